@@ -7,8 +7,8 @@
 //!                                                                     gateway there)
 //! ```
 //!
-//! A [`Room`] is a domain's part of a sidecore. It is logic alone: who has sessions, a clock and
-//! buffers hands them in ([`Carrier`]), so that it is tested without any of them.
+//! A [`Room`] is a domain's part of a sidecore. It does no I/O: its caller has the sessions, the clock
+//! and the buffers ([`Carrier`]), so that it is tested without any of them.
 
 use std::ops::Range;
 
@@ -70,7 +70,7 @@ pub trait Carrier {
     fn reply(&mut self, call: Self::Call, head: &[u8]);
 }
 
-/// Who a session is with.
+/// The node at the other end of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// The node's name.

@@ -1,8 +1,13 @@
-//! What a node tells the one that goes on in its place of its fabric: whose each endpoint is, and
-//! what it hears of them by. The memory itself goes along as a file, and members notice nothing.
+//! The state of a hand-over: what a node tells its successor about the fabric. That is the owner of
+//! each endpoint, and the descriptors by which the node sees their ends. The memory itself is handed
+//! over as a file, and members notice nothing.
 //!
-//! Descriptors are numbers here, of those that go along. Who goes on believes none of it before it
-//! was found not to contradict itself: what it is told decides who may write where.
+//! A descriptor is a number here: its place among those that are sent along. The successor checks
+//! that the state does not contradict itself before it uses any of it, because the state decides
+//! which process may write where.
+//!
+//! The names in JSON are a format between releases; where a field's name has changed, `rename` keeps
+//! the old one.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -42,25 +47,26 @@ impl From<rustix::io::Errno> for Unfit {
     }
 }
 
-/// Nothing, if it is so.
-pub(crate) fn expect(is_so: bool, otherwise: &'static str) -> Result<(), Unfit> {
-    if is_so { Ok(()) } else { Err(Unfit::Contradiction(otherwise)) }
+/// An error, unless a condition holds.
+pub(crate) fn ensure(condition: bool, otherwise: &'static str) -> Result<(), Unfit> {
+    if condition { Ok(()) } else { Err(Unfit::Contradiction(otherwise)) }
 }
 
-/// A node's door.
+/// A registration server.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct DoorState {
+pub struct RegistrationState {
     /// Its socket.
     pub listener: Number,
     /// The host's name in addresses.
     pub host: u64,
     /// The domains.
     pub domains: Vec<DomainState>,
-    /// Who has called, members among them.
+    /// Clients, members among them.
     pub callers: Vec<CallerState>,
-    /// Former members that may still store something.
-    pub leavers: Vec<LeaverState>,
-    /// Ways in for VMs.
+    /// Departed members.
+    #[serde(rename = "leavers")]
+    pub departed: Vec<DepartedMemberState>,
+    /// The vfs.
     pub vfs: Vec<VfState>,
 }
 
@@ -71,10 +77,12 @@ pub struct DomainState {
     pub name: String,
     /// Its memory.
     pub region: RegionState,
-    /// Whose its slots are.
-    pub ledger: LedgerState,
-    /// Of each gateway what members ring, and what this node rings.
-    pub bells: Vec<(Number, Number)>,
+    /// The owners of its slots.
+    #[serde(rename = "ledger")]
+    pub slot_table: SlotTableState,
+    /// Of each gateway's doorbell the eventfd that members ring, and the one that the node rings.
+    #[serde(rename = "bells")]
+    pub doorbells: Vec<(Number, Number)>,
 }
 
 /// A region, by what the node itself knows: its header any member can write.
@@ -96,21 +104,22 @@ pub struct RegionState {
     pub buffer_bytes: u32,
 }
 
-/// Whose each slot is.
+/// A slot table.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct LedgerState {
-    /// Those that were ever given out, in their order.
+pub struct SlotTableState {
+    /// Slots that were ever given out, in their order.
     pub slots: Vec<SlotState>,
     /// Slots that were given out.
     pub given: u64,
     /// Deaths.
     pub deaths: u64,
-    /// Places of the table of hosts that were ever used, this host's among them.
+    /// Entries of the table of hosts that were ever used, this host's among them.
     pub hosts: usize,
     /// Of hosts, which gateways take nothing for them.
     pub holds: Vec<(u16, u64)>,
-    /// By what those are woken that sleep.
-    pub bells: Vec<BellState>,
+    /// The doorbells of endpoints.
+    #[serde(rename = "bells")]
+    pub doorbells: Vec<DoorbellState>,
 }
 
 /// A slot.
@@ -130,84 +139,90 @@ pub struct SlotState {
     pub spoiled: Option<u64>,
 }
 
-/// An endpoint's bell.
+/// An endpoint's doorbell.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct BellState {
-    /// Whose.
+pub struct DoorbellState {
+    /// The slot of the endpoint.
     pub slot: u16,
-    /// Which of its owners'.
+    /// Which of the slot's owners it is.
     pub incarnation: u32,
-    /// For which sleep it was rung last.
+    /// The sleep for which it was rung last.
     pub rung: u64,
-    /// By what it is rung.
-    pub rope: Number,
+    /// The write end.
+    #[serde(rename = "rope")]
+    pub write_end: Number,
 }
 
-/// Somebody who has called.
+/// A client.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct CallerState {
-    /// The connection; between two messages, or with the next ones unread.
+    /// The connection; between two messages, perhaps with unread ones.
     pub connection: Number,
-    /// What can be read once the process has ended, where the system tells.
+    /// Its pidfd, where the kernel gives one.
     pub process: Option<Number>,
     /// The process.
     pub pid: u32,
     /// Its user.
     pub uid: u32,
-    /// The domain that it is a member of; none for who has not said yet what he wants.
+    /// The domain that it is a member of; none while it is unregistered.
     pub domain: Option<String>,
     /// Its slots, with the incarnations.
-    pub seats: Vec<(u16, u32)>,
+    #[serde(rename = "seats")]
+    pub grants: Vec<(u16, u32)>,
 }
 
-/// Somebody who has hung up and not ended.
+/// A departed member.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct LeaverState {
-    /// Can be read once the process has ended.
+pub struct DepartedMemberState {
+    /// Its pidfd.
     pub process: Number,
     /// Of which domain.
     pub domain: String,
     /// Slots that it still has.
-    pub seats: Vec<(u16, u32)>,
+    #[serde(rename = "seats")]
+    pub grants: Vec<(u16, u32)>,
 }
 
-/// A VM's way into a domain.
+/// A vf.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct VfState {
     /// Its name.
     pub name: String,
     /// The domain's.
     pub domain: String,
-    /// Where QEMU calls.
+    /// The path of the socket that QEMU connects to.
     pub path: PathBuf,
     /// The socket there, and the number of its file; none once it was taken away.
     pub listener: Option<(Number, u64)>,
     /// What was denied.
     pub denied: u64,
-    /// The VM that is in.
+    /// The VM that is connected.
     pub vm: Option<VmState>,
 }
 
-/// A VM that is in.
+/// A VM that is connected.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct VmState {
     /// QEMU's connection.
     pub connection: Number,
-    /// What its doorbell rings.
-    pub bell: Number,
+    /// Its doorbell.
+    #[serde(rename = "bell")]
+    pub doorbell: Number,
     /// QEMU.
     pub pid: u32,
-    /// Can be read once QEMU has ended, where the system tells.
+    /// QEMU's pidfd, where the kernel gives one.
     pub process: Option<Number>,
-    /// Its part of the desk.
-    pub clerk: ClerkState,
+    /// Its mailbox.
+    #[serde(rename = "clerk")]
+    pub mailbox: MailboxState,
 }
 
-/// What is remembered of a part of the desk.
+/// What the server of a mailbox remembers.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct ClerkState {
+pub struct MailboxState {
     /// Which.
-    pub part: u8,
+    #[serde(rename = "part")]
+    pub number: u8,
     /// The random words that stand there.
     pub nonce: [u64; 4],
     /// The turn that each entry is in.
@@ -216,7 +231,7 @@ pub struct ClerkState {
     pub boot: Option<u64>,
     /// Those that are over.
     pub boots_over: Vec<u64>,
-    /// Which slot, with its incarnation, each ticket has.
+    /// The slot, with its incarnation, of each holder.
     pub held: Vec<(u64, (u16, u32))>,
 }
 
@@ -350,5 +365,29 @@ impl<'a> Cargo<'a> {
     /// All that is left.
     pub(crate) fn rest(&self) -> &'a [u8] {
         self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A node hands over to a node of another release: the names in JSON are a format.
+    #[test]
+    fn the_names_of_a_hand_over_stay_as_they_were() {
+        let text = concat!(
+            r#"{"listener":1,"host":2,"domains":[{"name":"blue","region":{"memory":3,"version":4,"#,
+            r#""slots":5,"gateways":1,"cells":16,"buffers":2,"buffer_bytes":4096},"ledger":{"#,
+            r#""slots":[{"slot":1,"life":2,"pid":3,"given":4,"died":5,"spoiled":null}],"given":6,"#,
+            r#""deaths":7,"hosts":8,"holds":[[1,2]],"bells":[{"slot":1,"incarnation":2,"rung":3,"#,
+            r#""rope":4}]},"bells":[[5,6]]}],"callers":[{"connection":7,"process":8,"pid":9,"#,
+            r#""uid":10,"domain":"blue","seats":[[1,2]]}],"leavers":[{"process":11,"#,
+            r#""domain":"blue","seats":[[3,4]]}],"vfs":[{"name":"vf","domain":"blue","#,
+            r#""path":"/run/vf","listener":[12,13],"denied":14,"vm":{"connection":15,"bell":16,"#,
+            r#""pid":17,"process":null,"clerk":{"part":1,"nonce":[1,2,3,4],"turns":[5],"boot":6,"#,
+            r#""boots_over":[7],"held":[[8,[9,10]]]}}}]}"#,
+        );
+        let state: RegistrationState = serde_json::from_str(text).expect("a state of before");
+        assert_eq!(serde_json::to_string(&state).expect("it can be written"), text);
     }
 }

@@ -2,16 +2,16 @@
 //! lets processes in, and carries messages to other hosts. The members' half, and what the two have
 //! in common, is the crate `fabric`; nothing there knows of this one.
 
-mod bell;
-mod clerk;
+mod doorbell;
 pub mod gateway;
 pub mod hand_over;
-mod keeper;
+mod liveness;
+mod mailbox;
 pub mod registration;
+mod slots;
 #[cfg(test)]
 mod testing;
-mod vigil;
 
-pub use bell::GatewayBell;
+pub use doorbell::GatewayDoorbell;
 pub use fabric::RegionOptions;
-pub use keeper::{HostsFull, Keeper, SlotError};
+pub use slots::{HostsFull, SlotError, SlotTable};

@@ -1,20 +1,22 @@
-//! The side of the node: [`Server`], one thread that answers at the socket.
+//! The registration server: one thread that lets processes into domains and gives them slots.
 //!
-//! Those who call are *strangers* until they have said a domain's name and key, and *members* then.
-//! Strangers are few at a time, of one user fewer still, and have a moment to speak; whoever says
-//! something that makes no sense, or does not read its answers, is hung up on. Members cost a
-//! descriptor or two each, and a domain has a bound of them. One that hangs up before its process
-//! ends is gone to others, and keeps its slots until then: it may still store into the region.
+//! A client is *unregistered* until it has sent a domain's name and key; then it is a *member*. The
+//! number of unregistered clients is bounded, in all and for each user, and so is the time that a
+//! client may stay unregistered. The server disconnects a client that sends a malformed message or
+//! does not read its answers. A member costs the node one or two descriptors, and each domain has a
+//! bound of members. A member whose connection ends before its process does has *departed*: to
+//! other members its endpoints are gone, but it keeps its slots until its process ends, because the
+//! process may still store into the region.
 //!
-//! Descriptors that are said and not taken yet count against all that this process's user may have
-//! under way, in whatever domain: so what a client has not read is looked at before it gets one.
+//! The kernel counts the descriptors that were sent and not received yet, for all sockets of one
+//! user together. So the server looks how much a client has not read before it sends a descriptor.
 
 mod domain;
 mod hand_over;
-mod strangers;
 #[cfg(test)]
 mod tests;
 mod unread;
+mod unregistered;
 mod vf;
 
 use std::collections::HashMap;
@@ -41,127 +43,127 @@ use self::domain::Served;
 pub use self::domain::{DomainReport, DomainSettings, OpenError};
 use self::vf::Vf;
 pub use self::vf::{VfError, VfReport, VfSettings};
-use crate::{GatewayBell, Keeper};
-use fabric::door::wire::{ALONG_MAX, Answer, Foreign, MESSAGE_BYTES, Refusal, Request};
-use fabric::door::{KEY_BYTES_MAX, Key, Seat};
+use crate::{GatewayDoorbell, SlotTable};
+use fabric::registration::wire::{ALONG_MAX, Answer, Foreign, MESSAGE_BYTES, Refusal, Request};
+use fabric::registration::{KEY_BYTES_MAX, Key, SlotGrant};
 
-/// Callers that wait in the socket's queue.
+/// Connections that may wait in the socket's queue.
 const QUEUE_MAX: i32 = 1024;
 
-/// Requests of one member that are answered before others have their turn.
+/// Requests of one member that are answered in one turn, before other members have theirs.
 const REQUESTS_AT_ONCE: usize = 16;
 
-/// Events that are seen to before it is looked again.
+/// Events that one wait may return.
 const EVENTS_MAX: usize = 64;
 
-/// Refusals are logged at most so often, with their number since: who may not in decides how often
-/// he calls.
+/// Shortest time between two log lines about refusals, which say how many there were: a process
+/// that is refused decides how often it tries.
 const LOG_AGAIN: Duration = Duration::from_secs(10);
 
-/// Anybody may call: it is the key that lets in.
+/// Every user may connect: the key decides who becomes a member.
 const SOCKET_MODE: Mode = Mode::from_raw_mode(0o666);
 
-/// What an event is about: the listener, the bell, or a client by its number.
+/// What an event is about: the listener, the thread's own eventfd, or a client by its number.
 const LISTENER: u64 = 0;
-const BELL: u64 = 1;
+const DOORBELL: u64 = 1;
 const CLIENTS: u64 = 2;
 
-/// A node's door for processes. Dropped, it lets nobody in any more; those who are in go on among
-/// themselves, but nobody notices deaths for them.
-pub struct Server {
+/// A node's registration server. When it is dropped no process can join any more. Members go on
+/// among themselves, but no death is noticed.
+pub struct RegistrationServer {
     path: PathBuf,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl fmt::Debug for Server {
+impl fmt::Debug for RegistrationServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Server").field("path", &self.path).finish_non_exhaustive()
     }
 }
 
-/// What the thread and the others have in common.
+/// What the thread and the callers of [`RegistrationServer`] share.
 struct Shared {
     host: u64,
     epoll: Arc<OwnedFd>,
     listener: OwnedFd,
-    /// Rung to end the thread.
-    bell: OwnedFd,
-    /// Held by the thread while it sees to what has happened, never while it waits.
-    house: Mutex<House>,
-    /// Nobody stands still any more.
-    moves: Condvar,
+    /// Written to when the thread has to end.
+    doorbell: OwnedFd,
+    /// The thread holds it while it handles events, never while it waits for them.
+    registry: Mutex<Registry>,
+    /// Notified when the server is no longer paused.
+    resumed: Condvar,
 }
 
-/// Who is there.
-struct House {
+/// All that the server knows.
+struct Registry {
     ending: bool,
-    /// Nothing is seen to: another process goes on here, or is about to.
-    standing: bool,
-    /// The socket's path is this process's to tidy up.
-    tidies: bool,
-    /// Nobody new is let in.
-    turning_away: bool,
-    /// Callers are for this process to answer.
+    /// No event is handled: another process has taken over, or is about to.
+    paused: bool,
+    /// This process removes the socket's path when it ends.
+    removes_path: bool,
+    /// No new member is let in.
+    refuses_new: bool,
+    /// This process answers new connections, not its predecessor or successor.
     answering: bool,
-    /// Whether they are taken in, or wait in the queue; QEMUs as well.
+    /// Whether connections are accepted, or wait in the queue; those of QEMU as well.
     listening: bool,
-    /// Until when they wait because there was no descriptor for one.
+    /// Until when connections wait because there was no descriptor for one.
     rests_until: Option<Instant>,
-    /// Whether the end of a process is looked for, or only that of its connection.
+    /// Whether the server watches for the end of a process, or only for that of its connection.
     watches_processes: bool,
     domains: Vec<Served>,
     clients: HashMap<u64, Client>,
-    strangers: usize,
-    /// Former members whose processes have not ended.
-    leavers: HashMap<u64, Leaver>,
+    unregistered: usize,
+    /// Departed members that have slots, by the number that each had as a client.
+    departed: HashMap<u64, DepartedMember>,
     next_client: u64,
     refusals: Refusals,
-    /// Ways in for VMs.
+    /// The vfs: each lets one VM into a domain.
     vfs: Vec<Vf>,
     next_vf: u64,
 }
 
-/// Somebody who has called.
+/// A connection, and the process at its other end.
 struct Client {
     connection: OwnedFd,
-    /// Readable once the process has ended; none where the system does not tell. A process's
-    /// children inherit its connection, so that this one may stay open.
+    /// A pidfd, readable once the process has ended; none where the kernel gives none. It is needed
+    /// because children of the process inherit the connection, which may so stay open.
     process: Option<OwnedFd>,
     pid: u32,
     uid: u32,
-    standing: Standing,
-    /// Bells that it was given since it was seen to have read everything.
-    bells_unread: u32,
+    state: ClientState,
+    /// Doorbells that it was sent since it was last seen to have read everything.
+    doorbells_unread: u32,
 }
 
-/// Somebody who has hung up and not ended, and still has slots.
-struct Leaver {
+/// A former member whose connection has ended and whose process has not. It keeps its slots.
+struct DepartedMember {
     process: OwnedFd,
     domain: String,
-    seats: Vec<Seat>,
+    grants: Vec<SlotGrant>,
 }
 
-enum Standing {
-    Stranger { since: Instant },
-    Member { domain: String, seats: Vec<Seat> },
+enum ClientState {
+    Unregistered { since: Instant },
+    Member { domain: String, grants: Vec<SlotGrant> },
 }
 
-/// Who was not let in.
+/// Counts refusals, for the log.
 #[derive(Default)]
 struct Refusals {
     since_log: u64,
     logged: Option<Instant>,
 }
 
-/// What is done with a client after it was heard.
+/// What the server does with a client after a request.
 enum Then {
     Stay,
     HangUp(&'static str),
 }
 
-impl Server {
-    /// Opens the door at `path`, where nothing may be, for a host of this (random, not zero) name.
+impl RegistrationServer {
+    /// Listens at `path`, where no file may be, for a host of this (random, not zero) name.
     ///
     /// # Errors
     /// When something is at the path, or the system refuses.
@@ -171,7 +173,7 @@ impl Server {
         let listener = rustix::net::socket_with(kind.0, kind.1, flags, None)?;
         rustix::net::bind(&listener, &SocketAddrUnix::new(path)?)?;
         let listen = || -> io::Result<Self> {
-            // Until it listens nobody can call.
+            // Until the socket listens no process can connect.
             rustix::fs::chmod(path, SOCKET_MODE)?;
             rustix::net::listen(&listener, QUEUE_MAX)?;
             Self::adopt(path, host, listener)
@@ -181,77 +183,77 @@ impl Server {
         Ok(server)
     }
 
-    /// Goes on with the door of another process: `listener` is its socket, `host` the name that it
-    /// gave its host. Everybody waits until [`Server::answer`] says that it is this one that
-    /// answers; until then it may be dropped, and nothing has happened.
+    /// Takes over from the server of another process: `listener` is its socket, `host` the name that
+    /// it gave its host. The new server is paused until [`RegistrationServer::answer`]; until then
+    /// it may be dropped without any effect.
     ///
     /// # Errors
     /// When the system refuses.
     pub fn adopt(path: &Path, host: u64, listener: OwnedFd) -> io::Result<Self> {
         assert_ne!(host, 0, "no address has host 0");
         let epoll = Arc::new(epoll::create(CreateFlags::CLOEXEC)?);
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::empty())?;
-        watch(&epoll, &bell, BELL)?;
-        let house = House {
+        watch(&epoll, &doorbell, DOORBELL)?;
+        let registry = Registry {
             ending: false,
-            standing: true,
-            tidies: false,
-            turning_away: false,
+            paused: true,
+            removes_path: false,
+            refuses_new: false,
             answering: false,
             listening: false,
             rests_until: None,
             watches_processes: true,
             domains: Vec::new(),
             clients: HashMap::new(),
-            strangers: 0,
-            leavers: HashMap::new(),
+            unregistered: 0,
+            departed: HashMap::new(),
             next_client: CLIENTS,
             refusals: Refusals::default(),
             vfs: Vec::new(),
             next_vf: 0,
         };
-        let (house, moves) = (Mutex::new(house), Condvar::new());
-        let shared = Arc::new(Shared { host, epoll, listener, bell, house, moves });
+        let (registry, resumed) = (Mutex::new(registry), Condvar::new());
+        let shared = Arc::new(Shared { host, epoll, listener, doorbell, registry, resumed });
         let answers = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
-            .name("fabric-door".to_owned())
+            .name("fabric-register".to_owned())
             .spawn(move || answers.answer_all())?;
         Ok(Self { path: path.to_owned(), shared, thread: Some(thread) })
     }
 
-    /// Answers callers and members from now on.
+    /// Answers new connections and members from now on.
     ///
     /// # Errors
     /// When the system refuses.
     pub fn answer(&self) -> io::Result<()> {
-        let house = &mut *self.shared.house();
-        (house.answering, house.standing, house.tidies) = (true, false, true);
-        house.keep_vigils();
-        house.vfs.iter_mut().for_each(Vf::own);
-        // Of those who died when another process went.
-        let _ = house.tell_deaths();
-        self.shared.moves.notify_all();
-        Ok(self.shared.listen_if_room(house)?)
+        let registry = &mut *self.shared.registry();
+        (registry.answering, registry.paused, registry.removes_path) = (true, false, true);
+        registry.hold_liveness_of_all();
+        registry.vfs.iter_mut().for_each(Vf::own);
+        // Endpoints may have died while the server was paused.
+        let _ = registry.announce_deaths();
+        self.shared.resumed.notify_all();
+        Ok(self.shared.listen_if_room(registry)?)
     }
 
-    /// Lets callers wait from now on, for a process that goes on with this door; who is in stays,
-    /// and is answered. [`Server::answer`] takes it back.
+    /// Accepts no new connection from now on: those wait for the process that takes over. Members
+    /// are answered. [`RegistrationServer::answer`] takes it back.
     ///
     /// # Errors
     /// When the system refuses.
-    pub fn let_wait(&self) -> io::Result<()> {
-        let house = &mut *self.shared.house();
-        house.answering = false;
-        Ok(self.shared.listen_if_room(house)?)
+    pub fn stop_accepting(&self) -> io::Result<()> {
+        let registry = &mut *self.shared.registry();
+        registry.answering = false;
+        Ok(self.shared.listen_if_room(registry)?)
     }
 
-    /// Its socket.
+    /// The listening socket.
     pub fn listener(&self) -> BorrowedFd<'_> {
         self.shared.listener.as_fd()
     }
 
-    /// Where it is.
+    /// The path of the socket.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -266,103 +268,104 @@ impl Server {
     /// # Errors
     /// When there is one of the name, or no memory.
     pub fn add(&self, settings: DomainSettings) -> Result<(), OpenError> {
-        let mut house = self.shared.house();
-        if house.domains.iter().any(|domain| domain.is_called(&settings.name)) {
+        let mut registry = self.shared.registry();
+        if registry.domains.iter().any(|domain| domain.is_named(&settings.name)) {
             return Err(OpenError::Exists(settings.name));
         }
-        house.domains.push(Served::new(settings, self.shared.host)?);
+        registry.domains.push(Served::new(settings, self.shared.host)?);
         Ok(())
     }
 
-    /// Ends a domain: its members are hung up on, and their endpoints are dead to each other.
-    /// `false`: there is none of the name.
+    /// Ends a domain: its members are disconnected, and their endpoints are dead to each other.
+    /// `false`: there is no such domain.
     pub fn remove(&self, name: &str) -> bool {
-        let mut house = self.shared.house();
-        let Some(place) = house.domains.iter().position(|domain| domain.is_called(name)) else {
+        let mut registry = self.shared.registry();
+        let Some(place) = registry.domains.iter().position(|domain| domain.is_named(name)) else {
             return false;
         };
-        let members: Vec<_> = house.members_of(name).collect();
+        let members: Vec<_> = registry.members_of(name).collect();
         for member in members {
-            house.hang_up(member, "its domain was removed");
+            registry.hang_up(member, "its domain was removed");
         }
-        house.forget_vfs(name);
-        // Nobody else will have those slots.
-        house.leavers.retain(|_, leaver| leaver.domain != name);
-        house.domains.remove(place).tell_deaths_at_once();
+        registry.forget_vfs(name);
+        // Those slots are never given to another owner: the domain is gone.
+        registry.departed.retain(|_, departed| departed.domain != name);
+        registry.domains.remove(place).announce_deaths_at_once();
         true
     }
 
-    /// Lets in by another key from now on; who is in stays. `false`: there is no such domain.
+    /// Lets processes in by another key from now on; members stay. `false`: there is no such domain.
     pub fn set_key(&self, name: &str, key: Key) -> bool {
-        let mut house = self.shared.house();
-        let domain = house.domains.iter_mut().find(|domain| domain.is_called(name));
+        let mut registry = self.shared.registry();
+        let domain = registry.domains.iter_mut().find(|domain| domain.is_named(name));
         domain.map(|domain| domain.set_key(key)).is_some()
     }
 
-    /// The memory of a domain, for its gateways, and a bell for each of them, which members ring
+    /// The slots of a domain, for its gateways, and the doorbell of each gateway, which members ring
     /// when it sleeps. None: there is no such domain, or no descriptor left.
-    pub fn gateways(&self, name: &str) -> Option<(Arc<Keeper>, Vec<GatewayBell>)> {
-        let house = self.shared.house();
-        let (keeper, bells) = house.domains.iter().find(|it| it.is_called(name))?.keeper();
-        let bells = bells.iter().map(GatewayBell::try_clone).collect::<io::Result<_>>();
-        Some((keeper, bells.ok()?))
+    pub fn gateways(&self, name: &str) -> Option<(Arc<SlotTable>, Vec<GatewayDoorbell>)> {
+        let registry = self.shared.registry();
+        let (table, doorbells) = registry.domains.iter().find(|it| it.is_named(name))?.table();
+        let doorbells = doorbells.iter().map(GatewayDoorbell::try_clone).collect::<io::Result<_>>();
+        Some((table, doorbells.ok()?))
     }
 
-    /// Whether nobody new is let in from now on. Members go on, also with new endpoints.
-    pub fn set_turning_away(&self, turning_away: bool) {
-        self.shared.house().turning_away = turning_away;
+    /// Whether new members are refused from now on. Members go on, also with new endpoints.
+    pub fn set_refusing_new(&self, refuses_new: bool) {
+        self.shared.registry().refuses_new = refuses_new;
     }
 
-    /// What there is, in the order in which it was added.
+    /// How each domain is doing, in the order in which they were added.
     pub fn reports(&self) -> Vec<DomainReport> {
-        let house = self.shared.house();
+        let registry = self.shared.registry();
         let report = |domain: &Served| {
             let name = domain.name();
-            domain.report(house.members_of(name).count(), house.vms_of(name))
+            domain.report(registry.members_of(name).count(), registry.vms_of(name))
         };
-        house.domains.iter().map(report).collect()
+        registry.domains.iter().map(report).collect()
     }
 }
 
 #[cfg(test)]
-impl Server {
-    /// From now on a connection's end is its process's: what a test does in its own process.
+impl RegistrationServer {
+    /// From now on the end of a connection counts as that of its process: a test connects from its
+    /// own process, which does not end.
     pub(super) fn believe_connections(&self) {
-        self.shared.house().watches_processes = false;
+        self.shared.registry().watches_processes = false;
     }
 
-    /// And the other way.
+    /// Watches processes again.
     pub(super) fn watch_processes(&self) {
-        self.shared.house().watches_processes = true;
+        self.shared.registry().watches_processes = true;
     }
 
-    /// Nobody is answered meanwhile.
+    /// Does something while no request is answered.
     pub(super) fn while_it_is_stopped<R>(&self, work: impl FnOnce() -> R) -> R {
-        let _house = self.shared.house();
+        let _house = self.shared.registry();
         work()
     }
 
-    /// Whether somebody could ask now without waiting.
+    /// Whether the server's state is free to be asked for now.
     pub(super) fn is_free(&self) -> bool {
-        self.shared.house.try_lock().is_ok()
+        self.shared.registry.try_lock().is_ok()
     }
 }
 
-impl Drop for Server {
+impl Drop for RegistrationServer {
     fn drop(&mut self) {
-        let tidies = {
-            let mut house = self.shared.house();
-            house.ending = true;
-            house.tidies
+        let removes_path = {
+            let mut registry = self.shared.registry();
+            registry.ending = true;
+            registry.removes_path
         };
-        self.shared.moves.notify_all();
-        let _ = rustix::io::write(&self.shared.bell, &1_u64.to_ne_bytes());
+        self.shared.resumed.notify_all();
+        let _ = rustix::io::write(&self.shared.doorbell, &1_u64.to_ne_bytes());
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-        // Of another process's door nothing is taken away.
-        if tidies && let Err(error) = std::fs::remove_file(&self.path) {
-            tracing::warn!(path = ?self.path, %error, "the fabric's socket stays behind");
+        // The path of a successor's socket is not removed.
+        if removes_path && let Err(error) = std::fs::remove_file(&self.path) {
+            tracing::warn!(path = ?self.path, %error, "the fabric's socket file could not be removed");
         }
     }
 }
@@ -372,9 +375,9 @@ fn watch(epoll: &OwnedFd, fd: impl AsFd, what: u64) -> Result<(), Errno> {
 }
 
 impl Shared {
-    fn house(&self) -> MutexGuard<'_, House> {
+    fn registry(&self) -> MutexGuard<'_, Registry> {
         // Each client is changed as a whole.
-        self.house.lock().unwrap_or_else(PoisonError::into_inner)
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The thread.
@@ -382,86 +385,88 @@ impl Shared {
         let mut events = Vec::with_capacity(EVENTS_MAX);
         let mut patience = None;
         loop {
-            self.wait_while_standing();
+            self.wait_while_paused();
             events.clear();
             match epoll::wait(&self.epoll, spare_capacity(&mut events), patience.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(errno) => panic!("waiting for our own descriptors: {errno}"),
             }
-            let house = &mut *self.house();
-            if house.ending {
+            let registry = &mut *self.registry();
+            if registry.ending {
                 return;
             }
-            if house.standing {
+            if registry.paused {
                 continue;
             }
             for event in &events {
                 match event.data.u64() {
-                    LISTENER => self.let_in(house),
-                    BELL => {}
-                    event if event & vf::EVENTS != 0 => self.see_to_vf(house, event),
-                    client => self.hear(house, client),
+                    LISTENER => self.let_in(registry),
+                    DOORBELL => {}
+                    event if event & vf::EVENTS != 0 => self.see_to_vf(registry, event),
+                    client => self.hear(registry, client),
                 }
             }
-            let woken = self.listen_if_room(house).and_then(|()| house.wake_bells());
+            let woken = self.listen_if_room(registry).and_then(|()| registry.wake_doorbells());
             if let Err(errno) = woken {
-                tracing::error!(%errno, "the fabric's door is stuck");
+                tracing::error!(%errno, "the fabric's registration server cannot wait for connections");
             }
-            let bell = woken.ok().flatten();
-            let deaths = house.tell_deaths();
-            patience = house.hang_up_on_silence(bell.into_iter().chain(deaths).min());
+            let doorbell = woken.ok().flatten();
+            let deaths = registry.announce_deaths();
+            patience = registry.hang_up_on_silence(doorbell.into_iter().chain(deaths).min());
         }
     }
 
-    fn wait_while_standing(&self) {
-        let is_to_wait = |house: &mut House| house.standing && !house.ending;
-        let moves = self.moves.wait_while(self.house(), is_to_wait);
-        drop(moves.unwrap_or_else(PoisonError::into_inner));
+    fn wait_while_paused(&self) {
+        let is_to_wait = |registry: &mut Registry| registry.paused && !registry.ending;
+        let resumed = self.resumed.wait_while(self.registry(), is_to_wait);
+        drop(resumed.unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Hears what a client has to say, if it is still there.
-    fn hear(&self, house: &mut House, number: u64) {
-        if house.leavers.get(&number).is_some_and(|leaver| has_ended(&leaver.process)) {
-            return house.bury(number);
+    /// Reads and answers a client's requests, if it is still connected.
+    fn hear(&self, registry: &mut Registry, number: u64) {
+        if registry.departed.get(&number).is_some_and(|departed| has_ended(&departed.process)) {
+            return registry.declare_dead(number);
         }
         for _ in 0..REQUESTS_AT_ONCE {
-            let Some(client) = house.clients.get(&number) else { return };
+            let Some(client) = registry.clients.get(&number) else { return };
             let mut bytes = [0; MESSAGE_BYTES + 1];
             let heard = rustix::net::recv(&client.connection, &mut bytes, RecvFlags::DONTWAIT);
             let then = match heard {
                 Err(Errno::INTR) => continue,
                 Err(Errno::AGAIN) if client.has_ended() => Then::HangUp("it has ended"),
                 Err(Errno::AGAIN) => return,
-                Err(_) | Ok((_, 0)) => Then::HangUp("it has hung up"),
+                Err(_) | Ok((_, 0)) => Then::HangUp("its connection has ended"),
                 Ok((_, length)) => {
                     let length = length.min(bytes.len());
-                    self.answer(house, number, &bytes[..length])
+                    self.answer(registry, number, &bytes[..length])
                 }
             };
             if let Then::HangUp(why) = then {
-                house.hang_up(number, why);
+                registry.hang_up(number, why);
                 return;
             }
         }
     }
 
-    fn answer(&self, house: &mut House, number: u64, bytes: &[u8]) -> Then {
+    fn answer(&self, registry: &mut Registry, number: u64, bytes: &[u8]) -> Then {
         let request = Request::from_bytes(bytes);
         if let Ok(Request::Hello { name, key }) = &request {
-            return self.greet(house, number, name, key);
+            return self.greet(registry, number, name, key);
         }
-        let House { domains, clients, .. } = house;
-        let ropes = unread::ropes_of_each(clients.len());
+        let Registry { domains, clients, .. } = registry;
+        let write_ends = unread::write_ends_of_each(clients.len());
         let Some(client) = clients.get_mut(&number) else { return Then::Stay };
         match request {
             Ok(Request::NewEndpoint) => client.new_endpoint(domains),
-            Ok(Request::CloseEndpoint(seat)) => client.close_endpoint(domains, seat),
-            Ok(Request::Process(seat)) => client.process_of(domains, seat),
-            Ok(Request::HangBell(seat)) => client.hang_bell(domains, seat),
-            Ok(Request::Ring { seat, wants_rope }) => {
-                client.ring(domains, seat, wants_rope.then_some(ropes))
+            Ok(Request::CloseEndpoint(grant)) => client.close_endpoint(domains, grant),
+            Ok(Request::Process(grant)) => client.process_of(domains, grant),
+            Ok(Request::OpenDoorbell(grant)) => client.open_doorbell(domains, grant),
+            Ok(Request::Ring { grant, wants_write_end }) => {
+                client.ring(domains, grant, wants_write_end.then_some(write_ends))
             }
-            Ok(Request::Hello { .. }) | Err(Foreign::Bytes) => Then::HangUp("it makes no sense"),
+            Ok(Request::Hello { .. }) | Err(Foreign::Bytes) => {
+                Then::HangUp("its message is malformed")
+            }
             Err(Foreign::Version) => {
                 client.say(&Answer::Refused(Refusal::Version), &[]);
                 Then::HangUp("it speaks another version")
@@ -469,97 +474,103 @@ impl Shared {
         }
     }
 
-    /// Lets a stranger in, or not.
-    fn greet(&self, house: &mut House, number: u64, name: &str, key: &[u8; KEY_BYTES_MAX]) -> Then {
-        let members = house.members_of(name).count();
-        let admitted = match house.turning_away {
+    /// Registers a client as a member, or refuses it.
+    fn greet(
+        &self,
+        registry: &mut Registry,
+        number: u64,
+        name: &str,
+        key: &[u8; KEY_BYTES_MAX],
+    ) -> Then {
+        let members = registry.members_of(name).count();
+        let admitted = match registry.refuses_new {
             true => Err(Refusal::Crowded),
-            false => domain::admit(&house.domains, name, key, members),
+            false => domain::admit(&registry.domains, name, key, members),
         };
-        let Some(client) = house.clients.get_mut(&number) else { return Then::Stay };
-        if matches!(client.standing, Standing::Member { .. }) {
+        let Some(client) = registry.clients.get_mut(&number) else { return Then::Stay };
+        if matches!(client.state, ClientState::Member { .. }) {
             return Then::HangUp("it says hello twice");
         }
         match admitted {
             Ok(memory) => {
                 if !client.say(&Answer::Welcome { host: self.host }, &memory) {
-                    return Then::HangUp("it does not listen");
+                    return Then::HangUp("it does not read its answers");
                 }
-                house.strangers -= 1;
-                let (domain, seats) = (name.to_owned(), Vec::new());
-                client.standing = Standing::Member { domain, seats };
+                registry.unregistered -= 1;
+                let (domain, grants) = (name.to_owned(), Vec::new());
+                client.state = ClientState::Member { domain, grants };
                 Then::Stay
             }
             Err(refusal) => {
-                house.refusals.note(client.pid, refusal);
+                registry.refusals.note(client.pid, refusal);
                 client.say(&Answer::Refused(refusal), &[]);
                 Then::HangUp("it is not let in")
             }
         }
     }
 
-    /// Callers wait in the queue while there is no room for them.
-    fn listen_if_room(&self, house: &mut House) -> Result<(), Errno> {
-        house.rests_until = house.rests_until.filter(|until| *until > Instant::now());
-        let has_room = house.answering && house.rests_until.is_none();
-        if has_room != house.listening {
+    /// Accepts connections while there are descriptors for them; else they wait in the queue.
+    fn listen_if_room(&self, registry: &mut Registry) -> Result<(), Errno> {
+        registry.rests_until = registry.rests_until.filter(|until| *until > Instant::now());
+        let has_room = registry.answering && registry.rests_until.is_none();
+        if has_room != registry.listening {
             let wanted = if has_room { EventFlags::IN } else { EventFlags::empty() };
             let data = EventData::new_u64(LISTENER);
             epoll::modify(&self.epoll, &self.listener, data, wanted)?;
-            self.answer_vfs(house, has_room)?;
-            house.listening = has_room;
+            self.answer_vfs(registry, has_room)?;
+            registry.listening = has_room;
         }
         Ok(())
     }
 }
 
-impl House {
+impl Registry {
     fn members_of(&self, name: &str) -> impl Iterator<Item = u64> {
-        let is_member = move |(number, client): (&u64, &Client)| match &client.standing {
-            Standing::Member { domain, .. } if domain == name => Some(*number),
+        let is_member = move |(number, client): (&u64, &Client)| match &client.state {
+            ClientState::Member { domain, .. } if domain == name => Some(*number),
             _ => None,
         };
         self.clients.iter().filter_map(is_member)
     }
 
-    /// Ends a client: its endpoints are dead, or gone if its process has not ended.
+    /// Disconnects a client. Its endpoints are dead, or departed if its process has not ended.
     fn hang_up(&mut self, number: u64, why: &'static str) {
         let Some(client) = self.clients.remove(&number) else { return };
-        match client.standing {
-            Standing::Stranger { .. } => self.strangers -= 1,
-            Standing::Member { domain, seats } => {
+        match client.state {
+            ClientState::Unregistered { .. } => self.unregistered -= 1,
+            ClientState::Member { domain, grants } => {
                 tracing::debug!(pid = client.pid, domain, why, "a process has left the fabric");
-                let Some(served) = self.domains.iter().find(|it| it.is_called(&domain)) else {
+                let Some(served) = self.domains.iter().find(|it| it.is_named(&domain)) else {
                     return;
                 };
                 match client.process {
-                    Some(process) if !seats.is_empty() && !has_ended(&process) => {
-                        served.leave(&seats);
-                        self.leavers.insert(number, Leaver { process, domain, seats });
+                    Some(process) if !grants.is_empty() && !has_ended(&process) => {
+                        served.declare_departed(&grants);
+                        self.departed.insert(number, DepartedMember { process, domain, grants });
                     }
-                    // It has ended, or nothing else will say so.
-                    _ => served.bury(&seats),
+                    // The process has ended, or there is no pidfd that could tell.
+                    _ => served.declare_dead(&grants),
                 }
             }
         }
     }
 
-    /// Has those who sleep hear of who died; when that is to be done where it cannot be now.
-    fn tell_deaths(&mut self) -> Option<Instant> {
+    /// Wakes sleepers for endpoints that have died; or says when that will be due.
+    fn announce_deaths(&mut self) -> Option<Instant> {
         let now = Instant::now();
-        self.domains.iter_mut().filter_map(|domain| domain.tell_deaths(now)).min()
+        self.domains.iter_mut().filter_map(|domain| domain.announce_deaths(now)).min()
     }
 
-    /// The process of a former member has ended.
-    fn bury(&mut self, number: u64) {
-        let Some(leaver) = self.leavers.remove(&number) else { return };
-        if let Some(domain) = self.domains.iter().find(|it| it.is_called(&leaver.domain)) {
-            domain.bury(&leaver.seats);
+    /// The process of a departed member has ended.
+    fn declare_dead(&mut self, number: u64) {
+        let Some(departed) = self.departed.remove(&number) else { return };
+        if let Some(domain) = self.domains.iter().find(|it| it.is_named(&departed.domain)) {
+            domain.declare_dead(&departed.grants);
         }
     }
 }
 
-/// Whether the process of a descriptor has.
+/// Whether the process of a pidfd has ended.
 fn has_ended(process: &OwnedFd) -> bool {
     let mut look = [PollFd::new(process, PollFlags::IN)];
     let none = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -589,85 +600,93 @@ impl Client {
     }
 
     fn new_endpoint(&mut self, domains: &[Served]) -> Then {
-        let Standing::Member { domain, seats } = &mut self.standing else {
-            return Then::HangUp("it has not said who it is");
+        let ClientState::Member { domain, grants } = &mut self.state else {
+            return Then::HangUp("it is not registered");
         };
-        let Some(domain) = domains.iter().find(|it| it.is_called(domain)) else {
+        let Some(domain) = domains.iter().find(|it| it.is_named(domain)) else {
             return Then::HangUp("its domain was removed");
         };
-        let answer = match domain.seat(self.pid) {
-            Some(seat) => {
-                seats.push(seat);
-                Answer::Endpoint { seat, process: self.pid }
+        let answer = match domain.grant(self.pid) {
+            Some(grant) => {
+                grants.push(grant);
+                Answer::Endpoint { grant, process: self.pid }
             }
             None => Answer::Full,
         };
-        if self.say(&answer, &[]) { Then::Stay } else { Then::HangUp("it does not listen") }
-    }
-
-    /// Whose an endpoint is, for who is to read that process's memory.
-    fn process_of(&self, domains: &[Served], seat: Seat) -> Then {
-        let Standing::Member { domain, .. } = &self.standing else {
-            return Then::HangUp("it has not said who it is");
-        };
-        let Some(domain) = domains.iter().find(|it| it.is_called(domain)) else {
-            return Then::HangUp("its domain was removed");
-        };
-        let answer = Answer::Process { seat, process: domain.process_of(seat) };
-        if self.say(&answer, &[]) { Then::Stay } else { Then::HangUp("it does not listen") }
-    }
-
-    /// Makes a bell for an endpoint of this process.
-    fn hang_bell(&mut self, domains: &[Served], seat: Seat) -> Then {
-        let Standing::Member { domain, seats } = &self.standing else {
-            return Then::HangUp("it has not said who it is");
-        };
-        if !seats.contains(&seat) {
-            return Then::HangUp("it wants a bell for what it has not");
+        if self.say(&answer, &[]) {
+            Then::Stay
+        } else {
+            Then::HangUp("it does not read its answers")
         }
-        let Some(domain) = domains.iter().find(|it| it.is_called(domain)) else {
+    }
+
+    /// Tells a member the process of an endpoint, so that it can read that process's memory.
+    fn process_of(&self, domains: &[Served], grant: SlotGrant) -> Then {
+        let ClientState::Member { domain, .. } = &self.state else {
+            return Then::HangUp("it is not registered");
+        };
+        let Some(domain) = domains.iter().find(|it| it.is_named(domain)) else {
             return Then::HangUp("its domain was removed");
         };
-        let said = match domain.hang_bell(seat) {
-            _ if !self.has_room_for_bell() => self.say(&Answer::NoBell(seat), &[]),
-            Ok(ear) => self.say(&Answer::Bell(seat), &[ear.as_fd()]),
+        let answer = Answer::Process { grant, process: domain.process_of(grant) };
+        if self.say(&answer, &[]) {
+            Then::Stay
+        } else {
+            Then::HangUp("it does not read its answers")
+        }
+    }
+
+    /// Opens a doorbell for an endpoint of this process.
+    fn open_doorbell(&mut self, domains: &[Served], grant: SlotGrant) -> Then {
+        let ClientState::Member { domain, grants } = &self.state else {
+            return Then::HangUp("it is not registered");
+        };
+        if !grants.contains(&grant) {
+            return Then::HangUp("it wants a doorbell for a slot that it does not have");
+        }
+        let Some(domain) = domains.iter().find(|it| it.is_named(domain)) else {
+            return Then::HangUp("its domain was removed");
+        };
+        let said = match domain.open_doorbell(grant) {
+            _ if !self.has_room_for_doorbell() => self.say(&Answer::NoDoorbell(grant), &[]),
+            Ok(read_end) => self.say(&Answer::Doorbell(grant), &[read_end.as_fd()]),
             Err(errno) => {
                 tracing::warn!(%errno, pid = self.pid, "an endpoint cannot sleep: no descriptors");
-                self.say(&Answer::NoBell(seat), &[])
+                self.say(&Answer::NoDoorbell(grant), &[])
             }
         };
-        if said { Then::Stay } else { Then::HangUp("it does not listen") }
+        if said { Then::Stay } else { Then::HangUp("it does not read its answers") }
     }
 
-    /// Wakes an endpoint for somebody, who does it himself from now on if he wants to, and has not
-    /// as many ropes to read.
-    fn ring(&self, domains: &[Served], seat: Seat, unread_max: Option<usize>) -> Then {
-        let Standing::Member { domain, .. } = &self.standing else {
-            return Then::HangUp("it has not said who it is");
+    /// Wakes an endpoint for this client. Sends the write end of its doorbell if the client wants to
+    /// ring itself from now on and has fewer than so many write ends unread.
+    fn ring(&self, domains: &[Served], grant: SlotGrant, unread_max: Option<usize>) -> Then {
+        let ClientState::Member { domain, .. } = &self.state else {
+            return Then::HangUp("it is not registered");
         };
-        let Some(domain) = domains.iter().find(|it| it.is_called(domain)) else {
+        let Some(domain) = domains.iter().find(|it| it.is_named(domain)) else {
             return Then::HangUp("its domain was removed");
         };
-        domain.ring(seat);
-        // It may have other things to do than to listen; then it asks again.
-        if unread_max.is_some_and(|most| self.has_room_for_rope(most))
-            && let Some(rope) = domain.rope(seat)
+        domain.ring(grant);
+        // A client with too much unread is not sent one; it asks again the next time.
+        if unread_max.is_some_and(|most| self.has_room_for_write_end(most))
+            && let Some(write_end) = domain.write_end(grant)
         {
-            self.say(&Answer::Rope(seat), &[rope.as_fd()]);
+            self.say(&Answer::DoorbellWriteEnd(grant), &[write_end.as_fd()]);
         }
         Then::Stay
     }
 
-    fn close_endpoint(&mut self, domains: &[Served], seat: Seat) -> Then {
-        let Standing::Member { domain, seats } = &mut self.standing else {
-            return Then::HangUp("it has not said who it is");
+    fn close_endpoint(&mut self, domains: &[Served], grant: SlotGrant) -> Then {
+        let ClientState::Member { domain, grants } = &mut self.state else {
+            return Then::HangUp("it is not registered");
         };
-        let Some(place) = seats.iter().position(|mine| *mine == seat) else {
-            return Then::HangUp("it closes what it has not");
+        let Some(place) = grants.iter().position(|mine| *mine == grant) else {
+            return Then::HangUp("it closes a slot that it does not have");
         };
-        seats.swap_remove(place);
-        if let Some(domain) = domains.iter().find(|it| it.is_called(domain)) {
-            domain.bury(&[seat]);
+        grants.swap_remove(place);
+        if let Some(domain) = domains.iter().find(|it| it.is_named(domain)) {
+            domain.declare_dead(&[grant]);
         }
         Then::Stay
     }

@@ -4,14 +4,14 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use crate::hand_over::{DoorState, Number, Unfit};
-use crate::registration::{DomainSettings, Server};
+use crate::hand_over::{Number, RegistrationState, Unfit};
+use crate::registration::{DomainSettings, RegistrationServer};
 
 /// Descriptors on their way from a node to the next one.
 #[derive(Debug, Default)]
-pub(crate) struct Luggage(Vec<Option<OwnedFd>>);
+pub(crate) struct Descriptors(Vec<Option<OwnedFd>>);
 
-impl Luggage {
+impl Descriptors {
     pub(crate) fn put(&mut self, fd: OwnedFd) -> Number {
         self.0.push(Some(fd));
         self.0.len() - 1
@@ -23,27 +23,27 @@ impl Luggage {
     }
 }
 
-/// What a node's door has, which stands still from now on and leaves it to somebody.
-pub(crate) fn taken(server: &Server) -> (DoorState, Luggage) {
-    server.let_wait().expect("ours");
-    server.stand_still();
-    let mut luggage = Luggage::default();
-    let state = server.take_down(&mut |fd| luggage.put(fd));
-    server.leave();
-    (state.expect("there are descriptors"), luggage)
+/// Pauses a server and takes its state for a hand-over.
+pub(crate) fn taken(server: &RegistrationServer) -> (RegistrationState, Descriptors) {
+    server.stop_accepting().expect("ours");
+    server.pause();
+    let mut descriptors = Descriptors::default();
+    let state = server.take_down(&mut |fd| descriptors.put(fd));
+    server.release_liveness();
+    (state.expect("there are descriptors"), descriptors)
 }
 
-/// Who is to go on with it, and does not move yet: one whose domains are all to be like this.
+/// A paused successor whose domains all have these settings.
 pub(crate) fn adopted(
     path: &Path,
     settings: &DomainSettings,
-    (state, mut luggage): (DoorState, Luggage),
-) -> Result<Server, Unfit> {
-    let take = &mut |number| luggage.take(number);
-    let server = Server::adopt(path, state.host, take(state.listener)?)?;
+    (state, mut descriptors): (RegistrationState, Descriptors),
+) -> Result<RegistrationServer, Unfit> {
+    let take = &mut |number| descriptors.take(number);
+    let server = RegistrationServer::adopt(path, state.host, take(state.listener)?)?;
     for domain in state.domains {
         server.adopt_domain(settings.clone(), domain, take)?;
     }
-    server.adopt_people((state.callers, state.leavers, state.vfs), take)?;
+    server.adopt_clients((state.callers, state.departed, state.vfs), take)?;
     Ok(server)
 }

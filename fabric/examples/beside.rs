@@ -16,12 +16,12 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-use fabric::door::Key;
+use fabric::registration::Key;
 use fabric::{
     Class, Context, Domain, Doze, Endpoint, EndpointOptions, Message, Part, Receive, RegionOptions,
 };
-use fabric_node::Keeper;
-use fabric_node::registration::{DomainSettings, Server};
+use fabric_node::SlotTable;
+use fabric_node::registration::{DomainSettings, RegistrationServer};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 const KEY: &str = "0123456789abcdef";
@@ -94,12 +94,12 @@ fn main() {
     let home = std::env::temp_dir().join(format!("vrio-beside-{}", std::process::id()));
     std::fs::create_dir(&home).expect("a folder");
     let socket = home.join("fabric");
-    let server = Server::open(&socket, 1).expect("nothing is there");
+    let server = RegistrationServer::open(&socket, 1).expect("nothing is there");
     let (name, key) = ("blue".to_owned(), Key::new(KEY).expect("long enough"));
     server.add(DomainSettings { name, key, endpoints_max: 4, gateways: 0 }).expect("memory");
     let (_polls, mut polls) = member(&socket);
     let (_sleeps, mut sleeps) = member(&socket);
-    sleeps.hang_bell().expect("a bell");
+    sleeps.open_doorbell().expect("a bell");
     pin(0);
     println!("{:>10} {:>10} {:>14}", "asked/s", "sleeps/s", "ns for a look");
     for round in 0..ROUNDS * RATES.len() {
@@ -119,10 +119,10 @@ fn main() {
         let per_s = count as f64 / TIME.as_secs_f64();
         println!("{rate:>10} {per_s:>10.0} {look:>14.3}");
     }
-    let (keeper, _fd) = Keeper::create(&RegionOptions::default()).expect("memory");
+    let (table, _fd) = SlotTable::create(&RegionOptions::default()).expect("memory");
     let [mut from, mut to] = [(); 2].map(|()| {
-        let (slot, incarnation) = keeper.take_slot(std::process::id()).expect("a slot");
-        let region = Arc::clone(keeper.region());
+        let (slot, incarnation) = table.take_slot(std::process::id()).expect("a slot");
+        let region = Arc::clone(table.region());
         Endpoint::new(region, slot, incarnation, 1, &EndpointOptions::default()).expect("a slot")
     });
     println!("{:>25} {:>14}", "ns by a fence for each", "by sleepers'");

@@ -15,7 +15,7 @@ use fabric::{
     Address, Class, Context, Done, Endpoint, EndpointOptions, Message, Part, Process, Receive,
     RegionOptions, SendError,
 };
-use fabric_node::Keeper;
+use fabric_node::SlotTable;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 const HOST: u64 = 1;
@@ -163,7 +163,7 @@ fn main() {
 
 /// A fresh region and two processes in it.
 fn measure(len: usize, options: &EndpointOptions) -> (f64, f64) {
-    let (keeper, _fd) = Keeper::create(&RegionOptions::default()).expect("memory");
+    let (table, _fd) = SlotTable::create(&RegionOptions::default()).expect("memory");
     // SAFETY: this process has one thread by now.
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "a process");
@@ -175,10 +175,10 @@ fn measure(len: usize, options: &EndpointOptions) -> (f64, f64) {
         true => [std::process::id(), child.unsigned_abs()],
         false => [std::os::unix::process::parent_id(), std::process::id()],
     };
-    let slots = pids.map(|pid| keeper.take_slot(pid).expect("a slot"));
+    let slots = pids.map(|pid| table.take_slot(pid).expect("a slot"));
     let (slot, incarnation) = slots[usize::from(!is_first)];
     let (other, other_incarnation) = slots[usize::from(is_first)];
-    let region = Arc::clone(keeper.region());
+    let region = Arc::clone(table.region());
     let endpoint = Endpoint::new(region, slot, incarnation, HOST, options);
     let mut endpoint = endpoint.expect("an endpoint");
     endpoint.ask_processes(move |_, _| Process::Is(pids[usize::from(is_first)]));

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use fabric::{
     Class, Completion, Context, Endpoint, EndpointOptions, Message, Part, Receive, RegionOptions,
 };
-use fabric_node::Keeper;
+use fabric_node::SlotTable;
 
 const MESSAGES: u64 = 10_000;
 const BYTES: usize = 8;
@@ -42,10 +42,10 @@ fn exchange(sender: &mut Endpoint, receiver: &mut Endpoint, memory: &mut [[u8; B
 }
 
 fn main() {
-    let (keeper, _fd) = Keeper::create(&RegionOptions::default()).expect("memory");
+    let (table, _fd) = SlotTable::create(&RegionOptions::default()).expect("memory");
     let [mut sender, mut receiver] = [(); 2].map(|()| {
-        let (slot, incarnation) = keeper.take_slot(std::process::id()).expect("a slot");
-        let region = Arc::clone(keeper.region());
+        let (slot, incarnation) = table.take_slot(std::process::id()).expect("a slot");
+        let region = Arc::clone(table.region());
         Endpoint::new(region, slot, incarnation, 1, &EndpointOptions::default()).expect("a slot")
     });
     exchange(&mut sender, &mut receiver, &mut [[1; BYTES], [0; BYTES]]);

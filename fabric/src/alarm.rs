@@ -38,7 +38,7 @@ impl From<Errno> for AlarmError {
 pub struct Alarm {
     all: OwnedFd,
     /// Rung by threads of this process.
-    bell: OwnedFd,
+    doorbell: OwnedFd,
     timer: OwnedFd,
 }
 
@@ -62,15 +62,15 @@ impl Alarm {
     pub fn new(domain: &Domain) -> Result<Self, AlarmError> {
         let line = domain.line().ok_or(AlarmError::InVm)?;
         let all = epoll::create(CreateFlags::CLOEXEC)?;
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
-        for fd in [&bell, &timer] {
+        for fd in [&doorbell, &timer] {
             epoll::add(&all, fd, EventData::new_u64(0), EventFlags::IN)?;
         }
         // That it is hung up is told without being asked for; answers are others' to read.
         epoll::add(&all, line, EventData::new_u64(0), EventFlags::empty())?;
-        Ok(Self { all, bell, timer })
+        Ok(Self { all, doorbell, timer })
     }
 
     /// Watches an endpoint from now on, if it has a bell.
@@ -78,8 +78,10 @@ impl Alarm {
     /// # Errors
     /// When the system has no memory for it.
     pub fn watch(&self, endpoint: &Endpoint) -> Result<(), AlarmError> {
-        let Some(bell) = endpoint.bell().filter(|_| endpoint.is_here()) else { return Ok(()) };
-        match epoll::add(&self.all, bell, EventData::new_u64(0), EventFlags::IN) {
+        let Some(doorbell) = endpoint.doorbell().filter(|_| endpoint.is_here()) else {
+            return Ok(());
+        };
+        match epoll::add(&self.all, doorbell, EventData::new_u64(0), EventFlags::IN) {
             Ok(()) | Err(Errno::EXIST) => Ok(()),
             Err(errno) => Err(errno.into()),
         }
@@ -88,21 +90,21 @@ impl Alarm {
     /// Watches it no more. In a child of its process the parent goes on: there both have the same
     /// epoll.
     pub fn forget(&self, endpoint: &Endpoint) {
-        if let Some(bell) = endpoint.bell().filter(|_| endpoint.is_here()) {
-            let _ = epoll::delete(&self.all, bell);
+        if let Some(doorbell) = endpoint.doorbell().filter(|_| endpoint.is_here()) {
+            let _ = epoll::delete(&self.all, doorbell);
         }
     }
 
     /// Rings it, from any thread.
     pub fn ring(&self) {
         // It can only fail when the counter is full, and then it can be read anyhow.
-        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+        let _ = rustix::io::write(&self.doorbell, &1_u64.to_ne_bytes());
     }
 
     /// What it was rung for is seen to: it can be read again when it is rung again, or when one of
     /// its endpoints is woken.
     pub fn silence(&self) {
-        let _ = rustix::io::read(&self.bell, &mut [0_u8; 8]);
+        let _ = rustix::io::read(&self.doorbell, &mut [0_u8; 8]);
     }
 
     /// Has it be readable after so long; not by itself, if `None`.

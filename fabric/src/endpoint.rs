@@ -48,7 +48,7 @@ pub use self::remote::Home;
 use self::sends::Sends;
 pub(crate) use self::sleep::Barriers;
 use self::sleep::Sleeping;
-pub use self::sleep::{Doze, NoBell, Unhung};
+pub use self::sleep::{DoorbellRequest, Doze, NoDoorbell};
 use crate::cell::{Cell, Local};
 use crate::matcher::{Envelope, Matcher};
 use crate::message::{Class, Completion, Context, Done, Failure, Message, Part, Peek, Receive};
@@ -277,7 +277,7 @@ impl fmt::Debug for Endpoint {
 
 impl Endpoint {
     /// An endpoint in a slot that the node has given to this process
-    /// ([`crate::Keeper::take_slot`]), on the host of this name. A slot has one endpoint.
+    /// ([`crate::SlotTable::take_slot`]), on the host of this name. A slot has one endpoint.
     ///
     /// # Errors
     /// When the region says that the slot is another one's, or there is no randomness.

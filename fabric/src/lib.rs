@@ -12,15 +12,15 @@
 mod address;
 mod addresses;
 mod alarm;
-pub mod bell;
 pub mod cell;
-pub mod desk;
-pub mod door;
+pub mod doorbell;
 mod endpoint;
+pub mod mailbox;
 pub mod matcher;
 mod message;
 mod parts;
 pub mod region;
+pub mod registration;
 pub mod ring;
 mod shared;
 mod single_copy;
@@ -31,15 +31,17 @@ pub mod testing;
 pub use address::{ADDRESS_BYTES, Address, AddressError};
 pub use addresses::{AddressTable, AddressTableFull};
 pub use alarm::{Alarm, AlarmError};
-pub use desk::DeviceError;
-pub use door::{Domain, IN_VM, Invitation, JoinError, LOAD_COST_CACHED_NS_MAX, OpenEndpointError};
 pub use endpoint::{
-    Doze, Endpoint, EndpointCounters, EndpointError, EndpointOptions, Home, INJECT_BYTES_MAX,
-    NoBell, Process, ReceiveError, SendError, Unhung, is_whole,
+    DoorbellRequest, Doze, Endpoint, EndpointCounters, EndpointError, EndpointOptions, Home,
+    INJECT_BYTES_MAX, NoDoorbell, Process, ReceiveError, SendError, is_whole,
 };
+pub use mailbox::DeviceError;
 pub use message::{Class, Completion, Context, Done, Failure, Found, Message, Part, Peek, Receive};
 pub use parts::PARTS_MAX;
 pub use region::{
     GATEWAYS_MAX, HOST_ENDED, HOSTS_MAX, REGION_VERSION, Region, RegionError, RegionOptions,
     SLOTS_MAX, SizeError,
+};
+pub use registration::{
+    Domain, IN_VM, Invitation, JoinError, LOAD_COST_CACHED_NS_MAX, OpenEndpointError,
 };

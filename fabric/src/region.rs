@@ -516,7 +516,7 @@ mod tests {
         rustix::io::pwrite(&data, &mark.to_le_bytes(), 0).expect("ours");
         let member = mapped().expect("this region's");
         let load = |region: &Region, at| region.mapping.load(at, Relaxed);
-        let (before, within) = (member.layout.desk(), member.layout.life(1));
+        let (before, within) = (member.layout.mailboxes(), member.layout.life(1));
         for at in [before, within] {
             member.mapping.store(at, 4711, Relaxed);
         }

@@ -45,9 +45,9 @@ pub enum State {
     Live,
     /// Its endpoint will never store anything again.
     Dead,
-    /// Its process is no member any more, and has not ended: to others it is gone, but what it has
-    /// claimed it may still fill.
-    Left,
+    /// Its process is no member any more and has not ended: to other members it is gone, but it may
+    /// still fill cells that it has claimed.
+    Departed,
 }
 
 /// A slot's state and which of its owners it is about: one word, so that both are read at once.
@@ -67,7 +67,7 @@ impl Life {
             State::Free => 0,
             State::Live => 1,
             State::Dead => 2,
-            State::Left => 3,
+            State::Departed => 3,
         };
         u64::from(self.incarnation) << 32 | state
     }
@@ -77,7 +77,7 @@ impl Life {
         let state = match word as u32 {
             1 => State::Live,
             2 => State::Dead,
-            3 => State::Left,
+            3 => State::Departed,
             _ => State::Free,
         };
         Self { state, incarnation: (word >> 32) as u32 }
@@ -91,7 +91,8 @@ impl Life {
 
     /// Whether who has claimed something under this number may still fill it.
     fn may_store(self, incarnation: u16) -> bool {
-        matches!(self.state, State::Live | State::Left) && self.incarnation as u16 == incarnation
+        matches!(self.state, State::Live | State::Departed)
+            && self.incarnation as u16 == incarnation
     }
 }
 

@@ -211,10 +211,10 @@ mod tests {
     #[test]
     fn buffers_are_lent_once_and_come_back() {
         let options = RegionOptions { slots: 3, buffers: 4, ..RegionOptions::default() };
-        let (keeper, _fd) = Node::new(&options);
-        let region = keeper.region();
+        let (table, _fd) = Node::new(&options);
+        let region = table.region();
         let [me, other, third] = [0; 3].map(|pid| {
-            let (slot, incarnation) = keeper.take_slot(pid).expect("room");
+            let (slot, incarnation) = table.take_slot(pid).expect("room");
             Local { host: 0, slot, incarnation }
         });
         let mut slab = Slab::new(region, me);
@@ -239,7 +239,7 @@ mod tests {
         let buffer = take(&mut slab, other).expect("two are left");
         assert_eq!(buffer, lent[1].buffer);
         slab.untake(buffer);
-        assert!(keeper.declare_dead(third.slot));
+        assert!(table.declare_dead(third.slot));
         give_back(region, &lent[0]);
         slab.tidy(region, me.slot);
         assert_eq!((slab.lent_count(), slab.free.len()), (1, 3), "a look for words alone");
@@ -251,10 +251,10 @@ mod tests {
     #[test]
     fn those_who_give_nothing_back_do_not_have_a_gateways_last_buffer() {
         let options = RegionOptions { slots: 6, buffers: 8, ..RegionOptions::default() };
-        let (keeper, _fd) = Node::new(&options);
-        let region = keeper.region();
+        let (table, _fd) = Node::new(&options);
+        let region = table.region();
         let all = [0; 6].map(|pid| {
-            let (slot, incarnation) = keeper.take_slot(pid).expect("room");
+            let (slot, incarnation) = table.take_slot(pid).expect("room");
             Local { host: 0, slot, incarnation }
         });
         let [me, silent @ .., last] = all;
@@ -274,10 +274,10 @@ mod tests {
     #[test]
     fn who_gave_all_back_between_two_turns_of_a_gateway_is_known_for_a_while() {
         let options = RegionOptions { slots: 4, buffers: 8, ..RegionOptions::default() };
-        let (keeper, _fd) = Node::new(&options);
-        let region = keeper.region();
+        let (table, _fd) = Node::new(&options);
+        let region = table.region();
         let [me, one, other] = [0; 3].map(|pid| {
-            let (slot, incarnation) = keeper.take_slot(pid).expect("room");
+            let (slot, incarnation) = table.take_slot(pid).expect("room");
             Local { host: 0, slot, incarnation }
         });
         let mut slab = Slab::of_gateway(region, me);

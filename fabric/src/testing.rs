@@ -34,7 +34,7 @@ impl Random {
 #[cfg(test)]
 #[derive(Debug)]
 pub(crate) struct Node {
-    keeper: fabric_node::Keeper,
+    table: fabric_node::SlotTable,
     region: std::sync::Arc<crate::Region>,
 }
 
@@ -44,9 +44,9 @@ impl Node {
         let &crate::RegionOptions { slots, gateways, cells, buffers, buffer_bytes, host } = options;
         let theirs =
             fabric_node::RegionOptions { slots, gateways, cells, buffers, buffer_bytes, host };
-        let (keeper, fd) = fabric_node::Keeper::create(&theirs).expect("memory");
+        let (table, fd) = fabric_node::SlotTable::create(&theirs).expect("memory");
         let region = crate::Region::map_known(std::os::fd::AsFd::as_fd(&fd), options);
-        (Self { keeper, region: region.expect("it was just made").into() }, fd)
+        (Self { table, region: region.expect("it was just made").into() }, fd)
     }
 
     /// This crate's mapping.
@@ -57,9 +57,9 @@ impl Node {
 
 #[cfg(test)]
 impl std::ops::Deref for Node {
-    type Target = fabric_node::Keeper;
+    type Target = fabric_node::SlotTable;
 
     fn deref(&self) -> &Self::Target {
-        &self.keeper
+        &self.table
     }
 }

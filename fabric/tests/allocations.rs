@@ -9,7 +9,7 @@ use fabric::{
     Address, AddressTable, Class, Context, Endpoint, EndpointOptions, Message, Part, Process,
     Receive, RegionOptions,
 };
-use fabric_node::Keeper;
+use fabric_node::SlotTable;
 
 /// Messages and receives that wait at once.
 const DEPTH: u64 = 64;
@@ -108,24 +108,24 @@ fn exchange(
 }
 
 /// A region, and two endpoints of this process in it.
-fn pair(single_copy_bytes_min: usize) -> (Keeper, [Endpoint; 2]) {
-    let (keeper, _fd) = Keeper::create(&RegionOptions::default()).expect("memory");
+fn pair(single_copy_bytes_min: usize) -> (SlotTable, [Endpoint; 2]) {
+    let (table, _fd) = SlotTable::create(&RegionOptions::default()).expect("memory");
     let options = EndpointOptions { single_copy_bytes_min, ..EndpointOptions::default() };
     let pair = [(); 2].map(|()| {
-        let (slot, incarnation) = keeper.take_slot(std::process::id()).expect("a slot");
-        let region = keeper.region().clone();
+        let (slot, incarnation) = table.take_slot(std::process::id()).expect("a slot");
+        let region = table.region().clone();
         let endpoint = Endpoint::new(region, slot, incarnation, 1, &options);
         let mut endpoint = endpoint.expect("an endpoint");
         endpoint.ask_processes(|_, _| Process::Is(std::process::id()));
         endpoint
     });
-    (keeper, pair)
+    (table, pair)
 }
 
 #[test]
 fn a_warm_endpoint_allocates_nothing() {
     for single_copy_bytes_min in [0, usize::MAX] {
-        let (_keeper, mut pair) = pair(single_copy_bytes_min);
+        let (_table, mut pair) = pair(single_copy_bytes_min);
         let mut memory = vec![1; 120_000];
         (0..300).for_each(|tag| exchange(&mut pair, &mut memory, 1, tag));
         let before = allocations();
@@ -143,7 +143,7 @@ fn a_warm_endpoint_allocates_nothing() {
 fn a_message_of_several_pieces_allocates_for_what_has_to_wait() {
     const TURNS: u64 = 700;
     for single_copy_bytes_min in [0, usize::MAX] {
-        let (_keeper, mut pair) = pair(single_copy_bytes_min);
+        let (_table, mut pair) = pair(single_copy_bytes_min);
         let mut memory = vec![1; 120_000];
         (0..300).for_each(|tag| exchange(&mut pair, &mut memory, 3, tag));
         let counted = |[sender, receiver]: &[Endpoint; 2]| {

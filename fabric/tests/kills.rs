@@ -15,7 +15,7 @@ use fabric::{
     Address, Class, Completion, Context, Done, Endpoint, EndpointOptions, Failure, Message, Part,
     Process, Receive, Region, RegionOptions, SendError,
 };
-use fabric_node::Keeper;
+use fabric_node::SlotTable;
 
 const HOST: u64 = 3;
 
@@ -48,7 +48,7 @@ struct Sender {
 }
 
 impl Sender {
-    fn start(keeper: &Keeper, receiver: &mut Receiver, manner: Manner) -> Self {
+    fn start(table: &SlotTable, receiver: &mut Receiver, manner: Manner) -> Self {
         let to = receiver.endpoint.address();
         // One for each: a child that is killed at once leaves what it was told unread.
         let (mut told_by, mut tells) = std::io::pipe().expect("a pipe");
@@ -61,23 +61,23 @@ impl Sender {
             let _ = told_by.read_exact(&mut told);
             let slot = u16::from_le_bytes([told[0], told[1]]);
             let incarnation = u32::from_le_bytes([told[2], told[3], told[4], told[5]]);
-            send_for_ever(keeper.region(), (slot, incarnation), to, manner);
+            send_for_ever(table.region(), (slot, incarnation), to, manner);
         }
-        let (slot, incarnation) = receiver.make_room(keeper, pid);
+        let (slot, incarnation) = receiver.make_room(table, pid);
         let [s, i] = [slot.to_le_bytes().to_vec(), incarnation.to_le_bytes().to_vec()];
         tells.write_all(&[s, i].concat()).expect("the child reads");
         Self { pid, slot }
     }
 
-    fn kill(self, keeper: &Keeper) {
+    fn kill(self, table: &SlotTable) {
         // SAFETY: our own child, which nobody else waits for.
         let ended = unsafe {
             libc::kill(self.pid, libc::SIGKILL);
             libc::waitpid(self.pid, std::ptr::null_mut(), 0)
         };
         assert_eq!(ended, self.pid);
-        assert!(keeper.declare_dead(self.slot));
-        keeper.sweep();
+        assert!(table.declare_dead(self.slot));
+        table.sweep();
     }
 }
 
@@ -157,10 +157,10 @@ impl Receiver {
 
     /// A slot for a process. Where each free one's last owner has messages left here, which a
     /// receiver that got no core for a while did not take yet, they are received first.
-    fn make_room(&mut self, keeper: &Keeper, pid: libc::pid_t) -> (u16, u32) {
+    fn make_room(&mut self, table: &SlotTable, pid: libc::pid_t) -> (u16, u32) {
         let until = Instant::now() + Duration::from_secs(60);
         loop {
-            match keeper.take_slot(pid.unsigned_abs()) {
+            match table.take_slot(pid.unsigned_abs()) {
                 Ok(taken) => return taken,
                 Err(error) => assert!(Instant::now() < until, "{error}"),
             }
@@ -229,32 +229,32 @@ fn senders_killed_at_any_moment_hold_up_nobody() {
     // Small enough to go round while somebody is dying in it, and so large that who sends has
     // something else to do than to wait for room.
     let options = RegionOptions { slots: 8, cells: 2048, ..RegionOptions::default() };
-    let (keeper, memory) = Keeper::create(&options).expect("memory");
-    let keeper = Arc::new(keeper);
+    let (table, memory) = SlotTable::create(&options).expect("memory");
+    let table = Arc::new(table);
     let region = Arc::new(Region::map(memory.as_fd()).expect("a region"));
-    let (slot, incarnation) = keeper.take_slot(std::process::id()).expect("a slot");
+    let (slot, incarnation) = table.take_slot(std::process::id()).expect("a slot");
     let reading = EndpointOptions { single_copy_bytes_min: 0, ..EndpointOptions::default() };
     let endpoint = Endpoint::new(region, slot, incarnation, HOST, &reading);
     let mut endpoint = endpoint.expect("an endpoint");
-    let (keeper, node) = (Arc::clone(&keeper), keeper);
+    let (table, node) = (Arc::clone(&table), table);
     endpoint.ask_processes(move |slot, incarnation| {
         node.process_of(slot, incarnation).map_or(Process::Nobodys, Process::Is)
     });
     let mut receiver = Receiver::new(endpoint);
-    let steady = Sender::start(&keeper, &mut receiver, Manner::Steady);
+    let steady = Sender::start(&table, &mut receiver, Manner::Steady);
     let from_steady = Address { host: HOST, incarnation: 1, slot: steady.slot };
     let (started, mut random) = (Instant::now(), 1_u64);
     let mut kills = 0;
     while kills < KILLS_MIN || (kills < kills_max && started.elapsed() < time_max) {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let manner = if kills % 4 == 0 { Manner::All } else { Manner::Small };
-        let doomed = Sender::start(&keeper, &mut receiver, manner);
+        let doomed = Sender::start(&table, &mut receiver, manner);
         // Most are killed while they send, some before they have begun.
         if random >> 60 > 0 {
             receiver.wait_for_one();
         }
         receiver.run(Duration::from_micros((random >> 33) % 100));
-        doomed.kill(&keeper);
+        doomed.kill(&table);
         kills += 1;
         if kills % 50 == 0 {
             // The one that was not killed gets through.
@@ -276,5 +276,5 @@ fn senders_killed_at_any_moment_hold_up_nobody() {
     assert!(kills >= KILLS_MIN && counters.single_copies > 0, "{counters:?}");
     // About one in twelve is killed with a cell in hand.
     assert!(counters.skipped_cells > 0, "{counters:?}");
-    steady.kill(&keeper);
+    steady.kill(&table);
 }

@@ -8,7 +8,7 @@ use fabric::{
     Address, Class, Completion, Context, Done, Endpoint, EndpointOptions, Message, Part, Process,
     Receive, RegionOptions, SendError,
 };
-use fabric_node::Keeper;
+use fabric_node::SlotTable;
 
 const THREADS: usize = 4;
 const MESSAGES: u64 = 2000;
@@ -118,7 +118,7 @@ impl Talker {
 fn all_talk_to_all() {
     for single_copy_bytes_min in [0, usize::MAX] {
         let options = RegionOptions { slots: 8, cells: 16, buffers: 8, ..Default::default() };
-        let (keeper, _fd) = Keeper::create(&options).expect("memory");
+        let (table, _fd) = SlotTable::create(&options).expect("memory");
         let options = EndpointOptions {
             single_copy_bytes_min,
             eager_bytes_max: 8192,
@@ -126,8 +126,8 @@ fn all_talk_to_all() {
         };
         let endpoints: Vec<Endpoint> = (0..THREADS)
             .map(|_| {
-                let (slot, incarnation) = keeper.take_slot(std::process::id()).expect("a slot");
-                let region = Arc::clone(keeper.region());
+                let (slot, incarnation) = table.take_slot(std::process::id()).expect("a slot");
+                let region = Arc::clone(table.region());
                 let endpoint = Endpoint::new(region, slot, incarnation, 9, &options);
                 let mut endpoint = endpoint.expect("an endpoint");
                 endpoint.ask_processes(|_, _| Process::Is(std::process::id()));

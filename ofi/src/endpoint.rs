@@ -24,7 +24,7 @@ use crate::getinfo::COMPLETION_FLAGS;
 use crate::object::{self, code, outcome};
 use crate::state::{Bound, State};
 use crate::{av, cntr, cq, domain};
-use fabric::{EndpointOptions, NoBell, PARTS_MAX, Part};
+use fabric::{EndpointOptions, NoDoorbell, PARTS_MAX, Part};
 use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::Arc;
@@ -300,14 +300,16 @@ fn halves(traffic: &mut Traffic, flags: u64) -> impl Iterator<Item = &mut Side> 
 impl Object {
     /// Gets the endpoint a bell if what it is to be bound to needs one, and it has none; why it
     /// cannot have one. The node is waited for, and no other thread for this one meanwhile.
-    fn ask_for_bell(&self, to: Bound) -> Option<NoBell> {
-        let unhung = self.domain.state.with(|state| {
-            let wants = state.wants_bells(to);
-            wants.then(|| state.endpoints.of(self.number).endpoint.unhung()).flatten()
+    fn ask_for_doorbell(&self, to: Bound) -> Option<NoDoorbell> {
+        let doorbell_request = self.domain.state.with(|state| {
+            let wants = state.wants_doorbells(to);
+            wants.then(|| state.endpoints.of(self.number).endpoint.doorbell_request()).flatten()
         });
-        match unhung?.ask() {
-            Ok(bell) => {
-                self.domain.state.with(|state| state.endpoints.of(self.number).endpoint.hang(bell));
+        match doorbell_request?.ask() {
+            Ok(doorbell) => {
+                self.domain
+                    .state
+                    .with(|state| state.endpoints.of(self.number).endpoint.set_doorbell(doorbell));
                 None
             }
             Err(refused) => Some(refused),
@@ -325,7 +327,7 @@ impl Object {
         if flags & !(FI_SEND | FI_RECV | FI_SELECTIVE_COMPLETION) != 0 {
             return Err(-FI_EBADFLAGS);
         }
-        let refused = self.ask_for_bell(Bound::Queue(queue));
+        let refused = self.ask_for_doorbell(Bound::Queue(queue));
         self.domain.state.with(|state| {
             let traffic = state.endpoints.of(self.number);
             if traffic.enabled || halves(traffic, flags).any(|side| side.queue.is_some()) {
@@ -353,7 +355,7 @@ impl Object {
     fn bind_counter(&self, counter: &cntr::Object, flags: u64) -> Result<(), c_int> {
         let counter = counter.number(&self.domain)?;
         let counts = flags & (FI_SEND | FI_RECV | FI_READ) != 0;
-        let refused = counts.then(|| self.ask_for_bell(Bound::Counter(counter))).flatten();
+        let refused = counts.then(|| self.ask_for_doorbell(Bound::Counter(counter))).flatten();
         self.domain.state.with(|state| {
             let traffic = state.endpoints.of(self.number);
             if traffic.enabled || halves(traffic, flags).any(|side| side.counter.is_some()) {

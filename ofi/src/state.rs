@@ -95,8 +95,8 @@ impl State {
     }
 
     /// Whether who waits for something is woken by bells of endpoints.
-    pub(crate) fn wants_bells(&mut self, to: Bound) -> bool {
-        self.bound(to).1.wants_bells()
+    pub(crate) fn wants_doorbells(&mut self, to: Bound) -> bool {
+        self.bound(to).1.wants_doorbells()
     }
 
     /// Has whoever waits for something be woken from now on, and says whether it may sleep; a
@@ -121,7 +121,7 @@ impl State {
             let sleeper = &mut self.endpoints.of(endpoint).endpoint;
             let (mut doze, has_moved) = (sleeper.doze(), sleeper.has_moved());
             if doze == Doze::Deaf {
-                doze = self.hang_again(endpoint);
+                doze = self.reopen_doorbell(endpoint);
             }
             if has_moved {
                 self.bound_to(endpoint, Waiter::nap_shortly);
@@ -148,9 +148,9 @@ impl State {
     /// An endpoint has lost its bell to somebody who has no business with it: gets it another one,
     /// once the node has given that.
     #[cold]
-    fn hang_again(&mut self, number: usize) -> Doze {
+    fn reopen_doorbell(&mut self, number: usize) -> Doze {
         self.bound_to_with(number, |waiter, endpoint| waiter.forget(endpoint));
-        if !self.endpoints.of(number).endpoint.hang_again() {
+        if !self.endpoints.of(number).endpoint.reopen_doorbell() {
             return Doze::Never;
         }
         let mut is_watched = true;

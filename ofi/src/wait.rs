@@ -13,7 +13,7 @@ use crate::abi::{
 };
 use crate::idle;
 use crate::log::say;
-use fabric::{Alarm, Doze, Endpoint, NoBell};
+use fabric::{Alarm, Doze, Endpoint, NoDoorbell};
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -233,7 +233,7 @@ impl Waiter {
     }
 
     /// Whether it takes a bell to be woken by an endpoint.
-    pub(crate) fn wants_bells(&self) -> bool {
+    pub(crate) fn wants_doorbells(&self) -> bool {
         self.descriptor.is_some() || !self.beds.is_empty()
     }
 
@@ -242,9 +242,9 @@ impl Waiter {
     pub(crate) fn watch(
         &mut self,
         endpoint: &Endpoint,
-        refused: Option<&NoBell>,
+        refused: Option<&NoDoorbell>,
     ) -> Result<(), c_int> {
-        if !self.wants_bells() {
+        if !self.wants_doorbells() {
             return Ok(());
         }
         let must = self.descriptor.is_some();
@@ -336,14 +336,14 @@ impl Waiter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fabric::door::Key;
-    use fabric_node::registration::{DomainSettings, Server};
+    use fabric::registration::Key;
+    use fabric_node::registration::{DomainSettings, RegistrationServer};
 
     #[test]
     fn who_naps_in_vain_naps_ever_longer_and_shortly_again_once_something_moves() {
         let home = tempfile::tempdir().expect("a directory");
         let (path, secret) = (home.path().join("fabric"), "0123456789abcdef");
-        let server = Server::open(&path, 1).expect("nothing is there");
+        let server = RegistrationServer::open(&path, 1).expect("nothing is there");
         let (name, key) = ("blue".to_owned(), Key::new(secret).expect("long enough"));
         let settings = DomainSettings { name, key, endpoints_max: 1, gateways: 0 };
         server.add(settings).expect("memory");

@@ -9,8 +9,8 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::Keeper;
-use crate::hand_over::{AssociationsState, PeerState, ThereState, Unfit, expect};
+use crate::SlotTable;
+use crate::hand_over::{AssociationsState, PeerState, ThereState, Unfit, ensure};
 use fabric::{GATEWAYS_MAX, HOST_ENDED};
 
 /// Another host's side.
@@ -49,7 +49,7 @@ struct Peer {
 /// See the module.
 #[derive(Debug)]
 pub struct Associations {
-    keeper: Arc<Keeper>,
+    table: Arc<SlotTable>,
     /// The count that the next to be met, or to be given up, gets: none has one that another had,
     /// or the same one before.
     epoch_next: AtomicU32,
@@ -60,9 +60,9 @@ pub struct Associations {
 impl Associations {
     /// With nobody yet. `epoch` is another one each time that there are any with a host of this
     /// name: a random number, not zero.
-    pub fn new(keeper: Arc<Keeper>, epoch: u32) -> Arc<Self> {
+    pub fn new(table: Arc<SlotTable>, epoch: u32) -> Arc<Self> {
         let (peers, generation) = (Mutex::default(), AtomicU64::new(0));
-        Arc::new(Self { keeper, epoch_next: AtomicU32::new(epoch), peers, generation })
+        Arc::new(Self { table, epoch_next: AtomicU32::new(epoch), peers, generation })
     }
 
     /// Those that another process had with the same region. Nothing is written there.
@@ -70,31 +70,31 @@ impl Associations {
     /// # Errors
     /// When they contradict themselves, or the region's table of hosts.
     pub fn adopt(
-        keeper: Arc<Keeper>,
+        table: Arc<SlotTable>,
         state: AssociationsState,
         names: &[String],
     ) -> Result<Arc<Self>, Unfit> {
         let AssociationsState { epoch_next, peers } = state;
         let (mut known, mut places) = (BTreeMap::new(), BTreeSet::new());
-        let gateways = keeper.region().options().gateways;
+        let gateways = table.region().options().gateways;
         for PeerState { name, epoch, there, takers } in peers {
-            expect(names.contains(&name), "it is joined with who is no peer of it")?;
+            ensure(names.contains(&name), "it is joined with who is no peer of it")?;
             let there = there.map(|ThereState { host, epoch, index }| There { host, epoch, index });
             if let Some(There { host, index, .. }) = there {
                 let is_new = places.insert((true, u64::from(index))) & places.insert((false, host));
-                let is_other = ![0, HOST_ENDED, keeper.region().options().host].contains(&host);
-                expect(is_new && is_other, "two of its hosts are one")?;
-                expect(keeper.has_host(index), "a host has no place")?;
+                let is_other = ![0, HOST_ENDED, table.region().options().host].contains(&host);
+                ensure(is_new && is_other, "two of its hosts are one")?;
+                ensure(table.has_host(index), "a host has no place")?;
             }
             let is_one = |(theirs, ours): &(u16, u16)| *theirs < GATEWAYS_MAX && *ours < gateways;
-            expect(takers.iter().all(is_one), "a gateway is none")?;
+            ensure(takers.iter().all(is_one), "a gateway is none")?;
             let (takers, why) = (takers.into_iter().collect(), BTreeMap::new());
             let is_new = known.insert(name, Peer { epoch, there, takers, why }).is_none();
-            expect(is_new, "a peer is told of twice")?;
+            ensure(is_new, "a peer is told of twice")?;
         }
         let (epoch_next, peers) = (AtomicU32::new(epoch_next), Mutex::new(known));
         let generation = AtomicU64::new(0);
-        Ok(Arc::new(Self { keeper, epoch_next, peers, generation }))
+        Ok(Arc::new(Self { table, epoch_next, peers, generation }))
     }
 
     /// What [`Associations::adopt`] takes. No gateway may be at work.
@@ -111,8 +111,8 @@ impl Associations {
     }
 
     /// The region's keeper.
-    pub fn keeper(&self) -> &Arc<Keeper> {
-        &self.keeper
+    pub fn table(&self) -> &Arc<SlotTable> {
+        &self.table
     }
 
     fn peers(&self) -> MutexGuard<'_, BTreeMap<String, Peer>> {
@@ -133,7 +133,7 @@ impl Associations {
         let mut peers = self.peers();
         for (_, gone) in peers.extract_if(.., |name, _| !names.contains(name)) {
             if let Some(there) = gone.there {
-                self.keeper.end_host(there.index);
+                self.table.end_host(there.index);
             }
         }
         for name in names {
@@ -181,7 +181,7 @@ impl Associations {
         let is_taken = |(name, other): (&String, &Peer)| {
             name != peer && other.there.is_some_and(|there| there.host == host)
         };
-        if host == self.keeper.region().options().host || peers.iter().any(is_taken) {
+        if host == self.table.region().options().host || peers.iter().any(is_taken) {
             return Err(format!("the host that {peer} says it is, is another one"));
         }
         let gone = || format!("{peer} is no peer of the domain here");
@@ -190,11 +190,11 @@ impl Associations {
             if (there.host, there.epoch) == (host, epoch) {
                 return Ok(there);
             }
-            self.keeper.end_host(there.index);
+            self.table.end_host(there.index);
             (known.there, known.takers) = (None, BTreeMap::new());
             self.generation.fetch_add(1, Release);
         }
-        let index = self.keeper.add_host(host).map_err(|error| error.to_string())?;
+        let index = self.table.add_host(host).map_err(|error| error.to_string())?;
         let there = There { host, epoch, index };
         known.there = Some(there);
         self.generation.fetch_add(1, Release);
@@ -206,7 +206,7 @@ impl Associations {
         let mut peers = self.peers();
         let known = peers.get_mut(peer).filter(|known| known.there == Some(there));
         let Some(known) = known else { return };
-        self.keeper.end_host(there.index);
+        self.table.end_host(there.index);
         (known.there, known.takers) = (None, BTreeMap::new());
         known.epoch = self.epoch();
         self.generation.fetch_add(1, Release);

@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::fence;
 
 use super::wire::{self, entry_bytes};
-use crate::Keeper;
+use crate::SlotTable;
 use fabric::Region;
 use fabric::cell::{Cell, Clear, Head, INLINE_BYTES_MAX, Kind, Local, Offer};
 use fabric::ring::{Consumer, NoCell, Producer, Way, Words};
@@ -81,7 +81,7 @@ impl From<NoCell> for NotPut {
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Post {
-    keeper: Arc<Keeper>,
+    table: Arc<SlotTable>,
     me: Local,
     consumer: Consumer,
     slab: Slab,
@@ -122,9 +122,9 @@ pub(super) struct Taken {
 }
 
 impl Post {
-    pub(super) fn new(keeper: Arc<Keeper>, slot: u16) -> Self {
-        let me = Local { host: 0, slot, incarnation: keeper.take_gateway(slot) };
-        let region = keeper.region();
+    pub(super) fn new(table: Arc<SlotTable>, slot: u16) -> Self {
+        let me = Local { host: 0, slot, incarnation: table.take_gateway(slot) };
+        let region = table.region();
         let consumer = Consumer::new(&region.ring(slot));
         let slab = Slab::of_gateway(region, me);
         let slots = usize::from(region.options().slots);
@@ -132,7 +132,7 @@ impl Post {
         let (waiting, counters) = (BTreeMap::new(), PostCounters::default());
         let (waiting_bytes, empty_looks) = (0, 0);
         Self {
-            keeper,
+            table,
             me,
             consumer,
             slab,
@@ -146,7 +146,7 @@ impl Post {
     }
 
     fn region(&self) -> &Arc<Region> {
-        self.keeper.region()
+        self.table.region()
     }
 
     /// Takes cells out; `room` is shown the position of one and what it says, and has it written
@@ -330,7 +330,7 @@ impl Post {
         }
         // Who falls asleep, or gets what it is woken by, does so before it looks for the last time.
         fence(SeqCst);
-        let has_bells = self.keeper.has_bells();
+        let has_doorbells = self.table.has_doorbells();
         for to in self.touched.drain(..) {
             let known = &mut self.ways[usize::from(to.slot)];
             // Of one who has been followed by another by now, that one is among them as well.
@@ -338,12 +338,12 @@ impl Post {
                 continue;
             }
             known.touched = false;
-            if !has_bells {
+            if !has_doorbells {
                 continue;
             }
-            let word = self.keeper.region().ring(to.slot).asleep();
+            let word = self.table.region().ring(to.slot).asleep();
             if word != std::mem::replace(&mut known.rung, word) {
-                self.keeper.ring(to.slot, to.incarnation);
+                self.table.ring(to.slot, to.incarnation);
             }
         }
     }
@@ -413,7 +413,7 @@ impl Post {
 
     /// Lets producers leave what is for this host, or not.
     pub(super) fn hold(&self, host: u16, held: bool) {
-        self.keeper.hold(host, self.me.slot, held);
+        self.table.hold(host, self.me.slot, held);
     }
 
     /// Which slots of endpoints there are.
@@ -424,18 +424,18 @@ impl Post {
 
     /// The last owner of a slot who is dead, if there was one.
     pub(super) fn last_dead(&self, slot: u16) -> u32 {
-        self.keeper.last_dead(slot)
+        self.table.last_dead(slot)
     }
 
     /// The endpoint that has a slot now.
     pub(super) fn live_in(&self, slot: u16) -> Option<Local> {
-        let incarnation = self.keeper.live_in(slot)?;
+        let incarnation = self.table.live_in(slot)?;
         Some(Local { host: 0, slot, incarnation })
     }
 
     /// Another number whenever somebody died.
     pub(super) fn deaths(&self) -> u64 {
-        self.keeper.deaths()
+        self.table.deaths()
     }
 }
 
@@ -522,53 +522,53 @@ mod tests {
     fn who_sleeps_is_woken_behind_a_batch_whoever_had_the_slot_before() {
         let options =
             RegionOptions { slots: 2, gateways: 1, cells: 16, ..RegionOptions::default() };
-        let (keeper, _) = Keeper::create(&options).expect("memory");
-        let keeper = Arc::new(keeper);
-        let mut post = Post::new(Arc::clone(&keeper), 0);
+        let (table, _) = SlotTable::create(&options).expect("memory");
+        let table = Arc::new(table);
+        let mut post = Post::new(Arc::clone(&table), 0);
         let owner = || {
-            let (slot, incarnation) = keeper.take_slot(1).expect("room");
+            let (slot, incarnation) = table.take_slot(1).expect("room");
             Local { host: 0, slot, incarnation }
         };
         let fall_asleep = |to: Local| {
-            let ear = keeper.hang_bell(to.slot, to.incarnation).expect("a pair");
-            keeper.region().ring(to.slot).set_asleep(1);
-            ear
+            let read_end = table.open_doorbell(to.slot, to.incarnation).expect("a pair");
+            table.region().ring(to.slot).set_asleep(1);
+            read_end
         };
-        let is_rung = |ear: &std::os::fd::OwnedFd| {
-            rustix::net::recv(ear, &mut [0; 8], rustix::net::RecvFlags::DONTWAIT).is_ok()
+        let is_rung = |read_end: &std::os::fd::OwnedFd| {
+            rustix::net::recv(read_end, &mut [0; 8], rustix::net::RecvFlags::DONTWAIT).is_ok()
         };
         let first = owner();
         (0..3).for_each(|_| assert_eq!(post.put(&head(first), b""), Put::Done));
         assert_eq!(post.touched, [first], "once");
         post.wake_touched();
         assert!(post.touched.is_empty(), "nobody can sleep");
-        let ear = fall_asleep(first);
+        let read_end = fall_asleep(first);
         (0..2).for_each(|_| assert_eq!(post.put(&head(first), b""), Put::Done));
-        assert!(!is_rung(&ear));
+        assert!(!is_rung(&read_end));
         post.wake_touched();
-        assert!(is_rung(&ear));
+        assert!(is_rung(&read_end));
         // One batch has something for an owner of the slot, and for the next.
-        keeper.region().ring(first.slot).set_asleep(2);
+        table.region().ring(first.slot).set_asleep(2);
         assert_eq!(post.put(&head(first), b""), Put::Done);
-        assert!(keeper.declare_dead(first.slot));
+        assert!(table.declare_dead(first.slot));
         let (second, to) = (owner(), |it: Local| (it.slot, it.incarnation));
         assert_eq!(to(second), (first.slot, first.incarnation + 1));
-        let ear = fall_asleep(second);
+        let read_end = fall_asleep(second);
         assert_eq!(post.put(&head(second), b""), Put::Done);
         post.wake_touched();
-        assert!(is_rung(&ear) && post.touched.is_empty());
+        assert!(is_rung(&read_end) && post.touched.is_empty());
     }
 
     #[test]
     fn a_ring_that_was_begun_anew_is_filled_from_its_beginning() {
         let options =
             RegionOptions { slots: 2, gateways: 1, cells: 16, ..RegionOptions::default() };
-        let (keeper, _) = Keeper::create(&options).expect("memory");
-        let keeper = Arc::new(keeper);
-        let region = Arc::clone(keeper.region());
-        let mut post = Post::new(Arc::clone(&keeper), 0);
+        let (table, _) = SlotTable::create(&options).expect("memory");
+        let table = Arc::new(table);
+        let region = Arc::clone(table.region());
+        let mut post = Post::new(Arc::clone(&table), 0);
         let mut put = || {
-            let (slot, incarnation) = keeper.take_slot(1).expect("room");
+            let (slot, incarnation) = table.take_slot(1).expect("room");
             let head = head(Local { host: 0, slot, incarnation });
             (0..3).for_each(|_| assert_eq!(post.try_put(&head, b""), Ok(())));
             let ring = region.ring(slot);
@@ -577,7 +577,7 @@ mod tests {
         };
         let slot = put();
         region.ring(slot).set_claim(5, u64::MAX);
-        assert!(keeper.declare_dead(slot));
+        assert!(table.declare_dead(slot));
         assert_eq!(put(), slot);
     }
 }

@@ -208,18 +208,18 @@ impl<C: Carrier> Incoming<C> {
 impl<C: Carrier> Room<C> {
     /// A room; it takes its gateway's slot.
     pub fn new(settings: RoomSettings, associations: Arc<Associations>) -> Self {
-        let post = Post::new(Arc::clone(associations.keeper()), settings.gateway);
+        let post = Post::new(Arc::clone(associations.table()), settings.gateway);
         Self::with_post(settings, associations, post)
     }
 
     fn with_post(settings: RoomSettings, associations: Arc<Associations>, post: Post) -> Self {
-        let keeper = associations.keeper();
-        let options = keeper.region().options();
+        let table = associations.table();
+        let options = table.region().options();
         Self {
             settings,
             post,
             generation: associations.generation().wrapping_sub(1),
-            deaths: keeper.deaths(),
+            deaths: table.deaths(),
             associations,
             links: Vec::new(),
             by_host: Vec::new(),
@@ -312,7 +312,7 @@ impl<C: Carrier> Room<C> {
         let mut busy = self.put_waiting(now_ns, carrier);
         busy |= self.tell_gones(now_ns, carrier);
         busy |= self.collect(carrier);
-        busy |= self.tell_deaths();
+        busy |= self.announce_deaths();
         if now_ns >= self.next_ns {
             self.look_at_clock(now_ns, carrier);
         }

@@ -14,7 +14,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::*;
-use crate::Keeper;
+use crate::SlotTable;
 use fabric::Home;
 use fabric::testing::{Random, content};
 use fabric::{Address, Endpoint, EndpointOptions, RegionOptions, SendError};
@@ -133,12 +133,12 @@ impl Carrier for Sim {
 
 /// A node that can be woken.
 #[derive(Debug, Default)]
-struct Bell {
+struct TestHome {
     woken: std::sync::atomic::AtomicU64,
     gone: std::sync::atomic::AtomicBool,
 }
 
-impl Home for Bell {
+impl Home for TestHome {
     fn wake(&self, _gateway: u16) {
         self.woken.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     }
@@ -147,11 +147,11 @@ impl Home for Bell {
         true
     }
 
-    fn hang_bell(&self, _slot: u16, _incarnation: u32) -> Result<OwnedFd, fabric::NoBell> {
-        Err(fabric::NoBell::InVm)
+    fn open_doorbell(&self, _slot: u16, _incarnation: u32) -> Result<OwnedFd, fabric::NoDoorbell> {
+        Err(fabric::NoDoorbell::InVm)
     }
 
-    fn bell_again(&self, _slot: u16, _incarnation: u32) -> Option<OwnedFd> {
+    fn reopen_doorbell(&self, _slot: u16, _incarnation: u32) -> Option<OwnedFd> {
         None
     }
 
@@ -162,12 +162,12 @@ impl Home for Bell {
 
 struct Host {
     name: String,
-    keeper: Arc<Keeper>,
+    table: Arc<SlotTable>,
     memory: OwnedFd,
     associations: Arc<Associations>,
     cores: Vec<Core>,
     endpoints: Vec<Endpoint>,
-    bell: Arc<Bell>,
+    doorbell: Arc<TestHome>,
 }
 
 /// A sidecore of it.
@@ -198,9 +198,9 @@ impl Host {
             host: id,
             ..RegionOptions::default()
         };
-        let (keeper, memory) = Keeper::create(&options).expect("memory");
-        let keeper = Arc::new(keeper);
-        let associations = Associations::new(Arc::clone(&keeper), 1);
+        let (table, memory) = SlotTable::create(&options).expect("memory");
+        let table = Arc::new(table);
+        let associations = Associations::new(Arc::clone(&table), 1);
         associations.set_peers(peers);
         let core = |core: usize| {
             let (domain, prove) = ("blue".to_owned(), Box::new(move |it: &[u8]| prove(key, it)));
@@ -212,18 +212,18 @@ impl Host {
             Core { room, carrier, knows: Vec::new() }
         };
         let cores = (0..cores).map(core).collect();
-        let (name, endpoints, bell) = (format!("h{me}"), Vec::new(), Arc::default());
-        Self { name, keeper, memory, associations, cores, endpoints, bell }
+        let (name, endpoints, doorbell) = (format!("h{me}"), Vec::new(), Arc::default());
+        Self { name, table, memory, associations, cores, endpoints, doorbell }
     }
 
     fn join(&mut self) -> Address {
-        let region = Arc::clone(self.keeper.region());
-        let (slot, incarnation) = self.keeper.take_slot(std::process::id()).expect("a slot");
+        let region = Arc::clone(self.table.region());
+        let (slot, incarnation) = self.table.take_slot(std::process::id()).expect("a slot");
         let options = EndpointOptions::default();
         let host = region.options().host;
         let mut endpoint =
             Endpoint::new(region, slot, incarnation, host, &options).expect("an endpoint");
-        endpoint.set_home(Arc::<Bell>::clone(&self.bell));
+        endpoint.set_home(Arc::<TestHome>::clone(&self.doorbell));
         self.endpoints.push(endpoint);
         self.endpoints.last().expect("just pushed").address()
     }

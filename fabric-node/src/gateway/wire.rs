@@ -19,7 +19,7 @@ pub(super) const HEAD_MAX: usize = 192;
 const JOIN: u8 = 128;
 const BATCH: u8 = 129;
 
-const NAME_ROOM: usize = fabric::door::NAME_BYTES_MAX + 1;
+const NAME_ROOM: usize = fabric::registration::NAME_BYTES_MAX + 1;
 const JOIN_BYTES: usize = 56 + NAME_ROOM;
 const DONE_BYTES: usize = 64;
 const REFUSED_BYTES: usize = 8;

@@ -1,4 +1,4 @@
-//! A domain as the node serves it.
+//! A domain as the registration server has it.
 
 use std::collections::HashSet;
 use std::io;
@@ -9,29 +9,29 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use crate::GatewayBell;
-use crate::Keeper;
-use crate::hand_over::{DomainState, Put, RegionState, Take, Unfit, expect};
-use crate::vigil::Vigil;
-use fabric::door::wire::{Refusal, Seat};
-use fabric::door::{KEY_BYTES_MAX, Key};
+use crate::GatewayDoorbell;
+use crate::SlotTable;
+use crate::hand_over::{DomainState, Put, RegionState, Take, Unfit, ensure};
+use crate::liveness::NodeLiveness;
+use fabric::registration::wire::{Refusal, SlotGrant};
+use fabric::registration::{KEY_BYTES_MAX, Key};
 use fabric::ring::Words;
 use fabric::{REGION_VERSION, Region, RegionError, RegionOptions};
 
-/// Members for each endpoint that a domain may have: a process may join before it needs one, or
-/// several times in different libraries.
+/// Most members for each endpoint that a domain may have: a process may join before it needs an
+/// endpoint, or several times in different libraries.
 const MEMBERS_PER_ENDPOINT: usize = 2;
 
-/// Those who sleep are woken for deaths so often at most: the processes of a job end one after the
-/// other, and each wakes all that sleep of all jobs.
+/// Shortest time between two wake-ups of sleepers for deaths: the processes of a job end one after
+/// the other, and each wake-up is for all sleepers of all jobs.
 const DEATHS_SPAN: Duration = Duration::from_millis(10);
 
-/// What a domain is to be.
+/// The configuration of a domain.
 #[derive(Clone, Debug)]
 pub struct DomainSettings {
-    /// Its name, of 1 to [`NAME_BYTES_MAX`](fabric::door::NAME_BYTES_MAX) bytes.
+    /// Its name, of 1 to [`NAME_BYTES_MAX`](fabric::registration::NAME_BYTES_MAX) bytes.
     pub name: String,
-    /// The key that lets in.
+    /// The key by which processes join.
     pub key: Key,
     /// How many endpoints there may be at once; 1 to [`SLOTS_MAX`](fabric::SLOTS_MAX).
     pub endpoints_max: u16,
@@ -57,9 +57,9 @@ pub struct DomainReport {
     pub members: usize,
     /// VMs that are connected.
     pub vms: usize,
-    /// The memory that its endpoints share; the system takes of it what was ever used.
+    /// The length of the region; the kernel gives memory to the pages that were ever used.
     pub region_bytes: u64,
-    /// That part of it.
+    /// The memory of those pages.
     pub used_bytes: u64,
 }
 
@@ -70,7 +70,7 @@ pub enum OpenError {
     /// There is one already.
     #[error("there is a domain {0:?} already")]
     Exists(String),
-    /// Its memory cannot be had.
+    /// Its memory cannot be made.
     #[error(transparent)]
     Region(#[from] RegionError),
 }
@@ -79,14 +79,14 @@ pub enum OpenError {
 #[derive(Debug)]
 pub(super) struct Served {
     settings: DomainSettings,
-    keeper: Arc<Keeper>,
+    table: Arc<SlotTable>,
     memory: OwnedFd,
-    /// A gateway's each.
-    bells: Vec<GatewayBell>,
-    /// When those who sleep were woken for the dead last.
+    /// One for each gateway.
+    doorbells: Vec<GatewayDoorbell>,
+    /// When sleepers were last woken for deaths.
     told: Option<Instant>,
-    /// That the node is there, for processes in VMs; once there are any.
-    vigil: Option<Vigil>,
+    /// Shows processes in VMs that the node lives; none as long as the domain has no vf.
+    liveness: Option<NodeLiveness>,
 }
 
 impl Served {
@@ -94,14 +94,14 @@ impl Served {
         let gateways = settings.gateways;
         let slots = settings.endpoints_max.saturating_add(gateways);
         let options = RegionOptions { slots, gateways, host, ..RegionOptions::default() };
-        let (keeper, memory) = Keeper::create(&options)?;
-        let bells = (0..gateways).map(|_| GatewayBell::new()).collect::<Result<_, _>>();
-        let bells =
-            bells.map_err(|errno| RegionError::System { what: "make a bell beside", errno })?;
-        Ok(Self { settings, keeper: Arc::new(keeper), memory, bells, told: None, vigil: None })
+        let (table, memory) = SlotTable::create(&options)?;
+        let doorbells = (0..gateways).map(|_| GatewayDoorbell::new()).collect::<Result<_, _>>();
+        let doorbells =
+            doorbells.map_err(|errno| RegionError::System { what: "make a bell beside", errno })?;
+        Ok(Self { settings, table: Arc::new(table), memory, doorbells, told: None, liveness: None })
     }
 
-    /// What another process had of it.
+    /// Takes a domain over from another process.
     pub(super) fn adopt(
         settings: DomainSettings,
         host: u64,
@@ -112,28 +112,33 @@ impl Served {
         let (slots, gateways) = (region.options().slots, region.options().gateways);
         let is_it =
             (slots.wrapping_sub(gateways), gateways) == (settings.endpoints_max, settings.gateways);
-        expect(is_it, "it has other sizes than its configuration says")?;
-        expect(state.bells.len() == usize::from(gateways), "a gateway has no bell")?;
-        let bells = state.bells.into_iter().map(|bell| GatewayBell::adopt(bell, take));
-        let bells = bells.collect::<io::Result<_>>()?;
-        let keeper = Arc::new(Keeper::adopt(region, &state.ledger, take)?);
-        Ok(Self { settings, keeper, memory, bells, told: None, vigil: None })
+        ensure(is_it, "it has other sizes than its configuration says")?;
+        ensure(state.doorbells.len() == usize::from(gateways), "a gateway has no doorbell")?;
+        let doorbells =
+            state.doorbells.into_iter().map(|doorbell| GatewayDoorbell::adopt(doorbell, take));
+        let doorbells = doorbells.collect::<io::Result<_>>()?;
+        let table = Arc::new(SlotTable::adopt(region, &state.slot_table, take)?);
+        Ok(Self { settings, table, memory, doorbells, told: None, liveness: None })
     }
 
-    /// The same for the next one. Nothing of it may change meanwhile.
+    /// What the next process needs. Nothing of the domain may change meanwhile.
     pub(super) fn take_down(&self, put: Put<'_>) -> io::Result<DomainState> {
         let memory = self.memory.try_clone()?;
         Ok(DomainState {
             name: self.name().to_owned(),
             region: region_state(self.region(), memory, put),
-            ledger: self.keeper.take_down(put)?,
-            bells: self.bells.iter().map(|bell| bell.take_down(put)).collect::<io::Result<_>>()?,
+            slot_table: self.table.take_down(put)?,
+            doorbells: self
+                .doorbells
+                .iter()
+                .map(|doorbell| doorbell.take_down(put))
+                .collect::<io::Result<_>>()?,
         })
     }
 
-    /// Slots that somebody has, or has left and may still store from.
-    pub(super) fn seats(&self) -> HashSet<Seat> {
-        self.keeper.seats().map(|(slot, incarnation)| Seat { slot, incarnation }).collect()
+    /// Slots that have an owner: a member, or a departed member that may still store.
+    pub(super) fn grants(&self) -> HashSet<SlotGrant> {
+        self.table.grants().map(|(slot, incarnation)| SlotGrant { slot, incarnation }).collect()
     }
 
     pub(super) fn name(&self) -> &str {
@@ -145,25 +150,25 @@ impl Served {
     }
 
     pub(super) fn region(&self) -> &Region {
-        self.keeper.region()
+        self.table.region()
     }
 
-    /// Says in the region from now on that the node is there, and that it is not when it has ended.
-    pub(super) fn keep_vigil(&mut self) {
-        if self.vigil.is_none() {
-            let kept = Vigil::keep(Arc::clone(self.keeper.region()));
+    /// Shows in the region from now on that the node lives, and when it has ended.
+    pub(super) fn hold_liveness(&mut self) {
+        if self.liveness.is_none() {
+            let kept = NodeLiveness::hold(Arc::clone(self.table.region()));
             let warn = |error: &io::Error| {
                 let domain = self.name();
                 tracing::warn!(%error, domain, "processes in VMs will not notice the node's end");
             };
-            self.vigil = kept.inspect_err(warn).ok();
+            self.liveness = kept.inspect_err(warn).ok();
         }
     }
 
-    /// Says nothing about the node's end any more: another process may go on.
-    pub(super) fn leave_vigil(&mut self) {
-        if let Some(vigil) = self.vigil.take() {
-            vigil.leave();
+    /// The end of this process is no longer shown: another process may take over.
+    pub(super) fn release_liveness(&mut self) {
+        if let Some(liveness) = self.liveness.take() {
+            liveness.release();
         }
     }
 
@@ -171,41 +176,41 @@ impl Served {
         self.memory.as_fd()
     }
 
-    /// Wakes those who sleep and for whom something came, for somebody who has no bells of theirs
-    /// and does not say whom he means.
-    pub(super) fn ring_where_something_is(&self) {
-        // A gateway that falls asleep says so before it looks for the last time.
+    /// Wakes all sleepers for whom a message waits. For a VM, whose doorbell does not say for which
+    /// endpoint it was rung.
+    pub(super) fn ring_where_messages_wait(&self) {
+        // A gateway stores that it sleeps before it looks for the last time.
         fence(SeqCst);
-        for (gateway, bell) in self.bells.iter().enumerate() {
+        for (gateway, doorbell) in self.doorbells.iter().enumerate() {
             if self.region().ring(gateway as u16).asleep() != 0 {
-                bell.ring();
+                doorbell.ring();
             }
         }
-        self.keeper.ring_where_something_is();
+        self.table.ring_where_messages_wait();
     }
 
-    /// Wakes who sleeps if somebody has died or left, at once or when the last time is long enough
-    /// ago: when that is.
-    pub(super) fn tell_deaths(&mut self, now: Instant) -> Option<Instant> {
-        if !self.keeper.has_untold_deaths() {
+    /// Wakes sleepers if an endpoint has died or departed and the last time is long enough ago. If it
+    /// is not, returns when it will be.
+    pub(super) fn announce_deaths(&mut self, now: Instant) -> Option<Instant> {
+        if !self.table.has_unannounced_deaths() {
             return None;
         }
         match self.told.map(|told| told + DEATHS_SPAN).filter(|again| *again > now) {
             None => {
                 self.told = Some(now);
-                self.keeper.tell_deaths();
+                self.table.announce_deaths();
                 None
             }
             again => again,
         }
     }
 
-    /// The same for the last time.
-    pub(super) fn tell_deaths_at_once(&self) {
-        self.keeper.tell_deaths();
+    /// The same at once, before the domain is removed.
+    pub(super) fn announce_deaths_at_once(&self) {
+        self.table.announce_deaths();
     }
 
-    pub(super) fn is_called(&self, name: &str) -> bool {
+    pub(super) fn is_named(&self, name: &str) -> bool {
         self.settings.name == name
     }
 
@@ -214,61 +219,61 @@ impl Served {
     }
 
     pub(super) fn report(&self, members: usize, vms: usize) -> DomainReport {
-        // The system always knows its own memory.
+        // The kernel always answers this for a memory file.
         let blocks =
             rustix::fs::fstat(&self.memory).map_or(0, |stat| stat.st_blocks.cast_unsigned());
         DomainReport {
             name: self.settings.name.clone(),
-            endpoints_live: self.keeper.live_count(),
+            endpoints_live: self.table.live_count(),
             endpoints_max: self.settings.endpoints_max.into(),
             members,
             vms,
-            region_bytes: self.keeper.region().bytes() as u64,
+            region_bytes: self.table.region().bytes() as u64,
             used_bytes: blocks * BLOCK_BYTES,
         }
     }
 
-    pub(super) fn keeper(&self) -> (Arc<Keeper>, &[GatewayBell]) {
-        (Arc::clone(&self.keeper), &self.bells)
+    pub(super) fn table(&self) -> (Arc<SlotTable>, &[GatewayDoorbell]) {
+        (Arc::clone(&self.table), &self.doorbells)
     }
 
     /// A slot for an endpoint of this process, if there is one left.
-    pub(super) fn seat(&self, pid: u32) -> Option<Seat> {
-        let (slot, incarnation) = self.keeper.take_slot(pid).ok()?;
-        Some(Seat { slot, incarnation })
+    pub(super) fn grant(&self, pid: u32) -> Option<SlotGrant> {
+        let (slot, incarnation) = self.table.take_slot(pid).ok()?;
+        Some(SlotGrant { slot, incarnation })
     }
 
-    /// The process that has an endpoint, as this one numbers them; 0 if there is none.
-    pub(super) fn process_of(&self, seat: Seat) -> u32 {
-        self.keeper.process_of(seat.slot, seat.incarnation).unwrap_or(0)
+    /// The process that has an endpoint, by the number that this process sees; 0 if there is none.
+    pub(super) fn process_of(&self, grant: SlotGrant) -> u32 {
+        self.table.process_of(grant.slot, grant.incarnation).unwrap_or(0)
     }
 
-    /// A bell for an endpoint: what it is heard by.
-    pub(super) fn hang_bell(&self, seat: Seat) -> Result<OwnedFd, Errno> {
-        self.keeper.hang_bell(seat.slot, seat.incarnation)
+    /// Opens a doorbell for an endpoint, and returns the read end.
+    pub(super) fn open_doorbell(&self, grant: SlotGrant) -> Result<OwnedFd, Errno> {
+        self.table.open_doorbell(grant.slot, grant.incarnation)
     }
 
     /// Wakes an endpoint, if it sleeps.
-    pub(super) fn ring(&self, seat: Seat) {
-        self.keeper.ring(seat.slot, seat.incarnation);
+    pub(super) fn ring(&self, grant: SlotGrant) {
+        self.table.ring(grant.slot, grant.incarnation);
     }
 
-    /// By what an endpoint is woken.
-    pub(super) fn rope(&self, seat: Seat) -> Option<OwnedFd> {
-        self.keeper.rope(seat.slot, seat.incarnation)
+    /// The write end of an endpoint's doorbell.
+    pub(super) fn write_end(&self, grant: SlotGrant) -> Option<OwnedFd> {
+        self.table.write_end(grant.slot, grant.incarnation)
     }
 
-    /// Says that endpoints are gone, whose process may still store into the region.
-    pub(super) fn leave(&self, seats: &[Seat]) {
-        for seat in seats {
-            self.keeper.declare_left(seat.slot);
+    /// Says that endpoints have departed: their process may still store into the region.
+    pub(super) fn declare_departed(&self, grants: &[SlotGrant]) {
+        for grant in grants {
+            self.table.declare_departed(grant.slot);
         }
     }
 
     /// Says that endpoints are dead.
-    pub(super) fn bury(&self, seats: &[Seat]) {
-        for seat in seats {
-            self.keeper.declare_dead(seat.slot);
+    pub(super) fn declare_dead(&self, grants: &[SlotGrant]) {
+        for grant in grants {
+            self.table.declare_dead(grant.slot);
         }
     }
 }
@@ -277,7 +282,7 @@ impl Served {
 /// have written over.
 fn map(state: &RegionState, host: u64, take: Take<'_>) -> Result<(Region, OwnedFd), Unfit> {
     let &RegionState { memory, version, slots, gateways, cells, buffers, buffer_bytes } = state;
-    expect(version == REGION_VERSION, "its memory has another layout than this release's")?;
+    ensure(version == REGION_VERSION, "its memory has another layout than this release's")?;
     let options = RegionOptions { slots, gateways, cells, buffers, buffer_bytes, host };
     let fd = take(memory)?;
     let region = Region::map_known(fd.as_fd(), &options).map_err(|error| match error {
@@ -295,17 +300,17 @@ fn region_state(region: &Region, memory: OwnedFd, put: Put<'_>) -> RegionState {
     RegionState { memory, version, slots, gateways, cells, buffers, buffer_bytes }
 }
 
-/// The memory and the gateways' bells for who says this name and key. Takes as long, and says the
-/// same, whether the name or the key is wrong.
+/// The memory and the gateways' doorbells, for a process that has sent this name and key. Takes as
+/// long, and gives the same answer, whether the name or the key is wrong.
 pub(super) fn admit<'d>(
     domains: &'d [Served],
     name: &str,
     key: &[u8; KEY_BYTES_MAX],
     members: usize,
 ) -> Result<Vec<BorrowedFd<'d>>, Refusal> {
-    // A key that nobody has, for a domain that is not there.
+    // A key that no domain has, to compare with where there is no such domain.
     let nobodys = [0; KEY_BYTES_MAX];
-    let found = domains.iter().find(|domain| domain.is_called(name));
+    let found = domains.iter().find(|domain| domain.is_named(name));
     let fits = match found {
         Some(domain) => domain.settings.key.is(key),
         None => subtle::ConstantTimeEq::ct_eq(&nobodys[..], &key[..]).into(),
@@ -315,6 +320,6 @@ pub(super) fn admit<'d>(
     if members >= members_max {
         return Err(Refusal::Crowded);
     }
-    let bells = domain.bells.iter().map(GatewayBell::shared);
-    Ok(std::iter::once(domain.memory()).chain(bells).collect())
+    let doorbells = domain.doorbells.iter().map(GatewayDoorbell::shared);
+    Ok(std::iter::once(domain.memory()).chain(doorbells).collect())
 }

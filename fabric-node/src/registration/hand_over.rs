@@ -1,7 +1,7 @@
-//! A door that another process goes on with: its members stay, and notice nothing but a pause.
+//! Hand-over of the registration server to another process: members stay, and notice only a pause.
 //!
-//! The one that goes stands still first: what is said to it meanwhile stays in its members' sockets
-//! and is read by the next one. That one has everything ready before it moves, and until then
+//! The old server pauses first: requests that come meanwhile stay in the members' sockets, and the
+//! new server reads them. The new server has everything ready before it starts, and until then
 //! neither has done anything that the other would have to undo.
 
 use std::collections::HashSet;
@@ -10,47 +10,51 @@ use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use super::domain::Served;
-use super::{Client, DomainSettings, House, Leaver, Server, Shared, Standing, watch};
-use crate::hand_over::{
-    CallerState, DomainState, DoorState, LeaverState, Put, Take, Unfit, VfState, expect,
+use super::{
+    Client, ClientState, DepartedMember, DomainSettings, RegistrationServer, Registry, Shared,
+    watch,
 };
-use fabric::door::wire::Seat;
+use crate::hand_over::{
+    CallerState, DepartedMemberState, DomainState, Put, RegistrationState, Take, Unfit, VfState,
+    ensure,
+};
+use fabric::registration::wire::SlotGrant;
 
-impl Server {
-    /// Sees to nothing any more, and hears nobody, until [`Server::answer`]. Should this process
+impl RegistrationServer {
+    /// Handles no event any more, and answers no request, until [`RegistrationServer::answer`]. Should this process
     /// end meanwhile, VMs are told so as ever.
-    pub fn stand_still(&self) {
-        self.shared.house().standing = true;
+    pub fn pause(&self) {
+        self.shared.registry().paused = true;
     }
 
-    /// From now on, until [`Server::answer`], nobody is told when this process ends: the next word
-    /// makes everything another one's.
-    pub fn leave(&self) {
-        self.shared.house().domains.iter_mut().for_each(Served::leave_vigil);
+    /// From now on, until [`RegistrationServer::answer`], VMs do not see it when this process ends:
+    /// the next message makes another process the owner of everything.
+    pub fn release_liveness(&self) {
+        self.shared.registry().domains.iter_mut().for_each(Served::release_liveness);
     }
 
-    /// What the next process needs to go on with this door.
+    /// What the next process needs to take over.
     ///
     /// # Errors
     /// When a descriptor cannot be copied.
     ///
     /// # Panics
-    /// When it does not stand still: somebody might come or go meanwhile.
-    pub fn take_down(&self, put: Put<'_>) -> io::Result<DoorState> {
-        let house = self.shared.house();
-        assert!(house.standing, "it moves");
+    /// When it is not paused: members might come or go meanwhile.
+    pub fn take_down(&self, put: Put<'_>) -> io::Result<RegistrationState> {
+        let registry = self.shared.registry();
+        assert!(registry.paused, "it must be paused");
         let listener = put(self.shared.listener.try_clone()?);
-        let domains = house.domains.iter().map(|domain| domain.take_down(put));
+        let domains = registry.domains.iter().map(|domain| domain.take_down(put));
         let domains = domains.collect::<io::Result<_>>()?;
-        let callers = house.clients.values().map(|client| client.take_down(put));
+        let callers = registry.clients.values().map(|client| client.take_down(put));
         let callers = callers.collect::<io::Result<_>>()?;
-        let leavers = house.leavers.values().map(|leaver| leaver.take_down(put));
-        let leavers = leavers.collect::<io::Result<_>>()?;
-        let vfs = house.vfs.iter().map(|vf| vf.take_down(put)).collect::<io::Result<_>>()?;
-        Ok(DoorState { listener, host: self.shared.host, domains, callers, leavers, vfs })
+        let departed = registry.departed.values().map(|departed| departed.take_down(put));
+        let departed = departed.collect::<io::Result<_>>()?;
+        let vfs = registry.vfs.iter().map(|vf| vf.take_down(put)).collect::<io::Result<_>>()?;
+        Ok(RegistrationState { listener, host: self.shared.host, domains, callers, departed, vfs })
     }
 
-    /// Goes on with a domain of the process before this one, which has to be what the settings say.
+    /// Takes over a domain of the process before this one, which has to be as the settings say.
     ///
     /// # Errors
     /// When it is not, or contradicts itself.
@@ -60,100 +64,106 @@ impl Server {
         state: DomainState,
         take: Take<'_>,
     ) -> Result<(), Unfit> {
-        let mut house = self.shared.house();
-        let is_new = !house.domains.iter().any(|domain| domain.is_called(&settings.name));
-        expect(is_new, "it is told of twice")?;
-        house.domains.push(Served::adopt(settings, self.shared.host, state, take)?);
+        let mut registry = self.shared.registry();
+        let is_new = !registry.domains.iter().any(|domain| domain.is_named(&settings.name));
+        ensure(is_new, "it is told of twice")?;
+        registry.domains.push(Served::adopt(settings, self.shared.host, state, take)?);
         Ok(())
     }
 
-    /// Goes on with those who were there, once their domains are.
+    /// Takes over clients, departed members and vfs, once their domains are there.
     ///
     /// # Errors
-    /// When an endpoint is nobody's, or two have it; when the system refuses.
-    pub fn adopt_people(
+    /// When an endpoint has no owner, or two; when the system refuses.
+    pub fn adopt_clients(
         &self,
-        (callers, leavers, vfs): (Vec<CallerState>, Vec<LeaverState>, Vec<VfState>),
+        (callers, departed, vfs): (Vec<CallerState>, Vec<DepartedMemberState>, Vec<VfState>),
         take: Take<'_>,
     ) -> Result<(), Unfit> {
-        let house = &mut *self.shared.house();
-        assert!(house.standing, "it moves");
-        let seats = |domain: &Served| (domain.name().to_owned(), domain.seats());
-        let mut vacant = Vacant(house.domains.iter().map(seats).collect());
+        let registry = &mut *self.shared.registry();
+        assert!(registry.paused, "it must be paused");
+        let grants = |domain: &Served| (domain.name().to_owned(), domain.grants());
+        let mut unclaimed = Unclaimed(registry.domains.iter().map(grants).collect());
         for caller in callers {
-            self.shared.adopt_caller(house, caller, &mut vacant, take)?;
+            self.shared.adopt_caller(registry, caller, &mut unclaimed, take)?;
         }
-        for LeaverState { process, domain, seats } in leavers {
-            let (process, seats) = (take(process)?, vacant.take(&domain, &seats)?);
-            watch(&self.shared.epoll, &process, house.next_client)?;
-            house.leavers.insert(house.next_client, Leaver { process, domain, seats });
-            house.next_client += 1;
+        for DepartedMemberState { process, domain, grants } in departed {
+            let (process, grants) = (take(process)?, unclaimed.take(&domain, &grants)?);
+            watch(&self.shared.epoll, &process, registry.next_client)?;
+            registry
+                .departed
+                .insert(registry.next_client, DepartedMember { process, domain, grants });
+            registry.next_client += 1;
         }
         for vf in vfs {
-            self.shared.adopt_vf(house, vf, &mut vacant, take)?;
+            self.shared.adopt_vf(registry, vf, &mut unclaimed, take)?;
         }
-        expect(vacant.is_empty(), "an endpoint is nobody's")
+        ensure(unclaimed.is_empty(), "an endpoint is nobody's")
     }
 }
 
-/// Slots of domains that nobody was found to have yet.
-pub(super) struct Vacant(Vec<(String, HashSet<Seat>)>);
+/// Slots of domains whose owner was not found yet.
+pub(super) struct Unclaimed(Vec<(String, HashSet<SlotGrant>)>);
 
-impl Vacant {
-    pub(super) fn take(&mut self, domain: &str, seats: &[(u16, u32)]) -> Result<Vec<Seat>, Unfit> {
-        let vacant = self.0.iter_mut().find(|(name, _)| name == domain);
-        let (_, vacant) = vacant.ok_or(Unfit::Contradiction("somebody is in no domain"))?;
-        let seats = seats.iter().map(|&(slot, incarnation)| {
-            let seat = Seat { slot, incarnation };
-            expect(vacant.remove(&seat), "an endpoint is another one's, or gone")?;
-            Ok(seat)
+impl Unclaimed {
+    pub(super) fn take(
+        &mut self,
+        domain: &str,
+        grants: &[(u16, u32)],
+    ) -> Result<Vec<SlotGrant>, Unfit> {
+        let unclaimed = self.0.iter_mut().find(|(name, _)| name == domain);
+        let (_, unclaimed) = unclaimed.ok_or(Unfit::Contradiction("a client is in no domain"))?;
+        let grants = grants.iter().map(|&(slot, incarnation)| {
+            let grant = SlotGrant { slot, incarnation };
+            ensure(unclaimed.remove(&grant), "an endpoint is another one's, or gone")?;
+            Ok(grant)
         });
-        seats.collect()
+        grants.collect()
     }
 
     fn is_empty(&self) -> bool {
-        self.0.iter().all(|(_, seats)| seats.is_empty())
+        self.0.iter().all(|(_, grants)| grants.is_empty())
     }
 }
 
 impl Shared {
     fn adopt_caller(
         &self,
-        house: &mut House,
+        registry: &mut Registry,
         state: CallerState,
-        vacant: &mut Vacant,
+        unclaimed: &mut Unclaimed,
         take: Take<'_>,
     ) -> Result<(), Unfit> {
-        let CallerState { connection, process, pid, uid, domain, seats } = state;
+        let CallerState { connection, process, pid, uid, domain, grants } = state;
         let (connection, process) = (take(connection)?, process.map(&mut *take).transpose()?);
-        let standing = match domain {
+        let state = match domain {
             Some(domain) => {
-                let seats = vacant.take(&domain, &seats)?;
-                Standing::Member { domain, seats }
+                let grants = unclaimed.take(&domain, &grants)?;
+                ClientState::Member { domain, grants }
             }
             None => {
-                expect(seats.is_empty(), "a stranger has an endpoint")?;
-                house.strangers += 1;
-                Standing::Stranger { since: Instant::now() }
+                ensure(grants.is_empty(), "an unregistered client has an endpoint")?;
+                registry.unregistered += 1;
+                ClientState::Unregistered { since: Instant::now() }
             }
         };
-        let number = house.next_client;
-        house.next_client += 1;
+        let number = registry.next_client;
+        registry.next_client += 1;
         watch(&self.epoll, &connection, number)?;
         if let Some(process) = &process {
             watch(&self.epoll, process, number)?;
         }
-        let client = Client { connection, process, pid, uid, standing, bells_unread: 0 };
-        house.clients.insert(number, client);
+        let client = Client { connection, process, pid, uid, state, doorbells_unread: 0 };
+        registry.clients.insert(number, client);
         Ok(())
     }
 }
 
 impl Client {
     fn take_down(&self, put: Put<'_>) -> io::Result<CallerState> {
-        let (domain, seats) = match &self.standing {
-            Standing::Stranger { .. } => (None, Vec::new()),
-            Standing::Member { domain, seats } => (Some(domain.clone()), numbers(seats)),
+        let (domain, grants) = match &self.state {
+            ClientState::Unregistered { .. } => (None, Vec::new()),
+            ClientState::Member { domain, grants } => (Some(domain.clone()), numbers(grants)),
         };
         let process = self.process.as_ref().map(OwnedFd::try_clone).transpose()?;
         Ok(CallerState {
@@ -162,18 +172,22 @@ impl Client {
             pid: self.pid,
             uid: self.uid,
             domain,
-            seats,
+            grants,
         })
     }
 }
 
-impl Leaver {
-    fn take_down(&self, put: Put<'_>) -> io::Result<LeaverState> {
+impl DepartedMember {
+    fn take_down(&self, put: Put<'_>) -> io::Result<DepartedMemberState> {
         let process = put(self.process.try_clone()?);
-        Ok(LeaverState { process, domain: self.domain.clone(), seats: numbers(&self.seats) })
+        Ok(DepartedMemberState {
+            process,
+            domain: self.domain.clone(),
+            grants: numbers(&self.grants),
+        })
     }
 }
 
-fn numbers(seats: &[Seat]) -> Vec<(u16, u32)> {
-    seats.iter().map(|seat| (seat.slot, seat.incarnation)).collect()
+fn numbers(grants: &[SlotGrant]) -> Vec<(u16, u32)> {
+    grants.iter().map(|grant| (grant.slot, grant.incarnation)).collect()
 }

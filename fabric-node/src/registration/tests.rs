@@ -1,8 +1,8 @@
 //! Server and members in one process, and what strangers may try.
 
 mod hand_over;
+mod liveness;
 mod sleep;
-mod vigil;
 
 use std::collections::{HashSet, VecDeque};
 use std::io::{BufRead, BufReader};
@@ -17,9 +17,9 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, recv, send,
 };
 
-use super::strangers::STRANGERS_PER_USER_MAX;
+use super::unregistered::UNREGISTERED_PER_USER_MAX;
 use super::*;
-use fabric::door::KeyError;
+use fabric::registration::KeyError;
 use fabric::ring::Words;
 use fabric::{Class, Context, Domain, EndpointOptions, JoinError, Message, Part, Receive};
 
@@ -29,27 +29,27 @@ const OTHER_KEY: &str = "0123456789abcdeg";
 /// Generous: the machine may be busy. Nothing that goes well waits for it.
 const LONG: Duration = Duration::from_secs(30);
 
-struct House {
-    server: Server,
+struct TestNode {
+    server: RegistrationServer,
     path: PathBuf,
     _home: tempfile::TempDir,
 }
 
-fn house(endpoints_max: u16) -> House {
+fn node(endpoints_max: u16) -> TestNode {
     let home = tempfile::tempdir().unwrap();
     let path = home.path().join("fabric");
-    let server = Server::open(&path, 77).unwrap();
+    let server = RegistrationServer::open(&path, 77).unwrap();
     server.add(settings("blue", KEY, endpoints_max)).unwrap();
     // Most tests are processes of their own for each connection; this one does not end.
     server.believe_connections();
-    House { server, path, _home: home }
+    TestNode { server, path, _home: home }
 }
 
 /// One whose members are processes.
-fn real_house(endpoints_max: u16) -> House {
-    let house = house(endpoints_max);
-    house.server.watch_processes();
-    house
+fn node_that_watches_processes(endpoints_max: u16) -> TestNode {
+    let node = node(endpoints_max);
+    node.server.watch_processes();
+    node
 }
 
 fn settings(name: &str, key: &str, endpoints_max: u16) -> DomainSettings {
@@ -57,7 +57,7 @@ fn settings(name: &str, key: &str, endpoints_max: u16) -> DomainSettings {
     DomainSettings { name, key, endpoints_max, gateways: 0 }
 }
 
-impl House {
+impl TestNode {
     fn join(&self) -> Domain {
         Domain::join(&self.path, "blue", KEY).unwrap()
     }
@@ -114,19 +114,19 @@ fn hello(name: &str, key: &str) -> Request {
     Request::Hello { name: name.to_owned(), key: Box::new(*Key::new(key).unwrap().bytes()) }
 }
 
-fn member(house: &House) -> OwnedFd {
-    let socket = call(&house.path);
+fn member(node: &TestNode) -> OwnedFd {
+    let socket = call(&node.path);
     say(&socket, &hello("blue", KEY).to_bytes());
     assert_eq!(hear(&socket), Some(Answer::Welcome { host: 77 }));
     socket
 }
 
-fn new_seat(socket: &OwnedFd) -> Seat {
+fn new_grant(socket: &OwnedFd) -> SlotGrant {
     say(socket, &Request::NewEndpoint.to_bytes());
     match hear(socket) {
-        Some(Answer::Endpoint { seat, process }) => {
+        Some(Answer::Endpoint { grant, process }) => {
             assert_eq!(process, std::process::id());
-            seat
+            grant
         }
         other => panic!("no endpoint, but {other:?}"),
     }
@@ -134,28 +134,28 @@ fn new_seat(socket: &OwnedFd) -> Seat {
 
 #[test]
 fn members_of_one_domain_share_one_region_and_others_do_not() {
-    let house = house(4);
-    house.server.add(settings("red", OTHER_KEY, 4)).unwrap();
+    let node = node(4);
+    node.server.add(settings("red", OTHER_KEY, 4)).unwrap();
     let write = |domain: &Domain, slot: u16, word: u64| {
         domain.region().ring(slot).set_tail(word);
     };
-    let (one, other) = (house.join(), house.join());
+    let (one, other) = (node.join(), node.join());
     assert_eq!((one.host(), other.host()), (77, 77));
     write(&one, 2, 4711);
     let tail = |domain: &Domain| domain.region().ring(2).tail();
     assert_eq!(tail(&other), 4711);
-    let red = Domain::join(&house.path, "red", OTHER_KEY).unwrap();
+    let red = Domain::join(&node.path, "red", OTHER_KEY).unwrap();
     assert_eq!(tail(&red), 0);
-    house.until(2, 0);
+    node.until(2, 0);
     drop((one, other));
-    house.until(0, 0);
+    node.until(0, 0);
 }
 
 #[test]
 fn a_wrong_key_and_an_unknown_domain_are_told_the_same() {
-    let house = house(4);
+    let node = node(4);
     let refused = |name: &str, key: &str| {
-        let socket = call(&house.path);
+        let socket = call(&node.path);
         say(&socket, &hello(name, key).to_bytes());
         let answer = hear(&socket);
         assert_eq!(hear(&socket), None, "and hung up on");
@@ -164,67 +164,67 @@ fn a_wrong_key_and_an_unknown_domain_are_told_the_same() {
     let wrong = refused("blue", OTHER_KEY);
     assert_eq!(wrong, Some(Answer::Refused(Refusal::Denied)));
     assert_eq!(refused("green", KEY), wrong);
-    let error = Domain::join(&house.path, "blue", OTHER_KEY).unwrap_err();
+    let error = Domain::join(&node.path, "blue", OTHER_KEY).unwrap_err();
     assert!(matches!(error, JoinError::Denied(_)), "{error}");
     assert!(error.to_string().contains("vrio mpi env"), "{error}");
     // Another key from now on; who is in stays.
-    let inside = member(&house);
-    assert!(house.server.set_key("blue", Key::new(OTHER_KEY).unwrap()));
-    assert!(Domain::join(&house.path, "blue", KEY).is_err());
-    Domain::join(&house.path, "blue", OTHER_KEY).unwrap();
-    new_seat(&inside);
+    let inside = member(&node);
+    assert!(node.server.set_key("blue", Key::new(OTHER_KEY).unwrap()));
+    assert!(Domain::join(&node.path, "blue", KEY).is_err());
+    Domain::join(&node.path, "blue", OTHER_KEY).unwrap();
+    new_grant(&inside);
 }
 
 #[test]
 fn slots_come_back_when_their_process_or_its_endpoint_has_gone() {
-    let house = house(3);
-    let one = member(&house);
-    let seats = [new_seat(&one), new_seat(&one), new_seat(&one)];
-    assert_eq!(seats.map(|seat| seat.slot).into_iter().collect::<HashSet<_>>().len(), 3);
-    let other = member(&house);
+    let node = node(3);
+    let one = member(&node);
+    let grants = [new_grant(&one), new_grant(&one), new_grant(&one)];
+    assert_eq!(grants.map(|grant| grant.slot).into_iter().collect::<HashSet<_>>().len(), 3);
+    let other = member(&node);
     say(&other, &Request::NewEndpoint.to_bytes());
     assert_eq!(hear(&other), Some(Answer::Full));
-    say(&one, &Request::CloseEndpoint(seats[1]).to_bytes());
-    house.until(2, 2);
-    let again = new_seat(&other);
-    assert_eq!(again.slot, seats[1].slot);
-    assert!(again.incarnation > seats[1].incarnation, "nobody takes it for the one before");
+    say(&one, &Request::CloseEndpoint(grants[1]).to_bytes());
+    node.until(2, 2);
+    let again = new_grant(&other);
+    assert_eq!(again.slot, grants[1].slot);
+    assert!(again.incarnation > grants[1].incarnation, "nobody takes it for the one before");
     drop(one);
-    house.until(1, 1);
-    let fresh: Vec<_> = [new_seat(&other), new_seat(&other)].into();
-    assert!(fresh.iter().all(|seat| seat.incarnation == 2));
+    node.until(1, 1);
+    let fresh: Vec<_> = [new_grant(&other), new_grant(&other)].into();
+    assert!(fresh.iter().all(|grant| grant.incarnation == 2));
 }
 
 #[test]
 fn a_member_that_breaks_the_rules_is_hung_up_on_and_no_other() {
-    let house = house(4);
-    let good = member(&house);
-    let seat = new_seat(&good);
+    let node = node(4);
+    let good = member(&node);
+    let grant = new_grant(&good);
     let foreign = [
         hello("blue", KEY).to_bytes().to_vec(),
-        Request::CloseEndpoint(seat).to_bytes().to_vec(),
+        Request::CloseEndpoint(grant).to_bytes().to_vec(),
         vec![0; MESSAGE_BYTES],
         vec![1],
         vec![7; 4 * MESSAGE_BYTES],
         Answer::Full.to_bytes().to_vec(),
     ];
     for bytes in foreign {
-        let bad = member(&house);
+        let bad = member(&node);
         say(&bad, &bytes);
         assert_eq!(hear(&bad), None, "{bytes:?}");
     }
     // One who asks for something without having said who it is, too.
-    let stranger = call(&house.path);
-    say(&stranger, &Request::NewEndpoint.to_bytes());
-    assert_eq!(hear(&stranger), None);
-    house.until(1, 1);
-    new_seat(&good);
+    let unregistered = call(&node.path);
+    say(&unregistered, &Request::NewEndpoint.to_bytes());
+    assert_eq!(hear(&unregistered), None);
+    node.until(1, 1);
+    new_grant(&good);
 }
 
 #[test]
 fn who_speaks_another_version_is_told() {
-    let house = house(4);
-    let socket = call(&house.path);
+    let node = node(4);
+    let socket = call(&node.path);
     let mut bytes = hello("blue", KEY).to_bytes();
     bytes[8] = 9;
     say(&socket, &bytes);
@@ -234,53 +234,53 @@ fn who_speaks_another_version_is_told() {
 
 #[test]
 fn who_does_not_read_is_hung_up_on() {
-    let house = house(2);
-    let deaf = member(&house);
+    let node = node(2);
+    let deaf = member(&node);
     // More answers than a socket holds; the server never waits for it.
     let end = Instant::now() + LONG;
     while send(&deaf, &Request::NewEndpoint.to_bytes(), SendFlags::NOSIGNAL).is_ok() {
         assert!(Instant::now() < end, "it was never hung up on");
     }
-    house.until(0, 0);
-    house.join();
+    node.until(0, 0);
+    node.join();
 }
 
 #[test]
 fn a_crowd_of_members_is_bounded() {
-    let house = house(1);
-    let _members = [house.join(), house.join()];
-    let error = Domain::join(&house.path, "blue", KEY).unwrap_err();
+    let node = node(1);
+    let _members = [node.join(), node.join()];
+    let error = Domain::join(&node.path, "blue", KEY).unwrap_err();
     assert!(matches!(error, JoinError::Crowded), "{error}");
 }
 
 #[test]
-fn a_crowd_of_silent_strangers_keeps_nobody_out() {
-    let house = house(4);
+fn a_crowd_of_silent_clients_keeps_nobody_out() {
+    let node = node(4);
     // As many as one user may have, and one more: the first gives way, at once.
-    let silent: Vec<_> = (0..=STRANGERS_PER_USER_MAX).map(|_| call(&house.path)).collect();
+    let silent: Vec<_> = (0..=UNREGISTERED_PER_USER_MAX).map(|_| call(&node.path)).collect();
     assert_eq!(hear(&silent[0]), None);
     // The one that was silent for longest by now, not one that has spoken.
-    let inside = member(&house);
+    let inside = member(&node);
     assert_eq!(hear(&silent[1]), None);
-    let last = &silent[STRANGERS_PER_USER_MAX];
+    let last = &silent[UNREGISTERED_PER_USER_MAX];
     say(last, &hello("blue", KEY).to_bytes());
     assert_eq!(hear(last), Some(Answer::Welcome { host: 77 }));
-    new_seat(&inside);
+    new_grant(&inside);
 }
 
 #[test]
 fn a_process_that_had_to_give_way_calls_again() {
-    let house = house(4);
-    let (path, over) = (house.path.clone(), AtomicBool::new(false));
+    let node = node(4);
+    let (path, over) = (node.path.clone(), AtomicBool::new(false));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut silent = VecDeque::new();
             while !over.load(Ordering::Relaxed) {
                 silent.push_back(call(&path));
-                silent.truncate(2 * STRANGERS_PER_USER_MAX);
+                silent.truncate(2 * UNREGISTERED_PER_USER_MAX);
             }
         });
-        let joined: Vec<_> = (0..8).map(|_| house.try_join()).collect();
+        let joined: Vec<_> = (0..8).map(|_| node.try_join()).collect();
         over.store(true, Ordering::Relaxed);
         let refused = joined.iter().filter(|joined| joined.is_err()).count();
         assert!(refused < 8, "{joined:?}");
@@ -302,7 +302,7 @@ fn a_door_without_descriptors_lets_callers_wait_and_answers_members() {
         assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
         return;
     };
-    let server = Server::open(Path::new(&path), 77).unwrap();
+    let server = RegistrationServer::open(Path::new(&path), 77).unwrap();
     server.add(settings("blue", KEY, 4)).unwrap();
     let inside = call(Path::new(&path));
     say(&inside, &hello("blue", KEY).to_bytes());
@@ -321,38 +321,38 @@ fn a_door_without_descriptors_lets_callers_wait_and_answers_members() {
         free += u32::from(server.is_free());
     }
     assert!(free > 100, "it does not sleep with everything locked: {free}");
-    new_seat(&inside);
+    new_grant(&inside);
     drop(all);
     assert_eq!(hear(&waiting), Some(Answer::Welcome { host: 77 }));
 }
 
 #[test]
 fn who_leaves_and_goes_on_keeps_its_slots_from_others_until_it_ends() {
-    let house = real_house(1);
-    let mut victim = Victim::start(&house, "leaves");
-    house.until(0, 0);
+    let node = node_that_watches_processes(1);
+    let mut victim = Victim::start(&node, "leaves");
+    node.until(0, 0);
     // To others it is gone, and its slot is not free: it may still store there.
-    let other = member(&house);
+    let other = member(&node);
     say(&other, &Request::NewEndpoint.to_bytes());
     assert_eq!(hear(&other), Some(Answer::Full));
     victim.kill();
     let end = Instant::now() + LONG;
-    let seat = loop {
+    let grant = loop {
         say(&other, &Request::NewEndpoint.to_bytes());
         match hear(&other) {
-            Some(Answer::Endpoint { seat, .. }) => break seat,
+            Some(Answer::Endpoint { grant, .. }) => break grant,
             answer => assert_eq!(answer, Some(Answer::Full)),
         }
         assert!(Instant::now() < end, "it was never free");
     };
-    assert_eq!(seat.incarnation, 2);
+    assert_eq!(grant.incarnation, 2);
 }
 
 /// A child has neither its parent's memory of the domain nor a say about its endpoints.
 #[test]
 fn a_child_that_ends_takes_nothing_of_its_parents_along() {
-    let house = house(2);
-    let domain = house.join();
+    let node = node(2);
+    let domain = node.join();
     let endpoint = domain.endpoint(EndpointOptions::default()).unwrap();
     // SAFETY: the child drops what it has of these, which takes no lock that another thread holds
     // (glibc's allocator is made for forks), and ends without anything else.
@@ -367,8 +367,8 @@ fn a_child_that_ends_takes_nothing_of_its_parents_along() {
     // SAFETY: our own child.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     assert_eq!(status, 0, "it did not touch what it has not");
-    let _answered_behind_it = house.join();
-    assert_eq!(house.report().endpoints_live, 1);
+    let _answered_behind_it = node.join();
+    assert_eq!(node.report().endpoints_live, 1);
     // The flag "dc": not copied to children.
     let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let (kept, all) = maps.split("VmFlags:").zip(maps.split("VmFlags:").skip(1)).fold(
@@ -385,36 +385,38 @@ fn a_child_that_ends_takes_nothing_of_its_parents_along() {
 
 #[test]
 fn whose_an_endpoint_is_the_node_says_to_members() {
-    let house = house(4);
-    let (one, other) = (member(&house), member(&house));
-    let seat = new_seat(&one);
-    let ask = |seat: Seat| {
-        say(&other, &Request::Process(seat).to_bytes());
+    let node = node(4);
+    let (one, other) = (member(&node), member(&node));
+    let grant = new_grant(&one);
+    let ask = |grant: SlotGrant| {
+        say(&other, &Request::Process(grant).to_bytes());
         hear(&other)
     };
     let process = std::process::id();
-    assert_eq!(ask(seat), Some(Answer::Process { seat, process }));
-    for seat in
-        [Seat { incarnation: 2, ..seat }, Seat { slot: 3, ..seat }, Seat { slot: 999, ..seat }]
-    {
-        assert_eq!(ask(seat), Some(Answer::Process { seat, process: 0 }));
+    assert_eq!(ask(grant), Some(Answer::Process { grant, process }));
+    for grant in [
+        SlotGrant { incarnation: 2, ..grant },
+        SlotGrant { slot: 3, ..grant },
+        SlotGrant { slot: 999, ..grant },
+    ] {
+        assert_eq!(ask(grant), Some(Answer::Process { grant, process: 0 }));
     }
-    let stranger = call(&house.path);
-    say(&stranger, &Request::Process(seat).to_bytes());
-    assert_eq!(hear(&stranger), None);
+    let unregistered = call(&node.path);
+    say(&unregistered, &Request::Process(grant).to_bytes());
+    assert_eq!(hear(&unregistered), None);
 }
 
 /// A large message is read out of its sender's memory once the node has said whose it is; what
 /// stands in the region has no part in it.
 #[test]
 fn memory_is_read_of_the_process_that_the_node_names() {
-    let house = house(4);
+    let node = node(4);
     let options = EndpointOptions {
         eager_bytes_max: 0,
         single_copy_bytes_min: 0,
         ..EndpointOptions::default()
     };
-    let domains = [house.join(), house.join()];
+    let domains = [node.join(), node.join()];
     let [mut one, mut other] = [0, 1].map(|at| domains[at].endpoint(options).unwrap());
     let (sent, mut got) = (vec![7_u8; 50_000], vec![0_u8; 50_000]);
     let end = Instant::now() + LONG;
@@ -445,15 +447,15 @@ fn memory_is_read_of_the_process_that_the_node_names() {
 
 #[test]
 fn a_removed_domain_lets_go_of_its_members() {
-    let house = house(4);
-    house.server.add(settings("red", OTHER_KEY, 1)).unwrap();
-    assert!(matches!(house.server.add(settings("red", KEY, 1)), Err(OpenError::Exists(_))));
-    let socket = member(&house);
-    new_seat(&socket);
-    assert!(house.server.remove("blue") && !house.server.remove("blue"));
+    let node = node(4);
+    node.server.add(settings("red", OTHER_KEY, 1)).unwrap();
+    assert!(matches!(node.server.add(settings("red", KEY, 1)), Err(OpenError::Exists(_))));
+    let socket = member(&node);
+    new_grant(&socket);
+    assert!(node.server.remove("blue") && !node.server.remove("blue"));
     assert_eq!(hear(&socket), None);
-    assert_eq!(house.server.reports().len(), 1);
-    assert!(matches!(Domain::join(&house.path, "blue", KEY), Err(JoinError::Denied(_))));
+    assert_eq!(node.server.reports().len(), 1);
+    assert!(matches!(Domain::join(&node.path, "blue", KEY), Err(JoinError::Denied(_))));
 }
 
 #[test]
@@ -462,10 +464,10 @@ fn who_finds_no_node_is_told_what_to_look_at() {
     let path = home.path().join("nothing");
     let error = Domain::join(&path, "blue", KEY).unwrap_err();
     assert!(matches!(error, JoinError::NoNode { .. }), "{error}");
-    let house = house(1);
-    assert!(Server::open(&house.path, 1).is_err(), "somebody is there");
-    let path = house.path.clone();
-    drop(house.server);
+    let node = node(1);
+    assert!(RegistrationServer::open(&node.path, 1).is_err(), "somebody is there");
+    let path = node.path.clone();
+    drop(node.server);
     assert!(!path.exists());
     assert!(matches!(Domain::join(&path, "", KEY), Err(JoinError::Name(_))));
     assert!(matches!(Domain::join(&path, "blue", "short"), Err(JoinError::Key(KeyError::Form))));
@@ -494,14 +496,14 @@ fn keys_are_read_from_files_that_are_nobody_elses() {
 
 #[test]
 fn a_thousand_processes_die_and_their_slots_are_used_again() {
-    let house = house(4);
+    let node = node(4);
     let mut incarnations = HashSet::new();
     for _ in 0..1000 {
-        let socket = member(&house);
-        let seat = new_seat(&socket);
-        assert!(incarnations.insert((seat.slot, seat.incarnation)), "never twice: {seat:?}");
+        let socket = member(&node);
+        let grant = new_grant(&socket);
+        assert!(incarnations.insert((grant.slot, grant.incarnation)), "never twice: {grant:?}");
     }
-    house.until(0, 0);
+    node.until(0, 0);
 }
 
 /// Where the victim of a test is to call, and what it does; set for that process only.
@@ -518,7 +520,7 @@ fn be_the_victim() {
     let socket = call(Path::new(&path));
     say(&socket, &hello("blue", KEY).to_bytes());
     assert_eq!(hear(&socket), Some(Answer::Welcome { host: 77 }));
-    new_seat(&socket);
+    new_grant(&socket);
     if std::env::var(VICTIM_DOES).unwrap() == "leaves" {
         drop(socket);
         println!("did 0");
@@ -538,10 +540,10 @@ struct Victim {
 }
 
 impl Victim {
-    fn start(house: &House, does: &str) -> Self {
+    fn start(node: &TestNode, does: &str) -> Self {
         let mut process = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "registration::tests::be_the_victim", "--nocapture"])
-            .env(VICTIM, &house.path)
+            .env(VICTIM, &node.path)
             .env(VICTIM_DOES, does)
             .stdout(Stdio::piped())
             .spawn()
@@ -570,11 +572,11 @@ impl Drop for Victim {
 
 #[test]
 fn a_process_that_is_killed_is_noticed_even_if_its_child_has_the_connection() {
-    let house = real_house(2);
-    let mut victim = Victim::start(&house, "bequeaths");
-    house.until(1, 1);
+    let node = node_that_watches_processes(2);
+    let mut victim = Victim::start(&node, "bequeaths");
+    node.until(1, 1);
     victim.kill();
-    house.until(0, 0);
+    node.until(0, 0);
 }
 
 /// What strangers and members may say, whole messages with wrong bytes among it.
@@ -584,7 +586,7 @@ fn talk() -> impl Strategy<Value = Vec<u8>> {
         Just(hello("green", KEY).to_bytes().to_vec()),
         Just(Request::NewEndpoint.to_bytes().to_vec()),
         (0_u16..5, 0_u32..3).prop_map(|(slot, incarnation)| {
-            Request::CloseEndpoint(Seat { slot, incarnation }).to_bytes().to_vec()
+            Request::CloseEndpoint(SlotGrant { slot, incarnation }).to_bytes().to_vec()
         }),
     ];
     let flaw = (0_usize..3, 0..MESSAGE_BYTES, any::<u8>());
@@ -607,16 +609,16 @@ proptest! {
     /// Whatever is said by whomever, a bystander is served, and all slots come back.
     #[test]
     fn nonsense_harms_nobody_else(talks in proptest::collection::vec(talk(), 1..20)) {
-        let house = house(3);
-        let bystander = member(&house);
-        new_seat(&bystander);
-        let clients = [call(&house.path), call(&house.path)];
+        let node = node(3);
+        let bystander = member(&node);
+        new_grant(&bystander);
+        let clients = [call(&node.path), call(&node.path)];
         for (number, bytes) in talks.iter().enumerate() {
             say(&clients[number % 2], bytes);
         }
         drop(clients);
-        house.until(1, 1);
-        let seats = [new_seat(&bystander), new_seat(&bystander)];
-        prop_assert!(seats[0].slot != seats[1].slot);
+        node.until(1, 1);
+        let grants = [new_grant(&bystander), new_grant(&bystander)];
+        prop_assert!(grants[0].slot != grants[1].slot);
     }
 }

@@ -1,46 +1,46 @@
-//! What a client was told and has not read: how many descriptors of ours that may be.
+//! Bounds on the descriptors that were sent to a client and that it has not received yet.
 //!
-//! The kernel bounds what one user has under way in all sockets (by the number of descriptors that
-//! a process may have), and then no process of that user can give anybody anything. So a few
-//! hundred members of one domain that do not read must not come near that.
+//! The kernel bounds the descriptors that one user has under way in all sockets (by the number of
+//! descriptors that a process may have). At the bound no process of the user can send descriptors
+//! at all. So a few hundred members that do not read must not come near it.
 
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use super::Client;
-use fabric::door::wire::MESSAGE_BYTES;
+use fabric::registration::wire::MESSAGE_BYTES;
 
-/// Ropes that all clients together may have to read, and each of them.
-const ROPES_MAX: usize = 8192;
-const ROPES_OF_EACH_MAX: usize = 8;
+/// Most write ends of doorbells that all clients together, and each of them, have not received yet.
+const WRITE_ENDS_MAX: usize = 8192;
+const WRITE_ENDS_OF_EACH_MAX: usize = 8;
 
-/// Bells that a client may have to read: it waits for each before it asks for the next.
-const BELLS_MAX: u32 = 8;
+/// Most doorbells that a client has not received yet: it waits for each before it asks for the next.
+const DOORBELLS_MAX: u32 = 8;
 
-/// Of so many clients.
-pub(super) fn ropes_of_each(clients: usize) -> usize {
-    (ROPES_MAX / clients.max(1)).clamp(1, ROPES_OF_EACH_MAX)
+/// The bound for each of so many clients.
+pub(super) fn write_ends_of_each(clients: usize) -> usize {
+    (WRITE_ENDS_MAX / clients.max(1)).clamp(1, WRITE_ENDS_OF_EACH_MAX)
 }
 
 impl Client {
-    /// Whether fewer ropes than this are unread, whatever else may be.
-    pub(super) fn has_room_for_rope(&self, most: usize) -> bool {
-        // A message takes more than its bytes there.
+    /// Whether fewer write ends than this are unread, if all that is unread were write ends.
+    pub(super) fn has_room_for_write_end(&self, most: usize) -> bool {
+        // The kernel counts more than a message's bytes.
         unread_bytes(&self.connection).is_some_and(|bytes| bytes < most * MESSAGE_BYTES)
     }
 
-    /// Whether it may be given one more bell; it is then.
-    pub(super) fn has_room_for_bell(&mut self) -> bool {
+    /// Whether the client may be sent one more doorbell; counts it.
+    pub(super) fn has_room_for_doorbell(&mut self) -> bool {
         if unread_bytes(&self.connection) == Some(0) {
-            self.bells_unread = 0;
+            self.doorbells_unread = 0;
         }
-        self.bells_unread += 1;
-        self.bells_unread <= BELLS_MAX
+        self.doorbells_unread += 1;
+        self.doorbells_unread <= DOORBELLS_MAX
     }
 }
 
-/// What was said over a socket and not read at its other end, in the bytes that the system counts
-/// for it. None: it does not tell.
+/// The bytes that were sent over a socket and not received at its other end, as the kernel counts
+/// them. None: the kernel does not tell.
 pub(crate) fn unread_bytes(socket: &OwnedFd) -> Option<usize> {
     let mut bytes: c_int = 0;
     let to = std::ptr::from_mut(&mut bytes);
@@ -56,6 +56,6 @@ mod tests {
 
     #[test]
     fn however_many_clients_there_are_each_may_have_one_rope() {
-        assert_eq!([0, 1, 1024, 4096, 100_000].map(ropes_of_each), [8, 8, 8, 2, 1]);
+        assert_eq!([0, 1, 1024, 4096, 100_000].map(write_ends_of_each), [8, 8, 8, 2, 1]);
     }
 }

@@ -1,12 +1,12 @@
-//! Virtual machines at the door: QEMU's `ivshmem-doorbell` calls at a socket of its own and is
-//! handed the domain's memory, the number of its part of the [desk](fabric::desk), and an eventfd
-//! that its doorbell rings. Its connection is the VM's membership: when it ends, no process of the
+//! Virtual machines: QEMU's `ivshmem-doorbell` device connects to a socket of its own and is handed
+//! the domain's memory, the number of its [mailbox](fabric::mailbox), and an eventfd that is the
+//! device's doorbell. The connection is the VM's membership: when QEMU has ended, no process of the
 //! VM can store into the region any more.
 //!
 //! The protocol is QEMU's (docs/specs/ivshmem-spec.rst): numbers of 8 bytes, little-endian, some
 //! with a descriptor. To QEMU the node is peer 0 with one vector; VMs are not told of each other.
 
-mod bell;
+mod doorbell;
 mod hand_over;
 
 use std::fs;
@@ -24,22 +24,22 @@ use rustix::net::{
     SocketFlags, SocketType,
 };
 
-use self::bell::Bell;
+use self::doorbell::VmDoorbell;
 use super::domain::Served;
-use super::strangers::{Caller, take_in};
-use super::{House, Leaver, Server, Shared, has_ended, watch};
-use crate::clerk::{self, Clerk};
-use fabric::desk::VMS_MAX;
-use fabric::door::{Key, Seat};
+use super::unregistered::{Caller, take_in};
+use super::{DepartedMember, RegistrationServer, Registry, Shared, has_ended, watch};
+use crate::mailbox::{self, MailboxServer};
+use fabric::mailbox::VMS_MAX;
+use fabric::registration::{Key, SlotGrant};
 
-/// What QEMU's protocol is called, and what announces the memory.
+/// The version of QEMU's protocol, and the number that announces the memory.
 const PROTOCOL_VERSION: i64 = 0;
 const MEMORY: i64 = -1;
 
 /// The node's number among the peers that QEMU knows.
 const NODE: i64 = 0;
 
-/// Callers that wait: one QEMU has one device here.
+/// Connections that may wait: one QEMU has one device here.
 const QUEUE_MAX: i32 = 4;
 
 /// The events of VMs' sockets have this bit, then a VM's number, then what it is about.
@@ -49,18 +49,18 @@ const END: u64 = 1;
 const RING: u64 = 2;
 const KINDS: u64 = 4;
 
-/// A VM's way into a domain.
+/// The configuration of a vf, by which one VM gets into a domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VfSettings {
     /// Its name.
     pub name: String,
     /// The domain's.
     pub domain: String,
-    /// Where QEMU calls.
+    /// The socket that QEMU connects to.
     pub path: PathBuf,
 }
 
-/// How it is doing.
+/// How a vf is doing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VfReport {
     /// Its name.
@@ -71,13 +71,13 @@ pub struct VfReport {
     pub pid: Option<u32>,
     /// Endpoints of processes inside of the VM.
     pub endpoints: usize,
-    /// What was asked without the domain's key, or made no sense.
+    /// Questions without the domain's key, or that made no sense.
     pub denied: u64,
-    /// Where this process shows the domain's memory to others, while it runs and has the domain.
+    /// The path at which other processes find the domain's memory, while this process has the domain.
     pub memory: PathBuf,
 }
 
-/// Why there is no way in.
+/// Why there is no vf.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VfError {
@@ -97,12 +97,12 @@ pub enum VfError {
     },
 }
 
-/// A way in, while there is one.
+/// A vf, and the VM that is connected.
 #[derive(Debug)]
 pub(super) struct Vf {
     number: u64,
     settings: VfSettings,
-    /// None once it was taken away while its VM is there: that one keeps what it has.
+    /// None once the vf was removed while its VM is connected: the VM keeps what it has.
     listener: Option<Listener>,
     vm: Option<Vm>,
     denied: u64,
@@ -112,80 +112,78 @@ pub(super) struct Vf {
 struct Listener {
     socket: OwnedFd,
     path: PathBuf,
-    /// Of the file at the path: a successor may have put its own there.
+    /// The inode of the file at the path: a successor may have put its own file there.
     inode: u64,
-    /// It is this process's to take away, and not of one that still may go on.
-    tidies: bool,
+    /// This process removes the file when it ends; no other process needs it.
+    removes_path: bool,
 }
 
 #[derive(Debug)]
 struct Vm {
     connection: OwnedFd,
     /// Rung by the VM's doorbell.
-    bell: Bell,
+    doorbell: VmDoorbell,
     pid: u32,
-    /// Readable once QEMU has ended; none where the system does not tell. An event about it has
-    /// this number.
+    /// A pidfd of QEMU, none where the kernel gives none; and the number of its events.
     process: (Option<OwnedFd>, u64),
-    clerk: Clerk,
+    mailbox: MailboxServer,
 }
 
-impl Server {
-    /// Lets a VM into a domain, by the QEMU that calls at this path. What is at the path is
-    /// replaced: the caller has looked.
+impl RegistrationServer {
+    /// Adds a vf: lets a VM into a domain by the QEMU that connects at this path. A file at the path
+    /// is replaced: the caller has looked that it may be.
     ///
     /// # Errors
     /// When the name is taken, there is no such domain, or the socket cannot be made.
     pub fn add_vf(&self, settings: VfSettings) -> Result<(), VfError> {
-        let house = &mut *self.shared.house();
+        let registry = &mut *self.shared.registry();
         let is_there = |vf: &Vf| vf.listener.is_some() && vf.settings.name == settings.name;
-        if house.vfs.iter().any(is_there) {
+        if registry.vfs.iter().any(is_there) {
             return Err(VfError::Exists(settings.name));
         }
-        let domain = house.domains.iter_mut().find(|domain| domain.is_called(&settings.domain));
+        let domain = registry.domains.iter_mut().find(|domain| domain.is_named(&settings.domain));
         let Some(domain) = domain else { return Err(VfError::NoDomain(settings.domain)) };
-        domain.keep_vigil();
+        domain.hold_liveness();
         let refuse = |source| VfError::Socket { path: settings.path.clone(), source };
         let listener = Listener::new(&settings.path).map_err(refuse)?;
-        let number = house.next_vf;
+        let number = registry.next_vf;
         let data = EventData::new_u64(event(number, CALL));
-        let wanted = if house.listening { EventFlags::IN } else { EventFlags::empty() };
+        let wanted = if registry.listening { EventFlags::IN } else { EventFlags::empty() };
         epoll::add(&self.shared.epoll, &listener.socket, data, wanted)
             .map_err(|errno| refuse(errno.into()))?;
-        house.next_vf += 1;
-        house.vfs.push(Vf { number, settings, listener: Some(listener), vm: None, denied: 0 });
+        registry.next_vf += 1;
+        registry.vfs.push(Vf { number, settings, listener: Some(listener), vm: None, denied: 0 });
         Ok(())
     }
 
-    /// Lets no VM in there any more. One that is in keeps its mapping, which only its QEMU can
-    /// end, and so its processes keep their endpoints; but they get no new ones. `false`: there is
-    /// none of the name.
+    /// Removes a vf. A VM that is connected keeps its mapping, which only its QEMU can end, and so
+    /// its processes keep their endpoints; but they get no new ones. `false`: there is no such vf.
     pub fn remove_vf(&self, name: &str) -> bool {
-        let house = &mut *self.shared.house();
+        let registry = &mut *self.shared.registry();
         let is_it = |vf: &&mut Vf| vf.listener.is_some() && vf.settings.name == name;
-        let Some(vf) = house.vfs.iter_mut().find(is_it) else { return false };
+        let Some(vf) = registry.vfs.iter_mut().find(is_it) else { return false };
         vf.listener = None;
-        house.vfs.retain(|vf| vf.listener.is_some() || vf.vm.is_some());
+        registry.vfs.retain(|vf| vf.listener.is_some() || vf.vm.is_some());
         true
     }
 
-    /// The ways in that there are, in the order in which they came.
+    /// How each vf is doing, in the order in which they were added.
     pub fn vf_reports(&self) -> Vec<VfReport> {
-        let house = self.shared.house();
-        let there = house.vfs.iter().filter(|vf| vf.listener.is_some());
-        there.map(|vf| vf.report(&house.domains)).collect()
+        let registry = self.shared.registry();
+        let there = registry.vfs.iter().filter(|vf| vf.listener.is_some());
+        there.map(|vf| vf.report(&registry.domains)).collect()
     }
 }
 
 impl Vf {
     fn report(&self, domains: &[Served]) -> VfReport {
-        let domain = domains.iter().find(|it| it.is_called(&self.settings.domain));
+        let domain = domains.iter().find(|it| it.is_named(&self.settings.domain));
         let fd = domain.map_or(-1, |domain| domain.memory().as_raw_fd());
         VfReport {
             name: self.settings.name.clone(),
             domain: self.settings.domain.clone(),
             pid: self.vm.as_ref().map(|vm| vm.pid),
-            endpoints: self.vm.as_ref().map_or(0, |vm| vm.clerk.seats().len()),
+            endpoints: self.vm.as_ref().map_or(0, |vm| vm.mailbox.grants().len()),
             denied: self.denied,
             memory: format!("/proc/{}/fd/{fd}", std::process::id()).into(),
         }
@@ -193,7 +191,7 @@ impl Vf {
 }
 
 impl Listener {
-    /// Bound beside its place and moved there, so that whoever finds it can call.
+    /// Bound beside its path and then moved there, so that a process that finds it can connect.
     fn new(path: &Path) -> io::Result<Self> {
         let mut beside = path.as_os_str().to_owned();
         beside.push(format!(".{}", std::process::id()));
@@ -210,14 +208,15 @@ impl Listener {
             Ok(inode)
         };
         let inode = show().inspect_err(|_| drop(fs::remove_file(&beside)))?;
-        Ok(Self { socket, path: path.to_owned(), inode, tidies: true })
+        Ok(Self { socket, path: path.to_owned(), inode, removes_path: true })
     }
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
         let is_ours = |found: &fs::Metadata| found.ino() == self.inode;
-        if self.tidies && fs::symlink_metadata(&self.path).is_ok_and(|found| is_ours(&found)) {
+        if self.removes_path && fs::symlink_metadata(&self.path).is_ok_and(|found| is_ours(&found))
+        {
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -228,21 +227,21 @@ fn event(vf: u64, what: u64) -> u64 {
 }
 
 impl Shared {
-    /// Sees to an event of a VM's socket.
-    pub(super) fn see_to_vf(&self, house: &mut House, event: u64) {
+    /// Handles an event of a vf.
+    pub(super) fn see_to_vf(&self, registry: &mut Registry, event: u64) {
         let (number, what) = ((event & !EVENTS) / KINDS, event % KINDS);
-        let Some(at) = house.vfs.iter().position(|vf| vf.number == number) else { return };
+        let Some(at) = registry.vfs.iter().position(|vf| vf.number == number) else { return };
         match what {
-            CALL => self.call_at(house, at),
-            RING => house.ring(at),
-            _ => house.look_for_end(at),
+            CALL => self.call_at(registry, at),
+            RING => registry.ring(at),
+            _ => registry.look_for_end(at),
         }
     }
 
-    /// Whether QEMUs are answered, or wait.
-    pub(super) fn answer_vfs(&self, house: &House, answers: bool) -> Result<(), Errno> {
+    /// Whether connections of QEMU are accepted, or wait.
+    pub(super) fn answer_vfs(&self, registry: &Registry, answers: bool) -> Result<(), Errno> {
         let wanted = if answers { EventFlags::IN } else { EventFlags::empty() };
-        for vf in &house.vfs {
+        for vf in &registry.vfs {
             let Some(listener) = &vf.listener else { continue };
             let data = EventData::new_u64(event(vf.number, CALL));
             epoll::modify(&self.epoll, &listener.socket, data, wanted)?;
@@ -250,68 +249,69 @@ impl Shared {
         Ok(())
     }
 
-    /// Takes a QEMU in.
-    fn call_at(&self, house: &mut House, at: usize) {
-        if !house.answering {
+    /// Accepts a QEMU.
+    fn call_at(&self, registry: &mut Registry, at: usize) {
+        if !registry.answering {
             return;
         }
-        // A VM that was started again calls before its end was seen, perhaps.
-        house.look_for_end(at);
-        let House { vfs, rests_until, .. } = house;
+        // A VM that was started again may connect before its end was seen.
+        registry.look_for_end(at);
+        let Registry { vfs, rests_until, .. } = registry;
         let Some(vf) = vfs.get(at) else { return };
         let Some(listener) = &vf.listener else { return };
         let Some(connection) = take_in(&listener.socket, rests_until) else { return };
         let (number, name) = (vf.number, vf.settings.name.clone());
         if vf.vm.is_some() {
-            tracing::warn!(vf = name, "a second QEMU is hung up on: a vf is one VM's");
+            tracing::warn!(vf = name, "a second QEMU is disconnected: a vf is for one VM");
             return;
         }
-        let met = self.meet_vm(house, at, connection);
+        let met = self.meet_vm(registry, at, connection);
         let vm = met.and_then(|vm| self.watch_vm(number, vm));
         match vm {
             Ok(vm) => {
-                house.next_client += 1;
+                registry.next_client += 1;
                 tracing::info!(vf = name, pid = vm.pid, "a VM is in the fabric");
-                house.vfs[at].vm = Some(vm);
+                registry.vfs[at].vm = Some(vm);
             }
-            Err(error) => tracing::warn!(vf = name, %error, "a VM is hung up on"),
+            Err(error) => tracing::warn!(vf = name, %error, "a VM is disconnected"),
         }
     }
 
     fn watch_vm(&self, number: u64, vm: Vm) -> io::Result<Vm> {
         watch(&self.epoll, &vm.connection, event(number, END))?;
         if let (Some(process), number) = &vm.process {
-            // Once: it is nobody's event as long as the connection is there, which a child may
-            // have as well.
+            // Once: the event has no meaning as long as the connection lasts, which a child may have
+            // as well.
             let data = EventData::new_u64(*number);
             epoll::add(&self.epoll, process, data, EventFlags::IN | EventFlags::ONESHOT)?;
         }
         Ok(vm)
     }
 
-    /// Says to a QEMU what it needs.
-    fn meet_vm(&self, house: &House, at: usize, connection: OwnedFd) -> io::Result<Vm> {
-        let wanted = &house.vfs[at].settings.domain;
-        let domain = house.domains.iter().find(|it| it.is_called(wanted));
+    /// Sends a QEMU what it needs.
+    fn meet_vm(&self, registry: &Registry, at: usize, connection: OwnedFd) -> io::Result<Vm> {
+        let wanted = &registry.vfs[at].settings.domain;
+        let domain = registry.domains.iter().find(|it| it.is_named(wanted));
         let domain = domain.ok_or_else(|| io::Error::other("its domain was removed"))?;
-        let is_used = |part: u8| {
-            let mut others = house.vfs.iter().filter(|vf| vf.settings.domain == *wanted);
-            others.any(|vf| vf.vm.as_ref().is_some_and(|vm| vm.clerk.part() == part))
+        let is_used = |number: u8| {
+            let mut others = registry.vfs.iter().filter(|vf| vf.settings.domain == *wanted);
+            others.any(|vf| vf.vm.as_ref().is_some_and(|vm| vm.mailbox.number() == number))
         };
-        let part = (1..=VMS_MAX).find(|part| !is_used(*part));
-        let part = part.ok_or_else(|| io::Error::other("the domain has as many VMs as it can"))?;
+        let number = (1..=VMS_MAX).find(|number| !is_used(*number));
+        let number =
+            number.ok_or_else(|| io::Error::other("the domain has as many VMs as it can"))?;
         let Caller { pid, process, .. } = Caller::of(&connection)?;
-        let bell = Bell::new(&self.epoll, event(house.vfs[at].number, RING))?;
-        let clerk = Clerk::new(domain.region(), part)?;
+        let doorbell = VmDoorbell::new(&self.epoll, event(registry.vfs[at].number, RING))?;
+        let mailbox = MailboxServer::new(domain.region(), number)?;
         for (number, fd) in [
             (PROTOCOL_VERSION, None),
-            (i64::from(part), None),
+            (i64::from(number), None),
             (MEMORY, Some(domain.memory())),
-            (NODE, Some(bell.as_fd())),
+            (NODE, Some(doorbell.as_fd())),
         ] {
             say(&connection, number, fd)?;
         }
-        Ok(Vm { connection, bell, pid, process: (process, house.next_client), clerk })
+        Ok(Vm { connection, doorbell, pid, process: (process, registry.next_client), mailbox })
     }
 }
 
@@ -332,33 +332,33 @@ fn say(connection: &OwnedFd, number: i64, fd: Option<BorrowedFd<'_>>) -> io::Res
     if said == bytes.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
 }
 
-impl House {
-    /// Sees to what the processes of a VM ask.
+impl Registry {
+    /// The doorbell of a VM was rung: answers its mailbox.
     fn ring(&mut self, at: usize) {
-        let Self { vfs, domains, turning_away, .. } = self;
+        let Self { vfs, domains, refuses_new, .. } = self;
         let vf = &mut vfs[at];
         let Some(vm) = &mut vf.vm else { return };
-        vm.bell.hear();
+        vm.doorbell.hear();
         let wanted = &vf.settings.domain;
-        let Some(domain) = domains.iter().find(|it| it.is_called(wanted)) else { return };
-        // It may be for somebody who sleeps.
-        domain.ring_where_something_is();
-        let takes_new = vf.listener.is_some() && !*turning_away;
-        let desk = AtDesk { domain, takes_new, takes_seats: vf.listener.is_some() };
-        let denied = vm.clerk.serve(domain.region(), &desk);
+        let Some(domain) = domains.iter().find(|it| it.is_named(wanted)) else { return };
+        // The ring may be for an endpoint that sleeps.
+        domain.ring_where_messages_wait();
+        let takes_new = vf.listener.is_some() && !*refuses_new;
+        let mailbox = MailboxAccess { domain, takes_new, grants_slots: vf.listener.is_some() };
+        let denied = vm.mailbox.serve(domain.region(), &mailbox);
         if denied > 0 {
             vf.denied += denied as u64;
             self.refusals.note_vm(&self.vfs[at].settings.name);
         }
     }
 
-    /// Whether the VM of a way in is gone: then its endpoints are, and their slots are others' when
-    /// its QEMU has ended, which may have the memory by other devices as well.
+    /// Looks whether the VM of a vf is gone. Then its endpoints have departed; their slots are free
+    /// once its QEMU has ended, which may have the memory by other devices as well.
     fn look_for_end(&mut self, at: usize) {
         let vf = &mut self.vfs[at];
         let Some(vm) = &vf.vm else { return };
         let mut bytes = [0; 8];
-        // It says nothing, ever; who does is no QEMU, and still the region is mapped there.
+        // QEMU never sends anything. Another program that does still has the region mapped.
         match rustix::net::recv(&vm.connection, &mut bytes, RecvFlags::DONTWAIT) {
             Err(Errno::AGAIN | Errno::INTR) => return,
             Ok((_, length)) if length > 0 => return,
@@ -367,48 +367,48 @@ impl House {
         let Some(vm) = vf.vm.take() else { return };
         let (name, wanted) = (&vf.settings.name, &vf.settings.domain);
         tracing::info!(vf = name, pid = vm.pid, "a VM has left the fabric");
-        if let Some(domain) = self.domains.iter().find(|it| it.is_called(wanted)) {
-            let seats = vm.clerk.end(domain.region());
+        if let Some(domain) = self.domains.iter().find(|it| it.is_named(wanted)) {
+            let grants = vm.mailbox.end(domain.region());
             match vm.process {
-                (Some(process), number) if !seats.is_empty() && !has_ended(&process) => {
-                    domain.leave(&seats);
-                    let leaver = Leaver { process, domain: wanted.clone(), seats };
-                    self.leavers.insert(number, leaver);
+                (Some(process), number) if !grants.is_empty() && !has_ended(&process) => {
+                    domain.declare_departed(&grants);
+                    let departed = DepartedMember { process, domain: wanted.clone(), grants };
+                    self.departed.insert(number, departed);
                 }
-                // It has ended, or nothing else will say so.
-                _ => domain.bury(&seats),
+                // QEMU has ended, or there is no pidfd that could tell.
+                _ => domain.declare_dead(&grants),
             }
         }
         self.vfs.retain(|vf| vf.listener.is_some() || vf.vm.is_some());
     }
 
-    /// Forgets the ways into a domain that is removed. The VMs that are in keep its memory, in
-    /// which their endpoints are gone to others, and nobody answers any more.
+    /// Forgets the vfs of a domain that is removed. Connected VMs keep its memory, in which their
+    /// endpoints have departed, and their mailboxes are not answered any more.
     pub(super) fn forget_vfs(&mut self, name: &str) {
         let Self { vfs, domains, .. } = self;
-        let domain = domains.iter().find(|it| it.is_called(name));
+        let domain = domains.iter().find(|it| it.is_named(name));
         for vf in vfs.iter_mut().filter(|vf| vf.settings.domain == name) {
             if let (Some(domain), Some(vm)) = (domain, vf.vm.take()) {
-                domain.leave(&vm.clerk.end(domain.region()));
+                domain.declare_departed(&vm.mailbox.end(domain.region()));
             }
         }
         vfs.retain(|vf| vf.settings.domain != name);
     }
 
-    /// Lets bells be heard again that have rested. When the next one is to be.
-    pub(super) fn wake_bells(&mut self) -> Result<Option<Instant>, Errno> {
+    /// Watches doorbells again whose pause is over. Returns when the next pause is over.
+    pub(super) fn wake_doorbells(&mut self) -> Result<Option<Instant>, Errno> {
         let mut soonest = None;
         for vm in self.vfs.iter_mut().filter_map(|vf| vf.vm.as_mut()) {
-            soonest = vm.bell.wake()?.into_iter().chain(soonest).min();
+            soonest = vm.doorbell.wake()?.into_iter().chain(soonest).min();
         }
         Ok(soonest)
     }
 
-    /// That the node is there is said in each domain that VMs may be in.
-    pub(super) fn keep_vigils(&mut self) {
+    /// Holds the liveness word of each domain that has a vf.
+    pub(super) fn hold_liveness_of_all(&mut self) {
         for domain in &mut self.domains {
-            if self.vfs.iter().any(|vf| domain.is_called(&vf.settings.domain)) {
-                domain.keep_vigil();
+            if self.vfs.iter().any(|vf| domain.is_named(&vf.settings.domain)) {
+                domain.hold_liveness();
             }
         }
     }
@@ -420,14 +420,14 @@ impl House {
     }
 }
 
-/// What a VM's processes are told by.
-struct AtDesk<'d> {
+/// What a VM's mailbox server sees of the domain.
+struct MailboxAccess<'d> {
     domain: &'d Served,
     takes_new: bool,
-    takes_seats: bool,
+    grants_slots: bool,
 }
 
-impl clerk::House for AtDesk<'_> {
+impl mailbox::MailboxDomain for MailboxAccess<'_> {
     fn domain(&self) -> &str {
         self.domain.name()
     }
@@ -440,12 +440,12 @@ impl clerk::House for AtDesk<'_> {
         self.takes_new
     }
 
-    fn seat(&self) -> Option<Seat> {
-        // Of no process that could be looked into from here.
-        if self.takes_seats { self.domain.seat(0) } else { None }
+    fn grant_slot(&self) -> Option<SlotGrant> {
+        // With no process: its memory cannot be read from here.
+        if self.grants_slots { self.domain.grant(0) } else { None }
     }
 
-    fn bury(&self, seats: &[Seat]) {
-        self.domain.bury(seats);
+    fn declare_dead(&self, grants: &[SlotGrant]) {
+        self.domain.declare_dead(grants);
     }
 }

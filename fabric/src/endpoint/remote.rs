@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::fence;
 
 use super::remotes::{Remote, RemoteSlots};
-use super::{Engine, NoBell};
+use super::{Engine, NoDoorbell};
 use crate::cell::{Cell, Head, Kind, Local};
 use crate::message::Class;
 use crate::region::gateway_of;
@@ -44,11 +44,11 @@ pub trait Home: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// Why there is none.
-    fn hang_bell(&self, slot: u16, incarnation: u32) -> Result<OwnedFd, NoBell>;
+    fn open_doorbell(&self, slot: u16, incarnation: u32) -> Result<OwnedFd, NoDoorbell>;
 
     /// Gets another one for an endpoint of this process whose bell is torn off: it is asked for and
     /// not waited for; once it has come, what it is heard by.
-    fn bell_again(&self, slot: u16, incarnation: u32) -> Option<OwnedFd>;
+    fn reopen_doorbell(&self, slot: u16, incarnation: u32) -> Option<OwnedFd>;
 
     /// Whether the node is there still, without which nothing goes to other hosts.
     fn is_there(&self) -> bool;
@@ -65,7 +65,7 @@ pub(super) struct Remotes {
     orphaned: bool,
     /// While several cells are published: the gateways that they are for, which are woken when all
     /// are there. One that shares this core would else be woken for each.
-    bells: Option<u64>,
+    doorbells: Option<u64>,
 }
 
 // A bit for each of them.
@@ -199,17 +199,17 @@ impl Engine {
         cell.publish(&Head { marked, ..head });
         self.note_sent(head.to, head.kind);
         let gateway = self.ring_to(region, head.to).slot;
-        match &mut self.peers.remotes.bells {
-            Some(bells) => *bells |= 1 << gateway,
+        match &mut self.peers.remotes.doorbells {
+            Some(doorbells) => *doorbells |= 1 << gateway,
             None => self.wake_gateways(region, 1 << gateway),
         }
     }
 
     /// Publishes several cells, for which gateways are woken once.
     pub(super) fn publish_several(&mut self, region: &Region, publish: impl FnOnce(&mut Self)) {
-        self.peers.remotes.bells = Some(0);
+        self.peers.remotes.doorbells = Some(0);
         publish(self);
-        let gateways = self.peers.remotes.bells.take().unwrap_or_default();
+        let gateways = self.peers.remotes.doorbells.take().unwrap_or_default();
         if gateways != 0 {
             self.wake_gateways(region, gateways);
         }

@@ -17,8 +17,8 @@ use std::sync::atomic::{compiler_fence, fence};
 use rustix::thread::{MembarrierCommand, membarrier};
 
 use super::{Endpoint, Engine, Home, INJECT_BYTES_MAX, SendError};
-use crate::bell;
 use crate::cell::{Cell, Kind, Local};
+use crate::doorbell;
 use crate::region::Region;
 use crate::ring::Words;
 
@@ -37,7 +37,7 @@ pub enum Doze {
     /// so. Before there is, it is [`Doze::Nap`].
     Refused,
     /// Nothing wakes it any more, since somebody has torn its bell off:
-    /// [`Endpoint::hang_again`].
+    /// [`Endpoint::reopen_doorbell`].
     Deaf,
     /// Nothing wakes it: it has no bell, or its node is gone.
     Never,
@@ -74,7 +74,7 @@ pub(super) const REFUSALS_MAX: usize = 64;
 
 /// Bells of an endpoint that are replaced, of those that others have torn off. Who has that done to
 /// it more often looks again and again instead: each costs the node a moment.
-const BELLS_AGAIN_MAX: u32 = 16;
+const REOPENED_MAX: u32 = 16;
 
 /// A message was not sent, and none has been to the same one since.
 #[derive(Clone, Copy, Debug)]
@@ -93,9 +93,9 @@ struct Refusal {
 pub(super) struct Sleeping {
     pub(super) barriers: Barriers,
     /// Its own alone.
-    ear: Option<OwnedFd>,
+    read_end: Option<OwnedFd>,
     /// Bells that came in the place of one that was torn off.
-    bells_again: u32,
+    reopened: u32,
     /// The number of its last sleep.
     sleep: u64,
     /// Pieces and answers that waited for room have been sent since that was asked last.
@@ -112,42 +112,47 @@ impl Endpoint {
     ///
     /// # Errors
     /// Why there is none.
-    pub fn hang_bell(&mut self) -> Result<(), NoBell> {
-        let bell = self.unhung().map(Unhung::ask).transpose()?;
-        bell.into_iter().for_each(|bell| self.hang(bell));
+    pub fn open_doorbell(&mut self) -> Result<(), NoDoorbell> {
+        let doorbell = self.doorbell_request().map(DoorbellRequest::ask).transpose()?;
+        doorbell.into_iter().for_each(|doorbell| self.set_doorbell(doorbell));
         Ok(())
     }
 
     /// The same in two steps, for who must not keep others from the endpoint while the node is
     /// waited for. None: it has one.
-    pub fn unhung(&self) -> Option<Unhung> {
+    pub fn doorbell_request(&self) -> Option<DoorbellRequest> {
         let Engine { sleeping, peers, me, .. } = &self.engine;
         let home = peers.remotes.home().cloned();
         let Local { slot, incarnation, .. } = *me;
         let has_barrier = sleeping.barriers != Barriers::Own;
-        sleeping.ear.is_none().then_some(Unhung { home, slot, incarnation, has_barrier })
+        sleeping.read_end.is_none().then_some(DoorbellRequest {
+            home,
+            slot,
+            incarnation,
+            has_barrier,
+        })
     }
 
-    /// And the second one: what [`Unhung::ask`] has given for this endpoint.
-    pub fn hang(&mut self, bell: OwnedFd) {
+    /// And the second one: what [`DoorbellRequest::ask`] has given for this endpoint.
+    pub fn set_doorbell(&mut self, doorbell: OwnedFd) {
         // Of two threads that have asked for it one is late; if that one's is the node's, the first
         // one's is as good as torn off.
-        self.engine.sleeping.ear.get_or_insert(bell);
+        self.engine.sleeping.read_end.get_or_insert(doorbell);
     }
 
     /// Gets it another bell in place of one that somebody has torn off ([`Doze::Deaf`]), once the
     /// node has given it, which is not waited for. Who has watched the first has forgotten it
     /// before, and watches this one now. `false`: not yet, or too often.
-    pub fn hang_again(&mut self) -> bool {
+    pub fn reopen_doorbell(&mut self) -> bool {
         let Engine { sleeping, peers, me, .. } = &mut self.engine;
-        if sleeping.bells_again >= BELLS_AGAIN_MAX {
+        if sleeping.reopened >= REOPENED_MAX {
             return false;
         }
         let home = peers.remotes.home();
-        let bell = home.and_then(|home| home.bell_again(me.slot, me.incarnation));
-        let has_come = bell.is_some();
+        let doorbell = home.and_then(|home| home.reopen_doorbell(me.slot, me.incarnation));
+        let has_come = doorbell.is_some();
         if has_come {
-            (sleeping.ear, sleeping.bells_again) = (bell, sleeping.bells_again + 1);
+            (sleeping.read_end, sleeping.reopened) = (doorbell, sleeping.reopened + 1);
         }
         has_come
     }
@@ -159,8 +164,8 @@ impl Endpoint {
     }
 
     /// What can be read once it was woken, if it has a bell.
-    pub fn bell(&self) -> Option<BorrowedFd<'_>> {
-        self.engine.sleeping.ear.as_ref().map(AsFd::as_fd)
+    pub fn doorbell(&self) -> Option<BorrowedFd<'_>> {
+        self.engine.sleeping.read_end.as_ref().map(AsFd::as_fd)
     }
 
     /// Says that it is to be woken from now on, and whether its caller can sleep until its bell can
@@ -197,30 +202,30 @@ impl Endpoint {
 
 /// An endpoint that has no bell: what it takes to ask for one, apart from it.
 #[derive(Debug)]
-pub struct Unhung {
+pub struct DoorbellRequest {
     home: Option<Arc<dyn Home>>,
     slot: u16,
     incarnation: u32,
     has_barrier: bool,
 }
 
-impl Unhung {
-    /// Asks the node, and waits for it. What it gives is for [`Endpoint::hang`].
+impl DoorbellRequest {
+    /// Asks the node, and waits for it. What it gives is for [`Endpoint::set_doorbell`].
     ///
     /// # Errors
     /// Why there is none.
-    pub fn ask(self) -> Result<OwnedFd, NoBell> {
-        let home = self.home.ok_or(NoBell::NoNode)?;
-        let bell = home.hang_bell(self.slot, self.incarnation)?;
+    pub fn ask(self) -> Result<OwnedFd, NoDoorbell> {
+        let home = self.home.ok_or(NoDoorbell::NoNode)?;
+        let doorbell = home.open_doorbell(self.slot, self.incarnation)?;
         // After that, since inside of a VM there is a better reason.
-        if self.has_barrier { Ok(bell) } else { Err(NoBell::NoBarrier) }
+        if self.has_barrier { Ok(doorbell) } else { Err(NoDoorbell::NoBarrier) }
     }
 }
 
 /// Why an endpoint has no bell.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum NoBell {
+pub enum NoDoorbell {
     /// Inside of a VM.
     #[error("nothing can wake a process inside of a VM; let it poll")]
     InVm,
@@ -250,13 +255,13 @@ pub(super) fn barrier_for_all() -> bool {
 
 impl Engine {
     fn doze(&mut self, region: &Region) -> Doze {
-        let Some(ear) = &self.sleeping.ear else { return self.never(region) };
+        let Some(read_end) = &self.sleeping.read_end else { return self.never(region) };
         let is_up = self.peers.remotes.home().is_some_and(|home| home.is_there());
         if !is_up || !self.completions.is_empty() {
             return self.never(region);
         }
         // What was rung until now is seen by the look below.
-        if !bell::silence(ear) {
+        if !doorbell::silence(read_end) {
             // The node is there, so it was somebody else.
             return match self.never(region) {
                 Doze::Never => Doze::Deaf,

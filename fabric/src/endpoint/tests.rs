@@ -19,15 +19,15 @@ const HOST: u64 = 7;
 
 /// A region, and endpoints in it.
 struct World {
-    keeper: Node,
+    table: Node,
     endpoints: Vec<Endpoint>,
 }
 
 impl World {
     fn new(count: usize, region: RegionOptions, options: &EndpointOptions) -> Self {
         let slots = 2 * count as u16 + 1;
-        let (keeper, _fd) = Node::new(&RegionOptions { slots, ..region });
-        let mut world = Self { keeper, endpoints: Vec::new() };
+        let (table, _fd) = Node::new(&RegionOptions { slots, ..region });
+        let mut world = Self { table, endpoints: Vec::new() };
         for _ in 0..count {
             let endpoint = world.join(options);
             world.endpoints.push(endpoint);
@@ -46,8 +46,8 @@ impl World {
     }
 
     fn join(&self, options: &EndpointOptions) -> Endpoint {
-        let region = Arc::clone(self.keeper.region());
-        let (slot, incarnation) = self.keeper.take_slot(std::process::id()).expect("a slot");
+        let region = Arc::clone(self.table.region());
+        let (slot, incarnation) = self.table.take_slot(std::process::id()).expect("a slot");
         let endpoint = Endpoint::new(region, slot, incarnation, HOST, options);
         let mut endpoint = endpoint.expect("an endpoint");
         endpoint.ask_processes(|_, _| Process::Is(std::process::id()));

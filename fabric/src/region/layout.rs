@@ -43,16 +43,16 @@ pub(super) const MARK: usize = DATA;
 /// What lies between the header and the slots, each from a page on.
 mod before_slots {
     use super::{HOSTS_MAX, PAGE};
-    use crate::desk::DESK_BYTES;
+    use crate::mailbox::MAILBOXES_BYTES;
     use crate::shared::WORD;
 
     /// A word for each host. Before it is a page that a guest's kernel writes over when it makes a
     /// device of the file (`/dev/dax0.0`).
     pub(super) const HOSTS: usize = 2 * PAGE;
-    /// For processes that ask for slots through memory.
-    pub(super) const DESK: usize = HOSTS + HOSTS_MAX * WORD;
+    /// The mailboxes of VMs.
+    pub(super) const MAILBOXES: usize = HOSTS + HOSTS_MAX * WORD;
     /// Another word for each host.
-    pub(super) const HOLDS: usize = DESK + DESK_BYTES;
+    pub(super) const HOLDS: usize = MAILBOXES + MAILBOXES_BYTES;
     pub(super) const BYTES: usize = super::DATA + PAGE;
     const _: () = assert!(HOLDS + HOSTS_MAX * WORD <= super::DATA);
 }
@@ -192,9 +192,9 @@ impl Layout {
         before_slots::BYTES + usize::from(slot) * self.slot_bytes
     }
 
-    /// Where processes in VMs ask for slots.
-    pub(crate) fn desk(&self) -> usize {
-        before_slots::DESK
+    /// Where the mailboxes begin.
+    pub(crate) fn mailboxes(&self) -> usize {
+        before_slots::MAILBOXES
     }
 
     /// The length of the region's file: the window of a virtual device has to be a power of two,
@@ -298,7 +298,7 @@ mod tests {
     fn a_default_region_is_as_its_page_says() {
         let layout = Layout::new(RegionOptions::default()).expect("sound");
         assert_eq!((layout.host(1), layout.hold(1)), (8192 + 8, 106_496 + 8));
-        assert_eq!(layout.desk(), 40_960);
+        assert_eq!(layout.mailboxes(), 40_960);
         let slot = 2_101_248;
         assert_eq!(layout.life(0), slot);
         let ring = RingPlaces::new(&layout);

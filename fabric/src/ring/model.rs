@@ -23,7 +23,7 @@ struct Modelled {
     lives: [AtomicU64; 2],
     asleep: AtomicU64,
     /// Rung by who found the consumer asleep; of use to the next look only.
-    bell: AtomicU64,
+    doorbell: AtomicU64,
     /// What is in a cell beside its stamp: loom finds two who use it at once.
     contents: Vec<UnsafeCell<u32>>,
 }
@@ -42,7 +42,7 @@ impl Modelled {
             stamps: zeroes(),
             lives: [(); 2].map(|()| AtomicU64::new(live)),
             asleep: AtomicU64::new(0),
-            bell: AtomicU64::new(0),
+            doorbell: AtomicU64::new(0),
             contents: (0..cells).map(|_| UnsafeCell::new(0)).collect(),
         }
     }
@@ -242,7 +242,7 @@ impl Modelled {
         fence(SeqCst);
         let word = self.asleep();
         if word != *rung {
-            self.bell.fetch_add(1, AcqRel);
+            self.doorbell.fetch_add(1, AcqRel);
             *rung = word;
         }
     }
@@ -263,14 +263,14 @@ fn a_sleeper_is_woken() {
         let mut sleeps = false;
         for word in 1..=2 {
             // As an endpoint does: the bell is silenced before it is said that it is to be rung.
-            ring.bell.store(0, Release);
+            ring.doorbell.store(0, Release);
             sleeps = consumer.fall_asleep(&*ring, word, || fence(SeqCst));
             if !sleeps {
                 ring.take(&mut consumer, &mut taken);
             }
         }
         sends.join().expect("it sent");
-        let is_rung = ring.bell.load(Acquire) > 0;
+        let is_rung = ring.doorbell.load(Acquire) > 0;
         let is_there = consumer.look(&*ring).is_some();
         assert!(!(sleeps && is_there) || is_rung, "asleep for ever, with {taken:?} taken");
     });

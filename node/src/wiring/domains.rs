@@ -9,10 +9,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use aws_lc_rs::hmac;
 use fabric::HOST_ENDED;
-use fabric::door::Key;
+use fabric::registration::Key;
 use fabric_node::gateway::{Associations, Handed, PROOF_BYTES, PeerReport, PostCounters};
-use fabric_node::registration::{DomainReport, DomainSettings, Server, VfReport, VfSettings};
-use fabric_node::{GatewayBell, Keeper};
+use fabric_node::registration::{
+    DomainReport, DomainSettings, RegistrationServer, VfReport, VfSettings,
+};
+use fabric_node::{GatewayDoorbell, SlotTable};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::gateways::Gateways;
@@ -33,7 +35,7 @@ pub(super) struct Domains {
     host: u64,
     /// A gateway on each sidecore.
     gateways: u16,
-    server: Mutex<Option<Server>>,
+    server: Mutex<Option<RegistrationServer>>,
     /// What gateways have of each domain.
     open: Mutex<Vec<Open>>,
 }
@@ -44,7 +46,7 @@ struct Open {
     name: String,
     key: Arc<Mutex<Key>>,
     associations: Arc<Associations>,
-    bells: Vec<GatewayBell>,
+    doorbells: Vec<GatewayDoorbell>,
     /// By gateway, what a process before this one had under way, until the gateways are placed.
     handed: Mutex<BTreeMap<u16, Handed>>,
 }
@@ -85,12 +87,12 @@ impl Domains {
     }
 
     /// None yet, behind a door if there is one.
-    fn new(config: &Config, host: u64, server: Option<Server>) -> Self {
+    fn new(config: &Config, host: u64, server: Option<RegistrationServer>) -> Self {
         let (path, gateways) = (config.fabric.clone(), config.sidecores.cores.len() as u16);
         Self { path, host, gateways, server: Mutex::new(server), open: Mutex::default() }
     }
 
-    fn server(&self) -> MutexGuard<'_, Option<Server>> {
+    fn server(&self) -> MutexGuard<'_, Option<RegistrationServer>> {
         // Made or taken down in one step.
         self.server.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -112,7 +114,7 @@ impl Domains {
         let server = server.as_ref().expect("it was just made");
         let key = settings.key.clone();
         server.add(settings).map_err(|error| error.to_string())?;
-        let begin = |keeper| Ok((Associations::new(keeper, epoch as u32), BTreeMap::new()));
+        let begin = |table| Ok((Associations::new(table, epoch as u32), BTreeMap::new()));
         let noted = self.note(server, domain, key, begin);
         noted.inspect_err(|_| {
             server.remove(&domain.name);
@@ -128,19 +130,19 @@ impl Domains {
     /// Notes what gateways need of a domain that is served now.
     fn note(
         &self,
-        server: &Server,
+        server: &RegistrationServer,
         domain: &DomainConfig,
         key: Key,
-        begin: impl FnOnce(Arc<Keeper>) -> Result<Begun, String>,
+        begin: impl FnOnce(Arc<SlotTable>) -> Result<Begun, String>,
     ) -> Result<(), String> {
-        let Some((keeper, bells)) = server.gateways(&domain.name) else {
+        let Some((table, doorbells)) = server.gateways(&domain.name) else {
             return Err("no descriptor is left for its gateways; raise the limit".to_owned());
         };
-        let (associations, handed) = begin(keeper)?;
+        let (associations, handed) = begin(table)?;
         associations.set_peers(&domain.peers);
         let (name, key) = (domain.name.clone(), Arc::new(Mutex::new(key)));
         let handed = Mutex::new(handed);
-        self.opened().push(Open { name, key, associations, bells, handed });
+        self.opened().push(Open { name, key, associations, doorbells, handed });
         Ok(())
     }
 
@@ -187,7 +189,7 @@ impl Domains {
     }
 
     fn vf_reports(&self) -> Vec<VfReport> {
-        self.server().as_ref().map(Server::vf_reports).unwrap_or_default()
+        self.server().as_ref().map(RegistrationServer::vf_reports).unwrap_or_default()
     }
 
     pub(super) fn vf_status(&self, objects: &Objects) -> Vec<VfStatus> {
@@ -210,7 +212,7 @@ impl Domains {
 
     /// Lets processes in.
     pub(super) fn answer(&self) {
-        if let Some(Err(error)) = self.server().as_ref().map(Server::answer) {
+        if let Some(Err(error)) = self.server().as_ref().map(RegistrationServer::answer) {
             tracing::error!(%error, "processes cannot join the fabric");
         }
     }
@@ -261,7 +263,7 @@ impl Domains {
     /// Lets nobody new in, or everybody again.
     pub(super) fn set_turning_away(&self, turning_away: bool) {
         if let Some(server) = &*self.server() {
-            server.set_turning_away(turning_away);
+            server.set_refusing_new(turning_away);
         }
     }
 
@@ -281,7 +283,7 @@ impl Domains {
     }
 
     fn reports(&self) -> Vec<DomainReport> {
-        self.server().as_ref().map(Server::reports).unwrap_or_default()
+        self.server().as_ref().map(RegistrationServer::reports).unwrap_or_default()
     }
 
     /// How all of them are doing. Asks the sidecores, so it may wait for a round of each.
@@ -356,9 +358,9 @@ fn counted(cores: &[Core]) -> BTreeMap<String, Counters> {
 }
 
 /// Opens the door where a dead node may have left its socket.
-fn open(path: &Path, host: u64) -> io::Result<Server> {
+fn open(path: &Path, host: u64) -> io::Result<RegistrationServer> {
     make_way(path)?;
-    Server::open(path, host)
+    RegistrationServer::open(path, host)
 }
 
 /// Takes a dead node's socket away.
@@ -374,16 +376,16 @@ fn make_way(path: &Path) -> io::Result<()> {
 impl Open {
     /// Puts the domain's gateways onto their sidecores. A node without sessions has none.
     fn place(&self, cores: &[Core]) {
-        for (gateway, (core, bell)) in cores.iter().zip(&self.bells).enumerate() {
+        for (gateway, (core, doorbell)) in cores.iter().zip(&self.doorbells).enumerate() {
             let (name, associations) = (self.name.clone(), Arc::clone(&self.associations));
             let key = Arc::clone(&self.key);
-            let Ok(bell) = bell.try_clone() else {
+            let Ok(doorbell) = doorbell.try_clone() else {
                 tracing::error!(domain = name, "no descriptor is left for a gateway");
                 continue;
             };
             let gateway = gateway as u16;
             let mut handed = self.handed.lock().unwrap_or_else(PoisonError::into_inner);
-            let with = (bell, handed.remove(&gateway));
+            let with = (doorbell, handed.remove(&gateway));
             drop(handed);
             // A sidecore that has stopped needs none.
             let _ = core.sidecore.call(move |local| {

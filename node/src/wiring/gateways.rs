@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use fabric_node::GatewayBell;
+use fabric_node::GatewayDoorbell;
 use fabric_node::gateway::{
     self, About, Associations, Carrier, Handed, Peer, PostCounters, Room, RoomSettings,
 };
@@ -114,7 +114,7 @@ struct Placed {
     room: Room<Sessions>,
     associations: Arc<Associations>,
     /// Rung by processes while it sleeps.
-    bell: GatewayBell,
+    doorbell: GatewayDoorbell,
 }
 
 /// A peer of a domain, and how it is reached.
@@ -171,14 +171,14 @@ impl Gateways {
         gateways
     }
 
-    /// A domain's room on this sidecore, as another process had it if one had. `bell` is what its
+    /// A domain's room on this sidecore, as another process had it if one had. `doorbell` is what its
     /// members ring.
     pub(super) fn add(
         &mut self,
         (domain, gateway): (String, u16),
         prove: gateway::Prove,
         associations: Arc<Associations>,
-        (bell, handed): (GatewayBell, Option<Handed>),
+        (doorbell, handed): (GatewayDoorbell, Option<Handed>),
     ) {
         // As many are not made in a node's life; a number that is used again could only be taken
         // for one of eight thousand domains ago.
@@ -193,7 +193,7 @@ impl Gateways {
         for (session, (peer, _)) in &self.sessions {
             room.connected(*session, peer);
         }
-        self.rooms.push(Placed { room, associations, bell });
+        self.rooms.push(Placed { room, associations, doorbell });
         self.look_at_ns = 0;
     }
 
@@ -423,7 +423,7 @@ impl Poll for Gateways {
         for placed in &mut self.rooms {
             match placed.room.fall_asleep(now_ns) {
                 Some(at_ns) => {
-                    placed.bell.fds().into_iter().for_each(|fd| wake.on_readable(fd));
+                    placed.doorbell.fds().into_iter().for_each(|fd| wake.on_readable(fd));
                     if at_ns != u64::MAX {
                         wake.at(at_ns);
                     }
@@ -439,7 +439,7 @@ impl Poll for Gateways {
         if !self.stands {
             for placed in &mut self.rooms {
                 placed.room.wake_up();
-                placed.bell.silence();
+                placed.doorbell.silence();
             }
         }
     }

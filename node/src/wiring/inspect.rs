@@ -8,7 +8,7 @@ use std::net::{IpAddr, TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 
 use block::backend::{FileError, FileVolume};
-use fabric::door::Key;
+use fabric::registration::Key;
 use peer::Allow;
 use rustix::fs::{Access, access};
 use rustix::thread::{CpuSet, sched_setaffinity};

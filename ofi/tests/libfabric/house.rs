@@ -1,7 +1,7 @@
 //! A domain to be in: a node's door, and the provider's file under the name that libfabric wants.
 
-use fabric::door::Key;
-use fabric_node::registration::{DomainSettings, Server};
+use fabric::registration::Key;
+use fabric_node::registration::{DomainSettings, RegistrationServer};
 use std::env;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ const PATIENCE_S: &str = "100";
 
 pub(crate) struct House {
     home: TempDir,
-    _server: Server,
+    _server: RegistrationServer,
 }
 
 /// The library, where cargo puts it beside the tests that it builds.
@@ -30,7 +30,8 @@ pub(crate) fn library() -> PathBuf {
 impl House {
     pub(crate) fn new() -> Self {
         let home = tempfile::tempdir().expect("a directory");
-        let server = Server::open(&home.path().join("fabric"), 77).expect("nothing is there");
+        let server =
+            RegistrationServer::open(&home.path().join("fabric"), 77).expect("nothing is there");
         let key = Key::new(KEY).expect("it is long enough");
         let settings = DomainSettings {
             name: "blue".to_owned(),

@@ -5,9 +5,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::{Post, PostCounters, ToSlot, Waiting};
-use crate::Keeper;
+use crate::SlotTable;
 use crate::gateway::wire;
-use crate::hand_over::{Cargo, LentState, PostState, Unfit, WayState, expect};
+use crate::hand_over::{Cargo, LentState, PostState, Unfit, WayState, ensure};
 use fabric::cell::Local;
 use fabric::ring::{Consumer, Way};
 use fabric::slab::{Lending, LendingError, Slab};
@@ -47,15 +47,15 @@ impl Post {
 
     /// Goes on with it. Nothing is written into the region.
     pub(in crate::gateway) fn adopt(
-        keeper: Arc<Keeper>,
+        table: Arc<SlotTable>,
         slot: u16,
         state: PostState,
         cargo: &mut Cargo<'_>,
     ) -> Result<Self, Unfit> {
         let PostState { incarnation, position, ways: known, lent, lending, waiting } = state;
-        let region = Arc::clone(keeper.region());
-        let is_it = slot < region.gateways() && keeper.live_in(slot) == Some(incarnation);
-        expect(is_it, "it is no gateway")?;
+        let region = Arc::clone(table.region());
+        let is_it = slot < region.gateways() && table.live_in(slot) == Some(incarnation);
+        ensure(is_it, "it is no gateway")?;
         let me = Local { host: 0, slot, incarnation };
         let lent = lent.into_iter().map(|LentState { buffer, number, to: (slot, incarnation) }| {
             Lending { buffer, number, to: Local { host: 0, slot, incarnation } }
@@ -75,7 +75,7 @@ impl Post {
         let (counters, empty_looks) = (PostCounters::default(), 0);
         let (queues, waiting_bytes) = (Default::default(), 0);
         let mut post = Self {
-            keeper,
+            table,
             me,
             consumer,
             slab,
@@ -94,7 +94,7 @@ impl Post {
     fn go_on_waiting(&mut self, cargo: &mut Cargo<'_>) -> Result<(), Unfit> {
         let host = cargo.take(8)?.try_into().expect("so many");
         let host = u16::try_from(u64::from_le_bytes(host)).ok();
-        let host = host.filter(|host| self.keeper.has_host(*host));
+        let host = host.filter(|host| self.table.has_host(*host));
         let host = host.ok_or(Unfit::Contradiction("a message is of no host"))?;
         let slot_and_rest = wire::split_entry(cargo.rest(), host).ok();
         let slot_and_rest = slot_and_rest.map(|(head, _, rest)| (head.to.slot, rest.len()));

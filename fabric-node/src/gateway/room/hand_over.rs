@@ -14,7 +14,7 @@ use super::super::post::Post;
 use super::super::wire;
 use super::traffic::Kept;
 use super::{Carrier, Link, Origin, Room, RoomSettings, batch_bytes_max};
-use crate::hand_over::{Cargo, LinkState, RoomState, Unfit, expect};
+use crate::hand_over::{Cargo, LinkState, RoomState, Unfit, ensure};
 use fabric::cell::{Head, Kind};
 
 /// Deaths that go over of one link: more than the longest body of a session (1 MiB) can say.
@@ -145,9 +145,9 @@ impl Handed {
     /// When it contradicts itself or the domain's memory.
     pub fn new(state: RoomState, cargo: &[u8], associations: &Associations) -> Result<Self, Unfit> {
         let RoomState { domain, gateway, post, told: known, links } = state;
-        let (keeper, mut cargo) = (associations.keeper(), Cargo::new(cargo));
-        let post = Post::adopt(Arc::clone(keeper), gateway, post, &mut cargo)?;
-        let options = keeper.region().options();
+        let (table, mut cargo) = (associations.table(), Cargo::new(cargo));
+        let post = Post::adopt(Arc::clone(table), gateway, post, &mut cargo)?;
+        let options = table.region().options();
         let mut told: Box<[u32]> = vec![0; usize::from(options.slots)].into();
         for (slot, incarnation) in known {
             let told = told.get_mut(usize::from(slot));
@@ -157,12 +157,12 @@ impl Handed {
         let links = links.into_iter().map(|link| {
             let known = associations.look(&link.name);
             let known = known.ok_or(Unfit::Contradiction("it sends to who is no peer"))?;
-            expect(names.insert(link.name.clone()), "it has two ways to one peer")?;
+            ensure(names.insert(link.name.clone()), "it has two ways to one peer")?;
             let index = known.0.map(|there| there.index);
             HandedLink::new(link, index, batch_bytes_max(&options), &mut cargo)
         });
         let links = links.collect::<Result<_, Unfit>>()?;
-        expect(cargo.rest().is_empty(), "there are messages of nobody")?;
+        ensure(cargo.rest().is_empty(), "there are messages of nobody")?;
         Ok(Self { domain, gateway, post, told, links })
     }
 
@@ -186,13 +186,13 @@ impl HandedLink {
     ) -> Result<Self, Unfit> {
         let LinkState { name, first, sent, queue, is_held, heard, gones } = state;
         let is_bounded = sent.len() <= WINDOW && queue.len() <= QUEUE_FLOODED;
-        expect(is_bounded && gones.len() <= GONES_MAX, "more waits than may")?;
+        ensure(is_bounded && gones.len() <= GONES_MAX, "more waits than may")?;
         // Nobody gets so far in a life; what is counted from there on does not overflow.
         let is_number = |number: u64| number < 1 << 60;
         let is_heard = heard.iter().all(|(_, number)| is_number(*number));
-        expect(is_number(first) && is_heard, "more was sent than can have been")?;
+        ensure(is_number(first) && is_heard, "more was sent than can have been")?;
         let mut batch = |bytes: usize| {
-            expect(bytes <= bytes_max, "a batch is too long")?;
+            ensure(bytes <= bytes_max, "a batch is too long")?;
             Ok::<_, Unfit>(cargo.take(bytes)?.to_vec())
         };
         let sent = sent.into_iter().map(&mut batch).collect::<Result<_, _>>()?;

@@ -167,7 +167,7 @@ impl<C: Carrier> Room<C> {
         link.state = State::Asked(session, now_ns + ANSWER_NS);
         let (name, number) = (link.name.clone(), link.asks);
         let Some((_, epoch)) = self.associations.look(&name) else { return };
-        let options = self.associations.keeper().region().options();
+        let options = self.associations.table().region().options();
         let domain = self.settings.domain.clone();
         let proof = (self.settings.prove)(&statement(ASKS, &binding, options.host, &domain));
         let join = Join {
@@ -270,7 +270,7 @@ impl<C: Carrier> Room<C> {
         carrier: &mut C,
     ) -> Result<Answer, String> {
         let peer = self.sessions.get(&session).ok_or("the session is over")?.clone();
-        let options = self.associations.keeper().region().options();
+        let options = self.associations.table().region().options();
         let domain = self.settings.domain.clone();
         let wanted = (self.settings.prove)(&statement(ASKS, &peer.binding, join.host, &domain));
         let proves = bool::from(subtle::ConstantTimeEq::ct_eq(&wanted[..], &join.proof[..]));

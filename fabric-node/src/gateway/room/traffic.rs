@@ -115,7 +115,7 @@ impl<C: Carrier> Room<C> {
         post.collect(|position, head, bytes, write| {
             let at = by_host.get(usize::from(head.to.host)).copied().unwrap_or(u16::MAX);
             let Some(link) = links.get_mut(usize::from(at)) else {
-                let is_there = associations.keeper().region().host(head.to.host).is_some();
+                let is_there = associations.table().region().host(head.to.host).is_some();
                 if !is_there || *looked_for == Some(position) {
                     // A host that is over, of which the table has told its sender; or none.
                     return true;
@@ -409,7 +409,7 @@ impl<C: Carrier> Room<C> {
     }
 
     /// Tells all hosts of endpoints here that have died, behind the last that those had said.
-    pub(super) fn tell_deaths(&mut self) -> bool {
+    pub(super) fn announce_deaths(&mut self) -> bool {
         let deaths = self.post.deaths();
         if std::mem::replace(&mut self.deaths, deaths) != deaths {
             self.post.pass_dead();

@@ -1,7 +1,7 @@
 //! Who does not receive, who dies, who cannot be reached, who may not.
 
 use super::*;
-use fabric::bell::silence;
+use fabric::doorbell::silence;
 use fabric::region::gateway_of;
 use fabric::ring::{Producer, Way, Words};
 use fabric::{Done, Failure};
@@ -67,8 +67,8 @@ fn what_is_outstanding_with_the_dead_ends() {
     world.run(200);
     look_long(&mut world.hosts[0].endpoints[1]);
     drop(world.hosts[1].endpoints.remove(0));
-    assert!(world.hosts[1].keeper.declare_dead(dead.slot));
-    world.hosts[1].keeper.sweep();
+    assert!(world.hosts[1].table.declare_dead(dead.slot));
+    world.hosts[1].table.sweep();
     let mut ends = [Vec::new(), Vec::new()];
     world.run_until("both hear of it", |world| {
         for (at, ends) in ends.iter_mut().enumerate() {
@@ -97,7 +97,7 @@ fn what_is_outstanding_with_the_dead_ends() {
             break next;
         }
         world.hosts[1].endpoints.pop();
-        assert!(world.hosts[1].keeper.declare_dead(next.slot));
+        assert!(world.hosts[1].table.declare_dead(next.slot));
     };
     assert_eq!(next.incarnation, dead.incarnation + 1);
     ask(&mut world.hosts[1].endpoints[1], None, 7, &mut place);
@@ -165,14 +165,14 @@ fn a_node_that_is_another_one_has_other_endpoints() {
         ended(&mut world.hosts[1].endpoints[0]).iter().any(|it| it.tag == 5)
     });
     // The own node goes.
-    world.hosts[0].bell.gone.store(true, std::sync::atomic::Ordering::Relaxed);
+    world.hosts[0].doorbell.gone.store(true, std::sync::atomic::Ordering::Relaxed);
     ask(&mut world.hosts[0].endpoints[1], Some(new), 6, &mut place);
     look_long(&mut world.hosts[0].endpoints[1]);
     let completions = ended(&mut world.hosts[0].endpoints[1]);
     let last = completions.last().expect("it has ended");
     assert!(matches!(last.done, Done::Receive { .. }) && last.failure == Some(Failure::Gone));
     // No peer any more, which who sends to it finds out.
-    world.hosts[0].bell.gone.store(false, std::sync::atomic::Ordering::Relaxed);
+    world.hosts[0].doorbell.gone.store(false, std::sync::atomic::Ordering::Relaxed);
     world.hosts[0].join();
     peers.clear();
     world.hosts[1].associations.set_peers(&peers);
@@ -239,25 +239,25 @@ fn an_endpoint_that_sleeps_is_woken_by_what_comes_from_elsewhere() {
     let mut world = World::joined(2, 1, 8);
     let there = world.address(1, 0);
     let host = &world.hosts[1];
-    let bell = host.keeper.hang_bell(there.slot, there.incarnation).expect("a descriptor");
-    let region = Arc::clone(host.keeper.region());
+    let doorbell = host.table.open_doorbell(there.slot, there.incarnation).expect("a descriptor");
+    let region = Arc::clone(host.table.region());
     for sleep in 1..=2 {
         region.ring(there.slot).set_asleep(sleep);
         world.run(100);
-        assert!(!was_rung(&bell), "nothing has come");
+        assert!(!was_rung(&doorbell), "nothing has come");
         for tag in 0..3 {
             send(&mut world.hosts[0].endpoints[0], there, tag, b"hello").expect("there is room");
         }
         world.run(500);
-        assert!(was_rung(&bell) && silence(&bell));
+        assert!(was_rung(&doorbell) && silence(&doorbell));
     }
 }
 
 /// Whether it was rung since it was silenced.
-fn was_rung(bell: &OwnedFd) -> bool {
+fn was_rung(doorbell: &OwnedFd) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    poll(&mut [PollFd::new(bell, PollFlags::IN)], Some(&now)).expect("ours") > 0
+    poll(&mut [PollFd::new(doorbell, PollFlags::IN)], Some(&now)).expect("ours") > 0
 }
 
 #[test]
@@ -266,7 +266,7 @@ fn a_room_that_sleeps_is_woken_by_who_sends() {
     world.run(500);
     let there = world.address(1, 0);
     let woken =
-        |world: &World| world.hosts[0].bell.woken.load(std::sync::atomic::Ordering::Relaxed);
+        |world: &World| world.hosts[0].doorbell.woken.load(std::sync::atomic::Ordering::Relaxed);
     let now_ns = world.now_ns;
     assert!(world.hosts[0].cores[0].room.fall_asleep(now_ns).is_some(), "there is nothing to do");
     send(&mut world.hosts[0].endpoints[0], there, 1, b"hello").expect("there is room");
@@ -284,10 +284,10 @@ fn a_room_that_sleeps_is_woken_once_for_many_pieces() {
         let there = world.address(1, 0);
         let (bytes, mut place) = (content(1, len), vec![0; len]);
         ask(&mut world.hosts[1].endpoints[0], None, 1, &mut place);
-        let woken = |host: &Host| host.bell.woken.load(std::sync::atomic::Ordering::Relaxed);
+        let woken = |host: &Host| host.doorbell.woken.load(std::sync::atomic::Ordering::Relaxed);
         let (mut rings, mut is_sent) = (Vec::new(), false);
         world.run_until("it has come", |world| {
-            let Host { cores, endpoints, bell: _, .. } = &mut world.hosts[0];
+            let Host { cores, endpoints, doorbell: _, .. } = &mut world.hosts[0];
             // An offer goes and is answered; what then comes is asked for while the gateway sleeps.
             if is_sent || is_pushed {
                 let _ = cores[0].room.fall_asleep(world.now_ns);
@@ -340,7 +340,7 @@ fn what_the_dead_had_said_comes_before_their_death() {
         sent.expect("the ring has room");
     }
     drop(world.hosts[0].endpoints.remove(0));
-    assert!(world.hosts[0].keeper.declare_dead(dead.slot));
+    assert!(world.hosts[0].table.declare_dead(dead.slot));
     let mut ends = Vec::new();
     world.run_until("all have ended", |world| {
         ends.extend(failures(&mut world.hosts[1].endpoints[0]));
@@ -370,7 +370,7 @@ fn a_death_that_is_asked_for_overtakes_nothing() {
             sent.expect("the ring has room");
         }
         drop(world.hosts[0].endpoints.remove(one));
-        assert!(world.hosts[0].keeper.declare_dead(dead.slot));
+        assert!(world.hosts[0].table.declare_dead(dead.slot));
         world.run(200);
         look_long(&mut world.hosts[1].endpoints[other]);
         world.run(500);
@@ -430,11 +430,11 @@ fn calls_of_a_peer_that_is_taken_out_are_answered() {
 fn a_claim_of_the_dead_holds_nobody_up() {
     let mut world = World::joined(2, 2, 21);
     let (there, dead) = (world.address(1, 0), world.address(0, 1));
-    let region = Arc::clone(world.hosts[0].keeper.region());
+    let region = Arc::clone(world.hosts[0].table.region());
     let producer = Producer { slot: dead.slot, incarnation: dead.incarnation as u16 };
     Way::default().claim(&region.ring(0), producer).expect("there is room");
     drop(world.hosts[0].endpoints.remove(1));
-    assert!(world.hosts[0].keeper.declare_dead(dead.slot));
+    assert!(world.hosts[0].table.declare_dead(dead.slot));
     world.run(5);
     let mut place = [0; 8];
     ask(&mut world.hosts[1].endpoints[0], None, 1, &mut place);

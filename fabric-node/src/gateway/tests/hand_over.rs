@@ -2,33 +2,33 @@
 
 use super::*;
 use crate::hand_over::{AssociationsState, RoomState, Unfit};
-use crate::testing::Luggage;
+use crate::testing::Descriptors;
 use fabric::Failure;
 
 /// What a host's node has, while it stands still.
 struct Taken {
-    ledger: crate::hand_over::LedgerState,
-    luggage: Luggage,
+    entries: crate::hand_over::SlotTableState,
+    descriptors: Descriptors,
     associations: AssociationsState,
     rooms: Vec<(RoomState, Vec<u8>)>,
 }
 
 impl Host {
     fn take_down(&mut self) -> Taken {
-        let mut luggage = Luggage::default();
-        let ledger = self.keeper.take_down(&mut |fd| luggage.put(fd)).expect("descriptors");
+        let mut descriptors = Descriptors::default();
+        let entries = self.table.take_down(&mut |fd| descriptors.put(fd)).expect("descriptors");
         let associations = self.associations.take_down();
         let rooms = self.cores.iter_mut().map(|core| core.room.take_down(&core.carrier));
-        Taken { ledger, luggage, associations, rooms: rooms.collect() }
+        Taken { entries, descriptors, associations, rooms: rooms.collect() }
     }
 
     /// All that can fail of going on with it.
     fn adopt(&self, taken: Taken) -> Result<(Arc<Associations>, Vec<Handed>), Unfit> {
-        let Taken { ledger, mut luggage, associations, rooms } = taken;
+        let Taken { entries, mut descriptors, associations, rooms } = taken;
         let region = fabric::Region::map(self.memory.as_fd())?;
-        let keeper = Keeper::adopt(region, &ledger, &mut |number| luggage.take(number))?;
+        let table = SlotTable::adopt(region, &entries, &mut |number| descriptors.take(number))?;
         let names = self.associations.names();
-        let associations = Associations::adopt(Arc::new(keeper), associations, &names)?;
+        let associations = Associations::adopt(Arc::new(table), associations, &names)?;
         let rooms = rooms.into_iter().map(|(room, cargo)| Handed::new(room, &cargo, &associations));
         let rooms = rooms.collect::<Result<_, _>>()?;
         Ok((associations, rooms))
@@ -47,7 +47,7 @@ impl World {
         let host = &mut self.hosts[which];
         let taken = host.take_down();
         let (associations, rooms) = host.adopt(taken).expect("it is as it was");
-        host.keeper = Arc::clone(associations.keeper());
+        host.table = Arc::clone(associations.table());
         for (core, handed) in host.cores.iter_mut().zip(rooms) {
             core.room.end(&mut core.carrier);
             assert!(core.carrier.bodies.is_empty(), "all that it had was its own");
@@ -143,11 +143,11 @@ fn deaths_that_were_not_told_are_told_by_who_goes_on() {
     world.run(100);
     world.cut = true;
     drop(world.hosts[0].endpoints.remove(0));
-    assert!(world.hosts[0].keeper.declare_dead(dead.slot));
+    assert!(world.hosts[0].table.declare_dead(dead.slot));
     world.hand_over(0);
     // And one more, whose death nobody has seen yet.
     drop(world.hosts[0].endpoints.remove(0));
-    assert!(world.hosts[0].keeper.declare_dead(other.slot));
+    assert!(world.hosts[0].table.declare_dead(other.slot));
     world.hand_over(0);
     world.cut = false;
     for endpoint in 0..2 {

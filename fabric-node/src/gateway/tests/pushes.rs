@@ -143,7 +143,7 @@ fn a_sender_that_dies_half_way_fails_what_is_not_whole() {
         let dead = world.hosts[0].endpoints.remove(0);
         let slot = dead.address().slot;
         drop(dead);
-        assert!(world.hosts[0].keeper.declare_dead(slot));
+        assert!(world.hosts[0].table.declare_dead(slot));
         let mut got = vec![vec![0; LONGEST]; 3];
         if !asked_before {
             world.run(1000);
@@ -167,7 +167,7 @@ fn a_sender_that_dies_half_way_fails_what_is_not_whole() {
 
 /// Puts a cell into the gateway's ring as no endpoint of ours would.
 fn lie(world: &World, kind: Kind, tag: u64, (answer, bytes): (u64, usize)) {
-    let region = world.hosts[0].keeper.region();
+    let region = world.hosts[0].table.region();
     let local = |of: Address, host| Local { host, slot: of.slot, incarnation: of.incarnation };
     let (source, to) = (local(world.address(0, 0), 0), local(world.address(1, 0), 1));
     let producer = Producer { slot: source.slot, incarnation: source.incarnation as u16 };

@@ -20,7 +20,7 @@ fn head(kind: Kind, source: Local, to: Local) -> Head {
 
 /// Fills the gateway's ring as a member does that heeds neither holds nor windows.
 fn flood(world: &World, to: Local) {
-    let region = world.hosts[0].keeper.region();
+    let region = world.hosts[0].table.region();
     let (source, mut way) = (local(world.address(0, 0), 0), Way::default());
     let producer = Producer { slot: source.slot, incarnation: source.incarnation as u16 };
     while let Ok(position) = way.claim(&region.ring(GATEWAY), producer) {
@@ -75,7 +75,7 @@ fn a_peer_that_asks_and_takes_no_answers_is_given_up() {
     let mut world = World::joined(2, 2, 2);
     let dead = world.address(1, 0);
     drop(world.hosts[1].endpoints.remove(0));
-    assert!(world.hosts[1].keeper.declare_dead(dead.slot));
+    assert!(world.hosts[1].table.declare_dead(dead.slot));
     world.run(500);
     // From here on each message to it has an answer, and host 0 says nothing to any.
     world.mute = true;
@@ -83,7 +83,7 @@ fn a_peer_that_asks_and_takes_no_answers_is_given_up() {
     world.run_until("it is given up", |world| {
         flood(world, to);
         assert!(world.hosts[1].cores[0].room.queued() <= 1024);
-        world.hosts[1].keeper.region().host(1).is_none()
+        world.hosts[1].table.region().host(1).is_none()
     });
 }
 
@@ -129,7 +129,7 @@ fn is_batch(flight: &Flight) -> bool {
 fn whose_ring_is_written_over_is_gone_to_others() {
     let mut world = World::joined(2, 1, 4);
     let there = world.address(1, 0);
-    let ring = world.hosts[1].keeper.region().ring(there.slot);
+    let ring = world.hosts[1].table.region().ring(there.slot);
     ring.set_tail(ring.head() + u64::from(ring.cells()) + 1);
     world.run_until("its sender hears of it", |world| {
         send(&mut world.hosts[0].endpoints[0], there, 1, b"hello") == Err(SendError::Gone)

@@ -12,11 +12,11 @@ pub(super) struct Sleeper {
 }
 
 impl Sleeper {
-    pub(super) fn new(house: &House) -> Self {
-        let domain = house.join();
+    pub(super) fn new(node: &TestNode) -> Self {
+        let domain = node.join();
         let mut endpoint = domain.endpoint(EndpointOptions::default()).unwrap();
         let alarm = Alarm::new(&domain).unwrap();
-        endpoint.hang_bell().unwrap();
+        endpoint.open_doorbell().unwrap();
         alarm.watch(&endpoint).unwrap();
         alarm.watch(&endpoint).expect("twice is as good");
         Self { endpoint, alarm, _domain: domain }
@@ -89,8 +89,8 @@ pub(super) fn play(me: &mut Sleeper, to: &Address, first: bool, seed: u64) -> u3
 
 #[test]
 fn nobody_who_sleeps_is_forgotten() {
-    let house = house(2);
-    let (mut one, mut other) = (Sleeper::new(&house), Sleeper::new(&house));
+    let node = node(2);
+    let (mut one, mut other) = (Sleeper::new(&node), Sleeper::new(&node));
     let addresses = [one.endpoint.address(), other.endpoint.address()];
     let sleeps = std::thread::scope(|scope| {
         let theirs = scope.spawn(|| play(&mut other, &addresses[0], false, 1));
@@ -102,8 +102,8 @@ fn nobody_who_sleeps_is_forgotten() {
 
 #[test]
 fn who_has_woken_somebody_once_needs_the_node_no_more() {
-    let house = house(3);
-    let [mut one, mut other] = [(); 2].map(|()| Sleeper::new(&house));
+    let node = node(3);
+    let [mut one, mut other] = [(); 2].map(|()| Sleeper::new(&node));
     let to = other.endpoint.address();
     let mut wake = || {
         other.ask(None);
@@ -116,13 +116,13 @@ fn who_has_woken_somebody_once_needs_the_node_no_more() {
     wake();
     // The rope comes when it comes.
     std::thread::sleep(Duration::from_millis(50));
-    house.server.while_it_is_stopped(|| (0..3).for_each(|_| wake()));
+    node.server.while_it_is_stopped(|| (0..3).for_each(|_| wake()));
 }
 
 #[test]
 fn a_sleeper_is_woken_when_who_it_waits_for_has_gone() {
-    let house = house(2);
-    let [one, mut other] = [(); 2].map(|()| Sleeper::new(&house));
+    let node = node(2);
+    let [one, mut other] = [(); 2].map(|()| Sleeper::new(&node));
     other.ask(Some(one.endpoint.address()));
     assert_eq!(other.endpoint.doze(), Doze::Sleep);
     drop(one);
@@ -134,11 +134,11 @@ fn a_sleeper_is_woken_when_who_it_waits_for_has_gone() {
 
 #[test]
 fn without_its_node_nobody_sleeps() {
-    let house = house(2);
-    let mut one = Sleeper::new(&house);
+    let node = node(2);
+    let mut one = Sleeper::new(&node);
     assert_eq!(one.endpoint.doze(), Doze::Sleep);
     assert!(!one.alarm.is_ringing());
-    drop(house);
+    drop(node);
     one.alarm.wait(Some(LONG));
     assert!(one.alarm.is_ringing(), "and so for ever");
     assert_eq!(one.endpoint.doze(), Doze::Never);
@@ -146,8 +146,8 @@ fn without_its_node_nobody_sleeps() {
 
 #[test]
 fn an_alarm_rings_for_what_it_is_told_and_after_a_nap() {
-    let house = house(2);
-    let one = Sleeper::new(&house);
+    let node = node(2);
+    let one = Sleeper::new(&node);
     assert!(!one.alarm.is_ringing());
     one.alarm.ring();
     assert!(one.alarm.is_ringing());
@@ -163,55 +163,57 @@ fn an_alarm_rings_for_what_it_is_told_and_after_a_nap() {
 
 #[test]
 fn bells_are_for_ones_own_endpoints_and_ropes_for_members() {
-    let house = house(4);
-    let one = member(&house);
-    let seat = new_seat(&one);
-    for bad in [Request::HangBell(seat), Request::HangBell(Seat { slot: 4095, ..seat })] {
-        let other = member(&house);
+    let node = node(4);
+    let one = member(&node);
+    let grant = new_grant(&one);
+    for bad in
+        [Request::OpenDoorbell(grant), Request::OpenDoorbell(SlotGrant { slot: 4095, ..grant })]
+    {
+        let other = member(&node);
         say(&other, &bad.to_bytes());
         assert_eq!(hear(&other), None, "it is not its own");
-        let stranger = call(&house.path);
-        say(&stranger, &bad.to_bytes());
-        assert_eq!(hear(&stranger), None);
+        let unregistered = call(&node.path);
+        say(&unregistered, &bad.to_bytes());
+        assert_eq!(hear(&unregistered), None);
     }
-    say(&one, &Request::HangBell(seat).to_bytes());
-    assert_eq!(hear(&one), Some(Answer::Bell(seat)));
+    say(&one, &Request::OpenDoorbell(grant).to_bytes());
+    assert_eq!(hear(&one), Some(Answer::Doorbell(grant)));
     // Of what is not there nothing is said; that is not worth an end.
-    let other = member(&house);
-    let nobody = Seat { slot: 4095, incarnation: 7 };
-    for (seat, wants_rope) in [(nobody, true), (seat, false), (seat, true)] {
-        say(&other, &Request::Ring { seat, wants_rope }.to_bytes());
+    let other = member(&node);
+    let nobody = SlotGrant { slot: 4095, incarnation: 7 };
+    for (grant, wants_write_end) in [(nobody, true), (grant, false), (grant, true)] {
+        say(&other, &Request::Ring { grant, wants_write_end }.to_bytes());
     }
-    assert_eq!(hear(&other), Some(Answer::Rope(seat)));
-    let stranger = call(&house.path);
-    say(&stranger, &Request::Ring { seat, wants_rope: true }.to_bytes());
-    assert_eq!(hear(&stranger), None);
+    assert_eq!(hear(&other), Some(Answer::DoorbellWriteEnd(grant)));
+    let unregistered = call(&node.path);
+    say(&unregistered, &Request::Ring { grant, wants_write_end: true }.to_bytes());
+    assert_eq!(hear(&unregistered), None);
 }
 
 #[test]
 fn who_wakes_many_and_does_not_listen_is_not_hung_up_on_and_holds_few_descriptors() {
-    let house = house(2);
-    let one = member(&house);
-    let seat = new_seat(&one);
-    say(&one, &Request::HangBell(seat).to_bytes());
-    assert_eq!(hear(&one), Some(Answer::Bell(seat)));
-    let busy = member(&house);
+    let node = node(2);
+    let one = member(&node);
+    let grant = new_grant(&one);
+    say(&one, &Request::OpenDoorbell(grant).to_bytes());
+    assert_eq!(hear(&one), Some(Answer::Doorbell(grant)));
+    let busy = member(&node);
     // More answers than a socket holds, and then a question for which there has to be room.
-    (0..2000).for_each(|_| say(&busy, &Request::Ring { seat, wants_rope: true }.to_bytes()));
+    (0..2000).for_each(|_| say(&busy, &Request::Ring { grant, wants_write_end: true }.to_bytes()));
     say(&busy, &Request::NewEndpoint.to_bytes());
     until_heard(&busy);
-    let mut ropes = 0;
+    let mut write_ends = 0;
     loop {
         match hear(&busy) {
-            Some(Answer::Rope(whose)) => assert_eq!(whose, seat),
+            Some(Answer::DoorbellWriteEnd(whose)) => assert_eq!(whose, grant),
             Some(Answer::Endpoint { .. }) => break,
             other => panic!("{other:?}"),
         }
-        ropes += 1;
+        write_ends += 1;
     }
     // A socket holds some 277 of them.
-    assert!((1..=8).contains(&ropes), "{ropes} unread ropes");
-    house.until(2, 2);
+    assert!((1..=8).contains(&write_ends), "{write_ends} unread write ends");
+    node.until(2, 2);
 }
 
 /// Waits until all that was said over a socket is read.
@@ -226,19 +228,20 @@ fn until_heard(socket: &OwnedFd) {
 /// Its own bells, too: who asks for them and does not take them.
 #[test]
 fn who_wants_bell_after_bell_and_does_not_listen_holds_few() {
-    let house = house(2);
-    let one = member(&house);
-    let seat = new_seat(&one);
-    (0..100).for_each(|_| say(&one, &Request::HangBell(seat).to_bytes()));
+    let node = node(2);
+    let one = member(&node);
+    let grant = new_grant(&one);
+    (0..100).for_each(|_| say(&one, &Request::OpenDoorbell(grant).to_bytes()));
     // That the last one was read does not say that it was answered; those before it were.
     say(&one, &Request::NewEndpoint.to_bytes());
     until_heard(&one);
     let answers: Vec<_> = (0..100).map(|_| hear(&one)).collect();
-    let bells = answers.iter().filter(|answer| **answer == Some(Answer::Bell(seat))).count();
-    let none = answers.iter().filter(|answer| **answer == Some(Answer::NoBell(seat))).count();
-    assert_eq!(bells + none, 100);
-    assert_eq!(bells, 8, "unread bells");
+    let doorbells =
+        answers.iter().filter(|answer| **answer == Some(Answer::Doorbell(grant))).count();
+    let none = answers.iter().filter(|answer| **answer == Some(Answer::NoDoorbell(grant))).count();
+    assert_eq!(doorbells + none, 100);
+    assert_eq!(doorbells, 8, "unread doorbells");
     assert!(matches!(hear(&one), Some(Answer::Endpoint { .. })));
-    say(&one, &Request::HangBell(seat).to_bytes());
-    assert_eq!(hear(&one), Some(Answer::Bell(seat)), "who reads gets one");
+    say(&one, &Request::OpenDoorbell(grant).to_bytes());
+    assert_eq!(hear(&one), Some(Answer::Doorbell(grant)), "who reads gets one");
 }

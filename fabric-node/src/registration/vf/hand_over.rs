@@ -1,16 +1,16 @@
-//! Ways in for VMs, in the process that goes on with them: QEMU cannot connect again, and need not.
+//! Hand-over of vfs: QEMU cannot connect again, so the next process takes its connection over.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 
-use super::bell::Bell;
+use super::doorbell::VmDoorbell;
 use super::{CALL, Listener, RING, Vf, VfSettings, Vm, event};
-use crate::clerk::Clerk;
-use crate::hand_over::{Put, Take, Unfit, VfState, VmState, expect};
-use crate::registration::hand_over::Vacant;
-use crate::registration::{House, Shared};
+use crate::hand_over::{Put, Take, Unfit, VfState, VmState, ensure};
+use crate::mailbox::MailboxServer;
+use crate::registration::hand_over::Unclaimed;
+use crate::registration::{Registry, Shared};
 
 impl Vf {
     /// What the next process needs.
@@ -24,10 +24,10 @@ impl Vf {
         Ok(VfState { name, domain, path, listener, denied: self.denied, vm })
     }
 
-    /// From now on its socket is this process's to take away.
+    /// From now on this process removes the socket's file when it ends.
     pub(in crate::registration) fn own(&mut self) {
         if let Some(listener) = &mut self.listener {
-            listener.tidies = true;
+            listener.removes_path = true;
         }
     }
 }
@@ -37,32 +37,32 @@ impl Vm {
         let process = self.process.0.as_ref().map(OwnedFd::try_clone).transpose()?;
         Ok(VmState {
             connection: put(self.connection.try_clone()?),
-            bell: put(self.bell.as_fd().try_clone_to_owned()?),
+            doorbell: put(self.doorbell.as_fd().try_clone_to_owned()?),
             pid: self.pid,
             process: process.map(put),
-            clerk: self.clerk.take_down(),
+            mailbox: self.mailbox.take_down(),
         })
     }
 }
 
 impl Shared {
-    /// Goes on with a way in, and with the VM that is there.
+    /// Takes a vf over, with the VM that is connected.
     pub(in crate::registration) fn adopt_vf(
         &self,
-        house: &mut House,
+        registry: &mut Registry,
         state: VfState,
-        vacant: &mut Vacant,
+        unclaimed: &mut Unclaimed,
         take: Take<'_>,
     ) -> Result<(), Unfit> {
         let VfState { name, domain, path, listener, denied, vm } = state;
-        let is_known = house.domains.iter().any(|it| it.is_called(&domain));
-        expect(is_known, "a VM is in no domain")?;
+        let is_known = registry.domains.iter().any(|it| it.is_named(&domain));
+        ensure(is_known, "a VM is in no domain")?;
         let is_any = listener.is_some() || vm.is_some();
         let is_new =
             |vf: &Vf| listener.is_none() || vf.listener.is_none() || vf.settings.name != name;
-        expect(is_any && house.vfs.iter().all(is_new), "a vf is told of twice")?;
-        let number = house.next_vf;
-        house.next_vf += 1;
+        ensure(is_any && registry.vfs.iter().all(is_new), "a vf is told of twice")?;
+        let number = registry.next_vf;
+        registry.next_vf += 1;
         let settings = VfSettings { name, domain, path };
         let listener = match listener {
             Some((socket, inode)) => {
@@ -70,40 +70,40 @@ impl Shared {
                 // It is listened to as soon as this process answers.
                 let data = EventData::new_u64(event(number, CALL));
                 epoll::add(&self.epoll, &socket, data, EventFlags::empty())?;
-                Some(Listener { socket, path, inode, tidies: false })
+                Some(Listener { socket, path, inode, removes_path: false })
             }
             None => None,
         };
         let vm = match vm {
-            Some(vm) => Some(self.adopt_vm(house, (number, &settings), vm, vacant, take)?),
+            Some(vm) => Some(self.adopt_vm(registry, (number, &settings), vm, unclaimed, take)?),
             None => None,
         };
-        house.vfs.push(Vf { number, settings, listener, vm, denied });
+        registry.vfs.push(Vf { number, settings, listener, vm, denied });
         Ok(())
     }
 
     fn adopt_vm(
         &self,
-        house: &mut House,
+        registry: &mut Registry,
         (number, settings): (u64, &VfSettings),
         state: VmState,
-        vacant: &mut Vacant,
+        unclaimed: &mut Unclaimed,
         take: Take<'_>,
     ) -> Result<Vm, Unfit> {
-        let VmState { connection, bell, pid, process, clerk } = state;
-        let seats: Vec<_> = clerk.held.iter().map(|(_, seat)| *seat).collect();
-        vacant.take(&settings.domain, &seats)?;
-        let clerk = Clerk::adopt(clerk)?;
+        let VmState { connection, doorbell, pid, process, mailbox } = state;
+        let grants: Vec<_> = mailbox.held.iter().map(|(_, grant)| *grant).collect();
+        unclaimed.take(&settings.domain, &grants)?;
+        let mailbox = MailboxServer::adopt(mailbox)?;
         let is_same = |vf: &Vf| {
-            let part = vf.vm.as_ref().map(|vm| vm.clerk.part());
-            vf.settings.domain == settings.domain && part == Some(clerk.part())
+            let number = vf.vm.as_ref().map(|vm| vm.mailbox.number());
+            vf.settings.domain == settings.domain && number == Some(mailbox.number())
         };
-        expect(!house.vfs.iter().any(is_same), "two VMs have one part of the desk")?;
-        let (connection, bell) = (take(connection)?, take(bell)?);
+        ensure(!registry.vfs.iter().any(is_same), "two VMs have one mailbox")?;
+        let (connection, doorbell) = (take(connection)?, take(doorbell)?);
         let process = process.map(&mut *take).transpose()?;
-        let bell = Bell::of(bell, &self.epoll, event(number, RING))?;
-        let process = (process, house.next_client);
-        house.next_client += 1;
-        Ok(self.watch_vm(number, Vm { connection, bell, pid, process, clerk })?)
+        let doorbell = VmDoorbell::of(doorbell, &self.epoll, event(number, RING))?;
+        let process = (process, registry.next_client);
+        registry.next_client += 1;
+        Ok(self.watch_vm(number, Vm { connection, doorbell, pid, process, mailbox })?)
     }
 }

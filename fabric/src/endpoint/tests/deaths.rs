@@ -11,8 +11,8 @@ use crate::shared::stop;
 fn kill(world: &World, endpoint: Endpoint) {
     let slot = endpoint.engine.me.slot;
     std::mem::forget(endpoint);
-    assert!(world.keeper.declare_dead(slot));
-    world.keeper.sweep();
+    assert!(world.table.declare_dead(slot));
+    world.table.sweep();
 }
 
 /// Sends one message by each way, killed after each of its stores; others go on.
@@ -270,7 +270,7 @@ fn garbage_in_a_slot_costs_others_nothing() {
         let mut hostile = world.join(&options);
         let (bad, sent, mut outcomes) = (hostile.address(), [1; 3000], [0; 3]);
         for round in 0..3000_u64 {
-            scribble(world.keeper.region(), bad.slot, &mut random);
+            scribble(world.table.region(), bad.slot, &mut random);
             let to = world.endpoints[round as usize % 2].engine.me;
             lie(&mut hostile, to, &mut random);
             for (at, len) in [(0, 3000), (1, 8)] {
@@ -308,7 +308,7 @@ fn a_ring_that_was_written_over_is_an_error_for_who_sends_to_it() {
     // Cleared, and some of it fed.
     world.endpoints[1].progress();
     world.endpoints[0].progress();
-    world.keeper.region().ring(to.slot).set_tail(1 << 40);
+    world.table.region().ring(to.slot).set_tail(1 << 40);
     for len in [8, 3000, 200_000] {
         let refused = send(&mut world.endpoints[0], &message(to, 2), &long[..len]);
         assert_eq!(refused, Err(SendError::Nonsense), "{len} bytes");
@@ -326,7 +326,7 @@ fn an_offer_of_who_cannot_be_answered_fails() {
     let (sent, mut got) = (vec![1; 50_000], vec![0; 50_000]);
     ask(&mut world.endpoints[1], &receive(None, 1), &mut got);
     send(&mut world.endpoints[0], &message(to, 1), &sent).expect("room");
-    world.keeper.region().ring(from.slot).set_tail(1 << 40);
+    world.table.region().ring(from.slot).set_tail(1 << 40);
     world.endpoints[1].progress();
     assert_eq!(ended(&mut world.endpoints[1])[0].failure, Some(Failure::Nonsense));
 }
@@ -383,7 +383,7 @@ fn an_endpoint_that_ends_says_its_last_words() {
             std::thread::yield_now();
         }
     });
-    assert!(world.keeper.declare_dead(slot));
+    assert!(world.table.declare_dead(slot));
     world.settle();
     let ended_here = ended(&mut world.endpoints[0]);
     let outcomes: Vec<_> = ended_here.iter().map(|done| (done.tag, done.failure)).collect();
@@ -412,7 +412,7 @@ fn answers_that_wait_are_tried_a_few_at_a_time() {
     }
     let waiting: Vec<_> = world.endpoints[1].engine.answers.iter().map(|a| a.operation()).collect();
     assert!(waiting.len() > 4 * ANSWERS, "{}", waiting.len());
-    world.endpoints[1].engine.answer_again(&Arc::clone(world.keeper.region()));
+    world.endpoints[1].engine.answer_again(&Arc::clone(world.table.region()));
     let after: Vec<_> = world.endpoints[1].engine.answers.iter().map(|a| a.operation()).collect();
     let (first, rest) = waiting.split_at(ANSWERS);
     assert_eq!(after, [rest, first].concat(), "so many had their turn");
@@ -426,8 +426,8 @@ fn answers_that_wait_are_tried_a_few_at_a_time() {
 fn what_was_sent_before_an_end_is_not_lost_to_the_slots_next_owner() {
     let options = EndpointOptions::default();
     let region = RegionOptions { slots: 3, ..RegionOptions::default() };
-    let (keeper, _fd) = Node::new(&region);
-    let mut world = World { keeper, endpoints: Vec::new() };
+    let (table, _fd) = Node::new(&region);
+    let mut world = World { table, endpoints: Vec::new() };
     for _ in 0..2 {
         let endpoint = world.join(&options);
         world.endpoints.push(endpoint);
@@ -439,7 +439,7 @@ fn what_was_sent_before_an_end_is_not_lost_to_the_slots_next_owner() {
     }
     assert_eq!(ended(&mut doomed).len(), 2, "it was told so");
     kill(&world, doomed);
-    let refused = world.keeper.take_slot(1);
+    let refused = world.table.take_slot(1);
     assert!(refused.is_err(), "there is no other slot than the one that the messages are of");
     let mut got = [vec![0; 8], vec![0; 3000]];
     for memory in &mut got {
@@ -448,7 +448,7 @@ fn what_was_sent_before_an_end_is_not_lost_to_the_slots_next_owner() {
     // Long enough for it to say that it has taken them.
     (0..LOOKS_FOR_CLAIMS + 2).for_each(|_| world.endpoints[0].progress());
     assert_eq!((&got[0][..], &got[1][..]), (&sent[..8], &sent[..]));
-    assert_eq!(world.keeper.take_slot(1), Ok((from.slot, 2)));
+    assert_eq!(world.table.take_slot(1), Ok((from.slot, 2)));
 }
 
 /// Ten thousand times somebody dies with a cell that it has claimed and not published, at each

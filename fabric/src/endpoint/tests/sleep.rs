@@ -10,7 +10,7 @@ use super::*;
 /// The way to a node in the same process.
 #[derive(Debug)]
 struct NodeHome {
-    keeper: Arc<Node>,
+    table: Arc<Node>,
     rings: Arc<AtomicU32>,
     /// It can be told nothing just now.
     deaf: Arc<AtomicU32>,
@@ -25,19 +25,19 @@ impl Home for NodeHome {
         let is_deaf = self.deaf.load(Relaxed) > 0;
         if !is_deaf {
             self.rings.fetch_add(1, Relaxed);
-            self.keeper.ring(slot, incarnation);
+            self.table.ring(slot, incarnation);
         }
         !is_deaf
     }
 
-    fn hang_bell(&self, slot: u16, incarnation: u32) -> Result<OwnedFd, NoBell> {
-        self.keeper.hang_bell(slot, incarnation).map_err(|_| NoBell::NoDescriptor)
+    fn open_doorbell(&self, slot: u16, incarnation: u32) -> Result<OwnedFd, NoDoorbell> {
+        self.table.open_doorbell(slot, incarnation).map_err(|_| NoDoorbell::NoDescriptor)
     }
 
-    fn bell_again(&self, slot: u16, incarnation: u32) -> Option<OwnedFd> {
+    fn reopen_doorbell(&self, slot: u16, incarnation: u32) -> Option<OwnedFd> {
         // Asked for, and there the next time.
         let is_there = self.asked.fetch_add(1, Relaxed) % 2 == 1;
-        is_there.then(|| self.keeper.hang_bell(slot, incarnation).expect("a descriptor"))
+        is_there.then(|| self.table.open_doorbell(slot, incarnation).expect("a descriptor"))
     }
 
     fn is_there(&self) -> bool {
@@ -46,7 +46,7 @@ impl Home for NodeHome {
 }
 
 struct Sleepers {
-    keeper: Arc<Node>,
+    table: Arc<Node>,
     endpoints: Vec<Endpoint>,
     rings: Arc<AtomicU32>,
     deaf: Arc<AtomicU32>,
@@ -60,23 +60,23 @@ impl Sleepers {
     /// The same with endpoints whose messages may take so many bytes while they wait.
     fn whose_messages_wait(count: u16, waiting_bytes_max: usize) -> Self {
         let options = RegionOptions { slots: count + 1, cells: 16, ..RegionOptions::default() };
-        let (keeper, _fd) = Node::new(&options);
-        let (keeper, rings, deaf) = (Arc::new(keeper), Arc::default(), Arc::default());
-        let mut all = Self { keeper, endpoints: Vec::new(), rings, deaf };
+        let (table, _fd) = Node::new(&options);
+        let (table, rings, deaf) = (Arc::new(table), Arc::default(), Arc::default());
+        let mut all = Self { table, endpoints: Vec::new(), rings, deaf };
         let barriers = Barriers::ask_for();
         assert_eq!(barriers, Barriers::Sleepers, "membarrier(2) is refused here");
         for _ in 0..count {
-            let region = Arc::clone(all.keeper.region());
-            let (slot, incarnation) = all.keeper.take_slot(std::process::id()).expect("a slot");
+            let region = Arc::clone(all.table.region());
+            let (slot, incarnation) = all.table.take_slot(std::process::id()).expect("a slot");
             let usual = EndpointOptions::default();
             let options = EndpointOptions { waiting_bytes_max, ..usual };
             let mut endpoint =
                 Endpoint::new(region, slot, incarnation, HOST, &options).expect("a slot");
-            let (keeper, rings) = (Arc::clone(&all.keeper), Arc::clone(&all.rings));
+            let (table, rings) = (Arc::clone(&all.table), Arc::clone(&all.rings));
             let (deaf, asked) = (Arc::clone(&all.deaf), AtomicU32::new(0));
-            endpoint.set_home(Arc::new(NodeHome { keeper, rings, deaf, asked }));
+            endpoint.set_home(Arc::new(NodeHome { table, rings, deaf, asked }));
             endpoint.set_barriers(barriers);
-            endpoint.hang_bell().expect("a descriptor");
+            endpoint.open_doorbell().expect("a descriptor");
             all.endpoints.push(endpoint);
         }
         all
@@ -89,15 +89,15 @@ impl Sleepers {
 
     /// Has somebody die, of which those who sleep hear.
     fn bury(&self, slot: u16) {
-        assert!(self.keeper.declare_dead(slot));
-        self.keeper.tell_deaths();
+        assert!(self.table.declare_dead(slot));
+        self.table.announce_deaths();
     }
 
     /// A member does to a bell what any can that rings it, and so what the node has of it.
     fn tear_off(&self, index: usize) {
         let Local { slot, incarnation, .. } = self.endpoints[index].engine.me;
-        let rope = self.keeper.rope(slot, incarnation).expect("it has a bell");
-        rustix::net::shutdown(rope, rustix::net::Shutdown::Both).expect("a socket");
+        let write_end = self.table.write_end(slot, incarnation).expect("it has a bell");
+        rustix::net::shutdown(write_end, rustix::net::Shutdown::Both).expect("a socket");
     }
 
     fn rings(&self) -> u32 {
@@ -105,9 +105,9 @@ impl Sleepers {
     }
 
     fn is_rung(&self, index: usize) -> bool {
-        let bell = self.endpoints[index].bell().expect("it has one");
+        let doorbell = self.endpoints[index].doorbell().expect("it has one");
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        poll(&mut [PollFd::new(&bell.as_fd(), PollFlags::IN)], Some(&now)).expect("ours") > 0
+        poll(&mut [PollFd::new(&doorbell.as_fd(), PollFlags::IN)], Some(&now)).expect("ours") > 0
     }
 
     /// Takes all that has come.
@@ -191,7 +191,7 @@ fn a_death_wakes_who_waits_for_it() {
 fn what_was_sent_behind_a_claim_of_the_dead_is_found() {
     let mut all = Sleepers::new(3);
     assert_eq!(all.endpoints[2].doze(), Doze::Sleep);
-    let region = Arc::clone(all.keeper.region());
+    let region = Arc::clone(all.table.region());
     let (to, dead) = (all.endpoints[2].engine.me, all.endpoints[0].engine.me.slot);
     all.endpoints[0].engine.claim(&region, to).expect("room");
     all.send(1, 2);
@@ -317,9 +317,9 @@ fn who_lost_its_bell_to_another_member_gets_another_one_and_not_for_ever() {
         all.tear_off(1);
         assert!(all.is_rung(1), "it hears that");
         assert_eq!(all.endpoints[1].doze(), Doze::Deaf);
-        assert!(!all.endpoints[1].hang_again(), "it was not waited for");
+        assert!(!all.endpoints[1].reopen_doorbell(), "it was not waited for");
         assert_eq!(all.endpoints[1].doze(), Doze::Deaf);
-        assert!(all.endpoints[1].hang_again());
+        assert!(all.endpoints[1].reopen_doorbell());
         assert_eq!(all.endpoints[1].doze(), Doze::Sleep);
         all.send(0, 1);
         assert!(all.is_rung(1));
@@ -330,7 +330,7 @@ fn who_lost_its_bell_to_another_member_gets_another_one_and_not_for_ever() {
     all.send(0, 1);
     assert_eq!(all.endpoints[1].doze(), Doze::Deaf);
     assert_eq!(all.drain(1), 1, "it has to look by itself");
-    assert!((0..10).all(|_| !all.endpoints[1].hang_again()), "as often as it wants");
+    assert!((0..10).all(|_| !all.endpoints[1].reopen_doorbell()), "as often as it wants");
 }
 
 /// Who computes after one send does not leave it to the next look around.
@@ -368,13 +368,16 @@ fn who_cannot_be_rung_for_now_is_rung_for_later() {
 fn who_has_no_bell_or_no_barrier_does_not_sleep() {
     let mut world = World::usual(1);
     assert_eq!(world.endpoints[0].doze(), Doze::Never);
-    assert!(matches!(world.endpoints[0].hang_bell(), Err(NoBell::NoNode)));
+    assert!(matches!(world.endpoints[0].open_doorbell(), Err(NoDoorbell::NoNode)));
     let mut all = Sleepers::new(2);
     let to = all.endpoints[1].address();
     assert_eq!(all.endpoints[1].doze(), Doze::Sleep);
     all.endpoints[0].engine.sleeping = Sleeping::default();
-    assert!(matches!(all.endpoints[0].hang_bell(), Err(NoBell::NoBarrier)));
-    assert_eq!((all.endpoints[0].bell().is_none(), all.endpoints[0].doze()), (true, Doze::Never));
+    assert!(matches!(all.endpoints[0].open_doorbell(), Err(NoDoorbell::NoBarrier)));
+    assert_eq!(
+        (all.endpoints[0].doorbell().is_none(), all.endpoints[0].doze()),
+        (true, Doze::Never)
+    );
     send(&mut all.endpoints[0], &message(to, 1), b"x").expect("room");
     assert!(all.is_rung(1), "but it wakes others");
 }

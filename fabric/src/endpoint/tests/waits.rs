@@ -132,7 +132,7 @@ fn what_waits_ends_with_its_receiver() {
         let sent = ended(&mut world.endpoints[0]).len();
         let slot = world.endpoints[1].engine.me.slot;
         drop(world.endpoints.remove(1));
-        assert!(world.keeper.declare_dead(slot));
+        assert!(world.table.declare_dead(slot));
         world.settle();
         let told = ended(&mut world.endpoints[0]);
         let gone = told.iter().filter(|done| done.failure == Some(Failure::Gone)).count();

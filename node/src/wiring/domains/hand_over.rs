@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::Arc;
 
-use fabric_node::Keeper;
+use fabric_node::SlotTable;
 use fabric_node::gateway::{Associations, Handed};
-use fabric_node::hand_over::{AssociationsState, DoorState, RoomState, VfState};
-use fabric_node::registration::Server;
+use fabric_node::hand_over::{AssociationsState, RegistrationState, RoomState, VfState};
+use fabric_node::registration::RegistrationServer;
 
 use super::{Begun, Domains, named, random_host};
 use crate::config::{Config, DomainConfig, VfConfig};
@@ -25,18 +25,18 @@ impl Domains {
     pub(in crate::wiring) fn let_wait(&self) -> Result<(), String> {
         let server = self.server();
         let Some(server) = server.as_ref() else { return Ok(()) };
-        server.let_wait().map_err(|error| error.to_string())
+        server.stop_accepting().map_err(|error| error.to_string())
     }
 
     /// From now on nothing of the domains changes, until [`Domains::answer`]; gateways stand still
     /// already.
     pub(in crate::wiring) fn stand_still(&self) {
-        self.server().iter().for_each(Server::stand_still);
+        self.server().iter().for_each(RegistrationServer::pause);
     }
 
     /// From now on another process says to VMs that it is there, until [`Domains::answer`].
     pub(in crate::wiring) fn leave(&self) {
-        self.server().iter().for_each(Server::leave);
+        self.server().iter().for_each(RegistrationServer::release_liveness);
     }
 
     /// What a successor needs.
@@ -47,7 +47,7 @@ impl Domains {
     ) -> io::Result<Option<FabricState>> {
         let server = self.server();
         let Some(server) = server.as_ref() else { return Ok(None) };
-        let door = server.take_down(&mut |fd| sent.put(fd))?;
+        let registration = server.take_down(&mut |fd| sent.put(fd))?;
         let opened = self.opened();
         let joined = opened.iter().map(|open| (open.name.clone(), open.associations.take_down()));
         let mut rooms = Vec::new();
@@ -60,7 +60,7 @@ impl Domains {
             }
             rooms.push((room, sent.put_bytes("messages", &cargo)?));
         }
-        Ok(Some(FabricState { door, joined: joined.collect(), rooms }))
+        Ok(Some(FabricState { registration, joined: joined.collect(), rooms }))
     }
 
     /// Those of the file, as a predecessor had them. Nobody notices anything before
@@ -74,14 +74,15 @@ impl Domains {
         fds: &mut Received,
     ) -> Result<Self, String> {
         let system = |error: io::Error| error.to_string();
-        let Some(FabricState { door, joined, rooms }) = state else {
+        let Some(FabricState { registration, joined, rooms }) = state else {
             let domains = Self::new(config, random_host().map_err(system)?, None);
             let Some(domain) = config.domains.first() else { return Ok(domains) };
             return Err(format!("{}: the node has it not", named(domain)));
         };
-        let DoorState { listener, host, domains: states, callers, leavers, vfs } = door;
+        let RegistrationState { listener, host, domains: states, callers, departed, vfs } =
+            registration;
         let listener = fds.take(listener).map_err(system)?;
-        let server = Server::adopt(&config.fabric, host, listener).map_err(system)?;
+        let server = RegistrationServer::adopt(&config.fabric, host, listener).map_err(system)?;
         let domains = Self::new(config, host, None);
         let states = states.into_iter().map(|state| (state.name.clone(), state));
         let mut states: HashMap<_, _> = states.collect();
@@ -94,12 +95,12 @@ impl Domains {
             let key = settings.key.clone();
             let adopted = server.adopt_domain(settings, state, &mut |number| fds.take(number));
             adopted.map_err(|error| failed(error.to_string()))?;
-            let begin = |keeper| beside.begin(domain, keeper, fds);
+            let begin = |table| beside.begin(domain, table, fds);
             domains.note(&server, domain, key, begin).map_err(failed)?;
         }
         check_vfs(&config.vfs, &vfs)?;
-        let people = (callers, leavers, vfs);
-        let adopted = server.adopt_people(people, &mut |number| fds.take(number));
+        let people = (callers, departed, vfs);
+        let adopted = server.adopt_clients(people, &mut |number| fds.take(number));
         adopted.map_err(|error| format!("the fabric's members: {error}"))?;
         *domains.server() = Some(server);
         Ok(domains)
@@ -141,13 +142,13 @@ impl Beside {
     fn begin(
         &mut self,
         domain: &DomainConfig,
-        keeper: Arc<Keeper>,
+        table: Arc<SlotTable>,
         fds: &mut Received,
     ) -> Result<Begun, String> {
         let state = self.joined.remove(&domain.name).ok_or("nothing is told of its hosts")?;
-        let gateways = keeper.region().options().gateways;
-        let nodes: Vec<_> = (0..gateways).filter(|it| keeper.live_in(*it).is_some()).collect();
-        let associations = Associations::adopt(keeper, state, &domain.peers);
+        let gateways = table.region().options().gateways;
+        let nodes: Vec<_> = (0..gateways).filter(|it| table.live_in(*it).is_some()).collect();
+        let associations = Associations::adopt(table, state, &domain.peers);
         let associations = associations.map_err(|error| error.to_string())?;
         let mut handed = BTreeMap::new();
         for (room, cargo) in self.rooms.extract_if(.., |(room, _)| room.domain == domain.name) {

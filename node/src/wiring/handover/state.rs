@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use block::attachment::{Name, Standing};
 use block::record::{REPLACED_MAX, Record};
 use block::{Durability, Incarnation, Topology, VolumeInfo, Zeroing};
-use fabric_node::hand_over::{AssociationsState, DoorState, RoomState};
+use fabric_node::hand_over::{AssociationsState, RegistrationState, RoomState};
 use peer::AttachmentKey;
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
@@ -47,7 +47,8 @@ pub(super) struct State {
 /// The fabric: its door, with who is in, and the memory of its domains.
 #[derive(Debug, Serialize, Deserialize)]
 pub(in crate::wiring) struct FabricState {
-    pub(in crate::wiring) door: DoorState,
+    #[serde(rename = "door")]
+    pub(in crate::wiring) registration: RegistrationState,
     /// By domain, which hosts it is joined with.
     pub(in crate::wiring) joined: Vec<(String, AssociationsState)>,
     /// What gateways have under way, and the memory that has its messages.

@@ -1,6 +1,6 @@
 //! The side of a process: [`Domain`].
 
-mod talk;
+mod connection;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use self::talk::{Line, Lost, PATIENCE, Talk};
+use self::connection::{Connection, Line, Lost, PATIENCE};
 use super::key::{Key, KeyError};
-use super::wire::{Answer, NAME_BYTES_MAX, Refusal, Request, Seat};
-use crate::desk::{Desk, Device, DeviceError, Held, Lost as Unanswered, Reply};
+use super::wire::{Answer, NAME_BYTES_MAX, Refusal, Request, SlotGrant};
 use crate::endpoint::Barriers;
+use crate::mailbox::{Device, DeviceError, HeldSlot, Lost as Unanswered, MailboxClient, Reply};
 use crate::region::{Region, RegionError};
-use crate::{Endpoint, EndpointError, EndpointOptions, Home, NoBell, Process};
+use crate::{Endpoint, EndpointError, EndpointOptions, Home, NoDoorbell, Process};
 
 /// How often a process calls that is hung up on before it was answered: at a door with a crowd of
 /// its user's, the one that has been silent for longest gives way.
@@ -47,8 +47,8 @@ struct Membership {
     host: u64,
     region: Arc<Region>,
     /// A gateway's each, at the door.
-    bells: Vec<OwnedFd>,
-    node: Way,
+    doorbells: Vec<OwnedFd>,
+    node: NodeAccess,
     /// What a load of the region costs, where that is not plain memory.
     load_cost_ns: Option<f64>,
     /// How its endpoints and others see whether somebody sleeps.
@@ -57,11 +57,11 @@ struct Membership {
 
 /// How the node is asked.
 #[derive(Debug)]
-enum Way {
+enum NodeAccess {
     /// Over a socket; locked for a question and its answer.
-    Door { line: Line, talk: Mutex<Talk> },
+    Socket { line: Line, connection: Mutex<Connection> },
     /// From inside of a VM.
-    Desk(Box<Desk>),
+    MailboxClient(Box<MailboxClient>),
 }
 
 /// Why a process is no member.
@@ -126,16 +126,16 @@ pub enum JoinError {
         "the node does not answer through the VM's device; if it was started again since, its VMs \
          need theirs unplugged and plugged in again (`vrio vf list` on the host)"
     )]
-    DeskSilent,
+    MailboxSilent,
     /// Inside of a VM: the node whose domain the device shows is no more.
     #[error(
         "the node that this VM's device belongs to has ended, or has removed the domain: unplug \
          the device and plug it in again once there is one (`vrio vf list` on the host)"
     )]
-    DeskGone,
+    NodeEnded,
     /// Inside of a VM: what this system has to give cannot be had.
     #[error("cannot tell who is who in this VM: {0}; it takes /proc, and a tmpfs at /dev/shm")]
-    Ticket(io::Error),
+    HolderLock(io::Error),
 }
 
 /// Why there is no endpoint.
@@ -165,7 +165,7 @@ pub enum OpenEndpointError {
 
 /// Where the node is asked.
 #[derive(Debug)]
-enum Place {
+enum NodePlace {
     Socket(PathBuf),
     /// The only `ivshmem` device, or the one at a PCI address.
     Device(Option<String>),
@@ -179,7 +179,7 @@ pub const IN_VM: &str = "ivshmem";
 /// How devices begin that show memory as it is.
 const CACHED: &str = "/dev/dax";
 
-impl Place {
+impl NodePlace {
     fn new(said: &str) -> Self {
         match said {
             IN_VM => Self::Device(None),
@@ -203,7 +203,7 @@ fn is_pci(word: &str) -> bool {
 /// What it takes to join a domain; nobody was asked yet.
 #[derive(Debug)]
 pub struct Invitation {
-    place: Place,
+    place: NodePlace,
     name: String,
     key: Key,
 }
@@ -219,7 +219,8 @@ impl Invitation {
         let said = |name| std::env::var_os(name).filter(|value| !value.is_empty());
         let need = |name| said(name).ok_or(JoinError::Unset(name));
         let place = need(SOCKET_VARIABLE)?;
-        let place = place.to_str().map_or_else(|| Place::Socket((&place).into()), Place::new);
+        let place =
+            place.to_str().map_or_else(|| NodePlace::Socket((&place).into()), NodePlace::new);
         let name = need(NAME_VARIABLE)?;
         let name = name.to_str().ok_or_else(|| JoinError::Name(name.display().to_string()))?;
         let key = match (said(KEY_VARIABLE), said(KEY_FILE_VARIABLE)) {
@@ -241,11 +242,11 @@ impl Invitation {
     /// As [`Domain::join`].
     pub fn accept(&self) -> Result<Domain, JoinError> {
         match &self.place {
-            Place::Socket(socket) => Domain::join_with(socket, &self.name, &self.key),
-            Place::Device(address) => {
+            NodePlace::Socket(socket) => Domain::join_with(socket, &self.name, &self.key),
+            NodePlace::Device(address) => {
                 Domain::join_by_device((address.as_deref(), None), &self.name, &self.key)
             }
-            Place::Cached(data) => {
+            NodePlace::Cached(data) => {
                 Domain::join_by_device((None, Some(data)), &self.name, &self.key)
             }
         }
@@ -277,9 +278,10 @@ impl Domain {
         let mut along = along.into_iter();
         let memory = along.next().ok_or_else(|| JoinError::Foreign(socket.to_owned()))?;
         let region = Arc::new(Region::map(memory.as_fd())?);
-        let node = Way::Door { line: connection.line(), talk: Mutex::new(connection) };
-        let (bells, barriers) = (along.collect(), Barriers::ask_for());
-        let membership = Membership { host, region, bells, node, load_cost_ns: None, barriers };
+        let node =
+            NodeAccess::Socket { line: connection.line(), connection: Mutex::new(connection) };
+        let (doorbells, barriers) = (along.collect(), Barriers::ask_for());
+        let membership = Membership { host, region, doorbells, node, load_cost_ns: None, barriers };
         Ok(Self { membership: Arc::new(membership) })
     }
 
@@ -293,38 +295,39 @@ impl Domain {
         let device = Arc::new(Device::find(address, data)?);
         let (region, number) = (Arc::clone(&device.region), device.number);
         let load_cost_ns = Some(region.load_cost_ns());
-        let bell = Box::new(move || device.ring());
-        Self::join_at_desk(region, number, (name, key), bell, load_cost_ns)
+        let doorbell = Box::new(move || device.ring());
+        Self::join_by_mailbox(region, number, (name, key), doorbell, load_cost_ns)
     }
 
     /// Joins at the desk of a region.
     ///
     /// # Errors
     /// As [`Domain::join`].
-    pub fn join_at_desk(
+    pub fn join_by_mailbox(
         region: Arc<Region>,
         number: u8,
         (name, key): (&str, &Key),
-        bell: crate::desk::Bell,
+        doorbell: crate::mailbox::RingNode,
         load_cost_ns: Option<f64>,
     ) -> Result<Self, JoinError> {
         let lost = |lost| match lost {
-            Unanswered::Gone => JoinError::DeskGone,
-            Unanswered::Silent | Unanswered::Foreign => JoinError::DeskSilent,
-            Unanswered::System(error) => JoinError::Ticket(error),
+            Unanswered::Gone => JoinError::NodeEnded,
+            Unanswered::Silent | Unanswered::Foreign => JoinError::MailboxSilent,
+            Unanswered::System(error) => JoinError::HolderLock(error),
         };
-        let desk = Desk::new(Arc::clone(&region), number, (name, key), bell).map_err(lost)?;
-        match desk.hello().map_err(lost)? {
+        let mailbox =
+            MailboxClient::new(Arc::clone(&region), number, (name, key), doorbell).map_err(lost)?;
+        match mailbox.hello().map_err(lost)? {
             Reply::Done => {}
             Reply::Denied => return Err(JoinError::Denied(name.to_owned())),
             Reply::Crowded => return Err(JoinError::Crowded),
-            Reply::Seat(_) | Reply::Full => return Err(JoinError::DeskSilent),
+            Reply::Granted(_) | Reply::Full => return Err(JoinError::MailboxSilent),
         }
         let host = region.options().host;
-        let (node, bells) = (Way::Desk(Box::new(desk)), Vec::new());
+        let (node, doorbells) = (NodeAccess::MailboxClient(Box::new(mailbox)), Vec::new());
         // Fences that the host's kernel makes are none for this one's processors.
         let barriers = Barriers::Own;
-        let membership = Membership { host, region, bells, node, load_cost_ns, barriers };
+        let membership = Membership { host, region, doorbells, node, load_cost_ns, barriers };
         Ok(Self { membership: Arc::new(membership) })
     }
 
@@ -349,7 +352,7 @@ impl Domain {
 
     /// Whether this process is inside of a VM.
     pub fn is_in_vm(&self) -> bool {
-        matches!(self.membership.node, Way::Desk(_))
+        matches!(self.membership.node, NodeAccess::MailboxClient(_))
     }
 
     /// An endpoint: asks the node for a slot of the region, which is the endpoint's until it is
@@ -359,19 +362,19 @@ impl Domain {
     /// When there is no slot left, or no node.
     pub fn endpoint(&self, options: EndpointOptions) -> Result<Endpoint, OpenEndpointError> {
         let membership = &self.membership;
-        let (seat, process, held) = match &membership.node {
-            Way::Door { talk, .. } => {
-                let (seat, process) = seat_at_door(talk)?;
-                (seat, process, None)
+        let (grant, process, held) = match &membership.node {
+            NodeAccess::Socket { connection, .. } => {
+                let (grant, process) = grant_by_socket(connection)?;
+                (grant, process, None)
             }
-            Way::Desk(desk) => {
-                let held = seat_at_desk(desk)?;
+            NodeAccess::MailboxClient(mailbox) => {
+                let held = grant_by_mailbox(mailbox)?;
                 // Whose memory it would be, this kernel does not know.
-                (held.seat, 0, Some(held))
+                (held.grant, 0, Some(held))
             }
         };
-        let lease = Lease { membership: Arc::clone(membership), seat, held };
-        let Seat { slot, incarnation } = seat;
+        let lease = Lease { membership: Arc::clone(membership), grant, held };
+        let SlotGrant { slot, incarnation } = grant;
         let region = Arc::clone(&membership.region);
         let mut endpoint = Endpoint::new(region, slot, incarnation, membership.host, &options)?;
         // Where the node knows this process by another number than it has itself, it would know
@@ -379,11 +382,13 @@ impl Domain {
         if process == std::process::id() {
             let membership = Arc::clone(membership);
             endpoint.ask_processes(move |slot, incarnation| {
-                let Way::Door { talk, .. } = &membership.node else { return Process::Nobodys };
+                let NodeAccess::Socket { connection, .. } = &membership.node else {
+                    return Process::Nobodys;
+                };
                 // Not to wait for another thread, which may be waiting for the node.
-                let talk = talk.try_lock();
-                talk.map_or(Process::NotKnown, |mut talk| {
-                    talk.process_of(Seat { slot, incarnation })
+                let connection = connection.try_lock();
+                connection.map_or(Process::NotKnown, |mut connection| {
+                    connection.process_of(SlotGrant { slot, incarnation })
                 })
             });
         }
@@ -396,8 +401,8 @@ impl Domain {
     /// What is hung up once the node is gone, if that can be seen: not from inside of a VM.
     pub(crate) fn line(&self) -> Option<BorrowedFd<'_>> {
         match &self.membership.node {
-            Way::Door { line, .. } => Some(line.as_fd()),
-            Way::Desk(_) => None,
+            NodeAccess::Socket { line, .. } => Some(line.as_fd()),
+            NodeAccess::MailboxClient(_) => None,
         }
     }
 
@@ -420,13 +425,13 @@ fn check_name(name: &str) -> Result<(), JoinError> {
 }
 
 /// Says who this is, and again where others were in the way.
-fn greet(socket: &Path, hello: &Request) -> Result<(Talk, Answer, Vec<OwnedFd>), JoinError> {
+fn greet(socket: &Path, hello: &Request) -> Result<(Connection, Answer, Vec<OwnedFd>), JoinError> {
     let refuse = |source| JoinError::NoNode { path: socket.to_owned(), source };
     let mut pause = CALL_AGAIN;
     for call in 1.. {
-        let mut talk = Talk::call(socket).map_err(refuse)?;
-        match talk.ask(hello) {
-            Ok((answer, along)) => return Ok((talk, answer, along)),
+        let mut connection = Connection::call(socket).map_err(refuse)?;
+        match connection.ask(hello) {
+            Ok((answer, along)) => return Ok((connection, answer, along)),
             Err(Lost::Silent) => return Err(JoinError::Silent),
             Err(Lost::Foreign) => return Err(JoinError::Foreign(socket.to_owned())),
             Err(Lost::Gone(source)) if call == CALLS => return Err(refuse(source)),
@@ -437,27 +442,27 @@ fn greet(socket: &Path, hello: &Request) -> Result<(Talk, Answer, Vec<OwnedFd>),
     unreachable!("the last call has an answer or an error")
 }
 
-fn lock(talk: &Mutex<Talk>) -> MutexGuard<'_, Talk> {
+fn lock(connection: &Mutex<Connection>) -> MutexGuard<'_, Connection> {
     // A question and its answer do not panic.
-    talk.lock().unwrap_or_else(PoisonError::into_inner)
+    connection.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A slot, and the number that the node knows this process by.
-fn seat_at_door(talk: &Mutex<Talk>) -> Result<(Seat, u32), OpenEndpointError> {
-    let (answer, _) = lock(talk).ask(&Request::NewEndpoint).map_err(|lost| match lost {
+fn grant_by_socket(connection: &Mutex<Connection>) -> Result<(SlotGrant, u32), OpenEndpointError> {
+    let (answer, _) = lock(connection).ask(&Request::NewEndpoint).map_err(|lost| match lost {
         Lost::Silent => OpenEndpointError::Silent,
         Lost::Foreign => OpenEndpointError::Foreign,
         Lost::Gone(error) => OpenEndpointError::NodeGone(error),
     })?;
     match answer {
-        Answer::Endpoint { seat, process } => Ok((seat, process)),
+        Answer::Endpoint { grant, process } => Ok((grant, process)),
         Answer::Full => Err(OpenEndpointError::Full),
         _ => Err(OpenEndpointError::Foreign),
     }
 }
 
-fn seat_at_desk(desk: &Desk) -> Result<Held, OpenEndpointError> {
-    let held = desk.open().map_err(|lost| match lost {
+fn grant_by_mailbox(mailbox: &MailboxClient) -> Result<HeldSlot, OpenEndpointError> {
+    let held = mailbox.open().map_err(|lost| match lost {
         Unanswered::Gone => OpenEndpointError::NodeGone(io::ErrorKind::NotConnected.into()),
         Unanswered::Silent => OpenEndpointError::Silent,
         Unanswered::Foreign => OpenEndpointError::Foreign,
@@ -471,57 +476,64 @@ fn seat_at_desk(desk: &Desk) -> Result<Held, OpenEndpointError> {
 
 impl Home for Membership {
     fn wake(&self, gateway: u16) {
-        match (&self.node, self.bells.get(usize::from(gateway))) {
+        match (&self.node, self.doorbells.get(usize::from(gateway))) {
             // It can only fail when the counter is full, and then it is readable anyhow.
-            (Way::Door { .. }, Some(bell)) => drop(rustix::io::write(bell, &1_u64.to_ne_bytes())),
-            (Way::Door { .. }, None) => {}
+            (NodeAccess::Socket { .. }, Some(doorbell)) => {
+                let _ = rustix::io::write(doorbell, &1_u64.to_ne_bytes());
+            }
+            (NodeAccess::Socket { .. }, None) => {}
             // The node's end of the VM's doorbell wakes the gateways.
-            (Way::Desk(desk), _) => desk.ring(),
+            (NodeAccess::MailboxClient(mailbox), _) => mailbox.ring(),
         }
     }
 
     fn ring(&self, slot: u16, incarnation: u32) -> bool {
-        let seat = Seat { slot, incarnation };
+        let grant = SlotGrant { slot, incarnation };
         match &self.node {
-            Way::Door { line, talk } => {
+            NodeAccess::Socket { line, connection } => {
                 // Not to wait for another thread, which may be waiting for the node.
-                let mut talk = talk.try_lock().ok();
-                if talk.as_mut().is_some_and(|talk| talk.ring(seat)) {
+                let mut connection = connection.try_lock().ok();
+                if connection.as_mut().is_some_and(|connection| connection.ring(grant)) {
                     return true;
                 }
-                let lives = |it: Seat| self.region.is_live(it.slot, it.incarnation);
-                let wants_rope = talk.is_some_and(|mut talk| talk.wants_rope(seat, lives));
-                line.say(&Request::Ring { seat, wants_rope })
+                let lives = |it: SlotGrant| self.region.is_live(it.slot, it.incarnation);
+                let wants_write_end = connection
+                    .is_some_and(|mut connection| connection.wants_write_end(grant, lives));
+                line.say(&Request::Ring { grant, wants_write_end })
             }
             // The node wakes all that sleep.
-            Way::Desk(desk) => {
-                desk.ring();
+            NodeAccess::MailboxClient(mailbox) => {
+                mailbox.ring();
                 true
             }
         }
     }
 
-    fn hang_bell(&self, slot: u16, incarnation: u32) -> Result<OwnedFd, NoBell> {
-        let Way::Door { talk, .. } = &self.node else { return Err(NoBell::InVm) };
-        let seat = Seat { slot, incarnation };
-        match lock(talk).ask(&Request::HangBell(seat)) {
-            Ok((_, mut along)) => along.pop().ok_or(NoBell::NoDescriptor),
-            Err(Lost::Foreign) => Err(NoBell::NoDescriptor),
-            Err(Lost::Silent | Lost::Gone(_)) => Err(NoBell::NoNode),
+    fn open_doorbell(&self, slot: u16, incarnation: u32) -> Result<OwnedFd, NoDoorbell> {
+        let NodeAccess::Socket { connection, .. } = &self.node else {
+            return Err(NoDoorbell::InVm);
+        };
+        let grant = SlotGrant { slot, incarnation };
+        match lock(connection).ask(&Request::OpenDoorbell(grant)) {
+            Ok((_, mut along)) => along.pop().ok_or(NoDoorbell::NoDescriptor),
+            Err(Lost::Foreign) => Err(NoDoorbell::NoDescriptor),
+            Err(Lost::Silent | Lost::Gone(_)) => Err(NoDoorbell::NoNode),
         }
     }
 
-    fn bell_again(&self, slot: u16, incarnation: u32) -> Option<OwnedFd> {
-        let Way::Door { talk, .. } = &self.node else { return None };
+    fn reopen_doorbell(&self, slot: u16, incarnation: u32) -> Option<OwnedFd> {
+        let NodeAccess::Socket { connection, .. } = &self.node else { return None };
         // Not to wait for another thread, which may be waiting for the node.
-        talk.try_lock().ok()?.bell_again(Seat { slot, incarnation })
+        connection.try_lock().ok()?.reopen_doorbell(SlotGrant { slot, incarnation })
     }
 
     fn is_there(&self) -> bool {
         // Inside of a VM it is the region that says so.
-        let Way::Door { talk, .. } = &self.node else { return !self.region.is_orphaned() };
+        let NodeAccess::Socket { connection, .. } = &self.node else {
+            return !self.region.is_orphaned();
+        };
         // Who asks the node something notices by himself.
-        talk.try_lock().map_or(true, |talk| talk.is_up())
+        connection.try_lock().map_or(true, |connection| connection.is_up())
     }
 }
 
@@ -530,9 +542,9 @@ impl Home for Membership {
 #[derive(Debug)]
 struct Lease {
     membership: Arc<Membership>,
-    seat: Seat,
+    grant: SlotGrant,
     /// At the desk: by what it is held.
-    held: Option<Held>,
+    held: Option<HeldSlot>,
 }
 
 impl Drop for Lease {
@@ -544,11 +556,11 @@ impl Drop for Lease {
         match (&self.membership.node, self.held.take()) {
             // Not answered. A node that is not there has nothing to be told, and one that does not
             // read is told by the connection's end.
-            (Way::Door { talk, .. }, _) => {
-                let _ = lock(talk).say(&Request::CloseEndpoint(self.seat));
+            (NodeAccess::Socket { connection, .. }, _) => {
+                let _ = lock(connection).say(&Request::CloseEndpoint(self.grant));
             }
-            (Way::Desk(desk), Some(held)) => desk.close(held),
-            (Way::Desk(_), None) => {}
+            (NodeAccess::MailboxClient(mailbox), Some(held)) => mailbox.close(held),
+            (NodeAccess::MailboxClient(_), None) => {}
         }
     }
 }

@@ -1,24 +1,25 @@
-//! The *desk*: where processes inside of virtual machines ask for slots, by memory.
+//! Mailboxes: how processes inside of virtual machines register, through the region's memory.
 //!
-//! They see the same region as everybody, and no socket. So each VM has a *part* of the region's
-//! desk, with a few entries that its processes claim, fill in and have answered; a store to the
-//! VM's doorbell tells the node to look. docs/fabric-region.md has every byte.
+//! Such a process maps the same region as every member, but it cannot reach the node's socket. So
+//! the region has a *mailbox* for each VM: a few entries that the VM's processes claim, fill in and
+//! have answered. A store to the VM's doorbell tells the node to look. docs/fabric-region.md has
+//! every byte.
 //!
 //! ```text
 //!   process in a VM                                       node
-//!     FREE(t)  ──claim──▶ CLAIMED(t) ──▶ ASKED(t), ring ▶   looks, believes the proof or not
+//!     FREE(t)  ──claim──▶ CLAIMED(t) ──▶ ASKED(t), ring ▶   looks, checks the proof
 //!     FREE(t+1) ◀──read── ANSWERED(t) ◀─────────────────    answers; turn t is used up
 //! ```
 //!
-//! Who asks proves that it knows the domain's key by a keyed hash over what it asks and over what
-//! the node has written there for this turn alone: the key is not in the memory, and what was said
-//! once is not believed again.
+//! A question proves that its process knows the domain's key, by a keyed hash over the question and
+//! over words that the node has written there for this turn alone. So the key is never in the
+//! memory, and a question is never believed twice.
 
 mod client;
 mod device;
-mod ticket;
+mod lock;
 
-pub use self::client::{Bell, Desk, Held, Lost};
+pub use self::client::{HeldSlot, Lost, MailboxClient, RingNode};
 pub(crate) use self::device::Device;
 pub use self::device::DeviceError;
 
@@ -29,40 +30,40 @@ use blake2::digest::{FixedOutput, KeyInit, Mac, Update};
 use blake2::{Blake2b512, Blake2bMac, Digest};
 use zeroize::Zeroizing;
 
-use crate::door::{Key, Seat};
 use crate::region::Region;
+use crate::registration::{Key, SlotGrant};
 use crate::shared::WORD;
 
-/// The bytes of a region that are its desk.
-pub(crate) const DESK_BYTES: usize = 64 << 10;
+/// The bytes of a region that all mailboxes take.
+pub(crate) const MAILBOXES_BYTES: usize = 64 << 10;
 
-/// A VM's part of it. Part 0 is nobody's: a VM has the number that its device says, and 0 is the
-/// node's.
-const PART_BYTES: usize = 1 << 10;
+/// The bytes of one mailbox. Mailbox 0 is not used: a VM has the number that its device says, and 0
+/// is the node's.
+const MAILBOX_BYTES: usize = 1 << 10;
 
 /// The most VMs of a domain on one host.
-pub const VMS_MAX: u8 = (DESK_BYTES / PART_BYTES - 1) as u8;
+pub const VMS_MAX: u8 = (MAILBOXES_BYTES / MAILBOX_BYTES - 1) as u8;
 
-/// Lines of a part: its head, then the entries. Who asks is answered in less than a millisecond, so
-/// that a VM with more processes than entries has them wait for each other a moment.
+/// Lines of a mailbox: its head, then the entries. A question is answered in less than a
+/// millisecond, so in a VM with more processes than entries some wait for others for a moment.
 const LINE_BYTES: usize = 128;
 
-/// Entries of a part.
-pub const ENTRIES: usize = PART_BYTES / LINE_BYTES - 1;
+/// Entries of a mailbox.
+pub const ENTRIES: usize = MAILBOX_BYTES / LINE_BYTES - 1;
 
-/// What the desk speaks, in the head of each part that is in use.
-pub const DESK_VERSION: u64 = 1;
+/// The version of this protocol, in the head of each mailbox that is in use.
+pub const MAILBOX_VERSION: u64 = 1;
 
-/// Words of the nonce in the head of a part.
+/// Words of the nonce in the head of a mailbox.
 pub const NONCE_WORDS: usize = 4;
 /// Words of a proof.
 pub const PROOF_WORDS: usize = 4;
 
-/// Words of a part's head.
+/// Words of a mailbox's head.
 mod head {
     use super::WORD;
     pub(super) const VERSION: usize = 0;
-    /// Random, for as long as this VM has the part.
+    /// Random, for as long as this VM has the mailbox.
     pub(super) const NONCE: usize = 4 * WORD;
 }
 
@@ -73,16 +74,16 @@ mod entry {
     pub(super) const STATE: usize = 0;
     pub(super) const KIND: usize = WORD;
     pub(super) const BOOT: usize = 2 * WORD;
-    pub(super) const TICKET: usize = 3 * WORD;
-    pub(super) const SEAT: usize = 4 * WORD;
+    pub(super) const HOLDER: usize = 3 * WORD;
+    pub(super) const GRANT: usize = 4 * WORD;
     pub(super) const PROOF: usize = 8 * WORD;
     pub(super) const ANSWER: usize = 12 * WORD;
     pub(super) const GIVEN: usize = 13 * WORD;
 }
 
-/// Whose an entry is.
+/// Which side has an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
+pub enum EntryStage {
     /// Any process of the VM may claim it.
     Free,
     /// A process writes its question.
@@ -95,32 +96,32 @@ pub enum Stage {
 
 /// An entry's first word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Standing {
-    /// Whose it is.
-    pub stage: Stage,
-    /// Counts what was asked here.
+pub struct EntryState {
+    /// Which side has the entry.
+    pub stage: EntryStage,
+    /// Counts the questions of this entry.
     pub turn: u32,
 }
 
-impl Standing {
+impl EntryState {
     /// As it stands in the region.
     pub fn to_word(self) -> u64 {
         let stage = match self.stage {
-            Stage::Free => 0,
-            Stage::Claimed => 1,
-            Stage::Asked => 2,
-            Stage::Answered => 3,
+            EntryStage::Free => 0,
+            EntryStage::Claimed => 1,
+            EntryStage::Asked => 2,
+            EntryStage::Answered => 3,
         };
         u64::from(self.turn) << 32 | stage
     }
 
-    /// None for what neither side writes.
+    /// None for a word that neither side writes.
     pub fn from_word(word: u64) -> Option<Self> {
         let stage = match word as u32 {
-            0 => Stage::Free,
-            1 => Stage::Claimed,
-            2 => Stage::Asked,
-            3 => Stage::Answered,
+            0 => EntryStage::Free,
+            1 => EntryStage::Claimed,
+            2 => EntryStage::Asked,
+            3 => EntryStage::Answered,
             _ => return None,
         };
         Some(Self { stage, turn: (word >> 32) as u32 })
@@ -130,25 +131,25 @@ impl Standing {
 /// What is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
-    /// Whether the key is right; a process that joins.
+    /// A process joins: whether its key is right.
     Hello,
-    /// A slot, for who holds this ticket.
+    /// The holder wants a slot.
     Open,
-    /// The slot of this ticket will not be used again.
-    Close(Seat),
-    /// Who held this ticket has died.
+    /// The holder will not use its slot again.
+    Close(SlotGrant),
+    /// The holder has died.
     Dead,
 }
 
-/// One question: what, of which boot of the VM's system, with which ticket.
+/// One question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Question {
     /// What is asked.
     pub ask: Ask,
     /// The boot of the VM's system.
     pub boot: u64,
-    /// The number by which the process is seen to live; 0 with [`Ask::Hello`].
-    pub ticket: u64,
+    /// The number of the holder's lock, which shows whether its process lives; 0 with [`Ask::Hello`].
+    pub holder: u64,
 }
 
 /// Words of a question: kind, boot, ticket, seat.
@@ -156,25 +157,25 @@ pub type QuestionWords = [u64; 4];
 
 impl Question {
     fn to_words(self) -> QuestionWords {
-        let (kind, seat) = match self.ask {
+        let (kind, grant) = match self.ask {
             Ask::Hello => (1, 0),
             Ask::Open => (2, 0),
-            Ask::Close(seat) => (3, seat_word(seat)),
+            Ask::Close(grant) => (3, grant_word(grant)),
             Ask::Dead => (4, 0),
         };
-        [kind, self.boot, self.ticket, seat]
+        [kind, self.boot, self.holder, grant]
     }
 
-    /// None for what no process asks.
-    pub fn from_words([kind, boot, ticket, seat]: QuestionWords) -> Option<Self> {
-        let ask = match (kind, seat) {
+    /// None for words that no process writes.
+    pub fn from_words([kind, boot, holder, grant]: QuestionWords) -> Option<Self> {
+        let ask = match (kind, grant) {
             (1, 0) => Ask::Hello,
             (2, 0) => Ask::Open,
-            (3, seat) => Ask::Close(seat_of(seat)),
+            (3, grant) => Ask::Close(grant_of(grant)),
             (4, 0) => Ask::Dead,
             _ => return None,
         };
-        Some(Self { ask, boot, ticket })
+        Some(Self { ask, boot, holder })
     }
 }
 
@@ -184,12 +185,12 @@ pub enum Reply {
     /// It is as it was asked.
     Done,
     /// The slot that was asked for.
-    Seat(Seat),
+    Granted(SlotGrant),
     /// The proof is wrong: another key, another domain.
     Denied,
     /// No slot is left.
     Full,
-    /// Nobody new is let in.
+    /// No new member is let in.
     Crowded,
 }
 
@@ -197,18 +198,18 @@ impl Reply {
     fn to_words(self) -> (u64, u64) {
         match self {
             Self::Done => (1, 0),
-            Self::Seat(seat) => (2, seat_word(seat)),
+            Self::Granted(grant) => (2, grant_word(grant)),
             Self::Denied => (3, 0),
             Self::Full => (4, 0),
             Self::Crowded => (5, 0),
         }
     }
 
-    /// None for what no node says.
+    /// None for words that no node writes.
     pub fn from_words(answer: u64, given: u64) -> Option<Self> {
         Some(match answer {
             1 => Self::Done,
-            2 => Self::Seat(seat_of(given)),
+            2 => Self::Granted(grant_of(given)),
             3 => Self::Denied,
             4 => Self::Full,
             5 => Self::Crowded,
@@ -217,23 +218,23 @@ impl Reply {
     }
 }
 
-fn seat_word(seat: Seat) -> u64 {
-    u64::from(seat.incarnation) << 32 | u64::from(seat.slot)
+fn grant_word(grant: SlotGrant) -> u64 {
+    u64::from(grant.incarnation) << 32 | u64::from(grant.slot)
 }
 
-fn seat_of(word: u64) -> Seat {
-    Seat { slot: word as u16, incarnation: (word >> 32) as u32 }
+fn grant_of(word: u64) -> SlotGrant {
+    SlotGrant { slot: word as u16, incarnation: (word >> 32) as u32 }
 }
 
-/// What is proven, beside the question: where it stands, so that it is believed nowhere else.
+/// Where a question stands. The proof is over this as well, so that it is not valid elsewhere.
 #[derive(Clone, Copy, Debug)]
-pub struct Place<'a> {
+pub struct QuestionPlace<'a> {
     /// The domain's name.
     pub domain: &'a str,
-    /// In the head of the part.
+    /// The random words in the head of the mailbox.
     pub nonce: [u64; NONCE_WORDS],
-    /// The number of the part.
-    pub part: u8,
+    /// The number of the mailbox.
+    pub number: u8,
     /// Which of its entries.
     pub entry: u8,
     /// The turn that the entry is in.
@@ -242,13 +243,14 @@ pub struct Place<'a> {
 
 type Mac256 = Blake2bMac<U32>;
 
-/// The hash that only who has the key can make.
-fn mac_of(key: &Key, place: &Place<'_>, question: QuestionWords) -> Mac256 {
+/// The keyed hash over a question and its place.
+fn mac_of(key: &Key, place: &QuestionPlace<'_>, question: QuestionWords) -> Mac256 {
     // As long as the hash takes keys, whatever the key's length is.
     let key: Zeroizing<[u8; 64]> = Zeroizing::new(Blake2b512::digest(key.bytes()).into());
     let mut mac = <Mac256 as KeyInit>::new_from_slice(&key[..]).expect("as long as it may be");
+    // These bytes are part of the format and keep the protocol's first name.
     Update::update(&mut mac, b"vrio desk 1");
-    Update::update(&mut mac, &[place.part, place.entry, place.domain.len() as u8]);
+    Update::update(&mut mac, &[place.number, place.entry, place.domain.len() as u8]);
     Update::update(&mut mac, place.domain.as_bytes());
     Update::update(&mut mac, &place.turn.to_le_bytes());
     for word in place.nonce.iter().chain(&question) {
@@ -257,16 +259,16 @@ fn mac_of(key: &Key, place: &Place<'_>, question: QuestionWords) -> Mac256 {
     mac
 }
 
-fn proof_of(key: &Key, place: &Place<'_>, question: QuestionWords) -> [u64; PROOF_WORDS] {
+fn proof_of(key: &Key, place: &QuestionPlace<'_>, question: QuestionWords) -> [u64; PROOF_WORDS] {
     let bytes = mac_of(key, place, question).finalize_fixed();
     let (words, _) = bytes.as_chunks::<WORD>();
     std::array::from_fn(|at| u64::from_le_bytes(words[at]))
 }
 
-/// Whether it is the proof; takes as long whatever it is.
+/// Whether it is the proof of this question. Takes as long whether it is or not.
 pub fn is_proven(
     key: &Key,
-    place: &Place<'_>,
+    place: &QuestionPlace<'_>,
     question: QuestionWords,
     proof: [u64; PROOF_WORDS],
 ) -> bool {
@@ -274,26 +276,26 @@ pub fn is_proven(
     mac_of(key, place, question).verify_slice(bytes.as_flattened()).is_ok()
 }
 
-/// A part of a region's desk: the words, for both sides.
+/// One mailbox of a region: its words, for both sides.
 #[derive(Clone, Copy, Debug)]
-pub struct Part<'a> {
+pub struct Mailbox<'a> {
     region: &'a Region,
     number: u8,
 }
 
-impl<'a> Part<'a> {
-    /// The part of this VM, by the number that its device says.
+impl<'a> Mailbox<'a> {
+    /// The mailbox of the VM to which its device gives this number.
     ///
     /// # Panics
     /// When it is not 1 to [`VMS_MAX`].
     pub fn new(region: &'a Region, number: u8) -> Self {
         // Our own mistake if it fails: checked where the number comes in.
-        assert!((1..=VMS_MAX).contains(&number), "part {number}");
+        assert!((1..=VMS_MAX).contains(&number), "mailbox {number}");
         Self { region, number }
     }
 
     fn head(&self, at: usize) -> usize {
-        self.region.layout().desk() + usize::from(self.number) * PART_BYTES + at
+        self.region.layout().mailboxes() + usize::from(self.number) * MAILBOX_BYTES + at
     }
 
     fn entry(&self, entry: usize, at: usize) -> usize {
@@ -318,7 +320,7 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// What stands for [`DESK_VERSION`]; 0 while no VM has the part.
+    /// The version that the head has; 0 while no VM has the mailbox.
     pub fn version(&self) -> u64 {
         self.region.mapping().load(self.head(head::VERSION), Acquire)
     }
@@ -328,26 +330,26 @@ impl<'a> Part<'a> {
         self.loads(self.head(head::NONCE))
     }
 
-    /// The node's: the part is a VM's from now on, or nobody's.
+    /// For the node: gives the mailbox to a VM, or with version 0 to none.
     pub fn begin(&self, nonce: [u64; NONCE_WORDS], version: u64) {
         self.stores(self.head(head::NONCE), &nonce);
         self.region.mapping().store(self.head(head::VERSION), version, Release);
     }
 
     /// The first word of an entry.
-    pub fn standing_word(&self, entry: usize) -> u64 {
+    pub fn state_word(&self, entry: usize) -> u64 {
         self.region.mapping().load(self.entry(entry, entry::STATE), Acquire)
     }
 
     /// Writes the first word of an entry.
-    pub fn stand(&self, entry: usize, standing: Standing) {
+    pub fn set_state(&self, entry: usize, state: EntryState) {
         let at = self.entry(entry, entry::STATE);
-        self.region.mapping().store(at, standing.to_word(), Release);
+        self.region.mapping().store(at, state.to_word(), Release);
     }
 
     /// From one stage to the next, if it is still there.
-    pub fn step(&self, entry: usize, turn: u32, from: Stage, to: Stage) -> bool {
-        let word = |stage| Standing { stage, turn }.to_word();
+    pub fn step(&self, entry: usize, turn: u32, from: EntryStage, to: EntryStage) -> bool {
+        let word = |stage| EntryState { stage, turn }.to_word();
         let at = self.entry(entry, entry::STATE);
         self.region.mapping().exchange(at, word(from), word(to)).is_ok()
     }
@@ -379,15 +381,15 @@ impl<'a> Part<'a> {
 }
 
 #[cfg(any(test, feature = "testing"))]
-impl Part<'_> {
+impl Mailbox<'_> {
     /// Words of the head.
     pub const HEAD_WORDS: usize = LINE_BYTES / WORD;
 
-    /// Writes any word of the part.
+    /// Writes any word of the mailbox.
     pub fn write_word(&self, index: usize, word: u64) {
         self.store(self.head(index * WORD), word);
     }
 }
 
-const _: () = assert!(entry::BOOT == entry::KIND + WORD && entry::SEAT == entry::KIND + 3 * WORD);
-const _: () = assert!(entry::TICKET == entry::KIND + 2 * WORD && entry::GIVEN < LINE_BYTES);
+const _: () = assert!(entry::BOOT == entry::KIND + WORD && entry::GRANT == entry::KIND + 3 * WORD);
+const _: () = assert!(entry::HOLDER == entry::KIND + 2 * WORD && entry::GIVEN < LINE_BYTES);

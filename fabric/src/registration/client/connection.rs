@@ -16,9 +16,9 @@ use rustix::net::{
     SocketAddrUnix, SocketFlags, SocketType,
 };
 
-use super::super::wire::{ALONG_MAX, Answer, MESSAGE_BYTES, Request, Seat};
+use super::super::wire::{ALONG_MAX, Answer, MESSAGE_BYTES, Request, SlotGrant};
 use crate::Process;
-use crate::bell::{self, Rung, is_cut};
+use crate::doorbell::{self, RingOutcome, is_closed};
 
 /// How long the node may take to let somebody in, and to answer. It does nothing slow meanwhile;
 /// but a job may start hundreds of processes at once on few cores.
@@ -34,28 +34,28 @@ pub(super) enum Lost {
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Talk {
+pub(super) struct Connection {
     socket: Arc<OwnedFd>,
     /// By slot: the incarnation that was asked for last, and its process once that was answered (0
     /// for nobody's). The answer may come between others.
     processes: HashMap<u16, (u32, Option<u32>)>,
-    /// By slot: which of its owners it is about, and by what that one is woken. [`ROPES_MAX`] at
+    /// By slot: which of its owners it is about, and by what that one is woken. [`WRITE_ENDS_MAX`] at
     /// most; their answers may come between others as well.
-    ropes: HashMap<u16, (u32, OwnedFd)>,
+    write_ends: HashMap<u16, (u32, OwnedFd)>,
     /// By slot: for which of its owners, who is this process's, another bell was asked for, and
     /// what it hears it by once that has come.
-    bells: HashMap<u16, (u32, Option<OwnedFd>)>,
+    doorbells: HashMap<u16, (u32, Option<OwnedFd>)>,
     /// Answers that came too late for their questions, as good for the next: slots are all the
     /// same. As many at most as questions were given up.
-    late_seats: Vec<Answer>,
+    late_grants: Vec<Answer>,
 }
 
 /// Ropes that a process keeps: a descriptor each. Who sleeps beyond those is woken by the node.
-pub(super) const ROPES_MAX: usize = 256;
+pub(super) const WRITE_ENDS_MAX: usize = 256;
 
 type Heard = (Answer, Vec<OwnedFd>);
 
-impl Talk {
+impl Connection {
     pub(super) fn call(path: &Path) -> io::Result<Self> {
         let kind = (AddressFamily::UNIX, SocketType::SEQPACKET);
         let socket = rustix::net::socket_with(kind.0, kind.1, SocketFlags::CLOEXEC, None)?;
@@ -73,9 +73,9 @@ impl Talk {
     }
 
     fn over(socket: OwnedFd) -> Self {
-        let (processes, ropes) = (HashMap::new(), HashMap::new());
-        let (bells, late_seats) = (HashMap::new(), Vec::new());
-        Self { socket: Arc::new(socket), processes, ropes, bells, late_seats }
+        let (processes, write_ends) = (HashMap::new(), HashMap::new());
+        let (doorbells, late_grants) = (HashMap::new(), Vec::new());
+        Self { socket: Arc::new(socket), processes, write_ends, doorbells, late_grants }
     }
 
     /// The connection, for what needs no answer.
@@ -93,50 +93,55 @@ impl Talk {
     }
 
     /// Wakes an endpoint by its rope. `false`: there is none here, or it cannot be done now.
-    pub(super) fn ring(&mut self, seat: Seat) -> bool {
-        if !self.has_rope(seat) {
+    pub(super) fn ring(&mut self, grant: SlotGrant) -> bool {
+        if !self.has_write_end(grant) {
             self.hear_all();
         }
-        if !self.has_rope(seat) {
+        if !self.has_write_end(grant) {
             return false;
         }
-        let (_, rope) = &self.ropes[&seat.slot];
-        let rung = bell::ring(rope);
-        if rung == Rung::Cut {
+        let (_, write_end) = &self.write_ends[&grant.slot];
+        let rung = doorbell::ring(write_end);
+        if rung == RingOutcome::Closed {
             // Its owner is no more, or has another bell, which the node knows.
-            self.ropes.remove(&seat.slot);
+            self.write_ends.remove(&grant.slot);
         }
-        rung == Rung::Heard
+        rung == RingOutcome::Heard
     }
 
-    fn has_rope(&self, seat: Seat) -> bool {
-        self.ropes.get(&seat.slot).is_some_and(|(whose, _)| *whose == seat.incarnation)
+    fn has_write_end(&self, grant: SlotGrant) -> bool {
+        self.write_ends.get(&grant.slot).is_some_and(|(whose, _)| *whose == grant.incarnation)
     }
 
     /// Whether one more rope can be kept, once those are dropped of which none lives.
-    pub(super) fn wants_rope(&mut self, seat: Seat, lives: impl Fn(Seat) -> bool) -> bool {
-        if !self.has_room_for_rope(seat) {
-            self.ropes.retain(|&slot, &mut (incarnation, _)| lives(Seat { slot, incarnation }));
+    pub(super) fn wants_write_end(
+        &mut self,
+        grant: SlotGrant,
+        lives: impl Fn(SlotGrant) -> bool,
+    ) -> bool {
+        if !self.has_room_for_write_end(grant) {
+            self.write_ends
+                .retain(|&slot, &mut (incarnation, _)| lives(SlotGrant { slot, incarnation }));
         }
-        self.has_room_for_rope(seat)
+        self.has_room_for_write_end(grant)
     }
 
-    fn has_room_for_rope(&self, seat: Seat) -> bool {
-        self.ropes.len() < ROPES_MAX || self.ropes.contains_key(&seat.slot)
+    fn has_room_for_write_end(&self, grant: SlotGrant) -> bool {
+        self.write_ends.len() < WRITE_ENDS_MAX || self.write_ends.contains_key(&grant.slot)
     }
 
     /// What an endpoint of this process, which has lost its bell, hears another one by, once it has
     /// come: it is asked for, and not waited for.
-    pub(super) fn bell_again(&mut self, seat: Seat) -> Option<OwnedFd> {
-        let Seat { slot, incarnation } = seat;
+    pub(super) fn reopen_doorbell(&mut self, grant: SlotGrant) -> Option<OwnedFd> {
+        let SlotGrant { slot, incarnation } = grant;
         self.hear_all();
-        if self.bells.get(&slot).is_none_or(|(whose, _)| *whose != incarnation) {
-            self.say_with(&Request::HangBell(seat), SendFlags::DONTWAIT).ok()?;
-            self.bells.insert(slot, (incarnation, None));
+        if self.doorbells.get(&slot).is_none_or(|(whose, _)| *whose != incarnation) {
+            self.say_with(&Request::OpenDoorbell(grant), SendFlags::DONTWAIT).ok()?;
+            self.doorbells.insert(slot, (incarnation, None));
             return None;
         }
-        let come = self.bells.get_mut(&slot).and_then(|(_, ear)| ear.take())?;
-        self.bells.remove(&slot);
+        let come = self.doorbells.get_mut(&slot).and_then(|(_, read_end)| read_end.take())?;
+        self.doorbells.remove(&slot);
         Some(come)
     }
 
@@ -152,12 +157,12 @@ impl Talk {
     /// What was not waited for, or not as long as it took.
     fn keep(&mut self, answer: Answer, mut along: Vec<OwnedFd>) {
         match answer {
-            Answer::Endpoint { .. } => self.late_seats.push(answer),
-            Answer::Bell(seat) => {
-                if let Some((whose, ear)) = self.bells.get_mut(&seat.slot)
-                    && *whose == seat.incarnation
+            Answer::Endpoint { .. } => self.late_grants.push(answer),
+            Answer::Doorbell(grant) => {
+                if let Some((whose, read_end)) = self.doorbells.get_mut(&grant.slot)
+                    && *whose == grant.incarnation
                 {
-                    *ear = along.pop();
+                    *read_end = along.pop();
                 }
             }
             // One that is refused stays awaited, and is not asked for at each look from now on.
@@ -181,7 +186,7 @@ impl Talk {
     /// The same, with so much patience.
     pub(super) fn ask_for(&mut self, request: &Request, time: Duration) -> Result<Heard, Lost> {
         if *request == Request::NewEndpoint
-            && let Some(late) = self.late_seats.pop()
+            && let Some(late) = self.late_grants.pop()
         {
             return Ok((late, Vec::new()));
         }
@@ -209,11 +214,11 @@ impl Talk {
     }
 
     /// Whose an owner of a slot is, as the node has said; it is asked once, and not waited for.
-    pub(super) fn process_of(&mut self, seat: Seat) -> Process {
-        let Seat { slot, incarnation } = seat;
+    pub(super) fn process_of(&mut self, grant: SlotGrant) -> Process {
+        let SlotGrant { slot, incarnation } = grant;
         let is_asked = self.processes.get(&slot).is_some_and(|(asked, _)| *asked == incarnation);
         if !is_asked {
-            if self.say_with(&Request::Process(seat), SendFlags::DONTWAIT).is_err() {
+            if self.say_with(&Request::Process(grant), SendFlags::DONTWAIT).is_err() {
                 return Process::NotKnown;
             }
             self.processes.insert(slot, (incarnation, None));
@@ -248,23 +253,25 @@ impl Talk {
         let is_lost = got.flags.contains(ReturnFlags::CTRUNC);
         let answer = Answer::from_bytes(&bytes[..got.bytes]).map_err(|_| Lost::Foreign)?;
         match answer {
-            Answer::Process { seat, process } => {
-                if let Some((asked, known)) = self.processes.get_mut(&seat.slot)
-                    && *asked == seat.incarnation
+            Answer::Process { grant, process } => {
+                if let Some((asked, known)) = self.processes.get_mut(&grant.slot)
+                    && *asked == grant.incarnation
                 {
                     *known = Some(process);
                 }
             }
-            Answer::Rope(seat) => {
+            Answer::DoorbellWriteEnd(grant) => {
                 // Without one it is the node that rings the next time as well.
-                if let Some(rope) = along.pop()
-                    && self.has_room_for_rope(seat)
+                if let Some(write_end) = along.pop()
+                    && self.has_room_for_write_end(grant)
                 {
-                    self.ropes.insert(seat.slot, (seat.incarnation, rope));
+                    self.write_ends.insert(grant.slot, (grant.incarnation, write_end));
                 }
             }
             // The descriptor that it is about was lost: this process has none left.
-            Answer::Bell(seat) if is_lost => return Ok(Some((Answer::NoBell(seat), along))),
+            Answer::Doorbell(grant) if is_lost => {
+                return Ok(Some((Answer::NoDoorbell(grant), along)));
+            }
             _ if is_lost => return Err(Lost::Foreign),
             _ => return Ok(Some((answer, along))),
         }
@@ -282,7 +289,7 @@ impl Line {
         match say_over(&self.0, request, SendFlags::DONTWAIT) {
             Ok(()) => true,
             // A node that is gone can be told nothing, ever.
-            Err(errno) => is_cut(errno),
+            Err(errno) => is_closed(errno),
         }
     }
 }
@@ -308,11 +315,11 @@ mod tests {
     use super::*;
 
     /// A talk with nobody, whose part is played by the other end.
-    fn talk() -> (Talk, OwnedFd) {
+    fn connection() -> (Connection, OwnedFd) {
         let kind = (AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC);
         let (socket, node) =
             rustix::net::socketpair(kind.0, kind.1, kind.2, None).expect("two ends");
-        (Talk::over(socket), node)
+        (Connection::over(socket), node)
     }
 
     fn answer(node: &OwnedFd, answer: Answer) {
@@ -324,59 +331,60 @@ mod tests {
 
     #[test]
     fn a_late_answer_is_taken_for_none_that_it_is_not() {
-        let (mut talk, node) = talk();
-        let seat = |slot| Seat { slot, incarnation: 1 };
-        let given = |slot| Answer::Endpoint { seat: seat(slot), process: 9 };
-        let hang = Request::HangBell(seat(1));
-        assert!(matches!(talk.ask_for(&hang, SHORT), Err(Lost::Silent)));
-        assert!(matches!(talk.ask_for(&Request::NewEndpoint, SHORT), Err(Lost::Silent)));
+        let (mut connection, node) = connection();
+        let grant = |slot| SlotGrant { slot, incarnation: 1 };
+        let given = |slot| Answer::Endpoint { grant: grant(slot), process: 9 };
+        let hang = Request::OpenDoorbell(grant(1));
+        assert!(matches!(connection.ask_for(&hang, SHORT), Err(Lost::Silent)));
+        assert!(matches!(connection.ask_for(&Request::NewEndpoint, SHORT), Err(Lost::Silent)));
         // The node was stopped, and goes on.
-        answer(&node, Answer::Bell(seat(1)));
+        answer(&node, Answer::Doorbell(grant(1)));
         answer(&node, given(2));
-        answer(&node, Answer::Bell(seat(3)));
-        let heard = talk.ask(&Request::HangBell(seat(3))).expect("it is answered").0;
-        assert_eq!(heard, Answer::Bell(seat(3)));
+        answer(&node, Answer::Doorbell(grant(3)));
+        let heard = connection.ask(&Request::OpenDoorbell(grant(3))).expect("it is answered").0;
+        assert_eq!(heard, Answer::Doorbell(grant(3)));
         // What was given is not lost, and the next one's is the next one's.
         answer(&node, given(4));
         for slot in [2, 4] {
-            let heard = talk.ask(&Request::NewEndpoint).expect("it is answered").0;
+            let heard = connection.ask(&Request::NewEndpoint).expect("it is answered").0;
             assert_eq!(heard, given(slot));
         }
     }
 
     #[test]
     fn a_bell_that_is_refused_is_not_asked_for_again() {
-        let (mut talk, node) = talk();
-        let seat = Seat { slot: 1, incarnation: 1 };
+        let (mut connection, node) = connection();
+        let grant = SlotGrant { slot: 1, incarnation: 1 };
         let was_asked = || {
             let mut bytes = [0; MESSAGE_BYTES];
             rustix::net::recv(&node, &mut bytes, RecvFlags::DONTWAIT).is_ok()
         };
-        assert!(talk.bell_again(seat).is_none() && was_asked());
-        answer(&node, Answer::NoBell(seat));
-        assert!((0..3).all(|_| talk.bell_again(seat).is_none()) && !was_asked());
+        assert!(connection.reopen_doorbell(grant).is_none() && was_asked());
+        answer(&node, Answer::NoDoorbell(grant));
+        assert!((0..3).all(|_| connection.reopen_doorbell(grant).is_none()) && !was_asked());
     }
 
     #[test]
     fn ropes_of_the_dead_make_room_for_others() {
-        let (mut talk, _node) = talk();
+        let (mut connection, _node) = connection();
         let nothing = std::fs::File::open("/dev/null").expect("it is there");
-        for slot in 0..ROPES_MAX as u16 {
-            let rope = nothing.try_clone().expect("a descriptor").into();
-            talk.ropes.insert(slot, (1, rope));
+        for slot in 0..WRITE_ENDS_MAX as u16 {
+            let write_end = nothing.try_clone().expect("a descriptor").into();
+            connection.write_ends.insert(slot, (1, write_end));
         }
-        let [mine, other] = [7, 1000].map(|slot| Seat { slot, incarnation: 1 });
-        assert!(talk.wants_rope(mine, |_| true), "in the place of the one before");
-        assert!(!talk.wants_rope(other, |_| true));
-        assert!(talk.wants_rope(other, |it| it.slot % 2 == 0));
-        assert_eq!(talk.ropes.len(), ROPES_MAX / 2);
+        let [mine, other] = [7, 1000].map(|slot| SlotGrant { slot, incarnation: 1 });
+        assert!(connection.wants_write_end(mine, |_| true), "in the place of the one before");
+        assert!(!connection.wants_write_end(other, |_| true));
+        assert!(connection.wants_write_end(other, |it| it.slot % 2 == 0));
+        assert_eq!(connection.write_ends.len(), WRITE_ENDS_MAX / 2);
     }
 
     #[test]
     fn what_a_node_cannot_be_told_now_is_said_again_and_what_it_never_can_is_not() {
-        let (talk, node) = talk();
-        let request = Request::Ring { seat: Seat { slot: 1, incarnation: 1 }, wants_rope: true };
-        let line = talk.line();
+        let (connection, node) = connection();
+        let request =
+            Request::Ring { grant: SlotGrant { slot: 1, incarnation: 1 }, wants_write_end: true };
+        let line = connection.line();
         let said = (0..100_000).take_while(|_| line.say(&request)).count();
         assert!((1..100_000).contains(&said), "until there is no room");
         drop(node);

@@ -8,19 +8,23 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::ticket::{Ticket, Tickets};
-use super::{Ask, DESK_VERSION, ENTRIES, Part, Place, Question, Reply, Stage, Standing, proof_of};
-use crate::door::{Key, Seat};
+use super::lock::{HolderLock, HolderLocks};
+use super::{
+    Ask, ENTRIES, EntryStage, EntryState, MAILBOX_VERSION, Mailbox, Question, QuestionPlace, Reply,
+    proof_of,
+};
 use crate::region::Region;
+use crate::registration::{Key, SlotGrant};
 
 /// How long the node may take. Entries that the dead have left are free again before that.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long who leaves waits for the node to know it: its VM's next process reports it otherwise.
+/// How long a process that closes an endpoint waits for the node. Without an answer the next
+/// process of its VM reports that the holder is dead.
 const PATIENCE_AT_END: Duration = Duration::from_secs(5);
 
-/// How often the node is rung while nothing comes: it may have looked just before, or have cleared
-/// an entry away.
+/// How often the node is rung while no answer comes: it may have looked just before the question
+/// was complete, or have made the entry free.
 const RING_AGAIN: Duration = Duration::from_millis(500);
 
 /// Between looks at the answer: a guest's processor is worth more than a moment at the start.
@@ -38,56 +42,64 @@ pub enum Lost {
     Gone,
     /// What stands there is not what a node writes.
     Foreign,
-    /// A ticket or the system's number cannot be had.
+    /// A holder lock cannot be made, or the boot's number cannot be read.
     System(io::Error),
 }
 
-/// How the node is told to look.
-pub type Bell = Box<dyn Fn() + Send + Sync>;
+/// Rings the node, so that it looks at the mailbox.
+pub type RingNode = Box<dyn Fn() + Send + Sync>;
 
-/// A process's way to the node of its VM's host.
-pub struct Desk {
+/// A process's connection to the node of its VM's host, by a mailbox.
+pub struct MailboxClient {
     region: Arc<Region>,
-    part: u8,
+    number: u8,
     domain: String,
     key: Key,
     pub(super) boot: u64,
-    tickets: Tickets,
-    bell: Bell,
+    locks: HolderLocks,
+    doorbell: RingNode,
 }
 
-/// A slot, and the ticket by which it is this process's.
+/// A slot that this process has, and the lock that shows that it lives.
 #[derive(Debug)]
-pub struct Held {
+pub struct HeldSlot {
     /// The slot.
-    pub seat: Seat,
-    pub(super) ticket: Ticket,
+    pub grant: SlotGrant,
+    pub(super) lock: HolderLock,
 }
 
-impl fmt::Debug for Desk {
+impl fmt::Debug for MailboxClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Desk").field("part", &self.part).finish_non_exhaustive()
+        f.debug_struct("Desk").field("number", &self.number).finish_non_exhaustive()
     }
 }
 
-impl Desk {
-    /// The desk of a region, at which this VM has this part.
+impl MailboxClient {
+    /// By the mailbox of this number in a region.
     ///
     /// # Errors
     /// When the boot's number cannot be had.
     pub fn new(
         region: Arc<Region>,
-        part: u8,
+        number: u8,
         (domain, key): (&str, &Key),
-        bell: Bell,
+        doorbell: RingNode,
     ) -> Result<Self, Lost> {
         let boot = boot(Path::new(BOOT_ID)).map_err(Lost::System)?;
-        let [nonce, ..] = Part::new(&region, part).nonce();
-        let tickets = Tickets::of_region(nonce);
-        Ok(Self { region, part, domain: domain.to_owned(), key: key.clone(), boot, tickets, bell })
+        let [nonce, ..] = Mailbox::new(&region, number).nonce();
+        let locks = HolderLocks::of_region(nonce);
+        Ok(Self {
+            region,
+            number,
+            domain: domain.to_owned(),
+            key: key.clone(),
+            boot,
+            locks,
+            doorbell,
+        })
     }
 
-    /// Whether the node lets this process in.
+    /// Asks whether the node lets this process in.
     ///
     /// # Errors
     /// When the node does not answer.
@@ -100,46 +112,44 @@ impl Desk {
     ///
     /// # Errors
     /// When the node does not answer.
-    pub fn open(&self) -> Result<Result<Held, Reply>, Lost> {
-        let ticket = self.tickets.take().map_err(Lost::System)?;
-        let reply = match self.ask(Ask::Open, ticket.number, PATIENCE) {
-            // Somebody of this VM may have died meanwhile.
-            Ok(Reply::Full) if self.report_dead() > 0 => {
-                self.ask(Ask::Open, ticket.number, PATIENCE)
-            }
+    pub fn open(&self) -> Result<Result<HeldSlot, Reply>, Lost> {
+        let lock = self.locks.take().map_err(Lost::System)?;
+        let reply = match self.ask(Ask::Open, lock.number, PATIENCE) {
+            // A process of this VM may have died meanwhile.
+            Ok(Reply::Full) if self.report_dead() > 0 => self.ask(Ask::Open, lock.number, PATIENCE),
             reply => reply,
         };
         match reply {
-            Ok(Reply::Seat(seat)) => Ok(Ok(Held { seat, ticket })),
+            Ok(Reply::Granted(grant)) => Ok(Ok(HeldSlot { grant, lock })),
             Ok(other) => {
-                ticket.give_up();
+                lock.give_up();
                 Ok(Err(other))
             }
-            // It may be given yet: the ticket says that nobody wants it, when it is found.
+            // The node may grant it yet. The lock is free then, and the next process reports it.
             Err(lost) => Err(lost),
         }
     }
 
-    /// The slot was touched for the last time.
-    pub fn close(&self, held: Held) {
-        let Held { seat, ticket } = held;
-        // Without an answer, or with a key that is not the domain's any more, the ticket stays, and
-        // tells whoever comes next.
-        if self.ask(Ask::Close(seat), ticket.number, PATIENCE_AT_END).is_ok_and(is_done) {
-            ticket.give_up();
+    /// Gives a slot back: this process will not touch it again.
+    pub fn close(&self, held: HeldSlot) {
+        let HeldSlot { grant, lock } = held;
+        // Without an answer, or with a key that is not the domain's any more, the lock's file stays
+        // for the next process to find.
+        if self.ask(Ask::Close(grant), lock.number, PATIENCE_AT_END).is_ok_and(is_done) {
+            lock.give_up();
             self.report_dead();
         }
     }
 
-    /// Tells the node of those of this VM who have died, for as long as it listens. Of how many.
+    /// Reports the dead holders of this VM to the node, as long as it answers. Returns how many.
     pub fn report_dead(&self) -> usize {
         let mut count = 0;
-        for ticket in self.tickets.dead() {
+        for lock in self.locks.dead() {
             count += 1;
-            match self.ask(Ask::Dead, ticket.number, PATIENCE_AT_END) {
-                Ok(Reply::Done) => ticket.give_up(),
+            match self.ask(Ask::Dead, lock.number, PATIENCE_AT_END) {
+                Ok(Reply::Done) => lock.give_up(),
                 Ok(_) => {}
-                // Nor will it hear of the others.
+                // It will not answer the other reports either.
                 Err(_) => break,
             }
         }
@@ -147,38 +157,42 @@ impl Desk {
     }
 
     /// A question and its answer.
-    fn ask(&self, ask: Ask, ticket: u64, patience: Duration) -> Result<Reply, Lost> {
-        let question = Question { ask, boot: self.boot, ticket }.to_words();
-        let part = Part::new(&self.region, self.part);
-        if part.version() != DESK_VERSION && !self.region.is_orphaned() {
+    fn ask(&self, ask: Ask, holder: u64, patience: Duration) -> Result<Reply, Lost> {
+        let question = Question { ask, boot: self.boot, holder }.to_words();
+        let mailbox = Mailbox::new(&self.region, self.number);
+        if mailbox.version() != MAILBOX_VERSION && !self.region.is_orphaned() {
             return Err(Lost::Foreign);
         }
         let end = Instant::now() + patience;
         let mut rung = None;
         while Instant::now() < end && !self.region.is_orphaned() {
-            let Some((entry, turn)) = claim(part) else {
+            let Some((entry, turn)) = claim(mailbox) else {
                 self.wait(&mut rung);
                 continue;
             };
-            let (domain, nonce) = (self.domain.as_str(), part.nonce());
-            let place = Place { domain, nonce, part: self.part, entry: entry as u8, turn };
-            part.ask(entry, question, proof_of(&self.key, &place, question));
-            if !part.step(entry, turn, Stage::Claimed, Stage::Asked) {
-                // Taken for a dead one's.
+            let (domain, nonce) = (self.domain.as_str(), mailbox.nonce());
+            let place =
+                QuestionPlace { domain, nonce, number: self.number, entry: entry as u8, turn };
+            mailbox.ask(entry, question, proof_of(&self.key, &place, question));
+            if !mailbox.step(entry, turn, EntryStage::Claimed, EntryStage::Asked) {
+                // The node has made the entry free: this process was too slow.
                 continue;
             }
             rung = None;
-            let asked = Standing { stage: Stage::Asked, turn }.to_word();
+            let asked = EntryState { stage: EntryStage::Asked, turn }.to_word();
             let is_awaited = || Instant::now() < end && !self.region.is_orphaned();
-            while part.standing_word(entry) == asked && is_awaited() {
+            while mailbox.state_word(entry) == asked && is_awaited() {
                 self.wait(&mut rung);
             }
-            let answered = Standing { stage: Stage::Answered, turn }.to_word();
-            let reply = part.reply(entry);
-            if part.standing_word(entry) == answered {
-                part.stand(entry, Standing { stage: Stage::Free, turn: turn.wrapping_add(1) });
-                if reply == Some(Reply::Denied) && part.nonce() != nonce {
-                    // Proven with words that were others by the time it was read.
+            let answered = EntryState { stage: EntryStage::Answered, turn }.to_word();
+            let reply = mailbox.reply(entry);
+            if mailbox.state_word(entry) == answered {
+                mailbox.set_state(
+                    entry,
+                    EntryState { stage: EntryStage::Free, turn: turn.wrapping_add(1) },
+                );
+                if reply == Some(Reply::Denied) && mailbox.nonce() != nonce {
+                    // The nonce has changed before the node has read the question.
                     continue;
                 }
                 return reply.ok_or(Lost::Foreign);
@@ -189,13 +203,13 @@ impl Desk {
 
     /// Rings the node.
     pub fn ring(&self) {
-        (self.bell)();
+        (self.doorbell)();
     }
 
     /// Waits a moment; rings when it is time to.
     fn wait(&self, rung: &mut Option<Instant>) {
         if rung.is_none_or(|rung| rung.elapsed() >= RING_AGAIN) {
-            (self.bell)();
+            (self.doorbell)();
             *rung = Some(Instant::now());
         }
         std::thread::sleep(LOOK_AGAIN);
@@ -203,7 +217,7 @@ impl Desk {
 }
 
 #[cfg(any(test, feature = "testing"))]
-impl Desk {
+impl MailboxClient {
     /// Has it say another boot of the VM's system.
     pub fn set_boot(&mut self, boot: u64) {
         self.boot = boot;
@@ -211,10 +225,10 @@ impl Desk {
 }
 
 #[cfg(any(test, feature = "testing"))]
-impl Held {
+impl HeldSlot {
     /// Without a word to the node.
     pub fn give_up(self) {
-        self.ticket.give_up();
+        self.lock.give_up();
     }
 }
 
@@ -223,12 +237,13 @@ fn is_done(reply: Reply) -> bool {
 }
 
 /// An entry for this process, and its turn.
-fn claim(part: Part<'_>) -> Option<(usize, u32)> {
+fn claim(mailbox: Mailbox<'_>) -> Option<(usize, u32)> {
     (0..ENTRIES).find_map(|entry| {
-        let standing = Standing::from_word(part.standing_word(entry))?;
-        let is_free = standing.stage == Stage::Free;
-        let turn = standing.turn;
-        (is_free && part.step(entry, turn, Stage::Free, Stage::Claimed)).then_some((entry, turn))
+        let state = EntryState::from_word(mailbox.state_word(entry))?;
+        let is_free = state.stage == EntryStage::Free;
+        let turn = state.turn;
+        (is_free && mailbox.step(entry, turn, EntryStage::Free, EntryStage::Claimed))
+            .then_some((entry, turn))
     })
 }
 

@@ -16,18 +16,18 @@ use proptest::prelude::*;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
 use super::*;
-use crate::registration::{DomainSettings, Server, VfSettings};
-use fabric::desk::{Bell, Desk, Held, Lost};
+use crate::registration::{DomainSettings, RegistrationServer, VfSettings};
+use fabric::mailbox::{HeldSlot, Lost, MailboxClient, RingNode};
 use fabric::{
-    Alarm, AlarmError, Class, Context, Domain, Doze, EndpointOptions, JoinError, Message, NoBell,
-    OpenEndpointError, Part as Bytes, Receive,
+    Alarm, AlarmError, Class, Context, Domain, Doze, EndpointOptions, JoinError, Message,
+    NoDoorbell, OpenEndpointError, Part as Bytes, Receive,
 };
 
 const KEY: &str = "0123456789abcdef";
 const LONG: Duration = Duration::from_secs(60);
 
-struct House {
-    server: Server,
+struct TestNode {
+    server: RegistrationServer,
     home: tempfile::TempDir,
 }
 
@@ -36,16 +36,16 @@ fn blue(endpoints_max: u16) -> DomainSettings {
     DomainSettings { name, key, endpoints_max, gateways: 0 }
 }
 
-impl House {
+impl TestNode {
     fn new(endpoints_max: u16) -> Self {
         let home = tempfile::tempdir().unwrap();
-        let server = Server::open(&home.path().join("fabric"), 77).unwrap();
+        let server = RegistrationServer::open(&home.path().join("fabric"), 77).unwrap();
         server.add(blue(endpoints_max)).unwrap();
-        let house = Self { server, home };
+        let node = Self { server, home };
         for name in ["one", "two"] {
-            house.server.add_vf(house.settings(name)).unwrap();
+            node.server.add_vf(node.settings(name)).unwrap();
         }
-        house
+        node
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -76,7 +76,7 @@ struct Vm {
     connection: UnixStream,
     region: Arc<Region>,
     number: u8,
-    bell: Arc<OwnedFd>,
+    doorbell: Arc<OwnedFd>,
 }
 
 fn hear(connection: &UnixStream) -> Option<(i64, Option<OwnedFd>)> {
@@ -87,8 +87,8 @@ fn hear(connection: &UnixStream) -> Option<(i64, Option<OwnedFd>)> {
     let flags = RecvFlags::CMSG_CLOEXEC;
     let got = rustix::net::recvmsg(connection, parts, &mut ancillary, flags).unwrap();
     let mut fd = None;
-    for part in ancillary.drain() {
-        if let RecvAncillaryMessage::ScmRights(rights) = part {
+    for mailbox in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = mailbox {
             fd = rights.last();
         }
     }
@@ -107,51 +107,51 @@ impl Vm {
         let (memory, fd) = hear(&connection).unwrap();
         assert_eq!(memory, -1);
         let region = Arc::new(Region::map_device(fd.unwrap().as_fd()).unwrap());
-        let (node, bell) = hear(&connection).unwrap();
+        let (node, doorbell) = hear(&connection).unwrap();
         assert_eq!(node, 0);
-        let (number, bell) = (u8::try_from(number).unwrap(), Arc::new(bell.unwrap()));
-        Some(Self { connection, region, number, bell })
+        let (number, doorbell) = (u8::try_from(number).unwrap(), Arc::new(doorbell.unwrap()));
+        Some(Self { connection, region, number, doorbell })
     }
 
-    fn bell(&self) -> Bell {
-        let bell = Arc::clone(&self.bell);
+    fn doorbell(&self) -> RingNode {
+        let doorbell = Arc::clone(&self.doorbell);
         Box::new(move || {
-            let _ = rustix::io::write(&bell, &1_u64.to_ne_bytes());
+            let _ = rustix::io::write(&doorbell, &1_u64.to_ne_bytes());
         })
     }
 
     fn join(&self, name: &str, key: &str) -> Result<Domain, JoinError> {
         let key = Key::new(key).unwrap();
         let region = Arc::clone(&self.region);
-        Domain::join_at_desk(region, self.number, (name, &key), self.bell(), None)
+        Domain::join_by_mailbox(region, self.number, (name, &key), self.doorbell(), None)
     }
 
-    fn desk(&self) -> Desk {
+    fn desk(&self) -> MailboxClient {
         let key = Key::new(KEY).unwrap();
         let region = Arc::clone(&self.region);
-        Desk::new(region, self.number, ("blue", &key), self.bell()).unwrap()
+        MailboxClient::new(region, self.number, ("blue", &key), self.doorbell()).unwrap()
     }
 
-    fn part(&self) -> Part<'_> {
-        Part::new(&self.region, self.number)
+    fn mailbox(&self) -> Mailbox<'_> {
+        Mailbox::new(&self.region, self.number)
     }
 }
 
 #[test]
 fn processes_of_a_vm_notice_that_their_node_is_no_more() {
-    let house = House::new(4);
-    let vm = house.plug("one");
+    let node = TestNode::new(4);
+    let vm = node.plug("one");
     let inside = vm.join("blue", KEY).unwrap();
     let endpoint = inside.endpoint(EndpointOptions::default()).unwrap();
     assert!(inside.is_node_there());
     // It may be another process that goes on; here it is not.
-    house.server.stand_still();
+    node.server.pause();
     assert!(inside.is_node_there());
-    house.server.answer().unwrap();
-    assert!(house.server.remove("blue"));
+    node.server.answer().unwrap();
+    assert!(node.server.remove("blue"));
     assert!(!inside.is_node_there(), "for them a domain that is removed is the same");
     let begun = Instant::now();
-    assert!(matches!(vm.join("blue", KEY), Err(JoinError::DeskGone)));
+    assert!(matches!(vm.join("blue", KEY), Err(JoinError::NodeEnded)));
     let refused = inside.endpoint(EndpointOptions::default()).map(drop);
     assert!(matches!(refused, Err(OpenEndpointError::NodeGone(_))), "{refused:?}");
     drop(endpoint);
@@ -160,17 +160,17 @@ fn processes_of_a_vm_notice_that_their_node_is_no_more() {
 
 #[test]
 fn a_process_of_the_host_that_sleeps_is_woken_by_one_of_a_vm_which_cannot() {
-    let house = House::new(4);
-    let vm = house.plug("one");
-    let host = Domain::join(&house.home.path().join("fabric"), "blue", KEY).unwrap();
+    let node = TestNode::new(4);
+    let vm = node.plug("one");
+    let host = Domain::join(&node.home.path().join("fabric"), "blue", KEY).unwrap();
     let inside = vm.join("blue", KEY).unwrap();
     let options = EndpointOptions::default();
     let [mut sleeper, mut other] = [&host, &inside].map(|it| it.endpoint(options).unwrap());
     assert!(matches!(Alarm::new(&inside), Err(AlarmError::InVm)));
-    assert!(matches!(other.hang_bell(), Err(NoBell::InVm)));
+    assert!(matches!(other.open_doorbell(), Err(NoDoorbell::InVm)));
     assert_eq!(other.doze(), Doze::Never);
     let alarm = Alarm::new(&host).unwrap();
-    sleeper.hang_bell().unwrap();
+    sleeper.open_doorbell().unwrap();
     alarm.watch(&sleeper).unwrap();
     for _ in 0..3 {
         assert_eq!(sleeper.doze(), Doze::Sleep);
@@ -189,15 +189,15 @@ fn a_process_of_the_host_that_sleeps_is_woken_by_one_of_a_vm_which_cannot() {
 
 #[test]
 fn processes_of_two_vms_and_of_the_host_send_to_each_other() {
-    let house = House::new(4);
-    let (one, two) = (house.plug("one"), house.plug("two"));
+    let node = TestNode::new(4);
+    let (one, two) = (node.plug("one"), node.plug("two"));
     assert_eq!((one.number, two.number), (1, 2));
-    let host = Domain::join(&house.home.path().join("fabric"), "blue", KEY).unwrap();
+    let host = Domain::join(&node.home.path().join("fabric"), "blue", KEY).unwrap();
     let domains = [one.join("blue", KEY).unwrap(), two.join("blue", KEY).unwrap(), host];
     assert!(domains[0].is_in_vm() && !domains[2].is_in_vm());
     let options = EndpointOptions::default();
     let mut endpoints = domains.map(|domain| domain.endpoint(options).unwrap());
-    let reports = house.server.vf_reports();
+    let reports = node.server.vf_reports();
     assert_eq!(reports.iter().map(|vf| vf.endpoints).collect::<Vec<_>>(), [1, 1]);
     assert_eq!(reports[0].pid, Some(std::process::id()));
     // Long enough for the one copy that must not be tried, each to the next in a circle.
@@ -210,9 +210,9 @@ fn processes_of_two_vms_and_of_the_host_send_to_each_other() {
         let to = addresses[(at + 1) % 3];
         let message =
             Message { to, class: Class::Tagged, tag: 5, data: None, context, inject: false };
-        let part = Bytes { start: sent.as_ptr().cast_mut(), bytes: sent.len() };
+        let mailbox = Bytes { start: sent.as_ptr().cast_mut(), bytes: sent.len() };
         // SAFETY: `sent` outlives the loop below.
-        unsafe { endpoints[at].send(&message, &[part]) }.unwrap();
+        unsafe { endpoints[at].send(&message, &[mailbox]) }.unwrap();
         let receive = Receive {
             class: Class::Tagged,
             source: None,
@@ -221,9 +221,9 @@ fn processes_of_two_vms_and_of_the_host_send_to_each_other() {
             context: Context(9),
             multi_min_bytes: None,
         };
-        let part = Bytes { start: got[at].as_mut_ptr(), bytes: sent.len() };
+        let mailbox = Bytes { start: got[at].as_mut_ptr(), bytes: sent.len() };
         // SAFETY: `got` is looked at when all is done.
-        unsafe { endpoints[at].receive(&receive, &[part]) }.unwrap();
+        unsafe { endpoints[at].receive(&receive, &[mailbox]) }.unwrap();
     }
     let (mut done, end) = (0, Instant::now() + LONG);
     while done < 6 {
@@ -238,62 +238,62 @@ fn processes_of_two_vms_and_of_the_host_send_to_each_other() {
     assert!(got.iter().all(|got| *got == sent));
     assert_eq!(endpoints.each_ref().map(|it| it.counters().single_copies), [0; 3]);
     drop(endpoints);
-    house.until(0);
+    node.until(0);
 }
 
 #[test]
 fn when_a_vm_ends_so_do_all_its_endpoints() {
-    let house = House::new(3);
-    let (one, two) = (house.plug("one"), house.plug("two"));
+    let node = TestNode::new(3);
+    let (one, two) = (node.plug("one"), node.plug("two"));
     let (desk, other) = (one.desk(), two.desk());
     let mine = [desk.open().unwrap().unwrap(), desk.open().unwrap().unwrap()];
     let others = other.open().unwrap().unwrap();
     assert!(matches!(other.open().unwrap(), Err(Reply::Full)));
-    assert!(Vm::new(&house.path("one")).is_none(), "a vf is one VM's");
+    assert!(Vm::new(&node.path("one")).is_none(), "a vf is one VM's");
     one.connection.shutdown(std::net::Shutdown::Both).unwrap();
-    house.until(1);
+    node.until(1);
     let life =
-        |held: &Held| two.region.life(held.seat.slot).unwrap().is_live(held.seat.incarnation);
+        |held: &HeldSlot| two.region.life(held.grant.slot).unwrap().is_live(held.grant.incarnation);
     assert!(!life(&mine[0]) && !life(&mine[1]) && life(&others));
     // This process is its QEMU and has not ended: it may have the memory by another device.
     assert!(matches!(other.open().unwrap(), Err(Reply::Full)));
     // Whoever comes next has the same part, and nothing of what was there.
-    let again = house.plug("one");
+    let again = node.plug("one");
     assert_eq!(again.number, 1);
     assert_eq!(again.desk().hello().unwrap(), Reply::Done);
-    assert!(house.server.remove_vf("one") && !house.server.remove_vf("one"));
-    assert!(!house.path("one").exists());
+    assert!(node.server.remove_vf("one") && !node.server.remove_vf("one"));
+    assert!(!node.path("one").exists());
     assert!(again.desk().open().unwrap().is_err(), "its way in is gone");
-    mine.into_iter().chain([others]).for_each(Held::give_up);
+    mine.into_iter().chain([others]).for_each(HeldSlot::give_up);
 }
 
 #[test]
 fn the_dead_of_a_vm_are_found_by_who_comes_next() {
-    let house = House::new(2);
-    let one = house.plug("one");
+    let node = TestNode::new(2);
+    let one = node.plug("one");
     let desk = one.desk();
     let (dead, alive) = (desk.open().unwrap().unwrap(), desk.open().unwrap().unwrap());
-    let was = dead.seat;
+    let was = dead.grant;
     // What a process's end does: its lock is gone, its file stays.
     drop(dead);
-    house.until(2);
+    node.until(2);
     // Full, until the dead one is found.
     let next = desk.open().unwrap().unwrap();
-    assert_eq!((next.seat.slot, next.seat.incarnation), (was.slot, was.incarnation + 1));
+    assert_eq!((next.grant.slot, next.grant.incarnation), (was.slot, was.incarnation + 1));
     drop(next);
     assert_eq!(desk.hello().unwrap(), Reply::Done);
-    house.until(1);
+    node.until(1);
     desk.close(alive);
-    house.until(0);
+    node.until(0);
 }
 
 #[test]
 fn when_the_domain_is_removed_its_vms_are_told() {
-    let house = House::new(2);
-    let (one, two) = (house.plug("one"), house.plug("two"));
+    let node = TestNode::new(2);
+    let (one, two) = (node.plug("one"), node.plug("two"));
     let held = one.desk().open().unwrap().unwrap();
-    assert!(house.server.remove("blue"));
-    let Seat { slot, incarnation } = held.seat;
+    assert!(node.server.remove("blue"));
+    let SlotGrant { slot, incarnation } = held.grant;
     let life = two.region.life(slot).unwrap();
     assert!(!life.is_live(incarnation), "{life:?}");
     assert!(matches!(one.desk().hello(), Err(Lost::Gone)), "nobody answers there");
@@ -303,88 +303,88 @@ fn when_the_domain_is_removed_its_vms_are_told() {
 
 #[test]
 fn who_closes_with_a_key_of_before_is_found_by_who_comes_with_the_new_one() {
-    let house = House::new(2);
-    let one = house.plug("one");
+    let node = TestNode::new(2);
+    let one = node.plug("one");
     let desk = one.desk();
     let held = desk.open().unwrap().unwrap();
-    assert!(house.server.set_key("blue", Key::new("fedcba9876543210").unwrap()));
+    assert!(node.server.set_key("blue", Key::new("fedcba9876543210").unwrap()));
     desk.close(held);
     assert_eq!(desk.hello().unwrap(), Reply::Denied);
-    house.until(1);
+    node.until(1);
     one.join("blue", "fedcba9876543210").unwrap();
-    house.until(0);
+    node.until(0);
 }
 
 #[test]
 fn a_node_that_is_silent_is_told_of_one_death_and_not_of_all() {
-    let house = House::new(3);
-    let one = house.plug("one");
+    let node = TestNode::new(3);
+    let one = node.plug("one");
     let desk = one.desk();
     let held = [(); 3].map(|()| desk.open().unwrap().unwrap());
     held.into_iter().for_each(drop);
-    let nonce = one.part().nonce();
-    one.part().begin(nonce, 0);
+    let nonce = one.mailbox().nonce();
+    one.mailbox().begin(nonce, 0);
     assert_eq!(desk.report_dead(), 1, "nobody listens");
-    one.part().begin(nonce, DESK_VERSION);
+    one.mailbox().begin(nonce, MAILBOX_VERSION);
     assert_eq!(desk.report_dead(), 3);
-    house.until(0);
+    node.until(0);
 }
 
 #[test]
 fn a_system_that_was_started_anew_has_nothing_of_before() {
-    let house = House::new(2);
-    let one = house.plug("one");
+    let node = TestNode::new(2);
+    let one = node.plug("one");
     let held = one.desk().open().unwrap().unwrap();
     let mut rebooted = one.desk();
     rebooted.set_boot(4711);
     assert_eq!(rebooted.hello().unwrap(), Reply::Done);
-    house.until(0);
+    node.until(0);
     let of_now = rebooted.open().unwrap().unwrap();
     // What was asked before, and is found late.
     assert_eq!(one.desk().hello().unwrap(), Reply::Denied);
     assert_eq!(one.desk().open().unwrap().unwrap_err(), Reply::Denied);
-    house.until(1);
+    node.until(1);
     rebooted.close(of_now);
-    house.until(0);
+    node.until(0);
     held.give_up();
 }
 
 #[test]
 fn without_the_key_nobody_is_let_in_and_what_was_said_is_not_believed_again() {
-    let house = House::new(2);
-    let one = house.plug("one");
+    let node = TestNode::new(2);
+    let one = node.plug("one");
     for (name, key) in [("blue", "0123456789abcdeg"), ("red", KEY)] {
         assert!(matches!(one.join(name, key), Err(JoinError::Denied(_))), "{name}");
     }
     let held = one.desk().open().unwrap().unwrap();
-    let part = one.part();
-    let (words, proof) = part.question(0);
+    let mailbox = one.mailbox();
+    let (words, proof) = mailbox.question(0);
     assert_eq!(words[0], 2, "it asked in the first entry");
     // The same words and proof in that entry's next turn, and in another entry.
     for entry in [0, 1] {
-        let turn = Standing::from_word(part.standing_word(entry)).unwrap().turn;
-        assert!(part.step(entry, turn, Stage::Free, Stage::Claimed));
-        part.ask(entry, words, proof);
-        assert!(part.step(entry, turn, Stage::Claimed, Stage::Asked));
-        (one.bell())();
-        let answered = Standing { stage: Stage::Answered, turn }.to_word();
+        let turn = EntryState::from_word(mailbox.state_word(entry)).unwrap().turn;
+        assert!(mailbox.step(entry, turn, EntryStage::Free, EntryStage::Claimed));
+        mailbox.ask(entry, words, proof);
+        assert!(mailbox.step(entry, turn, EntryStage::Claimed, EntryStage::Asked));
+        (one.doorbell())();
+        let answered = EntryState { stage: EntryStage::Answered, turn }.to_word();
         let end = Instant::now() + LONG;
-        while part.standing_word(entry) != answered {
+        while mailbox.state_word(entry) != answered {
             assert!(Instant::now() < end, "no answer");
         }
-        assert_eq!(part.reply(entry), Some(Reply::Denied));
+        assert_eq!(mailbox.reply(entry), Some(Reply::Denied));
     }
-    assert_eq!(house.server.vf_reports()[0].denied, 4);
-    house.until(1);
+    assert_eq!(node.server.vf_reports()[0].denied, 4);
+    node.until(1);
     held.give_up();
 }
 
 #[test]
 fn an_entry_that_the_dead_have_left_is_somebodys_again() {
-    let house = House::new(2);
-    let one = house.plug("one");
+    let node = TestNode::new(2);
+    let one = node.plug("one");
     for entry in 0..ENTRIES {
-        assert!(one.part().step(entry, 0, Stage::Free, Stage::Claimed));
+        assert!(one.mailbox().step(entry, 0, EntryStage::Free, EntryStage::Claimed));
     }
     assert_eq!(one.desk().hello().unwrap(), Reply::Done);
 }
@@ -397,18 +397,18 @@ proptest! {
     /// Whatever is written over a VM's part, another VM is served, and in the end so is this one.
     #[test]
     fn garbage_harms_nobody_else(words in vec((0_usize..128, any::<u64>()), 1..40)) {
-        let house = House::new(2);
-        let (one, two) = (house.plug("one"), house.plug("two"));
+        let node = TestNode::new(2);
+        let (one, two) = (node.plug("one"), node.plug("two"));
         for (at, word) in words {
             // The head is the node's; who writes over it shuts itself out.
-            if at >= Part::HEAD_WORDS {
-                one.part().write_word(at, word);
-                (one.bell())();
+            if at >= Mailbox::HEAD_WORDS {
+                one.mailbox().write_word(at, word);
+                (one.doorbell())();
             }
         }
         let held = two.desk().open().unwrap().unwrap();
         prop_assert_eq!(one.desk().hello().unwrap(), Reply::Done);
-        house.until(1);
+        node.until(1);
         held.give_up();
     }
 }

@@ -1,12 +1,13 @@
-//! Whether the node is there, as a word of the region: processes inside of VMs have nothing else by
-//! which they could see that. Whatever a node would have to renew says as much of one that is
-//! stopped for a while; but the kernel knows who has ended, and writes it into shared memory.
+//! Liveness of the node, as a word of the region: a process inside of a VM has no other way to see
+//! that the node has ended. A heartbeat would not do, because a node that is stopped for a while
+//! does not renew it either. But the kernel knows which threads have ended, and writes that into
+//! shared memory.
 //!
 //! It does so for a *robust* futex (<https://docs.kernel.org/locking/robust-futexes.html>), a word
-//! with the number of the thread that holds it. A thread here holds the region's, and does nothing
-//! else: when it ends, by itself or with its process, however that ends, the kernel takes the
-//! number out and sets a bit. A word that by then has another number, a successor's, it leaves
-//! alone.
+//! with the number of the thread that holds it. A thread of the node holds the region's word and
+//! does nothing else. When the thread ends, by itself or with its process, the kernel clears the
+//! number and sets a bit. If the word has another number by then, that of a successor, the kernel
+//! leaves it alone.
 
 use std::io;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use std::thread::JoinHandle;
 
 use fabric::Region;
 
-/// What a thread needs that waits.
+/// The stack of the thread, which only waits.
 const STACK_BYTES: usize = 64 << 10;
 
 /// `struct robust_list_head`: what the kernel looks at when a thread ends. In addresses.
@@ -33,42 +34,42 @@ struct Robust {
     pending: AtomicUsize,
 }
 
-/// Held while the node serves a region to VMs.
+/// The liveness word of one region, held while the node serves the region to VMs.
 #[derive(Debug)]
-pub(crate) struct Vigil {
-    /// Dropped to end it.
+pub(crate) struct NodeLiveness {
+    /// Dropped to end the thread.
     end: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
-    /// What the kernel looks at, and the memory that it writes to, until the thread has ended.
+    /// What the kernel reads, and the memory that it writes to, until the thread has ended.
     kept: (Box<Robust>, Arc<Region>),
 }
 
-impl Vigil {
-    /// Begins it: from now on the region says that this process is there.
+impl NodeLiveness {
+    /// Holds the word: from now on the region says that this process lives.
     ///
     /// # Errors
-    /// When there is no thread to be had, or the kernel does not do it.
-    pub(crate) fn keep(region: Arc<Region>) -> io::Result<Self> {
+    /// When no thread can be started, or the kernel refuses.
+    pub(crate) fn hold(region: Arc<Region>) -> io::Result<Self> {
         let (end, ends) = channel();
         let (begin, begun) = channel();
         let theirs = Arc::clone(&region);
         let thread = std::thread::Builder::new()
-            .name("fabric-vigil".to_owned())
+            .name("fabric-liveness".to_owned())
             .stack_size(STACK_BYTES)
-            .spawn(move || keep(&theirs, &begin, &ends))?;
-        // It says so before it waits for its end.
+            .spawn(move || run(&theirs, &begin, &ends))?;
+        // The thread answers before it waits.
         let robust = begun.recv().map_err(io::Error::other)??;
         Ok(Self { end: Some(end), thread: Some(thread), kept: (robust, region) })
     }
 
-    /// Ends it and leaves the region as it is: another process goes on with it, or this one does
-    /// with another vigil. Should both end before that begins, nobody hears of it.
-    pub(crate) fn leave(self) {
+    /// Ends the thread and leaves the word as it is: another process takes the region over, or this
+    /// one holds the word again. If both end before that, members do not see it.
+    pub(crate) fn release(self) {
         self.kept.0.pending.store(0, SeqCst);
     }
 }
 
-impl Drop for Vigil {
+impl Drop for NodeLiveness {
     fn drop(&mut self) {
         drop(self.end.take());
         if let Some(thread) = self.thread.take() {
@@ -78,11 +79,11 @@ impl Drop for Vigil {
 }
 
 /// The thread.
-fn keep(region: &Region, begin: &Sender<io::Result<Box<Robust>>>, ends: &Receiver<()>) {
+fn run(region: &Region, begin: &Sender<io::Result<Box<Robust>>>, ends: &Receiver<()>) {
     let pending = AtomicUsize::new(region.node_word().addr().get());
     let mut robust = Box::new(Robust { next: 0, offset: 0, pending });
     robust.next = std::ptr::from_ref(&*robust).expose_provenance();
-    let held = hold(&robust).map(|()| robust);
+    let held = set_robust_list(&robust).map(|()| robust);
     let is_held = held.is_ok();
     if is_held {
         let number = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
@@ -90,17 +91,17 @@ fn keep(region: &Region, begin: &Sender<io::Result<Box<Robust>>>, ends: &Receive
     }
     let _ = begin.send(held);
     if is_held {
-        // An error: the other end is dropped, which is what is waited for.
+        // The other end is dropped when the thread has to end; that is an error here.
         let _ = ends.recv();
     }
 }
 
-/// Has the kernel look at this when the thread ends, instead of what the C library gave it: that is
-/// for mutexes of a kind that nobody here has.
-fn hold(robust: &Robust) -> io::Result<()> {
+/// Gives the kernel this list for the end of the thread, instead of the C library's, which is for
+/// robust mutexes; this process has none.
+fn set_robust_list(robust: &Robust) -> io::Result<()> {
     let (head, bytes) = (std::ptr::from_ref(robust), size_of::<Robust>());
     // SAFETY: the head has the form that the kernel wants, its list is empty, and the word that it
-    // names, of four bytes and aligned, lies in a mapping. Both are the [`Vigil`]'s, which keeps
+    // names, of four bytes and aligned, lies in a mapping. Both are the [`NodeLiveness`]'s, which keeps
     // them until the thread has ended; if its process ends instead they are there as well.
     let answer = unsafe { libc::syscall(libc::SYS_set_robust_list, head, bytes) };
     if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
@@ -120,10 +121,10 @@ mod tests {
     fn a_region_says_whether_its_node_is_there() {
         let region = region();
         assert!(!region.is_orphaned(), "nobody has said anything");
-        let first = Vigil::keep(Arc::clone(&region)).expect("a thread");
+        let first = NodeLiveness::hold(Arc::clone(&region)).expect("a thread");
         assert!(!region.is_orphaned());
         // A successor takes it over, whose it is when the first one ends.
-        let second = Vigil::keep(Arc::clone(&region)).expect("a thread");
+        let second = NodeLiveness::hold(Arc::clone(&region)).expect("a thread");
         drop(first);
         assert!(!region.is_orphaned());
         drop(second);
@@ -133,18 +134,18 @@ mod tests {
     #[test]
     fn who_leaves_it_to_another_one_says_nothing() {
         let region = region();
-        Vigil::keep(Arc::clone(&region)).expect("a thread").leave();
+        NodeLiveness::hold(Arc::clone(&region)).expect("a thread").release();
         assert!(!region.is_orphaned());
-        drop(Vigil::keep(Arc::clone(&region)).expect("a thread"));
+        drop(NodeLiveness::hold(Arc::clone(&region)).expect("a thread"));
         assert!(region.is_orphaned());
     }
 
     #[test]
     fn what_a_member_writes_there_harms_nobody_but_its_domain() {
         let region = region();
-        let vigil = Vigil::keep(Arc::clone(&region)).expect("a thread");
+        let liveness = NodeLiveness::hold(Arc::clone(&region)).expect("a thread");
         region.set_node(u64::MAX);
-        drop(vigil);
+        drop(liveness);
         assert!(region.is_orphaned(), "as it was written");
     }
 }

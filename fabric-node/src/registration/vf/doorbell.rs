@@ -1,4 +1,4 @@
-//! The eventfd that a VM's doorbell rings.
+//! The eventfd that is a VM's doorbell.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,42 +9,42 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
-use crate::bell::silence;
+use crate::doorbell::silence;
 
-/// A bell that was rung so often within a [`SPAN`] rests until that is over: whatever a guest does,
-/// most of the door's time is for others.
+/// A doorbell that was rung so often within a [`SPAN`] is not watched until the span is over: so a
+/// guest that rings without end leaves most of the server's time to others.
 const RINGS_AT_ONCE: u32 = 8;
 const SPAN: Duration = Duration::from_millis(1);
 
-/// One VM's.
+/// One VM's doorbell.
 #[derive(Debug)]
-pub(super) struct Bell {
+pub(super) struct VmDoorbell {
     fd: OwnedFd,
     epoll: Arc<OwnedFd>,
     event: u64,
-    /// Of the span that is counted in.
+    /// The beginning of the span in which rings are counted.
     begun: Instant,
     rings: u32,
     rests: bool,
 }
 
-impl Bell {
-    /// A new one, whose rings are this event.
+impl VmDoorbell {
+    /// A new doorbell, whose rings are this event.
     pub(super) fn new(epoll: &Arc<OwnedFd>, event: u64) -> io::Result<Self> {
         let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Self::of(fd, epoll, event)
     }
 
-    /// One that a VM has already.
+    /// Takes one over that a VM has already.
     pub(super) fn of(fd: OwnedFd, epoll: &Arc<OwnedFd>, event: u64) -> io::Result<Self> {
         epoll::add(epoll, &fd, EventData::new_u64(event), EventFlags::IN)?;
         let (epoll, begun) = (Arc::clone(epoll), Instant::now());
         Ok(Self { fd, epoll, event, begun, rings: 0, rests: false })
     }
 
-    /// It was rung; what is rung after this is the next event.
+    /// Empties it after a ring; the next ring is the next event.
     pub(super) fn hear(&mut self) {
-        // QEMU has it, too.
+        // QEMU has the eventfd as well.
         silence(self.fd.as_fd());
         let now = Instant::now();
         if now.duration_since(self.begun) >= SPAN {
@@ -52,12 +52,12 @@ impl Bell {
         }
         self.rings += 1;
         if self.rings >= RINGS_AT_ONCE {
-            // If it cannot be made to rest it is heard, which is right as well.
+            // If it cannot be paused, it stays watched, which is right as well.
             self.rests = self.want(EventFlags::empty()).is_ok();
         }
     }
 
-    /// Lets it be heard again if it has rested for long enough. Until when it rests.
+    /// Watches it again if its pause is over; else returns when it will be.
     pub(super) fn wake(&mut self) -> Result<Option<Instant>, Errno> {
         if !self.rests {
             return Ok(None);
@@ -76,16 +76,16 @@ impl Bell {
     }
 }
 
-impl AsFd for Bell {
+impl AsFd for VmDoorbell {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 }
 
-impl Drop for Bell {
+impl Drop for VmDoorbell {
     fn drop(&mut self) {
-        // QEMU has the eventfd as well: it is not taken out by being closed here, and its rings
-        // would be events for ever. It can only fail if it is not in.
+        // QEMU has the eventfd as well, so closing it here does not end the watch. This fails only if
+        // it is not watched.
         let _ = epoll::delete(&self.epoll, &self.fd);
     }
 }
@@ -105,18 +105,18 @@ mod tests {
         events.iter().map(|event| event.data.u64()).collect()
     }
 
-    fn ring(bell: impl AsFd) {
-        rustix::io::write(bell, &1_u64.to_ne_bytes()).expect("room to count");
+    fn ring(doorbell: impl AsFd) {
+        rustix::io::write(doorbell, &1_u64.to_ne_bytes()).expect("room to count");
     }
 
     #[test]
     fn a_bell_that_somebody_else_has_is_not_heard_when_its_vm_is_gone() {
         let epoll = Arc::new(epoll::create(CreateFlags::CLOEXEC).expect("one"));
-        let bell = Bell::new(&epoll, 7).expect("one");
-        let qemus = bell.as_fd().try_clone_to_owned().expect("another descriptor");
+        let doorbell = VmDoorbell::new(&epoll, 7).expect("one");
+        let qemus = doorbell.as_fd().try_clone_to_owned().expect("another descriptor");
         ring(&qemus);
         assert_eq!(events(&epoll), [7]);
-        drop(bell);
+        drop(doorbell);
         assert!(events(&epoll).is_empty());
         ring(&qemus);
         assert!(events(&epoll).is_empty());
@@ -125,22 +125,22 @@ mod tests {
     #[test]
     fn a_bell_that_is_rung_without_end_rests_and_is_heard_again() {
         let epoll = Arc::new(epoll::create(CreateFlags::CLOEXEC).expect("one"));
-        let mut bell = Bell::new(&epoll, 7).expect("one");
+        let mut doorbell = VmDoorbell::new(&epoll, 7).expect("one");
         // All within a span, on however slow a machine.
-        while !bell.rests {
-            bell.begun = Instant::now();
-            ring(&bell);
+        while !doorbell.rests {
+            doorbell.begun = Instant::now();
+            ring(&doorbell);
             assert_eq!(events(&epoll), [7]);
-            bell.hear();
+            doorbell.hear();
         }
-        assert_eq!(bell.rings, RINGS_AT_ONCE);
-        ring(&bell);
+        assert_eq!(doorbell.rings, RINGS_AT_ONCE);
+        ring(&doorbell);
         assert!(events(&epoll).is_empty());
-        bell.begun = Instant::now() + Duration::from_secs(60);
-        assert_eq!(bell.wake(), Ok(Some(bell.begun + SPAN)));
-        bell.begun = Instant::now();
+        doorbell.begun = Instant::now() + Duration::from_secs(60);
+        assert_eq!(doorbell.wake(), Ok(Some(doorbell.begun + SPAN)));
+        doorbell.begun = Instant::now();
         std::thread::sleep(SPAN);
-        assert_eq!(bell.wake(), Ok(None));
+        assert_eq!(doorbell.wake(), Ok(None));
         assert_eq!(events(&epoll), [7], "what was rung meanwhile");
     }
 }

@@ -56,17 +56,17 @@ pub enum Request {
     /// It wants a slot.
     NewEndpoint,
     /// It will not use this slot again.
-    CloseEndpoint(Seat),
+    CloseEndpoint(SlotGrant),
     /// Whose is it?
-    Process(Seat),
+    Process(SlotGrant),
     /// An endpoint of the process's is to sleep.
-    HangBell(Seat),
+    OpenDoorbell(SlotGrant),
     /// An endpoint that sleeps is to be woken; and next time this one wants to do that itself.
     Ring {
         /// The endpoint.
-        seat: Seat,
+        grant: SlotGrant,
         /// Whether the process asks for what it can wake it by.
-        wants_rope: bool,
+        wants_write_end: bool,
     },
 }
 
@@ -83,7 +83,7 @@ pub enum Answer {
     /// What is given, and the number that the node knows the process by.
     Endpoint {
         /// The slot.
-        seat: Seat,
+        grant: SlotGrant,
         /// The process.
         process: u32,
     },
@@ -92,21 +92,21 @@ pub enum Answer {
     /// Whose it is; 0 for nobody's, or nobody's that can be told.
     Process {
         /// The slot that was asked about.
-        seat: Seat,
+        grant: SlotGrant,
         /// The process.
         process: u32,
     },
     /// A bell.
-    Bell(Seat),
+    Doorbell(SlotGrant),
     /// No descriptor is left for one.
-    NoBell(Seat),
+    NoDoorbell(SlotGrant),
     /// By what it is rung, if it can be.
-    Rope(Seat),
+    DoorbellWriteEnd(SlotGrant),
 }
 
 /// A slot, and which of its owners is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Seat {
+pub struct SlotGrant {
     /// The slot.
     pub slot: u16,
     /// Which of its owners.
@@ -141,7 +141,9 @@ impl Request {
         match self {
             Self::Hello { .. } => true,
             Self::NewEndpoint => matches!(answer, Answer::Endpoint { .. } | Answer::Full),
-            Self::HangBell(seat) => [Answer::Bell(*seat), Answer::NoBell(*seat)].contains(answer),
+            Self::OpenDoorbell(grant) => {
+                [Answer::Doorbell(*grant), Answer::NoDoorbell(*grant)].contains(answer)
+            }
             Self::Process(_) | Self::CloseEndpoint(_) | Self::Ring { .. } => false,
         }
     }
@@ -156,10 +158,12 @@ impl Request {
                 bytes
             }
             Self::NewEndpoint => head(2),
-            Self::CloseEndpoint(seat) => seated(3, *seat, 0),
-            Self::Process(seat) => seated(4, *seat, 0),
-            Self::HangBell(seat) => seated(5, *seat, 0),
-            Self::Ring { seat, wants_rope } => seated(6, *seat, u32::from(*wants_rope)),
+            Self::CloseEndpoint(grant) => with_grant(3, *grant, 0),
+            Self::Process(grant) => with_grant(4, *grant, 0),
+            Self::OpenDoorbell(grant) => with_grant(5, *grant, 0),
+            Self::Ring { grant, wants_write_end } => {
+                with_grant(6, *grant, u32::from(*wants_write_end))
+            }
         }
     }
 
@@ -182,11 +186,11 @@ impl Request {
                 Ok(Self::Hello { name: name.to_owned(), key: Box::new(key) })
             }
             2 => zero(body).map(|()| Self::NewEndpoint),
-            3 => seat(body).map(Self::CloseEndpoint),
-            4 => seat(body).map(Self::Process),
-            5 => seat(body).map(Self::HangBell),
-            6 => match seat_of(body)? {
-                (seat, wants @ 0..=1) => Ok(Self::Ring { seat, wants_rope: wants == 1 }),
+            3 => grant(body).map(Self::CloseEndpoint),
+            4 => grant(body).map(Self::Process),
+            5 => grant(body).map(Self::OpenDoorbell),
+            6 => match grant_of(body)? {
+                (grant, wants @ 0..=1) => Ok(Self::Ring { grant, wants_write_end: wants == 1 }),
                 _ => Err(Foreign::Bytes),
             },
             _ => Err(Foreign::Bytes),
@@ -214,12 +218,12 @@ impl Answer {
                 bytes[BODY..BODY + 2].copy_from_slice(&why.to_le_bytes());
                 bytes
             }
-            Self::Endpoint { seat, process } => seated(0x103, seat, process),
+            Self::Endpoint { grant, process } => with_grant(0x103, grant, process),
             Self::Full => head(0x104),
-            Self::Process { seat, process } => seated(0x105, seat, process),
-            Self::Bell(seat) => seated(0x106, seat, 0),
-            Self::NoBell(seat) => seated(0x107, seat, 0),
-            Self::Rope(seat) => seated(0x108, seat, 0),
+            Self::Process { grant, process } => with_grant(0x105, grant, process),
+            Self::Doorbell(grant) => with_grant(0x106, grant, 0),
+            Self::NoDoorbell(grant) => with_grant(0x107, grant, 0),
+            Self::DoorbellWriteEnd(grant) => with_grant(0x108, grant, 0),
         }
     }
 
@@ -255,12 +259,12 @@ impl Answer {
                 };
                 Ok(Self::Refused(why))
             }
-            0x103 => seat_of(body).map(|(seat, process)| Self::Endpoint { seat, process }),
+            0x103 => grant_of(body).map(|(grant, process)| Self::Endpoint { grant, process }),
             0x104 => zero(body).map(|()| Self::Full),
-            0x105 => seat_of(body).map(|(seat, process)| Self::Process { seat, process }),
-            0x106 => seat(body).map(Self::Bell),
-            0x107 => seat(body).map(Self::NoBell),
-            0x108 => seat(body).map(Self::Rope),
+            0x105 => grant_of(body).map(|(grant, process)| Self::Process { grant, process }),
+            0x106 => grant(body).map(Self::Doorbell),
+            0x107 => grant(body).map(Self::NoDoorbell),
+            0x108 => grant(body).map(Self::DoorbellWriteEnd),
             _ => Err(Foreign::Bytes),
         }
     }
@@ -274,10 +278,10 @@ fn head(kind: u16) -> Bytes {
     bytes
 }
 
-fn seated(kind: u16, seat: Seat, process: u32) -> Bytes {
+fn with_grant(kind: u16, grant: SlotGrant, process: u32) -> Bytes {
     let mut bytes = head(kind);
-    bytes[BODY..BODY + 4].copy_from_slice(&seat.incarnation.to_le_bytes());
-    bytes[BODY + 4..BODY + 6].copy_from_slice(&seat.slot.to_le_bytes());
+    bytes[BODY..BODY + 4].copy_from_slice(&grant.incarnation.to_le_bytes());
+    bytes[BODY + 4..BODY + 6].copy_from_slice(&grant.slot.to_le_bytes());
     bytes[BODY + 8..BODY + 12].copy_from_slice(&process.to_le_bytes());
     bytes
 }
@@ -298,19 +302,19 @@ fn open(bytes: &[u8]) -> Result<(u16, &[u8]), Foreign> {
     Ok((kind_of(bytes), &bytes[BODY..]))
 }
 
-fn seat(body: &[u8]) -> Result<Seat, Foreign> {
-    let (seat, process) = seat_of(body)?;
-    if process == 0 { Ok(seat) } else { Err(Foreign::Bytes) }
+fn grant(body: &[u8]) -> Result<SlotGrant, Foreign> {
+    let (grant, process) = grant_of(body)?;
+    if process == 0 { Ok(grant) } else { Err(Foreign::Bytes) }
 }
 
 /// A seat, and a process beside it.
-fn seat_of(body: &[u8]) -> Result<(Seat, u32), Foreign> {
+fn grant_of(body: &[u8]) -> Result<(SlotGrant, u32), Foreign> {
     zero(&body[6..8])?;
     zero(&body[12..])?;
     let number =
         |at: usize| u32::from_le_bytes([body[at], body[at + 1], body[at + 2], body[at + 3]]);
-    let seat = Seat { incarnation: number(0), slot: u16::from_le_bytes([body[4], body[5]]) };
-    Ok((seat, number(8)))
+    let grant = SlotGrant { incarnation: number(0), slot: u16::from_le_bytes([body[4], body[5]]) };
+    Ok((grant, number(8)))
 }
 
 fn zero(bytes: &[u8]) -> Result<(), Foreign> {
@@ -325,28 +329,28 @@ mod tests {
     use super::*;
 
     fn known() -> (Vec<Request>, Vec<Answer>) {
-        let seat = Seat { slot: 7, incarnation: 0x0102_0304 };
+        let grant = SlotGrant { slot: 7, incarnation: 0x0102_0304 };
         let mut key = Box::new([0; KEY_BYTES_MAX]);
         key[..4].copy_from_slice(b"abcd");
         let name = "n".repeat(NAME_BYTES_MAX);
         let requests = vec![
             Request::Hello { name, key },
             Request::NewEndpoint,
-            Request::CloseEndpoint(seat),
-            Request::Process(seat),
-            Request::HangBell(seat),
-            Request::Ring { seat, wants_rope: true },
-            Request::Ring { seat, wants_rope: false },
+            Request::CloseEndpoint(grant),
+            Request::Process(grant),
+            Request::OpenDoorbell(grant),
+            Request::Ring { grant, wants_write_end: true },
+            Request::Ring { grant, wants_write_end: false },
         ];
         let refusals = [Refusal::Denied, Refusal::Version, Refusal::Crowded, Refusal::Broken];
         let mut answers = vec![
             Answer::Welcome { host: 9 },
-            Answer::Endpoint { seat, process: 7 },
+            Answer::Endpoint { grant, process: 7 },
             Answer::Full,
-            Answer::Process { seat, process: 9 },
-            Answer::Bell(seat),
-            Answer::NoBell(seat),
-            Answer::Rope(seat),
+            Answer::Process { grant, process: 9 },
+            Answer::Doorbell(grant),
+            Answer::NoDoorbell(grant),
+            Answer::DoorbellWriteEnd(grant),
         ];
         answers.extend(refusals.map(Answer::Refused));
         (requests, answers)

@@ -7,10 +7,10 @@ use super::*;
 /// Says to this test that it is the node; the folder for its sockets.
 const NODE: &str = "VRIO_TEST_NODE";
 const NAME: &str =
-    "registration::tests::vigil::a_node_that_is_killed_is_gone_and_one_that_is_stopped_is_not";
+    "registration::tests::liveness::a_node_that_is_killed_is_gone_and_one_that_is_stopped_is_not";
 
 fn serve(home: &Path) -> ! {
-    let server = Server::open(&home.join("fabric"), 77).unwrap();
+    let server = RegistrationServer::open(&home.join("fabric"), 77).unwrap();
     server.add(settings("blue", KEY, 4)).unwrap();
     let (name, domain, path) = ("one".to_owned(), "blue".to_owned(), home.join("vf"));
     server.add_vf(VfSettings { name, domain, path }).unwrap();
@@ -51,13 +51,13 @@ fn who_stands_still_is_missed_until_another_one_is_to_go_on() {
     let home = tempfile::tempdir().unwrap();
     let path = home.path().join("fabric");
     let begun = || {
-        let server = Server::open(&path, 77).unwrap();
+        let server = RegistrationServer::open(&path, 77).unwrap();
         server.add(settings("blue", KEY, 4)).unwrap();
         let (name, domain) = ("one".to_owned(), "blue".to_owned());
         server.add_vf(VfSettings { name, domain, path: home.path().join("vf") }).unwrap();
         let domain = Domain::join(&path, "blue", KEY).unwrap();
-        server.let_wait().unwrap();
-        server.stand_still();
+        server.stop_accepting().unwrap();
+        server.pause();
         (server, domain)
     };
     let (server, domain) = begun();
@@ -65,12 +65,12 @@ fn who_stands_still_is_missed_until_another_one_is_to_go_on() {
     drop(server);
     assert!(domain.region().is_orphaned(), "nobody goes on");
     let (server, domain) = begun();
-    server.leave();
+    server.release_liveness();
     drop(server);
     assert!(!domain.region().is_orphaned(), "another one may go on");
     // It goes on itself.
     let (server, domain) = begun();
-    server.leave();
+    server.release_liveness();
     server.answer().unwrap();
     assert!(!domain.region().is_orphaned());
     drop(server);

@@ -110,7 +110,7 @@ impl Device {
         Ok(Self { registers, region: Arc::new(region), number })
     }
 
-    /// Tells the node to look at this VM's part of the desk: peer 0, its only vector.
+    /// Tells the node to look at this VM's mailbox: peer 0, its only vector.
     pub(crate) fn ring(&self) {
         self.registers.store(DOORBELL, 0);
     }
