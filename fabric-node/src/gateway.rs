@@ -7,8 +7,8 @@
 //!                                                                     gateway there)
 //! ```
 //!
-//! A [`Room`] is a domain's part of a sidecore. It does no I/O: its caller has the sessions, the clock
-//! and the buffers ([`Carrier`]), so that it is tested without any of them.
+//! A [`Room`] is a domain's part of a sidecore. It does no I/O: its caller has the sessions, the
+//! clock and the buffers ([`Carrier`]), so that it is tested without any of them.
 
 use std::ops::Range;
 

@@ -1,13 +1,13 @@
 //! The state of a hand-over: what a node tells its successor about the fabric. That is the owner of
-//! each endpoint, and the descriptors by which the node sees their ends. The memory itself is handed
-//! over as a file, and members notice nothing.
+//! each endpoint, and the descriptors by which the node sees their ends. The memory itself is
+//! handed over as a file, and members notice nothing.
 //!
 //! A descriptor is a number here: its place among those that are sent along. The successor checks
 //! that the state does not contradict itself before it uses any of it, because the state decides
 //! which process may write where.
 //!
-//! The names in JSON are a format between releases; where a field's name has changed, `rename` keeps
-//! the old one.
+//! The names in JSON are a format between releases; where a field's name has changed, `rename`
+//! keeps the old one.
 
 use std::io;
 use std::os::fd::OwnedFd;

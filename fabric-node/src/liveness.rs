@@ -101,8 +101,8 @@ fn run(region: &Region, begin: &Sender<io::Result<Box<Robust>>>, ends: &Receiver
 fn set_robust_list(robust: &Robust) -> io::Result<()> {
     let (head, bytes) = (std::ptr::from_ref(robust), size_of::<Robust>());
     // SAFETY: the head has the form that the kernel wants, its list is empty, and the word that it
-    // names, of four bytes and aligned, lies in a mapping. Both are the [`NodeLiveness`]'s, which keeps
-    // them until the thread has ended; if its process ends instead they are there as well.
+    // names, of four bytes and aligned, lies in a mapping. Both are the [`NodeLiveness`]'s, which
+    // keeps them until the thread has ended; if its process ends instead they are there as well.
     let answer = unsafe { libc::syscall(libc::SYS_set_robust_list, head, bytes) };
     if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

@@ -80,7 +80,8 @@ impl MailboxServer {
         Ok(Self { number, nonce, turns, stuck, boot: None, boots_over, held })
     }
 
-    /// Takes over from the server of another process, which has remembered this. Nothing is written.
+    /// Takes over from the server of another process, which has remembered this. Nothing is
+    /// written.
     pub(crate) fn adopt(state: MailboxState) -> Result<Self, Unfit> {
         let MailboxState { number, nonce, turns, boot, boots_over, held } = state;
         ensure((1..=VMS_MAX).contains(&number), "a mailbox has no such number")?;
@@ -189,8 +190,8 @@ impl MailboxServer {
         self.turns[entry] = self.turns[entry].wrapping_add(1);
         self.stuck[entry] = None;
         if self.turns[entry] == 0 {
-            // No proof may be believed twice, not even 2^32 questions later. A process whose proof is
-            // over the old nonce asks again. The first word stays: locks are named by it.
+            // No proof may be believed twice, not even 2^32 questions later. A process whose proof
+            // is over the old nonce asks again. The first word stays: locks are named by it.
             self.nonce[1] = self.nonce[1].wrapping_add(1);
             mailbox.begin(self.nonce, MAILBOX_VERSION);
         }
@@ -242,8 +243,8 @@ impl MailboxServer {
         Some(grant)
     }
 
-    /// Notes the boot of the VM's system. If it is a new one, all holders of before are dead. `false`:
-    /// the boot is an earlier one, so the process that has asked is gone.
+    /// Notes the boot of the VM's system. If it is a new one, all holders of before are dead.
+    /// `false`: the boot is an earlier one, so the process that has asked is gone.
     fn note_boot(&mut self, boot: u64, access: &impl MailboxDomain) -> bool {
         if self.boots_over.contains(&boot) {
             return false;
@@ -301,8 +302,8 @@ mod unit_tests {
         fn declare_dead(&self, _: &[SlotGrant]) {}
     }
 
-    /// A region, the server of its first mailbox, and a client whose ring has the server look, after
-    /// `first`.
+    /// A region, the server of its first mailbox, and a client whose ring has the server look,
+    /// after `first`.
     fn pair(
         first: impl Fn(&mut MailboxServer, Mailbox<'_>) + Send + Sync + 'static,
     ) -> (Arc<Region>, Arc<Mutex<MailboxServer>>, MailboxClient) {

@@ -183,9 +183,9 @@ impl RegistrationServer {
         Ok(server)
     }
 
-    /// Takes over from the server of another process: `listener` is its socket, `host` the name that
-    /// it gave its host. The new server is paused until [`RegistrationServer::answer`]; until then
-    /// it may be dropped without any effect.
+    /// Takes over from the server of another process: `listener` is its socket, `host` the name
+    /// that it gave its host. The new server is paused until [`RegistrationServer::answer`]; until
+    /// then it may be dropped without any effect.
     ///
     /// # Errors
     /// When the system refuses.
@@ -294,15 +294,16 @@ impl RegistrationServer {
         true
     }
 
-    /// Lets processes in by another key from now on; members stay. `false`: there is no such domain.
+    /// Lets processes in by another key from now on; members stay. `false`: there is no such
+    /// domain.
     pub fn set_key(&self, name: &str, key: Key) -> bool {
         let mut registry = self.shared.registry();
         let domain = registry.domains.iter_mut().find(|domain| domain.is_named(name));
         domain.map(|domain| domain.set_key(key)).is_some()
     }
 
-    /// The slots of a domain, for its gateways, and the doorbell of each gateway, which members ring
-    /// when it sleeps. None: there is no such domain, or no descriptor left.
+    /// The slots of a domain, for its gateways, and the doorbell of each gateway, which members
+    /// ring when it sleeps. None: there is no such domain, or no descriptor left.
     pub fn gateways(&self, name: &str) -> Option<(Arc<SlotTable>, Vec<GatewayDoorbell>)> {
         let registry = self.shared.registry();
         let (table, doorbells) = registry.domains.iter().find(|it| it.is_named(name))?.table();
@@ -365,7 +366,7 @@ impl Drop for RegistrationServer {
         }
         // The path of a successor's socket is not removed.
         if removes_path && let Err(error) = std::fs::remove_file(&self.path) {
-            tracing::warn!(path = ?self.path, %error, "the fabric's socket file could not be removed");
+            tracing::warn!(path = ?self.path, %error, "the fabric's socket cannot be removed");
         }
     }
 }
@@ -408,7 +409,7 @@ impl Shared {
             }
             let woken = self.listen_if_room(registry).and_then(|()| registry.wake_doorbells());
             if let Err(errno) = woken {
-                tracing::error!(%errno, "the fabric's registration server cannot wait for connections");
+                tracing::error!(%errno, "the fabric's server cannot watch its sockets");
             }
             let doorbell = woken.ok().flatten();
             let deaths = registry.announce_deaths();
@@ -658,8 +659,8 @@ impl Client {
         if said { Then::Stay } else { Then::HangUp("it does not read its answers") }
     }
 
-    /// Wakes an endpoint for this client. Sends the write end of its doorbell if the client wants to
-    /// ring itself from now on and has fewer than so many write ends unread.
+    /// Wakes an endpoint for this client. Sends the write end of its doorbell if the client wants
+    /// to ring itself from now on and has fewer than so many write ends unread.
     fn ring(&self, domains: &[Served], grant: SlotGrant, unread_max: Option<usize>) -> Then {
         let ClientState::Member { domain, .. } = &self.state else {
             return Then::HangUp("it is not registered");

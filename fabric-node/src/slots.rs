@@ -219,8 +219,8 @@ impl SlotTable {
         incarnation
     }
 
-    /// Gives another host an entry of the region's table, by which members know that the host can be
-    /// reached; a new entry each time.
+    /// Gives another host an entry of the region's table, by which members know that the host can
+    /// be reached; a new entry each time.
     ///
     /// # Errors
     /// When all places were taken once.
@@ -248,8 +248,8 @@ impl SlotTable {
         self.doorbells.ring_all(&self.region);
     }
 
-    /// The process that an endpoint's slot was given to, while the endpoint lives, by the number that
-    /// the node sees. Members must be told by the node: any of them can write into the region.
+    /// The process that an endpoint's slot was given to, while the endpoint lives, by the number
+    /// that the node sees. Members must be told by the node: any of them can write into the region.
     pub fn process_of(&self, slot: u16, incarnation: u32) -> Option<u32> {
         let entries = self.entries();
         let entry = entries.slots.get(usize::from(slot))?;
@@ -317,7 +317,8 @@ impl SlotTable {
 
     /// Says that the slot's process is no member any more and has not ended: to other members its
     /// endpoint is gone, but cells that it has claimed stay its own until it is declared dead.
-    /// Sleepers are woken by [`SlotTable::announce_deaths`]; the endpoint itself is not woken again.
+    /// Sleepers are woken by [`SlotTable::announce_deaths`]; the endpoint itself is not woken
+    /// again.
     pub fn declare_departed(&self, slot: u16) {
         let entries = &mut *self.entries();
         if let Some(entry) = entries.slots.get_mut(usize::from(slot))
@@ -336,9 +337,9 @@ impl SlotTable {
         self.deaths_unannounced.load(Acquire)
     }
 
-    /// Wakes all sleepers if an endpoint has died or departed since the last time. This is apart from
-    /// [`SlotTable::declare_dead`] because each sleeper that wakes has all processors make a fence,
-    /// which is too much to do for each process of a job that ends.
+    /// Wakes all sleepers if an endpoint has died or departed since the last time. This is apart
+    /// from [`SlotTable::declare_dead`] because each sleeper that wakes has all processors make a
+    /// fence, which is too much to do for each process of a job that ends.
     pub fn announce_deaths(&self) {
         if self.deaths_unannounced.swap(false, SeqCst) {
             self.doorbells.ring_all(&self.region);
@@ -375,13 +376,14 @@ impl SlotTable {
         self.doorbells.ring_where_messages_wait(&self.region);
     }
 
-    /// Whether any endpoint may sleep. The caller stores its message, then makes a fence, then asks.
+    /// Whether any endpoint may sleep. The caller stores its message, then makes a fence, then
+    /// asks.
     pub(crate) fn has_doorbells(&self) -> bool {
         self.doorbells.is_any()
     }
 
-    /// Frees the slots of dead endpoints: their claims in other rings are taken back. Returns how many
-    /// there were. [`SlotTable::take_slot`] does it when no slot is free.
+    /// Frees the slots of dead endpoints: their claims in other rings are taken back. Returns how
+    /// many there were. [`SlotTable::take_slot`] does it when no slot is free.
     pub fn sweep(&self) -> usize {
         self.sweep_all(&mut self.entries())
     }
@@ -442,9 +444,9 @@ impl SlotTable {
 
     /// Prepares a free slot's ring for the next owner. `false`: not yet.
     ///
-    /// A sound ring goes on as it is: live producers may have claimed cells in it that they are about
-    /// to fill; those messages are for the owner before, and the next owner drops them. A ring that
-    /// a member has written over is cleared once all owners of that time are gone.
+    /// A sound ring goes on as it is: live producers may have claimed cells in it that they are
+    /// about to fill; those messages are for the owner before, and the next owner drops them. A
+    /// ring that a member has written over is cleared once all owners of that time are gone.
     fn restore(&self, entries: &mut SlotEntries, slot: u16) -> bool {
         let entry = entries.slots[usize::from(slot)];
         let ring = self.region.ring(slot);
@@ -458,8 +460,8 @@ impl SlotTable {
         let was_there = |other: &Entry| {
             matches!(other.state, State::Live | State::Departed) && other.given <= since
         };
-        // Gateways are left out: they live as long as the node, fill a cell in the same step in which
-        // they claim it, and send nothing to an owner that has died.
+        // Gateways are left out: they live as long as the node, fill a cell in the same step in
+        // which they claim it, and send nothing to an owner that has died.
         let gateways = usize::from(self.region.options().gateways);
         if entries.slots.iter().skip(gateways).any(was_there) {
             return false;

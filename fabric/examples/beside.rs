@@ -99,7 +99,7 @@ fn main() {
     server.add(DomainSettings { name, key, endpoints_max: 4, gateways: 0 }).expect("memory");
     let (_polls, mut polls) = member(&socket);
     let (_sleeps, mut sleeps) = member(&socket);
-    sleeps.open_doorbell().expect("a bell");
+    sleeps.open_doorbell().expect("a doorbell");
     pin(0);
     println!("{:>10} {:>10} {:>14}", "asked/s", "sleeps/s", "ns for a look");
     for round in 0..ROUNDS * RATES.len() {

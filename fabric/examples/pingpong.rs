@@ -169,8 +169,8 @@ fn measure(len: usize, options: &EndpointOptions) -> (f64, f64) {
     assert!(child >= 0, "a process");
     let is_first = child != 0;
     pin(usize::from(!is_first));
-    // Each keeps its own copy of the ledger from here on and takes both slots in the same order,
-    // so both know both addresses. The numbers of the processes are the same, too.
+    // Each keeps its own copy of the slot table from here on and takes both slots in the same
+    // order, so both know both addresses. The numbers of the processes are the same, too.
     let pids = match is_first {
         true => [std::process::id(), child.unsigned_abs()],
         false => [std::os::unix::process::parent_id(), std::process::id()],

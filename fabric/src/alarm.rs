@@ -73,7 +73,7 @@ impl Alarm {
         Ok(Self { all, doorbell, timer })
     }
 
-    /// Watches an endpoint from now on, if it has a bell.
+    /// Watches an endpoint from now on, if it has a doorbell.
     ///
     /// # Errors
     /// When the system has no memory for it.

@@ -13,8 +13,8 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
 };
 
-/// Bytes of one read, and reads of one [`silence`]: more than a socket holds. So a member that rings
-/// without end cannot keep the reader here.
+/// Bytes of one read, and reads of one [`silence`]: more than a socket holds. So a member that
+/// rings without end cannot keep the reader here.
 const HEARD_BYTES: usize = 16 << 10;
 const HEARD_TIMES: usize = 16;
 
@@ -61,8 +61,8 @@ pub fn ring(write_end: impl AsFd) -> RingOutcome {
     }
 }
 
-/// Whether this error means that a socket's other end is closed; other errors pass, such as that the
-/// kernel has no memory now.
+/// Whether this error means that a socket's other end is closed; other errors pass, such as that
+/// the kernel has no memory now.
 pub fn is_closed(errno: Errno) -> bool {
     matches!(errno, Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN)
 }

@@ -7,7 +7,7 @@
 //!
 //! This is the half of a domain's members, and what they and the node have in common: the region's
 //! layout ([`region`], [`ring`], [`cell`], [`slab`]), the messages by which a process joins
-//! ([`door`], [`desk`]). The node's half is the crate `fabric-node`.
+//! ([`registration`], [`mailbox`]). The node's half is the crate `fabric-node`.
 
 mod address;
 mod addresses;

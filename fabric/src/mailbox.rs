@@ -148,11 +148,12 @@ pub struct Question {
     pub ask: Ask,
     /// The boot of the VM's system.
     pub boot: u64,
-    /// The number of the holder's lock, which shows whether its process lives; 0 with [`Ask::Hello`].
+    /// The number of the holder's lock, which shows whether its process lives; 0 with
+    /// [`Ask::Hello`].
     pub holder: u64,
 }
 
-/// Words of a question: kind, boot, ticket, seat.
+/// Words of a question: kind, boot, holder, slot grant.
 pub type QuestionWords = [u64; 4];
 
 impl Question {

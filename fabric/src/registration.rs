@@ -1,6 +1,6 @@
-//! How a process becomes a member of a domain: it calls the node at a Unix socket, says the
-//! domain's name and key, and is handed the region's memory. It gets slots for its endpoints over
-//! the same connection, and the end of the connection is how the node learns that it is gone.
+//! Registration: how a process becomes a member of a domain. It connects to the node's Unix socket,
+//! sends the domain's name and key, and is handed the region's memory. It gets slots for its
+//! endpoints over the same connection. When the connection ends, the process is no member any more.
 //!
 //! ```text
 //!   process                                   node
@@ -9,10 +9,11 @@
 //!      NewEndpoint             ────────────▶
 //!                              ◀────────────  Endpoint{slot, incarnation}  or  Full
 //!      CloseEndpoint{slot, ..} ────────────▶
-//!      (the connection ends)                  all its slots: dead, swept, free again
+//!      (the process ends)                     all its slots: dead, then free again
 //! ```
 //!
-//! Nothing of this is on a message's way: once an endpoint is there, the node is asked nothing.
+//! None of this is on the path of a message. The server is in the crate `fabric-node`; processes
+//! inside of VMs register through memory ([`mailbox`](crate::mailbox)).
 
 mod client;
 mod key;

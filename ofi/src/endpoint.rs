@@ -298,8 +298,9 @@ fn halves(traffic: &mut Traffic, flags: u64) -> impl Iterator<Item = &mut Side> 
 }
 
 impl Object {
-    /// Gets the endpoint a bell if what it is to be bound to needs one, and it has none; why it
-    /// cannot have one. The node is waited for, and no other thread for this one meanwhile.
+    /// Gets the endpoint a doorbell, if it has none and the object that it will be bound to needs
+    /// one. Returns why it cannot have one. Waits for the node, without keeping other threads
+    /// waiting.
     fn ask_for_doorbell(&self, to: Bound) -> Option<NoDoorbell> {
         let doorbell_request = self.domain.state.with(|state| {
             let wants = state.wants_doorbells(to);

@@ -94,7 +94,7 @@ impl State {
         }
     }
 
-    /// Whether who waits for something is woken by bells of endpoints.
+    /// Whether threads that wait for this are woken by doorbells of endpoints.
     pub(crate) fn wants_doorbells(&mut self, to: Bound) -> bool {
         self.bound(to).1.wants_doorbells()
     }
@@ -126,7 +126,8 @@ impl State {
             if has_moved {
                 self.bound_to(endpoint, Waiter::nap_shortly);
             }
-            // Its bell is silent now, which others may have been woken by and not have heard.
+            // Its doorbell is empty now; other threads may have been woken by it and not have
+            // looked.
             match doze {
                 Doze::Sleep => {}
                 Doze::Nap => self.bound_to(endpoint, Waiter::wake_long_sleepers),
@@ -145,8 +146,7 @@ impl State {
         (rest, asleep)
     }
 
-    /// An endpoint has lost its bell to somebody who has no business with it: gets it another one,
-    /// once the node has given that.
+    /// A member has shut an endpoint's doorbell down: gets another one, once the node has given it.
     #[cold]
     fn reopen_doorbell(&mut self, number: usize) -> Doze {
         self.bound_to_with(number, |waiter, endpoint| waiter.forget(endpoint));

@@ -2,10 +2,10 @@
 //!
 //! `FI_WAIT_FD` gives it a descriptor to poll, after `fi_trywait` has said that it may;
 //! `FI_WAIT_UNSPEC` lets it wait by calls. Each thread that waits by a call has an alarm of its
-//! own: who shares one has it silenced before it has looked. What is heard from outside, the
-//! endpoints' bells, is shared: who silences such a bell and finds that there was something rings
-//! the others. Inside of a VM nothing wakes a process: there the first is refused, and the second
-//! looks again and again.
+//! own: of two threads that share one, the first would empty it before the second has looked. The
+//! endpoints' doorbells are shared: a thread that empties one and finds something rings the other
+//! threads' alarms. Inside of a VM nothing wakes a process: there the first is refused, and the
+//! second looks again and again.
 
 use crate::abi::{
     FI_EAGAIN, FI_EINVAL, FI_ENOSYS, FI_GETWAIT, FI_GETWAITOBJ, FI_WAIT_FD, FI_WAIT_MUTEX_COND,
@@ -232,13 +232,13 @@ impl Waiter {
         self.descriptor.iter_mut().chain(&mut self.beds)
     }
 
-    /// Whether it takes a bell to be woken by an endpoint.
+    /// Whether it needs doorbells to be woken by endpoints.
     pub(crate) fn wants_doorbells(&self) -> bool {
         self.descriptor.is_some() || !self.beds.is_empty()
     }
 
-    /// Whoever sleeps is woken by this endpoint from now on; who does already, to hear of it. The
-    /// endpoint has a bell, or has been refused one.
+    /// Sleepers are woken by this endpoint from now on; threads that sleep already are woken once,
+    /// to see that. The endpoint has a doorbell, or has been refused one.
     pub(crate) fn watch(
         &mut self,
         endpoint: &Endpoint,

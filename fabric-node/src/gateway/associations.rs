@@ -1,8 +1,10 @@
-//! Which hosts a domain is joined with: shared by its gateways, which are on threads of their own.
+//! The associations of a domain with other hosts. The domain's gateways, which are on threads of
+//! their own, share them.
 //!
-//! Two hosts are joined as two runs of nodes that count how often each has given the other up: who
-//! hears of another run, or of another count, ends what was before. So both ends agree on what was
-//! the last message, or the endpoints of both are told that the others are gone.
+//! An association is between two runs of nodes, and each side counts how often it has given the
+//! other up. A side that receives another run, or another count, ends the association of before. So
+//! either both sides agree which message was the last, or the endpoints of each side are told that
+//! the endpoints of the other are gone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -29,9 +31,9 @@ pub struct PeerReport {
     pub peer: String,
     /// Its host's name in addresses, if it was joined with.
     pub host: Option<u64>,
-    /// Gateways that may send to it.
+    /// How many gateways may send to it.
     pub joined: usize,
-    /// Why one may not.
+    /// Why a gateway may not.
     pub why: Option<String>,
 }
 
@@ -58,8 +60,8 @@ pub struct Associations {
 }
 
 impl Associations {
-    /// With nobody yet. `epoch` is another one each time that there are any with a host of this
-    /// name: a random number, not zero.
+    /// Without peers. `epoch` is a random number, not zero, that no run with a host of this name
+    /// had before.
     pub fn new(table: Arc<SlotTable>, epoch: u32) -> Arc<Self> {
         let (peers, generation) = (Mutex::default(), AtomicU64::new(0));
         Arc::new(Self { table, epoch_next: AtomicU32::new(epoch), peers, generation })
@@ -68,7 +70,7 @@ impl Associations {
     /// Those that another process had with the same region. Nothing is written there.
     ///
     /// # Errors
-    /// When they contradict themselves, or the region's table of hosts.
+    /// When the state contradicts itself, or the region's table of hosts.
     pub fn adopt(
         table: Arc<SlotTable>,
         state: AssociationsState,
@@ -110,7 +112,7 @@ impl Associations {
         AssociationsState { epoch_next, peers }
     }
 
-    /// The region's keeper.
+    /// The region's slot table.
     pub fn table(&self) -> &Arc<SlotTable> {
         &self.table
     }
@@ -128,7 +130,7 @@ impl Associations {
         }
     }
 
-    /// These are the domain's peers from now on; with others it is over.
+    /// Sets the domain's peers. Associations with other nodes end.
     pub fn set_peers(&self, names: &[String]) {
         let mut peers = self.peers();
         for (_, gone) in peers.extract_if(.., |name, _| !names.contains(name)) {
@@ -147,7 +149,7 @@ impl Associations {
         self.generation.fetch_add(1, Release);
     }
 
-    /// How each is doing.
+    /// How the association with each peer is doing.
     pub fn reports(&self) -> Vec<PeerReport> {
         let report = |(name, peer): (&String, &Peer)| PeerReport {
             peer: name.clone(),

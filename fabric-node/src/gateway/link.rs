@@ -1,24 +1,24 @@
-//! One direction between two gateways: batches that are numbered, kept until the other side has
-//! them, and sent again in the next session. Pure.
+//! One direction between two gateways. Batches are numbered, kept until the other side has taken
+//! them, and sent again in the next session. This is logic without I/O and without a clock.
 
 use std::collections::{BTreeMap, VecDeque};
 
 /// Batches that are sent and not known to have been taken.
 pub(super) const WINDOW: usize = 32;
 
-/// Batches that wait to be sent before producers are held up: a mebibyte of them.
+/// Batches that wait to be sent before producers are told to hold back: 1 MiB of them.
 const QUEUE_HOLD: usize = 16;
 
-/// And when they may go on.
+/// Batches that wait when producers may go on.
 const QUEUE_RELEASE: usize = 4;
 
-/// Batches that may wait at all: 32 MiB of them. Producers who heed that they are held up come to
-/// about half of it, all their ring's cells with a full buffer each; from others nothing is taken
-/// beyond it.
+/// Most batches that wait: 32 MiB of them. Producers that hold back when they are told to come to
+/// about half of it, all cells of the ring with a full buffer each. From other producers no cell is
+/// taken beyond it.
 const QUEUE_MAX: usize = 512;
 
-/// Batches of answers alone may come to this, if what is answered comes so fast and is taken so
-/// slowly; no host that keeps the rules has it so.
+/// Most batches that wait if the rest are answers, which are not held back. A host that keeps the
+/// rules does not cause so many.
 pub(super) const QUEUE_FLOODED: usize = 2 * QUEUE_MAX;
 
 /// What a batch is kept as while it is on its way.

@@ -1,10 +1,10 @@
-//! The region's side of a gateway: what lies in its ring is taken out for other hosts, and what
-//! comes from those is put into the rings of endpoints.
+//! The region's side of a gateway: it takes cells for other hosts out of the gateway's ring, and
+//! puts entries that come from other hosts into the rings of endpoints.
 //!
-//! An endpoint that does not look into its ring must not hold up the others: what is for it waits
-//! here, in order. How much that can be is bounded by what each sender may have under way to each
-//! receiver (`endpoint/remote.rs`); and in all by [`WAITING_BYTES_MAX`], beyond which nothing is
-//! taken from other hosts for a while.
+//! An endpoint that does not look into its ring must not hold up other endpoints: entries for it
+//! wait here, in order. Their number is bounded by what each sender may have under way to each
+//! receiver (`endpoint/remote.rs`), and in all by [`WAITING_BYTES_MAX`]. Beyond that no batch of
+//! another host is taken for a while.
 
 mod hand_over;
 
@@ -20,13 +20,13 @@ use fabric::cell::{Cell, Clear, Head, INLINE_BYTES_MAX, Kind, Local, Offer};
 use fabric::ring::{Consumer, NoCell, Producer, Way, Words};
 use fabric::slab::{Slab, give_back};
 
-/// What may wait for endpoints that do not look into their rings.
+/// Bytes of entries that may wait for endpoints that do not look into their rings.
 pub(super) const WAITING_BYTES_MAX: usize = 64 << 20;
 
 /// Cells that are taken out of the ring in one round.
 const CELLS_PER_ROUND: usize = 256;
 
-/// After so many empty looks somebody may have died who had claimed the next cell.
+/// After so many looks at an empty ring, the producer that has claimed the next cell may be dead.
 const LOOKS_FOR_CLAIMS: u32 = 1 << 10;
 
 /// What a gateway counts of cells and entries; since it began.
@@ -38,22 +38,23 @@ pub struct PostCounters {
     pub delivered: u64,
     /// Entries that had to wait for their receivers first.
     pub waited: u64,
-    /// Entries for who is no more.
+    /// Entries whose receiver is gone.
     pub undelivered: u64,
     /// Cells and entries that broke the rules.
     pub nonsense: u64,
-    /// Rounds in which nothing was taken from other hosts, since too much waited.
+    /// Rounds in which no batch was taken from other hosts because too much waited.
     pub full: u64,
 }
 
 /// What became of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Put {
-    /// It is in its receiver's ring, or waits for that; nobody has to be told.
+    /// It is in its receiver's ring, or waits for room; no answer is due.
     Done,
     /// It is in its receiver's ring, which the sender wants to know.
     Marked,
-    /// Its receiver is no more, or its ring was written over, which stays so as long as it lives.
+    /// Its receiver is gone, or the receiver's ring was written over, which does not change as long
+    /// as the receiver lives.
     NoReceiver,
     Nonsense,
 }
@@ -65,7 +66,7 @@ enum NotPut {
     Full,
     /// The ring contradicts itself.
     Broken,
-    /// Nothing that a gateway says.
+    /// No gateway sends such an entry.
     Malformed,
 }
 
@@ -90,7 +91,7 @@ pub(super) struct Post {
     /// By slot.
     waiting: BTreeMap<u16, VecDeque<Waiting>>,
     waiting_bytes: usize,
-    /// In whose rings something was put since it was looked who of them sleeps; each once.
+    /// Endpoints in whose rings an entry was put since sleepers were last woken; each once.
     touched: Vec<Local>,
     empty_looks: u32,
     pub(super) counters: PostCounters,
@@ -104,7 +105,7 @@ struct ToSlot {
     way: Way,
     /// Which of its sleeps it was woken from last.
     rung: u64,
-    /// It is among those who may have to be woken.
+    /// It is in the list of endpoints that may have to be woken.
     touched: bool,
 }
 
@@ -186,7 +187,7 @@ impl Post {
         true
     }
 
-    /// Goes past cells that were claimed by those who have died since, and tells how far it is.
+    /// Skips cells whose producers have died, and publishes the head.
     pub(super) fn pass_dead(&mut self) {
         let region = Arc::clone(self.region());
         let ring = region.ring(self.me.slot);
@@ -194,12 +195,12 @@ impl Post {
         self.consumer.rest(&ring);
     }
 
-    /// A position of the ring before which all that was said until now is.
+    /// A position of the ring before which all cells are that were published until now.
     pub(super) fn end(&self) -> u64 {
         self.consumer.end(&self.region().ring(self.me.slot))
     }
 
-    /// Whether all was taken out that had been said when that was [`Post::end`].
+    /// Whether all cells were taken out that had been published when this was [`Post::end`].
     pub(super) fn is_past(&self, end: u64) -> bool {
         self.consumer.is_past(&self.region().ring(self.me.slot), end)
     }
@@ -305,7 +306,8 @@ impl Post {
         is_slot && self.region().life(to.slot).is_some_and(|life| life.is_live(to.incarnation))
     }
 
-    /// To somebody's ring, which may have been begun anew since the slot's owner before.
+    /// What this gateway knows of an endpoint's ring, which may have been cleared since the owner
+    /// before.
     fn way(&mut self, to: Local) -> &mut Way {
         let known = &mut self.ways[usize::from(to.slot)];
         if known.incarnation != to.incarnation {
@@ -314,7 +316,7 @@ impl Post {
         &mut known.way
     }
 
-    /// Something is in its ring: it may have to be woken.
+    /// An entry was put into its ring: it may have to be woken.
     #[inline]
     fn touch(&mut self, to: Local) {
         if !std::mem::replace(&mut self.ways[usize::from(to.slot)].touched, true) {
@@ -322,18 +324,19 @@ impl Post {
         }
     }
 
-    /// Wakes those who sleep among whom something was put in the rings of since the last time: one
-    /// fence for all of it, and nothing more as long as nobody could sleep.
+    /// Wakes sleepers in whose rings an entry was put since the last time: one fence for all of
+    /// them, and nothing more while no doorbell is open.
     pub(super) fn wake_touched(&mut self) {
         if self.touched.is_empty() {
             return;
         }
-        // Who falls asleep, or gets what it is woken by, does so before it looks for the last time.
+        // An endpoint opens its doorbell, and stores that it sleeps, before it looks for the last
+        // time.
         fence(SeqCst);
         let has_doorbells = self.table.has_doorbells();
         for to in self.touched.drain(..) {
             let known = &mut self.ways[usize::from(to.slot)];
-            // Of one who has been followed by another by now, that one is among them as well.
+            // The slot has a new owner, which is in this list too.
             if known.incarnation != to.incarnation {
                 continue;
             }
@@ -422,7 +425,7 @@ impl Post {
         options.gateways..options.slots
     }
 
-    /// The last owner of a slot who is dead, if there was one.
+    /// The last dead owner of a slot; 0 if there is none.
     pub(super) fn last_dead(&self, slot: u16) -> u32 {
         self.table.last_dead(slot)
     }
@@ -433,7 +436,7 @@ impl Post {
         Some(Local { host: 0, slot, incarnation })
     }
 
-    /// Another number whenever somebody died.
+    /// Counts endpoints that have died or departed.
     pub(super) fn deaths(&self) -> u64 {
         self.table.deaths()
     }
@@ -450,7 +453,7 @@ fn set_words(cell: &Cell<'_>, kind: Kind, data: Option<u64>, bytes: &[u8]) {
             bytes: word(8) as usize,
             proof_at: 0,
             proof: 0,
-            // Somewhere: nobody reads the memory of another host.
+            // Any address: no process reads the memory of another host.
             count: 1,
             parts: std::array::from_fn(|at| (0, if at == 0 { word(8) as usize } else { 0 })),
         }),
@@ -467,8 +470,8 @@ fn lent_of(cell: &Cell<'_>, head: &Head) -> Option<fabric::cell::Lent> {
     (head.kind == Kind::Eager || head.kind.is_piece()).then(|| cell.lent(head.source)).flatten()
 }
 
-/// Writes a cell's entry, which has just its place. `false`, and it is nothing: the sender's buffer
-/// is another one's already.
+/// Writes a cell's entry into a place of its length. `false`: the sender's buffer has been lent
+/// again meanwhile, and the entry is invalid.
 fn copy(region: &Region, cell: &Cell<'_>, head: &Head, bytes: usize, entry: &mut [u8]) -> bool {
     let place = wire::put_entry(entry, head, bytes);
     let words = |place: &mut [u8], one: u64, other: usize| {

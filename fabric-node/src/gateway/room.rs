@@ -1,4 +1,4 @@
-//! A domain's part of a sidecore: its gateway, and the links to the gateways of peers.
+//! A room: one gateway of a domain, on one sidecore, with its links to the gateways of peers.
 
 mod hand_over;
 mod joining;
@@ -18,27 +18,27 @@ use super::{Carrier, PROOF_BYTES, Peer, ROOMS_MAX, TOKEN};
 use fabric::RegionOptions;
 use fabric::cell::Head;
 
-/// How long a peer with whom the domain was joined may be out of reach before what is outstanding
-/// with it ends. On top of what a session takes to be found lost; a node that is started anew is
-/// there again much sooner, and is another one then.
+/// How long a joined peer may be out of reach before whatever is outstanding with it ends. This is
+/// on top of the time in which a session is found lost. A node that is started anew is back much
+/// sooner, and counts as another run.
 const GIVE_UP_NS: u64 = 10_000_000_000;
 
 /// Answers to batches wait for so many others, or so long, or for something to go with.
 const OWED_MAX: usize = 8;
 const OWED_NS: u64 = 50_000;
 
-/// What a session had no room for, or there was no buffer for, is tried again after so long: the
-/// time that an answer takes, which makes room.
+/// When a batch is tried again for which the session had no room or there was no buffer: the time
+/// that an answer takes, which makes room.
 const AGAIN_NS: u64 = 50_000;
 
-/// And what a peer had no room for.
+/// When a batch is tried again for which the peer had no room.
 const LATER_NS: u64 = 5_000_000;
 
-/// Who has had nothing to send for so long asks whether it still could: a peer that has removed the
-/// domain, or does not want us any more, says nothing by itself while the session lives.
+/// After so long without a batch a gateway asks whether it is still joined: a peer that has removed
+/// the domain, or this node from its peers, does not tell while the session lives.
 const SIGN_NS: u64 = 2_000_000_000;
 
-/// How often it is looked whether those have room for whom something waits, while asleep.
+/// While asleep: how often the rings are looked at for which entries wait.
 const LOOK_AGAIN_NS: u64 = 500_000;
 
 /// Memory that is kept for batches to come.
@@ -47,7 +47,7 @@ const SPARE_MAX: usize = 8;
 /// Makes the proof of the domain's key for a statement.
 pub type Prove = Box<dyn Fn(&[u8]) -> [u8; PROOF_BYTES]>;
 
-/// What a room is to be.
+/// The configuration of a room.
 pub struct RoomSettings {
     /// Its number among those of its sidecore, of which none is used twice soon; below
     /// [`ROOMS_MAX`].
@@ -278,7 +278,7 @@ impl<C: Carrier> Room<C> {
         self.links.iter().map(|link| link.outbox.queued()).sum()
     }
 
-    /// A session with somebody is up.
+    /// A session with a node is up.
     pub fn connected(&mut self, session: C::Session, peer: &Peer) {
         self.sessions.insert(session, peer.clone());
         self.next_ns = 0;
@@ -304,7 +304,7 @@ impl<C: Carrier> Room<C> {
         }
     }
 
-    /// Does what there is to do. Whether there was any.
+    /// Does one round of work. Returns whether there was any.
     pub fn poll(&mut self, now_ns: u64, carrier: &mut C) -> bool {
         if self.associations.generation() != self.generation {
             self.look_around(now_ns, carrier);
@@ -412,7 +412,7 @@ impl<C: Carrier> Room<C> {
         }
     }
 
-    /// Lets go of everything.
+    /// Releases all buffers and answers all calls.
     pub fn end(&mut self, carrier: &mut C) {
         self.links.iter_mut().for_each(|link| link.reset(carrier));
     }

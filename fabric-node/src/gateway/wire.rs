@@ -1,7 +1,8 @@
-//! What gateways say to each other; `docs/protocol.md`, "Fabric messages".
+//! The messages between gateways; `docs/protocol.md`, "Fabric messages".
 //!
-//! A gateway *joins* a peer's domain by a call and gets a channel for what it sends. From then on
-//! its calls are *batches* of entries, numbered; an entry is what a cell says.
+//! A gateway *joins* a peer's domain by a call and gets a channel for the direction in which it
+//! sends. From then on its calls are numbered *batches* of entries. An entry has the content of a
+//! cell.
 
 use fabric::Class;
 use fabric::cell::{Head, Kind, Local};
@@ -44,7 +45,7 @@ const TAGGED: u8 = 1;
 const HAS_DATA: u8 = 2;
 const MARKED: u8 = 4;
 
-/// What somebody wants to send to.
+/// The request to join a peer's domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Join {
     /// Which of its gateways, and how many it has.

@@ -126,7 +126,7 @@ impl Vm {
         Domain::join_by_mailbox(region, self.number, (name, &key), self.doorbell(), None)
     }
 
-    fn desk(&self) -> MailboxClient {
+    fn client(&self) -> MailboxClient {
         let key = Key::new(KEY).unwrap();
         let region = Arc::clone(&self.region);
         MailboxClient::new(region, self.number, ("blue", &key), self.doorbell()).unwrap()
@@ -245,8 +245,8 @@ fn processes_of_two_vms_and_of_the_host_send_to_each_other() {
 fn when_a_vm_ends_so_do_all_its_endpoints() {
     let node = TestNode::new(3);
     let (one, two) = (node.plug("one"), node.plug("two"));
-    let (desk, other) = (one.desk(), two.desk());
-    let mine = [desk.open().unwrap().unwrap(), desk.open().unwrap().unwrap()];
+    let (client, other) = (one.client(), two.client());
+    let mine = [client.open().unwrap().unwrap(), client.open().unwrap().unwrap()];
     let others = other.open().unwrap().unwrap();
     assert!(matches!(other.open().unwrap(), Err(Reply::Full)));
     assert!(Vm::new(&node.path("one")).is_none(), "a vf is one VM's");
@@ -257,13 +257,13 @@ fn when_a_vm_ends_so_do_all_its_endpoints() {
     assert!(!life(&mine[0]) && !life(&mine[1]) && life(&others));
     // This process is its QEMU and has not ended: it may have the memory by another device.
     assert!(matches!(other.open().unwrap(), Err(Reply::Full)));
-    // Whoever comes next has the same part, and nothing of what was there.
+    // The next VM has the same mailbox, and nothing of what was there.
     let again = node.plug("one");
     assert_eq!(again.number, 1);
-    assert_eq!(again.desk().hello().unwrap(), Reply::Done);
+    assert_eq!(again.client().hello().unwrap(), Reply::Done);
     assert!(node.server.remove_vf("one") && !node.server.remove_vf("one"));
     assert!(!node.path("one").exists());
-    assert!(again.desk().open().unwrap().is_err(), "its way in is gone");
+    assert!(again.client().open().unwrap().is_err(), "its way in is gone");
     mine.into_iter().chain([others]).for_each(HeldSlot::give_up);
 }
 
@@ -271,19 +271,19 @@ fn when_a_vm_ends_so_do_all_its_endpoints() {
 fn the_dead_of_a_vm_are_found_by_who_comes_next() {
     let node = TestNode::new(2);
     let one = node.plug("one");
-    let desk = one.desk();
-    let (dead, alive) = (desk.open().unwrap().unwrap(), desk.open().unwrap().unwrap());
+    let client = one.client();
+    let (dead, alive) = (client.open().unwrap().unwrap(), client.open().unwrap().unwrap());
     let was = dead.grant;
     // What a process's end does: its lock is gone, its file stays.
     drop(dead);
     node.until(2);
     // Full, until the dead one is found.
-    let next = desk.open().unwrap().unwrap();
+    let next = client.open().unwrap().unwrap();
     assert_eq!((next.grant.slot, next.grant.incarnation), (was.slot, was.incarnation + 1));
     drop(next);
-    assert_eq!(desk.hello().unwrap(), Reply::Done);
+    assert_eq!(client.hello().unwrap(), Reply::Done);
     node.until(1);
-    desk.close(alive);
+    client.close(alive);
     node.until(0);
 }
 
@@ -291,12 +291,12 @@ fn the_dead_of_a_vm_are_found_by_who_comes_next() {
 fn when_the_domain_is_removed_its_vms_are_told() {
     let node = TestNode::new(2);
     let (one, two) = (node.plug("one"), node.plug("two"));
-    let held = one.desk().open().unwrap().unwrap();
+    let held = one.client().open().unwrap().unwrap();
     assert!(node.server.remove("blue"));
     let SlotGrant { slot, incarnation } = held.grant;
     let life = two.region.life(slot).unwrap();
     assert!(!life.is_live(incarnation), "{life:?}");
-    assert!(matches!(one.desk().hello(), Err(Lost::Gone)), "nobody answers there");
+    assert!(matches!(one.client().hello(), Err(Lost::Gone)), "nobody answers there");
     assert!(hear(&one.connection).is_none() && hear(&two.connection).is_none());
     held.give_up();
 }
@@ -305,11 +305,11 @@ fn when_the_domain_is_removed_its_vms_are_told() {
 fn who_closes_with_a_key_of_before_is_found_by_who_comes_with_the_new_one() {
     let node = TestNode::new(2);
     let one = node.plug("one");
-    let desk = one.desk();
-    let held = desk.open().unwrap().unwrap();
+    let client = one.client();
+    let held = client.open().unwrap().unwrap();
     assert!(node.server.set_key("blue", Key::new("fedcba9876543210").unwrap()));
-    desk.close(held);
-    assert_eq!(desk.hello().unwrap(), Reply::Denied);
+    client.close(held);
+    assert_eq!(client.hello().unwrap(), Reply::Denied);
     node.until(1);
     one.join("blue", "fedcba9876543210").unwrap();
     node.until(0);
@@ -319,14 +319,14 @@ fn who_closes_with_a_key_of_before_is_found_by_who_comes_with_the_new_one() {
 fn a_node_that_is_silent_is_told_of_one_death_and_not_of_all() {
     let node = TestNode::new(3);
     let one = node.plug("one");
-    let desk = one.desk();
-    let held = [(); 3].map(|()| desk.open().unwrap().unwrap());
+    let client = one.client();
+    let held = [(); 3].map(|()| client.open().unwrap().unwrap());
     held.into_iter().for_each(drop);
     let nonce = one.mailbox().nonce();
     one.mailbox().begin(nonce, 0);
-    assert_eq!(desk.report_dead(), 1, "nobody listens");
+    assert_eq!(client.report_dead(), 1, "nobody listens");
     one.mailbox().begin(nonce, MAILBOX_VERSION);
-    assert_eq!(desk.report_dead(), 3);
+    assert_eq!(client.report_dead(), 3);
     node.until(0);
 }
 
@@ -334,15 +334,15 @@ fn a_node_that_is_silent_is_told_of_one_death_and_not_of_all() {
 fn a_system_that_was_started_anew_has_nothing_of_before() {
     let node = TestNode::new(2);
     let one = node.plug("one");
-    let held = one.desk().open().unwrap().unwrap();
-    let mut rebooted = one.desk();
+    let held = one.client().open().unwrap().unwrap();
+    let mut rebooted = one.client();
     rebooted.set_boot(4711);
     assert_eq!(rebooted.hello().unwrap(), Reply::Done);
     node.until(0);
     let of_now = rebooted.open().unwrap().unwrap();
     // What was asked before, and is found late.
-    assert_eq!(one.desk().hello().unwrap(), Reply::Denied);
-    assert_eq!(one.desk().open().unwrap().unwrap_err(), Reply::Denied);
+    assert_eq!(one.client().hello().unwrap(), Reply::Denied);
+    assert_eq!(one.client().open().unwrap().unwrap_err(), Reply::Denied);
     node.until(1);
     rebooted.close(of_now);
     node.until(0);
@@ -356,7 +356,7 @@ fn without_the_key_nobody_is_let_in_and_what_was_said_is_not_believed_again() {
     for (name, key) in [("blue", "0123456789abcdeg"), ("red", KEY)] {
         assert!(matches!(one.join(name, key), Err(JoinError::Denied(_))), "{name}");
     }
-    let held = one.desk().open().unwrap().unwrap();
+    let held = one.client().open().unwrap().unwrap();
     let mailbox = one.mailbox();
     let (words, proof) = mailbox.question(0);
     assert_eq!(words[0], 2, "it asked in the first entry");
@@ -386,7 +386,7 @@ fn an_entry_that_the_dead_have_left_is_somebodys_again() {
     for entry in 0..ENTRIES {
         assert!(one.mailbox().step(entry, 0, EntryStage::Free, EntryStage::Claimed));
     }
-    assert_eq!(one.desk().hello().unwrap(), Reply::Done);
+    assert_eq!(one.client().hello().unwrap(), Reply::Done);
 }
 
 proptest! {
@@ -394,7 +394,8 @@ proptest! {
         cases: 20, failure_persistence: None, ..ProptestConfig::default()
     })]
 
-    /// Whatever is written over a VM's part, another VM is served, and in the end so is this one.
+    /// Whatever is written over a VM's mailbox, another VM is served, and in the end so is this
+    /// one.
     #[test]
     fn garbage_harms_nobody_else(words in vec((0_usize..128, any::<u64>()), 1..40)) {
         let node = TestNode::new(2);
@@ -406,8 +407,8 @@ proptest! {
                 (one.doorbell())();
             }
         }
-        let held = two.desk().open().unwrap().unwrap();
-        prop_assert_eq!(one.desk().hello().unwrap(), Reply::Done);
+        let held = two.client().open().unwrap().unwrap();
+        prop_assert_eq!(one.client().hello().unwrap(), Reply::Done);
         node.until(1);
         held.give_up();
     }

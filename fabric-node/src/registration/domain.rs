@@ -96,8 +96,8 @@ impl Served {
         let options = RegionOptions { slots, gateways, host, ..RegionOptions::default() };
         let (table, memory) = SlotTable::create(&options)?;
         let doorbells = (0..gateways).map(|_| GatewayDoorbell::new()).collect::<Result<_, _>>();
-        let doorbells =
-            doorbells.map_err(|errno| RegionError::System { what: "make a bell beside", errno })?;
+        let doorbells = doorbells
+            .map_err(|errno| RegionError::System { what: "make a doorbell beside", errno })?;
         Ok(Self { settings, table: Arc::new(table), memory, doorbells, told: None, liveness: None })
     }
 
@@ -189,8 +189,8 @@ impl Served {
         self.table.ring_where_messages_wait();
     }
 
-    /// Wakes sleepers if an endpoint has died or departed and the last time is long enough ago. If it
-    /// is not, returns when it will be.
+    /// Wakes sleepers if an endpoint has died or departed and the last time is long enough ago. If
+    /// it is not, returns when it will be.
     pub(super) fn announce_deaths(&mut self, now: Instant) -> Option<Instant> {
         if !self.table.has_unannounced_deaths() {
             return None;

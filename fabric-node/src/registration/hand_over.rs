@@ -21,8 +21,8 @@ use crate::hand_over::{
 use fabric::registration::wire::SlotGrant;
 
 impl RegistrationServer {
-    /// Handles no event any more, and answers no request, until [`RegistrationServer::answer`]. Should this process
-    /// end meanwhile, VMs are told so as ever.
+    /// Handles no event any more, and answers no request, until [`RegistrationServer::answer`].
+    /// Should this process end meanwhile, VMs are told so as ever.
     pub fn pause(&self) {
         self.shared.registry().paused = true;
     }

@@ -1,4 +1,4 @@
-//! Server and members in one process, and what strangers may try.
+//! Server and members in one process, and what unregistered clients may try.
 
 mod hand_over;
 mod liveness;
@@ -579,7 +579,7 @@ fn a_process_that_is_killed_is_noticed_even_if_its_child_has_the_connection() {
     node.until(0, 0);
 }
 
-/// What strangers and members may say, whole messages with wrong bytes among it.
+/// What clients may send, among it whole messages with wrong bytes.
 fn talk() -> impl Strategy<Value = Vec<u8>> {
     let valid = prop_oneof![
         Just(hello("blue", KEY).to_bytes().to_vec()),

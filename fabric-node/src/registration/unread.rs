@@ -14,7 +14,8 @@ use fabric::registration::wire::MESSAGE_BYTES;
 const WRITE_ENDS_MAX: usize = 8192;
 const WRITE_ENDS_OF_EACH_MAX: usize = 8;
 
-/// Most doorbells that a client has not received yet: it waits for each before it asks for the next.
+/// Most doorbells that a client has not received yet: it waits for each before it asks for the
+/// next.
 const DOORBELLS_MAX: u32 = 8;
 
 /// The bound for each of so many clients.

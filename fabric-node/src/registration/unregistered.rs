@@ -87,7 +87,7 @@ pub(super) fn take_in(listener: &OwnedFd, rests_until: &mut Option<Instant>) -> 
             Err(Errno::INTR | Errno::CONNABORTED) => {}
             Err(errno) => {
                 // No descriptors left, most likely.
-                tracing::warn!(%errno, "a process that joins the fabric has to wait: no descriptor is left");
+                tracing::warn!(%errno, "no descriptor is left for a process that joins");
                 *rests_until = Some(Instant::now() + REST);
                 return None;
             }
@@ -168,8 +168,8 @@ impl Registry {
         self.unregistered().filter(|(_, client, _)| client.uid == uid).count()
     }
 
-    /// Disconnects clients that have been unregistered for too long. Returns how long the thread may
-    /// wait for events: at the latest until `other`.
+    /// Disconnects clients that have been unregistered for too long. Returns how long the thread
+    /// may wait for events: at the latest until `other`.
     pub(super) fn hang_up_on_silence(&mut self, other: Option<Instant>) -> Option<Timespec> {
         let now = Instant::now();
         let rest = self.rests_until.into_iter().chain(other).min();

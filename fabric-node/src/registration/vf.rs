@@ -73,7 +73,8 @@ pub struct VfReport {
     pub endpoints: usize,
     /// Questions without the domain's key, or that made no sense.
     pub denied: u64,
-    /// The path at which other processes find the domain's memory, while this process has the domain.
+    /// The path at which other processes find the domain's memory, while this process has the
+    /// domain.
     pub memory: PathBuf,
 }
 
@@ -130,8 +131,8 @@ struct Vm {
 }
 
 impl RegistrationServer {
-    /// Adds a vf: lets a VM into a domain by the QEMU that connects at this path. A file at the path
-    /// is replaced: the caller has looked that it may be.
+    /// Adds a vf: lets a VM into a domain by the QEMU that connects at this path. A file at the
+    /// path is replaced: the caller has looked that it may be.
     ///
     /// # Errors
     /// When the name is taken, there is no such domain, or the socket cannot be made.
@@ -280,8 +281,8 @@ impl Shared {
     fn watch_vm(&self, number: u64, vm: Vm) -> io::Result<Vm> {
         watch(&self.epoll, &vm.connection, event(number, END))?;
         if let (Some(process), number) = &vm.process {
-            // Once: the event has no meaning as long as the connection lasts, which a child may have
-            // as well.
+            // Once: the event has no meaning as long as the connection lasts, which a child may
+            // have as well.
             let data = EventData::new_u64(*number);
             epoll::add(&self.epoll, process, data, EventFlags::IN | EventFlags::ONESHOT)?;
         }

@@ -63,8 +63,8 @@ impl Doorbells {
         Some(())
     }
 
-    /// Whether any doorbell is open. The caller stores its message, then makes a fence, then asks: an
-    /// owner that opens a doorbell later sees the message.
+    /// Whether any doorbell is open. The caller stores its message, then makes a fence, then asks:
+    /// an owner that opens a doorbell later sees the message.
     pub(super) fn is_any(&self) -> bool {
         self.count.load(SeqCst) > 0
     }
@@ -111,8 +111,8 @@ impl Doorbells {
         self.find_of(slot, incarnation)?.write_end.try_clone().ok()
     }
 
-    /// Wakes an owner of a slot, if it sleeps and was not woken from this sleep yet. It sees all that
-    /// was stored before this call.
+    /// Wakes an owner of a slot, if it sleeps and was not woken from this sleep yet. It sees all
+    /// that was stored before this call.
     pub(super) fn ring(&self, region: &Region, slot: u16, incarnation: u32) {
         if let Some(doorbell) = self.find_of(slot, incarnation) {
             doorbell.ring(region, slot);

@@ -61,7 +61,7 @@ impl SlotTable {
         for doorbell in &state.doorbells {
             let is_its = table.live_in(doorbell.slot) == Some(doorbell.incarnation);
             let is_hung = is_its && table.doorbells.adopt(doorbell, take)?;
-            ensure(is_hung, "a bell is nobody's")?;
+            ensure(is_hung, "a doorbell is nobody's")?;
         }
         // An endpoint may have died before, without a wake-up of the sleepers.
         *table.deaths_unannounced.get_mut() = true;
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ledger_that_contradicts_itself_is_refused() {
+    fn a_slot_table_that_contradicts_itself_is_refused() {
         let (before, memory) = table();
         type Change = fn(&mut SlotTableState);
         let changes: [(Change, &str); 13] = [

@@ -40,14 +40,14 @@ pub trait Home: fmt::Debug + Send + Sync {
     /// Wakes an endpoint of this host that sleeps. `false`: it cannot be done now; try again.
     fn ring(&self, slot: u16, incarnation: u32) -> bool;
 
-    /// Gets a bell for an endpoint of this process; what it is heard by.
+    /// Opens a doorbell for an endpoint of this process, and returns the read end.
     ///
     /// # Errors
     /// Why there is none.
     fn open_doorbell(&self, slot: u16, incarnation: u32) -> Result<OwnedFd, NoDoorbell>;
 
-    /// Gets another one for an endpoint of this process whose bell is torn off: it is asked for and
-    /// not waited for; once it has come, what it is heard by.
+    /// Opens another one for an endpoint of this process whose doorbell was shut down. The node is
+    /// asked and not waited for; returns the read end once it has come.
     fn reopen_doorbell(&self, slot: u16, incarnation: u32) -> Option<OwnedFd>;
 
     /// Whether the node is there still, without which nothing goes to other hosts.

@@ -27,19 +27,19 @@ use crate::ring::Words;
 pub enum Doze {
     /// There is something to do, or to be told.
     Ready,
-    /// Its bell is rung when there is.
+    /// Its doorbell is rung when there is.
     Sleep,
-    /// Its bell is rung when something comes. It has something to do beside that of which nobody
-    /// tells when it can be done: look again soon.
+    /// Its doorbell is rung when something comes. But it also waits for room, of which no process
+    /// tells it: look again soon.
     Nap,
     /// A message was refused for want of room, and there is room now: said until
     /// [`Endpoint::refusals_are_told`], since who waits has to send it again and nobody else says
     /// so. Before there is, it is [`Doze::Nap`].
     Refused,
-    /// Nothing wakes it any more, since somebody has torn its bell off:
+    /// Nothing wakes it any more, because a member has shut its doorbell down:
     /// [`Endpoint::reopen_doorbell`].
     Deaf,
-    /// Nothing wakes it: it has no bell, or its node is gone.
+    /// Nothing wakes it: it has no doorbell, or its node is gone.
     Never,
 }
 
@@ -72,8 +72,8 @@ pub(super) const REFUSED: u64 = u64::MAX;
 /// who has so many tries them all again when there is room for one.
 pub(super) const REFUSALS_MAX: usize = 64;
 
-/// Bells of an endpoint that are replaced, of those that others have torn off. Who has that done to
-/// it more often looks again and again instead: each costs the node a moment.
+/// How often an endpoint's doorbell is replaced after members have shut it down. After that the
+/// endpoint polls instead: each new doorbell costs the node a moment.
 const REOPENED_MAX: u32 = 16;
 
 /// A message was not sent, and none has been to the same one since.
@@ -94,7 +94,7 @@ pub(super) struct Sleeping {
     pub(super) barriers: Barriers,
     /// Its own alone.
     read_end: Option<OwnedFd>,
-    /// Bells that came in the place of one that was torn off.
+    /// How often its doorbell was replaced.
     reopened: u32,
     /// The number of its last sleep.
     sleep: u64,
@@ -107,8 +107,8 @@ pub(super) struct Sleeping {
 }
 
 impl Endpoint {
-    /// Gets it a bell, by which it is woken: without one it does not sleep. From the node, which is
-    /// waited for.
+    /// Gets a doorbell from the node, and waits for the answer. Without a doorbell the endpoint
+    /// does not sleep.
     ///
     /// # Errors
     /// Why there is none.
@@ -118,8 +118,8 @@ impl Endpoint {
         Ok(())
     }
 
-    /// The same in two steps, for who must not keep others from the endpoint while the node is
-    /// waited for. None: it has one.
+    /// The same in two steps, for a caller that must not keep other threads from the endpoint while
+    /// it waits for the node. None: the endpoint has a doorbell.
     pub fn doorbell_request(&self) -> Option<DoorbellRequest> {
         let Engine { sleeping, peers, me, .. } = &self.engine;
         let home = peers.remotes.home().cloned();
@@ -140,7 +140,7 @@ impl Endpoint {
         self.engine.sleeping.read_end.get_or_insert(doorbell);
     }
 
-    /// Gets it another bell in place of one that somebody has torn off ([`Doze::Deaf`]), once the
+    /// Gets another doorbell in place of one that a member has shut down ([`Doze::Deaf`]), once the
     /// node has given it, which is not waited for. Who has watched the first has forgotten it
     /// before, and watches this one now. `false`: not yet, or too often.
     pub fn reopen_doorbell(&mut self) -> bool {
@@ -163,13 +163,13 @@ impl Endpoint {
         std::mem::take(&mut self.engine.sleeping.moved)
     }
 
-    /// What can be read once it was woken, if it has a bell.
+    /// The read end of its doorbell, readable once it was woken; none if it has no doorbell.
     pub fn doorbell(&self) -> Option<BorrowedFd<'_>> {
         self.engine.sleeping.read_end.as_ref().map(AsFd::as_fd)
     }
 
-    /// Says that it is to be woken from now on, and whether its caller can sleep until its bell can
-    /// be read. Nothing that comes in between is missed.
+    /// Says that it is to be woken from now on, and whether its caller can sleep until its doorbell
+    /// can be read. Nothing that comes in between is missed.
     pub fn doze(&mut self) -> Doze {
         self.engine.doze(&self.region)
     }
@@ -200,7 +200,7 @@ impl Endpoint {
     }
 }
 
-/// An endpoint that has no bell: what it takes to ask for one, apart from it.
+/// Asks for the doorbell of an endpoint, apart from the endpoint.
 #[derive(Debug)]
 pub struct DoorbellRequest {
     home: Option<Arc<dyn Home>>,
@@ -222,7 +222,7 @@ impl DoorbellRequest {
     }
 }
 
-/// Why an endpoint has no bell.
+/// Why an endpoint has no doorbell.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoDoorbell {
@@ -239,7 +239,9 @@ pub enum NoDoorbell {
     #[error("the node has gone; join the domain again when it is back")]
     NoNode,
     /// It has no descriptor left, or this process has.
-    #[error("no descriptor is left for a bell, in this process or the node; its log says which")]
+    #[error(
+        "no descriptor is left for a doorbell, in this process or the node; its log says which"
+    )]
     NoDescriptor,
 }
 

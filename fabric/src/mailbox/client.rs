@@ -70,7 +70,7 @@ pub struct HeldSlot {
 
 impl fmt::Debug for MailboxClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Desk").field("number", &self.number).finish_non_exhaustive()
+        f.debug_struct("MailboxClient").field("number", &self.number).finish_non_exhaustive()
     }
 }
 

@@ -1,5 +1,5 @@
-//! How processes of a VM see which of them are dead: the process that holds a slot holds the lock of
-//! a file, its *holder lock*.
+//! How processes of a VM see which of them are dead: the process that holds a slot holds the lock
+//! of a file, its *holder lock*.
 //!
 //! The kernel releases a lock when the last process that has the open file is gone, and it unmaps a
 //! process's memory before it closes its files. So a file whose lock is free is of a process that

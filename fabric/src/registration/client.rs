@@ -299,7 +299,7 @@ impl Domain {
         Self::join_by_mailbox(region, number, (name, key), doorbell, load_cost_ns)
     }
 
-    /// Joins at the desk of a region.
+    /// Joins by a mailbox of a region.
     ///
     /// # Errors
     /// As [`Domain::join`].
@@ -543,7 +543,7 @@ impl Home for Membership {
 struct Lease {
     membership: Arc<Membership>,
     grant: SlotGrant,
-    /// At the desk: by what it is held.
+    /// Where it was granted by a mailbox, its holder lock.
     held: Option<HeldSlot>,
 }
 

@@ -1,4 +1,5 @@
-//! The door's messages: one datagram of a sequenced-packet socket each, all equally long.
+//! The messages of the registration socket: one datagram of a sequenced-packet socket each, all of
+//! one length.
 //!
 //! ```text
 //!    0  magic  "vriofabr"
@@ -6,17 +7,17 @@
 //!   10  kind u16
 //!   12  zero u32
 //!   16  Hello:          name, 64 bytes; key, 128 bytes; both filled up with zeroes
-//!       Welcome:        host u64; the region's memory comes along, and a bell for each gateway
+//!       Welcome:        host u64; with it come the region's memory and an eventfd for each gateway
 //!       Refused:        why u16
-//!       Endpoint, CloseEndpoint, Process, Bell, NoBell, Ring, Rope:  incarnation u32, slot u16,
-//!                       zero u16; in answers about a process its number, u32; with Ring 1 if the
-//!                       rope is wanted, u32. With Bell comes what it is heard by, with Rope what
-//!                       it is rung by, unless it has none
+//!       Endpoint, CloseEndpoint, Process, OpenDoorbell, Doorbell, NoDoorbell, Ring,
+//!       DoorbellWriteEnd:  incarnation u32, slot u16, zero u16; in answers about a process its
+//!                       number, u32; with Ring 1 if the write end is wanted, u32. With Doorbell
+//!                       comes the read end, with DoorbellWriteEnd the write end
 //!       the rest is zero
 //! ```
 //!
-//! Magic, version and kind stay where they are in every version, so that another one can be told
-//! that it is another.
+//! Magic, version and kind stay at these places in every version, so that a process of another
+//! version can be told so.
 
 use super::key::KEY_BYTES_MAX;
 
@@ -26,7 +27,7 @@ pub const NAME_BYTES_MAX: usize = 63;
 /// The bytes of every message.
 pub const MESSAGE_BYTES: usize = 256;
 
-/// Descriptors that come along at most: the memory, and bells.
+/// Most descriptors that come with a message: the memory, and the gateways' doorbells.
 pub const ALONG_MAX: usize = 1 + crate::GATEWAYS_MAX as usize;
 
 /// What this release speaks.
@@ -57,15 +58,15 @@ pub enum Request {
     NewEndpoint,
     /// It will not use this slot again.
     CloseEndpoint(SlotGrant),
-    /// Whose is it?
+    /// Which process has this slot?
     Process(SlotGrant),
-    /// An endpoint of the process's is to sleep.
+    /// The process wants a doorbell for an endpoint of its own.
     OpenDoorbell(SlotGrant),
-    /// An endpoint that sleeps is to be woken; and next time this one wants to do that itself.
+    /// The process asks the node to wake an endpoint.
     Ring {
         /// The endpoint.
         grant: SlotGrant,
-        /// Whether the process asks for what it can wake it by.
+        /// Whether the process asks for the write end, to wake the endpoint itself from now on.
         wants_write_end: bool,
     },
 }
@@ -80,7 +81,7 @@ pub enum Answer {
     },
     /// The process is not let in.
     Refused(Refusal),
-    /// What is given, and the number that the node knows the process by.
+    /// A slot, and the number that the node sees for the process that has asked.
     Endpoint {
         /// The slot.
         grant: SlotGrant,
@@ -89,18 +90,18 @@ pub enum Answer {
     },
     /// No slot is left.
     Full,
-    /// Whose it is; 0 for nobody's, or nobody's that can be told.
+    /// The process that has a slot; 0 if none has, or none whose number the node sees.
     Process {
         /// The slot that was asked about.
         grant: SlotGrant,
         /// The process.
         process: u32,
     },
-    /// A bell.
+    /// A doorbell, with its read end.
     Doorbell(SlotGrant),
-    /// No descriptor is left for one.
+    /// No descriptor is left for a doorbell.
     NoDoorbell(SlotGrant),
-    /// By what it is rung, if it can be.
+    /// The write end of an endpoint's doorbell.
     DoorbellWriteEnd(SlotGrant),
 }
 
@@ -116,7 +117,7 @@ pub struct SlotGrant {
 /// Why a process is not let in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// No such domain, or another key: which of the two is not for strangers to know.
+    /// No such domain, or another key: the answer does not tell which of the two.
     Denied,
     /// It speaks another version.
     Version,
@@ -129,14 +130,14 @@ pub enum Refusal {
 /// Why bytes are no message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Foreign {
-    /// It is no message of this door at all.
+    /// They are no message of this socket at all.
     Bytes,
     /// It is one of another version.
     Version,
 }
 
 impl Request {
-    /// Whether this is what the node says to it, and not to one that was given up before.
+    /// Whether this answers the request, and not an earlier one that was given up.
     pub fn is_answered_by(&self, answer: &Answer) -> bool {
         match self {
             Self::Hello { .. } => true,
@@ -307,7 +308,7 @@ fn grant(body: &[u8]) -> Result<SlotGrant, Foreign> {
     if process == 0 { Ok(grant) } else { Err(Foreign::Bytes) }
 }
 
-/// A seat, and a process beside it.
+/// A slot grant, and the process beside it.
 fn grant_of(body: &[u8]) -> Result<(SlotGrant, u32), Foreign> {
     zero(&body[6..8])?;
     zero(&body[12..])?;

@@ -262,7 +262,7 @@ fn a_sleeper_is_woken() {
         let (mut consumer, mut taken) = (Consumer::new(&*ring), Vec::new());
         let mut sleeps = false;
         for word in 1..=2 {
-            // As an endpoint does: the bell is silenced before it is said that it is to be rung.
+            // As an endpoint does: the doorbell is emptied before the sleep is announced.
             ring.doorbell.store(0, Release);
             sleeps = consumer.fall_asleep(&*ring, word, || fence(SeqCst));
             if !sleeps {

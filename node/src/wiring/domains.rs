@@ -86,7 +86,7 @@ impl Domains {
         if errors.is_empty() { Ok(domains) } else { Err(errors.into()) }
     }
 
-    /// None yet, behind a door if there is one.
+    /// Without domains yet; `server` is the registration server, if there is one.
     fn new(config: &Config, host: u64, server: Option<RegistrationServer>) -> Self {
         let (path, gateways) = (config.fabric.clone(), config.sidecores.cores.len() as u16);
         Self { path, host, gateways, server: Mutex::new(server), open: Mutex::default() }
@@ -176,7 +176,7 @@ impl Domains {
     /// In the place of whatever socket is there.
     fn open_vf(&self, vf: &VfConfig) -> Result<(), String> {
         let server = self.server();
-        let server = server.as_ref().expect("its domain is there, so there is a door");
+        let server = server.as_ref().expect("a node with domains has a registration server");
         let VfConfig { name, domain, socket, .. } = vf.clone();
         server.add_vf(VfSettings { name, domain, path: socket }).map_err(|error| error.to_string())
     }
@@ -322,7 +322,7 @@ impl Domains {
         open.into_iter().flat_map(|open| open.associations.reports()).map(status).collect()
     }
 
-    /// Closes the door. Processes that are in go on among themselves.
+    /// Ends the registration server. Members go on among themselves.
     pub(super) fn stop(&self) {
         self.server().take();
     }
@@ -357,7 +357,7 @@ fn counted(cores: &[Core]) -> BTreeMap<String, Counters> {
     domains
 }
 
-/// Opens the door where a dead node may have left its socket.
+/// Starts the registration server where a dead node may have left its socket.
 fn open(path: &Path, host: u64) -> io::Result<RegistrationServer> {
     make_way(path)?;
     RegistrationServer::open(path, host)

@@ -171,8 +171,8 @@ impl Gateways {
         gateways
     }
 
-    /// A domain's room on this sidecore, as another process had it if one had. `doorbell` is what its
-    /// members ring.
+    /// A domain's room on this sidecore, as another process had it if one had. `doorbell` is what
+    /// its members ring.
     pub(super) fn add(
         &mut self,
         (domain, gateway): (String, u16),

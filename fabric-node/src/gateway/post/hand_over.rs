@@ -1,5 +1,5 @@
-//! The region's side of a gateway in the process that goes on with it: the same gateway to all who
-//! have its buffers, and messages that wait wait on.
+//! Hand-over of the region's side of a gateway. It stays the same gateway to every receiver that
+//! has one of its buffers, and messages that wait for receivers go on waiting.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use fabric::ring::{Consumer, Way};
 use fabric::slab::{Lending, LendingError, Slab};
 
 impl Post {
-    /// What the next process needs; messages are added to `cargo`. Nothing of the gateway may be
-    /// at work until either of the two goes on.
+    /// What the next process needs; the messages are appended to `cargo`. The gateway may not work
+    /// again until one of the two processes goes on.
     pub(in crate::gateway) fn take_down(&mut self, cargo: &mut Vec<u8>) -> PostState {
         let region = Arc::clone(self.region());
-        // Or what has been taken would be taken again.
+        // Otherwise cells that were taken would be taken again.
         self.consumer.rest(&region.ring(self.me.slot));
         let ways = self.ways.iter().enumerate().filter(|(_, to)| to.incarnation != 0);
         let ways = ways.map(|(slot, &ToSlot { incarnation, way, rung, .. })| WayState {
@@ -45,7 +45,7 @@ impl Post {
         }
     }
 
-    /// Goes on with it. Nothing is written into the region.
+    /// Takes it over. Nothing is written into the region.
     pub(in crate::gateway) fn adopt(
         table: Arc<SlotTable>,
         slot: u16,

@@ -1,8 +1,8 @@
-//! A room that another process goes on with, with the same region and under the same host's name.
+//! Hand-over of a room to another process, with the same region and under the same host's name.
 //!
-//! To the other hosts it is as if the session was lost: they join again, hear what has been taken,
-//! and each side sends the rest again. So what has to go over is what each side has not taken of
-//! the other one, and how far that is.
+//! To the other hosts it is as if the session was lost: they join again, are told which batches
+//! were taken, and each side sends the rest again. So the state has the batches that the other side
+//! has not taken, and the number of the last batch that was taken from it.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
@@ -20,7 +20,7 @@ use fabric::cell::{Head, Kind};
 /// Deaths that go over of one link: more than the longest body of a session (1 MiB) can say.
 const GONES_MAX: usize = 1 << 16;
 
-/// A room on its way into another process: found to be one, and not at work yet.
+/// A room that was handed over: its state was checked, and it does not work yet.
 pub struct Handed {
     domain: String,
     gateway: u16,
@@ -47,8 +47,8 @@ impl fmt::Debug for Handed {
 }
 
 impl<C: Carrier> Room<C> {
-    /// What the next process needs, and the messages beside it. The room may not be at work until
-    /// either goes on.
+    /// What the next process needs, and the messages beside it. The room may not work again until
+    /// one of the two processes goes on.
     pub fn take_down(&mut self, carrier: &C) -> (RoomState, Vec<u8>) {
         let mut cargo = Vec::new();
         let post = self.post.take_down(&mut cargo);
@@ -69,7 +69,7 @@ impl<C: Carrier> Room<C> {
         known.is_some_and(|(there, _)| link.there.is_none() || link.there == there)
     }
 
-    /// Goes on with what another process had.
+    /// Takes the room over from another process.
     pub fn adopt(
         settings: RoomSettings,
         associations: Arc<Associations>,

@@ -1,4 +1,4 @@
-//! Who is joined with whom: asked for until it is so, and again in each new session.
+//! Joining: a gateway asks each peer until it is joined, and again in each new session.
 
 use super::super::associations::There;
 use super::super::wire::{Answer, Channel, Join};
@@ -13,11 +13,12 @@ const ASK_AGAIN_NS: u64 = 500_000_000;
 /// How long an answer is waited for.
 const ANSWER_NS: u64 = 2_000_000_000;
 
-/// Who proves something.
+/// Which side proves something.
 const ASKS: u8 = 1;
 const ANSWERS: u8 = 2;
 
-/// What is proved: that who is `host`, in the session of this binding, has the domain's key.
+/// The statement that is proved: that the node of `host`, in the session of this binding, has the
+/// domain's key.
 fn statement(who: u8, binding: &[u8; 32], host: u64, domain: &str) -> Vec<u8> {
     let mut bytes = b"vrio domain ".to_vec();
     bytes.push(who);
@@ -27,8 +28,8 @@ fn statement(who: u8, binding: &[u8; 32], host: u64, domain: &str) -> Vec<u8> {
     bytes
 }
 
-/// The words for a stranger, whether there is no such domain, it is not open to him, or his key is
-/// another one.
+/// The answer to a node that may not join. It is the same whether there is no such domain, the node
+/// is no peer of it, or the key is another one.
 pub(super) fn not_open(domain: &str) -> String {
     format!("domain {domain:?} is not open to this node: check its name, its key and its `peers`")
 }

@@ -1,4 +1,4 @@
-//! Cells to batches, and batches to cells.
+//! Makes batches of cells, and cells of batches.
 
 use super::super::post::{Put, Write};
 use super::super::wire::{
@@ -10,10 +10,10 @@ use fabric::Class;
 use fabric::cell::{Head, Kind, Local};
 use fabric::region::gateway_of;
 
-/// Deaths elsewhere that are told to all here in one round.
+/// Deaths of other hosts' endpoints that are told to the endpoints here in one round.
 const GONES_PER_ROUND: usize = 4;
 
-/// Batches of a gateway elsewhere that are kept while nothing is taken.
+/// Batches of one gateway of a peer that are kept while the region has no room.
 const KEPT_WHILE_FULL: usize = 2;
 
 /// An entry of so many bytes is written where its batch is kept: a batch with it is worth a buffer,

@@ -19,24 +19,24 @@ impl TestNode {
 fn a_vm_keeps_its_window_and_its_endpoints() {
     let node = TestNode::new(3);
     let (one, two) = (node.plug("one"), node.plug("two"));
-    let (desk, other) = (one.desk(), two.desk());
-    let [mine, dead] = [(); 2].map(|()| desk.open().unwrap().unwrap());
+    let (client, other) = (one.client(), two.client());
+    let [mine, dead] = [(); 2].map(|()| client.open().unwrap().unwrap());
     assert!(node.server.remove_vf("two"), "who is in stays");
     let node = node.hand_over(3);
     let life =
         |held: &HeldSlot| one.region.life(held.grant.slot).unwrap().is_live(held.grant.incarnation);
     assert!(life(&mine) && life(&dead));
-    // Its doorbell reaches who goes on, which knows its tickets and its turns.
-    assert_eq!(desk.hello().unwrap(), Reply::Done);
+    // Its doorbell reaches the new server, which knows its holders and its turns.
+    assert_eq!(client.hello().unwrap(), Reply::Done);
     let was = dead.grant;
     drop(dead);
-    let [third, next] = [(); 2].map(|()| desk.open().unwrap().unwrap());
+    let [third, next] = [(); 2].map(|()| client.open().unwrap().unwrap());
     assert_eq!((next.grant.slot, next.grant.incarnation), (was.slot, was.incarnation + 1));
     assert!(other.open().unwrap().is_err(), "its way in is gone");
     // A question that comes while both are paused is answered then; the VM keeps its mailbox.
     let node = std::thread::scope(|scope| {
         let had = taken(&node.server);
-        let asks = scope.spawn(|| desk.close(third));
+        let asks = scope.spawn(|| client.close(third));
         let path = node.home.path().join("fabric");
         let server = adopted(&path, &blue(3), had).unwrap();
         std::thread::sleep(Duration::from_millis(20));
@@ -52,7 +52,7 @@ fn a_vm_keeps_its_window_and_its_endpoints() {
     one.connection.shutdown(std::net::Shutdown::Both).unwrap();
     node.until(0);
     let again = node.plug("one");
-    assert_eq!((again.number, again.desk().hello().unwrap()), (1, Reply::Done));
+    assert_eq!((again.number, again.client().hello().unwrap()), (1, Reply::Done));
     // Whose the sockets are tidies them up.
     let path = node.path("one");
     drop(node.server);
@@ -64,7 +64,7 @@ fn a_vm_keeps_its_window_and_its_endpoints() {
 fn a_state_of_vms_that_contradicts_itself_is_refused() {
     let node = TestNode::new(3);
     let (one, _two) = (node.plug("one"), node.plug("two"));
-    let held = one.desk().open().unwrap().unwrap();
+    let held = one.client().open().unwrap().unwrap();
     type Change = fn(&mut RegistrationState);
     let changes: [(Change, &str); 8] = [
         (|it| it.vfs[1].name = "one".to_owned(), "twice"),
@@ -85,6 +85,6 @@ fn a_state_of_vms_that_contradicts_itself_is_refused() {
     }
     node.server.answer().unwrap();
     assert!(node.path("one").exists() && node.path("two").exists(), "they are not theirs");
-    assert_eq!(one.desk().hello().unwrap(), Reply::Done);
+    assert_eq!(one.client().hello().unwrap(), Reply::Done);
     held.give_up();
 }

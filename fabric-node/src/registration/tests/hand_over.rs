@@ -46,10 +46,10 @@ fn members_stay_and_what_they_had_is_theirs() {
     assert_eq!(hear(&other), Some(Answer::Process { grant: grants[0], process }));
     let report = node.report();
     assert_eq!((report.members, report.endpoints_live), (2, 3));
-    // By the bell's rope, which is the same.
+    // By the write end, which is the same.
     say(&other, &Request::Ring { grant: grants[0], wants_write_end: true }.to_bytes());
     assert_eq!(hear(&other), Some(Answer::DoorbellWriteEnd(grants[0])));
-    // Strangers may speak, and who calls is heard.
+    // An unregistered client may register, and new ones may connect.
     say(&unregistered, &hello("blue", KEY).to_bytes());
     assert_eq!(hear(&unregistered), Some(Answer::Welcome { host: 77 }));
     drop(node.join());
@@ -95,7 +95,7 @@ fn nobody_who_sleeps_is_forgotten_by_who_goes_on() {
         println!("{} sleeps", ours.join().unwrap() + theirs.join().unwrap());
         node
     });
-    // Who has no rope of the other asks the node that there is now.
+    // A client without the write end asks the new server.
     let to = other.endpoint.address();
     other.ask(None);
     assert_eq!(other.endpoint.doze(), Doze::Sleep);
@@ -130,7 +130,7 @@ fn a_state_that_contradicts_itself_is_refused() {
     new_grant(&one);
     new_grant(&other);
     let _unregistered = call(&node.path);
-    // Who comes behind the stranger, and has gone.
+    // A client that has connected after the unregistered one, and has gone.
     drop(node.join());
     node.until(2, 2);
     let four = settings("blue", KEY, 4);

@@ -114,7 +114,7 @@ fn who_has_woken_somebody_once_needs_the_node_no_more() {
         assert_eq!(other.wait(0), (None, 0));
     };
     wake();
-    // The rope comes when it comes.
+    // The write end comes at some time.
     std::thread::sleep(Duration::from_millis(50));
     node.server.while_it_is_stopped(|| (0..3).for_each(|_| wake()));
 }
@@ -225,7 +225,7 @@ fn until_heard(socket: &OwnedFd) {
     }
 }
 
-/// Its own bells, too: who asks for them and does not take them.
+/// A client that asks for doorbells of its own and does not receive them.
 #[test]
 fn who_wants_bell_after_bell_and_does_not_listen_holds_few() {
     let node = node(2);

@@ -84,8 +84,8 @@ impl AsFd for VmDoorbell {
 
 impl Drop for VmDoorbell {
     fn drop(&mut self) {
-        // QEMU has the eventfd as well, so closing it here does not end the watch. This fails only if
-        // it is not watched.
+        // QEMU has the eventfd as well, so closing it here does not end the watch. This fails only
+        // if it is not watched.
         let _ = epoll::delete(&self.epoll, &self.fd);
     }
 }

@@ -14,7 +14,7 @@ struct NodeHome {
     rings: Arc<AtomicU32>,
     /// It can be told nothing just now.
     deaf: Arc<AtomicU32>,
-    /// How often another bell was asked for.
+    /// How often another doorbell was asked for.
     asked: AtomicU32,
 }
 
@@ -93,10 +93,10 @@ impl Sleepers {
         self.table.announce_deaths();
     }
 
-    /// A member does to a bell what any can that rings it, and so what the node has of it.
+    /// A member shuts a doorbell down, as any member can that has the write end.
     fn tear_off(&self, index: usize) {
         let Local { slot, incarnation, .. } = self.endpoints[index].engine.me;
-        let write_end = self.table.write_end(slot, incarnation).expect("it has a bell");
+        let write_end = self.table.write_end(slot, incarnation).expect("it has a doorbell");
         rustix::net::shutdown(write_end, rustix::net::Shutdown::Both).expect("a socket");
     }
 

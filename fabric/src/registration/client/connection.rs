@@ -1,4 +1,4 @@
-//! A process's connection to the node: questions, and their answers in order.
+//! A process's connection to the registration server: requests, and their answers in order.
 
 use std::collections::HashMap;
 use std::io;
@@ -39,18 +39,18 @@ pub(super) struct Connection {
     /// By slot: the incarnation that was asked for last, and its process once that was answered (0
     /// for nobody's). The answer may come between others.
     processes: HashMap<u16, (u32, Option<u32>)>,
-    /// By slot: which of its owners it is about, and by what that one is woken. [`WRITE_ENDS_MAX`] at
-    /// most; their answers may come between others as well.
+    /// By slot: which of its owners it is about, and the write end of that owner's doorbell.
+    /// [`WRITE_ENDS_MAX`] at most; their answers may come between others as well.
     write_ends: HashMap<u16, (u32, OwnedFd)>,
-    /// By slot: for which of its owners, who is this process's, another bell was asked for, and
-    /// what it hears it by once that has come.
+    /// By slot: for which of its owners, an endpoint of this process, another doorbell was asked
+    /// for, and the read end once it has come.
     doorbells: HashMap<u16, (u32, Option<OwnedFd>)>,
     /// Answers that came too late for their questions, as good for the next: slots are all the
     /// same. As many at most as questions were given up.
     late_grants: Vec<Answer>,
 }
 
-/// Ropes that a process keeps: a descriptor each. Who sleeps beyond those is woken by the node.
+/// Write ends that a process keeps, each a descriptor. Other sleepers are woken by the node.
 pub(super) const WRITE_ENDS_MAX: usize = 256;
 
 type Heard = (Answer, Vec<OwnedFd>);
@@ -92,7 +92,7 @@ impl Connection {
         say_over(&self.socket, request, flags)
     }
 
-    /// Wakes an endpoint by its rope. `false`: there is none here, or it cannot be done now.
+    /// Wakes an endpoint by its write end. `false`: there is none here, or it cannot be done now.
     pub(super) fn ring(&mut self, grant: SlotGrant) -> bool {
         if !self.has_write_end(grant) {
             self.hear_all();
@@ -103,7 +103,7 @@ impl Connection {
         let (_, write_end) = &self.write_ends[&grant.slot];
         let rung = doorbell::ring(write_end);
         if rung == RingOutcome::Closed {
-            // Its owner is no more, or has another bell, which the node knows.
+            // Its owner is gone, or has another doorbell, which the node knows.
             self.write_ends.remove(&grant.slot);
         }
         rung == RingOutcome::Heard
@@ -113,7 +113,7 @@ impl Connection {
         self.write_ends.get(&grant.slot).is_some_and(|(whose, _)| *whose == grant.incarnation)
     }
 
-    /// Whether one more rope can be kept, once those are dropped of which none lives.
+    /// Whether one more write end can be kept, once those of dead owners are dropped.
     pub(super) fn wants_write_end(
         &mut self,
         grant: SlotGrant,
@@ -130,8 +130,8 @@ impl Connection {
         self.write_ends.len() < WRITE_ENDS_MAX || self.write_ends.contains_key(&grant.slot)
     }
 
-    /// What an endpoint of this process, which has lost its bell, hears another one by, once it has
-    /// come: it is asked for, and not waited for.
+    /// The read end of another doorbell for an endpoint of this process that has lost its own, once
+    /// it has come: it is asked for, and not waited for.
     pub(super) fn reopen_doorbell(&mut self, grant: SlotGrant) -> Option<OwnedFd> {
         let SlotGrant { slot, incarnation } = grant;
         self.hear_all();
@@ -233,7 +233,7 @@ impl Connection {
         }
     }
 
-    /// The next answer that is there. None: it was about a process or a rope, and is kept.
+    /// The next answer that is there. None: it was about a process or a write end, and is kept.
     fn hear(&mut self) -> Result<Option<Heard>, Lost> {
         let mut bytes = [0; MESSAGE_BYTES + 1];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(ALONG_MAX))];

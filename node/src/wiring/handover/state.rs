@@ -44,7 +44,7 @@ pub(super) struct State {
     pub(super) fabric: Option<FabricState>,
 }
 
-/// The fabric: its door, with who is in, and the memory of its domains.
+/// The fabric: its registration server with its members, and the memory of its domains.
 #[derive(Debug, Serialize, Deserialize)]
 pub(in crate::wiring) struct FabricState {
     #[serde(rename = "door")]
