@@ -2,6 +2,7 @@
 //! in common, and launchers that go from one to the other as ssh would.
 
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -67,7 +68,8 @@ impl Hosts {
         let mut stage = Stage::new("hosts", program.to_owned(), false, Cleanup::default())?;
         // Root of a container may not either, nor does every system have iproute2.
         if let Err(why) = stage.separate() {
-            eprintln!("no network namespaces: {why:#}");
+            // Standard error may be gone, such as a terminal that was closed.
+            let _ = writeln!(std::io::stderr(), "no network namespaces: {why:#}");
             return Ok(None);
         }
         let (key, secret) = stage.make_domain_key()?;

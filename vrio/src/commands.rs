@@ -1,5 +1,6 @@
 //! What the subcommands do.
 
+use std::fmt::Display;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
@@ -78,6 +79,12 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         written => written.context("cannot print").map_err(Failure::running),
     }
+}
+
+/// Prints a line to standard error, which may be gone, such as a terminal that was closed: that is
+/// no reason to end in the middle.
+pub(crate) fn say(line: impl Display) {
+    let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 /// The one control socket of a directory.

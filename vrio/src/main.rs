@@ -255,7 +255,7 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("vrio: {failure}");
+            commands::say(format_args!("vrio: {failure}"));
             ExitCode::from(failure.code)
         }
     }

@@ -296,7 +296,7 @@ pub(crate) fn report(report: &(impl Serialize + Display), args: &ToldArgs) -> Re
     if let Some(results) = &args.save {
         let store = PlaceArgs { results: results.clone() }.store()?;
         let folder = keep(report, &store, args.begun)?;
-        eprintln!("{folder}");
+        commands::say(folder);
     }
     told(report, report, args.json)
 }

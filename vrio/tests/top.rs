@@ -3,7 +3,8 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -13,7 +14,7 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcgetattr, tcsetwinsize};
 
 /// Longer than a busy machine takes.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 const VRIO: &str = env!("CARGO_BIN_EXE_vrio");
 
@@ -24,25 +25,59 @@ fn node(home: &tempfile::TempDir) -> Node {
     plan.start().expect("it starts")
 }
 
+/// Both ends of a terminal: the test's, and that which programs are given. No program inherits the
+/// test's end, which would keep the terminal there.
+fn pair() -> (File, File) {
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+    let ours = openpt(flags).expect("a terminal");
+    grantpt(&ours).expect("ours");
+    unlockpt(&ours).expect("ours");
+    let side = File::options().read(true).write(true).open(name(&ours)).expect("it is there");
+    let size = Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
+    tcsetwinsize(&side, size).expect("a terminal has a size");
+    (ours.into(), side)
+}
+
+/// The path of a terminal, of which this is the test's end.
+fn name(ours: impl AsFd) -> String {
+    let name = ptsname(ours, Vec::new()).expect("it has a name");
+    name.into_string().expect("a path")
+}
+
+/// Starts `vrio top` on a terminal.
+fn top(side: &File, node: &Node) -> Child {
+    let end = || Stdio::from(side.try_clone().expect("a descriptor"));
+    let mut command = Command::new(VRIO);
+    command.arg("top").arg("--socket").arg(node.plan().control());
+    command.stdin(end()).stdout(end()).stderr(end()).spawn().expect("it was built")
+}
+
+/// Reads what is drawn until it has these words.
+fn read_to(words: &str, ours: &mut File) {
+    let (mut shown, mut bytes) = (Vec::new(), [0; 4096]);
+    while !String::from_utf8_lossy(&shown).contains(words) {
+        let count = ours.read(&mut bytes).expect("the program draws");
+        shown.extend_from_slice(&bytes[..count]);
+    }
+}
+
+fn signal(child: &Child, signal: &str) {
+    let mut kill = Command::new("kill");
+    kill.arg(format!("-{signal}")).arg(child.id().to_string());
+    assert!(kill.status().expect("kill is there").success());
+}
+
 /// A terminal of which this test is the other end.
 struct Terminal {
     keys: File,
     /// What programs are given.
-    side: OwnedFd,
+    side: File,
     shown: Arc<Mutex<Vec<u8>>>,
 }
 
 impl Terminal {
     fn new() -> Self {
-        let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
-        grantpt(&ours).expect("ours");
-        unlockpt(&ours).expect("ours");
-        let name = ptsname(&ours, Vec::new()).expect("it has a name");
-        let name = name.to_str().expect("a path").to_owned();
-        let side = File::options().read(true).write(true).open(name).expect("it is there").into();
-        let size = Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
-        tcsetwinsize(&side, size).expect("a terminal has a size");
-        let keys = File::from(ours);
+        let (keys, side) = pair();
         let mut screen = keys.try_clone().expect("a descriptor");
         let shown: Arc<Mutex<Vec<u8>>> = Arc::default();
         let seen = Arc::clone(&shown);
@@ -56,10 +91,7 @@ impl Terminal {
     }
 
     fn top(&self, node: &Node) -> Child {
-        let end = || Stdio::from(self.side.try_clone().expect("a descriptor"));
-        let mut command = Command::new(VRIO);
-        command.arg("top").arg("--socket").arg(node.plan().control());
-        command.stdin(end()).stdout(end()).stderr(end()).spawn().expect("it was built")
+        top(&self.side, node)
     }
 
     fn shown(&self) -> String {
@@ -80,8 +112,12 @@ impl Terminal {
 
     /// What tells whether it is as it was: modes of the line, and the control characters.
     fn modes(&self) -> String {
-        format!("{:?}", tcgetattr(&self.side).expect("a terminal"))
+        modes(&self.side)
     }
+}
+
+fn modes(side: &File) -> String {
+    format!("{:?}", tcgetattr(side).expect("a terminal"))
 }
 
 fn wait(mut child: Child) -> std::process::ExitStatus {
@@ -90,7 +126,10 @@ fn wait(mut child: Child) -> std::process::ExitStatus {
         if let Some(status) = child.try_wait().expect("a child") {
             return status;
         }
-        assert!(Instant::now() < until, "it does not end");
+        if Instant::now() > until {
+            child.kill().expect("a child");
+            panic!("it does not end");
+        }
         std::thread::sleep(Duration::from_millis(10));
     }
 }
@@ -112,11 +151,7 @@ fn it_shows_the_node_and_leaves_the_terminal_as_it_was() {
         assert_ne!(terminal.modes(), before, "keys come one by one, without an echo");
         match ends {
             "q" => terminal.keys.write_all(b"q").expect("it reads"),
-            signal => {
-                let mut kill = Command::new("kill");
-                kill.arg(format!("-{signal}")).arg(child.id().to_string());
-                assert!(kill.status().expect("kill is there").success());
-            }
+            name => signal(&child, name),
         }
         let status = wait(child);
         assert!(status.success(), "{ends}: {status}: {:?}", terminal.shown());
@@ -165,6 +200,46 @@ fn without_a_terminal_one_second_is_printed() {
     assert_eq!(view["disks"][0]["state"], "ready");
     assert_eq!(view["disks"][0]["requests_per_s"], 0.0);
     assert!(view["sidecores"][0]["busy_share"].as_f64().expect("a number") <= 1.0);
+    node.stop().expect("it stops in order");
+}
+
+/// A window that is closed takes its terminal away and tells the terminal's session; `vrio top` may
+/// belong to another session, and then hears nothing.
+#[test]
+fn it_ends_when_its_terminal_is_gone() {
+    let home = tempfile::tempdir().expect("a directory");
+    let node = node(&home);
+    let (mut ours, side) = pair();
+    let child = top(&side, &node);
+    read_to("scratch", &mut ours);
+    drop((side, ours));
+    wait(child);
+    node.stop().expect("it stops in order");
+}
+
+/// As behind a connection that stands still: whatever the program writes waits for ever.
+#[test]
+fn a_signal_ends_it_where_nobody_takes_what_it_draws() {
+    let home = tempfile::tempdir().expect("a directory");
+    let node = node(&home);
+    let (mut ours, side) = pair();
+    let before = modes(&side);
+    let child = top(&side, &node);
+    read_to("scratch", &mut ours);
+    let full = File::options().write(true).custom_flags(libc::O_NONBLOCK).open(name(&ours));
+    let mut full = full.expect("it is there");
+    let error = loop {
+        // What has not reached the test's end yet makes room once more.
+        std::thread::sleep(Duration::from_millis(1));
+        if let Err(error) = full.write(b".") {
+            break error;
+        }
+        while full.write(&[b'.'; 512]).is_ok() {}
+    };
+    assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+    signal(&child, "TERM");
+    wait(child);
+    assert_eq!(modes(&side), before, "keys are lines again");
     node.stop().expect("it stops in order");
 }
 

@@ -8,9 +8,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use ratatui::Frame;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use ratatui::crossterm::terminal::disable_raw_mode;
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::Paragraph;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::page::{self, Row, Tone};
@@ -19,6 +22,10 @@ use super::{INTERVAL, Sample};
 
 /// How often it is looked whether a signal has come.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+/// How long the screen may take to end after a signal. It may be waiting for a node that does not
+/// answer, or for a terminal that takes nothing.
+const END_TIME_MAX: Duration = Duration::from_secs(3);
 
 const HELP: &str = "q quits, arrows and Page Up/Down scroll";
 
@@ -45,11 +52,13 @@ pub(super) enum Next {
 
 /// Shows the node until a key or a signal ends it.
 pub(super) fn run(socket: &Path, first: Sample) -> Result<()> {
+    end_with_terminal()?;
     let ended = signals()?;
     // It has a hook for panics that does what `restore` does.
     let mut terminal = ratatui::try_init().context("cannot use the terminal")?;
     let result = show(&mut terminal, socket, first, &ended);
-    ratatui::restore();
+    // Nothing can be done for a terminal that refuses, and `result` says why it does.
+    let _ = ratatui::try_restore();
     result
 }
 
@@ -91,6 +100,36 @@ fn show(
     Ok(())
 }
 
+/// Ends this process when its terminal is gone. There is nothing to restore then, and the library
+/// that reads keys would go on reading for ever.
+fn end_with_terminal() -> Result<()> {
+    let wait = || loop {
+        let stdin = std::io::stdin();
+        // Not even input is asked for: that a terminal is gone is told in any case.
+        let mut terminal = [PollFd::new(&stdin, PollFlags::empty())];
+        match poll(&mut terminal, None) {
+            Err(Errno::INTR) => {}
+            Ok(_) => std::process::exit(0),
+            Err(_) => return,
+        }
+    };
+    std::thread::Builder::new().name("terminal".to_owned()).spawn(wait)?;
+    Ok(())
+}
+
+/// Ends this process, and leaves the terminal as it was as far as that waits for nobody.
+fn end_at_once() -> ! {
+    let stdout = std::io::stdout();
+    let mut terminal = [PollFd::new(&stdout, PollFlags::OUT)];
+    let _ = poll(&mut terminal, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+    let _ = if terminal[0].revents().contains(PollFlags::OUT) {
+        ratatui::try_restore()
+    } else {
+        disable_raw_mode()
+    };
+    std::process::exit(0)
+}
+
 /// Set when this process is asked to end. A key that would do it is only a key here.
 fn signals() -> Result<Arc<AtomicBool>> {
     let ended = Arc::new(AtomicBool::new(false));
@@ -113,6 +152,8 @@ fn signals() -> Result<Arc<AtomicBool>> {
             }
         });
         seen.store(true, Relaxed);
+        std::thread::sleep(END_TIME_MAX);
+        end_at_once()
     };
     std::thread::Builder::new().name("signals".to_owned()).spawn(wait)?;
     Ok(ended)
