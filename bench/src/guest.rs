@@ -130,7 +130,7 @@ pub enum GuestError {
         /// What was tried.
         doing: String,
         /// Why it failed.
-        source: std::io::Error,
+        r#source: std::io::Error,
     },
     /// The line did not come in time.
     #[error("guest {name}: no line '{marker}' within {waited:?}; {tail}")]

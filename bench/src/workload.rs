@@ -68,7 +68,7 @@ pub struct WorkloadCounts {
 pub enum Failure {
     /// The data is not what was promised.
     #[error("data: {0}")]
-    Data(#[from] Breach),
+    Data(Breach),
     /// The device broke the ring's protocol.
     #[error("ring {ring}: {what}")]
     Ring {
@@ -77,6 +77,12 @@ pub enum Failure {
         /// What it did.
         what: String,
     },
+}
+
+impl From<Breach> for Failure {
+    fn from(breach: Breach) -> Self {
+        Self::Data(breach)
+    }
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -111,7 +111,7 @@ pub enum StartError {
         /// The disk.
         disk: String,
         /// What is wrong.
-        source: virtio::RingError,
+        r#source: virtio::RingError,
     },
     /// The sidecore is gone.
     #[error("disk {disk}: {source}")]
@@ -119,7 +119,7 @@ pub enum StartError {
         /// The disk.
         disk: String,
         /// What it said.
-        source: CallError,
+        r#source: CallError,
     },
 }
 

@@ -290,7 +290,7 @@ pub enum OpenError {
         /// What was tried, with the file's name.
         what: String,
         /// The system's answer.
-        source: std::io::Error,
+        r#source: std::io::Error,
     },
 }
 

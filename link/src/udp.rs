@@ -59,7 +59,7 @@ pub struct BindError {
     /// The address.
     pub listen: SocketAddr,
     /// The system's answer.
-    pub source: io::Error,
+    pub r#source: io::Error,
 }
 
 /// A link over one UDP socket. Bound by whoever configures, then moved to its sidecore.

@@ -114,7 +114,7 @@ pub enum XdpError {
         /// What was tried.
         what: &'static str,
         /// The system's answer.
-        source: io::Error,
+        r#source: io::Error,
     },
 }
 

@@ -26,7 +26,7 @@ pub enum AttachError {
         /// The network.
         network: String,
         /// Why.
-        source: AddError,
+        r#source: AddError,
     },
     /// The network's sidecore is gone.
     #[error("network {network}: {source}")]
@@ -34,7 +34,7 @@ pub enum AttachError {
         /// The network.
         network: String,
         /// What it said.
-        source: CallError,
+        r#source: CallError,
     },
 }
 

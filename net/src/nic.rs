@@ -100,7 +100,7 @@ pub enum StartError {
         /// The nic.
         nic: String,
         /// What is wrong.
-        source: virtio::RingError,
+        r#source: virtio::RingError,
     },
     /// The sidecore is gone.
     #[error("nic {nic}: {source}")]
@@ -108,7 +108,7 @@ pub enum StartError {
         /// The nic.
         nic: String,
         /// What it said.
-        source: CallError,
+        r#source: CallError,
     },
 }
 

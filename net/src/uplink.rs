@@ -29,7 +29,7 @@ pub enum UplinkError {
         /// The interface.
         interface: String,
         /// What is in the way.
-        source: XdpError,
+        r#source: XdpError,
     },
     /// The system has no thread.
     #[error("no thread to look after the interface: {0}")]

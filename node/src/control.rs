@@ -168,7 +168,7 @@ pub enum ControlError {
         /// What was tried.
         what: &'static str,
         /// The system's answer.
-        source: io::Error,
+        r#source: io::Error,
     },
 }
 

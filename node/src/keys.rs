@@ -124,7 +124,7 @@ pub enum KeyProblem {
         /// What was tried.
         what: &'static str,
         /// The system's answer.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// Somebody else's.
     #[error(

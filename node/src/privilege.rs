@@ -63,7 +63,7 @@ pub enum PrivilegeError {
         /// As whom.
         who: String,
         /// The system's answer.
-        source: io::Error,
+        r#source: io::Error,
         /// What to do.
         way_out: String,
     },
@@ -75,7 +75,7 @@ pub enum PrivilegeError {
         /// The step.
         what: &'static str,
         /// The system's answer.
-        source: io::Error,
+        r#source: io::Error,
     },
 }
 

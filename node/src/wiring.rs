@@ -74,7 +74,7 @@ pub enum StartError {
         /// What was tried.
         what: &'static str,
         /// The system's answer.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// A directory is missing or not usable.
     #[error("{place}: [directories]: cannot use {path:?}: {source}; {way_out}")]
@@ -84,7 +84,7 @@ pub enum StartError {
         /// The directory.
         path: PathBuf,
         /// The system's answer.
-        source: io::Error,
+        r#source: io::Error,
         /// What to do.
         way_out: String,
     },
@@ -94,7 +94,7 @@ pub enum StartError {
         /// `file:line`.
         place: String,
         /// The system's answer.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// The socket for shared memory cannot be made.
     #[error(
@@ -106,7 +106,7 @@ pub enum StartError {
         /// The socket.
         path: PathBuf,
         /// The system's answer.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// The address is not ours, or taken.
     #[error(
@@ -116,7 +116,7 @@ pub enum StartError {
         /// `file:line`.
         place: String,
         /// What the link says.
-        source: Box<link::BindError>,
+        r#source: Box<link::BindError>,
     },
     /// Prometheus's port is not to be had.
     #[error(
@@ -129,13 +129,13 @@ pub enum StartError {
         /// The address.
         address: SocketAddr,
         /// The system's answer.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// No io_uring.
     #[error("no io_uring: {source}; {hint}")]
     Uring {
         /// The system's answer.
-        source: io::Error,
+        r#source: io::Error,
         /// What to do.
         hint: &'static str,
     },

@@ -309,7 +309,7 @@ pub struct Empty {
 pub enum ResultError {
     /// It is not JSON, or a field is missing, unknown or of another kind.
     #[error("line {}, column {}: {}", .0.line(), .0.column(), bare(.0))]
-    Form(#[source] serde_json::Error),
+    Form(serde_json::Error),
     /// Another version wrote it.
     #[error(
         "it is of version {found} of the results' form, and this vrio knows version {SCHEMA}: \

@@ -39,7 +39,13 @@ pub enum LogError {
     },
     /// Its file cannot be mapped.
     #[error("the dirty log: {0}")]
-    Map(#[from] MapError),
+    Map(MapError),
+}
+
+impl From<MapError> for LogError {
+    fn from(error: MapError) -> Self {
+        Self::Map(error)
+    }
 }
 
 /// A front end's log. Its clones are the same log, for one queue each.

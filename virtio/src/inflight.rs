@@ -39,7 +39,7 @@ const AT_DESC_NUM: usize = 10;
 pub enum InflightError {
     /// The file cannot be made or mapped.
     #[error("inflight region: {0}")]
-    Map(#[from] MapError),
+    Map(MapError),
     /// No queues, too many, or too large ones.
     #[error("inflight region for {queues} queues of {size}")]
     Shape {
@@ -111,6 +111,12 @@ pub enum InflightError {
     /// An entry of a packed ring is neither free nor in a chain.
     #[error("inflight region has lost entry {0}")]
     LostEntry(u16),
+}
+
+impl From<MapError> for InflightError {
+    fn from(error: MapError) -> Self {
+        Self::Map(error)
+    }
 }
 
 /// The bytes that one queue takes in a region.

@@ -38,7 +38,7 @@ pub enum SocketError {
         /// The socket's path.
         path: PathBuf,
         /// The system's answer.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// Another program listens there.
     #[error("socket {path} is in use by another program; stop it, or choose another path",
@@ -67,7 +67,7 @@ pub enum SocketError {
         /// The lock file.
         path: PathBuf,
         /// The system's answer.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// The socket cannot be made.
     #[error("socket {path}: {source}", path = path.display())]
@@ -75,7 +75,7 @@ pub enum SocketError {
         /// The path.
         path: PathBuf,
         /// The system's answer.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// It cannot be given to whom it is for.
     #[error(
@@ -87,7 +87,7 @@ pub enum SocketError {
         /// The path.
         path: PathBuf,
         /// The system's answer.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// The system refused a thread or a descriptor.
     #[error("serving a socket: {0}")]

@@ -22,7 +22,7 @@ pub enum MemoryError {
         /// Where the region is in the guest.
         guest_addr: u64,
         /// What is wrong.
-        source: MapError,
+        r#source: MapError,
     },
     /// A region's addresses do not fit 64 bits.
     #[error("guest memory at {guest_addr:#x}: {len:#x} bytes from there overflow")]

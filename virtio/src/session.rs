@@ -112,7 +112,7 @@ pub enum SessionError {
         /// The queue that was to start.
         index: usize,
         /// Why not.
-        source: DeviceError,
+        r#source: DeviceError,
     },
     /// The process is out of descriptors.
     #[error("duplicating a descriptor: {0}")]

@@ -101,7 +101,7 @@ fn read(from: &[String], place: &PlaceArgs) -> anyhow::Result<Vec<Loaded>> {
             match store::load(&path.join(listed.id)) {
                 Ok(run) => runs.push(run),
                 Err(error) => {
-                    crate::commands::say(format_args!("left out: {error}"));
+                    commands::say(format_args!("left out: {error}"));
                     damaged += 1;
                 }
             }

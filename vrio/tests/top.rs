@@ -204,7 +204,7 @@ fn without_a_terminal_one_second_is_printed() {
 }
 
 /// A window that is closed takes its terminal away and tells the terminal's session; `vrio top` may
-/// belong to another session, and then hears nothing.
+/// belong to another session, and then gets no signal.
 #[test]
 fn it_ends_when_its_terminal_is_gone() {
     let home = tempfile::tempdir().expect("a directory");

@@ -86,6 +86,53 @@ fn stray_words(source: &Source) -> Vec<Finding> {
     lines.map(|(number, word)| source.finding(number, format!("stray '{word}'"))).collect()
 }
 
+/// Errors of ours whose cause is told twice where a chain of causes is printed: in their own text,
+/// and by `source()`, which thiserror makes of a field of that name and of two attributes.
+fn causes_twice(source: &Source) -> Vec<Finding> {
+    if !source.is("rs") {
+        return Vec::new();
+    }
+    let (mut found, mut says_its_cause, mut in_text) = (Vec::new(), false, false);
+    for (number, line) in source.lines() {
+        let words = line.trim();
+        if words.starts_with("#[error(") {
+            (says_its_cause, in_text) = (words != "#[error(transparent)]", true);
+        }
+        if in_text {
+            in_text = !words.ends_with(")]");
+            continue;
+        }
+        let declared = words.trim_start_matches("pub(super) ").trim_start_matches("pub ");
+        let marks = [["#[sou", "rce]"], ["#[fr", "om]"]].map(|halves| halves.concat());
+        let is_marked = marks.iter().any(|mark| words.contains(mark));
+        if says_its_cause && (declared.starts_with("source: ") || is_marked) {
+            found.push(source.finding(number, "its text says its cause, so source() says none"));
+        }
+        // The end of a variant, or of all.
+        says_its_cause &= !words.starts_with('}') && !words.ends_with("),");
+    }
+    found
+}
+
+#[test]
+fn causes_are_told_once() {
+    let field = |field: &str| {
+        format!(
+            "enum E {{\n    #[error(\"x: {{source}}\")]\n    X {{\n        {field}\n    }},\n}}\n"
+        )
+    };
+    for bad in ["source: io::Error,", "pub source: io::Error,", "pub(super) source: io::Error,"] {
+        try_check(causes_twice, "a.rs", &field(bad), 4, &field("r#source: io::Error,"));
+    }
+    let variant = |text: &str, mark: &str| {
+        format!("enum E {{\n    #[error({text})]\n    X({mark} io::Error),\n}}\n")
+    };
+    let mark = ["#[fr", "om]"].concat();
+    let transparent = variant("transparent", &mark);
+    try_check(causes_twice, "a.rs", &variant("\"x: {0}\"", &mark), 3, &transparent);
+    everywhere(causes_twice);
+}
+
 #[test]
 fn files_are_short() {
     let line = "// x\n";

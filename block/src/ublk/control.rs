@@ -57,7 +57,7 @@ pub enum ControlError {
         /// What was tried.
         what: &'static str,
         /// The driver's answer.
-        source: io::Error,
+        r#source: io::Error,
     },
 }
 

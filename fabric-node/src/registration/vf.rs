@@ -94,7 +94,7 @@ pub enum VfError {
         /// Where.
         path: PathBuf,
         /// The system's answer.
-        source: io::Error,
+        r#source: io::Error,
     },
 }
 

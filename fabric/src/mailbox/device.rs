@@ -46,7 +46,7 @@ pub enum DeviceError {
         /// The file.
         path: PathBuf,
         /// The system's answer.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// What it shows is not a region.
     #[error("the device at {path:?} shows no domain: {source}")]
@@ -54,7 +54,7 @@ pub enum DeviceError {
         /// The file.
         path: PathBuf,
         /// What is wrong with it.
-        source: RegionError,
+        r#source: RegionError,
     },
     /// Its number is none that a node gives.
     #[error("the device at {0:?} was not made by a vrio node: its number is {1}")]

@@ -89,7 +89,7 @@ pub enum JoinError {
         /// Its socket.
         path: PathBuf,
         /// The system's answer.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// The name or the key is wrong.
     #[error(

@@ -42,7 +42,7 @@ pub enum KeyError {
         /// The file.
         path: PathBuf,
         /// The system's answer.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// What is there is no file, or a long one.
     #[error("{0:?} is no key file; name a file with the key as its only line")]

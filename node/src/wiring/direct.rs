@@ -123,7 +123,7 @@ pub enum DirectError {
         /// The device.
         path: String,
         /// The system's answer.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// Somebody uses the disk.
     #[error("{device} is in use{}; unmount it first", mounted(.mounts))]
@@ -142,7 +142,7 @@ pub enum DirectError {
         /// The file.
         path: PathBuf,
         /// The system's answer.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// The client did not do it.
     #[error("{0}")]

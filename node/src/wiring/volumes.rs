@@ -505,7 +505,7 @@ fn stage(stage: &StageConfig, key: Option<&Arc<VolumeKey>>) -> Option<ChainSpec>
 #[error("[directories]: cannot use {path:?}: {source}; {way_out}")]
 pub(super) struct StateError {
     pub(super) path: PathBuf,
-    pub(super) source: std::io::Error,
+    pub(super) r#source: std::io::Error,
     pub(super) way_out: &'static str,
 }
 

@@ -11,14 +11,14 @@ use rustix::io::Errno;
 pub enum FrontEndError {
     /// There is no guest memory or no eventfd to be had.
     #[error("guest memory: {0}")]
-    Memory(#[source] io::Error),
+    Memory(io::Error),
     /// Nobody answers at the socket, or nobody came to it.
     #[error("{}: {source}", path.display())]
     Socket {
         /// The socket's file.
         path: PathBuf,
         /// The system's answer.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// The back end did not answer in time.
     #[error("{ask}: no answer within {timeout_ms} ms")]
@@ -40,7 +40,7 @@ pub enum FrontEndError {
         /// The message.
         ask: &'static str,
         /// The system's answer.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// The back end acknowledged a message negatively.
     #[error("{ask}: refused by the back end with {code}")]

@@ -180,7 +180,13 @@ pub enum AdoptError {
     Missing(&'static str),
     /// The system refused.
     #[error("the system refused: {0}")]
-    System(#[from] io::Error),
+    System(io::Error),
+}
+
+impl From<io::Error> for AdoptError {
+    fn from(error: io::Error) -> Self {
+        Self::System(error)
+    }
 }
 
 /// Requests of the protocol that agree on features.

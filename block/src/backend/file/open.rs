@@ -105,7 +105,7 @@ pub enum FileError {
         /// The file.
         path: PathBuf,
         /// The system's answer.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// The process may not read it.
     #[error("{}: not readable ({source}); change its permissions", path.display())]
@@ -113,7 +113,7 @@ pub enum FileError {
         /// The file.
         path: PathBuf,
         /// The system's answer.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// The file is shorter than the volume.
     #[error("{}: too small: {actual_bytes} bytes, but the volume is to have {wanted_bytes}; \
@@ -184,7 +184,7 @@ pub enum FileError {
         /// What was tried.
         what: &'static str,
         /// The system's answer.
-        source: io::Error,
+        r#source: io::Error,
     },
 }
 

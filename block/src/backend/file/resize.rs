@@ -67,7 +67,7 @@ pub enum ResizeError {
         /// What was tried.
         what: &'static str,
         /// The system's answer.
-        source: std::io::Error,
+        r#source: std::io::Error,
     },
 }
 

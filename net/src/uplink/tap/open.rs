@@ -49,7 +49,7 @@ pub enum TapError {
         /// The interface.
         name: String,
         /// What the kernel said.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// The kernel does not have what is needed.
     #[error("interface {name}: {what}: {source}")]
@@ -59,7 +59,7 @@ pub enum TapError {
         /// What was asked for.
         what: &'static str,
         /// What the kernel said.
-        source: io::Error,
+        r#source: io::Error,
     },
 }
 

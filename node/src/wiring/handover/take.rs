@@ -54,7 +54,7 @@ pub enum TakeOverError {
         /// Its control socket.
         control: PathBuf,
         /// The system's answer.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// The node has refused, or could not.
     #[error("the node at {control:?} does not hand over: {refused}")]
