@@ -26,6 +26,7 @@ use serde::Serialize;
 
 use crate::cleanup::Cleanup;
 use crate::machine::Machine;
+use crate::pace;
 use crate::progress::Progress;
 
 use goals::Subject;
@@ -235,11 +236,10 @@ impl<C: Contestant> Field<'_, C> {
         let turns: Vec<_> = turns.map(|(it, cases)| it.takes(seconds * cases)).collect();
         let own_turn = TURN_MORE + Duration::from_secs_f64(seconds);
         let all = (turns.iter().sum::<Duration>() + own_turn * own_turns) * rounds;
-        let minutes = all.as_secs().div_ceil(60);
+        let takes = pace::announced(all);
         let turns = (turns.len() as u32 + own_turns) * rounds;
-        self.progress.done(format!(
-            "{turns} turns, about {minutes} min; up to twice as many where the cores move"
-        ));
+        self.progress
+            .done(format!("{turns} turns, {takes}; up to twice as many where the cores move"));
     }
 
     /// Runs all contests, one case in a turn.

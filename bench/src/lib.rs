@@ -18,6 +18,7 @@ pub mod measure;
 pub mod models;
 pub mod net;
 pub mod nodes;
+pub mod pace;
 pub mod pair;
 pub mod progress;
 pub mod scale;

@@ -29,6 +29,7 @@ mod turns;
 mod vfio;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use serde::Serialize;
@@ -36,6 +37,7 @@ use serde::Serialize;
 use crate::block::{GUESTS_MAX, Volume};
 use crate::cleanup::{Cleanup, tidily};
 use crate::machine::Machine;
+use crate::pace;
 use crate::progress::Progress;
 use crate::verdict::Spread;
 
@@ -259,56 +261,103 @@ pub struct Report {
     pub machine: Machine,
 }
 
-/// Measures all models in turn. Says on standard error what it does.
+/// Measures all models in turn. Says on standard error what it does, and gives `tell` a report of
+/// each table alone as soon as that is measured: whatever ends the rest, it is there.
 ///
 /// # Errors
-/// What cannot be measured, or went wrong meanwhile.
-pub fn run(options: &Options) -> Result<Report> {
+/// What cannot be measured, or went wrong meanwhile; and what `tell` says.
+pub fn run(options: &Options, tell: Tell<'_>) -> Result<Report> {
     let progress = Progress::new();
-    tidily(&progress, |cleanup| measure(options, cleanup, &progress))
+    tidily(&progress, |cleanup| measure(options, cleanup, &progress, tell))
 }
 
-/// The same as a part of something longer.
-pub(crate) fn measure(options: &Options, cleanup: &Cleanup, progress: &Progress) -> Result<Report> {
+/// Takes what is measured, part by part.
+pub type Tell<'a> = &'a mut dyn FnMut(&Report) -> Result<()>;
+
+fn measure(
+    options: &Options,
+    cleanup: &Cleanup,
+    progress: &Progress,
+    tell: Tell<'_>,
+) -> Result<Report> {
     options.check()?;
     let settings = options.settings();
     let turns_of = |setting| models_of(options, setting).filter(|(_, asked)| asked.is_ok()).count();
     let turns = settings.iter().map(turns_of).sum::<usize>() + balance::kinds(options).count();
     let turns = turns * usize::from(options.rounds);
-    let minutes = (turns as f64 * (TURN_MORE_S + 2.0 * options.seconds) / 60.0).ceil();
-    progress.done(format!("{turns} turns, about {minutes} min"));
+    let takes = Duration::from_secs_f64(turns as f64 * (TURN_MORE_S + 2.0 * options.seconds));
+    progress.done(format!("{turns} turns, {}", pace::announced(takes)));
     let prepared = block::prepare(options, cleanup, progress).unwrap_or_else(|error| {
         cleanup.yield_to_interruption();
         // Each turn tries for itself, and its row says why.
         progress.done(format!("not prepared: {error:#}"));
         options.clone()
     });
-    let tables = settings.iter().filter_map(|setting| {
-        let table = turns::in_turn(&prepared, setting, cleanup, progress)?;
-        progress.done(table::title(setting));
-        Some(table)
-    });
-    let tables: Vec<_> = tables.collect();
+    let mut all = Measured::default();
+    for setting in &settings {
+        if let Some(table) = turns::in_turn(&prepared, setting, cleanup, progress) {
+            let it = Measured { tables: vec![table], ..Measured::default() };
+            all.add(it, options, tell)?;
+            progress.done(table::title(setting));
+        }
+    }
     let balance = balance::all(options, cleanup, progress);
-    let (real, emulated) = real::tables(options, cleanup, progress);
-    let tables = [tables, real].concat();
-    let no_guest = !options.guest && options.models.contains(&Model::Emulation);
-    let not_emulated = no_guest.then(|| NO_GUEST.to_owned()).into_iter().collect();
-    let mut rows = tables.iter().flat_map(|it| &it.rows);
-    let measured =
-        rows.any(|row| row.figures.is_some()) || balance.iter().any(|it| it.per_s.is_some());
-    ensure!(measured, "nothing could be measured: {}", table::reasons(&tables).join("; "));
-    Ok(Report {
-        version: MODELS_VERSION,
-        goals: order::goals(&tables),
-        explained: order::explained(&tables),
-        asked: options.clone(),
-        tables,
-        balance,
-        emulated,
-        not_emulated,
-        machine: Machine::look(),
-    })
+    all.add(Measured { balance, ..Measured::default() }, options, tell)?;
+    let (tables, emulated) = real::tables(options, cleanup, progress);
+    all.add(Measured { tables, emulated, ..Measured::default() }, options, tell)?;
+    ensure!(
+        all.has_figures(),
+        "nothing could be measured: {}",
+        table::reasons(&all.tables).join("; ")
+    );
+    Ok(all.report(options))
+}
+
+/// What is measured so far, or a part of it.
+#[derive(Clone, Default)]
+struct Measured {
+    tables: Vec<Table>,
+    balance: Vec<Balance>,
+    emulated: Vec<Emulated>,
+}
+
+impl Measured {
+    /// Tells what came in, if there are figures in it, and adds it.
+    fn add(&mut self, more: Self, options: &Options, tell: Tell<'_>) -> Result<()> {
+        if more.has_figures() {
+            // What is said of a device is said with its first table, as in a report of all.
+            let is_of = |device| self.tables.iter().any(|it| it.setting.device == device);
+            let is_again = more.tables.first().is_some_and(|it| is_of(it.setting.device));
+            let mut told = more.clone().report(options);
+            told.not_emulated.retain(|_| !is_again);
+            tell(&told)?;
+        }
+        self.tables.extend(more.tables);
+        self.balance.extend(more.balance);
+        self.emulated.extend(more.emulated);
+        Ok(())
+    }
+
+    fn has_figures(&self) -> bool {
+        let mut rows = self.tables.iter().flat_map(|it| &it.rows);
+        rows.any(|row| row.figures.is_some()) || self.balance.iter().any(|it| it.per_s.is_some())
+    }
+
+    fn report(self, options: &Options) -> Report {
+        let Self { tables, balance, emulated } = self;
+        let no_guest = !options.guest && options.models.contains(&Model::Emulation);
+        Report {
+            version: MODELS_VERSION,
+            goals: order::goals(&tables),
+            explained: order::explained(&tables),
+            asked: options.clone(),
+            tables,
+            balance,
+            emulated,
+            not_emulated: no_guest.then(|| NO_GUEST.to_owned()).into_iter().collect(),
+            machine: Machine::look(),
+        }
+    }
 }
 
 #[cfg(test)]

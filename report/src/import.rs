@@ -265,25 +265,31 @@ fn read_json(text: &str, line: usize, title: &str) -> Imported {
 pub fn merge(measurements: Vec<Measurement>) -> Vec<Measurement> {
     let mut merged: Vec<Measurement> = Vec::new();
     for it in measurements {
-        match merged.iter_mut().find(|one| are_alike(one, &it)) {
-            None => merged.push(it),
-            Some(one) => {
-                for (mine, theirs) in one.series.iter_mut().zip(it.series) {
-                    mine.points.extend(theirs.points);
-                    mine.points.sort_by(|a, b| a.x.total_cmp(&b.x));
-                }
-                for note in it.notes {
-                    if one.notes.len() < ENTRIES_MAX && !one.notes.contains(&note) {
-                        one.notes.push(note);
-                    }
-                }
-                one.empty.extend(it.empty);
-                one.cache_line_round_trips_ns.extend(it.cache_line_round_trips_ns);
-                one.source = both(one.source.take(), it.source);
-            }
-        }
+        merge_into(&mut merged, it);
     }
     merged
+}
+
+/// Puts one more to them, and gives the place of the one that has become of it.
+pub(crate) fn merge_into(merged: &mut Vec<Measurement>, it: Measurement) -> usize {
+    let Some(place) = merged.iter().position(|one| are_alike(one, &it)) else {
+        merged.push(it);
+        return merged.len() - 1;
+    };
+    let one = &mut merged[place];
+    for (mine, theirs) in one.series.iter_mut().zip(it.series) {
+        mine.points.extend(theirs.points);
+        mine.points.sort_by(|a, b| a.x.total_cmp(&b.x));
+    }
+    for note in it.notes {
+        if one.notes.len() < ENTRIES_MAX && !one.notes.contains(&note) {
+            one.notes.push(note);
+        }
+    }
+    one.empty.extend(it.empty);
+    one.cache_line_round_trips_ns.extend(it.cache_line_round_trips_ns);
+    one.source = both(one.source.take(), it.source);
+    place
 }
 
 /// `a.json, b.json`, as far as words go.

@@ -7,6 +7,7 @@
 //!     01-block.json
 //! ```
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
@@ -15,6 +16,7 @@ use std::time::SystemTime;
 use jiff::Timestamp;
 use thiserror::Error;
 
+use crate::import;
 use crate::result::{Measurement, ResultError, Run, SCHEMA, is_id};
 use crate::schema::{self, Form, Misfit};
 
@@ -271,24 +273,30 @@ impl Store {
 
 impl Store {
     /// Adds measurements to a run that was saved before, and its notes and versions of tools as
-    /// they are now. A reader meanwhile sees whole files: the measurements of before, or more.
+    /// they are now. One that says more about a thing that is there becomes a part of that
+    /// ([`import::merge`]). A reader meanwhile sees whole files: the measurements of before, or
+    /// more.
     ///
     /// # Errors
     /// When it breaks a rule of results, or the disk refuses.
     pub fn add(&self, loaded: &mut Loaded, more: Vec<Measurement>) -> Result<(), StoreError> {
         let folder = self.folder.join(&loaded.run.id);
-        let count = loaded.measurements.len() + more.len();
-        if count > MEASUREMENTS_MAX {
+        let mut all = loaded.measurements.clone();
+        let merged = more.into_iter().map(|it| import::merge_into(&mut all, it));
+        let changed: BTreeSet<usize> = merged.collect();
+        if all.len() > MEASUREMENTS_MAX {
             let max = MEASUREMENTS_MAX;
             return Err(StoreError::TooMany { path: folder, what: "measurements", max });
         }
         loaded.run.check().map_err(StoreError::damaged(&folder))?;
-        for measurement in more {
-            measurement.check().map_err(StoreError::damaged(&folder))?;
-            let name = file_of(loaded.measurements.len(), &measurement);
-            replace_file(&folder, &name, Form::Measurement, &measurement)?;
-            loaded.measurements.push(measurement);
+        for &place in &changed {
+            all[place].check().map_err(StoreError::damaged(&folder))?;
         }
+        for place in changed {
+            let name = file_of(place, &all[place]);
+            replace_file(&folder, &name, Form::Measurement, &all[place])?;
+        }
+        loaded.measurements = all;
         replace_file(&folder, RUN_FILE, Form::Run, &loaded.run)?;
         let opened = File::open(&folder).map_err(StoreError::io(&folder))?;
         opened.sync_all().map_err(StoreError::io(&folder))
@@ -430,7 +438,8 @@ impl Run {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::result::Origin;
+    use crate::result::{Axis, Origin, Point, Series};
+    use crate::unit::{Quantity, Unit};
 
     fn loaded(id: &str) -> Loaded {
         let mut run = Run::now("block", "a disk");
@@ -465,13 +474,44 @@ mod tests {
         assert!(store.load("../results").is_err() && store.load("").is_err());
     }
 
+    /// A measurement that is of other guests than any other.
+    fn of_guests(count: usize) -> Measurement {
+        let mut it = Measurement::new(Origin::Measured, "net", "frames");
+        it.setup.insert("guests".to_owned(), count.to_string());
+        it
+    }
+
+    #[test]
+    fn what_is_added_about_the_same_thing_becomes_a_part_of_it() {
+        let (_folder, store) = store();
+        let of_depth = |depth: f64| {
+            let mut it = Measurement::new(Origin::Measured, "block", "local");
+            let mut series = Series::new("p", Quantity::Iops, Unit::PerS, Axis::QUEUE_DEPTH);
+            series.points.push(Point::new(depth, depth * 10.0));
+            it.series.push(series);
+            it
+        };
+        let mut run = loaded("20261122-100000-all");
+        run.measurements = vec![of_depth(1.0)];
+        store.save(&mut run).unwrap();
+        store.add(&mut run, vec![of_guests(2), of_depth(32.0)]).unwrap();
+        store.add(&mut run, vec![of_depth(8.0)]).unwrap();
+        let read = store.load("latest").unwrap();
+        assert_eq!(read.measurements, run.measurements);
+        let [block, _net] = &read.measurements[..] else { panic!("{read:?}") };
+        let places: Vec<f64> = block.series[0].points.iter().map(|point| point.x).collect();
+        assert_eq!(places, [1.0, 8.0, 32.0]);
+        let twice = store.add(&mut run, vec![of_depth(8.0)]);
+        assert!(twice.is_ok() && run.measurements.len() == 3, "two figures of one place stay two");
+    }
+
     #[test]
     fn what_is_added_later_is_read_behind_what_was_there() {
         let (_folder, store) = store();
         let mut run = loaded("20261122-100000-all");
         store.save(&mut run).unwrap();
         run.run.notes.push("and a net".to_owned());
-        let more = (0..120).map(|at| Measurement::new(Origin::Measured, "net", &at.to_string()));
+        let more = (0..120).map(of_guests);
         store.add(&mut run, more.collect()).unwrap();
         let read = store.load("latest").unwrap();
         assert_eq!(read.run, run.run);
@@ -479,7 +519,7 @@ mod tests {
         assert_eq!(read.measurements, run.measurements);
         let folder = store.folder().join(&run.run.id);
         assert_eq!(fs::read_dir(folder).unwrap().count(), 123);
-        let too_many = (0..MEASUREMENTS_MAX).map(|_| Measurement::new(Origin::Measured, "x", "y"));
+        let too_many = (200..200 + MEASUREMENTS_MAX).map(of_guests);
         let said = store.add(&mut run, too_many.collect()).unwrap_err().to_string();
         assert!(said.contains("more than 512 measurements"), "{said}");
     }

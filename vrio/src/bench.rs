@@ -501,12 +501,7 @@ pub(crate) fn bench(command: &BenchCommand) -> Result<(), Failure> {
             results::report(&report, &args.told)
         }
         BenchCommand::All(args) => all::all(args),
-        BenchCommand::Models(args) => {
-            let options = args.options().map_err(Failure::configuration)?;
-            options.check().map_err(Failure::configuration)?;
-            let report = bench::models::run(&options).map_err(Failure::running)?;
-            results::report(&report, &args.told)
-        }
+        BenchCommand::Models(args) => args.run(),
         BenchCommand::Connections(args) => {
             let ConnectionsArgs { hosts, processes, sidecores, sessions, ref told } = *args;
             let options = connections::Options { hosts, processes, sidecores, sessions };

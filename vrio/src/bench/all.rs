@@ -1,20 +1,23 @@
-//! `vrio bench all`: every benchmark for a short while, as one run that grows by what each gave as
+//! `vrio bench all`: every benchmark for a short while, as one run that grows by what each gives as
 //! soon as it is there, and at the end a page of all of it.
 //!
 //! Each is a command of ours, run as a user would run it: one that fails, or finds a tool missing,
-//! takes nothing from the others. An interruption ends the one that runs, which cleans up behind
-//! itself, and what was finished is shown; a second one ends at once.
+//! takes nothing from the others, nor what it has finished itself. An interruption ends the one
+//! that runs, which cleans up behind itself, and what was finished is shown; a second one ends at
+//! once.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
+use bench::pace::{self, Pace};
 use bench::progress::Progress;
 use clap::ValueEnum;
 use report::import;
@@ -34,11 +37,14 @@ pub(super) const EXAMPLES: &str = "Examples:
   vrio bench all --seconds 0.2 -o results              shorter, saved in ./results
   vrio bench all --part block --part models
   vrio bench all && vrio report --with-published -o beside-others
-^C ends what runs, keeps what was finished and writes the page of that; a second ^C ends at once,
-and may leave network namespaces called vrio-*.";
+What is measured is saved at once: whatever fails or ends it, that stays, for `vrio report`. ^C ends
+what runs, keeps what was finished and writes the page of that; a second ^C ends at once, and may
+leave network namespaces called vrio-*.";
 
-/// How long one command may take beyond what is expected, as a multiple of it, and at least.
-const PATIENCE: u32 = 5;
+/// How long a command may print nothing: so many times what all of it should take at the pace so
+/// far, and so much more. Each of its cases has a limit of its own, so a command that prints will
+/// end as well.
+const PATIENCE: f64 = 5.0;
 const PATIENCE_MIN: Duration = Duration::from_secs(120);
 
 /// The page's directory, beside the runs.
@@ -50,8 +56,14 @@ const ENDING: Duration = Duration::from_secs(20);
 /// How often a running command is looked at.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
+/// How often it is said how much time is left.
+const SAY_AGAIN: Duration = Duration::from_secs(1);
+
 /// Bytes of what a command prints: more than any report has.
 const OUTPUT_MAX: u64 = 64 << 20;
+
+/// Reports and lines of a command that wait for us: it waits itself when there are more.
+const WAITING_MAX: usize = 64;
 
 /// What a shell expects of a program that ^C has ended.
 const INTERRUPTED_STATUS: i32 = 130;
@@ -167,7 +179,7 @@ impl AllArgs {
                     ),
                     false => (" --rounds 3", 87.0),
                 };
-                let words = format!("models --seconds {seconds}{more}");
+                let words = format!("models --part-by-part --seconds {seconds}{more}");
                 vec![step(&words, turns * (START_S + 2.0 * seconds))]
             }
             // The nodes need some time each to come back.
@@ -302,66 +314,117 @@ struct Measured {
 }
 
 fn measure(args: &AllArgs, store: &Store) -> Result<Measured> {
-    let (interruption, progress) = (Interruption::listen()?, Progress::new());
     let steps = args.steps();
     let takes: Duration = steps.iter().map(|step| step.takes).sum();
-    let folder = store.folder().display();
-    let (count, minutes) = (steps.len(), takes.as_secs().div_ceil(60));
-    let mut kept = Kept::new(store);
-    progress.done(format!("{count} measurements, about {minutes} min; saved in {folder}"));
-    let mut at = 0;
+    let mut work = Work {
+        interruption: Interruption::listen()?,
+        progress: Progress::new(),
+        pace: Pace::new(takes),
+        kept: Kept::new(store),
+        count: steps.len(),
+        begun: 0,
+    };
+    let (count, takes, folder) = (steps.len(), pace::announced(takes), store.folder().display());
+    work.progress.done(format!("{count} measurements, {takes}; each is saved in {folder} at once"));
     for part in steps.chunk_by(|one, two| one.part == two.part) {
-        let mut outputs = Vec::new();
-        for step in part {
-            if interruption.came() {
-                break;
-            }
-            at += 1;
-            let words = step.words.join(" ");
-            progress.doing(format!("{at} of {count}: vrio bench {words}"));
-            match output_of(step, &interruption) {
-                Ok(text) => outputs.push((step, text)),
-                Err(_) if interruption.came() => {}
-                Err(why) => {
-                    progress.done(format!("not measured: {words}: {why:#}"));
-                    kept.missing.push(format!("{words}: {why:#}"));
-                }
-            }
-        }
-        if interruption.came() && outputs.len() < part.len() {
-            let (part, all, done) = (part[0].part.name(), part.len(), outputs.len());
-            kept.missing.push(format!("{part}: {done} of {all}, then it was interrupted"));
-        }
-        let part = part[0].part.name();
-        match kept.add(part, &outputs) {
-            Ok(0) => {}
-            Ok(_) => progress.done(format!("{part}: saved in {}", kept.place.display())),
-            Err(why) => {
-                progress.done(format!("{part}: measured, but not kept: {why:#}"));
-                kept.missing.push(format!("{part}: measured, but not kept: {why:#}"));
-            }
-        }
-        if interruption.came() {
+        work.part(part);
+        if work.interruption.came() {
             break;
         }
     }
-    progress.end();
-    let Kept { run, missing, place, .. } = kept;
+    work.progress.end();
+    let interrupted = work.interruption.came();
+    let Kept { run, missing, place, .. } = work.kept;
     if run.is_none() {
         let why = if missing.is_empty() { "" } else { ", for the reasons above" };
         bail!("nothing was measured{why}");
     }
     let page = page_of(&place, &store.folder().join(PAGE));
     let mut text: String = missing.iter().map(|why| format!("not measured: {why}\n")).collect();
-    let interrupted = interruption.came();
     if interrupted {
-        text.push_str("interrupted: the page has what was finished\n");
+        let place = place.display();
+        text.push_str(&format!("interrupted: what was finished is in {place} and on the page\n"));
     }
     match &page {
         Ok(page) => text.push_str(&format!("{}\n", page.display())),
         Err(why) => text.push_str(&format!("no page of the run in {folder}: {why:#}\n")),
     }
     Ok(Measured { text, page: page.ok(), interrupted })
+}
+
+/// Steps on their way.
+struct Work<'a> {
+    interruption: Arc<Interruption>,
+    progress: Progress,
+    pace: Pace,
+    kept: Kept<'a>,
+    /// Steps in all, and those that have begun.
+    count: usize,
+    begun: usize,
+}
+
+impl Work<'_> {
+    /// Measures a part, unless it is interrupted, and notes what is missing of it.
+    fn part(&mut self, part: &[Step]) {
+        let (name, before, mut done) = (part[0].part.name(), self.kept.count, 0);
+        for step in part {
+            if self.interruption.came() {
+                break;
+            }
+            match self.step(step) {
+                Ok(()) => done += 1,
+                Err(_) if self.interruption.came() => {}
+                Err(why) => self.missing(format!("{}: {why:#}", step.words.join(" "))),
+            }
+        }
+        let (all, interrupted) = (part.len(), self.interruption.came());
+        if interrupted && done < all {
+            let why = format!("{name}: {done} of {all}, then it was interrupted");
+            self.kept.missing.push(why);
+        }
+        if let Err(why) = self.kept.note() {
+            self.progress.done(format!("{name}: what is missing is not noted: {why:#}"));
+        }
+        if self.kept.count > before {
+            let is_over = self.begun == self.count || interrupted;
+            let left = pace::minutes(self.pace.left(Duration::ZERO, Duration::ZERO));
+            let left = if is_over { String::new() } else { format!("; {left} left") };
+            self.progress.done(format!("{name}: saved in {}{left}", self.kept.place.display()));
+        }
+    }
+
+    /// Runs a step, and keeps what it reports as soon as it does.
+    fn step(&mut self, step: &Step) -> Result<()> {
+        self.begun += 1;
+        let Self { progress, pace, kept, count, begun, .. } = self;
+        let words = step.words.join(" ");
+        let say = |ran| {
+            let left = pace::minutes(pace.left(step.takes, ran));
+            progress.doing(format!("{begun} of {count}, {left} left: vrio bench {words}"));
+        };
+        let keep = |report: String| {
+            if let Err(why) = kept.add(step, &report) {
+                let why = format!("{}: measured, but not kept: {why:#}", step.part.name());
+                progress.done(&why);
+                kept.missing.push(why);
+            }
+        };
+        let rate = pace.rate(Duration::ZERO, Duration::ZERO);
+        let patience = step.takes.mul_f64(PATIENCE * rate) + PATIENCE_MIN;
+        let began = Instant::now();
+        let running = Running::start(step, patience, &self.interruption);
+        let ended = running.and_then(|mut running| running.follow(say, keep));
+        match ended {
+            Ok(()) => self.pace.ended(step.takes, began.elapsed()),
+            Err(_) => self.pace.failed(step.takes),
+        }
+        ended
+    }
+
+    fn missing(&mut self, why: String) {
+        self.progress.done(format!("not measured: {why}"));
+        self.kept.missing.push(why);
+    }
 }
 
 /// Has a page made of a run, and gives its path.
@@ -378,12 +441,14 @@ fn page_of(run: &Path, into: &Path) -> Result<PathBuf> {
     Ok(into.join("index.html"))
 }
 
-/// The run that grows by each part that ends: whatever happens later, it is on the disk.
+/// The run that grows by each report: whatever happens later, it is on the disk.
 struct Kept<'a> {
     store: &'a Store,
     run: Option<Loaded>,
     /// Its directory.
     place: PathBuf,
+    /// Reports that are in it.
+    count: usize,
     /// What is not in it, and why.
     missing: Vec<String>,
     /// When it began.
@@ -395,40 +460,38 @@ impl<'a> Kept<'a> {
         let mut began = Run::now("all", "vrio bench all");
         began.command = std::env::args().collect();
         began.tools = tools::versions();
-        Self { store, run: None, place: PathBuf::new(), missing: Vec::new(), began }
+        Self { store, run: None, place: PathBuf::new(), count: 0, missing: Vec::new(), began }
     }
 
-    /// Adds what the commands of a part printed; gives how many measurements that were.
-    fn add(&mut self, part: &str, outputs: &[(&Step, String)]) -> Result<usize> {
-        let (mut measurements, mut machine) = (Vec::new(), None);
-        for (step, text) in outputs {
-            let name = match step.words.iter().position(|word| word == "--path") {
-                Some(at) => format!("{part}, {}", step.words[at + 1]),
-                // A contest has a name of its own.
-                None if step.part == Part::Mpi => String::new(),
-                None => part.to_owned(),
-            };
-            measurements.extend(import::import(&name, text)?);
-            let of: Machined = serde_json::from_str(text).context("a report of ours")?;
-            machine = Some(of.machine);
-        }
-        let measurements = import::merge(measurements);
-        let count = measurements.len();
-        let notes = self.missing.iter().map(|why| format!("not measured: {why}")).collect();
+    /// Adds a report of a step.
+    fn add(&mut self, step: &Step, report: &str) -> Result<()> {
+        let part = step.part.name();
+        let name = match step.words.iter().position(|word| word == "--path") {
+            Some(at) => format!("{part}, {}", step.words[at + 1]),
+            // A contest has a name of its own.
+            None if step.part == Part::Mpi => String::new(),
+            None => part.to_owned(),
+        };
+        let measurements = import::import(&name, report)?;
+        let of: Machined = serde_json::from_str(report).context("a report of ours")?;
         match &mut self.run {
-            Some(loaded) => {
-                loaded.run.notes = notes;
-                self.store.add(loaded, measurements)?;
-            }
-            None if count == 0 => {}
+            Some(loaded) => self.store.add(loaded, measurements)?,
             None => {
-                let run = Run { machine, notes, ..self.began.clone() };
-                let mut loaded = Loaded { run, measurements };
+                let run = Run { machine: Some(of.machine), ..self.began.clone() };
+                let mut loaded = Loaded { run, measurements: import::merge(measurements) };
                 self.place = self.store.save(&mut loaded)?;
                 self.run = Some(loaded);
             }
         }
-        Ok(count)
+        self.count += 1;
+        Ok(())
+    }
+
+    /// Notes what is missing so far.
+    fn note(&mut self) -> Result<()> {
+        let Some(loaded) = &mut self.run else { return Ok(()) };
+        loaded.run.notes = self.missing.iter().map(|why| format!("not measured: {why}")).collect();
+        Ok(self.store.add(loaded, Vec::new())?)
     }
 }
 
@@ -438,52 +501,122 @@ struct Machined {
     machine: Machine,
 }
 
-/// Runs a command and gives what it printed.
-fn output_of(step: &Step, interruption: &Interruption) -> Result<String> {
-    let program = std::env::current_exe().context("finding this program")?;
-    let mut command = Command::new(program);
-    command.arg("bench").args(&step.words).arg("--json");
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    // Of a group of its own: a terminal's ^C is ours to pass on, once.
-    let mut child = interruption.start(command.process_group(0))?;
-    let stdout = child.stdout.take().expect("it was asked for");
-    let stderr = child.stderr.take().expect("it was asked for");
-    let output = thread::spawn(move || {
-        let mut text = String::new();
-        stdout.take(OUTPUT_MAX).read_to_string(&mut text).map(|_| text)
-    });
-    let said = thread::spawn(move || {
-        let lines = BufReader::new(stderr).lines().map_while(std::io::Result::ok);
-        lines.filter(|line| !line.trim().is_empty()).last().unwrap_or_default()
-    });
-    let ended = wait(&mut child, step.takes * PATIENCE + PATIENCE_MIN, interruption);
-    let text = output.join().map_err(|_| anyhow!("reading its output"))??;
-    let said = said.join().map_err(|_| anyhow!("reading its errors"))?;
-    match ended? {
-        true => Ok(text),
-        false => bail!("{}", said.trim_start_matches("vrio: ").trim_start_matches("error: ")),
+/// What a command says while it runs.
+enum Said {
+    /// On standard output.
+    Report(String),
+    /// On standard error.
+    Line(String),
+}
+
+/// A command that measures.
+struct Running<'a> {
+    interruption: &'a Interruption,
+    child: Child,
+    said: Receiver<Said>,
+    /// How long it may say nothing.
+    patience: Duration,
+    /// The last line of its errors.
+    last: String,
+}
+
+impl<'a> Running<'a> {
+    fn start(step: &Step, patience: Duration, interruption: &'a Interruption) -> Result<Self> {
+        let program = std::env::current_exe().context("finding this program")?;
+        let mut command = Command::new(program);
+        command.arg("bench").args(&step.words).arg("--json");
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // Of a group of its own: a terminal's ^C is ours to pass on, once.
+        let mut child = interruption.start(command.process_group(0))?;
+        let stdout = child.stdout.take().expect("it was asked for");
+        let stderr = child.stderr.take().expect("it was asked for");
+        let (say, said) = mpsc::sync_channel(WAITING_MAX);
+        let say_too = say.clone();
+        thread::spawn(move || send_reports(stdout, &say));
+        thread::spawn(move || send_lines(stderr, &say_too));
+        Ok(Self { interruption, child, said, patience, last: String::new() })
+    }
+
+    /// Has each report kept as it comes, until the command has ended.
+    fn follow(
+        &mut self,
+        mut say: impl FnMut(Duration),
+        mut keep: impl FnMut(String),
+    ) -> Result<()> {
+        let began = Instant::now();
+        let (mut by, mut say_at) = (began + self.patience, began);
+        let mut asked = false;
+        loop {
+            if Instant::now() >= say_at {
+                say(began.elapsed());
+                say_at = Instant::now() + SAY_AGAIN;
+            }
+            match self.said.recv_timeout(LOOK_AGAIN) {
+                Ok(said) => {
+                    self.take(said, &mut keep);
+                    by = if asked { by } else { Instant::now() + self.patience };
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                // It has nothing more to say, and will end.
+                Err(RecvTimeoutError::Disconnected) => thread::sleep(LOOK_AGAIN),
+            }
+            if let Some(well) = self.interruption.ended(&mut self.child)? {
+                // The command's whole group has ended, so both of its outputs end.
+                while let Ok(said) = self.said.recv() {
+                    self.take(said, &mut keep);
+                }
+                return self.outcome(well, asked);
+            }
+            if Instant::now() > by {
+                if asked {
+                    self.interruption.kill_all();
+                } else {
+                    self.interruption.end_child();
+                    (asked, by) = (true, Instant::now() + ENDING);
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, said: Said, keep: &mut impl FnMut(String)) {
+        match said {
+            Said::Report(report) => keep(report),
+            Said::Line(line) => self.last = line,
+        }
+    }
+
+    fn outcome(&self, well: bool, asked: bool) -> Result<()> {
+        if asked && !self.interruption.came() {
+            bail!("it said nothing for {:?} and was ended", self.patience);
+        }
+        if well {
+            return Ok(());
+        }
+        let last = &self.last;
+        match last.strip_prefix("vrio: ").or_else(|| last.strip_prefix("error: ")) {
+            Some(why) => bail!("{why}"),
+            None => bail!("it was killed, or broke off; the last line that it printed: {last:?}"),
+        }
     }
 }
 
-/// Whether it ends well, in that time.
-fn wait(child: &mut Child, patience: Duration, interruption: &Interruption) -> Result<bool> {
-    let mut by = Instant::now() + patience;
-    let mut asked = false;
-    loop {
-        if let Some(well) = interruption.ended(child)? {
-            if asked && !interruption.came() {
-                bail!("it took more than {patience:?} and was ended");
-            }
-            return Ok(well);
+/// Sends the reports of a command until its output ends. One that is cut off is left out.
+fn send_reports(stdout: impl Read, say: &SyncSender<Said>) {
+    let read = BufReader::new(stdout.take(OUTPUT_MAX));
+    let values = serde_json::Deserializer::from_reader(read).into_iter::<serde_json::Value>();
+    for value in values.map_while(Result::ok) {
+        if say.send(Said::Report(value.to_string())).is_err() {
+            return;
         }
-        if Instant::now() > by {
-            if asked {
-                interruption.kill_all();
-            } else {
-                interruption.end_child();
-                (asked, by) = (true, Instant::now() + ENDING);
-            }
+    }
+}
+
+/// Sends the lines that a command says.
+fn send_lines(stderr: impl Read, say: &SyncSender<Said>) {
+    let lines = BufReader::new(stderr).lines().map_while(std::io::Result::ok);
+    for line in lines.filter(|line| !line.trim().is_empty()) {
+        if say.send(Said::Line(line)).is_err() {
+            return;
         }
-        thread::sleep(LOOK_AGAIN);
     }
 }

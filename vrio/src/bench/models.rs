@@ -1,11 +1,12 @@
 //! `vrio bench models`.
 
-use anyhow::Context;
-use bench::models::{Device, Model, Options};
+use anyhow::{Context, anyhow};
+use bench::models::{self, Device, Model, Options, Report};
 use clap::ValueEnum;
 
 use super::{Switch, volume};
-use crate::results::ToldArgs;
+use crate::results::{self, ToldArgs};
+use crate::{Failure, commands};
 
 pub(super) const EXAMPLES: &str = "Examples:
   vrio bench models                                    all models, one guest and four
@@ -54,6 +55,9 @@ pub(crate) struct ModelsArgs {
     /// Short turns: to see whether all of it works.
     #[arg(long)]
     quick: bool,
+    /// Print a JSON object of each table as soon as it is measured, instead of one of all of them.
+    #[arg(long, requires = "json", conflicts_with = "save")]
+    part_by_part: bool,
     #[command(flatten)]
     pub(super) told: ToldArgs,
 }
@@ -95,7 +99,25 @@ impl ModelArg {
 }
 
 impl ModelsArgs {
-    pub(super) fn options(&self) -> anyhow::Result<Options> {
+    /// Measures, and tells it.
+    pub(super) fn run(&self) -> Result<(), Failure> {
+        let options = self.options().map_err(Failure::configuration)?;
+        options.check().map_err(Failure::configuration)?;
+        let mut tell = |report: &Report| {
+            let line = serde_json::to_string(report).context("the report as JSON")?;
+            commands::print(&format!("{line}\n")).map_err(|failure| anyhow!("{failure}"))
+        };
+        let nobody = &mut |_: &Report| Ok(());
+        match self.part_by_part {
+            true => models::run(&options, &mut tell).map(drop).map_err(Failure::running),
+            false => {
+                let report = models::run(&options, nobody).map_err(Failure::running)?;
+                results::report(&report, &self.told)
+            }
+        }
+    }
+
+    fn options(&self) -> anyhow::Result<Options> {
         let [usual_seconds, quick_seconds] = SECONDS;
         let seconds = if self.quick { quick_seconds } else { usual_seconds };
         let both = |switch: Option<Switch>| match switch {
