@@ -26,6 +26,7 @@ pub use network::NIC_CHANGEABLE;
 pub use object::{Kind, Resize};
 use peer::Allow;
 pub use quantity::{show_duration, show_size};
+pub(crate) use read::name_problem;
 use reader::Reader;
 pub use reader::{ConfigError, Lines, Problem};
 use sidecore::Idle;

@@ -58,6 +58,11 @@ pub fn text(status: &Status) -> String {
         page.state("disk", &disk.name, disk.state);
     }
     nets::add(&mut page, status);
+    for strangers in &status.strangers {
+        let labels = self::labels(&[("reason", &strangers.reason)]);
+        let refused = Counters::from([("strangers_refused".to_owned(), strangers.refused)]);
+        page.counters("node", &labels, &refused);
+    }
     quotas::add(&mut page, &status.quotas);
     for session in &status.sessions {
         let labels = self::labels(&[

@@ -5,12 +5,14 @@
 //! new shape.
 
 mod quotas;
+mod strangers;
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 pub use quotas::QuotaStatus;
+pub use strangers::{StrangerStatus, StrangersStatus};
 
 /// The version of the shape; the `v1` of the path.
 pub const STATUS_VERSION: u32 = 1;
@@ -56,6 +58,9 @@ pub struct Status {
     /// In the configuration's order.
     #[serde(default)]
     pub peers: Vec<PeerStatus>,
+    /// Peers that asked for a session and were refused, by reason.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub strangers: Vec<StrangersStatus>,
     /// By peer and sidecore: of what a peer has or was refused some.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub quotas: Vec<QuotaStatus>,

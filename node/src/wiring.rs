@@ -27,6 +27,7 @@ mod resize;
 mod shared;
 mod sidecores;
 mod steer;
+mod strangers;
 mod turns;
 mod volumes;
 mod watchdog;
@@ -198,6 +199,8 @@ struct Inside {
     domains: Domains,
     steerer: Steerer,
     watchdog: Watchdog,
+    /// Works until it is dropped.
+    _strangers: strangers::Watcher,
     /// Who changes something waits for its turn first.
     turns: Turns,
     /// Held for as long as it takes to look or to note; never while something is started.
@@ -333,6 +336,7 @@ impl Node {
         let exports = volumes.exports();
         let (cores, door) = sidecores::start(config, &keys, links, exports, &doors)?;
         let watchdog = Watchdog::start(&cores);
+        let strangers = strangers::Watcher::start(&config.name, &keys, &cores);
         let steerer = Steerer::new(&config.sidecores);
         let disks = disks::start(&cores, steerer.active(), volumes.own_disks());
         let disks = disks.inspect_err(|_| sidecores::stop(&cores))?;
@@ -353,6 +357,7 @@ impl Node {
             domains,
             steerer,
             watchdog,
+            _strangers: strangers,
             turns,
             objects,
             heirlooms,

@@ -29,6 +29,7 @@ use crate::pool::{BufId, Pool};
 use crate::quota::{Roll, Turns};
 use crate::seal::ResetKey;
 use crate::session::{Inside, OutgoingCall, Session};
+use crate::strangers::Strangers;
 use crate::transmit::TransmitBatch;
 use crate::wire::{
     CAST_MAX, FLOWS_MAX, FRAME_CLOSE, HEAD_MAX, Kind, Label, MESSAGE_MAX, VERSION_ANY,
@@ -98,6 +99,7 @@ pub struct Endpoint {
     answers: Answers,
     /// What peers have of all this.
     peers: Roll<PeerState>,
+    strangers: Strangers,
     /// Draws all that nobody may guess. Ids of sessions are told in the clear, but who knew the
     /// next one could ask for the token of its Reset before there is a session to protect.
     secrets: ChaCha20Rng,
@@ -136,6 +138,7 @@ impl Endpoint {
             ready: Turns::default(),
             answers: Answers::new(),
             peers: Roll::default(),
+            strangers: Strangers::default(),
             door: Door::new(&draw(&mut secrets)),
             secrets,
             reset_key: security::reset_key(&config.security),
@@ -159,6 +162,11 @@ impl Endpoint {
     /// The buffers, to allocate bodies from and to release them.
     pub fn pool_mut(&mut self) -> &mut Pool {
         &mut self.pool
+    }
+
+    /// Peers that asked for a session and were refused.
+    pub fn strangers(&self) -> &Strangers {
+        &self.strangers
     }
 
     /// Lets peers open sessions from now on, or no longer. Sessions that are open stay.

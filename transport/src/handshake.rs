@@ -78,6 +78,10 @@ impl Peer {
             return None;
         }
         let name = std::str::from_utf8(&greeting.name[..name_bytes]).ok()?.to_owned();
+        // It is shown to people: nothing of it shall move their cursor.
+        if name.contains(char::is_control) {
+            return None;
+        }
         Some(Self { greeting, name })
     }
 
@@ -408,6 +412,16 @@ fn blank_status(session: SessionId, state: SessionState, peer: PeerInfo) -> Sess
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_that_moves_a_cursor_is_none() {
+        let mut config = EndpointConfig::new("vm1", 1, 1);
+        config.ports = vec![4870];
+        let mut greeting = greeting(&config, 1, 0, 7);
+        assert_eq!(Peer::read(greeting.as_bytes()).expect("it is sound").name, "vm1");
+        greeting.name[1] = 0x1b;
+        assert!(Peer::read(greeting.as_bytes()).is_none());
+    }
 
     #[test]
     fn the_newest_common_version_wins() {

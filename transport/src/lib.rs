@@ -42,6 +42,7 @@ mod seal;
 mod sendq;
 mod sent;
 mod session;
+mod strangers;
 mod tables;
 mod transmit;
 mod wire;
@@ -58,6 +59,7 @@ pub use keys::{
 };
 pub use pool::{BufId, CHUNK_BYTES, CLASS_BYTES, ChunkMemory, PAGE_BYTES, Pool, PoolMemory};
 pub use quota::{Part, PeerIdentity, Rate, Roll, Share, Turns};
+pub use strangers::{STRANGERS_MAX, Stranger, StrangerReason, Strangers};
 pub use transmit::{DATAGRAM_HEAD_MAX, Datagram, TransmitBatch};
 pub use wire::{
     CAST_MAX, CAST_WINDOW, DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, FLOWS_MAX, HEAD_MAX,

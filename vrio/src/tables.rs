@@ -2,6 +2,7 @@
 
 mod nics;
 mod quotas;
+mod strangers;
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -16,6 +17,9 @@ use node::status::{
 use report::store::Listed;
 
 pub(crate) use self::nics::{network_alone, network_list, nic_alone, nic_list};
+
+/// Columns of a terminal that tables and texts should fit.
+const WIDTH: usize = 80;
 
 const STRING: &str = "a string takes what is written to it";
 
@@ -192,6 +196,7 @@ pub(crate) fn show(status: &Status, all: bool) -> String {
     for line in peer_keys(&status.sessions) {
         writeln!(text, "   {line}").expect("to a string");
     }
+    strangers::section(&mut text, &status.strangers);
     section(&mut text, "peers at a limit", quotas::quotas(&status.quotas));
     section(&mut text, "sidecores", sidecores(&status.sidecores, node.uptime_s));
     if all {
@@ -205,6 +210,26 @@ fn section(text: &mut String, name: &str, table: Table) {
     if table.row_count() > 0 {
         write!(text, "\n{}\n{}\n", name.to_uppercase(), table.trim_fmt()).expect("to a string");
     }
+}
+
+/// A text in lines of at most [`WIDTH`] characters, indented; one that goes on, more.
+pub(crate) fn fold(text: &str, indent: usize) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split(' ') {
+        let has_room =
+            |line: &&mut String| line.chars().count() + 1 + word.chars().count() <= WIDTH;
+        match lines.last_mut().filter(has_room) {
+            Some(line) => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            None => {
+                let deeper = if lines.is_empty() { 0 } else { 2 };
+                lines.push(format!("{:width$}{word}", "", width = indent + deeper));
+            }
+        }
+    }
+    lines.join("\n")
 }
 
 /// A table without lines; the columns from `numbers` on are aligned to the right.

@@ -799,7 +799,7 @@ pub(super) fn name(value: &Value<'_, '_>) -> Option<String> {
 }
 
 /// Why a text is no name. Names appear in paths, records and addresses of the form peer/volume.
-pub(super) fn name_problem(text: &str) -> Option<String> {
+pub(crate) fn name_problem(text: &str) -> Option<String> {
     let letter = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     if text.is_empty() || text.len() > NAME_BYTES_MAX {
         return Some(format!("is no name: it has to have from 1 to {NAME_BYTES_MAX} characters"));

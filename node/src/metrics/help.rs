@@ -10,6 +10,7 @@ const HELP: &[(&str, &str)] = &[
     ("node_guest_mappings", "Mappings of guests' memory."),
     ("node_guest_mappings_max", "As many as there may be."),
     ("node_guest_memory_refused", "Mappings refused for a limit."),
+    ("node_strangers_refused", "Times that a peer was refused a session, by reason."),
     ("sidecore_rounds", "Rounds begun."),
     ("sidecore_rounds_busy", "Rounds that found work."),
     ("sidecore_yields", "Times that the core gave way to other threads while idle."),

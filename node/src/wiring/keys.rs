@@ -33,10 +33,21 @@ const DAY_S: u64 = 24 * 3600;
 /// How often it is looked whether a key ends.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
+/// What sidecores have now, for threads that look at it.
+#[derive(Clone, Debug)]
+pub(super) struct Now(Arc<Mutex<Security>>);
+
+impl Now {
+    /// A copy: a key's file may be read again at any time.
+    pub(super) fn get(&self) -> Security {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
 /// The keys that the node's sidecores have now.
 #[derive(Debug)]
 pub(super) struct Keys {
-    now: Arc<Mutex<Security>>,
+    now: Now,
     watcher: Mutex<Option<(Sender<()>, JoinHandle<()>)>>,
 }
 
@@ -46,7 +57,7 @@ impl Keys {
     /// # Errors
     /// Every key file that is no sound one, by line.
     pub(super) fn load(config: &Config) -> Result<Self, StartError> {
-        let now = Arc::new(Mutex::new(security(config)?));
+        let now = Now(Arc::new(Mutex::new(security(config)?)));
         Ok(Self { now, watcher: Mutex::default() })
     }
 
@@ -59,12 +70,11 @@ impl Keys {
             return Ok(());
         }
         let (stop, stopped) = channel();
-        let now = Arc::clone(&self.now);
+        let now = self.now();
         let watch = move || {
             let mut ends = Ends::default();
             loop {
-                let security = now.lock().unwrap_or_else(PoisonError::into_inner).clone();
-                if let Security::Sealed { keyring, .. } = security {
+                if let Security::Sealed { keyring, .. } = now.get() {
                     ends.news(unix_s(), &keyring).iter().for_each(End::log);
                 }
                 if stopped.recv_timeout(LOOK_AGAIN) != Err(RecvTimeoutError::Timeout) {
@@ -81,7 +91,12 @@ impl Keys {
 
     /// The keys that sidecores have now.
     pub(super) fn security(&self) -> Security {
-        self.now.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.now.get()
+    }
+
+    /// The same, for a thread that looks again and again.
+    pub(super) fn now(&self) -> Now {
+        self.now.clone()
     }
 
     /// What is known of a peer's key.
@@ -93,7 +108,7 @@ impl Keys {
     }
 
     fn replace(&self, security: Security) {
-        *self.now.lock().unwrap_or_else(PoisonError::into_inner) = security;
+        *self.now.0.lock().unwrap_or_else(PoisonError::into_inner) = security;
     }
 }
 

@@ -18,11 +18,12 @@ use super::Inside;
 use super::keys::{self, Keys};
 use super::objects::Objects;
 use super::sidecores::Core;
+use super::strangers::{self, Refusals};
 use super::volumes::Served;
 use crate::config::{Backend, Config, Kind, Trust, VolumeConfig};
 use crate::status::{
     AttachmentStatus, Counters, DiskStatus, GuestMemoryStatus, NodeStatus, PeerStatus,
-    STATUS_VERSION, SessionStatus, SidecoreStatus, Status, VolumeStatus,
+    STATUS_VERSION, SessionStatus, SidecoreStatus, Status, StrangersStatus, VolumeStatus,
 };
 
 /// What seals packets.
@@ -47,12 +48,22 @@ pub(super) fn status(inside: &Inside) -> Status {
         disks,
         peers: peers(&objects),
         sessions: sessions(&inside.keys, &asked),
+        strangers: refused(inside, &objects.config, &asked),
         quotas: quotas::status(asked.iter().map(|asked| &asked.shares)),
         networks,
         nics,
         domains: inside.domains.status(&objects, &inside.cores),
         vfs: inside.domains.vf_status(&objects),
     }
+}
+
+/// Peers that were refused a session; nothing of a node that has none.
+fn refused(inside: &Inside, config: &Config, asked: &[Asked]) -> Vec<StrangersStatus> {
+    if inside.cores.iter().all(|core| core.link.is_none()) {
+        return Vec::new();
+    }
+    let refusals = asked.iter().map(|asked| &asked.refusals);
+    strangers::status(&config.name, &inside.keys.security(), refusals)
 }
 
 /// What the sidecore of a direct client counted, with its channel.
@@ -88,6 +99,7 @@ struct Asked {
     counters: EndpointCounters,
     pool: [(&'static str, u64); 4],
     shares: Shares,
+    refusals: Refusals,
 }
 
 /// Asks a sidecore, so it may wait for a round of it. One that has stopped, or is stuck, says
@@ -111,6 +123,7 @@ fn ask(core: &Core) -> Asked {
                 sessions: endpoint.peers().collect(),
                 served: plane.map(|plane| plane.borrow().served().collect()).unwrap_or_default(),
             },
+            refusals: Refusals::of(&endpoint, local.now_ns()),
         })
     });
     asked.ok().flatten().unwrap_or_default()

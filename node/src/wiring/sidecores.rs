@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use block::server::ServerCounters;
 use block::uring::UringCounters;
@@ -43,6 +44,8 @@ pub(super) struct Core {
     /// What it served to peers: of volumes, and of networks.
     pub(super) server: Option<Arc<ServerCounters>>,
     pub(super) net_server: Option<Arc<net::remote::ServerCounters>>,
+    /// How often it refused a peer a session.
+    pub(super) refused: Option<Arc<AtomicU64>>,
     /// A descriptor of its link's socket, for a successor.
     pub(super) socket: Option<OwnedFd>,
 }
@@ -91,8 +94,8 @@ pub(super) fn spawn(config: &Config) -> Result<Vec<Core>, StartError> {
             .map_err(|source| StartError::Sidecore { place: place(), source })?;
         let uring = uring_for(config, &sidecore)?;
         let (link, places, shm, xdp, socket) = (None, None, None, None, None);
-        let (server, net_server) = (None, None);
-        Ok(Core { sidecore, uring, link, places, shm, xdp, server, net_server, socket })
+        let (server, net_server, refused) = (None, None, None);
+        Ok(Core { sidecore, uring, link, places, shm, xdp, server, net_server, refused, socket })
     });
     spawned.collect()
 }
@@ -152,8 +155,10 @@ pub(super) fn connect(
 ) {
     for (core, (way, wanted)) in cores.iter_mut().zip(links) {
         let (exports, doors) = (Arc::clone(exports), Arc::clone(doors));
-        let (server, net_server) = connect_one(config, core, way, wanted, (exports, doors));
-        (core.server, core.net_server) = (Some(server), Some(net_server));
+        let counted = connect_one(config, core, way, wanted, (exports, doors));
+        core.server = Some(counted.server);
+        core.net_server = Some(counted.net_server);
+        core.refused = Some(counted.refused);
     }
 }
 
@@ -251,6 +256,13 @@ fn install_uring(sidecore: &Sidecore) -> Result<Arc<UringCounters>, StartError> 
     })
 }
 
+/// What is counted on a sidecore with sessions.
+struct Counted {
+    server: Arc<ServerCounters>,
+    net_server: Arc<net::remote::ServerCounters>,
+    refused: Arc<AtomicU64>,
+}
+
 /// Puts sessions and the planes onto a sidecore.
 fn connect_one(
     config: &Config,
@@ -258,7 +270,7 @@ fn connect_one(
     link: Way,
     wanted: EndpointConfig,
     (exports, doors): (Arc<Exports>, Arc<Doors>),
-) -> (Arc<ServerCounters>, Arc<net::remote::ServerCounters>) {
+) -> Counted {
     let faults = config.link.fault.map(|fault| Faults {
         // Each sidecore has its own dice.
         seed: fault.seed.wrapping_add(u64::from(wanted.index)),
@@ -298,7 +310,11 @@ fn connect_one(
         let poll = local.add(Stage::Serve, Box::new(Rc::clone(&plane)));
         let net_poll = local.add(Stage::Serve, Box::new(Rc::clone(&net)));
         let gate_poll = local.add(Stage::Serve, Box::new(Rc::clone(&gateways)));
-        let counters = (plane.borrow().server.counters(), net.borrow().server().counters());
+        let counted = Counted {
+            server: plane.borrow().server.counters(),
+            net_server: net.borrow().server().counters(),
+            refused: Arc::clone(endpoint.borrow().strangers().total()),
+        };
         local.services().insert(plane);
         local.services().insert(net);
         local.services().insert(planes);
@@ -307,7 +323,7 @@ fn connect_one(
         let planes = [poll, net_poll, gate_poll];
         let wired = Wired { watch, clock, planes, driver: Some(driver), link };
         local.services().insert(Rc::new(RefCell::new(Some(wired))));
-        counters
+        counted
     });
     connected.expect("a sidecore that has just started")
 }

@@ -18,6 +18,7 @@ use crate::noise::{ANSWER_OPERATIONS, Agreement, READ_OPERATIONS, Responder};
 use crate::pool::Owner;
 use crate::quota::{PeerIdentity, Share};
 use crate::seal::{HelloDigest, ResetToken, Seal};
+use crate::strangers::Claims;
 use crate::wire::{
     self, Kind, Packet, REFUSED_EXPIRED_KEY, REFUSED_NAME, REFUSED_NOT_ACCEPTING,
     REFUSED_PLAIN_HERE, REFUSED_SEALED_HERE, REFUSED_SESSIONS_FULL, REFUSED_UNKNOWN_KEY,
@@ -67,17 +68,17 @@ impl Endpoint {
         let filled_bytes = if is_filled { packet.len_bytes() } else { 0 };
         let caller = Caller { from, remote_id, attempt: packet.number, filled_bytes };
         let Some(version) = common_version(&versions(&self.config), &hello.peer.versions()) else {
-            self.refuse(caller, REFUSED_VERSION);
+            self.refuse_stranger(now_ns, caller, &hello, REFUSED_VERSION);
             return;
         };
         let is_sealed = self.config.security.is_sealed();
         if is_sealed != hello.is_sealed() {
             let reason = if is_sealed { REFUSED_SEALED_HERE } else { REFUSED_PLAIN_HERE };
-            self.refuse(caller, reason);
+            self.refuse_stranger(now_ns, caller, &hello, reason);
             return;
         }
         if !self.config.accept && !is_sealed {
-            self.refuse(caller, REFUSED_NOT_ACCEPTING);
+            self.refuse_stranger(now_ns, caller, &hello, REFUSED_NOT_ACCEPTING);
             return;
         }
         let owner = hello.peer.greeting.index.get() % self.config.ports.len() as u16;
@@ -208,9 +209,11 @@ impl Endpoint {
             return;
         }
         self.door.saw(now_ns, &digest);
-        let Some(opened) = self.open_hello(caller, hello, &prologue, digest) else { return };
+        let Some(opened) = self.open_hello(now_ns, caller, hello, &prologue, digest) else {
+            return;
+        };
         if let Some(reason) = self.reason_against(&opened) {
-            self.refuse_sealed(caller, opened, reason);
+            self.refuse_sealed(now_ns, caller, opened, reason);
             return;
         }
         match self.standing(&opened.peer, caller.attempt) {
@@ -227,7 +230,7 @@ impl Endpoint {
             return;
         };
         if !self.admits_session(owner) {
-            self.refuse_sealed(caller, opened, REFUSED_SESSIONS_FULL);
+            self.refuse_sealed(now_ns, caller, opened, REFUSED_SESSIONS_FULL);
         } else {
             self.welcome_sealed(now_ns, version, (caller, owner), opened);
         }
@@ -262,6 +265,7 @@ impl Endpoint {
     /// was answered or counted.
     fn open_hello(
         &mut self,
+        now_ns: u64,
         caller: Caller,
         hello: &Hello<'_>,
         prologue: &[u8],
@@ -274,7 +278,7 @@ impl Endpoint {
             Responder::read(&seed, secret, prologue, hello.message)
         else {
             // Only a hint, since anybody could have sent it; an operator wants to know.
-            self.refuse(caller, REFUSED_WRONG_KEY);
+            self.refuse_stranger(now_ns, caller, hello, REFUSED_WRONG_KEY);
             return None;
         };
         let mut inside = &inside[..];
@@ -305,8 +309,11 @@ impl Endpoint {
     }
 
     /// Refuses so that the connector can believe it.
-    fn refuse_sealed(&mut self, caller: Caller, opened: Opened, reason: u8) {
+    fn refuse_sealed(&mut self, now_ns: u64, caller: Caller, opened: Opened, reason: u8) {
         self.counters.hellos_refused += 1;
+        let versions = opened.peer.versions().into_inner();
+        let says = Claims { name: Some(&opened.peer.name), key: Some(opened.key), versions };
+        self.strangers.note(now_ns, reason, caller.from, says);
         self.counters.public_key_operations += ANSWER_OPERATIONS;
         let inside = SealedWelcome { refusal: self.refusal(reason), ..SealedWelcome::new_zeroed() };
         let answer = opened.responder.answer(inside.as_bytes(), self.config.key_epoch_bits);
@@ -382,6 +389,15 @@ impl Endpoint {
         let label = answer_label(Kind::Welcome, caller.remote_id, caller.attempt);
         let answer = Answer::new(caller.from, label, Content::Frames(frames));
         self.answer(Class::Known, Answer { pad_bytes, ..answer });
+    }
+
+    /// Refuses a Hello by what it says in the clear, and remembers that.
+    fn refuse_stranger(&mut self, now_ns: u64, caller: Caller, hello: &Hello<'_>, reason: u8) {
+        // The name in the clear part of a sealed Hello is a veil.
+        let name = (!hello.is_sealed()).then_some(hello.peer.name.as_str());
+        let versions = hello.peer.versions().into_inner();
+        self.strangers.note(now_ns, reason, caller.from, Claims { name, key: None, versions });
+        self.refuse(caller, reason);
     }
 
     fn refuse(&mut self, caller: Caller, reason: u8) {

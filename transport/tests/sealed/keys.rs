@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::common::{MS, SECOND, World, addr, keyring, known, raw, sealed_as, secret_of};
 use crate::handshake::{connect, connected, tapped, two_nodes};
-use transport::{Keyring, LostReason, SecretKey, Security};
+use transport::{Keyring, LostReason, SecretKey, Security, StrangerReason};
 
 /// Two nodes, of which one has other keys in its keyring.
 fn nodes_with(change: impl Fn(&str, &mut Keyring)) -> World {
@@ -74,6 +74,10 @@ fn a_connector_that_nobody_knows_is_told_its_key() {
     let refused = tapped(&world, 1, raw::REFUSED);
     assert!(refused.is_empty(), "said in a sealed Welcome, so that it can be believed");
     assert_eq!(world.nodes[1].endpoint.counters().hellos_refused, 1);
+    let found: Vec<_> = world.nodes[1].endpoint.strangers().iter().collect();
+    assert_eq!(found.len(), 1);
+    assert_eq!((found[0].reason, found[0].key), (StrangerReason::UnknownKey, Some(key)));
+    assert_eq!((found[0].name.as_deref(), found[0].addr), (Some("vm1"), addr(0)));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use crate::common::app::Event;
 use crate::common::{Faults, MS, SECOND, World, addr, raw, secret_of};
-use transport::{LostReason, PROTOCOL_VERSION, SessionState};
+use transport::{LostReason, PROTOCOL_VERSION, SessionState, StrangerReason};
 
 pub(crate) fn two_nodes(seed: u64) -> World {
     let mut world = World::new(seed);
@@ -166,6 +166,9 @@ fn versions_without_overlap_are_refused_by_name() {
     assert_eq!(world.nodes[0].app.losses(), [LostReason::Refused(text)]);
     assert_eq!(world.nodes[0].endpoint.sessions().count(), 0);
     assert_eq!(world.nodes[1].endpoint.sessions().count(), 0);
+    let strangers = world.nodes[1].endpoint.strangers();
+    let found: Vec<_> = strangers.iter().map(|it| (it.reason, it.addr, it.versions)).collect();
+    assert_eq!(found, [(StrangerReason::Version, addr(0), (oldest, 2))]);
 }
 
 #[test]

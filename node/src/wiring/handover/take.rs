@@ -32,6 +32,7 @@ use crate::wiring::objects::Objects;
 use crate::wiring::shared::Shared;
 use crate::wiring::sidecores::{self, Core, Prepared};
 use crate::wiring::steer::Steerer;
+use crate::wiring::strangers;
 use crate::wiring::turns::Turns;
 use crate::wiring::volumes::{self, Handed, Volumes};
 use crate::wiring::watchdog::Watchdog;
@@ -382,8 +383,9 @@ fn serve(config: &Config, ready: Ready, taken: Taken) -> Node {
     let mut nics = nics.with_doors(doors);
     nics.go_on(taken_nics, &cores);
     let (started, turns) = (Instant::now(), Turns::default());
-    let objects = Mutex::new(objects);
     let watchdog = Watchdog::start(&cores);
+    let strangers = strangers::Watcher::start(&objects.config.name, &keys, &cores);
+    let objects = Mutex::new(objects);
     let inside = Arc::new(Inside {
         started,
         keys,
@@ -395,6 +397,7 @@ fn serve(config: &Config, ready: Ready, taken: Taken) -> Node {
         domains,
         steerer,
         watchdog,
+        _strangers: strangers,
         turns,
         objects,
         heirlooms,
