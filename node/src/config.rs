@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 pub use address::PeerAddress;
 use block::Topology;
 pub use network::NIC_CHANGEABLE;
-pub use object::{Kind, Resize};
+pub use object::{Kind, Resize, value};
 use peer::Allow;
 pub use quantity::{show_duration, show_size};
 pub(crate) use read::name_problem;

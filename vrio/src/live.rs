@@ -25,7 +25,7 @@ use crate::{Failure, tables};
 
 pub(crate) const DISK_EXAMPLES: &str = "Examples:
   vrio disk list
-  vrio disk add --volume io1/alice-root --socket alice.sock --queues 4 --error-after 30s
+  vrio disk add --volume io1/alice-root --socket alice.sock --when-lost error-after=30s
   vrio disk show alice
   vrio disk show alice --for libvirt  what to put into the domain; or --for qemu
   vrio disk resize alice 40GiB        the guest sees it at once; for volumes of this node
@@ -215,15 +215,19 @@ pub(crate) struct DiskAdd {
     #[arg(long)]
     socket: String,
     /// Who makes the socket: "listen" (the node) or "connect" (the VMM).
-    #[arg(long)]
+    #[arg(long, value_parser = ROLES)]
     role: Option<String>,
     #[command(flatten)]
     access: SocketAccess,
     /// How many queues it offers.
     #[arg(long)]
     queues: Option<u64>,
-    /// Fail requests when the volume was out of reach for so long, such as "30s".
-    #[arg(long, value_name = "DURATION")]
+    /// What becomes of requests while the volume is out of reach: "wait=forever", or
+    /// "error-after=30s".
+    #[arg(long, value_name = "RULE")]
+    when_lost: Option<String>,
+    /// As it was called before.
+    #[arg(long, hide = true, conflicts_with = "when_lost")]
     error_after: Option<String>,
     /// Its name in the volume's records.
     #[arg(long)]
@@ -239,26 +243,28 @@ pub(crate) struct DiskAdd {
 }
 
 impl DiskAdd {
-    fn fields(&self) -> Map<String, Value> {
+    fn fields(&self) -> Result<Map<String, Value>, Failure> {
         let mut fields = Fields::default();
+        let when_lost = self.when_lost.as_ref().map(|rule| table("--when-lost", rule));
         fields.text("name", self.name.as_ref());
         fields.text("volume", Some(&self.volume));
         fields.text("socket", Some(&self.socket));
         fields.text("role", self.role.as_ref());
         self.access.put(&mut fields);
         fields.put("queues", self.queues.map(Value::from));
-        fields.put("when-lost", self.error_after.as_ref().map(|it| json!({ "error-after": it })));
+        let before = self.error_after.as_ref().map(|it| json!({ "error-after": it }));
+        fields.put("when-lost", when_lost.transpose()?.or(before));
         fields.text("attachment", self.attachment.as_ref());
         fields.text("attachment-key", self.attachment_key.as_ref());
         fields.flag("accept-loss", self.accept_loss);
-        fields.0
+        Ok(fields.0)
     }
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum VolumeCommand {
     /// Open a volume, from now until the node is restarted.
-    Add(VolumeAdd),
+    Add(Box<VolumeAdd>),
     /// Take a volume away.
     Remove(Remove),
     /// List the volumes.
@@ -286,7 +292,7 @@ pub(crate) struct VolumeAdd {
     #[arg(long, requires = "file")]
     direct: bool,
     /// "raw": serve it byte by byte although it begins like an image of another format.
-    #[arg(long, requires = "file")]
+    #[arg(long, requires = "file", value_parser = ["raw"])]
     format: Option<String>,
     /// So much of the node's memory; gone with it.
     #[arg(long, value_name = "SIZE")]
@@ -295,7 +301,7 @@ pub(crate) struct VolumeAdd {
     #[arg(long, value_name = "SIZE")]
     null: Option<String>,
     /// "flush" or "write-through".
-    #[arg(long)]
+    #[arg(long, value_parser = ["flush", "write-through"])]
     durability: Option<String>,
     /// A stage, first one first: "meter", "limit:iops=50000,bytes-per-second=200MiB,burst=1s",
     /// or "encrypt:key=/etc/vrio/bob.xts".
@@ -310,6 +316,12 @@ pub(crate) struct VolumeAdd {
     /// Several disks may use it at once.
     #[arg(long)]
     shared: bool,
+    /// The storage's block, which guests are told; default: what the storage says.
+    #[arg(long, value_name = "SIZE", requires = "file")]
+    physical_block_size: Option<String>,
+    /// The size of requests that suits the storage best, which guests are told.
+    #[arg(long, value_name = "SIZE", requires = "file")]
+    optimal_io_size: Option<String>,
     #[command(flatten)]
     which: Which,
 }
@@ -329,10 +341,11 @@ impl VolumeAdd {
         fields.text("durability", self.durability.as_ref());
         let chain = stages(&self.chain)?;
         fields.put("chain", Some(chain).filter(|_| !self.chain.is_empty()));
-        let allow: Vec<_> = self.allow.iter().map(|word| allowed(word)).collect();
-        fields.put("allow", (!allow.is_empty()).then_some(Value::from(allow)));
+        fields.put("allow", allow(&self.allow));
         fields.flag("read-only", self.read_only);
         fields.flag("shared", self.shared);
+        fields.text("physical-block-size", self.physical_block_size.as_ref());
+        fields.text("optimal-io-size", self.optimal_io_size.as_ref());
         Ok(fields.0)
     }
 }
@@ -366,11 +379,17 @@ pub(crate) struct PeerAdd {
     /// Its name.
     name: String,
     /// Where it listens; not for one that only connects to this node.
-    #[arg(long, required_unless_present = "key")]
+    #[arg(long, required_unless_present_any = ["key", "keys"])]
     address: Option<String>,
-    /// A public key by which it proves who it is; several while one takes over from another.
+    /// A public key by which it proves who it is.
     #[arg(long)]
     key: Vec<String>,
+    /// Its public keys, with commas between them, while one takes over from another.
+    #[arg(long, value_name = "KEY", value_delimiter = ',', conflicts_with = "key")]
+    keys: Vec<String>,
+    /// When the key ends, such as 2027-01-01T00:00:00Z.
+    #[arg(long, value_name = "DATE", requires = "key")]
+    expires: Option<String>,
     #[command(flatten)]
     which: Which,
 }
@@ -408,6 +427,23 @@ impl Fields {
     }
 }
 
+/// Who makes a socket.
+const ROLES: [&str; 2] = ["listen", "connect"];
+
+/// The configuration's `allow`; nothing when nobody is named.
+fn allow(words: &[String]) -> Option<Value> {
+    (!words.is_empty()).then(|| words.iter().map(|word| allowed(word)).collect())
+}
+
+/// A table, as the file has it (`{ error-after = "30s" }`) or in short (`error-after=30s`). `whole`
+/// is the option.
+fn table(whole: &str, text: &str) -> Result<Value, Failure> {
+    if !text.trim_start().starts_with('{') {
+        return parameters(whole, text).map(Value::Object);
+    }
+    node::config::value(text).map_err(|error| Failure::configuration(anyhow!("{whole}: {error}")))
+}
+
 /// An entry of the configuration's `allow`.
 fn allowed(word: &str) -> Value {
     match word.split_once('=') {
@@ -437,7 +473,10 @@ fn parameters(whole: &str, parameters: &str) -> Result<Map<String, Value>, Failu
             );
             return Err(Failure::configuration(anyhow!(text)));
         };
-        let value = value.parse::<u64>().map_or_else(|_| Value::from(value), Value::from);
+        let value = match value {
+            "true" | "false" => Value::Bool(value == "true"),
+            _ => value.parse::<u64>().map_or_else(|_| Value::from(value), Value::from),
+        };
         if fields.insert(key.to_owned(), value).is_some() {
             let text = format!("{whole:?}: {key:?} is given twice; keep one of the two");
             return Err(Failure::configuration(anyhow!(text)));
@@ -448,7 +487,7 @@ fn parameters(whole: &str, parameters: &str) -> Result<Map<String, Value>, Failu
 
 pub(crate) fn disk(command: &DiskCommand) -> Result<(), Failure> {
     match command {
-        DiskCommand::Add(add) => change(&add.which, "POST", "/v1/disks", &add.fields().into()),
+        DiskCommand::Add(add) => change(&add.which, "POST", "/v1/disks", &add.fields()?.into()),
         DiskCommand::Remove(remove) => take_away("disks", remove),
         DiskCommand::List(which) => {
             list(which, "/v1/disks", |all: &Vec<DiskStatus>| tables::disk_list(all))
@@ -490,7 +529,12 @@ pub(crate) fn peer(command: &PeerCommand) -> Result<(), Failure> {
             let mut fields = Fields::default();
             fields.text("name", Some(&add.name));
             fields.text("address", add.address.as_ref());
-            fields.put("keys", (!add.key.is_empty()).then(|| json!(add.key)));
+            // Several of `--key` were how `--keys` was said before.
+            let several = add.keys.iter().chain(add.key.iter().filter(|_| add.key.len() > 1));
+            let several: Vec<_> = several.map(String::as_str).collect();
+            fields.put("keys", (!several.is_empty()).then(|| json!(several)));
+            fields.text("key", add.key.first().filter(|_| add.key.len() == 1));
+            fields.text("expires", add.expires.as_ref());
             change(&add.which, "POST", "/v1/peers", &fields.0.into())
         }
         PeerCommand::Remove(peer) => {
@@ -704,6 +748,8 @@ fn segment(name: &str) -> Result<&str, Failure> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
 
     #[test]
@@ -717,6 +763,34 @@ mod tests {
         for wrong in ["limit:iops", "limit:iops=1,iops=2", "limit:"] {
             let failure = stages(&[wrong.to_owned()]).unwrap_err();
             assert_eq!(failure.code, 2, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn values_are_written_as_in_the_file_or_in_short() {
+        let remote = table("--remote", "{ vlans = [10, 20], isolated = true }").unwrap();
+        assert_eq!(remote, json!({ "vlans": [10, 20], "isolated": true }));
+        let short = table("--remote", "isolated=true").unwrap();
+        assert_eq!(short, json!({ "isolated": true }));
+        for wrong in ["{ vlans = }", "{}\nname = 1", "{ a = 1", "isolated"] {
+            let failure = table("--remote", wrong).unwrap_err();
+            assert!(failure.to_string().contains(wrong.lines().next().unwrap()), "{failure}");
+        }
+        let when_lost = |words: &[&str]| {
+            let line = ["vrio", "disk", "add", "--volume", "a", "--socket", "a.sock"];
+            let parsed = crate::Cli::try_parse_from(line.iter().chain(words)).unwrap();
+            let crate::Command::Disk(DiskCommand::Add(add)) = parsed.command else {
+                panic!("it is another command");
+            };
+            add.fields().unwrap()["when-lost"].clone()
+        };
+        let wanted = json!({ "error-after": "30s" });
+        for words in [
+            ["--when-lost", "error-after=30s"],
+            ["--when-lost", "{ error-after = \"30s\" }"],
+            ["--error-after", "30s"],
+        ] {
+            assert_eq!(when_lost(&words), wanted, "{words:?}");
         }
     }
 

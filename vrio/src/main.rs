@@ -263,10 +263,75 @@ fn main() -> ExitCode {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use node::config::{Kind, NIC_CHANGEABLE};
+
     use super::*;
 
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    /// What a command has beside the keys of the object that it adds.
+    const BESIDE: [&str; 4] = ["control", "config", "json", "help"];
+
+    /// The options and names that a command is called by today.
+    fn said(command: &clap::Command) -> BTreeSet<String> {
+        let shown = command.get_arguments().filter(|arg| !arg.is_hide_set());
+        let names = shown.map(|arg| arg.get_long().unwrap_or(arg.get_id().as_str()).to_owned());
+        names.filter(|name| !BESIDE.contains(&name.as_str())).collect()
+    }
+
+    fn below<'a>(command: &'a clap::Command, path: &[&str]) -> &'a clap::Command {
+        path.iter().fold(command, |at, word| at.find_subcommand(word).expect("a command"))
+    }
+
+    #[test]
+    fn each_key_of_the_file_is_an_option_of_the_same_name_and_no_other_is() {
+        let cli = Cli::command();
+        let kinds = [
+            Kind::Disk,
+            Kind::Volume,
+            Kind::Peer,
+            Kind::Network,
+            Kind::Nic,
+            Kind::Domain,
+            Kind::Vf,
+        ];
+        for kind in kinds {
+            let keys = kind.keys().iter().flat_map(|key| match kind.keys_within(key) {
+                Some(within) => within.to_vec(),
+                None => vec![*key],
+            });
+            let keys: BTreeSet<_> = keys.map(str::to_owned).collect();
+            assert_eq!(said(below(&cli, &[kind.key(), "add"])), keys, "vrio {} add", kind.key());
+        }
+        let changeable = NIC_CHANGEABLE.iter().flat_map(|key| match Kind::Nic.keys_within(key) {
+            Some(within) => within.to_vec(),
+            None => vec![*key],
+        });
+        let set = said(below(&cli, &["nic", "set"]));
+        let set: BTreeSet<_> = set.into_iter().filter(|name| !name.starts_with("no-")).collect();
+        let keys: BTreeSet<_> = changeable.chain(["name"]).map(str::to_owned).collect();
+        assert_eq!(set, keys, "vrio nic set");
+    }
+
+    #[test]
+    fn options_are_understood_as_they_were_called_before() {
+        let lines = [
+            "disk add --volume a --socket a.sock --error-after 30s",
+            "peer add io1 --key a --key b",
+            "nic set a --default deny --rule x",
+            "domain add a --key /k --peer b --peer c",
+            "vf add --domain a --socket a.vf --name b",
+            "status --socket /c",
+            "top --socket /c",
+        ];
+        for line in lines {
+            let parsed = Cli::try_parse_from(std::iter::once("vrio").chain(line.split(' ')));
+            assert!(parsed.is_ok(), "{line}: {}", parsed.unwrap_err());
+        }
     }
 }

@@ -9,7 +9,7 @@ use super::read::{absolute_path, alone, beside_sockets, name, objects, socket_pa
 use super::reader::{Reader, Table, Value};
 use super::{Config, Directories, DomainConfig, check};
 
-const DOMAIN_KEYS: [&str; 4] = ["name", "key", "endpoints-max", "peers"];
+pub(super) const DOMAIN_KEYS: [&str; 4] = ["name", "key", "endpoints-max", "peers"];
 
 /// Enough for a process on each of many cores, and a third of a gibibyte of addresses; memory is
 /// taken as it is used.

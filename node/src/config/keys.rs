@@ -9,9 +9,11 @@ use super::read::name;
 use super::reader::{Reader, Table, Value};
 use super::{Config, DiskConfig, KEYS_PER_PEER_MAX, PeerAddress, PeerConfig, PeerKey, Trust};
 
+pub(super) const PEER_KEYS: [&str; 5] = ["name", "address", "key", "keys", "expires"];
+
 /// Reads a `[[peer]]`.
 pub(super) fn peer(value: &Value<'_, '_>) -> Option<PeerConfig> {
-    let table = value.table(&["name", "address", "key", "keys", "expires"])?;
+    let table = value.table(&PEER_KEYS)?;
     let name = table.require("name", "name = \"io1\"").and_then(|value| name(&value));
     let given = table.get("address");
     let address = given.as_ref().and_then(PeerAddress::read);

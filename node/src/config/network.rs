@@ -21,9 +21,9 @@ use net::stage::filter::Action;
 use net::stage::mirror::{FILE_BYTES_MAX, SNAP_BYTES};
 use net::{Mac, Rules, VlanSet, Vlans};
 
-const NETWORK_KEYS: [&str; 4] = ["name", "uplink", "allow", "remote"];
+pub(super) const NETWORK_KEYS: [&str; 4] = ["name", "uplink", "allow", "remote"];
 
-const NIC_KEYS: [&str; 19] = [
+pub(super) const NIC_KEYS: [&str; 19] = [
     "name",
     "socket",
     "role",
@@ -44,6 +44,9 @@ const NIC_KEYS: [&str; 19] = [
     "limit",
     "filter",
 ];
+
+/// Of a nic's `filter`.
+pub(super) const FILTER_KEYS: [&str; 2] = ["default", "rules"];
 
 /// What of a nic can be changed while its guest uses it.
 pub const NIC_CHANGEABLE: [&str; 5] = ["link", "meter", "mirror", "limit", "filter"];
@@ -295,7 +298,7 @@ fn mirror_tap(value: &Value<'_, '_>) -> Option<MirrorConfig> {
 }
 
 fn filter(value: &Value<'_, '_>) -> Option<Rules> {
-    let table = value.table(&["default", "rules"])?;
+    let table = value.table(&FILTER_KEYS)?;
     let words = [("allow", Action::Allow), ("deny", Action::Deny)];
     let default = table.require("default", "default = \"deny\"")?.word(&words)?;
     let rules = table.get("rules").and_then(|value| value.array()).unwrap_or_default();

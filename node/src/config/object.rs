@@ -4,7 +4,9 @@
 use serde_json::{Map, Value};
 
 use super::reader::{Lines, Problem, Reader};
-use super::{Config, NIC_CHANGEABLE, OBJECTS_MAX, StageConfig, check, domain, network, read, vf};
+use super::{
+    Config, NIC_CHANGEABLE, OBJECTS_MAX, StageConfig, check, domain, keys, network, read, vf,
+};
 
 /// What a request can add.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -38,6 +40,43 @@ impl Kind {
             Self::Vf => "vf",
         }
     }
+
+    /// The keys of its table in the file.
+    pub fn keys(self) -> &'static [&'static str] {
+        match self {
+            Self::Disk => &read::DISK_KEYS,
+            Self::Volume => &read::VOLUME_KEYS,
+            Self::Peer => &keys::PEER_KEYS,
+            Self::Network => &network::NETWORK_KEYS,
+            Self::Nic => &network::NIC_KEYS,
+            Self::Domain => &domain::DOMAIN_KEYS,
+            Self::Vf => &vf::VF_KEYS,
+        }
+    }
+
+    /// The keys of a table that is the value of one of them, where commands have an option for
+    /// each of those.
+    pub fn keys_within(self, key: &str) -> Option<&'static [&'static str]> {
+        match (self, key) {
+            (Self::Volume, "backend") => Some(&read::BACKEND_KEYS),
+            (Self::Nic, "filter") => Some(&network::FILTER_KEYS),
+            _ => None,
+        }
+    }
+}
+
+/// A value as the file has it, such as `{ error-after = "30s" }`, as requests have it.
+///
+/// # Errors
+/// What is wrong with it as TOML.
+pub fn value(text: &str) -> Result<Value, String> {
+    let refused = |error: &dyn std::fmt::Display| {
+        format!("{text:?} is no value as the file has them (TOML): {}", error.to_string().trim())
+    };
+    let table: toml::Table = format!("value = {text}").parse().map_err(|error| refused(&error))?;
+    let value = table.get("value").filter(|_| table.len() == 1);
+    let value = value.ok_or_else(|| refused(&"it goes on in another line"))?;
+    serde_json::to_value(value).map_err(|error| refused(&error))
 }
 
 impl Config {

@@ -56,7 +56,7 @@ const FILE_KEYS: [&str; 22] = [
     "link",
 ];
 
-const DISK_KEYS: [&str; 12] = [
+pub(super) const DISK_KEYS: [&str; 12] = [
     "name",
     "socket",
     "role",
@@ -70,6 +70,21 @@ const DISK_KEYS: [&str; 12] = [
     "attachment-key",
     "accept-loss",
 ];
+
+pub(super) const VOLUME_KEYS: [&str; 9] = [
+    "name",
+    "backend",
+    "durability",
+    "chain",
+    "allow",
+    "read-only",
+    "shared",
+    "physical-block-size",
+    "optimal-io-size",
+];
+
+/// Of a volume's `backend`.
+pub(super) const BACKEND_KEYS: [&str; 6] = ["file", "memory", "null", "size", "direct", "format"];
 
 /// Reads the whole file. `None` when something that everything else needs is missing; whatever is
 /// wrong has been noted by then.
@@ -367,17 +382,7 @@ fn link(file: &Table<'_, '_>) -> LinkConfig {
 }
 
 fn volume(value: &Value<'_, '_>, directories: &Directories) -> Option<VolumeConfig> {
-    let table = value.table(&[
-        "name",
-        "backend",
-        "durability",
-        "chain",
-        "allow",
-        "read-only",
-        "shared",
-        "physical-block-size",
-        "optimal-io-size",
-    ])?;
+    let table = value.table(&VOLUME_KEYS)?;
     let name = table.require("name", "name = \"alice-root\"").and_then(|value| name(&value));
     let example = "backend = { file = \"alice.img\" }";
     let backend = table.require("backend", example).and_then(|value| backend(&value, directories));
@@ -431,7 +436,7 @@ fn topology(table: &Table<'_, '_>, backend: Option<&Backend>) -> Topology {
 
 fn backend(value: &Value<'_, '_>, directories: &Directories) -> Option<Backend> {
     let kinds = ["file", "memory", "null"];
-    let table = value.table(&["file", "memory", "null", "size", "direct", "format"])?;
+    let table = value.table(&BACKEND_KEYS)?;
     let given: Vec<_> = kinds.into_iter().filter(|kind| table.get(kind).is_some()).collect();
     let [kind] = given[..] else {
         value.fail("name exactly one of file = \"..\", memory = \"1GiB\", null = \"1GiB\"".into());

@@ -7,7 +7,7 @@ use super::read::{alone, name, named_like_socket, objects, socket_path};
 use super::reader::{Reader, Table, Value};
 use super::{Config, Directories, VfConfig, check};
 
-const VF_KEYS: [&str; 3] = ["name", "domain", "socket"];
+pub(super) const VF_KEYS: [&str; 3] = ["name", "domain", "socket"];
 
 pub(super) fn vfs(file: &Table<'_, '_>, directories: &Directories) -> Vec<VfConfig> {
     objects(file, "vf", |value| vf(&value, directories))

@@ -9,7 +9,7 @@ use crate::{Failure, tables};
 
 pub(crate) const DOMAIN_EXAMPLES: &str = "Examples:
   vrio domain add science --key /etc/vrio/science.key --endpoints-max 64
-  vrio domain add science --key /etc/vrio/science.key --peer h2 --peer h3
+  vrio domain add science --key /etc/vrio/science.key --peers h2,h3
   vrio domain list                    also which peers are joined, and why others are not
   vrio domain remove science --force  also while processes use it: their MPI says an error
 
@@ -37,9 +37,8 @@ pub(crate) struct DomainAdd {
     /// How many endpoints there may be at once: one for each process of a job, as a rule.
     #[arg(long, value_name = "COUNT")]
     endpoints_max: Option<u64>,
-    /// A peer of the node with a domain of the same name and key, to which messages go; several
-    /// times for several.
-    #[arg(long = "peer", value_name = "PEER")]
+    /// Peers of the node with a domain of the same name and key, to which messages go.
+    #[arg(long, alias = "peer", value_name = "PEER", value_delimiter = ',')]
     peers: Vec<String>,
     #[command(flatten)]
     which: Which,

@@ -5,7 +5,8 @@ use node::status::{NetworkStatus, NicStatus};
 use serde_json::{Map, Value, json};
 
 use super::{
-    Fields, Named, Remove, SocketAccess, Which, change, list, one, parameters, segment, take_away,
+    Fields, Named, ROLES, Remove, SocketAccess, Which, allow, change, list, one, segment, table,
+    take_away,
 };
 use crate::snippets::Vmm;
 use crate::{Failure, tables};
@@ -23,7 +24,7 @@ pub(crate) const NIC_EXAMPLES: &str = "Examples:
   vrio nic show alice-net --for qemu  what QEMU is told about it; or --for libvirt
   vrio nic set alice-net --limit bytes-per-second=100MiB,frames-per-second=100000
   vrio nic set alice-net --no-limit
-  vrio nic set alice-net --default deny --rule 'allow arp' --rule 'allow sent tcp keep'
+  vrio nic set alice-net --default deny --rules 'allow arp' --rules 'allow sent tcp keep'
   vrio nic set alice-net --mirror alice.pcap --meter   copies what passes, and counts it
   vrio nic set alice-net --mirror tap=ids0             copies it to a tap, for who listens there
   vrio nic set alice-net --link down  pulls the guest's cable
@@ -48,6 +49,13 @@ pub(crate) struct NetworkAdd {
     /// The way to what is outside, such as "tap:vrio0" or "xdp:eth1".
     #[arg(long)]
     uplink: Option<String>,
+    /// A node whose nics may join it, or only those that prove a key; may be given several times.
+    #[arg(long, value_name = "NODE[=KEY]")]
+    allow: Vec<String>,
+    /// What it demands of other nodes' nics, as the file has it: "{ vlans = [10], isolated = true
+    /// }".
+    #[arg(long, value_name = "TABLE")]
+    remote: Option<String>,
     #[command(flatten)]
     which: Which,
 }
@@ -80,7 +88,7 @@ pub(crate) struct NicShow {
 #[derive(Debug, Args)]
 struct Changeable {
     /// Whether the guest's cable is plugged in: "up" or "down".
-    #[arg(long)]
+    #[arg(long, value_parser = ["up", "down"])]
     link: Option<String>,
     /// Count what passes, by kind and size.
     #[arg(long)]
@@ -93,10 +101,10 @@ struct Changeable {
     #[arg(long, value_name = "RATES")]
     limit: Option<String>,
     /// What becomes of frames that no rule fits: "allow" or "deny".
-    #[arg(long, value_name = "ACTION")]
+    #[arg(long, value_name = "ACTION", value_parser = ["allow", "deny"])]
     default: Option<String>,
     /// A rule of its filter, first one first, such as "allow sent tcp to any port 443 keep".
-    #[arg(long = "rule", value_name = "RULE", requires = "default")]
+    #[arg(long, alias = "rule", value_name = "RULE", requires = "default")]
     rules: Vec<String>,
 }
 
@@ -105,12 +113,12 @@ impl Changeable {
         fields.text("link", self.link.as_ref());
         fields.flag("meter", self.meter);
         let mirror = self.mirror.as_ref().map(|word| match word.contains('=') {
-            true => parameters("--mirror", word),
-            false => Ok(Map::from_iter([("file".to_owned(), Value::from(word.as_str()))])),
+            true => table("--mirror", word),
+            false => Ok(json!({ "file": word })),
         });
-        fields.put("mirror", mirror.transpose()?.map(Value::Object));
-        let limit = self.limit.as_ref().map(|rates| parameters("--limit", rates)).transpose()?;
-        fields.put("limit", limit.map(Value::Object));
+        fields.put("mirror", mirror.transpose()?);
+        let limit = self.limit.as_ref().map(|rates| table("--limit", rates)).transpose()?;
+        fields.put("limit", limit);
         let filter = |default| json!({ "default": default, "rules": self.rules });
         fields.put("filter", self.default.as_ref().map(filter));
         Ok(())
@@ -127,11 +135,14 @@ pub(crate) struct NicAdd {
     /// Its vhost-user socket, in the sockets' directory.
     #[arg(long)]
     socket: String,
+    /// The file of the secret key that proves whose nic it is, in a network of another node.
+    #[arg(long, value_name = "FILE")]
+    attachment_key: Option<String>,
     /// The guest's address, such as "52:54:00:12:34:56": the same as the VMM's.
     #[arg(long)]
     mac: String,
     /// Who makes the socket: "listen" (the node) or "connect" (the VMM).
-    #[arg(long)]
+    #[arg(long, value_parser = ROLES)]
     role: Option<String>,
     #[command(flatten)]
     access: SocketAccess,
@@ -162,6 +173,7 @@ impl NicAdd {
         fields.text("name", self.name.as_ref());
         fields.text("network", Some(&self.network));
         fields.text("socket", Some(&self.socket));
+        fields.text("attachment-key", self.attachment_key.as_ref());
         fields.text("mac", Some(&self.mac));
         fields.text("role", self.role.as_ref());
         self.access.put(&mut fields);
@@ -219,6 +231,9 @@ pub(crate) fn network(command: &NetworkCommand) -> Result<(), Failure> {
             let mut fields = Fields::default();
             fields.text("name", Some(&add.name));
             fields.text("uplink", add.uplink.as_ref());
+            fields.put("allow", allow(&add.allow));
+            let remote = add.remote.as_ref().map(|text| table("--remote", text));
+            fields.put("remote", remote.transpose()?);
             change(&add.which, "POST", "/v1/networks", &fields.0.into())
         }
         NetworkCommand::Remove(remove) => take_away("networks", remove),

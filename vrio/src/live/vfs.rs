@@ -27,15 +27,17 @@ pub(crate) enum VfCommand {
 
 #[derive(Debug, Args)]
 pub(crate) struct VfAdd {
+    /// Its name; default: the socket's, without its ending.
+    name: Option<String>,
     /// The domain.
     #[arg(long, value_name = "NAME")]
     domain: String,
     /// The socket at which QEMU calls, in the directory for sockets.
     #[arg(long, value_name = "PATH")]
     socket: String,
-    /// Its name; default: the socket's without its ending.
-    #[arg(long, value_name = "NAME")]
-    name: Option<String>,
+    /// As the name was said before.
+    #[arg(long = "name", value_name = "NAME", hide = true, conflicts_with = "name")]
+    named: Option<String>,
     #[command(flatten)]
     which: Which,
 }
@@ -44,7 +46,7 @@ pub(crate) fn vf(command: &VfCommand) -> Result<(), Failure> {
     match command {
         VfCommand::Add(add) => {
             let mut fields = Fields::default();
-            fields.text("name", add.name.as_ref());
+            fields.text("name", add.name.as_ref().or(add.named.as_ref()));
             fields.text("domain", Some(&add.domain));
             fields.text("socket", Some(&add.socket));
             change(&add.which, "POST", "/v1/vfs", &fields.0.into())
