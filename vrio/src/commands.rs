@@ -9,10 +9,8 @@ use node::Config;
 use node::logging::{self, LogFormat};
 use node::status::{STATUS_VERSION, Status};
 
+use crate::nodes::choose;
 use crate::{Failure, Log, NodeArgs, NodeCommand, StatusArgs, client, drain, live, tables};
-
-/// Where nodes of the system have their control sockets.
-const RUN_DIRECTORY: &str = "/run/vrio";
 
 /// `vrio node`.
 pub(crate) fn node(args: &NodeArgs) -> Result<(), Failure> {
@@ -38,23 +36,38 @@ pub(crate) fn node(args: &NodeArgs) -> Result<(), Failure> {
     })
 }
 
-/// The control socket that is meant: named, a configuration's, or the only one of this host.
-pub(crate) fn socket(socket: Option<&Path>, config: Option<&Path>) -> Result<PathBuf, Failure> {
-    match (socket, config) {
-        (Some(socket), _) => Ok(socket.to_owned()),
-        (None, Some(config)) => Ok(Config::load(config).map_err(Failure::configuration)?.control),
-        (None, None) => only_socket(Path::new(RUN_DIRECTORY)).map_err(Failure::no_answer),
-    }
-}
-
 /// `vrio status`.
 pub(crate) fn status(args: &StatusArgs) -> Result<(), Failure> {
-    let socket = socket(args.control.as_deref(), args.config.as_deref())?;
+    tables::set_wide(args.wide);
+    let sockets = args.target.sockets()?;
     if args.json {
-        let answer = client::get(&socket, "/v1/status").map_err(Failure::no_answer)?;
+        let [socket] = &sockets[..] else {
+            return Err(Failure::no_answer(anyhow!(choose(&sockets))));
+        };
+        let answer = client::get(socket, "/v1/status").map_err(Failure::no_answer)?;
         return print(&format!("{}\n", answer.trim_end()));
     }
-    print(&tables::show(&ask(&socket)?, args.all))
+    if let [socket] = &sockets[..] {
+        return print(&tables::show(&ask(socket)?, args.all));
+    }
+    several(&sockets, args.all)
+}
+
+/// All nodes of this host: one that does not answer keeps none of the others back.
+fn several(sockets: &[PathBuf], all: bool) -> Result<(), Failure> {
+    let count = sockets.len();
+    print(&format!("{count} nodes run here; --node NAME shows one of them\n"))?;
+    let mut failed = None;
+    for socket in sockets {
+        match ask(socket) {
+            Ok(status) => print(&format!("\n{}", tables::show(&status, all)))?,
+            Err(failure) => {
+                print(&format!("\n{}: {failure}\n", socket.display()))?;
+                failed = Some(failure);
+            }
+        }
+    }
+    failed.map_or(Ok(()), Err)
 }
 
 /// A node's status, if it is one that this release reads.
@@ -85,41 +98,4 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
 /// no reason to end in the middle.
 pub(crate) fn say(line: impl Display) {
     let _ = writeln!(std::io::stderr(), "{line}");
-}
-
-/// The one control socket of a directory.
-fn only_socket(directory: &Path) -> anyhow::Result<PathBuf> {
-    let say = "say which node with --control or --config";
-    let entries = std::fs::read_dir(directory)
-        .with_context(|| format!("no node is found in {directory:?}; {say}"))?;
-    let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
-    let is_control = |path: &PathBuf| path.extension().is_some_and(|end| end == "control");
-    let mut sockets: Vec<_> = paths.filter(is_control).collect();
-    sockets.sort();
-    match &sockets[..] {
-        [one] => Ok(one.clone()),
-        [] => Err(anyhow!("no node is found in {directory:?}; {say}")),
-        several => Err(anyhow!("there are {} nodes here; {say}: {several:?}", several.len())),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_only_control_socket_is_found() {
-        let home = tempfile::tempdir().unwrap();
-        let missing = only_socket(&home.path().join("none")).unwrap_err();
-        assert!(format!("{missing:#}").contains("no node is found"), "{missing:#}");
-        assert!(only_socket(home.path()).is_err());
-        let one = home.path().join("io1.control");
-        std::fs::write(&one, "").unwrap();
-        std::fs::write(home.path().join("io1.control.lock"), "").unwrap();
-        std::fs::write(home.path().join("alice.sock"), "").unwrap();
-        assert_eq!(only_socket(home.path()).unwrap(), one);
-        std::fs::write(home.path().join("vm1.control"), "").unwrap();
-        let error = only_socket(home.path()).unwrap_err().to_string();
-        assert!(error.contains("2 nodes") && error.contains("vm1.control"), "{error}");
-    }
 }

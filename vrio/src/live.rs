@@ -19,7 +19,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use crate::client::{self, Answer};
-use crate::commands::{self, print};
+use crate::commands::print;
+use crate::nodes::Target;
 use crate::snippets::Vmm;
 use crate::{Failure, tables};
 
@@ -59,20 +60,21 @@ pub(crate) const RELOAD_EXAMPLES: &str = "Examples:
 /// Which node is meant, and how it answers.
 #[derive(Debug, Args)]
 pub(crate) struct Which {
-    /// The node's control socket; default: the only one in /run/vrio.
-    #[arg(long, value_name = "PATH", conflicts_with = "config")]
-    control: Option<PathBuf>,
-    /// The node's configuration, which names the control socket.
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
+    #[command(flatten)]
+    target: Target,
     /// Print the node's answer as it is.
     #[arg(long)]
     pub(crate) json: bool,
+    /// Print all columns, however wide the tables are.
+    #[arg(long)]
+    wide: bool,
 }
 
 impl Which {
+    /// The node's control socket. What it answers is printed as wide as is said here.
     pub(crate) fn socket(&self) -> Result<PathBuf, Failure> {
-        commands::socket(self.control.as_deref(), self.config.as_deref())
+        tables::set_wide(self.wide);
+        self.target.socket()
     }
 }
 

@@ -13,6 +13,7 @@ mod key;
 mod live;
 mod man;
 mod mpi;
+mod nodes;
 mod report;
 mod results;
 mod snippets;
@@ -50,12 +51,14 @@ const NODE_EXAMPLES: &str = "Examples:
   VRIO_LOG=debug vrio node --config io1.toml --log json 2>io1.log";
 
 const STATUS_EXAMPLES: &str = "Examples:
-  vrio status                            the node of this host, if there is only one
+  vrio status                            all nodes of this host
+  vrio status --node io1                 one of them
   vrio status --config /etc/vrio/io1.toml
   vrio status --control /run/vrio/io1.control --json | jq .disks";
 
 const TOP_EXAMPLES: &str = "Examples:
   vrio top                               the node of this host, if there is only one
+  vrio top --node io1                    one of several
   vrio top --control /run/vrio/io1.control
   vrio top --json | jq '.disks[] | select(.latency_p99_ns > 5000000)'";
 
@@ -182,16 +185,16 @@ pub(crate) enum Log {
 }
 
 #[derive(Debug, clap::Args)]
+#[command(mut_arg("control", |arg| arg.visible_alias("socket")))]
 pub(crate) struct StatusArgs {
-    /// The node's control socket.
-    #[arg(long, visible_alias = "socket", value_name = "PATH", conflicts_with = "config")]
-    pub(crate) control: Option<PathBuf>,
-    /// The node's configuration, which names the socket.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) config: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) target: nodes::Target,
     /// Print the node's answer as it is.
     #[arg(long, conflicts_with = "all")]
     pub(crate) json: bool,
+    /// Print all columns, however wide the tables are.
+    #[arg(long)]
+    pub(crate) wide: bool,
     /// Print every counter as well.
     #[arg(long)]
     pub(crate) all: bool,
@@ -275,7 +278,7 @@ mod tests {
     }
 
     /// What a command has beside the keys of the object that it adds.
-    const BESIDE: [&str; 4] = ["control", "config", "json", "help"];
+    const BESIDE: [&str; 6] = ["node", "control", "config", "json", "wide", "help"];
 
     /// The options and names that a command is called by today.
     fn said(command: &clap::Command) -> BTreeSet<String> {

@@ -8,7 +8,8 @@ use clap::{Args, Subcommand, ValueEnum};
 use node::Config;
 use node::status::DomainStatus;
 
-use crate::commands::{self, print};
+use crate::commands::print;
+use crate::nodes::Target;
 use crate::{Failure, client};
 
 pub(crate) const MPI_EXAMPLES: &str = "Examples:
@@ -44,12 +45,9 @@ pub(crate) struct EnvArgs {
     /// The domain; not needed where there is only one.
     #[arg(long, value_name = "NAME")]
     domain: Option<String>,
-    /// The node's control socket; default: the only one in /run/vrio.
-    #[arg(long, value_name = "PATH", conflicts_with = "config")]
-    control: Option<PathBuf>,
-    /// The node's configuration, which is read instead of asking the node.
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
+    /// Which node; its configuration is read instead of asking the node.
+    #[command(flatten)]
+    target: Target,
     /// For processes inside of this host's virtual machines, which have the key's file and the
     /// provider at the same places.
     #[arg(long)]
@@ -93,9 +91,9 @@ struct Domain {
 
 pub(crate) fn mpi(command: &MpiCommand) -> Result<(), Failure> {
     let MpiCommand::Env(args) = command;
-    let domains = match &args.config {
+    let domains = match args.target.config() {
         Some(config) => of_file(config)?,
-        None => of_node(&commands::socket(args.control.as_deref(), None)?)?,
+        None => of_node(&args.target.socket()?)?,
     };
     let mut domain = choose(domains, args.domain.as_deref())?;
     if args.vm {

@@ -3,56 +3,77 @@
 mod nics;
 mod quotas;
 mod strangers;
+pub(crate) mod verdict;
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
+use std::io::IsTerminal;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::{
+    Cell, CellAlignment, Column, ColumnConstraint, ContentArrangement, Table, presets,
+};
 use node::config::show_size;
 use node::direct::DirectStatus;
 use node::status::{
-    Counters, DiskState, DiskStatus, DomainStatus, PeerStatus, SessionStatus, SidecoreStatus,
-    Status, StuckStatus, VfStatus, VolumeStatus,
+    Counters, DiskStatus, DomainStatus, NodeStatus, PeerStatus, SessionStatus, SidecoreStatus,
+    Status, VfStatus, VolumeStatus,
 };
 use report::store::Listed;
 
 pub(crate) use self::nics::{network_alone, network_list, nic_alone, nic_list};
 
-/// Columns of a terminal that tables and texts should fit.
-const WIDTH: usize = 80;
+/// Columns that tables and texts fit where no terminal says that it has more.
+const COLUMNS: usize = 80;
+
+/// Columns that they fit now.
+static WIDTH: AtomicUsize = AtomicUsize::new(COLUMNS);
+
+/// Whether tables have all their columns, however wide that is, or as many as the terminal has room
+/// for.
+pub(crate) fn set_wide(wide: bool) {
+    let width = if wide {
+        usize::MAX
+    } else if std::io::stdout().is_terminal() {
+        let terminal = ratatui::crossterm::terminal::size();
+        terminal.map_or(COLUMNS, |(columns, _)| usize::from(columns).max(COLUMNS))
+    } else {
+        COLUMNS
+    };
+    WIDTH.store(width, Relaxed);
+}
 
 const STRING: &str = "a string takes what is written to it";
 
 /// Disks in a table.
 pub(crate) fn disk_list(all: &[DiskStatus]) -> String {
-    let mut text = disk_table(all);
+    let mut text = verdict::of_list("disk", all.len(), &verdict::disks(all));
+    section(&mut text, "disks", disks(all));
     disk_details(&mut text, all);
     text
 }
 
-fn disk_table(all: &[DiskStatus]) -> String {
-    let mut text = String::new();
-    section(&mut text, "disks", disks(all));
-    text.trim_start().to_owned()
-}
-
-/// What each disk's state is about.
+/// What the state of each disk is about that is well.
 fn disk_details(text: &mut String, all: &[DiskStatus]) {
-    for disk in all.iter().filter(|disk| !disk.detail.is_empty()) {
-        let mark = if disk.state == DiskState::Failed { "!" } else { " " };
-        writeln!(text, " {mark} {}: {}", disk.name, disk.detail).expect(STRING);
+    // What is wrong is said above.
+    let fine = all.iter().filter(|disk| !verdict::is_wrong(disk.state));
+    for disk in fine.filter(|disk| !disk.detail.is_empty()) {
+        writeln!(text, "{}", fold(&format!("{}: {}", disk.name, disk.detail), 3)).expect(STRING);
     }
 }
 
 /// One disk with everything.
 pub(crate) fn disk_alone(disk: &DiskStatus) -> String {
-    let mut text = disk_table(std::slice::from_ref(disk));
-    writeln!(text, "   socket {}, came by {}", disk.socket, disk.origin).expect(STRING);
+    let all = std::slice::from_ref(disk);
+    let mut text = verdict::of_list("disk", 1, &verdict::disks(all));
+    section(&mut text, "disks", disks(all));
+    let line = format!("socket {}, came by {}", disk.socket, disk.origin);
+    writeln!(text, "{}", fold(&line, 3)).expect(STRING);
     if let Some(pid) = disk.front_end_pid {
         writeln!(text, "   process {pid} is connected").expect(STRING);
     }
-    if !disk.detail.is_empty() {
-        writeln!(text, "   {}", disk.detail).expect(STRING);
+    if !disk.detail.is_empty() && !verdict::is_wrong(disk.state) {
+        writeln!(text, "{}", fold(&disk.detail, 3)).expect(STRING);
     }
     if let Some(reach) = &disk.reach {
         let since = uptime(reach.for_s);
@@ -83,7 +104,7 @@ pub(crate) fn attached(all: &[DirectStatus]) -> String {
             it.pid.to_string(),
         ]);
     }
-    format!("{table}\n")
+    format!("{}\n", fit(table, &["requests"]))
 }
 
 /// Runs that are kept; of a damaged one what is wrong with it.
@@ -101,24 +122,25 @@ pub(crate) fn results(all: &[Listed]) -> Table {
 
 /// Volumes in a table.
 pub(crate) fn volume_list(all: &[VolumeStatus]) -> String {
-    let mut text = String::new();
+    let mut text = verdict::of_list("volume", all.len(), &[]);
     section(&mut text, "volumes", volumes(all));
-    text.trim_start().to_owned()
+    text
 }
 
 /// One volume with everything.
 pub(crate) fn volume_alone(volume: &VolumeStatus) -> String {
     let mut text = volume_list(std::slice::from_ref(volume));
-    writeln!(text, "   {}, came by {}", volume_detail(volume), volume.origin).expect(STRING);
+    let detail = format!("{}, came by {}", volume_detail(volume), volume.origin);
+    writeln!(text, "{}", fold(&detail, 3)).expect(STRING);
     section(&mut text, "counters", counter_table(&volume.counters));
     text
 }
 
 /// Peers in a table.
 pub(crate) fn peer_list(all: &[PeerStatus]) -> String {
-    let mut text = String::new();
+    let mut text = verdict::of_list("peer", all.len(), &[]);
     section(&mut text, "peers", peers(all));
-    text.trim_start().to_owned()
+    text
 }
 
 fn peers(peers: &[PeerStatus]) -> Table {
@@ -128,7 +150,7 @@ fn peers(peers: &[PeerStatus]) -> Table {
         let address = peer.address.clone().unwrap_or_else(|| "-".to_owned());
         table.add_row(vec![peer.name.clone(), address, origin, words(&peer.disks)]);
     }
-    table
+    fit(table, &["came by"])
 }
 
 fn counter_table(counters: &Counters) -> Table {
@@ -139,62 +161,40 @@ fn counter_table(counters: &Counters) -> Table {
     table
 }
 
-/// A line for each sidecore that is stuck: worse than everything else that a status can say.
-fn stuck(status: &Status) -> String {
-    let stuck = status.sidecores.iter().filter_map(|core| Some((core.index, core.stuck.as_ref()?)));
-    let line = |(index, stuck): (usize, &StuckStatus)| {
-        let seconds = stuck.for_ms as f64 / 1000.0;
-        format!("STUCK: sidecore {index} for {seconds:.1} s: {}\n", stuck.what)
-    };
-    stuck.map(line).collect()
-}
-
 /// The whole status; with every counter, if `all`.
 pub(crate) fn show(status: &Status, all: bool) -> String {
     let node = &status.node;
     let listen = node.listen.as_deref().unwrap_or("nowhere");
-    let mut text = stuck(status);
-    writeln!(
-        text,
-        "node {}, vrio {}, pid {}, up {}, listens on {listen} (trust: {})",
-        node.name,
-        node.release,
-        node.pid,
-        uptime(node.uptime_s),
-        node.trust
-    )
-    .expect(STRING);
+    let mut text = verdict::of_node(status);
+    let NodeStatus { release, pid, trust, .. } = node;
+    let up = uptime(node.uptime_s);
+    let line = format!("vrio {release}, pid {pid}, up {up}, listens on {listen} (trust: {trust})");
+    writeln!(text, "{}", fold(&line, 0)).expect(STRING);
     if let Some(key) = &node.key {
         writeln!(text, "its public key is {key}").expect("to a string");
-    }
-    if node.draining {
-        let drained = "it is drained: it takes nobody new (`vrio node drain` says who is there)";
-        writeln!(text, "{drained}").expect(STRING);
     }
     if !node.differs.is_empty() {
         writeln!(text, "\nThe configuration differs from the file {}:", node.file).expect(STRING);
         for what in &node.differs {
-            writeln!(text, "   {what}").expect(STRING);
+            writeln!(text, "{}", fold(what, 3)).expect(STRING);
         }
     }
     section(&mut text, "disks", disks(&status.disks));
     disk_details(&mut text, &status.disks);
     section(&mut text, "volumes", volumes(&status.volumes));
     for volume in &status.volumes {
-        writeln!(text, "   {}: {}", volume.name, volume_detail(volume)).expect("to a string");
+        let line = format!("{}: {}", volume.name, volume_detail(volume));
+        writeln!(text, "{}", fold(&line, 3)).expect(STRING);
     }
     section(&mut text, "nics", nics::nics(&status.nics));
-    for nic in status.nics.iter().filter(|nic| !nic.detail.is_empty()) {
-        let mark = if nic.state == DiskState::Failed { "!" } else { " " };
-        writeln!(text, " {mark} {}: {}", nic.name, nic.detail).expect(STRING);
-    }
+    nics::nic_details(&mut text, &status.nics);
     nics::network_section(&mut text, &status.networks);
     domain_sections(&mut text, &status.domains);
     section(&mut text, "vfs", vfs(&status.vfs));
     section(&mut text, "peers", peers(&status.peers));
     section(&mut text, "sessions", sessions(&status.sessions));
     for line in peer_keys(&status.sessions) {
-        writeln!(text, "   {line}").expect("to a string");
+        writeln!(text, "{}", fold(&line, 3)).expect(STRING);
     }
     strangers::section(&mut text, &status.strangers);
     section(&mut text, "peers at a limit", quotas::quotas(&status.quotas));
@@ -208,16 +208,45 @@ pub(crate) fn show(status: &Status, all: bool) -> String {
 
 fn section(text: &mut String, name: &str, table: Table) {
     if table.row_count() > 0 {
-        write!(text, "\n{}\n{}\n", name.to_uppercase(), table.trim_fmt()).expect("to a string");
+        let table = fit(table, &[]);
+        let is_hidden = |column: &Column| column.constraint() == Some(&ColumnConstraint::Hidden);
+        let more = if table.column_iter().any(is_hidden) { "  (more columns: --wide)" } else { "" };
+        let name = name.to_uppercase();
+        write!(text, "\n{name}{more}\n{}\n", table.trim_fmt()).expect(STRING);
     }
+}
+
+/// Makes a table as narrow as it should be: columns of these headings go, the first one first, and
+/// when none is left, what is in the others is broken into lines.
+fn fit(mut table: Table, spare: &[&str]) -> Table {
+    let width = WIDTH.load(Relaxed);
+    let is_wide = |table: &Table| table.lines().any(|line| line.trim_end().chars().count() > width);
+    let titles: Vec<String> = match table.header() {
+        Some(header) => header.cell_iter().map(Cell::content).collect(),
+        None => Vec::new(),
+    };
+    for heading in spare {
+        if !is_wide(&table) {
+            return table;
+        }
+        let at = titles.iter().position(|title| title == heading).expect("a column's heading");
+        let column = table.column_mut(at).expect("the header has it");
+        column.set_constraint(ColumnConstraint::Hidden);
+    }
+    if is_wide(&table) {
+        table.set_content_arrangement(ContentArrangement::Dynamic);
+        table.set_width(u16::try_from(width).unwrap_or(u16::MAX));
+    }
+    table
 }
 
 /// A text in lines of at most [`WIDTH`] characters, indented; one that goes on, more.
 pub(crate) fn fold(text: &str, indent: usize) -> String {
+    let width = WIDTH.load(Relaxed);
     let mut lines: Vec<String> = Vec::new();
     for word in text.split(' ') {
         let has_room =
-            |line: &&mut String| line.chars().count() + 1 + word.chars().count() <= WIDTH;
+            |line: &&mut String| line.chars().count() + 1 + word.chars().count() <= width;
         match lines.last_mut().filter(has_room) {
             Some(line) => {
                 line.push(' ');
@@ -264,7 +293,7 @@ fn disks(disks: &[DiskStatus]) -> Table {
         row.extend(["flushes", "errors"].map(|name| number(&disk.counters, name)));
         table.add_row(row);
     }
-    table
+    fit(table, &["epoch", "flushes", "queues", "written", "read", "size"])
 }
 
 fn volumes(volumes: &[VolumeStatus]) -> Table {
@@ -294,7 +323,7 @@ fn volumes(volumes: &[VolumeStatus]) -> Table {
         row.extend(traffic(&volume.counters));
         table.add_row(row);
     }
-    table
+    fit(table, &["block", "durability", "flushes", "allow", "writes", "reads"])
 }
 
 /// What is said of a volume below the table.
@@ -346,7 +375,7 @@ fn sessions(sessions: &[SessionStatus]) -> Table {
             session.counters.get("state_bytes_now").map_or_else(String::new, |it| show_size(*it)),
         ]);
     }
-    table
+    fit(table, &["memory", "index", "received", "sent", "open", "core"])
 }
 
 /// What the peers proved who they are by: sessions of several sidecores have the same keys.
@@ -387,7 +416,7 @@ fn sidecores(sidecores: &[SidecoreStatus], uptime_s: u64) -> Table {
         row.push(number(&core.counters, "sleeps"));
         table.add_row(row);
     }
-    table
+    fit(table, &["sleeps", "rounds", "address", "awake", "asleep", "idle"])
 }
 
 /// How many queues of guests a sidecore serves; `-` for one that has none by design.
@@ -415,9 +444,9 @@ fn queues(disks: &[DiskStatus]) -> Table {
 
 /// What `vrio domain list` prints.
 pub(crate) fn domain_list(all: &[DomainStatus]) -> String {
-    let mut text = String::new();
+    let mut text = verdict::of_list("domain", all.len(), &verdict::domains(all));
     domain_sections(&mut text, all);
-    text.trim_start().to_owned()
+    text
 }
 
 fn domain_sections(text: &mut String, all: &[DomainStatus]) {
@@ -437,7 +466,7 @@ fn domain_gateways(all: &[DomainStatus]) -> Table {
         let state = state.map_or_else(String::new, |bytes| show_size(*bytes));
         table.add_row(std::iter::once(domain.name.clone()).chain(counted).chain([state]));
     }
-    table
+    fit(table, &["state", "waited"])
 }
 
 fn domains(domains: &[DomainStatus]) -> Table {
@@ -454,14 +483,14 @@ fn domains(domains: &[DomainStatus]) -> Table {
             show_size(domain.used_bytes),
         ]);
     }
-    table
+    fit(table, &["used", "memory", "members"])
 }
 
 /// What `vrio vf list` prints.
 pub(crate) fn vf_list(all: &[VfStatus]) -> String {
-    let mut text = String::new();
+    let mut text = verdict::of_list("vf", all.len(), &[]);
     section(&mut text, "vfs", vfs(all));
-    text.trim_start().to_owned()
+    text
 }
 
 fn vfs(vfs: &[VfStatus]) -> Table {
@@ -476,7 +505,7 @@ fn vfs(vfs: &[VfStatus]) -> Table {
             vf.denied.to_string(),
         ]);
     }
-    table
+    fit(table, &["denied", "process"])
 }
 
 fn domain_peers(domains: &[DomainStatus]) -> Table {
@@ -492,7 +521,7 @@ fn domain_peers(domains: &[DomainStatus]) -> Table {
             ]);
         }
     }
-    table
+    fit(table, &[])
 }
 
 fn counters(text: &mut String, status: &Status) {
@@ -539,7 +568,7 @@ pub(crate) fn uptime(seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use expect_test::expect;
-    use node::status::{AttachmentStatus, DomainPeerStatus, NodeStatus};
+    use node::status::{AttachmentStatus, DiskState, DomainPeerStatus};
 
     use super::*;
 
@@ -647,31 +676,32 @@ mod tests {
         // Columns are two blanks apart; here one is enough to compare them.
         let text = show(&status(), false).replace("  ", " ");
         expect![[r#"
-            node vm1, vrio 0.1.0, pid 42, up 3h 2min, listens on 10.0.0.1:4870 (trust: keys)
+            node vm1: 1 problem
+             disk alice is waiting: waits for io1 at 10.0.0.9:4870 to answer
+            vrio 0.1.0, pid 42, up 3h 2min, listens on 10.0.0.1:4870 (trust: keys)
             its public key is kEy0
 
-            DISKS
-             name  state  volume     size queues epoch requests  read written flushes errors
-             alice waiting io1/alice-root   ?    4   -
-             bob  running scratch     1GiB    1   3    19 48KiB             0
-              alice: waits for io1 at 10.0.0.9:4870 to answer
+            DISKS (more columns: --wide)
+             name  state  volume     size queues requests  read written errors
+             alice waiting io1/alice-root   ?    4
+             bob  running scratch     1GiB    1    19 48KiB        0
 
-            VOLUMES
-             name   durability allow in use by size block    reads writes flushes errors
-             scratch flush    -   bob    1GiB  512 12 / 48KiB    7        0
+            VOLUMES (more columns: --wide)
+             name   allow in use by size    reads writes flushes errors
+             scratch -   bob    1GiB 12 / 48KiB    7        0
               scratch: memory, read-only, chain meter
 
             PEERS
              name address    came by disks
              io1  10.0.0.9:4870 command alice
 
-            SESSIONS
-             peer address    state    sealed    core index  rtt open sent received lost memory
-             io1  10.0.0.9:4870 connecting AES-256-GCM   0   0 45us
+            SESSIONS (more columns: --wide)
+             peer address    state    sealed    core  rtt open sent lost
+             io1  10.0.0.9:4870 connecting AES-256-GCM   0 45us
               io1: key kEy1, good until 2027-01-01T00:00:00Z
 
-            SIDECORES
-             index core idle   address    queues  load  busy awake asleep rounds sleeps
+            SIDECORES (more columns: --wide)
+             index core idle   address    queues  load  busy awake asleep
              0   1   adaptive 10.0.0.1:4870    5 27.7% 27.7%  0.0%  72.3%
         "#]]
         .assert_eq(&text);
@@ -707,6 +737,9 @@ mod tests {
         };
         let alone = DomainStatus { name: text("alone"), ..DomainStatus::default() };
         expect![[r#"
+            2 domains: 1 problem
+             domain blue: n3 is not joined: no session with n3 yet
+
             DOMAINS
              name  socket        endpoints of members memory  used
              blue  /run/vrio/n1.fabric     16 64    16  80MiB 20MiB
@@ -734,7 +767,7 @@ mod tests {
     #[test]
     fn an_empty_node_has_no_tables() {
         let text = show(&Status { version: 1, ..Status::default() }, true);
-        assert_eq!(text.lines().count(), 1, "{text}");
+        assert_eq!(text.lines().count(), 2, "{text}");
     }
 
     #[test]

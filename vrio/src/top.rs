@@ -9,12 +9,13 @@ mod screen;
 mod view;
 
 use std::io::IsTerminal;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use node::status::Status;
 
+use crate::nodes::Target;
 use crate::{Failure, commands};
 use view::View;
 
@@ -22,13 +23,10 @@ use view::View;
 const INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Debug, clap::Args)]
+#[command(mut_arg("control", |arg| arg.visible_alias("socket")))]
 pub(crate) struct TopArgs {
-    /// The node's control socket.
-    #[arg(long, visible_alias = "socket", value_name = "PATH", conflicts_with = "config")]
-    control: Option<PathBuf>,
-    /// The node's configuration, which names the socket.
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
+    #[command(flatten)]
+    target: Target,
     /// Print one second as text, and no screen. So it is where the output is no terminal.
     #[arg(long)]
     once: bool,
@@ -61,7 +59,7 @@ impl Sample {
 
 /// Shows it until the user has seen enough.
 pub(crate) fn top(args: &TopArgs) -> Result<(), Failure> {
-    let socket = commands::socket(args.control.as_deref(), args.config.as_deref())?;
+    let socket = args.target.socket()?;
     let first = Sample::take(&socket)?;
     let terminal = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
     if terminal && !args.once && !args.json {

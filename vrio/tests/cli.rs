@@ -528,7 +528,7 @@ fn a_running_node_is_changed_by_commands() {
     good("nic list", "lost");
     good("network list --json", "\"nics\":[\"n\"]");
     good("network show blue", "addresses_moved");
-    good("status", "n: its cable is pulled; `vrio nic set n --link up` plugs it in");
+    good("status", "its cable is pulled; `vrio nic set n --link up` plugs it in");
     bad("nic set n --limit fast", 2, "\"fast\" has no '='");
     bad("nic set n --rule deny", 2, "--default");
     bad("network remove blue", 1, "is used by nic \"n\"");

@@ -6,21 +6,23 @@ use comfy_table::Table;
 use node::config::show_size;
 use node::status::{NetworkStatus, NicStatus};
 
-use super::{STRING, counter_table, number, section, table, words};
+use super::{STRING, counter_table, fit, fold, number, section, table, verdict, words};
 
 /// Networks in a table.
 pub(crate) fn network_list(all: &[NetworkStatus]) -> String {
-    let mut text = String::new();
+    let mut text = verdict::of_list("network", all.len(), &verdict::networks(all));
     network_section(&mut text, all);
-    text.trim_start().to_owned()
+    text
 }
 
-/// Networks in a table, and why their uplinks are away.
+/// Networks in a table, and what else there is to say of their uplinks.
 pub(super) fn network_section(text: &mut String, all: &[NetworkStatus]) {
     section(text, "networks", networks(all));
-    for network in all {
+    // Of those that are down the verdict says it.
+    for network in all.iter().filter(|network| network.uplink_up != Some(false)) {
         if let (Some(uplink), Some(why)) = (&network.uplink, &network.uplink_why) {
-            writeln!(text, "   {}: {uplink}: {why}", network.name).expect(STRING);
+            let line = format!("{}: {uplink}: {why}", network.name);
+            writeln!(text, "{}", fold(&line, 3)).expect(STRING);
         }
     }
 }
@@ -42,9 +44,18 @@ pub(crate) fn network_alone(network: &NetworkStatus) -> String {
 
 /// Nics in a table.
 pub(crate) fn nic_list(all: &[NicStatus]) -> String {
-    let mut text = String::new();
+    let mut text = verdict::of_list("nic", all.len(), &verdict::nics(all));
     section(&mut text, "nics", nics(all));
-    text.trim_start().to_owned()
+    nic_details(&mut text, all);
+    text
+}
+
+/// What the state of each nic is about that is well.
+pub(super) fn nic_details(text: &mut String, all: &[NicStatus]) {
+    let fine = all.iter().filter(|nic| !verdict::is_wrong(nic.state));
+    for nic in fine.filter(|nic| !nic.detail.is_empty()) {
+        writeln!(text, "{}", fold(&format!("{}: {}", nic.name, nic.detail), 3)).expect(STRING);
+    }
 }
 
 /// One nic with everything.
@@ -58,9 +69,6 @@ pub(crate) fn nic_alone(nic: &NicStatus) -> String {
     }
     if let Some(pid) = nic.front_end_pid {
         writeln!(text, "   process {pid} is connected").expect(STRING);
-    }
-    if !nic.detail.is_empty() {
-        writeln!(text, "   {}", nic.detail).expect(STRING);
     }
     section(&mut text, "counters", counter_table(&nic.counters));
     text
@@ -99,7 +107,7 @@ pub(super) fn nics(nics: &[NicStatus]) -> Table {
             count("drops_out"),
         ]);
     }
-    table
+    fit(table, &["dropped out", "out", "in", "queues", "dropped in", "address"])
 }
 
 fn networks(networks: &[NetworkStatus]) -> Table {
@@ -119,7 +127,7 @@ fn networks(networks: &[NetworkStatus]) -> Table {
             number(counters, "uplink_frames_out"),
         ]);
     }
-    table
+    fit(table, &["uplink out", "uplink in", "sidecore"])
 }
 
 #[cfg(test)]
@@ -137,6 +145,7 @@ mod tests {
         };
         let text = network_list(&[network]);
         assert!(text.contains("xdp:eth1 (down)"), "{text}");
-        assert!(text.contains("   blue: xdp:eth1: it is set down\n"), "{text}");
+        let said = "network blue: its uplink xdp:eth1 carries nothing: it is set down\n";
+        assert!(text.contains(said), "{text}");
     }
 }

@@ -1,0 +1,291 @@
+//! What a status amounts to: the first lines of it say whether all is well, or what is wrong and
+//! what there is to do.
+
+use node::config::show_size;
+use node::status::{DiskState, DiskStatus, DomainStatus, NetworkStatus, NicStatus, Status};
+
+use super::fold;
+
+/// A refused peer, or one that was refused something, is a problem for so long after it asked last:
+/// as long as the log waits before it tells of it again.
+const LATELY_S: u64 = 600;
+
+/// The first lines of a node's status: one line, and one for each problem.
+pub(crate) fn of_node(status: &Status) -> String {
+    let name = &status.node.name;
+    let (stuck, others) = (stuck(status), problems(status));
+    let mut text: String = stuck.iter().map(|line| format!("{line}\n")).collect();
+    text += &match stuck.len() + others.len() {
+        0 => format!("node {name}: all is well{}\n", counts(status)),
+        1 => format!("node {name}: 1 problem\n"),
+        several => format!("node {name}: {several} problems\n"),
+    };
+    text.extend(others.iter().map(|problem| format!("{}\n", fold(problem, 2))));
+    text
+}
+
+/// The first lines of a list: what is wrong with any of it, or that nothing is.
+pub(crate) fn of_list(kind: &str, count: usize, problems: &[String]) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    if problems.is_empty() {
+        return match count {
+            0 => format!("no {kind}s\n"),
+            _ => format!("{count} {kind}{plural}: all is well\n"),
+        };
+    }
+    let mut text = match problems.len() {
+        1 => format!("{count} {kind}{plural}: 1 problem\n"),
+        several => format!("{count} {kind}{plural}: {several} problems\n"),
+    };
+    for problem in problems {
+        text += &format!("{}\n", fold(problem, 2));
+    }
+    text
+}
+
+/// Sidecores that are stuck: worse than everything else that a status can say.
+fn stuck(status: &Status) -> Vec<String> {
+    let stuck = status.sidecores.iter().filter_map(|core| Some((core.index, core.stuck.as_ref()?)));
+    stuck
+        .map(|(index, stuck)| {
+            let seconds = stuck.for_ms as f64 / 1000.0;
+            format!("STUCK: sidecore {index} for {seconds:.1} s: {}", stuck.what)
+        })
+        .collect()
+}
+
+/// Everything else, the worst first.
+fn problems(status: &Status) -> Vec<String> {
+    [
+        disks(&status.disks),
+        nics(&status.nics),
+        networks(&status.networks),
+        domains(&status.domains),
+        limits(status),
+        strangers(status),
+        drained(status),
+    ]
+    .concat()
+}
+
+/// What is wrong with disks: each that no guest could use now.
+pub(crate) fn disks(all: &[DiskStatus]) -> Vec<String> {
+    let mut found: Vec<_> = all.iter().filter(|disk| is_wrong(disk.state)).collect();
+    found.sort_by_key(|disk| u8::MAX - disk.state as u8);
+    let line = |disk: &&DiskStatus| line("disk", &disk.name, disk.state, &disk.detail);
+    found.iter().map(line).collect()
+}
+
+/// What is wrong with nics.
+pub(crate) fn nics(all: &[NicStatus]) -> Vec<String> {
+    let found = all.iter().filter(|nic| is_wrong(nic.state));
+    found.map(|nic| line("nic", &nic.name, nic.state, &nic.detail)).collect()
+}
+
+/// Whether no guest could use a disk or nic now.
+pub(super) fn is_wrong(state: DiskState) -> bool {
+    matches!(state, DiskState::Failed | DiskState::Lost | DiskState::Waiting)
+}
+
+fn line(kind: &str, name: &str, state: DiskState, detail: &str) -> String {
+    let detail = if detail.is_empty() { "see the node's log" } else { detail };
+    format!("{kind} {name} is {state}: {detail}")
+}
+
+/// What is wrong with networks: uplinks that carry nothing.
+pub(crate) fn networks(all: &[NetworkStatus]) -> Vec<String> {
+    let down = all.iter().filter(|network| network.uplink_up == Some(false));
+    down.map(|network| {
+        let uplink = network.uplink.as_deref().unwrap_or_default();
+        let why = network.uplink_why.as_deref().unwrap_or("it is down");
+        format!("network {}: its uplink {uplink} carries nothing: {why}", network.name)
+    })
+    .collect()
+}
+
+/// What is wrong with domains: peers that are not joined.
+pub(crate) fn domains(all: &[DomainStatus]) -> Vec<String> {
+    let peers = all.iter().flat_map(|domain| domain.peers.iter().map(move |peer| (domain, peer)));
+    let away = peers.filter(|(_, peer)| !peer.is_joined);
+    away.map(|(domain, peer)| {
+        let why = peer.why.as_deref().unwrap_or("it has not answered yet");
+        format!("domain {}: {} is not joined: {why}", domain.name, peer.name)
+    })
+    .collect()
+}
+
+fn limits(status: &Status) -> Vec<String> {
+    let at_limit = status.quotas.iter().filter(|quota| quota.at_limit);
+    at_limit
+        .map(|quota| {
+            let has = match quota.resource.strip_suffix("_bytes") {
+                Some(resource) => format!("{} of {resource}", show_size(quota.has)),
+                None => format!("{} {}", quota.has, quota.resource),
+            };
+            format!("peer {} is at a limit: it has {has}, and may have no more", quota.peer)
+        })
+        .collect()
+}
+
+/// One line for each reason, however many strangers there are.
+fn strangers(status: &Status) -> Vec<String> {
+    let lately = status.strangers.iter().filter_map(|of| Some((of, of.latest.first()?)));
+    let lately = lately.filter(|(_, latest)| latest.ago_s < LATELY_S);
+    lately
+        .map(|(of, latest)| {
+            let name = latest.name.as_ref().map(|it| format!(" ({})", it.escape_debug()));
+            format!(
+                "a peer at {}{} was refused ({}); what admits it is below, at STRANGERS",
+                latest.address,
+                name.unwrap_or_default(),
+                of.reason
+            )
+        })
+        .collect()
+}
+
+fn drained(status: &Status) -> Vec<String> {
+    let line = "it is drained: it takes nobody new (`vrio node drain` says who is there, --undo \
+                ends it)";
+    status.node.draining.then(|| line.to_owned()).into_iter().collect()
+}
+
+/// What there is, of a node without a problem.
+fn counts(status: &Status) -> String {
+    let sessions = status.sessions.iter().filter(|session| session.state == "connected").count();
+    let counts = [
+        ("disk", status.disks.len()),
+        ("volume", status.volumes.len()),
+        ("nic", status.nics.len()),
+        ("network", status.networks.len()),
+        ("domain", status.domains.len()),
+        ("session", sessions),
+    ];
+    let some = counts.into_iter().filter(|(_, count)| *count > 0);
+    let words = some.map(|(kind, count)| match count {
+        1 => format!("1 {kind}"),
+        _ => format!("{count} {kind}s"),
+    });
+    let words = words.collect::<Vec<_>>().join(", ");
+    if words.is_empty() { String::new() } else { format!(" ({words})") }
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+    use node::status::{
+        DomainPeerStatus, NodeStatus, QuotaStatus, SidecoreStatus, StrangerStatus, StrangersStatus,
+        StuckStatus,
+    };
+
+    use super::*;
+
+    fn disk(name: &str, state: DiskState, detail: &str) -> DiskStatus {
+        DiskStatus {
+            name: name.to_owned(),
+            state,
+            detail: detail.to_owned(),
+            ..DiskStatus::default()
+        }
+    }
+
+    fn node(name: &str) -> Status {
+        let node = NodeStatus { name: name.to_owned(), ..NodeStatus::default() };
+        Status { version: 1, node, ..Status::default() }
+    }
+
+    #[test]
+    fn a_node_without_a_problem_says_so_in_its_first_line() {
+        let disks = vec![disk("a", DiskState::Running, ""), disk("b", DiskState::Ready, "")];
+        let status = Status { disks, ..node("vm1") };
+        assert_eq!(of_node(&status), "node vm1: all is well (2 disks)\n");
+        assert_eq!(of_node(&node("n")), "node n: all is well\n");
+    }
+
+    #[test]
+    fn what_is_wrong_comes_first_the_worst_first_in_80_columns() {
+        let text = |text: &str| text.to_owned();
+        let stuck = StuckStatus { for_ms: 2500, what: text("in the system call pwritev2") };
+        let quota = QuotaStatus {
+            peer: text("vm3"),
+            resource: text("replies_bytes"),
+            has: 96 << 20,
+            at_limit: true,
+            ..QuotaStatus::default()
+        };
+        let stranger = |ago_s| StrangersStatus {
+            reason: text("unknown-key"),
+            refused: 9000,
+            latest: vec![StrangerStatus {
+                address: text("10.0.0.7:4870"),
+                name: Some(text("x\u{1b}[2J")),
+                ago_s,
+                ..StrangerStatus::default()
+            }],
+        };
+        let peer = |name: &str, is_joined| DomainPeerStatus {
+            name: text(name),
+            is_joined,
+            host: None,
+            why: Some(text("no session with it yet")),
+        };
+        let mut status = node("vm1");
+        status.sidecores =
+            vec![SidecoreStatus { index: 1, stuck: Some(stuck), ..SidecoreStatus::default() }];
+        status.disks = vec![
+            disk("a", DiskState::Waiting, "waits for io1 at 10.0.0.9:4870 to answer"),
+            disk("b", DiskState::Running, ""),
+            disk("c", DiskState::Failed, "another attachment has taken the volume; remove it"),
+        ];
+        status.networks = vec![NetworkStatus {
+            name: text("blue"),
+            uplink: Some(text("tap:vrio0")),
+            uplink_up: Some(false),
+            uplink_why: Some(text("it is set down; ip link set vrio0 up")),
+            ..NetworkStatus::default()
+        }];
+        status.domains = vec![DomainStatus {
+            name: text("science"),
+            peers: vec![peer("n2", true), peer("n3", false)],
+            ..DomainStatus::default()
+        }];
+        status.quotas = vec![quota];
+        status.strangers = vec![stranger(3), stranger(9999)];
+        status.node.draining = true;
+        let told = of_node(&status);
+        assert!(told.lines().all(|line| line.chars().count() <= 80), "{told}");
+        expect![[r#"
+            STUCK: sidecore 1 for 2.5 s: in the system call pwritev2
+            node vm1: 8 problems
+              disk c is failed: another attachment has taken the volume; remove it
+              disk a is waiting: waits for io1 at 10.0.0.9:4870 to answer
+              network blue: its uplink tap:vrio0 carries nothing: it is set down; ip link
+                set vrio0 up
+              domain science: n3 is not joined: no session with it yet
+              peer vm3 is at a limit: it has 96MiB of replies, and may have no more
+              a peer at 10.0.0.7:4870 (x\u{1b}[2J) was refused (unknown-key); what admits it
+                is below, at STRANGERS
+              it is drained: it takes nobody new (`vrio node drain` says who is there,
+                --undo ends it)
+        "#]]
+        .assert_eq(&told);
+    }
+
+    #[test]
+    fn each_of_many_problems_has_a_line() {
+        let all = (0..1000).map(|n| disk(&format!("d{n}"), DiskState::Lost, "its volume is away"));
+        let told = of_node(&Status { disks: all.collect(), ..node("vm1") });
+        assert!(told.starts_with("node vm1: 1000 problems\n"), "{told}");
+        assert_eq!(told.lines().count(), 1001);
+    }
+
+    #[test]
+    fn a_list_begins_with_what_is_wrong_in_it() {
+        assert_eq!(of_list("disk", 0, &[]), "no disks\n");
+        assert_eq!(of_list("peer", 1, &[]), "1 peer: all is well\n");
+        let problems =
+            disks(&[disk("a", DiskState::Failed, "over"), disk("b", DiskState::Ready, "")]);
+        let told = of_list("disk", 2, &problems);
+        assert_eq!(told, "2 disks: 1 problem\n  disk a is failed: over\n");
+    }
+}

@@ -1,0 +1,148 @@
+//! What an operator at a terminal meets: two nodes on a host, tables in 80 columns.
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+
+/// A host with a directory for nodes of its own and one for a tenant's, as the packages make them.
+struct Host(tempfile::TempDir);
+
+impl Host {
+    fn new() -> Self {
+        let host = Self(tempfile::tempdir().unwrap());
+        for directory in ["vrio", "vrio-alice"] {
+            std::fs::create_dir(host.0.path().join(directory)).unwrap();
+        }
+        host
+    }
+
+    fn directory(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// Starts a node, and waits until it is ready.
+    fn start(&self, directory: &str, name: &str) -> Node {
+        let home = self.directory(directory);
+        let file = home.join("node.toml");
+        let here = home.display();
+        let config = format!(
+            "name = \"{name}\"\n[sidecores]\nidle = \"sleep\"\n\
+             [directories]\nvolumes = \"{here}\"\nsockets = \"{here}\"\n"
+        );
+        std::fs::write(&file, config).unwrap();
+        let mut child = self.command();
+        let child = child.args(["node", "--config", file.to_str().unwrap()]);
+        let mut node = Node(child.stderr(Stdio::piped()).spawn().unwrap());
+        let mut lines = BufReader::new(node.0.stderr.take().unwrap()).lines();
+        let is_ready =
+            |line: &Result<String, _>| line.as_ref().is_ok_and(|it| it.contains("ready"));
+        assert!(lines.by_ref().any(|line| is_ready(&line)), "{name} did not start");
+        std::thread::spawn(move || lines.for_each(drop));
+        node
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_vrio"));
+        let directories = [self.directory("vrio"), self.directory("vrio-alice")];
+        command.env("VRIO_RUN", std::env::join_paths(directories).unwrap());
+        command
+    }
+
+    fn run(&self, line: &str) -> Output {
+        self.command().args(line.split(' ')).output().unwrap()
+    }
+
+    /// What a command prints that must work.
+    fn good(&self, line: &str) -> String {
+        let output = self.run(line);
+        assert!(output.status.success(), "{line}: {}", text(&output.stderr));
+        text(&output.stdout)
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Killed when dropped.
+struct Node(Child);
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn two_nodes_of_a_host_are_shown_and_told_apart() {
+    let host = Host::new();
+    let none = host.run("status");
+    assert_eq!(none.status.code(), Some(3));
+    assert!(text(&none.stderr).contains("no node runs here"), "{}", text(&none.stderr));
+    let io1 = host.start("vrio", "io1");
+    let only = host.good("status");
+    assert!(only.starts_with("node io1: all is well\n"), "{only}");
+    assert_eq!(host.good("disk list"), "no disks\n");
+    let alice = host.start("vrio-alice", "alice");
+    let both = host.good("status");
+    assert!(both.starts_with("2 nodes run here; --node NAME shows one"), "{both}");
+    for name in ["io1", "alice"] {
+        assert!(both.contains(&format!("\nnode {name}: all is well\n")), "{both}");
+        let one = host.good(&format!("status --node {name}"));
+        assert!(one.starts_with(&format!("node {name}: all is well\n")), "{one}");
+    }
+    // Nothing else takes one of them by chance.
+    for line in ["disk list", "volume add a --memory 1MiB", "status --json", "top --once"] {
+        let output = host.run(line);
+        assert_eq!(output.status.code(), Some(3), "{line}: {}", text(&output.stdout));
+        let error = text(&output.stderr);
+        assert!(error.contains("2 nodes here: io1, alice; say which with --node"), "{error}");
+    }
+    host.good("volume add a --memory 1MiB --node alice");
+    assert!(host.good("volume list --node alice").starts_with("1 volume: all is well\n"));
+    assert_eq!(host.good("volume list --node io1"), "no volumes\n");
+    let unknown = text(&host.run("volume list --node bob").stderr);
+    assert!(
+        unknown.contains("no node \"bob\" runs here; those that do are io1, alice"),
+        "{unknown}"
+    );
+    // A socket that a dead node has left is no node.
+    drop(alice);
+    assert!(host.directory("vrio-alice").join("alice.control").exists());
+    assert!(host.good("status").starts_with("node io1: all is well\n"));
+    drop(io1);
+}
+
+#[test]
+fn tables_fit_80_columns_and_begin_with_what_is_wrong() {
+    let host = Host::new();
+    let _node = host.start("vrio", "io1");
+    let long = "a-volume-with-a-name-as-long-as-a-name-may-be-which-is-63-chars";
+    assert_eq!(long.len(), 63);
+    host.good(&format!("volume add {long} --memory 1MiB --chain meter"));
+    host.good(&format!("disk add a-disk-with-a-long-name-too --volume {long} --socket a.sock"));
+    host.good("network add blue");
+    host.good("nic add n --network blue --socket n.sock --mac 52:54:00:00:00:07");
+    let lists = ["status", "disk list", "volume list", "network list", "nic list", "peer list"];
+    for line in lists.into_iter().chain(["domain list", "vf list", "volume show"]) {
+        let line = if line.ends_with("show") { format!("{line} {long}") } else { line.to_owned() };
+        let said = host.good(&line);
+        let widest = said.lines().map(|line| line.trim_end().chars().count()).max();
+        assert!(widest <= Some(80), "{line}: {said}");
+    }
+    assert!(host.good("nic list").starts_with("1 nic: all is well\n"));
+    host.good("nic set n --link down");
+    let said = host.good("nic list");
+    assert!(said.starts_with("1 nic: 1 problem\n  nic n is lost: its cable is pulled"), "{said}");
+    assert!(host.good("status").starts_with("node io1: 1 problem\n  nic n is lost"));
+    // All of it is there for who asks.
+    let narrow = host.good("nic list");
+    let wide = host.good("nic list --wide");
+    assert!(
+        narrow.contains("(more columns: --wide)") && !narrow.contains("dropped out"),
+        "{narrow}"
+    );
+    assert!(wide.contains("dropped out") && !wide.contains("--wide"), "{wide}");
+    assert!(host.good("disk list --wide").contains(long), "not cut");
+}
