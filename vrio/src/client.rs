@@ -44,8 +44,22 @@ pub(crate) fn get(socket: &Path, path: &str) -> Result<String> {
 /// # Errors
 /// When nobody answers there.
 pub(crate) fn ask(socket: &Path, method: &str, path: &str, body: Option<&str>) -> Result<Answer> {
+    let limit = if method == "GET" { ANSWER_TIME_MAX } else { CHANGE_TIME_MAX };
+    ask_within(socket, (method, path), body, limit)
+}
+
+/// As [`ask`], with a limit to how long the node may be silent.
+///
+/// # Errors
+/// When nobody answers there, or not in time.
+pub(crate) fn ask_within(
+    socket: &Path,
+    (method, path): (&str, &str),
+    body: Option<&str>,
+    limit: Duration,
+) -> Result<Answer> {
     let mut stream = UnixStream::connect(socket).with_context(|| no_node(socket))?;
-    let limit = Some(if method == "GET" { ANSWER_TIME_MAX } else { CHANGE_TIME_MAX });
+    let limit = Some(limit);
     stream.set_read_timeout(limit).and_then(|()| stream.set_write_timeout(limit))?;
     // HTTP/1.0 of our own node: it closes at the end and does not cut the body into chunks.
     let mut question = format!("{method} {path} HTTP/1.0\r\nHost: vrio\r\n");

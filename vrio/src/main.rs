@@ -7,6 +7,7 @@ mod attach;
 mod bench;
 mod client;
 mod commands;
+mod completion;
 mod demo;
 mod drain;
 mod key;
@@ -229,7 +230,21 @@ impl fmt::Display for Failure {
 }
 
 fn main() -> ExitCode {
-    let done = match Cli::parse().command {
+    let done = match completion::asked() {
+        Some(words) => completion::names(Cli::command(), &words),
+        None => run(Cli::parse().command),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            commands::say(format_args!("vrio: {failure}"));
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+fn run(command: Command) -> Result<(), Failure> {
+    match command {
         Command::Node(args) => commands::node(&args),
         Command::Status(args) => commands::status(&args),
         Command::Top(args) => top::top(&args),
@@ -250,16 +265,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::demo(&args),
         Command::Man { directory } => man::write(Cli::command(), &directory),
         Command::Completion { shell } => {
-            let out = &mut std::io::stdout();
-            clap_complete::generate(shell, &mut Cli::command(), "vrio", out);
-            Ok(())
-        }
-    };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            commands::say(format_args!("vrio: {failure}"));
-            ExitCode::from(failure.code)
+            commands::print(&completion::script(shell, Cli::command()))
         }
     }
 }

@@ -35,6 +35,19 @@ pub(crate) struct Target {
 }
 
 impl Target {
+    /// What the words of an unfinished command line say about the node.
+    pub(crate) fn of_words(words: &[String]) -> Self {
+        let after = |option: &str| {
+            let at = words.iter().position(|word| word == option)?;
+            words.get(at + 1)
+        };
+        Self {
+            node: after("--node").cloned(),
+            control: after("--control").map(PathBuf::from),
+            config: after("--config").map(PathBuf::from),
+        }
+    }
+
     /// The configuration that is named.
     pub(crate) fn config(&self) -> Option<&Path> {
         self.config.as_deref()
@@ -72,6 +85,11 @@ pub(crate) fn choose(several: &[PathBuf]) -> String {
     let names = several.iter().map(|path| name(path)).collect::<Vec<_>>().join(", ");
     let count = several.len();
     format!("there are {count} nodes here: {names}; say which with --node NAME (or --control PATH)")
+}
+
+/// The names of the nodes that run here.
+pub(crate) fn names() -> Vec<String> {
+    Found::look(&directories()).running.iter().map(|path| name(path)).collect()
 }
 
 /// A node's name, as its control socket has it.

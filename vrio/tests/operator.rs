@@ -1,7 +1,7 @@
-//! What an operator at a terminal meets: two nodes on a host, tables in 80 columns.
+//! What an operator at a terminal meets: two nodes on a host, tables in 80 columns, completion.
 
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 /// A host with a directory for nodes of its own and one for a tenant's, as the packages make them.
@@ -145,4 +145,57 @@ fn tables_fit_80_columns_and_begin_with_what_is_wrong() {
     );
     assert!(wide.contains("dropped out") && !wide.contains("--wide"), "{wide}");
     assert!(host.good("disk list --wide").contains(long), "not cut");
+}
+
+/// What bash offers where the cursor is after these words.
+fn offered(host: &Host, script: &Path, line: &str) -> Vec<String> {
+    let run = "source \"$0\"; COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); COMP_TYPE=9; \
+               COMPREPLY=(); _vrio_names \"$1\" \"${COMP_WORDS[COMP_CWORD]}\" \
+               \"${COMP_WORDS[COMP_CWORD-1]}\"; printf '%s\\n' \"${COMPREPLY[@]}\"";
+    let mut command = Command::new("bash");
+    command.args(["--norc", "-c", run]).arg(script).arg(env!("CARGO_BIN_EXE_vrio"));
+    command.args(line.split(' '));
+    command.envs(host.command().get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let output = command.output().unwrap();
+    assert_eq!(text(&output.stderr), "", "{line}: a person is in the middle of a line");
+    text(&output.stdout).lines().filter(|line| !line.is_empty()).map(str::to_owned).collect()
+}
+
+#[test]
+fn bash_completes_words_and_the_names_of_a_running_node() {
+    let host = Host::new();
+    let script = host.directory("vrio.bash");
+    std::fs::write(&script, host.good("completion bash")).unwrap();
+    let offered = |line: &str| offered(&host, &script, line);
+    assert_eq!(offered("dis"), ["disk"]);
+    assert_eq!(offered("__"), [""; 0], "what the script asks is no command for people");
+    assert_eq!(offered("disk add --role "), ["listen", "connect"]);
+    assert_eq!(offered("volume add --durability w"), ["write-through"]);
+    assert_eq!(offered("nic set --default "), ["allow", "deny"]);
+    assert!(offered("disk show ").iter().all(|word| word.starts_with('-')), "no node, no names");
+    let node = host.start("vrio", "io1");
+    for line in [
+        "volume add alpha --memory 1MiB",
+        "volume add beta --memory 1MiB",
+        "disk add x1 --volume alpha --socket x1.sock",
+        "disk add x2 --volume beta --socket x2.sock",
+        "network add blue",
+        "nic add n1 --network blue --socket n1.sock --mac 52:54:00:00:00:07",
+    ] {
+        host.good(line);
+    }
+    assert_eq!(offered("disk show "), ["x1", "x2"]);
+    assert_eq!(offered("disk remove --force x2"), ["x2"]);
+    assert_eq!(offered("disk add --volume a"), ["alpha"]);
+    assert_eq!(offered("volume resize "), ["alpha", "beta"]);
+    assert_eq!(offered("nic add --network "), ["blue"]);
+    assert_eq!(offered("nic set "), ["n1"]);
+    assert_eq!(offered("status --node "), ["io1"]);
+    assert!(offered("volume add ").iter().all(|word| word.starts_with('-')), "a new name");
+    // A node that does not answer is waited for a moment, and is no error.
+    let pid = rustix::process::Pid::from_child(&node.0);
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    assert!(offered("disk show ").iter().all(|word| word.starts_with('-')), "it is stopped");
+    rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
+    assert_eq!(offered("disk show "), ["x1", "x2"]);
 }

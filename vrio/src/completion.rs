@@ -1,0 +1,208 @@
+//! `vrio completion`: a script for a shell, which completes commands, options and the words that an
+//! option takes by itself. The names of disks, volumes and so on are the running node's: for them
+//! bash's script asks this program (`vrio __complete`), and this program the node.
+
+use std::time::Duration;
+
+use clap::Command;
+use clap_complete::Shell;
+use serde_json::Value;
+
+use crate::nodes::{self, Target};
+use crate::{Failure, client};
+
+/// How long a node may take to answer: a person waits for it.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// Names that are offered, as many as a person looks through.
+const NAMES_MAX: usize = 1024;
+
+/// The command that a script asks for names. It is none of clap's, which would offer it to people.
+const ASK: &str = "__complete";
+
+/// What follows clap's own script. Names have no characters that a shell knows, see [`is_plain`].
+const BASH: &str = r#"
+# Names of a running node's objects, where one belongs; all else as above.
+_vrio_names() {
+    local names
+    names=$("$1" __complete "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
+    if [[ -n "$names" ]]; then
+        mapfile -t COMPREPLY <<<"$names"
+        return 0
+    fi
+    _vrio "$@"
+}
+
+if (( BASH_VERSINFO[0] > 4 || (BASH_VERSINFO[0] == 4 && BASH_VERSINFO[1] >= 4) )); then
+    complete -F _vrio_names -o nosort -o bashdefault -o default vrio
+else
+    complete -F _vrio_names -o bashdefault -o default vrio
+fi
+"#;
+
+/// The script.
+pub(crate) fn script(shell: Shell, mut command: Command) -> String {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut command, "vrio", &mut script);
+    let mut script = String::from_utf8(script).expect("a script is text");
+    if shell == Shell::Bash {
+        script.push_str(BASH);
+    }
+    script
+}
+
+/// What follows `vrio` on an unfinished command line, when a script asks.
+pub(crate) fn asked() -> Option<Vec<String>> {
+    let mut words = std::env::args_os().skip(1);
+    let is_asked = words.next().is_some_and(|first| first == ASK);
+    is_asked.then(|| words.map(|word| word.to_string_lossy().into_owned()).collect())
+}
+
+/// Prints the names that may stand where the last word is, one a line; nothing where no name
+/// belongs, or when anything goes wrong: a person is in the middle of a line.
+pub(crate) fn names(mut command: Command, words: &[String]) -> Result<(), Failure> {
+    command.build();
+    let Some((last, before)) = words.split_last() else { return Ok(()) };
+    let Some(wanted) = wanted(&command, before, last) else { return Ok(()) };
+    let mut found = match wanted {
+        Wanted::Nodes => nodes::names(),
+        Wanted::Names(places) => of_nodes(&Target::of_words(before), places),
+    };
+    found.retain(|name| is_plain(name) && name.starts_with(last.as_str()));
+    found.sort();
+    found.dedup();
+    let lines = found.iter().take(NAMES_MAX).map(|name| format!("{name}\n"));
+    crate::commands::print(&lines.collect::<String>())
+}
+
+/// Where names are found: a question to a node, and the field of each object in the answer.
+type Place = (&'static str, &'static str);
+
+/// What belongs where the cursor is.
+#[derive(Debug, PartialEq, Eq)]
+enum Wanted {
+    Nodes,
+    Names(&'static [Place]),
+}
+
+/// Names of objects by the command that is about them.
+const OBJECTS: [(&str, &[Place]); 7] = [
+    ("disk", &[("/v1/disks", "name")]),
+    ("volume", &[("/v1/volumes", "name")]),
+    ("peer", &[("/v1/peers", "name")]),
+    ("network", &[("/v1/networks", "name")]),
+    ("nic", &[("/v1/nics", "name")]),
+    ("domain", &[("/v1/domains", "name")]),
+    ("vf", &[("/v1/vfs", "name")]),
+];
+
+/// Of options that take a name. Volumes and networks of other nodes are those that are used now.
+const OPTIONS: [(&str, &[Place]); 6] = [
+    ("volume", &[("/v1/volumes", "name"), ("/v1/disks", "volume")]),
+    ("network", &[("/v1/networks", "name"), ("/v1/nics", "network")]),
+    ("domain", &[("/v1/domains", "name")]),
+    ("peers", &[("/v1/peers", "name")]),
+    ("peer", &[("/v1/peers", "name")]),
+    ("allow", &[("/v1/peers", "name")]),
+];
+
+fn of<'a>(table: &[(&str, &'a [Place])], key: &str) -> Option<&'a [Place]> {
+    table.iter().find(|(name, _)| *name == key).map(|(_, places)| *places)
+}
+
+/// What belongs after these words, where the last one begins.
+fn wanted(command: &Command, before: &[String], last: &str) -> Option<Wanted> {
+    let (mut command, mut path) = (command, Vec::new());
+    let (mut positionals, mut option) = (0, None);
+    for word in before {
+        if option.take().is_some() {
+            continue;
+        }
+        if let Some(long) = word.strip_prefix("--") {
+            let found = command.get_arguments().find(|arg| arg.get_long() == Some(long));
+            option = found.filter(|arg| arg.get_action().takes_values()).map(|_| long);
+        } else if let Some(below) = command.find_subcommand(word) {
+            command = below;
+            path.push(below.get_name());
+        } else {
+            positionals += 1;
+        }
+    }
+    if option == Some("node") {
+        return Some(Wanted::Nodes);
+    }
+    if let Some(option) = option {
+        return of(&OPTIONS, option).map(Wanted::Names);
+    }
+    // Of a new object the name is the user's to find.
+    let [kind, verb] = path[..] else { return None };
+    let takes_name = command.get_positionals().nth(positionals)?.get_id() == "name";
+    let is_named = takes_name && verb != "add" && !last.starts_with('-');
+    of(&OBJECTS, kind).filter(|_| is_named).map(Wanted::Names)
+}
+
+/// Asks all nodes that are meant, and leaves out those that do not answer.
+fn of_nodes(target: &Target, places: &[Place]) -> Vec<String> {
+    let sockets = target.sockets().unwrap_or_default();
+    let ask = |path: &str| {
+        let of_node = sockets.iter().filter_map(move |socket| {
+            let answer = client::ask_within(socket, ("GET", path), None, ANSWER_TIME_MAX).ok()?;
+            let all: Value = serde_json::from_str(&answer.body).ok()?;
+            all.as_array().cloned()
+        });
+        of_node.flatten().collect::<Vec<_>>()
+    };
+    let names = |(path, field): &Place| {
+        let all = ask(path);
+        let names = all.iter().filter_map(|it| Some(it.get(field)?.as_str()?.to_owned()));
+        names.collect::<Vec<_>>()
+    };
+    places.iter().flat_map(names).collect()
+}
+
+/// Whether a name can be put into a command line as it is: as nodes allow them.
+fn is_plain(name: &str) -> bool {
+    name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_./".contains(&byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    fn after(words: &str) -> Option<Wanted> {
+        let words: Vec<_> = words.split(' ').map(str::to_owned).collect();
+        let (last, before) = words.split_last().unwrap();
+        let mut command = crate::Cli::command();
+        command.build();
+        wanted(&command, before, last)
+    }
+
+    #[test]
+    fn a_name_is_wanted_where_an_object_is_named() {
+        let disks = Some(Wanted::Names(of(&OBJECTS, "disk").unwrap()));
+        for words in ["disk show ", "disk remove --force a", "disk resize ", "disk show --json "] {
+            assert_eq!(after(words), disks, "{words}");
+        }
+        assert_eq!(after("disk show --control /x "), disks);
+        let volumes = Some(Wanted::Names(of(&OPTIONS, "volume").unwrap()));
+        assert_eq!(after("disk add --socket a.sock --volume io"), volumes);
+        assert_eq!(after("nic list --node "), Some(Wanted::Nodes));
+        for words in ["", "dis", "disk ", "disk add ", "disk list ", "disk show a ", "disk show --"]
+        {
+            assert_eq!(after(words), None, "{words:?}");
+        }
+        assert_eq!(after("disk add --queues "), None);
+        assert_eq!(after("disk resize a "), None, "a size is no name");
+        assert_eq!(after("completion "), None);
+    }
+
+    #[test]
+    fn what_a_shell_would_read_is_no_name() {
+        assert!(is_plain("io1/alice-root.1"));
+        for wrong in ["a b", "$(reboot)", "`x`", "a;b", "a\nb", "a'b"] {
+            assert!(!is_plain(wrong), "{wrong}");
+        }
+    }
+}
