@@ -1,8 +1,11 @@
 //! Answers `GET /metrics` on a TCP port, for Prometheus.
 //!
 //! Whoever reaches the port may ask, so what asking can cost is bounded: so many connections, each
-//! for so long, and one look at the sidecores for everyone who asks within a moment.
+//! for so long, and one look at the sidecores for everyone who asks within a moment. Where all
+//! places are taken the next connection gets the oldest one's: clients that hold connections do not
+//! keep others from asking.
 
+use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -19,17 +22,22 @@ use axum::routing::get;
 use axum::serve::Listener;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Mutex, oneshot};
 use tokio::time::{Instant, Sleep};
 
 use crate::control::{self, Gather};
 
-/// Connections at once: several Prometheus servers and a person. The next one waits.
+/// Connections at once: several Prometheus servers and a person. The next one has the place of the
+/// oldest.
 pub(crate) const CONNECTIONS_MAX: usize = 8;
 
 /// How long a connection may last. An answer takes milliseconds; who holds a connection open
 /// without asking, or does not read, loses it.
 pub(crate) const CONNECTION_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// How long a connection has its place for sure: many times what a question and its answer take. It
+/// bounds how long the next one waits.
+const PLACE_TIME_MIN: Duration = Duration::from_secs(1);
 
 /// How long one look at the sidecores is good for. Nobody scrapes that often on purpose.
 const GOOD_FOR: Duration = Duration::from_millis(200);
@@ -38,7 +46,7 @@ const GOOD_FOR: Duration = Duration::from_millis(200);
 pub(crate) async fn serve(listener: TcpListener, gather: Gather) -> io::Result<()> {
     let asked = Arc::new(Asked { gather, last: Mutex::default() });
     let app = Router::new().route("/metrics", get(metrics)).with_state(asked);
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let places = VecDeque::with_capacity(CONNECTIONS_MAX);
     axum::serve(Bounded { listener, places }, app).await
 }
 
@@ -63,7 +71,33 @@ async fn metrics(State(asked): State<Arc<Asked>>) -> Response {
 /// A listener with a bounded number of connections.
 struct Bounded {
     listener: TcpListener,
-    places: Arc<Semaphore>,
+    /// The connections that there are, the oldest first.
+    places: VecDeque<Place>,
+}
+
+/// One connection's place. Dropped, the connection is closed.
+struct Place {
+    taken: Instant,
+    /// Closed by the connection's own end.
+    close: oneshot::Sender<()>,
+}
+
+impl Bounded {
+    /// Makes room for another connection, at the cost of the oldest one.
+    async fn make_room(&mut self) {
+        loop {
+            self.places.retain(|place| !place.close.is_closed());
+            if self.places.len() < CONNECTIONS_MAX {
+                return;
+            }
+            let oldest = self.places.front_mut().expect("there are some");
+            let sure_until = oldest.taken + PLACE_TIME_MIN;
+            tokio::select! {
+                () = oldest.close.closed() => {}
+                () = tokio::time::sleep_until(sure_until) => drop(self.places.pop_front()),
+            }
+        }
+    }
 }
 
 impl Listener for Bounded {
@@ -71,11 +105,12 @@ impl Listener for Bounded {
     type Addr = SocketAddr;
 
     async fn accept(&mut self) -> (Held, SocketAddr) {
-        let place = Arc::clone(&self.places).acquire_owned().await;
-        let place = place.expect("nobody closes the semaphore");
         let (stream, address) = Listener::accept(&mut self.listener).await;
+        self.make_room().await;
+        let (close, closed) = oneshot::channel();
+        self.places.push_back(Place { taken: Instant::now(), close });
         let deadline = Box::pin(tokio::time::sleep(CONNECTION_TIME_MAX));
-        (Held { stream, deadline, _place: place }, address)
+        (Held { stream, deadline, closed, is_over: false }, address)
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -87,16 +122,22 @@ impl Listener for Bounded {
 struct Held {
     stream: TcpStream,
     deadline: Pin<Box<Sleep>>,
-    _place: OwnedSemaphorePermit,
+    /// Ready when another connection has its place.
+    closed: oneshot::Receiver<()>,
+    is_over: bool,
 }
 
 impl Held {
     /// The stream, as long as there is time.
     fn stream(&mut self, context: &mut Context<'_>) -> io::Result<Pin<&mut TcpStream>> {
-        match self.deadline.as_mut().poll(context) {
-            Poll::Ready(()) => Err(io::ErrorKind::TimedOut.into()),
-            Poll::Pending => Ok(Pin::new(&mut self.stream)),
+        // What is ready once must not be asked again.
+        self.is_over = self.is_over
+            || self.deadline.as_mut().poll(context).is_ready()
+            || Pin::new(&mut self.closed).poll(context).is_ready();
+        if self.is_over {
+            return Err(io::ErrorKind::TimedOut.into());
         }
+        Ok(Pin::new(&mut self.stream))
     }
 }
 
