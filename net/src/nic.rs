@@ -222,7 +222,7 @@ impl NicCore {
                 queue,
                 times,
                 error = %garbage,
-                "the guest broke the rules of its nic's ring: this nic stops until the guest \
+                "a ring of the guest's cannot be used any more: this nic stops until the guest \
                  restarts it; nothing else is affected"
             );
         }

@@ -130,9 +130,9 @@ impl DirtyLog {
         }
     }
 
-    /// Whether a page of it was not to be had.
-    pub(crate) fn is_lost(&self) -> bool {
-        self.mapping.is_lost()
+    /// The byte of its file from which on pages were not to be had.
+    pub(crate) fn lost_from(&self) -> Option<u64> {
+        self.mapping.lost_from()
     }
 }
 

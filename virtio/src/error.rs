@@ -119,10 +119,17 @@ pub enum RingError {
     Memory(#[from] MemoryError),
     /// A page of the guest's memory, of the inflight region or of the dirty log was not to be had.
     #[error(
-        "memory of the front end's was lost: its file was truncated, has a hole for which the \
-         system has no (huge) page, or could not be read"
+        "the front end's memory is lost: the file of its {part} has no page at byte {offset:#x}, \
+         since it was truncated, has a hole for which the system has no (huge) page, or could not \
+         be read; let nothing shorten or punch that file, and have huge pages for all of it \
+         (QEMU: prealloc=on); then restart the guest"
     )]
-    MemoryLost,
+    MemoryLost {
+        /// What the memory is for.
+        part: &'static str,
+        /// Where in its file the loss begins.
+        offset: u64,
+    },
     /// The front end's log of dirty pages does not have a page that was written.
     #[error("the dirty log ends before {len:#x} bytes at {addr:#x}, which were written")]
     LogTooShort {
@@ -137,6 +144,11 @@ pub enum RingError {
 }
 
 impl RingError {
+    /// Whether the front end has taken memory away, and the guest broke no rule.
+    pub fn is_memory_lost(&self) -> bool {
+        matches!(self, Self::MemoryLost { .. })
+    }
+
     /// One word for the kind of mistake, for counters.
     pub fn name(&self) -> &'static str {
         match self {
@@ -156,7 +168,7 @@ impl RingError {
             Self::IndirectMisplaced { .. } => "indirect_misplaced",
             Self::IndirectLength { .. } => "indirect_length",
             Self::Memory(_) => "unmapped",
-            Self::MemoryLost => "memory_lost",
+            Self::MemoryLost { .. } => "memory_lost",
             Self::LogTooShort { .. } => "log_too_short",
             Self::Inflight(_) => "inflight",
         }

@@ -79,6 +79,8 @@ pub struct Mapping {
     /// Where the asked range begins in the mapping, which starts at a page.
     skip: usize,
     len: usize,
+    /// Where the mapping begins in its file.
+    file_start: u64,
     /// None for memory that has no file.
     watch: Option<Watch>,
     is_sealed: bool,
@@ -134,6 +136,7 @@ impl Mapping {
         let len = usize::try_from(len).map_err(|_| overflow)?;
         let mut mapping = Self::adopt(map.cast(), map_len, skip, len)?;
         (mapping.is_sealed, mapping.charge) = (is_sealed, charge);
+        mapping.file_start = start;
         // Exposed, since the handler makes its pointers from the addresses of faults.
         let start = map.expose_provenance();
         let page = usize::try_from(page).map_err(|_| overflow)?;
@@ -166,7 +169,16 @@ impl Mapping {
         // SAFETY: the range is the mapping that was just made.
         let _ = unsafe { madvise(map.as_ptr().cast(), map_len.get(), Advice::LinuxDontDump) };
         LIVE.fetch_add(1, Ordering::Relaxed);
-        Ok(Self { map, map_len, skip, len, watch: None, is_sealed: false, charge: None })
+        Ok(Self {
+            map,
+            map_len,
+            skip,
+            len,
+            file_start: 0,
+            watch: None,
+            is_sealed: false,
+            charge: None,
+        })
     }
 
     /// The first byte of the range.
@@ -193,6 +205,11 @@ impl Mapping {
     /// Whether a page was not to be had, and an access found out.
     pub fn is_lost(&self) -> bool {
         self.watch.as_ref().is_some_and(Watch::is_lost)
+    }
+
+    /// The byte of its file from which on that is so.
+    pub fn lost_from(&self) -> Option<u64> {
+        Some(self.file_start + self.watch.as_ref()?.lost_from()? as u64)
     }
 
     /// How many mappings of this process are alive; for tests.

@@ -275,9 +275,9 @@ impl Memory {
         &self.regions
     }
 
-    /// Whether a page of it was not to be had.
-    pub fn is_lost(&self) -> bool {
-        self.regions.iter().any(|region| region.mapping.is_lost())
+    /// The byte of a region's file from which on pages were not to be had.
+    pub fn lost_from(&self) -> Option<u64> {
+        self.regions.iter().find_map(|region| region.mapping.lost_from())
     }
 
     /// Appends the pieces of this process's memory that are the guest's `len` bytes at `addr`. A

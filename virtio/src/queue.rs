@@ -209,9 +209,9 @@ impl Tables {
         Reader { memory, hint: &mut self.hint, lenience: &mut self.lenience, indirect }
     }
 
-    fn is_lost(&self) -> bool {
+    fn lost_from(&self) -> Option<u64> {
         let mut memories = self.tables.iter().filter_map(|table| table.memory.as_ref());
-        memories.any(|memory| memory.is_lost())
+        memories.find_map(|memory| memory.lost_from())
     }
 
     /// Another memory for chains of the future.
@@ -418,23 +418,29 @@ impl Queue {
 
     /// Whether memory that this queue uses was lost since the last look.
     #[inline]
-    fn has_lost_memory(&mut self) -> bool {
+    fn look_for_losses(&mut self) -> Result<(), RingError> {
         let losses = sigbus::losses();
         if losses == self.losses {
-            return false;
+            return Ok(());
         }
         self.losses = losses;
         // Memory was lost somewhere: ours?
-        let log_is_lost = self.stores.log().is_some_and(DirtyLog::is_lost);
-        let inflight_is_lost = self.inflight.as_ref().is_some_and(Area::is_lost);
-        self.tables.is_lost() || log_is_lost || inflight_is_lost
+        let parts = [
+            ("guest's memory", self.tables.lost_from()),
+            ("inflight region", self.inflight.as_ref().and_then(Area::lost_from)),
+            ("dirty log", self.stores.log().and_then(DirtyLog::lost_from)),
+        ];
+        for (part, lost_from) in parts {
+            if let Some(offset) = lost_from {
+                return Err(RingError::MemoryLost { part, offset });
+            }
+        }
+        Ok(())
     }
 
     #[inline]
     fn take_next(&mut self, chain: &mut Chain) -> Result<Option<Head>, RingError> {
-        if self.has_lost_memory() {
-            return Err(RingError::MemoryLost);
-        }
+        self.look_for_losses()?;
         let mut reader = self.tables.reader(self.indirect);
         let (stores, chains) = (&mut self.stores, &self.chains);
         let taken = either!(&mut self.ring, ring => ring.take(stores, chains, &mut reader, chain))?;
@@ -532,10 +538,12 @@ impl Queue {
         }
         // A request whose memory was lost meanwhile has not been done as it says: a write may have
         // stored zeroes. It gets no answer, nor does what would be shown together with it.
-        if self.failed.is_none() && self.has_lost_memory() {
-            self.fail(RingError::MemoryLost);
+        if self.failed.is_none()
+            && let Err(error) = self.look_for_losses()
+        {
+            self.fail(error);
         }
-        if self.failed == Some(RingError::MemoryLost) {
+        if self.failed.is_some_and(|error| error.is_memory_lost()) {
             return false;
         }
         either!(&mut self.ring, ring => ring.publish(&mut self.stores, &self.staged));

@@ -76,9 +76,9 @@ impl Area {
         Self { logged_at: Some(addr), ..self }
     }
 
-    /// Whether a page of its mapping was lost.
-    pub(crate) fn is_lost(&self) -> bool {
-        self.mapping.is_lost()
+    /// The byte of its file from which on its mapping was lost.
+    pub(crate) fn lost_from(&self) -> Option<u64> {
+        self.mapping.lost_from()
     }
 
     /// Whether it begins at a multiple of `align`.

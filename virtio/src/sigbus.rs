@@ -44,6 +44,8 @@ struct Slot {
     /// Pages of the mapping, in bytes.
     page: AtomicUsize,
     lost: AtomicBool,
+    /// How far from the start on it was lost first.
+    lost_from: AtomicUsize,
 }
 
 static TABLE: [Slot; SLOTS] = [const {
@@ -53,6 +55,7 @@ static TABLE: [Slot; SLOTS] = [const {
         len: AtomicUsize::new(0),
         page: AtomicUsize::new(0),
         lost: AtomicBool::new(false),
+        lost_from: AtomicUsize::new(0),
     }
 }; SLOTS];
 
@@ -92,6 +95,7 @@ impl Watch {
         SLOTS_USED.fetch_max(slot + 1, Ordering::Relaxed);
         let entry = &TABLE[slot];
         entry.lost.store(false, Ordering::Relaxed);
+        entry.lost_from.store(usize::MAX, Ordering::Relaxed);
         entry.len.store(len, Ordering::Relaxed);
         entry.page.store(page, Ordering::Relaxed);
         entry.start.store(start, Ordering::Release);
@@ -100,7 +104,13 @@ impl Watch {
 
     /// Whether a part of it was lost.
     pub(crate) fn is_lost(&self) -> bool {
-        TABLE[self.slot].lost.load(Ordering::Acquire)
+        self.lost_from().is_some()
+    }
+
+    /// How far from its start on it was lost.
+    pub(crate) fn lost_from(&self) -> Option<usize> {
+        let entry = &TABLE[self.slot];
+        entry.lost.load(Ordering::Acquire).then(|| entry.lost_from.load(Ordering::Relaxed))
     }
 }
 
@@ -188,6 +198,8 @@ extern "C" fn on_sigbus(
         && let Some((slot, page, len)) = find(addr, damaged)
         && replace(page, len)
     {
+        let from = page.saturating_sub(slot.start.load(Ordering::Relaxed));
+        slot.lost_from.fetch_min(from, Ordering::Relaxed);
         slot.lost.store(true, Ordering::Release);
         LOSSES.fetch_add(1, Ordering::Relaxed);
         return;

@@ -254,7 +254,7 @@ impl DiskCore {
             queue,
             times,
             error = %garbage,
-            "the guest broke the rules of its disk's ring: this disk stops until the guest \
+            "a ring of the guest's cannot be used any more: this disk stops until the guest \
              restarts it; nothing else is affected"
         );
     }

@@ -101,7 +101,10 @@ fn lost(node: &Node) -> u64 {
 fn wait_for_loss(node: &Node, losses: u64) {
     wait_for(node, "the disk stops", |status| {
         let disk = status.disks.iter().find(|disk| disk.name == "hostile").unwrap();
-        disk.counters.get("broken_memory_lost").copied().unwrap_or(0) > losses
+        let is_lost = disk.counters.get("broken_memory_lost").copied().unwrap_or(0) > losses;
+        let file =
+            "the front end's memory is lost: the file of its guest's memory has no page at byte";
+        is_lost && disk.detail.contains(file)
     });
 }
 

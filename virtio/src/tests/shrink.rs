@@ -39,11 +39,12 @@ fn truncated_memory_stops_its_own_queue_only() {
     // SAFETY: the chain is outstanding.
     assert_eq!(unsafe { gather(&chain.readable, 0, &mut bytes) }, 8);
     assert_eq!(bytes, [0; 8], "what is lost reads as zero");
-    assert_eq!(queue.take(&mut chain), Err(RingError::MemoryLost));
+    let lost = RingError::MemoryLost { part: "guest's memory", offset: LEN as u64 };
+    assert_eq!(queue.take(&mut chain), Err(lost));
     ftruncate(&file, 0).unwrap();
     queue.put(head, 8);
     queue.publish();
-    assert_eq!(queue.take(&mut chain), Err(RingError::MemoryLost));
+    assert!(queue.take(&mut chain).unwrap_err().is_memory_lost());
     assert_eq!(take(&mut other_queue, &mut chain).index(), 0);
     assert_eq!(take(&mut other_queue, &mut chain).index(), 1);
 }
@@ -66,8 +67,8 @@ fn a_request_whose_memory_is_lost_gets_no_answer() {
         queue.put(head, 8);
         assert!(!queue.publish());
         assert_eq!(ring.reap(), None);
-        assert_eq!(queue.failed(), Some(RingError::MemoryLost));
-        assert_eq!(queue.take(&mut chain), Err(RingError::MemoryLost));
+        assert!(queue.failed().unwrap().is_memory_lost());
+        assert!(queue.take(&mut chain).unwrap_err().is_memory_lost());
     }
 }
 
@@ -79,7 +80,7 @@ fn memory_anew_is_not_lost() {
     ftruncate(&file, 0).unwrap();
     ring.describe(0, descriptor(DATA, 8, 0, 0));
     ftruncate(&file, 2 * LEN as u64).unwrap();
-    assert_eq!(queue.take(&mut Chain::new()), Err(RingError::MemoryLost));
+    assert!(queue.take(&mut Chain::new()).unwrap_err().is_memory_lost());
     drop((queue, ring));
     let mut ring = TestRing::in_file(4, &file);
     ring.describe(0, descriptor(DATA, 8, 0, 0));
@@ -108,7 +109,7 @@ fn sealed_memory_without_a_free_huge_page_is_lost() {
     let Some(file) = huge_file("sealed_memory_without_a_free_huge_page_is_lost") else { return };
     let mut ring = TestRing::in_file(4, &file);
     ring.offer(0);
-    assert_eq!(ring.queue().take(&mut Chain::new()), Err(RingError::MemoryLost));
+    assert!(ring.queue().take(&mut Chain::new()).unwrap_err().is_memory_lost());
 }
 
 #[test]
@@ -129,7 +130,7 @@ fn a_dirty_log_without_a_free_huge_page_is_lost() {
     let mut config = ring.config(None);
     config.logging = Logging { log: Some(log), buffers: false, ring: Some(config.used) };
     let mut queue = Queue::new(config).unwrap();
-    assert_eq!(queue.take(&mut Chain::new()), Err(RingError::MemoryLost));
+    assert!(queue.take(&mut Chain::new()).unwrap_err().is_memory_lost());
 }
 
 /// Reads a byte of a file that has none.

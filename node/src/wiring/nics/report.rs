@@ -76,7 +76,7 @@ impl Shown {
 
     fn detail(&self) -> String {
         if let Some(why) = self.core.broken_why() {
-            return format!("the guest broke the rules of its rings: {why}");
+            return format!("it stopped until its guest starts it anew: {why}");
         }
         match self.server.state() {
             ServerState::Failed(why) => why,
