@@ -8,13 +8,15 @@
 //! was stopped (SIGSTOP) in the middle of a store to a guest's ring would finish that store when
 //! it goes on, so nobody else serves the guest before it is dead.
 
+mod parking;
+
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
@@ -34,6 +36,8 @@ use crate::lock::{self, Claim};
 use crate::session::{AdoptError, Session};
 
 pub use crate::lock::{SocketError, release};
+use parking::{PARK_TIME_MAX, ParkRequest};
+pub use parking::{ParkError, Parked, Parking};
 
 /// How often a predecessor's lock is tried: a successor is to be there at once when it dies, and
 /// waiting for a lock can not be called off.
@@ -47,11 +51,6 @@ const CONNECT_RETRY: Duration = Duration::from_millis(100);
 /// on; front ends send messages as a whole.
 const REST_PAUSE_MIN: Duration = Duration::from_millis(1);
 const REST_PAUSE_MAX: Duration = Duration::from_millis(64);
-
-/// How long a server may take to stand still, besides draining: until it has answered a message.
-/// Only one that is there as a whole is begun, so the front end cannot make that longer. One that
-/// stops queues takes 2 s (see [`Device::stop`]), any other none to speak of.
-const PARK_TIME_MAX: Duration = Duration::from_secs(3);
 
 /// Lines that front ends of one socket may cause in the log in a minute: a line when one comes and
 /// one when it leaves, so a front end that does nothing else does not fill it.
@@ -305,70 +304,6 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.shut_down();
     }
-}
-
-/// What is asked of a server that is to stand still.
-#[derive(Debug)]
-struct ParkRequest {
-    drain: Duration,
-    reply: SyncSender<Result<Option<Served<OwnedFd>>, ParkError>>,
-    /// Ends when it may go on.
-    resume: Receiver<()>,
-}
-
-/// A server that comes to a stand. If this is dropped before its end, it goes on.
-#[derive(Debug)]
-pub struct Parking {
-    shared: Arc<Shared>,
-    answer: Receiver<Result<Option<Served<OwnedFd>>, ParkError>>,
-    hold: SyncSender<()>,
-    until: Instant,
-    /// There is nobody who could come to a stand.
-    is_over: bool,
-}
-
-impl Parking {
-    /// Waits until it stands still.
-    ///
-    /// # Errors
-    /// Why it goes on.
-    pub fn end(self) -> Result<Parked, ParkError> {
-        let Self { shared, answer, hold, until, is_over } = self;
-        if is_over {
-            return Ok(Parked { state: None, _hold: None });
-        }
-        let answer = answer.recv_timeout(until.saturating_duration_since(Instant::now()));
-        // If it has not been looked at, it is void; if it was, the server finds nobody to answer.
-        drop(guard(&shared.park).take());
-        let state = answer.unwrap_or(Err(ParkError::Silent))?;
-        Ok(Parked { state, _hold: Some(hold) })
-    }
-}
-
-/// A server that stands still until this is dropped.
-#[derive(Debug)]
-pub struct Parked {
-    /// What another process needs to go on in its place; nothing where it does not serve yet.
-    pub state: Option<Served<OwnedFd>>,
-    _hold: Option<SyncSender<()>>,
-}
-
-/// Why a server cannot stand still.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ParkError {
-    /// Requests that do not complete in time could not be told from others afterwards.
-    #[error(
-        "its front end keeps no inflight region for each of its queues (QEMU does), so they cannot \
-         be handed on"
-    )]
-    NoInflight,
-    /// A message of the front end takes longer than it may.
-    #[error("a message of its front end is not answered within {PARK_TIME_MAX:?}")]
-    Silent,
-    /// The system refused.
-    #[error("the system refused: {0}")]
-    System(io::Error),
 }
 
 /// Another process's socket and front end, ready to be gone on with. Dropped, nothing has happened.

@@ -1,0 +1,79 @@
+//! A server that stands still, so that another process goes on in its place.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender};
+use std::time::{Duration, Instant};
+
+use super::{Shared, guard};
+use crate::hand_over::Served;
+
+/// How long a server may take to stand still, besides draining: until it has answered a message.
+/// Only one that is there as a whole is begun, so the front end cannot make that longer. One that
+/// stops queues takes 2 s (see [`crate::Device::stop`]), any other none to speak of.
+pub(super) const PARK_TIME_MAX: Duration = Duration::from_secs(3);
+
+/// What is asked of a server that is to stand still.
+#[derive(Debug)]
+pub(super) struct ParkRequest {
+    pub(super) drain: Duration,
+    pub(super) reply: SyncSender<Result<Option<Served<OwnedFd>>, ParkError>>,
+    /// Ends when it may go on.
+    pub(super) resume: Receiver<()>,
+}
+
+/// A server that comes to a stand. If this is dropped before its end, it goes on.
+#[derive(Debug)]
+pub struct Parking {
+    pub(super) shared: Arc<Shared>,
+    pub(super) answer: Receiver<Result<Option<Served<OwnedFd>>, ParkError>>,
+    pub(super) hold: SyncSender<()>,
+    pub(super) until: Instant,
+    /// There is nobody who could come to a stand.
+    pub(super) is_over: bool,
+}
+
+impl Parking {
+    /// Waits until it stands still.
+    ///
+    /// # Errors
+    /// Why it goes on.
+    pub fn end(self) -> Result<Parked, ParkError> {
+        let Self { shared, answer, hold, until, is_over } = self;
+        if is_over {
+            return Ok(Parked { state: None, _hold: None });
+        }
+        let answer = answer.recv_timeout(until.saturating_duration_since(Instant::now()));
+        // If it has not been looked at, it is void; if it was, the server finds nobody to answer.
+        drop(guard(&shared.park).take());
+        let state = answer.unwrap_or(Err(ParkError::Silent))?;
+        Ok(Parked { state, _hold: Some(hold) })
+    }
+}
+
+/// A server that stands still until this is dropped.
+#[derive(Debug)]
+pub struct Parked {
+    /// What another process needs to go on in its place; nothing where it does not serve yet.
+    pub state: Option<Served<OwnedFd>>,
+    _hold: Option<SyncSender<()>>,
+}
+
+/// Why a server cannot stand still.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ParkError {
+    /// Requests that do not complete in time could not be told from others afterwards.
+    #[error(
+        "its front end keeps no inflight region for each of its queues (QEMU does), so they cannot \
+         be handed on"
+    )]
+    NoInflight,
+    /// A message of the front end takes longer than it may.
+    #[error("a message of its front end is not answered within {PARK_TIME_MAX:?}")]
+    Silent,
+    /// The system refused.
+    #[error("the system refused: {0}")]
+    System(io::Error),
+}
