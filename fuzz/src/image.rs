@@ -313,6 +313,7 @@ impl Image {
             reads_only: false,
             inflight: self.region.as_ref().and_then(|region| region.queue(0)),
             logging: Logging::default(),
+            allowance: Arc::default(),
         }
     }
 

@@ -20,7 +20,8 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::event::epoll;
-use sidecore::{Counter, Progress, foreign};
+use sidecore::foreign::Allowance;
+use sidecore::{Counter, Progress};
 use transport::{Pool, TransmitBatch};
 
 use crate::inside::Inside;
@@ -146,6 +147,8 @@ struct Lane {
     is_armed: bool,
     is_rung: bool,
     is_gone: bool,
+    /// What it may cost to ring the peer and to take its rings.
+    allowance: Allowance,
 }
 
 impl Lane {
@@ -161,6 +164,7 @@ impl Lane {
             is_armed: false,
             is_rung: false,
             is_gone: false,
+            allowance: Allowance::default(),
         }
     }
 
@@ -322,7 +326,9 @@ impl<L: Link> Shm<L> {
         for lane in &mut self.lanes {
             if lane.producer.publish() {
                 self.counters.bells_rung.add(1);
-                lane.is_gone |= foreign::ring(lane.line.peer_bell.as_fd()).is_err();
+                // Also where rings cost more than they may: the peer is called anew, and a hostile
+                // one has a tenth of the sidecore at most.
+                lane.is_gone |= lane.allowance.ring(lane.line.peer_bell.as_fd()).is_err();
             }
         }
     }
@@ -390,7 +396,7 @@ impl<L: Link> Shm<L> {
             // The peer may not have got to it yet; then it ends the next sleep early, once.
             if lane.is_rung {
                 self.counters.bell_reads.add(1);
-                lane.is_rung = !foreign::silence(lane.line.own_bell.as_fd());
+                lane.is_rung = !lane.allowance.silence(lane.line.own_bell.as_fd());
             }
         }
     }

@@ -195,6 +195,8 @@ pub(crate) struct Core {
     rounds_per_look: u32,
     /// How long others had the core after the last round, which gave way to them.
     given_ns: u64,
+    /// When the last nap or sleep ended.
+    woke_ns: u64,
 }
 
 impl Core {
@@ -207,6 +209,7 @@ impl Core {
             wake: Wake::new(),
             rounds_per_look: 1,
             given_ns: 0,
+            woke_ns: 0,
         }
     }
 
@@ -214,6 +217,9 @@ impl Core {
         let mut last_ns = crate::now_ns();
         while !self.shared.is_stopping() {
             let now_ns = crate::now_ns();
+            let began_ns = last_ns.max(self.woke_ns);
+            let took_ns = now_ns.saturating_sub(began_ns).saturating_sub(self.given_ns);
+            crate::foreign::round_took(took_ns, now_ns);
             self.count_time(now_ns - last_ns);
             self.set_rounds_per_look(now_ns - last_ns);
             last_ns = now_ns;
@@ -274,9 +280,10 @@ impl Core {
         }
     }
 
-    fn nap(&self, length_ns: u64) {
+    fn nap(&mut self, length_ns: u64) {
         self.shared.counters.naps.add(1);
         std::thread::sleep(Duration::from_nanos(length_ns));
+        self.woke_ns = crate::now_ns();
     }
 
     /// Announces the sleep, looks everywhere once more with notifications on, then sleeps.
@@ -292,6 +299,7 @@ impl Core {
             self.shared.counters.sleeps_refused.add(1);
         } else {
             self.wait();
+            self.woke_ns = crate::now_ns();
         }
         bell.awake();
         self.local.disarm(armed);

@@ -13,6 +13,8 @@
 //! eventfd (`IOCB_FLAG_RESFD`). That is one system call, as the write was. Why not another way, and
 //! what it costs: `docs/decisions/045-foreign-memory.md`.
 
+mod allowance;
+
 use std::cell::OnceCell;
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -20,6 +22,9 @@ use std::sync::OnceLock;
 
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
+
+pub(crate) use allowance::round_took;
+pub use allowance::{Allowance, SPENT_NS_MAX};
 
 /// Ends of reads that a context keeps until they are collected. Each is collected late, by one
 /// call for all, so more make that call rarer; `fs.aio-max-nr` (65536 unless raised) bounds the sum

@@ -7,14 +7,17 @@
 //! The crate waits for the rest of a message that it has begun to read, and then nothing else is
 //! heard. So it begins when the message is there as a whole.
 
+use std::fmt;
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustix::io::{Errno, ioctl_fionread};
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recv, recvmsg, send,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags, recv, recvmsg,
+    send,
 };
+use vhost::vhost_user::message::FrontendReq;
 
 /// Bytes of a message's header: request, flags, length of the body.
 pub(crate) const HEADER_BYTES: usize = 12;
@@ -66,6 +69,53 @@ pub(crate) fn is_whole(front_end: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(body > BODY_BYTES_MAX || come >= (HEADER_BYTES + body) as u64)
 }
 
+/// So much of a message is looked at ahead of taking it. Descriptors behind that are never
+/// received.
+pub(crate) const LOOK_BYTES: usize = HEADER_BYTES + ENABLE_BYTES;
+
+/// What the header of a message says, to name it by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Header {
+    request: u32,
+    flags: u32,
+    body_bytes: u32,
+    /// Whether descriptors come with it.
+    has_descriptors: bool,
+}
+
+impl Header {
+    /// The header of the next message, which stays where it is; none of its descriptors is
+    /// received. None at the end of the conversation.
+    pub(crate) fn peek(front_end: BorrowedFd<'_>) -> Option<Self> {
+        let mut message = [0; LOOK_BYTES];
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        let mut bytes = [IoSliceMut::new(&mut message)];
+        // Without room for descriptors, the kernel says that there were some, and lets them go.
+        let got = recvmsg(front_end, &mut bytes, &mut RecvAncillaryBuffer::default(), flags);
+        let got = got.ok().filter(|got| got.bytes > 0)?;
+        let word = |at: usize| u32::from_ne_bytes([0, 1, 2, 3].map(|byte| message[at + byte]));
+        Some(Self {
+            request: word(0),
+            flags: word(4),
+            body_bytes: word(8),
+            has_descriptors: got.flags.contains(ReturnFlags::CTRUNC),
+        })
+    }
+}
+
+/// Such as `SET_VRING_NUM (message 8, 4 bytes, flags 0x9, with descriptors)`.
+impl fmt::Display for Header {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { request, flags, body_bytes, has_descriptors } = *self;
+        match FrontendReq::try_from(request) {
+            Ok(name) => write!(f, "{name:?} (message {request}")?,
+            Err(_) => write!(f, "an unknown message ({request}")?,
+        }
+        let along = if has_descriptors { "with" } else { "without" };
+        write!(f, ", {body_bytes} bytes, flags {flags:#x}, {along} descriptors)")
+    }
+}
+
 /// The next message, where it is one of ours.
 #[derive(Debug)]
 pub(crate) enum Ahead {
@@ -95,7 +145,7 @@ pub(crate) struct LogSignal {
 impl Ahead {
     /// Looks at the next message on a front end's socket, which stays where it is.
     pub(crate) fn peek(front_end: BorrowedFd<'_>) -> Option<Self> {
-        let mut message = [0; HEADER_BYTES + ENABLE_BYTES];
+        let mut message = [0; LOOK_BYTES];
         let (bytes, fd) = receive(front_end, &mut message, RecvFlags::PEEK)?;
         let word = |at: usize| u32::from_ne_bytes([0, 1, 2, 3].map(|byte| message[at + byte]));
         if bytes < HEADER_BYTES {

@@ -11,6 +11,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::io::Errno;
+use sidecore::foreign::Allowance;
 
 use crate::budget::Account;
 use crate::hand_over::Log;
@@ -96,8 +97,8 @@ impl DirtyLog {
     }
 
     /// From now on, `changed` is written to when pages were marked.
-    pub(crate) fn set_signal(&mut self, changed: Option<OwnedFd>) {
-        self.changed = changed.map(|changed| Arc::new(Signal::new(changed)));
+    pub(crate) fn set_signal(&mut self, changed: Option<OwnedFd>, allowance: &Arc<Allowance>) {
+        self.changed = changed.map(|changed| Arc::new(Signal::new(changed, allowance)));
     }
 
     /// Marks the pages of `len` bytes, not none, from a guest address on. `false`, and none is

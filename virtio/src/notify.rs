@@ -1,22 +1,27 @@
 //! Where a device signals: an eventfd of the front end's, call or error.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
-use sidecore::foreign;
+use sidecore::foreign::Allowance;
 
 /// An eventfd of the front end's.
 #[derive(Debug)]
-pub(crate) struct Signal(OwnedFd);
+pub(crate) struct Signal {
+    eventfd: OwnedFd,
+    /// What signals to this front end may cost.
+    allowance: Arc<Allowance>,
+}
 
 impl Signal {
-    pub(crate) fn new(fd: OwnedFd) -> Self {
-        Self(fd)
+    pub(crate) fn new(eventfd: OwnedFd, allowance: &Arc<Allowance>) -> Self {
+        Self { eventfd, allowance: Arc::clone(allowance) }
     }
 
     /// Adds one to the counter, without waiting. A counter without room is a signal that is still
     /// pending.
     pub(crate) fn signal(&self) {
         // What can go wrong is the front end's doing, and its loss.
-        let _ = foreign::ring(self.0.as_fd());
+        let _ = self.allowance.ring(self.eventfd.as_fd());
     }
 }

@@ -16,7 +16,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use sidecore::foreign;
+use sidecore::foreign::Allowance;
 
 use crate::QUEUE_SIZE_MAX;
 use crate::chain::{Chain, Head, Segment, each_piece};
@@ -98,6 +98,8 @@ pub struct QueueConfig {
     pub inflight: Option<InflightQueue>,
     /// What is marked as dirty.
     pub logging: Logging,
+    /// What it may cost to signal this front end and to take its kicks.
+    pub allowance: Arc<Allowance>,
 }
 
 /// What a queue has counted since it was made.
@@ -293,6 +295,7 @@ pub struct Queue {
     kick: Option<OwnedFd>,
     call: Option<Signal>,
     err: Option<Signal>,
+    allowance: Arc<Allowance>,
     failed: Option<RingError>,
     /// How often anybody's memory was lost when this queue last looked at its own; zero for a
     /// queue that has not looked yet.
@@ -344,6 +347,7 @@ impl Queue {
                 Ring::Packed(PackedRing::new(shape, memory, base, in_order, inflight, &mut stores)?)
             }
         };
+        let allowance = config.allowance;
         let mut queue = Self {
             index: config.index,
             size,
@@ -358,8 +362,9 @@ impl Queue {
             region_resumes,
             inflight: inflight_area,
             kick: config.kick,
-            call: config.call.map(Signal::new),
-            err: config.err.map(Signal::new),
+            call: config.call.map(|call| Signal::new(call, &allowance)),
+            err: config.err.map(|err| Signal::new(err, &allowance)),
+            allowance,
             failed: None,
             losses: 0,
             counters: QueueCounters::default(),
@@ -613,7 +618,7 @@ impl Queue {
     /// Forgets kicks that came. Touches no memory of the guest.
     pub fn forget_kicks(&mut self) {
         if let Some(kick) = &self.kick {
-            foreign::silence(kick.as_fd());
+            self.allowance.silence(kick.as_fd());
         }
     }
 
@@ -704,7 +709,7 @@ impl Queue {
 
     /// Signals here from now on; and once now, since a signal to the old place may be lost.
     pub fn set_call(&mut self, call: Option<OwnedFd>) {
-        self.call = call.map(Signal::new);
+        self.call = call.map(|call| Signal::new(call, &self.allowance));
         self.signal();
     }
 

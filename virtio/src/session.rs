@@ -10,8 +10,9 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
-use sidecore::foreign::{self, ForeignError};
+use sidecore::foreign::{self, Allowance, ForeignError};
 use tracing::{debug, info};
 use vhost::VhostUserMemoryRegionBase;
 use vhost::vhost_user::message::{
@@ -43,7 +44,11 @@ const FEATURES: u64 = feature::RING_INDIRECT_DESC
     | feature::PROTOCOL_FEATURES
     | feature::VERSION_1;
 
-/// Why a message was refused.
+/// How long no front end is taken after one whose signals cost too much. With what one may spend
+/// before it is found out, such front ends have at most a hundredth of a sidecore.
+pub(crate) const COSTLY_PAUSE: Duration = Duration::from_secs(10);
+
+/// Why a message was refused, or the conversation ended.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SessionError {
@@ -103,6 +108,15 @@ pub enum SessionError {
     /// The system does not let this process signal eventfds.
     #[error(transparent)]
     Signals(#[from] ForeignError),
+    /// Signalling the front end takes the sidecores' time.
+    #[error(
+        "signals to the front end took more than {spent} ms of a second of a sidecore's: very many \
+         epolls watch one of its call, kick or log eventfds; no front end is taken for {pause:?}; \
+         let few epolls watch each of them",
+        spent = foreign::SPENT_NS_MAX / 1_000_000,
+        pause = COSTLY_PAUSE
+    )]
+    CostlySignals,
     /// Features that were not offered.
     #[error("features {0:#x} were accepted but never offered")]
     Features(u64),
@@ -192,6 +206,8 @@ pub(crate) struct Session {
     /// What is mapped of it, the regions included that only outstanding requests of older tables
     /// keep.
     account: Arc<Account>,
+    /// What it may cost to signal the front end.
+    allowance: Arc<Allowance>,
     vrings: Vec<Vring>,
     inflight: Option<InflightRegion>,
     log: Option<DirtyLog>,
@@ -203,7 +219,8 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    pub(crate) fn new(device: Box<dyn Device>, socket: String) -> Self {
+    /// `bell` is written to when the session has to end; see [`Self::is_too_costly`].
+    pub(crate) fn new(device: Box<dyn Device>, socket: String, bell: Arc<OwnedFd>) -> Self {
         let queues = device.queues_max();
         assert!((1..=QUEUES_MAX).contains(&queues), "a device with {queues} queues");
         Self {
@@ -212,6 +229,7 @@ impl Session {
             acked: 0,
             memory: Arc::default(),
             account: Arc::default(),
+            allowance: Arc::new(Allowance::new(bell)),
             vrings: (0..queues).map(|_| Vring::default()).collect(),
             inflight: None,
             log: None,
@@ -256,6 +274,14 @@ impl Session {
         self.back_channel = None;
         self.protocol = 0;
         self.vrings.fill_with(Vring::default);
+        // No queue of this front end's is left that could still spend it.
+        self.allowance.renew();
+    }
+
+    /// Whether signals to this front end have cost more than they may: it is not signalled any
+    /// more, so that it has to go.
+    pub(crate) fn is_too_costly(&self) -> bool {
+        self.allowance.is_spent()
     }
 
     /// How the front end's rings are laid out.
@@ -323,6 +349,7 @@ impl Session {
             reads_only: false,
             inflight: self.inflight.as_ref().and_then(|region| region.queue(index)),
             logging: self.logging(index),
+            allowance: Arc::clone(&self.allowance),
         };
         debug!(socket = self.socket, queue = index, size, base, "queue starts");
         self.device.start(config).map_err(|source| SessionError::Device { index, source })?;
@@ -389,7 +416,7 @@ impl Session {
     }
 
     fn use_log(&mut self, mut log: DirtyLog) -> std::result::Result<(), SessionError> {
-        log.set_signal(duplicate(self.log_signal.as_ref())?);
+        log.set_signal(duplicate(self.log_signal.as_ref())?, &self.allowance);
         self.log = Some(log);
         self.set_logging();
         Ok(())

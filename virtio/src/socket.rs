@@ -28,12 +28,12 @@ use tracing::{error, info, warn};
 use vhost::vhost_user::{BackendReqHandler, Error as VhostError};
 
 pub use crate::access::Access;
-use crate::ahead::{self, Ahead};
+use crate::ahead::{self, Ahead, Header};
 use crate::back_channel::BackChannel;
 use crate::device::Device;
 use crate::hand_over::Served;
 use crate::lock::{self, Claim};
-use crate::session::{AdoptError, Session};
+use crate::session::{AdoptError, COSTLY_PAUSE, Session, SessionError};
 
 pub use crate::lock::{SocketError, release};
 use parking::{PARK_TIME_MAX, ParkRequest};
@@ -101,12 +101,18 @@ struct Shared {
     /// The present connection, to be torn down by `stop` when the front end is silent in the
     /// middle of a message.
     connection: Mutex<Option<UnixStream>>,
-    /// Readable while somebody wants the server to stand still.
-    park_bell: OwnedFd,
+    /// Readable while somebody wants the server to stand still, or to look at something else.
+    park_bell: Arc<OwnedFd>,
     park: Mutex<Option<ParkRequest>>,
     /// No front end is taken that is not there.
     turns_away: AtomicBool,
     turned_away: AtomicU64,
+    /// Nor until then: the last one's signals cost too much.
+    refuses_until: Mutex<Option<Instant>>,
+    /// Why the last front end was dropped, unless one has left by itself since.
+    last_drop: Mutex<Option<String>>,
+    /// How many front ends were dropped for what their signals cost.
+    too_costly: AtomicU64,
     /// No front end is wanted, not even the one that is there.
     closed: AtomicBool,
 }
@@ -117,10 +123,13 @@ impl Shared {
             state: Mutex::new(state),
             stop: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             connection: Mutex::default(),
-            park_bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            park_bell: Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?),
             park: Mutex::default(),
             turns_away: AtomicBool::new(false),
             turned_away: AtomicU64::new(0),
+            refuses_until: Mutex::default(),
+            last_drop: Mutex::default(),
+            too_costly: AtomicU64::new(0),
             closed: AtomicBool::new(false),
         })
     }
@@ -131,8 +140,18 @@ impl Shared {
 
     /// Has the server look for what is wanted of it.
     fn ring(&self) {
-        rustix::io::write(&self.park_bell, &1u64.to_ne_bytes())
+        rustix::io::write(&*self.park_bell, &1u64.to_ne_bytes())
             .expect("one write fits an eventfd's counter");
+    }
+
+    /// The front end that is there has cost too much: none is taken for a while.
+    fn refuse(&self) {
+        self.too_costly.fetch_add(1, Relaxed);
+        *guard(&self.refuses_until) = Some(Instant::now() + COSTLY_PAUSE);
+    }
+
+    fn is_refusing(&self) -> bool {
+        guard(&self.refuses_until).is_some_and(|until| Instant::now() < until)
     }
 
     /// Tears the present connection down, also in the middle of a message. Only the reading side:
@@ -152,7 +171,7 @@ impl Shared {
     /// `limit`.
     fn wait_for_any(&self, wanted: [Wanted<'_>; 2], limit: Option<Duration>) -> Woken {
         let [first, second] = wanted;
-        let [stop, park] = [&self.stop, &self.park_bell].map(|fd| readable(Some(fd.as_fd())));
+        let [stop, park] = [&self.stop, &*self.park_bell].map(|fd| readable(Some(fd.as_fd())));
         match self.poll(&[stop, park, first, second], limit)[..] {
             [true, ..] => Woken::Stop,
             [_, true, ..] => Woken::Park,
@@ -232,9 +251,19 @@ impl Server {
         self.shared.turns_away.store(turns_away, Relaxed);
     }
 
-    /// How many front ends were turned away.
+    /// How many front ends were turned away, for that or after one that was too costly.
     pub fn turned_away(&self) -> u64 {
         self.shared.turned_away.load(Relaxed)
+    }
+
+    /// Why the last front end was dropped that was; none since one has stayed and left.
+    pub fn last_drop(&self) -> Option<String> {
+        guard(&self.shared.last_drop).clone()
+    }
+
+    /// How many front ends were dropped because signals to them cost too much.
+    pub fn too_costly(&self) -> u64 {
+        self.shared.too_costly.load(Relaxed)
     }
 
     /// Whoever has this may close the socket and open it again.
@@ -344,7 +373,9 @@ pub fn adopt(
         }
     };
     let path = way.path().display().to_string();
-    let session = Arc::new(Mutex::new(Session::new(device, path.clone())));
+    let shared = Arc::new(Shared::new(ServerState::Waiting)?);
+    let bell = Arc::clone(&shared.park_bell);
+    let session = Arc::new(Mutex::new(Session::new(device, path.clone(), bell)));
     let handler = match front_end.map(|it| Session::adopt(&session, it)).transpose() {
         Err(AdoptError::Session(error)) if error.is_of_shared_files() => {
             // They were sound when the front end brought them: it has changed them since.
@@ -354,8 +385,9 @@ pub fn adopt(
         }
         other => other?,
     };
-    let state = if handler.is_some() { ServerState::Connected } else { ServerState::Waiting };
-    let shared = Arc::new(Shared::new(state)?);
+    if handler.is_some() {
+        shared.set(ServerState::Connected);
+    }
     let (go, gone) = sync_channel(1);
     let serve = {
         let (shared, path) = (Arc::clone(&shared), path.clone());
@@ -417,7 +449,8 @@ pub fn serve(socket: Socket, device: Box<dyn Device>) -> Result<Server, SocketEr
     };
     let shared = Arc::new(Shared::new(state).map_err(SocketError::Thread)?);
     let path = way.path().display().to_string();
-    let session = Arc::new(Mutex::new(Session::new(device, path.clone())));
+    let bell = Arc::clone(&shared.park_bell);
+    let session = Arc::new(Mutex::new(Session::new(device, path.clone(), bell)));
     let serve = {
         let shared = Arc::clone(&shared);
         move || run(&shared, way, &session, &path, None)
@@ -433,7 +466,8 @@ pub fn serve(socket: Socket, device: Box<dyn Device>) -> Result<Server, SocketEr
 /// What the front end did wrong.
 pub fn serve_stream(stream: UnixStream, device: Box<dyn Device>) -> io::Result<()> {
     let shared = Shared::new(ServerState::Connected)?;
-    let session = Arc::new(Mutex::new(Session::new(device, "a stream".into())));
+    let bell = Arc::clone(&shared.park_bell);
+    let session = Arc::new(Mutex::new(Session::new(device, "a stream".into(), bell)));
     let handler = BackendReqHandler::from_stream(stream, Arc::clone(&session));
     let result = converse(&shared, None, handler, &session);
     result.map_err(|error| io::Error::other(error.to_string()))
@@ -478,7 +512,8 @@ fn run(
         other => other,
     };
     let mut adopted = handler;
-    let mut log = LogLines::new(LOG_LINES_MAX);
+    // Why a front end was dropped is not lost among lines about those that come and leave.
+    let (mut log, mut drops) = (LogLines::new(LOG_LINES_MAX), LogLines::new(LOG_LINES_MAX));
     loop {
         let handler = match adopted.take() {
             Some(handler) => {
@@ -502,12 +537,16 @@ fn run(
             (Ok(()), Way::Connect(_)) => Some(CONNECT_RETRY),
             (Ok(()), _) => None,
         };
-        let may_log = may_log(&mut log, path);
         match result {
-            Ok(()) if may_log => info!(socket = path, "front end left"),
-            Ok(()) => {}
+            Ok(()) => {
+                *guard(&shared.last_drop) = None;
+                if may_log(&mut log, path) {
+                    info!(socket = path, "front end left");
+                }
+            }
             Err(error) => {
-                if may_log {
+                *guard(&shared.last_drop) = Some(error.to_string());
+                if may_log(&mut drops, path) {
                     warn!(socket = path, %error, "front end dropped");
                 }
             }
@@ -527,7 +566,8 @@ fn may_log(log: &mut LogLines, path: &str) -> bool {
     if may && log.is_last() {
         warn!(
             socket = path,
-            "front ends come and go: no more lines about that until a minute is over"
+            "front ends come and go: no more lines about that until a minute is over; `vrio status` \
+             says why the last one was dropped"
         );
     }
     may
@@ -603,7 +643,8 @@ fn next_front_end(shared: &Shared, way: &mut Way, path: &str) -> Option<UnixStre
         if shared.closed.load(Relaxed) && !stay_closed(shared, way) {
             return None;
         }
-        let turns_away = shared.turns_away.load(Relaxed);
+        let is_drained = shared.turns_away.load(Relaxed);
+        let turns_away = is_drained || shared.is_refusing();
         if turns_away && matches!(way, Way::Connect(_)) {
             stay_parked(shared, Some(way), None);
             if shared.wait(None, Some(CONNECT_RETRY)) {
@@ -620,7 +661,7 @@ fn next_front_end(shared: &Shared, way: &mut Way, path: &str) -> Option<UnixStre
         };
         if turns_away && result.is_ok() {
             // One line says enough of a front end that comes back ten times a second.
-            if shared.turned_away.fetch_add(1, Relaxed) == 0 {
+            if shared.turned_away.fetch_add(1, Relaxed) == 0 && is_drained {
                 warn!(socket = path, "a front end was turned away: the node is drained");
             }
             // As many as come do not keep us from what the node wants.
@@ -660,7 +701,7 @@ fn stay_parked(
     front_end: Option<(&Mutex<Session>, BorrowedFd<'_>)>,
 ) {
     // It does not block.
-    let _ = rustix::io::read(&shared.park_bell, &mut [0u8; 8]);
+    let _ = rustix::io::read(&*shared.park_bell, &mut [0u8; 8]);
     let Some(ParkRequest { drain, reply, resume }) = guard(&shared.park).take() else { return };
     let take_down = || {
         let (mut listener, mut lock) = (None, None);
@@ -679,14 +720,46 @@ fn stay_parked(
     }
 }
 
+/// Why a front end is dropped.
+#[derive(Debug)]
+struct DropError {
+    /// The message that could not be honoured, where it was one.
+    message: Option<Header>,
+    error: VhostError,
+}
+
+impl DropError {
+    fn new(message: Option<Header>, error: VhostError) -> Self {
+        Self { message, error }
+    }
+}
+
+impl fmt::Display for DropError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(message) = &self.message {
+            write!(f, "{message}: ")?;
+        }
+        match &self.error {
+            // Ours, said as it is.
+            VhostError::ReqHandlerError(error) => write!(f, "{error}"),
+            VhostError::InvalidMessage => f.write_str(
+                "the size of its body, its flags, a value or the number of its descriptors is not \
+                 what the vhost-user specification has for it",
+            ),
+            error => write!(f, "{error}"),
+        }
+    }
+}
+
 /// Talks to one front end until it leaves, errs, or the server is to stop.
 fn converse(
     shared: &Shared,
     way: Option<&Way>,
     mut handler: Handler,
     session: &Arc<Mutex<Session>>,
-) -> Result<(), VhostError> {
-    let clone = handler.try_clone_connection().map_err(VhostError::SocketError)?;
+) -> Result<(), DropError> {
+    let clone = handler.try_clone_connection();
+    let clone = clone.map_err(|error| DropError::new(None, VhostError::SocketError(error)))?;
     *guard(&shared.connection) = Some(clone);
     let fd = handler.as_raw_fd();
     // SAFETY: `handler` owns the descriptor and lives to the end of this function.
@@ -699,8 +772,12 @@ fn converse(
     let mut rest_pause = None;
     let result = loop {
         match started {
-            Err(error) => break Err(error.into()),
+            Err(error) => break Err(DropError::new(None, error.into())),
             Ok(()) if shared.closed.load(Relaxed) => break Ok(()),
+            Ok(()) if guard(session).is_too_costly() => {
+                shared.refuse();
+                break Err(DropError::new(None, SessionError::CostlySignals.into()));
+            }
             Ok(()) => {}
         }
         // Answers are sent blocking. A socket is writable while most of its buffer is free: one
@@ -738,11 +815,13 @@ fn converse(
                 continue;
             }
             Ok(_) => rest_pause = None,
-            Err(error) => break Err(VhostError::SocketError(error)),
+            Err(error) => break Err(DropError::new(None, VhostError::SocketError(error))),
         }
+        let header = Header::peek(fd);
         match hear(&mut handler, session, fd) {
             Ok(true) => {}
-            ended => break ended.map(|_| ()),
+            Ok(false) => break Ok(()),
+            Err(error) => break Err(DropError::new(header, error)),
         }
     };
     // The queues stop before the front end sees us go: it may look at its rings then.

@@ -128,8 +128,12 @@ pub(super) struct Look {
     pub(super) refused: Option<String>,
     /// The process of the front end that is there.
     pub(super) front_end: Option<u32>,
-    /// Front ends that came while the node was drained.
+    /// Why the last front end was dropped, if it was.
+    pub(super) last_drop: Option<String>,
+    /// Front ends that came while none was taken.
     pub(super) turned_away: u64,
+    /// Front ends that were dropped because signals to them cost too much.
+    pub(super) too_costly: u64,
 }
 
 impl Shown {
@@ -147,7 +151,9 @@ impl Shown {
             placement: state.outside.as_ref().map(|outside| Arc::clone(&outside.placement)),
             refused: state.refused.clone(),
             front_end: state.server.as_ref().and_then(Server::front_end),
+            last_drop: state.server.as_ref().and_then(Server::last_drop),
             turned_away: state.server.as_ref().map_or(0, Server::turned_away),
+            too_costly: state.server.as_ref().map_or(0, Server::too_costly),
         }
     }
 

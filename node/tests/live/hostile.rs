@@ -10,19 +10,26 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use node::Node;
-use node::status::GuestMemoryStatus;
+use node::status::{GuestMemoryStatus, Status};
 use rustix::fs::{MemfdFlags, OFlags, SealFlags, fcntl_add_seals, fcntl_setfl, ftruncate};
 use virtio::driver::Status as Outcome;
 
 use crate::common::{Guest, Home, wait_for};
 use crate::fuse::{Faults, FuseFile};
-use crate::raw::{MEMORY_BYTES, Raw, SET_INFLIGHT_FD, SET_LOG_BASE, Tell, memory, region, words};
+use crate::raw::{
+    MEMORY_BYTES, Raw, SET_INFLIGHT_FD, SET_LOG_BASE, SET_VRING_NUM, Tell, memory, region, words,
+};
 
 /// How long something may take on a busy machine that is to happen at all.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// One sidecore for all disks; `memory` are lines of `[memory]`.
-fn node(home: &Home, memory: &str) -> Node {
+pub(crate) fn node(home: &Home, memory: &str) -> Node {
+    node_that(home, "adaptive", &format!("[memory]\n{memory}"))
+}
+
+/// The same, idling like this, with more of a configuration.
+pub(crate) fn node_that(home: &Home, idle: &str, more: &str) -> Node {
     let disk = |name: &str| {
         format!(
             "[[volume]]\nname = \"{name}\"\n\
@@ -32,20 +39,20 @@ fn node(home: &Home, memory: &str) -> Node {
     };
     let disks = ["hostile", "other", "honest"].map(disk).concat();
     home.start(&format!(
-        "name = \"n\"\n[sidecores]\ncount = 1\nidle = \"adaptive\"\n[memory]\n{memory}\
-         [directories]\nvolumes = \"HOME\"\nsockets = \"HOME\"\n{disks}"
+        "name = \"n\"\n[sidecores]\ncount = 1\nidle = \"{idle}\"\n\
+         [directories]\nvolumes = \"HOME\"\nsockets = \"HOME\"\n{disks}{more}"
     ))
 }
 
 /// A guest that writes and reads back until it is dropped.
-struct Bystander {
+pub(crate) struct Bystander {
     stop: Arc<AtomicBool>,
     rounds: Arc<AtomicU64>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Bystander {
-    fn new(home: &Home) -> Self {
+    pub(crate) fn new(home: &Home) -> Self {
         let (stop, rounds) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let mut guest = Guest::connect(home.path("honest.sock"), 1);
         let thread = {
@@ -65,7 +72,7 @@ impl Bystander {
     }
 
     /// It is served, from now on, for some rounds.
-    fn goes_on(&self) {
+    pub(crate) fn goes_on(&self) {
         let (wanted, until) = (self.rounds.load(SeqCst) + 5, Instant::now() + PATIENCE);
         while self.rounds.load(SeqCst) < wanted {
             let fine = self.thread.as_ref().is_some_and(|thread| !thread.is_finished());
@@ -75,7 +82,7 @@ impl Bystander {
     }
 
     /// All that it wrote was right to the end.
-    fn end(mut self) {
+    pub(crate) fn end(mut self) {
         self.goes_on();
         self.stop.store(true, SeqCst);
         self.thread.take().unwrap().join().unwrap();
@@ -140,6 +147,30 @@ fn huge_memory_without_a_page_stops_its_own_disk_only() {
         is_served_again(&home);
     }
     bystander.end();
+}
+
+/// Also when so many have come and left before that the log has no more lines about those.
+#[test]
+fn the_status_names_the_message_for_which_a_front_end_was_dropped() {
+    let home = Home::new();
+    let node = node(&home, "");
+    for _ in 0..30 {
+        drop(Raw::connect(&home.path("hostile.sock")));
+    }
+    let raw = Raw::connect(&home.path("hostile.sock"));
+    assert!(!raw.tell(SET_VRING_NUM, &[0; 4], &[]), "half a body");
+    wait_for(&node, "the message is named", |status| {
+        let disk = status.disks.iter().find(|disk| disk.name == "hostile").unwrap();
+        let named =
+            "was dropped: SET_VRING_NUM (message 8, 4 bytes, flags 0x9, without descriptors): ";
+        disk.detail.contains(named) && disk.detail.contains("the vhost-user specification")
+    });
+    is_served_again(&home);
+    let says_so = |status: &Status| {
+        let disk = status.disks.iter().find(|disk| disk.name == "hostile").unwrap();
+        disk.detail.contains("no guest yet")
+    };
+    wait_for(&node, "one has come and left", says_so);
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod commands;
 #[path = "../common/mod.rs"]
 mod common;
 mod control;
+mod costly;
 mod domains;
 mod drain;
 mod encryption;

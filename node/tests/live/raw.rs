@@ -12,18 +12,19 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv, sendmsg};
 
 const GET_FEATURES: u32 = 1;
 const SET_FEATURES: u32 = 2;
 const SET_OWNER: u32 = 3;
 pub(crate) const SET_MEM_TABLE: u32 = 5;
 pub(crate) const SET_LOG_BASE: u32 = 6;
-const SET_VRING_NUM: u32 = 8;
+pub(crate) const SET_VRING_NUM: u32 = 8;
 const SET_VRING_ADDR: u32 = 9;
 const SET_VRING_BASE: u32 = 10;
 const SET_VRING_KICK: u32 = 12;
-const SET_VRING_CALL: u32 = 13;
+pub(crate) const SET_VRING_CALL: u32 = 13;
 const GET_PROTOCOL_FEATURES: u32 = 15;
 const SET_PROTOCOL_FEATURES: u32 = 16;
 const SET_VRING_ENABLE: u32 = 18;
@@ -62,7 +63,7 @@ pub(crate) enum Tell {
 pub(crate) struct Raw {
     stream: UnixStream,
     pub(crate) call: OwnedFd,
-    kick: OwnedFd,
+    pub(crate) kick: OwnedFd,
     available: u16,
 }
 
@@ -76,6 +77,16 @@ pub(crate) fn memory(bytes: u64) -> OwnedFd {
 /// A region's four words: it has the same addresses in the guest and in the front end.
 pub(crate) fn region(at: u64, bytes: u64) -> [u64; 4] {
     [at, bytes, at, 0]
+}
+
+/// Whether the node keeps a connection to the socket that says nothing.
+pub(crate) fn is_taken(socket: &Path) -> bool {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    stream.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+    let answer = stream.read(&mut [0]);
+    answer.is_err_and(|error| {
+        matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+    })
 }
 
 impl Raw {
@@ -165,6 +176,11 @@ impl Raw {
 
     /// Reads the disk's first sector, and waits until the used index says that it is done.
     pub(crate) fn read(&mut self, memory: &File) {
+        assert!(self.try_read(memory), "the node hung up");
+    }
+
+    /// The same; `false` where the node hangs up instead.
+    pub(crate) fn try_read(&mut self, memory: &File) -> bool {
         let put = |at: u64, bytes: &[u8]| memory.write_all_at(bytes, at).unwrap();
         let descriptor = |at: u64, addr: u64, len: u32, flags: u16, next: u16| {
             put(at, &addr.to_le_bytes());
@@ -189,12 +205,25 @@ impl Raw {
             if u16::from_le_bytes(used) == self.available {
                 break;
             }
+            if self.is_hung_up() {
+                return false;
+            }
             assert!(Instant::now() < until, "the request is never done");
             std::thread::yield_now();
         }
         let mut status = [0xff];
         memory.read_exact_at(&mut status, STATUS).unwrap();
         assert_eq!(status, [0], "the read went well");
+        true
+    }
+
+    fn is_hung_up(&self) -> bool {
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        match recv(&self.stream, &mut [0; 1], flags) {
+            Err(Errno::AGAIN) => false,
+            Ok((bytes, _)) => bytes == 0,
+            Err(_) => true,
+        }
     }
 }
 

@@ -451,6 +451,7 @@ pub(super) fn queue_config(
         reads_only: false,
         inflight: None,
         logging: Logging::default(),
+        allowance: Arc::default(),
     })
 }
 

@@ -158,6 +158,7 @@ impl TestRing {
             reads_only: false,
             inflight,
             logging: Logging::default(),
+            allowance: Arc::default(),
         }
     }
 

@@ -96,6 +96,10 @@ impl Shown {
                 let holder = holder.map_or_else(String::new, |pid| format!(" (pid {pid})"));
                 format!("another process{holder} serves its socket; waiting for its end")
             }
+            ServerState::Waiting if self.waits().is_none() => {
+                let why = self.server.last_drop();
+                why.map_or_else(String::new, |why| format!("the last guest was dropped: {why}"))
+            }
             _ => self.waits().unwrap_or_default(),
         }
     }
@@ -115,6 +119,8 @@ impl Shown {
         let mut counters = Counters::new();
         port_counters(self.core.counters(), "", &mut counters);
         counters.insert("tolerated_in".to_owned(), self.core.tolerated());
+        counters.insert("front_ends_turned_away".to_owned(), self.server.turned_away());
+        counters.insert("front_ends_too_costly".to_owned(), self.server.too_costly());
         if let Some(way) = &self.way {
             port_counters(&way.counters, "remote_", &mut counters);
             cable_counters(&way.core, "remote_", &mut counters);

@@ -108,7 +108,10 @@ pub(in crate::wiring) fn state(shown: &Shown, look: &Look) -> (DiskState, String
         // Of nics only.
         Some(ServerState::Closed) => (DiskState::Waiting, format!("{socket} is closed")),
         Some(ServerState::Stopped) => (DiskState::Failed, "it was stopped".to_owned()),
-        Some(ServerState::Waiting) => ready(shown, &format!("{socket}; no guest yet")),
+        Some(ServerState::Waiting) => match &look.last_drop {
+            Some(why) => ready(shown, &format!("{socket}; the last guest was dropped: {why}")),
+            None => ready(shown, &format!("{socket}; no guest yet")),
+        },
         Some(ServerState::Connected) => match &look.core {
             Some(core) => used(core, shown),
             None => ready(shown, &format!("{socket}; a guest is connecting")),
@@ -179,6 +182,7 @@ fn counters(shown: &Shown, look: &Look) -> Counters {
         map.insert("volume_outages".to_owned(), outlook.outages);
     }
     map.insert("front_ends_turned_away".to_owned(), look.turned_away);
+    map.insert("front_ends_too_costly".to_owned(), look.too_costly);
     map
 }
 
