@@ -9,6 +9,8 @@ pub struct EndpointCounters {
     pub bytes_sent: u64,
     /// Datagrams that carried nothing but an acknowledgement.
     pub acks_sent: u64,
+    /// Own packets that were looked at to work acknowledgements in; each landed one is among them.
+    pub ack_steps: u64,
     /// Packets taken for lost.
     pub packets_lost: u64,
     /// Fragments that were sent again.

@@ -1,10 +1,13 @@
 //! The sending side of packet numbers: what each packet carried, until it is acknowledged or lost.
 //!
+//! Only packets that want an acknowledgement are noted. A peer decides how many others there are
+//! (acknowledgements of its own packets), and how often it names their numbers.
+//!
 //! Most packets carry one fragment, which is noted with them. What else the others carry is behind
 //! one another in a queue, which both ends of the ring move along:
 //!
 //! ```text
-//! ring   [7: a, 2 more at 40][8: b][9][10: c, 1 more at 42]
+//! ring   [7: a, 2 more at 40][8: b][11][12: c, 1 more at 42]
 //! more                 40: [d][e]           42: [f]
 //! ```
 
@@ -32,6 +35,14 @@ const SENT_BUSY: usize = 64;
 
 /// A packet is lost when one sent so many later arrived: more than a network reorders.
 const REORDER_PACKETS: u64 = 8;
+
+/// After so many packets that want no acknowledgement, one is asked for, while something flies: the
+/// ping that was asked with before may be lost, and nothing else would ever free its number.
+const UNASKED_MAX: u64 = 4096;
+
+/// Packets that probes gave up behind a ping that still flies. More of them, and the ping is given
+/// up: it is older than 32 probes, and an acknowledgement would pass by all of them each time.
+const GIVEN_UP_MAX: usize = 64;
 
 /// What a packet costs beyond its bytes (headers below us, bookkeeping of the kernel): also keeps
 /// tiny packets from filling the ring within the window.
@@ -86,6 +97,8 @@ struct Noted {
     more_at: u32,
     /// The largest datagram has fewer bytes than 2^16; with what it counts beyond, a few more.
     cost_bytes: u32,
+    /// Of its number the lowest bits: no more than [`SENT_MAX`] numbers are open.
+    number_low: u16,
     fragment_count: u8,
     in_flight: bool,
     is_reliable: bool,
@@ -96,15 +109,19 @@ struct Noted {
 /// The packets of one session.
 #[derive(Debug)]
 pub(crate) struct SentPackets {
-    /// By number, modulo its length, which is a power of two.
-    ring: Vec<Noted>,
-    /// The fragments behind the first of each packet from `first` on; the low half of the number
+    /// By number. The first one flies.
+    ring: VecDeque<Noted>,
+    /// The fragments behind the first of each packet in the ring; the low half of the number
     /// of the oldest of them.
     more: VecDeque<FragmentRef>,
     more_first: u32,
-    /// The oldest number that may be in flight, and the next to use.
+    /// The oldest number that is in flight, `next` without; and the next to use.
     first: u64,
     next: u64,
+    /// One above the newest number that wanted an acknowledgement.
+    asked_below: u64,
+    /// No packet below whose content must arrive flies.
+    reliable_from: u64,
     /// The most numbers from `first` to `next`.
     open_max: usize,
     in_flight_bytes: u64,
@@ -118,11 +135,13 @@ impl SentPackets {
     pub(crate) fn new(open_max: usize) -> Self {
         Self {
             open_max: open_max.min(SENT_MAX),
-            ring: vec![Noted::default(); SENT_INITIAL],
+            ring: VecDeque::with_capacity(SENT_INITIAL),
             more: VecDeque::new(),
             more_first: 0,
             first: 0,
             next: 0,
+            asked_below: 0,
+            reliable_from: 0,
             in_flight_bytes: 0,
             reliable: 0,
             acked_below: 0,
@@ -152,6 +171,11 @@ impl SentPackets {
         (self.next - self.first) as usize == self.open_max
     }
 
+    /// Whether to ask for an acknowledgement of whatever is sent next.
+    pub(crate) fn is_unasked(&self) -> bool {
+        self.first < self.next && self.next - self.asked_below >= UNASKED_MAX
+    }
+
     /// Whether a packet of this number was sent lately.
     pub(crate) fn is_recent(&self, number: u64) -> bool {
         number < self.next && self.next - number <= RECENT
@@ -163,26 +187,31 @@ impl SentPackets {
 
     /// Nothing was sent for long: lets go of what only a burst needed.
     pub(crate) fn rest(&mut self) {
-        if self.first == self.next && self.ring.len() > SENT_INITIAL {
-            self.ring = vec![Noted::default(); SENT_INITIAL];
+        if self.ring.is_empty() && self.ring.capacity() > SENT_INITIAL {
+            self.ring = VecDeque::with_capacity(SENT_INITIAL);
             self.more = VecDeque::new();
         }
     }
 
-    /// Notes the packet that got the next number. There must be room.
+    /// Notes the packet that got the next number, if it wants an acknowledgement. There must be room.
     pub(crate) fn push(&mut self, packet: SentPacket) {
-        if (self.next - self.first) as usize == self.ring.len() {
-            self.grow();
-        }
-        self.in_flight_bytes += packet.cost_bytes;
-        self.reliable += usize::from(packet.is_reliable);
-        let at = self.at(self.next);
-        self.ring[at] = self.note(&packet);
+        assert!(!self.is_exhausted(), "a packet was sent without room to remember it");
+        let number = self.next;
         self.next += 1;
+        if packet.in_flight {
+            if self.ring.len() == self.ring.capacity() {
+                self.grow();
+            }
+            self.in_flight_bytes += packet.cost_bytes;
+            self.reliable += usize::from(packet.is_reliable);
+            self.asked_below = self.next;
+            let noted = self.note(number, &packet);
+            self.ring.push_back(noted);
+        }
         self.trim();
     }
 
-    fn note(&mut self, packet: &SentPacket) -> Noted {
+    fn note(&mut self, number: u64, packet: &SentPacket) -> Noted {
         let more_at = self.more_first.wrapping_add(self.more.len() as u32);
         self.more.extend(packet.fragments().iter().skip(1));
         Noted {
@@ -191,6 +220,7 @@ impl SentPackets {
             first: packet.fragments[0],
             more_at,
             cost_bytes: u32::try_from(packet.cost_bytes).expect("of one datagram"),
+            number_low: number as u16,
             fragment_count: packet.fragment_count,
             in_flight: packet.in_flight,
             is_reliable: packet.is_reliable,
@@ -220,13 +250,9 @@ impl SentPackets {
         packet
     }
 
-    /// Ends the flight of `number`, if it flies, and tells what it was.
-    pub(crate) fn land(&mut self, number: u64) -> Option<SentPacket> {
-        if number < self.first || number >= self.next {
-            return None;
-        }
-        let at = self.at(number);
-        let noted = &mut self.ring[at];
+    /// Ends the flight of the packet at this place, if it flies, and tells what it was.
+    fn land_at(&mut self, place: usize) -> Option<SentPacket> {
+        let noted = self.ring.get_mut(place)?;
         if !std::mem::replace(&mut noted.in_flight, false) {
             return None;
         }
@@ -237,9 +263,44 @@ impl SentPackets {
         Some(packet)
     }
 
-    /// The part of `first..=last` that can still fly.
-    pub(crate) fn flying(&self, first: u64, last: u64) -> std::ops::Range<u64> {
-        first.max(self.first)..(last + 1).min(self.next)
+    /// The place of the first packet with this number or a greater one.
+    pub(crate) fn place_of(&self, number: u64) -> usize {
+        let above = self.next.saturating_sub(number) as usize;
+        let below = number.saturating_sub(self.first) as usize;
+        // Numbers are all different, so the place is between these. They are one, unless there were
+        // packets that wanted no acknowledgement.
+        let (mut from, mut to) =
+            (self.ring.len().saturating_sub(above), self.ring.len().min(below));
+        while from < to {
+            let middle = from.midpoint(to);
+            if self.number(&self.ring[middle]) < number {
+                from = middle + 1;
+            } else {
+                to = middle;
+            }
+        }
+        from
+    }
+
+    /// Ends the flight of the next packet below `end` that flies, from `*place` on; tells its number
+    /// and what it was. `looked_at` counts the packets that were looked at.
+    pub(crate) fn land_next(
+        &mut self,
+        place: &mut usize,
+        end: u64,
+        looked_at: &mut u64,
+    ) -> Option<(u64, SentPacket)> {
+        loop {
+            let number = self.number(self.ring.get(*place)?);
+            if number >= end {
+                return None;
+            }
+            *looked_at += 1;
+            *place += 1;
+            if let Some(packet) = self.land_at(*place - 1) {
+                return Some((number, packet));
+            }
+        }
     }
 
     /// An acknowledgement up to `largest` was worked in; `largest` was sent.
@@ -257,14 +318,18 @@ impl SentPackets {
     ) -> Result<(u64, SentPacket), u64> {
         let delay_ns = trip.loss_delay_ns();
         let mut look_again_ns = u64::MAX;
-        for number in self.first..self.acked_below {
-            let packet = &self.ring[self.at(number)];
-            if !packet.in_flight {
+        for place in 0..self.ring.len() {
+            let noted = &self.ring[place];
+            let number = self.number(noted);
+            if number >= self.acked_below {
+                break;
+            }
+            if !noted.in_flight {
                 continue;
             }
-            let due_ns = packet.sent_ns + delay_ns;
+            let due_ns = noted.sent_ns + delay_ns;
             if self.acked_below - 1 - number >= REORDER_PACKETS || due_ns <= now_ns {
-                let packet = self.land(number).expect("it was in flight");
+                let packet = self.land_at(place).expect("it was in flight");
                 self.trim();
                 return Ok((number, packet));
             }
@@ -275,41 +340,43 @@ impl SentPackets {
 
     /// Ends the flight of the oldest packet whose content must arrive.
     pub(crate) fn land_oldest_reliable(&mut self) -> Option<SentPacket> {
-        let flies = |number: &u64| {
-            let packet = &self.ring[self.at(*number)];
-            packet.in_flight && packet.is_reliable
+        let flies = |place: &usize| {
+            let noted = &self.ring[*place];
+            noted.in_flight && noted.is_reliable
         };
-        let number = (self.first..self.next).find(flies)?;
-        let packet = self.land(number);
+        let place = (self.place_of(self.reliable_from)..self.ring.len()).find(flies)?;
+        self.reliable_from = self.number(&self.ring[place]) + 1;
+        let packet = self.land_at(place);
         self.trim();
+        while self.place_of(self.reliable_from) > GIVEN_UP_MAX {
+            // A ping: whatever else was sent before is not in flight.
+            self.land_at(0);
+            self.trim();
+        }
         packet
     }
 
-    fn at(&self, number: u64) -> usize {
-        number as usize & (self.ring.len() - 1)
+    fn number(&self, noted: &Noted) -> u64 {
+        self.first + u64::from(noted.number_low.wrapping_sub(self.first as u16))
     }
 
     fn trim(&mut self) {
-        while self.first < self.next {
-            let noted = &self.ring[self.at(self.first)];
+        while let Some(noted) = self.ring.front() {
             if noted.in_flight {
+                self.first = self.number(noted);
                 return;
             }
             let more = usize::from(noted.fragment_count).saturating_sub(1);
             self.more.drain(..more);
             self.more_first = self.more_first.wrapping_add(more as u32);
-            self.first += 1;
+            self.ring.pop_front();
         }
+        self.first = self.next;
     }
 
     fn grow(&mut self) {
-        let len = (self.ring.len() * 2).max(SENT_BUSY);
-        assert!(len <= SENT_MAX, "a packet was sent without room to remember it");
-        let mut ring = vec![Noted::default(); len];
-        for number in self.first..self.next {
-            ring[number as usize & (len - 1)] = self.ring[self.at(number)];
-        }
-        self.ring = ring;
+        let len = (self.ring.capacity() * 2).clamp(SENT_BUSY, SENT_MAX);
+        self.ring.reserve_exact(len - self.ring.len());
         // Two fragments in each packet, as long as most carry a body.
         self.more.reserve_exact(len - self.more.len().min(len));
     }
@@ -318,6 +385,13 @@ impl SentPackets {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl SentPackets {
+        fn land(&mut self, number: u64) -> Option<SentPacket> {
+            let mut place = self.place_of(number);
+            self.land_next(&mut place, number + 1, &mut 0).map(|(_, packet)| packet)
+        }
+    }
 
     fn packet(sent_ns: u64) -> SentPacket {
         SentPacket {
@@ -337,7 +411,7 @@ mod tests {
             sent.push(packet(number));
         }
         assert_eq!(sent.next_lost(0, &trip).err(), Some(u64::MAX));
-        let landed = (9..=9).filter_map(|number| sent.land(number)).count();
+        let landed = usize::from(sent.land(9).is_some());
         sent.acknowledged(9);
         assert_eq!(landed, 1);
         assert_eq!(sent.next_lost(0, &trip).map(|(_, lost)| lost.sent_ns), Ok(0));

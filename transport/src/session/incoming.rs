@@ -45,6 +45,7 @@ struct Findings {
     lacks_buffer: bool,
     has_message: bool,
     is_ping: bool,
+    has_ack: bool,
     is_close: bool,
 }
 
@@ -125,7 +126,12 @@ impl Session {
                     findings.is_close = true;
                     return Ok(findings);
                 }
-                FRAME_ACK => self.take_ack(inside, &mut frames)?,
+                // One says all: a second one would only cost.
+                FRAME_ACK if findings.has_ack => return Err(Violation),
+                FRAME_ACK => {
+                    findings.has_ack = true;
+                    self.take_ack(inside, &mut frames)?;
+                }
                 FRAME_CREDIT => self.take_credit(&mut frames)?,
                 FRAME_CALL => {
                     let fragment = self.take_fragment(&mut frames, &mut payload)?;
@@ -330,8 +336,10 @@ impl Session {
             if first == end {
                 return Err(Violation);
             }
-            for number in self.sent.flying(first, end - 1) {
-                let Some(packet) = self.sent.land(number) else { continue };
+            let mut place = self.sent.place_of(first);
+            while let Some((number, packet)) =
+                self.sent.land_next(&mut place, end, &mut inside.counters.ack_steps)
+            {
                 landed_bytes += packet.cost_bytes;
                 self.landed(inside, &packet);
                 if number == largest {

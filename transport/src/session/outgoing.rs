@@ -61,6 +61,7 @@ impl Session {
             return false;
         }
         let may_fly = !self.sent.is_full();
+        self.ping_is_due |= self.sent.is_unasked();
         let next = if may_fly { self.next(now_ns, pool, counters) } else { None };
         let next = next.filter(|_| self.probe_packets > 0 || self.may_send(now_ns));
         // What is due and finds no room beside a full fragment goes before it.

@@ -1,5 +1,6 @@
 //! Packets that nobody honest sends: they are counted, and nothing else happens.
 
+use crate::acks::ack;
 use crate::common::still::{busy, drop_on};
 use crate::common::{MS, Random, SECOND, World, addr, raw};
 use crate::strange;
@@ -13,6 +14,13 @@ use transport::{
 pub(crate) struct Quiet {
     calls: Vec<(CallId, Option<BufId>)>,
     lost: usize,
+}
+
+impl Quiet {
+    /// The newest call that came.
+    pub(crate) fn take_call(&mut self) -> Option<CallId> {
+        self.calls.pop().map(|(call, _)| call)
+    }
 }
 
 impl Sink for Quiet {
@@ -150,7 +158,8 @@ pub(crate) fn hostile_session_at(
     Ok(session)
 }
 
-fn lone_endpoint() -> (Endpoint, Quiet, u64) {
+/// A node that a peer has a session with, and what the peer puts into packets for it.
+pub(crate) fn lone_endpoint() -> (Endpoint, Quiet, u64) {
     let mut world = World::new(3);
     let config = world.config("io1");
     let mut endpoint = Endpoint::new(config);
@@ -162,15 +171,6 @@ fn lone_endpoint() -> (Endpoint, Quiet, u64) {
 #[test]
 fn frames_that_break_the_rules_are_violations() {
     let (mut endpoint, mut sink, session) = lone_endpoint();
-    let ack = |ranges: u8, largest: u64, pairs: &[(u32, u32)]| {
-        let mut bytes = vec![2, ranges, 0, 0, 0, 0, 0, 0];
-        bytes.extend_from_slice(&largest.to_le_bytes());
-        for (gap, length) in pairs {
-            bytes.extend_from_slice(&gap.to_le_bytes());
-            bytes.extend_from_slice(&length.to_le_bytes());
-        }
-        bytes
-    };
     let fragment_with = |at: usize, value: u8| {
         let mut bytes = strange::fragment(5, 0, 0, 0, 1024, 0);
         bytes[at] = value;

@@ -1,5 +1,6 @@
 //! Sessions between simulated nodes: one binary, since all of it shares one world.
 
+mod acks;
 mod casts;
 mod common;
 mod exchange;
