@@ -70,12 +70,48 @@ struct Flow {
     end: u64,
     /// By number, modulo the window.
     slots: Box<[u16; CAST_WINDOW]>,
+    /// Which of these are taken, a bit each: a peer decides how far apart they are.
+    taken: [u64; CAST_WINDOW / 64],
     /// When the first one of those that wait has waited for long enough.
     due_ns: u64,
 }
 
 fn at(id: u64) -> usize {
     id as usize % CAST_WINDOW
+}
+
+impl Flow {
+    fn new() -> Self {
+        let slots = Box::new([NONE; CAST_WINDOW]);
+        Self { next: None, end: 0, slots, taken: [0; CAST_WINDOW / 64], due_ns: u64::MAX }
+    }
+
+    fn put(&mut self, id: u64, slot: u16) {
+        self.slots[at(id)] = slot;
+        self.taken[at(id) / 64] |= 1 << (at(id) % 64);
+    }
+
+    fn remove(&mut self, id: u64) {
+        self.slots[at(id)] = NONE;
+        self.taken[at(id) / 64] &= !(1 << (at(id) % 64));
+    }
+
+    /// The first number from `from` on that waits in a slot; in nine steps, however far it is.
+    fn waiting_from(&self, from: u64) -> Option<u64> {
+        let (word, bit) = (at(from) / 64, at(from) % 64);
+        let words = self.taken.len();
+        // The first word is looked at twice: its upper bits come first, and its lower ones last.
+        (0..=words).find_map(|step| {
+            let bits = self.taken[(word + step) % words];
+            let bits = match step {
+                0 => bits >> bit << bit,
+                _ if step == words => bits & ((1 << bit) - 1),
+                _ => bits,
+            };
+            let ahead = 64 * step as u64 + u64::from(bits.trailing_zeros());
+            (bits != 0).then(|| from + ahead - bit as u64)
+        })
+    }
 }
 
 /// The casts of the peer in one session.
@@ -144,12 +180,7 @@ impl PeerCasts {
         if self.flows.len() <= usize::from(flow) {
             self.flows.resize_with(usize::from(flow) + 1, || None);
         }
-        self.flows[usize::from(flow)].get_or_insert_with(|| Flow {
-            next: None,
-            end: 0,
-            slots: Box::new([NONE; CAST_WINDOW]),
-            due_ns: u64::MAX,
-        });
+        self.flows[usize::from(flow)].get_or_insert_with(Flow::new);
     }
 
     /// Hands casts of a flow over no longer. What waits is dropped.
@@ -228,18 +259,16 @@ impl PeerCasts {
         piece: &CastPiece<'_>,
         fragments: usize,
     ) -> Result<(), Contradiction> {
-        let place = &mut flow.slots[at(piece.frame.id.get())];
-        if *place == NONE {
-            *place = match self.begin(around, piece.frame, fragments) {
-                Some(slot) => slot,
-                None => {
-                    // Not even a place to remember that: it looks like one that never came.
-                    around.inside.counters.casts_no_buffer += 1;
-                    return Ok(());
-                }
+        let id = piece.frame.id.get();
+        if flow.slots[at(id)] == NONE {
+            let Some(slot) = self.begin(around, piece.frame, fragments) else {
+                // Not even a place to remember that: it looks like one that never came.
+                around.inside.counters.casts_no_buffer += 1;
+                return Ok(());
             };
+            flow.put(id, slot);
         }
-        let slot = &mut self.slots[usize::from(*place)];
+        let slot = &mut self.slots[usize::from(flow.slots[at(id)])];
         let lengths = (piece.frame.head_bytes, piece.frame.body_bytes.get());
         if (slot.head_bytes, slot.body_bytes) != lengths {
             return Err(Contradiction);
@@ -302,7 +331,7 @@ impl PeerCasts {
             if slot == NONE || self.slots[usize::from(slot)].state == State::Partial {
                 break;
             }
-            flow.slots[at(next)] = NONE;
+            flow.remove(next);
             self.end(around, number, slot);
             next += 1;
         }
@@ -314,14 +343,15 @@ impl PeerCasts {
     fn pass(&mut self, around: &mut Around<'_, '_>, number: u16, flow: &mut Flow, to: u64) {
         let Some(next) = flow.next else { return };
         // Above the end there is nothing, however far it goes.
-        for id in next..to.min(flow.end) {
-            let slot = std::mem::replace(&mut flow.slots[at(id)], NONE);
-            if slot == NONE {
-                around.inside.counters.casts_missed += 1;
-            } else {
-                self.end(around, number, slot);
-            }
+        let end = to.min(flow.end);
+        let mut missed = end.saturating_sub(next);
+        while let Some(id) = flow.waiting_from(next).filter(|id| *id < end) {
+            let slot = flow.slots[at(id)];
+            flow.remove(id);
+            self.end(around, number, slot);
+            missed -= 1;
         }
+        around.inside.counters.casts_missed += missed;
         let unseen = to - to.min(flow.end.max(next));
         // However far a hostile peer's numbers jump, it is a count.
         around.inside.counters.casts_missed += unseen.min(CAST_WINDOW as u64);
@@ -351,10 +381,8 @@ impl PeerCasts {
     /// Notes when the first one that waits has waited for long enough.
     fn note_due(&mut self, around: &Around<'_, '_>, flow: &mut Flow) {
         let next = flow.next.expect("a cast has come");
-        let waiting = (next..flow.end).find_map(|id| match flow.slots[at(id)] {
-            NONE => None,
-            slot => Some(self.slots[usize::from(slot)].since_ns),
-        });
+        let waiting =
+            flow.waiting_from(next).map(|id| self.slots[usize::from(flow.slots[at(id)])].since_ns);
         flow.due_ns = waiting.map_or(u64::MAX, |since_ns| since_ns + around.life_ns);
         self.due_ns = self.due_ns.min(flow.due_ns);
     }
@@ -380,7 +408,7 @@ impl PeerCasts {
     /// whole.
     fn pass_one(&mut self, around: &mut Around<'_, '_>, number: u16, flow: &mut Flow) {
         let next = flow.next.expect("a cast has come");
-        let first = (next..flow.end).find(|id| flow.slots[at(*id)] != NONE);
+        let first = flow.waiting_from(next);
         let to = first.map_or(flow.end, |first| if first == next { next + 1 } else { first });
         self.pass(around, number, flow, to);
         self.hand_over(around, number, flow);
@@ -410,4 +438,27 @@ fn hand_over_at_once(around: &mut Around<'_, '_>, number: u16, piece: &CastPiece
     around.inside.counters.casts_received += 1;
     let body = body.map(|body| (body, piece.data.len()));
     around.inside.sink.cast(around.session, number, piece.head, body);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::Random;
+
+    #[test]
+    fn the_first_that_waits_is_that_of_a_plain_search() {
+        let mut random = Random::new(5);
+        for _ in 0..2000 {
+            let (mut flow, next) = (Flow::new(), random.next() % 5000);
+            let window = next..next + CAST_WINDOW as u64;
+            for _ in 0..random.next() % 4 {
+                flow.put(next + random.next() % CAST_WINDOW as u64, 7);
+            }
+            while let Some(id) = window.clone().find(|id| flow.slots[at(*id)] != NONE) {
+                assert_eq!(flow.waiting_from(next), Some(id));
+                flow.remove(id);
+            }
+            assert_eq!(flow.waiting_from(next), None);
+        }
+    }
 }
