@@ -193,7 +193,8 @@ impl SentPackets {
         }
     }
 
-    /// Notes the packet that got the next number, if it wants an acknowledgement. There must be room.
+    /// Notes the packet that got the next number, if it wants an acknowledgement. There must be
+    /// room.
     pub(crate) fn push(&mut self, packet: SentPacket) {
         assert!(!self.is_exhausted(), "a packet was sent without room to remember it");
         let number = self.next;
@@ -282,8 +283,8 @@ impl SentPackets {
         from
     }
 
-    /// Ends the flight of the next packet below `end` that flies, from `*place` on; tells its number
-    /// and what it was. `looked_at` counts the packets that were looked at.
+    /// Ends the flight of the next packet below `end` that flies, from `*place` on; tells its
+    /// number and what it was. `looked_at` counts the packets that were looked at.
     pub(crate) fn land_next(
         &mut self,
         place: &mut usize,
