@@ -24,13 +24,17 @@ pub use shares::ServedPeer;
 
 use lane::{LANE_DEPTH, Lane};
 use rights::{Peer, Right, not_open};
-use shares::{Shares, Turn};
+use shares::{Costs, Left, Shares, Turn};
 
 /// Calls handled in one round, so that one sidecore's disks and links get their turn.
 const CALLS_PER_ROUND_MAX: usize = 256;
 
 /// Proofs looked at in one round: each costs some 100 us, and a hostile peer may send many.
 const PROOFS_PER_ROUND_MAX: usize = 4;
+
+/// Claims, opens, closes and descriptions in one round: an open costs some 30 us, with the end of
+/// the channel that it replaces, and other peers' requests wait for the round's end.
+const ATTACHMENTS_PER_ROUND_MAX: usize = 4;
 
 /// Flows of all sessions of one sidecore, with those that drain: each costs a table of requests.
 const FLOWS_MAX: usize = 4096;
@@ -73,8 +77,7 @@ struct Called {
     head: [u8; HEAD_MAX],
     head_bytes: usize,
     body: Option<(BufId, usize)>,
-    is_claim: bool,
-    has_proof: bool,
+    costs: Costs,
 }
 
 /// A step of a flow that waits for others.
@@ -238,8 +241,7 @@ impl Server {
             head: [0; HEAD_MAX],
             head_bytes: head.len(),
             body,
-            is_claim: kind == Some(Kind::Claim),
-            has_proof: body.is_some() && kind.is_some_and(|kind| kind.op().is_none()),
+            costs: kind.map_or_else(Costs::default, |kind| costs(kind, body.is_some())),
         };
         called.head[..head.len()].copy_from_slice(head);
         let turn = Turn::of(self.peers.get(&session).map(|peer| peer.number));
@@ -260,17 +262,15 @@ impl Server {
         for buffer in self.unwanted.drain(..) {
             endpoint.pool_mut().release(buffer);
         }
-        let mut proofs_left = PROOFS_PER_ROUND_MAX;
+        let mut left = Left::default();
         for _ in 0..CALLS_PER_ROUND_MAX {
             let shares = &self.shares;
             let next = self
                 .calls
-                .pop_of(|turn, called| shares.may_handle(Turn(turn), called, proofs_left, now_ns));
+                .pop_of(|turn, called| shares.may_handle(Turn(turn), called.costs, &left, now_ns));
             let Some((turn, called)) = next else { break };
-            proofs_left -= usize::from(called.has_proof);
-            if called.is_claim {
-                self.shares.claims(Turn(turn), now_ns);
-            }
+            left.take(called.costs);
+            self.shares.take(Turn(turn), called.costs, now_ns);
             self.handle(now_ns, &called, endpoint);
             progress = Progress::Busy;
         }
@@ -301,10 +301,11 @@ impl Server {
             return Progress::Busy;
         }
         for (turn, called) in self.calls.oldest() {
-            if self.shares.may_handle(Turn(turn), called, PROOFS_PER_ROUND_MAX, now_ns) {
+            let next_ns = self.shares.next_ns(Turn(turn), called.costs);
+            if next_ns <= now_ns {
                 return Progress::Busy;
             }
-            wake.at(self.shares.claim_ns(Turn(turn)));
+            wake.at(next_ns);
         }
         if !self.notices.is_empty() {
             wake.at(now_ns + LOOK_AGAIN_NS);
@@ -632,6 +633,15 @@ impl Server {
             send(now_ns, call, &Reply::plain(Outcome::EpochOver), endpoint);
         }
         progress
+    }
+}
+
+fn costs(kind: Kind, has_body: bool) -> Costs {
+    let is_control = kind.op().is_none();
+    Costs {
+        claim: kind == Kind::Claim,
+        open: is_control && !matches!(kind, Kind::Claim | Kind::Changed),
+        proof: is_control && has_body,
     }
 }
 

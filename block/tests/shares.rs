@@ -1,4 +1,4 @@
-//! One peer's flood of channels, claims or calls beside another peer's disk. Both are hand-written
+//! One peer's flood of channels, claims, opens or calls beside another peer's disk. Both are hand-written
 //! clients on raw sessions, plain and sealed; time is simulated, so what is counted is the same
 //! each time.
 
@@ -222,7 +222,8 @@ fn take_channels(sealed: bool) {
             hostile.call(world.now_ns, session, flow, open.encode().as_bytes()).expect("room");
         }
     }
-    world.rounds(200);
+    // They are opened at their rate: one burst, then one each millisecond.
+    world.rounds(3_500);
     let served = |world: &World| {
         let plane = world.plane.borrow();
         let mut peers = plane.server.served(world.now_ns);
@@ -267,6 +268,63 @@ fn claim(sealed: bool) {
     // The burst, and one each 10 ms of the two seconds and of the neighbour's 100 rounds.
     let answered = world.clients[0].replies.0.len();
     assert!((256..=256 + 230).contains(&answered), "{answered} of {sent}");
+}
+
+#[test]
+fn opens_by_the_thousand_are_taken_at_their_rate() {
+    [false, true].into_iter().for_each(open_anew);
+}
+
+/// Always the same 64 channels of its own disk, opened anew; with closes and descriptions between.
+fn open_anew(sealed: bool) {
+    let mut world = World::new(8, sealed);
+    let claim = world.clients[0].request(Kind::Claim, "x", 0, Title::default());
+    let now_ns = world.now_ns;
+    let token = world.clients[0].call(now_ns, 0, 0, claim.encode().as_bytes()).expect("room");
+    world.rounds(20);
+    let claimed = world.clients[0].replies.0.remove(&token).expect("answered");
+    let title = Title {
+        incarnation: claimed.volume.expect("told with a claim").incarnation,
+        ..Title::default()
+    };
+    let answered = |world: &World| world.clients[0].replies.0.len();
+    let (mut sent, mut most) = (0u32, 0);
+    for round in 0..2000u32 {
+        for session in 0..8 {
+            for _ in 0..16 {
+                let hostile = &mut world.clients[0];
+                let (kind, epoch) = match sent % 8 {
+                    6 => (Kind::Describe, claimed.epoch),
+                    7 => (Kind::Close, claimed.epoch + 1),
+                    _ => (Kind::Open, claimed.epoch),
+                };
+                let mut request = hostile.request(kind, "x", epoch, title);
+                request.channel = (sent % 64) as u16;
+                let head = request.encode();
+                let called =
+                    hostile.call(world.now_ns, session, (sent % 64) as u16, head.as_bytes());
+                sent += u32::from(called.is_some());
+            }
+        }
+        if round == 1000 {
+            world.use_neighbour(100, 3);
+        }
+        let before = answered(&world);
+        world.round(MS);
+        most = most.max(answered(&world) - before);
+    }
+    // What one round of the server opens, and what was under way.
+    assert!(most <= 2 * 4, "{most} in one round");
+    let served = world.plane.borrow().server.served(world.now_ns).collect::<Vec<_>>();
+    let hostile = served.iter().find(|served| served.peer.name == GREEDY).expect("served");
+    assert!(hostile.opens.is_at_limit() && hostile.opens.refused > 0, "{hostile:?}");
+    let neighbour = served.iter().find(|served| served.peer.name == VMHOST).expect("served");
+    assert!(!neighbour.opens.is_at_limit() && neighbour.opens.refused == 0, "{neighbour:?}");
+    // The burst, and one each millisecond of the two seconds and of the neighbour's rounds.
+    let answered = answered(&world);
+    assert!((2048..=2048 + 2300).contains(&answered), "{answered} of {sent}");
+    // Nothing is left of channels that were replaced.
+    assert!(hostile.channels.has <= 2 * 64 * 8, "{hostile:?}");
 }
 
 #[test]

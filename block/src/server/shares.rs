@@ -1,26 +1,129 @@
-//! What each peer may have of a server: calls of a round in turn, channels, claims in a second.
+//! What each peer may have of a server: calls of a round in turn, channels, and so many claims and
+//! opens in a second.
 
 use transport::{Part, PeerIdentity, PeerInfo, Rate, Roll, SESSIONS_MAX, Share};
 
-use super::{Called, FLOWS_MAX};
+use super::{ATTACHMENTS_PER_ROUND_MAX, FLOWS_MAX, PROOFS_PER_ROUND_MAX};
 
-/// Claims of one peer at once: the disks of a large node, which all claim when their server comes
-/// back.
-pub(super) const CLAIMS_BURST: u64 = 256;
+/// How many of something a peer may have at once, and one more in each interval.
+#[derive(Clone, Copy, Debug)]
+struct Allowance {
+    burst: u64,
+    interval_ns: u64,
+}
 
-/// One more claim in each interval. A claim costs its volume a flush and a record; a hundred in a
-/// second leave a disk time for other peers.
-pub(super) const CLAIM_NS: u64 = 10_000_000;
+/// The disks of a large node, which all claim when their server comes back. A claim costs its
+/// volume a flush and a record; a hundred in a second leave a disk time for other peers.
+const CLAIMS: Allowance = Allowance { burst: 256, interval_ns: 10_000_000 };
+
+/// All channels that one peer alone may have, which are all opened when their server comes back. An
+/// open costs some ten requests; a thousand in a second are a few hundredths of a sidecore.
+const OPENS: Allowance = Allowance { burst: FLOWS_MAX as u64 / 2, interval_ns: 1_000_000 };
+
+/// Something that a peer has an allowance of.
+#[derive(Debug)]
+struct Limited {
+    allowance: Allowance,
+    rate: Rate,
+    /// How often the next one had to wait.
+    limited: u64,
+}
+
+impl Limited {
+    fn new(allowance: Allowance) -> Self {
+        Self { allowance, rate: Rate::default(), limited: 0 }
+    }
+
+    fn next_ns(&self) -> u64 {
+        self.rate.next_ns(self.allowance.burst, self.allowance.interval_ns)
+    }
+
+    fn take(&mut self, now_ns: u64) {
+        let Allowance { burst, interval_ns } = self.allowance;
+        self.rate.take(now_ns, interval_ns);
+        self.limited += u64::from(!self.rate.admits(now_ns, burst, interval_ns));
+    }
+
+    fn part(&self, now_ns: u64) -> Part {
+        let Allowance { burst, interval_ns } = self.allowance;
+        Part { has: self.rate.taken(now_ns, interval_ns), has_max: burst, refused: self.limited }
+    }
+}
+
+/// What a call costs beyond a request about the volume.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Costs {
+    pub(super) claim: bool,
+    /// Everything else about an attachment or a volume: an open, a close, a description.
+    pub(super) open: bool,
+    pub(super) proof: bool,
+}
+
+/// What is left of a round for all peers.
+#[derive(Debug)]
+pub(super) struct Left {
+    attachments: usize,
+    proofs: usize,
+}
+
+impl Default for Left {
+    fn default() -> Self {
+        Self { attachments: ATTACHMENTS_PER_ROUND_MAX, proofs: PROOFS_PER_ROUND_MAX }
+    }
+}
+
+impl Left {
+    fn admits(&self, costs: Costs) -> bool {
+        (!costs.proof || self.proofs > 0) && (!costs.is_of_attachment() || self.attachments > 0)
+    }
+
+    pub(super) fn take(&mut self, costs: Costs) {
+        self.attachments -= usize::from(costs.is_of_attachment());
+        self.proofs -= usize::from(costs.proof);
+    }
+}
+
+impl Costs {
+    fn is_of_attachment(self) -> bool {
+        self.claim || self.open
+    }
+}
 
 /// What a server has for one peer.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Held {
     sessions: u64,
     /// Channels: open ones, and closed ones whose requests are still with the storage.
     channels: u64,
-    claims: Rate,
-    claims_limited: u64,
     channels_refused: u64,
+    claims: Limited,
+    opens: Limited,
+}
+
+impl Default for Held {
+    fn default() -> Self {
+        Self {
+            sessions: 0,
+            channels: 0,
+            channels_refused: 0,
+            claims: Limited::new(CLAIMS),
+            opens: Limited::new(OPENS),
+        }
+    }
+}
+
+impl Held {
+    /// What a call with these costs counts against.
+    fn limits(&self, costs: Costs) -> impl Iterator<Item = &Limited> {
+        let all = [(costs.claim, &self.claims), (costs.open, &self.opens)];
+        all.into_iter().filter_map(|(counts, limited)| counts.then_some(limited))
+    }
+
+    /// The same, to count it.
+    fn limits_mut(&mut self, costs: Costs) -> impl Iterator<Item = &mut Limited> {
+        let all = [(costs.claim, &mut self.claims), (costs.open, &mut self.opens)];
+        all.into_iter().filter_map(|(counts, limited)| counts.then_some(limited))
+    }
 }
 
 /// What one peer has of a sidecore's server, for `vrio status`.
@@ -33,6 +136,8 @@ pub struct ServedPeer {
     /// Claims that count against its rate. One that brought it to its limit counts as refused: the
     /// next waits.
     pub claims: Part,
+    /// The same of its opens, closes and descriptions.
+    pub opens: Part,
 }
 
 /// See the module.
@@ -93,31 +198,23 @@ impl Shares {
         self.channels -= 1;
     }
 
-    /// Whether a call of a peer may be handled now: `proofs_left` is what is left of the round's
-    /// proofs. The call waits if not, and with it what the same peer sent after it.
-    pub(super) fn may_handle(
-        &self,
-        turn: Turn,
-        called: &Called,
-        proofs_left: usize,
-        now_ns: u64,
-    ) -> bool {
-        let may_prove = !called.has_proof || proofs_left > 0;
-        may_prove && (!called.is_claim || self.claim_ns(turn) <= now_ns)
+    /// Whether a call of a peer may be handled now: `left` is what is left of the round. The call
+    /// waits if not, and with it what the same peer sent after it.
+    pub(super) fn may_handle(&self, turn: Turn, costs: Costs, left: &Left, now_ns: u64) -> bool {
+        left.admits(costs) && self.next_ns(turn, costs) <= now_ns
     }
 
-    /// When the peer may claim, at the earliest.
-    pub(super) fn claim_ns(&self, turn: Turn) -> u64 {
-        let held = turn.peer().map(|peer| self.peers.get(peer));
-        held.map_or(0, |held| held.claims.next_ns(CLAIMS_BURST, CLAIM_NS))
+    /// When the peer may send a call with these costs, at the earliest.
+    pub(super) fn next_ns(&self, turn: Turn, costs: Costs) -> u64 {
+        let Some(peer) = turn.peer() else { return 0 };
+        let limits = self.peers.get(peer).limits(costs);
+        limits.map(Limited::next_ns).max().unwrap_or(0)
     }
 
-    /// Notes a claim of a peer.
-    pub(super) fn claims(&mut self, turn: Turn, now_ns: u64) {
+    /// Notes a call of a peer that is handled.
+    pub(super) fn take(&mut self, turn: Turn, costs: Costs, now_ns: u64) {
         let Some(peer) = turn.peer() else { return };
-        let held = self.peers.get_mut(peer);
-        held.claims.take(now_ns, CLAIM_NS);
-        held.claims_limited += u64::from(!held.claims.admits(now_ns, CLAIMS_BURST, CLAIM_NS));
+        self.peers.get_mut(peer).limits_mut(costs).for_each(|limited| limited.take(now_ns));
     }
 
     pub(super) fn served(&self, now_ns: u64) -> impl Iterator<Item = ServedPeer> {
@@ -128,11 +225,8 @@ impl Shares {
                 has_max: self.channel_share().part(held.channels),
                 refused: held.channels_refused,
             },
-            claims: Part {
-                has: held.claims.taken(now_ns, CLAIM_NS),
-                has_max: CLAIMS_BURST,
-                refused: held.claims_limited,
-            },
+            claims: held.claims.part(now_ns),
+            opens: held.opens.part(now_ns),
         })
     }
 }

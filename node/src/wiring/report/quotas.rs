@@ -27,7 +27,11 @@ pub(super) fn status<'a>(asked: impl Iterator<Item = &'a Shares>) -> Vec<QuotaSt
             ]
         });
         let served = shares.served.iter().flat_map(|served| {
-            [(&served.peer, "channels", served.channels), (&served.peer, "claims", served.claims)]
+            [
+                (&served.peer, "channels", served.channels),
+                (&served.peer, "claims", served.claims),
+                (&served.peer, "opens", served.opens),
+            ]
         });
         (sessions.chain(served))
             .map(move |(peer, resource, part)| quota(sidecore, peer, resource, part))
