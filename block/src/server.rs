@@ -17,12 +17,14 @@ use crate::volume::{Incarnation, Open, VolumeInfo};
 use crate::wire::{self, Kind, Names, Outcome, Reply, Request, Title};
 
 mod lane;
+mod list;
 mod rights;
 mod shares;
 
 pub use shares::ServedPeer;
 
 use lane::{LANE_DEPTH, Lane};
+use list::{List, Listed};
 use rights::{Peer, Right, not_open};
 use shares::{Costs, Left, Shares, Turn};
 
@@ -65,6 +67,9 @@ pub struct ServerCounters {
     pub claims: Counter,
     /// Proofs of attachment keys that were looked at.
     pub proofs: Counter,
+    /// Channels that were looked at, over all rounds: those with something under way, and a few of
+    /// the others in turn.
+    pub looked_at: Counter,
     /// Channels ended because their node or attachment key is no longer allowed.
     pub revoked: Counter,
 }
@@ -96,6 +101,13 @@ struct Flow {
     right: Right,
     step: Option<(Step, CallId)>,
     lane: Option<Lane>,
+    listed: Listed,
+}
+
+impl Flow {
+    fn is_at_work(&self) -> bool {
+        self.step.is_some() || self.lane.as_ref().is_some_and(|lane| !lane.is_empty())
+    }
 }
 
 /// One sidecore's server.
@@ -112,6 +124,10 @@ pub struct Server {
     unwanted: Vec<BufId>,
     /// In order, so that a simulated run is the same each time.
     flows: BTreeMap<(SessionId, u16), Flow>,
+    /// Those of the flows that a round looks at.
+    at_work: List,
+    /// [`peer::list_changes`] when the flows' rights were looked up last.
+    list_changes: u64,
     /// Lanes without a flow: their sessions were lost or they were opened anew.
     draining: Vec<(usize, Lane)>,
     /// Closes whose session was lost: they go on.
@@ -137,6 +153,8 @@ impl Server {
             calls: Turns::default(),
             unwanted: Vec::new(),
             flows: BTreeMap::new(),
+            at_work: List::default(),
+            list_changes: 0,
             draining: Vec::new(),
             closing: Vec::new(),
             given_up: Vec::new(),
@@ -162,6 +180,7 @@ impl Server {
 
     fn end_flow(&mut self, key: (SessionId, u16)) {
         let Some(flow) = self.flows.remove(&key) else { return };
+        self.at_work.remove(key, &flow.listed);
         self.drain(flow.peer, flow.lane);
         self.shares.give_channel(flow.peer);
         if let Some((step, call)) = flow.step {
@@ -274,11 +293,7 @@ impl Server {
             self.handle(now_ns, &called, endpoint);
             progress = Progress::Busy;
         }
-        for flow in self.flows.values_mut() {
-            if let Some(lane) = &mut flow.lane {
-                progress |= lane.poll(now_ns, endpoint);
-            }
-        }
+        progress |= self.poll_flows(now_ns, endpoint);
         let shares = &mut self.shares;
         self.draining.retain_mut(|(peer, lane)| {
             progress |= lane.poll(now_ns, endpoint);
@@ -310,9 +325,8 @@ impl Server {
         if !self.notices.is_empty() {
             wake.at(now_ns + LOOK_AGAIN_NS);
         }
-        let mut progress = Progress::Idle;
-        let lanes = self.flows.values_mut().filter_map(|flow| flow.lane.as_mut());
-        for lane in lanes.chain(self.draining.iter_mut().map(|(_, lane)| lane)) {
+        let mut progress = self.arm_flows(wake, now_ns);
+        for (_, lane) in &mut self.draining {
             progress |= lane.arm(wake);
         }
         for claim in &mut self.given_up {
@@ -320,14 +334,6 @@ impl Server {
         }
         for closing in &mut self.closing {
             progress |= closing.arm(wake, now_ns);
-        }
-        for (step, _) in self.flows.values_mut().filter_map(|flow| flow.step.as_mut()) {
-            wake.at(now_ns + LOOK_AGAIN_NS);
-            progress |= match step {
-                Step::Claim(claim) => claim.arm(wake),
-                Step::Close(closing) => closing.arm(wake, now_ns),
-                Step::Open(..) => Progress::Idle,
-            };
         }
         progress
     }
@@ -364,9 +370,15 @@ impl Server {
     }
 
     fn data(&mut self, now_ns: u64, called: &Called, request: &Request, endpoint: &mut Endpoint) {
-        let flow = self.flows.get_mut(&(called.session, called.flow));
-        match flow.and_then(|flow| flow.lane.as_mut()) {
-            Some(lane) => lane.take(now_ns, called.call, request, called.body, endpoint),
+        let key = (called.session, called.flow);
+        let Some(flow) = self.flows.get_mut(&key) else {
+            return answer(now_ns, called, &Reply::plain(Outcome::NotOpen), endpoint);
+        };
+        match &mut flow.lane {
+            Some(lane) => {
+                lane.take(now_ns, called.call, request, called.body, endpoint);
+                self.at_work.add(key, &mut flow.listed);
+            }
             None => answer(now_ns, called, &Reply::plain(Outcome::NotOpen), endpoint),
         }
     }
@@ -526,7 +538,14 @@ impl Server {
         if !self.shares.take_channel(peer) {
             return Err(too_many_channels());
         }
-        let flow = Flow { peer, export: export.clone(), right, step: None, lane: None };
+        let flow = Flow {
+            peer,
+            export: export.clone(),
+            right,
+            step: None,
+            lane: None,
+            listed: Listed::default(),
+        };
         self.flows.insert(key, flow);
         Ok(())
     }
@@ -553,6 +572,10 @@ impl Server {
 
     /// Ends the flows of those who may no longer: what is on its way completes by itself.
     fn revoke(&mut self, now_ns: u64, endpoint: &mut Endpoint) -> Progress {
+        let list_changes = peer::list_changes();
+        if std::mem::replace(&mut self.list_changes, list_changes) == list_changes {
+            return Progress::Idle;
+        }
         let mut gone = Vec::new();
         let old = self.flows.iter_mut().filter(|(_, flow)| flow.right.is_old(&flow.export));
         for (key, flow) in old {
@@ -565,6 +588,7 @@ impl Server {
         for (key, refusal) in gone {
             self.counters.revoked.add(1);
             let flow = self.flows.remove(&key).expect("listed above");
+            self.at_work.remove(key, &flow.listed);
             self.drain(flow.peer, flow.lane);
             self.shares.give_channel(flow.peer);
             if let Some((step, call)) = flow.step {
@@ -587,8 +611,9 @@ impl Server {
 
     /// A newer step replaces an older one: its sender has given it up.
     fn set_step(&mut self, key: (SessionId, u16), step: Step, call: CallId) {
-        let flow = self.flows.get_mut(&key);
-        if let Some((step, call)) = flow.and_then(|flow| flow.step.replace((step, call))) {
+        let Some(flow) = self.flows.get_mut(&key) else { return };
+        self.at_work.add(key, &mut flow.listed);
+        if let Some((step, call)) = flow.step.replace((step, call)) {
             self.replaced.push(call);
             self.give_up(step);
         }
@@ -604,7 +629,8 @@ impl Server {
 
     fn steps(&mut self, now_ns: u64, endpoint: &mut Endpoint) -> Progress {
         let mut progress = Progress::Idle;
-        for flow in self.flows.values_mut() {
+        for key in self.at_work.keys() {
+            let Some(flow) = self.flows.get_mut(key) else { continue };
             let Some((step, call)) = &mut flow.step else { continue };
             let call = *call;
             let reply = match step {

@@ -1,6 +1,6 @@
-//! One peer's flood of channels, claims, opens or calls beside another peer's disk. Both are hand-written
-//! clients on raw sessions, plain and sealed; time is simulated, so what is counted is the same
-//! each time.
+//! One peer's flood of channels, claims, opens or calls beside another peer's disk. Both are
+//! hand-written clients on raw sessions, plain and sealed; time is simulated, so what is counted is
+//! the same each time.
 
 mod keys;
 
@@ -11,12 +11,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use block::backend::NullVolume;
+use block::chain::{Swap, Turning};
 use block::record::NoRecords;
 use block::wire::{Kind, Names, Outcome, Reply, Request, Title, attachment_id};
-use block::{Export, ExportOptions, Exports, Plane};
+use block::{Export, ExportOptions, Exports, Plane, Volume};
 use keys::{GREEDY, IOHOST, VMHOST, security};
 use peer::{Allow, Planes};
-use sidecore::{Poll, Services};
+use sidecore::{Poll, Services, Wake};
 use transport::{
     BufId, CallId, Endpoint, EndpointConfig, LostReason, PeerInfo, SessionId, Sink, TransmitBatch,
 };
@@ -95,15 +96,21 @@ struct World {
     plane: Rc<RefCell<Plane>>,
     batch: TransmitBatch,
     clients: [Client; 2],
+    /// The hostile peer's volume.
+    swap: Arc<Swap>,
+    null: Arc<NullVolume>,
 }
 
 impl World {
     fn new(hostile_sessions: u16, sealed: bool) -> Self {
         let exports = Arc::new(Exports::default());
-        for (volume, node) in [("a", GREEDY), ("b", VMHOST)] {
+        let null = Arc::new(NullVolume::new(1 << 30));
+        let swap = Swap::new(null.clone());
+        let volumes: [(_, _, Arc<dyn Volume>); 2] =
+            [("a", GREEDY, swap.clone()), ("b", VMHOST, null.clone())];
+        for (name, node, volume) in volumes {
             let options = ExportOptions { allow: vec![Allow::node(node)], shared: false };
-            let null = Arc::new(NullVolume::new(1 << 30));
-            let export = Export::new(volume, null, options, Arc::new(NoRecords));
+            let export = Export::new(name, volume, options, Arc::new(NoRecords));
             exports.insert(export.expect("no records to read"));
         }
         let endpoint = Rc::new(RefCell::new(endpoint_of(IOHOST, 0, sealed)));
@@ -114,7 +121,7 @@ impl World {
             Client::new(endpoint_of(VMHOST, 2, sealed), 2, "b", 1),
         ];
         let batch = TransmitBatch::new(64);
-        let mut world = Self { now_ns: 1, endpoint, planes, plane, batch, clients };
+        let mut world = Self { now_ns: 1, endpoint, planes, plane, batch, clients, swap, null };
         for _ in 0..5000 {
             world.round(MS);
             let connected = world.plane.borrow().server.served(world.now_ns).count();
@@ -186,6 +193,17 @@ impl World {
             }
         }
         panic!("{:?} was not answered in {rounds_max} rounds", request.kind);
+    }
+
+    /// The hostile peer's disk `x` is claimed: its epoch and title.
+    fn claim_hostile(&mut self) -> (u64, Title) {
+        let claim = self.clients[0].request(Kind::Claim, "x", 0, Title::default());
+        let now_ns = self.now_ns;
+        let token = self.clients[0].call(now_ns, 0, 0, claim.encode().as_bytes()).expect("room");
+        self.rounds(20);
+        let claimed = self.clients[0].replies.0.remove(&token).expect("answered");
+        let incarnation = claimed.volume.expect("told with a claim").incarnation;
+        (claimed.epoch, Title { incarnation, ..Title::default() })
     }
 
     /// The neighbour's disk starts and reads; each step takes so many rounds at most.
@@ -278,26 +296,20 @@ fn opens_by_the_thousand_are_taken_at_their_rate() {
 /// Always the same 64 channels of its own disk, opened anew; with closes and descriptions between.
 fn open_anew(sealed: bool) {
     let mut world = World::new(8, sealed);
-    let claim = world.clients[0].request(Kind::Claim, "x", 0, Title::default());
-    let now_ns = world.now_ns;
-    let token = world.clients[0].call(now_ns, 0, 0, claim.encode().as_bytes()).expect("room");
-    world.rounds(20);
-    let claimed = world.clients[0].replies.0.remove(&token).expect("answered");
-    let title = Title {
-        incarnation: claimed.volume.expect("told with a claim").incarnation,
-        ..Title::default()
-    };
+    let (epoch, title) = world.claim_hostile();
     let answered = |world: &World| world.clients[0].replies.0.len();
     let (mut sent, mut most) = (0u32, 0);
     for round in 0..2000u32 {
         for session in 0..8 {
             for _ in 0..16 {
                 let hostile = &mut world.clients[0];
-                let (kind, epoch) = match sent % 8 {
-                    6 => (Kind::Describe, claimed.epoch),
-                    7 => (Kind::Close, claimed.epoch + 1),
-                    _ => (Kind::Open, claimed.epoch),
+                let kind = match sent % 8 {
+                    6 => Kind::Describe,
+                    // Of an attachment that it does not hold.
+                    7 => Kind::Close,
+                    _ => Kind::Open,
                 };
+                let epoch = epoch + u64::from(kind == Kind::Close);
                 let mut request = hostile.request(kind, "x", epoch, title);
                 request.channel = (sent % 64) as u16;
                 let head = request.encode();
@@ -325,6 +337,49 @@ fn open_anew(sealed: bool) {
     assert!((2048..=2048 + 2300).contains(&answered), "{answered} of {sent}");
     // Nothing is left of channels that were replaced.
     assert!(hostile.channels.has <= 2 * 64 * 8, "{hostile:?}");
+}
+
+#[test]
+fn idle_channels_by_the_thousand_cost_a_round_nothing() {
+    [false, true].into_iter().for_each(hold);
+}
+
+fn hold(sealed: bool) {
+    const SESSIONS: usize = 4;
+    let mut world = World::new(SESSIONS as u16, sealed);
+    let (epoch, title) = world.claim_hostile();
+    for session in 0..SESSIONS {
+        for flow in 0..256 {
+            let hostile = &mut world.clients[0];
+            let open = hostile.request(Kind::Open, "x", epoch, title);
+            hostile.call(world.now_ns, session, flow, open.encode().as_bytes()).expect("room");
+        }
+    }
+    world.rounds(SESSIONS * 256);
+    let replies = world.clients[0].replies.0.drain();
+    let opened = replies.filter(|(_, reply)| reply.outcome == Outcome::Done).count();
+    assert_eq!(opened, SESSIONS * 256);
+    let counters = world.plane.borrow().server.counters();
+    let (before, began_ns) = (counters.looked_at.get(), world.now_ns);
+    world.use_neighbour(100, 3);
+    // The neighbour's channel while it has something under way, and two of the idle ones.
+    let rounds = (world.now_ns - began_ns) / MS;
+    let looked_at = counters.looked_at.get() - before;
+    assert!(looked_at <= 3 * rounds, "{looked_at} in {rounds} rounds");
+    // Each of them gets its turn all the same: the volume's chain is replaced under them.
+    world.swap.begin(world.null.clone());
+    assert_eq!(world.swap.turning(), Turning::Left(SESSIONS * 256));
+    world.rounds(SESSIONS * 256);
+    assert_eq!(world.swap.turning(), Turning::Done);
+    assert!(world.swap.settle());
+    // And before the sidecore sleeps, every one is asked.
+    let mut wake = Wake::new();
+    assert!(world.plane.borrow_mut().arm(&mut wake).is_busy(), "they have the old chain's spares");
+    world.plane.borrow_mut().disarm();
+    world.rounds(2);
+    wake.clear();
+    assert!(!world.plane.borrow_mut().arm(&mut wake).is_busy());
+    world.plane.borrow_mut().disarm();
 }
 
 #[test]

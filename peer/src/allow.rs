@@ -37,6 +37,15 @@ pub fn allows(list: &[Allow], node: &str, key: Option<AttachmentKey>) -> bool {
     entries.any(|entry| entry.key.is_none_or(|wanted| key == Some(wanted)))
 }
 
+/// Changes of all lists of this process.
+static CHANGES: AtomicU64 = AtomicU64::new(0);
+
+/// Another number after each change of any list of this process: who has looked everything up since
+/// the last one has nothing to look up again.
+pub fn list_changes() -> u64 {
+    CHANGES.load(SeqCst)
+}
+
 /// A list of [`Allow`]s that several threads read, with the number of changes to it.
 #[derive(Debug)]
 pub struct AllowList {
@@ -67,6 +76,8 @@ impl AllowList {
         *held = list;
         // While the list is locked: a reader of the new number reads the new list.
         self.generation.fetch_add(1, SeqCst);
+        // Last: a reader of this number finds the list's own number changed.
+        CHANGES.fetch_add(1, SeqCst);
     }
 
     /// Another number after each change.

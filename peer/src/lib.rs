@@ -11,7 +11,7 @@ pub mod directory;
 pub mod planes;
 pub mod proof;
 
-pub use allow::{Allow, AllowList, allows};
+pub use allow::{Allow, AllowList, allows, list_changes};
 pub use directory::{PeerId, PeerSession, Peers};
 pub use planes::{Plane, PlaneId, Planes, Token};
 pub use proof::{AttachmentKey, AttachmentSecret};

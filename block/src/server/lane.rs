@@ -63,7 +63,8 @@ impl Lane {
             title,
             ios: one_piece_table(),
             pending: (0..depth).map(|_| Pending::default()).collect(),
-            parked: VecDeque::with_capacity(depth),
+            // Grows with use: room for all would be most of an idle channel's memory.
+            parked: VecDeque::new(),
             done: Vec::with_capacity(depth),
             lets_go: false,
             counters,

@@ -172,7 +172,8 @@ impl Right {
         self.key
     }
 
-    /// Whether the volume's list has changed since it was found there; asked each round.
+    /// Whether the volume's list has changed since it was found there; asked when any
+    /// list has changed.
     pub(super) fn is_old(&self, export: &Export) -> bool {
         export.allow_generation() != self.generation
     }
