@@ -31,8 +31,8 @@ use shares::{Costs, Left, Shares, Turn};
 /// Calls handled in one round, so that one sidecore's disks and links get their turn.
 const CALLS_PER_ROUND_MAX: usize = 256;
 
-/// Proofs looked at in one round: each costs some 100 us, and a hostile peer may send many.
-const PROOFS_PER_ROUND_MAX: usize = 4;
+/// Proofs looked at in one round: each costs some 100 us, which other peers' requests wait for.
+const PROOFS_PER_ROUND_MAX: usize = 1;
 
 /// Claims, opens, closes and descriptions in one round: an open costs some 30 us, with the end of
 /// the channel that it replaces, and other peers' requests wait for the round's end.

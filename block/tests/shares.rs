@@ -1,4 +1,4 @@
-//! One peer's flood of channels, claims, opens or calls beside another peer's disk. Both are
+//! One peer's flood of channels, claims, opens, proofs or calls beside another peer's disk. Both are
 //! hand-written clients on raw sessions, plain and sealed; time is simulated, so what is counted is
 //! the same each time.
 
@@ -337,6 +337,52 @@ fn open_anew(sealed: bool) {
     assert!((2048..=2048 + 2300).contains(&answered), "{answered} of {sent}");
     // Nothing is left of channels that were replaced.
     assert!(hostile.channels.has <= 2 * 64 * 8, "{hostile:?}");
+}
+
+#[test]
+fn proofs_by_the_thousand_are_looked_at_at_their_rate() {
+    [false, true].into_iter().for_each(prove);
+}
+
+/// Bogus proofs, each with a question for its volume.
+fn prove(sealed: bool) {
+    let mut world = World::new(4, sealed);
+    let counters = world.plane.borrow().server.counters();
+    let (mut sent, mut most) = (0, 0);
+    for round in 0..2000u32 {
+        for session in 0..4 {
+            for flow in 0..8 {
+                let hostile = &mut world.clients[0];
+                let describe = hostile.request(Kind::Describe, "x", 0, Title::default());
+                let head = describe.encode();
+                let body = hostile.endpoint.pool_mut().alloc(96).expect("room");
+                hostile.endpoint.pool_mut().bytes_mut(body)[..96].fill(3);
+                let to = hostile.sessions[session];
+                hostile.next_token += 1;
+                let (token, body) = (hostile.next_token, Some((body, 96)));
+                let head = head.as_bytes();
+                let called = hostile.endpoint.call(world.now_ns, to, flow, token, head, body);
+                // Its memory is the endpoint's either way.
+                hostile.endpoint.pool_mut().release(body.expect("set above").0);
+                sent += u32::from(called.is_ok());
+            }
+        }
+        if round == 1000 {
+            world.use_neighbour(100, 3);
+        }
+        let before = counters.proofs.get();
+        world.round(MS);
+        most = most.max(counters.proofs.get() - before);
+    }
+    assert_eq!(most, 1, "in one round");
+    let served = world.plane.borrow().server.served(world.now_ns).collect::<Vec<_>>();
+    let hostile = served.iter().find(|served| served.peer.name == GREEDY).expect("served");
+    assert!(hostile.proofs.is_at_limit() && hostile.proofs.refused > 0, "{hostile:?}");
+    let neighbour = served.iter().find(|served| served.peer.name == VMHOST).expect("served");
+    assert_eq!((neighbour.proofs.has, neighbour.proofs.refused), (0, 0));
+    // The burst, and one each 5 ms of the two seconds and of the neighbour's rounds.
+    let proofs = counters.proofs.get();
+    assert!((1024..=1024 + 460).contains(&proofs), "{proofs} of {sent}");
 }
 
 #[test]

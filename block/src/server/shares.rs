@@ -1,5 +1,5 @@
-//! What each peer may have of a server: calls of a round in turn, channels, and so many claims and
-//! opens in a second.
+//! What each peer may have of a server: calls of a round in turn, channels, and so many claims,
+//! opens and proofs in a second.
 
 use transport::{Part, PeerIdentity, PeerInfo, Rate, Roll, SESSIONS_MAX, Share};
 
@@ -19,6 +19,11 @@ const CLAIMS: Allowance = Allowance { burst: 256, interval_ns: 10_000_000 };
 /// All channels that one peer alone may have, which are all opened when their server comes back. An
 /// open costs some ten requests; a thousand in a second are a few hundredths of a sidecore.
 const OPENS: Allowance = Allowance { burst: FLOWS_MAX as u64 / 2, interval_ns: 1_000_000 };
+
+/// Proofs: those of the disks of a large node with keys, for a description, a claim and two channels
+/// of each. A proof costs a tenth of a millisecond, so a peer that sends nothing else has two
+/// hundredths of a sidecore; the 256 disks confirm their descriptions with 51 in a second.
+const PROOFS: Allowance = Allowance { burst: 1024, interval_ns: 5_000_000 };
 
 /// Something that a peer has an allowance of.
 #[derive(Debug)]
@@ -98,6 +103,7 @@ struct Held {
     channels_refused: u64,
     claims: Limited,
     opens: Limited,
+    proofs: Limited,
 }
 
 impl Default for Held {
@@ -108,6 +114,7 @@ impl Default for Held {
             channels_refused: 0,
             claims: Limited::new(CLAIMS),
             opens: Limited::new(OPENS),
+            proofs: Limited::new(PROOFS),
         }
     }
 }
@@ -115,13 +122,18 @@ impl Default for Held {
 impl Held {
     /// What a call with these costs counts against.
     fn limits(&self, costs: Costs) -> impl Iterator<Item = &Limited> {
-        let all = [(costs.claim, &self.claims), (costs.open, &self.opens)];
+        let all =
+            [(costs.claim, &self.claims), (costs.open, &self.opens), (costs.proof, &self.proofs)];
         all.into_iter().filter_map(|(counts, limited)| counts.then_some(limited))
     }
 
     /// The same, to count it.
     fn limits_mut(&mut self, costs: Costs) -> impl Iterator<Item = &mut Limited> {
-        let all = [(costs.claim, &mut self.claims), (costs.open, &mut self.opens)];
+        let all = [
+            (costs.claim, &mut self.claims),
+            (costs.open, &mut self.opens),
+            (costs.proof, &mut self.proofs),
+        ];
         all.into_iter().filter_map(|(counts, limited)| counts.then_some(limited))
     }
 }
@@ -138,6 +150,8 @@ pub struct ServedPeer {
     pub claims: Part,
     /// The same of its opens, closes and descriptions.
     pub opens: Part,
+    /// The same of the proofs of keys in its calls.
+    pub proofs: Part,
 }
 
 /// See the module.
@@ -227,6 +241,7 @@ impl Shares {
             },
             claims: held.claims.part(now_ns),
             opens: held.opens.part(now_ns),
+            proofs: held.proofs.part(now_ns),
         })
     }
 }

@@ -31,6 +31,7 @@ pub(super) fn status<'a>(asked: impl Iterator<Item = &'a Shares>) -> Vec<QuotaSt
                 (&served.peer, "channels", served.channels),
                 (&served.peer, "claims", served.claims),
                 (&served.peer, "opens", served.opens),
+                (&served.peer, "proofs", served.proofs),
             ]
         });
         (sessions.chain(served))
