@@ -629,7 +629,7 @@ impl Server {
 
     fn steps(&mut self, now_ns: u64, endpoint: &mut Endpoint) -> Progress {
         let mut progress = Progress::Idle;
-        for key in self.at_work.keys() {
+        for key in self.at_work.with_steps() {
             let Some(flow) = self.flows.get_mut(key) else { continue };
             let Some((step, call)) = &mut flow.step else { continue };
             let call = *call;

@@ -25,6 +25,8 @@ pub(super) struct Listed(bool);
 #[derive(Debug, Default)]
 pub(super) struct List {
     keys: Vec<Key>,
+    /// Whether any of them has a step; as of this round's [`Server::poll_flows`].
+    has_steps: bool,
     /// Which of the others was looked at last.
     last: Option<Key>,
 }
@@ -43,8 +45,9 @@ impl List {
         }
     }
 
-    pub(super) fn keys(&self) -> &[Key] {
-        &self.keys
+    /// Those among which are flows with a step: none in most rounds.
+    pub(super) fn with_steps(&self) -> &[Key] {
+        if self.has_steps { &self.keys } else { &[] }
     }
 }
 
@@ -55,11 +58,14 @@ impl Server {
         let mut progress = Progress::Idle;
         let Self { flows, at_work, counters, .. } = self;
         counters.looked_at.add(at_work.keys.len() as u64);
+        at_work.has_steps = false;
+        let has_steps = &mut at_work.has_steps;
         at_work.keys.retain(|key| {
             let Some(flow) = flows.get_mut(key) else { return false };
             if let Some(lane) = &mut flow.lane {
                 progress |= lane.poll(now_ns, endpoint);
             }
+            *has_steps |= flow.step.is_some();
             flow.listed.0 = flow.is_at_work();
             flow.listed.0
         });
