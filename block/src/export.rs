@@ -30,6 +30,7 @@ mod drain;
 mod flush;
 mod judge;
 pub mod local;
+mod room;
 #[cfg(test)]
 mod tests;
 
@@ -182,40 +183,6 @@ struct State {
     /// While the node is drained: the attachments that were there when that began.
     stays: Option<BTreeSet<String>>,
     entries: BTreeMap<String, Entry>,
-}
-
-impl State {
-    /// Forgets the attachments of the oldest epochs when there are too many, and nothing that a
-    /// guest may still build on:
-    ///
-    /// - of a volume with one user at a time each that another attachment has claimed after, since
-    ///   nobody resumes those (half of them at once, so that this is rare);
-    /// - of a shared one that ended clean, since no write is lost with it.
-    ///
-    /// Their guests cannot be resumed, and their clients are refused by the floor.
-    fn make_room(&mut self, shared: bool) -> Vec<String> {
-        if self.entries.len() < ATTACHMENTS_MAX {
-            return Vec::new();
-        }
-        let (kept, last) = (ATTACHMENTS_MAX - 1, self.epoch_last);
-        let kept = if shared { kept } else { kept / 2 };
-        let mut over: Vec<(u64, String)> = Vec::new();
-        for (name, entry) in &mut self.entries {
-            let epoch = entry.record.map_or(0, |record| record.epoch);
-            let is_clean = entry.record.is_some_and(|record| record.clean);
-            let is_over = if shared { is_clean } else { epoch < last };
-            if is_over && !entry.is_live() && entry.drained(|_| true) {
-                over.push((epoch, name.clone()));
-            }
-        }
-        over.sort_unstable();
-        over.truncate(self.entries.len() - kept);
-        for (epoch, name) in &over {
-            self.floor = self.floor.max(*epoch);
-            self.entries.remove(name);
-        }
-        over.into_iter().map(|(_, name)| name).collect()
-    }
 }
 
 /// What an export may be used for.
@@ -417,7 +384,7 @@ impl Export {
         let record = state.entries.get(attachment).and_then(|entry| entry.record);
         self.check_loss(attachment, &info, record, title, claim)?;
         if !state.entries.contains_key(attachment) {
-            self.make_room(&mut state)?;
+            self.make_room(&mut state, by.node)?;
         }
         // A client may know a later epoch than we do when our records were lost; but no claim may
         // use the epochs up.
@@ -456,24 +423,6 @@ impl Export {
         // Of a write-through volume, too: a successor may see what a predecessor's unanswered
         // write left in a cache, and what it has seen must not vanish with the power.
         Ok(PendingClaim { attachment, epoch, incarnation, ticket, flush: Flush::Due })
-    }
-
-    /// Makes room for one attachment more.
-    fn make_room(&self, state: &mut State) -> Result<(), Refusal> {
-        let forgotten = state.make_room(self.shared);
-        if !forgotten.is_empty() {
-            // Before the claim's own record, which is written behind it.
-            let _ = self.records.forget(&forgotten, state.floor);
-        }
-        if state.entries.len() < ATTACHMENTS_MAX {
-            return Ok(());
-        }
-        let text = format!(
-            "volume {}: {ATTACHMENTS_MAX} attachments are known and none of them ended clean; \
-             remove the records of those that are gone for good, and restart the node",
-            self.name
-        );
-        Err(Refusal::new(Outcome::Refused, text))
     }
 
     /// Whether a claim can be answered: its epoch and incarnation, or why not. `None`: ask again.

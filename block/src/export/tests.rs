@@ -604,3 +604,93 @@ fn more_attachments_than_are_remembered_lock_nobody_out_and_bring_nobody_back() 
     let fresh = bench.claim("0", Title::default(), by(2)).expect("its guest starts afresh");
     assert!(fresh.epoch > again.epoch);
 }
+
+/// A shared volume that two nodes may use, with what `paper` remembers.
+fn shared(paper: Arc<Paper>, nodes: &[&str]) -> Bench {
+    let bench = Bench::on(Bench::new().volume, paper);
+    let allow = nodes.iter().map(|node| Allow::node(node)).collect();
+    let options = ExportOptions { allow, shared: true };
+    let export = Export::new("v", bench.volume.clone(), options, bench.paper.clone());
+    Bench { export: export.expect("readable"), ..bench }
+}
+
+/// Claims so many new names, and closes each if `closes`; how many were granted.
+fn flood(bench: &Bench, node: &str, names: usize, closes: bool) -> usize {
+    let claims = (0..names).map(|number| {
+        let name = format!("{node}-{number}");
+        let granted = bench.claim_at(node, 0, &name, Title::default(), by(7)).ok();
+        granted
+            .inspect(|title| {
+                if closes {
+                    close(bench, &name, title.epoch)
+                }
+            })
+            .is_some()
+    });
+    claims.filter(|granted| *granted).count()
+}
+
+fn remembered(bench: &Bench, node: &str) -> usize {
+    let records = bench.paper.records.lock().expect("as above");
+    assert!(records.len() <= ATTACHMENTS_MAX, "{}", records.len());
+    records.values().filter(|record| record.node.as_str() == node).count()
+}
+
+#[test]
+fn names_that_a_node_never_closes_lock_no_other_node_out() {
+    let bench = shared(Arc::default(), &["vm1", "vm2"]);
+    let granted = flood(&bench, "vm2", 2 * ATTACHMENTS_MAX, false);
+    assert_eq!(granted, ATTACHMENTS_MAX / 2);
+    let refusal = bench.claim_at("vm2", 0, "more", Title::default(), by(1)).expect_err("its part");
+    assert_eq!(refusal.outcome, Outcome::Refused);
+    assert!(refusal.text.contains("vm2 has 512 attachments of volume v"), "{refusal}");
+    assert!(refusal.text.len() <= crate::wire::TEXT_BYTES_MAX, "the way out is cut: {refusal}");
+    // Its names go on, and so does whatever the others want; also once the node was killed.
+    bench.claim_at("vm2", 0, "vm2-0", Title::default(), by(7)).expect("a name that it has");
+    let bench = shared(bench.paper, &["vm1", "vm2"]);
+    assert_eq!(flood(&bench, "vm2", 2 * ATTACHMENTS_MAX, false), granted, "those that it has");
+    for number in 0..100 {
+        let name = format!("a{number}");
+        bench.claim_at("vm1", 0, &name, Title::default(), by(1)).expect("another node");
+    }
+    let here = bench.export.claim("d", &Title::default(), &by(1), &Claimer::here(0));
+    assert!(here.is_ok(), "a disk of the volume's own node: {here:?}");
+}
+
+#[test]
+fn a_node_that_claims_and_closes_ages_out_its_own_records_alone() {
+    let bench = shared(Arc::default(), &["vm1", "vm2"]);
+    let guest = bench.claim_at("vm1", 0, "guest", Title::default(), by(1)).expect("it starts");
+    close(&bench, "guest", guest.epoch);
+    let names = 2 * ATTACHMENTS_MAX;
+    assert_eq!(flood(&bench, "vm2", names, true), names, "its oldest ones go");
+    assert_eq!((remembered(&bench, "vm1"), remembered(&bench, "vm2")), (1, 512));
+    let known = Claim { known: guest.epoch, ..resuming(2) };
+    bench.claim_at("vm1", 0, "guest", Title::default(), known).expect("its guest resumes");
+    // Also of the one that others have left no part: it takes the place of its own oldest.
+    assert_eq!(flood(&bench, "vm1", names, true), names);
+    assert!(remembered(&bench, "vm1") > 250, "{}", remembered(&bench, "vm1"));
+    assert_eq!(remembered(&bench, "vm2"), 512);
+}
+
+/// Older releases counted nobody's part, and their first ones noted no node.
+#[test]
+fn records_that_are_too_many_already_make_room_for_other_nodes() {
+    use crate::attachment::Name;
+    for node in ["", "vm1", "gone"] {
+        for clean in [true, false] {
+            let record =
+                |epoch| Record { epoch, clean, node: Name::new(node), ..Record::default() };
+            let of = |number: usize| (number.to_string(), record(1 + number as u64));
+            let records = (0..ATTACHMENTS_MAX).map(of).collect();
+            let paper = Paper { records: Mutex::new(records), ..Paper::default() };
+            let bench = shared(Arc::new(paper), &["vm1", "vm2"]);
+            let claim = bench.claim_at("vm2", 0, "new", Title::default(), by(1));
+            assert_eq!(claim.is_ok(), clean, "{node}: {claim:?}");
+            let oldest = bench.paper.records.lock().expect("as above").contains_key("0");
+            assert_eq!(oldest, !clean, "{node}");
+            let refused = claim.err().map(|refusal| refusal.outcome);
+            assert_eq!(refused, (!clean).then_some(Outcome::Refused));
+        }
+    }
+}
