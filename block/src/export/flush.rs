@@ -38,6 +38,8 @@ impl Flushing {
             let id = self.ios.take().expect("the table has one slot and this is its first use");
             self.ios[id].reset();
             self.ios[id].op = Op::Flush;
+            // A meter counts from here; without it, from the clock's zero.
+            self.ios[id].submitted_ns = now_ns;
             self.channel.submit(&mut self.ios, id);
             self.sent = true;
         }

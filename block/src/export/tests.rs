@@ -694,3 +694,20 @@ fn records_that_are_too_many_already_make_room_for_other_nodes() {
         }
     }
 }
+
+/// The flush between two epochs is metered as the guest's flushes are.
+#[test]
+fn the_flush_of_a_claim_takes_no_longer_than_it_takes() {
+    let bench = Bench::new();
+    let metered = Arc::new(crate::stage::meter::MeterVolume::new(bench.volume.clone(), 0));
+    let meter = metered.meter();
+    let export = Export::new("v", metered, ExportOptions::default(), bench.paper.clone());
+    let export = export.expect("readable");
+    let booted_ns = 43_000_000_000_000;
+    let mut pending = export.claim("a", &Title::default(), &by(1), &VM1).expect("admitted");
+    let answer = export.poll_claim(&mut pending, &bench.services, booted_ns);
+    assert!(matches!(answer, Some(Ok(_))), "{answer:?}");
+    let flushes = meter.read(Op::Flush);
+    assert_eq!(flushes.requests, 1);
+    assert!(flushes.latency_ns.max() < 1_000, "{} ns", flushes.latency_ns.max());
+}
