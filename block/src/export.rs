@@ -16,8 +16,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use peer::{Allow, AllowList, AttachmentKey};
+use peer::{Allow, AllowList, AttachmentKey, PeerLines};
 use sidecore::{Progress, Services, Wake};
+use transport::PeerIdentity;
 
 use crate::attachment::{CHANNELS_MAX, Name};
 use crate::record::{NoRecords, Record, RecordError, RecordStore, Ticket};
@@ -571,6 +572,8 @@ pub struct Exports {
     by_name: Mutex<HashMap<String, Arc<Export>>>,
     /// The process of each peer that connected last, by the peer's name.
     processes: Mutex<HashMap<String, u64>>,
+    /// What peers cause in the log, by all sidecores' sessions.
+    lines: Mutex<PeerLines>,
 }
 
 /// Peers whose process is remembered: names come from peers, memory must not.
@@ -601,6 +604,18 @@ impl Exports {
 
     fn map(&self) -> MutexGuard<'_, HashMap<String, Arc<Export>>> {
         self.by_name.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a peer may cause a line of the log; see [`PeerLines::may`].
+    pub(crate) fn may_log(
+        &self,
+        now_ns: u64,
+        peer: &PeerIdentity,
+        about: &str,
+        why: &'static str,
+    ) -> Option<u64> {
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.may(now_ns, peer, about, why)
     }
 
     /// A process of `peer` has connected, on any sidecore.

@@ -417,9 +417,9 @@ impl Server {
                     (&names.attachment, &request.title, &request.claim);
                 let claimed = export.claim(attachment, title, claim, &by);
                 if let Err(refusal) = &claimed
-                    && let Some(peer) = self.peers.get_mut(&called.session)
+                    && let Some(peer) = self.peers.get(&called.session)
                 {
-                    peer.log_claim(now_ns, &names, &request, refusal);
+                    peer.log_claim(now_ns, &self.exports, &names, &request, refusal);
                 }
                 Step::Claim(claimed?)
             }

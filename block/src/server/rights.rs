@@ -3,26 +3,14 @@
 //! A stranger learns nothing about volumes: one that does not exist and one that is not open to him
 //! are refused with the same words. What is the case is for the log of this node.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use sidecore::LogLines;
-use transport::PeerInfo;
+use transport::{PeerIdentity, PeerInfo};
 
 use crate::export::{Export, Exports, Refusal};
 use crate::wire::{Names, Outcome, Request, ZEROING_VERSION_MIN};
 use peer::proof::{AttachmentKey, Binding, verify};
-
-/// Lines that a session may cause in the log in a minute: a hostile peer must not fill it.
-const LOG_LINES_MAX: u32 = 8;
-
-/// After how long a refusal that goes on is told again: a disk whose volume is refused asks every
-/// few seconds.
-const TOLD_AGAIN_NS: u64 = 600_000_000_000;
-
-/// Refused volumes of a session that are remembered, the oldest of more forgotten: a node with more
-/// of them has its lines counted all the same.
-const TOLD_MAX: usize = 16;
 
 /// The peer at the other end of a session.
 #[derive(Debug)]
@@ -36,11 +24,8 @@ pub(super) struct Peer {
     /// The volumes that were described to it, and when last: as many as are open to it at most.
     pub(super) knows: BTreeMap<String, u64>,
     binding: Binding,
-    /// The claimant whose claim was refused last, for the log.
-    refused: Option<u64>,
-    log_lines: LogLines,
-    /// Volumes whose refusal was told, why, and when.
-    told: VecDeque<(String, &'static str, u64)>,
+    /// Whose lines of the log it causes.
+    identity: PeerIdentity,
 }
 
 impl Peer {
@@ -52,9 +37,7 @@ impl Peer {
             version: info.version,
             knows: BTreeMap::new(),
             binding: info.binding,
-            refused: None,
-            log_lines: LogLines::new(LOG_LINES_MAX),
-            told: VecDeque::new(),
+            identity: PeerIdentity::of(info),
         }
     }
 
@@ -83,7 +66,7 @@ impl Peer {
     /// # Errors
     /// The same words whether it does not exist or is not open.
     pub(super) fn right(
-        &mut self,
+        &self,
         now_ns: u64,
         exports: &Exports,
         volume: &str,
@@ -100,51 +83,27 @@ impl Peer {
             }
             None => "it does not exist",
         };
-        self.log(now_ns, volume, key, why);
-        Err(not_open(volume, &self.name, key))
-    }
-
-    fn log(&mut self, now_ns: u64, volume: &str, key: Option<AttachmentKey>, why: &'static str) {
-        if self.is_news(now_ns, volume, why) {
+        if let Some(kept_back) = exports.may_log(now_ns, &self.identity, volume, why) {
             let key = key.map(tracing::field::display);
-            tracing::warn!(peer = self.name, volume, key, why, "a volume was refused");
+            tracing::warn!(peer = self.name, volume, key, why, kept_back, "a volume was refused");
         }
-    }
-
-    /// Whether a volume's refusal is worth a line: the first for that reason, and one each ten
-    /// minutes while it goes on.
-    fn is_news(&mut self, now_ns: u64, volume: &str, why: &'static str) -> bool {
-        let is_same = |told: &(String, &str, u64)| told.0 == volume && told.1 == why;
-        if let Some(told) = self.told.iter_mut().find(|told| is_same(told)) {
-            let is_due = now_ns.saturating_sub(told.2) >= TOLD_AGAIN_NS;
-            if is_due {
-                told.2 = now_ns;
-            }
-            return is_due;
-        }
-        let may = self.log_lines.may(now_ns);
-        if may {
-            if self.told.len() == TOLD_MAX {
-                self.told.pop_front();
-            }
-            self.told.push_back((volume.to_owned(), why, now_ns));
-        }
-        may
+        Err(not_open(volume, &self.name, key))
     }
 
     /// A claim was refused. The same claimant's next one is not worth a line: it asks each second.
     pub(super) fn log_claim(
-        &mut self,
+        &self,
         now_ns: u64,
+        exports: &Exports,
         names: &Names,
         request: &Request,
         refusal: &Refusal,
     ) {
         let claimant = request.claim.claimant;
-        if self.refused == Some(claimant) || !self.log_lines.may(now_ns) {
+        let about = format!("{}/{} {claimant}", names.volume, names.attachment);
+        let Some(kept_back) = exports.may_log(now_ns, &self.identity, &about, "claim") else {
             return;
-        }
-        self.refused = Some(claimant);
+        };
         tracing::warn!(
             volume = names.volume,
             attachment = names.attachment,
@@ -153,6 +112,7 @@ impl Peer {
             resumes = request.claim.resume,
             known_epoch = request.claim.known,
             why = refusal.text,
+            kept_back,
             "a claim was refused"
         );
     }
@@ -204,10 +164,38 @@ pub(super) fn not_open(volume: &str, peer: &str, key: Option<AttachmentKey>) -> 
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+    use tracing::span::{Attributes, Id, Record};
+
     use super::*;
+    use crate::wire::{Kind, Title};
+
+    /// Counts lines of the log.
+    #[derive(Default)]
+    struct Lines(AtomicU64);
+
+    impl tracing::Subscriber for Lines {
+        fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+            true
+        }
+
+        fn event(&self, _: &tracing::Event<'_>) {
+            self.0.fetch_add(1, Relaxed);
+        }
+
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+        fn enter(&self, _: &Id) {}
+        fn exit(&self, _: &Id) {}
+    }
 
     #[test]
-    fn a_refusal_is_told_once_and_each_ten_minutes_and_nobody_fills_the_log() {
+    fn a_peer_that_connects_again_and_again_does_not_fill_the_log() {
         let addr = "127.0.0.1:1".parse().expect("an address");
         let info = PeerInfo {
             name: "vm1".to_owned(),
@@ -219,26 +207,21 @@ mod tests {
             key: None,
             binding: [1; 32],
         };
-        let second = |at: u64| at * 1_000_000_000;
-        let mut peer = Peer::new(&info, 0);
-        // Each second for half an hour and a second, two volumes for two reasons.
-        let told: Vec<_> = (1..=1_801)
-            .flat_map(|at| [(at, "a", "x"), (at, "b", "x"), (at, "b", "y")])
-            .filter(|(at, volume, why)| peer.is_news(second(*at), volume, why))
-            .collect();
-        let at = |at| [(at, "a", "x"), (at, "b", "x"), (at, "b", "y")];
-        assert_eq!(told, [at(1), at(601), at(1_201), at(1_801)].concat());
-        // Always another volume: so many lines in a minute.
-        let mut peer = Peer::new(&info, 0);
-        let names = (0..100_000).map(|number| format!("v{number}"));
-        let told = names.filter(|name| peer.is_news(second(1), name, "x")).count();
-        assert_eq!((told, peer.told.len()), (LOG_LINES_MAX as usize, LOG_LINES_MAX as usize));
-        for minute in 1..10 {
-            for name in 0..100 {
-                peer.is_news(second(1 + 60 * minute), &format!("{minute}-{name}"), "x");
+        let log = Arc::new(Lines::default());
+        let exports = Exports::default();
+        tracing::subscriber::with_default(log.clone(), || {
+            for number in 0..1_000 {
+                let peer = Peer::new(&PeerInfo { process_nonce: number, ..info.clone() }, 0);
+                let volume = format!("v{number}");
+                assert!(peer.right(number, &exports, &volume, None).is_err());
+                let names = Names { volume, attachment: "a".to_owned() };
+                let mut request = Request::new(Kind::Claim, Title::default(), 0);
+                request.claim.claimant = number;
+                let refusal = Refusal::new(Outcome::Refused, "no");
+                peer.log_claim(number, &exports, &names, &request, &refusal);
             }
-        }
-        assert_eq!(peer.told.len(), TOLD_MAX);
+        });
+        assert_eq!(log.0.load(Relaxed), peer::LINES_AT_ONCE);
     }
 
     #[test]
