@@ -39,6 +39,8 @@ pub struct NodePlan {
     pub volumes: bool,
     /// Further folders that may have volumes.
     pub volume_folders: Vec<PathBuf>,
+    /// What `[directories]` says instead of all that.
+    pub directories: Option<String>,
 }
 
 impl NodePlan {
@@ -46,7 +48,8 @@ impl NodePlan {
     pub fn new(program: impl Into<PathBuf>, home: &Path, name: &str, config: String) -> Self {
         let (program, name, home) = (program.into(), name.to_owned(), home.join(name));
         let (namespace, volume_folders) = (None, Vec::new());
-        Self { program, name, home, config, namespace, volumes: true, volume_folders }
+        let directories = None;
+        Self { program, name, home, config, namespace, volumes: true, volume_folders, directories }
     }
 
     /// The control socket.
@@ -78,13 +81,13 @@ impl NodePlan {
         let config = self.home.join("node.toml");
         let own = self.volumes.then(|| self.home.join("volumes"));
         let volumes: Vec<_> = own.iter().chain(&self.volume_folders).collect();
+        let usual = format!("volumes = {volumes:?}\nsockets = {:?}\n", self.home);
         let text = format!(
-            "name = \"{}\"\ncontrol = {:?}\n{}\n[directories]\nvolumes = {volumes:?}\n\
-             sockets = {:?}\n",
+            "name = \"{}\"\ncontrol = {:?}\n{}\n[directories]\n{}",
             self.name,
             self.control(),
             self.config,
-            self.home
+            self.directories.as_ref().unwrap_or(&usual)
         );
         fs::write(&config, text).with_context(|| format!("writing {}", config.display()))?;
         Ok(config)

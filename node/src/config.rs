@@ -617,6 +617,16 @@ pub struct FaultConfig {
 }
 
 impl Config {
+    /// Where the node remembers how it holds the volumes of its own disks: with the records of its
+    /// volumes, or else beside its sockets, or beside its control socket. So there is always a
+    /// place. Beside sockets it lasts as long as the guests do, until the host is started again.
+    pub fn memory_directory(&self) -> PathBuf {
+        let Directories { state, sockets, .. } = &self.directories;
+        let beside =
+            || sockets.as_deref().or_else(|| self.control.parent()).unwrap_or("/".as_ref());
+        state.clone().unwrap_or_else(|| beside().join(".vrio"))
+    }
+
     /// Reads and checks a file.
     ///
     /// # Errors

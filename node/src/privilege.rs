@@ -97,9 +97,10 @@ pub fn drop(config: &Config) -> Result<(), PrivilegeError> {
     }
     let user = wanted_user(config)?;
     for directory in own_directories(config) {
-        let is_private = Some(directory) == config.directories.state.as_deref();
-        make(directory, user.as_ref(), is_private)?;
+        make(directory, user.as_ref(), false)?;
     }
+    // In one of them, perhaps.
+    make(&config.memory_directory(), user.as_ref(), true)?;
     if let Some(user) = &user {
         user.become_it(LINK_CAPABILITIES)?;
     } else if !rustix::process::geteuid().is_root() {
@@ -149,15 +150,14 @@ fn wanted_user(config: &Config) -> Result<Option<user::User>, PrivilegeError> {
     Ok(Some(found))
 }
 
-/// The directories in which the node makes files of its own.
+/// The directories in which the node makes files of its own, but for
+/// [`Config::memory_directory`].
 fn own_directories(config: &Config) -> impl Iterator<Item = &Path> {
     let control = config.control.parent().filter(|path| !path.as_os_str().is_empty());
-    // Also without a volume: a running node may get one.
-    let state = config.directories.state.as_deref();
     let captures = config.directories.captures.as_deref();
     let fabric = config.fabric.parent();
     let sockets = config.directories.sockets.as_deref();
-    [sockets, control, state, captures, fabric].into_iter().flatten()
+    [sockets, control, captures, fabric].into_iter().flatten()
 }
 
 /// Makes a directory that is missing, and gives it to the user. Who is root only now cannot make
@@ -192,7 +192,9 @@ fn make(path: &Path, user: Option<&user::User>, is_private: bool) -> Result<(), 
 fn check_directories(config: &Config, user: Option<&str>) -> Result<(), PrivilegeError> {
     use rustix::fs::{Access, AtFlags, CWD};
     let Some(user) = user else { return Ok(()) };
-    let own = own_directories(config).map(|path| (path, Access::WRITE_OK | Access::EXEC_OK));
+    // What is not configured is not refused: the disks say what they do not remember.
+    let own = own_directories(config).chain(config.directories.state.as_deref());
+    let own = own.map(|path| (path, Access::WRITE_OK | Access::EXEC_OK));
     let volumes = config.directories.volumes.iter();
     let volumes = volumes.map(|path| (&**path, Access::READ_OK | Access::EXEC_OK));
     for (path, access) in own.chain(volumes) {

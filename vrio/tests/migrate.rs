@@ -255,6 +255,76 @@ fn a_guest_that_was_replaced_takes_nothing_back() {
     io.stop().unwrap();
 }
 
+/// A VMhost without volumes, with each of the directories that it may name: it remembers how it
+/// held the volume, also where it has given its rights up, as it does by itself. Without that a
+/// guest that was replaced has the volume again as soon as its successor has closed.
+#[test]
+fn a_guest_takes_nothing_back_whatever_directories_its_host_has() {
+    for layout in ["sockets = \"HOME\"\n", "sockets = \"HOME\"\nstate = \"HOME/state\"\n"] {
+        let rack = Rack::new(2);
+        let io = rack.io().start().unwrap();
+        let mut vm1 = bare(&rack, layout).start().unwrap();
+        let at_vm1 = FrontEndConfig::new(Role::Connect(vm1.wait_for_disk("far").unwrap()));
+        let mut old = FrontEnd::connect(at_vm1, PATIENCE).unwrap();
+        let mut old_ring = old.take_ring(0);
+        write_all(&mut old_ring, 1);
+        wait_for_all(&mut old_ring);
+        let status = vm1.status().unwrap().to_string();
+        assert!(!status.contains("cannot remember"), "{layout}: {status}");
+        let plan = vm1.kill().unwrap();
+        write_all(&mut old_ring, 2);
+
+        let mut vm2 = rack.vm(2).start().unwrap();
+        let at_vm2 = FrontEndConfig::new(Role::Connect(vm2.wait_for_disk("far").unwrap()));
+        take(&vm2);
+        let mut new = FrontEnd::connect(at_vm2, PATIENCE).unwrap();
+        let mut new_ring = new.take_ring(0);
+        write_all(&mut new_ring, 3);
+        wait_for_all(&mut new_ring);
+        vm2.stop().unwrap();
+        let volume = std::fs::read(far(&rack)).unwrap();
+
+        let mut vm1 = plan.start().unwrap();
+        vm1.wait_for_disk("far").unwrap();
+        old.reconnect(PATIENCE).unwrap();
+        says(&mut vm1, "a successor on vm2 took attachment far");
+        assert!(old_ring.complete().unwrap().is_none(), "{layout}: an old request was answered");
+        assert!(std::fs::read(far(&rack)).unwrap() == volume, "{layout}: an old write was done");
+        drop((old, new));
+        drop(vm1);
+        io.stop().unwrap();
+    }
+}
+
+/// Where it cannot remember, the node says so from its start on: its volume's node is not there.
+#[test]
+fn a_host_that_cannot_remember_says_so_and_what_to_do() {
+    let rack = Rack::new(2);
+    let plan = bare(&rack, "sockets = \"HOME\"\n");
+    std::fs::create_dir_all(&plan.home).unwrap();
+    std::fs::write(plan.home.join(".vrio"), "in the way").unwrap();
+    let mut vm1 = plan.start().unwrap();
+    says(&mut vm1, "cannot remember how it holds the volume");
+    says(&mut vm1, "name another one as");
+    let log = std::fs::read_to_string(plan.home.join("log")).unwrap();
+    assert!(log.contains("a guest that was replaced may take the volume back"), "{log}");
+    let status = Command::new(env!("CARGO_BIN_EXE_vrio"))
+        .args(["status", "--control"])
+        .arg(plan.control())
+        .output()
+        .unwrap();
+    let printed = String::from_utf8_lossy(&status.stdout).into_owned();
+    assert!(printed.contains("cannot remember"), "{printed}");
+    drop(vm1);
+}
+
+/// The first VMhost with that in `[directories]`, and nothing else.
+fn bare(rack: &Rack, directories: &str) -> NodePlan {
+    let plan = rack.vm(1);
+    let home = plan.home.to_str().unwrap();
+    NodePlan { directories: Some(directories.replace("HOME", home)), ..plan }
+}
+
 /// A host that stood still while its guest had nothing to do, and was replaced meanwhile: it says
 /// so although nobody asks it for anything, and answers not even what needs no volume.
 #[test]

@@ -64,11 +64,11 @@ fn rules(config: &Config) -> Result<RulesetCreated, RulesetError> {
     for path in &config.directories.volumes {
         rules = allow(rules, path, volumes)?;
     }
-    let state_directory = config.directories.state.as_deref();
     for path in own_directories(config) {
-        let access = if Some(path) == state_directory { state } else { sockets };
-        rules = allow(rules, path, access)?;
+        rules = allow(rules, path, sockets)?;
     }
+    // Also without a volume or a disk: a running node may get one.
+    rules = allow(rules, &config.memory_directory(), state)?;
     for path in read_directories(config) {
         rules = allow(rules, path, read)?;
     }

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use block::attachment::Standing;
+use block::attachment::{Remembered, Standing};
 use block::disk::{Disk, DiskCore, DiskOptions, Placement};
 use block::{LocalVolume, Plane, RemoteVolume, Volume, VolumeInfo};
 use sidecore::Sidecore;
@@ -56,6 +56,8 @@ pub(super) struct Shown {
     pub(super) config: DiskConfig,
     pub(super) volume: Source,
     state: Mutex<State>,
+    /// Why this node does not remember how it holds the volume.
+    forgets: Mutex<Option<String>>,
 }
 
 /// What stands behind a disk.
@@ -126,6 +128,8 @@ pub(super) struct Look {
     pub(super) core: Option<Arc<DiskCore>>,
     pub(super) placement: Option<Arc<Placement>>,
     pub(super) refused: Option<String>,
+    /// Why this node does not remember how it holds the volume.
+    pub(super) forgets: Option<String>,
     /// The process of the front end that is there.
     pub(super) front_end: Option<u32>,
     /// Why the last front end was dropped, if it was.
@@ -139,7 +143,8 @@ pub(super) struct Look {
 impl Shown {
     pub(super) fn new(config: &DiskConfig, volume: Source) -> Arc<Self> {
         let number = NUMBER_NEXT.fetch_add(1, Relaxed);
-        Arc::new(Self { number, config: config.clone(), volume, state: Mutex::default() })
+        let (state, forgets) = (Mutex::default(), Mutex::default());
+        Arc::new(Self { number, config: config.clone(), volume, state, forgets })
     }
 
     /// How far it is.
@@ -150,6 +155,7 @@ impl Shown {
             core: state.outside.as_ref().map(|outside| Arc::clone(&outside.core)),
             placement: state.outside.as_ref().map(|outside| Arc::clone(&outside.placement)),
             refused: state.refused.clone(),
+            forgets: self.forgets.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             front_end: state.server.as_ref().and_then(Server::front_end),
             last_drop: state.server.as_ref().and_then(Server::last_drop),
             turned_away: state.server.as_ref().map_or(0, Server::turned_away),
@@ -210,10 +216,27 @@ impl Shown {
             WhenLost::ErrorAfterNs(ns) => Some(ns),
         };
         options.active = Arc::clone(&ground.active);
-        let own_disks = ground.own_disks.as_ref();
-        let (volume, attachment) = (self.config.volume.to_string(), &self.config.attachment);
-        options.remembered = own_disks.and_then(|own| own.remembered(&volume, attachment));
+        options.remembered = self.remembered(ground);
         Disk::new(options, self.volume.volume(), ground.sidecores.clone())
+    }
+
+    /// What this node remembers of how it held the volume. Where it cannot, the disk is served all
+    /// the same; log and status say what does not hold.
+    fn remembered(&self, ground: &Ground) -> Option<Arc<Remembered>> {
+        let DiskConfig { name, volume, attachment, .. } = &self.config;
+        let (remembered, forgets) =
+            match ground.own_disks.remembered(&volume.to_string(), attachment) {
+                Ok(remembered) => (Some(remembered), None),
+                Err(why) => (None, Some(why)),
+            };
+        let mut told = self.forgets.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(why) = &forgets
+            && *told != forgets
+        {
+            tracing::warn!(disk = name, "{why}");
+        }
+        *told = forgets;
+        remembered
     }
 
     /// Takes the disk away: queues drain, its socket goes, its attachment is closed. Bounded.
@@ -247,7 +270,7 @@ struct Ground {
     /// Queues start on the first so many.
     active: Arc<AtomicUsize>,
     /// Where attachments are remembered.
-    own_disks: Option<OwnDisks>,
+    own_disks: OwnDisks,
 }
 
 /// Shows disks and takes them away.
@@ -265,7 +288,7 @@ pub(super) struct Disks {
 pub(super) fn start(
     cores: &[Core],
     active: &Arc<AtomicUsize>,
-    own_disks: Option<OwnDisks>,
+    own_disks: OwnDisks,
 ) -> Result<Disks, StartError> {
     let sidecores: Vec<_> = cores.iter().map(|core| core.sidecore.clone()).collect();
     let ground = Ground { sidecores, active: Arc::clone(active), own_disks };
@@ -327,6 +350,8 @@ impl Disks {
         match &shown.volume {
             Source::Local(_) => shown.serve(&self.ground).map_err(|error| error.to_string())?,
             Source::Remote(volume) => {
+                // What does not hold is said now, not when the volume's node answers.
+                shown.remembered(&self.ground);
                 self.ask_for(volume);
                 self.give_to_waiter(shown);
             }

@@ -131,6 +131,8 @@ pub(super) fn wake(cores: &[Core]) {
 #[derive(Debug)]
 pub(super) struct Volumes {
     directories: Directories,
+    /// See [`Config::memory_directory`].
+    memory: PathBuf,
     node: String,
     /// What peers find.
     exports: Arc<Exports>,
@@ -139,9 +141,7 @@ pub(super) struct Volumes {
     lock: Mutex<Option<File>>,
 }
 
-/// Where this node remembers what its own disks are attached to: with the records of its volumes,
-/// or beside its sockets where it has no place for those. There it lasts as long as the guests do,
-/// until the host is started again.
+/// Where this node remembers what its own disks are attached to: see [`Config::memory_directory`].
 #[derive(Clone, Debug)]
 pub(super) struct OwnDisks {
     directory: PathBuf,
@@ -153,9 +153,16 @@ pub(super) struct OwnDisks {
 const OWN_DISKS: &str = "own.disks";
 
 impl OwnDisks {
-    /// What is remembered of an attachment to that volume, as a disk names it. Nothing where there
-    /// is no place: then the volume's node knows its holder by this node's name alone.
-    pub(super) fn remembered(&self, volume: &str, attachment: &str) -> Option<Arc<Remembered>> {
+    /// What is remembered of an attachment to that volume, as a disk names it.
+    ///
+    /// # Errors
+    /// Why nothing can be, what that means, and the way out. The volume's node knows its holder by
+    /// this node's name alone then.
+    pub(super) fn remembered(
+        &self,
+        volume: &str,
+        attachment: &str,
+    ) -> Result<Arc<Remembered>, String> {
         let within = format!("{}:{volume}", self.node);
         // What is above it is ours as well.
         let above = self.directory.parent().map_or(Ok(()), make_private);
@@ -163,18 +170,15 @@ impl OwnDisks {
             let opened = FileRecords::open(&self.directory, &within, self.writer.clone());
             opened.map_err(|error| error.to_string())
         });
-        match opened {
-            Ok(store) => Some(Remembered::load(attachment, store)),
-            Err(error) => {
-                tracing::warn!(
-                    volume,
-                    attachment,
-                    %error,
-                    "how this node held it is not remembered; set `state` in [directories]"
-                );
-                None
-            }
-        }
+        let store = opened.map_err(|error| {
+            format!(
+                "this node cannot remember how it holds the volume ({:?}: {error}): when the node \
+                 is started again, a guest that was replaced may take the volume back; make the \
+                 directory the node's user's, or name another one as \"state\" in [directories]",
+                self.directory
+            )
+        })?;
+        Ok(Remembered::load(attachment, store))
     }
 }
 
@@ -187,6 +191,7 @@ pub(super) fn start(config: &Config) -> Result<Volumes, StartError> {
         .map_err(|source| StartError::System { what: "start the writer of records", source })?;
     Ok(Volumes {
         directories: config.directories.clone(),
+        memory: config.memory_directory(),
         node: config.name.clone(),
         exports: Arc::default(),
         writer,
@@ -195,12 +200,10 @@ pub(super) fn start(config: &Config) -> Result<Volumes, StartError> {
 }
 
 impl Volumes {
-    /// Where this node remembers the attachments of its own disks, if there is a place.
-    pub(super) fn own_disks(&self) -> Option<OwnDisks> {
-        let Directories { state, sockets, .. } = &self.directories;
-        let beside = || sockets.as_ref().map(|sockets| sockets.join(".vrio"));
-        let directory = state.clone().or_else(beside)?.join(OWN_DISKS);
-        Some(OwnDisks { directory, node: self.node.clone(), writer: self.writer.clone() })
+    /// Where this node remembers the attachments of its own disks.
+    pub(super) fn own_disks(&self) -> OwnDisks {
+        let directory = self.memory.join(OWN_DISKS);
+        OwnDisks { directory, node: self.node.clone(), writer: self.writer.clone() }
     }
 
     /// The volumes that peers find.

@@ -23,7 +23,12 @@ macro_rules! add_counters {
 pub(super) fn status(shown: &Shown, origin: Origin) -> DiskStatus {
     let config = &shown.config;
     let look = shown.look();
-    let (state, detail) = state(shown, &look);
+    let (state, mut detail) = state(shown, &look);
+    // A promise that does not hold is named, whatever else there is to say.
+    if let Some(why) = &look.forgets {
+        let gap = if detail.is_empty() { "" } else { "; " };
+        detail = format!("{detail}{gap}{why}");
+    }
     let attachment = look.core.as_ref().and_then(|core| core.attachment());
     let view = attachment.map(|attachment| attachment.view());
     DiskStatus {
