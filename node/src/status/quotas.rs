@@ -12,7 +12,8 @@ pub struct QuotaStatus {
     pub address: Option<String>,
     /// The sidecore here.
     pub sidecore: usize,
-    /// Of what: `sessions`, `handshakes`, `calls_bytes`, `replies_bytes`, `channels`, `claims`.
+    /// Of what: `sessions`, `handshakes`, `calls_bytes`, `replies_bytes`, `channels`, `claims`,
+    /// `opens`, `proofs`.
     pub resource: String,
     /// What the peer has of it.
     pub has: u64,
