@@ -75,7 +75,8 @@ fn announced_under(planned: Duration, load: &str, cores: usize) -> String {
     let said = format!("{} on an idle machine", minutes(planned));
     match runnable(load) {
         Some(tasks) if tasks > cores as f64 => format!(
-            "{said}; this one is busy ({tasks:.0} tasks want its {cores} cores): it will take longer"
+            "{said}; this one is busy ({tasks:.0} tasks want its {cores} cores): it will take \
+             longer"
         ),
         _ => said,
     }

@@ -1,6 +1,6 @@
-//! One peer's flood of channels, claims, opens, proofs or calls beside another peer's disk. Both are
-//! hand-written clients on raw sessions, plain and sealed; time is simulated, so what is counted is
-//! the same each time.
+//! One peer's flood of channels, claims, opens, proofs or calls beside another peer's disk. Both
+//! are hand-written clients on raw sessions, plain and sealed; time is simulated, so what is
+//! counted is the same each time.
 
 mod keys;
 

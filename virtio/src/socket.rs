@@ -566,8 +566,8 @@ fn may_log(log: &mut LogLines, path: &str) -> bool {
     if may && log.is_last() {
         warn!(
             socket = path,
-            "front ends come and go: no more lines about that until a minute is over; `vrio status` \
-             says why the last one was dropped"
+            "front ends come and go: no more lines about that until a minute is over; `vrio \
+             status` says why the last one was dropped"
         );
     }
     may
@@ -758,14 +758,11 @@ fn converse(
     mut handler: Handler,
     session: &Arc<Mutex<Session>>,
 ) -> Result<(), DropError> {
-    let clone = handler.try_clone_connection();
-    let clone = clone.map_err(|error| DropError::new(None, VhostError::SocketError(error)))?;
-    *guard(&shared.connection) = Some(clone);
-    let fd = handler.as_raw_fd();
+    keep_connection(shared, &handler)?;
     // SAFETY: `handler` owns the descriptor and lives to the end of this function.
-    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    let fd = unsafe { BorrowedFd::borrow_raw(handler.as_raw_fd()) };
     let config_event = guard(session).config_event();
-    let config_fd = config_event.as_ref().map(|event| event.as_fd());
+    let config_fd = config_event.as_ref().map(AsFd::as_fd);
     // Rings that another process had; there are none otherwise.
     let mut started = guard(session).unpark();
     // Some: the message that comes next is there in part.
@@ -774,11 +771,10 @@ fn converse(
         match started {
             Err(error) => break Err(DropError::new(None, error.into())),
             Ok(()) if shared.closed.load(Relaxed) => break Ok(()),
-            Ok(()) if guard(session).is_too_costly() => {
-                shared.refuse();
-                break Err(DropError::new(None, SessionError::CostlySignals.into()));
-            }
             Ok(()) => {}
+        }
+        if let Err(error) = may_go_on(shared, session) {
+            break Err(DropError::new(None, error.into()));
         }
         // Answers are sent blocking. A socket is writable while most of its buffer is free: one
         // answer, at most 4 KiB, fits. So a front end that asks and does not read waits alone.
@@ -799,10 +795,8 @@ fn converse(
             }
             Woken::Ready(ready) => ready,
         };
-        if let Some(event) = config_event.as_ref().filter(|_| has_changed) {
-            // It does not block, and all changes until now are one.
-            let _ = rustix::io::read(event, &mut [0u8; 8]);
-            guard(session).config_changed();
+        if has_changed && let Some(event) = &config_event {
+            tell_config(session, event);
         }
         if !can_answer || !(is_ready || rest_pause.is_some()) {
             continue;
@@ -810,8 +804,7 @@ fn converse(
         match ahead::is_whole(fd) {
             // After the end of what comes there is no rest, and the crate says so.
             Ok(false) if !shared.poll(&[hung_up], Some(Duration::ZERO))[0] => {
-                rest_pause =
-                    Some(rest_pause.map_or(REST_PAUSE_MIN, |it| REST_PAUSE_MAX.min(2 * it)));
+                rest_pause = Some(longer(rest_pause));
                 continue;
             }
             Ok(_) => rest_pause = None,
@@ -828,6 +821,35 @@ fn converse(
     guard(session).disconnected();
     *guard(&shared.connection) = None;
     result
+}
+
+/// Keeps the front end's connection where the server finds it, to end it.
+fn keep_connection(shared: &Shared, handler: &Handler) -> Result<(), DropError> {
+    let clone = handler.try_clone_connection();
+    let clone = clone.map_err(|error| DropError::new(None, VhostError::SocketError(error)))?;
+    *guard(&shared.connection) = Some(clone);
+    Ok(())
+}
+
+/// Tells the front end that the device's configuration has changed.
+fn tell_config(session: &Mutex<Session>, event: impl AsFd) {
+    // It does not block, and all changes until now are one.
+    let _ = rustix::io::read(event, &mut [0u8; 8]);
+    guard(session).config_changed();
+}
+
+/// How long it is waited for the rest of a message, after it was waited for it before.
+fn longer(pause: Option<Duration>) -> Duration {
+    pause.map_or(REST_PAUSE_MIN, |it| REST_PAUSE_MAX.min(2 * it))
+}
+
+/// A front end whose signals cost too much is not served any more, nor another one for a while.
+fn may_go_on(shared: &Shared, session: &Mutex<Session>) -> Result<(), SessionError> {
+    if guard(session).is_too_costly() {
+        shared.refuse();
+        return Err(SessionError::CostlySignals);
+    }
+    Ok(())
 }
 
 /// Takes the next message, all of which is there. False: the front end has left.

@@ -20,9 +20,9 @@ const CLAIMS: Allowance = Allowance { burst: 256, interval_ns: 10_000_000 };
 /// open costs some ten requests; a thousand in a second are a few hundredths of a sidecore.
 const OPENS: Allowance = Allowance { burst: FLOWS_MAX as u64 / 2, interval_ns: 1_000_000 };
 
-/// Proofs: those of the disks of a large node with keys, for a description, a claim and two channels
-/// of each. A proof costs a tenth of a millisecond, so a peer that sends nothing else has two
-/// hundredths of a sidecore; the 256 disks confirm their descriptions with 51 in a second.
+/// Proofs: those of the disks of a large node with keys, for a description, a claim and two
+/// channels of each. A proof costs a tenth of a millisecond, so a peer that sends nothing else has
+/// two hundredths of a sidecore; the 256 disks confirm their descriptions with 51 in a second.
 const PROOFS: Allowance = Allowance { burst: 1024, interval_ns: 5_000_000 };
 
 /// Something that a peer has an allowance of.

@@ -6,9 +6,9 @@
 //! process that holds the eventfd, and a process that has spent its [`Allowance`] is not signalled
 //! any more.
 //!
-//! Looking at a clock before and after each signal would make it half as dear again. A sidecore reads its clock
-//! once in a round anyway, and a signal that harms makes its round long. So a round that took long
-//! has the signals of the time after it measured, and without one nothing is. What is measured is
+//! Looking at a clock before and after each signal would make it half as dear again. A sidecore
+//! reads its clock once in a round anyway, and a signal that harms makes its round long. So a round
+//! that took long has the signals of the time after it measured, and without one nothing is. It is
 //! the thread's own processor time: while the system gives the core to others it stands still, so a
 //! busy machine makes no signal slow.
 
