@@ -51,12 +51,13 @@ impl Host {
         StandIn::connect(&socket, 1, Mix::OF_ALL, BLOCKS, random).expect("connects")
     }
 
-    /// What `vrio status` prints for people.
+    /// What `vrio status` prints for people, without the ends of its lines.
     fn printed(&self) -> String {
         let control = self.plan.control();
         let mut command = Command::new(env!("CARGO_BIN_EXE_vrio"));
         let output = command.arg("status").arg("--control").arg(control).output().expect("runs");
-        String::from_utf8(output.stdout).expect("text")
+        let text = String::from_utf8(output.stdout).expect("text");
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
     }
 }
 
