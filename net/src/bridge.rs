@@ -72,7 +72,21 @@ impl Bridge {
         port: Box<dyn Port>,
         counters: Arc<PortCounters>,
     ) -> Result<u16, AddError> {
-        let number = self.switch.add(options)?;
+        self.add_for(None, options, port, counters)
+    }
+
+    /// The same for a port of another node: see [`Switch::add_for`].
+    ///
+    /// # Errors
+    /// Why the switch does not take it.
+    pub fn add_for(
+        &mut self,
+        owner: Option<usize>,
+        options: PortOptions,
+        port: Box<dyn Port>,
+        counters: Arc<PortCounters>,
+    ) -> Result<u16, AddError> {
+        let number = self.switch.add_for(owner, options)?;
         let chosen = Vec::with_capacity(BURST_FRAMES_MAX);
         let place = Some(Box::new(Place { port, counters, chosen, dirty: false }));
         match self.places.get_mut(usize::from(number)) {
@@ -163,6 +177,10 @@ impl Bridge {
                     give(port, chosen(tag));
                 }
                 Ok((Way::All(flood), _)) => {
+                    if let Err(reason) = switch.pay(flood, frame.len_bytes(), now_ns) {
+                        counters.drops_in.count(reason);
+                        continue;
+                    }
                     let mut is_anywhere = false;
                     switch.each_receiver(flood, |port, tag| {
                         is_anywhere = true;

@@ -53,6 +53,8 @@ reasons! {
     Reserved = "reserved",
     /// More frames to everyone than this port may send.
     FloodLimit = "flood_limit",
+    /// Copies for everyone would cost more than this port, or all ports of its node, may cost.
+    CopyLimit = "copy_limit",
     /// To a port that this one may not talk to.
     Isolated = "isolated",
     /// To an address behind the port that it came from.

@@ -29,6 +29,23 @@ const FLOOD_BURST_NS: u64 = 100_000_000;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
+/// What one copy of a frame to everyone is charged: 200,000 copies in a second. A copy into a
+/// session costs some 0.5 us, so that is a tenth of a sidecore; ARP of a full network needs less
+/// than a hundredth of it.
+pub const COPY_NS: u64 = 5_000;
+
+/// What a byte of such copies is charged: 250 MB in a second, another eighth of a sidecore where
+/// they are copied and sealed.
+const COPY_NS_PER_BYTE: u64 = 4;
+
+/// How long a port that has made nobody copy may save up: 4,000 copies, so 15 frames to everyone at
+/// once where all ports are taken, and 2 ms of a sidecore's time.
+pub const COPY_BURST_NS: u64 = 20_000_000;
+
+/// The most bytes that one frame to everyone is copied to: a jumbo frame to each port that there
+/// can be, a millisecond of a sidecore's time.
+pub const FLOOD_BYTES_MAX: usize = 9_216 * PORTS_MAX;
+
 /// A set of VLANs.
 #[derive(Clone, PartialEq, Eq)]
 pub struct VlanSet(Box<[u64; VLANS / 64]>);
@@ -206,6 +223,10 @@ struct PortState {
     learned: u32,
     /// Until when it has used up what it may send to everyone.
     flooded_until_ns: u64,
+    /// Whose port it is, where that is another node.
+    owner: Option<usize>,
+    /// Until when its copies are paid for, if it has no owner.
+    copied_until_ns: u64,
 }
 
 impl PortState {
@@ -269,6 +290,8 @@ pub struct Switch {
     ports: Vec<Option<PortState>>,
     table: Table,
     takers: Takers,
+    /// Until when the copies of each other node's ports are paid for, by its number.
+    owners: Vec<u64>,
     counters: SwitchCounters,
 }
 
@@ -279,6 +302,7 @@ impl Switch {
             ports: Vec::new(),
             table: Table::new(seed),
             takers: Takers::new(),
+            owners: Vec::new(),
             counters: SwitchCounters::default(),
         }
     }
@@ -293,6 +317,15 @@ impl Switch {
     /// # Errors
     /// Why it cannot be added.
     pub fn add(&mut self, options: PortOptions) -> Result<u16, AddError> {
+        self.add_for(None, options)
+    }
+
+    /// The same for a port of another node, which has a small number of its own: all its ports
+    /// together pay for what is copied for them, see [`Self::pay`], also when some leave and join.
+    ///
+    /// # Errors
+    /// As [`Self::add`].
+    pub fn add_for(&mut self, owner: Option<usize>, options: PortOptions) -> Result<u16, AddError> {
         if let Vlans::Trunk { native: None, tagged } = &options.vlans
             && tagged.is_empty()
         {
@@ -320,7 +353,10 @@ impl Switch {
                 self.add_own(vlan, mac, port)?;
             }
         }
-        let state = PortState { options, learned: 0, flooded_until_ns: 0 };
+        let owners = owner.map_or(0, |owner| owner + 1).max(self.owners.len());
+        self.owners.resize(owners, 0);
+        let state =
+            PortState { options, learned: 0, flooded_until_ns: 0, owner, copied_until_ns: 0 };
         match self.ports.get_mut(free) {
             Some(place) => *place = Some(state),
             None => self.ports.push(Some(state)),
@@ -458,6 +494,37 @@ impl Switch {
                 receiver(at, tag);
             }
         }
+    }
+
+    /// Whether the sender of a frame to several may have it copied; if so, it pays for that. A port
+    /// that may send to everyone as often as it likes pays nothing.
+    ///
+    /// # Errors
+    /// The frame goes nowhere then, so that a frame which is passed on reaches everyone.
+    pub fn pay(&mut self, flood: Flood, len_bytes: usize, now_ns: u64) -> Result<(), Reason> {
+        let state = self.state(flood.from);
+        if state.options.floods_per_s == 0 {
+            return Ok(());
+        }
+        let owner = state.owner;
+        let until_ns = owner.map_or(state.copied_until_ns, |owner| self.owners[owner]);
+        let from_ns = until_ns.max(now_ns);
+        // First, so that a frame which is refused costs next to nothing.
+        if from_ns - now_ns > COPY_BURST_NS {
+            return Err(Reason::CopyLimit);
+        }
+        let mut copies = 0;
+        self.each_receiver(flood, |_, _| copies += 1);
+        if copies * len_bytes > FLOOD_BYTES_MAX {
+            return Err(Reason::CopyLimit);
+        }
+        let bytes = (copies * len_bytes) as u64;
+        let until_ns = from_ns + copies as u64 * COPY_NS + bytes * COPY_NS_PER_BYTE;
+        match owner {
+            Some(owner) => self.owners[owner] = until_ns,
+            None => self.state(flood.from).copied_until_ns = until_ns,
+        }
+        Ok(())
     }
 
     /// Forgets some of those that were not heard of for long: a bounded part of the table at a

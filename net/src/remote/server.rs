@@ -320,7 +320,8 @@ impl Server {
         endpoint: &Rc<RefCell<Endpoint>>,
         ways: Ways<'_>,
     ) -> Result<Answer, String> {
-        let (peer, _) = self.peers.get(&session).ok_or("the session is over")?;
+        let (peer, number) = self.peers.get(&session).ok_or("the session is over")?;
+        let owner = Some(*number);
         let admission = self.gate.admit(now_ns, peer, join, proof)?;
         if admission.sidecore != self.index {
             let Admission { sidecore, sidecores, .. } = admission;
@@ -340,7 +341,7 @@ impl Server {
         let cable = Cable::new(Rc::clone(endpoint), core, Arc::clone(&counters));
         let cable = Rc::new(RefCell::new(cable));
         let port = (admission.chain)(Box::new(CablePort(Rc::clone(&cable))), &counters);
-        let port = bridge.borrow_mut().add(admission.options, port, counters);
+        let port = bridge.borrow_mut().add_for(owner, admission.options, port, counters);
         let port = port.map_err(|error| format!("network {:?}: {error}", join.network))?;
         let membership = self.membership_next;
         // Not before four thousand million joins of one sidecore's life is one used twice.

@@ -131,7 +131,7 @@ mod tests {
         let stations =
             if learns { Stations::Learned(9) } else { Stations::Own(Mac([2, 0, 0, 0, 0, 1])) };
         let options = PortOptions { vlans, stations, isolated, floods_per_s: 0 };
-        PortState { options, learned: 0, flooded_until_ns: 0 }
+        PortState { options, learned: 0, flooded_until_ns: 0, owner: None, copied_until_ns: 0 }
     }
 
     fn trunk(native: Option<u16>, tagged: impl IntoIterator<Item = u16>) -> Vlans {

@@ -357,3 +357,35 @@ fn ports_are_bounded_and_numbers_are_used_again() {
     let none = Vlans::Trunk { native: None, tagged: VlanSet::none() };
     assert_eq!(switch.add(PortOptions { vlans: none, ..uplink() }), Err(AddError::NoVlan));
 }
+
+/// Ports of a guest and of another node, and what their frames to everyone may cost.
+#[test]
+fn copies_are_paid_for_by_a_port_or_by_its_node() {
+    let mut switch = Switch::new(1);
+    let mut add = |owner, last| switch.add_for(owner, PortOptions::of_guest(mac(last))).unwrap();
+    let (guest, one, two, other) =
+        (add(None, 1), add(Some(7), 2), add(Some(7), 3), add(Some(0), 4));
+    for last in 5..=255 {
+        add(None, last);
+    }
+    let flood = |from| Flood { from, vlan: 0, unknown: false };
+    // All of a jumbo frame, or nothing of a larger one.
+    assert_eq!(switch.pay(flood(guest), 9_216, 0), Ok(()));
+    assert_eq!(switch.pay(flood(other), 60_000, 0), Err(Reason::CopyLimit));
+    let mut paid = |from, now_ns| {
+        (0..10_000).take_while(|_| switch.pay(flood(from), 60, now_ns).is_ok()).count() as u64
+    };
+    let each_ns = 254 * (COPY_NS + 60 * COPY_NS_PER_BYTE);
+    let saved = COPY_BURST_NS / each_ns + 1;
+    assert_eq!((paid(one, 0), paid(two, 0), paid(other, 0)), (saved, 0, saved));
+    // Time pays, for all ports of a node together; a port that comes anew has what the others have.
+    assert_eq!((paid(two, 10 * each_ns), paid(one, 10 * each_ns)), (10, 0));
+    switch.remove(one);
+    switch.remove(two);
+    let again = switch.add_for(Some(7), PortOptions::of_guest(mac(2))).unwrap();
+    assert_eq!(switch.pay(flood(again), 60, 10 * each_ns), Err(Reason::CopyLimit));
+    // Who may send as often as it likes pays nothing.
+    let free = PortOptions { floods_per_s: 0, ..PortOptions::of_guest(mac(3)) };
+    let free = switch.add(free).unwrap();
+    assert!((0..10_000).all(|_| switch.pay(flood(free), 60_000, 0).is_ok()));
+}
