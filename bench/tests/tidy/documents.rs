@@ -7,6 +7,9 @@ use super::{Finding, Source, everywhere, root, try_check};
 /// A decision is one page.
 const DECISION_LINES_MAX: usize = 80;
 
+/// README is what a stranger reads first, in three minutes.
+const README_WORDS_MAX: usize = 800;
+
 /// The lines of a Markdown file that are not inside a block of code.
 fn prose(source: &Source) -> impl Iterator<Item = (usize, &str)> {
     let mut code = false;
@@ -38,6 +41,14 @@ fn short_decision(source: &Source) -> Vec<Finding> {
         return Vec::new();
     }
     vec![source.finding(lines, format!("{lines} lines: a decision is one page"))]
+}
+
+fn short_readme(source: &Source) -> Vec<Finding> {
+    let words = source.text.split_whitespace().count();
+    if source.path != "README.md" || words <= README_WORDS_MAX {
+        return Vec::new();
+    }
+    vec![source.finding(1, format!("{words} words: the rest belongs into docs/"))]
 }
 
 /// Files that a document names, in a link or as `folder/file.rs`, are there.
@@ -98,6 +109,13 @@ fn a_decision_is_one_page() {
     try_check(short_decision, path, &long, DECISION_LINES_MAX + 1, &longest);
     assert!(short_decision(&Source::new("docs/a.md", &long)).is_empty());
     everywhere(short_decision);
+}
+
+#[test]
+fn the_readme_is_read_in_three_minutes() {
+    let (long, longest) = ("x ".repeat(README_WORDS_MAX + 1), "x ".repeat(README_WORDS_MAX));
+    try_check(short_readme, "README.md", &long, 1, &longest);
+    everywhere(short_readme);
 }
 
 #[test]

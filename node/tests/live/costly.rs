@@ -66,14 +66,14 @@ fn disk(node: &Node, name: &str) -> Counters {
     disks.into_iter().find(|disk| disk.name == name).expect("the disk").counters
 }
 
-#[test]
-fn a_front_end_whose_signals_cost_too_much_is_dropped_and_refused() {
+/// A disk's front end of which one eventfd is watched is dropped and refused, and no other is.
+fn is_dropped(idle: &str, watched: impl Fn(&Raw) -> &OwnedFd) {
     let home = Home::new();
-    let node = hostile::node(&home, "");
+    let node = hostile::node_that(&home, idle, "");
     let bystander = Bystander::new(&home);
     let (mut raw, file) = front_end(&home.path("hostile.sock"));
     raw.read(&file);
-    let watchers = watch(&raw.call);
+    let watchers = watch(watched(&raw));
     let until = Instant::now() + PATIENCE;
     while raw.try_read(&file) {
         assert!(Instant::now() < until, "it is never dropped");
@@ -85,23 +85,15 @@ fn a_front_end_whose_signals_cost_too_much_is_dropped_and_refused() {
     bystander.end();
 }
 
+#[test]
+fn a_front_end_whose_signals_cost_too_much_is_dropped_and_refused() {
+    is_dropped("adaptive", |raw| &raw.call);
+}
+
 /// The counter of a kick is emptied after each sleep, which tells all watchers as well.
 #[test]
 fn a_front_end_whose_kicks_cost_too_much_is_dropped_too() {
-    let home = Home::new();
-    let node = hostile::node_that(&home, "sleep", "");
-    let bystander = Bystander::new(&home);
-    let (mut raw, file) = front_end(&home.path("hostile.sock"));
-    raw.read(&file);
-    let watchers = watch(&raw.kick);
-    let until = Instant::now() + PATIENCE;
-    while raw.try_read(&file) {
-        assert!(Instant::now() < until, "it is never dropped");
-    }
-    bystander.goes_on();
-    drop(watchers);
-    is_refused_for_a_while(&node, &home, "hostile.sock", || disk(&node, "hostile"));
-    bystander.end();
+    is_dropped("sleep", |raw| &raw.kick);
 }
 
 /// Each new call descriptor of a ring that runs is signalled once, without a frame.
