@@ -35,8 +35,8 @@ impl Pace {
     }
 
     /// How many times longer than planned steps take, those that have ended and one that is planned
-    /// to take `planned` and has run for `ran`. How much of that one is done is not known: all of
-    /// it, at most.
+    /// to take `planned` and has run for `ran`. How much of the running step is done is not known:
+    /// all of it, at most.
     pub fn rate(&self, planned: Duration, ran: Duration) -> f64 {
         let of = |planned: Duration, took: Duration| match planned.as_secs_f64() {
             0.0 => None,
@@ -50,7 +50,7 @@ impl Pace {
     pub fn left(&self, planned: Duration, ran: Duration) -> Duration {
         let all = self.left.as_secs_f64() * self.rate(planned, ran);
         let this = planned.as_secs_f64() * self.rate(planned, ran);
-        // What has run for longer than it should ends any moment, as far as anybody knows.
+        // A step that has run for longer than planned may end at any moment.
         Duration::from_secs_f64((all - ran.as_secs_f64().min(this)).max(0.0))
     }
 }

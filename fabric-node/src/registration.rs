@@ -60,7 +60,7 @@ const EVENTS_MAX: usize = 64;
 /// that is refused decides how often it tries.
 const LOG_AGAIN: Duration = Duration::from_secs(10);
 
-/// Every user may connect: the key decides who becomes a member.
+/// Every user may connect: the key decides which client becomes a member.
 const SOCKET_MODE: Mode = Mode::from_raw_mode(0o666);
 
 /// What an event is about: the listener, the thread's own eventfd, or a client by its number.

@@ -287,7 +287,9 @@ impl Region {
     /// When they are not all in the region.
     #[inline]
     pub fn read(&self, at: usize, to: &mut [u8]) {
-        // SAFETY: the bytes are writable and the caller's own.
+        // SAFETY: `to` is `to.len()` writable bytes, borrowed for this call alone. They are none of
+        // the mapping's, to which no reference exists, and `copy_out` panics before it would leave
+        // the mapping.
         unsafe { self.mapping.copy_out(at, to.as_mut_ptr(), to.len()) };
     }
 
@@ -297,7 +299,9 @@ impl Region {
     /// When they do not all go into the region.
     #[inline]
     pub fn write(&self, at: usize, from: &[u8]) {
-        // SAFETY: the bytes are readable, and not of this mapping, to which nobody has references.
+        // SAFETY: `from` is `from.len()` readable bytes, borrowed for this call. They are none of
+        // the mapping's, to which no reference exists, and `copy_in` panics before it would leave
+        // the mapping.
         unsafe { self.mapping.copy_in(at, from.as_ptr(), from.len()) };
     }
 }

@@ -46,7 +46,7 @@ pub enum LendingError {
     #[error("a buffer is lent twice, or is none")]
     NotFree,
     /// There is no such receiver, or its lending is one to come.
-    #[error("a buffer is lent to nobody")]
+    #[error("a buffer is lent to no receiver")]
     NoReceiver,
 }
 

@@ -38,11 +38,11 @@ pub const COPY_NS: u64 = 5_000;
 /// they are copied and sealed.
 const COPY_NS_PER_BYTE: u64 = 4;
 
-/// How long a port that has made nobody copy may save up: 4,000 copies, so 15 frames to everyone at
-/// once where all ports are taken, and 2 ms of a sidecore's time.
+/// The time that a port without copies may save up: 4,000 copies, so 15 frames to all ports at once
+/// where all are taken, and 2 ms of a sidecore's time.
 pub const COPY_BURST_NS: u64 = 20_000_000;
 
-/// The most bytes that one frame to everyone is copied to: a jumbo frame to each port that there
+/// The most bytes of all copies of a frame to all ports: a jumbo frame to each port that there
 /// can be, a millisecond of a sidecore's time.
 pub const FLOOD_BYTES_MAX: usize = 9_216 * PORTS_MAX;
 

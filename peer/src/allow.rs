@@ -40,8 +40,8 @@ pub fn allows(list: &[Allow], node: &str, key: Option<AttachmentKey>) -> bool {
 /// Changes of all lists of this process.
 static CHANGES: AtomicU64 = AtomicU64::new(0);
 
-/// Another number after each change of any list of this process: who has looked everything up since
-/// the last one has nothing to look up again.
+/// Another number after each change of any list of this process: a reader that has looked
+/// everything up since the last change has nothing to look up again.
 pub fn list_changes() -> u64 {
     CHANGES.load(SeqCst)
 }

@@ -31,7 +31,7 @@ const DOMAIN: &[u8; 17] = b"vrio attachment 2";
 const STATEMENT_BYTES: usize = DOMAIN.len() + 32 + 16 + 1;
 
 /// Tells a session from all others: the hash of its handshake, the same at both ends. All zeroes
-/// where nothing is sealed; nothing is proved there, since whoever listens could prove it again.
+/// where nothing is sealed; no proof is made there, since a listener could use it again.
 pub type Binding = [u8; 32];
 
 const PLAIN: Binding = [0; 32];

@@ -83,7 +83,7 @@ pub trait Poll {
 }
 
 /// A poller that others on its sidecore use as well. It must not be borrowed when a round comes to
-/// it, which holds as long as nobody keeps a borrow from one round to the next.
+/// it, which holds as long as no code keeps a borrow from one round to the next.
 impl<T: Poll + ?Sized> Poll for Rc<RefCell<T>> {
     fn poll(&mut self, now_ns: u64) -> Progress {
         self.borrow_mut().poll(now_ns)

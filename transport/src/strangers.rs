@@ -1,7 +1,8 @@
 //! Peers that asked for a session and were refused: what their operator, or ours, has to know.
 //!
-//! Anybody can cause entries, also in the name of addresses that are not the sender's. So there are
-//! a few for each reason, the oldest makes room, and what is beyond them is counted.
+//! Any sender of datagrams can cause entries, also in the name of addresses that are not the
+//! sender's. So there are a few for each reason, the oldest makes room, and what is beyond them is
+//! counted.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -101,7 +101,7 @@ struct Shared {
     /// The present connection, to be torn down by `stop` when the front end is silent in the
     /// middle of a message.
     connection: Mutex<Option<UnixStream>>,
-    /// Readable while somebody wants the server to stand still, or to look at something else.
+    /// Readable while the server is asked to pause, or to look at something else.
     park_bell: Arc<OwnedFd>,
     park: Mutex<Option<ParkRequest>>,
     /// No front end is taken that is not there.
@@ -759,7 +759,7 @@ fn converse(
     session: &Arc<Mutex<Session>>,
 ) -> Result<(), DropError> {
     keep_connection(shared, &handler)?;
-    // SAFETY: `handler` owns the descriptor and lives to the end of this function.
+    // SAFETY: `handler` owns the descriptor, keeps it, and outlives this borrow of it.
     let fd = unsafe { BorrowedFd::borrow_raw(handler.as_raw_fd()) };
     let config_event = guard(session).config_event();
     let config_fd = config_event.as_ref().map(AsFd::as_fd);

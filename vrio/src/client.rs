@@ -51,7 +51,7 @@ pub(crate) fn ask(socket: &Path, method: &str, path: &str, body: Option<&str>) -
 /// As [`ask`], with a limit to how long the node may be silent.
 ///
 /// # Errors
-/// When nobody answers there, or not in time.
+/// When no node answers there, or not in time.
 pub(crate) fn ask_within(
     socket: &Path,
     (method, path): (&str, &str),

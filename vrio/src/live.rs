@@ -383,7 +383,7 @@ pub(crate) struct PeerAdd {
     /// Where it listens; not for one that only connects to this node.
     #[arg(long, required_unless_present_any = ["key", "keys"])]
     address: Option<String>,
-    /// A public key by which it proves who it is.
+    /// A public key by which the peer proves its name.
     #[arg(long)]
     key: Vec<String>,
     /// Its public keys, with commas between them, while one takes over from another.
@@ -429,10 +429,10 @@ impl Fields {
     }
 }
 
-/// Who makes a socket.
+/// Whether the node or the VMM makes a socket.
 const ROLES: [&str; 2] = ["listen", "connect"];
 
-/// The configuration's `allow`; nothing when nobody is named.
+/// The configuration's `allow`; nothing when no node is named.
 fn allow(words: &[String]) -> Option<Value> {
     (!words.is_empty()).then(|| words.iter().map(|word| allowed(word)).collect())
 }

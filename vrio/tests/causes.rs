@@ -40,7 +40,7 @@ fn run(words: &[&str]) -> Output {
     child.wait_with_output().expect("a child")
 }
 
-/// Causes that one problem is said to have more than once. Each problem has a line.
+/// Causes that stand more than once in a problem. Each problem has a line.
 fn repeated(said: &str) -> Vec<&str> {
     said.lines().flat_map(repeated_in).collect()
 }

@@ -136,7 +136,7 @@ fn tables_fit_80_columns_and_begin_with_what_is_wrong() {
     let said = host.good("nic list");
     assert!(said.starts_with("1 nic: 1 problem\n  nic n is lost: its cable is pulled"), "{said}");
     assert!(host.good("status").starts_with("node io1: 1 problem\n  nic n is lost"));
-    // All of it is there for who asks.
+    // A wide table has all columns.
     let narrow = host.good("nic list");
     let wide = host.good("nic list --wide");
     assert!(

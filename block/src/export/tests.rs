@@ -673,7 +673,7 @@ fn a_node_that_claims_and_closes_ages_out_its_own_records_alone() {
     assert_eq!(remembered(&bench, "vm2"), 512);
 }
 
-/// Older releases counted nobody's part, and their first ones noted no node.
+/// Older releases did not count a part for each node, and their first ones noted no node.
 #[test]
 fn records_that_are_too_many_already_make_room_for_other_nodes() {
     use crate::attachment::Name;

@@ -16,7 +16,7 @@ struct Allowance {
 /// volume a flush and a record; a hundred in a second leave a disk time for other peers.
 const CLAIMS: Allowance = Allowance { burst: 256, interval_ns: 10_000_000 };
 
-/// All channels that one peer alone may have, which are all opened when their server comes back. An
+/// All channels that a single peer may have, which it opens when their server comes back. An
 /// open costs some ten requests; a thousand in a second are a few hundredths of a sidecore.
 const OPENS: Allowance = Allowance { burst: FLOWS_MAX as u64 / 2, interval_ns: 1_000_000 };
 

@@ -203,7 +203,7 @@ impl Associations {
         Ok(there)
     }
 
-    /// Who is there has been out of reach for too long: what was is over.
+    /// The peer has been out of reach for too long: its association is over.
     pub(super) fn give_up(&self, peer: &str, there: There) {
         let mut peers = self.peers();
         let known = peers.get_mut(peer).filter(|known| known.there == Some(there));

@@ -288,7 +288,7 @@ pub(super) enum Verdict<C> {
     Kept,
     /// It has been taken before.
     Again(C),
-    /// Nobody sends so far ahead.
+    /// No honest gateway sends so far ahead.
     TooFar(C),
 }
 

@@ -101,7 +101,7 @@ struct Incoming<C: Carrier> {
 /// Another host.
 #[derive(Debug)]
 struct Link<C: Carrier> {
-    /// The peer's name; empty for a place that nobody has.
+    /// The peer's name; empty for a place that is free.
     name: String,
     /// Told apart from those that were at this place before.
     generation: u16,

@@ -243,7 +243,7 @@ struct World {
     wires: Rc<RefCell<Wires>>,
     now_ns: u64,
     random: Random,
-    /// Nobody hears of a new session.
+    /// No host is told of a new session.
     cut: bool,
     /// Host 0 answers nothing.
     mute: bool,
@@ -271,7 +271,7 @@ impl World {
         Self { hosts, wires, now_ns: 1, random, cut: false, mute: false }
     }
 
-    /// Until everybody is joined with everybody.
+    /// Until each host is joined with each other one.
     fn joined(hosts: usize, endpoints: usize, seed: u64) -> Self {
         let mut world = Self::new(hosts, endpoints, seed);
         world.join();
@@ -333,7 +333,7 @@ impl World {
         all.into_iter().for_each(|session| self.lose(session));
     }
 
-    /// Some time passes: everybody does what there is to do.
+    /// Some time passes: each host does what it has to do.
     fn step(&mut self) {
         self.now_ns += STEP_NS;
         self.connect();
@@ -400,7 +400,7 @@ impl World {
         panic!("not within reason: {what}; {counters:?}");
     }
 
-    /// Calls that have come and that nobody has answered.
+    /// Calls that have come and were not answered yet.
     fn unanswered(&self) -> usize {
         let wires = self.wires.borrow();
         let on_the_way = |flight: &&Flight| matches!(flight, Flight::Call { .. });

@@ -77,7 +77,7 @@ pub(super) enum Request {
     },
 }
 
-/// By what a batch is known at who takes it.
+/// How the receiver of batches knows where a batch belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Channel {
     /// Which of its rooms.

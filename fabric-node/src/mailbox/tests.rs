@@ -210,9 +210,9 @@ fn processes_of_two_vms_and_of_the_host_send_to_each_other() {
         let to = addresses[(at + 1) % 3];
         let message =
             Message { to, class: Class::Tagged, tag: 5, data: None, context, inject: false };
-        let mailbox = Bytes { start: sent.as_ptr().cast_mut(), bytes: sent.len() };
-        // SAFETY: `sent` outlives the loop below.
-        unsafe { endpoints[at].send(&message, &[mailbox]) }.unwrap();
+        let part = Bytes { start: sent.as_ptr().cast_mut(), bytes: sent.len() };
+        // SAFETY: `sent` is read only, and lives until the loop below has seen all completions.
+        unsafe { endpoints[at].send(&message, &[part]) }.unwrap();
         let receive = Receive {
             class: Class::Tagged,
             source: None,
@@ -221,9 +221,10 @@ fn processes_of_two_vms_and_of_the_host_send_to_each_other() {
             context: Context(9),
             multi_min_bytes: None,
         };
-        let mailbox = Bytes { start: got[at].as_mut_ptr(), bytes: sent.len() };
-        // SAFETY: `got` is looked at when all is done.
-        unsafe { endpoints[at].receive(&receive, &[mailbox]) }.unwrap();
+        let part = Bytes { start: got[at].as_mut_ptr(), bytes: sent.len() };
+        // SAFETY: `got` lives until the loop below has seen all completions, and is not touched
+        // before.
+        unsafe { endpoints[at].receive(&receive, &[part]) }.unwrap();
     }
     let (mut done, end) = (0, Instant::now() + LONG);
     while done < 6 {
@@ -401,7 +402,7 @@ proptest! {
         let node = TestNode::new(2);
         let (one, two) = (node.plug("one"), node.plug("two"));
         for (at, word) in words {
-            // The head is the node's; who writes over it shuts itself out.
+            // The head is the node's; a process that writes over it shuts itself out.
             if at >= Mailbox::HEAD_WORDS {
                 one.mailbox().write_word(at, word);
                 (one.doorbell())();

@@ -176,8 +176,8 @@ impl Served {
         self.memory.as_fd()
     }
 
-    /// Wakes all sleepers for whom a message waits. For a VM, whose doorbell does not say for which
-    /// endpoint it was rung.
+    /// Wakes all sleepers for which a message waits. For a VM, whose doorbell does not say which
+    /// endpoint is meant.
     pub(super) fn ring_where_messages_wait(&self) {
         // A gateway stores that it sleeps before it looks for the last time.
         fence(SeqCst);
@@ -278,8 +278,8 @@ impl Served {
     }
 }
 
-/// Maps the region of the node before this one, as that one knew it: its header any member may
-/// have written over.
+/// Maps the region of the node before this one, as the earlier node knew it: any member may have
+/// written over its header.
 fn map(state: &RegionState, host: u64, take: Take<'_>) -> Result<(Region, OwnedFd), Unfit> {
     let &RegionState { memory, version, slots, gateways, cells, buffers, buffer_bytes } = state;
     ensure(version == REGION_VERSION, "its memory has another layout than this release's")?;

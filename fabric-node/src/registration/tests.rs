@@ -96,7 +96,7 @@ fn call(path: &Path) -> OwnedFd {
 }
 
 fn say(socket: &OwnedFd, bytes: &[u8]) {
-    // Who was hung up on already is told by what it hears.
+    // A client that was disconnected already learns it when it reads.
     let _ = send(socket, bytes, SendFlags::NOSIGNAL);
 }
 
@@ -167,7 +167,7 @@ fn a_wrong_key_and_an_unknown_domain_are_told_the_same() {
     let error = Domain::join(&node.path, "blue", OTHER_KEY).unwrap_err();
     assert!(matches!(error, JoinError::Denied(_)), "{error}");
     assert!(error.to_string().contains("vrio mpi env"), "{error}");
-    // Another key from now on; who is in stays.
+    // Another key from now on; members stay.
     let inside = member(&node);
     assert!(node.server.set_key("blue", Key::new(OTHER_KEY).unwrap()));
     assert!(Domain::join(&node.path, "blue", KEY).is_err());
@@ -213,7 +213,7 @@ fn a_member_that_breaks_the_rules_is_hung_up_on_and_no_other() {
         say(&bad, &bytes);
         assert_eq!(hear(&bad), None, "{bytes:?}");
     }
-    // One who asks for something without having said who it is, too.
+    // A client that asks for something before it has registered, too.
     let unregistered = call(&node.path);
     say(&unregistered, &Request::NewEndpoint.to_bytes());
     assert_eq!(hear(&unregistered), None);
@@ -290,7 +290,7 @@ fn a_process_that_had_to_give_way_calls_again() {
 #[test]
 fn a_door_without_descriptors_lets_callers_wait_and_answers_members() {
     let Some(path) = std::env::var_os(STARVED) else {
-        // In a process of its own, whose descriptors are nobody else's.
+        // In a process of its own, whose descriptors no other test shares.
         let home = tempfile::tempdir().unwrap();
         let test =
             "registration::tests::a_door_without_descriptors_lets_callers_wait_and_answers_members";

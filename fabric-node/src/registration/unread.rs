@@ -45,8 +45,8 @@ impl Client {
 pub(crate) fn unread_bytes(socket: &OwnedFd) -> Option<usize> {
     let mut bytes: c_int = 0;
     let to = std::ptr::from_mut(&mut bytes);
-    // SAFETY: the descriptor is open while it is borrowed, and for this request the kernel writes
-    // one `int`, which is what is given.
+    // SAFETY: the descriptor is open while it is borrowed. For TIOCOUTQ the kernel writes one `int`
+    // to the address, which is that of `bytes`, a live `c_int` of this function.
     let answer = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, to) };
     usize::try_from(bytes).ok().filter(|_| answer == 0)
 }

@@ -39,9 +39,11 @@ pub(super) struct Caller {
 
 impl Caller {
     pub(super) fn of(connection: &OwnedFd) -> Result<Self, Errno> {
-        // SAFETY: zeroes are credentials, the kernel's answer is written over them.
+        // SAFETY: `ucred` is three integers, so any bytes are one, and it is what the kernel gives
+        // for SO_PEERCRED.
         let credentials = unsafe { option::<libc::ucred>(connection, libc::SO_PEERCRED)? };
-        // SAFETY: the option's value is a descriptor, which is new and owned here alone.
+        // SAFETY: the kernel gives an `int` for SO_PEERPIDFD, and zero is one. Where the call
+        // succeeds it is a new descriptor, which nothing else in this process knows.
         let process = unsafe {
             let fd = option::<libc::c_int>(connection, libc::SO_PEERPIDFD);
             fd.map(|fd| OwnedFd::from_raw_fd(fd))
@@ -65,14 +67,16 @@ unsafe fn option<T>(socket: &OwnedFd, name: libc::c_int) -> Result<T, Errno> {
     let mut value = MaybeUninit::<T>::zeroed();
     let mut bytes = size_of::<T>() as libc::socklen_t;
     let (fd, level) = (socket.as_raw_fd(), libc::SOL_SOCKET);
-    // SAFETY: there is room for `bytes` at the value, and the kernel writes no more.
+    // SAFETY: the socket is open while it is borrowed; `value` has room for `bytes`, which are its
+    // size, and the kernel writes no more than `bytes` says and stores what it wrote there.
     let got =
         unsafe { libc::getsockopt(fd, level, name, value.as_mut_ptr().cast(), &raw mut bytes) };
     if got != 0 {
         let error = std::io::Error::last_os_error();
         return Err(error.raw_os_error().map_or(Errno::INVAL, Errno::from_raw_os_error));
     }
-    // SAFETY: the caller's.
+    // SAFETY: the value was zeroed before the kernel wrote all or a part of it, and the caller
+    // promises that zeroes and what the kernel gives for this option are a `T`.
     Ok(unsafe { value.assume_init() })
 }
 

@@ -191,7 +191,7 @@ mod tests {
         table.ring_where_messages_wait();
         assert_eq!(read_ends.each_ref().map(is_rung), [false; 2]);
         let me = Producer { slot: other, incarnation: others as u16 };
-        // The first cell, and one after the ring went round: who sleeps has taken all before it.
+        // The first cell, and one after the ring went round: the sleeper has taken all before it.
         let mut way = Way::default();
         for sleep in 2..=40 {
             let position = way.claim(&rings[0], me).expect("room");
@@ -239,7 +239,7 @@ mod tests {
             ring.set_asleep(word);
             assert!(!is_rung(&read_end));
             event();
-            // Once for all who have died since.
+            // Once for all endpoints that have died since.
             table.announce_deaths();
             assert!(is_rung(&read_end) && silence(&read_end));
         }

@@ -147,7 +147,7 @@ mod tests {
         let entries = |table: &SlotTable| format!("{:?}", table.entries());
         assert_eq!(entries(&table), entries(&before));
         assert_eq!(format!("{:?}", taken(&table).0), format!("{state:?}"));
-        // And goes on as that one would have.
+        // And goes on as the earlier table would have.
         assert_eq!(table.add_host(5), Ok(2));
         assert_eq!(table.take_slot(5), Ok((5, 1)));
         assert_eq!(table.take_slot(6), Ok((2, 2)), "the dead one's; not that of who has left");

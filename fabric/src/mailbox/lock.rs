@@ -77,7 +77,7 @@ impl HolderLocks {
     }
 
     /// The locks of dead holders, one after the other. Each is held while the caller has it, so
-    /// that one process alone reports it.
+    /// that a single process reports it.
     pub(crate) fn dead(&self) -> impl Iterator<Item = HolderLock> {
         let files = fs::read_dir(&self.directory).into_iter().flatten().take(LOOKS_MAX);
         files.filter_map(|file| self.dead_one(&file.ok()?.path()))

@@ -133,8 +133,8 @@ pub struct SizeError {
 }
 
 /// Which gateway has what two endpoints of two hosts say to each other, by their slots, so that
-/// each pair's messages keep their order. The same both ways: that one of them is gone is asked
-/// for, and answered, where its last messages go, as long as both hosts have as many gateways.
+/// each pair's messages keep their order. The same both ways: a question for an endpoint's death,
+/// and its answer, go where its last messages go, as long as both hosts have as many gateways.
 #[inline]
 pub fn gateway_of(one: u16, other: u16, gateways: u16) -> u16 {
     if gateways <= 1 {

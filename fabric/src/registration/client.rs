@@ -51,7 +51,7 @@ struct Membership {
     node: NodeAccess,
     /// What a load of the region costs, where that is not plain memory.
     load_cost_ns: Option<f64>,
-    /// How its endpoints and others see whether somebody sleeps.
+    /// How its endpoints and others see whether an endpoint sleeps.
     barriers: Barriers,
 }
 
@@ -100,7 +100,7 @@ pub enum JoinError {
     /// The node is of another release.
     #[error("the node speaks another version; run programs and node of one release of vrio")]
     Version,
-    /// There are as many members as there may be, or the node takes nobody new.
+    /// There are as many members as there may be, or the node takes no new member.
     #[error(
         "the domain takes nobody new: it has as many members as there may be (end some, or raise \
          \"endpoints-max\" in its [[domain]]), or its node is drained"
@@ -121,7 +121,7 @@ pub enum JoinError {
     /// Inside of a VM: the device is not usable.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// Inside of a VM: nobody answers.
+    /// Inside of a VM: the node does not answer.
     #[error(
         "the node does not answer through the VM's device; if it was started again since, its VMs \
          need theirs unplugged and plugged in again (`vrio vf list` on the host)"
@@ -134,7 +134,7 @@ pub enum JoinError {
     )]
     NodeEnded,
     /// Inside of a VM: what this system has to give cannot be had.
-    #[error("cannot tell who is who in this VM: {0}; it takes /proc, and a tmpfs at /dev/shm")]
+    #[error("cannot tell processes apart in this VM: {0}; it takes /proc, and a tmpfs at /dev/shm")]
     HolderLock(io::Error),
 }
 
@@ -200,7 +200,7 @@ fn is_pci(word: &str) -> bool {
         if is_hex(domain, 4) && is_hex(bus, 2) && is_hex(slot, 2) && is_hex(function, 1))
 }
 
-/// What it takes to join a domain; nobody was asked yet.
+/// What it takes to join a domain; the node was not asked yet.
 #[derive(Debug)]
 pub struct Invitation {
     place: NodePlace,
@@ -378,7 +378,7 @@ impl Domain {
         let region = Arc::clone(&membership.region);
         let mut endpoint = Endpoint::new(region, slot, incarnation, membership.host, &options)?;
         // Where the node knows this process by another number than it has itself, it would know
-        // others by numbers that mean somebody else here.
+        // other processes by numbers that mean different ones here.
         if process == std::process::id() {
             let membership = Arc::clone(membership);
             endpoint.ask_processes(move |slot, incarnation| {
@@ -424,7 +424,7 @@ fn check_name(name: &str) -> Result<(), JoinError> {
     if is_name { Ok(()) } else { Err(JoinError::Name(name.to_owned())) }
 }
 
-/// Says who this is, and again where others were in the way.
+/// Registers this process, and tries again where other clients were in the way.
 fn greet(socket: &Path, hello: &Request) -> Result<(Connection, Answer, Vec<OwnedFd>), JoinError> {
     let refuse = |source| JoinError::NoNode { path: socket.to_owned(), source };
     let mut pause = CALL_AGAIN;
@@ -532,7 +532,7 @@ impl Home for Membership {
         let NodeAccess::Socket { connection, .. } = &self.node else {
             return !self.region.is_orphaned();
         };
-        // Who asks the node something notices by himself.
+        // A thread that is asking the node notices it by itself.
         connection.try_lock().map_or(true, |connection| connection.is_up())
     }
 }

@@ -47,7 +47,7 @@ pub enum KeyError {
     /// What is there is no file, or a long one.
     #[error("{0:?} is no key file; name a file with the key as its only line")]
     NotAFile(PathBuf),
-    /// Everybody may read it.
+    /// Every user may read it.
     #[error(
         "everybody may read or write {path:?} (mode {mode:04o}): chmod o= {path:?}, and make \
          another key if somebody can have read this one"

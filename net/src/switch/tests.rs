@@ -384,7 +384,7 @@ fn copies_are_paid_for_by_a_port_or_by_its_node() {
     switch.remove(two);
     let again = switch.add_for(Some(7), PortOptions::of_guest(mac(2))).unwrap();
     assert_eq!(switch.pay(flood(again), 60, 10 * each_ns), Err(Reason::CopyLimit));
-    // Who may send as often as it likes pays nothing.
+    // A port that may send as often as it likes pays nothing.
     let free = PortOptions { floods_per_s: 0, ..PortOptions::of_guest(mac(3)) };
     let free = switch.add(free).unwrap();
     assert!((0..10_000).all(|_| switch.pay(flood(free), 60_000, 0).is_ok()));

@@ -1,9 +1,9 @@
 //! Answers `GET /metrics` on a TCP port, for Prometheus.
 //!
-//! Whoever reaches the port may ask, so what asking can cost is bounded: so many connections, each
-//! for so long, and one look at the sidecores for everyone who asks within a moment. Where all
-//! places are taken the next connection gets the oldest one's: clients that hold connections do not
-//! keep others from asking.
+//! Every client that reaches the port may ask, so the cost of asking is bounded: so many
+//! connections, each for so long, and one look at the sidecores for all requests of a moment. Where
+//! all places are taken the next connection gets the oldest one's: clients that hold connections do
+//! not keep others from asking.
 
 use std::collections::VecDeque;
 use std::future::Future;

@@ -435,7 +435,7 @@ impl Poll for Gateways {
     }
 
     fn disarm(&mut self) {
-        // What is rung while it stands is for who goes on to hear.
+        // A doorbell that rings during a hand-over is for the successor to hear.
         if !self.stands {
             for placed in &mut self.rooms {
                 placed.room.wake_up();

@@ -229,7 +229,7 @@ fn why(reason: StrangerReason) -> &'static str {
     }
 }
 
-/// What an operator does who wants to admit the stranger. What the stranger says about itself is
+/// What an operator must do to admit the stranger. What the stranger says about itself is
 /// repeated only where it is a name: it may be copied into a shell.
 fn way_out(stranger: &Stranger, node: &str, security: &Security) -> String {
     let name =

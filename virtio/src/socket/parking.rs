@@ -30,7 +30,7 @@ pub struct Parking {
     pub(super) answer: Receiver<Result<Option<Served<OwnedFd>>, ParkError>>,
     pub(super) hold: SyncSender<()>,
     pub(super) until: Instant,
-    /// There is nobody who could come to a stand.
+    /// The server has ended: there is nothing to pause.
     pub(super) is_over: bool,
 }
 
@@ -45,7 +45,7 @@ impl Parking {
             return Ok(Parked { state: None, _hold: None });
         }
         let answer = answer.recv_timeout(until.saturating_duration_since(Instant::now()));
-        // If it has not been looked at, it is void; if it was, the server finds nobody to answer.
+        // A request that was not looked at is void; otherwise the server finds no caller to answer.
         drop(guard(&shared.park).take());
         let state = answer.unwrap_or(Err(ParkError::Silent))?;
         Ok(Parked { state, _hold: Some(hold) })

@@ -117,7 +117,7 @@ fn end_with_terminal() -> Result<()> {
     Ok(())
 }
 
-/// Ends this process, and leaves the terminal as it was as far as that waits for nobody.
+/// Ends this process, and restores the terminal as far as that can be done without waiting.
 fn end_at_once() -> ! {
     let stdout = std::io::stdout();
     let mut terminal = [PollFd::new(&stdout, PollFlags::OUT)];

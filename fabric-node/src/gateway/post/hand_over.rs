@@ -62,7 +62,7 @@ impl Post {
         });
         let slab = Slab::resume(&region, me, lent, lending).map_err(|error| match error {
             LendingError::NotFree => Unfit::Contradiction("a buffer is lent twice, or is none"),
-            _ => Unfit::Contradiction("a buffer is lent to nobody"),
+            _ => Unfit::Contradiction("a buffer is lent to no receiver"),
         })?;
         let slots = usize::from(region.slots());
         let mut ways: Box<[ToSlot]> = vec![ToSlot::default(); slots].into();

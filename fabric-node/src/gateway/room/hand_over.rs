@@ -52,7 +52,7 @@ impl<C: Carrier> Room<C> {
     pub fn take_down(&mut self, carrier: &C) -> (RoomState, Vec<u8>) {
         let mut cargo = Vec::new();
         let post = self.post.take_down(&mut cargo);
-        // Those that are about to be told are found once more by who goes on.
+        // The successor finds the endpoints that were about to be told once more.
         let told = self.told.iter().enumerate().map(|(slot, told)| (slot as u16, *told));
         let told = told.filter(|(slot, told)| *told != 0 && !self.mourned.contains_key(slot));
         let told = told.collect();
@@ -62,8 +62,9 @@ impl<C: Carrier> Room<C> {
         (RoomState { domain, gateway, post, told, links }, cargo)
     }
 
-    /// Whether a link leads to whom its peer is: another gateway may have met that one anew, or
-    /// given it up, since this one looked. It would begin anew then, and so does who goes on.
+    /// Whether a link leads to the peer's present run: another gateway may have met the peer anew,
+    /// or given it up, since this gateway looked. The link would begin anew then, and so does the
+    /// successor's.
     fn is_of_now(&self, link: &Link<C>) -> bool {
         let known = self.associations.look(&link.name);
         known.is_some_and(|(there, _)| link.there.is_none() || link.there == there)
@@ -79,7 +80,7 @@ impl<C: Carrier> Room<C> {
         let Handed { post, told, links, .. } = handed;
         let mut room = Self::with_post(settings, associations, post);
         room.told = told;
-        // Whoever has died since is looked for.
+        // The successor looks for endpoints that have died since.
         room.deaths = room.deaths.wrapping_sub(1);
         for link in links {
             room.adopt_link(link, now_ns);
@@ -187,7 +188,7 @@ impl HandedLink {
         let LinkState { name, first, sent, queue, is_held, heard, gones } = state;
         let is_bounded = sent.len() <= WINDOW && queue.len() <= QUEUE_FLOODED;
         ensure(is_bounded && gones.len() <= GONES_MAX, "more waits than may")?;
-        // Nobody gets so far in a life; what is counted from there on does not overflow.
+        // No honest node counts so far in its life; a count that begins there does not overflow.
         let is_number = |number: u64| number < 1 << 60;
         let is_heard = heard.iter().all(|(_, number)| is_number(*number));
         ensure(is_number(first) && is_heard, "more was sent than can have been")?;

@@ -82,7 +82,7 @@ impl<C: Carrier> Room<C> {
         self.next_ns = 0;
     }
 
-    /// Asks for what is not joined, and gives up who has been out of reach for too long.
+    /// Joins what is not joined, and gives up peers that have been out of reach for too long.
     pub(super) fn look_at_clock(&mut self, now_ns: u64, carrier: &mut C) {
         self.next_ns = u64::MAX;
         for at in 0..self.links.len() {
@@ -316,7 +316,7 @@ impl<C: Carrier> Room<C> {
         incoming.forget(carrier);
         (incoming.session, incoming.channel) = (session, channel);
         let received = incoming.inbox.received();
-        // Who can be heard can be asked.
+        // A peer that is heard can be asked.
         if link.state == State::Out {
             link.ask_at_ns = now_ns;
             self.next_ns = 0;

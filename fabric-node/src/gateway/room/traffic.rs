@@ -318,7 +318,7 @@ impl<C: Carrier> Room<C> {
         self.post.counters.full += 1;
     }
 
-    /// Puts the entries of a batch where they belong, and wakes who sleeps of those.
+    /// Puts the entries of a batch where they belong, and wakes the sleepers among the receivers.
     fn deliver(&mut self, at: usize, from: Origin, entries: &[u8]) {
         self.deliver_all(at, from, entries);
         self.post.wake_touched();
@@ -345,7 +345,7 @@ impl<C: Carrier> Room<C> {
         }
     }
 
-    /// Says what became of an entry to who sent it, where he wants to hear that.
+    /// Tells the sender of an entry what became of it, where the sender wants to hear that.
     fn answer(&mut self, at: usize, head: &Head, put: Put) {
         let kind = match (put, head.kind) {
             (Put::Marked, _) => Kind::Credit,

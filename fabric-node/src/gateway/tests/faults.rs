@@ -1,4 +1,4 @@
-//! Who does not receive, who dies, who cannot be reached, who may not.
+//! Endpoints that do not receive or that die; hosts that are out of reach or may not join.
 
 use super::*;
 use fabric::doorbell::silence;
@@ -79,7 +79,7 @@ fn what_is_outstanding_with_the_dead_ends() {
     assert_eq!(ends, [vec![Some(Failure::Gone)], vec![Some(Failure::Gone)]]);
     let again = send(&mut world.hosts[0].endpoints[0], dead, 3, b"hello");
     assert_eq!(again, Err(SendError::Gone));
-    // Who asks for it only now.
+    // An endpoint asks for the death only now.
     world.hosts[0].join();
     let asks = &mut world.hosts[0].endpoints[2];
     assert!(!asks.has_something());
@@ -90,7 +90,7 @@ fn what_is_outstanding_with_the_dead_ends() {
     world.run_until("it hears of it too", |world| {
         failures(&mut world.hosts[0].endpoints[2]) == [Some(Failure::Gone)]
     });
-    // Who has the slot now gets nothing of that, and can be reached.
+    // The slot's new owner gets nothing of the old messages, and can be reached.
     let next = loop {
         let next = world.hosts[1].join();
         if next.slot == dead.slot {
@@ -127,7 +127,7 @@ fn a_host_that_is_out_of_reach_for_long_is_given_up_by_both() {
     assert_eq!(failures(&mut world.hosts[0].endpoints[0]), [Some(Failure::Gone)]);
     let again = send(&mut world.hosts[0].endpoints[0], there, 3, b"never");
     assert_eq!(again, Err(SendError::Gone));
-    // It is back: those who had to do with it before have not, others have.
+    // The host is back: endpoints that knew it before are cut off, and others reach it.
     world.cut = false;
     world.hosts[0].join();
     world.run_until("they are joined again", |world| {
@@ -171,7 +171,7 @@ fn a_node_that_is_another_one_has_other_endpoints() {
     let completions = ended(&mut world.hosts[0].endpoints[1]);
     let last = completions.last().expect("it has ended");
     assert!(matches!(last.done, Done::Receive { .. }) && last.failure == Some(Failure::Gone));
-    // No peer any more, which who sends to it finds out.
+    // No peer any more, which a sender to it finds out.
     world.hosts[0].doorbell.gone.store(false, std::sync::atomic::Ordering::Relaxed);
     world.hosts[0].join();
     peers.clear();
@@ -349,7 +349,7 @@ fn what_the_dead_had_said_comes_before_their_death() {
     assert!(ends[..40].iter().all(Option::is_none) && ends[40] == Some(Failure::Gone), "{ends:?}");
 }
 
-/// By whichever of several gateways their messages go, and while that one has no session.
+/// By any of several gateways, and while the gateway of the messages has no session.
 #[test]
 fn a_death_that_is_asked_for_overtakes_nothing() {
     for (one, other) in (0..4).flat_map(|one| (0..4).map(move |other| (one, other))) {

@@ -145,7 +145,7 @@ fn deaths_that_were_not_told_are_told_by_who_goes_on() {
     drop(world.hosts[0].endpoints.remove(0));
     assert!(world.hosts[0].table.declare_dead(dead.slot));
     world.hand_over(0);
-    // And one more, whose death nobody has seen yet.
+    // And one more, whose death was not seen yet.
     drop(world.hosts[0].endpoints.remove(0));
     assert!(world.hosts[0].table.declare_dead(other.slot));
     world.hand_over(0);
@@ -181,7 +181,7 @@ fn what_was_sent_to_who_has_been_met_anew_stays_behind() {
     host.adopt(taken).expect("who goes on begins anew");
 }
 
-/// The other host's is given up as if nobody had gone on here.
+/// The other host is given up as if this host had no successor.
 #[test]
 fn a_host_that_stays_away_is_given_up_by_who_goes_on() {
     let mut world = World::joined(2, 1, 34);

@@ -125,7 +125,7 @@ fn exchange(seed: u64, (hosts, cores): (usize, usize), trouble: Trouble) {
     }
     for Core { room, carrier, .. } in world.hosts.iter_mut().flat_map(|it| &mut it.cores) {
         let counters = room.counters();
-        // Those of who goes on begin anew.
+        // The successor's counters begin anew.
         let sent = counters.sent > 0 || trouble == Trouble::HandOvers;
         assert!(counters.nonsense == 0 && sent, "{counters:?}");
         room.end(carrier);

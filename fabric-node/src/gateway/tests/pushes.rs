@@ -57,7 +57,7 @@ fn a_message_of_a_few_buffers_is_not_asked_for_and_a_longer_one_is() {
 #[test]
 fn while_much_is_under_way_messages_are_offered() {
     let mut world = World::joined(2, 1, 2);
-    // Nobody looks there.
+    // This receiver does not look for messages.
     let silent = world.hosts[1].endpoints.remove(0);
     let (to, bytes) = (silent.address(), content(1, LONGEST));
     for tag in 0..20 {
@@ -150,7 +150,7 @@ fn a_sender_that_dies_half_way_fails_what_is_not_whole() {
         }
         got.iter_mut().for_each(|got| ask(receiver(&mut world), None, 1, got));
         let mut ends = Vec::new();
-        // The node is asked who lives once in many looks.
+        // The node is asked for living endpoints once in many looks.
         for _ in 0..40_000 {
             world.step();
             ends.extend(ended(receiver(&mut world)).iter().map(|end| (end.tag, end.failure)));

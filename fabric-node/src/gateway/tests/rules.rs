@@ -1,4 +1,4 @@
-//! Who breaks the rules costs himself: members that write what they like, peers that have the key.
+//! Breaking the rules harms the breaker alone: members that write any bytes, peers with the key.
 
 use super::*;
 use crate::gateway::wire::push_entry;

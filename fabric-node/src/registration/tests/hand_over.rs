@@ -35,7 +35,7 @@ fn members_stay_and_what_they_had_is_theirs() {
     let unregistered = call(&node.path);
     let node = node.hand_over(|server| {
         server.believe_connections();
-        // Said while nobody moves, and answered by who goes on.
+        // Sent while the node is paused, and answered by the successor.
         say(&other, &Request::NewEndpoint.to_bytes());
         say(&other, &Request::Process(grants[0]).to_bytes());
         std::thread::sleep(Duration::from_millis(20));
@@ -75,7 +75,7 @@ fn processes_that_end_meanwhile_or_later_are_noticed() {
     let node = node.hand_over(|_| ());
     other.kill();
     node.until(0, 0);
-    // Both slots are somebody's again.
+    // Both slots have owners again.
     let member = member(&node);
     assert_eq!([new_grant(&member), new_grant(&member)].map(|grant| grant.incarnation), [2, 2]);
 }
@@ -165,7 +165,7 @@ fn a_state_that_contradicts_itself_is_refused() {
     let file = tempfile::tempfile().unwrap();
     state.domains[0].region.memory = descriptors.put(file.into());
     assert!(adopted(&node.path, &four, (state, descriptors)).is_err());
-    // Nobody has noticed anything.
+    // No member has noticed anything.
     node.server.answer().unwrap();
     new_grant(&one);
     assert_eq!(node.report().endpoints_live, 3);

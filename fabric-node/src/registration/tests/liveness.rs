@@ -1,4 +1,4 @@
-//! Who can see nothing of a node but memory sees whether it has ended.
+//! A process that sees nothing of a node but memory sees whether the node has ended.
 
 use rustix::process::{Pid, Signal, kill_process};
 

@@ -126,7 +126,7 @@ fn a_sleeper_is_woken_when_who_it_waits_for_has_gone() {
     other.ask(Some(one.endpoint.address()));
     assert_eq!(other.endpoint.doze(), Doze::Sleep);
     drop(one);
-    // Heard, and not only seen by who looks.
+    // The doorbell rings; the message is not only there for an endpoint that looks.
     other.alarm.wait(Some(LONG));
     assert!(other.alarm.is_ringing());
     assert_eq!(other.wait(0).0, Some(Failure::Gone));

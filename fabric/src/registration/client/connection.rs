@@ -20,7 +20,7 @@ use super::super::wire::{ALONG_MAX, Answer, MESSAGE_BYTES, Request, SlotGrant};
 use crate::Process;
 use crate::doorbell::{self, RingOutcome, is_closed};
 
-/// How long the node may take to let somebody in, and to answer. It does nothing slow meanwhile;
+/// How long the node may take to let a client in, and to answer. It does nothing slow meanwhile;
 /// but a job may start hundreds of processes at once on few cores.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -37,7 +37,7 @@ pub(super) enum Lost {
 pub(super) struct Connection {
     socket: Arc<OwnedFd>,
     /// By slot: the incarnation that was asked for last, and its process once that was answered (0
-    /// for nobody's). The answer may come between others.
+    /// for none). The answer may come between others.
     processes: HashMap<u16, (u32, Option<u32>)>,
     /// By slot: which of its owners it is about, and the write end of that owner's doorbell.
     /// [`WRITE_ENDS_MAX`] at most; their answers may come between others as well.
@@ -145,7 +145,7 @@ impl Connection {
         Some(come)
     }
 
-    /// Whatever has come by now, of which nobody waits for anything.
+    /// Reads all that has come by now, without waiting for more.
     fn hear_all(&mut self) {
         while let Ok(heard) = self.hear() {
             if let Some((answer, along)) = heard {
@@ -314,7 +314,7 @@ fn gone(errno: Errno) -> Lost {
 mod tests {
     use super::*;
 
-    /// A talk with nobody, whose part is played by the other end.
+    /// A connection without a node: the test plays it at the other end.
     fn connection() -> (Connection, OwnedFd) {
         let kind = (AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC);
         let (socket, node) =
