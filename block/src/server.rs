@@ -34,8 +34,8 @@ const CALLS_PER_ROUND_MAX: usize = 256;
 /// Proofs looked at in one round: each costs some 100 us, which other peers' requests wait for.
 const PROOFS_PER_ROUND_MAX: usize = 1;
 
-/// Claims, opens, closes and descriptions in one round: an open costs some 30 us, with the end of
-/// the channel that it replaces, and other peers' requests wait for the round's end.
+/// Claims, opens, closes and descriptions in one round: an open costs some 30 us by estimate,
+/// with the end of the channel that it replaces, and other peers' requests wait meanwhile.
 const ATTACHMENTS_PER_ROUND_MAX: usize = 4;
 
 /// Flows of all sessions of one sidecore, with those that drain: each costs a table of requests.

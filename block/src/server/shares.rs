@@ -16,8 +16,9 @@ struct Allowance {
 /// volume a flush and a record; a hundred in a second leave a disk time for other peers.
 const CLAIMS: Allowance = Allowance { burst: 256, interval_ns: 10_000_000 };
 
-/// All channels that a single peer may have, which it opens when their server comes back. An
-/// open costs some ten requests; a thousand in a second are a few hundredths of a sidecore.
+/// All channels that a single peer may have, which it opens when their server comes back. By
+/// estimate an open costs some ten requests; a thousand in a second are a few hundredths of a
+/// sidecore.
 const OPENS: Allowance = Allowance { burst: FLOWS_MAX as u64 / 2, interval_ns: 1_000_000 };
 
 /// Proofs: those of the disks of a large node with keys, for a description, a claim and two
