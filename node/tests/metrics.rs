@@ -1,16 +1,13 @@
 //! Metrics of real nodes: the text is read by a strict parser and compared with the status.
 
-mod common;
-mod prometheus;
-
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 
-use common::{Guest, Home, PATIENCE, address, wait_for_disk};
+use crate::common::{Guest, Home, PATIENCE, address, wait_for_disk};
+use crate::prometheus::Text;
 use node::Node;
 use node::status::{Counters, DiskState, Status};
-use prometheus::Text;
 use virtio::driver::Status as Outcome;
 
 const IO1: &str = r#"

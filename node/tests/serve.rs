@@ -1,11 +1,8 @@
 //! Whole nodes and a stand-in guest: disks of local and of remote volumes, restarts, refusals.
 
-mod common;
-mod foreign;
-
 use std::os::unix::net::UnixListener;
 
-use common::{Guest, Home, PATIENCE, address, wait_for, wait_for_disk};
+use crate::common::{Guest, Home, PATIENCE, address, wait_for, wait_for_disk};
 use node::Node;
 use node::status::DiskState;
 use virtio::driver::Status as Outcome;

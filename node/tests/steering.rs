@@ -1,13 +1,11 @@
 //! Queues of whole nodes that go over to other sidecores: by hand, a thousand times under load, and
 //! by load.
 
-mod common;
-
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use common::{Home, PATIENCE, address, wait_for, wait_for_disk};
+use crate::common::{Home, PATIENCE, address, wait_for, wait_for_disk};
 use node::Node;
 use node::api::RefusedKind;
 use node::status::{DiskState, DiskStatus, Status};
@@ -229,7 +227,7 @@ fn a_node_stops_while_a_queue_is_moved() {
     for turn in 0..5 {
         let node = home.start(LOCAL);
         wait_for_disk(&node, DiskState::Ready, "a.sock");
-        let mut guest = common::Guest::connect(home.path("a.sock"), 2);
+        let mut guest = crate::common::Guest::connect(home.path("a.sock"), 2);
         for block in 0..10 {
             assert_eq!(guest.write(0, block, 10 * turn + block), Outcome::Ok);
         }
@@ -275,7 +273,7 @@ fn what_cannot_be_moved_says_why() {
     let (kind, text) = refused("a", 0, 1);
     assert_eq!(kind, RefusedKind::Conflict);
     assert!(text.contains("its guest has not started it"), "{text}");
-    let mut guest = common::Guest::connect(home.path("a.sock"), 2);
+    let mut guest = crate::common::Guest::connect(home.path("a.sock"), 2);
     assert_eq!(guest.write(0, 0, 1), Outcome::Ok);
     assert_eq!(refused("b", 0, 1).0, RefusedKind::Unknown);
     let (kind, text) = refused("a", 2, 1);

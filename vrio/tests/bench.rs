@@ -1,14 +1,12 @@
 //! `vrio bench block` by every way, and beside every peer, for a moment each: that it works. What
 //! it counts is looked at in `bench_counts.rs`, and no time anywhere.
 
-mod measured;
-
 use std::fs;
 use std::process::Command;
 use std::sync::PoisonError;
 
+use crate::measured::{MACHINE, each, measure, measure_alone, run};
 use bench::nodes::NodePlan;
-use measured::{MACHINE, each, measure, measure_alone, run};
 use serde_json::Value;
 
 /// What an acknowledgement adds to a datagram.

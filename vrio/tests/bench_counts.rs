@@ -1,12 +1,10 @@
 //! What a request costs, as `vrio bench` counts it: what does not depend on the machine's speed is
 //! as promised. No time is looked at.
 
-mod measured;
-
 use std::process::Command;
 use std::sync::PoisonError;
 
-use measured::{MACHINE, each, measure, measure_alone};
+use crate::measured::{MACHINE, each, measure, measure_alone};
 use serde_json::Value;
 
 /// Bytes of a request.

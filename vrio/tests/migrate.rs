@@ -3,18 +3,16 @@
 //! has a nic as well, in a network of the VMhost: both have one of that name, in which somebody
 //! listens.
 
-mod ear;
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
+use crate::ear::Ear;
 use bench::guest::{
     self, BOOT_TIMEOUT, Builder, Guest, Monitor, VhostDisk, VhostNic, monitor, scripts,
 };
 use bench::nodes::{Keys, Node, NodePlan};
-use ear::Ear;
 use serde_json::json;
 use virtio::driver::{
     Data, FrontEnd, FrontEndConfig, GuestPlan, Op, Request, RingDriver, Role, Status,

@@ -6,10 +6,7 @@ use bench::guest::{BOOT_TIMEOUT, Guest, Image, scripts};
 use bench::hosts::{DOMAIN, Hosts};
 use bench::installed;
 
-#[path = "mpi/built.rs"]
-mod built;
-
-use built::exercise;
+use crate::mpi::built::exercise;
 
 /// Two for each guest.
 const BOTH: &str = "10.9.0.1:2,10.9.0.2:2";

@@ -14,10 +14,7 @@ use bench::guest::{BOOT_TIMEOUT, Builder, Guest, Image, scripts};
 use bench::installed;
 use bench::nodes::{Node, NodePlan};
 
-#[path = "mpi/built.rs"]
-mod built;
-
-use built::{compile, exercise, said};
+use crate::mpi::built::{compile, exercise, said};
 
 const KEY: &str = "0123456789abcdef0123456789abcdef";
 

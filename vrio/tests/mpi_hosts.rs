@@ -14,19 +14,10 @@ use bench::sim::Random;
 use serde_json::Value;
 use tempfile::TempDir;
 
-#[path = "mpi/built.rs"]
-mod built;
-#[path = "mpi/busy.rs"]
-mod busy;
-#[path = "mpi/inputs.rs"]
-mod inputs;
-#[path = "mpi/mpich.rs"]
-mod mpich;
-
-use built::{compile, exercise, said};
-use busy::Busy;
-use inputs::{Application, RANKS};
-use mpich::mpich;
+use crate::mpi::built::{compile, exercise, said};
+use crate::mpi::busy::Busy;
+use crate::mpi::inputs::{Application, RANKS};
+use crate::mpi::mpich::mpich;
 
 /// What every exercise has go from one host to the other at least: a message and one more of four
 /// sizes are the fewest (`truncate`).

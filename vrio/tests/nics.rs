@@ -1,13 +1,11 @@
 //! Real guests that talk to each other over a node's network.
 
-mod relay;
-
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use crate::relay::Relay;
 use bench::guest::{self, BOOT_TIMEOUT, Guest, VhostNic, scripts, talk};
 use bench::nodes::{Keys, Node, NodePlan};
-use relay::Relay;
 use serde_json::Value;
 
 /// For what a script does: an emulated guest on a busy machine is slow.

@@ -1,7 +1,5 @@
 //! What the tests of whole nodes share: directories, addresses, a stand-in guest.
 
-#![allow(unreachable_pub, reason = "each test file is a crate of its own")]
-
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -14,40 +12,40 @@ use virtio::driver::{
 
 /// Longer than anything here takes on a busy machine. Never a measurement: what comes late fails
 /// nothing, what never comes does.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A directory for one test, and the nodes that are configured in it.
-pub struct Home(tempfile::TempDir);
+pub(crate) struct Home(tempfile::TempDir);
 
 impl Home {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }
 
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
     /// `text` with HOME put in.
-    pub fn config(&self, text: &str) -> Config {
+    pub(crate) fn config(&self, text: &str) -> Config {
         let text = text.replace("HOME", self.0.path().to_str().unwrap());
         Config::parse(Path::new("n.toml"), &text).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    pub fn start(&self, text: &str) -> Node {
+    pub(crate) fn start(&self, text: &str) -> Node {
         Node::start(&self.config(text)).unwrap_or_else(|error| panic!("{error}"))
     }
 }
 
 /// A loopback address that no other test uses: all of 127.0.0.0/8 is this host's.
-pub fn address() -> String {
+pub(crate) fn address() -> String {
     static NEXT: AtomicU16 = AtomicU16::new(1);
     let [high, low] = (std::process::id() as u16).to_be_bytes();
     format!("127.{}.{low}.{}:4870", 64 + (high & 0x3f), NEXT.fetch_add(1, Relaxed))
 }
 
 /// Waits until the node's status is as wanted; gives that status.
-pub fn wait_for(node: &Node, what: &str, wanted: impl Fn(&Status) -> bool) -> Status {
+pub(crate) fn wait_for(node: &Node, what: &str, wanted: impl Fn(&Status) -> bool) -> Status {
     let until = Instant::now() + PATIENCE;
     loop {
         let status = node.status();
@@ -60,7 +58,7 @@ pub fn wait_for(node: &Node, what: &str, wanted: impl Fn(&Status) -> bool) -> St
 }
 
 /// Waits until the only disk is in that state and its detail contains the text.
-pub fn wait_for_disk(node: &Node, state: DiskState, detail: &str) -> DiskStatus {
+pub(crate) fn wait_for_disk(node: &Node, state: DiskState, detail: &str) -> DiskStatus {
     let what = format!("{state}: {detail}");
     let status = wait_for(node, &what, |status| {
         status.disks[0].state == state && status.disks[0].detail.contains(detail)
@@ -69,13 +67,13 @@ pub fn wait_for_disk(node: &Node, state: DiskState, detail: &str) -> DiskStatus 
 }
 
 /// A stand-in for a guest with requests of 4 KiB, one at a time.
-pub struct Guest(pub FrontEnd);
+pub(crate) struct Guest(pub FrontEnd);
 
 const BLOCK_BYTES: u32 = 4096;
 const SECTORS: u64 = BLOCK_BYTES as u64 / 512;
 
 impl Guest {
-    pub fn connect(socket: PathBuf, queues: u16) -> Self {
+    pub(crate) fn connect(socket: PathBuf, queues: u16) -> Self {
         let mut config = FrontEndConfig::new(Role::Connect(socket));
         config.guest = GuestPlan { queues, ..GuestPlan::default() };
         Self(FrontEnd::connect(config, PATIENCE).unwrap())
@@ -101,16 +99,16 @@ impl Guest {
     }
 
     /// Writes what follows from the seed.
-    pub fn write(&mut self, queue: u16, block: u64, seed: u64) -> Outcome {
+    pub(crate) fn write(&mut self, queue: u16, block: u64, seed: u64) -> Outcome {
         self.one(queue, Op::Write, block, seed)
     }
 
     /// Reads, and checks that it is what follows from the seed.
-    pub fn check(&mut self, queue: u16, block: u64, seed: u64) -> Outcome {
+    pub(crate) fn check(&mut self, queue: u16, block: u64, seed: u64) -> Outcome {
         self.one(queue, Op::Read, block, seed)
     }
 
-    pub fn flush(&mut self, queue: u16) -> Outcome {
+    pub(crate) fn flush(&mut self, queue: u16) -> Outcome {
         self.one(queue, Op::Flush, 0, 0)
     }
 }

@@ -7,9 +7,9 @@ use node::status::{DiskState, Status};
 use serde_json::{Value, json};
 use virtio::driver::Status as Outcome;
 
+use super::pair::{Pair, stop};
 use crate::common::{Guest, wait_for, wait_for_disk};
-use crate::control::{ask, done, refused};
-use crate::pair::{Pair, stop};
+use crate::live::control::{ask, done, refused};
 
 /// A volume and a disk of the IOhost's own.
 const OWN: &str = "[[volume]]\nname = \"b\"\nbackend = { memory = \"1MiB\" }\n\

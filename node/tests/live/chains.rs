@@ -8,9 +8,9 @@ use node::status::DiskState;
 use serde_json::json;
 use virtio::driver::{Data, Op, Request, Status as Outcome};
 
+use super::control::done;
+use super::{LOCAL, io1, load, vm1};
 use crate::common::{Guest, Home, PATIENCE, address, wait_for, wait_for_disk};
-use crate::control::done;
-use crate::{LOCAL, io1, load, vm1};
 
 /// Stages that come, go and change places under a guest that writes and reads all the time.
 fn change_chains(node: &Node, socket: &Home, changes: usize) {

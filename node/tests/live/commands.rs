@@ -7,9 +7,9 @@ use node::status::{DiskState, Origin};
 use serde_json::{Value, json};
 use virtio::driver::Status as Outcome;
 
+use super::control::{ask, done, refused};
+use super::{LOCAL, io1, start_file, vm1, write_file};
 use crate::common::{Guest, Home, PATIENCE, address, wait_for, wait_for_disk};
-use crate::control::{ask, done, refused};
-use crate::{LOCAL, io1, start_file, vm1, write_file};
 
 #[test]
 fn a_disk_comes_and_goes_by_command() {

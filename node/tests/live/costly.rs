@@ -11,9 +11,9 @@ use node::status::Counters;
 use rustix::event::epoll;
 use rustix::process::{Resource, getrlimit, setrlimit};
 
+use super::hostile::{self, Bystander, PATIENCE};
+use super::raw::{MEMORY_BYTES, Raw, SET_VRING_CALL, Tell, is_taken, memory, region, words};
 use crate::common::{Home, wait_for};
-use crate::hostile::{self, Bystander, PATIENCE};
-use crate::raw::{MEMORY_BYTES, Raw, SET_VRING_CALL, Tell, is_taken, memory, region, words};
 
 /// How many watchers: the kernel takes some 20 ms to tell all of them.
 const EPOLLS: usize = 400;

@@ -8,9 +8,9 @@ use node::status::{DomainStatus, Origin};
 use node::{Config, Node};
 use serde_json::json;
 
+use super::control::{done, refused};
+use super::{start_file, write_file};
 use crate::common::{Home, wait_for};
-use crate::control::{done, refused};
-use crate::{start_file, write_file};
 
 const NODE: &str = r#"
 name = "n1"

@@ -8,9 +8,9 @@ use node::status::DiskState;
 use serde_json::{Value, json};
 use virtio::driver::Status as Outcome;
 
+use super::control::{ask, done, refused};
+use super::{LOCAL, io1, start_file, vm1};
 use crate::common::{Guest, Home, address, wait_for};
-use crate::control::{ask, done, refused};
-use crate::{LOCAL, io1, start_file, vm1};
 
 fn drain(node: &node::Node, method: &str, body: &Value) -> Drain {
     let (code, answer) = ask(node, method, "/v1/drain", Some(body));

@@ -15,9 +15,9 @@ use rustix::fs::{XattrFlags, fgetxattr, fremovexattr, fsetxattr};
 use serde_json::json;
 use virtio::driver::Status as Outcome;
 
+use super::control::{done, refused};
+use super::{LOCAL, io1, load, start_file, vm1, write_file};
 use crate::common::{Guest, Home, address, wait_for, wait_for_disk};
-use crate::control::{done, refused};
-use crate::{LOCAL, io1, load, start_file, vm1, write_file};
 
 const DISK: &str = "[[disk]]\nsocket = \"x.sock\"\nvolume = \"a\"\nqueues = 2\n";
 

@@ -14,11 +14,11 @@ use node::status::{GuestMemoryStatus, Status};
 use rustix::fs::{MemfdFlags, OFlags, SealFlags, fcntl_add_seals, fcntl_setfl, ftruncate};
 use virtio::driver::Status as Outcome;
 
-use crate::common::{Guest, Home, wait_for};
-use crate::fuse::{Faults, FuseFile};
-use crate::raw::{
+use super::fuse::{Faults, FuseFile};
+use super::raw::{
     MEMORY_BYTES, Raw, SET_INFLIGHT_FD, SET_LOG_BASE, SET_VRING_NUM, Tell, memory, region, words,
 };
+use crate::common::{Guest, Home, wait_for};
 
 /// How long something may take on a busy machine that is to happen at all.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);

@@ -9,9 +9,9 @@ use net::maker::FrameMaker;
 use rustix::net::{AddressFamily, RecvFlags, SocketType, recv, socket, sockopt};
 use serde_json::json;
 
+use super::control::done;
+use super::nics::{Guest, HEADER, NODE, mac};
 use crate::common::{Home, PATIENCE, wait_for};
-use crate::control::done;
-use crate::nics::{Guest, HEADER, NODE, mac};
 
 fn ip(words: &str) -> bool {
     Command::new("ip").args(words.split(' ')).status().is_ok_and(|status| status.success())

@@ -12,9 +12,9 @@ use virtio::driver::{
     Backing, FrameRing, GuestPlan, NicEnd, NicEndConfig, Part, Regions, RingShape, Role,
 };
 
+use super::control::{done, refused};
+use super::{start_file, write_file};
 use crate::common::{Home, PATIENCE, wait_for};
-use crate::control::{done, refused};
-use crate::{start_file, write_file};
 
 pub(crate) const HEADER: usize = 12;
 

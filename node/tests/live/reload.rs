@@ -7,9 +7,9 @@ use node::status::{DiskState, Origin};
 use serde_json::{Value, json};
 use virtio::driver::Status as Outcome;
 
+use super::control::{ask, done, refused};
+use super::{LOCAL, start_file, write_file};
 use crate::common::{Guest, Home, PATIENCE, wait_for_disk};
-use crate::control::{ask, done, refused};
-use crate::{LOCAL, start_file, write_file};
 
 const DISK: &str = "[[disk]]\nsocket = \"x.sock\"\nvolume = \"a\"\n";
 

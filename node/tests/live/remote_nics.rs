@@ -7,10 +7,10 @@ use node::status::{DiskState, Status};
 
 use serde_json::json;
 
+use super::control::done;
+use super::nics::{Guest, mac};
+use super::{start_file, write_file};
 use crate::common::{Home, address, wait_for};
-use crate::control::done;
-use crate::nics::{Guest, mac};
-use crate::{start_file, write_file};
 
 /// Two networks, so that one of them lives on the second sidecore, where no session of the VMhost's
 /// first one ends by itself.

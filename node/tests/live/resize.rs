@@ -6,9 +6,9 @@ use node::status::DiskState;
 use serde_json::{Value, json};
 use virtio::driver::{Data, Op, Request, Status as Outcome};
 
+use super::control::{done, refused};
+use super::{LOCAL, io1, start_file, vm1, write_file};
 use crate::common::{Guest, Home, PATIENCE, address, wait_for, wait_for_disk};
-use crate::control::{done, refused};
-use crate::{LOCAL, io1, start_file, vm1, write_file};
 
 /// Waits until the guest is told that its disk has another size; gives that, in sectors.
 fn told(guest: &mut Guest) -> u64 {

@@ -5,8 +5,8 @@ use std::os::unix::fs::MetadataExt;
 use rustix::fs::Mode;
 use virtio::driver::Status as Outcome;
 
+use super::{LOCAL, start_file, write_file};
 use crate::common::{Guest, Home};
-use crate::{LOCAL, start_file, write_file};
 
 fn access(home: &Home, socket: &str) -> (u32, u32, u32) {
     let found = home.path(socket).metadata().unwrap();

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use net::maker::FrameMaker;
 use node::status::DiskState;
 
+use super::nics::{Guest, mac};
 use crate::common::{Home, PATIENCE, wait_for};
-use crate::nics::{Guest, mac};
 
 const NODE: &str = r#"
 name = "vm1"

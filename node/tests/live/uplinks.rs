@@ -9,9 +9,9 @@ use net::maker::FrameMaker;
 use node::status::DiskState;
 use serde_json::{Value, json};
 
+use super::control::{done, refused};
+use super::nics::{Guest, HEADER, NODE, mac};
 use crate::common::{Home, PATIENCE, wait_for};
-use crate::control::{done, refused};
-use crate::nics::{Guest, HEADER, NODE, mac};
 
 fn ip(words: &str) -> bool {
     Command::new("ip").args(words.split(' ')).status().is_ok_and(|status| status.success())

@@ -1,20 +1,18 @@
 //! A strict parser of Prometheus text 0.0.4: what it does not expect is an error, which the real
 //! one may let pass.
 
-#![allow(unreachable_pub, reason = "each test file is a crate of its own")]
-
 use std::collections::{BTreeMap, HashSet};
 
 type Labels = Vec<(String, String)>;
 
 #[derive(Debug, Default)]
-pub struct Text {
+pub(crate) struct Text {
     kinds: BTreeMap<String, String>,
     samples: BTreeMap<(String, Labels), f64>,
 }
 
 impl Text {
-    pub fn parse(text: &str) -> Self {
+    pub(crate) fn parse(text: &str) -> Self {
         assert!(text.ends_with('\n'), "the last line ends");
         let mut parsed = Self::default();
         let mut helped = HashSet::new();
@@ -47,7 +45,7 @@ impl Text {
     }
 
     /// The one sample with these labels, whatever others it has.
-    pub fn value(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
+    pub(crate) fn value(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         let matches = |sample: &Labels| {
             labels
                 .iter()
@@ -59,12 +57,12 @@ impl Text {
         value
     }
 
-    pub fn kind(&self, name: &str) -> &str {
+    pub(crate) fn kind(&self, name: &str) -> &str {
         &self.kinds[name]
     }
 
     /// Nothing but gauges may be less later.
-    pub fn assert_grown_to(&self, later: &Self) {
+    pub(crate) fn assert_grown_to(&self, later: &Self) {
         for ((name, labels), value) in &self.samples {
             if self.kinds.get(name).is_some_and(|kind| kind == "gauge") {
                 continue;

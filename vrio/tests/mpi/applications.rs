@@ -1,8 +1,8 @@
 //! Programs as Debian has them, linked to its Open MPI: what they find out by our provider is what
 //! they find out by shared memory.
 
-use crate::house::{Mpi, Stage};
-use crate::inputs::{Application, RANKS};
+use super::house::{Mpi, Stage};
+use super::inputs::{Application, RANKS};
 
 /// What it finds by our provider; its ranks were in the domain.
 fn by_vrio(stage: &Stage, application: &Application) -> Vec<String> {

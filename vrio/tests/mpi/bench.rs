@@ -9,9 +9,9 @@ use std::process::{Command, Output};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::built::compile;
-use crate::house::{Mpi, install};
-use crate::mpich::mpich;
+use super::built::compile;
+use super::house::{Mpi, install};
+use super::mpich::mpich;
 
 /// Ways that Debian's Open MPI has; the first of them is what ours is compared with.
 const WAYS: [&str; 5] = [

@@ -7,8 +7,8 @@ use std::sync::OnceLock;
 
 use tempfile::TempDir;
 
-use crate::built::{self, compile, said};
-use crate::house::{Mpi, Stage};
+use super::built::{self, compile, said};
+use super::house::{Mpi, Stage};
 
 /// The exercises, built once for each MPI.
 fn exercise(mpi: Mpi) -> &'static Path {

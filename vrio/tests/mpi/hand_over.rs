@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use bench::nodes::Node;
 use bench::sim::Random;
 
-use crate::busy::Busy;
-use crate::exercises::{exercised, mpirun};
-use crate::house::{Mpi, Stage};
+use super::busy::Busy;
+use super::exercises::{exercised, mpirun};
+use super::house::{Mpi, Stage};
 
 /// Hand-overs under one job.
 const HAND_OVERS: u64 = 4;

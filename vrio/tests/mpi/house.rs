@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bench::nodes::{Node, NodePlan};
 use tempfile::TempDir;
 
-use crate::mpich::mpich;
+use super::mpich::mpich;
 
 const KEY: &str = "0123456789abcdef0123456789abcdef";
 

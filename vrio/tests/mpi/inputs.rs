@@ -7,7 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
-use crate::built::said;
+use super::built::said;
 
 /// How long a job may take on a busy machine, in seconds, before it is ended.
 const PATIENCE_S: &str = "300";

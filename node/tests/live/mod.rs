@@ -2,9 +2,7 @@
 
 mod chains;
 mod commands;
-#[path = "../common/mod.rs"]
-mod common;
-mod control;
+pub(crate) mod control;
 mod costly;
 mod domains;
 mod drain;
@@ -23,7 +21,7 @@ mod uplinks;
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use common::{Guest, Home};
+use crate::common::{Guest, Home};
 use node::{Config, Node};
 use virtio::driver::Status as Outcome;
 

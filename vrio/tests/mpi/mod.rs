@@ -3,11 +3,11 @@
 
 mod applications;
 mod bench;
-mod built;
-mod busy;
+pub(crate) mod built;
+pub(crate) mod busy;
 mod connections;
 mod exercises;
 mod hand_over;
 mod house;
-mod inputs;
-mod mpich;
+pub(crate) mod inputs;
+pub(crate) mod mpich;

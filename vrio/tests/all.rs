@@ -1,0 +1,42 @@
+//! All tests of the program `vrio`: one binary, since each that is linked by itself holds the whole
+//! node, and takes a minute of a build and a hundred megabytes.
+
+mod attach;
+mod bench;
+mod bench_all;
+mod bench_counts;
+mod bench_net;
+mod causes;
+mod churn;
+mod cli;
+mod compare_net;
+mod demo;
+mod ear;
+mod encrypt;
+mod guests;
+mod handover;
+mod hostile_guest;
+mod kill;
+mod links;
+mod measured;
+mod migrate;
+mod models;
+mod mpi;
+mod mpi_far_guests;
+mod mpi_guests;
+mod mpi_hosts;
+mod nics;
+mod operator;
+mod packaging;
+mod power;
+mod privilege;
+mod reach;
+mod records;
+mod relay;
+mod report;
+mod rest;
+mod results;
+mod rotation;
+mod strangers;
+mod top;
+mod watchdog;
