@@ -21,7 +21,7 @@ use block::{
 };
 use sidecore::Services;
 use virtio::driver::{
-    Data, Guest, GuestPlan, Op, Request, RingDriver, RingOptions, RingShape, Status,
+    Data, DriverRequest, Guest, GuestPlan, Op, RequestStatus, RingDriver, RingOptions, RingShape,
 };
 use virtio::{Queue, RingKind};
 
@@ -104,7 +104,7 @@ fn submit(ring: &mut RingDriver, depth: u16, seed: u64) -> Result<()> {
         let place = (seed + u64::from(at)).wrapping_mul(0x9e37_79b9) % places;
         let sector = place * u64::from(REQUEST_BYTES) / 512;
         let data = Data::Whole(REQUEST_BYTES);
-        ring.submit(&Request { slot, op: Op::Read, sector, data, token: 0 })?;
+        ring.submit(&DriverRequest { slot, op: Op::Read, sector, data, token: 0 })?;
     }
     ring.publish();
     Ok(())
@@ -120,7 +120,7 @@ fn device(disk: &mut DiskQueues, now_ns: &mut u64) {
 fn complete(ring: &mut RingDriver) -> Result<u64> {
     let mut done = 0;
     while let Some(completion) = ring.complete()? {
-        if completion.status != Status::Ok {
+        if completion.status != RequestStatus::Ok {
             bail!("a request failed");
         }
         ring.release(completion.slot);

@@ -8,8 +8,8 @@ use anyhow::{Context, Result, anyhow, bail};
 use serde::Serialize;
 use sidecore::now_ns;
 use virtio::driver::{
-    Data, FrontEnd, FrontEndConfig, GuestPlan, Op, Request, RingDriver, RingShape, Role,
-    SECTOR_BYTES, Status,
+    Data, DriverRequest, FrontEnd, FrontEndConfig, GuestPlan, Op, RequestStatus, RingDriver,
+    RingShape, SECTOR_BYTES, SocketRole,
 };
 
 pub use virtio::driver::Reuse;
@@ -111,7 +111,7 @@ impl Bench {
     pub fn connect(plan: &DriverPlan, bytes: Option<u64>) -> Result<Self> {
         let (mut front_ends, mut jobs) = (Vec::new(), Vec::new());
         for (guest, socket) in plan.sockets.iter().enumerate() {
-            let mut config = FrontEndConfig::new(Role::Connect(socket.clone()));
+            let mut config = FrontEndConfig::new(SocketRole::Connect(socket.clone()));
             config.guest = GuestPlan { queues: plan.jobs, shape: plan.shape(), ..config.guest };
             config.wanted.packed = plan.packed;
             config.reuse = plan.reuse;
@@ -330,7 +330,7 @@ impl<'a> Drive<'a> {
         let sector = places.next(self.pattern) * u64::from(*size_bytes) / SECTOR_BYTES;
         submitted_ns[slot.index()] = self.moved_ns;
         let data = Data::Whole(*size_bytes);
-        ring.submit(&Request { slot, op: self.op, sector, data, token: 0 })?;
+        ring.submit(&DriverRequest { slot, op: self.op, sector, data, token: 0 })?;
         self.left -= 1;
         Ok(())
     }
@@ -339,7 +339,7 @@ impl<'a> Drive<'a> {
         let mut at_ns = None;
         let Job { ring, submitted_ns, .. } = &mut *self.job;
         while let Some(done) = ring.complete()? {
-            if done.status != Status::Ok {
+            if done.status != RequestStatus::Ok {
                 bail!("a request failed while the disk was measured: {:?}", done.status);
             }
             let now = *at_ns.get_or_insert_with(now_ns);

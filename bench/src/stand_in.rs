@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 pub use virtio::RingKind;
 use virtio::driver::{
-    Data, FrontEnd, FrontEndConfig, GuestPlan, Keeper, Op, Request, RingDriver, RingShape, Role,
-    Status,
+    Data, DriverRequest, FrontEnd, FrontEndConfig, GuestPlan, Keeper, Op, RequestStatus,
+    RingDriver, RingShape, SocketRole,
 };
 
 use crate::checker::{Checker, read_stamp};
@@ -68,7 +68,7 @@ impl StandIn {
         blocks: u64,
         random: &mut Random,
     ) -> Result<Self> {
-        let mut config = FrontEndConfig::new(Role::Connect(socket.to_owned()));
+        let mut config = FrontEndConfig::new(SocketRole::Connect(socket.to_owned()));
         let transfer = u32::try_from(mix.blocks_max)? * mix.block_bytes;
         let segments_max = u16::try_from(mix.blocks_max)?;
         config.guest = GuestPlan {
@@ -190,7 +190,7 @@ impl StandIn {
         let began = self.checker.begin_read();
         let sector = first_block * u64::from(block_bytes) / 512;
         let data = Data::Whole(len);
-        ring.submit(&Request { slot, op: Op::Read, sector, data, token: u64::MAX })?;
+        ring.submit(&DriverRequest { slot, op: Op::Read, sector, data, token: u64::MAX })?;
         ring.publish();
         let asked = Instant::now();
         let done = loop {
@@ -200,7 +200,7 @@ impl StandIn {
             ensure!(asked.elapsed() < STUCK, "a read stands still for {STUCK:?}");
             thread::sleep(PAUSE);
         };
-        ensure!(done.status == Status::Ok, "block {first_block} cannot be read");
+        ensure!(done.status == RequestStatus::Ok, "block {first_block} cannot be read");
         let mut bytes = vec![0; len as usize];
         ring.read(slot, 0, &mut bytes);
         ring.release(slot);

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use virtio::driver::{Data, Op, Request, RingDriver, Slot, Status};
+use virtio::driver::{Data, DriverRequest, Op, RequestSlot, RequestStatus, RingDriver};
 
 use crate::checker::{Began, Breach, Checker, stamp};
 use crate::sim::Random;
@@ -152,7 +152,7 @@ impl Workload {
         &mut self,
         ring: &mut RingDriver,
         checker: &mut Checker,
-        slot: Slot,
+        slot: RequestSlot,
     ) -> Result<(), Failure> {
         let (first_block, blocks) = self.pick(checker.blocks());
         let block_bytes = self.mix.block_bytes;
@@ -195,7 +195,7 @@ impl Workload {
         let has_sector = matches!(op, Op::Read | Op::Write);
         let sector = if has_sector { sector } else { 0 };
         let index = ring.layout().index;
-        ring.submit(&Request { slot, op, sector, data, token })
+        ring.submit(&DriverRequest { slot, op, sector, data, token })
             .map_err(|error| Failure::Ring { ring: index, what: error.to_string() })?;
         self.doing.insert(token, doing);
         self.counts.submitted += 1;
@@ -247,10 +247,10 @@ impl Workload {
         ring: &RingDriver,
         checker: &mut Checker,
         doing: Doing,
-        slot: Slot,
-        status: Status,
+        slot: RequestSlot,
+        status: RequestStatus,
     ) -> Result<(), Failure> {
-        let ok = status == Status::Ok;
+        let ok = status == RequestStatus::Ok;
         if ok {
             self.counts.completed += 1;
         } else {

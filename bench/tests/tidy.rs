@@ -9,6 +9,10 @@ mod documents;
 mod files;
 #[path = "tidy/manifests.rs"]
 mod manifests;
+#[path = "tidy/names.rs"]
+mod names;
+#[path = "tidy/words.rs"]
+mod words;
 
 use std::fmt;
 use std::fs;

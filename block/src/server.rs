@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use sidecore::{Counter, Progress, Services, Wake};
-use transport::{BufId, CallId, Endpoint, HEAD_MAX, PeerInfo, SessionId, Turns};
+use transport::{BufId, CallId, Endpoint, FairQueue, HEAD_MAX, PeerInfo, SessionId};
 
 use crate::attachment::{AttachOptions, Attachment};
 use crate::export::{Claimer, Closing, Export, Exports, PendingClaim, PendingOpen, Refusal};
@@ -119,7 +119,7 @@ pub struct Server {
     peers: HashMap<SessionId, Peer>,
     shares: Shares,
     /// By [`Turn`]: a flood delays its own peer first.
-    calls: Turns<Called>,
+    calls: FairQueue<Called>,
     /// Bodies of calls that were dropped with their sessions, until the next round.
     unwanted: Vec<BufId>,
     /// In order, so that a simulated run is the same each time.
@@ -150,7 +150,7 @@ impl Server {
             services,
             peers: HashMap::new(),
             shares: Shares::default(),
-            calls: Turns::default(),
+            calls: FairQueue::default(),
             unwanted: Vec::new(),
             flows: BTreeMap::new(),
             at_work: List::default(),

@@ -25,7 +25,7 @@ use std::sync::atomic::{Ordering, fence};
 use io_uring::register::Restriction;
 use io_uring::{EnterFlags, IoUring, opcode, squeue};
 use rustix::event::{EventfdFlags, eventfd};
-use sidecore::{Counter, Local, Poll, PollerId, Progress, Stage, Wake};
+use sidecore::{Counter, Local, Poll, PollerId, Progress, RoundStage, Wake};
 
 /// Places in the submission ring: what one round can hand to the kernel. More than a few disks with
 /// full queues take in a round; what does not fit waits for the next round.
@@ -417,7 +417,7 @@ pub fn install(local: &mut Local) -> io::Result<PollerId> {
 pub fn install_for(local: &mut Local, purpose: Purpose) -> io::Result<PollerId> {
     let uring = Rc::new(RefCell::new(Uring::for_purpose(purpose)?));
     local.services().insert(Rc::clone(&uring));
-    Ok(local.add(Stage::Submit, Box::new(UringPoller(uring))))
+    Ok(local.add(RoundStage::Submit, Box::new(UringPoller(uring))))
 }
 
 /// Polls the ring that it shares with the channels.

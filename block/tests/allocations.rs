@@ -19,7 +19,7 @@ use counting::allocations;
 use peers::Peers;
 use sidecore::{Progress, Services};
 use virtio::driver::{
-    Data, Guest, GuestPlan, Op, Request, RingDriver, RingOptions, RingShape, Status,
+    Data, DriverRequest, Guest, GuestPlan, Op, RequestStatus, RingDriver, RingOptions, RingShape,
 };
 use virtio::{Queue, RingKind};
 
@@ -166,7 +166,7 @@ impl Rig {
                         }
                         _ => (Op::Write, Data::Whole(4096)),
                     };
-                    let request = Request { slot, op, sector: turn * 64, data, token: 0 };
+                    let request = DriverRequest { slot, op, sector: turn * 64, data, token: 0 };
                     ring.submit(&request).expect("room");
                     outstanding += 1;
                 }
@@ -176,7 +176,7 @@ impl Rig {
                 self.round();
                 for ring in &mut self.rings {
                     while let Some(completion) = ring.complete().expect("no breach") {
-                        assert_eq!(completion.status, Status::Ok);
+                        assert_eq!(completion.status, RequestStatus::Ok);
                         ring.release(completion.slot);
                         outstanding -= 1;
                         self.completed += 1;

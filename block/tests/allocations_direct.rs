@@ -26,9 +26,9 @@ use block::{
 };
 use counting::allocations;
 use keys::{IOHOST, VMHOST, security};
-use link::{Door, Driver, Link, LinkCounters, Places, Shm, Udp, UdpConfig};
+use link::{Link, LinkCounters, LinkDriver, Shm, ShmDirectory, ShmListener, Udp, UdpConfig};
 use peer::{Allow, Planes};
-use sidecore::{Local, Services, Stage};
+use sidecore::{Local, RoundStage, Services};
 use transport::{Endpoint, EndpointConfig};
 
 const VOLUME: &str = "a";
@@ -163,10 +163,10 @@ impl Host {
         let mut planes = Planes::new(0, Rc::clone(&endpoint));
         let plane = Plane::new(&mut planes, exports, services.clone());
         let planes = Rc::new(RefCell::new(planes));
-        local.add(Stage::Receive, Box::new(Rc::clone(&planes)));
+        local.add(RoundStage::Receive, Box::new(Rc::clone(&planes)));
         let (link, sink) = (Rc::new(RefCell::new(link)), Rc::clone(&planes));
-        Driver::install(&mut local, link, Rc::clone(&endpoint), sink);
-        local.add(Stage::Serve, Box::new(Rc::clone(&plane)));
+        LinkDriver::install(&mut local, link, Rc::clone(&endpoint), sink);
+        local.add(RoundStage::Serve, Box::new(Rc::clone(&plane)));
         services.insert(Rc::clone(&plane));
         Self { local, planes, plane, endpoint, addr, counters }
     }
@@ -187,7 +187,7 @@ struct Rig {
     now_ns: u64,
     rounds: u64,
     _attachment: Arc<Attachment>,
-    _shared: Option<(tempfile::TempDir, Door)>,
+    _shared: Option<(tempfile::TempDir, ShmListener)>,
 }
 
 fn udp() -> Udp {
@@ -199,7 +199,7 @@ fn hosts(
     way: Way,
     sealed: bool,
     exports: Arc<Exports>,
-) -> (Host, Host, SocketAddr, Option<(tempfile::TempDir, Door)>) {
+) -> (Host, Host, SocketAddr, Option<(tempfile::TempDir, ShmListener)>) {
     let (ours, theirs) = (udp(), udp());
     let room = ours.receive_buffer_bytes();
     if way == Way::Udp {
@@ -210,8 +210,9 @@ fn hosts(
     }
     let home = tempfile::tempdir().expect("a directory");
     let path = home.path().join("io1.shm");
-    let places = Places::default();
-    let (door, mut callers) = Door::open(&path, &[theirs.local_addr().port()]).expect("a door");
+    let places = ShmDirectory::default();
+    let (door, mut callers) =
+        ShmListener::open(&path, &[theirs.local_addr().port()]).expect("a door");
     let ours = Shm::new(ours, places.clone(), None).expect("an epoll");
     let theirs = Shm::new(theirs, places.clone(), callers.pop()).expect("an epoll");
     let vm = Host::new(VMHOST, sealed, ours, room, Arc::default());
@@ -249,7 +250,7 @@ impl Rig {
         let mut front = Front::new(&*remote, &open, SHAPE).expect("it opens");
         front.show(Device(Rc::clone(&rig.generator)));
         let front = Rc::new(RefCell::new(front));
-        rig.vm.local.add(Stage::Serve, Box::new(FrontPoller(front)));
+        rig.vm.local.add(RoundStage::Serve, Box::new(FrontPoller(front)));
         rig.round_until(|_| attachment.view().phase == Phase::Held);
         rig
     }

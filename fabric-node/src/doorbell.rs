@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
-use crate::hand_over::{Number, Put, Take};
+use crate::hand_over::{DescriptorNumber, Put, Take};
 
 /// The offset that means "the current position": an eventfd has none.
 const NO_OFFSET: u64 = u64::MAX;
@@ -49,13 +49,19 @@ impl GatewayDoorbell {
     }
 
     /// For the process that takes over: the eventfd of members, and the node's own.
-    pub(crate) fn take_down(&self, put: Put<'_>) -> io::Result<(Number, Number)> {
+    pub(crate) fn take_down(
+        &self,
+        put: Put<'_>,
+    ) -> io::Result<(DescriptorNumber, DescriptorNumber)> {
         let Self { shared, own } = self.try_clone()?;
         Ok((put(shared), put(own)))
     }
 
     /// Takes it over from another process.
-    pub(crate) fn adopt((shared, own): (Number, Number), take: Take<'_>) -> io::Result<Self> {
+    pub(crate) fn adopt(
+        (shared, own): (DescriptorNumber, DescriptorNumber),
+        take: Take<'_>,
+    ) -> io::Result<Self> {
         Ok(Self { shared: take(shared)?, own: take(own)? })
     }
 

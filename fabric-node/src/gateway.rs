@@ -72,7 +72,7 @@ pub trait Carrier {
 
 /// The node at the other end of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Peer {
+pub struct GatewayPeer {
     /// The node's name.
     pub name: String,
     /// What names the session and no other, the same at both ends; or at least the two processes.

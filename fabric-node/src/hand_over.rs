@@ -18,13 +18,13 @@ use serde::{Deserialize, Serialize};
 use fabric::RegionError;
 
 /// The number of a descriptor among those that go along.
-pub type Number = usize;
+pub type DescriptorNumber = usize;
 
 /// Puts a descriptor to those that go along.
-pub type Put<'a> = &'a mut dyn FnMut(OwnedFd) -> Number;
+pub type Put<'a> = &'a mut dyn FnMut(OwnedFd) -> DescriptorNumber;
 
 /// Takes one from those that came; each once.
-pub type Take<'a> = &'a mut dyn FnMut(Number) -> io::Result<OwnedFd>;
+pub type Take<'a> = &'a mut dyn FnMut(DescriptorNumber) -> io::Result<OwnedFd>;
 
 /// Why a node cannot go on with what it was told.
 #[derive(Debug, thiserror::Error)]
@@ -56,7 +56,7 @@ pub(crate) fn ensure(condition: bool, otherwise: &'static str) -> Result<(), Unf
 #[derive(Debug, Serialize, Deserialize)]
 pub struct RegistrationState {
     /// Its socket.
-    pub listener: Number,
+    pub listener: DescriptorNumber,
     /// The host's name in addresses.
     pub host: u64,
     /// The domains.
@@ -82,14 +82,14 @@ pub struct DomainState {
     pub slot_table: SlotTableState,
     /// Of each gateway's doorbell the eventfd that members ring, and the one that the node rings.
     #[serde(rename = "bells")]
-    pub doorbells: Vec<(Number, Number)>,
+    pub doorbells: Vec<(DescriptorNumber, DescriptorNumber)>,
 }
 
 /// A region, by what the node itself knows: its header any member can write.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct RegionState {
     /// The file.
-    pub memory: Number,
+    pub memory: DescriptorNumber,
     /// The version of its layout.
     pub version: u32,
     /// As of [`RegionOptions`](fabric::RegionOptions).
@@ -150,16 +150,16 @@ pub struct DoorbellState {
     pub rung: u64,
     /// The write end.
     #[serde(rename = "rope")]
-    pub write_end: Number,
+    pub write_end: DescriptorNumber,
 }
 
 /// A client.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct CallerState {
     /// The connection; between two messages, perhaps with unread ones.
-    pub connection: Number,
+    pub connection: DescriptorNumber,
     /// Its pidfd, where the kernel gives one.
-    pub process: Option<Number>,
+    pub process: Option<DescriptorNumber>,
     /// The process.
     pub pid: u32,
     /// Its user.
@@ -175,7 +175,7 @@ pub struct CallerState {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct DepartedMemberState {
     /// Its pidfd.
-    pub process: Number,
+    pub process: DescriptorNumber,
     /// Of which domain.
     pub domain: String,
     /// Slots that it still has.
@@ -193,7 +193,7 @@ pub struct VfState {
     /// The path of the socket that QEMU connects to.
     pub path: PathBuf,
     /// The socket there, and the number of its file; none once it was taken away.
-    pub listener: Option<(Number, u64)>,
+    pub listener: Option<(DescriptorNumber, u64)>,
     /// What was denied.
     pub denied: u64,
     /// The VM that is connected.
@@ -204,14 +204,14 @@ pub struct VfState {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct VmState {
     /// QEMU's connection.
-    pub connection: Number,
+    pub connection: DescriptorNumber,
     /// Its doorbell.
     #[serde(rename = "bell")]
-    pub doorbell: Number,
+    pub doorbell: DescriptorNumber,
     /// QEMU.
     pub pid: u32,
     /// QEMU's pidfd, where the kernel gives one.
-    pub process: Option<Number>,
+    pub process: Option<DescriptorNumber>,
     /// Its mailbox.
     #[serde(rename = "clerk")]
     pub mailbox: MailboxState,

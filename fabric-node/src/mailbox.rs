@@ -14,10 +14,10 @@ mod tests;
 use crate::hand_over::{MailboxState, Unfit, ensure};
 use fabric::Region;
 use fabric::mailbox::{
-    Ask, ENTRIES, EntryStage, EntryState, MAILBOX_VERSION, Mailbox, NONCE_WORDS, Question,
+    Ask, ENTRIES, EntryStage, EntryState, MAILBOX_VERSION, Mailbox, MailboxQuestion, NONCE_WORDS,
     QuestionPlace, Reply, VMS_MAX, is_proven,
 };
-use fabric::registration::{Key, SlotGrant};
+use fabric::registration::{DomainKey, SlotGrant};
 
 /// How long an entry may be claimed without a question, or hold an answer that is not read: after
 /// that the process counts as dead or stopped. Long, because of emulated machines.
@@ -50,7 +50,7 @@ pub(crate) trait MailboxDomain {
     /// Its name.
     fn domain(&self) -> &str;
     /// Its key.
-    fn key(&self) -> &Key;
+    fn key(&self) -> &DomainKey;
     /// Whether a process may join.
     fn takes_new(&self) -> bool;
     /// A slot, if one is left.
@@ -137,7 +137,7 @@ impl MailboxServer {
             }
             let reply = match self.judge(mailbox, entry, access) {
                 // The report has just come, and with it another ring of the doorbell.
-                Some(Question { ask: Ask::Dead, .. }) => continue,
+                Some(MailboxQuestion { ask: Ask::Dead, .. }) => continue,
                 Some(question) => self.reply_to(question, access),
                 None => Reply::Denied,
             };
@@ -145,7 +145,7 @@ impl MailboxServer {
             self.answer(mailbox, entry, reply);
         }
         for (entry, report) in reports.iter().enumerate() {
-            let Some(Question { boot, holder, .. }) = *report else { continue };
+            let Some(MailboxQuestion { boot, holder, .. }) = *report else { continue };
             let reply = if self.note_boot(boot, access) {
                 self.forget(holder, access);
                 Reply::Done
@@ -203,16 +203,18 @@ impl MailboxServer {
         mailbox: Mailbox<'_>,
         entry: usize,
         access: &impl MailboxDomain,
-    ) -> Option<Question> {
+    ) -> Option<MailboxQuestion> {
         let (words, proof) = mailbox.question(entry);
         let (nonce, turn) = (self.nonce, self.turns[entry]);
         let domain = access.domain();
         let place = QuestionPlace { domain, nonce, number: self.number, entry: entry as u8, turn };
-        is_proven(access.key(), &place, words, proof).then(|| Question::from_words(words)).flatten()
+        is_proven(access.key(), &place, words, proof)
+            .then(|| MailboxQuestion::from_words(words))
+            .flatten()
     }
 
-    fn reply_to(&mut self, question: Question, access: &impl MailboxDomain) -> Reply {
-        let Question { ask, boot, holder } = question;
+    fn reply_to(&mut self, question: MailboxQuestion, access: &impl MailboxDomain) -> Reply {
+        let MailboxQuestion { ask, boot, holder } = question;
         if !self.note_boot(boot, access) {
             return Reply::Denied;
         }
@@ -284,13 +286,13 @@ mod unit_tests {
     use std::sync::{Arc, Mutex};
 
     /// A domain without a free slot.
-    struct FullDomain(Key);
+    struct FullDomain(DomainKey);
 
     impl MailboxDomain for FullDomain {
         fn domain(&self) -> &str {
             "blue"
         }
-        fn key(&self) -> &Key {
+        fn key(&self) -> &DomainKey {
             &self.0
         }
         fn takes_new(&self) -> bool {
@@ -310,7 +312,7 @@ mod unit_tests {
         let options = RegionOptions { slots: 2, ..RegionOptions::default() };
         let region = Arc::new(Region::create(&options).expect("memory").0);
         let server = Arc::new(Mutex::new(MailboxServer::new(&region, 1).expect("randomness")));
-        let key = Key::new("0123456789abcdef").expect("long enough");
+        let key = DomainKey::new("0123456789abcdef").expect("long enough");
         let (its, domain) = ((Arc::clone(&region), Arc::clone(&server)), FullDomain(key.clone()));
         let doorbell = Box::new(move || {
             let (region, server) = (&its.0, &mut *its.1.lock().expect("no panic"));
@@ -342,7 +344,7 @@ mod unit_tests {
         assert!(mailbox.step(0, 0, EntryStage::Free, EntryStage::Claimed));
         mailbox.ask(0, words, proof);
         assert!(mailbox.step(0, 0, EntryStage::Claimed, EntryStage::Asked));
-        let domain = FullDomain(Key::new("0123456789abcdef").expect("long enough"));
+        let domain = FullDomain(DomainKey::new("0123456789abcdef").expect("long enough"));
         assert_eq!(server.lock().expect("no panic").serve(&region, &domain), 1);
         assert_eq!(mailbox.reply(0), Some(Reply::Denied));
     }

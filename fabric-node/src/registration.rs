@@ -39,13 +39,15 @@ use rustix::net::{
     SocketFlags, SocketType,
 };
 
-use self::domain::Served;
+use self::domain::ServedDomain;
 pub use self::domain::{DomainReport, DomainSettings, OpenError};
 use self::vf::Vf;
 pub use self::vf::{VfError, VfReport, VfSettings};
 use crate::{GatewayDoorbell, SlotTable};
-use fabric::registration::wire::{ALONG_MAX, Answer, Foreign, MESSAGE_BYTES, Refusal, Request};
-use fabric::registration::{KEY_BYTES_MAX, Key, SlotGrant};
+use fabric::registration::wire::{
+    ALONG_MAX, Foreign, MESSAGE_BYTES, RegistrationAnswer, RegistrationRefusal, RegistrationRequest,
+};
+use fabric::registration::{DomainKey, KEY_BYTES_MAX, SlotGrant};
 
 /// Connections that may wait in the socket's queue.
 const QUEUE_MAX: i32 = 1024;
@@ -72,7 +74,7 @@ const CLIENTS: u64 = 2;
 /// among themselves, but no death is noticed.
 pub struct RegistrationServer {
     path: PathBuf,
-    shared: Arc<Shared>,
+    shared: Arc<RegistrationShared>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -83,7 +85,7 @@ impl fmt::Debug for RegistrationServer {
 }
 
 /// What the thread and the callers of [`RegistrationServer`] share.
-struct Shared {
+struct RegistrationShared {
     host: u64,
     epoll: Arc<OwnedFd>,
     listener: OwnedFd,
@@ -112,8 +114,8 @@ struct Registry {
     rests_until: Option<Instant>,
     /// Whether the server watches for the end of a process, or only for that of its connection.
     watches_processes: bool,
-    domains: Vec<Served>,
-    clients: HashMap<u64, Client>,
+    domains: Vec<ServedDomain>,
+    clients: HashMap<u64, RegistrationClient>,
     unregistered: usize,
     /// Departed members that have slots, by the number that each had as a client.
     departed: HashMap<u64, DepartedMember>,
@@ -125,7 +127,7 @@ struct Registry {
 }
 
 /// A connection, and the process at its other end.
-struct Client {
+struct RegistrationClient {
     connection: OwnedFd,
     /// A pidfd, readable once the process has ended; none where the kernel gives none. It is needed
     /// because children of the process inherit the connection, which may so stay open.
@@ -214,7 +216,8 @@ impl RegistrationServer {
             next_vf: 0,
         };
         let (registry, resumed) = (Mutex::new(registry), Condvar::new());
-        let shared = Arc::new(Shared { host, epoll, listener, doorbell, registry, resumed });
+        let shared =
+            Arc::new(RegistrationShared { host, epoll, listener, doorbell, registry, resumed });
         let answers = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("fabric-register".to_owned())
@@ -272,7 +275,7 @@ impl RegistrationServer {
         if registry.domains.iter().any(|domain| domain.is_named(&settings.name)) {
             return Err(OpenError::Exists(settings.name));
         }
-        registry.domains.push(Served::new(settings, self.shared.host)?);
+        registry.domains.push(ServedDomain::new(settings, self.shared.host)?);
         Ok(())
     }
 
@@ -296,7 +299,7 @@ impl RegistrationServer {
 
     /// Lets processes in by another key from now on; members stay. `false`: there is no such
     /// domain.
-    pub fn set_key(&self, name: &str, key: Key) -> bool {
+    pub fn set_key(&self, name: &str, key: DomainKey) -> bool {
         let mut registry = self.shared.registry();
         let domain = registry.domains.iter_mut().find(|domain| domain.is_named(name));
         domain.map(|domain| domain.set_key(key)).is_some()
@@ -319,7 +322,7 @@ impl RegistrationServer {
     /// How each domain is doing, in the order in which they were added.
     pub fn reports(&self) -> Vec<DomainReport> {
         let registry = self.shared.registry();
-        let report = |domain: &Served| {
+        let report = |domain: &ServedDomain| {
             let name = domain.name();
             domain.report(registry.members_of(name).count(), registry.vms_of(name))
         };
@@ -375,7 +378,7 @@ fn watch(epoll: &OwnedFd, fd: impl AsFd, what: u64) -> Result<(), Errno> {
     epoll::add(epoll, fd, EventData::new_u64(what), EventFlags::IN)
 }
 
-impl Shared {
+impl RegistrationShared {
     fn registry(&self) -> MutexGuard<'_, Registry> {
         // Each client is changed as a whole.
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
@@ -450,26 +453,26 @@ impl Shared {
     }
 
     fn answer(&self, registry: &mut Registry, number: u64, bytes: &[u8]) -> Then {
-        let request = Request::from_bytes(bytes);
-        if let Ok(Request::Hello { name, key }) = &request {
+        let request = RegistrationRequest::from_bytes(bytes);
+        if let Ok(RegistrationRequest::Hello { name, key }) = &request {
             return self.greet(registry, number, name, key);
         }
         let Registry { domains, clients, .. } = registry;
         let write_ends = unread::write_ends_of_each(clients.len());
         let Some(client) = clients.get_mut(&number) else { return Then::Stay };
         match request {
-            Ok(Request::NewEndpoint) => client.new_endpoint(domains),
-            Ok(Request::CloseEndpoint(grant)) => client.close_endpoint(domains, grant),
-            Ok(Request::Process(grant)) => client.process_of(domains, grant),
-            Ok(Request::OpenDoorbell(grant)) => client.open_doorbell(domains, grant),
-            Ok(Request::Ring { grant, wants_write_end }) => {
+            Ok(RegistrationRequest::NewEndpoint) => client.new_endpoint(domains),
+            Ok(RegistrationRequest::CloseEndpoint(grant)) => client.close_endpoint(domains, grant),
+            Ok(RegistrationRequest::Process(grant)) => client.process_of(domains, grant),
+            Ok(RegistrationRequest::OpenDoorbell(grant)) => client.open_doorbell(domains, grant),
+            Ok(RegistrationRequest::Ring { grant, wants_write_end }) => {
                 client.ring(domains, grant, wants_write_end.then_some(write_ends))
             }
-            Ok(Request::Hello { .. }) | Err(Foreign::Bytes) => {
+            Ok(RegistrationRequest::Hello { .. }) | Err(Foreign::Bytes) => {
                 Then::HangUp("its message is malformed")
             }
             Err(Foreign::Version) => {
-                client.say(&Answer::Refused(Refusal::Version), &[]);
+                client.say(&RegistrationAnswer::Refused(RegistrationRefusal::Version), &[]);
                 Then::HangUp("it speaks another version")
             }
         }
@@ -485,7 +488,7 @@ impl Shared {
     ) -> Then {
         let members = registry.members_of(name).count();
         let admitted = match registry.refuses_new {
-            true => Err(Refusal::Crowded),
+            true => Err(RegistrationRefusal::Crowded),
             false => domain::admit(&registry.domains, name, key, members),
         };
         let Some(client) = registry.clients.get_mut(&number) else { return Then::Stay };
@@ -494,7 +497,7 @@ impl Shared {
         }
         match admitted {
             Ok(memory) => {
-                if !client.say(&Answer::Welcome { host: self.host }, &memory) {
+                if !client.say(&RegistrationAnswer::Welcome { host: self.host }, &memory) {
                     return Then::HangUp("it does not read its answers");
                 }
                 registry.unregistered -= 1;
@@ -504,7 +507,7 @@ impl Shared {
             }
             Err(refusal) => {
                 registry.refusals.note(client.pid, refusal);
-                client.say(&Answer::Refused(refusal), &[]);
+                client.say(&RegistrationAnswer::Refused(refusal), &[]);
                 Then::HangUp("it is not let in")
             }
         }
@@ -527,7 +530,7 @@ impl Shared {
 
 impl Registry {
     fn members_of(&self, name: &str) -> impl Iterator<Item = u64> {
-        let is_member = move |(number, client): (&u64, &Client)| match &client.state {
+        let is_member = move |(number, client): (&u64, &RegistrationClient)| match &client.state {
             ClientState::Member { domain, .. } if domain == name => Some(*number),
             _ => None,
         };
@@ -578,13 +581,13 @@ fn has_ended(process: &OwnedFd) -> bool {
     matches!(poll(&mut look, Some(&none)), Ok(1))
 }
 
-impl Client {
+impl RegistrationClient {
     fn has_ended(&self) -> bool {
         self.process.as_ref().is_some_and(has_ended)
     }
 
     /// Says something, without waiting. `false`: it does not read.
-    fn say(&self, answer: &Answer, along: &[BorrowedFd<'_>]) -> bool {
+    fn say(&self, answer: &RegistrationAnswer, along: &[BorrowedFd<'_>]) -> bool {
         let bytes = answer.to_bytes();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(ALONG_MAX))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -600,7 +603,7 @@ impl Client {
         .is_ok()
     }
 
-    fn new_endpoint(&mut self, domains: &[Served]) -> Then {
+    fn new_endpoint(&mut self, domains: &[ServedDomain]) -> Then {
         let ClientState::Member { domain, grants } = &mut self.state else {
             return Then::HangUp("it is not registered");
         };
@@ -610,9 +613,9 @@ impl Client {
         let answer = match domain.grant(self.pid) {
             Some(grant) => {
                 grants.push(grant);
-                Answer::Endpoint { grant, process: self.pid }
+                RegistrationAnswer::Endpoint { grant, process: self.pid }
             }
-            None => Answer::Full,
+            None => RegistrationAnswer::Full,
         };
         if self.say(&answer, &[]) {
             Then::Stay
@@ -622,14 +625,14 @@ impl Client {
     }
 
     /// Tells a member the process of an endpoint, so that it can read that process's memory.
-    fn process_of(&self, domains: &[Served], grant: SlotGrant) -> Then {
+    fn process_of(&self, domains: &[ServedDomain], grant: SlotGrant) -> Then {
         let ClientState::Member { domain, .. } = &self.state else {
             return Then::HangUp("it is not registered");
         };
         let Some(domain) = domains.iter().find(|it| it.is_named(domain)) else {
             return Then::HangUp("its domain was removed");
         };
-        let answer = Answer::Process { grant, process: domain.process_of(grant) };
+        let answer = RegistrationAnswer::Process { grant, process: domain.process_of(grant) };
         if self.say(&answer, &[]) {
             Then::Stay
         } else {
@@ -638,7 +641,7 @@ impl Client {
     }
 
     /// Opens a doorbell for an endpoint of this process.
-    fn open_doorbell(&mut self, domains: &[Served], grant: SlotGrant) -> Then {
+    fn open_doorbell(&mut self, domains: &[ServedDomain], grant: SlotGrant) -> Then {
         let ClientState::Member { domain, grants } = &self.state else {
             return Then::HangUp("it is not registered");
         };
@@ -649,11 +652,13 @@ impl Client {
             return Then::HangUp("its domain was removed");
         };
         let said = match domain.open_doorbell(grant) {
-            _ if !self.has_room_for_doorbell() => self.say(&Answer::NoDoorbell(grant), &[]),
-            Ok(read_end) => self.say(&Answer::Doorbell(grant), &[read_end.as_fd()]),
+            _ if !self.has_room_for_doorbell() => {
+                self.say(&RegistrationAnswer::NoDoorbell(grant), &[])
+            }
+            Ok(read_end) => self.say(&RegistrationAnswer::Doorbell(grant), &[read_end.as_fd()]),
             Err(errno) => {
                 tracing::warn!(%errno, pid = self.pid, "an endpoint cannot sleep: no descriptors");
-                self.say(&Answer::NoDoorbell(grant), &[])
+                self.say(&RegistrationAnswer::NoDoorbell(grant), &[])
             }
         };
         if said { Then::Stay } else { Then::HangUp("it does not read its answers") }
@@ -661,7 +666,7 @@ impl Client {
 
     /// Wakes an endpoint for this client. Sends the write end of its doorbell if the client wants
     /// to ring itself from now on and has fewer than so many write ends unread.
-    fn ring(&self, domains: &[Served], grant: SlotGrant, unread_max: Option<usize>) -> Then {
+    fn ring(&self, domains: &[ServedDomain], grant: SlotGrant, unread_max: Option<usize>) -> Then {
         let ClientState::Member { domain, .. } = &self.state else {
             return Then::HangUp("it is not registered");
         };
@@ -673,12 +678,12 @@ impl Client {
         if unread_max.is_some_and(|most| self.has_room_for_write_end(most))
             && let Some(write_end) = domain.write_end(grant)
         {
-            self.say(&Answer::DoorbellWriteEnd(grant), &[write_end.as_fd()]);
+            self.say(&RegistrationAnswer::DoorbellWriteEnd(grant), &[write_end.as_fd()]);
         }
         Then::Stay
     }
 
-    fn close_endpoint(&mut self, domains: &[Served], grant: SlotGrant) -> Then {
+    fn close_endpoint(&mut self, domains: &[ServedDomain], grant: SlotGrant) -> Then {
         let ClientState::Member { domain, grants } = &mut self.state else {
             return Then::HangUp("it is not registered");
         };
@@ -694,7 +699,7 @@ impl Client {
 }
 
 impl Refusals {
-    fn note(&mut self, pid: u32, refusal: Refusal) {
+    fn note(&mut self, pid: u32, refusal: RegistrationRefusal) {
         if let Some(count) = self.due() {
             tracing::warn!(pid, ?refusal, count, "processes are not let into the fabric");
         }

@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rustix::io::Errno;
 
 use self::doorbells::Doorbells;
-use fabric::cell::{Cell, Head};
-use fabric::ring::{Claim, Life, NOBODY, Producer, State, Words, is_sound};
+use fabric::cell::{Cell, CellHead};
+use fabric::ring::{CellClaim, Life, NOBODY, Producer, SlotLife, Words, is_sound};
 use fabric::{HOST_ENDED, HOSTS_MAX, Region, RegionError, RegionOptions};
 
 /// Why there is no slot.
@@ -48,7 +48,7 @@ pub struct SlotTable {
     region: Arc<Region>,
     entries: Mutex<SlotEntries>,
     /// What gateways read: outside of the lock, which is held while all rings are searched.
-    seen: Seen,
+    seen: LocklessSlots,
     /// The doorbells of endpoints that sleep.
     doorbells: Doorbells,
     /// An endpoint has died or departed, and sleepers have not been woken for it yet.
@@ -57,7 +57,7 @@ pub struct SlotTable {
 
 /// What gateways read and write without the lock.
 #[derive(Debug)]
-struct Seen {
+struct LocklessSlots {
     /// Counts endpoints that died.
     deaths: AtomicU64,
     /// The last published life of each slot ([`Life`]).
@@ -68,7 +68,7 @@ struct Seen {
 
 #[derive(Debug)]
 struct SlotEntries {
-    slots: Vec<Entry>,
+    slots: Vec<SlotEntry>,
     /// Counts slots that were given out; orders that against what was found spoiled.
     given: u64,
     /// Counts deaths.
@@ -80,8 +80,8 @@ struct SlotEntries {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
-    state: State,
+struct SlotEntry {
+    state: SlotLife,
     /// Of the last endpoint that had it; 0 before the first.
     incarnation: u32,
     /// The process that it was given to, as the node numbers it; 0 for none that it sees.
@@ -106,12 +106,18 @@ impl SlotTable {
     }
 
     fn new(region: Region) -> Self {
-        let entry =
-            Entry { state: State::Free, incarnation: 0, pid: 0, given: 0, died: 0, spoiled: None };
+        let entry = SlotEntry {
+            state: SlotLife::Free,
+            incarnation: 0,
+            pid: 0,
+            given: 0,
+            died: 0,
+            spoiled: None,
+        };
         let slots = vec![entry; usize::from(region.options().slots)];
         let words = |count| (0..count).map(|_| AtomicU64::new(0)).collect();
         let (lives, holds) = (words(slots.len()), words(HOSTS_MAX));
-        let seen = Seen { deaths: AtomicU64::new(0), lives, holds };
+        let seen = LocklessSlots { deaths: AtomicU64::new(0), lives, holds };
         let (given, deaths, sweeps, hosts) = (0, 0, 0, 1);
         let doorbells = Doorbells::new(slots.len());
         let entries = Mutex::new(SlotEntries { slots, given, deaths, sweeps, hosts });
@@ -154,7 +160,7 @@ impl SlotTable {
 
     fn find_free(&self, entries: &mut SlotEntries) -> Option<u16> {
         let options = self.region.options();
-        let is_free = |slot: &u16| entries.slots[usize::from(*slot)].state == State::Free;
+        let is_free = |slot: &u16| entries.slots[usize::from(*slot)].state == SlotLife::Free;
         let mut free: Vec<u16> = (options.gateways..options.slots).filter(is_free).collect();
         free.sort_by_key(|slot| entries.slots[usize::from(*slot)].died);
         let mut lingering = None;
@@ -171,24 +177,24 @@ impl SlotTable {
     fn lingering(&self, entries: &SlotEntries) -> Vec<bool> {
         let mut lingering = vec![false; entries.slots.len()];
         for (slot, entry) in entries.slots.iter().enumerate() {
-            if entry.state != State::Live {
+            if entry.state != SlotLife::Live {
                 continue;
             }
             let (slot, ring) = (slot as u16, self.region.ring(slot as u16));
             let head = ring.head();
             for position in (0..u64::from(ring.cells())).map(|ahead| head.wrapping_add(ahead)) {
                 let turn = ring.turn(position);
-                if Claim::from_word(ring.claim(position)).turn != turn {
+                if CellClaim::from_word(ring.claim(position)).turn != turn {
                     break;
                 }
                 let stamp = ring.stamp(position);
                 let head = Cell::new(&self.region, slot, position).head(stamp as u32);
                 // Members may write anything here: only a message of a slot's last owner counts.
-                if let Some(Head { source, .. }) = head
+                if let Some(CellHead { source, .. }) = head
                     && (stamp >> 32) as u32 == turn
                     && source.host == 0
                     && let Some(entry) = entries.slots.get(usize::from(source.slot))
-                    && (entry.state, entry.incarnation) == (State::Free, source.incarnation)
+                    && (entry.state, entry.incarnation) == (SlotLife::Free, source.incarnation)
                 {
                     lingering[usize::from(source.slot)] = true;
                 }
@@ -214,7 +220,8 @@ impl SlotTable {
         // Never 0, which no address has.
         let incarnation = entry.incarnation.wrapping_add(1).max(1);
         let given = entries.given;
-        *entry = Entry { state: State::Live, incarnation, pid, given, spoiled: None, ..*entry };
+        *entry =
+            SlotEntry { state: SlotLife::Live, incarnation, pid, given, spoiled: None, ..*entry };
         self.tell(slot, entry);
         incarnation
     }
@@ -253,7 +260,7 @@ impl SlotTable {
     pub fn process_of(&self, slot: u16, incarnation: u32) -> Option<u32> {
         let entries = self.entries();
         let entry = entries.slots.get(usize::from(slot))?;
-        let is_live = entry.state == State::Live && entry.incarnation == incarnation;
+        let is_live = entry.state == SlotLife::Live && entry.incarnation == incarnation;
         (is_live && entry.pid != 0).then_some(entry.pid)
     }
 
@@ -282,7 +289,7 @@ impl SlotTable {
     /// The last owner of a slot that is dead, and with it all owners before; 0 if none is.
     pub(crate) fn last_dead(&self, slot: u16) -> u32 {
         let Some(life) = self.life(slot) else { return 0 };
-        life.incarnation - u32::from(life.state == State::Live)
+        life.incarnation - u32::from(life.state == SlotLife::Live)
     }
 
     /// The last published life of a slot.
@@ -293,7 +300,7 @@ impl SlotTable {
     /// Which owner of a slot lives, if one does.
     pub fn live_in(&self, slot: u16) -> Option<u32> {
         let life = self.life(slot)?;
-        (life.state == State::Live).then_some(life.incarnation)
+        (life.state == SlotLife::Live).then_some(life.incarnation)
     }
 
     /// Says that the slot's endpoint is dead: its process has ended, or has closed it and will not
@@ -303,11 +310,11 @@ impl SlotTable {
     pub fn declare_dead(&self, slot: u16) -> bool {
         let entries = &mut *self.entries();
         let Some(entry) = entries.slots.get_mut(usize::from(slot)) else { return false };
-        if !matches!(entry.state, State::Live | State::Departed) {
+        if !matches!(entry.state, SlotLife::Live | SlotLife::Departed) {
             return false;
         }
         entries.deaths += 1;
-        (entry.state, entry.died) = (State::Dead, entries.deaths);
+        (entry.state, entry.died) = (SlotLife::Dead, entries.deaths);
         self.tell(slot, entry);
         self.seen.deaths.fetch_add(1, Release);
         self.doorbells.close(slot);
@@ -322,9 +329,9 @@ impl SlotTable {
     pub fn declare_departed(&self, slot: u16) {
         let entries = &mut *self.entries();
         if let Some(entry) = entries.slots.get_mut(usize::from(slot))
-            && entry.state == State::Live
+            && entry.state == SlotLife::Live
         {
-            entry.state = State::Departed;
+            entry.state = SlotLife::Departed;
             self.tell(slot, entry);
             self.seen.deaths.fetch_add(1, Release);
             self.doorbells.close(slot);
@@ -355,7 +362,7 @@ impl SlotTable {
         // The lock is held so that the endpoint cannot die meanwhile and keep its doorbell.
         let entries = self.entries();
         let entry = entries.slots.get(usize::from(slot)).ok_or(Errno::INVAL)?;
-        if entry.state != State::Live || entry.incarnation != incarnation {
+        if entry.state != SlotLife::Live || entry.incarnation != incarnation {
             return Err(Errno::INVAL);
         }
         self.doorbells.open(slot, incarnation)
@@ -389,7 +396,7 @@ impl SlotTable {
     }
 
     fn sweep_all(&self, entries: &mut SlotEntries) -> usize {
-        let is_dead = |(_, entry): &(usize, &Entry)| entry.state == State::Dead;
+        let is_dead = |(_, entry): &(usize, &SlotEntry)| entry.state == SlotLife::Dead;
         let dead: HashMap<u16, u16> = (entries.slots.iter().enumerate().filter(is_dead))
             .map(|(slot, entry)| (slot as u16, entry.incarnation as u16))
             .collect();
@@ -403,8 +410,8 @@ impl SlotTable {
             if entry.incarnation > 0 {
                 self.disown(slot, &dead);
             }
-            if entry.state == State::Dead {
-                entry.state = State::Free;
+            if entry.state == SlotLife::Dead {
+                entry.state = SlotLife::Free;
                 self.tell(slot, entry);
             }
         }
@@ -416,11 +423,11 @@ impl SlotTable {
         let gateways = usize::from(self.region.options().gateways);
         let entries = self.entries();
         let endpoints = entries.slots.iter().skip(gateways);
-        endpoints.filter(|entry| entry.state == State::Live).count()
+        endpoints.filter(|entry| entry.state == SlotLife::Live).count()
     }
 
     /// Publishes what a slot is.
-    fn tell(&self, slot: u16, entry: &Entry) {
+    fn tell(&self, slot: u16, entry: &SlotEntry) {
         let life = Life { state: entry.state, incarnation: entry.incarnation };
         self.seen.lives[usize::from(slot)].store(life.to_word(), Release);
         self.region.set_life(slot, life);
@@ -432,10 +439,10 @@ impl SlotTable {
         let ring = self.region.ring(slot);
         for position in 0..u64::from(ring.cells()) {
             let word = ring.claim(position);
-            let claim = Claim::from_word(word);
+            let claim = CellClaim::from_word(word);
             if dead.get(&claim.producer.slot) == Some(&claim.producer.incarnation) {
                 let nobodys = Producer { slot: NOBODY, incarnation: 0 };
-                let claim = Claim { producer: nobodys, ..claim };
+                let claim = CellClaim { producer: nobodys, ..claim };
                 // If another producer has the cell by now, nothing has to be done.
                 let _ = ring.exchange_claim(position, word, claim.to_word());
             }
@@ -457,8 +464,8 @@ impl SlotTable {
             entries.slots[usize::from(slot)].spoiled = Some(entries.given);
             return self.restore(entries, slot);
         };
-        let was_there = |other: &Entry| {
-            matches!(other.state, State::Live | State::Departed) && other.given <= since
+        let was_there = |other: &SlotEntry| {
+            matches!(other.state, SlotLife::Live | SlotLife::Departed) && other.given <= since
         };
         // Gateways are left out: they live as long as the node, fill a cell in the same step in
         // which they claim it, and send nothing to an owner that has died.
@@ -479,7 +486,7 @@ impl SlotTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fabric::ring::Way;
+    use fabric::ring::RingProducer;
 
     fn table(slots: u16) -> SlotTable {
         let options = RegionOptions { slots, gateways: 1, cells: 16, ..RegionOptions::default() };
@@ -497,9 +504,9 @@ mod tests {
         assert!(table.declare_dead(1) && !table.declare_dead(1));
         assert!(!table.declare_dead(0) && !table.declare_dead(3) && !table.declare_dead(999));
         let life = |state| Some(Life { state, incarnation: 1 });
-        assert_eq!(table.region().life(1), life(State::Dead));
+        assert_eq!(table.region().life(1), life(SlotLife::Dead));
         assert_eq!((table.sweep(), table.sweep()), (1, 0));
-        assert_eq!(table.region().life(1), life(State::Free));
+        assert_eq!(table.region().life(1), life(SlotLife::Free));
         assert_eq!(table.take_slot(9), Ok((1, 2)));
         assert_eq!(table.region().life(3), None);
     }
@@ -535,7 +542,7 @@ mod tests {
         let (reader, _) = table.take_slot(2).expect("room");
         let me = Producer { slot, incarnation: incarnation as u16 };
         let ring = table.region().ring(reader);
-        assert_eq!(Way::default().claim(&ring, me), Ok(0));
+        assert_eq!(RingProducer::default().claim(&ring, me), Ok(0));
         table.declare_departed(slot);
         assert!(!table.region().life(slot).is_some_and(|life| life.is_live(incarnation)));
         let mut consumer = fabric::ring::Consumer::new(&ring);
@@ -592,12 +599,12 @@ mod tests {
         let (dead, incarnation) = table.take_slot(2).expect("room");
         let me = Producer { slot: dead, incarnation: incarnation as u16 };
         let ring = table.region().ring(alive);
-        assert_eq!(Way::default().claim(&ring, me), Ok(0));
+        assert_eq!(RingProducer::default().claim(&ring, me), Ok(0));
         assert!(table.declare_dead(dead));
         table.sweep();
         let nobodys = Producer { slot: NOBODY, incarnation: 0 };
-        assert_eq!(Claim::from_word(ring.claim(0)), Claim { turn: 1, producer: nobodys });
-        assert_eq!(Claim::from_word(ring.claim(1)).turn, 0, "and nothing else was touched");
+        assert_eq!(CellClaim::from_word(ring.claim(0)), CellClaim { turn: 1, producer: nobodys });
+        assert_eq!(CellClaim::from_word(ring.claim(1)).turn, 0, "and nothing else was touched");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use crate::hand_over::{Number, RegistrationState, Unfit};
+use crate::hand_over::{DescriptorNumber, RegistrationState, Unfit};
 use crate::registration::{DomainSettings, RegistrationServer};
 
 /// Descriptors on their way from a node to the next one.
@@ -12,12 +12,12 @@ use crate::registration::{DomainSettings, RegistrationServer};
 pub(crate) struct Descriptors(Vec<Option<OwnedFd>>);
 
 impl Descriptors {
-    pub(crate) fn put(&mut self, fd: OwnedFd) -> Number {
+    pub(crate) fn put(&mut self, fd: OwnedFd) -> DescriptorNumber {
         self.0.push(Some(fd));
         self.0.len() - 1
     }
 
-    pub(crate) fn take(&mut self, number: Number) -> io::Result<OwnedFd> {
+    pub(crate) fn take(&mut self, number: DescriptorNumber) -> io::Result<OwnedFd> {
         let fd = self.0.get_mut(number).and_then(Option::take);
         fd.ok_or_else(|| io::ErrorKind::NotFound.into())
     }

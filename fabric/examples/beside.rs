@@ -16,9 +16,10 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-use fabric::registration::Key;
+use fabric::registration::DomainKey;
 use fabric::{
-    Class, Context, Domain, Doze, Endpoint, EndpointOptions, Message, Part, Receive, RegionOptions,
+    Class, Domain, Doze, Endpoint, EndpointOptions, MemoryPiece, Message, Receive, RegionOptions,
+    RequestContext,
 };
 use fabric_node::SlotTable;
 use fabric_node::registration::{DomainSettings, RegistrationServer};
@@ -71,9 +72,9 @@ fn poll(endpoint: &mut Endpoint) -> f64 {
 fn exchange(sender: &mut Endpoint, receiver: &mut Endpoint) -> f64 {
     let mut memory = [[0_u8]; 2];
     let [from, into] =
-        memory.each_mut().map(|bytes| [Part { start: bytes.as_mut_ptr(), bytes: 1 }]);
+        memory.each_mut().map(|bytes| [MemoryPiece { start: bytes.as_mut_ptr(), bytes: 1 }]);
     let (to, source, class) = (receiver.address(), Some(sender.address()), Class::Tagged);
-    let context = Context(1);
+    let context = RequestContext(1);
     let begun = Instant::now();
     for tag in 0..u64::from(MESSAGES) {
         let receive = Receive { class, source, tag, ignore: 0, context, multi_min_bytes: None };
@@ -95,7 +96,7 @@ fn main() {
     std::fs::create_dir(&home).expect("a folder");
     let socket = home.join("fabric");
     let server = RegistrationServer::open(&socket, 1).expect("nothing is there");
-    let (name, key) = ("blue".to_owned(), Key::new(KEY).expect("long enough"));
+    let (name, key) = ("blue".to_owned(), DomainKey::new(KEY).expect("long enough"));
     server.add(DomainSettings { name, key, endpoints_max: 4, gateways: 0 }).expect("memory");
     let (_polls, mut polls) = member(&socket);
     let (_sleeps, mut sleeps) = member(&socket);

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use fabric::{
-    Address, Class, Context, Done, Endpoint, EndpointOptions, Message, Part, Process, Receive,
-    RegionOptions, SendError,
+    Address, Class, Done, Endpoint, EndpointOptions, EndpointProcess, MemoryPiece, Message,
+    Receive, RegionOptions, RequestContext, SendError,
 };
 use fabric_node::SlotTable;
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -48,12 +48,12 @@ struct Side {
 }
 
 impl Side {
-    fn part(&mut self, len: usize) -> Part {
-        Part { start: self.memory.as_mut_ptr(), bytes: len }
+    fn part(&mut self, len: usize) -> MemoryPiece {
+        MemoryPiece { start: self.memory.as_mut_ptr(), bytes: len }
     }
 
     fn ask(&mut self, len: usize) {
-        let (class, source, context) = (Class::Tagged, Some(self.other), Context(1));
+        let (class, source, context) = (Class::Tagged, Some(self.other), RequestContext(1));
         let (tag, ignore, multi_min_bytes) = (7, 0, None);
         let receive = Receive { class, source, tag, ignore, context, multi_min_bytes };
         let part = self.part(len);
@@ -63,7 +63,7 @@ impl Side {
     }
 
     fn send(&mut self, len: usize) {
-        let (to, class, context) = (self.other, Class::Tagged, Some(Context(2)));
+        let (to, class, context) = (self.other, Class::Tagged, Some(RequestContext(2)));
         let message = Message { to, class, tag: 7, data: None, context, inject: false };
         let part = self.part(len);
         // SAFETY: as above.
@@ -181,7 +181,7 @@ fn measure(len: usize, options: &EndpointOptions) -> (f64, f64) {
     let region = Arc::clone(table.region());
     let endpoint = Endpoint::new(region, slot, incarnation, HOST, options);
     let mut endpoint = endpoint.expect("an endpoint");
-    endpoint.ask_processes(move |_, _| Process::Is(pids[usize::from(is_first)]));
+    endpoint.ask_processes(move |_, _| EndpointProcess::Is(pids[usize::from(is_first)]));
     let other = Address { host: HOST, incarnation: other_incarnation, slot: other };
     let mut side = Side { endpoint, other, memory: vec![1; len.max(8)], received: 0, sent: 0 };
     side.ping(len, is_first);

@@ -10,7 +10,8 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use fabric::{
-    Class, Completion, Context, Endpoint, EndpointOptions, Message, Part, Receive, RegionOptions,
+    Class, Completion, Endpoint, EndpointOptions, MemoryPiece, Message, Receive, RegionOptions,
+    RequestContext,
 };
 use fabric_node::SlotTable;
 
@@ -21,9 +22,9 @@ const BYTES: usize = 8;
 #[inline(never)]
 fn exchange(sender: &mut Endpoint, receiver: &mut Endpoint, memory: &mut [[u8; BYTES]; 2]) {
     let [from, into] =
-        memory.each_mut().map(|bytes| [Part { start: bytes.as_mut_ptr(), bytes: BYTES }]);
+        memory.each_mut().map(|bytes| [MemoryPiece { start: bytes.as_mut_ptr(), bytes: BYTES }]);
     let (to, source, class) = (receiver.address(), Some(sender.address()), Class::Tagged);
-    let context = Context(1);
+    let context = RequestContext(1);
     for tag in 0..MESSAGES {
         let receive = Receive { class, source, tag, ignore: 0, context, multi_min_bytes: None };
         let message = Message { to, class, tag, data: None, context: Some(context), inject: false };

@@ -14,7 +14,7 @@ use crate::Address;
 
 /// One that is there, or a hole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Entry {
+struct AddressSlot {
     /// Its index, or [`HOLE`].
     host: u16,
     slot: u16,
@@ -32,7 +32,7 @@ const NONE: u32 = u32::MAX;
 /// removed, the last one first.
 #[derive(Debug)]
 pub struct AddressTable {
-    entries: Vec<Entry>,
+    entries: Vec<AddressSlot>,
     /// The hole that is filled next, or `NONE`.
     hole: u32,
     /// Made when a number is asked for: most programs never do.
@@ -80,7 +80,7 @@ impl AddressTable {
             return Err(AddressTableFull::Addresses);
         }
         let host = self.host_index(address.host).ok_or(AddressTableFull::Hosts)?;
-        let entry = Entry { host, slot: address.slot, incarnation: address.incarnation };
+        let entry = AddressSlot { host, slot: address.slot, incarnation: address.incarnation };
         let number = self.hole;
         let number = if number == NONE {
             self.entries.push(entry);
@@ -106,7 +106,7 @@ impl AddressTable {
         if let Some(numbers) = &mut self.numbers {
             numbers.remove(number, hash(entry), |number| hash(entries[number as usize]));
         }
-        self.entries[number as usize] = Entry { host: HOLE, slot: 0, incarnation: self.hole };
+        self.entries[number as usize] = AddressSlot { host: HOLE, slot: 0, incarnation: self.hole };
         self.hole = number;
         self.used -= 1;
         if self.used == 0 {
@@ -118,14 +118,14 @@ impl AddressTable {
 
     /// Whose number it is.
     pub fn address(&self, number: u32) -> Option<Address> {
-        let Entry { host, slot, incarnation } = self.entry(number)?;
+        let AddressSlot { host, slot, incarnation } = self.entry(number)?;
         Some(Address { host: self.hosts[usize::from(host)], incarnation, slot })
     }
 
     /// Which number an address has; of several the smallest. The first time is slow.
     pub fn number(&mut self, address: &Address) -> Option<u32> {
         let host = self.known_host(address.host)?;
-        let wanted = Entry { host, slot: address.slot, incarnation: address.incarnation };
+        let wanted = AddressSlot { host, slot: address.slot, incarnation: address.incarnation };
         let entries = &self.entries;
         let numbers = self.numbers.get_or_insert_with(|| {
             let mut numbers = Index::default();
@@ -139,13 +139,13 @@ impl AddressTable {
 
     /// What it takes beside itself.
     pub fn held_bytes(&self) -> usize {
-        self.entries.capacity() * size_of::<Entry>()
+        self.entries.capacity() * size_of::<AddressSlot>()
             + self.hosts.capacity() * size_of::<u64>()
             + self.numbers.as_ref().map_or(0, Index::held_bytes)
             + self.host_indices.held_bytes()
     }
 
-    fn entry(&self, number: u32) -> Option<Entry> {
+    fn entry(&self, number: u32) -> Option<AddressSlot> {
         self.entries.get(number as usize).copied().filter(|entry| entry.host != HOLE)
     }
 
@@ -166,8 +166,8 @@ impl AddressTable {
     }
 }
 
-fn hash(entry: Entry) -> u64 {
-    let Entry { host, slot, incarnation } = entry;
+fn hash(entry: AddressSlot) -> u64 {
+    let AddressSlot { host, slot, incarnation } = entry;
     scattered(u64::from(host) << 48 | u64::from(slot) << 32 | u64::from(incarnation))
 }
 

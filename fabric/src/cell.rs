@@ -14,9 +14,9 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::message::Class;
 use crate::parts::PARTS_MAX;
-use crate::region::{CELL_BYTES, CELL_WORDS, HOSTS_MAX, Region, Ring, SLOTS_MAX};
+use crate::region::{CELL_BYTES, CELL_WORDS, HOSTS_MAX, Region, SLOTS_MAX, SlotRing};
 use crate::ring::{Words, publish};
-use crate::shared::{Row, WORD};
+use crate::shared::{WORD, WordRow};
 
 /// Where what a kind has beside the head begins.
 const BODY: usize = 5 * WORD;
@@ -30,7 +30,7 @@ const MARKED: u8 = 4;
 
 /// What a cell says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum CellKind {
     /// A message that is in the cell.
     Inline,
     /// A message in a buffer of the sender's slab: [`Lent`].
@@ -57,7 +57,7 @@ pub enum Kind {
     Part,
 }
 
-impl Kind {
+impl CellKind {
     /// All of them, by their numbers.
     pub const ALL: [Self; 11] = [
         Self::Inline,
@@ -97,9 +97,9 @@ pub struct Local {
 
 /// What every cell has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Head {
+pub struct CellHead {
     /// What the cell says.
-    pub kind: Kind,
+    pub kind: CellKind,
     /// Of the message.
     pub class: Class,
     /// The length of an inline message.
@@ -181,9 +181,9 @@ pub(crate) fn to_word(local: Local) -> u64 {
 #[derive(Clone, Copy, Debug)]
 pub struct Cell<'a> {
     region: &'a Region,
-    ring: Ring<'a>,
+    ring: SlotRing<'a>,
     position: u64,
-    row: Row<'a, CELL_WORDS>,
+    row: WordRow<'a, CELL_WORDS>,
 }
 
 impl<'a> Cell<'a> {
@@ -194,7 +194,7 @@ impl<'a> Cell<'a> {
     }
 
     #[inline]
-    pub(crate) fn of(region: &'a Region, ring: Ring<'a>, position: u64) -> Self {
+    pub(crate) fn of(region: &'a Region, ring: SlotRing<'a>, position: u64) -> Self {
         Self { region, ring, position, row: ring.cell(position) }
     }
 
@@ -222,8 +222,8 @@ impl<'a> Cell<'a> {
 
     /// Writes all but the body, and with the last store lets the receiver see the cell.
     #[inline(always)]
-    pub fn publish(&self, head: &Head) {
-        let Head { kind, class, inline_bytes, source, to, tag, data, marked } = *head;
+    pub fn publish(&self, head: &CellHead) {
+        let CellHead { kind, class, inline_bytes, source, to, tag, data, marked } = *head;
         self.set_word(3, tag);
         if let Some(data) = data {
             self.set_word(4, data);
@@ -247,17 +247,17 @@ impl<'a> Cell<'a> {
     /// has this name. None: it is something else, which [`Cell::head`] reads. Whether there is such
     /// a slot as the source's is left to who looks whose it is (`is_whole`).
     #[inline(always)]
-    pub(crate) fn short(&self, low: u32, to: Local) -> Option<Head> {
+    pub(crate) fn short(&self, low: u32, to: Local) -> Option<CellHead> {
         const OTHERS: u32 = !(((TAGGED | HAS_DATA) as u32) << 16 | u16::MAX as u32);
-        const _: () = assert!(Kind::Inline as u8 == 0);
+        const _: () = assert!(CellKind::Inline as u8 == 0);
         let (flags, inline_bytes) = ((low >> 16) as u8, low as u16);
         let source = self.word(1);
         let is_short = low & OTHERS == 0
             && usize::from(inline_bytes) <= INLINE_BYTES_MAX
             && self.word(2) == to_word(to)
             && (source >> 16) as u16 == 0;
-        is_short.then(|| Head {
-            kind: Kind::Inline,
+        is_short.then(|| CellHead {
+            kind: CellKind::Inline,
             class: if flags & TAGGED != 0 { Class::Tagged } else { Class::Untagged },
             inline_bytes,
             source: Local { host: 0, slot: source as u16, incarnation: (source >> 32) as u32 },
@@ -269,16 +269,16 @@ impl<'a> Cell<'a> {
     }
 
     /// Reads the head, whose first word's low half was read already. None: it is no head.
-    pub fn head(&self, low: u32) -> Option<Head> {
+    pub fn head(&self, low: u32) -> Option<CellHead> {
         let (flags, inline_bytes) = ((low >> 16) as u8, low as u16);
-        let kind = Kind::from_byte((low >> 24) as u8)?;
+        let kind = CellKind::from_byte((low >> 24) as u8)?;
         let [source, to] = [self.word(1), self.word(2)];
         if usize::from(inline_bytes) > INLINE_BYTES_MAX || flags > (TAGGED | HAS_DATA | MARKED) {
             return None;
         }
         let source = self.named(source as u32, (source >> 32) as u32)?;
         let to = self.named((to >> 32) as u32, to as u32)?;
-        Some(Head {
+        Some(CellHead {
             kind,
             class: if flags & TAGGED != 0 { Class::Tagged } else { Class::Untagged },
             inline_bytes,
@@ -386,8 +386,8 @@ mod tests {
     fn heads_and_bodies_are_read_as_they_were_written() {
         let (region, _fd) = Region::create(&RegionOptions::default()).expect("memory");
         let cell = Cell::new(&region, 3, 9);
-        for (at, kind) in Kind::ALL.into_iter().enumerate() {
-            let head = Head {
+        for (at, kind) in CellKind::ALL.into_iter().enumerate() {
+            let head = CellHead {
                 kind,
                 class: if at % 2 == 0 { Class::Tagged } else { Class::Untagged },
                 inline_bytes: 7 * at as u16,
@@ -471,8 +471,8 @@ mod tests {
             assert!(head.source.slot >= cell.region.slots() || long == short, "{said}");
             assert!(usize::from(head.inline_bytes) <= INLINE_BYTES_MAX, "{said}");
         }
-        let is_plain = |head: &Head| {
-            head.kind == Kind::Inline && head.source.host == 0 && head.to == ME && !head.marked
+        let is_plain = |head: &CellHead| {
+            head.kind == CellKind::Inline && head.source.host == 0 && head.to == ME && !head.marked
         };
         assert!(!long.is_some_and(|head| is_plain(&head)) || short == long, "{said}");
         short.is_some()

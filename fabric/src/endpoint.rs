@@ -39,21 +39,23 @@ pub use self::arrivals::is_whole;
 use self::backlog::Backlog;
 use self::completions::Completions;
 pub use self::counters::EndpointCounters;
-use self::hosts::Hosts;
-use self::offers::{Answer, Pulls};
-use self::peers::Peers;
+use self::hosts::HostTable;
+use self::offers::{OfferAnswer, Pulls};
+use self::peers::SlotPeers;
 use self::pushes::Pushes;
 use self::receives::{Multis, Posted, Unexpected};
-pub use self::remote::Home;
+pub use self::remote::LocalNode;
 use self::sends::Sends;
 pub(crate) use self::sleep::Barriers;
 use self::sleep::Sleeping;
 pub use self::sleep::{DoorbellRequest, Doze, NoDoorbell};
 use crate::cell::{Cell, Local};
 use crate::matcher::{Envelope, Matcher};
-use crate::message::{Class, Completion, Context, Done, Failure, Message, Part, Peek, Receive};
+use crate::message::{
+    Class, Completion, Done, MemoryPiece, Message, Peek, Receive, RequestContext, RequestFailure,
+};
 use crate::parts::{BadParts, Given};
-use crate::region::{Region, Ring};
+use crate::region::{Region, SlotRing};
 use crate::ring::{Consumer, Producer, Words};
 use crate::slab::Slab;
 use crate::{Address, PARTS_MAX};
@@ -207,7 +209,7 @@ pub enum ReceiveError {
 
 /// The process of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Process {
+pub enum EndpointProcess {
     /// Its number, as this process has to say it.
     Is(u32),
     /// There is none that can be read from here.
@@ -217,11 +219,11 @@ pub enum Process {
 }
 
 /// Says the process of an owner of a slot, without waiting.
-struct Processes(Box<dyn FnMut(u16, u32) -> Process + Send>);
+struct Processes(Box<dyn FnMut(u16, u32) -> EndpointProcess + Send>);
 
 impl Default for Processes {
     fn default() -> Self {
-        Self(Box::new(|_, _| Process::Nobodys))
+        Self(Box::new(|_, _| EndpointProcess::Nobodys))
     }
 }
 
@@ -243,11 +245,11 @@ pub struct Endpoint {
 struct Engine {
     me: Local,
     host: u64,
-    hosts: Hosts,
+    hosts: HostTable,
     options: EndpointOptions,
     consumer: Consumer,
     slab: Slab,
-    peers: Peers,
+    peers: SlotPeers,
     spaces: [Matcher<Posted, Unexpected>; 2],
     multis: Multis,
     sends: Sends,
@@ -255,7 +257,7 @@ struct Engine {
     pulls: Pulls,
     pushes: Pushes,
     /// Answers that found the other one's ring full.
-    answers: VecDeque<Answer>,
+    answers: VecDeque<OfferAnswer>,
     completions: Completions,
     sleeping: Sleeping,
     /// What a receiver finds in this process's memory, if it is this one; at a place that stays.
@@ -302,11 +304,11 @@ impl Endpoint {
         let engine = Engine {
             me,
             host,
-            hosts: Hosts::default(),
+            hosts: HostTable::default(),
             options: EndpointOptions { eager_bytes_max, ..*options },
             consumer: Consumer::new(&region.ring(slot)),
             slab: Slab::new(&region, me),
-            peers: Peers::new(&region),
+            peers: SlotPeers::new(&region),
             spaces: [Matcher::new(ROOM), Matcher::new(ROOM)],
             multis: Multis::new(),
             sends: Sends::new(),
@@ -327,7 +329,7 @@ impl Endpoint {
 
     /// The node of this host: without it, nothing is woken that sleeps, and nobody notices when the
     /// node goes.
-    pub fn set_home(&mut self, home: Arc<dyn Home>) {
+    pub fn set_home(&mut self, home: Arc<dyn LocalNode>) {
         self.engine.set_home(home);
     }
 
@@ -339,7 +341,7 @@ impl Endpoint {
     /// Who is asked for the process of another endpoint whose memory is to be read. It has to be
     /// somebody who is believed: who names the process decides whose memory is read. Before this
     /// nobody is, and nothing is read.
-    pub fn ask_processes(&mut self, ask: impl FnMut(u16, u32) -> Process + Send + 'static) {
+    pub fn ask_processes(&mut self, ask: impl FnMut(u16, u32) -> EndpointProcess + Send + 'static) {
         self.engine.processes = Processes(Box::new(ask));
     }
 
@@ -369,7 +371,11 @@ impl Endpoint {
     /// The parts stay readable and as they are until the completion; with `inject`, until this
     /// returns. Without a context that is when the receiver has it, which only the program can
     /// know.
-    pub unsafe fn send(&mut self, message: &Message, parts: &[Part]) -> Result<(), SendError> {
+    pub unsafe fn send(
+        &mut self,
+        message: &Message,
+        parts: &[MemoryPiece],
+    ) -> Result<(), SendError> {
         // SAFETY: they are readable until this returns, and longer (the caller's word).
         let given = unsafe { Given::new(parts) }?;
         self.engine.send(&self.region, message, given)
@@ -385,7 +391,7 @@ impl Endpoint {
     pub unsafe fn send_until_matched(
         &mut self,
         message: &Message,
-        parts: &[Part],
+        parts: &[MemoryPiece],
     ) -> Result<(), SendError> {
         // SAFETY: they are readable until this returns, and longer (the caller's word).
         let given = unsafe { Given::new(parts) }?;
@@ -404,18 +410,18 @@ impl Endpoint {
     ///
     /// # Safety
     /// The parts stay writable, and nobody else looks at them, until the completion (with
-    /// `multi_min_bytes`: until [`Done::Released`] or [`Failure::Cancelled`], or [`Failure::Gone`]
+    /// `multi_min_bytes`: until [`Done::Released`] or [`RequestFailure::Cancelled`], or [`RequestFailure::Gone`]
     /// where a source was named; failures of single messages before that are about those only).
     pub unsafe fn receive(
         &mut self,
         receive: &Receive,
-        parts: &[Part],
+        parts: &[MemoryPiece],
     ) -> Result<(), ReceiveError> {
         self.engine.receive(&self.region, receive, parts)
     }
 
     /// Looks for a message among those that have come (make progress before). The answer is a
-    /// completion; [`Failure::NoMessage`] if there is none.
+    /// completion; [`RequestFailure::NoMessage`] if there is none.
     pub fn peek(&mut self, peek: &Peek) {
         self.engine.peek(&self.region, peek);
     }
@@ -429,20 +435,20 @@ impl Endpoint {
     /// As for [`Endpoint::receive`].
     pub unsafe fn receive_claimed(
         &mut self,
-        context: Context,
-        parts: &[Part],
+        context: RequestContext,
+        parts: &[MemoryPiece],
     ) -> Result<(), ReceiveError> {
         self.engine.receive_claimed(&self.region, context, parts)
     }
 
     /// Does away with the message that was claimed by this context. `false`: there is none.
-    pub fn discard_claimed(&mut self, context: Context) -> bool {
+    pub fn discard_claimed(&mut self, context: RequestContext) -> bool {
         self.engine.discard_claimed(&self.region, context)
     }
 
     /// Takes a receive back that no message has met, or a message that waits for room; its
     /// completion says so. `false`: there is none by this context.
-    pub fn cancel(&mut self, context: Context) -> bool {
+    pub fn cancel(&mut self, context: RequestContext) -> bool {
         self.engine.cancel(context)
     }
 
@@ -550,7 +556,7 @@ impl Engine {
 
     /// Takes the next cell, whose first word's low half was read, and more that have come.
     #[inline(never)]
-    fn take(&mut self, region: &Region, ring: Ring<'_>, low: u32) {
+    fn take(&mut self, region: &Region, ring: SlotRing<'_>, low: u32) {
         self.empty_looks = 0;
         let mut next = Some(low);
         for _ in 0..BATCH {
@@ -598,11 +604,11 @@ impl Engine {
     #[inline(always)]
     fn complete_receive(
         &mut self,
-        (context, class): (Context, Class),
+        (context, class): (RequestContext, Class),
         envelope: &Envelope,
         (data, start): (Option<u64>, *mut u8),
         bytes: usize,
-        failure: Option<Failure>,
+        failure: Option<RequestFailure>,
     ) {
         let done = Done::Receive { source: envelope.source, data, start };
         self.complete(Completion { context, done, class, tag: envelope.tag, bytes, failure });

@@ -32,11 +32,14 @@ pub use address::{ADDRESS_BYTES, Address, AddressError};
 pub use addresses::{AddressTable, AddressTableFull};
 pub use alarm::{Alarm, AlarmError};
 pub use endpoint::{
-    DoorbellRequest, Doze, Endpoint, EndpointCounters, EndpointError, EndpointOptions, Home,
-    INJECT_BYTES_MAX, NoDoorbell, Process, ReceiveError, SendError, is_whole,
+    DoorbellRequest, Doze, Endpoint, EndpointCounters, EndpointError, EndpointOptions,
+    EndpointProcess, INJECT_BYTES_MAX, LocalNode, NoDoorbell, ReceiveError, SendError, is_whole,
 };
 pub use mailbox::DeviceError;
-pub use message::{Class, Completion, Context, Done, Failure, Found, Message, Part, Peek, Receive};
+pub use message::{
+    Class, Completion, Done, LookOutcome, MemoryPiece, Message, Peek, Receive, RequestContext,
+    RequestFailure,
+};
 pub use parts::PARTS_MAX;
 pub use region::{
     GATEWAYS_MAX, HOST_ENDED, HOSTS_MAX, REGION_VERSION, Region, RegionError, RegionOptions,

@@ -20,8 +20,8 @@ mod device;
 mod lock;
 
 pub use self::client::{HeldSlot, Lost, MailboxClient, RingNode};
-pub(crate) use self::device::Device;
 pub use self::device::DeviceError;
+pub(crate) use self::device::MailboxDevice;
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -31,7 +31,7 @@ use blake2::{Blake2b512, Blake2bMac, Digest};
 use zeroize::Zeroizing;
 
 use crate::region::Region;
-use crate::registration::{Key, SlotGrant};
+use crate::registration::{DomainKey, SlotGrant};
 use crate::shared::WORD;
 
 /// The bytes of a region that all mailboxes take.
@@ -143,7 +143,7 @@ pub enum Ask {
 
 /// One question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Question {
+pub struct MailboxQuestion {
     /// What is asked.
     pub ask: Ask,
     /// The boot of the VM's system.
@@ -156,7 +156,7 @@ pub struct Question {
 /// Words of a question: kind, boot, holder, slot grant.
 pub type QuestionWords = [u64; 4];
 
-impl Question {
+impl MailboxQuestion {
     fn to_words(self) -> QuestionWords {
         let (kind, grant) = match self.ask {
             Ask::Hello => (1, 0),
@@ -245,7 +245,7 @@ pub struct QuestionPlace<'a> {
 type Mac256 = Blake2bMac<U32>;
 
 /// The keyed hash over a question and its place.
-fn mac_of(key: &Key, place: &QuestionPlace<'_>, question: QuestionWords) -> Mac256 {
+fn mac_of(key: &DomainKey, place: &QuestionPlace<'_>, question: QuestionWords) -> Mac256 {
     // As long as the hash takes keys, whatever the key's length is.
     let key: Zeroizing<[u8; 64]> = Zeroizing::new(Blake2b512::digest(key.bytes()).into());
     let mut mac = <Mac256 as KeyInit>::new_from_slice(&key[..]).expect("as long as it may be");
@@ -260,7 +260,11 @@ fn mac_of(key: &Key, place: &QuestionPlace<'_>, question: QuestionWords) -> Mac2
     mac
 }
 
-fn proof_of(key: &Key, place: &QuestionPlace<'_>, question: QuestionWords) -> [u64; PROOF_WORDS] {
+fn proof_of(
+    key: &DomainKey,
+    place: &QuestionPlace<'_>,
+    question: QuestionWords,
+) -> [u64; PROOF_WORDS] {
     let bytes = mac_of(key, place, question).finalize_fixed();
     let (words, _) = bytes.as_chunks::<WORD>();
     std::array::from_fn(|at| u64::from_le_bytes(words[at]))
@@ -268,7 +272,7 @@ fn proof_of(key: &Key, place: &QuestionPlace<'_>, question: QuestionWords) -> [u
 
 /// Whether it is the proof of this question. Takes as long whether it is or not.
 pub fn is_proven(
-    key: &Key,
+    key: &DomainKey,
     place: &QuestionPlace<'_>,
     question: QuestionWords,
     proof: [u64; PROOF_WORDS],

@@ -29,8 +29,8 @@ use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hash, Hasher};
 
-use self::store::{Id, List, Store};
-use crate::{Address, Context};
+use self::store::{Id, ListEnds, MatchStore};
+use crate::{Address, RequestContext};
 
 /// The messages that a receive, or a look, is content with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,8 +60,8 @@ impl Pattern {
             && self.source.is_none_or(|source| source == envelope.source)
     }
 
-    fn shape(&self) -> Shape {
-        Shape { ignore: self.ignore, directed: self.source.is_some() }
+    fn shape(&self) -> PatternShape {
+        PatternShape { ignore: self.ignore, directed: self.source.is_some() }
     }
 }
 
@@ -75,16 +75,16 @@ const FEW: usize = 8;
 
 /// What patterns have in common that one queue can serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Shape {
+struct PatternShape {
     ignore: u64,
     directed: bool,
 }
 
-impl Shape {
+impl PatternShape {
     /// The queue of this shape, which has this number, in which a tag of this source is.
-    fn key(self, number: usize, source: Address, tag: u64) -> Key {
+    fn key(self, number: usize, source: Address, tag: u64) -> QueueKey {
         let source = self.directed.then_some(source);
-        Key { shape: number as u8, source, tag: tag & !self.ignore }
+        QueueKey { shape: number as u8, source, tag: tag & !self.ignore }
     }
 }
 
@@ -98,13 +98,13 @@ pub struct UnexpectedId(Id);
 
 /// What a queue has in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Key {
+struct QueueKey {
     shape: u8,
     source: Option<Address>,
     tag: u64,
 }
 
-impl Hash for Key {
+impl Hash for QueueKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write_u64(self.tag);
         let shape = u64::from(self.shape) << 48;
@@ -124,16 +124,16 @@ struct Posted<R> {
     pattern: Pattern,
     /// The number of its shape, once it is in that one's queue.
     shape: Option<u8>,
-    context: Context,
+    context: RequestContext,
     receive: R,
 }
 
 impl<R> Posted<R> {
     /// Its queue, if its shape is hashed.
-    fn key(&self) -> Option<Key> {
+    fn key(&self) -> Option<QueueKey> {
         let number = self.shape?;
         let Pattern { source, tag, ignore } = self.pattern;
-        Some(Key { shape: number, source, tag: tag & !ignore })
+        Some(QueueKey { shape: number, source, tag: tag & !ignore })
     }
 }
 
@@ -145,12 +145,12 @@ struct Unexpected<U> {
 
 #[derive(Debug)]
 struct Claimed<U> {
-    context: Context,
+    context: RequestContext,
     envelope: Envelope,
     message: U,
 }
 
-type Queues = HashMap<Key, List, Seeds>;
+type Queues = HashMap<QueueKey, ListEnds, Seeds>;
 
 /// In every list of entries: the order in which they came.
 const ALL: usize = 0;
@@ -162,20 +162,20 @@ const OWN: usize = 1;
 #[derive(Debug)]
 pub struct Matcher<R, U> {
     /// Those that are hashed, and how many of the posted ones are in queues of each.
-    shapes: Vec<(Shape, usize)>,
+    shapes: Vec<(PatternShape, usize)>,
 
-    posted: Store<Posted<R>, 2>,
+    posted: MatchStore<Posted<R>, 2>,
     /// All, in order.
-    posted_all: List,
+    posted_all: ListEnds,
     /// Whether queues and list are in use; they are until nothing is posted any more.
     posted_hashed: bool,
     posted_queues: Queues,
     /// Those whose shape is not hashed, in order.
-    posted_loose: List,
+    posted_loose: ListEnds,
     next_turn: u64,
 
-    unexpected: Store<Unexpected<U>, { OWN + SHAPES_MAX }>,
-    unexpected_all: List,
+    unexpected: MatchStore<Unexpected<U>, { OWN + SHAPES_MAX }>,
+    unexpected_all: ListEnds,
     unexpected_hashed: bool,
     unexpected_queues: Queues,
     /// Few at any time: a program that claims a message takes it next.
@@ -190,14 +190,14 @@ impl<R, U> Matcher<R, U> {
         let seeds = Seeds(RandomState::new().build_hasher().finish());
         Self {
             shapes: Vec::with_capacity(SHAPES_MAX),
-            posted: Store::new(capacity),
-            posted_all: List::EMPTY,
+            posted: MatchStore::new(capacity),
+            posted_all: ListEnds::EMPTY,
             posted_hashed: false,
             posted_queues: HashMap::with_capacity_and_hasher(capacity, seeds),
-            posted_loose: List::EMPTY,
+            posted_loose: ListEnds::EMPTY,
             next_turn: 0,
-            unexpected: Store::new(capacity),
-            unexpected_all: List::EMPTY,
+            unexpected: MatchStore::new(capacity),
+            unexpected_all: ListEnds::EMPTY,
             unexpected_hashed: false,
             unexpected_queues: HashMap::with_capacity_and_hasher(2 * capacity, seeds),
             claimed: Vec::new(),
@@ -243,7 +243,7 @@ impl<R, U> Matcher<R, U> {
     /// Posts a receive behind all others. What has come already is not looked at: ask
     /// [`Matcher::unexpected_for`] first.
     #[inline(always)]
-    pub fn post(&mut self, pattern: Pattern, context: Context, receive: R) -> PostedId {
+    pub fn post(&mut self, pattern: Pattern, context: RequestContext, receive: R) -> PostedId {
         let turn = self.next_turn;
         self.next_turn += 1;
         let id = self.posted.keep(Posted { turn, pattern, shape: None, context, receive });
@@ -273,7 +273,7 @@ impl<R, U> Matcher<R, U> {
             return self.posted.append(&mut self.posted_loose, OWN, id);
         };
         self.shapes[usize::from(key.shape)].1 += 1;
-        let queue = self.posted_queues.entry(key).or_insert(List::EMPTY);
+        let queue = self.posted_queues.entry(key).or_insert(ListEnds::EMPTY);
         self.posted.append(queue, OWN, id);
     }
 
@@ -324,7 +324,7 @@ impl<R, U> Matcher<R, U> {
     /// The first of a list that fits, if it was posted before that turn.
     fn posted_among(
         &mut self,
-        list: List,
+        list: ListEnds,
         lane: usize,
         envelope: &Envelope,
         before: u64,
@@ -345,7 +345,7 @@ impl<R, U> Matcher<R, U> {
     }
 
     /// The first of a queue of receives, and when it was posted.
-    fn first_of(&mut self, key: Key) -> Option<(u64, Id)> {
+    fn first_of(&mut self, key: QueueKey) -> Option<(u64, Id)> {
         self.probes += 1;
         let id = self.posted.first(*self.posted_queues.get(&key)?)?;
         Some((self.posted.get(id)?.turn, id))
@@ -353,7 +353,7 @@ impl<R, U> Matcher<R, U> {
 
     /// A receive and what is kept with it; none once it is removed.
     #[inline(always)]
-    pub fn posted(&self, id: PostedId) -> Option<(Context, &R)> {
+    pub fn posted(&self, id: PostedId) -> Option<(RequestContext, &R)> {
         self.posted.get(id.0).map(|posted| (posted.context, &posted.receive))
     }
 
@@ -364,7 +364,7 @@ impl<R, U> Matcher<R, U> {
     }
 
     /// Takes a receive out.
-    pub fn remove_posted(&mut self, id: PostedId) -> Option<(Context, R)> {
+    pub fn remove_posted(&mut self, id: PostedId) -> Option<(RequestContext, R)> {
         self.unlink_posted(id);
         let posted = self.posted.give_up(id.0)?;
         self.posted_hashed &= self.posted.len() > 0;
@@ -391,7 +391,7 @@ impl<R, U> Matcher<R, U> {
     }
 
     /// Takes a receive out of its queue, or of the list of those without one.
-    fn leave_queue(&mut self, key: Option<Key>, id: Id) {
+    fn leave_queue(&mut self, key: Option<QueueKey>, id: Id) {
         match key {
             Some(key) => {
                 leave(&mut self.posted, &mut self.posted_queues, key, OWN, id);
@@ -403,7 +403,7 @@ impl<R, U> Matcher<R, U> {
 
     /// The oldest receive that was posted with this context: what a cancellation means. Looks at
     /// all that are posted.
-    pub fn posted_by(&mut self, context: Context) -> Option<PostedId> {
+    pub fn posted_by(&mut self, context: RequestContext) -> Option<PostedId> {
         self.posted_where(|posted| posted.context == context)
     }
 
@@ -454,7 +454,7 @@ impl<R, U> Matcher<R, U> {
     /// Puts a message into its queue of one shape.
     fn hash_unexpected(&mut self, number: usize, id: Id, envelope: Envelope) {
         let key = self.shapes[number].0.key(number, envelope.source, envelope.tag);
-        let queue = self.unexpected_queues.entry(key).or_insert(List::EMPTY);
+        let queue = self.unexpected_queues.entry(key).or_insert(ListEnds::EMPTY);
         self.unexpected.append(queue, OWN + number, id);
     }
 
@@ -473,7 +473,8 @@ impl<R, U> Matcher<R, U> {
             && let Some(shape) = self.shape_of(pattern)
         {
             self.probes += 1;
-            let key = Key { shape, source: pattern.source, tag: pattern.tag & !pattern.ignore };
+            let key =
+                QueueKey { shape, source: pattern.source, tag: pattern.tag & !pattern.ignore };
             return self.unexpected.first(*self.unexpected_queues.get(&key)?).map(UnexpectedId);
         }
         self.unexpected_among_all(pattern)
@@ -515,14 +516,14 @@ impl<R, U> Matcher<R, U> {
 
     /// Sets a message aside for who asks for it by this context: no receive and no look finds it.
     /// `false`: it was not there.
-    pub fn claim(&mut self, id: UnexpectedId, context: Context) -> bool {
+    pub fn claim(&mut self, id: UnexpectedId, context: RequestContext) -> bool {
         let Some((envelope, message)) = self.remove_unexpected(id) else { return false };
         self.claimed.push(Claimed { context, envelope, message });
         true
     }
 
     /// Hands over what was claimed by this context; of several the oldest.
-    pub fn take_claimed(&mut self, context: Context) -> Option<(Envelope, U)> {
+    pub fn take_claimed(&mut self, context: RequestContext) -> Option<(Envelope, U)> {
         let place = self.claimed.iter().position(|claimed| claimed.context == context)?;
         let Claimed { envelope, message, .. } = self.claimed.remove(place);
         Some((envelope, message))
@@ -532,9 +533,9 @@ impl<R, U> Matcher<R, U> {
 /// Takes an entry out of its queue; a queue that is empty is no more, so that queues are never more
 /// than entries.
 fn leave<T, const LANES: usize>(
-    store: &mut Store<T, LANES>,
+    store: &mut MatchStore<T, LANES>,
     queues: &mut Queues,
-    key: Key,
+    key: QueueKey,
     lane: usize,
     id: Id,
 ) {

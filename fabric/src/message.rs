@@ -13,11 +13,11 @@ pub enum Class {
 
 /// What who asked knows a request by: given back in its completion, not looked at (a pointer).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Context(pub u64);
+pub struct RequestContext(pub u64);
 
 /// A piece of the caller's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct MemoryPiece {
     /// Where it begins.
     pub start: *mut u8,
     /// How long it is.
@@ -26,7 +26,7 @@ pub struct Part {
 
 // SAFETY: a part is an address and a length; who dereferences it answers for that
 // (`Endpoint::send` and `Endpoint::receive` say what they need).
-unsafe impl Send for Part {}
+unsafe impl Send for MemoryPiece {}
 
 /// A message that is to be sent; its bytes are given beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub struct Message {
     pub data: Option<u64>,
     /// By which its completion is known; none when nobody wants to hear that it is done (errors
     /// are told all the same, with context zero).
-    pub context: Option<Context>,
+    pub context: Option<RequestContext>,
     /// The bytes are copied before the call returns, however long the message takes
     /// (`INJECT_BYTES_MAX` at most).
     pub inject: bool,
@@ -59,7 +59,7 @@ pub struct Receive {
     /// Bits of the tag that do not matter.
     pub ignore: u64,
     /// By which its completion is known.
-    pub context: Context,
+    pub context: RequestContext,
     /// Taken by message after message until fewer bytes than this are left of the buffer (one part,
     /// untagged); none for one message.
     pub multi_min_bytes: Option<usize>,
@@ -77,14 +77,14 @@ pub struct Peek {
     /// Bits of the tag that do not matter.
     pub ignore: u64,
     /// By which its completion is known; and the message, if it is claimed.
-    pub context: Context,
+    pub context: RequestContext,
     /// What becomes of the message, if there is one.
-    pub found: Found,
+    pub found: LookOutcome,
 }
 
 /// What becomes of a message that was found by a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum LookOutcome {
     /// It stays.
     Stays,
     /// It is kept for who claims it by the look's context.
@@ -112,14 +112,14 @@ pub enum Done {
     Released,
 }
 
-// SAFETY: the address in it is only told, as in `Part`.
+// SAFETY: the address in it is only told, as in `MemoryPiece`.
 unsafe impl Send for Done {}
 
 /// Something has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
     /// Whose.
-    pub context: Context,
+    pub context: RequestContext,
     /// What.
     pub done: Done,
     /// The space it was in.
@@ -129,13 +129,13 @@ pub struct Completion {
     /// How many bytes it has; of a truncated one, how many arrived.
     pub bytes: usize,
     /// Why it failed, if it did.
-    pub failure: Option<Failure>,
+    pub failure: Option<RequestFailure>,
 }
 
 /// Why a request ended without what it was for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Failure {
+pub enum RequestFailure {
     /// The message was longer than the buffer.
     #[error("the message has {missing_bytes} bytes more than there is room for")]
     Truncated {

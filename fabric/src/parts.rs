@@ -1,6 +1,6 @@
 //! The caller's memory, in pieces: copies between it and the region or our own memory.
 
-use crate::Part;
+use crate::MemoryPiece;
 use crate::shared::{Mapping, copy};
 
 /// Most pieces of one message.
@@ -18,24 +18,24 @@ pub(crate) enum BadParts {
 /// Who makes one promises that the pieces stay as they were described until the operation that they
 /// are for has ended; the copies below rest on that.
 #[derive(Clone, Debug)]
-pub(crate) struct Parts {
+pub(crate) struct MessageParts {
     /// Where the first byte is, and how many there are; in one piece if there is no row.
-    whole: Part,
+    whole: MemoryPiece,
     /// Apart, since nearly all messages are one piece, and what each of them costs is moving this.
-    row: Option<Box<Row>>,
+    row: Option<Box<PartsRow>>,
 }
 
 #[derive(Clone, Debug)]
-struct Row {
-    parts: [Part; PARTS_MAX],
+struct PartsRow {
+    parts: [MemoryPiece; PARTS_MAX],
     count: usize,
 }
 
 /// How many bytes pieces have that a caller gives.
 #[inline]
-fn check(given: &[Part]) -> Result<usize, BadParts> {
+fn check(given: &[MemoryPiece]) -> Result<usize, BadParts> {
     let bytes = match *given {
-        [Part { bytes, .. }] => bytes,
+        [MemoryPiece { bytes, .. }] => bytes,
         _ if given.len() > PARTS_MAX => return Err(BadParts::TooMany),
         _ => given
             .iter()
@@ -53,7 +53,7 @@ fn check(given: &[Part]) -> Result<usize, BadParts> {
 /// out of them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Given<'a> {
-    parts: &'a [Part],
+    parts: &'a [MemoryPiece],
     /// Of all of them.
     bytes: usize,
 }
@@ -62,7 +62,7 @@ impl<'a> Given<'a> {
     /// # Safety
     /// The memory of all of them is readable for `'a`.
     #[inline(always)]
-    pub(crate) unsafe fn new(parts: &'a [Part]) -> Result<Self, BadParts> {
+    pub(crate) unsafe fn new(parts: &'a [MemoryPiece]) -> Result<Self, BadParts> {
         Ok(Self { parts, bytes: check(parts)? })
     }
 
@@ -72,7 +72,7 @@ impl<'a> Given<'a> {
     }
 
     #[inline(always)]
-    pub(crate) fn as_slice(&self) -> &'a [Part] {
+    pub(crate) fn as_slice(&self) -> &'a [MemoryPiece] {
         self.parts
     }
 
@@ -97,20 +97,20 @@ impl<'a> Given<'a> {
     }
 }
 
-impl Parts {
+impl MessageParts {
     #[inline]
-    pub(crate) fn new(given: &[Part]) -> Result<Self, BadParts> {
+    pub(crate) fn new(given: &[MemoryPiece]) -> Result<Self, BadParts> {
         let bytes = check(given)?;
         Ok(match *given {
             [whole] => Self { whole, row: None },
-            [] => Self { whole: Part { start: std::ptr::null_mut(), bytes }, row: None },
+            [] => Self { whole: MemoryPiece { start: std::ptr::null_mut(), bytes }, row: None },
             _ => Self::of_several(given, bytes),
         })
     }
 
     /// All of a copy of our own, which its owner keeps at least as long as these.
     pub(crate) fn of_copy(copy: &[u8]) -> Self {
-        let whole = Part { start: copy.as_ptr().cast_mut(), bytes: copy.len() };
+        let whole = MemoryPiece { start: copy.as_ptr().cast_mut(), bytes: copy.len() };
         Self { whole, row: None }
     }
 
@@ -122,18 +122,18 @@ impl Parts {
 
     /// What it takes beside itself.
     pub(crate) fn held_bytes(&self) -> usize {
-        self.row.as_ref().map_or(0, |_| size_of::<Row>())
+        self.row.as_ref().map_or(0, |_| size_of::<PartsRow>())
     }
 
     /// They were checked.
     #[cold]
-    fn of_several(given: &[Part], bytes: usize) -> Self {
-        let nothing = Part { start: std::ptr::null_mut(), bytes: 0 };
+    fn of_several(given: &[MemoryPiece], bytes: usize) -> Self {
+        let nothing = MemoryPiece { start: std::ptr::null_mut(), bytes: 0 };
         let start = given.first().map_or(nothing.start, |part| part.start);
         let mut parts = [nothing; PARTS_MAX];
         parts[..given.len()].copy_from_slice(given);
-        let row = Some(Box::new(Row { parts, count: given.len() }));
-        Self { whole: Part { start, bytes }, row }
+        let row = Some(Box::new(PartsRow { parts, count: given.len() }));
+        Self { whole: MemoryPiece { start, bytes }, row }
     }
 
     #[inline]
@@ -142,7 +142,7 @@ impl Parts {
     }
 
     #[inline]
-    pub(crate) fn as_slice(&self) -> &[Part] {
+    pub(crate) fn as_slice(&self) -> &[MemoryPiece] {
         match &self.row {
             None => std::slice::from_ref(&self.whole),
             Some(row) => &row.parts[..row.count],
@@ -161,12 +161,12 @@ impl Parts {
         let bytes = bytes.min(self.bytes().saturating_sub(offset));
         if self.row.is_none() {
             let start = self.start().wrapping_add(offset);
-            return Self { whole: Part { start, bytes }, row: None };
+            return Self { whole: MemoryPiece { start, bytes }, row: None };
         }
         let (mut parts, mut count) =
-            ([Part { start: std::ptr::null_mut(), bytes: 0 }; PARTS_MAX], 0);
+            ([MemoryPiece { start: std::ptr::null_mut(), bytes: 0 }; PARTS_MAX], 0);
         pieces(self.as_slice(), offset, bytes, |start, bytes, _| {
-            parts[count] = Part { start, bytes };
+            parts[count] = MemoryPiece { start, bytes };
             count += 1;
         });
         Self::of_several(&parts[..count], bytes)
@@ -213,7 +213,7 @@ impl Parts {
 /// The pieces are readable. They have `bytes` from `offset` on: of fewer, what was in the region
 /// before would be told as part of the message.
 #[inline(always)]
-unsafe fn copy_in(parts: &[Part], offset: usize, bytes: usize, region: &Mapping, at: usize) {
+unsafe fn copy_in(parts: &[MemoryPiece], offset: usize, bytes: usize, region: &Mapping, at: usize) {
     pieces(parts, offset, bytes, |start, len, done| {
         // SAFETY: `start` and `len` lie in one of the pieces, which are readable (the caller's
         // word).
@@ -225,12 +225,12 @@ unsafe fn copy_in(parts: &[Part], offset: usize, bytes: usize, region: &Mapping,
 /// was before it.
 #[inline(always)]
 fn pieces(
-    parts: &[Part],
+    parts: &[MemoryPiece],
     offset: usize,
     bytes: usize,
     mut each: impl FnMut(*mut u8, usize, usize),
 ) {
-    if let [Part { start, bytes: whole }] = *parts {
+    if let [MemoryPiece { start, bytes: whole }] = *parts {
         let len = bytes.min(whole.saturating_sub(offset));
         if len > 0 {
             each(start.wrapping_add(offset), len, 0);
@@ -242,7 +242,7 @@ fn pieces(
 
 #[cold]
 fn pieces_of_several(
-    parts: &[Part],
+    parts: &[MemoryPiece],
     offset: usize,
     bytes: usize,
     each: &mut impl FnMut(*mut u8, usize, usize),
@@ -270,15 +270,16 @@ mod tests {
     fn pieces_are_one_row() {
         let mut memory = [0_u8; 64];
         let start = memory.as_mut_ptr();
-        let part = |at: usize, bytes| Part { start: start.wrapping_add(at), bytes };
-        let parts = Parts::new(&[part(40, 3), part(0, 0), part(10, 5), part(20, 1)]).expect("few");
+        let part = |at: usize, bytes| MemoryPiece { start: start.wrapping_add(at), bytes };
+        let parts =
+            MessageParts::new(&[part(40, 3), part(0, 0), part(10, 5), part(20, 1)]).expect("few");
         assert_eq!(parts.bytes(), 9);
         parts.fill(b"abcdefgh");
         assert_eq!((&memory[40..43], &memory[10..15]), (&b"abc"[..], &b"defgh"[..]));
         let cut = parts.cut(2, 3);
         assert_eq!(cut.as_slice(), [part(42, 1), part(10, 2)]);
         assert_eq!((cut.bytes(), parts.cut(9, 5).bytes(), parts.cut(8, 99).bytes()), (3, 0, 1));
-        let alone = Parts::new(&[part(40, 3)]).expect("one");
+        let alone = MessageParts::new(&[part(40, 3)]).expect("one");
         assert_eq!(alone.cut(2, 0).start(), part(42, 0).start);
         assert_eq!((alone.cut(3, 9).bytes(), alone.cut(2, 9).as_slice()), (0, &[part(42, 1)][..]));
         cut.cut(1, 2).fill(b"XY");
@@ -287,9 +288,9 @@ mod tests {
 
     #[test]
     fn too_many_and_too_long_are_refused() {
-        let part = Part { start: std::ptr::null_mut(), bytes: 1 << 62 };
-        assert_eq!(Parts::new(&[part; PARTS_MAX + 1]).err(), Some(BadParts::TooMany));
-        assert_eq!(Parts::new(&[part; 2]).err(), Some(BadParts::TooLong));
-        assert_eq!(Parts::new(&[part; 4]).err(), Some(BadParts::TooLong));
+        let part = MemoryPiece { start: std::ptr::null_mut(), bytes: 1 << 62 };
+        assert_eq!(MessageParts::new(&[part; PARTS_MAX + 1]).err(), Some(BadParts::TooMany));
+        assert_eq!(MessageParts::new(&[part; 2]).err(), Some(BadParts::TooLong));
+        assert_eq!(MessageParts::new(&[part; 4]).err(), Some(BadParts::TooLong));
     }
 }

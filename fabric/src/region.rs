@@ -16,13 +16,13 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat,
 use rustix::io::Errno;
 
 use self::layout::RingPlaces;
-pub(crate) use self::layout::{CELL_BYTES, CELL_WORDS, Layout};
+pub(crate) use self::layout::{CELL_BYTES, CELL_WORDS, RegionLayout};
 pub use self::layout::{
     GATEWAYS_MAX, HOST_ENDED, HOSTS_MAX, REGION_VERSION, RegionOptions, SLOTS_MAX, SizeError,
     gateway_of,
 };
-use crate::ring::{Life, State, Words};
-use crate::shared::{Mapping, Row, Span, WORD};
+use crate::ring::{Life, SlotLife, Words};
+use crate::shared::{Mapping, WORD, WordRow, WordSpan};
 
 /// Nobody can take pages away from under a mapping, or add some, or undo that.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
@@ -66,7 +66,7 @@ pub enum RegionError {
 #[derive(Debug)]
 pub struct Region {
     mapping: Mapping,
-    layout: Layout,
+    layout: RegionLayout,
 }
 
 impl Region {
@@ -76,7 +76,7 @@ impl Region {
     /// When the sizes are none, or the system has no memory.
     pub fn create(options: &RegionOptions) -> Result<(Self, OwnedFd), RegionError> {
         let refuse = |what| move |errno| RegionError::System { what, errno };
-        let layout = Layout::new(*options)?;
+        let layout = RegionLayout::new(*options)?;
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let fd = rustix::fs::memfd_create("vrio-fabric", flags).map_err(refuse("make"))?;
         ftruncate(&fd, layout.file_bytes() as u64).map_err(refuse("size"))?;
@@ -101,7 +101,7 @@ impl Region {
     /// [`RegionError::Unsealed`] when it can shrink, [`RegionError::Foreign`] when it has another
     /// length than a region of these sizes; also when the sizes are none, or the system refuses.
     pub fn map_known(fd: BorrowedFd<'_>, options: &RegionOptions) -> Result<Self, RegionError> {
-        let layout = Layout::new(*options)?;
+        let layout = RegionLayout::new(*options)?;
         let seals = fcntl_get_seals(fd).map_err(|_| RegionError::Unsealed)?;
         if !seals.contains(SEALS) {
             return Err(RegionError::Unsealed);
@@ -223,16 +223,16 @@ impl Region {
     }
 
     #[inline]
-    pub(crate) fn layout(&self) -> &Layout {
+    pub(crate) fn layout(&self) -> &RegionLayout {
         &self.layout
     }
 
     /// The ring of a slot.
     #[inline]
-    pub fn ring(&self, slot: u16) -> Ring<'_> {
+    pub fn ring(&self, slot: u16) -> SlotRing<'_> {
         let (at, words) = self.layout.words(slot);
         let (words, places) = (self.mapping.span(at, words), RingPlaces::new(&self.layout));
-        Ring { region: self, at, words, places }
+        SlotRing { region: self, at, words, places }
     }
 
     /// What a slot is now; none where there is none.
@@ -245,7 +245,7 @@ impl Region {
     /// Whether this owner of a slot is still there.
     #[inline]
     pub(crate) fn is_live(&self, slot: u16, incarnation: u32) -> bool {
-        let live = Life { state: State::Live, incarnation }.to_word();
+        let live = Life { state: SlotLife::Live, incarnation }.to_word();
         slot < self.layout.options.slots
             && self.mapping.load(self.layout.life(slot), Acquire) == live
     }
@@ -347,7 +347,7 @@ impl Region {
 }
 
 /// The header's words, and where.
-fn header_of(layout: &Layout) -> [(usize, u64); 6] {
+fn header_of(layout: &RegionLayout) -> [(usize, u64); 6] {
     use layout::header;
     let RegionOptions { slots, gateways, cells, buffers, buffer_bytes, host } = layout.options;
     let version = u64::from(REGION_VERSION) | u64::from(slots) << 32 | u64::from(gateways) << 48;
@@ -362,7 +362,7 @@ fn header_of(layout: &Layout) -> [(usize, u64); 6] {
 }
 
 /// The layout that a header tells.
-fn layout_of(mapping: &Mapping) -> Result<Layout, RegionError> {
+fn layout_of(mapping: &Mapping) -> Result<RegionLayout, RegionError> {
     use layout::header;
     let load = |at| mapping.load(at, Relaxed);
     if load(header::MAGIC) != layout::MAGIC {
@@ -380,7 +380,7 @@ fn layout_of(mapping: &Mapping) -> Result<Layout, RegionError> {
         buffer_bytes: load(header::BUFFER) as u32,
         host: load(header::HOST),
     };
-    let layout = Layout::new(options).map_err(|_| RegionError::Foreign)?;
+    let layout = RegionLayout::new(options).map_err(|_| RegionError::Foreign)?;
     match load(header::BYTES) == layout.region_bytes as u64 {
         true => Ok(layout),
         false => Err(RegionError::Foreign),
@@ -390,19 +390,19 @@ fn layout_of(mapping: &Mapping) -> Result<Layout, RegionError> {
 /// The words of one slot's ring. What is the same for all that a message needs of it was worked out
 /// and checked once.
 #[derive(Clone, Copy, Debug)]
-pub struct Ring<'a> {
+pub struct SlotRing<'a> {
     region: &'a Region,
     /// Where the slot begins.
     at: usize,
     /// The slot's.
-    words: Span<'a>,
+    words: WordSpan<'a>,
     places: RingPlaces,
 }
 
-impl<'a> Ring<'a> {
+impl<'a> SlotRing<'a> {
     /// The words of a position's cell.
     #[inline]
-    pub(crate) fn cell(&self, position: u64) -> Row<'a, CELL_WORDS> {
+    pub(crate) fn cell(&self, position: u64) -> WordRow<'a, CELL_WORDS> {
         self.words.row(self.places.cell(position))
     }
 
@@ -418,7 +418,7 @@ impl<'a> Ring<'a> {
     }
 }
 
-impl Words for Ring<'_> {
+impl Words for SlotRing<'_> {
     #[inline]
     fn cells(&self) -> u32 {
         self.places.cells

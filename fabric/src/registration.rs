@@ -22,5 +22,5 @@ pub mod wire;
 pub use client::{
     Domain, IN_VM, Invitation, JoinError, LOAD_COST_CACHED_NS_MAX, OpenEndpointError,
 };
-pub use key::{KEY_BYTES_MAX, KEY_BYTES_MIN, Key, KeyError};
+pub use key::{DomainKey, KEY_BYTES_MAX, KEY_BYTES_MIN, KeyError};
 pub use wire::{NAME_BYTES_MAX, SlotGrant};

@@ -38,7 +38,7 @@ pub const NOBODY: u16 = u16::MAX;
 
 /// What a slot is to others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum SlotLife {
     /// Nobody's; before the first endpoint, and after a dead one was cleared away.
     Free,
     /// An endpoint's.
@@ -54,7 +54,7 @@ pub enum State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Life {
     /// What it is.
-    pub state: State,
+    pub state: SlotLife,
     /// Counts its owners.
     pub incarnation: u32,
 }
@@ -64,10 +64,10 @@ impl Life {
     #[inline]
     pub fn to_word(self) -> u64 {
         let state = match self.state {
-            State::Free => 0,
-            State::Live => 1,
-            State::Dead => 2,
-            State::Departed => 3,
+            SlotLife::Free => 0,
+            SlotLife::Live => 1,
+            SlotLife::Dead => 2,
+            SlotLife::Departed => 3,
         };
         u64::from(self.incarnation) << 32 | state
     }
@@ -75,10 +75,10 @@ impl Life {
     /// A state that is none is nobody's.
     pub fn from_word(word: u64) -> Self {
         let state = match word as u32 {
-            1 => State::Live,
-            2 => State::Dead,
-            3 => State::Departed,
-            _ => State::Free,
+            1 => SlotLife::Live,
+            2 => SlotLife::Dead,
+            3 => SlotLife::Departed,
+            _ => SlotLife::Free,
         };
         Self { state, incarnation: (word >> 32) as u32 }
     }
@@ -86,12 +86,12 @@ impl Life {
     /// Whether this owner lives.
     #[inline]
     pub fn is_live(self, incarnation: u32) -> bool {
-        self.state == State::Live && self.incarnation == incarnation
+        self.state == SlotLife::Live && self.incarnation == incarnation
     }
 
     /// Whether who has claimed something under this number may still fill it.
     fn may_store(self, incarnation: u16) -> bool {
-        matches!(self.state, State::Live | State::Departed)
+        matches!(self.state, SlotLife::Live | SlotLife::Departed)
             && self.incarnation as u16 == incarnation
     }
 }
@@ -108,14 +108,14 @@ pub struct Producer {
 /// A claim: whose a cell is, in which turn. The first turn is 1; memory that nobody wrote is
 /// everybody's turn 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Claim {
+pub struct CellClaim {
     /// Of the ring.
     pub turn: u32,
     /// Whose it is.
     pub producer: Producer,
 }
 
-impl Claim {
+impl CellClaim {
     /// As it stands in the region.
     #[inline]
     pub fn to_word(self) -> u64 {
@@ -176,7 +176,7 @@ pub enum NoCell {
 
 /// What a producer knows of a ring that it sends to.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Way {
+pub struct RingProducer {
     /// Everything before it is claimed, for all that it knows; and it has no claim behind it, so
     /// that its messages stay in order.
     next: u64,
@@ -184,13 +184,13 @@ pub struct Way {
     head: u64,
 }
 
-impl Way {
+impl RingProducer {
     /// One that has claimed nothing from this position on.
     pub fn after(next: u64) -> Self {
         Self { next, ..Self::default() }
     }
 
-    /// See [`Way::after`].
+    /// See [`RingProducer::after`].
     pub fn next(&self) -> u64 {
         self.next
     }
@@ -200,8 +200,8 @@ impl Way {
     pub fn claim(&mut self, ring: &impl Words, me: Producer) -> Result<u64, NoCell> {
         let position = self.within(ring, ahead(ring.tail(), self.next))?;
         let (turn, current) = (ring.turn(position), ring.claim(position));
-        let is_free = turn.wrapping_sub(Claim::from_word(current).turn) == 1;
-        let claim = Claim { turn, producer: me };
+        let is_free = turn.wrapping_sub(CellClaim::from_word(current).turn) == 1;
+        let claim = CellClaim { turn, producer: me };
         if is_free && ring.exchange_claim(position, current, claim.to_word()).is_ok() {
             self.next = position.wrapping_add(1);
             ring.set_tail(self.next);
@@ -225,12 +225,12 @@ impl Way {
             position = self.within(ring, position)?;
             let turn = ring.turn(position);
             let current = ring.claim(position);
-            let behind = turn.wrapping_sub(Claim::from_word(current).turn) as i32;
+            let behind = turn.wrapping_sub(CellClaim::from_word(current).turn) as i32;
             if behind > 1 {
                 return Err(NoCell::Broken);
             }
             if behind == 1 {
-                let claim = Claim { turn, producer: me };
+                let claim = CellClaim { turn, producer: me };
                 match ring.exchange_claim(position, current, claim.to_word()) {
                     Ok(()) => {
                         self.next = position.wrapping_add(1);
@@ -239,7 +239,7 @@ impl Way {
                     }
                     // A dead one's claim of the turn before was just made nobody's. Who went on
                     // would move the tail beyond a cell that nobody claims any more.
-                    Err(now) if Claim::from_word(now).turn != turn => continue,
+                    Err(now) if CellClaim::from_word(now).turn != turn => continue,
                     Err(_) => {}
                 }
             }
@@ -347,7 +347,7 @@ impl Consumer {
 
     /// Goes past the next cell if it was claimed by somebody who died before it was published.
     pub fn skip_dead(&mut self, ring: &impl Words) -> bool {
-        let claim = Claim::from_word(ring.claim(self.head));
+        let claim = CellClaim::from_word(ring.claim(self.head));
         if claim.turn != ring.turn(self.head) {
             return false;
         }
@@ -381,7 +381,7 @@ impl Consumer {
     /// Whether all has been taken that had been claimed when that was [`Consumer::end`]: a ring's
     /// length was since, or nothing is claimed now.
     pub fn is_past(&self, ring: &impl Words, end: u64) -> bool {
-        let is_empty = Claim::from_word(ring.claim(self.head)).turn != ring.turn(self.head);
+        let is_empty = CellClaim::from_word(ring.claim(self.head)).turn != ring.turn(self.head);
         is_empty || self.head.wrapping_sub(end) as i64 >= 0
     }
 }
@@ -393,7 +393,7 @@ pub fn is_sound(ring: &impl Words) -> bool {
     let mut claimed = true;
     for position in (0..u64::from(ring.cells())).map(|ahead| head.wrapping_add(ahead)) {
         let turn = ring.turn(position);
-        let behind = turn.wrapping_sub(Claim::from_word(ring.claim(position)).turn);
+        let behind = turn.wrapping_sub(CellClaim::from_word(ring.claim(position)).turn);
         claimed &= behind == 0;
         let is_full = (ring.stamp(position) >> 32) as u32 == turn;
         // All that is claimed comes before all that is not, and nothing is there that is not

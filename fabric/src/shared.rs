@@ -126,7 +126,7 @@ impl Mapping {
 
     /// So many words from a place on, which is checked for all of them.
     #[inline]
-    pub(crate) fn span(&self, at: usize, words: usize) -> Span<'_> {
+    pub(crate) fn span(&self, at: usize, words: usize) -> WordSpan<'_> {
         // The number of the first word; one that is not aligned has bits at its upper end, and is
         // beyond all there are.
         let first = at.rotate_right(WORD.trailing_zeros());
@@ -139,7 +139,7 @@ impl Mapping {
         // are aligned: the mapping begins at a page, and `at` is a multiple of a word (checked with
         // it). This process accesses them by atomics, and by copies only where the ring's rules
         // give the place to one side; what others do can only change the values.
-        Span(unsafe { std::slice::from_raw_parts(start, words) })
+        WordSpan(unsafe { std::slice::from_raw_parts(start, words) })
     }
 
     #[inline]
@@ -196,9 +196,9 @@ fn outside(at: usize, bytes: usize, of: usize) -> ! {
 
 /// Words of a mapping, one after the other.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Span<'a>(&'a [AtomicU64]);
+pub(crate) struct WordSpan<'a>(&'a [AtomicU64]);
 
-impl<'a> Span<'a> {
+impl<'a> WordSpan<'a> {
     #[inline]
     pub(crate) fn load(&self, index: usize, order: Ordering) -> u64 {
         self.0[index].load(order)
@@ -219,17 +219,17 @@ impl<'a> Span<'a> {
 
     /// Some of them, as many as its reader knows of.
     #[inline]
-    pub(crate) fn row<const WORDS: usize>(&self, first: usize) -> Row<'a, WORDS> {
+    pub(crate) fn row<const WORDS: usize>(&self, first: usize) -> WordRow<'a, WORDS> {
         let words = self.0.get(first..).and_then(|words| words.first_chunk());
-        Row(words.expect("a row lies within its words"))
+        WordRow(words.expect("a row lies within its words"))
     }
 }
 
 /// As many words as its reader knows of.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Row<'a, const WORDS: usize>(&'a [AtomicU64; WORDS]);
+pub(crate) struct WordRow<'a, const WORDS: usize>(&'a [AtomicU64; WORDS]);
 
-impl<const WORDS: usize> Row<'_, WORDS> {
+impl<const WORDS: usize> WordRow<'_, WORDS> {
     #[inline]
     pub(crate) fn load(&self, index: usize, order: Ordering) -> u64 {
         self.0[index].load(order)

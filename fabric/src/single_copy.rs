@@ -6,7 +6,7 @@
 //! proof in the same call as its bytes.
 
 use crate::cell::Offer;
-use crate::parts::{PARTS_MAX, Parts};
+use crate::parts::{MessageParts, PARTS_MAX};
 
 /// Why nothing, or not all, was copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ const PROOF_BYTES: usize = 8;
 
 /// Reads an offer's first bytes, as many as `into` has room for, and it has no more room than the
 /// offer has bytes.
-pub(crate) fn read(pid: u32, offer: &Offer, into: &Parts) -> Result<(), NotCopied> {
+pub(crate) fn read(pid: u32, offer: &Offer, into: &MessageParts) -> Result<(), NotCopied> {
     // None: it is a process inside of a VM.
     let pid = libc::pid_t::try_from(pid).ok().filter(|&pid| pid > 0).ok_or(NotCopied::Refused)?;
     let mut done = 0;
@@ -56,11 +56,11 @@ pub(crate) fn read(pid: u32, offer: &Offer, into: &Parts) -> Result<(), NotCopie
     Ok(())
 }
 
-type Row = ([libc::iovec; PARTS_MAX + 1], libc::c_ulong);
+type CopyRow = ([libc::iovec; PARTS_MAX + 1], libc::c_ulong);
 
 const NOTHING: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
 
-fn local_of(rest: &Parts, proof: &mut [u8; PROOF_BYTES]) -> Row {
+fn local_of(rest: &MessageParts, proof: &mut [u8; PROOF_BYTES]) -> CopyRow {
     let mut row = [NOTHING; PARTS_MAX + 1];
     row[0] = libc::iovec { iov_base: proof.as_mut_ptr().cast(), iov_len: PROOF_BYTES };
     for (entry, part) in row[1..].iter_mut().zip(rest.as_slice()) {
@@ -71,7 +71,7 @@ fn local_of(rest: &Parts, proof: &mut [u8; PROOF_BYTES]) -> Row {
 
 /// The other process's addresses, from byte number `skip` of the message on. The kernel stops where
 /// the local side is full.
-fn remote_of(offer: &Offer, mut skip: usize) -> Row {
+fn remote_of(offer: &Offer, mut skip: usize) -> CopyRow {
     let mut row = [NOTHING; PARTS_MAX + 1];
     let address = |at: u64| std::ptr::without_provenance_mut(at as usize);
     row[0] = libc::iovec { iov_base: address(offer.proof_at), iov_len: PROOF_BYTES };
@@ -91,7 +91,7 @@ fn remote_of(offer: &Offer, mut skip: usize) -> Row {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Part;
+    use crate::MemoryPiece;
 
     /// Offers some of this process's own memory to itself.
     fn offer(proof: &u64, parts: &[&[u8]]) -> Offer {
@@ -109,10 +109,10 @@ mod tests {
         offer
     }
 
-    fn into(buffer: &mut [u8]) -> Parts {
+    fn into(buffer: &mut [u8]) -> MessageParts {
         let (left, right) = buffer.split_at_mut(buffer.len() / 3);
-        let part = |bytes: &mut [u8]| Part { start: bytes.as_mut_ptr(), bytes: bytes.len() };
-        Parts::new(&[part(left), part(right)]).expect("two")
+        let part = |bytes: &mut [u8]| MemoryPiece { start: bytes.as_mut_ptr(), bytes: bytes.len() };
+        MessageParts::new(&[part(left), part(right)]).expect("two")
     }
 
     #[test]

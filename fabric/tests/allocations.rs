@@ -6,8 +6,8 @@ mod counting;
 use counting::{allocations, held_bytes};
 use fabric::matcher::{Envelope, Matcher, Pattern};
 use fabric::{
-    Address, AddressTable, Class, Context, Endpoint, EndpointOptions, Message, Part, Process,
-    Receive, RegionOptions,
+    Address, AddressTable, Class, Endpoint, EndpointOptions, EndpointProcess, MemoryPiece, Message,
+    Receive, RegionOptions, RequestContext,
 };
 use fabric_node::SlotTable;
 
@@ -29,11 +29,11 @@ fn round(matcher: &mut Matcher<u64, u64>, number: u64) {
     }
     for tag in tags() {
         let ignore = if tag % 5 == 0 { 1 << 63 } else { 0 };
-        matcher.post(Pattern { ignore, ..pattern(tag) }, Context(tag), tag);
+        matcher.post(Pattern { ignore, ..pattern(tag) }, RequestContext(tag), tag);
     }
     for tag in tags().rev() {
         let id = matcher.posted_for(&Envelope { source: SOURCE, tag }).expect("it is posted");
-        assert_eq!(matcher.remove_posted(id), Some((Context(tag), tag)));
+        assert_eq!(matcher.remove_posted(id), Some((RequestContext(tag), tag)));
     }
 }
 
@@ -59,11 +59,11 @@ const UNEXPECTED_BYTES_MAX: usize = 8;
 
 /// So many bytes from here on as three pieces, the first of them with all bytes if there is to be
 /// one only.
-fn pieces(start: *mut u8, bytes: usize, count: usize) -> [Part; 3] {
+fn pieces(start: *mut u8, bytes: usize, count: usize) -> [MemoryPiece; 3] {
     let each = bytes / count;
     [0, 1, 2].map(|at| {
         let bytes = if at + 1 == count { bytes - at * each } else { each };
-        Part { start: start.wrapping_add(at * each), bytes }
+        MemoryPiece { start: start.wrapping_add(at * each), bytes }
     })
 }
 
@@ -80,9 +80,9 @@ fn exchange(
         let (sent, got) = memory.split_at_mut(60_000);
         let [sent, got] = [sent, got].map(|at| pieces(at.as_mut_ptr(), len, pieces_of_each));
         let (sent, got) = (&sent[..pieces_of_each], &got[..pieces_of_each]);
-        let (class, data, context) = (Class::Tagged, Some(tag), Some(Context(tag)));
+        let (class, data, context) = (Class::Tagged, Some(tag), Some(RequestContext(tag)));
         let message = Message { to, class, tag, data, context, inject: false };
-        let (source, ignore, context) = (Some(sender.address()), 0, Context(tag));
+        let (source, ignore, context) = (Some(sender.address()), 0, RequestContext(tag));
         let receive = Receive { class, source, tag, ignore, context, multi_min_bytes: None };
         for expected in [true, false] {
             if !expected && len > UNEXPECTED_BYTES_MAX {
@@ -116,7 +116,7 @@ fn pair(single_copy_bytes_min: usize) -> (SlotTable, [Endpoint; 2]) {
         let region = table.region().clone();
         let endpoint = Endpoint::new(region, slot, incarnation, 1, &options);
         let mut endpoint = endpoint.expect("an endpoint");
-        endpoint.ask_processes(|_, _| Process::Is(std::process::id()));
+        endpoint.ask_processes(|_, _| EndpointProcess::Is(std::process::id()));
         endpoint
     });
     (table, pair)

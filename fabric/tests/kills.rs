@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fabric::{
-    Address, Class, Completion, Context, Done, Endpoint, EndpointOptions, Failure, Message, Part,
-    Process, Receive, Region, RegionOptions, SendError,
+    Address, Class, Completion, Done, Endpoint, EndpointOptions, EndpointProcess, MemoryPiece,
+    Message, Receive, Region, RegionOptions, RequestContext, RequestFailure, SendError,
 };
 use fabric_node::SlotTable;
 
@@ -100,9 +100,9 @@ fn send_for_ever(
         let len = manner.len_of(number);
         memory[..len].fill(filling(number));
         memory[..8].copy_from_slice(&number.to_le_bytes());
-        let (class, context, inject) = (Class::Tagged, Some(Context(number)), false);
+        let (class, context, inject) = (Class::Tagged, Some(RequestContext(number)), false);
         let message = Message { to, class, tag: number, data: Some(number), context, inject };
-        let parts = [Part { start: memory.as_mut_ptr(), bytes: len }];
+        let parts = [MemoryPiece { start: memory.as_mut_ptr(), bytes: len }];
         loop {
             // SAFETY: the memory is left alone until the completion.
             match unsafe { endpoint.send(&message, &parts) } {
@@ -147,10 +147,10 @@ impl Receiver {
             source: None,
             tag: 0,
             ignore: u64::MAX,
-            context: Context(index as u64),
+            context: RequestContext(index as u64),
             multi_min_bytes: None,
         };
-        let part = Part { start: buffer.as_mut_ptr(), bytes: buffer.len() };
+        let part = MemoryPiece { start: buffer.as_mut_ptr(), bytes: buffer.len() };
         // SAFETY: the buffers live as long as the endpoint.
         unsafe { self.endpoint.receive(&receive, &[part]) }.expect("a sound receive");
     }
@@ -208,7 +208,7 @@ impl Receiver {
                 self.firsts += u64::from(number == 0);
                 *next = Some(number + 1);
             }
-            Some(Failure::Gone) => {
+            Some(RequestFailure::Gone) => {
                 *next = None;
                 self.gone += 1;
             }
@@ -238,7 +238,7 @@ fn senders_killed_at_any_moment_hold_up_nobody() {
     let mut endpoint = endpoint.expect("an endpoint");
     let (table, node) = (Arc::clone(&table), table);
     endpoint.ask_processes(move |slot, incarnation| {
-        node.process_of(slot, incarnation).map_or(Process::Nobodys, Process::Is)
+        node.process_of(slot, incarnation).map_or(EndpointProcess::Nobodys, EndpointProcess::Is)
     });
     let mut receiver = Receiver::new(endpoint);
     let steady = Sender::start(&table, &mut receiver, Manner::Steady);

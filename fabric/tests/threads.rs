@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use fabric::{
-    Address, Class, Completion, Context, Done, Endpoint, EndpointOptions, Message, Part, Process,
-    Receive, RegionOptions, SendError,
+    Address, Class, Completion, Done, Endpoint, EndpointOptions, EndpointProcess, MemoryPiece,
+    Message, Receive, RegionOptions, RequestContext, SendError,
 };
 use fabric_node::SlotTable;
 
@@ -51,11 +51,11 @@ impl Talker {
         let number = self.next_in[other];
         let ignore = if number.is_multiple_of(3) { u64::MAX } else { 0 };
         let (class, source) = (Class::Tagged, Some(self.others[other]));
-        let (tag, context) = (number, Context(WINDOW as u64 + other as u64));
+        let (tag, context) = (number, RequestContext(WINDOW as u64 + other as u64));
         let receive = Receive { class, source, tag, ignore, context, multi_min_bytes: None };
         let start = self.receiving[other].as_mut_ptr();
         // SAFETY: the buffers live as long as the endpoint.
-        unsafe { self.endpoint.receive(&receive, &[Part { start, bytes: LEN_MAX }]) }
+        unsafe { self.endpoint.receive(&receive, &[MemoryPiece { start, bytes: LEN_MAX }]) }
             .expect("a sound receive");
     }
 
@@ -64,11 +64,11 @@ impl Talker {
         let (number, me) = (self.next_out[other], self.endpoint.address());
         let (len, to) = (len_of(number, me), self.others[other]);
         self.sending[free][..len].fill(filling(number, me));
-        let (class, context) = (Class::Tagged, Some(Context(free as u64)));
+        let (class, context) = (Class::Tagged, Some(RequestContext(free as u64)));
         let message = Message { to, class, tag: number, data: None, context, inject: false };
         let start = self.sending[free].as_mut_ptr();
         // SAFETY: as above; a buffer is free again when its send has ended.
-        match unsafe { self.endpoint.send(&message, &[Part { start, bytes: len }]) } {
+        match unsafe { self.endpoint.send(&message, &[MemoryPiece { start, bytes: len }]) } {
             Ok(()) => {
                 self.free.pop();
                 self.next_out[other] += 1;
@@ -130,7 +130,7 @@ fn all_talk_to_all() {
                 let region = Arc::clone(table.region());
                 let endpoint = Endpoint::new(region, slot, incarnation, 9, &options);
                 let mut endpoint = endpoint.expect("an endpoint");
-                endpoint.ask_processes(|_, _| Process::Is(std::process::id()));
+                endpoint.ask_processes(|_, _| EndpointProcess::Is(std::process::id()));
                 endpoint
             })
             .collect();

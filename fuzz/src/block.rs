@@ -15,7 +15,7 @@ use peer::{Allow, Planes};
 use sidecore::{Poll, Services};
 use transport::{Endpoint, TransmitBatch};
 
-use crate::net::{MS, Node, START_NS, addr, config};
+use crate::net::{MS, NetNode, START_NS, addr, config};
 use crate::steps;
 
 const STEPS_MAX: usize = 200;
@@ -36,16 +36,16 @@ enum Who {
 }
 
 #[derive(Arbitrary, Debug)]
-enum Step {
+enum BlockStep {
     Ask {
         flow: u8,
         request: Shaped,
-        body: Body,
+        body: BlockBody,
     },
     Raw {
         flow: u8,
         head: Vec<u8>,
-        body: Body,
+        body: BlockBody,
     },
     /// A claim and an opening as they should be.
     Attach {
@@ -91,21 +91,21 @@ enum Offset {
 }
 
 #[derive(Arbitrary, Debug)]
-enum Body {
+enum BlockBody {
     None,
     AsSaid,
     Bytes(u16),
 }
 
 /// The server, a hostile peer and an honest one.
-struct World {
+struct BlockWorld {
     endpoint: Rc<RefCell<Endpoint>>,
     planes: Planes,
     plane: Rc<RefCell<Plane>>,
     services: Services,
     batch: TransmitBatch,
-    hostile: Node,
-    honest: Node,
+    hostile: NetNode,
+    honest: NetNode,
     now_ns: u64,
     token: u64,
     /// What the hostile peer was granted.
@@ -120,14 +120,14 @@ struct World {
 /// left.
 pub fn run(input: &[u8]) {
     let mut input = Unstructured::new(input);
-    let mut world = World::new();
+    let mut world = BlockWorld::new();
     for step in steps(&mut input, STEPS_MAX) {
         world.step(&step);
     }
     world.end();
 }
 
-impl World {
+impl BlockWorld {
     fn new() -> Self {
         let exports = Arc::new(Exports::default());
         for (name, peer) in [("mine", "vm1"), ("both", "vm1"), ("theirs", "vm2")] {
@@ -149,8 +149,8 @@ impl World {
             plane,
             services,
             batch: TransmitBatch::new(64),
-            hostile: Node::new("vm1", 2),
-            honest: Node::new("vm2", 3),
+            hostile: NetNode::new("vm1", 2),
+            honest: NetNode::new("vm2", 3),
             now_ns: START_NS,
             token: 0,
             title: Title::default(),
@@ -162,14 +162,14 @@ impl World {
         world.carry();
         let title = world.attach_by(Who::Honest, ("theirs", 0, 0), 1);
         world.honest_title = title.expect("it is allowed to");
-        world.step(&Step::Attach { flow: 0, channel: 0 });
+        world.step(&BlockStep::Attach { flow: 0, channel: 0 });
         world.honest();
         world
     }
 
-    fn step(&mut self, step: &Step) {
+    fn step(&mut self, step: &BlockStep) {
         match step {
-            Step::Ask { flow, request, body } => {
+            BlockStep::Ask { flow, request, body } => {
                 let request_plain = request.request(&self.title);
                 let mut head = request_plain.encode().as_bytes().to_vec();
                 for (at, value) in request.edits.into_iter().flatten() {
@@ -179,19 +179,21 @@ impl World {
                 let body = body.bytes(request_plain.len_bytes);
                 self.call(*flow, &head, body);
             }
-            Step::Raw { flow, head, body } => {
+            BlockStep::Raw { flow, head, body } => {
                 let head = &head[..head.len().min(transport::HEAD_MAX)];
                 self.call(*flow, head, body.bytes(0));
             }
-            Step::Attach { flow, channel } => self.attach(*flow, u16::from(*channel) % CHANNELS),
-            Step::Wait { us } => self.now_ns += u64::from(*us) * 1000,
-            Step::Reconnect => {
+            BlockStep::Attach { flow, channel } => {
+                self.attach(*flow, u16::from(*channel) % CHANNELS)
+            }
+            BlockStep::Wait { us } => self.now_ns += u64::from(*us) * 1000,
+            BlockStep::Reconnect => {
                 let sessions = self.hostile.notes.sessions.drain(..);
                 sessions.for_each(|session| self.hostile.endpoint.close(self.now_ns, session));
                 self.carry();
                 self.hostile.endpoint.connect(self.now_ns, addr(1), "io1", 0);
             }
-            Step::Honest => self.honest(),
+            BlockStep::Honest => self.honest(),
         }
         self.carry();
         self.now_ns += 1000;
@@ -251,7 +253,7 @@ impl World {
         None
     }
 
-    fn node(&mut self, who: Who) -> &mut Node {
+    fn node(&mut self, who: Who) -> &mut NetNode {
         match who {
             Who::Hostile => &mut self.hostile,
             Who::Honest => &mut self.honest,
@@ -389,7 +391,7 @@ impl Shaped {
     }
 }
 
-impl Body {
+impl BlockBody {
     fn bytes(&self, said: u32) -> usize {
         match self {
             Self::None => 0,

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use arbitrary::{Arbitrary, Unstructured};
 use transport::{CAST_MAX, CAST_WINDOW, FLOWS_MAX, SessionId};
 
-use crate::net::{MS, Node, START_NS, sealed_config, settle};
+use crate::net::{MS, NetNode, START_NS, sealed_config, settle};
 use crate::steps;
 
 const STEPS_MAX: usize = 400;
@@ -16,7 +16,7 @@ const STEPS_MAX: usize = 400;
 const PIECE_BYTES: [usize; 2] = [1420, 1412];
 
 #[derive(Arbitrary, Debug)]
-enum Step {
+enum CastStep {
     /// A fragment of a cast, most often one that fits to the others.
     Fragment {
         flow: u8,
@@ -69,10 +69,10 @@ enum Lie {
     Number(u64),
 }
 
-struct World {
-    victim: Node,
-    hostile: Node,
-    honest: Node,
+struct CastWorld {
+    victim: NetNode,
+    hostile: NetNode,
+    honest: NetNode,
     now_ns: u64,
     piece_bytes: usize,
     /// By flow, the number that is next.
@@ -92,7 +92,7 @@ struct World {
 pub fn run(input: &[u8]) {
     let mut input = Unstructured::new(input);
     let Ok(is_sealed) = bool::arbitrary(&mut input) else { return };
-    let mut world = World::new(is_sealed);
+    let mut world = CastWorld::new(is_sealed);
     for step in steps(&mut input, STEPS_MAX) {
         world.step(step);
     }
@@ -113,11 +113,11 @@ fn lengths(size: u8) -> (usize, usize) {
     (8 + usize::from(size) % 100, usize::from(size) * CAST_MAX / 255)
 }
 
-impl World {
+impl CastWorld {
     fn new(is_sealed: bool) -> Self {
         let node = |name, number, known: &[(&str, u8)]| match is_sealed {
-            true => Node::with(sealed_config(name, number, known), number),
-            false => Node::new(name, number),
+            true => NetNode::with(sealed_config(name, number, known), number),
+            false => NetNode::new(name, number),
         };
         let mut victim = node("io1", 1, &[("vm1", 2), ("vm2", 3)]);
         let mut hostile = node("vm1", 2, &[("io1", 1)]);
@@ -147,18 +147,18 @@ impl World {
         }
     }
 
-    fn step(&mut self, step: Step) {
+    fn step(&mut self, step: CastStep) {
         match step {
-            Step::Fragment { flow, ahead, behind, size, fragment, lie } => {
+            CastStep::Fragment { flow, ahead, behind, size, fragment, lie } => {
                 let number = self.next.get(&flow).copied().unwrap_or_default() + u64::from(ahead);
                 let behind = u64::from(behind % CAST_WINDOW as u16).min(number) as u16;
                 self.fragment(flow, number, behind, size, fragment, lie);
             }
-            Step::Jump { flow, by } => {
+            CastStep::Jump { flow, by } => {
                 let next = self.next.entry(flow).or_default();
                 *next = (*next + by % (1 << 61)).min((1 << 62) - 1);
             }
-            Step::AllBut { flow, size, missing } => {
+            CastStep::AllBut { flow, size, missing } => {
                 let next = self.next.entry(flow).or_default();
                 let number = *next;
                 *next += 1;
@@ -168,22 +168,22 @@ impl World {
                     self.fragment(flow, number, 0, size, fragment, None);
                 }
             }
-            Step::Cast { flow, bytes } => {
+            CastStep::Cast { flow, bytes } => {
                 let Some(&session) = self.hostile.notes.sessions.first() else { return };
                 let head = content(0, 8);
                 let flow = u16::from(flow) | 128;
                 self.hostile.cast(self.now_ns, session, flow, &head, bytes.into());
             }
-            Step::Open { flow } => {
+            CastStep::Open { flow } => {
                 self.victim.endpoint.open_casts(self.hostile_session, flow.into());
             }
-            Step::Close { flow } => {
+            CastStep::Close { flow } => {
                 self.victim.endpoint.close_casts(self.hostile_session, flow.into());
                 self.heard.remove(&(self.hostile_session, flow.into()));
             }
-            Step::Wait { us } => self.now_ns += u64::from(us) * 1000,
-            Step::WaitLong { ms } => self.now_ns += u64::from(ms) * MS,
-            Step::Honest { bytes } => self.honest_cast(bytes.into()),
+            CastStep::Wait { us } => self.now_ns += u64::from(us) * 1000,
+            CastStep::WaitLong { ms } => self.now_ns += u64::from(ms) * MS,
+            CastStep::Honest { bytes } => self.honest_cast(bytes.into()),
         }
         self.carry();
         self.victim.check();

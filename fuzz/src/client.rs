@@ -24,7 +24,7 @@ use sidecore::Poll;
 use sidecore::Services;
 use transport::{Endpoint, TransmitBatch};
 
-use crate::net::{MS, Node, START_NS, addr, config};
+use crate::net::{MS, NetNode, START_NS, addr, config};
 use crate::steps;
 
 const STEPS_MAX: usize = 200;
@@ -39,7 +39,7 @@ const ROUNDS_MAX: usize = 100;
 const PATIENCE_ROUNDS: usize = 400;
 
 #[derive(Arbitrary, Debug)]
-enum Step {
+enum ClientStep {
     /// A user asks for something.
     Ask {
         place: u8,
@@ -79,7 +79,7 @@ enum Step {
 struct Shaped {
     outcome: u8,
     epoch: Epoch,
-    volume: Option<Volume>,
+    volume: Option<ClientVolume>,
     text: String,
     edits: [Option<(u8, u8)>; 2],
 }
@@ -92,7 +92,7 @@ enum Epoch {
 }
 
 #[derive(Arbitrary, Debug)]
-struct Volume {
+struct ClientVolume {
     blocks: u32,
     large_blocks: bool,
     read_only: bool,
@@ -104,7 +104,7 @@ struct Volume {
 
 /// The driver and the disk's users.
 #[derive(Debug)]
-struct Driver {
+struct ClientDriver {
     descriptors: Vec<Descriptor>,
     buffers: Vec<Vec<u8>>,
     /// Whose turn it is, by place: the client has asked, and is not answering a user.
@@ -115,9 +115,9 @@ struct Driver {
 }
 
 #[derive(Clone, Debug)]
-struct Shared(Rc<RefCell<Driver>>);
+struct ClientShared(Rc<RefCell<ClientDriver>>);
 
-impl Kernel for Shared {
+impl Kernel for ClientShared {
     fn shape(&self) -> Shape {
         SHAPE
     }
@@ -161,17 +161,17 @@ impl Kernel for Shared {
 }
 
 /// The client and its hostile IOhost.
-struct World {
+struct ClientWorld {
     endpoint: Rc<RefCell<Endpoint>>,
     planes: Planes,
     plane: Rc<RefCell<Plane>>,
     services: Services,
     batch: TransmitBatch,
-    host: Node,
+    host: NetNode,
     volume: Arc<RemoteVolume>,
     attachment: Arc<Attachment>,
-    front: Front<Shared>,
-    driver: Shared,
+    front: Front<ClientShared>,
+    driver: ClientShared,
     /// The last epoch that was given by good manners.
     epoch: u64,
     /// Calls about data that were answered as done.
@@ -185,7 +185,7 @@ struct World {
 /// When a promise of the module's text is broken.
 pub fn run(input: &[u8]) {
     let mut input = Unstructured::new(input);
-    let mut world = World::new();
+    let mut world = ClientWorld::new();
     for step in steps(&mut input, STEPS_MAX) {
         world.step(&step);
     }
@@ -205,7 +205,7 @@ fn info() -> VolumeInfo {
     }
 }
 
-impl World {
+impl ClientWorld {
     fn new() -> Self {
         let endpoint = Rc::new(RefCell::new(Endpoint::new(config("web1", 2))));
         let services = Services::new();
@@ -216,7 +216,7 @@ impl World {
         let volume = RemoteVolume::new("io1", "v");
         planes.peers().borrow_mut().add("io1", addr(1));
         assert!(plane.borrow_mut().clients.describe(volume.clone()));
-        let mut host = Node::new("io1", 1);
+        let mut host = NetNode::new("io1", 1);
         host.fill = 0x77;
         let mut batch = TransmitBatch::new(64);
         let mut now_ns = START_NS;
@@ -234,7 +234,7 @@ impl World {
         let depth = SHAPE.places() as u16;
         let open = Open { services: &services, attachment: &attachment, index: 0, depth };
         let mut front = Front::new(&*volume, &open, SHAPE).expect("the peer is known");
-        let driver = Shared(Rc::new(RefCell::new(Driver {
+        let driver = ClientShared(Rc::new(RefCell::new(ClientDriver {
             descriptors: vec![Descriptor::default(); usize::from(depth)],
             buffers: vec![vec![UNTOUCHED; SECTORS_MAX as usize * 512 + 64]; usize::from(depth)],
             asking: vec![false; usize::from(depth)],
@@ -262,20 +262,20 @@ impl World {
         world
     }
 
-    fn step(&mut self, step: &Step) {
+    fn step(&mut self, step: &ClientStep) {
         match step {
-            Step::Ask { place, op, durable, sector, sectors } => {
+            ClientStep::Ask { place, op, durable, sector, sectors } => {
                 self.ask(u32::from(*place) % SHAPE.places(), *op, *durable, *sector, *sectors);
             }
-            Step::Serve { at } => self.serve(usize::from(*at)),
-            Step::ServeAll => {
+            ClientStep::Serve { at } => self.serve(usize::from(*at)),
+            ClientStep::ServeAll => {
                 // A claim, an opening, and what waited for them.
                 for _ in 0..4 {
                     (0..self.host.notes.calls.len()).for_each(|_| self.serve(0));
                     self.carry();
                 }
             }
-            Step::Answer { at, reply, body } => {
+            ClientStep::Answer { at, reply, body } => {
                 let mut head = reply.encode(self.epoch);
                 for (at, value) in reply.edits.into_iter().flatten() {
                     let at = usize::from(at) % head.len();
@@ -283,16 +283,16 @@ impl World {
                 }
                 self.answer(usize::from(*at), &head, usize::from(*body));
             }
-            Step::Raw { at, head, body } => {
+            ClientStep::Raw { at, head, body } => {
                 let head = &head[..head.len().min(transport::HEAD_MAX)];
                 self.answer(usize::from(*at), head, usize::from(*body));
             }
-            Step::Close => {
+            ClientStep::Close => {
                 let sessions = self.host.notes.sessions.drain(..);
                 sessions.for_each(|session| self.host.endpoint.close(self.now_ns, session));
             }
-            Step::Stand => self.now_ns += 2000 * MS,
-            Step::Wait { ms } => self.now_ns += u64::from(*ms) * MS,
+            ClientStep::Stand => self.now_ns += 2000 * MS,
+            ClientStep::Wait { ms } => self.now_ns += u64::from(*ms) * MS,
         }
         self.carry();
         self.now_ns += MS;
@@ -413,7 +413,7 @@ fn carry(
     now_ns: u64,
     endpoint: &RefCell<Endpoint>,
     (planes, plane): (&mut Planes, &RefCell<Plane>),
-    host: &mut Node,
+    host: &mut NetNode,
     batch: &mut TransmitBatch,
 ) -> usize {
     let _ = planes.poll(now_ns);
@@ -457,14 +457,14 @@ impl Shaped {
                 Epoch::Same => epoch,
                 Epoch::Any(epoch) => epoch,
             },
-            volume: self.volume.as_ref().map(Volume::info),
+            volume: self.volume.as_ref().map(ClientVolume::info),
             text: self.text.clone(),
         };
         reply.encode().as_bytes().to_vec()
     }
 }
 
-impl Volume {
+impl ClientVolume {
     fn info(&self) -> VolumeInfo {
         let block_bytes = if self.large_blocks { 4096 } else { 512 };
         let (discard, write_zeroes, unit_bytes, physical_bytes, optimal_bytes) = self.can;

@@ -172,14 +172,14 @@ fn request(method: &str, path: &str, body: &str) -> Vec<u8> {
     .into_bytes()
 }
 
-struct Served {
+struct ControlServed {
     path: PathBuf,
 }
 
-static SERVED: OnceLock<Served> = OnceLock::new();
+static SERVED: OnceLock<ControlServed> = OnceLock::new();
 
 /// Starts a node that lives as long as the process, on a thread that keeps it.
-fn serve() -> Served {
+fn serve() -> ControlServed {
     let (started, wait) = channel();
     std::thread::spawn(move || {
         let home = tempfile::tempdir().expect("a directory");
@@ -203,11 +203,11 @@ fn serve() -> Served {
             let _ = (&node, &home);
         }
     });
-    Served { path: wait.recv().expect("the node starts") }
+    ControlServed { path: wait.recv().expect("the node starts") }
 }
 
 /// Takes away everything that was added.
-fn clean(served: &Served) {
+fn clean(served: &ControlServed) {
     for list in LISTS {
         for name in names(served, list) {
             let name: String = name.bytes().map(|byte| format!("%{byte:02x}")).collect();
@@ -220,7 +220,7 @@ fn clean(served: &Served) {
 }
 
 /// What a list holds.
-fn names(served: &Served, list: &str) -> Vec<String> {
+fn names(served: &ControlServed, list: &str) -> Vec<String> {
     let answer = ask(served, &request("GET", list, ""), false);
     let body = answer.windows(4).position(|end| end == b"\r\n\r\n").map(|at| &answer[at + 4..]);
     let listed: Value = serde_json::from_slice(body.expect("an answer")).expect("JSON");
@@ -257,7 +257,7 @@ fn lossy(bytes: &[u8]) -> String {
 
 /// Says everything, then listens to the end. The server may hang up before all of it is said. To
 /// end what may be half a request, we end our side; that calls off answers that are on their way.
-fn ask(served: &Served, bytes: &[u8], ends: bool) -> Vec<u8> {
+fn ask(served: &ControlServed, bytes: &[u8], ends: bool) -> Vec<u8> {
     let mut stream = UnixStream::connect(&served.path).expect("the control socket is there");
     stream.set_read_timeout(Some(PATIENCE)).expect("a socket has time-outs");
     stream.set_write_timeout(Some(PATIENCE)).expect("a socket has time-outs");

@@ -11,7 +11,7 @@ use arbitrary::{Arbitrary, Unstructured};
 use sidecore::Services;
 use virtio::{Queue, RingKind};
 
-use crate::image::{Addr, BASE, Image, NEXT, PackedStore, Shape, Store, WRITE};
+use crate::image::{Addr, BASE, Image, ImageShape, ImageStore, NEXT, PackedStore, WRITE};
 use crate::steps;
 
 const STEPS_MAX: usize = 300;
@@ -26,9 +26,9 @@ const CALM_ROUNDS: usize = 100;
 
 /// A request that is nearly right.
 #[derive(Arbitrary, Clone, Copy, Debug)]
-struct Request {
+struct DiskRequest {
     head: u8,
-    kind: Kind,
+    kind: DiskKind,
     sector: Sector,
     header_bytes: u8,
     data_bytes: u16,
@@ -39,18 +39,18 @@ struct Request {
 }
 
 #[derive(Arbitrary, Clone, Copy, Debug)]
-enum Kind {
+enum DiskKind {
     In,
     Out,
     Flush,
     GetId,
-    Ranges { zeroes: bool, ranges: [Range; 3] },
+    Ranges { zeroes: bool, ranges: [DiskRange; 3] },
     Other(u32),
 }
 
 /// A range of a discard or a write-zeroes.
 #[derive(Arbitrary, Clone, Copy, Debug)]
-struct Range {
+struct DiskRange {
     sector: Sector,
     sectors: Sectors,
     flags: u8,
@@ -79,7 +79,7 @@ impl Sector {
     }
 }
 
-impl Range {
+impl DiskRange {
     fn bytes(self) -> [u8; 16] {
         let mut bytes = [0; 16];
         let sectors = match self.sectors {
@@ -95,17 +95,17 @@ impl Range {
 }
 
 #[derive(Arbitrary, Debug)]
-enum Step {
+enum DiskStep {
     /// Each for its kind of ring.
-    Store(Store, PackedStore),
-    Ask(Request),
+    Store(ImageStore, PackedStore),
+    Ask(DiskRequest),
     Poll,
     Remap,
     /// The front end stops the ring and starts it again.
     Restart,
 }
 
-struct Bed {
+struct DiskBed {
     image: Image,
     kind: RingKind,
     disk: DiskQueues,
@@ -119,12 +119,12 @@ struct Bed {
 /// When a request does not end, or more is answered than was taken.
 pub fn run(input: &[u8]) {
     let mut input = Unstructured::new(input);
-    let (Ok(shape), Ok(packed)) = (Shape::arbitrary(&mut input), bool::arbitrary(&mut input))
+    let (Ok(shape), Ok(packed)) = (ImageShape::arbitrary(&mut input), bool::arbitrary(&mut input))
     else {
         return;
     };
     let kind = if packed { RingKind::Packed } else { RingKind::Split };
-    let mut bed = Bed::new(kind, shape);
+    let mut bed = DiskBed::new(kind, shape);
     if !bed.start(kind.base_fresh()) {
         return;
     }
@@ -136,8 +136,8 @@ pub fn run(input: &[u8]) {
     bed.end();
 }
 
-impl Bed {
-    fn new(kind: RingKind, shape: Shape) -> Self {
+impl DiskBed {
+    fn new(kind: RingKind, shape: ImageShape) -> Self {
         let volume = MemoryVolume::new(VOLUME_BYTES).expect("memory");
         let core = DiskCore::new("fuzz", 1);
         let options = AttachOptions::new(1);
@@ -161,16 +161,16 @@ impl Bed {
         }
     }
 
-    fn step(&mut self, step: Step) -> bool {
+    fn step(&mut self, step: DiskStep) -> bool {
         match step {
-            Step::Store(store, packed) => match self.kind {
+            DiskStep::Store(store, packed) => match self.kind {
                 RingKind::Split => self.image.store(store),
                 RingKind::Packed => self.image.store_packed(packed),
             },
-            Step::Ask(request) => self.ask(request),
-            Step::Poll => self.poll(),
-            Step::Remap => self.disk.set_memory(&self.image.mapped_again()),
-            Step::Restart => {
+            DiskStep::Ask(request) => self.ask(request),
+            DiskStep::Poll => self.poll(),
+            DiskStep::Remap => self.disk.set_memory(&self.image.mapped_again()),
+            DiskStep::Restart => {
                 let base = self.stop();
                 return self.start(base);
             }
@@ -186,14 +186,14 @@ impl Bed {
 
     /// Writes a request into three descriptors, from `head` on or in the next slots, and makes it
     /// available.
-    fn ask(&mut self, request: Request) {
+    fn ask(&mut self, request: DiskRequest) {
         let (kind, is_write) = match request.kind {
-            Kind::In => (0, false),
-            Kind::Out => (1, true),
-            Kind::Flush => (4, false),
-            Kind::GetId => (8, false),
-            Kind::Ranges { zeroes, .. } => (if zeroes { 13 } else { 11 }, true),
-            Kind::Other(kind) => (kind, kind & 1 != 0),
+            DiskKind::In => (0, false),
+            DiskKind::Out => (1, true),
+            DiskKind::Flush => (4, false),
+            DiskKind::GetId => (8, false),
+            DiskKind::Ranges { zeroes, .. } => (if zeroes { 13 } else { 11 }, true),
+            DiskKind::Other(kind) => (kind, kind & 1 != 0),
         };
         let mut header = [0; 16];
         header[..4].copy_from_slice(&u32::to_le_bytes(kind));
@@ -201,8 +201,8 @@ impl Bed {
         self.image.write(HEADER, &header);
         // Mostly 16; whole sectors, or whole ranges; one byte.
         let header_bytes = if request.header_bytes > 63 { 16 } else { request.header_bytes };
-        let unit = if let Kind::Ranges { ranges, .. } = request.kind {
-            self.image.write(DATA, &ranges.map(Range::bytes).concat());
+        let unit = if let DiskKind::Ranges { ranges, .. } = request.kind {
+            self.image.write(DATA, &ranges.map(DiskRange::bytes).concat());
             16
         } else {
             512

@@ -13,12 +13,12 @@ use ::net::maker::FrameMaker;
 use ::net::nic::{MTU_MAX, NicOptions, features};
 use ::net::stage::filter::Action;
 use ::net::stage::{Direction, Filter, FilterCore, Rules, Staged, Stages};
-use ::net::stand_in::{Plan, Side};
+use ::net::stand_in::{NicPlan, StandInGuest};
 use ::net::{Bridge, Mac, PortCounters, PortOptions, Reason, VlanSet, Vlans};
 use arbitrary::{Arbitrary, Unstructured};
 use virtio::{RingKind, feature as ring_feature};
 
-use self::model::{Model, RuleSpec, Verdict};
+use self::model::{FilterVerdict, Model, RuleSpec};
 use crate::steps;
 
 const FRAMES_MAX: usize = 120;
@@ -34,7 +34,7 @@ const OTHER: Mac = Mac([0x52, 0x54, 0, 0, 0, 2]);
 
 /// A frame, and what happens before it.
 #[derive(Arbitrary, Clone, Copy, Debug)]
-struct Step {
+struct FilterStep {
     is_sent: bool,
     is_v6: bool,
     is_tcp: bool,
@@ -66,7 +66,7 @@ pub fn run(input: &[u8]) {
     let specs = (0..usize::from(count) % (RULES_MAX + 1)).map(|_| RuleSpec::arbitrary(&mut input));
     let Ok(specs) = specs.collect::<Result<Vec<_>, _>>() else { return };
     let Some((rules, specs)) = check_specs(&specs, default) else { return };
-    let mut world = World::new(rules, Model::new(specs, default));
+    let mut world = FilterWorld::new(rules, Model::new(specs, default));
     for step in steps(&mut input, FRAMES_MAX) {
         world.step(step);
     }
@@ -116,16 +116,16 @@ fn check_specs(specs: &[RuleSpec], default: Action) -> Option<(Rules, Vec<RuleSp
 }
 
 /// A guest behind a filter, and one that has none.
-struct World {
+struct FilterWorld {
     bridge: Bridge,
     now_ns: u64,
     core: Arc<FilterCore>,
-    guarded: Side,
-    other: Side,
+    guarded: StandInGuest,
+    other: StandInGuest,
     model: Model,
 }
 
-impl World {
+impl FilterWorld {
     fn new(rules: Rules, model: Model) -> Self {
         let mut bridge = Bridge::new(3);
         let core = FilterCore::new(&rules);
@@ -135,7 +135,7 @@ impl World {
             floods_per_s: 0,
             ..PortOptions::of_guest(mac)
         };
-        let plan = Plan {
+        let plan = NicPlan {
             kind: RingKind::Split,
             event_idx: false,
             features: features(&NicOptions::new("nic", GUARDED)) | ring_feature::VERSION_1,
@@ -150,14 +150,14 @@ impl World {
             let stages = std::rc::Rc::new(std::cell::RefCell::new(stages));
             Box::new(Staged::new(port, stages, Arc::clone(counters))) as Box<dyn ::net::Port>
         };
-        let mut guarded = Side::with(&mut bridge, plan, options(GUARDED), &guard);
-        let mut other = Side::new(&mut bridge, plan, options(OTHER));
+        let mut guarded = StandInGuest::with(&mut bridge, plan, options(GUARDED), &guard);
+        let mut other = StandInGuest::new(&mut bridge, plan, options(OTHER));
         guarded.post_buffers();
         other.post_buffers();
         Self { bridge, now_ns: MS, core, guarded, other, model }
     }
 
-    fn step(&mut self, step: Step) {
+    fn step(&mut self, step: FilterStep) {
         self.now_ns += STEP_NS + step.wait_ns();
         let frame = step.frame();
         let direction = if step.is_sent { Direction::Sent } else { Direction::Received };
@@ -172,7 +172,7 @@ impl World {
         let heard = to.hear_all();
         let after = (self.model.counted(&self.core), drops([&*from, &*to]));
         assert!(heard.len() <= 1 && heard.iter().all(|it| it.len() <= frame.len()));
-        let Some(verdict) = Verdict::between(&before.0, &after.0) else {
+        let Some(verdict) = FilterVerdict::between(&before.0, &after.0) else {
             // It did not come as far as the filter.
             let [filtered, all] = [0, 1].map(|at| after.1[at] - before.1[at]);
             assert_eq!((filtered, all, heard.len()), (0, 1, 0), "{frame:?}");
@@ -191,7 +191,7 @@ impl World {
 }
 
 /// What was dropped at both: by a filter, and at all.
-fn drops(sides: [&Side; 2]) -> [u64; 2] {
+fn drops(sides: [&StandInGuest; 2]) -> [u64; 2] {
     let mut sums = [0; 2];
     for side in sides {
         let counters = side.core.counters();
@@ -203,7 +203,7 @@ fn drops(sides: [&Side; 2]) -> [u64; 2] {
     sums
 }
 
-impl Step {
+impl FilterStep {
     fn is_odd(&self, which: u8) -> bool {
         self.odd >> (2 * which) & 3 == 3
     }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use arbitrary::{Arbitrary, Unstructured};
 use transport::EndpointConfig;
 
-use crate::net::{MS, Node, START_NS, addr, config, sealed_config, settle};
+use crate::net::{MS, NetNode, START_NS, addr, config, sealed_config, settle};
 use crate::packet;
 use crate::steps;
 
@@ -20,7 +20,7 @@ const STRANGER: u8 = 100;
 const MUTE: u8 = 50;
 
 #[derive(Arbitrary, Debug)]
-enum Step<'a> {
+enum HelloStep<'a> {
     Raw {
         from: u8,
         bytes: &'a [u8],
@@ -30,14 +30,14 @@ enum Step<'a> {
         from: u8,
         version: bool,
         kind: u8,
-        session: Session,
+        session: HelloSession,
         number: u8,
         frames: &'a [u8],
     },
     Greet {
         from: u8,
         kind: u8,
-        session: Session,
+        session: HelloSession,
         number: u8,
         greeting: Greeting,
     },
@@ -64,7 +64,7 @@ enum Step<'a> {
 }
 
 #[derive(Arbitrary, Debug)]
-enum Session {
+enum HelloSession {
     None,
     /// The one that the victim named last to somebody.
     Told,
@@ -108,11 +108,11 @@ impl Greeting {
     }
 }
 
-struct World {
-    victim: Node,
-    honest: Node,
+struct HelloWorld {
+    victim: NetNode,
+    honest: NetNode,
     /// Began a handshake with the victim.
-    begun: Option<Node>,
+    begun: Option<NetNode>,
     now_ns: u64,
     recorded: Vec<Vec<u8>>,
     told: u64,
@@ -137,19 +137,19 @@ fn security(is_sealed: bool, name: &str, number: u8, known: &[(&str, u8)]) -> En
 pub fn run(input: &[u8]) {
     let mut input = Unstructured::new(input);
     let Ok(is_sealed) = bool::arbitrary(&mut input) else { return };
-    let mut world = World::new(is_sealed);
+    let mut world = HelloWorld::new(is_sealed);
     for step in steps(&mut input, STEPS_MAX) {
         world.step(step);
     }
     world.end();
 }
 
-impl World {
+impl HelloWorld {
     fn new(is_sealed: bool) -> Self {
         let mut victim = security(is_sealed, "io1", 1, &[("vm2", 3), ("vm5", 20), ("io9", MUTE)]);
         victim.ports = vec![4870, 4871];
         let honest = security(is_sealed, "vm2", 3, &[("io1", 1)]);
-        let (mut victim, mut honest) = (Node::with(victim, 1), Node::with(honest, 3));
+        let (mut victim, mut honest) = (NetNode::with(victim, 1), NetNode::with(honest, 3));
         let mut now_ns = START_NS;
         honest.endpoint.connect(now_ns, victim.addr, "io1", 0);
         settle(&mut [&mut victim, &mut honest], &mut now_ns, 100 * MS);
@@ -172,29 +172,29 @@ impl World {
         world
     }
 
-    fn step(&mut self, step: Step<'_>) {
+    fn step(&mut self, step: HelloStep<'_>) {
         match step {
-            Step::Raw { from, bytes } => self.arrive(from, bytes),
-            Step::Shaped { from, version, kind, session, number, frames } => {
+            HelloStep::Raw { from, bytes } => self.arrive(from, bytes),
+            HelloStep::Shaped { from, version, kind, session, number, frames } => {
                 let session = self.id(&session);
                 let label = (version.into(), kind % 10);
                 let packet = packet::packet(label, session, number.into(), frames, &[]);
                 self.arrive(from, &packet);
             }
-            Step::Greet { from, kind, session, number, greeting } => {
+            HelloStep::Greet { from, kind, session, number, greeting } => {
                 let session = self.id(&session);
                 let frames = greeting.frames();
                 let packet =
                     packet::packet((0, 1 + kind % 4), session, number.into(), &frames, &[]);
                 self.arrive(from, &packet);
             }
-            Step::Begin { name, index } => self.begin(name, index),
-            Step::Recorded { from, which, edits, is_sound } => {
+            HelloStep::Begin { name, index } => self.begin(name, index),
+            HelloStep::Recorded { from, which, edits, is_sound } => {
                 self.record_again(from, which, edits, is_sound);
             }
-            Step::Answer => self.answer_begun(),
-            Step::Wait { ms } => self.now_ns += u64::from(ms) * MS,
-            Step::Honest { body_bytes } => {
+            HelloStep::Answer => self.answer_begun(),
+            HelloStep::Wait { ms } => self.now_ns += u64::from(ms) * MS,
+            HelloStep::Honest { body_bytes } => {
                 self.token += 1;
                 let session = self.honest.notes.sessions[0];
                 let label = (0, self.token);
@@ -207,12 +207,12 @@ impl World {
         self.victim.check();
     }
 
-    fn id(&self, session: &Session) -> u64 {
+    fn id(&self, session: &HelloSession) -> u64 {
         match session {
-            Session::None => 0,
-            Session::Told => self.told,
-            Session::Attempt => self.attempt,
-            Session::Any(id) => *id,
+            HelloSession::None => 0,
+            HelloSession::Told => self.told,
+            HelloSession::Attempt => self.attempt,
+            HelloSession::Any(id) => *id,
         }
     }
 
@@ -221,7 +221,8 @@ impl World {
         self.begun_count = self.begun_count.wrapping_add(1);
         let name = ["vm5", "vm6"][usize::from(name & 1)];
         let number = 20 + (self.begun_count & 15);
-        let mut begun = Node::with(security(self.is_sealed, name, number, &[("io1", 1)]), number);
+        let mut begun =
+            NetNode::with(security(self.is_sealed, name, number, &[("io1", 1)]), number);
         begun.endpoint.connect(self.now_ns, self.victim.addr, "io1", u16::from(index & 3));
         self.keep(begun.transmit(self.now_ns));
         self.begun = Some(begun);
@@ -323,7 +324,7 @@ impl World {
 
     fn end(mut self) {
         assert_eq!(self.honest.notes.lost, 0, "the honest peer lost its session");
-        self.step(Step::Honest { body_bytes: 3000 });
+        self.step(HelloStep::Honest { body_bytes: 3000 });
         for _ in 0..1000 {
             while !self.victim.notes.calls.is_empty() {
                 self.victim.answer(self.now_ns, 0, 3000);

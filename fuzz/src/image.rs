@@ -81,14 +81,14 @@ impl Len {
 
 /// A descriptor as the driver writes it.
 #[derive(Arbitrary, Clone, Copy, Debug)]
-pub(crate) struct Descriptor {
+pub(crate) struct ImageDescriptor {
     pub(crate) addr: Addr,
     pub(crate) len: Len,
     pub(crate) flags: u8,
     pub(crate) next: u8,
 }
 
-impl Descriptor {
+impl ImageDescriptor {
     /// Mostly the three flags that there are, and neighbours that exist.
     fn bytes(self, size: u16) -> [u8; 16] {
         let odd = self.flags & 0xc0 == 0xc0;
@@ -99,7 +99,7 @@ impl Descriptor {
     }
 }
 
-impl Descriptor {
+impl ImageDescriptor {
     /// Its flags in a packed ring, without the wrap counters; mostly one of those that there are.
     fn packed_flags(self) -> u16 {
         let flags = u16::from(self.flags & 7);
@@ -133,12 +133,12 @@ const WRAP: u32 = 1 << 15;
 
 /// A slot of a packed ring, and the wrap counter there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct ImagePlace {
     pub(crate) slot: u16,
     pub(crate) wrap: bool,
 }
 
-impl Place {
+impl ImagePlace {
     pub(crate) const FIRST: Self = Self { slot: 0, wrap: true };
 
     pub(crate) fn advance(&mut self, slots: usize, size: u16) {
@@ -163,7 +163,7 @@ impl Place {
 
 /// How the ring is made.
 #[derive(Arbitrary, Clone, Copy, Debug)]
-pub(crate) struct Shape {
+pub(crate) struct ImageShape {
     size_exponent: u8,
     pub(crate) event_idx: bool,
     pub(crate) indirect: bool,
@@ -172,7 +172,7 @@ pub(crate) struct Shape {
     elsewhere: Option<[Addr; 3]>,
 }
 
-impl Shape {
+impl ImageShape {
     /// Has no inflight region; with `usual` its parts are where they should be.
     pub(crate) fn make_plain(&mut self, usual: bool) {
         self.inflight = false;
@@ -182,15 +182,15 @@ impl Shape {
 
 /// A write of the driver's.
 #[derive(Arbitrary, Clone, Copy, Debug)]
-pub(crate) enum Store {
+pub(crate) enum ImageStore {
     Describe {
         index: u8,
-        descriptor: Descriptor,
+        descriptor: ImageDescriptor,
     },
     /// An entry of what may be found as an indirect table.
     Tabulate {
         at: u8,
-        descriptor: Descriptor,
+        descriptor: ImageDescriptor,
     },
     Offer {
         head: u8,
@@ -209,20 +209,20 @@ pub(crate) enum Store {
 pub(crate) enum PackedStore {
     /// The next slot, as a driver fills it.
     Push {
-        descriptor: Descriptor,
+        descriptor: ImageDescriptor,
         id: u8,
     },
     /// Any slot, of any round.
     Describe {
         slot: u8,
-        descriptor: Descriptor,
+        descriptor: ImageDescriptor,
         id: u8,
         flags: u16,
     },
     /// An entry of what may be found as an indirect table.
     Tabulate {
         at: u8,
-        descriptor: Descriptor,
+        descriptor: ImageDescriptor,
         flags: u16,
     },
     SetEvents(u32),
@@ -239,20 +239,20 @@ pub(crate) struct Image {
     kind: RingKind,
     pub(crate) memory: Arc<Memory>,
     pub(crate) size: u16,
-    pub(crate) shape: Shape,
+    pub(crate) shape: ImageShape,
     pub(crate) desc: u64,
     pub(crate) avail: u64,
     pub(crate) used: u64,
     avail_idx: u16,
     /// Where the driver of a packed ring fills the next slot.
-    pub(crate) pushed: Place,
+    pub(crate) pushed: ImagePlace,
     region: Option<InflightRegion>,
     /// The driver wrote where only the device may.
     pub(crate) is_used_damaged: bool,
 }
 
 impl Image {
-    pub(crate) fn new(kind: RingKind, shape: Shape) -> Self {
+    pub(crate) fn new(kind: RingKind, shape: ImageShape) -> Self {
         let file = memfd_create("fuzz", MemfdFlags::CLOEXEC).expect("a memory file");
         ftruncate(&file, 3 * REGION_BYTES).expect("a size");
         let file = File::from(file);
@@ -278,7 +278,7 @@ impl Image {
             avail,
             used,
             avail_idx: 0,
-            pushed: Place::FIRST,
+            pushed: ImagePlace::FIRST,
             region,
             is_used_damaged,
         }
@@ -317,32 +317,32 @@ impl Image {
         }
     }
 
-    pub(crate) fn store(&mut self, store: Store) {
+    pub(crate) fn store(&mut self, store: ImageStore) {
         match store {
-            Store::Describe { index, descriptor } => {
+            ImageStore::Describe { index, descriptor } => {
                 let at = self.slot_at(u16::from(index) % self.size);
                 self.write(at, &descriptor.bytes(self.size));
             }
-            Store::Tabulate { at, descriptor } => {
+            ImageStore::Tabulate { at, descriptor } => {
                 self.write(FREE + 16 * u64::from(at), &descriptor.bytes(64));
             }
-            Store::Offer { head } => {
+            ImageStore::Offer { head } => {
                 // One in 256 does not exist.
                 let head = u16::from(head);
                 self.offer(if head == 255 { self.size + 3 } else { head % self.size });
             }
-            Store::SetAvail(index) => {
+            ImageStore::SetAvail(index) => {
                 self.avail_idx = index;
                 self.write(self.avail.wrapping_add(2), &index.to_le_bytes());
             }
-            Store::SetUsed(index) => {
+            ImageStore::SetUsed(index) => {
                 self.write(self.used.wrapping_add(2), &index.to_le_bytes());
             }
-            Store::SetEvent(index) => {
+            ImageStore::SetEvent(index) => {
                 let at = 4 + 2 * u64::from(self.size);
                 self.write(self.avail.wrapping_add(at), &index.to_le_bytes());
             }
-            Store::Scribble { at, word } => self.write(at.guest(), &word.to_le_bytes()),
+            ImageStore::Scribble { at, word } => self.write(at.guest(), &word.to_le_bytes()),
         }
     }
 

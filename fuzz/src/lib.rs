@@ -31,7 +31,7 @@ use arbitrary::{Arbitrary, Unstructured};
 
 /// One boundary.
 #[derive(Clone, Copy, Debug)]
-pub struct Target {
+pub struct FuzzTarget {
     /// Its name, as `scripts/fuzz` and `fuzz/corpus` know it.
     pub name: &'static str,
     /// Tries an input.
@@ -43,7 +43,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 14] = [
+pub const TARGETS: [FuzzTarget; 14] = [
     target("ring", ring::run, 4000, 1500),
     target("packed", packed::run, 4000, 1500),
     target("disk", disk::run, 1000, 1500),
@@ -65,8 +65,8 @@ const fn target(
     run: fn(&[u8]),
     smoke_inputs: usize,
     smoke_bytes_max: usize,
-) -> Target {
-    Target { name, run, smoke_inputs, smoke_bytes_max }
+) -> FuzzTarget {
+    FuzzTarget { name, run, smoke_inputs, smoke_bytes_max }
 }
 
 /// What the rest of an input says is done, one step after the other.

@@ -27,8 +27,8 @@ pub(crate) fn addr(number: u8) -> SocketAddr {
 pub(crate) struct Notes {
     pub(crate) sessions: Vec<SessionId>,
     pub(crate) lost: usize,
-    pub(crate) calls: Vec<Called>,
-    pub(crate) casts: Vec<Cast>,
+    pub(crate) calls: Vec<NetCalled>,
+    pub(crate) casts: Vec<NetCast>,
     /// Tokens of the replies that came, with their bodies' lengths.
     pub(crate) replies: Vec<(u64, usize)>,
     /// The heads of replies that nobody has looked at, by token.
@@ -39,7 +39,7 @@ pub(crate) struct Notes {
 }
 
 /// A call that waits for its answer.
-pub(crate) struct Called {
+pub(crate) struct NetCalled {
     pub(crate) session: SessionId,
     pub(crate) call: CallId,
     pub(crate) head: Vec<u8>,
@@ -47,7 +47,7 @@ pub(crate) struct Called {
 }
 
 /// A cast that came.
-pub(crate) struct Cast {
+pub(crate) struct NetCast {
     pub(crate) session: SessionId,
     pub(crate) flow: u16,
     pub(crate) head: Vec<u8>,
@@ -88,16 +88,16 @@ impl Sink for Notes {
         body: Option<(BufId, usize)>,
     ) {
         assert!(head.len() <= transport::HEAD_MAX);
-        self.calls.push(Called { session, call, head: head.to_vec(), body });
+        self.calls.push(NetCalled { session, call, head: head.to_vec(), body });
     }
 
     fn cast(&mut self, session: SessionId, flow: u16, head: &[u8], body: Option<(BufId, usize)>) {
-        self.casts.push(Cast { session, flow, head: head.to_vec(), body });
+        self.casts.push(NetCast { session, flow, head: head.to_vec(), body });
     }
 }
 
 /// An endpoint with its address and notes.
-pub(crate) struct Node {
+pub(crate) struct NetNode {
     pub(crate) endpoint: Endpoint,
     pub(crate) notes: Notes,
     pub(crate) addr: SocketAddr,
@@ -106,7 +106,7 @@ pub(crate) struct Node {
     batch: TransmitBatch,
 }
 
-impl Node {
+impl NetNode {
     pub(crate) fn new(name: &str, number: u8) -> Self {
         Self::with(config(name, number), number)
     }
@@ -269,7 +269,7 @@ pub(crate) fn sealed_config(name: &str, number: u8, known: &[(&str, u8)]) -> End
 }
 
 /// Carries what honest nodes have for each other until they have nothing more, or for so long.
-pub(crate) fn settle(nodes: &mut [&mut Node], now_ns: &mut u64, limit_ns: u64) {
+pub(crate) fn settle(nodes: &mut [&mut NetNode], now_ns: &mut u64, limit_ns: u64) {
     let end_ns = *now_ns + limit_ns;
     loop {
         let mut carried = 0;

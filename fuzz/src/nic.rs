@@ -16,15 +16,15 @@ use std::sync::Arc;
 
 use ::net::maker::FrameMaker;
 use ::net::nic::{MTU, MTU_MAX, NicOptions, NicPort, NicQueues, feature, features};
-use ::net::stand_in::{HEADER, Plan, Side};
+use ::net::stand_in::{HEADER, NicPlan, StandInGuest};
 use ::net::{Bridge, Burst, Chosen, Cut, Mac, NicCore, Offers, Port, PortOptions, Reason};
 use arbitrary::{Arbitrary, Unstructured};
 use sidecore::{Progress, Wake};
 use virtio::{Queue, RingKind, feature as ring_feature};
 
-use self::model::{HEADER_BYTES, Sent};
-use self::packet::{PATTERN_AT, Packet, pattern};
-use crate::image::{Image, NEXT, PackedStore, Shape, Store, TABLES_AT, WRITE};
+use self::model::{HEADER_BYTES, NicSent};
+use self::packet::{NicPacket, PATTERN_AT, pattern};
+use crate::image::{Image, ImageShape, ImageStore, NEXT, PackedStore, TABLES_AT, WRITE};
 use crate::steps;
 
 const STEPS_MAX: usize = 300;
@@ -52,17 +52,17 @@ const fn mac(last: u8) -> Mac {
 
 /// What was agreed on, and with whom.
 #[derive(Arbitrary, Clone, Copy, Debug)]
-struct Setup {
+struct NicSetup {
     is_packed: bool,
     is_wild: bool,
-    shapes: [Shape; 2],
+    shapes: [ImageShape; 2],
     features: Features,
     ear: Features,
     ear_buffer: u8,
     large_mtu: bool,
 }
 
-impl Setup {
+impl NicSetup {
     fn mtu(&self) -> u16 {
         if self.large_mtu { MTU_MAX } else { MTU }
     }
@@ -110,10 +110,10 @@ impl Features {
 }
 
 #[derive(Arbitrary, Debug)]
-enum Step {
+enum NicStep {
     /// In a wild run: into one ring or the other, each for its kind.
-    Store(bool, Store, PackedStore),
-    Send(Packet),
+    Store(bool, ImageStore, PackedStore),
+    Send(NicPacket),
     /// A sound buffer for frames to come.
     Buffer(u16),
     /// An honest guest to the other one, or to the hostile one.
@@ -131,7 +131,7 @@ enum Step {
 #[derive(Debug)]
 struct Spy {
     port: NicPort,
-    seen: Rc<RefCell<Vec<Sent>>>,
+    seen: Rc<RefCell<Vec<NicSent>>>,
 }
 
 impl Port for Spy {
@@ -141,7 +141,7 @@ impl Port for Spy {
             let offload = &frame.offload;
             let needs = offload.needs_checksum.then_some(offload);
             let is_cut = offload.cut != Cut::None;
-            self.seen.borrow_mut().push(Sent {
+            self.seen.borrow_mut().push(NicSent {
                 bytes: burst.to_vec(frame),
                 vlan: frame.vlan(),
                 checksum: needs.map(|it| (it.checksum_start.into(), it.checksum_offset.into())),
@@ -172,24 +172,24 @@ impl Port for Spy {
     }
 }
 
-struct World {
-    setup: Setup,
+struct NicWorld {
+    setup: NicSetup,
     bridge: Bridge,
     now_ns: u64,
     /// The hostile guest's rings: what comes to it, and what it sends.
     images: [Image; 2],
     queues: Rc<RefCell<NicQueues>>,
     core: Arc<NicCore>,
-    seen: Rc<RefCell<Vec<Sent>>>,
-    ear: Side,
-    honest: Side,
+    seen: Rc<RefCell<Vec<NicSent>>>,
+    ear: StandInGuest,
+    honest: StandInGuest,
     /// Where the next frame is written, and by which descriptor it begins.
     frame_at: u64,
     descriptor: u16,
     /// Buffers that were posted by sound chains: each once, for nobody looks when they come back.
     buffers: u16,
     /// What the model makes of those that were sent since the last round.
-    sent: VecDeque<Result<Sent, Reason>>,
+    sent: VecDeque<Result<NicSent, Reason>>,
     /// By reason, over all rounds.
     drops: BTreeMap<Reason, u64>,
     /// Frames to the ear, and to the hostile guest, that a port was handed.
@@ -204,29 +204,29 @@ struct World {
 /// guest is held up.
 pub fn run(input: &[u8]) {
     let mut input = Unstructured::new(input);
-    let Ok(mut setup) = Setup::arbitrary(&mut input) else { return };
+    let Ok(mut setup) = NicSetup::arbitrary(&mut input) else { return };
     setup.shapes.iter_mut().for_each(|shape| shape.make_plain(!setup.is_wild));
-    let Some(mut world) = World::new(setup) else { return };
+    let Some(mut world) = NicWorld::new(setup) else { return };
     for step in steps(&mut input, STEPS_MAX) {
         world.step(step);
     }
     world.end();
 }
 
-impl World {
+impl NicWorld {
     /// Nothing where a ring is so wrong that it is not started.
-    fn new(setup: Setup) -> Option<Self> {
+    fn new(setup: NicSetup) -> Option<Self> {
         let kind = if setup.is_packed { RingKind::Packed } else { RingKind::Split };
         let mut bridge = Bridge::new(5);
         let core = NicCore::new("hostile");
         let queues = NicQueues::new(Arc::clone(&core), 2, setup.mtu());
         let queues = Rc::new(RefCell::new(queues));
-        let seen = Rc::<RefCell<Vec<Sent>>>::default();
+        let seen = Rc::<RefCell<Vec<NicSent>>>::default();
         let port = NicPort::new(Rc::clone(&queues));
         let port = Box::new(Spy { port, seen: Rc::clone(&seen) });
         let counters = Arc::clone(core.counters());
         bridge.add(PortOptions::of_guest(HOSTILE), port, counters).expect("a place");
-        let plan = Plan {
+        let plan = NicPlan {
             kind,
             event_idx: true,
             features: setup.ear.bits(),
@@ -234,11 +234,11 @@ impl World {
             buffer_bytes: [64, 200, 1526, 4096, 66_000][usize::from(setup.ear_buffer) % 5],
             mtu: MTU_MAX,
         };
-        let mut ear = Side::new(&mut bridge, plan, PortOptions::of_guest(EAR));
+        let mut ear = StandInGuest::new(&mut bridge, plan, PortOptions::of_guest(EAR));
         ear.post_buffers();
-        let plan = Plan { features: Features { are_some: false, which: 0 }.bits(), ..plan };
-        let plan = Plan { buffer_bytes: 66_000, ..plan };
-        let mut honest = Side::new(&mut bridge, plan, PortOptions::of_guest(HONEST));
+        let plan = NicPlan { features: Features { are_some: false, which: 0 }.bits(), ..plan };
+        let plan = NicPlan { buffer_bytes: 66_000, ..plan };
+        let mut honest = StandInGuest::new(&mut bridge, plan, PortOptions::of_guest(HONEST));
         honest.post_buffers();
         let mut images = setup.shapes.map(|shape| Image::new(kind, shape));
         images[1].write(PATTERN_AT, &pattern());
@@ -280,18 +280,18 @@ impl World {
         }
     }
 
-    fn step(&mut self, step: Step) {
+    fn step(&mut self, step: NicStep) {
         match step {
-            Step::Store(inward, store, packed) if self.setup.is_wild => {
+            NicStep::Store(inward, store, packed) if self.setup.is_wild => {
                 let image = &mut self.images[usize::from(!inward)];
                 match self.setup.is_packed {
                     false => image.store(store),
                     true => image.store_packed(packed),
                 }
             }
-            Step::Store(..) => {}
-            Step::Send(packet) => self.send(&packet),
-            Step::Buffer(bytes) => {
+            NicStep::Store(..) => {}
+            NicStep::Send(packet) => self.send(&packet),
+            NicStep::Buffer(bytes) => {
                 let image = &mut self.images[0];
                 if self.buffers < image.size {
                     let bytes = u32::from(bytes >> 3) + 1;
@@ -299,16 +299,16 @@ impl World {
                     self.buffers += 1;
                 }
             }
-            Step::Say { to_hostile, bytes } => self.say(to_hostile, usize::from(bytes) % 1458),
-            Step::Poll => self.settle(),
-            Step::Remap(inward) => {
+            NicStep::Say { to_hostile, bytes } => self.say(to_hostile, usize::from(bytes) % 1458),
+            NicStep::Poll => self.settle(),
+            NicStep::Remap(inward) => {
                 let index = usize::from(!inward);
                 let memory = self.images[index].mapped_again();
                 if let Some(queue) = self.queues.borrow_mut().queue(index) {
                     queue.set_memory(memory).expect("the ring is still there");
                 }
             }
-            Step::Restart => {
+            NicStep::Restart => {
                 self.settle();
                 let bases = [0, 1].map(|index| self.queues.borrow_mut().remove_queue(index));
                 self.core.mend();
@@ -320,7 +320,7 @@ impl World {
     }
 
     /// A frame of the hostile guest's, in a sound chain.
-    fn send(&mut self, packet: &Packet) {
+    fn send(&mut self, packet: &NicPacket) {
         let header_bytes = self.setup.features.header_bytes();
         let size = self.images[1].size;
         let made = packet.make(header_bytes, size);
@@ -388,7 +388,7 @@ impl World {
     }
 
     /// What was seen in one round has gone to those who are to have it.
-    fn look(&mut self, seen: Vec<Sent>) {
+    fn look(&mut self, seen: Vec<NicSent>) {
         let (_, offers) = self.setup.ear.offers();
         let mut expected = VecDeque::new();
         for sent in seen {
@@ -415,7 +415,7 @@ impl World {
     }
 
     /// This is the next one that the model lets through.
-    fn check_next(&mut self, seen: &Sent) {
+    fn check_next(&mut self, seen: &NicSent) {
         while let Some(sent) = self.sent.pop_front() {
             match sent {
                 Err(reason) => *self.drops.entry(reason).or_default() += 1,
@@ -466,7 +466,7 @@ impl World {
 }
 
 /// Whether a frame goes to the ear, where the network passes it on at all.
-fn goes(sent: &Sent) -> Result<bool, Reason> {
+fn goes(sent: &NicSent) -> Result<bool, Reason> {
     let (to, from) = sent.addresses();
     if sent.vlan != 0 {
         return Err(Reason::VlanForeign);

@@ -11,7 +11,8 @@ use arbitrary::{Arbitrary, Unstructured};
 use virtio::{Chain, Head, Memory, Queue, RingKind};
 
 use crate::image::{
-    INDIRECT, Image, MARKS, NEXT, PackedStore, Place, Shape, TABLES_AT, WRITE, raw_descriptor,
+    INDIRECT, Image, ImagePlace, ImageShape, MARKS, NEXT, PackedStore, TABLES_AT, WRITE,
+    raw_descriptor,
 };
 use crate::ring::{Pieces, add, check_failed, inside, pieces_of};
 
@@ -19,7 +20,7 @@ use crate::ring::{Pieces, add, check_failed, inside, pieces_of};
 const STEPS_MAX: usize = 400;
 
 #[derive(Arbitrary, Debug)]
-enum Step {
+enum PackedStep {
     /// A sound chain, if there is room: or few would come round the ring.
     Ask {
         id: u8,
@@ -48,31 +49,31 @@ enum Step {
 
 /// A chain that was taken and not published: its id and its descriptors as they were then.
 #[derive(Clone, Debug)]
-struct Taken {
+struct PackedTaken {
     id: u16,
     list: Vec<[u8; 16]>,
 }
 
-struct Bed {
+struct PackedBed {
     image: Image,
     queue: Queue,
     chain: Chain,
     /// Ids of sound chains that were not taken yet.
     asked: Vec<u16>,
-    next: Place,
-    used: Place,
+    next: ImagePlace,
+    used: ImagePlace,
     /// Slots of chains that nobody knows any more.
     limbo: usize,
     out: Vec<Head>,
     /// Put and not published, with what was written.
     staged: Vec<(u16, u32)>,
-    taken: Vec<Taken>,
-    redo: VecDeque<Taken>,
+    taken: Vec<PackedTaken>,
+    redo: VecDeque<PackedTaken>,
     table: Arc<Memory>,
 }
 
 /// What a take must come to: a part of an error's text, nothing, or a chain.
-type Wanted = Result<Option<(Taken, Pieces)>, &'static str>;
+type TakeWanted = Result<Option<(PackedTaken, Pieces)>, &'static str>;
 
 /// Runs the steps that `input` describes.
 ///
@@ -80,20 +81,20 @@ type Wanted = Result<Option<(Taken, Pieces)>, &'static str>;
 /// When the queue gives something else than the model, or refuses what is sound.
 pub fn run(input: &[u8]) {
     let mut input = Unstructured::new(input);
-    let Ok(shape) = Shape::arbitrary(&mut input) else { return };
+    let Ok(shape) = ImageShape::arbitrary(&mut input) else { return };
     let image = Image::new(RingKind::Packed, shape);
     let Ok(queue) = Queue::new(image.config(RingKind::Packed.base_fresh())) else {
         assert!(image.is_elsewhere(), "a ring at its usual place was refused");
         return;
     };
     let table = image.memory.clone();
-    let mut bed = Bed {
+    let mut bed = PackedBed {
         image,
         queue,
         chain: Chain::new(),
         asked: Vec::new(),
-        next: Place::FIRST,
-        used: Place::FIRST,
+        next: ImagePlace::FIRST,
+        used: ImagePlace::FIRST,
         limbo: 0,
         out: Vec::new(),
         staged: Vec::new(),
@@ -102,7 +103,7 @@ pub fn run(input: &[u8]) {
         table,
     };
     for _ in 0..STEPS_MAX {
-        let Ok(step) = Step::arbitrary(&mut input) else { return };
+        let Ok(step) = PackedStep::arbitrary(&mut input) else { return };
         let goes_on = bed.step(step);
         if !goes_on || input.is_empty() {
             return;
@@ -110,17 +111,17 @@ pub fn run(input: &[u8]) {
     }
 }
 
-impl Bed {
-    fn step(&mut self, step: Step) -> bool {
+impl PackedBed {
+    fn step(&mut self, step: PackedStep) -> bool {
         match step {
-            Step::Ask { id, pieces, table } => {
+            PackedStep::Ask { id, pieces, table } => {
                 self.ask(id.into(), 1 + u16::from(pieces % 4), table)
             }
             // A ring that fails at once shows little.
-            Step::Break { rare, store } if rare % 8 == 0 => self.image.store_packed(store),
-            Step::Break { .. } => {}
-            Step::Take => return self.take().is_some(),
-            Step::TakeAll => {
+            PackedStep::Break { rare, store } if rare % 8 == 0 => self.image.store_packed(store),
+            PackedStep::Break { .. } => {}
+            PackedStep::Take => return self.take().is_some(),
+            PackedStep::TakeAll => {
                 // One more than fit, so that the ring can be seen to be empty.
                 for _ in 0..=self.image.size {
                     match self.take() {
@@ -130,23 +131,23 @@ impl Bed {
                     }
                 }
             }
-            Step::Put { which, written } => {
+            PackedStep::Put { which, written } => {
                 if !self.out.is_empty() {
                     let head = self.out.swap_remove(usize::from(which) % self.out.len());
                     self.queue.put(head, written);
                     self.staged.push((head.index(), written));
                 }
             }
-            Step::Publish => self.publish(),
-            Step::Arm => {
+            PackedStep::Publish => self.publish(),
+            PackedStep::Arm => {
                 self.queue.arm();
             }
-            Step::Disarm => self.queue.disarm(),
-            Step::Remap => {
+            PackedStep::Disarm => self.queue.disarm(),
+            PackedStep::Remap => {
                 self.table = self.image.mapped_again();
                 self.queue.set_memory(self.table.clone()).expect("the ring is still there");
             }
-            Step::Restart => self.restart(),
+            PackedStep::Restart => self.restart(),
         }
         assert_eq!(usize::from(self.queue.outstanding()), self.out.len());
         assert_eq!(self.queue.base(), self.next.bits() | self.used.bits() << 16);
@@ -161,7 +162,7 @@ impl Bed {
         let is_known =
             |id: &u16| self.asked.contains(id) || self.taken.iter().any(|taken| taken.id == *id);
         let Some(id) = (id..id + size).map(|id| id % size).find(|id| !is_known(id)) else { return };
-        let ahead = |place: Place| u16::from(place.wrap != self.used.wrap) * size + place.slot;
+        let ahead = |place: ImagePlace| u16::from(place.wrap != self.used.wrap) * size + place.slot;
         if ahead(self.image.pushed).wrapping_sub(self.used.slot).wrapping_add(slots) > size {
             return;
         }
@@ -217,7 +218,7 @@ impl Bed {
         }
     }
 
-    fn expect(&self) -> Wanted {
+    fn expect(&self) -> TakeWanted {
         if let Some(taken) = self.redo.front() {
             let pieces = self.pieces(&taken.list)?;
             return Ok(Some((taken.clone(), pieces)));
@@ -252,7 +253,7 @@ impl Bed {
             return Err("while it was outstanding");
         }
         let pieces = self.pieces(&list)?;
-        Ok(Some((Taken { id, list }, pieces)))
+        Ok(Some((PackedTaken { id, list }, pieces)))
     }
 
     /// Reads a list of descriptors as the specification says, plainly.

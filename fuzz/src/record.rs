@@ -16,7 +16,7 @@ const FILE_BYTES: usize = 112;
 const AT_CRC: usize = FILE_BYTES - 4;
 
 #[derive(Arbitrary, Debug)]
-enum File<'a> {
+enum RecordFile<'a> {
     /// Any bytes.
     Raw(&'a [u8]),
     /// The right length, magic and checksum.
@@ -27,7 +27,7 @@ enum File<'a> {
     Written { at: u8, by: u8, cut: u8 },
 }
 
-impl File<'_> {
+impl RecordFile<'_> {
     fn bytes(&self, written: &[u8]) -> Vec<u8> {
         match self {
             Self::Raw(bytes) => bytes.to_vec(),
@@ -57,7 +57,7 @@ fn sound(version: u32, rest: &[u8]) -> Vec<u8> {
 }
 
 /// The records of one volume, in a directory of their own.
-struct Store {
+struct RecordDirectory {
     records: Arc<FileRecords>,
     path: PathBuf,
     _home: tempfile::TempDir,
@@ -66,8 +66,8 @@ struct Store {
 /// What is loaded again and again.
 struct Stores {
     /// Where only an older release has written.
-    older: Store,
-    present: Store,
+    older: RecordDirectory,
+    present: RecordDirectory,
     /// The file that was written there.
     written: Vec<u8>,
 }
@@ -76,11 +76,11 @@ thread_local! {
     static STORES: OnceLock<Stores> = const { OnceLock::new() };
 }
 
-fn store() -> Store {
+fn store() -> RecordDirectory {
     let home = tempfile::tempdir().expect("a directory");
     let writer = RecordWriter::start().expect("a thread");
     let records = FileRecords::open(home.path(), "volume", writer).expect("a directory");
-    Store { records, path: home.path().join("volume/alice"), _home: home }
+    RecordDirectory { records, path: home.path().join("volume/alice"), _home: home }
 }
 
 fn stores() -> Stores {
@@ -99,7 +99,7 @@ fn stores() -> Stores {
 /// When it is believed although it is not sound, or an error does not name it.
 pub fn run(input: &[u8]) {
     let mut input = Unstructured::new(input);
-    let Ok(file) = File::arbitrary(&mut input) else { return };
+    let Ok(file) = RecordFile::arbitrary(&mut input) else { return };
     STORES.with(|cell| {
         let stores = cell.get_or_init(stores);
         let bytes = file.bytes(&stores.written);
@@ -114,7 +114,7 @@ pub fn run(input: &[u8]) {
     });
 }
 
-fn load(store: &Store, bytes: &[u8]) -> Option<Record> {
+fn load(store: &RecordDirectory, bytes: &[u8]) -> Option<Record> {
     fs::write(&store.path, bytes).expect("a file of ours");
     match store.records.load() {
         Ok(records) => {

@@ -9,15 +9,17 @@ use std::sync::Arc;
 use arbitrary::{Arbitrary, Unstructured};
 use virtio::{Chain, Head, Memory, Queue, RingError, RingKind, SEGMENTS_MAX, Segment};
 
-use crate::image::{INDIRECT, Image, NEXT, REGION_BYTES, REGIONS_AT, Shape, Store, WRITE};
+use crate::image::{
+    INDIRECT, Image, ImageShape, ImageStore, NEXT, REGION_BYTES, REGIONS_AT, WRITE,
+};
 use crate::steps;
 
 /// Steps of one input.
 const STEPS_MAX: usize = 400;
 
 #[derive(Arbitrary, Debug)]
-enum Step {
-    Store(Store),
+enum RingStep {
+    Store(ImageStore),
     Take,
     TakeAll,
     Put {
@@ -37,7 +39,7 @@ enum Step {
 pub(crate) type Pieces = Vec<(u64, u32, bool)>;
 
 /// A queue and what the model knows of it.
-struct Bed {
+struct RingBed {
     image: Image,
     queue: Queue,
     chain: Chain,
@@ -54,7 +56,7 @@ struct Bed {
 }
 
 /// What a take must come to: a part of an error's text, nothing, or a chain.
-type Wanted = Result<Option<(u16, Pieces)>, &'static str>;
+type RingTakeWanted = Result<Option<(u16, Pieces)>, &'static str>;
 
 /// Runs the steps that `input` describes.
 ///
@@ -62,20 +64,21 @@ type Wanted = Result<Option<(u16, Pieces)>, &'static str>;
 /// When the queue gives something else than the model, or refuses what is sound.
 pub fn run(input: &[u8]) {
     let mut input = Unstructured::new(input);
-    let (Ok(shape), Ok(base)) = (Shape::arbitrary(&mut input), u16::arbitrary(&mut input)) else {
+    let (Ok(shape), Ok(base)) = (ImageShape::arbitrary(&mut input), u16::arbitrary(&mut input))
+    else {
         return;
     };
     let mut image = Image::new(RingKind::Split, shape);
     let base = base & 3;
-    image.store(Store::SetAvail(base));
-    image.store(Store::SetUsed(base));
+    image.store(ImageStore::SetAvail(base));
+    image.store(ImageStore::SetUsed(base));
     image.is_used_damaged = image.is_elsewhere();
     let Ok(queue) = Queue::new(image.config(base.into())) else {
         assert!(image.is_used_damaged, "a ring at its usual place was refused");
         return;
     };
     let table = image.memory.clone();
-    let mut bed = Bed {
+    let mut bed = RingBed {
         image,
         queue,
         chain: Chain::new(),
@@ -94,12 +97,12 @@ pub fn run(input: &[u8]) {
     }
 }
 
-impl Bed {
-    fn step(&mut self, step: Step) -> bool {
+impl RingBed {
+    fn step(&mut self, step: RingStep) -> bool {
         match step {
-            Step::Store(store) => self.image.store(store),
-            Step::Take => return self.take().is_some(),
-            Step::TakeAll => {
+            RingStep::Store(store) => self.image.store(store),
+            RingStep::Take => return self.take().is_some(),
+            RingStep::TakeAll => {
                 // One more than fit, so that the ring can be seen to be empty.
                 for _ in 0..=self.image.size {
                     match self.take() {
@@ -109,27 +112,27 @@ impl Bed {
                     }
                 }
             }
-            Step::Put { which, written } => {
+            RingStep::Put { which, written } => {
                 if !self.out.is_empty() {
                     let head = self.out.swap_remove(usize::from(which) % self.out.len());
                     self.queue.put(head, written);
                     self.staged.push(head.index());
                 }
             }
-            Step::Publish => {
+            RingStep::Publish => {
                 self.queue.publish();
                 self.taken.retain(|head| !self.staged.contains(head));
                 self.staged.clear();
             }
-            Step::Arm => {
+            RingStep::Arm => {
                 self.queue.arm();
             }
-            Step::Disarm => self.queue.disarm(),
-            Step::Remap => {
+            RingStep::Disarm => self.queue.disarm(),
+            RingStep::Remap => {
                 self.table = self.image.mapped_again();
                 self.queue.set_memory(self.table.clone()).expect("the ring is still there");
             }
-            Step::Restart => return self.restart(),
+            RingStep::Restart => return self.restart(),
         }
         assert_eq!(usize::from(self.queue.outstanding()), self.out.len());
         true
@@ -162,7 +165,7 @@ impl Bed {
         }
     }
 
-    fn expect(&mut self) -> Wanted {
+    fn expect(&mut self) -> RingTakeWanted {
         if let Some(&head) = self.redo.front() {
             return self.chain_at(head).map(|pieces| Some((head, pieces)));
         }

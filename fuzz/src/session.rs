@@ -5,7 +5,7 @@
 
 use arbitrary::{Arbitrary, Unstructured};
 
-use crate::net::{MS, Node, START_NS, sealed_config, settle};
+use crate::net::{MS, NetNode, START_NS, sealed_config, settle};
 use crate::packet;
 use crate::steps;
 
@@ -16,7 +16,7 @@ const PACKETS_MAX: usize = 64;
 const CALM_NS: u64 = 60_000 * MS;
 
 #[derive(Arbitrary, Debug)]
-enum Step {
+enum SessionStep {
     /// The hostile peer's own endpoint makes a call, which makes packets.
     Call {
         flow: u8,
@@ -55,7 +55,7 @@ enum Step {
     Forge {
         frames: Vec<Frame>,
         payload_bytes: u16,
-        number: Number,
+        number: SessionNumber,
     },
     /// A packet of the handshake in the middle of a session.
     Stray {
@@ -88,7 +88,7 @@ enum Frame {
 }
 
 #[derive(Arbitrary, Debug)]
-enum Number {
+enum SessionNumber {
     Next,
     Past(u16),
     Any(u64),
@@ -131,10 +131,10 @@ impl Frame {
 }
 
 /// The victim and its two peers.
-struct World {
-    victim: Node,
-    hostile: Node,
-    honest: Node,
+struct SessionWorld {
+    victim: NetNode,
+    hostile: NetNode,
+    honest: NetNode,
     now_ns: u64,
     /// On their way from the hostile peer.
     waiting: Vec<Vec<u8>>,
@@ -154,20 +154,20 @@ struct World {
 pub fn run(input: &[u8]) {
     let mut input = Unstructured::new(input);
     let Ok(is_sealed) = bool::arbitrary(&mut input) else { return };
-    let mut world = World::new(is_sealed);
+    let mut world = SessionWorld::new(is_sealed);
     for step in steps(&mut input, STEPS_MAX) {
         world.step(step);
     }
     world.end();
 }
 
-impl World {
+impl SessionWorld {
     fn new(is_sealed: bool) -> Self {
         let node = |name, number, known: &[(&str, u8)]| {
             if !is_sealed {
-                return Node::new(name, number);
+                return NetNode::new(name, number);
             }
-            Node::with(sealed_config(name, number, known), number)
+            NetNode::with(sealed_config(name, number, known), number)
         };
         let mut victim = node("io1", 1, &[("vm1", 2), ("vm2", 3)]);
         let mut hostile = node("vm1", 2, &[("io1", 1)]);
@@ -196,65 +196,65 @@ impl World {
 
     /// Finds out what the session's packets look like, from one of them.
     fn learn(&mut self) {
-        self.step(Step::Call { flow: 0, head_bytes: 1, body_bytes: 0 });
+        self.step(SessionStep::Call { flow: 0, head_bytes: 1, body_bytes: 0 });
         let packet = self.waiting.first().expect("a call is a packet");
         (self.session, self.version) = (packet::session(packet), packet[4]);
     }
 
-    fn step(&mut self, step: Step) {
+    fn step(&mut self, step: SessionStep) {
         self.token += 1;
         match step {
-            Step::Call { flow, head_bytes, body_bytes } => {
+            SessionStep::Call { flow, head_bytes, body_bytes } => {
                 let Some(&session) = self.hostile.notes.sessions.first() else { return };
                 let label = (flow.into(), self.token);
                 let head = &[1; 192][..usize::from(head_bytes).min(192)];
                 self.hostile.call(self.now_ns, session, label, head, 4 * usize::from(body_bytes));
             }
-            Step::CallBack { flow, body_bytes } => {
+            SessionStep::CallBack { flow, body_bytes } => {
                 // The honest peer's session is the one that was not lost, if any was.
                 let session = self.victim.notes.sessions.first().copied();
                 let Some(session) = session else { return };
                 let label = (flow.into(), self.token);
                 self.victim.call(self.now_ns, session, label, &[2], 4 * usize::from(body_bytes));
             }
-            Step::Answer { which, body_bytes } => {
+            SessionStep::Answer { which, body_bytes } => {
                 let calls = self.victim.notes.calls.len();
                 if calls > 0 {
                     let at = usize::from(which) % calls;
                     self.victim.answer(self.now_ns, at, body_bytes.into());
                 }
             }
-            Step::Deliver { count } => {
+            SessionStep::Deliver { count } => {
                 for _ in 0..usize::from(count).min(self.waiting.len()) {
                     self.arrive(0);
                 }
             }
-            Step::Change { which, edits, bytes, is_sound } => {
+            SessionStep::Change { which, edits, bytes, is_sound } => {
                 self.change(which, edits, bytes, is_sound);
             }
-            Step::Drop { which } => {
+            SessionStep::Drop { which } => {
                 if !self.waiting.is_empty() {
                     self.waiting.swap_remove(usize::from(which) % self.waiting.len());
                 }
             }
-            Step::Replay { which } => {
+            SessionStep::Replay { which } => {
                 if !self.past.is_empty() {
                     let packet = self.past[usize::from(which) % self.past.len()].clone();
                     self.victim.receive(self.now_ns, self.hostile.addr, &packet);
                 }
             }
-            Step::Forge { frames, payload_bytes, number } => {
+            SessionStep::Forge { frames, payload_bytes, number } => {
                 self.forge(&frames, payload_bytes, &number);
             }
-            Step::Stray { kind, number, session, frames } => {
+            SessionStep::Stray { kind, number, session, frames } => {
                 let session = if session { self.session } else { 0 };
                 let packet =
                     packet::packet((0, 1 + kind % 7), session, number.into(), &frames, &[]);
                 self.victim.receive(self.now_ns, self.hostile.addr, &packet);
             }
-            Step::Wait { us } => self.now_ns += u64::from(us) * 1000,
-            Step::WaitLong { ms } => self.now_ns += u64::from(ms) * MS,
-            Step::Honest { flow, body_bytes } => {
+            SessionStep::Wait { us } => self.now_ns += u64::from(us) * 1000,
+            SessionStep::WaitLong { ms } => self.now_ns += u64::from(ms) * MS,
+            SessionStep::Honest { flow, body_bytes } => {
                 self.honest_call(flow, body_bytes.into());
             }
         }
@@ -290,18 +290,20 @@ impl World {
         }
     }
 
-    fn forge(&mut self, frames: &[Frame], payload_bytes: u16, number: &Number) {
+    fn forge(&mut self, frames: &[Frame], payload_bytes: u16, number: &SessionNumber) {
         let mut bytes = Vec::new();
         frames.iter().take(4).for_each(|frame| frame.write(&mut bytes));
         let payload = vec![7; usize::from(payload_bytes) % 1500];
         let packet = match number {
-            Number::Next => {
+            SessionNumber::Next => {
                 // As a peer would that has the session's keys.
                 let Some(&session) = self.hostile.notes.sessions.first() else { return };
                 self.hostile.endpoint.forge(self.now_ns, session, &bytes, &payload)
             }
-            Number::Past(by) => Some(self.packet(self.number.saturating_sub((*by).into()), &bytes)),
-            Number::Any(number) => Some(self.packet(*number, &bytes)),
+            SessionNumber::Past(by) => {
+                Some(self.packet(self.number.saturating_sub((*by).into()), &bytes))
+            }
+            SessionNumber::Any(number) => Some(self.packet(*number, &bytes)),
         };
         if let Some(packet) = packet {
             self.victim.receive(self.now_ns, self.hostile.addr, &packet);

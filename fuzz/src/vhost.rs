@@ -25,7 +25,7 @@ const NEED_REPLY: u32 = 8;
 const VERSION: u32 = 1;
 
 #[derive(Arbitrary, Debug)]
-enum Message {
+enum VhostMessage {
     Features(u64),
     /// What a good front end accepts.
     FeaturesOffered {
@@ -36,9 +36,9 @@ enum Message {
     },
     ProtocolFeatures(u64),
     Ask(u8),
-    Table(Vec<Slot>),
-    AddSlot(Slot),
-    RemoveSlot(Slot),
+    Table(Vec<VhostSlot>),
+    AddSlot(VhostSlot),
+    RemoveSlot(VhostSlot),
     Num {
         queue: u8,
         size: u8,
@@ -115,7 +115,7 @@ enum Message {
 
 /// A region of memory.
 #[derive(Arbitrary, Clone, Copy, Debug)]
-struct Slot {
+struct VhostSlot {
     /// In units of 4 KiB.
     guest: u8,
     offset: u8,
@@ -140,7 +140,7 @@ enum Fds {
     Null,
 }
 
-impl Slot {
+impl VhostSlot {
     fn fields(&self) -> [u64; 4] {
         let (guest, offset) = (u64::from(self.guest) << 12, u64::from(self.offset & 31) << 12);
         let mut fields = [guest, u64::from(self.pages & 31) << 12, USER + guest, offset];
@@ -155,18 +155,18 @@ impl Slot {
 #[derive(Debug)]
 struct Echo {
     queues: Vec<Option<(Queue, Chain)>>,
-    shared: Arc<Mutex<Seen>>,
+    shared: Arc<Mutex<VhostSeen>>,
 }
 
 #[derive(Debug, Default)]
-struct Seen {
+struct VhostSeen {
     starts: usize,
     stops: usize,
     disconnects: usize,
 }
 
 impl Echo {
-    fn seen(&self, note: impl FnOnce(&mut Seen)) {
+    fn seen(&self, note: impl FnOnce(&mut VhostSeen)) {
         note(&mut self.shared.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
@@ -255,7 +255,7 @@ impl Device for Echo {
 }
 
 /// What the front end has to hand over.
-struct FrontEnd {
+struct VhostFrontEnd {
     stream: UnixStream,
     memory: OwnedFd,
     sealed: OwnedFd,
@@ -273,11 +273,11 @@ pub fn run(input: &[u8]) {
     let mut input = Unstructured::new(input);
     let mut messages = Vec::new();
     while messages.len() < MESSAGES_MAX && !input.is_empty() {
-        let Ok(message) = Message::arbitrary(&mut input) else { break };
+        let Ok(message) = VhostMessage::arbitrary(&mut input) else { break };
         messages.push(message);
     }
     let mapped = Mapping::live();
-    let shared = Arc::<Mutex<Seen>>::default();
+    let shared = Arc::<Mutex<VhostSeen>>::default();
     let (ours, theirs) = UnixStream::pair().expect("two sockets");
     std::thread::scope(|scope| {
         let answers = ours.try_clone().expect("a descriptor");
@@ -285,7 +285,7 @@ pub fn run(input: &[u8]) {
         let hears =
             scope.spawn(move || std::io::copy(&mut (&answers).take(1 << 20), &mut std::io::sink()));
         let speaks = scope.spawn(|| {
-            let mut front_end = FrontEnd::new(ours);
+            let mut front_end = VhostFrontEnd::new(ours);
             messages.iter().for_each(|message| front_end.say(message));
             let _ = front_end.stream.shutdown(Shutdown::Write);
         });
@@ -304,7 +304,7 @@ pub fn run(input: &[u8]) {
     assert_eq!(Mapping::live(), mapped, "memory stays mapped");
 }
 
-impl FrontEnd {
+impl VhostFrontEnd {
     fn new(stream: UnixStream) -> Self {
         let file = |flags| {
             let file = memfd_create("fuzz", MemfdFlags::CLOEXEC | flags).expect("a memory file");
@@ -324,41 +324,43 @@ impl FrontEnd {
         }
     }
 
-    fn say(&mut self, message: &Message) {
+    fn say(&mut self, message: &VhostMessage) {
         match message {
-            Message::Features(features) => self.word(2, *features),
-            Message::FeaturesOffered { event_idx, indirect, protocol, log } => {
+            VhostMessage::Features(features) => self.word(2, *features),
+            VhostMessage::FeaturesOffered { event_idx, indirect, protocol, log } => {
                 let bits = [(event_idx, 29), (indirect, 28), (protocol, 30), (log, 26)];
                 let bits = bits.map(|(on, bit)| u64::from(*on) << bit);
                 self.word(2, 1 << 32 | bits.iter().sum::<u64>());
             }
-            Message::ProtocolFeatures(features) => self.word(16, *features),
-            Message::Ask(which) => {
+            VhostMessage::ProtocolFeatures(features) => self.word(16, *features),
+            VhostMessage::Ask(which) => {
                 let request = [1, 3, 4, 15, 17, 31, 36, 34][usize::from(which % 8)];
                 self.send(request, &[], &[]);
             }
-            Message::Table(slots) => self.table(&slots[..slots.len().min(8)]),
-            Message::AddSlot(slot) => self.slot(37, slot, true),
-            Message::RemoveSlot(slot) => self.slot(38, slot, false),
-            Message::Num { queue, size, odd } => {
+            VhostMessage::Table(slots) => self.table(&slots[..slots.len().min(8)]),
+            VhostMessage::AddSlot(slot) => self.slot(37, slot, true),
+            VhostMessage::RemoveSlot(slot) => self.slot(38, slot, false),
+            VhostMessage::Num { queue, size, odd } => {
                 self.state(8, *queue, odd.unwrap_or(1 << (size % 11)));
             }
-            Message::Base { queue, base } => self.state(10, *queue, (*base).into()),
-            Message::Addr { queue, at, odd, log } => self.addr(*queue, *at, *odd, *log),
-            Message::GetBase { queue } => self.state(11, *queue, 0),
-            Message::Descriptor { which, queue, none, fds } => {
+            VhostMessage::Base { queue, base } => self.state(10, *queue, (*base).into()),
+            VhostMessage::Addr { queue, at, odd, log } => self.addr(*queue, *at, *odd, *log),
+            VhostMessage::GetBase { queue } => self.state(11, *queue, 0),
+            VhostMessage::Descriptor { which, queue, none, fds } => {
                 let request = 12 + u32::from(which % 3);
                 let word = u64::from(queue & 3) | if *none { 1 << 8 } else { 0 };
                 let event = self.event.try_clone().expect("a descriptor");
                 self.with_fds(request, &word.to_ne_bytes(), *fds, &event);
             }
-            Message::Enable { queue, on } => self.state(18, *queue, (*on).into()),
-            Message::GetConfig { offset, size } => {
+            VhostMessage::Enable { queue, on } => self.state(18, *queue, (*on).into()),
+            VhostMessage::GetConfig { offset, size } => {
                 self.config(24, u32::from(*offset), &vec![0; usize::from(*size % 300)]);
             }
-            Message::SetConfig { offset, bytes } => self.config(25, u32::from(*offset), bytes),
-            Message::GetInflight { queues, size } => self.inflight(31, 0, 0, *queues, *size, None),
-            Message::SetInflight { len, offset, queues, size, fds } => {
+            VhostMessage::SetConfig { offset, bytes } => self.config(25, u32::from(*offset), bytes),
+            VhostMessage::GetInflight { queues, size } => {
+                self.inflight(31, 0, 0, *queues, *size, None)
+            }
+            VhostMessage::SetInflight { len, offset, queues, size, fds } => {
                 let len = match len {
                     Length::Pages(pages) => u64::from(pages & 31) << 12,
                     Length::Any(len) => *len,
@@ -367,12 +369,12 @@ impl FrontEnd {
                 let (queues, size) = (u16::from(queues & 3), 1 << (size % 8));
                 self.inflight(32, len, offset, queues, size, Some(*fds));
             }
-            Message::Log { len, offset, fds } => self.log(len, u64::from(*offset), *fds),
-            Message::LogSignal { fds } => {
+            VhostMessage::Log { len, offset, fds } => self.log(len, u64::from(*offset), *fds),
+            VhostMessage::LogSignal { fds } => {
                 let event = self.event.try_clone().expect("a descriptor");
                 self.with_fds(7, &[], *fds, &event);
             }
-            Message::Raw { request, flags, says, body, fds } => {
+            VhostMessage::Raw { request, flags, says, body, fds } => {
                 let says = says.map_or(body.len() as u32, u32::from);
                 let header = [u32::from(request % 48), u32::from(*flags), says];
                 let memory = self.memory.try_clone().expect("a descriptor");
@@ -380,8 +382,8 @@ impl FrontEnd {
                 let fds = self.fds(*fds, &memory);
                 self.write(&bytes, &fds.iter().map(|fd| fd.as_fd()).collect::<Vec<_>>());
             }
-            Message::Start { queue } => self.start(*queue),
-            Message::Offer { at, word } => {
+            VhostMessage::Start { queue } => self.start(*queue),
+            VhostMessage::Offer { at, word } => {
                 let at = u64::from(*at) % (FILE_BYTES - 8);
                 rustix::io::pwrite(&self.memory, &word.to_ne_bytes(), at).expect("memory");
             }
@@ -391,14 +393,14 @@ impl FrontEnd {
     /// Everything that a ring needs.
     fn start(&mut self, queue: u8) {
         let (event_idx, indirect, protocol, log) = (true, true, true, false);
-        self.say(&Message::FeaturesOffered { event_idx, indirect, protocol, log });
-        self.table(&[Slot { guest: 0, offset: 0, pages: 31, odd: None }]);
+        self.say(&VhostMessage::FeaturesOffered { event_idx, indirect, protocol, log });
+        self.table(&[VhostSlot { guest: 0, offset: 0, pages: 31, odd: None }]);
         self.state(8, queue, 8);
         self.state(10, queue, 0);
         self.addr(queue, [0, 0x1000, 0x2000], None, None);
         for which in 0..3 {
             let fds = Fds::Right;
-            self.say(&Message::Descriptor { which, queue, none: false, fds });
+            self.say(&VhostMessage::Descriptor { which, queue, none: false, fds });
         }
         self.state(18, queue, 1);
     }
@@ -423,7 +425,7 @@ impl FrontEnd {
         self.send(9, &body, &[]);
     }
 
-    fn table(&mut self, slots: &[Slot]) {
+    fn table(&mut self, slots: &[VhostSlot]) {
         let mut body = [slots.len() as u32, 0].map(u32::to_ne_bytes).concat();
         for slot in slots {
             body.extend_from_slice(&slot.fields().map(u64::to_ne_bytes).concat());
@@ -432,7 +434,7 @@ impl FrontEnd {
         self.send(5, &body, &vec![memory.as_fd(); slots.len()]);
     }
 
-    fn slot(&mut self, request: u32, slot: &Slot, with_file: bool) {
+    fn slot(&mut self, request: u32, slot: &VhostSlot, with_file: bool) {
         let mut body = 0u64.to_ne_bytes().to_vec();
         body.extend_from_slice(&slot.fields().map(u64::to_ne_bytes).concat());
         let memory = self.memory.try_clone().expect("a descriptor");

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::fmt;
 use std::rc::Rc;
 
-use sidecore::{Local, Poll, PollerId, Progress, Stage, Wake};
+use sidecore::{Local, Poll, PollerId, Progress, RoundStage, Wake};
 use transport::{Endpoint, Sink, TransmitBatch};
 
 use crate::{Arrival, Link};
@@ -18,30 +18,31 @@ const RETRY_NS: u64 = 100_000;
 
 /// A link and its endpoint at work on a sidecore: where their pollers are registered.
 #[derive(Debug)]
-pub struct Driver {
+pub struct LinkDriver {
     receive: PollerId,
     transmit: PollerId,
 }
 
 /// What the two pollers share.
-type Shared<T> = Rc<RefCell<T>>;
+type LinkShared<T> = Rc<RefCell<T>>;
 
-impl Driver {
-    /// Registers the two pollers: in [`Stage::Receive`], what has arrived goes into the endpoint
-    /// and events come out at `sink`; in [`Stage::Transmit`], what the endpoint has to send goes
+impl LinkDriver {
+    /// Registers the two pollers: in [`RoundStage::Receive`], what has arrived goes into the endpoint
+    /// and events come out at `sink`; in [`RoundStage::Transmit`], what the endpoint has to send goes
     /// out.
     pub fn install(
         local: &mut Local,
-        link: Shared<dyn Link>,
-        endpoint: Shared<Endpoint>,
-        sink: Shared<dyn Sink>,
+        link: LinkShared<dyn Link>,
+        endpoint: LinkShared<Endpoint>,
+        sink: LinkShared<dyn Sink>,
     ) -> Self {
-        let receiver = Receiver { link: Rc::clone(&link), endpoint: Rc::clone(&endpoint), sink };
+        let receiver =
+            LinkReceiver { link: Rc::clone(&link), endpoint: Rc::clone(&endpoint), sink };
         let batch = TransmitBatch::new(BATCH_DATAGRAMS);
         let transmitter = Transmitter { link, endpoint, batch, last_ns: local.now_ns() };
         Self {
-            receive: local.add(Stage::Receive, Box::new(receiver)),
-            transmit: local.add(Stage::Transmit, Box::new(transmitter)),
+            receive: local.add(RoundStage::Receive, Box::new(receiver)),
+            transmit: local.add(RoundStage::Transmit, Box::new(transmitter)),
         }
     }
 
@@ -52,13 +53,13 @@ impl Driver {
     }
 }
 
-struct Receiver {
-    link: Shared<dyn Link>,
-    endpoint: Shared<Endpoint>,
-    sink: Shared<dyn Sink>,
+struct LinkReceiver {
+    link: LinkShared<dyn Link>,
+    endpoint: LinkShared<Endpoint>,
+    sink: LinkShared<dyn Sink>,
 }
 
-impl Poll for Receiver {
+impl Poll for LinkReceiver {
     fn label(&self) -> String {
         "datagrams that arrive".to_owned()
     }
@@ -88,8 +89,8 @@ impl Poll for Receiver {
 }
 
 struct Transmitter {
-    link: Shared<dyn Link>,
-    endpoint: Shared<Endpoint>,
+    link: LinkShared<dyn Link>,
+    endpoint: LinkShared<Endpoint>,
     /// What the endpoint handed over and the link has not sent.
     batch: TransmitBatch,
     last_ns: u64,

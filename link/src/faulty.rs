@@ -10,7 +10,7 @@ use std::sync::Arc;
 use sidecore::{Counter, Progress};
 use transport::{Pool, TransmitBatch};
 
-use crate::{Arrival, Link, LinkCounters, Sent};
+use crate::{Arrival, Link, LinkCounters, SendOutcome};
 
 /// The most datagrams held back at once; further ones are delivered at once, and counted. Bounds
 /// memory to a few hundred MiB at the very worst, in a test.
@@ -60,7 +60,7 @@ pub struct FaultCounters {
 }
 
 /// A datagram that is held back until `due_ns`, or until `overtakers` others have passed.
-struct Held {
+struct DelayedDatagram {
     due_ns: u64,
     overtakers: u64,
     from: SocketAddr,
@@ -76,7 +76,7 @@ pub struct Faulty<L> {
 struct Spoiler {
     faults: Faults,
     random: Random,
-    held: VecDeque<Held>,
+    held: VecDeque<DelayedDatagram>,
     counters: Arc<FaultCounters>,
 }
 
@@ -100,7 +100,12 @@ impl<L: Link> Faulty<L> {
 }
 
 impl<L: Link> Link for Faulty<L> {
-    fn send_first(&mut self, batch: &mut TransmitBatch, pool: &Pool, count_max: usize) -> Sent {
+    fn send_first(
+        &mut self,
+        batch: &mut TransmitBatch,
+        pool: &Pool,
+        count_max: usize,
+    ) -> SendOutcome {
         self.inner.send_first(batch, pool, count_max)
     }
 
@@ -191,7 +196,12 @@ impl Spoiler {
     fn hold(&mut self, due_ns: u64, overtakers: u64, from: SocketAddr, bytes: &[u8]) -> bool {
         let fits = self.held.len() < HELD_MAX;
         if fits {
-            self.held.push_back(Held { due_ns, overtakers, from, bytes: bytes.to_vec() });
+            self.held.push_back(DelayedDatagram {
+                due_ns,
+                overtakers,
+                from,
+                bytes: bytes.to_vec(),
+            });
         } else {
             self.counters.overflowed.add(1);
         }
@@ -212,7 +222,12 @@ impl Spoiler {
     }
 
     /// What was held back on the way arrives at the end of that, as far as anyone can tell.
-    fn deliver_if(&mut self, now_ns: u64, ripe: impl Fn(&Held) -> bool, deliver: Deliver<'_>) {
+    fn deliver_if(
+        &mut self,
+        now_ns: u64,
+        ripe: impl Fn(&DelayedDatagram) -> bool,
+        deliver: Deliver<'_>,
+    ) {
         self.held.retain(|held| {
             let keep = !ripe(held);
             if !keep {
@@ -285,8 +300,8 @@ mod tests {
     }
 
     impl Link for Numbers {
-        fn send_first(&mut self, batch: &mut TransmitBatch, _: &Pool, _: usize) -> Sent {
-            Sent { datagrams: 0, left: batch.len() }
+        fn send_first(&mut self, batch: &mut TransmitBatch, _: &Pool, _: usize) -> SendOutcome {
+            SendOutcome { datagrams: 0, left: batch.len() }
         }
 
         fn receive(&mut self, now_ns: u64, f: &mut dyn FnMut(Arrival<'_>)) -> usize {

@@ -9,12 +9,12 @@ const LOOK_CLOSELY_NS: u64 = 1_000_000;
 
 /// What is known of the link inside.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Inside {
+pub(crate) struct LinkInside {
     looked_ns: u64,
     heard_ns: u64,
 }
 
-impl Inside {
+impl LinkInside {
     /// Whether it is to be looked at now, which counts as done then.
     pub(crate) fn is_due(&mut self, now_ns: u64) -> bool {
         let is_quiet = now_ns.saturating_sub(self.heard_ns) >= LOOK_CLOSELY_NS;
@@ -44,7 +44,7 @@ mod tests {
 
     #[test]
     fn looks_are_seldom_but_for_a_while_after_something_came() {
-        let mut inside = Inside::default();
+        let mut inside = LinkInside::default();
         let mut looks = |from_ns: u64| {
             let rounds = (from_ns..from_ns + LOOK_CLOSELY_NS).step_by(1_000);
             rounds.filter(|&now_ns| inside.is_due(now_ns)).count() as u64

@@ -3,7 +3,7 @@
 //! A [`Link`] moves batches of datagrams with one system call in each direction, however many peers
 //! they are for. [`Udp`] is the one that works everywhere; [`Xdp`] goes past the system's network
 //! stack; [`Shm`] takes shared memory where both ends are on one machine; [`Faulty`] wraps any
-//! other and loses, doubles, reorders, corrupts and delays what arrives. [`Driver`] joins a link to
+//! other and loses, doubles, reorders, corrupts and delays what arrives. [`LinkDriver`] joins a link to
 //! a sidecore's [`transport::Endpoint`]: two pollers, one at each end of the round.
 
 mod counters;
@@ -23,14 +23,16 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 pub use counters::LinkCounters;
-pub use driver::{BATCH_DATAGRAMS, Driver};
+pub use driver::{BATCH_DATAGRAMS, LinkDriver};
 pub use faulty::{FaultCounters, Faults, Faulty};
 pub use interface::{
     SIOCETHTOOL, interface_index, interface_is_running, interface_mtu, interface_receive_queues,
     set_interface_up,
 };
 pub use pages::{HUGE_PAGE_BYTES, HugePages};
-pub use shm::{Callers, Door, Places, PlacesFull, Shm, ShmCounters, is_shared, make_way};
+pub use shm::{
+    Callers, PlacesFull, Shm, ShmCounters, ShmDirectory, ShmListener, is_shared, make_way,
+};
 use sidecore::Progress;
 use transport::{Pool, TransmitBatch};
 pub use udp::{BindError, Udp, UdpConfig};
@@ -43,7 +45,7 @@ pub use xdp::{
 /// What became of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[must_use]
-pub struct Sent {
+pub struct SendOutcome {
     /// Datagrams that were taken off the batch: sent, or dropped because they never can be.
     pub datagrams: usize,
     /// Datagrams that stay in the batch, for the next round.
@@ -66,13 +68,18 @@ pub struct Arrival<'a> {
 pub trait Link: fmt::Debug {
     /// Sends what it can of `batch`, whose bodies lie in `pool`, with one system call. What was
     /// sent is taken off the front; what the system refuses for now stays.
-    fn send(&mut self, batch: &mut TransmitBatch, pool: &Pool) -> Sent {
+    fn send(&mut self, batch: &mut TransmitBatch, pool: &Pool) -> SendOutcome {
         self.send_first(batch, pool, usize::MAX)
     }
 
     /// As [`send`](Self::send), but only the first `count_max` datagrams: the next one is another
     /// link's.
-    fn send_first(&mut self, batch: &mut TransmitBatch, pool: &Pool, count_max: usize) -> Sent;
+    fn send_first(
+        &mut self,
+        batch: &mut TransmitBatch,
+        pool: &Pool,
+        count_max: usize,
+    ) -> SendOutcome;
 
     /// Takes in what has arrived, a bounded number, with one system call; hands each datagram to
     /// `f`. Says how many it handed over.

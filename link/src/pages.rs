@@ -30,7 +30,7 @@ impl PoolMemory for HugePages {
         let half = match spare.take() {
             Some(half) => half,
             None => {
-                let [first, second] = Region::new().ok()?.halves();
+                let [first, second] = HugePage::new().ok()?.halves();
                 *spare = Some(second);
                 first
             }
@@ -41,17 +41,17 @@ impl PoolMemory for HugePages {
 
 /// A mapping of one huge page.
 #[derive(Debug)]
-struct Region {
+struct HugePage {
     start: NonNull<u8>,
 }
 
 // SAFETY: the mapping belongs to the region, not to a thread; bytes of it are reached through its
 // halves only, each of which has one owner.
-unsafe impl Send for Region {}
+unsafe impl Send for HugePage {}
 // SAFETY: as above; a shared region gives nothing but its address.
-unsafe impl Sync for Region {}
+unsafe impl Sync for HugePage {}
 
-impl Region {
+impl HugePage {
     fn new() -> io::Result<Self> {
         let start = reserved().or_else(|_| wished())?;
         Ok(Self { start: NonNull::new(start).expect("a mapping is not at null") })
@@ -63,7 +63,7 @@ impl Region {
     }
 }
 
-impl Drop for Region {
+impl Drop for HugePage {
     fn drop(&mut self) {
         // SAFETY: the mapping is this region's, and its halves are gone.
         let unmapped = unsafe { munmap(self.start.as_ptr().cast(), HUGE_PAGE_BYTES) };
@@ -107,7 +107,7 @@ fn wished() -> io::Result<*mut u8> {
 /// Half of a region: a chunk.
 #[derive(Debug)]
 struct Half {
-    region: Arc<Region>,
+    region: Arc<HugePage>,
     second: bool,
 }
 
@@ -158,7 +158,8 @@ mod tests {
 
     #[test]
     fn ordinary_memory_will_do() {
-        let region = Region { start: NonNull::new(wished().expect("memory")).expect("a mapping") };
+        let region =
+            HugePage { start: NonNull::new(wished().expect("memory")).expect("a mapping") };
         let [mut first, second] = region.halves();
         assert_eq!(first.start() as usize % HUGE_PAGE_BYTES, 0);
         first.bytes_mut()[CHUNK_BYTES - 1] = 1;

@@ -1,7 +1,7 @@
 //! Datagrams between nodes on one machine, through memory that they share.
 //!
-//! A [`Shm`] wraps another link: datagrams to an address that [`Places`] gave out, and answers to
-//! those who called at this node's [`Door`], travel by shared rings; all others by the link inside.
+//! A [`Shm`] wraps another link: datagrams to an address that [`ShmDirectory`] gave out, and answers to
+//! those who called at this node's [`ShmListener`], travel by shared rings; all others by the link inside.
 //! While both ends poll there are no system calls; a sleeping end is woken through an eventfd. The
 //! payload is copied once by each side, and nobody reads what the other side can still change.
 //!
@@ -24,10 +24,10 @@ use sidecore::foreign::Allowance;
 use sidecore::{Counter, Progress};
 use transport::{Pool, TransmitBatch};
 
-use crate::inside::Inside;
-use crate::{Arrival, Link, LinkCounters, Sent};
-use door::Line;
-pub use door::{Callers, Door, make_way};
+use crate::inside::LinkInside;
+use crate::{Arrival, Link, LinkCounters, SendOutcome};
+use door::ShmConnection;
+pub use door::{Callers, ShmListener, make_way};
 use ring::{Broken, Consumer, DATAGRAM_BYTES_MAX, Producer};
 
 /// Datagrams taken from one line in a round, so that the others get their turn.
@@ -76,14 +76,14 @@ pub fn is_shared(address: SocketAddr) -> bool {
 
 /// The doors of other nodes on this machine that this one calls; shared by its sidecores.
 #[derive(Clone, Debug, Default)]
-pub struct Places(Arc<Mutex<Vec<PathBuf>>>);
+pub struct ShmDirectory(Arc<Mutex<Vec<PathBuf>>>);
 
 /// There is no room for another place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{PLACES_MAX} peers on this machine are known already")]
 pub struct PlacesFull;
 
-impl Places {
+impl ShmDirectory {
     /// The address that stands for the node whose door is at `path`; the same each time.
     ///
     /// # Errors
@@ -137,7 +137,7 @@ pub struct ShmCounters {
 #[derive(Debug)]
 struct Lane {
     address: SocketAddr,
-    line: Line,
+    line: ShmConnection,
     producer: Producer,
     consumer: Consumer,
     /// When to look whether the peer is still there, since nothing came back; `u64::MAX` for not.
@@ -152,7 +152,7 @@ struct Lane {
 }
 
 impl Lane {
-    fn new(address: SocketAddr, line: Line) -> Self {
+    fn new(address: SocketAddr, line: ShmConnection) -> Self {
         let [sends, receives] = if line.dialled { [0, 1] } else { [1, 0] };
         Self {
             address,
@@ -185,7 +185,7 @@ impl Lane {
 /// A link with shared memory beside it.
 pub struct Shm<L> {
     inner: L,
-    places: Places,
+    places: ShmDirectory,
     callers: Option<Callers>,
     lanes: Vec<Lane>,
     /// Places in `lanes` by address.
@@ -196,7 +196,7 @@ pub struct Shm<L> {
     now_ns: u64,
     /// When something last came by a line.
     heard_ns: u64,
-    inside: Inside,
+    inside: LinkInside,
     epoll: OwnedFd,
     /// Whose turn it is first.
     turn: usize,
@@ -208,7 +208,7 @@ impl<L: Link> Shm<L> {
     ///
     /// # Errors
     /// When the system refuses an epoll.
-    pub fn new(inner: L, places: Places, callers: Option<Callers>) -> std::io::Result<Self> {
+    pub fn new(inner: L, places: ShmDirectory, callers: Option<Callers>) -> std::io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         watch(&epoll, inner.fd())?;
         if let Some(callers) = &callers {
@@ -224,7 +224,7 @@ impl<L: Link> Shm<L> {
             calls_taken: 0,
             now_ns: 0,
             heard_ns: 0,
-            inside: Inside::default(),
+            inside: LinkInside::default(),
             epoll,
             turn: 0,
             counters: Arc::default(),
@@ -242,7 +242,7 @@ impl<L: Link> Shm<L> {
     }
 
     /// Makes a lane of a line, with its bell among what ends a sleep.
-    fn add(&mut self, address: SocketAddr, line: Line) -> Option<usize> {
+    fn add(&mut self, address: SocketAddr, line: ShmConnection) -> Option<usize> {
         if self.lanes.len() == LINES_MAX || watch(&self.epoll, line.own_bell.as_fd()).is_err() {
             self.counters.refused.add(1);
             return None;
@@ -286,7 +286,7 @@ impl<L: Link> Shm<L> {
         if tried_ns.is_some_and(|&at_ns| self.now_ns < at_ns + LOOK_AGAIN_NS) {
             return None;
         }
-        match Line::dial(&path, to.port()) {
+        match ShmConnection::dial(&path, to.port()) {
             Ok(line) => self.add(to, line),
             Err(error) => {
                 tracing::debug!(?path, %error, "a peer on this machine cannot be called");
@@ -404,7 +404,12 @@ impl<L: Link> Shm<L> {
 
 impl<L: Link> Link for Shm<L> {
     /// Sends runs of datagrams for the link inside with one call each: usually there is one.
-    fn send_first(&mut self, batch: &mut TransmitBatch, pool: &Pool, count_max: usize) -> Sent {
+    fn send_first(
+        &mut self,
+        batch: &mut TransmitBatch,
+        pool: &Pool,
+        count_max: usize,
+    ) -> SendOutcome {
         let mut done = 0;
         while done < count_max && !batch.is_empty() {
             let Some(first) = batch.datagrams().next() else { break };
@@ -422,7 +427,7 @@ impl<L: Link> Link for Shm<L> {
             }
         }
         self.publish();
-        Sent { datagrams: done, left: batch.len() }
+        SendOutcome { datagrams: done, left: batch.len() }
     }
 
     fn receive(&mut self, now_ns: u64, f: &mut dyn FnMut(Arrival<'_>)) -> usize {
@@ -493,7 +498,7 @@ mod tests {
 
     #[test]
     fn addresses_stand_for_places_and_for_nothing_else() {
-        let places = Places::default();
+        let places = ShmDirectory::default();
         let first = places.address(Path::new("/run/vrio/io1.shm")).expect("room");
         let second = places.address(Path::new("/run/vrio/io2.shm")).expect("room");
         assert_eq!(places.address(Path::new("/run/vrio/io1.shm")), Ok(first));

@@ -21,7 +21,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt;
 use transport::{Pool, TransmitBatch};
 
-use crate::{Arrival, Link, LinkCounters, Sent};
+use crate::{Arrival, Link, LinkCounters, SendOutcome};
 use group::{CALL_DATAGRAMS_MAX, Group, Outgoing, plan};
 use system::{ReceiveCall, SendCall};
 
@@ -70,7 +70,7 @@ pub struct Udp {
     receive_buffer_bytes: usize,
     /// When nothing was left to receive; 0 when that is not known.
     emptied_ns: u64,
-    sender: Sender,
+    sender: SendState,
     send_call: SendCall,
     receive_call: ReceiveCall,
     counters: Arc<LinkCounters>,
@@ -127,7 +127,7 @@ impl Udp {
             datagram_bytes_max,
             receive_buffer_bytes,
             emptied_ns: 0,
-            sender: Sender::new(segment_bytes_max, Arc::clone(&counters)),
+            sender: SendState::new(segment_bytes_max, Arc::clone(&counters)),
             send_call: SendCall::new(),
             receive_call: ReceiveCall::new(),
             counters,
@@ -153,10 +153,15 @@ impl Udp {
 }
 
 impl Link for Udp {
-    fn send_first(&mut self, batch: &mut TransmitBatch, pool: &Pool, count_max: usize) -> Sent {
+    fn send_first(
+        &mut self,
+        batch: &mut TransmitBatch,
+        pool: &Pool,
+        count_max: usize,
+    ) -> SendOutcome {
         let datagrams = self.send_from(&Pending { batch, pool, count_max });
         batch.consume(datagrams);
-        Sent { datagrams, left: batch.len() }
+        SendOutcome { datagrams, left: batch.len() }
     }
 
     fn receive(&mut self, now_ns: u64, f: &mut dyn FnMut(Arrival<'_>)) -> usize {
@@ -294,14 +299,14 @@ impl Outgoing for Pending<'_> {
 }
 
 /// What is known about sending, without the system call.
-struct Sender {
+struct SendState {
     /// Longer datagrams are not grouped: 0 when none can be.
     segment_bytes_max: usize,
     groups: Vec<Group>,
     counters: Arc<LinkCounters>,
 }
 
-impl Sender {
+impl SendState {
     fn new(segment_bytes_max: usize, counters: Arc<LinkCounters>) -> Self {
         Self { segment_bytes_max, groups: Vec::with_capacity(CALL_DATAGRAMS_MAX), counters }
     }

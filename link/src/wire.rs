@@ -7,7 +7,7 @@ use std::sync::Arc;
 use sidecore::Progress;
 use transport::{Pool, TransmitBatch};
 
-use crate::{Arrival, Link, LinkCounters, Sent, Udp, Xdp};
+use crate::{Arrival, Link, LinkCounters, SendOutcome, Udp, Xdp};
 
 /// Through the system's network stack, or past it.
 #[derive(Debug)]
@@ -67,7 +67,12 @@ macro_rules! either {
 }
 
 impl Link for Wire {
-    fn send_first(&mut self, batch: &mut TransmitBatch, pool: &Pool, count_max: usize) -> Sent {
+    fn send_first(
+        &mut self,
+        batch: &mut TransmitBatch,
+        pool: &Pool,
+        count_max: usize,
+    ) -> SendOutcome {
         either!(self, link => link.send_first(batch, pool, count_max))
     }
 

@@ -28,11 +28,11 @@ use rustix::event::epoll;
 use sidecore::{Counter, Progress};
 use transport::{Pool, TransmitBatch};
 
-use crate::inside::Inside;
+use crate::inside::LinkInside;
 use crate::interface::Interface;
-use crate::{Arrival, Link, LinkCounters, Sent, Udp};
+use crate::{Arrival, Link, LinkCounters, SendOutcome, Udp};
 pub use card::{Promiscuous, XdpCard, XdpCardFds};
-use packet::{HEADER_BYTES, Mac, Way};
+use packet::{HEADER_BYTES, Mac, PacketRoute};
 use program::Program;
 use queue::{FRAME_BYTES, HEADROOM_BYTES};
 pub use queue::{XdpPart, XdpQueue, XdpQueueFds, XdpSent};
@@ -235,7 +235,7 @@ pub struct Xdp {
     whole: Vec<u8>,
     pieces: bool,
     neighbours: BTreeMap<SocketAddrV4, Neighbour>,
-    inside: Inside,
+    inside: LinkInside,
     now_ns: u64,
     epoll: OwnedFd,
     xdp_counters: Arc<XdpCounters>,
@@ -253,14 +253,14 @@ impl Xdp {
         interface: &Arc<XdpInterface>,
         queue: u32,
     ) -> Result<Self, Box<(XdpError, Udp)>> {
-        match Parts::open(&inner, interface, queue) {
+        match XdpParts::open(&inner, interface, queue) {
             Ok(parts) => Ok(Self::with(inner, parts, Arc::clone(interface))),
             Err(error) => Err(Box::new((error, inner))),
         }
     }
 
-    fn with(inner: Udp, parts: Parts, interface: Arc<XdpInterface>) -> Self {
-        let Parts { own, queue, epoll } = parts;
+    fn with(inner: Udp, parts: XdpParts, interface: Arc<XdpInterface>) -> Self {
+        let XdpParts { own, queue, epoll } = parts;
         Self {
             own,
             own_mac: interface.interface.mac.expect("looked for when it was attached"),
@@ -268,7 +268,7 @@ impl Xdp {
             whole: Vec::with_capacity(PACKET_BYTES_MAX),
             pieces: interface.pieces,
             neighbours: BTreeMap::new(),
-            inside: Inside::default(),
+            inside: LinkInside::default(),
             now_ns: 0,
             epoll,
             xdp_counters: Arc::default(),
@@ -298,12 +298,12 @@ impl Xdp {
     }
 
     /// The way to a peer, if its card is known.
-    fn way_to(&self, to: SocketAddr) -> Option<Way> {
+    fn way_to(&self, to: SocketAddr) -> Option<PacketRoute> {
         let SocketAddr::V4(to) = to else { return None };
         let neighbour = self.neighbours.get(&to)?;
         let known = self.now_ns < neighbour.heard_ns + NEIGHBOUR_NS;
         let Self { own_mac: from_mac, own: from, .. } = *self;
-        known.then_some(Way { from_mac, to_mac: neighbour.mac, from, to })
+        known.then_some(PacketRoute { from_mac, to_mac: neighbour.mac, from, to })
     }
 
     fn note_neighbour(&mut self, from: SocketAddrV4, mac: Mac) {
@@ -318,7 +318,7 @@ impl Xdp {
     }
 
     /// Puts a packet into the ring; `false` when there is no room.
-    fn put(&mut self, way: &Way, parts: [&[u8]; 2]) -> bool {
+    fn put(&mut self, way: &PacketRoute, parts: [&[u8]; 2]) -> bool {
         let payload_bytes = parts[0].len() + parts[1].len();
         let packet_bytes = HEADER_BYTES + payload_bytes;
         let mut header = [0; HEADER_BYTES];
@@ -405,7 +405,12 @@ fn gather(parts: &mut [&[u8]], into: &mut [u8]) {
 }
 
 impl Link for Xdp {
-    fn send_first(&mut self, batch: &mut TransmitBatch, pool: &Pool, count_max: usize) -> Sent {
+    fn send_first(
+        &mut self,
+        batch: &mut TransmitBatch,
+        pool: &Pool,
+        count_max: usize,
+    ) -> SendOutcome {
         self.queue.reclaim();
         let (mut datagrams, mut by_ring, mut bytes) = (0, 0, 0);
         while datagrams < count_max && !batch.is_empty() {
@@ -439,7 +444,7 @@ impl Link for Xdp {
         counters.datagrams_sent.add(by_ring);
         counters.bytes_sent.add(bytes as u64);
         self.xdp_counters.datagrams_sent.add(by_ring);
-        Sent { datagrams, left: batch.len() }
+        SendOutcome { datagrams, left: batch.len() }
     }
 
     fn receive(&mut self, now_ns: u64, f: &mut dyn FnMut(Arrival<'_>)) -> usize {
@@ -492,13 +497,13 @@ impl fmt::Debug for Xdp {
 }
 
 /// What a link is made of, before it is one.
-struct Parts {
+struct XdpParts {
     own: SocketAddrV4,
     queue: XdpQueue,
     epoll: OwnedFd,
 }
 
-impl Parts {
+impl XdpParts {
     fn open(inner: &Udp, interface: &XdpInterface, queue: u32) -> Result<Self, XdpError> {
         let SocketAddr::V4(own) = inner.local_addr() else {
             return Err(XdpError::Address(inner.local_addr()));

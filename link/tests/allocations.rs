@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use counting::allocations;
 use hosts::{Hosts, bind};
-use link::{Driver, Link};
+use link::{Link, LinkDriver};
 use sidecore::{Local, Services};
 use transport::{BufId, CallId, Endpoint, EndpointConfig, LostReason, PeerInfo, SessionId, Sink};
 
@@ -53,7 +53,7 @@ fn side(name: &str, link: impl Link + 'static) -> (Side, SocketAddr) {
     let notes = Rc::new(RefCell::new(Notes::default()));
     let mut local = Local::detached(0, Services::new());
     let (link, sink) = (Rc::new(RefCell::new(link)), Rc::clone(&notes));
-    Driver::install(&mut local, link, Rc::clone(&endpoint), sink);
+    LinkDriver::install(&mut local, link, Rc::clone(&endpoint), sink);
     ((local, endpoint, notes), addr)
 }
 

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use common::{Pair, Side, pattern};
-use link::{Door, Faults, Faulty, Link, Places, Shm, ShmCounters, Udp, UdpConfig};
+use link::{Faults, Faulty, Link, Shm, ShmCounters, ShmDirectory, ShmListener, Udp, UdpConfig};
 use transport::SessionId;
 
 /// A side on this machine, with Ethernet's datagrams. `wrap` puts something around its socket.
@@ -136,8 +136,8 @@ fn faults_on_both_ends_cost_time_but_no_byte() {
 /// A server with a door and a client that calls there.
 struct Shared {
     home: tempfile::TempDir,
-    door: Option<Door>,
-    places: Places,
+    door: Option<ShmListener>,
+    places: ShmDirectory,
     counters: [Arc<ShmCounters>; 2],
 }
 
@@ -145,8 +145,8 @@ impl Shared {
     fn connected() -> (Self, Pair, SessionId) {
         let home = tempfile::tempdir().expect("a directory");
         let path = home.path().join("io1.shm");
-        let places = Places::default();
-        let (door, mut callers) = Door::open(&path, &[4870]).expect("a door");
+        let places = ShmDirectory::default();
+        let (door, mut callers) = ShmListener::open(&path, &[4870]).expect("a door");
         let shared = |name: &str, callers| {
             let mut counters = None;
             let side = side(name, |udp| {
@@ -219,7 +219,7 @@ fn a_peer_that_hangs_up_is_called_again_when_it_is_back() {
     let before = client.dropped_unreachable.get();
     pair.run_until(|| client.dropped_unreachable.get() > before);
     // A new one opens its door; its endpoint has not heard of the session.
-    let (door, mut callers) = Door::open(&path, &[4870]).expect("a door again");
+    let (door, mut callers) = ShmListener::open(&path, &[4870]).expect("a door again");
     let (places, calls) = (shared.places.clone(), callers.pop());
     pair.server = side("io-1", |udp| Shm::new(udp, places, calls).expect("an epoll"));
     pair.client.notes.borrow_mut().may_be_lost = true;
@@ -233,13 +233,13 @@ fn a_peer_that_hangs_up_is_called_again_when_it_is_back() {
 fn a_door_is_not_taken_from_the_living() {
     let home = tempfile::tempdir().expect("a directory");
     let path = home.path().join("io1.shm");
-    let door = Door::open(&path, &[1]).expect("a door");
-    let error = Door::open(&path, &[1]).expect_err("it is in use");
+    let door = ShmListener::open(&path, &[1]).expect("a door");
+    let error = ShmListener::open(&path, &[1]).expect_err("it is in use");
     assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
     drop(door);
     assert!(!path.exists());
     std::fs::write(&path, "precious").expect("a file");
-    let error = Door::open(&path, &[1]).expect_err("no socket");
+    let error = ShmListener::open(&path, &[1]).expect_err("no socket");
     assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
     assert_eq!(std::fs::read_to_string(&path).expect("still there"), "precious");
 }
@@ -248,8 +248,8 @@ fn a_door_is_not_taken_from_the_living() {
 fn callers_that_talk_nonsense_are_hung_up_on() {
     let home = tempfile::tempdir().expect("a directory");
     let path = home.path().join("io1.shm");
-    let (_door, mut callers) = Door::open(&path, &[4870]).expect("a door");
-    let (calls, places) = (callers.pop(), Places::default());
+    let (_door, mut callers) = ShmListener::open(&path, &[4870]).expect("a door");
+    let (calls, places) = (callers.pop(), ShmDirectory::default());
     let mut counters = None;
     let server = side("io-1", |udp| {
         let shm = Shm::new(udp, places.clone(), calls).expect("an epoll");

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::net::UdpSocket;
 use std::rc::Rc;
 
-use link::{Driver, Faults, Faulty, Link, Udp, UdpConfig};
+use link::{Faults, Faulty, Link, LinkDriver, Udp, UdpConfig};
 use sidecore::{Local, Services};
 use transport::{BufId, CallId, Endpoint, EndpointConfig, LostReason, PeerInfo, SessionId, Sink};
 
@@ -41,7 +41,7 @@ fn what_arrives_reaches_the_endpoint_with_one_call_a_round() {
     let (to, counters) = (link.borrow().local_addr(), link.borrow().counters().clone());
     let endpoint = endpoint();
     let sink = Rc::new(RefCell::new(Deaf));
-    let driver = Driver::install(&mut local, link, endpoint.clone(), sink);
+    let driver = LinkDriver::install(&mut local, link, endpoint.clone(), sink);
     assert!(!local.round(0).is_busy(), "nothing has arrived");
 
     let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();

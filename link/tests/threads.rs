@@ -7,8 +7,10 @@ use std::rc::Rc;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use link::{Callers, Door, Driver, Faults, Faulty, Link, Places, Shm, Udp, UdpConfig};
-use sidecore::{Config, Idle, Local, Poll, Progress, Sidecore, Stage, spawn};
+use link::{
+    Callers, Faults, Faulty, Link, LinkDriver, Shm, ShmDirectory, ShmListener, Udp, UdpConfig,
+};
+use sidecore::{Idle, Local, Poll, Progress, RoundStage, Sidecore, SidecoreConfig, spawn};
 use transport::{BufId, CallId, Endpoint, EndpointConfig, LostReason, PeerInfo, SessionId, Sink};
 
 /// Only ever waited for in full when a wake-up was lost.
@@ -76,11 +78,12 @@ fn start(
     name: &'static str,
     faults: Faults,
     peer: Option<(SocketAddr, u64)>,
-    shared: (Places, Option<Callers>),
+    shared: (ShmDirectory, Option<Callers>),
 ) -> (Sidecore, SocketAddr, mpsc::Receiver<()>) {
     let udp = Udp::bind(UdpConfig::new(SocketAddr::from(([127, 0, 0, 1], 0)))).expect("loopback");
     let addr = udp.local_addr();
-    let core = spawn(Config { idle: Idle::Sleep, ..Config::new(0) }).expect("a thread");
+    let core =
+        spawn(SidecoreConfig { idle: Idle::Sleep, ..SidecoreConfig::new(0) }).expect("a thread");
     let (done_in, done) = mpsc::channel();
     let build = move |local: &mut Local| {
         let mut endpoint = Endpoint::new(EndpointConfig::new(name, 1, name.len() as u64));
@@ -92,17 +95,17 @@ fn start(
         let shm = Shm::new(udp, shared.0, shared.1).expect("an epoll");
         let link = Rc::new(RefCell::new(Faulty::new(shm, faults)));
         let sink = Rc::clone(&notes);
-        Driver::install(local, link, Rc::clone(&endpoint), sink);
+        LinkDriver::install(local, link, Rc::clone(&endpoint), sink);
         let calls_wanted = peer.map_or(0, |(_, calls)| calls);
         let talker = Talker { endpoint, notes, calls_made: 0, calls_wanted, done: done_in };
-        local.add(Stage::Serve, Box::new(talker));
+        local.add(RoundStage::Serve, Box::new(talker));
     };
     core.call(build).expect("it runs");
     (core, addr, done)
 }
 
-fn alone() -> (Places, Option<Callers>) {
-    (Places::default(), None)
+fn alone() -> (ShmDirectory, Option<Callers>) {
+    (ShmDirectory::default(), None)
 }
 
 /// As with sockets, but what wakes is the other side's bell.
@@ -111,7 +114,7 @@ fn shared_memory_wakes_sleeping_sidecores() {
     let home = tempfile::tempdir().expect("a directory");
     let path = home.path().join("io1.shm");
     let (places, (_door, mut callers)) =
-        (Places::default(), Door::open(&path, &[4870]).expect("a door"));
+        (ShmDirectory::default(), ShmListener::open(&path, &[4870]).expect("a door"));
     let peer = (places.address(&path).expect("room"), 1_000);
     let (server, ..) = start("io-1", Faults::default(), None, (places.clone(), callers.pop()));
     let (client, _, done) = start("vm1", Faults::default(), Some(peer), (places, None));

@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 
 use net::maker::FrameMaker;
 use net::nic::{NicOptions, features};
-use net::stand_in::{HEADER, Plan, Side};
+use net::stand_in::{HEADER, NicPlan, StandInGuest};
 use net::{Bridge, Burst, Chosen, Mac, Port, PortOptions};
 use sidecore::Progress;
-use virtio::driver::{FrameRing, Part, Slot};
+use virtio::driver::{FramePart, FrameRing, RequestSlot};
 use virtio::{RingKind, Segment};
 
 /// A burst.
@@ -68,7 +68,7 @@ struct Guests {
     receive: Vec<FrameRing>,
     buffer_bytes: u32,
     /// Frames that were made beforehand, and how long they are.
-    slots: Vec<(Slot, u32)>,
+    slots: Vec<(RequestSlot, u32)>,
     next: usize,
 }
 
@@ -77,10 +77,10 @@ impl Guests {
     fn new(kind: RingKind, bytes: usize, others: u8) -> (Bridge, Self) {
         let features = features(&NicOptions::new("nic", mac(1))) | virtio::feature::VERSION_1;
         let plan =
-            Plan { kind, event_idx: true, features, size: 256, buffer_bytes: 2048, mtu: 1500 };
+            NicPlan { kind, event_idx: true, features, size: 256, buffer_bytes: 2048, mtu: 1500 };
         let mut bridge = Bridge::new(1);
         let mut side = |last| {
-            let mut side = Side::new(&mut bridge, plan, PortOptions::of_guest(mac(last)));
+            let mut side = StandInGuest::new(&mut bridge, plan, PortOptions::of_guest(mac(last)));
             side.post_buffers();
             side
         };
@@ -113,7 +113,7 @@ impl Guests {
         for _ in 0..frames {
             let (slot, len) = self.slots[self.next];
             self.next = (self.next + 1) % self.slots.len();
-            assert!(self.send.post(slot, &[Part { offset: 0, len }], false));
+            assert!(self.send.post(slot, &[FramePart { offset: 0, len }], false));
         }
         if frames > 0 {
             self.send.publish();
@@ -130,7 +130,7 @@ impl Guests {
         for ring in &mut self.receive {
             let before = frames;
             while let Some((slot, _)) = ring.complete().expect("an honest device") {
-                let part = Part { offset: 0, len: self.buffer_bytes };
+                let part = FramePart { offset: 0, len: self.buffer_bytes };
                 assert!(ring.post(slot, &[part], false));
                 frames += 1;
             }

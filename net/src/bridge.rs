@@ -8,14 +8,14 @@ use sidecore::{Progress, Wake};
 use crate::frame::{BURST_FRAMES_MAX, Burst};
 use crate::port::{Chosen, Port, PortCounters};
 use crate::reason::Reason;
-use crate::switch::{AddError, PortOptions, Switch, Way};
+use crate::switch::{AddError, FrameRoute, PortOptions, Switch};
 
 /// How often a part of the table of addresses is looked at for what is too old: all of it in half a
 /// minute.
 const AGE_EVERY_NS: u64 = 100_000_000;
 
 /// A port in its place.
-struct Place {
+struct BridgePort {
     port: Box<dyn Port>,
     counters: Arc<PortCounters>,
     /// What it gets of the present burst.
@@ -28,7 +28,7 @@ struct Place {
 pub struct Bridge {
     switch: Switch,
     /// In boxes, so that one can be taken out for its turn at the price of a pointer.
-    places: Vec<Option<Box<Place>>>,
+    places: Vec<Option<Box<BridgePort>>>,
     burst: Burst,
     /// Ports that get something of the present burst.
     touched: Vec<u16>,
@@ -88,7 +88,7 @@ impl Bridge {
     ) -> Result<u16, AddError> {
         let number = self.switch.add_for(owner, options)?;
         let chosen = Vec::with_capacity(BURST_FRAMES_MAX);
-        let place = Some(Box::new(Place { port, counters, chosen, dirty: false }));
+        let place = Some(Box::new(BridgePort { port, counters, chosen, dirty: false }));
         match self.places.get_mut(usize::from(number)) {
             Some(free) => *free = place,
             None => self.places.push(place),
@@ -172,11 +172,11 @@ impl Bridge {
                 continue;
             }
             match switch.admit(from, frame.addresses(), frame.vlan(), now_ns) {
-                Ok((Way::One { port, tag }, _)) => {
+                Ok((FrameRoute::One { port, tag }, _)) => {
                     before = Some((way_bytes, port, tag));
                     give(port, chosen(tag));
                 }
-                Ok((Way::All(flood), _)) => {
+                Ok((FrameRoute::All(flood), _)) => {
                     if let Err(reason) = switch.pay(flood, frame.len_bytes(), now_ns) {
                         counters.drops_in.count(reason);
                         continue;

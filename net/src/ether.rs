@@ -241,7 +241,7 @@ fn ipv6(head: &[u8], start: usize) -> Option<IpHeader> {
 
 /// A packet of a flow: its IP header, and what of the header above is in the head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Packet {
+pub struct FlowPacket {
     /// Its IP header.
     pub ip: IpHeader,
     /// TCP's and UDP's ports, source first. None for other protocols and for later fragments.
@@ -250,7 +250,7 @@ pub struct Packet {
     pub tcp_flags: u8,
 }
 
-impl Packet {
+impl FlowPacket {
     /// Whether it begins a connection of TCP.
     pub fn is_tcp_first(&self) -> bool {
         self.ip.protocol == TCP && self.tcp_flags & (SYN | ACK | RST) == SYN
@@ -271,9 +271,9 @@ pub const ACK: u8 = 16;
 pub const CWR: u8 = 128;
 
 /// Reads what is there of a packet, if the frame is one of IP.
-pub fn packet(head: &[u8]) -> Option<Packet> {
+pub fn packet(head: &[u8]) -> Option<FlowPacket> {
     let ip = ip(head)?;
-    let mut packet = Packet { ip, ports: None, tcp_flags: 0 };
+    let mut packet = FlowPacket { ip, ports: None, tcp_flags: 0 };
     if !ip.is_later_fragment && matches!(ip.protocol, TCP | UDP) {
         let above = head.get(ip.payload_at..)?;
         packet.ports = Some((be16(above, 0)?, be16(above, 2)?));
@@ -289,7 +289,7 @@ const ICMP_ERROR_BYTES: usize = 8;
 
 /// What an ICMP error quotes of the packet that it is about, if this is one and goes to who sent
 /// that: its IP header and its ports. The quoted packet need not be whole.
-pub fn quoted(head: &[u8], error: &IpHeader) -> Option<Packet> {
+pub fn quoted(head: &[u8], error: &IpHeader) -> Option<FlowPacket> {
     if error.is_fragment {
         return None;
     }
@@ -304,7 +304,7 @@ pub fn quoted(head: &[u8], error: &IpHeader) -> Option<Packet> {
     if ip.source != error.destination {
         return None;
     }
-    let mut packet = Packet { ip, ports: None, tcp_flags: 0 };
+    let mut packet = FlowPacket { ip, ports: None, tcp_flags: 0 };
     if !ip.is_later_fragment && matches!(ip.protocol, TCP | UDP) {
         packet.ports = Some((be16(head, ip.payload_at)?, be16(head, ip.payload_at + 2)?));
     }

@@ -44,7 +44,7 @@ pub const BURST_BYTES_MAX: usize = 1 << 20;
 
 /// Where the rest of a frame is: a range of the bytes of some of the burst's pieces.
 #[derive(Clone, Copy, Debug, Default)]
-struct Body {
+struct FrameBody {
     first: u16,
     count: u16,
     skip: u32,
@@ -59,7 +59,7 @@ pub struct Frame {
     /// The tag's control information, if there was one: VLAN in the lower 12 bits.
     tci: u16,
     dropped: bool,
-    body: Body,
+    body: FrameBody,
     /// What is still to be done to it.
     pub offload: Offload,
 }
@@ -72,7 +72,7 @@ impl Frame {
             head_len: 0,
             tci: 0,
             dropped: false,
-            body: Body::default(),
+            body: FrameBody::default(),
             offload: Offload::default(),
         }
     }
@@ -316,12 +316,12 @@ impl Burst {
         frame.head_len = head_len as u16;
         (frame.tci, frame.dropped) = (0, false);
         frame.offload = Offload::default();
-        frame.body = Body::default();
+        frame.body = FrameBody::default();
         if len > head_len {
             let first = self.pieces.len() as u16;
             self.pieces.extend_from_slice(segments);
             let (count, skip) = (segments.len() as u16, (skip + head_len) as u32);
-            frame.body = Body { first, count, skip, len: (len - head_len) as u32 };
+            frame.body = FrameBody { first, count, skip, len: (len - head_len) as u32 };
         }
         self.count += 1;
         self.bytes += len;
@@ -336,7 +336,7 @@ impl Burst {
     /// Calls `piece` with each piece of a frame's body, in order. They are valid as long as the
     /// burst is not cleared, and may change at any time.
     pub fn each_piece(&self, frame: &Frame, mut piece: impl FnMut(Segment)) {
-        let Body { first, count, skip, len } = frame.body;
+        let FrameBody { first, count, skip, len } = frame.body;
         let (mut skip, mut left) = (skip, len);
         for segment in &self.pieces[usize::from(first)..usize::from(first) + usize::from(count)] {
             if skip >= segment.len {
@@ -355,7 +355,7 @@ impl Burst {
 
     /// Copies bytes of a frame's body, from `skip` on, into `into`; gives how many there were.
     pub fn read_body(&self, frame: &Frame, skip: usize, into: &mut [u8]) -> usize {
-        let Body { first, count, skip: before, len } = frame.body;
+        let FrameBody { first, count, skip: before, len } = frame.body;
         let len = (len as usize).saturating_sub(skip).min(into.len());
         let pieces = &self.pieces[usize::from(first)..usize::from(first) + usize::from(count)];
         // SAFETY: whoever pushed the frame promised that its pieces are valid until the burst is

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use sidecore::{CallError, Local, Poll, PollerId, Progress, Services, Sidecore, Stage, Wake};
+use sidecore::{CallError, Local, Poll, PollerId, Progress, RoundStage, Services, Sidecore, Wake};
 
 use crate::bridge::Bridge;
 use crate::port::{Port, PortCounters};
@@ -209,7 +209,7 @@ fn find(local: &Local, id: u64) -> Option<Rc<RefCell<Bridge>>> {
 fn insert(local: &mut Local, id: u64, network: String, bridge: Bridge) {
     let bridge = Rc::new(RefCell::new(bridge));
     let poller = BridgePoller { bridge: Rc::clone(&bridge), network };
-    let poller = local.add(Stage::Serve, Box::new(poller));
+    let poller = local.add(RoundStage::Serve, Box::new(poller));
     Bridges::of(local.services()).borrow_mut().0.insert(id, (Some(poller), bridge));
 }
 

@@ -85,7 +85,7 @@ impl NicOptions {
 /// Why a queue was not started.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum StartError {
+pub enum QueueStartError {
     /// The nic has fewer queues.
     #[error("nic {nic} has {pairs} pairs of queues: give the guest no more")]
     NoSuchQueue {
@@ -126,11 +126,11 @@ pub struct NicCore {
     /// Told when what the guest reads of its nic has changed.
     changes: Option<Arc<OwnedFd>>,
     /// Control path only.
-    story: Mutex<Story>,
+    story: Mutex<NicStory>,
 }
 
 #[derive(Debug, Default)]
-struct Story {
+struct NicStory {
     broken: Option<String>,
     /// How often the guest broke which rule: as many entries as there are names.
     failures: BTreeMap<&'static str, u64>,
@@ -234,7 +234,7 @@ impl NicCore {
         self.broken.store(false, SeqCst);
     }
 
-    fn story(&self) -> MutexGuard<'_, Story> {
+    fn story(&self) -> MutexGuard<'_, NicStory> {
         // Nothing that holds this lock can leave the story half-told.
         self.story.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -285,7 +285,7 @@ impl Nic {
             let announces = Rc::<Cell<bool>>::default();
             // No rule of the guest's filter is about what its host says of it.
             let port = Announced::new(port, mac, Rc::clone(&announces));
-            nics(local).borrow_mut().0.insert(id, Parts { queues, stages, announces });
+            nics(local).borrow_mut().0.insert(id, NicParts { queues, stages, announces });
             Box::new(port) as Box<dyn Port>
         };
         let counters = Arc::clone(&core.counters);
@@ -317,11 +317,11 @@ impl Nic {
         found.ok_or(CallError::Stopped)
     }
 
-    fn start_queue(&mut self, mut config: QueueConfig) -> Result<(), StartError> {
+    fn start_queue(&mut self, mut config: QueueConfig) -> Result<(), QueueStartError> {
         let nic = self.options.name.clone();
         let index = config.index;
         if index >= self.running.len() {
-            return Err(StartError::NoSuchQueue { nic, pairs: self.options.pairs });
+            return Err(QueueStartError::NoSuchQueue { nic, pairs: self.options.pairs });
         }
         let is_first = !self.running.contains(&true);
         if is_first {
@@ -346,9 +346,9 @@ impl Nic {
             }
             Ok(Err(source)) => {
                 *self.core.story().failures.entry(source.name()).or_default() += 1;
-                Err(StartError::Ring { nic, source })
+                Err(QueueStartError::Ring { nic, source })
             }
-            Err(source) => Err(StartError::Sidecore { nic, source }),
+            Err(source) => Err(QueueStartError::Sidecore { nic, source }),
         }
     }
 
@@ -488,7 +488,7 @@ impl NicChain {
 }
 
 /// What of a nic is on its sidecore, beside its port.
-struct Parts {
+struct NicParts {
     queues: Rc<RefCell<NicQueues>>,
     stages: Rc<RefCell<Stages>>,
     /// Set, its guest is announced.
@@ -497,7 +497,7 @@ struct Parts {
 
 /// All nics on a sidecore, by number: how closures from control threads find theirs.
 #[derive(Default)]
-struct Nics(HashMap<u64, Parts>);
+struct Nics(HashMap<u64, NicParts>);
 
 fn nics(local: &Local) -> Rc<RefCell<Nics>> {
     local.services().get::<Nics>().unwrap_or_else(|| {

@@ -21,12 +21,13 @@ mod wire;
 use peer::{PlaneId, Token};
 
 pub use cable::CableCore;
-pub use client::{AWAY_NS, Prove, Told, Wanted, join};
+pub use client::{AWAY_NS, Prove, ReachNotice, WantedNetwork, join};
 pub use members::{MemberInfo, Members};
-pub use plane::Plane;
-pub use server::{Admission, Chain, Gate, Right, Server, ServerCounters};
+pub use plane::NetPlane;
+pub use server::{Admission, JoinGate, NetServer, PortMaker, Right, ServerCounters};
 pub use wire::{
-    Answer, Join, KIND_MIN, Kind, Malformed, NAME_BYTES_MAX, PROOF_BYTES, Request, TEXT_BYTES_MAX,
+    Join, KIND_MIN, MalformedCall, NAME_BYTES_MAX, NetAnswer, NetCallKind, NetRequest, PROOF_BYTES,
+    TEXT_BYTES_MAX,
 };
 
 /// The token of calls whose answer is not waited for.

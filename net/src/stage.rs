@@ -1,4 +1,4 @@
-//! What may stand between a port and its network: a [`Stage`] looks at frames one by one, and
+//! What may stand between a port and its network: a [`FrameStage`] looks at frames one by one, and
 //! [`Staged`] is a port with all of its own.
 
 pub mod chain;
@@ -28,7 +28,7 @@ pub enum Direction {
 }
 
 /// Looks at frames one by one.
-pub trait Stage: fmt::Debug {
+pub trait FrameStage: fmt::Debug {
     /// Whether the frame goes on. Its body is in the burst.
     ///
     /// # Errors

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use virtio::driver::{
-    Backing, FrameRing, Guest, GuestPlan, Part, Regions, RingOptions, RingShape, Slot,
+    Backing, FramePart, FrameRing, Guest, GuestPlan, Regions, RequestSlot, RingOptions, RingShape,
 };
 use virtio::{Memory, Queue, RingKind};
 
@@ -17,7 +17,7 @@ use crate::nic::{NicCore, NicPort, NicQueues, header_bytes};
 use crate::port::{Port, PortCounters};
 use crate::switch::PortOptions;
 
-/// The longest header before a frame, in bytes; see [`Plan::header_bytes`].
+/// The longest header before a frame, in bytes; see [`NicPlan::header_bytes`].
 pub const HEADER: usize = 12;
 
 /// Where the number of buffers is in it.
@@ -25,7 +25,7 @@ const AT_BUFFERS: usize = 10;
 
 /// What is agreed on, and how large things are.
 #[derive(Clone, Copy, Debug)]
-pub struct Plan {
+pub struct NicPlan {
     /// Of both rings.
     pub kind: RingKind,
     /// VIRTIO_RING_F_EVENT_IDX.
@@ -40,7 +40,7 @@ pub struct Plan {
     pub mtu: u16,
 }
 
-impl Plan {
+impl NicPlan {
     /// How long the header before each frame is by what was agreed on.
     pub fn header_bytes(&self) -> usize {
         header_bytes(self.features)
@@ -49,7 +49,7 @@ impl Plan {
 
 /// A guest with a nic of one pair.
 #[derive(Debug)]
-pub struct Side {
+pub struct StandInGuest {
     /// What the nic counts.
     pub core: Arc<NicCore>,
     /// The nic's end of the rings.
@@ -61,7 +61,7 @@ pub struct Side {
     /// The ring by which frames go.
     pub send: FrameRing,
     /// What it was made by.
-    pub plan: Plan,
+    pub plan: NicPlan,
     /// Buffers that came back with nothing in them.
     pub empty: usize,
 }
@@ -69,12 +69,12 @@ pub struct Side {
 /// Puts something before a nic's port, which has these counters.
 pub type Wrap<'a> = &'a dyn Fn(NicPort, &Arc<PortCounters>) -> Box<dyn Port>;
 
-impl Side {
+impl StandInGuest {
     /// A guest whose nic is a port of the bridge; its rings run, and no buffer is posted.
     ///
     /// # Panics
-    /// As [`Side::with`].
-    pub fn new(bridge: &mut Bridge, plan: Plan, options: PortOptions) -> Self {
+    /// As [`StandInGuest::with`].
+    pub fn new(bridge: &mut Bridge, plan: NicPlan, options: PortOptions) -> Self {
         Self::with(bridge, plan, options, &|port, _| Box::new(port))
     }
 
@@ -82,7 +82,7 @@ impl Side {
     ///
     /// # Panics
     /// When there is no memory, or the bridge does not take it.
-    pub fn with(bridge: &mut Bridge, plan: Plan, options: PortOptions, wrap: Wrap<'_>) -> Self {
+    pub fn with(bridge: &mut Bridge, plan: NicPlan, options: PortOptions, wrap: Wrap<'_>) -> Self {
         let shape = RingShape {
             size: plan.size,
             slots: plan.size,
@@ -130,7 +130,7 @@ impl Side {
     /// Gives the nic all the buffers that the ring has room for.
     pub fn post_buffers(&mut self) {
         while let Some(slot) = self.receive.take_slot() {
-            let part = Part { offset: 0, len: self.plan.buffer_bytes };
+            let part = FramePart { offset: 0, len: self.plan.buffer_bytes };
             if !self.receive.post(slot, &[part], false) {
                 self.receive.release(slot);
                 break;
@@ -150,7 +150,7 @@ impl Side {
         let mut at = 0;
         while at < total {
             let len = piece_bytes.min(total - at);
-            parts.push(Part { offset: at, len });
+            parts.push(FramePart { offset: at, len });
             at += len;
         }
         let fits = self.send.post(slot, &parts, parts.len() > 2);
@@ -212,11 +212,11 @@ impl Side {
         Some((bytes.try_into().expect("that long"), frame))
     }
 
-    fn next_buffer(&mut self) -> Option<(Slot, u32)> {
+    fn next_buffer(&mut self) -> Option<(RequestSlot, u32)> {
         self.receive.complete().expect("an honest device")
     }
 
-    fn bytes(&mut self, slot: Slot, written: u32) -> Vec<u8> {
+    fn bytes(&mut self, slot: RequestSlot, written: u32) -> Vec<u8> {
         let mut bytes = vec![0; written as usize];
         self.receive.read(slot, 0, &mut bytes);
         self.receive.release(slot);

@@ -11,7 +11,7 @@ use std::fmt;
 
 use crate::ether::Mac;
 use crate::reason::Reason;
-use table::Table;
+use table::SwitchTable;
 pub use table::{AGE_NS, LEARNED_MAX};
 use takers::{Taker, Takers};
 
@@ -254,7 +254,7 @@ impl PortState {
 
 /// Where a frame goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum FrameRoute {
     /// To this port, with this VLAN in its tag (zero for none).
     One {
         /// The port.
@@ -288,7 +288,7 @@ pub struct SwitchCounters {
 #[derive(Debug)]
 pub struct Switch {
     ports: Vec<Option<PortState>>,
-    table: Table,
+    table: SwitchTable,
     takers: Takers,
     /// Until when the copies of each other node's ports are paid for, by its number.
     owners: Vec<u64>,
@@ -300,7 +300,7 @@ impl Switch {
     pub fn new(seed: u64) -> Self {
         Self {
             ports: Vec::new(),
-            table: Table::new(seed),
+            table: SwitchTable::new(seed),
             takers: Takers::new(),
             owners: Vec::new(),
             counters: SwitchCounters::default(),
@@ -407,7 +407,7 @@ impl Switch {
         (to, source): (Mac, Mac),
         tag: u16,
         now_ns: u64,
-    ) -> Result<(Way, u16), Reason> {
+    ) -> Result<(FrameRoute, u16), Reason> {
         let state = self.state(from);
         let vlan = state.options.vlans.of(tag).ok_or(Reason::VlanForeign)?;
         if !source.is_station() {
@@ -439,11 +439,11 @@ impl Switch {
         if !self.state(from).may_flood(now_ns) {
             return Err(Reason::FloodLimit);
         }
-        Ok((Way::All(Flood { from, vlan, unknown }), vlan))
+        Ok((FrameRoute::All(Flood { from, vlan, unknown }), vlan))
     }
 
     #[inline]
-    fn way_to(&mut self, from: u16, to: u16, vlan: u16) -> Result<Way, Reason> {
+    fn way_to(&mut self, from: u16, to: u16, vlan: u16) -> Result<FrameRoute, Reason> {
         if from == to {
             return Err(Reason::Returning);
         }
@@ -454,7 +454,7 @@ impl Switch {
         }
         // An address is learned in a VLAN of its port, and goes with the port; so do takers.
         let tag = receiver.vlans.tag(vlan).expect("the port is in this VLAN");
-        Ok(Way::One { port: to, tag })
+        Ok(FrameRoute::One { port: to, tag })
     }
 
     /// The sender is behind this port from now on.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use counting::allocations;
 use net::maker::FrameMaker;
 use net::network::Bridges;
-use net::remote::{Admission, Gate, Join, Plane, Right, Wanted, join};
+use net::remote::{Admission, Join, JoinGate, NetPlane, Right, WantedNetwork, join};
 use net::{Bridge, Burst, Chosen, Mac, Port, PortOptions, Vlans};
 use peer::Planes;
 use sidecore::{Poll, Progress, Services};
@@ -24,7 +24,7 @@ const BLUE: u64 = 1;
 #[derive(Debug)]
 struct Open;
 
-impl Gate for Open {
+impl JoinGate for Open {
     fn admit(
         &self,
         _: u64,
@@ -89,7 +89,7 @@ struct Host {
     addr: SocketAddr,
     endpoint: Rc<RefCell<Endpoint>>,
     planes: RefCell<Planes>,
-    plane: Rc<RefCell<Plane>>,
+    plane: Rc<RefCell<NetPlane>>,
     bridge: Rc<RefCell<Bridge>>,
     batch: TransmitBatch,
     to_say: Rc<Cell<usize>>,
@@ -110,7 +110,7 @@ impl Host {
         let members = Arc::default();
         let gate = Arc::new(Open);
         let mut planes = Planes::new(0, Rc::clone(&endpoint));
-        let plane = Plane::new(&mut planes, 1, gate, members, services.clone());
+        let plane = NetPlane::new(&mut planes, 1, gate, members, services.clone());
         let bridge = Rc::new(RefCell::new(Bridge::new(7)));
         Bridges::insert(&services, BLUE, Rc::clone(&bridge));
         let (to_say, heard) = (Rc::<Cell<usize>>::default(), Rc::<Cell<usize>>::default());
@@ -152,7 +152,7 @@ impl Host {
 #[test]
 fn frames_across_nodes_do_not_allocate() {
     let (mut io, mut vm) = (Host::new("io1", 1, 2), Host::new("vm1", 2, 1));
-    let wanted = Wanted {
+    let wanted = WantedNetwork {
         peer: "io1".to_owned(),
         join: join("blue", "nic", mac(2), 1500, Vlans::Access(0)),
         prove: Box::new(|_, _| None),

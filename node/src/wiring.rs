@@ -41,7 +41,7 @@ use std::time::Instant;
 
 use serde_json::Value;
 
-use link::Door;
+use link::ShmListener;
 
 use self::disks::{Disks, Shown};
 use self::domains::Domains;
@@ -191,7 +191,7 @@ struct Inside {
     volumes: Volumes,
     cores: Vec<Core>,
     /// Kept until the node goes: callers find nobody then.
-    door: Option<Door>,
+    door: Option<ShmListener>,
     disks: Disks,
     /// Taken down once, at the end.
     nics: Mutex<Nics>,

@@ -8,7 +8,7 @@ use crate::common::{Guest, Home, PATIENCE, address, wait_for_disk};
 use crate::prometheus::Text;
 use node::Node;
 use node::status::{Counters, DiskState, Status};
-use virtio::driver::Status as Outcome;
+use virtio::driver::RequestStatus as Outcome;
 
 const IO1: &str = r#"
 name = "io1"

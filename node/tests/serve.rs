@@ -5,7 +5,7 @@ use std::os::unix::net::UnixListener;
 use crate::common::{Guest, Home, PATIENCE, address, wait_for, wait_for_disk};
 use node::Node;
 use node::status::DiskState;
-use virtio::driver::Status as Outcome;
+use virtio::driver::RequestStatus as Outcome;
 
 const LOCAL: &str = r#"
 name = "vm1"

@@ -10,8 +10,8 @@ use node::Node;
 use node::api::RefusedKind;
 use node::status::{DiskState, DiskStatus, Status};
 use virtio::driver::{
-    Data, FrontEnd, FrontEndConfig, GuestPlan, Op, Request, RingDriver, RingShape, Role,
-    Status as Outcome, Wanted,
+    Data, DriverRequest, FrontEnd, FrontEndConfig, GuestPlan, Op, RequestStatus as Outcome,
+    RingDriver, RingShape, SocketRole, UsedFeatures,
 };
 
 /// How deep the moved queue is held.
@@ -72,8 +72,9 @@ allow = ["vm1"]
 fn connect(socket: PathBuf, packed: bool, transfer_bytes_max: u32) -> FrontEnd {
     let shape = RingShape { size: 128, slots: DEPTH, transfer_bytes_max, segments_max: 2 };
     let guest = GuestPlan { queues: 2, shape, ..GuestPlan::default() };
-    let wanted = Wanted { packed, ..Wanted::default() };
-    let config = FrontEndConfig { guest, wanted, ..FrontEndConfig::new(Role::Connect(socket)) };
+    let wanted = UsedFeatures { packed, ..UsedFeatures::default() };
+    let config =
+        FrontEndConfig { guest, wanted, ..FrontEndConfig::new(SocketRole::Connect(socket)) };
     FrontEnd::connect(config, PATIENCE).expect("a disk")
 }
 
@@ -92,7 +93,7 @@ impl Load {
         Self { ring, fills: vec![0; usize::from(DEPTH)], next: 1, completed: 0 }
     }
 
-    fn submit(&mut self, op: Op, slot: virtio::driver::Slot) {
+    fn submit(&mut self, op: Op, slot: virtio::driver::RequestSlot) {
         let block = slot.index();
         if op == Op::Write {
             self.fills[block] = self.next;
@@ -103,7 +104,7 @@ impl Load {
         self.ring.fill(slot, BLOCK_BYTES, fill);
         let data = if op == Op::Flush { Data::None } else { Data::Whole(BLOCK_BYTES) };
         let sector = block as u64 * u64::from(BLOCK_BYTES / 512);
-        let request = Request { slot, op, sector, data, token: 0 };
+        let request = DriverRequest { slot, op, sector, data, token: 0 };
         self.ring.submit(&request).expect("room for every slot");
     }
 
@@ -306,8 +307,13 @@ fn saturate(rings: &mut [RingDriver; 2], bytes: u32, until: impl Fn() -> bool) {
         assert!(began.elapsed() < PATIENCE, "never, under load");
         for ring in rings.iter_mut() {
             while let Some(slot) = ring.take_slot() {
-                let request =
-                    Request { slot, op: Op::Read, sector: 0, data: Data::Whole(bytes), token: 0 };
+                let request = DriverRequest {
+                    slot,
+                    op: Op::Read,
+                    sector: 0,
+                    data: Data::Whole(bytes),
+                    token: 0,
+                };
                 ring.submit(&request).expect("room");
             }
             ring.publish();

@@ -27,7 +27,7 @@ pub(crate) use words::*;
 /// What C calls a struct, how large it is with the fields of 1.17 alone, and where those are; for
 /// the comparison with the headers.
 #[cfg(test)]
-pub(crate) struct Layout {
+pub(crate) struct AbiLayout {
     pub(crate) name: &'static str,
     /// None where 2.x has more fields than 1.17.
     pub(crate) bytes: Option<usize>,
@@ -57,9 +57,9 @@ macro_rules! layout {
 
         #[cfg(test)]
         impl $name {
-            pub(crate) const LAYOUT: crate::abi::Layout = {
+            pub(crate) const LAYOUT: crate::abi::AbiLayout = {
                 const LATER: &[&str] = &[$($(stringify!($later),)*)?];
-                crate::abi::Layout {
+                crate::abi::AbiLayout {
                     name: $c,
                     bytes: if LATER.is_empty() { Some($bytes) } else { None },
                     fields: &[

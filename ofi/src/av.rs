@@ -16,15 +16,15 @@ use std::sync::Arc;
 
 /// An address vector as C has it.
 #[repr(C)]
-pub(crate) struct Object {
+pub(crate) struct AvObject {
     av: FidAv,
-    domain: Arc<domain::Shared>,
+    domain: Arc<domain::DomainShared>,
     /// Its number in the domain.
     number: usize,
 }
 
 // SAFETY: it begins with its `Fid`, as C has it; no other type says this class.
-unsafe impl object::Object for Object {
+unsafe impl object::Object for AvObject {
     const CLASS: usize = FI_CLASS_AV;
 }
 
@@ -45,9 +45,9 @@ static OPS: AvOps = AvOps {
     lookup2: no_call,
 };
 
-impl Object {
+impl AvObject {
     /// Its number, if it is of this domain.
-    pub(crate) fn number(&self, domain: &Arc<domain::Shared>) -> Result<usize, c_int> {
+    pub(crate) fn number(&self, domain: &Arc<domain::DomainShared>) -> Result<usize, c_int> {
         if Arc::ptr_eq(&self.domain, domain) { Ok(self.number) } else { Err(-FI_EINVAL) }
     }
 }
@@ -82,7 +82,7 @@ impl Vector {
 /// # Safety
 /// As libfabric calls it: attributes that may be written, and room for a pointer.
 pub(crate) unsafe extern "C" fn open(
-    domain: &domain::Object,
+    domain: &domain::DomainObject,
     attr: *mut AvAttr,
     to: *mut *mut Fid,
     context: *mut c_void,
@@ -100,13 +100,13 @@ pub(crate) unsafe extern "C" fn open(
     }
     let domain = domain.share();
     let number = domain.state.with(|state| state.vectors.insert(Vector::default()));
-    let av = FidAv { fid: object::fid::<Object>(context, &FID), ops: &OPS };
+    let av = FidAv { fid: object::fid::<AvObject>(context, &FID), ops: &OPS };
     // SAFETY: the caller's.
-    unsafe { object::hand_out(Object { av, domain, number }, to) }
+    unsafe { object::hand_out(AvObject { av, domain, number }, to) }
 }
 
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
-    let leave = |object: &Object| {
+    let leave = |object: &AvObject| {
         object.domain.state.with(|state| {
             if state.endpoints.iter().any(|endpoint| endpoint.vector == Some(object.number)) {
                 return Err(-FI_EBUSY);
@@ -116,11 +116,11 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
         })
     };
     // SAFETY: libfabric's contract: an object of ours, closed once.
-    unsafe { object::close::<Object>(fid, leave) }
+    unsafe { object::close::<AvObject>(fid, leave) }
 }
 
 unsafe extern "C" fn insert(
-    av: &Object,
+    av: &AvObject,
     addresses: *const c_void,
     count: usize,
     numbers: *mut u64,
@@ -177,7 +177,7 @@ fn put(vector: &mut Vector, bytes: &[u8]) -> (u64, c_int) {
     }
 }
 
-unsafe extern "C" fn remove(av: &Object, numbers: *mut u64, count: usize, flags: u64) -> c_int {
+unsafe extern "C" fn remove(av: &AvObject, numbers: *mut u64, count: usize, flags: u64) -> c_int {
     if flags != 0 || (numbers.is_null() && count != 0) {
         return -FI_EINVAL;
     }
@@ -189,7 +189,12 @@ unsafe extern "C" fn remove(av: &Object, numbers: *mut u64, count: usize, flags:
     if removed == count { 0 } else { -FI_EINVAL }
 }
 
-unsafe extern "C" fn lookup(av: &Object, number: u64, to: *mut c_void, bytes: *mut usize) -> c_int {
+unsafe extern "C" fn lookup(
+    av: &AvObject,
+    number: u64,
+    to: *mut c_void,
+    bytes: *mut usize,
+) -> c_int {
     let address = av.domain.state.with(|state| state.vectors.of(av.number).address(number));
     // SAFETY: libfabric's contract: a length, and room for so much.
     code(address.ok_or(-FI_EINVAL).map(|address| unsafe { tell(address, to, bytes) }).map(drop))
@@ -213,7 +218,7 @@ pub(crate) unsafe fn tell(address: Address, to: *mut c_void, bytes: *mut usize) 
 
 /// As a person reads it: host, slot, and the how-manieth that has the slot.
 unsafe extern "C" fn straddr(
-    _: &Object,
+    _: &AvObject,
     address: *const c_void,
     buffer: *mut c_char,
     bytes: *mut usize,

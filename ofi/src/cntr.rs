@@ -4,7 +4,7 @@ use crate::abi::{
     CNTR_EVENTS_BYTES, CntrAttr, CntrOps, FI_CLASS_CNTR, FI_CNTR_EVENTS_COMP, FI_EAVAIL, FI_EBUSY,
     FI_EINVAL, FI_ETIMEDOUT, FI_WAIT_NONE, Fid, FidCntr, FidOps, no_call,
 };
-use crate::endpoint::Ended;
+use crate::endpoint::EndedOperation;
 use crate::state::Bound;
 use crate::wait::{Wait, Waiter};
 use crate::{domain, idle, object};
@@ -19,16 +19,16 @@ pub(crate) const NO_QUEUE: usize = usize::MAX;
 
 /// A counter as C has it.
 #[repr(C)]
-pub(crate) struct Object {
+pub(crate) struct CounterObject {
     cntr: FidCntr,
-    domain: Arc<domain::Shared>,
+    domain: Arc<domain::DomainShared>,
     number: usize,
     /// How the program may wait for it.
     wait: Wait,
 }
 
 // SAFETY: it begins with its `Fid`, as C has it; no other type says this class.
-unsafe impl object::Object for Object {
+unsafe impl object::Object for CounterObject {
     const CLASS: usize = FI_CLASS_CNTR;
 }
 
@@ -67,7 +67,7 @@ impl Counter {
     }
 
     /// Something has ended.
-    pub(crate) fn count(&mut self, ended: &Ended) {
+    pub(crate) fn count(&mut self, ended: &EndedOperation) {
         if ended.failed {
             self.errors = self.errors.wrapping_add(1);
         } else {
@@ -84,9 +84,9 @@ impl Counter {
     }
 }
 
-impl Object {
+impl CounterObject {
     /// Its number, if it is of this domain.
-    pub(crate) fn number(&self, domain: &Arc<domain::Shared>) -> Result<usize, c_int> {
+    pub(crate) fn number(&self, domain: &Arc<domain::DomainShared>) -> Result<usize, c_int> {
         if Arc::ptr_eq(&self.domain, domain) { Ok(self.number) } else { Err(-FI_EINVAL) }
     }
 
@@ -129,7 +129,7 @@ impl Object {
 /// # Safety
 /// As libfabric calls it: attributes or null, and room for a pointer.
 pub(crate) unsafe extern "C" fn open(
-    domain: &domain::Object,
+    domain: &domain::DomainObject,
     attr: *mut CntrAttr,
     to: *mut *mut Fid,
     context: *mut c_void,
@@ -151,13 +151,13 @@ pub(crate) unsafe extern "C" fn open(
     };
     let counter = Counter::new(bytes, wait.waiter());
     let number = domain.state.with(|state| state.counters.insert(counter));
-    let cntr = FidCntr { fid: object::fid::<Object>(context, &FID), ops: &OPS };
+    let cntr = FidCntr { fid: object::fid::<CounterObject>(context, &FID), ops: &OPS };
     // SAFETY: the caller's.
-    unsafe { object::hand_out(Object { cntr, domain, number, wait }, to) }
+    unsafe { object::hand_out(CounterObject { cntr, domain, number, wait }, to) }
 }
 
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
-    let leave = |object: &Object| {
+    let leave = |object: &CounterObject| {
         object.domain.state.with(|state| {
             if !state.counters.of(object.number).endpoints.is_empty() {
                 return Err(-FI_EBUSY);
@@ -167,45 +167,45 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
         })
     };
     // SAFETY: libfabric's contract: an object of ours, closed once.
-    unsafe { object::close::<Object>(fid, leave) }
+    unsafe { object::close::<CounterObject>(fid, leave) }
 }
 
 unsafe extern "C" fn control(fid: *mut Fid, command: c_int, argument: *mut c_void) -> c_int {
     // SAFETY: libfabric's contract: an object of ours, and what the command goes with.
     unsafe {
-        match object::find::<Object>(fid) {
+        match object::find::<CounterObject>(fid) {
             Ok(cntr) => cntr.wait.control(command, argument),
             Err(error) => error,
         }
     }
 }
 
-extern "C" fn read(cntr: &Object) -> u64 {
+extern "C" fn read(cntr: &CounterObject) -> u64 {
     cntr.look(|counter| counter.value)
 }
 
-extern "C" fn readerr(cntr: &Object) -> u64 {
+extern "C" fn readerr(cntr: &CounterObject) -> u64 {
     cntr.look(|counter| counter.errors)
 }
 
-extern "C" fn add(cntr: &Object, more: u64) -> c_int {
+extern "C" fn add(cntr: &CounterObject, more: u64) -> c_int {
     cntr.change(|counter| counter.value = counter.value.wrapping_add(more))
 }
 
-extern "C" fn set(cntr: &Object, value: u64) -> c_int {
+extern "C" fn set(cntr: &CounterObject, value: u64) -> c_int {
     cntr.change(|counter| counter.value = value)
 }
 
-extern "C" fn adderr(cntr: &Object, more: u64) -> c_int {
+extern "C" fn adderr(cntr: &CounterObject, more: u64) -> c_int {
     cntr.change(|counter| counter.errors = counter.errors.wrapping_add(more))
 }
 
-extern "C" fn seterr(cntr: &Object, value: u64) -> c_int {
+extern "C" fn seterr(cntr: &CounterObject, value: u64) -> c_int {
     cntr.change(|counter| counter.errors = value)
 }
 
 /// Until the counter has reached `threshold`, or an operation has failed meanwhile.
-extern "C" fn wait(cntr: &Object, threshold: u64, timeout_ms: c_int) -> c_int {
+extern "C" fn wait(cntr: &CounterObject, threshold: u64, timeout_ms: c_int) -> c_int {
     let errors = cntr.look(|counter| counter.errors);
     let look = || {
         cntr.look(|counter| {

@@ -13,7 +13,7 @@ use crate::abi::{
 use crate::av::Vector;
 use crate::idle::Idle;
 use crate::object::Slots;
-use crate::state::{Bound, State};
+use crate::state::{Bound, ProviderState};
 use crate::wait::{Wait, Waiter};
 use crate::{domain, object};
 use fabric::Address;
@@ -27,9 +27,9 @@ use std::time::Duration;
 
 /// A completion queue as C has it.
 #[repr(C)]
-pub(crate) struct Object {
+pub(crate) struct QueueObject {
     cq: FidCq,
-    domain: Arc<domain::Shared>,
+    domain: Arc<domain::DomainShared>,
     number: usize,
     /// Of every entry that it gives.
     entry_bytes: usize,
@@ -41,13 +41,13 @@ pub(crate) struct Object {
 }
 
 // SAFETY: it begins with its `Fid`, as C has it; no other type says this class.
-unsafe impl object::Object for Object {
+unsafe impl object::Object for QueueObject {
     const CLASS: usize = FI_CLASS_CQ;
 }
 
-impl Object {
+impl QueueObject {
     /// Its number, if it is of this domain.
-    pub(crate) fn number(&self, domain: &Arc<domain::Shared>) -> Result<usize, c_int> {
+    pub(crate) fn number(&self, domain: &Arc<domain::DomainShared>) -> Result<usize, c_int> {
         if Arc::ptr_eq(&self.domain, domain) { Ok(self.number) } else { Err(-FI_EINVAL) }
     }
 }
@@ -65,7 +65,7 @@ fn entry_bytes(format: u32) -> Option<usize> {
 
 /// Something to be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Event {
+pub(crate) struct QueueEvent {
     pub(crate) entry: CqEntry,
     /// Of a message that came: from whom, and the vector that has a number for it.
     pub(crate) source: Option<(Address, usize)>,
@@ -86,8 +86,8 @@ pub(crate) struct Failed {
 /// What a queue holds. It grows only by what its endpoints had outstanding when another queue or
 /// a counter was looked at.
 #[derive(Debug)]
-pub(crate) struct Queue {
-    ready: VecDeque<Event>,
+pub(crate) struct CompletionQueue {
+    ready: VecDeque<QueueEvent>,
     /// Who is bound to it.
     pub(crate) endpoints: Vec<usize>,
     /// Which of them is asked first.
@@ -96,13 +96,13 @@ pub(crate) struct Queue {
     pub(crate) waiter: Waiter,
 }
 
-impl Queue {
+impl CompletionQueue {
     fn new(waiter: Waiter) -> Self {
         let (ready, endpoints, idle) = (VecDeque::new(), Vec::new(), Idle::new());
         Self { ready, endpoints, turn: 0, idle, waiter }
     }
 
-    pub(crate) fn push(&mut self, event: Event) {
+    pub(crate) fn push(&mut self, event: QueueEvent) {
         self.ready.push_back(event);
         self.waiter.wake();
     }
@@ -113,7 +113,7 @@ impl Queue {
     }
 
     /// The next event that did not fail; whether there is one that did.
-    fn next(&mut self) -> Result<Option<Event>, ()> {
+    fn next(&mut self) -> Result<Option<QueueEvent>, ()> {
         match self.ready.front() {
             None => Ok(None),
             Some(event) if event.failed.is_some() => Err(()),
@@ -122,7 +122,7 @@ impl Queue {
     }
 
     /// The next event if it failed.
-    fn next_failed(&mut self) -> Option<(Event, Failed)> {
+    fn next_failed(&mut self) -> Option<(QueueEvent, Failed)> {
         let event = *self.ready.front()?;
         let failed = event.failed?;
         self.ready.pop_front();
@@ -139,7 +139,7 @@ impl Queue {
 
 /// What a read came to.
 #[derive(Debug, PartialEq, Eq)]
-enum Read {
+enum ReadOutcome {
     /// So many entries.
     Some(usize),
     /// The next one is an error's.
@@ -154,11 +154,11 @@ const COMPLETIONS_PER_READ: usize = 256;
 
 /// Gives at most `count` entries to `put`, with the place of each.
 fn read(
-    state: &mut State,
+    state: &mut ProviderState,
     number: usize,
     count: usize,
-    mut put: impl FnMut(usize, &Event, &mut Slots<Vector>),
-) -> Read {
+    mut put: impl FnMut(usize, &QueueEvent, &mut Slots<Vector>),
+) -> ReadOutcome {
     if count == 0 {
         // A program's way to say: move what can be moved.
         for &endpoint in &state.queues.of(number).endpoints {
@@ -168,7 +168,7 @@ fn read(
             // What has ended may be another one's question.
             state.move_all();
         }
-        return Read::None { crowded: false };
+        return ReadOutcome::None { crowded: false };
     }
     let mut given = 0;
     let queue = state.queues.of(number);
@@ -179,7 +179,7 @@ fn read(
                 given += 1;
             }
             Ok(None) => break,
-            Err(()) => return Read::so_far(given),
+            Err(()) => return ReadOutcome::so_far(given),
         }
     }
     let mut step = 0;
@@ -191,7 +191,7 @@ fn read(
             let Some(event) = event else { continue };
             if event.failed.is_some() {
                 state.queues.of(number).push(event);
-                return Read::so_far(given);
+                return ReadOutcome::so_far(given);
             }
             // What is ours goes straight to the program.
             put(given, &event, &mut state.vectors);
@@ -205,26 +205,26 @@ fn read(
     queue.turn = if queue.turn + 1 < queue.endpoints.len() { queue.turn + 1 } else { 0 };
     if given > 0 {
         queue.idle.worked();
-        return Read::Some(given);
+        return ReadOutcome::Some(given);
     }
-    Read::None { crowded: queue.idle.found_nothing() }
+    ReadOutcome::None { crowded: queue.idle.found_nothing() }
 }
 
-impl Read {
+impl ReadOutcome {
     /// What a read has come to that meets an error.
     fn so_far(given: usize) -> Self {
         if given == 0 { Self::Failed } else { Self::Some(given) }
     }
 }
 
-impl Object {
+impl QueueObject {
     /// Reads at most `count` entries.
     ///
     /// # Safety
     /// There is room for so many entries at `to`, and for so many numbers at `sources` if that is
     /// not null.
     unsafe fn read(&self, to: *mut u8, count: usize, sources: *mut u64) -> isize {
-        let put = |place: usize, event: &Event, vectors: &mut Slots<Vector>| {
+        let put = |place: usize, event: &QueueEvent, vectors: &mut Slots<Vector>| {
             let entry = &event.entry;
             // SAFETY: `place` is below `count`, so there is room (the caller's); an entry of any
             // format is the beginning of ours.
@@ -245,9 +245,9 @@ impl Object {
             }
         };
         match self.domain.state.with(|state| read(state, self.number, count, put)) {
-            Read::Some(given) => given.cast_signed(),
-            Read::Failed => -(FI_EAVAIL as isize),
-            Read::None { crowded } => {
+            ReadOutcome::Some(given) => given.cast_signed(),
+            ReadOutcome::Failed => -(FI_EAVAIL as isize),
+            ReadOutcome::None { crowded } => {
                 if crowded {
                     self.rest();
                 }
@@ -277,7 +277,7 @@ impl Object {
     /// `to` is an entry as the program's version has it, `src_addr` not counted.
     unsafe fn read_error(&self, to: *mut CqErrEntry) -> isize {
         let failed = self.domain.state.with(|state| state.queues.of(self.number).next_failed());
-        let Some((Event { entry, .. }, failed)) = failed else { return -(FI_EAGAIN as isize) };
+        let Some((QueueEvent { entry, .. }, failed)) = failed else { return -(FI_EAGAIN as isize) };
         // SAFETY: the caller's; each field is written by itself, so that nothing behind those of
         // the program's version is touched.
         unsafe {
@@ -303,7 +303,7 @@ impl Object {
 
 /// The number of whom a message came from; none for what is no message, and when the vector that
 /// had a number was closed meanwhile.
-fn source(event: &Event, vectors: &mut Slots<Vector>) -> Option<u64> {
+fn source(event: &QueueEvent, vectors: &mut Slots<Vector>) -> Option<u64> {
     let (address, vector) = event.source?;
     Some(vectors.get(vector)?.number(&address))
 }

@@ -4,9 +4,9 @@ use crate::abi::{
     DomainOps, FI_CLASS_DOMAIN, FI_EBUSY, FI_EINVAL, FI_ENODATA, FI_ENOSYS, FI_MR_BASIC,
     FI_THREAD_DOMAIN, Fid, FidDomain, FidOps, Info, no_call, not_offered,
 };
-use crate::gate::Gate;
+use crate::gate::CallGate;
 use crate::log::{self, say};
-use crate::state::{Bound, State};
+use crate::state::{Bound, ProviderState};
 use crate::wait::{By, Rest};
 use crate::{av, cntr, cq, endpoint, idle, mr, object, root};
 use std::ffi::{c_int, c_void};
@@ -15,14 +15,14 @@ use std::time::Duration;
 
 /// A domain as C has it.
 #[repr(C)]
-pub(crate) struct Object {
+pub(crate) struct DomainObject {
     domain: FidDomain,
-    shared: Arc<Shared>,
+    shared: Arc<DomainShared>,
 }
 
 /// What everything that is open in a domain holds on to.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct DomainShared {
     /// Of whom the endpoints are.
     pub(crate) domain: fabric::Domain,
     /// Which version of the interface the program speaks.
@@ -31,11 +31,11 @@ pub(crate) struct Shared {
     /// word: `FI_MR_BASIC`).
     pub(crate) has_virtual_addresses: bool,
     /// Endpoints, queues, counters, vectors.
-    pub(crate) state: Gate<State>,
+    pub(crate) state: CallGate<ProviderState>,
     _fabric: Arc<()>,
 }
 
-impl Shared {
+impl DomainShared {
     /// What somebody who waits for something by the descriptor is to do.
     pub(crate) fn prepare(&self, to: Bound) -> Rest {
         self.state.with(|state| state.prepare(to, By::Descriptor, &self.domain)).0
@@ -63,7 +63,7 @@ impl Shared {
 }
 
 // SAFETY: it begins with its `Fid`, as C has it; no other type says this class.
-unsafe impl object::Object for Object {
+unsafe impl object::Object for DomainObject {
     const CLASS: usize = FI_CLASS_DOMAIN;
 }
 
@@ -85,8 +85,8 @@ static OPS: DomainOps = DomainOps {
     xpu_ctx: no_call,
 };
 
-impl Object {
-    pub(crate) fn share(&self) -> Arc<Shared> {
+impl DomainObject {
+    pub(crate) fn share(&self) -> Arc<DomainShared> {
         Arc::clone(&self.shared)
     }
 }
@@ -96,7 +96,7 @@ impl Object {
 /// # Safety
 /// An info (or null by mistake), and room for a pointer.
 pub(crate) unsafe fn open(
-    fabric: &root::Object,
+    fabric: &root::ProviderObject,
     info: *mut Info,
     to: *mut *mut Fid,
     context: *mut c_void,
@@ -121,16 +121,17 @@ pub(crate) unsafe fn open(
     };
     say_what_it_costs(&domain);
     say!("a domain is open, {}", if promises { "one thread at a time" } else { "with a lock" });
-    let shared = Shared {
+    let shared = DomainShared {
         domain,
         version: fabric.version(),
         has_virtual_addresses: attr.is_some_and(|attr| attr.mr_mode == FI_MR_BASIC),
-        state: Gate::new(State::new(), promises),
+        state: CallGate::new(ProviderState::new(), promises),
         _fabric: fabric.hold(),
     };
-    let domain = FidDomain { fid: object::fid::<Object>(context, &FID), ops: &OPS, mr: &mr::OPS };
+    let domain =
+        FidDomain { fid: object::fid::<DomainObject>(context, &FID), ops: &OPS, mr: &mr::OPS };
     // SAFETY: the caller's.
-    unsafe { object::hand_out(Object { domain, shared: Arc::new(shared) }, to) }
+    unsafe { object::hand_out(DomainObject { domain, shared: Arc::new(shared) }, to) }
 }
 
 /// How MPICH is told to send what is long.
@@ -163,17 +164,17 @@ fn say_what_it_costs(domain: &fabric::Domain) {
 }
 
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
-    let leave = |object: &Object| match Arc::strong_count(&object.shared) {
+    let leave = |object: &DomainObject| match Arc::strong_count(&object.shared) {
         1 => Ok(()),
         _ => Err(-FI_EBUSY),
     };
     // SAFETY: libfabric's contract: an object of ours, closed once.
-    unsafe { object::close::<Object>(fid, leave) }
+    unsafe { object::close::<DomainObject>(fid, leave) }
 }
 
 /// With flags, of which there is none that we know.
 unsafe extern "C" fn endpoint2(
-    domain: &Object,
+    domain: &DomainObject,
     info: *mut Info,
     to: *mut *mut Fid,
     flags: u64,

@@ -8,8 +8,8 @@ mod refused;
 mod remote;
 mod traffic;
 
-pub(crate) use traffic::{Ended, Traffic};
-use traffic::{Incoming, Outgoing, Sending, Side};
+pub(crate) use traffic::{EndedOperation, Traffic};
+use traffic::{EndpointSide, Incoming, Outgoing, Sending};
 
 use crate::abi::{
     CmOps, EpOps, FI_CLAIM, FI_CLASS_AV, FI_CLASS_CNTR, FI_CLASS_CQ, FI_CLASS_EP, FI_CLASS_EQ,
@@ -22,9 +22,9 @@ use crate::abi::{
 use crate::cntr::Counter;
 use crate::getinfo::COMPLETION_FLAGS;
 use crate::object::{self, code, outcome};
-use crate::state::{Bound, State};
+use crate::state::{Bound, ProviderState};
 use crate::{av, cntr, cq, domain};
-use fabric::{EndpointOptions, NoDoorbell, PARTS_MAX, Part};
+use fabric::{EndpointOptions, MemoryPiece, NoDoorbell, PARTS_MAX};
 use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::Arc;
@@ -41,14 +41,14 @@ const MULTI_BYTES_MIN: usize = 64;
 
 /// An endpoint as C has it.
 #[repr(C)]
-pub(crate) struct Object {
+pub(crate) struct EndpointObject {
     ep: FidEp,
-    domain: Arc<domain::Shared>,
+    domain: Arc<domain::DomainShared>,
     number: usize,
 }
 
 // SAFETY: it begins with its `Fid`, as C has it; no other type says this class.
-unsafe impl object::Object for Object {
+unsafe impl object::Object for EndpointObject {
     const CLASS: usize = FI_CLASS_EP;
 }
 
@@ -89,13 +89,13 @@ static CM: CmOps = CmOps {
 
 /// The pieces of memory of a call.
 struct Pieces {
-    parts: [Part; PARTS_MAX],
+    parts: [MemoryPiece; PARTS_MAX],
     count: usize,
 }
 
 /// A call's memory if it is one piece, as most is.
-fn one(start: *mut c_void, bytes: usize) -> [Part; 1] {
-    [Part { start: start.cast(), bytes }]
+fn one(start: *mut c_void, bytes: usize) -> [MemoryPiece; 1] {
+    [MemoryPiece { start: start.cast(), bytes }]
 }
 
 impl Pieces {
@@ -104,35 +104,35 @@ impl Pieces {
     /// # Safety
     /// There are so many.
     unsafe fn new(list: *const IoVec, count: usize) -> Self {
-        let mut parts = [Part { start: ptr::null_mut(), bytes: 0 }; PARTS_MAX];
+        let mut parts = [MemoryPiece { start: ptr::null_mut(), bytes: 0 }; PARTS_MAX];
         if count <= PARTS_MAX {
             for (index, part) in parts.iter_mut().take(count).enumerate() {
                 // SAFETY: the caller's.
                 let piece = unsafe { &*list.add(index) };
-                *part = Part { start: piece.iov_base.cast(), bytes: piece.iov_len };
+                *part = MemoryPiece { start: piece.iov_base.cast(), bytes: piece.iov_len };
             }
         }
         Self { parts, count }
     }
 
     /// None if they are too many.
-    fn parts(&self) -> Option<&[Part]> {
+    fn parts(&self) -> Option<&[MemoryPiece]> {
         self.parts.get(..self.count)
     }
 }
 
-impl Object {
+impl EndpointObject {
     /// # Safety
     /// The parts stay readable until the message's completion; where it is injected, until this
     /// returns.
-    unsafe fn send(&self, message: Outgoing, parts: Option<&[Part]>) -> isize {
+    unsafe fn send(&self, message: Outgoing, parts: Option<&[MemoryPiece]>) -> isize {
         if let Sending::By { flags, .. } = message.how
             && flags & !SEND_FLAGS != 0
         {
             return -(FI_EBADFLAGS as isize);
         }
         let Some(parts) = parts else { return -(FI_EINVAL as isize) };
-        let send = |state: &mut State| {
+        let send = |state: &mut ProviderState| {
             // SAFETY: the caller's.
             let sent = unsafe { state.send(self.number, message, parts) };
             state.wake(self.number);
@@ -143,7 +143,7 @@ impl Object {
 
     /// # Safety
     /// The parts stay writable, and nobody's but ours, until the completion.
-    unsafe fn receive(&self, incoming: Incoming, parts: Option<&[Part]>) -> isize {
+    unsafe fn receive(&self, incoming: Incoming, parts: Option<&[MemoryPiece]>) -> isize {
         let flags = incoming.flags.unwrap_or(0);
         if flags & !RECEIVE_FLAGS != 0 {
             return -(FI_EBADFLAGS as isize);
@@ -184,7 +184,7 @@ fn options(waiting_bytes: Option<&str>) -> Result<EndpointOptions, String> {
 /// # Safety
 /// An info (or null by mistake), and room for a pointer.
 pub(crate) unsafe extern "C" fn open(
-    domain: &domain::Object,
+    domain: &domain::DomainObject,
     info: *mut Info,
     to: *mut *mut Fid,
     context: *mut c_void,
@@ -218,8 +218,8 @@ pub(crate) unsafe extern "C" fn open(
         vector: None,
         enabled: false,
         directed: [directed, directed || info.caps & TAGGED_DIRECTED_RECV != 0],
-        send: Side { flags: tx.map_or(0, |tx| tx.op_flags), ..Side::default() },
-        receive: Side { flags: rx.map_or(0, |rx| rx.op_flags), ..Side::default() },
+        send: EndpointSide { flags: tx.map_or(0, |tx| tx.op_flags), ..EndpointSide::default() },
+        receive: EndpointSide { flags: rx.map_or(0, |rx| rx.op_flags), ..EndpointSide::default() },
         multi_min_bytes: MULTI_BYTES_MIN,
         quiet: quiet::Quiet::default(),
         remote: remote::Remote::new(),
@@ -227,7 +227,7 @@ pub(crate) unsafe extern "C" fn open(
     };
     let number = domain.state.with(|state| state.endpoints.insert(traffic));
     let ep = FidEp {
-        fid: object::fid::<Object>(context, &FID),
+        fid: object::fid::<EndpointObject>(context, &FID),
         ops: &OPS,
         cm: &CM,
         msg: &calls::untagged::OPS,
@@ -237,11 +237,11 @@ pub(crate) unsafe extern "C" fn open(
         collective: &refused::COLLECTIVE,
     };
     // SAFETY: the caller's.
-    unsafe { object::hand_out(Object { ep, domain, number }, to) }
+    unsafe { object::hand_out(EndpointObject { ep, domain, number }, to) }
 }
 
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
-    let leave = |object: &Object| {
+    let leave = |object: &EndpointObject| {
         let number = object.number;
         let traffic = object.domain.state.with(|state| {
             let traffic = state.endpoints.remove(number)?;
@@ -268,20 +268,22 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
         Ok(())
     };
     // SAFETY: libfabric's contract: an object of ours, closed once.
-    unsafe { object::close::<Object>(fid, leave) }
+    unsafe { object::close::<EndpointObject>(fid, leave) }
 }
 
 unsafe extern "C" fn bind(fid: *mut Fid, other: *mut Fid, flags: u64) -> c_int {
     // SAFETY: libfabric's contract: objects of ours.
-    code(unsafe { object::find::<Object>(fid) }.and_then(|object| {
+    code(unsafe { object::find::<EndpointObject>(fid) }.and_then(|object| {
         // SAFETY: likewise; every object begins with its `Fid`.
         let class = unsafe { other.as_ref() }.ok_or(-FI_EINVAL)?.fclass;
         // SAFETY: likewise.
         unsafe {
             match class {
-                FI_CLASS_AV => object.bind_vector(object::find::<av::Object>(other)?),
-                FI_CLASS_CQ => object.bind_queue(object::find::<cq::Object>(other)?, flags),
-                FI_CLASS_CNTR => object.bind_counter(object::find::<cntr::Object>(other)?, flags),
+                FI_CLASS_AV => object.bind_vector(object::find::<av::AvObject>(other)?),
+                FI_CLASS_CQ => object.bind_queue(object::find::<cq::QueueObject>(other)?, flags),
+                FI_CLASS_CNTR => {
+                    object.bind_counter(object::find::<cntr::CounterObject>(other)?, flags)
+                }
                 // Nothing of an endpoint's ever happens in one.
                 FI_CLASS_EQ => Ok(()),
                 _ => Err(-FI_EINVAL),
@@ -291,13 +293,13 @@ unsafe extern "C" fn bind(fid: *mut Fid, other: *mut Fid, flags: u64) -> c_int {
 }
 
 /// The halves of an endpoint that a binding's flags name.
-fn halves(traffic: &mut Traffic, flags: u64) -> impl Iterator<Item = &mut Side> {
+fn halves(traffic: &mut Traffic, flags: u64) -> impl Iterator<Item = &mut EndpointSide> {
     let send = (flags & FI_SEND != 0).then_some(&mut traffic.send);
     let receive = (flags & FI_RECV != 0).then_some(&mut traffic.receive);
     [send, receive].into_iter().flatten()
 }
 
-impl Object {
+impl EndpointObject {
     /// Gets the endpoint a doorbell, if it has none and the object that it will be bound to needs
     /// one. Returns why it cannot have one. Waits for the node, without keeping other threads
     /// waiting.
@@ -317,13 +319,13 @@ impl Object {
         }
     }
 
-    fn bind_vector(&self, vector: &av::Object) -> Result<(), c_int> {
+    fn bind_vector(&self, vector: &av::AvObject) -> Result<(), c_int> {
         let vector = vector.number(&self.domain)?;
         self.domain.state.with(|state| state.endpoints.of(self.number).vector = Some(vector));
         Ok(())
     }
 
-    fn bind_queue(&self, queue: &cq::Object, flags: u64) -> Result<(), c_int> {
+    fn bind_queue(&self, queue: &cq::QueueObject, flags: u64) -> Result<(), c_int> {
         let queue = queue.number(&self.domain)?;
         if flags & !(FI_SEND | FI_RECV | FI_SELECTIVE_COMPLETION) != 0 {
             return Err(-FI_EBADFLAGS);
@@ -353,7 +355,7 @@ impl Object {
 
     /// Of what else a counter may count (writes, what others do) there is none: no flags are
     /// refused.
-    fn bind_counter(&self, counter: &cntr::Object, flags: u64) -> Result<(), c_int> {
+    fn bind_counter(&self, counter: &cntr::CounterObject, flags: u64) -> Result<(), c_int> {
         let counter = counter.number(&self.domain)?;
         let counts = flags & (FI_SEND | FI_RECV | FI_READ) != 0;
         let refused = counts.then(|| self.ask_for_doorbell(Bound::Counter(counter))).flatten();
@@ -430,7 +432,7 @@ fn join(endpoints: &mut Vec<usize>, number: usize) {
 unsafe extern "C" fn control(fid: *mut Fid, command: c_int, argument: *mut c_void) -> c_int {
     // SAFETY: libfabric's contract: an object of ours, and what the command goes with.
     unsafe {
-        code(object::find::<Object>(fid).and_then(|object| match command {
+        code(object::find::<EndpointObject>(fid).and_then(|object| match command {
             FI_ENABLE => object.enable(),
             FI_GETOPSFLAG => object.flags(argument.cast(), false),
             FI_SETOPSFLAG => object.flags(argument.cast(), true),
@@ -439,9 +441,9 @@ unsafe extern "C" fn control(fid: *mut Fid, command: c_int, argument: *mut c_voi
     }
 }
 
-extern "C" fn cancel(endpoint: &Object, context: *mut c_void) -> isize {
+extern "C" fn cancel(endpoint: &EndpointObject, context: *mut c_void) -> isize {
     let context = context.addr() as u64;
-    let Object { domain, number, .. } = endpoint;
+    let EndpointObject { domain, number, .. } = endpoint;
     outcome(domain.state.with(|state| {
         let found = state.endpoints.of(*number).cancel(context);
         state.wake(*number);
@@ -449,7 +451,11 @@ extern "C" fn cancel(endpoint: &Object, context: *mut c_void) -> isize {
     }))
 }
 
-unsafe extern "C" fn getname(endpoint: &Object, to: *mut c_void, bytes: *mut usize) -> c_int {
+unsafe extern "C" fn getname(
+    endpoint: &EndpointObject,
+    to: *mut c_void,
+    bytes: *mut usize,
+) -> c_int {
     let address =
         endpoint.domain.state.with(|state| state.endpoints.of(endpoint.number).endpoint.address());
     // SAFETY: libfabric's contract: a length, and room for so much.
@@ -458,7 +464,7 @@ unsafe extern "C" fn getname(endpoint: &Object, to: *mut c_void, bytes: *mut usi
 }
 
 unsafe extern "C" fn getopt(
-    endpoint: &Object,
+    endpoint: &EndpointObject,
     level: c_int,
     name: c_int,
     to: *mut c_void,
@@ -486,7 +492,7 @@ unsafe extern "C" fn getopt(
 }
 
 unsafe extern "C" fn setopt(
-    endpoint: &Object,
+    endpoint: &EndpointObject,
     level: c_int,
     name: c_int,
     from: *const c_void,
@@ -500,7 +506,7 @@ unsafe extern "C" fn setopt(
     }
     // SAFETY: libfabric's contract: so many bytes.
     let value = unsafe { from.cast::<usize>().read_unaligned() };
-    let Object { domain, number, .. } = endpoint;
+    let EndpointObject { domain, number, .. } = endpoint;
     domain.state.with(|state| state.endpoints.of(*number).multi_min_bytes = value);
     0
 }

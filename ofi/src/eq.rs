@@ -14,13 +14,13 @@ use std::time::Duration;
 
 /// An event queue.
 #[repr(C)]
-pub(crate) struct Object {
+pub(crate) struct EventQueueObject {
     eq: FidEq,
     _fabric: Arc<()>,
 }
 
 // SAFETY: it begins with its `Fid`, as C has it; no other type says this class.
-unsafe impl object::Object for Object {
+unsafe impl object::Object for EventQueueObject {
     const CLASS: usize = FI_CLASS_EQ;
 }
 
@@ -34,7 +34,7 @@ static OPS: EqOps =
 /// # Safety
 /// As libfabric calls it: attributes or null, and room for a pointer.
 pub(crate) unsafe extern "C" fn open(
-    fabric: &root::Object,
+    fabric: &root::ProviderObject,
     attr: *mut EqAttr,
     to: *mut *mut Fid,
     context: *mut c_void,
@@ -45,14 +45,14 @@ pub(crate) unsafe extern "C" fn open(
         say!("an event queue is refused: {} is not offered for them", wait::name(wait));
         return -FI_ENOSYS;
     }
-    let eq = FidEq { fid: object::fid::<Object>(context, &FID), ops: &OPS };
+    let eq = FidEq { fid: object::fid::<EventQueueObject>(context, &FID), ops: &OPS };
     // SAFETY: the caller's.
-    unsafe { object::hand_out(Object { eq, _fabric: fabric.hold() }, to) }
+    unsafe { object::hand_out(EventQueueObject { eq, _fabric: fabric.hold() }, to) }
 }
 
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     // SAFETY: libfabric's contract: an object of ours, closed once.
-    unsafe { object::close::<Object>(fid, |_| Ok(())) }
+    unsafe { object::close::<EventQueueObject>(fid, |_| Ok(())) }
 }
 
 /// There is no event, whichever kind is asked for.
@@ -60,12 +60,12 @@ extern "C" fn nothing() -> isize {
     -(FI_EAGAIN as isize)
 }
 
-extern "C" fn read(_: &Object, _: *mut u32, _: *mut c_void, _: usize, _: u64) -> isize {
+extern "C" fn read(_: &EventQueueObject, _: *mut u32, _: *mut c_void, _: usize, _: u64) -> isize {
     nothing()
 }
 
 extern "C" fn sread(
-    _: &Object,
+    _: &EventQueueObject,
     _: *mut u32,
     _: *mut c_void,
     _: usize,
@@ -79,7 +79,7 @@ extern "C" fn sread(
 }
 
 unsafe extern "C" fn strerror(
-    _: &Object,
+    _: &EventQueueObject,
     _: c_int,
     _: *const c_void,
     buffer: *mut c_char,

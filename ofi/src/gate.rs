@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 ///
 /// A program that asked for `FI_THREAD_DOMAIN` promised that; any other is held to it by a lock.
 #[derive(Debug)]
-pub(crate) struct Gate<T> {
+pub(crate) struct CallGate<T> {
     lock: Option<Mutex<()>>,
     /// Finds programs that break the promise. Plain loads and stores: it is not the lock.
     inside: AtomicBool,
@@ -18,9 +18,9 @@ pub(crate) struct Gate<T> {
 
 // SAFETY: the value is reached through `with` alone, one thread at a time (by the lock or by the
 // program's promise, which is libfabric's contract), so that it only has to be fit to be moved.
-unsafe impl<T: Send> Sync for Gate<T> {}
+unsafe impl<T: Send> Sync for CallGate<T> {}
 
-impl<T> Gate<T> {
+impl<T> CallGate<T> {
     /// With a lock unless the program `promises` to make one call at a time.
     pub(crate) fn new(value: T, promises: bool) -> Self {
         Self {
@@ -67,7 +67,7 @@ mod tests {
     #[test]
     fn without_the_promise_a_lock_keeps_threads_apart() {
         const ROUNDS: usize = 20_000;
-        let gate = Gate::new(0_usize, false);
+        let gate = CallGate::new(0_usize, false);
         thread::scope(|scope| {
             for _ in 0..2 {
                 scope.spawn(|| {
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn with_the_promise_there_is_no_lock() {
-        assert!(Gate::new((), true).lock.is_none());
-        assert_eq!(Gate::new(7, true).with(|value| *value), 7);
+        assert!(CallGate::new((), true).lock.is_none());
+        assert_eq!(CallGate::new(7, true).with(|value| *value), 7);
     }
 }

@@ -32,7 +32,7 @@ pub(crate) const COUNT_MAX: usize = 1 << 16;
 
 /// What a program wants, if it says so.
 #[derive(Clone, Copy, Default)]
-struct Wanted<'a> {
+struct WantedInfo<'a> {
     info: Option<&'a Info>,
     tx: Option<&'a TxAttr>,
     rx: Option<&'a RxAttr>,
@@ -41,7 +41,7 @@ struct Wanted<'a> {
     fabric: Option<&'a FabricAttr>,
 }
 
-impl<'a> Wanted<'a> {
+impl<'a> WantedInfo<'a> {
     /// # Safety
     /// Null, or an info with attributes that are null or there.
     unsafe fn new(hints: *const Info) -> Self {
@@ -76,7 +76,7 @@ pub(crate) unsafe extern "C" fn getinfo(
         return -FI_EINVAL;
     }
     // SAFETY: the caller's.
-    let wanted = unsafe { Wanted::new(hints) };
+    let wanted = unsafe { WantedInfo::new(hints) };
     let Some(domain) = domain_name() else { return -FI_ENODATA };
     if !node.is_null() && flags & crate::abi::FI_SOURCE == 0 {
         say!("endpoints are found by the addresses that they tell, not by a host's name");
@@ -111,7 +111,7 @@ fn domain_name() -> Option<CString> {
 ///
 /// # Safety
 /// Names are null or texts of C's.
-unsafe fn check(version: u32, wanted: &Wanted<'_>, domain: &CStr) -> Result<(), &'static str> {
+unsafe fn check(version: u32, wanted: &WantedInfo<'_>, domain: &CStr) -> Result<(), &'static str> {
     if let Some(info) = wanted.info {
         need(info.caps & !capabilities(version) == 0, "a capability")?;
         need(matches!(info.addr_format, 0 | ADDRESS_FORMAT), "an address format")?;

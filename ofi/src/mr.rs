@@ -8,7 +8,7 @@ use crate::abi::{
 };
 use crate::getinfo::COUNT_MAX;
 use crate::{domain, object};
-use fabric::{PARTS_MAX, Part};
+use fabric::{MemoryPiece, PARTS_MAX};
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -21,13 +21,13 @@ const READERS_TIME: Duration = Duration::from_secs(2);
 
 /// Registered memory as C has it.
 #[repr(C)]
-pub(crate) struct Object {
+pub(crate) struct MemoryObject {
     mr: FidMr,
-    domain: Arc<domain::Shared>,
+    domain: Arc<domain::DomainShared>,
 }
 
 // SAFETY: it begins with its `Fid`, as C has it; no other type says this class.
-unsafe impl object::Object for Object {
+unsafe impl object::Object for MemoryObject {
     const CLASS: usize = FI_CLASS_MR;
 }
 
@@ -39,14 +39,14 @@ pub(crate) static OPS: MrOps = MrOps { size: size_of::<MrOps>(), reg, regv, rega
 /// All that a process has registered, by key.
 #[derive(Debug, Default)]
 pub(crate) struct Memories {
-    all: HashMap<u64, Memory>,
+    all: HashMap<u64, RegisteredMemory>,
     /// Keys that were given by us.
     given: u64,
 }
 
 #[derive(Debug)]
-struct Memory {
-    parts: Vec<Part>,
+struct RegisteredMemory {
+    parts: Vec<MemoryPiece>,
     /// What its first byte is called by readers.
     base: u64,
     /// Others may read it.
@@ -58,7 +58,7 @@ struct Memory {
 impl Memories {
     /// Registers memory under a key: the program's, or (where addresses are those of its memory)
     /// one of ours.
-    fn add(&mut self, key: u64, is_ours: bool, memory: Memory) -> Result<u64, c_int> {
+    fn add(&mut self, key: u64, is_ours: bool, memory: RegisteredMemory) -> Result<u64, c_int> {
         if self.all.len() >= COUNT_MAX {
             return Err(-FI_ENOMEM);
         }
@@ -77,7 +77,7 @@ impl Memories {
     }
 
     /// What is to be read: all of it, or nothing.
-    pub(crate) fn find(&self, key: u64, address: u64, bytes: u64) -> Option<Vec<Part>> {
+    pub(crate) fn find(&self, key: u64, address: u64, bytes: u64) -> Option<Vec<MemoryPiece>> {
         let memory = self.all.get(&key).filter(|memory| memory.readable)?;
         let start = usize::try_from(address.checked_sub(memory.base)?).ok()?;
         let (mut skipped, mut wanted) = (start, usize::try_from(bytes).ok()?);
@@ -87,7 +87,7 @@ impl Memories {
             let bytes = wanted.min(part.bytes - from);
             (skipped, wanted) = (skipped - from, wanted - bytes);
             if bytes > 0 {
-                found.push(Part { start: part.start.wrapping_add(from), bytes });
+                found.push(MemoryPiece { start: part.start.wrapping_add(from), bytes });
             }
         }
         (skipped == 0 && wanted == 0).then_some(found)
@@ -118,8 +118,8 @@ impl Memories {
 }
 
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
-    let leave = |object: &Object| {
-        let Object { mr, domain } = object;
+    let leave = |object: &MemoryObject| {
+        let MemoryObject { mr, domain } = object;
         let end = Instant::now() + READERS_TIME;
         loop {
             let closed = domain.state.with(|state| {
@@ -136,7 +136,7 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
         }
     };
     // SAFETY: libfabric's contract: an object of ours, closed once.
-    unsafe { object::close::<Object>(fid, leave) }
+    unsafe { object::close::<MemoryObject>(fid, leave) }
 }
 
 /// # Safety
@@ -150,22 +150,23 @@ unsafe fn register(
     context: *mut c_void,
 ) -> c_int {
     // SAFETY: the caller's.
-    let domain = match unsafe { object::find::<domain::Object>(domain) } {
+    let domain = match unsafe { object::find::<domain::DomainObject>(domain) } {
         Ok(domain) => domain.share(),
         Err(error) => return error,
     };
-    let part = |it: &IoVec| Part { start: it.iov_base.cast(), bytes: it.iov_len };
+    let part = |it: &IoVec| MemoryPiece { start: it.iov_base.cast(), bytes: it.iov_len };
     let parts: Vec<_> = parts.iter().map(part).collect();
     let is_ours = domain.has_virtual_addresses;
     let start = parts.first().map_or(0, |part| part.start.addr() as u64);
     let base = if is_ours { start } else { 0 };
-    let memory = Memory { parts, base, readable: access & FI_REMOTE_READ != 0, answers: 0 };
+    let memory =
+        RegisteredMemory { parts, base, readable: access & FI_REMOTE_READ != 0, answers: 0 };
     match domain.state.with(|state| state.memory.add(key, is_ours, memory)) {
         Ok(key) => {
-            let fid = object::fid::<Object>(context, &FID);
+            let fid = object::fid::<MemoryObject>(context, &FID);
             let mr = FidMr { fid, mem_desc: ptr::null_mut(), key };
             // SAFETY: the caller's.
-            unsafe { object::hand_out(Object { mr, domain }, to) }
+            unsafe { object::hand_out(MemoryObject { mr, domain }, to) }
         }
         Err(error) => error,
     }
@@ -245,9 +246,10 @@ unsafe extern "C" fn regattr(
 mod tests {
     use super::*;
 
-    fn memory(parts: &[(usize, usize)], base: u64, readable: bool) -> Memory {
-        let part = |&(start, bytes)| Part { start: ptr::without_provenance_mut(start), bytes };
-        Memory { parts: parts.iter().map(part).collect(), base, readable, answers: 0 }
+    fn memory(parts: &[(usize, usize)], base: u64, readable: bool) -> RegisteredMemory {
+        let part =
+            |&(start, bytes)| MemoryPiece { start: ptr::without_provenance_mut(start), bytes };
+        RegisteredMemory { parts: parts.iter().map(part).collect(), base, readable, answers: 0 }
     }
 
     #[test]

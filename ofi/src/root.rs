@@ -11,14 +11,14 @@ use std::sync::Arc;
 
 /// An open provider.
 #[repr(C)]
-pub(crate) struct Object {
+pub(crate) struct ProviderObject {
     fabric: FidFabric,
     /// Whoever is open under it has one, so that it is not closed before them.
     open: Arc<()>,
 }
 
 // SAFETY: it begins with its `Fid`, as C has it; no other type says this class.
-unsafe impl object::Object for Object {
+unsafe impl object::Object for ProviderObject {
     const CLASS: usize = FI_CLASS_FABRIC;
 }
 
@@ -34,7 +34,7 @@ static OPS: FabricOps = FabricOps {
     domain2,
 };
 
-impl Object {
+impl ProviderObject {
     /// Keeps it open.
     pub(crate) fn hold(&self) -> Arc<()> {
         Arc::clone(&self.open)
@@ -58,17 +58,17 @@ pub(crate) unsafe extern "C" fn open(
     // SAFETY: the caller's.
     let Some(attr) = (unsafe { attr.as_ref() }) else { return -FI_EINVAL };
     let fabric = FidFabric {
-        fid: object::fid::<Object>(context, &FID),
+        fid: object::fid::<ProviderObject>(context, &FID),
         ops: &OPS,
         api_version: attr.api_version,
     };
     // SAFETY: the caller's.
-    unsafe { object::hand_out(Object { fabric, open: Arc::new(()) }, to) }
+    unsafe { object::hand_out(ProviderObject { fabric, open: Arc::new(()) }, to) }
 }
 
 /// Whether the program may wait for descriptors of queues and counters: nothing that comes from now
 /// on is missed then.
-unsafe extern "C" fn trywait(_: &Object, fids: *mut *mut Fid, count: c_int) -> c_int {
+unsafe extern "C" fn trywait(_: &ProviderObject, fids: *mut *mut Fid, count: c_int) -> c_int {
     let Ok(count) = usize::try_from(count) else { return -FI_EINVAL };
     for index in 0..count {
         // SAFETY: libfabric's contract: so many objects of ours.
@@ -78,9 +78,11 @@ unsafe extern "C" fn trywait(_: &Object, fids: *mut *mut Fid, count: c_int) -> c
         // SAFETY: likewise.
         let ready = unsafe {
             match class {
-                Some(FI_CLASS_CQ) => object::find::<cq::Object>(fid).and_then(cq::Object::try_wait),
+                Some(FI_CLASS_CQ) => {
+                    object::find::<cq::QueueObject>(fid).and_then(cq::QueueObject::try_wait)
+                }
                 Some(FI_CLASS_CNTR) => {
-                    object::find::<cntr::Object>(fid).and_then(cntr::Object::try_wait)
+                    object::find::<cntr::CounterObject>(fid).and_then(cntr::CounterObject::try_wait)
                 }
                 // Nothing ever happens in one.
                 Some(FI_CLASS_EQ) => Ok(()),
@@ -95,16 +97,16 @@ unsafe extern "C" fn trywait(_: &Object, fids: *mut *mut Fid, count: c_int) -> c
 }
 
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
-    let leave = |object: &Object| match Arc::strong_count(&object.open) {
+    let leave = |object: &ProviderObject| match Arc::strong_count(&object.open) {
         1 => Ok(()),
         _ => Err(-FI_EBUSY),
     };
     // SAFETY: libfabric's contract: an object of ours, closed once.
-    unsafe { object::close::<Object>(fid, leave) }
+    unsafe { object::close::<ProviderObject>(fid, leave) }
 }
 
 unsafe extern "C" fn domain(
-    fabric: &Object,
+    fabric: &ProviderObject,
     info: *mut Info,
     to: *mut *mut Fid,
     context: *mut c_void,
@@ -115,7 +117,7 @@ unsafe extern "C" fn domain(
 
 /// With flags, of which there is none that we know.
 unsafe extern "C" fn domain2(
-    fabric: &Object,
+    fabric: &ProviderObject,
     info: *mut Info,
     to: *mut *mut Fid,
     flags: u64,

@@ -2,7 +2,7 @@
 
 use crate::av::Vector;
 use crate::cntr::Counter;
-use crate::cq::{Event, Queue};
+use crate::cq::{CompletionQueue, QueueEvent};
 use crate::endpoint::Traffic;
 use crate::mr::Memories;
 use crate::object::Slots;
@@ -11,16 +11,16 @@ use fabric::{Alarm, Doze, Endpoint};
 
 /// Everything by number.
 #[derive(Debug)]
-pub(crate) struct State {
+pub(crate) struct ProviderState {
     pub(crate) endpoints: Slots<Traffic>,
-    pub(crate) queues: Slots<Queue>,
+    pub(crate) queues: Slots<CompletionQueue>,
     pub(crate) counters: Slots<Counter>,
     pub(crate) vectors: Slots<Vector>,
     /// Memory that others may read.
     pub(crate) memory: Memories,
 }
 
-impl State {
+impl ProviderState {
     pub(crate) fn new() -> Self {
         Self {
             endpoints: Slots::new(),
@@ -49,7 +49,7 @@ impl State {
     /// The next completion of an endpoint, if one is known, and what of it a queue has to tell.
     /// What another queue tells is put there, and a counter counts.
     #[inline(always)]
-    pub(crate) fn next_for(&mut self, endpoint: usize, queue: usize) -> Option<Option<Event>> {
+    pub(crate) fn next_for(&mut self, endpoint: usize, queue: usize) -> Option<Option<QueueEvent>> {
         let ended = self.endpoints.of(endpoint).next()?;
         if let Some(number) = ended.counter {
             self.counters.of(number).count(&ended);
@@ -84,7 +84,7 @@ impl State {
     fn bound(&mut self, to: Bound) -> (&[usize], &mut Waiter) {
         match to {
             Bound::Queue(number) => {
-                let Queue { endpoints, waiter, .. } = self.queues.of(number);
+                let CompletionQueue { endpoints, waiter, .. } = self.queues.of(number);
                 (endpoints, waiter)
             }
             Bound::Counter(number) => {

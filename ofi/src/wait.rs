@@ -120,8 +120,8 @@ impl Wait {
 
     /// The half of it that is the state's.
     pub(crate) fn waiter(&self) -> Waiter {
-        let beds = all(&self.calls).iter().map(Bed::new).collect();
-        let descriptor = self.alarm.as_ref().map(Bed::new);
+        let beds = all(&self.calls).iter().map(SleepFile::new).collect();
+        let descriptor = self.alarm.as_ref().map(SleepFile::new);
         Waiter { armed: false, descriptor, beds, calls: Arc::clone(&self.calls) }
     }
 
@@ -166,7 +166,7 @@ impl Wait {
 
 /// What one sleeper sleeps in.
 #[derive(Debug)]
-struct Bed {
+struct SleepFile {
     alarm: Arc<Alarm>,
     /// A thread's.
     taken: bool,
@@ -178,7 +178,7 @@ struct Bed {
     timed: bool,
 }
 
-impl Bed {
+impl SleepFile {
     fn new(alarm: &Arc<Alarm>) -> Self {
         let alarm = Arc::clone(alarm);
         Self { alarm, taken: false, armed: false, naps: 0, timed: false }
@@ -216,8 +216,8 @@ pub(crate) struct Waiter {
     /// Any is.
     armed: bool,
     /// The program would hang without being woken.
-    descriptor: Option<Bed>,
-    beds: Vec<Bed>,
+    descriptor: Option<SleepFile>,
+    beds: Vec<SleepFile>,
     calls: Calls,
 }
 
@@ -228,7 +228,7 @@ impl Waiter {
         Self { armed: false, descriptor: None, beds: Vec::new(), calls: Calls::default() }
     }
 
-    fn all(&mut self) -> impl Iterator<Item = &mut Bed> {
+    fn all(&mut self) -> impl Iterator<Item = &mut SleepFile> {
         self.descriptor.iter_mut().chain(&mut self.beds)
     }
 
@@ -285,7 +285,7 @@ impl Waiter {
     }
 
     #[cold]
-    fn wake_those(&mut self, which: impl Fn(&Bed) -> bool) {
+    fn wake_those(&mut self, which: impl Fn(&SleepFile) -> bool) {
         for bed in self.all().filter(|bed| bed.armed && which(bed)) {
             bed.armed = false;
             bed.alarm.ring();
@@ -303,11 +303,11 @@ impl Waiter {
     /// Gives it one, which watches all endpoints that are bound.
     pub(crate) fn add_bed(&mut self, alarm: Alarm) {
         let alarm = Arc::new(alarm);
-        self.beds.push(Bed::new(&alarm));
+        self.beds.push(SleepFile::new(&alarm));
         all(&self.calls).push(alarm);
     }
 
-    fn bed(&mut self, by: By) -> Option<(usize, &mut Bed)> {
+    fn bed(&mut self, by: By) -> Option<(usize, &mut SleepFile)> {
         match by {
             By::Descriptor => self.descriptor.as_mut().map(|bed| (0, bed)),
             By::Call => self.beds.iter_mut().enumerate().find(|(_, bed)| !bed.taken),
@@ -336,7 +336,7 @@ impl Waiter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fabric::registration::Key;
+    use fabric::registration::DomainKey;
     use fabric_node::registration::{DomainSettings, RegistrationServer};
 
     #[test]
@@ -344,7 +344,7 @@ mod tests {
         let home = tempfile::tempdir().expect("a directory");
         let (path, secret) = (home.path().join("fabric"), "0123456789abcdef");
         let server = RegistrationServer::open(&path, 1).expect("nothing is there");
-        let (name, key) = ("blue".to_owned(), Key::new(secret).expect("long enough"));
+        let (name, key) = ("blue".to_owned(), DomainKey::new(secret).expect("long enough"));
         let settings = DomainSettings { name, key, endpoints_max: 1, gateways: 0 };
         server.add(settings).expect("memory");
         let domain = fabric::Domain::join(&path, "blue", secret).expect("the node is there");

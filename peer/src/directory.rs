@@ -94,11 +94,11 @@ impl Peers {
 
     /// Forgets a peer. `Err`, and nothing is changed, while it is held. Gives its session, which
     /// the caller must close. A peer that is not known is forgotten already.
-    pub(crate) fn remove(&mut self, name: &str) -> Result<Option<SessionId>, Held> {
+    pub(crate) fn remove(&mut self, name: &str) -> Result<Option<SessionId>, HeldPeer> {
         let Some(PeerId(at)) = self.find(name) else { return Ok(None) };
         let peer = &mut self.peers[at];
         if peer.holds > 0 {
-            return Err(Held);
+            return Err(HeldPeer);
         }
         peer.name.clear();
         peer.up = None;
@@ -224,4 +224,4 @@ impl Peers {
 
 /// The peer is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Held;
+pub(crate) struct HeldPeer;

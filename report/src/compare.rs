@@ -48,7 +48,7 @@ pub fn kind(benchmark: &str) -> &str {
 
 /// One of those that are compared.
 #[derive(Clone, Copy, Debug)]
-pub struct Side<'a> {
+pub struct ComparedSide<'a> {
     /// What it is called where a difference is told: `A`, or a run's title in quotes.
     pub name: &'a str,
     /// Where it was measured; none of what others published, of whose machine nothing is said.
@@ -62,7 +62,7 @@ pub struct Side<'a> {
 /// only one, but for what is to be minded of that one alone.
 ///
 /// `processor: an EPYC (A), a Xeon (B)`
-pub fn differences(sides: &[Side<'_>]) -> Vec<String> {
+pub fn differences(sides: &[ComparedSide<'_>]) -> Vec<String> {
     let mut found = conditions(sides);
     found.extend(setups(sides));
     let more = found.len().saturating_sub(DIFFERENCES_MAX);
@@ -74,7 +74,7 @@ pub fn differences(sides: &[Side<'_>]) -> Vec<String> {
 }
 
 /// The part of [`differences`] that is not of set-ups: under what conditions was it measured.
-pub fn conditions(sides: &[Side<'_>]) -> Vec<String> {
+pub fn conditions(sides: &[ComparedSide<'_>]) -> Vec<String> {
     let mut found = machines(sides);
     found.extend(tools(sides));
     found.extend(levels(sides));
@@ -82,13 +82,13 @@ pub fn conditions(sides: &[Side<'_>]) -> Vec<String> {
 }
 
 /// Sides whose run is known, with it; each run once.
-fn runs<'a>(sides: &[Side<'a>]) -> Vec<(&'a str, &'a Run)> {
+fn runs<'a>(sides: &[ComparedSide<'a>]) -> Vec<(&'a str, &'a Run)> {
     let mut known = BTreeSet::new();
     let all = sides.iter().filter_map(|side| Some((side.name, side.run?)));
     all.filter(|(_, run)| known.insert(std::ptr::from_ref(*run))).collect()
 }
 
-fn machines(sides: &[Side<'_>]) -> Vec<String> {
+fn machines(sides: &[ComparedSide<'_>]) -> Vec<String> {
     let runs = runs(sides);
     let has_none = runs.iter().filter(|(_, run)| run.machine.is_none()).map(|(name, _)| *name);
     let mut found = Vec::new();
@@ -121,7 +121,7 @@ fn not_told() -> String {
 
 /// Versions of what took part in several of them. A run of one program and one of another are not
 /// two versions of one.
-fn tools(sides: &[Side<'_>]) -> Vec<String> {
+fn tools(sides: &[ComparedSide<'_>]) -> Vec<String> {
     let mut by_name: BTreeMap<&str, Vec<(&str, String)>> = BTreeMap::new();
     for (name, run) in runs(sides) {
         for (tool, version) in &run.tools {
@@ -132,7 +132,7 @@ fn tools(sides: &[Side<'_>]) -> Vec<String> {
 }
 
 /// Whether the cores were near each other in one and far in another, or moved meanwhile.
-fn levels(sides: &[Side<'_>]) -> Option<String> {
+fn levels(sides: &[ComparedSide<'_>]) -> Option<String> {
     let trips = sides.iter().flat_map(|side| {
         let own = side.measurement.map_or(&[][..], |it| &it.cache_line_round_trips_ns);
         let machine = side.run.and_then(|run| run.machine.as_ref()?.cache_line_round_trip_ns);
@@ -157,7 +157,7 @@ pub fn are_two_levels(one: u64, other: u64) -> bool {
 }
 
 /// The part of [`differences`] that is of set-ups.
-pub fn setups(sides: &[Side<'_>]) -> Vec<String> {
+pub fn setups(sides: &[ComparedSide<'_>]) -> Vec<String> {
     let all = || sides.iter().filter_map(|side| Some((side.name, &side.measurement?.setup)));
     let keys: BTreeSet<&String> = all().flat_map(|(_, setup)| setup.keys()).collect();
     let of = |key: &String| {
@@ -232,13 +232,13 @@ pub struct Change {
     /// rounds, for other spreads say how requests differ and not how well a figure is known.
     pub percent_between: Option<[f64; 2]>,
     /// What the rounds say of it.
-    pub standing: Standing,
+    pub standing: FigureStanding,
 }
 
 /// What can be said of two figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Standing {
+pub enum FigureStanding {
     /// One of them is of one run, and how far runs differ nobody knows.
     NotKnown,
     /// Rounds of one and the same thing would lie apart by chance too often.
@@ -340,11 +340,11 @@ fn change(base: &Series, other: &Series, one: usize, two: usize) -> Option<Chang
         Some([percent(high, least)?, percent(low, most)?])
     });
     let standing = match rounds {
-        None => Standing::NotKnown,
-        Some(_) if !are_enough(base.rounds, other.rounds) => Standing::TooFewRounds,
-        Some(([_, high], [least, _])) if least > high => Standing::More,
-        Some(([low, _], [_, most])) if most < low => Standing::Less,
-        Some(_) => Standing::WithinRounds,
+        None => FigureStanding::NotKnown,
+        Some(_) if !are_enough(base.rounds, other.rounds) => FigureStanding::TooFewRounds,
+        Some(([_, high], [least, _])) if least > high => FigureStanding::More,
+        Some(([low, _], [_, most])) if most < low => FigureStanding::Less,
+        Some(_) => FigureStanding::WithinRounds,
     };
     let percent = percent(a, b);
     Some(Change { base: one, other: two, a, b, percent, percent_between: between, standing })

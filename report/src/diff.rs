@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::compare::{self, Change, Side, Standing};
+use crate::compare::{self, Change, ComparedSide, FigureStanding};
 use crate::result::{Axis, Measurement, Run, Series, Spread, Statistic};
 use crate::store::Loaded;
 use crate::unit::{Quantity, Unit};
@@ -49,14 +49,14 @@ pub struct SeriesDiff {
     /// What differs in how both were measured.
     pub differs: Vec<String>,
     /// Where both have a figure.
-    pub rows: Vec<Row>,
+    pub rows: Vec<DiffRow>,
     /// Places where only one has.
     pub alone: usize,
 }
 
 /// Two figures at one place.
 #[derive(Clone, Debug, Serialize)]
-pub struct Row {
+pub struct DiffRow {
     /// Where.
     pub x: f64,
     /// Of a category, its name.
@@ -70,7 +70,7 @@ pub struct Row {
     /// Between what the change lies if each figure may be that of any of its rounds.
     pub percent_between: Option<[f64; 2]>,
     /// What the rounds say of it.
-    pub standing: Standing,
+    pub standing: FigureStanding,
     /// Whether the second is better; none where rounds do not say so, or nobody can.
     pub is_better: Option<bool>,
 }
@@ -110,9 +110,9 @@ pub fn narrow(run: &mut Loaded, words: &str) -> bool {
 
 type Whose<'a> = (Option<&'a Run>, Option<&'a Measurement>);
 
-fn sides<'a>(of: [Whose<'a>; 2]) -> [Side<'a>; 2] {
+fn sides<'a>(of: [Whose<'a>; 2]) -> [ComparedSide<'a>; 2] {
     let [a, b] = of;
-    let side = |name, (run, measurement)| Side { name, run, measurement };
+    let side = |name, (run, measurement)| ComparedSide { name, run, measurement };
     [side("A", a), side("B", b)]
 }
 
@@ -239,11 +239,13 @@ fn compared(
     let row = |change: Change| {
         let point = &mine.points[change.base];
         let is_more = match change.standing {
-            Standing::More => Some(true),
-            Standing::Less => Some(false),
-            Standing::NotKnown | Standing::TooFewRounds | Standing::WithinRounds => None,
+            FigureStanding::More => Some(true),
+            FigureStanding::Less => Some(false),
+            FigureStanding::NotKnown
+            | FigureStanding::TooFewRounds
+            | FigureStanding::WithinRounds => None,
         };
-        Row {
+        DiffRow {
             x: point.x,
             label: point.label.clone(),
             a: change.a,
@@ -348,7 +350,8 @@ impl SeriesDiff {
         let [a, b] = self.rounds;
         let whose = match [a, b] {
             [Some(a), Some(b)] => {
-                let too_few = self.rows.iter().any(|row| row.standing == Standing::TooFewRounds);
+                let too_few =
+                    self.rows.iter().any(|row| row.standing == FigureStanding::TooFewRounds);
                 let odds = (1.0 / compare::chance(a, b)).round();
                 return if too_few {
                     format!(
@@ -367,7 +370,7 @@ impl SeriesDiff {
     }
 }
 
-impl Row {
+impl DiffRow {
     fn line(&self, f: &mut fmt::Formatter<'_>, axis: Axis) -> fmt::Result {
         let place = place(axis, self.x, self.label.as_deref());
         let [a, b] = [self.a, self.b].map(short);
@@ -376,7 +379,7 @@ impl Row {
             .percent_between
             .map_or(String::new(), |[least, most]| format!("{least:+.1} to {most:+.1} %"));
         let verdict = match (self.standing, self.is_better) {
-            (Standing::WithinRounds, _) => " (within the rounds)",
+            (FigureStanding::WithinRounds, _) => " (within the rounds)",
             (_, Some(true)) => " better",
             (_, Some(false)) => " worse",
             (_, None) => "",

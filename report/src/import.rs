@@ -23,9 +23,9 @@ use serde::de::IgnoredAny;
 use thiserror::Error;
 
 use crate::result::{
-    ENTRIES_MAX, Machine, Measurement, Origin, Point, Run, SCHEMA, Series, WORDS_MAX,
+    ENTRIES_MAX, Machine, Measurement, Point, Run, RunOrigin, SCHEMA, Series, WORDS_MAX,
 };
-use crate::store::{self, Loaded, Store, StoreError};
+use crate::store::{self, Loaded, RunStore, StoreError};
 
 /// What is wrong with a file that was to be imported.
 #[derive(Debug, Error)]
@@ -142,7 +142,7 @@ fn tools(measurements: &[Measurement]) -> BTreeMap<String, String> {
     let mut versions: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for it in measurements {
         let program = it.benchmark.split('_').next().unwrap_or_default();
-        let own = (it.origin == Origin::Imported).then_some(program);
+        let own = (it.origin == RunOrigin::Imported).then_some(program);
         let tool = it.setup.get("mpi").map(String::as_str).or(own);
         if let Some((tool, version)) = tool.zip(it.setup.get("version")) {
             versions.entry(tool).or_default().insert(version);
@@ -167,7 +167,7 @@ pub(crate) fn is_one(one: &Machine, other: Option<&Machine>) -> bool {
 /// When it is none of them, or damaged; when nobody says where the store is, and one is needed.
 pub fn open(
     word: &str,
-    store: impl FnOnce() -> Result<Store, StoreError>,
+    store: impl FnOnce() -> Result<RunStore, StoreError>,
 ) -> Result<Loaded, ImportError> {
     let path = Path::new(word);
     if path.is_dir() {
@@ -190,7 +190,7 @@ pub fn import(file: &str, text: &str) -> Result<Vec<Measurement>, ImportError> {
     let stem = Path::new(file).file_stem().map_or(name.clone(), |stem| stem.to_string_lossy());
     let mut measurements = read(text, &stem).map_err(fail)?;
     for it in &mut measurements {
-        if it.origin == Origin::Imported {
+        if it.origin == RunOrigin::Imported {
             it.source.get_or_insert_with(|| name.clone().into_owned());
         }
         let limits = "figures within the limits of results";
@@ -333,7 +333,7 @@ fn are_apart(one: &Series, two: &Series) -> bool {
 /// A measurement of an importer's.
 fn measurement(benchmark: &str, title: &str) -> Measurement {
     let title = if title.is_empty() { benchmark } else { title };
-    Measurement::new(Origin::Imported, benchmark, title)
+    Measurement::new(RunOrigin::Imported, benchmark, title)
 }
 
 /// One figure's series.

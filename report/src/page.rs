@@ -21,8 +21,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use thiserror::Error;
 
-use crate::plot::{Figure, Place};
-use crate::result::{Measurement, Origin, Run, Series};
+use crate::plot::{Figure, PicturePlace};
+use crate::result::{Measurement, Run, RunOrigin, Series};
 use crate::store::Loaded;
 
 /// Runs on one page: more would not be told apart, and the page would be heavy.
@@ -36,7 +36,7 @@ pub const FIGURES_MAX: usize = 90;
 
 /// What a reader asked for.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
+pub struct PageOptions {
     /// What overheads are told against: words of a series', measurement's or run's name. None for
     /// the first that is called native, else the first of each plot.
     pub baseline: Option<String>,
@@ -83,7 +83,7 @@ struct Item<'a> {
 
 impl Item<'_> {
     fn is_published(&self) -> bool {
-        self.measurement.origin == Origin::Published
+        self.measurement.origin == RunOrigin::Published
     }
 }
 
@@ -107,7 +107,7 @@ struct Content<'a> {
 ///
 /// # Errors
 /// When there is nothing to be drawn, or too much, or no such baseline.
-pub fn page(sources: &[Loaded], options: &Options) -> Result<Page, PageError> {
+pub fn page(sources: &[Loaded], options: &PageOptions) -> Result<Page, PageError> {
     if sources.len() > RUNS_MAX {
         return Err(PageError::Runs(sources.len()));
     }
@@ -119,7 +119,7 @@ pub fn page(sources: &[Loaded], options: &Options) -> Result<Page, PageError> {
         return Err(PageError::Nothing);
     }
     let drawn = figures.iter().filter(|figure| figure.is_drawn());
-    let plots = drawn.map(|figure| (format!("{}.svg", figure.id), figure.svg(Place::File)));
+    let plots = drawn.map(|figure| (format!("{}.svg", figure.id), figure.svg(PicturePlace::File)));
     let plots = plots.collect();
     let is_unused = |it: &&Measurement| !shown.iter().any(|known| std::ptr::eq(*known, *it));
     let content = Content {

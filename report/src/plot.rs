@@ -16,8 +16,8 @@ mod frame;
 
 use std::fmt::Write as _;
 
-pub use scale::Scale;
-pub use style::Look;
+pub use scale::AxisScale;
+pub use style::SeriesLook;
 
 use crate::result::{Point, Spread};
 use crate::unit::Unit;
@@ -30,7 +30,7 @@ pub struct Axis {
     /// Of the numbers.
     pub unit: Unit,
     /// How it is divided.
-    pub scale: Scale,
+    pub scale: AxisScale,
 }
 
 /// One plot.
@@ -59,12 +59,12 @@ pub struct Figure {
     /// Lines across the picture: where, and what they are.
     pub rules: Vec<(f64, String)>,
     /// What is drawn.
-    pub body: Body,
+    pub body: PlotBody,
 }
 
 /// What is drawn.
 #[derive(Clone, Debug)]
-pub enum Body {
+pub enum PlotBody {
     /// Points in a row, joined by lines.
     Curves(Vec<Curve>),
     /// A bar for each name.
@@ -79,7 +79,7 @@ pub struct Curve {
     /// In the legend.
     pub name: String,
     /// Colour, marker and dash.
-    pub look: Look,
+    pub look: SeriesLook,
     /// Whether others published it: dashed, hollow.
     pub is_published: bool,
     /// What `low` and `high` of its points are.
@@ -96,7 +96,7 @@ pub struct Bars {
     /// The rows.
     pub rows: Vec<Bar>,
     /// What each row has a number of.
-    pub parts: Vec<Part>,
+    pub parts: Vec<BarPart>,
 }
 
 /// A row of bars.
@@ -112,11 +112,11 @@ pub struct Bar {
 
 /// What each row of bars has a number of.
 #[derive(Clone, Debug)]
-pub struct Part {
+pub struct BarPart {
     /// In the legend.
     pub name: String,
     /// Colour.
-    pub look: Look,
+    pub look: SeriesLook,
     /// Whether others published it.
     pub is_published: bool,
     /// What `low` and `high` are.
@@ -127,7 +127,7 @@ pub struct Part {
 
 /// Where a picture will stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum PicturePlace {
     /// In a page that has heading, legend and remarks beside it, and the style sheet.
     Page,
     /// In a file of its own.
@@ -139,36 +139,36 @@ pub const WIDTH: f64 = 760.0;
 
 /// An entry of a legend.
 #[derive(Clone, Copy, Debug)]
-pub struct Key<'a> {
+pub struct LegendKey<'a> {
     /// What it is called.
     pub name: &'a str,
     /// How it looks.
-    pub look: Look,
+    pub look: SeriesLook,
     /// Whether others published it.
     pub is_published: bool,
 }
 
 impl Figure {
     /// The picture.
-    pub fn svg(&self, place: Place) -> String {
+    pub fn svg(&self, place: PicturePlace) -> String {
         frame::draw(self, place)
     }
 
     /// What the legend lists, in the order of `data-k`.
-    pub fn keys(&self) -> Vec<Key<'_>> {
+    pub fn keys(&self) -> Vec<LegendKey<'_>> {
         match &self.body {
-            Body::Curves(curves) => curves
+            PlotBody::Curves(curves) => curves
                 .iter()
-                .map(|Curve { name, look, is_published, .. }| Key {
+                .map(|Curve { name, look, is_published, .. }| LegendKey {
                     name,
                     look: *look,
                     is_published: *is_published,
                 })
                 .collect(),
-            Body::Bars(bars) | Body::Listed(bars) => bars
+            PlotBody::Bars(bars) | PlotBody::Listed(bars) => bars
                 .parts
                 .iter()
-                .map(|Part { name, look, is_published, .. }| Key {
+                .map(|BarPart { name, look, is_published, .. }| LegendKey {
                     name,
                     look: *look,
                     is_published: *is_published,
@@ -178,23 +178,23 @@ impl Figure {
     }
 
     /// What has to be told apart: nothing where all bars are of one kind.
-    pub fn legend(&self) -> Vec<Key<'_>> {
+    pub fn legend(&self) -> Vec<LegendKey<'_>> {
         let keys = self.keys();
         if self.has_bars() && keys.len() < 2 { Vec::new() } else { keys }
     }
 
     /// Whether its legend shows boxes rather than lines.
     pub fn has_bars(&self) -> bool {
-        !matches!(self.body, Body::Curves(_))
+        !matches!(self.body, PlotBody::Curves(_))
     }
 
     /// Whether there is a picture of it.
     pub fn is_drawn(&self) -> bool {
-        !matches!(self.body, Body::Listed(_))
+        !matches!(self.body, PlotBody::Listed(_))
     }
 }
 
-impl Key<'_> {
+impl LegendKey<'_> {
     /// The classes of its element.
     pub fn classes(&self) -> String {
         let published = if self.is_published { " published" } else { "" };

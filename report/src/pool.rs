@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use thiserror::Error;
 
-use crate::compare::{self, Side};
+use crate::compare::{self, ComparedSide};
 use crate::diff;
 use crate::import;
 use crate::result::{ENTRIES_MAX, Empty, Measurement, Point, Run, Series, Spread};
@@ -37,8 +37,9 @@ pub fn pool(runs: &[Loaded], title: Option<&str>) -> Result<Loaded, PoolError> {
     }
     let names: Vec<&str> = runs.iter().map(|it| it.run.id.as_str()).collect();
     let sides = runs.iter().zip(&names);
-    let sides: Vec<_> =
-        sides.map(|(it, name)| Side { name, run: Some(&it.run), measurement: None }).collect();
+    let sides: Vec<_> = sides
+        .map(|(it, name)| ComparedSide { name, run: Some(&it.run), measurement: None })
+        .collect();
     let differ = compare::differences(&sides);
     let is_one = |other: &Loaded| match (&first.run.machine, &other.run.machine) {
         (Some(one), other) => import::is_one(one, other.as_ref()),
@@ -141,12 +142,12 @@ pub(crate) fn median(figures: &[f64]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::result::{Axis, Origin};
+    use crate::result::{Axis, RunOrigin};
     use crate::unit::{Quantity, Unit};
 
     fn run(points: &[(f64, f64)]) -> Loaded {
         let points = points.iter().map(|(x, y)| Point::new(*x, *y)).collect();
-        let mut it = Measurement::new(Origin::Measured, "block", "a disk");
+        let mut it = Measurement::new(RunOrigin::Measured, "block", "a disk");
         let series = Series::new("requests", Quantity::Iops, Unit::PerS, Axis::QUEUE_DEPTH);
         it.series.push(Series { points, ..series });
         Loaded { run: Run::now("block", "a disk"), measurements: vec![it] }
@@ -166,7 +167,7 @@ mod tests {
         // And so a change has a verdict, which one run of each has not.
         let other = pool(&[1.0, 2.0, 3.0, 4.0].map(|y| run(&[(1.0, y)])), None).unwrap();
         let row = diff::diff(&it, &other).series[0].rows[0].clone();
-        assert_eq!((row.standing, row.is_better), (compare::Standing::Less, Some(false)));
+        assert_eq!((row.standing, row.is_better), (compare::FigureStanding::Less, Some(false)));
         assert_eq!(diff::diff(&runs[0], &runs[1]).series[0].rows[0].is_better, None);
     }
 

@@ -21,7 +21,7 @@ const FILES: [(&str, &str); 6] = [
 /// One text's figures; each measurement is as in a result's file, but for what is the same in all.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct PublishedFile {
     source: String,
     measurement: Vec<Table>,
 }
@@ -35,7 +35,7 @@ pub fn published() -> Vec<Measurement> {
 }
 
 fn read(text: &str) -> Result<Vec<Measurement>, String> {
-    let file: File = toml::from_str(text).map_err(|error| error.to_string())?;
+    let file: PublishedFile = toml::from_str(text).map_err(|error| error.to_string())?;
     let one = |mut table: Table| {
         let same = [
             ("schema", Value::Integer(SCHEMA.into())),
@@ -53,7 +53,7 @@ fn read(text: &str) -> Result<Vec<Measurement>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::result::{Meant, Origin, Point};
+    use crate::result::{Meant, Point, RunOrigin};
     use crate::unit::Unit;
 
     /// What words behind a number make of it.
@@ -98,7 +98,7 @@ mod tests {
     #[test]
     fn each_figure_stands_in_a_quotation() {
         let all = published();
-        assert!(all.len() >= 25 && all.iter().all(|it| it.origin == Origin::Published));
+        assert!(all.len() >= 25 && all.iter().all(|it| it.origin == RunOrigin::Published));
         for it in &all {
             for point in points(it) {
                 let said = point.said.as_ref().unwrap_or_else(|| panic!("{point:?}"));

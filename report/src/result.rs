@@ -82,7 +82,7 @@ pub struct Machine {
 /// Who measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Origin {
+pub enum RunOrigin {
     /// vrio, here.
     Measured,
     /// Another program; its output was read.
@@ -98,7 +98,7 @@ pub struct Measurement {
     /// The version of the file: [`SCHEMA`].
     pub schema: u32,
     /// Who measured.
-    pub origin: Origin,
+    pub origin: RunOrigin,
     /// Of what was published, where it stands; of what was imported, the file's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
@@ -415,7 +415,7 @@ pub fn is_id(id: &str) -> bool {
 
 impl Measurement {
     /// An empty one.
-    pub fn new(origin: Origin, benchmark: &str, title: &str) -> Self {
+    pub fn new(origin: RunOrigin, benchmark: &str, title: &str) -> Self {
         Self {
             schema: SCHEMA,
             origin,
@@ -464,7 +464,7 @@ impl Measurement {
         if self.benchmark.is_empty() || self.title.is_empty() {
             return Err(rule("title", "a measurement has a benchmark and a title"));
         }
-        if self.origin != Origin::Measured && self.source.is_none() {
+        if self.origin != RunOrigin::Measured && self.source.is_none() {
             return Err(rule("source", "what others measured has a source"));
         }
         if self.series.len() > SERIES_MAX {
@@ -590,7 +590,7 @@ mod tests {
     use super::*;
 
     fn latency() -> Measurement {
-        let mut it = Measurement::new(Origin::Imported, "osu_latency", "shared memory");
+        let mut it = Measurement::new(RunOrigin::Imported, "osu_latency", "shared memory");
         it.source = Some("latency.txt".to_owned());
         it.series.push(Series {
             statistic: Some(Statistic::Mean),

@@ -55,17 +55,17 @@ pub fn schema() -> &'static Value {
 /// The first place where it has another form.
 pub fn check(form: Form, value: &Value) -> Result<(), Misfit> {
     let name = form.name();
-    check_by(&schema()["$defs"][name], value, &Place::Of(name))
+    check_by(&schema()["$defs"][name], value, &SchemaPlace::Of(name))
 }
 
 /// Where one is, while a value is gone through: it becomes words only for an error.
-enum Place<'a> {
+enum SchemaPlace<'a> {
     Of(&'a str),
     Field(&'a Self, &'a str),
     Item(&'a Self, usize),
 }
 
-impl fmt::Display for Place<'_> {
+impl fmt::Display for SchemaPlace<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Of(name) => f.write_str(name),
@@ -75,7 +75,7 @@ impl fmt::Display for Place<'_> {
     }
 }
 
-impl Place<'_> {
+impl SchemaPlace<'_> {
     fn misfit(&self, rule: impl Into<String>) -> Misfit {
         Misfit { place: self.to_string(), rule: rule.into() }
     }
@@ -85,7 +85,7 @@ impl Place<'_> {
 const SAID: [&str; 7] =
     ["$schema", "$defs", "title", "description", "items", "properties", "additionalProperties"];
 
-fn check_by(rule: &Value, value: &Value, place: &Place<'_>) -> Result<(), Misfit> {
+fn check_by(rule: &Value, value: &Value, place: &SchemaPlace<'_>) -> Result<(), Misfit> {
     for (word, of) in rule.as_object().into_iter().flatten() {
         check_word(word, of, value, place)?;
     }
@@ -93,7 +93,12 @@ fn check_by(rule: &Value, value: &Value, place: &Place<'_>) -> Result<(), Misfit
 }
 
 /// One word of a rule.
-fn check_word(word: &str, of: &Value, value: &Value, place: &Place<'_>) -> Result<(), Misfit> {
+fn check_word(
+    word: &str,
+    of: &Value,
+    value: &Value,
+    place: &SchemaPlace<'_>,
+) -> Result<(), Misfit> {
     let least = of.as_f64().zip(value.as_f64());
     let most = of.as_u64().zip(size(word, value));
     let is_kept = match word {
@@ -139,17 +144,17 @@ fn size(word: &str, value: &Value) -> Option<u64> {
 }
 
 /// Of objects and lists, what is in them.
-fn check_inside(rule: &Value, value: &Value, place: &Place<'_>) -> Result<(), Misfit> {
+fn check_inside(rule: &Value, value: &Value, place: &SchemaPlace<'_>) -> Result<(), Misfit> {
     if let (Some(items), Some(values)) = (rule.get("items"), value.as_array()) {
         for (at, value) in values.iter().enumerate() {
-            check_by(items, value, &Place::Item(place, at))?;
+            check_by(items, value, &SchemaPlace::Item(place, at))?;
         }
     }
     let is_object = rule.get("type").is_some_and(|kind| kind == "object");
     for (name, value) in value.as_object().filter(|_| is_object).into_iter().flatten() {
         let own = rule.get("properties").and_then(|it| it.get(name));
         let any = rule.get("additionalProperties").filter(|it| it.is_object());
-        let place = Place::Field(place, name);
+        let place = SchemaPlace::Field(place, name);
         let rule = own.or(any).ok_or_else(|| place.misfit("nobody knows it"))?;
         check_by(rule, value, &place)?;
     }
@@ -176,7 +181,7 @@ mod tests {
     use super::*;
 
     fn by(rule: &Value, value: &Value) -> Result<(), String> {
-        check_by(rule, value, &Place::Of("it")).map_err(|misfit| misfit.to_string())
+        check_by(rule, value, &SchemaPlace::Of("it")).map_err(|misfit| misfit.to_string())
     }
 
     #[test]

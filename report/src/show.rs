@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::diff::{place, short};
-use crate::result::{Machine, Meant, Measurement, Origin, Point, Run, Series, Spread};
+use crate::result::{Machine, Meant, Measurement, Point, Run, RunOrigin, Series, Spread};
 use crate::store::Loaded;
 
 impl fmt::Display for Loaded {
@@ -41,9 +41,9 @@ impl fmt::Display for Machine {
 impl fmt::Display for Measurement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let origin = match self.origin {
-            Origin::Measured => "",
-            Origin::Imported => ", imported",
-            Origin::Published => ", published",
+            RunOrigin::Measured => "",
+            RunOrigin::Imported => ", imported",
+            RunOrigin::Published => ", published",
         };
         writeln!(f, "{}: {}{origin}", self.benchmark, self.title)?;
         if let Some(source) = &self.source {

@@ -129,7 +129,7 @@ pub struct Loaded {
 
 /// A run of a list.
 #[derive(Debug)]
-pub struct Listed {
+pub struct ListedRun {
     /// Its name.
     pub id: String,
     /// What it is, or what is wrong with it: one damaged run hides no other.
@@ -140,11 +140,11 @@ pub struct Listed {
 
 /// A directory of runs.
 #[derive(Clone, Debug)]
-pub struct Store {
+pub struct RunStore {
     folder: PathBuf,
 }
 
-impl Store {
+impl RunStore {
     /// The one in that directory, which is made when the first run is saved.
     pub fn at(folder: &Path) -> Self {
         Self { folder: folder.to_owned() }
@@ -194,11 +194,11 @@ impl Store {
     ///
     /// # Errors
     /// When the directory cannot be read. A damaged run is in the list.
-    pub fn list(&self) -> Result<Vec<Listed>, StoreError> {
+    pub fn list(&self) -> Result<Vec<ListedRun>, StoreError> {
         let listed = |id: String| {
             let folder = self.folder.join(&id);
             let measurements = files(&folder).map_or(0, |files| files.len());
-            Listed { run: read_run(&folder), id, measurements }
+            ListedRun { run: read_run(&folder), id, measurements }
         };
         Ok(self.ids()?.into_iter().map(listed).collect())
     }
@@ -271,7 +271,7 @@ impl Store {
     }
 }
 
-impl Store {
+impl RunStore {
     /// Adds measurements to a run that was saved before, and its notes and versions of tools as
     /// they are now. One that says more about a thing that is there becomes a part of that
     /// ([`import::merge`]). A reader meanwhile sees whole files: the measurements of before, or
@@ -438,20 +438,20 @@ impl Run {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::result::{Axis, Origin, Point, Series};
+    use crate::result::{Axis, Point, RunOrigin, Series};
     use crate::unit::{Quantity, Unit};
 
     fn loaded(id: &str) -> Loaded {
         let mut run = Run::now("block", "a disk");
         run.id = id.to_owned();
-        let measurement = Measurement::new(Origin::Measured, "block", "local");
-        let other = Measurement::new(Origin::Measured, "net/../x", "frames");
+        let measurement = Measurement::new(RunOrigin::Measured, "block", "local");
+        let other = Measurement::new(RunOrigin::Measured, "net/../x", "frames");
         Loaded { run, measurements: vec![measurement, other] }
     }
 
-    fn store() -> (tempfile::TempDir, Store) {
+    fn store() -> (tempfile::TempDir, RunStore) {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::at(&folder.path().join("results"));
+        let store = RunStore::at(&folder.path().join("results"));
         (folder, store)
     }
 
@@ -476,7 +476,7 @@ mod tests {
 
     /// A measurement that is of other guests than any other.
     fn of_guests(count: usize) -> Measurement {
-        let mut it = Measurement::new(Origin::Measured, "net", "frames");
+        let mut it = Measurement::new(RunOrigin::Measured, "net", "frames");
         it.setup.insert("guests".to_owned(), count.to_string());
         it
     }
@@ -485,7 +485,7 @@ mod tests {
     fn what_is_added_about_the_same_thing_becomes_a_part_of_it() {
         let (_folder, store) = store();
         let of_depth = |depth: f64| {
-            let mut it = Measurement::new(Origin::Measured, "block", "local");
+            let mut it = Measurement::new(RunOrigin::Measured, "block", "local");
             let mut series = Series::new("p", Quantity::Iops, Unit::PerS, Axis::QUEUE_DEPTH);
             series.points.push(Point::new(depth, depth * 10.0));
             it.series.push(series);
@@ -543,7 +543,7 @@ mod tests {
     fn a_run_that_breaks_a_rule_is_not_saved() {
         let (_folder, store) = store();
         let mut run = loaded("bad");
-        run.measurements[1].origin = Origin::Imported;
+        run.measurements[1].origin = RunOrigin::Imported;
         let said = store.save(&mut run).unwrap_err().to_string();
         assert!(said.contains("has a source"), "{said}");
         let mut run = loaded("../up");
@@ -596,7 +596,7 @@ mod tests {
     #[test]
     fn the_usual_place_is_the_users_own() {
         let of = |state: Option<&str>, home: Option<&str>| {
-            let store = Store::usual(|name| match name {
+            let store = RunStore::usual(|name| match name {
                 "XDG_STATE_HOME" => state.map(PathBuf::from),
                 _ => home.map(PathBuf::from),
             });

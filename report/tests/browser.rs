@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use driver::Browser;
 use report::import::import_files;
-use report::page::{Options, Page, page};
+use report::page::{Page, PageOptions, page};
 use report::plot::number::exact;
 use report::published::published;
 use report::store::Loaded;
@@ -35,10 +35,10 @@ fn runs(count: usize) -> Vec<Loaded> {
     (0..count).map(sample::run).collect()
 }
 
-fn with_published() -> Options {
+fn with_published() -> PageOptions {
     let mut published = published();
     published.push(sample::published());
-    Options { published, ..Options::default() }
+    PageOptions { published, ..PageOptions::default() }
 }
 
 fn write(page: &Page, into: &Path) -> String {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use report::import::import_files;
-use report::page::{Options, PageError, page};
+use report::page::{PageError, PageOptions, page};
 use report::published::published;
 use report::store::Loaded;
 
@@ -42,13 +42,13 @@ fn tables(html: &str) -> Vec<Table> {
     between(html, "<figure ", "</figure>").into_iter().map(one).collect()
 }
 
-fn of(names: &[&str], options: &Options) -> Vec<Table> {
+fn of(names: &[&str], options: &PageOptions) -> Vec<Table> {
     let all: Vec<Loaded> = names.iter().map(|name| load(name)).collect();
     tables(&page(&all, options).unwrap().html)
 }
 
-fn with_published() -> Options {
-    Options { published: published(), ..Options::default() }
+fn with_published() -> PageOptions {
+    PageOptions { published: published(), ..PageOptions::default() }
 }
 
 fn are_apart(names: &[String]) -> bool {

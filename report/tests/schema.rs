@@ -6,9 +6,9 @@ use std::path::Path;
 
 use report::import::import;
 use report::published::published;
-use report::result::{Machine, Meant, Measurement, Origin, Point, Run, Spread, Statistic};
+use report::result::{Machine, Meant, Measurement, Point, Run, RunOrigin, Spread, Statistic};
 use report::schema::{Form, Misfit, check, schema};
-use report::store::{Loaded, Store, load};
+use report::store::{Loaded, RunStore, load};
 use report::unit::{Against, Quantity, Unit};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -46,7 +46,7 @@ fn the_schema_knows_each_name_that_the_types_know_and_no_other() {
         serde_json::from_value::<Meant>(json!(name)).unwrap();
     }
     for name in listed("/$defs/measurement/properties/origin/enum") {
-        serde_json::from_value::<Origin>(json!(name)).unwrap();
+        serde_json::from_value::<RunOrigin>(json!(name)).unwrap();
     }
 }
 
@@ -70,7 +70,7 @@ fn what_is_imported_and_what_was_published_conforms() {
 #[test]
 fn what_is_stored_conforms() {
     let folder = tempfile::tempdir().unwrap();
-    let store = Store::at(folder.path());
+    let store = RunStore::at(folder.path());
     let mut loaded = Loaded { run: Run::now("all", "others' figures"), measurements: published() };
     let place = store.save(&mut loaded).unwrap();
     assert_eq!(load(&place).unwrap(), loaded);

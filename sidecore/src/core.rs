@@ -14,10 +14,10 @@ use std::time::Duration;
 use rustix::event::{PollFlags, Timespec};
 use rustix::io::Errno;
 
-use crate::idle::{Backoff, Step};
+use crate::idle::{Backoff, IdleStep};
 use crate::pulse::Pulse;
-use crate::sidecore::{Inbox, Shared};
-use crate::{Idle, Poll, Progress, Services, Stage, Wake};
+use crate::sidecore::{Inbox, SidecoreShared};
+use crate::{Idle, Poll, Progress, RoundStage, Services, Wake};
 
 /// How many rounds without work go by one look at the clock, at most, while spinning: looking at
 /// the clock takes about as long as looking at a queue, and what arrives meanwhile waits for it.
@@ -34,7 +34,7 @@ const LATER_MAX: usize = 1024;
 /// Names a poller on its sidecore. Never used twice there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PollerId {
-    stage: Stage,
+    stage: RoundStage,
     number: u64,
 }
 
@@ -44,7 +44,7 @@ pub struct Local {
     now_ns: u64,
     poller_next: u64,
     /// By stage. Dropped before the services.
-    pollers: [Vec<(u64, Box<dyn Poll>)>; Stage::ALL.len()],
+    pollers: [Vec<(u64, Box<dyn Poll>)>; RoundStage::ALL.len()],
     later: Later,
     services: Services,
     /// Says what is done, for a watchdog.
@@ -59,7 +59,7 @@ impl Local {
     }
 
     fn new(index: usize, services: Services, pulse: Arc<Pulse>) -> Self {
-        let pollers = [const { Vec::new() }; Stage::ALL.len()];
+        let pollers = [const { Vec::new() }; RoundStage::ALL.len()];
         Self { index, now_ns: 0, poller_next: 0, pollers, later: Later::default(), services, pulse }
     }
 
@@ -71,7 +71,7 @@ impl Local {
     }
 
     /// Polls `poller` from the next stage or round on, after those already in its stage.
-    pub fn add(&mut self, stage: Stage, poller: Box<dyn Poll>) -> PollerId {
+    pub fn add(&mut self, stage: RoundStage, poller: Box<dyn Poll>) -> PollerId {
         let number = self.poller_next;
         self.poller_next += 1;
         self.pulse.named(number, poller.label());
@@ -126,7 +126,7 @@ impl Local {
     }
 
     fn needs_clock(&self) -> bool {
-        self.pollers[Stage::Receive as usize].iter().any(|(_, poller)| poller.needs_clock())
+        self.pollers[RoundStage::Receive as usize].iter().any(|(_, poller)| poller.needs_clock())
     }
 
     /// Arms pollers until one finds work; says how many were armed.
@@ -188,7 +188,7 @@ impl fmt::Debug for Later {
 pub(crate) struct Core {
     local: Local,
     inbox: Inbox,
-    shared: Arc<Shared>,
+    shared: Arc<SidecoreShared>,
     backoff: Backoff,
     wake: Wake,
     /// Rounds without work for one look at the clock.
@@ -200,7 +200,7 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub(crate) fn new(index: usize, idle: Idle, inbox: Inbox, shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(index: usize, idle: Idle, inbox: Inbox, shared: Arc<SidecoreShared>) -> Self {
         Self {
             local: Local::new(index, Services::new(), Arc::clone(&shared.pulse)),
             inbox,
@@ -231,11 +231,11 @@ impl Core {
                 self.shared.counters.rounds_busy.add(1);
             }
             match self.backoff.end(progress, now_ns) {
-                Step::Go => {}
-                Step::Spin => std::hint::spin_loop(),
-                Step::Yield => self.give_way(),
-                Step::Nap(length_ns) => self.nap(length_ns),
-                Step::Sleep => self.sleep(),
+                IdleStep::Go => {}
+                IdleStep::Spin => std::hint::spin_loop(),
+                IdleStep::Yield => self.give_way(),
+                IdleStep::Nap(length_ns) => self.nap(length_ns),
+                IdleStep::Sleep => self.sleep(),
             }
         }
     }
@@ -340,9 +340,9 @@ impl Core {
                 counters.busy_ns.add(round_ns - given_ns);
                 counters.idle_ns.add(given_ns);
             }
-            Step::Go => counters.busy_ns.add(round_ns),
-            Step::Spin | Step::Yield => counters.idle_ns.add(round_ns),
-            Step::Nap(_) | Step::Sleep => counters.asleep_ns.add(round_ns),
+            IdleStep::Go => counters.busy_ns.add(round_ns),
+            IdleStep::Spin | IdleStep::Yield => counters.idle_ns.add(round_ns),
+            IdleStep::Nap(_) | IdleStep::Sleep => counters.asleep_ns.add(round_ns),
         }
     }
 }

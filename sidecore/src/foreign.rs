@@ -65,21 +65,21 @@ pub enum ForeignError {
 
 /// Where reads of nothing are submitted.
 #[derive(Debug)]
-struct Context {
+struct ReadContext {
     id: libc::c_ulong,
     /// Of this process alone: nobody else can make a read of it wait.
     empty: OwnedFd,
 }
 
 /// For threads that have none of their own.
-static SHARED: OnceLock<Result<Context, ForeignError>> = OnceLock::new();
+static SHARED: OnceLock<Result<ReadContext, ForeignError>> = OnceLock::new();
 
 thread_local! {
     /// A sidecore's own: it shares no lock with another.
-    static OWN: OnceCell<Context> = const { OnceCell::new() };
+    static OWN: OnceCell<ReadContext> = const { OnceCell::new() };
 }
 
-impl Context {
+impl ReadContext {
     fn new() -> Result<Self, ForeignError> {
         // No file that has a name: a node has given up most of those when it comes here.
         let empty = memfd_create("vrio-empty", MemfdFlags::CLOEXEC).map_err(ForeignError::File)?;
@@ -132,7 +132,7 @@ impl Context {
     }
 }
 
-impl Drop for Context {
+impl Drop for ReadContext {
     fn drop(&mut self) {
         // SAFETY: the context is this value's own, and no request of it is under way.
         let _ = unsafe { libc::syscall(libc::SYS_io_destroy, self.id) };
@@ -148,14 +148,14 @@ fn last_errno() -> Errno {
 /// # Errors
 /// Why the system does not give it, and what to do.
 pub fn ready() -> Result<(), ForeignError> {
-    SHARED.get_or_init(Context::new).as_ref().map(|_| ()).map_err(|error| *error)
+    SHARED.get_or_init(ReadContext::new).as_ref().map(|_| ()).map_err(|error| *error)
 }
 
 /// Gives this thread a context of its own. Without one it shares the process's.
 pub(crate) fn ready_on_this_thread() {
     OWN.with(|own| {
         if own.get().is_none()
-            && let Ok(context) = Context::new()
+            && let Ok(context) = ReadContext::new()
         {
             let _ = own.set(context);
         }
@@ -170,7 +170,7 @@ pub(crate) fn ready_on_this_thread() {
 pub fn ring(eventfd: BorrowedFd<'_>) -> Result<(), Errno> {
     OWN.with(|own| match own.get() {
         Some(context) => context.ring(eventfd),
-        None => match SHARED.get_or_init(Context::new) {
+        None => match SHARED.get_or_init(ReadContext::new) {
             Ok(context) => context.ring(eventfd),
             Err(ForeignError::Setup(errno) | ForeignError::File(errno)) => Err(*errno),
             Err(ForeignError::Exhausted) => Err(Errno::NOMEM),

@@ -62,13 +62,13 @@ mod model {
         changed: Condvar,
     }
 
-    struct World {
+    struct HandshakeWorld {
         handshake: Handshake,
         work: AtomicUsize,
         signal: Signal,
     }
 
-    fn bring(world: &World) {
+    fn bring(world: &HandshakeWorld) {
         world.work.fetch_add(1, Ordering::Relaxed);
         if world.handshake.must_signal() {
             *world.signal.given.lock().unwrap() = true;
@@ -77,7 +77,7 @@ mod model {
     }
 
     /// Runs like the loop in `core.rs`: a lost wake-up is a deadlock, which loom reports.
-    fn run_until(world: &World, wanted: usize) {
+    fn run_until(world: &HandshakeWorld, wanted: usize) {
         while world.work.load(Ordering::Relaxed) < wanted {
             world.handshake.announce();
             if world.work.load(Ordering::Relaxed) < wanted {
@@ -97,7 +97,7 @@ mod model {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = preemptions;
         model.check(move || {
-            let world = Arc::new(World {
+            let world = Arc::new(HandshakeWorld {
                 handshake: Handshake::new(),
                 work: AtomicUsize::new(0),
                 signal: Signal { given: Mutex::new(false), changed: Condvar::new() },

@@ -99,7 +99,7 @@ const CONTENDED_SPIN_NS: u64 = 2_000;
 
 /// What to do before the next round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum IdleStep {
     /// There was work: go on.
     Go,
     /// Look again after a pause of the pipeline.
@@ -118,7 +118,7 @@ pub(crate) struct Backoff {
     idle: Idle,
     /// The round before this one: when it began and what followed it.
     last_ns: u64,
-    last_step: Step,
+    last_step: IdleStep,
     was_busy: bool,
     idle_since_ns: u64,
     contended_until_ns: u64,
@@ -133,7 +133,7 @@ impl Backoff {
         Self {
             idle,
             last_ns: now_ns,
-            last_step: Step::Sleep,
+            last_step: IdleStep::Sleep,
             was_busy: false,
             idle_since_ns: now_ns,
             contended_until_ns: 0,
@@ -146,7 +146,8 @@ impl Backoff {
     /// A round begins. Says whether another thread was seen on this core since the last one.
     pub(crate) fn begin(&mut self, now_ns: u64) -> bool {
         let gap_ns = now_ns.saturating_sub(self.last_ns);
-        let awake_and_idle = matches!(self.last_step, Step::Spin | Step::Yield) && !self.was_busy;
+        let awake_and_idle =
+            matches!(self.last_step, IdleStep::Spin | IdleStep::Yield) && !self.was_busy;
         let contended = awake_and_idle && gap_ns > CONTENDED_GAP_NS;
         if contended {
             self.leave(now_ns);
@@ -169,19 +170,19 @@ impl Backoff {
     }
 
     /// The round that began at `now_ns` has ended.
-    pub(crate) fn end(&mut self, progress: Progress, now_ns: u64) -> Step {
+    pub(crate) fn end(&mut self, progress: Progress, now_ns: u64) -> IdleStep {
         self.was_busy = progress.is_busy();
         if self.was_busy {
             // Who waits for what was done runs at once, not after a look that finds nothing.
             let takes_turns = self.idle == Idle::Adaptive
                 && (self.contended_until_ns..self.shared_until_ns).contains(&now_ns);
-            self.last_step = if takes_turns { Step::Yield } else { Step::Go };
+            self.last_step = if takes_turns { IdleStep::Yield } else { IdleStep::Go };
             return self.last_step;
         }
         let idle_ns = now_ns.saturating_sub(self.idle_since_ns);
         let step = match self.idle {
-            Idle::Spin => Step::Spin,
-            Idle::Sleep => Step::Sleep,
+            Idle::Spin => IdleStep::Spin,
+            Idle::Sleep => IdleStep::Sleep,
             Idle::Adaptive => self.adapt(idle_ns, now_ns),
         };
         self.last_step = step;
@@ -202,24 +203,24 @@ impl Backoff {
         contended
     }
 
-    fn adapt(&self, idle_ns: u64, now_ns: u64) -> Step {
+    fn adapt(&self, idle_ns: u64, now_ns: u64) -> IdleStep {
         if now_ns < self.contended_until_ns {
-            return if idle_ns < CONTENDED_SPIN_NS { Step::Spin } else { Step::Sleep };
+            return if idle_ns < CONTENDED_SPIN_NS { IdleStep::Spin } else { IdleStep::Sleep };
         }
         match idle_ns {
             // Two that wait for each other's threads alone would else never sleep.
-            ..NAP_NS if now_ns < self.shared_until_ns => Step::Yield,
-            ..SPIN_NS if now_ns >= self.ask_ns => Step::Yield,
-            ..SPIN_NS => Step::Spin,
-            SPIN_NS..YIELD_NS => Step::Yield,
-            YIELD_NS..NAP_NS => Step::Nap(NAP_EACH_NS),
-            NAP_NS.. => Step::Sleep,
+            ..NAP_NS if now_ns < self.shared_until_ns => IdleStep::Yield,
+            ..SPIN_NS if now_ns >= self.ask_ns => IdleStep::Yield,
+            ..SPIN_NS => IdleStep::Spin,
+            SPIN_NS..YIELD_NS => IdleStep::Yield,
+            YIELD_NS..NAP_NS => IdleStep::Nap(NAP_EACH_NS),
+            NAP_NS.. => IdleStep::Sleep,
         }
     }
 
     /// Whether nothing but looking again follows a round without work.
     pub(crate) fn is_spinning(&self) -> bool {
-        self.last_step == Step::Spin
+        self.last_step == IdleStep::Spin
     }
 
     /// Whether the last round had work.
@@ -228,7 +229,7 @@ impl Backoff {
     }
 
     /// What followed the last round.
-    pub(crate) fn last_step(&self) -> Step {
+    pub(crate) fn last_step(&self) -> IdleStep {
         self.last_step
     }
 }
@@ -237,7 +238,7 @@ impl Backoff {
 mod tests {
     use super::*;
 
-    fn idle_round(backoff: &mut Backoff, now_ns: u64) -> Step {
+    fn idle_round(backoff: &mut Backoff, now_ns: u64) -> IdleStep {
         backoff.begin(now_ns);
         backoff.end(Progress::Idle, now_ns)
     }
@@ -249,45 +250,48 @@ mod tests {
         let mut seen = Vec::new();
         loop {
             let step = idle_round(&mut backoff, now_ns);
-            if step == Step::Yield {
+            if step == IdleStep::Yield {
                 backoff.yielded(OTHERS_NS / 2, now_ns);
             }
-            if step == Step::Yield && now_ns < SPIN_NS {
+            if step == IdleStep::Yield && now_ns < SPIN_NS {
                 // It asks whether others want the core.
             } else if seen.last() != Some(&step) {
                 seen.push(step);
             }
-            if step == Step::Sleep {
+            if step == IdleStep::Sleep {
                 break;
             }
             now_ns += 1_000;
         }
-        assert_eq!(seen, [Step::Spin, Step::Yield, Step::Nap(NAP_EACH_NS), Step::Sleep]);
+        assert_eq!(
+            seen,
+            [IdleStep::Spin, IdleStep::Yield, IdleStep::Nap(NAP_EACH_NS), IdleStep::Sleep]
+        );
         assert_eq!(now_ns, NAP_NS);
-        assert_eq!(backoff.end(Progress::Busy, now_ns), Step::Go);
-        assert_eq!(idle_round(&mut backoff, now_ns + 1_000), Step::Spin);
+        assert_eq!(backoff.end(Progress::Busy, now_ns), IdleStep::Go);
+        assert_eq!(idle_round(&mut backoff, now_ns + 1_000), IdleStep::Spin);
     }
 
     #[test]
     fn a_wake_up_without_work_sleeps_again_at_once() {
         let mut backoff = Backoff::new(Idle::Adaptive, 0);
-        assert_eq!(idle_round(&mut backoff, NAP_NS), Step::Sleep);
-        assert_eq!(idle_round(&mut backoff, 70 * NAP_NS), Step::Sleep);
+        assert_eq!(idle_round(&mut backoff, NAP_NS), IdleStep::Sleep);
+        assert_eq!(idle_round(&mut backoff, 70 * NAP_NS), IdleStep::Sleep);
     }
 
     #[test]
     fn on_a_contended_core_adaptive_sleeps_almost_at_once_and_later_tries_again() {
         let mut backoff = Backoff::new(Idle::Adaptive, 0);
-        assert_eq!(idle_round(&mut backoff, 10_000), Step::Spin);
+        assert_eq!(idle_round(&mut backoff, 10_000), IdleStep::Spin);
         let seen_ns = 10_000 + 3_000_000;
         assert!(backoff.begin(seen_ns), "3 ms were lost in an idle round");
-        assert_eq!(backoff.end(Progress::Busy, seen_ns), Step::Go);
-        assert_eq!(idle_round(&mut backoff, seen_ns + 1_000), Step::Spin);
-        assert_eq!(idle_round(&mut backoff, seen_ns + 1_000 + CONTENDED_SPIN_NS), Step::Sleep);
+        assert_eq!(backoff.end(Progress::Busy, seen_ns), IdleStep::Go);
+        assert_eq!(idle_round(&mut backoff, seen_ns + 1_000), IdleStep::Spin);
+        assert_eq!(idle_round(&mut backoff, seen_ns + 1_000 + CONTENDED_SPIN_NS), IdleStep::Sleep);
         let later_ns = seen_ns + CONTENDED_FOR_MIN_NS;
         assert!(!backoff.begin(later_ns), "time asleep is not a sign of others");
-        assert_eq!(backoff.end(Progress::Busy, later_ns), Step::Go);
-        assert_eq!(idle_round(&mut backoff, later_ns + CONTENDED_SPIN_NS), Step::Spin);
+        assert_eq!(backoff.end(Progress::Busy, later_ns), IdleStep::Go);
+        assert_eq!(idle_round(&mut backoff, later_ns + CONTENDED_SPIN_NS), IdleStep::Spin);
     }
 
     #[test]
@@ -296,8 +300,8 @@ mod tests {
         let mut now_ns = 0;
         let mut seen = |pause_ns: u64| {
             now_ns += pause_ns;
-            assert_eq!(backoff.end(Progress::Busy, now_ns), Step::Go);
-            assert_eq!(idle_round(&mut backoff, now_ns + 1), Step::Spin);
+            assert_eq!(backoff.end(Progress::Busy, now_ns), IdleStep::Go);
+            assert_eq!(idle_round(&mut backoff, now_ns + 1), IdleStep::Spin);
             now_ns += 3_000_000;
             assert!(backoff.begin(now_ns));
             let left_ns = backoff.contended_until_ns - now_ns;
@@ -314,26 +318,26 @@ mod tests {
     #[test]
     fn on_a_core_of_threads_that_yield_it_takes_turns_with_them() {
         let mut backoff = Backoff::new(Idle::Adaptive, 0);
-        assert_eq!(idle_round(&mut backoff, ASK_NS - 1), Step::Spin);
-        assert_eq!(idle_round(&mut backoff, ASK_NS), Step::Yield, "it asks");
+        assert_eq!(idle_round(&mut backoff, ASK_NS - 1), IdleStep::Spin);
+        assert_eq!(idle_round(&mut backoff, ASK_NS), IdleStep::Yield, "it asks");
         backoff.yielded(OTHERS_NS / 2, ASK_NS + 500);
-        assert_eq!(idle_round(&mut backoff, ASK_NS + 600), Step::Spin, "nobody");
+        assert_eq!(idle_round(&mut backoff, ASK_NS + 600), IdleStep::Spin, "nobody");
         let seen_ns = 3 * ASK_NS;
-        assert_eq!(idle_round(&mut backoff, seen_ns), Step::Yield);
+        assert_eq!(idle_round(&mut backoff, seen_ns), IdleStep::Yield);
         backoff.yielded(OTHERS_NS, seen_ns);
-        assert_eq!(idle_round(&mut backoff, seen_ns + 1), Step::Yield, "somebody");
+        assert_eq!(idle_round(&mut backoff, seen_ns + 1), IdleStep::Yield, "somebody");
         // Until none was seen for a while, and with work in between never less.
         let later_ns = seen_ns + SPIN_NS;
-        assert_eq!(backoff.end(Progress::Busy, later_ns), Step::Yield, "a round each");
+        assert_eq!(backoff.end(Progress::Busy, later_ns), IdleStep::Yield, "a round each");
         assert!(!backoff.yielded(OTHERS_NS / 2, later_ns));
-        assert_eq!(idle_round(&mut backoff, later_ns + 1), Step::Yield);
+        assert_eq!(idle_round(&mut backoff, later_ns + 1), IdleStep::Yield);
         let over_ns = seen_ns + SHARED_FOR_NS;
-        assert_eq!(backoff.end(Progress::Busy, over_ns), Step::Go);
-        assert_eq!(idle_round(&mut backoff, over_ns), Step::Spin);
+        assert_eq!(backoff.end(Progress::Busy, over_ns), IdleStep::Go);
+        assert_eq!(idle_round(&mut backoff, over_ns), IdleStep::Spin);
         // Nor for ever, if there is nothing to do.
         backoff.yielded(OTHERS_NS, over_ns + NAP_NS - 1);
-        assert_eq!(backoff.end(Progress::Idle, over_ns + NAP_NS - 1), Step::Yield);
-        assert_eq!(backoff.end(Progress::Idle, over_ns + NAP_NS), Step::Sleep);
+        assert_eq!(backoff.end(Progress::Idle, over_ns + NAP_NS - 1), IdleStep::Yield);
+        assert_eq!(backoff.end(Progress::Idle, over_ns + NAP_NS), IdleStep::Sleep);
     }
 
     #[test]
@@ -341,23 +345,23 @@ mod tests {
         let mut backoff = Backoff::new(Idle::Adaptive, 0);
         assert!(!backoff.yielded(OTHERS_NS, 1));
         backoff.begin(10);
-        assert_eq!(backoff.end(Progress::Busy, 10), Step::Yield);
+        assert_eq!(backoff.end(Progress::Busy, 10), IdleStep::Yield);
         // The round itself took long; others did not.
         assert!(!backoff.yielded(OTHERS_NS, 2 * CONTENDED_GAP_NS));
         assert!(!backoff.begin(2 * CONTENDED_GAP_NS));
         let busy_ns = 2 * CONTENDED_GAP_NS;
-        assert_eq!(backoff.end(Progress::Busy, busy_ns), Step::Yield);
+        assert_eq!(backoff.end(Progress::Busy, busy_ns), IdleStep::Yield);
         assert!(backoff.yielded(3_000_000, busy_ns + 3_000_000));
         let after_ns = busy_ns + 3_000_000;
         assert!(!backoff.begin(after_ns), "it was seen already");
-        assert_eq!(backoff.end(Progress::Busy, after_ns), Step::Go, "no turns with that one");
+        assert_eq!(backoff.end(Progress::Busy, after_ns), IdleStep::Go, "no turns with that one");
     }
 
     #[test]
     fn a_long_round_with_work_is_not_a_sign_of_others() {
         let mut backoff = Backoff::new(Idle::Adaptive, 0);
         backoff.begin(0);
-        assert_eq!(backoff.end(Progress::Busy, 0), Step::Go);
+        assert_eq!(backoff.end(Progress::Busy, 0), IdleStep::Go);
         assert!(!backoff.begin(CONTENDED_GAP_NS * 10));
     }
 
@@ -366,20 +370,22 @@ mod tests {
         let mut backoff = Backoff::new(Idle::Adaptive, 0);
         for begun_ns in [0, 2 * SPIN_NS] {
             backoff.begin(begun_ns);
-            assert_eq!(backoff.end(Progress::Busy, begun_ns), Step::Go);
+            assert_eq!(backoff.end(Progress::Busy, begun_ns), IdleStep::Go);
             let ended_ns = begun_ns + SPIN_NS + ASK_NS;
-            assert_eq!(idle_round(&mut backoff, ended_ns), Step::Spin);
-            assert_eq!(idle_round(&mut backoff, ended_ns + ASK_NS - 1), Step::Spin);
-            assert_eq!(idle_round(&mut backoff, ended_ns + ASK_NS), Step::Yield, "it asks");
+            assert_eq!(idle_round(&mut backoff, ended_ns), IdleStep::Spin);
+            assert_eq!(idle_round(&mut backoff, ended_ns + ASK_NS - 1), IdleStep::Spin);
+            assert_eq!(idle_round(&mut backoff, ended_ns + ASK_NS), IdleStep::Yield, "it asks");
             backoff.yielded(OTHERS_NS / 2, ended_ns + ASK_NS);
         }
     }
 
     #[test]
     fn who_runs_for_long_and_then_halts_does_not_take_turns() {
-        for (took_ns, step) in [(OTHERS_NS_MAX - 1, Step::Yield), (OTHERS_NS_MAX, Step::Spin)] {
+        for (took_ns, step) in
+            [(OTHERS_NS_MAX - 1, IdleStep::Yield), (OTHERS_NS_MAX, IdleStep::Spin)]
+        {
             let mut backoff = Backoff::new(Idle::Adaptive, 0);
-            assert_eq!(idle_round(&mut backoff, ASK_NS), Step::Yield);
+            assert_eq!(idle_round(&mut backoff, ASK_NS), IdleStep::Yield);
             backoff.yielded(took_ns, ASK_NS + 1);
             assert_eq!(idle_round(&mut backoff, ASK_NS + 2), step, "{took_ns}");
         }
@@ -390,8 +396,8 @@ mod tests {
         let mut spin = Backoff::new(Idle::Spin, 0);
         let mut sleep = Backoff::new(Idle::Sleep, 0);
         for now_ns in (0..10 * NAP_NS).step_by(10_000) {
-            assert_eq!(idle_round(&mut spin, now_ns), Step::Spin);
-            assert_eq!(idle_round(&mut sleep, now_ns), Step::Sleep);
+            assert_eq!(idle_round(&mut spin, now_ns), IdleStep::Spin);
+            assert_eq!(idle_round(&mut sleep, now_ns), IdleStep::Sleep);
         }
     }
 

@@ -68,7 +68,7 @@ pub trait Poll {
     fn disarm(&mut self) {}
 
     /// Whether the next round needs a look at the clock of its own, also when it follows at once on
-    /// one that found nothing. Asked of pollers of [`Stage::Receive`] only: those who judge what
+    /// one that found nothing. Asked of pollers of [`RoundStage::Receive`] only: those who judge what
     /// arrives by when it does.
     fn needs_clock(&self) -> bool {
         false
@@ -109,7 +109,7 @@ impl<T: Poll + ?Sized> Poll for Rc<RefCell<T>> {
 /// Where in a round a poller runs. What is registered in an earlier stage is polled first, so that
 /// a request that arrives goes through the whole sidecore within one round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Stage {
+pub enum RoundStage {
     /// Take in what has arrived from other hosts.
     Receive,
     /// Serve queues: the work proper.
@@ -120,7 +120,7 @@ pub enum Stage {
     Transmit,
 }
 
-impl Stage {
+impl RoundStage {
     /// All stages in the order of a round.
     pub const ALL: [Self; 4] = [Self::Receive, Self::Serve, Self::Submit, Self::Transmit];
 }

@@ -83,12 +83,12 @@ impl Pulse {
         self.labels().remove(&number);
     }
 
-    pub(crate) fn look(&self, rounds: u64, has_mail: bool) -> Look {
-        Look { rounds, doing: self.doing.load(Relaxed), has_mail }
+    pub(crate) fn look(&self, rounds: u64, has_mail: bool) -> PulseView {
+        PulseView { rounds, doing: self.doing.load(Relaxed), has_mail }
     }
 
     /// What a look has seen, in words.
-    pub(crate) fn explain(&self, look: &Look) -> String {
+    pub(crate) fn explain(&self, look: &PulseView) -> String {
         match look.doing {
             ASLEEP => "sleeping and not waking for its mail".to_owned(),
             MAIL => "in a change to what it serves".to_owned(),
@@ -113,13 +113,13 @@ impl Pulse {
 
 /// What another thread sees of a sidecore at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Look {
+pub struct PulseView {
     rounds: u64,
     doing: u64,
     has_mail: bool,
 }
 
-impl Look {
+impl PulseView {
     /// Whether nothing moved between the two. Mail comes without the sidecore's doing.
     fn is_as(&self, other: &Self) -> bool {
         (self.rounds, self.doing) == (other.rounds, other.doing)
@@ -163,7 +163,7 @@ pub enum Health {
 /// Decides by looks at a sidecore whether it is stuck. It reads no clock and no file.
 #[derive(Debug, Default)]
 pub struct Watch {
-    last: Option<Look>,
+    last: Option<PulseView>,
     blocked_looks: u32,
     /// When the round was first seen twice, its thread had run for so long.
     ran_ns: Option<u64>,
@@ -177,7 +177,7 @@ impl Watch {
 
     /// One look more. `thread` is only asked about a round that the last look saw as well; `None`
     /// where the system does not tell, which counts as blocked.
-    pub fn look(&mut self, look: Look, thread: impl FnOnce() -> Option<ThreadLook>) -> Health {
+    pub fn look(&mut self, look: PulseView, thread: impl FnOnce() -> Option<ThreadLook>) -> Health {
         let has_moved = self.last.is_none_or(|last| !last.is_as(&look));
         if has_moved || look.is_at_rest() {
             *self = Self { last: Some(look), ..Self::default() };
@@ -213,7 +213,7 @@ impl fmt::Display for Health {
 mod tests {
     use super::*;
 
-    const ROUND: Look = Look { rounds: 7, doing: 3, has_mail: false };
+    const ROUND: PulseView = PulseView { rounds: 7, doing: 3, has_mail: false };
 
     fn blocked() -> Option<ThreadLook> {
         Some(ThreadLook { runnable: false, ran_ns: 5 })
@@ -229,10 +229,10 @@ mod tests {
         let healths: Vec<_> = (0..6).map(|_| watch.look(ROUND, blocked)).collect();
         assert_eq!(healths, [[Health::Moving; 5].as_slice(), &[Health::Blocked]].concat());
         assert_eq!(watch.look(ROUND, || None), Health::Blocked);
-        let next = Look { rounds: 8, ..ROUND };
+        let next = PulseView { rounds: 8, ..ROUND };
         assert_eq!(watch.look(next, blocked), Health::Moving);
         // The next poller of the same round is progress as well.
-        assert_eq!(watch.look(Look { doing: 4, ..next }, blocked), Health::Moving);
+        assert_eq!(watch.look(PulseView { doing: 4, ..next }, blocked), Health::Moving);
     }
 
     #[test]
@@ -240,7 +240,7 @@ mod tests {
         let mut watch = Watch::default();
         let last = (0..6).map(|_| watch.look(ROUND, blocked)).last();
         assert_eq!(last, Some(Health::Blocked));
-        let with_mail = Look { has_mail: true, ..ROUND };
+        let with_mail = PulseView { has_mail: true, ..ROUND };
         assert_eq!(watch.look(with_mail, blocked), Health::Blocked);
     }
 
@@ -257,11 +257,11 @@ mod tests {
     #[test]
     fn a_sidecore_that_sleeps_is_stuck_only_if_its_mail_waits() {
         let mut watch = Watch::default();
-        let asleep = Look { rounds: 7, doing: ASLEEP, has_mail: false };
+        let asleep = PulseView { rounds: 7, doing: ASLEEP, has_mail: false };
         for _ in 0..100 {
             assert_eq!(watch.look(asleep, || panic!("not to be asked")), Health::Moving);
         }
-        let waits = Look { has_mail: true, ..asleep };
+        let waits = PulseView { has_mail: true, ..asleep };
         let last = (0..6).map(|_| watch.look(waits, blocked)).last();
         assert_eq!(last, Some(Health::Blocked));
     }

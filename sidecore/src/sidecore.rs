@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::thread::CpuSet;
 
 use crate::core::{Core, Local};
-use crate::pulse::{Look, Pulse};
+use crate::pulse::{Pulse, PulseView};
 use crate::waker::{Bell, Waker};
 use crate::{CoreCounters, Idle, Padded, Progress};
 
@@ -32,7 +32,7 @@ const ASK_LOOK: Duration = Duration::from_millis(50);
 
 /// What a sidecore is started with.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct SidecoreConfig {
     /// The thread's name; the system shows its first 15 bytes.
     pub name: String,
     /// The sidecore's index in its node: 0, 1, 2...
@@ -43,7 +43,7 @@ pub struct Config {
     pub idle: Idle,
 }
 
-impl Config {
+impl SidecoreConfig {
     /// Sidecore `index`, adaptive, on any core.
     pub fn new(index: usize) -> Self {
         Self { name: format!("sidecore-{index}"), index, core: None, idle: Idle::default() }
@@ -75,7 +75,7 @@ thread_local! {
 type Mail = Box<dyn FnOnce(&mut Local) + Send>;
 
 /// What the thread and the handles share.
-pub(crate) struct Shared {
+pub(crate) struct SidecoreShared {
     pub(crate) bell: Arc<Bell>,
     pub(crate) counters: Arc<CoreCounters>,
     pub(crate) pulse: Arc<Pulse>,
@@ -84,7 +84,7 @@ pub(crate) struct Shared {
     stopping: AtomicBool,
 }
 
-impl Shared {
+impl SidecoreShared {
     pub(crate) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Relaxed)
     }
@@ -94,7 +94,7 @@ impl Shared {
 pub(crate) struct Inbox {
     mails: Receiver<Mail>,
     taken: u64,
-    shared: Arc<Shared>,
+    shared: Arc<SidecoreShared>,
 }
 
 impl Inbox {
@@ -126,9 +126,9 @@ impl Inbox {
 ///
 /// # Errors
 /// When the core does not exist or is not ours to use, or the system refuses a thread.
-pub fn spawn(config: Config) -> io::Result<Sidecore> {
+pub fn spawn(config: SidecoreConfig) -> io::Result<Sidecore> {
     let (mails_in, mails) = sync_channel(MAIL_MAX);
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(SidecoreShared {
         bell: Arc::new(Bell::new()?),
         counters: Arc::new(CoreCounters::default()),
         pulse: Arc::new(Pulse::new()),
@@ -160,7 +160,7 @@ pub fn spawn(config: Config) -> io::Result<Sidecore> {
 }
 
 /// Runs on the new thread, before the first round.
-fn prepare(config: &Config) -> io::Result<()> {
+fn prepare(config: &SidecoreConfig) -> io::Result<()> {
     ON_SIDECORE.set(true);
     crate::foreign::ready().map_err(io::Error::other)?;
     crate::foreign::ready_on_this_thread();
@@ -193,7 +193,7 @@ impl Drop for AbortOnPanic {
 
 /// Stops the thread when the last handle goes.
 struct Owner {
-    shared: Arc<Shared>,
+    shared: Arc<SidecoreShared>,
     mails_in: SyncSender<Mail>,
     thread_id: ThreadId,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -308,14 +308,14 @@ impl Sidecore {
     }
 
     /// What it is doing, for a [`Watch`](crate::Watch).
-    pub fn look(&self) -> Look {
+    pub fn look(&self) -> PulseView {
         let shared = &self.owner.shared;
         let (counters, posted) = (&shared.counters, shared.posted.load(Ordering::Relaxed));
         shared.pulse.look(counters.rounds.get(), posted > counters.mails.get())
     }
 
     /// What a look has seen, in words, such as `serving disk "alice"`.
-    pub fn explain(&self, look: &Look) -> String {
+    pub fn explain(&self, look: &PulseView) -> String {
         self.owner.shared.pulse.explain(look)
     }
 

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use counting::allocations;
 use rustix::event::{EventfdFlags, eventfd};
-use sidecore::{Config, Idle, Poll, Progress, Slots, Stage, Timers, Wake, mailbox, spawn};
+use sidecore::{
+    Idle, Poll, Progress, RoundStage, SidecoreConfig, Slots, Timers, Wake, mailbox, spawn,
+};
 
 /// Takes messages, keeps slots and timers busy, arms a descriptor and a deadline each time.
 struct Worker {
@@ -51,7 +53,7 @@ impl Poll for Worker {
 #[test]
 fn a_warm_sidecore_does_not_allocate() {
     for idle in [Idle::Sleep, Idle::Adaptive, Idle::Spin] {
-        let core = spawn(Config { idle, ..Config::new(0) }).unwrap();
+        let core = spawn(SidecoreConfig { idle, ..SidecoreConfig::new(0) }).unwrap();
         let (mut sender, from) = mailbox::channel(16, core.waker());
         let (done_in, done) = mpsc::sync_channel(1);
         core.call(move |local| {
@@ -65,7 +67,7 @@ fn a_warm_sidecore_does_not_allocate() {
                 allocations_warm: 0,
                 done: done_in,
             };
-            local.add(Stage::Serve, Box::new(worker));
+            local.add(RoundStage::Serve, Box::new(worker));
         })
         .unwrap();
         for message in 0..=5_000 {

@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
-use sidecore::{Config, Idle, Local, Poll, Progress, Sidecore, Stage, spawn};
+use sidecore::{Idle, Local, Poll, Progress, RoundStage, Sidecore, SidecoreConfig, spawn};
 
 /// Only ever waited for in full when a thread is starved.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -42,7 +42,7 @@ fn feed(core: &Sidecore, share_ns: u64) -> mpsc::Receiver<()> {
     let (done_in, done) = mpsc::channel();
     let add = move |local: &mut Local| {
         let until_cpu_ns = thread_cpu_ns() + share_ns;
-        local.add(Stage::Serve, Box::new(Glutton { until_cpu_ns, done: Some(done_in) }));
+        local.add(RoundStage::Serve, Box::new(Glutton { until_cpu_ns, done: Some(done_in) }));
     };
     core.call(add).unwrap();
     done
@@ -50,7 +50,7 @@ fn feed(core: &Sidecore, share_ns: u64) -> mpsc::Receiver<()> {
 
 /// Two sidecores on one core, or `None` where that core is not ours to use.
 fn pair(idle: Idle) -> Option<[Sidecore; 2]> {
-    let start = |index| spawn(Config { core: Some(0), idle, ..Config::new(index) });
+    let start = |index| spawn(SidecoreConfig { core: Some(0), idle, ..SidecoreConfig::new(index) });
     match (start(0), start(1)) {
         (Ok(a), Ok(b)) => Some([a, b]),
         (a, b) => {
@@ -98,8 +98,8 @@ fn one_with_little_work_does_not_take_the_core_from_a_busy_one() {
 
 #[test]
 fn an_idle_sidecore_stops_making_rounds() {
-    let idle = spawn(Config::new(0)).unwrap();
-    let worker = spawn(Config { idle: Idle::Spin, ..Config::new(1) }).unwrap();
+    let idle = spawn(SidecoreConfig::new(0)).unwrap();
+    let worker = spawn(SidecoreConfig { idle: Idle::Spin, ..SidecoreConfig::new(1) }).unwrap();
     while idle.counters().sleeps.get() == 0 {
         std::thread::yield_now();
     }

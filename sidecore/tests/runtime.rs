@@ -9,15 +9,15 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sidecore::{
-    CallError, Config, Idle, Local, MAIL_MAX, MailboxFull, Poll, Progress, Services, Sidecore,
-    Stage, Wake, Waker, mailbox, now_ns, spawn,
+    CallError, Idle, Local, MAIL_MAX, MailboxFull, Poll, Progress, RoundStage, Services, Sidecore,
+    SidecoreConfig, Wake, Waker, mailbox, now_ns, spawn,
 };
 
 /// Long enough for a loaded machine: only ever waited for in full when a wake-up was lost.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn start(idle: Idle) -> Sidecore {
-    spawn(Config { idle, ..Config::new(0) }).expect("a thread")
+    spawn(SidecoreConfig { idle, ..SidecoreConfig::new(0) }).expect("a thread")
 }
 
 /// Appends its name to a list at each poll; has no work.
@@ -40,11 +40,11 @@ fn stages_poll_in_the_order_of_a_request() {
     let mut add = |stage, name| {
         local.add(stage, Box::new(Recorder { name, log: Rc::clone(&log) }));
     };
-    add(Stage::Transmit, "transmit");
-    add(Stage::Serve, "serve 1");
-    add(Stage::Receive, "receive");
-    add(Stage::Submit, "submit");
-    add(Stage::Serve, "serve 2");
+    add(RoundStage::Transmit, "transmit");
+    add(RoundStage::Serve, "serve 1");
+    add(RoundStage::Receive, "receive");
+    add(RoundStage::Submit, "submit");
+    add(RoundStage::Serve, "serve 2");
     assert!(!local.round(17).is_busy());
     assert_eq!(log.take(), ["receive", "serve 1", "serve 2", "submit", "transmit"]);
     assert_eq!((local.index(), local.now_ns()), (3, 17));
@@ -55,10 +55,10 @@ fn a_removed_poller_comes_back_and_its_id_is_not_used_again() {
     let mut local = Local::detached(0, Services::new());
     let log = Rc::new(RefCell::new(Vec::new()));
     let recorder = |name| Box::new(Recorder { name, log: Rc::clone(&log) });
-    let first = local.add(Stage::Serve, recorder("first"));
-    let second = local.add(Stage::Serve, recorder("second"));
+    let first = local.add(RoundStage::Serve, recorder("first"));
+    let second = local.add(RoundStage::Serve, recorder("second"));
     assert!(local.remove(first).is_some() && local.remove(first).is_none());
-    assert_ne!(local.add(Stage::Serve, recorder("third")), first);
+    assert_ne!(local.add(RoundStage::Serve, recorder("third")), first);
     let _ = local.round(0);
     assert_eq!(log.take(), ["second", "third"]);
     assert!(local.remove(second).is_some());
@@ -78,7 +78,7 @@ impl Poll for Chrysalis {
         let log = Rc::clone(&self.log);
         self.later.run(move |local| {
             assert!(local.remove(own_id).is_some());
-            local.add(Stage::Serve, Box::new(Recorder { name: "butterfly", log }));
+            local.add(RoundStage::Serve, Box::new(Recorder { name: "butterfly", log }));
         });
         Progress::Idle
     }
@@ -91,7 +91,7 @@ fn a_poller_removes_itself_and_adds_another_from_within_a_round() {
     let own_id = Rc::new(RefCell::new(None));
     let (later, id_cell) = (local.later(), Rc::clone(&own_id));
     let chrysalis = Chrysalis { later, own_id: id_cell, log: Rc::clone(&log) };
-    *own_id.borrow_mut() = Some(local.add(Stage::Serve, Box::new(chrysalis)));
+    *own_id.borrow_mut() = Some(local.add(RoundStage::Serve, Box::new(chrysalis)));
     assert!(local.round(0).is_busy(), "a change is work");
     assert!(!local.round(1).is_busy());
     assert_eq!(log.take(), ["chrysalis", "butterfly"]);
@@ -100,7 +100,8 @@ fn a_poller_removes_itself_and_adds_another_from_within_a_round() {
 #[test]
 fn closures_run_on_the_thread_in_order_and_calls_answer() {
     for idle in [Idle::Spin, Idle::Adaptive, Idle::Sleep] {
-        let core = spawn(Config { name: "here".into(), idle, ..Config::new(5) }).unwrap();
+        let core =
+            spawn(SidecoreConfig { name: "here".into(), idle, ..SidecoreConfig::new(5) }).unwrap();
         let seen = Arc::new(Mutex::new(Vec::new()));
         for number in 0..100 {
             let seen = Arc::clone(&seen);
@@ -154,7 +155,7 @@ fn stop_drops_pollers_on_their_thread_and_calls_then_say_so() {
     let (dropped_in, dropped) = mpsc::channel();
     let thread = core
         .call(move |local| {
-            local.add(Stage::Serve, Box::new(DropsAt(dropped_in)));
+            local.add(RoundStage::Serve, Box::new(DropsAt(dropped_in)));
             std::thread::current().id()
         })
         .unwrap();
@@ -220,7 +221,7 @@ fn a_descriptor_wakes_a_sleeping_sidecore() {
         let doorbell_armed = Arc::clone(&armed);
         core.call(move |local| {
             let doorbell = Doorbell { fd, heard: heard_in, armed: doorbell_armed };
-            local.add(Stage::Serve, Box::new(doorbell));
+            local.add(RoundStage::Serve, Box::new(doorbell));
         })
         .unwrap();
         for _ in 0..20 {
@@ -283,8 +284,8 @@ fn work_found_while_arming_prevents_the_sleep() {
     let (found, behind) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let (gap_found, behind_armed) = (Arc::clone(&found), Arc::clone(&behind));
     core.call(move |local| {
-        local.add(Stage::Serve, Box::new(Gap { found: gap_found, armed: false }));
-        local.add(Stage::Submit, Box::new(Behind(behind_armed)));
+        local.add(RoundStage::Serve, Box::new(Gap { found: gap_found, armed: false }));
+        local.add(RoundStage::Submit, Box::new(Behind(behind_armed)));
     })
     .unwrap();
     while behind.load(Ordering::Relaxed) == 0 {
@@ -332,7 +333,7 @@ fn a_deadline_ends_the_sleep() {
     let (done_in, done) = mpsc::channel();
     core.post(move |local| {
         let alarm = Alarm { next_ns: now_ns(), left: 50, done: done_in, early: false };
-        local.add(Stage::Serve, Box::new(alarm));
+        local.add(RoundStage::Serve, Box::new(alarm));
     })
     .unwrap();
     assert_eq!(done.recv_timeout(PATIENCE), Ok(false));
@@ -377,7 +378,7 @@ fn play(pair: [&Sidecore; 2], exchanges: u64) {
     for (core, from, to) in [(pair[0], from_1, to_1), (pair[1], from_0, to_0)] {
         let done = done_in.clone();
         let add = move |local: &mut Local| {
-            local.add(Stage::Serve, Box::new(Player { from, to, last: exchanges, done }));
+            local.add(RoundStage::Serve, Box::new(Player { from, to, last: exchanges, done }));
         };
         core.call(add).unwrap();
     }
@@ -398,7 +399,7 @@ fn no_wake_up_is_lost_between_two_sleeping_sidecores() {
 
 #[test]
 fn no_wake_up_is_lost_between_adaptive_ones_on_one_core() {
-    let config = |index| Config { core: Some(0), ..Config::new(index) };
+    let config = |index| SidecoreConfig { core: Some(0), ..SidecoreConfig::new(index) };
     let (Ok(a), Ok(b)) = (spawn(config(0)), spawn(config(1))) else {
         println!("SKIP adaptive_on_one_core: core 0 is not ours to use");
         return;
@@ -438,7 +439,7 @@ fn several_threads_wake_one_sleeping_sidecore() {
     let (done_in, done) = mpsc::channel();
     core.call(move |local| {
         let sum = Sum { from, sum: 0, wanted: SENDERS * MESSAGES, done: done_in };
-        local.add(Stage::Serve, Box::new(sum));
+        local.add(RoundStage::Serve, Box::new(sum));
     })
     .unwrap();
     std::thread::scope(|scope| {
@@ -457,9 +458,10 @@ fn several_threads_wake_one_sleeping_sidecore() {
 
 #[test]
 fn a_core_that_is_not_there_is_named() {
-    let error = spawn(Config { core: Some(1_000_000), ..Config::new(7) }).unwrap_err();
+    let error =
+        spawn(SidecoreConfig { core: Some(1_000_000), ..SidecoreConfig::new(7) }).unwrap_err();
     assert!(error.to_string().contains("sidecore 7 on core 1000000"), "{error}");
-    let error = spawn(Config { core: Some(1_000), ..Config::new(7) }).unwrap_err();
+    let error = spawn(SidecoreConfig { core: Some(1_000), ..SidecoreConfig::new(7) }).unwrap_err();
     assert!(error.to_string().contains("core 1000"), "{error}");
 }
 

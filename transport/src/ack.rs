@@ -45,7 +45,7 @@ pub(crate) enum AckWish {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Span {
+struct AckSpan {
     first: u64,
     last: u64,
 }
@@ -54,7 +54,7 @@ struct Span {
 #[derive(Debug)]
 pub(crate) struct Received {
     /// Disjoint, not touching, ascending.
-    spans: Vec<Span>,
+    spans: Vec<AckSpan>,
     /// Smaller numbers are forgotten.
     floor: u64,
     largest_at_ns: u64,
@@ -85,7 +85,7 @@ impl Received {
     }
 
     pub(crate) fn state_bytes(&self) -> usize {
-        self.spans.capacity() * size_of::<Span>()
+        self.spans.capacity() * size_of::<AckSpan>()
     }
 
     /// A packet was not taken, for lack of a buffer.
@@ -116,7 +116,7 @@ impl Received {
                 true
             }
             None => {
-                append(&mut self.spans, Span { first: number, last: number });
+                append(&mut self.spans, AckSpan { first: number, last: number });
                 number == 0
             }
             Some(_) => {
@@ -152,7 +152,7 @@ impl Received {
             }
             (true, false) => self.spans[at - 1].last = number,
             (false, true) => self.spans[at].first = number,
-            (false, false) => self.spans.insert(at, Span { first: number, last: number }),
+            (false, false) => self.spans.insert(at, AckSpan { first: number, last: number }),
         }
         if self.spans.len() > RANGES_MAX {
             self.floor = self.spans.remove(0).last + 1;

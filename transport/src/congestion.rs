@@ -126,7 +126,7 @@ impl Base {
 
 /// What happened since a round trip began.
 #[derive(Debug)]
-struct Round {
+struct CongestionRound {
     began_ns: u64,
     way_min_ns: u64,
     hosts_min_ns: u64,
@@ -135,7 +135,7 @@ struct Round {
     is_limited: bool,
 }
 
-impl Round {
+impl CongestionRound {
     fn new(began_ns: u64) -> Self {
         Self {
             began_ns,
@@ -177,7 +177,7 @@ pub(crate) struct Congestion {
     /// Rounds in which the queue was short, one after the other.
     short_rounds: u64,
     base: Base,
-    round: Round,
+    round: CongestionRound,
     losses: Losses,
     was_limited: bool,
     /// Until when the window is a quarter, and from when on the delay is not the drain's any more.
@@ -201,7 +201,7 @@ impl Congestion {
             last_queue_ns: 0,
             short_rounds: 0,
             base: Base { this_ns: u64::MAX, last_ns: u64::MAX, since_ns: now_ns },
-            round: Round::new(now_ns),
+            round: CongestionRound::new(now_ns),
             losses: Losses::default(),
             was_limited: false,
             drain_until_ns: 0,
@@ -284,7 +284,7 @@ impl Congestion {
     }
 
     fn end_round(&mut self, now_ns: u64) {
-        let round = std::mem::replace(&mut self.round, Round::new(now_ns));
+        let round = std::mem::replace(&mut self.round, CongestionRound::new(now_ns));
         self.was_limited = round.is_limited;
         let base_ns = self.base.trip_ns();
         // The base may be of a later time than the round's shortest trip, and longer: the way has
@@ -367,7 +367,7 @@ impl Congestion {
         self.short_rounds = 0;
         self.was_limited = false;
         self.is_draining = false;
-        self.round = Round::new(now_ns);
+        self.round = CongestionRound::new(now_ns);
         self.pacer = Pacer::new(now_ns);
     }
 
@@ -404,13 +404,13 @@ mod tests {
     const DATAGRAM_BYTES: u64 = 1472 + 256;
 
     /// A way without a queue up to `full_bytes` in flight, where each byte more adds to the trip.
-    struct Way {
+    struct BottleneckPath {
         base_ns: u64,
         full_bytes: u64,
         now_ns: u64,
     }
 
-    impl Way {
+    impl BottleneckPath {
         /// One round trip in which the window is used in full, acknowledged in eight pieces.
         fn round(&mut self, congestion: &mut Congestion) {
             let window_bytes = congestion.window_bytes();
@@ -430,7 +430,7 @@ mod tests {
     #[test]
     fn finds_the_window_whose_queue_is_the_target() {
         let mut congestion = Congestion::new(0, 64 << 20, DATAGRAM_BYTES);
-        let mut way = Way { base_ns: 200_000, full_bytes: 250_000, now_ns: 0 };
+        let mut way = BottleneckPath { base_ns: 200_000, full_bytes: 250_000, now_ns: 0 };
         for _ in 0..400 {
             way.round(&mut congestion);
         }
@@ -463,7 +463,7 @@ mod tests {
 
     #[test]
     fn few_losses_are_forgiven_and_many_are_not() {
-        let way = || Way { base_ns: 200_000, full_bytes: 10 << 20, now_ns: 0 };
+        let way = || BottleneckPath { base_ns: 200_000, full_bytes: 10 << 20, now_ns: 0 };
         let after = |losses: u64| {
             let mut congestion = Congestion::new(0, 64 << 20, DATAGRAM_BYTES);
             let mut way = way();
@@ -487,7 +487,7 @@ mod tests {
     fn the_receivers_buffer_bounds_it_more_so_on_a_short_way() {
         for (base_ns, buffers) in [(100_000, 1), (4_999_999, 1), (50_000_000, 10)] {
             let mut congestion = Congestion::new(0, 1 << 20, DATAGRAM_BYTES);
-            let mut way = Way { base_ns, full_bytes: 1 << 40, now_ns: 0 };
+            let mut way = BottleneckPath { base_ns, full_bytes: 1 << 40, now_ns: 0 };
             for _ in 0..30 {
                 way.round(&mut congestion);
             }
@@ -500,7 +500,7 @@ mod tests {
     #[test]
     fn silence_makes_it_begin_anew() {
         let mut congestion = Congestion::new(0, 64 << 20, DATAGRAM_BYTES);
-        let mut way = Way { base_ns: 100_000, full_bytes: 1 << 20, now_ns: 0 };
+        let mut way = BottleneckPath { base_ns: 100_000, full_bytes: 1 << 20, now_ns: 0 };
         for _ in 0..10 {
             way.round(&mut congestion);
         }

@@ -19,20 +19,20 @@ use crate::config::{EndpointConfig, SESSIONS_MAX};
 use crate::counters::EndpointCounters;
 use crate::deadlines::Deadlines;
 use crate::door::{COOKIE_BYTES, Door};
-use crate::endpoint::answers::{Answer, Answers, Class, Content};
+use crate::endpoint::answers::{Answers, Class, Content, SessionlessReply};
 use crate::endpoint::peers::PeerState;
 use crate::endpoint::security::draw;
 use crate::events::{CallError, CallId, CastError, LostReason, SessionId, SessionStatus, Sink};
 use crate::handshake::{Connecting, HalfOpen, write_packet, write_welcome};
 use crate::path::Paths;
 use crate::pool::{BufId, Pool};
-use crate::quota::{Roll, Turns};
+use crate::quota::{FairQueue, Roll};
 use crate::seal::ResetKey;
-use crate::session::{Inside, OutgoingCall, Session};
+use crate::session::{OutgoingCall, Session, SessionContext};
 use crate::strangers::Strangers;
 use crate::transmit::TransmitBatch;
 use crate::wire::{
-    CAST_MAX, FLOWS_MAX, FRAME_CLOSE, HEAD_MAX, Kind, Label, MESSAGE_MAX, VERSION_ANY,
+    CAST_MAX, FLOWS_MAX, FRAME_CLOSE, HEAD_MAX, Label, MESSAGE_MAX, PacketKind, VERSION_ANY,
 };
 
 pub use peers::PeerShare;
@@ -66,7 +66,7 @@ const PLACE_BITS: u32 = 16;
 
 /// What has a place in the table.
 #[derive(Debug)]
-enum Entry {
+enum TableEntry {
     Vacant,
     Connecting(Box<Connecting>),
     HalfOpen(Box<HalfOpen>),
@@ -74,13 +74,13 @@ enum Entry {
 }
 
 #[derive(Debug)]
-struct Place {
+struct TablePlace {
     /// The id that packets carry, and the owner's handle; both 0 for a vacant place.
     local_id: u64,
     session: SessionId,
     /// In the queue of those that may have something to send.
     is_ready: bool,
-    entry: Entry,
+    entry: TableEntry,
 }
 
 /// The sessions of one sidecore, their timers and their buffers. One thread owns it.
@@ -90,12 +90,12 @@ pub struct Endpoint {
     pool: Pool,
     counters: EndpointCounters,
     /// Grows to the most sessions there ever were at once.
-    places: Vec<Place>,
+    places: Vec<TablePlace>,
     vacant: Vec<u16>,
     /// By place: when `advance` is due for it.
     deadlines: Deadlines,
     /// Places that may have something to send, each peer's in its turn.
-    ready: Turns<u16>,
+    ready: FairQueue<u16>,
     answers: Answers,
     /// What peers have of all this.
     peers: Roll<PeerState>,
@@ -135,7 +135,7 @@ impl Endpoint {
             places: Vec::new(),
             vacant: Vec::with_capacity(sessions_max),
             deadlines: Deadlines::new(),
-            ready: Turns::default(),
+            ready: FairQueue::default(),
             answers: Answers::new(),
             peers: Roll::default(),
             strangers: Strangers::default(),
@@ -208,7 +208,7 @@ impl Endpoint {
         let ids = (session, local_id, attempt);
         let bytes = self.paths.proposal(now_ns, peer.ip(), self.config.datagram_bytes_max);
         let connecting = Connecting::new(now_ns, ids, peer, expected_name, (index, bytes));
-        self.places[place].entry = Entry::Connecting(Box::new(connecting));
+        self.places[place].entry = TableEntry::Connecting(Box::new(connecting));
         self.begin_attempt(now_ns, place);
         self.touched(place);
         session
@@ -225,18 +225,18 @@ impl Endpoint {
 
     /// Tells the peer of a session that we forget it now.
     fn say_farewell(&mut self, place: usize) {
-        let Entry::Open(open) = &mut self.places[place].entry else { return };
+        let TableEntry::Open(open) = &mut self.places[place].entry else { return };
         let content = open.sealed_close().map_or(Content::Close, Content::Packet);
         let agreed = open.agreed();
         let label = Label {
-            kind: Kind::Data,
+            kind: PacketKind::Data,
             version: agreed.peer.version,
             session: agreed.remote_id,
             number: open.last_number(),
             flags: 0,
         };
         let to = agreed.peer.addr;
-        self.answer(Class::Known, Answer::new(to, label, content));
+        self.answer(Class::Known, SessionlessReply::new(to, label, content));
     }
 
     /// Sends a call. `head` has at most [`HEAD_MAX`] bytes; the body is the first so many bytes of
@@ -258,7 +258,7 @@ impl Endpoint {
         check_message(&self.pool, head, body);
         assert!(usize::from(flow) < FLOWS_MAX, "flow {flow} of {FLOWS_MAX}");
         let Some(place) = self.find(session) else { return Err(CallError::NotConnected) };
-        let Entry::Open(open) = &mut self.places[place].entry else {
+        let TableEntry::Open(open) = &mut self.places[place].entry else {
             return Err(CallError::NotConnected);
         };
         let call = OutgoingCall { flow, token, head, body };
@@ -278,7 +278,7 @@ impl Endpoint {
         payload: &[u8],
     ) -> Option<Vec<u8>> {
         let place = self.find(session)?;
-        let Entry::Open(open) = &mut self.places[place].entry else { return None };
+        let TableEntry::Open(open) = &mut self.places[place].entry else { return None };
         open.forge(now_ns, frames, payload)
     }
 
@@ -286,7 +286,7 @@ impl Endpoint {
     /// room, until it is answered or the session is lost.
     pub fn forget(&mut self, session: SessionId, token: u64) {
         let Some(place) = self.find(session) else { return };
-        if let Entry::Open(open) = &mut self.places[place].entry {
+        if let TableEntry::Open(open) = &mut self.places[place].entry {
             open.forget(token);
         }
     }
@@ -307,7 +307,7 @@ impl Endpoint {
         let _ = now_ns;
         check_message(&self.pool, head, body);
         let Some(place) = self.find(call.session) else { return Err(CallError::NotConnected) };
-        let Entry::Open(open) = &mut self.places[place].entry else {
+        let TableEntry::Open(open) = &mut self.places[place].entry else {
             return Err(CallError::NotConnected);
         };
         let window_bytes = self.config.flow_window_bytes.into();
@@ -334,7 +334,7 @@ impl Endpoint {
         assert!(body.is_none_or(|(_, len_bytes)| len_bytes <= CAST_MAX), "a body of a cast");
         assert!(usize::from(flow) < FLOWS_MAX, "flow {flow} of {FLOWS_MAX}");
         let Some(place) = self.find(session) else { return Err(CastError::NotConnected) };
-        let Entry::Open(open) = &mut self.places[place].entry else {
+        let TableEntry::Open(open) = &mut self.places[place].entry else {
             return Err(CastError::NotConnected);
         };
         open.cast(now_ns, &mut self.pool, &mut self.counters, flow, (head, body))?;
@@ -345,7 +345,7 @@ impl Endpoint {
     /// How many bytes of casts of a flow wait to be sent; 0 without such a session.
     pub fn casts_waiting_bytes(&self, session: SessionId, flow: u16) -> u64 {
         match self.find(session).map(|place| &self.places[place].entry) {
-            Some(Entry::Open(open)) => open.casts_waiting_bytes(flow),
+            Some(TableEntry::Open(open)) => open.casts_waiting_bytes(flow),
             _ => 0,
         }
     }
@@ -356,7 +356,7 @@ impl Endpoint {
     pub fn open_casts(&mut self, session: SessionId, flow: u16) {
         assert!(usize::from(flow) < FLOWS_MAX, "flow {flow} of {FLOWS_MAX}");
         let Some(place) = self.find(session) else { return };
-        if let Entry::Open(open) = &mut self.places[place].entry {
+        if let TableEntry::Open(open) = &mut self.places[place].entry {
             open.open_casts(flow);
         }
     }
@@ -365,7 +365,7 @@ impl Endpoint {
     /// peer is there and still knows it, else every five.
     pub fn set_watched(&mut self, session: SessionId, is_watched: bool) {
         let Some(place) = self.find(session) else { return };
-        if let Entry::Open(open) = &mut self.places[place].entry {
+        if let TableEntry::Open(open) = &mut self.places[place].entry {
             open.set_watched(is_watched);
             self.touched(place);
         }
@@ -374,7 +374,7 @@ impl Endpoint {
     /// Drops the peer's casts of a flow from now on.
     pub fn close_casts(&mut self, session: SessionId, flow: u16) {
         let Some(place) = self.find(session) else { return };
-        if let Entry::Open(open) = &mut self.places[place].entry {
+        if let TableEntry::Open(open) = &mut self.places[place].entry {
             open.close_casts(&mut self.pool, flow);
         }
     }
@@ -438,10 +438,10 @@ impl Endpoint {
     /// All sessions, for `vrio status`.
     pub fn sessions(&self) -> impl Iterator<Item = SessionStatus> {
         self.places.iter().filter_map(|place| match &place.entry {
-            Entry::Vacant => None,
-            Entry::Connecting(connecting) => Some(connecting.status()),
-            Entry::HalfOpen(half_open) => Some(half_open.status()),
-            Entry::Open(session) => Some(session.status()),
+            TableEntry::Vacant => None,
+            TableEntry::Connecting(connecting) => Some(connecting.status()),
+            TableEntry::HalfOpen(half_open) => Some(half_open.status()),
+            TableEntry::Open(session) => Some(session.status()),
         })
     }
 
@@ -461,11 +461,11 @@ impl Endpoint {
         if let Some(place) = self.vacant.pop() {
             return usize::from(place);
         }
-        self.places.push(Place {
+        self.places.push(TablePlace {
             local_id: 0,
             session: SessionId(0),
             is_ready: false,
-            entry: Entry::Vacant,
+            entry: TableEntry::Vacant,
         });
         self.places.len() - 1
     }
@@ -489,16 +489,16 @@ impl Endpoint {
     fn vacate(&mut self, place_index: usize) {
         let place = &mut self.places[place_index];
         let was_outgoing = match &mut place.entry {
-            Entry::Vacant => return,
-            Entry::Connecting(_) => true,
-            Entry::HalfOpen(half_open) => {
+            TableEntry::Vacant => return,
+            TableEntry::Connecting(_) => true,
+            TableEntry::HalfOpen(half_open) => {
                 self.half_open -= 1;
                 if let Some(number) = half_open.owner.number() {
                     self.peers.get_mut(number).half_open -= 1;
                 }
                 false
             }
-            Entry::Open(session) => {
+            TableEntry::Open(session) => {
                 session.release(&mut self.pool);
                 let agreed = session.agreed();
                 if let Some(number) = agreed.owner.number() {
@@ -513,7 +513,7 @@ impl Endpoint {
             }
         };
         *(if was_outgoing { &mut self.outgoing } else { &mut self.incoming }) -= 1;
-        place.entry = Entry::Vacant;
+        place.entry = TableEntry::Vacant;
         place.local_id = 0;
         place.session = SessionId(0);
         self.deadlines.set(place_index, u64::MAX);
@@ -524,12 +524,12 @@ impl Endpoint {
     fn lose(&mut self, place: usize, why: &LostReason, sink: &mut dyn Sink) {
         let session = self.places[place].session;
         match &self.places[place].entry {
-            Entry::Open(_) => {
+            TableEntry::Open(_) => {
                 self.counters.sessions_lost += 1;
                 sink.lost(session, why);
             }
-            Entry::Connecting(_) => sink.lost(session, why),
-            Entry::HalfOpen(_) | Entry::Vacant => {}
+            TableEntry::Connecting(_) => sink.lost(session, why),
+            TableEntry::HalfOpen(_) | TableEntry::Vacant => {}
         }
         self.vacate(place);
     }
@@ -538,10 +538,10 @@ impl Endpoint {
     fn touched(&mut self, place_index: usize) {
         let place = &mut self.places[place_index];
         let deadline_ns = match &place.entry {
-            Entry::Vacant => u64::MAX,
-            Entry::Connecting(connecting) => connecting.deadline_ns(),
-            Entry::HalfOpen(half_open) => half_open.deadline_ns(),
-            Entry::Open(session) => session.deadline_ns(),
+            TableEntry::Vacant => u64::MAX,
+            TableEntry::Connecting(connecting) => connecting.deadline_ns(),
+            TableEntry::HalfOpen(half_open) => half_open.deadline_ns(),
+            TableEntry::Open(session) => session.deadline_ns(),
         };
         self.deadlines.set(place_index, deadline_ns);
         if !std::mem::replace(&mut place.is_ready, true) {
@@ -551,7 +551,7 @@ impl Endpoint {
 
     /// Lets a place send. `true`: it has more.
     fn transmit_from(&mut self, now_ns: u64, index: usize, out: &mut TransmitBatch) -> bool {
-        if let Entry::Connecting(connecting) = &mut self.places[index].entry {
+        if let TableEntry::Connecting(connecting) = &mut self.places[index].entry {
             if connecting.wants_another_key(now_ns) {
                 self.begin_attempt(now_ns, index);
             } else if connecting.wants_another_size(now_ns) {
@@ -559,7 +559,7 @@ impl Endpoint {
                 let hellos = connecting.take_another_size(self.last_attempt);
                 self.counters.sizes_given_up += 1;
                 self.begin_attempt(now_ns, index);
-                if let Entry::Connecting(connecting) = &mut self.places[index].entry {
+                if let TableEntry::Connecting(connecting) = &mut self.places[index].entry {
                     connecting.asked_with_this_key(hellos);
                 }
             }
@@ -567,8 +567,8 @@ impl Endpoint {
         let place = &mut self.places[index];
         place.is_ready = false;
         match &mut place.entry {
-            Entry::Vacant | Entry::HalfOpen(_) => {}
-            Entry::Connecting(connecting) => {
+            TableEntry::Vacant | TableEntry::HalfOpen(_) => {}
+            TableEntry::Connecting(connecting) => {
                 if let Some(to) = connecting.hello_to(now_ns) {
                     let bytes = connecting.write_hello(to, out, &self.config);
                     self.counters.datagrams_sent += 1;
@@ -576,7 +576,7 @@ impl Endpoint {
                 }
                 self.deadlines.set(index, connecting.deadline_ns());
             }
-            Entry::Open(session) => {
+            TableEntry::Open(session) => {
                 let (pool, counters) = (&mut self.pool, &mut self.counters);
                 place.is_ready = session.transmit(now_ns, pool, counters, out, TRANSMIT_RUN);
                 self.deadlines.set(index, session.deadline_ns());
@@ -596,7 +596,7 @@ impl Endpoint {
         }
     }
 
-    fn transmit_answer(&mut self, answer: &Answer, out: &mut TransmitBatch) {
+    fn transmit_answer(&mut self, answer: &SessionlessReply, out: &mut TransmitBatch) {
         let slot = out.next(answer.to);
         match &answer.content {
             Content::Nothing => write_packet(slot, answer.label, &[]),
@@ -626,28 +626,28 @@ impl Endpoint {
     }
 
     /// Queues a packet that belongs to no session; dropped and counted when too many wait.
-    fn answer(&mut self, class: Class, answer: Answer) {
+    fn answer(&mut self, class: Class, answer: SessionlessReply) {
         self.counters.answers_dropped += u64::from(!self.answers.push(class, answer));
     }
 
     fn advance_place(&mut self, now_ns: u64, index: usize, sink: &mut dyn Sink) {
         match &mut self.places[index].entry {
-            Entry::Vacant => return,
-            Entry::Connecting(connecting) => {
+            TableEntry::Vacant => return,
+            TableEntry::Connecting(connecting) => {
                 if let Some(why) = connecting.advance(now_ns) {
                     self.note_size(now_ns, index);
                     self.lose(index, &why, sink);
                     return;
                 }
             }
-            Entry::HalfOpen(_) => {
+            TableEntry::HalfOpen(_) => {
                 self.vacate(index);
                 return;
             }
-            Entry::Open(session) => {
+            TableEntry::Open(session) => {
                 let (pool, counters) = (&mut self.pool, &mut self.counters);
                 let arrived_ns = now_ns;
-                let mut inside = Inside { now_ns, arrived_ns, pool, counters, sink };
+                let mut inside = SessionContext { now_ns, arrived_ns, pool, counters, sink };
                 if let Some(why) = session.advance(&mut inside) {
                     if let LostReason::PathShrank(bytes) = why {
                         let to = session.agreed().peer.addr.ip();
@@ -664,7 +664,7 @@ impl Endpoint {
 
     /// Keeps what an attempt of ours found out about the way, for the next one.
     fn note_size(&mut self, now_ns: u64, place: usize) {
-        let Entry::Connecting(connecting) = &self.places[place].entry else { return };
+        let TableEntry::Connecting(connecting) = &self.places[place].entry else { return };
         if let Some(bytes) = connecting.tried_bytes() {
             let link_bytes_max = self.config.datagram_bytes_max;
             self.paths.tried(now_ns, connecting.base().ip(), bytes, link_bytes_max);
@@ -673,7 +673,7 @@ impl Endpoint {
 
     fn was_paused(&mut self, now_ns: u64, pause_ns: u64) {
         for place in &mut self.places {
-            if let Entry::Open(session) = &mut place.entry {
+            if let TableEntry::Open(session) = &mut place.entry {
                 session.was_paused(now_ns, pause_ns);
             }
         }
@@ -690,6 +690,6 @@ fn check_message(pool: &Pool, head: &[u8], body: Option<(BufId, usize)>) {
 }
 
 /// The label of an answer to a handshake packet.
-fn answer_label(kind: Kind, session: u64, number: u64) -> Label {
+fn answer_label(kind: PacketKind, session: u64, number: u64) -> Label {
     Label { kind, version: VERSION_ANY, session, number, flags: 0 }
 }

@@ -36,15 +36,15 @@ use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use crate::config::{CALLS_MAX, EndpointConfig};
 use crate::events::{PeerInfo, SessionId, SessionState, SessionStatus};
 use crate::keys::PublicKey;
-use crate::pool::Owner;
+use crate::pool::BufferOwner;
 use crate::seal::{HelloDigest, Seal};
 use crate::session::Agreed;
-use crate::transmit::Slot;
+use crate::transmit::DatagramSlot;
 use crate::wire::{
-    self, DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, Entrance, Greeting, HEADER_BYTES, Kind, Label,
-    MESSAGE_MAX, NAME_BYTES_MAX, REFUSED_EXPIRED_KEY, REFUSED_NAME, REFUSED_NOT_ACCEPTING,
-    REFUSED_PLAIN_HERE, REFUSED_SEALED_HERE, REFUSED_SESSIONS_FULL, REFUSED_UNKNOWN_KEY,
-    REFUSED_VERSION, REFUSED_WRONG_KEY, Refusal, SEALED_VERSION_MIN, SECURITY_PLAIN,
+    self, DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, Entrance, Greeting, HEADER_BYTES, HelloRefusal,
+    Label, MESSAGE_MAX, NAME_BYTES_MAX, PacketKind, REFUSED_EXPIRED_KEY, REFUSED_NAME,
+    REFUSED_NOT_ACCEPTING, REFUSED_PLAIN_HERE, REFUSED_SEALED_HERE, REFUSED_SESSIONS_FULL,
+    REFUSED_UNKNOWN_KEY, REFUSED_VERSION, REFUSED_WRONG_KEY, SEALED_VERSION_MIN, SECURITY_PLAIN,
     SECURITY_SEALED, VERSION_ANY,
 };
 
@@ -56,12 +56,12 @@ const MESSAGE_BYTES_MAX: usize = 1024;
 
 /// A greeting that makes sense.
 #[derive(Clone, Debug)]
-pub(crate) struct Peer {
+pub(crate) struct HelloPeer {
     pub(crate) greeting: Greeting,
     pub(crate) name: String,
 }
 
-impl Peer {
+impl HelloPeer {
     /// Reads a greeting; what later versions appended is left alone. `None` when it breaks a rule.
     pub(crate) fn read(mut frames: &[u8]) -> Option<Self> {
         let greeting: Greeting = *wire::take(&mut frames)?;
@@ -94,7 +94,7 @@ impl Peer {
 #[derive(Debug)]
 pub(crate) struct Hello<'a> {
     /// What it says in the clear.
-    pub(crate) peer: Peer,
+    pub(crate) peer: HelloPeer,
     pub(crate) clear: &'a [u8],
     /// `None`: of version 1.
     pub(crate) entrance: Option<Entrance>,
@@ -105,7 +105,7 @@ pub(crate) struct Hello<'a> {
 impl<'a> Hello<'a> {
     /// Reads the frames of a Hello. `None` when it breaks a rule.
     pub(crate) fn read(frames: &'a [u8]) -> Option<Self> {
-        let peer = Peer::read(frames)?;
+        let peer = HelloPeer::read(frames)?;
         let (clear, mut rest) = frames.split_at_checked(size_of::<Greeting>())?;
         if peer.greeting.version_max < SEALED_VERSION_MIN || rest.is_empty() {
             return Some(Self { peer, clear, entrance: None, message: &[] });
@@ -191,7 +191,7 @@ pub(crate) fn greeting(
 }
 
 /// Writes a packet that belongs to no session.
-pub(crate) fn write_packet(slot: &mut Slot, label: Label, frames: &[u8]) {
+pub(crate) fn write_packet(slot: &mut DatagramSlot, label: Label, frames: &[u8]) {
     let mut at = HEADER_BYTES;
     wire::put(&mut slot.head, &mut at, frames);
     wire::guard(&mut slot.head, at, label, &[]);
@@ -200,7 +200,7 @@ pub(crate) fn write_packet(slot: &mut Slot, label: Label, frames: &[u8]) {
 
 /// Why a peer said no, in words that say what to do. `peer` is its name as far as we know it.
 pub(crate) fn refusal_text(
-    refusal: &Refusal,
+    refusal: &HelloRefusal,
     config: &EndpointConfig,
     peer: &str,
     keys: Option<(PublicKey, PublicKey)>,
@@ -261,7 +261,7 @@ pub(crate) struct Proof {
 /// What both sides' greetings amount to.
 fn agree(
     config: &EndpointConfig,
-    peer: &Peer,
+    peer: &HelloPeer,
     (id, local_id, attempt): (SessionId, u64, u64),
     (addr, version, index, outgoing): (SocketAddr, u8, u16, bool),
     proof: &Proof,
@@ -270,7 +270,7 @@ fn agree(
     let theirs = (greeting.datagram_bytes_max.get() as usize).min(DATAGRAM_BYTES_MAX);
     Agreed {
         id,
-        owner: Owner::NODE,
+        owner: BufferOwner::NODE,
         peer: PeerInfo {
             name: peer.name.clone(),
             process_nonce: greeting.process_nonce.get(),
@@ -299,9 +299,9 @@ pub(crate) struct HalfOpen {
     pub(crate) local_id: u64,
     pub(crate) attempt: u64,
     pub(crate) version: u8,
-    pub(crate) peer: Peer,
+    pub(crate) peer: HelloPeer,
     pub(crate) proof: Proof,
-    pub(crate) owner: Owner,
+    pub(crate) owner: BufferOwner,
     from: SocketAddr,
     expires_ns: u64,
     /// Of a sealed one: its keys, and the answer as it was given.
@@ -314,8 +314,8 @@ impl HalfOpen {
         now_ns: u64,
         (id, local_id, attempt): (SessionId, u64, u64),
         version: u8,
-        peer: Peer,
-        (from, owner): (SocketAddr, Owner),
+        peer: HelloPeer,
+        (from, owner): (SocketAddr, BufferOwner),
     ) -> Self {
         Self {
             id,
@@ -369,10 +369,14 @@ impl HalfOpen {
 }
 
 /// Answers a Hello for a plain session, the same way each time it comes.
-pub(crate) fn write_welcome(slot: &mut Slot, config: &EndpointConfig, welcome: &WelcomeLabel) {
+pub(crate) fn write_welcome(
+    slot: &mut DatagramSlot,
+    config: &EndpointConfig,
+    welcome: &WelcomeLabel,
+) {
     let greeting = greeting(config, welcome.version, welcome.index, welcome.local_id);
     let label = Label {
-        kind: Kind::Welcome,
+        kind: PacketKind::Welcome,
         version: VERSION_ANY,
         session: welcome.remote_id,
         number: welcome.attempt,
@@ -418,9 +422,9 @@ mod tests {
         let mut config = EndpointConfig::new("vm1", 1, 1);
         config.ports = vec![4870];
         let mut greeting = greeting(&config, 1, 0, 7);
-        assert_eq!(Peer::read(greeting.as_bytes()).expect("it is sound").name, "vm1");
+        assert_eq!(HelloPeer::read(greeting.as_bytes()).expect("it is sound").name, "vm1");
         greeting.name[1] = 0x1b;
-        assert!(Peer::read(greeting.as_bytes()).is_none());
+        assert!(HelloPeer::read(greeting.as_bytes()).is_none());
     }
 
     #[test]

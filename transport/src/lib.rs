@@ -58,7 +58,7 @@ pub use keys::{
     KEY_BYTES, KEYS_MAX, Keyring, KeyringFull, KnownKey, NotAKey, PublicKey, SecretKey, Security,
 };
 pub use pool::{BufId, CHUNK_BYTES, CLASS_BYTES, ChunkMemory, PAGE_BYTES, Pool, PoolMemory};
-pub use quota::{Part, PeerIdentity, Rate, Roll, Share, Turns};
+pub use quota::{FairQueue, PeerIdentity, QuotaPart, Rate, Roll, Share};
 pub use strangers::{STRANGERS_MAX, Stranger, StrangerReason, Strangers};
 pub use transmit::{DATAGRAM_HEAD_MAX, Datagram, TransmitBatch};
 pub use wire::{

@@ -29,7 +29,7 @@ pub(crate) fn smaller(bytes: usize) -> Option<usize> {
 
 /// What was found of a way.
 #[derive(Clone, Copy, Debug)]
-struct Found {
+struct ProbeResult {
     bytes: usize,
     at_ns: u64,
 }
@@ -37,7 +37,7 @@ struct Found {
 /// The ways that are narrower than our link.
 #[derive(Debug, Default)]
 pub(crate) struct Paths {
-    narrow: BTreeMap<IpAddr, Found>,
+    narrow: BTreeMap<IpAddr, ProbeResult>,
 }
 
 impl Paths {
@@ -57,17 +57,17 @@ impl Paths {
         if bytes >= link_bytes_max {
             self.narrow.remove(&to);
         } else if self.narrow.get(&to).is_none_or(|found| found.bytes != bytes) {
-            self.note(to, Found { bytes, at_ns: now_ns });
+            self.note(to, ProbeResult { bytes, at_ns: now_ns });
         }
     }
 
     /// Datagrams of `bytes` do not come through any more.
     pub(crate) fn shrank(&mut self, now_ns: u64, to: IpAddr, bytes: usize) {
         let bytes = smaller(bytes).unwrap_or(DATAGRAM_BYTES_MIN);
-        self.note(to, Found { bytes, at_ns: now_ns });
+        self.note(to, ProbeResult { bytes, at_ns: now_ns });
     }
 
-    fn note(&mut self, to: IpAddr, found: Found) {
+    fn note(&mut self, to: IpAddr, found: ProbeResult) {
         if self.narrow.len() == WAYS_MAX && !self.narrow.contains_key(&to) {
             let oldest = self.narrow.iter().min_by_key(|(_, found)| found.at_ns);
             let oldest = *oldest.expect("it is full").0;

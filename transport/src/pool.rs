@@ -22,7 +22,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::counters::EndpointCounters;
-use crate::quota::{self, Part};
+use crate::quota::{self, QuotaPart};
 
 /// The alignment of every buffer: what direct I/O and page-wise copying want.
 pub const PAGE_BYTES: usize = 4096;
@@ -69,9 +69,9 @@ pub(crate) enum Share {
 
 /// Whose a buffer is: the number of a peer of the endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Owner(u16);
+pub(crate) struct BufferOwner(u16);
 
-impl Owner {
+impl BufferOwner {
     /// No peer's, but this node's own: no share is kept of it.
     pub(crate) const NODE: Self = Self(u16::MAX);
 
@@ -99,15 +99,16 @@ struct Holding {
 
 /// The state of one buffer.
 #[derive(Clone, Copy)]
-struct Slot {
+struct BufferState {
     generation: u32,
     references: u32,
     len_bytes: u32,
-    owner: Owner,
+    owner: BufferOwner,
 }
 
-impl Slot {
-    const FREE: Self = Self { generation: 0, references: 0, len_bytes: 0, owner: Owner::NODE };
+impl BufferState {
+    const FREE: Self =
+        Self { generation: 0, references: 0, len_bytes: 0, owner: BufferOwner::NODE };
 }
 
 /// Where a chunk is listed.
@@ -148,7 +149,7 @@ struct Chunk {
     share: Share,
     /// Free slots, a stack.
     free: Vec<u8>,
-    slots: Box<[Slot; SLOTS_MAX]>,
+    slots: Box<[BufferState; SLOTS_MAX]>,
     /// Position in the list of chunks with free slots of this class and share, or `UNLISTED`.
     listed_at: usize,
 }
@@ -167,7 +168,7 @@ impl Chunk {
             class,
             share,
             free: Vec::with_capacity(SLOTS_MAX),
-            slots: Box::new([Slot::FREE; SLOTS_MAX]),
+            slots: Box::new([BufferState::FREE; SLOTS_MAX]),
             listed_at: UNLISTED,
         };
         chunk.cut(class, share);
@@ -263,14 +264,14 @@ impl Pool {
     /// Takes a buffer of `len_bytes` (1 to [`CHUNK_BYTES`]) with one reference. What is in it is
     /// left from an earlier use. `None`, counted, when the pool is at its limit.
     pub fn alloc(&mut self, len_bytes: usize) -> Option<BufId> {
-        self.alloc_for(Owner::NODE, Share::Own, len_bytes)
+        self.alloc_for(BufferOwner::NODE, Share::Own, len_bytes)
     }
 
     /// A buffer of a share for an owner. `None`, counted, when the pool is at its limit, or the
     /// owner has its part.
     pub(crate) fn alloc_for(
         &mut self,
-        owner: Owner,
+        owner: BufferOwner,
         share: Share,
         len_bytes: usize,
     ) -> Option<BufId> {
@@ -371,7 +372,7 @@ impl Pool {
     /// A buffer for a body that arrives from a peer, if there is one, and it may be that peer's.
     pub(crate) fn alloc_incoming(
         &mut self,
-        owner: Owner,
+        owner: BufferOwner,
         body_bytes: usize,
         counters: &mut EndpointCounters,
     ) -> Option<BufId> {
@@ -391,7 +392,7 @@ impl Pool {
 
     /// Whether an owner may have a buffer in the chunk that is listed for it, or in one that is cut
     /// anew if none is.
-    fn may_have(&mut self, owner: Owner, share: Share, listed: Option<usize>) -> bool {
+    fn may_have(&mut self, owner: BufferOwner, share: Share, listed: Option<usize>) -> bool {
         let Some(number) = owner.number() else { return true };
         let chunks = self.chunks_of(share);
         if self.holdings.len() <= number {
@@ -410,7 +411,7 @@ impl Pool {
     }
 
     /// Notes a buffer that an owner gets in a chunk.
-    fn hold(&mut self, owner: Owner, chunk_index: usize) {
+    fn hold(&mut self, owner: BufferOwner, chunk_index: usize) {
         let chunk = &self.chunks[chunk_index];
         let share = chunk.share as usize;
         self.share_busy[share] += usize::from(chunk.is_idle());
@@ -426,32 +427,32 @@ impl Pool {
     }
 
     /// What a peer has of a share: bytes of the chunks that it has buffers in.
-    pub(crate) fn held_bytes(&self, owner: Owner, share: Share) -> u64 {
+    pub(crate) fn held_bytes(&self, owner: BufferOwner, share: Share) -> u64 {
         let holding = owner.number().and_then(|number| self.holdings.get(number));
         let chunks = holding.map_or(0, |holding| holding.chunks[share as usize]);
         u64::from(chunks) * CHUNK_BYTES as u64
     }
 
     /// How often a peer was refused since it has its part of a share.
-    pub(crate) fn refused_to(&self, owner: Owner, share: Share) -> u64 {
+    pub(crate) fn refused_to(&self, owner: BufferOwner, share: Share) -> u64 {
         let holding = owner.number().and_then(|number| self.holdings.get(number));
         holding.map_or(0, |holding| holding.refused[share as usize])
     }
 
     /// What a peer has of a share, and may have, in bytes.
-    pub(crate) fn part(&self, owner: Owner, share: Share) -> Part {
+    pub(crate) fn part(&self, owner: BufferOwner, share: Share) -> QuotaPart {
         let (chunk_bytes, has) = (CHUNK_BYTES as u64, self.held_bytes(owner, share));
         let has_max = self.chunks_of(share).part(has / chunk_bytes) * chunk_bytes;
-        Part { has, has_max, refused: self.refused_to(owner, share) }
+        QuotaPart { has, has_max, refused: self.refused_to(owner, share) }
     }
 
     /// Whether a peer has any buffer.
-    pub(crate) fn has_any(&self, owner: Owner) -> bool {
+    pub(crate) fn has_any(&self, owner: BufferOwner) -> bool {
         [Share::Own, Share::Incoming].into_iter().any(|share| self.held_bytes(owner, share) > 0)
     }
 
     /// Forgets what a number's peer was refused: it is another's from now on. It has no buffers.
-    pub(crate) fn begin_holding(&mut self, owner: Owner) {
+    pub(crate) fn begin_holding(&mut self, owner: BufferOwner) {
         let holding = owner.number().and_then(|number| self.holdings.get_mut(number));
         if let Some(holding) = holding {
             debug_assert_eq!(holding.chunks, [0; 2]);
@@ -461,7 +462,12 @@ impl Pool {
 
     /// The window for a flow of a peer: the configured one, and the least that works once half of
     /// the pool, or of what the peer may have of it, is in use.
-    pub(crate) fn window_bytes(&self, owner: Owner, configured_bytes: u64, least: u64) -> u64 {
+    pub(crate) fn window_bytes(
+        &self,
+        owner: BufferOwner,
+        configured_bytes: u64,
+        least: u64,
+    ) -> u64 {
         let is_empty = self.in_use_bytes() * 2 < self.bytes_max();
         let chunks = self.chunks_of(Share::Incoming);
         let held = self.held_bytes(owner, Share::Incoming) / CHUNK_BYTES as u64;
@@ -484,7 +490,7 @@ impl Pool {
         self.refused
     }
 
-    fn slot_mut(&mut self, id: BufId) -> &mut Slot {
+    fn slot_mut(&mut self, id: BufId) -> &mut BufferState {
         let (chunk_index, slot_index) = split(id);
         let slot = &mut self.chunks[chunk_index].slots[slot_index];
         check(slot, id);
@@ -540,7 +546,7 @@ fn split(id: BufId) -> (usize, usize) {
     (id.index as usize / SLOTS_MAX, id.index as usize % SLOTS_MAX)
 }
 
-fn check(slot: &Slot, id: BufId) {
+fn check(slot: &BufferState, id: BufId) {
     assert!(slot.references > 0 && slot.generation == id.generation, "{id:?} was given back");
 }
 
@@ -630,7 +636,7 @@ mod tests {
         let own: Vec<BufId> = std::iter::from_fn(|| pool.alloc(CHUNK_BYTES)).collect();
         assert_eq!((own.len(), pool.refused()), (6, 1));
         let incoming: Vec<BufId> =
-            std::iter::from_fn(|| pool.alloc_for(Owner::NODE, Share::Incoming, CHUNK_BYTES))
+            std::iter::from_fn(|| pool.alloc_for(BufferOwner::NODE, Share::Incoming, CHUNK_BYTES))
                 .collect();
         assert_eq!((incoming.len(), pool.refused()), (2, 2));
         assert_eq!(pool.resident_bytes(), 8 * (CHUNK_BYTES + PAGE_BYTES));

@@ -1,7 +1,7 @@
 //! What one peer may have of what all peers share.
 //!
 //! One rule for buffers, sessions and flows ([`Share`]), one for what costs time ([`Rate`]), and
-//! one for whose turn it is ([`Turns`]). A peer is a [`PeerIdentity`]; [`Roll`] gives it a number,
+//! one for whose turn it is ([`FairQueue`]). A peer is a [`PeerIdentity`]; [`Roll`] gives it a number,
 //! by which everything about it is found without a search.
 
 use std::collections::VecDeque;
@@ -63,7 +63,7 @@ impl Share {
 
 /// What one peer has of something that all peers share, for `vrio status`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Part {
+pub struct QuotaPart {
     /// So many, or so many bytes.
     pub has: u64,
     /// The most that it may have, as things are.
@@ -72,7 +72,7 @@ pub struct Part {
     pub refused: u64,
 }
 
-impl Part {
+impl QuotaPart {
     /// Whether the peer may have no more.
     pub fn is_at_limit(&self) -> bool {
         self.has > 0 && self.has >= self.has_max
@@ -201,13 +201,13 @@ impl<T> Roll<T> {
 
 /// What one peer has waiting.
 #[derive(Debug)]
-struct Queue<T> {
+struct PeerQueue<T> {
     items: VecDeque<T>,
     /// When there are more, those that nobody wants any more are dropped.
     tidy_at: usize,
 }
 
-impl<T> Default for Queue<T> {
+impl<T> Default for PeerQueue<T> {
     fn default() -> Self {
         Self { items: VecDeque::new(), tidy_at: WAITING_KEPT }
     }
@@ -216,24 +216,24 @@ impl<T> Default for Queue<T> {
 /// What waits, by peer: each peer gets its turn, whatever the others have waiting. Once warm,
 /// nothing allocates.
 #[derive(Debug)]
-pub struct Turns<T> {
+pub struct FairQueue<T> {
     /// By the peer's number.
-    queues: Vec<Queue<T>>,
+    queues: Vec<PeerQueue<T>>,
     /// Those who have something waiting, each once; whose turn it is comes first.
     turns: VecDeque<usize>,
 }
 
-impl<T> Default for Turns<T> {
+impl<T> Default for FairQueue<T> {
     fn default() -> Self {
         Self { queues: Vec::new(), turns: VecDeque::new() }
     }
 }
 
-impl<T> Turns<T> {
+impl<T> FairQueue<T> {
     /// Adds something of a peer behind what it has waiting.
     pub fn push(&mut self, peer: usize, item: T) {
         if self.queues.len() <= peer {
-            self.queues.resize_with(peer + 1, Queue::default);
+            self.queues.resize_with(peer + 1, PeerQueue::default);
         }
         let queue = &mut self.queues[peer].items;
         if queue.capacity() == 0 {
@@ -365,7 +365,7 @@ mod tests {
 
     #[test]
     fn each_peer_gets_its_turn() {
-        let mut turns = Turns::default();
+        let mut turns = FairQueue::default();
         (0..100).for_each(|item| turns.push(7, item));
         turns.push(2, 1000);
         turns.push(7, 100);
@@ -378,7 +378,7 @@ mod tests {
 
     #[test]
     fn what_nobody_wants_does_not_pile_up() {
-        let mut turns = Turns::default();
+        let mut turns = FairQueue::default();
         let (mut longest, mut dropped) = (0, 0);
         // Of each session's hundred calls the first is a live one's.
         for item in 0..1_000_000u64 {
@@ -400,7 +400,7 @@ mod tests {
 
     #[test]
     fn who_may_not_now_keeps_its_place() {
-        let mut turns = Turns::default();
+        let mut turns = FairQueue::default();
         for item in [1, 2] {
             turns.push(0, item);
             turns.push(1, item);

@@ -13,7 +13,7 @@ use crate::wire::{FragmentFrame, HEAD_MAX, fragment_count};
 
 /// What a fragment is to a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Piece {
+pub(crate) enum FragmentRole {
     /// Take it.
     New,
     /// It was taken.
@@ -55,7 +55,12 @@ impl Assembly {
 
     /// Takes a fragment's frame, and the head that follows it in fragment 0. The frame is valid for
     /// pieces of `chunk_bytes`.
-    pub(crate) fn take(&mut self, frame: &FragmentFrame, head: &[u8], chunk_bytes: usize) -> Piece {
+    pub(crate) fn take(
+        &mut self,
+        frame: &FragmentFrame,
+        head: &[u8],
+        chunk_bytes: usize,
+    ) -> FragmentRole {
         let body_bytes = frame.body_bytes.get();
         if !self.has_begun {
             self.has_begun = true;
@@ -67,16 +72,16 @@ impl Assembly {
             self.taken.reset(count);
         }
         if (self.head_bytes, self.body_bytes) != (frame.head_bytes, body_bytes) {
-            return Piece::Contradiction;
+            return FragmentRole::Contradiction;
         }
         if !self.taken.insert(usize::from(frame.fragment.get())) {
-            return Piece::Duplicate;
+            return FragmentRole::Duplicate;
         }
         if frame.fragment.get() == 0 {
             self.head[..head.len()].copy_from_slice(head);
         }
         self.arrived += 1;
-        Piece::New
+        FragmentRole::New
     }
 
     pub(crate) fn is_complete(&self) -> bool {
@@ -224,7 +229,7 @@ impl OwnCalls {
 
 /// How far a call of the peer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stage {
+pub(crate) enum CallStage {
     /// Answered, and the answer arrived; or there was none yet.
     Done,
     /// Being put together.
@@ -239,7 +244,7 @@ pub(crate) enum Stage {
 #[derive(Debug)]
 pub(crate) struct PeerCall {
     pub(crate) id: u64,
-    pub(crate) stage: Stage,
+    pub(crate) stage: CallStage,
     pub(crate) flow: u16,
     pub(crate) charge_bytes: u64,
     pub(crate) body: Option<BufId>,
@@ -251,7 +256,7 @@ impl PeerCall {
     fn unused(id: u64) -> Self {
         Self {
             id,
-            stage: Stage::Done,
+            stage: CallStage::Done,
             flow: 0,
             charge_bytes: 0,
             body: None,
@@ -262,7 +267,7 @@ impl PeerCall {
     /// Gets ready for the first fragment of a new call.
     pub(crate) fn start(&mut self, id: u64, flow: u16, charge_bytes: u64, body: Option<BufId>) {
         self.id = id;
-        self.stage = Stage::Arriving;
+        self.stage = CallStage::Arriving;
         self.flow = flow;
         self.charge_bytes = charge_bytes;
         self.body = body;
@@ -296,7 +301,7 @@ impl PeerCalls {
     /// Nothing was said for long: lets go of what only a burst needed, but for the ids, if all
     /// calls are done.
     pub(crate) fn rest(&mut self) {
-        if self.slots.is_empty() || self.slots.iter().any(|call| call.stage != Stage::Done) {
+        if self.slots.is_empty() || self.slots.iter().any(|call| call.stage != CallStage::Done) {
             return;
         }
         let slots = self.slots.len().max(self.past.len());
@@ -333,8 +338,8 @@ impl PeerCalls {
     /// The peer has the whole answer.
     pub(crate) fn answer_arrived(&mut self, slot: usize) {
         let call = &mut self.slots[slot];
-        assert_eq!(call.stage, Stage::Answered, "only an answer can arrive");
-        call.stage = Stage::Done;
+        assert_eq!(call.stage, CallStage::Answered, "only an answer can arrive");
+        call.stage = CallStage::Done;
     }
 
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut PeerCall> {
@@ -367,12 +372,12 @@ mod tests {
             assert!(!assembly.is_complete());
             let head: &[u8] = if fragment == 0 { b"head" } else { b"" };
             let frame = frame(4, 2_500, fragment);
-            assert_eq!(assembly.take(&frame, head, 1000), Piece::New);
-            assert_eq!(assembly.take(&frame, head, 1000), Piece::Duplicate);
+            assert_eq!(assembly.take(&frame, head, 1000), FragmentRole::New);
+            assert_eq!(assembly.take(&frame, head, 1000), FragmentRole::Duplicate);
         }
         assert!(assembly.is_complete());
         assert_eq!((assembly.head(), assembly.body_bytes()), (&b"head"[..], 2_500));
-        assert_eq!(assembly.take(&frame(4, 2_501, 0), b"head", 1000), Piece::Contradiction);
+        assert_eq!(assembly.take(&frame(4, 2_501, 0), b"head", 1000), FragmentRole::Contradiction);
     }
 
     #[test]
@@ -418,7 +423,7 @@ mod tests {
         }
         calls.rest();
         assert_eq!(calls.slots.len(), 4, "they are not done");
-        calls.iter_mut().for_each(|call| call.stage = Stage::Done);
+        calls.iter_mut().for_each(|call| call.stage = CallStage::Done);
         let before = calls.state_bytes();
         calls.rest();
         assert!(calls.slots.is_empty() && calls.state_bytes() < before / 10);

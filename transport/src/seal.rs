@@ -67,9 +67,9 @@ pub(crate) fn derived(secret: &[u8; 32], label: &[u8]) -> ChainSecret {
 }
 
 /// The keys that were not made yet.
-struct Chain(ChainSecret);
+struct KeyChain(ChainSecret);
 
-impl Chain {
+impl KeyChain {
     /// The key of the next epoch.
     fn next_key(&mut self) -> LessSafeKey {
         let key = derived(&self.0, b"vrio key");
@@ -136,14 +136,14 @@ pub(crate) struct Sealer {
     epoch_bits: u8,
     epoch: u64,
     current: LessSafeKey,
-    chain: Chain,
+    chain: KeyChain,
     /// No number from here on was sealed.
     unused_from: u64,
 }
 
 impl Sealer {
     pub(crate) fn new(secret: ChainSecret, epoch_bits: u8) -> Self {
-        let mut chain = Chain(secret);
+        let mut chain = KeyChain(secret);
         let current = chain.next_key();
         Self { epoch_bits, epoch: 0, current, chain, unused_from: 0 }
     }
@@ -207,12 +207,12 @@ pub(crate) struct Opener {
     current: LessSafeKey,
     /// Ready before anybody needs it: to make one is more work than to open a forgery.
     next: LessSafeKey,
-    chain: Chain,
+    chain: KeyChain,
 }
 
 impl Opener {
     pub(crate) fn new(secret: ChainSecret, epoch_bits: u8) -> Self {
-        let mut chain = Chain(secret);
+        let mut chain = KeyChain(secret);
         let (current, next) = (chain.next_key(), chain.next_key());
         Self { epoch_bits, epoch: 0, previous: None, current, next, chain }
     }

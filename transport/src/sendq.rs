@@ -42,7 +42,7 @@ const CAST: u16 = 1 << 15;
 
 /// Where a message is listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum QueuePlace {
     Nowhere,
     Small,
     Large,
@@ -51,18 +51,18 @@ enum Place {
 
 /// A doubly linked list through the messages.
 #[derive(Clone, Copy, Debug)]
-struct List {
+struct MessageList {
     head: u16,
     tail: u16,
 }
 
-const EMPTY: List = List { head: NONE, tail: NONE };
+const EMPTY: MessageList = MessageList { head: NONE, tail: NONE };
 
 #[derive(Clone, Debug)]
-struct Flow {
-    small: List,
-    large: List,
-    waiting: List,
+struct SendFlow {
+    small: MessageList,
+    large: MessageList,
+    waiting: MessageList,
     /// Bytes of large fragments that it may still send in this turn.
     deficit_bytes: usize,
     in_small_turn: bool,
@@ -74,7 +74,7 @@ struct Flow {
 #[derive(Debug)]
 struct Out {
     is_active: bool,
-    place: Place,
+    place: QueuePlace,
     next: u16,
     previous: u16,
     flow: u16,
@@ -99,7 +99,7 @@ impl Out {
     fn vacant() -> Self {
         Self {
             is_active: false,
-            place: Place::Nowhere,
+            place: QueuePlace::Nowhere,
             next: NONE,
             previous: NONE,
             flow: 0,
@@ -131,7 +131,7 @@ impl Out {
 
 /// A message to be queued.
 #[derive(Debug)]
-pub(crate) struct Message<'a> {
+pub(crate) struct QueuedMessage<'a> {
     pub(crate) flow: u16,
     pub(crate) id: u64,
     pub(crate) head: &'a [u8],
@@ -186,7 +186,7 @@ pub(crate) struct SendQueue {
     is_long: bool,
     casts: Casts,
     /// By turn: `FLOWS_MAX` of calls and replies, then as many of casts.
-    flows: Sparse<Flow>,
+    flows: Sparse<SendFlow>,
     /// Flows with small messages, with large ones; whose turn it is comes first.
     small_turns: VecDeque<u16>,
     large_turns: VecDeque<u16>,
@@ -197,7 +197,7 @@ pub(crate) struct SendQueue {
 impl SendQueue {
     /// For messages cut into pieces of `chunk_bytes`, with `credit_bytes` on each flow.
     pub(crate) fn new(chunk_bytes: usize, credit_bytes: u64) -> Self {
-        let flow = Flow {
+        let flow = SendFlow {
             small: EMPTY,
             large: EMPTY,
             waiting: EMPTY,
@@ -234,7 +234,7 @@ impl SendQueue {
     }
 
     /// Queues a call. `false`: it waits for credit first.
-    pub(crate) fn start_call(&mut self, slot: usize, message: &Message<'_>) -> bool {
+    pub(crate) fn start_call(&mut self, slot: usize, message: &QueuedMessage<'_>) -> bool {
         let key = call_key(slot);
         self.fill(key, message);
         let charge = self.charge(key);
@@ -243,13 +243,13 @@ impl SendQueue {
         if may_go {
             self.link(key, false);
         } else {
-            self.append(key, Place::Waiting, false);
+            self.append(key, QueuePlace::Waiting, false);
         }
         may_go
     }
 
     /// Queues a reply, which needs no credit: the caller asked for it.
-    pub(crate) fn start_reply(&mut self, slot: usize, message: &Message<'_>) {
+    pub(crate) fn start_reply(&mut self, slot: usize, message: &QueuedMessage<'_>) {
         let key = reply_key(slot);
         self.fill(key, message);
         self.link(key, false);
@@ -316,7 +316,7 @@ impl SendQueue {
             return;
         }
         out.lost_count += 1;
-        if out.place == Place::Nowhere {
+        if out.place == QueuePlace::Nowhere {
             self.link(reference.key, true);
         }
     }
@@ -351,7 +351,7 @@ impl SendQueue {
             self.unlink(next.key);
         }
         let bytes = next.head_bytes + next.body.len();
-        if place == Place::Small {
+        if place == QueuePlace::Small {
             self.small_turns.rotate_left(1);
             self.small_run_bytes += if self.large_turns.is_empty() { 0 } else { bytes };
         } else {
@@ -425,7 +425,7 @@ impl SendQueue {
         self.find_mut(key).expect("a message")
     }
 
-    fn fill(&mut self, key: u16, message: &Message<'_>) {
+    fn fill(&mut self, key: u16, message: &QueuedMessage<'_>) {
         let body_bytes = message.body.map_or(0, |(_, len_bytes)| len_bytes);
         let fragments = wire::fragment_count(message.head.len(), body_bytes, self.chunk_bytes);
         self.is_long |= is_long(fragments);
@@ -438,7 +438,7 @@ impl SendQueue {
         if is_long {
             out.make_room();
         }
-        assert!(!out.is_active && out.place == Place::Nowhere, "the place is taken");
+        assert!(!out.is_active && out.place == QueuePlace::Nowhere, "the place is taken");
         out.is_active = true;
         out.flow = message.flow;
         out.id = message.id;
@@ -513,9 +513,9 @@ impl SendQueue {
         let flow_index = out.flow;
         let flow = self.flows.get_mut(flow_index);
         let (place, is_in_turn, turns) = if is_small {
-            (Place::Small, &mut flow.in_small_turn, &mut self.small_turns)
+            (QueuePlace::Small, &mut flow.in_small_turn, &mut self.small_turns)
         } else {
-            (Place::Large, &mut flow.in_large_turn, &mut self.large_turns)
+            (QueuePlace::Large, &mut flow.in_large_turn, &mut self.large_turns)
         };
         if !std::mem::replace(is_in_turn, true) {
             turns.push_back(flow_index);
@@ -523,17 +523,17 @@ impl SendQueue {
         self.append(key, place, at_front);
     }
 
-    fn list(&mut self, flow: u16, place: Place) -> &mut List {
+    fn list(&mut self, flow: u16, place: QueuePlace) -> &mut MessageList {
         let flow = self.flows.get_mut(flow);
         match place {
-            Place::Small => &mut flow.small,
-            Place::Large => &mut flow.large,
-            Place::Waiting => &mut flow.waiting,
-            Place::Nowhere => unreachable!("an unlisted message has no list"),
+            QueuePlace::Small => &mut flow.small,
+            QueuePlace::Large => &mut flow.large,
+            QueuePlace::Waiting => &mut flow.waiting,
+            QueuePlace::Nowhere => unreachable!("an unlisted message has no list"),
         }
     }
 
-    fn append(&mut self, key: u16, place: Place, at_front: bool) {
+    fn append(&mut self, key: u16, place: QueuePlace, at_front: bool) {
         let flow = self.out(key).flow;
         let list = self.list(flow, place);
         let (previous, next) = if at_front { (NONE, list.head) } else { (list.tail, NONE) };
@@ -550,7 +550,7 @@ impl SendQueue {
             self.out_mut(next).previous = key;
         }
         let out = self.out_mut(key);
-        assert_eq!(out.place, Place::Nowhere, "a message is listed once");
+        assert_eq!(out.place, QueuePlace::Nowhere, "a message is listed once");
         (out.place, out.previous, out.next) = (place, previous, next);
     }
 
@@ -558,10 +558,10 @@ impl SendQueue {
     fn unlink(&mut self, key: u16) {
         let out = self.out_mut(key);
         let (place, flow, previous, next) = (out.place, out.flow, out.previous, out.next);
-        if place == Place::Nowhere {
+        if place == QueuePlace::Nowhere {
             return;
         }
-        (out.place, out.previous, out.next) = (Place::Nowhere, NONE, NONE);
+        (out.place, out.previous, out.next) = (QueuePlace::Nowhere, NONE, NONE);
         if previous == NONE {
             self.list(flow, place).head = next;
         } else {
@@ -588,7 +588,7 @@ mod tests {
     fn call(queue: &mut SendQueue, pool: &mut Pool, slot: usize, flow: u16, body: usize) -> bool {
         let body = (body > 0).then(|| (pool.alloc(body).expect("room"), body));
         let id = 10_000 + slot as u64;
-        queue.start_call(slot, &Message { flow, id, head: b"head", body })
+        queue.start_call(slot, &QueuedMessage { flow, id, head: b"head", body })
     }
 
     /// Sends everything; the keys in the order of their fragments.
@@ -681,7 +681,7 @@ mod tests {
         call(&mut queue, &mut pool, 0, 1, 0);
         let (_, old) = drain(&mut queue, 1)[0];
         queue.finish(old.key, &mut pool);
-        queue.start_call(0, &Message { flow: 1, id: 77, head: b"", body: None });
+        queue.start_call(0, &QueuedMessage { flow: 1, id: 77, head: b"", body: None });
         assert!(!queue.acked(old, &mut pool));
         drain(&mut queue, usize::MAX);
         queue.lost(old);

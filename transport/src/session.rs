@@ -4,7 +4,7 @@ mod incoming;
 mod narrow;
 mod outgoing;
 
-pub(crate) use incoming::Outcome;
+pub(crate) use incoming::PacketOutcome;
 
 use std::collections::VecDeque;
 
@@ -18,18 +18,18 @@ use crate::events::{
     CallError, CastError, LostReason, PeerInfo, SessionId, SessionState, SessionStatus, Sink,
 };
 use crate::flow::{ReceiveCredit, WINDOW_BYTES_MIN};
-use crate::pool::{BufId, Owner, Pool};
+use crate::pool::{BufId, BufferOwner, Pool};
 use crate::recv::casts::{Around, PeerCasts};
-use crate::recv::{OwnCalls, PeerCalls, Stage};
+use crate::recv::{CallStage, OwnCalls, PeerCalls};
 use crate::rtt::RoundTrip;
 use crate::seal::{Seal, TAG_BYTES};
-use crate::sendq::{Message, SendQueue};
+use crate::sendq::{QueuedMessage, SendQueue};
 use crate::sent::{PACKET_COST_BYTES, SENT_MAX, SentPacket, SentPackets};
 use crate::tables::Sparse;
 use crate::transmit::seal_into;
 use crate::wire::{
-    CAST_VERSION_MIN, FRAME_CLOSE, HEADER_BYTES, Kind, Label, OVERHEAD_BYTES, SEALED_HEADER_BYTES,
-    SEALED_OVERHEAD_BYTES,
+    CAST_VERSION_MIN, FRAME_CLOSE, HEADER_BYTES, Label, OVERHEAD_BYTES, PacketKind,
+    SEALED_HEADER_BYTES, SEALED_OVERHEAD_BYTES,
 };
 
 /// A session with calls outstanding that neither heard nor asked anything for so long asks: a
@@ -60,7 +60,7 @@ pub(crate) struct Agreed {
     pub(crate) id: SessionId,
     pub(crate) peer: PeerInfo,
     /// Whose its buffers are.
-    pub(crate) owner: Owner,
+    pub(crate) owner: BufferOwner,
     /// The number of the attempt, chosen by who asked.
     pub(crate) attempt: u64,
     /// How the peer addresses packets to us, and we to it.
@@ -76,7 +76,7 @@ pub(crate) struct Agreed {
 }
 
 /// What a session borrows from its endpoint while it works on a datagram.
-pub(crate) struct Inside<'a> {
+pub(crate) struct SessionContext<'a> {
     pub(crate) now_ns: u64,
     /// When the datagram arrived at this host.
     pub(crate) arrived_ns: u64,
@@ -208,7 +208,7 @@ impl Session {
             self.expecting_since_ns = now_ns;
         }
         let message =
-            Message { flow: call.flow, id, head: call.head, body: retained(pool, call.body) };
+            QueuedMessage { flow: call.flow, id, head: call.head, body: retained(pool, call.body) };
         if !self.sendq.start_call(slot, &message) {
             counters.calls_waited_for_credit += 1;
         }
@@ -230,8 +230,8 @@ impl Session {
         (head, body): (&[u8], Option<(BufId, usize)>),
     ) {
         let (slot, call) = self.peer_calls.place(id);
-        assert!(call.id == id && call.stage == Stage::Serving, "a call is answered once");
-        call.stage = Stage::Answered;
+        assert!(call.id == id && call.stage == CallStage::Serving, "a call is answered once");
+        call.stage = CallStage::Answered;
         let flow = call.flow;
         let credit = self.credit.get_mut(flow);
         let window_bytes =
@@ -239,7 +239,7 @@ impl Session {
         if credit.released(call.charge_bytes, window_bytes) {
             self.announce_credit(flow);
         }
-        let message = Message { flow, id, head, body: retained(pool, body) };
+        let message = QueuedMessage { flow, id, head, body: retained(pool, body) };
         self.sendq.start_reply(slot, &message);
         counters.replies_sent += 1;
     }
@@ -290,7 +290,7 @@ impl Session {
     }
 
     /// Does what is due. Tells why the session is lost, if it is.
-    pub(crate) fn advance(&mut self, inside: &mut Inside<'_>) -> Option<LostReason> {
+    pub(crate) fn advance(&mut self, inside: &mut SessionContext<'_>) -> Option<LostReason> {
         let now_ns = inside.now_ns;
         if now_ns >= self.silent_at_ns() {
             return Some(LostReason::Silent);
@@ -435,7 +435,7 @@ impl Session {
     /// What identifies the next packet.
     fn label(&self) -> Label {
         Label {
-            kind: if self.seal.is_some() { Kind::Sealed } else { Kind::Data },
+            kind: if self.seal.is_some() { PacketKind::Sealed } else { PacketKind::Data },
             version: self.agreed.peer.version,
             session: self.agreed.remote_id,
             number: self.sent.next_number(),

@@ -21,7 +21,7 @@ const ARENA_BYTES: usize = 1 << 20;
 /// One datagram of a batch: on the wire, `head()` followed by `body()`.
 #[derive(Clone, Copy)]
 pub struct Datagram<'a> {
-    slot: &'a Slot,
+    slot: &'a DatagramSlot,
     arena: &'a [u8],
 }
 
@@ -65,7 +65,7 @@ impl fmt::Debug for Datagram<'_> {
 
 /// The storage of one datagram. A sealed or filled-up one is put together in `head` and then lies
 /// in the arena.
-pub(crate) struct Slot {
+pub(crate) struct DatagramSlot {
     to: SocketAddr,
     pub(crate) head: [u8; DATAGRAM_HEAD_MAX],
     pub(crate) head_bytes: usize,
@@ -73,7 +73,7 @@ pub(crate) struct Slot {
     stored: Option<Range<usize>>,
 }
 
-impl Slot {
+impl DatagramSlot {
     fn empty() -> Self {
         Self {
             to: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
@@ -92,7 +92,7 @@ impl Slot {
 /// endpoint drops that reference when the batch is next filled.
 pub struct TransmitBatch {
     /// All of them are made at the start; `first..end` are pending.
-    slots: Vec<Slot>,
+    slots: Vec<DatagramSlot>,
     first: usize,
     end: usize,
     /// Bodies of consumed datagrams, which the endpoint still has to release.
@@ -105,7 +105,7 @@ impl TransmitBatch {
     pub fn new(capacity: usize) -> Self {
         let capacity = capacity.max(1);
         Self {
-            slots: (0..capacity).map(|_| Slot::empty()).collect(),
+            slots: (0..capacity).map(|_| DatagramSlot::empty()).collect(),
             first: 0,
             end: 0,
             finished: Vec::with_capacity(capacity),
@@ -199,7 +199,7 @@ impl TransmitBatch {
 
     /// Adds a datagram to `to`, whose head and body the caller fills in. The reference to the
     /// body's buffer becomes the batch's.
-    pub(crate) fn next(&mut self, to: SocketAddr) -> &mut Slot {
+    pub(crate) fn next(&mut self, to: SocketAddr) -> &mut DatagramSlot {
         assert!(self.end < self.slots.len(), "the batch is full");
         let slot = &mut self.slots[self.end];
         self.end += 1;
@@ -211,7 +211,7 @@ impl TransmitBatch {
     }
 
     /// The datagram that was added last.
-    pub(crate) fn last(&mut self) -> &mut Slot {
+    pub(crate) fn last(&mut self) -> &mut DatagramSlot {
         &mut self.slots[self.end - 1]
     }
 

@@ -86,7 +86,7 @@ pub(crate) const FRAGMENTS_MAX: usize = 1024;
 pub(crate) const SEALED_BYTES_MAX: usize = 1 << 16;
 
 /// The packet header.
-pub(crate) const HEADER_BYTES: usize = size_of::<Header>();
+pub(crate) const HEADER_BYTES: usize = size_of::<DatagramHeader>();
 
 /// The frame in front of a fragment.
 pub(crate) const FRAGMENT_BYTES: usize = size_of::<FragmentFrame>();
@@ -115,14 +115,14 @@ const _: () = assert!(
 /// What a packet is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Kind {
+pub(crate) enum PacketKind {
     /// Frames of a session.
     Data = 0,
     /// Asks for a session: a greeting.
     Hello = 1,
     /// Grants it: a greeting.
     Welcome = 2,
-    /// Denies it: a [`Refusal`].
+    /// Denies it: a [`HelloRefusal`].
     Refused = 3,
     /// Ask at another port: a [`Redirection`].
     Moved = 4,
@@ -134,17 +134,17 @@ pub(crate) enum Kind {
     Sealed = 7,
 }
 
-impl Kind {
+impl PacketKind {
     fn from_wire(value: u8) -> Option<Self> {
         // Not `Sealed`, which has another header.
-        const ALL: [Kind; 7] = [
-            Kind::Data,
-            Kind::Hello,
-            Kind::Welcome,
-            Kind::Refused,
-            Kind::Moved,
-            Kind::Reset,
-            Kind::Retry,
+        const ALL: [PacketKind; 7] = [
+            PacketKind::Data,
+            PacketKind::Hello,
+            PacketKind::Welcome,
+            PacketKind::Refused,
+            PacketKind::Moved,
+            PacketKind::Reset,
+            PacketKind::Retry,
         ];
         ALL.get(usize::from(value)).copied()
     }
@@ -153,12 +153,12 @@ impl Kind {
 /// In front of every datagram that is not sealed.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-pub(crate) struct Header {
+pub(crate) struct DatagramHeader {
     /// CRC32C over the rest of the header and the frames.
     pub(crate) head_crc: U32,
     /// The session's version, or [`VERSION_ANY`].
     pub(crate) version: u8,
-    /// A [`Kind`].
+    /// A [`PacketKind`].
     pub(crate) kind: u8,
     /// Bytes of header and frames.
     pub(crate) head_bytes: U16,
@@ -175,7 +175,7 @@ pub(crate) struct Header {
     pub(crate) flags: U16,
 }
 
-/// In front of a sealed packet. Version and kind are where [`Header`] has them.
+/// In front of a sealed packet. Version and kind are where [`DatagramHeader`] has them.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(crate) struct SealedHeader {
@@ -185,7 +185,7 @@ pub(crate) struct SealedHeader {
     pub(crate) flags: U16,
     /// The session's version.
     pub(crate) version: u8,
-    /// [`Kind::Sealed`].
+    /// [`PacketKind::Sealed`].
     pub(crate) kind: u8,
     /// Bytes of frames, which follow the payload.
     pub(crate) frames_bytes: U16,
@@ -268,7 +268,7 @@ pub(crate) struct SealedHello {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(crate) struct SealedWelcome {
-    pub(crate) refusal: Refusal,
+    pub(crate) refusal: HelloRefusal,
     /// What a Reset of the session carries, if the acceptor sends one.
     pub(crate) reset_token: [u8; RESET_TOKEN_BYTES],
     pub(crate) greeting: Greeting,
@@ -277,7 +277,7 @@ pub(crate) struct SealedWelcome {
 /// Why a Hello was refused.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-pub(crate) struct Refusal {
+pub(crate) struct HelloRefusal {
     /// A `REFUSED_*`.
     pub(crate) reason: u8,
     /// The oldest version that is spoken here.
@@ -437,7 +437,7 @@ pub(crate) fn body_range(
 
 /// Why a datagram was not understood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Malformed {
+pub(crate) enum MalformedDatagram {
     Short,
     Version,
     Kind,
@@ -447,8 +447,8 @@ pub(crate) enum Malformed {
 
 /// A datagram whose header and both checksums are right.
 #[derive(Debug)]
-pub(crate) struct Packet<'a> {
-    pub(crate) kind: Kind,
+pub(crate) struct CheckedPacket<'a> {
+    pub(crate) kind: PacketKind,
     pub(crate) version: u8,
     pub(crate) session: u64,
     pub(crate) number: u64,
@@ -458,7 +458,7 @@ pub(crate) struct Packet<'a> {
     pub(crate) payload: &'a [u8],
 }
 
-impl<'a> Packet<'a> {
+impl<'a> CheckedPacket<'a> {
     /// The length of the datagram that it was read from, if it is not sealed.
     pub(crate) fn len_bytes(&self) -> usize {
         HEADER_BYTES + self.frames.len() + self.payload.len()
@@ -466,24 +466,25 @@ impl<'a> Packet<'a> {
 
     /// Checks a datagram. Lengths come before checksums, and the checksums before all meaning: a
     /// damaged packet is called damaged, not of an unknown version.
-    pub(crate) fn parse(datagram: &'a [u8]) -> Result<Self, Malformed> {
-        let (header, _) = Header::ref_from_prefix(datagram).map_err(|_| Malformed::Short)?;
+    pub(crate) fn parse(datagram: &'a [u8]) -> Result<Self, MalformedDatagram> {
+        let (header, _) =
+            DatagramHeader::ref_from_prefix(datagram).map_err(|_| MalformedDatagram::Short)?;
         let head_bytes = usize::from(header.head_bytes.get());
         let payload_bytes = usize::from(header.payload_bytes.get());
         if head_bytes < HEADER_BYTES || head_bytes + payload_bytes != datagram.len() {
-            return Err(Malformed::Short);
+            return Err(MalformedDatagram::Short);
         }
         let (head, payload) = datagram.split_at(head_bytes);
         if crc32c(&head[size_of::<U32>()..]) != header.head_crc.get() {
-            return Err(Malformed::HeadChecksum);
+            return Err(MalformedDatagram::HeadChecksum);
         }
-        let kind = Kind::from_wire(header.kind).ok_or(Malformed::Kind)?;
-        if (header.version == VERSION_ANY) != (kind != Kind::Data) {
-            return Err(Malformed::Version);
+        let kind = PacketKind::from_wire(header.kind).ok_or(MalformedDatagram::Kind)?;
+        if (header.version == VERSION_ANY) != (kind != PacketKind::Data) {
+            return Err(MalformedDatagram::Version);
         }
         let payload_crc = if payload.is_empty() { 0 } else { crc32c(payload) };
         if payload_crc != header.payload_crc.get() {
-            return Err(Malformed::PayloadChecksum);
+            return Err(MalformedDatagram::PayloadChecksum);
         }
         Ok(Self {
             kind,
@@ -516,16 +517,17 @@ impl<'a> SealedPacket<'a> {
     /// Whether a datagram says that it is sealed.
     pub(crate) fn is_meant(datagram: &[u8]) -> bool {
         const KIND_AT: usize = std::mem::offset_of!(SealedHeader, kind);
-        datagram.get(KIND_AT) == Some(&(Kind::Sealed as u8))
+        datagram.get(KIND_AT) == Some(&(PacketKind::Sealed as u8))
     }
 
-    pub(crate) fn parse(datagram: &'a [u8]) -> Result<Self, Malformed> {
-        let (header, _) = SealedHeader::ref_from_prefix(datagram).map_err(|_| Malformed::Short)?;
+    pub(crate) fn parse(datagram: &'a [u8]) -> Result<Self, MalformedDatagram> {
+        let (header, _) =
+            SealedHeader::ref_from_prefix(datagram).map_err(|_| MalformedDatagram::Short)?;
         let payload_bytes = usize::from(header.payload_bytes.get());
         let frames_bytes = usize::from(header.frames_bytes.get());
         let bytes = SEALED_HEADER_BYTES + payload_bytes + frames_bytes + TAG_BYTES;
         if frames_bytes == 0 || bytes != datagram.len() || bytes > SEALED_BYTES_MAX {
-            return Err(Malformed::Short);
+            return Err(MalformedDatagram::Short);
         }
         let (head, sealed) = datagram.split_at(SEALED_HEADER_BYTES);
         Ok(Self {
@@ -540,10 +542,10 @@ impl<'a> SealedPacket<'a> {
     }
 
     /// The packet, once it was opened into `opened`.
-    pub(crate) fn opened<'b>(&self, opened: &'b [u8]) -> Packet<'b> {
+    pub(crate) fn opened<'b>(&self, opened: &'b [u8]) -> CheckedPacket<'b> {
         let (payload, frames) = opened.split_at(self.payload_bytes);
-        Packet {
-            kind: Kind::Sealed,
+        CheckedPacket {
+            kind: PacketKind::Sealed,
             version: self.version,
             session: self.session,
             number: self.number,
@@ -560,7 +562,7 @@ pub(crate) fn sealed_header(label: Label, payload: &[u8], frames: &[u8]) -> Seal
         payload_bytes: U16::new(payload.len() as u16),
         flags: U16::new(label.flags),
         version: label.version,
-        kind: Kind::Sealed as u8,
+        kind: PacketKind::Sealed as u8,
         frames_bytes: U16::new(frames.len() as u16),
         session: U64::new(label.session),
         number: U64::new(label.number),
@@ -570,7 +572,7 @@ pub(crate) fn sealed_header(label: Label, payload: &[u8], frames: &[u8]) -> Seal
 /// What identifies a packet to be written.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Label {
-    pub(crate) kind: Kind,
+    pub(crate) kind: PacketKind,
     pub(crate) version: u8,
     pub(crate) session: u64,
     pub(crate) number: u64,
@@ -580,7 +582,7 @@ pub(crate) struct Label {
 /// Writes the header and its checksums in front of frames that are already in
 /// `head[HEADER_BYTES..head_bytes]`.
 pub(crate) fn guard(head: &mut [u8], head_bytes: usize, label: Label, payload: &[u8]) {
-    let mut header = Header {
+    let mut header = DatagramHeader {
         head_crc: U32::ZERO,
         version: label.version,
         kind: label.kind as u8,
@@ -628,7 +630,8 @@ mod tests {
         let mut bytes = vec![0; HEADER_BYTES];
         bytes.push(FRAME_PING);
         let head_bytes = bytes.len();
-        let label = Label { kind: Kind::Data, version: 1, session: 0x0102, number: 7, flags: 0 };
+        let label =
+            Label { kind: PacketKind::Data, version: 1, session: 0x0102, number: 7, flags: 0 };
         guard(&mut bytes, head_bytes, label, payload);
         bytes.extend_from_slice(payload);
         bytes
@@ -640,7 +643,7 @@ mod tests {
         assert_eq!(size_of::<AckFrame>(), 16);
         assert_eq!(size_of::<AckRange>(), 8);
         assert_eq!(size_of::<CreditFrame>(), 12);
-        assert_eq!(size_of::<Refusal>(), 4);
+        assert_eq!(size_of::<HelloRefusal>(), 4);
         assert_eq!(size_of::<Redirection>(), 2);
         assert_eq!(size_of::<Entrance>(), 24);
         assert_eq!(size_of::<SealedHello>(), 120);
@@ -655,23 +658,24 @@ mod tests {
     #[test]
     fn every_flipped_bit_and_every_truncation_is_noticed() {
         let good = packet(b"payload");
-        assert!(Packet::parse(&good).is_ok());
+        assert!(CheckedPacket::parse(&good).is_ok());
         for bit in 0..good.len() * 8 {
             let mut bad = good.clone();
             bad[bit / 8] ^= 1 << (bit % 8);
-            assert!(Packet::parse(&bad).is_err(), "bit {bit}");
+            assert!(CheckedPacket::parse(&bad).is_err(), "bit {bit}");
         }
         for len in 0..good.len() {
-            assert!(Packet::parse(&good[..len]).is_err(), "{len} bytes");
+            assert!(CheckedPacket::parse(&good[..len]).is_err(), "{len} bytes");
         }
         let mut long = good;
         long.push(0);
-        assert_eq!(Packet::parse(&long).err(), Some(Malformed::Short));
+        assert_eq!(CheckedPacket::parse(&long).err(), Some(MalformedDatagram::Short));
     }
 
     #[test]
     fn a_sealed_packet_has_the_lengths_that_it_says() {
-        let label = Label { kind: Kind::Sealed, version: 2, session: 0x0102, number: 7, flags: 0 };
+        let label =
+            Label { kind: PacketKind::Sealed, version: 2, session: 0x0102, number: 7, flags: 0 };
         let packet = |payload: usize, frames: usize| {
             let (payload, frames) = (vec![1; payload], vec![2; frames]);
             let mut bytes = sealed_header(label, &payload, &frames).as_bytes().to_vec();
@@ -688,7 +692,7 @@ mod tests {
             [&bytes[..bytes.len() - 1], &bytes[..10], &packet(3, 0), &packet(65_500, 65_500)];
         for bytes in wrong {
             assert!(SealedPacket::is_meant(bytes));
-            assert_eq!(SealedPacket::parse(bytes).err(), Some(Malformed::Short));
+            assert_eq!(SealedPacket::parse(bytes).err(), Some(MalformedDatagram::Short));
         }
     }
 

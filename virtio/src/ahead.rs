@@ -75,7 +75,7 @@ pub(crate) const LOOK_BYTES: usize = HEADER_BYTES + ENABLE_BYTES;
 
 /// What the header of a message says, to name it by.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Header {
+pub(crate) struct MessageHeader {
     request: u32,
     flags: u32,
     body_bytes: u32,
@@ -83,7 +83,7 @@ pub(crate) struct Header {
     has_descriptors: bool,
 }
 
-impl Header {
+impl MessageHeader {
     /// The header of the next message, which stays where it is; none of its descriptors is
     /// received. None at the end of the conversation.
     pub(crate) fn peek(front_end: BorrowedFd<'_>) -> Option<Self> {
@@ -104,7 +104,7 @@ impl Header {
 }
 
 /// Such as `SET_VRING_NUM (message 8, 4 bytes, flags 0x9, with descriptors)`.
-impl fmt::Display for Header {
+impl fmt::Display for MessageHeader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { request, flags, body_bytes, has_descriptors } = *self;
         match FrontendReq::try_from(request) {

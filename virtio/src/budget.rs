@@ -102,13 +102,13 @@ const MAPPINGS: &str = "mappings";
 
 /// What is mapped now.
 #[derive(Debug, Default)]
-struct Used {
+struct BudgetUse {
     bytes: AtomicU64,
     mappings: AtomicU64,
 }
 
 static RULES: Mutex<MemoryRules> = Mutex::new(MemoryRules::DEFAULT);
-static ALL: Used = Used { bytes: AtomicU64::new(0), mappings: AtomicU64::new(0) };
+static ALL: BudgetUse = BudgetUse { bytes: AtomicU64::new(0), mappings: AtomicU64::new(0) };
 static REFUSED: AtomicU64 = AtomicU64::new(0);
 
 /// What all front ends of this process have mapped.
@@ -149,7 +149,7 @@ fn add(counter: &AtomicU64, more: u64, max: u64) -> bool {
 
 /// What one front end has mapped.
 #[derive(Debug, Default)]
-pub(crate) struct Account(Used);
+pub(crate) struct Account(BudgetUse);
 
 impl Account {
     /// Charges a mapping of so many bytes, for as long as what is given is kept.

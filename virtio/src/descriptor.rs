@@ -4,7 +4,7 @@ use crate::chain::{Chain, Segment};
 use crate::error::RingError;
 use crate::memory::{Memory, MemoryError};
 use crate::prefetch;
-use crate::queue::Wanted;
+use crate::queue::SinglesWanted;
 use crate::shared::Pairs;
 use crate::{DESCRIPTORS_MAX, SEGMENTS_MAX};
 
@@ -50,7 +50,7 @@ impl Descriptor {
     /// The one piece that it is, if it is nothing but that, of the kind that is wanted. Has its
     /// first two lines come: a network card's frames begin there, and mostly end there.
     #[inline]
-    pub(crate) fn single(self, wanted: &Wanted) -> Option<Segment> {
+    pub(crate) fn single(self, wanted: &SinglesWanted) -> Option<Segment> {
         let is_single = self.flags & (NEXT | INDIRECT) == 0 && self.len > 0;
         if !is_single || (self.flags & WRITE != 0) != wanted.writable {
             return None;

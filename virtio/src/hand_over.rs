@@ -8,18 +8,18 @@ use serde::{Deserialize, Serialize};
 
 /// A device's socket.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Served<F> {
+pub struct ServedDevice<F> {
     /// The listening socket, where it is ours.
     pub listener: Option<F>,
     /// The lock beside it: the locked description itself, so that the lock is never free.
     pub lock: Option<F>,
     /// The front end, if one is there.
-    pub front_end: Option<FrontEnd<F>>,
+    pub front_end: Option<ConnectedFrontEnd<F>>,
 }
 
 /// A front end that is connected.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct FrontEnd<F> {
+pub struct ConnectedFrontEnd<F> {
     /// Its connection; between two messages, or with the next one unread.
     pub connection: F,
     /// Features that it accepted.
@@ -29,7 +29,7 @@ pub struct FrontEnd<F> {
     /// The guest's memory, by guest address.
     pub memory: Vec<MemoryPart<F>>,
     /// The rings, by index; none of them runs.
-    pub rings: Vec<Ring<F>>,
+    pub rings: Vec<RingState<F>>,
     /// Which requests were taken and not given back.
     pub inflight: Option<Inflight<F>>,
     /// Where the front end is told of changes.
@@ -57,7 +57,7 @@ pub struct MemoryPart<F> {
 
 /// A ring, as far as the front end has told about it.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Ring<F> {
+pub struct RingState<F> {
     /// How many descriptors.
     pub size: Option<u16>,
     /// Where to go on, in the form of SET_VRING_BASE.
@@ -116,11 +116,11 @@ pub trait TryMap<F, G, E> {
     fn try_map(self, f: &mut dyn FnMut(F) -> Result<G, E>) -> Result<Self::To, E>;
 }
 
-impl<F, G, E> TryMap<F, G, E> for Served<F> {
-    type To = Served<G>;
+impl<F, G, E> TryMap<F, G, E> for ServedDevice<F> {
+    type To = ServedDevice<G>;
 
-    fn try_map(self, f: &mut dyn FnMut(F) -> Result<G, E>) -> Result<Served<G>, E> {
-        Ok(Served {
+    fn try_map(self, f: &mut dyn FnMut(F) -> Result<G, E>) -> Result<ServedDevice<G>, E> {
+        Ok(ServedDevice {
             listener: self.listener.map(&mut *f).transpose()?,
             lock: self.lock.map(&mut *f).transpose()?,
             front_end: self.front_end.map(|it| it.try_map(f)).transpose()?,
@@ -128,10 +128,10 @@ impl<F, G, E> TryMap<F, G, E> for Served<F> {
     }
 }
 
-impl<F, G, E> TryMap<F, G, E> for FrontEnd<F> {
-    type To = FrontEnd<G>;
+impl<F, G, E> TryMap<F, G, E> for ConnectedFrontEnd<F> {
+    type To = ConnectedFrontEnd<G>;
 
-    fn try_map(self, f: &mut dyn FnMut(F) -> Result<G, E>) -> Result<FrontEnd<G>, E> {
+    fn try_map(self, f: &mut dyn FnMut(F) -> Result<G, E>) -> Result<ConnectedFrontEnd<G>, E> {
         let connection = f(self.connection)?;
         let memory = self.memory.into_iter().map(|part| {
             let MemoryPart { guest_addr, user_addr, len_bytes, offset_bytes, file } = part;
@@ -140,11 +140,11 @@ impl<F, G, E> TryMap<F, G, E> for FrontEnd<F> {
         });
         let memory = memory.collect::<Result<_, E>>()?;
         let rings = self.rings.into_iter().map(|ring| {
-            let Ring { size, base, addrs, kicked, kick, call, err, enabled, logged_at } = ring;
+            let RingState { size, base, addrs, kicked, kick, call, err, enabled, logged_at } = ring;
             let kick = kick.map(&mut *f).transpose()?;
             let call = call.map(&mut *f).transpose()?;
             let err = err.map(&mut *f).transpose()?;
-            Ok(Ring { size, base, addrs, kicked, kick, call, err, enabled, logged_at })
+            Ok(RingState { size, base, addrs, kicked, kick, call, err, enabled, logged_at })
         });
         let rings = rings.collect::<Result<_, E>>()?;
         let inflight = self.inflight.map(|region| {
@@ -155,7 +155,7 @@ impl<F, G, E> TryMap<F, G, E> for FrontEnd<F> {
             let Log { file, offset_bytes, len_bytes } = log;
             Ok(Log { file: f(file)?, offset_bytes, len_bytes })
         });
-        Ok(FrontEnd {
+        Ok(ConnectedFrontEnd {
             connection,
             features: self.features,
             protocol_features: self.protocol_features,

@@ -52,8 +52,8 @@ pub use memory::{Memory, MemoryError, Region};
 pub use queue::{Queue, QueueConfig, QueueCounters, Retained, RingKind, Single};
 pub use session::{AdoptError, SessionError};
 pub use socket::{
-    Access, Adopted, Closer, ParkError, Parked, Parking, Server, ServerState, Socket, SocketError,
-    adopt, release, serve, serve_stream,
+    Access, Adopted, Closer, DeviceServer, ParkError, ParkedServer, Parking, ServerState, Socket,
+    SocketError, adopt, release, serve, serve_stream,
 };
 
 /// The largest ring: what QEMU gives a device at most. Bounds every table that is made per queue.

@@ -96,16 +96,16 @@ pub enum SocketError {
 
 /// A lock that this process holds, and goes on holding until it dies.
 #[derive(Debug)]
-struct Held {
+struct HeldLock {
     path: PathBuf,
     file: File,
     in_use: bool,
 }
 
 /// All of them.
-static HELD: Mutex<Vec<Held>> = Mutex::new(Vec::new());
+static HELD: Mutex<Vec<HeldLock>> = Mutex::new(Vec::new());
 
-fn with_held<T>(f: impl FnOnce(&mut Vec<Held>) -> T) -> T {
+fn with_held<T>(f: impl FnOnce(&mut Vec<HeldLock>) -> T) -> T {
     f(&mut HELD.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
@@ -127,7 +127,7 @@ pub(crate) fn connect(path: &Path) -> io::Result<UnixStream> {
 
 /// The wish to listen at a path.
 #[derive(Debug)]
-pub(crate) struct Claim {
+pub(crate) struct SocketClaim {
     /// In its real directory, so that one socket has one name.
     path: PathBuf,
     access: Access,
@@ -137,7 +137,7 @@ pub(crate) struct Claim {
     taken: AtomicBool,
 }
 
-impl Claim {
+impl SocketClaim {
     /// Looks at the path's directory and opens the lock file beside the socket.
     pub(crate) fn new(path: PathBuf, access: Access) -> Result<Self, SocketError> {
         check_length(&path)?;
@@ -197,7 +197,7 @@ impl Claim {
             let mut file = lock.take().expect("opened above");
             sign(&mut file);
             self.taken.store(true, Ordering::Relaxed);
-            all.push(Held { path: self.path.clone(), file, in_use: true });
+            all.push(HeldLock { path: self.path.clone(), file, in_use: true });
             Ok(true)
         })
     }
@@ -209,7 +209,7 @@ impl Claim {
                 return Err(SocketError::Twice { path: self.path.clone() });
             }
             self.taken.store(true, Ordering::Relaxed);
-            all.push(Held { path: self.path.clone(), file: lock.into(), in_use: true });
+            all.push(HeldLock { path: self.path.clone(), file: lock.into(), in_use: true });
             Ok(())
         })
     }
@@ -302,7 +302,7 @@ pub fn release(socket: &Path) -> bool {
     })
 }
 
-impl Drop for Claim {
+impl Drop for SocketClaim {
     fn drop(&mut self) {
         if *self.taken.get_mut() {
             with_held(|all| {

@@ -193,13 +193,13 @@ impl Region {
 
 /// Where a region is, by value. Valid as long as the region is mapped.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Range {
+pub(crate) struct RegionRange {
     guest_addr: u64,
     len_bytes: u64,
     start: *mut u8,
 }
 
-impl Range {
+impl RegionRange {
     /// The guest's `len` bytes at `addr`, if all of them are in it.
     #[inline(always)]
     pub(crate) fn find(&self, addr: u64, len: u32) -> Option<Segment> {
@@ -378,10 +378,10 @@ impl Memory {
 
     /// The region of the last search, for many of them.
     #[inline(always)]
-    pub(crate) fn range(&self, hint: usize) -> Option<Range> {
+    pub(crate) fn range(&self, hint: usize) -> Option<RegionRange> {
         let region = self.regions.get(hint)?;
         let start = region.host_addr(0);
-        Some(Range { guest_addr: region.guest_addr, len_bytes: region.len as u64, start })
+        Some(RegionRange { guest_addr: region.guest_addr, len_bytes: region.len as u64, start })
     }
 
     /// A view of the guest's `len` bytes at `addr`, which must lie in one region.

@@ -14,7 +14,7 @@ use crate::descriptor::{DESCRIPTOR_BYTES, Descriptor, NEXT, Reader, WRITE};
 use crate::error::RingError;
 use crate::inflight::{InflightQueue, PackedLog};
 use crate::memory::Memory;
-use crate::queue::{Chains, Shape, Taken, Wanted};
+use crate::queue::{Chains, RingPlan, SinglesWanted, TakenChain};
 use crate::shared::{Area, Stores};
 
 const AVAIL: u16 = 1 << 7;
@@ -37,12 +37,12 @@ const WRAP: u16 = 1 << 15;
 
 /// A slot of the ring and the wrap counter of whoever is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct PackedPosition {
     pub(crate) slot: u16,
     pub(crate) wrap: bool,
 }
 
-impl Place {
+impl PackedPosition {
     /// From 15 bits of slot and one of wrap counter.
     fn from_bits(bits: u16) -> Self {
         Self { slot: bits & !WRAP, wrap: bits & WRAP != 0 }
@@ -86,14 +86,14 @@ pub(crate) fn flags_at(ring: &Area, slot: u16) -> u16 {
 
 /// The parts of a ring in this process's memory.
 #[derive(Debug)]
-struct Parts {
+struct PackedParts {
     ring: Area,
     driver: Area,
     device: Area,
 }
 
-impl Parts {
-    fn find(memory: &Memory, shape: &Shape) -> Result<Self, RingError> {
+impl PackedParts {
+    fn find(memory: &Memory, shape: &RingPlan) -> Result<Self, RingError> {
         let len = DESCRIPTOR_BYTES * usize::from(shape.size);
         let ring = memory.ring_part("descriptor ring", shape.desc, len, 16)?;
         let driver = memory.ring_part("driver's events", shape.avail, EVENT_BYTES, 4)?;
@@ -118,12 +118,12 @@ struct Outstanding {
 /// See the module's text.
 #[derive(Debug)]
 pub(crate) struct PackedRing {
-    shape: Shape,
-    parts: Parts,
+    shape: RingPlan,
+    parts: PackedParts,
     /// The next descriptor to take.
-    avail: Place,
+    avail: PackedPosition,
     /// The next slot to write a used element into.
-    used: Place,
+    used: PackedPosition,
     /// Slots that the driver may fill: all but those from `used` to `avail`.
     free: u16,
     /// Slots that were used since it was last decided whether to call; no more than there are.
@@ -148,7 +148,7 @@ impl PackedRing {
     /// A buffer's id must be below the ring's size, as those of all known drivers are: the tables
     /// of chains are made with the queue.
     pub(crate) fn new(
-        shape: Shape,
+        shape: RingPlan,
         memory: &Memory,
         base: u32,
         in_order: bool,
@@ -156,7 +156,7 @@ impl PackedRing {
         stores: &mut Stores,
     ) -> Result<Self, RingError> {
         let size = shape.size;
-        let parts = Parts::find(memory, &shape)?;
+        let parts = PackedParts::find(memory, &shape)?;
         let found = (in_order && inflight.is_none()).then(|| resume::find(&parts.ring, size));
         let found = found.flatten().and_then(|found| found.give_back(&parts.ring, stores));
         let both = |bits: u16| u32::from(bits) * 0x1_0001;
@@ -173,7 +173,10 @@ impl PackedRing {
             }
             None => base,
         };
-        let (avail, used) = (Place::from_bits(base as u16), Place::from_bits((base >> 16) as u16));
+        let (avail, used) = (
+            PackedPosition::from_bits(base as u16),
+            PackedPosition::from_bits((base >> 16) as u16),
+        );
         let between = slots_between(used, avail, size).ok_or(RingError::Base { base, size })?;
         let mut ring = Self {
             shape,
@@ -250,7 +253,7 @@ impl PackedRing {
 
     /// Looks its parts up in another memory.
     pub(crate) fn find(&mut self, memory: &Memory) -> Result<(), RingError> {
-        self.parts = Parts::find(memory, &self.shape)?;
+        self.parts = PackedParts::find(memory, &self.shape)?;
         Ok(())
     }
 
@@ -260,13 +263,13 @@ impl PackedRing {
         chains: &Chains,
         reader: &mut Reader<'_>,
         chain: &mut Chain,
-    ) -> Result<Option<Taken>, RingError> {
+    ) -> Result<Option<TakenChain>, RingError> {
         if let (Some(&head), Some(log)) = (self.redo.last(), &self.log) {
             chains.check_free(head)?;
             log.read(head, &mut self.list);
             reader.read_packed(&self.list, head, chain)?;
             self.redo.pop();
-            return Ok(Some(Taken { head, redone: true }));
+            return Ok(Some(TakenChain { head, redone: true }));
         }
         if !self.is_available() {
             return Ok(None);
@@ -282,14 +285,14 @@ impl PackedRing {
         if let Some(log) = &mut self.log {
             log.take(stores, head, &self.list);
         }
-        Ok(Some(Taken { head, redone: false }))
+        Ok(Some(TakenChain { head, redone: false }))
     }
 
     /// Gives `take` the next chains of one piece until it or what is wanted says that it is enough.
     #[inline]
     pub(crate) fn take_singles(
         &mut self,
-        wanted: &Wanted,
+        wanted: &SinglesWanted,
         take: &mut impl FnMut(u16, Segment) -> bool,
     ) {
         if !self.redo.is_empty() || self.log.is_some() {
@@ -374,7 +377,13 @@ impl PackedRing {
     /// Writes the used elements of a batch so that the ring itself says where to go on, whenever
     /// we are killed ([`resume`]): slot by slot from its end, also those that a chain has behind
     /// its first. Drivers do not look at these, for they are behind a used element.
-    fn write_backwards(&self, stores: &mut Stores, staged: &[u16], begin: Place, batch: u16) {
+    fn write_backwards(
+        &self,
+        stores: &mut Stores,
+        staged: &[u16],
+        begin: PackedPosition,
+        batch: u16,
+    ) {
         let size = self.shape.size;
         let mut left = batch;
         for &id in staged.iter().rev() {
@@ -389,7 +398,7 @@ impl PackedRing {
     }
 
     /// Length, id and flags in one store.
-    fn write_used(&self, stores: &mut Stores, place: Place, id: u16) {
+    fn write_used(&self, stores: &mut Stores, place: PackedPosition, id: u16) {
         let written = self.outstanding[usize::from(id)].written;
         let mut flags = if place.wrap { AVAIL | USED } else { 0 };
         if written > 0 {
@@ -407,7 +416,7 @@ impl PackedRing {
         match (events >> 16) & EVENTS_MASK {
             EVENTS_NONE => false,
             EVENTS_AT_SLOT if self.shape.event_idx => {
-                let event = Place::from_bits(events as u16);
+                let event = PackedPosition::from_bits(events as u16);
                 let before = if event.wrap == self.used.wrap { 0 } else { self.shape.size };
                 let event = event.slot.wrapping_sub(before);
                 // Whether they went past the event's slot.
@@ -441,7 +450,7 @@ impl PackedRing {
 }
 
 /// Slots from one place to another that is at most once around further on, if it is.
-fn slots_between(from: Place, to: Place, size: u16) -> Option<u16> {
+fn slots_between(from: PackedPosition, to: PackedPosition, size: u16) -> Option<u16> {
     let around = if from.wrap == to.wrap { 0 } else { size };
     let exist = from.slot < size && to.slot < size;
     let slots = exist.then(|| (to.slot + around).checked_sub(from.slot));

@@ -10,7 +10,7 @@
 mod singles;
 
 pub use singles::Single;
-pub(crate) use singles::Wanted;
+pub(crate) use singles::SinglesWanted;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -131,7 +131,7 @@ pub struct Retained {
 
 /// Guest addresses of a ring, and its size and features.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Shape {
+pub(crate) struct RingPlan {
     pub(crate) desc: u64,
     pub(crate) avail: u64,
     pub(crate) used: u64,
@@ -143,7 +143,7 @@ pub(crate) struct Shape {
 
 /// A chain that was read from a ring.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Taken {
+pub(crate) struct TakenChain {
     pub(crate) head: u16,
     /// It was found in the inflight region.
     pub(crate) redone: bool,
@@ -151,7 +151,7 @@ pub(crate) struct Taken {
 
 /// Where a chain is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ChainState {
     /// With the driver.
     Free,
     /// Handed out by `take`, translated by the table of this number.
@@ -162,14 +162,14 @@ enum State {
 
 /// Where each chain of a ring is, by its name.
 #[derive(Debug)]
-pub(crate) struct Chains(Vec<State>);
+pub(crate) struct Chains(Vec<ChainState>);
 
 impl Chains {
     /// Whether the driver may legally have made this chain available.
     #[inline]
     pub(crate) fn check_free(&self, head: u16) -> Result<(), RingError> {
         match self.0.get(usize::from(head)) {
-            Some(State::Free) => Ok(()),
+            Some(ChainState::Free) => Ok(()),
             Some(_) => Err(RingError::HeadInUse { head }),
             None => Err(RingError::OutOfRange { index: head, size: self.0.len() as u16 }),
         }
@@ -178,7 +178,7 @@ impl Chains {
 
 /// A table and how many outstanding chains were translated by it.
 #[derive(Debug)]
-struct Table {
+struct TableInUse {
     memory: Option<Arc<Memory>>,
     out: u16,
 }
@@ -187,7 +187,7 @@ struct Table {
 /// be outstanding chains, for only the present one may have none.
 #[derive(Debug)]
 struct Tables {
-    tables: Vec<Table>,
+    tables: Vec<TableInUse>,
     present: u16,
     /// The region of the last translation.
     hint: usize,
@@ -196,7 +196,12 @@ struct Tables {
 
 impl Tables {
     fn new(memory: Arc<Memory>, lenience: Lenience) -> Self {
-        Self { tables: vec![Table { memory: Some(memory), out: 0 }], present: 0, hint: 0, lenience }
+        Self {
+            tables: vec![TableInUse { memory: Some(memory), out: 0 }],
+            present: 0,
+            hint: 0,
+            lenience,
+        }
     }
 
     fn memory(&self) -> &Arc<Memory> {
@@ -226,7 +231,7 @@ impl Tables {
         }
         let free = self.tables.iter().position(|table| table.memory.is_none());
         let at = free.unwrap_or(self.tables.len());
-        let table = Table { memory: Some(memory), out: 0 };
+        let table = TableInUse { memory: Some(memory), out: 0 };
         if at < self.tables.len() {
             self.tables[at] = table;
         } else {
@@ -257,7 +262,7 @@ impl Tables {
 
 /// The ring itself.
 #[derive(Debug)]
-enum Ring {
+enum QueueRing {
     Split(SplitRing),
     Packed(PackedRing),
 }
@@ -266,8 +271,8 @@ enum Ring {
 macro_rules! either {
     ($queue:expr, $ring:ident => $do:expr) => {
         match $queue {
-            Ring::Split($ring) => $do,
-            Ring::Packed($ring) => $do,
+            QueueRing::Split($ring) => $do,
+            QueueRing::Packed($ring) => $do,
         }
     };
 }
@@ -279,7 +284,7 @@ pub struct Queue {
     index: usize,
     size: u16,
     indirect: bool,
-    ring: Ring,
+    ring: QueueRing,
     stores: Stores,
     /// What is written into buffers is marked as dirty.
     logs_buffers: bool,
@@ -335,17 +340,27 @@ impl Queue {
         let Logging { log, buffers, ring: used_logged_at } = config.logging;
         let logs_buffers = buffers && log.is_some();
         stores.set_log(log, used_logged_at.is_some());
-        let shape = Shape { desc, avail, used, size, event_idx, used_logged_at };
+        let shape = RingPlan { desc, avail, used, size, event_idx, used_logged_at };
         let region_resumes = config.inflight.as_ref().is_some_and(InflightQueue::resumes);
         let (memory, inflight) = (&config.memory, config.inflight);
         let inflight_area = inflight.as_ref().map(|queue| queue.area().clone());
         let ring = match config.kind {
-            RingKind::Split => {
-                Ring::Split(SplitRing::new(shape, memory, base, in_order, inflight, &mut stores)?)
-            }
-            RingKind::Packed => {
-                Ring::Packed(PackedRing::new(shape, memory, base, in_order, inflight, &mut stores)?)
-            }
+            RingKind::Split => QueueRing::Split(SplitRing::new(
+                shape,
+                memory,
+                base,
+                in_order,
+                inflight,
+                &mut stores,
+            )?),
+            RingKind::Packed => QueueRing::Packed(PackedRing::new(
+                shape,
+                memory,
+                base,
+                in_order,
+                inflight,
+                &mut stores,
+            )?),
         };
         let allowance = config.allowance;
         let mut queue = Self {
@@ -356,7 +371,7 @@ impl Queue {
             stores,
             logs_buffers,
             tables: Tables::new(config.memory, Lenience::new(reads_only)),
-            chains: Chains(vec![State::Free; usize::from(size)]),
+            chains: Chains(vec![ChainState::Free; usize::from(size)]),
             staged: Vec::with_capacity(usize::from(size)),
             outstanding: 0,
             region_resumes,
@@ -387,8 +402,8 @@ impl Queue {
     /// How the ring is laid out.
     pub fn kind(&self) -> RingKind {
         match self.ring {
-            Ring::Split(_) => RingKind::Split,
-            Ring::Packed(_) => RingKind::Packed,
+            QueueRing::Split(_) => RingKind::Split,
+            QueueRing::Packed(_) => RingKind::Packed,
         }
     }
 
@@ -449,14 +464,14 @@ impl Queue {
         let mut reader = self.tables.reader(self.indirect);
         let (stores, chains) = (&mut self.stores, &self.chains);
         let taken = either!(&mut self.ring, ring => ring.take(stores, chains, &mut reader, chain))?;
-        let Some(Taken { head, redone }) = taken else { return Ok(None) };
+        let Some(TakenChain { head, redone }) = taken else { return Ok(None) };
         // A request's header. Nearly always the status is in the same line, so it is asked for to
         // be written: read first, it would have to be fetched twice.
         if let Some(first) = chain.readable.first() {
             prefetch::for_writing(first.addr);
         }
         let table = self.tables.present;
-        self.chains.0[usize::from(head)] = State::Out { table };
+        self.chains.0[usize::from(head)] = ChainState::Out { table };
         self.tables.tables[usize::from(table)].out += 1;
         self.outstanding += 1;
         self.counters.taken += 1;
@@ -515,14 +530,14 @@ impl Queue {
     #[inline]
     pub fn put(&mut self, head: Head, written: u32) {
         let head = head.index();
-        let State::Out { table } = self.chains.0[usize::from(head)] else {
+        let ChainState::Out { table } = self.chains.0[usize::from(head)] else {
             panic!("chain {head} of queue {} is put but was not outstanding", self.index);
         };
         self.tables.release(table);
-        self.chains.0[usize::from(head)] = State::Staged;
+        self.chains.0[usize::from(head)] = ChainState::Staged;
         match &mut self.ring {
-            Ring::Split(ring) => ring.put(&mut self.stores, head, written, self.staged.len()),
-            Ring::Packed(ring) => ring.put(head, written),
+            QueueRing::Split(ring) => ring.put(&mut self.stores, head, written, self.staged.len()),
+            QueueRing::Packed(ring) => ring.put(head, written),
         }
         self.staged.push(head);
         self.outstanding -= 1;
@@ -553,7 +568,7 @@ impl Queue {
         }
         either!(&mut self.ring, ring => ring.publish(&mut self.stores, &self.staged));
         for &head in &self.staged {
-            self.chains.0[usize::from(head)] = State::Free;
+            self.chains.0[usize::from(head)] = ChainState::Free;
         }
         self.counters.used += self.staged.len() as u64;
         self.counters.batches += 1;

@@ -170,24 +170,24 @@ struct Vring {
     call: Option<OwnedFd>,
     err: Option<OwnedFd>,
     /// What a ring that was parked is started with again: by then there may be none left.
-    spare: Option<Ends>,
+    spare: Option<RingDescriptors>,
     enabled: bool,
     running: bool,
 }
 
 /// Descriptors that a running ring has for itself.
 #[derive(Debug)]
-struct Ends {
+struct RingDescriptors {
     kick: Option<OwnedFd>,
     call: Option<OwnedFd>,
     err: Option<OwnedFd>,
 }
 
 impl Vring {
-    fn ends(&self) -> io::Result<Ends> {
+    fn ends(&self) -> io::Result<RingDescriptors> {
         let copy = |fd: Option<&OwnedFd>| fd.map(OwnedFd::try_clone).transpose();
         let kick = self.kick.as_ref().and_then(Option::as_ref);
-        Ok(Ends {
+        Ok(RingDescriptors {
             kick: copy(kick)?,
             call: copy(self.call.as_ref())?,
             err: copy(self.err.as_ref())?,

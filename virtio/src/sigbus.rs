@@ -36,7 +36,7 @@ const PAGE_BYTES: usize = 4096;
 const ADDR_LSB_AT: usize = 24;
 
 /// One watched range. Written by whoever owns the mapping, read by the handler.
-struct Slot {
+struct WatchSlot {
     taken: AtomicBool,
     /// First address; zero while the slot is not in use.
     start: AtomicUsize,
@@ -48,8 +48,8 @@ struct Slot {
     lost_from: AtomicUsize,
 }
 
-static TABLE: [Slot; SLOTS] = [const {
-    Slot {
+static TABLE: [WatchSlot; SLOTS] = [const {
+    WatchSlot {
         taken: AtomicBool::new(false),
         start: AtomicUsize::new(0),
         len: AtomicUsize::new(0),
@@ -90,7 +90,7 @@ impl Watch {
     /// there are more mappings than a process can have.
     pub(crate) fn new(start: usize, len: usize, page: usize) -> Option<Self> {
         INSTALL.call_once(install);
-        let free = |slot: &Slot| !slot.taken.swap(true, Ordering::Relaxed);
+        let free = |slot: &WatchSlot| !slot.taken.swap(true, Ordering::Relaxed);
         let slot = TABLE.iter().position(free)?;
         SLOTS_USED.fetch_max(slot + 1, Ordering::Relaxed);
         let entry = &TABLE[slot];
@@ -140,7 +140,7 @@ fn install() {
 
 /// The range that has the address: its slot, the beginning of what is lost, and its length. A
 /// damaged place has a length of its own.
-fn find(addr: usize, damaged: Option<usize>) -> Option<(&'static Slot, usize, usize)> {
+fn find(addr: usize, damaged: Option<usize>) -> Option<(&'static WatchSlot, usize, usize)> {
     TABLE[..SLOTS_USED.load(Ordering::Relaxed)].iter().find_map(|slot| {
         let start = slot.start.load(Ordering::Acquire);
         let end = start.saturating_add(slot.len.load(Ordering::Relaxed));

@@ -28,16 +28,16 @@ use tracing::{error, info, warn};
 use vhost::vhost_user::{BackendReqHandler, Error as VhostError};
 
 pub use crate::access::Access;
-use crate::ahead::{self, Ahead, Header};
+use crate::ahead::{self, Ahead, MessageHeader};
 use crate::back_channel::BackChannel;
 use crate::device::Device;
-use crate::hand_over::Served;
-use crate::lock::{self, Claim};
+use crate::hand_over::ServedDevice;
+use crate::lock::{self, SocketClaim};
 use crate::session::{AdoptError, COSTLY_PAUSE, Session, SessionError};
 
 pub use crate::lock::{SocketError, release};
 use parking::{PARK_TIME_MAX, ParkRequest};
-pub use parking::{ParkError, Parked, Parking};
+pub use parking::{ParkError, ParkedServer, Parking};
 
 /// How often a predecessor's lock is tried: a successor is to be there at once when it dies, and
 /// waiting for a lock can not be called off.
@@ -94,7 +94,7 @@ pub enum ServerState {
 }
 
 #[derive(Debug)]
-struct Shared {
+struct SocketShared {
     state: Mutex<ServerState>,
     /// Readable for ever once the server is to stop.
     stop: OwnedFd,
@@ -117,7 +117,7 @@ struct Shared {
     closed: AtomicBool,
 }
 
-impl Shared {
+impl SocketShared {
     fn new(state: ServerState) -> io::Result<Self> {
         Ok(Self {
             state: Mutex::new(state),
@@ -169,7 +169,7 @@ impl Shared {
 
     /// Waits until any of `wanted` is ready, the server is to stop, or to stand still; at most for
     /// `limit`.
-    fn wait_for_any(&self, wanted: [Wanted<'_>; 2], limit: Option<Duration>) -> Woken {
+    fn wait_for_any(&self, wanted: [WaitCondition<'_>; 2], limit: Option<Duration>) -> Woken {
         let [first, second] = wanted;
         let [stop, park] = [&self.stop, &*self.park_bell].map(|fd| readable(Some(fd.as_fd())));
         match self.poll(&[stop, park, first, second], limit)[..] {
@@ -183,7 +183,7 @@ impl Shared {
     }
 
     /// Which of these are ready, after waiting for one of them, at most for `limit`.
-    fn poll(&self, wanted: &[Wanted<'_>], limit: Option<Duration>) -> Vec<bool> {
+    fn poll(&self, wanted: &[WaitCondition<'_>], limit: Option<Duration>) -> Vec<bool> {
         let there = wanted.iter().flatten();
         let mut fds: Vec<_> = there.map(|(fd, flags)| PollFd::new(fd, *flags)).collect();
         let limit = limit.map(|limit| Timespec {
@@ -203,9 +203,9 @@ impl Shared {
 }
 
 /// What is waited for, and until it is what.
-type Wanted<'a> = Option<(BorrowedFd<'a>, PollFlags)>;
+type WaitCondition<'a> = Option<(BorrowedFd<'a>, PollFlags)>;
 
-fn readable(fd: Option<BorrowedFd<'_>>) -> Wanted<'_> {
+fn readable(fd: Option<BorrowedFd<'_>>) -> WaitCondition<'_> {
     fd.map(|fd| (fd, PollFlags::IN))
 }
 
@@ -221,18 +221,18 @@ fn guard<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// A device being served. Dropping it stops serving.
-pub struct Server {
-    shared: Arc<Shared>,
+pub struct DeviceServer {
+    shared: Arc<SocketShared>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl fmt::Debug for Server {
+impl fmt::Debug for DeviceServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Server").field("state", &self.state()).finish_non_exhaustive()
     }
 }
 
-impl Server {
+impl DeviceServer {
     /// What it is doing now.
     pub fn state(&self) -> ServerState {
         guard(&self.shared.state).clone()
@@ -277,7 +277,7 @@ impl Server {
     ///
     /// # Errors
     /// Why it goes on.
-    pub fn park(&self, drain: Duration) -> Result<Parked, ParkError> {
+    pub fn park(&self, drain: Duration) -> Result<ParkedServer, ParkError> {
         self.begin_park(drain).end()
     }
 
@@ -313,7 +313,7 @@ impl Server {
 
 /// Closes a server's socket, and opens it again.
 #[derive(Clone, Debug)]
-pub struct Closer(Arc<Shared>);
+pub struct Closer(Arc<SocketShared>);
 
 impl Closer {
     /// While it is closed there is no front end, not even the one that was there, and a socket of
@@ -329,7 +329,7 @@ impl Closer {
     }
 }
 
-impl Drop for Server {
+impl Drop for DeviceServer {
     fn drop(&mut self) {
         self.shut_down();
     }
@@ -339,7 +339,7 @@ impl Drop for Server {
 pub struct Adopted {
     /// Goes first: without it the server's thread ends.
     go: SyncSender<()>,
-    server: Server,
+    server: DeviceServer,
     path: String,
 }
 
@@ -360,20 +360,23 @@ impl fmt::Debug for Adopted {
 pub fn adopt(
     socket: Socket,
     device: Box<dyn Device>,
-    state: Served<OwnedFd>,
+    state: ServedDevice<OwnedFd>,
 ) -> Result<Adopted, AdoptError> {
     let refused = |error: SocketError| AdoptError::System(io::Error::other(error));
-    let Served { listener, lock, front_end } = state;
+    let ServedDevice { listener, lock, front_end } = state;
     let way = match socket {
-        Socket::Connect(path) => Way::Connect(path),
+        Socket::Connect(path) => FrontEndSource::Connect(path),
         Socket::Listen(path, access) => {
-            let claim = Claim::new(path, access).map_err(refused)?;
+            let claim = SocketClaim::new(path, access).map_err(refused)?;
             claim.adopt(lock.ok_or(AdoptError::Missing("lock"))?).map_err(refused)?;
-            Way::Listen(listener.ok_or(AdoptError::Missing("listening socket"))?.into(), claim)
+            FrontEndSource::Listen(
+                listener.ok_or(AdoptError::Missing("listening socket"))?.into(),
+                claim,
+            )
         }
     };
     let path = way.path().display().to_string();
-    let shared = Arc::new(Shared::new(ServerState::Waiting)?);
+    let shared = Arc::new(SocketShared::new(ServerState::Waiting)?);
     let bell = Arc::clone(&shared.park_bell);
     let session = Arc::new(Mutex::new(Session::new(device, path.clone(), bell)));
     let handler = match front_end.map(|it| Session::adopt(&session, it)).transpose() {
@@ -395,19 +398,19 @@ pub fn adopt(
             if gone.recv().is_err() {
                 return;
             }
-            if let Way::Listen(_, claim) = &way {
+            if let FrontEndSource::Listen(_, claim) = &way {
                 claim.sign();
             }
             run(&shared, way, &session, &path, handler);
         }
     };
     let thread = Some(spawn(serve)?);
-    Ok(Adopted { go, server: Server { shared, thread }, path })
+    Ok(Adopted { go, server: DeviceServer { shared, thread }, path })
 }
 
 impl Adopted {
     /// Goes on: nobody else touches the front end's rings any more.
-    pub fn serve(self) -> Server {
+    pub fn serve(self) -> DeviceServer {
         // The thread waits for it as long as this is here.
         let _ = self.go.send(());
         self.server
@@ -426,16 +429,16 @@ fn spawn(run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
 /// # Errors
 /// When the path cannot be served: its directory is missing, something else is there, another
 /// program answers on it, or this process serves it already.
-pub fn serve(socket: Socket, device: Box<dyn Device>) -> Result<Server, SocketError> {
+pub fn serve(socket: Socket, device: Box<dyn Device>) -> Result<DeviceServer, SocketError> {
     let (way, state) = match socket {
         Socket::Connect(path) => {
             lock::check_length(&path)?;
-            (Way::Connect(path), ServerState::Waiting)
+            (FrontEndSource::Connect(path), ServerState::Waiting)
         }
         Socket::Listen(path, access) => {
-            let claim = Claim::new(path, access)?;
+            let claim = SocketClaim::new(path, access)?;
             if claim.try_lock()? {
-                (Way::Listen(claim.listen()?, claim), ServerState::Waiting)
+                (FrontEndSource::Listen(claim.listen()?, claim), ServerState::Waiting)
             } else {
                 let holder = claim.holder();
                 warn!(
@@ -443,11 +446,11 @@ pub fn serve(socket: Socket, device: Box<dyn Device>) -> Result<Server, SocketEr
                     "waiting for another server of this socket to end; stop it, or give this \
                      disk another socket"
                 );
-                (Way::Wait(claim), ServerState::Predecessor(holder))
+                (FrontEndSource::Wait(claim), ServerState::Predecessor(holder))
             }
         }
     };
-    let shared = Arc::new(Shared::new(state).map_err(SocketError::Thread)?);
+    let shared = Arc::new(SocketShared::new(state).map_err(SocketError::Thread)?);
     let path = way.path().display().to_string();
     let bell = Arc::clone(&shared.park_bell);
     let session = Arc::new(Mutex::new(Session::new(device, path.clone(), bell)));
@@ -456,7 +459,7 @@ pub fn serve(socket: Socket, device: Box<dyn Device>) -> Result<Server, SocketEr
         move || run(&shared, way, &session, &path, None)
     };
     let thread = Some(spawn(serve).map_err(SocketError::Thread)?);
-    Ok(Server { shared, thread })
+    Ok(DeviceServer { shared, thread })
 }
 
 /// Serves one front end that is connected already, on the caller's thread, until it leaves or does
@@ -465,7 +468,7 @@ pub fn serve(socket: Socket, device: Box<dyn Device>) -> Result<Server, SocketEr
 /// # Errors
 /// What the front end did wrong.
 pub fn serve_stream(stream: UnixStream, device: Box<dyn Device>) -> io::Result<()> {
-    let shared = Shared::new(ServerState::Connected)?;
+    let shared = SocketShared::new(ServerState::Connected)?;
     let bell = Arc::clone(&shared.park_bell);
     let session = Arc::new(Mutex::new(Session::new(device, "a stream".into(), bell)));
     let handler = BackendReqHandler::from_stream(stream, Arc::clone(&session));
@@ -474,16 +477,16 @@ pub fn serve_stream(stream: UnixStream, device: Box<dyn Device>) -> io::Result<(
 }
 
 /// How front ends are come by.
-enum Way {
+enum FrontEndSource {
     /// A predecessor has to die first.
-    Wait(Claim),
-    Listen(UnixListener, Claim),
+    Wait(SocketClaim),
+    Listen(UnixListener, SocketClaim),
     /// Nobody is to come.
-    Closed(Claim),
+    Closed(SocketClaim),
     Connect(PathBuf),
 }
 
-impl Way {
+impl FrontEndSource {
     fn path(&self) -> &std::path::Path {
         match self {
             Self::Wait(claim) | Self::Listen(_, claim) | Self::Closed(claim) => claim.path(),
@@ -493,14 +496,14 @@ impl Way {
 }
 
 fn run(
-    shared: &Shared,
-    way: Way,
+    shared: &SocketShared,
+    way: FrontEndSource,
     session: &Arc<Mutex<Session>>,
     path: &str,
     handler: Option<Handler>,
 ) {
     let mut way = match way {
-        Way::Wait(claim) => match wait_for_predecessor(shared, claim) {
+        FrontEndSource::Wait(claim) => match wait_for_predecessor(shared, claim) {
             Ok(Some(way)) => way,
             Ok(None) => return,
             Err(error) => {
@@ -534,7 +537,7 @@ fn run(
         let pause = match (&result, &way) {
             (Err(_), _) => Some(ERROR_PAUSE),
             // It is tried again as often as one that is not there.
-            (Ok(()), Way::Connect(_)) => Some(CONNECT_RETRY),
+            (Ok(()), FrontEndSource::Connect(_)) => Some(CONNECT_RETRY),
             (Ok(()), _) => None,
         };
         match result {
@@ -555,7 +558,7 @@ fn run(
             break;
         }
     }
-    if let Way::Listen(_, claim) = &way {
+    if let FrontEndSource::Listen(_, claim) = &way {
         claim.remove_socket();
     }
 }
@@ -574,7 +577,10 @@ fn may_log(log: &mut LogLines, path: &str) -> bool {
 }
 
 /// None: the server is to stop.
-fn wait_for_predecessor(shared: &Shared, claim: Claim) -> Result<Option<Way>, SocketError> {
+fn wait_for_predecessor(
+    shared: &SocketShared,
+    claim: SocketClaim,
+) -> Result<Option<FrontEndSource>, SocketError> {
     loop {
         // First, so that a server that was not parked yet does not come to serve meanwhile.
         stay_parked(shared, None, None);
@@ -589,17 +595,17 @@ fn wait_for_predecessor(shared: &Shared, claim: Claim) -> Result<Option<Way>, So
     let listener = claim.listen()?;
     info!(socket = %claim.path().display(), "the other server has ended");
     shared.set(ServerState::Waiting);
-    Ok(Some(Way::Listen(listener, claim)))
+    Ok(Some(FrontEndSource::Listen(listener, claim)))
 }
 
 /// Stays closed for as long as that is wanted. False: the server is to stop.
-fn stay_closed(shared: &Shared, way: &mut Way) -> bool {
+fn stay_closed(shared: &SocketShared, way: &mut FrontEndSource) -> bool {
     shared.set(ServerState::Closed);
-    *way = match std::mem::replace(way, Way::Connect(PathBuf::new())) {
-        Way::Listen(listener, claim) => {
+    *way = match std::mem::replace(way, FrontEndSource::Connect(PathBuf::new())) {
+        FrontEndSource::Listen(listener, claim) => {
             claim.remove_socket();
             drop(listener);
-            Way::Closed(claim)
+            FrontEndSource::Closed(claim)
         }
         other => other,
     };
@@ -610,14 +616,15 @@ fn stay_closed(shared: &Shared, way: &mut Way) -> bool {
             Woken::Ready(_) => {}
         }
     }
-    while let Way::Closed(claim) = way {
+    while let FrontEndSource::Closed(claim) = way {
         match claim.listen() {
             Ok(listener) => {
-                let Way::Closed(claim) = std::mem::replace(way, Way::Connect(PathBuf::new()))
+                let FrontEndSource::Closed(claim) =
+                    std::mem::replace(way, FrontEndSource::Connect(PathBuf::new()))
                 else {
                     unreachable!("it was just looked at")
                 };
-                *way = Way::Listen(listener, claim);
+                *way = FrontEndSource::Listen(listener, claim);
             }
             Err(error) => {
                 warn!(%error, "the socket cannot be opened again yet, trying on");
@@ -632,7 +639,11 @@ fn stay_closed(shared: &Shared, way: &mut Way) -> bool {
 }
 
 /// None: the server is to stop.
-fn next_front_end(shared: &Shared, way: &mut Way, path: &str) -> Option<UnixStream> {
+fn next_front_end(
+    shared: &SocketShared,
+    way: &mut FrontEndSource,
+    path: &str,
+) -> Option<UnixStream> {
     let mut told = None;
     loop {
         // Before it is looked for one: a front end that listens (DPDK's) may not bear a connection
@@ -645,7 +656,7 @@ fn next_front_end(shared: &Shared, way: &mut Way, path: &str) -> Option<UnixStre
         }
         let is_drained = shared.turns_away.load(Relaxed);
         let turns_away = is_drained || shared.is_refusing();
-        if turns_away && matches!(way, Way::Connect(_)) {
+        if turns_away && matches!(way, FrontEndSource::Connect(_)) {
             stay_parked(shared, Some(way), None);
             if shared.wait(None, Some(CONNECT_RETRY)) {
                 return None;
@@ -653,11 +664,13 @@ fn next_front_end(shared: &Shared, way: &mut Way, path: &str) -> Option<UnixStre
             continue;
         }
         let (result, fd, pause) = match &*way {
-            Way::Wait(_) | Way::Closed(_) => unreachable!("it was waited for"),
-            Way::Listen(listener, _) => {
+            FrontEndSource::Wait(_) | FrontEndSource::Closed(_) => {
+                unreachable!("it was waited for")
+            }
+            FrontEndSource::Listen(listener, _) => {
                 (listener.accept().map(|(stream, _)| stream), Some(listener.as_fd()), None)
             }
-            Way::Connect(path) => (lock::connect(path), None, Some(CONNECT_RETRY)),
+            FrontEndSource::Connect(path) => (lock::connect(path), None, Some(CONNECT_RETRY)),
         };
         if turns_away && result.is_ok() {
             // One line says enough of a front end that comes back ten times a second.
@@ -696,8 +709,8 @@ fn next_front_end(shared: &Shared, way: &mut Way, path: &str) -> Option<UnixStre
 
 /// Stands still if somebody wants that, until he lets go. What is there goes to him.
 fn stay_parked(
-    shared: &Shared,
-    way: Option<&Way>,
+    shared: &SocketShared,
+    way: Option<&FrontEndSource>,
     front_end: Option<(&Mutex<Session>, BorrowedFd<'_>)>,
 ) {
     // It does not block.
@@ -705,14 +718,14 @@ fn stay_parked(
     let Some(ParkRequest { drain, reply, resume }) = guard(&shared.park).take() else { return };
     let take_down = || {
         let (mut listener, mut lock) = (None, None);
-        if let Some(Way::Listen(listens, claim)) = way {
+        if let Some(FrontEndSource::Listen(listens, claim)) = way {
             listener = Some(listens.try_clone().map_err(ParkError::System)?.into());
             lock = Some(claim.take_down().map_err(ParkError::System)?);
         }
         let front_end = front_end.map(|(session, fd)| guard(session).park(fd, drain));
         let front_end = front_end.transpose()?;
         let is_served = listener.is_some() || front_end.is_some();
-        Ok(is_served.then_some(Served { listener, lock, front_end }))
+        Ok(is_served.then_some(ServedDevice { listener, lock, front_end }))
     };
     if reply.send(take_down()).is_ok() {
         // It ends when the other side is dropped; nothing is ever sent.
@@ -724,12 +737,12 @@ fn stay_parked(
 #[derive(Debug)]
 struct DropError {
     /// The message that could not be honoured, where it was one.
-    message: Option<Header>,
+    message: Option<MessageHeader>,
     error: VhostError,
 }
 
 impl DropError {
-    fn new(message: Option<Header>, error: VhostError) -> Self {
+    fn new(message: Option<MessageHeader>, error: VhostError) -> Self {
         Self { message, error }
     }
 }
@@ -753,8 +766,8 @@ impl fmt::Display for DropError {
 
 /// Talks to one front end until it leaves, errs, or the server is to stop.
 fn converse(
-    shared: &Shared,
-    way: Option<&Way>,
+    shared: &SocketShared,
+    way: Option<&FrontEndSource>,
     mut handler: Handler,
     session: &Arc<Mutex<Session>>,
 ) -> Result<(), DropError> {
@@ -810,7 +823,7 @@ fn converse(
             Ok(_) => rest_pause = None,
             Err(error) => break Err(DropError::new(None, VhostError::SocketError(error))),
         }
-        let header = Header::peek(fd);
+        let header = MessageHeader::peek(fd);
         match hear(&mut handler, session, fd) {
             Ok(true) => {}
             Ok(false) => break Ok(()),
@@ -824,7 +837,7 @@ fn converse(
 }
 
 /// Keeps the front end's connection where the server finds it, to end it.
-fn keep_connection(shared: &Shared, handler: &Handler) -> Result<(), DropError> {
+fn keep_connection(shared: &SocketShared, handler: &Handler) -> Result<(), DropError> {
     let clone = handler.try_clone_connection();
     let clone = clone.map_err(|error| DropError::new(None, VhostError::SocketError(error)))?;
     *guard(&shared.connection) = Some(clone);
@@ -844,7 +857,7 @@ fn longer(pause: Option<Duration>) -> Duration {
 }
 
 /// A front end whose signals cost too much is not served any more, nor another one for a while.
-fn may_go_on(shared: &Shared, session: &Mutex<Session>) -> Result<(), SessionError> {
+fn may_go_on(shared: &SocketShared, session: &Mutex<Session>) -> Result<(), SessionError> {
     if guard(session).is_too_costly() {
         shared.refuse();
         return Err(SessionError::CostlySignals);

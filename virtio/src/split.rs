@@ -6,7 +6,7 @@ use crate::descriptor::{DESCRIPTOR_BYTES, Descriptor, Reader};
 use crate::error::RingError;
 use crate::inflight::{InflightQueue, SplitLog};
 use crate::memory::Memory;
-use crate::queue::{Chains, Shape, Taken, Wanted};
+use crate::queue::{Chains, RingPlan, SinglesWanted, TakenChain};
 use crate::shared::{Area, Stores};
 
 /// Both rings begin with flags and an index; then come the elements, then an event index.
@@ -30,14 +30,14 @@ const NO_NOTIFICATION: u16 = 1;
 
 /// The three parts of a ring in this process's memory.
 #[derive(Debug)]
-struct Parts {
+struct SplitParts {
     desc: Area,
     avail: Area,
     used: Area,
 }
 
-impl Parts {
-    fn find(memory: &Memory, shape: &Shape) -> Result<Self, RingError> {
+impl SplitParts {
+    fn find(memory: &Memory, shape: &RingPlan) -> Result<Self, RingError> {
         let size = usize::from(shape.size);
         let event = if shape.event_idx { EVENT_BYTES } else { 0 };
         let avail_len = AT_ELEMENTS + AVAIL_ELEMENT_BYTES * size + event;
@@ -51,15 +51,15 @@ impl Parts {
 }
 
 /// Where the used part has the index at which the driver is to kick.
-fn event_at(shape: &Shape) -> usize {
+fn event_at(shape: &RingPlan) -> usize {
     AT_ELEMENTS + USED_ELEMENT_BYTES * usize::from(shape.size)
 }
 
 /// See the module's text.
 #[derive(Debug)]
 pub(crate) struct SplitRing {
-    shape: Shape,
-    parts: Parts,
+    shape: RingPlan,
+    parts: SplitParts,
     /// The next available element to take.
     next_avail: u16,
     /// The available index as last read.
@@ -81,7 +81,7 @@ pub(crate) struct SplitRing {
 
 impl SplitRing {
     pub(crate) fn new(
-        shape: Shape,
+        shape: RingPlan,
         memory: &Memory,
         base: u32,
         in_order: bool,
@@ -89,7 +89,7 @@ impl SplitRing {
         stores: &mut Stores,
     ) -> Result<Self, RingError> {
         let size = shape.size;
-        let parts = Parts::find(memory, &shape)?;
+        let parts = SplitParts::find(memory, &shape)?;
         let used = parts.used.load_u16(AT_INDEX);
         let wrong = RingError::Base { base, size };
         let base = u16::try_from(base).map_err(|_| wrong)?;
@@ -140,7 +140,7 @@ impl SplitRing {
 
     /// Looks its parts up in another memory.
     pub(crate) fn find(&mut self, memory: &Memory) -> Result<(), RingError> {
-        self.parts = Parts::find(memory, &self.shape)?;
+        self.parts = SplitParts::find(memory, &self.shape)?;
         Ok(())
     }
 
@@ -151,13 +151,13 @@ impl SplitRing {
         chains: &Chains,
         reader: &mut Reader<'_>,
         chain: &mut Chain,
-    ) -> Result<Option<Taken>, RingError> {
+    ) -> Result<Option<TakenChain>, RingError> {
         let (table, size) = (self.parts.desc.pairs(), self.shape.size);
         if let Some(&head) = self.redo.last() {
             chains.check_free(head)?;
             reader.read_split(table, size, head, chain)?;
             self.redo.pop();
-            return Ok(Some(Taken { head, redone: true }));
+            return Ok(Some(TakenChain { head, redone: true }));
         }
         if self.next_avail == self.seen_avail {
             let found = self.look()?;
@@ -176,14 +176,14 @@ impl SplitRing {
         if let Some(log) = &mut self.log {
             log.take(stores, head);
         }
-        Ok(Some(Taken { head, redone: false }))
+        Ok(Some(TakenChain { head, redone: false }))
     }
 
     /// Gives `take` the next chains of one piece until it or what is wanted says that it is enough.
     #[inline]
     pub(crate) fn take_singles(
         &mut self,
-        wanted: &Wanted,
+        wanted: &SinglesWanted,
         take: &mut impl FnMut(u16, Segment) -> bool,
     ) {
         if !self.redo.is_empty() || self.log.is_some() {

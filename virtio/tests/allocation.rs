@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use counting::allocations;
 use rustix::event::{EventfdFlags, eventfd};
-use virtio::driver::{Backing, Data, Guest, GuestPlan, Op, Request, RingDriver, RingOptions};
+use virtio::driver::{Backing, Data, DriverRequest, Guest, GuestPlan, Op, RingDriver, RingOptions};
 use virtio::{Chain, InflightRegion, Queue, RingKind};
 
 /// What `f` gives, and how many allocations it made.
@@ -21,7 +21,7 @@ fn counted<T>(f: impl FnOnce() -> T) -> (T, u64) {
 fn submit(ring: &mut RingDriver, pieces: u32) {
     while let Some(slot) = ring.take_slot() {
         let data = Data::Cut { len: 4096, piece_bytes: 4096 / pieces };
-        let request = Request { slot, op: Op::Read, sector: 0, data, token: 0 };
+        let request = DriverRequest { slot, op: Op::Read, sector: 0, data, token: 0 };
         if ring.submit(&request).is_err() {
             ring.release(slot);
             break;

@@ -18,12 +18,12 @@ use load::{Load, PATIENCE, finish, held, loads, run_on};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use virtio::driver::{
-    Backing, Data, FrontEnd, FrontEndConfig, FrontEndError, GuestMemory, GuestPlan, Keeper, Op,
-    Piece, RawDescriptor, Regions, Request, RingShape, Role, Status,
+    Backing, Data, DriverRequest, FrontEnd, FrontEndConfig, FrontEndError, GuestMemory, GuestPiece,
+    GuestPlan, Keeper, Op, RawDescriptor, Regions, RequestStatus, RingShape, SocketRole,
 };
 use virtio::{
-    Chain, Device, DeviceError, Head, Logging, Memory, Queue, QueueConfig, Retained, RingKind,
-    Server, Socket, gather, scatter, serve,
+    Chain, Device, DeviceError, DeviceServer, Head, Logging, Memory, Queue, QueueConfig, Retained,
+    RingKind, Socket, gather, scatter, serve,
 };
 
 const QUEUES: u16 = 2;
@@ -245,11 +245,11 @@ impl Place {
         self.0.path().join("disk")
     }
 
-    fn serve(&self, socket: Socket, hold: usize) -> Server {
+    fn serve(&self, socket: Socket, hold: usize) -> DeviceServer {
         serve(socket, Box::new(FileDisk::new(&self.disk(), hold).unwrap())).unwrap()
     }
 
-    fn config(&self, role: Role) -> FrontEndConfig {
+    fn config(&self, role: SocketRole) -> FrontEndConfig {
         let shape = RingShape { size: 64, slots: 64, transfer_bytes_max: 4096, segments_max: 4 };
         let mut config = FrontEndConfig::new(role);
         config.wanted.packed = self.1 == RingKind::Packed;
@@ -258,18 +258,18 @@ impl Place {
     }
 
     /// A server that listens, and a front end that connected.
-    fn pair(&self) -> (Server, FrontEnd) {
+    fn pair(&self) -> (DeviceServer, FrontEnd) {
         let server = self.serve(Socket::listen(self.socket()), HOLD);
-        let config = self.config(Role::Connect(self.socket()));
+        let config = self.config(SocketRole::Connect(self.socket()));
         (server, FrontEnd::connect(config, PATIENCE).unwrap())
     }
 }
 
 /// Submits one request on queue 0 and gives its status.
-fn one(front_end: &mut FrontEnd, op: Op, sector: u64, data: Data<'_>) -> Status {
+fn one(front_end: &mut FrontEnd, op: Op, sector: u64, data: Data<'_>) -> RequestStatus {
     let ring = front_end.ring(0);
     let slot = ring.take_slot().unwrap();
-    ring.submit(&Request { slot, op, sector, data, token: 9 }).unwrap();
+    ring.submit(&DriverRequest { slot, op, sector, data, token: 9 }).unwrap();
     ring.publish();
     assert!(ring.wait(PATIENCE).unwrap(), "no completion of {op:?}");
     let done = ring.complete().unwrap().unwrap();
@@ -326,7 +326,7 @@ fn kill(kind: RingKind) {
     const KILLS: u64 = 150;
     let place = Place::of_kind(kind);
     let mut server = ServerProcess::start(&place);
-    let config = place.config(Role::Connect(place.socket()));
+    let config = place.config(SocketRole::Connect(place.socket()));
     let mut front_end = FrontEnd::connect(config, PATIENCE).unwrap();
     assert_eq!((front_end.has_inflight(), front_end.ring_kind()), (true, kind));
     let mut loads = loads(&mut front_end, QUEUES);
@@ -372,7 +372,7 @@ fn leave_and_return(kind: RingKind) {
 fn a_front_end_that_listens_is_found() {
     let place = Place::new();
     let server = place.serve(Socket::Connect(place.socket()), HOLD);
-    let config = place.config(Role::Listen(place.socket()));
+    let config = place.config(SocketRole::Listen(place.socket()));
     let mut front_end = FrontEnd::connect(config, PATIENCE).unwrap();
     let mut loads = loads(&mut front_end, QUEUES);
     loads.iter_mut().for_each(Load::fill);
@@ -417,7 +417,7 @@ fn memory_comes_and_goes() {
     for memory_slots in [false, true] {
         let place = Place::new();
         let _server = place.serve(Socket::listen(place.socket()), 0);
-        let mut config = place.config(Role::Connect(place.socket()));
+        let mut config = place.config(SocketRole::Connect(place.socket()));
         config.wanted.memory_slots = memory_slots;
         config.guest.regions = Regions::Apart(3);
         let mut front_end = FrontEnd::connect(config, PATIENCE).unwrap();
@@ -425,21 +425,24 @@ fn memory_comes_and_goes() {
         let more = Arc::new(GuestMemory::new(Backing::Memfd, at, 64 << 10).unwrap());
         front_end.plug(Arc::clone(&more)).unwrap();
         more.write(5000, &[7; 1024]);
-        let pieces = |offset| [Piece { guest_address: at + offset, len: 1024 }];
-        assert_eq!(one(&mut front_end, Op::Write, 0, Data::Pieces(&pieces(5000))), Status::Ok);
-        assert_eq!(one(&mut front_end, Op::Read, 0, Data::Pieces(&pieces(100))), Status::Ok);
+        let pieces = |offset| [GuestPiece { guest_address: at + offset, len: 1024 }];
+        assert_eq!(
+            one(&mut front_end, Op::Write, 0, Data::Pieces(&pieces(5000))),
+            RequestStatus::Ok
+        );
+        assert_eq!(one(&mut front_end, Op::Read, 0, Data::Pieces(&pieces(100))), RequestStatus::Ok);
         let mut found = [0; 1024];
         more.read(100, &mut found);
         assert_eq!(found, [7; 1024]);
         front_end.hang_up();
         front_end.reconnect(PATIENCE).unwrap();
-        assert_eq!(one(&mut front_end, Op::Read, 0, Data::Pieces(&pieces(100))), Status::Ok);
+        assert_eq!(one(&mut front_end, Op::Read, 0, Data::Pieces(&pieces(100))), RequestStatus::Ok);
         assert!(front_end.unplug().unwrap().is_some());
         assert!(!front_end.ring_failed(0));
         let ring = front_end.ring(0);
         let slot = ring.take_slot().unwrap();
         let data = Data::Pieces(&pieces(0));
-        ring.submit(&Request { slot, op: Op::Write, sector: 0, data, token: 0 }).unwrap();
+        ring.submit(&DriverRequest { slot, op: Op::Write, sector: 0, data, token: 0 }).unwrap();
         ring.publish();
         wait_for_failure(&mut front_end);
     }
@@ -475,11 +478,11 @@ fn a_looping_chain_stops_its_own_queue() {
 fn too_many_queues_are_refused_by_name() {
     let place = Place::new();
     let _server = place.serve(Socket::listen(place.socket()), 0);
-    let mut config = place.config(Role::Connect(place.socket()));
+    let mut config = place.config(SocketRole::Connect(place.socket()));
     config.guest.queues = QUEUES + 1;
     let error = FrontEnd::connect(config, PATIENCE).unwrap_err();
     assert!(matches!(error, FrontEndError::QueuesMissing { wanted: 3, offered: 2 }), "{error}");
-    let config = place.config(Role::Connect(place.0.path().join("nobody")));
+    let config = place.config(SocketRole::Connect(place.0.path().join("nobody")));
     let error = FrontEnd::connect(config, Duration::ZERO).unwrap_err();
     assert!(error.to_string().contains("nobody"), "{error}");
 }

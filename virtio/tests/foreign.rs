@@ -13,8 +13,9 @@ use std::time::Instant;
 use load::{Load, PATIENCE, finish, held, loads, run_on};
 use virtio::RingKind;
 use virtio::driver::{
-    Data, DiskInfo, FrontEnd, FrontEndConfig, FrontEndError, GuestPlan, Keeper, Op, Regions,
-    Request, RingDriver, RingShape, Role, Slot, Status, SubmitError, feature, has,
+    Data, DiskInfo, DriverRequest, FrontEnd, FrontEndConfig, FrontEndError, GuestPlan, Keeper, Op,
+    Regions, RequestSlot, RequestStatus, RingDriver, RingShape, SocketRole, SubmitError, feature,
+    has,
 };
 
 /// Size of the disk behind the daemon.
@@ -93,7 +94,7 @@ impl Daemon {
     fn config(&self) -> FrontEndConfig {
         let shape =
             RingShape { size: 128, slots: 64, transfer_bytes_max: 32 << 10, segments_max: 8 };
-        let mut config = FrontEndConfig::new(Role::Connect(self.path("socket")));
+        let mut config = FrontEndConfig::new(SocketRole::Connect(self.path("socket")));
         config.guest = GuestPlan { queues: self.queues, shape, ..GuestPlan::default() };
         config
     }
@@ -113,8 +114,14 @@ impl Drop for Daemon {
 }
 
 /// Submits and waits for the one completion.
-fn one(ring: &mut RingDriver, slot: Slot, op: Op, sector: u64, data: Data<'_>) -> Status {
-    ring.submit(&Request { slot, op, sector, data, token: sector }).unwrap();
+fn one(
+    ring: &mut RingDriver,
+    slot: RequestSlot,
+    op: Op,
+    sector: u64,
+    data: Data<'_>,
+) -> RequestStatus {
+    ring.submit(&DriverRequest { slot, op, sector, data, token: sector }).unwrap();
     ring.publish();
     assert!(ring.wait(PATIENCE).unwrap(), "no completion of {op:?}");
     let done = ring.complete().unwrap().expect("announced");
@@ -128,10 +135,10 @@ fn write_and_verify(ring: &mut RingDriver, base_sector: u64) {
     let cut = Data::Cut { len: 16 << 10, piece_bytes: 4096 };
     let slot = ring.take_slot().unwrap();
     ring.fill(slot, 16 << 10, base_sector);
-    assert_eq!(one(ring, slot, Op::Write, base_sector, cut), Status::Ok);
-    assert_eq!(one(ring, slot, Op::Flush, 0, Data::None), Status::Ok);
+    assert_eq!(one(ring, slot, Op::Write, base_sector, cut), RequestStatus::Ok);
+    assert_eq!(one(ring, slot, Op::Flush, 0, Data::None), RequestStatus::Ok);
     ring.fill(slot, 16 << 10, !base_sector);
-    assert_eq!(one(ring, slot, Op::Read, base_sector, Data::Whole(16 << 10)), Status::Ok);
+    assert_eq!(one(ring, slot, Op::Read, base_sector, Data::Whole(16 << 10)), RequestStatus::Ok);
     assert_eq!(ring.mismatch(slot, 16 << 10, base_sector), None);
     ring.release(slot);
 
@@ -145,7 +152,7 @@ fn write_and_verify(ring: &mut RingDriver, base_sector: u64) {
             };
             ring.fill(slot, 4096, sector * seed);
             let data = Data::Cut { len: 4096, piece_bytes: 2048 };
-            match ring.submit(&Request { slot, op, sector, data, token: sector }) {
+            match ring.submit(&DriverRequest { slot, op, sector, data, token: sector }) {
                 Ok(()) if op == Op::Write => written.push(sector),
                 Ok(()) => {}
                 Err(SubmitError::Full { .. }) => {
@@ -161,7 +168,7 @@ fn write_and_verify(ring: &mut RingDriver, base_sector: u64) {
         while pending > 0 {
             assert!(ring.wait(PATIENCE).unwrap(), "{pending} of {op:?} missing");
             while let Some(done) = ring.complete().unwrap() {
-                assert_eq!(done.status, Status::Ok);
+                assert_eq!(done.status, RequestStatus::Ok);
                 if op == Op::Read {
                     assert_eq!(ring.mismatch(done.slot, 4096, done.token * 7), None);
                 }
@@ -220,10 +227,10 @@ fn foreign_errors_and_unknown_requests() {
     let mut front_end = daemon.connect(daemon.config());
     let ring = front_end.ring(0);
     let slot = ring.take_slot().unwrap();
-    assert_eq!(one(ring, slot, Op::GetId, 0, Data::Whole(20)), Status::Ok);
+    assert_eq!(one(ring, slot, Op::GetId, 0, Data::Whole(20)), RequestStatus::Ok);
     let beyond = DISK_BYTES / 512;
-    assert_eq!(one(ring, slot, Op::Read, beyond, Data::Whole(4096)), Status::IoError);
-    assert_eq!(one(ring, slot, Op::Unknown(77), 0, Data::None), Status::Unsupported);
+    assert_eq!(one(ring, slot, Op::Read, beyond, Data::Whole(4096)), RequestStatus::IoError);
+    assert_eq!(one(ring, slot, Op::Unknown(77), 0, Data::None), RequestStatus::Unsupported);
 }
 
 /// One range for a discard or a write-zeroes, as it is in memory.
@@ -251,13 +258,13 @@ fn foreign_space_is_given_back_and_zeroed() {
         for block in 0..3 {
             ring.fill(slot, LEN, sector + block);
             let at = sector + block * 8;
-            assert_eq!(one(ring, slot, Op::Write, at, Data::Whole(LEN)), Status::Ok);
+            assert_eq!(one(ring, slot, Op::Write, at, Data::Whole(LEN)), RequestStatus::Ok);
         }
         ring.write(slot, 0, &range(sector + 8, 8, unmap));
-        assert_eq!(one(ring, slot, op, 0, Data::Whole(16)), Status::Ok, "{op:?}");
+        assert_eq!(one(ring, slot, op, 0, Data::Whole(16)), RequestStatus::Ok, "{op:?}");
         for block in 0..3 {
             let at = sector + block * 8;
-            assert_eq!(one(ring, slot, Op::Read, at, Data::Whole(LEN)), Status::Ok);
+            assert_eq!(one(ring, slot, Op::Read, at, Data::Whole(LEN)), RequestStatus::Ok);
             if block == 1 {
                 let mut bytes = [1; LEN as usize];
                 ring.read(slot, 0, &mut bytes);
@@ -268,7 +275,7 @@ fn foreign_space_is_given_back_and_zeroed() {
         }
     }
     ring.write(slot, 0, &range(DISK_BYTES / 512, 8, false));
-    assert_eq!(one(ring, slot, Op::WriteZeroes, 0, Data::Whole(16)), Status::IoError);
+    assert_eq!(one(ring, slot, Op::WriteZeroes, 0, Data::Whole(16)), RequestStatus::IoError);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use node::config::LinkKind;
 use node::direct::{self, DIRECTORY_DEFAULT, DirectError, DirectStatus, Home, Idle, Plan, Shape};
 use node::logging::{self, LogFormat};
 
-use crate::{Failure, commands, tables};
+use crate::{CommandFailure, commands, tables};
 
 const NS_PER_S: u64 = 1_000_000_000;
 
@@ -117,7 +117,7 @@ pub(crate) struct DetachArgs {
 }
 
 /// `vrio attach`.
-pub(crate) fn attach(args: &AttachArgs) -> Result<(), Failure> {
+pub(crate) fn attach(args: &AttachArgs) -> Result<(), CommandFailure> {
     if args.list {
         return list(args);
     }
@@ -134,17 +134,17 @@ pub(crate) fn attach(args: &AttachArgs) -> Result<(), Failure> {
 }
 
 /// `vrio detach`.
-pub(crate) fn detach(args: &DetachArgs) -> Result<(), Failure> {
+pub(crate) fn detach(args: &DetachArgs) -> Result<(), CommandFailure> {
     let done = direct::detach(&args.directory, &args.target, args.force);
     let (device, closed) = done.map_err(refused)?;
     let how = if closed { "" } else { " (its client was gone: its volume sees it as torn off)" };
     commands::print(&format!("{device} is detached{how}\n"))
 }
 
-fn refused(error: DirectError) -> Failure {
+fn refused(error: DirectError) -> CommandFailure {
     match error {
-        DirectError::Plan(_) | DirectError::Key(_) => Failure::configuration(error),
-        error => Failure::running(error),
+        DirectError::Plan(_) | DirectError::Key(_) => CommandFailure::configuration(error),
+        error => CommandFailure::running(error),
     }
 }
 
@@ -179,11 +179,11 @@ fn plan(args: &AttachArgs) -> Result<Plan, DirectError> {
 
 /// Runs this very command again, in the foreground of a process of its own, and waits until it has
 /// printed the disk's path.
-fn in_background(plan: &Plan) -> Result<(), Failure> {
+fn in_background(plan: &Plan) -> Result<(), CommandFailure> {
     let home = Home::new(&plan.directory, &plan.volume).map_err(refused)?;
-    let mut log = open_log(&home).map_err(Failure::running)?;
-    let begin = log.seek(SeekFrom::End(0)).context("the log").map_err(Failure::running)?;
-    let mut client = spawn(&log).map_err(Failure::running)?;
+    let mut log = open_log(&home).map_err(CommandFailure::running)?;
+    let begin = log.seek(SeekFrom::End(0)).context("the log").map_err(CommandFailure::running)?;
+    let mut client = spawn(&log).map_err(CommandFailure::running)?;
     let mut line = String::new();
     let out = client.stdout.take().expect("it was asked for");
     // An end without a line is told below.
@@ -191,14 +191,14 @@ fn in_background(plan: &Plan) -> Result<(), Failure> {
     if !line.is_empty() {
         return commands::print(&line);
     }
-    let ended = client.wait().context("waiting for the client").map_err(Failure::running)?;
+    let ended = client.wait().context("waiting for the client").map_err(CommandFailure::running)?;
     let mut said = String::new();
     let _ = log.seek(SeekFrom::Start(begin)).and_then(|_| log.read_to_string(&mut said));
     let why = said.rsplit_once("vrio: ").map_or(said.trim(), |(_, why)| why.trim());
     let error = anyhow!("{why}");
     Err(match ended.code() {
-        Some(2) => Failure::configuration(error),
-        _ => Failure::running(error),
+        Some(2) => CommandFailure::configuration(error),
+        _ => CommandFailure::running(error),
     })
 }
 
@@ -218,7 +218,7 @@ fn spawn(log: &File) -> anyhow::Result<std::process::Child> {
     command.spawn().context("starting the client")
 }
 
-fn list(args: &AttachArgs) -> Result<(), Failure> {
+fn list(args: &AttachArgs) -> Result<(), CommandFailure> {
     let all = direct::list(&args.directory).map_err(refused)?;
     if args.json {
         let text = serde_json::to_string_pretty(&all).expect("numbers and names");

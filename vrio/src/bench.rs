@@ -21,7 +21,7 @@ use bench::scale;
 use clap::{Subcommand, ValueEnum};
 use node::direct::Idle;
 
-use crate::Failure;
+use crate::CommandFailure;
 use crate::results::{self, ToldArgs};
 
 pub(crate) const BENCH_EXAMPLES: &str = "Examples:
@@ -287,8 +287,8 @@ pub(crate) struct BlockArgs {
     #[arg(long, value_enum, value_name = "STAGE")]
     chain: Vec<ChainArg>,
     /// Which requests.
-    #[arg(long, value_enum, default_value_t = Op::Randread)]
-    op: Op,
+    #[arg(long, value_enum, default_value_t = BenchOp::Randread)]
+    op: BenchOp,
     /// Bytes of every request, such as 512, 4k or 1m.
     #[arg(long, default_value = "4k", value_parser = size)]
     size: u32,
@@ -310,8 +310,8 @@ pub(crate) struct BlockArgs {
     #[arg(long)]
     idle: Option<Idle>,
     /// How the driver learns of completions.
-    #[arg(long, value_enum, default_value_t = Driver::Polls)]
-    driver: Driver,
+    #[arg(long, value_enum, default_value_t = BenchDriver::Polls)]
+    driver: BenchDriver,
     /// Packed rings instead of split ones.
     #[arg(long)]
     packed: bool,
@@ -375,7 +375,7 @@ impl MeetingArgs {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Op {
+enum BenchOp {
     Randread,
     Randwrite,
     Read,
@@ -408,18 +408,18 @@ enum Switch {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Driver {
+enum BenchDriver {
     /// It looks all the time.
     Polls,
     /// It sleeps until it is called, as a guest does.
     Sleeps,
 }
 
-impl From<Driver> for Waiting {
-    fn from(driver: Driver) -> Self {
+impl From<BenchDriver> for Waiting {
+    fn from(driver: BenchDriver) -> Self {
         match driver {
-            Driver::Polls => Self::Polls,
-            Driver::Sleeps => Self::Sleeps,
+            BenchDriver::Polls => Self::Polls,
+            BenchDriver::Sleeps => Self::Sleeps,
         }
     }
 }
@@ -459,45 +459,45 @@ impl From<ReuseArg> for Reuse {
 }
 
 /// Runs a measurement and prints it.
-pub(crate) fn bench(command: &BenchCommand) -> Result<(), Failure> {
+pub(crate) fn bench(command: &BenchCommand) -> Result<(), CommandFailure> {
     command.told().map_or(Ok(()), results::check_save)?;
     match command {
         BenchCommand::Block(args) => {
-            let options = block_options(args).map_err(Failure::configuration)?;
-            options.check().map_err(Failure::configuration)?;
-            let report = block::run(&options).map_err(Failure::running)?;
+            let options = block_options(args).map_err(CommandFailure::configuration)?;
+            options.check().map_err(CommandFailure::configuration)?;
+            let report = block::run(&options).map_err(CommandFailure::running)?;
             results::report(&report, &args.told)
         }
         BenchCommand::Net(args) => {
-            let options = args.options().map_err(Failure::configuration)?;
-            options.check().map_err(Failure::configuration)?;
-            let report = bench::net::run(&options).map_err(Failure::running)?;
+            let options = args.options().map_err(CommandFailure::configuration)?;
+            options.check().map_err(CommandFailure::configuration)?;
+            let report = bench::net::run(&options).map_err(CommandFailure::running)?;
             results::report(&report, &args.told)
         }
         BenchCommand::Floor(args) => {
             let program = std::env::current_exe().context("finding this program");
             let options = FloorOptions {
-                program: program.map_err(Failure::running)?,
+                program: program.map_err(CommandFailure::running)?,
                 link: args.link.into(),
                 size_bytes: args.size,
                 rounds: args.rounds,
                 seconds: args.seconds,
             };
-            options.check().map_err(Failure::configuration)?;
-            let report = floor::run(&options).map_err(Failure::running)?;
+            options.check().map_err(CommandFailure::configuration)?;
+            let report = floor::run(&options).map_err(CommandFailure::running)?;
             results::report(&report, &args.told)
         }
         BenchCommand::Compare(command) => compare(command),
         BenchCommand::Mpi(args) => {
-            let options = args.options().map_err(Failure::configuration)?;
-            options.check().map_err(Failure::configuration)?;
-            let report = compare::mpi::run(&options).map_err(Failure::running)?;
+            let options = args.options().map_err(CommandFailure::configuration)?;
+            options.check().map_err(CommandFailure::configuration)?;
+            let report = compare::mpi::run(&options).map_err(CommandFailure::running)?;
             results::report(&report, &args.turns.told)
         }
         BenchCommand::Failover(args) => {
-            let options = args.options().map_err(Failure::configuration)?;
-            options.check().map_err(Failure::configuration)?;
-            let report = bench::failover::run(&options).map_err(Failure::running)?;
+            let options = args.options().map_err(CommandFailure::configuration)?;
+            options.check().map_err(CommandFailure::configuration)?;
+            let report = bench::failover::run(&options).map_err(CommandFailure::running)?;
             results::report(&report, &args.told)
         }
         BenchCommand::All(args) => all::all(args),
@@ -505,26 +505,26 @@ pub(crate) fn bench(command: &BenchCommand) -> Result<(), Failure> {
         BenchCommand::Connections(args) => {
             let ConnectionsArgs { hosts, processes, sidecores, sessions, ref told } = *args;
             let options = connections::Options { hosts, processes, sidecores, sessions };
-            options.check().map_err(Failure::configuration)?;
-            results::report(&connections::run(&options).map_err(Failure::running)?, told)
+            options.check().map_err(CommandFailure::configuration)?;
+            results::report(&connections::run(&options).map_err(CommandFailure::running)?, told)
         }
         BenchCommand::Scale(args) => {
             let program = std::env::current_exe().context("finding this program");
             let options = scale::Options {
-                program: program.map_err(Failure::running)?,
-                volume: volume(&args.volume).map_err(Failure::configuration)?,
+                program: program.map_err(CommandFailure::running)?,
+                volume: volume(&args.volume).map_err(CommandFailure::configuration)?,
                 depth: args.depth,
                 seconds: args.seconds,
             };
-            options.check().map_err(Failure::configuration)?;
-            results::report(&scale::run(&options).map_err(Failure::running)?, &args.told)
+            options.check().map_err(CommandFailure::configuration)?;
+            results::report(&scale::run(&options).map_err(CommandFailure::running)?, &args.told)
         }
     }
 }
 
-fn compare(command: &CompareCommand) -> Result<(), Failure> {
+fn compare(command: &CompareCommand) -> Result<(), CommandFailure> {
     let program = std::env::current_exe().context("finding this program");
-    let program = program.map_err(Failure::running)?;
+    let program = program.map_err(CommandFailure::running)?;
     match command {
         CompareCommand::Block(args) => {
             let turns = &args.turns;
@@ -540,15 +540,15 @@ fn compare(command: &CompareCommand) -> Result<(), Failure> {
                 storage_daemons: args.storage_daemons.clone(),
                 sockets: args.sockets.clone(),
             };
-            options.check().map_err(Failure::configuration)?;
-            let report = compare::block::run(&options).map_err(Failure::running)?;
+            options.check().map_err(CommandFailure::configuration)?;
+            let report = compare::block::run(&options).map_err(CommandFailure::running)?;
             results::report(&report, &turns.told)
         }
         CompareCommand::Net(CompareNetArgs { turns, idle }) => {
             let plan = turns.plan(TURN_SECONDS);
             let options = compare::net::Options { program, plan, idle: *idle };
-            options.check().map_err(Failure::configuration)?;
-            let report = compare::net::run(&options).map_err(Failure::running)?;
+            options.check().map_err(CommandFailure::configuration)?;
+            let report = compare::net::run(&options).map_err(CommandFailure::running)?;
             results::report(&report, &turns.told)
         }
     }
@@ -610,10 +610,10 @@ fn block_options(args: &BlockArgs) -> anyhow::Result<Options> {
         volume,
         chain: args.chain.iter().map(|stage| (*stage).into()).collect(),
         op: match args.op {
-            Op::Randread => Pattern::RandRead,
-            Op::Randwrite => Pattern::RandWrite,
-            Op::Read => Pattern::Read,
-            Op::Write => Pattern::Write,
+            BenchOp::Randread => Pattern::RandRead,
+            BenchOp::Randwrite => Pattern::RandWrite,
+            BenchOp::Read => Pattern::Read,
+            BenchOp::Write => Pattern::Write,
         },
         size_bytes: args.size,
         depth: args.depth,

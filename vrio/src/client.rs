@@ -19,7 +19,7 @@ const ANSWER_BYTES_MAX: u64 = 64 << 20;
 
 /// What a node answered.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct NodeAnswer {
     pub(crate) code: u16,
     pub(crate) body: String,
 }
@@ -29,7 +29,7 @@ pub(crate) struct Answer {
 /// # Errors
 /// When nobody answers there, or with anything but 200.
 pub(crate) fn get(socket: &Path, path: &str) -> Result<String> {
-    let Answer { code, body } = ask(socket, "GET", path, None)?;
+    let NodeAnswer { code, body } = ask(socket, "GET", path, None)?;
     match code {
         200 => Ok(body),
         404 => {
@@ -43,7 +43,12 @@ pub(crate) fn get(socket: &Path, path: &str) -> Result<String> {
 ///
 /// # Errors
 /// When nobody answers there.
-pub(crate) fn ask(socket: &Path, method: &str, path: &str, body: Option<&str>) -> Result<Answer> {
+pub(crate) fn ask(
+    socket: &Path,
+    method: &str,
+    path: &str,
+    body: Option<&str>,
+) -> Result<NodeAnswer> {
     let limit = if method == "GET" { ANSWER_TIME_MAX } else { CHANGE_TIME_MAX };
     ask_within(socket, (method, path), body, limit)
 }
@@ -57,7 +62,7 @@ pub(crate) fn ask_within(
     (method, path): (&str, &str),
     body: Option<&str>,
     limit: Duration,
-) -> Result<Answer> {
+) -> Result<NodeAnswer> {
     let mut stream = UnixStream::connect(socket).with_context(|| no_node(socket))?;
     let limit = Some(limit);
     stream.set_read_timeout(limit).and_then(|()| stream.set_write_timeout(limit))?;
@@ -83,7 +88,7 @@ fn no_node(socket: &Path) -> String {
     format!("no node answers at {socket:?}; is it running, and may you open its socket?")
 }
 
-fn parse(answer: &str) -> Result<Answer> {
+fn parse(answer: &str) -> Result<NodeAnswer> {
     let Some((head, body)) = answer.split_once("\r\n\r\n") else {
         bail!("gave no whole answer");
     };
@@ -92,7 +97,7 @@ fn parse(answer: &str) -> Result<Answer> {
     let Some(code) = code.filter(|_| line.starts_with("HTTP/")) else {
         bail!("does not speak HTTP");
     };
-    Ok(Answer { code, body: body.to_owned() })
+    Ok(NodeAnswer { code, body: body.to_owned() })
 }
 
 #[cfg(test)]

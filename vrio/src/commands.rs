@@ -10,19 +10,19 @@ use node::logging::{self, LogFormat};
 use node::status::{STATUS_VERSION, Status};
 
 use crate::nodes::choose;
-use crate::{Failure, Log, NodeArgs, NodeCommand, StatusArgs, client, drain, live, tables};
+use crate::{CommandFailure, Log, NodeArgs, NodeCommand, StatusArgs, client, drain, live, tables};
 
 /// `vrio node`.
-pub(crate) fn node(args: &NodeArgs) -> Result<(), Failure> {
+pub(crate) fn node(args: &NodeArgs) -> Result<(), CommandFailure> {
     match &args.command {
         Some(NodeCommand::Reload(reload)) => return live::reload(reload),
         Some(NodeCommand::Drain(args)) => return drain::drain(args),
         None => {}
     }
     let path = args.config.as_deref().expect("required unless there is a subcommand");
-    let config = Config::load(path).map_err(Failure::configuration)?;
+    let config = Config::load(path).map_err(CommandFailure::configuration)?;
     if args.check {
-        node::check(&config).map_err(Failure::configuration)?;
+        node::check(&config).map_err(CommandFailure::configuration)?;
         return print(&format!("{}: node {:?} is fine\n", path.display(), config.name));
     }
     logging::start(match args.log {
@@ -31,20 +31,22 @@ pub(crate) fn node(args: &NodeArgs) -> Result<(), Failure> {
     });
     let origin = if args.take_over { node::Origin::TakeOver } else { node::Origin::Start };
     node::run(&config, origin).map_err(|error| match error {
-        node::StartError::TakeOver(node::TakeOverError::NoNode { .. }) => Failure::no_answer(error),
-        error => Failure::running(error),
+        node::StartError::TakeOver(node::TakeOverError::NoNode { .. }) => {
+            CommandFailure::no_answer(error)
+        }
+        error => CommandFailure::running(error),
     })
 }
 
 /// `vrio status`.
-pub(crate) fn status(args: &StatusArgs) -> Result<(), Failure> {
+pub(crate) fn status(args: &StatusArgs) -> Result<(), CommandFailure> {
     tables::set_wide(args.wide);
     let sockets = args.target.sockets()?;
     if args.json {
         let [socket] = &sockets[..] else {
-            return Err(Failure::no_answer(anyhow!(choose(&sockets))));
+            return Err(CommandFailure::no_answer(anyhow!(choose(&sockets))));
         };
-        let answer = client::get(socket, "/v1/status").map_err(Failure::no_answer)?;
+        let answer = client::get(socket, "/v1/status").map_err(CommandFailure::no_answer)?;
         return print(&format!("{}\n", answer.trim_end()));
     }
     if let [socket] = &sockets[..] {
@@ -54,7 +56,7 @@ pub(crate) fn status(args: &StatusArgs) -> Result<(), Failure> {
 }
 
 /// All nodes of this host: one that does not answer keeps none of the others back.
-fn several(sockets: &[PathBuf], all: bool) -> Result<(), Failure> {
+fn several(sockets: &[PathBuf], all: bool) -> Result<(), CommandFailure> {
     let count = sockets.len();
     print(&format!("{count} nodes run here; --node NAME shows one of them\n"))?;
     let mut failed = None;
@@ -71,26 +73,26 @@ fn several(sockets: &[PathBuf], all: bool) -> Result<(), Failure> {
 }
 
 /// A node's status, if it is one that this release reads.
-pub(crate) fn ask(socket: &Path) -> Result<Status, Failure> {
-    let answer = client::get(socket, "/v1/status").map_err(Failure::no_answer)?;
+pub(crate) fn ask(socket: &Path) -> Result<Status, CommandFailure> {
+    let answer = client::get(socket, "/v1/status").map_err(CommandFailure::no_answer)?;
     let status: Status = serde_json::from_str(&answer)
         .context("the node's answer is not understood; it may be another release")
-        .map_err(Failure::running)?;
+        .map_err(CommandFailure::running)?;
     if status.version != STATUS_VERSION {
         let theirs = status.version;
         let text =
             format!("the node answers in version {theirs}; this vrio reads {STATUS_VERSION}");
-        return Err(Failure::running(anyhow!(text)));
+        return Err(CommandFailure::running(anyhow!(text)));
     }
     Ok(status)
 }
 
 /// Prints to standard output. A reader who has seen enough is no error.
-pub(crate) fn print(text: &str) -> Result<(), Failure> {
+pub(crate) fn print(text: &str) -> Result<(), CommandFailure> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        written => written.context("cannot print").map_err(Failure::running),
+        written => written.context("cannot print").map_err(CommandFailure::running),
     }
 }
 

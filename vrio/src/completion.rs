@@ -9,7 +9,7 @@ use clap_complete::Shell;
 use serde_json::Value;
 
 use crate::nodes::{self, Target};
-use crate::{Failure, client};
+use crate::{CommandFailure, client};
 
 /// How long a node may take to answer: a person waits for it.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(1);
@@ -60,13 +60,13 @@ pub(crate) fn asked() -> Option<Vec<String>> {
 
 /// Prints the names that may stand where the last word is, one a line; nothing where no name
 /// belongs, or when anything goes wrong: a person is in the middle of a line.
-pub(crate) fn names(mut command: Command, words: &[String]) -> Result<(), Failure> {
+pub(crate) fn names(mut command: Command, words: &[String]) -> Result<(), CommandFailure> {
     command.build();
     let Some((last, before)) = words.split_last() else { return Ok(()) };
     let Some(wanted) = wanted(&command, before, last) else { return Ok(()) };
     let mut found = match wanted {
-        Wanted::Nodes => nodes::names(),
-        Wanted::Names(places) => of_nodes(&Target::of_words(before), places),
+        WantedWord::Nodes => nodes::names(),
+        WantedWord::Names(places) => of_nodes(&Target::of_words(before), places),
     };
     found.retain(|name| is_plain(name) && name.starts_with(last.as_str()));
     found.sort();
@@ -76,17 +76,17 @@ pub(crate) fn names(mut command: Command, words: &[String]) -> Result<(), Failur
 }
 
 /// Where names are found: a question to a node, and the field of each object in the answer.
-type Place = (&'static str, &'static str);
+type NameSource = (&'static str, &'static str);
 
 /// What belongs where the cursor is.
 #[derive(Debug, PartialEq, Eq)]
-enum Wanted {
+enum WantedWord {
     Nodes,
-    Names(&'static [Place]),
+    Names(&'static [NameSource]),
 }
 
 /// Names of objects by the command that is about them.
-const OBJECTS: [(&str, &[Place]); 7] = [
+const OBJECTS: [(&str, &[NameSource]); 7] = [
     ("disk", &[("/v1/disks", "name")]),
     ("volume", &[("/v1/volumes", "name")]),
     ("peer", &[("/v1/peers", "name")]),
@@ -97,7 +97,7 @@ const OBJECTS: [(&str, &[Place]); 7] = [
 ];
 
 /// Of options that take a name. Volumes and networks of other nodes are those that are used now.
-const OPTIONS: [(&str, &[Place]); 6] = [
+const OPTIONS: [(&str, &[NameSource]); 6] = [
     ("volume", &[("/v1/volumes", "name"), ("/v1/disks", "volume")]),
     ("network", &[("/v1/networks", "name"), ("/v1/nics", "network")]),
     ("domain", &[("/v1/domains", "name")]),
@@ -106,12 +106,12 @@ const OPTIONS: [(&str, &[Place]); 6] = [
     ("allow", &[("/v1/peers", "name")]),
 ];
 
-fn of<'a>(table: &[(&str, &'a [Place])], key: &str) -> Option<&'a [Place]> {
+fn of<'a>(table: &[(&str, &'a [NameSource])], key: &str) -> Option<&'a [NameSource]> {
     table.iter().find(|(name, _)| *name == key).map(|(_, places)| *places)
 }
 
 /// What belongs after these words, where the last one begins.
-fn wanted(command: &Command, before: &[String], last: &str) -> Option<Wanted> {
+fn wanted(command: &Command, before: &[String], last: &str) -> Option<WantedWord> {
     let (mut command, mut path) = (command, Vec::new());
     let (mut positionals, mut option) = (0, None);
     for word in before {
@@ -129,20 +129,20 @@ fn wanted(command: &Command, before: &[String], last: &str) -> Option<Wanted> {
         }
     }
     if option == Some("node") {
-        return Some(Wanted::Nodes);
+        return Some(WantedWord::Nodes);
     }
     if let Some(option) = option {
-        return of(&OPTIONS, option).map(Wanted::Names);
+        return of(&OPTIONS, option).map(WantedWord::Names);
     }
     // Of a new object the name is the user's to find.
     let [kind, verb] = path[..] else { return None };
     let takes_name = command.get_positionals().nth(positionals)?.get_id() == "name";
     let is_named = takes_name && verb != "add" && !last.starts_with('-');
-    of(&OBJECTS, kind).filter(|_| is_named).map(Wanted::Names)
+    of(&OBJECTS, kind).filter(|_| is_named).map(WantedWord::Names)
 }
 
 /// Asks all nodes that are meant, and leaves out those that do not answer.
-fn of_nodes(target: &Target, places: &[Place]) -> Vec<String> {
+fn of_nodes(target: &Target, places: &[NameSource]) -> Vec<String> {
     let sockets = target.sockets().unwrap_or_default();
     let ask = |path: &str| {
         let of_node = sockets.iter().filter_map(move |socket| {
@@ -152,7 +152,7 @@ fn of_nodes(target: &Target, places: &[Place]) -> Vec<String> {
         });
         of_node.flatten().collect::<Vec<_>>()
     };
-    let names = |(path, field): &Place| {
+    let names = |(path, field): &NameSource| {
         let all = ask(path);
         let names = all.iter().filter_map(|it| Some(it.get(field)?.as_str()?.to_owned()));
         names.collect::<Vec<_>>()
@@ -171,7 +171,7 @@ mod tests {
 
     use super::*;
 
-    fn after(words: &str) -> Option<Wanted> {
+    fn after(words: &str) -> Option<WantedWord> {
         let words: Vec<_> = words.split(' ').map(str::to_owned).collect();
         let (last, before) = words.split_last().unwrap();
         let mut command = crate::Cli::command();
@@ -181,14 +181,14 @@ mod tests {
 
     #[test]
     fn a_name_is_wanted_where_an_object_is_named() {
-        let disks = Some(Wanted::Names(of(&OBJECTS, "disk").unwrap()));
+        let disks = Some(WantedWord::Names(of(&OBJECTS, "disk").unwrap()));
         for words in ["disk show ", "disk remove --force a", "disk resize ", "disk show --json "] {
             assert_eq!(after(words), disks, "{words}");
         }
         assert_eq!(after("disk show --control /x "), disks);
-        let volumes = Some(Wanted::Names(of(&OPTIONS, "volume").unwrap()));
+        let volumes = Some(WantedWord::Names(of(&OPTIONS, "volume").unwrap()));
         assert_eq!(after("disk add --socket a.sock --volume io"), volumes);
-        assert_eq!(after("nic list --node "), Some(Wanted::Nodes));
+        assert_eq!(after("nic list --node "), Some(WantedWord::Nodes));
         for words in ["", "dis", "disk ", "disk add ", "disk list ", "disk show a ", "disk show --"]
         {
             assert_eq!(after(words), None, "{words:?}");

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 use bench::demo::{self, Options};
 
-use crate::{Failure, commands, mpi};
+use crate::{CommandFailure, commands, mpi};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct DemoArgs {
@@ -21,19 +21,19 @@ pub(crate) struct DemoArgs {
 }
 
 /// Runs the demo and prints its outcome.
-pub(crate) fn demo(args: &DemoArgs) -> Result<(), Failure> {
+pub(crate) fn demo(args: &DemoArgs) -> Result<(), CommandFailure> {
     let program = std::env::current_exe().context("finding this program");
-    let program = program.map_err(Failure::running)?;
+    let program = program.map_err(CommandFailure::running)?;
     let options = Options {
         provider: mpi::provider(&program).map_err(|why| why.to_string()),
         program,
         guest: !args.no_guest,
         keep: args.keep.clone(),
     };
-    let report = demo::run(&options).map_err(Failure::running)?;
+    let report = demo::run(&options).map_err(CommandFailure::running)?;
     if args.json {
         let json = serde_json::to_string_pretty(&report).context("the report as JSON");
-        return commands::print(&format!("{}\n", json.map_err(Failure::running)?));
+        return commands::print(&format!("{}\n", json.map_err(CommandFailure::running)?));
     }
     commands::print(&format!("\n{report}"))
 }

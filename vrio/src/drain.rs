@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::anyhow;
 use node::api::{Drain, SetDrain};
 
-use crate::Failure;
+use crate::CommandFailure;
 use crate::commands::print;
 use crate::live::{Which, ask, understood};
 
@@ -38,7 +38,7 @@ pub(crate) struct DrainArgs {
 }
 
 /// `vrio node drain`.
-pub(crate) fn drain(args: &DrainArgs) -> Result<(), Failure> {
+pub(crate) fn drain(args: &DrainArgs) -> Result<(), CommandFailure> {
     let socket = args.which.socket()?;
     let wanted = serde_json::to_value(SetDrain { undo: args.undo }).expect("one flag");
     let mut answer = ask(&socket, "POST", "/v1/drain", Some(&wanted))?;
@@ -52,7 +52,7 @@ pub(crate) fn drain(args: &DrainArgs) -> Result<(), Failure> {
     let text = if args.which.json { format!("{}\n", answer.trim_end()) } else { show(&drain) };
     if args.wait.is_some() && !drain.users.is_empty() {
         print(&text)?;
-        return Err(Failure::running(anyhow!(
+        return Err(CommandFailure::running(anyhow!(
             "somebody is still there; migrate those guests or shut them down, then ask again"
         )));
     }
@@ -65,14 +65,16 @@ fn wait(
     limit: Duration,
     mut answer: String,
     mut drain: Drain,
-) -> Result<(String, Drain), Failure> {
+) -> Result<(String, Drain), CommandFailure> {
     let until = Instant::now() + limit;
     while !drain.users.is_empty() && Instant::now() < until {
         std::thread::sleep(LOOK_AGAIN);
         answer = ask(socket, "GET", "/v1/drain", None)?;
         drain = understood(&answer)?;
         if !drain.draining {
-            return Err(Failure::running(anyhow!("somebody has undone the drain meanwhile")));
+            return Err(CommandFailure::running(anyhow!(
+                "somebody has undone the drain meanwhile"
+            )));
         }
     }
     Ok((answer, drain))

@@ -7,7 +7,7 @@ use clap::Subcommand;
 use node::keys::{self, KeyError, KeyKind, KeyProblem};
 use serde::Serialize;
 
-use crate::{Failure, commands};
+use crate::{CommandFailure, commands};
 
 const NEW_EXAMPLES: &str = "Examples:
   vrio key new /etc/vrio/io1.key                   a node's key; prints its public half
@@ -50,14 +50,14 @@ pub(crate) enum KeyCommand {
 
 /// What is told of a key file.
 #[derive(Debug, Serialize)]
-struct Shown {
+struct ShownKey {
     kind: String,
     public: String,
     file: PathBuf,
 }
 
 /// Makes or shows a key.
-pub(crate) fn key(command: &KeyCommand) -> Result<(), Failure> {
+pub(crate) fn key(command: &KeyCommand) -> Result<(), CommandFailure> {
     match command {
         KeyCommand::New { attachment, volume, file } => {
             let kind = match (attachment, volume) {
@@ -72,11 +72,11 @@ pub(crate) fn key(command: &KeyCommand) -> Result<(), Failure> {
             let key = keys::read(file).map_err(refused)?;
             // A configuration wants an absolute path.
             let path = std::path::absolute(file).context("the working directory is gone");
-            let file = path.map_err(Failure::running)?;
-            let shown = Shown { kind: key.kind().to_string(), public: key.public(), file };
+            let file = path.map_err(CommandFailure::running)?;
+            let shown = ShownKey { kind: key.kind().to_string(), public: key.public(), file };
             let text = if *json {
                 let json = serde_json::to_string_pretty(&shown).context("a key as JSON");
-                json.map_err(Failure::running)?
+                json.map_err(CommandFailure::running)?
             } else {
                 recipe(key.kind(), &shown)
             };
@@ -86,16 +86,16 @@ pub(crate) fn key(command: &KeyCommand) -> Result<(), Failure> {
 }
 
 /// A file that is not as it should be is the caller's to put right; what the system refuses is not.
-fn refused(error: KeyError) -> Failure {
+fn refused(error: KeyError) -> CommandFailure {
     match error.problem {
-        KeyProblem::Io { .. } => Failure::running(error),
-        _ => Failure::configuration(error),
+        KeyProblem::Io { .. } => CommandFailure::running(error),
+        _ => CommandFailure::configuration(error),
     }
 }
 
 /// Kind, public half, and the lines of both configurations that it takes.
-fn recipe(kind: KeyKind, shown: &Shown) -> String {
-    let Shown { public, file, .. } = shown;
+fn recipe(kind: KeyKind, shown: &ShownKey) -> String {
+    let ShownKey { public, file, .. } = shown;
     match kind {
         KeyKind::Node => format!(
             "a node's key\n\npublic   {public}\n\n\

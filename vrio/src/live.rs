@@ -18,11 +18,11 @@ use node::status::{DiskStatus, PeerStatus, VolumeStatus};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
-use crate::client::{self, Answer};
+use crate::client::{self, NodeAnswer};
 use crate::commands::print;
 use crate::nodes::Target;
 use crate::snippets::Vmm;
-use crate::{Failure, tables};
+use crate::{CommandFailure, tables};
 
 pub(crate) const DISK_EXAMPLES: &str = "Examples:
   vrio disk list
@@ -72,7 +72,7 @@ pub(crate) struct Which {
 
 impl Which {
     /// The node's control socket. What it answers is printed as wide as is said here.
-    pub(crate) fn socket(&self) -> Result<PathBuf, Failure> {
+    pub(crate) fn socket(&self) -> Result<PathBuf, CommandFailure> {
         tables::set_wide(self.wide);
         self.target.socket()
     }
@@ -121,7 +121,7 @@ pub(crate) struct Resize {
 }
 
 impl Resize {
-    fn send(&self, kinds: &str) -> Result<(), Failure> {
+    fn send(&self, kinds: &str) -> Result<(), CommandFailure> {
         let path = format!("/v1/{kinds}/{}/size", segment(&self.name)?);
         let mut fields = Fields::default();
         fields.text("size", Some(&self.size));
@@ -157,7 +157,7 @@ pub(crate) struct DiskTake {
 }
 
 impl DiskTake {
-    fn send(&self) -> Result<(), Failure> {
+    fn send(&self) -> Result<(), CommandFailure> {
         let path = format!("/v1/disks/{}/take", segment(&self.name)?);
         change(&self.which, "POST", &path, &json!({}))
     }
@@ -178,7 +178,7 @@ pub(crate) struct DiskMove {
 }
 
 impl DiskMove {
-    fn send(&self) -> Result<(), Failure> {
+    fn send(&self) -> Result<(), CommandFailure> {
         let path = format!("/v1/disks/{}/queues/{}", segment(&self.name)?, self.queue);
         change(&self.which, "PUT", &path, &json!({ "sidecore": self.sidecore }))
     }
@@ -245,7 +245,7 @@ pub(crate) struct DiskAdd {
 }
 
 impl DiskAdd {
-    fn fields(&self) -> Result<Map<String, Value>, Failure> {
+    fn fields(&self) -> Result<Map<String, Value>, CommandFailure> {
         let mut fields = Fields::default();
         let when_lost = self.when_lost.as_ref().map(|rule| table("--when-lost", rule));
         fields.text("name", self.name.as_ref());
@@ -329,7 +329,7 @@ pub(crate) struct VolumeAdd {
 }
 
 impl VolumeAdd {
-    fn fields(&self) -> Result<Map<String, Value>, Failure> {
+    fn fields(&self) -> Result<Map<String, Value>, CommandFailure> {
         let mut backend = Fields::default();
         backend.text("file", self.file.as_ref());
         backend.text("size", self.size.as_ref());
@@ -439,11 +439,12 @@ fn allow(words: &[String]) -> Option<Value> {
 
 /// A table, as the file has it (`{ error-after = "30s" }`) or in short (`error-after=30s`). `whole`
 /// is the option.
-fn table(whole: &str, text: &str) -> Result<Value, Failure> {
+fn table(whole: &str, text: &str) -> Result<Value, CommandFailure> {
     if !text.trim_start().starts_with('{') {
         return parameters(whole, text).map(Value::Object);
     }
-    node::config::value(text).map_err(|error| Failure::configuration(anyhow!("{whole}: {error}")))
+    node::config::value(text)
+        .map_err(|error| CommandFailure::configuration(anyhow!("{whole}: {error}")))
 }
 
 /// An entry of the configuration's `allow`.
@@ -455,17 +456,17 @@ fn allowed(word: &str) -> Value {
 }
 
 /// Stages as the configuration's `chain` has them.
-fn stages(words: &[String]) -> Result<Value, Failure> {
+fn stages(words: &[String]) -> Result<Value, CommandFailure> {
     words.iter().map(|word| stage(word)).collect::<Result<Vec<_>, _>>().map(Value::from)
 }
 
-fn stage(word: &str) -> Result<Value, Failure> {
+fn stage(word: &str) -> Result<Value, CommandFailure> {
     let Some((kind, parameters)) = word.split_once(':') else { return Ok(Value::from(word)) };
     Ok(json!({ kind: self::parameters(word, parameters)? }))
 }
 
 /// `key=value,key=value`; `whole` is what the person wrote.
-fn parameters(whole: &str, parameters: &str) -> Result<Map<String, Value>, Failure> {
+fn parameters(whole: &str, parameters: &str) -> Result<Map<String, Value>, CommandFailure> {
     let mut fields = Map::new();
     for parameter in parameters.split(',') {
         let Some((key, value)) = parameter.split_once('=') else {
@@ -473,7 +474,7 @@ fn parameters(whole: &str, parameters: &str) -> Result<Map<String, Value>, Failu
                 "{whole:?} is not understood: {parameter:?} has no '='; write for instance \
                  iops=50000,burst=1s"
             );
-            return Err(Failure::configuration(anyhow!(text)));
+            return Err(CommandFailure::configuration(anyhow!(text)));
         };
         let value = match value {
             "true" | "false" => Value::Bool(value == "true"),
@@ -481,13 +482,13 @@ fn parameters(whole: &str, parameters: &str) -> Result<Map<String, Value>, Failu
         };
         if fields.insert(key.to_owned(), value).is_some() {
             let text = format!("{whole:?}: {key:?} is given twice; keep one of the two");
-            return Err(Failure::configuration(anyhow!(text)));
+            return Err(CommandFailure::configuration(anyhow!(text)));
         }
     }
     Ok(fields)
 }
 
-pub(crate) fn disk(command: &DiskCommand) -> Result<(), Failure> {
+pub(crate) fn disk(command: &DiskCommand) -> Result<(), CommandFailure> {
     match command {
         DiskCommand::Add(add) => change(&add.which, "POST", "/v1/disks", &add.fields()?.into()),
         DiskCommand::Remove(remove) => take_away("disks", remove),
@@ -507,7 +508,7 @@ pub(crate) fn disk(command: &DiskCommand) -> Result<(), Failure> {
     }
 }
 
-pub(crate) fn volume(command: &VolumeCommand) -> Result<(), Failure> {
+pub(crate) fn volume(command: &VolumeCommand) -> Result<(), CommandFailure> {
     match command {
         VolumeCommand::Add(add) => change(&add.which, "POST", "/v1/volumes", &add.fields()?.into()),
         VolumeCommand::Remove(remove) => take_away("volumes", remove),
@@ -525,7 +526,7 @@ pub(crate) fn volume(command: &VolumeCommand) -> Result<(), Failure> {
     }
 }
 
-pub(crate) fn peer(command: &PeerCommand) -> Result<(), Failure> {
+pub(crate) fn peer(command: &PeerCommand) -> Result<(), CommandFailure> {
     match command {
         PeerCommand::Add(add) => {
             let mut fields = Fields::default();
@@ -550,7 +551,7 @@ pub(crate) fn peer(command: &PeerCommand) -> Result<(), Failure> {
 }
 
 /// `vrio node reload`.
-pub(crate) fn reload(args: &ReloadArgs) -> Result<(), Failure> {
+pub(crate) fn reload(args: &ReloadArgs) -> Result<(), CommandFailure> {
     let socket = args.which.socket()?;
     let answer = ask(&socket, "GET", "/v1/reload", None)?;
     if args.check && args.which.json {
@@ -568,7 +569,7 @@ pub(crate) fn reload(args: &ReloadArgs) -> Result<(), Failure> {
     let used = plan.changes.iter().any(|change| !change.used_by.is_empty());
     let stuck = used && !args.force;
     if stuck && !may_revoke {
-        return Err(Failure::running(anyhow!(IN_USE)));
+        return Err(CommandFailure::running(anyhow!(IN_USE)));
     }
     // Who is to be kept out does not wait for a guest.
     let question = if stuck { "Only revoke and read keys now? [y/N] " } else { QUESTION };
@@ -581,7 +582,7 @@ pub(crate) fn reload(args: &ReloadArgs) -> Result<(), Failure> {
     show_done(&answer, args.which.json)?;
     if stuck {
         let text = format!("only keys and \"allow\" were seen to: {IN_USE}");
-        return Err(Failure::running(anyhow!(text)));
+        return Err(CommandFailure::running(anyhow!(text)));
     }
     Ok(())
 }
@@ -621,39 +622,39 @@ fn show_plan(plan: &Plan) -> String {
 }
 
 /// Asks on the terminal. Without one nobody can say yes.
-fn confirmed(question: &str, plan: &Plan) -> Result<bool, Failure> {
+fn confirmed(question: &str, plan: &Plan) -> Result<bool, CommandFailure> {
     if !std::io::stdin().is_terminal() {
         let not_revoked = not_revoked(plan);
         let text =
             format!("nothing was changed{not_revoked}: there is no terminal to ask on; say --yes");
-        return Err(Failure::configuration(anyhow!(text)));
+        return Err(CommandFailure::configuration(anyhow!(text)));
     }
     let mut line = String::new();
     let asked = std::io::stdout()
         .write_all(question.as_bytes())
         .and_then(|()| std::io::stdout().flush())
         .and_then(|()| std::io::stdin().lock().read_line(&mut line));
-    asked.context("asking on the terminal").map_err(Failure::running)?;
+    asked.context("asking on the terminal").map_err(CommandFailure::running)?;
     Ok(matches!(line.trim(), "y" | "Y" | "yes"))
 }
 
-fn take_away(kinds: &str, remove: &Remove) -> Result<(), Failure> {
+fn take_away(kinds: &str, remove: &Remove) -> Result<(), CommandFailure> {
     let force = if remove.force { "?force=true" } else { "" };
     let path = format!("/v1/{kinds}/{}{force}", segment(&remove.name)?);
     delete(&remove.which, &path)
 }
 
-fn delete(which: &Which, path: &str) -> Result<(), Failure> {
+fn delete(which: &Which, path: &str) -> Result<(), CommandFailure> {
     let answer = ask(&which.socket()?, "DELETE", path, None)?;
     show_done(&answer, which.json)
 }
 
-fn change(which: &Which, method: &str, path: &str, body: &Value) -> Result<(), Failure> {
+fn change(which: &Which, method: &str, path: &str, body: &Value) -> Result<(), CommandFailure> {
     let answer = ask(&which.socket()?, method, path, Some(body))?;
     show_done(&answer, which.json)
 }
 
-fn show_done(answer: &str, json: bool) -> Result<(), Failure> {
+fn show_done(answer: &str, json: bool) -> Result<(), CommandFailure> {
     if json {
         return print(&format!("{}\n", answer.trim_end()));
     }
@@ -675,7 +676,7 @@ fn list<T: DeserializeOwned>(
     which: &Which,
     path: &str,
     show: impl Fn(&T) -> String,
-) -> Result<(), Failure> {
+) -> Result<(), CommandFailure> {
     let answer = ask(&which.socket()?, "GET", path, None)?;
     if which.json {
         return print(&format!("{}\n", answer.trim_end()));
@@ -689,20 +690,20 @@ fn one<T: DeserializeOwned>(
     kind: &str,
     name: impl Fn(&T) -> &String,
     text: impl Fn(&T) -> String,
-) -> Result<(), Failure> {
+) -> Result<(), CommandFailure> {
     let answer = ask(&show.which.socket()?, "GET", &format!("/v1/{kind}s"), None)?;
     let all: Vec<Value> = understood(&answer)?;
     for value in all {
         let object: T = serde_json::from_value(value.clone())
             .context("the node's answer is not understood; it may be another release")
-            .map_err(Failure::running)?;
+            .map_err(CommandFailure::running)?;
         if *name(&object) == show.name {
             let json = serde_json::to_string(&value).expect("it was JSON before");
             return print(&if show.which.json { format!("{json}\n") } else { text(&object) });
         }
     }
     let text = format!("no {kind} is called {:?}; see `vrio {kind} list`", show.name);
-    Err(Failure::running(anyhow!(text)))
+    Err(CommandFailure::running(anyhow!(text)))
 }
 
 /// Asks, and makes a refusal an error with its way out.
@@ -711,16 +712,17 @@ pub(crate) fn ask(
     method: &str,
     path: &str,
     body: Option<&Value>,
-) -> Result<String, Failure> {
+) -> Result<String, CommandFailure> {
     let body = body.map(Value::to_string);
-    let answer = client::ask(socket, method, path, body.as_deref()).map_err(Failure::no_answer)?;
-    let Answer { code, body } = answer;
+    let answer =
+        client::ask(socket, method, path, body.as_deref()).map_err(CommandFailure::no_answer)?;
+    let NodeAnswer { code, body } = answer;
     if code == 200 {
         return Ok(body);
     }
     let Ok(refused) = serde_json::from_str::<Refused>(&body) else {
         let text = format!("the node answered {code}: {}", body.trim());
-        return Err(Failure::running(anyhow!(text)));
+        return Err(CommandFailure::running(anyhow!(text)));
     };
     let mut text = refused.to_string();
     for what in &refused.applied {
@@ -729,23 +731,25 @@ pub(crate) fn ask(
     for what in &refused.untried {
         text.push_str(&format!("\n  not tried: {what}"));
     }
-    let failure = if code == 400 { Failure::configuration } else { Failure::running };
+    let failure = if code == 400 { CommandFailure::configuration } else { CommandFailure::running };
     Err(failure(anyhow!(text)))
 }
 
-pub(crate) fn understood<T: DeserializeOwned>(answer: &str) -> Result<T, Failure> {
+pub(crate) fn understood<T: DeserializeOwned>(answer: &str) -> Result<T, CommandFailure> {
     serde_json::from_str(answer)
         .context("the node's answer is not understood; it may be another release")
-        .map_err(Failure::running)
+        .map_err(CommandFailure::running)
 }
 
 /// A name as a part of a path. Names have no other characters; what is none cannot be found.
-fn segment(name: &str) -> Result<&str, Failure> {
+fn segment(name: &str) -> Result<&str, CommandFailure> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     if !name.is_empty() && name.bytes().all(plain) && !name.starts_with('.') {
         return Ok(name);
     }
-    Err(Failure::configuration(anyhow!("{name:?} is no name: letters, digits, '-', '_' and '.'")))
+    Err(CommandFailure::configuration(anyhow!(
+        "{name:?} is no name: letters, digits, '-', '_' and '.'"
+    )))
 }
 
 #[cfg(test)]

@@ -203,12 +203,12 @@ pub(crate) struct StatusArgs {
 
 /// An error and the exit code that it means.
 #[derive(Debug)]
-pub(crate) struct Failure {
+pub(crate) struct CommandFailure {
     code: u8,
     error: anyhow::Error,
 }
 
-impl Failure {
+impl CommandFailure {
     pub(crate) fn running(error: impl Into<anyhow::Error>) -> Self {
         Self { code: 1, error: error.into() }
     }
@@ -222,7 +222,7 @@ impl Failure {
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for CommandFailure {
     /// With the causes in one paragraph, outermost first.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:#}", self.error)
@@ -243,7 +243,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: Command) -> Result<(), Failure> {
+fn run(command: Command) -> Result<(), CommandFailure> {
     match command {
         Command::Node(args) => commands::node(&args),
         Command::Status(args) => commands::status(&args),

@@ -10,7 +10,7 @@ use node::status::DomainStatus;
 
 use crate::commands::print;
 use crate::nodes::Target;
-use crate::{Failure, client};
+use crate::{CommandFailure, client};
 
 pub(crate) const MPI_EXAMPLES: &str = "Examples:
   eval \"$(vrio mpi env)\"              this shell's Open MPI uses the fabric of this host's node
@@ -89,7 +89,7 @@ struct Domain {
     key: String,
 }
 
-pub(crate) fn mpi(command: &MpiCommand) -> Result<(), Failure> {
+pub(crate) fn mpi(command: &MpiCommand) -> Result<(), CommandFailure> {
     let MpiCommand::Env(args) = command;
     let domains = match args.target.config() {
         Some(config) => of_file(config)?,
@@ -100,7 +100,7 @@ pub(crate) fn mpi(command: &MpiCommand) -> Result<(), Failure> {
         node::FABRIC_IN_VM.clone_into(&mut domain.socket);
     }
     let program =
-        std::env::current_exe().context("this program's path").map_err(Failure::running)?;
+        std::env::current_exe().context("this program's path").map_err(CommandFailure::running)?;
     let directory = provider_directory(&program)?;
     match &args.hosts {
         Some(hosts) => print(&command_line(args.mpi, hosts, &domain, &directory)),
@@ -108,8 +108,8 @@ pub(crate) fn mpi(command: &MpiCommand) -> Result<(), Failure> {
     }
 }
 
-fn of_file(path: &Path) -> Result<Vec<Domain>, Failure> {
-    let config = Config::load(path).map_err(Failure::configuration)?;
+fn of_file(path: &Path) -> Result<Vec<Domain>, CommandFailure> {
+    let config = Config::load(path).map_err(CommandFailure::configuration)?;
     let socket = config.fabric.display().to_string();
     let domain = |it: node::config::DomainConfig| Domain {
         name: it.name,
@@ -119,22 +119,22 @@ fn of_file(path: &Path) -> Result<Vec<Domain>, Failure> {
     Ok(config.domains.into_iter().map(domain).collect())
 }
 
-fn of_node(control: &Path) -> Result<Vec<Domain>, Failure> {
+fn of_node(control: &Path) -> Result<Vec<Domain>, CommandFailure> {
     let answer = client::get(control, "/v1/domains").map_err(|error| {
         let way_out = "or name its configuration, which is read instead: --config FILE";
-        Failure::no_answer(error.context(way_out))
+        CommandFailure::no_answer(error.context(way_out))
     })?;
     let domains: Vec<DomainStatus> = serde_json::from_str(&answer)
         .context("the node's answer is not understood; it may be another release")
-        .map_err(Failure::running)?;
+        .map_err(CommandFailure::running)?;
     let domain = |it: DomainStatus| Domain { name: it.name, socket: it.socket, key: it.key };
     Ok(domains.into_iter().map(domain).collect())
 }
 
 /// The one that is called so, or the only one.
-fn choose(domains: Vec<Domain>, name: Option<&str>) -> Result<Domain, Failure> {
+fn choose(domains: Vec<Domain>, name: Option<&str>) -> Result<Domain, CommandFailure> {
     let known = domains.iter().map(|it| it.name.as_str()).collect::<Vec<_>>().join(", ");
-    let refused = |text: String| Err(Failure::configuration(anyhow!(text)));
+    let refused = |text: String| Err(CommandFailure::configuration(anyhow!(text)));
     if domains.is_empty() {
         let text = "the node has no domain; make one with `vrio domain add NAME --key FILE`, or a \
                     [[domain]] in its configuration";
@@ -154,13 +154,13 @@ fn choose(domains: Vec<Domain>, name: Option<&str>) -> Result<Domain, Failure> {
 }
 
 /// The provider's file.
-pub(crate) fn provider(program: &Path) -> Result<PathBuf, Failure> {
+pub(crate) fn provider(program: &Path) -> Result<PathBuf, CommandFailure> {
     Ok(provider_directory(program)?.join(PROVIDER))
 }
 
 /// Where the provider is: beside the program, or where an installation puts it. As Cargo builds
 /// both, it is beside the program by a name that libfabric does not look for, and gets that one.
-fn provider_directory(program: &Path) -> Result<PathBuf, Failure> {
+fn provider_directory(program: &Path) -> Result<PathBuf, CommandFailure> {
     let program = program.canonicalize().unwrap_or_else(|_| program.to_owned());
     let beside = program.parent().unwrap_or(Path::new("/"));
     let installed = beside.parent().unwrap_or(beside).join("lib/vrio");
@@ -180,7 +180,7 @@ fn provider_directory(program: &Path) -> Result<PathBuf, Failure> {
          and this puts it there: install -D {built:?} {:?}",
         installed.join(PROVIDER)
     );
-    Err(Failure::configuration(anyhow!(text)))
+    Err(CommandFailure::configuration(anyhow!(text)))
 }
 
 /// All that is to be set.
@@ -271,7 +271,7 @@ mod tests {
         let some = || vec![domain("blue"), domain("red")];
         assert_eq!(choose(vec![domain("blue")], None).unwrap(), domain("blue"));
         assert_eq!(choose(some(), Some("red")).unwrap(), domain("red"));
-        let error = |it: Result<Domain, Failure>| it.unwrap_err().to_string();
+        let error = |it: Result<Domain, CommandFailure>| it.unwrap_err().to_string();
         assert!(error(choose(some(), None)).contains("several domains (blue, red)"));
         assert!(error(choose(some(), Some("green"))).contains("there is blue, red"));
         assert!(error(choose(Vec::new(), None)).contains("vrio domain add"));

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use anyhow::anyhow;
 use node::Config;
 
-use crate::Failure;
+use crate::CommandFailure;
 
 /// Where nodes have their directories, and how the directories' names begin.
 const RUN_DIRECTORY: &str = "/run";
@@ -57,10 +57,10 @@ impl Target {
     ///
     /// # Errors
     /// When no node is found, or several are and none is named.
-    pub(crate) fn socket(&self) -> Result<PathBuf, Failure> {
+    pub(crate) fn socket(&self) -> Result<PathBuf, CommandFailure> {
         Ok(match &self.sockets()?[..] {
             [one] => one.clone(),
-            several => return Err(Failure::no_answer(anyhow!(choose(several)))),
+            several => return Err(CommandFailure::no_answer(anyhow!(choose(several)))),
         })
     }
 
@@ -68,15 +68,15 @@ impl Target {
     ///
     /// # Errors
     /// When no node is found.
-    pub(crate) fn sockets(&self) -> Result<Vec<PathBuf>, Failure> {
+    pub(crate) fn sockets(&self) -> Result<Vec<PathBuf>, CommandFailure> {
         if let Some(control) = &self.control {
             return Ok(vec![control.clone()]);
         }
         if let Some(config) = &self.config {
-            return Ok(vec![Config::load(config).map_err(Failure::configuration)?.control]);
+            return Ok(vec![Config::load(config).map_err(CommandFailure::configuration)?.control]);
         }
-        let found = Found::look(&directories());
-        found.meant(self.node.as_deref()).map_err(|text| Failure::no_answer(anyhow!(text)))
+        let found = FoundNodes::look(&directories());
+        found.meant(self.node.as_deref()).map_err(|text| CommandFailure::no_answer(anyhow!(text)))
     }
 }
 
@@ -89,7 +89,7 @@ pub(crate) fn choose(several: &[PathBuf]) -> String {
 
 /// The names of the nodes that run here.
 pub(crate) fn names() -> Vec<String> {
-    Found::look(&directories()).running.iter().map(|path| name(path)).collect()
+    FoundNodes::look(&directories()).running.iter().map(|path| name(path)).collect()
 }
 
 /// A node's name, as its control socket has it.
@@ -115,7 +115,7 @@ fn directories() -> Vec<PathBuf> {
 
 /// What there is in the directories of nodes.
 #[derive(Debug, Default)]
-struct Found {
+struct FoundNodes {
     /// Control sockets that a process listens at.
     running: Vec<PathBuf>,
     /// Those that no process listens at any more.
@@ -126,7 +126,7 @@ struct Found {
     directories: Vec<PathBuf>,
 }
 
-impl Found {
+impl FoundNodes {
     fn look(directories: &[PathBuf]) -> Self {
         let mut found = Self { directories: directories.to_vec(), ..Self::default() };
         for directory in directories {
@@ -200,7 +200,7 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let (own, tenant) = (home.path().join("vrio"), home.path().join("vrio-alice"));
         let directories = [own.clone(), tenant.clone(), home.path().join("gone")];
-        let none = Found::look(&directories).meant(None).unwrap_err();
+        let none = FoundNodes::look(&directories).meant(None).unwrap_err();
         assert!(none.contains("no node runs here; looked into") && none.contains("--control"));
         std::fs::create_dir(&own).unwrap();
         std::fs::create_dir(&tenant).unwrap();
@@ -210,10 +210,10 @@ mod tests {
         drop(UnixListener::bind(own.join("dead.control")).unwrap());
         std::fs::write(own.join("io1.control.lock"), "").unwrap();
         let _disk = UnixListener::bind(own.join("alice.sock")).unwrap();
-        assert_eq!(Found::look(&directories).meant(None).unwrap(), from_ref(&io1));
+        assert_eq!(FoundNodes::look(&directories).meant(None).unwrap(), from_ref(&io1));
         let alice = tenant.join("alice.control");
         let _alice = UnixListener::bind(&alice).unwrap();
-        let found = Found::look(&directories);
+        let found = FoundNodes::look(&directories);
         assert_eq!(found.meant(None).unwrap(), [io1.clone(), alice.clone()]);
         assert_eq!(found.meant(Some("alice")).unwrap(), from_ref(&alice));
         let error = found.meant(Some("bob")).unwrap_err();
@@ -221,8 +221,8 @@ mod tests {
         let error = choose(&[io1, alice.clone()]);
         assert!(error.contains("2 nodes here: io1, alice; say which with --node"), "{error}");
         drop(running);
-        assert_eq!(Found::look(&directories).meant(None).unwrap(), [alice]);
-        let ended = Found::look(&directories).meant(Some("io1")).unwrap_err();
+        assert_eq!(FoundNodes::look(&directories).meant(None).unwrap(), [alice]);
+        let ended = FoundNodes::look(&directories).meant(Some("io1")).unwrap_err();
         assert!(ended.contains("io1.control"), "{ended}");
     }
 }

@@ -7,12 +7,12 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, anyhow, bail};
 use report::import;
-use report::page::{Options, Page, PageError, page};
+use report::page::{Page, PageError, PageOptions, page};
 use report::published::published;
-use report::store::{self, Loaded, Store};
+use report::store::{self, Loaded, RunStore};
 
 use crate::results::PlaceArgs;
-use crate::{Failure, commands, results};
+use crate::{CommandFailure, commands, results};
 
 pub(crate) const REPORT_EXAMPLES: &str = "Examples:
   vrio report                              the latest run of the store
@@ -56,21 +56,21 @@ pub(crate) struct ReportArgs {
 }
 
 /// `vrio report`.
-pub(crate) fn report(args: &ReportArgs) -> Result<(), Failure> {
-    let mut runs = read(&args.from, &args.place).map_err(Failure::configuration)?;
+pub(crate) fn report(args: &ReportArgs) -> Result<(), CommandFailure> {
+    let mut runs = read(&args.from, &args.place).map_err(CommandFailure::configuration)?;
     runs.iter_mut().for_each(|run| results::set_line_rate(run, args.line_rate));
     let published = if args.with_published { published() } else { Vec::new() };
-    let options = Options { baseline: args.baseline.clone(), published };
+    let options = PageOptions { baseline: args.baseline.clone(), published };
     let page = page(&runs, &options).map_err(|error| match error {
-        PageError::Nothing => Failure::running(error),
-        error => Failure::configuration(error),
+        PageError::Nothing => CommandFailure::running(error),
+        error => CommandFailure::configuration(error),
     })?;
-    write(&page, &args.output).map_err(Failure::running)?;
+    write(&page, &args.output).map_err(CommandFailure::running)?;
     let path = args.output.join(INDEX);
     let path = path.canonicalize().unwrap_or(path);
     let plots = page.plots.len();
     commands::print(&format!("{} ({plots} plots beside it as SVG)\n", path.display()))?;
-    if args.open { open_page(&path).map_err(Failure::running) } else { Ok(()) }
+    if args.open { open_page(&path).map_err(CommandFailure::running) } else { Ok(()) }
 }
 
 /// Has the desktop's browser show a page; it need not have ended when this returns.
@@ -91,7 +91,7 @@ fn read(from: &[String], place: &PlaceArgs) -> anyhow::Result<Vec<Loaded>> {
     let (mut runs, mut damaged) = (Vec::new(), 0);
     for word in from {
         let path = Path::new(word);
-        let inside = if path.is_dir() { Store::at(path).list()? } else { Vec::new() };
+        let inside = if path.is_dir() { RunStore::at(path).list()? } else { Vec::new() };
         if inside.is_empty() {
             runs.push(import::open(word, || place.place())?);
         }

@@ -9,11 +9,11 @@ use clap::{Args, Subcommand};
 use report::diff;
 use report::import;
 use report::pool;
-use report::store::{Listed, Loaded, Store, StoreError};
+use report::store::{ListedRun, Loaded, RunStore, StoreError};
 use serde::Serialize;
 use serde_json::json;
 
-use crate::{Failure, commands, tables};
+use crate::{CommandFailure, commands, tables};
 
 pub(crate) const RESULTS_EXAMPLES: &str = "Examples:
   vrio bench block --save                              measure, and keep it
@@ -85,15 +85,15 @@ pub(crate) struct PlaceArgs {
 
 impl PlaceArgs {
     /// The store, of which nobody but who needs it asks: a file is shown without a home.
-    pub(crate) fn place(&self) -> Result<Store, StoreError> {
+    pub(crate) fn place(&self) -> Result<RunStore, StoreError> {
         match &self.results {
-            Some(folder) => Ok(Store::at(folder)),
-            None => Store::usual(|name| std::env::var_os(name).map(PathBuf::from)),
+            Some(folder) => Ok(RunStore::at(folder)),
+            None => RunStore::usual(|name| std::env::var_os(name).map(PathBuf::from)),
         }
     }
 
-    fn store(&self) -> Result<Store, Failure> {
-        self.place().map_err(Failure::configuration)
+    fn store(&self) -> Result<RunStore, CommandFailure> {
+        self.place().map_err(CommandFailure::configuration)
     }
 }
 
@@ -182,7 +182,7 @@ pub(crate) struct ToldArgs {
 }
 
 /// `vrio results`.
-pub(crate) fn results(command: &ResultsCommand) -> Result<(), Failure> {
+pub(crate) fn results(command: &ResultsCommand) -> Result<(), CommandFailure> {
     match command {
         ResultsCommand::List(args) => list(args),
         ResultsCommand::Show(args) => {
@@ -196,7 +196,7 @@ pub(crate) fn results(command: &ResultsCommand) -> Result<(), Failure> {
             if let Some(words) = &args.only {
                 let has_any = [&mut a, &mut b].map(|run| diff::narrow(run, words));
                 if has_any == [false; 2] {
-                    return Err(Failure::configuration(anyhow!(
+                    return Err(CommandFailure::configuration(anyhow!(
                         "--only {words}: neither run has a measurement with that; 'vrio results \
                          show' names them"
                     )));
@@ -208,12 +208,13 @@ pub(crate) fn results(command: &ResultsCommand) -> Result<(), Failure> {
         ResultsCommand::Pool(args) => {
             let runs = args.runs.iter().map(|word| open(word, &args.place));
             let runs: Vec<Loaded> = runs.collect::<Result<_, _>>()?;
-            let pooled = pool::pool(&runs, args.title.as_deref()).map_err(Failure::running)?;
+            let pooled =
+                pool::pool(&runs, args.title.as_deref()).map_err(CommandFailure::running)?;
             kept(pooled, &args.place, args.json)
         }
         ResultsCommand::Import(args) => {
             let imported = import::import_files(&args.files, args.title.as_deref());
-            let mut loaded = imported.map_err(Failure::running)?;
+            let mut loaded = imported.map_err(CommandFailure::running)?;
             set_line_rate(&mut loaded, args.line_rate);
             kept(loaded, &args.place, args.json)
         }
@@ -244,23 +245,27 @@ pub(crate) fn set_line_rate(loaded: &mut Loaded, bits_per_s: Option<f64>) {
 }
 
 /// Saves a run, and says where.
-fn kept(mut loaded: Loaded, place: &PlaceArgs, json: bool) -> Result<(), Failure> {
-    let folder = place.store()?.save(&mut loaded).map_err(Failure::running)?;
+fn kept(mut loaded: Loaded, place: &PlaceArgs, json: bool) -> Result<(), CommandFailure> {
+    let folder = place.store()?.save(&mut loaded).map_err(CommandFailure::running)?;
     let words = format!("{}\n", said(&loaded, &folder));
     told(&words, &json!({ "id": loaded.run.id, "folder": folder }), json)
 }
 
-fn open(word: &str, place: &PlaceArgs) -> Result<Loaded, Failure> {
-    import::open(word, || place.place()).map_err(Failure::running)
+fn open(word: &str, place: &PlaceArgs) -> Result<Loaded, CommandFailure> {
+    import::open(word, || place.place()).map_err(CommandFailure::running)
 }
 
 /// For people, or for programs.
-pub(crate) fn told(text: &impl Display, value: &impl Serialize, json: bool) -> Result<(), Failure> {
+pub(crate) fn told(
+    text: &impl Display,
+    value: &impl Serialize,
+    json: bool,
+) -> Result<(), CommandFailure> {
     if !json {
         return commands::print(&text.to_string());
     }
     let json = serde_json::to_string_pretty(value).context("the answer as JSON");
-    commands::print(&format!("{}\n", json.map_err(Failure::running)?))
+    commands::print(&format!("{}\n", json.map_err(CommandFailure::running)?))
 }
 
 fn said(loaded: &Loaded, folder: &std::path::Path) -> String {
@@ -269,10 +274,10 @@ fn said(loaded: &Loaded, folder: &std::path::Path) -> String {
     format!("kept {count} {measurements} in {}", folder.display())
 }
 
-fn list(args: &ListArgs) -> Result<(), Failure> {
+fn list(args: &ListArgs) -> Result<(), CommandFailure> {
     let store = args.place.store()?;
-    let all = store.list().map_err(Failure::running)?;
-    let value = |it: &Listed| match &it.run {
+    let all = store.list().map_err(CommandFailure::running)?;
+    let value = |it: &ListedRun| match &it.run {
         Ok(run) => json!({ "id": it.id, "measurements": it.measurements, "run": run }),
         Err(error) => json!({ "id": it.id, "damaged": error.to_string() }),
     };
@@ -292,7 +297,10 @@ const STRING: &str = "a string takes what is written to it";
 
 /// Prints what a benchmark reports, and keeps it if that was asked for. It is kept first: a reader
 /// that goes away early loses nothing.
-pub(crate) fn report(report: &(impl Serialize + Display), args: &ToldArgs) -> Result<(), Failure> {
+pub(crate) fn report(
+    report: &(impl Serialize + Display),
+    args: &ToldArgs,
+) -> Result<(), CommandFailure> {
     if let Some(results) = &args.save {
         let store = PlaceArgs { results: results.clone() }.store()?;
         let folder = keep(report, &store, args.begun)?;
@@ -304,9 +312,9 @@ pub(crate) fn report(report: &(impl Serialize + Display), args: &ToldArgs) -> Re
 /// Makes a run of a report by the importer that reads the same from a file.
 fn keep(
     report: &(impl Serialize + Display),
-    store: &Store,
+    store: &RunStore,
     begun: SystemTime,
-) -> Result<String, Failure> {
+) -> Result<String, CommandFailure> {
     let text = serde_json::to_string_pretty(report).context("the report as JSON");
     let words: Vec<String> = std::env::args().collect();
     let command = words.iter().skip(1).take_while(|word| !word.starts_with('-'));
@@ -314,21 +322,23 @@ fn keep(
     // The first line of a report of one thing says what it is of.
     let shown = report.to_string();
     let first = shown.lines().next().filter(|line| line.contains(": ")).unwrap_or(&command);
-    let imported = import::import_report(&text.map_err(Failure::running)?, first, begun);
-    let mut loaded = imported.map_err(Failure::running)?;
+    let imported = import::import_report(&text.map_err(CommandFailure::running)?, first, begun);
+    let mut loaded = imported.map_err(CommandFailure::running)?;
     loaded.run.command = words;
-    let folder = store.save(&mut loaded).map_err(Failure::running)?;
+    let folder = store.save(&mut loaded).map_err(CommandFailure::running)?;
     Ok(said(&loaded, &folder))
 }
 
 /// Refuses to measure for long what could not be kept afterwards.
-pub(crate) fn check_save(args: &ToldArgs) -> Result<(), Failure> {
+pub(crate) fn check_save(args: &ToldArgs) -> Result<(), CommandFailure> {
     match &args.save {
         None => Ok(()),
         Some(None) => PlaceArgs { results: None }.store().map(drop),
         Some(Some(folder)) if folder.is_file() => {
             let folder = folder.display();
-            Err(Failure::configuration(anyhow!("--save {folder}: it is a file, not a directory")))
+            Err(CommandFailure::configuration(anyhow!(
+                "--save {folder}: it is a file, not a directory"
+            )))
         }
         Some(Some(_)) => Ok(()),
     }

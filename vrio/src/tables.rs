@@ -19,7 +19,7 @@ use node::status::{
     Counters, DiskStatus, DomainStatus, NodeStatus, PeerStatus, SessionStatus, SidecoreStatus,
     Status, VfStatus, VolumeStatus,
 };
-use report::store::Listed;
+use report::store::ListedRun;
 
 pub(crate) use self::nics::{network_alone, network_list, nic_alone, nic_list};
 
@@ -108,9 +108,9 @@ pub(crate) fn attached(all: &[DirectStatus]) -> String {
 }
 
 /// Runs that are kept; of a damaged one what is wrong with it.
-pub(crate) fn results(all: &[Listed]) -> Table {
+pub(crate) fn results(all: &[ListedRun]) -> Table {
     let mut table = table(&["run", "begun", "title", "measurements"], 3);
-    for Listed { id, run, measurements } in all {
+    for ListedRun { id, run, measurements } in all {
         let (begun, title) = match run {
             Ok(run) => (run.begun.clone(), run.title.clone()),
             Err(error) => ("-".to_owned(), error.to_string()),

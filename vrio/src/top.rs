@@ -16,8 +16,8 @@ use anyhow::Context;
 use node::status::Status;
 
 use crate::nodes::Target;
-use crate::{Failure, commands};
-use view::View;
+use crate::{CommandFailure, commands};
+use view::NodeView;
 
 /// How often the node is asked: what a person can follow.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -37,39 +37,39 @@ pub(crate) struct TopArgs {
 
 /// A status and when it was asked for.
 #[derive(Debug)]
-struct Sample {
+struct StatusSample {
     at: Instant,
     status: Status,
 }
 
-impl Sample {
-    fn take(socket: &Path) -> Result<Self, Failure> {
+impl StatusSample {
+    fn take(socket: &Path) -> Result<Self, CommandFailure> {
         let status = commands::ask(socket)?;
         Ok(Self { at: Instant::now(), status })
     }
 
     /// What happened between an earlier one and this.
-    fn since(&self, earlier: Option<&Self>) -> View {
+    fn since(&self, earlier: Option<&Self>) -> NodeView {
         // Another process under the same name has counted from zero.
         let earlier = earlier.filter(|earlier| earlier.status.node.pid == self.status.node.pid);
         let between = earlier.map(|earlier| (&earlier.status, self.at - earlier.at));
-        View::new(between, &self.status)
+        NodeView::new(between, &self.status)
     }
 }
 
 /// Shows it until the user has seen enough.
-pub(crate) fn top(args: &TopArgs) -> Result<(), Failure> {
+pub(crate) fn top(args: &TopArgs) -> Result<(), CommandFailure> {
     let socket = args.target.socket()?;
-    let first = Sample::take(&socket)?;
+    let first = StatusSample::take(&socket)?;
     let terminal = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
     if terminal && !args.once && !args.json {
-        return screen::run(&socket, first).map_err(Failure::running);
+        return screen::run(&socket, first).map_err(CommandFailure::running);
     }
     std::thread::sleep(INTERVAL);
-    let view = Sample::take(&socket)?.since(Some(&first));
+    let view = StatusSample::take(&socket)?.since(Some(&first));
     if args.json {
         let json = serde_json::to_string_pretty(&view).context("the view as JSON");
-        return commands::print(&format!("{}\n", json.map_err(Failure::running)?));
+        return commands::print(&format!("{}\n", json.map_err(CommandFailure::running)?));
     }
     commands::print(&page::text(&view))
 }

@@ -15,7 +15,7 @@ use bench::sim::Random;
 use bench::stand_in::{RingKind, StandIn};
 use bench::workload::Mix;
 use serde_json::json;
-use virtio::driver::{FrontEnd, FrontEndConfig, Role};
+use virtio::driver::{FrontEnd, FrontEndConfig, SocketRole};
 
 /// Hand-overs of one kind in one run.
 const HANDOVERS: u64 = 20;
@@ -629,7 +629,7 @@ fn a_guest_that_broke_its_ring_holds_nothing_up() {
     let home = tempfile::tempdir().expect("a directory");
     let mut node = memory_plan(home.path()).start().expect("it starts");
     let socket = node.wait_for_disk("a").expect("the disk is served");
-    let config = FrontEndConfig::new(Role::Connect(socket.clone()));
+    let config = FrontEndConfig::new(SocketRole::Connect(socket.clone()));
     let mut hostile = FrontEnd::connect(config, PATIENCE).expect("the disk is served");
     hostile.ring(0).set_available_index(0x7fff);
     hostile.ring(0).kick();

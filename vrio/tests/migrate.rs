@@ -15,7 +15,8 @@ use bench::guest::{
 use bench::nodes::{Keys, Node, NodePlan};
 use serde_json::json;
 use virtio::driver::{
-    Data, FrontEnd, FrontEndConfig, GuestPlan, Op, Request, RingDriver, Role, Status,
+    Data, DriverRequest, FrontEnd, FrontEndConfig, GuestPlan, Op, RequestStatus, RingDriver,
+    SocketRole,
 };
 
 /// For what a script does, or a migration: an emulated guest on a busy machine is slow.
@@ -171,7 +172,8 @@ fn a_host_that_wakes_after_its_guest_has_moved_writes_nothing() {
     let rack = Rack::new(1);
     let io = rack.io().start().unwrap();
     let (mut vm1, mut vm2) = (rack.vm(1).start().unwrap(), rack.vm(2).start().unwrap());
-    let roles = [&mut vm1, &mut vm2].map(|vm| Role::Connect(vm.wait_for_disk("far").unwrap()));
+    let roles =
+        [&mut vm1, &mut vm2].map(|vm| SocketRole::Connect(vm.wait_for_disk("far").unwrap()));
     let mut front_end = FrontEnd::connect(FrontEndConfig::new(roles[0].clone()), PATIENCE).unwrap();
     let mut ring = front_end.take_ring(0);
     write_all(&mut ring, 1);
@@ -208,7 +210,8 @@ fn a_guest_that_was_replaced_takes_nothing_back() {
     let rack = Rack::new(2);
     let io = rack.io().start().unwrap();
     let (mut vm1, mut vm2) = (rack.vm(1).start().unwrap(), rack.vm(2).start().unwrap());
-    let roles = [&mut vm1, &mut vm2].map(|vm| Role::Connect(vm.wait_for_disk("far").unwrap()));
+    let roles =
+        [&mut vm1, &mut vm2].map(|vm| SocketRole::Connect(vm.wait_for_disk("far").unwrap()));
     let [at_vm1, at_vm2] = roles.map(FrontEndConfig::new);
     let mut old = FrontEnd::connect(at_vm1, PATIENCE).unwrap();
     let mut old_ring = old.take_ring(0);
@@ -262,7 +265,7 @@ fn a_guest_takes_nothing_back_whatever_directories_its_host_has() {
         let rack = Rack::new(2);
         let io = rack.io().start().unwrap();
         let mut vm1 = bare(&rack, layout).start().unwrap();
-        let at_vm1 = FrontEndConfig::new(Role::Connect(vm1.wait_for_disk("far").unwrap()));
+        let at_vm1 = FrontEndConfig::new(SocketRole::Connect(vm1.wait_for_disk("far").unwrap()));
         let mut old = FrontEnd::connect(at_vm1, PATIENCE).unwrap();
         let mut old_ring = old.take_ring(0);
         write_all(&mut old_ring, 1);
@@ -273,7 +276,7 @@ fn a_guest_takes_nothing_back_whatever_directories_its_host_has() {
         write_all(&mut old_ring, 2);
 
         let mut vm2 = rack.vm(2).start().unwrap();
-        let at_vm2 = FrontEndConfig::new(Role::Connect(vm2.wait_for_disk("far").unwrap()));
+        let at_vm2 = FrontEndConfig::new(SocketRole::Connect(vm2.wait_for_disk("far").unwrap()));
         take(&vm2);
         let mut new = FrontEnd::connect(at_vm2, PATIENCE).unwrap();
         let mut new_ring = new.take_ring(0);
@@ -330,7 +333,8 @@ fn an_idle_host_that_was_replaced_leaves_its_guest_alone() {
     let rack = Rack::new(3);
     let io = rack.io().start().unwrap();
     let (mut vm1, mut vm2) = (rack.vm(1).start().unwrap(), rack.vm(2).start().unwrap());
-    let roles = [&mut vm1, &mut vm2].map(|vm| Role::Connect(vm.wait_for_disk("far").unwrap()));
+    let roles =
+        [&mut vm1, &mut vm2].map(|vm| SocketRole::Connect(vm.wait_for_disk("far").unwrap()));
     let guest = GuestPlan { queues: 2, ..GuestPlan::default() };
     let [at_vm1, at_vm2] = roles.map(|role| FrontEndConfig { guest, ..FrontEndConfig::new(role) });
     let mut old = FrontEnd::connect(at_vm1, PATIENCE).unwrap();
@@ -346,7 +350,7 @@ fn an_idle_host_that_was_replaced_leaves_its_guest_alone() {
     write_all(&mut new_ring, 2);
     wait_for_all(&mut new_ring);
     let slot = curious.take_slot().unwrap();
-    let request = Request { slot, op: Op::GetId, sector: 0, data: Data::Whole(20), token: 0 };
+    let request = DriverRequest { slot, op: Op::GetId, sector: 0, data: Data::Whole(20), token: 0 };
     curious.submit(&request).unwrap();
     curious.publish();
     let memory = old.memory().digest();
@@ -385,7 +389,7 @@ fn write_all(ring: &mut RingDriver, seed: u64) {
         let block = slot.index() as u64;
         ring.fill(slot, 4096, seed << 32 | block);
         let (sector, data) = (block * 8, Data::Whole(4096));
-        let request = Request { slot, op: Op::Write, sector, data, token: block };
+        let request = DriverRequest { slot, op: Op::Write, sector, data, token: block };
         ring.submit(&request).unwrap();
     }
     ring.publish();
@@ -395,7 +399,7 @@ fn wait_for_all(ring: &mut RingDriver) {
     while ring.outstanding() > 0 {
         assert!(ring.wait(PATIENCE).unwrap(), "it never answered");
         while let Some(done) = ring.complete().unwrap() {
-            assert_eq!(done.status, Status::Ok);
+            assert_eq!(done.status, RequestStatus::Ok);
             ring.release(done.slot);
         }
     }

@@ -11,7 +11,9 @@ use bench::nodes::{Node, NodePlan};
 use bench::sim::Random;
 use bench::stand_in::StandIn;
 use bench::workload::{Mix, Workload};
-use virtio::driver::{Data, FrontEnd, FrontEndConfig, Op, Request, Role, Status};
+use virtio::driver::{
+    Data, DriverRequest, FrontEnd, FrontEndConfig, Op, RequestStatus, SocketRole,
+};
 
 /// Of the IOhost's own disk: room for the volume and a file system around it.
 const MACHINE_DISK_BYTES: u64 = 128 << 20;
@@ -161,7 +163,8 @@ fn count_lost(before: &[Vec<u64>], after: &[Vec<u64>]) -> usize {
 /// Zeroes all that is worked on, durably: an encrypted volume that was never written is noise.
 fn zero(vm: &mut Node) {
     let socket = vm.wait_for_disk("root").unwrap();
-    let mut guest = FrontEnd::connect(FrontEndConfig::new(Role::Connect(socket)), WAIT).unwrap();
+    let mut guest =
+        FrontEnd::connect(FrontEndConfig::new(SocketRole::Connect(socket)), WAIT).unwrap();
     let sectors = u32::try_from(BLOCKS * 4096 / 512).unwrap().to_le_bytes();
     let mut range = [0; 16];
     range[8..12].copy_from_slice(&sectors);
@@ -169,11 +172,11 @@ fn zero(vm: &mut Node) {
         let ring = guest.ring(0);
         let slot = ring.take_slot().unwrap();
         ring.write(slot, 0, &range);
-        ring.submit(&Request { slot, op, sector: 0, data, token: 0 }).unwrap();
+        ring.submit(&DriverRequest { slot, op, sector: 0, data, token: 0 }).unwrap();
         ring.publish();
         assert!(ring.wait(WAIT).unwrap(), "no answer to {op:?}");
         let done = ring.complete().unwrap().unwrap();
-        assert_eq!(done.status, Status::Ok, "{op:?}");
+        assert_eq!(done.status, RequestStatus::Ok, "{op:?}");
         ring.release(slot);
     }
 }

@@ -19,7 +19,7 @@ use block::{AttachOptions, Attachment, Open, uring};
 use node::config::LinkKind as Wanted;
 use node::direct::{Client, Plan, Shape};
 use rustix::rand::{GetRandomFlags, getrandom};
-use sidecore::Stage::Serve;
+use sidecore::RoundStage::Serve;
 use sidecore::{Idle, Sidecore, now_ns};
 use virtio::driver::SECTOR_BYTES;
 use zeroize::Zeroizing;
@@ -172,7 +172,7 @@ impl LocalLoad {
     /// Makes the volume and starts its sidecore.
     pub(super) fn start(plan: &LocalPlan<'_>) -> Result<Self> {
         let LocalPlan { volume, chain, size_bytes, idle, core } = *plan;
-        let config = sidecore::Config { core, idle, ..sidecore::Config::new(0) };
+        let config = sidecore::SidecoreConfig { core, idle, ..sidecore::SidecoreConfig::new(0) };
         let volume = Chain::build(open(volume)?, &stages(chain)?)?.volume;
         let sidecore = sidecore::spawn(config).context("starting a sidecore")?;
         let shape = Shape { queues: 1, depth: FILL_DEPTH };

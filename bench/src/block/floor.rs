@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
-use link::{Door, Link, Places, Shm, Udp, UdpConfig};
+use link::{Link, Shm, ShmDirectory, ShmListener, Udp, UdpConfig};
 use serde::Serialize;
 use sidecore::{Idle, now_ns};
 use transport::{Pool, TransmitBatch};
@@ -275,8 +275,8 @@ fn ends(link: LinkKind, stage: &Stage) -> Result<(Ends, std::net::SocketAddr)> {
         return Ok((Ends { ends: [Box::new(one), Box::new(two)], door: None }, to));
     }
     let path = stage.path("echo.shm");
-    let (door, mut callers) = Door::open(&path, &[1]).context("opening a door")?;
-    let places = Places::default();
+    let (door, mut callers) = ShmListener::open(&path, &[1]).context("opening a door")?;
+    let places = ShmDirectory::default();
     let to = places.address(&path)?;
     let one = Shm::new(one, places.clone(), None)?;
     let two = Shm::new(two, places, callers.pop())?;
@@ -285,7 +285,7 @@ fn ends(link: LinkKind, stage: &Stage) -> Result<(Ends, std::net::SocketAddr)> {
 
 struct Ends {
     ends: [Box<dyn Link + Send>; 2],
-    door: Option<Door>,
+    door: Option<ShmListener>,
 }
 
 /// How long a call's datagram and its answer's take, between two threads that spin.

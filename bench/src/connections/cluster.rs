@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use fabric::{
-    Address, Class, Completion, Context, Domain, Done, Endpoint, EndpointOptions, Message, Part,
-    Receive, SendError,
+    Address, Class, Completion, Domain, Done, Endpoint, EndpointOptions, MemoryPiece, Message,
+    Receive, RequestContext, SendError,
 };
 use node::status::DomainStatus;
 use node::{Config, Node};
@@ -29,8 +29,8 @@ const DOMAIN: &str = "job";
 const KEY: &str = "0123456789abcdef0123456789abcdef";
 
 /// The context of what is sent; that of a receive is another one.
-const SENT: Context = Context(1);
-const RECEIVED: Context = Context(2);
+const SENT: RequestContext = RequestContext(1);
+const RECEIVED: RequestContext = RequestContext(2);
 
 /// A process of the job. All of them are this process, which works for each in turn.
 struct Process {
@@ -232,7 +232,7 @@ impl Process {
             context: RECEIVED,
             multi_min_bytes: None,
         };
-        let part = Part { start: self.memory.as_mut_ptr(), bytes: self.memory.len() };
+        let part = MemoryPiece { start: self.memory.as_mut_ptr(), bytes: self.memory.len() };
         // SAFETY: the memory is this process's, stays where it is until all has come, or longer
         // than the endpoint, and is looked at by nobody meanwhile.
         unsafe { self.endpoint.receive(&receive, &[part]) }?;
@@ -250,7 +250,7 @@ impl Process {
                 context: Some(SENT),
                 inject: false,
             };
-            let part = Part { start: body.as_ptr().cast_mut(), bytes: body.len() };
+            let part = MemoryPiece { start: body.as_ptr().cast_mut(), bytes: body.len() };
             // SAFETY: the body stays as it is until every send of the exchange has ended, or, after
             // an error, every endpoint.
             match unsafe { self.endpoint.send(&message, &[part]) } {

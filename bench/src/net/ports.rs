@@ -20,12 +20,12 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use link::{Door, Driver, Link, Places, Shm, Udp, UdpConfig};
+use link::{Link, LinkDriver, Shm, ShmDirectory, ShmListener, Udp, UdpConfig};
 use net::nic::MTU;
-use net::remote::{Admission, CableCore, Gate, Join, Plane, Right, Wanted, join};
+use net::remote::{Admission, CableCore, Join, JoinGate, NetPlane, Right, WantedNetwork, join};
 use net::{Attached, Mac, Network, PortOptions, Vlans};
 use peer::Planes;
-use sidecore::{Idle, Sidecore, Stage as Round, now_ns};
+use sidecore::{Idle, RoundStage as Round, Sidecore, now_ns};
 use transport::{Endpoint, EndpointConfig, PeerInfo};
 
 use super::packet::{Ends, Packet};
@@ -112,7 +112,7 @@ struct Anybody {
     network: u64,
 }
 
-impl Gate for Anybody {
+impl JoinGate for Anybody {
     fn admit(
         &self,
         _: u64,
@@ -162,7 +162,8 @@ impl End {
     fn new(name: &str, index: usize, core: Option<usize>) -> Result<Self> {
         // Spinning threads that share cores only keep them from each other.
         let idle = if core.is_some() { Idle::Spin } else { Idle::Adaptive };
-        let config = sidecore::Config { core, idle, ..sidecore::Config::new(index) };
+        let config =
+            sidecore::SidecoreConfig { core, idle, ..sidecore::SidecoreConfig::new(index) };
         let sidecore = sidecore::spawn(config).context("starting a sidecore")?;
         let network = Network::new(name, sidecore.clone(), now_ns())?;
         Ok(Self { ports: Vec::new(), network, sidecore })
@@ -178,10 +179,10 @@ impl End {
             let endpoint = Rc::new(RefCell::new(Endpoint::new(config)));
             let services = local.services().clone();
             let mut planes = Planes::new(0, Rc::clone(&endpoint));
-            let plane = Plane::new(&mut planes, 1, gate, Arc::default(), services.clone());
+            let plane = NetPlane::new(&mut planes, 1, gate, Arc::default(), services.clone());
             let (link, planes) = (Rc::new(RefCell::new(link)), Rc::new(RefCell::new(planes)));
             local.add(Round::Receive, Box::new(Rc::clone(&planes)));
-            Driver::install(local, link, Rc::clone(&endpoint), planes);
+            LinkDriver::install(local, link, Rc::clone(&endpoint), planes);
             local.add(Round::Serve, Box::new(Rc::clone(&plane)));
             services.insert(plane);
             services.insert(endpoint);
@@ -210,7 +211,7 @@ impl End {
 
     /// Joins the network at this address, and waits until that is done.
     fn join(&mut self, at: SocketAddr) -> Result<()> {
-        let wanted = Wanted {
+        let wanted = WantedNetwork {
             peer: "io1".to_owned(),
             join: join("bench", "one", MACS[0], MTU, Vlans::Access(0)),
             prove: Box::new(|_, _| None),
@@ -223,7 +224,7 @@ impl End {
             let services = local.services();
             let endpoint = services.get::<Endpoint>().expect("it was connected");
             endpoint.borrow_mut().connect(local.now_ns(), at, "io1", 0);
-            let plane = services.get::<Plane>().expect("it was connected");
+            let plane = services.get::<NetPlane>().expect("it was connected");
             plane.borrow_mut().join(wanted, shared, told).1
         })?;
         self.ports.push(port);
@@ -280,8 +281,9 @@ pub(crate) fn measure(plan: &PortsPlan, cleanup: &Cleanup) -> Result<PortsReport
     let (mut at, mut door) = (two.local_addr(), None);
     if plan.link == LinkKind::Shm {
         let path = stage.path("ports.shm");
-        let (opened, mut callers) = Door::open(&path, &[at.port()]).context("opening a door")?;
-        let places = Places::default();
+        let (opened, mut callers) =
+            ShmListener::open(&path, &[at.port()]).context("opening a door")?;
+        let places = ShmDirectory::default();
         at = places.address(&path)?;
         door = Some(opened);
         near.connect("vm1", Shm::new(one, places.clone(), None)?, buffers[0]);

@@ -8,7 +8,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use net::nic::{NicOptions, feature, features};
 use virtio::driver::{
-    Backing, FrameRing, GuestPlan, NicEnd, NicEndConfig, Part, Regions, RingShape, Role, Slot,
+    Backing, FramePart, FrameRing, GuestPlan, NicEnd, NicEndConfig, Regions, RequestSlot,
+    RingShape, SocketRole,
 };
 
 use super::packet::{
@@ -96,7 +97,7 @@ struct Writer {
     /// By writes in it, less one: what stands before a frame's.
     headers: Vec<[u8; STREAM_HEADERS_BYTES]>,
     /// The frame that is being written, and writes in it.
-    open: Option<(Slot, usize)>,
+    open: Option<(RequestSlot, usize)>,
 }
 
 /// See the module's text.
@@ -107,13 +108,13 @@ pub(super) struct Station {
     receive: FrameRing,
     send: FrameRing,
     /// Slots for frames, that free for longest first.
-    free: VecDeque<Slot>,
+    free: VecDeque<RequestSlot>,
     /// Places of a slot's frame in its page.
     places: usize,
     /// Of a frame that is always the same, with its header.
     whole_bytes: usize,
     writer: Option<Writer>,
-    buffer: Part,
+    buffer: FramePart,
     /// Buffers that are still to come of the frame that came last, and whether it is one of ours.
     more: u16,
     is_ours: bool,
@@ -129,7 +130,7 @@ impl Station {
     /// Connects, makes its frames and posts its buffers.
     pub(super) fn connect(plan: &StationPlan) -> Result<Self> {
         let whole_bytes = plan.sends.whole_bytes();
-        let buffer = Part { offset: 0, len: buffer_bytes(plan.expects_bytes) };
+        let buffer = FramePart { offset: 0, len: buffer_bytes(plan.expects_bytes) };
         let room = whole_bytes.next_multiple_of(PAGE_BYTES);
         let shape = RingShape {
             size: RING_SIZE,
@@ -139,7 +140,7 @@ impl Station {
         };
         let guest = GuestPlan { queues: 2, shape, backing: Backing::Memfd, regions: Regions::One };
         let features = features(&NicOptions::new("bench", plan.ends.from));
-        let (role, packed) = (Role::Connect(plan.socket.clone()), plan.packed);
+        let (role, packed) = (SocketRole::Connect(plan.socket.clone()), plan.packed);
         let config = NicEndConfig { role, guest, features, packed, event_idx: true };
         let end = NicEnd::connect(&config, CONNECT_WAIT)
             .with_context(|| format!("connecting to {}", plan.socket.display()))?;
@@ -211,13 +212,13 @@ impl Station {
         posted
     }
 
-    fn post(&mut self, slot: Slot, whole_bytes: usize) -> Option<Mark> {
-        let mut parts = [Part { offset: 0, len: 0 }; PIECES_MAX];
+    fn post(&mut self, slot: RequestSlot, whole_bytes: usize) -> Option<Mark> {
+        let mut parts = [FramePart { offset: 0, len: 0 }; PIECES_MAX];
         let at = place(slot, self.places);
         let (mut done, mut count) = (0, 0);
         while done < whole_bytes {
             let len = PIECE_BYTES.min(whole_bytes - done);
-            parts[count] = Part { offset: at + done as u32, len: len as u32 };
+            parts[count] = FramePart { offset: at + done as u32, len: len as u32 };
             (done, count) = (done + len, count + 1);
         }
         self.send.post(slot, &parts[..count], count > 1).then(|| mark(slot))
@@ -319,11 +320,11 @@ impl Station {
 }
 
 /// Where in its page a slot's frame begins, of so many places.
-fn place(slot: Slot, places: usize) -> u32 {
+fn place(slot: RequestSlot, places: usize) -> u32 {
     (slot.index() % places * LINE_BYTES) as u32
 }
 
 /// By which a slot's frame is known.
-fn mark(slot: Slot) -> Mark {
+fn mark(slot: RequestSlot) -> Mark {
     slot.index() as Mark
 }

@@ -8,8 +8,8 @@ use block::disk::LEAVE;
 use block::{AttachOptions, Attachment, DiskCore, DiskQueues, Exports, Open, RemoteVolume};
 use sidecore::Progress;
 use virtio::driver::{
-    Backing, Data, Guest, GuestPlan, Op, Regions, Request, Reuse, RingDriver, RingOptions,
-    RingShape, Slot, Status,
+    Backing, Data, DriverRequest, Guest, GuestPlan, Op, Regions, RequestSlot, RequestStatus, Reuse,
+    RingDriver, RingOptions, RingShape,
 };
 use virtio::{InflightRegion, Queue, RingKind};
 
@@ -94,7 +94,7 @@ pub(super) struct Client {
     rings: Vec<RingDriver>,
     kind: RingKind,
     inflight: (OwnedFd, u64),
-    reading: Option<Slot>,
+    reading: Option<RequestSlot>,
     /// Its guest's memory when it was fenced, until a later process is granted the volume.
     fenced: Option<u64>,
     error: Option<String>,
@@ -446,7 +446,7 @@ impl Client {
         let slot = ring.take_slot()?;
         let sector = block * (BLOCK_BYTES as u64 / 512);
         let data = Data::Whole(u32::try_from(BLOCK_BYTES).expect("small"));
-        let request = Request { slot, op: Op::Read, sector, data, token: u64::MAX };
+        let request = DriverRequest { slot, op: Op::Read, sector, data, token: u64::MAX };
         if let Err(error) = ring.submit(&request) {
             self.error = Some(error.to_string());
         }
@@ -472,7 +472,7 @@ impl Client {
         let mut bytes = vec![0; BLOCK_BYTES];
         ring.read(done.slot, 0, &mut bytes);
         ring.release(done.slot);
-        Ok(Some((done.status == Status::Ok).then_some(bytes)))
+        Ok(Some((done.status == RequestStatus::Ok).then_some(bytes)))
     }
 }
 

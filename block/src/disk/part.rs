@@ -12,7 +12,7 @@ use std::sync::atomic::{
 use std::sync::mpsc::{SyncSender, TrySendError};
 use std::sync::{Arc, OnceLock};
 
-use sidecore::{Later, Local, Poll, PollerId, Progress, Services, Stage, Wake};
+use sidecore::{Later, Local, Poll, PollerId, Progress, RoundStage, Services, Wake};
 use virtio::{Memory, Queue};
 
 use super::core::DiskCore;
@@ -384,7 +384,7 @@ fn find_or_make(local: &mut Local, id: u64, start: &Arc<Start>) -> Rc<RefCell<Pa
         later: local.later(),
         id,
     }));
-    let poller = local.add(Stage::Serve, Box::new(PartPoller(Rc::clone(&part))));
+    let poller = local.add(RoundStage::Serve, Box::new(PartPoller(Rc::clone(&part))));
     parts(local).borrow_mut().0.insert(id, (poller, Rc::downgrade(&part)));
     part
 }

@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use rustix::event::{EventfdFlags, eventfd};
-use sidecore::{Config, Idle};
+use sidecore::{Idle, SidecoreConfig};
 use virtio::driver::{
-    Data, FrontEnd, FrontEndConfig, Guest, GuestPlan, Op, Request, RingDriver, RingOptions,
-    RingShape, Role, Status, Wanted,
+    Data, DriverRequest, FrontEnd, FrontEndConfig, Guest, GuestPlan, Op, RequestStatus, RingDriver,
+    RingOptions, RingShape, SocketRole, UsedFeatures,
 };
-use virtio::{RingKind, Server, Socket};
+use virtio::{DeviceServer, RingKind, Socket};
 
 use super::*;
 use crate::attachment::Phase;
@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 fn sidecores(count: usize) -> Vec<Sidecore> {
     (0..count)
         .map(|index| {
-            let config = Config { idle: Idle::Sleep, ..Config::new(index) };
+            let config = SidecoreConfig { idle: Idle::Sleep, ..SidecoreConfig::new(index) };
             sidecore::spawn(config).expect("a thread")
         })
         .collect()
@@ -83,12 +83,12 @@ impl Rig {
     fn submit(&mut self, index: usize, op: Op, sector: u64) {
         let ring = &mut self.rings[index];
         let slot = ring.take_slot().expect("a free slot");
-        let request = Request { slot, op, sector, data: Data::Whole(512), token: 0 };
+        let request = DriverRequest { slot, op, sector, data: Data::Whole(512), token: 0 };
         ring.submit(&request).expect("room");
         ring.publish();
     }
 
-    fn complete(&mut self, index: usize) -> Status {
+    fn complete(&mut self, index: usize) -> RequestStatus {
         let ring = &mut self.rings[index];
         assert!(ring.wait(PATIENCE).expect("no breach"), "queue {index} never answered");
         let completion = ring.complete().expect("no breach").expect("it is there");
@@ -107,7 +107,7 @@ fn exercise(rings: &mut [&mut RingDriver], seed: u64) {
                 let fill = if op == Op::Write { seed + block as u64 } else { 0 };
                 ring.fill(slot, BYTES, fill);
                 let (sector, data) = (block as u64 * 8, Data::Whole(BYTES));
-                let request = Request { slot, op, sector, data, token: block as u64 };
+                let request = DriverRequest { slot, op, sector, data, token: block as u64 };
                 ring.submit(&request).expect("room");
             }
             ring.publish();
@@ -116,7 +116,7 @@ fn exercise(rings: &mut [&mut RingDriver], seed: u64) {
             while ring.outstanding() > 0 {
                 assert!(ring.wait(PATIENCE).expect("no breach"), "it never answered");
                 while let Some(completion) = ring.complete().expect("no breach") {
-                    assert_eq!(completion.status, Status::Ok);
+                    assert_eq!(completion.status, RequestStatus::Ok);
                     let want = seed + completion.token;
                     assert_eq!(ring.mismatch(completion.slot, BYTES, want), None);
                     ring.release(completion.slot);
@@ -151,14 +151,14 @@ fn a_start_resumes_when_any_ring_is_not_at_its_beginning() {
     let core = rig.disk.core();
     (0..2).for_each(|index| rig.start(index));
     rig.submit(1, Op::Write, 0);
-    assert_eq!(rig.complete(1), Status::Ok);
+    assert_eq!(rig.complete(1), RequestStatus::Ok);
     let first = core.attachment().expect("claimed");
     assert!(!first.options().resume);
     rig.disk.disconnected();
     // The first queue was never used, and says nothing about the second.
     (0..2).for_each(|index| rig.start(index));
     rig.submit(0, Op::Write, 0);
-    assert_eq!(rig.complete(0), Status::Ok);
+    assert_eq!(rig.complete(0), RequestStatus::Ok);
     let second = core.attachment().expect("claimed");
     assert!(second.options().resume);
     assert_ne!(first.options().claimant, second.options().claimant);
@@ -170,10 +170,10 @@ fn a_single_queue_of_many_does_not_wait_for_the_others() {
     let mut rig = Rig::new(volume, 4);
     rig.start(2);
     rig.submit(2, Op::Write, 0);
-    assert_eq!(rig.complete(2), Status::Ok);
+    assert_eq!(rig.complete(2), RequestStatus::Ok);
     rig.start(1);
     rig.submit(1, Op::Read, 0);
-    assert_eq!(rig.complete(1), Status::Ok);
+    assert_eq!(rig.complete(1), RequestStatus::Ok);
     assert_eq!((rig.disk.stop(2), rig.disk.stop(1)), (1, 1));
     assert_eq!(rig.disk.stop(3), 0, "it never ran");
 }
@@ -189,7 +189,7 @@ fn writes_are_durable_unless_the_guest_flushes() {
         wait_until("the write arrives", || volume.opened() > 0 && volume.asked(0) == 1);
         assert_eq!(volume.answer(crate::Status::Done).durable, acked == 0);
         rig.rings[0].kick();
-        assert_eq!(rig.complete(0), Status::Ok);
+        assert_eq!(rig.complete(0), RequestStatus::Ok);
     }
 }
 
@@ -219,7 +219,7 @@ fn a_hanging_volume_is_left_behind_but_not_overtaken() {
     wait_until("the write arrives again", || volume.asked(1) == 1);
     volume.answer_on(1, crate::Status::Done);
     rig.rings[0].kick();
-    assert_eq!(rig.complete(0), Status::Ok);
+    assert_eq!(rig.complete(0), RequestStatus::Ok);
 }
 
 #[test]
@@ -236,7 +236,7 @@ fn garbage_stops_the_disk_until_its_next_start() {
     (0..2).for_each(|index| rig.start(index));
     assert!(!core.is_broken() && core.broken_why().is_none());
     rig.submit(1, Op::Read, 0);
-    assert_eq!(rig.complete(1), Status::Ok);
+    assert_eq!(rig.complete(1), RequestStatus::Ok);
 }
 
 #[test]
@@ -253,7 +253,7 @@ fn a_bad_start_is_refused_by_name() {
     assert!(error.starts_with("disk alice: the descriptor table"), "{error}");
     rig.start(0);
     rig.submit(0, Op::Read, 0);
-    assert_eq!(rig.complete(0), Status::Ok);
+    assert_eq!(rig.complete(0), RequestStatus::Ok);
 }
 
 #[test]
@@ -299,10 +299,10 @@ fn wake_by_everything(kind: RingKind) {
     for round in 0..20 {
         exercise(&mut rig.rings.iter_mut().collect::<Vec<_>>(), round * 1_000);
         let slot = rig.rings[3].take_slot().expect("free");
-        let flush = Request { slot, op: Op::Flush, sector: 0, data: Data::None, token: 0 };
+        let flush = DriverRequest { slot, op: Op::Flush, sector: 0, data: Data::None, token: 0 };
         rig.rings[3].submit(&flush).expect("room");
         rig.rings[3].publish();
-        assert_eq!(rig.complete(3), Status::Ok);
+        assert_eq!(rig.complete(3), RequestStatus::Ok);
     }
     let core = rig.disk.core();
     assert!(
@@ -380,7 +380,7 @@ fn a_front_end_finds_its_queue_wherever_that_is() {
                 rig.disk.set_kick(0, config.kick);
                 rig.disk.set_memory(Arc::clone(&rig.memory));
                 rig.submit(0, Op::Read, turn);
-                assert_eq!(rig.complete(0), Status::Ok);
+                assert_eq!(rig.complete(0), RequestStatus::Ok);
                 requests += 1;
                 core.counters(0).moves.get() >= moves
             });
@@ -419,13 +419,13 @@ fn a_move_that_cannot_be_made_says_why_and_the_queue_stays() {
     assert_eq!(placement.running(), Ok(vec![(0, 0)]));
     volume.answer(crate::Status::Done);
     rig.rings[0].kick();
-    assert_eq!(rig.complete(0), Status::Ok);
+    assert_eq!(rig.complete(0), RequestStatus::Ok);
     assert_eq!(placement.try_move(0, 1), Ok(()));
     rig.submit(0, Op::Read, 0);
     wait_until("the read arrives over there", || volume.asked(1) == 1);
     volume.answer_on(1, crate::Status::Done);
     rig.rings[0].kick();
-    assert_eq!(rig.complete(0), Status::Ok);
+    assert_eq!(rig.complete(0), RequestStatus::Ok);
     let core = rig.disk.core();
     assert_eq!((core.counters(0).moves.get(), core.counters(0).moves_refused.get()), (1, 1));
     // It starts where it was, unless that sidecore takes no queues any more.
@@ -438,7 +438,7 @@ fn a_move_that_cannot_be_made_says_why_and_the_queue_stays() {
     assert_eq!(placement.running(), Ok(vec![(0, 0)]));
 }
 
-fn serve(disk: Disk, path: &std::path::Path) -> Server {
+fn serve(disk: Disk, path: &std::path::Path) -> DeviceServer {
     virtio::serve(Socket::listen(path.to_owned()), Box::new(disk)).expect("a socket")
 }
 
@@ -457,9 +457,9 @@ fn serve_anew(kind: RingKind) {
     let server = serve(first, &path);
     let shape = RingShape { size: 256, slots: 128, ..RingShape::default() };
     let guest = GuestPlan { queues: 4, shape, ..GuestPlan::default() };
-    let wanted = Wanted { packed: kind == RingKind::Packed, ..Wanted::default() };
+    let wanted = UsedFeatures { packed: kind == RingKind::Packed, ..UsedFeatures::default() };
     let config =
-        FrontEndConfig { guest, wanted, ..FrontEndConfig::new(Role::Connect(path.clone())) };
+        FrontEndConfig { guest, wanted, ..FrontEndConfig::new(SocketRole::Connect(path.clone())) };
     let mut guest = FrontEnd::connect(config, PATIENCE).expect("a disk");
     assert_eq!(guest.ring_kind(), kind);
     assert_eq!(guest.disk().capacity_sectors, SIZE / 512);
@@ -511,8 +511,9 @@ fn a_front_end_is_told_of_every_page_while_it_wants_to_know() {
         let _server = serve(Disk::new(options(4), volume, sidecores(2)), &path);
         let shape = RingShape { size: 256, slots: 128, ..RingShape::default() };
         let guest = GuestPlan { queues: 4, shape, ..GuestPlan::default() };
-        let wanted = Wanted { packed, ..Wanted::default() };
-        let config = FrontEndConfig { guest, wanted, ..FrontEndConfig::new(Role::Connect(path)) };
+        let wanted = UsedFeatures { packed, ..UsedFeatures::default() };
+        let config =
+            FrontEndConfig { guest, wanted, ..FrontEndConfig::new(SocketRole::Connect(path)) };
         let mut guest = FrontEnd::connect(config, PATIENCE).expect("a disk");
         let mut rings: Vec<_> = (0..4).map(|index| guest.take_ring(index)).collect();
         let wanted = pages_of(&guest, &rings);
@@ -565,7 +566,7 @@ fn pause(rig: &mut Rig) {
 
 fn write(rig: &mut Rig) -> Arc<Attachment> {
     rig.submit(0, Op::Write, 0);
-    assert_eq!(rig.complete(0), Status::Ok);
+    assert_eq!(rig.complete(0), RequestStatus::Ok);
     rig.disk.core().attachment().expect("there is one")
 }
 

@@ -1,7 +1,7 @@
 //! What each peer may have of a server: calls of a round in turn, channels, and so many claims,
 //! opens and proofs in a second.
 
-use transport::{Part, PeerIdentity, PeerInfo, Rate, Roll, SESSIONS_MAX, Share};
+use transport::{PeerIdentity, PeerInfo, QuotaPart, Rate, Roll, SESSIONS_MAX, Share};
 
 use super::{ATTACHMENTS_PER_ROUND_MAX, FLOWS_MAX, PROOFS_PER_ROUND_MAX};
 
@@ -50,9 +50,13 @@ impl Limited {
         self.limited += u64::from(!self.rate.admits(now_ns, burst, interval_ns));
     }
 
-    fn part(&self, now_ns: u64) -> Part {
+    fn part(&self, now_ns: u64) -> QuotaPart {
         let Allowance { burst, interval_ns } = self.allowance;
-        Part { has: self.rate.taken(now_ns, interval_ns), has_max: burst, refused: self.limited }
+        QuotaPart {
+            has: self.rate.taken(now_ns, interval_ns),
+            has_max: burst,
+            refused: self.limited,
+        }
     }
 }
 
@@ -145,14 +149,14 @@ pub struct ServedPeer {
     /// Which peer.
     pub peer: PeerIdentity,
     /// Its channels: open ones, and closed ones whose requests are still with the storage.
-    pub channels: Part,
+    pub channels: QuotaPart,
     /// Claims that count against its rate. One that brought it to its limit counts as refused: the
     /// next waits.
-    pub claims: Part,
+    pub claims: QuotaPart,
     /// The same of its opens, closes and descriptions.
-    pub opens: Part,
+    pub opens: QuotaPart,
     /// The same of the proofs of keys in its calls.
-    pub proofs: Part,
+    pub proofs: QuotaPart,
 }
 
 /// See the module.
@@ -235,7 +239,7 @@ impl Shares {
     pub(super) fn served(&self, now_ns: u64) -> impl Iterator<Item = ServedPeer> {
         self.peers.iter().map(move |(_, peer, held)| ServedPeer {
             peer: peer.clone(),
-            channels: Part {
+            channels: QuotaPart {
                 has: held.channels,
                 has_max: self.channel_share().part(held.channels),
                 refused: held.channels_refused,

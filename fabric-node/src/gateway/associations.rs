@@ -38,7 +38,7 @@ pub struct PeerReport {
 }
 
 #[derive(Debug)]
-struct Peer {
+struct AssociatedPeer {
     /// Our own count: another one each time that it was given up, or taken out and put back.
     epoch: u32,
     there: Option<There>,
@@ -55,7 +55,7 @@ pub struct Associations {
     /// The count that the next to be met, or to be given up, gets: none has one that another had,
     /// or the same one before.
     epoch_next: AtomicU32,
-    peers: Mutex<BTreeMap<String, Peer>>,
+    peers: Mutex<BTreeMap<String, AssociatedPeer>>,
     generation: AtomicU64,
 }
 
@@ -91,7 +91,7 @@ impl Associations {
             let is_one = |(theirs, ours): &(u16, u16)| *theirs < GATEWAYS_MAX && *ours < gateways;
             ensure(takers.iter().all(is_one), "a gateway is none")?;
             let (takers, why) = (takers.into_iter().collect(), BTreeMap::new());
-            let is_new = known.insert(name, Peer { epoch, there, takers, why }).is_none();
+            let is_new = known.insert(name, AssociatedPeer { epoch, there, takers, why }).is_none();
             ensure(is_new, "a peer is told of twice")?;
         }
         let (epoch_next, peers) = (AtomicU32::new(epoch_next), Mutex::new(known));
@@ -102,7 +102,7 @@ impl Associations {
     /// What [`Associations::adopt`] takes. No gateway may be at work.
     pub fn take_down(&self) -> AssociationsState {
         let peers = self.peers();
-        let peer = |(name, peer): (&String, &Peer)| {
+        let peer = |(name, peer): (&String, &AssociatedPeer)| {
             let there =
                 peer.there.map(|There { host, epoch, index }| ThereState { host, epoch, index });
             let takers = peer.takers.iter().map(|(theirs, ours)| (*theirs, *ours)).collect();
@@ -117,7 +117,7 @@ impl Associations {
         &self.table
     }
 
-    fn peers(&self) -> MutexGuard<'_, BTreeMap<String, Peer>> {
+    fn peers(&self) -> MutexGuard<'_, BTreeMap<String, AssociatedPeer>> {
         // A peer is changed as a whole.
         self.peers.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -139,7 +139,7 @@ impl Associations {
             }
         }
         for name in names {
-            peers.entry(name.clone()).or_insert_with(|| Peer {
+            peers.entry(name.clone()).or_insert_with(|| AssociatedPeer {
                 epoch: self.epoch(),
                 there: None,
                 takers: BTreeMap::new(),
@@ -151,7 +151,7 @@ impl Associations {
 
     /// How the association with each peer is doing.
     pub fn reports(&self) -> Vec<PeerReport> {
-        let report = |(name, peer): (&String, &Peer)| PeerReport {
+        let report = |(name, peer): (&String, &AssociatedPeer)| PeerReport {
             peer: name.clone(),
             host: peer.there.map(|there| there.host),
             joined: peer.why.values().filter(|why| why.is_none()).count(),
@@ -180,7 +180,7 @@ impl Associations {
     /// A peer says that it is this host, with this count. What it was before is over.
     pub(super) fn meet(&self, peer: &str, host: u64, epoch: u32) -> Result<There, String> {
         let mut peers = self.peers();
-        let is_taken = |(name, other): (&String, &Peer)| {
+        let is_taken = |(name, other): (&String, &AssociatedPeer)| {
             name != peer && other.there.is_some_and(|there| there.host == host)
         };
         if host == self.table.region().options().host || peers.iter().any(is_taken) {

@@ -29,14 +29,14 @@ pub(super) trait Keep {
 
 /// A batch that has no number yet, and to which more may come.
 #[derive(Debug)]
-pub(super) enum Open<B> {
+pub(super) enum OpenBatch<B> {
     /// In memory of its own.
     Gathered(Vec<u8>),
     /// As it is kept: it is not copied any more.
     Kept(B),
 }
 
-impl<B: Keep> Open<B> {
+impl<B: Keep> OpenBatch<B> {
     fn bytes(&self) -> usize {
         match self {
             Self::Gathered(bytes) => bytes.len(),
@@ -49,7 +49,7 @@ impl<B: Keep> Open<B> {
 #[derive(Debug)]
 pub(super) struct Outbox<B> {
     /// Not numbered yet.
-    queue: VecDeque<Open<B>>,
+    queue: VecDeque<OpenBatch<B>>,
     /// From `first` on, without a gap.
     sent: VecDeque<B>,
     first: u64,
@@ -70,15 +70,17 @@ impl<B: Keep> Outbox<B> {
 
     /// One that another process had: what was numbered from `first` on, and what was not.
     pub(super) fn adopt(first: u64, sent: Vec<B>, queue: Vec<Vec<u8>>, held: bool) -> Self {
-        let (sent, queue) = (sent.into(), queue.into_iter().map(Open::Gathered).collect());
+        let (sent, queue) = (sent.into(), queue.into_iter().map(OpenBatch::Gathered).collect());
         let mut outbox = Self { queue, sent, first, held, ..Self::new() };
         outbox.seen = outbox.next();
         outbox
     }
 
     /// What was numbered and is not known to have been taken, and what was not numbered.
-    pub(super) fn content(&self) -> (impl Iterator<Item = &B>, impl Iterator<Item = &Open<B>>) {
-        let begun = |batch: &&Open<B>| batch.bytes() > 0;
+    pub(super) fn content(
+        &self,
+    ) -> (impl Iterator<Item = &B>, impl Iterator<Item = &OpenBatch<B>>) {
+        let begun = |batch: &&OpenBatch<B>| batch.bytes() > 0;
         (self.sent.iter(), self.queue.iter().filter(begun))
     }
 
@@ -93,13 +95,13 @@ impl<B: Keep> Outbox<B> {
         bytes: usize,
         batch_bytes_max: usize,
         spare: &mut Vec<Vec<u8>>,
-    ) -> &mut Open<B> {
-        let fits = |batch: &Open<B>| match batch.bytes() {
+    ) -> &mut OpenBatch<B> {
+        let fits = |batch: &OpenBatch<B>| match batch.bytes() {
             0 => true,
             used => used + bytes <= batch_bytes_max,
         };
         if !self.queue.back().is_some_and(fits) {
-            self.queue.push_back(Open::Gathered(spare.pop().unwrap_or_default()));
+            self.queue.push_back(OpenBatch::Gathered(spare.pop().unwrap_or_default()));
         }
         self.queue.back_mut().expect("one was just made")
     }
@@ -111,12 +113,12 @@ impl<B: Keep> Outbox<B> {
         batch_bytes_max: usize,
         spare: &mut Vec<Vec<u8>>,
     ) -> &mut Vec<u8> {
-        if matches!(self.queue.back(), Some(Open::Kept(_))) {
-            self.queue.push_back(Open::Gathered(spare.pop().unwrap_or_default()));
+        if matches!(self.queue.back(), Some(OpenBatch::Kept(_))) {
+            self.queue.push_back(OpenBatch::Gathered(spare.pop().unwrap_or_default()));
         }
         match self.room(bytes, batch_bytes_max, spare) {
-            Open::Gathered(batch) => batch,
-            Open::Kept(_) => unreachable!("a new one is gathered"),
+            OpenBatch::Gathered(batch) => batch,
+            OpenBatch::Kept(_) => unreachable!("a new one is gathered"),
         }
     }
 
@@ -172,7 +174,7 @@ impl<B: Keep> Outbox<B> {
     }
 
     /// The next batch that has not been numbered, if there is room for it.
-    pub(super) fn front(&self) -> Option<&Open<B>> {
+    pub(super) fn front(&self) -> Option<&OpenBatch<B>> {
         self.queue.front().filter(|batch| self.sent.len() < WINDOW && batch.bytes() > 0)
     }
 
@@ -180,11 +182,11 @@ impl<B: Keep> Outbox<B> {
     /// its bytes.
     pub(super) fn keep(&mut self, gathered: Option<B>) -> Option<Vec<u8>> {
         match (self.queue.pop_front().expect("its front was looked at"), gathered) {
-            (Open::Gathered(bytes), Some(kept)) => {
+            (OpenBatch::Gathered(bytes), Some(kept)) => {
                 self.sent.push_back(kept);
                 Some(bytes)
             }
-            (Open::Kept(kept), None) => {
+            (OpenBatch::Kept(kept), None) => {
                 self.sent.push_back(kept);
                 None
             }
@@ -248,10 +250,10 @@ impl<B: Keep> Outbox<B> {
     /// What it takes, without buffers of others.
     pub(super) fn state_bytes(&self) -> usize {
         let waiting = self.queue.iter().map(|batch| match batch {
-            Open::Gathered(bytes) => bytes.capacity(),
-            Open::Kept(_) => 0,
+            OpenBatch::Gathered(bytes) => bytes.capacity(),
+            OpenBatch::Kept(_) => 0,
         });
-        self.queue.capacity() * size_of::<Open<B>>()
+        self.queue.capacity() * size_of::<OpenBatch<B>>()
             + self.sent.capacity() * size_of::<B>()
             + waiting.sum::<usize>()
     }
@@ -260,8 +262,8 @@ impl<B: Keep> Outbox<B> {
     pub(super) fn clear(&mut self) -> Vec<B> {
         let Self { sent, queue, .. } = std::mem::replace(self, Self::new());
         let open = queue.into_iter().filter_map(|batch| match batch {
-            Open::Gathered(_) => None,
-            Open::Kept(kept) => Some(kept),
+            OpenBatch::Gathered(_) => None,
+            OpenBatch::Kept(kept) => Some(kept),
         });
         sent.into_iter().chain(open).collect()
     }
@@ -274,7 +276,7 @@ impl<B: Keep> Outbox<B> {
 
 /// What has come. `C` is a batch that is not taken yet.
 #[derive(Debug)]
-pub(super) struct Inbox<C> {
+pub(super) struct LinkInbox<C> {
     next: u64,
     /// The batch of that number, if it is there: most come in their turn.
     now: Option<C>,
@@ -283,8 +285,8 @@ pub(super) struct Inbox<C> {
 
 /// What is to be done with a batch.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Verdict<C> {
-    /// It is kept for its turn, or has it now: [`Inbox::next`].
+pub(super) enum BatchVerdict<C> {
+    /// It is kept for its turn, or has it now: [`LinkInbox::next`].
     Kept,
     /// It has been taken before.
     Again(C),
@@ -292,7 +294,7 @@ pub(super) enum Verdict<C> {
     TooFar(C),
 }
 
-impl<C> Inbox<C> {
+impl<C> LinkInbox<C> {
     /// One that has taken all before this number.
     pub(super) fn new(next: u64) -> Self {
         Self { next, now: None, early: BTreeMap::new() }
@@ -303,20 +305,20 @@ impl<C> Inbox<C> {
         self.next
     }
 
-    pub(super) fn arrive(&mut self, number: u64, batch: C) -> Verdict<C> {
+    pub(super) fn arrive(&mut self, number: u64, batch: C) -> BatchVerdict<C> {
         let is_there = number == self.next && self.now.is_some();
         if number < self.next || is_there || self.early.contains_key(&number) {
-            return Verdict::Again(batch);
+            return BatchVerdict::Again(batch);
         }
         if number - self.next >= WINDOW as u64 {
-            return Verdict::TooFar(batch);
+            return BatchVerdict::TooFar(batch);
         }
         if number == self.next {
             self.now = Some(batch);
         } else {
             self.early.insert(number, batch);
         }
-        Verdict::Kept
+        BatchVerdict::Kept
     }
 
     /// The batch whose turn it is.
@@ -367,14 +369,14 @@ mod tests {
     fn put(outbox: &mut Outbox<u64>, value: u64, spare: &mut Vec<Vec<u8>>) {
         let room = outbox.room(8, 8, spare);
         match room {
-            Open::Gathered(_) if value.is_multiple_of(3) => *room = Open::Kept(value),
-            Open::Gathered(bytes) => bytes.extend_from_slice(&value.to_le_bytes()),
-            Open::Kept(_) => panic!("it is full"),
+            OpenBatch::Gathered(_) if value.is_multiple_of(3) => *room = OpenBatch::Kept(value),
+            OpenBatch::Gathered(bytes) => bytes.extend_from_slice(&value.to_le_bytes()),
+            OpenBatch::Kept(_) => panic!("it is full"),
         }
     }
 
     fn keep_one(outbox: &mut Outbox<u64>) {
-        let is_gathered = matches!(outbox.queue.front(), Some(Open::Gathered(_)));
+        let is_gathered = matches!(outbox.queue.front(), Some(OpenBatch::Gathered(_)));
         outbox.keep(is_gathered.then_some(0));
     }
 
@@ -382,10 +384,10 @@ mod tests {
     fn number(outbox: &mut Outbox<u64>, spare: &mut Vec<Vec<u8>>) {
         while let Some(batch) = outbox.front() {
             let gathered = match batch {
-                Open::Gathered(bytes) => {
+                OpenBatch::Gathered(bytes) => {
                     Some(u64::from_le_bytes(bytes[..].try_into().expect("one value")))
                 }
-                Open::Kept(_) => None,
+                OpenBatch::Kept(_) => None,
             };
             if let Some(mut batch) = outbox.keep(gathered) {
                 batch.clear();
@@ -399,7 +401,7 @@ mod tests {
         /// sessions; each value is taken once and in order.
         #[test]
         fn all_is_taken_once_and_in_order(steps in prop::collection::vec(0_u8..8, 1..2000)) {
-            let (mut outbox, mut inbox) = (Outbox::new(), Inbox::new(0));
+            let (mut outbox, mut inbox) = (Outbox::new(), LinkInbox::new(0));
             let (mut way, mut answers) = (Vec::new(), Vec::new());
             let (mut spare, mut said, mut heard) = (Vec::new(), 0_u64, 0_u64);
             let mut laters = 0;
@@ -420,7 +422,7 @@ mod tests {
                     2 if !way.is_empty() => {
                         let (number, value) = way.swap_remove(at * 7 % way.len());
                         let verdict = inbox.arrive(number, value);
-                        prop_assert!(!matches!(verdict, Verdict::TooFar(_)));
+                        prop_assert!(!matches!(verdict, BatchVerdict::TooFar(_)));
                         if at < steps.len() && at % 3 == 0 {
                             // There is no room; the answers are on their way.
                             laters += inbox.forget_beyond(1).len();
@@ -487,7 +489,8 @@ mod tests {
         assert!(!outbox.is_idle() && !outbox.is_full());
         assert_eq!(outbox.taken(99), None, "nobody has what was not sent");
         // What waits as it is kept is given up with it.
-        let as_kept = outbox.queue.iter().filter(|batch| matches!(batch, Open::Kept(_))).count();
+        let as_kept =
+            outbox.queue.iter().filter(|batch| matches!(batch, OpenBatch::Kept(_))).count();
         assert_eq!(outbox.clear().len(), QUEUE_HOLD + 2 - QUEUE_RELEASE + as_kept);
         assert!(as_kept > 0);
         assert!(outbox.is_idle());
@@ -527,17 +530,17 @@ mod tests {
 
     #[test]
     fn who_sends_too_far_ahead_is_found_out() {
-        let mut inbox = Inbox::new(0);
-        assert_eq!(inbox.arrive(WINDOW as u64, 'a'), Verdict::TooFar('a'));
-        assert_eq!(inbox.arrive(WINDOW as u64 - 1, 'b'), Verdict::Kept);
-        assert_eq!(inbox.arrive(WINDOW as u64 - 1, 'c'), Verdict::Again('c'));
+        let mut inbox = LinkInbox::new(0);
+        assert_eq!(inbox.arrive(WINDOW as u64, 'a'), BatchVerdict::TooFar('a'));
+        assert_eq!(inbox.arrive(WINDOW as u64 - 1, 'b'), BatchVerdict::Kept);
+        assert_eq!(inbox.arrive(WINDOW as u64 - 1, 'c'), BatchVerdict::Again('c'));
         assert!(!inbox.has_next());
-        assert_eq!(inbox.arrive(0, 'd'), Verdict::Kept);
-        assert_eq!(inbox.arrive(0, 'e'), Verdict::Again('e'));
+        assert_eq!(inbox.arrive(0, 'd'), BatchVerdict::Kept);
+        assert_eq!(inbox.arrive(0, 'e'), BatchVerdict::Again('e'));
         assert!(inbox.forget_beyond(2).is_empty());
         assert_eq!(inbox.forget_beyond(1), ['b']);
         assert_eq!(inbox.forget_beyond(0), ['d']);
-        assert_eq!(inbox.arrive(1, 'f'), Verdict::Kept);
+        assert_eq!(inbox.arrive(1, 'f'), BatchVerdict::Kept);
         assert_eq!((inbox.take(), inbox.forget_early()), (None, vec!['f']));
     }
 

@@ -16,8 +16,8 @@ use std::sync::atomic::fence;
 use super::wire::{self, entry_bytes};
 use crate::SlotTable;
 use fabric::Region;
-use fabric::cell::{Cell, Clear, Head, INLINE_BYTES_MAX, Kind, Local, Offer};
-use fabric::ring::{Consumer, NoCell, Producer, Way, Words};
+use fabric::cell::{Cell, CellHead, CellKind, Clear, INLINE_BYTES_MAX, Local, Offer};
+use fabric::ring::{Consumer, NoCell, Producer, RingProducer, Words};
 use fabric::slab::{Slab, give_back};
 
 /// Bytes of entries that may wait for endpoints that do not look into their rings.
@@ -89,7 +89,7 @@ pub(super) struct Post {
     /// To each slot's ring.
     ways: Box<[ToSlot]>,
     /// By slot.
-    waiting: BTreeMap<u16, VecDeque<Waiting>>,
+    waiting: BTreeMap<u16, VecDeque<WaitingEntry>>,
     waiting_bytes: usize,
     /// Endpoints in whose rings an entry was put since sleepers were last woken; each once.
     touched: Vec<Local>,
@@ -102,7 +102,7 @@ pub(super) struct Post {
 struct ToSlot {
     /// Of the owner that the rest is about.
     incarnation: u32,
-    way: Way,
+    way: RingProducer,
     /// Which of its sleeps it was woken from last.
     rung: u64,
     /// It is in the list of endpoints that may have to be woken.
@@ -110,14 +110,14 @@ struct ToSlot {
 }
 
 /// An entry, and the host that it is from.
-type Waiting = (u16, Box<[u8]>);
+type WaitingEntry = (u16, Box<[u8]>);
 
 /// Writes an entry, which has just the place that it was said to take. `false`: there is none.
 pub(super) type Write<'a> = &'a mut dyn FnMut(&mut [u8]) -> bool;
 
 /// A cell that was taken out, as the entry that it becomes.
-pub(super) struct Taken {
-    pub(super) head: Head,
+pub(super) struct TakenCell {
+    pub(super) head: CellHead,
     /// Of the entry.
     pub(super) bytes: usize,
 }
@@ -155,7 +155,7 @@ impl Post {
     /// for which that says `false`, and begins with it the next time. Whether any was taken.
     pub(super) fn collect(
         &mut self,
-        mut room: impl FnMut(u64, &Head, usize, Write<'_>) -> bool,
+        mut room: impl FnMut(u64, &CellHead, usize, Write<'_>) -> bool,
     ) -> bool {
         let region = Arc::clone(self.region());
         let ring = region.ring(self.me.slot);
@@ -170,7 +170,7 @@ impl Post {
             let position = self.consumer.position();
             let cell = Cell::new(&region, self.me.slot, position);
             match self.read(&cell, low) {
-                Some(Taken { head, bytes }) => {
+                Some(TakenCell { head, bytes }) => {
                     let mut write = |entry: &mut [u8]| copy(&region, &cell, &head, bytes, entry);
                     if !room(position, &head, entry_bytes(bytes), &mut write) {
                         return count > 0;
@@ -206,30 +206,30 @@ impl Post {
     }
 
     /// What a cell says, if it is one for another host.
-    fn read(&self, cell: &Cell<'_>, low: u32) -> Option<Taken> {
+    fn read(&self, cell: &Cell<'_>, low: u32) -> Option<TakenCell> {
         let head = cell.head(low)?;
         if head.source.host != 0 || head.to.host == 0 {
             return None;
         }
         let (mut bytes, mut data) = (0, head.data);
         match head.kind {
-            Kind::Inline => bytes = usize::from(head.inline_bytes),
-            Kind::Eager => bytes = cell.lent(head.source)?.bytes,
-            Kind::Piece | Kind::Part => {
+            CellKind::Inline => bytes = usize::from(head.inline_bytes),
+            CellKind::Eager => bytes = cell.lent(head.source)?.bytes,
+            CellKind::Piece | CellKind::Part => {
                 bytes = cell.lent(head.source)?.bytes;
                 data = Some(cell.piece_at());
             }
-            Kind::Offer => bytes = cell.offer().map(|_| 16)?,
-            Kind::Clear | Kind::Push => bytes = cell.clear().map(|_| 16)?,
-            Kind::Finish | Kind::Ask => {}
-            Kind::Gone | Kind::Credit => return None,
+            CellKind::Offer => bytes = cell.offer().map(|_| 16)?,
+            CellKind::Clear | CellKind::Push => bytes = cell.clear().map(|_| 16)?,
+            CellKind::Finish | CellKind::Ask => {}
+            CellKind::Gone | CellKind::Credit => return None,
         }
-        Some(Taken { head: Head { data, ..head }, bytes })
+        Some(TakenCell { head: CellHead { data, ..head }, bytes })
     }
 
     /// Puts an entry of another host into its receiver's ring, or lets it wait for that. Behind
     /// the last one of those that have come together is [`Post::wake_touched`].
-    pub(super) fn put(&mut self, head: &Head, bytes: &[u8]) -> Put {
+    pub(super) fn put(&mut self, head: &CellHead, bytes: &[u8]) -> Put {
         let slot = head.to.slot;
         if !self.is_endpoint(head.to) {
             self.counters.undelivered += 1;
@@ -270,7 +270,7 @@ impl Post {
 
     /// Puts what waits into rings that have room again; tells what became of each. Then too is
     /// [`Post::wake_touched`].
-    pub(super) fn put_waiting(&mut self, mut told: impl FnMut(&Head, Put)) {
+    pub(super) fn put_waiting(&mut self, mut told: impl FnMut(&CellHead, Put)) {
         let mut next = self.waiting.keys().next().copied();
         while let Some(slot) = next {
             next = self.waiting.range(slot + 1..).next().map(|(slot, _)| *slot);
@@ -308,7 +308,7 @@ impl Post {
 
     /// What this gateway knows of an endpoint's ring, which may have been cleared since the owner
     /// before.
-    fn way(&mut self, to: Local) -> &mut Way {
+    fn way(&mut self, to: Local) -> &mut RingProducer {
         let known = &mut self.ways[usize::from(to.slot)];
         if known.incarnation != to.incarnation {
             *known = ToSlot { incarnation: to.incarnation, ..ToSlot::default() };
@@ -351,15 +351,15 @@ impl Post {
         }
     }
 
-    fn try_put(&mut self, head: &Head, bytes: &[u8]) -> Result<(), NotPut> {
+    fn try_put(&mut self, head: &CellHead, bytes: &[u8]) -> Result<(), NotPut> {
         let region = Arc::clone(self.region());
         let slot = head.to.slot;
         let ring = region.ring(slot);
         let producer = Producer { slot: self.me.slot, incarnation: self.me.incarnation as u16 };
-        let is_message = matches!(head.kind, Kind::Inline | Kind::Eager);
+        let is_message = matches!(head.kind, CellKind::Inline | CellKind::Eager);
         let buffer = match head.kind {
-            Kind::Inline | Kind::Eager if bytes.len() <= INLINE_BYTES_MAX => None,
-            Kind::Inline | Kind::Eager | Kind::Piece | Kind::Part => {
+            CellKind::Inline | CellKind::Eager if bytes.len() <= INLINE_BYTES_MAX => None,
+            CellKind::Inline | CellKind::Eager | CellKind::Piece | CellKind::Part => {
                 if bytes.len() > region.options().buffer_bytes as usize {
                     return Err(NotPut::Malformed);
                 }
@@ -383,18 +383,18 @@ impl Post {
         let cell = Cell::new(&region, slot, position);
         let (mut kind, mut inline_bytes) = (head.kind, 0);
         if is_message {
-            kind = if buffer.is_some() { Kind::Eager } else { Kind::Inline };
+            kind = if buffer.is_some() { CellKind::Eager } else { CellKind::Inline };
         }
         if let Some(buffer) = buffer {
             cell.set_lent(&self.slab.lend(buffer, bytes.len(), head.to));
         }
-        if kind == Kind::Inline {
+        if kind == CellKind::Inline {
             region.write(cell.body_at(), bytes);
             inline_bytes = bytes.len() as u16;
         }
         set_words(&cell, kind, head.data, bytes);
         let data = head.data.filter(|_| !kind.is_piece());
-        cell.publish(&Head { kind, inline_bytes, data, marked: false, ..*head });
+        cell.publish(&CellHead { kind, inline_bytes, data, marked: false, ..*head });
         self.touch(head.to);
         self.slab.tidy(&region, self.me.slot);
         self.counters.delivered += 1;
@@ -443,12 +443,12 @@ impl Post {
 }
 
 /// Writes what an entry of this kind has beside its head and its bytes.
-fn set_words(cell: &Cell<'_>, kind: Kind, data: Option<u64>, bytes: &[u8]) {
+fn set_words(cell: &Cell<'_>, kind: CellKind, data: Option<u64>, bytes: &[u8]) {
     let word = |at: usize| {
         bytes.get(at..at + 8).map_or(0, |it| u64::from_le_bytes(it.try_into().expect("eight")))
     };
     match kind {
-        Kind::Offer => cell.set_offer(&Offer {
+        CellKind::Offer => cell.set_offer(&Offer {
             operation: word(0),
             bytes: word(8) as usize,
             proof_at: 0,
@@ -457,49 +457,54 @@ fn set_words(cell: &Cell<'_>, kind: Kind, data: Option<u64>, bytes: &[u8]) {
             count: 1,
             parts: std::array::from_fn(|at| (0, if at == 0 { word(8) as usize } else { 0 })),
         }),
-        Kind::Clear | Kind::Push => {
+        CellKind::Clear | CellKind::Push => {
             let bytes = usize::try_from(word(8)).unwrap_or(usize::MAX);
             cell.set_clear(&Clear { answer: word(0), bytes });
         }
-        Kind::Piece | Kind::Part => cell.set_piece_at(data.unwrap_or_default() as usize),
-        Kind::Inline | Kind::Eager | Kind::Finish | Kind::Gone | Kind::Credit | Kind::Ask => {}
+        CellKind::Piece | CellKind::Part => cell.set_piece_at(data.unwrap_or_default() as usize),
+        CellKind::Inline
+        | CellKind::Eager
+        | CellKind::Finish
+        | CellKind::Gone
+        | CellKind::Credit
+        | CellKind::Ask => {}
     }
 }
 
-fn lent_of(cell: &Cell<'_>, head: &Head) -> Option<fabric::cell::Lent> {
-    (head.kind == Kind::Eager || head.kind.is_piece()).then(|| cell.lent(head.source)).flatten()
+fn lent_of(cell: &Cell<'_>, head: &CellHead) -> Option<fabric::cell::Lent> {
+    (head.kind == CellKind::Eager || head.kind.is_piece()).then(|| cell.lent(head.source)).flatten()
 }
 
 /// Writes a cell's entry into a place of its length. `false`: the sender's buffer has been lent
 /// again meanwhile, and the entry is invalid.
-fn copy(region: &Region, cell: &Cell<'_>, head: &Head, bytes: usize, entry: &mut [u8]) -> bool {
+fn copy(region: &Region, cell: &Cell<'_>, head: &CellHead, bytes: usize, entry: &mut [u8]) -> bool {
     let place = wire::put_entry(entry, head, bytes);
     let words = |place: &mut [u8], one: u64, other: usize| {
         place[..8].copy_from_slice(&one.to_le_bytes());
         place[8..].copy_from_slice(&(other as u64).to_le_bytes());
     };
     let from = match head.kind {
-        Kind::Offer => {
+        CellKind::Offer => {
             let Some(offer) = cell.offer() else { return false };
             words(place, offer.operation, offer.bytes);
             return true;
         }
-        Kind::Clear | Kind::Push => {
+        CellKind::Clear | CellKind::Push => {
             let Some(clear) = cell.clear() else { return false };
             words(place, clear.answer, clear.bytes);
             return true;
         }
-        Kind::Inline => cell.body_at(),
-        Kind::Eager | Kind::Piece | Kind::Part => {
+        CellKind::Inline => cell.body_at(),
+        CellKind::Eager | CellKind::Piece | CellKind::Part => {
             let Some(lent) = cell.lent(head.source).filter(|lent| lent.bytes == bytes) else {
                 return false;
             };
             region.buffer(lent.owner.slot, lent.buffer)
         }
-        Kind::Finish | Kind::Ask | Kind::Gone | Kind::Credit => return true,
+        CellKind::Finish | CellKind::Ask | CellKind::Gone | CellKind::Credit => return true,
     };
     region.read(from, place);
-    head.kind == Kind::Inline || fabric::is_whole(region, head.source)
+    head.kind == CellKind::Inline || fabric::is_whole(region, head.source)
 }
 
 #[cfg(test)]
@@ -508,9 +513,9 @@ mod tests {
     use fabric::Class;
     use fabric::RegionOptions;
 
-    fn head(to: Local) -> Head {
-        Head {
-            kind: Kind::Inline,
+    fn head(to: Local) -> CellHead {
+        CellHead {
+            kind: CellKind::Inline,
             class: Class::Tagged,
             inline_bytes: 0,
             source: Local { host: 1, slot: 5, incarnation: 1 },

@@ -9,14 +9,14 @@ use std::fmt;
 use std::sync::Arc;
 
 pub use self::hand_over::Handed;
-use self::traffic::Kept;
+use self::traffic::KeptEntries;
 use super::associations::{Associations, There};
-use super::link::{Inbox, Outbox};
+use super::link::{LinkInbox, Outbox};
 use super::post::{Post, PostCounters};
-use super::wire::{Answer, Channel, Request};
-use super::{Carrier, PROOF_BYTES, Peer, ROOMS_MAX, TOKEN};
+use super::wire::{BatchChannel, GatewayAnswer, GatewayRequest};
+use super::{Carrier, GatewayPeer, PROOF_BYTES, ROOMS_MAX, TOKEN};
 use fabric::RegionOptions;
-use fabric::cell::Head;
+use fabric::cell::CellHead;
 
 /// How long a joined peer may be out of reach before whatever is outstanding with it ends. This is
 /// on top of the time in which a session is found lost. A node that is started anew is back much
@@ -69,31 +69,31 @@ impl fmt::Debug for RoomSettings {
 
 /// How far a link is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State<S> {
+enum GatewayLinkState<S> {
     Out,
     /// Asked in this session; again when there is no answer by then.
     Asked(S, u64),
-    In(S, Channel),
+    In(S, BatchChannel),
 }
 
 /// Where a batch is from: the index of its host, the gateway there, and how many that has.
-type Origin = (u16, u16, u16);
+type BatchOrigin = (u16, u16, u16);
 
 /// A batch that has come, with the call that brought it.
 #[derive(Debug)]
 struct Come<C: Carrier> {
     call: C::Call,
-    entries: Kept<C::Body>,
+    entries: KeptEntries<C::Body>,
 }
 
 /// What one gateway of a peer sends.
 #[derive(Debug)]
 struct Incoming<C: Carrier> {
     session: C::Session,
-    channel: Channel,
+    channel: BatchChannel,
     /// How many gateways the peer has.
     gateways: u16,
-    inbox: Inbox<Come<C>>,
+    inbox: LinkInbox<Come<C>>,
     owed: Vec<C::Call>,
     owed_ns: u64,
 }
@@ -106,7 +106,7 @@ struct Link<C: Carrier> {
     /// Told apart from those that were at this place before.
     generation: u16,
     there: Option<There>,
-    state: State<C::Session>,
+    state: GatewayLinkState<C::Session>,
     ask_at_ns: u64,
     asks: u16,
     /// Which of those was granted last.
@@ -117,14 +117,14 @@ struct Link<C: Carrier> {
     sign_ns: u64,
     /// Since when it cannot be sent to, though it is known.
     out_ns: Option<u64>,
-    outbox: Outbox<Kept<C::Body>>,
+    outbox: Outbox<KeptEntries<C::Body>>,
     /// By the peer's gateway.
     incoming: BTreeMap<u16, Box<Incoming<C>>>,
     /// And how much the process before this one had taken of those that have not joined since.
     heard: BTreeMap<u16, u64>,
     /// Deaths there, as far as not all here were told. Nothing more is taken until they are, so
     /// these are at most a batch's.
-    gones: VecDeque<(Head, Origin)>,
+    gones: VecDeque<(CellHead, BatchOrigin)>,
     /// In the list of those that have something to do.
     stirred: bool,
 }
@@ -140,7 +140,7 @@ pub struct Room<C: Carrier> {
     /// Links by the index of their host; `u16::MAX` for none.
     by_host: Vec<u16>,
     stirred: Vec<u16>,
-    sessions: BTreeMap<C::Session, Peer>,
+    sessions: BTreeMap<C::Session, GatewayPeer>,
     channel_next: u32,
     spare: Vec<Vec<u8>>,
     batch_bytes_max: usize,
@@ -164,7 +164,7 @@ impl<C: Carrier> Link<C> {
             name: String::new(),
             generation: 0,
             there: None,
-            state: State::Out,
+            state: GatewayLinkState::Out,
             ask_at_ns: 0,
             asks: 0,
             granted: 0,
@@ -188,7 +188,7 @@ impl<C: Carrier> Link<C> {
         self.heard.clear();
         self.gones.clear();
         self.generation = self.generation.wrapping_add(1);
-        (self.state, self.there, self.out_ns) = (State::Out, None, None);
+        (self.state, self.there, self.out_ns) = (GatewayLinkState::Out, None, None);
     }
 }
 
@@ -196,11 +196,11 @@ impl<C: Carrier> Incoming<C> {
     /// What has come before its turn comes again, by another channel if any. Each call is answered:
     /// its session may live on, and has room for so many only that are not.
     fn forget(&mut self, carrier: &mut C) {
-        let taken = Answer::Taken { received: self.inbox.received() }.encode();
+        let taken = GatewayAnswer::Taken { received: self.inbox.received() }.encode();
         self.owed.drain(..).for_each(|call| carrier.reply(call, &taken));
         for come in self.inbox.forget_early() {
             come.entries.release(carrier);
-            carrier.reply(come.call, &Answer::NoChannel.encode());
+            carrier.reply(come.call, &GatewayAnswer::NoChannel.encode());
         }
     }
 }
@@ -261,10 +261,11 @@ impl<C: Carrier> Room<C> {
                 .map(|it| size_of::<Incoming<C>>() + it.owed.capacity() * size_of::<C::Call>());
             link.name.capacity()
                 + link.outbox.state_bytes()
-                + link.gones.capacity() * size_of::<(Head, Origin)>()
+                + link.gones.capacity() * size_of::<(CellHead, BatchOrigin)>()
                 + incoming.sum::<usize>()
         };
-        let session = |peer: &Peer| size_of::<(C::Session, Peer)>() + peer.name.capacity();
+        let session =
+            |peer: &GatewayPeer| size_of::<(C::Session, GatewayPeer)>() + peer.name.capacity();
         self.links.capacity() * size_of::<Link<C>>()
             + self.links.iter().map(link).sum::<usize>()
             + self.sessions.values().map(session).sum::<usize>()
@@ -279,7 +280,7 @@ impl<C: Carrier> Room<C> {
     }
 
     /// A session with a node is up.
-    pub fn connected(&mut self, session: C::Session, peer: &Peer) {
+    pub fn connected(&mut self, session: C::Session, peer: &GatewayPeer) {
         self.sessions.insert(session, peer.clone());
         self.next_ns = 0;
         for link in self.links.iter_mut().filter(|link| link.name == peer.name) {
@@ -295,8 +296,8 @@ impl<C: Carrier> Room<C> {
             let of_it = link.incoming.values_mut().filter(|it| it.session == session);
             of_it.for_each(|incoming| incoming.forget(carrier));
             let was = match link.state {
-                State::Out => None,
-                State::Asked(of, _) | State::In(of, _) => Some(of),
+                GatewayLinkState::Out => None,
+                GatewayLinkState::Asked(of, _) | GatewayLinkState::In(of, _) => Some(of),
             };
             if was == Some(session) {
                 self.go_out(at, now_ns, now_ns, format!("the session with {} is over", peer.name));
@@ -353,16 +354,16 @@ impl<C: Carrier> Room<C> {
         body: Option<(C::Body, usize)>,
         carrier: &mut C,
     ) {
-        match Request::decode(head) {
-            Ok(Request::Join(join)) => {
+        match GatewayRequest::decode(head) {
+            Ok(GatewayRequest::Join(join)) => {
                 if let Some((body, _)) = body {
                     carrier.release(body);
                 }
                 let answer = self.join(now_ns, session, &join, carrier);
-                carrier.reply(call, &answer.unwrap_or_else(Answer::Refused).encode());
+                carrier.reply(call, &answer.unwrap_or_else(GatewayAnswer::Refused).encode());
             }
-            Ok(Request::Batch { channel, number }) => {
-                let entries = Kept::new(head, body, carrier);
+            Ok(GatewayRequest::Batch { channel, number }) => {
+                let entries = KeptEntries::new(head, body, carrier);
                 let come = Come { call, entries };
                 self.batch(now_ns, session, (channel, number), come, carrier);
             }
@@ -370,30 +371,30 @@ impl<C: Carrier> Room<C> {
                 if let Some((body, _)) = body {
                     carrier.release(body);
                 }
-                carrier.reply(call, &Answer::NoChannel.encode());
+                carrier.reply(call, &GatewayAnswer::NoChannel.encode());
             }
         }
     }
 
     /// A peer has answered.
     pub fn replied(&mut self, now_ns: u64, token: u64, head: &[u8], carrier: &mut C) {
-        let token = Token::from_word(token);
+        let token = AnswerToken::from_word(token);
         let at = usize::from(token.place);
         let link = self.links.get_mut(at).filter(|link| link.generation == token.generation);
-        let (Some(link), Ok(answer)) = (link, Answer::decode(head)) else { return };
+        let (Some(link), Ok(answer)) = (link, GatewayAnswer::decode(head)) else { return };
         match answer {
-            Answer::Done { .. } | Answer::Refused(_) | Answer::NoChannel
+            GatewayAnswer::Done { .. } | GatewayAnswer::Refused(_) | GatewayAnswer::NoChannel
                 if token.is_join && token.number == link.asks =>
             {
                 self.join_answered(at, now_ns, answer, carrier);
             }
-            Answer::Taken { received } if !token.is_join => {
+            GatewayAnswer::Taken { received } if !token.is_join => {
                 for kept in link.outbox.taken(received).into_iter().flatten() {
                     kept.release(carrier);
                 }
                 self.stir(at);
             }
-            Answer::Later { received } if !token.is_join && token.number == link.granted => {
+            GatewayAnswer::Later { received } if !token.is_join && token.number == link.granted => {
                 for kept in link.outbox.taken(received).into_iter().flatten() {
                     kept.release(carrier);
                 }
@@ -401,10 +402,10 @@ impl<C: Carrier> Room<C> {
                 self.try_again(at, now_ns + LATER_NS);
             }
             // Of a channel before this one it is known.
-            Answer::NoChannel
+            GatewayAnswer::NoChannel
                 if !token.is_join
                     && token.number == link.granted
-                    && matches!(link.state, State::In(..)) =>
+                    && matches!(link.state, GatewayLinkState::In(..)) =>
             {
                 self.go_out(at, now_ns, now_ns, "it has forgotten this node".to_owned());
             }
@@ -426,7 +427,8 @@ impl<C: Carrier> Room<C> {
 
     fn token(&self, at: usize, is_join: bool, number: u16) -> u64 {
         let (room, place) = (self.settings.number, at as u16);
-        Token { is_join, room, place, generation: self.links[at].generation, number }.to_word()
+        AnswerToken { is_join, room, place, generation: self.links[at].generation, number }
+            .to_word()
     }
 }
 
@@ -437,7 +439,7 @@ fn batch_bytes_max(options: &RegionOptions) -> usize {
 
 /// By what an answer finds its link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Token {
+struct AnswerToken {
     is_join: bool,
     room: u16,
     place: u16,
@@ -446,7 +448,7 @@ struct Token {
     number: u16,
 }
 
-impl Token {
+impl AnswerToken {
     fn to_word(self) -> u64 {
         let Self { is_join, room, place, generation, number } = self;
         TOKEN
@@ -470,7 +472,7 @@ impl Token {
 
 /// The number of the room that an answer with this token is for.
 pub fn room_of_token(token: u64) -> u16 {
-    Token::from_word(token).room
+    AnswerToken::from_word(token).room
 }
 
 /// What a call is about: the domain of a join, or the room of a batch.
@@ -486,9 +488,9 @@ pub enum About {
 
 /// What a call is about.
 pub fn about(head: &[u8]) -> About {
-    match Request::decode(head) {
-        Ok(Request::Join(join)) => About::Domain(join.domain),
-        Ok(Request::Batch { channel, .. }) => About::Room(channel.room),
+    match GatewayRequest::decode(head) {
+        Ok(GatewayRequest::Join(join)) => About::Domain(join.domain),
+        Ok(GatewayRequest::Batch { channel, .. }) => About::Room(channel.room),
         Err(_) => About::Nothing,
     }
 }
@@ -496,7 +498,7 @@ pub fn about(head: &[u8]) -> About {
 /// The answer to a call that is for no room: as one that has the domain, but not that key, says it.
 pub fn answer_nobody(head: &[u8]) -> Vec<u8> {
     match about(head) {
-        About::Domain(domain) => Answer::Refused(joining::not_open(&domain)).encode(),
-        About::Room(_) | About::Nothing => Answer::NoChannel.encode(),
+        About::Domain(domain) => GatewayAnswer::Refused(joining::not_open(&domain)).encode(),
+        About::Room(_) | About::Nothing => GatewayAnswer::NoChannel.encode(),
     }
 }

@@ -15,10 +15,10 @@ use std::sync::Arc;
 
 use super::*;
 use crate::SlotTable;
-use fabric::Home;
+use fabric::LocalNode;
 use fabric::testing::{Random, content};
 use fabric::{Address, Endpoint, EndpointOptions, RegionOptions, SendError};
-use fabric::{Class, Completion, Context, Message, Part, Receive};
+use fabric::{Class, Completion, MemoryPiece, Message, Receive, RequestContext};
 
 const KEY: u8 = 7;
 
@@ -138,7 +138,7 @@ struct TestHome {
     gone: std::sync::atomic::AtomicBool,
 }
 
-impl Home for TestHome {
+impl LocalNode for TestHome {
     fn wake(&self, _gateway: u16) {
         self.woken.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     }
@@ -308,7 +308,7 @@ impl World {
                 for (host, peer) in [(one, other), (other, one)] {
                     let mut binding = [0; 32];
                     binding[..8].copy_from_slice(&session.to_le_bytes());
-                    let peer = Peer { name: self.hosts[peer].name.clone(), binding };
+                    let peer = GatewayPeer { name: self.hosts[peer].name.clone(), binding };
                     let core = &mut self.hosts[host].cores[core];
                     core.knows.push(session);
                     core.room.connected(session, &peer);
@@ -412,12 +412,12 @@ impl World {
     }
 }
 
-fn part_of(bytes: &[u8]) -> Part {
-    Part { start: bytes.as_ptr().cast_mut(), bytes: bytes.len() }
+fn part_of(bytes: &[u8]) -> MemoryPiece {
+    MemoryPiece { start: bytes.as_ptr().cast_mut(), bytes: bytes.len() }
 }
 
 fn send(endpoint: &mut Endpoint, to: Address, tag: u64, bytes: &[u8]) -> Result<(), SendError> {
-    let (class, context) = (Class::Tagged, Some(Context(tag)));
+    let (class, context) = (Class::Tagged, Some(RequestContext(tag)));
     let message = Message { to, class, tag, data: Some(!tag), context, inject: false };
     // SAFETY: tests keep what they send until they have seen its completion.
     unsafe { endpoint.send(&message, &[part_of(bytes)]) }
@@ -425,10 +425,10 @@ fn send(endpoint: &mut Endpoint, to: Address, tag: u64, bytes: &[u8]) -> Result<
 
 /// Asks for any message, or for one of one sender's.
 fn ask(endpoint: &mut Endpoint, source: Option<Address>, context: u64, bytes: &mut [u8]) {
-    let (class, context) = (Class::Tagged, Context(context));
+    let (class, context) = (Class::Tagged, RequestContext(context));
     let (tag, ignore, multi_min_bytes) = (0, u64::MAX, None);
     let receive = Receive { class, source, tag, ignore, context, multi_min_bytes };
-    let part = Part { start: bytes.as_mut_ptr(), bytes: bytes.len() };
+    let part = MemoryPiece { start: bytes.as_mut_ptr(), bytes: bytes.len() };
     // SAFETY: tests keep what they receive into until they have seen its completion.
     unsafe { endpoint.receive(&receive, &[part]) }.expect("a sound receive");
 }

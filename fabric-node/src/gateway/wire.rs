@@ -5,7 +5,7 @@
 //! cell.
 
 use fabric::Class;
-use fabric::cell::{Head, Kind, Local};
+use fabric::cell::{CellHead, CellKind, Local};
 use fabric::{GATEWAYS_MAX, HOST_ENDED};
 
 /// Calls with a kind from here on are about domains.
@@ -68,18 +68,18 @@ pub struct Join {
 
 /// A call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Request {
+pub(super) enum GatewayRequest {
     Join(Box<Join>),
     /// The entries are in the head from [`BATCH_HEADER_BYTES`] on, or in the body.
     Batch {
-        channel: Channel,
+        channel: BatchChannel,
         number: u64,
     },
 }
 
 /// How the receiver of batches knows where a batch belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Channel {
+pub(super) struct BatchChannel {
     /// Which of its rooms.
     pub(super) room: u16,
     /// Never used twice there.
@@ -88,7 +88,7 @@ pub(super) struct Channel {
 
 /// Why bytes are nothing that gateways say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Malformed;
+pub(super) struct MalformedBatch;
 
 fn long(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
@@ -106,11 +106,11 @@ fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
     bytes[at..at + value.len()].copy_from_slice(value);
 }
 
-fn channel(head: &[u8]) -> Channel {
-    Channel { room: short(head, 2), number: word(head, 4) }
+fn channel(head: &[u8]) -> BatchChannel {
+    BatchChannel { room: short(head, 2), number: word(head, 4) }
 }
 
-fn put_channel(head: &mut [u8], channel: Channel) {
+fn put_channel(head: &mut [u8], channel: BatchChannel) {
     put(head, 2, &channel.room.to_le_bytes());
     put(head, 4, &channel.number.to_le_bytes());
 }
@@ -135,19 +135,19 @@ impl Join {
         head
     }
 
-    fn decode(head: &[u8]) -> Result<Self, Malformed> {
+    fn decode(head: &[u8]) -> Result<Self, MalformedBatch> {
         if head.len() != JOIN_BYTES || head[1] != 0 {
-            return Err(Malformed);
+            return Err(MalformedBatch);
         }
         let (name, rest) =
             head[56..].split_at(head[56..].iter().take_while(|it| **it != 0).count());
         let is_clean = !name.is_empty() && !rest.is_empty() && rest.iter().all(|byte| *byte == 0);
-        let name = std::str::from_utf8(name).map_err(|_| Malformed)?;
+        let name = std::str::from_utf8(name).map_err(|_| MalformedBatch)?;
         let (gateway, gateways, layout) = (short(head, 2), short(head, 4), short(head, 6));
         let (host, epoch) = (long(head, 8), word(head, 16));
         let is_one = gateway < gateways && gateways <= GATEWAYS_MAX;
         if !is_clean || !is_one || [0, HOST_ENDED].contains(&host) || epoch == 0 {
-            return Err(Malformed);
+            return Err(MalformedBatch);
         }
         let proof = head[24..56].try_into().expect("so many");
         let (buffer_bytes, domain) = (word(head, 20), name.to_owned());
@@ -155,20 +155,20 @@ impl Join {
     }
 }
 
-impl Request {
-    pub(super) fn decode(head: &[u8]) -> Result<Self, Malformed> {
+impl GatewayRequest {
+    pub(super) fn decode(head: &[u8]) -> Result<Self, MalformedBatch> {
         match head.first() {
             Some(&JOIN) => Ok(Self::Join(Box::new(Join::decode(head)?))),
             Some(&BATCH) if head.len() >= BATCH_HEADER_BYTES && head[1] == 0 => {
                 Ok(Self::Batch { channel: channel(head), number: long(head, 8) })
             }
-            _ => Err(Malformed),
+            _ => Err(MalformedBatch),
         }
     }
 }
 
 /// Writes what is before the entries of a batch.
-pub(super) fn batch_header(head: &mut [u8], channel: Channel, number: u64) {
+pub(super) fn batch_header(head: &mut [u8], channel: BatchChannel, number: u64) {
     head[..BATCH_HEADER_BYTES].fill(0);
     head[0] = BATCH;
     put_channel(head, channel);
@@ -177,10 +177,10 @@ pub(super) fn batch_header(head: &mut [u8], channel: Channel, number: u64) {
 
 /// What is answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum GatewayAnswer {
     /// To a join.
     Done {
-        channel: Channel,
+        channel: BatchChannel,
         host: u64,
         epoch: u32,
         /// The batches before this one have been taken.
@@ -198,7 +198,7 @@ pub(super) enum Answer {
     Later { received: u64 },
 }
 
-impl Answer {
+impl GatewayAnswer {
     pub(super) fn encode(&self) -> Vec<u8> {
         match self {
             Self::Done { channel, host, epoch, received, proof } => {
@@ -235,7 +235,7 @@ impl Answer {
         }
     }
 
-    pub(super) fn decode(head: &[u8]) -> Result<Self, Malformed> {
+    pub(super) fn decode(head: &[u8]) -> Result<Self, MalformedBatch> {
         match (head.first(), head.len()) {
             (Some(0), DONE_BYTES) => Ok(Self::Done {
                 channel: channel(head),
@@ -246,12 +246,12 @@ impl Answer {
             }),
             (Some(1), REFUSED_BYTES..) => {
                 let text = head.get(REFUSED_BYTES..REFUSED_BYTES + usize::from(short(head, 2)));
-                Ok(Self::Refused(String::from_utf8_lossy(text.ok_or(Malformed)?).into_owned()))
+                Ok(Self::Refused(String::from_utf8_lossy(text.ok_or(MalformedBatch)?).into_owned()))
             }
             (Some(2), TAKEN_BYTES) => Ok(Self::Taken { received: long(head, 8) }),
             (Some(3), TAKEN_BYTES) => Ok(Self::NoChannel),
             (Some(4), TAKEN_BYTES) => Ok(Self::Later { received: long(head, 8) }),
-            _ => Err(Malformed),
+            _ => Err(MalformedBatch),
         }
     }
 }
@@ -263,8 +263,8 @@ pub(super) fn entry_bytes(bytes: usize) -> usize {
 
 /// Writes an entry of so many bytes, which has just its place, but for those bytes: they go where
 /// it says. Hosts are those of the batch's two ends.
-pub(super) fn put_entry<'a>(entry: &'a mut [u8], head: &Head, bytes: usize) -> &'a mut [u8] {
-    let Head { kind, class, source, to, tag, data, marked, .. } = *head;
+pub(super) fn put_entry<'a>(entry: &'a mut [u8], head: &CellHead, bytes: usize) -> &'a mut [u8] {
+    let CellHead { kind, class, source, to, tag, data, marked, .. } = *head;
     let flag = |is: bool, bit| if is { bit } else { 0 };
     let flags = flag(class == Class::Tagged, TAGGED)
         | flag(data.is_some(), HAS_DATA)
@@ -286,7 +286,7 @@ pub(super) fn put_entry<'a>(entry: &'a mut [u8], head: &Head, bytes: usize) -> &
 }
 
 /// Adds an entry to those of a batch.
-pub(super) fn push_entry(batch: &mut Vec<u8>, head: &Head, bytes: &[u8]) {
+pub(super) fn push_entry(batch: &mut Vec<u8>, head: &CellHead, bytes: &[u8]) {
     let at = batch.len();
     batch.resize(at + entry_bytes(bytes.len()), 0);
     put_entry(&mut batch[at..], head, bytes.len()).copy_from_slice(bytes);
@@ -294,18 +294,21 @@ pub(super) fn push_entry(batch: &mut Vec<u8>, head: &Head, bytes: &[u8]) {
 
 /// The first entry of a batch that came from the host of this index, and the rest. `Err` when it is
 /// none, with which the rest is lost as well.
-pub(super) fn split_entry(batch: &[u8], host: u16) -> Result<(Head, &[u8], &[u8]), Malformed> {
+pub(super) fn split_entry(
+    batch: &[u8],
+    host: u16,
+) -> Result<(CellHead, &[u8], &[u8]), MalformedBatch> {
     if batch.len() < ENTRY_HEADER_BYTES {
-        return Err(Malformed);
+        return Err(MalformedBatch);
     }
-    let (kind, flags) = (Kind::from_byte(batch[0]).ok_or(Malformed)?, batch[1]);
+    let (kind, flags) = (CellKind::from_byte(batch[0]).ok_or(MalformedBatch)?, batch[1]);
     let bytes = word(batch, 4) as usize;
     let whole = batch.len() >= entry_bytes(bytes.min(batch.len()));
     let is_clean = flags <= (TAGGED | HAS_DATA | MARKED) && [batch[2], batch[3]] == [0, 0];
     if !whole || !is_clean {
-        return Err(Malformed);
+        return Err(MalformedBatch);
     }
-    let head = Head {
+    let head = CellHead {
         kind,
         class: if flags & TAGGED != 0 { Class::Tagged } else { Class::Untagged },
         inline_bytes: 0,
@@ -316,7 +319,7 @@ pub(super) fn split_entry(batch: &[u8], host: u16) -> Result<(Head, &[u8], &[u8]
         marked: flags & MARKED != 0,
     };
     if head.source.slot >= fabric::SLOTS_MAX {
-        return Err(Malformed);
+        return Err(MalformedBatch);
     }
     let content = &batch[ENTRY_HEADER_BYTES..ENTRY_HEADER_BYTES + bytes];
     Ok((head, content, &batch[entry_bytes(bytes)..]))
@@ -334,32 +337,32 @@ mod tests {
 
     #[test]
     fn what_is_said_is_understood() {
-        let read = Request::decode(&join().head());
-        assert_eq!(read, Ok(Request::Join(Box::new(join()))));
+        let read = GatewayRequest::decode(&join().head());
+        assert_eq!(read, Ok(GatewayRequest::Join(Box::new(join()))));
         let mut head = [7; HEAD_MAX];
-        let (channel, number) = (Channel { room: 4, number: 5 }, u64::MAX);
+        let (channel, number) = (BatchChannel { room: 4, number: 5 }, u64::MAX);
         batch_header(&mut head, channel, number);
-        assert_eq!(Request::decode(&head), Ok(Request::Batch { channel, number }));
+        assert_eq!(GatewayRequest::decode(&head), Ok(GatewayRequest::Batch { channel, number }));
         let proof = [3; PROOF_BYTES];
         let answers = [
-            Answer::Done { channel, host: 2, epoch: 3, received: 4, proof },
-            Answer::Refused("ä".repeat(20)),
-            Answer::Taken { received: 5 },
-            Answer::NoChannel,
-            Answer::Later { received: 6 },
+            GatewayAnswer::Done { channel, host: 2, epoch: 3, received: 4, proof },
+            GatewayAnswer::Refused("ä".repeat(20)),
+            GatewayAnswer::Taken { received: 5 },
+            GatewayAnswer::NoChannel,
+            GatewayAnswer::Later { received: 6 },
         ];
         for answer in answers {
-            assert_eq!(Answer::decode(&answer.encode()), Ok(answer));
+            assert_eq!(GatewayAnswer::decode(&answer.encode()), Ok(answer));
         }
-        let long = Answer::Refused("ä".repeat(HEAD_MAX)).encode();
-        assert!(long.len() <= HEAD_MAX && Answer::decode(&long).is_ok());
+        let long = GatewayAnswer::Refused("ä".repeat(HEAD_MAX)).encode();
+        assert!(long.len() <= HEAD_MAX && GatewayAnswer::decode(&long).is_ok());
     }
 
     #[test]
     fn entries_are_split_as_they_were_put_together() {
         let mut batch = Vec::new();
-        let heads: Vec<_> = (Kind::ALL.into_iter().enumerate())
-            .map(|(at, kind)| Head {
+        let heads: Vec<_> = (CellKind::ALL.into_iter().enumerate())
+            .map(|(at, kind)| CellHead {
                 kind,
                 class: if at % 2 == 0 { Class::Tagged } else { Class::Untagged },
                 inline_bytes: 0,
@@ -386,15 +389,19 @@ mod tests {
     fn what_is_cut_or_bent_is_refused_or_another_and_never_a_panic() {
         let head = join().head();
         for len in 0..head.len() {
-            assert_eq!(Request::decode(&head[..len]), Err(Malformed), "{len} bytes");
+            assert_eq!(GatewayRequest::decode(&head[..len]), Err(MalformedBatch), "{len} bytes");
         }
         let crowd = |gateways| Join { gateway: gateways - 1, gateways, ..join() }.head();
-        assert!(Request::decode(&crowd(GATEWAYS_MAX)).is_ok());
-        assert_eq!(Request::decode(&crowd(GATEWAYS_MAX + 1)), Err(Malformed), "nobody has these");
+        assert!(GatewayRequest::decode(&crowd(GATEWAYS_MAX)).is_ok());
+        assert_eq!(
+            GatewayRequest::decode(&crowd(GATEWAYS_MAX + 1)),
+            Err(MalformedBatch),
+            "nobody has these"
+        );
         let mut batch = Vec::new();
         let source = Local { host: 1, slot: 1, incarnation: 1 };
-        let (kind, class, tag) = (Kind::Inline, Class::Tagged, 0);
-        let whole = Head {
+        let (kind, class, tag) = (CellKind::Inline, Class::Tagged, 0);
+        let whole = CellHead {
             kind,
             class,
             inline_bytes: 0,
@@ -406,18 +413,22 @@ mod tests {
         };
         push_entry(&mut batch, &whole, &[1; 13]);
         for len in 0..batch.len() {
-            assert_eq!(split_entry(&batch[..len], 1), Err(Malformed), "{len} bytes");
+            assert_eq!(split_entry(&batch[..len], 1), Err(MalformedBatch), "{len} bytes");
         }
-        let done = Answer::NoChannel;
-        for bytes in [&head[..], &batch, &done.encode(), &Answer::NoChannel.encode()] {
+        let done = GatewayAnswer::NoChannel;
+        for bytes in [&head[..], &batch, &done.encode(), &GatewayAnswer::NoChannel.encode()] {
             for bit in 0..bytes.len() * 8 {
                 let mut bent = bytes.to_vec();
                 bent[bit / 8] ^= 1 << (bit % 8);
-                let _ = (Request::decode(&bent), Answer::decode(&bent), split_entry(&bent, 1));
+                let _ = (
+                    GatewayRequest::decode(&bent),
+                    GatewayAnswer::decode(&bent),
+                    split_entry(&bent, 1),
+                );
             }
         }
         let mut long = batch.clone();
         long[4..8].fill(0xff);
-        assert_eq!(split_entry(&long, 1), Err(Malformed), "longer than memory");
+        assert_eq!(split_entry(&long, 1), Err(MalformedBatch), "longer than memory");
     }
 }

@@ -19,8 +19,8 @@ use super::*;
 use crate::registration::{DomainSettings, RegistrationServer, VfSettings};
 use fabric::mailbox::{HeldSlot, Lost, MailboxClient, RingNode};
 use fabric::{
-    Alarm, AlarmError, Class, Context, Domain, Doze, EndpointOptions, JoinError, Message,
-    NoDoorbell, OpenEndpointError, Part as Bytes, Receive,
+    Alarm, AlarmError, Class, Domain, Doze, EndpointOptions, JoinError, MemoryPiece as Bytes,
+    Message, NoDoorbell, OpenEndpointError, Receive, RequestContext,
 };
 
 const KEY: &str = "0123456789abcdef";
@@ -32,7 +32,7 @@ struct TestNode {
 }
 
 fn blue(endpoints_max: u16) -> DomainSettings {
-    let (name, key) = ("blue".to_owned(), Key::new(KEY).unwrap());
+    let (name, key) = ("blue".to_owned(), DomainKey::new(KEY).unwrap());
     DomainSettings { name, key, endpoints_max, gateways: 0 }
 }
 
@@ -121,13 +121,13 @@ impl Vm {
     }
 
     fn join(&self, name: &str, key: &str) -> Result<Domain, JoinError> {
-        let key = Key::new(key).unwrap();
+        let key = DomainKey::new(key).unwrap();
         let region = Arc::clone(&self.region);
         Domain::join_by_mailbox(region, self.number, (name, &key), self.doorbell(), None)
     }
 
     fn client(&self) -> MailboxClient {
-        let key = Key::new(KEY).unwrap();
+        let key = DomainKey::new(KEY).unwrap();
         let region = Arc::clone(&self.region);
         MailboxClient::new(region, self.number, ("blue", &key), self.doorbell()).unwrap()
     }
@@ -206,7 +206,7 @@ fn processes_of_two_vms_and_of_the_host_send_to_each_other() {
     let addresses = [0, 1, 2].map(|at: usize| endpoints[at].address());
     assert!(addresses.iter().all(|address| address.host == 77));
     for at in 0..3 {
-        let context = Some(Context(at as u64));
+        let context = Some(RequestContext(at as u64));
         let to = addresses[(at + 1) % 3];
         let message =
             Message { to, class: Class::Tagged, tag: 5, data: None, context, inject: false };
@@ -218,7 +218,7 @@ fn processes_of_two_vms_and_of_the_host_send_to_each_other() {
             source: None,
             tag: 5,
             ignore: 0,
-            context: Context(9),
+            context: RequestContext(9),
             multi_min_bytes: None,
         };
         let part = Bytes { start: got[at].as_mut_ptr(), bytes: sent.len() };
@@ -308,7 +308,7 @@ fn who_closes_with_a_key_of_before_is_found_by_who_comes_with_the_new_one() {
     let one = node.plug("one");
     let client = one.client();
     let held = client.open().unwrap().unwrap();
-    assert!(node.server.set_key("blue", Key::new("fedcba9876543210").unwrap()));
+    assert!(node.server.set_key("blue", DomainKey::new("fedcba9876543210").unwrap()));
     client.close(held);
     assert_eq!(client.hello().unwrap(), Reply::Denied);
     node.until(1);

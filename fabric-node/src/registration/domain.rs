@@ -13,8 +13,8 @@ use crate::GatewayDoorbell;
 use crate::SlotTable;
 use crate::hand_over::{DomainState, Put, RegionState, Take, Unfit, ensure};
 use crate::liveness::NodeLiveness;
-use fabric::registration::wire::{Refusal, SlotGrant};
-use fabric::registration::{KEY_BYTES_MAX, Key};
+use fabric::registration::wire::{RegistrationRefusal, SlotGrant};
+use fabric::registration::{DomainKey, KEY_BYTES_MAX};
 use fabric::ring::Words;
 use fabric::{REGION_VERSION, Region, RegionError, RegionOptions};
 
@@ -32,7 +32,7 @@ pub struct DomainSettings {
     /// Its name, of 1 to [`NAME_BYTES_MAX`](fabric::registration::NAME_BYTES_MAX) bytes.
     pub name: String,
     /// The key by which processes join.
-    pub key: Key,
+    pub key: DomainKey,
     /// How many endpoints there may be at once; 1 to [`SLOTS_MAX`](fabric::SLOTS_MAX).
     pub endpoints_max: u16,
     /// Slots before those, for what goes to and comes from other hosts; at most
@@ -77,7 +77,7 @@ pub enum OpenError {
 
 /// A domain with its memory.
 #[derive(Debug)]
-pub(super) struct Served {
+pub(super) struct ServedDomain {
     settings: DomainSettings,
     table: Arc<SlotTable>,
     memory: OwnedFd,
@@ -89,7 +89,7 @@ pub(super) struct Served {
     liveness: Option<NodeLiveness>,
 }
 
-impl Served {
+impl ServedDomain {
     pub(super) fn new(settings: DomainSettings, host: u64) -> Result<Self, RegionError> {
         let gateways = settings.gateways;
         let slots = settings.endpoints_max.saturating_add(gateways);
@@ -145,7 +145,7 @@ impl Served {
         &self.settings.name
     }
 
-    pub(super) fn key(&self) -> &Key {
+    pub(super) fn key(&self) -> &DomainKey {
         &self.settings.key
     }
 
@@ -214,7 +214,7 @@ impl Served {
         self.settings.name == name
     }
 
-    pub(super) fn set_key(&mut self, key: Key) {
+    pub(super) fn set_key(&mut self, key: DomainKey) {
         self.settings.key = key;
     }
 
@@ -303,11 +303,11 @@ fn region_state(region: &Region, memory: OwnedFd, put: Put<'_>) -> RegionState {
 /// The memory and the gateways' doorbells, for a process that has sent this name and key. Takes as
 /// long, and gives the same answer, whether the name or the key is wrong.
 pub(super) fn admit<'d>(
-    domains: &'d [Served],
+    domains: &'d [ServedDomain],
     name: &str,
     key: &[u8; KEY_BYTES_MAX],
     members: usize,
-) -> Result<Vec<BorrowedFd<'d>>, Refusal> {
+) -> Result<Vec<BorrowedFd<'d>>, RegistrationRefusal> {
     // A key that no domain has, to compare with where there is no such domain.
     let nobodys = [0; KEY_BYTES_MAX];
     let found = domains.iter().find(|domain| domain.is_named(name));
@@ -315,10 +315,10 @@ pub(super) fn admit<'d>(
         Some(domain) => domain.settings.key.is(key),
         None => subtle::ConstantTimeEq::ct_eq(&nobodys[..], &key[..]).into(),
     };
-    let Some(domain) = found.filter(|_| fits) else { return Err(Refusal::Denied) };
+    let Some(domain) = found.filter(|_| fits) else { return Err(RegistrationRefusal::Denied) };
     let members_max = MEMBERS_PER_ENDPOINT * usize::from(domain.settings.endpoints_max);
     if members >= members_max {
-        return Err(Refusal::Crowded);
+        return Err(RegistrationRefusal::Crowded);
     }
     let doorbells = domain.doorbells.iter().map(GatewayDoorbell::shared);
     Ok(std::iter::once(domain.memory()).chain(doorbells).collect())

@@ -9,10 +9,10 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-use super::domain::Served;
+use super::domain::ServedDomain;
 use super::{
-    Client, ClientState, DepartedMember, DomainSettings, RegistrationServer, Registry, Shared,
-    watch,
+    ClientState, DepartedMember, DomainSettings, RegistrationClient, RegistrationServer,
+    RegistrationShared, Registry, watch,
 };
 use crate::hand_over::{
     CallerState, DepartedMemberState, DomainState, Put, RegistrationState, Take, Unfit, VfState,
@@ -30,7 +30,7 @@ impl RegistrationServer {
     /// From now on, until [`RegistrationServer::answer`], VMs do not see it when this process ends:
     /// the next message makes another process the owner of everything.
     pub fn release_liveness(&self) {
-        self.shared.registry().domains.iter_mut().for_each(Served::release_liveness);
+        self.shared.registry().domains.iter_mut().for_each(ServedDomain::release_liveness);
     }
 
     /// What the next process needs to take over.
@@ -67,7 +67,7 @@ impl RegistrationServer {
         let mut registry = self.shared.registry();
         let is_new = !registry.domains.iter().any(|domain| domain.is_named(&settings.name));
         ensure(is_new, "it is told of twice")?;
-        registry.domains.push(Served::adopt(settings, self.shared.host, state, take)?);
+        registry.domains.push(ServedDomain::adopt(settings, self.shared.host, state, take)?);
         Ok(())
     }
 
@@ -82,7 +82,7 @@ impl RegistrationServer {
     ) -> Result<(), Unfit> {
         let registry = &mut *self.shared.registry();
         assert!(registry.paused, "it must be paused");
-        let grants = |domain: &Served| (domain.name().to_owned(), domain.grants());
+        let grants = |domain: &ServedDomain| (domain.name().to_owned(), domain.grants());
         let mut unclaimed = Unclaimed(registry.domains.iter().map(grants).collect());
         for caller in callers {
             self.shared.adopt_caller(registry, caller, &mut unclaimed, take)?;
@@ -126,7 +126,7 @@ impl Unclaimed {
     }
 }
 
-impl Shared {
+impl RegistrationShared {
     fn adopt_caller(
         &self,
         registry: &mut Registry,
@@ -153,13 +153,14 @@ impl Shared {
         if let Some(process) = &process {
             watch(&self.epoll, process, number)?;
         }
-        let client = Client { connection, process, pid, uid, state, doorbells_unread: 0 };
+        let client =
+            RegistrationClient { connection, process, pid, uid, state, doorbells_unread: 0 };
         registry.clients.insert(number, client);
         Ok(())
     }
 }
 
-impl Client {
+impl RegistrationClient {
     fn take_down(&self, put: Put<'_>) -> io::Result<CallerState> {
         let (domain, grants) = match &self.state {
             ClientState::Unregistered { .. } => (None, Vec::new()),

@@ -21,7 +21,9 @@ use super::unregistered::UNREGISTERED_PER_USER_MAX;
 use super::*;
 use fabric::registration::KeyError;
 use fabric::ring::Words;
-use fabric::{Class, Context, Domain, EndpointOptions, JoinError, Message, Part, Receive};
+use fabric::{
+    Class, Domain, EndpointOptions, JoinError, MemoryPiece, Message, Receive, RequestContext,
+};
 
 const KEY: &str = "0123456789abcdef";
 const OTHER_KEY: &str = "0123456789abcdeg";
@@ -53,7 +55,7 @@ fn node_that_watches_processes(endpoints_max: u16) -> TestNode {
 }
 
 fn settings(name: &str, key: &str, endpoints_max: u16) -> DomainSettings {
-    let (name, key) = (name.to_owned(), Key::new(key).unwrap());
+    let (name, key) = (name.to_owned(), DomainKey::new(key).unwrap());
     DomainSettings { name, key, endpoints_max, gateways: 0 }
 }
 
@@ -101,30 +103,33 @@ fn say(socket: &OwnedFd, bytes: &[u8]) {
 }
 
 /// What the server says; none when it has hung up.
-fn hear(socket: &OwnedFd) -> Option<Answer> {
+fn hear(socket: &OwnedFd) -> Option<RegistrationAnswer> {
     let mut bytes = [0; MESSAGE_BYTES];
     match recv(socket, &mut bytes, RecvFlags::empty()) {
         Ok((_, 0)) | Err(Errno::CONNRESET) => None,
-        Ok((_, length)) => Some(Answer::from_bytes(&bytes[..length]).unwrap()),
+        Ok((_, length)) => Some(RegistrationAnswer::from_bytes(&bytes[..length]).unwrap()),
         Err(errno) => panic!("neither an answer nor an end: {errno}"),
     }
 }
 
-fn hello(name: &str, key: &str) -> Request {
-    Request::Hello { name: name.to_owned(), key: Box::new(*Key::new(key).unwrap().bytes()) }
+fn hello(name: &str, key: &str) -> RegistrationRequest {
+    RegistrationRequest::Hello {
+        name: name.to_owned(),
+        key: Box::new(*DomainKey::new(key).unwrap().bytes()),
+    }
 }
 
 fn member(node: &TestNode) -> OwnedFd {
     let socket = call(&node.path);
     say(&socket, &hello("blue", KEY).to_bytes());
-    assert_eq!(hear(&socket), Some(Answer::Welcome { host: 77 }));
+    assert_eq!(hear(&socket), Some(RegistrationAnswer::Welcome { host: 77 }));
     socket
 }
 
 fn new_grant(socket: &OwnedFd) -> SlotGrant {
-    say(socket, &Request::NewEndpoint.to_bytes());
+    say(socket, &RegistrationRequest::NewEndpoint.to_bytes());
     match hear(socket) {
-        Some(Answer::Endpoint { grant, process }) => {
+        Some(RegistrationAnswer::Endpoint { grant, process }) => {
             assert_eq!(process, std::process::id());
             grant
         }
@@ -162,14 +167,14 @@ fn a_wrong_key_and_an_unknown_domain_are_told_the_same() {
         answer
     };
     let wrong = refused("blue", OTHER_KEY);
-    assert_eq!(wrong, Some(Answer::Refused(Refusal::Denied)));
+    assert_eq!(wrong, Some(RegistrationAnswer::Refused(RegistrationRefusal::Denied)));
     assert_eq!(refused("green", KEY), wrong);
     let error = Domain::join(&node.path, "blue", OTHER_KEY).unwrap_err();
     assert!(matches!(error, JoinError::Denied(_)), "{error}");
     assert!(error.to_string().contains("vrio mpi env"), "{error}");
     // Another key from now on; members stay.
     let inside = member(&node);
-    assert!(node.server.set_key("blue", Key::new(OTHER_KEY).unwrap()));
+    assert!(node.server.set_key("blue", DomainKey::new(OTHER_KEY).unwrap()));
     assert!(Domain::join(&node.path, "blue", KEY).is_err());
     Domain::join(&node.path, "blue", OTHER_KEY).unwrap();
     new_grant(&inside);
@@ -182,9 +187,9 @@ fn slots_come_back_when_their_process_or_its_endpoint_has_gone() {
     let grants = [new_grant(&one), new_grant(&one), new_grant(&one)];
     assert_eq!(grants.map(|grant| grant.slot).into_iter().collect::<HashSet<_>>().len(), 3);
     let other = member(&node);
-    say(&other, &Request::NewEndpoint.to_bytes());
-    assert_eq!(hear(&other), Some(Answer::Full));
-    say(&one, &Request::CloseEndpoint(grants[1]).to_bytes());
+    say(&other, &RegistrationRequest::NewEndpoint.to_bytes());
+    assert_eq!(hear(&other), Some(RegistrationAnswer::Full));
+    say(&one, &RegistrationRequest::CloseEndpoint(grants[1]).to_bytes());
     node.until(2, 2);
     let again = new_grant(&other);
     assert_eq!(again.slot, grants[1].slot);
@@ -202,11 +207,11 @@ fn a_member_that_breaks_the_rules_is_hung_up_on_and_no_other() {
     let grant = new_grant(&good);
     let foreign = [
         hello("blue", KEY).to_bytes().to_vec(),
-        Request::CloseEndpoint(grant).to_bytes().to_vec(),
+        RegistrationRequest::CloseEndpoint(grant).to_bytes().to_vec(),
         vec![0; MESSAGE_BYTES],
         vec![1],
         vec![7; 4 * MESSAGE_BYTES],
-        Answer::Full.to_bytes().to_vec(),
+        RegistrationAnswer::Full.to_bytes().to_vec(),
     ];
     for bytes in foreign {
         let bad = member(&node);
@@ -215,7 +220,7 @@ fn a_member_that_breaks_the_rules_is_hung_up_on_and_no_other() {
     }
     // A client that asks for something before it has registered, too.
     let unregistered = call(&node.path);
-    say(&unregistered, &Request::NewEndpoint.to_bytes());
+    say(&unregistered, &RegistrationRequest::NewEndpoint.to_bytes());
     assert_eq!(hear(&unregistered), None);
     node.until(1, 1);
     new_grant(&good);
@@ -228,7 +233,7 @@ fn who_speaks_another_version_is_told() {
     let mut bytes = hello("blue", KEY).to_bytes();
     bytes[8] = 9;
     say(&socket, &bytes);
-    assert_eq!(hear(&socket), Some(Answer::Refused(Refusal::Version)));
+    assert_eq!(hear(&socket), Some(RegistrationAnswer::Refused(RegistrationRefusal::Version)));
     assert_eq!(hear(&socket), None);
 }
 
@@ -238,7 +243,7 @@ fn who_does_not_read_is_hung_up_on() {
     let deaf = member(&node);
     // More answers than a socket holds; the server never waits for it.
     let end = Instant::now() + LONG;
-    while send(&deaf, &Request::NewEndpoint.to_bytes(), SendFlags::NOSIGNAL).is_ok() {
+    while send(&deaf, &RegistrationRequest::NewEndpoint.to_bytes(), SendFlags::NOSIGNAL).is_ok() {
         assert!(Instant::now() < end, "it was never hung up on");
     }
     node.until(0, 0);
@@ -264,7 +269,7 @@ fn a_crowd_of_silent_clients_keeps_nobody_out() {
     assert_eq!(hear(&silent[1]), None);
     let last = &silent[UNREGISTERED_PER_USER_MAX];
     say(last, &hello("blue", KEY).to_bytes());
-    assert_eq!(hear(last), Some(Answer::Welcome { host: 77 }));
+    assert_eq!(hear(last), Some(RegistrationAnswer::Welcome { host: 77 }));
     new_grant(&inside);
 }
 
@@ -306,7 +311,7 @@ fn a_door_without_descriptors_lets_callers_wait_and_answers_members() {
     server.add(settings("blue", KEY, 4)).unwrap();
     let inside = call(Path::new(&path));
     say(&inside, &hello("blue", KEY).to_bytes());
-    assert_eq!(hear(&inside), Some(Answer::Welcome { host: 77 }));
+    assert_eq!(hear(&inside), Some(RegistrationAnswer::Welcome { host: 77 }));
     let kind = (AddressFamily::UNIX, SocketType::SEQPACKET);
     let waiting = rustix::net::socket_with(kind.0, kind.1, SocketFlags::CLOEXEC, None).unwrap();
     let mut all = Vec::new();
@@ -323,7 +328,7 @@ fn a_door_without_descriptors_lets_callers_wait_and_answers_members() {
     assert!(free > 100, "it does not sleep with everything locked: {free}");
     new_grant(&inside);
     drop(all);
-    assert_eq!(hear(&waiting), Some(Answer::Welcome { host: 77 }));
+    assert_eq!(hear(&waiting), Some(RegistrationAnswer::Welcome { host: 77 }));
 }
 
 #[test]
@@ -333,15 +338,15 @@ fn who_leaves_and_goes_on_keeps_its_slots_from_others_until_it_ends() {
     node.until(0, 0);
     // To others it is gone, and its slot is not free: it may still store there.
     let other = member(&node);
-    say(&other, &Request::NewEndpoint.to_bytes());
-    assert_eq!(hear(&other), Some(Answer::Full));
+    say(&other, &RegistrationRequest::NewEndpoint.to_bytes());
+    assert_eq!(hear(&other), Some(RegistrationAnswer::Full));
     victim.kill();
     let end = Instant::now() + LONG;
     let grant = loop {
-        say(&other, &Request::NewEndpoint.to_bytes());
+        say(&other, &RegistrationRequest::NewEndpoint.to_bytes());
         match hear(&other) {
-            Some(Answer::Endpoint { grant, .. }) => break grant,
-            answer => assert_eq!(answer, Some(Answer::Full)),
+            Some(RegistrationAnswer::Endpoint { grant, .. }) => break grant,
+            answer => assert_eq!(answer, Some(RegistrationAnswer::Full)),
         }
         assert!(Instant::now() < end, "it was never free");
     };
@@ -389,20 +394,20 @@ fn whose_an_endpoint_is_the_node_says_to_members() {
     let (one, other) = (member(&node), member(&node));
     let grant = new_grant(&one);
     let ask = |grant: SlotGrant| {
-        say(&other, &Request::Process(grant).to_bytes());
+        say(&other, &RegistrationRequest::Process(grant).to_bytes());
         hear(&other)
     };
     let process = std::process::id();
-    assert_eq!(ask(grant), Some(Answer::Process { grant, process }));
+    assert_eq!(ask(grant), Some(RegistrationAnswer::Process { grant, process }));
     for grant in [
         SlotGrant { incarnation: 2, ..grant },
         SlotGrant { slot: 3, ..grant },
         SlotGrant { slot: 999, ..grant },
     ] {
-        assert_eq!(ask(grant), Some(Answer::Process { grant, process: 0 }));
+        assert_eq!(ask(grant), Some(RegistrationAnswer::Process { grant, process: 0 }));
     }
     let unregistered = call(&node.path);
-    say(&unregistered, &Request::Process(grant).to_bytes());
+    say(&unregistered, &RegistrationRequest::Process(grant).to_bytes());
     assert_eq!(hear(&unregistered), None);
 }
 
@@ -422,7 +427,7 @@ fn memory_is_read_of_the_process_that_the_node_names() {
     let end = Instant::now() + LONG;
     while other.counters().single_copies == 0 {
         assert!(Instant::now() < end, "{:?}", other.counters());
-        let (class, tag, context) = (Class::Tagged, 1, Context(1));
+        let (class, tag, context) = (Class::Tagged, 1, RequestContext(1));
         let (source, ignore, multi_min_bytes) = (None, 0, None);
         let receive = Receive { class, source, tag, ignore, context, multi_min_bytes };
         let to = other.address();
@@ -431,9 +436,11 @@ fn memory_is_read_of_the_process_that_the_node_names() {
         got.fill(0);
         // SAFETY: both live until the completions, which are waited for.
         unsafe {
-            other.receive(&receive, &[Part { start: got.as_mut_ptr(), bytes: got.len() }]).unwrap();
+            other
+                .receive(&receive, &[MemoryPiece { start: got.as_mut_ptr(), bytes: got.len() }])
+                .unwrap();
             let start = sent.as_ptr().cast_mut();
-            one.send(&message, &[Part { start, bytes: sent.len() }]).unwrap();
+            one.send(&message, &[MemoryPiece { start, bytes: sent.len() }]).unwrap();
         }
         while other.completion().is_none() {
             one.progress();
@@ -470,7 +477,10 @@ fn who_finds_no_node_is_told_what_to_look_at() {
     drop(node.server);
     assert!(!path.exists());
     assert!(matches!(Domain::join(&path, "", KEY), Err(JoinError::Name(_))));
-    assert!(matches!(Domain::join(&path, "blue", "short"), Err(JoinError::Key(KeyError::Form))));
+    assert!(matches!(
+        Domain::join(&path, "blue", "short"),
+        Err(JoinError::DomainKey(KeyError::Form))
+    ));
 }
 
 #[test]
@@ -480,18 +490,18 @@ fn keys_are_read_from_files_that_are_nobody_elses() {
     let path = home.path().join("key");
     std::fs::write(&path, format!("{KEY}\n")).unwrap();
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
-    assert_eq!(Key::read(&path).unwrap(), Key::new(KEY).unwrap());
-    assert_ne!(Key::read(&path).unwrap(), Key::new(OTHER_KEY).unwrap());
+    assert_eq!(DomainKey::read(&path).unwrap(), DomainKey::new(KEY).unwrap());
+    assert_ne!(DomainKey::read(&path).unwrap(), DomainKey::new(OTHER_KEY).unwrap());
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
-    assert!(matches!(Key::read(&path), Err(KeyError::Open { mode: 0o644, .. })));
+    assert!(matches!(DomainKey::read(&path), Err(KeyError::Open { mode: 0o644, .. })));
     let long = home.path().join("long");
     std::fs::write(&long, "x".repeat(KEY_BYTES_MAX + 1)).unwrap();
     std::fs::set_permissions(&long, std::fs::Permissions::from_mode(0o600)).unwrap();
-    assert!(matches!(Key::read(&long), Err(KeyError::Form)));
-    assert!(matches!(Key::read(home.path()), Err(KeyError::NotAFile(_))));
-    assert!(matches!(Key::read(&home.path().join("none")), Err(KeyError::Read { .. })));
-    assert_eq!(format!("{:?}", Key::new(KEY).unwrap()), "Key(..)", "nothing of it is shown");
-    assert!(Key::new("sixteen and a space").is_err() && Key::new("tooshort").is_err());
+    assert!(matches!(DomainKey::read(&long), Err(KeyError::Form)));
+    assert!(matches!(DomainKey::read(home.path()), Err(KeyError::NotAFile(_))));
+    assert!(matches!(DomainKey::read(&home.path().join("none")), Err(KeyError::Read { .. })));
+    assert_eq!(format!("{:?}", DomainKey::new(KEY).unwrap()), "Key(..)", "nothing of it is shown");
+    assert!(DomainKey::new("sixteen and a space").is_err() && DomainKey::new("tooshort").is_err());
 }
 
 #[test]
@@ -519,7 +529,7 @@ fn be_the_victim() {
     let Some(path) = std::env::var_os(VICTIM) else { return };
     let socket = call(Path::new(&path));
     say(&socket, &hello("blue", KEY).to_bytes());
-    assert_eq!(hear(&socket), Some(Answer::Welcome { host: 77 }));
+    assert_eq!(hear(&socket), Some(RegistrationAnswer::Welcome { host: 77 }));
     new_grant(&socket);
     if std::env::var(VICTIM_DOES).unwrap() == "leaves" {
         drop(socket);
@@ -584,9 +594,9 @@ fn talk() -> impl Strategy<Value = Vec<u8>> {
     let valid = prop_oneof![
         Just(hello("blue", KEY).to_bytes().to_vec()),
         Just(hello("green", KEY).to_bytes().to_vec()),
-        Just(Request::NewEndpoint.to_bytes().to_vec()),
+        Just(RegistrationRequest::NewEndpoint.to_bytes().to_vec()),
         (0_u16..5, 0_u32..3).prop_map(|(slot, incarnation)| {
-            Request::CloseEndpoint(SlotGrant { slot, incarnation }).to_bytes().to_vec()
+            RegistrationRequest::CloseEndpoint(SlotGrant { slot, incarnation }).to_bytes().to_vec()
         }),
     ];
     let flaw = (0_usize..3, 0..MESSAGE_BYTES, any::<u8>());

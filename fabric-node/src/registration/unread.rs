@@ -7,7 +7,7 @@
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use super::Client;
+use super::RegistrationClient;
 use fabric::registration::wire::MESSAGE_BYTES;
 
 /// Most write ends of doorbells that all clients together, and each of them, have not received yet.
@@ -23,7 +23,7 @@ pub(super) fn write_ends_of_each(clients: usize) -> usize {
     (WRITE_ENDS_MAX / clients.max(1)).clamp(1, WRITE_ENDS_OF_EACH_MAX)
 }
 
-impl Client {
+impl RegistrationClient {
     /// Whether fewer write ends than this are unread, if all that is unread were write ends.
     pub(super) fn has_room_for_write_end(&self, most: usize) -> bool {
         // The kernel counts more than a message's bytes.

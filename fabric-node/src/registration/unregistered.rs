@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::net::SocketFlags;
 use rustix::process::{Pid, PidfdFlags};
 
-use super::{Client, ClientState, EVENTS_MAX, Registry, Shared, watch};
+use super::{ClientState, EVENTS_MAX, RegistrationClient, RegistrationShared, Registry, watch};
 
 /// Most unregistered clients. There are few unless a user opens many on purpose.
 pub(crate) const UNREGISTERED_MAX: usize = 256;
@@ -100,7 +100,7 @@ pub(super) fn take_in(listener: &OwnedFd, rests_until: &mut Option<Instant>) -> 
     None
 }
 
-impl Shared {
+impl RegistrationShared {
     /// Accepts the next connections.
     pub(super) fn let_in(&self, registry: &mut Registry) {
         for _ in 0..EVENTS_MAX {
@@ -126,7 +126,12 @@ impl Shared {
         }
     }
 
-    fn meet(&self, registry: &Registry, number: u64, connection: OwnedFd) -> Result<Client, Errno> {
+    fn meet(
+        &self,
+        registry: &Registry,
+        number: u64,
+        connection: OwnedFd,
+    ) -> Result<RegistrationClient, Errno> {
         let Caller { pid, uid, process } = Caller::of(&connection)?;
         let process = process.filter(|_| registry.watches_processes);
         watch(&self.epoll, &connection, number)?;
@@ -134,7 +139,7 @@ impl Shared {
             watch(&self.epoll, process, number)?;
         }
         let state = ClientState::Unregistered { since: Instant::now() };
-        Ok(Client { connection, process, pid, uid, state, doorbells_unread: 0 })
+        Ok(RegistrationClient { connection, process, pid, uid, state, doorbells_unread: 0 })
     }
 
     /// Makes room for one more unregistered client of this user.
@@ -161,7 +166,7 @@ impl Shared {
 }
 
 impl Registry {
-    fn unregistered(&self) -> impl Iterator<Item = (u64, &Client, Instant)> {
+    fn unregistered(&self) -> impl Iterator<Item = (u64, &RegistrationClient, Instant)> {
         self.clients.iter().filter_map(|(number, client)| match client.state {
             ClientState::Unregistered { since } => Some((*number, client, since)),
             ClientState::Member { .. } => None,
@@ -183,7 +188,8 @@ impl Registry {
         }
         let patience =
             |since: Instant| (since + UNREGISTERED_PATIENCE).saturating_duration_since(now);
-        let is_over = |(_, _, since): &(u64, &Client, Instant)| patience(*since).is_zero();
+        let is_over =
+            |(_, _, since): &(u64, &RegistrationClient, Instant)| patience(*since).is_zero();
         let silent: Vec<_> =
             self.unregistered().filter(is_over).map(|(number, ..)| number).collect();
         for number in silent {
@@ -199,7 +205,7 @@ impl Registry {
 mod tests {
     use super::*;
     use crate::registration::{DomainSettings, RegistrationServer, VfSettings};
-    use fabric::registration::Key;
+    use fabric::registration::DomainKey;
     use rustix::buffer::spare_capacity;
 
     /// A listener with a connection in its queue stays readable: if it were watched meanwhile the
@@ -210,7 +216,7 @@ mod tests {
         let server =
             RegistrationServer::open(&home.path().join("fabric"), 1).expect("nothing is there");
         let domain = "blue".to_owned();
-        let key = Key::new("0123456789abcdef").expect("long enough");
+        let key = DomainKey::new("0123456789abcdef").expect("long enough");
         let settings = DomainSettings { name: domain.clone(), key, endpoints_max: 1, gateways: 0 };
         server.add(settings).expect("it is new");
         let (name, path) = ("one".to_owned(), home.path().join("one.vf"));
@@ -255,7 +261,8 @@ mod tests {
             let uid = if number < 60 { 2 } else { (number % 5) as u32 };
             let state = ClientState::Unregistered { since: Instant::now() };
             let (process, pid, doorbells_unread) = (None, 0, 0);
-            let client = Client { connection, process, pid, uid, state, doorbells_unread };
+            let client =
+                RegistrationClient { connection, process, pid, uid, state, doorbells_unread };
             registry.clients.insert(1000 + number, client);
             registry.unregistered += 1;
         }

@@ -25,12 +25,12 @@ use rustix::net::{
 };
 
 use self::doorbell::VmDoorbell;
-use super::domain::Served;
+use super::domain::ServedDomain;
 use super::unregistered::{Caller, take_in};
-use super::{DepartedMember, RegistrationServer, Registry, Shared, has_ended, watch};
+use super::{DepartedMember, RegistrationServer, RegistrationShared, Registry, has_ended, watch};
 use crate::mailbox::{self, MailboxServer};
 use fabric::mailbox::VMS_MAX;
-use fabric::registration::{Key, SlotGrant};
+use fabric::registration::{DomainKey, SlotGrant};
 
 /// The version of QEMU's protocol, and the number that announces the memory.
 const PROTOCOL_VERSION: i64 = 0;
@@ -177,7 +177,7 @@ impl RegistrationServer {
 }
 
 impl Vf {
-    fn report(&self, domains: &[Served]) -> VfReport {
+    fn report(&self, domains: &[ServedDomain]) -> VfReport {
         let domain = domains.iter().find(|it| it.is_named(&self.settings.domain));
         let fd = domain.map_or(-1, |domain| domain.memory().as_raw_fd());
         VfReport {
@@ -227,7 +227,7 @@ fn event(vf: u64, what: u64) -> u64 {
     EVENTS | (vf * KINDS) | what
 }
 
-impl Shared {
+impl RegistrationShared {
     /// Handles an event of a vf.
     pub(super) fn see_to_vf(&self, registry: &mut Registry, event: u64) {
         let (number, what) = ((event & !EVENTS) / KINDS, event % KINDS);
@@ -423,7 +423,7 @@ impl Registry {
 
 /// What a VM's mailbox server sees of the domain.
 struct MailboxAccess<'d> {
-    domain: &'d Served,
+    domain: &'d ServedDomain,
     takes_new: bool,
     grants_slots: bool,
 }
@@ -433,7 +433,7 @@ impl mailbox::MailboxDomain for MailboxAccess<'_> {
         self.domain.name()
     }
 
-    fn key(&self) -> &Key {
+    fn key(&self) -> &DomainKey {
         self.domain.key()
     }
 

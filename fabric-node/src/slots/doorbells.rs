@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fabric::Region;
 use fabric::doorbell::{self, DoorbellPair};
-use fabric::ring::{Claim, Words};
+use fabric::ring::{CellClaim, Words};
 use rustix::io::Errno;
 
 use crate::hand_over::{DoorbellState, Put, Take};
@@ -130,7 +130,7 @@ impl Doorbells {
             let ring = region.ring(slot);
             // A sleeper has published its head before, and the next producer claims there.
             let head = ring.head();
-            Claim::from_word(ring.claim(head)).turn == ring.turn(head)
+            CellClaim::from_word(ring.claim(head)).turn == ring.turn(head)
         });
     }
 
@@ -166,7 +166,7 @@ mod tests {
     use crate::SlotTable;
     use fabric::RegionOptions;
     use fabric::doorbell::silence;
-    use fabric::ring::{Producer, Way};
+    use fabric::ring::{Producer, RingProducer};
 
     fn is_rung(read_end: &OwnedFd) -> bool {
         let mut fds = [PollFd::new(read_end, PollFlags::IN)];
@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(read_ends.each_ref().map(is_rung), [false; 2]);
         let me = Producer { slot: other, incarnation: others as u16 };
         // The first cell, and one after the ring went round: the sleeper has taken all before it.
-        let mut way = Way::default();
+        let mut way = RingProducer::default();
         for sleep in 2..=40 {
             let position = way.claim(&rings[0], me).expect("room");
             table.ring_where_messages_wait();

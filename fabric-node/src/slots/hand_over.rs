@@ -3,10 +3,10 @@
 use std::io;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
-use super::{Entry, HOSTS_MAX, SlotTable};
+use super::{HOSTS_MAX, SlotEntry, SlotTable};
 use crate::hand_over::{Put, SlotState, SlotTableState, Take, Unfit, ensure};
 use fabric::Region;
-use fabric::ring::{Life, State};
+use fabric::ring::{Life, SlotLife};
 
 impl SlotTable {
     /// What the next process needs. The table may not change meanwhile.
@@ -14,7 +14,7 @@ impl SlotTable {
         let entries = self.entries();
         let slots = entries.slots.iter().enumerate().filter(|(_, entry)| entry.incarnation > 0);
         let slots = slots.map(|(slot, entry)| {
-            let &Entry { state, incarnation, pid, given, died, spoiled } = entry;
+            let &SlotEntry { state, incarnation, pid, given, died, spoiled } = entry;
             let life = Life { state, incarnation }.to_word();
             SlotState { slot: slot as u16, life, pid, given, died, spoiled }
         });
@@ -51,7 +51,8 @@ impl SlotTable {
         }
         let gateways = usize::from(table.region.options().gateways);
         let mut nodes = entries.slots[..gateways].iter();
-        let is_so = nodes.all(|it| it.pid == 0 && [State::Live, State::Free].contains(&it.state));
+        let is_so =
+            nodes.all(|it| it.pid == 0 && [SlotLife::Live, SlotLife::Free].contains(&it.state));
         ensure(is_so, "a gateway's slot is another one's")?;
         for &(host, hold) in &state.holds {
             let is_one = (1..state.hosts).contains(&usize::from(host));
@@ -74,13 +75,13 @@ impl SlotTable {
         let gateways = usize::from(self.region.options().gateways);
         let slots = self.entries().slots.clone();
         let all = slots.into_iter().enumerate().skip(gateways);
-        let there = all.filter(|(_, it)| matches!(it.state, State::Live | State::Departed));
+        let there = all.filter(|(_, it)| matches!(it.state, SlotLife::Live | SlotLife::Departed));
         there.map(|(slot, it)| (slot as u16, it.incarnation))
     }
 }
 
 /// What is remembered of a slot that was given out.
-fn entry_of(state: &SlotState, entries: &SlotTableState) -> Result<Entry, Unfit> {
+fn entry_of(state: &SlotState, entries: &SlotTableState) -> Result<SlotEntry, Unfit> {
     let &SlotState { life, pid, given, died, spoiled, .. } = state;
     let life = Life::from_word(life);
     let is_known = life.to_word() == state.life && life.incarnation > 0;
@@ -88,7 +89,7 @@ fn entry_of(state: &SlotState, entries: &SlotTableState) -> Result<Entry, Unfit>
     let is_past = given.max(spoiled.unwrap_or(0)) <= entries.given && died <= entries.deaths;
     ensure(is_past, "a slot was given or left in the time to come")?;
     let Life { state, incarnation } = life;
-    Ok(Entry { state, incarnation, pid, given, died, spoiled })
+    Ok(SlotEntry { state, incarnation, pid, given, died, spoiled })
 }
 
 #[cfg(test)]

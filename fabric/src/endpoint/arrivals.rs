@@ -1,10 +1,10 @@
 //! What comes by the ring: each cell is read once, checked, and done with.
 
-use super::receives::{Body, Unexpected};
+use super::receives::{ReceivedBody, Unexpected};
 use super::{Engine, index};
-use crate::cell::{Cell, Head, Kind, Lent, Local};
+use crate::cell::{Cell, CellHead, CellKind, Lent, Local};
 use crate::matcher::{Envelope, PostedId};
-use crate::message::{Class, Failure};
+use crate::message::{Class, RequestFailure};
 use crate::region::Region;
 use crate::slab::give_back;
 
@@ -37,22 +37,22 @@ impl Engine {
         }
         let (cell, head) = (&cell, &head);
         let is_sound = match head.kind {
-            Kind::Inline => {
+            CellKind::Inline => {
                 let bytes = usize::from(head.inline_bytes);
                 self.message(region, head, cell.body_at(), bytes, None);
                 true
             }
-            Kind::Eager => self.eager(region, cell, head),
-            Kind::Offer => self.offered(region, cell, head),
-            Kind::Finish => self.finished(head.source, head.tag),
-            Kind::Clear => match cell.clear() {
+            CellKind::Eager => self.eager(region, cell, head),
+            CellKind::Offer => self.offered(region, cell, head),
+            CellKind::Finish => self.finished(head.source, head.tag),
+            CellKind::Clear => match cell.clear() {
                 Some(clear) => self.cleared(head.source, head.tag, &clear),
                 None => false,
             },
-            Kind::Piece => self.piece(region, cell, head),
-            Kind::Push => self.pushed(region, cell, head),
-            Kind::Part => self.part(region, cell, head),
-            Kind::Gone | Kind::Credit | Kind::Ask => self.told(head.kind, head.source),
+            CellKind::Piece => self.piece(region, cell, head),
+            CellKind::Push => self.pushed(region, cell, head),
+            CellKind::Part => self.part(region, cell, head),
+            CellKind::Gone | CellKind::Credit | CellKind::Ask => self.told(head.kind, head.source),
         };
         if !is_sound {
             self.counters.nonsense += 1;
@@ -69,11 +69,11 @@ impl Engine {
     }
 
     #[inline]
-    pub(super) fn envelope_of(&self, head: &Head) -> Envelope {
+    pub(super) fn envelope_of(&self, head: &CellHead) -> Envelope {
         Envelope { source: self.address_of(head.source), tag: head.tag }
     }
 
-    fn eager(&mut self, region: &Region, cell: &Cell<'_>, head: &Head) -> bool {
+    fn eager(&mut self, region: &Region, cell: &Cell<'_>, head: &CellHead) -> bool {
         let Some(lent) = cell.lent(head.source) else { return false };
         let Lent { owner, buffer, bytes, .. } = lent;
         let at = region.layout().buffer(owner.slot, buffer);
@@ -89,7 +89,7 @@ impl Engine {
     fn message(
         &mut self,
         region: &Region,
-        head: &Head,
+        head: &CellHead,
         at: usize,
         bytes: usize,
         slab: Option<Local>,
@@ -98,7 +98,7 @@ impl Engine {
         self.counters.messages += 1;
         let (envelope, class) = (self.envelope_of(head), head.class);
         let Some(id) = self.spaces[index(class)].posted_for(&envelope) else {
-            let body = Body::copied(region, at, bytes);
+            let body = ReceivedBody::copied(region, at, bytes);
             if was_whole() {
                 self.keep(class, envelope, Unexpected { data: head.data, body });
             }
@@ -111,7 +111,7 @@ impl Engine {
         }
         let (start, room, source) = (posted.parts.start(), posted.parts.bytes(), posted.source);
         posted.parts.copy_out(0, bytes.min(room), region.mapping(), at);
-        let failure = (!was_whole()).then_some(Failure::Gone);
+        let failure = (!was_whole()).then_some(RequestFailure::Gone);
         self.spaces[index(class)].drop_posted(id);
         if let Some(source) = source {
             self.peers.settle(source);
@@ -125,7 +125,7 @@ impl Engine {
         &mut self,
         region: &Region,
         (class, id): (Class, PostedId),
-        head: Head,
+        head: CellHead,
         at: usize,
         bytes: usize,
         slab: Option<Local>,
@@ -135,11 +135,11 @@ impl Engine {
         let fits = bytes.min(place.parts.bytes());
         place.parts.copy_out(0, fits, region.mapping(), at);
         let was_whole = slab.is_none_or(|owner| is_whole(region, owner));
-        let failure = (!was_whole).then_some(Failure::Gone);
+        let failure = (!was_whole).then_some(RequestFailure::Gone);
         self.received(&place, &envelope, head.data, bytes, failure);
     }
 
-    fn offered(&mut self, region: &Region, cell: &Cell<'_>, head: &Head) -> bool {
+    fn offered(&mut self, region: &Region, cell: &Cell<'_>, head: &CellHead) -> bool {
         let Some(offer) = cell.offer() else { return false };
         self.counters.messages += 1;
         let (envelope, class) = (self.envelope_of(head), head.class);
@@ -149,7 +149,7 @@ impl Engine {
                 self.fetch(region, place, &envelope, head.data, &offer);
             }
             None => {
-                let body = Body::Offer(Box::new(offer));
+                let body = ReceivedBody::Offer(Box::new(offer));
                 self.keep(class, envelope, Unexpected { data: head.data, body });
             }
         }

@@ -15,8 +15,8 @@ use std::collections::{HashMap, VecDeque};
 
 use super::{BATCH, Engine, SendError};
 use crate::cell::Local;
-use crate::message::{Completion, Context, Done, Failure, Message};
-use crate::parts::{BadParts, Given, Parts};
+use crate::message::{Completion, Done, Message, RequestContext, RequestFailure};
+use crate::parts::{BadParts, Given, MessageParts};
 use crate::region::Region;
 
 /// Receivers that are tried by one call for progress: each that has no room costs a look at its
@@ -28,22 +28,22 @@ const RECEIVERS: usize = 16;
 const AHEAD: usize = 2;
 
 /// What an entry takes: its list doubles when it grows, and may so be half empty.
-const ENTRY_BYTES: usize = 2 * size_of::<Waiting>();
+const ENTRY_BYTES: usize = 2 * size_of::<WaitingMessage>();
 
 /// No slot is as high.
 const BARRED: u32 = u32::MAX;
 
 /// A message that waits.
 #[derive(Debug)]
-struct Waiting {
+struct WaitingMessage {
     message: Message,
     is_matched: bool,
     /// Its memory: the program's, or all of the copy.
-    parts: Parts,
+    parts: MessageParts,
     copy: Option<Vec<u8>>,
 }
 
-impl Waiting {
+impl WaitingMessage {
     /// What keeping it takes.
     fn held_bytes(&self) -> usize {
         ENTRY_BYTES + self.parts.held_bytes() + self.copy.as_ref().map_or(0, Vec::capacity)
@@ -54,7 +54,7 @@ impl Waiting {
 #[derive(Debug)]
 pub(super) struct Backlog {
     /// Receivers, each with what waits for it, the oldest first; at least one message.
-    lines: HashMap<Local, VecDeque<Waiting>>,
+    lines: HashMap<Local, VecDeque<WaitingMessage>>,
     /// The same receivers, in turn.
     turns: VecDeque<Local>,
     /// What keeping them takes, and may take.
@@ -119,10 +119,10 @@ impl Backlog {
         }
         let copy = message.inject.then(|| given.copied());
         let parts = match &copy {
-            Some(copy) => Parts::of_copy(copy),
-            None => Parts::new(given.as_slice())?,
+            Some(copy) => MessageParts::of_copy(copy),
+            None => MessageParts::new(given.as_slice())?,
         };
-        let waiting = Waiting { message: *message, is_matched, parts, copy };
+        let waiting = WaitingMessage { message: *message, is_matched, parts, copy };
         self.bytes += waiting.held_bytes();
         let line = self.lines.entry(to).or_insert_with(|| {
             self.turns.push_back(to);
@@ -134,12 +134,12 @@ impl Backlog {
     }
 
     /// Takes a receiver's line out, to be put back.
-    fn take(&mut self, to: Local) -> Option<VecDeque<Waiting>> {
+    fn take(&mut self, to: Local) -> Option<VecDeque<WaitingMessage>> {
         self.lines.get_mut(&to).map(std::mem::take)
     }
 
     /// Puts a line back, from which messages were taken that have held so much.
-    fn put_back(&mut self, to: Local, line: VecDeque<Waiting>, bytes: usize) {
+    fn put_back(&mut self, to: Local, line: VecDeque<WaitingMessage>, bytes: usize) {
         self.bytes -= bytes;
         if !line.is_empty() {
             self.lines.insert(to, line);
@@ -235,7 +235,7 @@ impl Engine {
         while sent < count
             && let Some(waiting) = line.front()
         {
-            let Waiting { message, is_matched, parts, .. } = waiting;
+            let WaitingMessage { message, is_matched, parts, .. } = waiting;
             let result = self.send_now(region, to, message, parts.given(), *is_matched);
             if result == Err(SendError::Busy) {
                 break;
@@ -246,7 +246,7 @@ impl Engine {
             self.sleeping.moved = true;
             if result.is_err() {
                 // Only its ring can be broken, which was sound when the message was given.
-                self.not_sent_after_all(&waiting, Failure::Nonsense);
+                self.not_sent_after_all(&waiting, RequestFailure::Nonsense);
             }
         }
         self.backlog.put_back(to, line, bytes);
@@ -254,9 +254,9 @@ impl Engine {
     }
 
     /// Tells that a message which has waited is not sent; also where its end is not told otherwise.
-    fn not_sent_after_all(&mut self, waiting: &Waiting, failure: Failure) {
+    fn not_sent_after_all(&mut self, waiting: &WaitingMessage, failure: RequestFailure) {
         let &Message { class, tag, context, .. } = &waiting.message;
-        let (context, bytes) = (context.unwrap_or(Context(0)), waiting.parts.bytes());
+        let (context, bytes) = (context.unwrap_or(RequestContext(0)), waiting.parts.bytes());
         let (done, failure) = (Done::Send, Some(failure));
         self.complete(Completion { context, done, class, tag, bytes, failure });
     }
@@ -267,25 +267,25 @@ impl Engine {
         for waiting in &line {
             self.counters.gone += 1;
             self.peers.settle(gone);
-            self.not_sent_after_all(waiting, Failure::Gone);
+            self.not_sent_after_all(waiting, RequestFailure::Gone);
         }
-        let bytes = line.iter().map(Waiting::held_bytes).sum();
+        let bytes = line.iter().map(WaitingMessage::held_bytes).sum();
         self.backlog.put_back(gone, VecDeque::new(), bytes);
     }
 
     /// Takes the oldest message back that waits and is known by this context. `false`: none is.
     #[cold]
-    pub(super) fn cancel_waiting(&mut self, context: Context) -> bool {
-        let is_it = |waiting: &Waiting| waiting.message.context == Some(context);
+    pub(super) fn cancel_waiting(&mut self, context: RequestContext) -> bool {
+        let is_it = |waiting: &WaitingMessage| waiting.message.context == Some(context);
         let mut lines = self.backlog.lines.iter();
         let found = lines.find_map(|(to, line)| Some((*to, line.iter().position(is_it)?)));
         let Some((to, place)) = found else { return false };
         let Some(mut line) = self.backlog.take(to) else { return false };
         let waiting = line.remove(place);
-        self.backlog.put_back(to, line, waiting.as_ref().map_or(0, Waiting::held_bytes));
+        self.backlog.put_back(to, line, waiting.as_ref().map_or(0, WaitingMessage::held_bytes));
         if let Some(waiting) = waiting {
             self.peers.settle(to);
-            self.not_sent_after_all(&waiting, Failure::Cancelled);
+            self.not_sent_after_all(&waiting, RequestFailure::Cancelled);
         }
         true
     }

@@ -1,10 +1,10 @@
 //! What has ended and was not told yet, in order.
 
-use crate::message::{Class, Completion, Context, Done};
+use crate::message::{Class, Completion, Done, RequestContext};
 
 /// What stands where nothing was put yet.
 const BLANK: Completion = Completion {
-    context: Context(0),
+    context: RequestContext(0),
     done: Done::Released,
     class: Class::Untagged,
     tag: 0,
@@ -80,12 +80,12 @@ mod tests {
         let (mut put, mut taken) = (0, 0);
         for round in 0..40_u64 {
             for _ in 0..round % 13 {
-                completions.push(Completion { context: Context(put), ..BLANK });
+                completions.push(Completion { context: RequestContext(put), ..BLANK });
                 put += 1;
             }
             for _ in 0..round % 11 {
                 let Some(completion) = completions.pop() else { break };
-                assert_eq!(completion.context, Context(taken));
+                assert_eq!(completion.context, RequestContext(taken));
                 taken += 1;
             }
             assert_eq!(completions.is_empty(), put == taken);

@@ -9,7 +9,7 @@ use crate::region::Region;
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct Hosts {
+pub(super) struct HostTable {
     /// By index; 0 of a host that was not met.
     names: Vec<u64>,
     indices: Index,
@@ -17,7 +17,7 @@ pub(super) struct Hosts {
     last: Option<(u64, u16)>,
 }
 
-impl Hosts {
+impl HostTable {
     /// The index of a host that can be reached, or could once.
     #[inline]
     pub(super) fn index(&mut self, region: &Region, name: u64) -> Option<u16> {
@@ -59,7 +59,7 @@ impl Hosts {
         self.names.capacity() * size_of::<u64>() + self.indices.held_bytes()
     }
 
-    /// Whether the host of this index is one to receive from. Asked before [`Hosts::name`].
+    /// Whether the host of this index is one to receive from. Asked before [`HostTable::name`].
     #[inline]
     pub(super) fn meet(&mut self, region: &Region, index: u16) -> bool {
         if self.last.is_some_and(|(_, last)| last == index) || self.name(index) != 0 {

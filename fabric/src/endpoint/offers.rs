@@ -2,13 +2,13 @@
 //! come piece by piece.
 
 use super::arrivals::is_whole;
-use super::peers::Reading;
-use super::receives::Place;
-use super::{ANSWERS, Engine, Process, SendError};
-use crate::cell::{Cell, Clear, Head, Kind, Local, Offer};
+use super::peers::MemoryAccess;
+use super::receives::MessagePlace;
+use super::{ANSWERS, EndpointProcess, Engine, SendError};
+use crate::cell::{Cell, CellHead, CellKind, Clear, Local, Offer};
 use crate::matcher::Envelope;
-use crate::matcher::store::{Id, List, Store};
-use crate::message::{Class, Failure};
+use crate::matcher::store::{Id, ListEnds, MatchStore};
+use crate::message::{Class, RequestFailure};
 use crate::region::Region;
 use crate::single_copy::{NotCopied, read};
 use crate::slab::give_back;
@@ -19,7 +19,7 @@ struct Pull {
     source: Local,
     envelope: Envelope,
     data: Option<u64>,
-    place: Place,
+    place: MessagePlace,
     /// How long the message is, how much of it is wanted, and how much has come.
     bytes: usize,
     wanted: usize,
@@ -31,19 +31,19 @@ const ALL: usize = 0;
 /// All of those.
 #[derive(Debug)]
 pub(super) struct Pulls {
-    store: Store<Pull, 1>,
-    all: List,
+    store: MatchStore<Pull, 1>,
+    all: ListEnds,
 }
 
 impl Pulls {
     pub(super) fn new() -> Self {
-        Self { store: Store::new(0), all: List::EMPTY }
+        Self { store: MatchStore::new(0), all: ListEnds::EMPTY }
     }
 }
 
 /// What is to be told to who offered.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Answer {
+pub(super) struct OfferAnswer {
     to: Local,
     class: Class,
     operation: u64,
@@ -52,7 +52,7 @@ pub(super) struct Answer {
 }
 
 #[cfg(test)]
-impl Answer {
+impl OfferAnswer {
     pub(super) fn operation(&self) -> u64 {
         self.operation
     }
@@ -64,7 +64,7 @@ impl Engine {
     pub(super) fn fetch(
         &mut self,
         region: &Region,
-        place: Place,
+        place: MessagePlace,
         envelope: &Envelope,
         data: Option<u64>,
         offer: &Offer,
@@ -73,13 +73,13 @@ impl Engine {
         let (bytes, operation, class) = (offer.bytes, offer.operation, place.class);
         if !self.lives(region, source) {
             self.counters.gone += 1;
-            return self.received(&place, envelope, data, bytes, Some(Failure::Gone));
+            return self.received(&place, envelope, data, bytes, Some(RequestFailure::Gone));
         }
         self.peers.meet(source);
         let wanted = bytes.min(place.parts.bytes());
         if wanted == 0 || self.read(region, source, offer, &place) {
             self.counters.single_copies += u64::from(wanted > 0);
-            self.answer(region, Answer { to: source, class, operation, clear: None });
+            self.answer(region, OfferAnswer { to: source, class, operation, clear: None });
             return self.received(&place, envelope, data, bytes, None);
         }
         self.counters.pipelines += 1;
@@ -88,35 +88,41 @@ impl Engine {
         let id = self.pulls.store.keep(pull);
         self.pulls.store.append(&mut self.pulls.all, ALL, id);
         let clear = Some(Clear { answer: id.to_word(), bytes: wanted });
-        self.answer(region, Answer { to: source, class, operation, clear });
+        self.answer(region, OfferAnswer { to: source, class, operation, clear });
     }
 
     /// Reads the message out of the sender's memory, if that can be.
-    fn read(&mut self, region: &Region, source: Local, offer: &Offer, place: &Place) -> bool {
+    fn read(
+        &mut self,
+        region: &Region,
+        source: Local,
+        offer: &Offer,
+        place: &MessagePlace,
+    ) -> bool {
         // Another host's memory is not to be read.
         if offer.bytes < self.options.single_copy_bytes_min || source.host != 0 {
             return false;
         }
         let pid = match self.peers.get(source).reading {
-            Reading::Refused => return false,
-            Reading::Of(pid) => pid,
-            Reading::Unknown => match self.processes.0(source.slot, source.incarnation) {
-                Process::Is(pid) => {
-                    self.peers.get(source).reading = Reading::Of(pid);
+            MemoryAccess::Refused => return false,
+            MemoryAccess::Of(pid) => pid,
+            MemoryAccess::Unknown => match self.processes.0(source.slot, source.incarnation) {
+                EndpointProcess::Is(pid) => {
+                    self.peers.get(source).reading = MemoryAccess::Of(pid);
                     pid
                 }
-                Process::Nobodys => {
-                    self.peers.get(source).reading = Reading::Refused;
+                EndpointProcess::Nobodys => {
+                    self.peers.get(source).reading = MemoryAccess::Refused;
                     return false;
                 }
-                Process::NotKnown => return false,
+                EndpointProcess::NotKnown => return false,
             },
         };
         match read(pid, offer, &place.parts.cut(0, offer.bytes)) {
             // Of one that has ended meanwhile the number may be another's by now.
             Ok(()) => self.lives(region, source),
             Err(NotCopied::Refused) => {
-                self.peers.get(source).reading = Reading::Refused;
+                self.peers.get(source).reading = MemoryAccess::Refused;
                 false
             }
             Err(NotCopied::Unreadable) => false,
@@ -132,11 +138,11 @@ impl Engine {
         offer: &Offer,
     ) {
         let Some(to) = self.local_of(region, envelope.source) else { return };
-        self.answer(region, Answer { to, class, operation: offer.operation, clear: None });
+        self.answer(region, OfferAnswer { to, class, operation: offer.operation, clear: None });
     }
 
     /// Tells who offered; later, if its ring is full now.
-    fn answer(&mut self, region: &Region, answer: Answer) {
+    fn answer(&mut self, region: &Region, answer: OfferAnswer) {
         if !self.answers.is_empty() || !self.try_answer(region, &answer) {
             self.answers.push_back(answer);
         }
@@ -165,8 +171,8 @@ impl Engine {
     }
 
     /// `false`: the ring is full. Who is gone, or whose ring is broken, needs no answer.
-    fn try_answer(&mut self, region: &Region, answer: &Answer) -> bool {
-        let &Answer { to, class, operation, clear } = answer;
+    fn try_answer(&mut self, region: &Region, answer: &OfferAnswer) -> bool {
+        let &OfferAnswer { to, class, operation, clear } = answer;
         if !self.lives(region, to) {
             return true;
         }
@@ -177,7 +183,7 @@ impl Engine {
             Err(_) => {
                 // What it was to send for this answer will not come.
                 if let Some(Clear { answer, .. }) = clear {
-                    self.end_pull(Id::from_word(answer), Some(Failure::Nonsense));
+                    self.end_pull(Id::from_word(answer), Some(RequestFailure::Nonsense));
                 }
                 return true;
             }
@@ -185,16 +191,16 @@ impl Engine {
         if let Some(clear) = &clear {
             cell.set_clear(clear);
         }
-        let kind = if clear.is_some() { Kind::Clear } else { Kind::Finish };
+        let kind = if clear.is_some() { CellKind::Clear } else { CellKind::Finish };
         let (source, tag) = (self.me, operation);
         let (inline_bytes, data) = (0, None);
-        let head = Head { kind, class, inline_bytes, source, to, tag, data, marked: false };
+        let head = CellHead { kind, class, inline_bytes, source, to, tag, data, marked: false };
         self.publish(region, &cell, &head, 0);
         true
     }
 
     /// Takes a piece of a message. `false`: it belongs nowhere.
-    pub(super) fn piece(&mut self, region: &Region, cell: &Cell<'_>, head: &Head) -> bool {
+    pub(super) fn piece(&mut self, region: &Region, cell: &Cell<'_>, head: &CellHead) -> bool {
         let Some(lent) = cell.lent(head.source) else { return false };
         let (id, at) = (Id::from_word(head.tag), cell.piece_at());
         let sound = match self.pulls.store.get_mut(id) {
@@ -217,13 +223,13 @@ impl Engine {
         match sound {
             Some((true, true)) => self.end_pull(id, None),
             Some((true, false)) => {}
-            Some((false, _)) => self.end_pull(id, Some(Failure::Nonsense)),
+            Some((false, _)) => self.end_pull(id, Some(RequestFailure::Nonsense)),
             None => {}
         }
         sound.is_some_and(|(fits, _)| fits)
     }
 
-    fn end_pull(&mut self, id: Id, failure: Option<Failure>) {
+    fn end_pull(&mut self, id: Id, failure: Option<RequestFailure>) {
         if self.pulls.store.get(id).is_none() {
             return;
         }
@@ -240,7 +246,7 @@ impl Engine {
             next = self.pulls.store.after(ALL, id);
             if self.pulls.store.get(id).is_some_and(|pull| pull.source == gone) {
                 self.counters.gone += 1;
-                self.end_pull(id, Some(Failure::Gone));
+                self.end_pull(id, Some(RequestFailure::Gone));
             }
         }
     }

@@ -3,14 +3,14 @@
 use super::remote::Remotes;
 use super::{Engine, index};
 use crate::cell::Local;
-use crate::message::{Class, Failure};
+use crate::message::{Class, RequestFailure};
 use crate::region::{Region, SLOTS_MAX};
-use crate::ring::Way;
+use crate::ring::RingProducer;
 use crate::{Address, matcher::Envelope};
 
 /// Whether a peer's memory can be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Reading {
+pub(super) enum MemoryAccess {
     /// Whose it is was not asked yet.
     #[default]
     Unknown,
@@ -21,11 +21,11 @@ pub(super) enum Reading {
 
 /// What is known of a slot.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Peer {
+pub(super) struct SlotPeer {
     /// Of the owner that the rest is about; 0 for none.
     pub(super) incarnation: u32,
-    pub(super) way: Way,
-    pub(super) reading: Reading,
+    pub(super) way: RingProducer,
+    pub(super) reading: MemoryAccess,
     /// What waits for it: sends, pulls, receives from nobody else.
     outstanding: u32,
     /// Which of its sleeps it was woken from last; [`REFUSED`](super::sleep::REFUSED) while that
@@ -35,8 +35,8 @@ pub(super) struct Peer {
 
 /// All slots' peers.
 #[derive(Debug)]
-pub(super) struct Peers {
-    slots: Box<[Peer]>,
+pub(super) struct SlotPeers {
+    slots: Box<[SlotPeer]>,
     /// Owners of slots that others have now, or nobody, with whom something may be outstanding.
     former: Vec<Local>,
     /// Those who were found gone while cells were in the ring, and the position before which all
@@ -46,11 +46,11 @@ pub(super) struct Peers {
     pub(super) remotes: Remotes,
 }
 
-impl Peers {
+impl SlotPeers {
     pub(super) fn new(region: &Region) -> Self {
         let slots = usize::from(region.options().slots);
         Self {
-            slots: vec![Peer::default(); slots].into(),
+            slots: vec![SlotPeer::default(); slots].into(),
             former: Vec::new(),
             mourned: None,
             remotes: Remotes::default(),
@@ -58,7 +58,7 @@ impl Peers {
     }
 
     #[inline]
-    pub(super) fn get(&mut self, local: Local) -> &mut Peer {
+    pub(super) fn get(&mut self, local: Local) -> &mut SlotPeer {
         &mut self.slots[usize::from(local.slot)]
     }
 
@@ -88,7 +88,7 @@ impl Peers {
             let former = Local { incarnation: peer.incarnation, ..local };
             self.former.push(former);
         }
-        *peer = Peer { incarnation: local.incarnation, ..Peer::default() };
+        *peer = SlotPeer { incarnation: local.incarnation, ..SlotPeer::default() };
     }
 
     /// Something waits for an owner of a slot, whether it lives or not.
@@ -209,7 +209,13 @@ impl Engine {
                 self.counters.gone += 1;
                 let envelope = Envelope { source, tag: 0 };
                 let none = (None, posted.parts.start());
-                self.complete_receive((context, class), &envelope, none, 0, Some(Failure::Gone));
+                self.complete_receive(
+                    (context, class),
+                    &envelope,
+                    none,
+                    0,
+                    Some(RequestFailure::Gone),
+                );
                 if let Some(multi) = posted.multi {
                     self.multis.end(multi);
                 }

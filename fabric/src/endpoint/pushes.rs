@@ -4,12 +4,12 @@
 use std::collections::HashMap;
 
 use super::arrivals::is_whole;
-use super::receives::{Body, Place, Unexpected};
+use super::receives::{MessagePlace, ReceivedBody, Unexpected};
 use super::{Engine, PUSH_BYTES_MAX, index};
-use crate::cell::{Cell, Clear, Head, Lent, Local};
+use crate::cell::{Cell, CellHead, Clear, Lent, Local};
 use crate::matcher::Envelope;
-use crate::matcher::store::{Id, List, Store};
-use crate::message::Failure;
+use crate::matcher::store::{Id, ListEnds, MatchStore};
+use crate::message::RequestFailure;
 use crate::region::Region;
 use crate::slab::give_back;
 
@@ -29,15 +29,15 @@ struct Push {
 enum Goal {
     /// Nobody has asked for it yet; what there is of it.
     Kept(Vec<u8>),
-    Place {
-        place: Place,
+    MessagePlace {
+        place: MessagePlace,
         envelope: Envelope,
         data: Option<u64>,
     },
     /// It is not wanted, but comes.
     Nothing,
     /// Nobody has asked for it yet, and it will not come.
-    Lost(Failure),
+    Lost(RequestFailure),
 }
 
 const UNDER_WAY: usize = 0;
@@ -45,21 +45,21 @@ const UNDER_WAY: usize = 0;
 /// All of them.
 #[derive(Debug)]
 pub(super) struct Pushes {
-    store: Store<Push, 1>,
+    store: MatchStore<Push, 1>,
     /// Those of which something is to come still.
-    under_way: List,
+    under_way: ListEnds,
     by_name: HashMap<(Local, u64), Id>,
 }
 
 impl Pushes {
     pub(super) fn new() -> Self {
-        Self { store: Store::new(0), under_way: List::EMPTY, by_name: HashMap::new() }
+        Self { store: MatchStore::new(0), under_way: ListEnds::EMPTY, by_name: HashMap::new() }
     }
 }
 
 impl Engine {
     /// A message begins to come. `false`: nobody pushes such a one.
-    pub(super) fn pushed(&mut self, region: &Region, cell: &Cell<'_>, head: &Head) -> bool {
+    pub(super) fn pushed(&mut self, region: &Region, cell: &Cell<'_>, head: &CellHead) -> bool {
         let Some(Clear { answer: operation, bytes }) = cell.clear() else { return false };
         let (source, class, data) = (head.source, head.class, head.data);
         let is_new = !self.pushes.by_name.contains_key(&(source, operation));
@@ -74,7 +74,7 @@ impl Engine {
         let goal = match self.spaces[index(class)].posted_for(&envelope) {
             Some(id) => {
                 let place = self.place_for(class, id, bytes).expect("the receive is posted");
-                Goal::Place { place, envelope, data }
+                Goal::MessagePlace { place, envelope, data }
             }
             None => Goal::Kept(Vec::new()),
         };
@@ -84,13 +84,13 @@ impl Engine {
         store.append(under_way, UNDER_WAY, id);
         by_name.insert((source, operation), id);
         if is_kept {
-            self.keep(class, envelope, Unexpected { data, body: Body::Push(id, bytes) });
+            self.keep(class, envelope, Unexpected { data, body: ReceivedBody::Push(id, bytes) });
         }
         true
     }
 
     /// A part of one has come. `false`: it belongs nowhere.
-    pub(super) fn part(&mut self, region: &Region, cell: &Cell<'_>, head: &Head) -> bool {
+    pub(super) fn part(&mut self, region: &Region, cell: &Cell<'_>, head: &CellHead) -> bool {
         let Some(lent) = cell.lent(head.source) else { return false };
         let id = self.pushes.by_name.get(&(head.source, head.tag)).copied();
         let push = id.and_then(|id| Some((id, self.pushes.store.get_mut(id)?)));
@@ -106,14 +106,14 @@ impl Engine {
         match sound {
             Some((id, true, true)) => self.end_push(id, None),
             Some((_, true, false)) => {}
-            Some((id, false, _)) => self.end_push(id, Some(Failure::Nonsense)),
+            Some((id, false, _)) => self.end_push(id, Some(RequestFailure::Nonsense)),
             None => {}
         }
         sound.is_some_and(|(_, fits, _)| fits)
     }
 
     /// Nothing more comes of one: it is whole, or it failed.
-    fn end_push(&mut self, id: Id, failure: Option<Failure>) {
+    fn end_push(&mut self, id: Id, failure: Option<RequestFailure>) {
         let Pushes { store, under_way, by_name } = &mut self.pushes;
         let Some(push) = store.get_mut(id) else { return };
         let source = push.source;
@@ -127,7 +127,7 @@ impl Engine {
         if is_kept {
             return;
         }
-        if let Some(Push { goal: Goal::Place { place, envelope, data }, bytes, .. }) =
+        if let Some(Push { goal: Goal::MessagePlace { place, envelope, data }, bytes, .. }) =
             self.pushes.store.give_up(id)
         {
             self.received(&place, &envelope, data, bytes, failure);
@@ -138,7 +138,7 @@ impl Engine {
     pub(super) fn meet_push(
         &mut self,
         id: Id,
-        place: Place,
+        place: MessagePlace,
         envelope: Envelope,
         data: Option<u64>,
     ) {
@@ -152,10 +152,10 @@ impl Engine {
                 None
             }
             // Whoever took it out of the kept ones met it, and nobody else does.
-            Goal::Place { .. } | Goal::Nothing => return,
+            Goal::MessagePlace { .. } | Goal::Nothing => return,
         };
         if failure.is_none() && !is_whole {
-            push.goal = Goal::Place { place, envelope, data };
+            push.goal = Goal::MessagePlace { place, envelope, data };
             return;
         }
         self.pushes.store.give_up(id);
@@ -179,7 +179,7 @@ impl Engine {
             next = self.pushes.store.after(UNDER_WAY, id);
             if self.pushes.store.get(id).is_some_and(|push| push.source == gone) {
                 self.counters.gone += 1;
-                self.end_push(id, Some(Failure::Gone));
+                self.end_push(id, Some(RequestFailure::Gone));
             }
         }
     }
@@ -199,7 +199,7 @@ impl Push {
                 // SAFETY: the bytes are our own, and so many.
                 unsafe { region.mapping().copy_out(from, to, lent.bytes) };
             }
-            Goal::Place { place, .. } => {
+            Goal::MessagePlace { place, .. } => {
                 let room = place.parts.bytes().saturating_sub(self.got).min(lent.bytes);
                 if room > 0 {
                     place.parts.copy_out(self.got, room, region.mapping(), from);

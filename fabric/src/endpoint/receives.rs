@@ -2,10 +2,13 @@
 
 use super::{Engine, ReceiveError, index};
 use crate::cell::{Local, Offer};
-use crate::matcher::store::{Id, Store};
+use crate::matcher::store::{Id, MatchStore};
 use crate::matcher::{Envelope, Pattern, PostedId};
-use crate::message::{Class, Completion, Context, Done, Failure, Found, Part, Peek, Receive};
-use crate::parts::Parts;
+use crate::message::{
+    Class, Completion, Done, LookOutcome, MemoryPiece, Peek, Receive, RequestContext,
+    RequestFailure,
+};
+use crate::parts::MessageParts;
 use crate::region::Region;
 
 /// Messages up to this are kept without an allocation of their own.
@@ -14,7 +17,7 @@ const SHORT_BYTES: usize = 48;
 /// A receive that waits.
 #[derive(Debug)]
 pub(super) struct Posted {
-    pub(super) parts: Parts,
+    pub(super) parts: MessageParts,
     /// The one that it waits for, if only one will do.
     pub(super) source: Option<Local>,
     /// The buffer that several messages share.
@@ -25,11 +28,11 @@ pub(super) struct Posted {
 #[derive(Debug)]
 pub(super) struct Unexpected {
     pub(super) data: Option<u64>,
-    pub(super) body: Body,
+    pub(super) body: ReceivedBody,
 }
 
 #[derive(Debug)]
-pub(super) enum Body {
+pub(super) enum ReceivedBody {
     Short {
         bytes: u8,
         content: [u8; SHORT_BYTES],
@@ -40,7 +43,7 @@ pub(super) enum Body {
     Push(Id, usize),
 }
 
-impl Body {
+impl ReceivedBody {
     /// Copies what is at a place of the region, which was checked.
     pub(super) fn copied(region: &Region, at: usize, bytes: usize) -> Self {
         let copy = |to: &mut [u8]| {
@@ -72,7 +75,7 @@ impl Body {
 /// A buffer that several messages share.
 #[derive(Debug)]
 struct Multi {
-    context: Context,
+    context: RequestContext,
     /// Fewer bytes left than this: it is over.
     min_bytes: usize,
     used_bytes: usize,
@@ -85,11 +88,11 @@ struct Multi {
 
 /// All such buffers.
 #[derive(Debug)]
-pub(super) struct Multis(Store<Multi, 1>);
+pub(super) struct Multis(MatchStore<Multi, 1>);
 
 impl Multis {
     pub(super) fn new() -> Self {
-        Self(Store::new(0))
+        Self(MatchStore::new(0))
     }
 
     /// It ended by a failure, which its program was told.
@@ -100,10 +103,10 @@ impl Multis {
 
 /// Where one message goes.
 #[derive(Debug)]
-pub(super) struct Place {
-    pub(super) context: Context,
+pub(super) struct MessagePlace {
+    pub(super) context: RequestContext,
     pub(super) class: Class,
-    pub(super) parts: Parts,
+    pub(super) parts: MessageParts,
     multi: Option<Id>,
 }
 
@@ -113,9 +116,9 @@ impl Engine {
         &mut self,
         region: &Region,
         receive: &Receive,
-        given: &[Part],
+        given: &[MemoryPiece],
     ) -> Result<(), ReceiveError> {
-        let parts = Parts::new(given)?;
+        let parts = MessageParts::new(given)?;
         let &Receive { class, source, tag, ignore, context, multi_min_bytes } = receive;
         let pattern = Pattern { source, tag, ignore };
         if let Some(min_bytes) = multi_min_bytes {
@@ -127,7 +130,7 @@ impl Engine {
         }
         match self.spaces[index(class)].unexpected_for(&pattern) {
             Some(id) => {
-                let place = Place { context, class, parts, multi: None };
+                let place = MessagePlace { context, class, parts, multi: None };
                 if let Some(kept) = self.spaces[index(class)].remove_unexpected(id) {
                     self.deliver_kept(region, place, kept);
                 }
@@ -143,8 +146,8 @@ impl Engine {
         &mut self,
         region: &Region,
         class: Class,
-        (pattern, context): (Pattern, Context),
-        parts: Parts,
+        (pattern, context): (Pattern, RequestContext),
+        parts: MessageParts,
         min_bytes: usize,
     ) {
         // At least one, or a full buffer would go on for ever.
@@ -171,8 +174,8 @@ impl Engine {
         &mut self,
         region: &Region,
         class: Class,
-        (pattern, context): (Pattern, Context),
-        parts: Parts,
+        (pattern, context): (Pattern, RequestContext),
+        parts: MessageParts,
         multi: Option<Id>,
     ) {
         let source = pattern.source.and_then(|source| self.local_of(region, source));
@@ -184,24 +187,34 @@ impl Engine {
     }
 
     /// The place in a shared buffer for a message of this length, and whether it was the last.
-    fn share(&mut self, multi: Id, parts: &Parts, bytes: usize) -> Option<(Place, bool)> {
+    fn share(
+        &mut self,
+        multi: Id,
+        parts: &MessageParts,
+        bytes: usize,
+    ) -> Option<(MessagePlace, bool)> {
         let shared = self.multis.0.get_mut(multi)?;
         let cut = parts.cut(shared.used_bytes, bytes);
         shared.used_bytes += cut.bytes();
         shared.arriving += 1;
         shared.over = parts.bytes() - shared.used_bytes < shared.min_bytes;
         let class = Class::Untagged;
-        let place = Place { context: shared.context, class, parts: cut, multi: Some(multi) };
+        let place = MessagePlace { context: shared.context, class, parts: cut, multi: Some(multi) };
         Some((place, shared.over))
     }
 
     /// Where a message of this length goes that a receive waited for.
-    pub(super) fn place_for(&mut self, class: Class, id: PostedId, bytes: usize) -> Option<Place> {
+    pub(super) fn place_for(
+        &mut self,
+        class: Class,
+        id: PostedId,
+        bytes: usize,
+    ) -> Option<MessagePlace> {
         if let Some(multi) = self.spaces[index(class)].posted_mut(id)?.multi {
             return self.place_in_shared(class, id, multi, bytes);
         }
         let (context, posted) = self.take_posted(class, id)?;
-        Some(Place { context, class, parts: posted.parts, multi: None })
+        Some(MessagePlace { context, class, parts: posted.parts, multi: None })
     }
 
     #[cold]
@@ -211,7 +224,7 @@ impl Engine {
         id: PostedId,
         multi: Id,
         bytes: usize,
-    ) -> Option<Place> {
+    ) -> Option<MessagePlace> {
         let parts = self.spaces[index(class)].posted_mut(id)?.parts.clone();
         let (place, over) = self.share(multi, &parts, bytes)?;
         if over {
@@ -221,7 +234,7 @@ impl Engine {
     }
 
     /// Takes a receive out that has met its message, or its last one.
-    fn take_posted(&mut self, class: Class, id: PostedId) -> Option<(Context, Posted)> {
+    fn take_posted(&mut self, class: Class, id: PostedId) -> Option<(RequestContext, Posted)> {
         let (context, posted) = self.spaces[index(class)].remove_posted(id)?;
         if let Some(source) = posted.source {
             self.peers.settle(source);
@@ -233,14 +246,14 @@ impl Engine {
     fn deliver_kept(
         &mut self,
         region: &Region,
-        place: Place,
+        place: MessagePlace,
         (envelope, Unexpected { data, body }): (Envelope, Unexpected),
     ) {
         let content = match &body {
-            Body::Short { bytes, content } => &content[..usize::from(*bytes)],
-            Body::Long(content) => content,
-            Body::Offer(offer) => return self.fetch(region, place, &envelope, data, offer),
-            Body::Push(id, _) => return self.meet_push(*id, place, envelope, data),
+            ReceivedBody::Short { bytes, content } => &content[..usize::from(*bytes)],
+            ReceivedBody::Long(content) => content,
+            ReceivedBody::Offer(offer) => return self.fetch(region, place, &envelope, data, offer),
+            ReceivedBody::Push(id, _) => return self.meet_push(*id, place, envelope, data),
         };
         let fits = content.len().min(place.parts.bytes());
         place.parts.fill(&content[..fits]);
@@ -250,11 +263,11 @@ impl Engine {
     /// Tells that a message of this length is in its place, as much of it as fits.
     pub(super) fn received(
         &mut self,
-        place: &Place,
+        place: &MessagePlace,
         envelope: &Envelope,
         data: Option<u64>,
         bytes: usize,
-        failure: Option<Failure>,
+        failure: Option<RequestFailure>,
     ) {
         let what = (place.context, place.class);
         let (start, room) = (place.parts.start(), place.parts.bytes());
@@ -268,20 +281,20 @@ impl Engine {
     #[inline(always)]
     pub(super) fn arrived(
         &mut self,
-        what: (Context, Class),
+        what: (RequestContext, Class),
         envelope: &Envelope,
         start: (Option<u64>, *mut u8),
         (bytes, room): (usize, usize),
-        failure: Option<Failure>,
+        failure: Option<RequestFailure>,
     ) {
         let fits = bytes.min(room);
         let missing_bytes = bytes - fits;
-        let truncated = (missing_bytes > 0).then_some(Failure::Truncated { missing_bytes });
+        let truncated = (missing_bytes > 0).then_some(RequestFailure::Truncated { missing_bytes });
         self.complete_receive(what, envelope, start, fits, failure.or(truncated));
     }
 
     #[cold]
-    fn received_in_shared(&mut self, place: &Place, multi: Id) {
+    fn received_in_shared(&mut self, place: &MessagePlace, multi: Id) {
         let Some(shared) = self.multis.0.get_mut(multi) else { return };
         shared.arriving -= 1;
         if shared.over && shared.arriving == 0 {
@@ -307,9 +320,9 @@ impl Engine {
         match found {
             Some((id, envelope, data, bytes)) => {
                 match then {
-                    Found::Stays => {}
-                    Found::Claimed => drop(space.claim(id, context)),
-                    Found::Discarded => {
+                    LookOutcome::Stays => {}
+                    LookOutcome::Claimed => drop(space.claim(id, context)),
+                    LookOutcome::Discarded => {
                         if let Some(kept) = space.remove_unexpected(id) {
                             self.discard(region, class, &kept);
                         }
@@ -321,13 +334,13 @@ impl Engine {
             None => {
                 let source = source.unwrap_or(self.address_of(self.me));
                 let envelope = Envelope { source, tag };
-                let (what, failure) = ((context, class), Some(Failure::NoMessage));
+                let (what, failure) = ((context, class), Some(RequestFailure::NoMessage));
                 self.complete_receive(what, &envelope, (None, nowhere), 0, failure);
             }
         }
     }
 
-    fn take_claimed(&mut self, context: Context) -> Option<(Class, (Envelope, Unexpected))> {
+    fn take_claimed(&mut self, context: RequestContext) -> Option<(Class, (Envelope, Unexpected))> {
         [Class::Untagged, Class::Tagged].into_iter().find_map(|class| {
             self.spaces[index(class)].take_claimed(context).map(|kept| (class, kept))
         })
@@ -336,16 +349,16 @@ impl Engine {
     pub(super) fn receive_claimed(
         &mut self,
         region: &Region,
-        context: Context,
-        parts: &[Part],
+        context: RequestContext,
+        parts: &[MemoryPiece],
     ) -> Result<(), ReceiveError> {
-        let parts = Parts::new(parts)?;
+        let parts = MessageParts::new(parts)?;
         let (class, kept) = self.take_claimed(context).ok_or(ReceiveError::NotClaimed)?;
-        self.deliver_kept(region, Place { context, class, parts, multi: None }, kept);
+        self.deliver_kept(region, MessagePlace { context, class, parts, multi: None }, kept);
         Ok(())
     }
 
-    pub(super) fn discard_claimed(&mut self, region: &Region, context: Context) -> bool {
+    pub(super) fn discard_claimed(&mut self, region: &Region, context: RequestContext) -> bool {
         let Some((class, kept)) = self.take_claimed(context) else { return false };
         self.discard(region, class, &kept);
         true
@@ -354,13 +367,13 @@ impl Engine {
     fn discard(&mut self, region: &Region, class: Class, kept: &(Envelope, Unexpected)) {
         let (envelope, Unexpected { body, .. }) = kept;
         match body {
-            Body::Offer(offer) => self.decline(region, class, envelope, offer),
-            Body::Push(id, _) => self.decline_push(*id),
-            Body::Short { .. } | Body::Long(_) => {}
+            ReceivedBody::Offer(offer) => self.decline(region, class, envelope, offer),
+            ReceivedBody::Push(id, _) => self.decline_push(*id),
+            ReceivedBody::Short { .. } | ReceivedBody::Long(_) => {}
         }
     }
 
-    pub(super) fn cancel(&mut self, context: Context) -> bool {
+    pub(super) fn cancel(&mut self, context: RequestContext) -> bool {
         for class in [Class::Untagged, Class::Tagged] {
             let space = &mut self.spaces[index(class)];
             let Some(id) = space.posted_by(context) else { continue };
@@ -383,8 +396,8 @@ impl Engine {
     }
 
     /// Tells that a receive was taken back, and that its memory is the program's again.
-    fn cancelled(&mut self, what: (Context, Class), start: *mut u8) {
+    fn cancelled(&mut self, what: (RequestContext, Class), start: *mut u8) {
         let envelope = Envelope { source: self.address_of(self.me), tag: 0 };
-        self.complete_receive(what, &envelope, (None, start), 0, Some(Failure::Cancelled));
+        self.complete_receive(what, &envelope, (None, start), 0, Some(RequestFailure::Cancelled));
     }
 }

@@ -13,7 +13,7 @@ use std::sync::atomic::fence;
 
 use super::remotes::{Remote, RemoteSlots};
 use super::{Engine, NoDoorbell};
-use crate::cell::{Cell, Head, Kind, Local};
+use crate::cell::{Cell, CellHead, CellKind, Local};
 use crate::message::Class;
 use crate::region::gateway_of;
 use crate::region::{CELL_BYTES, GATEWAYS_MAX, Region};
@@ -33,7 +33,7 @@ const MARKS_MAX: u8 = 7;
 const PUSH_MARKS_MAX: u8 = 4;
 
 /// The node of this host, as an endpoint knows it.
-pub trait Home: fmt::Debug + Send + Sync {
+pub trait LocalNode: fmt::Debug + Send + Sync {
     /// Wakes a gateway that sleeps.
     fn wake(&self, gateway: u16);
 
@@ -58,7 +58,7 @@ pub trait Home: fmt::Debug + Send + Sync {
 #[derive(Debug, Default)]
 pub(super) struct Remotes {
     known: RemoteSlots,
-    home: Option<Arc<dyn Home>>,
+    home: Option<Arc<dyn LocalNode>>,
     /// Somebody may be waited for whose gateway was not asked yet to say when it goes.
     may_have_unasked: bool,
     /// The node is gone.
@@ -77,7 +77,7 @@ impl Remotes {
     }
 
     /// The node of this host.
-    pub(super) fn home(&self) -> Option<&Arc<dyn Home>> {
+    pub(super) fn home(&self) -> Option<&Arc<dyn LocalNode>> {
         self.home.as_ref()
     }
 
@@ -134,7 +134,7 @@ impl Remotes {
 }
 
 impl Engine {
-    pub(super) fn set_home(&mut self, home: Arc<dyn Home>) {
+    pub(super) fn set_home(&mut self, home: Arc<dyn LocalNode>) {
         self.peers.remotes.home = Some(home);
     }
 
@@ -177,7 +177,13 @@ impl Engine {
 
     /// Publishes a cell with a message of so many bytes beside it.
     #[inline(always)]
-    pub(super) fn publish(&mut self, region: &Region, cell: &Cell<'_>, head: &Head, bytes: usize) {
+    pub(super) fn publish(
+        &mut self,
+        region: &Region,
+        cell: &Cell<'_>,
+        head: &CellHead,
+        bytes: usize,
+    ) {
         match head.to.host {
             0 => {
                 cell.publish(head);
@@ -188,15 +194,21 @@ impl Engine {
     }
 
     #[inline(never)]
-    fn publish_to_gateway(&mut self, region: &Region, cell: Cell<'_>, head: Head, bytes: usize) {
+    fn publish_to_gateway(
+        &mut self,
+        region: &Region,
+        cell: Cell<'_>,
+        head: CellHead,
+        bytes: usize,
+    ) {
         let remote = self.peers.remotes.get(head.to);
         let is_due = remote.add_unmarked(CELL_BYTES + bytes, MARK_BYTES);
         // A question comes into no ring, so nobody would say when it does.
-        let marked = is_due && head.kind != Kind::Ask;
+        let marked = is_due && head.kind != CellKind::Ask;
         if marked {
             remote.mark();
         }
-        cell.publish(&Head { marked, ..head });
+        cell.publish(&CellHead { marked, ..head });
         self.note_sent(head.to, head.kind);
         let gateway = self.ring_to(region, head.to).slot;
         match &mut self.peers.remotes.doorbells {
@@ -232,17 +244,17 @@ impl Engine {
     }
 
     /// What a gateway says of an endpoint of another host. `false`: it is none, or nothing to say.
-    pub(super) fn told(&mut self, kind: Kind, about: Local) -> bool {
+    pub(super) fn told(&mut self, kind: CellKind, about: Local) -> bool {
         if about.host == 0 {
             return false;
         }
         let remote = self.peers.remotes.get(about);
         match kind {
-            Kind::Credit if remote.incarnation == about.incarnation => {
+            CellKind::Credit if remote.incarnation == about.incarnation => {
                 remote.marks = remote.marks.saturating_sub(1);
             }
-            Kind::Credit => {}
-            Kind::Gone => {
+            CellKind::Credit => {}
+            CellKind::Gone => {
                 remote.gone = remote.gone.max(about.incarnation);
                 let (last, gone) = (remote.incarnation, remote.gone);
                 if remote.outstanding > 0 && last <= gone {
@@ -278,8 +290,8 @@ impl Engine {
             }
             let Ok(cell) = self.claim(region, to) else { return };
             let (class, tag, data) = (Class::Untagged, 0, None);
-            let (kind, source, inline_bytes) = (Kind::Ask, self.me, 0);
-            let head = Head { kind, class, inline_bytes, source, to, tag, data, marked: false };
+            let (kind, source, inline_bytes) = (CellKind::Ask, self.me, 0);
+            let head = CellHead { kind, class, inline_bytes, source, to, tag, data, marked: false };
             self.publish(region, &cell, &head, 0);
             self.peers.remotes.get(to).asked = true;
         }

@@ -10,10 +10,10 @@ use std::collections::VecDeque;
 
 use super::{Engine, INJECT_BYTES_MAX, OFFERS_MAX, PUSH_BYTES_MAX, SendError};
 use crate::Address;
-use crate::cell::{Cell, Clear, Head, INLINE_BYTES_MAX, Kind, Local, Offer};
-use crate::matcher::store::{Id, List, Store};
-use crate::message::{Class, Completion, Context, Done, Failure, Message};
-use crate::parts::{Given, PARTS_MAX, Parts};
+use crate::cell::{Cell, CellHead, CellKind, Clear, INLINE_BYTES_MAX, Local, Offer};
+use crate::matcher::store::{Id, ListEnds, MatchStore};
+use crate::message::{Class, Completion, Done, Message, RequestContext, RequestFailure};
+use crate::parts::{Given, MessageParts, PARTS_MAX};
 use crate::region::Region;
 use crate::ring::NoCell;
 
@@ -23,8 +23,8 @@ struct Sending {
     to: Local,
     class: Class,
     tag: u64,
-    context: Option<Context>,
-    parts: Parts,
+    context: Option<RequestContext>,
+    parts: MessageParts,
     /// What the parts are of, where the message is not to be read in the program's own memory.
     _copy: Option<Vec<u8>>,
     feeding: Option<Feeding>,
@@ -34,7 +34,7 @@ struct Sending {
 struct Feeding {
     /// What its pieces are, and by which operation they name it: the receiver's, or of what is
     /// pushed the sender's.
-    kind: Kind,
+    kind: CellKind,
     operation: u64,
     /// What the receiver wants, and what it was sent of that.
     bytes: usize,
@@ -48,16 +48,16 @@ const FED: usize = 1;
 /// What is offered.
 #[derive(Debug)]
 pub(super) struct Sends {
-    store: Store<Sending, 2>,
-    all: List,
+    store: MatchStore<Sending, 2>,
+    all: ListEnds,
     /// Receivers, in turn, each with what it is fed, the oldest first: two halves of two messages
     /// are of less use to it than the first one whole.
-    fed: VecDeque<(Local, List)>,
+    fed: VecDeque<(Local, ListEnds)>,
 }
 
 impl Sends {
     pub(super) fn new() -> Self {
-        Self { store: Store::new(super::ROOM), all: List::EMPTY, fed: VecDeque::new() }
+        Self { store: MatchStore::new(super::ROOM), all: ListEnds::EMPTY, fed: VecDeque::new() }
     }
 
     /// How many receivers are being fed.
@@ -164,9 +164,9 @@ impl Engine {
 
     /// The head of a message's cell.
     #[inline(always)]
-    fn head_of(&self, kind: Kind, to: Local, message: &Message) -> Head {
+    fn head_of(&self, kind: CellKind, to: Local, message: &Message) -> CellHead {
         let &Message { class, tag, data, .. } = message;
-        Head { kind, class, inline_bytes: 0, source: self.me, to, tag, data, marked: false }
+        CellHead { kind, class, inline_bytes: 0, source: self.me, to, tag, data, marked: false }
     }
 
     /// Claims a cell of the ring that leads to somebody.
@@ -212,8 +212,8 @@ impl Engine {
     ) -> Result<(), SendError> {
         let cell = self.claim(region, to)?;
         given.copy_in(region.mapping(), cell.body_at());
-        let (bytes, head) = (given.bytes(), self.head_of(Kind::Inline, to, message));
-        let head = Head { inline_bytes: bytes as u16, ..head };
+        let (bytes, head) = (given.bytes(), self.head_of(CellKind::Inline, to, message));
+        let head = CellHead { inline_bytes: bytes as u16, ..head };
         self.publish(region, &cell, &head, 0);
         self.counters.inline_sends += 1;
         self.sent(message, bytes);
@@ -245,7 +245,7 @@ impl Engine {
         given.copy_in(region.mapping(), at);
         let cell = self.claim(region, to).inspect_err(|_| self.slab.untake(buffer))?;
         cell.set_lent(&self.slab.lend(buffer, bytes, ring));
-        let head = self.head_of(Kind::Eager, to, message);
+        let head = self.head_of(CellKind::Eager, to, message);
         self.publish(region, &cell, &head, bytes);
         self.slab.tidy(region, self.me.slot);
         self.counters.eager_sends += 1;
@@ -267,8 +267,8 @@ impl Engine {
         let cell = self.claim(region, to)?;
         let copy = message.inject.then(|| given.copied());
         let kept = match &copy {
-            Some(copy) => Parts::of_copy(copy),
-            None => Parts::new(given.as_slice())?,
+            Some(copy) => MessageParts::of_copy(copy),
+            None => MessageParts::new(given.as_slice())?,
         };
         let mut offer = Offer {
             operation: 0,
@@ -283,7 +283,7 @@ impl Engine {
         }
         offer.operation = self.keep_sending(to, message, kept, copy).to_word();
         cell.set_offer(&offer);
-        let head = self.head_of(Kind::Offer, to, message);
+        let head = self.head_of(CellKind::Offer, to, message);
         self.publish(region, &cell, &head, 0);
         self.counters.rendezvous_sends += 1;
         Ok(())
@@ -303,13 +303,13 @@ impl Engine {
         }
         let cell = self.claim(region, to)?;
         let bytes = given.bytes();
-        let id = self.keep_sending(to, message, Parts::new(given.as_slice())?, None);
+        let id = self.keep_sending(to, message, MessageParts::new(given.as_slice())?, None);
         let operation = id.to_word();
         cell.set_clear(&Clear { answer: operation, bytes });
-        let head = self.head_of(Kind::Push, to, message);
+        let head = self.head_of(CellKind::Push, to, message);
         self.publish_several(region, |engine| {
             engine.publish(region, &cell, &head, 0);
-            engine.begin_to_feed(id, Feeding { kind: Kind::Part, operation, bytes, sent: 0 });
+            engine.begin_to_feed(id, Feeding { kind: CellKind::Part, operation, bytes, sent: 0 });
             engine.feed_all(region, bytes.div_ceil(region.options().buffer_bytes as usize));
         });
         self.counters.pushed_sends += 1;
@@ -326,7 +326,7 @@ impl Engine {
         &mut self,
         to: Local,
         message: &Message,
-        parts: Parts,
+        parts: MessageParts,
         copy: Option<Vec<u8>>,
     ) -> Id {
         let &Message { class, tag, context, .. } = message;
@@ -348,13 +348,13 @@ impl Engine {
     }
 
     /// Ends an offer.
-    fn end_sending(&mut self, id: Id, failure: Option<Failure>) {
+    fn end_sending(&mut self, id: Id, failure: Option<RequestFailure>) {
         let Some(sending) = self.sends.remove(id) else { return };
         self.peers.settle(sending.to);
         let Sending { class, tag, parts, context, .. } = sending;
         if context.is_some() || failure.is_some() {
             // Failures are told to everybody.
-            let context = context.unwrap_or(Context(0));
+            let context = context.unwrap_or(RequestContext(0));
             let (done, bytes) = (Done::Send, parts.bytes());
             self.complete(Completion { context, done, class, tag, bytes, failure });
         }
@@ -381,7 +381,10 @@ impl Engine {
         if sending.feeding.is_some() || bytes == 0 || bytes > sending.parts.bytes() {
             return false;
         }
-        self.begin_to_feed(id, Feeding { kind: Kind::Piece, operation: answer, bytes, sent: 0 });
+        self.begin_to_feed(
+            id,
+            Feeding { kind: CellKind::Piece, operation: answer, bytes, sent: 0 },
+        );
         true
     }
 
@@ -392,7 +395,7 @@ impl Engine {
         sending.feeding = Some(feeding);
         let receiver = sending.to;
         let place = fed.iter().position(|(to, _)| *to == receiver).unwrap_or_else(|| {
-            fed.push_back((receiver, List::EMPTY));
+            fed.push_back((receiver, ListEnds::EMPTY));
             fed.len() - 1
         });
         store.append(&mut fed[place].1, FED, id);
@@ -411,7 +414,7 @@ impl Engine {
             self.sends.fed.rotate_left(1);
             match self.feed_one(region, id) {
                 Ok(()) | Err(SendError::Busy) => {}
-                Err(_) => self.end_sending(id, Some(Failure::Nonsense)),
+                Err(_) => self.end_sending(id, Some(RequestFailure::Nonsense)),
             }
         }
     }
@@ -440,7 +443,7 @@ impl Engine {
         cell.set_piece_at(sent);
         let (source, tag) = (self.me, operation);
         let (inline_bytes, data) = (0, None);
-        let head = Head { kind, class, inline_bytes, source, to, tag, data, marked: false };
+        let head = CellHead { kind, class, inline_bytes, source, to, tag, data, marked: false };
         self.publish(region, &cell, &head, piece);
         self.sleeping.moved = true;
         self.slab.tidy(region, self.me.slot);
@@ -461,7 +464,7 @@ impl Engine {
             next = self.sends.store.after(ALL, id);
             if self.sends.store.get(id).is_some_and(|sending| sending.to == gone) {
                 self.counters.gone += 1;
-                self.end_sending(id, Some(Failure::Gone));
+                self.end_sending(id, Some(RequestFailure::Gone));
             }
         }
     }

@@ -16,8 +16,8 @@ use std::sync::atomic::{compiler_fence, fence};
 
 use rustix::thread::{MembarrierCommand, membarrier};
 
-use super::{Endpoint, Engine, Home, INJECT_BYTES_MAX, SendError};
-use crate::cell::{Cell, Kind, Local};
+use super::{Endpoint, Engine, INJECT_BYTES_MAX, LocalNode, SendError};
+use crate::cell::{Cell, CellKind, Local};
 use crate::doorbell;
 use crate::region::Region;
 use crate::ring::Words;
@@ -78,7 +78,7 @@ const REOPENED_MAX: u32 = 16;
 
 /// A message was not sent, and none has been to the same one since.
 #[derive(Clone, Copy, Debug)]
-struct Refusal {
+struct SendRefusal {
     to: Local,
     /// What its peer's `rung` is.
     rung: u64,
@@ -101,7 +101,7 @@ pub(super) struct Sleeping {
     /// Pieces and answers that waited for room have been sent since that was asked last.
     pub(super) moved: bool,
     /// One for each that something was refused to.
-    refusals: Vec<Refusal>,
+    refusals: Vec<SendRefusal>,
     /// Endpoints that are to be woken, when that can be said.
     unrung: Vec<Local>,
 }
@@ -203,7 +203,7 @@ impl Endpoint {
 /// Asks for the doorbell of an endpoint, apart from the endpoint.
 #[derive(Debug)]
 pub struct DoorbellRequest {
-    home: Option<Arc<dyn Home>>,
+    home: Option<Arc<dyn LocalNode>>,
     slot: u16,
     incarnation: u32,
     has_barrier: bool,
@@ -321,20 +321,21 @@ impl Engine {
             0 => std::mem::replace(&mut self.peers.get(to).rung, REFUSED),
             _ => 0,
         };
-        self.sleeping.refusals.push(Refusal { to, rung, is_new: true, is_due: false });
+        self.sleeping.refusals.push(SendRefusal { to, rung, is_new: true, is_due: false });
     }
 
     /// A cell is published: if it is a message, none is refused to the same one any more.
     #[inline]
-    pub(super) fn note_sent(&mut self, to: Local, kind: Kind) {
+    pub(super) fn note_sent(&mut self, to: Local, kind: CellKind) {
         if !self.sleeping.refusals.is_empty() {
             self.forget_refusals_to(to, kind);
         }
     }
 
     #[cold]
-    fn forget_refusals_to(&mut self, to: Local, kind: Kind) {
-        let is_message = matches!(kind, Kind::Inline | Kind::Eager | Kind::Offer | Kind::Push);
+    fn forget_refusals_to(&mut self, to: Local, kind: CellKind) {
+        let is_message =
+            matches!(kind, CellKind::Inline | CellKind::Eager | CellKind::Offer | CellKind::Push);
         let place = self.sleeping.refusals.iter().position(|it| it.to == to);
         if let Some(place) = place.filter(|_| is_message) {
             self.forget_refusal(place);
@@ -342,7 +343,7 @@ impl Engine {
     }
 
     fn forget_refusal(&mut self, place: usize) {
-        let Refusal { to, rung, .. } = self.sleeping.refusals.remove(place);
+        let SendRefusal { to, rung, .. } = self.sleeping.refusals.remove(place);
         if to.host != 0 {
             return;
         }
@@ -358,7 +359,7 @@ impl Engine {
     fn has_room_for_refused(&mut self, region: &Region) -> bool {
         let mut is_due = false;
         for place in 0..self.sleeping.refusals.len() {
-            let Refusal { to, is_new, .. } = self.sleeping.refusals[place];
+            let SendRefusal { to, is_new, .. } = self.sleeping.refusals[place];
             let has_room = !is_new && self.has_room(region, to);
             let refusal = &mut self.sleeping.refusals[place];
             (refusal.is_new, refusal.is_due) = (false, has_room);
@@ -379,7 +380,7 @@ impl Engine {
 
     /// Wakes who sleeps in a slot of this host, once this cell of its ring is published.
     #[inline(always)]
-    pub(super) fn wake(&mut self, region: &Region, cell: &Cell<'_>, to: Local, kind: Kind) {
+    pub(super) fn wake(&mut self, region: &Region, cell: &Cell<'_>, to: Local, kind: CellKind) {
         match self.sleeping.barriers {
             // The other's barrier comes before both the store and this look, or after both.
             Barriers::Sleepers => compiler_fence(SeqCst),
@@ -391,7 +392,7 @@ impl Engine {
     }
 
     #[cold]
-    fn wake_or_note(&mut self, region: &Region, to: Local, kind: Kind) {
+    fn wake_or_note(&mut self, region: &Region, to: Local, kind: CellKind) {
         self.note_sent(to, kind);
         self.ring(region, to);
         // One who could not be rung for before is not left for the next look around, which may be

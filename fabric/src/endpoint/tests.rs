@@ -11,7 +11,7 @@ mod ways;
 use std::sync::Arc;
 
 use super::*;
-use crate::Found;
+use crate::LookOutcome;
 use crate::RegionOptions;
 use crate::testing::{Node, Random, content};
 
@@ -50,7 +50,7 @@ impl World {
         let (slot, incarnation) = self.table.take_slot(std::process::id()).expect("a slot");
         let endpoint = Endpoint::new(region, slot, incarnation, HOST, options);
         let mut endpoint = endpoint.expect("an endpoint");
-        endpoint.ask_processes(|_, _| Process::Is(std::process::id()));
+        endpoint.ask_processes(|_, _| EndpointProcess::Is(std::process::id()));
         endpoint
     }
 
@@ -73,22 +73,22 @@ impl World {
     }
 }
 
-fn part(bytes: &mut [u8]) -> Part {
-    Part { start: bytes.as_mut_ptr(), bytes: bytes.len() }
+fn part(bytes: &mut [u8]) -> MemoryPiece {
+    MemoryPiece { start: bytes.as_mut_ptr(), bytes: bytes.len() }
 }
 
 /// A part that is only read.
-fn part_of(bytes: &[u8]) -> Part {
-    Part { start: bytes.as_ptr().cast_mut(), bytes: bytes.len() }
+fn part_of(bytes: &[u8]) -> MemoryPiece {
+    MemoryPiece { start: bytes.as_ptr().cast_mut(), bytes: bytes.len() }
 }
 
 fn message(to: Address, tag: u64) -> Message {
-    let (class, context) = (Class::Tagged, Some(Context(tag)));
+    let (class, context) = (Class::Tagged, Some(RequestContext(tag)));
     Message { to, class, tag, data: None, context, inject: false }
 }
 
 fn receive(source: Option<Address>, tag: u64) -> Receive {
-    let (class, context) = (Class::Tagged, Context(tag));
+    let (class, context) = (Class::Tagged, RequestContext(tag));
     Receive { class, source, tag, ignore: 0, context, multi_min_bytes: None }
 }
 

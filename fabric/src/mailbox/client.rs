@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 
 use super::lock::{HolderLock, HolderLocks};
 use super::{
-    Ask, ENTRIES, EntryStage, EntryState, MAILBOX_VERSION, Mailbox, Question, QuestionPlace, Reply,
-    proof_of,
+    Ask, ENTRIES, EntryStage, EntryState, MAILBOX_VERSION, Mailbox, MailboxQuestion, QuestionPlace,
+    Reply, proof_of,
 };
 use crate::region::Region;
-use crate::registration::{Key, SlotGrant};
+use crate::registration::{DomainKey, SlotGrant};
 
 /// How long the node may take. Entries that the dead have left are free again before that.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -54,7 +54,7 @@ pub struct MailboxClient {
     region: Arc<Region>,
     number: u8,
     domain: String,
-    key: Key,
+    key: DomainKey,
     pub(super) boot: u64,
     locks: HolderLocks,
     doorbell: RingNode,
@@ -82,7 +82,7 @@ impl MailboxClient {
     pub fn new(
         region: Arc<Region>,
         number: u8,
-        (domain, key): (&str, &Key),
+        (domain, key): (&str, &DomainKey),
         doorbell: RingNode,
     ) -> Result<Self, Lost> {
         let boot = boot(Path::new(BOOT_ID)).map_err(Lost::System)?;
@@ -158,7 +158,7 @@ impl MailboxClient {
 
     /// A question and its answer.
     fn ask(&self, ask: Ask, holder: u64, patience: Duration) -> Result<Reply, Lost> {
-        let question = Question { ask, boot: self.boot, holder }.to_words();
+        let question = MailboxQuestion { ask, boot: self.boot, holder }.to_words();
         let mailbox = Mailbox::new(&self.region, self.number);
         if mailbox.version() != MAILBOX_VERSION && !self.region.is_orphaned() {
             return Err(Lost::Foreign);

@@ -63,13 +63,13 @@ pub enum DeviceError {
 
 /// The device, mapped.
 #[derive(Debug)]
-pub(crate) struct Device {
+pub(crate) struct MailboxDevice {
     registers: Registers,
     pub(crate) region: Arc<Region>,
     pub(crate) number: u8,
 }
 
-impl Device {
+impl MailboxDevice {
     /// The one at this PCI address, or the only one; with the slots through `data`, another device
     /// over the same memory, where that is given.
     pub(crate) fn find(address: Option<&str>, data: Option<&Path>) -> Result<Self, DeviceError> {

@@ -20,7 +20,7 @@ impl Id {
         u64::from(self.generation) << 32 | u64::from(self.place)
     }
 
-    /// The reverse; whether there is such an entry is for [`Store::get`] to say.
+    /// The reverse; whether there is such an entry is for [`MatchStore::get`] to say.
     #[inline]
     pub(crate) fn from_word(word: u64) -> Self {
         Self { place: word as u32, generation: (word >> 32) as u32 }
@@ -29,12 +29,12 @@ impl Id {
 
 /// The first and the last of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct List {
+pub(crate) struct ListEnds {
     first: u32,
     last: u32,
 }
 
-impl List {
+impl ListEnds {
     pub(crate) const EMPTY: Self = Self { first: NONE, last: NONE };
 
     #[inline]
@@ -50,7 +50,7 @@ struct Links {
 }
 
 #[derive(Debug)]
-struct Place<T, const LANES: usize> {
+struct StorePlace<T, const LANES: usize> {
     generation: u32,
     links: [Links; LANES],
     /// None: free, and `links[0].after` is the next free one.
@@ -58,13 +58,13 @@ struct Place<T, const LANES: usize> {
 }
 
 #[derive(Debug)]
-pub(crate) struct Store<T, const LANES: usize> {
-    places: Vec<Place<T, LANES>>,
+pub(crate) struct MatchStore<T, const LANES: usize> {
+    places: Vec<StorePlace<T, LANES>>,
     free: u32,
     kept: usize,
 }
 
-impl<T, const LANES: usize> Store<T, LANES> {
+impl<T, const LANES: usize> MatchStore<T, LANES> {
     pub(crate) fn new(capacity: usize) -> Self {
         Self { places: Vec::with_capacity(capacity), free: NONE, kept: 0 }
     }
@@ -83,7 +83,7 @@ impl<T, const LANES: usize> Store<T, LANES> {
         if self.free == NONE {
             let place = u32::try_from(self.places.len()).ok().filter(|place| *place != NONE);
             let place = place.expect("memory ends before four thousand million entries");
-            self.places.push(Place { generation: 0, links, entry: Some(entry) });
+            self.places.push(StorePlace { generation: 0, links, entry: Some(entry) });
             return Id { place, generation: 0 };
         }
         let place = self.free;
@@ -131,13 +131,13 @@ impl<T, const LANES: usize> Store<T, LANES> {
     }
 
     #[inline]
-    fn place_mut(&mut self, id: Id) -> Option<&mut Place<T, LANES>> {
+    fn place_mut(&mut self, id: Id) -> Option<&mut StorePlace<T, LANES>> {
         self.places.get_mut(id.place as usize).filter(|room| room.generation == id.generation)
     }
 
     /// Puts an entry at the end of a list.
     #[inline]
-    pub(crate) fn append(&mut self, list: &mut List, lane: usize, id: Id) {
+    pub(crate) fn append(&mut self, list: &mut ListEnds, lane: usize, id: Id) {
         self.places[id.place as usize].links[lane] = Links { before: list.last, after: NONE };
         match list.last {
             NONE => list.first = id.place,
@@ -148,7 +148,7 @@ impl<T, const LANES: usize> Store<T, LANES> {
 
     /// Takes an entry out of a list that it is in.
     #[inline]
-    pub(crate) fn leave(&mut self, list: &mut List, lane: usize, id: Id) {
+    pub(crate) fn leave(&mut self, list: &mut ListEnds, lane: usize, id: Id) {
         let Links { before, after } = self.places[id.place as usize].links[lane];
         match before {
             NONE => list.first = after,
@@ -161,7 +161,7 @@ impl<T, const LANES: usize> Store<T, LANES> {
     }
 
     #[inline]
-    pub(crate) fn first(&self, list: List) -> Option<Id> {
+    pub(crate) fn first(&self, list: ListEnds) -> Option<Id> {
         self.id_of(list.first)
     }
 

@@ -188,7 +188,7 @@ fn apply(matcher: &mut Ours, step: Step, number: u64) -> Effect {
             let taken = matcher.unexpected_for(&pattern);
             let taken = taken.map(|id| matcher.remove_unexpected(id).unwrap().1);
             if taken.is_none() || shared {
-                matcher.post(pattern, Context(number), (number, shared));
+                matcher.post(pattern, RequestContext(number), (number, shared));
             }
             taken.map_or(Effect::Waits, |message| Effect::Matched { receive: number, message })
         }
@@ -198,7 +198,7 @@ fn apply(matcher: &mut Ours, step: Step, number: u64) -> Effect {
                 if !shared {
                     assert_eq!(
                         matcher.remove_posted(id),
-                        Some((Context(receive), (receive, shared)))
+                        Some((RequestContext(receive), (receive, shared)))
                     );
                     assert_eq!(matcher.posted_mut(id), None, "its place may be another's");
                 }
@@ -216,16 +216,16 @@ fn apply(matcher: &mut Ours, step: Step, number: u64) -> Effect {
         Step::Claim { pattern, at_once } => {
             let Some(id) = matcher.unexpected_for(&pattern) else { return Effect::Found(None) };
             let message = *matcher.unexpected_mut(id).unwrap().1;
-            assert!(matcher.claim(id, Context(message)));
-            assert!(!matcher.claim(id, Context(message)), "it is claimed already");
+            assert!(matcher.claim(id, RequestContext(message)));
+            assert!(!matcher.claim(id, RequestContext(message)), "it is claimed already");
             if at_once {
-                assert_eq!(matcher.take_claimed(Context(message)).unwrap().1, message);
-                assert_eq!(matcher.take_claimed(Context(message)), None);
+                assert_eq!(matcher.take_claimed(RequestContext(message)).unwrap().1, message);
+                assert_eq!(matcher.take_claimed(RequestContext(message)), None);
             }
             Effect::Found(Some(message))
         }
         Step::Cancel { back } => {
-            let context = Context(number.wrapping_sub(back));
+            let context = RequestContext(number.wrapping_sub(back));
             let id = matcher.posted_by(context);
             Effect::Cancelled(id.and_then(|id| matcher.remove_posted(id)).is_some())
         }
@@ -262,8 +262,8 @@ proptest! {
         }
         for (receive, pattern, shared) in model.posted {
             prop_assert_eq!(
-                matcher.posted_by(Context(receive)).and_then(|id| matcher.remove_posted(id)),
-                Some((Context(receive), (receive, shared))),
+                matcher.posted_by(RequestContext(receive)).and_then(|id| matcher.remove_posted(id)),
+                Some((RequestContext(receive), (receive, shared))),
                 "{:?}", pattern
             );
         }
@@ -317,12 +317,12 @@ fn posted_receives_of_many_tags_cost_the_same_each() {
         for tag in 0..MANY {
             let source = if tag % 2 == 0 { source } else { None };
             let pattern = Pattern { source, tag: noisy(0, tag), ignore };
-            matcher.post(pattern, Context(tag), (tag, false));
+            matcher.post(pattern, RequestContext(tag), (tag, false));
         }
         for tag in (0..MANY).rev() {
             let envelope = Envelope { source: PEER, tag: noisy(ignore, tag) };
             let id = matcher.posted_for(&envelope).unwrap();
-            assert_eq!(matcher.remove_posted(id).unwrap().0, Context(tag));
+            assert_eq!(matcher.remove_posted(id).unwrap().0, RequestContext(tag));
         }
         // Beside those in order, before anything is hashed.
         let most = 2 * MANY + FEW as u64;
@@ -340,7 +340,7 @@ fn ten_thousand_posted_beside_ten_thousand_unexpected_cost_a_queue_for_each_shap
     // In communicators of their own, so that nothing that comes fits.
     for (number, &(ignore, source)) in (0..MANY).zip(shapes.iter().cycle()) {
         let pattern = Pattern { source, tag: number << 34, ignore };
-        matcher.post(pattern, Context(number), (number, false));
+        matcher.post(pattern, RequestContext(number), (number, false));
     }
     assert_eq!(matcher.probes(), 0);
     for number in 0..MANY {
@@ -366,12 +366,12 @@ fn a_shape_too_many_searches_and_finds() {
     let mut matcher = Ours::new(0);
     for number in 0..2 * SHAPES_MAX as u64 {
         let pattern = Pattern { source: None, tag: 0, ignore: 1 << (32 + number) };
-        matcher.post(pattern, Context(number), (number, false));
+        matcher.post(pattern, RequestContext(number), (number, false));
     }
     for number in (0..2 * SHAPES_MAX as u64).rev() {
         let envelope = Envelope { source: PEER, tag: 1 << (32 + number) };
         let id = matcher.posted_for(&envelope).unwrap();
-        assert_eq!(matcher.remove_posted(id).unwrap().0, Context(number));
+        assert_eq!(matcher.remove_posted(id).unwrap().0, RequestContext(number));
     }
     assert_eq!(matcher.shapes.len(), SHAPES_MAX);
     assert!(!matcher.posted_hashed && matcher.posted_loose.is_empty());
@@ -397,11 +397,11 @@ fn a_window_that_is_taken_in_order_is_never_hashed() {
     let mut matcher = Ours::new(0);
     let pattern = |tag| Pattern { source: Some(PEER), tag, ignore: 0 };
     for tag in 0..MANY {
-        matcher.post(pattern(tag), Context(tag), (tag, false));
+        matcher.post(pattern(tag), RequestContext(tag), (tag, false));
     }
     for tag in 0..MANY {
         let id = matcher.posted_for(&Envelope { source: PEER, tag }).unwrap();
-        assert_eq!(matcher.remove_posted(id).unwrap().0, Context(tag));
+        assert_eq!(matcher.remove_posted(id).unwrap().0, RequestContext(tag));
         assert!(!matcher.posted_hashed);
     }
     assert_eq!(matcher.probes(), MANY);

@@ -147,7 +147,7 @@ pub fn gateway_of(one: u16, other: u16, gateways: u16) -> u16 {
 
 /// The sizes, checked once and then trusted, and what follows from them. All in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Layout {
+pub(crate) struct RegionLayout {
     pub(crate) options: RegionOptions,
     cells: usize,
     /// How far a position's turn is above its index.
@@ -158,7 +158,7 @@ pub(crate) struct Layout {
     pub(crate) region_bytes: usize,
 }
 
-impl Layout {
+impl RegionLayout {
     pub(super) fn new(options: RegionOptions) -> Result<Self, SizeError> {
         let RegionOptions { slots, gateways, cells, buffers, buffer_bytes, host: _ } = options;
         let refuse = |what| Err(SizeError { what });
@@ -261,8 +261,10 @@ impl RingPlaces {
     pub(super) const ASLEEP: usize = control::ASLEEP / WORD;
 
     #[inline]
-    pub(super) fn new(layout: &Layout) -> Self {
-        let &Layout { cells: rings, turn_shift, options: RegionOptions { cells, .. }, .. } = layout;
+    pub(super) fn new(layout: &RegionLayout) -> Self {
+        let &RegionLayout {
+            cells: rings, turn_shift, options: RegionOptions { cells, .. }, ..
+        } = layout;
         Self { cells, turn_shift, rings: rings / WORD }
     }
 
@@ -296,7 +298,7 @@ mod tests {
 
     #[test]
     fn a_default_region_is_as_its_page_says() {
-        let layout = Layout::new(RegionOptions::default()).expect("sound");
+        let layout = RegionLayout::new(RegionOptions::default()).expect("sound");
         assert_eq!((layout.host(1), layout.hold(1)), (8192 + 8, 106_496 + 8));
         assert_eq!(layout.mailboxes(), 40_960);
         let slot = 2_101_248;
@@ -331,7 +333,7 @@ mod tests {
             RegionOptions { buffer_bytes: 2 << 20, ..sound },
         ];
         for options in refused {
-            assert!(Layout::new(options).is_err(), "{options:?}");
+            assert!(RegionLayout::new(options).is_err(), "{options:?}");
         }
     }
 }

@@ -8,13 +8,17 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use self::connection::{Connection, Line, Lost, PATIENCE};
-use super::key::{Key, KeyError};
-use super::wire::{Answer, NAME_BYTES_MAX, Refusal, Request, SlotGrant};
+use self::connection::{Connection, Lost, NodeConnection, PATIENCE};
+use super::key::{DomainKey, KeyError};
+use super::wire::{
+    NAME_BYTES_MAX, RegistrationAnswer, RegistrationRefusal, RegistrationRequest, SlotGrant,
+};
 use crate::endpoint::Barriers;
-use crate::mailbox::{Device, DeviceError, HeldSlot, Lost as Unanswered, MailboxClient, Reply};
+use crate::mailbox::{
+    DeviceError, HeldSlot, Lost as Unanswered, MailboxClient, MailboxDevice, Reply,
+};
 use crate::region::{Region, RegionError};
-use crate::{Endpoint, EndpointError, EndpointOptions, Home, NoDoorbell, Process};
+use crate::{Endpoint, EndpointError, EndpointOptions, EndpointProcess, LocalNode, NoDoorbell};
 
 /// How often a process calls that is hung up on before it was answered: at a door with a crowd of
 /// its user's, the one that has been silent for longest gives way.
@@ -59,7 +63,7 @@ struct Membership {
 #[derive(Debug)]
 enum NodeAccess {
     /// Over a socket; locked for a question and its answer.
-    Socket { line: Line, connection: Mutex<Connection> },
+    Socket { line: NodeConnection, connection: Mutex<Connection> },
     /// From inside of a VM.
     MailboxClient(Box<MailboxClient>),
 }
@@ -79,7 +83,7 @@ pub enum JoinError {
     Name(String),
     /// There is no key.
     #[error(transparent)]
-    Key(#[from] KeyError),
+    DomainKey(#[from] KeyError),
     /// The node is not there.
     #[error(
         "no node answers at {path:?}: {source}; is `vrio node` running, and does its configuration \
@@ -120,7 +124,7 @@ pub enum JoinError {
     Region(#[from] RegionError),
     /// Inside of a VM: the device is not usable.
     #[error(transparent)]
-    Device(#[from] DeviceError),
+    MailboxDevice(#[from] DeviceError),
     /// Inside of a VM: the node does not answer.
     #[error(
         "the node does not answer through the VM's device; if it was started again since, its VMs \
@@ -168,7 +172,7 @@ pub enum OpenEndpointError {
 enum NodePlace {
     Socket(PathBuf),
     /// The only `ivshmem` device, or the one at a PCI address.
-    Device(Option<String>),
+    MailboxDevice(Option<String>),
     /// The only one, with the slots through a `/dev/dax..` over the same memory.
     Cached(PathBuf),
 }
@@ -182,9 +186,9 @@ const CACHED: &str = "/dev/dax";
 impl NodePlace {
     fn new(said: &str) -> Self {
         match said {
-            IN_VM => Self::Device(None),
+            IN_VM => Self::MailboxDevice(None),
             path if path.starts_with(CACHED) => Self::Cached(path.into()),
-            address if is_pci(address) => Self::Device(Some(address.to_owned())),
+            address if is_pci(address) => Self::MailboxDevice(Some(address.to_owned())),
             path => Self::Socket(path.into()),
         }
     }
@@ -205,7 +209,7 @@ fn is_pci(word: &str) -> bool {
 pub struct Invitation {
     place: NodePlace,
     name: String,
-    key: Key,
+    key: DomainKey,
 }
 
 impl Invitation {
@@ -224,8 +228,8 @@ impl Invitation {
         let name = need(NAME_VARIABLE)?;
         let name = name.to_str().ok_or_else(|| JoinError::Name(name.display().to_string()))?;
         let key = match (said(KEY_VARIABLE), said(KEY_FILE_VARIABLE)) {
-            (Some(key), _) => Key::new(key.to_str().ok_or(KeyError::Form)?)?,
-            (None, Some(file)) => Key::read(Path::new(&file))?,
+            (Some(key), _) => DomainKey::new(key.to_str().ok_or(KeyError::Form)?)?,
+            (None, Some(file)) => DomainKey::read(Path::new(&file))?,
             (None, None) => return Err(JoinError::Unset(KEY_FILE_VARIABLE)),
         };
         Ok(Self { place, name: name.to_owned(), key })
@@ -243,7 +247,7 @@ impl Invitation {
     pub fn accept(&self) -> Result<Domain, JoinError> {
         match &self.place {
             NodePlace::Socket(socket) => Domain::join_with(socket, &self.name, &self.key),
-            NodePlace::Device(address) => {
+            NodePlace::MailboxDevice(address) => {
                 Domain::join_by_device((address.as_deref(), None), &self.name, &self.key)
             }
             NodePlace::Cached(data) => {
@@ -260,19 +264,28 @@ impl Domain {
     /// # Errors
     /// Why the process is not let in; each says what to do.
     pub fn join(socket: &Path, name: &str, key: &str) -> Result<Self, JoinError> {
-        Self::join_with(socket, name, &Key::new(key)?)
+        Self::join_with(socket, name, &DomainKey::new(key)?)
     }
 
-    fn join_with(socket: &Path, name: &str, key: &Key) -> Result<Self, JoinError> {
+    fn join_with(socket: &Path, name: &str, key: &DomainKey) -> Result<Self, JoinError> {
         check_name(name)?;
-        let hello = Request::Hello { name: name.to_owned(), key: Box::new(*key.bytes()) };
+        let hello =
+            RegistrationRequest::Hello { name: name.to_owned(), key: Box::new(*key.bytes()) };
         let (connection, answer, along) = greet(socket, &hello)?;
         let host = match answer {
-            Answer::Welcome { host } => host,
-            Answer::Refused(Refusal::Denied) => return Err(JoinError::Denied(name.to_owned())),
-            Answer::Refused(Refusal::Version) => return Err(JoinError::Version),
-            Answer::Refused(Refusal::Crowded) => return Err(JoinError::Crowded),
-            Answer::Refused(Refusal::Broken) => return Err(JoinError::Broken),
+            RegistrationAnswer::Welcome { host } => host,
+            RegistrationAnswer::Refused(RegistrationRefusal::Denied) => {
+                return Err(JoinError::Denied(name.to_owned()));
+            }
+            RegistrationAnswer::Refused(RegistrationRefusal::Version) => {
+                return Err(JoinError::Version);
+            }
+            RegistrationAnswer::Refused(RegistrationRefusal::Crowded) => {
+                return Err(JoinError::Crowded);
+            }
+            RegistrationAnswer::Refused(RegistrationRefusal::Broken) => {
+                return Err(JoinError::Broken);
+            }
             _ => return Err(JoinError::Foreign(socket.to_owned())),
         };
         let mut along = along.into_iter();
@@ -289,10 +302,10 @@ impl Domain {
     fn join_by_device(
         (address, data): (Option<&str>, Option<&Path>),
         name: &str,
-        key: &Key,
+        key: &DomainKey,
     ) -> Result<Self, JoinError> {
         check_name(name)?;
-        let device = Arc::new(Device::find(address, data)?);
+        let device = Arc::new(MailboxDevice::find(address, data)?);
         let (region, number) = (Arc::clone(&device.region), device.number);
         let load_cost_ns = Some(region.load_cost_ns());
         let doorbell = Box::new(move || device.ring());
@@ -306,7 +319,7 @@ impl Domain {
     pub fn join_by_mailbox(
         region: Arc<Region>,
         number: u8,
-        (name, key): (&str, &Key),
+        (name, key): (&str, &DomainKey),
         doorbell: crate::mailbox::RingNode,
         load_cost_ns: Option<f64>,
     ) -> Result<Self, JoinError> {
@@ -383,11 +396,11 @@ impl Domain {
             let membership = Arc::clone(membership);
             endpoint.ask_processes(move |slot, incarnation| {
                 let NodeAccess::Socket { connection, .. } = &membership.node else {
-                    return Process::Nobodys;
+                    return EndpointProcess::Nobodys;
                 };
                 // Not to wait for another thread, which may be waiting for the node.
                 let connection = connection.try_lock();
-                connection.map_or(Process::NotKnown, |mut connection| {
+                connection.map_or(EndpointProcess::NotKnown, |mut connection| {
                     connection.process_of(SlotGrant { slot, incarnation })
                 })
             });
@@ -425,7 +438,10 @@ fn check_name(name: &str) -> Result<(), JoinError> {
 }
 
 /// Registers this process, and tries again where other clients were in the way.
-fn greet(socket: &Path, hello: &Request) -> Result<(Connection, Answer, Vec<OwnedFd>), JoinError> {
+fn greet(
+    socket: &Path,
+    hello: &RegistrationRequest,
+) -> Result<(Connection, RegistrationAnswer, Vec<OwnedFd>), JoinError> {
     let refuse = |source| JoinError::NoNode { path: socket.to_owned(), source };
     let mut pause = CALL_AGAIN;
     for call in 1.. {
@@ -449,14 +465,15 @@ fn lock(connection: &Mutex<Connection>) -> MutexGuard<'_, Connection> {
 
 /// A slot, and the number that the node knows this process by.
 fn grant_by_socket(connection: &Mutex<Connection>) -> Result<(SlotGrant, u32), OpenEndpointError> {
-    let (answer, _) = lock(connection).ask(&Request::NewEndpoint).map_err(|lost| match lost {
-        Lost::Silent => OpenEndpointError::Silent,
-        Lost::Foreign => OpenEndpointError::Foreign,
-        Lost::Gone(error) => OpenEndpointError::NodeGone(error),
-    })?;
+    let (answer, _) =
+        lock(connection).ask(&RegistrationRequest::NewEndpoint).map_err(|lost| match lost {
+            Lost::Silent => OpenEndpointError::Silent,
+            Lost::Foreign => OpenEndpointError::Foreign,
+            Lost::Gone(error) => OpenEndpointError::NodeGone(error),
+        })?;
     match answer {
-        Answer::Endpoint { grant, process } => Ok((grant, process)),
-        Answer::Full => Err(OpenEndpointError::Full),
+        RegistrationAnswer::Endpoint { grant, process } => Ok((grant, process)),
+        RegistrationAnswer::Full => Err(OpenEndpointError::Full),
         _ => Err(OpenEndpointError::Foreign),
     }
 }
@@ -474,7 +491,7 @@ fn grant_by_mailbox(mailbox: &MailboxClient) -> Result<HeldSlot, OpenEndpointErr
     })
 }
 
-impl Home for Membership {
+impl LocalNode for Membership {
     fn wake(&self, gateway: u16) {
         match (&self.node, self.doorbells.get(usize::from(gateway))) {
             // It can only fail when the counter is full, and then it is readable anyhow.
@@ -499,7 +516,7 @@ impl Home for Membership {
                 let lives = |it: SlotGrant| self.region.is_live(it.slot, it.incarnation);
                 let wants_write_end = connection
                     .is_some_and(|mut connection| connection.wants_write_end(grant, lives));
-                line.say(&Request::Ring { grant, wants_write_end })
+                line.say(&RegistrationRequest::Ring { grant, wants_write_end })
             }
             // The node wakes all that sleep.
             NodeAccess::MailboxClient(mailbox) => {
@@ -514,7 +531,7 @@ impl Home for Membership {
             return Err(NoDoorbell::InVm);
         };
         let grant = SlotGrant { slot, incarnation };
-        match lock(connection).ask(&Request::OpenDoorbell(grant)) {
+        match lock(connection).ask(&RegistrationRequest::OpenDoorbell(grant)) {
             Ok((_, mut along)) => along.pop().ok_or(NoDoorbell::NoDescriptor),
             Err(Lost::Foreign) => Err(NoDoorbell::NoDescriptor),
             Err(Lost::Silent | Lost::Gone(_)) => Err(NoDoorbell::NoNode),
@@ -557,7 +574,7 @@ impl Drop for Lease {
             // Not answered. A node that is not there has nothing to be told, and one that does not
             // read is told by the connection's end.
             (NodeAccess::Socket { connection, .. }, _) => {
-                let _ = lock(connection).say(&Request::CloseEndpoint(self.grant));
+                let _ = lock(connection).say(&RegistrationRequest::CloseEndpoint(self.grant));
             }
             (NodeAccess::MailboxClient(mailbox), Some(held)) => mailbox.close(held),
             (NodeAccess::MailboxClient(_), None) => {}

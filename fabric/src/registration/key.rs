@@ -21,7 +21,7 @@ const MODE_OTHERS: u32 = 0o007;
 
 /// A domain's key. Not shown, and wiped when it is dropped.
 #[derive(Clone)]
-pub struct Key {
+pub struct DomainKey {
     /// Filled up with zeroes, which no key contains: two keys are compared whole.
     bytes: Zeroizing<[u8; KEY_BYTES_MAX]>,
 }
@@ -60,7 +60,7 @@ pub enum KeyError {
     },
 }
 
-impl Key {
+impl DomainKey {
     /// A key as it is written.
     ///
     /// # Errors
@@ -113,16 +113,16 @@ impl Key {
     }
 }
 
-impl fmt::Debug for Key {
+impl fmt::Debug for DomainKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Key(..)")
     }
 }
 
-impl PartialEq for Key {
+impl PartialEq for DomainKey {
     fn eq(&self, other: &Self) -> bool {
         self.is(&other.bytes)
     }
 }
 
-impl Eq for Key {}
+impl Eq for DomainKey {}

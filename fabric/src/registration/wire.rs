@@ -46,7 +46,7 @@ pub type Bytes = [u8; MESSAGE_BYTES];
 
 /// What a process says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Request {
+pub enum RegistrationRequest {
     /// The process wants to join.
     Hello {
         /// The domain's name.
@@ -73,14 +73,14 @@ pub enum Request {
 
 /// What the node says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum RegistrationAnswer {
     /// The process is a member.
     Welcome {
         /// The name of this host in addresses.
         host: u64,
     },
     /// The process is not let in.
-    Refused(Refusal),
+    Refused(RegistrationRefusal),
     /// A slot, and the number that the node sees for the process that has asked.
     Endpoint {
         /// The slot.
@@ -116,7 +116,7 @@ pub struct SlotGrant {
 
 /// Why a process is not let in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum RegistrationRefusal {
     /// No such domain, or another key: the answer does not tell which of the two.
     Denied,
     /// It speaks another version.
@@ -136,14 +136,17 @@ pub enum Foreign {
     Version,
 }
 
-impl Request {
+impl RegistrationRequest {
     /// Whether this answers the request, and not an earlier one that was given up.
-    pub fn is_answered_by(&self, answer: &Answer) -> bool {
+    pub fn is_answered_by(&self, answer: &RegistrationAnswer) -> bool {
         match self {
             Self::Hello { .. } => true,
-            Self::NewEndpoint => matches!(answer, Answer::Endpoint { .. } | Answer::Full),
+            Self::NewEndpoint => {
+                matches!(answer, RegistrationAnswer::Endpoint { .. } | RegistrationAnswer::Full)
+            }
             Self::OpenDoorbell(grant) => {
-                [Answer::Doorbell(*grant), Answer::NoDoorbell(*grant)].contains(answer)
+                [RegistrationAnswer::Doorbell(*grant), RegistrationAnswer::NoDoorbell(*grant)]
+                    .contains(answer)
             }
             Self::Process(_) | Self::CloseEndpoint(_) | Self::Ring { .. } => false,
         }
@@ -199,7 +202,7 @@ impl Request {
     }
 }
 
-impl Answer {
+impl RegistrationAnswer {
     /// As it is sent.
     pub fn to_bytes(self) -> Bytes {
         match self {
@@ -210,10 +213,10 @@ impl Answer {
             }
             Self::Refused(why) => {
                 let why: u16 = match why {
-                    Refusal::Denied => 1,
-                    Refusal::Version => 2,
-                    Refusal::Crowded => 3,
-                    Refusal::Broken => 4,
+                    RegistrationRefusal::Denied => 1,
+                    RegistrationRefusal::Version => 2,
+                    RegistrationRefusal::Crowded => 3,
+                    RegistrationRefusal::Broken => 4,
                 };
                 let mut bytes = head(0x102);
                 bytes[BODY..BODY + 2].copy_from_slice(&why.to_le_bytes());
@@ -236,7 +239,7 @@ impl Answer {
         let (kind, body) = match open(bytes) {
             // Said by a node of another version, in its own.
             Err(Foreign::Version) if kind_of(bytes) == 0x102 => {
-                return Ok(Self::Refused(Refusal::Version));
+                return Ok(Self::Refused(RegistrationRefusal::Version));
             }
             other => other?,
         };
@@ -252,10 +255,10 @@ impl Answer {
             0x102 => {
                 zero(&body[2..])?;
                 let why = match u16::from_le_bytes([body[0], body[1]]) {
-                    1 => Refusal::Denied,
-                    2 => Refusal::Version,
-                    3 => Refusal::Crowded,
-                    4 => Refusal::Broken,
+                    1 => RegistrationRefusal::Denied,
+                    2 => RegistrationRefusal::Version,
+                    3 => RegistrationRefusal::Crowded,
+                    4 => RegistrationRefusal::Broken,
                     _ => return Err(Foreign::Bytes),
                 };
                 Ok(Self::Refused(why))
@@ -329,31 +332,36 @@ mod tests {
 
     use super::*;
 
-    fn known() -> (Vec<Request>, Vec<Answer>) {
+    fn known() -> (Vec<RegistrationRequest>, Vec<RegistrationAnswer>) {
         let grant = SlotGrant { slot: 7, incarnation: 0x0102_0304 };
         let mut key = Box::new([0; KEY_BYTES_MAX]);
         key[..4].copy_from_slice(b"abcd");
         let name = "n".repeat(NAME_BYTES_MAX);
         let requests = vec![
-            Request::Hello { name, key },
-            Request::NewEndpoint,
-            Request::CloseEndpoint(grant),
-            Request::Process(grant),
-            Request::OpenDoorbell(grant),
-            Request::Ring { grant, wants_write_end: true },
-            Request::Ring { grant, wants_write_end: false },
+            RegistrationRequest::Hello { name, key },
+            RegistrationRequest::NewEndpoint,
+            RegistrationRequest::CloseEndpoint(grant),
+            RegistrationRequest::Process(grant),
+            RegistrationRequest::OpenDoorbell(grant),
+            RegistrationRequest::Ring { grant, wants_write_end: true },
+            RegistrationRequest::Ring { grant, wants_write_end: false },
         ];
-        let refusals = [Refusal::Denied, Refusal::Version, Refusal::Crowded, Refusal::Broken];
+        let refusals = [
+            RegistrationRefusal::Denied,
+            RegistrationRefusal::Version,
+            RegistrationRefusal::Crowded,
+            RegistrationRefusal::Broken,
+        ];
         let mut answers = vec![
-            Answer::Welcome { host: 9 },
-            Answer::Endpoint { grant, process: 7 },
-            Answer::Full,
-            Answer::Process { grant, process: 9 },
-            Answer::Doorbell(grant),
-            Answer::NoDoorbell(grant),
-            Answer::DoorbellWriteEnd(grant),
+            RegistrationAnswer::Welcome { host: 9 },
+            RegistrationAnswer::Endpoint { grant, process: 7 },
+            RegistrationAnswer::Full,
+            RegistrationAnswer::Process { grant, process: 9 },
+            RegistrationAnswer::Doorbell(grant),
+            RegistrationAnswer::NoDoorbell(grant),
+            RegistrationAnswer::DoorbellWriteEnd(grant),
         ];
-        answers.extend(refusals.map(Answer::Refused));
+        answers.extend(refusals.map(RegistrationAnswer::Refused));
         (requests, answers)
     }
 
@@ -361,23 +369,26 @@ mod tests {
     fn what_is_said_is_understood() {
         let (requests, answers) = known();
         for request in requests {
-            assert_eq!(Request::from_bytes(&request.to_bytes()), Ok(request.clone()));
-            assert_eq!(Answer::from_bytes(&request.to_bytes()), Err(Foreign::Bytes));
+            assert_eq!(RegistrationRequest::from_bytes(&request.to_bytes()), Ok(request.clone()));
+            assert_eq!(RegistrationAnswer::from_bytes(&request.to_bytes()), Err(Foreign::Bytes));
         }
         for answer in answers {
-            assert_eq!(Answer::from_bytes(&answer.to_bytes()), Ok(answer));
-            assert_eq!(Request::from_bytes(&answer.to_bytes()), Err(Foreign::Bytes));
+            assert_eq!(RegistrationAnswer::from_bytes(&answer.to_bytes()), Ok(answer));
+            assert_eq!(RegistrationRequest::from_bytes(&answer.to_bytes()), Err(Foreign::Bytes));
         }
     }
 
     #[test]
     fn another_version_is_told_so() {
-        let mut bytes = Request::NewEndpoint.to_bytes();
+        let mut bytes = RegistrationRequest::NewEndpoint.to_bytes();
         bytes[8] = 9;
-        assert_eq!(Request::from_bytes(&bytes), Err(Foreign::Version));
-        let mut bytes = Answer::Refused(Refusal::Denied).to_bytes();
+        assert_eq!(RegistrationRequest::from_bytes(&bytes), Err(Foreign::Version));
+        let mut bytes = RegistrationAnswer::Refused(RegistrationRefusal::Denied).to_bytes();
         bytes[8] = 9;
-        assert_eq!(Answer::from_bytes(&bytes), Ok(Answer::Refused(Refusal::Version)));
+        assert_eq!(
+            RegistrationAnswer::from_bytes(&bytes),
+            Ok(RegistrationAnswer::Refused(RegistrationRefusal::Version))
+        );
     }
 
     proptest! {
@@ -388,19 +399,19 @@ mod tests {
             if let Some(request) = requests.get(which) {
                 let mut bytes = request.to_bytes();
                 bytes[at] ^= by;
-                prop_assert_ne!(Request::from_bytes(&bytes), Ok(request.clone()));
+                prop_assert_ne!(RegistrationRequest::from_bytes(&bytes), Ok(request.clone()));
             }
             // A refusal in another version is a refusal for the version.
             prop_assume!(!(8..10).contains(&at));
             let mut bytes = answers[which].to_bytes();
             bytes[at] ^= by;
-            prop_assert_ne!(Answer::from_bytes(&bytes), Ok(answers[which]));
+            prop_assert_ne!(RegistrationAnswer::from_bytes(&bytes), Ok(answers[which]));
         }
 
         #[test]
         fn any_bytes_are_read_without_harm(bytes in vec(any::<u8>(), 0..300)) {
-            prop_assert_eq!(Request::from_bytes(&bytes), Err(Foreign::Bytes));
-            prop_assert_eq!(Answer::from_bytes(&bytes), Err(Foreign::Bytes));
+            prop_assert_eq!(RegistrationRequest::from_bytes(&bytes), Err(Foreign::Bytes));
+            prop_assert_eq!(RegistrationAnswer::from_bytes(&bytes), Err(Foreign::Bytes));
         }
     }
 }

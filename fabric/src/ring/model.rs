@@ -13,7 +13,7 @@ use loom::thread;
 use super::*;
 
 /// What all claims are in the beginning: of one who died in the turn before the first.
-const OLD: Claim = Claim { turn: 0, producer: Producer { slot: 2, incarnation: 1 } };
+const OLD: CellClaim = CellClaim { turn: 0, producer: Producer { slot: 2, incarnation: 1 } };
 
 struct Modelled {
     tail: AtomicU64,
@@ -34,7 +34,7 @@ unsafe impl Sync for Modelled {}
 impl Modelled {
     fn new(cells: usize) -> Self {
         let zeroes = || (0..cells).map(|_| AtomicU64::new(0)).collect();
-        let live = Life { state: State::Live, incarnation: 1 }.to_word();
+        let live = Life { state: SlotLife::Live, incarnation: 1 }.to_word();
         Self {
             tail: AtomicU64::new(0),
             head: AtomicU64::new(0),
@@ -56,14 +56,14 @@ impl Modelled {
     }
 
     /// Sends one message, waiting for room.
-    fn send(&self, way: &mut Way, slot: u16, message: u32) {
+    fn send(&self, way: &mut RingProducer, slot: u16, message: u32) {
         let position = self.claim_for(way, slot);
         // SAFETY: loom checks that nobody else has it.
         self.contents(position).with_mut(|contents| unsafe { *contents = message });
         publish(self, position, message);
     }
 
-    fn claim_for(&self, way: &mut Way, slot: u16) -> u64 {
+    fn claim_for(&self, way: &mut RingProducer, slot: u16) -> u64 {
         loop {
             match way.claim(self, Producer { slot, incarnation: 1 }) {
                 Ok(position) => return position,
@@ -138,7 +138,7 @@ fn one_producer_goes_round_the_ring() {
         let ring = Arc::new(Modelled::new(2));
         let producer = Arc::clone(&ring);
         let sends = thread::spawn(move || {
-            let mut way = Way::default();
+            let mut way = RingProducer::default();
             (1..=3).for_each(|message| producer.send(&mut way, 0, message));
         });
         let (mut consumer, mut taken) = (Consumer::new(&*ring), Vec::new());
@@ -175,10 +175,10 @@ fn two_producers_share_the_ring() {
     check(2, || {
         let taken = race(
             |ring| {
-                let mut way = Way::default();
+                let mut way = RingProducer::default();
                 (1..=2).for_each(|message| ring.send(&mut way, 0, message));
             },
-            |ring| ring.send(&mut Way::default(), 1, 11),
+            |ring| ring.send(&mut RingProducer::default(), 1, 11),
         );
         let place = |message| taken.iter().position(|&taken| taken == message).expect("it came");
         assert!(place(1) < place(2), "in order: {taken:?}");
@@ -193,16 +193,16 @@ fn a_producer_dies_in_between() {
         check(2, move || {
             let mut taken = race(
                 move |ring| {
-                    let mut way = Way::default();
+                    let mut way = RingProducer::default();
                     if publishes {
                         ring.send(&mut way, 1, 7);
                     }
                     ring.claim_for(&mut way, 1);
-                    let dead = Life { state: State::Dead, incarnation: 1 };
+                    let dead = Life { state: SlotLife::Dead, incarnation: 1 };
                     ring.lives[1].store(dead.to_word(), Release);
                 },
                 |ring| {
-                    let mut way = Way::default();
+                    let mut way = RingProducer::default();
                     (1..=2).for_each(|message| ring.send(&mut way, 0, message));
                 },
             );
@@ -218,12 +218,12 @@ fn old_claims_are_swept_meanwhile() {
     check(3, || {
         let taken = race(
             |ring| {
-                let mut way = Way::default();
+                let mut way = RingProducer::default();
                 (1..=2).for_each(|message| ring.send(&mut way, 0, message));
             },
             |ring| {
                 let nobodys = Producer { slot: NOBODY, incarnation: 0 };
-                let swept = Claim { producer: nobodys, ..OLD }.to_word();
+                let swept = CellClaim { producer: nobodys, ..OLD }.to_word();
                 (0..2).for_each(|position| {
                     // If it is another's by now, that is as good.
                     let _ = ring.exchange_claim(position, OLD.to_word(), swept);
@@ -237,7 +237,7 @@ fn old_claims_are_swept_meanwhile() {
 impl Modelled {
     /// Sends, and wakes. Members have no fence of their own here: the sleeper's barrier makes one
     /// for them, at a moment that it chooses; one that is always there is what loom knows.
-    fn send_and_wake(&self, way: &mut Way, slot: u16, message: u32, rung: &mut u64) {
+    fn send_and_wake(&self, way: &mut RingProducer, slot: u16, message: u32, rung: &mut u64) {
         self.send(way, slot, message);
         fence(SeqCst);
         let word = self.asleep();
@@ -256,7 +256,7 @@ fn a_sleeper_is_woken() {
         let ring = Arc::new(Modelled::new(4));
         let producer = Arc::clone(&ring);
         let sends = thread::spawn(move || {
-            let (mut way, mut rung) = (Way::default(), 0);
+            let (mut way, mut rung) = (RingProducer::default(), 0);
             (1..=2).for_each(|message| producer.send_and_wake(&mut way, 0, message, &mut rung));
         });
         let (mut consumer, mut taken) = (Consumer::new(&*ring), Vec::new());

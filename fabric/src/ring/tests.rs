@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use super::*;
 
 const CELLS: u32 = 16;
-const LIVE: Life = Life { state: State::Live, incarnation: 1 };
+const LIVE: Life = Life { state: SlotLife::Live, incarnation: 1 };
 
 /// A ring without shared memory; all lives are in it, too.
 struct Local {
@@ -34,7 +34,8 @@ impl Local {
         };
         for past in (1..=u64::from(CELLS)).map(|back| position.wrapping_sub(back)) {
             let producer = Producer { slot: NOBODY, incarnation: 0 };
-            ring.claims[ring.index(past)].set(Claim { turn: ring.turn(past), producer }.to_word());
+            ring.claims[ring.index(past)]
+                .set(CellClaim { turn: ring.turn(past), producer }.to_word());
             publish(&ring, past, 0);
         }
         ring
@@ -68,7 +69,7 @@ impl Words for Local {
         let claim = &self.claims[self.index(position)];
         if self.swept.take() {
             let producer = Producer { slot: NOBODY, incarnation: 0 };
-            claim.set(Claim { producer, ..Claim::from_word(claim.get()) }.to_word());
+            claim.set(CellClaim { producer, ..CellClaim::from_word(claim.get()) }.to_word());
         }
         if claim.get() != current {
             return Err(claim.get());
@@ -107,7 +108,7 @@ fn cells_go_round_in_order_and_full_is_full() {
     for start in starts() {
         let ring = Local::at(start);
         let mut consumer = Consumer::new(&ring);
-        let mut ways = [Way { next: start, head: start }; 3];
+        let mut ways = [RingProducer { next: start, head: start }; 3];
         let mut sent = VecDeque::new();
         let (mut number, mut full) = (0_u32, 0);
         for step in 0..4_000_u32 {
@@ -142,15 +143,15 @@ fn cells_of_the_dead_are_skipped_and_those_of_the_living_are_not() {
     for start in starts() {
         let ring = Local::at(start);
         let mut consumer = Consumer::new(&ring);
-        let mut ways = [Way { next: start, head: start }; 2];
+        let mut ways = [RingProducer { next: start, head: start }; 2];
         for round in 0..100 {
             ways[0].claim(&ring, producer(0)).expect("room");
             let second = ways[1].claim(&ring, producer(1)).expect("room");
             publish(&ring, second, round);
             assert_eq!(consumer.look(&ring), None, "the one before is not there");
             assert!(!consumer.skip_dead(&ring), "it may still come");
-            let another = Life { state: State::Live, incarnation: 2 };
-            let dead = Life { state: State::Dead, incarnation: 1 };
+            let another = Life { state: SlotLife::Live, incarnation: 2 };
+            let dead = Life { state: SlotLife::Dead, incarnation: 1 };
             ring.lives[0].set(if round % 2 == 0 { dead } else { another });
             assert!(consumer.skip_dead(&ring));
             assert_eq!(consumer.look(&ring), Some(round));
@@ -166,9 +167,9 @@ fn cells_of_the_dead_are_skipped_and_those_of_the_living_are_not() {
 fn what_a_dead_producer_published_is_taken() {
     let ring = Local::at(0);
     let mut consumer = Consumer::new(&ring);
-    let position = Way::default().claim(&ring, producer(2)).expect("room");
+    let position = RingProducer::default().claim(&ring, producer(2)).expect("room");
     publish(&ring, position, 9);
-    ring.lives[2].set(Life { state: State::Dead, incarnation: 1 });
+    ring.lives[2].set(Life { state: SlotLife::Dead, incarnation: 1 });
     assert!(!consumer.skip_dead(&ring));
     assert_eq!(consumer.look(&ring), Some(9));
 }
@@ -176,8 +177,8 @@ fn what_a_dead_producer_published_is_taken() {
 #[test]
 fn a_producer_that_dies_with_the_tail_in_hand_holds_up_nobody() {
     let ring = Local::at(0);
-    let mut other = Way::default();
-    Way::default().claim(&ring, producer(0)).expect("room");
+    let mut other = RingProducer::default();
+    RingProducer::default().claim(&ring, producer(0)).expect("room");
     // It died between the claim and the hint.
     ring.set_tail(0);
     assert_eq!(other.claim(&ring, producer(1)), Ok(1));
@@ -189,10 +190,10 @@ fn a_claim_that_is_taken_from_the_dead_meanwhile_leaves_no_cell_behind() {
     for start in starts() {
         let ring = Local::at(start);
         let before = ring.turn(start).wrapping_sub(1);
-        let old = Claim { turn: before, producer: producer(3) };
+        let old = CellClaim { turn: before, producer: producer(3) };
         ring.claims[ring.index(start)].set(old.to_word());
         ring.swept.set(true);
-        let mut way = Way { next: start, head: start };
+        let mut way = RingProducer { next: start, head: start };
         assert_eq!(way.claim(&ring, producer(0)), Ok(start), "and not the one behind it");
         assert_eq!(ring.tail(), start.wrapping_add(1));
     }
@@ -204,7 +205,7 @@ fn words_that_make_no_sense_end_in_no_cell() {
     for word in [u64::MAX, 77 << 32, (u64::from(u32::MAX) - 3) << 32] {
         let ring = Local::at(0);
         ring.claims.iter().for_each(|claim| claim.set(word));
-        assert!(Way::default().claim(&ring, me).is_err(), "claims {word:#x}");
+        assert!(RingProducer::default().claim(&ring, me).is_err(), "claims {word:#x}");
         assert!(!is_sound(&ring), "claims {word:#x}");
     }
 }
@@ -217,17 +218,17 @@ fn a_head_or_tail_that_was_written_over_is_broken() {
         let ring = Local::at(0);
         ring.set_tail(tail);
         ring.set_head(head);
-        let mut way = Way::default();
+        let mut way = RingProducer::default();
         assert_eq!(way.find_room(&ring), Err(NoCell::Broken), "tail {tail}");
         assert_eq!(way.claim(&ring, producer(0)), Err(NoCell::Broken), "tail {tail}");
     }
     // What a producer stored late, or never.
     for tail in [0, 3] {
         let ring = Local::at(0);
-        let mut way = Way::default();
+        let mut way = RingProducer::default();
         (0..4).for_each(|at| assert_eq!(way.claim(&ring, producer(0)), Ok(at)));
         ring.set_tail(tail);
-        assert_eq!(Way::default().claim(&ring, producer(1)), Ok(4));
+        assert_eq!(RingProducer::default().claim(&ring, producer(1)), Ok(4));
     }
 }
 
@@ -235,12 +236,13 @@ fn a_head_or_tail_that_was_written_over_is_broken() {
 fn a_sound_ring_is_one_in_any_honest_state() {
     for start in starts() {
         let ring = Local::at(start);
-        let (mut consumer, mut way) = (Consumer::new(&ring), Way { next: start, head: start });
+        let (mut consumer, mut way) =
+            (Consumer::new(&ring), RingProducer { next: start, head: start });
         for step in 0..200_u32 {
             assert!(is_sound(&ring), "step {step} from {start}");
             match way.claim(&ring, producer(0)) {
                 Ok(position) if step % 5 != 0 => publish(&ring, position, step),
-                Ok(_) => ring.lives[0].set(Life { state: State::Dead, incarnation: 1 }),
+                Ok(_) => ring.lives[0].set(Life { state: SlotLife::Dead, incarnation: 1 }),
                 Err(reason) => panic!("{reason:?} at {step}"),
             }
             if step % 2 == 1 {

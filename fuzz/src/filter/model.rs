@@ -1,6 +1,6 @@
 //! What rules mean, by what they were made of, and which conversations are kept, in a plain list.
 
-use ::net::ether::{self, FIN, ICMP, ICMPV6, Ip, Packet, RST, SYN, TCP, TYPE_ARP, TYPE_IPV4};
+use ::net::ether::{self, FIN, FlowPacket, ICMP, ICMPV6, Ip, RST, SYN, TCP, TYPE_ARP, TYPE_IPV4};
 use ::net::ether::{TYPE_IPV6, UDP};
 use ::net::stage::filter::Action;
 use ::net::stage::{Direction, FilterCore};
@@ -16,16 +16,16 @@ const HEAD_BYTES: usize = 192;
 pub(super) struct RuleSpec {
     is_allow: bool,
     is_sent: Option<bool>,
-    kind: Kind,
+    kind: FilterKind,
     /// Zero to three are a VLAN, none beyond 20.
     vlan: u8,
-    from: End,
-    to: End,
+    from: FilterEnd,
+    to: FilterEnd,
     keep: u8,
 }
 
 #[derive(Arbitrary, Clone, Copy, Debug)]
-enum Kind {
+enum FilterKind {
     Any,
     Arp,
     Ipv4,
@@ -40,7 +40,7 @@ enum Kind {
 
 /// What a rule says of one end.
 #[derive(Arbitrary, Clone, Copy, Debug)]
-enum End {
+enum FilterEnd {
     Nothing,
     Any(Ports),
     V4 { last: u8, length: u8, ports: Ports },
@@ -65,7 +65,7 @@ impl Ports {
     }
 }
 
-impl End {
+impl FilterEnd {
     /// First address, bits, and the length of the part that counts; of IPv4 or IPv6.
     fn net(self) -> Option<(u128, u32, u32)> {
         match self {
@@ -136,7 +136,7 @@ impl End {
     }
 }
 
-impl Kind {
+impl FilterKind {
     fn text(self) -> String {
         match self {
             Self::Any => String::new(),
@@ -201,7 +201,7 @@ impl RuleSpec {
             text += &format!(" vlan {vlan}");
         }
         for (word, end) in [("from", self.from), ("to", self.to)] {
-            if !matches!(end, End::Nothing) {
+            if !matches!(end, FilterEnd::Nothing) {
                 text += &format!(" {word} {}", end.text());
             }
         }
@@ -225,7 +225,7 @@ impl RuleSpec {
             && (!self.keeps() || self.can_keep())
     }
 
-    fn fits(&self, facts: &Facts) -> bool {
+    fn fits(&self, facts: &FilterFacts) -> bool {
         let packet = facts.packet.as_ref();
         let ports = packet.and_then(|packet| packet.ports);
         let is_first =
@@ -244,23 +244,23 @@ impl RuleSpec {
 }
 
 /// What is known of a frame.
-struct Facts {
+struct FilterFacts {
     direction: Direction,
     ether_type: u16,
     vlan: u16,
-    packet: Option<Packet>,
+    packet: Option<FlowPacket>,
 }
 
 /// Who decided about a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum FilterVerdict {
     Rule(usize),
     Default,
     Kept,
     Unreadable,
 }
 
-impl Verdict {
+impl FilterVerdict {
     /// By what a filter has counted in between; `None` when it was asked nothing.
     pub(super) fn between(before: &[u64], after: &[u64]) -> Option<Self> {
         let counted = before.iter().zip(after).map(|(before, after)| after - before);
@@ -278,7 +278,7 @@ impl Verdict {
 
 /// A conversation: both its ends, who began it first.
 #[derive(Clone, Copy, Debug)]
-struct Talk {
+struct FilterTalk {
     ends: [(Ip, u16); 2],
     protocol: u8,
     vlan: u16,
@@ -289,8 +289,8 @@ struct Talk {
     has_ended: bool,
 }
 
-impl Talk {
-    fn of(packet: &Packet, vlan: u16) -> Option<Self> {
+impl FilterTalk {
+    fn of(packet: &FlowPacket, vlan: u16) -> Option<Self> {
         let ip = &packet.ip;
         let has_none = [ICMP, ICMPV6].contains(&ip.protocol) && !ip.is_fragment;
         let ports = packet.ports.or(has_none.then_some((0, 0)))?;
@@ -312,7 +312,7 @@ impl Talk {
             && (self.protocol, self.vlan) == (other.protocol, other.vlan)
     }
 
-    fn hear(&mut self, packet: &Packet, now_ns: u64) {
+    fn hear(&mut self, packet: &FlowPacket, now_ns: u64) {
         let flag = |flags: u8| packet.tcp_flags & flags != 0;
         let source = (packet.ip.source, packet.ports.map_or(0, |ports| ports.0));
         let seconds = if self.protocol != TCP {
@@ -334,7 +334,7 @@ impl Talk {
     }
 
     /// Whether this packet is for the rules: it begins another one at the ports of one that ended.
-    fn is_over(&self, packet: &Packet) -> bool {
+    fn is_over(&self, packet: &FlowPacket) -> bool {
         self.has_ended && packet.is_tcp_first()
     }
 }
@@ -343,7 +343,7 @@ impl Talk {
 pub(super) struct Model {
     rules: Vec<RuleSpec>,
     default: Action,
-    talks: Vec<Talk>,
+    talks: Vec<FilterTalk>,
 }
 
 impl Model {
@@ -364,7 +364,7 @@ impl Model {
         direction: Direction,
         frame: &[u8],
         now_ns: u64,
-    ) -> (Verdict, bool) {
+    ) -> (FilterVerdict, bool) {
         let mut head = frame[..frame.len().min(HEAD_BYTES)].to_vec();
         let mut vlan = 0;
         if head[12..14] == [0x81, 0] {
@@ -374,26 +374,26 @@ impl Model {
         let ether_type = ether::ether_type(&head).unwrap_or_default();
         let packet = ether::packet(&head);
         if packet.is_none() && matches!(ether_type, TYPE_IPV4 | TYPE_IPV6) {
-            return (Verdict::Unreadable, false);
+            return (FilterVerdict::Unreadable, false);
         }
-        let talk = packet.as_ref().and_then(|packet| Talk::of(packet, vlan));
+        let talk = packet.as_ref().and_then(|packet| FilterTalk::of(packet, vlan));
         if let (Some(talk), Some(packet)) = (&talk, &packet)
             && let Some(known) =
                 self.talks.iter_mut().find(|it| it.until_ns > now_ns && it.is(talk))
             && !known.is_over(packet)
         {
             known.hear(packet, now_ns);
-            return (Verdict::Kept, true);
+            return (FilterVerdict::Kept, true);
         }
         let quoted = packet.and_then(|packet| ether::quoted(&head, &packet.ip));
-        if let Some(quoted) = quoted.and_then(|quoted| Talk::of(&quoted, vlan))
+        if let Some(quoted) = quoted.and_then(|quoted| FilterTalk::of(&quoted, vlan))
             && self.talks.iter().any(|it| it.until_ns > now_ns && it.is(&quoted))
         {
-            return (Verdict::Kept, true);
+            return (FilterVerdict::Kept, true);
         }
-        let facts = Facts { direction, ether_type, vlan, packet };
+        let facts = FilterFacts { direction, ether_type, vlan, packet };
         let Some(at) = self.rules.iter().position(|rule| rule.fits(&facts)) else {
-            return (Verdict::Default, self.default == Action::Allow);
+            return (FilterVerdict::Default, self.default == Action::Allow);
         };
         let rule = &self.rules[at];
         if rule.keeps()
@@ -403,6 +403,6 @@ impl Model {
             self.talks.retain(|it| it.until_ns > now_ns && !it.is(&talk));
             self.talks.push(talk);
         }
-        (Verdict::Rule(at), rule.is_allow)
+        (FilterVerdict::Rule(at), rule.is_allow)
     }
 }

@@ -14,7 +14,7 @@ const SEGMENTS_MAX: usize = 65_536 / 48;
 
 /// A frame that was taken, without its tag, and what is still to be done to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Sent {
+pub(super) struct NicSent {
     pub(super) bytes: Vec<u8>,
     /// The tag's VLAN.
     pub(super) vlan: u16,
@@ -72,7 +72,7 @@ pub(super) fn read(
     header_bytes: usize,
     offers: &Offers,
     mtu: usize,
-) -> Result<Sent, Reason> {
+) -> Result<NicSent, Reason> {
     let header = chain.get(..HEADER_BYTES).ok_or(Reason::Short)?;
     let cut = match header[1] & 0x7f {
         0 => None,
@@ -104,7 +104,7 @@ pub(super) fn read(
             return Err(Reason::VlanForeign);
         }
     }
-    let mut sent = Sent { bytes, vlan: tci & 0xfff, checksum: None, cut: None };
+    let mut sent = NicSent { bytes, vlan: tci & 0xfff, checksum: None, cut: None };
     if needs || cut.is_some() {
         if !offers.checksum {
             return Err(Reason::OffloadUnknown);
@@ -135,7 +135,7 @@ fn takes(offers: &Offers, cut: Cut, is_v4: bool, has_ecn: bool) -> bool {
         }
 }
 
-impl Sent {
+impl NicSent {
     /// Whether it may be cut like this; gives how long the longest of its segments is.
     fn check_cut(
         &mut self,

@@ -32,15 +32,15 @@ pub(super) fn pattern() -> Vec<u8> {
 
 /// A frame, and the header before it.
 #[derive(Arbitrary, Clone, Copy, Debug)]
-pub(super) struct Packet {
-    kind: Kind,
+pub(super) struct NicPacket {
+    kind: NicKind,
     to: Whom,
     from: u8,
     payload: u16,
     is_large: bool,
     tag: u8,
     flags: u8,
-    job: Job,
+    job: NicJob,
     /// Which of the following is done: seldom, each by its bits.
     odd: u16,
     lie: Lie,
@@ -50,7 +50,7 @@ pub(super) struct Packet {
 }
 
 #[derive(Arbitrary, Clone, Copy, Debug)]
-enum Kind {
+enum NicKind {
     Tcp4,
     Tcp6,
     Udp4,
@@ -69,7 +69,7 @@ enum Whom {
 }
 
 #[derive(Arbitrary, Clone, Copy, Debug)]
-enum Job {
+enum NicJob {
     Nothing,
     Checksum,
     Segments(u16),
@@ -90,13 +90,13 @@ enum Lie {
 
 /// A piece of a chain: where from the chain's own beginning on, or where in the pattern.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Piece {
+pub(super) struct NicPiece {
     is_own: bool,
     at: usize,
     pub(super) len: u32,
 }
 
-impl Piece {
+impl NicPiece {
     /// Its guest address, when the chain's own bytes are there.
     pub(super) fn addr(self, own_at: u64) -> u64 {
         self.at as u64 + if self.is_own { own_at } else { PATTERN_AT }
@@ -105,14 +105,14 @@ impl Piece {
 
 /// A chain, ready to be written.
 #[derive(Debug)]
-pub(super) struct Made {
+pub(super) struct NicMade {
     pub(super) own: Vec<u8>,
-    pub(super) pieces: Vec<Piece>,
+    pub(super) pieces: Vec<NicPiece>,
     /// All of it.
     pub(super) chain: Vec<u8>,
 }
 
-impl Packet {
+impl NicPacket {
     /// One in so many, by four bits of `odd`.
     fn is_odd(&self, which: u16) -> bool {
         self.odd >> (4 * which) & 15 == 15
@@ -120,10 +120,10 @@ impl Packet {
 
     fn maker(&self, has_room: bool) -> FrameMaker {
         let maker = match self.kind {
-            Kind::Tcp4 => FrameMaker::tcp4(),
-            Kind::Tcp6 => FrameMaker::tcp6(),
-            Kind::Udp4 => FrameMaker::udp4(),
-            Kind::Udp6 => FrameMaker::udp6(),
+            NicKind::Tcp4 => FrameMaker::tcp4(),
+            NicKind::Tcp6 => FrameMaker::tcp6(),
+            NicKind::Udp4 => FrameMaker::udp4(),
+            NicKind::Udp6 => FrameMaker::udp6(),
         };
         let to = match self.to {
             Whom::Ear => EAR,
@@ -152,27 +152,27 @@ impl Packet {
             bytes => bytes % PAYLOAD_SMALL_MAX,
         };
         let maker = maker.to(to).from(from).tag(tci).tcp_flags(self.flags).payload(payload);
-        if matches!(self.job, Job::Nothing) { maker } else { maker.partial() }
+        if matches!(self.job, NicJob::Nothing) { maker } else { maker.partial() }
     }
 
     fn header(&self, maker: &FrameMaker, frame: &[u8]) -> [u8; HEADER] {
         let mut header = [0; HEADER];
         let (kind, offset) = match self.kind {
-            Kind::Tcp4 => (1, 16u16),
-            Kind::Tcp6 => (4, 16),
-            Kind::Udp4 | Kind::Udp6 => (5, 6),
+            NicKind::Tcp4 => (1, 16u16),
+            NicKind::Tcp6 => (4, 16),
+            NicKind::Udp4 | NicKind::Udp6 => (5, 6),
         };
         let tag_bytes = if frame[12..14] == [0x81, 0] { 4 } else { 0 };
         let mut put =
             |at: usize, word: u16| header[at..at + 2].copy_from_slice(&word.to_le_bytes());
-        if !matches!(self.job, Job::Nothing) {
+        if !matches!(self.job, NicJob::Nothing) {
             put(0, 1);
             put(6, maker.above_at() as u16 + tag_bytes);
             put(8, offset);
         }
         match self.job {
-            Job::Nothing | Job::Checksum => {}
-            Job::Segments(size) | Job::SegmentsWithEcn(size) => {
+            NicJob::Nothing | NicJob::Checksum => {}
+            NicJob::Segments(size) | NicJob::SegmentsWithEcn(size) => {
                 put(2, maker.header_bytes() as u16 + tag_bytes);
                 // Mostly what a guest would ask for.
                 let some = match size & 3 {
@@ -181,7 +181,7 @@ impl Packet {
                     _ => 1 + size % 1500,
                 };
                 put(4, some);
-                let ecn = matches!(self.job, Job::SegmentsWithEcn(_));
+                let ecn = matches!(self.job, NicJob::SegmentsWithEcn(_));
                 header[1] = kind | if ecn { 0x80 } else { 0 };
             }
         }
@@ -203,7 +203,7 @@ impl Packet {
     }
 
     /// Its bytes, with a header of so many before it, for a ring of this size.
-    pub(super) fn make(&self, header_bytes: usize, size: u16) -> Made {
+    pub(super) fn make(&self, header_bytes: usize, size: u16) -> NicMade {
         let has_room = size > PIECES_MAX;
         let maker = self.maker(has_room);
         let mut frame = maker.build();
@@ -225,7 +225,7 @@ impl Packet {
             chain[at] = pattern[at % PATTERN_BYTES];
         }
         let own = chain[..chain.len().min(OWN_BYTES_MAX)].to_vec();
-        let piece = |is_own, at, len: usize| Piece { is_own, at, len: len as u32 };
+        let piece = |is_own, at, len: usize| NicPiece { is_own, at, len: len as u32 };
         let split = usize::from(self.split);
         let mut pieces = match size > 1 && split > 0 && split < own.len() {
             true => vec![piece(true, 0, split), piece(true, split, own.len() - split)],
@@ -238,6 +238,6 @@ impl Packet {
             pieces.push(piece(false, from, len));
             at += len;
         }
-        Made { own, pieces, chain }
+        NicMade { own, pieces, chain }
     }
 }

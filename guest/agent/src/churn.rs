@@ -48,7 +48,7 @@ pub struct Churn {
 
 /// What went wrong.
 #[derive(Debug)]
-pub enum Failure {
+pub enum ChurnFailure {
     /// The disk answered with an error, doing this.
     Io(String, io::Error),
     /// The disk holds something else than what was written last.
@@ -57,7 +57,7 @@ pub enum Failure {
     Unfit(String),
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for ChurnFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Io(doing, error) => write!(f, "{doing}: {error}"),
@@ -67,11 +67,11 @@ impl fmt::Display for Failure {
     }
 }
 
-impl std::error::Error for Failure {}
+impl std::error::Error for ChurnFailure {}
 
 /// What was done, added up over all threads.
 #[derive(Debug, Default)]
-pub struct Report {
+pub struct ChurnReport {
     /// Blocks of the disk.
     pub blocks: u64,
     /// Requests that wrote.
@@ -86,7 +86,7 @@ pub struct Report {
     pub digest: u64,
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for ChurnReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { blocks, writes, reads, flushes, longest, digest } = self;
         let longest_ms = longest.as_millis();
@@ -98,7 +98,7 @@ impl fmt::Display for Report {
     }
 }
 
-impl Report {
+impl ChurnReport {
     fn add(&mut self, other: &Self) {
         self.blocks += other.blocks;
         self.writes += other.writes;
@@ -113,15 +113,15 @@ impl Report {
 ///
 /// # Errors
 /// That it cannot be opened, or is smaller than one extent for each of `threads` threads.
-pub fn open_direct(device: &Path, threads: u64) -> Result<(File, u64), Failure> {
-    let doing = |error| Failure::Io(format!("open {}", device.display()), error);
+pub fn open_direct(device: &Path, threads: u64) -> Result<(File, u64), ChurnFailure> {
+    let doing = |error| ChurnFailure::Io(format!("open {}", device.display()), error);
     let file = OpenOptions::new().read(true).write(true).custom_flags(DIRECT).open(device);
     let file = file.map_err(doing)?;
     let bytes = io::Seek::seek(&mut &file, io::SeekFrom::End(0)).map_err(doing)?;
     let blocks = bytes / BLOCK;
     if threads == 0 || blocks / EXTENT_BLOCKS < threads || bytes % BLOCK != 0 {
         let device = device.display();
-        return Err(Failure::Unfit(format!(
+        return Err(ChurnFailure::Unfit(format!(
             "{device}: {bytes} bytes are not some extents of 128 KiB for each of {threads} threads"
         )));
     }
@@ -132,9 +132,9 @@ pub fn open_direct(device: &Path, threads: u64) -> Result<(File, u64), Failure> 
 ///
 /// # Errors
 /// The first thing that went wrong in any thread.
-pub fn run(churn: &Churn, progress: impl FnMut(&str) + Send) -> Result<Report, Failure> {
+pub fn run(churn: &Churn, progress: impl FnMut(&str) + Send) -> Result<ChurnReport, ChurnFailure> {
     let (file, blocks) = open_direct(&churn.device, churn.threads)?;
-    let shared = Shared::default();
+    let shared = ChurnShared::default();
     thread::scope(|scope| {
         let (file, shared) = (&file, &shared);
         let watch = scope.spawn(move || shared.watch(churn, progress));
@@ -149,7 +149,7 @@ pub fn run(churn: &Churn, progress: impl FnMut(&str) + Send) -> Result<Report, F
                 })
             })
             .collect();
-        let mut report = Report::default();
+        let mut report = ChurnReport::default();
         let mut outcome = Ok(());
         for worker in workers {
             match worker.join().expect("a worker does not panic") {
@@ -164,7 +164,7 @@ pub fn run(churn: &Churn, progress: impl FnMut(&str) + Send) -> Result<Report, F
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct ChurnShared {
     stop: AtomicBool,
     finished: AtomicBool,
     requests: AtomicU64,
@@ -172,9 +172,9 @@ struct Shared {
     failure: Mutex<Option<String>>,
 }
 
-impl Shared {
+impl ChurnShared {
     /// Whoever fails ends the others; the first failure is the interesting one.
-    fn fail(&self, failure: &Failure) {
+    fn fail(&self, failure: &ChurnFailure) {
         let mut first = self.failure.lock().expect("no holder panics");
         if !self.stop() {
             *first = Some(failure.to_string());
@@ -219,7 +219,7 @@ struct Worker<'a> {
     random: Random,
     buffer: Aligned,
     scratch: Aligned,
-    report: Report,
+    report: ChurnReport,
 }
 
 impl<'a> Worker<'a> {
@@ -238,11 +238,11 @@ impl<'a> Worker<'a> {
             random: Random::new(churn.seed ^ mix(index + 1)),
             buffer: Aligned::new(EXTENT_BLOCKS),
             scratch: Aligned::new(1),
-            report: Report { blocks: owned, ..Report::default() },
+            report: ChurnReport { blocks: owned, ..ChurnReport::default() },
         }
     }
 
-    fn run(mut self, shared: &Shared) -> Result<Report, Failure> {
+    fn run(mut self, shared: &ChurnShared) -> Result<ChurnReport, ChurnFailure> {
         self.pin()?;
         while !shared.stop() {
             self.step()?;
@@ -264,8 +264,9 @@ impl<'a> Worker<'a> {
         Ok(self.report)
     }
 
-    fn pin(&self) -> Result<(), Failure> {
-        let doing = |error: rustix::io::Errno| Failure::Io("pin a thread".to_owned(), error.into());
+    fn pin(&self) -> Result<(), ChurnFailure> {
+        let doing =
+            |error: rustix::io::Errno| ChurnFailure::Io("pin a thread".to_owned(), error.into());
         let allowed = sched_getaffinity(None).map_err(doing)?;
         let nth = self.index as usize % allowed.count() as usize;
         let processor = (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).nth(nth);
@@ -275,7 +276,7 @@ impl<'a> Worker<'a> {
     }
 
     /// One request of a random kind: mostly writes, so that much is at stake at every moment.
-    fn step(&mut self) -> Result<(), Failure> {
+    fn step(&mut self) -> Result<(), ChurnFailure> {
         let at = self.random.below(self.report.blocks);
         let extent_left = EXTENT_BLOCKS - at % EXTENT_BLOCKS;
         let longest = extent_left.min(self.report.blocks - at);
@@ -288,7 +289,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    fn write(&mut self, at: u64, count: u64) -> Result<(), Failure> {
+    fn write(&mut self, at: u64, count: u64) -> Result<(), ChurnFailure> {
         let first = place(self.churn.threads, self.index, at);
         let generations = &mut self.generations[at as usize..(at + count) as usize];
         for (index, bytes) in self.buffer.blocks(count).enumerate() {
@@ -302,7 +303,7 @@ impl<'a> Worker<'a> {
         self.took(started, done, || format!("write {count} blocks at block {first}"))
     }
 
-    fn read(&mut self, at: u64, count: u64) -> Result<(), Failure> {
+    fn read(&mut self, at: u64, count: u64) -> Result<(), ChurnFailure> {
         let first = place(self.churn.threads, self.index, at);
         let bytes = &mut self.buffer[..count as usize * BLOCK_BYTES];
         let started = Instant::now();
@@ -314,12 +315,12 @@ impl<'a> Worker<'a> {
             let block = first + index as u64;
             let scratch = &mut self.scratch;
             pattern::check(self.churn.seed, block, generations[index], bytes, scratch)
-                .map_err(Failure::Mismatch)?;
+                .map_err(ChurnFailure::Mismatch)?;
         }
         Ok(())
     }
 
-    fn flush(&mut self) -> Result<(), Failure> {
+    fn flush(&mut self) -> Result<(), ChurnFailure> {
         let started = Instant::now();
         let done = self.file.sync_data();
         self.report.flushes += 1;
@@ -331,9 +332,9 @@ impl<'a> Worker<'a> {
         started: Instant,
         done: io::Result<()>,
         doing: impl FnOnce() -> String,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), ChurnFailure> {
         self.report.longest = self.report.longest.max(started.elapsed());
-        done.map_err(|error| Failure::Io(doing(), error))
+        done.map_err(|error| ChurnFailure::Io(doing(), error))
     }
 }
 
@@ -378,8 +379,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let churn = churn(folder.path(), 300, 2);
         let (file, blocks) = open_plain(&churn);
-        let shared = Shared::default();
-        let mut sum = Report::default();
+        let shared = ChurnShared::default();
+        let mut sum = ChurnReport::default();
         for index in 0..2 {
             let mut worker = Worker::new(&churn, index, &file, blocks);
             for _ in 0..200 {
@@ -406,7 +407,7 @@ mod tests {
         pattern::fill(5, 7, 1, &mut stale);
         file.write_all_at(&stale, 7 * BLOCK).unwrap();
         let failure = worker.read(0, 32).unwrap_err();
-        let Failure::Mismatch(mismatch) = failure else { panic!("{failure}") };
+        let ChurnFailure::Mismatch(mismatch) = failure else { panic!("{failure}") };
         assert_eq!((mismatch.block, mismatch.expected, mismatch.found), (7, 2, [5, 7, 1]));
     }
 
@@ -416,7 +417,7 @@ mod tests {
         let churn = churn(folder.path(), 64, 1);
         let Err(failure) = open_direct(&churn.device, 3) else { panic!("64 blocks for 3") };
         // A file system without direct I/O refuses earlier: also right.
-        assert!(matches!(failure, Failure::Unfit(_) | Failure::Io(..)), "{failure}");
+        assert!(matches!(failure, ChurnFailure::Unfit(_) | ChurnFailure::Io(..)), "{failure}");
     }
 
     /// Not every temporary folder knows direct I/O; the logic is the same without.

@@ -14,8 +14,8 @@ mod window;
 use std::fmt;
 use std::time::Duration;
 
-use attacks::{ATTACKS, Attack, Outcome};
-use victim::{AVAIL, DATA, DESC, INDIRECT, SIZE, Setup, TABLE, UNANSWERED, Victim};
+use attacks::{ATTACKS, Attack, AttackOutcome};
+use victim::{AVAIL, DATA, DESC, INDIRECT, SIZE, TABLE, UNANSWERED, Victim, VictimSetup};
 
 use crate::random::Random;
 
@@ -45,20 +45,20 @@ pub struct Hostile {
 
 /// What was done.
 #[derive(Debug, Default, Clone, Copy)]
-pub struct Report {
+pub struct HostileReport {
     attacks: usize,
     rounds: u64,
     checks: u64,
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for HostileReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "attacks={} rounds={} checks={}", self.attacks, self.rounds, self.checks)
     }
 }
 
 /// The way to the host and back.
-pub trait Host {
+pub trait HostChannel {
     /// Takes a line for the host.
     fn say(&self, line: fmt::Arguments<'_>);
 
@@ -70,7 +70,7 @@ pub trait Host {
 }
 
 /// Tells the host something until it answers with this line.
-fn ask(host: &impl Host, line: fmt::Arguments<'_>, wanted: &str) -> Result<(), String> {
+fn ask(host: &impl HostChannel, line: fmt::Arguments<'_>, wanted: &str) -> Result<(), String> {
     for _ in 0..ASKED_MAX {
         host.say(line);
         // An older answer that comes twice is passed over.
@@ -87,9 +87,9 @@ fn ask(host: &impl Host, line: fmt::Arguments<'_>, wanted: &str) -> Result<(), S
 ///
 /// # Errors
 /// When the disk cannot be taken, or does something else than it should, or the host is silent.
-pub fn run(hostile: &Hostile, host: &impl Host) -> Result<Report, String> {
+pub fn run(hostile: &Hostile, host: &impl HostChannel) -> Result<HostileReport, String> {
     let mut victim = Victim::take(&hostile.device).map_err(|error| error.to_string())?;
-    let mut report = Report::default();
+    let mut report = HostileReport::default();
     check(&mut victim, &mut report)?;
     for attack in &ATTACKS {
         attempt(&mut victim, attack, host)?;
@@ -109,18 +109,18 @@ pub fn run(hostile: &Hostile, host: &impl Host) -> Result<Report, String> {
     Ok(report)
 }
 
-fn attempt(victim: &mut Victim, attack: &Attack, host: &impl Host) -> Result<(), String> {
+fn attempt(victim: &mut Victim, attack: &Attack, host: &impl HostChannel) -> Result<(), String> {
     let name = attack.name;
     victim.start((attack.setup)());
     match attack.outcome {
-        Outcome::Breaks(kind) => {
+        AttackOutcome::Breaks(kind) => {
             // The host notes the count first.
             ask(host, format_args!("attack {name} kind={kind}"), &format!("go {name}"))?;
             (attack.run)(victim);
             victim.kick();
             ask(host, format_args!("attacked {name} kind={kind}"), &format!("seen {name}"))
         }
-        Outcome::Answers(wanted) => {
+        AttackOutcome::Answers(wanted) => {
             (attack.run)(victim);
             victim.kick();
             let is_used = victim.wait_used();
@@ -128,7 +128,7 @@ fn attempt(victim: &mut Victim, attack: &Attack, host: &impl Host) -> Result<(),
             let fine = is_used && found == wanted;
             fine.then_some(()).ok_or(format!("{name}: status {found}, and not {wanted}"))
         }
-        Outcome::Survives => {
+        AttackOutcome::Survives => {
             (attack.run)(victim);
             victim.kick();
             Ok(())
@@ -137,8 +137,8 @@ fn attempt(victim: &mut Victim, attack: &Attack, host: &impl Host) -> Result<(),
 }
 
 /// Starts the disk as it should be, writes, and reads that back.
-fn check(victim: &mut Victim, report: &mut Report) -> Result<(), String> {
-    victim.start(Setup::default());
+fn check(victim: &mut Victim, report: &mut HostileReport) -> Result<(), String> {
+    victim.start(VictimSetup::default());
     report.checks += 1;
     let seed = report.checks;
     let words = (DATA as usize..).step_by(8).take(CHECK_BYTES as usize / 8);
@@ -157,9 +157,9 @@ fn check(victim: &mut Victim, report: &mut Report) -> Result<(), String> {
 
 /// A ring full of nonsense, looked at for a moment.
 fn noise(victim: &mut Victim, random: &mut Random) {
-    victim.start(Setup {
-        features: Setup::default().features | random.word() & (1 << 29),
-        ..Setup::default()
+    victim.start(VictimSetup {
+        features: VictimSetup::default().features | random.word() & (1 << 29),
+        ..VictimSetup::default()
     });
     for index in 0..SIZE {
         let (addr, len, flags, next) = descriptor(victim, random);
@@ -227,7 +227,7 @@ mod tests {
         heard: Cell<u32>,
     }
 
-    impl Host for Typist<'_> {
+    impl HostChannel for Typist<'_> {
         fn say(&self, _: fmt::Arguments<'_>) {
             self.heard.set(self.heard.get() + 1);
         }

@@ -8,9 +8,9 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use agent::churn::{self, Churn};
-use agent::hostile::{self, Host, Hostile};
+use agent::hostile::{self, HostChannel, Hostile};
 use agent::measure::{self, Measure};
-use agent::options::Options;
+use agent::options::AgentOptions;
 use agent::{pattern, say};
 
 const USAGE: &str = "usage: agent churn DEVICE [--seed N] [--threads N] [--seconds N] [--stop FILE]
@@ -40,7 +40,7 @@ fn main() -> ExitCode {
 }
 
 fn churn(words: &[String]) -> Result<(), String> {
-    let options = Options::parse(words, &["seed", "threads", "seconds", "stop"])?;
+    let options = AgentOptions::parse(words, &["seed", "threads", "seconds", "stop"])?;
     let churn = Churn {
         device: options.device().into(),
         seed: options.number("seed", 1)?,
@@ -54,7 +54,7 @@ fn churn(words: &[String]) -> Result<(), String> {
 }
 
 fn measure(words: &[String]) -> Result<(), String> {
-    let options = Options::parse(words, &["write", "blocks", "threads", "seconds", "name"])?;
+    let options = AgentOptions::parse(words, &["write", "blocks", "threads", "seconds", "name"])?;
     let measure = Measure {
         device: options.device().into(),
         write: options.number("write", 0)? != 0,
@@ -68,7 +68,7 @@ fn measure(words: &[String]) -> Result<(), String> {
 }
 
 fn hostile(words: &[String]) -> Result<(), String> {
-    let options = Options::parse(words, &["seed", "rounds"])?;
+    let options = AgentOptions::parse(words, &["seed", "rounds"])?;
     let hostile = Hostile {
         device: options.device().to_owned(),
         seed: options.number("seed", 1)?,
@@ -96,7 +96,7 @@ impl Console {
     }
 }
 
-impl Host for Console {
+impl HostChannel for Console {
     fn say(&self, line: fmt::Arguments<'_>) {
         say(line);
     }
@@ -111,7 +111,7 @@ impl Host for Console {
 }
 
 fn digest(words: &[String]) -> Result<(), String> {
-    let options = Options::parse(words, &[])?;
+    let options = AgentOptions::parse(words, &[])?;
     let digest = pattern::image_digest(options.device().as_ref());
     say(format_args!("digest={:016x}", digest.map_err(|error| error.to_string())?));
     Ok(())

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::buffer::Aligned;
-use crate::churn::{EXTENT_BLOCKS, Failure, open_direct};
+use crate::churn::{ChurnFailure, EXTENT_BLOCKS, open_direct};
 use crate::pattern::{self, BLOCK_BYTES};
 use crate::random::{Random, mix};
 
@@ -61,10 +61,10 @@ impl fmt::Display for Speed {
 ///
 /// # Errors
 /// The first request that failed, or why the disk is unfit.
-pub fn run(measure: &Measure) -> Result<Speed, Failure> {
+pub fn run(measure: &Measure) -> Result<Speed, ChurnFailure> {
     let (file, blocks) = open_direct(&measure.device, 1)?;
     if measure.request_blocks == 0 || measure.request_blocks > EXTENT_BLOCKS {
-        return Err(Failure::Unfit(format!("a request has 1 to {EXTENT_BLOCKS} blocks")));
+        return Err(ChurnFailure::Unfit(format!("a request has 1 to {EXTENT_BLOCKS} blocks")));
     }
     let started = Instant::now();
     let results: Vec<_> = thread::scope(|scope| {
@@ -100,7 +100,7 @@ fn worker(
     file: &std::fs::File,
     blocks: u64,
     started: Instant,
-) -> Result<(u64, Vec<u64>), Failure> {
+) -> Result<(u64, Vec<u64>), ChurnFailure> {
     let request_bytes = measure.request_blocks * BLOCK_BYTES as u64;
     let mut random = Random::new(mix(index + 1));
     let mut buffer = Aligned::new(measure.request_blocks);
@@ -116,7 +116,7 @@ fn worker(
             true => file.write_all_at(&buffer, offset),
             false => file.read_exact_at(&mut buffer, offset),
         };
-        done.map_err(|error| Failure::Io(format!("request at byte {offset}"), error))?;
+        done.map_err(|error| ChurnFailure::Io(format!("request at byte {offset}"), error))?;
         requests += 1;
         if samples_us.len() < SAMPLES_MAX {
             samples_us.push(sent.elapsed().as_micros() as u64);

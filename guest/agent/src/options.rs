@@ -4,12 +4,12 @@ use std::str::FromStr;
 
 /// What followed the command: one plain word (the device) and named values.
 #[derive(Debug)]
-pub struct Options {
+pub struct AgentOptions {
     device: String,
     named: Vec<(String, String)>,
 }
 
-impl Options {
+impl AgentOptions {
     /// Takes the words apart. `known` are the names that may appear.
     ///
     /// # Errors
@@ -61,9 +61,9 @@ impl Options {
 mod tests {
     use super::*;
 
-    fn parse(line: &str) -> Result<Options, String> {
+    fn parse(line: &str) -> Result<AgentOptions, String> {
         let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-        Options::parse(&words, &["seed", "stop"])
+        AgentOptions::parse(&words, &["seed", "stop"])
     }
 
     #[test]

@@ -22,7 +22,7 @@ use rustix::net::{
 };
 use sidecore::foreign;
 
-use super::region::{Region, RegionError};
+use super::region::{RegionError, ShmRegion};
 
 /// What the first message says: magic, version, the sidecore's port.
 const MAGIC: [u8; 8] = *b"vrio-shm";
@@ -40,8 +40,8 @@ const WAITING_MAX: usize = 64;
 
 /// A region with a peer at its other end.
 #[derive(Debug)]
-pub(super) struct Line {
-    pub(super) region: Arc<Region>,
+pub(super) struct ShmConnection {
+    pub(super) region: Arc<ShmRegion>,
     /// Which side made it, and so which ring is whose.
     pub(super) dialled: bool,
     /// The peer rings ours; we ring the peer's. The peer holds both, so neither is read nor written
@@ -52,7 +52,7 @@ pub(super) struct Line {
     pub(super) connection: OwnedFd,
 }
 
-impl Line {
+impl ShmConnection {
     /// Calls the node whose door is at `path`, for its sidecore with this port; does not wait.
     pub(super) fn dial(path: &Path, port: u16) -> Result<Self, DialError> {
         let system = |errno: Errno| DialError::System(errno);
@@ -61,7 +61,7 @@ impl Line {
         let connection = rustix::net::socket_with(kind.0, kind.1, flags, None).map_err(system)?;
         let address = SocketAddrUnix::new(path).map_err(system)?;
         rustix::net::connect(&connection, &address).map_err(system)?;
-        let (region, memory) = Region::create()?;
+        let (region, memory) = ShmRegion::create()?;
         let (own_bell, peer_bell) = (bell().map_err(system)?, bell().map_err(system)?);
         let mut message = [0; MESSAGE_BYTES];
         message[..8].copy_from_slice(&MAGIC);
@@ -104,7 +104,7 @@ impl Line {
         if !is_whole || !is_ours {
             return Err(AnswerError::Foreign);
         }
-        let region = Arc::new(Region::of_peer(memory.as_fd())?);
+        let region = Arc::new(ShmRegion::of_peer(memory.as_fd())?);
         if !foreign::is_eventfd(own_bell.as_fd()) || !foreign::is_eventfd(peer_bell.as_fd()) {
             return Err(AnswerError::Foreign);
         }
@@ -153,7 +153,7 @@ fn bell() -> Result<OwnedFd, Errno> {
 /// A sidecore's side of the door: callers who asked for it.
 #[derive(Debug)]
 pub struct Callers {
-    waiting: Receiver<Line>,
+    waiting: Receiver<ShmConnection>,
     /// Set when somebody was put in the queue: looking costs a load.
     pub(super) news: Arc<AtomicBool>,
     /// Readable until the sidecore has looked.
@@ -161,16 +161,16 @@ pub struct Callers {
 }
 
 impl Callers {
-    pub(super) fn next(&self) -> Option<Line> {
+    pub(super) fn next(&self) -> Option<ShmConnection> {
         self.waiting.try_recv().ok()
     }
 }
 
 /// The door's side of a sidecore.
 #[derive(Debug)]
-struct Room {
+struct ListenerSide {
     port: u16,
-    queue: SyncSender<Line>,
+    queue: SyncSender<ShmConnection>,
     news: Arc<AtomicBool>,
     bell: OwnedFd,
 }
@@ -178,44 +178,44 @@ struct Room {
 /// The socket at which other processes of this machine call, and the thread that answers. Dropped,
 /// it takes both away; lines that are there stay.
 #[derive(Debug)]
-pub struct Door {
+pub struct ShmListener {
     path: PathBuf,
-    shared: Arc<Shared>,
+    shared: Arc<ListenerShared>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// What the door and its thread have in common.
 #[derive(Debug)]
-struct Shared {
+struct ListenerShared {
     listener: OwnedFd,
     /// The thread holds it while it answers somebody.
-    mode: Mutex<Mode>,
+    mode: Mutex<ListenerMode>,
     /// Rung when that has changed.
     changed: OwnedFd,
 }
 
 /// What becomes of callers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
+enum ListenerMode {
     Answer,
     /// They wait in the socket's queue, with what they have said.
     LetWait,
     End,
 }
 
-impl Shared {
-    fn mode(&self) -> MutexGuard<'_, Mode> {
+impl ListenerShared {
+    fn mode(&self) -> MutexGuard<'_, ListenerMode> {
         // A word is never half-written.
         self.mode.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn set(&self, mode: Mode) {
+    fn set(&self, mode: ListenerMode) {
         *self.mode() = mode;
         let _ = ring(self.changed.as_fd());
     }
 }
 
-impl Door {
+impl ShmListener {
     /// Opens a door at `path` for the sidecores with these ports, in their order. A socket that a
     /// dead process left there is replaced; only this user may call.
     ///
@@ -235,7 +235,7 @@ impl Door {
     }
 
     /// Goes on with the door of another process: `listener` is its socket. Callers wait there until
-    /// [`Door::answer`] says that it is this process that answers.
+    /// [`ShmListener::answer`] says that it is this process that answers.
     ///
     /// # Errors
     /// When the system refuses.
@@ -255,10 +255,10 @@ impl Door {
             let rung = bell()?;
             let bell = rung.try_clone()?;
             callers.push(Callers { waiting, news: Arc::clone(&news), bell: rung });
-            rooms.push(Room { port, queue, news, bell });
+            rooms.push(ListenerSide { port, queue, news, bell });
         }
-        let mode = Mutex::new(Mode::LetWait);
-        let shared = Arc::new(Shared { listener, mode, changed: bell()? });
+        let mode = Mutex::new(ListenerMode::LetWait);
+        let shared = Arc::new(ListenerShared { listener, mode, changed: bell()? });
         let answers = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("shm-door".to_owned())
@@ -269,7 +269,7 @@ impl Door {
     /// Whether callers are answered from now on, or wait until they are. When this returns it is
     /// so; that takes up to a second where a caller is slow to say what it wants.
     pub fn answer(&self, answers: bool) {
-        self.shared.set(if answers { Mode::Answer } else { Mode::LetWait });
+        self.shared.set(if answers { ListenerMode::Answer } else { ListenerMode::LetWait });
     }
 
     /// Where it is.
@@ -283,9 +283,9 @@ impl Door {
     }
 }
 
-impl Drop for Door {
+impl Drop for ShmListener {
     fn drop(&mut self) {
-        self.shared.set(Mode::End);
+        self.shared.set(ListenerMode::End);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -334,10 +334,10 @@ pub fn make_way(path: &Path) -> io::Result<()> {
 }
 
 /// The door's thread: one caller after the other, each for at most a second.
-fn answer_all(shared: &Shared, rooms: &[Room]) {
+fn answer_all(shared: &ListenerShared, rooms: &[ListenerSide]) {
     loop {
         let listens =
-            if *shared.mode() == Mode::Answer { PollFlags::IN } else { PollFlags::empty() };
+            if *shared.mode() == ListenerMode::Answer { PollFlags::IN } else { PollFlags::empty() };
         let changed = PollFd::new(&shared.changed, PollFlags::IN);
         match poll(&mut [changed, PollFd::new(&shared.listener, listens)], None) {
             Err(Errno::INTR) => continue,
@@ -349,9 +349,9 @@ fn answer_all(shared: &Shared, rooms: &[Room]) {
         // in after that.
         let mode = shared.mode();
         match *mode {
-            Mode::Answer => {}
-            Mode::LetWait => continue,
-            Mode::End => return,
+            ListenerMode::Answer => {}
+            ListenerMode::LetWait => continue,
+            ListenerMode::End => return,
         }
         let connection = match rustix::net::accept_with(&shared.listener, SocketFlags::CLOEXEC) {
             Ok(connection) => connection,
@@ -363,7 +363,7 @@ fn answer_all(shared: &Shared, rooms: &[Room]) {
                 continue;
             }
         };
-        match Line::answer(connection) {
+        match ShmConnection::answer(connection) {
             Ok((port, line)) => show_in(rooms, port, line),
             Err(error) => tracing::warn!(%error, "a caller on the shared-memory socket is refused"),
         }
@@ -371,7 +371,7 @@ fn answer_all(shared: &Shared, rooms: &[Room]) {
 }
 
 /// Hands a caller to its sidecore; port 0 means the first.
-fn show_in(rooms: &[Room], port: u16, line: Line) {
+fn show_in(rooms: &[ListenerSide], port: u16, line: ShmConnection) {
     let Some(room) = rooms.iter().find(|room| port == 0 || room.port == port) else { return };
     if room.queue.try_send(line).is_ok() {
         room.news.store(true, Release);
@@ -384,7 +384,7 @@ mod tests {
     use super::*;
 
     /// Whether somebody is shown in within this time; takes him in.
-    fn comes(callers: &Callers, limit_ms: i64) -> Option<Line> {
+    fn comes(callers: &Callers, limit_ms: i64) -> Option<ShmConnection> {
         let limit = Timespec { tv_sec: limit_ms / 1000, tv_nsec: limit_ms % 1000 * 1_000_000 };
         poll(&mut [PollFd::new(&callers.bell, PollFlags::IN)], Some(&limit)).unwrap();
         hush(callers.bell.as_fd());
@@ -396,10 +396,10 @@ mod tests {
         const LONG_MS: i64 = 20_000;
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("door");
-        let (first, at_first) = Door::open(&path, &[1]).unwrap();
+        let (first, at_first) = ShmListener::open(&path, &[1]).unwrap();
         let listener = first.listener().try_clone_to_owned().unwrap();
-        let (second, at_second) = Door::adopt(&path, &[1], listener).unwrap();
-        let call = || Line::dial(&path, 0).unwrap();
+        let (second, at_second) = ShmListener::adopt(&path, &[1], listener).unwrap();
+        let call = || ShmConnection::dial(&path, 0).unwrap();
         let _early = call();
         assert!(comes(&at_first[0], LONG_MS).is_some(), "the one who has it answers");
         first.answer(false);

@@ -42,16 +42,16 @@ pub(super) enum RegionError {
 
 /// A mapping of the whole region.
 #[derive(Debug)]
-pub(super) struct Region {
+pub(super) struct ShmRegion {
     start: NonNull<u8>,
 }
 
 // SAFETY: the mapping belongs to the value and is unmapped with it, on whichever thread.
-unsafe impl Send for Region {}
+unsafe impl Send for ShmRegion {}
 // SAFETY: a shared region only tells where its rings are; who uses the memory argues for itself.
-unsafe impl Sync for Region {}
+unsafe impl Sync for ShmRegion {}
 
-impl Region {
+impl ShmRegion {
     /// Makes a region, and the descriptor to hand to the peer.
     pub(super) fn create() -> Result<(Self, OwnedFd), RegionError> {
         let refuse = |what| move |errno| RegionError::System(what, errno);
@@ -91,7 +91,7 @@ impl Region {
     }
 }
 
-impl Drop for Region {
+impl Drop for ShmRegion {
     fn drop(&mut self) {
         // SAFETY: this is our mapping, made in `map`; rings keep the region they point into.
         let unmapped = unsafe { munmap(self.start.as_ptr().cast(), REGION_BYTES) };

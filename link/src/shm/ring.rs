@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicU32, AtomicU64, fence};
 
-use super::region::{CONTROL_BYTES, RING_BYTES, Region};
+use super::region::{CONTROL_BYTES, RING_BYTES, ShmRegion};
 
 /// Length of a record that stands for the unused end of the ring.
 const FILLER: u32 = u32::MAX;
@@ -30,17 +30,18 @@ pub(super) const DATAGRAM_BYTES_MAX: usize = 65_507;
 
 /// What both sides share beside the bytes; each word on cache lines of its own.
 #[repr(C, align(128))]
-struct Control {
-    head: Line<AtomicU64>,
-    tail: Line<AtomicU64>,
-    asleep: Line<AtomicU32>,
+struct RingControl {
+    head: RingLine<AtomicU64>,
+    tail: RingLine<AtomicU64>,
+    asleep: RingLine<AtomicU32>,
 }
 
 #[repr(C, align(128))]
-struct Line<T>(T);
+struct RingLine<T>(T);
 
-const _: () = assert!(size_of::<Control>() <= CONTROL_BYTES);
-const _: () = assert!(offset_of!(Control, tail) == 128 && offset_of!(Control, asleep) == 256);
+const _: () = assert!(size_of::<RingControl>() <= CONTROL_BYTES);
+const _: () =
+    assert!(offset_of!(RingControl, tail) == 128 && offset_of!(RingControl, asleep) == 256);
 const _: () = assert!(RING_BYTES.is_power_of_two() && RING_BYTES.is_multiple_of(RECORD_BYTES));
 
 /// The other side has broken a rule of the ring; nothing more is done with it.
@@ -49,25 +50,25 @@ pub(super) struct Broken;
 
 /// One end's view of a ring.
 #[derive(Debug)]
-struct View {
+struct RingView {
     start: NonNull<u8>,
     /// Keeps it mapped.
-    _region: Arc<Region>,
+    _region: Arc<ShmRegion>,
 }
 
 // SAFETY: the memory is only accessed by atomics and by copies into and out of it, and stays mapped
 // as long as the view lives.
-unsafe impl Send for View {}
+unsafe impl Send for RingView {}
 
-impl View {
-    fn new(region: &Arc<Region>, index: usize) -> Self {
+impl RingView {
+    fn new(region: &Arc<ShmRegion>, index: usize) -> Self {
         Self { start: region.ring(index), _region: Arc::clone(region) }
     }
 
-    fn control(&self) -> &Control {
+    fn control(&self) -> &RingControl {
         // SAFETY: the control page is at the start, page-aligned, mapped while `self` lives, and
-        // all of `Control` is atomics, so that the other side's stores are allowed at any time.
-        unsafe { self.start.cast::<Control>().as_ref() }
+        // all of `RingControl` is atomics, so that the other side's stores are allowed at any time.
+        unsafe { self.start.cast::<RingControl>().as_ref() }
     }
 
     /// The place of byte number `at` of the stream; `len` bytes from there lie in the ring.
@@ -103,7 +104,7 @@ fn record_bytes(len: usize) -> u64 {
 /// The end that puts datagrams in.
 #[derive(Debug)]
 pub(super) struct Producer {
-    view: View,
+    view: RingView,
     /// Put in, published or not; and published.
     head: u64,
     published: u64,
@@ -112,8 +113,8 @@ pub(super) struct Producer {
 }
 
 impl Producer {
-    pub(super) fn new(region: &Arc<Region>, index: usize) -> Self {
-        Self { view: View::new(region, index), head: 0, published: 0, tail: 0 }
+    pub(super) fn new(region: &Arc<ShmRegion>, index: usize) -> Self {
+        Self { view: RingView::new(region, index), head: 0, published: 0, tail: 0 }
     }
 
     /// Puts a datagram in, in two parts. `Ok(false)`: there is no room.
@@ -175,7 +176,7 @@ impl Producer {
 /// The end that takes datagrams out.
 #[derive(Debug)]
 pub(super) struct Consumer {
-    view: View,
+    view: RingView,
     head: u64,
     tail: u64,
     released: u64,
@@ -184,9 +185,9 @@ pub(super) struct Consumer {
 }
 
 impl Consumer {
-    pub(super) fn new(region: &Arc<Region>, index: usize) -> Self {
+    pub(super) fn new(region: &Arc<ShmRegion>, index: usize) -> Self {
         let scratch = vec![0; DATAGRAM_BYTES_MAX].into();
-        Self { view: View::new(region, index), head: 0, tail: 0, released: 0, scratch }
+        Self { view: RingView::new(region, index), head: 0, tail: 0, released: 0, scratch }
     }
 
     /// Takes the next datagram out: when it was put in, as its sender says, and its bytes.
@@ -255,8 +256,8 @@ impl Consumer {
 mod tests {
     use super::*;
 
-    fn pair() -> (Producer, Consumer, Arc<Region>) {
-        let region = Arc::new(Region::create().expect("memory").0);
+    fn pair() -> (Producer, Consumer, Arc<ShmRegion>) {
+        let region = Arc::new(ShmRegion::create().expect("memory").0);
         (Producer::new(&region, 0), Consumer::new(&region, 0), region)
     }
 
@@ -323,8 +324,8 @@ mod tests {
 
     #[test]
     fn a_hostile_peer_breaks_only_the_ring() {
-        let word = |region: &Arc<Region>, at: usize, value: u64| {
-            let view = View::new(region, 0);
+        let word = |region: &Arc<ShmRegion>, at: usize, value: u64| {
+            let view = RingView::new(region, 0);
             match at {
                 0 => view.control().head.0.store(value, SeqCst),
                 128 => view.control().tail.0.store(value, SeqCst),

@@ -29,7 +29,7 @@ pub(super) fn segment(segment_bytes: u16) -> SendControl {
 
 /// What the kernel told beside a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Told {
+pub(super) struct ReceivedControl {
     /// It is a group of datagrams, each but the last so long.
     pub(super) segment_bytes: Option<usize>,
     /// When it arrived, or the first datagram of the group, in nanoseconds of Unix time.
@@ -37,13 +37,13 @@ pub(super) struct Told {
 }
 
 /// Reads the first `len_bytes` of what the kernel wrote.
-pub(super) fn read(control: &ReceiveControl, len_bytes: usize) -> Told {
+pub(super) fn read(control: &ReceiveControl, len_bytes: usize) -> ReceivedControl {
     let mut bytes = [0; size_of::<ReceiveControl>()];
     for (place, word) in bytes.chunks_exact_mut(8).zip(control) {
         place.copy_from_slice(&word.to_ne_bytes());
     }
     let mut rest = &bytes[..len_bytes.min(bytes.len())];
-    let mut told = Told::default();
+    let mut told = ReceivedControl::default();
     while let Some((header, _)) = rest.split_at_checked(HEADER_BYTES) {
         let length = usize::try_from(long(header, 0)).unwrap_or(0);
         if length < HEADER_BYTES || length > rest.len() {
@@ -109,20 +109,20 @@ mod tests {
         let group = message(libc::SOL_UDP, libc::UDP_GRO, &1472i32.to_ne_bytes());
         let stamp = [7i64.to_ne_bytes(), 9i64.to_ne_bytes()].concat();
         let stamp = message(libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS, &stamp);
-        let both = Told { segment_bytes: Some(1472), stamp_ns: Some(7_000_000_009) };
+        let both = ReceivedControl { segment_bytes: Some(1472), stamp_ns: Some(7_000_000_009) };
         for bytes in [[group.clone(), stamp.clone()].concat(), [stamp, group.clone()].concat()] {
             assert_eq!(read(&words(&bytes), bytes.len()), both);
             assert_eq!(read(&words(&bytes), usize::MAX), both);
-            assert_eq!(read(&words(&bytes), 0), Told::default());
+            assert_eq!(read(&words(&bytes), 0), ReceivedControl::default());
         }
         let other = message(libc::SOL_UDP, libc::UDP_SEGMENT, &1472i32.to_ne_bytes());
-        assert_eq!(read(&words(&other), 24), Told::default());
+        assert_eq!(read(&words(&other), 24), ReceivedControl::default());
         let negative = message(libc::SOL_UDP, libc::UDP_GRO, &(-1i32).to_ne_bytes());
-        assert_eq!(read(&words(&negative), 24), Told::default());
+        assert_eq!(read(&words(&negative), 24), ReceivedControl::default());
         for length in [0u64, 1, 15, 25, 57, u64::MAX] {
             let mut cut = group.clone();
             cut[..8].copy_from_slice(&length.to_ne_bytes());
-            assert_eq!(read(&words(&cut), 24), Told::default());
+            assert_eq!(read(&words(&cut), 24), ReceivedControl::default());
         }
     }
 }

@@ -75,9 +75,11 @@ pub(super) mod tests {
     use super::*;
 
     /// Datagrams in vectors.
-    pub(in crate::udp) struct Listed(pub(in crate::udp) Vec<(SocketAddr, Vec<u8>, Vec<u8>)>);
+    pub(in crate::udp) struct DatagramVectors(
+        pub(in crate::udp) Vec<(SocketAddr, Vec<u8>, Vec<u8>)>,
+    );
 
-    impl Outgoing for Listed {
+    impl Outgoing for DatagramVectors {
         fn count(&self) -> usize {
             self.0.len()
         }
@@ -105,7 +107,7 @@ pub(super) mod tests {
             .iter()
             .map(|&(port, len)| (address(port), vec![0; len.min(10)], vec![0; len - len.min(10)]))
             .collect();
-        let (listed, mut groups) = (Listed(listed), Vec::new());
+        let (listed, mut groups) = (DatagramVectors(listed), Vec::new());
         plan(&listed, segment_bytes_max, &mut groups);
         let mut next = 0;
         for group in &groups {

@@ -8,7 +8,7 @@ use std::ptr;
 use rustix::io::Errno;
 
 use super::address::{RAW_BYTES_MAX, RawAddress};
-use super::control::{self, ReceiveControl, SendControl, Told};
+use super::control::{self, ReceiveControl, ReceivedControl, SendControl};
 use super::group::{CALL_DATAGRAMS_MAX, Group, Outgoing};
 
 /// The most messages taken in at once. Each may be a group of 64 KiB, so that a call takes in at
@@ -143,10 +143,10 @@ impl SendCall {
 
 /// One message that arrived: a datagram, or several from the same peer.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Message<'a> {
+pub(super) struct ReceivedMessage<'a> {
     pub(super) from: SocketAddr,
     pub(super) bytes: &'a [u8],
-    pub(super) told: Told,
+    pub(super) told: ReceivedControl,
 }
 
 /// recvmmsg, with the room for what arrives.
@@ -214,7 +214,7 @@ impl ReceiveCall {
     }
 
     /// The message at `index` of the last call; `None` when it was cut short or is from nowhere.
-    pub(super) fn message(&self, index: usize) -> Option<Message<'_>> {
+    pub(super) fn message(&self, index: usize) -> Option<ReceivedMessage<'_>> {
         let message = &self.messages[index];
         let header = &message.msg_hdr;
         if header.msg_flags & libc::MSG_TRUNC != 0 {
@@ -224,7 +224,7 @@ impl ReceiveCall {
         let first = index * MESSAGE_BYTES_MAX;
         let bytes = &self.buffer[first..first + message.msg_len as usize];
         let told = control::read(&self.controls[index], header.msg_controllen);
-        Some(Message { from, bytes, told })
+        Some(ReceivedMessage { from, bytes, told })
     }
 }
 

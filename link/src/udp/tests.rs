@@ -4,7 +4,7 @@ use std::process::Command;
 
 use rustix::thread::UnshareFlags;
 
-use super::group::tests::Listed;
+use super::group::tests::DatagramVectors;
 use super::*;
 
 fn bind(groups: bool) -> Udp {
@@ -37,7 +37,7 @@ fn receive(udp: &mut Udp) -> Vec<(SocketAddr, Vec<u8>)> {
 /// Whether this kernel groups in both directions; says so if not.
 fn kernel_groups(test: &str) -> bool {
     let (mut a, mut b) = (bind(true), bind(true));
-    let listed = Listed(numbered(b.local_addr(), 2, 100));
+    let listed = DatagramVectors(numbered(b.local_addr(), 2, 100));
     a.send_from(&listed);
     receive(&mut b);
     let groups = b.counters().receive_groups.get() == 1;
@@ -53,7 +53,7 @@ fn a_mebibyte_goes_and_comes_with_one_call_each() {
         return;
     }
     let (mut a, mut b) = (bind(true), bind(true));
-    let listed = Listed(numbered(b.local_addr(), 720, 1472));
+    let listed = DatagramVectors(numbered(b.local_addr(), 720, 1472));
     assert_eq!(a.send_from(&listed), 720);
     let sent = a.counters();
     assert_eq!((sent.send_calls.get(), sent.send_messages.get()), (1, 17));
@@ -78,11 +78,11 @@ fn many_peers_are_served_by_one_call() {
     for peer in &peers {
         listed.extend(numbered(peer.local_addr(), 3, 200));
     }
-    assert_eq!(hub.send_from(&Listed(listed)), 24);
+    assert_eq!(hub.send_from(&DatagramVectors(listed)), 24);
     assert_eq!((hub.counters().send_calls.get(), hub.counters().send_messages.get()), (1, 8));
     for peer in &mut peers {
         assert_eq!(receive(peer).len(), 3);
-        let listed = Listed(numbered(hub.local_addr(), 1, 50));
+        let listed = DatagramVectors(numbered(hub.local_addr(), 1, 50));
         assert_eq!(peer.send_from(&listed), 1);
     }
     assert_eq!(receive(&mut hub).len(), 8);
@@ -92,7 +92,7 @@ fn many_peers_are_served_by_one_call() {
 #[test]
 fn without_groups_the_same_datagrams_arrive() {
     let (mut a, mut b) = (bind(false), bind(false));
-    let listed = Listed(numbered(b.local_addr(), 20, 1000));
+    let listed = DatagramVectors(numbered(b.local_addr(), 20, 1000));
     assert_eq!(a.send_from(&listed), 20);
     assert_eq!((a.counters().send_calls.get(), a.counters().send_groups.get()), (1, 0));
     let arrived = receive(&mut b);
@@ -110,7 +110,7 @@ fn a_short_last_segment_and_datagrams_of_odd_lengths_arrive_as_they_were() {
     for (count, len) in [(5, 1000), (1, 333), (2, 1000), (1, 1200), (1, 2), (1, 60_000)] {
         listed.extend(numbered(b.local_addr(), count, len));
     }
-    let listed = Listed(listed);
+    let listed = DatagramVectors(listed);
     assert_eq!(a.send_from(&listed), 11);
     let arrived: Vec<_> = receive(&mut b).into_iter().map(|(_, bytes)| bytes).collect();
     let wanted: Vec<_> = listed.0.iter().map(bytes_of).collect();
@@ -121,7 +121,7 @@ fn a_short_last_segment_and_datagrams_of_odd_lengths_arrive_as_they_were() {
 fn a_call_takes_in_a_bounded_number_of_messages() {
     let (mut a, mut b) = (bind(false), bind(false));
     let count = system::RECEIVE_MESSAGES_MAX + 5;
-    assert_eq!(a.send_from(&Listed(numbered(b.local_addr(), count, 100))), count);
+    assert_eq!(a.send_from(&DatagramVectors(numbered(b.local_addr(), count, 100))), count);
     assert_eq!(receive(&mut b).len(), system::RECEIVE_MESSAGES_MAX);
     assert_eq!(receive(&mut b).len(), 5);
 }
@@ -135,7 +135,7 @@ fn what_can_never_be_sent_is_dropped_and_the_rest_goes() {
     listed.extend(numbered(b.local_addr(), 1, 100));
     let mut done = 0;
     for expected in [2, 3, 1] {
-        let rest = Listed(listed.split_off(done));
+        let rest = DatagramVectors(listed.split_off(done));
         done = a.send_from(&rest);
         assert_eq!(done, expected);
         listed = rest.0;
@@ -149,7 +149,7 @@ fn a_peer_that_does_not_listen_is_no_error() {
     let mut a = bind(true);
     let gone = bind(true).local_addr();
     for _ in 0..3 {
-        a.send_from(&Listed(numbered(gone, 2, 100)));
+        a.send_from(&DatagramVectors(numbered(gone, 2, 100)));
         assert!(receive(&mut a).is_empty());
     }
     assert_eq!(a.counters().errors_other.get(), 0);
@@ -163,10 +163,10 @@ fn an_ipv6_socket_reaches_both_families() {
         return;
     };
     let mut b = bind(true);
-    assert_eq!(a.send_from(&Listed(numbered(b.local_addr(), 2, 100))), 2);
+    assert_eq!(a.send_from(&DatagramVectors(numbered(b.local_addr(), 2, 100))), 2);
     let from = receive(&mut b)[0].0;
     assert_eq!(from.port(), a.local_addr().port());
-    assert_eq!(b.send_from(&Listed(numbered(from, 1, 100))), 1);
+    assert_eq!(b.send_from(&DatagramVectors(numbered(from, 1, 100))), 1);
     assert_eq!(receive(&mut a)[0].0, b.local_addr());
 }
 
@@ -189,13 +189,13 @@ fn the_largest_datagram_is_what_the_interface_takes() {
 }
 
 /// A sender that planned groups of 3, 1 and 2 datagrams.
-fn planned(segment_bytes_max: usize) -> Sender {
+fn planned(segment_bytes_max: usize) -> SendState {
     let to = |port| SocketAddr::from(([127, 0, 0, 1], port));
     let mut listed = numbered(to(1), 3, 1400);
     listed.extend(numbered(to(2), 1, 100));
     listed.extend(numbered(to(3), 2, 100));
-    let mut sender = Sender::new(segment_bytes_max, Arc::default());
-    sender.plan(&Listed(listed));
+    let mut sender = SendState::new(segment_bytes_max, Arc::default());
+    sender.plan(&DatagramVectors(listed));
     sender
 }
 
@@ -244,7 +244,7 @@ fn what_the_interface_does_not_take_is_refused() {
         }
         let (mut a, mut b) = (bind(true), bind(true));
         assert_eq!(a.datagram_max(), 1472, "what the interface takes");
-        let mut rest = Listed(numbered(b.local_addr(), 3, 4000));
+        let mut rest = DatagramVectors(numbered(b.local_addr(), 3, 4000));
         for round in 0.. {
             assert!(round < 5, "every round goes on");
             let done = a.send_from(&rest);
@@ -258,7 +258,7 @@ fn what_the_interface_does_not_take_is_refused() {
         assert_eq!(a.counters().grouping_reduced.get(), 1);
         let wanted = numbered(b.local_addr(), 3, 1472);
         let bytes: Vec<_> = wanted.iter().map(bytes_of).collect();
-        assert_eq!(a.send_from(&Listed(wanted)), 3);
+        assert_eq!(a.send_from(&DatagramVectors(wanted)), 3);
         assert_eq!(a.counters().send_groups.get(), 1, "shorter ones are still grouped");
         let arrived: Vec<_> = receive(&mut b).into_iter().map(|(_, bytes)| bytes).collect();
         assert!(arrived == bytes, "{} arrived", arrived.len());
@@ -275,7 +275,7 @@ fn datagrams_are_as_old_as_their_arrival() {
         let (mut a, mut b) = (bind(groups), bind(groups));
         let is_stamped = (0..20).any(|_| {
             let before_ns = sidecore::now_ns();
-            a.send_from(&Listed(numbered(b.local_addr(), 3, 100)));
+            a.send_from(&DatagramVectors(numbered(b.local_addr(), 3, 100)));
             let after_ns = sidecore::now_ns();
             std::thread::sleep(std::time::Duration::from_nanos(WAIT_NS));
             let mut arrived = Vec::new();

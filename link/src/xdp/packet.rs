@@ -19,7 +19,7 @@ const DO_NOT_FRAGMENT: u8 = 0x40;
 
 /// From where to where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Way {
+pub(super) struct PacketRoute {
     pub(super) from_mac: Mac,
     pub(super) to_mac: Mac,
     pub(super) from: SocketAddrV4,
@@ -28,7 +28,7 @@ pub(super) struct Way {
 
 /// Writes the headers of a datagram of `payload_bytes`. UDP's checksum is left out, which IPv4
 /// permits (RFC 768): every datagram of a session has a checksum or a seal of its own.
-pub(super) fn write(way: &Way, payload_bytes: usize, into: &mut [u8]) {
+pub(super) fn write(way: &PacketRoute, payload_bytes: usize, into: &mut [u8]) {
     let header: &mut [u8; HEADER_BYTES] = into.first_chunk_mut().expect("room for the headers");
     let udp_bytes = (UDP_HEADER_BYTES + payload_bytes) as u16;
     let ip_bytes = IP_HEADER_BYTES as u16 + udp_bytes;
@@ -54,7 +54,7 @@ pub(super) fn write(way: &Way, payload_bytes: usize, into: &mut [u8]) {
 
 /// Reads the headers of a packet that is whole; gives the way that it came and its payload, without
 /// what Ethernet may have filled up. `None` for what is not of our kind, or shorter than it says.
-pub(super) fn read(packet: &[u8]) -> Option<(Way, &[u8])> {
+pub(super) fn read(packet: &[u8]) -> Option<(PacketRoute, &[u8])> {
     let (header, rest) = packet.split_first_chunk::<HEADER_BYTES>()?;
     let ip = &header[IP_AT..UDP_AT];
     let udp = &header[UDP_AT..];
@@ -72,7 +72,7 @@ pub(super) fn read(packet: &[u8]) -> Option<(Way, &[u8])> {
         SocketAddrV4::new(Ipv4Addr::new(at[0], at[1], at[2], at[3]), be16(port) as u16)
     };
     let mac = |at: &[u8]| Mac::try_from(at).expect("six bytes");
-    let way = Way {
+    let way = PacketRoute {
         from_mac: mac(&header[6..12]),
         to_mac: mac(&header[0..6]),
         from: address(&ip[12..16], &udp[0..2]),
@@ -94,8 +94,8 @@ fn checksum(header: &[u8]) -> u16 {
 mod tests {
     use super::*;
 
-    fn way() -> Way {
-        Way {
+    fn way() -> PacketRoute {
+        PacketRoute {
             from_mac: [2, 0, 0, 0, 0, 1],
             to_mac: [2, 0, 0, 0, 0, 2],
             from: "10.0.0.1:4870".parse().unwrap(),

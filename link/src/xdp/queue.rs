@@ -23,7 +23,7 @@ use rustix::net::xdp::{
 };
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socket_with};
 
-use super::ring::{Frames, Piece, Ring, Side};
+use super::ring::{RingSide, XdpDescriptor, XdpFrames, XdpRing};
 use super::{XdpError, system};
 
 /// A frame: a page, the most that the kernel takes without huge pages.
@@ -111,12 +111,12 @@ impl XdpQueueFds {
 #[derive(Debug)]
 pub struct XdpQueue {
     // The rings go before the socket, and that before its frames.
-    receive: Ring<Piece>,
-    send: Ring<Piece>,
-    fill: Ring<u64>,
-    sent: Ring<u64>,
+    receive: XdpRing<XdpDescriptor>,
+    send: XdpRing<XdpDescriptor>,
+    fill: XdpRing<u64>,
+    sent: XdpRing<u64>,
     fds: XdpQueueFds,
-    frames: Frames,
+    frames: XdpFrames,
     /// Frames to send from.
     free: Vec<u64>,
     /// All that was sent before this one had the queue is back, and `free` is right.
@@ -134,7 +134,7 @@ impl XdpQueue {
     pub(super) fn open(interface_index: u32, queue: u32, pieces: bool) -> Result<Self, XdpError> {
         let socket = open_socket()?;
         let memory = memory().map_err(system("making frames"))?;
-        let frames = Frames::new(memory.as_fd(), MEMORY_BYTES as usize, FRAME_BYTES);
+        let frames = XdpFrames::new(memory.as_fd(), MEMORY_BYTES as usize, FRAME_BYTES);
         let frames = frames.map_err(system("mapping frames"))?;
         prepare(&socket, &frames).map_err(system("giving the socket its frames"))?;
         let mut opened = Self::with(XdpQueueFds { socket, memory }, frames)?;
@@ -161,7 +161,7 @@ impl XdpQueue {
     /// These are a queue's [`fds`](Self::fds), and whoever had that queue does not use it after
     /// this is called, in whichever process; or this one is dropped without having been used.
     pub unsafe fn adopt(fds: XdpQueueFds) -> Result<Self, XdpError> {
-        let frames = Frames::new(fds.memory.as_fd(), MEMORY_BYTES as usize, FRAME_BYTES);
+        let frames = XdpFrames::new(fds.memory.as_fd(), MEMORY_BYTES as usize, FRAME_BYTES);
         let adopted = Self::with(fds, frames.map_err(system("mapping frames"))?);
         adopted.map_err(|error| match error {
             // For a socket whose interface is gone; and before Linux 6.4 for any that is bound.
@@ -172,15 +172,21 @@ impl XdpQueue {
         })
     }
 
-    fn with(fds: XdpQueueFds, frames: Frames) -> Result<Self, XdpError> {
+    fn with(fds: XdpQueueFds, frames: XdpFrames) -> Result<Self, XdpError> {
         let mapped = || -> io::Result<_> {
             let XdpMmapOffsets { rx, tx, fr, cr } = sockopt::xdp_mmap_offsets(&fds.socket)?;
             let fd = fds.socket.as_fd();
             Ok((
-                Ring::new(fd, XDP_PGOFF_RX_RING, &rx, RECEIVE_FRAMES, Side::Takes)?,
-                Ring::new(fd, XDP_PGOFF_TX_RING, &tx, SEND_FRAMES, Side::Fills)?,
-                Ring::new(fd, XDP_UMEM_PGOFF_FILL_RING, &fr, FILL_RING, Side::Fills)?,
-                Ring::new(fd, XDP_UMEM_PGOFF_COMPLETION_RING, &cr, SEND_FRAMES, Side::Takes)?,
+                XdpRing::new(fd, XDP_PGOFF_RX_RING, &rx, RECEIVE_FRAMES, RingSide::Takes)?,
+                XdpRing::new(fd, XDP_PGOFF_TX_RING, &tx, SEND_FRAMES, RingSide::Fills)?,
+                XdpRing::new(fd, XDP_UMEM_PGOFF_FILL_RING, &fr, FILL_RING, RingSide::Fills)?,
+                XdpRing::new(
+                    fd,
+                    XDP_UMEM_PGOFF_COMPLETION_RING,
+                    &cr,
+                    SEND_FRAMES,
+                    RingSide::Takes,
+                )?,
             ))
         };
         let mapped = mapped().map_err(system("mapping the socket's rings"))?;
@@ -234,12 +240,12 @@ impl XdpQueue {
         Some(XdpPart { addr, len, is_last: is_last(piece), frame: piece.at })
     }
 
-    pub(super) fn take_piece(&mut self) -> Option<Piece> {
+    pub(super) fn take_piece(&mut self) -> Option<XdpDescriptor> {
         self.receive.take()
     }
 
     /// What lies there; none if that is not inside a frame.
-    pub(super) fn bytes(&self, piece: Piece) -> Option<&[u8]> {
+    pub(super) fn bytes(&self, piece: XdpDescriptor) -> Option<&[u8]> {
         self.frames.bytes(piece)
     }
 
@@ -305,7 +311,7 @@ impl XdpQueue {
             let at = self.free.pop().expect("counted");
             write(self.frames.bytes_mut(at, len));
             let options = if index + 1 < count { XDP_PKT_CONTD } else { 0 };
-            self.send.put(Piece { at, len: len as u32, options });
+            self.send.put(XdpDescriptor { at, len: len as u32, options });
         }
         true
     }
@@ -350,7 +356,7 @@ impl XdpQueue {
     }
 }
 
-pub(super) fn is_last(piece: Piece) -> bool {
+pub(super) fn is_last(piece: XdpDescriptor) -> bool {
     piece.options & XDP_PKT_CONTD == 0
 }
 
@@ -372,7 +378,7 @@ fn open_socket() -> Result<OwnedFd, XdpError> {
 }
 
 /// Gives a socket its frames and the sizes of its rings.
-fn prepare(socket: &OwnedFd, frames: &Frames) -> io::Result<()> {
+fn prepare(socket: &OwnedFd, frames: &XdpFrames) -> io::Result<()> {
     let area = XdpUmemReg {
         addr: frames.address(),
         len: frames.len(),
@@ -421,7 +427,7 @@ fn is_zero_copy(socket: &OwnedFd) -> bool {
 /// an interface that cannot.
 pub(super) fn try_zero_copy(interface_index: u32, pieces: bool) -> Result<(), XdpError> {
     let memory = memory().map_err(system("making frames"))?;
-    let frames = Frames::new(memory.as_fd(), MEMORY_BYTES as usize, FRAME_BYTES);
+    let frames = XdpFrames::new(memory.as_fd(), MEMORY_BYTES as usize, FRAME_BYTES);
     let frames = frames.map_err(system("mapping frames"))?;
     let socket = open_socket()?;
     prepare(&socket, &frames).map_err(system("giving the socket its frames"))?;

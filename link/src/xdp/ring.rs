@@ -30,24 +30,24 @@ impl Drop for Mapped {
 }
 
 /// What an entry can be: plain numbers, for which any bytes are a value.
-pub(super) trait Entry: Copy {}
+pub(super) trait RingEntry: Copy {}
 
 /// As `struct xdp_desc`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Piece {
+pub(super) struct XdpDescriptor {
     /// Offset in the memory.
     pub(super) at: u64,
     pub(super) len: u32,
     pub(super) options: u32,
 }
 
-impl Entry for Piece {}
-impl Entry for u64 {}
+impl RingEntry for XdpDescriptor {}
+impl RingEntry for u64 {}
 
 /// Which side of a ring is ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
+pub(super) enum RingSide {
     /// We put entries in.
     Fills,
     /// We take them out.
@@ -56,7 +56,7 @@ pub(super) enum Side {
 
 /// A ring of which one side is ours.
 #[derive(Debug)]
-pub(super) struct Ring<T> {
+pub(super) struct XdpRing<T> {
     map: Mapped,
     producer: usize,
     consumer: usize,
@@ -70,7 +70,7 @@ pub(super) struct Ring<T> {
     kind: PhantomData<T>,
 }
 
-impl<T: Entry> Ring<T> {
+impl<T: RingEntry> XdpRing<T> {
     /// Maps a ring of `size` entries, a power of two, of a socket that has one there, and goes on
     /// where our side was: at zero, or where another process was before.
     pub(super) fn new(
@@ -78,7 +78,7 @@ impl<T: Entry> Ring<T> {
         page_offset: u64,
         offsets: &XdpRingOffset,
         size: u32,
-        side: Side,
+        side: RingSide,
     ) -> io::Result<Self> {
         assert!(size.is_power_of_two(), "a ring of {size}");
         let place = |offset: u64| usize::try_from(offset).map_err(io::Error::other);
@@ -98,8 +98,8 @@ impl<T: Entry> Ring<T> {
             theirs: 0,
             kind: PhantomData,
         };
-        let ours = if side == Side::Fills { ring.producer } else { ring.consumer };
-        let theirs = if side == Side::Fills { ring.consumer } else { ring.producer };
+        let ours = if side == RingSide::Fills { ring.producer } else { ring.consumer };
+        let theirs = if side == RingSide::Fills { ring.consumer } else { ring.producer };
         (ring.own, ring.theirs) = (ring.word(ours).load(Relaxed), ring.word(theirs).load(Acquire));
         Ok(ring)
     }
@@ -168,7 +168,7 @@ impl<T: Entry> Ring<T> {
     }
 
     /// How many more entries were put in here than taken out there.
-    pub(super) fn ahead_of<U>(&self, other: &Ring<U>) -> u32 {
+    pub(super) fn ahead_of<U>(&self, other: &XdpRing<U>) -> u32 {
         self.own.wrapping_sub(other.own)
     }
 
@@ -194,12 +194,12 @@ impl<T: Entry> Ring<T> {
 
 /// Frames for packets, whose owner is the kernel or we: whoever has the address.
 #[derive(Debug)]
-pub(super) struct Frames {
+pub(super) struct XdpFrames {
     map: Mapped,
     frame_bytes: usize,
 }
 
-impl Frames {
+impl XdpFrames {
     /// Maps a file of so many bytes.
     pub(super) fn new(file: BorrowedFd<'_>, len: usize, frame_bytes: usize) -> io::Result<Self> {
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
@@ -228,14 +228,14 @@ impl Frames {
     }
 
     /// Where a piece lies; none if that is not inside a frame.
-    pub(super) fn pointer(&self, piece: Piece) -> Option<*mut u8> {
+    pub(super) fn pointer(&self, piece: XdpDescriptor) -> Option<*mut u8> {
         let at = self.check(piece.at, piece.len as usize)?;
         // SAFETY: inside the mapping.
         Some(unsafe { self.map.at.add(at) })
     }
 
     /// What lies there; none if that is not inside a frame.
-    pub(super) fn bytes(&self, piece: Piece) -> Option<&[u8]> {
+    pub(super) fn bytes(&self, piece: XdpDescriptor) -> Option<&[u8]> {
         let at = self.pointer(piece)?;
         // SAFETY: inside the mapping. The piece was taken from a ring and its frame is not in use
         // again before the kernel is shown that it was given back, which takes a mutable borrow.
@@ -264,7 +264,8 @@ mod tests {
         let file = memfd_create("ring", MemfdFlags::CLOEXEC).expect("a memory file");
         ftruncate(&file, 4096).expect("a page");
         let offsets = XdpRingOffset { producer: 0, consumer: 64, desc: 128, flags: Some(8) };
-        let mut ring = Ring::<u64>::new(file.as_fd(), 0, &offsets, 8, Side::Fills).expect("a ring");
+        let mut ring =
+            XdpRing::<u64>::new(file.as_fd(), 0, &offsets, 8, RingSide::Fills).expect("a ring");
         for taken in 1..=20 {
             while ring.has_room(1) && ring.own < 7 * taken {
                 ring.put(0);
@@ -282,21 +283,21 @@ mod tests {
         let file = memfd_create("ring", MemfdFlags::CLOEXEC).expect("a memory file");
         ftruncate(&file, 4096).expect("a page");
         let offsets = XdpRingOffset { producer: 0, consumer: 64, desc: 128, flags: Some(8) };
-        let map = |side| Ring::<u64>::new(file.as_fd(), 0, &offsets, 8, side).expect("a ring");
-        let mut first = map(Side::Fills);
+        let map = |side| XdpRing::<u64>::new(file.as_fd(), 0, &offsets, 8, side).expect("a ring");
+        let mut first = map(RingSide::Fills);
         for entry in 0..5 {
             first.put(entry);
         }
         first.publish();
-        let mut taker = map(Side::Takes);
+        let mut taker = map(RingSide::Takes);
         assert_eq!((taker.count(), taker.take(), taker.take()), (5, Some(0), Some(1)));
         taker.release();
-        let mut second = map(Side::Fills);
+        let mut second = map(RingSide::Fills);
         assert_eq!((second.ahead_of(&taker), second.taken()), (3, 2));
         assert!(second.has_room(5) && !second.has_room(6));
         second.put(5);
         second.publish();
-        let mut taker = map(Side::Takes);
+        let mut taker = map(RingSide::Takes);
         let rest: Vec<_> = std::iter::from_fn(|| taker.take()).collect();
         assert_eq!(rest, [2, 3, 4, 5]);
     }

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use link::{Driver, Link, LinkCounters};
+use link::{Link, LinkCounters, LinkDriver};
 use sidecore::{Local, Services};
 use transport::{BufId, CallId, Endpoint, EndpointConfig, LostReason, PeerInfo, SessionId, Sink};
 
@@ -85,7 +85,7 @@ impl Side {
         let notes = Rc::new(RefCell::new(Notes::default()));
         let mut local = Local::detached(0, Services::new());
         let sink = Rc::clone(&notes);
-        Driver::install(&mut local, link, Rc::clone(&endpoint), sink);
+        LinkDriver::install(&mut local, link, Rc::clone(&endpoint), sink);
         Self { local, endpoint, notes, counters, addr }
     }
 

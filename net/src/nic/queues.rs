@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use virtio::{Chain, Head, Memory, Queue, RingError, Segment, Single, gather};
 
-use super::receiver::{PlaceError, Receiver};
+use super::receiver::{FrameReceiver, PlaceError};
 use super::{NicCore, feature, header};
 use crate::ether::{self, ETHER_BYTES, Mac, TCP, UDP};
 use crate::finish::Finisher;
@@ -17,14 +17,14 @@ use crate::reason::Reason;
 
 /// A queue that brings frames from the guest.
 #[derive(Debug)]
-pub(super) struct Sender {
+pub(super) struct FrameSender {
     pub(super) queue: Queue,
     pub(super) armed: bool,
     /// Of what the queue has tolerated so much is counted.
     tolerated: u64,
 }
 
-impl Sender {
+impl FrameSender {
     fn new(queue: Queue) -> Self {
         let tolerated = queue.tolerated();
         Self { queue, armed: false, tolerated }
@@ -45,8 +45,8 @@ pub struct NicQueues {
     counters: Arc<PortCounters>,
     mtu: usize,
     /// By pair.
-    pub(super) senders: Vec<Option<Sender>>,
-    receivers: Vec<Option<Receiver>>,
+    pub(super) senders: Vec<Option<FrameSender>>,
+    receivers: Vec<Option<FrameReceiver>>,
     /// The pairs whose receiving queue runs.
     active: Vec<u16>,
     /// Chains of senders that were taken for the present burst, in order, each with its pair.
@@ -97,9 +97,9 @@ impl NicQueues {
         queue.disarm();
         let (pair, is_sender) = (queue.index() / 2, queue.index() % 2 == 1);
         if is_sender {
-            self.senders[pair] = Some(Sender::new(queue));
+            self.senders[pair] = Some(FrameSender::new(queue));
         } else {
-            self.receivers[pair] = Some(Receiver::new(queue));
+            self.receivers[pair] = Some(FrameReceiver::new(queue));
             self.find_active();
         }
     }
@@ -126,7 +126,7 @@ impl NicQueues {
     pub fn queue(&mut self, index: usize) -> Option<&mut Queue> {
         match index % 2 {
             1 => self.senders.get_mut(index / 2)?.as_mut().map(|sender| &mut sender.queue),
-            _ => self.receivers.get_mut(index / 2)?.as_mut().map(Receiver::queue),
+            _ => self.receivers.get_mut(index / 2)?.as_mut().map(FrameReceiver::queue),
         }
     }
 
@@ -156,7 +156,7 @@ impl NicQueues {
     fn receive_pair(&mut self, pair: usize, burst: &mut Burst) {
         let Some(sender) = &mut self.senders[pair] else { return };
         let read =
-            Read { header_bytes: self.header_bytes, offers: &self.from_guest, mtu: self.mtu };
+            ChainRead { header_bytes: self.header_bytes, offers: &self.from_guest, mtu: self.mtu };
         while self.taken.len() < BURST_FRAMES_MAX && !burst.is_full() {
             let (frames, bytes) = burst.room();
             let most = frames.min(BURST_FRAMES_MAX - self.taken.len());
@@ -259,13 +259,13 @@ impl NicQueues {
 }
 
 /// How a chain is read.
-struct Read<'a> {
+struct ChainRead<'a> {
     header_bytes: usize,
     offers: &'a Offers,
     mtu: usize,
 }
 
-impl Read<'_> {
+impl ChainRead<'_> {
     /// Adds the frame of a chain to the burst, which has these readable pieces.
     #[inline]
     fn frame(&self, segments: &[Segment], burst: &mut Burst) -> Result<(), Reason> {

@@ -28,7 +28,7 @@ pub(super) enum PlaceError {
 
 /// A chain that was taken and not used yet.
 #[derive(Clone, Copy, Debug)]
-struct Held {
+struct HeldChain {
     head: Head,
     pieces: usize,
     bytes: usize,
@@ -36,14 +36,14 @@ struct Held {
 
 /// See the module's text.
 #[derive(Debug)]
-pub(super) struct Receiver {
+pub(super) struct FrameReceiver {
     queue: Queue,
     /// Chains of one piece that were taken for the frames of a burst, from `next` on. They are used
     /// in that order, after those that are held.
     ready: Vec<Single>,
     next: usize,
     /// Chains that were taken, in order; they are used in that order.
-    held: Vec<Held>,
+    held: Vec<HeldChain>,
     held_bytes: usize,
     /// Their pieces.
     pieces: Vec<Segment>,
@@ -55,7 +55,7 @@ pub(super) struct Receiver {
 /// The longest header, the longest head and a tag.
 const FIRST_BYTES_MAX: usize = 12 + HEAD_BYTES_MAX + TAG_BYTES;
 
-impl Receiver {
+impl FrameReceiver {
     pub(super) fn new(queue: Queue) -> Self {
         let held = Vec::with_capacity(usize::from(queue.size()));
         Self {
@@ -186,7 +186,7 @@ impl Receiver {
 
     /// Holds a chain whose pieces were just added.
     fn hold(&mut self, head: Head, pieces: usize, bytes: usize) {
-        self.held.push(Held { head, pieces, bytes });
+        self.held.push(HeldChain { head, pieces, bytes });
         self.held_bytes += bytes;
     }
 

@@ -80,7 +80,7 @@ impl Arrived {
 }
 
 /// A ring of frames. Those that its port was lent stay where they are until they are given back.
-pub(super) struct Inbox {
+pub(super) struct FrameInbox {
     slots: Box<[Arrived]>,
     first: usize,
     lent: usize,
@@ -88,7 +88,7 @@ pub(super) struct Inbox {
     body_bytes: usize,
 }
 
-impl Inbox {
+impl FrameInbox {
     fn new() -> Self {
         let empty = || Arrived { head: [0; HEAD_MAX], head_bytes: 0, body: None };
         Self {
@@ -146,7 +146,7 @@ pub(super) struct Cable {
     pub(super) core: Arc<CableCore>,
     pub(super) counters: Arc<PortCounters>,
     pub(super) plugged: Option<Plugged>,
-    pub(super) inbox: Inbox,
+    pub(super) inbox: FrameInbox,
     /// Its port is gone, and what comes is for nobody.
     pub(super) is_cut: bool,
 }
@@ -167,7 +167,7 @@ impl Cable {
         core: Arc<CableCore>,
         counters: Arc<PortCounters>,
     ) -> Self {
-        Self { endpoint, core, counters, plugged: None, inbox: Inbox::new(), is_cut: false }
+        Self { endpoint, core, counters, plugged: None, inbox: FrameInbox::new(), is_cut: false }
     }
 
     /// Frames pass from now on.

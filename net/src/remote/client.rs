@@ -13,7 +13,7 @@ use transport::{Endpoint, FLOWS_MAX, LostReason, PeerInfo, SessionId};
 
 use super::cable::{Cable, Plugged};
 use super::server::Ways;
-use super::wire::{Answer, Join, Kind, PROOF_BYTES, Request, short_head};
+use super::wire::{Join, NetAnswer, NetCallKind, NetRequest, PROOF_BYTES, short_head};
 use crate::switch::Vlans;
 
 /// How long a refused join waits before it is tried again.
@@ -36,10 +36,10 @@ pub const AWAY_NS: u64 = 2_000_000_000;
 
 /// Told that a network has been out of reach for [`AWAY_NS`] (`false`), and that it is there again.
 /// Called on the sidecore; must not wait for anything.
-pub type Told = Box<dyn Fn(bool) + Send>;
+pub type ReachNotice = Box<dyn Fn(bool) + Send>;
 
 /// A network of another node, and as whom to join it.
-pub struct Wanted {
+pub struct WantedNetwork {
     /// The node.
     pub peer: String,
     /// The flow is filled in.
@@ -48,10 +48,10 @@ pub struct Wanted {
     pub prove: Prove,
     /// Whoever shows the nic its link. A network that was never there is not told of: a guest
     /// starts also while the network's node is down.
-    pub told: Told,
+    pub told: ReachNotice,
 }
 
-impl fmt::Debug for Wanted {
+impl fmt::Debug for WantedNetwork {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { peer, join, .. } = self;
         f.debug_struct("Wanted").field("peer", peer).field("join", join).finish_non_exhaustive()
@@ -70,7 +70,7 @@ struct Up {
 
 /// How far a client is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum JoinState {
     /// To be asked for.
     Out,
     /// Asked for, in this session. Asked again when there is no answer by then.
@@ -109,10 +109,10 @@ fn is_later(one: u32, other: u32) -> bool {
 }
 
 #[derive(Debug)]
-struct Client {
-    wanted: Wanted,
+struct NetworkClient {
+    wanted: WantedNetwork,
     cable: Rc<RefCell<Cable>>,
-    state: State,
+    state: JoinState,
     /// Not before.
     ask_at_ns: u64,
     /// In the present session.
@@ -137,7 +137,7 @@ pub(super) struct Clients {
     index: u16,
     sidecores: u16,
     /// By flow.
-    clients: BTreeMap<u16, Client>,
+    clients: BTreeMap<u16, NetworkClient>,
     up: Vec<Up>,
     /// Sessions of our own: peer and index, and the session.
     own: BTreeMap<(String, u16), SessionId>,
@@ -162,7 +162,11 @@ impl Clients {
     }
 
     /// Keeps a membership from now on. Gives its flow, or nothing when all are taken.
-    pub(super) fn add(&mut self, mut wanted: Wanted, cable: &Rc<RefCell<Cable>>) -> Option<u16> {
+    pub(super) fn add(
+        &mut self,
+        mut wanted: WantedNetwork,
+        cable: &Rc<RefCell<Cable>>,
+    ) -> Option<u16> {
         let Some(flow) = (0..FLOWS_MAX as u16).find(|flow| !self.clients.contains_key(flow)) else {
             let why = format!("a sidecore has at most {FLOWS_MAX} nics in networks of others");
             cable.borrow().core.waits(&why);
@@ -171,10 +175,10 @@ impl Clients {
         wanted.join.flow = flow;
         cable.borrow().core.waits(&format!("peer {} was not reached yet", wanted.peer));
         let cable = Rc::clone(cable);
-        let client = Client {
+        let client = NetworkClient {
             wanted,
             cable,
-            state: State::Out,
+            state: JoinState::Out,
             ask_at_ns: 0,
             asks: None,
             answer_ns: ANSWER_NS,
@@ -197,7 +201,7 @@ impl Clients {
         ways: Ways<'_>,
     ) {
         let Some(client) = self.clients.remove(&flow) else { return };
-        if let State::In(session, membership) = client.state {
+        if let JoinState::In(session, membership) = client.state {
             endpoint.close_casts(session, flow);
             leave(now_ns, (session, flow), membership, endpoint);
             ways((session, flow), None);
@@ -230,8 +234,8 @@ impl Clients {
         for (flow, client) in &mut self.clients {
             client.asks = client.asks.filter(|asks| asks.session != session);
             match client.state {
-                State::In(of, _) if of == session => ways((session, *flow), None),
-                State::Asked(of, _) if of == session => {}
+                JoinState::In(of, _) if of == session => ways((session, *flow), None),
+                JoinState::Asked(of, _) if of == session => {}
                 _ => continue,
             }
             client.go_out(client.ask_at_ns, why);
@@ -265,9 +269,9 @@ impl Clients {
     fn ask(&mut self, now_ns: u64, flow: u16, endpoint: &mut Endpoint) {
         let client = self.clients.get_mut(&flow).expect("the caller has looked");
         let at_ns = match client.state {
-            State::In(..) => return,
-            State::Out => client.ask_at_ns,
-            State::Asked(_, until_ns) => until_ns,
+            JoinState::In(..) => return,
+            JoinState::Out => client.ask_at_ns,
+            JoinState::Asked(_, until_ns) => until_ns,
         };
         if now_ns < at_ns {
             self.ask_at_ns = self.ask_at_ns.min(at_ns);
@@ -284,7 +288,7 @@ impl Clients {
         let client = self.clients.get_mut(&flow).expect("looked at above");
         if client.send(now_ns, &up, number, endpoint) {
             let until_ns = now_ns.saturating_add(client.answer_ns);
-            client.state = State::Asked(up.id, until_ns);
+            client.state = JoinState::Asked(up.id, until_ns);
             client.note_ask(up.id, number);
             self.ask_at_ns = self.ask_at_ns.min(until_ns);
         } else {
@@ -294,7 +298,7 @@ impl Clients {
     }
 
     /// The session to ask in.
-    fn session_for(&self, client: &Client) -> Option<&Up> {
+    fn session_for(&self, client: &NetworkClient) -> Option<&Up> {
         let index = client.index.unwrap_or(self.index);
         self.up.iter().find(|up| up.peer == client.wanted.peer && up.index == index)
     }
@@ -337,12 +341,12 @@ impl Clients {
         ways: Ways<'_>,
     ) {
         let (flow, number) = flow_and_number(token);
-        let answer = Answer::decode(head);
+        let answer = NetAnswer::decode(head);
         let client = self.clients.get_mut(&flow);
         let Some(client) = client.filter(|it| it.asks.is_some_and(|it| it.has(session, number)))
         else {
             // It was taken away meanwhile.
-            if let Ok(Answer::Done { membership }) = answer {
+            if let Ok(NetAnswer::Done { membership }) = answer {
                 late.push((session, flow, membership));
             }
             return;
@@ -350,7 +354,7 @@ impl Clients {
         self.stirred = true;
         let mut ask_at_ns = now_ns + ASK_AGAIN_NS;
         let why = match answer {
-            Ok(Answer::Done { membership }) => {
+            Ok(NetAnswer::Done { membership }) => {
                 if client.enter(now_ns, session, flow, membership) {
                     ways((session, flow), Some(Rc::clone(&client.cable)));
                 }
@@ -358,7 +362,7 @@ impl Clients {
             }
             // The answer to a later ask is what counts.
             _ if client.asks.is_some_and(|asks| asks.last != number) => return,
-            Ok(Answer::Elsewhere { sidecore, sidecores }) => {
+            Ok(NetAnswer::Elsewhere { sidecore, sidecores }) => {
                 let index = index_for(self.index, self.sidecores, sidecore, sidecores);
                 // Sent on twice: the network has moved, and the first session is asked again.
                 let is_again = client.index.is_some();
@@ -368,10 +372,10 @@ impl Clients {
                 }
                 format!("it is on sidecore {sidecore} there")
             }
-            Ok(Answer::Refused { text }) => text,
+            Ok(NetAnswer::Refused { text }) => text,
             Err(_) => "no proper answer".to_owned(),
         };
-        if let State::In(..) = client.state {
+        if let JoinState::In(..) = client.state {
             // By an earlier ask, whose membership has gone with this one.
             ways((session, flow), None);
         }
@@ -398,12 +402,13 @@ impl Clients {
         &mut self,
         now_ns: u64,
         session: SessionId,
-        request: &Request,
+        request: &NetRequest,
         ways: Ways<'_>,
     ) {
-        let Request::Ended { flow, membership } = *request else { return };
+        let NetRequest::Ended { flow, membership } = *request else { return };
         let client = self.clients.get_mut(&flow);
-        let Some(client) = client.filter(|it| it.state == State::In(session, membership)) else {
+        let Some(client) = client.filter(|it| it.state == JoinState::In(session, membership))
+        else {
             return;
         };
         // At once, but not in a circle with a peer that ends each membership as soon as it began.
@@ -414,7 +419,7 @@ impl Clients {
     }
 }
 
-impl Client {
+impl NetworkClient {
     fn is_of(&self, peer: &str, index: u16) -> bool {
         self.wanted.peer == peer && self.index == Some(index)
     }
@@ -428,10 +433,10 @@ impl Client {
 
     /// An answer that was due is waited for no longer; it counts if it comes all the same.
     fn give_up_waiting(&mut self) {
-        if !matches!(self.state, State::Asked(..)) {
+        if !matches!(self.state, JoinState::Asked(..)) {
             return;
         }
-        self.state = State::Out;
+        self.state = JoinState::Out;
         let seconds = self.answer_ns / 1_000_000_000;
         let text = format!("peer {}: no answer for {seconds} s; asked again", self.wanted.peer);
         self.cable.borrow().core.waits(&text);
@@ -440,7 +445,7 @@ impl Client {
 
     /// It is no member, and is asked for again, but not before.
     fn go_out(&mut self, ask_at_ns: u64, why: &dyn fmt::Display) {
-        (self.state, self.ask_at_ns, self.answer_ns) = (State::Out, ask_at_ns, ANSWER_NS);
+        (self.state, self.ask_at_ns, self.answer_ns) = (JoinState::Out, ask_at_ns, ANSWER_NS);
         let why = format!("peer {}: {why}", self.wanted.peer);
         self.cable.borrow_mut().unplug(&why);
     }
@@ -452,7 +457,7 @@ impl Client {
             return false;
         }
         asks.granted = Some(membership);
-        self.state = State::In(session, membership);
+        self.state = JoinState::In(session, membership);
         (self.in_ns, self.out_ns, self.answer_ns) = (Some(now_ns), None, ANSWER_NS);
         self.cable.borrow_mut().plug(Plugged { session, flow, membership });
         if std::mem::take(&mut self.is_away) {
@@ -464,7 +469,7 @@ impl Client {
     /// Tells that it is out when it was in and has been out for long. Gives when that will be.
     fn look_away(&mut self, now_ns: u64) -> Option<u64> {
         self.in_ns?;
-        if self.is_away || matches!(self.state, State::In(..)) {
+        if self.is_away || matches!(self.state, JoinState::In(..)) {
             return None;
         }
         let at_ns = self.out_ns.get_or_insert(now_ns).saturating_add(AWAY_NS);
@@ -501,7 +506,7 @@ impl Client {
 
 /// Gives a membership back; the flow's casts are the caller's to close.
 fn leave(now_ns: u64, (session, flow): (SessionId, u16), membership: u32, endpoint: &mut Endpoint) {
-    let head = short_head(Kind::Leave, flow, membership);
+    let head = short_head(NetCallKind::Leave, flow, membership);
     // Without room for it, the membership is replaced by the next one of that nic.
     let _ = endpoint.call(now_ns, session, 0, super::TOKEN_UNHEARD.raw(), &head, None);
 }

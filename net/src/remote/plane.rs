@@ -10,11 +10,11 @@ use sidecore::{Poll, Progress, Services, Wake};
 use transport::{BufId, CallId, Endpoint, LostReason, PeerInfo, SessionId};
 
 use super::cable::{Cable, CableCore};
-use super::client::{Clients, Wanted};
+use super::client::{Clients, WantedNetwork};
 use super::members::Members;
 use super::port::CablePort;
-use super::server::{Gate, Server, Way};
-use super::wire::{Kind, Request};
+use super::server::{JoinGate, MemberFlow, NetServer};
+use super::wire::{NetCallKind, NetRequest};
 use crate::port::{Port, PortCounters};
 
 /// The cables by session and flow. Sessions are few and in order, so a frame finds its cable
@@ -31,7 +31,7 @@ impl Sorter {
         self.0[at].1.get(usize::from(flow))?.as_ref()
     }
 
-    fn set(&mut self, (session, flow): Way, cable: Option<Rc<RefCell<Cable>>>) {
+    fn set(&mut self, (session, flow): MemberFlow, cable: Option<Rc<RefCell<Cable>>>) {
         let at = match self.0.binary_search_by_key(&session, |(session, _)| *session) {
             Ok(at) => at,
             Err(_) if cable.is_none() => return,
@@ -52,34 +52,34 @@ impl Sorter {
 }
 
 /// See the module's text. A service of its sidecore.
-pub struct Plane {
+pub struct NetPlane {
     endpoint: Rc<RefCell<Endpoint>>,
     clients: Clients,
-    server: Server,
+    server: NetServer,
     sorter: Sorter,
     /// Bodies of frames that nobody took, to be released at the next round.
     unwanted: Vec<BufId>,
     /// Memberships that were granted to nobody who is left.
     late: Vec<(SessionId, u16, u32)>,
     /// Said by peers, to be answered.
-    ended: Vec<(SessionId, CallId, Option<Request>)>,
+    ended: Vec<(SessionId, CallId, Option<NetRequest>)>,
     /// Of the last round.
     now_ns: u64,
 }
 
-impl fmt::Debug for Plane {
+impl fmt::Debug for NetPlane {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("net::Plane").field("now_ns", &self.now_ns).finish_non_exhaustive()
     }
 }
 
-impl Plane {
+impl NetPlane {
     /// Makes the plane and puts it behind the sessions of a sidecore, which is one of so many.
     /// Register it with the sidecore's services.
     pub fn new(
         planes: &mut Planes,
         sidecores: u16,
-        gate: Arc<dyn Gate>,
+        gate: Arc<dyn JoinGate>,
         members: Arc<Members>,
         services: Services,
     ) -> Rc<RefCell<Self>> {
@@ -87,7 +87,7 @@ impl Plane {
         let plane = Rc::new(RefCell::new(Self {
             endpoint: Rc::clone(planes.endpoint()),
             clients: Clients::new(index, sidecores),
-            server: Server::new(index, gate, members, services),
+            server: NetServer::new(index, gate, members, services),
             sorter: Sorter::default(),
             // One in two: a frame that nobody takes is one that came for a membership that ended.
             unwanted: Vec::with_capacity(1024),
@@ -100,7 +100,7 @@ impl Plane {
     }
 
     /// Its server.
-    pub fn server(&self) -> &Server {
+    pub fn server(&self) -> &NetServer {
         &self.server
     }
 
@@ -110,7 +110,7 @@ impl Plane {
     /// nowhere, when this sidecore has as many memberships as a session has flows.
     pub fn join(
         &mut self,
-        wanted: Wanted,
+        wanted: WantedNetwork,
         core: Arc<CableCore>,
         counters: Arc<PortCounters>,
     ) -> (Option<u16>, Box<dyn Port>) {
@@ -131,7 +131,7 @@ impl Plane {
     pub fn poll(&mut self, now_ns: u64) -> Progress {
         self.now_ns = now_ns;
         let Self { clients, server, sorter, endpoint, .. } = self;
-        let mut ways = |way: Way, cable| sorter.set(way, cable);
+        let mut ways = |way: MemberFlow, cable| sorter.set(way, cable);
         let mut progress = server.poll(now_ns, endpoint, &mut ways);
         let endpoint = &mut endpoint.borrow_mut();
         for body in self.unwanted.drain(..) {
@@ -152,7 +152,7 @@ impl Plane {
     }
 }
 
-impl peer::Plane for Plane {
+impl peer::Plane for NetPlane {
     fn id(&self) -> PlaneId {
         PlaneId::Network
     }
@@ -167,7 +167,7 @@ impl peer::Plane for Plane {
 
     fn lost(&mut self, now_ns: u64, session: SessionId, _: Option<PeerId>, why: &LostReason) {
         let Self { clients, server, sorter, .. } = self;
-        let mut ways = |way: Way, cable| sorter.set(way, cable);
+        let mut ways = |way: MemberFlow, cable| sorter.set(way, cable);
         clients.lost(now_ns, session, why, &mut ways);
         server.lost(session);
     }
@@ -181,7 +181,7 @@ impl peer::Plane for Plane {
             return;
         }
         let Self { clients, sorter, late, .. } = self;
-        let mut ways = |way: Way, cable| sorter.set(way, cable);
+        let mut ways = |way: MemberFlow, cable| sorter.set(way, cable);
         clients.reply(now_ns, session, token, head, late, &mut ways);
     }
 
@@ -193,8 +193,8 @@ impl peer::Plane for Plane {
         head: &[u8],
         body: Option<(BufId, usize)>,
     ) {
-        if head.first() == Some(&(Kind::Ended as u8)) {
-            let request = Request::decode(head, &[]).ok().map(|(request, _)| request);
+        if head.first() == Some(&(NetCallKind::Ended as u8)) {
+            let request = NetRequest::decode(head, &[]).ok().map(|(request, _)| request);
             self.ended.push((session, call, request));
             self.unwanted.extend(body.map(|(buffer, _)| buffer));
         } else {
@@ -222,7 +222,7 @@ impl peer::Plane for Plane {
 }
 
 /// Of the serving stage, before the networks.
-impl Poll for Plane {
+impl Poll for NetPlane {
     fn label(&self) -> String {
         "peers' frames".to_owned()
     }

@@ -1,7 +1,7 @@
 //! The networks of this node, for nics of others: one sidecore's joins, and the ports that they
 //! make.
 //!
-//! What a port may is the network's to say ([`Gate`]); which of its frames go where is its
+//! What a port may is the network's to say ([`JoinGate`]); which of its frames go where is its
 //! switch's. Nothing that the other node has checked is believed.
 
 use std::cell::RefCell;
@@ -12,15 +12,15 @@ use std::sync::Arc;
 
 use sidecore::{Counter, Progress, Services};
 use transport::{
-    BufId, CallId, Endpoint, FLOWS_MAX, HEAD_MAX, PeerIdentity, PeerInfo, Roll, SESSIONS_MAX,
-    SessionId, Turns,
+    BufId, CallId, Endpoint, FLOWS_MAX, FairQueue, HEAD_MAX, PeerIdentity, PeerInfo, Roll,
+    SESSIONS_MAX, SessionId,
 };
 
 use super::TOKEN_UNHEARD;
 use super::cable::{Cable, CableCore, Plugged};
 use super::members::{Member, Members};
 use super::port::CablePort;
-use super::wire::{Answer, Join, Kind, Request, short_head};
+use super::wire::{Join, NetAnswer, NetCallKind, NetRequest, short_head};
 use crate::bridge::Bridge;
 use crate::network::Bridges;
 use crate::port::{Port, PortCounters};
@@ -41,7 +41,7 @@ const MEMBERS_PER_PEER_MAX: usize = FLOWS_MAX;
 const MEMBERS_OF_NETWORK_PER_PEER_MAX: usize = PORTS_MAX / 2;
 
 /// How a member's port is made, on the network's sidecore.
-pub type Chain =
+pub type PortMaker =
     Box<dyn FnOnce(Box<dyn Port>, &Arc<PortCounters>) -> Box<dyn Port> + Send + 'static>;
 
 /// A join that is granted.
@@ -55,7 +55,7 @@ pub struct Admission {
     /// The port's part in the network.
     pub options: PortOptions,
     /// Stages before it.
-    pub chain: Chain,
+    pub chain: PortMaker,
     /// By what it was granted.
     pub right: Right,
 }
@@ -84,7 +84,7 @@ pub struct Right {
 }
 
 /// Says who may join. Asked on sidecores, at joins only; it must not wait for anything.
-pub trait Gate: fmt::Debug + Send + Sync {
+pub trait JoinGate: fmt::Debug + Send + Sync {
     /// Whether a peer may join.
     ///
     /// # Errors
@@ -101,7 +101,7 @@ pub trait Gate: fmt::Debug + Send + Sync {
     /// Whether somebody who was admitted still may.
     fn holds(&self, right: &Right) -> bool;
 
-    /// Another number whenever [`Gate::holds`] may say otherwise than before.
+    /// Another number whenever [`JoinGate::holds`] may say otherwise than before.
     fn generation(&self) -> u64;
 }
 
@@ -121,7 +121,7 @@ pub struct ServerCounters {
 }
 
 #[derive(Debug)]
-struct Called {
+struct PendingJoin {
     session: SessionId,
     call: CallId,
     head: [u8; HEAD_MAX],
@@ -143,12 +143,12 @@ struct Joined {
 }
 
 /// A flow of a session.
-pub(super) type Way = (SessionId, u16);
+pub(super) type MemberFlow = (SessionId, u16);
 
 /// See the module's text.
 #[derive(Debug)]
-pub struct Server {
-    gate: Arc<dyn Gate>,
+pub struct NetServer {
+    gate: Arc<dyn JoinGate>,
     members: Arc<Members>,
     services: Services,
     index: u16,
@@ -158,25 +158,25 @@ pub struct Server {
     roll: Roll<u64>,
     /// By the peer's number and one: a flood delays its own peer first. 0 is of sessions that this
     /// node asked for.
-    calls: Turns<Called>,
+    calls: FairQueue<PendingJoin>,
     /// Bodies of calls that were dropped with their sessions, until the next round.
     unwanted: Vec<BufId>,
     /// In order, so that a simulated run is the same each time.
-    joined: BTreeMap<Way, Joined>,
+    joined: BTreeMap<MemberFlow, Joined>,
     /// Of lost sessions.
-    parting: Vec<Way>,
+    parting: Vec<MemberFlow>,
     membership_next: u32,
     generation: u64,
     counters: Arc<ServerCounters>,
 }
 
 /// Cables that came and went, for who sorts what arrives.
-pub(super) type Ways<'a> = &'a mut dyn FnMut(Way, Option<Rc<RefCell<Cable>>>);
+pub(super) type Ways<'a> = &'a mut dyn FnMut(MemberFlow, Option<Rc<RefCell<Cable>>>);
 
-impl Server {
+impl NetServer {
     pub(super) fn new(
         index: u16,
-        gate: Arc<dyn Gate>,
+        gate: Arc<dyn JoinGate>,
         members: Arc<Members>,
         services: Services,
     ) -> Self {
@@ -188,7 +188,7 @@ impl Server {
             index,
             peers: HashMap::new(),
             roll: Roll::default(),
-            calls: Turns::default(),
+            calls: FairQueue::default(),
             unwanted: Vec::new(),
             joined: BTreeMap::new(),
             parting: Vec::new(),
@@ -229,7 +229,7 @@ impl Server {
         body: Option<(BufId, usize)>,
     ) {
         let mut called =
-            Called { session, call, head: [0; HEAD_MAX], head_bytes: head.len(), body };
+            PendingJoin { session, call, head: [0; HEAD_MAX], head_bytes: head.len(), body };
         called.head[..head.len()].copy_from_slice(head);
         // Of live sessions bounded by what the transport accepts before it is answered.
         let Self { calls, peers, unwanted, .. } = self;
@@ -275,7 +275,7 @@ impl Server {
     fn handle(
         &mut self,
         now_ns: u64,
-        called: &Called,
+        called: &PendingJoin,
         endpoint: &Rc<RefCell<Endpoint>>,
         ways: Ways<'_>,
     ) {
@@ -286,25 +286,25 @@ impl Server {
             bytes
         });
         let body = body.unwrap_or_default();
-        let answer = match Request::decode(&called.head[..called.head_bytes], &body) {
-            Ok((Request::Join(join), proof)) => {
+        let answer = match NetRequest::decode(&called.head[..called.head_bytes], &body) {
+            Ok((NetRequest::Join(join), proof)) => {
                 let joined = self.join(now_ns, called.session, &join, proof, endpoint, ways);
                 joined.unwrap_or_else(|text| {
                     self.counters.refused.add(1);
-                    Answer::Refused { text }
+                    NetAnswer::Refused { text }
                 })
             }
-            Ok((Request::Leave { flow, membership }, _)) => {
+            Ok((NetRequest::Leave { flow, membership }, _)) => {
                 let way = (called.session, flow);
                 if self.joined.get(&way).is_some_and(|it| it.membership == membership) {
                     endpoint.borrow_mut().close_casts(called.session, flow);
                     self.part(way, ways);
                 }
-                Answer::Done { membership }
+                NetAnswer::Done { membership }
             }
-            Ok((Request::Ended { .. }, _)) | Err(_) => {
+            Ok((NetRequest::Ended { .. }, _)) | Err(_) => {
                 self.counters.malformed.add(1);
-                Answer::Refused { text: "not a call about a network".to_owned() }
+                NetAnswer::Refused { text: "not a call about a network".to_owned() }
             }
         };
         // A session that is gone has nobody to tell.
@@ -319,13 +319,13 @@ impl Server {
         proof: Option<&[u8]>,
         endpoint: &Rc<RefCell<Endpoint>>,
         ways: Ways<'_>,
-    ) -> Result<Answer, String> {
+    ) -> Result<NetAnswer, String> {
         let (peer, number) = self.peers.get(&session).ok_or("the session is over")?;
         let owner = Some(*number);
         let admission = self.gate.admit(now_ns, peer, join, proof)?;
         if admission.sidecore != self.index {
             let Admission { sidecore, sidecores, .. } = admission;
-            return Ok(Answer::Elsewhere { sidecore, sidecores });
+            return Ok(NetAnswer::Elsewhere { sidecore, sidecores });
         }
         let gone = || format!("network {:?} is just going away", join.network);
         let bridge = Bridges::find(&self.services, admission.network).ok_or_else(gone)?;
@@ -353,7 +353,7 @@ impl Server {
         let joined = Joined { cable, membership, bridge, port, right, nic, _member: member };
         self.joined.insert(way, joined);
         self.counters.joined.add(1);
-        Ok(Answer::Done { membership })
+        Ok(NetAnswer::Done { membership })
     }
 
     /// Whether there is a place for one more with this right.
@@ -380,7 +380,7 @@ impl Server {
     }
 
     /// Ends a membership.
-    fn part(&mut self, way: Way, ways: Ways<'_>) {
+    fn part(&mut self, way: MemberFlow, ways: Ways<'_>) {
         let Some(joined) = self.joined.remove(&way) else { return };
         ways(way, None);
         joined.cable.borrow_mut().unplug("it has left");
@@ -398,7 +398,7 @@ impl Server {
             let (session, flow) = way;
             let mut endpoint = endpoint.borrow_mut();
             endpoint.close_casts(session, flow);
-            let head = short_head(Kind::Ended, flow, membership);
+            let head = short_head(NetCallKind::Ended, flow, membership);
             // Without room for it, it finds out by its frames' going nowhere, and by status.
             let _ = endpoint.call(now_ns, session, 0, TOKEN_UNHEARD.raw(), &head, None);
         }

@@ -41,7 +41,7 @@ const _: () = assert!(JOIN_BYTES <= HEAD_MAX && ANSWER_BYTES + TEXT_BYTES_MAX <=
 /// What a call wants. The numbers are the protocol's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Kind {
+pub enum NetCallKind {
     /// To become a member.
     Join = 64,
     /// To be one no longer.
@@ -52,17 +52,17 @@ pub enum Kind {
 
 /// A call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Request {
-    /// See [`Kind::Join`].
+pub enum NetRequest {
+    /// See [`NetCallKind::Join`].
     Join(Box<Join>),
-    /// See [`Kind::Leave`].
+    /// See [`NetCallKind::Leave`].
     Leave {
         /// The flow of its casts, in both directions.
         flow: u16,
         /// Which.
         membership: u32,
     },
-    /// See [`Kind::Ended`].
+    /// See [`NetCallKind::Ended`].
     Ended {
         /// The flow of its casts, in both directions.
         flow: u16,
@@ -90,7 +90,7 @@ pub struct Join {
 
 /// A call that is not in the protocol's form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Malformed;
+pub struct MalformedCall;
 
 fn word(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([bytes[at], bytes[at + 1]])
@@ -100,12 +100,12 @@ fn long(bytes: &[u8], at: usize) -> u32 {
     u32::from(word(bytes, at)) | u32::from(word(bytes, at + 2)) << 16
 }
 
-fn name(room: &[u8]) -> Result<String, Malformed> {
-    let end = room.iter().position(|byte| *byte == 0).ok_or(Malformed)?;
+fn name(room: &[u8]) -> Result<String, MalformedCall> {
+    let end = room.iter().position(|byte| *byte == 0).ok_or(MalformedCall)?;
     let (name, rest) = room.split_at(end);
     let is_clean = !name.is_empty() && rest.iter().all(|byte| *byte == 0);
-    let name = std::str::from_utf8(name).map_err(|_| Malformed)?;
-    if is_clean { Ok(name.to_owned()) } else { Err(Malformed) }
+    let name = std::str::from_utf8(name).map_err(|_| MalformedCall)?;
+    if is_clean { Ok(name.to_owned()) } else { Err(MalformedCall) }
 }
 
 impl Join {
@@ -115,7 +115,7 @@ impl Join {
     /// When a name is too long; the configuration checks that.
     pub fn head(&self, has_proof: bool) -> Vec<u8> {
         let mut head = vec![0; JOIN_BYTES];
-        head[0] = Kind::Join as u8;
+        head[0] = NetCallKind::Join as u8;
         head[1] = if has_proof { FLAG_PROOF } else { 0 };
         head[2..4].copy_from_slice(&self.flow.to_le_bytes());
         head[8..14].copy_from_slice(&self.mac.0);
@@ -142,7 +142,7 @@ impl Join {
 }
 
 /// The head of a call that names a membership.
-pub(super) fn short_head(kind: Kind, flow: u16, membership: u32) -> [u8; SHORT_BYTES] {
+pub(super) fn short_head(kind: NetCallKind, flow: u16, membership: u32) -> [u8; SHORT_BYTES] {
     let mut head = [0; SHORT_BYTES];
     head[0] = kind as u8;
     head[2..4].copy_from_slice(&flow.to_le_bytes());
@@ -150,27 +150,34 @@ pub(super) fn short_head(kind: Kind, flow: u16, membership: u32) -> [u8; SHORT_B
     head
 }
 
-impl Request {
+impl NetRequest {
     /// Reads a call, and the proof in it if there is one.
     ///
     /// # Errors
     /// When it is not in the protocol's form.
-    pub fn decode<'a>(head: &[u8], body: &'a [u8]) -> Result<(Self, Option<&'a [u8]>), Malformed> {
+    pub fn decode<'a>(
+        head: &[u8],
+        body: &'a [u8],
+    ) -> Result<(Self, Option<&'a [u8]>), MalformedCall> {
         if head.len() < SHORT_BYTES {
-            return Err(Malformed);
+            return Err(MalformedCall);
         }
         let (flow, membership) = (word(head, 2), long(head, 4));
         if usize::from(flow) >= transport::FLOWS_MAX {
-            return Err(Malformed);
+            return Err(MalformedCall);
         }
         match head[0] {
-            kind if kind == Kind::Leave as u8 => Ok((Self::Leave { flow, membership }, None)),
-            kind if kind == Kind::Ended as u8 => Ok((Self::Ended { flow, membership }, None)),
-            kind if kind == Kind::Join as u8 => {
+            kind if kind == NetCallKind::Leave as u8 => {
+                Ok((Self::Leave { flow, membership }, None))
+            }
+            kind if kind == NetCallKind::Ended as u8 => {
+                Ok((Self::Ended { flow, membership }, None))
+            }
+            kind if kind == NetCallKind::Join as u8 => {
                 let (join, proof) = decode_join(flow, head, body)?;
                 Ok((Self::Join(Box::new(join)), proof))
             }
-            _ => Err(Malformed),
+            _ => Err(MalformedCall),
         }
     }
 }
@@ -179,21 +186,21 @@ fn decode_join<'a>(
     flow: u16,
     head: &[u8],
     body: &'a [u8],
-) -> Result<(Join, Option<&'a [u8]>), Malformed> {
+) -> Result<(Join, Option<&'a [u8]>), MalformedCall> {
     if head.len() != JOIN_BYTES || head[1] & !(FLAG_PROOF | FLAG_TRUNK) != 0 {
-        return Err(Malformed);
+        return Err(MalformedCall);
     }
     let proof_bytes = if head[1] & FLAG_PROOF == 0 { 0 } else { PROOF_BYTES };
-    let (proof, vlans) = body.split_at_checked(proof_bytes).ok_or(Malformed)?;
+    let (proof, vlans) = body.split_at_checked(proof_bytes).ok_or(MalformedCall)?;
     let (vlans, rest) = vlans.as_chunks::<2>();
     if !rest.is_empty() {
-        return Err(Malformed);
+        return Err(MalformedCall);
     }
     let is_tag = |vlan: u16| (1..=4094).contains(&vlan);
     let vlans = if head[1] & FLAG_TRUNK == 0 {
         let vlan = word(head, 16);
         if !vlans.is_empty() || !(vlan == 0 || is_tag(vlan)) {
-            return Err(Malformed);
+            return Err(MalformedCall);
         }
         Vlans::Access(vlan)
     } else {
@@ -201,7 +208,7 @@ fn decode_join<'a>(
         for vlan in vlans {
             let vlan = u16::from_le_bytes(*vlan);
             if !is_tag(vlan) {
-                return Err(Malformed);
+                return Err(MalformedCall);
             }
             tagged.insert(vlan);
         }
@@ -215,7 +222,7 @@ fn decode_join<'a>(
 
 /// The answer to a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum NetAnswer {
     /// It is a member; or was one.
     Done {
         /// Which.
@@ -235,7 +242,7 @@ pub enum Answer {
     },
 }
 
-impl Answer {
+impl NetAnswer {
     /// Its head.
     pub fn encode(&self) -> Vec<u8> {
         let mut head = vec![0; ANSWER_BYTES];
@@ -263,23 +270,27 @@ impl Answer {
     ///
     /// # Errors
     /// When it is not in the protocol's form.
-    pub fn decode(head: &[u8]) -> Result<Self, Malformed> {
+    pub fn decode(head: &[u8]) -> Result<Self, MalformedCall> {
         if head.len() < ANSWER_BYTES {
-            return Err(Malformed);
+            return Err(MalformedCall);
         }
         match head[0] {
             0 => Ok(Self::Done { membership: long(head, 4) }),
             1 => {
                 let text = head.get(ANSWER_BYTES..ANSWER_BYTES + usize::from(word(head, 2)));
-                let text = String::from_utf8_lossy(text.ok_or(Malformed)?).into_owned();
+                let text = String::from_utf8_lossy(text.ok_or(MalformedCall)?).into_owned();
                 Ok(Self::Refused { text })
             }
             2 => {
                 let (sidecore, sidecores) = (word(head, 8), word(head, 10));
                 let is_one = sidecore < sidecores;
-                if is_one { Ok(Self::Elsewhere { sidecore, sidecores }) } else { Err(Malformed) }
+                if is_one {
+                    Ok(Self::Elsewhere { sidecore, sidecores })
+                } else {
+                    Err(MalformedCall)
+                }
             }
-            _ => Err(Malformed),
+            _ => Err(MalformedCall),
         }
     }
 }
@@ -330,32 +341,35 @@ mod tests {
             for proof in [None, Some([9; PROOF_BYTES])] {
                 let join = join(vlans.clone());
                 let (head, body) = (join.head(proof.is_some()), join.body(proof));
-                let read = Request::decode(&head, &body).unwrap();
-                assert_eq!(read, (Request::Join(Box::new(join)), proof.as_ref().map(|it| &it[..])));
+                let read = NetRequest::decode(&head, &body).unwrap();
+                assert_eq!(
+                    read,
+                    (NetRequest::Join(Box::new(join)), proof.as_ref().map(|it| &it[..]))
+                );
             }
         }
-        let leave = short_head(Kind::Leave, 3, 0xdead_beef);
+        let leave = short_head(NetCallKind::Leave, 3, 0xdead_beef);
         let membership = 0xdead_beef;
         assert_eq!(
-            Request::decode(&leave, &[]),
-            Ok((Request::Leave { flow: 3, membership }, None))
+            NetRequest::decode(&leave, &[]),
+            Ok((NetRequest::Leave { flow: 3, membership }, None))
         );
-        let ended = short_head(Kind::Ended, 3, 0xdead_beef);
+        let ended = short_head(NetCallKind::Ended, 3, 0xdead_beef);
         assert_eq!(
-            Request::decode(&ended, &[]),
-            Ok((Request::Ended { flow: 3, membership }, None))
+            NetRequest::decode(&ended, &[]),
+            Ok((NetRequest::Ended { flow: 3, membership }, None))
         );
-        let refused = |text: &str| Answer::Refused { text: text.to_owned() };
+        let refused = |text: &str| NetAnswer::Refused { text: text.to_owned() };
         for answer in [
-            Answer::Done { membership },
+            NetAnswer::Done { membership },
             refused("no such network"),
-            Answer::Elsewhere { sidecore: 1, sidecores: 2 },
+            NetAnswer::Elsewhere { sidecore: 1, sidecores: 2 },
         ] {
-            assert_eq!(Answer::decode(&answer.encode()), Ok(answer));
+            assert_eq!(NetAnswer::decode(&answer.encode()), Ok(answer));
         }
         let long = refused(&"ä".repeat(TEXT_BYTES_MAX)).encode();
         assert!(long.len() <= HEAD_MAX);
-        assert_eq!(Answer::decode(&long), Ok(refused(&"ä".repeat(TEXT_BYTES_MAX / 2))));
+        assert_eq!(NetAnswer::decode(&long), Ok(refused(&"ä".repeat(TEXT_BYTES_MAX / 2))));
     }
 
     #[test]
@@ -363,22 +377,22 @@ mod tests {
         let join = join(Vlans::Trunk { native: None, tagged: [3].into_iter().collect() });
         let (head, body) = (join.head(true), join.body(Some([1; PROOF_BYTES])));
         for len in 0..head.len() {
-            assert_eq!(Request::decode(&head[..len], &body), Err(Malformed), "{len} bytes");
+            assert_eq!(NetRequest::decode(&head[..len], &body), Err(MalformedCall), "{len} bytes");
         }
         for len in 0..body.len() {
             let is_whole = len == PROOF_BYTES;
-            assert_eq!(Request::decode(&head, &body[..len]).is_ok(), is_whole, "{len} bytes");
+            assert_eq!(NetRequest::decode(&head, &body[..len]).is_ok(), is_whole, "{len} bytes");
         }
         for bit in 0..head.len() * 8 {
             let mut bent = head.clone();
             bent[bit / 8] ^= 1 << (bit % 8);
-            let _ = Request::decode(&bent, &body);
-            let _ = Answer::decode(&bent);
+            let _ = NetRequest::decode(&bent, &body);
+            let _ = NetAnswer::decode(&bent);
         }
         let wrong: [&[u8]; 3] =
             [&[2; 16], &[0; 15], &[1, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]];
         for wrong in wrong {
-            assert_eq!(Answer::decode(wrong), Err(Malformed));
+            assert_eq!(NetAnswer::decode(wrong), Err(MalformedCall));
         }
     }
 }

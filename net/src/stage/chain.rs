@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use sidecore::{Progress, Wake};
 
-use super::{Direction, Filter, Limiter, Meter, Mirror, Stage};
+use super::{Direction, Filter, FrameStage, Limiter, Meter, Mirror};
 use crate::frame::{BURST_FRAMES_MAX, Burst, Frame};
 use crate::port::{Chosen, Port, PortCounters};
 use crate::reason::Reason;
@@ -70,7 +70,7 @@ impl Stages {
 
 /// A stage that is not there lets everything pass.
 fn ask(
-    stage: &mut Option<impl Stage>,
+    stage: &mut Option<impl FrameStage>,
     direction: Direction,
     frame: &Frame,
     burst: &Burst,

@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use sidecore::Counter;
 
-use super::{Direction, Stage};
-use crate::ether::{self, Ip, IpHeader, Packet, TYPE_IPV4, TYPE_IPV6};
+use super::{Direction, FrameStage};
+use crate::ether::{self, FlowPacket, Ip, IpHeader, TYPE_IPV4, TYPE_IPV6};
 use crate::frame::{Burst, Frame};
 use crate::reason::Reason;
 use flows::{First, Flows};
@@ -46,7 +46,7 @@ impl Net {
 
 /// What of a frame's kind a rule asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum KindMatch {
     Any,
     Type(u16),
     /// IP's protocol, over either kind of IP.
@@ -59,7 +59,7 @@ struct Rule {
     action: Action,
     /// Either, where none is given.
     direction: Option<Direction>,
-    kind: Kind,
+    kind: KindMatch,
     vlan: Option<u16>,
     source: Option<Net>,
     source_ports: Option<(u16, u16)>,
@@ -70,15 +70,15 @@ struct Rule {
 
 /// What is known of a frame; read once.
 #[derive(Clone, Copy, Debug)]
-struct Facts {
+struct FrameFacts {
     direction: Direction,
     ether_type: u16,
     vlan: u16,
-    packet: Option<Packet>,
+    packet: Option<FlowPacket>,
 }
 
 impl First {
-    fn facts(&self) -> Facts {
+    fn facts(&self) -> FrameFacts {
         let [source, destination] = self.ends;
         let (from, to) = (Ip(source.0), Ip(destination.0));
         let ip = IpHeader {
@@ -95,21 +95,21 @@ impl First {
         let has_ports = matches!(self.protocol, ether::TCP | ether::UDP);
         let ports = has_ports.then_some((source.1, destination.1));
         let tcp_flags = if self.protocol == ether::TCP { ether::SYN } else { 0 };
-        Facts {
+        FrameFacts {
             direction: self.direction,
             ether_type: if ip.is_v4 { TYPE_IPV4 } else { TYPE_IPV6 },
             vlan: self.vlan,
-            packet: Some(Packet { ip, ports, tcp_flags }),
+            packet: Some(FlowPacket { ip, ports, tcp_flags }),
         }
     }
 }
 
 impl Rule {
-    fn fits(&self, facts: &Facts) -> bool {
+    fn fits(&self, facts: &FrameFacts) -> bool {
         let is_kind = match self.kind {
-            Kind::Any => true,
-            Kind::Type(ether_type) => facts.ether_type == ether_type,
-            Kind::Protocol(protocol) => {
+            KindMatch::Any => true,
+            KindMatch::Type(ether_type) => facts.ether_type == ether_type,
+            KindMatch::Protocol(protocol) => {
                 facts.packet.is_some_and(|packet| packet.ip.protocol == protocol)
             }
         };
@@ -119,8 +119,8 @@ impl Rule {
             && self.fits_ends(facts.packet.as_ref())
     }
 
-    fn fits_ends(&self, packet: Option<&Packet>) -> bool {
-        let net = |net: Option<Net>, ip: fn(&Packet) -> Ip| {
+    fn fits_ends(&self, packet: Option<&FlowPacket>) -> bool {
+        let net = |net: Option<Net>, ip: fn(&FlowPacket) -> Ip| {
             net.is_none_or(|net| packet.is_some_and(|packet| net.has(ip(packet))))
         };
         let ports = packet.and_then(|packet| packet.ports);
@@ -136,7 +136,7 @@ impl Rule {
     }
 
     /// A conversation is kept from its beginning on: a rule that keeps is about TCP's first packet.
-    fn begins(&self, facts: &Facts) -> bool {
+    fn begins(&self, facts: &FrameFacts) -> bool {
         let Some(packet) = facts.packet else { return !self.keep };
         !self.keep || packet.ip.protocol != ether::TCP || packet.is_tcp_first()
     }
@@ -160,7 +160,7 @@ impl Rules {
         self.rules.is_empty()
     }
 
-    fn first_that_fits(&self, facts: &Facts) -> Option<usize> {
+    fn first_that_fits(&self, facts: &FrameFacts) -> Option<usize> {
         self.rules.iter().position(|rule| rule.fits(facts) && rule.begins(facts))
     }
 
@@ -257,7 +257,7 @@ impl Filter {
     }
 
     /// Whether this frame is part of a conversation that is kept, or an error about one.
-    fn is_kept(&mut self, facts: &Facts, frame: &Frame, now_ns: u64) -> bool {
+    fn is_kept(&mut self, facts: &FrameFacts, frame: &Frame, now_ns: u64) -> bool {
         let Self { rules, flows, .. } = self;
         let Some(packet) = &facts.packet else { return false };
         let is_allowed = |first| rules.would_keep(first);
@@ -268,7 +268,7 @@ impl Filter {
         quoted.is_some_and(|quoted| flows.has(&quoted, facts.vlan, now_ns, is_allowed))
     }
 
-    fn decide(&mut self, facts: &Facts, frame: &Frame, now_ns: u64) -> Action {
+    fn decide(&mut self, facts: &FrameFacts, frame: &Frame, now_ns: u64) -> Action {
         if self.is_kept(facts, frame, now_ns) {
             self.core.kept.count(frame);
             return Action::Allow;
@@ -290,7 +290,7 @@ impl Filter {
     }
 }
 
-impl Stage for Filter {
+impl FrameStage for Filter {
     fn pass(
         &mut self,
         direction: Direction,
@@ -306,7 +306,7 @@ impl Stage for Filter {
             self.core.unreadable.count(frame);
             return Err(Reason::Filtered);
         }
-        let facts = Facts { direction, ether_type, vlan: frame.vlan(), packet };
+        let facts = FrameFacts { direction, ether_type, vlan: frame.vlan(), packet };
         match self.decide(&facts, frame, now_ns) {
             Action::Allow => Ok(()),
             Action::Deny => Err(Reason::Filtered),

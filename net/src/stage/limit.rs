@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use sidecore::Counter;
 
-use super::{Direction, Stage};
+use super::{Direction, FrameStage};
 use crate::frame::{Burst, Frame};
 use crate::reason::Reason;
 
@@ -57,13 +57,13 @@ impl Bucket {
 
 /// Both buckets of a direction.
 #[derive(Clone, Copy, Debug)]
-struct Side {
+struct DirectionBuckets {
     limit: Limit,
     frames: Bucket,
     bytes: Bucket,
 }
 
-impl Side {
+impl DirectionBuckets {
     fn new(limit: Limit) -> Self {
         Self { limit, frames: Bucket::default(), bytes: Bucket::default() }
     }
@@ -87,14 +87,14 @@ impl Side {
 #[derive(Debug)]
 pub struct Limiter {
     core: Arc<LimitCore>,
-    sent: Side,
-    received: Side,
+    sent: DirectionBuckets,
+    received: DirectionBuckets,
 }
 
 impl Limiter {
     /// The limits of what a port sends and receives.
     pub fn new((sent, received): (Limit, Limit), core: Arc<LimitCore>) -> Self {
-        Self { core, sent: Side::new(sent), received: Side::new(received) }
+        Self { core, sent: DirectionBuckets::new(sent), received: DirectionBuckets::new(received) }
     }
 
     /// Other limits from now on. What was used up stays used up.
@@ -117,7 +117,7 @@ impl Limiter {
     }
 }
 
-impl Stage for Limiter {
+impl FrameStage for Limiter {
     fn pass(
         &mut self,
         direction: Direction,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sidecore::Counter;
 
-use super::{Direction, Stage};
+use super::{Direction, FrameStage};
 use crate::ether::{self, TYPE_ARP, TYPE_IPV4, TYPE_IPV6};
 use crate::frame::{Burst, Frame};
 use crate::reason::Reason;
@@ -14,7 +14,7 @@ pub const SIZES: [usize; 7] = [64, 128, 256, 512, 1024, 1514, usize::MAX];
 
 /// What is counted of one direction.
 #[derive(Debug, Default)]
-pub struct Flow {
+pub struct DirectionCounts {
     /// Frames.
     pub frames: Counter,
     /// Their bytes, without tags.
@@ -38,9 +38,9 @@ pub struct Flow {
 #[repr(align(128))]
 pub struct MeterCore {
     /// From the port into the network.
-    pub sent: Flow,
+    pub sent: DirectionCounts,
     /// From the network to the port.
-    pub received: Flow,
+    pub received: DirectionCounts,
 }
 
 /// See the module's text.
@@ -54,7 +54,7 @@ impl Meter {
     }
 }
 
-impl Stage for Meter {
+impl FrameStage for Meter {
     fn pass(
         &mut self,
         direction: Direction,

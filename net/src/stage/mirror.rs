@@ -20,7 +20,7 @@ use std::time::Duration;
 use sidecore::mailbox::{self, Receiver, Sender};
 use sidecore::{Counter, Waker};
 
-use super::{Direction, Stage};
+use super::{Direction, FrameStage};
 use crate::frame::{Burst, FRAME_BYTES_MAX, Frame};
 use crate::offload::Offload;
 use crate::reason::Reason;
@@ -60,7 +60,7 @@ pub struct MirrorCore {
 }
 
 /// What is kept of a frame. Its bytes have the room that they will ever need.
-struct Record {
+struct MirrorRecord {
     /// The pool that it belongs to.
     pool: u8,
     time_ns: u64,
@@ -71,9 +71,9 @@ struct Record {
 
 /// Records that are free, with room for so many bytes each.
 #[derive(Debug)]
-struct Pool {
+struct RecordPool {
     bytes: usize,
-    free: Receiver<Record>,
+    free: Receiver<MirrorRecord>,
 }
 
 /// See the module's text.
@@ -82,8 +82,8 @@ pub struct Mirror {
     core: Arc<MirrorCore>,
     snap_bytes: usize,
     /// Shorter ones first.
-    pools: Vec<Pool>,
-    full: Sender<Record>,
+    pools: Vec<RecordPool>,
+    full: Sender<MirrorRecord>,
 }
 
 /// How much is written to a file.
@@ -102,14 +102,14 @@ impl Default for MirrorOptions {
 }
 
 /// Where copies go; its thread may wait.
-trait Target: Send + 'static {
+trait MirrorTarget: Send + 'static {
     /// Whether anything may be written yet; until then frames wait.
     fn is_ready(&mut self, _core: &MirrorCore) -> bool {
         true
     }
 
     /// Writes one, or keeps it until there is time; counts what was written and what went nowhere.
-    fn write(&mut self, record: &Record, core: &MirrorCore);
+    fn write(&mut self, record: &MirrorRecord, core: &MirrorCore);
 
     /// All that came is to be written now. Whether more can be.
     fn look(&mut self, core: &MirrorCore) -> bool;
@@ -137,7 +137,11 @@ impl Mirror {
         Self::start(FRAME_BYTES_MAX, CopyTap::new(interface), core)
     }
 
-    fn start(snap_bytes: usize, target: impl Target, core: Arc<MirrorCore>) -> io::Result<Self> {
+    fn start(
+        snap_bytes: usize,
+        target: impl MirrorTarget,
+        core: Arc<MirrorCore>,
+    ) -> io::Result<Self> {
         let (mirror, free, full) = Self::new(snap_bytes, Arc::clone(&core));
         let writer = Writer { core, target, free, full };
         Builder::new().name("mirror".into()).spawn(move || writer.run())?;
@@ -148,7 +152,7 @@ impl Mirror {
     fn new(
         snap_bytes: usize,
         core: Arc<MirrorCore>,
-    ) -> (Self, Vec<Sender<Record>>, Receiver<Record>) {
+    ) -> (Self, Vec<Sender<MirrorRecord>>, Receiver<MirrorRecord>) {
         let sizes: &[usize] =
             if snap_bytes > SNAP_BYTES { &[SNAP_BYTES, snap_bytes] } else { &[snap_bytes] };
         let (mut pools, mut to_free, mut all) = (Vec::new(), Vec::new(), 0);
@@ -158,10 +162,11 @@ impl Mirror {
             for _ in 0..count {
                 let offload = Offload::default();
                 let bytes = Vec::with_capacity(bytes);
-                let put = sender.put(Record { pool, time_ns: 0, len_bytes: 0, offload, bytes });
+                let put =
+                    sender.put(MirrorRecord { pool, time_ns: 0, len_bytes: 0, offload, bytes });
                 assert!(put.is_ok(), "there is room for all of them");
             }
-            pools.push(Pool { bytes, free });
+            pools.push(RecordPool { bytes, free });
             to_free.push(sender);
             all += count;
         }
@@ -170,7 +175,7 @@ impl Mirror {
     }
 }
 
-impl Stage for Mirror {
+impl FrameStage for Mirror {
     fn pass(
         &mut self,
         _direction: Direction,
@@ -206,11 +211,11 @@ struct Writer<T> {
     core: Arc<MirrorCore>,
     target: T,
     /// By pool.
-    free: Vec<Sender<Record>>,
-    full: Receiver<Record>,
+    free: Vec<Sender<MirrorRecord>>,
+    full: Receiver<MirrorRecord>,
 }
 
-impl<T: Target> Writer<T> {
+impl<T: MirrorTarget> Writer<T> {
     fn run(mut self) {
         loop {
             // First, so that what came before the end is not missed.
@@ -234,8 +239,8 @@ impl<T: Target> Writer<T> {
     }
 }
 
-impl Target for CopyTap {
-    fn write(&mut self, record: &Record, core: &MirrorCore) {
+impl MirrorTarget for CopyTap {
+    fn write(&mut self, record: &MirrorRecord, core: &MirrorCore) {
         if self.put(&record.bytes, record.offload) {
             core.written_bytes.fetch_add(record.bytes.len() as u64, Relaxed);
         } else {

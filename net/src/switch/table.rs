@@ -22,7 +22,7 @@ pub(super) const AGED_AT_ONCE: usize = 4;
 const _: () = assert!(SETS.is_power_of_two());
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Entry {
+struct AddressEntry {
     port: u16,
     /// Not learned, and never too old.
     is_own: bool,
@@ -33,12 +33,12 @@ struct Entry {
 struct Set {
     /// VLAN and address; zero where the way is free. No station has the address zero.
     keys: [u64; WAYS],
-    entries: [Entry; WAYS],
+    entries: [AddressEntry; WAYS],
 }
 
 /// What was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct AddressLookup {
     pub(super) port: u16,
     pub(super) is_own: bool,
 }
@@ -59,14 +59,14 @@ pub(super) enum Learned {
 }
 
 #[derive(Debug)]
-pub(super) struct Table {
+pub(super) struct SwitchTable {
     sets: Box<[Set]>,
     seed: u64,
     /// The set that is looked at next for what is too old.
     next: usize,
 }
 
-impl Table {
+impl SwitchTable {
     pub(super) fn new(seed: u64) -> Self {
         Self { sets: vec![Set::default(); SETS].into(), seed: seed | 1, next: 0 }
     }
@@ -84,12 +84,12 @@ impl Table {
     }
 
     #[inline]
-    pub(super) fn find(&self, vlan: u16, mac: Mac, now_ns: u64) -> Option<Found> {
+    pub(super) fn find(&self, vlan: u16, mac: Mac, now_ns: u64) -> Option<AddressLookup> {
         let key = Self::key(vlan, mac);
         let set = &self.sets[self.place(key)];
         let way = set.keys.iter().position(|it| *it == key)?;
         let entry = &set.entries[way];
-        (!entry.is_old(now_ns)).then_some(Found { port: entry.port, is_own: entry.is_own })
+        (!entry.is_old(now_ns)).then_some(AddressLookup { port: entry.port, is_own: entry.is_own })
     }
 
     /// Heard of `mac` at `port`, which may learn one more if it `has_room`.
@@ -117,7 +117,7 @@ impl Table {
                 return Learned::NoRoom;
             }
             let before = entry.port;
-            *entry = Entry { port, is_own: false, seen_ns: now_ns };
+            *entry = AddressEntry { port, is_own: false, seen_ns: now_ns };
             return Learned::Moved { before };
         }
         if !has_room {
@@ -126,7 +126,7 @@ impl Table {
         let Some(way) = set.way_for_new(now_ns) else { return Learned::NoRoom };
         let loser = (set.keys[way] != 0).then(|| set.entries[way].port);
         set.keys[way] = key;
-        set.entries[way] = Entry { port, is_own: false, seen_ns: now_ns };
+        set.entries[way] = AddressEntry { port, is_own: false, seen_ns: now_ns };
         Learned::New { loser }
     }
 
@@ -143,7 +143,7 @@ impl Table {
             .or_else(|| ways().find(|way| !set.entries[*way].is_own))?;
         let loser = (set.keys[way] != 0).then(|| set.entries[way].port);
         set.keys[way] = key;
-        set.entries[way] = Entry { port, is_own: true, seen_ns: 0 };
+        set.entries[way] = AddressEntry { port, is_own: true, seen_ns: 0 };
         Some(loser)
     }
 
@@ -180,7 +180,7 @@ impl Set {
     }
 }
 
-impl Entry {
+impl AddressEntry {
     fn is_old(&self, now_ns: u64) -> bool {
         !self.is_own && now_ns.saturating_sub(self.seen_ns) > AGE_NS
     }

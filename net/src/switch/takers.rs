@@ -6,7 +6,7 @@ use super::{PortState, VLANS, VlanSet, Vlans};
 /// Those in one VLAN: how many, and all their numbers together (by exclusive or), which is the
 /// number itself where there is one.
 #[derive(Clone, Copy, Debug, Default)]
-struct Entry {
+struct VlanEntry {
     count: u16,
     mixed: u16,
 }
@@ -44,16 +44,16 @@ impl Known {
 #[derive(Debug)]
 pub(super) struct Takers {
     /// By VLAN: of senders that may talk to everyone.
-    all: Box<[Entry]>,
+    all: Box<[VlanEntry]>,
     /// By VLAN: of senders that are isolated.
-    open: Box<[Entry]>,
+    open: Box<[VlanEntry]>,
     /// By port: whether it was there, and what it was. A port's options never change.
     ports: Vec<Option<Option<Known>>>,
 }
 
 impl Takers {
     pub(super) fn new() -> Self {
-        let none = || vec![Entry::default(); VLANS].into_boxed_slice();
+        let none = || vec![VlanEntry::default(); VLANS].into_boxed_slice();
         Self { all: none(), open: none(), ports: Vec::new() }
     }
 
@@ -105,7 +105,7 @@ impl Takers {
 
     /// Who takes what this port sends in this VLAN, which is one of its own.
     pub(super) fn of(&self, from: u16, is_isolated: bool, vlan: u16) -> Taker {
-        let Entry { mut count, mut mixed } =
+        let VlanEntry { mut count, mut mixed } =
             if is_isolated { &self.open } else { &self.all }[usize::from(vlan)];
         // One that takes such frames itself is in the entry; if it is isolated, of all only.
         let takes = matches!(self.ports.get(usize::from(from)), Some(Some(Some(_))));

@@ -13,11 +13,11 @@ fn uplink() -> PortOptions {
     PortOptions::of_uplink()
 }
 
-fn receivers(switch: &Switch, way: Way) -> Vec<(u16, u16)> {
+fn receivers(switch: &Switch, way: FrameRoute) -> Vec<(u16, u16)> {
     let mut all = Vec::new();
     match way {
-        Way::One { port, tag } => all.push((port, tag)),
-        Way::All(flood) => switch.each_receiver(flood, |port, tag| all.push((port, tag))),
+        FrameRoute::One { port, tag } => all.push((port, tag)),
+        FrameRoute::All(flood) => switch.each_receiver(flood, |port, tag| all.push((port, tag))),
     }
     all
 }
@@ -224,7 +224,7 @@ fn an_own_address_cannot_be_taken() {
     let as_guest = switch.admit(up, (mac(2), mac(1)), 0, 5);
     assert_eq!(as_guest, Err(Reason::SourceForeign));
     let (way, vlan) = switch.admit(other, (mac(1), mac(2)), 0, 5).unwrap();
-    assert_eq!((way, vlan), (Way::One { port: guest, tag: 0 }, 0));
+    assert_eq!((way, vlan), (FrameRoute::One { port: guest, tag: 0 }, 0));
     assert_eq!(switch.admit(other, (mac(1), mac(9)), 0, 5), Err(Reason::SourceForeign));
     assert_eq!(switch.admit(other, (mac(1), mac(2)), 7, 5), Err(Reason::VlanForeign));
     assert_eq!(
@@ -250,7 +250,7 @@ fn a_port_that_makes_addresses_up_gets_its_share_and_no_more() {
     switch.admit(good, (Mac::BROADCAST, mac(1)), 0, 2).unwrap();
     assert_eq!(switch.learned(good), 1);
     let (way, _) = switch.admit(bad, (mac(1), made_up(1)), 0, 3).unwrap();
-    assert_eq!(way, Way::One { port: good, tag: 0 });
+    assert_eq!(way, FrameRoute::One { port: good, tag: 0 });
     // All of it is forgotten in time, a bounded part at once.
     (0..LEARNED_MAX).for_each(|_| switch.age(AGE_NS + 10));
     assert_eq!((switch.learned(bad), switch.learned(good)), (0, 0));
@@ -268,7 +268,7 @@ fn a_full_table_takes_no_more_and_forgets_nobodys_own() {
     let guest = switch.add(PortOptions::of_guest(mac(1))).unwrap();
     assert_eq!(switch.learned(up), LEARNED_MAX - 1);
     let (way, _) = switch.admit(up, (mac(1), Mac([2, 9, 0, 0, 0, 0])), 0, 2).unwrap();
-    assert_eq!(way, Way::One { port: guest, tag: 0 });
+    assert_eq!(way, FrameRoute::One { port: guest, tag: 0 });
 }
 
 #[test]
@@ -290,11 +290,11 @@ fn floods_are_limited_and_the_limit_passes() {
     let unknown = |switch: &mut Switch| {
         switch.admit(port, (mac(77), mac(1)), 0, SECOND_NS + 10_000_000).map(|(way, _)| way)
     };
-    assert_eq!(unknown(&mut switch), Ok(Way::One { port: only, tag: 0 }));
+    assert_eq!(unknown(&mut switch), Ok(FrameRoute::One { port: only, tag: 0 }));
     let second = switch.add(uplink()).unwrap();
     assert_eq!(unknown(&mut switch), Err(Reason::FloodLimit));
     switch.remove(second);
-    assert_eq!(unknown(&mut switch), Ok(Way::One { port: only, tag: 0 }));
+    assert_eq!(unknown(&mut switch), Ok(FrameRoute::One { port: only, tag: 0 }));
     assert_eq!(sent(10 * SECOND_NS, &mut switch), at_once);
 }
 
@@ -321,7 +321,7 @@ fn a_stream_to_somebody_silent_is_none_to_everyone_unless_he_may_be_anywhere() {
     assert_eq!(iohost.admit(members[0], (mac(9), mac(1)), 0, at_ns), Err(Reason::Nowhere));
     let up = iohost.add(uplink()).unwrap();
     let made_up = iohost.admit(members[0], (mac(9), mac(1)), 0, at_ns).unwrap();
-    assert_eq!(made_up.0, Way::One { port: up, tag: 0 });
+    assert_eq!(made_up.0, FrameRoute::One { port: up, tag: 0 });
     // With guests that have guests of their own it may be anybody's. Each sender has his share.
     let nested = PortOptions { stations: Stations::Learned(8), ..PortOptions::of_guest(mac(8)) };
     let nested = iohost.add(nested).unwrap();

@@ -97,7 +97,7 @@ impl UplinkCore {
 
 /// What is seen of an interface that is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Seen {
+pub(super) enum InterfaceState {
     /// It works, as far as one can see.
     Up,
     /// It is set down, or nothing is plugged in.
@@ -126,7 +126,7 @@ pub(super) trait Source: Send + 'static {
     ///
     /// # Errors
     /// When this cannot be found out.
-    fn look(&mut self) -> io::Result<Option<Seen>>;
+    fn look(&mut self) -> io::Result<Option<InterfaceState>>;
 
     /// What is wrong although it works, if anything is.
     fn trouble(&self) -> Option<String> {
@@ -163,7 +163,7 @@ impl Drop for Keeper {
 
 /// The port's side of a keeper.
 #[derive(Debug)]
-pub(super) struct Kept<O> {
+pub(super) struct KeeperPort<O> {
     pub(super) core: Arc<UplinkCore>,
     /// What was opened instead of what is gone.
     pub(super) incoming: Receiver<O>,
@@ -171,7 +171,7 @@ pub(super) struct Kept<O> {
     keeper: Thread,
 }
 
-impl<O> Kept<O> {
+impl<O> KeeperPort<O> {
     /// The interface is gone: somebody is to close it and look for the next.
     pub(super) fn lose(&mut self, opened: O) {
         self.core.set_up(false);
@@ -213,7 +213,7 @@ pub(super) fn start<S: Source>(
     paused: bool,
     waker: Waker,
     told: impl Fn(bool) + Send + 'static,
-) -> io::Result<(Kept<S::Opened>, Keeper)> {
+) -> io::Result<(KeeperPort<S::Opened>, Keeper)> {
     let core = Arc::<UplinkCore>::default();
     core.set_paused(paused);
     core.note(S::fds(first).ok());
@@ -227,7 +227,7 @@ pub(super) fn start<S: Source>(
     let thread = Builder::new().name("uplink".into()).spawn(move || keeping.run())?;
     let handle = thread.thread().clone();
     let keeper = Keeper { core: Arc::clone(&core), thread: Some(thread) };
-    Ok((Kept { core, incoming, outgoing, keeper: handle }, keeper))
+    Ok((KeeperPort { core, incoming, outgoing, keeper: handle }, keeper))
 }
 
 /// The keeper's thread.
@@ -255,7 +255,7 @@ impl<S: Source, T: Fn(bool)> Keeping<S, T> {
             }
             match self.source.look() {
                 Ok(None) => std::thread::park(),
-                Ok(Some(Seen::Gone)) => self.lose(),
+                Ok(Some(InterfaceState::Gone)) => self.lose(),
                 Ok(Some(seen)) => {
                     self.note(seen);
                     std::thread::park_timeout(LOOK_EVERY);
@@ -296,8 +296,8 @@ impl<S: Source, T: Fn(bool)> Keeping<S, T> {
         self.core.wanted.store(true, SeqCst);
     }
 
-    fn note(&mut self, seen: Seen) {
-        let is_up = seen == Seen::Up;
+    fn note(&mut self, seen: InterfaceState) {
+        let is_up = seen == InterfaceState::Up;
         match self.source.trouble() {
             _ if !is_up => self.say_why("it is set down, or nothing is plugged in".to_owned()),
             Some(trouble) => self.say_why(trouble),
@@ -328,7 +328,7 @@ impl<S: Source, T: Fn(bool)> Keeping<S, T> {
                 self.core.note(S::fds(&opened).ok());
                 self.core.opened.fetch_add(1, Relaxed);
                 self.forget_why();
-                let is_up = matches!(self.source.look(), Ok(None | Some(Seen::Up)));
+                let is_up = matches!(self.source.look(), Ok(None | Some(InterfaceState::Up)));
                 self.core.set_up(is_up);
                 self.core.held.store(true, SeqCst);
                 self.core.wanted.store(false, SeqCst);

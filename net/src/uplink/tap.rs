@@ -22,7 +22,7 @@ use crate::offload::{HEADER_BYTES, Offers, Offload};
 use crate::port::{Chosen, Port, PortCounters};
 use crate::reason::Reason;
 
-use super::keeper::{self, Keeper, Kept, MakePort, Seen, Source, UplinkCore};
+use super::keeper::{self, InterfaceState, Keeper, KeeperPort, MakePort, Source, UplinkCore};
 use super::{UplinkError, UplinkFds};
 pub(crate) use copies::CopyTap;
 pub use open::{TUNSETIFF, TUNSETOFFLOAD, TUNSETVNETHDRSZ, TapError};
@@ -43,13 +43,13 @@ const BUFFER_BYTES: usize = HEADER_BYTES + FRAME_BYTES_MAX;
 
 /// An interface that was opened.
 #[derive(Debug)]
-pub(super) struct Opened {
+pub(super) struct OpenedTap {
     fd: OwnedFd,
     /// It takes UDP that is still to be cut.
     udp: bool,
 }
 
-impl Opened {
+impl OpenedTap {
     /// What it takes unfinished.
     fn offers(&self) -> Offers {
         Offers { udp4: self.udp, udp6: self.udp, ..Offers::ALL }
@@ -58,9 +58,9 @@ impl Opened {
 
 /// See the module's text.
 pub struct Tap {
-    kept: Kept<Opened>,
+    kept: KeeperPort<OpenedTap>,
     counters: Arc<PortCounters>,
-    interface: Option<Opened>,
+    interface: Option<OpenedTap>,
     /// Room for frames that are read, one after the other.
     buffers: Vec<Box<[u8]>>,
     /// Room for a frame in too many pieces.
@@ -80,27 +80,27 @@ impl std::fmt::Debug for Tap {
 struct Taps(String);
 
 impl Source for Taps {
-    type Opened = Opened;
+    type Opened = OpenedTap;
     type Error = TapError;
 
     fn name(&self) -> &str {
         &self.0
     }
 
-    fn open(&mut self) -> Result<Opened, TapError> {
+    fn open(&mut self) -> Result<OpenedTap, TapError> {
         open::open(&self.0)
     }
 
-    fn fds(opened: &Opened) -> io::Result<UplinkFds> {
+    fn fds(opened: &OpenedTap) -> io::Result<UplinkFds> {
         Ok(UplinkFds::Tap { fd: opened.fd.try_clone()?, udp: opened.udp })
     }
 
     /// Reading one that is gone fails; of one that is set down, which may be read, only writing
     /// does.
-    fn look(&mut self) -> io::Result<Option<Seen>> {
+    fn look(&mut self) -> io::Result<Option<InterfaceState>> {
         match link::interface_is_running(&self.0) {
-            Ok(true) => Ok(Some(Seen::Up)),
-            Ok(false) => Ok(Some(Seen::Down)),
+            Ok(true) => Ok(Some(InterfaceState::Up)),
+            Ok(false) => Ok(Some(InterfaceState::Down)),
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
             Err(error) => Err(error),
         }
@@ -110,7 +110,7 @@ impl Source for Taps {
 /// A tap that was opened; see [`super::OpenUplink`].
 pub struct OpenTap {
     name: String,
-    first: Opened,
+    first: OpenedTap,
     paused: bool,
 }
 
@@ -132,7 +132,7 @@ impl OpenTap {
     /// The same interface as in another process, which gave [`UplinkFds::Tap`]. It is left alone
     /// until [`UplinkCore::set_paused`].
     pub fn adopt(name: &str, fd: OwnedFd, udp: bool) -> Self {
-        Self { name: name.to_owned(), first: Opened { fd, udp }, paused: true }
+        Self { name: name.to_owned(), first: OpenedTap { fd, udp }, paused: true }
     }
 
     /// Its descriptor, for who reads and writes frames by himself: it does not block, and a header
@@ -297,7 +297,7 @@ impl Port for Tap {
 
 /// Writes one frame.
 fn write(
-    interface: &Opened,
+    interface: &OpenedTap,
     frame: &Frame,
     tci: u16,
     burst: &Burst,

@@ -21,7 +21,7 @@ use crate::offload::Offers;
 use crate::port::{Chosen, Port, PortCounters};
 use crate::reason::Reason;
 
-use super::keeper::{self, Keeper, Kept, MakePort, Seen, Source, UplinkCore};
+use super::keeper::{self, InterfaceState, Keeper, KeeperPort, MakePort, Source, UplinkCore};
 use super::{UplinkError, UplinkFds};
 
 /// Parts of packets that are taken in a turn: a burst of frames in three parts each, which the
@@ -70,13 +70,13 @@ impl Cards for OwnCards {
 /// What an interface was when it was opened: one that is another, has other queues, of which some
 /// would not be polled, or takes longer or shorter packets has to be opened anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Facts {
+struct InterfaceFacts {
     index: u32,
     queues: usize,
     mtu: usize,
 }
 
-impl Facts {
+impl InterfaceFacts {
     fn of(card: &XdpCard) -> Self {
         Self { index: card.index(), queues: card.queues().len(), mtu: card.mtu() }
     }
@@ -95,7 +95,7 @@ struct Reopened {
     name: String,
     cards: Arc<dyn Cards>,
     /// Of the one that is open.
-    facts: Facts,
+    facts: InterfaceFacts,
     /// Of the one that is open. It is the keeper's, not the port's: to let go may take a while.
     hold: Option<Hold>,
 }
@@ -111,7 +111,7 @@ impl Source for Reopened {
     fn open(&mut self) -> Result<XdpCard, XdpError> {
         self.hold = None;
         let (card, hold) = self.cards.open(&self.name)?;
-        (self.facts, self.hold) = (Facts::of(&card), Some(hold));
+        (self.facts, self.hold) = (InterfaceFacts::of(&card), Some(hold));
         Ok(card)
     }
 
@@ -120,17 +120,21 @@ impl Source for Reopened {
     }
 
     /// Its rings say nothing when it is gone, nor does its socket.
-    fn look(&mut self) -> io::Result<Option<Seen>> {
-        let found = Facts::now(&self.name);
+    fn look(&mut self) -> io::Result<Option<InterfaceState>> {
+        let found = InterfaceFacts::now(&self.name);
         let found = found.and_then(|facts| Ok((facts, link::interface_is_running(&self.name)?)));
         match found {
             Ok((facts, _)) if facts != self.facts => {
                 let (interface, before) = (&self.name, self.facts);
                 tracing::info!(interface, ?before, now = ?facts, "it is to be opened anew");
-                Ok(Some(Seen::Gone))
+                Ok(Some(InterfaceState::Gone))
             }
-            Ok((_, is_running)) => Ok(Some(if is_running { Seen::Up } else { Seen::Down })),
-            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(Some(Seen::Gone)),
+            Ok((_, is_running)) => {
+                Ok(Some(if is_running { InterfaceState::Up } else { InterfaceState::Down }))
+            }
+            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {
+                Ok(Some(InterfaceState::Gone))
+            }
             // Without a descriptor for the question, say, it is there as before.
             Err(error) => Err(error),
         }
@@ -143,7 +147,7 @@ impl Source for Reopened {
 
 impl Reopened {
     fn new(name: &str, cards: Arc<dyn Cards>, first: &XdpCard, hold: Hold) -> Self {
-        Self { name: name.to_owned(), cards, facts: Facts::of(first), hold: Some(hold) }
+        Self { name: name.to_owned(), cards, facts: InterfaceFacts::of(first), hold: Some(hold) }
     }
 }
 
@@ -230,7 +234,7 @@ impl OpenXdp {
 
 /// See the module's text.
 pub struct Xdp {
-    kept: Kept<XdpCard>,
+    kept: KeeperPort<XdpCard>,
     counters: Arc<PortCounters>,
     card: Option<XdpCard>,
     /// What the burst points into: the queue's number, and its frame.

@@ -4,17 +4,17 @@ use net::maker::FrameMaker;
 use net::nic::{NicOptions, feature, features};
 use net::{Bridge, Mac, PortOptions};
 use virtio::RingKind;
-use virtio::driver::Part;
+use virtio::driver::FramePart;
 
 use crate::counting::allocations;
-use net::stand_in::{HEADER, Plan, Side};
+use net::stand_in::{HEADER, NicPlan, StandInGuest};
 
 fn mac(last: u8) -> Mac {
     Mac([0x52, 0x54, 0, 0, 0, last])
 }
 
 /// Sends `parts` once and takes back whatever comes of it.
-fn round(bridge: &mut Bridge, sides: &mut [Side], parts: &[Part], now_ns: u64) {
+fn round(bridge: &mut Bridge, sides: &mut [StandInGuest], parts: &[FramePart], now_ns: u64) {
     for _ in 0..20 {
         let slot = sides[0].send.take_slot().expect("all came back");
         assert!(sides[0].send.post(slot, parts, true));
@@ -26,7 +26,7 @@ fn round(bridge: &mut Bridge, sides: &mut [Side], parts: &[Part], now_ns: u64) {
     }
     for side in sides {
         while let Some((slot, _)) = side.receive.complete().unwrap() {
-            let part = Part { offset: 0, len: side.plan.buffer_bytes };
+            let part = FramePart { offset: 0, len: side.plan.buffer_bytes };
             assert!(side.receive.post(slot, &[part], false));
         }
         side.receive.publish();
@@ -37,7 +37,7 @@ fn round(bridge: &mut Bridge, sides: &mut [Side], parts: &[Part], now_ns: u64) {
 fn a_frame_allocates_nothing() {
     let all = features(&NicOptions::new("nic", mac(1))) | virtio::feature::VERSION_1;
     let weak = all & !(feature::GUEST_CSUM | feature::GUEST_TSO4);
-    let plan = Plan {
+    let plan = NicPlan {
         kind: RingKind::Split,
         event_idx: true,
         features: all,
@@ -60,9 +60,9 @@ fn a_frame_allocates_nothing() {
             let mut bridge = Bridge::new(1);
             let mut sides: Vec<_> = [(1, all), (2, receiver)]
                 .map(|(last, features)| {
-                    let plan = Plan { kind, features, ..plan };
+                    let plan = NicPlan { kind, features, ..plan };
                     let options = PortOptions::of_guest(mac(last));
-                    let mut side = Side::new(&mut bridge, plan, options);
+                    let mut side = StandInGuest::new(&mut bridge, plan, options);
                     side.post_buffers();
                     side
                 })
@@ -76,7 +76,8 @@ fn a_frame_allocates_nothing() {
             }
             slots.into_iter().for_each(|slot| sides[0].send.release(slot));
             let total = (HEADER + frame.len()) as u32;
-            let parts = [Part { offset: 0, len: 40 }, Part { offset: 40, len: total - 40 }];
+            let parts =
+                [FramePart { offset: 0, len: 40 }, FramePart { offset: 40, len: total - 40 }];
             let mut now_ns = 0;
             let mut rounds = |many: u64| {
                 for _ in 0..many {

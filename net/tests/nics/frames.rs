@@ -4,10 +4,10 @@ use net::maker::FrameMaker;
 use net::nic::{NicOptions, feature, features};
 use net::{Bridge, Mac, PortOptions, Reason, Stations, VlanSet, Vlans};
 
-use virtio::driver::Part;
+use virtio::driver::FramePart;
 use virtio::{RingKind, feature as ring_feature};
 
-use net::stand_in::{HEADER, Plan, Side};
+use net::stand_in::{HEADER, NicPlan, StandInGuest};
 
 const NONE: [u8; HEADER] = [0; HEADER];
 
@@ -19,7 +19,7 @@ fn all_features() -> u64 {
     features(&NicOptions::new("nic", mac(1))) | ring_feature::VERSION_1
 }
 
-const PLAN: Plan = Plan {
+const PLAN: NicPlan = NicPlan {
     kind: RingKind::Split,
     event_idx: true,
     features: 0,
@@ -28,17 +28,17 @@ const PLAN: Plan = Plan {
     mtu: 1500,
 };
 
-fn plan() -> Plan {
-    Plan { features: all_features(), ..PLAN }
+fn plan() -> NicPlan {
+    NicPlan { features: all_features(), ..PLAN }
 }
 
-fn guest(bridge: &mut Bridge, plan: Plan, last: u8) -> Side {
-    let mut side = Side::new(bridge, plan, PortOptions::of_guest(mac(last)));
+fn guest(bridge: &mut Bridge, plan: NicPlan, last: u8) -> StandInGuest {
+    let mut side = StandInGuest::new(bridge, plan, PortOptions::of_guest(mac(last)));
     side.post_buffers();
     side
 }
 
-fn pair(plan: Plan) -> (Bridge, Side, Side) {
+fn pair(plan: NicPlan) -> (Bridge, StandInGuest, StandInGuest) {
     let mut bridge = Bridge::new(5);
     let (one, other) = (guest(&mut bridge, plan, 1), guest(&mut bridge, plan, 2));
     (bridge, one, other)
@@ -55,7 +55,7 @@ fn tso4(segment_bytes: u16) -> [u8; HEADER] {
     header
 }
 
-fn dropped(side: &Side, reason: Reason) -> (u64, u64) {
+fn dropped(side: &StandInGuest, reason: Reason) -> (u64, u64) {
     let counters = side.core.counters();
     (counters.drops_in.get(reason), counters.drops_out.get(reason))
 }
@@ -64,7 +64,7 @@ fn dropped(side: &Side, reason: Reason) -> (u64, u64) {
 fn frames_of_all_sizes_arrive_as_they_were_sent() {
     for kind in [RingKind::Split, RingKind::Packed] {
         for event_idx in [false, true] {
-            let (mut bridge, mut one, mut other) = pair(Plan { kind, event_idx, ..plan() });
+            let (mut bridge, mut one, mut other) = pair(NicPlan { kind, event_idx, ..plan() });
             let mut sent = 0;
             for len in (0..1458).step_by(13) {
                 let frame = FrameMaker::udp4().payload(len).build();
@@ -93,7 +93,7 @@ fn header_of(buffers: u16) -> [u8; HEADER] {
 #[test]
 fn a_frame_of_64_kib_crosses_as_one() {
     for kind in [RingKind::Split, RingKind::Packed] {
-        let (mut bridge, mut one, mut other) = pair(Plan { kind, ..plan() });
+        let (mut bridge, mut one, mut other) = pair(NicPlan { kind, ..plan() });
         let maker = FrameMaker::tcp4().payload(65_480).partial();
         let frame = maker.build();
         for _ in 0..20 {
@@ -121,7 +121,7 @@ fn a_guest_that_cannot_cut_gets_segments_with_their_checksums() {
     {
         let mut bridge = Bridge::new(5);
         let mut one = guest(&mut bridge, plan(), 1);
-        let mut other = guest(&mut bridge, Plan { features, ..plan() }, 2);
+        let mut other = guest(&mut bridge, NicPlan { features, ..plan() }, 2);
         let maker = FrameMaker::tcp4().payload(30_000);
         assert!(one.stage(tso4(1448), &maker.clone().partial().build(), 4096));
         one.send.publish();
@@ -147,7 +147,7 @@ fn without_mergeable_buffers_a_frame_needs_one_that_is_large_enough() {
     let features = all_features() & !feature::MRG_RXBUF;
     let mut bridge = Bridge::new(5);
     let mut one = guest(&mut bridge, plan(), 1);
-    let mut other = guest(&mut bridge, Plan { features, buffer_bytes: 200, ..plan() }, 2);
+    let mut other = guest(&mut bridge, NicPlan { features, buffer_bytes: 200, ..plan() }, 2);
     let (small, large) =
         (FrameMaker::udp4().payload(100).build(), FrameMaker::udp4().payload(300).build());
     for frame in [&small, &large, &small] {
@@ -162,7 +162,7 @@ fn without_mergeable_buffers_a_frame_needs_one_that_is_large_enough() {
 fn a_guest_without_buffers_loses_frames_and_holds_nobody_up() {
     let mut bridge = Bridge::new(5);
     let mut one = guest(&mut bridge, plan(), 1);
-    let deaf = Side::new(&mut bridge, plan(), PortOptions::of_guest(mac(2)));
+    let deaf = StandInGuest::new(&mut bridge, plan(), PortOptions::of_guest(mac(2)));
     let mut third = guest(&mut bridge, plan(), 3);
     for _ in 0..50 {
         one.say(&FrameMaker::udp4().to(mac(2)).payload(10).build());
@@ -214,29 +214,29 @@ fn lies_and_rubbish_are_dropped_by_name_and_cost_the_others_nothing() {
 
 #[test]
 fn a_chain_of_a_thousand_descriptors_is_a_frame_or_a_named_drop() {
-    let (mut bridge, mut one, mut other) = pair(Plan { size: 1024, ..plan() });
+    let (mut bridge, mut one, mut other) = pair(NicPlan { size: 1024, ..plan() });
     let frame = FrameMaker::udp4().payload(1000).build();
     let total = HEADER + frame.len();
     let slot = one.send.take_slot().unwrap();
     one.send.write(slot, 0, &NONE);
     one.send.write(slot, HEADER as u32, &frame);
     // A byte each, and the rest in one.
-    let mut parts: Vec<_> = (0..1000).map(|at| Part { offset: at, len: 1 }).collect();
-    parts.push(Part { offset: 1000, len: (total - 1000) as u32 });
+    let mut parts: Vec<_> = (0..1000).map(|at| FramePart { offset: at, len: 1 }).collect();
+    parts.push(FramePart { offset: 1000, len: (total - 1000) as u32 });
     assert!(one.send.post(slot, &parts, false));
     one.send.publish();
     assert!(bridge.poll(1).is_busy());
     assert_eq!(other.hear_all(), [frame]);
     // More than any frame has, in a thousand pieces.
     let slot = reap_slot(&mut one);
-    let parts: Vec<_> = (0..1000).map(|_| Part { offset: 0, len: 100 }).collect();
+    let parts: Vec<_> = (0..1000).map(|_| FramePart { offset: 0, len: 100 }).collect();
     assert!(one.send.post(slot, &parts, false));
     one.send.publish();
     let _ = bridge.poll(1);
     assert_eq!(dropped(&one, Reason::TooLong).0, 1);
 }
 
-fn reap_slot(side: &mut Side) -> virtio::driver::Slot {
+fn reap_slot(side: &mut StandInGuest) -> virtio::driver::RequestSlot {
     side.reap();
     side.send.take_slot().unwrap()
 }
@@ -246,7 +246,7 @@ fn a_vlan_does_not_leak() {
     let mut bridge = Bridge::new(5);
     let with = |vlans: Vlans, last: u8| PortOptions { vlans, ..PortOptions::of_guest(mac(last)) };
     let mut make = |vlans: Vlans, last: u8| {
-        let mut side = Side::new(&mut bridge, plan(), with(vlans, last));
+        let mut side = StandInGuest::new(&mut bridge, plan(), with(vlans, last));
         side.post_buffers();
         side
     };
@@ -277,7 +277,7 @@ fn a_vlan_does_not_leak() {
 #[test]
 fn a_stop_and_a_start_lose_no_buffer() {
     for kind in [RingKind::Split, RingKind::Packed] {
-        let (mut bridge, mut one, mut other) = pair(Plan { kind, size: 32, ..plan() });
+        let (mut bridge, mut one, mut other) = pair(NicPlan { kind, size: 32, ..plan() });
         for _ in 0..10 {
             assert!(one.stage(NONE, &FrameMaker::udp4().payload(64).build(), 200));
         }
@@ -330,7 +330,7 @@ fn a_broken_ring_stops_its_nic_and_nobody_else() {
     let (mut one, mut other) = (guest(&mut bridge, plan(), 2), guest(&mut bridge, plan(), 3));
     let slot = bad.send.take_slot().unwrap();
     // Guest memory does not go on there.
-    let parts = [Part { offset: 0, len: 1 << 30 }];
+    let parts = [FramePart { offset: 0, len: 1 << 30 }];
     assert!(bad.send.post(slot, &parts, false));
     bad.send.publish();
     let frame = FrameMaker::udp4().from(mac(2)).to(mac(3)).payload(5).build();
@@ -350,7 +350,7 @@ fn a_broken_ring_stops_its_nic_and_nobody_else() {
 fn a_port_that_learns_takes_guests_of_its_guest() {
     let mut bridge = Bridge::new(5);
     let learns = PortOptions { stations: Stations::Learned(4), ..PortOptions::of_guest(mac(1)) };
-    let mut nested = Side::new(&mut bridge, plan(), learns);
+    let mut nested = StandInGuest::new(&mut bridge, plan(), learns);
     nested.post_buffers();
     let mut other = guest(&mut bridge, plan(), 2);
     nested.say(&FrameMaker::udp4().from(mac(77)).payload(5).build());

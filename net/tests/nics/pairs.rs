@@ -7,9 +7,11 @@ use std::sync::Arc;
 
 use net::maker::FrameMaker;
 use net::nic::{NicCore, NicOptions, NicPort, NicQueues, features};
-use net::stand_in::{HEADER, Plan, Side};
+use net::stand_in::{HEADER, NicPlan, StandInGuest};
 use net::{Bridge, Mac, PortOptions};
-use virtio::driver::{Backing, FrameRing, Guest, GuestPlan, Part, Regions, RingOptions, RingShape};
+use virtio::driver::{
+    Backing, FramePart, FrameRing, Guest, GuestPlan, Regions, RingOptions, RingShape,
+};
 use virtio::{Queue, RingKind, feature as ring_feature};
 
 const QUEUES: u16 = 4;
@@ -77,7 +79,11 @@ impl Paired {
         let slot = ring.take_slot().unwrap();
         ring.write(slot, 0, &[0; HEADER]);
         ring.write(slot, HEADER as u32, frame);
-        assert!(ring.post(slot, &[Part { offset: 0, len: (HEADER + frame.len()) as u32 }], false));
+        assert!(ring.post(
+            slot,
+            &[FramePart { offset: 0, len: (HEADER + frame.len()) as u32 }],
+            false
+        ));
         ring.publish();
     }
 }
@@ -85,7 +91,7 @@ impl Paired {
 /// Gives the nic all the buffers that a ring has room for.
 fn post(ring: &mut FrameRing) {
     while let Some(slot) = ring.take_slot() {
-        if !ring.post(slot, &[Part { offset: 0, len: BUFFER_BYTES }], false) {
+        if !ring.post(slot, &[FramePart { offset: 0, len: BUFFER_BYTES }], false) {
             ring.release(slot);
             break;
         }
@@ -93,8 +99,8 @@ fn post(ring: &mut FrameRing) {
     ring.publish();
 }
 
-fn alone(bridge: &mut Bridge) -> Side {
-    let plan = Plan {
+fn alone(bridge: &mut Bridge) -> StandInGuest {
+    let plan = NicPlan {
         kind: RingKind::Split,
         event_idx: true,
         features: all_features(),
@@ -102,7 +108,7 @@ fn alone(bridge: &mut Bridge) -> Side {
         buffer_bytes: BUFFER_BYTES,
         mtu: 1500,
     };
-    let mut side = Side::new(bridge, plan, PortOptions::of_guest(ALONE));
+    let mut side = StandInGuest::new(bridge, plan, PortOptions::of_guest(ALONE));
     side.post_buffers();
     side
 }
@@ -124,7 +130,7 @@ fn flows(rings: Vec<Vec<Vec<u8>>>, next: &mut BTreeMap<u16, u8>) -> Vec<BTreeMap
 }
 
 /// One frame of each flow, with this number at its end.
-fn say_all(bridge: &mut Bridge, side: &mut Side, number: u8) {
+fn say_all(bridge: &mut Bridge, side: &mut StandInGuest, number: u8) {
     for port in 0..FLOWS {
         let mut frame = FrameMaker::udp4().to(PAIRED).from(ALONE).ports(port, 9).payload(9).build();
         *frame.last_mut().unwrap() = number;

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use net::network::Bridges;
 use net::remote::{
-    Admission, CableCore, Gate, Join, MemberInfo, Members, Plane, Right, Wanted, join,
+    Admission, CableCore, Join, JoinGate, MemberInfo, Members, NetPlane, Right, WantedNetwork, join,
 };
 use net::{
     Bridge, Burst, Chosen, Mac, Offload, Port, PortCounters, PortOptions, Stations, VlanSet, Vlans,
@@ -106,7 +106,7 @@ impl TestGate {
     }
 }
 
-impl Gate for TestGate {
+impl JoinGate for TestGate {
     fn admit(
         &self,
         _: u64,
@@ -167,7 +167,7 @@ pub(crate) struct Host {
     pub(crate) services: Services,
     pub(crate) endpoint: Rc<RefCell<Endpoint>>,
     planes: RefCell<Planes>,
-    pub(crate) plane: Rc<RefCell<Plane>>,
+    pub(crate) plane: Rc<RefCell<NetPlane>>,
     pub(crate) gate: Arc<TestGate>,
     pub(crate) members: Arc<Members>,
     pub(crate) bridges: Vec<Rc<RefCell<Bridge>>>,
@@ -222,10 +222,10 @@ impl Host {
         let services = Services::new();
         let members = Arc::<Members>::default();
         let mut planes = Planes::new(index, Rc::clone(&endpoint));
-        let plane = Plane::new(
+        let plane = NetPlane::new(
             &mut planes,
             count,
-            Arc::clone(&gate) as Arc<dyn Gate>,
+            Arc::clone(&gate) as Arc<dyn JoinGate>,
             Arc::clone(&members),
             services.clone(),
         );
@@ -280,7 +280,7 @@ impl Host {
     ) -> (Nic, Rc<RefCell<Bridge>>) {
         let (core, counters) = (Arc::<CableCore>::default(), Arc::<PortCounters>::default());
         let link = Arc::<Mutex<Vec<bool>>>::default();
-        let wanted = Wanted {
+        let wanted = WantedNetwork {
             peer: "io1".to_owned(),
             join: join(network, &format!("nic{last}"), mac(last), 1500, vlans),
             prove: Box::new(|_, _| None),

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use net::maker::FrameMaker;
 use net::nic::{NicOptions, features};
-use net::stand_in::{HEADER, Plan, Side};
+use net::stand_in::{HEADER, NicPlan, StandInGuest};
 use net::{Bridge, PortOptions, Reason, Vlans};
 use virtio::{RingKind, feature as ring_feature};
 
@@ -48,7 +48,7 @@ impl Dice {
 struct Guest {
     number: u8,
     network: &'static str,
-    side: Side,
+    side: StandInGuest,
     sent: usize,
     /// By sender and flow the number that may come next.
     next: BTreeMap<(u8, u16), usize>,
@@ -67,7 +67,7 @@ fn frame(from: u8, to: u8, flow: u16, sent: usize, bytes: usize) -> Vec<u8> {
 
 impl Guest {
     fn new(bridge: &mut Bridge, number: u8, network: &'static str, kind: RingKind) -> Self {
-        let plan = Plan {
+        let plan = NicPlan {
             kind,
             event_idx: true,
             features: features(&NicOptions::new("nic", mac(number))) | ring_feature::VERSION_1,
@@ -76,7 +76,7 @@ impl Guest {
             mtu: u16::MAX,
         };
         let options = PortOptions { floods_per_s: 0, ..PortOptions::of_guest(mac(number)) };
-        let mut side = Side::new(bridge, plan, options);
+        let mut side = StandInGuest::new(bridge, plan, options);
         side.post_buffers();
         Self { number, network, side, sent: 0, next: BTreeMap::new(), heard: 0 }
     }

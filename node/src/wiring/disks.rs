@@ -16,8 +16,8 @@ use block::attachment::{Remembered, Standing};
 use block::disk::{Disk, DiskCore, DiskOptions, Placement};
 use block::{LocalVolume, Plane, RemoteVolume, Volume, VolumeInfo};
 use sidecore::Sidecore;
-use virtio::hand_over::Served;
-use virtio::{AdoptError, Parking, Server, ServerState, Socket};
+use virtio::hand_over::ServedDevice;
+use virtio::{AdoptError, DeviceServer, Parking, ServerState, Socket};
 
 use self::watch::{WATCH_AGAIN, Watched};
 use super::StartError;
@@ -88,7 +88,7 @@ impl Source {
 
 #[derive(Debug, Default)]
 struct State {
-    server: Option<Server>,
+    server: Option<DeviceServer>,
     outside: Option<Outside>,
     /// Why its socket could not be made; it is tried again.
     refused: Option<String>,
@@ -101,7 +101,7 @@ struct State {
 }
 
 impl State {
-    fn keep(&mut self, server: Server, outside: Outside) {
+    fn keep(&mut self, server: DeviceServer, outside: Outside) {
         server.set_turning_away(self.turns_away);
         let (server, outside) = (Some(server), Some(outside));
         *self = Self { server, outside, turns_away: self.turns_away, ..Self::default() };
@@ -151,15 +151,15 @@ impl Shown {
     pub(super) fn look(&self) -> Look {
         let state = self.state();
         Look {
-            server: state.server.as_ref().map(Server::state),
+            server: state.server.as_ref().map(DeviceServer::state),
             core: state.outside.as_ref().map(|outside| Arc::clone(&outside.core)),
             placement: state.outside.as_ref().map(|outside| Arc::clone(&outside.placement)),
             refused: state.refused.clone(),
             forgets: self.forgets.lock().unwrap_or_else(PoisonError::into_inner).clone(),
-            front_end: state.server.as_ref().and_then(Server::front_end),
-            last_drop: state.server.as_ref().and_then(Server::last_drop),
-            turned_away: state.server.as_ref().map_or(0, Server::turned_away),
-            too_costly: state.server.as_ref().map_or(0, Server::too_costly),
+            front_end: state.server.as_ref().and_then(DeviceServer::front_end),
+            last_drop: state.server.as_ref().and_then(DeviceServer::last_drop),
+            turned_away: state.server.as_ref().map_or(0, DeviceServer::turned_away),
+            too_costly: state.server.as_ref().map_or(0, DeviceServer::too_costly),
         }
     }
 
@@ -172,7 +172,7 @@ impl Shown {
         }
     }
 
-    /// Has its server come to a stand; see [`Server::begin_park`]. Nothing for a disk that is not
+    /// Has its server come to a stand; see [`DeviceServer::begin_park`]. Nothing for a disk that is not
     /// served: it will not be before [`Self::unpark`].
     pub(super) fn begin_park(&self, drain: Duration) -> Option<Parking> {
         let mut state = self.state();
@@ -368,7 +368,7 @@ impl Disks {
         &self,
         shown: &Shown,
         (described, standing): (Option<VolumeInfo>, Option<Standing>),
-        served: Served<OwnedFd>,
+        served: ServedDevice<OwnedFd>,
     ) -> Result<(virtio::Adopted, Outside), AdoptError> {
         if let Source::Remote(volume) = &shown.volume {
             let described = described.ok_or(AdoptError::Missing("description of its volume"))?;

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use aws_lc_rs::hmac;
 use fabric::HOST_ENDED;
-use fabric::registration::Key;
+use fabric::registration::DomainKey;
 use fabric_node::gateway::{Associations, Handed, PROOF_BYTES, PeerReport, PostCounters};
 use fabric_node::registration::{
     DomainReport, DomainSettings, RegistrationServer, VfReport, VfSettings,
@@ -44,7 +44,7 @@ pub(super) struct Domains {
 #[derive(Debug)]
 struct Open {
     name: String,
-    key: Arc<Mutex<Key>>,
+    key: Arc<Mutex<DomainKey>>,
     associations: Arc<Associations>,
     doorbells: Vec<GatewayDoorbell>,
     /// By gateway, what a process before this one had under way, until the gateways are placed.
@@ -122,7 +122,7 @@ impl Domains {
     }
 
     fn settings(&self, domain: &DomainConfig) -> Result<DomainSettings, String> {
-        let key = Key::read(&domain.key).map_err(|error| error.to_string())?;
+        let key = DomainKey::read(&domain.key).map_err(|error| error.to_string())?;
         let (name, endpoints_max) = (domain.name.clone(), domain.endpoints_max);
         Ok(DomainSettings { name, key, endpoints_max, gateways: self.gateways })
     }
@@ -132,7 +132,7 @@ impl Domains {
         &self,
         server: &RegistrationServer,
         domain: &DomainConfig,
-        key: Key,
+        key: DomainKey,
         begin: impl FnOnce(Arc<SlotTable>) -> Result<Begun, String>,
     ) -> Result<(), String> {
         let Some((table, doorbells)) = server.gateways(&domain.name) else {
@@ -250,7 +250,7 @@ impl Domains {
     }
 
     fn read_key(&self, domain: &DomainConfig) -> Result<(), String> {
-        let key = Key::read(&domain.key).map_err(|error| error.to_string())?;
+        let key = DomainKey::read(&domain.key).map_err(|error| error.to_string())?;
         for open in self.opened().iter().filter(|open| open.name == domain.name) {
             *open.key.lock().unwrap_or_else(PoisonError::into_inner) = key.clone();
         }
@@ -400,7 +400,7 @@ impl Open {
 }
 
 /// That who says this has the key.
-fn prove(key: &Key, statement: &[u8]) -> [u8; PROOF_BYTES] {
+fn prove(key: &DomainKey, statement: &[u8]) -> [u8; PROOF_BYTES] {
     let key = hmac::Key::new(hmac::HMAC_SHA256, key.bytes());
     let tag = hmac::sign(&key, statement);
     tag.as_ref().try_into().expect("32 bytes")

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use fabric_node::GatewayDoorbell;
 use fabric_node::gateway::{
-    self, About, Associations, Carrier, Handed, Peer, PostCounters, Room, RoomSettings,
+    self, About, Associations, Carrier, GatewayPeer, Handed, PostCounters, Room, RoomSettings,
 };
 use fabric_node::hand_over::RoomState;
 use peer::{PeerId, Peers, PlaneId, Planes, Token};
@@ -88,7 +88,7 @@ const FLOW: u16 = transport::FLOWS_MAX as u16 - 1;
 /// What sessions have brought, until the rooms have their turn: the endpoint is at work.
 #[derive(Debug)]
 enum Event {
-    Up(SessionId, Peer),
+    Up(SessionId, GatewayPeer),
     Lost(SessionId),
     Call { session: SessionId, call: CallId, head: Head, body: Option<(BufId, usize)> },
     Reply { token: u64, head: Head },
@@ -138,7 +138,7 @@ pub(super) struct Gateways {
     peers: Rc<RefCell<Peers>>,
     rooms: Vec<Placed>,
     room_next: u16,
-    sessions: BTreeMap<SessionId, (Peer, bool)>,
+    sessions: BTreeMap<SessionId, (GatewayPeer, bool)>,
     events: VecDeque<Event>,
     wanted: BTreeMap<String, Wanted>,
     look_at_ns: u64,
@@ -326,7 +326,7 @@ impl peer::Plane for Gateways {
             binding[..8].copy_from_slice(&both[0].to_le_bytes());
             binding[8..16].copy_from_slice(&both[1].to_le_bytes());
         }
-        let peer = Peer { name: info.name.clone(), binding };
+        let peer = GatewayPeer { name: info.name.clone(), binding };
         self.sessions.insert(session, (peer.clone(), info.outgoing));
         self.events.push_back(Event::Up(session, peer));
     }

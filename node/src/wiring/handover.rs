@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 use block::attachment::{Phase, Standing};
 use rustix::net::sockopt::socket_peercred;
 use tokio::sync::Notify;
-use virtio::{Parked, ServerState};
+use virtio::{ParkedServer, ServerState};
 
 use self::state::{DiskState, STATE_VERSION, State, Verdict, VolumeState, Yours};
 pub(in crate::wiring) use self::state::{
@@ -268,13 +268,13 @@ struct Still<'i> {
     inside: &'i Inside,
     objects: &'i Objects,
     disks: Vec<StillDisk>,
-    nics: Vec<(String, Parked)>,
+    nics: Vec<(String, ParkedServer)>,
     suspended: bool,
 }
 
 struct StillDisk {
     shown: Arc<Shown>,
-    parked: Parked,
+    parked: ParkedServer,
     /// Where its attachment stands, once that is closed.
     standing: Option<Standing>,
 }

@@ -8,7 +8,7 @@ use std::net::{IpAddr, TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 
 use block::backend::{FileError, FileVolume};
-use fabric::registration::Key;
+use fabric::registration::DomainKey;
 use peer::Allow;
 use rustix::fs::{Access, access};
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -50,7 +50,7 @@ pub(crate) fn problems(config: &Config) -> Vec<ObjectError> {
         }));
     }
     for domain in &config.domains {
-        let error = Key::read(&domain.key).err();
+        let error = DomainKey::read(&domain.key).err();
         all.extend(error.map(|error| ObjectError {
             place: config.place(&domain.lines, "key"),
             object: format!("domain {:?}", domain.name),

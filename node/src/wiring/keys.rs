@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use block::stage::VolumeKey;
 use peer::{AttachmentSecret, Planes};
-use sidecore::{Local, Poll, PollerId, Progress, Stage, Wake};
+use sidecore::{Local, Poll, PollerId, Progress, RoundStage, Wake};
 use transport::{Endpoint, Keyring, KnownKey, PublicKey, Security};
 
 use super::sidecores::Core;
@@ -292,7 +292,7 @@ impl WallClock {
         let mut clock = Self { endpoint: Rc::clone(endpoint), plane: Rc::clone(plane), due_ns: 0 };
         // At once: what arrives in the first round is judged by the time that it is.
         let _ = clock.poll(local.now_ns());
-        local.add(Stage::Receive, Box::new(clock))
+        local.add(RoundStage::Receive, Box::new(clock))
     }
 }
 

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use net::nic::{NicChain, NicOptions};
 use net::{Network, Nic, NicCore};
 use rustix::rand::{GetRandomFlags, getrandom};
-use virtio::{Server, ServerState, Socket};
+use virtio::{DeviceServer, ServerState, Socket};
 
 use self::cables::Cables;
 pub(super) use self::gate::Doors;
@@ -51,7 +51,7 @@ struct Shown {
     chain: NicChain,
     watched: Watched,
     cables: Arc<Cables>,
-    server: Server,
+    server: DeviceServer,
     /// To a network of another node.
     way: Option<Way>,
 }
@@ -141,7 +141,7 @@ struct Made {
 
 impl Made {
     /// With one.
-    fn shown(self, config: &NicConfig, server: Server) -> Shown {
+    fn shown(self, config: &NicConfig, server: DeviceServer) -> Shown {
         let Self { core, chain, watched, cables, way } = self;
         cables.set(&config.name, config.link, server.closer());
         Shown { config: config.clone(), core, chain, watched, cables, server, way }

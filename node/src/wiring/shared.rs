@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
-use link::{Callers, Door, Places};
+use link::{Callers, ShmDirectory, ShmListener};
 
 use super::StartError;
 use super::sidecores::Core;
@@ -13,10 +13,10 @@ use crate::config::{Config, PeerAddress};
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     /// `None` when nothing in the configuration asks for it: links are plain then.
-    pub(super) places: Option<Places>,
+    pub(super) places: Option<ShmDirectory>,
     /// One for each sidecore, when this node has a door.
     pub(super) callers: Vec<Callers>,
-    pub(super) door: Option<Door>,
+    pub(super) door: Option<ShmListener>,
 }
 
 impl Shared {
@@ -35,17 +35,17 @@ impl Shared {
         if config.shm.is_none() && !addresses.into_iter().any(calls) {
             return Ok(Self::default());
         }
-        let mut shared = Self { places: Some(Places::default()), ..Self::default() };
+        let mut shared = Self { places: Some(ShmDirectory::default()), ..Self::default() };
         if let Some(path) = &config.shm {
             // A predecessor that was killed may have it for a moment longer.
             let opened = match door.take() {
-                Some(door) => Some(Door::adopt(path, ports, door)),
-                None => crate::lock::patiently(|| match Door::open(path, ports) {
+                Some(door) => Some(ShmListener::adopt(path, ports, door)),
+                None => crate::lock::patiently(|| match ShmListener::open(path, ports) {
                     Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => None,
                     opened => Some(opened),
                 }),
             };
-            let opened = opened.unwrap_or_else(|| Door::open(path, ports));
+            let opened = opened.unwrap_or_else(|| ShmListener::open(path, ports));
             let (door, callers) = opened.map_err(|source| StartError::Shm {
                 place: config.place(&config.lines, "shm"),
                 path: path.clone(),
@@ -60,7 +60,7 @@ impl Shared {
 
 /// The address by which sessions reach a peer, or why this node cannot.
 pub(super) fn reach(
-    places: Option<&Places>,
+    places: Option<&ShmDirectory>,
     address: &PeerAddress,
 ) -> Result<SocketAddr, &'static str> {
     match (address, places) {

@@ -12,12 +12,12 @@ use block::server::ServerCounters;
 use block::uring::UringCounters;
 use block::{Exports, Plane};
 use link::{
-    BATCH_DATAGRAMS, Callers, Door, Driver, Faults, Faulty, HugePages, Link, LinkCounters, Places,
-    Shm, ShmCounters, Udp, Wire, XdpCounters,
+    BATCH_DATAGRAMS, Callers, Faults, Faulty, HugePages, Link, LinkCounters, LinkDriver, Shm,
+    ShmCounters, ShmDirectory, ShmListener, Udp, Wire, XdpCounters,
 };
 use peer::Planes;
 use rustix::rand::{GetRandomFlags, getrandom};
-use sidecore::{Local, PollerId, Sidecore, Stage};
+use sidecore::{Local, PollerId, RoundStage, Sidecore};
 use transport::{Endpoint, EndpointConfig, LostReason, SessionId, Sink, TransmitBatch};
 
 use super::StartError;
@@ -37,7 +37,7 @@ pub(super) struct Core {
     pub(super) link: Option<(SocketAddr, Arc<LinkCounters>)>,
     /// Peers on this machine, and what passed through the memory shared with them, if it shares
     /// any.
-    pub(super) places: Option<Places>,
+    pub(super) places: Option<ShmDirectory>,
     pub(super) shm: Option<Arc<ShmCounters>>,
     /// What passed the network stack by, if its link goes that way.
     pub(super) xdp: Option<Arc<XdpCounters>>,
@@ -57,7 +57,7 @@ struct Wired {
     clock: Option<PollerId>,
     planes: [PollerId; 3],
     /// Not while the sidecore is suspended.
-    driver: Option<Driver>,
+    driver: Option<LinkDriver>,
     link: Rc<RefCell<dyn Link>>,
 }
 
@@ -71,7 +71,7 @@ pub(super) fn start(
     links: Vec<Wire>,
     exports: &Arc<Exports>,
     doors: &Arc<Doors>,
-) -> Result<(Vec<Core>, Option<Door>), StartError> {
+) -> Result<(Vec<Core>, Option<ShmListener>), StartError> {
     let mut cores = spawn(config)?;
     let ports: Vec<_> = links.iter().map(|link| link.local_addr().port()).collect();
     let Shared { places, callers, door } = Shared::open(config, &ports, None)?;
@@ -89,7 +89,8 @@ pub(super) fn spawn(config: &Config) -> Result<Vec<Core>, StartError> {
     let cores = config.sidecores.cores.iter().enumerate();
     let spawned = cores.map(|(index, core)| {
         let name = format!("sidecore-{index}");
-        let wanted = sidecore::Config { name, index, core: *core, idle: config.sidecores.idle };
+        let wanted =
+            sidecore::SidecoreConfig { name, index, core: *core, idle: config.sidecores.idle };
         let sidecore = sidecore::spawn(wanted)
             .map_err(|source| StartError::Sidecore { place: place(), source })?;
         let uring = uring_for(config, &sidecore)?;
@@ -112,7 +113,7 @@ pub(super) fn prepare(
     keys: &Keys,
     cores: &mut [Core],
     links: Vec<Wire>,
-    (places, callers): (Option<Places>, Vec<Callers>),
+    (places, callers): (Option<ShmDirectory>, Vec<Callers>),
 ) -> Result<Vec<Prepared>, StartError> {
     let ports: Vec<_> = links.iter().map(|link| link.local_addr().port()).collect();
     let process_nonce = random()?;
@@ -171,7 +172,7 @@ pub(super) enum Way {
 impl Way {
     fn new(
         wire: Wire,
-        places: Option<Places>,
+        places: Option<ShmDirectory>,
         callers: Option<Callers>,
     ) -> Result<Self, StartError> {
         let Some(places) = places else { return Ok(Self::Wire(wire)) };
@@ -296,20 +297,20 @@ fn connect_one(
         let mut planes = Planes::new(index, Rc::clone(&endpoint));
         let plane = Plane::new(&mut planes, exports, services.clone());
         let members = Arc::clone(&doors.members);
-        let net = net::remote::Plane::new(&mut planes, count, doors, members, services);
+        let net = net::remote::NetPlane::new(&mut planes, count, doors, members, services);
         let gateways = Gateways::new(&mut planes);
         for (name, address) in &peers {
             planes.peers().borrow_mut().add(name, *address);
         }
         let planes = Rc::new(RefCell::new(planes));
         // Time is noted before anything arrives, and answers are sorted before disks look.
-        let watch = local.add(Stage::Receive, Box::new(Rc::clone(&planes)));
+        let watch = local.add(RoundStage::Receive, Box::new(Rc::clone(&planes)));
         let clock = sealed.then(|| WallClock::install(local, &endpoint, &planes));
         let sink = Rc::clone(&planes);
-        let driver = Driver::install(local, Rc::clone(&link), Rc::clone(&endpoint), sink);
-        let poll = local.add(Stage::Serve, Box::new(Rc::clone(&plane)));
-        let net_poll = local.add(Stage::Serve, Box::new(Rc::clone(&net)));
-        let gate_poll = local.add(Stage::Serve, Box::new(Rc::clone(&gateways)));
+        let driver = LinkDriver::install(local, Rc::clone(&link), Rc::clone(&endpoint), sink);
+        let poll = local.add(RoundStage::Serve, Box::new(Rc::clone(&plane)));
+        let net_poll = local.add(RoundStage::Serve, Box::new(Rc::clone(&net)));
+        let gate_poll = local.add(RoundStage::Serve, Box::new(Rc::clone(&gateways)));
         let counted = Counted {
             server: plane.borrow().server.counters(),
             net_server: net.borrow().server().counters(),
@@ -359,7 +360,7 @@ fn take_off(local: &mut Local) {
     // file's channel waits for the kernel, and the buffers are the endpoint's.
     drop(local.services().remove::<Planes>());
     drop(local.services().remove::<Gateways>());
-    drop(local.services().remove::<net::remote::Plane>());
+    drop(local.services().remove::<net::remote::NetPlane>());
     drop(local.services().remove::<Plane>());
     drop(local.services().remove::<Endpoint>());
 }
@@ -419,7 +420,8 @@ pub(super) fn resume(cores: &[Core]) {
                 (local.services().get::<Planes>()?, local.services().get::<Endpoint>()?);
             let mut wired = wired.borrow_mut();
             let wired = wired.as_mut().filter(|wired| wired.driver.is_none())?;
-            wired.driver = Some(Driver::install(local, Rc::clone(&wired.link), endpoint, plane));
+            wired.driver =
+                Some(LinkDriver::install(local, Rc::clone(&wired.link), endpoint, plane));
             local.services().get::<Gateways>()?.borrow_mut().set_standing(false);
             Some(())
         });

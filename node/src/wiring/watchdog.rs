@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use sidecore::{Health, Look, Sidecore, ThreadLook, Watch};
+use sidecore::{Health, PulseView, Sidecore, ThreadLook, Watch};
 
 use super::sidecores::Core;
 use crate::notify::Pings;
@@ -199,7 +199,7 @@ fn goes_on(index: usize, core: &mut CoreSeen) {
 }
 
 /// Where a sidecore is stuck, as far as that can be known.
-fn describe(core: &Sidecore, look: &Look, health: Health) -> String {
+fn describe(core: &Sidecore, look: &PulseView, health: Health) -> String {
     let doing = core.explain(look);
     let inside = match health {
         Health::Endless => "without an end".to_owned(),

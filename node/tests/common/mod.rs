@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use node::status::{DiskState, DiskStatus, Status};
 use node::{Config, Node};
 use virtio::driver::{
-    Data, FrontEnd, FrontEndConfig, GuestPlan, Op, Request, Role, Status as Outcome,
+    Data, DriverRequest, FrontEnd, FrontEndConfig, GuestPlan, Op, RequestStatus as Outcome,
+    SocketRole,
 };
 
 /// Longer than anything here takes on a busy machine. Never a measurement: what comes late fails
@@ -74,7 +75,7 @@ const SECTORS: u64 = BLOCK_BYTES as u64 / 512;
 
 impl Guest {
     pub(crate) fn connect(socket: PathBuf, queues: u16) -> Self {
-        let mut config = FrontEndConfig::new(Role::Connect(socket));
+        let mut config = FrontEndConfig::new(SocketRole::Connect(socket));
         config.guest = GuestPlan { queues, ..GuestPlan::default() };
         Self(FrontEnd::connect(config, PATIENCE).unwrap())
     }
@@ -86,7 +87,7 @@ impl Guest {
             ring.fill(slot, BLOCK_BYTES, seed);
         }
         let data = if op == Op::Flush { Data::None } else { Data::Whole(BLOCK_BYTES) };
-        let request = Request { slot, op, sector: block * SECTORS, data, token: seed };
+        let request = DriverRequest { slot, op, sector: block * SECTORS, data, token: seed };
         ring.submit(&request).unwrap();
         ring.publish();
         assert!(ring.wait(PATIENCE).unwrap(), "no answer to {op:?} of block {block}");

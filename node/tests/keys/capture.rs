@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use node::keys::{self, KeyKind};
 use node::status::DiskState;
-use virtio::driver::Status as Outcome;
+use virtio::driver::RequestStatus as Outcome;
 
 use crate::common::{Guest, Home, address, wait_for_disk};
 

@@ -8,7 +8,7 @@ use node::api::Refused;
 use node::keys::{self, KeyKind};
 use node::status::{DiskState, Status};
 use node::{Config, Node};
-use virtio::driver::Status as Outcome;
+use virtio::driver::RequestStatus as Outcome;
 
 use crate::common::{Guest, Home, address, wait_for, wait_for_disk};
 

@@ -5,7 +5,7 @@ use node::api::Plan;
 use node::keys::KeyKind;
 use node::status::{DiskState, Status};
 use serde_json::{Value, json};
-use virtio::driver::Status as Outcome;
+use virtio::driver::RequestStatus as Outcome;
 
 use super::pair::{Pair, stop};
 use crate::common::{Guest, wait_for, wait_for_disk};

@@ -5,7 +5,7 @@ use std::thread;
 
 use node::status::{DiskState, Origin};
 use serde_json::{Value, json};
-use virtio::driver::Status as Outcome;
+use virtio::driver::RequestStatus as Outcome;
 
 use super::control::{ask, done, refused};
 use super::{LOCAL, io1, start_file, vm1, write_file};

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use node::api::Drain;
 use node::status::DiskState;
 use serde_json::{Value, json};
-use virtio::driver::Status as Outcome;
+use virtio::driver::RequestStatus as Outcome;
 
 use super::control::{ask, done, refused};
 use super::{LOCAL, io1, start_file, vm1};
@@ -98,8 +98,9 @@ fn attachments_of_peers_stay_and_others_are_told_where_they_are() {
     guest.0.reconnect(crate::common::PATIENCE).unwrap();
     assert_eq!(guest.check(1, 1, 1), Outcome::Ok);
     // The other disk is not let in until it is over, and then without being asked again.
-    let mut config =
-        virtio::driver::FrontEndConfig::new(virtio::driver::Role::Connect(home.path("b.sock")));
+    let mut config = virtio::driver::FrontEndConfig::new(virtio::driver::SocketRole::Connect(
+        home.path("b.sock"),
+    ));
     config.guest = virtio::driver::GuestPlan { queues: 1, ..Default::default() };
     let mut other =
         Guest(virtio::driver::FrontEnd::connect(config, crate::common::PATIENCE).unwrap());

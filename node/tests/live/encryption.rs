@@ -13,7 +13,7 @@ use node::status::DiskState;
 use node::{Config, Node};
 use rustix::fs::{XattrFlags, fgetxattr, fremovexattr, fsetxattr};
 use serde_json::json;
-use virtio::driver::Status as Outcome;
+use virtio::driver::RequestStatus as Outcome;
 
 use super::control::{done, refused};
 use super::{LOCAL, io1, load, start_file, vm1, write_file};

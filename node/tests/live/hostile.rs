@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use node::Node;
 use node::status::{GuestMemoryStatus, Status};
 use rustix::fs::{MemfdFlags, OFlags, SealFlags, fcntl_add_seals, fcntl_setfl, ftruncate};
-use virtio::driver::Status as Outcome;
+use virtio::driver::RequestStatus as Outcome;
 
 use super::fuse::{Faults, FuseFile};
 use super::raw::{

@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::common::{Guest, Home};
 use node::{Config, Node};
-use virtio::driver::Status as Outcome;
+use virtio::driver::RequestStatus as Outcome;
 
 const LOCAL: &str = r#"
 name = "vm1"

@@ -9,7 +9,7 @@ use node::status::{DiskState, Origin};
 use node::{Config, Node};
 use serde_json::{Value, json};
 use virtio::driver::{
-    Backing, FrameRing, GuestPlan, NicEnd, NicEndConfig, Part, Regions, RingShape, Role,
+    Backing, FramePart, FrameRing, GuestPlan, NicEnd, NicEndConfig, Regions, RingShape, SocketRole,
 };
 
 use super::control::{done, refused};
@@ -61,7 +61,7 @@ impl Guest {
             RingShape { size: 256, slots: 256, transfer_bytes_max: 68 << 10, segments_max: 20 };
         let guest = GuestPlan { queues: 2, shape, backing: Backing::Memfd, regions: Regions::One };
         let features = features(&NicOptions::new("any", mac(1)));
-        let role = Role::Connect(home.path(socket));
+        let role = SocketRole::Connect(home.path(socket));
         let config = NicEndConfig { role, guest, features, packed, event_idx: true };
         let end = NicEnd::connect(&config, PATIENCE).unwrap();
         let (receive, send) = (end.ring(0), end.ring(1));
@@ -72,7 +72,7 @@ impl Guest {
 
     fn post_buffers(&mut self) {
         while let Some(slot) = self.receive.take_slot() {
-            let part = Part { offset: 0, len: 1526 };
+            let part = FramePart { offset: 0, len: 1526 };
             assert!(self.receive.post(slot, &[part], false));
         }
         self.receive.publish();
@@ -87,7 +87,7 @@ impl Guest {
         let slot = self.send.take_slot().expect("a slot");
         self.send.write(slot, 0, &header);
         self.send.write(slot, HEADER as u32, frame);
-        let part = Part { offset: 0, len: (HEADER + frame.len()) as u32 };
+        let part = FramePart { offset: 0, len: (HEADER + frame.len()) as u32 };
         assert!(self.send.post(slot, &[part], false));
         self.send.publish();
         let until = Instant::now() + PATIENCE;

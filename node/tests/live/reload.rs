@@ -5,7 +5,7 @@ use std::os::unix::net::UnixListener;
 use node::api::Plan;
 use node::status::{DiskState, Origin};
 use serde_json::{Value, json};
-use virtio::driver::Status as Outcome;
+use virtio::driver::RequestStatus as Outcome;
 
 use super::control::{ask, done, refused};
 use super::{LOCAL, start_file, write_file};

@@ -3,7 +3,7 @@
 use std::os::unix::fs::MetadataExt;
 
 use rustix::fs::Mode;
-use virtio::driver::Status as Outcome;
+use virtio::driver::RequestStatus as Outcome;
 
 use super::{LOCAL, start_file, write_file};
 use crate::common::{Guest, Home};

@@ -28,21 +28,33 @@ pub(crate) type Refuse = extern "C" fn() -> isize;
 
 pub(crate) type Close = unsafe extern "C" fn(*mut Fid) -> c_int;
 pub(crate) type Bind = unsafe extern "C" fn(*mut Fid, *mut Fid, u64) -> c_int;
-pub(crate) type Control = unsafe extern "C" fn(*mut Fid, c_int, *mut c_void) -> c_int;
+pub(crate) type ControlCall = unsafe extern "C" fn(*mut Fid, c_int, *mut c_void) -> c_int;
 /// Opens something: the parent, attributes, where the new object goes, the program's context.
-pub(crate) type Open<P, A> = unsafe extern "C" fn(&P, *mut A, *mut *mut Fid, *mut c_void) -> c_int;
-pub(crate) type OpenEndpoint = Open<domain::Object, Info>;
-pub(crate) type OpenEndpoint2 =
-    unsafe extern "C" fn(&domain::Object, *mut Info, *mut *mut Fid, u64, *mut c_void) -> c_int;
-pub(crate) type OpenDomain = Open<root::Object, Info>;
-pub(crate) type OpenDomain2 =
-    unsafe extern "C" fn(&root::Object, *mut Info, *mut *mut Fid, u64, *mut c_void) -> c_int;
+pub(crate) type OpenCall<P, A> =
+    unsafe extern "C" fn(&P, *mut A, *mut *mut Fid, *mut c_void) -> c_int;
+pub(crate) type OpenEndpoint = OpenCall<domain::DomainObject, Info>;
+pub(crate) type OpenEndpoint2 = unsafe extern "C" fn(
+    &domain::DomainObject,
+    *mut Info,
+    *mut *mut Fid,
+    u64,
+    *mut c_void,
+) -> c_int;
+pub(crate) type OpenDomain = OpenCall<root::ProviderObject, Info>;
+pub(crate) type OpenDomain2 = unsafe extern "C" fn(
+    &root::ProviderObject,
+    *mut Info,
+    *mut *mut Fid,
+    u64,
+    *mut c_void,
+) -> c_int;
 /// Unsafe to call: a program says how many objects there are at the pointer.
-pub(crate) type TryWait = unsafe extern "C" fn(&root::Object, *mut *mut Fid, c_int) -> c_int;
-pub(crate) type OpenEq = Open<root::Object, EqAttr>;
-pub(crate) type OpenAv = Open<domain::Object, AvAttr>;
-pub(crate) type OpenCq = Open<domain::Object, CqAttr>;
-pub(crate) type OpenCntr = Open<domain::Object, CntrAttr>;
+pub(crate) type TryWait =
+    unsafe extern "C" fn(&root::ProviderObject, *mut *mut Fid, c_int) -> c_int;
+pub(crate) type OpenEq = OpenCall<root::ProviderObject, EqAttr>;
+pub(crate) type OpenAv = OpenCall<domain::DomainObject, AvAttr>;
+pub(crate) type OpenCq = OpenCall<domain::DomainObject, CqAttr>;
+pub(crate) type OpenCntr = OpenCall<domain::DomainObject, CntrAttr>;
 
 pub(crate) type Register = unsafe extern "C" fn(
     *mut Fid,
@@ -70,32 +82,39 @@ pub(crate) type RegisterBy =
     unsafe extern "C" fn(*mut Fid, *const MrAttr, u64, *mut *mut Fid) -> c_int;
 
 pub(crate) type AvInsert =
-    unsafe extern "C" fn(&av::Object, *const c_void, usize, *mut u64, u64, *mut c_void) -> c_int;
-pub(crate) type AvRemove = unsafe extern "C" fn(&av::Object, *mut u64, usize, u64) -> c_int;
-pub(crate) type AvLookup = unsafe extern "C" fn(&av::Object, u64, *mut c_void, *mut usize) -> c_int;
+    unsafe extern "C" fn(&av::AvObject, *const c_void, usize, *mut u64, u64, *mut c_void) -> c_int;
+pub(crate) type AvRemove = unsafe extern "C" fn(&av::AvObject, *mut u64, usize, u64) -> c_int;
+pub(crate) type AvLookup =
+    unsafe extern "C" fn(&av::AvObject, u64, *mut c_void, *mut usize) -> c_int;
 pub(crate) type AvName =
-    unsafe extern "C" fn(&av::Object, *const c_void, *mut c_char, *mut usize) -> *const c_char;
+    unsafe extern "C" fn(&av::AvObject, *const c_void, *mut c_char, *mut usize) -> *const c_char;
 
-pub(crate) type CqRead = unsafe extern "C" fn(&cq::Object, *mut c_void, usize) -> isize;
+pub(crate) type CqRead = unsafe extern "C" fn(&cq::QueueObject, *mut c_void, usize) -> isize;
 pub(crate) type CqReadFrom =
-    unsafe extern "C" fn(&cq::Object, *mut c_void, usize, *mut u64) -> isize;
-pub(crate) type CqReadErr = unsafe extern "C" fn(&cq::Object, *mut CqErrEntry, u64) -> isize;
+    unsafe extern "C" fn(&cq::QueueObject, *mut c_void, usize, *mut u64) -> isize;
+pub(crate) type CqReadErr = unsafe extern "C" fn(&cq::QueueObject, *mut CqErrEntry, u64) -> isize;
 pub(crate) type CqWait =
-    unsafe extern "C" fn(&cq::Object, *mut c_void, usize, *const c_void, c_int) -> isize;
-pub(crate) type CqWaitFrom =
-    unsafe extern "C" fn(&cq::Object, *mut c_void, usize, *mut u64, *const c_void, c_int) -> isize;
-pub(crate) type CqSignal = extern "C" fn(&cq::Object) -> c_int;
+    unsafe extern "C" fn(&cq::QueueObject, *mut c_void, usize, *const c_void, c_int) -> isize;
+pub(crate) type CqWaitFrom = unsafe extern "C" fn(
+    &cq::QueueObject,
+    *mut c_void,
+    usize,
+    *mut u64,
+    *const c_void,
+    c_int,
+) -> isize;
+pub(crate) type CqSignal = extern "C" fn(&cq::QueueObject) -> c_int;
 pub(crate) type StrError<T> =
     unsafe extern "C" fn(&T, c_int, *const c_void, *mut c_char, usize) -> *const c_char;
 
-pub(crate) type CntrRead = extern "C" fn(&cntr::Object) -> u64;
-pub(crate) type CntrSet = extern "C" fn(&cntr::Object, u64) -> c_int;
-pub(crate) type CntrWait = extern "C" fn(&cntr::Object, u64, c_int) -> c_int;
+pub(crate) type CntrRead = extern "C" fn(&cntr::CounterObject) -> u64;
+pub(crate) type CntrSet = extern "C" fn(&cntr::CounterObject, u64) -> c_int;
+pub(crate) type CntrWait = extern "C" fn(&cntr::CounterObject, u64, c_int) -> c_int;
 
 pub(crate) type EqRead<E> = extern "C" fn(&E, *mut u32, *mut c_void, usize, u64) -> isize;
 pub(crate) type EqWait<E> = extern "C" fn(&E, *mut u32, *mut c_void, usize, c_int, u64) -> isize;
 
-pub(crate) type Ep = endpoint::Object;
+pub(crate) type Ep = endpoint::EndpointObject;
 pub(crate) type Cancel = extern "C" fn(&Ep, *mut c_void) -> isize;
 pub(crate) type GetOpt = unsafe extern "C" fn(&Ep, c_int, c_int, *mut c_void, *mut usize) -> c_int;
 pub(crate) type SetOpt = unsafe extern "C" fn(&Ep, c_int, c_int, *const c_void, usize) -> c_int;

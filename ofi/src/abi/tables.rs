@@ -23,7 +23,7 @@ layout! {
         size @ 0: usize,
         close @ 8: Close,
         bind @ 16: Bind,
-        control @ 24: Control,
+        control @ 24: ControlCall,
         ops_open @ 32: Refuse,
         tostr @ 40: Refuse,
         ops_set @ 48: Refuse,
@@ -97,7 +97,7 @@ layout! {
         sread @ 32: CqWait,
         sreadfrom @ 40: CqWaitFrom,
         signal @ 48: CqSignal,
-        strerror @ 56: StrError<cq::Object>,
+        strerror @ 56: StrError<cq::QueueObject>,
     } later {
         export_xpu @ 64: Refuse,
     }
@@ -121,11 +121,11 @@ layout! {
 layout! {
     EqOps = "fi_ops_eq", 48 {
         size @ 0: usize,
-        read @ 8: EqRead<eq::Object>,
+        read @ 8: EqRead<eq::EventQueueObject>,
         readerr @ 16: Refuse,
         write @ 24: Refuse,
-        sread @ 32: EqWait<eq::Object>,
-        strerror @ 40: StrError<eq::Object>,
+        sread @ 32: EqWait<eq::EventQueueObject>,
+        strerror @ 40: StrError<eq::EventQueueObject>,
     }
 }
 

@@ -11,7 +11,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-const LAYOUTS: &[Layout] = &[
+const LAYOUTS: &[AbiLayout] = &[
     Info::LAYOUT,
     TxAttr::LAYOUT,
     RxAttr::LAYOUT,
@@ -83,7 +83,7 @@ fn program(newer: bool) -> String {
         "#define SAY(name, value) printf(\"%s %llu\\n\", name, (unsigned long long)(value))\n",
     );
     c.push_str("int main(void) {\n");
-    for Layout { name, fields, .. } in LAYOUTS {
+    for AbiLayout { name, fields, .. } in LAYOUTS {
         writeln!(c, "SAY(\"{name}\", sizeof(struct {name}));").expect("a text grows");
         for (field, _, _) in fields.iter().filter(|(_, _, later)| newer || !later) {
             let field = plain(field);
@@ -130,7 +130,7 @@ fn every_layout_and_number_is_as_libfabrics_headers_have_it() {
         Ok(said) => (true, said),
         Err(_) => (false, run(&program(false), headers).expect("a C program")),
     };
-    for Layout { name, bytes, fields } in LAYOUTS {
+    for AbiLayout { name, bytes, fields } in LAYOUTS {
         let size = usize::try_from(said[*name]).expect("small");
         for &(field, offset, later) in *fields {
             if newer || !later {

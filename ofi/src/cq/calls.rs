@@ -1,6 +1,6 @@
 //! The calls that C makes on a queue.
 
-use super::{Object, Queue, entry_bytes};
+use super::{CompletionQueue, QueueObject, entry_bytes};
 use crate::abi::{
     CqAttr, CqErrEntry, CqOps, FI_EAGAIN, FI_EBUSY, FI_EINVAL, FI_WAIT_NONE, Fid, FidCq, FidOps,
     no_call, version,
@@ -45,7 +45,7 @@ static OPS: CqOps = CqOps {
 /// # Safety
 /// As libfabric calls it: attributes that may be written or null, and room for a pointer.
 pub(crate) unsafe extern "C" fn open(
-    domain: &domain::Object,
+    domain: &domain::DomainObject,
     attr: *mut CqAttr,
     to: *mut *mut Fid,
     context: *mut c_void,
@@ -59,15 +59,17 @@ pub(crate) unsafe extern "C" fn open(
         Ok(wait) => wait,
         Err(error) => return error,
     };
-    let number = domain.state.with(|state| state.queues.insert(Queue::new(wait.waiter())));
-    let cq = FidCq { fid: object::fid::<Object>(context, &FID), ops: &OPS };
-    let queue = Object { cq, domain, number, entry_bytes, wait, signalled: AtomicBool::new(false) };
+    let number =
+        domain.state.with(|state| state.queues.insert(CompletionQueue::new(wait.waiter())));
+    let cq = FidCq { fid: object::fid::<QueueObject>(context, &FID), ops: &OPS };
+    let queue =
+        QueueObject { cq, domain, number, entry_bytes, wait, signalled: AtomicBool::new(false) };
     // SAFETY: the caller's.
     unsafe { object::hand_out(queue, to) }
 }
 
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
-    let leave = |object: &Object| {
+    let leave = |object: &QueueObject| {
         object.domain.state.with(|state| {
             if !state.queues.of(object.number).endpoints.is_empty() {
                 return Err(-FI_EBUSY);
@@ -77,25 +79,25 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
         })
     };
     // SAFETY: libfabric's contract: an object of ours, closed once.
-    unsafe { object::close::<Object>(fid, leave) }
+    unsafe { object::close::<QueueObject>(fid, leave) }
 }
 
 unsafe extern "C" fn control(fid: *mut Fid, command: c_int, argument: *mut c_void) -> c_int {
     // SAFETY: libfabric's contract: an object of ours.
-    match unsafe { object::find::<Object>(fid) } {
+    match unsafe { object::find::<QueueObject>(fid) } {
         // SAFETY: libfabric's contract: what the command goes with.
         Ok(queue) => unsafe { queue.wait.control(command, argument) },
         Err(error) => error,
     }
 }
 
-unsafe extern "C" fn read(queue: &Object, to: *mut c_void, count: usize) -> isize {
+unsafe extern "C" fn read(queue: &QueueObject, to: *mut c_void, count: usize) -> isize {
     // SAFETY: libfabric's contract: room for so many entries.
     unsafe { queue.read(to.cast(), count, ptr::null_mut()) }
 }
 
 unsafe extern "C" fn readfrom(
-    queue: &Object,
+    queue: &QueueObject,
     to: *mut c_void,
     count: usize,
     sources: *mut u64,
@@ -104,13 +106,13 @@ unsafe extern "C" fn readfrom(
     unsafe { queue.read(to.cast(), count, sources) }
 }
 
-unsafe extern "C" fn readerr(queue: &Object, to: *mut CqErrEntry, _flags: u64) -> isize {
+unsafe extern "C" fn readerr(queue: &QueueObject, to: *mut CqErrEntry, _flags: u64) -> isize {
     // SAFETY: libfabric's contract: an entry of the program's version.
     unsafe { queue.read_error(to) }
 }
 
 unsafe extern "C" fn sread(
-    queue: &Object,
+    queue: &QueueObject,
     to: *mut c_void,
     count: usize,
     condition: *const c_void,
@@ -122,7 +124,7 @@ unsafe extern "C" fn sread(
 
 /// The condition is a hint, and one entry is enough.
 unsafe extern "C" fn sreadfrom(
-    queue: &Object,
+    queue: &QueueObject,
     to: *mut c_void,
     count: usize,
     sources: *mut u64,
@@ -149,14 +151,14 @@ unsafe extern "C" fn sreadfrom(
     idle::wait_for(timeout_ms, look, sleep).unwrap_or(NOTHING)
 }
 
-extern "C" fn signal(queue: &Object) -> c_int {
+extern "C" fn signal(queue: &QueueObject) -> c_int {
     queue.signalled.store(true, Ordering::Release);
     queue.wait.signal();
     0
 }
 
 unsafe extern "C" fn strerror(
-    _: &Object,
+    _: &QueueObject,
     own: c_int,
     _: *const c_void,
     buffer: *mut c_char,

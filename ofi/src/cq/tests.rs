@@ -1,9 +1,9 @@
 use super::*;
 use crate::abi::{FI_ETRUNC, FI_RECV, FI_TAGGED};
 
-fn event(op_context: u64, failed: Option<c_int>) -> Event {
+fn event(op_context: u64, failed: Option<c_int>) -> QueueEvent {
     let flags = FI_RECV | FI_TAGGED;
-    Event {
+    QueueEvent {
         entry: CqEntry { op_context, flags, len: 8, buf: 0, data: 0, tag: op_context },
         source: None,
         failed: failed.map(|error| Failed { error, own: 1, missing_bytes: 3 }),
@@ -11,16 +11,16 @@ fn event(op_context: u64, failed: Option<c_int>) -> Event {
 }
 
 /// A queue with these events, of which no endpoint can add to it.
-fn queue_with(events: &[Event]) -> (State, usize) {
-    let mut state = State::new();
-    let number = state.queues.insert(Queue::new(Waiter::nobody()));
+fn queue_with(events: &[QueueEvent]) -> (ProviderState, usize) {
+    let mut state = ProviderState::new();
+    let number = state.queues.insert(CompletionQueue::new(Waiter::nobody()));
     for &event in events {
         state.queues.of(number).push(event);
     }
     (state, number)
 }
 
-fn contexts(state: &mut State, number: usize, count: usize) -> (Read, Vec<u64>) {
+fn contexts(state: &mut ProviderState, number: usize, count: usize) -> (ReadOutcome, Vec<u64>) {
     let mut contexts = Vec::new();
     let read = read(state, number, count, |place, event, _| {
         assert_eq!(place, contexts.len());
@@ -45,11 +45,11 @@ fn every_format_is_the_beginning_of_the_longest() {
 #[test]
 fn entries_come_in_order_and_no_more_than_asked_for() {
     let (mut state, queue) = queue_with(&[1, 2, 3].map(|context| event(context, None)));
-    assert_eq!(contexts(&mut state, queue, 2), (Read::Some(2), vec![1, 2]));
-    let nothing = Read::None { crowded: false };
+    assert_eq!(contexts(&mut state, queue, 2), (ReadOutcome::Some(2), vec![1, 2]));
+    let nothing = ReadOutcome::None { crowded: false };
     assert_eq!(contexts(&mut state, queue, 0), (nothing, vec![]), "they wait for who has room");
-    assert_eq!(contexts(&mut state, queue, 2), (Read::Some(1), vec![3]));
-    assert_eq!(contexts(&mut state, queue, 2), (Read::None { crowded: false }, vec![]));
+    assert_eq!(contexts(&mut state, queue, 2), (ReadOutcome::Some(1), vec![3]));
+    assert_eq!(contexts(&mut state, queue, 2), (ReadOutcome::None { crowded: false }, vec![]));
 }
 
 #[test]
@@ -57,34 +57,35 @@ fn an_error_is_behind_what_came_before_it_and_before_what_came_later() {
     let events = [event(1, None), event(2, Some(FI_ETRUNC)), event(3, None)];
     let (mut state, queue) = queue_with(&events);
     assert!(state.queues.of(queue).next_failed().is_none(), "it is not its turn");
-    assert_eq!(contexts(&mut state, queue, 8), (Read::Some(1), vec![1]));
-    assert_eq!(contexts(&mut state, queue, 8), (Read::Failed, vec![]));
-    assert_eq!(contexts(&mut state, queue, 8), (Read::Failed, vec![]), "until it is taken");
+    assert_eq!(contexts(&mut state, queue, 8), (ReadOutcome::Some(1), vec![1]));
+    assert_eq!(contexts(&mut state, queue, 8), (ReadOutcome::Failed, vec![]));
+    assert_eq!(contexts(&mut state, queue, 8), (ReadOutcome::Failed, vec![]), "until it is taken");
     let (told, failed) = state.queues.of(queue).next_failed().expect("its turn");
     assert_eq!((told, failed), (events[1], events[1].failed.expect("it is an error")));
-    assert_eq!(contexts(&mut state, queue, 8), (Read::Some(1), vec![3]));
+    assert_eq!(contexts(&mut state, queue, 8), (ReadOutcome::Some(1), vec![3]));
     assert!(state.queues.of(queue).next_failed().is_none());
 }
 
 #[test]
 fn a_long_series_of_empty_reads_asks_whether_others_want_the_core() {
     let (mut state, queue) = queue_with(&[]);
-    let empty = |state: &mut State| match contexts(state, queue, 1).0 {
-        Read::None { crowded } => crowded,
+    let empty = |state: &mut ProviderState| match contexts(state, queue, 1).0 {
+        ReadOutcome::None { crowded } => crowded,
         other => panic!("{other:?}"),
     };
     let first = (1..).find(|_| empty(&mut state)).expect("some day");
     assert!(first > 1);
     state.queues.of(queue).push(event(1, None));
-    assert_eq!(contexts(&mut state, queue, 1).0, Read::Some(1));
+    assert_eq!(contexts(&mut state, queue, 1).0, ReadOutcome::Some(1));
     assert!(!empty(&mut state), "it begins anew");
 }
 
 #[test]
 fn each_endpoint_is_asked_and_each_is_first_in_turn() {
-    let mut queue = Queue::new(Waiter::nobody());
+    let mut queue = CompletionQueue::new(Waiter::nobody());
     queue.endpoints = vec![4, 7, 9];
-    let round = |queue: &Queue| (0..5).map_while(|step| queue.endpoint(step)).collect::<Vec<_>>();
+    let round =
+        |queue: &CompletionQueue| (0..5).map_while(|step| queue.endpoint(step)).collect::<Vec<_>>();
     assert_eq!(round(&queue), [4, 7, 9]);
     queue.turn = 2;
     assert_eq!(round(&queue), [9, 4, 7]);
@@ -92,10 +93,10 @@ fn each_endpoint_is_asked_and_each_is_first_in_turn() {
 
 #[test]
 fn a_source_is_known_by_its_vectors_number_as_long_as_there_is_one() {
-    let mut state = State::new();
+    let mut state = ProviderState::new();
     let address = Address { host: 1, incarnation: 1, slot: 7 };
     let vector = state.vectors.insert(Vector::default());
-    let from = Event { source: Some((address, vector)), ..event(1, None) };
+    let from = QueueEvent { source: Some((address, vector)), ..event(1, None) };
     assert_eq!(source(&from, &mut state.vectors), Some(FI_ADDR_NOTAVAIL), "a stranger");
     let number = state.vectors.of(vector).insert(address).expect("room");
     assert_eq!(source(&from, &mut state.vectors), Some(number));

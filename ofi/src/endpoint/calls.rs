@@ -3,7 +3,7 @@
 //! of one shape: the tagged calls have a tag more, and those that receive also what of it to
 //! ignore.
 
-use super::{Incoming, Object, Outgoing, Pieces, Sending, one};
+use super::{EndpointObject, Incoming, Outgoing, Pieces, Sending, one};
 use crate::abi::{FI_EINVAL, FI_REMOTE_CQ_DATA, IoVec, Msg, MsgOps, MsgTagged, TaggedOps};
 use fabric::Class;
 use std::ffi::c_void;
@@ -39,7 +39,7 @@ macro_rules! calls {
         }
 
         unsafe extern "C" fn recv(
-            endpoint: &Object,
+            endpoint: &EndpointObject,
             buffer: *mut c_void,
             bytes: usize,
             _: *mut c_void,
@@ -53,7 +53,7 @@ macro_rules! calls {
         }
 
         unsafe extern "C" fn recvv(
-            endpoint: &Object,
+            endpoint: &EndpointObject,
             parts: *const IoVec,
             _: *mut *mut c_void,
             count: usize,
@@ -67,7 +67,7 @@ macro_rules! calls {
         }
 
         unsafe extern "C" fn recvmsg(
-            endpoint: &Object,
+            endpoint: &EndpointObject,
             message: *const $message,
             flags: u64,
         ) -> isize {
@@ -84,7 +84,7 @@ macro_rules! calls {
         }
 
         unsafe extern "C" fn send(
-            endpoint: &Object,
+            endpoint: &EndpointObject,
             buffer: *const c_void,
             bytes: usize,
             _: *mut c_void,
@@ -98,7 +98,7 @@ macro_rules! calls {
         }
 
         unsafe extern "C" fn sendv(
-            endpoint: &Object,
+            endpoint: &EndpointObject,
             parts: *const IoVec,
             _: *mut *mut c_void,
             count: usize,
@@ -112,7 +112,7 @@ macro_rules! calls {
         }
 
         unsafe extern "C" fn sendmsg(
-            endpoint: &Object,
+            endpoint: &EndpointObject,
             message: *const $message,
             flags: u64,
         ) -> isize {
@@ -129,7 +129,7 @@ macro_rules! calls {
         }
 
         unsafe extern "C" fn inject(
-            endpoint: &Object,
+            endpoint: &EndpointObject,
             buffer: *const c_void,
             bytes: usize,
             to: u64,
@@ -141,7 +141,7 @@ macro_rules! calls {
         }
 
         unsafe extern "C" fn senddata(
-            endpoint: &Object,
+            endpoint: &EndpointObject,
             buffer: *const c_void,
             bytes: usize,
             _: *mut c_void,
@@ -156,7 +156,7 @@ macro_rules! calls {
         }
 
         unsafe extern "C" fn injectdata(
-            endpoint: &Object,
+            endpoint: &EndpointObject,
             buffer: *const c_void,
             bytes: usize,
             data: u64,

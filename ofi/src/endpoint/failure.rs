@@ -18,7 +18,7 @@ use crate::abi::{
     FI_EMSGSIZE, FI_ENOMSG, FI_EPROTO, FI_ETRUNC,
 };
 use crate::cq::Failed;
-use fabric::{Failure, ReceiveError, SendError};
+use fabric::{ReceiveError, RequestFailure, SendError};
 use std::ffi::{CStr, c_int};
 
 /// Our own numbers of what completions tell (`prov_errno`), from 1, each with its text.
@@ -42,17 +42,17 @@ pub(crate) fn text(own: c_int) -> &'static CStr {
 }
 
 /// Of an operation that failed after it was begun.
-pub(crate) fn failed(failure: Failure) -> Failed {
+pub(crate) fn failed(failure: RequestFailure) -> Failed {
     let (own, error) = match failure {
-        Failure::Truncated { .. } => (1, FI_ETRUNC),
-        Failure::Cancelled => (2, FI_ECANCELED),
-        Failure::NoMessage => (3, FI_ENOMSG),
-        Failure::Gone => (4, FI_ECONNRESET),
-        Failure::Nonsense => (5, FI_EPROTO),
+        RequestFailure::Truncated { .. } => (1, FI_ETRUNC),
+        RequestFailure::Cancelled => (2, FI_ECANCELED),
+        RequestFailure::NoMessage => (3, FI_ENOMSG),
+        RequestFailure::Gone => (4, FI_ECONNRESET),
+        RequestFailure::Nonsense => (5, FI_EPROTO),
         _ => (6, FI_EIO),
     };
     let missing_bytes = match failure {
-        Failure::Truncated { missing_bytes } => missing_bytes,
+        RequestFailure::Truncated { missing_bytes } => missing_bytes,
         _ => 0,
     };
     Failed { error, own, missing_bytes }
@@ -94,11 +94,11 @@ mod tests {
     #[test]
     fn every_failure_has_its_own_text() {
         let failures = [
-            Failure::Truncated { missing_bytes: 3 },
-            Failure::Cancelled,
-            Failure::NoMessage,
-            Failure::Gone,
-            Failure::Nonsense,
+            RequestFailure::Truncated { missing_bytes: 3 },
+            RequestFailure::Cancelled,
+            RequestFailure::NoMessage,
+            RequestFailure::Gone,
+            RequestFailure::Nonsense,
         ];
         for (index, failure) in failures.into_iter().enumerate() {
             let failed = failed(failure);

@@ -1,13 +1,13 @@
 //! Contexts of operations whose completion is not told, but which a counter counts or the program
 //! may want to cancel.
 
-use fabric::{Completion, Context, Done, Failure};
+use fabric::{Completion, Done, RequestContext, RequestFailure};
 use std::collections::HashMap;
 
 /// Contexts from here on are ours: addresses that no program has (the kernel's half).
 const OURS: u64 = 0xffff_8000_0000_0000;
 /// A program's null. Zero by itself is what an operation that nobody knows fails with.
-const NULL: Context = Context(OURS);
+const NULL: RequestContext = RequestContext(OURS);
 
 /// Which operations are quiet, and what the program knows them by.
 #[derive(Debug, Default)]
@@ -24,12 +24,12 @@ struct Operation {
     /// A buffer for several messages: it ends when it is given back.
     multi: bool,
     /// What it is for, if it is one of ours.
-    role: Option<Role>,
+    role: Option<MessageRole>,
 }
 
 /// What a message is for that is ours and not the program's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
+pub(crate) enum MessageRole {
     /// A question comes, to this place.
     Question(usize),
     /// An answer goes, with what is in the memory that has this key.
@@ -48,66 +48,66 @@ pub(crate) enum Whose {
     /// An injected message's, which the program knows by nothing.
     Nobodys,
     /// One of ours, for something that the program knows by this context.
-    Ours(Role, u64),
+    Ours(MessageRole, u64),
 }
 
 /// The context of an operation that is told.
 #[inline]
-pub(crate) fn told(context: u64) -> Context {
-    if context == 0 { NULL } else { Context(context) }
+pub(crate) fn told(context: u64) -> RequestContext {
+    if context == 0 { NULL } else { RequestContext(context) }
 }
 
 impl Quiet {
     /// A context for an operation that is not told.
-    pub(crate) fn add(&mut self, context: u64, multi: bool) -> Context {
+    pub(crate) fn add(&mut self, context: u64, multi: bool) -> RequestContext {
         self.keep(Operation { context, multi, role: None })
     }
 
     /// A context for a message of ours, for something that the program knows by its own.
-    pub(crate) fn add_ours(&mut self, role: Role, context: u64) -> Context {
+    pub(crate) fn add_ours(&mut self, role: MessageRole, context: u64) -> RequestContext {
         self.keep(Operation { context, multi: false, role: Some(role) })
     }
 
-    fn keep(&mut self, operation: Operation) -> Context {
+    fn keep(&mut self, operation: Operation) -> RequestContext {
         self.count += 1;
         let ours = OURS + self.count % !OURS;
         self.operations.insert(ours, operation);
-        Context(ours)
+        RequestContext(ours)
     }
 
     /// It has not begun.
-    pub(crate) fn forget(&mut self, context: Context) {
+    pub(crate) fn forget(&mut self, context: RequestContext) {
         self.operations.remove(&context.0);
     }
 
     /// This is a completion of it, and unless it has a buffer for several messages the last one.
     pub(crate) fn completed(&mut self, completion: &Completion) {
-        let Context(ours) = completion.context;
+        let RequestContext(ours) = completion.context;
         let multi = self.operations.get(&ours).is_some_and(|operation| operation.multi);
-        let cancelled = completion.failure == Some(Failure::Cancelled);
+        let cancelled = completion.failure == Some(RequestFailure::Cancelled);
         if !multi || cancelled || completion.done == Done::Released {
             self.operations.remove(&ours);
         }
     }
 
     /// Under which context an operation that the program knows by its own was begun, if quietly.
-    pub(crate) fn find(&self, context: u64) -> Option<Context> {
+    pub(crate) fn find(&self, context: u64) -> Option<RequestContext> {
         let same = self
             .operations
             .iter()
             .filter(|(_, known)| known.context == context && known.role.is_none());
         // The one that was begun first, as among those that are told.
-        same.map(|(&ours, _)| ours).min().map(Context)
+        same.map(|(&ours, _)| ours).min().map(RequestContext)
     }
 
     /// Whose completion it is.
     #[inline]
-    pub(crate) fn whose(&self, context: Context) -> Whose {
+    pub(crate) fn whose(&self, context: RequestContext) -> Whose {
         match context {
-            Context(0) => Whose::Nobodys,
+            RequestContext(0) => Whose::Nobodys,
             NULL => Whose::Told(0),
-            Context(other) if other < OURS => Whose::Told(other),
-            Context(ours) => match self.operations.get(&ours) {
+            RequestContext(other) if other < OURS => Whose::Told(other),
+            RequestContext(ours) => match self.operations.get(&ours) {
                 Some(&Operation { context, role: Some(role), .. }) => Whose::Ours(role, context),
                 Some(operation) => Whose::Quiet(operation.context),
                 None => Whose::Told(ours),
@@ -127,10 +127,10 @@ mod tests {
         for context in [0, 1, 0x7fff_dead_beef, OURS + 9, u64::MAX] {
             assert_eq!(quiet.whose(told(context)), Whose::Told(context));
         }
-        assert_eq!(quiet.whose(Context(0)), Whose::Nobodys);
+        assert_eq!(quiet.whose(RequestContext(0)), Whose::Nobodys);
     }
 
-    fn ended(context: Context, done: Done) -> Completion {
+    fn ended(context: RequestContext, done: Done) -> Completion {
         Completion { context, done, class: Class::Untagged, tag: 0, bytes: 0, failure: None }
     }
 
@@ -160,7 +160,7 @@ mod tests {
         assert_eq!(quiet.find(5), None);
         let buffer = quiet.add(6, true);
         quiet.completed(&Completion {
-            failure: Some(Failure::Cancelled),
+            failure: Some(RequestFailure::Cancelled),
             ..ended(buffer, received)
         });
         assert_eq!(quiet.find(6), None);

@@ -7,17 +7,17 @@
 //! it is told to.
 
 use super::failure;
-use super::quiet::Role;
+use super::quiet::MessageRole;
 use super::refused::not_written;
-use super::traffic::{Ended, Traffic};
-use super::{Object, Pieces, SEND_FLAGS, Sending, one};
+use super::traffic::{EndedOperation, Traffic};
+use super::{EndpointObject, Pieces, SEND_FLAGS, Sending, one};
 use crate::abi::{
     CqEntry, FI_EBADFLAGS, FI_EINVAL, FI_ENOAV, FI_READ, FI_RMA, IoVec, MsgRma, RmaIov, RmaOps,
 };
-use crate::cq::{Event, Failed};
+use crate::cq::{Failed, QueueEvent};
 use crate::object::outcome;
-use crate::state::State;
-use fabric::{Address, Class, Completion, Done, Message, Part, Receive, SendError};
+use crate::state::ProviderState;
+use fabric::{Address, Class, Completion, Done, MemoryPiece, Message, Receive, SendError};
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
 
@@ -34,13 +34,13 @@ const REFUSED: u64 = 1;
 
 /// Key, address, bytes, number: as they lie in memory, since all processes of a domain are of
 /// machines of one kind.
-type Question = [u64; 4];
+type ReadQuestion = [u64; 4];
 
 /// An endpoint's part in it.
 #[derive(Debug)]
 pub(crate) struct Remote {
     /// Where questions come to.
-    questions: Box<[Question; QUESTIONS]>,
+    questions: Box<[ReadQuestion; QUESTIONS]>,
     /// Those that are to be answered: where they are, and whose. A place is used again when its
     /// question is answered, so there are never more.
     asked: VecDeque<(usize, Address)>,
@@ -54,7 +54,7 @@ pub(crate) struct Remote {
 
 /// What is read, of whom, and how its end is told.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Reading {
+pub(crate) struct RemoteReading {
     from: u64,
     address: u64,
     key: u64,
@@ -82,8 +82,9 @@ impl Traffic {
 
     fn hear(&mut self, place: usize) {
         let Some(question) = self.remote.questions.get_mut(place) else { return };
-        let parts = [Part { start: question.as_mut_ptr().cast(), bytes: size_of::<Question>() }];
-        let context = self.quiet.add_ours(Role::Question(place), 0);
+        let parts =
+            [MemoryPiece { start: question.as_mut_ptr().cast(), bytes: size_of::<ReadQuestion>() }];
+        let context = self.quiet.add_ours(MessageRole::Question(place), 0);
         let (class, source, ignore) = (Class::Untagged, None, 0);
         let multi_min_bytes = None;
         let receive = Receive { class, source, tag: QUESTION, ignore, context, multi_min_bytes };
@@ -99,30 +100,31 @@ impl Traffic {
     pub(super) fn ended_of_ours(
         &mut self,
         completion: &Completion,
-        (role, context): (Role, u64),
-    ) -> Ended {
+        (role, context): (MessageRole, u64),
+    ) -> EndedOperation {
         self.quiet.forget(completion.context);
         let is_ours = true;
-        let nothing = Ended { counter: None, event: None, failed: false, bytes: 0, is_ours };
+        let nothing =
+            EndedOperation { counter: None, event: None, failed: false, bytes: 0, is_ours };
         let (source, data) = match completion.done {
             Done::Receive { source, data, .. } => (Some(source), data),
             Done::Send | Done::Released => (None, None),
         };
         match role {
-            Role::Question(place) => {
+            MessageRole::Question(place) => {
                 let is_whole =
-                    completion.failure.is_none() && completion.bytes == size_of::<Question>();
+                    completion.failure.is_none() && completion.bytes == size_of::<ReadQuestion>();
                 match source.filter(|_| is_whole) {
                     Some(source) => self.remote.asked.push_back((place, source)),
                     None => self.hear(place),
                 }
                 nothing
             }
-            Role::Answer { key } => {
+            MessageRole::Answer { key } => {
                 self.remote.answered.extend(key);
                 nothing
             }
-            Role::Read { told, bytes } => {
+            MessageRole::Read { told, bytes } => {
                 let failed = match completion.failure {
                     Some(failure) => Some(failure::failed(failure)),
                     None if data == Some(HERE) && completion.bytes == bytes => None,
@@ -131,23 +133,23 @@ impl Traffic {
                 let event = self.send.queue.filter(|_| told || failed.is_some());
                 let event = event.map(|queue| (queue, read(context, completion.bytes, failed)));
                 let (counter, bytes) = (self.remote.counter, completion.bytes);
-                Ended { counter, event, failed: failed.is_some(), bytes, is_ours: false }
+                EndedOperation { counter, event, failed: failed.is_some(), bytes, is_ours: false }
             }
         }
     }
 }
 
 /// What a queue tells of a read.
-fn read(op_context: u64, len: usize, failed: Option<Failed>) -> Event {
+fn read(op_context: u64, len: usize, failed: Option<Failed>) -> QueueEvent {
     let flags = FI_RMA | FI_READ;
-    Event {
+    QueueEvent {
         entry: CqEntry { op_context, flags, len, buf: 0, data: 0, tag: 0 },
         source: None,
         failed,
     }
 }
 
-impl State {
+impl ProviderState {
     /// Goes on after a message of ours has ended.
     #[cold]
     pub(crate) fn see_to(&mut self, endpoint: usize) {
@@ -169,7 +171,7 @@ impl State {
             let found = memory.find(key, address, bytes);
             let held = found.is_some().then_some(key);
             let data = if held.is_some() { HERE } else { REFUSED };
-            let role = Role::Answer { key: held };
+            let role = MessageRole::Answer { key: held };
             let context = traffic.quiet.add_ours(role, 0);
             let (class, tag) = (Class::Untagged, ANSWER | number);
             let (data, inject) = (Some(data), false);
@@ -199,10 +201,10 @@ impl State {
     unsafe fn read(
         &mut self,
         endpoint: usize,
-        reading: Reading,
-        parts: &[Part],
+        reading: RemoteReading,
+        parts: &[MemoryPiece],
     ) -> Result<(), c_int> {
-        let Reading { from, address, key, how } = reading;
+        let RemoteReading { from, address, key, how } = reading;
         let traffic = self.endpoints.of(endpoint).ready()?;
         let vector = self.vectors.of(traffic.vector.ok_or(-FI_ENOAV)?);
         let from = vector.address(from).ok_or(-FI_EINVAL)?;
@@ -214,8 +216,9 @@ impl State {
         let bytes: usize = parts.iter().map(|part| part.bytes).sum();
         traffic.remote.count += 1;
         let number = traffic.remote.count % ANSWER;
-        let mut question: Question = [key, address, bytes as u64, number];
-        let asked = [Part { start: question.as_mut_ptr().cast(), bytes: size_of::<Question>() }];
+        let mut question: ReadQuestion = [key, address, bytes as u64, number];
+        let asked =
+            [MemoryPiece { start: question.as_mut_ptr().cast(), bytes: size_of::<ReadQuestion>() }];
         let (class, data, inject) = (Class::Untagged, None, true);
         let message = Message { to: from, class, tag: QUESTION, data, context: None, inject };
         // SAFETY: it is ours, and injected.
@@ -223,7 +226,7 @@ impl State {
             .map_err(|error| failure::not_sent(&error))?;
         // Only now, since nobody can answer within this call, and it could not be undone.
         let told = traffic.send.tells(flags);
-        let context = traffic.quiet.add_ours(Role::Read { told, bytes }, context);
+        let context = traffic.quiet.add_ours(MessageRole::Read { told, bytes }, context);
         let (source, tag) = (Some(from), ANSWER | number);
         let receive = Receive { class, source, tag, ignore: 0, context, multi_min_bytes: None };
         // SAFETY: the caller's.
@@ -234,10 +237,10 @@ impl State {
     }
 }
 
-impl Object {
+impl EndpointObject {
     /// # Safety
     /// The parts stay writable, and nobody's but ours, until the completion.
-    unsafe fn read(&self, reading: Reading, parts: Option<&[Part]>) -> isize {
+    unsafe fn read(&self, reading: RemoteReading, parts: Option<&[MemoryPiece]>) -> isize {
         if let Sending::By { flags, .. } = reading.how
             && flags & !SEND_FLAGS != 0
         {
@@ -254,7 +257,7 @@ impl Object {
 }
 
 unsafe extern "C" fn read_one(
-    endpoint: &Object,
+    endpoint: &EndpointObject,
     buffer: *mut c_void,
     bytes: usize,
     _: *mut c_void,
@@ -265,11 +268,11 @@ unsafe extern "C" fn read_one(
 ) -> isize {
     let how = Sending::Plainly(context.addr() as u64);
     // SAFETY: libfabric's contract: the buffer is ours until the completion.
-    unsafe { endpoint.read(Reading { from, address, key, how }, Some(&one(buffer, bytes))) }
+    unsafe { endpoint.read(RemoteReading { from, address, key, how }, Some(&one(buffer, bytes))) }
 }
 
 unsafe extern "C" fn read_parts(
-    endpoint: &Object,
+    endpoint: &EndpointObject,
     parts: *const IoVec,
     _: *mut *mut c_void,
     count: usize,
@@ -280,10 +283,16 @@ unsafe extern "C" fn read_parts(
 ) -> isize {
     let how = Sending::Plainly(context.addr() as u64);
     // SAFETY: libfabric's contract: so many parts, each ours until the completion.
-    unsafe { endpoint.read(Reading { from, address, key, how }, Pieces::new(parts, count).parts()) }
+    unsafe {
+        endpoint.read(RemoteReading { from, address, key, how }, Pieces::new(parts, count).parts())
+    }
 }
 
-unsafe extern "C" fn read_message(endpoint: &Object, message: *const MsgRma, flags: u64) -> isize {
+unsafe extern "C" fn read_message(
+    endpoint: &EndpointObject,
+    message: *const MsgRma,
+    flags: u64,
+) -> isize {
     // SAFETY: libfabric's contract: a message, and so many places.
     unsafe {
         let Some(message) = message.as_ref() else { return -(FI_EINVAL as isize) };
@@ -298,7 +307,7 @@ unsafe extern "C" fn read_message(endpoint: &Object, message: *const MsgRma, fla
             return -(FI_EINVAL as isize);
         }
         let how = Sending::By { context: message.context.addr() as u64, flags };
-        endpoint.read(Reading { from: message.addr, address, key, how }, parts)
+        endpoint.read(RemoteReading { from: message.addr, address, key, how }, parts)
     }
 }
 

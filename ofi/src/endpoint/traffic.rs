@@ -9,18 +9,19 @@ use crate::abi::{
     FI_INJECT, FI_MATCH_COMPLETE, FI_MSG, FI_MULTI_RECV, FI_RECV, FI_REMOTE_CQ_DATA, FI_SEND,
     FI_TAGGED,
 };
-use crate::cq::Event;
+use crate::cq::QueueEvent;
 use crate::log::say;
 use crate::object::NOT_FOUND;
-use crate::state::State;
+use crate::state::ProviderState;
 use fabric::{
-    Address, Class, Completion, Done, Found, INJECT_BYTES_MAX, Message, Part, Peek, Receive,
+    Address, Class, Completion, Done, INJECT_BYTES_MAX, LookOutcome, MemoryPiece, Message, Peek,
+    Receive,
 };
 use std::ffi::c_int;
 
 /// The half of an endpoint that sends, or the one that receives.
 #[derive(Debug, Default)]
-pub(crate) struct Side {
+pub(crate) struct EndpointSide {
     pub(crate) queue: Option<usize>,
     /// Only what asks for it is told.
     pub(crate) selective: bool,
@@ -29,7 +30,7 @@ pub(crate) struct Side {
     pub(crate) counter: Option<usize>,
 }
 
-impl Side {
+impl EndpointSide {
     /// Whether the end of an operation is told in the queue.
     #[inline]
     pub(super) fn tells(&self, flags: u64) -> bool {
@@ -45,8 +46,8 @@ pub(crate) struct Traffic {
     pub(crate) enabled: bool,
     /// Receives may name a source: untagged ones, tagged ones.
     pub(crate) directed: [bool; 2],
-    pub(crate) send: Side,
-    pub(crate) receive: Side,
+    pub(crate) send: EndpointSide,
+    pub(crate) receive: EndpointSide,
     /// A buffer for several messages with less room than this is given back.
     pub(crate) multi_min_bytes: usize,
     pub(crate) quiet: Quiet,
@@ -90,18 +91,18 @@ pub(crate) struct Incoming {
 
 /// An operation has ended.
 #[derive(Debug)]
-pub(crate) struct Ended {
+pub(crate) struct EndedOperation {
     /// The counter that counts it.
     pub(crate) counter: Option<usize>,
     /// The queue that tells it.
-    pub(crate) event: Option<(usize, Event)>,
+    pub(crate) event: Option<(usize, QueueEvent)>,
     pub(crate) failed: bool,
     pub(crate) bytes: usize,
     /// It was ours, and there is more to do.
     pub(crate) is_ours: bool,
 }
 
-impl State {
+impl ProviderState {
     /// Begins to send.
     ///
     /// # Safety
@@ -111,7 +112,7 @@ impl State {
         &mut self,
         endpoint: usize,
         message: Outgoing,
-        parts: &[Part],
+        parts: &[MemoryPiece],
     ) -> Result<(), c_int> {
         let traffic = self.endpoints.of(endpoint).ready()?;
         let vector = self.vectors.of(traffic.vector.ok_or(-FI_ENOAV)?);
@@ -139,7 +140,7 @@ impl State {
         endpoint: usize,
         incoming: Incoming,
         multi: bool,
-        parts: &[Part],
+        parts: &[MemoryPiece],
     ) -> Result<(), c_int> {
         let source = self.source(endpoint, &incoming)?;
         let traffic = self.endpoints.of(endpoint);
@@ -180,9 +181,9 @@ impl State {
         // What has come but was not taken out of the ring yet is found, too.
         traffic.endpoint.progress();
         let found = match (claim, discard) {
-            (_, true) => Found::Discarded,
-            (true, false) => Found::Claimed,
-            (false, false) => Found::Stays,
+            (_, true) => LookOutcome::Discarded,
+            (true, false) => LookOutcome::Claimed,
+            (false, false) => LookOutcome::Stays,
         };
         traffic.endpoint.peek(&Peek { class, source, tag, ignore, context, found });
         Ok(())
@@ -197,7 +198,7 @@ impl State {
         endpoint: usize,
         incoming: Incoming,
         discard: bool,
-        parts: &[Part],
+        parts: &[MemoryPiece],
     ) -> Result<(), c_int> {
         let traffic = self.endpoints.of(endpoint).ready()?;
         let context = quiet::told(incoming.context);
@@ -212,7 +213,7 @@ impl State {
         let Some(queue) = traffic.receive.queue else { return Ok(()) };
         let class = class_flag(incoming.class);
         let entry = entry(incoming.context, FI_RECV | class);
-        self.queues.of(queue).push(Event { entry, source: None, failed: None });
+        self.queues.of(queue).push(QueueEvent { entry, source: None, failed: None });
         Ok(())
     }
 }
@@ -225,8 +226,13 @@ impl Traffic {
     }
 
     /// # Safety
-    /// As for [`State::send`].
-    unsafe fn send(&mut self, to: Address, message: Outgoing, parts: &[Part]) -> Result<(), c_int> {
+    /// As for [`ProviderState::send`].
+    unsafe fn send(
+        &mut self,
+        to: Address,
+        message: Outgoing,
+        parts: &[MemoryPiece],
+    ) -> Result<(), c_int> {
         let Outgoing { class, tag, data, how, .. } = message;
         let (context, flags) = match how {
             Sending::Plainly(context) => (context, self.send.flags),
@@ -270,12 +276,12 @@ impl Traffic {
 
     /// What has ended, if anything is known to.
     #[inline(always)]
-    pub(crate) fn next(&mut self) -> Option<Ended> {
+    pub(crate) fn next(&mut self) -> Option<EndedOperation> {
         self.endpoint.known_completion().map(|completion| self.ended(&completion))
     }
 
     #[inline(always)]
-    fn ended(&mut self, completion: &Completion) -> Ended {
+    fn ended(&mut self, completion: &Completion) -> EndedOperation {
         let released = completion.done == Done::Released;
         let side = match completion.done {
             Done::Send => &self.send,
@@ -297,14 +303,14 @@ impl Traffic {
             }
         };
         let event = side.queue.zip(told).map(|(queue, context)| {
-            (queue, Event { failed, ..event(completion, context, self.vector) })
+            (queue, QueueEvent { failed, ..event(completion, context, self.vector) })
         });
         let counter = side.counter.filter(|_| !released);
         if let Whose::Quiet(_) = whose {
             self.quiet.completed(completion);
         }
         let failed = failed.is_some();
-        Ended { counter, event, failed, bytes: completion.bytes, is_ours: false }
+        EndedOperation { counter, event, failed, bytes: completion.bytes, is_ours: false }
     }
 }
 
@@ -324,17 +330,17 @@ fn entry(op_context: u64, flags: u64) -> CqEntry {
 
 /// What a queue tells of a completion, but why it failed.
 #[inline(always)]
-fn event(completion: &Completion, context: u64, vector: Option<usize>) -> Event {
+fn event(completion: &Completion, context: u64, vector: Option<usize>) -> QueueEvent {
     let &Completion { done, class, tag, bytes, failure, .. } = completion;
     let class = class_flag(class);
     match done {
         Done::Send => {
             let entry = CqEntry { len: bytes, tag, ..entry(context, FI_SEND | class) };
-            Event { entry, source: None, failed: None }
+            QueueEvent { entry, source: None, failed: None }
         }
         // Alone it says that this is no message's, but the buffer's.
         Done::Released => {
-            Event { entry: entry(context, FI_MULTI_RECV), source: None, failed: None }
+            QueueEvent { entry: entry(context, FI_MULTI_RECV), source: None, failed: None }
         }
         Done::Receive { source, data, start } => {
             let with_data = if data.is_some() { FI_REMOTE_CQ_DATA } else { 0 };
@@ -346,7 +352,7 @@ fn event(completion: &Completion, context: u64, vector: Option<usize>) -> Event 
                 ..entry(context, FI_RECV | class | with_data)
             };
             let source = vector.filter(|_| failure.is_none()).map(|vector| (source, vector));
-            Event { entry, source, failed: None }
+            QueueEvent { entry, source, failed: None }
         }
     }
 }

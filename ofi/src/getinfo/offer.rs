@@ -5,7 +5,7 @@
 //! has it. (libfabric's own allocator is not called: a provider that is linked to one release gets
 //! that release's lengths inside another.)
 
-use super::{COUNT_MAX, DATA_BYTES, MESSAGE_BYTES_MAX, OUTSTANDING, Wanted};
+use super::{COUNT_MAX, DATA_BYTES, MESSAGE_BYTES_MAX, OUTSTANDING, WantedInfo};
 use crate::abi::{
     ADDRESS_FORMAT, DomainAttr, EpAttr, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_DIRECTED_RECV,
     FI_EP_RDM, FI_INJECT, FI_INJECT_COMPLETE, FI_LOCAL_COMM, FI_MR_BASIC, FI_MR_SCALABLE, FI_MSG,
@@ -89,7 +89,11 @@ fn text(text: &CStr) -> Option<*mut std::ffi::c_char> {
 ///
 /// # Safety
 /// The hints' address, if there is one, is as long as ours are.
-pub(super) unsafe fn make(version: u32, wanted: &Wanted<'_>, domain: &CStr) -> Option<*mut Info> {
+pub(super) unsafe fn make(
+    version: u32,
+    wanted: &WantedInfo<'_>,
+    domain: &CStr,
+) -> Option<*mut Info> {
     let info = part::<Info>()?;
     // SAFETY: it is as `part` made it, all zeroes, which every field of an info can be.
     if unsafe { fill(&mut *info, version, wanted, domain) }.is_none() {
@@ -102,7 +106,12 @@ pub(super) unsafe fn make(version: u32, wanted: &Wanted<'_>, domain: &CStr) -> O
 
 /// # Safety
 /// As for [`make`].
-unsafe fn fill(info: &mut Info, version: u32, wanted: &Wanted<'_>, domain: &CStr) -> Option<()> {
+unsafe fn fill(
+    info: &mut Info,
+    version: u32,
+    wanted: &WantedInfo<'_>,
+    domain: &CStr,
+) -> Option<()> {
     info.caps = granted(version, wanted.info.map_or(0, |info| info.caps));
     info.addr_format = ADDRESS_FORMAT;
     if let Some(hints) = wanted.info.filter(|hints| !hints.dest_addr.is_null()) {

@@ -41,8 +41,8 @@ impl Hints {
         hints
     }
 
-    fn wanted(&self) -> Wanted<'_> {
-        Wanted {
+    fn wanted(&self) -> WantedInfo<'_> {
+        WantedInfo {
             info: Some(&self.info),
             tx: Some(&self.tx),
             rx: Some(&self.rx),

@@ -1,6 +1,6 @@
 //! A domain to be in: a node's door, and the provider's file under the name that libfabric wants.
 
-use fabric::registration::Key;
+use fabric::registration::DomainKey;
 use fabric_node::registration::{DomainSettings, RegistrationServer};
 use std::env;
 use std::os::unix::fs::symlink;
@@ -32,7 +32,7 @@ impl House {
         let home = tempfile::tempdir().expect("a directory");
         let server =
             RegistrationServer::open(&home.path().join("fabric"), 77).expect("nothing is there");
-        let key = Key::new(KEY).expect("it is long enough");
+        let key = DomainKey::new(KEY).expect("it is long enough");
         let settings = DomainSettings {
             name: "blue".to_owned(),
             key,

@@ -1,7 +1,7 @@
 //! What differs, and by how much.
 
 use super::*;
-use crate::result::{Axis, Origin, Statistic};
+use crate::result::{Axis, RunOrigin, Statistic};
 use crate::unit::{Quantity, Unit};
 
 fn run(processor: &str, trip_ns: u64) -> Run {
@@ -17,8 +17,8 @@ fn run(processor: &str, trip_ns: u64) -> Run {
     Run { machine: Some(machine), ..Run::now("block", "a disk") }
 }
 
-fn side<'a>(name: &'a str, run: &'a Run) -> Side<'a> {
-    Side { name, run: Some(run), measurement: None }
+fn side<'a>(name: &'a str, run: &'a Run) -> ComparedSide<'a> {
+    ComparedSide { name, run: Some(run), measurement: None }
 }
 
 #[test]
@@ -58,13 +58,13 @@ fn tools_differ_where_both_had_them() {
 fn set_ups_and_levels_of_measurements_are_looked_at() {
     let run = run("x", 46);
     let of = |volume: &str, trips: &[u64]| {
-        let mut it = Measurement::new(Origin::Measured, "block", "a disk");
+        let mut it = Measurement::new(RunOrigin::Measured, "block", "a disk");
         it.setup.insert("volume".to_owned(), volume.to_owned());
         it.cache_line_round_trips_ns = trips.to_vec();
         it
     };
     let (one, two, three) = (of("null", &[46]), of("direct:/x", &[50]), of("null", &[45, 110]));
-    let side = |name, it| Side { name, run: Some(&run), measurement: Some(it) };
+    let side = |name, it| ComparedSide { name, run: Some(&run), measurement: Some(it) };
     let found = differences(&[side("A", &one), side("B", &two)]);
     assert_eq!(found, ["volume: null (A), direct:/x (B)"]);
     // Cores that moved are two levels in one.
@@ -77,20 +77,21 @@ fn what_is_told_is_bounded() {
     let runs: Vec<Run> =
         (0..20).map(|at| run(&format!("{}{}", "x".repeat(200), at % 10), 46)).collect();
     let names: Vec<String> = (0..20).map(|at| format!("run {at}")).collect();
-    let sides: Vec<Side<'_>> = names.iter().zip(&runs).map(|(name, run)| side(name, run)).collect();
+    let sides: Vec<ComparedSide<'_>> =
+        names.iter().zip(&runs).map(|(name, run)| side(name, run)).collect();
     let found = differences(&sides);
     assert_eq!(found.len(), 1);
     assert!(found[0].ends_with(", 4 more") && found[0].len() < 1000, "{found:?}");
-    let ten: Vec<Side<'_>> = names
+    let ten: Vec<ComparedSide<'_>> = names
         .iter()
         .zip(runs.iter().cycle().step_by(10))
         .map(|(name, run)| side(name, run))
         .collect();
     assert!(differences(&ten).is_empty());
-    let mut one = Measurement::new(Origin::Measured, "block", "a disk");
+    let mut one = Measurement::new(RunOrigin::Measured, "block", "a disk");
     let two = one.clone();
     one.setup = (0..100).map(|at| (format!("key {at}"), "on".to_owned())).collect();
-    let side = |name, it| Side { name, run: None, measurement: Some(it) };
+    let side = |name, it| ComparedSide { name, run: None, measurement: Some(it) };
     let found = differences(&[side("A", &one), side("B", &two)]);
     assert_eq!(found.len(), DIFFERENCES_MAX + 1);
     assert_eq!(found.last().unwrap(), "and 60 things more");
@@ -110,7 +111,7 @@ fn places_that_both_have_are_compared_in_the_units_of_the_first() {
     let found = changes(&base, &other).unwrap();
     let told: Vec<_> = found.iter().map(|it| (it.base, it.other, it.b, it.percent)).collect();
     assert_eq!(told, [(1, 1, 6.0, Some(100.0)), (2, 2, 2.0, Some(-50.0))]);
-    assert!(found.iter().all(|it| it.standing == Standing::NotKnown));
+    assert!(found.iter().all(|it| it.standing == FigureStanding::NotKnown));
     let mean = Series { statistic: Some(Statistic::Mean), ..other };
     assert!(changes(&base, &mean).is_none());
 }
@@ -146,11 +147,11 @@ fn rounds_say_more_than_a_change_does() {
         Series { spread: Spread::Rounds, rounds: Some(rounds), points: vec![point], ..series([]) }
     };
     let standing = |one: &Series, two: &Series| changes(one, two).unwrap()[0].standing;
-    assert_eq!(standing(&of(10.0, 4), &of(13.0, 4)), Standing::More);
-    assert_eq!(standing(&of(10.0, 4), &of(7.0, 4)), Standing::Less);
-    assert_eq!(standing(&of(10.0, 4), &of(12.0, 4)), Standing::WithinRounds);
-    assert_eq!(standing(&of(10.0, 3), &of(13.0, 3)), Standing::TooFewRounds);
-    assert_eq!(standing(&of(10.0, 3), &of(13.0, 5)), Standing::More);
+    assert_eq!(standing(&of(10.0, 4), &of(13.0, 4)), FigureStanding::More);
+    assert_eq!(standing(&of(10.0, 4), &of(7.0, 4)), FigureStanding::Less);
+    assert_eq!(standing(&of(10.0, 4), &of(12.0, 4)), FigureStanding::WithinRounds);
+    assert_eq!(standing(&of(10.0, 3), &of(13.0, 3)), FigureStanding::TooFewRounds);
+    assert_eq!(standing(&of(10.0, 3), &of(13.0, 5)), FigureStanding::More);
     let changed = &changes(&of(10.0, 4), &of(20.0, 4)).unwrap()[0];
     let [least, most] = changed.percent_between.unwrap();
     assert!((least - (19.0 / 11.0 - 1.0) * 100.0).abs() < 1e-9, "{changed:?}");
@@ -194,7 +195,7 @@ fn long_series_take_one_look_at_each_point() {
 fn a_series_meets_its_namesake_or_the_only_one_of_its_kind() {
     let named = |name: &str| Series { name: name.to_owned(), ..series([(1.0, 1.0)]) };
     let of = |names: &[&str]| {
-        let mut it = Measurement::new(Origin::Measured, "osu_latency", "x");
+        let mut it = Measurement::new(RunOrigin::Measured, "osu_latency", "x");
         it.series = names.iter().map(|name| named(name)).collect();
         it
     };

@@ -1,11 +1,11 @@
 //! What is said of two runs.
 
 use super::*;
-use crate::result::{Machine, Origin, Point};
+use crate::result::{Machine, Point, RunOrigin};
 
 /// Each figure a tenth less and more in its rounds.
 fn latency(scale: f64, rounds: Option<u32>) -> Loaded {
-    let mut it = Measurement::new(Origin::Imported, "osu_latency", "a job");
+    let mut it = Measurement::new(RunOrigin::Imported, "osu_latency", "a job");
     it.source = Some("x".to_owned());
     let ends = |y: f64| rounds.map(|_| y);
     let point = |(x, y): (f64, f64)| {
@@ -39,12 +39,12 @@ fn a_change_is_told_in_percent_with_what_its_rounds_say() {
     let [least, most] = row.percent_between.unwrap();
     assert!((least - (2.7 / 2.2 - 1.0) * 100.0).abs() < 1e-9, "{row:?}");
     assert!((most - (3.3 / 1.8 - 1.0) * 100.0).abs() < 1e-9, "{row:?}");
-    assert_eq!((row.standing, row.is_better), (Standing::More, Some(false)));
+    assert_eq!((row.standing, row.is_better), (FigureStanding::More, Some(false)));
     let said = it.to_string();
     let words = ["1 KiB", "+50.0 %", " worse", "all 5 rounds of A and 5 of B lie apart"];
     assert!(words.iter().all(|words| said.contains(words)), "{said}");
     let near = diff(&latency(1.0, Some(5)), &latency(1.05, Some(5)));
-    assert_eq!(near.series[0].rows[0].standing, Standing::WithinRounds);
+    assert_eq!(near.series[0].rows[0].standing, FigureStanding::WithinRounds);
     assert!(near.to_string().contains("(within the rounds)"), "{near}");
 }
 
@@ -53,7 +53,7 @@ fn without_rounds_or_with_few_there_is_no_verdict() {
     let bare = diff(&latency(1.0, None), &latency(0.5, None));
     let row = &bare.series[0].rows[0];
     let is = (row.percent, row.percent_between, row.standing, row.is_better);
-    assert_eq!(is, (Some(-50.0), None, Standing::NotKnown, None));
+    assert_eq!(is, (Some(-50.0), None, FigureStanding::NotKnown, None));
     let said = bare.to_string();
     assert!(said.contains("no verdict: each is of one run"), "{said}");
     assert!(!said.contains("better") && !said.contains("between"), "{said}");
@@ -70,7 +70,7 @@ fn without_rounds_or_with_few_there_is_no_verdict() {
         it
     };
     let row = diff(&tails(1.0), &tails(0.5)).series[0].rows[0].clone();
-    assert_eq!((row.percent_between, row.standing), (None, Standing::NotKnown));
+    assert_eq!((row.percent_between, row.standing), (None, FigureStanding::NotKnown));
 }
 
 fn disk(path: &str, title: &str) -> Measurement {
@@ -162,7 +162,7 @@ fn a_mean_is_not_compared_with_a_median() {
 fn what_only_one_has_is_said() {
     let (a, mut b) = (latency(1.0, None), latency(1.0, None));
     b.measurements[0].series[0].points.pop();
-    b.measurements.push(Measurement::new(Origin::Measured, "block", "a disk"));
+    b.measurements.push(Measurement::new(RunOrigin::Measured, "block", "a disk"));
     let it = diff(&a, &b);
     assert_eq!((it.series[0].rows.len(), it.series[0].alone), (1, 1));
     assert_eq!(it.apart, ["only in B: block (a disk)"]);
@@ -181,7 +181,7 @@ fn nothing_is_divided_by_nothing() {
     (first.low, first.y, first.high) = (Some(0.0), 0.0, Some(0.0));
     let row = diff(&a, &latency(1.0, Some(5))).series[0].rows[0].clone();
     let is = (row.percent, row.percent_between, row.standing, row.is_better);
-    assert_eq!(is, (None, None, Standing::More, Some(false)), "more than nothing");
+    assert_eq!(is, (None, None, FigureStanding::More, Some(false)), "more than nothing");
 }
 
 #[test]

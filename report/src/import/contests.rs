@@ -13,14 +13,14 @@ use serde_json::Value;
 use super::own::word;
 use super::rounds::{MOVED, Rounds};
 use super::words;
-use crate::result::{Axis, Empty, Measurement, Origin, Point, Series, Spread, Statistic};
+use crate::result::{Axis, Empty, Measurement, Point, RunOrigin, Series, Spread, Statistic};
 use crate::unit::{Quantity, Unit};
 
 /// A driver that had less than this of a core was disturbed: the same as the benchmarks' own.
 const CORE_SHARE_MIN: f64 = 0.9;
 
 #[derive(Deserialize)]
-pub(super) struct Comparison {
+pub(super) struct ContestComparison {
     contests: Vec<Contest>,
     #[serde(default)]
     missing: Vec<String>,
@@ -30,11 +30,11 @@ pub(super) struct Comparison {
 #[derive(Deserialize)]
 struct Contest {
     contest: String,
-    rows: Vec<Row>,
+    rows: Vec<ContestRow>,
 }
 
 #[derive(Deserialize)]
-struct Row {
+struct ContestRow {
     case: String,
     ours: String,
     theirs: String,
@@ -56,7 +56,7 @@ struct Row {
 }
 
 /// Of a contestant in a case.
-struct Figures {
+struct ContestFigures {
     rate: Rounds,
     p50_us: Option<Rounds>,
     p99_us: Option<Rounds>,
@@ -64,18 +64,18 @@ struct Figures {
     cpu_us: Option<Rounds>,
 }
 
-impl Row {
+impl ContestRow {
     /// Of the one who is called so.
-    fn figures(&self, name: &str) -> Figures {
+    fn figures(&self, name: &str) -> ContestFigures {
         if self.ours == name {
-            Figures {
+            ContestFigures {
                 rate: self.our_rate,
                 p50_us: self.our_p50_us,
                 p99_us: self.our_p99_us,
                 cpu_us: self.our_cpu_us,
             }
         } else {
-            Figures {
+            ContestFigures {
                 rate: self.their_rate,
                 p50_us: self.their_p50_us,
                 p99_us: self.their_p99_us,
@@ -87,7 +87,7 @@ impl Row {
 
 /// What is repeated in a case, and so what its figures are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
+enum ContestKind {
     /// A message there and one back, whose figures are of one of them, or an operation of all.
     Time,
     /// Windows of messages, whose rate is in 10^6 bytes a second.
@@ -110,7 +110,7 @@ enum Ways {
 #[derive(Clone, Debug, PartialEq)]
 struct Case {
     benchmark: &'static str,
-    kind: Kind,
+    kind: ContestKind,
     /// What sets it apart from others of the benchmark, besides its place.
     setup: Vec<(&'static str, String)>,
     axis: Axis,
@@ -119,13 +119,13 @@ struct Case {
 }
 
 /// What MPI does, as cases call it, and the benchmark that OSU's is beside.
-const MESSAGES: [(&str, &str, Kind); 6] = [
-    ("latency ", "mpi_latency", Kind::Time),
-    ("bandwidth ", "mpi_bandwidth", Kind::Bytes(Ways::One)),
-    ("both ways ", "mpi_bidirectional_bandwidth", Kind::Bytes(Ways::Both)),
-    ("message rate ", "mpi_message_rate", Kind::Messages),
-    ("all-to-all ", "mpi_alltoall", Kind::Time),
-    ("all-reduce ", "mpi_allreduce", Kind::Time),
+const MESSAGES: [(&str, &str, ContestKind); 6] = [
+    ("latency ", "mpi_latency", ContestKind::Time),
+    ("bandwidth ", "mpi_bandwidth", ContestKind::Bytes(Ways::One)),
+    ("both ways ", "mpi_bidirectional_bandwidth", ContestKind::Bytes(Ways::Both)),
+    ("message rate ", "mpi_message_rate", ContestKind::Messages),
+    ("all-to-all ", "mpi_alltoall", ContestKind::Time),
+    ("all-reduce ", "mpi_allreduce", ContestKind::Time),
 ];
 
 /// Which way frames go, as cases call it, and as `vrio bench net` does.
@@ -152,7 +152,7 @@ impl Case {
             FRAMES.iter().find_map(|(what, op)| Some((words.strip_suffix(what)?, *op)))?;
         let bytes = bytes(size)?;
         let (setup, axis) = (vec![("op", op.to_owned())], Axis::MESSAGE_SIZE);
-        Some(Self { benchmark: "net", kind: Kind::Frames, setup, axis, x: bytes, bytes })
+        Some(Self { benchmark: "net", kind: ContestKind::Frames, setup, axis, x: bytes, bytes })
     }
 
     fn of_disk(words: &str) -> Option<Self> {
@@ -162,7 +162,7 @@ impl Case {
         let bytes = bytes(&format!("{digits} {unit}"))?;
         let setup = vec![("op", op.to_owned()), ("size_bytes", bytes.to_string())];
         let (axis, x) = (Axis::QUEUE_DEPTH, words::number(depth)?);
-        Some(Self { benchmark: "block", kind: Kind::Requests, setup, axis, x, bytes })
+        Some(Self { benchmark: "block", kind: ContestKind::Requests, setup, axis, x, bytes })
     }
 }
 
@@ -179,7 +179,7 @@ fn bytes(words: &str) -> Option<f64> {
 }
 
 /// Each contestant of each contest, by benchmark and set-up.
-pub(super) fn measurements(report: &Comparison, title: &str) -> Vec<Measurement> {
+pub(super) fn measurements(report: &ContestComparison, title: &str) -> Vec<Measurement> {
     let asked = asked(&report.asked);
     let mut all = Vec::new();
     for contest in &report.contests {
@@ -257,7 +257,7 @@ fn contestant(
         let benchmark = case.as_ref().map_or("compare", |case| case.benchmark);
         let is_it = |it: &Measurement| it.benchmark == benchmark && it.setup == setup;
         let at = all.iter().position(is_it).unwrap_or_else(|| {
-            let new = Measurement::new(Origin::Measured, benchmark, &title);
+            let new = Measurement::new(RunOrigin::Measured, benchmark, &title);
             all.push(Measurement { setup, ..new });
             all.len() - 1
         });
@@ -277,7 +277,7 @@ fn is_mpi(case: Option<&Case>) -> bool {
 
 impl Measurement {
     /// Adds the figures of a row, or why there are none.
-    fn add(&mut self, row: &Row, case: Option<&Case>, name: &str) {
+    fn add(&mut self, row: &ContestRow, case: Option<&Case>, name: &str) {
         let trip = row.cache_line_rtt_ns.map(|trips| trips.at(0.0));
         let ends = trip.iter().flat_map(|it| [it.low, it.high]).flatten();
         self.cache_line_round_trips_ns.extend(ends.map(|ns| ns.round() as u64));
@@ -327,8 +327,8 @@ fn is_one(one: &Series, two: &Series) -> bool {
 }
 
 /// A row's figures, each with the series that it belongs to.
-fn figures(row: &Row, case: Option<&Case>, name: &str) -> Vec<(Series, Rounds)> {
-    let Figures { rate, p50_us, p99_us, cpu_us } = row.figures(name);
+fn figures(row: &ContestRow, case: Option<&Case>, name: &str) -> Vec<(Series, Rounds)> {
+    let ContestFigures { rate, p50_us, p99_us, cpu_us } = row.figures(name);
     let Some(case) = case else {
         let of = |quantity, unit| Series::new("cases", quantity, unit, Axis::CATEGORY);
         return vec![(of(Quantity::TransactionRate, Unit::PerS), rate)];
@@ -352,27 +352,29 @@ fn figures(row: &Row, case: Option<&Case>, name: &str) -> Vec<(Series, Rounds)> 
     let each = cpu(Quantity::CpuPerRequest, Unit::Us, 1.0);
     let per_byte = cpu(Quantity::CpuPerByte, Unit::NsPerByte, 1e3 / case.bytes);
     let mut found: Vec<(Series, Rounds)> = match case.kind {
-        Kind::Time => {
+        ContestKind::Time => {
             // What OSU's programs print is the whole time by the number of messages.
             let mean = of("latency", Quantity::Latency, Unit::Us, mean);
             let mean = rate.microseconds().map(|figure| (mean, figure));
             mean.into_iter().chain(times(Quantity::Latency)).collect()
         }
         // The times of these are of windows.
-        Kind::Bytes(Ways::One) => {
+        ContestKind::Bytes(Ways::One) => {
             vec![(of("bandwidth", Quantity::Bandwidth, Unit::MbPerS, mean), rate)]
         }
-        Kind::Bytes(Ways::Both) => {
+        ContestKind::Bytes(Ways::Both) => {
             vec![(of("bandwidth", Quantity::BidirectionalBandwidth, Unit::MbPerS, mean), rate)]
         }
-        Kind::Messages => vec![(of("messages", Quantity::MessageRate, Unit::PerS, mean), rate)],
-        Kind::Requests => {
+        ContestKind::Messages => {
+            vec![(of("messages", Quantity::MessageRate, Unit::PerS, mean), rate)]
+        }
+        ContestKind::Requests => {
             let bytes = of("bytes", Quantity::Bandwidth, Unit::BytesPerS, None);
             let requests = of("requests", Quantity::Iops, Unit::PerS, None);
             let rates = [(requests, rate), (bytes, rate.map(|rate| rate * case.bytes))];
             rates.into_iter().chain(times(Quantity::Latency)).collect()
         }
-        Kind::Frames => {
+        ContestKind::Frames => {
             let frames = of("frames", Quantity::MessageRate, Unit::PerS, None);
             // Theirs is the time there and back, as of `vrio bench net`.
             [(frames, rate)].into_iter().chain(times(Quantity::RoundTrip)).collect()
@@ -380,9 +382,9 @@ fn figures(row: &Row, case: Option<&Case>, name: &str) -> Vec<(Series, Rounds)> 
     };
     // By bytes where bytes are what is moved: of short messages it would be the same figure twice.
     let (of_each, of_bytes) = match case.kind {
-        Kind::Bytes(_) => (None, per_byte),
-        Kind::Frames => (each, per_byte),
-        Kind::Time | Kind::Messages | Kind::Requests => (each, None),
+        ContestKind::Bytes(_) => (None, per_byte),
+        ContestKind::Frames => (each, per_byte),
+        ContestKind::Time | ContestKind::Messages | ContestKind::Requests => (each, None),
     };
     found.extend([of_each, of_bytes].into_iter().flatten());
     found
@@ -398,12 +400,13 @@ mod tests {
             let it = Case::of(words).unwrap_or_else(|| panic!("{words}"));
             (it.benchmark, it.kind, it.x, it.bytes)
         };
-        assert_eq!(of("latency 8 B"), ("mpi_latency", Kind::Time, 8.0, 8.0));
-        let both = ("mpi_bidirectional_bandwidth", Kind::Bytes(Ways::Both), 65_536.0, 65_536.0);
+        assert_eq!(of("latency 8 B"), ("mpi_latency", ContestKind::Time, 8.0, 8.0));
+        let both =
+            ("mpi_bidirectional_bandwidth", ContestKind::Bytes(Ways::Both), 65_536.0, 65_536.0);
         assert_eq!(of("both ways 64 KiB"), both);
-        assert_eq!(of("64 B there and back"), ("net", Kind::Frames, 64.0, 64.0));
-        assert_eq!(of("randread 4k depth 32"), ("block", Kind::Requests, 32.0, 4096.0));
-        assert_eq!(of("write 1m depth 4"), ("block", Kind::Requests, 4.0, 1_048_576.0));
+        assert_eq!(of("64 B there and back"), ("net", ContestKind::Frames, 64.0, 64.0));
+        assert_eq!(of("randread 4k depth 32"), ("block", ContestKind::Requests, 32.0, 4096.0));
+        assert_eq!(of("write 1m depth 4"), ("block", ContestKind::Requests, 4.0, 1_048_576.0));
         for unknown in ["", "latency", "latency 8 parsecs", "read é depth 1", "read depth 4", " k"]
         {
             assert_eq!(Case::of(unknown), None, "{unknown}");

@@ -9,23 +9,23 @@ use crate::result::{Axis, Measurement, Point, Series, Spread, Statistic};
 use crate::unit::{Quantity, Unit};
 
 #[derive(Deserialize)]
-struct File {
+struct FioFile {
     #[serde(rename = "fio version")]
     version: String,
     #[serde(rename = "global options", default)]
     global: BTreeMap<String, String>,
-    jobs: Vec<Job>,
+    jobs: Vec<FioJob>,
 }
 
 #[derive(Deserialize)]
-struct Job {
+struct FioJob {
     jobname: String,
     #[serde(default)]
     error: i64,
     #[serde(rename = "job options", default)]
     options: BTreeMap<String, String>,
-    read: Way,
-    write: Way,
+    read: FioWay,
+    write: FioWay,
     #[serde(default)]
     job_runtime: f64,
     #[serde(default)]
@@ -35,7 +35,7 @@ struct Job {
 }
 
 #[derive(Deserialize)]
-struct Way {
+struct FioWay {
     total_ios: u64,
     iops: f64,
     bw_bytes: f64,
@@ -79,19 +79,19 @@ const COMPLETION: &str = "from the request's submission (clat)";
 /// Reads the JSON, which begins in that line.
 pub(super) fn read(text: &str, line: usize, title: &str) -> Imported {
     let what = "fio's JSON with its jobs";
-    let file: File = serde_json::from_str(text).map_err(Fault::json(text, line, what))?;
+    let file: FioFile = serde_json::from_str(text).map_err(Fault::json(text, line, what))?;
     if file.jobs.is_empty() {
         return Err(Fault::new(line, "at least one job", "none"));
     }
     let is_alone = file.jobs.len() == 1;
-    let of = |job: &Job| {
+    let of = |job: &FioJob| {
         let title = if is_alone { title.to_owned() } else { format!("{title}: {}", job.jobname) };
         one(&file, job, &title, line)
     };
     file.jobs.iter().map(of).collect()
 }
 
-fn one(file: &File, job: &Job, title: &str, line: usize) -> Result<Measurement, Fault> {
+fn one(file: &FioFile, job: &FioJob, title: &str, line: usize) -> Result<Measurement, Fault> {
     if job.error != 0 {
         let found = format!("its error {}", job.error);
         return Err(Fault::new(line, format!("a job {:?} that went well", job.jobname), found));
@@ -133,7 +133,7 @@ fn one(file: &File, job: &Job, title: &str, line: usize) -> Result<Measurement, 
     Ok(it)
 }
 
-impl Way {
+impl FioWay {
     /// Whether there are percentiles of whole latencies: fio prints them of one of both kinds, of
     /// this one with `--lat_percentiles` alone. A job without any has means of both.
     fn has_whole(&self) -> bool {
@@ -142,7 +142,7 @@ impl Way {
     }
 }
 
-fn series(name: &str, way: &Way, depth: f64, is_whole: bool) -> Vec<Series> {
+fn series(name: &str, way: &FioWay, depth: f64, is_whole: bool) -> Vec<Series> {
     let of = |quantity, unit| Series::new(name, quantity, unit, Axis::QUEUE_DEPTH);
     let mut all = vec![
         alone(of(Quantity::Iops, Unit::PerS), depth, way.iops),

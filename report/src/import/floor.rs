@@ -13,7 +13,7 @@ use crate::unit::{Quantity, Unit};
 #[derive(Deserialize)]
 pub(super) struct Floor {
     asked: BTreeMap<String, Value>,
-    rounds: Vec<Round>,
+    rounds: Vec<FloorRound>,
     counted: Vec<usize>,
     remote_adds_us: Rounds,
     sealing_adds: Rounds,
@@ -21,7 +21,7 @@ pub(super) struct Floor {
 
 /// Medians of one round, in microseconds.
 #[derive(Deserialize)]
-struct Round {
+struct FloorRound {
     echo: f64,
     cipher: f64,
     local: f64,
@@ -31,9 +31,9 @@ struct Round {
 }
 
 /// A part's name, and where it stands in a round.
-type Part = (&'static str, fn(&Round) -> f64);
+type FloorPart = (&'static str, fn(&FloorRound) -> f64);
 
-const PARTS: [Part; 5] = [
+const PARTS: [FloorPart; 5] = [
     ("bare echo of its datagrams", |round| round.echo),
     ("read on the same thread", |round| round.local),
     ("direct read, in clear", |round| round.clear),
@@ -56,7 +56,7 @@ pub(super) fn measurements(report: &Floor, title: &str) -> Vec<Measurement> {
         return vec![it];
     }
     let rounds = u32::try_from(counted().count()).unwrap_or(u32::MAX);
-    let of = |(name, of): &Part| Some((*name, Rounds::of(counted().map(of))?));
+    let of = |(name, of): &FloorPart| Some((*name, Rounds::of(counted().map(of))?));
     let parts = PARTS.iter().filter_map(of).chain([(REMOTE_ADDS, report.remote_adds_us)]);
     let point = |(at, (name, figure)): (usize, (&str, Rounds))| figure.of_category(at, name);
     let times: Vec<Point> = parts.enumerate().map(point).collect();

@@ -7,11 +7,11 @@ use crate::result::{Axis, Point, Series, Statistic};
 use crate::unit::{Quantity, Unit};
 
 #[derive(Deserialize)]
-struct File {
+struct IperfFile {
     start: Start,
     #[serde(default)]
     intervals: Vec<Interval>,
-    end: End,
+    end: IperfEnd,
     error: Option<String>,
 }
 
@@ -45,7 +45,7 @@ struct Interval {
 }
 
 #[derive(Default, Deserialize)]
-struct End {
+struct IperfEnd {
     sum: Option<Sum>,
     sum_sent: Option<Sum>,
     sum_received: Option<Sum>,
@@ -77,7 +77,7 @@ struct Cpu {
 /// Reads the JSON, which begins in that line.
 pub(super) fn read(text: &str, line: usize, title: &str) -> Imported {
     let what = "iperf3's JSON with its start and end";
-    let file: File = serde_json::from_str(text).map_err(Fault::json(text, line, what))?;
+    let file: IperfFile = serde_json::from_str(text).map_err(Fault::json(text, line, what))?;
     if let Some(error) = file.error {
         return Err(Fault::new(
             line,

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::own::{NO_SEATS, word};
 use super::rounds::{Rounds, of_rounds};
 use super::words::reason;
-use crate::result::{Axis, Empty, Measurement, Origin, Point, Series, Statistic};
+use crate::result::{Axis, Empty, Measurement, Point, RunOrigin, Series, Statistic};
 use crate::unit::{Quantity, Unit};
 
 /// What its row is called among models in real guests.
@@ -18,7 +18,7 @@ const EMULATION: &str = "emulation";
 #[derive(Deserialize)]
 pub(super) struct Models {
     asked: BTreeMap<String, Value>,
-    tables: Vec<Table>,
+    tables: Vec<ModelTable>,
     #[serde(default)]
     balance: Vec<Balance>,
     #[serde(default)]
@@ -28,7 +28,7 @@ pub(super) struct Models {
 }
 
 #[derive(Deserialize)]
-struct Table {
+struct ModelTable {
     device: String,
     guests: u32,
     encrypt: bool,
@@ -38,14 +38,14 @@ struct Table {
     /// How a real guest's instructions are run.
     #[serde(default)]
     real_guest: Option<String>,
-    rows: Vec<Row>,
+    rows: Vec<ModelRow>,
 }
 
 #[derive(Deserialize)]
-struct Row {
+struct ModelRow {
     name: String,
     polling_cores: PollingCores,
-    figures: Option<Figures>,
+    figures: Option<ModelFigures>,
     empty: Option<String>,
 }
 
@@ -56,9 +56,9 @@ struct PollingCores {
 }
 
 #[derive(Deserialize)]
-struct Figures {
+struct ModelFigures {
     seated: bool,
-    events: Vec<(String, Cell)>,
+    events: Vec<(String, ModelCell)>,
     p50_us: Option<Rounds>,
     p99_us: Option<Rounds>,
     cpu_us: Option<Rounds>,
@@ -70,7 +70,7 @@ struct Figures {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Cell {
+enum ModelCell {
     Measured(Rounds),
     Empty(String),
     Nobody,
@@ -106,7 +106,7 @@ impl Models {
 
     /// An empty measurement, with what was asked for of all of it; lists are of several tables.
     fn measured(&self, benchmark: &str, title: &str) -> Measurement {
-        let mut it = Measurement::new(Origin::Measured, benchmark, title);
+        let mut it = Measurement::new(RunOrigin::Measured, benchmark, title);
         let said = self.asked.iter().filter(|(name, value)| {
             *name != "guest" && !matches!(value, Value::Array(_) | Value::Object(_) | Value::Null)
         });
@@ -119,7 +119,7 @@ impl Models {
 pub(super) fn measurements(report: &Models, title: &str) -> Vec<Measurement> {
     let mut devices = Vec::new();
     let has_real = report.tables.iter().any(|table| table.real_guest.is_some());
-    let of = |table: &Table| {
+    let of = |table: &ModelTable| {
         // Emulation is one more name, of the first table of its device; or a row of real guests'.
         let is_first = !devices.contains(&table.device) && !has_real;
         devices.push(table.device.clone());
@@ -158,8 +158,8 @@ fn balance(report: &Models, title: &str) -> Measurement {
     it
 }
 
-fn measurement(report: &Models, table: &Table, is_first: bool, title: &str) -> Measurement {
-    let Table { device, guests, encrypt, stage, real_guest, rows } = table;
+fn measurement(report: &Models, table: &ModelTable, is_first: bool, title: &str) -> Measurement {
+    let ModelTable { device, guests, encrypt, stage, real_guest, rows } = table;
     let sealed = if *encrypt { "sealed" } else { "in clear" };
     let plural = if *guests == 1 { "" } else { "s" };
     let coded = if *stage { ", volume encrypted" } else { "" };
@@ -192,7 +192,7 @@ fn measurement(report: &Models, table: &Table, is_first: bool, title: &str) -> M
         for (at, (column, cell)) in figures.events.iter().enumerate() {
             let column = column.replace('_', " ");
             match cell {
-                Cell::Measured(rounds) => {
+                ModelCell::Measured(rounds) => {
                     let series = events.entry(at).or_insert_with(|| of_events(&column));
                     let point = rounds.of_category(place, &row.name);
                     series.points.push(match row.name == EMULATION {
@@ -201,11 +201,11 @@ fn measurement(report: &Models, table: &Table, is_first: bool, title: &str) -> M
                         false => point,
                     });
                 }
-                Cell::Empty(why) => {
+                ModelCell::Empty(why) => {
                     let what = format!("{column}, {}", row.name);
                     it.empty.push(Empty { what, why: reason(why) });
                 }
-                Cell::Nobody => {}
+                ModelCell::Nobody => {}
             }
         }
         let unknown = figures.unknown.iter();
@@ -230,7 +230,7 @@ fn of_events(column: &str) -> Series {
 /// What QEMU emulates, by its own trace events, behind all models.
 fn add_emulation(
     report: &Models,
-    table: &Table,
+    table: &ModelTable,
     it: &mut Measurement,
     events: &mut BTreeMap<usize, Series>,
 ) {
@@ -249,15 +249,15 @@ fn add_emulation(
 
 /// Latency, throughput and processor time of models whose threads had a core each; polling cores of
 /// all.
-fn speeds(table: &Table, rounds: u32) -> Vec<Series> {
+fn speeds(table: &ModelTable, rounds: u32) -> Vec<Series> {
     let measured = || {
         let rows = table.rows.iter().enumerate();
         rows.filter_map(|(place, row)| Some((place, row, row.figures.as_ref()?)))
     };
-    let of = |name: &str, quantity, unit, number: fn(&Figures) -> Option<Rounds>| {
+    let of = |name: &str, quantity, unit, number: fn(&ModelFigures) -> Option<Rounds>| {
         let series = Series::new(name, quantity, unit, Axis::CATEGORY);
         let seated = measured().filter(|(.., it)| it.seated);
-        let point = |(place, row, it): (usize, &Row, &Figures)| {
+        let point = |(place, row, it): (usize, &ModelRow, &ModelFigures)| {
             Some(number(it)?.of_category(place, &row.name))
         };
         let points = seated.filter_map(point);
@@ -269,7 +269,7 @@ fn speeds(table: &Table, rounds: u32) -> Vec<Series> {
     };
     let cores = |name: &str, number: fn(&PollingCores) -> Option<f64>| {
         let series = Series::new(name, Quantity::PollingCores, Unit::Count, Axis::CATEGORY);
-        let point = |(place, row, _): (usize, &Row, &Figures)| {
+        let point = |(place, row, _): (usize, &ModelRow, &ModelFigures)| {
             let y = number(&row.polling_cores)?;
             Some(Point::of_category(place, &row.name, y))
         };

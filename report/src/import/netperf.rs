@@ -99,13 +99,13 @@ impl Test<'_> {
 
     /// The first row of numbers alone, behind that line: those that the table always has, and the
     /// rest.
-    fn row(&self, behind: usize, columns: usize, what: &str) -> Result<Row, Fault> {
+    fn row(&self, behind: usize, columns: usize, what: &str) -> Result<NetperfRow, Fault> {
         let rows = self.lines.iter().filter(|(line, _)| *line > behind);
         let mut rows = rows.filter_map(|(line, text)| Some((*line, figures(text)?)));
         let (line, mut row) = rows.next().ok_or_else(|| self.cut(what))?;
         let first: Option<Vec<f64>> = row.iter().take(columns).copied().collect();
         match first.filter(|first| first.len() == columns) {
-            Some(first) => Ok(Row { line, first, rest: row.split_off(columns) }),
+            Some(first) => Ok(NetperfRow { line, first, rest: row.split_off(columns) }),
             None => {
                 let found = format!("{}: was it cut?", row.iter().flatten().count());
                 Err(Fault::new(line, format!("{columns} numbers ({what})"), found))
@@ -130,7 +130,7 @@ impl Test<'_> {
 
     fn stream(&self) -> Result<Vec<Series>, Fault> {
         let what = "sizes of sockets and messages, seconds, throughput";
-        let Row { first, rest, .. } = self.row(0, 5, what)?;
+        let NetperfRow { first, rest, .. } = self.row(0, 5, what)?;
         let mut all = vec![bandwidth("throughput", first[2], first[4] * self.unit()?)];
         all.extend(service(&rest, first[2], true));
         Ok(all)
@@ -151,14 +151,14 @@ impl Test<'_> {
             let series = Series::new("lost", Quantity::LostShare, Unit::Ratio, Axis::MESSAGE_SIZE);
             all.push(alone(series, size, ((all_sent - okay) / all_sent).max(0.0)));
         }
-        let demand = |row: &Row| row.rest.get(1).copied().flatten();
+        let demand = |row: &NetperfRow| row.rest.get(1).copied().flatten();
         all.extend(service(&[None, None, demand(&sent), demand(&arrived)], size, true));
         Ok(all)
     }
 
     fn transactions(&self) -> Result<Vec<Series>, Fault> {
         let what = "sizes of sockets, request and response, seconds, transactions";
-        let Row { first, rest, .. } = self.row(0, 6, what)?;
+        let NetperfRow { first, rest, .. } = self.row(0, 6, what)?;
         let mut all = self.rate(first[2], first[5]);
         all.extend(service(&rest, first[2], false));
         Ok(all)
@@ -326,7 +326,7 @@ fn bytes_of(heading: &str) -> Option<f64> {
 }
 
 /// Numbers of a row, of which those behind `first` may be missing.
-struct Row {
+struct NetperfRow {
     line: usize,
     first: Vec<f64>,
     rest: Vec<Option<f64>>,

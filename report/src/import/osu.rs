@@ -9,30 +9,30 @@ use crate::unit::{Quantity, Unit};
 const MB: f64 = 1e6;
 
 /// Columns that have a name of their own.
-const COLUMNS: [(&str, Column); 18] = [
-    ("Size", Column::Size),
-    ("Latency (us)", Column::Time("latency")),
-    ("Avg Latency(us)", Column::Time("latency")),
-    ("Avg Lat(us)", Column::Time("latency")),
-    ("Min Latency(us)", Column::Least),
-    ("Max Latency(us)", Column::Most),
-    ("Bandwidth (MB/s)", Column::Bandwidth),
-    ("MB/s", Column::Bandwidth),
-    ("Messages/s", Column::Rate),
-    ("Overall(us)", Column::Time("overall")),
-    ("Compute(us)", Column::Time("compute")),
-    ("Coll. Init(us)", Column::Time("init")),
-    ("MPI_Test(us)", Column::Time("MPI_Test")),
-    ("MPI_Wait(us)", Column::Time("MPI_Wait")),
-    ("Pure Comm.(us)", Column::Time("pure communication")),
-    ("Overlap(%)", Column::Skipped),
-    ("Iterations", Column::Skipped),
-    ("Validation", Column::Validation),
+const COLUMNS: [(&str, OsuColumn); 18] = [
+    ("Size", OsuColumn::Size),
+    ("Latency (us)", OsuColumn::Time("latency")),
+    ("Avg Latency(us)", OsuColumn::Time("latency")),
+    ("Avg Lat(us)", OsuColumn::Time("latency")),
+    ("Min Latency(us)", OsuColumn::Least),
+    ("Max Latency(us)", OsuColumn::Most),
+    ("Bandwidth (MB/s)", OsuColumn::Bandwidth),
+    ("MB/s", OsuColumn::Bandwidth),
+    ("Messages/s", OsuColumn::Rate),
+    ("Overall(us)", OsuColumn::Time("overall")),
+    ("Compute(us)", OsuColumn::Time("compute")),
+    ("Coll. Init(us)", OsuColumn::Time("init")),
+    ("MPI_Test(us)", OsuColumn::Time("MPI_Test")),
+    ("MPI_Wait(us)", OsuColumn::Time("MPI_Wait")),
+    ("Pure Comm.(us)", OsuColumn::Time("pure communication")),
+    ("Overlap(%)", OsuColumn::Skipped),
+    ("Iterations", OsuColumn::Skipped),
+    ("Validation", OsuColumn::Validation),
 ];
 
 /// What a column is.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Column {
+enum OsuColumn {
     Size,
     Time(&'static str),
     Least,
@@ -48,14 +48,14 @@ enum Column {
 
 /// What one program prints.
 #[derive(Debug, Default)]
-struct Table {
+struct OsuTable {
     /// Of the title.
     line: usize,
     /// `MPI Latency Test`.
     test: String,
     version: String,
     setup: Vec<(String, String)>,
-    columns: Vec<Column>,
+    columns: Vec<OsuColumn>,
     rows: Vec<Vec<f64>>,
     /// Lines that are no figures, of whoever else wrote into the same file.
     others: Vec<String>,
@@ -71,13 +71,13 @@ pub(super) fn is_it(text: &str) -> bool {
 
 /// Reads any number of their outputs, one behind the other.
 pub(super) fn read(text: &str, title: &str) -> Imported {
-    let mut tables: Vec<Table> = Vec::new();
+    let mut tables: Vec<OsuTable> = Vec::new();
     let (mut width, mut last) = (0, 0);
     for (index, line) in text.lines().enumerate() {
         let number = index + 1;
         last = number;
         if let Some(name) = line.trim_start().strip_prefix(TITLE) {
-            tables.push(Table::of_title(name, number)?);
+            tables.push(OsuTable::of_title(name, number)?);
             continue;
         }
         // What mpirun says before the first title is nobody's figure.
@@ -99,7 +99,7 @@ pub(super) fn read(text: &str, title: &str) -> Imported {
     tables.into_iter().map(|table| table.measurement(title, last)).collect()
 }
 
-impl Table {
+impl OsuTable {
     fn of_title(name: &str, line: usize) -> Result<Self, Fault> {
         let parts = name.trim().rsplit_once(" v");
         let (test, version) = parts.ok_or_else(|| {
@@ -135,16 +135,16 @@ impl Table {
             let expected = format!("{} columns, as the head has", self.columns.len());
             return Err(Fault::new(at, expected, format!("{}: {}", words.len(), quoted(line))));
         }
-        let read = |(column, word): (&Column, &&str)| match column {
-            Column::Validation if *word == "Pass" => Ok(1.0),
-            Column::Validation => {
+        let read = |(column, word): (&OsuColumn, &&str)| match column {
+            OsuColumn::Validation if *word == "Pass" => Ok(1.0),
+            OsuColumn::Validation => {
                 let expected = "a row that passed its program's own validation";
                 Err(Fault::new(at, expected, quoted(word)))
             }
             _ => number_of(Some(word), "of its column", at),
         };
         let row: Vec<_> = self.columns.iter().zip(&words).map(read).collect::<Result<_, _>>()?;
-        let size = self.columns.iter().position(|column| *column == Column::Size);
+        let size = self.columns.iter().position(|column| *column == OsuColumn::Size);
         let goes_back =
             size.zip(self.rows.last()).is_some_and(|(at, before)| before[at] >= row[at]);
         if goes_back {
@@ -189,28 +189,30 @@ impl Table {
         Ok(it)
     }
 
-    fn at(&self, wanted: Column) -> Option<usize> {
+    fn at(&self, wanted: OsuColumn) -> Option<usize> {
         self.columns.iter().position(|column| *column == wanted)
     }
 
     fn series(&self, at: usize) -> Option<Series> {
         let (name, quantity, unit, statistic, factor) = match self.columns[at] {
-            Column::Time(name) => (name, Quantity::Latency, Unit::Us, Statistic::Mean, 1.0),
-            Column::Percentile(share) => {
+            OsuColumn::Time(name) => (name, Quantity::Latency, Unit::Us, Statistic::Mean, 1.0),
+            OsuColumn::Percentile(share) => {
                 let statistic = statistic(share)?;
                 ("latency", Quantity::Latency, Unit::Us, statistic, 1.0)
             }
-            Column::Bandwidth => {
+            OsuColumn::Bandwidth => {
                 let both = self.test.contains("Bi-Directional");
                 let quantity =
                     if both { Quantity::BidirectionalBandwidth } else { Quantity::Bandwidth };
                 ("bandwidth", quantity, Unit::BytesPerS, Statistic::Mean, MB)
             }
-            Column::Rate => ("messages", Quantity::MessageRate, Unit::PerS, Statistic::Mean, 1.0),
+            OsuColumn::Rate => {
+                ("messages", Quantity::MessageRate, Unit::PerS, Statistic::Mean, 1.0)
+            }
             _ => return None,
         };
-        let size = self.at(Column::Size);
-        let ends = self.at(Column::Least).zip(self.at(Column::Most));
+        let size = self.at(OsuColumn::Size);
+        let ends = self.at(OsuColumn::Least).zip(self.at(OsuColumn::Most));
         let ends = ends.filter(|_| statistic == Statistic::Mean && quantity == Quantity::Latency);
         let axis = if size.is_some() { Axis::MESSAGE_SIZE } else { Axis::CATEGORY };
         let point = |row: &Vec<f64>| Point {
@@ -242,7 +244,7 @@ fn statistic(share: f64) -> Option<Statistic> {
 }
 
 /// Their names have blanks in them, and two may stand without one in between.
-fn columns(head: &str, line: usize) -> Result<Vec<Column>, Fault> {
+fn columns(head: &str, line: usize) -> Result<Vec<OsuColumn>, Fault> {
     let (mut rest, mut found) = (head.trim(), Vec::new());
     while !rest.is_empty() {
         let known =
@@ -258,11 +260,11 @@ fn columns(head: &str, line: usize) -> Result<Vec<Column>, Fault> {
 }
 
 /// `P99 Tail Lat(us)`, or of a bandwidth, which is none of a message.
-fn percentile(rest: &str) -> Option<(Column, &str)> {
+fn percentile(rest: &str) -> Option<(OsuColumn, &str)> {
     let (share, behind) = rest.strip_prefix('P')?.split_once(" Tail ")?;
     let share = number(share)?;
     match behind.strip_prefix("Lat(us)") {
-        Some(behind) => Some((Column::Percentile(share), behind)),
-        None => Some((Column::Skipped, behind.split_once(')')?.1)),
+        Some(behind) => Some((OsuColumn::Percentile(share), behind)),
+        None => Some((OsuColumn::Skipped, behind.split_once(')')?.1)),
     }
 }

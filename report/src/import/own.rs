@@ -7,12 +7,14 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::{Fault, Imported, alone, contests, failover, floor, models};
-use crate::result::{Axis, Empty, Machine, Measurement, Origin, Point, Series, Spread, Statistic};
+use crate::result::{
+    Axis, Empty, Machine, Measurement, Point, RunOrigin, Series, Spread, Statistic,
+};
 use crate::unit::{Against, Quantity, Unit};
 
 /// Of a disk or of nics: what is common to both.
 #[derive(Deserialize)]
-struct Report {
+struct OwnReport {
     asked: BTreeMap<String, Value>,
     latency_us: Option<Latency>,
     #[serde(alias = "events_per_frame")]
@@ -42,7 +44,7 @@ struct Latency {
 }
 
 #[derive(Deserialize)]
-struct Scale {
+struct OwnScale {
     series: Vec<Scaling>,
 }
 
@@ -57,17 +59,17 @@ struct ScalePoint {
     sidecores: f64,
     guests: f64,
     seated: bool,
-    report: Report,
+    report: OwnReport,
 }
 
 #[derive(Deserialize)]
 struct Connections {
     asked: BTreeMap<String, Value>,
-    lines: Vec<Line>,
+    lines: Vec<OwnLine>,
 }
 
 #[derive(Deserialize)]
-struct Line {
+struct OwnLine {
     pattern: Value,
     transport: String,
     per_process: f64,
@@ -142,14 +144,14 @@ pub(super) fn measured(
     asked: &BTreeMap<String, Value>,
     axes: &[&str],
 ) -> Measurement {
-    let mut it = Measurement::new(Origin::Measured, benchmark, title);
+    let mut it = Measurement::new(RunOrigin::Measured, benchmark, title);
     let said =
         asked.iter().filter(|(name, value)| !axes.contains(&name.as_str()) && !value.is_null());
     it.setup = said.map(|(name, value)| (name.clone(), word(value))).collect();
     it
 }
 
-impl Report {
+impl OwnReport {
     fn asked(&self, name: &str) -> f64 {
         self.asked.get(name).and_then(Value::as_f64).unwrap_or(0.0)
     }
@@ -219,7 +221,7 @@ fn categories<'a>(
     (!points.is_empty()).then_some(Series { points, ..series })
 }
 
-fn disk(report: &Report, title: &str) -> Measurement {
+fn disk(report: &OwnReport, title: &str) -> Measurement {
     let depth = report.asked("depth");
     let mut it = report.measurement("block", title, Axis::QUEUE_DEPTH, depth);
     let of = |name, quantity, unit| Series::new(name, quantity, unit, Axis::QUEUE_DEPTH);
@@ -230,7 +232,7 @@ fn disk(report: &Report, title: &str) -> Measurement {
     it
 }
 
-fn frames(report: &Report, title: &str) -> Measurement {
+fn frames(report: &OwnReport, title: &str) -> Measurement {
     let payload = report.asked.get("payload").and_then(|it| it.get(0)).and_then(Value::as_f64);
     let size = payload.unwrap_or_else(|| report.asked("size_bytes"));
     let mut it = report.measurement("net", title, Axis::MESSAGE_SIZE, size);
@@ -252,7 +254,7 @@ fn frames(report: &Report, title: &str) -> Measurement {
     it
 }
 
-fn scale(scale: &Scale, title: &str) -> Vec<Measurement> {
+fn scale(scale: &OwnScale, title: &str) -> Vec<Measurement> {
     let one = |scaling: &Scaling| {
         let first = scaling.points.first()?;
         let grows =
@@ -292,11 +294,11 @@ fn scale(scale: &Scale, title: &str) -> Vec<Measurement> {
 
 fn connections(report: &Connections, title: &str) -> Vec<Measurement> {
     let mut it = measured("connections", title, &report.asked, &[]);
-    let of = |name, y: fn(&Line) -> f64| {
-        let label = |line: &Line| format!("{}, {}", word(&line.pattern), line.transport);
+    let of = |name, y: fn(&OwnLine) -> f64| {
+        let label = |line: &OwnLine| format!("{}, {}", word(&line.pattern), line.transport);
         let points = report.lines.iter().enumerate();
         let point =
-            |(place, line): (usize, &Line)| Point::of_category(place, &label(line), y(line));
+            |(place, line): (usize, &OwnLine)| Point::of_category(place, &label(line), y(line));
         let series = Series::new(name, Quantity::Connections, Unit::Count, Axis::CATEGORY);
         Series { points: points.map(point).collect(), ..series }
     };

@@ -10,7 +10,7 @@ const MB: f64 = 1_048_576.0;
 
 /// What it tells.
 #[derive(Default)]
-struct Said {
+struct SockperfOutput {
     version: Option<String>,
     size: Option<f64>,
     mean: Option<f64>,
@@ -32,7 +32,7 @@ pub(super) fn is_it(text: &str) -> bool {
 
 /// Reads its output.
 pub(super) fn read(text: &str, title: &str) -> Imported {
-    let mut said = Said::default();
+    let mut said = SockperfOutput::default();
     let mut last = 1;
     for (index, line) in text.lines().enumerate() {
         last = index + 1;
@@ -72,7 +72,7 @@ fn behind<'a>(line: &'a str, words: &str, ends: &[char]) -> Option<&'a str> {
     rest.trim_start().split(ends).next().map(str::trim)
 }
 
-impl Said {
+impl SockperfOutput {
     fn line(&mut self, line: &str, at: usize) -> Result<(), Fault> {
         let blank = &[' ', ';', ')', '.'][..];
         let number = |words: &str, what: &str| -> Result<Option<f64>, Fault> {

@@ -95,7 +95,7 @@ fn figure(it: &Measurement, quantity: Quantity, statistic: Option<Statistic>) ->
 fn real_outputs_are_read() {
     for (name, benchmark, quantity, x, y) in OUTPUTS {
         let it = one(name);
-        assert_eq!((it.benchmark.as_str(), it.origin), (benchmark, Origin::Imported), "{name}");
+        assert_eq!((it.benchmark.as_str(), it.origin), (benchmark, RunOrigin::Imported), "{name}");
         assert_eq!(it.source.as_deref(), Some(name));
         let (first, point) = (&it.series[0], &it.series[0].points[0]);
         assert_eq!((first.quantity, point.x), (quantity, x), "{name}");
@@ -221,7 +221,7 @@ fn reports_of_our_own_are_results_of_a_machine() {
     let machine = run.machine.unwrap();
     assert_eq!((machine.cores, machine.commit.as_deref()), (2, Some("030c984")));
     let [_, _, remote, parts] = &measurements[..] else { panic!("{measurements:?}") };
-    assert_eq!((remote.origin, remote.setup["path"].as_str()), (Origin::Measured, "remote"));
+    assert_eq!((remote.origin, remote.setup["path"].as_str()), (RunOrigin::Measured, "remote"));
     assert_eq!(remote.cache_line_round_trips_ns, [430, 408]);
     assert_eq!(figure(remote, Quantity::Iops, None).x, 8.0);
     assert_eq!(figure(remote, Quantity::Latency, Some(Statistic::P99)).y, 3930.111);

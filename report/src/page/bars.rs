@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use super::figures::{Drawing, Group, converted};
 use super::said::{belongs, cells, own};
 use super::{Item, ROWS_SHOWN_MAX, SERIES_SHOWN_MAX, names, subject};
-use crate::plot::{Bar, Bars, Look, Part};
+use crate::plot::{Bar, BarPart, Bars, SeriesLook};
 use crate::result::{Measurement, Point, Spread};
 use crate::unit::Quantity;
 
@@ -51,7 +51,7 @@ pub(super) fn beside(
     let mut rows = rows(group);
     remarks.extend(cut_rows(&mut rows));
     let looks = drawing.looks.of(&group.look_keys());
-    let part = |((item, name), look): ((&Item<'_>, &String), Look)| {
+    let part = |((item, name), look): ((&Item<'_>, &String), SeriesLook)| {
         let mut by_label: HashMap<&str, &Point> = HashMap::new();
         for point in &item.series.points {
             by_label.entry(point.label.as_deref().unwrap_or_default()).or_insert(point);
@@ -60,7 +60,7 @@ pub(super) fn beside(
             let point = by_label.get(row)?;
             Some(Point { label: None, ..converted(item, point, unit, x_unit) })
         };
-        Part {
+        BarPart {
             name: name.clone(),
             look,
             is_published: item.is_published(),
@@ -91,10 +91,10 @@ pub(super) fn at_one_place(group: &Group<'_>, drawing: &mut Drawing<'_>) -> Bars
         })
         .collect();
     let looks = drawing.looks.of(&names);
-    let part = |((of, name), look): ((&(bool, &str), String), Look)| {
+    let part = |((of, name), look): ((&(bool, &str), String), SeriesLook)| {
         let own = group.items.iter().find(|item| kind(item) == *of);
         let value = |(item, point): (&Item<'_>, &Point)| (kind(item) == *of).then(|| point.clone());
-        Part {
+        BarPart {
             name,
             look,
             is_published: of.0,
@@ -116,7 +116,7 @@ struct Stack<'a> {
 }
 
 /// A column, and whether others published it; those come last.
-type Kind<'a> = (bool, usize, &'a str);
+type BarKind<'a> = (bool, usize, &'a str);
 
 /// What a stack of events is made of.
 #[derive(Default)]
@@ -124,8 +124,8 @@ struct Stacks<'a> {
     rows: Vec<Stack<'a>>,
     by_row: HashMap<(*const Measurement, &'a str), usize>,
     /// Whether it was published, where a column stands among all, its name.
-    kinds: BTreeSet<Kind<'a>>,
-    figures: BTreeMap<(usize, Kind<'a>), &'a Point>,
+    kinds: BTreeSet<BarKind<'a>>,
+    figures: BTreeMap<(usize, BarKind<'a>), &'a Point>,
 }
 
 impl<'a> Stacks<'a> {
@@ -204,7 +204,7 @@ pub(super) fn stacked(
     let columns: BTreeSet<(usize, &str)> = kinds.iter().map(|(_, at, name)| (*at, *name)).collect();
     let plain: Vec<String> = columns.iter().map(|(_, name)| (*name).to_owned()).collect();
     let looks = drawing.looks.of(&plain);
-    let part = |kind: &Kind<'_>| {
+    let part = |kind: &BarKind<'_>| {
         let (is_published, _, column) = *kind;
         let place = plain.iter().position(|name| name == column).unwrap_or_default();
         let value = |(.., row): &(usize, usize, bool, usize)| {
@@ -217,7 +217,7 @@ pub(super) fn stacked(
         let spread = group.items.iter().find(of).map_or(Spread::None, |item| item.series.spread);
         let name = if is_published { format!("published: {column}") } else { column.to_owned() };
         let values = order.iter().map(value).collect();
-        Part { name, look: looks[place], is_published, spread, values }
+        BarPart { name, look: looks[place], is_published, spread, values }
     };
     let parts = kinds.iter().map(part).collect();
     let partial = partial(group, &plain.iter().map(String::as_str).collect());

@@ -3,7 +3,7 @@
 use super::figures::{Drawing, Group, capital, converted, described, peaks, x_scale};
 use super::{Item, PageError, names, said};
 use crate::plot::text::slug;
-use crate::plot::{Axis, Body, Curve, Figure, Look, Scale};
+use crate::plot::{Axis, AxisScale, Curve, Figure, PlotBody, SeriesLook};
 use crate::result::{Meant, Point, Spread};
 use crate::unit::{Against, Quantity, Unit};
 
@@ -141,9 +141,9 @@ fn overhead<'a>(
         group.against.words()
     );
     remark += match scale {
-        Scale::TimesMore => " The axis goes by how many times as much it is: +100 % is twice.",
-        Scale::TimesLess => " The axis goes by how many times less it is: 50 % is half of it.",
-        Scale::Linear | Scale::Log2 | Scale::Log10 => "",
+        AxisScale::TimesMore => " The axis goes by how many times as much it is: +100 % is twice.",
+        AxisScale::TimesLess => " The axis goes by how many times less it is: 50 % is half of it.",
+        AxisScale::Linear | AxisScale::Log2 | AxisScale::Log10 => "",
     };
     let remarks = [remark].into_iter().chain(said::no_place(&curves, scale)).collect();
     let words = if is_loss { "loss" } else { "overhead" };
@@ -154,12 +154,12 @@ fn overhead<'a>(
 
 /// One that lies far out would press all others to nothing: then by times, where what is twice as
 /// much lies as far from 0 as what is half.
-fn overhead_scale(curves: &[Curve], is_loss: bool) -> Scale {
-    let by_times = if is_loss { Scale::TimesLess } else { Scale::TimesMore };
+fn overhead_scale(curves: &[Curve], is_loss: bool) -> AxisScale {
+    let by_times = if is_loss { AxisScale::TimesLess } else { AxisScale::TimesMore };
     let mut points = curves.iter().flat_map(|curve| &curve.points);
     let is_far = |times: f64| !(1.0 / FAR..=FAR).contains(&times);
     let is_wide = points.any(|point| by_times.times(point.y).is_some_and(is_far));
-    if is_wide { by_times } else { Scale::Linear }
+    if is_wide { by_times } else { AxisScale::Linear }
 }
 
 /// Whether how much more one is than the other means anything: they are of one benchmark, the same
@@ -181,7 +181,7 @@ fn others<'a>(group: &Group<'a>, is_loss: bool, drawing: &mut Drawing<'a>) -> Ve
     let name = |item: &Item<'_>| names::published(item, &item.series.name);
     let names: Vec<String> = all.iter().map(name).collect();
     let looks = drawing.looks.of(&names);
-    let curve = |((item, name), look): ((&Item<'a>, String), Look)| {
+    let curve = |((item, name), look): ((&Item<'a>, String), SeriesLook)| {
         drawing.shows(item);
         let of = |point| converted(item, point, Unit::Percent, group.x_unit());
         Curve {
@@ -224,7 +224,7 @@ fn line_share<'a>(group: &Group<'a>, drawing: &mut Drawing<'a>) -> Option<Figure
         id: title.clone(),
         title,
         words: "share of line rate",
-        scale: Scale::Linear,
+        scale: AxisScale::Linear,
         remarks: vec![remark],
         rule: (100.0, "line rate"),
     };
@@ -238,7 +238,7 @@ struct Derived<'a> {
     id: String,
     /// Of the vertical axis.
     words: &'a str,
-    scale: Scale,
+    scale: AxisScale,
     remarks: Vec<String>,
     /// A line across it.
     rule: (f64, &'a str),
@@ -247,7 +247,7 @@ struct Derived<'a> {
 fn figure(group: &Group<'_>, curves: Vec<Curve>, derived: Derived<'_>) -> Figure {
     let Derived { title, id, words, scale, remarks, rule } = derived;
     let names: Vec<String> = curves.iter().map(|curve| curve.name.clone()).collect();
-    let body = Body::Curves(curves);
+    let body = PlotBody::Curves(curves);
     let shown = group.all().filter(|item| {
         // A curve of theirs has the name of its title.
         let title = format!("published: {}", item.measurement.title);

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::figures::{Group, capital};
 use super::said::own;
-use crate::compare::{self, Side};
+use crate::compare::{self, ComparedSide};
 use crate::result::Run;
 
 /// Differences of set-ups that are told in full.
@@ -22,8 +22,8 @@ fn sentences(found: Vec<String>) -> Vec<String> {
 pub(super) fn between(runs: &[&Run]) -> Vec<String> {
     let names: Vec<String> = runs.iter().map(|run| quoted(run)).collect();
     let named = runs.iter().zip(&names);
-    let sides: Vec<Side<'_>> =
-        named.map(|(run, name)| Side { name, run: Some(run), measurement: None }).collect();
+    let sides: Vec<ComparedSide<'_>> =
+        named.map(|(run, name)| ComparedSide { name, run: Some(run), measurement: None }).collect();
     sentences(compare::differences(&sides))
 }
 
@@ -46,22 +46,22 @@ pub(super) fn of_group(group: &Group<'_>) -> Vec<String> {
     let own = own(group);
     let runs = own.iter().filter_map(|item| Some((item.measurement, item.run?)));
     let runs: Vec<_> = runs.map(|(measurement, run)| (measurement, run, quoted(run))).collect();
-    let sides: Vec<Side<'_>> = runs
+    let sides: Vec<ComparedSide<'_>> = runs
         .iter()
-        .map(|(measurement, run, name)| Side {
+        .map(|(measurement, run, name)| ComparedSide {
             name,
             run: Some(run),
             measurement: Some(measurement),
         })
         .collect();
     let mut found = compare::conditions(&sides);
-    let mut by_title: BTreeMap<&str, Vec<Side<'_>>> = BTreeMap::new();
+    let mut by_title: BTreeMap<&str, Vec<ComparedSide<'_>>> = BTreeMap::new();
     for (side, (measurement, ..)) in sides.iter().zip(&runs) {
         // A run's own words come before those that set its measurements apart.
         let title = measurement.title.rsplit(": ").next().unwrap_or_default();
         by_title.entry(title).or_default().push(*side);
     }
-    let has_several = |sides: &[Side<'_>]| {
+    let has_several = |sides: &[ComparedSide<'_>]| {
         let runs: BTreeSet<_> =
             sides.iter().filter_map(|side| side.run).map(std::ptr::from_ref).collect();
         runs.len() > 1

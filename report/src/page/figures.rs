@@ -4,11 +4,13 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::subject::{self, Subject};
 use super::thin::{points_shown, thin};
-use super::{FIGURES_MAX, Item, Options, PageError, SERIES_SHOWN_MAX, bars, derived, names, said};
+use super::{
+    FIGURES_MAX, Item, PageError, PageOptions, SERIES_SHOWN_MAX, bars, derived, names, said,
+};
 use crate::plot::number::tick;
-use crate::plot::style::{COLOURS, DASHES, Look};
+use crate::plot::style::{COLOURS, DASHES, SeriesLook};
 use crate::plot::text::slug;
-use crate::plot::{Axis, Body, Curve, Figure, Scale};
+use crate::plot::{Axis, AxisScale, Curve, Figure, PlotBody};
 use crate::result::{Measurement, Point, Series, Spread, Statistic};
 use crate::store::Loaded;
 use crate::unit::{Against, Dimension, Quantity, Unit};
@@ -31,17 +33,17 @@ pub(super) struct Looks {
 }
 
 impl Looks {
-    pub(super) fn of(&mut self, names: &[String]) -> Vec<Look> {
+    pub(super) fn of(&mut self, names: &[String]) -> Vec<SeriesLook> {
         let mut used = BTreeSet::new();
         let look = |name: &String| {
             let next = self.by_name.len();
-            let look = Look::nth(*self.by_name.entry(name.clone()).or_insert(next));
+            let look = SeriesLook::nth(*self.by_name.entry(name.clone()).or_insert(next));
             // First by colour alone, then with each dash: what is the same twice comes last.
             let all = (0..COLOURS * DASHES).map(|at| (at / COLOURS, (look.colour + at) % COLOURS));
             let free = all.into_iter().find(|pair| !used.contains(pair));
             let (dash, colour) = free.unwrap_or((look.dash, look.colour));
             used.insert((dash, colour));
-            Look { colour, dash, ..look }
+            SeriesLook { colour, dash, ..look }
         };
         names.iter().map(look).collect()
     }
@@ -173,10 +175,13 @@ impl<'a> Group<'a> {
 }
 
 /// Plots, what was published of which is shown, and how many plots have no place.
-pub(super) type Shown<'a> = (Vec<Figure>, Vec<&'a Measurement>, usize);
+pub(super) type ShownPlots<'a> = (Vec<Figure>, Vec<&'a Measurement>, usize);
 
 /// Every plot of these results, and what was published of which is shown.
-pub(super) fn all<'a>(sources: &'a [Loaded], options: &'a Options) -> Result<Shown<'a>, PageError> {
+pub(super) fn all<'a>(
+    sources: &'a [Loaded],
+    options: &'a PageOptions,
+) -> Result<ShownPlots<'a>, PageError> {
     let groups = groups(sources, &options.published);
     derived::check_baseline(&groups, options.baseline.as_deref())?;
     let mut drawing = Drawing::default();
@@ -215,12 +220,12 @@ fn order(group: &Group<'_>) -> (bool, usize, bool, bool) {
 }
 
 /// What is told first of one subject's quantity by one other.
-type Told = (Subject, Quantity, Against);
+type FirstTold = (Subject, Quantity, Against);
 
 /// Which number of many a plot shows where measurements have several: the median if all have it,
 /// the mean if all have that, for a median and a mean do not compare; none where nothing is common.
-fn typical<'a>(items: impl Iterator<Item = Item<'a>>) -> HashMap<Told, Statistic> {
-    let mut found: HashMap<Told, HashMap<*const Measurement, [bool; 2]>> = HashMap::new();
+fn typical<'a>(items: impl Iterator<Item = Item<'a>>) -> HashMap<FirstTold, Statistic> {
+    let mut found: HashMap<FirstTold, HashMap<*const Measurement, [bool; 2]>> = HashMap::new();
     for Item { measurement, series, .. } in items {
         let told = (Subject::of(measurement, series.quantity), series.quantity, series.x.quantity);
         let of = found.entry(told).or_default().entry(std::ptr::from_ref(measurement)).or_default();
@@ -292,7 +297,8 @@ fn groups<'a>(sources: &'a [Loaded], published: &'a [Measurement]) -> Vec<Group<
     add_published(&mut groups, published);
     // Tails alone need no word that they are beside something.
     let told = |group: &Group<'_>| (group.subject.clone(), group.quantity, group.against);
-    let first: HashSet<Told> = groups.iter().filter(|group| !group.is_rest).map(told).collect();
+    let first: HashSet<FirstTold> =
+        groups.iter().filter(|group| !group.is_rest).map(told).collect();
     for group in &mut groups {
         group.is_rest &= first.contains(&told(group));
     }
@@ -381,16 +387,18 @@ fn named(mut group: Group<'_>) -> Group<'_> {
     group
 }
 
-fn body<'a>(group: &Group<'a>, drawing: &mut Drawing<'a>, remarks: &mut Vec<String>) -> Body {
+fn body<'a>(group: &Group<'a>, drawing: &mut Drawing<'a>, remarks: &mut Vec<String>) -> PlotBody {
     let is_events = group.quantity == Quantity::EventsPerRequest;
     match (group.against, group.only_place()) {
         (Against::Category, _) if group.is_parts => {
-            Body::Listed(bars::listed(group, drawing, remarks))
+            PlotBody::Listed(bars::listed(group, drawing, remarks))
         }
-        (Against::Category, _) if is_events => Body::Bars(bars::stacked(group, drawing, remarks)),
-        (Against::Category, _) => Body::Bars(bars::beside(group, drawing, remarks)),
-        (_, Some(_)) => Body::Bars(bars::at_one_place(group, drawing)),
-        _ => Body::Curves(curves(group, drawing, remarks)),
+        (Against::Category, _) if is_events => {
+            PlotBody::Bars(bars::stacked(group, drawing, remarks))
+        }
+        (Against::Category, _) => PlotBody::Bars(bars::beside(group, drawing, remarks)),
+        (_, Some(_)) => PlotBody::Bars(bars::at_one_place(group, drawing)),
+        _ => PlotBody::Curves(curves(group, drawing, remarks)),
     }
 }
 
@@ -400,18 +408,18 @@ fn figure<'a>(group: &Group<'a>, drawing: &mut Drawing<'a>) -> Figure {
     let mut remarks = Vec::new();
     let body = body(group, drawing, &mut remarks);
     let scale = match &body {
-        Body::Curves(_) => scale(group, unit),
-        Body::Bars(_) | Body::Listed(_) => Scale::Linear,
+        PlotBody::Curves(_) => scale(group, unit),
+        PlotBody::Bars(_) | PlotBody::Listed(_) => AxisScale::Linear,
     };
     // Ends of the parts of one bar would be at no place of their own.
-    let is_stack = matches!(&body, Body::Bars(bars) if bars.is_stacked);
+    let is_stack = matches!(&body, PlotBody::Bars(bars) if bars.is_stacked);
     let of_table =
         if is_stack { said::captions(group, "in brackets").concat() } else { String::new() };
     if !is_stack {
         remarks.splice(0..0, said::captions(group, "Thin lines"));
     }
     remarks.extend(said::left_out(&group.left_out));
-    if let Body::Curves(curves) = &body {
+    if let PlotBody::Curves(curves) = &body {
         remarks.extend(said::no_place(curves, scale));
     }
     if group.against == Against::Category {
@@ -455,31 +463,31 @@ pub(super) fn described(title: &str, names: &[String]) -> String {
     format!("{title}. Series: {}{more}. All of its numbers are in the table.", named.join("; "))
 }
 
-pub(super) fn x_scale(group: &Group<'_>) -> Scale {
+pub(super) fn x_scale(group: &Group<'_>) -> AxisScale {
     match group.against {
-        Against::MessageSize | Against::QueueDepth => Scale::Log2,
+        Against::MessageSize | Against::QueueDepth => AxisScale::Log2,
         Against::Guests | Against::Processes | Against::Sidecores => {
             let most = points(group).fold(0.0_f64, |most, point| most.max(point.x));
-            if most > 16.0 { Scale::Log2 } else { Scale::Linear }
+            if most > 16.0 { AxisScale::Log2 } else { AxisScale::Linear }
         }
-        Against::Time | Against::Category => Scale::Linear,
+        Against::Time | Against::Category => AxisScale::Linear,
     }
 }
 
 /// By tens where sizes are, and where figures lie far apart.
-fn scale(group: &Group<'_>, unit: Unit) -> Scale {
+fn scale(group: &Group<'_>, unit: Unit) -> AxisScale {
     if group.against == Against::Category {
-        return Scale::Linear;
+        return AxisScale::Linear;
     }
     let by_size = group.against == Against::MessageSize;
     if by_size && matches!(unit.dimension(), Dimension::Time | Dimension::DataRate) {
-        return Scale::Log10;
+        return AxisScale::Log10;
     }
     let figures = || points(group).map(|point| point.y);
     let least = figures().filter(|y| *y > 0.0).fold(f64::INFINITY, f64::min);
     let most = figures().fold(0.0_f64, f64::max);
     let is_wide = most / least > LINEAR_RATIO_MAX && figures().all(|y| y > 0.0);
-    if is_wide { Scale::Log10 } else { Scale::Linear }
+    if is_wide { AxisScale::Log10 } else { AxisScale::Linear }
 }
 
 fn points<'a>(group: &'a Group<'_>) -> impl Iterator<Item = &'a Point> {
@@ -509,7 +517,7 @@ fn curves<'a>(
     let (unit, x_unit) = (group.unit(), group.x_unit());
     let looks = drawing.looks.of(&group.look_keys());
     let (most, mut thinned) = (points_shown(group.items.len()), (0, 0));
-    let curve = |((item, name), look): ((&Item<'_>, &String), Look)| {
+    let curve = |((item, name), look): ((&Item<'_>, &String), SeriesLook)| {
         let shown = thin(&item.series.points, most);
         if shown.len() < item.series.points.len() {
             thinned = (thinned.0 + 1, thinned.1 + item.series.points.len());

@@ -8,9 +8,9 @@ use sha2::{Digest, Sha256};
 
 use super::{Content, names, said};
 use crate::plot::number::{exact, rounded};
-use crate::plot::table::{Cell, Table, with_unit};
+use crate::plot::table::{PlotCell, PlotTable, with_unit};
 use crate::plot::text::{escape, shorten};
-use crate::plot::{Figure, Place, style};
+use crate::plot::{Figure, PicturePlace, style};
 use crate::result::{Empty, Measurement, Run};
 
 const SCRIPT: &str = include_str!("page.js");
@@ -169,7 +169,7 @@ fn figure_(figure: &Figure, shared: &BTreeSet<&String>) -> String {
 /// The picture and its legend.
 fn picture(figure: &Figure, title: &str) -> String {
     let hint = "left and right go from point to point, up and down from series to series";
-    let svg = figure.svg(Place::Page);
+    let svg = figure.svg(PicturePlace::Page);
     let mut out = format!(
         "<div class=\"area\" tabindex=\"0\" role=\"application\" aria-label=\"{title}: {hint}\">\
          {svg}</div>\n"
@@ -226,7 +226,7 @@ fn table(figure: &Figure) -> String {
 
 /// The head and the rows. A page of nothing but numbers has them rounded; the CSV is exact, from
 /// what stands beside them.
-fn cells(table: &Table, is_rounded: bool) -> String {
+fn cells(table: &PlotTable, is_rounded: bool) -> String {
     let mut out = format!("<thead><tr><th scope=\"col\">{}</th>", escape(&table.corner));
     for column in &table.columns {
         let spread = match column.spread.words() {
@@ -239,8 +239,8 @@ fn cells(table: &Table, is_rounded: bool) -> String {
     for row in &table.rows {
         let _ = write!(out, "<tr><th scope=\"row\">{}</th>", escape(&row.head));
         for cell in &row.cells {
-            let exact = cell.as_ref().map(Cell::text).unwrap_or_default();
-            let short = |cell: &Cell| match cell.number {
+            let exact = cell.as_ref().map(PlotCell::text).unwrap_or_default();
+            let short = |cell: &PlotCell| match cell.number {
                 number if number != 0.0 && number.abs() < NOTHING => "≈ 0".to_owned(),
                 number => rounded(number, DIGITS),
             };
@@ -313,14 +313,14 @@ fn run_lines(run: &Run) -> Vec<String> {
 }
 
 /// What a measurement's set-up is of: its own title, benchmark and entries.
-type Setup<'a> = (&'a str, &'a str, &'a BTreeMap<String, String>);
+type MeasurementSetup<'a> = (&'a str, &'a str, &'a BTreeMap<String, String>);
 
 /// A measurement in words. Of one that is set up as in another run, and called so, that run is
 /// named: ten runs of one command are ten times the same.
 fn measurement_line<'a>(
     measurement: &'a Measurement,
     run: &'a Run,
-    told: &mut BTreeMap<Setup<'a>, &'a str>,
+    told: &mut BTreeMap<MeasurementSetup<'a>, &'a str>,
 ) -> String {
     let Measurement { title, benchmark, origin, source, setup, notes, .. } = measurement;
     let mut line = format!("{title} ({benchmark}), {}", names::origin(*origin));
@@ -425,7 +425,7 @@ fn figures_of(measurement: &Measurement) -> String {
             }
             (None, None) => format!("{} {}", exact(point.x), series.x.unit.symbol()),
         };
-        let figure = Table::text_of(point);
+        let figure = PlotTable::text_of(point);
         let _ = write!(
             rows,
             "<tr><th scope=\"row\">{}</th><td>{}</td><td>{} {}</td></tr>",

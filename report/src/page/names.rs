@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::result::{Measurement, Origin, Statistic};
+use crate::result::{Measurement, RunOrigin, Statistic};
 
 use super::Item;
 use crate::unit::Quantity;
@@ -176,10 +176,10 @@ pub(super) fn published(item: &Item<'_>, which: &str) -> String {
 }
 
 /// Whether a series is somebody else's, in the words of a caption.
-pub(super) fn origin(origin: Origin) -> &'static str {
+pub(super) fn origin(origin: RunOrigin) -> &'static str {
     match origin {
-        Origin::Measured => "measured by vrio",
-        Origin::Imported => "imported: another program measured",
-        Origin::Published => "published: others measured, elsewhere",
+        RunOrigin::Measured => "measured by vrio",
+        RunOrigin::Imported => "imported: another program measured",
+        RunOrigin::Published => "published: others measured, elsewhere",
     }
 }

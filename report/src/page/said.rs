@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use super::figures::Group;
 use super::{Item, names, subject};
-use crate::plot::{Body, Curve, Scale};
+use crate::plot::{AxisScale, Curve, PlotBody};
 use crate::result::{Empty, Machine, Measurement, Run, Spread, Statistic};
 use crate::unit::Quantity;
 
@@ -19,8 +19,8 @@ const REASON_CHARS_MAX: usize = 300;
 const RUNS_NAMED_MAX: usize = 3;
 
 /// What the series of a plot have in common, of which their names say nothing.
-pub(super) fn shared(group: &Group<'_>, body: &Body) -> Option<String> {
-    let is_bars = matches!(body, Body::Bars(_) | Body::Listed(_));
+pub(super) fn shared(group: &Group<'_>, body: &PlotBody) -> Option<String> {
+    let is_bars = matches!(body, PlotBody::Bars(_) | PlotBody::Listed(_));
     let shared = names::shared(&group.items).filter(|_| !is_bars);
     shared.map(|words| format!("All that was measured: {words}."))
 }
@@ -98,13 +98,13 @@ pub(super) fn captions(group: &Group<'_>, what: &str) -> Vec<String> {
 }
 
 /// How many figures such an axis cannot show.
-pub(super) fn no_place(curves: &[Curve], scale: Scale) -> Option<String> {
+pub(super) fn no_place(curves: &[Curve], scale: AxisScale) -> Option<String> {
     let points = curves.iter().flat_map(|curve| &curve.points);
     let count = points.filter(|point| !scale.has(point.y)).count();
     let which = match scale {
-        Scale::TimesMore => "of nothing at all",
-        Scale::TimesLess => "of all of it",
-        Scale::Linear | Scale::Log2 | Scale::Log10 => "that are 0 or less",
+        AxisScale::TimesMore => "of nothing at all",
+        AxisScale::TimesLess => "of all of it",
+        AxisScale::Linear | AxisScale::Log2 | AxisScale::Log10 => "that are 0 or less",
     };
     (count > 0)
         .then(|| format!("{count} figures {which} have no place on this axis: see the table."))
@@ -134,7 +134,7 @@ pub(super) fn own<'g, 'a>(group: &'g Group<'a>) -> Vec<&'g Item<'a>> {
 }
 
 /// A cell that is empty, as its words tell: a column and a row, a row, or something else.
-pub(super) struct Cell<'a> {
+pub(super) struct EmptyCell<'a> {
     pub(super) column: Option<&'a str>,
     pub(super) row: &'a str,
     /// Whether that is a model, or has figures of its own elsewhere in the measurement.
@@ -144,7 +144,7 @@ pub(super) struct Cell<'a> {
 
 /// The empty cells of a measurement. `injections, Elvis` is a column and a row where Elvis is a
 /// model or has figures of its own; a row may have commas in its name.
-pub(super) fn cells(measurement: &Measurement) -> impl Iterator<Item = Cell<'_>> {
+pub(super) fn cells(measurement: &Measurement) -> impl Iterator<Item = EmptyCell<'_>> {
     let points = measurement.series.iter().flat_map(|series| &series.points);
     let labels: BTreeSet<&str> = points.filter_map(|point| point.label.as_deref()).collect();
     let is_row = move |words: &str| labels.contains(words) || subject::row_word(words).is_some();
@@ -153,13 +153,13 @@ pub(super) fn cells(measurement: &Measurement) -> impl Iterator<Item = Cell<'_>>
         let found = ends.into_iter().find(|(_, row)| is_row(row)).filter(|_| !is_row(what));
         let (column, row) = found.unwrap_or((None, what));
         let why = why.strip_prefix(row).and_then(|why| why.strip_prefix(": ")).unwrap_or(why);
-        Cell { column, row, is_row: is_row(row), why: why.trim_end_matches('.') }
+        EmptyCell { column, row, is_row: is_row(row), why: why.trim_end_matches('.') }
     })
 }
 
 /// Whether an empty cell belongs into a plot of this quantity: those of columns of events do not
 /// belong to speeds, and the other way round.
-pub(super) fn belongs(cell: &Cell<'_>, measurement: &Measurement, quantity: Quantity) -> bool {
+pub(super) fn belongs(cell: &EmptyCell<'_>, measurement: &Measurement, quantity: Quantity) -> bool {
     let is_event = quantity == Quantity::EventsPerRequest;
     match cell.column {
         None => is_event || subject::row(cell.row) != subject::row("emulation"),
@@ -252,10 +252,12 @@ pub(super) fn not_measured<'a>(group: &Group<'a>) -> Vec<String> {
 }
 
 /// Whether something of others' is in it.
-pub(super) fn has_published(body: &Body) -> bool {
+pub(super) fn has_published(body: &PlotBody) -> bool {
     match body {
-        Body::Curves(curves) => curves.iter().any(|curve| curve.is_published),
-        Body::Bars(bars) | Body::Listed(bars) => bars.parts.iter().any(|part| part.is_published),
+        PlotBody::Curves(curves) => curves.iter().any(|curve| curve.is_published),
+        PlotBody::Bars(bars) | PlotBody::Listed(bars) => {
+            bars.parts.iter().any(|part| part.is_published)
+        }
     }
 }
 

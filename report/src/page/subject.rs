@@ -187,10 +187,10 @@ pub(super) fn is_column(name: &str) -> bool {
 mod tests {
     use super::*;
     use crate::published::published;
-    use crate::result::Origin;
+    use crate::result::RunOrigin;
 
     fn of(benchmark: &str) -> Subject {
-        let it = Measurement::new(Origin::Measured, benchmark, "x");
+        let it = Measurement::new(RunOrigin::Measured, benchmark, "x");
         Subject::of(&it, Quantity::Latency)
     }
 
@@ -206,14 +206,14 @@ mod tests {
     #[test]
     fn messages_between_hosts_stand_apart_and_what_was_published_beside_both() {
         let of = |hosts: Option<&str>| {
-            let mut it = Measurement::new(Origin::Measured, "mpi_latency", "x");
+            let mut it = Measurement::new(RunOrigin::Measured, "mpi_latency", "x");
             it.setup.extend(hosts.map(|hosts| ("hosts".to_owned(), hosts.to_owned())));
             it
         };
         let subject = |hosts| Subject::of(&of(hosts), Quantity::Latency);
         assert_eq!(subject(Some("two hosts")).words(), "point to point, two hosts");
         assert_eq!(subject(Some("one host")), subject(None));
-        let other = Measurement::new(Origin::Published, "osu_latency", "native");
+        let other = Measurement::new(RunOrigin::Published, "osu_latency", "native");
         for hosts in ["one host", "two hosts"] {
             assert!(subject(Some(hosts)).is_of(&other, Quantity::Latency, false), "{hosts}");
         }
@@ -222,7 +222,7 @@ mod tests {
     #[test]
     fn tables_of_models_have_events_of_their_own_and_one_plot_for_the_rest() {
         let table = |title: &str| {
-            let mut it = Measurement::new(Origin::Measured, "models", title);
+            let mut it = Measurement::new(RunOrigin::Measured, "models", title);
             it.setup.insert("device".to_owned(), "block".to_owned());
             it
         };

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::plot::{Bars, Body, Scale};
+use crate::plot::{AxisScale, Bars, PlotBody};
 use crate::result::{Axis, Empty, Machine, Meant, Point, SCHEMA, Spread, Statistic};
 use crate::unit::{Against, Quantity, Unit};
 
@@ -53,7 +53,7 @@ fn steps(y: f64) -> Vec<Point> {
 }
 
 fn measurement(title: &str, series: Vec<Series>) -> Measurement {
-    let mut it = Measurement::new(Origin::Measured, "osu_latency", title);
+    let mut it = Measurement::new(RunOrigin::Measured, "osu_latency", title);
     it.series = series;
     it
 }
@@ -62,7 +62,7 @@ fn source(title: &str, measurements: Vec<Measurement>) -> Loaded {
     Loaded { run: run(title), measurements }
 }
 
-fn figures(sources: &[Loaded], options: &Options) -> Vec<Figure> {
+fn figures(sources: &[Loaded], options: &PageOptions) -> Vec<Figure> {
     figures::all(sources, options).unwrap().0
 }
 
@@ -85,24 +85,24 @@ fn two_runs() -> Vec<Loaded> {
 fn an_overhead_is_against_what_is_native() {
     let mut sources = two_runs();
     sources.reverse();
-    let all = figures(&sources, &Options::default());
+    let all = figures(&sources, &PageOptions::default());
     let titles: Vec<&str> = all.iter().map(|figure| figure.title.as_str()).collect();
     let about = "point to point";
     let overhead = format!("Overhead in latency against one, native: {about}");
     assert_eq!(titles, [format!("Latency by message size: {about}"), overhead]);
-    let Body::Curves(curves) = &all[1].body else { panic!("bars") };
+    let PlotBody::Curves(curves) = &all[1].body else { panic!("bars") };
     assert_eq!(curves.len(), 1);
     assert!(curves[0].points.iter().all(|point| point.y == 50.0), "{:?}", curves[0].points);
     assert_eq!(curves[0].look, figure_look(&all[0], &curves[0].name));
 }
 
-fn figure_look(figure: &Figure, name: &str) -> crate::plot::Look {
+fn figure_look(figure: &Figure, name: &str) -> crate::plot::SeriesLook {
     figure.keys().iter().find(|key| key.name == name).unwrap().look
 }
 
 #[test]
 fn a_baseline_is_chosen_by_name_or_refused_by_name() {
-    let of = |name: &str| Options { baseline: Some(name.to_owned()), ..Options::default() };
+    let of = |name: &str| PageOptions { baseline: Some(name.to_owned()), ..PageOptions::default() };
     let all = figures(&two_runs(), &of("VF"));
     assert!(all[1].title.contains("against two, vf"), "{}", all[1].title);
     let said = page(&two_runs(), &of("nobody")).unwrap_err().to_string();
@@ -113,7 +113,7 @@ fn a_baseline_is_chosen_by_name_or_refused_by_name() {
 fn a_mean_has_no_overhead_against_a_median() {
     let mut sources = two_runs();
     sources[1].measurements[0].series[0].statistic = Some(Statistic::Mean);
-    let all = figures(&sources, &Options::default());
+    let all = figures(&sources, &PageOptions::default());
     assert_eq!(all.len(), 1);
     assert!(all[0].cautions.iter().any(|words| words.contains("mean, median")), "{all:?}");
 }
@@ -124,14 +124,14 @@ fn far_overheads_are_drawn_by_times() {
     let of = |times: f64| {
         let of = |title: &str, times| measurement(title, vec![latency(times)]);
         let all = [of("native", 1.0), of("near", 1.1), of("other", times)];
-        figures(&[source("a run", all.into())], &Options::default()).remove(1)
+        figures(&[source("a run", all.into())], &PageOptions::default()).remove(1)
     };
     let near = of(2.0);
-    assert_eq!(near.y.scale, Scale::Linear);
+    assert_eq!(near.y.scale, AxisScale::Linear);
     let far = of(20.0);
-    assert_eq!(far.y.scale, Scale::TimesMore);
+    assert_eq!(far.y.scale, AxisScale::TimesMore);
     assert!(far.remarks[0].contains("+100 % is twice"), "{:?}", far.remarks);
-    let Body::Curves(curves) = &far.body else { panic!("bars") };
+    let PlotBody::Curves(curves) = &far.body else { panic!("bars") };
     assert!((curves[1].points[0].y - 1900.0).abs() < 1e-6, "the figures are what they were");
 }
 
@@ -141,8 +141,8 @@ fn units_are_converted_and_said() {
     let converted = &mut sources[1].measurements[0].series[0];
     converted.unit = Unit::Ns;
     converted.points.iter_mut().for_each(|point| point.y *= 1000.0);
-    let all = figures(&sources, &Options::default());
-    let Body::Curves(curves) = &all[0].body else { panic!("bars") };
+    let all = figures(&sources, &PageOptions::default());
+    let PlotBody::Curves(curves) = &all[0].body else { panic!("bars") };
     assert!((curves[1].points[0].y / curves[0].points[0].y - 1.5).abs() < 1e-9);
     assert!(all[0].cautions.iter().any(|words| words.contains("converted to µs")));
 }
@@ -151,23 +151,23 @@ fn units_are_converted_and_said() {
 fn what_differs_is_on_top_and_beside_each_plot() {
     let mut sources = two_runs();
     sources[1].run.machine.as_mut().unwrap().processor = "Xeon".to_owned();
-    let html = page(&sources, &Options::default()).unwrap().html;
+    let html = page(&sources, &PageOptions::default()).unwrap().html;
     let said = "Processor: EPYC (“one”), Xeon (“two”).";
     // On top, and once for both plots; each plot's file has it as well.
     assert_eq!(html.matches(said).count(), 2);
-    let plots = page(&sources, &Options::default()).unwrap().plots;
+    let plots = page(&sources, &PageOptions::default()).unwrap().plots;
     assert!(plots.len() == 2 && plots.iter().all(|(_, plot)| plot.contains("Processor: EPYC")));
-    let alike = page(&two_runs(), &Options::default()).unwrap().html;
+    let alike = page(&two_runs(), &PageOptions::default()).unwrap().html;
     assert!(!alike.contains("id=\"differences\"") && !alike.contains("class=\"cautions\""));
 }
 
 #[test]
 fn what_was_published_stands_only_beside_what_was_measured() {
     let mut native = measurement("QDR", vec![latency(2.0)]);
-    (native.origin, native.source) = (Origin::Published, Some("a blog, 2013".to_owned()));
+    (native.origin, native.source) = (RunOrigin::Published, Some("a blog, 2013".to_owned()));
     let mut price = native.clone();
     price.series = vec![series("price", Quantity::Price, Unit::Usd, vec![Point::new(1.0, 2.0)])];
-    let options = Options { published: vec![native, price], ..Options::default() };
+    let options = PageOptions { published: vec![native, price], ..PageOptions::default() };
     let all = figures(&two_runs(), &options);
     let names = curve_names(&all[0]);
     assert_eq!(names, ["one, native", "two, vf", "published: QDR"]);
@@ -188,9 +188,9 @@ fn a_share_is_of_the_line_and_the_rest_is_said() {
     };
     let with = measurement("with", vec![bandwidth(Some(1200.0))]);
     let without = measurement("without", vec![bandwidth(None)]);
-    let all = figures(&[source("one", vec![with, without])], &Options::default());
+    let all = figures(&[source("one", vec![with, without])], &PageOptions::default());
     let share = all.iter().find(|figure| figure.title.contains("share of line")).unwrap();
-    let Body::Curves(curves) = &share.body else { panic!("bars") };
+    let PlotBody::Curves(curves) = &share.body else { panic!("bars") };
     assert_eq!((curves.len(), curves[0].points[0].y), (1, 25.0));
     assert!(share.remarks[0].contains("Of 1 series nobody said"), "{:?}", share.remarks);
 }
@@ -221,8 +221,8 @@ pub(super) fn events() -> Measurement {
 
 #[test]
 fn events_are_stacked_and_what_is_missing_is_said() {
-    let all = figures(&[source("one", vec![events()])], &Options::default());
-    let Body::Bars(bars) = &all[0].body else { panic!("curves") };
+    let all = figures(&[source("one", vec![events()])], &PageOptions::default());
+    let PlotBody::Bars(bars) = &all[0].body else { panic!("curves") };
     assert!(bars.is_stacked);
     assert_eq!(row_names(bars), ["optimum", "Elvis", "baseline"]);
     let table = all[0].table();
@@ -239,11 +239,11 @@ fn events_are_stacked_and_what_is_missing_is_said() {
 #[test]
 fn published_events_are_rows_of_their_own() {
     let mut slides = events();
-    (slides.origin, slides.source) = (Origin::Published, Some("slides".to_owned()));
+    (slides.origin, slides.source) = (RunOrigin::Published, Some("slides".to_owned()));
     slides.empty.clear();
-    let options = Options { published: vec![slides], ..Options::default() };
+    let options = PageOptions { published: vec![slides], ..PageOptions::default() };
     let all = figures(&[source("one", vec![events()])], &options);
-    let Body::Bars(bars) = &all[0].body else { panic!("curves") };
+    let PlotBody::Bars(bars) = &all[0].body else { panic!("curves") };
     assert_eq!(bars.rows.len(), 6);
     assert_eq!(row_names(bars)[..3], ["optimum", "optimum (published)", "Elvis"]);
     for part in &bars.parts {
@@ -264,7 +264,8 @@ fn what_the_seeds_say_is_laid_over_what_it_is_about() {
     let of = |title, times| measurement(title, vec![latency(times), bandwidth(1.0 / times)]);
     let sources =
         [source("one", vec![of("native", 1.0), of("vf", 1.2)]), source("two", vec![events()])];
-    let options = Options { published: crate::published::published(), ..Options::default() };
+    let options =
+        PageOptions { published: crate::published::published(), ..PageOptions::default() };
     let (all, shown, _) = figures::all(&sources, &options).unwrap();
     let named = |title: &str, words: &str| {
         let figure = all.iter().find(|figure| figure.title.starts_with(title)).unwrap();
@@ -286,25 +287,28 @@ fn zero_is_on_the_axis_and_what_is_nothing_is_counted() {
     let mut sizes = latency(1.0);
     sizes.points.insert(0, Point::new(0.0, 0.9));
     sizes.points[3].y = 0.0;
-    let all = figures(&[source("one", vec![measurement("osu", vec![sizes])])], &Options::default());
+    let all =
+        figures(&[source("one", vec![measurement("osu", vec![sizes])])], &PageOptions::default());
     assert!(all[0].remarks[0].starts_with("1 figures that are 0"), "{:?}", all[0].remarks);
-    let svg = all[0].svg(Place::File);
+    let svg = all[0].svg(PicturePlace::File);
     assert!(svg.contains(">0</text>"), "{svg}");
 }
 
 #[test]
 fn nothing_to_draw_is_an_error_and_so_is_too_much() {
     let empty = [source("one", vec![measurement("osu", Vec::new())])];
-    assert!(matches!(page(&empty, &Options::default()), Err(PageError::Nothing)));
+    assert!(matches!(page(&empty, &PageOptions::default()), Err(PageError::Nothing)));
     let many: Vec<Loaded> = (0..=RUNS_MAX).map(|at| source(&at.to_string(), Vec::new())).collect();
-    assert!(matches!(page(&many, &Options::default()), Err(PageError::Runs(_))));
+    assert!(matches!(page(&many, &PageOptions::default()), Err(PageError::Runs(_))));
 }
 
 #[test]
 fn more_series_than_can_be_told_apart_are_named_instead() {
     let of = |at: usize| measurement(&format!("m{at}"), vec![latency(1.0)]);
-    let all =
-        figures(&[source("one", (0..SERIES_SHOWN_MAX + 3).map(of).collect())], &Options::default());
+    let all = figures(
+        &[source("one", (0..SERIES_SHOWN_MAX + 3).map(of).collect())],
+        &PageOptions::default(),
+    );
     assert_eq!(all[0].keys().len(), SERIES_SHOWN_MAX);
     assert!(all[0].remarks.iter().any(|words| words.starts_with("3 more series")), "{all:?}");
 }
@@ -314,7 +318,8 @@ fn a_most_is_drawn_and_said_as_one() {
     let mut sizes = latency(1.0);
     sizes.points[2].meant = Meant::AtMost;
     sizes.points[2].x_to = Some(64.0);
-    let all = figures(&[source("one", vec![measurement("osu", vec![sizes])])], &Options::default());
+    let all =
+        figures(&[source("one", vec![measurement("osu", vec![sizes])])], &PageOptions::default());
     let text = all[0].table().rows[2].cells[0].as_ref().unwrap().text();
     assert!(text.starts_with("≤ ") && text.ends_with("up to 64"), "{text}");
 }
@@ -336,13 +341,13 @@ fn words_of_results_stay_words() {
     let mut named = measurement(HOSTILE, vec![latency(1.0)]);
     named.series[0].points[1].label = Some(hostile());
     let mut published = named.clone();
-    (published.origin, published.source) = (Origin::Published, Some(hostile()));
+    (published.origin, published.source) = (RunOrigin::Published, Some(hostile()));
     (published.quotations, published.misprints) = (vec![hostile()], vec![hostile()]);
     let mut sources = vec![source(HOSTILE, vec![it, named]), source("two", vec![events()])];
     sources[0].run.command = vec![hostile()];
     sources[0].run.machine.as_mut().unwrap().processor = hostile();
     sources[0].run.tools.insert(hostile(), hostile());
-    let options = Options { published: vec![published], ..Options::default() };
+    let options = PageOptions { published: vec![published], ..PageOptions::default() };
     let page = page(&sources, &options).unwrap();
     assert_eq!(page.html.matches("<script").count(), 1);
     assert_eq!(page.html.matches("<style").count(), 1);
@@ -365,13 +370,13 @@ fn one_benchmark_is_told_against_itself_alone() {
         "one",
         vec![of("osu_latency", 1.0), of("osu_allreduce", 4.0), of("osu_multi_lat", 2.0)],
     )];
-    let all = figures(&sources, &Options::default());
+    let all = figures(&sources, &PageOptions::default());
     let titles: Vec<&str> = all.iter().map(|figure| figure.title.as_str()).collect();
     let expected = ["point to point", "all-reduce", "several pairs"];
     assert_eq!(titles, expected.map(|about| format!("Latency by message size: {about}")));
     // Of two programs that measure one thing there is a plot, and no percentage.
     let sources = [source("one", vec![of("osu_latency", 1.0), of("mpi_latency", 2.0)])];
-    let all = figures(&sources, &Options::default());
+    let all = figures(&sources, &PageOptions::default());
     assert_eq!(all.len(), 1);
     assert_eq!(curve_names(&all[0]), ["osu_latency", "mpi_latency"]);
     assert_eq!(all[0].cautions, ["Benchmarks differ: mpi_latency; osu_latency."]);
@@ -379,7 +384,8 @@ fn one_benchmark_is_told_against_itself_alone() {
 
 #[test]
 fn overheads_of_others_stand_beside_what_is_native_alone() {
-    let options = Options { published: crate::published::published(), ..Options::default() };
+    let options =
+        PageOptions { published: crate::published::published(), ..PageOptions::default() };
     let names = |title: &str| {
         let of = |title: &str, times| measurement(title, vec![latency(times)]);
         let sources = [source("one", vec![of(title, 1.0), of("vf", 1.2)])];
@@ -433,7 +439,8 @@ fn models() -> Vec<Measurement> {
 
 #[test]
 fn rows_of_models_can_be_told_apart_and_have_their_tables() {
-    let options = Options { published: crate::published::published(), ..Options::default() };
+    let options =
+        PageOptions { published: crate::published::published(), ..PageOptions::default() };
     let sources = [source("one", models())];
     let (all, shown, _) = figures::all(&sources, &options).unwrap();
     let titles: Vec<&str> = all.iter().map(|figure| figure.title.as_str()).collect();
@@ -445,23 +452,23 @@ fn rows_of_models_can_be_told_apart_and_have_their_tables() {
     assert_eq!(titles, expected);
     assert!(all.iter().all(|figure| figure.subject == "I/O models of disks"));
     // Speeds of all tables stand beside one another; what was not measured has its row and reason.
-    let Body::Bars(iops) = &all[0].body else { panic!("curves") };
+    let PlotBody::Bars(iops) = &all[0].body else { panic!("curves") };
     assert_eq!(curve_names(&all[0]), ["1 guest", "4 guests"]);
     assert_eq!(row_names(iops), ["optimum", "vRIO direct", "Elvis", "baseline"]);
     let said = "Not measured: Elvis (4 guests): more polling threads than cores.";
     assert!(all[0].remarks.iter().any(|words| words == said), "{:?}", all[0].remarks);
     assert!(!all[0].remarks.iter().any(|words| words.contains("injections")), "{:?}", all[0]);
     // The slides' table is beside the first one, with its rows below ours.
-    let Body::Bars(events) = &all[1].body else { panic!("curves") };
+    let PlotBody::Bars(events) = &all[1].body else { panic!("curves") };
     let rows = row_names(events);
     assert_eq!(rows[..4], ["optimum", "optimum (published)", "vRIO direct", "vrio (published)"]);
     assert_eq!(shown.len(), 1, "{shown:?}");
-    let Body::Bars(four) = &all[2].body else { panic!("curves") };
+    let PlotBody::Bars(four) = &all[2].body else { panic!("curves") };
     assert_eq!(row_names(four), ["optimum", "vRIO direct", "Elvis", "baseline"]);
     // A column that a model has not is no hole in its sum; one that is empty is.
     let partial: Vec<bool> = four.rows.iter().map(|row| row.is_partial).collect();
     assert_eq!(partial, [false, false, false, true]);
-    let svg = all[2].svg(Place::File);
+    let svg = all[2].svg(PicturePlace::File);
     assert!(svg.contains("not measured") && svg.contains("≥ "), "{svg}");
     // One column has one colour, whoever calls it how.
     let look = |name: &str| all[1].keys().iter().find(|key| key.name == name).unwrap().look;
@@ -479,11 +486,11 @@ fn counters_are_a_table_and_no_picture() {
         it.series[0].points[0].y = 0.123_456_789;
         sources[0].measurements.push(it);
     }
-    let all = figures(&sources, &Options::default());
+    let all = figures(&sources, &PageOptions::default());
     assert_eq!(all[0].title, "Counted per request: disks");
     assert_eq!(curve_names(&all[0]), ["block, local, depth 1", "block, local, depth 32"]);
     assert!(!all[0].is_drawn());
-    let page = page(&sources, &Options::default()).unwrap();
+    let page = page(&sources, &PageOptions::default()).unwrap();
     assert!(page.plots.is_empty() && !page.html.contains("class=\"area\""));
     assert!(page.html.contains("<td data-exact=\"0.123456789\">0.1235<"));
 }
@@ -495,13 +502,13 @@ fn one_place_alone_makes_bars() {
     };
     let all = |second| {
         let all = [one("a", Point::new(64.0, 5.0)), one("b", Point::new(second, 7.0))];
-        figures(&[source("one", all.into())], &Options::default())
+        figures(&[source("one", all.into())], &PageOptions::default())
     };
     let bars = all(64.0);
-    let Body::Bars(found) = &bars[0].body else { panic!("curves") };
+    let PlotBody::Bars(found) = &bars[0].body else { panic!("curves") };
     assert_eq!(bars[0].title, "Bandwidth at message size 64 B: point to point");
     assert_eq!((row_names(found), bars[0].legend().len(), bars.len()), (vec!["a", "b"], 0, 1));
-    assert!(matches!(all(128.0)[0].body, Body::Curves(_)));
+    assert!(matches!(all(128.0)[0].body, PlotBody::Curves(_)));
 }
 
 #[test]
@@ -513,7 +520,7 @@ fn each_line_rate_has_its_line() {
         };
         measurement(title, vec![rate])
     };
-    let rules = |all| figures(&[source("one", all)], &Options::default())[0].rules.clone();
+    let rules = |all| figures(&[source("one", all)], &PageOptions::default())[0].rules.clone();
     let (ten, none) = (bandwidth("ten", Some(1250.0)), bandwidth("none", None));
     assert_eq!(rules(vec![ten.clone()]), [(1250.0, "line rate".to_owned())]);
     assert_eq!(rules(vec![ten.clone(), none]), [(1250.0, "line rate of ten".to_owned())]);
@@ -528,16 +535,16 @@ fn a_set_up_that_two_runs_do_not_share_is_said() {
     for measurement in &mut sources[1].measurements {
         measurement.setup.insert("volume".to_owned(), "null".to_owned());
     }
-    let all = figures(&sources, &Options::default());
+    let all = figures(&sources, &PageOptions::default());
     let said = "Volume: not told (“one”), null (“two”).";
     assert_eq!(all[0].cautions, [said]);
     // What is missing of all of them is said once, of none by name.
     let missing = "Not measured: vRIO direct: no card.".to_owned();
     assert!(all[0].remarks.contains(&missing), "{:?}", all[0].remarks);
-    assert_eq!(figures(&sources[..1], &Options::default())[0].cautions, [""; 0]);
+    assert_eq!(figures(&sources[..1], &PageOptions::default())[0].cautions, [""; 0]);
     // Cores that moved around one measurement are said of one run as well.
     sources[0].measurements[0].cache_line_round_trips_ns = vec![46, 105];
-    let alone = figures(&sources[..1], &Options::default());
+    let alone = figures(&sources[..1], &PageOptions::default());
     assert!(alone[0].cautions[0].starts_with("Level: "), "{:?}", alone[0].cautions);
 }
 
@@ -549,7 +556,7 @@ fn runs_of_one_title_are_told_apart() {
         source.measurements[0].title = "block, local".to_owned();
     }
     sources[1].run.begun = "2026-11-23T08:00:00Z".to_owned();
-    let html = page(&sources, &Options::default()).unwrap().html;
+    let html = page(&sources, &PageOptions::default()).unwrap().html;
     assert!(html.contains("<h1>2 runs: vrio bench all: block</h1>"), "{html}");
     let begun = ["2026-11-22T22:51:03Z", "2026-11-23T08:00:00Z"];
     for begun in begun {
@@ -558,7 +565,7 @@ fn runs_of_one_title_are_told_apart() {
     // Beside a run that is called otherwise.
     sources.push(sources[0].clone());
     sources[2].run.title = "before".to_owned();
-    let html = page(&sources, &Options::default()).unwrap().html;
+    let html = page(&sources, &PageOptions::default()).unwrap().html;
     assert!(html.contains("<h1>3 runs</h1>") && html.contains("</svg>before</button>"), "{html}");
     for begun in begun {
         assert!(html.contains(&format!("</svg>{begun}, vrio bench all: block</button>")), "{html}");
@@ -581,7 +588,7 @@ fn what_is_endless_has_an_end() {
         series.name = format!("column {at}");
     }
     it.series.extend(more);
-    let page = page(&[source("one", vec![it; 20])], &Options::default()).unwrap();
+    let page = page(&[source("one", vec![it; 20])], &PageOptions::default()).unwrap();
     assert!(page.html.len() < 2_000_000, "{}", page.html.len());
     for said in [
         "more rows have no place here",
@@ -602,7 +609,7 @@ fn plots_beyond_the_last_are_counted() {
         it
     };
     let many = (0..FIGURES_MAX + 3).map(of).collect();
-    let page = page(&[source("one", many)], &Options::default()).unwrap();
+    let page = page(&[source("one", many)], &PageOptions::default()).unwrap();
     assert_eq!(page.plots.len(), FIGURES_MAX);
     assert!(page.html.contains("3 more plots have no place"));
 }
@@ -620,7 +627,7 @@ fn medians_or_means_are_shown_as_all_have_them() {
     let both = with("both", &[Statistic::Median, Statistic::Mean, Statistic::P99]);
     let mean = with("mean", &[Statistic::Mean]);
     let titles = |all: Vec<Measurement>| -> Vec<(String, usize)> {
-        let all = figures(&[source("one", all)], &Options::default());
+        let all = figures(&[source("one", all)], &PageOptions::default());
         let plots = all.iter().filter(|figure| figure.title.starts_with("Latency"));
         plots.map(|figure| (figure.title.clone(), figure.keys().len())).collect()
     };
@@ -639,7 +646,7 @@ fn many_differences_of_set_ups_are_one_sentence() {
     for at in 0..12 {
         sources[0].measurements[0].setup.insert(format!("key_{at:02}"), "a".to_owned());
     }
-    let all = figures(&sources, &Options::default());
+    let all = figures(&sources, &PageOptions::default());
     let [said] = &all[0].cautions[..] else { panic!("{:?}", all[0].cautions) };
     assert!(said.starts_with("Set-ups differ in 12 things (key 00, key 01,"), "{said}");
 }

@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 
 use super::frame::{self, Area};
 use super::number::{place, rounded, tick};
-use super::scale::Span;
+use super::scale::ScaleSpan;
 use super::text::{escape, wrap};
-use super::{Bars, Figure, Key, Part, WIDTH};
+use super::{BarPart, Bars, Figure, LegendKey, WIDTH};
 use crate::result::Point;
 use crate::unit::Unit;
 
@@ -35,7 +35,7 @@ const NOTHING_MAX: f64 = 5e-3;
 const COUNT_DIGITS: usize = 3;
 
 /// Where a row stands, from the upper end of all of them.
-struct Row {
+struct BarRow {
     top: f64,
     height: f64,
     /// For each part, its place among those that this row has.
@@ -43,7 +43,7 @@ struct Row {
 }
 
 /// The rows: one that has fewer bars than others is lower.
-fn rows(bars: &Bars) -> Vec<Row> {
+fn rows(bars: &Bars) -> Vec<BarRow> {
     let mut top = 0.0;
     let goes_with = |row: usize| bars.rows.get(row).is_some_and(|bar| bar.goes_with_last);
     let row = |row: usize| {
@@ -60,7 +60,7 @@ fn rows(bars: &Bars) -> Vec<Row> {
         let (before, behind) = (gap(goes_with(row)), gap(goes_with(row + 1)));
         let first = top + before;
         top = first + inside + behind;
-        Row { top: first, height: inside, places }
+        BarRow { top: first, height: inside, places }
     };
     (0..bars.rows.len()).map(row).collect()
 }
@@ -78,7 +78,7 @@ pub(super) fn names_width(bars: &Bars) -> f64 {
 }
 
 /// The axis of numbers, which lies; the other one is not used.
-pub(super) fn spans(figure: &Figure, bars: &Bars) -> (Span, Span) {
+pub(super) fn spans(figure: &Figure, bars: &Bars) -> (ScaleSpan, ScaleSpan) {
     let ends = |point: &Point| [Some(point.y), point.low, point.high];
     let numbers: Vec<f64> = if bars.is_stacked {
         (0..bars.rows.len()).filter_map(|row| bars.sum(row)).collect()
@@ -98,7 +98,7 @@ pub(super) fn spans(figure: &Figure, bars: &Bars) -> (Span, Span) {
     // A little beyond the longest one, and not up to the next tick: the space is the numbers'.
     let room = room.clamp(LEAST_ROOM, 0.5);
     let widest = (most - least * room) / (1.0 - room);
-    (Span::tight(least, widest), Span::tight(0.0, 1.0))
+    (ScaleSpan::tight(least, widest), ScaleSpan::tight(0.0, 1.0))
 }
 
 pub(super) fn draw(figure: &Figure, bars: &Bars, area: &Area) -> String {
@@ -129,8 +129,8 @@ pub(super) fn draw(figure: &Figure, bars: &Bars, area: &Area) -> String {
                 spread(point, middle, area, &mut spreads);
             }
         }
-        let Part { name, look, is_published, .. } = part;
-        let classes = Key { name, look: *look, is_published: *is_published }.classes();
+        let BarPart { name, look, is_published, .. } = part;
+        let classes = LegendKey { name, look: *look, is_published: *is_published }.classes();
         let places = places.trim_end();
         let _ = write!(
             out,
@@ -142,7 +142,7 @@ pub(super) fn draw(figure: &Figure, bars: &Bars, area: &Area) -> String {
 }
 
 /// The upper end and the height of a bar.
-fn bar_place(bars: &Bars, area: &Area, row: &Row, part: usize) -> (f64, f64) {
+fn bar_place(bars: &Bars, area: &Area, row: &BarRow, part: usize) -> (f64, f64) {
     let place = row.places.get(part).copied().flatten().unwrap_or_default();
     let bar = if bars.is_stacked { STACKED_BAR } else { BAR };
     let count = if bars.is_stacked { 1 } else { row.places.iter().flatten().count().max(1) };
@@ -164,7 +164,7 @@ fn spread(point: &Point, y: f64, area: &Area, out: &mut String) {
     }
 }
 
-fn names(bars: &Bars, rows: &[Row], area: &Area) -> String {
+fn names(bars: &Bars, rows: &[BarRow], area: &Area) -> String {
     let mut out = String::from("<g text-anchor=\"end\">");
     for (bar, row) in bars.rows.iter().zip(rows) {
         let lines = wrap(&bar.name, NAME_CHARS, NAME_LINES);
@@ -189,7 +189,7 @@ fn words(figure: &Figure, number: f64, least: f64) -> String {
 }
 
 /// Behind each bar its number; of a stack the sum; where there is none, that.
-fn numbers(figure: &Figure, bars: &Bars, rows: &[Row], area: &Area) -> String {
+fn numbers(figure: &Figure, bars: &Bars, rows: &[BarRow], area: &Area) -> String {
     let mut out = String::new();
     let least = (area.x.ends().1 * LEAST_SHOWN).min(NOTHING_MAX);
     let words = |number: f64| words(figure, number, least);

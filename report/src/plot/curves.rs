@@ -4,10 +4,10 @@ use std::fmt::Write as _;
 
 use super::frame::{Area, CURVES_WIDTH};
 use super::number::{place, tick};
-use super::scale::{Scale, Span};
-use super::table::Places;
+use super::scale::{AxisScale, ScaleSpan};
+use super::table::PlaceRows;
 use super::text::{escape, shorten};
-use super::{Curve, Figure, Key};
+use super::{Curve, Figure, LegendKey};
 use crate::result::{Meant, Point};
 
 /// Half of the short lines at a spread's ends.
@@ -25,28 +25,28 @@ const CHAR_WIDTH: f64 = 7.0;
 const LABELS_GAP: f64 = 8.0;
 
 /// Both axes, so that all points are on them, spreads and rules as well.
-pub(super) fn spans(figure: &Figure, curves: &[Curve]) -> (Span, Span) {
+pub(super) fn spans(figure: &Figure, curves: &[Curve]) -> (ScaleSpan, ScaleSpan) {
     let points = || curves.iter().flat_map(|curve| &curve.points);
     let xs = points().flat_map(|point| [Some(point.x), point.x_to]).flatten();
     let ys = points().flat_map(|point| [Some(point.y), point.low, point.high]).flatten();
     let ys: Vec<f64> = ys.chain(figure.rules.iter().map(|(number, _)| *number)).collect();
     // A point at 0 has no place on a logarithmic axis of figures: a remark says so.
     let ys: Vec<f64> = ys.into_iter().filter(|number| figure.y.scale.has(*number)).collect();
-    let x = if figure.x.scale == Scale::Linear {
+    let x = if figure.x.scale == AxisScale::Linear {
         let (least, most) = xs.fold((0.0_f64, 0.0_f64), |(low, high), x| (low.min(x), high.max(x)));
-        Span::tight(least, most)
+        ScaleSpan::tight(least, most)
     } else {
         let mut xs: Vec<f64> = xs.collect();
-        let span = Span::of(figure.x.scale, xs.iter().copied());
+        let span = ScaleSpan::of(figure.x.scale, xs.iter().copied());
         xs.sort_by(f64::total_cmp);
         xs.dedup();
         if has_room(figure, &span, &xs) { span.labelled_at(xs) } else { span }
     };
-    (x, Span::of(figure.y.scale, ys))
+    (x, ScaleSpan::of(figure.y.scale, ys))
 }
 
 /// Whether each of these numbers can be written at its place on the horizontal axis.
-fn has_room(figure: &Figure, span: &Span, numbers: &[f64]) -> bool {
+fn has_room(figure: &Figure, span: &ScaleSpan, numbers: &[f64]) -> bool {
     let width = |number: f64| tick(number, figure.x.unit).chars().count() as f64 * CHAR_WIDTH;
     let place = |number: f64| span.place(number).unwrap_or(0.0) * CURVES_WIDTH;
     numbers.windows(2).all(|two| {
@@ -57,12 +57,12 @@ fn has_room(figure: &Figure, span: &Span, numbers: &[f64]) -> bool {
 }
 
 pub(super) fn draw(curves: &[Curve], area: &Area) -> String {
-    let rows = Places::rows(curves);
+    let rows = PlaceRows::rows(curves);
     let (lines, labels) = marks(curves, area);
     let mut out = lines;
     for (number, curve) in curves.iter().enumerate() {
         let Curve { name, look, is_published, points, .. } = curve;
-        let key = Key { name, look: *look, is_published: *is_published };
+        let key = LegendKey { name, look: *look, is_published: *is_published };
         let (line, spread, dots) = paths(curve, area);
         let mut places = String::new();
         for (row, point) in rows.of_points(points) {

@@ -3,10 +3,13 @@
 use std::fmt::Write as _;
 
 use super::number::tick;
-use super::scale::Span;
+use super::scale::ScaleSpan;
 use super::table::with_unit;
 use super::text::{NAME_CHARS_MAX, escape, shorten, wrap};
-use super::{Axis, Body, Figure, Key, Look, Place, Scale, WIDTH, bars, curves, style};
+use super::{
+    Axis, AxisScale, Figure, LegendKey, PicturePlace, PlotBody, SeriesLook, WIDTH, bars, curves,
+    style,
+};
 use crate::unit::Unit;
 
 /// Around the area of the points, in a page.
@@ -38,8 +41,8 @@ pub(super) struct Area {
     pub(super) right: f64,
     pub(super) top: f64,
     pub(super) bottom: f64,
-    pub(super) x: Span,
-    pub(super) y: Span,
+    pub(super) x: ScaleSpan,
+    pub(super) y: ScaleSpan,
 }
 
 impl Area {
@@ -52,51 +55,54 @@ impl Area {
     }
 }
 
-pub(super) fn draw(figure: &Figure, place: Place) -> String {
+pub(super) fn draw(figure: &Figure, place: PicturePlace) -> String {
     let heading = match place {
-        Place::Page => Vec::new(),
-        Place::File => wrap(&figure.title, HEADING_CHARS, 2),
+        PicturePlace::Page => Vec::new(),
+        PicturePlace::File => wrap(&figure.title, HEADING_CHARS, 2),
     };
     let above = match (figure.has_bars(), place) {
-        (true, Place::Page) => BARS_TOP,
-        (true, Place::File) => BARS_TOP + HEADING_BARS,
+        (true, PicturePlace::Page) => BARS_TOP,
+        (true, PicturePlace::File) => BARS_TOP + HEADING_BARS,
         (false, _) => TOP,
     };
     let top = above + heading.len() as f64 * HEADING;
     let (inside, bottom) = match &figure.body {
-        Body::Curves(all) => {
+        PlotBody::Curves(all) => {
             let (x, y) = curves::spans(figure, all);
             let area = area(CURVES_LEFT, top, HEIGHT, x, y);
             (grid(figure, &area) + &curves::draw(all, &area) + &rules(figure, &area), area.bottom)
         }
-        Body::Bars(all) | Body::Listed(all) => {
+        PlotBody::Bars(all) | PlotBody::Listed(all) => {
             let (x, y) = bars::spans(figure, all);
             let area = area(bars::names_width(all), top, bars::height(all), x, y);
             (bars_grid(figure, &area) + &bars::draw(figure, all, &area), area.bottom)
         }
     };
-    let below =
-        if place == Place::File { legend(figure, bottom + BELOW) } else { (String::new(), 0.0) };
+    let below = if place == PicturePlace::File {
+        legend(figure, bottom + BELOW)
+    } else {
+        (String::new(), 0.0)
+    };
     let height = bottom + BELOW + below.1;
     let mut out = opening(figure, place, height);
     for (at, line) in heading.iter().enumerate() {
         let y = 24.0 + at as f64 * HEADING;
         let _ = write!(out, "<text class=\"title\" x=\"12\" y=\"{y}\">{}</text>", escape(line));
     }
-    let end = if place == Place::File { "</svg>\n" } else { "</svg>" };
+    let end = if place == PicturePlace::File { "</svg>\n" } else { "</svg>" };
     out + &inside + &below.0 + end
 }
 
-fn area(left: f64, top: f64, height: f64, x: Span, y: Span) -> Area {
+fn area(left: f64, top: f64, height: f64, x: ScaleSpan, y: ScaleSpan) -> Area {
     Area { left, right: WIDTH - RIGHT, top, bottom: top + height, x, y }
 }
 
 /// The element, its name and its description.
-fn opening(figure: &Figure, place: Place, height: f64) -> String {
+fn opening(figure: &Figure, place: PicturePlace, height: f64) -> String {
     let Figure { id, title, description, .. } = figure;
     let (title, description) = (escape(title), escape(description));
     let mut out = String::from("<svg class=\"plot\" ");
-    if place == Place::File {
+    if place == PicturePlace::File {
         let size = format!("width=\"{WIDTH}\" height=\"{height:.0}\"");
         let _ = write!(out, "xmlns=\"http://www.w3.org/2000/svg\" {size} ");
     }
@@ -105,7 +111,7 @@ fn opening(figure: &Figure, place: Place, height: f64) -> String {
         "viewBox=\"0 0 {WIDTH} {height:.0}\" role=\"img\" aria-labelledby=\"{id}-t {id}-d\">\
          <title id=\"{id}-t\">{title}</title><desc id=\"{id}-d\">{description}</desc>"
     );
-    if place == Place::File {
+    if place == PicturePlace::File {
         let sheet = style::alone();
         let _ = write!(
             out,
@@ -146,7 +152,8 @@ fn grid(figure: &Figure, area: &Area) -> String {
         if tick_.is_labelled {
             let (x, below) = (left - 8.0, y + 4.0);
             // What is more is told with its sign: 100 % more is no share.
-            let sign = if figure.y.scale == Scale::TimesMore && tick_.at > 0.0 { "+" } else { "" };
+            let sign =
+                if figure.y.scale == AxisScale::TimesMore && tick_.at > 0.0 { "+" } else { "" };
             let number = escape(&tick(tick_.at, figure.y.unit));
             let number = format!("{sign}{number}");
             let _ = write!(beside, "<text x=\"{x}\" y=\"{below:.1}\">{number}</text>");
@@ -223,10 +230,11 @@ fn rules(figure: &Figure, area: &Area) -> String {
 fn legend(figure: &Figure, y: f64) -> (String, f64) {
     let (mut out, mut at) = (String::new(), y + 4.0);
     let mut keys = figure.legend();
-    if matches!(&figure.body, Body::Bars(bars) if bars.is_stacked) {
+    if matches!(&figure.body, PlotBody::Bars(bars) if bars.is_stacked) {
         // What others published has its namesake's colour, and is told apart by its outline.
-        let own: Vec<Look> = keys.iter().filter(|it| !it.is_published).map(|it| it.look).collect();
-        keys.retain(|key: &Key<'_>| !key.is_published || !own.contains(&key.look));
+        let own: Vec<SeriesLook> =
+            keys.iter().filter(|it| !it.is_published).map(|it| it.look).collect();
+        keys.retain(|key: &LegendKey<'_>| !key.is_published || !own.contains(&key.look));
     }
     // Short names stand in two columns, row by row.
     let is_short = keys.iter().all(|key| key.name.chars().count() <= LEGEND_CHARS / 2 - 8);

@@ -2,7 +2,7 @@
 
 /// How an axis is divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scale {
+pub enum AxisScale {
     /// Evenly, and 0 is on it.
     Linear,
     /// By doubling: sizes and depths.
@@ -16,7 +16,7 @@ pub enum Scale {
     TimesLess,
 }
 
-impl Scale {
+impl AxisScale {
     /// What is drawn by tens: a number itself, or of percentages how many times it is; none if it
     /// has no place on such an axis.
     pub fn times(self, number: f64) -> Option<f64> {
@@ -67,8 +67,8 @@ const ZERO_PART: f64 = 0.06;
 
 /// A scale with both of its ends.
 #[derive(Clone, Debug)]
-pub struct Span {
-    scale: Scale,
+pub struct ScaleSpan {
+    scale: AxisScale,
     low: f64,
     high: f64,
     /// A place for 0 before the least, which a logarithmic axis has not by itself.
@@ -77,11 +77,11 @@ pub struct Span {
     labels: Vec<f64>,
 }
 
-impl Span {
+impl ScaleSpan {
     /// The span that shows all `numbers`, which are finite; ends are ticks or near to them.
-    pub fn of(scale: Scale, numbers: impl IntoIterator<Item = f64> + Clone) -> Self {
+    pub fn of(scale: AxisScale, numbers: impl IntoIterator<Item = f64> + Clone) -> Self {
         let numbers = numbers.into_iter().filter(|number| number.is_finite());
-        if scale == Scale::Linear {
+        if scale == AxisScale::Linear {
             return Self::linear(numbers);
         }
         let (mut low, mut high, mut has_zero) = (f64::INFINITY, f64::NEG_INFINITY, false);
@@ -96,8 +96,8 @@ impl Span {
             (low, high) = (1.0, 10.0);
         }
         let (low, high) = match scale {
-            Scale::Log2 if low == high => (low / 2.0, high * 2.0),
-            Scale::Log2 => (low, high),
+            AxisScale::Log2 if low == high => (low / 2.0, high * 2.0),
+            AxisScale::Log2 => (low, high),
             // What it is told against is on it, and may be its end.
             _ if scale.is_of_times() => {
                 // 90 % less is ten times less but for the last bit.
@@ -129,17 +129,17 @@ impl Span {
             if (steps - steps.round()).abs() < 0.02 { steps.round() * step } else { whole * step }
         };
         let (low, high) = (reach(low, false).min(low), reach(high, true).max(high));
-        Self { scale: Scale::Linear, low, high, has_zero: false, labels: Vec::new() }
+        Self { scale: AxisScale::Linear, low, high, has_zero: false, labels: Vec::new() }
     }
 
     /// The same, which ends exactly where its numbers do: a time line has no empty end.
     pub fn tight(low: f64, high: f64) -> Self {
         let high = if high > low { high } else { low + 1.0 };
-        Self { scale: Scale::Linear, low, high, has_zero: false, labels: Vec::new() }
+        Self { scale: AxisScale::Linear, low, high, has_zero: false, labels: Vec::new() }
     }
 
     /// How it is divided.
-    pub fn scale(&self) -> Scale {
+    pub fn scale(&self) -> AxisScale {
         self.scale
     }
 
@@ -152,7 +152,7 @@ impl Span {
     /// logarithmic axis.
     pub fn place(&self, number: f64) -> Option<f64> {
         let part = match (self.scale, self.scale.times(number)) {
-            (Scale::Linear, _) => (number - self.low) / (self.high - self.low),
+            (AxisScale::Linear, _) => (number - self.low) / (self.high - self.low),
             (_, Some(times)) => {
                 let part = (times / self.low).ln() / (self.high / self.low).ln();
                 if self.has_zero { ZERO_PART + part * (1.0 - ZERO_PART) } else { part }
@@ -171,10 +171,10 @@ impl Span {
     /// Its ticks, in order.
     pub fn ticks(&self) -> Vec<Tick> {
         let mut ticks = match self.scale {
-            Scale::Linear => linear_ticks(self.low, self.high),
-            Scale::Log2 => doubling_ticks(self.low, self.high),
-            Scale::Log10 => decade_ticks(self.low, self.high),
-            scale @ (Scale::TimesMore | Scale::TimesLess) => {
+            AxisScale::Linear => linear_ticks(self.low, self.high),
+            AxisScale::Log2 => doubling_ticks(self.low, self.high),
+            AxisScale::Log10 => decade_ticks(self.low, self.high),
+            scale @ (AxisScale::TimesMore | AxisScale::TimesLess) => {
                 let of = |tick: Tick| Tick { at: scale.number(tick.at), ..tick };
                 decade_ticks(self.low, self.high).into_iter().map(of).collect()
             }
@@ -258,25 +258,25 @@ fn decade_ticks(low: f64, high: f64) -> Vec<Tick> {
 mod tests {
     use super::*;
 
-    fn labels(span: &Span) -> Vec<f64> {
+    fn labels(span: &ScaleSpan) -> Vec<f64> {
         span.ticks().into_iter().filter(|tick| tick.is_labelled).map(|tick| tick.at).collect()
     }
 
     #[test]
     fn linear_axes_hold_zero_and_end_at_ticks() {
-        let span = Span::of(Scale::Linear, [3.0, 97.0]);
+        let span = ScaleSpan::of(AxisScale::Linear, [3.0, 97.0]);
         assert_eq!(span.ends(), (0.0, 100.0));
         assert_eq!(labels(&span), [0.0, 20.0, 40.0, 60.0, 80.0, 100.0]);
-        let span = Span::of(Scale::Linear, [-13.0, 31.0]);
+        let span = ScaleSpan::of(AxisScale::Linear, [-13.0, 31.0]);
         assert!(labels(&span).contains(&0.0));
         assert!(span.ends().0 <= -13.0 && span.ends().1 >= 31.0);
-        assert_eq!(Span::of(Scale::Linear, []).ends(), (0.0, 1.0));
+        assert_eq!(ScaleSpan::of(AxisScale::Linear, []).ends(), (0.0, 1.0));
     }
 
     #[test]
     fn sizes_double() {
         let sizes: Vec<f64> = (0..=22).map(|power| 2_f64.powi(power)).collect();
-        let span = Span::of(Scale::Log2, sizes.iter().copied());
+        let span = ScaleSpan::of(AxisScale::Log2, sizes.iter().copied());
         assert_eq!(span.ticks().len(), 23);
         assert!(labels(&span).len() <= LABELS_MAX && labels(&span)[0] == 1.0);
         assert_eq!(span.place(2048.0), Some(0.5));
@@ -286,14 +286,14 @@ mod tests {
     #[test]
     fn a_few_sizes_are_labelled_themselves() {
         let sizes = [8.0, 1024.0, 1500.0, 65_536.0];
-        let span = Span::of(Scale::Log2, sizes).labelled_at(sizes.to_vec());
+        let span = ScaleSpan::of(AxisScale::Log2, sizes).labelled_at(sizes.to_vec());
         assert_eq!(labels(&span), sizes);
         assert_eq!(span.ticks().len(), 15, "fourteen powers of two, and 1500");
     }
 
     #[test]
     fn zero_has_a_place_before_a_logarithmic_axis() {
-        let span = Span::of(Scale::Log2, [0.0, 1.0, 1024.0]);
+        let span = ScaleSpan::of(AxisScale::Log2, [0.0, 1.0, 1024.0]);
         assert_eq!(span.place(0.0), Some(0.0));
         assert_eq!(span.place(1.0), Some(ZERO_PART));
         assert_eq!(span.place(1024.0), Some(1.0));
@@ -303,29 +303,32 @@ mod tests {
 
     #[test]
     fn decades_are_labelled_and_short_spans_more_finely() {
-        assert_eq!(labels(&Span::of(Scale::Log10, [0.9, 9000.0])), [1.0, 10.0, 100.0, 1e3, 1e4]);
-        let span = Span::of(Scale::Log10, [12.0, 60.0]);
+        assert_eq!(
+            labels(&ScaleSpan::of(AxisScale::Log10, [0.9, 9000.0])),
+            [1.0, 10.0, 100.0, 1e3, 1e4]
+        );
+        let span = ScaleSpan::of(AxisScale::Log10, [12.0, 60.0]);
         assert_eq!(labels(&span), [10.0, 20.0, 50.0, 100.0]);
-        let (scale, labels_) = (Scale::Log10, Vec::new());
-        let narrow = Span { scale, low: 100.0, high: 200.0, has_zero: false, labels: labels_ };
+        let (scale, labels_) = (AxisScale::Log10, Vec::new());
+        let narrow = ScaleSpan { scale, low: 100.0, high: 200.0, has_zero: false, labels: labels_ };
         assert!(labels(&narrow).len() >= 4, "{narrow:?}");
     }
 
     #[test]
     fn percentages_lie_as_far_apart_as_they_are_times() {
-        let more = Span::of(Scale::TimesMore, [0.0, -30.0, 12.0, 1900.0]);
+        let more = ScaleSpan::of(AxisScale::TimesMore, [0.0, -30.0, 12.0, 1900.0]);
         assert_eq!(labels(&more), [-50.0, 0.0, 100.0, 400.0, 900.0, 1900.0]);
         let place = |number| more.place(number).unwrap();
         assert!((place(100.0) - place(0.0) - (place(0.0) - place(-50.0))).abs() < 1e-9);
         assert_eq!((more.place(-100.0), more.place(1900.0)), (None, Some(1.0)));
         // What is ten times less is 90 % less, and ten times more 900 % "less than nothing".
-        let less = Span::of(Scale::TimesLess, [0.0, 90.0]);
+        let less = ScaleSpan::of(AxisScale::TimesLess, [0.0, 90.0]);
         let found: Vec<f64> = labels(&less).iter().map(|at| at.round()).collect();
         assert_eq!(found, [0.0, 50.0, 80.0, 90.0]);
         assert_eq!((less.place(0.0), less.place(100.0)), (Some(0.0), None));
-        assert!(!Scale::TimesLess.has(100.0) && Scale::TimesLess.has(-900.0));
+        assert!(!AxisScale::TimesLess.has(100.0) && AxisScale::TimesLess.has(-900.0));
         // Ends are where the numbers are, not half as much.
-        assert_eq!(labels(&Span::of(Scale::TimesMore, [0.0, 900.0]))[0], 0.0);
+        assert_eq!(labels(&ScaleSpan::of(AxisScale::TimesMore, [0.0, 900.0]))[0], 0.0);
     }
 
     #[test]
@@ -340,10 +343,15 @@ mod tests {
             vec![f64::NAN, f64::INFINITY],
             vec![-f64::MAX, f64::MAX],
         ] {
-            let all =
-                [Scale::Linear, Scale::Log2, Scale::Log10, Scale::TimesMore, Scale::TimesLess];
+            let all = [
+                AxisScale::Linear,
+                AxisScale::Log2,
+                AxisScale::Log10,
+                AxisScale::TimesMore,
+                AxisScale::TimesLess,
+            ];
             for scale in all {
-                let span = Span::of(scale, numbers.iter().copied());
+                let span = ScaleSpan::of(scale, numbers.iter().copied());
                 let ticks = span.ticks();
                 assert!(ticks.len() < 3000, "{scale:?} {numbers:?}: {} ticks", ticks.len());
                 assert!(labels(&span).len() <= 2 * LABELS_MAX + 1, "{scale:?} {numbers:?}");

@@ -17,10 +17,10 @@ pub const MARKERS: usize = 7;
 pub const DASHES: usize = 3;
 
 /// A name in the style sheet, on light paper and on dark.
-type Token = (&'static str, &'static str, &'static str);
+type StyleToken = (&'static str, &'static str, &'static str);
 
 /// What is not a series' own.
-const TOKENS: [Token; 9] = [
+const TOKENS: [StyleToken; 9] = [
     ("paper", "#ffffff", "#14171c"),
     ("panel", "#f5f6f8", "#1d2128"),
     ("text", "#1a1d21", "#e8eaed"),
@@ -32,7 +32,7 @@ const TOKENS: [Token; 9] = [
     ("warn", "#8a4b00", "#ffc266"),
 ];
 
-const SERIES: [Token; COLOURS] = [
+const SERIES: [StyleToken; COLOURS] = [
     ("c0", "#004fa6", "#366b9f"),
     ("c1", "#d77104", "#f8d10e"),
     ("c2", "#6d9861", "#7fe698"),
@@ -46,13 +46,13 @@ const SERIES: [Token; COLOURS] = [
 /// The rules of a plot, with `var(--name)` for colours.
 const RULES: &str = include_str!("plot.css");
 
-fn tokens() -> impl Iterator<Item = Token> {
+fn tokens() -> impl Iterator<Item = StyleToken> {
     TOKENS.into_iter().chain(SERIES)
 }
 
 /// How one series looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Look {
+pub struct SeriesLook {
     /// Below [`COLOURS`].
     pub colour: usize,
     /// Below [`MARKERS`].
@@ -61,7 +61,7 @@ pub struct Look {
     pub dash: usize,
 }
 
-impl Look {
+impl SeriesLook {
     /// That of the series with this number. The first 56 differ in colour or marker.
     pub fn nth(number: usize) -> Self {
         let dash = number / COLOURS % DASHES;
@@ -245,7 +245,7 @@ mod tests {
     fn looks_repeat_late() {
         let mut seen = Vec::new();
         for number in 0..COLOURS * MARKERS {
-            let look = Look::nth(number);
+            let look = SeriesLook::nth(number);
             assert!(!seen.contains(&(look.colour, look.marker)), "{number}");
             seen.push((look.colour, look.marker));
         }

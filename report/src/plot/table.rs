@@ -3,24 +3,24 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::number::exact;
-use super::{Bars, Body, Curve, Figure};
+use super::{Bars, Curve, Figure, PlotBody};
 use crate::result::{Meant, Point, Spread};
 use crate::unit::Unit;
 
 /// The table of a plot.
 #[derive(Clone, Debug)]
-pub struct Table {
+pub struct PlotTable {
     /// What the rows' heads are.
     pub corner: String,
     /// Each column's head.
-    pub columns: Vec<Column>,
+    pub columns: Vec<PlotColumn>,
     /// The rows.
-    pub rows: Vec<Row>,
+    pub rows: Vec<PlotRow>,
 }
 
 /// A column: a series.
 #[derive(Clone, Debug)]
-pub struct Column {
+pub struct PlotColumn {
     /// Its name, whole.
     pub name: String,
     /// What `low` and `high` of its cells are.
@@ -29,16 +29,16 @@ pub struct Column {
 
 /// A row: a place on the horizontal axis, or a bar.
 #[derive(Clone, Debug)]
-pub struct Row {
+pub struct PlotRow {
     /// Its place or its name.
     pub head: String,
     /// For each column; none where there is nothing.
-    pub cells: Vec<Option<Cell>>,
+    pub cells: Vec<Option<PlotCell>>,
 }
 
 /// A number.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Cell {
+pub struct PlotCell {
     /// In the unit of the vertical axis.
     pub number: f64,
     /// Where the spread begins.
@@ -51,7 +51,7 @@ pub struct Cell {
     pub words: Option<String>,
 }
 
-impl Cell {
+impl PlotCell {
     fn of(point: &Point) -> Self {
         let range = point.x_to.map(|to| format!("up to {}", exact(to)));
         Self {
@@ -87,11 +87,11 @@ impl Cell {
 
 /// Rows by place: points of one series with the same place have a row each.
 #[derive(Debug)]
-pub(super) struct Places {
+pub(super) struct PlaceRows {
     rows: HashMap<(u64, usize), usize>,
 }
 
-impl Places {
+impl PlaceRows {
     /// Every place of the curves, in order.
     fn of(curves: &[Curve]) -> (Self, Vec<f64>) {
         // The bits of numbers that are not negative are ordered as they are.
@@ -142,27 +142,27 @@ pub fn with_unit(words: &str, unit: Unit) -> String {
 
 impl Figure {
     /// Its numbers, all of them.
-    pub fn table(&self) -> Table {
+    pub fn table(&self) -> PlotTable {
         match &self.body {
-            Body::Curves(curves) => self.of_curves(curves),
-            Body::Bars(bars) | Body::Listed(bars) => of_bars(bars),
+            PlotBody::Curves(curves) => self.of_curves(curves),
+            PlotBody::Bars(bars) | PlotBody::Listed(bars) => of_bars(bars),
         }
     }
 
-    fn of_curves(&self, curves: &[Curve]) -> Table {
-        let (places, xs) = Places::of(curves);
-        let row = |x: &f64| Row { head: exact(*x), cells: vec![None; curves.len()] };
-        let mut rows: Vec<Row> = xs.iter().map(row).collect();
+    fn of_curves(&self, curves: &[Curve]) -> PlotTable {
+        let (places, xs) = PlaceRows::of(curves);
+        let row = |x: &f64| PlotRow { head: exact(*x), cells: vec![None; curves.len()] };
+        let mut rows: Vec<PlotRow> = xs.iter().map(row).collect();
         for (column, curve) in curves.iter().enumerate() {
             for (at, point) in places.of_points(&curve.points) {
-                rows[at].cells[column] = Some(Cell::of(point));
+                rows[at].cells[column] = Some(PlotCell::of(point));
                 if let Some(label) = &point.label {
                     rows[at].head = format!("{}: {label}", exact(point.x));
                 }
             }
         }
-        let column = |curve: &Curve| Column { name: curve.name.clone(), spread: curve.spread };
-        Table {
+        let column = |curve: &Curve| PlotColumn { name: curve.name.clone(), spread: curve.spread };
+        PlotTable {
             corner: with_unit(&self.x.words, self.x.unit),
             columns: curves.iter().map(column).collect(),
             rows,
@@ -170,30 +170,35 @@ impl Figure {
     }
 }
 
-fn of_bars(bars: &Bars) -> Table {
-    let column = |part: &super::Part| Column { name: part.name.clone(), spread: part.spread };
-    let mut columns: Vec<Column> = bars.parts.iter().map(column).collect();
+fn of_bars(bars: &Bars) -> PlotTable {
+    let column =
+        |part: &super::BarPart| PlotColumn { name: part.name.clone(), spread: part.spread };
+    let mut columns: Vec<PlotColumn> = bars.parts.iter().map(column).collect();
     let has_sum = bars.is_stacked && bars.parts.len() > 1;
     if has_sum {
-        columns.push(Column { name: "sum".to_owned(), spread: Spread::None });
+        columns.push(PlotColumn { name: "sum".to_owned(), spread: Spread::None });
     }
     let row = |(at, bar): (usize, &super::Bar)| {
         let values = bars.parts.iter().map(|part| part.values.get(at).cloned().flatten());
-        let mut cells: Vec<Option<Cell>> =
-            values.map(|point| point.as_ref().map(Cell::of)).collect();
+        let mut cells: Vec<Option<PlotCell>> =
+            values.map(|point| point.as_ref().map(PlotCell::of)).collect();
         if has_sum {
             cells.push(sum(bars, at));
         }
-        Row { head: bar.name.clone(), cells }
+        PlotRow { head: bar.name.clone(), cells }
     };
-    Table { corner: String::new(), columns, rows: bars.rows.iter().enumerate().map(row).collect() }
+    PlotTable {
+        corner: String::new(),
+        columns,
+        rows: bars.rows.iter().enumerate().map(row).collect(),
+    }
 }
 
 /// The sum of a row. Where a part was not measured it says so by "at least".
-fn sum(bars: &Bars, row: usize) -> Option<Cell> {
+fn sum(bars: &Bars, row: usize) -> Option<PlotCell> {
     let number = bars.sum(row)?;
     let meant = if bars.rows[row].is_partial { Meant::AtLeast } else { Meant::Exact };
-    Some(Cell { number, low: None, high: None, meant, words: None })
+    Some(PlotCell { number, low: None, high: None, meant, words: None })
 }
 
 impl Bars {
@@ -213,25 +218,32 @@ impl Bars {
     }
 }
 
-impl Table {
+impl PlotTable {
     /// A figure as a table has it, without the words that it was said with.
     pub fn text_of(point: &Point) -> String {
-        Cell { words: None, ..Cell::of(point) }.text()
+        PlotCell { words: None, ..PlotCell::of(point) }.text()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Axis, Bar, Look, Part, Scale};
+    use super::super::{Axis, AxisScale, Bar, BarPart, SeriesLook};
     use super::*;
 
     fn curve(name: &str, points: Vec<Point>) -> Curve {
         let spread = Spread::P5P95;
-        Curve { name: name.to_owned(), look: Look::nth(0), is_published: false, spread, points }
+        Curve {
+            name: name.to_owned(),
+            look: SeriesLook::nth(0),
+            is_published: false,
+            spread,
+            points,
+        }
     }
 
-    fn figure(body: Body) -> Figure {
-        let axis = |words: &str, unit| Axis { words: words.to_owned(), unit, scale: Scale::Linear };
+    fn figure(body: PlotBody) -> Figure {
+        let axis =
+            |words: &str, unit| Axis { words: words.to_owned(), unit, scale: AxisScale::Linear };
         Figure {
             id: "a".to_owned(),
             title: "A".to_owned(),
@@ -253,7 +265,7 @@ mod tests {
         let spread = Point { low: Some(1.0), high: Some(3.0), ..Point::new(8.0, 2.5) };
         let one = curve("one", vec![Point::new(1.0, 0.1), spread]);
         let two = curve("two", vec![Point::new(4.0, 7.0), Point::new(4.0, 9.0)]);
-        let table = figure(Body::Curves(vec![one, two])).table();
+        let table = figure(PlotBody::Curves(vec![one, two])).table();
         let heads: Vec<&str> = table.rows.iter().map(|row| row.head.as_str()).collect();
         assert_eq!(heads, ["1", "4", "4", "8"]);
         assert_eq!(table.rows[3].cells[0].as_ref().unwrap().text(), "2.5 (1 to 3)");
@@ -264,9 +276,9 @@ mod tests {
 
     #[test]
     fn a_sum_with_a_part_missing_is_a_least() {
-        let part = |name: &str, values| Part {
+        let part = |name: &str, values| BarPart {
             name: name.to_owned(),
-            look: Look::nth(0),
+            look: SeriesLook::nth(0),
             is_published: false,
             spread: Spread::None,
             values,
@@ -286,7 +298,7 @@ mod tests {
                 part("host", vec![Some(two), None]),
             ],
         };
-        let table = figure(Body::Bars(bars)).table();
+        let table = figure(PlotBody::Bars(bars)).table();
         let sums: Vec<String> =
             table.rows.iter().map(|row| row.cells[2].as_ref().unwrap().text()).collect();
         assert_eq!(sums, ["4", "≥ 2"]);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use report::result::{
-    Axis, Empty, Machine, Measurement, Origin, Point, Run, SCHEMA, Series, Spread, Statistic,
+    Axis, Empty, Machine, Measurement, Point, Run, RunOrigin, SCHEMA, Series, Spread, Statistic,
 };
 use report::store::Loaded;
 use report::unit::{Quantity, Unit};
@@ -42,7 +42,7 @@ pub(crate) fn run(number: usize) -> Loaded {
 
 /// What others published of messages.
 pub(crate) fn published() -> Measurement {
-    let mut it = Measurement::new(Origin::Published, "osu_latency", "native QDR InfiniBand");
+    let mut it = Measurement::new(RunOrigin::Published, "osu_latency", "native QDR InfiniBand");
     it.source = Some("a blog, December 2013".to_owned());
     it.quotations = vec!["the extra latency is less than 10%".to_owned()];
     it.misprints = vec!["milliseconds where microseconds are meant".to_owned()];
@@ -58,7 +58,7 @@ pub(crate) fn published() -> Measurement {
 }
 
 fn messages(title: &str, times: f64) -> Measurement {
-    let mut it = Measurement::new(Origin::Measured, "mpi_latency", title);
+    let mut it = Measurement::new(RunOrigin::Measured, "mpi_latency", title);
     it.setup.insert("provider".to_owned(), "vrio".to_owned());
     let sizes = || (0..23).map(|power| f64::from(1_u32 << power));
     let latency = sizes().map(|size| {
@@ -90,7 +90,7 @@ fn messages(title: &str, times: f64) -> Measurement {
 }
 
 fn disks(times: f64) -> Measurement {
-    let mut it = Measurement::new(Origin::Measured, "block", "remote, 4 KiB reads");
+    let mut it = Measurement::new(RunOrigin::Measured, "block", "remote, 4 KiB reads");
     let points = (0..7).map(|power| {
         let depth = f64::from(1 << power);
         let y = 480_000.0 / times * depth / (depth + 11.0);
@@ -106,7 +106,7 @@ fn disks(times: f64) -> Measurement {
 
 /// The order of the slides, with what cannot be measured without KVM left out.
 fn events() -> Measurement {
-    let mut it = Measurement::new(Origin::Measured, "models", "a guest's requests");
+    let mut it = Measurement::new(RunOrigin::Measured, "models", "a guest's requests");
     let models = ["optimum", "vRIO direct", "Elvis", "vRIO without polling", "baseline"];
     let columns: [(&str, [Option<f64>; 5]); 4] = [
         ("guest interrupts", [Some(2.0); 5]),
@@ -128,7 +128,7 @@ fn events() -> Measurement {
 
 /// Ten seconds, of which one without answers.
 fn failover(times: f64) -> Measurement {
-    let mut it = Measurement::new(Origin::Measured, "demo", "a killed IOhost");
+    let mut it = Measurement::new(RunOrigin::Measured, "demo", "a killed IOhost");
     let mut points: Vec<Point> = (0..1000)
         .map(|at| {
             let time = f64::from(at) / 100.0;

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 
 use crate::door::Cookie;
 use crate::handshake::WelcomeLabel;
-use crate::wire::{Label, Redirection, Refusal};
+use crate::wire::{HelloRefusal, Label, Redirection};
 
 /// Answers of one class that wait. More in one round is a flood, and dropped: an honest peer asks
 /// again.
@@ -27,7 +27,7 @@ pub(super) enum Class {
 
 /// A packet that belongs to no session.
 #[derive(Clone, Debug)]
-pub(super) struct Answer {
+pub(super) struct SessionlessReply {
     pub(super) to: SocketAddr,
     pub(super) label: Label,
     pub(super) content: Content,
@@ -35,7 +35,7 @@ pub(super) struct Answer {
     pub(super) pad_bytes: usize,
 }
 
-impl Answer {
+impl SessionlessReply {
     pub(super) fn new(to: SocketAddr, label: Label, content: Content) -> Self {
         Self { to, label, content, pad_bytes: 0 }
     }
@@ -44,7 +44,7 @@ impl Answer {
 #[derive(Clone, Debug)]
 pub(super) enum Content {
     Nothing,
-    Refusal(Refusal),
+    Refusal(HelloRefusal),
     Redirection(Redirection),
     Close,
     Welcome(WelcomeLabel),
@@ -61,9 +61,9 @@ pub(super) enum Content {
 /// All that wait.
 #[derive(Debug)]
 pub(super) struct Answers {
-    known: VecDeque<Answer>,
-    strangers: VecDeque<Answer>,
-    lost: VecDeque<Answer>,
+    known: VecDeque<SessionlessReply>,
+    strangers: VecDeque<SessionlessReply>,
+    lost: VecDeque<SessionlessReply>,
 }
 
 impl Answers {
@@ -73,7 +73,7 @@ impl Answers {
     }
 
     /// `false`: too many of its class wait, so it is dropped.
-    pub(super) fn push(&mut self, class: Class, answer: Answer) -> bool {
+    pub(super) fn push(&mut self, class: Class, answer: SessionlessReply) -> bool {
         let queue = match class {
             Class::Known => &mut self.known,
             Class::Stranger => &mut self.strangers,
@@ -87,7 +87,7 @@ impl Answers {
     }
 
     /// The next to be sent: the known first, since they are few.
-    pub(super) fn pop(&mut self) -> Option<Answer> {
+    pub(super) fn pop(&mut self) -> Option<SessionlessReply> {
         let queues = [&mut self.known, &mut self.lost, &mut self.strangers];
         queues.into_iter().find_map(VecDeque::pop_front)
     }
@@ -100,11 +100,12 @@ impl Answers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::{Kind, VERSION_ANY};
+    use crate::wire::{PacketKind, VERSION_ANY};
 
-    fn answer(number: u64) -> Answer {
-        let label = Label { kind: Kind::Reset, version: VERSION_ANY, session: 1, number, flags: 0 };
-        Answer::new(SocketAddr::from(([10, 0, 0, 1], 1)), label, Content::Nothing)
+    fn answer(number: u64) -> SessionlessReply {
+        let label =
+            Label { kind: PacketKind::Reset, version: VERSION_ANY, session: 1, number, flags: 0 };
+        SessionlessReply::new(SocketAddr::from(([10, 0, 0, 1], 1)), label, Content::Nothing)
     }
 
     #[test]

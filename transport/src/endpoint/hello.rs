@@ -5,29 +5,29 @@ use std::net::SocketAddr;
 use zerocopy::byteorder::little_endian::U16;
 use zerocopy::{FromZeros, IntoBytes};
 
-use crate::endpoint::answers::{Answer, Class, Content};
+use crate::endpoint::answers::{Class, Content, SessionlessReply};
 use crate::endpoint::security::draw;
-use crate::endpoint::{Endpoint, Entry, HALF_OPEN_MAX, answer_label};
+use crate::endpoint::{Endpoint, HALF_OPEN_MAX, TableEntry, answer_label};
 use crate::events::SessionId;
 use crate::handshake::{
-    HalfOpen, Hello, Peer, Proof, WelcomeLabel, common_version, digest, greeting, prologue,
+    HalfOpen, Hello, HelloPeer, Proof, WelcomeLabel, common_version, digest, greeting, prologue,
     versions,
 };
 use crate::keys::{PublicKey, Security};
 use crate::noise::{ANSWER_OPERATIONS, Agreement, READ_OPERATIONS, Responder};
-use crate::pool::Owner;
+use crate::pool::BufferOwner;
 use crate::quota::{PeerIdentity, Share};
 use crate::seal::{HelloDigest, ResetToken, Seal};
 use crate::strangers::Claims;
 use crate::wire::{
-    self, Kind, Packet, REFUSED_EXPIRED_KEY, REFUSED_NAME, REFUSED_NOT_ACCEPTING,
-    REFUSED_PLAIN_HERE, REFUSED_SEALED_HERE, REFUSED_SESSIONS_FULL, REFUSED_UNKNOWN_KEY,
-    REFUSED_VERSION, REFUSED_WRONG_KEY, Redirection, Refusal, SEALED_VERSION_MIN, SealedHello,
-    SealedWelcome,
+    self, CheckedPacket, HelloRefusal, PacketKind, REFUSED_EXPIRED_KEY, REFUSED_NAME,
+    REFUSED_NOT_ACCEPTING, REFUSED_PLAIN_HERE, REFUSED_SEALED_HERE, REFUSED_SESSIONS_FULL,
+    REFUSED_UNKNOWN_KEY, REFUSED_VERSION, REFUSED_WRONG_KEY, Redirection, SEALED_VERSION_MIN,
+    SealedHello, SealedWelcome,
 };
 
 /// How a Hello relates to what we know of its sender.
-enum Standing {
+enum HelloRelation {
     /// Neither half-open nor a session: a new attempt.
     New,
     /// The answer was given before.
@@ -47,17 +47,22 @@ struct Caller {
 }
 
 /// A sealed Hello that was opened.
-struct Opened {
+struct OpenedHello {
     responder: Responder,
     key: PublicKey,
-    peer: Peer,
+    peer: HelloPeer,
     /// What the peer's Resets will carry.
     reset_token: ResetToken,
     digest: HelloDigest,
 }
 
 impl Endpoint {
-    pub(super) fn receive_hello(&mut self, now_ns: u64, from: SocketAddr, packet: &Packet<'_>) {
+    pub(super) fn receive_hello(
+        &mut self,
+        now_ns: u64,
+        from: SocketAddr,
+        packet: &CheckedPacket<'_>,
+    ) {
         let is_filled = !packet.payload.is_empty();
         let hello = Hello::read(packet.frames);
         let Some(hello) = hello.filter(|it| !is_filled || it.entrance.is_some()) else {
@@ -85,9 +90,9 @@ impl Endpoint {
         if owner != self.config.index {
             self.counters.hellos_redirected += 1;
             let port = U16::new(self.config.ports[usize::from(owner)]);
-            let label = answer_label(Kind::Moved, remote_id, caller.attempt);
+            let label = answer_label(PacketKind::Moved, remote_id, caller.attempt);
             let content = Content::Redirection(Redirection { port });
-            self.answer(Class::Stranger, Answer::new(from, label, content));
+            self.answer(Class::Stranger, SessionlessReply::new(from, label, content));
             return;
         }
         let knows_cookies = *self.config.versions.end() >= SEALED_VERSION_MIN;
@@ -112,12 +117,12 @@ impl Endpoint {
         let Caller { from, remote_id, attempt, .. } = caller;
         let pad_bytes = self.pad_bytes(caller, &hello.peer);
         let welcome = match self.standing(&hello.peer, attempt) {
-            Standing::Known(welcome) => welcome,
-            Standing::Stale => {
+            HelloRelation::Known(welcome) => welcome,
+            HelloRelation::Stale => {
                 self.counters.dropped_stale_handshake += 1;
                 return;
             }
-            Standing::New => {
+            HelloRelation::New => {
                 let index = hello.peer.greeting.index.get();
                 let who = PeerIdentity::new(&hello.peer.name, false, from.ip());
                 let owner = self.enter_peer(&who);
@@ -141,20 +146,20 @@ impl Endpoint {
             }
         };
         let class = if has_cookie { Class::Known } else { Class::Stranger };
-        let label = answer_label(Kind::Welcome, remote_id, attempt);
-        let answer = Answer::new(from, label, Content::Welcome(welcome));
-        self.answer(class, Answer { pad_bytes, ..answer });
+        let label = answer_label(PacketKind::Welcome, remote_id, attempt);
+        let answer = SessionlessReply::new(from, label, Content::Welcome(welcome));
+        self.answer(class, SessionlessReply { pad_bytes, ..answer });
     }
 
     /// How long the Welcome to a filled-up Hello is: what both ends agree on, so that it is known
     /// to pass both ways.
-    fn pad_bytes(&self, caller: Caller, peer: &Peer) -> usize {
+    fn pad_bytes(&self, caller: Caller, peer: &HelloPeer) -> usize {
         let agreed_bytes = peer.greeting.datagram_bytes_max.get() as usize;
         agreed_bytes.min(self.config.datagram_bytes_max).min(caller.filled_bytes)
     }
 
     /// Whether a peer may have one more half-open session, of `room` for all; counts it if not.
-    fn half_open_share(&mut self, room: usize, owner: Owner) -> bool {
+    fn half_open_share(&mut self, room: usize, owner: BufferOwner) -> bool {
         let share = Share { max: room as u64, used: self.half_open as u64 };
         let Some(number) = owner.number() else { return share.admits(0, 1) };
         let peer = self.peers.get_mut(number);
@@ -167,7 +172,7 @@ impl Endpoint {
     fn add_half_open(
         &mut self,
         attempt: u64,
-        owner: Owner,
+        owner: BufferOwner,
         make: impl FnOnce((SessionId, u64, u64)) -> HalfOpen,
     ) -> Option<u64> {
         if self.incoming == usize::from(self.config.sessions_max) {
@@ -180,7 +185,8 @@ impl Endpoint {
         self.incoming += 1;
         let place = self.take_place();
         let (session, local_id) = self.draw_ids(place);
-        self.places[place].entry = Entry::HalfOpen(Box::new(make((session, local_id, attempt))));
+        self.places[place].entry =
+            TableEntry::HalfOpen(Box::new(make((session, local_id, attempt))));
         self.touched(place);
         Some(local_id)
     }
@@ -217,13 +223,15 @@ impl Endpoint {
             return;
         }
         match self.standing(&opened.peer, caller.attempt) {
-            Standing::New => self.admit_sealed(now_ns, version, caller, opened),
-            Standing::Known(_) | Standing::Stale => self.counters.dropped_stale_handshake += 1,
+            HelloRelation::New => self.admit_sealed(now_ns, version, caller, opened),
+            HelloRelation::Known(_) | HelloRelation::Stale => {
+                self.counters.dropped_stale_handshake += 1
+            }
         }
     }
 
     /// A newcomer that has proved who it is, within what one peer may ask for.
-    fn admit_sealed(&mut self, now_ns: u64, version: u8, caller: Caller, opened: Opened) {
+    fn admit_sealed(&mut self, now_ns: u64, version: u8, caller: Caller, opened: OpenedHello) {
         let who = PeerIdentity::new(&opened.peer.name, true, caller.from.ip());
         let Some(owner) = self.enter_peer(&who) else {
             self.counters.dropped_hello_full += 1;
@@ -239,12 +247,12 @@ impl Endpoint {
     /// The same Hello gets the same answer, and costs no handshake; once the peer has confirmed
     /// the session, or it is too long ago, it gets none.
     fn answer_again(&mut self, caller: Caller, digest: &HelloDigest) {
-        let is_same = |entry: &Entry| match entry {
-            Entry::HalfOpen(it) => it.seal.as_ref().is_some_and(|seal| seal.hello == *digest),
+        let is_same = |entry: &TableEntry| match entry {
+            TableEntry::HalfOpen(it) => it.seal.as_ref().is_some_and(|seal| seal.hello == *digest),
             _ => false,
         };
         match self.places.iter().map(|place| &place.entry).find(|entry| is_same(entry)) {
-            Some(Entry::HalfOpen(it)) => {
+            Some(TableEntry::HalfOpen(it)) => {
                 let (frames, pad_bytes) = (it.welcome.clone(), self.pad_bytes(caller, &it.peer));
                 self.answer_sealed(caller, frames, pad_bytes);
             }
@@ -255,10 +263,10 @@ impl Endpoint {
     /// Asks for the Hello again, with a cookie; at once, or later when there is too much to do.
     fn retry(&mut self, now_ns: u64, caller: Caller, is_busy: bool) {
         self.counters.retries_sent += 1;
-        let label = answer_label(Kind::Retry, caller.remote_id, caller.attempt);
+        let label = answer_label(PacketKind::Retry, caller.remote_id, caller.attempt);
         let cookie = self.door.cookie(now_ns, caller.from, caller.remote_id);
         let content = Content::Cookie(cookie, is_busy);
-        self.answer(Class::Stranger, Answer::new(caller.from, label, content));
+        self.answer(Class::Stranger, SessionlessReply::new(caller.from, label, content));
     }
 
     /// Opens the message of a Hello: the first step that costs operations on a curve. `None`: it
@@ -270,7 +278,7 @@ impl Endpoint {
         hello: &Hello<'_>,
         prologue: &[u8],
         digest: HelloDigest,
-    ) -> Option<Opened> {
+    ) -> Option<OpenedHello> {
         let Security::Sealed { secret, .. } = &self.config.security else { return None };
         self.counters.public_key_operations += READ_OPERATIONS;
         let seed = draw(&mut self.secrets);
@@ -285,19 +293,19 @@ impl Endpoint {
         let clear = &hello.peer.greeting;
         let sealed: Option<&SealedHello> = wire::take(&mut inside);
         let opened = sealed.and_then(|sealed| {
-            let peer = Peer::read(sealed.greeting.as_bytes())?;
+            let peer = HelloPeer::read(sealed.greeting.as_bytes())?;
             let is_same = peer.greeting.session == clear.session
                 && peer.greeting.index == clear.index
                 && peer.versions() == hello.peer.versions();
             let reset_token = sealed.reset_token;
-            is_same.then_some(Opened { responder, key, peer, reset_token, digest })
+            is_same.then_some(OpenedHello { responder, key, peer, reset_token, digest })
         });
         self.counters.dropped_violation += u64::from(opened.is_none());
         opened
     }
 
     /// Why there should be no session with who has proved to have this key.
-    fn reason_against(&self, opened: &Opened) -> Option<u8> {
+    fn reason_against(&self, opened: &OpenedHello) -> Option<u8> {
         let Security::Sealed { keyring, .. } = &self.config.security else { return None };
         match keyring.get(&opened.key) {
             None => Some(REFUSED_UNKNOWN_KEY),
@@ -309,7 +317,7 @@ impl Endpoint {
     }
 
     /// Refuses so that the connector can believe it.
-    fn refuse_sealed(&mut self, now_ns: u64, caller: Caller, opened: Opened, reason: u8) {
+    fn refuse_sealed(&mut self, now_ns: u64, caller: Caller, opened: OpenedHello, reason: u8) {
         self.counters.hellos_refused += 1;
         let versions = opened.peer.versions().into_inner();
         let says = Claims { name: Some(&opened.peer.name), key: Some(opened.key), versions };
@@ -326,11 +334,11 @@ impl Endpoint {
         &mut self,
         now_ns: u64,
         version: u8,
-        (caller, owner): (Caller, Owner),
-        opened: Opened,
+        (caller, owner): (Caller, BufferOwner),
+        opened: OpenedHello,
     ) {
         let index = opened.peer.greeting.index.get();
-        let Opened { responder, key, peer, reset_token, digest } = opened;
+        let OpenedHello { responder, key, peer, reset_token, digest } = opened;
         let pad_bytes = self.pad_bytes(caller, &peer);
         let make = |ids| HalfOpen::new(now_ns, ids, version, peer, (caller.from, owner));
         // Recordings of many Hellos, said again, must not keep a newcomer out. Who means it
@@ -358,21 +366,21 @@ impl Endpoint {
         let Agreement { sealer, opener, binding } = agreement;
         let seal = Box::new(Seal { sealer, opener, reset_token, hello: digest });
         let frames = frames.into_boxed_slice();
-        if let Entry::HalfOpen(half_open) = &mut self.places[place].entry {
+        if let TableEntry::HalfOpen(half_open) = &mut self.places[place].entry {
             half_open.seal_with(Proof { key: Some(key), binding }, seal, frames.clone());
         }
         self.answer_sealed(caller, frames, pad_bytes);
     }
 
     /// Drops the oldest half-open session of a peer, or if it has none, of the peer that has most.
-    fn drop_oldest_half_open(&mut self, owner: Owner) {
-        let of = |owner: Owner| owner.number().map_or(0, |at| self.peers.get(at).half_open);
+    fn drop_oldest_half_open(&mut self, owner: BufferOwner) {
+        let of = |owner: BufferOwner| owner.number().map_or(0, |at| self.peers.get(at).half_open);
         let half_open = |place: &usize| match &self.places[*place].entry {
-            Entry::HalfOpen(half_open) => Some((half_open.owner, half_open.deadline_ns())),
+            TableEntry::HalfOpen(half_open) => Some((half_open.owner, half_open.deadline_ns())),
             _ => None,
         };
         let all = (0..self.places.len()).filter_map(|place| Some((place, half_open(&place)?)));
-        let is_worse = |(_, (of_peer, expires_ns)): &(usize, (Owner, u64))| {
+        let is_worse = |(_, (of_peer, expires_ns)): &(usize, (BufferOwner, u64))| {
             (*of_peer != owner, u64::MAX - of(*of_peer), *expires_ns)
         };
         let oldest = all.min_by_key(is_worse).map(|(place, _)| place);
@@ -386,9 +394,9 @@ impl Endpoint {
     }
 
     fn answer_sealed(&mut self, caller: Caller, frames: Box<[u8]>, pad_bytes: usize) {
-        let label = answer_label(Kind::Welcome, caller.remote_id, caller.attempt);
-        let answer = Answer::new(caller.from, label, Content::Frames(frames));
-        self.answer(Class::Known, Answer { pad_bytes, ..answer });
+        let label = answer_label(PacketKind::Welcome, caller.remote_id, caller.attempt);
+        let answer = SessionlessReply::new(caller.from, label, Content::Frames(frames));
+        self.answer(Class::Known, SessionlessReply { pad_bytes, ..answer });
     }
 
     /// Refuses a Hello by what it says in the clear, and remembers that.
@@ -402,26 +410,26 @@ impl Endpoint {
 
     fn refuse(&mut self, caller: Caller, reason: u8) {
         self.counters.hellos_refused += 1;
-        let label = answer_label(Kind::Refused, caller.remote_id, caller.attempt);
+        let label = answer_label(PacketKind::Refused, caller.remote_id, caller.attempt);
         let content = Content::Refusal(self.refusal(reason));
-        self.answer(Class::Stranger, Answer::new(caller.from, label, content));
+        self.answer(Class::Stranger, SessionlessReply::new(caller.from, label, content));
     }
 
-    fn refusal(&self, reason: u8) -> Refusal {
+    fn refusal(&self, reason: u8) -> HelloRefusal {
         let versions = versions(&self.config);
         let (version_min, version_max) = (*versions.start(), *versions.end());
-        Refusal { reason, version_min, version_max, reserved: 0 }
+        HelloRefusal { reason, version_min, version_max, reserved: 0 }
     }
 
     /// Looks through what the same peer asked for under the same index before. A half-open session
     /// of an older attempt of the same process goes.
-    fn standing(&mut self, peer: &Peer, attempt: u64) -> Standing {
+    fn standing(&mut self, peer: &HelloPeer, attempt: u64) -> HelloRelation {
         let greeting = &peer.greeting;
         let (index, nonce) = (greeting.index.get(), greeting.process_nonce.get());
         let mut outdated = None;
         for (place_index, place) in self.places.iter().enumerate() {
             let (name, their_index, their_nonce, known) = match &place.entry {
-                Entry::Open(session) if !session.agreed().peer.outgoing => {
+                TableEntry::Open(session) if !session.agreed().peer.outgoing => {
                     let agreed = session.agreed();
                     let known = WelcomeLabel {
                         attempt: agreed.attempt,
@@ -432,7 +440,7 @@ impl Endpoint {
                     };
                     (&agreed.peer.name, agreed.peer.index, agreed.peer.process_nonce, known)
                 }
-                Entry::HalfOpen(half_open) => {
+                TableEntry::HalfOpen(half_open) => {
                     let theirs = &half_open.peer.greeting;
                     let known = WelcomeLabel {
                         attempt: half_open.attempt,
@@ -450,19 +458,19 @@ impl Endpoint {
                 continue;
             }
             if attempt < known.attempt {
-                return Standing::Stale;
+                return HelloRelation::Stale;
             }
             if attempt == known.attempt {
                 let is_same = known.remote_id == greeting.session.get();
-                return if is_same { Standing::Known(known) } else { Standing::Stale };
+                return if is_same { HelloRelation::Known(known) } else { HelloRelation::Stale };
             }
-            if matches!(place.entry, Entry::HalfOpen(_)) {
+            if matches!(place.entry, TableEntry::HalfOpen(_)) {
                 outdated = Some(place_index);
             }
         }
         if let Some(place) = outdated {
             self.vacate(place);
         }
-        Standing::New
+        HelloRelation::New
     }
 }

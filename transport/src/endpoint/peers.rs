@@ -1,10 +1,10 @@
 //! What each peer has of an endpoint, and whether it may have more.
 
 use crate::SESSIONS_MAX;
-use crate::endpoint::{Endpoint, Entry, HALF_OPEN_MAX};
+use crate::endpoint::{Endpoint, HALF_OPEN_MAX, TableEntry};
 use crate::events::{CallError, SessionId};
-use crate::pool::{BufId, Owner, Share};
-use crate::quota::{self, Part, PeerIdentity};
+use crate::pool::{BufId, BufferOwner, Share};
+use crate::quota::{self, PeerIdentity, QuotaPart};
 
 /// Sessions that one peer may have opened here: one for each of the 64 sidecores that a node may
 /// have, twice, since a node that was restarted asks before its old sessions are forgotten, and
@@ -45,27 +45,27 @@ pub struct PeerShare {
     /// Which peer.
     pub peer: PeerIdentity,
     /// Sessions that it opened, those included that it has not confirmed.
-    pub sessions: Part,
+    pub sessions: QuotaPart,
     /// Sessions that it asked for and has not confirmed. Beyond its part its oldest gives way, or
     /// where sessions are plain, the new one.
-    pub handshakes: Part,
+    pub handshakes: QuotaPart,
     /// Memory with bodies of its calls: being put together, or served. What is beyond its part is
     /// not acknowledged, and comes again.
-    pub calls_bytes: Part,
+    pub calls_bytes: QuotaPart,
     /// Memory with what is for it: replies that it has not taken, and calls of ours. What is beyond
     /// its part waits.
-    pub replies_bytes: Part,
+    pub replies_bytes: QuotaPart,
 }
 
 impl Endpoint {
     /// The number of a peer. `None`: there are too many peers.
-    pub(super) fn enter_peer(&mut self, peer: &PeerIdentity) -> Option<Owner> {
+    pub(super) fn enter_peer(&mut self, peer: &PeerIdentity) -> Option<BufferOwner> {
         let pool = &self.pool;
         let has_nothing = |number: usize, state: &PeerState| {
-            state.has_nothing() && !pool.has_any(Owner::peer(number))
+            state.has_nothing() && !pool.has_any(BufferOwner::peer(number))
         };
         let (number, is_new) = self.peers.enter(peer, PEERS_MAX, has_nothing)?;
-        let owner = Owner::peer(number);
+        let owner = BufferOwner::peer(number);
         if is_new {
             self.pool.begin_holding(owner);
         }
@@ -79,7 +79,7 @@ impl Endpoint {
     /// or there is no buffer at all. [`CallError::NotConnected`]: the session is gone.
     pub fn buffer_for(&mut self, session: SessionId, len_bytes: usize) -> Result<BufId, CallError> {
         let entry = self.find(session).map(|place| &self.places[place].entry);
-        let Some(Entry::Open(open)) = entry else { return Err(CallError::NotConnected) };
+        let Some(TableEntry::Open(open)) = entry else { return Err(CallError::NotConnected) };
         let owner = open.agreed().owner;
         self.pool.alloc_for(owner, Share::Own, len_bytes).ok_or(CallError::Full)
     }
@@ -87,9 +87,9 @@ impl Endpoint {
     /// Whose turn it is when this place is to send: 0 is this node itself, which asks for sessions.
     pub(super) fn turn_of(&self, place: usize) -> usize {
         let owner = match &self.places[place].entry {
-            Entry::Vacant | Entry::Connecting(_) => Owner::NODE,
-            Entry::HalfOpen(half_open) => half_open.owner,
-            Entry::Open(session) => session.agreed().owner,
+            TableEntry::Vacant | TableEntry::Connecting(_) => BufferOwner::NODE,
+            TableEntry::HalfOpen(half_open) => half_open.owner,
+            TableEntry::Open(session) => session.agreed().owner,
         };
         owner.number().map_or(0, |number| number + 1)
     }
@@ -105,7 +105,7 @@ impl Endpoint {
     }
 
     /// Whether a peer may open one more session; counts it if not.
-    pub(super) fn admits_session(&mut self, owner: Owner) -> bool {
+    pub(super) fn admits_session(&mut self, owner: BufferOwner) -> bool {
         let Some(number) = owner.number() else { return true };
         let may = self.may_open(self.peers.get(number));
         self.peers.get_mut(number).sessions_refused += u64::from(!may);
@@ -118,18 +118,18 @@ impl Endpoint {
         let sessions = self.session_share();
         self.peers.iter().map(move |(number, peer, state)| PeerShare {
             peer: peer.clone(),
-            sessions: Part {
+            sessions: QuotaPart {
                 has: state.sessions(),
                 has_max: sessions.part(state.sessions()).min(SESSIONS_PER_PEER_MAX),
                 refused: state.sessions_refused,
             },
-            handshakes: Part {
+            handshakes: QuotaPart {
                 has: state.half_open,
                 has_max: half_open.part(state.half_open),
                 refused: state.handshakes_refused,
             },
-            calls_bytes: self.pool.part(Owner::peer(number), Share::Incoming),
-            replies_bytes: self.pool.part(Owner::peer(number), Share::Own),
+            calls_bytes: self.pool.part(BufferOwner::peer(number), Share::Incoming),
+            replies_bytes: self.pool.part(BufferOwner::peer(number), Share::Own),
         })
     }
 }

@@ -3,17 +3,18 @@
 use std::net::SocketAddr;
 
 use crate::door::Cookie;
-use crate::endpoint::answers::{Answer, Class, Content};
-use crate::endpoint::{Endpoint, Entry, PLACE_BITS, Times, answer_label};
+use crate::endpoint::answers::{Class, Content, SessionlessReply};
+use crate::endpoint::{Endpoint, PLACE_BITS, TableEntry, Times, answer_label};
 use crate::events::{LostReason, Sink};
 use crate::handshake::Welcomed;
 use crate::noise::FINISH_OPERATIONS;
-use crate::pool::Owner;
+use crate::pool::BufferOwner;
 use crate::quota::PeerIdentity;
 use crate::seal::{TAG_BYTES, Unopened};
-use crate::session::{Inside, Outcome, Session};
+use crate::session::{PacketOutcome, Session, SessionContext};
 use crate::wire::{
-    self, Kind, Malformed, Packet, Redirection, Refusal, SEALED_BYTES_MAX, SealedPacket,
+    self, CheckedPacket, HelloRefusal, MalformedDatagram, PacketKind, Redirection,
+    SEALED_BYTES_MAX, SealedPacket,
 };
 
 impl Endpoint {
@@ -30,7 +31,7 @@ impl Endpoint {
             self.receive_sealed(times, from, datagram, sink);
             return;
         }
-        let packet = match Packet::parse(datagram) {
+        let packet = match CheckedPacket::parse(datagram) {
             Ok(packet) => packet,
             Err(why) => {
                 self.count_malformed(why);
@@ -39,25 +40,25 @@ impl Endpoint {
         };
         let now_ns = times.now_ns;
         match packet.kind {
-            Kind::Data => self.receive_data(times, from, &packet, datagram.len(), sink),
-            Kind::Hello => self.receive_hello(now_ns, from, &packet),
-            Kind::Welcome => self.receive_welcome(now_ns, from, &packet, sink),
-            Kind::Refused => self.receive_refused(now_ns, &packet, sink),
-            Kind::Moved => self.receive_moved(&packet),
-            Kind::Retry => self.receive_retry(now_ns, &packet),
-            Kind::Reset => self.receive_reset(&packet, sink),
-            // `Packet::parse` does not give one.
-            Kind::Sealed => self.counters.dropped_kind += 1,
+            PacketKind::Data => self.receive_data(times, from, &packet, datagram.len(), sink),
+            PacketKind::Hello => self.receive_hello(now_ns, from, &packet),
+            PacketKind::Welcome => self.receive_welcome(now_ns, from, &packet, sink),
+            PacketKind::Refused => self.receive_refused(now_ns, &packet, sink),
+            PacketKind::Moved => self.receive_moved(&packet),
+            PacketKind::Retry => self.receive_retry(now_ns, &packet),
+            PacketKind::Reset => self.receive_reset(&packet, sink),
+            // `CheckedPacket::parse` does not give one.
+            PacketKind::Sealed => self.counters.dropped_kind += 1,
         }
     }
 
-    fn count_malformed(&mut self, why: Malformed) {
+    fn count_malformed(&mut self, why: MalformedDatagram) {
         let counter = match why {
-            Malformed::Short => &mut self.counters.dropped_short,
-            Malformed::Version => &mut self.counters.dropped_version,
-            Malformed::Kind => &mut self.counters.dropped_kind,
-            Malformed::HeadChecksum => &mut self.counters.dropped_head_checksum,
-            Malformed::PayloadChecksum => &mut self.counters.dropped_payload_checksum,
+            MalformedDatagram::Short => &mut self.counters.dropped_short,
+            MalformedDatagram::Version => &mut self.counters.dropped_version,
+            MalformedDatagram::Kind => &mut self.counters.dropped_kind,
+            MalformedDatagram::HeadChecksum => &mut self.counters.dropped_head_checksum,
+            MalformedDatagram::PayloadChecksum => &mut self.counters.dropped_payload_checksum,
         };
         *counter += 1;
     }
@@ -75,7 +76,7 @@ impl Endpoint {
         &mut self,
         times: Times,
         from: SocketAddr,
-        packet: &Packet<'_>,
+        packet: &CheckedPacket<'_>,
         bytes: usize,
         sink: &mut dyn Sink,
     ) {
@@ -84,9 +85,9 @@ impl Endpoint {
             return;
         };
         let (version, is_sealed) = match &self.places[place].entry {
-            Entry::Open(session) => (session.agreed().peer.version, session.seal().is_some()),
-            Entry::HalfOpen(half_open) => (half_open.version, half_open.seal.is_some()),
-            Entry::Connecting(_) | Entry::Vacant => {
+            TableEntry::Open(session) => (session.agreed().peer.version, session.seal().is_some()),
+            TableEntry::HalfOpen(half_open) => (half_open.version, half_open.seal.is_some()),
+            TableEntry::Connecting(_) | TableEntry::Vacant => {
                 // Nobody was told this id as one to send data to.
                 self.counters.dropped_stale_handshake += 1;
                 return;
@@ -124,9 +125,9 @@ impl Endpoint {
             return;
         };
         let (version, seal) = match &mut self.places[place].entry {
-            Entry::Open(session) => (session.agreed().peer.version, session.seal_mut()),
-            Entry::HalfOpen(half_open) => (half_open.version, half_open.seal.as_deref_mut()),
-            Entry::Connecting(_) | Entry::Vacant => {
+            TableEntry::Open(session) => (session.agreed().peer.version, session.seal_mut()),
+            TableEntry::HalfOpen(half_open) => (half_open.version, half_open.seal.as_deref_mut()),
+            TableEntry::Connecting(_) | TableEntry::Vacant => {
                 self.counters.dropped_stale_handshake += 1;
                 return;
             }
@@ -156,8 +157,8 @@ impl Endpoint {
     fn answer_unknown(&mut self, to: SocketAddr, session: u64, number: u64, content: Content) {
         self.counters.dropped_unknown_session += 1;
         self.counters.resets_sent += 1;
-        let label = answer_label(Kind::Reset, session, number);
-        self.answer(Class::Lost, Answer::new(to, label, content));
+        let label = answer_label(PacketKind::Reset, session, number);
+        self.answer(Class::Lost, SessionlessReply::new(to, label, content));
     }
 
     /// Gives a session a packet of its peer. The first one is what opens it.
@@ -165,31 +166,31 @@ impl Endpoint {
         &mut self,
         times: Times,
         place: usize,
-        packet: &Packet<'_>,
+        packet: &CheckedPacket<'_>,
         bytes: usize,
         sink: &mut dyn Sink,
     ) {
-        if matches!(self.places[place].entry, Entry::HalfOpen(_)) {
+        if matches!(self.places[place].entry, TableEntry::HalfOpen(_)) {
             self.open(times.now_ns, place, sink);
         }
-        let Entry::Open(session) = &mut self.places[place].entry else { return };
+        let TableEntry::Open(session) = &mut self.places[place].entry else { return };
         let (pool, counters) = (&mut self.pool, &mut self.counters);
         let Times { now_ns, arrived_ns } = times;
-        let mut inside = Inside { now_ns, arrived_ns, pool, counters, sink };
+        let mut inside = SessionContext { now_ns, arrived_ns, pool, counters, sink };
         match session.receive(&mut inside, packet, bytes) {
-            Outcome::Open => self.touched(place),
-            Outcome::Closed => self.lose(place, &LostReason::Closed, sink),
+            PacketOutcome::Open => self.touched(place),
+            PacketOutcome::Closed => self.lose(place, &LostReason::Closed, sink),
         }
     }
 
     /// Makes a session of a half-open one: its peer confirmed. Older ones in its place go.
     fn open(&mut self, now_ns: u64, place: usize, sink: &mut dyn Sink) {
-        let Entry::HalfOpen(half_open) = &mut self.places[place].entry else { return };
+        let TableEntry::HalfOpen(half_open) = &mut self.places[place].entry else { return };
         let seal = half_open.seal.take();
         let agreed = half_open.agreed(&self.config);
         for other in 0..self.places.len() {
             let why = match &self.places[other].entry {
-                Entry::Open(session) => {
+                TableEntry::Open(session) => {
                     let peer = &session.agreed().peer;
                     let is_same = !peer.outgoing
                         && peer.index == agreed.peer.index
@@ -201,13 +202,13 @@ impl Endpoint {
                         LostReason::Replaced
                     })
                 }
-                Entry::HalfOpen(half_open) => {
+                TableEntry::HalfOpen(half_open) => {
                     let is_same = other != place
                         && half_open.peer.greeting.index.get() == agreed.peer.index
                         && half_open.peer.name == agreed.peer.name;
                     is_same.then_some(LostReason::Replaced)
                 }
-                Entry::Connecting(_) | Entry::Vacant => None,
+                TableEntry::Connecting(_) | TableEntry::Vacant => None,
             };
             if let Some(why) = why {
                 self.lose(other, &why, sink);
@@ -220,14 +221,16 @@ impl Endpoint {
             let peer = self.peers.get_mut(number);
             (peer.half_open, peer.incoming) = (peer.half_open - 1, peer.incoming + 1);
         }
-        self.places[place].entry = Entry::Open(Box::new(Session::new(now_ns, agreed, seal)));
+        self.places[place].entry = TableEntry::Open(Box::new(Session::new(now_ns, agreed, seal)));
     }
 
     /// The place of the attempt of ours that a handshake packet answers.
-    fn find_attempt(&self, packet: &Packet<'_>) -> Option<usize> {
+    fn find_attempt(&self, packet: &CheckedPacket<'_>) -> Option<usize> {
         let place = self.find_local(packet.session)?;
         match &self.places[place].entry {
-            Entry::Connecting(connecting) if connecting.attempt == packet.number => Some(place),
+            TableEntry::Connecting(connecting) if connecting.attempt == packet.number => {
+                Some(place)
+            }
             _ => None,
         }
     }
@@ -236,14 +239,14 @@ impl Endpoint {
         &mut self,
         now_ns: u64,
         from: SocketAddr,
-        packet: &Packet<'_>,
+        packet: &CheckedPacket<'_>,
         sink: &mut dyn Sink,
     ) {
         let Some(place) = self.find_attempt(packet) else {
             self.counters.dropped_stale_handshake += 1;
             return;
         };
-        let Entry::Connecting(connecting) = &mut self.places[place].entry else { return };
+        let TableEntry::Connecting(connecting) = &mut self.places[place].entry else { return };
         if connecting.key().is_some() {
             if !connecting.admits_welcome() {
                 self.counters.dropped_forged += 1;
@@ -257,14 +260,14 @@ impl Endpoint {
                 self.note_size(now_ns, place);
                 // Where there are too many peers, what is for one that we ask is our own.
                 let owner = self.enter_peer(&PeerIdentity::of(&agreed.peer));
-                if let Some(number) = owner.and_then(Owner::number) {
+                if let Some(number) = owner.and_then(BufferOwner::number) {
                     self.peers.get_mut(number).outgoing += 1;
                 }
-                agreed.owner = owner.unwrap_or(Owner::NODE);
+                agreed.owner = owner.unwrap_or(BufferOwner::NODE);
                 self.counters.sessions_connected += 1;
                 sink.connected(agreed.id, &agreed.peer);
                 let session = Session::new(now_ns, *agreed, seal);
-                self.places[place].entry = Entry::Open(Box::new(session));
+                self.places[place].entry = TableEntry::Open(Box::new(session));
                 self.touched(place);
             }
             Welcomed::Lost(why) => {
@@ -276,17 +279,17 @@ impl Endpoint {
         }
     }
 
-    fn receive_refused(&mut self, now_ns: u64, packet: &Packet<'_>, sink: &mut dyn Sink) {
+    fn receive_refused(&mut self, now_ns: u64, packet: &CheckedPacket<'_>, sink: &mut dyn Sink) {
         let Some(place) = self.find_attempt(packet) else {
             self.counters.dropped_stale_handshake += 1;
             return;
         };
         let mut frames = packet.frames;
-        let Some(refusal) = wire::take::<Refusal>(&mut frames) else {
+        let Some(refusal) = wire::take::<HelloRefusal>(&mut frames) else {
             self.counters.dropped_violation += 1;
             return;
         };
-        let Entry::Connecting(connecting) = &mut self.places[place].entry else { return };
+        let TableEntry::Connecting(connecting) = &mut self.places[place].entry else { return };
         match connecting.refused(now_ns, &self.config, refusal) {
             Some(why) => self.lose(place, &why, sink),
             None => self.touched(place),
@@ -294,7 +297,7 @@ impl Endpoint {
     }
 
     /// The peer wants its Hello again, with a cookie.
-    fn receive_retry(&mut self, now_ns: u64, packet: &Packet<'_>) {
+    fn receive_retry(&mut self, now_ns: u64, packet: &CheckedPacket<'_>) {
         let Some(place) = self.find_attempt(packet) else {
             self.counters.dropped_stale_handshake += 1;
             return;
@@ -305,13 +308,13 @@ impl Endpoint {
             return;
         };
         let is_busy = frames.first().is_some_and(|&busy| busy != 0);
-        if let Entry::Connecting(connecting) = &mut self.places[place].entry {
+        if let TableEntry::Connecting(connecting) = &mut self.places[place].entry {
             connecting.retry(now_ns, cookie, is_busy);
         }
         self.touched(place);
     }
 
-    fn receive_moved(&mut self, packet: &Packet<'_>) {
+    fn receive_moved(&mut self, packet: &CheckedPacket<'_>) {
         let Some(place) = self.find_attempt(packet) else {
             self.counters.dropped_stale_handshake += 1;
             return;
@@ -321,7 +324,7 @@ impl Endpoint {
             self.counters.dropped_violation += 1;
             return;
         };
-        if let Entry::Connecting(connecting) = &mut self.places[place].entry {
+        if let TableEntry::Connecting(connecting) = &mut self.places[place].entry {
             connecting.moved(redirection.port.get());
         }
         self.touched(place);
@@ -330,9 +333,9 @@ impl Endpoint {
     /// The peer does not know the session that a packet of ours was for. It must be able to name
     /// the packet, and to prove itself where the session is sealed. Rare, so the table is searched
     /// for the peer's id.
-    fn receive_reset(&mut self, packet: &Packet<'_>, sink: &mut dyn Sink) {
-        let is_meant = |entry: &Entry| match entry {
-            Entry::Open(session) => {
+    fn receive_reset(&mut self, packet: &CheckedPacket<'_>, sink: &mut dyn Sink) {
+        let is_meant = |entry: &TableEntry| match entry {
+            TableEntry::Open(session) => {
                 session.agreed().remote_id == packet.session
                     && session.sent_lately(packet.number)
                     && session.seal().is_none_or(|seal| seal.believes(packet.frames))

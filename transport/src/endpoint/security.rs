@@ -4,7 +4,7 @@ use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
 use crate::config::EndpointConfig;
-use crate::endpoint::{Endpoint, Entry};
+use crate::endpoint::{Endpoint, TableEntry};
 use crate::events::{LostReason, Sink};
 use crate::handshake::Ingredients;
 use crate::keys::{PublicKey, Security};
@@ -57,7 +57,7 @@ impl Endpoint {
         self.config.security = security;
         self.unix_s = self.unix_s.max(unix_s);
         for place in 0..self.places.len() {
-            if let Entry::Connecting(connecting) = &mut self.places[place].entry {
+            if let TableEntry::Connecting(connecting) = &mut self.places[place].entry {
                 connecting.forget_hint();
                 self.begin_attempt(now_ns, place);
                 self.touched(place);
@@ -80,7 +80,7 @@ impl Endpoint {
     /// is known to have.
     pub(super) fn begin_attempt(&mut self, now_ns: u64, place: usize) {
         let local_id = self.places[place].local_id;
-        let Entry::Connecting(connecting) = &mut self.places[place].entry else { return };
+        let TableEntry::Connecting(connecting) = &mut self.places[place].entry else { return };
         let Security::Sealed { secret, keyring } = &self.config.security else {
             connecting.be_plain();
             return;
@@ -118,9 +118,9 @@ impl Endpoint {
     fn revoke(&mut self, now_ns: u64, sink: &mut dyn Sink) {
         for place in 0..self.places.len() {
             let why = match &self.places[place].entry {
-                Entry::Vacant => None,
+                TableEntry::Vacant => None,
                 // An attempt with a key that is not good any more goes on with another.
-                Entry::Connecting(connecting) => {
+                TableEntry::Connecting(connecting) => {
                     let name = &connecting.expected_name;
                     let key = connecting.key();
                     if key.is_some() && self.objection(key.as_ref(), name).is_some() {
@@ -129,8 +129,8 @@ impl Endpoint {
                     }
                     None
                 }
-                Entry::HalfOpen(it) => self.objection(it.proof.key.as_ref(), &it.peer.name),
-                Entry::Open(session) => {
+                TableEntry::HalfOpen(it) => self.objection(it.proof.key.as_ref(), &it.peer.name),
+                TableEntry::Open(session) => {
                     let peer = &session.agreed().peer;
                     self.objection(peer.key.as_ref(), &peer.name)
                 }

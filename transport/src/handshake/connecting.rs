@@ -9,7 +9,7 @@ use crate::config::EndpointConfig;
 use crate::door::{COOKIE_BYTES, Cookie};
 use crate::events::{LostReason, PeerInfo, SessionId, SessionState, SessionStatus};
 use crate::handshake::{
-    Peer, Proof, agree, blank_status, digest, greeting, prologue, refusal_text, version_text,
+    HelloPeer, Proof, agree, blank_status, digest, greeting, prologue, refusal_text, version_text,
     versions, write_packet,
 };
 use crate::keys::{PublicKey, SecretKey};
@@ -19,9 +19,9 @@ use crate::seal::{HelloDigest, ResetToken, Seal};
 use crate::session::Agreed;
 use crate::transmit::TransmitBatch;
 use crate::wire::{
-    self, DATAGRAM_BYTES_MIN, Entrance, Greeting, Kind, Label, MESSAGE_MAX, NAME_BYTES_MAX,
-    REFUSED_WRONG_KEY, Refusal, SEALED_VERSION_MIN, SECURITY_PLAIN, SECURITY_SEALED, SealedHello,
-    SealedWelcome, VERSION_ANY,
+    self, DATAGRAM_BYTES_MIN, Entrance, Greeting, HelloRefusal, Label, MESSAGE_MAX, NAME_BYTES_MAX,
+    PacketKind, REFUSED_WRONG_KEY, SEALED_VERSION_MIN, SECURITY_PLAIN, SECURITY_SEALED,
+    SealedHello, SealedWelcome, VERSION_ANY,
 };
 
 /// Time between Hellos: at first as short as a round trip may be, doubling up to what a user does
@@ -83,7 +83,7 @@ pub(crate) struct Connecting {
     /// It asked since the last Hello that was due anyway.
     has_retried: bool,
     size: Size,
-    mode: Mode,
+    mode: ConnectMode,
     /// Keys of the peer that were tried.
     pub(crate) keys_tried: usize,
     hint: Option<Hint>,
@@ -117,7 +117,7 @@ impl Size {
 }
 
 #[derive(Debug)]
-enum Mode {
+enum ConnectMode {
     Plain,
     Sealed(Box<Sealing>),
     /// We know no key of the peer: nothing is sent.
@@ -202,7 +202,7 @@ impl Connecting {
                 trip_ns: 0,
                 asked_ns: now_ns,
             },
-            mode: Mode::Plain,
+            mode: ConnectMode::Plain,
             keys_tried: 0,
             hint: None,
         }
@@ -210,7 +210,7 @@ impl Connecting {
 
     /// From now on it asks for a plain session.
     pub(crate) fn be_plain(&mut self) {
-        self.mode = Mode::Plain;
+        self.mode = ConnectMode::Plain;
     }
 
     /// Things are other than they were when somebody said no.
@@ -220,7 +220,7 @@ impl Connecting {
 
     /// There is no key to ask with; told as the reason of its loss.
     pub(crate) fn be_keyless(&mut self, now_ns: u64, why: String) {
-        self.mode = Mode::Keyless;
+        self.mode = ConnectMode::Keyless;
         self.hint = Some(Hint { until_ns: now_ns, why });
     }
 
@@ -234,7 +234,7 @@ impl Connecting {
         let prologue = prologue(self.attempt, config.key_epoch_bits, clear.as_bytes(), &entrance);
         let (initiator, message) =
             Initiator::start(&with.seed, with.secret, &with.key, &prologue, inside.as_bytes());
-        self.mode = Mode::Sealed(Box::new(Sealing {
+        self.mode = ConnectMode::Sealed(Box::new(Sealing {
             keys: (with.secret.public(), with.key),
             has_alternatives: with.keys > 1,
             initiator,
@@ -250,8 +250,8 @@ impl Connecting {
     /// The peer's key with which it asks.
     pub(crate) fn key(&self) -> Option<PublicKey> {
         match &self.mode {
-            Mode::Sealed(sealing) => Some(sealing.keys.1),
-            Mode::Plain | Mode::Keyless => None,
+            ConnectMode::Sealed(sealing) => Some(sealing.keys.1),
+            ConnectMode::Plain | ConnectMode::Keyless => None,
         }
     }
 
@@ -259,7 +259,7 @@ impl Connecting {
     pub(crate) fn wants_another_key(&self, now_ns: u64) -> bool {
         let is_due = now_ns >= self.hello_ns;
         match &self.mode {
-            Mode::Sealed(it) if it.has_alternatives && is_due => {
+            ConnectMode::Sealed(it) if it.has_alternatives && is_due => {
                 it.is_wrong_key || it.hellos >= KEY_HELLOS_MAX
             }
             _ => false,
@@ -289,14 +289,14 @@ impl Connecting {
         self.size.begin_again();
         self.keys_tried = self.keys_tried.saturating_sub(1);
         match &self.mode {
-            Mode::Sealed(sealing) => sealing.hellos,
-            Mode::Plain | Mode::Keyless => 0,
+            ConnectMode::Sealed(sealing) => sealing.hellos,
+            ConnectMode::Plain | ConnectMode::Keyless => 0,
         }
     }
 
     /// Other attempts with the same key went before this one.
     pub(crate) fn asked_with_this_key(&mut self, hellos: u32) {
-        if let Mode::Sealed(sealing) = &mut self.mode {
+        if let ConnectMode::Sealed(sealing) = &mut self.mode {
             sealing.hellos = hellos;
         }
     }
@@ -330,7 +330,7 @@ impl Connecting {
     /// Where to send a Hello, if it is time for one.
     pub(crate) fn hello_to(&mut self, now_ns: u64) -> Option<SocketAddr> {
         let is_due = now_ns >= self.hello_ns;
-        if !(is_due || self.hello_is_due) || matches!(self.mode, Mode::Keyless) {
+        if !(is_due || self.hello_is_due) || matches!(self.mode, ConnectMode::Keyless) {
             return None;
         }
         if is_due {
@@ -350,7 +350,7 @@ impl Connecting {
         self.hello_is_due = false;
         self.hellos = self.hellos.saturating_add(1);
         self.hellos_there += u32::from(self.target != self.base);
-        if let Mode::Sealed(sealing) = &mut self.mode {
+        if let ConnectMode::Sealed(sealing) = &mut self.mode {
             sealing.hellos += 1;
             sealing.welcomes = if is_due { 0 } else { sealing.welcomes };
         }
@@ -375,15 +375,17 @@ impl Connecting {
         config: &EndpointConfig,
     ) -> usize {
         let label = Label {
-            kind: Kind::Hello,
+            kind: PacketKind::Hello,
             version: VERSION_ANY,
             session: 0,
             number: self.attempt,
             flags: 0,
         };
         let (clear, message, security) = match &self.mode {
-            Mode::Sealed(it) => (it.clear, it.message.as_slice(), SECURITY_SEALED),
-            Mode::Plain | Mode::Keyless => (self.greeting(config), &[][..], SECURITY_PLAIN),
+            ConnectMode::Sealed(it) => (it.clear, it.message.as_slice(), SECURITY_SEALED),
+            ConnectMode::Plain | ConnectMode::Keyless => {
+                (self.greeting(config), &[][..], SECURITY_PLAIN)
+            }
         };
         let slot = out.next(to);
         if *config.versions.end() < SEALED_VERSION_MIN {
@@ -441,14 +443,14 @@ impl Connecting {
         &mut self,
         now_ns: u64,
         config: &EndpointConfig,
-        refusal: &Refusal,
+        refusal: &HelloRefusal,
     ) -> Option<LostReason> {
         let keys = match &mut self.mode {
-            Mode::Sealed(sealing) => {
+            ConnectMode::Sealed(sealing) => {
                 sealing.is_wrong_key |= refusal.reason == REFUSED_WRONG_KEY;
                 Some(sealing.keys)
             }
-            Mode::Plain | Mode::Keyless => None,
+            ConnectMode::Plain | ConnectMode::Keyless => None,
         };
         let why = refusal_text(refusal, config, &self.expected_name, keys);
         if keys.is_none() {
@@ -461,7 +463,7 @@ impl Connecting {
 
     /// Whether a Welcome to a sealed attempt is looked into; counts it.
     pub(crate) fn admits_welcome(&mut self) -> bool {
-        let Mode::Sealed(sealing) = &mut self.mode else { return false };
+        let ConnectMode::Sealed(sealing) = &mut self.mode else { return false };
         sealing.welcomes += 1;
         sealing.welcomes <= WELCOMES_MAX
     }
@@ -473,8 +475,8 @@ impl Connecting {
         from: SocketAddr,
         frames: &[u8],
     ) -> Welcomed {
-        let Mode::Sealed(sealing) = &mut self.mode else {
-            return match Peer::read(frames) {
+        let ConnectMode::Sealed(sealing) = &mut self.mode else {
+            return match HelloPeer::read(frames) {
                 Some(peer) => self.agreed(config, from, &peer, &Proof::default(), None),
                 None => Welcomed::Violation,
             };
@@ -501,7 +503,7 @@ impl Connecting {
             hello: sealing.hello,
         });
         let proof = Proof { key: Some(keys.1), binding: agreement.binding };
-        let Some(peer) = Peer::read(welcome.greeting.as_bytes()) else {
+        let Some(peer) = HelloPeer::read(welcome.greeting.as_bytes()) else {
             return Welcomed::Lost(nonsense());
         };
         match self.agreed(config, from, &peer, &proof, Some(seal)) {
@@ -514,7 +516,7 @@ impl Connecting {
         &self,
         config: &EndpointConfig,
         from: SocketAddr,
-        peer: &Peer,
+        peer: &HelloPeer,
         proof: &Proof,
         seal: Option<Box<Seal>>,
     ) -> Welcomed {

@@ -9,8 +9,8 @@
 //! ```
 
 use crate::events::SessionId;
-use crate::pool::{BufId, Owner, Pool};
-use crate::session::Inside;
+use crate::pool::{BufId, BufferOwner, Pool};
+use crate::session::SessionContext;
 use crate::tables::{append, make_room};
 use crate::wire::{CAST_WINDOW, FragmentFrame, HEAD_MAX, fragment_count};
 
@@ -23,7 +23,7 @@ const NONE: u16 = u16::MAX;
 
 /// How far a cast is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum CastState {
     /// Parts of it are missing.
     Partial,
     /// It waits for those before it.
@@ -33,8 +33,8 @@ enum State {
 }
 
 #[derive(Debug)]
-struct Slot {
-    state: State,
+struct CastSlot {
+    state: CastState,
     /// Since when it is known.
     since_ns: u64,
     body: Option<BufId>,
@@ -46,10 +46,10 @@ struct Slot {
     head: [u8; HEAD_MAX],
 }
 
-impl Slot {
+impl CastSlot {
     fn vacant() -> Self {
         Self {
-            state: State::Partial,
+            state: CastState::Partial,
             since_ns: 0,
             body: None,
             body_bytes: 0,
@@ -63,7 +63,7 @@ impl Slot {
 
 /// A flow that its owner listens to.
 #[derive(Debug)]
-struct Flow {
+struct ListenedFlow {
     /// The number whose turn it is; `None` before the first cast.
     next: Option<u64>,
     /// Above the largest number that came.
@@ -80,7 +80,7 @@ fn at(id: u64) -> usize {
     id as usize % CAST_WINDOW
 }
 
-impl Flow {
+impl ListenedFlow {
     fn new() -> Self {
         let slots = Box::new([NONE; CAST_WINDOW]);
         Self { next: None, end: 0, slots, taken: [0; CAST_WINDOW / 64], due_ns: u64::MAX }
@@ -118,9 +118,9 @@ impl Flow {
 #[derive(Debug)]
 pub(crate) struct PeerCasts {
     /// By flow, up to the highest that was opened.
-    flows: Vec<Option<Flow>>,
+    flows: Vec<Option<ListenedFlow>>,
     /// Grows to the most that were ever needed.
-    slots: Vec<Slot>,
+    slots: Vec<CastSlot>,
     free: Vec<u16>,
     /// No flow is due before.
     due_ns: u64,
@@ -137,9 +137,9 @@ pub(crate) struct CastPiece<'a> {
 
 /// What the session has for its casts while one is worked on.
 pub(crate) struct Around<'a, 'b> {
-    pub(crate) inside: &'a mut Inside<'b>,
+    pub(crate) inside: &'a mut SessionContext<'b>,
     /// Whose the buffers are.
-    pub(crate) owner: Owner,
+    pub(crate) owner: BufferOwner,
     pub(crate) session: SessionId,
     pub(crate) chunk_bytes: usize,
     /// How long a sender goes on.
@@ -157,9 +157,9 @@ impl PeerCasts {
 
     pub(crate) fn state_bytes(&self) -> usize {
         let flows = self.flows.iter().flatten().count();
-        self.slots.capacity() * size_of::<Slot>()
+        self.slots.capacity() * size_of::<CastSlot>()
             + self.free.capacity() * size_of::<u16>()
-            + self.flows.capacity() * size_of::<Option<Flow>>()
+            + self.flows.capacity() * size_of::<Option<ListenedFlow>>()
             + flows * size_of::<[u16; CAST_WINDOW]>()
     }
 
@@ -180,7 +180,7 @@ impl PeerCasts {
         if self.flows.len() <= usize::from(flow) {
             self.flows.resize_with(usize::from(flow) + 1, || None);
         }
-        self.flows[usize::from(flow)].get_or_insert_with(Flow::new);
+        self.flows[usize::from(flow)].get_or_insert_with(ListenedFlow::new);
     }
 
     /// Hands casts of a flow over no longer. What waits is dropped.
@@ -219,7 +219,7 @@ impl PeerCasts {
         &mut self,
         around: &mut Around<'_, '_>,
         number: u16,
-        flow: &mut Flow,
+        flow: &mut ListenedFlow,
         piece: &CastPiece<'_>,
     ) -> Result<(), Contradiction> {
         let id = piece.frame.id.get();
@@ -255,7 +255,7 @@ impl PeerCasts {
     fn take_piece(
         &mut self,
         around: &mut Around<'_, '_>,
-        flow: &mut Flow,
+        flow: &mut ListenedFlow,
         piece: &CastPiece<'_>,
         fragments: usize,
     ) -> Result<(), Contradiction> {
@@ -274,7 +274,7 @@ impl PeerCasts {
             return Err(Contradiction);
         }
         let bit = 1 << piece.frame.fragment.get();
-        if slot.state != State::Partial || slot.taken & bit != 0 {
+        if slot.state != CastState::Partial || slot.taken & bit != 0 {
             around.inside.counters.fragments_duplicate += 1;
             return Ok(());
         }
@@ -286,7 +286,7 @@ impl PeerCasts {
             fill(around, body, piece);
         }
         if slot.taken.count_ones() == u32::from(slot.fragments) {
-            slot.state = State::Whole;
+            slot.state = CastState::Whole;
         }
         Ok(())
     }
@@ -300,14 +300,14 @@ impl PeerCasts {
         let number = match self.free.pop() {
             Some(number) => number,
             None if self.slots.len() < SLOTS_MAX => {
-                append(&mut self.slots, Slot::vacant());
+                append(&mut self.slots, CastSlot::vacant());
                 make_room(&mut self.free, &self.slots);
                 (self.slots.len() - 1) as u16
             }
             None => return None,
         };
         let body_bytes = frame.body_bytes.get() as usize;
-        let Inside { now_ns, pool, counters, .. } = &mut *around.inside;
+        let SessionContext { now_ns, pool, counters, .. } = &mut *around.inside;
         let mut body = None;
         if body_bytes > 0 {
             body = pool.alloc_incoming(around.owner, body_bytes, counters);
@@ -315,7 +315,7 @@ impl PeerCasts {
         let has_room = body.is_some() || body_bytes == 0;
         counters.casts_no_buffer += u64::from(!has_room);
         let slot = &mut self.slots[usize::from(number)];
-        slot.state = if has_room { State::Partial } else { State::Dropped };
+        slot.state = if has_room { CastState::Partial } else { CastState::Dropped };
         slot.since_ns = *now_ns;
         (slot.body, slot.body_bytes) = (body, frame.body_bytes.get());
         slot.head_bytes = frame.head_bytes;
@@ -324,11 +324,11 @@ impl PeerCasts {
     }
 
     /// Hands over all that is whole and whose turn it is.
-    fn hand_over(&mut self, around: &mut Around<'_, '_>, number: u16, flow: &mut Flow) {
+    fn hand_over(&mut self, around: &mut Around<'_, '_>, number: u16, flow: &mut ListenedFlow) {
         let mut next = flow.next.expect("a cast has come");
         while next < flow.end {
             let slot = flow.slots[at(next)];
-            if slot == NONE || self.slots[usize::from(slot)].state == State::Partial {
+            if slot == NONE || self.slots[usize::from(slot)].state == CastState::Partial {
                 break;
             }
             flow.remove(next);
@@ -340,7 +340,7 @@ impl PeerCasts {
 
     /// Goes on at number `to`, at least: what is whole before it is handed over, and the rest is
     /// dropped.
-    fn pass(&mut self, around: &mut Around<'_, '_>, number: u16, flow: &mut Flow, to: u64) {
+    fn pass(&mut self, around: &mut Around<'_, '_>, number: u16, flow: &mut ListenedFlow, to: u64) {
         let Some(next) = flow.next else { return };
         // Above the end there is nothing, however far it goes.
         let end = to.min(flow.end);
@@ -363,23 +363,23 @@ impl PeerCasts {
     fn end(&mut self, around: &mut Around<'_, '_>, flow: u16, number: u16) {
         self.free.push(number);
         let slot = &mut self.slots[usize::from(number)];
-        let Inside { pool, counters, sink, .. } = &mut *around.inside;
+        let SessionContext { pool, counters, sink, .. } = &mut *around.inside;
         let body = slot.body.take();
-        if slot.state == State::Whole {
+        if slot.state == CastState::Whole {
             counters.casts_received += 1;
             let head = &slot.head[..usize::from(slot.head_bytes)];
             let body = body.map(|body| (body, slot.body_bytes as usize));
             sink.cast(around.session, flow, head, body);
             return;
         }
-        counters.casts_missed += u64::from(slot.state == State::Partial);
+        counters.casts_missed += u64::from(slot.state == CastState::Partial);
         if let Some(body) = body {
             pool.release(body);
         }
     }
 
     /// Notes when the first one that waits has waited for long enough.
-    fn note_due(&mut self, around: &Around<'_, '_>, flow: &mut Flow) {
+    fn note_due(&mut self, around: &Around<'_, '_>, flow: &mut ListenedFlow) {
         let next = flow.next.expect("a cast has come");
         let waiting =
             flow.waiting_from(next).map(|id| self.slots[usize::from(flow.slots[at(id)])].since_ns);
@@ -406,7 +406,7 @@ impl PeerCasts {
 
     /// Passes over what is missing before the first that came, or that one itself, which is not
     /// whole.
-    fn pass_one(&mut self, around: &mut Around<'_, '_>, number: u16, flow: &mut Flow) {
+    fn pass_one(&mut self, around: &mut Around<'_, '_>, number: u16, flow: &mut ListenedFlow) {
         let next = flow.next.expect("a cast has come");
         let first = flow.waiting_from(next);
         let to = first.map_or(flow.end, |first| if first == next { next + 1 } else { first });
@@ -427,7 +427,7 @@ fn fill(around: &mut Around<'_, '_>, body: BufId, piece: &CastPiece<'_>) {
 fn hand_over_at_once(around: &mut Around<'_, '_>, number: u16, piece: &CastPiece<'_>) {
     let mut body = None;
     if !piece.data.is_empty() {
-        let Inside { pool, counters, .. } = &mut *around.inside;
+        let SessionContext { pool, counters, .. } = &mut *around.inside;
         body = pool.alloc_incoming(around.owner, piece.data.len(), counters);
         let Some(body) = body else {
             counters.casts_no_buffer += 1;
@@ -449,7 +449,7 @@ mod tests {
     fn the_first_that_waits_is_that_of_a_plain_search() {
         let mut random = Random::new(5);
         for _ in 0..2000 {
-            let (mut flow, next) = (Flow::new(), random.next() % 5000);
+            let (mut flow, next) = (ListenedFlow::new(), random.next() % 5000);
             let window = next..next + CAST_WINDOW as u64;
             for _ in 0..random.next() % 4 {
                 flow.put(next + random.next() % CAST_WINDOW as u64, 7);

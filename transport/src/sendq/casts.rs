@@ -11,7 +11,7 @@ use crate::sent::FragmentRef;
 use crate::tables::{append, make_room};
 use crate::wire::{CAST_WINDOW, FLOWS_MAX};
 
-use super::{CAST, Message, NONE, Next, Out, Place, SendQueue, outs_bytes};
+use super::{CAST, NONE, Next, Out, QueuePlace, QueuedMessage, SendQueue, outs_bytes};
 
 /// Casts of a session that wait or are on their way: four flows' full windows. Bounds its table.
 const CASTS_MAX: usize = 2048;
@@ -116,10 +116,10 @@ impl SendQueue {
         let bytes = (head.len() + body.map_or(0, |(_, len_bytes)| len_bytes)) as u64;
         let Some((key, id)) = self.place_for_cast(flow, bytes) else { return false };
         let turn = FLOWS_MAX as u16 + flow;
-        self.fill(key, &Message { flow: turn, id, head, body });
+        self.fill(key, &QueuedMessage { flow: turn, id, head, body });
         self.out_mut(key).since_ns = now_ns;
         if std::mem::replace(&mut self.casts.flow(turn).is_listed, true) {
-            self.append(key, Place::Waiting, false);
+            self.append(key, QueuePlace::Waiting, false);
         } else {
             self.link(key, false);
         }
@@ -213,10 +213,10 @@ impl SendQueue {
     }
 
     /// A cast that was taken off all lists is over: it arrived, or was given up.
-    pub(super) fn cast_finished(&mut self, key: u16, was: Place) {
+    pub(super) fn cast_finished(&mut self, key: u16, was: QueuePlace) {
         let out = self.out(key);
         let (turn, id) = (out.flow, out.id);
-        if was == Place::Waiting {
+        if was == QueuePlace::Waiting {
             let bytes = u64::from(out.head_bytes) + u64::from(out.body_bytes);
             self.casts.flow(turn).waiting_bytes -= bytes;
         } else if out.unsent < out.fragments {

@@ -5,19 +5,19 @@ use crate::congestion::Trip;
 use crate::events::CallId;
 use crate::pool::charge_bytes;
 use crate::recv::casts::{Around, CastPiece};
-use crate::recv::{Piece, Stage};
+use crate::recv::{CallStage, FragmentRole};
 use crate::sendq;
 use crate::sent::SentPacket;
-use crate::session::{Inside, Session};
+use crate::session::{Session, SessionContext};
 use crate::wire::{
-    self, ACK_FLAG_NO_ROOM, AckFrame, AckRange, CAST_VERSION_MIN, CreditFrame, FLOWS_MAX,
-    FRAME_ACK, FRAME_CALL, FRAME_CAST, FRAME_CLOSE, FRAME_CREDIT, FRAME_PING, FRAME_REPLY,
-    FragmentFrame, Kind, Packet, ProtocolVersion,
+    self, ACK_FLAG_NO_ROOM, AckFrame, AckRange, CAST_VERSION_MIN, CheckedPacket, CreditFrame,
+    FLOWS_MAX, FRAME_ACK, FRAME_CALL, FRAME_CAST, FRAME_CLOSE, FRAME_CREDIT, FRAME_PING,
+    FRAME_REPLY, FragmentFrame, PacketKind, ProtocolVersion,
 };
 
 /// What became of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum PacketOutcome {
     /// The session goes on.
     Open,
     /// The peer closed it.
@@ -53,44 +53,44 @@ impl Session {
     /// Takes a packet of this session; `bytes` is the length of its datagram.
     pub(crate) fn receive(
         &mut self,
-        inside: &mut Inside<'_>,
-        packet: &Packet<'_>,
+        inside: &mut SessionContext<'_>,
+        packet: &CheckedPacket<'_>,
         bytes: usize,
-    ) -> Outcome {
+    ) -> PacketOutcome {
         if packet.number >= NUMBER_MAX {
             inside.counters.dropped_violation += 1;
-            return Outcome::Open;
+            return PacketOutcome::Open;
         }
         match self.received.freshness(packet.number) {
             Freshness::Fresh => {}
             Freshness::Duplicate => {
                 inside.counters.dropped_duplicate += 1;
-                return Outcome::Open;
+                return PacketOutcome::Open;
             }
             Freshness::Old => {
                 inside.counters.dropped_old += 1;
-                return Outcome::Open;
+                return PacketOutcome::Open;
             }
         }
         self.heard_ns = inside.now_ns;
         self.packets_received += 1;
         let checked = match packet.kind {
-            Kind::Sealed => &mut inside.counters.bytes_opened,
+            PacketKind::Sealed => &mut inside.counters.bytes_opened,
             _ => &mut inside.counters.bytes_checksummed,
         };
         *checked += packet.payload.len() as u64;
         let Ok(findings) = self.take_frames(inside, packet) else {
             inside.counters.dropped_violation += 1;
-            return Outcome::Open;
+            return PacketOutcome::Open;
         };
         if findings.is_close {
-            return Outcome::Closed;
+            return PacketOutcome::Closed;
         }
         if findings.lacks_buffer {
             // Not acknowledged, so the peer sends it again when it thinks it lost.
             self.received.refused(inside.now_ns);
             inside.counters.dropped_no_buffer += 1;
-            return Outcome::Open;
+            return PacketOutcome::Open;
         }
         if findings.has_message {
             self.used_ns = inside.now_ns;
@@ -104,13 +104,13 @@ impl Session {
             (true, true) => AckWish::AtOnce,
         };
         self.received.record(inside.arrived_ns, packet.number, wish, bytes);
-        Outcome::Open
+        PacketOutcome::Open
     }
 
     fn take_frames(
         &mut self,
-        inside: &mut Inside<'_>,
-        packet: &Packet<'_>,
+        inside: &mut SessionContext<'_>,
+        packet: &CheckedPacket<'_>,
     ) -> Result<Findings, Violation> {
         let (mut frames, mut payload) = (packet.frames, packet.payload);
         let mut findings = Findings::default();
@@ -171,7 +171,7 @@ impl Session {
     /// A fragment of a call. `false`: there is no buffer for its body now.
     fn take_call(
         &mut self,
-        inside: &mut Inside<'_>,
+        inside: &mut SessionContext<'_>,
         fragment: &Fragment<'_>,
     ) -> Result<bool, Violation> {
         let frame = fragment.frame;
@@ -182,14 +182,14 @@ impl Session {
         let (slot, call) = self.peer_calls.place(id);
         if id > call.id {
             match call.stage {
-                Stage::Done => {}
-                Stage::Answered => {
+                CallStage::Done => {}
+                CallStage::Answered => {
                     // The place is used again, so the peer has the reply.
-                    call.stage = Stage::Done;
+                    call.stage = CallStage::Done;
                     self.serving -= 1;
                     self.sendq.finish(sendq::reply_key(slot), inside.pool);
                 }
-                Stage::Arriving | Stage::Serving => return Err(Violation),
+                CallStage::Arriving | CallStage::Serving => return Err(Violation),
             }
             let body_bytes = frame.body_bytes.get() as usize;
             let charge = charge_bytes(body_bytes);
@@ -208,7 +208,7 @@ impl Session {
             credit.arrived(charge);
             call.start(id, flow, charge, body);
         }
-        if id < call.id || call.stage != Stage::Arriving {
+        if id < call.id || call.stage != CallStage::Arriving {
             inside.counters.fragments_duplicate += 1;
             return Ok(true);
         }
@@ -216,12 +216,12 @@ impl Session {
             return Err(Violation);
         }
         match call.assembly.take(frame, fragment.head, self.chunk_bytes) {
-            Piece::New => {}
-            Piece::Duplicate => {
+            FragmentRole::New => {}
+            FragmentRole::Duplicate => {
                 inside.counters.fragments_duplicate += 1;
                 return Ok(true);
             }
-            Piece::Contradiction => return Err(Violation),
+            FragmentRole::Contradiction => return Err(Violation),
         }
         if let Some(body) = call.body {
             let range = fragment.first..fragment.first + fragment.data.len();
@@ -229,7 +229,7 @@ impl Session {
             inside.counters.bytes_copied += fragment.data.len() as u64;
         }
         if call.assembly.is_complete() {
-            call.stage = Stage::Serving;
+            call.stage = CallStage::Serving;
             self.serving += 1;
             inside.counters.calls_received += 1;
             let session = self.agreed.id;
@@ -242,7 +242,7 @@ impl Session {
 
     fn take_reply(
         &mut self,
-        inside: &mut Inside<'_>,
+        inside: &mut SessionContext<'_>,
         fragment: &Fragment<'_>,
     ) -> Result<(), Violation> {
         let id = fragment.frame.id.get();
@@ -263,12 +263,12 @@ impl Session {
             return Err(Violation);
         }
         match call.reply.take(fragment.frame, fragment.head, self.chunk_bytes) {
-            Piece::New => {}
-            Piece::Duplicate => {
+            FragmentRole::New => {}
+            FragmentRole::Duplicate => {
                 inside.counters.fragments_duplicate += 1;
                 return Ok(());
             }
-            Piece::Contradiction => return Err(Violation),
+            FragmentRole::Contradiction => return Err(Violation),
         }
         let (session, token) = (self.agreed.id, call.token);
         let (is_wanted, is_complete) = (!call.is_forgotten, call.reply.is_complete());
@@ -290,7 +290,7 @@ impl Session {
     /// A fragment of a cast. Whatever becomes of it, it is acknowledged.
     fn take_cast(
         &mut self,
-        inside: &mut Inside<'_>,
+        inside: &mut SessionContext<'_>,
         fragment: &Fragment<'_>,
     ) -> Result<(), Violation> {
         let Fragment { frame, head, data, first } = *fragment;
@@ -317,7 +317,11 @@ impl Session {
         Ok(())
     }
 
-    fn take_ack(&mut self, inside: &mut Inside<'_>, frames: &mut &[u8]) -> Result<(), Violation> {
+    fn take_ack(
+        &mut self,
+        inside: &mut SessionContext<'_>,
+        frames: &mut &[u8],
+    ) -> Result<(), Violation> {
         let frame: &AckFrame = wire::take(frames).ok_or(Violation)?;
         let largest = frame.largest.get();
         let is_refusing = frame.flags.get() & ACK_FLAG_NO_ROOM != 0
@@ -370,7 +374,7 @@ impl Session {
     }
 
     /// A packet of ours arrived.
-    fn landed(&mut self, inside: &mut Inside<'_>, packet: &SentPacket) {
+    fn landed(&mut self, inside: &mut SessionContext<'_>, packet: &SentPacket) {
         if packet.acks_below > 0 {
             self.received.forget_below(packet.acks_below - 1);
         }

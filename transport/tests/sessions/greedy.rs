@@ -3,7 +3,7 @@
 
 use crate::common::{MS, SECOND, World, addr};
 use crate::handshake::connected;
-use transport::{LostReason, Part, PeerShare, SessionStatus};
+use transport::{LostReason, PeerShare, QuotaPart, SessionStatus};
 
 /// Half of the chunks of [`POOL_BYTES`] that are for calls, or for replies.
 const PART_BYTES: u64 = 12 << 20;
@@ -65,7 +65,7 @@ fn use_neighbour(world: &mut World, call_bytes: usize, reply_bytes: usize) {
     assert_eq!(world.nodes[0].app.losses(), []);
 }
 
-fn assert_full(part: Part) {
+fn assert_full(part: QuotaPart) {
     assert!(part.is_at_limit() && part.refused > 0, "{part:?}");
     assert_eq!((part.has, part.has_max), (PART_BYTES, PART_BYTES));
 }

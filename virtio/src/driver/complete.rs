@@ -5,8 +5,10 @@ use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
 use super::event::{drain, readable};
-use super::request::{Breach, Completion, Op, STATUS_PARKED, STATUS_UNWRITTEN, Slot, Status};
-use super::ring::{Owner, RingDriver, SlotState, Used, either};
+use super::request::{
+    Breach, DriverCompletion, Op, RequestSlot, RequestStatus, STATUS_PARKED, STATUS_UNWRITTEN,
+};
+use super::ring::{DescriptorOwner, RingDriver, SlotState, UsedElement, either};
 
 /// Sleeps until there is something to take, which `look` says after each call and when time is up:
 /// `false` when there was nothing within the time. `look` is told whether there was a call.
@@ -35,7 +37,7 @@ impl RingDriver {
     /// # Errors
     /// When the device broke the protocol; from then on always the same.
     #[inline]
-    pub fn complete(&mut self) -> Result<Option<Completion>, Breach> {
+    pub fn complete(&mut self) -> Result<Option<DriverCompletion>, Breach> {
         if !self.look()? {
             return Ok(None);
         }
@@ -106,24 +108,31 @@ impl RingDriver {
     }
 
     /// Takes the next used element, which exists.
-    fn take_used(&mut self) -> Result<Completion, Breach> {
-        let Used { slot, written_bytes } = either!(&mut self.ring, ring => ring.take_used())?;
+    fn take_used(&mut self) -> Result<DriverCompletion, Breach> {
+        let UsedElement { slot, written_bytes } =
+            either!(&mut self.ring, ring => ring.take_used())?;
         let state = self.slots[usize::from(slot)];
-        debug_assert_eq!(state.owner, Owner::Device);
+        debug_assert_eq!(state.owner, DescriptorOwner::Device);
         let status = self.take_status(slot)?;
         self.check_length(&state, status, written_bytes)?;
-        self.slots[usize::from(slot)].owner = Owner::User;
+        self.slots[usize::from(slot)].owner = DescriptorOwner::User;
         self.counters.completed += 1;
-        Ok(Completion { slot: Slot(slot), op: state.op, token: state.token, status, written_bytes })
+        Ok(DriverCompletion {
+            slot: RequestSlot(slot),
+            op: state.op,
+            token: state.token,
+            status,
+            written_bytes,
+        })
     }
 
-    fn take_status(&self, slot: u16) -> Result<Status, Breach> {
+    fn take_status(&self, slot: u16) -> Result<RequestStatus, Breach> {
         let queue = self.layout.index;
         let byte = self.memory.u8_at(self.layout.status_at(slot));
         let status = match byte.load(Ordering::Relaxed) {
-            0 => Status::Ok,
-            1 => Status::IoError,
-            2 => Status::Unsupported,
+            0 => RequestStatus::Ok,
+            1 => RequestStatus::IoError,
+            2 => RequestStatus::Unsupported,
             STATUS_UNWRITTEN => return Err(Breach::StatusUnwritten { queue, slot }),
             status => return Err(Breach::StatusUnknown { queue, slot, status }),
         };
@@ -131,9 +140,14 @@ impl RingDriver {
         Ok(status)
     }
 
-    fn check_length(&self, state: &SlotState, status: Status, written: u32) -> Result<(), Breach> {
+    fn check_length(
+        &self,
+        state: &SlotState,
+        status: RequestStatus,
+        written: u32,
+    ) -> Result<(), Breach> {
         // The status is the last byte, so a success that fills its buffers wrote all of them.
-        let exact = status == Status::Ok && state.op != Op::GetId;
+        let exact = status == RequestStatus::Ok && state.op != Op::GetId;
         if written > state.room || (exact && written != state.room) {
             let (queue, op, room) = (self.layout.index, state.op, state.room);
             return Err(Breach::UsedLengthWrong { queue, op, status, written, room });

@@ -13,14 +13,14 @@ use super::complete::sleep_until;
 use super::event::signal;
 use super::layout::QueueLayout;
 use super::memory::GuestMemory;
-use super::request::{Breach, Slot};
-use super::ring::{Buffer, Ring, RingOptions, Used, either, queue_config};
+use super::request::{Breach, RequestSlot};
+use super::ring::{DriverRing, RequestBuffer, RingOptions, UsedElement, either, queue_config};
 use crate::memory::Memory;
 use crate::queue::QueueConfig;
 
 /// A piece of a slot's buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct FramePart {
     /// Where it begins in the buffer.
     pub offset: u32,
     /// Its length in bytes.
@@ -33,7 +33,7 @@ pub struct FrameRing {
     memory: Arc<GuestMemory>,
     layout: QueueLayout,
     options: RingOptions,
-    ring: Ring,
+    ring: DriverRing,
     /// The device writes.
     inward: bool,
     slots_free: Vec<u16>,
@@ -53,7 +53,7 @@ impl FrameRing {
         options: RingOptions,
         inward: bool,
     ) -> Self {
-        let mut ring = Ring::new(Arc::clone(&memory), layout, &options);
+        let mut ring = DriverRing::new(Arc::clone(&memory), layout, &options);
         either!(&mut ring, ring => ring.refuse_calls());
         let slots = layout.shape.slots;
         Self {
@@ -80,8 +80,8 @@ impl FrameRing {
     /// Where a device that knows nothing else goes on, in the form of SET_VRING_BASE.
     pub fn base(&self) -> u32 {
         match &self.ring {
-            Ring::Split(ring) => u32::from(ring.used_index()),
-            Ring::Packed(ring) => ring.base(),
+            DriverRing::Split(ring) => u32::from(ring.used_index()),
+            DriverRing::Packed(ring) => ring.base(),
         }
     }
 
@@ -91,25 +91,25 @@ impl FrameRing {
     }
 
     /// A free slot, now the caller's.
-    pub fn take_slot(&mut self) -> Option<Slot> {
-        self.slots_free.pop().map(Slot)
+    pub fn take_slot(&mut self) -> Option<RequestSlot> {
+        self.slots_free.pop().map(RequestSlot)
     }
 
     /// Gives a slot back.
-    pub fn release(&mut self, slot: Slot) {
+    pub fn release(&mut self, slot: RequestSlot) {
         assert_eq!(self.posted[slot.index()], 0, "the device has it");
         self.slots_free.push(slot.0);
     }
 
     /// Copies bytes into a slot's buffer.
-    pub fn write(&self, slot: Slot, offset: u32, bytes: &[u8]) {
+    pub fn write(&self, slot: RequestSlot, offset: u32, bytes: &[u8]) {
         let room = self.layout.shape.transfer_bytes_max as usize;
         assert!(offset as usize + bytes.len() <= room, "{} bytes at {offset}", bytes.len());
         self.memory.write(self.layout.data_at(slot.0) + offset as usize, bytes);
     }
 
     /// Copies bytes out of a slot's buffer.
-    pub fn read(&self, slot: Slot, offset: u32, bytes: &mut [u8]) {
+    pub fn read(&self, slot: RequestSlot, offset: u32, bytes: &mut [u8]) {
         self.memory.read(self.layout.data_at(slot.0) + offset as usize, bytes);
     }
 
@@ -118,7 +118,7 @@ impl FrameRing {
     ///
     /// # Panics
     /// When there are no parts, or more than an indirect table of the plan has room for.
-    pub fn post(&mut self, slot: Slot, parts: &[Part], indirect: bool) -> bool {
+    pub fn post(&mut self, slot: RequestSlot, parts: &[FramePart], indirect: bool) -> bool {
         assert!(!parts.is_empty() && self.posted[slot.index()] == 0);
         let room = usize::from(self.layout.shape.segments_max) + 2;
         assert!(!indirect || (self.options.indirect && parts.len() <= room), "{}", parts.len());
@@ -128,8 +128,8 @@ impl FrameRing {
         }
         let (data, inward) = (self.memory.guest_address(self.layout.data_at(slot.0)), self.inward);
         let buffer = |at: usize| {
-            let Part { offset, len } = parts[at];
-            Buffer { address: data + u64::from(offset), len, inward }
+            let FramePart { offset, len } = parts[at];
+            RequestBuffer { address: data + u64::from(offset), len, inward }
         };
         let table = indirect.then(|| {
             let at = self.layout.table_at(slot.0);
@@ -189,7 +189,7 @@ impl FrameRing {
     /// # Errors
     /// When the device broke the protocol; from then on always the same.
     #[inline]
-    pub fn complete(&mut self) -> Result<Option<(Slot, u32)>, Breach> {
+    pub fn complete(&mut self) -> Result<Option<(RequestSlot, u32)>, Breach> {
         if let Some(breach) = self.broken {
             return Err(breach);
         }
@@ -198,17 +198,18 @@ impl FrameRing {
         taken
     }
 
-    fn take_used(&mut self) -> Result<Option<(Slot, u32)>, Breach> {
+    fn take_used(&mut self) -> Result<Option<(RequestSlot, u32)>, Breach> {
         if !either!(&mut self.ring, ring => ring.look())? {
             return Ok(None);
         }
-        let Used { slot, written_bytes } = either!(&mut self.ring, ring => ring.take_used())?;
+        let UsedElement { slot, written_bytes } =
+            either!(&mut self.ring, ring => ring.take_used())?;
         let posted = std::mem::take(&mut self.posted[usize::from(slot)]);
         let room = if self.inward { posted } else { 0 };
         if written_bytes > room {
             let (queue, written) = (self.layout.index, written_bytes);
             return Err(Breach::UsedBeyond { queue, written, room });
         }
-        Ok(Some((Slot(slot), written_bytes)))
+        Ok(Some((RequestSlot(slot), written_bytes)))
     }
 }

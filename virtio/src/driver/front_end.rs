@@ -16,7 +16,7 @@ use super::memory::GuestMemory;
 use super::message::Conversation;
 use super::packed::NOTED;
 use super::ring::{Reuse, RingDriver, RingOptions};
-use super::socket::{Door, Role};
+use super::socket::{FrontEndSocket, SocketRole};
 use super::start::{self, Inflight, Negotiated};
 use crate::queue::RingKind;
 
@@ -31,7 +31,7 @@ const BACK_OFF_MAX: Duration = Duration::from_millis(100);
 
 /// What is used of what a back end offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct UsedFeatures {
     /// Events by index.
     pub event_idx: bool,
     /// Indirect descriptors.
@@ -58,7 +58,7 @@ pub struct Wanted {
     pub resume_blindly: bool,
 }
 
-impl Default for Wanted {
+impl Default for UsedFeatures {
     /// Everything but packed rings and going on blindly.
     fn default() -> Self {
         Self {
@@ -81,11 +81,11 @@ impl Default for Wanted {
 #[derive(Clone, Debug)]
 pub struct FrontEndConfig {
     /// The way to the back end.
-    pub role: Role,
+    pub role: SocketRole,
     /// Memory and queues.
     pub guest: GuestPlan,
     /// What to use.
-    pub wanted: Wanted,
+    pub wanted: UsedFeatures,
     /// What its rings take next.
     pub reuse: Reuse,
     /// How long the back end may take for an answer.
@@ -94,7 +94,7 @@ pub struct FrontEndConfig {
 
 impl FrontEndConfig {
     /// One queue of the usual size, everything that is offered, over the back end's socket.
-    pub fn new(role: Role) -> Self {
+    pub fn new(role: SocketRole) -> Self {
         let (guest, wanted, reuse) = Default::default();
         Self { role, guest, wanted, reuse, answer_timeout: ANSWER_TIMEOUT }
     }
@@ -133,7 +133,7 @@ pub struct Resumption {
 #[derive(Debug)]
 pub struct FrontEnd {
     config: FrontEndConfig,
-    door: Door,
+    door: FrontEndSocket,
     guest: Guest,
     plugged: Vec<Arc<GuestMemory>>,
     events: Vec<Events>,
@@ -158,7 +158,7 @@ impl FrontEnd {
         let queues = usize::from(config.guest.queues);
         let events = (0..queues).map(|_| Events::new()).collect::<Result<_, _>>()?;
         let mut front_end = Self {
-            door: Door::new(config.role.clone())?,
+            door: FrontEndSocket::new(config.role.clone())?,
             config,
             guest,
             plugged: Vec::new(),
@@ -274,9 +274,9 @@ impl FrontEnd {
     ///
     /// # Errors
     /// When the new socket cannot be listened at.
-    pub fn redirect(&mut self, role: Role) -> Result<(), FrontEndError> {
+    pub fn redirect(&mut self, role: SocketRole) -> Result<(), FrontEndError> {
         self.hang_up();
-        self.door = Door::new(role)?;
+        self.door = FrontEndSocket::new(role)?;
         Ok(())
     }
 
@@ -535,7 +535,7 @@ impl FrontEnd {
     }
 
     /// The way to the back end.
-    pub fn role(&self) -> &Role {
+    pub fn role(&self) -> &SocketRole {
         self.door.role()
     }
 }

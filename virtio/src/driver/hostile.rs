@@ -5,7 +5,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::ring::{Ring, RingDriver};
+use super::ring::{DriverRing, RingDriver};
 
 /// The words of a descriptor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,10 +26,10 @@ impl RingDriver {
         assert!(at < self.layout().shape.size, "descriptor {at}");
         let RawDescriptor { guest_address, len, flags, next } = descriptor;
         match &self.ring {
-            Ring::Split(ring) => {
+            DriverRing::Split(ring) => {
                 ring.write(self.layout().descriptors, at, guest_address, len, flags, next);
             }
-            Ring::Packed(ring) => ring.write(at, guest_address, len, flags, next),
+            DriverRing::Packed(ring) => ring.write(at, guest_address, len, flags, next),
         }
     }
 
@@ -38,7 +38,7 @@ impl RingDriver {
         assert!(at < self.layout().shape.segments_max + 2, "descriptor {at}");
         let table = self.layout().table_at(slot);
         let RawDescriptor { guest_address, len, flags, next } = descriptor;
-        let Ring::Split(ring) = &self.ring else { panic!("a table for a split ring") };
+        let DriverRing::Split(ring) = &self.ring else { panic!("a table for a split ring") };
         ring.write(table, at, guest_address, len, flags, next);
         self.memory().guest_address(table)
     }

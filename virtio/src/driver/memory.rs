@@ -47,7 +47,7 @@ pub enum Regions {
 
 /// A stretch of guest physical addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Region {
+pub struct GuestRegion {
     /// Its first guest physical address.
     pub guest_address: u64,
     /// Bytes.
@@ -65,7 +65,7 @@ pub struct GuestMemory {
     /// The mapping's first byte and length, at hand.
     base: NonNull<u8>,
     len: usize,
-    regions: Box<[Region]>,
+    regions: Box<[GuestRegion]>,
     file: Option<OwnedFd>,
 }
 
@@ -106,8 +106,8 @@ impl GuestMemory {
     /// # Errors
     /// When the system refuses a mapping.
     pub fn device_memory(&self) -> Result<Memory, MemoryError> {
-        let map = |region: &Region| {
-            let Region { guest_address, len, host_address, file_offset } = *region;
+        let map = |region: &GuestRegion| {
+            let GuestRegion { guest_address, len, host_address, file_offset } = *region;
             let mapped = match &self.file {
                 Some(file) => {
                     crate::Region::map(file.as_fd(), file_offset, guest_address, len, host_address)
@@ -150,8 +150,8 @@ impl GuestMemory {
         self.regions = regions.into_boxed_slice();
     }
 
-    fn region(&self, guest_address: u64, start: usize, end: usize) -> Region {
-        Region {
+    fn region(&self, guest_address: u64, start: usize, end: usize) -> GuestRegion {
+        GuestRegion {
             guest_address,
             len: (end - start) as u64,
             host_address: self.base.as_ptr() as u64 + start as u64,
@@ -160,7 +160,7 @@ impl GuestMemory {
     }
 
     /// Its regions, by address.
-    pub fn regions(&self) -> &[Region] {
+    pub fn regions(&self) -> &[GuestRegion] {
         &self.regions
     }
 

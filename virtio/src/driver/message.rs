@@ -98,9 +98,9 @@ impl Ask {
 
 /// A message's body, field by field.
 #[derive(Debug, Default)]
-pub(super) struct Body(Vec<u8>);
+pub(super) struct MessageBody(Vec<u8>);
 
-impl Body {
+impl MessageBody {
     pub(super) fn u16(mut self, value: u16) -> Self {
         self.0.extend(value.to_ne_bytes());
         self
@@ -134,13 +134,13 @@ impl Body {
 
 /// An answer.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct BackEndReply {
     ask: Ask,
     pub(super) body: Vec<u8>,
     pub(super) descriptors: Vec<OwnedFd>,
 }
 
-impl Answer {
+impl BackEndReply {
     /// The body as one 64-bit number.
     pub(super) fn number(&self) -> Result<u64, FrontEndError> {
         self.u64_at(0)
@@ -195,7 +195,7 @@ impl Conversation {
     pub(super) fn tell(
         &self,
         ask: Ask,
-        body: &Body,
+        body: &MessageBody,
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<(), FrontEndError> {
         let deadline = Instant::now() + self.timeout;
@@ -211,7 +211,7 @@ impl Conversation {
     }
 
     /// Asks something and waits for the answer.
-    pub(super) fn ask(&self, ask: Ask, body: &Body) -> Result<Answer, FrontEndError> {
+    pub(super) fn ask(&self, ask: Ask, body: &MessageBody) -> Result<BackEndReply, FrontEndError> {
         self.ask_with(ask, body, &[])
     }
 
@@ -219,9 +219,9 @@ impl Conversation {
     pub(super) fn ask_with(
         &self,
         ask: Ask,
-        body: &Body,
+        body: &MessageBody,
         descriptors: &[BorrowedFd<'_>],
-    ) -> Result<Answer, FrontEndError> {
+    ) -> Result<BackEndReply, FrontEndError> {
         let deadline = Instant::now() + self.timeout;
         self.send(ask, 0, body, descriptors, deadline)?;
         self.receive(ask, deadline)
@@ -231,13 +231,13 @@ impl Conversation {
         &self,
         ask: Ask,
         flags: u32,
-        body: &Body,
+        body: &MessageBody,
         descriptors: &[BorrowedFd<'_>],
         deadline: Instant,
     ) -> Result<(), FrontEndError> {
         assert!(body.0.len() <= BODY_BYTES_MAX && descriptors.len() <= DESCRIPTORS_MAX);
         let header =
-            Body::default().u32(ask as u32).u32(VERSION | flags).u32(body.0.len() as u32).0;
+            MessageBody::default().u32(ask as u32).u32(VERSION | flags).u32(body.0.len() as u32).0;
         let bytes = [header.as_slice(), &body.0].concat();
         let mut sent = 0;
         while sent < bytes.len() {
@@ -258,7 +258,7 @@ impl Conversation {
         Ok(())
     }
 
-    fn receive(&self, ask: Ask, deadline: Instant) -> Result<Answer, FrontEndError> {
+    fn receive(&self, ask: Ask, deadline: Instant) -> Result<BackEndReply, FrontEndError> {
         let bad = |why| FrontEndError::BadAnswer { ask: ask.name(), why };
         let mut descriptors = Vec::new();
         let mut header = [0; HEADER_BYTES];
@@ -276,7 +276,7 @@ impl Conversation {
         }
         let mut body = vec![0; len];
         self.fill(ask, &mut body, &mut descriptors, deadline)?;
-        Ok(Answer { ask, body, descriptors })
+        Ok(BackEndReply { ask, body, descriptors })
     }
 
     fn fill(
@@ -340,7 +340,7 @@ mod tests {
     }
 
     fn answer(to: &OwnedFd, request: u32, flags: u32, body: &[u8]) {
-        let header = Body::default().u32(request).u32(flags).u32(body.len() as u32).0;
+        let header = MessageBody::default().u32(request).u32(flags).u32(body.len() as u32).0;
         rustix::io::write(to, &[header.as_slice(), body].concat()).unwrap();
     }
 
@@ -349,7 +349,7 @@ mod tests {
         let (conversation, theirs) = pair();
         rustix::io::write(&theirs, &[1, 0, 0, 0, 5, 0, 0]).unwrap();
         rustix::io::write(&theirs, &[0, 8, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0]).unwrap();
-        let answer = conversation.ask(Ask::GetFeatures, &Body::default()).unwrap();
+        let answer = conversation.ask(Ask::GetFeatures, &MessageBody::default()).unwrap();
         assert_eq!(answer.number().unwrap(), 7);
         assert!(answer.u64_at(1).is_err());
     }
@@ -357,7 +357,7 @@ mod tests {
     #[test]
     fn silence_has_an_end() {
         let (conversation, _theirs) = pair();
-        let error = conversation.ask(Ask::GetFeatures, &Body::default()).unwrap_err();
+        let error = conversation.ask(Ask::GetFeatures, &MessageBody::default()).unwrap_err();
         assert!(matches!(error, FrontEndError::Timeout { ask: "GET_FEATURES", .. }), "{error}");
     }
 
@@ -367,7 +367,7 @@ mod tests {
         assert!(!conversation.hung_up());
         drop(theirs);
         assert!(conversation.hung_up());
-        let error = conversation.ask(Ask::GetFeatures, &Body::default()).unwrap_err();
+        let error = conversation.ask(Ask::GetFeatures, &MessageBody::default()).unwrap_err();
         assert!(matches!(error, FrontEndError::HungUp { .. }), "{error}");
     }
 
@@ -380,7 +380,7 @@ mod tests {
         ] {
             let (conversation, theirs) = pair();
             answer(&theirs, request, flags, &vec![0; len]);
-            let error = conversation.ask(Ask::GetFeatures, &Body::default()).unwrap_err();
+            let error = conversation.ask(Ask::GetFeatures, &MessageBody::default()).unwrap_err();
             assert!(error.to_string().contains(why), "{error}");
         }
     }
@@ -390,7 +390,7 @@ mod tests {
         let (mut conversation, theirs) = pair();
         conversation.acknowledged = true;
         answer(&theirs, 8, 5, &1u64.to_ne_bytes());
-        let error = conversation.tell(Ask::SetVringNum, &Body::ring(0, 3), &[]).unwrap_err();
+        let error = conversation.tell(Ask::SetVringNum, &MessageBody::ring(0, 3), &[]).unwrap_err();
         assert!(matches!(error, FrontEndError::Refused { ask: "SET_VRING_NUM", code: 1 }));
     }
 }

@@ -34,17 +34,18 @@ mod start;
 
 pub use disk::{DiskInfo, feature, has, protocol};
 pub use error::FrontEndError;
-pub use frames::{FrameRing, Part};
-pub use front_end::{FrontEnd, FrontEndConfig, Resumption, Wanted};
+pub use frames::{FramePart, FrameRing};
+pub use front_end::{FrontEnd, FrontEndConfig, Resumption, UsedFeatures};
 pub use guest::{Guest, GuestPlan};
 pub use hostile::RawDescriptor;
 pub use keeper::{Keeper, KeeperCounters};
 pub use layout::{QueueLayout, RING_SIZE_MAX, RingAddresses, RingShape};
 pub use log::DirtyPages;
-pub use memory::{Backing, GUEST_BASE, GuestMemory, HOLE_BYTES, Region, Regions};
+pub use memory::{Backing, GUEST_BASE, GuestMemory, GuestRegion, HOLE_BYTES, Regions};
 pub use nic_end::{NicEnd, NicEndConfig};
 pub use request::{
-    Breach, Completion, Data, ID_BYTES, Op, Piece, Request, SECTOR_BYTES, Slot, Status, SubmitError,
+    Breach, Data, DriverCompletion, DriverRequest, GuestPiece, ID_BYTES, Op, RequestSlot,
+    RequestStatus, SECTOR_BYTES, SubmitError,
 };
 pub use ring::{Reuse, RingCounters, RingDriver, RingOptions};
-pub use socket::Role;
+pub use socket::SocketRole;

@@ -13,9 +13,9 @@ use super::frames::FrameRing;
 use super::front_end::Events;
 use super::guest::{Guest, GuestPlan};
 use super::memory::GuestMemory;
-use super::message::{Ask, Body, Conversation};
+use super::message::{Ask, Conversation, MessageBody};
 use super::ring::RingOptions;
-use super::socket::{Door, Role};
+use super::socket::{FrontEndSocket, SocketRole};
 use super::start;
 use crate::queue::RingKind;
 
@@ -29,7 +29,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 #[derive(Clone, Debug)]
 pub struct NicEndConfig {
     /// The way to the back end.
-    pub role: Role,
+    pub role: SocketRole,
     /// Memory and queues; those are two for each pair.
     pub guest: GuestPlan,
     /// The features of virtio-net that are used where they are offered.
@@ -58,7 +58,7 @@ impl NicEnd {
         let guest = Guest::new(&config.guest).map_err(FrontEndError::Memory)?;
         let queues = usize::from(config.guest.queues);
         let events = (0..queues).map(|_| Events::new()).collect::<Result<Vec<_>, _>>()?;
-        let (door, deadline) = (Door::new(config.role.clone())?, Instant::now() + wait);
+        let (door, deadline) = (FrontEndSocket::new(config.role.clone())?, Instant::now() + wait);
         let stream = loop {
             let left = deadline.saturating_duration_since(Instant::now());
             match door.enter(left) {
@@ -112,7 +112,7 @@ impl NicEnd {
     /// # Errors
     /// When the back end does not answer.
     pub fn config(&self) -> Result<[u8; 12], FrontEndError> {
-        let body = Body::default().u32(0).u32(12).u32(0).zeroes(12);
+        let body = MessageBody::default().u32(0).u32(12).u32(0).zeroes(12);
         let answer = self.conversation.ask(Ask::GetConfig, &body)?;
         let why = "it is too short";
         let bad = FrontEndError::BadAnswer { ask: Ask::GetConfig.name(), why };
@@ -137,7 +137,7 @@ fn negotiate(
     conversation: &mut Conversation,
     config: &NicEndConfig,
 ) -> Result<(u64, u64), FrontEndError> {
-    let none = Body::default();
+    let none = MessageBody::default();
     let offered = conversation.ask(Ask::GetFeatures, &none)?.number()?;
     let needed = [feature::VERSION_1, feature::PROTOCOL_FEATURES];
     if needed.iter().any(|bit| !has(offered, *bit)) {
@@ -153,7 +153,7 @@ fn negotiate(
     let wanted = [protocol::MQ, protocol::REPLY_ACK, protocol::CONFIG].map(mask);
     let wanted = wanted.iter().sum::<u64>();
     let protocol = conversation.ask(Ask::GetProtocolFeatures, &none)?.number()? & wanted;
-    conversation.tell(Ask::SetProtocolFeatures, &Body::default().u64(protocol), &[])?;
+    conversation.tell(Ask::SetProtocolFeatures, &MessageBody::default().u64(protocol), &[])?;
     conversation.acknowledged = has(protocol, protocol::REPLY_ACK);
     let queues = config.guest.queues;
     let pairs = if has(protocol, protocol::MQ) {

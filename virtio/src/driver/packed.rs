@@ -7,7 +7,7 @@ use std::sync::atomic::{Ordering, fence};
 use super::layout::{DESCRIPTOR_BYTES, QueueLayout};
 use super::memory::GuestMemory;
 use super::request::Breach;
-use super::ring::{Buffer, Reuse, Used, event_crossed};
+use super::ring::{RequestBuffer, Reuse, UsedElement, event_crossed};
 
 /// Descriptor flag: the chain goes on.
 const NEXT: u16 = 1;
@@ -31,12 +31,12 @@ pub(super) const NOTED: u64 = 1 << 16;
 
 /// A slot and the wrap counter there.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct PackedPosition {
     slot: u16,
     wrap: bool,
 }
 
-impl Place {
+impl PackedPosition {
     const FIRST: Self = Self { slot: 0, wrap: true };
 
     fn bits(self) -> u16 {
@@ -76,9 +76,9 @@ pub(super) struct PackedDriver {
     ids_free: Vec<u16>,
     free: u16,
     /// Where the next descriptor goes.
-    next: Place,
+    next: PackedPosition,
     /// Where the next used element is.
-    used: Place,
+    used: PackedPosition,
     /// The first staged descriptor and its flags, which are stored last: without it the device
     /// sees none of those that follow.
     staged: Option<(u16, u16)>,
@@ -103,8 +103,8 @@ impl PackedDriver {
             ids: vec![Id::Unused; usize::from(size)].into(),
             ids_free: (0..size).rev().collect(),
             free: size,
-            next: Place::FIRST,
-            used: Place::FIRST,
+            next: PackedPosition::FIRST,
+            used: PackedPosition::FIRST,
             staged: None,
             staged_slots: 0,
             staged_requests: 0,
@@ -129,7 +129,7 @@ impl PackedDriver {
 
     /// Where the device is with its used elements, as the ring says, and how many requests it has
     /// given back that were not taken yet.
-    fn used_by_device(&self) -> (Place, u16) {
+    fn used_by_device(&self) -> (PackedPosition, u16) {
         let (mut place, mut requests) = (self.used, 0);
         while requests < self.outstanding && self.is_used(place) {
             let word = self.memory.u64_at(self.at(place.slot) + 8).load(Ordering::Relaxed);
@@ -167,13 +167,13 @@ impl PackedDriver {
         slot: u16,
         table: Option<(usize, u64)>,
         count: usize,
-        buffer: impl Fn(usize) -> Buffer,
+        buffer: impl Fn(usize) -> RequestBuffer,
     ) {
         let id = self.ids_free.pop().expect("as many ids as descriptors");
         let taken = match table {
             Some((table, address)) => {
                 for position in 0..count {
-                    let Buffer { address, len, inward } = buffer(position);
+                    let RequestBuffer { address, len, inward } = buffer(position);
                     let flags = if inward { WRITE } else { 0 };
                     let at = table + position * DESCRIPTOR_BYTES;
                     let word = u64::from(len) | u64::from(flags) << 48;
@@ -185,7 +185,7 @@ impl PackedDriver {
             }
             None => {
                 for position in 0..count {
-                    let Buffer { address, len, inward } = buffer(position);
+                    let RequestBuffer { address, len, inward } = buffer(position);
                     let goes_on = if position + 1 < count { NEXT } else { 0 };
                     self.push(address, len, id, goes_on | if inward { WRITE } else { 0 });
                 }
@@ -201,7 +201,7 @@ impl PackedDriver {
 
     /// Fills the next slot; available at once, unless it is the first of what is staged.
     fn push(&mut self, address: u64, len: u32, id: u16, flags: u16) {
-        let Place { slot, wrap } = self.next;
+        let PackedPosition { slot, wrap } = self.next;
         let flags = flags | if wrap { AVAIL } else { USED };
         let at = self.at(slot);
         self.memory.u64_at(at).store(address.to_le(), Ordering::Relaxed);
@@ -254,7 +254,7 @@ impl PackedDriver {
         self.memory.u32_at(self.layout.available).store(word, Ordering::Relaxed);
     }
 
-    fn is_used(&self, place: Place) -> bool {
+    fn is_used(&self, place: PackedPosition) -> bool {
         let flags = self.memory.u16_at(self.at(place.slot) + 14).load(Ordering::Acquire);
         (flags & AVAIL != 0) == place.wrap && (flags & USED != 0) == place.wrap
     }
@@ -265,7 +265,7 @@ impl PackedDriver {
     }
 
     /// Takes the next used element, which exists.
-    pub(super) fn take_used(&mut self) -> Result<Used, Breach> {
+    pub(super) fn take_used(&mut self) -> Result<UsedElement, Breach> {
         let (queue, position) = (self.layout.index, self.used.slot);
         let word = self.memory.u64_at(self.at(position) + 8).load(Ordering::Relaxed);
         let (written_bytes, id) = (word as u32, (word >> 32) as u16);
@@ -283,6 +283,6 @@ impl PackedDriver {
         self.used.advance(count, self.layout.shape.size);
         self.outstanding -= 1;
         self.note();
-        Ok(Used { slot, written_bytes })
+        Ok(UsedElement { slot, written_bytes })
     }
 }

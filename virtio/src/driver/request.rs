@@ -8,9 +8,9 @@ pub const ID_BYTES: u32 = 20;
 
 /// A request's buffers: one of the ring's slots. Held by the user or by the device, never both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Slot(pub(super) u16);
+pub struct RequestSlot(pub(super) u16);
 
-impl Slot {
+impl RequestSlot {
     /// Its number, from zero.
     pub fn index(self) -> usize {
         usize::from(self.0)
@@ -58,7 +58,7 @@ impl Op {
 
 /// A piece of guest memory. Nothing is checked: a hostile guest may name any address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
+pub struct GuestPiece {
     /// Guest physical address.
     pub guest_address: u64,
     /// Bytes.
@@ -80,7 +80,7 @@ pub enum Data<'a> {
         piece_bytes: u32,
     },
     /// Anywhere in guest memory.
-    Pieces(&'a [Piece]),
+    Pieces(&'a [GuestPiece]),
 }
 
 impl Data<'_> {
@@ -104,14 +104,14 @@ impl Data<'_> {
     }
 
     /// The piece at a position below `count`; `base` is the slot's buffer.
-    pub(super) fn piece(&self, position: usize, base: u64) -> Piece {
+    pub(super) fn piece(&self, position: usize, base: u64) -> GuestPiece {
         match *self {
             Data::None => unreachable!("no data has no pieces"),
-            Data::Whole(len) => Piece { guest_address: base, len },
+            Data::Whole(len) => GuestPiece { guest_address: base, len },
             Data::Cut { len, piece_bytes } => {
                 let start = position as u32 * piece_bytes;
                 let guest_address = base + u64::from(start);
-                Piece { guest_address, len: piece_bytes.min(len - start) }
+                GuestPiece { guest_address, len: piece_bytes.min(len - start) }
             }
             Data::Pieces(pieces) => pieces[position],
         }
@@ -120,9 +120,9 @@ impl Data<'_> {
 
 /// One request.
 #[derive(Clone, Copy, Debug)]
-pub struct Request<'a> {
+pub struct DriverRequest<'a> {
     /// The buffers; held by the caller, the device's from now on.
-    pub slot: Slot,
+    pub slot: RequestSlot,
     /// What to do.
     pub op: Op,
     /// First sector, of [`SECTOR_BYTES`].
@@ -135,7 +135,7 @@ pub struct Request<'a> {
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Status {
+pub enum RequestStatus {
     /// VIRTIO_BLK_S_OK.
     Ok,
     /// VIRTIO_BLK_S_IOERR.
@@ -146,15 +146,15 @@ pub enum Status {
 
 /// A finished request. Its slot is the user's again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Completion {
+pub struct DriverCompletion {
     /// The buffers.
-    pub slot: Slot,
+    pub slot: RequestSlot,
     /// What was asked for.
     pub op: Op,
     /// The caller's mark.
     pub token: u64,
     /// How it ended.
-    pub status: Status,
+    pub status: RequestStatus,
     /// How many bytes the device says it wrote, the status byte among them.
     pub written_bytes: u32,
 }
@@ -221,7 +221,7 @@ pub enum Breach {
         /// The request.
         op: Op,
         /// Its answer.
-        status: Status,
+        status: RequestStatus,
         /// What the device says it wrote.
         written: u32,
         /// What it could write, and for a success must have written.

@@ -19,7 +19,7 @@ use super::layout::{HEADER_BYTES, QueueLayout, STATUS_OFFSET};
 use super::memory::GuestMemory;
 use super::packed::PackedDriver;
 use super::request::{
-    Breach, Data, Op, Request, STATUS_PARKED, STATUS_UNWRITTEN, Slot, SubmitError,
+    Breach, Data, DriverRequest, Op, RequestSlot, STATUS_PARKED, STATUS_UNWRITTEN, SubmitError,
 };
 use super::split::SplitDriver;
 use crate::dirty::Logging;
@@ -77,7 +77,7 @@ pub struct RingCounters {
 
 /// A piece of a request as a descriptor has it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Buffer {
+pub(super) struct RequestBuffer {
     pub(super) address: u64,
     pub(super) len: u32,
     /// The device writes.
@@ -86,7 +86,7 @@ pub(super) struct Buffer {
 
 /// A used element.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Used {
+pub(super) struct UsedElement {
     /// The request's slot.
     pub(super) slot: u16,
     pub(super) written_bytes: u32,
@@ -94,12 +94,12 @@ pub(super) struct Used {
 
 /// The ring itself.
 #[derive(Debug)]
-pub(super) enum Ring {
+pub(super) enum DriverRing {
     Split(SplitDriver),
     Packed(PackedDriver),
 }
 
-impl Ring {
+impl DriverRing {
     pub(super) fn new(
         memory: Arc<GuestMemory>,
         layout: &QueueLayout,
@@ -117,15 +117,15 @@ impl Ring {
 macro_rules! either {
     ($ring_kind:expr, $ring:ident => $do:expr) => {
         match $ring_kind {
-            $crate::driver::ring::Ring::Split($ring) => $do,
-            $crate::driver::ring::Ring::Packed($ring) => $do,
+            $crate::driver::ring::DriverRing::Split($ring) => $do,
+            $crate::driver::ring::DriverRing::Packed($ring) => $do,
         }
     };
 }
 pub(super) use either;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Owner {
+pub(super) enum DescriptorOwner {
     Nobody,
     User,
     Device,
@@ -133,7 +133,7 @@ pub(super) enum Owner {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SlotState {
-    pub(super) owner: Owner,
+    pub(super) owner: DescriptorOwner,
     pub(super) op: Op,
     pub(super) token: u64,
     /// Bytes that the device may write, the status among them.
@@ -152,7 +152,7 @@ pub struct RingDriver {
     pub(super) layout: QueueLayout,
     pub(super) options: RingOptions,
     pub(super) indirect: bool,
-    pub(super) ring: Ring,
+    pub(super) ring: DriverRing,
     pub(super) slots: Box<[SlotState]>,
     /// The next one first.
     pub(super) slots_free: VecDeque<u16>,
@@ -164,9 +164,9 @@ impl RingDriver {
     /// A driver for a queue whose memory is fresh.
     pub fn new(memory: Arc<GuestMemory>, layout: &QueueLayout, options: RingOptions) -> Self {
         let shape = layout.shape;
-        let driver = Ring::new(Arc::clone(&memory), layout, &options);
+        let driver = DriverRing::new(Arc::clone(&memory), layout, &options);
         let slot_state = |slot| SlotState {
-            owner: Owner::Nobody,
+            owner: DescriptorOwner::Nobody,
             op: Op::Flush,
             token: 0,
             room: 0,
@@ -237,8 +237,8 @@ impl RingDriver {
     /// shared memory says was used last.
     pub fn base(&self) -> u32 {
         match &self.ring {
-            Ring::Split(ring) => u32::from(ring.used_index()),
-            Ring::Packed(ring) => ring.base(),
+            DriverRing::Split(ring) => u32::from(ring.used_index()),
+            DriverRing::Packed(ring) => ring.base(),
         }
     }
 
@@ -254,16 +254,16 @@ impl RingDriver {
     }
 
     /// A free slot, now the caller's.
-    pub fn take_slot(&mut self) -> Option<Slot> {
+    pub fn take_slot(&mut self) -> Option<RequestSlot> {
         let index = self.slots_free.pop_front()?;
-        self.slots[usize::from(index)].owner = Owner::User;
-        Some(Slot(index))
+        self.slots[usize::from(index)].owner = DescriptorOwner::User;
+        Some(RequestSlot(index))
     }
 
     /// Gives a slot back.
-    pub fn release(&mut self, slot: Slot) {
+    pub fn release(&mut self, slot: RequestSlot) {
         self.check_held(slot);
-        self.slots[slot.index()].owner = Owner::Nobody;
+        self.slots[slot.index()].owner = DescriptorOwner::Nobody;
         match self.options.reuse {
             Reuse::InOrder => self.slots_free.push_back(slot.0),
             Reuse::AsLinux => self.slots_free.push_front(slot.0),
@@ -271,25 +271,25 @@ impl RingDriver {
     }
 
     /// The guest address of a slot's buffer.
-    pub fn guest_address(&self, slot: Slot) -> u64 {
+    pub fn guest_address(&self, slot: RequestSlot) -> u64 {
         self.slots[slot.index()].data
     }
 
     /// Copies bytes into a held slot's buffer.
-    pub fn write(&self, slot: Slot, offset: u32, bytes: &[u8]) {
+    pub fn write(&self, slot: RequestSlot, offset: u32, bytes: &[u8]) {
         self.check_within(slot, offset, bytes.len());
         self.memory.write(self.layout.data_at(slot.0) + offset as usize, bytes);
     }
 
     /// Copies bytes out of a held slot's buffer.
-    pub fn read(&self, slot: Slot, offset: u32, bytes: &mut [u8]) {
+    pub fn read(&self, slot: RequestSlot, offset: u32, bytes: &mut [u8]) {
         self.check_within(slot, offset, bytes.len());
         self.memory.read(self.layout.data_at(slot.0) + offset as usize, bytes);
     }
 
     /// Fills the first `len` bytes of a held slot with words that follow from the seed and their
     /// place; `len` is a multiple of eight.
-    pub fn fill(&self, slot: Slot, len: u32, seed: u64) {
+    pub fn fill(&self, slot: RequestSlot, len: u32, seed: u64) {
         self.check_within(slot, 0, len as usize);
         let base = self.layout.data_at(slot.0);
         for at in (0..len).step_by(8) {
@@ -299,7 +299,7 @@ impl RingDriver {
     }
 
     /// Where the first `len` bytes of a held slot first differ from what `fill` put there.
-    pub fn mismatch(&self, slot: Slot, len: u32, seed: u64) -> Option<u32> {
+    pub fn mismatch(&self, slot: RequestSlot, len: u32, seed: u64) -> Option<u32> {
         self.check_within(slot, 0, len as usize);
         let base = self.layout.data_at(slot.0);
         (0..len).step_by(8).find(|at| {
@@ -313,7 +313,7 @@ impl RingDriver {
     /// # Errors
     /// When too few descriptors are free, or the device broke the protocol before; the slot then
     /// stays with the caller.
-    pub fn submit(&mut self, request: &Request<'_>) -> Result<(), SubmitError> {
+    pub fn submit(&mut self, request: &DriverRequest<'_>) -> Result<(), SubmitError> {
         self.check_held(request.slot);
         if let Some(breach) = self.broken {
             return Err(breach.into());
@@ -342,7 +342,7 @@ impl RingDriver {
         self.write_chain(request, count, indirect);
         let inward = if request.op.is_inward() { request.data.bytes() } else { 0 };
         let state = &mut self.slots[request.slot.index()];
-        state.owner = Owner::Device;
+        state.owner = DescriptorOwner::Device;
         state.op = request.op;
         state.token = request.token;
         state.room = u32::try_from(inward + 1).unwrap_or(u32::MAX);
@@ -369,7 +369,7 @@ impl RingDriver {
     }
 
     /// Writes the first bytes of a request: type, a reserved word, sector; little endian.
-    fn write_header(&self, request: &Request<'_>) {
+    fn write_header(&self, request: &DriverRequest<'_>) {
         let at = self.layout.header_at(request.slot.0);
         let code = u64::from(request.op.code());
         self.memory.u64_at(at).store(code.to_le(), Ordering::Relaxed);
@@ -377,7 +377,7 @@ impl RingDriver {
     }
 
     /// Writes the descriptors of a request and stages it.
-    fn write_chain(&mut self, request: &Request<'_>, count: usize, indirect: bool) {
+    fn write_chain(&mut self, request: &DriverRequest<'_>, count: usize, indirect: bool) {
         let slot = request.slot.0;
         let SlotState { record, data, table, .. } = self.slots[usize::from(slot)];
         let status = record + STATUS_OFFSET as u64;
@@ -390,13 +390,13 @@ impl RingDriver {
                 let piece = request.data.piece(position - 1, data);
                 (piece.guest_address, piece.len, request.op.is_inward())
             };
-            Buffer { address, len, inward }
+            RequestBuffer { address, len, inward }
         };
         let table = indirect.then_some(table);
         either!(&mut self.ring, ring => ring.add(slot, table, count, buffer));
     }
 
-    fn check_parked(&mut self, slot: Slot) -> Result<(), Breach> {
+    fn check_parked(&mut self, slot: RequestSlot) -> Result<(), Breach> {
         let byte = self.memory.u8_at(self.layout.status_at(slot.0));
         match byte.load(Ordering::Relaxed) {
             STATUS_PARKED => Ok(()),
@@ -409,12 +409,12 @@ impl RingDriver {
         }
     }
 
-    fn check_held(&self, slot: Slot) {
+    fn check_held(&self, slot: RequestSlot) {
         let owner = self.slots[slot.index()].owner;
-        assert_eq!(owner, Owner::User, "slot {} is not the caller's", slot.0);
+        assert_eq!(owner, DescriptorOwner::User, "slot {} is not the caller's", slot.0);
     }
 
-    fn check_within(&self, slot: Slot, offset: u32, len: usize) {
+    fn check_within(&self, slot: RequestSlot, offset: u32, len: usize) {
         self.check_held(slot);
         let room = self.layout.shape.data_stride();
         assert!(offset as usize + len <= room, "{len} bytes at {offset} of {room}");

@@ -98,9 +98,9 @@ fn options(kind: RingKind, event_idx: bool, indirect: bool) -> RingOptions {
     RingOptions { kind, event_idx, indirect, ..RingOptions::default() }
 }
 
-fn submit(ring: &mut RingDriver, slot: Slot, op: Op, data: Data<'_>) {
+fn submit(ring: &mut RingDriver, slot: RequestSlot, op: Op, data: Data<'_>) {
     let sector = slot.index() as u64 * 8;
-    ring.submit(&Request { slot, op, sector, data, token: 5 }).unwrap();
+    ring.submit(&DriverRequest { slot, op, sector, data, token: 5 }).unwrap();
     ring.publish();
 }
 
@@ -124,7 +124,8 @@ fn converse(regions: Regions, options: RingOptions, requests: u64) {
             let piece_bytes = [4096, 2048, 1536, 1024][dice.below(4) as usize];
             let data = Data::Cut { len: 4096, piece_bytes };
             let data = if op == Op::Flush { Data::None } else { data };
-            let request = Request { slot, op, sector: slot.index() as u64 * 8, data, token: seed };
+            let request =
+                DriverRequest { slot, op, sector: slot.index() as u64 * 8, data, token: seed };
             if let Err(SubmitError::Full { .. }) = ring.submit(&request) {
                 // What was never submitted was never written.
                 versions[slot.index()] -= u64::from(op == Op::Write);
@@ -139,7 +140,7 @@ fn converse(regions: Regions, options: RingOptions, requests: u64) {
         }
         disk.queue.publish();
         while let Some(done) = ring.complete().unwrap() {
-            assert_eq!(done.status, Status::Ok);
+            assert_eq!(done.status, RequestStatus::Ok);
             if done.op == Op::Read && done.token as u32 > 0 {
                 assert_eq!(ring.mismatch(done.slot, 4096, done.token), None);
             }
@@ -170,7 +171,7 @@ fn lay_out(kind: RingKind) {
     let mut queue = Queue::new(config).unwrap();
     let (slot, mut chain) = (ring.take_slot().unwrap(), Chain::new());
     let (sector, data) = (0x0102_0304, Data::Cut { len: 1000, piece_bytes: 600 });
-    ring.submit(&Request { slot, op: Op::GetId, sector, data, token: 0 }).unwrap();
+    ring.submit(&DriverRequest { slot, op: Op::GetId, sector, data, token: 0 }).unwrap();
     assert_eq!(queue.take(&mut chain), Ok(None), "not published");
     ring.publish();
     queue.take(&mut chain).unwrap().unwrap();
@@ -202,7 +203,7 @@ fn fill_and_recover(kind: RingKind) {
         submit(&mut ring, slot, Op::Read, Data::Whole(512));
     }
     let slot = ring.take_slot().unwrap();
-    let request = Request { slot, op: Op::Read, sector: 0, data: Data::Whole(512), token: 0 };
+    let request = DriverRequest { slot, op: Op::Read, sector: 0, data: Data::Whole(512), token: 0 };
     assert_eq!(ring.submit(&request), Err(SubmitError::Full { needed: 3, free: 1 }));
     assert_eq!(ring.counters().full, 1);
     disk.work();
@@ -254,7 +255,7 @@ impl Rogue {
         assert_eq!(self.ring.complete(), Err(breach));
         assert_eq!(self.ring.breach(), Some(breach));
         let slot = self.ring.take_slot().unwrap();
-        let request = Request { slot, op: Op::Flush, sector: 0, data: Data::None, token: 0 };
+        let request = DriverRequest { slot, op: Op::Flush, sector: 0, data: Data::None, token: 0 };
         assert_eq!(self.ring.submit(&request), Err(SubmitError::Broken(breach)));
         breach
     }
@@ -327,7 +328,7 @@ fn a_wrong_length_is_named() {
     rogue.status(0, 1);
     rogue.element(0, 1);
     let done = rogue.ring.complete().unwrap().unwrap();
-    assert_eq!((done.status, done.written_bytes), (Status::IoError, 1));
+    assert_eq!((done.status, done.written_bytes), (RequestStatus::IoError, 1));
 }
 
 #[test]
@@ -348,7 +349,7 @@ fn a_late_status_is_named() {
     rogue.element(0, 513);
     let slot = rogue.ring.complete().unwrap().unwrap().slot;
     rogue.status(0, 0);
-    let request = Request { slot, op: Op::Flush, sector: 0, data: Data::None, token: 0 };
+    let request = DriverRequest { slot, op: Op::Flush, sector: 0, data: Data::None, token: 0 };
     let wanted = Breach::StatusLate { queue: 0, slot: 0, status: 0 };
     assert_eq!(rogue.ring.submit(&request), Err(SubmitError::Broken(wanted)));
     assert_eq!(rogue.breach(), wanted);
@@ -358,7 +359,7 @@ fn a_late_status_is_named() {
 #[should_panic(expected = "not the caller's")]
 fn using_a_slot_of_the_device_is_our_own_mistake() {
     let rogue = Rogue::new();
-    rogue.ring.fill(Slot(0), 8, 1);
+    rogue.ring.fill(RequestSlot(0), 8, 1);
 }
 
 #[test]
@@ -373,7 +374,8 @@ fn kicks_come_only_when_the_device_sleeps() {
                 assert!(!disk.queue.arm());
             }
             let slot = ring.take_slot().unwrap();
-            let request = Request { slot, op: Op::Flush, sector: 0, data: Data::None, token: 0 };
+            let request =
+                DriverRequest { slot, op: Op::Flush, sector: 0, data: Data::None, token: 0 };
             ring.submit(&request).unwrap();
             due.push(ring.publish());
             disk.queue.disarm();
@@ -482,7 +484,7 @@ fn kill_at_any_store(kind: RingKind) {
         }
         let mut done = 0;
         while let Some(completion) = ring.complete().unwrap() {
-            assert_eq!(completion.status, Status::Ok);
+            assert_eq!(completion.status, RequestStatus::Ok);
             done += 1;
         }
         let Disk { queue, bytes, .. } = disk;

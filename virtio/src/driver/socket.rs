@@ -16,14 +16,14 @@ use super::error::FrontEndError;
 
 /// Which end of the socket the front end is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum SocketRole {
     /// The back end listens; QEMU's `chardev socket,path=...,reconnect=...`.
     Connect(PathBuf),
     /// The front end listens and the back end comes; QEMU's `server=on`.
     Listen(PathBuf),
 }
 
-impl Role {
+impl SocketRole {
     /// The socket's file.
     pub fn path(&self) -> &Path {
         match self {
@@ -38,36 +38,36 @@ impl Role {
 
 /// Connects, or accepts, again and again. A listening socket stays over reconnects.
 #[derive(Debug)]
-pub(super) struct Door {
-    role: Role,
+pub(super) struct FrontEndSocket {
+    role: SocketRole,
     listener: Option<OwnedFd>,
 }
 
-impl Door {
-    pub(super) fn new(role: Role) -> Result<Self, FrontEndError> {
+impl FrontEndSocket {
+    pub(super) fn new(role: SocketRole) -> Result<Self, FrontEndError> {
         let listener = match &role {
-            Role::Connect(_) => None,
-            Role::Listen(path) => Some(open(path).map_err(|errno| role.failed(errno))?),
+            SocketRole::Connect(_) => None,
+            SocketRole::Listen(path) => Some(open(path).map_err(|errno| role.failed(errno))?),
         };
         Ok(Self { role, listener })
     }
 
-    pub(super) fn role(&self) -> &Role {
+    pub(super) fn role(&self) -> &SocketRole {
         &self.role
     }
 
     /// One try, which takes at most `wait`. The stream does not block.
     pub(super) fn enter(&self, wait: Duration) -> Result<OwnedFd, FrontEndError> {
         let stream = match (&self.role, &self.listener) {
-            (Role::Connect(path), _) => reach(path),
-            (Role::Listen(_), Some(listener)) => admit(listener, wait),
-            (Role::Listen(_), None) => unreachable!("made with a listener"),
+            (SocketRole::Connect(path), _) => reach(path),
+            (SocketRole::Listen(_), Some(listener)) => admit(listener, wait),
+            (SocketRole::Listen(_), None) => unreachable!("made with a listener"),
         };
         stream.map_err(|errno| self.role.failed(errno))
     }
 }
 
-impl Drop for Door {
+impl Drop for FrontEndSocket {
     fn drop(&mut self) {
         if self.listener.is_some() {
             let _ = rustix::fs::unlink(self.role.path());

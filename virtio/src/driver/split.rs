@@ -6,7 +6,7 @@ use std::sync::atomic::{Ordering, fence};
 use super::layout::{DESCRIPTOR_BYTES, QueueLayout, RING_SIZE_MAX};
 use super::memory::GuestMemory;
 use super::request::Breach;
-use super::ring::{Buffer, Reuse, Used, event_crossed};
+use super::ring::{RequestBuffer, Reuse, UsedElement, event_crossed};
 
 /// Descriptor flag: the chain goes on.
 const NEXT: u16 = 1;
@@ -33,7 +33,7 @@ const EVENT_BEHIND: u16 = 1 << 13;
 const _: () = assert!(EVENT_BEHIND as u32 + EVENT_REFRESH as u32 + RING_SIZE_MAX as u32 <= 1 << 16);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum DescriptorState {
     /// Free, and not the head of the last chain it was in.
     Unused,
     /// Free, and the head of a chain that was completed.
@@ -46,9 +46,9 @@ enum State {
 
 /// What we keep about a descriptor outside the device's reach.
 #[derive(Clone, Copy, Debug)]
-struct Descriptor {
+struct DriverDescriptor {
     next: u16,
-    state: State,
+    state: DescriptorState,
     /// For heads: the request, and how many descriptors it takes.
     slot: u16,
     count: u16,
@@ -61,7 +61,7 @@ pub(super) struct SplitDriver {
     layout: QueueLayout,
     event_idx: bool,
     reuse: Reuse,
-    descriptors: Box<[Descriptor]>,
+    descriptors: Box<[DriverDescriptor]>,
     /// The free ones, in the order in which they are taken.
     free_first: u16,
     free_last: u16,
@@ -86,7 +86,12 @@ impl SplitDriver {
         reuse: Reuse,
     ) -> Self {
         let size = layout.shape.size;
-        let descriptor = |at| Descriptor { next: at + 1, state: State::Unused, slot: 0, count: 0 };
+        let descriptor = |at| DriverDescriptor {
+            next: at + 1,
+            state: DescriptorState::Unused,
+            slot: 0,
+            count: 0,
+        };
         Self {
             memory,
             layout,
@@ -129,7 +134,7 @@ impl SplitDriver {
         slot: u16,
         table: Option<(usize, u64)>,
         count: usize,
-        buffer: impl Fn(usize) -> Buffer,
+        buffer: impl Fn(usize) -> RequestBuffer,
     ) {
         let head = self.free_first;
         let mut at = if table.is_some() { 0 } else { head };
@@ -138,14 +143,14 @@ impl SplitDriver {
                 Some(_) => at + 1,
                 None => self.descriptors[usize::from(at)].next,
             };
-            let Buffer { address, len, inward } = buffer(position);
+            let RequestBuffer { address, len, inward } = buffer(position);
             let goes_on = position + 1 < count;
             let flags = if goes_on { NEXT } else { 0 } | if inward { WRITE } else { 0 };
             let link = if goes_on { next } else { 0 };
             let into = table.map_or(self.layout.descriptors, |(table, _)| table);
             self.write(into, at, address, len, flags, link);
             if table.is_none() {
-                self.descriptors[usize::from(at)].state = State::Inner;
+                self.descriptors[usize::from(at)].state = DescriptorState::Inner;
             }
             at = next;
         }
@@ -159,7 +164,7 @@ impl SplitDriver {
             None => count as u16,
         };
         let first = &mut self.descriptors[usize::from(head)];
-        *first = Descriptor { state: State::Head, slot, count: taken, ..*first };
+        *first = DriverDescriptor { state: DescriptorState::Head, slot, count: taken, ..*first };
         self.free_first = at;
         self.free -= taken;
         let entry = self.layout.available_entry_at(self.available);
@@ -259,7 +264,7 @@ impl SplitDriver {
     }
 
     /// Takes the next used element, which exists.
-    pub(super) fn take_used(&mut self) -> Result<Used, Breach> {
+    pub(super) fn take_used(&mut self) -> Result<UsedElement, Breach> {
         self.ask_ahead();
         let (queue, position) = (self.layout.index, self.used_seen);
         let at = self.layout.used_entry_at(position);
@@ -269,11 +274,13 @@ impl SplitDriver {
             return Err(Breach::UsedIdUnknown { queue, position, id });
         }
         let id = id as u16;
-        let Descriptor { state, slot, count, .. } = self.descriptors[usize::from(id)];
+        let DriverDescriptor { state, slot, count, .. } = self.descriptors[usize::from(id)];
         match state {
-            State::Head => {}
-            State::Completed => return Err(Breach::CompletedTwice { queue, position, id }),
-            State::Unused | State::Inner => {
+            DescriptorState::Head => {}
+            DescriptorState::Completed => {
+                return Err(Breach::CompletedTwice { queue, position, id });
+            }
+            DescriptorState::Unused | DescriptorState::Inner => {
                 return Err(Breach::UsedIdNotOutstanding { queue, position, id });
             }
         }
@@ -282,16 +289,16 @@ impl SplitDriver {
         if self.event_idx && self.used_seen.wrapping_sub(self.calls_off_at) >= EVENT_REFRESH {
             self.refuse_calls();
         }
-        Ok(Used { slot, written_bytes })
+        Ok(UsedElement { slot, written_bytes })
     }
 
     fn free_chain(&mut self, head: u16, count: u16) {
         let mut last = head;
         for _ in 1..count {
             last = self.descriptors[usize::from(last)].next;
-            self.descriptors[usize::from(last)].state = State::Unused;
+            self.descriptors[usize::from(last)].state = DescriptorState::Unused;
         }
-        self.descriptors[usize::from(head)].state = State::Completed;
+        self.descriptors[usize::from(head)].state = DescriptorState::Completed;
         match self.reuse {
             _ if self.free == 0 => (self.free_first, self.free_last) = (head, last),
             Reuse::InOrder => {

@@ -7,12 +7,12 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use super::disk::{BLK_KNOWN, CONFIG_BYTES, DiskInfo, feature, has, mask, protocol};
 use super::error::FrontEndError;
-use super::front_end::{Events, Wanted};
+use super::front_end::{Events, UsedFeatures};
 use super::guest::GuestPlan;
 use super::layout::QueueLayout;
 use super::log::DirtyPages;
-use super::memory::{GuestMemory, Region};
-use super::message::{Ask, Body, Conversation, DESCRIPTORS_MAX};
+use super::memory::{GuestMemory, GuestRegion};
+use super::message::{Ask, Conversation, DESCRIPTORS_MAX, MessageBody};
 
 /// What front and back end agreed on.
 #[derive(Clone, Copy, Debug, Default)]
@@ -47,8 +47,8 @@ pub(super) struct Inflight {
 }
 
 impl Inflight {
-    fn body(&self) -> Body {
-        let body = Body::default().u64(self.mmap_size).u64(self.mmap_offset);
+    fn body(&self) -> MessageBody {
+        let body = MessageBody::default().u64(self.mmap_size).u64(self.mmap_offset);
         body.u16(self.queues).u16(self.size).zeroes(4)
     }
 }
@@ -56,10 +56,10 @@ impl Inflight {
 /// Finds out what the back end offers and settles what to use.
 pub(super) fn negotiate(
     conversation: &mut Conversation,
-    wanted: &Wanted,
+    wanted: &UsedFeatures,
     queues: u16,
 ) -> Result<Negotiated, FrontEndError> {
-    let none = Body::default();
+    let none = MessageBody::default();
     let offered = conversation.ask(Ask::GetFeatures, &none)?.number()?;
     for (bit, name) in
         [(feature::VERSION_1, "VERSION_1"), (feature::PROTOCOL_FEATURES, "PROTOCOL_FEATURES")]
@@ -73,7 +73,7 @@ pub(super) fn negotiate(
     if !has(protocol, protocol::CONFIG) {
         return Err(FrontEndError::Missing("the config space (CONFIG)"));
     }
-    conversation.tell(Ask::SetProtocolFeatures, &Body::default().u64(protocol), &[])?;
+    conversation.tell(Ask::SetProtocolFeatures, &MessageBody::default().u64(protocol), &[])?;
     conversation.acknowledged = has(protocol, protocol::REPLY_ACK);
     let queues_offered = if has(protocol, protocol::MQ) {
         conversation.ask(Ask::GetQueueNum, &none)?.number()?
@@ -89,7 +89,7 @@ pub(super) fn negotiate(
     Ok(Negotiated { features, protocol, disk, offered })
 }
 
-fn wanted_protocol(wanted: &Wanted) -> u64 {
+fn wanted_protocol(wanted: &UsedFeatures) -> u64 {
     let optional = |wanted, bit| if wanted { mask(bit) } else { 0 };
     mask(protocol::MQ)
         | mask(protocol::CONFIG)
@@ -100,7 +100,7 @@ fn wanted_protocol(wanted: &Wanted) -> u64 {
         | optional(wanted.log, protocol::LOG_SHMFD)
 }
 
-fn wanted_features(wanted: &Wanted) -> u64 {
+fn wanted_features(wanted: &UsedFeatures) -> u64 {
     let optional = |wanted, bit| if wanted { mask(bit) } else { 0 };
     mask(feature::VERSION_1)
         | mask(feature::PROTOCOL_FEATURES)
@@ -116,7 +116,7 @@ pub(super) fn get_config(
     conversation: &Conversation,
     features: u64,
 ) -> Result<DiskInfo, FrontEndError> {
-    let body = Body::default().u32(0).u32(CONFIG_BYTES).u32(0).zeroes(CONFIG_BYTES as usize);
+    let body = MessageBody::default().u32(0).u32(CONFIG_BYTES).u32(0).zeroes(CONFIG_BYTES as usize);
     let answer = conversation.ask(Ask::GetConfig, &body)?;
     let bad = |why| FrontEndError::BadAnswer { ask: Ask::GetConfig.name(), why };
     if answer.u32_at(4)? != CONFIG_BYTES {
@@ -131,7 +131,7 @@ pub(super) fn set_features(
     conversation: &Conversation,
     features: u64,
 ) -> Result<(), FrontEndError> {
-    conversation.tell(Ask::SetFeatures, &Body::default().u64(features), &[])
+    conversation.tell(Ask::SetFeatures, &MessageBody::default().u64(features), &[])
 }
 
 /// Hands one end of a back-channel over, and gives the other.
@@ -139,7 +139,7 @@ pub(super) fn set_back_channel(conversation: &Conversation) -> Result<OwnedFd, F
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None);
     let (ours, theirs) = pair.map_err(|errno| FrontEndError::Memory(errno.into()))?;
-    conversation.tell(Ask::SetBackendReqFd, &Body::default(), &[theirs.as_fd()])?;
+    conversation.tell(Ask::SetBackendReqFd, &MessageBody::default(), &[theirs.as_fd()])?;
     Ok(ours)
 }
 
@@ -149,7 +149,7 @@ pub(super) fn get_inflight(
     plan: &GuestPlan,
 ) -> Result<Inflight, FrontEndError> {
     let (queues, size) = (plan.queues, plan.shape.size);
-    let body = Body::default().u64(0).u64(0).u16(queues).u16(size).zeroes(4);
+    let body = MessageBody::default().u64(0).u64(0).u16(queues).u16(size).zeroes(4);
     let mut answer = conversation.ask(Ask::GetInflightFd, &body)?;
     let (mmap_size, mmap_offset) = (answer.u64_at(0)?, answer.u64_at(8)?);
     let bad = |why| FrontEndError::BadAnswer { ask: Ask::GetInflightFd.name(), why };
@@ -175,7 +175,7 @@ pub(super) fn set_memory<'a>(
     memories: impl Iterator<Item = &'a Arc<GuestMemory>>,
 ) -> Result<(), FrontEndError> {
     if has(protocol_features, protocol::CONFIGURE_MEM_SLOTS) {
-        let slots = conversation.ask(Ask::GetMaxMemSlots, &Body::default())?.number()?;
+        let slots = conversation.ask(Ask::GetMaxMemSlots, &MessageBody::default())?.number()?;
         let mut regions = 0;
         for memory in memories {
             regions += memory.regions().len() as u64;
@@ -186,7 +186,7 @@ pub(super) fn set_memory<'a>(
         }
         return Ok(());
     }
-    let mut table = Body::default();
+    let mut table = MessageBody::default();
     let mut files = Vec::new();
     for memory in memories {
         for region in memory.regions() {
@@ -197,7 +197,7 @@ pub(super) fn set_memory<'a>(
     if files.len() > DESCRIPTORS_MAX {
         return Err(FrontEndError::Missing("a table for so many regions (CONFIGURE_MEM_SLOTS)"));
     }
-    let body = Body::default().u32(files.len() as u32).u32(0).append(table);
+    let body = MessageBody::default().u32(files.len() as u32).u32(0).append(table);
     conversation.tell(Ask::SetMemTable, &body, &files)
 }
 
@@ -207,7 +207,7 @@ pub(super) fn add_memory(
     memory: &GuestMemory,
 ) -> Result<(), FrontEndError> {
     memory.regions().iter().try_for_each(|region| {
-        let body = put_region(Body::default().u64(0), region);
+        let body = put_region(MessageBody::default().u64(0), region);
         conversation.tell(Ask::AddMemReg, &body, &[file(memory)?])
     })
 }
@@ -218,7 +218,7 @@ pub(super) fn remove_memory(
     memory: &GuestMemory,
 ) -> Result<(), FrontEndError> {
     memory.regions().iter().try_for_each(|region| {
-        let body = put_region(Body::default().u64(0), region);
+        let body = put_region(MessageBody::default().u64(0), region);
         conversation.tell(Ask::RemMemReg, &body, &[])
     })
 }
@@ -229,7 +229,7 @@ fn file(memory: &GuestMemory) -> Result<std::os::fd::BorrowedFd<'_>, FrontEndErr
     })
 }
 
-fn put_region(body: Body, region: &Region) -> Body {
+fn put_region(body: MessageBody, region: &GuestRegion) -> MessageBody {
     let body = body.u64(region.guest_address).u64(region.len);
     body.u64(region.host_address).u64(region.file_offset)
 }
@@ -244,11 +244,11 @@ pub(super) fn set_ring(
     logged: bool,
 ) -> Result<(), FrontEndError> {
     let index = layout.index;
-    let size = Body::ring(index, layout.shape.size.into());
+    let size = MessageBody::ring(index, layout.shape.size.into());
     conversation.tell(Ask::SetVringNum, &size, &[])?;
-    conversation.tell(Ask::SetVringBase, &Body::ring(index, base), &[])?;
+    conversation.tell(Ask::SetVringBase, &MessageBody::ring(index, base), &[])?;
     set_addresses(conversation, memory, layout, logged)?;
-    let number = || Body::default().u64(index.into());
+    let number = || MessageBody::default().u64(index.into());
     conversation.tell(Ask::SetVringErr, &number(), &[events.err.as_fd()])?;
     conversation.tell(Ask::SetVringKick, &number(), &[events.kick.as_fd()])?;
     conversation.tell(Ask::SetVringCall, &number(), &[events.call.as_fd()])
@@ -263,7 +263,7 @@ pub(super) fn set_addresses(
 ) -> Result<(), FrontEndError> {
     let at = layout.host_addresses(memory);
     // The flag is VHOST_VRING_F_LOG.
-    let addresses = Body::ring(layout.index, logged.into());
+    let addresses = MessageBody::ring(layout.index, logged.into());
     let addresses = addresses.u64(at.descriptors).u64(at.used).u64(at.available);
     let log = if logged { layout.guest_addresses(memory).used } else { 0 };
     conversation.tell(Ask::SetVringAddr, &addresses.u64(log), &[])
@@ -271,7 +271,7 @@ pub(super) fn set_addresses(
 
 /// Hands a log over; when it is answered, the one before is used no more.
 pub(super) fn set_log(conversation: &Conversation, log: &DirtyPages) -> Result<(), FrontEndError> {
-    let body = Body::default().u64(log.len_bytes()).u64(0);
+    let body = MessageBody::default().u64(log.len_bytes()).u64(0);
     conversation.ask_with(Ask::SetLogBase, &body, &[log.file()]).map(|_| ())
 }
 
@@ -280,7 +280,7 @@ pub(super) fn set_log_signal(
     conversation: &Conversation,
     event: &OwnedFd,
 ) -> Result<(), FrontEndError> {
-    conversation.tell(Ask::SetLogFd, &Body::default(), &[event.as_fd()])
+    conversation.tell(Ask::SetLogFd, &MessageBody::default(), &[event.as_fd()])
 }
 
 /// Starts or stops a ring's processing.
@@ -289,12 +289,12 @@ pub(super) fn enable_ring(
     index: u16,
     enable: bool,
 ) -> Result<(), FrontEndError> {
-    conversation.tell(Ask::SetVringEnable, &Body::ring(index, enable.into()), &[])
+    conversation.tell(Ask::SetVringEnable, &MessageBody::ring(index, enable.into()), &[])
 }
 
 /// Stops a ring for good and asks where it stopped.
 pub(super) fn get_base(conversation: &Conversation, index: u16) -> Result<u32, FrontEndError> {
-    let answer = conversation.ask(Ask::GetVringBase, &Body::ring(index, 0))?;
+    let answer = conversation.ask(Ask::GetVringBase, &MessageBody::ring(index, 0))?;
     let bad = |why| FrontEndError::BadAnswer { ask: Ask::GetVringBase.name(), why };
     if answer.u32_at(0)? != u32::from(index) {
         return Err(bad("it is about another ring"));

@@ -2,7 +2,7 @@
 
 use super::{AT_DESC_NUM, AT_VERSION, InflightError, InflightQueue, VERSION};
 use crate::descriptor::Descriptor;
-use crate::packed::{Place, flags_at};
+use crate::packed::{PackedPosition, flags_at};
 use crate::queue::RingKind;
 use crate::shared::{Area, Stores};
 
@@ -42,7 +42,7 @@ pub(super) fn has_completed(queue: &InflightQueue) -> bool {
     let fields = |at| (0..queue.size).map(move |index| area.load_u64(entry(index, at)));
     let taken = fields(ENTRY_COUNTER).max().unwrap_or(0);
     let inflight = fields(ENTRY_INFLIGHT).filter(|word| word & 0xff != 0).count() as u64;
-    taken > inflight || Used::load(area).now != Place { slot: 0, wrap: true }
+    taken > inflight || UsedPosition::load(area).now != PackedPosition { slot: 0, wrap: true }
 }
 
 fn entry(index: u16, field: usize) -> usize {
@@ -51,15 +51,16 @@ fn entry(index: u16, field: usize) -> usize {
 
 /// Where the device is with giving back, and where it was before the present batch.
 #[derive(Clone, Copy, Debug)]
-struct Used {
-    now: Place,
-    old: Place,
+struct UsedPosition {
+    now: PackedPosition,
+    old: PackedPosition,
 }
 
-impl Used {
+impl UsedPosition {
     fn load(area: &Area) -> Self {
         let word = area.load_u64(AT_USED);
-        let place = |slot: u64, wrap: u64| Place { slot: slot as u16, wrap: wrap & 0xff != 0 };
+        let place =
+            |slot: u64, wrap: u64| PackedPosition { slot: slot as u16, wrap: wrap & 0xff != 0 };
         Self { now: place(word, word >> 32), old: place(word >> 16, word >> 40) }
     }
 
@@ -76,7 +77,7 @@ pub(crate) struct Recovered {
     /// Buffer ids of chains that were taken and not given back, last one first.
     pub(crate) redo: Vec<u16>,
     /// The next used slot.
-    pub(crate) used: Place,
+    pub(crate) used: PackedPosition,
     /// Whether the region had been in use before.
     pub(crate) used_before: bool,
 }
@@ -140,7 +141,7 @@ impl PackedLog {
         stores: &mut Stores,
         ring: &Area,
         size: u16,
-        base: Place,
+        base: PackedPosition,
     ) -> Result<(Self, Recovered), InflightError> {
         let used_before = queue.check(RingKind::Packed, size)?;
         let mut log = Self {
@@ -165,7 +166,7 @@ impl PackedLog {
     }
 
     /// The version comes last: a region that was stopped before that is made anew.
-    fn initialise(&self, stores: &mut Stores, size: u16, base: Place) {
+    fn initialise(&self, stores: &mut Stores, size: u16, base: PackedPosition) {
         for (index, &next) in (0..size).zip(&self.next) {
             stores.u16(&self.area, entry(index, ENTRY_NEXT), next);
             if self.area.load_u8(entry(index, ENTRY_INFLIGHT)) != 0 {
@@ -176,7 +177,7 @@ impl PackedLog {
             }
         }
         self.store_free_heads(stores);
-        Used { now: base, old: base }.store(stores, &self.area);
+        UsedPosition { now: base, old: base }.store(stores, &self.area);
         stores.u16(&self.area, AT_DESC_NUM, size);
         stores.u16(&self.area, AT_VERSION, VERSION);
     }
@@ -192,8 +193,8 @@ impl PackedLog {
         stores: &mut Stores,
         ring: &Area,
         size: u16,
-    ) -> Result<Place, InflightError> {
-        let Used { now, old } = Used::load(&self.area);
+    ) -> Result<PackedPosition, InflightError> {
+        let UsedPosition { now, old } = UsedPosition::load(&self.area);
         if let Some(place) = [now, old].into_iter().find(|place| place.slot >= size) {
             return Err(InflightError::UsedSlot(place.slot));
         }
@@ -204,7 +205,7 @@ impl PackedLog {
         };
         self.free_head = self.area.load_u16(head_at);
         self.store_free_heads(stores);
-        Used { now: used, old: used }.store(stores, &self.area);
+        UsedPosition { now: used, old: used }.store(stores, &self.area);
         Ok(used)
     }
 
@@ -312,8 +313,8 @@ impl PackedLog {
         &mut self,
         stores: &mut Stores,
         batch: &[u16],
-        begin: Place,
-        end: Place,
+        begin: PackedPosition,
+        end: PackedPosition,
     ) {
         for &id in batch {
             let Entries { first, last, .. } = self.chains[usize::from(id)];
@@ -322,16 +323,16 @@ impl PackedLog {
             self.free_head = first;
         }
         stores.u16(&self.area, AT_FREE_HEAD, self.free_head);
-        Used { now: end, old: begin }.store(stores, &self.area);
+        UsedPosition { now: end, old: begin }.store(stores, &self.area);
     }
 
     /// The batch was published.
-    pub(crate) fn given_back(&mut self, stores: &mut Stores, batch: &[u16], end: Place) {
+    pub(crate) fn given_back(&mut self, stores: &mut Stores, batch: &[u16], end: PackedPosition) {
         for &id in batch {
             let Entries { first, .. } = self.chains[usize::from(id)];
             stores.u8(&self.area, entry(first, ENTRY_INFLIGHT), 0);
         }
         stores.u16(&self.area, AT_OLD_FREE_HEAD, self.free_head);
-        Used { now: end, old: end }.store(stores, &self.area);
+        UsedPosition { now: end, old: end }.store(stores, &self.area);
     }
 }

@@ -19,16 +19,16 @@
 //! It is given back with nothing in it: what was is lost, as frames may be. What devices of others
 //! leave behind mostly does not look like either, and then the front end's word counts.
 
-use super::{AT_LENGTH, AVAIL, NEXT, Place, USED, flags_at};
+use super::{AT_LENGTH, AVAIL, NEXT, PackedPosition, USED, flags_at};
 use crate::descriptor::DESCRIPTOR_BYTES;
 use crate::shared::{Area, Stores};
 
 /// Where a predecessor was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct ResumePoint {
     size: u16,
     /// The next slot that the driver waits for.
-    used: Place,
+    used: PackedPosition,
     /// A batch that was not shown: so many slots that are not marked, and to the end of those that
     /// are. Zero both, usually.
     unmarked: u16,
@@ -41,7 +41,7 @@ pub(super) struct Found {
 const PLACES_MAX: usize = 8;
 
 /// Finds it, if the ring looks as one of ours does.
-pub(super) fn find(ring: &Area, size: u16) -> Option<Found> {
+pub(super) fn find(ring: &Area, size: u16) -> Option<ResumePoint> {
     // Each once: the driver may go on meanwhile, and change what is behind the device.
     let flags: Vec<u16> = (0..size).map(|slot| flags_at(ring, slot)).collect();
     let bits = |slot: u16| flags[usize::from(slot)] & (AVAIL | USED);
@@ -52,14 +52,14 @@ pub(super) fn find(ring: &Area, size: u16) -> Option<Found> {
             return None;
         }
     }
-    let both = |slot: u16| [false, true].map(|wrap| Place { slot, wrap });
+    let both = |slot: u16| [false, true].map(|wrap| PackedPosition { slot, wrap });
     let mut found = places.into_iter().flat_map(both).filter_map(|used| look(&flags, used));
     let first = found.next()?;
     found.next().is_none().then_some(first)
 }
 
 /// Whether a device that is there would have left these flags.
-fn look(flags: &[u16], used: Place) -> Option<Found> {
+fn look(flags: &[u16], used: PackedPosition) -> Option<ResumePoint> {
     // No ring has more than 32768.
     let size = flags.len() as u16;
     let at = |slots: u16| (used.after(slots, size), flags);
@@ -85,13 +85,13 @@ fn look(flags: &[u16], used: Place) -> Option<Found> {
     let behind = (free.saturating_add(1)..size).find(|it| !is_available(it)).unwrap_or(size);
     // A chain that fills the ring is none: that is a batch which fills it.
     let is_ours = !(behind..size).any(|it| is_available(&it)) && (free > 0 || behind < size);
-    is_ours.then_some(Found { size, used, unmarked, batch })
+    is_ours.then_some(ResumePoint { size, used, unmarked, batch })
 }
 
-impl Found {
+impl ResumePoint {
     /// Gives back the batch that was not shown, and says where to go on. Whoever is killed in here
     /// leaves what was found. Nothing if the driver's chains are not what they were.
-    pub(super) fn give_back(self, ring: &Area, stores: &mut Stores) -> Option<Place> {
+    pub(super) fn give_back(self, ring: &Area, stores: &mut Stores) -> Option<PackedPosition> {
         let Self { size, used, unmarked, batch } = self;
         let (mut chains, mut slots) = (Vec::new(), 0);
         while slots < unmarked {
@@ -120,6 +120,6 @@ impl Found {
     }
 }
 
-fn at_length(place: Place) -> usize {
+fn at_length(place: PackedPosition) -> usize {
     usize::from(place.slot) * DESCRIPTOR_BYTES + AT_LENGTH
 }

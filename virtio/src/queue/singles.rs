@@ -1,8 +1,8 @@
 //! Chains of one piece, many at a time: what nearly all of a network card's chains are.
 
-use super::{Queue, Ring, State, either};
+use super::{ChainState, Queue, QueueRing, either};
 use crate::chain::{Head, Segment};
-use crate::memory::Range;
+use crate::memory::RegionRange;
 use crate::sigbus;
 
 /// A chain that is one piece of guest memory.
@@ -16,9 +16,9 @@ pub struct Single {
 
 /// What is looked for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct SinglesWanted {
     /// In which all of them have to be.
-    pub(crate) range: Range,
+    pub(crate) range: RegionRange,
     /// Pieces that the device writes, or those that it reads.
     pub(crate) writable: bool,
     /// How many.
@@ -48,12 +48,12 @@ impl Queue {
         let memory = self.tables.tables[usize::from(table)].memory.as_ref();
         let memory = memory.expect("the present table is kept");
         let Some(range) = memory.range(self.tables.hint) else { return };
-        let wanted = Wanted { range, writable, most, bytes };
+        let wanted = SinglesWanted { range, writable, most, bytes };
         let before = into.len();
         let chains = &mut self.chains.0[..];
         let mut take = |head: u16, segment: Segment| match chains.get_mut(usize::from(head)) {
-            Some(state @ State::Free) => {
-                *state = State::Out { table };
+            Some(state @ ChainState::Free) => {
+                *state = ChainState::Out { table };
                 into.push(Single { head: Head::from_index(head), segment });
                 true
             }

@@ -11,7 +11,7 @@ use vhost::vhost_user::BackendReqHandler;
 use super::{Session, SessionError, UserAddrs, Vring};
 use crate::back_channel::BackChannel;
 use crate::dirty::DirtyLog;
-use crate::hand_over::{FrontEnd, Inflight, Log, MemoryPart, Ring};
+use crate::hand_over::{ConnectedFrontEnd, Inflight, Log, MemoryPart, RingState};
 use crate::inflight::InflightRegion;
 use crate::memory::{Memory, Region};
 use crate::socket::ParkError;
@@ -23,7 +23,7 @@ impl Session {
         &mut self,
         connection: BorrowedFd<'_>,
         drain: Duration,
-    ) -> Result<FrontEnd<OwnedFd>, ParkError> {
+    ) -> Result<ConnectedFrontEnd<OwnedFd>, ParkError> {
         let running = self.vrings.iter().enumerate().filter(|(_, vring)| vring.running);
         let running: Vec<_> = running.map(|(index, _)| index).collect();
         let kept = |index| self.inflight.as_ref().is_some_and(|region| region.covers(index));
@@ -51,7 +51,7 @@ impl Session {
         started
     }
 
-    fn take_down(&self, connection: BorrowedFd<'_>) -> io::Result<FrontEnd<OwnedFd>> {
+    fn take_down(&self, connection: BorrowedFd<'_>) -> io::Result<ConnectedFrontEnd<OwnedFd>> {
         let memory = self.memory.regions().iter().map(|region| {
             let (file, offset_bytes) = region.file()?;
             let (guest_addr, user_addr) = (region.guest_addr(), region.user_addr());
@@ -59,7 +59,7 @@ impl Session {
             Ok(MemoryPart { guest_addr, user_addr, len_bytes, offset_bytes, file })
         });
         let rings = self.vrings.iter().map(Vring::take_down);
-        Ok(FrontEnd {
+        Ok(ConnectedFrontEnd {
             connection: connection.try_clone_to_owned()?,
             features: self.acked,
             protocol_features: self.protocol,
@@ -76,7 +76,7 @@ impl Session {
     /// its messages.
     pub(crate) fn adopt(
         session: &Arc<Mutex<Self>>,
-        state: FrontEnd<OwnedFd>,
+        state: ConnectedFrontEnd<OwnedFd>,
     ) -> Result<BackendReqHandler<Mutex<Self>>, AdoptError> {
         let handler = handler(session, &state)?;
         let mut session = session.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -123,9 +123,9 @@ impl Session {
 }
 
 impl Vring {
-    fn take_down(&self) -> io::Result<Ring<OwnedFd>> {
+    fn take_down(&self) -> io::Result<RingState<OwnedFd>> {
         let copy = |fd: Option<&OwnedFd>| fd.map(OwnedFd::try_clone).transpose();
-        Ok(Ring {
+        Ok(RingState {
             size: self.size,
             base: self.base,
             addrs: self.addrs.map(|UserAddrs { desc, avail, used }| [desc, avail, used]),
@@ -139,7 +139,7 @@ impl Vring {
     }
 
     /// With all that it takes to start it.
-    fn pick_up(ring: Ring<OwnedFd>) -> io::Result<Self> {
+    fn pick_up(ring: RingState<OwnedFd>) -> io::Result<Self> {
         let mut vring = Self {
             size: ring.size,
             base: ring.base,
@@ -202,7 +202,7 @@ const VERSION: u32 = 1;
 /// another stream, whose place the connection takes afterwards.
 fn handler(
     session: &Arc<Mutex<Session>>,
-    state: &FrontEnd<OwnedFd>,
+    state: &ConnectedFrontEnd<OwnedFd>,
 ) -> Result<BackendReqHandler<Mutex<Session>>, AdoptError> {
     use std::io::{Read, Write};
     use std::os::fd::{AsRawFd, FromRawFd};

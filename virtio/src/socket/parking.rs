@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::{Duration, Instant};
 
-use super::{Shared, guard};
-use crate::hand_over::Served;
+use super::{SocketShared, guard};
+use crate::hand_over::ServedDevice;
 
 /// How long a server may take to stand still, besides draining: until it has answered a message.
 /// Only one that is there as a whole is begun, so the front end cannot make that longer. One that
@@ -18,7 +18,7 @@ pub(super) const PARK_TIME_MAX: Duration = Duration::from_secs(3);
 #[derive(Debug)]
 pub(super) struct ParkRequest {
     pub(super) drain: Duration,
-    pub(super) reply: SyncSender<Result<Option<Served<OwnedFd>>, ParkError>>,
+    pub(super) reply: SyncSender<Result<Option<ServedDevice<OwnedFd>>, ParkError>>,
     /// Ends when it may go on.
     pub(super) resume: Receiver<()>,
 }
@@ -26,8 +26,8 @@ pub(super) struct ParkRequest {
 /// A server that comes to a stand. If this is dropped before its end, it goes on.
 #[derive(Debug)]
 pub struct Parking {
-    pub(super) shared: Arc<Shared>,
-    pub(super) answer: Receiver<Result<Option<Served<OwnedFd>>, ParkError>>,
+    pub(super) shared: Arc<SocketShared>,
+    pub(super) answer: Receiver<Result<Option<ServedDevice<OwnedFd>>, ParkError>>,
     pub(super) hold: SyncSender<()>,
     pub(super) until: Instant,
     /// The server has ended: there is nothing to pause.
@@ -39,24 +39,24 @@ impl Parking {
     ///
     /// # Errors
     /// Why it goes on.
-    pub fn end(self) -> Result<Parked, ParkError> {
+    pub fn end(self) -> Result<ParkedServer, ParkError> {
         let Self { shared, answer, hold, until, is_over } = self;
         if is_over {
-            return Ok(Parked { state: None, _hold: None });
+            return Ok(ParkedServer { state: None, _hold: None });
         }
         let answer = answer.recv_timeout(until.saturating_duration_since(Instant::now()));
         // A request that was not looked at is void; otherwise the server finds no caller to answer.
         drop(guard(&shared.park).take());
         let state = answer.unwrap_or(Err(ParkError::Silent))?;
-        Ok(Parked { state, _hold: Some(hold) })
+        Ok(ParkedServer { state, _hold: Some(hold) })
     }
 }
 
 /// A server that stands still until this is dropped.
 #[derive(Debug)]
-pub struct Parked {
+pub struct ParkedServer {
     /// What another process needs to go on in its place; nothing where it does not serve yet.
-    pub state: Option<Served<OwnedFd>>,
+    pub state: Option<ServedDevice<OwnedFd>>,
     _hold: Option<SyncSender<()>>,
 }
 

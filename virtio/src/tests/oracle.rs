@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::ring::Dice;
 use crate::chain::{Chain, Head, Segment, gather, scatter};
 use crate::driver::{
-    Backing, Data, Guest, GuestPlan, Op, Regions, Request, RingDriver, RingOptions, RingShape,
+    Backing, Data, DriverRequest, Guest, GuestPlan, Op, Regions, RingDriver, RingOptions, RingShape,
 };
 use crate::inflight::InflightRegion;
 use crate::memory::Memory;
@@ -102,7 +102,7 @@ impl Side {
                 let data =
                     if op == Op::Flush { Data::None } else { Data::Cut { len, piece_bytes } };
                 self.token += 1;
-                let request = Request { slot, op, sector, data, token: self.token };
+                let request = DriverRequest { slot, op, sector, data, token: self.token };
                 let submitted = self.ring.submit(&request);
                 if submitted.is_err() {
                     self.ring.release(slot);

@@ -13,7 +13,7 @@ use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 use super::ring::{DATA, memory_file};
 use super::server::*;
 use super::session::{log_bits, log_of};
-use crate::hand_over::{FrontEnd, Served};
+use crate::hand_over::{ConnectedFrontEnd, ServedDevice};
 use crate::socket::{ParkError, Socket, adopt};
 
 const DRAIN: Duration = Duration::from_millis(1);
@@ -85,7 +85,7 @@ fn another_one_goes_on_with_the_same_front_end() {
 }
 
 /// Something that is not as it was.
-type Change = fn(&mut FrontEnd<OwnedFd>);
+type Change = fn(&mut ConnectedFrontEnd<OwnedFd>);
 
 #[test]
 fn a_state_that_does_not_fit_is_refused() {
@@ -109,7 +109,7 @@ fn a_state_that_does_not_fit_is_refused() {
         until("the other one goes on", || bed.device.running() == [1]);
     }
     let way = Socket::listen(bed.directory.path().join("other.sock"));
-    let nothing = Served { listener: None, lock: None, front_end: None };
+    let nothing = ServedDevice { listener: None, lock: None, front_end: None };
     let error = adopt(way, Box::new(TestDevice::default()), nothing).unwrap_err();
     assert_eq!(error.to_string(), "there is no lock");
 }
@@ -117,7 +117,7 @@ fn a_state_that_does_not_fit_is_refused() {
 /// Files that a front end shares can be others by now: it is left, and nobody else waits for it.
 #[test]
 fn a_front_end_that_took_its_memory_away_is_left() {
-    let changes: [fn(&Bed, &mut FrontEnd<OwnedFd>); 3] = [
+    let changes: [fn(&Bed, &mut ConnectedFrontEnd<OwnedFd>); 3] = [
         |bed, _| rustix::fs::ftruncate(&bed.file, 4096).unwrap(),
         |_, it| it.memory[1].guest_addr -= 4096,
         |_, it| it.inflight.as_mut().unwrap().len_bytes = 1,

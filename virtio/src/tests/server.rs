@@ -20,7 +20,7 @@ use crate::device::{Device, DeviceError};
 use crate::dirty::Logging;
 use crate::memory::Memory;
 use crate::queue::{Queue, QueueConfig};
-use crate::socket::{Server, ServerState, Socket, serve};
+use crate::socket::{DeviceServer, ServerState, Socket, serve};
 
 /// Where the front end has the guest's memory.
 pub(super) const USER: u64 = 0x7f12_3450_0000;
@@ -173,7 +173,7 @@ fn event() -> EventFd {
 pub(super) struct Bed {
     pub(super) directory: TempDir,
     pub(super) device: TestDevice,
-    pub(super) server: Option<Server>,
+    pub(super) server: Option<DeviceServer>,
     pub(super) file: OwnedFd,
     pub(super) ring: TestRing,
     pub(super) kick: EventFd,
@@ -203,7 +203,7 @@ impl Bed {
         self.server = Some(serve(Socket::listen(self.path()), device).unwrap());
     }
 
-    pub(super) fn server(&self) -> &Server {
+    pub(super) fn server(&self) -> &DeviceServer {
         self.server.as_ref().unwrap()
     }
 

@@ -12,11 +12,11 @@ use vhost::vhost_user::Frontend;
 use super::server::*;
 use crate::socket::{ServerState, Socket, SocketError, release, serve};
 
-fn listen(path: &Path) -> Result<crate::Server, SocketError> {
+fn listen(path: &Path) -> Result<crate::DeviceServer, SocketError> {
     serve(Socket::listen(path), Box::new(TestDevice::default()))
 }
 
-fn wait_for(server: &crate::Server, wanted: impl Fn(&ServerState) -> bool) {
+fn wait_for(server: &crate::DeviceServer, wanted: impl Fn(&ServerState) -> bool) {
     until("the server's state", || wanted(&server.state()));
 }
 

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-use virtio::driver::{Data, FrontEnd, Op, Request, RingDriver, Slot, Status};
+use virtio::driver::{Data, DriverRequest, FrontEnd, Op, RequestSlot, RequestStatus, RingDriver};
 
 /// Generous: the machine may be busy. Nothing is asserted about time.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -42,12 +42,12 @@ impl Load {
     }
 
     /// Writes the next version of the slot's block.
-    fn write(&mut self, slot: Slot) {
+    fn write(&mut self, slot: RequestSlot) {
         self.versions[slot.index()] += 1;
         let block = self.block(slot.index());
         self.ring.fill(slot, BLOCK_BYTES, block << 32 | self.versions[slot.index()]);
         let (sector, data) = (block * u64::from(BLOCK_BYTES) / 512, Data::Whole(BLOCK_BYTES));
-        let request = Request { slot, op: Op::Write, sector, data, token: 0 };
+        let request = DriverRequest { slot, op: Op::Write, sector, data, token: 0 };
         self.ring.submit(&request).unwrap();
         self.busy[slot.index()] = true;
     }
@@ -65,7 +65,7 @@ impl Load {
     fn step(&mut self, again: bool) {
         self.ring.wait(Duration::from_millis(10)).unwrap();
         while let Some(done) = self.ring.complete().unwrap() {
-            assert_eq!(done.status, Status::Ok);
+            assert_eq!(done.status, RequestStatus::Ok);
             if done.op == Op::Flush {
                 self.flushing = false;
                 self.ring.release(done.slot);
@@ -86,7 +86,7 @@ impl Load {
     fn flush(&mut self) {
         let Some(slot) = self.ring.take_slot() else { return };
         let (op, data) = (Op::Flush, Data::None);
-        self.ring.submit(&Request { slot, op, sector: 0, data, token: 0 }).unwrap();
+        self.ring.submit(&DriverRequest { slot, op, sector: 0, data, token: 0 }).unwrap();
         self.flushing = true;
     }
 

@@ -22,7 +22,7 @@ use bench::progress::Progress;
 use clap::ValueEnum;
 use report::import;
 use report::result::{Machine, Run};
-use report::store::{Loaded, Store};
+use report::store::{Loaded, RunStore};
 use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid,
 };
@@ -30,7 +30,7 @@ use serde::Deserialize;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::tools;
-use crate::Failure;
+use crate::CommandFailure;
 
 pub(super) const EXAMPLES: &str = "Examples:
   vrio bench all                                       a quarter of an hour, and a page at the end
@@ -78,7 +78,7 @@ pub(crate) struct AllArgs {
     save: Option<PathBuf>,
     /// Only this part; may be said several times.
     #[arg(long = "part", value_enum)]
-    parts: Vec<Part>,
+    parts: Vec<BenchPart>,
     /// Few cases and short ones: to see whether all of it works.
     #[arg(long)]
     quick: bool,
@@ -89,7 +89,7 @@ pub(crate) struct AllArgs {
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Part {
+enum BenchPart {
     Block,
     Net,
     Models,
@@ -98,7 +98,7 @@ enum Part {
     Mpi,
 }
 
-impl Part {
+impl BenchPart {
     const ALL: [Self; 6] =
         [Self::Block, Self::Net, Self::Models, Self::Failover, Self::Connections, Self::Mpi];
 
@@ -116,8 +116,8 @@ impl Part {
 
 /// A command that measures.
 #[derive(Clone, Debug)]
-struct Step {
-    part: Part,
+struct BenchStep {
+    part: BenchPart,
     /// What follows `vrio bench`, less `--json`.
     words: Vec<String>,
     /// About how long it takes.
@@ -135,22 +135,22 @@ impl AllArgs {
         Ok(())
     }
 
-    fn steps(&self) -> Vec<Step> {
-        let all = Part::ALL.into_iter();
+    fn steps(&self) -> Vec<BenchStep> {
+        let all = BenchPart::ALL.into_iter();
         let parts = all.filter(|part| self.parts.is_empty() || self.parts.contains(part));
         parts.flat_map(|part| self.steps_of(part)).collect()
     }
 
-    fn steps_of(&self, part: Part) -> Vec<Step> {
+    fn steps_of(&self, part: BenchPart) -> Vec<BenchStep> {
         let (seconds, quick) = (self.seconds, self.quick);
-        let step = |words: &str, takes_s: f64| Step {
+        let step = |words: &str, takes_s: f64| BenchStep {
             part,
             words: words.split(' ').map(str::to_owned).collect(),
             takes: Duration::from_secs_f64(takes_s),
         };
         let one = START_S + seconds;
         match part {
-            Part::Block => {
+            BenchPart::Block => {
                 let paths: &[_] = if quick { &["local"] } else { &["local", "remote", "direct"] };
                 let depths: &[_] = if quick { &[1, 32] } else { &[1, 8, 32] };
                 let words = |path: &&str, depth: &i32| {
@@ -161,7 +161,7 @@ impl AllArgs {
                 let of = |path| depths.iter().map(move |depth| step(&words(path, depth), one));
                 paths.iter().flat_map(of).collect()
             }
-            Part::Net => {
+            BenchPart::Net => {
                 let paths: &[_] = if quick { &["local"] } else { &["local", "remote"] };
                 let sizes: &[_] = if quick { &["64"] } else { &["64", "1500", "64k"] };
                 let words = |path: &&str, size: &&str| {
@@ -170,7 +170,7 @@ impl AllArgs {
                 let of = |path| sizes.iter().map(move |size| step(&words(path, size), one));
                 paths.iter().flat_map(of).collect()
             }
-            Part::Models => {
+            BenchPart::Models => {
                 let (more, turns) = match quick {
                     true => (
                         " --guests 1 --encrypt off --stage off --volume null --rounds 1 \
@@ -183,16 +183,16 @@ impl AllArgs {
                 vec![step(&words, turns * (START_S + 2.0 * seconds))]
             }
             // The nodes need some time each to come back.
-            Part::Failover => {
+            BenchPart::Failover => {
                 let line_s = (4.0 * seconds).clamp(2.0, 60.0);
                 vec![step(&format!("failover --seconds {line_s}"), START_S + 2.0 * line_s)]
             }
-            Part::Connections => {
+            BenchPart::Connections => {
                 let more = if quick { " --hosts 4 --sessions 10" } else { "" };
                 vec![step(&format!("connections{more}"), 10.0)]
             }
             // Its cases are many, and each has a fifth of the time, as by itself.
-            Part::Mpi => {
+            BenchPart::Mpi => {
                 let words = format!("mpi --quick --seconds {}", (seconds / 5.0).max(0.01));
                 let takes_s = 30.0 + 180.0 * seconds;
                 let mut steps = vec![step(&words, takes_s)];
@@ -287,18 +287,20 @@ impl Interruption {
 }
 
 /// Measures all parts, and gives the path of the page.
-pub(super) fn all(args: &AllArgs) -> Result<(), Failure> {
-    args.check().map_err(Failure::configuration)?;
+pub(super) fn all(args: &AllArgs) -> Result<(), CommandFailure> {
+    args.check().map_err(CommandFailure::configuration)?;
     let store = match &args.save {
-        Some(folder) => Store::at(&std::path::absolute(folder).map_err(Failure::running)?),
-        None => Store::usual(|name| std::env::var_os(name).map(PathBuf::from))
-            .map_err(Failure::configuration)?,
+        Some(folder) => {
+            RunStore::at(&std::path::absolute(folder).map_err(CommandFailure::running)?)
+        }
+        None => RunStore::usual(|name| std::env::var_os(name).map(PathBuf::from))
+            .map_err(CommandFailure::configuration)?,
     };
-    let measured = measure(args, &store).map_err(Failure::running)?;
+    let measured = measure(args, &store).map_err(CommandFailure::running)?;
     let Measured { text, page, interrupted } = measured;
     crate::commands::print(&text)?;
     if let Some(page) = page.filter(|_| args.open) {
-        crate::report::open_page(&page).map_err(Failure::running)?;
+        crate::report::open_page(&page).map_err(CommandFailure::running)?;
     }
     if interrupted {
         std::process::exit(INTERRUPTED_STATUS);
@@ -313,14 +315,14 @@ struct Measured {
     interrupted: bool,
 }
 
-fn measure(args: &AllArgs, store: &Store) -> Result<Measured> {
+fn measure(args: &AllArgs, store: &RunStore) -> Result<Measured> {
     let steps = args.steps();
     let takes: Duration = steps.iter().map(|step| step.takes).sum();
     let mut work = Work {
         interruption: Interruption::listen()?,
         progress: Progress::new(),
         pace: Pace::new(takes),
-        kept: Kept::new(store),
+        kept: KeptRun::new(store),
         count: steps.len(),
         begun: 0,
     };
@@ -334,7 +336,7 @@ fn measure(args: &AllArgs, store: &Store) -> Result<Measured> {
     }
     work.progress.end();
     let interrupted = work.interruption.came();
-    let Kept { run, missing, place, .. } = work.kept;
+    let KeptRun { run, missing, place, .. } = work.kept;
     if run.is_none() {
         let why = if missing.is_empty() { "" } else { ", for the reasons above" };
         bail!("nothing was measured{why}");
@@ -357,7 +359,7 @@ struct Work<'a> {
     interruption: Arc<Interruption>,
     progress: Progress,
     pace: Pace,
-    kept: Kept<'a>,
+    kept: KeptRun<'a>,
     /// Steps in all, and those that have begun.
     count: usize,
     begun: usize,
@@ -365,7 +367,7 @@ struct Work<'a> {
 
 impl Work<'_> {
     /// Measures a part, unless it is interrupted, and notes what is missing of it.
-    fn part(&mut self, part: &[Step]) {
+    fn part(&mut self, part: &[BenchStep]) {
         let (name, before, mut done) = (part[0].part.name(), self.kept.count, 0);
         for step in part {
             if self.interruption.came() {
@@ -394,7 +396,7 @@ impl Work<'_> {
     }
 
     /// Runs a step, and keeps what it reports as soon as it does.
-    fn step(&mut self, step: &Step) -> Result<()> {
+    fn step(&mut self, step: &BenchStep) -> Result<()> {
         self.begun += 1;
         let Self { progress, pace, kept, count, begun, .. } = self;
         let words = step.words.join(" ");
@@ -412,7 +414,7 @@ impl Work<'_> {
         let rate = pace.rate(Duration::ZERO, Duration::ZERO);
         let patience = step.takes.mul_f64(PATIENCE * rate) + PATIENCE_MIN;
         let began = Instant::now();
-        let running = Running::start(step, patience, &self.interruption);
+        let running = RunningCommand::start(step, patience, &self.interruption);
         let ended = running.and_then(|mut running| running.follow(say, keep));
         match ended {
             Ok(()) => self.pace.ended(step.takes, began.elapsed()),
@@ -442,8 +444,8 @@ fn page_of(run: &Path, into: &Path) -> Result<PathBuf> {
 }
 
 /// The run that grows by each report: whatever happens later, it is on the disk.
-struct Kept<'a> {
-    store: &'a Store,
+struct KeptRun<'a> {
+    store: &'a RunStore,
     run: Option<Loaded>,
     /// Its directory.
     place: PathBuf,
@@ -455,8 +457,8 @@ struct Kept<'a> {
     began: Run,
 }
 
-impl<'a> Kept<'a> {
-    fn new(store: &'a Store) -> Self {
+impl<'a> KeptRun<'a> {
+    fn new(store: &'a RunStore) -> Self {
         let mut began = Run::now("all", "vrio bench all");
         began.command = std::env::args().collect();
         began.tools = tools::versions();
@@ -464,12 +466,12 @@ impl<'a> Kept<'a> {
     }
 
     /// Adds a report of a step.
-    fn add(&mut self, step: &Step, report: &str) -> Result<()> {
+    fn add(&mut self, step: &BenchStep, report: &str) -> Result<()> {
         let part = step.part.name();
         let name = match step.words.iter().position(|word| word == "--path") {
             Some(at) => format!("{part}, {}", step.words[at + 1]),
             // A contest has a name of its own.
-            None if step.part == Part::Mpi => String::new(),
+            None if step.part == BenchPart::Mpi => String::new(),
             None => part.to_owned(),
         };
         let measurements = import::import(&name, report)?;
@@ -502,7 +504,7 @@ struct Machined {
 }
 
 /// What a command says while it runs.
-enum Said {
+enum CommandOutput {
     /// On standard output.
     Report(String),
     /// On standard error.
@@ -510,18 +512,18 @@ enum Said {
 }
 
 /// A command that measures.
-struct Running<'a> {
+struct RunningCommand<'a> {
     interruption: &'a Interruption,
     child: Child,
-    said: Receiver<Said>,
+    said: Receiver<CommandOutput>,
     /// How long it may say nothing.
     patience: Duration,
     /// The last line of its errors.
     last: String,
 }
 
-impl<'a> Running<'a> {
-    fn start(step: &Step, patience: Duration, interruption: &'a Interruption) -> Result<Self> {
+impl<'a> RunningCommand<'a> {
+    fn start(step: &BenchStep, patience: Duration, interruption: &'a Interruption) -> Result<Self> {
         let program = std::env::current_exe().context("finding this program")?;
         let mut command = Command::new(program);
         command.arg("bench").args(&step.words).arg("--json");
@@ -578,10 +580,10 @@ impl<'a> Running<'a> {
         }
     }
 
-    fn take(&mut self, said: Said, keep: &mut impl FnMut(String)) {
+    fn take(&mut self, said: CommandOutput, keep: &mut impl FnMut(String)) {
         match said {
-            Said::Report(report) => keep(report),
-            Said::Line(line) => self.last = line,
+            CommandOutput::Report(report) => keep(report),
+            CommandOutput::Line(line) => self.last = line,
         }
     }
 
@@ -601,21 +603,21 @@ impl<'a> Running<'a> {
 }
 
 /// Sends the reports of a command until its output ends. One that is cut off is left out.
-fn send_reports(stdout: impl Read, say: &SyncSender<Said>) {
+fn send_reports(stdout: impl Read, say: &SyncSender<CommandOutput>) {
     let read = BufReader::new(stdout.take(OUTPUT_MAX));
     let values = serde_json::Deserializer::from_reader(read).into_iter::<serde_json::Value>();
     for value in values.map_while(Result::ok) {
-        if say.send(Said::Report(value.to_string())).is_err() {
+        if say.send(CommandOutput::Report(value.to_string())).is_err() {
             return;
         }
     }
 }
 
 /// Sends the lines that a command says.
-fn send_lines(stderr: impl Read, say: &SyncSender<Said>) {
+fn send_lines(stderr: impl Read, say: &SyncSender<CommandOutput>) {
     let lines = BufReader::new(stderr).lines().map_while(std::io::Result::ok);
     for line in lines.filter(|line| !line.trim().is_empty()) {
-        if say.send(Said::Line(line)).is_err() {
+        if say.send(CommandOutput::Line(line)).is_err() {
             return;
         }
     }

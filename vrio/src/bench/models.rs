@@ -6,7 +6,7 @@ use clap::ValueEnum;
 
 use super::{Switch, volume};
 use crate::results::{self, ToldArgs};
-use crate::{Failure, commands};
+use crate::{CommandFailure, commands};
 
 pub(super) const EXAMPLES: &str = "Examples:
   vrio bench models                                    all models, one guest and four
@@ -100,18 +100,18 @@ impl ModelArg {
 
 impl ModelsArgs {
     /// Measures, and tells it.
-    pub(super) fn run(&self) -> Result<(), Failure> {
-        let options = self.options().map_err(Failure::configuration)?;
-        options.check().map_err(Failure::configuration)?;
+    pub(super) fn run(&self) -> Result<(), CommandFailure> {
+        let options = self.options().map_err(CommandFailure::configuration)?;
+        options.check().map_err(CommandFailure::configuration)?;
         let mut tell = |report: &Report| {
             let line = serde_json::to_string(report).context("the report as JSON")?;
             commands::print(&format!("{line}\n")).map_err(|failure| anyhow!("{failure}"))
         };
         let nobody = &mut |_: &Report| Ok(());
         match self.part_by_part {
-            true => models::run(&options, &mut tell).map(drop).map_err(Failure::running),
+            true => models::run(&options, &mut tell).map(drop).map_err(CommandFailure::running),
             false => {
-                let report = models::run(&options, nobody).map_err(Failure::running)?;
+                let report = models::run(&options, nobody).map_err(CommandFailure::running)?;
                 results::report(&report, &self.told)
             }
         }

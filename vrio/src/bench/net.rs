@@ -5,7 +5,7 @@ use bench::net::{Crossings, Op, Options, Path};
 use clap::ValueEnum;
 use node::direct::Idle;
 
-use super::{Driver, MeetingArgs, size};
+use super::{BenchDriver, MeetingArgs, size};
 use crate::results::ToldArgs;
 
 pub(super) const EXAMPLES: &str = "Examples:
@@ -52,8 +52,8 @@ pub(crate) struct NetArgs {
     #[arg(long)]
     idle: Option<Idle>,
     /// How guests learn of frames.
-    #[arg(long, value_enum, default_value_t = Driver::Polls)]
-    driver: Driver,
+    #[arg(long, value_enum, default_value_t = BenchDriver::Polls)]
+    driver: BenchDriver,
     /// How long is measured.
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,

@@ -5,7 +5,7 @@ use node::status::DomainStatus;
 use serde_json::Value;
 
 use super::{Fields, Remove, Which, change, list, take_away};
-use crate::{Failure, tables};
+use crate::{CommandFailure, tables};
 
 pub(crate) const DOMAIN_EXAMPLES: &str = "Examples:
   vrio domain add science --key /etc/vrio/science.key --endpoints-max 64
@@ -44,7 +44,7 @@ pub(crate) struct DomainAdd {
     which: Which,
 }
 
-pub(crate) fn domain(command: &DomainCommand) -> Result<(), Failure> {
+pub(crate) fn domain(command: &DomainCommand) -> Result<(), CommandFailure> {
     match command {
         DomainCommand::Add(add) => {
             let mut fields = Fields::default();

@@ -9,7 +9,7 @@ use super::{
     take_away,
 };
 use crate::snippets::Vmm;
-use crate::{Failure, tables};
+use crate::{CommandFailure, tables};
 
 pub(crate) const NETWORK_EXAMPLES: &str = "Examples:
   vrio network add blue               guests of this node, among themselves
@@ -109,7 +109,7 @@ struct Changeable {
 }
 
 impl Changeable {
-    fn put(&self, fields: &mut Fields) -> Result<(), Failure> {
+    fn put(&self, fields: &mut Fields) -> Result<(), CommandFailure> {
         fields.text("link", self.link.as_ref());
         fields.flag("meter", self.meter);
         let mirror = self.mirror.as_ref().map(|word| match word.contains('=') {
@@ -168,7 +168,7 @@ pub(crate) struct NicAdd {
 }
 
 impl NicAdd {
-    fn fields(&self) -> Result<Map<String, Value>, Failure> {
+    fn fields(&self) -> Result<Map<String, Value>, CommandFailure> {
         let mut fields = Fields::default();
         fields.text("name", self.name.as_ref());
         fields.text("network", Some(&self.network));
@@ -210,7 +210,7 @@ pub(crate) struct NicSet {
 }
 
 impl NicSet {
-    fn fields(&self) -> Result<Map<String, Value>, Failure> {
+    fn fields(&self) -> Result<Map<String, Value>, CommandFailure> {
         let mut fields = Fields::default();
         self.changeable.put(&mut fields)?;
         for (key, is_none) in [
@@ -225,7 +225,7 @@ impl NicSet {
     }
 }
 
-pub(crate) fn network(command: &NetworkCommand) -> Result<(), Failure> {
+pub(crate) fn network(command: &NetworkCommand) -> Result<(), CommandFailure> {
     match command {
         NetworkCommand::Add(add) => {
             let mut fields = Fields::default();
@@ -246,7 +246,7 @@ pub(crate) fn network(command: &NetworkCommand) -> Result<(), Failure> {
     }
 }
 
-pub(crate) fn nic(command: &NicCommand) -> Result<(), Failure> {
+pub(crate) fn nic(command: &NicCommand) -> Result<(), CommandFailure> {
     match command {
         NicCommand::Add(add) => change(&add.which, "POST", "/v1/nics", &add.fields()?.into()),
         NicCommand::Remove(remove) => take_away("nics", remove),

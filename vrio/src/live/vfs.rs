@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 use node::status::VfStatus;
 
 use super::{Fields, Remove, Which, change, list, take_away};
-use crate::{Failure, tables};
+use crate::{CommandFailure, tables};
 
 pub(crate) const VF_EXAMPLES: &str = "Examples:
   vrio vf add --domain science --socket alice.vf
@@ -42,7 +42,7 @@ pub(crate) struct VfAdd {
     which: Which,
 }
 
-pub(crate) fn vf(command: &VfCommand) -> Result<(), Failure> {
+pub(crate) fn vf(command: &VfCommand) -> Result<(), CommandFailure> {
     match command {
         VfCommand::Add(add) => {
             let mut fields = Fields::default();

@@ -3,7 +3,7 @@
 use node::config::show_size;
 use node::status::DiskState;
 
-use super::view::{Traffic, View};
+use super::view::{NodeView, Traffic};
 use crate::tables::uptime;
 
 /// What a piece of text is, for whoever gives it a colour.
@@ -20,25 +20,25 @@ pub(super) enum Tone {
 
 /// A line of a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Row {
+pub(super) struct PageRow {
     pub(super) tone: Tone,
     pub(super) text: String,
 }
 
 /// A column: its name, and how soon it is left out. 0 stays.
-type Column = (&'static str, u8);
+type PageColumn = (&'static str, u8);
 
 /// Text of as many columns as there are, and what it is.
-type Cells = (Tone, Vec<String>);
+type PageCells = (Tone, Vec<String>);
 
 /// The whole of a view, as wide as it likes to be.
-pub(super) fn text(view: &View) -> String {
+pub(super) fn text(view: &NodeView) -> String {
     let rows = rows(view, usize::MAX);
     rows.iter().map(|row| format!("{}\n", row.text)).collect()
 }
 
 /// The lines of a view, each at most `width` characters.
-pub(super) fn rows(view: &View, width: usize) -> Vec<Row> {
+pub(super) fn rows(view: &NodeView, width: usize) -> Vec<PageRow> {
     let title = format!(
         "node {}  vrio {}  pid {}  up {}",
         view.node,
@@ -46,19 +46,19 @@ pub(super) fn rows(view: &View, width: usize) -> Vec<Row> {
         view.pid,
         uptime(view.uptime_s)
     );
-    let mut rows = vec![Row { tone: Tone::Plain, text: cut(&title, width) }];
+    let mut rows = vec![PageRow { tone: Tone::Plain, text: cut(&title, width) }];
     section(&mut rows, width, &SIDECORES, sidecores(view));
     section(&mut rows, width, &DISKS, disks(view));
     for disk in view.disks.iter().filter(|disk| !disk.detail.is_empty()) {
         let text = format!("  {}: {}", disk.name, disk.detail);
-        rows.push(Row { tone: tone(disk.state), text: cut(&text, width) });
+        rows.push(PageRow { tone: tone(disk.state), text: cut(&text, width) });
     }
     section(&mut rows, width, &VOLUMES, volumes(view));
     section(&mut rows, width, &SESSIONS, sessions(view));
     rows
 }
 
-const SIDECORES: [Column; 8] = [
+const SIDECORES: [PageColumn; 8] = [
     ("SIDECORE", 0),
     ("busy", 0),
     ("load", 3),
@@ -69,7 +69,7 @@ const SIDECORES: [Column; 8] = [
     ("wake-ups/s", 5),
 ];
 
-const DISKS: [Column; 9] = [
+const DISKS: [PageColumn; 9] = [
     ("DISK", 0),
     ("state", 0),
     ("IOPS", 0),
@@ -81,7 +81,7 @@ const DISKS: [Column; 9] = [
     ("volume", 4),
 ];
 
-const VOLUMES: [Column; 8] = [
+const VOLUMES: [PageColumn; 8] = [
     ("VOLUME", 0),
     ("IOPS", 0),
     ("read/s", 2),
@@ -92,7 +92,7 @@ const VOLUMES: [Column; 8] = [
     ("in use by", 4),
 ];
 
-const SESSIONS: [Column; 10] = [
+const SESSIONS: [PageColumn; 10] = [
     ("SESSION", 0),
     ("core", 3),
     ("state", 1),
@@ -105,7 +105,7 @@ const SESSIONS: [Column; 10] = [
     ("address", 5),
 ];
 
-fn sidecores(view: &View) -> Vec<Cells> {
+fn sidecores(view: &NodeView) -> Vec<PageCells> {
     let cells = view.sidecores.iter().map(|core| {
         let busy = core.busy_share.unwrap_or(0.0);
         let row = vec![
@@ -123,7 +123,7 @@ fn sidecores(view: &View) -> Vec<Cells> {
     cells.collect()
 }
 
-fn disks(view: &View) -> Vec<Cells> {
+fn disks(view: &NodeView) -> Vec<PageCells> {
     let cells = view.disks.iter().map(|disk| {
         let mut row = vec![disk.name.clone(), disk.state.to_string()];
         row.extend(traffic(&disk.traffic));
@@ -133,7 +133,7 @@ fn disks(view: &View) -> Vec<Cells> {
     cells.collect()
 }
 
-fn volumes(view: &View) -> Vec<Cells> {
+fn volumes(view: &NodeView) -> Vec<PageCells> {
     let cells = view.volumes.iter().map(|volume| {
         let mut row = vec![volume.name.clone()];
         row.extend(traffic(&volume.traffic));
@@ -144,7 +144,7 @@ fn volumes(view: &View) -> Vec<Cells> {
     cells.collect()
 }
 
-fn sessions(view: &View) -> Vec<Cells> {
+fn sessions(view: &NodeView) -> Vec<PageCells> {
     let cells = view.sessions.iter().map(|session| {
         let tone = if session.state == "connected" { Tone::Plain } else { Tone::Warning };
         let row = vec![
@@ -185,7 +185,12 @@ fn tone(state: DiskState) -> Tone {
 }
 
 /// Adds a table after an empty line, unless it has no rows.
-fn section(rows: &mut Vec<Row>, width_max: usize, columns: &[Column], cells: Vec<Cells>) {
+fn section(
+    rows: &mut Vec<PageRow>,
+    width_max: usize,
+    columns: &[PageColumn],
+    cells: Vec<PageCells>,
+) {
     if cells.is_empty() {
         return;
     }
@@ -213,11 +218,11 @@ fn section(rows: &mut Vec<Row>, width_max: usize, columns: &[Column], cells: Vec
         cut(&text, width_max)
     };
     let names: Vec<_> = columns.iter().map(|(name, _)| *name).collect();
-    rows.push(Row { tone: Tone::Plain, text: String::new() });
-    rows.push(Row { tone: Tone::Header, text: line(&names) });
+    rows.push(PageRow { tone: Tone::Plain, text: String::new() });
+    rows.push(PageRow { tone: Tone::Header, text: line(&names) });
     for (tone, row) in cells {
         let texts: Vec<_> = row.iter().map(String::as_str).collect();
-        rows.push(Row { tone, text: line(&texts) });
+        rows.push(PageRow { tone, text: line(&texts) });
     }
 }
 
@@ -226,7 +231,7 @@ const LEFT: [&str; 8] =
     ["SIDECORE", "DISK", "VOLUME", "SESSION", "state", "volume", "in use by", "address"];
 
 /// The columns that fit: those that are left out first have the largest number.
-fn kept(columns: &[Column], widths: &[usize], width: usize) -> Vec<usize> {
+fn kept(columns: &[PageColumn], widths: &[usize], width: usize) -> Vec<usize> {
     let mut kept: Vec<_> = (0..columns.len()).collect();
     loop {
         let taken = kept.iter().map(|column| widths[*column] + 2).sum::<usize>();

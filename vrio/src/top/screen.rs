@@ -16,9 +16,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::page::{self, Row, Tone};
-use super::view::View;
-use super::{INTERVAL, Sample};
+use super::page::{self, PageRow, Tone};
+use super::view::NodeView;
+use super::{INTERVAL, StatusSample};
 
 /// How often it is looked whether a signal has come.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
@@ -32,7 +32,7 @@ const HELP: &str = "q quits, arrows and Page Up/Down scroll";
 /// What is on the screen.
 #[derive(Debug)]
 pub(super) struct Screen {
-    view: View,
+    view: NodeView,
     /// Why there is nothing newer.
     problem: Option<String>,
     /// The first line that is shown.
@@ -51,7 +51,7 @@ pub(super) enum Next {
 }
 
 /// Shows the node until a key or a signal ends it.
-pub(super) fn run(socket: &Path, first: Sample) -> Result<()> {
+pub(super) fn run(socket: &Path, first: StatusSample) -> Result<()> {
     end_with_terminal()?;
     let ended = signals()?;
     // It has a hook for panics that does what `restore` does.
@@ -65,7 +65,7 @@ pub(super) fn run(socket: &Path, first: Sample) -> Result<()> {
 fn show(
     terminal: &mut ratatui::DefaultTerminal,
     socket: &Path,
-    first: Sample,
+    first: StatusSample,
     ended: &AtomicBool,
 ) -> Result<()> {
     let mut screen = Screen::new(first.since(None));
@@ -85,7 +85,7 @@ fn show(
         if Instant::now() >= due {
             due = Instant::now() + INTERVAL;
             changed = true;
-            match Sample::take(socket) {
+            match StatusSample::take(socket) {
                 Ok(sample) => {
                     screen.show(sample.since(Some(&last)));
                     last = sample;
@@ -160,12 +160,12 @@ fn signals() -> Result<Arc<AtomicBool>> {
 }
 
 impl Screen {
-    pub(super) fn new(view: View) -> Self {
+    pub(super) fn new(view: NodeView) -> Self {
         Self { view, problem: None, top: 0, height: 0, length: 0 }
     }
 
     /// Shows a newer view.
-    pub(super) fn show(&mut self, view: View) {
+    pub(super) fn show(&mut self, view: NodeView) {
         self.view = view;
         self.problem = None;
     }
@@ -221,7 +221,7 @@ impl Screen {
     }
 }
 
-fn line(row: Row) -> Line<'static> {
+fn line(row: PageRow) -> Line<'static> {
     let style = match row.tone {
         Tone::Plain => Style::new(),
         Tone::Header => Style::new().add_modifier(Modifier::BOLD),

@@ -13,7 +13,7 @@ use crate::tables::queues_here;
 
 /// A second of a node's life. Rates are missing where there is nothing to compare with yet.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct View {
+pub(super) struct NodeView {
     pub(super) node: String,
     pub(super) release: String,
     pub(super) pid: u32,
@@ -93,7 +93,7 @@ pub(super) struct SessionView {
 /// An earlier status and how long ago it was.
 type Between<'s> = Option<(&'s Status, Duration)>;
 
-impl View {
+impl NodeView {
     pub(super) fn new(earlier: Between<'_>, now: &Status) -> Self {
         let sidecores = now.sidecores.iter().map(|core| {
             let then = earlier.and_then(|(status, time)| {

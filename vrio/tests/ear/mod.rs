@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use virtio::driver::{
-    Backing, FrameRing, GuestPlan, NicEnd, NicEndConfig, Part, Regions, RingShape, Role,
+    Backing, FramePart, FrameRing, GuestPlan, NicEnd, NicEndConfig, Regions, RingShape, SocketRole,
 };
 
 /// Bytes of the header before each frame.
@@ -54,7 +54,7 @@ impl Ear {
     pub(crate) fn new(socket: &Path, mac: [u8; 6], address: [u8; 4], wait: Duration) -> Self {
         let shape = RingShape { size: 256, slots: 256, transfer_bytes_max: 4096, segments_max: 4 };
         let guest = GuestPlan { queues: 2, shape, backing: Backing::Memfd, regions: Regions::One };
-        let role = Role::Connect(socket.to_owned());
+        let role = SocketRole::Connect(socket.to_owned());
         let features = MRG_RXBUF;
         let config = NicEndConfig { role, guest, features, packed: false, event_idx: true };
         let end = NicEnd::connect(&config, wait).unwrap();
@@ -71,7 +71,7 @@ impl Ear {
 
     fn post_buffers(&mut self) {
         while let Some(slot) = self.receive.take_slot() {
-            assert!(self.receive.post(slot, &[Part { offset: 0, len: 2048 }], false));
+            assert!(self.receive.post(slot, &[FramePart { offset: 0, len: 2048 }], false));
         }
         self.receive.publish();
     }
@@ -83,7 +83,7 @@ impl Ear {
         let frame = [&[0; HEADER][..], &to, &self.mac, &kind.to_be_bytes(), packet].concat();
         let slot = self.send.take_slot().expect("what was said is taken");
         self.send.write(slot, 0, &frame);
-        assert!(self.send.post(slot, &[Part { offset: 0, len: frame.len() as u32 }], false));
+        assert!(self.send.post(slot, &[FramePart { offset: 0, len: frame.len() as u32 }], false));
         self.send.publish();
     }
 

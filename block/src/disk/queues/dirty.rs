@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use virtio::dirty::LOG_PAGE_BYTES;
-use virtio::driver::{Data, Op as GuestOp, Piece, RingShape, Slot, Status as GuestStatus};
+use virtio::driver::{
+    Data, GuestPiece, Op as GuestOp, RequestSlot, RequestStatus as GuestStatus, RingShape,
+};
 use virtio::{DirtyLog, Logging, RingKind};
 
 use super::rig::{Plan, Rig, SIZE};
@@ -65,8 +67,8 @@ fn ask(rig: &mut Rig, random: &mut Random, seed: u64) {
     rig.rings[0].fill(slot, 64 << 10, seed << 8 | 0xff);
     let start = rig.rings[0].guest_address(slot) + random.below(20_480);
     let halves = [
-        Piece { guest_address: start + u64::from(len), len: len / 2 },
-        Piece { guest_address: start, len: len / 2 },
+        GuestPiece { guest_address: start + u64::from(len), len: len / 2 },
+        GuestPiece { guest_address: start, len: len / 2 },
     ];
     let sector = random.below(SIZE / 512 - 64);
     let (op, data) = match random.below(10) {
@@ -81,7 +83,7 @@ fn ask(rig: &mut Rig, random: &mut Random, seed: u64) {
         _ => (GuestOp::Read, Data::Whole(len)),
     };
     rig.rings[0]
-        .submit(&virtio::driver::Request { slot, op, sector, data, token: 0 })
+        .submit(&virtio::driver::DriverRequest { slot, op, sector, data, token: 0 })
         .expect("room");
 }
 
@@ -141,7 +143,7 @@ fn what_is_on_its_way_is_marked_in_the_log_of_its_end() {
             let _ = rig.round();
             slot
         };
-        let data = |rig: &Rig, slot: Slot, len: u32| {
+        let data = |rig: &Rig, slot: RequestSlot, len: u32| {
             let at = rig.rings[0].layout().data_at(slot.index() as u16);
             pages(rig, at, len as usize).collect::<BTreeSet<_>>()
         };

@@ -1,6 +1,6 @@
 //! Queues that leave one share for another, on one thread.
 
-use virtio::driver::{Completion, Data, Op as GuestOp, Status as GuestStatus};
+use virtio::driver::{Data, DriverCompletion, Op as GuestOp, RequestStatus as GuestStatus};
 use virtio::{Queue, RingKind};
 
 use super::rig::{Plan, Rig, SIZE};
@@ -36,7 +36,7 @@ fn writing(kind: RingKind, volume: &HeldVolume) -> (Rig, DiskQueues) {
     (rig, other)
 }
 
-fn statuses(completions: &[Completion]) -> Vec<GuestStatus> {
+fn statuses(completions: &[DriverCompletion]) -> Vec<GuestStatus> {
     completions.iter().map(|completion| completion.status).collect()
 }
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use rustix::event::{EventfdFlags, eventfd};
 use sidecore::{Progress, Services};
 use virtio::driver::{
-    Backing, Completion, Data, DirtyPages, Guest, GuestPlan, Op as GuestOp, Regions, Request,
-    RingDriver, RingOptions, RingShape, Slot, Status as GuestStatus,
+    Backing, Data, DirtyPages, DriverCompletion, DriverRequest, Guest, GuestPlan, Op as GuestOp,
+    Regions, RequestSlot, RequestStatus as GuestStatus, RingDriver, RingOptions, RingShape,
 };
 use virtio::{InflightRegion, Logging, Memory, Queue, RingKind};
 
@@ -184,7 +184,7 @@ impl Rig {
     }
 
     /// Stages and publishes a request on the first queue.
-    pub(super) fn submit(&mut self, op: GuestOp, sector: u64, data: Data<'_>) -> Slot {
+    pub(super) fn submit(&mut self, op: GuestOp, sector: u64, data: Data<'_>) -> RequestSlot {
         self.submit_to(0, op, sector, data)
     }
 
@@ -194,7 +194,7 @@ impl Rig {
         op: GuestOp,
         sector: u64,
         data: Data<'_>,
-    ) -> Slot {
+    ) -> RequestSlot {
         let ring = &mut self.rings[queue];
         let slot = ring.take_slot().expect("a free slot");
         self.resubmit(queue, slot, op, sector, data);
@@ -205,7 +205,7 @@ impl Rig {
     pub(super) fn resubmit(
         &mut self,
         queue: usize,
-        slot: Slot,
+        slot: RequestSlot,
         op: GuestOp,
         sector: u64,
         data: Data<'_>,
@@ -217,19 +217,19 @@ impl Rig {
     pub(super) fn resubmit_as(
         &mut self,
         queue: usize,
-        slot: Slot,
+        slot: RequestSlot,
         op: GuestOp,
         sector: u64,
         data: Data<'_>,
         token: u64,
     ) {
         let ring = &mut self.rings[queue];
-        ring.submit(&Request { slot, op, sector, data, token }).expect("room in the ring");
+        ring.submit(&DriverRequest { slot, op, sector, data, token }).expect("room in the ring");
         ring.publish();
     }
 
     /// What has come back on a queue; slots are released.
-    pub(super) fn completions(&mut self, queue: usize) -> Vec<Completion> {
+    pub(super) fn completions(&mut self, queue: usize) -> Vec<DriverCompletion> {
         let ring = &mut self.rings[queue];
         let completions: Vec<_> =
             std::iter::from_fn(|| ring.complete().expect("no breach")).collect();
@@ -238,7 +238,7 @@ impl Rig {
     }
 
     /// Runs until one request of the first queue has ended; its slot stays taken.
-    pub(super) fn finish(&mut self, slot: Slot) -> GuestStatus {
+    pub(super) fn finish(&mut self, slot: RequestSlot) -> GuestStatus {
         for _ in 0..10_000 {
             let _ = self.round();
             if let Some(completion) = self.rings[0].complete().expect("no breach") {

@@ -11,7 +11,7 @@
 //! too, and a copy that is made of nothing but marked pages is the guest's memory in the end.
 
 use virtio::RingKind;
-use virtio::driver::{Data, Op as GuestOp, RingShape, Slot, Status as GuestStatus};
+use virtio::driver::{Data, Op as GuestOp, RequestSlot, RequestStatus as GuestStatus, RingShape};
 
 use super::rig::{Plan, Rig, SIZE};
 use crate::backend::MemoryVolume;
@@ -82,7 +82,7 @@ impl Guest {
     /// Every block holds what was acknowledged last.
     fn check(&self, rig: &mut Rig) {
         for (sector, &written) in (0..).zip(&self.acknowledged) {
-            let slot: Slot = rig.submit(GuestOp::Read, sector, Data::Whole(BLOCK_BYTES));
+            let slot: RequestSlot = rig.submit(GuestOp::Read, sector, Data::Whole(BLOCK_BYTES));
             assert_eq!(rig.finish(slot), GuestStatus::Ok);
             if written > 0 {
                 assert_eq!(rig.rings[0].mismatch(slot, BLOCK_BYTES, written), None);

@@ -11,7 +11,9 @@ use std::ops::Range;
 use std::sync::Weak;
 
 use virtio::RingKind;
-use virtio::driver::{Data, Op as GuestOp, Piece, RawDescriptor, RingShape, Status as GuestStatus};
+use virtio::driver::{
+    Data, GuestPiece, Op as GuestOp, RawDescriptor, RequestStatus as GuestStatus, RingShape,
+};
 
 use super::*;
 use crate::backend::MemoryVolume;
@@ -630,12 +632,12 @@ fn pieces_across_regions_and_odd_places_are_served() {
     let seam = rig.guest.memory().regions()[1].guest_address;
     let slot = rig.rings[0].take_slot().expect("free");
     // The bytes around the seam belong to the rings or to slots that nobody uses now.
-    let pieces = [Piece { guest_address: seam - 300, len: 1024 }];
+    let pieces = [GuestPiece { guest_address: seam - 300, len: 1024 }];
     rig.resubmit(0, slot, GuestOp::Write, 0, Data::Pieces(&pieces));
     assert_eq!(rig.finish(slot), GuestStatus::Ok);
     let at = rig.rings[0].guest_address(slot) + 3;
     let odd = [(at, 1), (at + 2000, 510), (at + 5000, 513)];
-    let odd = odd.map(|(guest_address, len)| Piece { guest_address, len });
+    let odd = odd.map(|(guest_address, len)| GuestPiece { guest_address, len });
     rig.resubmit(0, slot, GuestOp::Read, 0, Data::Pieces(&odd));
     assert_eq!(rig.finish(slot), GuestStatus::Ok);
     let [mut wrote, mut read] = [vec![0; 1024], vec![0; 1024]];
@@ -677,7 +679,10 @@ fn a_sleeping_disk_is_woken_by_a_kick() {
 }
 
 /// A list of ranges on a slot: sector, sectors, flags.
-fn ranges(rig: &mut Rig, ranges: &[(u64, u32, u32)]) -> (virtio::driver::Slot, Data<'static>) {
+fn ranges(
+    rig: &mut Rig,
+    ranges: &[(u64, u32, u32)],
+) -> (virtio::driver::RequestSlot, Data<'static>) {
     let slot = rig.rings[0].take_slot().expect("a free slot");
     let mut list = Vec::new();
     for (sector, sectors, flags) in ranges {

@@ -4,12 +4,12 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::{Post, PostCounters, ToSlot, Waiting};
+use super::{Post, PostCounters, ToSlot, WaitingEntry};
 use crate::SlotTable;
 use crate::gateway::wire;
 use crate::hand_over::{Cargo, LentState, PostState, Unfit, WayState, ensure};
 use fabric::cell::Local;
-use fabric::ring::{Consumer, Way};
+use fabric::ring::{Consumer, RingProducer};
 use fabric::slab::{Lending, LendingError, Slab};
 
 impl Post {
@@ -69,7 +69,7 @@ impl Post {
         for WayState { slot, incarnation, next, rung } in known {
             let to = ways.get_mut(usize::from(slot));
             let to = to.ok_or(Unfit::Contradiction("it knows a slot that there is not"))?;
-            *to = ToSlot { incarnation, way: Way::after(next), rung, touched: false };
+            *to = ToSlot { incarnation, way: RingProducer::after(next), rung, touched: false };
         }
         let consumer = Consumer::at(position);
         let (counters, empty_looks) = (PostCounters::default(), 0);
@@ -103,7 +103,7 @@ impl Post {
                 .filter(|(slot, _)| self.endpoint_slots().contains(slot))
                 .ok_or(Unfit::Contradiction("a message is missing, or waits for nobody"))?;
         let entry = cargo.take(cargo.rest().len() - rest)?;
-        let waiting: Waiting = (host, entry.into());
+        let waiting: WaitingEntry = (host, entry.into());
         self.waiting.entry(slot).or_default().push_back(waiting);
         self.waiting_bytes += entry.len();
         Ok(())

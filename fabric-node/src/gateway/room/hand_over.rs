@@ -9,13 +9,13 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::super::associations::Associations;
-use super::super::link::{Open, Outbox, QUEUE_FLOODED, WINDOW};
+use super::super::link::{OpenBatch, Outbox, QUEUE_FLOODED, WINDOW};
 use super::super::post::Post;
 use super::super::wire;
-use super::traffic::Kept;
-use super::{Carrier, Link, Origin, Room, RoomSettings, batch_bytes_max};
+use super::traffic::KeptEntries;
+use super::{BatchOrigin, Carrier, Link, Room, RoomSettings, batch_bytes_max};
 use crate::hand_over::{Cargo, LinkState, RoomState, Unfit, ensure};
-use fabric::cell::{Head, Kind};
+use fabric::cell::{CellHead, CellKind};
 
 /// Deaths that go over of one link: more than the longest body of a session (1 MiB) can say.
 const GONES_MAX: usize = 1 << 16;
@@ -37,7 +37,7 @@ struct HandedLink {
     queue: Vec<Vec<u8>>,
     is_held: bool,
     heard: Vec<(u16, u64)>,
-    gones: VecDeque<(Head, Origin)>,
+    gones: VecDeque<(CellHead, BatchOrigin)>,
 }
 
 impl fmt::Debug for Handed {
@@ -93,7 +93,7 @@ impl<C: Carrier> Room<C> {
         let there = self.associations.look(&name).and_then(|(there, _)| there);
         let why = format!("no session with {name} yet");
         self.associations.note(&name, self.settings.gateway, Some(why));
-        let sent = sent.into_iter().map(Kept::of_bytes).collect();
+        let sent = sent.into_iter().map(KeptEntries::of_bytes).collect();
         self.links.push(Link {
             name,
             there,
@@ -108,7 +108,7 @@ impl<C: Carrier> Room<C> {
 
 impl<C: Carrier> Link<C> {
     fn take_down(&self, carrier: &C, cargo: &mut Vec<u8>) -> LinkState {
-        let mut put = |kept: &Kept<C::Body>| {
+        let mut put = |kept: &KeptEntries<C::Body>| {
             let before = cargo.len();
             kept.show(carrier, &mut |bytes| cargo.extend_from_slice(bytes));
             cargo.len() - before
@@ -116,8 +116,8 @@ impl<C: Carrier> Link<C> {
         let (sent, queue) = self.outbox.content();
         let sent = sent.map(&mut put).collect();
         let queue = queue.map(|batch| match batch {
-            Open::Kept(kept) => put(kept),
-            Open::Gathered(bytes) => put(&Kept::Own(bytes.clone())),
+            OpenBatch::Kept(kept) => put(kept),
+            OpenBatch::Gathered(bytes) => put(&KeptEntries::Own(bytes.clone())),
         });
         let queue = queue.collect();
         let mut gones = Vec::new();
@@ -202,7 +202,7 @@ impl HandedLink {
             let index = index.ok_or(Unfit::Contradiction("somebody has died nowhere"))?;
             let entry = cargo.take(wire::entry_bytes(0))?;
             let head = wire::split_entry(entry, index).ok().map(|(head, ..)| head);
-            let head = head.filter(|head| head.kind == Kind::Gone && gateway < gateways);
+            let head = head.filter(|head| head.kind == CellKind::Gone && gateway < gateways);
             let head = head.ok_or(Unfit::Contradiction("a death is none"))?;
             Ok::<_, Unfit>((head, (index, gateway, gateways)))
         });

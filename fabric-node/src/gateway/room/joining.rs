@@ -1,10 +1,10 @@
 //! Joining: a gateway asks each peer until it is joined, and again in each new session.
 
 use super::super::associations::There;
-use super::super::wire::{Answer, Channel, Join};
-use super::traffic::Kept;
-use super::{Carrier, Incoming, Link, Room, State};
-use crate::gateway::link::Inbox;
+use super::super::wire::{BatchChannel, GatewayAnswer, Join};
+use super::traffic::KeptEntries;
+use super::{Carrier, GatewayLinkState, Incoming, Link, Room};
+use crate::gateway::link::LinkInbox;
 use fabric::REGION_VERSION;
 
 /// How long a refused join waits before it is tried again.
@@ -68,7 +68,7 @@ impl<C: Carrier> Room<C> {
                     link.ask_at_ns = now_ns;
                 }
                 link.there = there;
-                let is_in = matches!(link.state, State::In(..));
+                let is_in = matches!(link.state, GatewayLinkState::In(..));
                 link.out_ns = (there.is_some() && !is_in).then_some(now_ns);
             }
             if let Some(There { index, .. }) = there {
@@ -103,9 +103,9 @@ impl<C: Carrier> Room<C> {
             self.give_sign(at, now_ns);
             let link = &mut self.links[at];
             let due_ns = match link.state {
-                State::Out => link.ask_at_ns,
-                State::Asked(_, until_ns) => until_ns,
-                State::In(..) => link.sign_ns.min(link.again_ns),
+                GatewayLinkState::Out => link.ask_at_ns,
+                GatewayLinkState::Asked(_, until_ns) => until_ns,
+                GatewayLinkState::In(..) => link.sign_ns.min(link.again_ns),
             };
             let owed = link.incoming.values().filter(|it| !it.owed.is_empty());
             let owed_ns = owed.map(|it| it.owed_ns + super::OWED_NS).min();
@@ -121,7 +121,7 @@ impl<C: Carrier> Room<C> {
     /// whose answer it is known whether it still can.
     fn give_sign(&mut self, at: usize, now_ns: u64) {
         let link = &mut self.links[at];
-        if !matches!(link.state, State::In(..)) {
+        if !matches!(link.state, GatewayLinkState::In(..)) {
             return;
         }
         let mut is_due = now_ns >= link.again_ns;
@@ -137,7 +137,7 @@ impl<C: Carrier> Room<C> {
             // Asked each time, so that it is about the time since the last one.
             if link.outbox.is_quiet() && link.outbox.is_idle() {
                 link.outbox.rest();
-                link.outbox.send_beside(Kept::nothing());
+                link.outbox.send_beside(KeptEntries::nothing());
                 is_due = true;
             }
         }
@@ -149,14 +149,14 @@ impl<C: Carrier> Room<C> {
     fn ask(&mut self, at: usize, now_ns: u64, carrier: &mut C) {
         let link = &mut self.links[at];
         let due_ns = match link.state {
-            State::In(..) => return,
-            State::Out => link.ask_at_ns,
-            State::Asked(_, until_ns) => until_ns,
+            GatewayLinkState::In(..) => return,
+            GatewayLinkState::Out => link.ask_at_ns,
+            GatewayLinkState::Asked(_, until_ns) => until_ns,
         };
         if now_ns < due_ns {
             return;
         }
-        link.state = State::Out;
+        link.state = GatewayLinkState::Out;
         let with_it = self.sessions.iter().filter(|(_, peer)| peer.name == link.name);
         let with_it: Vec<_> = with_it.map(|(session, peer)| (*session, peer.binding)).collect();
         link.asks = link.asks.wrapping_add(1);
@@ -165,7 +165,7 @@ impl<C: Carrier> Room<C> {
             return;
         }
         let (session, binding) = with_it[usize::from(link.asks) % with_it.len()];
-        link.state = State::Asked(session, now_ns + ANSWER_NS);
+        link.state = GatewayLinkState::Asked(session, now_ns + ANSWER_NS);
         let (name, number) = (link.name.clone(), link.asks);
         let Some((_, epoch)) = self.associations.look(&name) else { return };
         let options = self.associations.table().region().options();
@@ -183,7 +183,7 @@ impl<C: Carrier> Room<C> {
         };
         let token = self.token(at, true, number);
         if !carrier.call(session, token, &join.head(), None) {
-            self.links[at].state = State::Out;
+            self.links[at].state = GatewayLinkState::Out;
             self.links[at].ask_at_ns = now_ns + ASK_AGAIN_NS;
         }
     }
@@ -191,7 +191,7 @@ impl<C: Carrier> Room<C> {
     /// Can be sent to no longer; to be asked for at that time.
     pub(super) fn go_out(&mut self, at: usize, now_ns: u64, ask_at_ns: u64, why: String) {
         let link = &mut self.links[at];
-        link.state = State::Out;
+        link.state = GatewayLinkState::Out;
         link.ask_at_ns = ask_at_ns;
         if link.there.is_some() {
             link.out_ns.get_or_insert(now_ns);
@@ -204,10 +204,10 @@ impl<C: Carrier> Room<C> {
         &mut self,
         at: usize,
         now_ns: u64,
-        answer: Answer,
+        answer: GatewayAnswer,
         carrier: &mut C,
     ) {
-        let State::Asked(session, _) = self.links[at].state else { return };
+        let GatewayLinkState::Asked(session, _) = self.links[at].state else { return };
         if let Err(why) = self.enter(at, now_ns, session, answer, carrier) {
             self.go_out(at, now_ns, now_ns + ASK_AGAIN_NS, why);
         }
@@ -218,16 +218,16 @@ impl<C: Carrier> Room<C> {
         at: usize,
         now_ns: u64,
         session: C::Session,
-        answer: Answer,
+        answer: GatewayAnswer,
         carrier: &mut C,
     ) -> Result<(), String> {
         let (channel, host, epoch, received, proof) = match answer {
-            Answer::Done { channel, host, epoch, received, proof } => {
+            GatewayAnswer::Done { channel, host, epoch, received, proof } => {
                 (channel, host, epoch, received, proof)
             }
-            Answer::Refused(text) => return Err(text),
+            GatewayAnswer::Refused(text) => return Err(text),
             // What it says to what it cannot read.
-            Answer::NoChannel => {
+            GatewayAnswer::NoChannel => {
                 let text =
                     "it does not understand this node: run one release of vrio on both hosts";
                 return Err(text.to_owned());
@@ -254,7 +254,7 @@ impl<C: Carrier> Room<C> {
         };
         taken.into_iter().for_each(|kept| kept.release(carrier));
         link.outbox.begin_again();
-        (link.state, link.out_ns) = (State::In(session, channel), None);
+        (link.state, link.out_ns) = (GatewayLinkState::In(session, channel), None);
         (link.granted, link.sign_ns) = (link.asks, now_ns + super::SIGN_NS);
         self.next_ns = 0;
         self.associations.note(&name, self.settings.gateway, None);
@@ -269,7 +269,7 @@ impl<C: Carrier> Room<C> {
         session: C::Session,
         join: &Join,
         carrier: &mut C,
-    ) -> Result<Answer, String> {
+    ) -> Result<GatewayAnswer, String> {
         let peer = self.sessions.get(&session).ok_or("the session is over")?.clone();
         let options = self.associations.table().region().options();
         let domain = self.settings.domain.clone();
@@ -305,24 +305,24 @@ impl<C: Carrier> Room<C> {
         let link = &mut self.links[place.ok_or("it was just taken away")?];
         // On another thread.
         link.there.ok_or("it was just given up")?;
-        let channel = Channel { room: self.settings.number, number: self.channel_next };
+        let channel = BatchChannel { room: self.settings.number, number: self.channel_next };
         self.channel_next = self.channel_next.wrapping_add(1);
         let (gateways, heard) = (join.gateways, &mut link.heard);
         let incoming = link.incoming.entry(gateway).or_insert_with(|| {
             let next = heard.remove(&gateway).unwrap_or(0);
-            let (inbox, owed, owed_ns) = (Inbox::new(next), Vec::new(), 0);
+            let (inbox, owed, owed_ns) = (LinkInbox::new(next), Vec::new(), 0);
             Box::new(Incoming { session, channel, gateways, inbox, owed, owed_ns })
         });
         incoming.forget(carrier);
         (incoming.session, incoming.channel) = (session, channel);
         let received = incoming.inbox.received();
         // A peer that is heard can be asked.
-        if link.state == State::Out {
+        if link.state == GatewayLinkState::Out {
             link.ask_at_ns = now_ns;
             self.next_ns = 0;
         }
         let host = options.host;
         let proof = (self.settings.prove)(&statement(ANSWERS, &peer.binding, host, &domain));
-        Ok(Answer::Done { channel, host, epoch, received, proof })
+        Ok(GatewayAnswer::Done { channel, host, epoch, received, proof })
     }
 }

@@ -2,12 +2,15 @@
 
 use super::super::post::{Put, Write};
 use super::super::wire::{
-    self, Answer, BATCH_HEADER_BYTES, Channel, HEAD_MAX, IN_HEAD_BYTES_MAX, batch_header,
+    self, BATCH_HEADER_BYTES, BatchChannel, GatewayAnswer, HEAD_MAX, IN_HEAD_BYTES_MAX,
+    batch_header,
 };
-use super::{AGAIN_NS, Carrier, Come, OWED_MAX, OWED_NS, Origin, Room, SPARE_MAX, State};
-use crate::gateway::link::{Keep, Open, Verdict};
+use super::{
+    AGAIN_NS, BatchOrigin, Carrier, Come, GatewayLinkState, OWED_MAX, OWED_NS, Room, SPARE_MAX,
+};
+use crate::gateway::link::{BatchVerdict, Keep, OpenBatch};
 use fabric::Class;
-use fabric::cell::{Head, Kind, Local};
+use fabric::cell::{CellHead, CellKind, Local};
 use fabric::region::gateway_of;
 
 /// Deaths of other hosts' endpoints that are told to the endpoints here in one round.
@@ -22,7 +25,7 @@ const LONG_BYTES_MIN: usize = 4 << 10;
 
 /// The entries of a batch while it is on its way.
 #[derive(Debug)]
-pub(super) enum Kept<B> {
+pub(super) enum KeptEntries<B> {
     InHead {
         bytes: [u8; IN_HEAD_BYTES_MAX],
         count: u8,
@@ -33,7 +36,7 @@ pub(super) enum Kept<B> {
     Own(Vec<u8>),
 }
 
-impl<B> Keep for Kept<B> {
+impl<B> Keep for KeptEntries<B> {
     fn bytes(&self) -> usize {
         match self {
             Self::InHead { count, .. } => usize::from(*count),
@@ -43,7 +46,7 @@ impl<B> Keep for Kept<B> {
     }
 }
 
-impl<B: Copy> Kept<B> {
+impl<B: Copy> KeptEntries<B> {
     /// Of a batch that has come.
     pub(super) fn new<C: Carrier<Body = B>>(
         head: &[u8],
@@ -128,7 +131,7 @@ impl<C: Carrier> Room<C> {
                 *is_stuck = true;
                 return false;
             }
-            let is_swift = link.outbox.is_swift() && matches!(link.state, State::In(..));
+            let is_swift = link.outbox.is_swift() && matches!(link.state, GatewayLinkState::In(..));
             let batch = link.outbox.room(bytes, *batch_bytes_max, spare);
             if is_swift && bytes >= LONG_BYTES_MIN {
                 lend(batch, *batch_bytes_max, spare, carrier);
@@ -147,7 +150,7 @@ impl<C: Carrier> Room<C> {
             return self.drown(at, now_ns, carrier);
         }
         let mut with = None;
-        if let State::In(session, channel) = self.links[at].state
+        if let GatewayLinkState::In(session, channel) = self.links[at].state
             && self.send(at, now_ns, (session, channel), carrier)
         {
             with = Some(session);
@@ -167,7 +170,7 @@ impl<C: Carrier> Room<C> {
                 self.next_ns = self.next_ns.min(incoming.owed_ns + OWED_NS);
                 continue;
             }
-            let answer = Answer::Taken { received: incoming.inbox.received() }.encode();
+            let answer = GatewayAnswer::Taken { received: incoming.inbox.received() }.encode();
             incoming.owed.drain(..).for_each(|call| carrier.reply(call, &answer));
         }
     }
@@ -194,7 +197,7 @@ impl<C: Carrier> Room<C> {
         &mut self,
         at: usize,
         now_ns: u64,
-        (session, channel): (C::Session, Channel),
+        (session, channel): (C::Session, BatchChannel),
         carrier: &mut C,
     ) -> bool {
         let mut any = false;
@@ -204,12 +207,12 @@ impl<C: Carrier> Room<C> {
                 batch_header(&mut head, channel, number);
                 let (mut head_bytes, mut body) = (BATCH_HEADER_BYTES, None);
                 match kept {
-                    Kept::InHead { bytes, count } => {
+                    KeptEntries::InHead { bytes, count } => {
                         head[BATCH_HEADER_BYTES..].copy_from_slice(bytes);
                         head_bytes += usize::from(*count);
                     }
-                    Kept::Body(buffer, bytes) => body = Some((*buffer, *bytes)),
-                    Kept::Own(bytes) => {
+                    KeptEntries::Body(buffer, bytes) => body = Some((*buffer, *bytes)),
+                    KeptEntries::Own(bytes) => {
                         let Some(kept) = in_body(bytes, bytes.len(), carrier) else {
                             self.try_again(at, now_ns + AGAIN_NS);
                             return any;
@@ -230,11 +233,11 @@ impl<C: Carrier> Room<C> {
             }
             let gathered = match self.links[at].outbox.front() {
                 None => return any,
-                Some(Open::Kept(_)) => None,
-                Some(Open::Gathered(batch)) if batch.len() <= IN_HEAD_BYTES_MAX => {
-                    Some(Kept::in_head(batch))
+                Some(OpenBatch::Kept(_)) => None,
+                Some(OpenBatch::Gathered(batch)) if batch.len() <= IN_HEAD_BYTES_MAX => {
+                    Some(KeptEntries::in_head(batch))
                 }
-                Some(Open::Gathered(batch)) => {
+                Some(OpenBatch::Gathered(batch)) => {
                     let Some(kept) = in_body(batch, batch.len(), carrier) else {
                         self.try_again(at, now_ns + AGAIN_NS);
                         return any;
@@ -253,7 +256,7 @@ impl<C: Carrier> Room<C> {
         &mut self,
         now_ns: u64,
         session: C::Session,
-        (channel, number): (Channel, u64),
+        (channel, number): (BatchChannel, u64),
         come: Come<C>,
         carrier: &mut C,
     ) {
@@ -267,23 +270,23 @@ impl<C: Carrier> Room<C> {
         });
         let Some((at, gateway, incoming)) = found else {
             come.entries.release(carrier);
-            carrier.reply(come.call, &Answer::NoChannel.encode());
+            carrier.reply(come.call, &GatewayAnswer::NoChannel.encode());
             return;
         };
         match incoming.inbox.arrive(number, come) {
-            Verdict::Kept => {
+            BatchVerdict::Kept => {
                 self.take(at, gateway, now_ns, carrier);
                 self.send_back(at, gateway, carrier);
             }
-            Verdict::Again(come) => {
+            BatchVerdict::Again(come) => {
                 come.entries.release(carrier);
                 owe(incoming, come.call, now_ns);
                 self.stir(at);
             }
-            Verdict::TooFar(come) => {
+            BatchVerdict::TooFar(come) => {
                 self.post.counters.nonsense += 1;
                 come.entries.release(carrier);
-                carrier.reply(come.call, &Answer::NoChannel.encode());
+                carrier.reply(come.call, &GatewayAnswer::NoChannel.encode());
             }
         }
     }
@@ -295,7 +298,7 @@ impl<C: Carrier> Room<C> {
             return;
         }
         let Some(incoming) = self.links[at].incoming.get_mut(&gateway) else { return };
-        let later = Answer::Later { received: incoming.inbox.received() }.encode();
+        let later = GatewayAnswer::Later { received: incoming.inbox.received() }.encode();
         for come in incoming.inbox.forget_beyond(KEPT_WHILE_FULL) {
             come.entries.release(carrier);
             carrier.reply(come.call, &later);
@@ -319,12 +322,12 @@ impl<C: Carrier> Room<C> {
     }
 
     /// Puts the entries of a batch where they belong, and wakes the sleepers among the receivers.
-    fn deliver(&mut self, at: usize, from: Origin, entries: &[u8]) {
+    fn deliver(&mut self, at: usize, from: BatchOrigin, entries: &[u8]) {
         self.deliver_all(at, from, entries);
         self.post.wake_touched();
     }
 
-    fn deliver_all(&mut self, at: usize, from: Origin, mut entries: &[u8]) {
+    fn deliver_all(&mut self, at: usize, from: BatchOrigin, mut entries: &[u8]) {
         while !entries.is_empty() {
             let Ok((head, bytes, rest)) = wire::split_entry(entries, from.0) else {
                 self.post.counters.nonsense += 1;
@@ -332,11 +335,11 @@ impl<C: Carrier> Room<C> {
             };
             entries = rest;
             match head.kind {
-                Kind::Gone if head.to.incarnation == 0 => {
+                CellKind::Gone if head.to.incarnation == 0 => {
                     self.links[at].gones.push_back((head, from));
                 }
-                Kind::Ask if self.post.live_in(head.to.slot) == Some(head.to) => {}
-                Kind::Ask => self.answer(at, &head, Put::NoReceiver),
+                CellKind::Ask if self.post.live_in(head.to.slot) == Some(head.to) => {}
+                CellKind::Ask => self.answer(at, &head, Put::NoReceiver),
                 _ => {
                     let put = self.post.put(&head, bytes);
                     self.answer(at, &head, put);
@@ -346,12 +349,13 @@ impl<C: Carrier> Room<C> {
     }
 
     /// Tells the sender of an entry what became of it, where the sender wants to hear that.
-    fn answer(&mut self, at: usize, head: &Head, put: Put) {
+    fn answer(&mut self, at: usize, head: &CellHead, put: Put) {
         let kind = match (put, head.kind) {
-            (Put::Marked, _) => Kind::Credit,
-            (Put::NoReceiver, Kind::Gone | Kind::Credit) | (Put::Done | Put::Nonsense, _) => return,
+            (Put::Marked, _) => CellKind::Credit,
+            (Put::NoReceiver, CellKind::Gone | CellKind::Credit)
+            | (Put::Done | Put::Nonsense, _) => return,
             (Put::NoReceiver, _) if self.is_to_be_told(head.to) => return,
-            (Put::NoReceiver, _) => Kind::Gone,
+            (Put::NoReceiver, _) => CellKind::Gone,
         };
         self.say(at, kind, head.to, head.source);
     }
@@ -363,9 +367,9 @@ impl<C: Carrier> Room<C> {
         who.incarnation <= dead && (!is_seen || self.mourned.contains_key(&who.slot))
     }
 
-    fn say(&mut self, at: usize, kind: Kind, source: Local, to: Local) {
+    fn say(&mut self, at: usize, kind: CellKind, source: Local, to: Local) {
         let (class, tag, data) = (Class::Untagged, 0, None);
-        let head = Head { kind, class, inline_bytes: 0, source, to, tag, data, marked: false };
+        let head = CellHead { kind, class, inline_bytes: 0, source, to, tag, data, marked: false };
         let Self { links, spare, batch_bytes_max, .. } = self;
         let outbox = &mut links[at].outbox;
         // One that is flooded is given up when its turn comes.
@@ -398,12 +402,12 @@ impl<C: Carrier> Room<C> {
 
     /// Tells endpoints here of a death there: those whose messages came the same way, so that they
     /// hear of it after the last of them.
-    fn tell_all(&mut self, head: &Head, (_, gateway, gateways): Origin) {
+    fn tell_all(&mut self, head: &CellHead, (_, gateway, gateways): BatchOrigin) {
         for slot in self.post.endpoint_slots() {
             if gateway_of(head.source.slot, slot, gateways) == gateway
                 && let Some(to) = self.post.live_in(slot)
             {
-                self.post.put(&Head { to, ..*head }, &[]);
+                self.post.put(&CellHead { to, ..*head }, &[]);
             }
         }
     }
@@ -429,7 +433,7 @@ impl<C: Carrier> Room<C> {
             for at in 0..self.links.len() {
                 if self.links[at].there.is_some() {
                     let dead = Local { host: 0, slot: *slot, incarnation: *incarnation };
-                    self.say(at, Kind::Gone, dead, Local { host: 0, slot: 0, incarnation: 0 });
+                    self.say(at, CellKind::Gone, dead, Local { host: 0, slot: 0, incarnation: 0 });
                 }
             }
         }
@@ -476,49 +480,51 @@ fn spare(spares: &mut Vec<Vec<u8>>, mut bytes: Vec<u8>) {
 }
 
 /// A buffer with room for so many bytes, which begins with these.
-fn in_body<C: Carrier>(bytes: &[u8], room: usize, carrier: &mut C) -> Option<Kept<C::Body>> {
+fn in_body<C: Carrier>(bytes: &[u8], room: usize, carrier: &mut C) -> Option<KeptEntries<C::Body>> {
     let body = carrier.body(room)?;
     carrier.write(body, 0..bytes.len(), &mut |places| places.copy_from_slice(bytes));
-    Some(Kept::Body(body, bytes.len()))
+    Some(KeptEntries::Body(body, bytes.len()))
 }
 
 /// Has a batch go on in a buffer, in which it is kept later, if there is one.
 fn lend<C: Carrier>(
-    batch: &mut Open<Kept<C::Body>>,
+    batch: &mut OpenBatch<KeptEntries<C::Body>>,
     room: usize,
     spares: &mut Vec<Vec<u8>>,
     carrier: &mut C,
 ) {
-    if let Open::Gathered(bytes) = batch
+    if let OpenBatch::Gathered(bytes) = batch
         && let Some(kept) = in_body(bytes, room, carrier)
     {
         let bytes = std::mem::take(bytes);
-        *batch = Open::Kept(kept);
+        *batch = OpenBatch::Kept(kept);
         spare(spares, bytes);
     }
 }
 
 /// Adds an entry of so many bytes to a batch that has room for it, if it can be written.
 fn add<C: Carrier>(
-    batch: &mut Open<Kept<C::Body>>,
+    batch: &mut OpenBatch<KeptEntries<C::Body>>,
     bytes: usize,
     write: Write<'_>,
     carrier: &mut C,
 ) {
     match batch {
-        Open::Gathered(gathered) => {
+        OpenBatch::Gathered(gathered) => {
             let at = gathered.len();
             gathered.resize(at + bytes, 0);
             if !write(&mut gathered[at..]) {
                 gathered.truncate(at);
             }
         }
-        Open::Kept(Kept::Body(body, used)) => {
+        OpenBatch::Kept(KeptEntries::Body(body, used)) => {
             let (at, mut is_there) = (*used, false);
             carrier.write(*body, at..at + bytes, &mut |entry| is_there = write(entry));
             *used += if is_there { bytes } else { 0 };
         }
-        Open::Kept(Kept::InHead { .. } | Kept::Own(_)) => unreachable!("nothing is added to one"),
+        OpenBatch::Kept(KeptEntries::InHead { .. } | KeptEntries::Own(_)) => {
+            unreachable!("nothing is added to one")
+        }
     }
 }
 

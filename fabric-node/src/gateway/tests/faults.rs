@@ -3,15 +3,15 @@
 use super::*;
 use fabric::doorbell::silence;
 use fabric::region::gateway_of;
-use fabric::ring::{Producer, Way, Words};
-use fabric::{Done, Failure};
+use fabric::ring::{Producer, RingProducer, Words};
+use fabric::{Done, RequestFailure};
 
 /// Polls so often that what is looked for rarely is looked for.
 fn look_long(endpoint: &mut Endpoint) {
     (0..1 << 15).for_each(|_| endpoint.progress());
 }
 
-fn failures(endpoint: &mut Endpoint) -> Vec<Option<Failure>> {
+fn failures(endpoint: &mut Endpoint) -> Vec<Option<RequestFailure>> {
     ended(endpoint).into_iter().map(|completion| completion.failure).collect()
 }
 
@@ -76,7 +76,7 @@ fn what_is_outstanding_with_the_dead_ends() {
         }
         ends.iter().all(|ends| !ends.is_empty())
     });
-    assert_eq!(ends, [vec![Some(Failure::Gone)], vec![Some(Failure::Gone)]]);
+    assert_eq!(ends, [vec![Some(RequestFailure::Gone)], vec![Some(RequestFailure::Gone)]]);
     let again = send(&mut world.hosts[0].endpoints[0], dead, 3, b"hello");
     assert_eq!(again, Err(SendError::Gone));
     // An endpoint asks for the death only now.
@@ -88,7 +88,7 @@ fn what_is_outstanding_with_the_dead_ends() {
     look_long(asks);
     assert!(!asks.has_something());
     world.run_until("it hears of it too", |world| {
-        failures(&mut world.hosts[0].endpoints[2]) == [Some(Failure::Gone)]
+        failures(&mut world.hosts[0].endpoints[2]) == [Some(RequestFailure::Gone)]
     });
     // The slot's new owner gets nothing of the old messages, and can be reached.
     let next = loop {
@@ -124,7 +124,7 @@ fn a_host_that_is_out_of_reach_for_long_is_given_up_by_both() {
     world.now_ns = given_up_by;
     world.run(10);
     look_long(&mut world.hosts[0].endpoints[0]);
-    assert_eq!(failures(&mut world.hosts[0].endpoints[0]), [Some(Failure::Gone)]);
+    assert_eq!(failures(&mut world.hosts[0].endpoints[0]), [Some(RequestFailure::Gone)]);
     let again = send(&mut world.hosts[0].endpoints[0], there, 3, b"never");
     assert_eq!(again, Err(SendError::Gone));
     // The host is back: endpoints that knew it before are cut off, and others reach it.
@@ -157,7 +157,7 @@ fn a_node_that_is_another_one_has_other_endpoints() {
         world.hosts.iter().all(|host| host.associations.reports()[0].joined == 1)
     });
     look_long(&mut world.hosts[0].endpoints[0]);
-    assert_eq!(failures(&mut world.hosts[0].endpoints[0]), [Some(Failure::Gone)]);
+    assert_eq!(failures(&mut world.hosts[0].endpoints[0]), [Some(RequestFailure::Gone)]);
     world.hosts[0].join();
     send(&mut world.hosts[0].endpoints[1], new, 5, b"hello").expect("it is there");
     ask(&mut world.hosts[1].endpoints[0], None, 5, &mut place);
@@ -170,7 +170,9 @@ fn a_node_that_is_another_one_has_other_endpoints() {
     look_long(&mut world.hosts[0].endpoints[1]);
     let completions = ended(&mut world.hosts[0].endpoints[1]);
     let last = completions.last().expect("it has ended");
-    assert!(matches!(last.done, Done::Receive { .. }) && last.failure == Some(Failure::Gone));
+    assert!(
+        matches!(last.done, Done::Receive { .. }) && last.failure == Some(RequestFailure::Gone)
+    );
     // No peer any more, which a sender to it finds out.
     world.hosts[0].doorbell.gone.store(false, std::sync::atomic::Ordering::Relaxed);
     world.hosts[0].join();
@@ -346,7 +348,10 @@ fn what_the_dead_had_said_comes_before_their_death() {
         ends.extend(failures(&mut world.hosts[1].endpoints[0]));
         ends.len() == 41
     });
-    assert!(ends[..40].iter().all(Option::is_none) && ends[40] == Some(Failure::Gone), "{ends:?}");
+    assert!(
+        ends[..40].iter().all(Option::is_none) && ends[40] == Some(RequestFailure::Gone),
+        "{ends:?}"
+    );
 }
 
 /// By any of several gateways, and while the gateway of the messages has no session.
@@ -381,7 +386,7 @@ fn a_death_that_is_asked_for_overtakes_nothing() {
             ends.extend(failures(&mut world.hosts[1].endpoints[other]));
             ends.len() == 6
         });
-        assert!(ends[..5].iter().all(Option::is_none) && ends[5] == Some(Failure::Gone));
+        assert!(ends[..5].iter().all(Option::is_none) && ends[5] == Some(RequestFailure::Gone));
     }
 }
 
@@ -404,7 +409,7 @@ fn who_is_no_peer_any_more_hears_of_it_without_a_word() {
         world.run(200);
         look_long(&mut world.hosts[0].endpoints[0]);
         let gone = failures(&mut world.hosts[0].endpoints[0]);
-        assert_eq!(gone == [Some(Failure::Gone)], takes_out, "{gone:?}");
+        assert_eq!(gone == [Some(RequestFailure::Gone)], takes_out, "{gone:?}");
     }
 }
 
@@ -432,7 +437,7 @@ fn a_claim_of_the_dead_holds_nobody_up() {
     let (there, dead) = (world.address(1, 0), world.address(0, 1));
     let region = Arc::clone(world.hosts[0].table.region());
     let producer = Producer { slot: dead.slot, incarnation: dead.incarnation as u16 };
-    Way::default().claim(&region.ring(0), producer).expect("there is room");
+    RingProducer::default().claim(&region.ring(0), producer).expect("there is room");
     drop(world.hosts[0].endpoints.remove(1));
     assert!(world.hosts[0].table.declare_dead(dead.slot));
     world.run(5);

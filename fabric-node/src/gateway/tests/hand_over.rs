@@ -3,7 +3,7 @@
 use super::*;
 use crate::hand_over::{AssociationsState, RoomState, Unfit};
 use crate::testing::Descriptors;
-use fabric::Failure;
+use fabric::RequestFailure;
 
 /// What a host's node has, while it stands still.
 struct Taken {
@@ -153,7 +153,7 @@ fn deaths_that_were_not_told_are_told_by_who_goes_on() {
     for endpoint in 0..2 {
         world.run_until("it is told", |world| {
             let ended = ended(&mut world.hosts[1].endpoints[endpoint]);
-            ended.iter().for_each(|it| assert_eq!(it.failure, Some(Failure::Gone)));
+            ended.iter().for_each(|it| assert_eq!(it.failure, Some(RequestFailure::Gone)));
             !ended.is_empty()
         });
     }

@@ -1,9 +1,9 @@
 //! Messages that come piece by piece without being asked for.
 
 use super::*;
-use fabric::cell::{Cell, Clear, Head, Kind, Local};
-use fabric::ring::{Producer, Way};
-use fabric::{Failure, Found, Peek};
+use fabric::cell::{Cell, CellHead, CellKind, Clear, Local};
+use fabric::ring::{Producer, RingProducer};
+use fabric::{LookOutcome, Peek, RequestFailure};
 
 /// The longest that is pushed, and how many pieces it has.
 const LONGEST: usize = 64 << 10;
@@ -101,28 +101,28 @@ fn what_does_not_fit_is_cut_and_told() {
         ask(receiver(&mut world), None, 1, &mut got);
         let end = next_end(&mut world);
         let missing_bytes = bytes.len() - room;
-        assert_eq!(end.failure, Some(Failure::Truncated { missing_bytes }));
+        assert_eq!(end.failure, Some(RequestFailure::Truncated { missing_bytes }));
         assert!(got == bytes[..room] && is_clean(&mut world));
     }
 }
 
 #[test]
 fn what_is_discarded_or_claimed_on_its_way_does_no_harm() {
-    for then in [Found::Discarded, Found::Claimed] {
+    for then in [LookOutcome::Discarded, LookOutcome::Claimed] {
         let mut world = World::joined(2, 1, 5);
         let (first, second) = (content(1, 60_000), content(2, 40_000));
         push(&mut world, 1, &first);
         push(&mut world, 2, &second);
-        let (class, source, context) = (Class::Tagged, None, Context(9));
+        let (class, source, context) = (Class::Tagged, None, RequestContext(9));
         let peek = Peek { class, source, tag: 1, ignore: 0, context, found: then };
         world.run_until("it is seen", |world| {
             receiver(world).peek(&peek);
-            ended(receiver(world))[0].failure != Some(Failure::NoMessage)
+            ended(receiver(world))[0].failure != Some(RequestFailure::NoMessage)
         });
         let mut got = [vec![0; 60_000], vec![0; 60_000]];
         ask(receiver(&mut world), None, 1, &mut got[0]);
         assert_eq!((next_end(&mut world).tag, &got[0][..40_000]), (2, &second[..]));
-        if then == Found::Claimed {
+        if then == LookOutcome::Claimed {
             let part = part_of(&got[1]);
             // SAFETY: it lives until the end of the loop.
             unsafe { receiver(&mut world).receive_claimed(context, &[part]) }.expect("claimed");
@@ -159,22 +159,22 @@ fn a_sender_that_dies_half_way_fails_what_is_not_whole() {
                 break;
             }
         }
-        let gone = Some(Failure::Gone);
+        let gone = Some(RequestFailure::Gone);
         assert_eq!(ends, [(1, None), (2, gone), (3, gone)], "asked before: {asked_before}");
         assert!(got[0] == bytes && is_clean(&mut world));
     }
 }
 
 /// Puts a cell into the gateway's ring as no endpoint of ours would.
-fn lie(world: &World, kind: Kind, tag: u64, (answer, bytes): (u64, usize)) {
+fn lie(world: &World, kind: CellKind, tag: u64, (answer, bytes): (u64, usize)) {
     let region = world.hosts[0].table.region();
     let local = |of: Address, host| Local { host, slot: of.slot, incarnation: of.incarnation };
     let (source, to) = (local(world.address(0, 0), 0), local(world.address(1, 0), 1));
     let producer = Producer { slot: source.slot, incarnation: source.incarnation as u16 };
-    let position = Way::default().claim(&region.ring(0), producer).expect("there is room");
+    let position = RingProducer::default().claim(&region.ring(0), producer).expect("there is room");
     let cell = Cell::new(region, 0, position);
     match kind {
-        Kind::Push => cell.set_clear(&Clear { answer, bytes }),
+        CellKind::Push => cell.set_clear(&Clear { answer, bytes }),
         _ => {
             let (owner, buffer, number) = (source, 7, answer);
             cell.set_lent(&fabric::cell::Lent { owner, buffer, bytes, number });
@@ -182,7 +182,7 @@ fn lie(world: &World, kind: Kind, tag: u64, (answer, bytes): (u64, usize)) {
         }
     }
     let (class, inline_bytes, data, marked) = (Class::Tagged, 0, None, false);
-    cell.publish(&Head { kind, class, inline_bytes, source, to, tag, data, marked });
+    cell.publish(&CellHead { kind, class, inline_bytes, source, to, tag, data, marked });
 }
 
 #[test]
@@ -190,20 +190,20 @@ fn a_member_that_pushes_what_it_likes_costs_its_receiver_nothing() {
     let mut world = World::joined(2, 1, 7);
     let nonsense = |world: &mut World| receiver(world).counters().nonsense;
     // Too long, empty, a part of nothing.
-    lie(&world, Kind::Push, 0, (1, LONGEST + 1));
-    lie(&world, Kind::Push, 0, (1, usize::MAX));
-    lie(&world, Kind::Push, 0, (1, 0));
-    lie(&world, Kind::Part, 1, (1, 100));
+    lie(&world, CellKind::Push, 0, (1, LONGEST + 1));
+    lie(&world, CellKind::Push, 0, (1, usize::MAX));
+    lie(&world, CellKind::Push, 0, (1, 0));
+    lie(&world, CellKind::Part, 1, (1, 100));
     world.run_until("all are refused", |world| nonsense(world) == 4);
     assert_eq!(receiver(&mut world).pushes(), 0);
     // One under a name twice, and of the first one more than it is long.
-    lie(&world, Kind::Push, 5, (1, 1000));
-    lie(&world, Kind::Push, 6, (1, 1000));
+    lie(&world, CellKind::Push, 5, (1, 1000));
+    lie(&world, CellKind::Push, 6, (1, 1000));
     world.run_until("it is refused", |world| nonsense(world) == 5);
-    lie(&world, Kind::Part, 1, (1, 1001));
+    lie(&world, CellKind::Part, 1, (1, 1001));
     world.run_until("it is refused", |world| nonsense(world) == 6);
     let mut got = vec![0; 1000];
     ask(receiver(&mut world), None, 1, &mut got);
-    assert_eq!(next_end(&mut world).failure, Some(Failure::Nonsense));
+    assert_eq!(next_end(&mut world).failure, Some(RequestFailure::Nonsense));
     assert_eq!(receiver(&mut world).pushes(), 0);
 }

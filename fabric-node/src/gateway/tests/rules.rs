@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::gateway::wire::push_entry;
-use fabric::cell::{Cell, Head, Kind, Local};
-use fabric::ring::{Producer, Way, Words};
+use fabric::cell::{Cell, CellHead, CellKind, Local};
+use fabric::ring::{Producer, RingProducer, Words};
 
 /// The gateway of worlds with one.
 const GATEWAY: u16 = 0;
@@ -12,19 +12,19 @@ fn local(of: Address, host: u16) -> Local {
     Local { host, slot: of.slot, incarnation: of.incarnation }
 }
 
-fn head(kind: Kind, source: Local, to: Local) -> Head {
+fn head(kind: CellKind, source: Local, to: Local) -> CellHead {
     let (class, tag, data, marked) = (Class::Tagged, 0, None, false);
-    let inline_bytes = if kind == Kind::Inline { 216 } else { 0 };
-    Head { kind, class, inline_bytes, source, to, tag, data, marked }
+    let inline_bytes = if kind == CellKind::Inline { 216 } else { 0 };
+    CellHead { kind, class, inline_bytes, source, to, tag, data, marked }
 }
 
 /// Fills the gateway's ring as a member does that heeds neither holds nor windows.
 fn flood(world: &World, to: Local) {
     let region = world.hosts[0].table.region();
-    let (source, mut way) = (local(world.address(0, 0), 0), Way::default());
+    let (source, mut way) = (local(world.address(0, 0), 0), RingProducer::default());
     let producer = Producer { slot: source.slot, incarnation: source.incarnation as u16 };
     while let Ok(position) = way.claim(&region.ring(GATEWAY), producer) {
-        Cell::new(region, GATEWAY, position).publish(&head(Kind::Inline, source, to));
+        Cell::new(region, GATEWAY, position).publish(&head(CellKind::Inline, source, to));
     }
 }
 
@@ -103,7 +103,7 @@ fn deaths_of_a_whole_batch_are_told_a_few_at_a_time() {
     let mut entries = Vec::new();
     for incarnation in 1..=DEATHS {
         let source = Local { incarnation, ..local(me, 0) };
-        push_entry(&mut entries, &head(Kind::Gone, source, local(there, 0)), &[]);
+        push_entry(&mut entries, &head(CellKind::Gone, source, local(there, 0)), &[]);
         let at = entries.len() - 40 + 16;
         entries[at..at + 4].fill(0);
     }

@@ -30,28 +30,30 @@ fn members_stay_and_what_they_had_is_theirs() {
     let node = node(4);
     let (one, other) = (member(&node), member(&node));
     let grants = [new_grant(&one), new_grant(&other)];
-    say(&one, &Request::OpenDoorbell(grants[0]).to_bytes());
-    assert_eq!(hear(&one), Some(Answer::Doorbell(grants[0])));
+    say(&one, &RegistrationRequest::OpenDoorbell(grants[0]).to_bytes());
+    assert_eq!(hear(&one), Some(RegistrationAnswer::Doorbell(grants[0])));
     let unregistered = call(&node.path);
     let node = node.hand_over(|server| {
         server.believe_connections();
         // Sent while the node is paused, and answered by the successor.
-        say(&other, &Request::NewEndpoint.to_bytes());
-        say(&other, &Request::Process(grants[0]).to_bytes());
+        say(&other, &RegistrationRequest::NewEndpoint.to_bytes());
+        say(&other, &RegistrationRequest::Process(grants[0]).to_bytes());
         std::thread::sleep(Duration::from_millis(20));
         hears_nothing(&other);
     });
-    assert!(matches!(hear(&other), Some(Answer::Endpoint { grant, .. }) if grant.slot == 2));
+    assert!(
+        matches!(hear(&other), Some(RegistrationAnswer::Endpoint { grant, .. }) if grant.slot == 2)
+    );
     let process = std::process::id();
-    assert_eq!(hear(&other), Some(Answer::Process { grant: grants[0], process }));
+    assert_eq!(hear(&other), Some(RegistrationAnswer::Process { grant: grants[0], process }));
     let report = node.report();
     assert_eq!((report.members, report.endpoints_live), (2, 3));
     // By the write end, which is the same.
-    say(&other, &Request::Ring { grant: grants[0], wants_write_end: true }.to_bytes());
-    assert_eq!(hear(&other), Some(Answer::DoorbellWriteEnd(grants[0])));
+    say(&other, &RegistrationRequest::Ring { grant: grants[0], wants_write_end: true }.to_bytes());
+    assert_eq!(hear(&other), Some(RegistrationAnswer::DoorbellWriteEnd(grants[0])));
     // An unregistered client may register, and new ones may connect.
     say(&unregistered, &hello("blue", KEY).to_bytes());
-    assert_eq!(hear(&unregistered), Some(Answer::Welcome { host: 77 }));
+    assert_eq!(hear(&unregistered), Some(RegistrationAnswer::Welcome { host: 77 }));
     drop(node.join());
     // Ends are noticed as before, also by the next one.
     drop((other, unregistered));
@@ -111,12 +113,12 @@ fn a_door_that_is_taken_back_goes_on() {
     let grant = new_grant(&one);
     for _ in 0..3 {
         let had = taken(&node.server);
-        say(&one, &Request::Process(grant).to_bytes());
+        say(&one, &RegistrationRequest::Process(grant).to_bytes());
         // The successor had it all, and is lost.
         drop(adopted(&node.path, &settings("blue", KEY, 2), had).unwrap());
         hears_nothing(&one);
         node.server.answer().unwrap();
-        assert!(matches!(hear(&one), Some(Answer::Process { .. })));
+        assert!(matches!(hear(&one), Some(RegistrationAnswer::Process { .. })));
         drop(node.join());
     }
     drop(one);

@@ -2,7 +2,7 @@
 
 use super::*;
 use fabric::testing::Random;
-use fabric::{Address, Alarm, Doze, Endpoint, Failure};
+use fabric::{Address, Alarm, Doze, Endpoint, RequestFailure};
 
 /// A member with an endpoint that can sleep.
 pub(super) struct Sleeper {
@@ -25,21 +25,21 @@ impl Sleeper {
     pub(super) fn send(&mut self, to: &Address) {
         let (class, context) = (Class::Tagged, None);
         let message = Message { to: *to, class, tag: 1, data: None, context, inject: false };
-        let part = Part { start: std::ptr::null_mut(), bytes: 0 };
+        let part = MemoryPiece { start: std::ptr::null_mut(), bytes: 0 };
         // SAFETY: there is nothing to read.
         unsafe { self.endpoint.send(&message, &[part]) }.unwrap();
     }
 
     pub(super) fn ask(&mut self, source: Option<Address>) {
-        let (class, context, tag) = (Class::Tagged, Context(1), 1);
+        let (class, context, tag) = (Class::Tagged, RequestContext(1), 1);
         let receive = Receive { class, source, tag, ignore: 0, context, multi_min_bytes: None };
-        let part = Part { start: std::ptr::null_mut(), bytes: 0 };
+        let part = MemoryPiece { start: std::ptr::null_mut(), bytes: 0 };
         // SAFETY: there is nothing to write.
         unsafe { self.endpoint.receive(&receive, &[part]) }.unwrap();
     }
 
     /// Waits for what it has asked for: polls so often, and then sleeps. How often it did.
-    pub(super) fn wait(&mut self, polls: u64) -> (Option<Failure>, u32) {
+    pub(super) fn wait(&mut self, polls: u64) -> (Option<RequestFailure>, u32) {
         for _ in 0..polls {
             if let Some(completion) = self.endpoint.completion() {
                 return (completion.failure, 0);
@@ -129,7 +129,7 @@ fn a_sleeper_is_woken_when_who_it_waits_for_has_gone() {
     // The doorbell rings; the message is not only there for an endpoint that looks.
     other.alarm.wait(Some(LONG));
     assert!(other.alarm.is_ringing());
-    assert_eq!(other.wait(0).0, Some(Failure::Gone));
+    assert_eq!(other.wait(0).0, Some(RequestFailure::Gone));
 }
 
 #[test]
@@ -166,9 +166,10 @@ fn bells_are_for_ones_own_endpoints_and_ropes_for_members() {
     let node = node(4);
     let one = member(&node);
     let grant = new_grant(&one);
-    for bad in
-        [Request::OpenDoorbell(grant), Request::OpenDoorbell(SlotGrant { slot: 4095, ..grant })]
-    {
+    for bad in [
+        RegistrationRequest::OpenDoorbell(grant),
+        RegistrationRequest::OpenDoorbell(SlotGrant { slot: 4095, ..grant }),
+    ] {
         let other = member(&node);
         say(&other, &bad.to_bytes());
         assert_eq!(hear(&other), None, "it is not its own");
@@ -176,17 +177,17 @@ fn bells_are_for_ones_own_endpoints_and_ropes_for_members() {
         say(&unregistered, &bad.to_bytes());
         assert_eq!(hear(&unregistered), None);
     }
-    say(&one, &Request::OpenDoorbell(grant).to_bytes());
-    assert_eq!(hear(&one), Some(Answer::Doorbell(grant)));
+    say(&one, &RegistrationRequest::OpenDoorbell(grant).to_bytes());
+    assert_eq!(hear(&one), Some(RegistrationAnswer::Doorbell(grant)));
     // Of what is not there nothing is said; that is not worth an end.
     let other = member(&node);
     let nobody = SlotGrant { slot: 4095, incarnation: 7 };
     for (grant, wants_write_end) in [(nobody, true), (grant, false), (grant, true)] {
-        say(&other, &Request::Ring { grant, wants_write_end }.to_bytes());
+        say(&other, &RegistrationRequest::Ring { grant, wants_write_end }.to_bytes());
     }
-    assert_eq!(hear(&other), Some(Answer::DoorbellWriteEnd(grant)));
+    assert_eq!(hear(&other), Some(RegistrationAnswer::DoorbellWriteEnd(grant)));
     let unregistered = call(&node.path);
-    say(&unregistered, &Request::Ring { grant, wants_write_end: true }.to_bytes());
+    say(&unregistered, &RegistrationRequest::Ring { grant, wants_write_end: true }.to_bytes());
     assert_eq!(hear(&unregistered), None);
 }
 
@@ -195,18 +196,20 @@ fn who_wakes_many_and_does_not_listen_is_not_hung_up_on_and_holds_few_descriptor
     let node = node(2);
     let one = member(&node);
     let grant = new_grant(&one);
-    say(&one, &Request::OpenDoorbell(grant).to_bytes());
-    assert_eq!(hear(&one), Some(Answer::Doorbell(grant)));
+    say(&one, &RegistrationRequest::OpenDoorbell(grant).to_bytes());
+    assert_eq!(hear(&one), Some(RegistrationAnswer::Doorbell(grant)));
     let busy = member(&node);
     // More answers than a socket holds, and then a question for which there has to be room.
-    (0..2000).for_each(|_| say(&busy, &Request::Ring { grant, wants_write_end: true }.to_bytes()));
-    say(&busy, &Request::NewEndpoint.to_bytes());
+    (0..2000).for_each(|_| {
+        say(&busy, &RegistrationRequest::Ring { grant, wants_write_end: true }.to_bytes())
+    });
+    say(&busy, &RegistrationRequest::NewEndpoint.to_bytes());
     until_heard(&busy);
     let mut write_ends = 0;
     loop {
         match hear(&busy) {
-            Some(Answer::DoorbellWriteEnd(whose)) => assert_eq!(whose, grant),
-            Some(Answer::Endpoint { .. }) => break,
+            Some(RegistrationAnswer::DoorbellWriteEnd(whose)) => assert_eq!(whose, grant),
+            Some(RegistrationAnswer::Endpoint { .. }) => break,
             other => panic!("{other:?}"),
         }
         write_ends += 1;
@@ -231,17 +234,22 @@ fn who_wants_bell_after_bell_and_does_not_listen_holds_few() {
     let node = node(2);
     let one = member(&node);
     let grant = new_grant(&one);
-    (0..100).for_each(|_| say(&one, &Request::OpenDoorbell(grant).to_bytes()));
+    (0..100).for_each(|_| say(&one, &RegistrationRequest::OpenDoorbell(grant).to_bytes()));
     // That the last one was read does not say that it was answered; those before it were.
-    say(&one, &Request::NewEndpoint.to_bytes());
+    say(&one, &RegistrationRequest::NewEndpoint.to_bytes());
     until_heard(&one);
     let answers: Vec<_> = (0..100).map(|_| hear(&one)).collect();
-    let doorbells =
-        answers.iter().filter(|answer| **answer == Some(Answer::Doorbell(grant))).count();
-    let none = answers.iter().filter(|answer| **answer == Some(Answer::NoDoorbell(grant))).count();
+    let doorbells = answers
+        .iter()
+        .filter(|answer| **answer == Some(RegistrationAnswer::Doorbell(grant)))
+        .count();
+    let none = answers
+        .iter()
+        .filter(|answer| **answer == Some(RegistrationAnswer::NoDoorbell(grant)))
+        .count();
     assert_eq!(doorbells + none, 100);
     assert_eq!(doorbells, 8, "unread doorbells");
-    assert!(matches!(hear(&one), Some(Answer::Endpoint { .. })));
-    say(&one, &Request::OpenDoorbell(grant).to_bytes());
-    assert_eq!(hear(&one), Some(Answer::Doorbell(grant)), "who reads gets one");
+    assert!(matches!(hear(&one), Some(RegistrationAnswer::Endpoint { .. })));
+    say(&one, &RegistrationRequest::OpenDoorbell(grant).to_bytes());
+    assert_eq!(hear(&one), Some(RegistrationAnswer::Doorbell(grant)), "who reads gets one");
 }

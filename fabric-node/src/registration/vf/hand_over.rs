@@ -10,7 +10,7 @@ use super::{CALL, Listener, RING, Vf, VfSettings, Vm, event};
 use crate::hand_over::{Put, Take, Unfit, VfState, VmState, ensure};
 use crate::mailbox::MailboxServer;
 use crate::registration::hand_over::Unclaimed;
-use crate::registration::{Registry, Shared};
+use crate::registration::{RegistrationShared, Registry};
 
 impl Vf {
     /// What the next process needs.
@@ -45,7 +45,7 @@ impl Vm {
     }
 }
 
-impl Shared {
+impl RegistrationShared {
     /// Takes a vf over, with the VM that is connected.
     pub(in crate::registration) fn adopt_vf(
         &self,

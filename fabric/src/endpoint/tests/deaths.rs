@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::*;
-use crate::cell::{Cell, Head, INLINE_BYTES_MAX, Kind, source_word, to_word};
+use crate::cell::{Cell, CellHead, CellKind, INLINE_BYTES_MAX, source_word, to_word};
 use crate::ring::Words;
 use crate::shared::stop;
 
@@ -46,7 +46,7 @@ fn a_sender_killed_at_any_store_holds_up_nobody() {
             assert_eq!(ended_here.len(), 1, "{len} bytes, stopped after {stores}");
             match ended_here[0].failure {
                 None => assert_eq!(got, sent, "{stores}"),
-                Some(failure) => assert_eq!(failure, Failure::Gone, "{stores}"),
+                Some(failure) => assert_eq!(failure, RequestFailure::Gone, "{stores}"),
             }
             // Often enough for the ring to go round.
             for round in 0..40 {
@@ -91,7 +91,7 @@ fn a_receiver_killed_at_any_store_is_gone_for_its_sender() {
             let ended_here = ended(&mut world.endpoints[0]);
             assert_eq!(ended_here.len(), 1, "{len} bytes, stopped after {stores}");
             let failure = ended_here[0].failure;
-            assert!([None, Some(Failure::Gone)].contains(&failure), "{failure:?}");
+            assert!([None, Some(RequestFailure::Gone)].contains(&failure), "{failure:?}");
             let again = send(&mut world.endpoints[0], &message(to, 1), &sent);
             assert_eq!(again, Err(SendError::Gone));
             // Its buffers are the sender's again.
@@ -128,7 +128,7 @@ fn a_slot_that_is_used_again_takes_nothing_that_was_meant_for_the_one_before() {
     let counters = world.endpoints[1].counters();
     assert_eq!((counters.strays, counters.messages), (3, 0));
     let gone: Vec<_> = ended(&mut world.endpoints[0]).iter().map(|done| done.failure).collect();
-    assert_eq!(gone, [None, None, Some(Failure::Gone)]);
+    assert_eq!(gone, [None, None, Some(RequestFailure::Gone)]);
     assert_eq!(send(&mut world.endpoints[0], &message(to, 1), &[]), Err(SendError::Gone));
     let (to, mut got) = (world.address(1), [0; 3]);
     ask(&mut world.endpoints[1], &receive(None, 1), &mut got);
@@ -155,7 +155,11 @@ fn what_a_dead_endpoint_sent_before_is_received_and_then_it_is_gone() {
     }
     world.settle();
     let failures: Vec<_> = ended(&mut world.endpoints[0]).iter().map(|d| d.failure).collect();
-    assert_eq!(failures, [None, None, Some(Failure::Gone)], "who waits for anyone goes on waiting");
+    assert_eq!(
+        failures,
+        [None, None, Some(RequestFailure::Gone)],
+        "who waits for anyone goes on waiting"
+    );
     assert_eq!((&got[0], &got[1]), (&content(4, 8), &content(4, 3000)));
 }
 
@@ -171,7 +175,7 @@ fn an_offer_of_the_dead_is_gone_when_it_is_asked_for() {
     kill(&world, doomed);
     let mut got = vec![0; 50_000];
     ask(&mut world.endpoints[0], &receive(None, 1), &mut got);
-    assert_eq!(ended(&mut world.endpoints[0])[0].failure, Some(Failure::Gone));
+    assert_eq!(ended(&mut world.endpoints[0])[0].failure, Some(RequestFailure::Gone));
 }
 
 /// Writes over the words of a slot, mostly where some are, now and then anywhere; but not over the
@@ -207,10 +211,10 @@ fn lie(hostile: &mut Endpoint, to: Local, random: &mut Random) {
     if random.below(2) == 0 {
         return lie_in_the_head(&cell, source, to, random);
     }
-    let kind = Kind::ALL[random.below(Kind::ALL.len() as u64) as usize];
+    let kind = CellKind::ALL[random.below(CellKind::ALL.len() as u64) as usize];
     let (class, data, tag) = (Class::Tagged, None, random.below(5));
     let inline_bytes = random.below(217) as u16;
-    cell.publish(&Head { kind, class, inline_bytes, source, to, tag, data, marked: false });
+    cell.publish(&CellHead { kind, class, inline_bytes, source, to, tag, data, marked: false });
 }
 
 /// Lets a cell be seen with the words that its head has for kind, flags and length, source and
@@ -315,7 +319,7 @@ fn a_ring_that_was_written_over_is_an_error_for_who_sends_to_it() {
     }
     (0..100).for_each(|_| world.endpoints[0].progress());
     let failures: Vec<_> = ended(&mut world.endpoints[0]).iter().map(|d| d.failure).collect();
-    assert_eq!(failures, [Some(Failure::Nonsense)]);
+    assert_eq!(failures, [Some(RequestFailure::Nonsense)]);
 }
 
 /// The receiver cannot say that it wants an offer, and does not wait for it for ever.
@@ -328,7 +332,7 @@ fn an_offer_of_who_cannot_be_answered_fails() {
     send(&mut world.endpoints[0], &message(to, 1), &sent).expect("room");
     world.table.region().ring(from.slot).set_tail(1 << 40);
     world.endpoints[1].progress();
-    assert_eq!(ended(&mut world.endpoints[1])[0].failure, Some(Failure::Nonsense));
+    assert_eq!(ended(&mut world.endpoints[1])[0].failure, Some(RequestFailure::Nonsense));
 }
 
 /// Others send all the time; who died is noticed all the same, and after all that it had sent.
@@ -357,7 +361,7 @@ fn a_death_is_noticed_in_a_flood_of_others_messages() {
         ended_there.extend(ended(&mut world.endpoints[1]));
     }
     let outcomes: Vec<_> = ended_there.iter().map(|done| (done.tag, done.failure)).collect();
-    assert_eq!(outcomes, [(1, None), (0, Some(Failure::Gone))]);
+    assert_eq!(outcomes, [(1, None), (0, Some(RequestFailure::Gone))]);
     assert_eq!(got[0], [7; 8]);
 }
 
@@ -483,8 +487,8 @@ fn ten_thousand_deaths_between_reserving_and_publishing_hold_up_nobody() {
         at_store[stores as usize] += skipped;
         if whole.is_some() {
             // What it did send is not kept.
-            let (class, source, context) = (Class::Tagged, None, Context(7));
-            let found = Found::Discarded;
+            let (class, source, context) = (Class::Tagged, None, RequestContext(7));
+            let found = LookOutcome::Discarded;
             let look = Peek { class, source, tag: 7, ignore: 0, context, found };
             world.endpoints[1].peek(&look);
         }

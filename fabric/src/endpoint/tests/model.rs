@@ -39,7 +39,7 @@ struct Asked {
     source: Option<usize>,
     tag: u64,
     ignore: u64,
-    context: Context,
+    context: RequestContext,
     room: usize,
     used: usize,
     multi_min_bytes: Option<usize>,
@@ -61,9 +61,9 @@ struct Side {
     under_way: VecDeque<Sent>,
     unexpected: Vec<Sent>,
     posted: Vec<Asked>,
-    claimed: Vec<(Context, Sent)>,
-    outcomes: HashMap<Context, Vec<Outcome>>,
-    released: Vec<Context>,
+    claimed: Vec<(RequestContext, Sent)>,
+    outcomes: HashMap<RequestContext, Vec<Outcome>>,
+    released: Vec<RequestContext>,
 }
 
 impl Side {
@@ -113,10 +113,10 @@ struct Pair {
     sides: Vec<Side>,
     random: Random,
     sent: Vec<(Sent, Vec<u8>)>,
-    buffers: HashMap<(usize, Context), Vec<u8>>,
+    buffers: HashMap<(usize, RequestContext), Vec<u8>>,
     ended: Vec<Vec<Completion>>,
     /// Whose cancellation is told later.
-    cancelled: Vec<(usize, Context)>,
+    cancelled: Vec<(usize, RequestContext)>,
     next: u64,
 }
 
@@ -170,7 +170,7 @@ impl Pair {
         let inject = len <= INJECT_BYTES_MAX && self.random.below(4) == 0;
         // Nothing else tells empty messages of one buffer apart.
         let data = (len == 0 || self.random.below(2) == 0).then_some(number);
-        let (to_address, context) = (self.world.address(to), Some(Context(number)));
+        let (to_address, context) = (self.world.address(to), Some(RequestContext(number)));
         let message = Message { to: to_address, class, tag, data, context, inject };
         let bytes = content(number, len);
         let endpoint = &mut self.world.endpoints[from];
@@ -203,7 +203,7 @@ impl Pair {
     }
 
     fn asked(&mut self) -> Asked {
-        let (class, context) = (self.class(), Context(self.number()));
+        let (class, context) = (self.class(), RequestContext(self.number()));
         let count = self.sides.len() as u64;
         let source = (self.random.below(2) == 0).then(|| self.random.below(count) as usize);
         let tag = self.tag(class);
@@ -233,12 +233,12 @@ impl Pair {
         let Asked { class, tag, ignore, context, .. } = asked;
         self.collect(at);
         let endpoint = &mut self.world.endpoints[at];
-        let found = if claim { Found::Claimed } else { Found::Stays };
+        let found = if claim { LookOutcome::Claimed } else { LookOutcome::Stays };
         endpoint.peek(&Peek { class, source, tag, ignore, context, found });
         let answer = ended(endpoint).remove(0);
         let side = &mut self.sides[at];
         let Some(found) = side.unexpected.iter().position(|sent| sent.fits(&asked)) else {
-            assert_eq!(answer.failure, Some(Failure::NoMessage));
+            assert_eq!(answer.failure, Some(RequestFailure::NoMessage));
             return;
         };
         let sent = &side.unexpected[found];
@@ -273,7 +273,7 @@ impl Pair {
 
     fn cancel(&mut self) {
         let at = self.random.below(self.sides.len() as u64) as usize;
-        let context = Context(self.random.below(self.next + 1));
+        let context = RequestContext(self.random.below(self.next + 1));
         self.collect(at);
         let cancelled = self.world.endpoints[at].cancel(context);
         let place = self.sides[at].posted.iter().position(|asked| asked.context == context);
@@ -282,7 +282,7 @@ impl Pair {
         for line in lines {
             if let Some(waiting) = line.iter().position(waits) {
                 let told = ended(&mut self.world.endpoints[at]);
-                let (done, failure) = (Done::Send, Some(Failure::Cancelled));
+                let (done, failure) = (Done::Send, Some(RequestFailure::Cancelled));
                 assert_eq!((told[0].done, told[0].failure, told.len()), (done, failure, 1));
                 assert!(cancelled && place.is_none() && line.remove(waiting).is_some());
                 return;
@@ -295,7 +295,7 @@ impl Pair {
             match &ended[..] {
                 // Something is on its way into a shared buffer: told when that is there.
                 [] if asked.multi_min_bytes.is_some() => self.cancelled.push((at, context)),
-                _ => assert_eq!(ended[0].failure, Some(Failure::Cancelled)),
+                _ => assert_eq!(ended[0].failure, Some(RequestFailure::Cancelled)),
             }
         }
     }
@@ -336,10 +336,10 @@ impl Pair {
         for at in 0..self.sides.len() {
             self.sides[at].progress();
             self.collect(at);
-            let mut outcomes: HashMap<Context, Vec<Outcome>> = HashMap::new();
+            let mut outcomes: HashMap<RequestContext, Vec<Outcome>> = HashMap::new();
             let mut released = Vec::new();
             for done in std::mem::take(&mut self.ended[at]) {
-                if done.failure == Some(Failure::Cancelled) {
+                if done.failure == Some(RequestFailure::Cancelled) {
                     let place = self.cancelled.iter().position(|it| *it == (at, done.context));
                     self.cancelled.remove(place.expect("it was cancelled, and is told so once"));
                     continue;
@@ -377,7 +377,7 @@ impl Pair {
         let offset = start.addr() - buffer.as_ptr().addr();
         let missing_bytes = match done.failure {
             None => 0,
-            Some(Failure::Truncated { missing_bytes }) => missing_bytes,
+            Some(RequestFailure::Truncated { missing_bytes }) => missing_bytes,
             Some(failure) => panic!("{failure}: {done:?}"),
         };
         let expected = self.sides[at].outcomes.get(&done.context).expect("it should end");

@@ -18,7 +18,7 @@ struct NodeHome {
     asked: AtomicU32,
 }
 
-impl Home for NodeHome {
+impl LocalNode for NodeHome {
     fn wake(&self, _gateway: u16) {}
 
     fn ring(&self, slot: u16, incarnation: u32) -> bool {
@@ -181,7 +181,7 @@ fn a_death_wakes_who_waits_for_it() {
     all.bury(dead.slot);
     assert!(all.is_rung(2));
     assert_eq!(all.endpoints[2].doze(), Doze::Ready);
-    assert_eq!(ended(&mut all.endpoints[2])[0].failure, Some(Failure::Gone));
+    assert_eq!(ended(&mut all.endpoints[2])[0].failure, Some(RequestFailure::Gone));
     assert_eq!(all.endpoints[2].doze(), Doze::Sleep);
 }
 
@@ -221,7 +221,7 @@ fn who_dies_while_another_is_mourned_is_found_as_well() {
     all.bury(dead[1].slot);
     assert_eq!(all.endpoints[2].doze(), Doze::Ready);
     let failures = ended(&mut all.endpoints[2]).into_iter().map(|it| it.failure);
-    assert_eq!(failures.collect::<Vec<_>>(), [Some(Failure::Gone); 2]);
+    assert_eq!(failures.collect::<Vec<_>>(), [Some(RequestFailure::Gone); 2]);
 }
 
 /// What another thread asks for while one sleeps, and only a look around finds out.
@@ -235,7 +235,7 @@ fn a_receive_from_the_dead_and_a_wake_up_that_was_not_said_are_somethings() {
     ask(&mut all.endpoints[2], &receive(Some(dead), 3), &mut into);
     assert!(all.endpoints[2].has_something() && !all.is_rung(2), "its death has rung before");
     assert_eq!(all.endpoints[2].doze(), Doze::Ready);
-    assert_eq!(ended(&mut all.endpoints[2])[0].failure, Some(Failure::Gone));
+    assert_eq!(ended(&mut all.endpoints[2])[0].failure, Some(RequestFailure::Gone));
     assert_eq!([all.endpoints[1].doze(), all.endpoints[2].doze()], [Doze::Sleep; 2]);
     all.deaf.store(1, Relaxed);
     all.send(2, 1);

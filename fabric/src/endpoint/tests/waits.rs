@@ -20,7 +20,7 @@ fn arrived(world: &mut World, at: usize, len: usize) -> Vec<u64> {
         (0..40).for_each(|_| world.turn());
         let told = ended(&mut world.endpoints[at]);
         let Some(done) = told.iter().find(|done| matches!(done.done, Done::Receive { .. })) else {
-            assert!(world.endpoints[at].cancel(Context(0)));
+            assert!(world.endpoints[at].cancel(RequestContext(0)));
             ended(&mut world.endpoints[at]);
             return tags;
         };
@@ -135,7 +135,7 @@ fn what_waits_ends_with_its_receiver() {
         assert!(world.table.declare_dead(slot));
         world.settle();
         let told = ended(&mut world.endpoints[0]);
-        let gone = told.iter().filter(|done| done.failure == Some(Failure::Gone)).count();
+        let gone = told.iter().filter(|done| done.failure == Some(RequestFailure::Gone)).count();
         assert_eq!(told.len() + sent, 100, "each ends once");
         assert!(gone > 80 && world.endpoints[0].waiting_bytes() == 0);
         // The short way is open again.
@@ -153,13 +153,17 @@ fn what_waits_is_taken_back() {
         send(&mut world.endpoints[0], &message(to, tag), &[tag as u8; 8]).expect("it waits");
     }
     let sent = ended(&mut world.endpoints[0]).len() as u64;
-    assert!(!world.endpoints[0].cancel(Context(3)), "it is in the ring");
+    assert!(!world.endpoints[0].cancel(RequestContext(3)), "it is in the ring");
     for tag in [30, 20, 39] {
         assert!(
-            world.endpoints[0].cancel(Context(tag)) && !world.endpoints[0].cancel(Context(tag))
+            world.endpoints[0].cancel(RequestContext(tag))
+                && !world.endpoints[0].cancel(RequestContext(tag))
         );
         let told = ended(&mut world.endpoints[0]);
-        assert_eq!((told[0].context, told[0].failure), (Context(tag), Some(Failure::Cancelled)));
+        assert_eq!(
+            (told[0].context, told[0].failure),
+            (RequestContext(tag), Some(RequestFailure::Cancelled))
+        );
     }
     (0..40).for_each(|_| world.turn());
     assert_eq!(world.endpoints[1].counters().messages, 37);
@@ -213,7 +217,10 @@ fn what_is_to_be_matched_is_complete_when_it_is() {
             (0..20).for_each(|_| world.turn());
             assert_eq!((ended(&mut world.endpoints[1]).len(), got), (1, content(tag, len)));
             let told = ended(&mut world.endpoints[0]);
-            assert_eq!((told.len(), told[0].context, told[0].failure), (1, Context(tag), None));
+            assert_eq!(
+                (told.len(), told[0].context, told[0].failure),
+                (1, RequestContext(tag), None)
+            );
         }
     }
 }

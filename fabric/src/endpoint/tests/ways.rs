@@ -37,7 +37,7 @@ fn messages_of_all_lengths_arrive_whole_expected_or_not() {
                 }
                 world.turn();
                 (0..100).for_each(|_| world.turn());
-                let (context, class) = (Context(tag), Class::Tagged);
+                let (context, class) = (RequestContext(tag), Class::Tagged);
                 let done = Done::Receive { source: from, data, start: got.as_mut_ptr() };
                 let completion =
                     Completion { context, done, class, tag, bytes: len, failure: None };
@@ -68,10 +68,10 @@ fn pieces_are_gathered_and_scattered() {
             let mut world = World::new(2, RegionOptions::default(), &options);
             let to = world.address(1);
             let (sent, mut got) = (content(9, len), vec![0; len]);
-            let parts: Vec<Part> = sent.chunks(len.div_ceil(8)).map(part_of).collect();
+            let parts: Vec<MemoryPiece> = sent.chunks(len.div_ceil(8)).map(part_of).collect();
             // SAFETY: both live until the end of the loop.
             unsafe { world.endpoints[0].send(&message(to, 1), &parts) }.expect("room");
-            let parts: Vec<Part> = got.chunks_mut(len.div_ceil(3)).map(part).collect();
+            let parts: Vec<MemoryPiece> = got.chunks_mut(len.div_ceil(3)).map(part).collect();
             // SAFETY: as above.
             unsafe { world.endpoints[1].receive(&receive(None, 1), &parts) }.expect("sound");
             (0..20).for_each(|_| world.turn());
@@ -94,7 +94,10 @@ fn what_does_not_fit_is_cut_and_told() {
                 (0..20).for_each(|_| world.turn());
                 let ended_there = ended(&mut world.endpoints[1]);
                 let missing_bytes = len - room;
-                assert_eq!(ended_there[0].failure, Some(Failure::Truncated { missing_bytes }));
+                assert_eq!(
+                    ended_there[0].failure,
+                    Some(RequestFailure::Truncated { missing_bytes })
+                );
                 assert_eq!((ended_there[0].bytes, ended_there.len()), (room, 1));
                 assert_eq!(got, sent[..room]);
                 let ended_here = ended(&mut world.endpoints[0]);
@@ -177,7 +180,7 @@ fn a_shared_buffer_takes_message_after_message() {
         let several = Receive {
             class: Class::Untagged,
             multi_min_bytes: Some(700),
-            context: Context(77),
+            context: RequestContext(77),
             ..receive(None, 0)
         };
         ask(&mut world.endpoints[1], &several, &mut buffer);
@@ -189,7 +192,7 @@ fn a_shared_buffer_takes_message_after_message() {
         let mut at = 0;
         let ended = ended(&mut world.endpoints[1]);
         let (last, messages) = ended.split_last().expect("some");
-        assert_eq!((last.done, last.context), (Done::Released, Context(77)));
+        assert_eq!((last.done, last.context), (Done::Released, RequestContext(77)));
         assert_eq!(messages.len(), 3, "{ended:?}");
         let mut starts: Vec<_> = messages.iter().map(|done| (done.bytes, done.done)).collect();
         // What comes piece by piece ends later.
@@ -215,7 +218,7 @@ fn a_shared_buffer_that_is_cancelled_ends_after_what_is_on_its_way() {
     let several = Receive {
         class: Class::Untagged,
         multi_min_bytes: Some(1),
-        context: Context(7),
+        context: RequestContext(7),
         ..receive(None, 0)
     };
     ask(&mut world.endpoints[1], &several, &mut buffer);
@@ -224,14 +227,14 @@ fn a_shared_buffer_that_is_cancelled_ends_after_what_is_on_its_way() {
     send(&mut world.endpoints[0], &untagged, &sent).expect("room");
     // The offer is seen and answered, and nothing else.
     world.endpoints[1].progress();
-    assert!(world.endpoints[1].cancel(Context(7)));
-    assert!(!world.endpoints[1].cancel(Context(7)), "once");
+    assert!(world.endpoints[1].cancel(RequestContext(7)));
+    assert!(!world.endpoints[1].cancel(RequestContext(7)), "once");
     assert_eq!(ended(&mut world.endpoints[1]), [], "the message is on its way");
     (0..50).for_each(|_| world.turn());
     let told = ended(&mut world.endpoints[1]);
     let what: Vec<_> = told.iter().map(|done| (done.context, done.bytes, done.failure)).collect();
-    let whole = (Context(7), sent.len(), None);
-    assert_eq!(what, [whole, (Context(7), 0, Some(Failure::Cancelled))]);
+    let whole = (RequestContext(7), sent.len(), None);
+    assert_eq!(what, [whole, (RequestContext(7), 0, Some(RequestFailure::Cancelled))]);
     assert_eq!(buffer[..sent.len()], sent);
 }
 
@@ -257,8 +260,8 @@ fn a_look_finds_claims_and_leaves() {
         let (from, to) = (world.address(0), world.address(1));
         let (class, source, ignore) = (Class::Tagged, Some(from), 0);
         let look = |tag, claim| {
-            let context = Context(1);
-            let found = if claim { Found::Claimed } else { Found::Stays };
+            let context = RequestContext(1);
+            let found = if claim { LookOutcome::Claimed } else { LookOutcome::Stays };
             Peek { class, source, tag, ignore, context, found }
         };
         let sent = content(2, len);
@@ -268,7 +271,7 @@ fn a_look_finds_claims_and_leaves() {
         world.turn();
         let receiver = &mut world.endpoints[1];
         receiver.peek(&look(6, true));
-        assert_eq!(ended(receiver)[0].failure, Some(Failure::NoMessage));
+        assert_eq!(ended(receiver)[0].failure, Some(RequestFailure::NoMessage));
         for _ in 0..2 {
             receiver.peek(&look(5, false));
             let found = ended(receiver);
@@ -276,18 +279,21 @@ fn a_look_finds_claims_and_leaves() {
         }
         receiver.peek(&look(4, true));
         ended(receiver);
-        assert!(receiver.discard_claimed(Context(1)) && !receiver.discard_claimed(Context(1)));
+        assert!(
+            receiver.discard_claimed(RequestContext(1))
+                && !receiver.discard_claimed(RequestContext(1))
+        );
         receiver.peek(&look(4, true));
         let mut got = vec![0; len];
         // SAFETY: it lives until the end.
-        unsafe { receiver.receive_claimed(Context(1), &[part(&mut got)]) }.expect("claimed");
+        unsafe { receiver.receive_claimed(RequestContext(1), &[part(&mut got)]) }.expect("claimed");
         assert_eq!(ended(receiver).len(), 2);
         assert_eq!(got, sent);
         // SAFETY: it is refused.
-        let again = unsafe { receiver.receive_claimed(Context(1), &[]) };
+        let again = unsafe { receiver.receive_claimed(RequestContext(1), &[]) };
         assert_eq!(again, Err(ReceiveError::NotClaimed));
         receiver.peek(&look(4, true));
-        assert_eq!(ended(receiver)[0].failure, Some(Failure::NoMessage), "both are taken");
+        assert_eq!(ended(receiver)[0].failure, Some(RequestFailure::NoMessage), "both are taken");
         world.turn();
         let done = ended(&mut world.endpoints[0]).len();
         assert_eq!(done, if len == 8 { 3 } else { 2 }, "what was discarded was sent, too");
@@ -300,8 +306,8 @@ fn a_receive_is_taken_back_once() {
     let mut memory = [0; 8];
     let endpoint = &mut world.endpoints[0];
     ask(endpoint, &receive(None, 3), &mut memory);
-    assert!(endpoint.cancel(Context(3)) && !endpoint.cancel(Context(3)));
-    assert_eq!(ended(endpoint)[0].failure, Some(Failure::Cancelled));
+    assert!(endpoint.cancel(RequestContext(3)) && !endpoint.cancel(RequestContext(3)));
+    assert_eq!(ended(endpoint)[0].failure, Some(RequestFailure::Cancelled));
     let me = endpoint.address();
     send(endpoint, &message(me, 3), &[1; 8]).expect("room");
     world.turn();
@@ -338,7 +344,7 @@ fn what_cannot_be_sent_is_refused_by_name() {
     let inject = Message { inject: true, ..message(to, 0) };
     assert_eq!(send(sender, &inject, &[0; 4097]), Err(SendError::TooLong));
     assert_eq!(send(sender, &inject, &[0; 4096]), Ok(()));
-    let none = Part { start: std::ptr::null_mut(), bytes: 0 };
+    let none = MemoryPiece { start: std::ptr::null_mut(), bytes: 0 };
     // SAFETY: there are no bytes.
     let many = unsafe { sender.send(&message(to, 0), &[none; 9]) };
     assert_eq!(many, Err(SendError::TooManyParts));
@@ -358,7 +364,7 @@ fn a_receive_whose_message_is_under_way_is_not_taken_back() {
         world.turn();
         tries += 1;
         let is_over = !world.endpoints[1].engine.completions.is_empty();
-        assert!(!world.endpoints[1].cancel(Context(1)), "too late, or over: {is_over}");
+        assert!(!world.endpoints[1].cancel(RequestContext(1)), "too late, or over: {is_over}");
     }
     assert!(tries > 3, "{tries}");
     let ended_there = ended(&mut world.endpoints[1]);

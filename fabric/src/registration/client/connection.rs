@@ -16,8 +16,10 @@ use rustix::net::{
     SocketAddrUnix, SocketFlags, SocketType,
 };
 
-use super::super::wire::{ALONG_MAX, Answer, MESSAGE_BYTES, Request, SlotGrant};
-use crate::Process;
+use super::super::wire::{
+    ALONG_MAX, MESSAGE_BYTES, RegistrationAnswer, RegistrationRequest, SlotGrant,
+};
+use crate::EndpointProcess;
 use crate::doorbell::{self, RingOutcome, is_closed};
 
 /// How long the node may take to let a client in, and to answer. It does nothing slow meanwhile;
@@ -47,13 +49,13 @@ pub(super) struct Connection {
     doorbells: HashMap<u16, (u32, Option<OwnedFd>)>,
     /// Answers that came too late for their questions, as good for the next: slots are all the
     /// same. As many at most as questions were given up.
-    late_grants: Vec<Answer>,
+    late_grants: Vec<RegistrationAnswer>,
 }
 
 /// Write ends that a process keeps, each a descriptor. Other sleepers are woken by the node.
 pub(super) const WRITE_ENDS_MAX: usize = 256;
 
-type Heard = (Answer, Vec<OwnedFd>);
+type Heard = (RegistrationAnswer, Vec<OwnedFd>);
 
 impl Connection {
     pub(super) fn call(path: &Path) -> io::Result<Self> {
@@ -79,16 +81,16 @@ impl Connection {
     }
 
     /// The connection, for what needs no answer.
-    pub(super) fn line(&self) -> Line {
-        Line(Arc::clone(&self.socket))
+    pub(super) fn line(&self) -> NodeConnection {
+        NodeConnection(Arc::clone(&self.socket))
     }
 
     /// Says something that is not answered.
-    pub(super) fn say(&self, request: &Request) -> Result<(), Errno> {
+    pub(super) fn say(&self, request: &RegistrationRequest) -> Result<(), Errno> {
         self.say_with(request, SendFlags::empty())
     }
 
-    fn say_with(&self, request: &Request, flags: SendFlags) -> Result<(), Errno> {
+    fn say_with(&self, request: &RegistrationRequest, flags: SendFlags) -> Result<(), Errno> {
         say_over(&self.socket, request, flags)
     }
 
@@ -136,7 +138,7 @@ impl Connection {
         let SlotGrant { slot, incarnation } = grant;
         self.hear_all();
         if self.doorbells.get(&slot).is_none_or(|(whose, _)| *whose != incarnation) {
-            self.say_with(&Request::OpenDoorbell(grant), SendFlags::DONTWAIT).ok()?;
+            self.say_with(&RegistrationRequest::OpenDoorbell(grant), SendFlags::DONTWAIT).ok()?;
             self.doorbells.insert(slot, (incarnation, None));
             return None;
         }
@@ -155,10 +157,10 @@ impl Connection {
     }
 
     /// What was not waited for, or not as long as it took.
-    fn keep(&mut self, answer: Answer, mut along: Vec<OwnedFd>) {
+    fn keep(&mut self, answer: RegistrationAnswer, mut along: Vec<OwnedFd>) {
         match answer {
-            Answer::Endpoint { .. } => self.late_grants.push(answer),
-            Answer::Doorbell(grant) => {
+            RegistrationAnswer::Endpoint { .. } => self.late_grants.push(answer),
+            RegistrationAnswer::Doorbell(grant) => {
                 if let Some((whose, read_end)) = self.doorbells.get_mut(&grant.slot)
                     && *whose == grant.incarnation
                 {
@@ -179,13 +181,17 @@ impl Connection {
     }
 
     /// A question and its answer, with the descriptors that may come along.
-    pub(super) fn ask(&mut self, request: &Request) -> Result<Heard, Lost> {
+    pub(super) fn ask(&mut self, request: &RegistrationRequest) -> Result<Heard, Lost> {
         self.ask_for(request, PATIENCE)
     }
 
     /// The same, with so much patience.
-    pub(super) fn ask_for(&mut self, request: &Request, time: Duration) -> Result<Heard, Lost> {
-        if *request == Request::NewEndpoint
+    pub(super) fn ask_for(
+        &mut self,
+        request: &RegistrationRequest,
+        time: Duration,
+    ) -> Result<Heard, Lost> {
+        if *request == RegistrationRequest::NewEndpoint
             && let Some(late) = self.late_grants.pop()
         {
             return Ok((late, Vec::new()));
@@ -214,12 +220,12 @@ impl Connection {
     }
 
     /// Whose an owner of a slot is, as the node has said; it is asked once, and not waited for.
-    pub(super) fn process_of(&mut self, grant: SlotGrant) -> Process {
+    pub(super) fn process_of(&mut self, grant: SlotGrant) -> EndpointProcess {
         let SlotGrant { slot, incarnation } = grant;
         let is_asked = self.processes.get(&slot).is_some_and(|(asked, _)| *asked == incarnation);
         if !is_asked {
-            if self.say_with(&Request::Process(grant), SendFlags::DONTWAIT).is_err() {
-                return Process::NotKnown;
+            if self.say_with(&RegistrationRequest::Process(grant), SendFlags::DONTWAIT).is_err() {
+                return EndpointProcess::NotKnown;
             }
             self.processes.insert(slot, (incarnation, None));
         }
@@ -227,9 +233,9 @@ impl Connection {
             self.hear_all();
         }
         match self.processes.get(&slot) {
-            Some((_, Some(0))) => Process::Nobodys,
-            Some((_, Some(number))) => Process::Is(*number),
-            _ => Process::NotKnown,
+            Some((_, Some(0))) => EndpointProcess::Nobodys,
+            Some((_, Some(number))) => EndpointProcess::Is(*number),
+            _ => EndpointProcess::NotKnown,
         }
     }
 
@@ -251,16 +257,17 @@ impl Connection {
             return Err(Lost::Gone(io::ErrorKind::UnexpectedEof.into()));
         }
         let is_lost = got.flags.contains(ReturnFlags::CTRUNC);
-        let answer = Answer::from_bytes(&bytes[..got.bytes]).map_err(|_| Lost::Foreign)?;
+        let answer =
+            RegistrationAnswer::from_bytes(&bytes[..got.bytes]).map_err(|_| Lost::Foreign)?;
         match answer {
-            Answer::Process { grant, process } => {
+            RegistrationAnswer::Process { grant, process } => {
                 if let Some((asked, known)) = self.processes.get_mut(&grant.slot)
                     && *asked == grant.incarnation
                 {
                     *known = Some(process);
                 }
             }
-            Answer::DoorbellWriteEnd(grant) => {
+            RegistrationAnswer::DoorbellWriteEnd(grant) => {
                 // Without one it is the node that rings the next time as well.
                 if let Some(write_end) = along.pop()
                     && self.has_room_for_write_end(grant)
@@ -269,8 +276,8 @@ impl Connection {
                 }
             }
             // The descriptor that it is about was lost: this process has none left.
-            Answer::Doorbell(grant) if is_lost => {
-                return Ok(Some((Answer::NoDoorbell(grant), along)));
+            RegistrationAnswer::Doorbell(grant) if is_lost => {
+                return Ok(Some((RegistrationAnswer::NoDoorbell(grant), along)));
             }
             _ if is_lost => return Err(Lost::Foreign),
             _ => return Ok(Some((answer, along))),
@@ -281,11 +288,11 @@ impl Connection {
 
 /// A connection that something is said over without waiting for what others say and hear.
 #[derive(Debug)]
-pub(super) struct Line(Arc<OwnedFd>);
+pub(super) struct NodeConnection(Arc<OwnedFd>);
 
-impl Line {
+impl NodeConnection {
     /// Says something that is not waited for. `false`: there is no room now.
-    pub(super) fn say(&self, request: &Request) -> bool {
+    pub(super) fn say(&self, request: &RegistrationRequest) -> bool {
         match say_over(&self.0, request, SendFlags::DONTWAIT) {
             Ok(()) => true,
             // A node that is gone can be told nothing, ever.
@@ -294,13 +301,17 @@ impl Line {
     }
 }
 
-impl AsFd for Line {
+impl AsFd for NodeConnection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }
 
-fn say_over(socket: &OwnedFd, request: &Request, flags: SendFlags) -> Result<(), Errno> {
+fn say_over(
+    socket: &OwnedFd,
+    request: &RegistrationRequest,
+    flags: SendFlags,
+) -> Result<(), Errno> {
     let flags = flags | SendFlags::NOSIGNAL;
     let bytes = request.to_bytes();
     rustix::io::retry_on_intr(|| rustix::net::send(socket, &bytes, flags).map(drop))
@@ -322,7 +333,7 @@ mod tests {
         (Connection::over(socket), node)
     }
 
-    fn answer(node: &OwnedFd, answer: Answer) {
+    fn answer(node: &OwnedFd, answer: RegistrationAnswer) {
         let sent = rustix::net::send(node, &answer.to_bytes(), SendFlags::empty());
         sent.expect("there is room");
     }
@@ -333,20 +344,25 @@ mod tests {
     fn a_late_answer_is_taken_for_none_that_it_is_not() {
         let (mut connection, node) = connection();
         let grant = |slot| SlotGrant { slot, incarnation: 1 };
-        let given = |slot| Answer::Endpoint { grant: grant(slot), process: 9 };
-        let hang = Request::OpenDoorbell(grant(1));
+        let given = |slot| RegistrationAnswer::Endpoint { grant: grant(slot), process: 9 };
+        let hang = RegistrationRequest::OpenDoorbell(grant(1));
         assert!(matches!(connection.ask_for(&hang, SHORT), Err(Lost::Silent)));
-        assert!(matches!(connection.ask_for(&Request::NewEndpoint, SHORT), Err(Lost::Silent)));
+        assert!(matches!(
+            connection.ask_for(&RegistrationRequest::NewEndpoint, SHORT),
+            Err(Lost::Silent)
+        ));
         // The node was stopped, and goes on.
-        answer(&node, Answer::Doorbell(grant(1)));
+        answer(&node, RegistrationAnswer::Doorbell(grant(1)));
         answer(&node, given(2));
-        answer(&node, Answer::Doorbell(grant(3)));
-        let heard = connection.ask(&Request::OpenDoorbell(grant(3))).expect("it is answered").0;
-        assert_eq!(heard, Answer::Doorbell(grant(3)));
+        answer(&node, RegistrationAnswer::Doorbell(grant(3)));
+        let heard =
+            connection.ask(&RegistrationRequest::OpenDoorbell(grant(3))).expect("it is answered").0;
+        assert_eq!(heard, RegistrationAnswer::Doorbell(grant(3)));
         // What was given is not lost, and the next one's is the next one's.
         answer(&node, given(4));
         for slot in [2, 4] {
-            let heard = connection.ask(&Request::NewEndpoint).expect("it is answered").0;
+            let heard =
+                connection.ask(&RegistrationRequest::NewEndpoint).expect("it is answered").0;
             assert_eq!(heard, given(slot));
         }
     }
@@ -360,7 +376,7 @@ mod tests {
             rustix::net::recv(&node, &mut bytes, RecvFlags::DONTWAIT).is_ok()
         };
         assert!(connection.reopen_doorbell(grant).is_none() && was_asked());
-        answer(&node, Answer::NoDoorbell(grant));
+        answer(&node, RegistrationAnswer::NoDoorbell(grant));
         assert!((0..3).all(|_| connection.reopen_doorbell(grant).is_none()) && !was_asked());
     }
 
@@ -382,8 +398,10 @@ mod tests {
     #[test]
     fn what_a_node_cannot_be_told_now_is_said_again_and_what_it_never_can_is_not() {
         let (connection, node) = connection();
-        let request =
-            Request::Ring { grant: SlotGrant { slot: 1, incarnation: 1 }, wants_write_end: true };
+        let request = RegistrationRequest::Ring {
+            grant: SlotGrant { slot: 1, incarnation: 1 },
+            wants_write_end: true,
+        };
         let line = connection.line();
         let said = (0..100_000).take_while(|_| line.say(&request)).count();
         assert!((1..100_000).contains(&said), "until there is no room");

@@ -1,13 +1,13 @@
 //! Everything malformed that a driver can put into a ring, one function each.
 
 use super::victim::{
-    AVAIL, DATA, DESC, FEATURE_EVENT_IDX, FEATURE_INDIRECT, HEADER, INDIRECT, NEXT, STATUS, Setup,
-    TABLE, USED, Victim, WRITE,
+    AVAIL, DATA, DESC, FEATURE_EVENT_IDX, FEATURE_INDIRECT, HEADER, INDIRECT, NEXT, STATUS, TABLE,
+    USED, Victim, VictimSetup, WRITE,
 };
 
 /// What the device should make of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum AttackOutcome {
     /// The disk stops, and its node counts this kind of failure.
     Breaks(&'static str),
     /// The request is answered with this status.
@@ -20,27 +20,27 @@ pub(super) enum Outcome {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Attack {
     pub(super) name: &'static str,
-    pub(super) outcome: Outcome,
+    pub(super) outcome: AttackOutcome,
     /// The device is started in this way first.
-    pub(super) setup: fn() -> Setup,
-    /// Leaves chains available; for [`Outcome::Answers`] exactly one, with its status at `STATUS`.
+    pub(super) setup: fn() -> VictimSetup,
+    /// Leaves chains available; for [`AttackOutcome::Answers`] exactly one, with its status at `STATUS`.
     pub(super) run: fn(&mut Victim),
 }
 
-use Outcome::{Answers, Breaks, Survives};
+use AttackOutcome::{Answers, Breaks, Survives};
 
 const OK: u8 = 0;
 const IO_ERROR: u8 = 1;
 const UNSUPPORTED: u8 = 2;
 
-const fn attack(name: &'static str, outcome: Outcome, run: fn(&mut Victim)) -> Attack {
-    Attack { name, outcome, setup: Setup::default, run }
+const fn attack(name: &'static str, outcome: AttackOutcome, run: fn(&mut Victim)) -> Attack {
+    Attack { name, outcome, setup: VictimSetup::default, run }
 }
 
 const fn attack_with(
     name: &'static str,
-    outcome: Outcome,
-    setup: fn() -> Setup,
+    outcome: AttackOutcome,
+    setup: fn() -> VictimSetup,
     run: fn(&mut Victim),
 ) -> Attack {
     Attack { name, outcome, setup, run }
@@ -134,7 +134,12 @@ pub(super) const ATTACKS: [Attack; 39] = [
         },
     ),
     attack_with("used-over-avail", Survives, || ring([DESC, AVAIL, AVAIL]), |v| ask(v, 0, 0, 4096)),
-    attack_with("size-3", Survives, || Setup { size: 3, ..Setup::default() }, |v| v.set_avail(1)),
+    attack_with(
+        "size-3",
+        Survives,
+        || VictimSetup { size: 3, ..VictimSetup::default() },
+        |v| v.set_avail(1),
+    ),
     // The front end's message is refused, and it connects anew.
     attack_with(
         "ring-crooked",
@@ -146,18 +151,18 @@ pub(super) const ATTACKS: [Attack; 39] = [
     ),
 ];
 
-fn without_tables() -> Setup {
-    let setup = Setup::default();
-    Setup { features: setup.features & !FEATURE_INDIRECT, ..setup }
+fn without_tables() -> VictimSetup {
+    let setup = VictimSetup::default();
+    VictimSetup { features: setup.features & !FEATURE_INDIRECT, ..setup }
 }
 
-fn with_events() -> Setup {
-    let setup = Setup::default();
-    Setup { features: setup.features | FEATURE_EVENT_IDX, ..setup }
+fn with_events() -> VictimSetup {
+    let setup = VictimSetup::default();
+    VictimSetup { features: setup.features | FEATURE_EVENT_IDX, ..setup }
 }
 
-fn ring(ring: [u64; 3]) -> Setup {
-    Setup { ring, ..Setup::default() }
+fn ring(ring: [u64; 3]) -> VictimSetup {
+    VictimSetup { ring, ..VictimSetup::default() }
 }
 
 /// Describes a chain from descriptor 0 on, and makes it available.

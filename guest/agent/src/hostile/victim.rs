@@ -33,7 +33,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How the device is set up.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Setup {
+pub(super) struct VictimSetup {
     pub(super) features: u64,
     pub(super) size: u16,
     /// Where the ring's parts are, as offsets into our page.
@@ -45,7 +45,7 @@ pub(super) const FEATURE_EVENT_IDX: u64 = 1 << 29;
 const FEATURE_VERSION_1: u64 = 1 << 32;
 const FEATURE_FLUSH: u64 = 1 << 9;
 
-impl Default for Setup {
+impl Default for VictimSetup {
     fn default() -> Self {
         Self {
             features: FEATURE_VERSION_1 | FEATURE_INDIRECT | FEATURE_FLUSH,
@@ -81,7 +81,7 @@ pub(super) struct Victim {
     notify_multiplier: u32,
     pub(super) memory: Window,
     pub(super) physical: u64,
-    setup: Setup,
+    setup: VictimSetup,
     avail: u16,
     used: u16,
     /// The end of the guest's memory, beyond which there is nothing.
@@ -117,7 +117,7 @@ impl Victim {
             notify_multiplier: u32::from_le_bytes(multiplier),
             memory,
             physical,
-            setup: Setup::default(),
+            setup: VictimSetup::default(),
             avail: 0,
             used: 0,
             memory_end: memory_end()?,
@@ -134,7 +134,7 @@ impl Victim {
     }
 
     /// Resets it and starts it with one ring.
-    pub(super) fn start(&mut self, setup: Setup) {
+    pub(super) fn start(&mut self, setup: VictimSetup) {
         self.reset();
         self.setup = setup;
         let common = &self.common;

@@ -5,7 +5,7 @@
 //! it begins: more of its conversations take the places of its own.
 
 use super::Direction;
-use crate::ether::{FIN, ICMP, ICMPV6, Packet, RST, SYN, TCP};
+use crate::ether::{FIN, FlowPacket, ICMP, ICMPV6, RST, SYN, TCP};
 
 /// The most conversations at once.
 pub const FLOWS_MAX: usize = SETS * WAYS;
@@ -35,16 +35,16 @@ const UNANSWERED_NS: u64 = 10 * SECOND_NS;
 
 /// Both ends, the smaller first, so that both directions have one key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Key {
+struct FlowKey {
     ends: [(u128, u16); 2],
     protocol: u8,
     vlan: u16,
 }
 
-impl Key {
+impl FlowKey {
     /// None for what belongs to no conversation that can be told from others. Beside it at which
     /// place its sender is.
-    fn of(packet: &Packet, vlan: u16) -> Option<(Self, usize)> {
+    fn of(packet: &FlowPacket, vlan: u16) -> Option<(Self, usize)> {
         let protocol = packet.ip.protocol;
         let ports = match packet.ports {
             Some(ports) => ports,
@@ -60,7 +60,7 @@ impl Key {
 
 /// How far a conversation has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Stage {
+enum FlowStage {
     /// Only who began it has said something.
     #[default]
     Begun,
@@ -74,24 +74,24 @@ enum Stage {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Flow {
-    key: Key,
+struct TrackedFlow {
+    key: FlowKey,
     /// Until then it is kept; free where that is zero.
     until_ns: u64,
     /// Of the rules that last allowed it.
     generation: u32,
-    stage: Stage,
+    stage: FlowStage,
     /// Which of the ends began it.
     opener: u8,
     /// The way of the frame that began it.
     direction: Direction,
 }
 
-const FREE: Flow = Flow {
-    key: Key { ends: [(0, 0); 2], protocol: 0, vlan: 0 },
+const FREE: TrackedFlow = TrackedFlow {
+    key: FlowKey { ends: [(0, 0); 2], protocol: 0, vlan: 0 },
     until_ns: 0,
     generation: 0,
-    stage: Stage::Begun,
+    stage: FlowStage::Begun,
     opener: 0,
     direction: Direction::Sent,
 };
@@ -112,13 +112,14 @@ pub(super) struct First {
 const ROW_BYTES: usize = 50;
 
 /// How far one has come, by its number in a row.
-const STAGES: [Stage; 4] = [Stage::Begun, Stage::Answered, Stage::Established, Stage::Ended];
+const STAGES: [FlowStage; 4] =
+    [FlowStage::Begun, FlowStage::Answered, FlowStage::Established, FlowStage::Ended];
 
 /// See the module's text.
 #[derive(Debug)]
 pub(super) struct Flows {
     /// Empty where no rule keeps anything.
-    sets: Box<[[Flow; WAYS]]>,
+    sets: Box<[[TrackedFlow; WAYS]]>,
     seed: u64,
     /// Of the rules that hold.
     generation: u32,
@@ -142,7 +143,7 @@ impl Flows {
     /// All that are kept now, for [`Flows::go_on_with`] in another process of this host.
     pub(super) fn rows(&self, now_ns: u64) -> Vec<u8> {
         let live = self.sets.iter().flatten().filter(|flow| flow.until_ns > now_ns);
-        live.flat_map(Flow::row).collect()
+        live.flat_map(TrackedFlow::row).collect()
     }
 
     /// Keeps what another process kept. The rules are asked about each, for they may be others.
@@ -152,16 +153,16 @@ impl Flows {
             return;
         }
         let (rows, _) = rows.as_chunks::<ROW_BYTES>();
-        for flow in rows.iter().filter_map(Flow::read).take(FLOWS_MAX) {
+        for flow in rows.iter().filter_map(TrackedFlow::read).take(FLOWS_MAX) {
             if flow.until_ns > now_ns {
                 let from = usize::from(flow.opener);
                 let (place, _) = place(self.set(&flow.key), &flow.key, from, now_ns);
-                *place = Flow { generation, ..flow };
+                *place = TrackedFlow { generation, ..flow };
             }
         }
     }
 
-    fn set(&mut self, key: &Key) -> &mut [Flow; WAYS] {
+    fn set(&mut self, key: &FlowKey) -> &mut [TrackedFlow; WAYS] {
         let mut hash = self.seed;
         let mut mix = |word: u64| {
             let product = u128::from(hash ^ word) * 0x9e37_79b9_7f4a_7c15;
@@ -179,10 +180,10 @@ impl Flows {
     /// The conversation with this key, if the rules still allow it.
     fn find(
         &mut self,
-        key: &Key,
+        key: &FlowKey,
         now_ns: u64,
         is_allowed: impl FnOnce(First) -> bool,
-    ) -> Option<&mut Flow> {
+    ) -> Option<&mut TrackedFlow> {
         if self.sets.is_empty() {
             return None;
         }
@@ -203,15 +204,15 @@ impl Flows {
     /// asked about its first frame if they are others than those that allowed it.
     pub(super) fn follow(
         &mut self,
-        packet: &Packet,
+        packet: &FlowPacket,
         vlan: u16,
         now_ns: u64,
         is_allowed: impl FnOnce(First) -> bool,
     ) -> bool {
-        let Some((key, from)) = Key::of(packet, vlan) else { return false };
+        let Some((key, from)) = FlowKey::of(packet, vlan) else { return false };
         let Some(flow) = self.find(&key, now_ns, is_allowed) else { return false };
         // The same two ports begin another one: that is for the rules to say.
-        if flow.stage == Stage::Ended && packet.is_tcp_first() {
+        if flow.stage == FlowStage::Ended && packet.is_tcp_first() {
             return false;
         }
         flow.hear(from, packet, now_ns);
@@ -222,12 +223,12 @@ impl Flows {
     /// not become longer by it.
     pub(super) fn has(
         &mut self,
-        quoted: &Packet,
+        quoted: &FlowPacket,
         vlan: u16,
         now_ns: u64,
         is_allowed: impl FnOnce(First) -> bool,
     ) -> bool {
-        let Some((key, _)) = Key::of(quoted, vlan) else { return false };
+        let Some((key, _)) = FlowKey::of(quoted, vlan) else { return false };
         self.find(&key, now_ns, is_allowed).is_some()
     }
 
@@ -235,14 +236,14 @@ impl Flows {
     pub(super) fn begin(
         &mut self,
         direction: Direction,
-        packet: &Packet,
+        packet: &FlowPacket,
         vlan: u16,
         now_ns: u64,
     ) -> bool {
-        let Some((key, from)) = Key::of(packet, vlan) else { return false };
+        let Some((key, from)) = FlowKey::of(packet, vlan) else { return false };
         let generation = self.generation;
         let (flow, has_pushed_out) = place(self.set(&key), &key, from, now_ns);
-        *flow = Flow { key, generation, opener: from as u8, direction, ..FREE };
+        *flow = TrackedFlow { key, generation, opener: from as u8, direction, ..FREE };
         flow.hear(from, packet, now_ns);
         has_pushed_out
     }
@@ -251,22 +252,22 @@ impl Flows {
 /// Where in its set a conversation goes that `from` of its ends begins, and whether one has to go
 /// for it that was more than a beginning.
 fn place<'s>(
-    set: &'s mut [Flow; WAYS],
-    key: &Key,
+    set: &'s mut [TrackedFlow; WAYS],
+    key: &FlowKey,
     from: usize,
     now_ns: u64,
-) -> (&'s mut Flow, bool) {
-    let is_live = |flow: &Flow| flow.until_ns > now_ns;
+) -> (&'s mut TrackedFlow, bool) {
+    let is_live = |flow: &TrackedFlow| flow.until_ns > now_ns;
     let address = key.ends[from].0;
-    let is_own = |flow: &Flow| is_live(flow) && flow.opener_address() == address;
+    let is_own = |flow: &TrackedFlow| is_live(flow) && flow.opener_address() == address;
     let has_its_share = set.iter().filter(|flow| is_own(flow)).count() >= WAYS_OF_ONE;
     // It takes its own place where it was here before; else a free one, one that is no more than a
     // beginning, or an end, or the one that would be the first to go.
-    let rank = |flow: &Flow| match () {
+    let rank = |flow: &TrackedFlow| match () {
         () if is_live(flow) && flow.key == *key => (0, 0),
         () if has_its_share && !is_own(flow) => (4, 0),
         () if !is_live(flow) => (1, 0),
-        () if flow.stage != Stage::Established => (2, flow.until_ns),
+        () if flow.stage != FlowStage::Established => (2, flow.until_ns),
         () => (3, flow.until_ns),
     };
     let flow = set.iter_mut().min_by_key(|flow| rank(flow)).expect("a set has ways");
@@ -274,7 +275,7 @@ fn place<'s>(
     (flow, has_pushed_out)
 }
 
-impl Flow {
+impl TrackedFlow {
     fn row(&self) -> [u8; ROW_BYTES] {
         let mut row = [0; ROW_BYTES];
         row[..8].copy_from_slice(&self.until_ns.to_le_bytes());
@@ -300,7 +301,7 @@ impl Flow {
         };
         let vlan = u16::from_le_bytes([row[45], row[46]]);
         Some(Self {
-            key: Key { ends: [end(8)?, end(26)?], protocol: row[44], vlan },
+            key: FlowKey { ends: [end(8)?, end(26)?], protocol: row[44], vlan },
             until_ns: u64::from_le_bytes(*row.first_chunk()?),
             generation: 0,
             stage: *STAGES.get(usize::from(row[47]))?,
@@ -314,31 +315,31 @@ impl Flow {
     }
 
     fn first(&self) -> First {
-        let Key { ends, protocol, vlan } = self.key;
+        let FlowKey { ends, protocol, vlan } = self.key;
         let from = usize::from(self.opener);
         First { direction: self.direction, vlan, protocol, ends: [ends[from], ends[1 - from]] }
     }
 
     /// A frame of it, which this one of its ends sent.
-    fn hear(&mut self, from: usize, packet: &Packet, now_ns: u64) {
+    fn hear(&mut self, from: usize, packet: &FlowPacket, now_ns: u64) {
         let is_tcp = self.key.protocol == TCP;
         let is_answer = from != usize::from(self.opener);
         let flags = packet.tcp_flags;
         self.stage = match self.stage {
-            Stage::Begun if is_tcp && flags & RST != 0 => Stage::Begun,
-            Stage::Begun if is_answer && !is_tcp => Stage::Established,
-            Stage::Begun if is_answer => Stage::Answered,
-            Stage::Answered if !is_answer && flags & (SYN | RST) == 0 => Stage::Established,
+            FlowStage::Begun if is_tcp && flags & RST != 0 => FlowStage::Begun,
+            FlowStage::Begun if is_answer && !is_tcp => FlowStage::Established,
+            FlowStage::Begun if is_answer => FlowStage::Answered,
+            FlowStage::Answered if !is_answer && flags & (SYN | RST) == 0 => FlowStage::Established,
             stage => stage,
         };
-        if self.stage == Stage::Established && is_tcp && flags & (FIN | RST) != 0 {
-            self.stage = Stage::Ended;
+        if self.stage == FlowStage::Established && is_tcp && flags & (FIN | RST) != 0 {
+            self.stage = FlowStage::Ended;
         }
         let length_ns = match self.stage {
-            Stage::Begun | Stage::Answered => UNANSWERED_NS,
-            Stage::Established if is_tcp => TCP_NS,
-            Stage::Established => OTHER_NS,
-            Stage::Ended => TCP_ENDED_NS,
+            FlowStage::Begun | FlowStage::Answered => UNANSWERED_NS,
+            FlowStage::Established if is_tcp => TCP_NS,
+            FlowStage::Established => OTHER_NS,
+            FlowStage::Ended => TCP_ENDED_NS,
         };
         self.until_ns = now_ns.saturating_add(length_ns).max(1);
     }

@@ -11,7 +11,7 @@
 
 use std::net::IpAddr;
 
-use super::{Action, Direction, Kind, Net, Rule, Rules};
+use super::{Action, Direction, KindMatch, Net, Rule, Rules};
 use crate::ether::{ICMP, ICMPV6, Ip, TCP, TYPE_ARP, TYPE_IPV4, TYPE_IPV6, UDP};
 
 /// The most rules of a filter: they are asked one after the other.
@@ -78,7 +78,7 @@ const THE_REST: &str = "here may be, in this order: sent or received; arp, ipv4,
 
 /// One end of a conversation.
 #[derive(Clone, Copy, Default)]
-struct End {
+struct RuleEnd {
     net: Option<Net>,
     ports: Option<(u16, u16)>,
 }
@@ -122,33 +122,33 @@ impl<'a> Words<'a> {
         }
     }
 
-    fn kind(&mut self) -> Result<Kind, RuleError> {
+    fn kind(&mut self) -> Result<KindMatch, RuleError> {
         let kinds = [
-            ("arp", Kind::Type(TYPE_ARP)),
-            ("ipv4", Kind::Type(TYPE_IPV4)),
-            ("ipv6", Kind::Type(TYPE_IPV6)),
-            ("tcp", Kind::Protocol(TCP)),
-            ("udp", Kind::Protocol(UDP)),
-            ("icmp", Kind::Protocol(ICMP)),
-            ("icmpv6", Kind::Protocol(ICMPV6)),
+            ("arp", KindMatch::Type(TYPE_ARP)),
+            ("ipv4", KindMatch::Type(TYPE_IPV4)),
+            ("ipv6", KindMatch::Type(TYPE_IPV6)),
+            ("tcp", KindMatch::Protocol(TCP)),
+            ("udp", KindMatch::Protocol(UDP)),
+            ("icmp", KindMatch::Protocol(ICMP)),
+            ("icmpv6", KindMatch::Protocol(ICMPV6)),
         ];
         if let Some((_, kind)) = kinds.into_iter().find(|(word, _)| self.take(word)) {
             return Ok(kind);
         }
         if self.take("type") {
-            return Ok(Kind::Type(self.number(0xffff, A_NUMBER)? as u16));
+            return Ok(KindMatch::Type(self.number(0xffff, A_NUMBER)? as u16));
         }
         if self.take("protocol") {
-            return Ok(Kind::Protocol(self.number(0xff, A_NUMBER)? as u8));
+            return Ok(KindMatch::Protocol(self.number(0xff, A_NUMBER)? as u8));
         }
-        Ok(Kind::Any)
+        Ok(KindMatch::Any)
     }
 
     /// Addresses and ports of one end.
-    fn end(&mut self) -> Result<End, RuleError> {
+    fn end(&mut self) -> Result<RuleEnd, RuleError> {
         let net = if self.take("any") { None } else { Some(self.net()?) };
         let ports = if self.take("port") { Some(self.ports()?) } else { None };
-        Ok(End { net, ports })
+        Ok(RuleEnd { net, ports })
     }
 
     fn net(&mut self) -> Result<Net, RuleError> {
@@ -206,8 +206,8 @@ impl<'a> Words<'a> {
         } else {
             None
         };
-        let source = if self.take("from") { self.end()? } else { End::default() };
-        let destination = if self.take("to") { self.end()? } else { End::default() };
+        let source = if self.take("from") { self.end()? } else { RuleEnd::default() };
+        let destination = if self.take("to") { self.end()? } else { RuleEnd::default() };
         let keep = self.take("keep");
         if let Some(word) = self.words.next() {
             return self.wrong(word, THE_REST);
@@ -230,11 +230,11 @@ impl<'a> Words<'a> {
     fn check(&self, rule: &Rule) -> Result<(), RuleError> {
         let wrong = |what| Err(RuleError::Contradiction { rule: self.rule, what });
         let has_ports = rule.source_ports.is_some() || rule.destination_ports.is_some();
-        if has_ports && !matches!(rule.kind, Kind::Protocol(TCP | UDP)) {
+        if has_ports && !matches!(rule.kind, KindMatch::Protocol(TCP | UDP)) {
             return wrong("ports are TCP's and UDP's: say tcp or udp before from and to");
         }
         let has_nets = rule.source.is_some() || rule.destination.is_some();
-        if has_nets && matches!(rule.kind, Kind::Type(kind) if !is_ip(kind)) {
+        if has_nets && matches!(rule.kind, KindMatch::Type(kind) if !is_ip(kind)) {
             return wrong("such frames have no IP addresses");
         }
         if let (Some(source), Some(destination)) = (rule.source, rule.destination)
@@ -242,7 +242,7 @@ impl<'a> Words<'a> {
         {
             return wrong("one address is of IPv4, the other one of IPv6");
         }
-        let keeps = [TCP, UDP, ICMP, ICMPV6].map(Kind::Protocol);
+        let keeps = [TCP, UDP, ICMP, ICMPV6].map(KindMatch::Protocol);
         if rule.keep && !keeps.contains(&rule.kind) {
             return wrong("only tcp, udp, icmp and icmpv6 have conversations to keep");
         }

@@ -13,7 +13,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{FlockOperation, OFlags, flock};
 
-use super::{MirrorCore, Record, Target};
+use super::{MirrorCore, MirrorRecord, MirrorTarget};
 
 /// pcap with nanoseconds, little-endian.
 const MAGIC: u32 = 0xa1b2_3c4d;
@@ -30,7 +30,7 @@ pub(super) struct PcapFile {
     header: [u8; HEADER_BYTES],
     snap_bytes: usize,
     bytes_max: u64,
-    state: State,
+    state: FileState,
     /// Whole records that are to be written, and how many.
     batch: Vec<u8>,
     batch_frames: u64,
@@ -40,7 +40,7 @@ pub(super) struct PcapFile {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum FileState {
     /// Another writer has it still.
     Waiting,
     /// It has so many bytes, all of them of whole records.
@@ -50,7 +50,7 @@ enum State {
 }
 
 impl PcapFile {
-    /// Opens it, or makes it. Nothing of it is changed before [`Target::is_ready`].
+    /// Opens it, or makes it. Nothing of it is changed before [`MirrorTarget::is_ready`].
     ///
     /// # Errors
     /// When it cannot be opened, or is something else than a capture of this kind.
@@ -93,7 +93,7 @@ impl PcapFile {
             header,
             snap_bytes,
             bytes_max,
-            state: State::Waiting,
+            state: FileState::Waiting,
             batch: Vec::with_capacity(BATCH_BYTES + RECORD_BYTES + snap_bytes),
             batch_frames: 0,
             clock_offset_ns: clock_offset_ns(),
@@ -122,14 +122,14 @@ impl PcapFile {
 
     /// Writes what was gathered, all of it or nothing.
     fn write_batch(&mut self, core: &MirrorCore) {
-        let State::Open(bytes) = self.state else { return };
+        let FileState::Open(bytes) = self.state else { return };
         if self.batch.is_empty() {
             return;
         }
         match self.file.write_all(&self.batch) {
             Ok(()) => {
                 let bytes = bytes + self.batch.len() as u64;
-                self.state = State::Open(bytes);
+                self.state = FileState::Open(bytes);
                 core.written_bytes.store(bytes, Relaxed);
             }
             Err(error) => {
@@ -144,7 +144,7 @@ impl PcapFile {
     }
 
     fn fail(&mut self, error: &io::Error) {
-        self.state = State::Failed;
+        self.state = FileState::Failed;
         tracing::error!(
             file = %self.name, %error,
             "the mirror cannot be written; what it copies is missing from now on, the traffic \
@@ -176,15 +176,15 @@ fn whole_bytes(file: &File, snap_bytes: usize) -> io::Result<u64> {
     Ok(at)
 }
 
-impl Target for PcapFile {
+impl MirrorTarget for PcapFile {
     fn is_ready(&mut self, core: &MirrorCore) -> bool {
-        if self.state != State::Waiting {
+        if self.state != FileState::Waiting {
             return true;
         }
         match self.begin() {
             Ok(None) => return false,
             Ok(Some(bytes)) => {
-                self.state = State::Open(bytes);
+                self.state = FileState::Open(bytes);
                 core.written_bytes.store(bytes, Relaxed);
             }
             Err(error) => self.fail(&error),
@@ -192,11 +192,11 @@ impl Target for PcapFile {
         true
     }
 
-    fn write(&mut self, record: &Record, core: &MirrorCore) {
+    fn write(&mut self, record: &MirrorRecord, core: &MirrorCore) {
         let len = RECORD_BYTES + record.bytes.len();
         let has_room = match self.state {
-            State::Open(bytes) => bytes + (self.batch.len() + len) as u64 <= self.bytes_max,
-            State::Waiting | State::Failed => false,
+            FileState::Open(bytes) => bytes + (self.batch.len() + len) as u64 <= self.bytes_max,
+            FileState::Waiting | FileState::Failed => false,
         };
         if !has_room {
             core.unwritten.fetch_add(1, Relaxed);
@@ -219,7 +219,7 @@ impl Target for PcapFile {
 
     fn look(&mut self, core: &MirrorCore) -> bool {
         self.write_batch(core);
-        matches!(self.state, State::Open(_))
+        matches!(self.state, FileState::Open(_))
     }
 }
 
@@ -245,10 +245,10 @@ mod tests {
 
     const SNAP: usize = 100;
 
-    fn record(bytes: usize) -> Record {
+    fn record(bytes: usize) -> MirrorRecord {
         let bytes = vec![7; bytes];
         let len_bytes = 200;
-        Record { pool: 0, time_ns: 5, len_bytes, offload: Offload::default(), bytes }
+        MirrorRecord { pool: 0, time_ns: 5, len_bytes, offload: Offload::default(), bytes }
     }
 
     fn open(path: &Path) -> PcapFile {
@@ -314,7 +314,7 @@ mod tests {
         let core = MirrorCore::default();
         let full = File::options().write(true).open("/dev/full").unwrap();
         let mut file = PcapFile::with(full, header(SNAP), (SNAP, 1 << 20), Path::new("full"));
-        file.state = State::Open(HEADER_BYTES as u64);
+        file.state = FileState::Open(HEADER_BYTES as u64);
         core.written_bytes.store(HEADER_BYTES as u64, Relaxed);
         (0..3).for_each(|_| file.write(&record(60), &core));
         assert!(!file.look(&core));

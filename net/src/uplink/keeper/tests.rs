@@ -14,7 +14,7 @@ struct World {
     /// The threads that closed one.
     closed_by: Mutex<Vec<String>>,
     /// What a look says; that it is up by default.
-    seen: Mutex<Option<Result<Seen, i32>>>,
+    seen: Mutex<Option<Result<InterfaceState, i32>>>,
     /// Why the next ones cannot be opened.
     refused: Mutex<VecDeque<&'static str>>,
     /// Held, none is opened.
@@ -27,7 +27,7 @@ impl World {
         Opened(Arc::clone(self))
     }
 
-    fn show(&self, seen: Result<Seen, i32>) {
+    fn show(&self, seen: Result<InterfaceState, i32>) {
         *self.seen.lock().unwrap() = Some(seen);
     }
 }
@@ -64,13 +64,13 @@ impl Source for Fake {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    fn look(&mut self) -> io::Result<Option<Seen>> {
-        let seen = self.0.seen.lock().unwrap().unwrap_or(Ok(Seen::Up));
+    fn look(&mut self) -> io::Result<Option<InterfaceState>> {
+        let seen = self.0.seen.lock().unwrap().unwrap_or(Ok(InterfaceState::Up));
         seen.map(Some).map_err(io::Error::from_raw_os_error)
     }
 }
 
-fn begin() -> (Arc<World>, Opened, Kept<Opened>, Keeper) {
+fn begin() -> (Arc<World>, Opened, KeeperPort<Opened>, Keeper) {
     let world = Arc::<World>::default();
     let first = world.open();
     let fake = Fake(Arc::clone(&world));
@@ -96,11 +96,11 @@ fn what_was_open_is_closed_by_the_keeper_before_the_next_is_opened() {
     let second = wait_for("opened", || kept.incoming.receive());
     assert!(kept.core.is_up());
     // Seen by the keeper, while its port goes on with it for a while.
-    world.show(Ok(Seen::Gone));
+    world.show(Ok(InterfaceState::Gone));
     wait_for("gone", || kept.core.is_wanted().then_some(()));
     std::thread::sleep(2 * LOOK_EVERY);
     assert_eq!((kept.core.opened.load(Relaxed), world.open.load(SeqCst)), (2, 1));
-    world.show(Ok(Seen::Up));
+    world.show(Ok(InterfaceState::Up));
     kept.give_back(second);
     let third = wait_for("opened", || kept.incoming.receive());
     // As the port goes, and then the keeper.
@@ -118,10 +118,10 @@ fn one_that_is_gone_again_before_its_port_has_it_goes_back() {
     world.refused.lock().unwrap().extend(["not yet"; 2]);
     kept.lose(first);
     wait_for("refused", || kept.core.why());
-    world.show(Ok(Seen::Gone));
+    world.show(Ok(InterfaceState::Gone));
     wait_for("opened", || (!kept.incoming.is_empty()).then_some(()));
     wait_for("gone", || kept.core.is_wanted().then_some(()));
-    world.show(Ok(Seen::Up));
+    world.show(Ok(InterfaceState::Up));
     let mut opened = None;
     // The next one is not there before this was looked at.
     let slow = world.slow.lock().unwrap();
@@ -145,7 +145,7 @@ fn one_that_cannot_be_looked_at_is_not_gone() {
     let why = wait_for("noticed", || kept.core.why());
     assert!(why.contains("cannot be looked at: Too many open files"), "{why}");
     assert!(kept.core.is_up() && !kept.core.is_wanted());
-    world.show(Ok(Seen::Up));
+    world.show(Ok(InterfaceState::Up));
     wait_for("forgotten", || kept.core.why().is_none().then_some(()));
     assert_eq!(kept.core.opened.load(Relaxed), 1);
 }
@@ -153,11 +153,11 @@ fn one_that_cannot_be_looked_at_is_not_gone() {
 #[test]
 fn why_it_is_away_is_said() {
     let (world, first, mut kept, _keeper) = begin();
-    world.show(Ok(Seen::Down));
+    world.show(Ok(InterfaceState::Down));
     let why = wait_for("seen", || kept.core.why());
     assert!(why.contains("set down") && !kept.core.is_up(), "{why}");
     world.refused.lock().unwrap().extend(["no such interface", "no such interface", "taken"]);
-    world.show(Ok(Seen::Up));
+    world.show(Ok(InterfaceState::Up));
     kept.lose(first);
     for why in ["no such interface", "taken"] {
         wait_for(why, || (kept.core.why().as_deref() == Some(why)).then_some(()));

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use virtio::Segment;
 
-use super::{Opened, open, write};
+use super::{OpenedTap, open, write};
 use crate::finish::Finisher;
 use crate::frame::Burst;
 use crate::offload::Offload;
@@ -19,7 +19,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(crate) struct CopyTap {
     name: String,
-    interface: Option<Opened>,
+    interface: Option<OpenedTap>,
     /// When it was looked for in vain, or looked at.
     looked: Option<Instant>,
     /// It is set up, as far as was seen.

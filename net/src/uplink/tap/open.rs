@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use rustix::fs::{Mode, OFlags, open as open_file};
 
-use super::Opened;
+use super::OpenedTap;
 use crate::offload::HEADER_BYTES;
 
 /// Attaches a descriptor to an interface.
@@ -65,13 +65,13 @@ pub enum TapError {
 
 /// `struct ifreq` as tun(4) reads it.
 #[repr(C)]
-struct Request {
+struct InterfaceRequest {
     name: [u8; NAME_BYTES_MAX + 1],
     flags: c_short,
     rest: [u8; 22],
 }
 
-impl Request {
+impl InterfaceRequest {
     fn new(name: &str, flags: c_short) -> Option<Self> {
         let is_name = (1..=NAME_BYTES_MAX).contains(&name.len())
             && name != "."
@@ -87,16 +87,20 @@ fn checked(result: c_int) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-fn control_request(fd: BorrowedFd<'_>, what: c_ulong, request: &mut Request) -> io::Result<()> {
+fn control_request(
+    fd: BorrowedFd<'_>,
+    what: c_ulong,
+    request: &mut InterfaceRequest,
+) -> io::Result<()> {
     // SAFETY: these ioctls read and write an `ifreq`, which `request` is as long as.
     checked(unsafe { libc::ioctl(fd.as_raw_fd(), what, request) })
 }
 
 /// Opens the interface of this name.
-pub(super) fn open(name: &str) -> Result<Opened, TapError> {
+pub(super) fn open(name: &str) -> Result<OpenedTap, TapError> {
     let flags = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR;
     let wrong_name = || TapError::Name(name.to_owned());
-    let mut request = Request::new(name, flags).ok_or_else(wrong_name)?;
+    let mut request = InterfaceRequest::new(name, flags).ok_or_else(wrong_name)?;
     let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let fd = open_file(super::DEVICE, flags, Mode::empty())
         .map_err(|errno| TapError::Device(errno.into()))?;
@@ -120,5 +124,5 @@ pub(super) fn open(name: &str) -> Result<Opened, TapError> {
     if let Err(error) = link::set_interface_up(name) {
         tracing::warn!(interface = name, %error, "the interface cannot be set up; somebody has to");
     }
-    Ok(Opened { fd, udp })
+    Ok(OpenedTap { fd, udp })
 }

@@ -10,7 +10,7 @@ use block::attachment::Phase;
 use block::ublk::front::FrontPoller;
 use block::ublk::{Front, FrontCore, Kernel, Shape};
 use block::{Attachment, Exports, Open, Plane, RemoteVolume, Volume};
-use sidecore::{Local, Sidecore, Stage};
+use sidecore::{Local, RoundStage, Sidecore};
 
 use super::super::keys::Keys;
 use super::super::nics::Doors;
@@ -123,7 +123,7 @@ impl Client {
             let core = front.core();
             let front = Rc::new(RefCell::new(front));
             services.insert(Rc::clone(&front));
-            local.add(Stage::Serve, Box::new(FrontPoller(front)));
+            local.add(RoundStage::Serve, Box::new(FrontPoller(front)));
             Ok(core)
         });
         opened.expect("a sidecore that has just started").map_err(DirectError::Client)

@@ -12,7 +12,7 @@ use fabric_node::hand_over::{AssociationsState, RegistrationState, RoomState};
 use peer::AttachmentKey;
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
-use virtio::hand_over::{Served, TryMap};
+use virtio::hand_over::{ServedDevice, TryMap};
 
 /// The version of what is told. A node hands over to no other: a program that changes the meaning
 /// of a field has another one.
@@ -89,7 +89,7 @@ pub(in crate::wiring) enum OpenState {
 #[derive(Debug, Serialize, Deserialize)]
 pub(in crate::wiring) struct NicState {
     pub(in crate::wiring) name: String,
-    pub(in crate::wiring) served: Served<Number>,
+    pub(in crate::wiring) served: ServedDevice<Number>,
     /// The conversations that its filter keeps, in memory.
     pub(in crate::wiring) conversations: Option<Number>,
 }
@@ -155,7 +155,7 @@ pub(super) struct DiskState {
     pub(super) described: Option<InfoState>,
     /// What its rings go on with, if any ran.
     pub(super) standing: Option<StandingState>,
-    pub(super) served: Option<Served<Number>>,
+    pub(super) served: Option<ServedDevice<Number>>,
 }
 
 /// Where an attachment stands.
@@ -270,7 +270,10 @@ impl Sent {
         Ok(self.put(file.into()))
     }
 
-    pub(in crate::wiring) fn served(&mut self, served: Served<OwnedFd>) -> Served<Number> {
+    pub(in crate::wiring) fn served(
+        &mut self,
+        served: ServedDevice<OwnedFd>,
+    ) -> ServedDevice<Number> {
         let mut put = |fd| Ok::<_, std::convert::Infallible>(self.put(fd));
         match served.try_map(&mut put) {
             Ok(served) => served,
@@ -307,8 +310,8 @@ impl Received {
 
     pub(in crate::wiring) fn served(
         &mut self,
-        served: Served<Number>,
-    ) -> io::Result<Served<OwnedFd>> {
+        served: ServedDevice<Number>,
+    ) -> io::Result<ServedDevice<OwnedFd>> {
         served.try_map(&mut |number| self.take(number))
     }
 }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use block::attachment::Standing;
 use block::record::KeptRecords;
 use block::{Incarnation, VolumeInfo};
-use link::{Door, Udp, Wire};
+use link::{ShmListener, Udp, Wire};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::socket_peercred;
 
@@ -98,7 +98,7 @@ struct Taken {
 }
 
 /// Dropped, a door takes its socket away: this one's is the node's until it says "yours".
-type LentDoor = ManuallyDrop<Option<Door>>;
+type LentDoor = ManuallyDrop<Option<ShmListener>>;
 
 /// Likewise.
 type LentDomains = ManuallyDrop<Domains>;

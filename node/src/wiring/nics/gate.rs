@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use net::remote::{Admission, Gate, Join, Kind, Members, Right};
+use net::remote::{Admission, Join, JoinGate, Members, NetCallKind, Right};
 use net::stage::{Filter, FilterCore, LimitCore, Limiter, Staged, Stages};
 use net::{Network, PortOptions, Stations, VlanSet, Vlans};
 use peer::{Allow, AttachmentKey, proof};
@@ -166,12 +166,12 @@ impl Doors {
             }
         }
         let names = (join.network.as_str(), join.nic.as_str());
-        let verified = proof::verify(proof, &peer.binding, Kind::Join as u8, names);
+        let verified = proof::verify(proof, &peer.binding, NetCallKind::Join as u8, names);
         verified.map(|AttachmentKey(key)| Some(key)).map_err(|error| error.to_string())
     }
 }
 
-impl Gate for Doors {
+impl JoinGate for Doors {
     fn admit(
         &self,
         now_ns: u64,
@@ -238,7 +238,7 @@ fn vlans_fit(open: &VlanSet, wanted: &Vlans) -> bool {
 }
 
 /// The stages that the network's own node puts before a port of another's.
-fn chain(remote: &RemotePorts) -> net::remote::Chain {
+fn chain(remote: &RemotePorts) -> net::remote::PortMaker {
     let (limit, rules, seed) = (remote.limit, remote.filter.clone(), seed());
     Box::new(move |port, counters| {
         let limit = limit.map(|it| Limiter::new((it, it), Arc::<LimitCore>::default()));

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use link::{XdpCardFds, XdpQueueFds};
 use net::uplink::UplinkFds;
-use virtio::{Adopted, Parked, Parking};
+use virtio::{Adopted, ParkedServer, Parking};
 
 use super::uplinks::adopt_uplink;
 use super::{Made, Nics, live, make};
@@ -168,7 +168,7 @@ fn go_on_with(made: &Made, conversations: Vec<u8>) -> io::Result<()> {
 /// What a nic that stands still is to another process: nothing if it was not served.
 pub(in crate::wiring) fn nic_state(
     name: &str,
-    parked: &mut Parked,
+    parked: &mut ParkedServer,
     kept: &[u8],
     sent: &mut Sent,
 ) -> io::Result<Option<NicState>> {

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use net::remote::{CableCore, Kind, Plane, Wanted, join};
+use net::remote::{CableCore, NetCallKind, NetPlane, WantedNetwork, join};
 use net::{Attached, Network, PortCounters, PortOptions, Vlans};
 use peer::Planes;
 
@@ -45,12 +45,12 @@ impl Way {
         let key = key.transpose().map_err(text)?;
         let network = Network::new(&config.network, on.clone(), seed()).map_err(text)?;
         let (core, counters) = (Arc::<CableCore>::default(), Arc::<PortCounters>::default());
-        let wanted = Wanted {
+        let wanted = WantedNetwork {
             peer: peer.to_owned(),
             join: join(name, &config.name, config.mac, config.mtu, config.vlans.clone()),
             prove: Box::new(move |binding, join| {
                 let names = (join.network.as_str(), join.nic.as_str());
-                key.as_ref().and_then(|key| key.prove(binding, Kind::Join as u8, names))
+                key.as_ref().and_then(|key| key.prove(binding, NetCallKind::Join as u8, names))
             }),
             told: Box::new(move |is_there| cables.set_uplink(is_there)),
         };
@@ -58,7 +58,7 @@ impl Way {
         let (shared, told, held) = (Arc::clone(&core), Arc::clone(&counters), peer.to_owned());
         let make = move |local: &mut sidecore::Local| {
             let services = local.services();
-            let plane = services.get::<Plane>().expect("a node that listens");
+            let plane = services.get::<NetPlane>().expect("a node that listens");
             if let Some(planes) = services.get::<Planes>() {
                 planes.borrow().peers().borrow_mut().hold_named(&held);
             }
@@ -81,7 +81,7 @@ impl Drop for Way {
         // A sidecore that has stopped has left.
         let _ = self.network.sidecore().call(move |local| {
             let now_ns = local.now_ns();
-            if let (Some(plane), Some(flow)) = (local.services().get::<Plane>(), flow) {
+            if let (Some(plane), Some(flow)) = (local.services().get::<NetPlane>(), flow) {
                 plane.borrow_mut().remove(now_ns, flow);
             }
             if let Some(planes) = local.services().get::<Planes>() {

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use block::server::ServedPeer;
-use transport::{Part, PeerIdentity, PeerShare};
+use transport::{PeerIdentity, PeerShare, QuotaPart};
 
 use crate::status::QuotaStatus;
 
@@ -42,7 +42,7 @@ pub(super) fn status<'a>(asked: impl Iterator<Item = &'a Shares>) -> Vec<QuotaSt
     all
 }
 
-fn quota(sidecore: usize, peer: &PeerIdentity, resource: &str, part: Part) -> QuotaStatus {
+fn quota(sidecore: usize, peer: &PeerIdentity, resource: &str, part: QuotaPart) -> QuotaStatus {
     QuotaStatus {
         peer: peer.name.clone(),
         address: peer.claimed_at.map(|ip| match link::is_shared(SocketAddr::new(ip, 0)) {

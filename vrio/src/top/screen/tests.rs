@@ -104,7 +104,7 @@ fn a_short_terminal_scrolls_and_stops_at_both_ends() {
     press(&mut screen, KeyCode::End);
     assert_eq!(drawn(&mut screen, 80, 6), last);
     // Less to show than there was.
-    screen.show(View::new(None, &node::status::Status::default()));
+    screen.show(NodeView::new(None, &node::status::Status::default()));
     assert!(drawn(&mut screen, 80, 6).starts_with("node"), "{last}");
 }
 
@@ -114,7 +114,7 @@ fn a_node_that_does_not_answer_leaves_what_was_seen() {
     screen.problem = Some("no node answers".to_owned());
     let text = drawn(&mut screen, 60, 20);
     assert!(text.contains("alice") && text.ends_with("no node answers\n"), "{text}");
-    screen.show(View::new(None, &status(3)));
+    screen.show(NodeView::new(None, &status(3)));
     assert!(!drawn(&mut screen, 60, 20).contains("no node answers"));
 }
 

@@ -92,8 +92,8 @@ pub(in crate::top) fn status(turn: u64) -> Status {
 }
 
 /// The third and fourth second of that node.
-pub(in crate::top) fn view() -> View {
-    View::new(Some((&status(1), Duration::from_secs(2))), &status(2))
+pub(in crate::top) fn view() -> NodeView {
+    NodeView::new(Some((&status(1), Duration::from_secs(2))), &status(2))
 }
 
 #[test]
@@ -114,13 +114,13 @@ fn rates_are_what_grew_in_the_time_between() {
     assert_eq!(view.volumes[0].traffic.requests_per_s, Some(5.0));
     let mut bare = [status(1), status(2)];
     bare.iter_mut().for_each(|status| status.volumes[0].counters.clear());
-    let view = View::new(Some((&bare[0], Duration::from_secs(2))), &bare[1]);
+    let view = NodeView::new(Some((&bare[0], Duration::from_secs(2))), &bare[1]);
     assert_eq!(view.volumes[0].traffic.requests_per_s, None, "without a meter it counts nothing");
 }
 
 #[test]
 fn without_an_earlier_status_there_are_no_rates() {
-    let view = View::new(None, &status(2));
+    let view = NodeView::new(None, &status(2));
     assert_eq!(view.disks[0].traffic.requests_per_s, None);
     assert_eq!(view.sidecores[0].busy_share, None);
     assert_eq!(view.sessions[0].rtt_ns, 45_200);
@@ -131,7 +131,7 @@ fn what_came_between_and_what_began_anew_does_no_harm() {
     let mut earlier = status(3);
     earlier.disks.clear();
     earlier.sessions[0].index = 9;
-    let view = View::new(Some((&earlier, Duration::ZERO)), &status(2));
+    let view = NodeView::new(Some((&earlier, Duration::ZERO)), &status(2));
     assert_eq!(view.disks[0].traffic.requests_per_s, None, "it is new");
     assert_eq!(view.sessions[0].packets_per_s, None);
     assert_eq!(view.sidecores[0].busy_share, Some(0.0), "its counter fell");

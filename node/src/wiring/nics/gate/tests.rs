@@ -58,7 +58,7 @@ fn a_peer_that_sends_nothing_but_proofs_has_so_many_looked_at_and_others_theirs(
     assert_eq!(looked_at(&doors, now_ns + SECOND + PROOF_NS, "vm1", 10), 1);
     // Somebody else is let in meanwhile, and it is itself when it was quiet.
     let names = ("blue", "nic");
-    let proof = key.prove(&[7; 32], Kind::Join as u8, names).unwrap();
+    let proof = key.prove(&[7; 32], NetCallKind::Join as u8, names).unwrap();
     assert!(ask(&doors, now_ns + SECOND, "vm2", &proof).is_ok());
     assert!(ask(&doors, now_ns + SECOND + PROOF_NS, "vm1", &proof).is_err());
     assert!(ask(&doors, now_ns + 2 * SECOND, "vm1", &proof).is_ok());

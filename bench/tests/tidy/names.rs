@@ -1,0 +1,106 @@
+//! A type's name says what it is of: no name is that of types in three files, or a reader who finds
+//! it in an error or by a search has three places to read.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Source, sources};
+
+/// In this many files a name may stand: a type, and one more in a crate that never meets the first.
+const FILES_MAX: usize = 2;
+
+/// Names that were in more files before there was this rule, and in how many. The numbers only fall.
+const BEFORE: &str = include_str!("names.txt");
+
+/// The name, if a type is declared in this line as rustfmt writes it. Types of a trait's
+/// implementation have the trait's name for them.
+fn type_name(line: &str) -> Option<&str> {
+    let words = line.trim_start();
+    let words = match words.strip_prefix("pub") {
+        Some(rest) if rest.starts_with('(') => rest.split_once(") ")?.1,
+        Some(rest) => rest.strip_prefix(' ')?,
+        None => words,
+    };
+    let words = words.strip_prefix("unsafe ").unwrap_or(words);
+    let (kind, name) = words.split_once(' ')?;
+    let indented = line.starts_with(' ');
+    let declares =
+        ["struct", "enum", "trait", "union"].contains(&kind) || kind == "type" && !indented;
+    let end = name.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(name.len());
+    (declares && name.starts_with(char::is_uppercase)).then(|| &name[..end])
+}
+
+/// Tests are read with what they test beside them, and examples alone.
+fn is_of_the_program(path: &str) -> bool {
+    let part = |part: &str| path.split('/').any(|folder| folder == part);
+    let file = path.rsplit('/').next().unwrap_or(path);
+    path.ends_with(".rs")
+        && !part("tests")
+        && !part("examples")
+        && !["tests.rs", "testing.rs"].contains(&file)
+        && !file.ends_with("_tests.rs")
+}
+
+/// Each name that is in too many files, with these.
+fn names_in_many_files(sources: &[Source]) -> BTreeMap<&str, BTreeSet<&str>> {
+    let mut files: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for source in sources.iter().filter(|source| is_of_the_program(&source.path)) {
+        for name in source.text.lines().filter_map(type_name) {
+            files.entry(name).or_default().insert(&source.path);
+        }
+    }
+    files.retain(|_, files| files.len() > FILES_MAX);
+    files
+}
+
+#[test]
+fn a_type_is_known_by_its_first_line() {
+    for (line, name) in [
+        ("pub(in crate::udp) struct Listed<'a> {", Some("Listed")),
+        ("    pub enum Inner {", Some("Inner")),
+        ("unsafe trait Marker {}", Some("Marker")),
+        ("type Token = u64;", Some("Token")),
+        ("    type Error = io::Error;", None),
+        ("// struct Token", None),
+        ("let structure = 1;", None),
+    ] {
+        assert_eq!(type_name(line), name, "{line}");
+    }
+}
+
+#[test]
+fn a_name_that_is_in_three_files_is_found() {
+    let declared = |path: &str| Source::new(path, "struct Step;\n");
+    let mut sources = vec![declared("a/src/x.rs"), declared("b/src/y.rs")];
+    sources.push(declared("b/src/y/tests.rs"));
+    assert!(names_in_many_files(&sources).is_empty());
+    sources.push(declared("c/src/z.rs"));
+    assert_eq!(names_in_many_files(&sources)["Step"].len(), 3);
+}
+
+#[test]
+fn no_type_name_is_in_three_files() {
+    let sources = sources();
+    let found = names_in_many_files(&sources);
+    let before: BTreeMap<&str, usize> = BEFORE
+        .lines()
+        .filter_map(|line| line.split_once(' '))
+        .map(|(name, files)| (name, files.parse().expect("names.txt has a number a line")))
+        .collect();
+    let mut faults = Vec::new();
+    for (name, files) in &found {
+        let allowed = before.get(name).copied().unwrap_or(FILES_MAX);
+        if files.len() > allowed {
+            let files: Vec<&str> = files.iter().copied().collect();
+            faults.push(format!("{name}: name it after what it is of, in {}", files.join(", ")));
+        }
+    }
+    for (name, &allowed) in &before {
+        let now = found.get(name).map_or(0, BTreeSet::len);
+        if now < allowed {
+            let line =
+                if now == 0 { "has no line".to_owned() } else { format!("is \"{name} {now}\"") };
+            faults.push(format!("{name}: is in fewer files now; in tidy/names.txt it {line}"));
+        }
+    }
+    assert!(faults.is_empty(), "{} names:\n{}", faults.len(), faults.join("\n"));
+}
