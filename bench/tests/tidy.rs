@@ -7,6 +7,8 @@ mod code;
 mod documents;
 #[path = "tidy/files.rs"]
 mod files;
+#[path = "tidy/links.rs"]
+mod links;
 #[path = "tidy/manifests.rs"]
 mod manifests;
 
@@ -29,6 +31,7 @@ impl fmt::Display for Finding {
 }
 
 /// One file of the repository.
+#[derive(Clone)]
 struct Source {
     /// From the root, with slashes.
     path: String,
