@@ -9,6 +9,7 @@ pub mod change;
 mod check;
 mod domain;
 mod keys;
+pub mod manual;
 mod network;
 mod object;
 mod quantity;
