@@ -11,6 +11,8 @@ mod files;
 mod links;
 #[path = "tidy/manifests.rs"]
 mod manifests;
+#[path = "tidy/unsafety.rs"]
+mod unsafety;
 
 use std::fmt;
 use std::fs;
