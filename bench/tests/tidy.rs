@@ -7,10 +7,14 @@ mod code;
 mod documents;
 #[path = "tidy/files.rs"]
 mod files;
+#[path = "tidy/links.rs"]
+mod links;
 #[path = "tidy/manifests.rs"]
 mod manifests;
 #[path = "tidy/names.rs"]
 mod names;
+#[path = "tidy/unsafety.rs"]
+mod unsafety;
 #[path = "tidy/words.rs"]
 mod words;
 
@@ -33,6 +37,7 @@ impl fmt::Display for Finding {
 }
 
 /// One file of the repository.
+#[derive(Clone)]
 struct Source {
     /// From the root, with slashes.
     path: String,

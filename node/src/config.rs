@@ -1,4 +1,4 @@
-//! A node's configuration: one TOML file, `docs/operating.md` is its reference.
+//! A node's configuration: one TOML file, `docs/configuration.md` is its reference.
 //!
 //! Every key is known here or refused; every problem of a file is reported at once, with line,
 //! object and what to do. What only the running system can tell (a file that is locked, a peer
@@ -9,6 +9,7 @@ pub mod change;
 mod check;
 mod domain;
 mod keys;
+pub mod manual;
 mod network;
 mod object;
 mod quantity;

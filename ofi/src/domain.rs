@@ -158,7 +158,7 @@ fn say_what_it_costs(domain: &fabric::Domain) {
         eprintln!(
             "libvrio-fi.so: a load of the domain's memory takes {cost_ns:.0} ns, a cached one \
              less than {limit_ns:.0}: this host maps the VM's device uncached, and messages are \
-             slow (docs/operating.md, \"Processes inside of VMs\"); VRIO_FI_LOG=0 silences this"
+             slow (docs/mpi.md, \"Processes inside of VMs\"); VRIO_FI_LOG=0 silences this"
         );
     }
 }

@@ -27,7 +27,7 @@ pub enum Dimension {
     Name,
 }
 
-/// In what a number is told. `docs/operating.md` has the names.
+/// In what a number is told. `docs/results.md` has the names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {

@@ -38,7 +38,7 @@ pub(crate) const BLOCK_EXAMPLES: &str = "Examples:
   vrio bench block --path socket /run/spdk/vhost.0     whoever serves that socket
 Everything on the disk is overwritten. Without root, `remote` and `direct` use the loopback
 device instead of two network namespaces. What counts as a system call of a request, and what does
-not (a nic's kicks, waking another sidecore), docs/performance.md says.";
+not (a nic's kicks, waking another sidecore), docs/measuring.md says.";
 
 pub(crate) const SCALE_EXAMPLES: &str = "Examples:
   vrio bench scale                                     local disks, null volumes

@@ -1,6 +1,6 @@
 //! Volumes that are encrypted, with real processes, and beside an implementation that is none of
 //! ours: Python's `cryptography`, which is OpenSSL's XTS. What it writes a node serves, what a node
-//! writes it reads, as dm-crypt would with the command of docs/operating.md.
+//! writes it reads, as dm-crypt would with the command of docs/configuration.md.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -224,7 +224,7 @@ impl fmt::Display for Report {
         }
         writeln!(
             f,
-            "  Next: a pair of your own: examples/*.toml, docs/operating.md; all proofs: make test"
+            "  Next: a pair of your own: examples/*.toml, docs/first-pair.md; all proofs: make test"
         )?;
         writeln!(
             f,

@@ -11,7 +11,7 @@ const DECISION_LINES_MAX: usize = 80;
 const README_WORDS_MAX: usize = 800;
 
 /// The lines of a Markdown file that are not inside a block of code.
-fn prose(source: &Source) -> impl Iterator<Item = (usize, &str)> {
+pub(super) fn prose(source: &Source) -> impl Iterator<Item = (usize, &str)> {
     let mut code = false;
     source.lines().filter(move |(_, line)| {
         let fence = line.trim_start().starts_with("```");
@@ -59,7 +59,9 @@ fn named_files(source: &Source) -> Vec<Finding> {
     let folder = Path::new(&source.path).parent().unwrap_or(Path::new(""));
     let mut found = Vec::new();
     for (number, line) in prose(source) {
-        for link in links(line) {
+        let outside = |link: &&str| !link.starts_with('#');
+        let files = links(line).filter(outside);
+        for link in files.map(|link| link.split('#').next().unwrap_or(link)) {
             if !root().join(folder).join(link).exists() {
                 found.push(source.finding(number, format!("the link to {link} leads nowhere")));
             }
@@ -73,11 +75,10 @@ fn named_files(source: &Source) -> Vec<Finding> {
     found
 }
 
-/// The targets of a line's links inside the repository, without what follows a '#'.
-fn links(line: &str) -> impl Iterator<Item = &str> {
+/// The targets of a line's links inside the repository.
+pub(super) fn links(line: &str) -> impl Iterator<Item = &str> {
     let targets = line.split("](").skip(1).filter_map(|rest| rest.split(')').next());
-    let inside = targets.filter(|target| !target.contains("://") && !target.starts_with('#'));
-    inside.map(|target| target.split('#').next().unwrap_or(target))
+    targets.filter(|target| !target.contains("://"))
 }
 
 fn code_spans(line: &str) -> impl Iterator<Item = &str> {

@@ -12,7 +12,7 @@ pub(super) extern "C" fn not_written() -> isize {
         eprintln!(
             "libvrio-fi.so: this program writes to memory of other processes (fi_write or an \
              atomic), which is not offered; have its MPI send messages instead \
-             (docs/operating.md, \"MPI\")"
+             (docs/mpi.md, \"MPI\")"
         );
     });
     -(FI_EOPNOTSUPP as isize)

@@ -141,7 +141,7 @@ fn what_mpich_has_found_it_receives_as_it_is_recommended() {
     let ended = run.env_remove("MPIR_CVAR_NOLOCAL").output().expect("sh is everywhere");
     let text = said(&ended);
     assert!(ended.status.success() && text.contains("ok looked"), "{}\n{text}", ended.status);
-    let documents = include_str!("../../../docs/operating.md");
+    let documents = include_str!("../../../docs/mpi.md");
     let commands = documents.lines().filter(|line| line.contains("MPIR_CVAR_NOLOCAL=1 "));
     assert_eq!(commands.count(), 0, "no command of the documents asks for the mixture");
 }
