@@ -12,6 +12,7 @@ mod copy;
 pub mod disk;
 pub mod export;
 pub mod latency;
+mod name;
 pub mod plane;
 pub mod record;
 pub mod remote;

@@ -676,7 +676,7 @@ fn a_node_that_claims_and_closes_ages_out_its_own_records_alone() {
 /// Older releases did not count a part for each node, and their first ones noted no node.
 #[test]
 fn records_that_are_too_many_already_make_room_for_other_nodes() {
-    use crate::attachment::Name;
+    use crate::name::Name;
     for node in ["", "vm1", "gone"] {
         for clean in [true, false] {
             let record =
