@@ -5,6 +5,7 @@
 //! [`remote`] carries it to another node's [`server`], which hands it to an export there. A direct
 //! client has [`ublk`] in place of the disk: its requests are its own kernel's.
 
+mod attach;
 pub mod attachment;
 pub mod backend;
 pub mod chain;
@@ -28,6 +29,7 @@ pub mod wire;
 #[cfg(test)]
 mod contract;
 
+pub use attach::{Attach, Attached};
 pub use attachment::{AttachOptions, Attachment};
 pub use disk::{Disk, DiskCore, DiskOptions, DiskQueues};
 pub use export::local::LocalVolume;

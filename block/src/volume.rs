@@ -9,12 +9,10 @@
 //! per request, and the slot has fixed room for each stage of the longest allowed chain.
 
 use std::fmt;
-use std::sync::Arc;
 
 use sidecore::{Progress, Services, SlotId, Slots, Wake};
 use virtio::Segment;
 
-use crate::attachment::Attachment;
 use crate::size::Size;
 
 /// A virtio-blk sector: the unit of addresses on the ring, whatever the block size is.
@@ -294,20 +292,16 @@ pub enum OpenError {
     },
 }
 
-/// What a channel is opened for.
-#[derive(Debug)]
+/// What a channel is opened with.
+#[derive(Clone, Copy, Debug)]
 pub struct Open<'a> {
     /// What this sidecore shares: its io_uring, its endpoint.
     pub services: &'a Services,
-    /// The attachment that the channel belongs to.
-    pub attachment: &'a Arc<Attachment>,
-    /// Which channel of the attachment this is: the sidecore's index.
-    pub index: u16,
     /// How many requests may be outstanding: the capacity of the user's table.
     pub depth: u16,
 }
 
-/// Block storage, local or remote, plain or wrapped.
+/// Block storage, plain or wrapped. What a disk is on is a [`crate::Attach`].
 pub trait Volume: Send + Sync + fmt::Debug {
     /// What it is now. Cheap; may be called on a sidecore.
     fn info(&self) -> VolumeInfo;

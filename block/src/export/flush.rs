@@ -1,15 +1,9 @@
 //! One flush of the export's own, between two epochs.
 
-use std::sync::Arc;
-
 use sidecore::{Progress, Services, Wake};
 
 use super::Export;
-use crate::attachment::{AttachOptions, Attachment};
 use crate::volume::{Channel, IoTable, Op, Open, OpenError, Status, io_table};
-
-/// The name under which the export itself opens channels; no peer can have it.
-const OWN_NAME: &str = "(export)";
 
 /// A flush on its way, with a channel of its own.
 #[derive(Debug)]
@@ -25,10 +19,7 @@ impl Flushing {
     /// # Errors
     /// When the volume cannot be opened.
     pub(super) fn new(export: &Export, services: &Services) -> Result<Self, OpenError> {
-        let options = AttachOptions::new(0);
-        let attachment = Arc::new(Attachment::new(OWN_NAME, options));
-        let open = Open { services, attachment: &attachment, index: 0, depth: 1 };
-        let channel = export.volume().open(&open)?;
+        let channel = export.volume().open(&Open { services, depth: 1 })?;
         Ok(Self { channel, ios: io_table(1), sent: false })
     }
 

@@ -8,7 +8,6 @@ use sidecore::{Progress, Services};
 use super::{
     ATTACHMENTS_MAX, Claimer, Export, ExportOptions, HOLDER_SILENT_NS, PendingClaim, Refusal,
 };
-use crate::attachment::{AttachOptions, Attachment};
 use crate::export::Admitted;
 use crate::record::{Record, RecordError, RecordStore, Ticket};
 use crate::volume::{
@@ -172,10 +171,7 @@ impl Bench {
     fn open(&self, name: &str, title: &Title, channel: u16) -> Result<Admitted, Refusal> {
         let pending = self.export.open(name, title, channel)?;
         assert!(self.export.poll_open(&pending), "nothing is on its way");
-        let options = AttachOptions::new(0);
-        let attachment = Arc::new(Attachment::new(name, options));
-        let open =
-            Open { services: &self.services, attachment: &attachment, index: channel, depth: 8 };
+        let open = Open { services: &self.services, depth: 8 };
         Ok(self.export.admitted(pending, &open).expect("a channel"))
     }
 }

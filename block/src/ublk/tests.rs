@@ -11,7 +11,6 @@ use super::abi::{self, Descriptor, attribute, op};
 use super::control::parameters;
 use super::device::Shape;
 use super::front::{Front, Kernel};
-use crate::attachment::{AttachOptions, Attachment};
 use crate::uring::Completion;
 use crate::volume::{
     Channel, Durability, IO_BYTES_MAX, Incarnation, IoId, IoTable, Op, Open, OpenError, Status,
@@ -183,12 +182,8 @@ impl Bench {
 
     fn on(info: VolumeInfo) -> Self {
         let volume = Slow { info, state: Arc::default() };
-        let options = AttachOptions::new(1);
-        let attachment = Arc::new(Attachment::new("a", options));
-        let services = Services::new();
-        let depth = SHAPE.places() as u16;
-        let open = Open { services: &services, attachment: &attachment, index: 0, depth };
-        let mut front = Front::new(&volume, &open, SHAPE).unwrap();
+        let open = Open { services: &Services::new(), depth: SHAPE.channel_depth() };
+        let mut front = Front::new(volume.open(&open).unwrap(), volume.info(), SHAPE);
         assert!(front.core().is_stopped(), "no device yet");
         let driver = Shared::new();
         front.show(driver.clone());
