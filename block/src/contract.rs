@@ -30,6 +30,7 @@ const ROUND_NS: u64 = 5_000;
 const ROUNDS_MAX: u64 = 200_000_000;
 
 /// Stands in for guest memory: aligned to a page, or off by `skew` bytes.
+#[derive(Debug)]
 pub(crate) struct Buffer {
     base: *mut u8,
     layout: Layout,

@@ -306,9 +306,14 @@ impl Channel for RemoteChannel {
         self.core.borrow_mut().arm(wake)
     }
 
+    fn disarm(&mut self) {}
+
     fn is_open(&self) -> bool {
         self.core.borrow().is_open()
     }
+
+    /// What waits is kept with what was sent, so that it stays in order.
+    fn recall(&mut self, _ios: &mut IoTable, _back: &mut Vec<IoId>) {}
 
     fn abandon(&mut self, ios: &mut IoTable, now_ns: u64) -> bool {
         let session = self.peers.borrow().session(self.peer);

@@ -256,6 +256,13 @@ impl Channel for LocalChannel {
         held && matches!(&self.way, Way::Open(admitted) if admitted.is_open())
     }
 
+    fn recall(&mut self, ios: &mut IoTable, back: &mut Vec<IoId>) {
+        if let Way::Open(admitted) = &mut self.way {
+            admitted.recall(ios, back);
+        }
+        back.extend(self.waiting.drain(..));
+    }
+
     fn abandon(&mut self, ios: &mut IoTable, now_ns: u64) -> bool {
         self.now_ns = now_ns;
         self.waiting.clear();

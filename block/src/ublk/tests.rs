@@ -11,6 +11,7 @@ use super::abi::{self, Descriptor, attribute, op};
 use super::control::parameters;
 use super::device::Shape;
 use super::front::{Front, Kernel};
+use crate::size::Size;
 use crate::uring::Completion;
 use crate::volume::{
     Channel, Durability, IO_BYTES_MAX, Incarnation, IoId, IoTable, Op, Open, OpenError, Status,
@@ -126,6 +127,10 @@ impl Volume for Slow {
         self.info.clone()
     }
 
+    fn size(&self) -> Size {
+        Size::new(self.info.size_bytes)
+    }
+
     fn open(&self, _: &Open<'_>) -> Result<Box<dyn Channel>, OpenError> {
         Ok(Box::new(SlowChannel(self.clone(), Vec::new())))
     }
@@ -149,6 +154,19 @@ impl Channel for SlowChannel {
         done.append(&mut self.1);
         progress
     }
+
+    fn arm(&mut self, _wake: &mut Wake) -> Progress {
+        Progress::Idle
+    }
+
+    fn disarm(&mut self) {}
+
+    fn is_open(&self) -> bool {
+        true
+    }
+
+    /// All of it has begun.
+    fn recall(&mut self, _ios: &mut IoTable, _back: &mut Vec<IoId>) {}
 
     fn abandon(&mut self, _: &mut IoTable, _: u64) -> bool {
         self.1.clear();
