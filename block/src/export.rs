@@ -109,7 +109,7 @@ impl PendingClaim {
     ) -> Option<Result<(), Refusal>> {
         let failed = |text| Some(Err(Refusal::new(Outcome::Refused, text)));
         if matches!(self.flush, Flush::Due) {
-            match Flushing::new(export, services) {
+            match Flushing::new(&*export.volume, services) {
                 Ok(flushing) => self.flush = Flush::Sent(flushing),
                 Err(error) => return failed(error.to_string()),
             }

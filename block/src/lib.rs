@@ -13,6 +13,7 @@ mod copy;
 pub mod disk;
 pub mod export;
 pub mod latency;
+pub mod layer;
 mod name;
 pub mod plane;
 pub mod record;
