@@ -16,8 +16,8 @@ use block::backend::{MemoryVolume, NullVolume};
 use block::chain::{Chain, Swap};
 use block::record::NoRecords;
 use block::{
-    AttachOptions, Attachment, DiskCore, DiskQueues, Export, ExportOptions, LocalVolume, Open,
-    Volume,
+    AttachOptions, Attached, Attachment, DiskCore, DiskQueues, Export, ExportOptions, LocalVolume,
+    Open, Volume,
 };
 use sidecore::Services;
 use virtio::driver::{
@@ -74,8 +74,9 @@ fn start(volume: Arc<dyn Volume>, depth: u16, kind: RingKind) -> Result<(DiskQue
     let (event_idx, indirect) = (true, true);
     let options = RingOptions { kind, event_idx, indirect, ..RingOptions::default() };
     let ring = guest.ring(0, options);
-    let open = Open { services: &services, attachment: &attachment, index: 0, depth: 1024 };
-    let mut disk = DiskQueues::new(DiskCore::new("alone", 1), &*local, &open, false)?;
+    let open = Open { services: &services, depth: 1024 };
+    let attached = Attached::open(&*local, &attachment, 0, &open)?;
+    let mut disk = DiskQueues::new(DiskCore::new("alone", 1), attached, false);
     disk.add_queue(Queue::new(ring.queue_config(memory)?)?);
     Ok((disk, ring))
 }

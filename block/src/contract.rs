@@ -6,16 +6,21 @@ pub(crate) mod held;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::RefCell;
 use std::collections::HashSet;
+use std::fmt;
+use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use sidecore::Services;
 use virtio::Segment;
 
+use crate::attach::Attach;
 use crate::attachment::{AttachOptions, Attachment};
+use crate::size::Size;
 use crate::uring::Uring;
 use crate::volume::{
-    Channel, IO_BYTES_MAX, Io, IoId, IoTable, Op, Open, RANGE_BYTES_MAX, Status, Volume, io_table,
+    Channel, IO_BYTES_MAX, Io, IoId, IoTable, Op, Open, OpenError, RANGE_BYTES_MAX, Status, Volume,
+    VolumeInfo, io_table,
 };
 
 /// How far the fake clock moves between two rounds.
@@ -25,6 +30,7 @@ const ROUND_NS: u64 = 5_000;
 const ROUNDS_MAX: u64 = 200_000_000;
 
 /// Stands in for guest memory: aligned to a page, or off by `skew` bytes.
+#[derive(Debug)]
 pub(crate) struct Buffer {
     base: *mut u8,
     layout: Layout,
@@ -99,10 +105,34 @@ pub(crate) fn services_with_uring(test: &str) -> Option<Services> {
     Some(services)
 }
 
-/// An attachment for channels that do not look at it.
+/// An attachment of a test's disk.
 pub(crate) fn attachment() -> Arc<Attachment> {
     let options = AttachOptions::new(1);
     Arc::new(Attachment::new("test", options))
+}
+
+/// A volume without a guard, for tests of what is in front of one: whatever is attached to it is
+/// never claimed.
+#[derive(Debug)]
+pub(crate) struct Unguarded<V>(pub(crate) V);
+
+impl<V: Deref<Target: Volume> + fmt::Debug + Send + Sync> Attach for Unguarded<V> {
+    fn info(&self) -> VolumeInfo {
+        self.0.info()
+    }
+
+    fn size(&self) -> Size {
+        self.0.size()
+    }
+
+    fn attach(
+        &self,
+        _: &Arc<Attachment>,
+        _: u16,
+        open: &Open<'_>,
+    ) -> Result<Box<dyn Channel>, OpenError> {
+        self.0.open(open)
+    }
 }
 
 /// A channel with what a user of one needs.
@@ -124,10 +154,8 @@ impl Bench {
     }
 
     pub(crate) fn with_services(volume: &dyn Volume, depth: u16, services: &Services) -> Self {
-        let attachment = attachment();
-        let open = Open { services, attachment: &attachment, index: 0, depth };
         Self {
-            channel: volume.open(&open).expect("the volume opens"),
+            channel: volume.open(&Open { services, depth }).expect("the volume opens"),
             ios: io_table(depth),
             now_ns: 1,
             done: Vec::with_capacity(usize::from(depth)),

@@ -28,9 +28,9 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use sidecore::{CallError, Sidecore};
 use virtio::{Device, DeviceError, Logging, Memory, Queue, QueueConfig};
 
+use crate::attach::Attach;
 use crate::attachment::{AttachOptions, Attachment, CHANNELS_MAX, Remembered, Standing};
 use crate::request::{self, feature};
-use crate::volume::Volume;
 
 pub use self::core::{DiskCore, QueueCounters, ShareCounters};
 pub use placement::{Ended, MoveError, Placement};
@@ -127,7 +127,7 @@ pub enum StartError {
 pub struct Disk {
     options: DiskOptions,
     core: Arc<DiskCore>,
-    volume: Arc<dyn Volume>,
+    volume: Arc<dyn Attach>,
     placement: Arc<Placement>,
     acked: u64,
     /// Told by the volume when its size changes.
@@ -150,7 +150,7 @@ impl Disk {
     /// # Panics
     /// When there are no queues, no sidecores or more than [`CHANNELS_MAX`], or no depth; the
     /// configuration checks that first.
-    pub fn new(options: DiskOptions, volume: Arc<dyn Volume>, sidecores: Vec<Sidecore>) -> Self {
+    pub fn new(options: DiskOptions, volume: Arc<dyn Attach>, sidecores: Vec<Sidecore>) -> Self {
         assert!((1..=CHANNELS_MAX).contains(&sidecores.len()), "a disk needs sidecores");
         assert!((1..=virtio::QUEUES_MAX).contains(&usize::from(options.queues)), "and queues");
         assert!(options.depth > 0, "and room for requests");
@@ -195,7 +195,7 @@ impl Disk {
             volume: Arc::clone(&self.volume),
             depth: self.options.depth,
             durable: self.acked & feature::FLUSH == 0,
-            attach: attach(&self.options, &self.core, heir.clone(), before),
+            new_attachment: attach(&self.options, &self.core, heir.clone(), before),
             attachment: OnceLock::new(),
             resume: AtomicBool::new(false),
             queues: AtomicUsize::new(0),
@@ -305,7 +305,7 @@ impl Disk {
 }
 
 /// An eventfd that the volume makes readable when its size changes.
-fn watch(disk: &str, volume: &dyn Volume) -> Option<Arc<OwnedFd>> {
+fn watch(disk: &str, volume: &dyn Attach) -> Option<Arc<OwnedFd>> {
     match eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK) {
         Ok(event) => {
             let event = Arc::new(event);
@@ -326,7 +326,7 @@ fn attach(
     core: &Arc<DiskCore>,
     heir: Option<Arc<Attachment>>,
     before: Option<(u64, u64)>,
-) -> part::Attach {
+) -> part::NewAttachment {
     let (options, core) = (options.clone(), Arc::clone(core));
     Box::new(move |resume| {
         if let Some(heir) = &heir {

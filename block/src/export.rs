@@ -20,7 +20,8 @@ use peer::{Allow, AllowList, AttachmentKey, PeerLines};
 use sidecore::{Progress, Services, Wake};
 use transport::PeerIdentity;
 
-use crate::attachment::{CHANNELS_MAX, Name};
+use crate::attachment::{CHANNELS_MAX, EPOCH_END};
+use crate::name::Name;
 use crate::record::{NoRecords, Record, RecordError, RecordStore, Ticket};
 use crate::volume::{Incarnation, OpenError, Status, Volume};
 use crate::wire::{Claim, Outcome, Title, attachment_id};
@@ -43,9 +44,6 @@ pub use judge::{Claimer, HOLDER_SILENT_NS};
 
 /// The most attachments that a volume remembers: names come from peers, memory must not.
 pub const ATTACHMENTS_MAX: usize = 1024;
-
-/// Epochs stay below this: they share a word with a phase in [`crate::Attachment`].
-pub const EPOCH_END: u64 = 1 << 60;
 
 /// How far ahead of our records a client's epoch may be, when these were lost: more claims than a
 /// volume sees between two copies of them. A hostile peer needs 2^44 claims to use the epochs up.
@@ -111,7 +109,7 @@ impl PendingClaim {
     ) -> Option<Result<(), Refusal>> {
         let failed = |text| Some(Err(Refusal::new(Outcome::Refused, text)));
         if matches!(self.flush, Flush::Due) {
-            match Flushing::new(export, services) {
+            match Flushing::new(&*export.volume, services) {
                 Ok(flushing) => self.flush = Flush::Sent(flushing),
                 Err(error) => return failed(error.to_string()),
             }

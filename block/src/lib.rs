@@ -5,6 +5,7 @@
 //! [`remote`] carries it to another node's [`server`], which hands it to an export there. A direct
 //! client has [`ublk`] in place of the disk: its requests are its own kernel's.
 
+mod attach;
 pub mod attachment;
 pub mod backend;
 pub mod chain;
@@ -12,6 +13,8 @@ mod copy;
 pub mod disk;
 pub mod export;
 pub mod latency;
+pub mod layer;
+mod name;
 pub mod plane;
 pub mod record;
 pub mod remote;
@@ -27,6 +30,7 @@ pub mod wire;
 #[cfg(test)]
 mod contract;
 
+pub use attach::{Attach, Attached};
 pub use attachment::{AttachOptions, Attachment};
 pub use disk::{Disk, DiskCore, DiskOptions, DiskQueues};
 pub use export::local::LocalVolume;

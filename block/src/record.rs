@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::attachment::Name;
+use crate::name::Name;
 use crate::volume::Incarnation;
 use peer::AttachmentKey;
 

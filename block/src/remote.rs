@@ -17,12 +17,12 @@ use peer::{AttachmentSecret, PeerId, Peers};
 use sidecore::{Counter, Progress, Wake};
 use transport::Endpoint;
 
+use crate::attach::Attach;
 use crate::attachment::Attachment;
 use crate::plane::Plane;
 use crate::size::Size;
 use crate::volume::{
-    Channel, Durability, Incarnation, IoId, IoTable, Open, OpenError, Topology, Volume, VolumeInfo,
-    Zeroing,
+    Channel, Durability, Incarnation, IoId, IoTable, Open, OpenError, Topology, VolumeInfo, Zeroing,
 };
 
 pub(crate) mod clients;
@@ -221,7 +221,7 @@ impl RemoteVolume {
     }
 }
 
-impl Volume for RemoteVolume {
+impl Attach for RemoteVolume {
     /// Before the peer has answered: a volume of size 0, read-only. Nobody attaches such a one.
     fn info(&self) -> VolumeInfo {
         self.described().unwrap_or(VolumeInfo {
@@ -240,7 +240,12 @@ impl Volume for RemoteVolume {
         self.size.clone()
     }
 
-    fn open(&self, open: &Open<'_>) -> Result<Box<dyn Channel>, OpenError> {
+    fn attach(
+        &self,
+        attachment: &Arc<Attachment>,
+        index: u16,
+        open: &Open<'_>,
+    ) -> Result<Box<dyn Channel>, OpenError> {
         let plane = open.services.get::<Plane>().ok_or(OpenError::NoService("block plane"))?;
         let (peers, endpoint) = {
             let plane = plane.borrow();
@@ -248,8 +253,7 @@ impl Volume for RemoteVolume {
         };
         let peer = peers.borrow().find(&self.peer);
         let peer = peer.ok_or(OpenError::NoService("way to this peer"))?;
-        let info = self.info();
-        let core = Core::new(self, open, &info, self.new_counters());
+        let core = Core::new(self, (attachment, index), open.depth, self.new_counters());
         let core = Rc::new(RefCell::new(core));
         let flow = plane.borrow_mut().clients.enlist(peer, &core)?;
         core.borrow_mut().enlisted(flow);
@@ -260,8 +264,8 @@ impl Volume for RemoteVolume {
             core,
             peer,
             flow,
-            attachment: open.attachment.clone(),
-            index: open.index,
+            attachment: attachment.clone(),
+            index,
         }))
     }
 }
@@ -302,9 +306,14 @@ impl Channel for RemoteChannel {
         self.core.borrow_mut().arm(wake)
     }
 
+    fn disarm(&mut self) {}
+
     fn is_open(&self) -> bool {
         self.core.borrow().is_open()
     }
+
+    /// What waits is kept with what was sent, so that it stays in order.
+    fn recall(&mut self, _ios: &mut IoTable, _back: &mut Vec<IoId>) {}
 
     fn abandon(&mut self, ios: &mut IoTable, now_ns: u64) -> bool {
         let session = self.peers.borrow().session(self.peer);

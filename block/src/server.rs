@@ -10,7 +10,6 @@ use std::sync::Arc;
 use sidecore::{Counter, Progress, Services, Wake};
 use transport::{BufId, CallId, Endpoint, FairQueue, HEAD_MAX, PeerInfo, SessionId};
 
-use crate::attachment::{AttachOptions, Attachment};
 use crate::export::{Claimer, Closing, Export, Exports, PendingClaim, PendingOpen, Refusal};
 use crate::remote::clients::{CONFIRM_EVERY_NS, DESCRIBE_FLOW, NOTICE_TOKEN};
 use crate::volume::{Incarnation, Open, VolumeInfo};
@@ -693,23 +692,13 @@ fn open_lane(flow: &mut Flow, services: &Services, counters: &Arc<ServerCounters
     let Some((Step::Open(pending, request), _)) = flow.step.take() else {
         unreachable!("called for this step only");
     };
-    let name = request.names.as_ref().map_or("", |names| names.attachment.as_str());
-    let attachment = Arc::new(stand_in(name));
-    let open =
-        Open { services, attachment: &attachment, index: request.channel, depth: LANE_DEPTH };
-    match flow.export.admitted(pending, &open) {
+    match flow.export.admitted(pending, &Open { services, depth: LANE_DEPTH }) {
         Ok(admitted) => {
             flow.lane = Some(Lane::new(admitted, request.title, counters.clone()));
             Reply::plain(Outcome::Done)
         }
         Err(error) => Reply::refused(Outcome::Refused, error.to_string()),
     }
-}
-
-/// What volumes below see of a client of another node; they only tell attachments apart by it.
-fn stand_in(name: &str) -> Attachment {
-    let options = AttachOptions::new(0);
-    Attachment::new(name, options)
 }
 
 fn too_many_channels() -> Refusal {

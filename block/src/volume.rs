@@ -9,12 +9,10 @@
 //! per request, and the slot has fixed room for each stage of the longest allowed chain.
 
 use std::fmt;
-use std::sync::Arc;
 
 use sidecore::{Progress, Services, SlotId, Slots, Wake};
 use virtio::Segment;
 
-use crate::attachment::Attachment;
 use crate::size::Size;
 
 /// A virtio-blk sector: the unit of addresses on the ring, whatever the block size is.
@@ -294,29 +292,23 @@ pub enum OpenError {
     },
 }
 
-/// What a channel is opened for.
-#[derive(Debug)]
+/// What a channel is opened with.
+#[derive(Clone, Copy, Debug)]
 pub struct Open<'a> {
     /// What this sidecore shares: its io_uring, its endpoint.
     pub services: &'a Services,
-    /// The attachment that the channel belongs to.
-    pub attachment: &'a Arc<Attachment>,
-    /// Which channel of the attachment this is: the sidecore's index.
-    pub index: u16,
     /// How many requests may be outstanding: the capacity of the user's table.
     pub depth: u16,
 }
 
-/// Block storage, local or remote, plain or wrapped.
+/// Block storage, plain or wrapped. What a disk is on is a [`crate::Attach`].
 pub trait Volume: Send + Sync + fmt::Debug {
     /// What it is now. Cheap; may be called on a sidecore.
     fn info(&self) -> VolumeInfo;
 
-    /// Its size, for those who have to keep up with it. One that is not changed for ever, unless
-    /// the volume says otherwise.
-    fn size(&self) -> Size {
-        Size::new(self.info().size_bytes)
-    }
+    /// Its size, for those who have to keep up with it. A volume over another one gives that
+    /// one's; one that never changes, [`Size::new`] of what it is.
+    fn size(&self) -> Size;
 
     /// Opens a channel for one user on the calling sidecore.
     ///
@@ -326,6 +318,9 @@ pub trait Volume: Send + Sync + fmt::Debug {
 }
 
 /// One user's way to a volume from one sidecore. Not `Send`: it lives where it was opened.
+///
+/// No method has a default: a channel over another one has to hand each of them on, and what it
+/// forgot would only be seen when a sidecore sleeps, a queue moves or a chain is replaced.
 pub trait Channel: fmt::Debug {
     /// Takes a request whose fields are set. Never blocks, never fails: an error is a completion.
     /// The slot belongs to the channel until `poll` hands the id back.
@@ -336,26 +331,19 @@ pub trait Channel: fmt::Debug {
     fn poll(&mut self, ios: &mut IoTable, now_ns: u64, done: &mut Vec<IoId>) -> Progress;
 
     /// Before the sidecore sleeps: say what to wake for. `Busy` means do not sleep.
-    fn arm(&mut self, wake: &mut Wake) -> Progress {
-        let _ = wake;
-        Progress::Idle
-    }
+    fn arm(&mut self, wake: &mut Wake) -> Progress;
 
     /// After the sidecore slept.
-    fn disarm(&mut self) {}
+    fn disarm(&mut self);
 
     /// Whether what is submitted now goes on to the blocks, and does not wait for an epoch, a
     /// session or another chain. A queue is moved only from one such channel to another.
-    fn is_open(&self) -> bool {
-        true
-    }
+    fn is_open(&self) -> bool;
 
     /// Gives back what was submitted and not begun, oldest first: a queue of its own, such as a
     /// limit's. The slots are the user's again, as if they had never been submitted. Anything that
     /// the channel cannot be sure about it keeps, and completes.
-    fn recall(&mut self, ios: &mut IoTable, back: &mut Vec<IoId>) {
-        let _ = (ios, back);
-    }
+    fn recall(&mut self, ios: &mut IoTable, back: &mut Vec<IoId>);
 
     /// Lets go: afterwards the channel touches neither the volume nor any segment on behalf of
     /// requests that are still outstanding. `true` when that could be promised at once (nothing

@@ -8,7 +8,7 @@
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::attachment::NAME_BYTES_MAX;
+use crate::name::NAME_BYTES_MAX;
 use crate::volume::{
     Durability, IO_BYTES_MAX, Incarnation, OPTIMAL_BYTES_MAX, Op, PHYSICAL_BYTES_MAX, Topology,
     VolumeInfo, Zeroing,

@@ -14,7 +14,7 @@ use block::backend::{FileOptions, FileVolume, MemoryVolume, NullVolume};
 use block::chain::{Chain, ChainSpec};
 use block::stage::{EncryptVolume, Limit, Sizes, VolumeKey};
 use block::uring::Uring;
-use block::{AttachOptions, Attachment, DiskCore, DiskQueues, Open, Volume};
+use block::{AttachOptions, Attached, Attachment, DiskCore, DiskQueues, Open, Volume};
 use counting::allocations;
 use peers::Peers;
 use sidecore::{Progress, Services};
@@ -53,20 +53,35 @@ fn chain(volume: Arc<dyn Volume>) -> Chain {
     Chain::build(volume, &stages).expect("a good chain")
 }
 
+/// How many requests a disk's share has at once.
+const DEPTH: u16 = 24;
+
+/// A disk's share of a volume without a guard.
+fn share(
+    volume: &dyn Volume,
+    services: &Services,
+    (attachment, index): (Arc<Attachment>, u16),
+) -> Attached {
+    let channel = volume.open(&Open { services, depth: DEPTH }).expect("it opens");
+    let (info, size) = (volume.info(), volume.size());
+    Attached { channel, info, size, attachment, index, depth: DEPTH }
+}
+
 impl Rig {
     /// A disk of a volume with a chain on the same node.
     fn local(volume: Arc<dyn Volume>, services: &Services) -> Self {
         let chain = chain(volume);
-        let mut rig = Self::new(&*chain.volume, services, services.get::<Uring>());
+        let attached = |attachment| share(&*chain.volume, services, (attachment, 0));
+        let mut rig = Self::new(attached, services.get::<Uring>());
         rig.volume = Some(chain.volume);
         rig
     }
 
     /// The disk's share on another sidecore.
     fn other_share(&self, services: &Services) -> DiskQueues {
-        let open = Open { services, attachment: &self.attachment, index: 1, depth: 24 };
         let volume = self.volume.as_deref().expect("a local one");
-        DiskQueues::new(Arc::clone(&self.core), volume, &open, false).expect("it opens")
+        let attached = share(volume, services, (Arc::clone(&self.attachment), 1));
+        DiskQueues::new(Arc::clone(&self.core), attached, false)
     }
 
     /// All queues go over to the other share, which is this disk's from then on.
@@ -89,14 +104,21 @@ impl Rig {
         }
         let uring = peers.io_services().get::<Uring>();
         let services = peers.services().clone();
-        let mut rig = Self::new(&*remote, &services, uring);
+        let attached = |attachment| {
+            let open = Open { services: &services, depth: DEPTH };
+            Attached::open(&*remote, &attachment, 0, &open).expect("it opens")
+        };
+        let mut rig = Self::new(attached, uring);
         // Where the sessions' clock stands.
         rig.now_ns = 10_000_000_000;
         rig.peers = Some(peers);
         rig
     }
 
-    fn new(volume: &dyn Volume, services: &Services, uring: Option<Rc<RefCell<Uring>>>) -> Self {
+    fn new(
+        attached: impl FnOnce(Arc<Attachment>) -> Attached,
+        uring: Option<Rc<RefCell<Uring>>>,
+    ) -> Self {
         let options = AttachOptions::new(1);
         let attachment = Arc::new(Attachment::new("rig", options));
         let shape = RingShape {
@@ -116,9 +138,8 @@ impl Rig {
         };
         let rings: Vec<_> = kinds.into_iter().cycle().zip(0..QUEUES).map(ring).collect();
         let core = DiskCore::new("rig", QUEUES);
-        let open = Open { services, attachment: &attachment, index: 0, depth: 24 };
-        let disk = DiskQueues::new(Arc::clone(&core), volume, &open, false);
-        let mut disk = disk.expect("it opens");
+        let attached = attached(Arc::clone(&attachment));
+        let mut disk = DiskQueues::new(Arc::clone(&core), attached, false);
         for ring in &rings {
             let config = ring.queue_config(Arc::clone(&memory)).expect("no descriptors needed");
             disk.add_queue(Queue::new(config).expect("a good ring"));

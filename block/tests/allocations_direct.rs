@@ -21,7 +21,7 @@ use block::ublk::front::FrontPoller;
 use block::ublk::{Front, Kernel, Shape};
 use block::uring::Completion;
 use block::{
-    AttachOptions, Attachment, Export, ExportOptions, Exports, IO_BYTES_MAX, Open, Plane,
+    Attach, AttachOptions, Attachment, Export, ExportOptions, Exports, IO_BYTES_MAX, Open, Plane,
     RemoteVolume,
 };
 use counting::allocations;
@@ -245,9 +245,9 @@ impl Rig {
         };
         rig.round_until(|_| remote.described().is_some());
         let services = rig.vm.local.services().clone();
-        let open =
-            Open { services: &services, attachment: &attachment, index: 0, depth: SHAPE.depth };
-        let mut front = Front::new(&*remote, &open, SHAPE).expect("it opens");
+        let open = Open { services: &services, depth: SHAPE.channel_depth() };
+        let channel = remote.attach(&attachment, 0, &open).expect("it opens");
+        let mut front = Front::new(channel, remote.info(), SHAPE);
         front.show(Device(Rc::clone(&rig.generator)));
         let front = Rc::new(RefCell::new(front));
         rig.vm.local.add(RoundStage::Serve, Box::new(FrontPoller(front)));

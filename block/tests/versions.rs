@@ -9,8 +9,8 @@ use std::sync::Arc;
 use block::backend::{FileOptions, FileVolume};
 use block::uring::Uring;
 use block::{
-    AttachOptions, Attachment, Channel, IoTable, Op, Open, Plane, RemoteVolume, Status, Topology,
-    Volume, Zeroing, io_table,
+    Attach, AttachOptions, Attachment, Channel, IoTable, Op, Open, Plane, RemoteVolume, Status,
+    Topology, Volume, Zeroing, io_table,
 };
 use peers::Peers;
 use transport::VERSIONS;
@@ -42,8 +42,8 @@ impl Rig {
         let options = AttachOptions::new(1);
         let attachment = Arc::new(Attachment::new("a", options));
         let services = peers.services().clone();
-        let open = Open { services: &services, attachment: &attachment, index: 0, depth: 4 };
-        let channel = remote.open(&open).expect("a way to the peer");
+        let open = Open { services: &services, depth: 4 };
+        let channel = remote.attach(&attachment, 0, &open).expect("a way to the peer");
         let (ios, now_ns) = (io_table(4), 20_000_000_000);
         Self { _home: home, file, peers, remote, channel, ios, now_ns }
     }

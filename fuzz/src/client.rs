@@ -14,8 +14,8 @@ use ::block::uring::Completion;
 use ::block::volume::IO_BYTES_MAX;
 use ::block::wire::{Kind, Outcome, Reply, Request};
 use ::block::{
-    Attachment, Durability, Exports, Incarnation, Open, Plane, RemoteVolume, Topology, VolumeInfo,
-    Zeroing,
+    Attach, Attachment, Durability, Exports, Incarnation, Open, Plane, RemoteVolume, Topology,
+    VolumeInfo, Zeroing,
 };
 use arbitrary::{Arbitrary, Unstructured};
 use peer::Planes;
@@ -231,9 +231,10 @@ impl ClientWorld {
         }
         let options = AttachOptions::new(1);
         let attachment = Arc::new(Attachment::new("a", options));
-        let depth = SHAPE.places() as u16;
-        let open = Open { services: &services, attachment: &attachment, index: 0, depth };
-        let mut front = Front::new(&*volume, &open, SHAPE).expect("the peer is known");
+        let depth = SHAPE.channel_depth();
+        let open = Open { services: &services, depth };
+        let channel = volume.attach(&attachment, 0, &open).expect("the peer is known");
+        let mut front = Front::new(channel, volume.info(), SHAPE);
         let driver = ClientShared(Rc::new(RefCell::new(ClientDriver {
             descriptors: vec![Descriptor::default(); usize::from(depth)],
             buffers: vec![vec![UNTOUCHED; SECTORS_MAX as usize * 512 + 64]; usize::from(depth)],

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use ::block::backend::memory::MemoryVolume;
-use ::block::{AttachOptions, Attachment, DiskCore, DiskQueues, Open};
+use ::block::{AttachOptions, Attached, Attachment, DiskCore, DiskQueues, Open, Volume};
 use arbitrary::{Arbitrary, Unstructured};
 use sidecore::Services;
 use virtio::{Queue, RingKind};
@@ -142,9 +142,16 @@ impl DiskBed {
         let core = DiskCore::new("fuzz", 1);
         let options = AttachOptions::new(1);
         let attachment = Arc::new(Attachment::new("fuzz", options));
-        let services = Services::new();
-        let open = Open { services: &services, attachment: &attachment, index: 0, depth: DEPTH };
-        let disk = DiskQueues::new(core.clone(), &volume, &open, false).expect("it opens");
+        let open = Open { services: &Services::new(), depth: DEPTH };
+        let attached = Attached {
+            channel: volume.open(&open).expect("it opens"),
+            info: volume.info(),
+            size: volume.size(),
+            attachment,
+            index: 0,
+            depth: DEPTH,
+        };
+        let disk = DiskQueues::new(core.clone(), attached, false);
         Self { image: Image::new(kind, shape), kind, disk, core, now_ns: 1 }
     }
 

@@ -15,7 +15,7 @@ use block::ublk::abi::{ABORT, Descriptor, op};
 use block::ublk::front::FrontPoller;
 use block::ublk::{Front, FrontCore, Kernel};
 use block::uring::Completion;
-use block::{AttachOptions, Attachment, Open, uring};
+use block::{Open, uring};
 use node::config::LinkKind as Wanted;
 use node::direct::{Client, Plan, Shape};
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -179,11 +179,9 @@ impl LocalLoad {
         let shown = sidecore.call(move |local| {
             uring::install(local).context("setting io_uring up")?;
             let services = local.services().clone();
-            let attachment = Arc::new(Attachment::new("bench", AttachOptions::new(0)));
-            let open =
-                Open { services: &services, attachment: &attachment, index: 0, depth: FILL_DEPTH };
-            let mut front =
-                Front::new(&*volume, &open, shape).map_err(|error| anyhow!("{error}"))?;
+            let open = Open { services: &services, depth: FILL_DEPTH };
+            let channel = volume.open(&open).map_err(|error| anyhow!("{error}"))?;
+            let mut front = Front::new(channel, volume.info(), shape);
             let places = volume.info().size_bytes / u64::from(size_bytes);
             let generator = Rc::new(RefCell::new(Generator::new(shape, size_bytes, places)));
             services.insert(Rc::clone(&generator));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use block::backend::MemoryVolume;
 use block::stage::{Ciphered, EncryptVolume, Sizes, VolumeKey};
-use block::{AttachOptions, Attachment, Op, Open, Status, Volume, io_table};
+use block::{Op, Open, Status, Volume, io_table};
 use sidecore::Services;
 use virtio::Segment;
 use zeroize::Zeroizing;
@@ -87,9 +87,7 @@ impl Guarded {
 
 /// Does one request of all that there is.
 fn one(volume: &dyn Volume, op: Op, buffer: &mut [u8]) {
-    let attachment = Arc::new(Attachment::new("blank", AttachOptions::new(1)));
-    let services = Services::new();
-    let open = Open { services: &services, attachment: &attachment, index: 0, depth: 1 };
+    let open = Open { services: &Services::new(), depth: 1 };
     let mut channel = volume.open(&open).expect("memory opens");
     let mut ios = io_table(1);
     let id = ios.take().expect("room for one");

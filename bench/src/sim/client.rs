@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use block::attachment::{Phase, Remembered};
 use block::disk::LEAVE;
-use block::{AttachOptions, Attachment, DiskCore, DiskQueues, Exports, Open, RemoteVolume};
+use block::{
+    AttachOptions, Attached, Attachment, DiskCore, DiskQueues, Exports, Open, RemoteVolume,
+};
 use sidecore::Progress;
 use virtio::driver::{
     Backing, Data, DriverRequest, Guest, GuestPlan, Op, Regions, RequestSlot, RequestStatus, Reuse,
@@ -407,10 +409,10 @@ impl Client {
         let inflight = inflight.expect("our own");
         let disk = DiskCore::new("sim", queues);
         for (core, index) in process.cores.iter().zip(0..) {
-            let (services, attachment) = (&core.services, &self.attachment);
-            let open = Open { services, attachment, index, depth: 64 };
-            let share = DiskQueues::new(disk.clone(), process.volume.as_ref(), &open, false);
-            process.disks.push(share.expect("a channel"));
+            let open = Open { services: &core.services, depth: 64 };
+            let attached = Attached::open(&*process.volume, &self.attachment, index, &open);
+            let attached = attached.expect("a channel");
+            process.disks.push(DiskQueues::new(disk.clone(), attached, false));
         }
         for (at, ring) in self.rings.iter().enumerate() {
             let mut config = ring.queue_config(memory.clone()).expect("no descriptors are needed");

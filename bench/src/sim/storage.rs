@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use block::record::{Record, RecordError, RecordStore, Ticket};
 use block::{
-    Channel, Durability, Incarnation, IoId, IoTable, Op, Open, OpenError, Status, Topology, Volume,
-    VolumeInfo, Zeroing,
+    Channel, Durability, Incarnation, IoId, IoTable, Op, Open, OpenError, Size, Status, Topology,
+    Volume, VolumeInfo, Zeroing,
 };
 use sidecore::{Progress, Wake};
 use virtio::Segment;
@@ -311,6 +311,10 @@ impl Volume for SimDisk {
         }
     }
 
+    fn size(&self) -> Size {
+        Size::new(self.info().size_bytes)
+    }
+
     fn open(&self, _open: &Open<'_>) -> Result<Box<dyn Channel>, OpenError> {
         let mut disk = self.disk();
         disk.channels += 1;
@@ -349,6 +353,15 @@ impl Channel for SimChannel {
     fn arm(&mut self, _wake: &mut Wake) -> Progress {
         Progress::Idle
     }
+
+    fn disarm(&mut self) {}
+
+    fn is_open(&self) -> bool {
+        true
+    }
+
+    /// All of it has begun.
+    fn recall(&mut self, _ios: &mut IoTable, _back: &mut Vec<IoId>) {}
 
     fn abandon(&mut self, _ios: &mut IoTable, _now_ns: u64) -> bool {
         self.outstanding == 0

@@ -14,6 +14,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use sidecore::Progress;
 
 use crate::copy::{self, Ahead};
+use crate::size::Size;
 use crate::volume::{
     Channel, Durability, Incarnation, Io, IoId, IoTable, Op, Open, OpenError, Status, Topology,
     Volume, VolumeInfo, Zeroing,
@@ -252,6 +253,10 @@ impl Volume for MemoryVolume {
         self.info.clone()
     }
 
+    fn size(&self) -> Size {
+        Size::new(self.info.size_bytes)
+    }
+
     fn open(&self, open: &Open<'_>) -> Result<Box<dyn Channel>, OpenError> {
         Ok(Box::new(MemoryChannel {
             info: self.info.clone(),
@@ -320,6 +325,15 @@ impl Channel for MemoryChannel {
     fn arm(&mut self, _wake: &mut sidecore::Wake) -> Progress {
         Progress::busy_if(!self.ready.is_empty())
     }
+
+    fn disarm(&mut self) {}
+
+    fn is_open(&self) -> bool {
+        true
+    }
+
+    /// The next poll ends all of it.
+    fn recall(&mut self, _ios: &mut IoTable, _back: &mut Vec<IoId>) {}
 
     fn abandon(&mut self, _ios: &mut IoTable, _now_ns: u64) -> bool {
         self.ready.clear();

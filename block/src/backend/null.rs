@@ -5,6 +5,7 @@
 use sidecore::Progress;
 
 use crate::copy;
+use crate::size::Size;
 use crate::volume::{
     Channel, Durability, Incarnation, Io, IoId, IoTable, Op, Open, OpenError, Status, Topology,
     Volume, VolumeInfo, Zeroing,
@@ -41,6 +42,10 @@ impl NullVolume {
 impl Volume for NullVolume {
     fn info(&self) -> VolumeInfo {
         self.info.clone()
+    }
+
+    fn size(&self) -> Size {
+        Size::new(self.info.size_bytes)
     }
 
     fn open(&self, open: &Open<'_>) -> Result<Box<dyn Channel>, OpenError> {
@@ -83,6 +88,15 @@ impl Channel for NullChannel {
     fn arm(&mut self, _wake: &mut sidecore::Wake) -> Progress {
         Progress::busy_if(!self.ready.is_empty())
     }
+
+    fn disarm(&mut self) {}
+
+    fn is_open(&self) -> bool {
+        true
+    }
+
+    /// The next poll ends all of it.
+    fn recall(&mut self, _ios: &mut IoTable, _back: &mut Vec<IoId>) {}
 
     fn abandon(&mut self, _ios: &mut IoTable, _now_ns: u64) -> bool {
         self.ready.clear();

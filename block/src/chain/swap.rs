@@ -21,7 +21,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sidecore::{Progress, Services, Wake};
 
-use crate::attachment::Attachment;
 use crate::size::Size;
 use crate::volume::{Channel, IoId, IoTable, Open, OpenError, Volume, VolumeInfo};
 
@@ -169,8 +168,6 @@ impl Volume for Swap {
             shared: Arc::clone(&self.shared),
             place,
             services: open.services.clone(),
-            attachment: Arc::clone(open.attachment),
-            index: open.index,
             depth: open.depth,
         }))
     }
@@ -191,8 +188,6 @@ struct SwapChannel {
     shared: Arc<Shared>,
     place: Arc<Place>,
     services: Services,
-    attachment: Arc<Attachment>,
-    index: u16,
     depth: u16,
 }
 
@@ -227,12 +222,7 @@ impl SwapChannel {
         let (version, next) = match back {
             Some(spare) => spare,
             None => {
-                let open = Open {
-                    services: &self.services,
-                    attachment: &self.attachment,
-                    index: self.index,
-                    depth: self.depth,
-                };
+                let open = Open { services: &self.services, depth: self.depth };
                 (wanted.0, wanted.1.open(&open)?)
             }
         };

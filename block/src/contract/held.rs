@@ -1,11 +1,13 @@
 //! A volume that does nothing until the test says so.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use sidecore::Progress;
 
 use crate::attachment::Attachment;
+use crate::size::Size;
 use crate::volume::{
     Channel, Durability, Incarnation, IoId, IoTable, Op, Open, OpenError, SEGMENTS_MAX, Status,
     Topology, Volume, VolumeInfo, Zeroing,
@@ -15,6 +17,8 @@ use crate::volume::{
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Held {
     id: IoId,
+    /// Counts what the volume was asked for.
+    number: u64,
     pub(crate) op: Op,
     pub(crate) offset_bytes: u64,
     pub(crate) len_bytes: u32,
@@ -30,6 +34,8 @@ pub(crate) struct HeldState {
     answered: Vec<(IoId, Status)>,
     /// Says no to `abandon`: a kernel that still owns the buffers.
     pub(crate) in_kernel: bool,
+    /// Has begun nothing, so that all of it can be recalled.
+    pub(crate) gives_back: bool,
     /// Is not open, as one that waits for an epoch.
     pub(crate) paused: bool,
     pub(crate) abandoned: bool,
@@ -44,6 +50,7 @@ pub(crate) struct HeldState {
 pub(crate) struct HeldVolume {
     info: VolumeInfo,
     channels: Arc<Mutex<Vec<Arc<Mutex<HeldState>>>>>,
+    count: Arc<AtomicU64>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -62,7 +69,7 @@ impl HeldVolume {
             zeroing: Zeroing::ALL,
             topology: Topology::default(),
         };
-        Self { info, channels: Arc::default() }
+        Self { info, channels: Arc::default(), count: Arc::default() }
     }
 
     /// How many channels were ever opened.
@@ -79,6 +86,20 @@ impl HeldVolume {
     /// How much a channel was asked and has not answered.
     pub(crate) fn asked(&self, channel: usize) -> usize {
         self.with(channel, |state| state.asked.len())
+    }
+
+    /// How much all channels were asked and have not answered.
+    pub(crate) fn asked_of_all(&self) -> usize {
+        (0..self.opened()).map(|channel| self.asked(channel)).sum()
+    }
+
+    /// Ends the oldest request of any channel.
+    pub(crate) fn answer_oldest(&self, status: Status) -> Held {
+        let number = |channel: &usize| {
+            self.with(*channel, |state| state.asked.front().map_or(u64::MAX, |held| held.number))
+        };
+        let oldest = (0..self.opened()).min_by_key(number).expect("a channel was opened");
+        self.answer_on(oldest, status)
     }
 
     /// Ends the oldest request of the first channel.
@@ -101,15 +122,19 @@ impl Volume for HeldVolume {
         self.info.clone()
     }
 
+    fn size(&self) -> Size {
+        Size::new(self.info.size_bytes)
+    }
+
     fn open(&self, _open: &Open<'_>) -> Result<Box<dyn Channel>, OpenError> {
         let state = Arc::new(Mutex::new(HeldState::default()));
         lock(&self.channels).push(Arc::clone(&state));
-        Ok(Box::new(HeldChannel(state)))
+        Ok(Box::new(HeldChannel(state, Arc::clone(&self.count))))
     }
 }
 
 #[derive(Debug)]
-struct HeldChannel(Arc<Mutex<HeldState>>);
+struct HeldChannel(Arc<Mutex<HeldState>>, Arc<AtomicU64>);
 
 impl Channel for HeldChannel {
     fn submit(&mut self, ios: &mut IoTable, id: IoId) {
@@ -120,7 +145,8 @@ impl Channel for HeldChannel {
         let (op, offset_bytes, len_bytes) = (io.op, io.offset_bytes, io.len_bytes);
         let places = io.segments.iter().map(|segment| (segment.addr as usize, segment.len));
         let (durable, places) = (io.durable, places.collect());
-        let held = Held { id, op, offset_bytes, len_bytes, durable, places };
+        let number = self.1.fetch_add(1, Relaxed);
+        let held = Held { id, number, op, offset_bytes, len_bytes, durable, places };
         let mut state = lock(&self.0);
         if state.at_once {
             state.answered.push((id, Status::Done));
@@ -151,8 +177,17 @@ impl Channel for HeldChannel {
         Progress::busy_if(!lock(&self.0).answered.is_empty())
     }
 
+    fn disarm(&mut self) {}
+
     fn is_open(&self) -> bool {
         !lock(&self.0).paused
+    }
+
+    fn recall(&mut self, _ios: &mut IoTable, back: &mut Vec<IoId>) {
+        let mut state = lock(&self.0);
+        if state.gives_back {
+            back.extend(state.asked.drain(..).map(|held| held.id));
+        }
     }
 
     fn abandon(&mut self, _ios: &mut IoTable, _now_ns: u64) -> bool {

@@ -17,8 +17,9 @@ use virtio::{Memory, Queue};
 
 use super::core::DiskCore;
 use super::queues::{DiskQueues, NotMoved, Stopped};
+use crate::attach::{Attach, Attached};
 use crate::attachment::Attachment;
-use crate::volume::{Open, Volume};
+use crate::volume::Open;
 
 /// How long a start waits for further queues while none of those that came shows that the guest
 /// goes on where it was. The attachment must know, and it is asked for once, for all queues; a
@@ -29,16 +30,16 @@ pub(super) const START_GRACE_NS: u64 = 50_000_000;
 const LOOK_AGAIN_NS: u64 = 1_000_000;
 
 /// Makes the attachment of a start; `true` when the guest goes on where it was.
-pub(super) type Attach = Box<dyn Fn(bool) -> Arc<Attachment> + Send + Sync>;
+pub(super) type NewAttachment = Box<dyn Fn(bool) -> Arc<Attachment> + Send + Sync>;
 
 /// One start of the guest: from the first queue that starts to the last that stops.
 pub(super) struct Start {
     pub(super) core: Arc<DiskCore>,
-    pub(super) volume: Arc<dyn Volume>,
+    pub(super) volume: Arc<dyn Attach>,
     pub(super) depth: u16,
     /// The guest will not flush.
     pub(super) durable: bool,
-    pub(super) attach: Attach,
+    pub(super) new_attachment: NewAttachment,
     pub(super) attachment: OnceLock<Arc<Attachment>>,
     pub(super) resume: AtomicBool,
     pub(super) queues: AtomicUsize,
@@ -79,7 +80,7 @@ impl Start {
             return None;
         }
         Some(self.attachment.get_or_init(|| {
-            let attachment = (self.attach)(self.resume.load(SeqCst));
+            let attachment = (self.new_attachment)(self.resume.load(SeqCst));
             self.core.set_attachment(Arc::clone(&attachment));
             attachment
         }))
@@ -246,16 +247,11 @@ impl Part {
     fn try_open(&mut self) -> Progress {
         let Some(attachment) = self.start.attachment(self.now_ns) else { return Progress::Idle };
         let State::Starting(idle) = &mut self.state else { return Progress::Idle };
-        let open = Open {
-            services: &self.services,
-            attachment,
-            index: self.index,
-            depth: self.start.depth,
-        };
-        let core = Arc::clone(&self.start.core);
-        let opened = DiskQueues::new(core, &*self.start.volume, &open, self.start.durable);
-        match opened {
-            Ok(mut queues) => {
+        let open = Open { services: &self.services, depth: self.start.depth };
+        match Attached::open(&*self.start.volume, attachment, self.index, &open) {
+            Ok(attached) => {
+                let core = Arc::clone(&self.start.core);
+                let mut queues = DiskQueues::new(core, attached, self.start.durable);
                 self.start.core.channels.fetch_add(1, SeqCst);
                 idle.drain(..).for_each(|queue| queues.add_queue(queue));
                 self.state = State::Serving(Box::new(queues));

@@ -26,12 +26,11 @@ pub use leave::{LEAVE, NotMoved};
 
 use super::core::{DiskCore, ShareCounters};
 use super::served::{Request, Rest, Served};
+use crate::attach::Attached;
 use crate::attachment::{self, Attachment};
 use crate::request::{self, Answer, Asked, Data};
 use crate::size::Size;
-use crate::volume::{
-    Channel, IO_BYTES_MAX, IoId, IoTable, Op, Open, OpenError, Status, Volume, VolumeInfo, io_table,
-};
+use crate::volume::{Channel, IO_BYTES_MAX, IoId, IoTable, Op, Status, VolumeInfo, io_table};
 
 /// The most chains that are taken from one queue in a round: enough for a deep batch, few enough
 /// that a guest that always has more does not hold up the others.
@@ -127,45 +126,38 @@ pub struct DiskQueues {
 }
 
 impl DiskQueues {
-    /// A share without queues. Opens a channel of `volume` with a depth of `open.depth`; `durable`
-    /// says that every write must be durable, since the guest will not flush.
-    ///
-    /// # Errors
-    /// When the channel cannot be opened.
-    pub fn new(
-        core: Arc<DiskCore>,
-        volume: &dyn Volume,
-        open: &Open<'_>,
-        durable: bool,
-    ) -> Result<Self, OpenError> {
-        let depth = usize::from(open.depth);
-        Ok(Self {
-            share: core.share(open.index),
-            channel: volume.open(open)?,
+    /// A share without queues, on this channel. `durable` says that every write must be durable,
+    /// since the guest will not flush.
+    pub fn new(core: Arc<DiskCore>, attached: Attached, durable: bool) -> Self {
+        let Attached { channel, info, size, attachment, index, depth } = attached;
+        let requests_max = usize::from(depth);
+        Self {
+            share: core.share(index),
+            channel,
             retained: Vec::new(),
             queues: Vec::new(),
             core,
-            info: volume.info(),
-            size: volume.size(),
-            attachment: Arc::clone(open.attachment),
-            ios: io_table(open.depth),
-            requests: Slots::new(open.depth),
+            info,
+            size,
+            attachment,
+            ios: io_table(depth),
+            requests: Slots::new(depth),
             durable,
             phase: Phase::Serving,
             orphans: 0,
             stopped: Vec::new(),
             left: Vec::new(),
             leaving: 0,
-            parked: Vec::with_capacity(depth),
+            parked: Vec::with_capacity(requests_max),
             kicks_due: false,
             in_doubt_since_ns: None,
             chain: Chain::new(),
             data: Data::new(),
-            done: Vec::with_capacity(depth),
+            done: Vec::with_capacity(requests_max),
             turn: 0,
             round_bytes: 0,
             now_ns: 0,
-        })
+        }
     }
 
     /// Serves a queue from the next round on.

@@ -14,8 +14,10 @@ use virtio::{DeviceServer, RingKind, Socket};
 use super::*;
 use crate::attachment::Phase;
 use crate::backend::MemoryVolume;
+use crate::contract::Unguarded;
 use crate::contract::held::HeldVolume;
 use crate::record::KeptRecords;
+use crate::volume::Volume;
 use crate::{Export, ExportOptions, LocalVolume};
 
 const SIZE: u64 = 16 << 20;
@@ -36,6 +38,10 @@ fn options(queues: u16) -> DiskOptions {
     DiskOptions { queues, ..DiskOptions::new("alice") }
 }
 
+fn unguarded(volume: impl Volume + 'static) -> Arc<dyn Attach> {
+    Arc::new(Unguarded(Box::new(volume)))
+}
+
 /// Looks again and again until it is so.
 fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();
@@ -53,11 +59,11 @@ struct Rig {
 }
 
 impl Rig {
-    fn new(volume: Arc<dyn Volume>, queues: u16) -> Self {
+    fn new(volume: Arc<dyn Attach>, queues: u16) -> Self {
         Self::of_kind(RingKind::Split, volume, queues)
     }
 
-    fn of_kind(kind: RingKind, volume: Arc<dyn Volume>, queues: u16) -> Self {
+    fn of_kind(kind: RingKind, volume: Arc<dyn Attach>, queues: u16) -> Self {
         let disk = Disk::new(options(queues), volume, sidecores(2));
         let plan = GuestPlan { queues, ..GuestPlan::default() };
         let guest = Guest::new(&plan).expect("guest memory");
@@ -128,7 +134,7 @@ fn exercise(rings: &mut [&mut RingDriver], seed: u64) {
 
 #[test]
 fn queues_are_spread_over_the_sidecores_and_share_the_blocks() {
-    let volume = Arc::new(MemoryVolume::new(SIZE).expect("memory"));
+    let volume = unguarded(MemoryVolume::new(SIZE).expect("memory"));
     let mut rig = Rig::new(volume, 4);
     rig.disk.set_features(u64::MAX);
     (0..4).for_each(|index| rig.start(index));
@@ -146,7 +152,7 @@ fn queues_are_spread_over_the_sidecores_and_share_the_blocks() {
 
 #[test]
 fn a_start_resumes_when_any_ring_is_not_at_its_beginning() {
-    let volume = Arc::new(MemoryVolume::new(SIZE).expect("memory"));
+    let volume = unguarded(MemoryVolume::new(SIZE).expect("memory"));
     let mut rig = Rig::new(volume, 2);
     let core = rig.disk.core();
     (0..2).for_each(|index| rig.start(index));
@@ -166,7 +172,7 @@ fn a_start_resumes_when_any_ring_is_not_at_its_beginning() {
 
 #[test]
 fn a_single_queue_of_many_does_not_wait_for_the_others() {
-    let volume = Arc::new(MemoryVolume::new(SIZE).expect("memory"));
+    let volume = unguarded(MemoryVolume::new(SIZE).expect("memory"));
     let mut rig = Rig::new(volume, 4);
     rig.start(2);
     rig.submit(2, Op::Write, 0);
@@ -181,8 +187,8 @@ fn a_single_queue_of_many_does_not_wait_for_the_others() {
 #[test]
 fn writes_are_durable_unless_the_guest_flushes() {
     for acked in [0, feature::FLUSH] {
-        let volume = Arc::new(HeldVolume::new(SIZE));
-        let mut rig = Rig::new(volume.clone(), 1);
+        let volume = HeldVolume::new(SIZE);
+        let mut rig = Rig::new(unguarded(volume.clone()), 1);
         rig.disk.set_features(acked);
         rig.start(0);
         rig.submit(0, Op::Write, 0);
@@ -197,8 +203,8 @@ fn writes_are_durable_unless_the_guest_flushes() {
 /// next waits until the last request of before can no longer land.
 #[test]
 fn a_hanging_volume_is_left_behind_but_not_overtaken() {
-    let volume = Arc::new(HeldVolume::new(SIZE));
-    let mut rig = Rig::new(volume.clone(), 1);
+    let volume = HeldVolume::new(SIZE);
+    let mut rig = Rig::new(unguarded(volume.clone()), 1);
     let core = rig.disk.core();
     rig.start(0);
     rig.submit(0, Op::Write, 7);
@@ -224,7 +230,7 @@ fn a_hanging_volume_is_left_behind_but_not_overtaken() {
 
 #[test]
 fn garbage_stops_the_disk_until_its_next_start() {
-    let volume = Arc::new(MemoryVolume::new(SIZE).expect("memory"));
+    let volume = unguarded(MemoryVolume::new(SIZE).expect("memory"));
     let mut rig = Rig::new(volume, 2);
     let core = rig.disk.core();
     (0..2).for_each(|index| rig.start(index));
@@ -241,7 +247,7 @@ fn garbage_stops_the_disk_until_its_next_start() {
 
 #[test]
 fn a_bad_start_is_refused_by_name() {
-    let volume = Arc::new(MemoryVolume::new(SIZE).expect("memory"));
+    let volume = unguarded(MemoryVolume::new(SIZE).expect("memory"));
     let mut rig = Rig::new(volume, 1);
     let mut config = rig.rings[0].queue_config(Arc::clone(&rig.memory)).expect("descriptors");
     config.index = 1;
@@ -263,7 +269,7 @@ fn a_volume_that_cannot_be_opened_breaks_the_disk_and_keeps_the_ring() {
         size_bytes: Some(SIZE),
         ..crate::backend::FileOptions::new(directory.path().join("disk.img"))
     };
-    let volume = Arc::new(crate::backend::FileVolume::open(&options).expect("a new file"));
+    let volume = unguarded(crate::backend::FileVolume::open(&options).expect("a new file"));
     let mut rig = Rig::new(volume, 1);
     let core = rig.disk.core();
     rig.start(0);
@@ -287,7 +293,7 @@ fn wake_by_everything(kind: RingKind) {
         size_bytes: Some(SIZE),
         ..crate::backend::FileOptions::new(directory.path().join("disk.img"))
     };
-    let volume = Arc::new(crate::backend::FileVolume::open(&options).expect("a new file"));
+    let volume = unguarded(crate::backend::FileVolume::open(&options).expect("a new file"));
     let mut rig = Rig::of_kind(kind, volume, 4);
     for sidecore in &rig.disk.placement.sidecores {
         let installed = sidecore.call(|local| crate::uring::install(local).map(|_| ()));
@@ -332,7 +338,7 @@ fn keep_moving(placement: &Placement, queue: usize, stop: &AtomicBool) -> u64 {
 #[test]
 fn a_queue_moves_to_and_fro_under_load_and_loses_nothing() {
     for kind in [RingKind::Split, RingKind::Packed] {
-        let volume = Arc::new(MemoryVolume::new(SIZE).expect("memory"));
+        let volume = unguarded(MemoryVolume::new(SIZE).expect("memory"));
         let mut rig = Rig::of_kind(kind, volume, 2);
         rig.disk.set_features(u64::MAX);
         (0..2).for_each(|index| rig.start(index));
@@ -364,7 +370,7 @@ fn a_queue_moves_to_and_fro_under_load_and_loses_nothing() {
 /// All that a front end may say while its queue is being moved.
 #[test]
 fn a_front_end_finds_its_queue_wherever_that_is() {
-    let volume = Arc::new(MemoryVolume::new(SIZE).expect("memory"));
+    let volume = unguarded(MemoryVolume::new(SIZE).expect("memory"));
     let mut rig = Rig::new(volume, 1);
     let (core, placement) = (rig.disk.core(), rig.disk.placement());
     let stop = AtomicBool::new(false);
@@ -400,8 +406,8 @@ fn a_front_end_finds_its_queue_wherever_that_is() {
 
 #[test]
 fn a_move_that_cannot_be_made_says_why_and_the_queue_stays() {
-    let volume = Arc::new(HeldVolume::new(SIZE));
-    let mut rig = Rig::new(volume.clone(), 2);
+    let volume = HeldVolume::new(SIZE);
+    let mut rig = Rig::new(unguarded(volume.clone()), 2);
     let placement = rig.disk.placement();
     assert_eq!(placement.try_move(0, 1), Err(MoveError::NotRunning));
     rig.start(0);
@@ -450,7 +456,7 @@ fn a_guest_goes_on_when_its_disk_is_served_anew() {
 fn serve_anew(kind: RingKind) {
     let directory = tempfile::TempDir::new().expect("room");
     let path = directory.path().join("alice.sock");
-    let volume = Arc::new(MemoryVolume::new(SIZE).expect("memory"));
+    let volume = unguarded(MemoryVolume::new(SIZE).expect("memory"));
     let disk = || Disk::new(options(4), volume.clone(), sidecores(2));
     let first = disk();
     let core = first.core();
@@ -507,7 +513,7 @@ fn a_front_end_is_told_of_every_page_while_it_wants_to_know() {
     for packed in [false, true] {
         let directory = tempfile::TempDir::new().expect("room");
         let path = directory.path().join("alice.sock");
-        let volume = Arc::new(MemoryVolume::new(SIZE).expect("memory"));
+        let volume = unguarded(MemoryVolume::new(SIZE).expect("memory"));
         let _server = serve(Disk::new(options(4), volume, sidecores(2)), &path);
         let shape = RingShape { size: 256, slots: 128, ..RingShape::default() };
         let guest = GuestPlan { queues: 4, shape, ..GuestPlan::default() };
@@ -552,7 +558,7 @@ fn a_front_end_is_told_of_every_page_while_it_wants_to_know() {
 }
 
 /// A volume of this node, with its guard.
-fn guarded() -> Arc<dyn Volume> {
+fn guarded() -> Arc<dyn Attach> {
     let (memory, options) = (MemoryVolume::new(SIZE).expect("memory"), ExportOptions::default());
     let records = Arc::new(KeptRecords::default());
     LocalVolume::new(Export::new("v", Arc::new(memory), options, records).expect("no records"))

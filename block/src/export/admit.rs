@@ -167,6 +167,13 @@ impl Channel for Admitted {
         !self.gate.is_closed() && self.inner.is_open()
     }
 
+    /// What was refused here completes.
+    fn recall(&mut self, ios: &mut IoTable, back: &mut Vec<IoId>) {
+        let before = back.len();
+        self.inner.recall(ios, back);
+        self.gate.leave((back.len() - before) as u64);
+    }
+
     fn abandon(&mut self, ios: &mut IoTable, now_ns: u64) -> bool {
         self.gate.close();
         if !self.inner.abandon(ios, now_ns) {

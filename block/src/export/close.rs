@@ -53,7 +53,7 @@ impl Closing {
                     if !self.export.is_drained(&self.attachment, self.epoch) {
                         return None;
                     }
-                    match Flushing::new(&self.export, services) {
+                    match Flushing::new(&**self.export.volume(), services) {
                         Ok(flushing) => Step::Flush(flushing),
                         Err(error) => Step::Ended(Err(failed(error.to_string()))),
                     }

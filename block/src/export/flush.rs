@@ -1,21 +1,14 @@
 //! One flush of the export's own, between two epochs.
 
-use std::sync::Arc;
-
 use sidecore::{Progress, Services, Wake};
 
-use super::Export;
-use crate::attachment::{AttachOptions, Attachment};
-use crate::volume::{Channel, IoTable, Op, Open, OpenError, Status, io_table};
-
-/// The name under which the export itself opens channels; no peer can have it.
-const OWN_NAME: &str = "(export)";
+use crate::layer::Layer;
+use crate::volume::{Op, OpenError, Status, Volume};
 
 /// A flush on its way, with a channel of its own.
 #[derive(Debug)]
 pub(super) struct Flushing {
-    channel: Box<dyn Channel>,
-    ios: IoTable,
+    below: Layer,
     sent: bool,
 }
 
@@ -24,32 +17,28 @@ impl Flushing {
     ///
     /// # Errors
     /// When the volume cannot be opened.
-    pub(super) fn new(export: &Export, services: &Services) -> Result<Self, OpenError> {
-        let options = AttachOptions::new(0);
-        let attachment = Arc::new(Attachment::new(OWN_NAME, options));
-        let open = Open { services, attachment: &attachment, index: 0, depth: 1 };
-        let channel = export.volume().open(&open)?;
-        Ok(Self { channel, ios: io_table(1), sent: false })
+    pub(super) fn new(volume: &dyn Volume, services: &Services) -> Result<Self, OpenError> {
+        let below = Layer::new(0).over(volume, services, 1)?;
+        Ok(Self { below, sent: false })
     }
 
     /// Sends it, then waits; how it ended.
     pub(super) fn poll(&mut self, now_ns: u64) -> Option<Status> {
         if !self.sent {
-            let id = self.ios.take().expect("the table has one slot and this is its first use");
-            self.ios[id].reset();
-            self.ios[id].op = Op::Flush;
-            // A meter counts from here; without it, from the clock's zero.
-            self.ios[id].submitted_ns = now_ns;
-            self.channel.submit(&mut self.ios, id);
-            self.sent = true;
+            self.sent = self.below.begin(0, None, |io| {
+                io.op = Op::Flush;
+                // A meter counts from here; without it, from the clock's zero.
+                io.submitted_ns = now_ns;
+                true
+            });
         }
-        let mut done = Vec::with_capacity(1);
-        let _ = self.channel.poll(&mut self.ios, now_ns, &mut done);
-        done.first().map(|&id| self.ios[id].status)
+        let mut status = None;
+        let _ = self.below.poll(now_ns, |_, io| status = Some(io.status), &mut Vec::new());
+        status
     }
 
     /// Before the sidecore sleeps.
     pub(super) fn arm(&mut self, wake: &mut Wake) -> Progress {
-        self.channel.arm(wake)
+        self.below.arm(wake)
     }
 }

@@ -8,7 +8,7 @@
 use std::sync::atomic::Ordering::SeqCst;
 
 use super::{Entry, Export, Refusal, State};
-use crate::attachment::Name;
+use crate::name::Name;
 use crate::record::Record;
 use crate::volume::{Durability, VolumeInfo};
 use crate::wire::{Claim, Outcome, Title};

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use sidecore::{Progress, Services, Wake};
 
 use super::{Admitted, Claimer, Closing, Export, PendingClaim, PendingOpen, Refusal};
+use crate::attach::Attach;
 use crate::attachment::{Attachment, Phase};
 use crate::size::Size;
-use crate::volume::{Channel, IoId, IoTable, Open, OpenError, Status, Volume, VolumeInfo};
+use crate::volume::{Channel, IoId, IoTable, Open, OpenError, Status, VolumeInfo};
 use crate::wire::{Claim, Outcome, Title, attachment_id};
 
 /// How often a claim that waits for a record or a drain looks again.
@@ -30,7 +31,7 @@ impl LocalVolume {
     }
 }
 
-impl Volume for LocalVolume {
+impl Attach for LocalVolume {
     fn info(&self) -> VolumeInfo {
         self.0.volume().info()
     }
@@ -39,12 +40,17 @@ impl Volume for LocalVolume {
         self.0.volume().size()
     }
 
-    fn open(&self, open: &Open<'_>) -> Result<Box<dyn Channel>, OpenError> {
+    fn attach(
+        &self,
+        attachment: &Arc<Attachment>,
+        index: u16,
+        open: &Open<'_>,
+    ) -> Result<Box<dyn Channel>, OpenError> {
         Ok(Box::new(LocalChannel {
             export: self.0.clone(),
             services: open.services.clone(),
-            attachment: open.attachment.clone(),
-            index: open.index,
+            attachment: attachment.clone(),
+            index,
             depth: open.depth,
             way: Way::None,
             ask_at_ns: 0,
@@ -166,12 +172,7 @@ impl LocalChannel {
         let Way::Opening(pending) = std::mem::replace(&mut self.way, Way::None) else {
             unreachable!("called in this state only");
         };
-        let open = Open {
-            services: &self.services,
-            attachment: &self.attachment,
-            index: self.index,
-            depth: self.depth,
-        };
+        let open = Open { services: &self.services, depth: self.depth };
         match self.export.admitted(pending, &open) {
             Ok(admitted) => self.way = Way::Open(Box::new(admitted)),
             Err(error) => self.attachment.fail(error.to_string()),
@@ -253,6 +254,13 @@ impl Channel for LocalChannel {
     fn is_open(&self) -> bool {
         let held = self.attachment.view().phase == Phase::Held;
         held && matches!(&self.way, Way::Open(admitted) if admitted.is_open())
+    }
+
+    fn recall(&mut self, ios: &mut IoTable, back: &mut Vec<IoId>) {
+        if let Way::Open(admitted) = &mut self.way {
+            admitted.recall(ios, back);
+        }
+        back.extend(self.waiting.drain(..));
     }
 
     fn abandon(&mut self, ios: &mut IoTable, now_ns: u64) -> bool {

@@ -7,7 +7,7 @@ use transport::Share;
 
 use super::judge::THIS_NODE;
 use super::{ATTACHMENTS_MAX, Export, Refusal, State};
-use crate::attachment::Name;
+use crate::name::Name;
 use crate::record::Record;
 use crate::wire::Outcome;
 

@@ -3,14 +3,19 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use sidecore::{Progress, Services};
+use sidecore::{Progress, Services, Wake};
 
 use super::{
     ATTACHMENTS_MAX, Claimer, Export, ExportOptions, HOLDER_SILENT_NS, PendingClaim, Refusal,
 };
+use crate::attach::Attach;
 use crate::attachment::{AttachOptions, Attachment};
+use crate::contract::held::HeldVolume;
+use crate::contract::{self, Buffer};
 use crate::export::Admitted;
-use crate::record::{Record, RecordError, RecordStore, Ticket};
+use crate::export::local::LocalVolume;
+use crate::record::{NoRecords, Record, RecordError, RecordStore, Ticket};
+use crate::size::Size;
 use crate::volume::{
     Channel, Durability, Incarnation, IoId, IoTable, Op, Open, OpenError, Status, Topology, Volume,
     VolumeInfo, Zeroing, io_table,
@@ -36,6 +41,10 @@ impl Volume for Slow {
         self.info.lock().expect("no test panics with it").clone()
     }
 
+    fn size(&self) -> Size {
+        Size::new(self.info().size_bytes)
+    }
+
     fn open(&self, _open: &Open<'_>) -> Result<Box<dyn Channel>, OpenError> {
         Ok(Box::new(SlowChannel { finish: self.finish.clone(), waiting: Vec::new() }))
     }
@@ -56,6 +65,19 @@ impl Channel for SlowChannel {
         }
         Progress::Busy
     }
+
+    fn arm(&mut self, _wake: &mut Wake) -> Progress {
+        Progress::Idle
+    }
+
+    fn disarm(&mut self) {}
+
+    fn is_open(&self) -> bool {
+        true
+    }
+
+    /// All of it has begun.
+    fn recall(&mut self, _ios: &mut IoTable, _back: &mut Vec<IoId>) {}
 
     fn abandon(&mut self, _ios: &mut IoTable, _now_ns: u64) -> bool {
         self.waiting.is_empty()
@@ -172,10 +194,7 @@ impl Bench {
     fn open(&self, name: &str, title: &Title, channel: u16) -> Result<Admitted, Refusal> {
         let pending = self.export.open(name, title, channel)?;
         assert!(self.export.poll_open(&pending), "nothing is on its way");
-        let options = AttachOptions::new(0);
-        let attachment = Arc::new(Attachment::new(name, options));
-        let open =
-            Open { services: &self.services, attachment: &attachment, index: channel, depth: 8 };
+        let open = Open { services: &self.services, depth: 8 };
         Ok(self.export.admitted(pending, &open).expect("a channel"))
     }
 }
@@ -676,7 +695,7 @@ fn a_node_that_claims_and_closes_ages_out_its_own_records_alone() {
 /// Older releases did not count a part for each node, and their first ones noted no node.
 #[test]
 fn records_that_are_too_many_already_make_room_for_other_nodes() {
-    use crate::attachment::Name;
+    use crate::name::Name;
     for node in ["", "vm1", "gone"] {
         for clean in [true, false] {
             let record =
@@ -710,4 +729,42 @@ fn the_flush_of_a_claim_takes_no_longer_than_it_takes() {
     let flushes = meter.read(Op::Flush);
     assert_eq!(flushes.requests, 1);
     assert!(flushes.latency_ns.max() < 1_000, "{} ns", flushes.latency_ns.max());
+}
+
+/// What the chain gives back has left the guard: no claim waits for it.
+#[test]
+fn what_is_recalled_has_left_the_guard() {
+    let held = HeldVolume::new(1 << 20);
+    let options = ExportOptions::default();
+    let export = Export::new("v", Arc::new(held.clone()), options, Arc::new(NoRecords));
+    let export = export.expect("no records");
+    let attachment = Arc::new(Attachment::new("a", AttachOptions::new(1)));
+    let open = Open { services: &Services::new(), depth: 4 };
+    let channel = LocalVolume::new(Arc::clone(&export)).attach(&attachment, 0, &open);
+    let mut bench = contract::Bench::new(&held, 4);
+    bench.channel = channel.expect("it opens");
+    let recall = |bench: &mut contract::Bench| {
+        let mut back = Vec::new();
+        bench.channel.recall(&mut bench.ios, &mut back);
+        back.iter().for_each(|id| bench.ios.free(*id));
+        back
+    };
+    let page = Buffer::new(4096, 0);
+    let early = bench.submit(Op::Write, 0, Some(&page));
+    assert_eq!(recall(&mut bench), [early], "it has waited for an epoch");
+    while !bench.channel.is_open() {
+        // The claim's flush.
+        if held.asked_of_all() > 0 {
+            held.answer_oldest(Status::Done);
+        }
+        bench.round();
+    }
+    let refused = bench.submit(Op::Write, 1 << 20, Some(&page));
+    let write = bench.submit(Op::Write, 0, Some(&page));
+    assert!(!export.is_quiet());
+    let last = held.opened() - 1;
+    held.with(last, |state| state.gives_back = true);
+    assert_eq!(recall(&mut bench), [write]);
+    assert!(export.is_quiet());
+    assert_eq!(bench.wait(refused), Status::Invalid);
 }

@@ -402,7 +402,7 @@ mod tests {
 
     use super::super::REPLACED_MAX;
     use super::*;
-    use crate::attachment::Name;
+    use crate::name::Name;
     use peer::AttachmentKey;
 
     fn wait(ticket: &Ticket) -> Result<(), RecordError> {

@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::sealed::{Body, RecordBody};
 use super::{REPLACED_MAX, Record};
-use crate::attachment::{NAME_BYTES_MAX, Name};
+use crate::name::{NAME_BYTES_MAX, Name};
 use crate::volume::Incarnation;
 use peer::AttachmentKey;
 

@@ -10,7 +10,7 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::{REPLACED_MAX, Record, plain};
-use crate::attachment::{NAME_BYTES_MAX, Name};
+use crate::name::{NAME_BYTES_MAX, Name};
 use crate::volume::Incarnation;
 use peer::AttachmentKey;
 

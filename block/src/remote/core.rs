@@ -19,10 +19,10 @@ use transport::{Endpoint, SessionId};
 use super::RemoteCounters;
 use super::clients::{self, token as token_of};
 use super::request::{Request, Stand, scatter_at};
-use crate::attachment::{Attachment, Phase, View};
+use crate::attach::Attach;
+use crate::attachment::{Attachment, EPOCH_END, Phase, View};
 use crate::copy::{Ahead, gather};
-use crate::export::EPOCH_END;
-use crate::volume::{Durability, IoId, IoTable, Op, Open, Status, VolumeInfo};
+use crate::volume::{Durability, IoId, IoTable, Op, Status};
 use crate::wire::{self, Kind, Names, Outcome, Reply, Title, attachment_id};
 use crate::{RemoteVolume, wire::Claim};
 use peer::proof::Binding;
@@ -111,29 +111,27 @@ pub(crate) struct Core {
 impl Core {
     pub(super) fn new(
         volume: &RemoteVolume,
-        open: &Open<'_>,
-        info: &VolumeInfo,
+        (attachment, index): (&Arc<Attachment>, u16),
+        depth: u16,
         counters: Arc<RemoteCounters>,
     ) -> Self {
-        assert!(open.depth < CONTROL, "slot numbers and the control token differ");
-        let depth = usize::from(open.depth);
-        let names = Names {
-            volume: volume.name().to_owned(),
-            attachment: open.attachment.name().to_owned(),
-        };
-        let attachment = attachment_id(&names.volume, &names.attachment);
+        assert!(depth < CONTROL, "slot numbers and the control token differ");
+        let depth = usize::from(depth);
+        let names =
+            Names { volume: volume.name().to_owned(), attachment: attachment.name().to_owned() };
+        let id = attachment_id(&names.volume, &names.attachment);
         Self {
             names,
             key: volume.key().cloned(),
-            attachment: open.attachment.clone(),
+            attachment: attachment.clone(),
             counters,
-            index: open.index,
+            index,
             flow: 0,
-            write_through: info.durability == Durability::WriteThrough,
+            write_through: volume.info().durability == Durability::WriteThrough,
             way: Way::Down,
             binding: Binding::default(),
             version: 0,
-            title: Title { attachment, ..Title::default() },
+            title: Title { attachment: id, ..Title::default() },
             claim_covers: 0,
             attempt: 0,
             ask_at_ns: 0,

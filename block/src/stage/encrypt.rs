@@ -7,7 +7,7 @@
 //!
 //! ```text
 //!   write   user's memory ──encipher──▶ the pool ──▶ below             (the user's stays as it is)
-//!   zeroes  ───────────────encipher──▶ the pool ──▶ below, piece after piece
+//!   zeroes  ───────────────encipher──▶ the pool ──▶ below, piece after piece (a layer's children)
 //!   read    user's memory ◀─────────────────────────────────── below, then deciphered in place
 //! ```
 //!
@@ -28,6 +28,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sidecore::Counter;
 
+use crate::layer::Layer;
 use crate::size::Size;
 use crate::volume::{Channel, Open, OpenError, Volume, VolumeInfo, Zeroing};
 
@@ -35,7 +36,7 @@ mod channel;
 mod pool;
 mod xts;
 
-use channel::EncryptChannel;
+use channel::{EncryptChannel, ZEROES_AT_ONCE_MAX};
 use pool::{POOL_BYTES_MAX, Pool};
 use xts::Cipher;
 pub use xts::{SameHalves, VolumeKey};
@@ -198,7 +199,9 @@ impl Volume for EncryptVolume {
         let cipher = Cipher::new(&self.core.key).map_err(refused)?;
         let pool = Pool::new(open.depth, self.sizes.pool_bytes).map_err(refused)?;
         let inner = self.inner.open(open)?;
-        Ok(Box::new(EncryptChannel::new(self, inner, cipher, pool, open.depth)))
+        let pieces =
+            Layer::new(open.depth).over(&*self.inner, open.services, ZEROES_AT_ONCE_MAX)?;
+        Ok(Box::new(EncryptChannel::new(self, (inner, pieces), cipher, pool, open.depth)))
     }
 }
 

@@ -46,6 +46,14 @@ impl Shape {
         u32::from(self.queues) * u32::from(self.depth)
     }
 
+    /// The depth that a front's channel is opened with: a request for each place.
+    ///
+    /// # Panics
+    /// When there cannot be such a device.
+    pub fn channel_depth(&self) -> u16 {
+        u16::try_from(self.places()).expect("a possible shape")
+    }
+
     /// Whether there can be such a device.
     pub fn is_possible(&self) -> bool {
         self.queues > 0 && (1..=DEPTH_MAX).contains(&self.depth) && self.places() <= PLACES_MAX

@@ -22,9 +22,7 @@ use super::abi::{self, Descriptor, op};
 use super::device::Shape;
 use crate::disk::QueueCounters;
 use crate::uring::Completion;
-use crate::volume::{
-    Channel, IoId, IoTable, Op, Open, OpenError, SECTOR_BYTES, Status, Volume, VolumeInfo, io_table,
-};
+use crate::volume::{Channel, IoId, IoTable, Op, SECTOR_BYTES, Status, VolumeInfo, io_table};
 
 /// How soon to look again while something outside of this sidecore has to happen first.
 const LOOK_AGAIN_NS: u64 = 1_000_000;
@@ -110,26 +108,23 @@ pub struct Front<K> {
 
 impl<K: Kernel> Front<K> {
     /// A front without a device yet: its channel can claim the attachment before anybody sees a
-    /// disk. Opens a channel of `volume` with `shape`'s places as its depth.
-    ///
-    /// # Errors
-    /// When the channel cannot be opened.
-    pub fn new(volume: &dyn Volume, open: &Open<'_>, shape: Shape) -> Result<Self, OpenError> {
+    /// disk. The channel is one of a volume that is described by `info`, and was opened with
+    /// [`Shape::channel_depth`].
+    pub fn new(channel: Box<dyn Channel>, info: VolumeInfo, shape: Shape) -> Self {
         let places = shape.places() as usize;
-        assert_eq!(usize::from(open.depth), places, "a request for each place");
-        Ok(Self {
-            channel: volume.open(open)?,
+        Self {
+            channel,
             kernel: None,
             core: FrontCore::new(shape.queues),
-            info: volume.info(),
+            info,
             shape,
-            ios: one_piece_table(open.depth),
+            ios: one_piece_table(shape.channel_depth()),
             due: VecDeque::with_capacity(places),
             taken: Vec::with_capacity(places),
             done: Vec::with_capacity(places),
             letting_go: false,
             now_ns: 0,
-        })
+        }
     }
 
     /// What others see of it.

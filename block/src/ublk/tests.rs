@@ -11,7 +11,7 @@ use super::abi::{self, Descriptor, attribute, op};
 use super::control::parameters;
 use super::device::Shape;
 use super::front::{Front, Kernel};
-use crate::attachment::{AttachOptions, Attachment};
+use crate::size::Size;
 use crate::uring::Completion;
 use crate::volume::{
     Channel, Durability, IO_BYTES_MAX, Incarnation, IoId, IoTable, Op, Open, OpenError, Status,
@@ -127,6 +127,10 @@ impl Volume for Slow {
         self.info.clone()
     }
 
+    fn size(&self) -> Size {
+        Size::new(self.info.size_bytes)
+    }
+
     fn open(&self, _: &Open<'_>) -> Result<Box<dyn Channel>, OpenError> {
         Ok(Box::new(SlowChannel(self.clone(), Vec::new())))
     }
@@ -150,6 +154,19 @@ impl Channel for SlowChannel {
         done.append(&mut self.1);
         progress
     }
+
+    fn arm(&mut self, _wake: &mut Wake) -> Progress {
+        Progress::Idle
+    }
+
+    fn disarm(&mut self) {}
+
+    fn is_open(&self) -> bool {
+        true
+    }
+
+    /// All of it has begun.
+    fn recall(&mut self, _ios: &mut IoTable, _back: &mut Vec<IoId>) {}
 
     fn abandon(&mut self, _: &mut IoTable, _: u64) -> bool {
         self.1.clear();
@@ -183,12 +200,8 @@ impl Bench {
 
     fn on(info: VolumeInfo) -> Self {
         let volume = Slow { info, state: Arc::default() };
-        let options = AttachOptions::new(1);
-        let attachment = Arc::new(Attachment::new("a", options));
-        let services = Services::new();
-        let depth = SHAPE.places() as u16;
-        let open = Open { services: &services, attachment: &attachment, index: 0, depth };
-        let mut front = Front::new(&volume, &open, SHAPE).unwrap();
+        let open = Open { services: &Services::new(), depth: SHAPE.channel_depth() };
+        let mut front = Front::new(volume.open(&open).unwrap(), volume.info(), SHAPE);
         assert!(front.core().is_stopped(), "no device yet");
         let driver = Shared::new();
         front.show(driver.clone());

@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use block::Volume;
+use block::Attach;
 use block::attachment::Phase;
 use block::ublk::device::{Opened, char_path, disk_path};
 use block::ublk::{Control, ControlError, Device, FrontCore, Wanted, abi};

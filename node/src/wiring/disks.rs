@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use block::attachment::{Remembered, Standing};
 use block::disk::{Disk, DiskCore, DiskOptions, Placement};
-use block::{LocalVolume, Plane, RemoteVolume, Volume, VolumeInfo};
+use block::{Attach, LocalVolume, Plane, RemoteVolume, VolumeInfo};
 use sidecore::Sidecore;
 use virtio::hand_over::ServedDevice;
 use virtio::{AdoptError, DeviceServer, Parking, ServerState, Socket};
@@ -70,10 +70,10 @@ pub(super) enum Source {
 }
 
 impl Source {
-    fn volume(&self) -> Arc<dyn Volume> {
+    fn volume(&self) -> Arc<dyn Attach> {
         match self {
-            Self::Local(volume) => Arc::clone(volume) as Arc<dyn Volume>,
-            Self::Remote(volume) => Arc::clone(volume) as Arc<dyn Volume>,
+            Self::Local(volume) => Arc::clone(volume) as Arc<dyn Attach>,
+            Self::Remote(volume) => Arc::clone(volume) as Arc<dyn Attach>,
         }
     }
 

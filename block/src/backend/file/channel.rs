@@ -579,6 +579,15 @@ impl Channel for FileChannel {
         Progress::busy_if(here || self.uring.borrow().has_mail(self.client))
     }
 
+    fn disarm(&mut self) {}
+
+    fn is_open(&self) -> bool {
+        true
+    }
+
+    /// What has not begun waits for room in the ring, which other requests are about to make.
+    fn recall(&mut self, _ios: &mut IoTable, _back: &mut Vec<IoId>) {}
+
     fn abandon(&mut self, _ios: &mut IoTable, _now_ns: u64) -> bool {
         self.abandoned = true;
         self.waiting.clear();

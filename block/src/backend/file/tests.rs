@@ -141,9 +141,7 @@ fn keeps_the_contract_write_through() {
 fn needs_an_io_uring() {
     let Some(place) = Place::new("needs_an_io_uring") else { return };
     let volume = FileVolume::open(&place.options("disk.img")).expect("a new file");
-    let attachment = contract::attachment();
-    let services = Services::new();
-    let open = Open { services: &services, attachment: &attachment, index: 0, depth: 1 };
+    let open = Open { services: &Services::new(), depth: 1 };
     let error = Volume::open(&volume, &open).expect_err("no service");
     assert!(error.to_string().contains("io_uring"), "{error}");
 }

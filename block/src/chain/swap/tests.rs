@@ -113,6 +113,10 @@ impl Volume for Closed {
         }
     }
 
+    fn size(&self) -> Size {
+        Size::new(self.info().size_bytes)
+    }
+
     fn open(&self, _open: &Open<'_>) -> Result<Box<dyn Channel>, OpenError> {
         Err(OpenError::NoService("key"))
     }

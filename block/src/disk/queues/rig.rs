@@ -12,7 +12,8 @@ use virtio::driver::{
 use virtio::{InflightRegion, Logging, Memory, Queue, RingKind};
 
 use super::*;
-use crate::contract::attachment;
+use crate::contract::{Unguarded, attachment};
+use crate::volume::{Open, Volume};
 
 /// Bytes of the volumes here.
 pub(super) const SIZE: u64 = 8 << 20;
@@ -95,7 +96,7 @@ impl Rig {
         let inflight = InflightRegion::map(file.as_fd(), 0, len, shape);
         let core = DiskCore::new("rig", plan.queues);
         let attachment = attachment();
-        let disk = open(volume, plan, &core, &attachment);
+        let disk = open(volume, plan, &core, (&attachment, 0));
         let mut rig = Self {
             disk,
             core,
@@ -116,17 +117,13 @@ impl Rig {
     /// The disk's process is gone; another serves the same guest.
     pub(super) fn succeed(&mut self, volume: &dyn Volume, stores_max: u64) {
         self.stores_max = stores_max;
-        self.disk = open(volume, self.plan, &self.core, &self.attachment);
+        self.disk = open(volume, self.plan, &self.core, (&self.attachment, 0));
         (0..self.plan.queues).for_each(|index| self.start(index));
     }
 
     /// The disk's share on another sidecore, without queues.
     pub(super) fn share(&self, volume: &dyn Volume, index: u16) -> DiskQueues {
-        let services = Services::new();
-        let (attachment, depth) = (&self.attachment, self.plan.depth);
-        let open = Open { services: &services, attachment, index, depth };
-        let core = Arc::clone(&self.core);
-        DiskQueues::new(core, volume, &open, self.plan.durable).expect("it opens")
+        open(volume, self.plan, &self.core, (&self.attachment, index))
     }
 
     /// A log for queues that are started from now on, and for those that run.
@@ -266,9 +263,10 @@ fn open(
     volume: &dyn Volume,
     plan: Plan,
     core: &Arc<DiskCore>,
-    attachment: &Arc<Attachment>,
+    (attachment, index): (&Arc<Attachment>, u16),
 ) -> DiskQueues {
-    let services = Services::new();
-    let open = Open { services: &services, attachment, index: 0, depth: plan.depth };
-    DiskQueues::new(core.clone(), volume, &open, plan.durable).expect("it opens")
+    let open = Open { services: &Services::new(), depth: plan.depth };
+    let volume = Unguarded(volume);
+    let attached = Attached::open(&volume, attachment, index, &open).expect("it opens");
+    DiskQueues::new(core.clone(), attached, plan.durable)
 }

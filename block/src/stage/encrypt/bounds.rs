@@ -2,9 +2,8 @@
 
 use sidecore::Wake;
 
-use super::channel::ZEROES_AT_ONCE_MAX;
 use super::pool::IDLE_NS;
-use super::tests::{MIB, key, memory, secret, submit_zeroes, text};
+use super::tests::{AT_ONCE_MAX, MIB, key, memory, secret, submit_zeroes, text};
 use super::*;
 use crate::contract::held::HeldVolume;
 use crate::contract::{self, Bench, Buffer};
@@ -133,9 +132,9 @@ fn writes_that_wait_begin_a_bounded_part_at_a_time() {
 fn landed(held: &HeldVolume, bench: &mut Bench, buffers: &[Buffer]) -> (Vec<IoId>, Vec<IoId>) {
     let reads = buffers.iter().map(|buffer| bench.submit(Op::Read, 0, Some(buffer))).collect();
     let ranges = (0..2).map(|at| submit_zeroes(bench, at << 20, 4096)).collect();
-    assert_eq!(held.asked(0), buffers.len() + ZEROES_AT_ONCE_MAX);
-    while held.asked(0) > 0 {
-        held.answer(Status::Done);
+    assert_eq!(held.asked_of_all(), buffers.len() + AT_ONCE_MAX);
+    while held.asked_of_all() > 0 {
+        held.answer_oldest(Status::Done);
     }
     bench.round();
     (reads, ranges)
@@ -154,7 +153,7 @@ fn what_was_put_off_is_recalled_as_far_as_it_can_be() {
     let cipher_text = text(8);
     let buffers: Vec<_> = (0..3).map(|_| Buffer::filled(&cipher_text, 0)).collect();
     let (reads, ranges) = landed(&held, &mut bench, &buffers);
-    assert_eq!((&bench.done[..], held.asked(0)), (&reads[..1], 0), "one read fills a round");
+    assert_eq!((&bench.done[..], held.asked_of_all()), (&reads[..1], 0), "one read fills a round");
     let mut back = Vec::new();
     bench.channel.recall(&mut bench.ios, &mut back);
     assert_eq!(back, ranges, "their next pieces have not begun");
@@ -192,7 +191,7 @@ fn what_was_put_off_is_not_touched_once_the_channel_has_let_go() {
     for _ in 0..4 {
         bench.round();
     }
-    assert_eq!((held.asked(0), volume.counted().deciphered_bytes), (0, 2 * 4096));
+    assert_eq!((held.asked_of_all(), volume.counted().deciphered_bytes), (0, 2 * 4096));
     assert!(buffers[2].bytes() == cipher_text, "it was touched afterwards");
     assert!(may_sleep(&mut bench));
 }

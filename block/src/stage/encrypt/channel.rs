@@ -9,27 +9,31 @@ use virtio::Segment;
 use super::pool::Pool;
 use super::xts::Cipher;
 use super::{Cells, Core, EncryptVolume, Sizes};
+use crate::layer::{Layer, Settled};
 use crate::size::Size;
-use crate::volume::{Channel, IoId, IoTable, Op, SECTOR_BYTES, Status, Volume, VolumeInfo};
+use crate::volume::{Channel, Io, IoId, IoTable, Op, SECTOR_BYTES, Status, Volume, VolumeInfo};
 
-/// Ranges of a channel that are zeroed at once; the others wait. Each keeps its memory for all its
-/// pieces, and the rest of the pool is for writes.
-pub(super) const ZEROES_AT_ONCE_MAX: usize = 2;
+/// Ranges of a channel that are zeroed at once, each a piece at a time; the others wait. Each keeps
+/// its memory for all its pieces, and the rest of the pool is for writes.
+pub(super) const ZEROES_AT_ONCE_MAX: u16 = 2;
 
-/// What a range that is zeroed is really about, while a piece of it is below.
-#[derive(Clone, Copy, Debug)]
+/// How far a range has been zeroed.
+#[derive(Clone, Copy, Debug, Default)]
 struct Zeroes {
-    offset_bytes: u64,
-    len_bytes: u32,
     done_bytes: u32,
+    /// The piece that is below, or was below last.
+    piece_bytes: u32,
 }
 
 /// How far one request has come; by its slot.
 #[derive(Debug, Default)]
 struct Step {
-    /// The user's segments while the pool's are in their place; empty otherwise.
+    /// Of a write the user's segments while the pool's are in their place. Of a range the pool's,
+    /// between two pieces. Empty otherwise.
     aside: Vec<Segment>,
+    /// A write whose segments are the pool's.
     is_inside: bool,
+    /// A range of which a piece has begun.
     zeroes: Option<Zeroes>,
     /// Numbers submissions, for those that are given back.
     number: u64,
@@ -57,6 +61,9 @@ struct Round {
 #[derive(Debug)]
 pub(super) struct EncryptChannel {
     inner: Box<dyn Channel>,
+    /// The pieces of ranges that are zeroed. It is used while there are such ranges: what is below
+    /// has nothing to do for an empty table, and other requests pass without a look at it.
+    pieces: Layer,
     info: VolumeInfo,
     size: Size,
     sizes: Sizes,
@@ -67,8 +74,8 @@ pub(super) struct EncryptChannel {
     waiting: VecDeque<IoId>,
     /// The same of zeroes, which also wait for one another.
     waiting_zeroes: VecDeque<IoId>,
-    /// Ranges of which a piece is below.
-    zeroing: usize,
+    /// Ranges of which a piece has begun.
+    zeroing: u16,
     /// Completed below, and left to a later poll: reads that are not deciphered yet, ranges whose
     /// next piece is not begun. Oldest first.
     landed: VecDeque<IoId>,
@@ -80,6 +87,8 @@ pub(super) struct EncryptChannel {
     lets_go: bool,
     /// Refused here.
     ready: Vec<IoId>,
+    /// Ranges whose piece has ended just now.
+    settled: Vec<Settled>,
     submissions: u64,
     core: Arc<Core>,
     cells: Arc<Cells>,
@@ -88,7 +97,7 @@ pub(super) struct EncryptChannel {
 impl EncryptChannel {
     pub(super) fn new(
         volume: &EncryptVolume,
-        inner: Box<dyn Channel>,
+        (inner, pieces): (Box<dyn Channel>, Layer),
         cipher: Cipher,
         pool: Pool,
         depth: u16,
@@ -96,6 +105,7 @@ impl EncryptChannel {
         let depth = usize::from(depth);
         Self {
             inner,
+            pieces,
             info: volume.info(),
             size: volume.size(),
             sizes: volume.sizes,
@@ -110,6 +120,7 @@ impl EncryptChannel {
             round: Round::default(),
             lets_go: false,
             ready: Vec::with_capacity(depth),
+            settled: Vec::with_capacity(usize::from(ZEROES_AT_ONCE_MAX)),
             submissions: 0,
             core: Arc::clone(&volume.core),
             cells: volume.core.open(),
@@ -121,19 +132,19 @@ impl EncryptChannel {
         self.ready.push(id);
     }
 
-    /// Enciphers a write, or a piece of zeroes, and hands it on; `false` when there is no memory.
-    fn start(&mut self, ios: &mut IoTable, id: IoId) -> bool {
+    /// Enciphers a write, or the first piece of a range of zeroes, and hands it on: how many bytes.
+    /// `None` when there is no memory.
+    fn start(&mut self, ios: &mut IoTable, id: IoId) -> Option<u32> {
+        if ios[id].op == Op::WriteZeroes {
+            let may_begin = self.zeroing < ZEROES_AT_ONCE_MAX;
+            let piece_bytes = may_begin.then(|| self.start_piece(ios, id)).flatten()?;
+            self.zeroing += 1;
+            return Some(piece_bytes);
+        }
         let io = &mut ios[id];
         let step = &mut self.steps[id.index()];
-        if io.op == Op::WriteZeroes {
-            let (offset_bytes, len_bytes) = (io.offset_bytes, io.len_bytes);
-            let zeroes = Zeroes { offset_bytes, len_bytes, done_bytes: 0 };
-            let starts = self.zeroing < ZEROES_AT_ONCE_MAX && self.start_zeroes(ios, id, zeroes);
-            self.zeroing += usize::from(starts);
-            return starts;
-        }
         if !self.pool.take(io.len_bytes as usize, &mut step.aside) {
-            return false;
+            return None;
         }
         let first = io.offset_bytes / SECTOR_BYTES;
         // SAFETY: the user keeps the segments mapped until the completion. What the pool gave
@@ -143,71 +154,106 @@ impl EncryptChannel {
         std::mem::swap(&mut io.segments, &mut step.aside);
         step.is_inside = true;
         self.inner.submit(ios, id);
-        true
+        Some(ios[id].len_bytes)
     }
 
-    /// The next piece of a range. A write of the range's sectors, as far as what is below sees.
-    fn start_zeroes(&mut self, ios: &mut IoTable, id: IoId, zeroes: Zeroes) -> bool {
-        let (io, step) = (&mut ios[id], &mut self.steps[id.index()]);
-        let len_bytes = (zeroes.len_bytes - zeroes.done_bytes).min(self.sizes.zeroes_bytes);
+    /// The next piece of a range, a write of its sectors: its length. `None` when there is no
+    /// memory, or nothing is begun any more.
+    fn start_piece(&mut self, ios: &IoTable, id: IoId) -> Option<u32> {
+        let (io, step) = (&ios[id], &mut self.steps[id.index()]);
         debug_assert!(io.segments.is_empty(), "zeroes have no data");
-        if !self.pool.take(len_bytes as usize, &mut step.aside) {
-            return false;
-        }
-        io.op = Op::Write;
-        io.offset_bytes = zeroes.offset_bytes + u64::from(zeroes.done_bytes);
-        io.len_bytes = len_bytes;
-        io.status = Status::Pending;
-        // SAFETY: the pool's, given just now: whole blocks in one piece.
-        unsafe { self.cipher.encipher_zeroes(io.offset_bytes / SECTOR_BYTES, &step.aside) };
-        std::mem::swap(&mut io.segments, &mut step.aside);
-        self.cells.enciphered_bytes.add(u64::from(len_bytes));
-        step.zeroes = Some(zeroes);
-        step.is_inside = true;
-        self.inner.submit(ios, id);
-        true
-    }
-
-    /// Makes a request what its user submitted, and gives the pool its memory back.
-    fn restore(&mut self, ios: &mut IoTable, id: IoId) -> Option<Zeroes> {
-        let (io, step) = (&mut ios[id], &mut self.steps[id.index()]);
-        if !std::mem::take(&mut step.is_inside) {
+        let done_bytes = step.zeroes.unwrap_or_default().done_bytes;
+        let offset_bytes = io.offset_bytes + u64::from(done_bytes);
+        let piece_bytes = (io.len_bytes - done_bytes).min(self.sizes.zeroes_bytes);
+        let (pool, cipher) = (&mut self.pool, &mut self.cipher);
+        pool.give(&mut step.aside);
+        let begins = self.pieces.begin(0, Some(id), |piece| {
+            if !pool.take(piece_bytes as usize, &mut piece.segments) {
+                return false;
+            }
+            // SAFETY: the pool's, given just now: whole blocks in one piece.
+            unsafe { cipher.encipher_zeroes(offset_bytes / SECTOR_BYTES, &piece.segments) };
+            (piece.op, piece.offset_bytes, piece.len_bytes) =
+                (Op::Write, offset_bytes, piece_bytes);
+            (piece.durable, piece.submitted_ns) = (io.durable, io.submitted_ns);
+            true
+        });
+        if !begins {
             return None;
         }
-        self.pool.give(&mut io.segments);
-        std::mem::swap(&mut io.segments, &mut step.aside);
-        let zeroes = step.zeroes.take()?;
-        io.op = Op::WriteZeroes;
-        (io.offset_bytes, io.len_bytes) = (zeroes.offset_bytes, zeroes.len_bytes);
-        Some(zeroes)
+        self.cells.enciphered_bytes.add(u64::from(piece_bytes));
+        step.zeroes = Some(Zeroes { done_bytes, piece_bytes });
+        Some(piece_bytes)
+    }
+
+    /// Ends, or goes on with, the ranges of which a piece has ended.
+    fn end_pieces(&mut self, ios: &mut IoTable, now_ns: u64, done: &mut Vec<IoId>) -> Progress {
+        let (steps, mut settled) = (&mut self.steps, std::mem::take(&mut self.settled));
+        // Its memory stays the range's.
+        let keep = |range: Option<IoId>, piece: &mut Io| {
+            let step = range.map(|range| &mut steps[range.index()]);
+            step.into_iter().for_each(|step| step.aside.append(&mut piece.segments));
+        };
+        let progress = self.pieces.poll(now_ns, keep, &mut settled);
+        for Settled { parent: id, status } in settled.drain(..) {
+            ios[id].status = status;
+            let zeroes = self.steps[id.index()].zeroes.as_mut().expect("it had a piece below");
+            zeroes.done_bytes += zeroes.piece_bytes;
+            if status == Status::Done && zeroes.done_bytes < ios[id].len_bytes {
+                if self.is_for_later(ios, id) {
+                    self.cells.put_off.add(1);
+                    self.landed.push_back(id);
+                } else if self.ended(ios, id) {
+                    done.push(id);
+                }
+            } else {
+                self.end_range(id);
+                done.push(id);
+            }
+        }
+        self.settled = settled;
+        progress
+    }
+
+    /// Nothing more of a range is written.
+    fn end_range(&mut self, id: IoId) {
+        let step = &mut self.steps[id.index()];
+        self.pool.give(&mut step.aside);
+        step.zeroes = None;
+        self.zeroing -= 1;
+    }
+
+    /// Makes a write what its user submitted, and gives the pool its memory back.
+    fn restore(&mut self, ios: &mut IoTable, id: IoId) {
+        let (io, step) = (&mut ios[id], &mut self.steps[id.index()]);
+        if std::mem::take(&mut step.is_inside) {
+            self.pool.give(&mut io.segments);
+            std::mem::swap(&mut io.segments, &mut step.aside);
+        }
     }
 
     /// What is below has ended something; `true` when the request as a whole has ended.
     fn ended(&mut self, ios: &mut IoTable, id: IoId) -> bool {
         let io = &ios[id];
-        if io.op == Op::Read {
+        if self.steps[id.index()].zeroes.is_some() {
+            if !self.lets_go {
+                // At least as much memory is given back for it.
+                self.start_piece(ios, id).expect("the next piece is no longer");
+                return false;
+            }
+            ios[id].status = Status::Error;
+            self.end_range(id);
+        } else if io.op == Op::Read {
             if io.status == Status::Done {
                 // SAFETY: the user keeps the segments mapped until the completion, which it has
                 // not been told of; what is below has found the request to be whole blocks.
                 unsafe { self.cipher.decipher(io.offset_bytes / SECTOR_BYTES, &io.segments) };
                 self.cells.deciphered_bytes.add(u64::from(io.len_bytes));
             }
-            return true;
+        } else {
+            self.restore(ios, id);
         }
-        let (status, len_bytes) = (io.status, io.len_bytes);
-        let Some(zeroes) = self.restore(ios, id) else { return true };
-        let zeroes = Zeroes { done_bytes: zeroes.done_bytes + len_bytes, ..zeroes };
-        let is_over = status != Status::Done || zeroes.done_bytes == zeroes.len_bytes;
-        if is_over || self.lets_go {
-            if !is_over {
-                ios[id].status = Status::Error;
-            }
-            self.zeroing -= 1;
-            return true;
-        }
-        // At least as much memory was given back just now.
-        assert!(self.start_zeroes(ios, id, zeroes), "the next piece is no longer");
-        false
+        true
     }
 
     /// Whether the next of those that wait is a range of zeroes: the oldest goes first, but that
@@ -226,17 +272,12 @@ impl EncryptChannel {
         }
     }
 
-    /// Whether there is something to cipher before what was completed below has ended.
-    fn costs(&self, ios: &IoTable, id: IoId) -> bool {
-        let is_piece = self.steps[id.index()].zeroes.is_some();
-        ios[id].status == Status::Done && (ios[id].op == Op::Read || is_piece)
-    }
-
     /// Whether the round has ciphered enough for what ends; if not, this is counted.
     fn is_for_later(&mut self, ios: &IoTable, id: IoId) -> bool {
         let is_full = self.round.ended_bytes >= u64::from(self.sizes.round_bytes);
         if !is_full {
-            self.round.ended_bytes += u64::from(ios[id].len_bytes);
+            let piece = self.steps[id.index()].zeroes.map(|it| it.piece_bytes);
+            self.round.ended_bytes += u64::from(piece.unwrap_or(ios[id].len_bytes));
         }
         is_full
     }
@@ -259,7 +300,8 @@ impl EncryptChannel {
         let mut kept = earlier;
         for at in earlier..done.len() {
             let id = done[at];
-            if self.costs(ios, id) && self.is_for_later(ios, id) {
+            let costs = ios[id].op == Op::Read && ios[id].status == Status::Done;
+            if costs && self.is_for_later(ios, id) {
                 self.cells.put_off.add(1);
                 self.landed.push_back(id);
             } else if self.ended(ios, id) {
@@ -268,6 +310,9 @@ impl EncryptChannel {
             }
         }
         done.truncate(kept);
+        if self.zeroing > 0 {
+            progress |= self.end_pieces(ios, now_ns, done);
+        }
         progress
     }
 
@@ -298,10 +343,8 @@ impl EncryptChannel {
             }
             let queue = if zeroes { &self.waiting_zeroes } else { &self.waiting };
             let id = *queue.front().expect("it is next");
-            if !self.start(ios, id) {
-                break;
-            }
-            self.round.begun_bytes += u64::from(ios[id].len_bytes);
+            let Some(begun_bytes) = self.start(ios, id) else { break };
+            self.round.begun_bytes += u64::from(begun_bytes);
             let queue = if zeroes { &mut self.waiting_zeroes } else { &mut self.waiting };
             queue.pop_front();
             progress = Progress::Busy;
@@ -326,7 +369,7 @@ impl Channel for EncryptChannel {
                 self.refuse(ios, id, Status::Invalid);
             }
             op => {
-                if self.zeroes_are_next().is_some() || !self.start(ios, id) {
+                if self.zeroes_are_next().is_some() || self.start(ios, id).is_none() {
                     self.cells.waited.add(1);
                     let zeroes = op == Op::WriteZeroes;
                     let queue = if zeroes { &mut self.waiting_zeroes } else { &mut self.waiting };
@@ -354,28 +397,32 @@ impl Channel for EncryptChannel {
             wake.at(due_ns);
         }
         let has_more = !self.ready.is_empty() || !self.landed.is_empty() || self.begins_more;
-        self.inner.arm(wake) | Progress::busy_if(has_more)
+        let pieces = if self.zeroing > 0 { self.pieces.arm(wake) } else { Progress::Idle };
+        self.inner.arm(wake) | pieces | Progress::busy_if(has_more)
     }
 
     fn disarm(&mut self) {
         self.inner.disarm();
+        self.pieces.disarm();
     }
 
     fn is_open(&self) -> bool {
-        self.inner.is_open()
+        self.inner.is_open() && self.pieces.is_open()
     }
 
     /// A range of which some pieces were zeroed is given back as a whole: it is zeroed once more.
     fn recall(&mut self, ios: &mut IoTable, back: &mut Vec<IoId>) {
         let earlier = back.len();
         self.inner.recall(ios, back);
+        back[earlier..].iter().for_each(|&id| self.restore(ios, id));
+        let ranges = back.len();
+        let pool = &mut self.pool;
+        self.pieces.recall(|_, piece| pool.give(&mut piece.segments), back);
         let steps = &self.steps;
         let between = |id: &IoId| steps[id.index()].zeroes.is_some();
         back.extend(self.landed.iter().filter(|id| between(id)));
         self.landed.retain(|id| !between(id));
-        for &id in &back[earlier..] {
-            self.zeroing -= usize::from(self.restore(ios, id).is_some());
-        }
+        back[ranges..].iter().for_each(|&id| self.end_range(id));
         back.extend(self.waiting.drain(..));
         back.extend(self.waiting_zeroes.drain(..));
         // Reads and flushes have passed writes that wait.
@@ -390,7 +437,9 @@ impl Channel for EncryptChannel {
         self.lets_go = true;
         // Who lets go may not poll any more.
         self.tend_pool(now_ns);
-        if !self.inner.abandon(ios, now_ns) {
+        // Both are asked, so that both let go at once.
+        let pieces = self.pieces.abandon(now_ns);
+        if !self.inner.abandon(ios, now_ns) || !pieces {
             return false;
         }
         // Nobody reads it any more. The user's slots hold places of it, and are done with.

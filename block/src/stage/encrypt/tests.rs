@@ -1,6 +1,5 @@
 use std::num::NonZeroU64;
 
-use super::channel::ZEROES_AT_ONCE_MAX;
 use super::*;
 use crate::backend::{FileOptions, FileVolume, MemoryVolume};
 use crate::chain::{Chain, ChainError, ChainSpec};
@@ -10,6 +9,11 @@ use crate::stage::Limit;
 use crate::volume::{Durability, IO_BYTES_MAX, IoId, Op, RANGE_BYTES_MAX, Status};
 
 pub(super) const MIB: usize = 1 << 20;
+
+pub(super) const AT_ONCE_MAX: usize = ZEROES_AT_ONCE_MAX as usize;
+
+/// The number of the channel below that has the pieces of ranges.
+const PIECES: usize = 1;
 
 const ZEROES_BYTES_MAX: u32 = Sizes::STANDARD.zeroes_bytes;
 
@@ -207,8 +211,8 @@ fn zeroes_are_written_as_their_ciphertext_in_bounded_pieces() {
     let mut next = 1024;
     for piece in [ZEROES_BYTES_MAX, ZEROES_BYTES_MAX, 512] {
         assert!(bench.done.is_empty());
-        assert_eq!(held.asked(0), 1, "one at a time");
-        let asked = held.answer(Status::Done);
+        assert_eq!(held.asked_of_all(), 1, "one at a time");
+        let asked = held.answer_oldest(Status::Done);
         assert_eq!((asked.op, asked.durable), (Op::Write, true));
         assert_eq!((asked.offset_bytes, asked.len_bytes), (next, piece));
         assert_eq!(asked.places.len(), 1);
@@ -237,21 +241,21 @@ fn writes_do_not_wait_for_a_disk_that_is_wiped() {
     let pieces = RANGE_BYTES_MAX / ZEROES_BYTES_MAX;
     let ranges: Vec<_> =
         (0..3).map(|at| submit_zeroes(&mut bench, at << 24, RANGE_BYTES_MAX)).collect();
-    assert_eq!((held.asked(0), volume.counted().waited), (ZEROES_AT_ONCE_MAX, 1));
+    assert_eq!((held.asked_of_all(), volume.counted().waited), (AT_ONCE_MAX, 1));
     let long = Buffer::new(MIB, 0);
     let writes: Vec<_> = (0..3).map(|at| bench.submit(Op::Write, at << 20, Some(&long))).collect();
-    assert_eq!(held.asked(0), ZEROES_AT_ONCE_MAX + 3, "they have begun at once");
+    assert_eq!(held.asked_of_all(), AT_ONCE_MAX + 3, "they have begun at once");
     // One that finds no memory is before the third range, which came earlier and is held up by
     // its own kind, and before all later ones.
     let late = bench.submit(Op::Write, 3 << 20, Some(&long));
     let last = submit_zeroes(&mut bench, 0, 512);
-    assert_eq!((held.asked(0), volume.counted().waited), (ZEROES_AT_ONCE_MAX + 3, 3));
+    assert_eq!((held.asked_of_all(), volume.counted().waited), (AT_ONCE_MAX + 3, 3));
     let mut seen = Vec::new();
-    while held.asked(0) > 0 {
-        let asked = held.answer(Status::Done);
+    while held.asked_of_all() > 0 {
+        let asked = held.answer_oldest(Status::Done);
         seen.push((asked.offset_bytes, asked.len_bytes));
         bench.round();
-        assert!(held.asked(0) <= ZEROES_AT_ONCE_MAX + 4);
+        assert!(held.asked_of_all() <= AT_ONCE_MAX + 4);
     }
     let place = |it: (u64, u32)| seen.iter().position(|seen| *seen == it).expect("it came");
     let third = place((2 << 24, ZEROES_BYTES_MAX));
@@ -284,11 +288,11 @@ fn zeroes_of_which_a_piece_is_below_are_given_back_or_let_go_of_as_a_whole() {
     // Who lets go has no further piece begun, also while the storage has one.
     let (held, _, mut bench) = held(8);
     submit_zeroes(&mut bench, 0, RANGE_BYTES_MAX);
-    held.with(0, |state| state.in_kernel = true);
+    held.with(PIECES, |state| state.in_kernel = true);
     assert!(!bench.channel.abandon(&mut bench.ios, 1));
-    held.answer(Status::Done);
+    held.answer_oldest(Status::Done);
     bench.round();
-    assert_eq!(held.asked(0), 0, "the next piece was begun");
+    assert_eq!(held.asked_of_all(), 0, "the next piece was begun");
 }
 
 #[test]
@@ -299,17 +303,17 @@ fn zeroes_that_fail_in_the_middle_have_failed() {
     io.reset();
     (io.op, io.len_bytes) = (Op::WriteZeroes, RANGE_BYTES_MAX);
     bench.channel.submit(&mut bench.ios, id);
-    held.answer(Status::Done);
+    held.answer_oldest(Status::Done);
     bench.round();
-    held.answer(Status::Error);
+    held.answer_oldest(Status::Error);
     assert_eq!(bench.wait(id), Status::Error);
-    assert_eq!(held.asked(0), 0);
+    assert_eq!(held.asked_of_all(), 0);
     // The memory is there again: as much as there is.
     let long = Buffer::new(MIB, 0);
     for _ in 0..4 {
         bench.submit(Op::Write, 0, Some(&long));
     }
-    assert_eq!(held.asked(0), 4);
+    assert_eq!(held.asked_of_all(), 4);
 }
 
 #[test]

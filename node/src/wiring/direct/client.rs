@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use block::attachment::Phase;
 use block::ublk::front::FrontPoller;
 use block::ublk::{Front, FrontCore, Kernel, Shape};
-use block::{Attachment, Exports, Open, Plane, RemoteVolume, Volume};
+use block::{Attach, Attachment, Exports, Open, Plane, RemoteVolume};
 use sidecore::{Local, RoundStage, Sidecore};
 
 use super::super::keys::Keys;
@@ -116,10 +116,10 @@ impl Client {
         let opened = self.sidecore().call(move |local| -> Result<_, String> {
             prepare(local)?;
             let services = local.services().clone();
-            let depth = u16::try_from(shape.places()).expect("a possible shape");
-            let open = Open { services: &services, attachment: &attachment, index: 0, depth };
-            let front = Front::<K>::new(&*volume as &dyn Volume, &open, shape)
-                .map_err(|error| error.to_string())?;
+            let open = Open { services: &services, depth: shape.channel_depth() };
+            let channel =
+                volume.attach(&attachment, 0, &open).map_err(|error| error.to_string())?;
+            let front = Front::<K>::new(channel, volume.info(), shape);
             let core = front.core();
             let front = Rc::new(RefCell::new(front));
             services.insert(Rc::clone(&front));
