@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use bench::nodes::Node;
-use bench::sim::Random;
+use random::Random;
 
 use crate::busy::Busy;
 use crate::exercises::{exercised, mpirun};
