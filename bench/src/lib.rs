@@ -1,4 +1,4 @@
-//! Workloads, the checker of the data promise, measurements and the demo.
+//! Guests, nodes, measurements and the demo.
 
 pub mod block;
 mod cleanup;
@@ -21,7 +21,6 @@ pub mod pace;
 pub mod pair;
 pub mod progress;
 pub mod scale;
-pub mod sim;
 pub mod stage;
 pub mod stand_in;
 pub mod verdict;
