@@ -47,7 +47,7 @@ long: ## For hours
 
 SEED ?=
 sim: ## Run the simulation; SEED=n replays one run and prints it
-	@SIM_SEED=$(SEED) cargo test --package bench --test simulation -- --nocapture
+	@SIM_SEED=$(SEED) cargo test --package simulation --test simulation -- --nocapture
 	@SIM_SEED=$(SEED) cargo test --package net --test remote whole_nics -- --nocapture
 
 TARGET ?= all

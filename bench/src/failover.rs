@@ -22,10 +22,10 @@ use crate::machine::Machine;
 use crate::nodes::Node;
 use crate::pair::{LinkKind, Meeting, Pair, Seats};
 use crate::progress::Progress;
-use crate::sim::Random;
 use crate::stage::Stage;
 use crate::stand_in::StandIn;
-use crate::workload::Mix;
+use random::Random;
+use workload::Mix;
 
 pub use report::{Interrupted, Report};
 

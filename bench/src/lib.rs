@@ -1,7 +1,6 @@
-//! Workloads, the checker of the data promise, measurements and the demo.
+//! Guests, nodes, measurements and the demo.
 
 pub mod block;
-pub mod checker;
 mod cleanup;
 pub mod compare;
 pub mod connections;
@@ -22,8 +21,6 @@ pub mod pace;
 pub mod pair;
 pub mod progress;
 pub mod scale;
-pub mod sim;
 pub mod stage;
 pub mod stand_in;
 pub mod verdict;
-pub mod workload;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use crate::sim::Random;
+use random::Random;
 
 /// How long nothing may be completed before the disk is thought to be stuck.
 pub const STUCK: Duration = Duration::from_secs(60);

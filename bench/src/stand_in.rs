@@ -13,9 +13,9 @@ use virtio::driver::{
     RingDriver, RingShape, SocketRole,
 };
 
-use crate::checker::{Checker, read_stamp};
-use crate::sim::Random;
-use crate::workload::{Mix, Workload};
+use random::Random;
+use workload::checker::{Checker, read_stamp};
+use workload::{Mix, Workload};
 
 /// How long the first connection may take.
 const CONNECT_WAIT: Duration = Duration::from_secs(60);

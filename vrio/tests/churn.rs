@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use bench::nodes::{Node, NodePlan};
-use bench::sim::Random;
 use bench::stand_in::StandIn;
-use bench::workload::Mix;
+use random::Random;
 use serde_json::{Value, json};
+use workload::Mix;
 
 /// Of the control thread's helpers, as many as there are questions at once, and some that wait.
 /// With more than a thousand changes, what is left by each is more.

@@ -6,10 +6,10 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use bench::nodes::{Node, NodePlan};
-use bench::sim::Random;
 use bench::stand_in::StandIn;
-use bench::workload::Mix;
 use node::keys::{self, KeyKind};
+use random::Random;
+use workload::Mix;
 
 const BLOCKS: u64 = 1024;
 const IMAGE_BYTES: u64 = BLOCKS * 4096;

@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 
 use bench::guest::{self, Guest, VhostDisk, scripts};
 use bench::nodes::{Keys, Node, NodePlan};
-use bench::sim::Random;
 use bench::stand_in::{RingKind, StandIn};
-use bench::workload::Mix;
+use random::Random;
 use serde_json::json;
 use virtio::driver::{FrontEnd, FrontEndConfig, SocketRole};
+use workload::Mix;
 
 /// Hand-overs of one kind in one run.
 const HANDOVERS: u64 = 20;

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use bench::nodes::{Keys, Node, NodePlan};
-use bench::sim::Random;
 use bench::stand_in::{RingKind, StandIn};
-use bench::workload::Mix;
+use random::Random;
+use workload::Mix;
 
 /// Kills of one run; CI's share of "hundreds" in its time.
 const KILLS: u64 = 200;

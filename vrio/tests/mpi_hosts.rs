@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use bench::hosts::{Hosts, Launcher};
 use bench::installed;
 use bench::nodes::Node;
-use bench::sim::Random;
+use random::Random;
 use serde_json::Value;
 use tempfile::TempDir;
 

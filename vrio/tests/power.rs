@@ -5,15 +5,15 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bench::checker::Checker;
 use bench::guest::{self, BOOT_TIMEOUT, Guest, scripts};
 use bench::nodes::{Node, NodePlan};
-use bench::sim::Random;
 use bench::stand_in::StandIn;
-use bench::workload::{Mix, Workload};
+use random::Random;
 use virtio::driver::{
     Data, DriverRequest, FrontEnd, FrontEndConfig, Op, RequestStatus, SocketRole,
 };
+use workload::checker::Checker;
+use workload::{Mix, Workload};
 
 /// Of the IOhost's own disk: room for the volume and a file system around it.
 const MACHINE_DISK_BYTES: u64 = 128 << 20;

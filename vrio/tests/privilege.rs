@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use bench::nodes::{Keys, Node, NodePlan};
-use bench::sim::Random;
 use bench::stand_in::StandIn;
-use bench::workload::Mix;
+use random::Random;
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 use serde_json::Value;
+use workload::Mix;
 
 /// A user that every system has and that may do nothing.
 const USER: &str = "nobody";

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use bench::nodes::{Node, NodePlan};
-use bench::sim::Random;
 use bench::stand_in::StandIn;
-use bench::workload::Mix;
+use random::Random;
+use workload::Mix;
 
 /// Blocks of 4 KiB that are worked on.
 const BLOCKS: u64 = 1024;

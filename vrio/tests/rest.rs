@@ -12,9 +12,9 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use bench::nodes::{Keys, Node, NodePlan};
-use bench::sim::Random;
 use bench::stand_in::StandIn;
-use bench::workload::Mix;
+use random::Random;
+use workload::Mix;
 
 /// What a node at rest may have resident.
 const NODE_BYTES_MAX: u64 = 64 << 20;

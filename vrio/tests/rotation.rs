@@ -4,10 +4,10 @@
 use std::process::Command;
 
 use bench::nodes::{Keys, Node, NodePlan};
-use bench::sim::Random;
 use bench::stand_in::StandIn;
-use bench::workload::Mix;
+use random::Random;
 use serde_json::Value;
+use workload::Mix;
 
 /// The IOhost's keys, and the VMhost's.
 const OLD: &str = "io1-old";

@@ -6,10 +6,10 @@ use anyhow::{Result, ensure};
 
 use crate::nodes::Node;
 use crate::progress::Progress;
-use crate::sim::Random;
 use crate::stage::Stage;
 use crate::stand_in::StandIn;
-use crate::workload::Mix;
+use random::Random;
+use workload::Mix;
 
 use super::outage::{Outage, User, ms, pause_after};
 

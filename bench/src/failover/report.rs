@@ -9,7 +9,7 @@ use super::{Event, MIX, Options, QUEUES, SLICE, TimeLine};
 use crate::machine::Machine;
 use crate::pair::between;
 use crate::stage::Network;
-use crate::workload::WorkloadCounts;
+use workload::WorkloadCounts;
 
 /// The version of the JSON form.
 const FAILOVER_VERSION: u32 = 1;

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use bench::nodes::Node;
-use bench::sim::Random;
+use random::Random;
 
 use super::busy::Busy;
 use super::exercises::{exercised, mpirun};

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::random::Random;
+use random::Random;
 
 /// A fault that strikes at a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,7 +14,7 @@ use transport::{Endpoint, EndpointConfig, TransmitBatch};
 use super::frames::{Beside, Frames};
 use super::keys::{Keys, bytes};
 use super::network::Network;
-use super::random::Random;
+use random::Random;
 
 /// The port of a host's first sidecore; the others follow.
 pub(super) const PORT: u16 = 4870;

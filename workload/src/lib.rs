@@ -1,12 +1,14 @@
 //! A guest's work on a disk, checked as it goes: random reads, writes, discards, write-zeroes and
 //! flushes on several rings, each fed to the [`Checker`].
 
+pub mod checker;
+
 use std::collections::HashMap;
 
 use virtio::driver::{Data, DriverRequest, Op, RequestSlot, RequestStatus, RingDriver};
 
 use crate::checker::{Began, Breach, Checker, stamp};
-use crate::sim::Random;
+use random::Random;
 
 /// Bytes of a sector on the ring.
 const SECTOR_BYTES: u64 = 512;

@@ -5,7 +5,7 @@
 //! each has one to four sidecores, another number each time; requests overlap on purpose. In half
 //! of the runs the sessions are sealed, in a third the volume is encrypted. The VMhost's queues go
 //! from sidecore to sidecore now and then. Frames of a network pass beside the disk, in both
-//! directions. Faults strike at random moments. [`crate::checker::Checker`] decides what the guest
+//! directions. Faults strike at random moments. [`workload::checker::Checker`] decides what the guest
 //! may see.
 
 mod cipher;
@@ -15,13 +15,11 @@ mod frames;
 mod host;
 mod keys;
 mod network;
-mod random;
 mod server;
 mod storage;
 mod world;
 
 pub use fault::{Fault, FaultCounts};
 pub use network::NetworkCounts;
-pub use random::Random;
 pub use storage::DiskCounts;
 pub use world::{Report, SimFailure, run};

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::net::{IpAddr, SocketAddr};
 
-use super::random::Random;
+use random::Random;
 
 /// How bad the network is, in parts of a million datagrams, and how slow.
 #[derive(Clone, Copy, Debug)]

@@ -12,7 +12,7 @@ use block::{
 use sidecore::{Progress, Wake};
 use virtio::Segment;
 
-use super::random::Random;
+use random::Random;
 
 /// The unit of the simulated disk and of its atomicity.
 pub(super) const BLOCK_BYTES: usize = 512;

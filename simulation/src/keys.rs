@@ -5,7 +5,7 @@ use std::sync::Arc;
 use peer::{Allow, AttachmentSecret};
 use transport::{Keyring, KnownKey, SecretKey, Security};
 
-use super::random::Random;
+use random::Random;
 
 /// The keys of all nodes of a world.
 #[derive(Clone, Debug)]

@@ -6,7 +6,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use bench::sim::{Report, SimFailure, run};
+use simulation::{Report, SimFailure, run};
 
 /// Requests of one seed.
 const OPERATIONS: u64 = 400;

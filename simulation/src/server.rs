@@ -9,8 +9,8 @@ use super::cipher::{Encryption, Guarded};
 use super::host::{HostPlan, SimCore};
 use super::keys::Keys;
 use super::network::Network;
-use super::random::Random;
 use super::storage::{SimDisk, SimRecords};
+use random::Random;
 
 /// The IOhost's name and the last byte of its address.
 pub(super) const SERVER: (&str, u8) = ("io1", 9);

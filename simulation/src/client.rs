@@ -18,10 +18,10 @@ use virtio::{InflightRegion, Queue, RingKind};
 use super::host::{HostPlan, PORT, SimCore, host_ip};
 use super::keys::Keys;
 use super::network::Network;
-use super::random::Random;
 use super::server::{SERVER, VOLUME};
 use super::storage::{BLOCK_BYTES, SimRecords};
-use crate::checker::{Began, Checker};
+use random::Random;
+use workload::checker::{Began, Checker};
 
 /// The most sidecores of a VMhost.
 const CORES_MAX: u64 = 4;

@@ -10,8 +10,8 @@ use sidecore::Services;
 use virtio::Segment;
 use zeroize::Zeroizing;
 
-use super::random::Random;
-use crate::workload::{Mix, Workload};
+use random::Random;
+use workload::{Mix, Workload};
 
 /// One run in so many is encrypted.
 const EVERY: u64 = 3;

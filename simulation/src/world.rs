@@ -13,11 +13,11 @@ use super::fault::{Fault, FaultCounts};
 use super::host::host_ip;
 use super::keys::Keys;
 use super::network::{Network, NetworkCounts, Weather};
-use super::random::Random;
 use super::server::{SERVER, Server};
 use super::storage::{BLOCK_BYTES, DiskCounts, Habits, SimDisk, SimRecords};
-use crate::checker::Checker;
-use crate::workload::{Failure, Mix, Workload, WorkloadCounts};
+use random::Random;
+use workload::checker::Checker;
+use workload::{Failure, Mix, Workload, WorkloadCounts};
 
 /// Blocks of the simulated volume: few, so that requests meet.
 const BLOCKS: usize = 96;
