@@ -6,12 +6,13 @@
 //! table of its own. A request in such a table is a *child*. It is for one of the user's requests,
 //! its *parent*, or for the stage itself.
 //!
-//! | what happens | what the layer does |
-//! | --- | --- |
-//! | a child ends | the parent is settled with its last child, as the worst of them has ended |
-//! | what was not begun is recalled | a parent is given back when all that is left of its children came back; of any other parent, and of the stage itself, they are submitted again |
-//! | the user lets go | nothing more is begun; children that are below are the layer's until each channel has let go |
-//! | the channel is dropped | the channels below go first, and then the table with the children |
+//! - A child ends: its parent ends with its last child, as the worst of them has ended.
+//! - Requests that have not begun are recalled: a parent is given back when all of its children
+//!   that had not ended came back. Children of other parents, and of the stage itself, are
+//!   submitted again.
+//! - The user lets go: no further child begins. Children that are below stay in the layer until
+//!   each channel has let go of them.
+//! - The channel is dropped: the channels below are dropped first, then the table of children.
 //!
 //! A child's segments are the parent's, or memory of the stage. Declare the layer before such
 //! memory, so that it is dropped first: a kernel may still use what children below have.
@@ -262,10 +263,10 @@ impl Layer {
     pub fn abandon(&mut self, now_ns: u64) -> bool {
         self.lets_go = true;
         // Each of them is asked, so that all let go at once.
-        let has_let_go = self
-            .below
-            .iter_mut()
-            .fold(true, |all, below| below.channel.abandon(&mut below.children, now_ns) && all);
+        let mut has_let_go = true;
+        for below in &mut self.below {
+            has_let_go &= below.channel.abandon(&mut below.children, now_ns);
+        }
         if !has_let_go {
             return false;
         }

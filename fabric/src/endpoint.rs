@@ -410,8 +410,9 @@ impl Endpoint {
     ///
     /// # Safety
     /// The parts stay writable, and nobody else looks at them, until the completion (with
-    /// `multi_min_bytes`: until [`Done::Released`] or [`RequestFailure::Cancelled`], or [`RequestFailure::Gone`]
-    /// where a source was named; failures of single messages before that are about those only).
+    /// `multi_min_bytes`: until [`Done::Released`] or [`RequestFailure::Cancelled`], or
+    /// [`RequestFailure::Gone`] where a source was named; failures of single messages before that
+    /// are about those only).
     pub unsafe fn receive(
         &mut self,
         receive: &Receive,

@@ -27,9 +27,9 @@ pub struct LinkDriver {
 type LinkShared<T> = Rc<RefCell<T>>;
 
 impl LinkDriver {
-    /// Registers the two pollers: in [`RoundStage::Receive`], what has arrived goes into the endpoint
-    /// and events come out at `sink`; in [`RoundStage::Transmit`], what the endpoint has to send goes
-    /// out.
+    /// Registers the two pollers: in [`RoundStage::Receive`], what has arrived goes into the
+    /// endpoint and events come out at `sink`; in [`RoundStage::Transmit`], what the endpoint has
+    /// to send goes out.
     pub fn install(
         local: &mut Local,
         link: LinkShared<dyn Link>,

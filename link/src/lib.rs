@@ -3,8 +3,8 @@
 //! A [`Link`] moves batches of datagrams with one system call in each direction, however many peers
 //! they are for. [`Udp`] is the one that works everywhere; [`Xdp`] goes past the system's network
 //! stack; [`Shm`] takes shared memory where both ends are on one machine; [`Faulty`] wraps any
-//! other and loses, doubles, reorders, corrupts and delays what arrives. [`LinkDriver`] joins a link to
-//! a sidecore's [`transport::Endpoint`]: two pollers, one at each end of the round.
+//! other and loses, doubles, reorders, corrupts and delays what arrives. [`LinkDriver`] joins a
+//! link to a sidecore's [`transport::Endpoint`]: two pollers, one at each end of the round.
 
 mod counters;
 mod driver;

@@ -68,8 +68,8 @@ pub trait Poll {
     fn disarm(&mut self) {}
 
     /// Whether the next round needs a look at the clock of its own, also when it follows at once on
-    /// one that found nothing. Asked of pollers of [`RoundStage::Receive`] only: those who judge what
-    /// arrives by when it does.
+    /// one that found nothing. Asked of pollers of [`RoundStage::Receive`] only: those who judge
+    /// what arrives by when it does.
     fn needs_clock(&self) -> bool {
         false
     }

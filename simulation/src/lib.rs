@@ -5,8 +5,8 @@
 //! each has one to four sidecores, another number each time; requests overlap on purpose. In half
 //! of the runs the sessions are sealed, in a third the volume is encrypted. The VMhost's queues go
 //! from sidecore to sidecore now and then. Frames of a network pass beside the disk, in both
-//! directions. Faults strike at random moments. [`workload::checker::Checker`] decides what the guest
-//! may see.
+//! directions. Faults strike at random moments. [`workload::checker::Checker`] decides what the
+//! guest may see.
 
 mod cipher;
 mod client;

@@ -1,8 +1,8 @@
 //! What one peer may have of what all peers share.
 //!
 //! One rule for buffers, sessions and flows ([`Share`]), one for what costs time ([`Rate`]), and
-//! one for whose turn it is ([`FairQueue`]). A peer is a [`PeerIdentity`]; [`Roll`] gives it a number,
-//! by which everything about it is found without a search.
+//! one for whose turn it is ([`FairQueue`]). A peer is a [`PeerIdentity`]; [`Roll`] gives it a
+//! number, by which everything about it is found without a search.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;

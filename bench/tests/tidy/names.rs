@@ -8,7 +8,8 @@ use super::{Source, sources};
 /// In this many files a name may stand: a type, and one more in a crate that never meets the first.
 const FILES_MAX: usize = 2;
 
-/// Names that were in more files before there was this rule, and in how many. The numbers only fall.
+/// Names that were in more files before there was this rule, and in how many. The numbers only
+/// fall.
 const BEFORE: &str = include_str!("names.txt");
 
 /// The name, if a type is declared in this line as rustfmt writes it. Types of a trait's

@@ -1,4 +1,5 @@
-//! Plain words: a comment's sentence names its subject with a noun, so that a stranger reads it once.
+//! Plain words: a comment's sentence names its subject with a noun, so that a stranger reads it
+//! once.
 
 use std::collections::BTreeMap;
 
@@ -47,7 +48,7 @@ fn subjects_without_a_noun(source: &Source) -> Vec<Finding> {
         for word in text.split_whitespace() {
             let this = bare(word);
             let (last, begins) = before.take().unwrap_or_else(|| (String::new(), true));
-            let is_pair = PAIRS.iter().any(|pair| *pair == [last.as_str(), this.as_str()]);
+            let is_pair = PAIRS.contains(&[last.as_str(), this.as_str()]);
             if PRONOUNS.contains(&this.as_str()) && last != "those"
                 || is_pair
                 || begins && this == "what"

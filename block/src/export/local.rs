@@ -260,7 +260,7 @@ impl Channel for LocalChannel {
         if let Way::Open(admitted) = &mut self.way {
             admitted.recall(ios, back);
         }
-        back.extend(self.waiting.drain(..));
+        back.append(&mut self.waiting);
     }
 
     fn abandon(&mut self, ios: &mut IoTable, now_ns: u64) -> bool {

@@ -172,8 +172,8 @@ impl Shown {
         }
     }
 
-    /// Has its server come to a stand; see [`DeviceServer::begin_park`]. Nothing for a disk that is not
-    /// served: it will not be before [`Self::unpark`].
+    /// Has its server come to a stand; see [`DeviceServer::begin_park`]. Nothing for a disk that is
+    /// not served: it will not be before [`Self::unpark`].
     pub(super) fn begin_park(&self, drain: Duration) -> Option<Parking> {
         let mut state = self.state();
         state.parked = true;

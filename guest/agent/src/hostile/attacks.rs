@@ -23,7 +23,8 @@ pub(super) struct Attack {
     pub(super) outcome: AttackOutcome,
     /// The device is started in this way first.
     pub(super) setup: fn() -> VictimSetup,
-    /// Leaves chains available; for [`AttackOutcome::Answers`] exactly one, with its status at `STATUS`.
+    /// Leaves chains available; for [`AttackOutcome::Answers`] exactly one, with its status at
+    /// `STATUS`.
     pub(super) run: fn(&mut Victim),
 }
 
