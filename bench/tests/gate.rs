@@ -43,10 +43,20 @@ exit $failed
 /// The last lines of a run in which `failing` fail beside others and a test has said `said`, and
 /// whether it passed.
 fn run(failing: &str, said: &str, ci: bool) -> (bool, String) {
+    run_on(100, failing, said, ci)
+}
+
+/// The same on a disk with so many GiB free.
+fn run_on(free_gib: u64, failing: &str, said: &str, ci: bool) -> (bool, String) {
     let folder = tempfile::tempdir().unwrap();
-    for (name, text) in
-        [("cargo", CARGO), ("shellcheck", "#!/bin/sh\n"), ("cargo-deny", "#!/bin/sh\n")]
-    {
+    let df = format!("#!/bin/sh\necho Avail\necho {}\n", free_gib << 20);
+    let stand_ins = [
+        ("cargo", CARGO),
+        ("shellcheck", "#!/bin/sh\n"),
+        ("cargo-deny", "#!/bin/sh\n"),
+        ("df", df.as_str()),
+    ];
+    for (name, text) in stand_ins {
         let path = folder.path().join(name);
         fs::write(&path, text).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
@@ -68,20 +78,27 @@ fn run(failing: &str, said: &str, ci: bool) -> (bool, String) {
 #[test]
 fn what_passes_passes() {
     let (passed, end) = run("", "", true);
-    assert!(passed && end.contains("vrio: 6 passed, 0 failed, 0 skipped, 0 flaky"), "{end}");
+    assert!(passed && end.contains("vrio: 7 passed, 0 failed, 0 skipped, 0 flaky"), "{end}");
+}
+
+#[test]
+fn a_disk_without_room_for_the_build_is_said_first() {
+    let (passed, end) = run_on(2, "", "", true);
+    assert!(!passed && end.contains("vrio: 6 passed, 1 failed"), "{end}");
+    assert!(end.contains("  space\n"), "{end}");
 }
 
 #[test]
 fn what_passes_by_itself_only_is_named_as_flaky() {
     let (passed, end) = run("shy", "", true);
-    assert!(passed && end.contains("vrio: 7 passed, 0 failed, 0 skipped, 1 flaky"), "{end}");
+    assert!(passed && end.contains("vrio: 8 passed, 0 failed, 0 skipped, 1 flaky"), "{end}");
     assert!(end.contains("Flaky") && end.contains("one::two a::shy"), "{end}");
 }
 
 #[test]
 fn what_never_passes_fails_the_run() {
     let (passed, end) = run("shy ill", "", false);
-    assert!(!passed && end.contains("vrio: 7 passed, 1 failed, 0 skipped, 1 flaky"), "{end}");
+    assert!(!passed && end.contains("vrio: 8 passed, 1 failed, 0 skipped, 1 flaky"), "{end}");
     assert!(end.contains("Failed:\n  one::two a::ill"), "{end}");
 }
 
@@ -97,7 +114,7 @@ fn four_flaky_tests_are_one_too_many() {
 #[test]
 fn many_failures_are_not_run_again() {
     let (passed, end) = run("shy shy shy shy shy shy shy shy shy shy shy", "", true);
-    assert!(!passed && end.contains("vrio: 6 passed, 11 failed, 0 skipped, 0 flaky"), "{end}");
+    assert!(!passed && end.contains("vrio: 7 passed, 11 failed, 0 skipped, 0 flaky"), "{end}");
 }
 
 #[test]
@@ -105,7 +122,7 @@ fn a_skip_is_repeated_and_is_a_failure_where_ci_is_set() {
     let said = "SKIP a::good: no &lt;disk&gt; &amp; no cable";
     let (passed, end) = run("", said, false);
     assert!(passed && end.contains("a::good: no <disk> & no cable"), "{end}");
-    assert!(end.contains("vrio: 6 passed, 0 failed, 1 skipped, 0 flaky"), "{end}");
+    assert!(end.contains("vrio: 7 passed, 0 failed, 1 skipped, 0 flaky"), "{end}");
     let (passed, end) = run("", said, true);
-    assert!(!passed && end.contains("vrio: 6 passed, 1 failed, 1 skipped"), "{end}");
+    assert!(!passed && end.contains("vrio: 7 passed, 1 failed, 1 skipped"), "{end}");
 }
