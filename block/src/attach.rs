@@ -17,7 +17,7 @@ pub trait Attach: Send + Sync + fmt::Debug {
     /// What it is now. Cheap; may be called on a sidecore.
     fn info(&self) -> VolumeInfo;
 
-    /// Its size, for those who have to keep up with it.
+    /// Its size, which callers keep and read again when the volume grows.
     fn size(&self) -> Size;
 
     /// Opens the attachment's channel `index`, which is the sidecore's index, on the calling

@@ -306,8 +306,8 @@ pub trait Volume: Send + Sync + fmt::Debug {
     /// What it is now. Cheap; may be called on a sidecore.
     fn info(&self) -> VolumeInfo;
 
-    /// Its size, for those who have to keep up with it. A volume over another one gives that
-    /// one's; one that never changes, [`Size::new`] of what it is.
+    /// Its size, which callers keep and read again when the volume grows. A volume over
+    /// another volume gives the inner volume's; a volume that never changes gives a [`Size::new`].
     fn size(&self) -> Size;
 
     /// Opens a channel for one user on the calling sidecore.

@@ -1,10 +1,10 @@
 //! Datagrams between nodes on one machine, through memory that they share.
 //!
 //! A [`Shm`] wraps another link: datagrams to an address that [`ShmDirectory`] gave out, and
-//! answers to those who called at this node's [`ShmListener`], travel by shared rings; all others
-//! by the link inside. While both ends poll there are no system calls; a sleeping end is woken
-//! through an eventfd. The payload is copied once by each side, and nobody reads what the other
-//! side can still change.
+//! answers to nodes that called at this node's [`ShmListener`], travel by shared rings; all other
+//! datagrams go by the link inside. While both ends poll there are no system calls; a sleeping end
+//! is woken through an eventfd. Each side copies the payload once, and reads no bytes that the
+//! other side can still change.
 //!
 //! A full ring drops, as a switch does: one peer that stands still holds nobody else up.
 

@@ -68,8 +68,8 @@ pub trait Poll {
     fn disarm(&mut self) {}
 
     /// Whether the next round needs a look at the clock of its own, also when it follows at once on
-    /// one that found nothing. Asked of pollers of [`RoundStage::Receive`] only: those who judge
-    /// what arrives by when it does.
+    /// a round that found nothing. Only pollers of [`RoundStage::Receive`] are asked: they judge
+    /// datagrams by the time of their arrival.
     fn needs_clock(&self) -> bool {
         false
     }

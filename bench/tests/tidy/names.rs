@@ -1,5 +1,5 @@
-//! A type's name says what it is of: no name is that of types in three files, or a reader who finds
-//! it in an error or by a search has three places to read.
+//! A type's name says what the type is of. No name stands for types in three files: a reader that
+//! meets it in an error or a search would have three places to read.
 
 use std::collections::{BTreeMap, BTreeSet};
 

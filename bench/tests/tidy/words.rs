@@ -71,7 +71,7 @@ fn a_subject_without_a_noun_is_found() {
         ("// It is that one.\n", 1),
     ] {
         let good = "/// A sleeping process is woken: the sender knows what it sent, to each that\n\
-                    /// listens.\nfn f() {}\n// Two.\nlet who = \"who\";\n";
+                    /// listens.\nfn f() {}\n// Two.\nlet that = \"who\";\n";
         super::try_check(subjects_without_a_noun, "a.rs", bad, line, good);
     }
 }

@@ -211,7 +211,7 @@ fn held(depth: u16) -> ([HeldVolume; 2], Bench) {
     let label = copies[0].answer(Status::Done);
     assert_eq!((label.op, label.len_bytes), (Op::Read, LABEL_BYTES as u32));
     bench.round();
-    // The label that nobody has written says 0.
+    // A label that was never written says 0.
     volume.size.set(1 << 19);
     assert!(bench.channel.is_open());
     (copies, bench)

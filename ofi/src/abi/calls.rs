@@ -2,7 +2,13 @@
 //!
 //! Where libfabric hands an object back to us, the types here say that it is one of ours, as its
 //! contract has it: an object is used by those functions only that stand in its own tables, and
-//! not after it was closed. What a program hands over beside it stays a raw pointer.
+//! not after it was closed. Pointers that a program hands over beside it stay raw.
+//!
+//! # Safety
+//! Each of these functions is unsafe to call, since it reads and writes by raw pointers: the caller
+//! promises what the function's page in libfabric's manual (fi_getinfo(3), fi_av(3), fi_cq(3), ...)
+//! says of each argument. A function of ours is unsafe for no other reason, and says at each access
+//! which promise holds there.
 
 use super::{
     AvAttr, CntrAttr, CqAttr, CqErrEntry, EqAttr, FabricAttr, Fid, Info, IoVec, MrAttr, Msg,
