@@ -236,13 +236,24 @@ impl Bench {
 
     /// A range that is zeroed; `durable` where it must be at once.
     pub(crate) fn zero(&mut self, op: Op, durable: bool, offset_bytes: u64, len: u64) -> Status {
+        let id = self.submit_range(op, durable, offset_bytes, len);
+        self.wait(id)
+    }
+
+    pub(crate) fn submit_range(
+        &mut self,
+        op: Op,
+        durable: bool,
+        offset_bytes: u64,
+        len: u64,
+    ) -> IoId {
         let id = self.ios.take().expect("the test keeps to its depth");
         let io = &mut self.ios[id];
         io.reset();
         (io.op, io.durable, io.offset_bytes) = (op, durable, offset_bytes);
         io.len_bytes = u32::try_from(len).expect("the test's own length");
         self.channel.submit(&mut self.ios, id);
-        self.wait(id)
+        id
     }
 
     pub(crate) fn flush(&mut self) -> Status {

@@ -30,6 +30,18 @@ use shares::{Costs, Left, Shares, Turn};
 /// Calls handled in one round, so that one sidecore's disks and links get their turn.
 const CALLS_PER_ROUND_MAX: usize = 256;
 
+/// Bytes that the calls of one round read, write and zero, but for its last one: a copy of a
+/// megabyte keeps a sidecore for a tenth of a millisecond or more.
+const BYTES_PER_ROUND_MAX: u64 = 4 << 20;
+
+/// The same of one peer. A longer call is paid in the rounds after it, so that a peer whose calls
+/// are a thousand times as long as a neighbour's has as much of the sidecore, and not more.
+const PEER_BYTES_PER_ROUND_MAX: u64 = 1 << 20;
+
+/// The least cost of a request, in bytes of a copy: to read the call, to hand it to the storage
+/// and to answer it take a few microseconds.
+const CALL_BYTES_MIN: u64 = 4096;
+
 /// Proofs looked at in one round: each costs some 100 us, which other peers' requests wait for.
 const PROOFS_PER_ROUND_MAX: usize = 1;
 
@@ -259,7 +271,7 @@ impl Server {
             head: [0; HEAD_MAX],
             head_bytes: head.len(),
             body,
-            costs: kind.map_or_else(Costs::default, |kind| costs(kind, body.is_some())),
+            costs: kind.map_or_else(Costs::default, |kind| costs(kind, head, body.is_some())),
         };
         called.head[..head.len()].copy_from_slice(head);
         let turn = Turn::of(self.peers.get(&session).map(|peer| peer.number));
@@ -281,6 +293,7 @@ impl Server {
             endpoint.pool_mut().release(buffer);
         }
         let mut left = Left::default();
+        self.shares.begin_round();
         for _ in 0..CALLS_PER_ROUND_MAX {
             let shares = &self.shares;
             let next = self
@@ -661,9 +674,11 @@ impl Server {
     }
 }
 
-fn costs(kind: Kind, has_body: bool) -> Costs {
+fn costs(kind: Kind, head: &[u8], has_body: bool) -> Costs {
     let is_control = kind.op().is_none();
+    let len_bytes = kind.op().map_or(0, |op| Request::len_of(head).min(op.bytes_max()));
     Costs {
+        bytes: u64::from(len_bytes).max(CALL_BYTES_MIN),
         claim: kind == Kind::Claim,
         open: is_control && !matches!(kind, Kind::Claim | Kind::Changed),
         proof: is_control && has_body,

@@ -390,6 +390,11 @@ impl Request {
         head.first().copied().and_then(Kind::from_byte)
     }
 
+    /// How many bytes a call is about, by the head that a peer sent; nothing else of it is checked.
+    pub(crate) fn len_of(head: &[u8]) -> u32 {
+        RequestHead::ref_from_prefix(head).map_or(0, |(fixed, _)| fixed.len_bytes.get())
+    }
+
     /// Reads a head that came from a peer; `None` when it is not one.
     pub fn decode(head: &[u8]) -> Option<Self> {
         let (fixed, rest) = RequestHead::ref_from_prefix(head).ok()?;

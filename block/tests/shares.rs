@@ -24,6 +24,10 @@ use transport::{
 
 const MS: u64 = 1_000_000;
 const READ_BYTES: u32 = 4096;
+/// The longest range of a call.
+const RANGE_BYTES: u32 = 16 << 20;
+/// Bytes of calls that a round of the server begins for one peer.
+const PEER_BYTES_PER_ROUND: u64 = 1 << 20;
 
 /// Replies by token.
 #[derive(Default)]
@@ -426,6 +430,56 @@ fn hold(sealed: bool) {
     wake.clear();
     assert!(!world.plane.borrow_mut().arm(&mut wake).is_busy());
     world.plane.borrow_mut().disarm();
+}
+
+#[test]
+fn long_calls_leave_rounds_to_a_neighbour() {
+    for sealed in [false, true] {
+        work(Kind::WriteZeroes, RANGE_BYTES, sealed);
+        work(Kind::Discard, RANGE_BYTES, sealed);
+    }
+}
+
+/// Channels of the hostile peer ask for the longest ranges, as often as they may.
+fn work(kind: Kind, len_bytes: u32, sealed: bool) {
+    const FLOWS: u16 = 8;
+    let mut world = World::new(2, sealed);
+    let (epoch, title) = world.claim_hostile();
+    for session in 0..2 {
+        for flow in 0..FLOWS {
+            let mut open = world.clients[0].request(Kind::Open, "x", epoch, title);
+            open.channel = session as u16 * FLOWS + flow;
+            let now_ns = world.now_ns;
+            world.clients[0].call(now_ns, session, flow, open.encode().as_bytes()).expect("room");
+        }
+    }
+    world.rounds(20);
+    world.clients[0].replies.0.clear();
+    let counters = world.plane.borrow().server.counters();
+    let (mut sent, mut rounds, mut before) = (0u64, 0u64, counters.bytes.get());
+    for round in 0..400 {
+        for session in 0..2 {
+            for flow in (0..FLOWS).cycle().take(64) {
+                let mut request = world.clients[0].request(kind, "x", epoch, title);
+                request.len_bytes = len_bytes;
+                let (now_ns, head) = (world.now_ns, request.encode());
+                let called = world.clients[0].call(now_ns, session, flow, head.as_bytes());
+                sent += u64::from(called.is_some());
+            }
+        }
+        if round == 200 {
+            world.use_neighbour(100, 3);
+            (rounds, before) = (0, counters.bytes.get());
+        }
+        world.round(MS);
+        rounds += 1;
+    }
+    // The rounds pay for so much, and the call that was begun last comes on top.
+    let bytes = counters.bytes.get() - before;
+    let most = (rounds + 1) * PEER_BYTES_PER_ROUND + u64::from(len_bytes);
+    assert!(bytes <= most, "{kind:?}: {bytes} bytes in {rounds} rounds, of {sent} calls");
+    let least = rounds / 2 * PEER_BYTES_PER_ROUND;
+    assert!(bytes >= least, "{kind:?}: {bytes} bytes in {rounds} rounds, of {sent} calls");
 }
 
 #[test]

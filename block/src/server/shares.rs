@@ -1,9 +1,12 @@
-//! What each peer may have of a server: calls of a round in turn, channels, and so many claims,
-//! opens and proofs in a second.
+//! What each peer may have of a server: calls and bytes of a round in turn, channels, and so many
+//! claims, opens and proofs in a second.
 
 use transport::{PeerIdentity, PeerInfo, QuotaPart, Rate, Roll, SESSIONS_MAX, Share};
 
-use super::{ATTACHMENTS_PER_ROUND_MAX, FLOWS_MAX, PROOFS_PER_ROUND_MAX};
+use super::{
+    ATTACHMENTS_PER_ROUND_MAX, BYTES_PER_ROUND_MAX, FLOWS_MAX, PEER_BYTES_PER_ROUND_MAX,
+    PROOFS_PER_ROUND_MAX,
+};
 
 /// How many of something a peer may have at once, and one more in each interval.
 #[derive(Clone, Copy, Debug)]
@@ -67,6 +70,8 @@ pub(super) struct Costs {
     /// Everything else about an attachment or a volume: an open, a close, a description.
     pub(super) open: bool,
     pub(super) proof: bool,
+    /// Bytes that it reads, writes or zeroes, or that would take as long to copy.
+    pub(super) bytes: u64,
 }
 
 /// What is left of a round for all peers.
@@ -74,22 +79,53 @@ pub(super) struct Costs {
 pub(super) struct Left {
     attachments: usize,
     proofs: usize,
+    bytes: u64,
 }
 
 impl Default for Left {
     fn default() -> Self {
-        Self { attachments: ATTACHMENTS_PER_ROUND_MAX, proofs: PROOFS_PER_ROUND_MAX }
+        Self {
+            attachments: ATTACHMENTS_PER_ROUND_MAX,
+            proofs: PROOFS_PER_ROUND_MAX,
+            bytes: BYTES_PER_ROUND_MAX,
+        }
     }
 }
 
 impl Left {
     fn admits(&self, costs: Costs) -> bool {
-        (!costs.proof || self.proofs > 0) && (!costs.is_of_attachment() || self.attachments > 0)
+        self.bytes > 0
+            && (!costs.proof || self.proofs > 0)
+            && (!costs.is_of_attachment() || self.attachments > 0)
     }
 
     pub(super) fn take(&mut self, costs: Costs) {
         self.attachments -= usize::from(costs.is_of_attachment());
         self.proofs -= usize::from(costs.proof);
+        self.bytes = self.bytes.saturating_sub(costs.bytes);
+    }
+}
+
+/// Bytes that a peer has had and not paid for: each round pays [`PEER_BYTES_PER_ROUND_MAX`].
+#[derive(Clone, Copy, Debug, Default)]
+struct Debt {
+    bytes: u64,
+    /// The round until which it is paid.
+    round: u64,
+}
+
+impl Debt {
+    fn at(self, round: u64) -> u64 {
+        self.bytes.saturating_sub((round - self.round).saturating_mul(PEER_BYTES_PER_ROUND_MAX))
+    }
+
+    /// Whether the peer may have another call in this round: it pays for the round itself last.
+    fn admits(self, round: u64) -> bool {
+        self.at(round) < PEER_BYTES_PER_ROUND_MAX
+    }
+
+    fn take(&mut self, round: u64, bytes: u64) {
+        *self = Self { bytes: self.at(round) + bytes, round };
     }
 }
 
@@ -109,6 +145,7 @@ struct Held {
     claims: Limited,
     opens: Limited,
     proofs: Limited,
+    debt: Debt,
 }
 
 impl Default for Held {
@@ -120,6 +157,7 @@ impl Default for Held {
             claims: Limited::new(CLAIMS),
             opens: Limited::new(OPENS),
             proofs: Limited::new(PROOFS),
+            debt: Debt::default(),
         }
     }
 }
@@ -164,6 +202,8 @@ pub struct ServedPeer {
 pub(super) struct Shares {
     peers: Roll<Held>,
     channels: u64,
+    /// Rounds so far.
+    round: u64,
 }
 
 impl Shares {
@@ -217,10 +257,20 @@ impl Shares {
         self.channels -= 1;
     }
 
+    /// A round begins, which pays a part of what each peer has had.
+    pub(super) fn begin_round(&mut self) {
+        self.round += 1;
+    }
+
     /// Whether a call of a peer may be handled now: `left` is what is left of the round. The call
     /// waits if not, and with it what the same peer sent after it.
     pub(super) fn may_handle(&self, turn: Turn, costs: Costs, left: &Left, now_ns: u64) -> bool {
-        left.admits(costs) && self.next_ns(turn, costs) <= now_ns
+        left.admits(costs) && self.pays(turn) && self.next_ns(turn, costs) <= now_ns
+    }
+
+    /// Whether the peer has not had more bytes than the rounds until now pay for.
+    fn pays(&self, turn: Turn) -> bool {
+        turn.peer().is_none_or(|peer| self.peers.get(peer).debt.admits(self.round))
     }
 
     /// When the peer may send a call with these costs, at the earliest.
@@ -233,7 +283,10 @@ impl Shares {
     /// Notes a call of a peer that is handled.
     pub(super) fn take(&mut self, turn: Turn, costs: Costs, now_ns: u64) {
         let Some(peer) = turn.peer() else { return };
-        self.peers.get_mut(peer).limits_mut(costs).for_each(|limited| limited.take(now_ns));
+        let round = self.round;
+        let held = self.peers.get_mut(peer);
+        held.debt.take(round, costs.bytes);
+        held.limits_mut(costs).for_each(|limited| limited.take(now_ns));
     }
 
     pub(super) fn served(&self, now_ns: u64) -> impl Iterator<Item = ServedPeer> {

@@ -118,6 +118,8 @@ impl Session {
             findings.wants_ack |= kind != FRAME_ACK;
             findings.has_message |= matches!(kind, FRAME_CALL | FRAME_REPLY | FRAME_CAST);
             match kind {
+                // One says all: thousands in a datagram would only cost.
+                FRAME_PING if findings.is_ping => return Err(Violation),
                 FRAME_PING => {
                     findings.is_ping = true;
                     frames = &frames[1..];

@@ -40,6 +40,10 @@ const RETRIES_MAX: u8 = 16;
 /// How soon to look again, before sleeping, whether another channel's sync has ended.
 const SYNC_LOOK_NS: u64 = 200_000;
 
+/// How many bytes a channel copies in place between two polls, but for the last request: a copy
+/// holds up all other channels of the sidecore. As much as a disk's round takes.
+pub(super) const HERE_BYTES_MAX: u64 = 2 << 20;
+
 /// How far one request has come; by its slot.
 #[derive(Default)]
 struct Step {
@@ -104,6 +108,8 @@ pub(super) struct FileChannel {
     inbox: Vec<Completion>,
     /// What was done in place, and is still to be looked at.
     done_here: Vec<Completion>,
+    /// Bytes that were copied in place since the last poll.
+    here_bytes: u64,
     pool: Pool,
     abandoned: bool,
     now_ns: u64,
@@ -137,6 +143,7 @@ impl FileChannel {
             ready: Vec::with_capacity(depth),
             inbox: Vec::with_capacity(outstanding_max as usize),
             done_here: Vec::with_capacity(depth),
+            here_bytes: 0,
             pool: Pool::default(),
             abandoned: false,
             now_ns: 0,
@@ -242,8 +249,16 @@ impl FileChannel {
         let flags = if sync { libc::RWF_DSYNC } else { 0 };
         let file = types::Fd(self.shared.file.as_raw_fd());
         let offset = io.offset_bytes + u64::from(step.done_bytes);
-        let vectors = &step.vectors[step.first..];
+        let mut vectors = &step.vectors[step.first..];
         if self.shared.in_memory {
+            if self.here_bytes >= HERE_BYTES_MAX {
+                return Err(Full);
+            }
+            if step.writes_zeroes {
+                // A range is longer than any other request: piece by piece, at each poll.
+                vectors = &vectors[..1];
+            }
+            self.here_bytes += vectors.iter().map(|vector| vector.len as u64).sum::<u64>();
             // SAFETY: as below; the vectors are as long as the buffers that they name.
             let result = unsafe { transfer_now(io.op, file, vectors, offset, flags) };
             self.done_here.push(Completion { token: id.index() as u32, result });
@@ -558,6 +573,7 @@ impl Channel for FileChannel {
 
     fn poll(&mut self, ios: &mut IoTable, now_ns: u64, done: &mut Vec<IoId>) -> Progress {
         self.now_ns = now_ns;
+        self.here_bytes = 0;
         self.receive(Some(ios));
         if self.abandoned {
             return Progress::Idle;
@@ -575,7 +591,9 @@ impl Channel for FileChannel {
             // It ends on another sidecore, which does not know who waits for it.
             wake.at(self.now_ns + SYNC_LOOK_NS);
         }
-        let here = !self.ready.is_empty() || !self.done_here.is_empty();
+        // The kernel tells nothing of requests that wait to be copied in place.
+        let waits_here = self.shared.in_memory && !self.waiting.is_empty();
+        let here = !self.ready.is_empty() || !self.done_here.is_empty() || waits_here;
         Progress::busy_if(here || self.uring.borrow().has_mail(self.client))
     }
 

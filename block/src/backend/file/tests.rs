@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::contract::{self, Bench, Buffer, services_with_uring};
 use crate::uring::Completion;
-use crate::volume::{Durability, Op, Status};
+use crate::volume::{Durability, IO_BYTES_MAX, Op, RANGE_BYTES_MAX, Status};
 
 const SIZE: u64 = 1 << 20;
 
@@ -124,6 +124,33 @@ fn a_file_in_memory_keeps_the_contract_and_leaves_the_ring_alone() {
     File::options().write(true).open(volume.path()).unwrap().set_len(4096).unwrap();
     assert!(bench.read(4096, 4096).is_err());
     assert_eq!(bench.read(0, 4096), Ok(vec![8; 4096]));
+}
+
+/// A copy in place holds up all other channels of the sidecore.
+#[test]
+fn a_long_range_in_memory_is_zeroed_a_piece_at_a_round() {
+    let test = "a_long_range_in_memory_is_zeroed_a_piece_at_a_round";
+    let Some(place) = Place::in_memory(test) else { return };
+    let len = u64::from(RANGE_BYTES_MAX);
+    let options = FileOptions { size_bytes: Some(len), ..place.options("long.img") };
+    let volume = FileVolume::open(&options).expect("a new file");
+    let in_place = || volume.counters().in_place.load(Relaxed);
+    let mut bench = place.bench(&volume);
+    let pieces = len / u64::from(IO_BYTES_MAX);
+    assert_eq!(bench.write(len - 4096, &[7; 4096]), Status::Done);
+    assert_eq!(bench.zero(Op::WriteZeroes, false, 0, len), Status::Done);
+    assert_eq!(bench.read(len - 4096, 4096), Ok(vec![0; 4096]));
+    // Several ranges at once, as a peer sends them: each round copies so much of all of them.
+    let ids: Vec<_> = (0..4).map(|_| bench.submit_range(Op::WriteZeroes, false, 0, len)).collect();
+    let mut rounds = 0;
+    while bench.done.len() < ids.len() {
+        let before = in_place();
+        bench.round();
+        assert!(in_place() - before <= channel::HERE_BYTES_MAX / u64::from(IO_BYTES_MAX) + 1);
+        rounds += 1;
+    }
+    assert!(rounds >= 4 * pieces / 3, "{rounds} rounds for {pieces} pieces four times");
+    ids.into_iter().for_each(|id| assert_eq!(bench.wait(id), Status::Done));
 }
 
 #[test]
