@@ -19,7 +19,9 @@ mod files;
 mod opener;
 mod user;
 
+use std::fs::DirBuilder;
 use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 pub use calls::filter;
@@ -160,6 +162,16 @@ fn own_directories(config: &Config) -> impl Iterator<Item = &Path> {
     [sockets, control, captures, fabric].into_iter().flatten()
 }
 
+/// Makes a directory of sockets, with those above it. Users of its group may use the sockets; a
+/// user that could write to the directory could put a socket of its own in a socket's place, so
+/// that nobody but the owner may, whatever the umask.
+///
+/// # Errors
+/// When the system refuses it.
+pub(crate) fn make_shown(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o755).create(path)
+}
+
 /// Makes a directory that is missing, and gives it to the user. Who is root only now cannot make
 /// one in /run later.
 fn make(path: &Path, user: Option<&user::User>, is_private: bool) -> Result<(), PrivilegeError> {
@@ -176,7 +188,7 @@ fn make(path: &Path, user: Option<&user::User>, is_private: bool) -> Result<(), 
     // Whatever the umask: a program that writes to "state" decides what is believed of lost writes.
     let made = match is_private {
         true => block::record::make_private(path),
-        false => std::fs::create_dir_all(path),
+        false => make_shown(path),
     };
     match made {
         Err(_) if user.is_none() => return Ok(()),

@@ -577,7 +577,7 @@ fn directories(config: &Config) -> Result<(), StartError> {
     }
     let sockets = config.directories.sockets.iter();
     for path in sockets {
-        std::fs::create_dir_all(path).map_err(|source| StartError::Directory {
+        crate::privilege::make_shown(path).map_err(|source| StartError::Directory {
             place: table("directories"),
             path: path.clone(),
             source,

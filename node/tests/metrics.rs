@@ -177,7 +177,7 @@ fn clients_that_hold_connections_keep_nobody_from_asking() {
     let port = free_port();
     let text = "name = \"n\"\ncontrol = \"HOME/n.control\"\nmetrics-listen = \"PORT\"\n";
     let node = home.start(&text.replace("PORT", &port));
-    let silent: Vec<_> = (0..8).map(|_| TcpStream::connect(&port).unwrap()).collect();
+    let silent: Vec<_> = (0..32).map(|_| TcpStream::connect(&port).unwrap()).collect();
     assert_eq!(metrics(&node).value("vrio_node_info", &[("node", "n")]), 1.0);
     for asked in 0..3 {
         let late = TcpStream::connect(&port).unwrap();
@@ -195,6 +195,23 @@ fn clients_that_hold_connections_keep_nobody_from_asking() {
             assert!(ends[0] != open && ends[1..].iter().all(|end| *end == open), "{ends:?}");
         }
     }
+    node.stop();
+}
+
+/// As many as the system lets wait: each may have a place for a moment, and then it is the turn of
+/// the one that asks.
+#[test]
+fn silent_connections_that_wait_keep_nobody_from_asking() {
+    let home = Home::new();
+    let port = free_port();
+    let text = "name = \"n\"\ncontrol = \"HOME/n.control\"\nmetrics-listen = \"PORT\"\n";
+    let node = home.start(&text.replace("PORT", &port));
+    let silent: Vec<_> = (0..32 + 128).map(|_| TcpStream::connect(&port).unwrap()).collect();
+    let late = TcpStream::connect(&port).unwrap();
+    late.set_read_timeout(Some(PATIENCE)).unwrap();
+    let (head, _) = ask(late, "/metrics");
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    drop(silent);
     node.stop();
 }
 

@@ -40,6 +40,22 @@ fn contains(text: &str, parts: &[&str]) {
     }
 }
 
+/// A user of the sockets' group, which may use them, must not be able to put another socket in the
+/// place of one of them: that user would be every guest's disk.
+#[test]
+fn a_directory_of_sockets_is_writable_by_its_owner_alone_whatever_the_umask() {
+    use std::os::unix::fs::PermissionsExt;
+    let home = Home::new();
+    rustix::process::umask(rustix::fs::Mode::empty());
+    let text = "control = \"HOME/control/n.control\"\n[directories]\nsockets = \"HOME/a/b\"\n";
+    let node = Node::start(&home.config(text)).unwrap();
+    for made in ["control", "a", "a/b"] {
+        let mode = home.path().join(made).metadata().unwrap().permissions().mode() & 0o7777;
+        assert_eq!(mode, 0o755, "{made}");
+    }
+    node.stop();
+}
+
 const FILE: &str = r#"
 [directories]
 volumes = "HOME"

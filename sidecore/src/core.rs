@@ -17,6 +17,7 @@ use rustix::io::Errno;
 use crate::idle::{Backoff, IdleStep};
 use crate::pulse::Pulse;
 use crate::sidecore::{Inbox, SidecoreShared};
+use crate::turns::{self, Clocks, Turns};
 use crate::{Idle, Poll, Progress, RoundStage, Services, Wake};
 
 /// How many rounds without work go by one look at the clock, at most, while spinning: looking at
@@ -38,13 +39,22 @@ pub struct PollerId {
     number: u64,
 }
 
+/// A poller in its stage.
+struct Polled {
+    number: u64,
+    poller: Box<dyn Poll>,
+    /// How much of its sidecore's time it owes its neighbours.
+    owed_ns: u64,
+}
+
 /// The inside of a sidecore: what a posted closure gets.
 pub struct Local {
     index: usize,
     now_ns: u64,
     poller_next: u64,
     /// By stage. Dropped before the services.
-    pollers: [Vec<(u64, Box<dyn Poll>)>; RoundStage::ALL.len()],
+    pollers: [Vec<Polled>; RoundStage::ALL.len()],
+    turns: Turns,
     later: Later,
     services: Services,
     /// Says what is done, for a watchdog.
@@ -60,7 +70,8 @@ impl Local {
 
     fn new(index: usize, services: Services, pulse: Arc<Pulse>) -> Self {
         let pollers = [const { Vec::new() }; RoundStage::ALL.len()];
-        Self { index, now_ns: 0, poller_next: 0, pollers, later: Later::default(), services, pulse }
+        let (turns, later) = (Turns::new(Clocks::SYSTEM), Later::default());
+        Self { index, now_ns: 0, poller_next: 0, pollers, turns, later, services, pulse }
     }
 
     /// Says for a watchdog what the posted closure that runs changes, such as `disk "alice"`,
@@ -75,16 +86,16 @@ impl Local {
         let number = self.poller_next;
         self.poller_next += 1;
         self.pulse.named(number, poller.label());
-        self.pollers[stage as usize].push((number, poller));
+        self.pollers[stage as usize].push(Polled { number, poller, owed_ns: 0 });
         PollerId { stage, number }
     }
 
     /// Takes a poller out; `None` when it is gone already.
     pub fn remove(&mut self, id: PollerId) -> Option<Box<dyn Poll>> {
         let pollers = &mut self.pollers[id.stage as usize];
-        let place = pollers.iter().position(|(number, _)| *number == id.number)?;
+        let place = pollers.iter().position(|polled| polled.number == id.number)?;
         self.pulse.forget(id.number);
-        Some(pollers.remove(place).1)
+        Some(pollers.remove(place).poller)
     }
 
     /// What the pollers of this sidecore share.
@@ -111,9 +122,24 @@ impl Local {
     pub fn round(&mut self, now_ns: u64) -> Progress {
         self.now_ns = now_ns;
         let mut progress = Progress::Idle;
-        for (number, poller) in self.pollers.iter_mut().flatten() {
-            self.pulse.polls(*number);
-            progress |= poller.poll(now_ns);
+        let measured = self.turns.are_measured() && self.begin_turns();
+        for (stage, pollers) in self.pollers.iter_mut().enumerate() {
+            // Only this stage's pollers are one user's each; those of the others serve all users.
+            let by_turns = measured && stage == RoundStage::Serve as usize;
+            for polled in pollers {
+                let Polled { number, poller, owed_ns } = polled;
+                if by_turns && self.turns.must_wait(*number, owed_ns) {
+                    // It may have work, so the sidecore must not sleep.
+                    progress = Progress::Busy;
+                    continue;
+                }
+                self.pulse.polls(*number);
+                let found = poller.poll(now_ns);
+                if by_turns {
+                    self.turns.had(*number, found, owed_ns);
+                }
+                progress |= found;
+            }
         }
         if !self.later.queue.borrow().is_empty() {
             self.pulse.runs_later();
@@ -125,17 +151,43 @@ impl Local {
         progress
     }
 
+    /// Begins a round whose turns are measured; false when that has ended, with all debts.
+    fn begin_turns(&mut self) -> bool {
+        let measured = self.turns.begin_round();
+        if !measured {
+            self.pollers.iter_mut().flatten().for_each(|polled| polled.owed_ns = 0);
+        }
+        measured
+    }
+
+    /// The last round took so long, without time asleep or given to other threads.
+    pub(crate) fn round_took(&mut self, took_ns: u64, now_ns: u64) {
+        if took_ns > turns::LONG_ROUND_NS {
+            self.turns.measure(now_ns);
+        }
+    }
+
+    /// How many turns pollers waited for since this was last asked.
+    pub(crate) fn take_skipped(&mut self) -> u64 {
+        self.turns.take_skipped()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn set_clocks(&mut self, clocks: Clocks) {
+        self.turns = Turns::new(clocks);
+    }
+
     fn needs_clock(&self) -> bool {
-        self.pollers[RoundStage::Receive as usize].iter().any(|(_, poller)| poller.needs_clock())
+        self.pollers[RoundStage::Receive as usize].iter().any(|polled| polled.poller.needs_clock())
     }
 
     /// Arms pollers until one finds work; says how many were armed.
     fn arm(&mut self, wake: &mut Wake) -> (Progress, usize) {
         let mut armed = 0;
-        for (number, poller) in self.pollers.iter_mut().flatten() {
+        for polled in self.pollers.iter_mut().flatten() {
             armed += 1;
-            self.pulse.polls(*number);
-            if poller.arm(wake).is_busy() {
+            self.pulse.polls(polled.number);
+            if polled.poller.arm(wake).is_busy() {
                 return (Progress::Busy, armed);
             }
         }
@@ -143,9 +195,9 @@ impl Local {
     }
 
     fn disarm(&mut self, armed: usize) {
-        for (number, poller) in self.pollers.iter_mut().flatten().take(armed) {
-            self.pulse.polls(*number);
-            poller.disarm();
+        for polled in self.pollers.iter_mut().flatten().take(armed) {
+            self.pulse.polls(polled.number);
+            polled.poller.disarm();
         }
     }
 }
@@ -220,6 +272,7 @@ impl Core {
             let began_ns = last_ns.max(self.woke_ns);
             let took_ns = now_ns.saturating_sub(began_ns).saturating_sub(self.given_ns);
             crate::foreign::round_took(took_ns, now_ns);
+            self.local.round_took(took_ns, now_ns);
             self.count_time(now_ns - last_ns);
             self.set_rounds_per_look(now_ns - last_ns);
             last_ns = now_ns;
@@ -266,7 +319,11 @@ impl Core {
     fn round(&mut self, now_ns: u64) -> Progress {
         self.local.now_ns = now_ns;
         self.shared.counters.rounds.add(1);
-        self.inbox.run(&mut self.local) | self.local.round(now_ns)
+        let progress = self.inbox.run(&mut self.local) | self.local.round(now_ns);
+        if self.local.turns.are_measured() {
+            self.shared.counters.turns_skipped.add(self.local.take_skipped());
+        }
+        progress
     }
 
     fn give_way(&mut self) {

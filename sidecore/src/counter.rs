@@ -86,6 +86,8 @@ pub struct CoreCounters {
     pub mails: Counter,
     /// Times that another thread was seen to want this core while it was idle.
     pub contended: Counter,
+    /// Turns that pollers let go by, since they had taken more time than their neighbours.
+    pub turns_skipped: Counter,
     /// Time in rounds that found work.
     pub busy_ns: Counter,
     /// Time awake without work.

@@ -20,6 +20,7 @@ mod services;
 mod sidecore;
 mod slots;
 mod timers;
+mod turns;
 mod waker;
 
 pub use crate::core::{Later, Local, PollerId};

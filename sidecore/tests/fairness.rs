@@ -107,3 +107,39 @@ fn an_idle_sidecore_stops_making_rounds() {
     feed(&worker, 50_000_000).recv_timeout(PATIENCE).expect("it is not starved");
     assert_eq!(idle.counters().rounds.get(), asleep, "it sleeps until there is something");
 }
+
+/// Uses the core for a while at each poll, as a request that is slow in the kernel does.
+struct SlowTurns(mpsc::SyncSender<()>);
+
+impl Poll for SlowTurns {
+    fn poll(&mut self, _now_ns: u64) -> Progress {
+        let until_ns = thread_cpu_ns() + 1_000_000;
+        while thread_cpu_ns() < until_ns {}
+        // The test may have seen enough.
+        let _ = self.0.try_send(());
+        Progress::Busy
+    }
+}
+
+#[test]
+fn a_poller_with_slow_turns_leaves_its_neighbour_as_much_time() {
+    let core = spawn(SidecoreConfig::new(0)).unwrap();
+    let neighbour = feed(&core, u64::MAX / 2);
+    let (turn_in, turns) = mpsc::sync_channel(1);
+    core.call(|local: &mut Local| {
+        local.add(RoundStage::Serve, Box::new(SlowTurns(turn_in)));
+    })
+    .unwrap();
+    const SLOW_TURNS: u64 = 100;
+    let before = core.counters().rounds.get();
+    for _ in 0..SLOW_TURNS {
+        turns.recv_timeout(PATIENCE).expect("it has its turns");
+    }
+    let rounds = core.counters().rounds.get() - before;
+    let skipped = core.counters().turns_skipped.get();
+    // A neighbour's turn takes some 200 ns, so that a millisecond has thousands of them; without a
+    // limit it would have one. Much of that time may be other threads' on a busy machine.
+    assert!(rounds > 20 * SLOW_TURNS, "{rounds} rounds, {skipped} turns skipped");
+    assert!(skipped > 10 * SLOW_TURNS, "{rounds} rounds, {skipped} turns skipped");
+    drop(neighbour);
+}

@@ -15,6 +15,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::REGIONS_MAX;
 use crate::backing::GuestFiles;
 
+/// Once front ends have half of what the node has for them, each may have at most an eighth of what
+/// is then left for others: whatever those before it took, something is left for the next one. A
+/// front end with the most that one may have (4 TiB) is refused once 60 of the 96 TiB are used.
+const PART_OF_LEFT: u64 = 8;
+
 /// What may be mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryLimits {
@@ -80,6 +85,24 @@ pub enum BudgetError {
         /// The key that says so.
         key: &'static str,
     },
+    /// It would have more than a part of what is left for all front ends.
+    #[error(
+        "with {more} more of this, the front end would have {had} {unit} mapped, and so more than \
+         an eighth of the {left} that are left for others (raise \"{key}\" in [memory], or start \
+         another node)"
+    )]
+    Part {
+        /// How much more was asked for.
+        more: u64,
+        /// How much it would have.
+        had: u64,
+        /// How much would be left of the node's.
+        left: u64,
+        /// Of what.
+        unit: &'static str,
+        /// The key that says so.
+        key: &'static str,
+    },
     /// All front ends of this node together have.
     #[error(
         "with {more} more of this, the front ends of this node would have more mapped than {max} \
@@ -99,6 +122,8 @@ pub enum BudgetError {
 
 const BYTES: &str = "bytes of addresses";
 const MAPPINGS: &str = "mappings";
+const BYTES_KEY: &str = "guest-addresses-max";
+const MAPPINGS_KEY: &str = "guest-mappings-max";
 
 /// What is mapped now.
 #[derive(Debug, Default)]
@@ -170,7 +195,25 @@ impl Account {
             }
             charge.taken[at] = more;
         }
+        self.check_parts(&rules.node, bytes)?;
         Ok(charge)
+    }
+
+    /// Whether it leaves enough for others. Front ends that ask at the same moment may each count
+    /// the other's: then one of them is refused that would not have been a moment later.
+    fn check_parts(&self, node: &MemoryLimits, bytes: u64) -> Result<(), BudgetError> {
+        let parts = [
+            (bytes, &self.0.bytes, &ALL.bytes, node.addresses_bytes_max, BYTES, BYTES_KEY),
+            (1, &self.0.mappings, &ALL.mappings, node.mappings_max, MAPPINGS, MAPPINGS_KEY),
+        ];
+        for (more, own, all, max, unit, key) in parts {
+            let (had, left) = (own.load(Relaxed), max.saturating_sub(all.load(Relaxed)));
+            if left < max / 2 && had > left / PART_OF_LEFT {
+                REFUSED.fetch_add(1, Relaxed);
+                return Err(BudgetError::Part { more, had, left, unit, key });
+            }
+        }
+        Ok(())
     }
 }
 
@@ -178,8 +221,8 @@ fn refusal(at: usize, more: u64, max: u64) -> BudgetError {
     match at {
         0 => BudgetError::FrontEnd { more, max, unit: BYTES, key: "front-end-addresses-max" },
         1 => BudgetError::FrontEnd { more, max, unit: MAPPINGS, key: "front-end-mappings-max" },
-        2 => BudgetError::Node { more, max, unit: BYTES, key: "guest-addresses-max" },
-        _ => BudgetError::Node { more, max, unit: MAPPINGS, key: "guest-mappings-max" },
+        2 => BudgetError::Node { more, max, unit: BYTES, key: BYTES_KEY },
+        _ => BudgetError::Node { more, max, unit: MAPPINGS, key: MAPPINGS_KEY },
     }
 }
 
@@ -210,33 +253,80 @@ impl Drop for Charge {
 mod tests {
     use super::*;
 
+    fn set(node: (u64, u64), front_end: (u64, u64)) {
+        let limits = |(addresses_bytes_max, mappings_max): (u64, u64)| MemoryLimits {
+            addresses_bytes_max,
+            mappings_max,
+        };
+        let (node, front_end) = (limits(node), limits(front_end));
+        set_memory_rules(MemoryRules { node, front_end, ..MemoryRules::DEFAULT });
+    }
+
+    fn key(error: &BudgetError) -> &'static str {
+        match error {
+            BudgetError::FrontEnd { key, .. }
+            | BudgetError::Part { key, .. }
+            | BudgetError::Node { key, .. } => key,
+        }
+    }
+
+    fn account() -> Arc<Account> {
+        Arc::new(Account::default())
+    }
+
     /// The counters are the process's, so all of it is one test.
     #[test]
     fn a_charge_is_refused_beyond_each_limit_and_leaves_nothing_behind() {
-        let limits =
-            |addresses_bytes_max, mappings_max| MemoryLimits { addresses_bytes_max, mappings_max };
-        let before = memory_used();
-        let left = |used: MemoryUsed| {
-            (used.addresses_bytes - before.addresses_bytes, used.mappings - before.mappings)
-        };
-        let node = limits(before.addresses_bytes + 150, before.mappings + 4);
-        set_memory_rules(MemoryRules { node, front_end: limits(100, 3), ..MemoryRules::DEFAULT });
-        let (first, second) = (Arc::new(Account::default()), Arc::new(Account::default()));
+        assert_eq!(memory_used(), MemoryUsed::default(), "each test is a process");
+        set((1000, 1000), (100, 3));
+        let first = account();
         let most = first.charge(100).unwrap();
-        let key = |error: BudgetError| match error {
-            BudgetError::FrontEnd { key, .. } | BudgetError::Node { key, .. } => key,
-        };
-        assert_eq!(key(first.charge(1).unwrap_err()), "front-end-addresses-max");
-        assert_eq!(key(first.charge(u64::MAX).unwrap_err()), "front-end-addresses-max");
-        assert_eq!(key(second.charge(51).unwrap_err()), "guest-addresses-max");
+        assert_eq!(key(&first.charge(1).unwrap_err()), "front-end-addresses-max");
+        assert_eq!(key(&first.charge(u64::MAX).unwrap_err()), "front-end-addresses-max");
+        let second = account();
         let _some: Vec<_> = (0..3).map(|_| second.charge(1).unwrap()).collect();
-        assert_eq!(key(second.charge(1).unwrap_err()), "front-end-mappings-max");
-        assert_eq!(left(memory_used()), (103, 4));
+        assert_eq!(key(&second.charge(1).unwrap_err()), "front-end-mappings-max");
+        assert_eq!(left_of(&memory_used()), (103, 4));
         drop(most);
-        assert_eq!(left(memory_used()), (3, 3));
-        let _one = first.charge(1).unwrap();
-        assert_eq!(key(first.charge(1).unwrap_err()), "guest-mappings-max");
-        assert_eq!(left(memory_used()), (4, 4));
-        assert_eq!(memory_used().refused - before.refused, 5);
+        assert_eq!(left_of(&memory_used()), (3, 3));
+        assert_eq!(memory_used().refused, 3);
+        // All together: the fourth mapping of seven is the last that any front end may have.
+        set((1000, 7), (1000, 7));
+        let _one = account().charge(1).unwrap();
+        let refused = account().charge(1).unwrap_err();
+        assert!(matches!(refused, BudgetError::Part { .. }), "{refused}");
+        assert_eq!(key(&refused), "guest-mappings-max");
+        set((10, 100), (1000, 100));
+        let refused = account().charge(7).unwrap_err();
+        assert!(matches!(refused, BudgetError::Node { .. }), "{refused}");
+        assert_eq!(key(&refused), "guest-addresses-max");
+        assert_eq!(left_of(&memory_used()), (4, 4));
+    }
+
+    fn left_of(used: &MemoryUsed) -> (u64, u64) {
+        (used.addresses_bytes, used.mappings)
+    }
+
+    /// Each front end asks for 4 TiB, and for half of it when it is refused, as an attacker does.
+    #[test]
+    fn something_is_left_after_any_number_of_greedy_front_ends() {
+        const GIB: u64 = 1 << 30;
+        set_memory_rules(MemoryRules::DEFAULT);
+        let mut kept = Vec::new();
+        let mut had = Vec::new();
+        for _ in 0..40 {
+            let greedy = account();
+            let mut ask = 4096 * GIB;
+            loop {
+                match greedy.charge(ask) {
+                    Ok(charge) => break kept.push((greedy, charge)),
+                    Err(_) => ask /= 2,
+                }
+            }
+            had.push(ask / GIB);
+        }
+        assert!(had[..16].iter().all(|gib| *gib == 4096), "{had:?}");
+        let usual = account().charge(256 * GIB);
+        assert!(usual.is_ok(), "a usual guest has its memory after {had:?}: {usual:?}");
     }
 }

@@ -163,12 +163,14 @@ pub const TABLES: &[Keys] = &[
             key(
                 "guest-addresses-max",
                 "The most of the node's addresses that all front ends together take for guests' \
-                 memory, from 1MiB to 112TiB. Default: `\"96TiB\"`.",
+                 memory, from 1MiB to 112TiB. Default: `\"96TiB\"`. Once half of it is used, each \
+                 front end has at most an eighth of what is then left, so that something is left \
+                 for the next one.",
             ),
             key(
                 "guest-mappings-max",
-                "The most mappings that all front ends together take, at most 32000. Default: \
-                 16384. A process has as many as `vm.max_map_count` says (65530), and a mapping \
+                "The most mappings that all front ends together take, at most 32000, by the same \
+                 rule as their addresses. Default: 16384. A process has as many as `vm.max_map_count` says (65530), and a mapping \
                  whose memory is lost becomes two.",
             ),
             key(

@@ -24,6 +24,7 @@ const HELP: &[(&str, &str)] = &[
     ("sidecore_bell_reads", "Of these, sleeps that another thread's signal ended."),
     ("sidecore_mails", "Posted closures that were run."),
     ("sidecore_contended", "Times that another thread was seen to want the core."),
+    ("sidecore_turns_skipped", "Turns that pollers let go by after one that was long."),
     ("sidecore_stuck", "Whether its round does not end: all that it serves stands still."),
     ("sidecore_stalls", "Times that it was stuck."),
     ("sidecore_stalled", "Time in which it was stuck."),

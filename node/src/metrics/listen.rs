@@ -29,7 +29,7 @@ use crate::control::{self, Gather};
 
 /// Connections at once: several Prometheus servers and a person. The next one has the place of the
 /// oldest.
-pub(crate) const CONNECTIONS_MAX: usize = 8;
+pub(crate) const CONNECTIONS_MAX: usize = 32;
 
 /// How long a connection may last. An answer takes milliseconds; who holds a connection open
 /// without asking, or does not read, loses it.
@@ -37,7 +37,19 @@ pub(crate) const CONNECTION_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// How long a connection has its place for sure: many times what a question and its answer take. It
 /// bounds how long the next one waits.
-const PLACE_TIME_MIN: Duration = Duration::from_secs(1);
+const PLACE_TIME_MIN: Duration = Duration::from_millis(200);
+
+/// How many connections the system keeps that were not accepted yet: what the standard library
+/// makes a listener with.
+const WAITING_MAX: u128 = 128;
+
+/// How long Prometheus waits for an answer, if it is not told otherwise. A connection is accepted
+/// sooner, even if all those before it say nothing and all places are held.
+const SCRAPE_TIME: Duration = Duration::from_secs(10);
+
+const _: () = assert!(
+    WAITING_MAX * PLACE_TIME_MIN.as_millis() / (CONNECTIONS_MAX as u128) < SCRAPE_TIME.as_millis()
+);
 
 /// How long one look at the sidecores is good for. Nobody scrapes that often on purpose.
 const GOOD_FOR: Duration = Duration::from_millis(200);

@@ -225,6 +225,7 @@ fn core_counters(core: &Core, asked: &Asked) -> Counters {
             bell_reads,
             mails,
             contended,
+            turns_skipped,
             busy_ns,
             idle_ns,
             asleep_ns,

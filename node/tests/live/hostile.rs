@@ -333,12 +333,12 @@ impl Neighbour {
 fn sparse_memory_is_refused_beyond_the_front_ends_and_the_nodes_part() {
     const TIB: u64 = 1 << 40;
     let home = Home::new();
-    let rules = "guest-addresses-max = \"6TiB\"\nfront-end-mappings-max = 10\n";
+    let rules = "guest-addresses-max = \"9TiB\"\nfront-end-mappings-max = 10\n";
     let node = node(&home, rules);
     let bystander = Bystander::new(&home);
     let used = || -> GuestMemoryStatus { node.status().node.guest_memory };
     let before = used();
-    assert_eq!((before.addresses_bytes_max, before.refused), (6 * TIB, 0));
+    assert_eq!((before.addresses_bytes_max, before.refused), (9 * TIB, 0));
     assert!(before.addresses_bytes > 0 && before.mappings > 0, "the bystander's");
     let sparse = memory(16 * TIB);
     let connect = |disk: &str| Raw::connect(&home.path(disk));
@@ -356,11 +356,13 @@ fn sparse_memory_is_refused_beyond_the_front_ends_and_the_nodes_part() {
     let raw = connect("hostile.sock");
     assert!((0..10).all(|at| say(&raw, at << 30, 4096)));
     assert!(!say(&raw, 10 << 30, 4096));
-    // More than all may have together, until there is room again.
+    // Together more than half of the node's, and so more than an eighth of what is left, until
+    // there is room again. A guest of usual size is not refused.
     let raw = connect("hostile.sock");
     assert!(say(&raw, 0, 3 * TIB));
     let other = connect("other.sock");
     assert!(!say(&other, 0, 3 * TIB));
+    assert!(say(&connect("other.sock"), 0, TIB / 4));
     bystander.goes_on();
     assert_eq!(used().refused, 4);
     assert!(used().addresses_bytes >= 3 * TIB);

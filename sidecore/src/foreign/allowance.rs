@@ -20,7 +20,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 
 use rustix::io::Errno;
-use rustix::time::{ClockId, clock_gettime};
+
+use crate::turns::thread_cpu_ns;
 
 /// After a round that took longer than this, signals are measured. Neighbours that wait for such
 /// rounds are served two thousand times a second.
@@ -123,9 +124,9 @@ impl Allowance {
         if !MEASURES.get() {
             return call();
         }
-        let began_ns = thread_ns();
+        let began_ns = thread_cpu_ns();
         let done = call();
-        let ended_ns = thread_ns();
+        let ended_ns = thread_cpu_ns();
         if ended_ns.saturating_sub(began_ns) > SLOW_NS {
             self.spend(began_ns, ended_ns);
         }
@@ -157,13 +158,6 @@ impl Allowance {
     fn spent(&self) -> MutexGuard<'_, HashMap<ThreadId, Spent>> {
         self.spent.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// How long this thread has had a core.
-fn thread_ns() -> u64 {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    // Neither part is negative.
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 #[cfg(all(test, not(loom)))]

@@ -13,7 +13,7 @@ use crate::handshake::{
     versions, write_packet,
 };
 use crate::keys::{PublicKey, SecretKey};
-use crate::noise::{Initiator, MESSAGE_1_BYTES, Seed};
+use crate::noise::{Initiator, MESSAGE_1_BYTES, MESSAGE_2_BYTES, Seed};
 use crate::path;
 use crate::seal::{HelloDigest, ResetToken, Seal};
 use crate::session::Agreed;
@@ -558,6 +558,12 @@ impl Connecting {
 /// The longest Hello, without its header.
 const HELLO_BYTES_MAX: usize =
     size_of::<Greeting>() + size_of::<Entrance>() + size_of::<SealedHello>() + MESSAGE_1_BYTES;
+
+/// The lengths of messages 1 and 2 are part of the protocol (docs/protocol.md, "Sealed sessions").
+const _: () = assert!(
+    MESSAGE_1_BYTES + size_of::<SealedHello>() == 216
+        && MESSAGE_2_BYTES + size_of::<SealedWelcome>() == 172
+);
 
 /// An entrance before there is a cookie.
 fn entrance(security: u8, message_bytes: usize) -> Entrance {
