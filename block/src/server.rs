@@ -7,11 +7,12 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use peer::flows;
 use sidecore::{Counter, Progress, Services, Wake};
 use transport::{BufId, CallId, Endpoint, FairQueue, HEAD_MAX, PeerInfo, SessionId};
 
 use crate::export::{Claimer, Closing, Export, Exports, PendingClaim, PendingOpen, Refusal};
-use crate::remote::clients::{CONFIRM_EVERY_NS, DESCRIBE_FLOW, NOTICE_TOKEN};
+use crate::remote::clients::{CONFIRM_EVERY_NS, NOTICE_TOKEN};
 use crate::volume::{Incarnation, Open, VolumeInfo};
 use crate::wire::{self, Kind, Names, Outcome, Reply, Request, Title};
 
@@ -495,7 +496,7 @@ impl Server {
             let (volume, attachment) = (volume.clone(), String::new());
             request.names = Some(Names { volume, attachment });
             let head = request.encode();
-            let (flow, token) = (DESCRIBE_FLOW, NOTICE_TOKEN.raw());
+            let (flow, token) = (flows::CONTROL, NOTICE_TOKEN.raw());
             endpoint.call(now_ns, *session, flow, token, head.as_bytes(), None).is_err()
         });
         Progress::busy_if(self.notices.len() < before)

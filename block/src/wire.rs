@@ -41,9 +41,9 @@ pub enum Kind {
     WriteZeroes = 20,
 }
 
-/// The first version of the protocol with ranges that are zeroed, and with what a volume says of
-/// them and of its layout.
-pub const ZEROING_VERSION_MIN: u8 = transport::ProtocolVersion::Third as u8;
+/// The first version of this plane ([`peer::PlaneId::version`]) with ranges that are zeroed, and
+/// with what a volume says of them and of its layout.
+pub const ZEROING_VERSION_MIN: u8 = 2;
 
 impl Kind {
     fn from_byte(byte: u8) -> Option<Self> {

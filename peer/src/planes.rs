@@ -33,6 +33,33 @@ pub enum PlaneId {
 /// How many there are.
 const PLANES: usize = 3;
 
+/// By plane, the version of its messages in sessions of version 1, 2, 3, 4. A version of the
+/// protocol adds a column, and a plane whose messages it changes has the next number there.
+const PLANE_VERSIONS: [[u8; transport::PROTOCOL_VERSION as usize]; PLANES] = [
+    // Blocks. 2: ranges that are zeroed, and what a volume says of them and of its layout.
+    [1, 1, 2, 2],
+    // Networks: their frames are casts.
+    [0, 0, 0, 1],
+    // Domains.
+    [1, 1, 1, 1],
+];
+
+/// The flows of a session's calls. Calls of one flow arrive in their order and share a credit, so
+/// that each use has flows of its own.
+pub mod flows {
+    use std::ops::Range;
+
+    /// Questions and requests about a peer's objects: descriptions of volumes, and joining a
+    /// network. They are few and short.
+    pub const CONTROL: u16 = 0;
+
+    /// Channels of remote disks, one flow each.
+    pub const CHANNELS: Range<u16> = 1..DOMAINS;
+
+    /// Messages between the hosts of domains.
+    pub const DOMAINS: u16 = transport::FLOWS_MAX as u16 - 1;
+}
+
 /// Bits of a kind that are the plane's own.
 const KIND_BITS: u32 = 6;
 
@@ -45,6 +72,15 @@ impl PlaneId {
             2 => Self::Domain,
             _ => Self::Block,
         }
+    }
+
+    /// The version of the plane's messages in a session of this version of the protocol. 0: such a
+    /// session carries no message of the plane. What a version changed is said where the plane
+    /// asks for it.
+    pub const fn version(self, session: u8) -> u8 {
+        // A session has one of the versions that this program speaks.
+        let row = &PLANE_VERSIONS[self as usize];
+        if session as usize <= row.len() && session > 0 { row[session as usize - 1] } else { 0 }
     }
 
     /// The first of the plane's kinds of calls.
@@ -349,5 +385,18 @@ mod tests {
             }
         }
         assert_eq!(Token::of_raw(u64::MAX), None);
+    }
+
+    #[test]
+    fn versions_of_planes_only_grow_with_the_versions_of_the_protocol() {
+        for plane in [PlaneId::Block, PlaneId::Network, PlaneId::Domain] {
+            let versions: Vec<_> = transport::VERSIONS.map(|of| plane.version(of)).collect();
+            assert!(versions.is_sorted(), "{plane:?}: {versions:?}");
+            assert!(versions.last() > Some(&0), "{plane:?} is spoken");
+            assert_eq!(plane.version(0), 0);
+            assert_eq!(plane.version(transport::PROTOCOL_VERSION + 1), 0);
+        }
+        assert_eq!([2, 3].map(|of| PlaneId::Block.version(of)), [1, 2]);
+        assert_eq!([3, 4].map(|of| PlaneId::Network.version(of)), [0, 1]);
     }
 }

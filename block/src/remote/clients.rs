@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use peer::{AttachmentSecret, PeerId, PeerSession, Peers, PlaneId, Token};
+use peer::{AttachmentSecret, PeerId, PeerSession, Peers, PlaneId, Token, flows};
 use sidecore::Progress;
 use transport::{Endpoint, LostReason, SessionId};
 
@@ -13,13 +13,6 @@ use super::RemoteVolume;
 use super::core::Core;
 use crate::volume::OpenError;
 use crate::wire::{Kind, Names, Outcome, Reply, Request, Title};
-
-/// The most remote channels on one sidecore: one per disk and sidecore, each with a flow of its
-/// own, and a session has no more.
-pub(crate) const CHANNELS_PER_CORE_MAX: usize = transport::FLOWS_MAX;
-
-/// The flow that descriptions use; channels have those from 1.
-pub(crate) const DESCRIBE_FLOW: u16 = 0;
 
 /// How long a refused description waits before it is asked for again.
 const ASK_AGAIN_NS: u64 = 1_000_000_000;
@@ -34,10 +27,10 @@ pub(crate) const CONFIRM_EVERY_NS: u64 = 5_000_000_000;
 const ANSWER_TIME_MAX_NS: u64 = 10_000_000_000;
 
 /// What a call of this plane is about: the upper half of its token's key. Channels have their flow
-/// there, descriptions have [`DESCRIBE_FLOW`].
+/// there, descriptions have [`flows::CONTROL`].
 const NOTICE: u16 = u16::MAX;
 
-const _: () = assert!(CHANNELS_PER_CORE_MAX < NOTICE as usize);
+const _: () = assert!(flows::CHANNELS.end <= NOTICE);
 
 /// The token of notices to peers, whose answers say nothing.
 pub(crate) const NOTICE_TOKEN: Token = token(NOTICE, 0);
@@ -135,7 +128,8 @@ impl Clients {
                 self.cores[flow] = entry;
                 flow
             }
-            None if self.cores.len() < CHANNELS_PER_CORE_MAX => {
+            // One for each remote disk and sidecore, whichever the peer.
+            None if self.cores.len() < usize::from(flows::CHANNELS.end) => {
                 self.cores.push(entry);
                 self.cores.len() - 1
             }
@@ -178,10 +172,10 @@ impl Clients {
             let mut request = Request::new(Kind::Describe, Title::default(), 0);
             let volume = description.volume.name().to_owned();
             request.names = Some(Names { volume, attachment: String::new() });
-            let token = token(DESCRIBE_FLOW, description.number);
+            let token = token(flows::CONTROL, description.number);
             let key = description.volume.key().map(AsRef::as_ref);
             description.asked =
-                control(now_ns, session, (DESCRIBE_FLOW, token), &request, key, endpoint);
+                control(now_ns, session, (flows::CONTROL, token), &request, key, endpoint);
             description.ask_at_ns = now_ns + ASK_AGAIN_NS;
             description.late_at_ns = now_ns + ANSWER_TIME_MAX_NS;
             progress = Progress::Busy;
@@ -244,7 +238,7 @@ impl Clients {
     ) {
         if token == NOTICE_TOKEN {
             // The peer has heard of a change; there is no more to it.
-        } else if flow_of(token) == DESCRIBE_FLOW {
+        } else if flow_of(token) == flows::CONTROL {
             self.described(now_ns, token, head);
         } else if let Some(core) = self.core(token) {
             core.borrow_mut().answered(now_ns, session, token, head, body_len);

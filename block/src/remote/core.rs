@@ -26,7 +26,7 @@ use crate::volume::{Durability, IoId, IoTable, Op, Status};
 use crate::wire::{self, Kind, Names, Outcome, Reply, Title, attachment_id};
 use crate::{RemoteVolume, wire::Claim};
 use peer::proof::Binding;
-use peer::{AttachmentSecret, PeerSession, Token};
+use peer::{AttachmentSecret, PeerSession, PlaneId, Token};
 
 /// How long a refused claim waits before it asks again.
 const ASK_AGAIN_NS: u64 = 1_000_000_000;
@@ -578,7 +578,8 @@ impl Core {
     /// The peer's program went back to a version without this request, which the guest knows of: it
     /// finds another way, such as writing zeroes.
     fn is_unknown_there(&self, at: usize) -> bool {
-        self.requests[at].op.zeroes() && self.version < wire::ZEROING_VERSION_MIN
+        let version = PlaneId::Block.version(self.version);
+        self.requests[at].op.zeroes() && version < wire::ZEROING_VERSION_MIN
     }
 
     /// `false` when there is no room now: neither buffer nor window.

@@ -10,6 +10,7 @@ use transport::{PeerIdentity, PeerInfo};
 
 use crate::export::{Export, Exports, Refusal};
 use crate::wire::{Names, Outcome, Request, ZEROING_VERSION_MIN};
+use peer::PlaneId;
 use peer::proof::{AttachmentKey, Binding, verify};
 
 /// The peer at the other end of a session.
@@ -34,7 +35,7 @@ impl Peer {
             name: info.name.clone(),
             process_nonce: info.process_nonce,
             number,
-            version: info.version,
+            version: PlaneId::Block.version(info.version),
             knows: BTreeMap::new(),
             binding: info.binding,
             identity: PeerIdentity::of(info),

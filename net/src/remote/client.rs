@@ -7,7 +7,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use peer::{PlaneId, Token};
+use peer::{PlaneId, Token, flows};
 use sidecore::Progress;
 use transport::{Endpoint, FLOWS_MAX, LostReason, PeerInfo, SessionId};
 
@@ -496,7 +496,7 @@ impl NetworkClient {
             buffer = Some((id, body.len()));
         }
         let token = token(join.flow, number);
-        let called = endpoint.call(now_ns, up.id, 0, token.raw(), &head, buffer);
+        let called = endpoint.call(now_ns, up.id, flows::CONTROL, token.raw(), &head, buffer);
         if let Some((id, _)) = buffer {
             endpoint.pool_mut().release(id);
         }
@@ -508,7 +508,7 @@ impl NetworkClient {
 fn leave(now_ns: u64, (session, flow): (SessionId, u16), membership: u32, endpoint: &mut Endpoint) {
     let head = short_head(NetCallKind::Leave, flow, membership);
     // Without room for it, the membership is replaced by the next one of that nic.
-    let _ = endpoint.call(now_ns, session, 0, super::TOKEN_UNHEARD.raw(), &head, None);
+    let _ = endpoint.call(now_ns, session, flows::CONTROL, super::TOKEN_UNHEARD.raw(), &head, None);
 }
 
 fn token(flow: u16, number: u32) -> Token {

@@ -10,6 +10,7 @@ use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use peer::flows;
 use sidecore::{Counter, Progress, Services};
 use transport::{
     BufId, CallId, Endpoint, FLOWS_MAX, FairQueue, HEAD_MAX, PeerIdentity, PeerInfo, Roll,
@@ -400,7 +401,8 @@ impl NetServer {
             endpoint.close_casts(session, flow);
             let head = short_head(NetCallKind::Ended, flow, membership);
             // Without room for it, it finds out by its frames' going nowhere, and by status.
-            let _ = endpoint.call(now_ns, session, 0, TOKEN_UNHEARD.raw(), &head, None);
+            let _ =
+                endpoint.call(now_ns, session, flows::CONTROL, TOKEN_UNHEARD.raw(), &head, None);
         }
     }
 }

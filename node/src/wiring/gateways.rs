@@ -12,7 +12,7 @@ use fabric_node::gateway::{
     self, About, Associations, Carrier, GatewayPeer, Handed, PostCounters, Room, RoomSettings,
 };
 use fabric_node::hand_over::RoomState;
-use peer::{PeerId, Peers, PlaneId, Planes, Token};
+use peer::{PeerId, Peers, PlaneId, Planes, Token, flows};
 use sidecore::{Poll, Progress, Wake};
 use transport::{BufId, CallId, Endpoint, LostReason, PeerInfo, SessionId};
 
@@ -69,7 +69,7 @@ impl Carrier for Sessions {
         body: Option<(BufId, usize)>,
     ) -> bool {
         let mut endpoint = self.endpoint.borrow_mut();
-        endpoint.call(self.now_ns, session, FLOW, token, head, body).is_ok()
+        endpoint.call(self.now_ns, session, flows::DOMAINS, token, head, body).is_ok()
     }
 
     fn reply(&mut self, call: CallId, head: &[u8]) {
@@ -81,9 +81,6 @@ impl Carrier for Sessions {
 /// Gateways make their tokens themselves, for any carrier.
 const _: () = assert!(gateway::TOKEN == Token::new(PlaneId::Domain, 0).raw());
 const _: () = assert!(gateway::KIND_MIN == PlaneId::Domain.kind_min());
-
-/// The flow of gateways' calls: the last, which channels of disks come to last.
-const FLOW: u16 = transport::FLOWS_MAX as u16 - 1;
 
 /// What sessions have brought, until the rooms have their turn: the endpoint is at work.
 #[derive(Debug)]
