@@ -80,8 +80,9 @@ fn a_remote_disk_copies_each_byte_once_on_the_vmhost() {
         let mut roles = ["vmhost", "iohost"].into_iter();
         assert!(roles.all(|role| report["cpu_s"][role].as_f64().unwrap() > 0.0), "{report}");
         let written = words[1] == "randwrite";
-        let copied = each(&report, "iohost_bytes_copied");
-        assert_eq!(copied, if written { SIZE } else { 0.0 }, "{report}");
+        // A session's control messages of a hundred bytes may fall into the time that is measured.
+        let more = each(&report, "iohost_bytes_copied") - if written { SIZE } else { 0.0 };
+        assert!((0.0..1.0).contains(&more), "{report}");
     }
 }
 
