@@ -69,6 +69,7 @@ impl Refusal {
 #[derive(Debug)]
 pub struct PendingClaim {
     attachment: String,
+    claimant: u64,
     epoch: u64,
     incarnation: Incarnation,
     ticket: Ticket,
@@ -421,7 +422,8 @@ impl Export {
         let attachment = attachment.to_owned();
         // Of a write-through volume, too: a successor may see what a predecessor's unanswered
         // write left in a cache, and what it has seen must not vanish with the power.
-        Ok(PendingClaim { attachment, epoch, incarnation, ticket, flush: Flush::Due })
+        let (claimant, flush) = (claim.claimant, Flush::Due);
+        Ok(PendingClaim { attachment, claimant, epoch, incarnation, ticket, flush })
     }
 
     /// Whether a claim can be answered: its epoch and incarnation, or why not. `None`: ask again.
@@ -464,8 +466,17 @@ impl Export {
         if entry.is_some_and(|entry| entry.held.epoch.load(SeqCst) == claim.epoch) {
             return Ok(());
         }
-        let text = format!("attachment {} was claimed again meanwhile", claim.attachment);
-        Err(Refusal::new(Outcome::Superseded, text))
+        // A client that gave up a session claims by the next one, and may hear of its first claim
+        // after that: no other client has replaced it.
+        let is_same = entry
+            .and_then(|entry| entry.record)
+            .is_some_and(|record| record.claimant == claim.claimant);
+        let (outcome, by) = match is_same {
+            true => (Outcome::Refused, " by the same client"),
+            false => (Outcome::Superseded, ""),
+        };
+        let text = format!("attachment {} was claimed again{by} meanwhile", claim.attachment);
+        Err(Refusal::new(outcome, text))
     }
 
     /// Begins to open the channel `channel` of a claimed attachment. An older way of the same

@@ -269,6 +269,24 @@ fn a_claim_waits_for_its_record() {
     assert_eq!(outcome(refused), Outcome::Refused);
 }
 
+/// A client whose session was lost claims by another one while its first claim waits for a flush.
+/// The answer to the first claim must not tell it that another client has replaced it.
+#[test]
+fn a_claim_that_its_own_client_has_overtaken_is_refused_and_not_superseded() {
+    let bench = Bench::on(Bench::new().volume, Arc::new(Paper { slow: true, ..Paper::default() }));
+    let claim = |claimant| bench.export.claim("a", &Title::default(), &by(claimant), &VM1);
+    let answer = |pending: &mut _| bench.poll_claim(pending).expect("it is over").map(|_| ());
+    let mut first = claim(1).expect("admitted");
+    let mut again = claim(1).expect("admitted");
+    let refusal = answer(&mut first).expect_err("an older epoch");
+    assert_eq!(refusal.outcome, Outcome::Refused, "{refusal}");
+    assert!(bench.poll_claim(&mut again).is_none(), "it waits for its record");
+    let mut other = claim(2).expect("admitted");
+    let refusal = answer(&mut again).expect_err("another client has the volume");
+    assert_eq!(refusal.outcome, Outcome::Superseded, "{refusal}");
+    assert!(bench.poll_claim(&mut other).is_none());
+}
+
 #[test]
 fn a_channel_opened_anew_waits_for_its_older_way() {
     let bench = Bench::new();
