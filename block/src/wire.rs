@@ -42,7 +42,7 @@ pub enum Kind {
 }
 
 /// The first version of this plane ([`peer::PlaneId::version`]) with ranges that are zeroed, and
-/// with what a volume says of them and of its layout.
+/// with a volume's description of them and of its layout.
 pub const ZEROING_VERSION_MIN: u8 = 2;
 
 impl Kind {

@@ -164,7 +164,7 @@ fn own_directories(config: &Config) -> impl Iterator<Item = &Path> {
 
 /// Makes a directory of sockets, with those above it. Users of its group may use the sockets; a
 /// user that could write to the directory could put a socket of its own in a socket's place, so
-/// that nobody but the owner may, whatever the umask.
+/// that only the owner may, with any umask.
 ///
 /// # Errors
 /// When the system refuses it.

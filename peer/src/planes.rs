@@ -36,7 +36,7 @@ const PLANES: usize = 3;
 /// By plane, the version of its messages in sessions of version 1, 2, 3, 4. A version of the
 /// protocol adds a column, and a plane whose messages it changes has the next number there.
 const PLANE_VERSIONS: [[u8; transport::PROTOCOL_VERSION as usize]; PLANES] = [
-    // Blocks. 2: ranges that are zeroed, and what a volume says of them and of its layout.
+    // Blocks. 2: ranges that are zeroed, and a volume's description of them and of its layout.
     [1, 1, 2, 2],
     // Networks: their frames are casts.
     [0, 0, 0, 1],
@@ -75,8 +75,8 @@ impl PlaneId {
     }
 
     /// The version of the plane's messages in a session of this version of the protocol. 0: such a
-    /// session carries no message of the plane. What a version changed is said where the plane
-    /// asks for it.
+    /// session carries no message of the plane. The comment where a plane asks for a version
+    /// says how it differs.
     pub const fn version(self, session: u8) -> u8 {
         // A session has one of the versions that this program speaks.
         let row = &PLANE_VERSIONS[self as usize];

@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use crate::idle::{Backoff, IdleStep};
 use crate::pulse::Pulse;
 use crate::sidecore::{Inbox, SidecoreShared};
-use crate::turns::{self, Clocks, Turns};
+use crate::turns::{self, PollerTurns, TurnClocks};
 use crate::{Idle, Poll, Progress, RoundStage, Services, Wake};
 
 /// How many rounds without work go by one look at the clock, at most, while spinning: looking at
@@ -47,14 +47,14 @@ struct Polled {
     owed_ns: u64,
 }
 
-/// The inside of a sidecore: what a posted closure gets.
+/// The inside of a sidecore, which a posted closure gets.
 pub struct Local {
     index: usize,
     now_ns: u64,
     poller_next: u64,
     /// By stage. Dropped before the services.
     pollers: [Vec<Polled>; RoundStage::ALL.len()],
-    turns: Turns,
+    turns: PollerTurns,
     later: Later,
     services: Services,
     /// Says what is done, for a watchdog.
@@ -70,7 +70,7 @@ impl Local {
 
     fn new(index: usize, services: Services, pulse: Arc<Pulse>) -> Self {
         let pollers = [const { Vec::new() }; RoundStage::ALL.len()];
-        let (turns, later) = (Turns::new(Clocks::SYSTEM), Later::default());
+        let (turns, later) = (PollerTurns::new(TurnClocks::SYSTEM), Later::default());
         Self { index, now_ns: 0, poller_next: 0, pollers, turns, later, services, pulse }
     }
 
@@ -173,8 +173,8 @@ impl Local {
     }
 
     #[cfg(test)]
-    pub(crate) fn set_clocks(&mut self, clocks: Clocks) {
-        self.turns = Turns::new(clocks);
+    pub(crate) fn set_clocks(&mut self, clocks: TurnClocks) {
+        self.turns = PollerTurns::new(clocks);
     }
 
     fn needs_clock(&self) -> bool {

@@ -30,9 +30,9 @@ const OWED_NS_MAX: u64 = 20_000_000;
 /// a client that waits for each of them, over a network as well.
 const ACTIVE_NS: u64 = 200_000;
 
-/// What turns are measured with.
+/// The clocks by which turns are measured.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Clocks {
+pub(crate) struct TurnClocks {
     /// The monotonic clock.
     pub now_ns: fn() -> u64,
     /// The processor time of this thread. A poller does not owe the time in which the system gave
@@ -40,7 +40,7 @@ pub(crate) struct Clocks {
     pub cpu_ns: fn() -> u64,
 }
 
-impl Clocks {
+impl TurnClocks {
     pub(crate) const SYSTEM: Self = Self { now_ns: crate::now_ns, cpu_ns: thread_cpu_ns };
 }
 
@@ -53,8 +53,8 @@ pub(crate) fn thread_cpu_ns() -> u64 {
 
 /// The turns of one sidecore's pollers.
 #[derive(Debug)]
-pub(crate) struct Turns {
-    clocks: Clocks,
+pub(crate) struct PollerTurns {
+    clocks: TurnClocks,
     /// Turns are measured until then; 0 when they are not.
     until_ns: u64,
     /// When the present turn began.
@@ -63,7 +63,7 @@ pub(crate) struct Turns {
     round_ns: u64,
     /// How long its turns took that are owed.
     long_ns: u64,
-    /// How long the round before it took without these: what neighbours could use.
+    /// How long the round before it took without these: the time that neighbours could use.
     passed_ns: u64,
     /// Processor time when it was looked at last.
     cpu_ns: u64,
@@ -73,8 +73,8 @@ pub(crate) struct Turns {
     skipped: u64,
 }
 
-impl Turns {
-    pub(crate) const fn new(clocks: Clocks) -> Self {
+impl PollerTurns {
+    pub(crate) const fn new(clocks: TurnClocks) -> Self {
         let (never, none) = (0, u64::MAX);
         Self {
             clocks,
@@ -171,7 +171,7 @@ mod tests {
         static CPU_NS: Cell<u64> = const { Cell::new(0) };
     }
 
-    const CLOCKS: Clocks = Clocks { now_ns: || NOW_NS.get(), cpu_ns: || CPU_NS.get() };
+    const CLOCKS: TurnClocks = TurnClocks { now_ns: || NOW_NS.get(), cpu_ns: || CPU_NS.get() };
 
     /// Time goes by, with the core or without it.
     fn pass(ns: u64, with_core: bool) {

@@ -16,11 +16,11 @@ use crate::REGIONS_MAX;
 use crate::backing::GuestFiles;
 
 /// Once front ends have half of what the node has for them, each may have at most an eighth of what
-/// is then left for others: whatever those before it took, something is left for the next one. A
-/// front end with the most that one may have (4 TiB) is refused once 60 of the 96 TiB are used.
+/// is then left for others, so that something is left for the next one. A front end with the most
+/// that one may have (4 TiB) is refused once 60 of the 96 TiB are used.
 const PART_OF_LEFT: u64 = 8;
 
-/// What may be mapped.
+/// Limits of mapped memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryLimits {
     /// Bytes of addresses.
@@ -41,7 +41,7 @@ pub struct MemoryRules {
 }
 
 impl MemoryRules {
-    /// What holds until something else is said.
+    /// The rules that hold until others are set.
     pub const DEFAULT: Self = Self {
         files: GuestFiles::Memory,
         node: MemoryLimits {
@@ -125,7 +125,7 @@ const MAPPINGS: &str = "mappings";
 const BYTES_KEY: &str = "guest-addresses-max";
 const MAPPINGS_KEY: &str = "guest-mappings-max";
 
-/// What is mapped now.
+/// The bytes and mappings that are in use now.
 #[derive(Debug, Default)]
 struct BudgetUse {
     bytes: AtomicU64,

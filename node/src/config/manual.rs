@@ -170,8 +170,8 @@ pub const TABLES: &[Keys] = &[
             key(
                 "guest-mappings-max",
                 "The most mappings that all front ends together take, at most 32000, by the same \
-                 rule as their addresses. Default: 16384. A process has as many as `vm.max_map_count` says (65530), and a mapping \
-                 whose memory is lost becomes two.",
+                 rule as their addresses. Default: 16384. A process has as many as \
+                 `vm.max_map_count` says (65530), and a mapping whose memory is lost becomes two.",
             ),
             key(
                 "front-end-addresses-max",

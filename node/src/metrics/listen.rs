@@ -39,8 +39,8 @@ pub(crate) const CONNECTION_TIME_MAX: Duration = Duration::from_secs(10);
 /// bounds how long the next one waits.
 const PLACE_TIME_MIN: Duration = Duration::from_millis(200);
 
-/// How many connections the system keeps that were not accepted yet: what the standard library
-/// makes a listener with.
+/// How many connections the system keeps that were not accepted yet: the length with which the
+/// standard library makes a listener.
 const WAITING_MAX: u128 = 128;
 
 /// How long Prometheus waits for an answer, if it is not told otherwise. A connection is accepted
