@@ -30,7 +30,7 @@ const ANSWER_TIME_MAX_NS: u64 = 10_000_000_000;
 /// there, descriptions have [`flows::CONTROL`].
 const NOTICE: u16 = u16::MAX;
 
-const _: () = assert!(flows::CHANNELS.end <= NOTICE);
+const _: () = assert!(flows::CHANNELS.end < NOTICE);
 
 /// The token of notices to peers, whose answers say nothing.
 pub(crate) const NOTICE_TOKEN: Token = token(NOTICE, 0);
