@@ -6,24 +6,21 @@
 
 mod address;
 pub mod change;
-mod check;
-mod domain;
-mod keys;
+pub(crate) mod check;
+pub(crate) mod keys;
 pub mod manual;
-mod network;
 mod object;
 mod quantity;
-mod read;
-mod reader;
-mod vf;
+pub(crate) mod read;
+pub(crate) mod reader;
 
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+pub use crate::kinds::nic::NIC_CHANGEABLE;
 pub use address::PeerAddress;
 use block::Topology;
-pub use network::NIC_CHANGEABLE;
 pub use object::{Kind, Resize, value};
 use peer::Allow;
 pub use quantity::{show_duration, show_size};

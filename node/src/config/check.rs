@@ -5,12 +5,12 @@ use std::path::Path;
 
 use super::reader::{Lines, Reader};
 use super::{
-    Backend, Config, DiskConfig, PeerAddress, SOCKET_PATH_BYTES_MAX, Trust, VolumeConfig, domain,
-    keys, network, vf,
+    Backend, Config, DiskConfig, PeerAddress, SOCKET_PATH_BYTES_MAX, Trust, VolumeConfig, keys,
 };
+use crate::kinds::{domain, nic as network, vf};
 
 /// Notes everything that does not fit together.
-pub(super) fn consistent(reader: &Reader<'_>, config: &Config) {
+pub(crate) fn consistent(reader: &Reader<'_>, config: &Config) {
     let whole = reader.is_clean();
     listening(reader, config);
     let volumes = config.volumes.iter().map(|volume| (volume.name.as_str(), &volume.lines));
@@ -96,7 +96,7 @@ fn listening(reader: &Reader<'_>, config: &Config) {
     }
 }
 
-pub(super) fn unique<'c>(
+pub(crate) fn unique<'c>(
     reader: &Reader<'_>,
     kind: &str,
     key: &str,
@@ -221,7 +221,7 @@ fn own_sockets(reader: &Reader<'_>, config: &Config) {
     }
 }
 
-pub(super) fn socket_length(reader: &Reader<'_>, path: &Path, object: &str, line: usize) {
+pub(crate) fn socket_length(reader: &Reader<'_>, path: &Path, object: &str, line: usize) {
     let length = path.as_os_str().len();
     if length > SOCKET_PATH_BYTES_MAX {
         let text = format!(

@@ -9,10 +9,10 @@ use super::read::name;
 use super::reader::{Reader, Table, Value};
 use super::{Config, DiskConfig, KEYS_PER_PEER_MAX, PeerAddress, PeerConfig, PeerKey, Trust};
 
-pub(super) const PEER_KEYS: [&str; 5] = ["name", "address", "key", "keys", "expires"];
+pub(crate) const PEER_KEYS: [&str; 5] = ["name", "address", "key", "keys", "expires"];
 
 /// Reads a `[[peer]]`.
-pub(super) fn peer(value: &Value<'_, '_>) -> Option<PeerConfig> {
+pub(crate) fn peer(value: &Value<'_, '_>) -> Option<PeerConfig> {
     let table = value.table(&PEER_KEYS)?;
     let name = table.require("name", "name = \"io1\"").and_then(|value| name(&value));
     let given = table.get("address");
@@ -71,7 +71,7 @@ fn peer_key(value: &Value<'_, '_>) -> Option<PeerKey> {
 }
 
 /// Reads an entry of a volume's `allow`.
-pub(super) fn allow(value: &Value<'_, '_>) -> Option<Allow> {
+pub(crate) fn allow(value: &Value<'_, '_>) -> Option<Allow> {
     if !value.is_table() {
         return name(value).map(|node| Allow { node, key: None });
     }
@@ -95,12 +95,12 @@ fn public_key(value: &Value<'_, '_>) -> Option<[u8; 32]> {
 }
 
 /// Whether sessions are meant to be sealed, also where the key's path was refused.
-pub(super) fn is_sealed(config: &Config) -> bool {
+pub(crate) fn is_sealed(config: &Config) -> bool {
     config.key.is_some() || config.lines.has("key")
 }
 
 /// Notes what does not fit together. `whole`: nothing was wrong with the parts.
-pub(super) fn consistent(reader: &Reader<'_>, config: &Config, whole: bool) {
+pub(crate) fn consistent(reader: &Reader<'_>, config: &Config, whole: bool) {
     if is_sealed(config) && config.trust == Trust::Network {
         let text = "\"trust\": with \"key\" sessions are sealed, and a network need not be \
                     trusted; keep one of the two";

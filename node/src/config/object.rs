@@ -4,9 +4,8 @@
 use serde_json::{Map, Value};
 
 use super::reader::{Lines, Problem, Reader};
-use super::{
-    Config, NIC_CHANGEABLE, OBJECTS_MAX, StageConfig, check, domain, keys, network, read, vf,
-};
+use super::{Config, NIC_CHANGEABLE, OBJECTS_MAX, StageConfig, check, keys, read};
+use crate::kinds::{domain, nic as network, vf};
 
 /// What a request can add.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

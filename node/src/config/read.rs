@@ -16,8 +16,9 @@ use super::{
     BURST_NS_DEFAULT, Backend, Config, Directories, DiskConfig, FaultConfig, LinkConfig, LinkKind,
     Memory, NAME_BYTES_MAX, OBJECTS_MAX, Privileges, QUEUES_DEFAULT, QUEUES_MAX, Role,
     SIDECORES_MAX, Sidecores, StageConfig, Trust, VolumeConfig, VolumeRef, Watchdog, WhenLost,
-    domain, keys, network, show_size, vf,
+    keys, show_size,
 };
+use crate::kinds::{domain, nic as network, vf};
 
 /// What the transport takes as a pool: at least a large request for each share, at most what its
 /// tables are made for.
@@ -56,7 +57,7 @@ const FILE_KEYS: [&str; 22] = [
     "link",
 ];
 
-pub(super) const DISK_KEYS: [&str; 12] = [
+pub(crate) const DISK_KEYS: [&str; 12] = [
     "name",
     "socket",
     "role",
@@ -71,7 +72,7 @@ pub(super) const DISK_KEYS: [&str; 12] = [
     "accept-loss",
 ];
 
-pub(super) const VOLUME_KEYS: [&str; 9] = [
+pub(crate) const VOLUME_KEYS: [&str; 9] = [
     "name",
     "backend",
     "durability",
@@ -84,11 +85,11 @@ pub(super) const VOLUME_KEYS: [&str; 9] = [
 ];
 
 /// Of a volume's `backend`.
-pub(super) const BACKEND_KEYS: [&str; 6] = ["file", "memory", "null", "size", "direct", "format"];
+pub(crate) const BACKEND_KEYS: [&str; 6] = ["file", "memory", "null", "size", "direct", "format"];
 
 /// Reads the whole file. `None` when something that everything else needs is missing; whatever is
 /// wrong has been noted by then.
-pub(super) fn document(
+pub(crate) fn document(
     reader: &Reader<'_>,
     path: &Path,
     document: &Spanned<DeTable<'_>>,
@@ -139,7 +140,7 @@ pub(super) fn document(
 }
 
 /// The `[[disk]]`s of a document that has nothing else.
-pub(super) fn disks(
+pub(crate) fn disks(
     reader: &Reader<'_>,
     document: &Spanned<DeTable<'_>>,
     directories: &Directories,
@@ -148,7 +149,7 @@ pub(super) fn disks(
 }
 
 /// The `[[volume]]`s of a document that has nothing else.
-pub(super) fn volumes(
+pub(crate) fn volumes(
     reader: &Reader<'_>,
     document: &Spanned<DeTable<'_>>,
     directories: &Directories,
@@ -157,7 +158,7 @@ pub(super) fn volumes(
 }
 
 /// The `[[peer]]`s of a document that has nothing else.
-pub(super) fn peers(
+pub(crate) fn peers(
     reader: &Reader<'_>,
     document: &Spanned<DeTable<'_>>,
 ) -> Vec<super::PeerConfig> {
@@ -165,7 +166,7 @@ pub(super) fn peers(
 }
 
 /// The `chain` of a document that has nothing else.
-pub(super) fn chain_alone(
+pub(crate) fn chain_alone(
     reader: &Reader<'_>,
     document: &Spanned<DeTable<'_>>,
 ) -> Option<Vec<StageConfig>> {
@@ -173,7 +174,7 @@ pub(super) fn chain_alone(
 }
 
 /// A request for another size.
-pub(super) fn resize(reader: &Reader<'_>, document: &Spanned<DeTable<'_>>) -> Option<Resize> {
+pub(crate) fn resize(reader: &Reader<'_>, document: &Spanned<DeTable<'_>>) -> Option<Resize> {
     let table = Table::new(reader, document.get_ref(), &(0..0), "", &["size", "shrink"]);
     let shrink = table.get("shrink").and_then(|value| value.bool()).unwrap_or(false);
     let size_bytes = size_of_volume(&table.require("size", "size = \"20GiB\"")?)?;
@@ -181,7 +182,7 @@ pub(super) fn resize(reader: &Reader<'_>, document: &Spanned<DeTable<'_>>) -> Op
 }
 
 /// A document that has nothing but these keys.
-pub(super) fn alone<'r, 'i>(
+pub(crate) fn alone<'r, 'i>(
     reader: &'r Reader<'i>,
     document: &'r Spanned<DeTable<'i>>,
     keys: &[&str],
@@ -190,7 +191,7 @@ pub(super) fn alone<'r, 'i>(
 }
 
 /// Beside the disks' sockets, or where daemons of the system have theirs.
-pub(super) fn beside_sockets(name: &str, what: &str, directories: &Directories) -> PathBuf {
+pub(crate) fn beside_sockets(name: &str, what: &str, directories: &Directories) -> PathBuf {
     let directory = directories.sockets.as_deref().unwrap_or(Path::new("/run/vrio"));
     directory.join(format!("{name}.{what}"))
 }
@@ -613,13 +614,13 @@ fn disk(value: &Value<'_, '_>, directories: &Directories) -> Option<DiskConfig> 
 }
 
 /// Who makes the socket of this device.
-pub(super) fn role(table: &Table<'_, '_>) -> Role {
+pub(crate) fn role(table: &Table<'_, '_>) -> Role {
     let roles = [("listen", Role::Listen), ("connect", Role::Connect)];
     table.get("role").and_then(|value| value.word(&roles)).unwrap_or_default()
 }
 
 /// Whom the socket of this device is for. Numbers, for a running node reads no user data base.
-pub(super) fn access(table: &Table<'_, '_>) -> Access {
+pub(crate) fn access(table: &Table<'_, '_>) -> Access {
     let number = |key: &str| {
         let number = table.get(key)?.integer(0..=u64::from(u32::MAX - 1))?;
         u32::try_from(number).ok()
@@ -643,7 +644,7 @@ pub(super) fn access(table: &Table<'_, '_>) -> Access {
 }
 
 /// A disk or nic is called like its socket unless it says otherwise.
-pub(super) fn named_like_socket(
+pub(crate) fn named_like_socket(
     table: &Table<'_, '_>,
     socket: Option<&Path>,
     kind: &str,
@@ -661,7 +662,7 @@ pub(super) fn named_like_socket(
     Some(stem.to_owned())
 }
 
-pub(super) fn socket_path(value: &Value<'_, '_>, directories: &Directories) -> Option<PathBuf> {
+pub(crate) fn socket_path(value: &Value<'_, '_>, directories: &Directories) -> Option<PathBuf> {
     let path = Path::new(value.str()?);
     let Some(home) = &directories.sockets else {
         let text = "no directory for sockets is named; write [directories] sockets = \"/run/vrio\"";
@@ -676,7 +677,7 @@ pub(super) fn socket_path(value: &Value<'_, '_>, directories: &Directories) -> O
 }
 
 /// A mirror's file.
-pub(super) fn capture_path(value: &Value<'_, '_>, directories: &Directories) -> Option<PathBuf> {
+pub(crate) fn capture_path(value: &Value<'_, '_>, directories: &Directories) -> Option<PathBuf> {
     let path = Path::new(value.str()?);
     let Some(home) = &directories.captures else {
         let text = "no directory for mirrors' files is named; write [directories] captures = \
@@ -745,7 +746,7 @@ fn section<'r, 'i>(file: &Table<'r, 'i>, key: &str, known: &[&str]) -> Option<Ta
 }
 
 /// Reads `[[key]]` objects. They are called by their name or, failing that, by their number.
-pub(super) fn objects<T>(
+pub(crate) fn objects<T>(
     file: &Table<'_, '_>,
     key: &str,
     read: impl Fn(Value<'_, '_>) -> Option<T>,
@@ -768,12 +769,12 @@ pub(super) fn objects<T>(
     named.filter_map(read).collect()
 }
 
-pub(super) fn absolute_path(value: &Value<'_, '_>) -> Option<PathBuf> {
+pub(crate) fn absolute_path(value: &Value<'_, '_>) -> Option<PathBuf> {
     absolute(value, value.str()?)
 }
 
 /// The path that `text`, a part of `value`, names.
-pub(super) fn absolute(value: &Value<'_, '_>, text: &str) -> Option<PathBuf> {
+pub(crate) fn absolute(value: &Value<'_, '_>, text: &str) -> Option<PathBuf> {
     let path = Path::new(text);
     if !path.is_absolute() || has_parent(path) {
         value.fail(format!("{path:?} is not an absolute path, such as \"/var/lib/vrio\""));
@@ -782,7 +783,7 @@ pub(super) fn absolute(value: &Value<'_, '_>, text: &str) -> Option<PathBuf> {
     Some(path.to_owned())
 }
 
-pub(super) fn address(value: &Value<'_, '_>) -> Option<SocketAddr> {
+pub(crate) fn address(value: &Value<'_, '_>) -> Option<SocketAddr> {
     let text = value.str()?;
     let address = text.parse().ok();
     if address.is_none() {
@@ -794,7 +795,7 @@ pub(super) fn address(value: &Value<'_, '_>) -> Option<SocketAddr> {
     address
 }
 
-pub(super) fn name(value: &Value<'_, '_>) -> Option<String> {
+pub(crate) fn name(value: &Value<'_, '_>) -> Option<String> {
     let text = value.str()?;
     if let Some(problem) = name_problem(text) {
         value.fail(format!("{text:?} {problem}"));

@@ -6,12 +6,12 @@ use std::num::NonZeroU64;
 use toml::Spanned;
 use toml::de::DeTable;
 
-use super::read::{
+use crate::config::read::{
     absolute_path, access, alone, capture_path, name, name_problem, named_like_socket, objects,
     role, socket_path,
 };
-use super::reader::{Reader, Table, Value};
-use super::{
+use crate::config::reader::{Reader, Table, Value};
+use crate::config::{
     Config, Directories, MirrorConfig, NetworkConfig, NicConfig, RemotePorts, Uplink, check, keys,
     show_size,
 };
@@ -21,9 +21,9 @@ use net::stage::filter::Action;
 use net::stage::mirror::{FILE_BYTES_MAX, SNAP_BYTES};
 use net::{Mac, Rules, VlanSet, Vlans};
 
-pub(super) const NETWORK_KEYS: [&str; 4] = ["name", "uplink", "allow", "remote"];
+pub(crate) const NETWORK_KEYS: [&str; 4] = ["name", "uplink", "allow", "remote"];
 
-pub(super) const NIC_KEYS: [&str; 19] = [
+pub(crate) const NIC_KEYS: [&str; 19] = [
     "name",
     "socket",
     "role",
@@ -46,7 +46,7 @@ pub(super) const NIC_KEYS: [&str; 19] = [
 ];
 
 /// Of a nic's `filter`.
-pub(super) const FILTER_KEYS: [&str; 2] = ["default", "rules"];
+pub(crate) const FILTER_KEYS: [&str; 2] = ["default", "rules"];
 
 /// What of a nic can be changed while its guest uses it.
 pub const NIC_CHANGEABLE: [&str; 5] = ["link", "meter", "mirror", "limit", "filter"];
@@ -63,16 +63,16 @@ const INTERFACE_BYTES_MAX: usize = 15;
 /// The highest VLAN that a tag may name.
 const VLAN_MAX: u64 = 4094;
 
-pub(super) fn networks(file: &Table<'_, '_>) -> Vec<NetworkConfig> {
+pub(crate) fn networks(file: &Table<'_, '_>) -> Vec<NetworkConfig> {
     objects(file, "network", |value| network(&value))
 }
 
-pub(super) fn nics(file: &Table<'_, '_>, directories: &Directories) -> Vec<NicConfig> {
+pub(crate) fn nics(file: &Table<'_, '_>, directories: &Directories) -> Vec<NicConfig> {
     objects(file, "nic", |value| nic(&value, directories))
 }
 
 /// The `[[network]]`s of a document that has nothing else.
-pub(super) fn networks_alone(
+pub(crate) fn networks_alone(
     reader: &Reader<'_>,
     document: &Spanned<DeTable<'_>>,
 ) -> Vec<NetworkConfig> {
@@ -80,7 +80,7 @@ pub(super) fn networks_alone(
 }
 
 /// The `[[nic]]`s of a document that has nothing else.
-pub(super) fn nics_alone(
+pub(crate) fn nics_alone(
     reader: &Reader<'_>,
     document: &Spanned<DeTable<'_>>,
     directories: &Directories,
@@ -190,7 +190,7 @@ fn nic(value: &Value<'_, '_>, directories: &Directories) -> Option<NicConfig> {
 }
 
 /// Gives a nic what the table says of those [`NIC_CHANGEABLE`] keys that are `meant`.
-pub(super) fn change(
+pub(crate) fn change(
     nic: &mut NicConfig,
     table: &Table<'_, '_>,
     directories: &Directories,
@@ -338,7 +338,7 @@ fn remote_fits(reader: &Reader<'_>, config: &Config, nic: &NicConfig, peer: &str
 }
 
 /// What does not fit together, beside what disks have of it.
-pub(super) fn consistent(reader: &Reader<'_>, config: &Config, whole: bool) {
+pub(crate) fn consistent(reader: &Reader<'_>, config: &Config, whole: bool) {
     let networks = config.networks.iter().map(|it| (it.name.as_str(), &it.lines));
     check::unique(reader, "network", "name", networks);
     let nics = config.nics.iter().map(|nic| (nic.name.as_str(), &nic.lines));

@@ -5,22 +5,22 @@ use std::path::PathBuf;
 use toml::Spanned;
 use toml::de::DeTable;
 
-use super::read::{absolute_path, alone, beside_sockets, name, objects, socket_path};
-use super::reader::{Reader, Table, Value};
-use super::{Config, Directories, DomainConfig, check};
+use crate::config::read::{absolute_path, alone, beside_sockets, name, objects, socket_path};
+use crate::config::reader::{Reader, Table, Value};
+use crate::config::{Config, Directories, DomainConfig, check};
 
-pub(super) const DOMAIN_KEYS: [&str; 4] = ["name", "key", "endpoints-max", "peers"];
+pub(crate) const DOMAIN_KEYS: [&str; 4] = ["name", "key", "endpoints-max", "peers"];
 
 /// Enough for a process on each of many cores, and a third of a gibibyte of addresses; memory is
 /// taken as it is used.
 const ENDPOINTS_DEFAULT: u16 = 256;
 
-pub(super) fn domains(file: &Table<'_, '_>) -> Vec<DomainConfig> {
+pub(crate) fn domains(file: &Table<'_, '_>) -> Vec<DomainConfig> {
     objects(file, "domain", |value| domain(&value))
 }
 
 /// The `[[domain]]`s of a document that has nothing else.
-pub(super) fn domains_alone(
+pub(crate) fn domains_alone(
     reader: &Reader<'_>,
     document: &Spanned<DeTable<'_>>,
 ) -> Vec<DomainConfig> {
@@ -35,7 +35,7 @@ fn domain(value: &Value<'_, '_>) -> Option<DomainConfig> {
     let range = 1..=u64::from(fabric::SLOTS_MAX - fabric::GATEWAYS_MAX);
     let endpoints = table.get("endpoints-max").and_then(|value| value.integer(range));
     let peers = table.get("peers").and_then(|value| value.array()).unwrap_or_default();
-    let peers = peers.iter().filter_map(super::read::name).collect();
+    let peers = peers.iter().filter_map(crate::config::read::name).collect();
     Some(DomainConfig {
         name: name?,
         key: key?,
@@ -47,7 +47,7 @@ fn domain(value: &Value<'_, '_>) -> Option<DomainConfig> {
 
 /// The socket that the file names, or one beside the control socket. One with a whole path may be
 /// in a directory of its own: users who may join a domain need not get at disks' sockets.
-pub(super) fn socket(file: &Table<'_, '_>, name: &str, directories: &Directories) -> PathBuf {
+pub(crate) fn socket(file: &Table<'_, '_>, name: &str, directories: &Directories) -> PathBuf {
     let said = file.get("fabric").and_then(|value| match value.str() {
         Some(text) if text.starts_with('/') => absolute_path(&value),
         _ => socket_path(&value, directories),
@@ -56,7 +56,7 @@ pub(super) fn socket(file: &Table<'_, '_>, name: &str, directories: &Directories
 }
 
 /// What does not fit together.
-pub(super) fn consistent(reader: &Reader<'_>, config: &Config) {
+pub(crate) fn consistent(reader: &Reader<'_>, config: &Config) {
     let domains = config.domains.iter().map(|it| (it.name.as_str(), &it.lines));
     check::unique(reader, "domain", "name", domains);
     for domain in &config.domains {

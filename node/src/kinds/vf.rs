@@ -3,18 +3,18 @@
 use toml::Spanned;
 use toml::de::DeTable;
 
-use super::read::{alone, name, named_like_socket, objects, socket_path};
-use super::reader::{Reader, Table, Value};
-use super::{Config, Directories, VfConfig, check};
+use crate::config::read::{alone, name, named_like_socket, objects, socket_path};
+use crate::config::reader::{Reader, Table, Value};
+use crate::config::{Config, Directories, VfConfig, check};
 
-pub(super) const VF_KEYS: [&str; 3] = ["name", "domain", "socket"];
+pub(crate) const VF_KEYS: [&str; 3] = ["name", "domain", "socket"];
 
-pub(super) fn vfs(file: &Table<'_, '_>, directories: &Directories) -> Vec<VfConfig> {
+pub(crate) fn vfs(file: &Table<'_, '_>, directories: &Directories) -> Vec<VfConfig> {
     objects(file, "vf", |value| vf(&value, directories))
 }
 
 /// The `[[vf]]`s of a document that has nothing else.
-pub(super) fn vfs_alone(
+pub(crate) fn vfs_alone(
     reader: &Reader<'_>,
     document: &Spanned<DeTable<'_>>,
     directories: &Directories,
@@ -33,7 +33,7 @@ fn vf(value: &Value<'_, '_>, directories: &Directories) -> Option<VfConfig> {
 }
 
 /// What does not fit together.
-pub(super) fn consistent(reader: &Reader<'_>, config: &Config, whole: bool) {
+pub(crate) fn consistent(reader: &Reader<'_>, config: &Config, whole: bool) {
     let names = config.vfs.iter().map(|vf| (vf.name.as_str(), &vf.lines));
     check::unique(reader, "vf", "name", names);
     let sockets = config.vfs.iter().filter_map(|vf| Some((vf.socket.to_str()?, &vf.lines)));
