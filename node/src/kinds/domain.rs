@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 
-use toml::Spanned;
-use toml::de::DeTable;
-
-use crate::config::read::{absolute_path, alone, beside_sockets, name, objects, socket_path};
-use crate::config::reader::{Reader, Table, Value};
-use crate::config::{Config, Directories, DomainConfig, check};
+use super::{Changed, InPlace, Object, ObjectConfigs};
+use crate::config::change::keys;
+use crate::config::read::{absolute_path, beside_sockets, name, socket_path};
+use crate::config::reader::{Lines, Reader, Table, Value};
+use crate::config::{Config, Directories};
+use crate::status::DomainStatus;
+use crate::wiring::Inside;
 
 pub(crate) const DOMAIN_KEYS: [&str; 4] = ["name", "key", "endpoints-max", "peers"];
 
@@ -15,19 +16,7 @@ pub(crate) const DOMAIN_KEYS: [&str; 4] = ["name", "key", "endpoints-max", "peer
 /// taken as it is used.
 const ENDPOINTS_DEFAULT: u16 = 256;
 
-pub(crate) fn domains(file: &Table<'_, '_>) -> Vec<DomainConfig> {
-    objects(file, "domain", |value| domain(&value))
-}
-
-/// The `[[domain]]`s of a document that has nothing else.
-pub(crate) fn domains_alone(
-    reader: &Reader<'_>,
-    document: &Spanned<DeTable<'_>>,
-) -> Vec<DomainConfig> {
-    domains(&alone(reader, document, &["domain"]))
-}
-
-fn domain(value: &Value<'_, '_>) -> Option<DomainConfig> {
+pub(crate) fn domain(value: &Value<'_, '_>) -> Option<DomainConfig> {
     let table = value.table(&DOMAIN_KEYS)?;
     let name = table.require("name", "name = \"science\"").and_then(|value| name(&value));
     let key = table.require("key", "key = \"/etc/vrio/science.key\"");
@@ -55,22 +44,109 @@ pub(crate) fn socket(file: &Table<'_, '_>, name: &str, directories: &Directories
     said.unwrap_or_else(|| beside_sockets(name, "fabric", directories))
 }
 
-/// What does not fit together.
-pub(crate) fn consistent(reader: &Reader<'_>, config: &Config) {
-    let domains = config.domains.iter().map(|it| (it.name.as_str(), &it.lines));
-    check::unique(reader, "domain", "name", domains);
-    for domain in &config.domains {
-        let named = domain.peers.iter().enumerate();
-        for (at, peer) in named {
-            let text = match config.peer(peer) {
-                Some(_) if !domain.peers[..at].contains(peer) => continue,
-                Some(_) => format!("\"peers\": {peer:?} is there twice"),
-                None => format!(
-                    "\"peers\": there is no [[peer]] {peer:?}; write one with its address, or \
-                     take it out of the list"
-                ),
-            };
-            reader.note(domain.lines.of("peers"), &format!("domain {:?}", domain.name), text);
+/// A domain of the fabric: processes that share memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DomainConfig {
+    /// Its name, unique on the node.
+    pub name: String,
+    /// The file whose only line is the key that lets in.
+    pub key: PathBuf,
+    /// How many endpoints there may be at once.
+    pub endpoints_max: u16,
+    /// The peers that have a domain of the same name and key, to which its messages go.
+    pub peers: Vec<String>,
+    /// Where its keys are.
+    pub lines: Lines,
+}
+
+impl Object for DomainConfig {
+    const KEY: &'static str = "domain";
+    const KEYS: &'static [&'static str] = &DOMAIN_KEYS;
+    const NEEDS: &'static [&'static str] = &["peer"];
+    type Status = DomainStatus;
+
+    fn all(objects: &ObjectConfigs) -> &Vec<Self> {
+        &objects.domains
+    }
+
+    fn all_mut(objects: &mut ObjectConfigs) -> &mut Vec<Self> {
+        &mut objects.domains
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn lines(&self) -> &Lines {
+        &self.lines
+    }
+
+    fn lines_mut(&mut self) -> &mut Lines {
+        &mut self.lines
+    }
+
+    fn read(value: &Value<'_, '_>, _directories: &Directories) -> Option<Self> {
+        domain(value)
+    }
+
+    fn consistent(reader: &Reader<'_>, config: &Config, _whole: bool) {
+        for domain in &config.domains {
+            let named = domain.peers.iter().enumerate();
+            for (at, peer) in named {
+                let text = match config.peer(peer) {
+                    Some(_) if !domain.peers[..at].contains(peer) => continue,
+                    Some(_) => format!("\"peers\": {peer:?} is there twice"),
+                    None => format!(
+                        "\"peers\": there is no [[peer]] {peer:?}; write one with its address, or \
+                         take it out of the list"
+                    ),
+                };
+                reader.note(domain.lines.of("peers"), &format!("domain {:?}", domain.name), text);
+            }
         }
+    }
+
+    fn is_for_peers(&self) -> bool {
+        !self.peers.is_empty()
+    }
+
+    fn replaced_for(&self, wanted: &Self) -> Vec<&'static str> {
+        let different = [("endpoints-max", self.endpoints_max != wanted.endpoints_max)];
+        let (lines, key, peers) = (&wanted.lines, &wanted.key, &wanted.peers);
+        let (lines, key, peers) = (lines.clone(), key.clone(), peers.clone());
+        let changed = Self { lines, key, peers, ..self.clone() };
+        keys(&different, changed != *wanted)
+    }
+
+    fn in_place(&self, wanted: &Self) -> Vec<InPlace> {
+        if (&self.key, &self.peers) == (&wanted.key, &wanted.peers) {
+            return Vec::new();
+        }
+        let text = format!("change domain {:?}: its key or peers", self.name);
+        vec![InPlace { step: "key", text }]
+    }
+
+    fn add(&self, node: &Inside) -> Changed {
+        node.add_domain(self)
+    }
+
+    fn change(&self, _step: &InPlace, node: &Inside) -> Changed {
+        node.change_domain(self)
+    }
+
+    fn remove(name: &str, node: &Inside, force: bool) -> Changed {
+        node.remove_domain(name, force)
+    }
+
+    fn users(name: &str, node: &Inside, _goes: &dyn Fn(&str) -> bool) -> Vec<String> {
+        node.users_of_domain(name)
+    }
+
+    fn status(node: &Inside) -> Vec<DomainStatus> {
+        node.domain_status()
+    }
+
+    fn status_name(status: &Self::Status) -> &str {
+        &status.name
     }
 }

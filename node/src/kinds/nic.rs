@@ -1,27 +1,27 @@
-//! `[[network]]` and `[[nic]]`.
+//! `[[nic]]`.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::num::NonZeroU64;
+use std::path::PathBuf;
 
-use toml::Spanned;
-use toml::de::DeTable;
+use virtio::Access;
 
+use super::network::Uplink;
+use super::{Changed, InPlace, Object, ObjectConfigs, PartOf};
+use crate::config::change::keys as different_keys;
 use crate::config::read::{
-    absolute_path, access, alone, capture_path, name, name_problem, named_like_socket, objects,
-    role, socket_path,
+    absolute_path, access, capture_path, name_problem, named_like_socket, role, socket_path,
 };
-use crate::config::reader::{Reader, Table, Value};
-use crate::config::{
-    Config, Directories, MirrorConfig, NetworkConfig, NicConfig, RemotePorts, Uplink, check, keys,
-    show_size,
-};
+use crate::config::reader::{Lines, Reader, Table, Value};
+use crate::config::{Config, Directories, Role, check, keys, show_size};
+use crate::status::NicStatus;
+use crate::wiring::Inside;
 use net::nic::{MTU, MTU_MAX, MTU_MIN, PAIRS_MAX};
 use net::stage::Limit;
 use net::stage::filter::Action;
 use net::stage::mirror::{FILE_BYTES_MAX, SNAP_BYTES};
 use net::{Mac, Rules, VlanSet, Vlans};
-
-pub(crate) const NETWORK_KEYS: [&str; 4] = ["name", "uplink", "allow", "remote"];
 
 pub(crate) const NIC_KEYS: [&str; 19] = [
     "name",
@@ -58,66 +58,13 @@ const MIRROR_BYTES_MIN: u64 = 64 << 10;
 const MIRROR_FRAME_BYTES_MIN: u64 = 64;
 
 /// The longest name of an interface that Linux takes.
-const INTERFACE_BYTES_MAX: usize = 15;
+pub(crate) const INTERFACE_BYTES_MAX: usize = 15;
 
 /// The highest VLAN that a tag may name.
-const VLAN_MAX: u64 = 4094;
-
-pub(crate) fn networks(file: &Table<'_, '_>) -> Vec<NetworkConfig> {
-    objects(file, "network", |value| network(&value))
-}
-
-pub(crate) fn nics(file: &Table<'_, '_>, directories: &Directories) -> Vec<NicConfig> {
-    objects(file, "nic", |value| nic(&value, directories))
-}
-
-/// The `[[network]]`s of a document that has nothing else.
-pub(crate) fn networks_alone(
-    reader: &Reader<'_>,
-    document: &Spanned<DeTable<'_>>,
-) -> Vec<NetworkConfig> {
-    networks(&alone(reader, document, &["network"]))
-}
-
-/// The `[[nic]]`s of a document that has nothing else.
-pub(crate) fn nics_alone(
-    reader: &Reader<'_>,
-    document: &Spanned<DeTable<'_>>,
-    directories: &Directories,
-) -> Vec<NicConfig> {
-    nics(&alone(reader, document, &["nic"]), directories)
-}
-
-fn network(value: &Value<'_, '_>) -> Option<NetworkConfig> {
-    let table = value.table(&NETWORK_KEYS)?;
-    let name = table.require("name", "name = \"blue\"").and_then(|value| name(&value));
-    let uplink = table.get("uplink").map(|value| uplink(&value));
-    let uplink = match uplink {
-        None => None,
-        Some(uplink) => Some(uplink?),
-    };
-    let allow = table.get("allow").and_then(|value| value.array()).unwrap_or_default();
-    let allow = allow.iter().filter_map(keys::allow).collect();
-    let remote = table.get("remote").map_or_else(RemotePorts::default, |value| remote(&value));
-    Some(NetworkConfig { name: name?, uplink, allow, remote, lines: table.lines.clone() })
-}
-
-/// What a network demands of ports of other nodes.
-fn remote(value: &Value<'_, '_>) -> RemotePorts {
-    let keys = ["vlans", "isolated", "limit", "filter"];
-    let Some(table) = value.table(&keys) else { return RemotePorts::default() };
-    let vlans = table.get("vlans").and_then(|value| value.array()).unwrap_or_default();
-    let vlans = vlans.iter().filter_map(|entry| entry.integer(1..=VLAN_MAX));
-    RemotePorts {
-        vlans: vlans.map(|vlan| vlan as u16).collect(),
-        isolated: table.get("isolated").and_then(|value| value.bool()).unwrap_or(false),
-        limit: table.get("limit").and_then(|value| limit(&value)),
-        filter: table.get("filter").and_then(|value| filter(&value)),
-    }
-}
+pub(crate) const VLAN_MAX: u64 = 4094;
 
 /// A network of this node, or of another one.
-fn network_ref(value: &Value<'_, '_>) -> Option<String> {
+pub(crate) fn network_ref(value: &Value<'_, '_>) -> Option<String> {
     let text = value.str()?;
     let mut parts = text.splitn(2, '/');
     if let Some((part, problem)) = parts.find_map(|part| Some((part, name_problem(part)?))) {
@@ -131,29 +78,13 @@ fn network_ref(value: &Value<'_, '_>) -> Option<String> {
 }
 
 /// Whether an interface may have that name.
-fn is_interface(name: &str) -> bool {
+pub(crate) fn is_interface(name: &str) -> bool {
     (1..=INTERFACE_BYTES_MAX).contains(&name.len())
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
         && !matches!(name, "." | "..")
 }
 
-fn uplink(value: &Value<'_, '_>) -> Option<Uplink> {
-    let text = value.str()?;
-    let uplink = match text.split_once(':') {
-        Some(("tap", name)) if is_interface(name) => Some(Uplink::Tap(name.to_owned())),
-        Some(("xdp", name)) if is_interface(name) => Some(Uplink::Xdp(name.to_owned())),
-        _ => None,
-    };
-    if uplink.is_none() {
-        value.fail(format!(
-            "{text:?} is no uplink; write \"tap:NAME\" or \"xdp:NAME\" with an interface's name of \
-             at most {INTERFACE_BYTES_MAX} letters, digits, '-', '_' and '.'"
-        ));
-    }
-    uplink
-}
-
-fn nic(value: &Value<'_, '_>, directories: &Directories) -> Option<NicConfig> {
+pub(crate) fn nic(value: &Value<'_, '_>, directories: &Directories) -> Option<NicConfig> {
     let table = value.table(&NIC_KEYS)?;
     let socket = table.require("socket", "socket = \"alice-net.sock\"");
     let socket = socket.and_then(|value| socket_path(&value, directories));
@@ -214,7 +145,7 @@ pub(crate) fn change(
     }
 }
 
-fn mac(value: &Value<'_, '_>) -> Option<Mac> {
+pub(crate) fn mac(value: &Value<'_, '_>) -> Option<Mac> {
     let mac: Mac = value.str()?.parse().map_err(|error| value.fail(format!("{error}"))).ok()?;
     if !mac.is_station() {
         value.fail(format!("{mac} is a group's address, or nobody's; a nic has one of its own"));
@@ -223,7 +154,7 @@ fn mac(value: &Value<'_, '_>) -> Option<Mac> {
     Some(mac)
 }
 
-fn vlans(table: &Table<'_, '_>) -> Vlans {
+pub(crate) fn vlans(table: &Table<'_, '_>) -> Vlans {
     let one = table.get("vlan").and_then(|value| value.integer(1..=VLAN_MAX));
     let Some(several) = table.get("vlans") else {
         return Vlans::Access(one.unwrap_or(0) as u16);
@@ -242,7 +173,7 @@ fn vlans(table: &Table<'_, '_>) -> Vlans {
     Vlans::Trunk { native: None, tagged }
 }
 
-fn limit(value: &Value<'_, '_>) -> Option<Limit> {
+pub(crate) fn limit(value: &Value<'_, '_>) -> Option<Limit> {
     let table = value.table(&["bytes-per-second", "frames-per-second"])?;
     let bytes = table.get("bytes-per-second").and_then(|value| value.size_bytes());
     let frames = table.get("frames-per-second").and_then(|value| value.integer(1..=1 << 40));
@@ -256,7 +187,7 @@ fn limit(value: &Value<'_, '_>) -> Option<Limit> {
     Some(Limit { frames_per_s: NonZeroU64::new(frames), bytes_per_s: NonZeroU64::new(bytes) })
 }
 
-fn mirror(value: &Value<'_, '_>, directories: &Directories) -> Option<MirrorConfig> {
+pub(crate) fn mirror(value: &Value<'_, '_>, directories: &Directories) -> Option<MirrorConfig> {
     let of_file = ["file", "size", "bytes-per-frame"];
     let table = value.table(&[of_file[0], of_file[1], of_file[2], "tap"])?;
     if let Some(tap) = table.get("tap") {
@@ -285,7 +216,7 @@ fn mirror(value: &Value<'_, '_>, directories: &Directories) -> Option<MirrorConf
     })
 }
 
-fn mirror_tap(value: &Value<'_, '_>) -> Option<MirrorConfig> {
+pub(crate) fn mirror_tap(value: &Value<'_, '_>) -> Option<MirrorConfig> {
     let name = value.str()?;
     if !is_interface(name) {
         value.fail(format!(
@@ -297,7 +228,7 @@ fn mirror_tap(value: &Value<'_, '_>) -> Option<MirrorConfig> {
     Some(MirrorConfig::Tap(name.to_owned()))
 }
 
-fn filter(value: &Value<'_, '_>) -> Option<Rules> {
+pub(crate) fn filter(value: &Value<'_, '_>) -> Option<Rules> {
     let table = value.table(&FILTER_KEYS)?;
     let words = [("allow", Action::Allow), ("deny", Action::Deny)];
     let default = table.require("default", "default = \"deny\"")?.word(&words)?;
@@ -314,7 +245,13 @@ fn filter(value: &Value<'_, '_>) -> Option<Rules> {
 }
 
 /// A nic in a network of another node.
-fn remote_fits(reader: &Reader<'_>, config: &Config, nic: &NicConfig, peer: &str, whole: bool) {
+pub(crate) fn remote_fits(
+    reader: &Reader<'_>,
+    config: &Config,
+    nic: &NicConfig,
+    peer: &str,
+    whole: bool,
+) {
     let object = format!("nic {:?}", nic.name);
     let note = |key: &str, text: String| reader.note(nic.lines.of(key), &object, text);
     if whole && config.peer(peer).is_none() {
@@ -337,66 +274,244 @@ fn remote_fits(reader: &Reader<'_>, config: &Config, nic: &NicConfig, peer: &str
     }
 }
 
-/// What does not fit together, beside what disks have of it.
-pub(crate) fn consistent(reader: &Reader<'_>, config: &Config, whole: bool) {
-    let networks = config.networks.iter().map(|it| (it.name.as_str(), &it.lines));
-    check::unique(reader, "network", "name", networks);
-    let nics = config.nics.iter().map(|nic| (nic.name.as_str(), &nic.lines));
-    check::unique(reader, "nic", "name", nics);
-    let mut uplinks: HashMap<&Uplink, &str> = HashMap::new();
-    for network in &config.networks {
-        let Some(uplink) = &network.uplink else { continue };
-        if let Some(other) = uplinks.insert(uplink, &network.name) {
-            let text = format!("\"uplink\": network {other:?} has the same one");
-            let object = format!("network {:?}", network.name);
-            reader.note(network.lines.of("uplink"), &object, text);
+/// A network card for a guest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NicConfig {
+    /// Its name; unless the file says otherwise, the socket's without its ending.
+    pub name: String,
+    /// The absolute path of its vhost-user socket.
+    pub socket: PathBuf,
+    /// Whether this node makes the socket or finds it.
+    pub role: Role,
+    /// Whom the socket is for, where this node makes it.
+    pub access: Access,
+    /// The network that it is in: `NETWORK`, or `PEER/NETWORK` for another node's.
+    pub network: String,
+    /// The file of the secret key that proves that it may join another node's.
+    pub attachment_key: Option<PathBuf>,
+    /// The guest's address; the guest may send from no other one.
+    pub mac: Mac,
+    /// How many pairs of queues it offers.
+    pub pairs: u16,
+    /// The largest packet in bytes.
+    pub mtu: u16,
+    /// Its VLANs.
+    pub vlans: Vlans,
+    /// It may only talk to ports that are not isolated: to the uplink.
+    pub isolated: bool,
+    /// Whether the guest's cable is plugged in.
+    pub link: bool,
+    /// What passes is counted.
+    pub meter: bool,
+    /// What passes is copied.
+    pub mirror: Option<MirrorConfig>,
+    /// How fast it may be, each way.
+    pub limit: Option<Limit>,
+    /// What it may send and receive.
+    pub filter: Option<Rules>,
+    /// Where its keys are.
+    pub lines: Lines,
+}
+
+impl NicConfig {
+    /// The node that its network is on, if that is another one.
+    pub fn peer(&self) -> Option<&str> {
+        self.network.split_once('/').map(|(peer, _)| peer)
+    }
+
+    /// Its stages in words, those next to the guest first.
+    pub fn stages(&self) -> Vec<String> {
+        let filter = self.filter.as_ref().map(|rules| format!("filter of {} rules", rules.len()));
+        let limit = self.limit.map(|limit| {
+            let bytes = limit.bytes_per_s.map(|it| format!("{}/s", show_size(it.get())));
+            let frames = limit.frames_per_s.map(|it| format!("{it} frames/s"));
+            let parts: Vec<_> = bytes.into_iter().chain(frames).collect();
+            format!("limit {}", parts.join(" "))
+        });
+        let mirror = self.mirror.as_ref().map(MirrorConfig::to_string);
+        let meter = self.meter.then(|| "meter".to_owned());
+        meter.into_iter().chain(mirror).chain(filter).chain(limit).collect()
+    }
+}
+
+/// Where a copy goes of what passes a nic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MirrorConfig {
+    /// Into a file.
+    File {
+        /// Its path. It is made anew.
+        file: PathBuf,
+        /// How long it may become.
+        size_bytes: u64,
+        /// How much of each frame is kept.
+        frame_bytes: usize,
+    },
+    /// To the tap interface of this name.
+    Tap(String),
+}
+
+impl fmt::Display for MirrorConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File { file, .. } => write!(f, "mirror {}", file.display()),
+            Self::Tap(interface) => write!(f, "mirror tap {interface}"),
         }
     }
-    let mut macs: HashMap<(&str, Mac), &str> = HashMap::new();
-    for nic in &config.nics {
-        let object = format!("nic {:?}", nic.name);
-        let note = |key: &str, text: String| reader.note(nic.lines.of(key), &object, text);
-        if let Some(other) = macs.insert((&nic.network, nic.mac), &nic.name) {
-            let text = format!("\"mac\": nic {other:?} of the same network has the same address");
-            note("mac", text);
-        }
-        if let Some(peer) = nic.peer() {
-            remote_fits(reader, config, nic, peer, whole);
-        } else if nic.attachment_key.is_some() {
-            let text = "\"attachment-key\": this node's own nics need none; it is for networks of \
-                        a peer, \"peer/network\"";
-            note("attachment-key", text.to_owned());
-        }
-        // A network that could not be read is missing here; it has had its message.
-        let is_here = nic.peer().is_none();
-        if whole && is_here && config.networks.iter().all(|network| network.name != nic.network) {
-            let text = format!(
-                "\"network\": there is no [[network]] called {network:?}; add one with name = \
-                 {network:?}",
-                network = nic.network
-            );
-            note("network", text);
-        }
-        if config.disks.iter().any(|disk| disk.socket == nic.socket)
-            || [&config.control, &config.fabric].contains(&&nic.socket)
-        {
-            note("socket", format!("\"socket\": {:?} is another's as well", nic.socket));
-        }
-        check::socket_length(reader, &nic.socket, &object, nic.lines.of("socket"));
+}
+
+impl Object for NicConfig {
+    const KEY: &'static str = "nic";
+    const KEYS: &'static [&'static str] = &NIC_KEYS;
+    const KEYS_WITHIN: &'static [(&'static str, &'static [&'static str])] =
+        &[("filter", &FILTER_KEYS)];
+    const NEEDS: &'static [&'static str] = &["peer", "network"];
+    type Status = NicStatus;
+
+    fn all(objects: &ObjectConfigs) -> &Vec<Self> {
+        &objects.nics
     }
-    let mirrors = config.nics.iter().filter_map(|nic| Some((nic, nic.mirror.as_ref()?)));
-    let targets = mirrors.filter_map(|(nic, mirror)| match mirror {
-        MirrorConfig::File { file, .. } => Some((file.to_str()?, &nic.lines)),
-        MirrorConfig::Tap(interface) => Some((interface.as_str(), &nic.lines)),
-    });
-    check::unique(reader, "nic", "mirror", targets);
-    for nic in &config.nics {
-        let Some(MirrorConfig::Tap(tap)) = &nic.mirror else { continue };
-        if let Some(other) = uplinks.get(&Uplink::Tap(tap.clone())) {
-            let text = format!("\"mirror\": network {other:?} has {tap:?} as its uplink");
-            reader.note(nic.lines.of("mirror"), &format!("nic {:?}", nic.name), text);
-        }
+
+    fn all_mut(objects: &mut ObjectConfigs) -> &mut Vec<Self> {
+        &mut objects.nics
     }
-    let sockets = config.nics.iter().filter_map(|nic| Some((nic.socket.to_str()?, &nic.lines)));
-    check::unique(reader, "nic", "socket", sockets);
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn lines(&self) -> &Lines {
+        &self.lines
+    }
+
+    fn lines_mut(&mut self) -> &mut Lines {
+        &mut self.lines
+    }
+
+    fn read(value: &Value<'_, '_>, directories: &Directories) -> Option<Self> {
+        nic(value, directories)
+    }
+
+    fn consistent(reader: &Reader<'_>, config: &Config, whole: bool) {
+        let mut macs: HashMap<(&str, Mac), &str> = HashMap::new();
+        for nic in &config.nics {
+            let object = format!("nic {:?}", nic.name);
+            let note = |key: &str, text: String| reader.note(nic.lines.of(key), &object, text);
+            if let Some(other) = macs.insert((&nic.network, nic.mac), &nic.name) {
+                let text =
+                    format!("\"mac\": nic {other:?} of the same network has the same address");
+                note("mac", text);
+            }
+            if let Some(peer) = nic.peer() {
+                remote_fits(reader, config, nic, peer, whole);
+            } else if nic.attachment_key.is_some() {
+                let text = "\"attachment-key\": this node's own nics need none; it is for networks \
+                            of a peer, \"peer/network\"";
+                note("attachment-key", text.to_owned());
+            }
+            // A network that could not be read is missing here; it has had its message.
+            let is_here = nic.peer().is_none();
+            if whole && is_here && config.networks.iter().all(|network| network.name != nic.network)
+            {
+                let text = format!(
+                    "\"network\": there is no [[network]] called {network:?}; add one with name = \
+                     {network:?}",
+                    network = nic.network
+                );
+                note("network", text);
+            }
+            if config.disks.iter().any(|disk| disk.socket == nic.socket)
+                || [&config.control, &config.fabric].contains(&&nic.socket)
+            {
+                note("socket", format!("\"socket\": {:?} is another's as well", nic.socket));
+            }
+            check::socket_length(reader, &nic.socket, &object, nic.lines.of("socket"));
+        }
+        let mirrors = config.nics.iter().filter_map(|nic| Some((nic, nic.mirror.as_ref()?)));
+        let targets = mirrors.filter_map(|(nic, mirror)| match mirror {
+            MirrorConfig::File { file, .. } => Some((file.to_str()?, &nic.lines)),
+            MirrorConfig::Tap(interface) => Some((interface.as_str(), &nic.lines)),
+        });
+        check::unique(reader, "nic", "mirror", targets);
+        for nic in &config.nics {
+            let Some(MirrorConfig::Tap(tap)) = &nic.mirror else { continue };
+            let uplink = Some(Uplink::Tap(tap.clone()));
+            if let Some(other) = config.networks.iter().rfind(|it| it.uplink == uplink) {
+                let other = &other.name;
+                let text = format!("\"mirror\": network {other:?} has {tap:?} as its uplink");
+                reader.note(nic.lines.of("mirror"), &format!("nic {:?}", nic.name), text);
+            }
+        }
+        let sockets = config.nics.iter().filter_map(|nic| Some((nic.socket.to_str()?, &nic.lines)));
+        check::unique(reader, "nic", "socket", sockets);
+    }
+
+    fn part_of(&self) -> Option<PartOf<'_>> {
+        Some(PartOf { kind: "network", name: &self.network, said: "its network" })
+    }
+
+    fn replaced_for(&self, wanted: &Self) -> Vec<&'static str> {
+        let different = [
+            ("socket", self.socket != wanted.socket),
+            ("role", self.role != wanted.role),
+            ("socket-user", self.access.uid != wanted.access.uid),
+            ("socket-group", self.access.gid != wanted.access.gid),
+            ("socket-mode", self.access.mode != wanted.access.mode),
+            ("network", self.network != wanted.network),
+            ("attachment-key", self.attachment_key != wanted.attachment_key),
+            ("mac", self.mac != wanted.mac),
+            ("queues", self.pairs != wanted.pairs),
+            ("mtu", self.mtu != wanted.mtu),
+            ("vlan", self.vlans != wanted.vlans),
+            ("isolated", self.isolated != wanted.isolated),
+        ];
+        // All but what can be changed in place.
+        let mut same = Self { lines: wanted.lines.clone(), ..self.clone() };
+        (same.link, same.meter, same.limit) = (wanted.link, wanted.meter, wanted.limit);
+        (same.mirror, same.filter) = (wanted.mirror.clone(), wanted.filter.clone());
+        different_keys(&different, same != *wanted)
+    }
+
+    fn in_place(&self, wanted: &Self) -> Vec<InPlace> {
+        let different = [
+            ("link", self.link != wanted.link),
+            ("meter", self.meter != wanted.meter),
+            ("mirror", self.mirror != wanted.mirror),
+            ("limit", self.limit != wanted.limit),
+            ("filter", self.filter != wanted.filter),
+        ];
+        let keys = different_keys(&different, false);
+        if keys.is_empty() {
+            return Vec::new();
+        }
+        let text = format!("change nic {:?}: {}", self.name, keys.join(", "));
+        vec![InPlace { step: "stages", text }]
+    }
+
+    fn added_to(&self) -> String {
+        format!(" to network {}", self.network)
+    }
+
+    fn add(&self, node: &Inside) -> Changed {
+        node.add_nic(self)
+    }
+
+    fn change(&self, _step: &InPlace, node: &Inside) -> Changed {
+        node.change_nic(self)
+    }
+
+    fn remove(name: &str, node: &Inside, force: bool) -> Changed {
+        node.remove_nic(name, force)
+    }
+
+    fn users(name: &str, node: &Inside, _goes: &dyn Fn(&str) -> bool) -> Vec<String> {
+        node.user_of_nic(name)
+    }
+
+    fn status(node: &Inside) -> Vec<NicStatus> {
+        node.nic_status()
+    }
+
+    fn status_name(status: &Self::Status) -> &str {
+        &status.name
+    }
 }
