@@ -3,7 +3,7 @@
 //! A kind is a file below this one, which implements [`Object`], and three lines here: the module,
 //! the field of [`ObjectConfigs`], the row of [`TABLE`]. Code that serves all
 //! kinds (reading the file, comparing two configurations, adding, removing, the paths of the
-//! control socket) iterates over the table and knows no kind by name.
+//! control socket) iterates over the table and names no kind.
 
 pub(crate) mod disk;
 pub(crate) mod domain;
@@ -54,11 +54,12 @@ pub struct ObjectConfigs {
     pub vfs: Vec<VfConfig>,
 }
 
-/// The kinds. In which order objects come and go follows from what they need ([`order`]).
+/// The kinds, in the order in which the status names them. The order in which objects are added and
+/// removed follows from what they need ([`order`]).
 static TABLE: [&dyn AnyKind; 7] = [
+    any::of::<DiskConfig>(),
     any::of::<VolumeConfig>(),
     any::of::<PeerConfig>(),
-    any::of::<DiskConfig>(),
     any::of::<NetworkConfig>(),
     any::of::<NicConfig>(),
     any::of::<DomainConfig>(),
@@ -71,19 +72,19 @@ pub(crate) type Changed = Result<Vec<String>, Refused>;
 
 /// One object of a configuration, and how a running node adds, changes and removes it.
 pub(crate) trait Object: Clone + fmt::Debug + PartialEq + Send + Sync + 'static {
-    /// The name of its table in the file, of its command, and, with an `s`, of its path.
+    /// The name of the kind's table in the file, of its command, and, with an `s`, of its path.
     const KEY: &'static str;
 
-    /// The keys of its table.
+    /// The keys of the table.
     const KEYS: &'static [&'static str];
 
-    /// The keys of tables that are values of its keys, where commands have an option for each.
+    /// The keys of inner tables, where commands have an option for each.
     const KEYS_WITHIN: &'static [(&'static str, &'static [&'static str])] = &[];
 
-    /// The kinds whose objects it may name: these come before it and go after it.
+    /// The kinds whose objects it may name: these are added before it and removed after it.
     const NEEDS: &'static [&'static str] = &[];
 
-    /// Whether users of an object notice when it goes, so that this takes `--force`.
+    /// Whether users notice the removal of an object, so that a reload needs `--force` for it.
     const INTERRUPTS: bool = true;
 
     /// The status of one object; `GET` on the kind's path answers with a list of these.
@@ -92,36 +93,36 @@ pub(crate) trait Object: Clone + fmt::Debug + PartialEq + Send + Sync + 'static 
     /// The objects of this kind in a configuration.
     fn all(objects: &ObjectConfigs) -> &Vec<Self>;
 
-    /// The same, to be changed.
+    /// The same list, for a change.
     fn all_mut(objects: &mut ObjectConfigs) -> &mut Vec<Self>;
 
-    /// Its name, unique in its kind.
+    /// The object's name, unique in its kind.
     fn name(&self) -> &str;
 
-    /// Where its keys are in the file.
+    /// The lines of the object's keys in the file.
     fn lines(&self) -> &Lines;
 
-    /// The same, to be changed.
+    /// The same places, for a change.
     fn lines_mut(&mut self) -> &mut Lines;
 
-    /// Reads a table of the file, and notes its problems there.
+    /// Reads one table of the file; its problems are noted in the reader.
     fn read(value: &Value<'_, '_>, directories: &Directories) -> Option<Self>;
 
-    /// Notes what does not fit together, beside names that are given twice. `whole`: nothing was
-    /// wrong with any object by itself.
+    /// Notes objects that do not fit together; a name that is given twice has been noted before.
+    /// `whole`: each object of the configuration could be read.
     fn consistent(reader: &Reader<'_>, config: &Config, whole: bool);
 
-    /// The object that it is a part of: where that is added again, so is this one.
+    /// The object that it is a part of: where that object is added again, so is this one.
     fn part_of(&self) -> Option<PartOf<'_>> {
         None
     }
 
-    /// The nodes that may use it from elsewhere.
+    /// The other nodes that may use it.
     fn allow(&self) -> &[Allow] {
         &[]
     }
 
-    /// Says anew which nodes may use it.
+    /// Replaces the list of nodes that may use it.
     fn set_allow(&mut self, _allow: Vec<Allow>) {}
 
     /// Whether other nodes have a reason to open sessions.
@@ -147,37 +148,35 @@ pub(crate) trait Object: Clone + fmt::Debug + PartialEq + Send + Sync + 'static 
     fn add(&self, node: &Inside) -> Changed;
 
     /// Gives the running object the part of this configuration that `step` names.
-    fn change(&self, step: &InPlace, node: &Inside) -> Changed {
-        let _ = (step, node);
+    fn change(&self, _step: &InPlace, _node: &Inside) -> Changed {
         unreachable!("such an object has nothing that is changed in place")
     }
 
-    /// Lets in no more than this says, on a running node.
+    /// Ends the access of nodes that this configuration no longer allows, on a running node.
     fn readmit(&self, _node: &Inside) {}
 
-    /// Takes the object of this name, which is there, away; with `force` also from its users.
+    /// Removes the object of this name, which exists; with `force` also while it has users.
     fn remove(name: &str, node: &Inside, force: bool) -> Changed;
 
-    /// The users of the object of this name that would be interrupted. `goes`: whether an object
-    /// such as `disk "a"` is taken away before it.
-    fn users(name: &str, node: &Inside, goes: &dyn Fn(&str) -> bool) -> Vec<String> {
-        let _ = (name, node, goes);
+    /// The users that the removal of the object of this name would interrupt. `goes`: whether an
+    /// object such as `disk "a"` is removed before it.
+    fn users(_name: &str, _node: &Inside, _goes: &dyn Fn(&str) -> bool) -> Vec<String> {
         Vec::new()
     }
 
-    /// How those of a running node are doing.
+    /// The status of each object of this kind on a running node.
     fn status(node: &Inside) -> Vec<Self::Status>;
 
-    /// The name of the object whose status it is.
+    /// The name of the object that a status describes.
     fn status_name(status: &Self::Status) -> &str;
 }
 
 /// The object that another one is a part of.
 pub(crate) struct PartOf<'c> {
-    /// Its kind, as the file calls it.
+    /// The kind of that object, as the file calls it.
     pub(crate) kind: &'static str,
     pub(crate) name: &'c str,
-    /// How a plan calls it, such as `its volume`.
+    /// The plan's words for it, such as `its volume`.
     pub(crate) said: &'static str,
 }
 
@@ -186,7 +185,7 @@ pub(crate) struct PartOf<'c> {
 pub struct Kind(usize);
 
 impl Kind {
-    /// All of them.
+    /// All kinds, in the order of the table.
     pub fn all() -> impl Iterator<Item = Self> {
         (0..TABLE.len()).map(Self)
     }
@@ -196,7 +195,7 @@ impl Kind {
         Self::all().find(|kind| kind.key() == key)
     }
 
-    /// The kind of these objects.
+    /// The kind of objects of this type.
     pub(crate) fn of<T: Object>() -> Self {
         Self::named(T::KEY).expect("each kind is in the table")
     }
@@ -206,13 +205,13 @@ impl Kind {
         self.row().key()
     }
 
-    /// The keys of its table in the file.
+    /// The keys of the table in the file.
     pub fn keys(self) -> &'static [&'static str] {
         self.row().keys()
     }
 
-    /// The keys of a table that is the value of one of them, where commands have an option for
-    /// each of those.
+    /// The keys of the inner table that is the value of `key`, where commands have an option for
+    /// each of them.
     pub fn keys_within(self, key: &str) -> Option<&'static [&'static str]> {
         let within = self.row().keys_within().iter().find(|(of, _)| *of == key);
         within.map(|(_, keys)| *keys)

@@ -9,7 +9,7 @@ pub mod config;
 pub mod control;
 mod heap;
 pub mod keys;
-mod kinds;
+pub mod kinds;
 mod lock;
 pub mod logging;
 pub mod metrics;

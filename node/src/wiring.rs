@@ -208,7 +208,7 @@ pub(crate) struct Inside {
 }
 
 impl Inside {
-    fn objects(&self) -> MutexGuard<'_, Objects> {
+    pub(crate) fn objects(&self) -> MutexGuard<'_, Objects> {
         // Each change notes what it has done in one step.
         self.objects.lock().unwrap_or_else(PoisonError::into_inner)
     }

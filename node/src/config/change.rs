@@ -6,10 +6,10 @@
 //!           ▶  add peers ─ volumes ─ disks ─ networks ─ nics ─ domains ─ vfs,
 //!              or change in place
 //! ```
-//! Who may no longer in is out first, all at once and whatever becomes of the rest ([`revoked`]).
-//! What goes away goes first, dependents before what they depend on, so that its names, sockets
-//! and files are free for what comes. What cannot be changed in place is removed and added again.
-//! Which kinds there are, and which needs which, is said in [`crate::kinds`].
+//! Nodes that are no longer allowed lose their access first, all at once, and also where a later
+//! step fails ([`revoked`]). Removals come before additions, so that names, sockets and files are
+//! free again, and an object is removed before the objects that it needs. An object that cannot be
+//! changed in place is removed and added again. [`crate::kinds`] has the kinds and their needs.
 
 use std::fmt;
 use std::sync::Arc;
@@ -107,7 +107,7 @@ impl fmt::Display for Change {
     }
 }
 
-/// A configuration in which nobody may in who may not in another.
+/// A configuration that allows no node that another configuration does not allow.
 #[derive(Clone, Debug)]
 pub struct Revoked {
     /// The running one, but with the other's keys, and open to those whom both let in.

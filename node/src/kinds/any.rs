@@ -20,7 +20,7 @@ pub(crate) type Replaced = HashMap<(&'static str, String), Vec<&'static str>>;
 /// A part of an object that is changed while it is used.
 #[derive(Clone, Debug)]
 pub(crate) struct InPlace {
-    /// Which part, for the kind's own use.
+    /// The part, by a name that only its kind reads.
     pub(crate) step: &'static str,
     /// The plan's line for it, such as `change peer "io1": how it is reached`.
     pub(crate) text: String,
@@ -64,18 +64,18 @@ pub(crate) trait AnyKind: Sync {
     /// Notes what does not fit together.
     fn consistent(&self, reader: &Reader<'_>, config: &Config, whole: bool);
     fn names<'c>(&self, objects: &'c ObjectConfigs) -> Vec<&'c str>;
-    /// The last one came by a request, whose lines mean nothing later.
+    /// Clears the lines of the last object: it came by a request, whose lines mean nothing later.
     fn forget_lines_of_last(&self, objects: &mut ObjectConfigs);
-    /// Takes one out.
+    /// Takes an object out of its list.
     fn forget(&self, objects: &mut ObjectConfigs, name: &str);
-    /// Adds those of another configuration that are missing and shall be kept.
+    /// Adds objects of another configuration that are missing and that `keep` names.
     fn keep(&self, from: &ObjectConfigs, into: &mut ObjectConfigs, keep: &dyn Fn(&str) -> bool);
     fn allowed<'c>(&self, objects: &'c ObjectConfigs) -> Vec<Allowed<'c>>;
     fn is_for_peers(&self, objects: &ObjectConfigs) -> bool;
-    /// Leaves only nodes that both let in; the changes, in words.
+    /// Leaves only nodes that both configurations allow; the changes, in words.
     fn revoke(&self, running: &mut ObjectConfigs, wanted: &ObjectConfigs) -> Vec<String>;
 
-    /// Adds those that are removed and added again.
+    /// Notes the objects that must be removed and added again.
     fn replaced(&self, running: &ObjectConfigs, wanted: &ObjectConfigs, replaced: &mut Replaced);
     /// The removals, also of objects that are added again.
     fn removals(
@@ -92,15 +92,15 @@ pub(crate) trait AnyKind: Sync {
         replaced: &Replaced,
     ) -> Vec<Change>;
 
-    /// Lets in no more than `left`, where `before` let in others.
+    /// Ends the access of nodes that `before` allowed and `left` does not.
     fn readmit(&self, before: &ObjectConfigs, left: &ObjectConfigs, node: &Inside);
     /// See [`Object::remove`].
     fn remove(&self, name: &str, node: &Inside, force: bool) -> Changed;
     /// See [`Object::users`].
     fn users(&self, name: &str, node: &Inside, goes: &dyn Fn(&str) -> bool) -> Vec<String>;
-    /// Those of a running node, as JSON.
+    /// The status of all objects of a running node, as a list in JSON.
     fn status(&self, node: &Inside) -> String;
-    /// One of them.
+    /// The status of one object, as JSON.
     fn status_of(&self, name: &str, node: &Inside) -> Option<String>;
 }
 

@@ -73,7 +73,7 @@ pub enum WhenLost {
     ErrorAfterNs(u64),
 }
 
-pub(crate) const DISK_KEYS: [&str; 12] = [
+const DISK_KEYS: [&str; 12] = [
     "name",
     "socket",
     "role",
@@ -88,7 +88,7 @@ pub(crate) const DISK_KEYS: [&str; 12] = [
     "accept-loss",
 ];
 
-pub(crate) fn disk(value: &Value<'_, '_>, directories: &Directories) -> Option<DiskConfig> {
+fn disk(value: &Value<'_, '_>, directories: &Directories) -> Option<DiskConfig> {
     let table = value.table(&DISK_KEYS)?;
     let socket = table.require("socket", "socket = \"alice.sock\"");
     let socket = socket.and_then(|value| socket_path(&value, directories));
@@ -116,7 +116,7 @@ pub(crate) fn disk(value: &Value<'_, '_>, directories: &Directories) -> Option<D
     })
 }
 
-pub(crate) fn volume_ref(value: &Value<'_, '_>) -> Option<VolumeRef> {
+fn volume_ref(value: &Value<'_, '_>) -> Option<VolumeRef> {
     let text = value.str()?;
     let (peer, volume) = match text.split_once('/') {
         Some((peer, volume)) => (Some(peer), volume),
@@ -134,7 +134,7 @@ pub(crate) fn volume_ref(value: &Value<'_, '_>) -> Option<VolumeRef> {
     Some(VolumeRef { peer: peer.map(str::to_owned), volume: volume.to_owned() })
 }
 
-pub(crate) fn when_lost(value: &Value<'_, '_>) -> Option<WhenLost> {
+fn when_lost(value: &Value<'_, '_>) -> Option<WhenLost> {
     let table = value.table(&["wait", "error-after"])?;
     match (table.get("wait"), table.get("error-after")) {
         (Some(wait), None) => {
@@ -157,7 +157,7 @@ pub(crate) fn when_lost(value: &Value<'_, '_>) -> Option<WhenLost> {
     }
 }
 
-pub(crate) fn disk_volume(reader: &Reader<'_>, config: &Config, disk: &DiskConfig) {
+fn disk_volume(reader: &Reader<'_>, config: &Config, disk: &DiskConfig) {
     let object = format!("disk {:?}", disk.name);
     let line = disk.lines.of("volume");
     let known = |names: Vec<&str>| match &names[..] {
@@ -188,7 +188,7 @@ pub(crate) fn disk_volume(reader: &Reader<'_>, config: &Config, disk: &DiskConfi
 }
 
 /// Two disks with one attachment would fence each other off for ever.
-pub(crate) fn same_attachment(reader: &Reader<'_>, config: &Config) {
+fn same_attachment(reader: &Reader<'_>, config: &Config) {
     let mut seen: HashMap<(String, &str), &str> = HashMap::new();
     for disk in &config.disks {
         let key = (disk.volume.to_string(), disk.attachment.as_str());

@@ -10,13 +10,13 @@ use crate::config::{Config, Directories};
 use crate::status::DomainStatus;
 use crate::wiring::Inside;
 
-pub(crate) const DOMAIN_KEYS: [&str; 4] = ["name", "key", "endpoints-max", "peers"];
+const DOMAIN_KEYS: [&str; 4] = ["name", "key", "endpoints-max", "peers"];
 
 /// Enough for a process on each of many cores, and a third of a gibibyte of addresses; memory is
 /// taken as it is used.
 const ENDPOINTS_DEFAULT: u16 = 256;
 
-pub(crate) fn domain(value: &Value<'_, '_>) -> Option<DomainConfig> {
+fn domain(value: &Value<'_, '_>) -> Option<DomainConfig> {
     let table = value.table(&DOMAIN_KEYS)?;
     let name = table.require("name", "name = \"science\"").and_then(|value| name(&value));
     let key = table.require("key", "key = \"/etc/vrio/science.key\"");

@@ -67,9 +67,9 @@ impl fmt::Display for Uplink {
     }
 }
 
-pub(crate) const NETWORK_KEYS: [&str; 4] = ["name", "uplink", "allow", "remote"];
+const NETWORK_KEYS: [&str; 4] = ["name", "uplink", "allow", "remote"];
 
-pub(crate) fn network(value: &Value<'_, '_>) -> Option<NetworkConfig> {
+fn network(value: &Value<'_, '_>) -> Option<NetworkConfig> {
     let table = value.table(&NETWORK_KEYS)?;
     let name = table.require("name", "name = \"blue\"").and_then(|value| name(&value));
     let uplink = table.get("uplink").map(|value| uplink(&value));
@@ -84,7 +84,7 @@ pub(crate) fn network(value: &Value<'_, '_>) -> Option<NetworkConfig> {
 }
 
 /// What a network demands of ports of other nodes.
-pub(crate) fn remote(value: &Value<'_, '_>) -> RemotePorts {
+fn remote(value: &Value<'_, '_>) -> RemotePorts {
     let keys = ["vlans", "isolated", "limit", "filter"];
     let Some(table) = value.table(&keys) else { return RemotePorts::default() };
     let vlans = table.get("vlans").and_then(|value| value.array()).unwrap_or_default();
@@ -97,7 +97,7 @@ pub(crate) fn remote(value: &Value<'_, '_>) -> RemotePorts {
     }
 }
 
-pub(crate) fn uplink(value: &Value<'_, '_>) -> Option<Uplink> {
+fn uplink(value: &Value<'_, '_>) -> Option<Uplink> {
     let text = value.str()?;
     let uplink = match text.split_once(':') {
         Some(("tap", name)) if is_interface(name) => Some(Uplink::Tap(name.to_owned())),

@@ -23,7 +23,7 @@ use net::stage::filter::Action;
 use net::stage::mirror::{FILE_BYTES_MAX, SNAP_BYTES};
 use net::{Mac, Rules, VlanSet, Vlans};
 
-pub(crate) const NIC_KEYS: [&str; 19] = [
+const NIC_KEYS: [&str; 19] = [
     "name",
     "socket",
     "role",
@@ -46,7 +46,7 @@ pub(crate) const NIC_KEYS: [&str; 19] = [
 ];
 
 /// Of a nic's `filter`.
-pub(crate) const FILTER_KEYS: [&str; 2] = ["default", "rules"];
+const FILTER_KEYS: [&str; 2] = ["default", "rules"];
 
 /// What of a nic can be changed while its guest uses it.
 pub const NIC_CHANGEABLE: [&str; 5] = ["link", "meter", "mirror", "limit", "filter"];
@@ -64,7 +64,7 @@ pub(crate) const INTERFACE_BYTES_MAX: usize = 15;
 pub(crate) const VLAN_MAX: u64 = 4094;
 
 /// A network of this node, or of another one.
-pub(crate) fn network_ref(value: &Value<'_, '_>) -> Option<String> {
+fn network_ref(value: &Value<'_, '_>) -> Option<String> {
     let text = value.str()?;
     let mut parts = text.splitn(2, '/');
     if let Some((part, problem)) = parts.find_map(|part| Some((part, name_problem(part)?))) {
@@ -84,7 +84,7 @@ pub(crate) fn is_interface(name: &str) -> bool {
         && !matches!(name, "." | "..")
 }
 
-pub(crate) fn nic(value: &Value<'_, '_>, directories: &Directories) -> Option<NicConfig> {
+fn nic(value: &Value<'_, '_>, directories: &Directories) -> Option<NicConfig> {
     let table = value.table(&NIC_KEYS)?;
     let socket = table.require("socket", "socket = \"alice-net.sock\"");
     let socket = socket.and_then(|value| socket_path(&value, directories));
@@ -145,7 +145,7 @@ pub(crate) fn change(
     }
 }
 
-pub(crate) fn mac(value: &Value<'_, '_>) -> Option<Mac> {
+fn mac(value: &Value<'_, '_>) -> Option<Mac> {
     let mac: Mac = value.str()?.parse().map_err(|error| value.fail(format!("{error}"))).ok()?;
     if !mac.is_station() {
         value.fail(format!("{mac} is a group's address, or nobody's; a nic has one of its own"));
@@ -154,7 +154,7 @@ pub(crate) fn mac(value: &Value<'_, '_>) -> Option<Mac> {
     Some(mac)
 }
 
-pub(crate) fn vlans(table: &Table<'_, '_>) -> Vlans {
+fn vlans(table: &Table<'_, '_>) -> Vlans {
     let one = table.get("vlan").and_then(|value| value.integer(1..=VLAN_MAX));
     let Some(several) = table.get("vlans") else {
         return Vlans::Access(one.unwrap_or(0) as u16);
@@ -187,7 +187,7 @@ pub(crate) fn limit(value: &Value<'_, '_>) -> Option<Limit> {
     Some(Limit { frames_per_s: NonZeroU64::new(frames), bytes_per_s: NonZeroU64::new(bytes) })
 }
 
-pub(crate) fn mirror(value: &Value<'_, '_>, directories: &Directories) -> Option<MirrorConfig> {
+fn mirror(value: &Value<'_, '_>, directories: &Directories) -> Option<MirrorConfig> {
     let of_file = ["file", "size", "bytes-per-frame"];
     let table = value.table(&[of_file[0], of_file[1], of_file[2], "tap"])?;
     if let Some(tap) = table.get("tap") {
@@ -216,7 +216,7 @@ pub(crate) fn mirror(value: &Value<'_, '_>, directories: &Directories) -> Option
     })
 }
 
-pub(crate) fn mirror_tap(value: &Value<'_, '_>) -> Option<MirrorConfig> {
+fn mirror_tap(value: &Value<'_, '_>) -> Option<MirrorConfig> {
     let name = value.str()?;
     if !is_interface(name) {
         value.fail(format!(
@@ -245,13 +245,7 @@ pub(crate) fn filter(value: &Value<'_, '_>) -> Option<Rules> {
 }
 
 /// A nic in a network of another node.
-pub(crate) fn remote_fits(
-    reader: &Reader<'_>,
-    config: &Config,
-    nic: &NicConfig,
-    peer: &str,
-    whole: bool,
-) {
+fn remote_fits(reader: &Reader<'_>, config: &Config, nic: &NicConfig, peer: &str, whole: bool) {
     let object = format!("nic {:?}", nic.name);
     let note = |key: &str, text: String| reader.note(nic.lines.of(key), &object, text);
     if whole && config.peer(peer).is_none() {

@@ -1,4 +1,5 @@
-//! In which order objects of several kinds come and go: after, and before, what they need.
+//! The order in which objects of several kinds are added (after the objects that they need) and
+//! removed (before them).
 
 use super::Kind;
 

@@ -39,10 +39,10 @@ pub struct PeerKey {
     pub expires_unix_s: Option<u64>,
 }
 
-pub(crate) const PEER_KEYS: [&str; 5] = ["name", "address", "key", "keys", "expires"];
+const PEER_KEYS: [&str; 5] = ["name", "address", "key", "keys", "expires"];
 
 /// Reads a `[[peer]]`.
-pub(crate) fn peer(value: &Value<'_, '_>) -> Option<PeerConfig> {
+fn peer(value: &Value<'_, '_>) -> Option<PeerConfig> {
     let table = value.table(&PEER_KEYS)?;
     let name = table.require("name", "name = \"io1\"").and_then(|value| name(&value));
     let given = table.get("address");
@@ -54,7 +54,7 @@ pub(crate) fn peer(value: &Value<'_, '_>) -> Option<PeerConfig> {
     Some(PeerConfig { name: name?, address, keys, lines: table.lines.clone() })
 }
 
-pub(crate) fn peer_keys(table: &Table<'_, '_>) -> Vec<PeerKey> {
+fn peer_keys(table: &Table<'_, '_>) -> Vec<PeerKey> {
     let expires = table.get("expires");
     match (table.get("key"), table.get("keys")) {
         (Some(_), Some(_)) => {
@@ -77,7 +77,7 @@ pub(crate) fn peer_keys(table: &Table<'_, '_>) -> Vec<PeerKey> {
     }
 }
 
-pub(crate) fn several_keys(value: &Value<'_, '_>) -> Vec<PeerKey> {
+fn several_keys(value: &Value<'_, '_>) -> Vec<PeerKey> {
     let values = value.array().unwrap_or_default();
     if values.len() > KEYS_PER_PEER_MAX {
         value.fail(format!("{} are too many; at most {KEYS_PER_PEER_MAX}", values.len()));
@@ -86,7 +86,7 @@ pub(crate) fn several_keys(value: &Value<'_, '_>) -> Vec<PeerKey> {
     values.iter().filter_map(peer_key).collect()
 }
 
-pub(crate) fn peer_key(value: &Value<'_, '_>) -> Option<PeerKey> {
+fn peer_key(value: &Value<'_, '_>) -> Option<PeerKey> {
     if !value.is_table() {
         return Some(PeerKey { key: PublicKey(public_key(value)?), expires_unix_s: None });
     }

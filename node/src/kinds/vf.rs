@@ -10,9 +10,9 @@ use crate::config::{Config, Directories, check};
 use crate::status::VfStatus;
 use crate::wiring::Inside;
 
-pub(crate) const VF_KEYS: [&str; 3] = ["name", "domain", "socket"];
+const VF_KEYS: [&str; 3] = ["name", "domain", "socket"];
 
-pub(crate) fn vf(value: &Value<'_, '_>, directories: &Directories) -> Option<VfConfig> {
+fn vf(value: &Value<'_, '_>, directories: &Directories) -> Option<VfConfig> {
     let table = value.table(&VF_KEYS)?;
     let socket = table.require("socket", "socket = \"vm1.vf\"");
     let socket = socket.and_then(|value| socket_path(&value, directories));

@@ -39,7 +39,7 @@ pub struct VolumeConfig {
     pub lines: Lines,
 }
 
-pub(crate) const VOLUME_KEYS: [&str; 9] = [
+const VOLUME_KEYS: [&str; 9] = [
     "name",
     "backend",
     "durability",
@@ -52,9 +52,9 @@ pub(crate) const VOLUME_KEYS: [&str; 9] = [
 ];
 
 /// Of a volume's `backend`.
-pub(crate) const BACKEND_KEYS: [&str; 6] = ["file", "memory", "null", "size", "direct", "format"];
+const BACKEND_KEYS: [&str; 6] = ["file", "memory", "null", "size", "direct", "format"];
 
-pub(crate) fn volume(value: &Value<'_, '_>, directories: &Directories) -> Option<VolumeConfig> {
+fn volume(value: &Value<'_, '_>, directories: &Directories) -> Option<VolumeConfig> {
     let table = value.table(&VOLUME_KEYS)?;
     let name = table.require("name", "name = \"alice-root\"").and_then(|value| name(&value));
     let example = "backend = { file = \"alice.img\" }";
@@ -85,7 +85,7 @@ pub(crate) fn volume(value: &Value<'_, '_>, directories: &Directories) -> Option
 }
 
 /// What guests are told of the storage's layout; what is not said is found out.
-pub(crate) fn topology(table: &Table<'_, '_>, backend: Option<&Backend>) -> Topology {
+fn topology(table: &Table<'_, '_>, backend: Option<&Backend>) -> Topology {
     let bytes = |key: &str, most: u32| {
         let value = table.get(key)?;
         if !matches!(backend, None | Some(Backend::File { .. })) {
@@ -107,7 +107,7 @@ pub(crate) fn topology(table: &Table<'_, '_>, backend: Option<&Backend>) -> Topo
     }
 }
 
-pub(crate) fn backend(value: &Value<'_, '_>, directories: &Directories) -> Option<Backend> {
+fn backend(value: &Value<'_, '_>, directories: &Directories) -> Option<Backend> {
     let kinds = ["file", "memory", "null"];
     let table = value.table(&BACKEND_KEYS)?;
     let given: Vec<_> = kinds.into_iter().filter(|kind| table.get(kind).is_some()).collect();
@@ -156,7 +156,7 @@ pub(crate) fn size_of_volume(value: &Value<'_, '_>) -> Option<u64> {
 }
 
 /// The absolute path of a volume's file, inside one of the volumes' directories.
-pub(crate) fn file_path(value: &Value<'_, '_>, directories: &Directories) -> Option<PathBuf> {
+fn file_path(value: &Value<'_, '_>, directories: &Directories) -> Option<PathBuf> {
     let path = Path::new(value.str()?);
     let inside = |path: &Path| directories.volumes.iter().any(|home| path.starts_with(home));
     let Some(first) = directories.volumes.first() else {
@@ -187,7 +187,7 @@ pub(crate) fn file_path(value: &Value<'_, '_>, directories: &Directories) -> Opt
 }
 
 /// Two volumes on one file would wait for each other's lock.
-pub(crate) fn same_file(reader: &Reader<'_>, config: &Config) {
+fn same_file(reader: &Reader<'_>, config: &Config) {
     let mut seen: HashMap<&Path, &VolumeConfig> = HashMap::new();
     for volume in &config.volumes {
         let Backend::File { path, .. } = &volume.backend else { continue };
@@ -205,7 +205,7 @@ pub(crate) fn same_file(reader: &Reader<'_>, config: &Config) {
 }
 
 /// Two volumes under one key show where they are alike to whoever sees both files.
-pub(crate) fn same_encryption(reader: &Reader<'_>, config: &Config) {
+fn same_encryption(reader: &Reader<'_>, config: &Config) {
     let mut seen: HashMap<&Path, &VolumeConfig> = HashMap::new();
     for volume in &config.volumes {
         let Some(key) = config::encryption(&volume.chain) else { continue };
@@ -220,7 +220,7 @@ pub(crate) fn same_encryption(reader: &Reader<'_>, config: &Config) {
 }
 
 /// The size that a file is configured to have.
-pub(crate) fn size_of(volume: &VolumeConfig) -> Option<u64> {
+fn size_of(volume: &VolumeConfig) -> Option<u64> {
     match volume.backend {
         Backend::File { size_bytes, .. } => size_bytes,
         Backend::Memory { .. } | Backend::Null { .. } => None,
@@ -228,7 +228,7 @@ pub(crate) fn size_of(volume: &VolumeConfig) -> Option<u64> {
 }
 
 /// Whether the backends differ in that the file is to be larger, and in nothing else.
-pub(crate) fn grows(now: &VolumeConfig, wanted: &VolumeConfig) -> bool {
+fn grows(now: &VolumeConfig, wanted: &VolumeConfig) -> bool {
     let (Some(now_bytes), Some(wanted_bytes)) = (size_of(now), size_of(wanted)) else {
         return false;
     };

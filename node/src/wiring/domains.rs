@@ -430,7 +430,7 @@ impl Inside {
         let opened = self.domains.opened();
         opened.iter().filter(|open| open.name == domain.name).for_each(|it| it.place(&self.cores));
         drop(opened);
-        self.objects().config.domains.push(domain.clone());
+        self.objects().note(domain);
         self.accept_as_allowed();
         Ok(Vec::new())
     }
@@ -459,7 +459,7 @@ impl Inside {
             return Err(takes_restart("its socket is in another directory", "[directories]"));
         }
         self.domains.add_vf(vf).map_err(|text| failed(&format!("vf {:?}", vf.name), &text))?;
-        self.objects().config.vfs.push(vf.clone());
+        self.objects().note(vf);
         Ok(Vec::new())
     }
 

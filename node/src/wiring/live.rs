@@ -449,8 +449,7 @@ impl Inside {
     }
 
     pub(crate) fn user_of_disk(&self, disk: &str) -> Vec<String> {
-        let objects = self.objects().clone();
-        objects.user_of_disk(disk)
+        self.objects().user_of_disk(disk)
     }
 
     /// Lets no more nodes use a volume than this says; the configuration is noted by the caller.

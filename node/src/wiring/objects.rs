@@ -17,7 +17,7 @@ use crate::status::Origin;
 #[derive(Clone, Debug)]
 pub(crate) struct Objects {
     /// The configuration that describes what is running.
-    pub(super) config: Config,
+    pub(crate) config: Config,
     /// In the order of the configuration's volumes.
     pub(super) volumes: Vec<Arc<Served>>,
     /// In the order of the configuration's disks.
@@ -65,7 +65,7 @@ impl Objects {
     }
 
     pub(super) fn add_volume(&mut self, config: &VolumeConfig, served: Arc<Served>) {
-        self.config.volumes.push(config.clone());
+        self.note(config);
         self.volumes.push(served);
     }
 
@@ -78,7 +78,7 @@ impl Objects {
     }
 
     pub(super) fn add_disk(&mut self, config: &DiskConfig, shown: Arc<Shown>) {
-        self.config.disks.push(config.clone());
+        self.note(config);
         self.disks.push(shown);
     }
 
@@ -87,8 +87,13 @@ impl Objects {
         self.forget::<DiskConfig>(name);
     }
 
-    /// An object is gone.
-    pub(super) fn forget<T: Object>(&mut self, name: &str) {
+    /// An object has been added.
+    pub(crate) fn note<T: Object>(&mut self, object: &T) {
+        T::all_mut(&mut self.config.objects).push(object.clone());
+    }
+
+    /// An object has been removed.
+    pub(crate) fn forget<T: Object>(&mut self, name: &str) {
         let kind = Kind::of::<T>();
         kind.row().forget(&mut self.config.objects, name);
         self.commanded.remove(&(kind, name.to_owned()));

@@ -25,7 +25,7 @@ impl Inside {
         let sidecore = self.nics().sidecore_for_next(self.cores.len());
         let live = live(network, sidecore, &self.cores, uplink).map_err(refused)?;
         self.nics().add_network(live);
-        self.objects().config.networks.push(network.clone());
+        self.objects().note(network);
         self.accept_as_allowed();
         Ok(Vec::new())
     }
@@ -91,7 +91,7 @@ impl Inside {
             Refused::new(RefusedKind::Failed, format!("nic {:?}: {text}", nic.name), way_out)
         })?;
         self.nics().nics.push(shown);
-        self.objects().config.nics.push(nic.clone());
+        self.objects().note(nic);
         Ok(Vec::new())
     }
 
