@@ -6,33 +6,34 @@
 
 mod address;
 pub mod change;
-mod check;
-mod domain;
-mod keys;
+pub(crate) mod check;
+pub(crate) mod keys;
 pub mod manual;
-mod network;
 mod object;
 mod quantity;
-mod read;
-mod reader;
-mod vf;
+pub(crate) mod read;
+pub(crate) mod reader;
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 
+pub use crate::kinds::disk::{DiskConfig, VolumeRef, WhenLost};
+pub use crate::kinds::domain::DomainConfig;
+pub use crate::kinds::network::{NetworkConfig, RemotePorts, Uplink};
+pub use crate::kinds::nic::{MirrorConfig, NIC_CHANGEABLE, NicConfig};
+pub use crate::kinds::peer::{PeerConfig, PeerKey};
+pub use crate::kinds::vf::VfConfig;
+pub use crate::kinds::volume::VolumeConfig;
+pub use crate::kinds::{Kind, ObjectConfigs};
 pub use address::PeerAddress;
-use block::Topology;
-pub use network::NIC_CHANGEABLE;
-pub use object::{Kind, Resize, value};
-use peer::Allow;
+pub use object::{Resize, value};
 pub use quantity::{show_duration, show_size};
 pub(crate) use read::name_problem;
 use reader::Reader;
 pub use reader::{ConfigError, Lines, Problem};
 use sidecore::Idle;
-use transport::PublicKey;
-use virtio::Access;
 
 /// The longest name of a node, volume, disk or attachment: what the head of a block message has
 /// room for.
@@ -90,22 +91,10 @@ pub struct Config {
     pub sidecores: Sidecores,
     /// Where files and sockets may be.
     pub directories: Directories,
-    /// The volumes that this node has.
-    pub volumes: Vec<VolumeConfig>,
-    /// The nodes that this node's disks need.
-    pub peers: Vec<PeerConfig>,
-    /// The disks that this node offers to guests.
-    pub disks: Vec<DiskConfig>,
-    /// The networks that this node has.
-    pub networks: Vec<NetworkConfig>,
-    /// The network cards that this node offers to guests.
-    pub nics: Vec<NicConfig>,
+    /// The objects: also reached as fields of the configuration itself, such as `config.disks`.
+    pub objects: ObjectConfigs,
     /// The socket at which processes join a domain.
     pub fabric: PathBuf,
-    /// The domains of the fabric.
-    pub domains: Vec<DomainConfig>,
-    /// Virtual machines' windows into them.
-    pub vfs: Vec<VfConfig>,
     /// How datagrams are treated on their way; for tests.
     pub link: LinkConfig,
     /// Where the keys of the file as a whole are.
@@ -206,30 +195,6 @@ pub struct Directories {
     pub captures: Option<PathBuf>,
 }
 
-/// A volume of this node.
-#[derive(Clone, Debug, PartialEq)]
-pub struct VolumeConfig {
-    /// Its name, unique on the node.
-    pub name: String,
-    /// Where its blocks are.
-    pub backend: Backend,
-    /// Each write durable by itself, instead of by the guest's flushes.
-    pub write_through: bool,
-    /// What every request passes on its way, first stage first.
-    pub chain: Vec<StageConfig>,
-    /// The nodes whose disks may use it, some only with an attachment key; this node's own always
-    /// may.
-    pub allow: Vec<Allow>,
-    /// Refuse writes.
-    pub read_only: bool,
-    /// What guests are told of the storage's layout; what is 0 is found out.
-    pub topology: Topology,
-    /// Several attachments at once may use it; the guests have to agree among themselves.
-    pub shared: bool,
-    /// Where its keys are.
-    pub lines: Lines,
-}
-
 /// Where a volume's blocks are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Backend {
@@ -311,228 +276,6 @@ pub fn show_chain(chain: &[StageConfig]) -> String {
 /// For how long a limit saves up unless the file says otherwise.
 pub const BURST_NS_DEFAULT: u64 = 1_000_000_000;
 
-/// Another node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PeerConfig {
-    /// Its name; a node that answers with another name is refused.
-    pub name: String,
-    /// Where it listens; `None` for one that only connects to this node.
-    pub address: Option<PeerAddress>,
-    /// The public keys by which it proves who it is; several while one takes over from another.
-    pub keys: Vec<PeerKey>,
-    /// Where its keys are.
-    pub lines: Lines,
-}
-
-impl PeerConfig {
-    /// Whether this is one of its keys.
-    pub fn has_key(&self, key: Option<PublicKey>) -> bool {
-        key.is_some_and(|key| self.keys.iter().any(|mine| mine.key == key))
-    }
-}
-
-/// A peer's public key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PeerKey {
-    /// The key.
-    pub key: PublicKey,
-    /// From then on, in seconds since 1970, it proves nothing.
-    pub expires_unix_s: Option<u64>,
-}
-
-/// A disk for a guest.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DiskConfig {
-    /// Its name; unless the file says otherwise, the socket's without its ending. Its beginning is
-    /// the serial number that the guest reads.
-    pub name: String,
-    /// The absolute path of its vhost-user socket.
-    pub socket: PathBuf,
-    /// Whether this node makes the socket or finds it.
-    pub role: Role,
-    /// Whom the socket is for, where this node makes it.
-    pub access: Access,
-    /// What stands behind it.
-    pub volume: VolumeRef,
-    /// How many virtqueues it offers.
-    pub queues: u16,
-    /// What to do when the volume's node is out of reach.
-    pub when_lost: WhenLost,
-    /// The name of its attachment in the volume's records.
-    pub attachment: String,
-    /// The file of the secret key that proves whose attachment it is.
-    pub attachment_key: Option<PathBuf>,
-    /// Serve a resumed guest although acknowledged writes may be lost.
-    pub accept_loss: bool,
-    /// Where its keys are.
-    pub lines: Lines,
-}
-
-/// A network of this node: a switch.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NetworkConfig {
-    /// Its name, unique on the node.
-    pub name: String,
-    /// The way to what is outside; none for a network of guests only.
-    pub uplink: Option<Uplink>,
-    /// The nodes whose nics may join it, some only with an attachment key.
-    pub allow: Vec<Allow>,
-    /// What holds for their ports.
-    pub remote: RemotePorts,
-    /// Where its keys are.
-    pub lines: Lines,
-}
-
-/// What a network demands of ports that join it from other nodes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RemotePorts {
-    /// The VLANs in which they may be, beside the untagged segment.
-    pub vlans: net::VlanSet,
-    /// They may only talk to ports that are not isolated.
-    pub isolated: bool,
-    /// How fast each may be, each way.
-    pub limit: Option<net::stage::Limit>,
-    /// What each may send and receive.
-    pub filter: Option<net::Rules>,
-}
-
-impl Default for RemotePorts {
-    fn default() -> Self {
-        Self { vlans: net::VlanSet::none(), isolated: false, limit: None, filter: None }
-    }
-}
-
-/// A way from a network to what is outside.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Uplink {
-    /// A tap interface of this name, which is made if there is none.
-    Tap(String),
-    /// An Ethernet interface of this name, past the host's network stack (AF_XDP).
-    Xdp(String),
-}
-
-impl fmt::Display for Uplink {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tap(interface) => write!(f, "tap:{interface}"),
-            Self::Xdp(interface) => write!(f, "xdp:{interface}"),
-        }
-    }
-}
-
-/// A domain of the fabric: processes that share memory.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DomainConfig {
-    /// Its name, unique on the node.
-    pub name: String,
-    /// The file whose only line is the key that lets in.
-    pub key: PathBuf,
-    /// How many endpoints there may be at once.
-    pub endpoints_max: u16,
-    /// The peers that have a domain of the same name and key, to which its messages go.
-    pub peers: Vec<String>,
-    /// Where its keys are.
-    pub lines: Lines,
-}
-
-/// A virtual machine's window into a domain: what QEMU's `ivshmem-doorbell` calls.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct VfConfig {
-    /// Its name; unless the file says otherwise, the socket's without its ending.
-    pub name: String,
-    /// The domain.
-    pub domain: String,
-    /// The absolute path of its socket.
-    pub socket: PathBuf,
-    /// Where its keys are.
-    pub lines: Lines,
-}
-
-/// A network card for a guest.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NicConfig {
-    /// Its name; unless the file says otherwise, the socket's without its ending.
-    pub name: String,
-    /// The absolute path of its vhost-user socket.
-    pub socket: PathBuf,
-    /// Whether this node makes the socket or finds it.
-    pub role: Role,
-    /// Whom the socket is for, where this node makes it.
-    pub access: Access,
-    /// The network that it is in: `NETWORK`, or `PEER/NETWORK` for another node's.
-    pub network: String,
-    /// The file of the secret key that proves that it may join another node's.
-    pub attachment_key: Option<PathBuf>,
-    /// The guest's address; the guest may send from no other one.
-    pub mac: net::Mac,
-    /// How many pairs of queues it offers.
-    pub pairs: u16,
-    /// The largest packet in bytes.
-    pub mtu: u16,
-    /// Its VLANs.
-    pub vlans: net::Vlans,
-    /// It may only talk to ports that are not isolated: to the uplink.
-    pub isolated: bool,
-    /// Whether the guest's cable is plugged in.
-    pub link: bool,
-    /// What passes is counted.
-    pub meter: bool,
-    /// What passes is copied.
-    pub mirror: Option<MirrorConfig>,
-    /// How fast it may be, each way.
-    pub limit: Option<net::stage::Limit>,
-    /// What it may send and receive.
-    pub filter: Option<net::Rules>,
-    /// Where its keys are.
-    pub lines: Lines,
-}
-
-/// Where a copy goes of what passes a nic.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum MirrorConfig {
-    /// Into a file.
-    File {
-        /// Its path. It is made anew.
-        file: PathBuf,
-        /// How long it may become.
-        size_bytes: u64,
-        /// How much of each frame is kept.
-        frame_bytes: usize,
-    },
-    /// To the tap interface of this name.
-    Tap(String),
-}
-
-impl fmt::Display for MirrorConfig {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::File { file, .. } => write!(f, "mirror {}", file.display()),
-            Self::Tap(interface) => write!(f, "mirror tap {interface}"),
-        }
-    }
-}
-
-impl NicConfig {
-    /// The node that its network is on, if that is another one.
-    pub fn peer(&self) -> Option<&str> {
-        self.network.split_once('/').map(|(peer, _)| peer)
-    }
-
-    /// Its stages in words, those next to the guest first.
-    pub fn stages(&self) -> Vec<String> {
-        let filter = self.filter.as_ref().map(|rules| format!("filter of {} rules", rules.len()));
-        let limit = self.limit.map(|limit| {
-            let bytes = limit.bytes_per_s.map(|it| format!("{}/s", show_size(it.get())));
-            let frames = limit.frames_per_s.map(|it| format!("{it} frames/s"));
-            let parts: Vec<_> = bytes.into_iter().chain(frames).collect();
-            format!("limit {}", parts.join(" "))
-        });
-        let mirror = self.mirror.as_ref().map(MirrorConfig::to_string);
-        let meter = self.meter.then(|| "meter".to_owned());
-        meter.into_iter().chain(mirror).chain(filter).chain(limit).collect()
-    }
-}
-
 /// Who makes a vhost-user socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Role {
@@ -541,34 +284,6 @@ pub enum Role {
     Listen,
     /// The VMM listens (`server=on`) and this node connects.
     Connect,
-}
-
-/// Names a volume.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct VolumeRef {
-    /// The peer that has it; `None` for this node.
-    pub peer: Option<String>,
-    /// Its name there.
-    pub volume: String,
-}
-
-impl fmt::Display for VolumeRef {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.peer {
-            Some(peer) => write!(f, "{peer}/{}", self.volume),
-            None => f.write_str(&self.volume),
-        }
-    }
-}
-
-/// What a disk does while its volume is out of reach.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum WhenLost {
-    /// The guest's requests wait.
-    #[default]
-    Wait,
-    /// They fail after that long.
-    ErrorAfterNs(u64),
 }
 
 /// By which way datagrams go.
@@ -617,6 +332,20 @@ pub struct FaultConfig {
     pub seed: u64,
 }
 
+impl Deref for Config {
+    type Target = ObjectConfigs;
+
+    fn deref(&self) -> &ObjectConfigs {
+        &self.objects
+    }
+}
+
+impl DerefMut for Config {
+    fn deref_mut(&mut self) -> &mut ObjectConfigs {
+        &mut self.objects
+    }
+}
+
 impl Config {
     /// Where the node remembers how it holds the volumes of its own disks: with the records of its
     /// volumes, or else beside its sockets, or beside its control socket. So there is always a
@@ -662,9 +391,7 @@ impl Config {
 
     /// Whether it has anything for peers: whether they may open sessions.
     pub fn is_for_peers(&self) -> bool {
-        let volumes = self.volumes.iter().any(|volume| !volume.allow.is_empty());
-        let networks = self.networks.iter().any(|network| !network.allow.is_empty());
-        volumes || networks || self.domains.iter().any(|domain| !domain.peers.is_empty())
+        Kind::all().any(|kind| kind.row().is_for_peers(&self.objects))
     }
 
     /// The peer of that name.

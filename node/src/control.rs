@@ -24,9 +24,7 @@ use tokio::sync::oneshot;
 
 use crate::api::{Done, Drain, HandOver, Plan, Refused, Reload};
 use crate::config::Kind;
-use crate::status::{
-    DiskStatus, DomainStatus, NetworkStatus, NicStatus, PeerStatus, Status, VfStatus, VolumeStatus,
-};
+use crate::status::Status;
 
 mod routes;
 
@@ -47,26 +45,11 @@ pub trait Service: Send + Sync {
     /// Everything there is to see.
     fn status(&self) -> Status;
 
-    /// The disks alone.
-    fn disks(&self) -> Vec<DiskStatus>;
+    /// The objects of one kind alone, as a list in JSON.
+    fn list(&self, kind: Kind) -> String;
 
-    /// The volumes alone.
-    fn volumes(&self) -> Vec<VolumeStatus>;
-
-    /// The peers alone.
-    fn peers(&self) -> Vec<PeerStatus>;
-
-    /// The networks alone.
-    fn networks(&self) -> Vec<NetworkStatus>;
-
-    /// The nics alone.
-    fn nics(&self) -> Vec<NicStatus>;
-
-    /// The fabric's domains alone.
-    fn domains(&self) -> Vec<DomainStatus>;
-
-    /// Virtual machines' windows into domains alone.
-    fn vfs(&self) -> Vec<VfStatus>;
+    /// One of them, as JSON.
+    fn show(&self, kind: Kind, name: &str) -> Option<String>;
 
     /// Changes what of a nic can be changed while its guest uses it.
     ///
@@ -92,11 +75,17 @@ pub trait Service: Send + Sync {
     /// Why the old one stays.
     fn set_chain(&self, volume: &str, chain: &Value) -> Result<Done, Refused>;
 
-    /// Makes a volume, or the volume of a disk of this node, larger or smaller.
+    /// Makes the volume of a disk of this node larger or smaller.
     ///
     /// # Errors
     /// Why it is what it was.
-    fn resize(&self, kind: Kind, name: &str, body: &Value) -> Result<Done, Refused>;
+    fn resize_disk(&self, name: &str, body: &Value) -> Result<Done, Refused>;
+
+    /// Makes a volume larger or smaller.
+    ///
+    /// # Errors
+    /// Why it is what it was.
+    fn resize_volume(&self, name: &str, body: &Value) -> Result<Done, Refused>;
 
     /// Moves a queue of a disk to another sidecore: `{"sidecore": 1}`.
     ///
@@ -423,32 +412,17 @@ mod tests {
             Status { version: STATUS_VERSION, node, ..Status::default() }
         }
 
-        fn disks(&self) -> Vec<DiskStatus> {
-            vec![DiskStatus { name: "a".to_owned(), ..DiskStatus::default() }]
+        fn list(&self, kind: Kind) -> String {
+            match kind.key() {
+                "disk" => "[{\"name\":\"a\"}]".to_owned(),
+                "nic" => "[{\"name\":\"n\"}]".to_owned(),
+                _ => "[]".to_owned(),
+            }
         }
 
-        fn volumes(&self) -> Vec<VolumeStatus> {
-            Vec::new()
-        }
-
-        fn peers(&self) -> Vec<PeerStatus> {
-            Vec::new()
-        }
-
-        fn networks(&self) -> Vec<NetworkStatus> {
-            Vec::new()
-        }
-
-        fn nics(&self) -> Vec<NicStatus> {
-            vec![NicStatus { name: "n".to_owned(), ..NicStatus::default() }]
-        }
-
-        fn domains(&self) -> Vec<DomainStatus> {
-            Vec::new()
-        }
-
-        fn vfs(&self) -> Vec<VfStatus> {
-            Vec::new()
+        fn show(&self, kind: Kind, name: &str) -> Option<String> {
+            let is_known = (kind.key(), name) == ("disk", "a");
+            is_known.then(|| "{\"name\":\"a\"}".to_owned())
         }
 
         fn set_nic(&self, name: &str, body: &Value) -> Result<Done, Refused> {
@@ -467,8 +441,12 @@ mod tests {
             Ok(said(format!("chain {volume} {chain}")))
         }
 
-        fn resize(&self, kind: Kind, name: &str, body: &Value) -> Result<Done, Refused> {
-            Ok(said(format!("resize {} {name} {body}", kind.key())))
+        fn resize_disk(&self, name: &str, body: &Value) -> Result<Done, Refused> {
+            Ok(said(format!("resize disk {name} {body}")))
+        }
+
+        fn resize_volume(&self, name: &str, body: &Value) -> Result<Done, Refused> {
+            Ok(said(format!("resize volume {name} {body}")))
         }
 
         fn move_queue(&self, disk: &str, queue: usize, body: &Value) -> Result<Done, Refused> {
@@ -544,6 +522,8 @@ mod tests {
             ("GET /v1/disks/a", "", 200, "\"name\":\"a\""),
             ("GET /v1/disks/b", "", 404, "no such disk"),
             ("GET /v1/volumes", "", 200, "[]"),
+            ("GET /v1/volumes/v", "", 404, "no such volume"),
+            ("GET /v1/things", "", 404, "no such path"),
             ("POST /v1/disks", "{\"queues\": 2}", 200, "add disk {\\\"queues\\\":2}"),
             ("POST /v1/volumes", "{}", 200, "add volume {}"),
             ("POST /v1/peers", "", 200, "add peer {}"),

@@ -9,6 +9,7 @@ pub mod config;
 pub mod control;
 mod heap;
 pub mod keys;
+pub mod kinds;
 mod lock;
 pub mod logging;
 pub mod metrics;

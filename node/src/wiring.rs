@@ -57,13 +57,12 @@ use self::turns::Turns;
 use self::volumes::{Served, Volumes};
 use self::watchdog::Watchdog;
 use crate::api::{Done, Drain, HandOver, Plan, Refused, Reload};
-use crate::config::{Config, Kind};
+use crate::config::Config;
 use crate::control::{Claim, Control, ControlError, Service};
+use crate::kinds::Kind;
 use crate::notify::Pings;
 use crate::privilege::{Opener, PrivilegeError};
-use crate::status::{
-    DiskStatus, DomainStatus, NetworkStatus, NicStatus, PeerStatus, Status, VfStatus, VolumeStatus,
-};
+use crate::status::{DiskStatus, PeerStatus, Status, VolumeStatus};
 
 /// Why a node could not be started.
 #[derive(Debug, thiserror::Error)]
@@ -185,7 +184,7 @@ pub struct Node {
 
 /// What the control thread and the main thread share.
 #[derive(Debug)]
-struct Inside {
+pub(crate) struct Inside {
     started: Instant,
     keys: Keys,
     volumes: Volumes,
@@ -209,7 +208,7 @@ struct Inside {
 }
 
 impl Inside {
-    fn objects(&self) -> MutexGuard<'_, Objects> {
+    pub(crate) fn objects(&self) -> MutexGuard<'_, Objects> {
         // Each change notes what it has done in one step.
         self.objects.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -220,21 +219,31 @@ impl Inside {
     }
 }
 
+impl Inside {
+    pub(crate) fn disk_status(&self) -> Vec<DiskStatus> {
+        report::disks(&self.objects().clone())
+    }
+
+    pub(crate) fn volume_status(&self) -> Vec<VolumeStatus> {
+        report::volumes(&self.objects().clone())
+    }
+
+    pub(crate) fn peer_status(&self) -> Vec<PeerStatus> {
+        report::peers(&self.objects())
+    }
+}
+
 impl Service for Inside {
     fn status(&self) -> Status {
         report::status(self)
     }
 
-    fn disks(&self) -> Vec<DiskStatus> {
-        report::disks(&self.objects().clone())
+    fn list(&self, kind: Kind) -> String {
+        kind.row().status(self)
     }
 
-    fn volumes(&self) -> Vec<VolumeStatus> {
-        report::volumes(&self.objects().clone())
-    }
-
-    fn peers(&self) -> Vec<PeerStatus> {
-        report::peers(&self.objects())
+    fn show(&self, kind: Kind, name: &str) -> Option<String> {
+        kind.row().status_of(name, self)
     }
 
     fn add(&self, kind: Kind, body: &Value) -> Result<Done, Refused> {
@@ -245,26 +254,6 @@ impl Service for Inside {
         self.remove(kind, name, force)
     }
 
-    fn networks(&self) -> Vec<NetworkStatus> {
-        let objects = self.objects().clone();
-        self.nics().networks(&objects)
-    }
-
-    fn nics(&self) -> Vec<NicStatus> {
-        let objects = self.objects().clone();
-        self.nics().nics(&objects)
-    }
-
-    fn domains(&self) -> Vec<DomainStatus> {
-        let objects = self.objects().clone();
-        self.domains.status(&objects, &self.cores)
-    }
-
-    fn vfs(&self) -> Vec<VfStatus> {
-        let objects = self.objects().clone();
-        self.domains.vf_status(&objects)
-    }
-
     fn set_nic(&self, name: &str, body: &Value) -> Result<Done, Refused> {
         self.set_nic(name, body)
     }
@@ -273,11 +262,12 @@ impl Service for Inside {
         self.set_chain(volume, chain)
     }
 
-    fn resize(&self, kind: Kind, name: &str, body: &Value) -> Result<Done, Refused> {
-        match kind {
-            Kind::Disk => self.resize_disk(name, body),
-            _ => self.resize_volume(name, body),
-        }
+    fn resize_disk(&self, name: &str, body: &Value) -> Result<Done, Refused> {
+        self.resize_disk(name, body)
+    }
+
+    fn resize_volume(&self, name: &str, body: &Value) -> Result<Done, Refused> {
+        self.resize_volume(name, body)
     }
 
     fn move_queue(&self, disk: &str, queue: usize, body: &Value) -> Result<Done, Refused> {

@@ -300,16 +300,7 @@ mod tests {
     #[test]
     fn each_key_of_the_file_is_an_option_of_the_same_name_and_no_other_is() {
         let cli = Cli::command();
-        let kinds = [
-            Kind::Disk,
-            Kind::Volume,
-            Kind::Peer,
-            Kind::Network,
-            Kind::Nic,
-            Kind::Domain,
-            Kind::Vf,
-        ];
-        for kind in kinds {
+        for kind in Kind::all() {
             let keys = kind.keys().iter().flat_map(|key| match kind.keys_within(key) {
                 Some(within) => within.to_vec(),
                 None => vec![*key],
@@ -317,7 +308,8 @@ mod tests {
             let keys: BTreeSet<_> = keys.map(str::to_owned).collect();
             assert_eq!(said(below(&cli, &[kind.key(), "add"])), keys, "vrio {} add", kind.key());
         }
-        let changeable = NIC_CHANGEABLE.iter().flat_map(|key| match Kind::Nic.keys_within(key) {
+        let nic = Kind::named("nic").expect("a kind");
+        let changeable = NIC_CHANGEABLE.iter().flat_map(|key| match nic.keys_within(key) {
             Some(within) => within.to_vec(),
             None => vec![*key],
         });

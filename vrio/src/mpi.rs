@@ -116,7 +116,7 @@ fn of_file(path: &Path) -> Result<Vec<Domain>, CommandFailure> {
         socket: socket.clone(),
         key: it.key.display().to_string(),
     };
-    Ok(config.domains.into_iter().map(domain).collect())
+    Ok(config.objects.domains.into_iter().map(domain).collect())
 }
 
 fn of_node(control: &Path) -> Result<Vec<Domain>, CommandFailure> {

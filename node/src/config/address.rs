@@ -29,7 +29,7 @@ impl fmt::Display for PeerAddress {
 }
 
 impl PeerAddress {
-    pub(super) fn read(value: &Value<'_, '_>) -> Option<Self> {
+    pub(crate) fn read(value: &Value<'_, '_>) -> Option<Self> {
         match value.str()?.strip_prefix(SHARED) {
             Some(path) => absolute(value, path).map(Self::Shared),
             None => address(value).map(Self::Network),

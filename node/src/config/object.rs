@@ -3,67 +3,9 @@
 
 use serde_json::{Map, Value};
 
-use super::reader::{Lines, Problem, Reader};
-use super::{
-    Config, NIC_CHANGEABLE, OBJECTS_MAX, StageConfig, check, domain, keys, network, read, vf,
-};
-
-/// What a request can add.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
-    /// A `[[disk]]`.
-    Disk,
-    /// A `[[volume]]`.
-    Volume,
-    /// A `[[peer]]`.
-    Peer,
-    /// A `[[network]]`.
-    Network,
-    /// A `[[nic]]`.
-    Nic,
-    /// A `[[domain]]`.
-    Domain,
-    /// A `[[vf]]`.
-    Vf,
-}
-
-impl Kind {
-    /// The table's name in the file.
-    pub fn key(self) -> &'static str {
-        match self {
-            Self::Disk => "disk",
-            Self::Volume => "volume",
-            Self::Peer => "peer",
-            Self::Network => "network",
-            Self::Nic => "nic",
-            Self::Domain => "domain",
-            Self::Vf => "vf",
-        }
-    }
-
-    /// The keys of its table in the file.
-    pub fn keys(self) -> &'static [&'static str] {
-        match self {
-            Self::Disk => &read::DISK_KEYS,
-            Self::Volume => &read::VOLUME_KEYS,
-            Self::Peer => &keys::PEER_KEYS,
-            Self::Network => &network::NETWORK_KEYS,
-            Self::Nic => &network::NIC_KEYS,
-            Self::Domain => &domain::DOMAIN_KEYS,
-            Self::Vf => &vf::VF_KEYS,
-        }
-    }
-
-    /// The keys of a table that is the value of one of them, where commands have an option for
-    /// each of those.
-    pub fn keys_within(self, key: &str) -> Option<&'static [&'static str]> {
-        match (self, key) {
-            (Self::Volume, "backend") => Some(&read::BACKEND_KEYS),
-            (Self::Nic, "filter") => Some(&network::FILTER_KEYS),
-            _ => None,
-        }
-    }
-}
+use super::reader::{Problem, Reader};
+use super::{Config, NIC_CHANGEABLE, OBJECTS_MAX, StageConfig, check, read};
+use crate::kinds::{Kind, nic};
 
 /// A value as the file has it, such as `{ error-after = "30s" }`, as requests have it.
 ///
@@ -90,22 +32,8 @@ impl Config {
         let reader = Reader::new(&text);
         let mut config = self.clone();
         if let Some(document) = reader.parse() {
-            let directories = &self.directories;
-            match kind {
-                Kind::Disk => config.disks.extend(read::disks(&reader, &document, directories)),
-                Kind::Volume => {
-                    config.volumes.extend(read::volumes(&reader, &document, directories));
-                }
-                Kind::Peer => config.peers.extend(read::peers(&reader, &document)),
-                Kind::Network => {
-                    config.networks.extend(network::networks_alone(&reader, &document));
-                }
-                Kind::Nic => {
-                    config.nics.extend(network::nics_alone(&reader, &document, directories));
-                }
-                Kind::Domain => config.domains.extend(domain::domains_alone(&reader, &document)),
-                Kind::Vf => config.vfs.extend(vf::vfs_alone(&reader, &document, directories)),
-            }
+            let tables = read::alone(&reader, &document, &[key]);
+            kind.row().read(&tables, &self.directories, &mut config.objects);
         }
         if reader.is_clean() {
             if config.names(kind).len() > OBJECTS_MAX {
@@ -115,16 +43,7 @@ impl Config {
             check::consistent(&reader, &config);
         }
         // Lines of a request mean nothing later.
-        let lines = match kind {
-            Kind::Disk => config.disks.last_mut().map(|it| &mut it.lines),
-            Kind::Volume => config.volumes.last_mut().map(|it| &mut it.lines),
-            Kind::Peer => config.peers.last_mut().map(|it| &mut it.lines),
-            Kind::Network => config.networks.last_mut().map(|it| &mut it.lines),
-            Kind::Nic => config.nics.last_mut().map(|it| &mut it.lines),
-            Kind::Domain => config.domains.last_mut().map(|it| &mut it.lines),
-            Kind::Vf => config.vfs.last_mut().map(|it| &mut it.lines),
-        };
-        lines.into_iter().for_each(|lines| *lines = Lines::default());
+        kind.row().forget_lines_of_last(&mut config.objects);
         match reader.into_problems() {
             problems if problems.is_empty() => Ok(config),
             problems => Err(problems),
@@ -133,15 +52,7 @@ impl Config {
 
     /// The names of all objects of a kind.
     pub(crate) fn names(&self, kind: Kind) -> Vec<&str> {
-        match kind {
-            Kind::Disk => self.disks.iter().map(|it| it.name.as_str()).collect(),
-            Kind::Volume => self.volumes.iter().map(|it| it.name.as_str()).collect(),
-            Kind::Peer => self.peers.iter().map(|it| it.name.as_str()).collect(),
-            Kind::Network => self.networks.iter().map(|it| it.name.as_str()).collect(),
-            Kind::Nic => self.nics.iter().map(|it| it.name.as_str()).collect(),
-            Kind::Domain => self.domains.iter().map(|it| it.name.as_str()).collect(),
-            Kind::Vf => self.vfs.iter().map(|it| it.name.as_str()).collect(),
-        }
+        kind.row().names(&self.objects)
     }
 
     /// This configuration, and a nic of it with other values for some of [`NIC_CHANGEABLE`]: null
@@ -168,7 +79,7 @@ impl Config {
             let file = read::alone(&reader, &document, &NIC_CHANGEABLE);
             let nic = config.nics.iter_mut().find(|nic| nic.name == name);
             let nic = nic.expect("the caller has looked");
-            network::change(nic, &file, &self.directories, |key| fields.contains_key(key));
+            nic::change(nic, &file, &self.directories, |key| fields.contains_key(key));
         }
         check::consistent(&reader, &config);
         match reader.into_problems() {

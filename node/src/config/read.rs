@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::{Component, Path, PathBuf};
 
-use block::{OPTIMAL_BYTES_MAX, PHYSICAL_BYTES_MAX, SECTOR_BYTES, STAGES_MAX, Topology};
+use block::STAGES_MAX;
 use sidecore::Idle;
 use toml::Spanned;
 use toml::de::DeTable;
@@ -13,11 +13,11 @@ use virtio::{Access, GuestFiles, MemoryRules};
 use super::object::Resize;
 use super::reader::{Reader, Table, Value, unknown};
 use super::{
-    BURST_NS_DEFAULT, Backend, Config, Directories, DiskConfig, FaultConfig, LinkConfig, LinkKind,
-    Memory, NAME_BYTES_MAX, OBJECTS_MAX, Privileges, QUEUES_DEFAULT, QUEUES_MAX, Role,
-    SIDECORES_MAX, Sidecores, StageConfig, Trust, VolumeConfig, VolumeRef, Watchdog, WhenLost,
-    domain, keys, network, show_size, vf,
+    BURST_NS_DEFAULT, Config, Directories, FaultConfig, LinkConfig, LinkKind, Memory,
+    NAME_BYTES_MAX, OBJECTS_MAX, Privileges, Role, SIDECORES_MAX, Sidecores, StageConfig, Trust,
+    Watchdog, show_size,
 };
+use crate::kinds::{Kind, ObjectConfigs, domain, volume};
 
 /// What the transport takes as a pool: at least a large request for each share, at most what its
 /// tables are made for.
@@ -31,7 +31,7 @@ const GUEST_ADDRESSES_BYTES: RangeInclusive<u64> = 1 << 20..=112 << 40;
 /// that is lost becomes two.
 const GUEST_MAPPINGS: RangeInclusive<u64> = 1..=32_000;
 
-const FILE_KEYS: [&str; 22] = [
+const FILE_KEYS: [&str; 14] = [
     "name",
     "listen",
     "shm",
@@ -46,63 +46,26 @@ const FILE_KEYS: [&str; 22] = [
     "memory",
     "sidecores",
     "directories",
-    "volume",
-    "peer",
-    "disk",
-    "network",
-    "nic",
-    "domain",
-    "vf",
-    "link",
 ];
 
-pub(super) const DISK_KEYS: [&str; 12] = [
-    "name",
-    "socket",
-    "role",
-    "socket-user",
-    "socket-group",
-    "socket-mode",
-    "volume",
-    "queues",
-    "when-lost",
-    "attachment",
-    "attachment-key",
-    "accept-loss",
-];
-
-pub(super) const VOLUME_KEYS: [&str; 9] = [
-    "name",
-    "backend",
-    "durability",
-    "chain",
-    "allow",
-    "read-only",
-    "shared",
-    "physical-block-size",
-    "optimal-io-size",
-];
-
-/// Of a volume's `backend`.
-pub(super) const BACKEND_KEYS: [&str; 6] = ["file", "memory", "null", "size", "direct", "format"];
+/// The last one, behind those of the objects.
+const LINK_KEY: &str = "link";
 
 /// Reads the whole file. `None` when something that everything else needs is missing; whatever is
 /// wrong has been noted by then.
-pub(super) fn document(
+pub(crate) fn document(
     reader: &Reader<'_>,
     path: &Path,
     document: &Spanned<DeTable<'_>>,
 ) -> Option<Config> {
-    let file = Table::new(reader, document.get_ref(), &(0..0), "", &FILE_KEYS);
+    let tables = Kind::all().map(Kind::key).chain([LINK_KEY]);
+    let keys: Vec<_> = FILE_KEYS.into_iter().chain(tables).collect();
+    let file = Table::new(reader, document.get_ref(), &(0..0), "", &keys);
     let name = file.require("name", "name = \"io1\"").and_then(|value| name(&value));
     let listen = file.get("listen").and_then(|value| address(&value));
     let directories = directories(&file);
-    let volumes = objects(&file, "volume", |value| volume(&value, &directories));
-    let peers = objects(&file, "peer", |value| keys::peer(&value));
-    let disks = objects(&file, "disk", |value| disk(&value, &directories));
-    let (networks, nics) = (network::networks(&file), network::nics(&file, &directories));
-    let domains = domain::domains(&file);
-    let vfs = vf::vfs(&file, &directories);
+    let mut objects = ObjectConfigs::default();
+    Kind::all().for_each(|kind| kind.row().read(&file, &directories, &mut objects));
     let trust = file.get("trust").and_then(|value| value.word(&[("network", Trust::Network)]));
     let name = name?;
     let key = file.get("key").and_then(|value| absolute_path(&value));
@@ -125,47 +88,15 @@ pub(super) fn document(
         sidecores: sidecores(&file),
         link: link(&file),
         directories,
-        volumes,
-        peers,
-        disks,
-        networks,
-        nics,
+        objects,
         fabric,
-        domains,
-        vfs,
         lines: file.lines.clone(),
         name,
     })
 }
 
-/// The `[[disk]]`s of a document that has nothing else.
-pub(super) fn disks(
-    reader: &Reader<'_>,
-    document: &Spanned<DeTable<'_>>,
-    directories: &Directories,
-) -> Vec<DiskConfig> {
-    objects(&alone(reader, document, &["disk"]), "disk", |value| disk(&value, directories))
-}
-
-/// The `[[volume]]`s of a document that has nothing else.
-pub(super) fn volumes(
-    reader: &Reader<'_>,
-    document: &Spanned<DeTable<'_>>,
-    directories: &Directories,
-) -> Vec<VolumeConfig> {
-    objects(&alone(reader, document, &["volume"]), "volume", |value| volume(&value, directories))
-}
-
-/// The `[[peer]]`s of a document that has nothing else.
-pub(super) fn peers(
-    reader: &Reader<'_>,
-    document: &Spanned<DeTable<'_>>,
-) -> Vec<super::PeerConfig> {
-    objects(&alone(reader, document, &["peer"]), "peer", |value| keys::peer(&value))
-}
-
 /// The `chain` of a document that has nothing else.
-pub(super) fn chain_alone(
+pub(crate) fn chain_alone(
     reader: &Reader<'_>,
     document: &Spanned<DeTable<'_>>,
 ) -> Option<Vec<StageConfig>> {
@@ -173,15 +104,15 @@ pub(super) fn chain_alone(
 }
 
 /// A request for another size.
-pub(super) fn resize(reader: &Reader<'_>, document: &Spanned<DeTable<'_>>) -> Option<Resize> {
+pub(crate) fn resize(reader: &Reader<'_>, document: &Spanned<DeTable<'_>>) -> Option<Resize> {
     let table = Table::new(reader, document.get_ref(), &(0..0), "", &["size", "shrink"]);
     let shrink = table.get("shrink").and_then(|value| value.bool()).unwrap_or(false);
-    let size_bytes = size_of_volume(&table.require("size", "size = \"20GiB\"")?)?;
+    let size_bytes = volume::size_of_volume(&table.require("size", "size = \"20GiB\"")?)?;
     Some(Resize { size_bytes, shrink })
 }
 
 /// A document that has nothing but these keys.
-pub(super) fn alone<'r, 'i>(
+pub(crate) fn alone<'r, 'i>(
     reader: &'r Reader<'i>,
     document: &'r Spanned<DeTable<'i>>,
     keys: &[&str],
@@ -190,7 +121,7 @@ pub(super) fn alone<'r, 'i>(
 }
 
 /// Beside the disks' sockets, or where daemons of the system have theirs.
-pub(super) fn beside_sockets(name: &str, what: &str, directories: &Directories) -> PathBuf {
+pub(crate) fn beside_sockets(name: &str, what: &str, directories: &Directories) -> PathBuf {
     let directory = directories.sockets.as_deref().unwrap_or(Path::new("/run/vrio"));
     directory.join(format!("{name}.{what}"))
 }
@@ -381,143 +312,11 @@ fn link(file: &Table<'_, '_>) -> LinkConfig {
     LinkConfig { kind, fault }
 }
 
-fn volume(value: &Value<'_, '_>, directories: &Directories) -> Option<VolumeConfig> {
-    let table = value.table(&VOLUME_KEYS)?;
-    let name = table.require("name", "name = \"alice-root\"").and_then(|value| name(&value));
-    let example = "backend = { file = \"alice.img\" }";
-    let backend = table.require("backend", example).and_then(|value| backend(&value, directories));
-    let words = [("flush", false), ("write-through", true)];
-    let through = table.get("durability").and_then(|value| value.word(&words));
-    let chain = table.get("chain").and_then(|value| chain(&value)).unwrap_or_default();
-    let allow = table.get("allow").and_then(|value| value.array()).unwrap_or_default();
-    let allow = allow.iter().filter_map(keys::allow).collect();
-    let flag = |key| table.get(key).and_then(|value| value.bool()).unwrap_or(false);
-    let read_only = flag("read-only");
-    if read_only && matches!(backend, Some(Backend::Null { .. })) {
-        let text = "\"read-only\": a null volume is for measuring, and takes writes";
-        table.fail("read-only", text.to_owned());
-    }
-    let topology = topology(&table, backend.as_ref());
-    Some(VolumeConfig {
-        topology,
-        backend: backend?,
-        write_through: through.unwrap_or(false),
-        chain,
-        allow,
-        read_only,
-        shared: flag("shared"),
-        lines: table.lines.clone(),
-        name: name?,
-    })
-}
-
-/// What guests are told of the storage's layout; what is not said is found out.
-fn topology(table: &Table<'_, '_>, backend: Option<&Backend>) -> Topology {
-    let bytes = |key: &str, most: u32| {
-        let value = table.get(key)?;
-        if !matches!(backend, None | Some(Backend::File { .. })) {
-            value.fail("only a file has such a layout".to_owned());
-        }
-        let bytes = u32::try_from(value.size_bytes()?).unwrap_or(u32::MAX);
-        if !bytes.is_power_of_two() || !(512..=most).contains(&bytes) {
-            let most = show_size(most.into());
-            value.fail(format!("{bytes} bytes: it is a power of two from 512 to {most}"));
-            return None;
-        }
-        Some(bytes)
-    };
-    let physical_bytes = bytes("physical-block-size", PHYSICAL_BYTES_MAX);
-    let optimal_bytes = bytes("optimal-io-size", OPTIMAL_BYTES_MAX);
-    Topology {
-        physical_bytes: physical_bytes.unwrap_or(0),
-        optimal_bytes: optimal_bytes.unwrap_or(0),
-    }
-}
-
-fn backend(value: &Value<'_, '_>, directories: &Directories) -> Option<Backend> {
-    let kinds = ["file", "memory", "null"];
-    let table = value.table(&BACKEND_KEYS)?;
-    let given: Vec<_> = kinds.into_iter().filter(|kind| table.get(kind).is_some()).collect();
-    let [kind] = given[..] else {
-        value.fail("name exactly one of file = \"..\", memory = \"1GiB\", null = \"1GiB\"".into());
-        return None;
-    };
-    if kind != "file" {
-        for key in ["size", "direct", "format"] {
-            if let Some(value) = table.get(key) {
-                value.fail(format!("this belongs to a file; {kind:?} itself gives the size"));
-            }
-        }
-        let size_bytes = size_of_volume(&table.get(kind)?)?;
-        return Some(match kind {
-            "memory" => Backend::Memory { size_bytes },
-            _ => Backend::Null { size_bytes },
-        });
-    }
-    let flag = |key| table.get(key).and_then(|value| value.bool()).unwrap_or(false);
-    let size_bytes = match table.get("size") {
-        Some(size) => Some(size_of_volume(&size)?),
-        None => None,
-    };
-    let direct = flag("direct");
-    let raw = match table.get("format") {
-        None => false,
-        Some(format) if format.str()? == "raw" => true,
-        Some(format) => {
-            format.fail("\"raw\" is all that is served; convert others by qemu-img".to_owned());
-            return None;
-        }
-    };
-    let path = file_path(&table.get("file")?, directories)?;
-    Some(Backend::File { path, size_bytes, direct, raw })
-}
-
-/// A size in whole sectors, and not none.
-fn size_of_volume(value: &Value<'_, '_>) -> Option<u64> {
-    let bytes = value.size_bytes()?;
-    if bytes == 0 || !bytes.is_multiple_of(SECTOR_BYTES) {
-        value.fail(format!("{bytes} bytes are no whole number of sectors ({SECTOR_BYTES} bytes)"));
-        return None;
-    }
-    Some(bytes)
-}
-
-/// The absolute path of a volume's file, inside one of the volumes' directories.
-fn file_path(value: &Value<'_, '_>, directories: &Directories) -> Option<PathBuf> {
-    let path = Path::new(value.str()?);
-    let inside = |path: &Path| directories.volumes.iter().any(|home| path.starts_with(home));
-    let Some(first) = directories.volumes.first() else {
-        let text = "no directory for volumes is named; write [directories] volumes = \"..\"";
-        value.fail(text.to_owned());
-        return None;
-    };
-    let full = first.join(path);
-    if path.as_os_str().is_empty() || has_parent(path) {
-        value.fail(format!("{path:?} is no name of a file inside {first:?}"));
-        return None;
-    }
-    if !inside(&full) {
-        value.fail(format!(
-            "{path:?} is outside the directories that \"volumes\" names ({}); put it there, or \
-             add its directory: volumes = [\"..\", {:?}]",
-            directories
-                .volumes
-                .iter()
-                .map(|d| d.display().to_string())
-                .collect::<Vec<_>>()
-                .join(", "),
-            full.parent().unwrap_or(&full),
-        ));
-        return None;
-    }
-    Some(full)
-}
-
-fn has_parent(path: &Path) -> bool {
+pub(crate) fn has_parent(path: &Path) -> bool {
     path.components().any(|part| matches!(part, Component::ParentDir))
 }
 
-fn chain(value: &Value<'_, '_>) -> Option<Vec<StageConfig>> {
+pub(crate) fn chain(value: &Value<'_, '_>) -> Option<Vec<StageConfig>> {
     let values = value.array()?;
     if values.len() > STAGES_MAX {
         value.fail(format!("{} stages are too many; at most {STAGES_MAX}", values.len()));
@@ -584,42 +383,14 @@ fn limit(limit: &Value<'_, '_>) -> Option<StageConfig> {
     Some(StageConfig::Limit { iops, bytes_per_second, burst_ns: burst.unwrap_or(BURST_NS_DEFAULT) })
 }
 
-fn disk(value: &Value<'_, '_>, directories: &Directories) -> Option<DiskConfig> {
-    let table = value.table(&DISK_KEYS)?;
-    let socket = table.require("socket", "socket = \"alice.sock\"");
-    let socket = socket.and_then(|value| socket_path(&value, directories));
-    let volume = table.require("volume", "volume = \"io1/alice-root\"");
-    let volume = volume.and_then(|value| volume_ref(&value));
-    let name = named_like_socket(&table, socket.as_deref(), "disk");
-    let attachment = table.get("attachment").and_then(|value| self::name(&value));
-    let queues = table.get("queues").and_then(|value| value.integer(1..=u64::from(QUEUES_MAX)));
-    let when_lost = table.get("when-lost").and_then(|value| when_lost(&value));
-    let attachment_key = table.get("attachment-key").and_then(|value| absolute_path(&value));
-    let accept_loss = table.get("accept-loss").and_then(|value| value.bool());
-    let name = name?;
-    Some(DiskConfig {
-        socket: socket?,
-        role: role(&table),
-        access: access(&table),
-        volume: volume?,
-        queues: queues.map_or(QUEUES_DEFAULT, |queues| queues as u16),
-        when_lost: when_lost.unwrap_or_default(),
-        attachment: attachment.unwrap_or_else(|| name.clone()),
-        attachment_key,
-        accept_loss: accept_loss.unwrap_or(false),
-        lines: table.lines.clone(),
-        name,
-    })
-}
-
 /// Who makes the socket of this device.
-pub(super) fn role(table: &Table<'_, '_>) -> Role {
+pub(crate) fn role(table: &Table<'_, '_>) -> Role {
     let roles = [("listen", Role::Listen), ("connect", Role::Connect)];
     table.get("role").and_then(|value| value.word(&roles)).unwrap_or_default()
 }
 
 /// Whom the socket of this device is for. Numbers, for a running node reads no user data base.
-pub(super) fn access(table: &Table<'_, '_>) -> Access {
+pub(crate) fn access(table: &Table<'_, '_>) -> Access {
     let number = |key: &str| {
         let number = table.get(key)?.integer(0..=u64::from(u32::MAX - 1))?;
         u32::try_from(number).ok()
@@ -643,7 +414,7 @@ pub(super) fn access(table: &Table<'_, '_>) -> Access {
 }
 
 /// A disk or nic is called like its socket unless it says otherwise.
-pub(super) fn named_like_socket(
+pub(crate) fn named_like_socket(
     table: &Table<'_, '_>,
     socket: Option<&Path>,
     kind: &str,
@@ -661,7 +432,7 @@ pub(super) fn named_like_socket(
     Some(stem.to_owned())
 }
 
-pub(super) fn socket_path(value: &Value<'_, '_>, directories: &Directories) -> Option<PathBuf> {
+pub(crate) fn socket_path(value: &Value<'_, '_>, directories: &Directories) -> Option<PathBuf> {
     let path = Path::new(value.str()?);
     let Some(home) = &directories.sockets else {
         let text = "no directory for sockets is named; write [directories] sockets = \"/run/vrio\"";
@@ -676,7 +447,7 @@ pub(super) fn socket_path(value: &Value<'_, '_>, directories: &Directories) -> O
 }
 
 /// A mirror's file.
-pub(super) fn capture_path(value: &Value<'_, '_>, directories: &Directories) -> Option<PathBuf> {
+pub(crate) fn capture_path(value: &Value<'_, '_>, directories: &Directories) -> Option<PathBuf> {
     let path = Path::new(value.str()?);
     let Some(home) = &directories.captures else {
         let text = "no directory for mirrors' files is named; write [directories] captures = \
@@ -698,54 +469,13 @@ fn inside(home: &Path, path: &Path) -> Option<PathBuf> {
     (is_inside && full != home).then_some(full)
 }
 
-fn volume_ref(value: &Value<'_, '_>) -> Option<VolumeRef> {
-    let text = value.str()?;
-    let (peer, volume) = match text.split_once('/') {
-        Some((peer, volume)) => (Some(peer), volume),
-        None => (None, text),
-    };
-    for part in peer.into_iter().chain([volume]) {
-        if let Some(problem) = name_problem(part) {
-            value.fail(format!(
-                "{text:?} names no volume ({part:?} {problem}); write \"volume\" for one of this \
-                 node, \"peer/volume\" for another's"
-            ));
-            return None;
-        }
-    }
-    Some(VolumeRef { peer: peer.map(str::to_owned), volume: volume.to_owned() })
-}
-
-fn when_lost(value: &Value<'_, '_>) -> Option<WhenLost> {
-    let table = value.table(&["wait", "error-after"])?;
-    match (table.get("wait"), table.get("error-after")) {
-        (Some(wait), None) => {
-            let text = wait.str()?;
-            if text != "forever" {
-                wait.fail(format!(
-                    "a disk waits \"forever\"; to give up after a while write \
-                     {{ error-after = {text:?} }}"
-                ));
-                return None;
-            }
-            Some(WhenLost::Wait)
-        }
-        (None, Some(after)) => after.duration_ns().map(WhenLost::ErrorAfterNs),
-        _ => {
-            let text = "write { wait = \"forever\" } or { error-after = \"30s\" }";
-            value.fail(text.to_owned());
-            None
-        }
-    }
-}
-
 /// A table that may be left out.
 fn section<'r, 'i>(file: &Table<'r, 'i>, key: &str, known: &[&str]) -> Option<Table<'r, 'i>> {
     file.get(key)?.named(format!("[{key}]")).table(known)
 }
 
 /// Reads `[[key]]` objects. They are called by their name or, failing that, by their number.
-pub(super) fn objects<T>(
+pub(crate) fn objects<T>(
     file: &Table<'_, '_>,
     key: &str,
     read: impl Fn(Value<'_, '_>) -> Option<T>,
@@ -768,12 +498,12 @@ pub(super) fn objects<T>(
     named.filter_map(read).collect()
 }
 
-pub(super) fn absolute_path(value: &Value<'_, '_>) -> Option<PathBuf> {
+pub(crate) fn absolute_path(value: &Value<'_, '_>) -> Option<PathBuf> {
     absolute(value, value.str()?)
 }
 
 /// The path that `text`, a part of `value`, names.
-pub(super) fn absolute(value: &Value<'_, '_>, text: &str) -> Option<PathBuf> {
+pub(crate) fn absolute(value: &Value<'_, '_>, text: &str) -> Option<PathBuf> {
     let path = Path::new(text);
     if !path.is_absolute() || has_parent(path) {
         value.fail(format!("{path:?} is not an absolute path, such as \"/var/lib/vrio\""));
@@ -782,7 +512,7 @@ pub(super) fn absolute(value: &Value<'_, '_>, text: &str) -> Option<PathBuf> {
     Some(path.to_owned())
 }
 
-pub(super) fn address(value: &Value<'_, '_>) -> Option<SocketAddr> {
+pub(crate) fn address(value: &Value<'_, '_>) -> Option<SocketAddr> {
     let text = value.str()?;
     let address = text.parse().ok();
     if address.is_none() {
@@ -794,7 +524,7 @@ pub(super) fn address(value: &Value<'_, '_>) -> Option<SocketAddr> {
     address
 }
 
-pub(super) fn name(value: &Value<'_, '_>) -> Option<String> {
+pub(crate) fn name(value: &Value<'_, '_>) -> Option<String> {
     let text = value.str()?;
     if let Some(problem) = name_problem(text) {
         value.fail(format!("{text:?} {problem}"));

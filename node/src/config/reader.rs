@@ -54,19 +54,19 @@ impl fmt::Display for ConfigError {
 
 /// The document's text and what was found wrong so far.
 #[derive(Debug)]
-pub(super) struct Reader<'i> {
+pub(crate) struct Reader<'i> {
     text: &'i str,
     problems: RefCell<Vec<Problem>>,
 }
 
 impl<'i> Reader<'i> {
-    pub(super) fn new(text: &'i str) -> Self {
+    pub(crate) fn new(text: &'i str) -> Self {
         Self { text, problems: RefCell::default() }
     }
 
     /// Parses the text. `None` when its syntax leaves nothing to go on with; duplicate keys are
     /// noted, and the first of them is gone on with.
-    pub(super) fn parse(&self) -> Option<Spanned<DeTable<'i>>> {
+    pub(crate) fn parse(&self) -> Option<Spanned<DeTable<'i>>> {
         let (document, errors) = DeTable::parse_recoverable(self.text);
         let mut usable = true;
         for error in errors {
@@ -90,31 +90,31 @@ impl<'i> Reader<'i> {
     }
 
     /// The line of a byte, from 1.
-    pub(super) fn line(&self, at: usize) -> usize {
+    pub(crate) fn line(&self, at: usize) -> usize {
         let before = &self.text.as_bytes()[..at.min(self.text.len())];
         1 + before.iter().filter(|byte| **byte == b'\n').count()
     }
 
     /// Notes a problem.
-    pub(super) fn note(&self, line: usize, object: &str, text: String) {
+    pub(crate) fn note(&self, line: usize, object: &str, text: String) {
         let problem = Problem { line, object: object.to_owned(), text };
         self.problems.borrow_mut().push(problem);
     }
 
     /// Whether nothing was noted so far.
-    pub(super) fn is_clean(&self) -> bool {
+    pub(crate) fn is_clean(&self) -> bool {
         self.problems.borrow().is_empty()
     }
 
     /// Everything found, by line.
-    pub(super) fn into_problems(self) -> Vec<Problem> {
+    pub(crate) fn into_problems(self) -> Vec<Problem> {
         let mut problems = self.problems.into_inner();
         problems.sort_by_key(|problem| problem.line);
         problems
     }
 
     /// Everything found, by line; an error when there is anything.
-    pub(super) fn finish(self, path: &Path) -> Result<(), ConfigError> {
+    pub(crate) fn finish(self, path: &Path) -> Result<(), ConfigError> {
         let problems = self.into_problems();
         if problems.is_empty() {
             return Ok(());
@@ -149,16 +149,16 @@ impl Lines {
 
 /// A table whose keys are known.
 #[derive(Clone, Debug)]
-pub(super) struct Table<'r, 'i> {
-    pub(super) reader: &'r Reader<'i>,
-    pub(super) object: String,
-    pub(super) lines: Lines,
+pub(crate) struct Table<'r, 'i> {
+    pub(crate) reader: &'r Reader<'i>,
+    pub(crate) object: String,
+    pub(crate) lines: Lines,
     entries: &'r DeTable<'i>,
 }
 
 impl<'r, 'i> Table<'r, 'i> {
     /// Looks at a table; keys that are not among `known` are noted at once, with a hint.
-    pub(super) fn new(
+    pub(crate) fn new(
         reader: &'r Reader<'i>,
         entries: &'r DeTable<'i>,
         span: &Range<usize>,
@@ -178,7 +178,7 @@ impl<'r, 'i> Table<'r, 'i> {
     }
 
     /// The value of a key, if it is given.
-    pub(super) fn get(&self, key: &str) -> Option<Value<'r, 'i>> {
+    pub(crate) fn get(&self, key: &str) -> Option<Value<'r, 'i>> {
         let value = self.entries.get(key)?;
         Some(Value {
             reader: self.reader,
@@ -190,7 +190,7 @@ impl<'r, 'i> Table<'r, 'i> {
     }
 
     /// The value of a key that has to be given; `example` completes "write for instance".
-    pub(super) fn require(&self, key: &str, example: &str) -> Option<Value<'r, 'i>> {
+    pub(crate) fn require(&self, key: &str, example: &str) -> Option<Value<'r, 'i>> {
         let value = self.get(key);
         if value.is_none() {
             self.fail(key, format!("the key {key:?} is missing; write for instance {example}"));
@@ -199,25 +199,25 @@ impl<'r, 'i> Table<'r, 'i> {
     }
 
     /// Notes a problem with a key of this table.
-    pub(super) fn fail(&self, key: &str, text: String) {
+    pub(crate) fn fail(&self, key: &str, text: String) {
         self.reader.note(self.lines.of(key), &self.object, text);
     }
 }
 
 /// A value and where it stands.
 #[derive(Clone, Debug)]
-pub(super) struct Value<'r, 'i> {
-    pub(super) reader: &'r Reader<'i>,
-    pub(super) object: String,
+pub(crate) struct Value<'r, 'i> {
+    pub(crate) reader: &'r Reader<'i>,
+    pub(crate) object: String,
     /// The key, quoted, or what else to call the value.
     label: String,
-    pub(super) line: usize,
+    pub(crate) line: usize,
     value: &'r Spanned<DeValue<'i>>,
 }
 
 impl<'r, 'i> Value<'r, 'i> {
     /// Notes a problem with this value.
-    pub(super) fn fail(&self, text: String) {
+    pub(crate) fn fail(&self, text: String) {
         self.reader.note(self.line, &self.object, format!("{}: {text}", self.label));
     }
 
@@ -226,27 +226,27 @@ impl<'r, 'i> Value<'r, 'i> {
         None
     }
 
-    pub(super) fn is_str(&self) -> bool {
+    pub(crate) fn is_str(&self) -> bool {
         self.value.get_ref().is_str()
     }
 
-    pub(super) fn is_table(&self) -> bool {
+    pub(crate) fn is_table(&self) -> bool {
         self.value.get_ref().is_table()
     }
 
-    pub(super) fn is_array(&self) -> bool {
+    pub(crate) fn is_array(&self) -> bool {
         self.value.get_ref().is_array()
     }
 
-    pub(super) fn str(&self) -> Option<&'r str> {
+    pub(crate) fn str(&self) -> Option<&'r str> {
         self.value.get_ref().as_str().or_else(|| self.wrong("a text in quotes"))
     }
 
-    pub(super) fn bool(&self) -> Option<bool> {
+    pub(crate) fn bool(&self) -> Option<bool> {
         self.value.get_ref().as_bool().or_else(|| self.wrong("true or false"))
     }
 
-    pub(super) fn integer(&self, range: RangeInclusive<u64>) -> Option<u64> {
+    pub(crate) fn integer(&self, range: RangeInclusive<u64>) -> Option<u64> {
         let Some(integer) = self.value.get_ref().as_integer() else {
             return self.wrong("a whole number");
         };
@@ -260,7 +260,7 @@ impl<'r, 'i> Value<'r, 'i> {
     }
 
     /// A share between 0 and 1.
-    pub(super) fn share(&self) -> Option<f64> {
+    pub(crate) fn share(&self) -> Option<f64> {
         let number = match self.value.get_ref() {
             DeValue::Float(float) => float.as_str().parse().ok(),
             DeValue::Integer(integer) => integer.as_str().parse().ok(),
@@ -274,19 +274,19 @@ impl<'r, 'i> Value<'r, 'i> {
     }
 
     /// A size in bytes.
-    pub(super) fn size_bytes(&self) -> Option<u64> {
+    pub(crate) fn size_bytes(&self) -> Option<u64> {
         let result = quantity::size_bytes(self.str()?);
         result.map_err(|why| self.fail(why)).ok()
     }
 
     /// A duration in nanoseconds.
-    pub(super) fn duration_ns(&self) -> Option<u64> {
+    pub(crate) fn duration_ns(&self) -> Option<u64> {
         let result = quantity::duration_ns(self.str()?);
         result.map_err(|why| self.fail(why)).ok()
     }
 
     /// A point in time, in seconds since 1970.
-    pub(super) fn unix_s(&self) -> Option<u64> {
+    pub(crate) fn unix_s(&self) -> Option<u64> {
         let DeValue::Datetime(date) = self.value.get_ref() else {
             return self.wrong("a date such as 2027-01-01T00:00:00Z");
         };
@@ -302,7 +302,7 @@ impl<'r, 'i> Value<'r, 'i> {
     }
 
     /// One of a few words.
-    pub(super) fn word<T: Copy>(&self, words: &[(&str, T)]) -> Option<T> {
+    pub(crate) fn word<T: Copy>(&self, words: &[(&str, T)]) -> Option<T> {
         let text = self.str()?;
         let found = words.iter().find(|(word, _)| *word == text);
         if found.is_none() {
@@ -313,7 +313,7 @@ impl<'r, 'i> Value<'r, 'i> {
     }
 
     /// A table with these keys.
-    pub(super) fn table(&self, known: &[&str]) -> Option<Table<'r, 'i>> {
+    pub(crate) fn table(&self, known: &[&str]) -> Option<Table<'r, 'i>> {
         match self.value.get_ref() {
             DeValue::Table(entries) => {
                 Some(Table::new(self.reader, entries, &self.value.span(), &self.object, known))
@@ -323,7 +323,7 @@ impl<'r, 'i> Value<'r, 'i> {
     }
 
     /// The values of an array.
-    pub(super) fn array(&self) -> Option<Vec<Self>> {
+    pub(crate) fn array(&self) -> Option<Vec<Self>> {
         let Some(array) = self.value.get_ref().as_array() else {
             return self.wrong("a list, [ .. ],");
         };
@@ -338,20 +338,20 @@ impl<'r, 'i> Value<'r, 'i> {
     }
 
     /// The text of the first of these keys that this table has, to call it by.
-    pub(super) fn label_key(&self, keys: &[&str]) -> Option<&'r str> {
+    pub(crate) fn label_key(&self, keys: &[&str]) -> Option<&'r str> {
         let DeValue::Table(entries) = self.value.get_ref() else { return None };
         keys.iter().find_map(|key| entries.get(*key)?.get_ref().as_str())
     }
 
     /// The same value under another object's name.
-    pub(super) fn named(mut self, object: String) -> Self {
+    pub(crate) fn named(mut self, object: String) -> Self {
         self.object = object;
         self
     }
 }
 
 /// Says that a word is not known, what was perhaps meant, and what there is.
-pub(super) fn unknown(what: &str, word: &str, known: &[&str]) -> String {
+pub(crate) fn unknown(what: &str, word: &str, known: &[&str]) -> String {
     let list = known.join(", ");
     match nearest(word, known) {
         Some(near) => format!("unknown {what} {word:?}; did you mean {near:?}? (known: {list})"),

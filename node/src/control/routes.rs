@@ -9,7 +9,7 @@ use axum::extract::{DefaultBodyLimit, Path, RawQuery, State};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Json, Response};
-use axum::routing::{delete, get, post, put};
+use axum::routing::{get, post, put};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -24,28 +24,23 @@ const REQUEST_BYTES_MAX: usize = 64 << 10;
 type Shared = State<Arc<dyn Service>>;
 
 pub(super) fn router(service: Arc<dyn Service>) -> Router {
-    Router::new()
+    let objects = Kind::all().fold(Router::new(), |router, kind| {
+        let (all, one) = (format!("/v1/{}s", kind.key()), format!("/v1/{}s/{{name}}", kind.key()));
+        let of_all = get(move |service| list(service, kind))
+            .post(move |service, body| add(service, kind, body));
+        let of_one = get(move |service, name| show(service, kind, name))
+            .delete(move |service, name, query| remove(service, kind, name, query));
+        router.route(&all, of_all).route(&one, of_one)
+    });
+    objects
         .route("/v1/status", get(status))
         .route("/v1/metrics", get(metrics))
-        .route("/v1/disks", get(disks).post(add_disk))
-        .route("/v1/disks/{name}", get(disk).delete(remove_disk))
-        .route("/v1/volumes", get(volumes).post(add_volume))
-        .route("/v1/volumes/{name}", delete(remove_volume))
         .route("/v1/volumes/{name}/chain", put(set_chain))
         .route("/v1/volumes/{name}/size", put(resize_volume))
         .route("/v1/disks/{name}/size", put(resize_disk))
         .route("/v1/disks/{name}/queues/{queue}", put(move_queue))
         .route("/v1/disks/{name}/take", post(take_disk))
-        .route("/v1/peers", get(peers).post(add_peer))
-        .route("/v1/peers/{name}", delete(remove_peer))
-        .route("/v1/networks", get(networks).post(add_network))
-        .route("/v1/networks/{name}", delete(remove_network))
-        .route("/v1/nics", get(nics).post(add_nic))
-        .route("/v1/nics/{name}", put(set_nic).delete(remove_nic))
-        .route("/v1/domains", get(domains).post(add_domain))
-        .route("/v1/domains/{name}", delete(remove_domain))
-        .route("/v1/vfs", get(vfs).post(add_vf))
-        .route("/v1/vfs/{name}", delete(remove_vf))
+        .route("/v1/nics/{name}", put(set_nic))
         .route("/v1/reload", get(plan).post(reload))
         .route("/v1/drain", get(drain).post(set_draining))
         .route("/v1/hand-over", post(hand_over))
@@ -68,72 +63,28 @@ async fn metrics(State(service): Shared) -> Response {
     }
 }
 
-async fn disks(State(service): Shared) -> Response {
-    look(service, |service| service.disks()).await
+async fn list(State(service): Shared, kind: Kind) -> Response {
+    match blocking(move || service.list(kind)).await {
+        Ok(text) => in_json(text),
+        Err(response) => response,
+    }
 }
 
-async fn volumes(State(service): Shared) -> Response {
-    look(service, |service| service.volumes()).await
-}
-
-async fn peers(State(service): Shared) -> Response {
-    look(service, |service| service.peers()).await
-}
-
-async fn networks(State(service): Shared) -> Response {
-    look(service, |service| service.networks()).await
-}
-
-async fn nics(State(service): Shared) -> Response {
-    look(service, |service| service.nics()).await
-}
-
-async fn disk(State(service): Shared, Path(name): Path<String>) -> Response {
-    let found = blocking(move || service.disks().into_iter().find(|disk| disk.name == name)).await;
-    match found {
-        Ok(Some(disk)) => Json(disk).into_response(),
+async fn show(State(service): Shared, kind: Kind, Path(name): Path<String>) -> Response {
+    match blocking(move || service.show(kind, &name)).await {
+        Ok(Some(text)) => in_json(text),
         Ok(None) => {
-            let way_out = "see `vrio disk list`";
-            refuse(&Refused::new(RefusedKind::Unknown, "there is no such disk", way_out))
+            let key = kind.key();
+            let (error, way_out) =
+                (format!("there is no such {key}"), format!("see `vrio {key} list`"));
+            refuse(&Refused::new(RefusedKind::Unknown, error, way_out))
         }
         Err(response) => response,
     }
 }
 
-async fn add_disk(service: Shared, body: Result<Bytes, BytesRejection>) -> Response {
-    add(service, Kind::Disk, body).await
-}
-
-async fn add_volume(service: Shared, body: Result<Bytes, BytesRejection>) -> Response {
-    add(service, Kind::Volume, body).await
-}
-
-async fn add_peer(service: Shared, body: Result<Bytes, BytesRejection>) -> Response {
-    add(service, Kind::Peer, body).await
-}
-
-async fn domains(State(service): Shared) -> Response {
-    look(service, |service| service.domains()).await
-}
-
-async fn add_domain(service: Shared, body: Result<Bytes, BytesRejection>) -> Response {
-    add(service, Kind::Domain, body).await
-}
-
-async fn vfs(State(service): Shared) -> Response {
-    look(service, |service| service.vfs()).await
-}
-
-async fn add_vf(service: Shared, body: Result<Bytes, BytesRejection>) -> Response {
-    add(service, Kind::Vf, body).await
-}
-
-async fn add_network(service: Shared, body: Result<Bytes, BytesRejection>) -> Response {
-    add(service, Kind::Network, body).await
-}
-
-async fn add_nic(service: Shared, body: Result<Bytes, BytesRejection>) -> Response {
-    add(service, Kind::Nic, body).await
+fn in_json(text: String) -> Response {
+    ([(CONTENT_TYPE, "application/json")], text).into_response()
 }
 
 async fn add(State(service): Shared, kind: Kind, body: Result<Bytes, BytesRejection>) -> Response {
@@ -141,34 +92,6 @@ async fn add(State(service): Shared, kind: Kind, body: Result<Bytes, BytesReject
         Ok(body) => change(move || service.add(kind, &body)).await,
         Err(refused) => refuse(&refused),
     }
-}
-
-async fn remove_disk(service: Shared, name: Path<String>, query: RawQuery) -> Response {
-    remove(service, Kind::Disk, name, query).await
-}
-
-async fn remove_volume(service: Shared, name: Path<String>, query: RawQuery) -> Response {
-    remove(service, Kind::Volume, name, query).await
-}
-
-async fn remove_peer(service: Shared, name: Path<String>, query: RawQuery) -> Response {
-    remove(service, Kind::Peer, name, query).await
-}
-
-async fn remove_network(service: Shared, name: Path<String>, query: RawQuery) -> Response {
-    remove(service, Kind::Network, name, query).await
-}
-
-async fn remove_domain(service: Shared, name: Path<String>, query: RawQuery) -> Response {
-    remove(service, Kind::Domain, name, query).await
-}
-
-async fn remove_vf(service: Shared, name: Path<String>, query: RawQuery) -> Response {
-    remove(service, Kind::Vf, name, query).await
-}
-
-async fn remove_nic(service: Shared, name: Path<String>, query: RawQuery) -> Response {
-    remove(service, Kind::Nic, name, query).await
 }
 
 async fn remove(
@@ -212,29 +135,23 @@ async fn set_chain(
 }
 
 async fn resize_volume(
-    service: Shared,
-    name: Path<String>,
-    body: Result<Bytes, BytesRejection>,
-) -> Response {
-    resize(service, Kind::Volume, name, body).await
-}
-
-async fn resize_disk(
-    service: Shared,
-    name: Path<String>,
-    body: Result<Bytes, BytesRejection>,
-) -> Response {
-    resize(service, Kind::Disk, name, body).await
-}
-
-async fn resize(
     State(service): Shared,
-    kind: Kind,
     Path(name): Path<String>,
     body: Result<Bytes, BytesRejection>,
 ) -> Response {
     match json(body) {
-        Ok(body) => change(move || service.resize(kind, &name, &body)).await,
+        Ok(body) => change(move || service.resize_volume(&name, &body)).await,
+        Err(refused) => refuse(&refused),
+    }
+}
+
+async fn resize_disk(
+    State(service): Shared,
+    Path(name): Path<String>,
+    body: Result<Bytes, BytesRejection>,
+) -> Response {
+    match json(body) {
+        Ok(body) => change(move || service.resize_disk(&name, &body)).await,
         Err(refused) => refuse(&refused),
     }
 }

@@ -23,7 +23,7 @@ use super::objects::Objects;
 use super::sidecores::Core;
 use super::{Inside, ObjectError, StartError};
 use crate::api::{Refused, RefusedKind};
-use crate::config::{Config, DomainConfig, Kind, VfConfig};
+use crate::config::{Config, DomainConfig, VfConfig};
 use crate::status::{Counters, DomainPeerStatus, DomainStatus, VfStatus};
 
 /// The node's side of the fabric. Its socket is made with the first domain.
@@ -198,7 +198,7 @@ impl Domains {
             let report = reports.iter().find(|report| report.name == vf.name)?;
             Some(VfStatus {
                 name: vf.name.clone(),
-                origin: objects.origin(Kind::Vf, &vf.name),
+                origin: objects.origin::<VfConfig>(&vf.name),
                 domain: vf.domain.clone(),
                 socket: vf.socket.display().to_string(),
                 process: report.pid,
@@ -294,7 +294,7 @@ impl Domains {
             let report = reports.iter().find(|report| report.name == domain.name)?;
             Some(DomainStatus {
                 name: domain.name.clone(),
-                origin: objects.origin(Kind::Domain, &domain.name),
+                origin: objects.origin::<DomainConfig>(&domain.name),
                 socket: self.path.display().to_string(),
                 key: domain.key.display().to_string(),
                 endpoints: report.endpoints_live,
@@ -423,19 +423,19 @@ fn random_host() -> io::Result<u64> {
 }
 
 impl Inside {
-    pub(super) fn add_domain(&self, domain: &DomainConfig) -> Result<Vec<String>, Refused> {
+    pub(crate) fn add_domain(&self, domain: &DomainConfig) -> Result<Vec<String>, Refused> {
         self.refuse_while_drained()?;
         self.check_listens(!domain.peers.is_empty(), "a domain has peers")?;
         self.domains.add(domain).map_err(|text| failed(&named(domain), &text))?;
         let opened = self.domains.opened();
         opened.iter().filter(|open| open.name == domain.name).for_each(|it| it.place(&self.cores));
         drop(opened);
-        self.objects().config.domains.push(domain.clone());
+        self.objects().note(domain);
         self.accept_as_allowed();
         Ok(Vec::new())
     }
 
-    pub(super) fn remove_domain(&self, name: &str, force: bool) -> Result<Vec<String>, Refused> {
+    pub(crate) fn remove_domain(&self, name: &str, force: bool) -> Result<Vec<String>, Refused> {
         let users = self.domains.users_of(name);
         refuse_used(&format!("domain {name:?}"), &users, force, "end its jobs first")?;
         let vfs: Vec<_> = {
@@ -445,35 +445,53 @@ impl Inside {
         };
         self.domains.remove(name, &self.cores);
         let mut objects = self.objects();
-        vfs.iter().for_each(|vf| objects.remove_vf(vf));
-        objects.remove_domain(name);
+        vfs.iter().for_each(|vf| objects.forget::<VfConfig>(vf));
+        objects.forget::<DomainConfig>(name);
         drop(objects);
         self.accept_as_allowed();
         Ok(vfs.iter().map(|vf| format!("vf {vf:?} was removed with its domain")).collect())
     }
 
-    pub(super) fn add_vf(&self, vf: &VfConfig) -> Result<Vec<String>, Refused> {
+    pub(crate) fn add_vf(&self, vf: &VfConfig) -> Result<Vec<String>, Refused> {
         self.refuse_while_drained()?;
         let home = self.objects().config.directories.sockets.clone();
         if home.is_none_or(|home| !vf.socket.starts_with(home)) {
             return Err(takes_restart("its socket is in another directory", "[directories]"));
         }
         self.domains.add_vf(vf).map_err(|text| failed(&format!("vf {:?}", vf.name), &text))?;
-        self.objects().config.vfs.push(vf.clone());
+        self.objects().note(vf);
         Ok(Vec::new())
     }
 
-    pub(super) fn remove_vf(&self, name: &str, force: bool) -> Result<Vec<String>, Refused> {
+    pub(crate) fn remove_vf(&self, name: &str, force: bool) -> Result<Vec<String>, Refused> {
         let users = self.domains.user_of_vf(name);
         let instead = "stop the VM, or unplug its device and the chardev";
         refuse_used(&format!("vf {name:?}"), &users, force, instead)?;
         self.domains.remove_vf(name);
-        self.objects().remove_vf(name);
+        self.objects().forget::<VfConfig>(name);
         let note = "its VM keeps the endpoints that it has until it ends, or unplugs the device";
         Ok(if users.is_empty() { Vec::new() } else { vec![note.to_owned()] })
     }
 
-    pub(super) fn change_domain(&self, domain: &DomainConfig) -> Result<Vec<String>, Refused> {
+    pub(crate) fn users_of_domain(&self, name: &str) -> Vec<String> {
+        self.domains.users_of(name)
+    }
+
+    pub(crate) fn user_of_vf(&self, name: &str) -> Vec<String> {
+        self.domains.user_of_vf(name)
+    }
+
+    pub(crate) fn domain_status(&self) -> Vec<DomainStatus> {
+        let objects = self.objects().clone();
+        self.domains.status(&objects, &self.cores)
+    }
+
+    pub(crate) fn vf_status(&self) -> Vec<VfStatus> {
+        let objects = self.objects().clone();
+        self.domains.vf_status(&objects)
+    }
+
+    pub(crate) fn change_domain(&self, domain: &DomainConfig) -> Result<Vec<String>, Refused> {
         self.check_listens(!domain.peers.is_empty(), "a domain has peers")?;
         self.domains.read_key(domain).map_err(|text| failed(&named(domain), &text))?;
         let mut objects = self.objects();

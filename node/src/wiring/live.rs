@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::objects::{Objects, unknown};
+use super::objects::{Objects, unknown, unknown_of};
 use super::turns::{NoTurn, Turn};
 use super::{Inside, ciphers, gateways, keys, peers, shared, sidecores, volumes};
 use crate::api::{API_VERSION, Done, Plan, Planned, Refused, RefusedKind, Reload};
@@ -78,18 +78,9 @@ impl Inside {
             let objects = self.objects();
             let known = objects.config.names(kind);
             if !known.contains(&name) {
-                return Err(unknown(kind, name, &known));
+                return Err(unknown_of(kind, name, &known));
             }
-            let (name, again) = (name.to_owned(), Vec::new());
-            match kind {
-                Kind::Disk => Change::RemoveDisk { name, again },
-                Kind::Volume => Change::RemoveVolume { name, again },
-                Kind::Peer => Change::RemovePeer { name },
-                Kind::Network => Change::RemoveNetwork { name, again },
-                Kind::Nic => Change::RemoveNic { name, again },
-                Kind::Domain => Change::RemoveDomain { name, again },
-                Kind::Vf => Change::RemoveVf { name, again },
-            }
+            Change::remove(kind, name, Vec::new())
         };
         let notes = self.apply(&change, force)?;
         let mut done = Done { version: API_VERSION, applied: vec![change.to_string()], notes };
@@ -107,7 +98,7 @@ impl Inside {
         let mut wanted = self.objects().config.clone();
         let running = wanted.clone();
         let Some(volume) = wanted.volumes.iter_mut().find(|volume| volume.name == name) else {
-            return Err(unknown(Kind::Volume, name, &running.names(Kind::Volume)));
+            return Err(unknown::<VolumeConfig>(name, &running));
         };
         volume.chain = chain;
         let mut done = Done { version: API_VERSION, ..Done::default() };
@@ -177,37 +168,14 @@ impl Inside {
     /// Does one change, or leaves everything as it was. Gives what else there is to know.
     /// `force`: also where somebody uses the object.
     pub(super) fn apply(&self, change: &Change, force: bool) -> Result<Vec<String>, Refused> {
-        use Change::{RemoveDisk, RemovePeer, RemoveVolume};
-        let takes_away = change.interrupts() || matches!(change, RemovePeer { .. });
-        let done = match change {
-            RemoveDisk { name, .. } => self.remove_disk(name, force),
-            RemoveVolume { name, .. } => self.remove_volume(name, force),
-            RemovePeer { name } => self.remove_peer(name),
-            Change::AddPeer(peer) | Change::ChangePeer(peer) => self.set_peer(peer),
-            Change::AddVolume(volume) => self.add_volume(volume),
-            Change::ChangeAllow(volume) => self.set_allow(volume),
-            Change::ChangeChain(volume) => self.replace_chain(volume),
-            Change::ChangeSize(volume) => self.change_size(volume),
-            Change::AddDisk(disk) => self.add_disk(disk),
-            Change::RemoveNic { name, .. } => self.remove_nic(name, force),
-            Change::RemoveNetwork { name, .. } => self.remove_network(name, force),
-            Change::AddNetwork(network) => self.add_network(network),
-            Change::ChangeNetwork { network, .. } => self.change_network(network),
-            Change::AddNic(nic) => self.add_nic(nic),
-            Change::ChangeNic { nic, .. } => self.change_nic(nic),
-            Change::RemoveDomain { name, .. } => self.remove_domain(name, force),
-            Change::AddDomain(domain) => self.add_domain(domain),
-            Change::ChangeDomain(domain) => self.change_domain(domain),
-            Change::RemoveVf { name, .. } => self.remove_vf(name, force),
-            Change::AddVf(vf) => self.add_vf(vf),
-        };
-        if takes_away {
+        let done = change.apply(self, force);
+        if change.removes() {
             heap::give_back();
         }
         done
     }
 
-    fn add_disk(&self, disk: &DiskConfig) -> Result<Vec<String>, Refused> {
+    pub(crate) fn add_disk(&self, disk: &DiskConfig) -> Result<Vec<String>, Refused> {
         self.refuse_while_drained()?;
         let (source, home) = {
             let objects = self.objects();
@@ -228,7 +196,7 @@ impl Inside {
         Ok(Vec::new())
     }
 
-    fn remove_disk(&self, name: &str, force: bool) -> Result<Vec<String>, Refused> {
+    pub(crate) fn remove_disk(&self, name: &str, force: bool) -> Result<Vec<String>, Refused> {
         let (shown, users) = {
             let objects = self.objects();
             let shown = objects.disk(name).expect("the caller has looked");
@@ -245,7 +213,7 @@ impl Inside {
         Ok(if closed { Vec::new() } else { vec![note] })
     }
 
-    fn add_volume(&self, volume: &VolumeConfig) -> Result<Vec<String>, Refused> {
+    pub(crate) fn add_volume(&self, volume: &VolumeConfig) -> Result<Vec<String>, Refused> {
         let refused = |text: String| {
             let error = format!("volume {:?}: {text}", volume.name);
             Refused::new(RefusedKind::Failed, error, "nothing was changed; try again after that")
@@ -270,10 +238,10 @@ impl Inside {
         Ok(Vec::new())
     }
 
-    fn remove_volume(&self, name: &str, force: bool) -> Result<Vec<String>, Refused> {
+    pub(crate) fn remove_volume(&self, name: &str, force: bool) -> Result<Vec<String>, Refused> {
         let users = {
             let objects = self.objects().clone();
-            self.users_of_volume(&objects, name)
+            self.users_of_volume_in(&objects, name)
         };
         let (served, disks, own) = {
             let objects = self.objects();
@@ -298,7 +266,7 @@ impl Inside {
         Ok(notes)
     }
 
-    fn set_allow(&self, volume: &VolumeConfig) -> Result<Vec<String>, Refused> {
+    pub(crate) fn change_allow(&self, volume: &VolumeConfig) -> Result<Vec<String>, Refused> {
         self.check_listens(!volume.allow.is_empty(), "other nodes may use it")?;
         let served = {
             let mut objects = self.objects();
@@ -311,7 +279,7 @@ impl Inside {
         Ok(Vec::new())
     }
 
-    fn replace_chain(&self, volume: &VolumeConfig) -> Result<Vec<String>, Refused> {
+    pub(crate) fn change_chain(&self, volume: &VolumeConfig) -> Result<Vec<String>, Refused> {
         let name = &volume.name;
         let (served, running) = {
             let mut objects = self.objects();
@@ -343,7 +311,7 @@ impl Inside {
         Ok(Vec::new())
     }
 
-    fn set_peer(&self, peer: &PeerConfig) -> Result<Vec<String>, Refused> {
+    pub(crate) fn set_peer(&self, peer: &PeerConfig) -> Result<Vec<String>, Refused> {
         self.check_listens(true, "peers answer to an address")?;
         if let Some(address) = &peer.address {
             let reached = shared::reach_from(&self.cores, address);
@@ -366,11 +334,11 @@ impl Inside {
         if !changed {
             return Err(self.still_needed(&peer.name));
         }
-        self.objects().config.peers = wanted.peers;
+        self.objects().config.objects.peers = wanted.objects.peers;
         Ok(Vec::new())
     }
 
-    fn remove_peer(&self, name: &str) -> Result<Vec<String>, Refused> {
+    pub(crate) fn remove_peer(&self, name: &str) -> Result<Vec<String>, Refused> {
         let (users, mut wanted) = {
             let objects = self.objects();
             (objects.disks_of_peer(name), objects.config.clone())
@@ -388,7 +356,7 @@ impl Inside {
         if !peers::remove(&self.cores, &peer) {
             return Err(self.still_needed(name));
         }
-        self.objects().remove_peer(name);
+        self.objects().forget::<PeerConfig>(name);
         Ok(Vec::new())
     }
 
@@ -411,16 +379,8 @@ impl Inside {
     /// starts from there. With an error nothing has changed.
     fn revoke(&self, running: &Config, left: Config) -> Result<(), Refused> {
         self.read_keys(&left)?;
-        let served = self.objects().volumes.clone();
-        for ((before, left), served) in running.volumes.iter().zip(&left.volumes).zip(&served) {
-            if before.allow != left.allow {
-                self.volumes.set_allow(served, &left.allow, &self.cores);
-            }
-        }
-        for (before, left) in running.networks.iter().zip(&left.networks) {
-            if before.allow != left.allow {
-                self.open_network(left);
-            }
+        for kind in Kind::all() {
+            kind.row().readmit(&running.objects, &left.objects, self);
         }
         self.objects().config = left;
         self.accept_as_allowed();
@@ -463,17 +423,12 @@ impl Inside {
         let target = objects.wanted(&file).map_err(refused)?;
         let revoked = revoked(&objects.config, &target);
         let changes = changes(&revoked.config, &target);
-        let (nics, domains) = (self.nics(), &self.domains);
+        let goes = |object: &str| {
+            changes.iter().any(|change| change.removes() && change.object() == object)
+        };
         let planned = |change: &Change| Planned {
             what: change.to_string(),
-            used_by: match change {
-                Change::RemoveDisk { name, .. } => objects.user_of_disk(name),
-                Change::RemoveVolume { name, .. } => self.left_users(objects, name, &changes),
-                Change::RemoveNic { name, .. } => nics.user_of(name),
-                Change::RemoveDomain { name, .. } => domains.users_of(name),
-                Change::RemoveVf { name, .. } => domains.user_of_vf(name),
-                _ => Vec::new(),
-            },
+            used_by: change.users(self, &goes),
         };
         let restart = needs_restart(&objects.config, &target);
         let plan = Plan {
@@ -488,20 +443,24 @@ impl Inside {
         Ok(Read { file, target, revoked, changes, plan })
     }
 
-    /// Who uses a volume and is not taken away before it.
-    fn left_users(&self, objects: &Objects, volume: &str, changes: &[Change]) -> Vec<String> {
-        let gone: Vec<_> = changes
-            .iter()
-            .filter(|change| matches!(change, Change::RemoveDisk { .. }))
-            .map(Change::object)
-            .collect();
-        let users = self.users_of_volume(objects, volume).into_iter();
-        users.filter(|user| !gone.contains(user)).collect()
+    pub(crate) fn users_of_volume(&self, volume: &str) -> Vec<String> {
+        let objects = self.objects().clone();
+        self.users_of_volume_in(&objects, volume)
+    }
+
+    pub(crate) fn user_of_disk(&self, disk: &str) -> Vec<String> {
+        self.objects().user_of_disk(disk)
+    }
+
+    /// Lets no more nodes use a volume than this says; the configuration is noted by the caller.
+    pub(crate) fn readmit_to_volume(&self, volume: &VolumeConfig) {
+        let served = Arc::clone(self.objects().volume(&volume.name).expect("it is there"));
+        self.volumes.set_allow(&served, &volume.allow, &self.cores);
     }
 
     /// What would be interrupted if the volume went: disks, attachments, and disks of other nodes
     /// that no guest uses at the moment.
-    fn users_of_volume(&self, objects: &Objects, volume: &str) -> Vec<String> {
+    fn users_of_volume_in(&self, objects: &Objects, volume: &str) -> Vec<String> {
         let mut users = objects.users_of_volume(volume);
         let shown_by = volumes::shown_by(volume, &self.cores).into_iter();
         users.extend(shown_by.map(|peer| format!("a disk of node {peer:?}")));
@@ -515,9 +474,10 @@ fn digest(revoked: &Revoked, changes: &[Change], restart: &[&str]) -> String {
     use std::hash::{DefaultHasher, Hash, Hasher};
     let mut hasher = DefaultHasher::new();
     let keys: Vec<_> = revoked.config.peers.iter().map(|peer| &peer.keys).collect();
-    let allow: Vec<_> = revoked.config.volumes.iter().map(|volume| &volume.allow).collect();
-    let joins: Vec<_> = revoked.config.networks.iter().map(|network| &network.allow).collect();
-    format!("{keys:?} {allow:?} {joins:?} {changes:?} {restart:?}").hash(&mut hasher);
+    let objects = &revoked.config.objects;
+    let allow: Vec<_> = Kind::all().flat_map(|kind| kind.row().allowed(objects)).collect();
+    let allow: Vec<_> = allow.iter().map(|it| (&it.object, it.allow)).collect();
+    format!("{keys:?} {allow:?} {changes:?} {restart:?}").hash(&mut hasher);
     format!("{:016x}", hasher.finish())
 }
 

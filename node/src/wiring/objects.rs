@@ -10,13 +10,14 @@ use super::{ObjectError, keys};
 use crate::api::{Refused, RefusedKind};
 use crate::config::change::{Revoked, changes, needs_restart, revoked};
 use crate::config::{Config, ConfigError, DiskConfig, DomainConfig, Kind, VolumeConfig};
+use crate::kinds::Object;
 use crate::status::Origin;
 
 /// The objects of a running node. Whoever changes them has the turn; whoever looks takes a copy.
 #[derive(Clone, Debug)]
-pub(super) struct Objects {
+pub(crate) struct Objects {
     /// The configuration that describes what is running.
-    pub(super) config: Config,
+    pub(crate) config: Config,
     /// In the order of the configuration's volumes.
     pub(super) volumes: Vec<Arc<Served>>,
     /// In the order of the configuration's disks.
@@ -36,7 +37,12 @@ impl Objects {
         Self { config, volumes, disks, commanded: BTreeSet::new(), file, draining: false }
     }
 
-    pub(super) fn origin(&self, kind: Kind, name: &str) -> Origin {
+    /// Where an object came from.
+    pub(crate) fn origin<T: Object>(&self, name: &str) -> Origin {
+        self.origin_of(Kind::of::<T>(), name)
+    }
+
+    fn origin_of(&self, kind: Kind, name: &str) -> Origin {
         let commanded = self.commanded.contains(&(kind, name.to_owned()));
         if commanded { Origin::Command } else { Origin::File }
     }
@@ -59,7 +65,7 @@ impl Objects {
     }
 
     pub(super) fn add_volume(&mut self, config: &VolumeConfig, served: Arc<Served>) {
-        self.config.volumes.push(config.clone());
+        self.note(config);
         self.volumes.push(served);
     }
 
@@ -68,28 +74,29 @@ impl Objects {
         let at = at.expect("the one that has the turn has looked");
         self.config.volumes.remove(at);
         self.volumes.remove(at);
-        self.commanded.remove(&(Kind::Volume, name.to_owned()));
+        self.commanded.remove(&(Kind::of::<VolumeConfig>(), name.to_owned()));
     }
 
     pub(super) fn add_disk(&mut self, config: &DiskConfig, shown: Arc<Shown>) {
-        self.config.disks.push(config.clone());
+        self.note(config);
         self.disks.push(shown);
     }
 
     pub(super) fn remove_disk(&mut self, name: &str) {
-        self.config.disks.retain(|disk| disk.name != name);
         self.disks.retain(|disk| disk.config.name != name);
-        self.commanded.remove(&(Kind::Disk, name.to_owned()));
+        self.forget::<DiskConfig>(name);
     }
 
-    pub(super) fn remove_peer(&mut self, name: &str) {
-        self.config.peers.retain(|peer| peer.name != name);
-        self.commanded.remove(&(Kind::Peer, name.to_owned()));
+    /// An object has been added.
+    pub(crate) fn note<T: Object>(&mut self, object: &T) {
+        T::all_mut(&mut self.config.objects).push(object.clone());
     }
 
-    pub(super) fn remove_network(&mut self, name: &str) {
-        self.config.networks.retain(|network| network.name != name);
-        self.commanded.remove(&(Kind::Network, name.to_owned()));
+    /// An object has been removed.
+    pub(crate) fn forget<T: Object>(&mut self, name: &str) {
+        let kind = Kind::of::<T>();
+        kind.row().forget(&mut self.config.objects, name);
+        self.commanded.remove(&(kind, name.to_owned()));
     }
 
     /// Takes a peer out of the domains that name it; what those are then.
@@ -102,21 +109,6 @@ impl Objects {
             }
         }
         changed
-    }
-
-    pub(super) fn remove_domain(&mut self, name: &str) {
-        self.config.domains.retain(|domain| domain.name != name);
-        self.commanded.remove(&(Kind::Domain, name.to_owned()));
-    }
-
-    pub(super) fn remove_vf(&mut self, name: &str) {
-        self.config.vfs.retain(|vf| vf.name != name);
-        self.commanded.remove(&(Kind::Vf, name.to_owned()));
-    }
-
-    pub(super) fn remove_nic(&mut self, name: &str) {
-        self.config.nics.retain(|nic| nic.name != name);
-        self.commanded.remove(&(Kind::Nic, name.to_owned()));
     }
 
     /// Names of the disks that use a volume of this node.
@@ -196,32 +188,9 @@ impl Objects {
     /// When the two do not fit together.
     pub(super) fn wanted(&self, file: &Config) -> Result<Config, ConfigError> {
         let mut wanted = file.clone();
-        let kept = |kind, name: &str| self.origin(kind, name) == Origin::Command;
-        let volumes = self.config.volumes.iter().filter(|it| kept(Kind::Volume, &it.name));
-        for volume in volumes.filter(|it| file.volumes.iter().all(|had| had.name != it.name)) {
-            wanted.volumes.push(volume.clone());
-        }
-        let peers = self.config.peers.iter().filter(|it| kept(Kind::Peer, &it.name));
-        wanted.peers.extend(peers.filter(|it| file.peer(&it.name).is_none()).cloned());
-        let disks = self.config.disks.iter().filter(|it| kept(Kind::Disk, &it.name));
-        for disk in disks.filter(|it| file.disks.iter().all(|had| had.name != it.name)) {
-            wanted.disks.push(disk.clone());
-        }
-        let networks = self.config.networks.iter().filter(|it| kept(Kind::Network, &it.name));
-        for network in networks.filter(|it| !has(file, Kind::Network, &it.name)) {
-            wanted.networks.push(network.clone());
-        }
-        let nics = self.config.nics.iter().filter(|it| kept(Kind::Nic, &it.name));
-        for nic in nics.filter(|it| !has(file, Kind::Nic, &it.name)) {
-            wanted.nics.push(nic.clone());
-        }
-        let domains = self.config.domains.iter().filter(|it| kept(Kind::Domain, &it.name));
-        for domain in domains.filter(|it| !has(file, Kind::Domain, &it.name)) {
-            wanted.domains.push(domain.clone());
-        }
-        let vfs = self.config.vfs.iter().filter(|it| kept(Kind::Vf, &it.name));
-        for vf in vfs.filter(|it| !has(file, Kind::Vf, &it.name)) {
-            wanted.vfs.push(vf.clone());
+        for kind in Kind::all() {
+            let kept = |name: &str| self.origin_of(kind, name) == Origin::Command;
+            kind.row().keep(&self.config.objects, &mut wanted.objects, &kept);
         }
         match wanted.problems() {
             problems if problems.is_empty() => Ok(wanted),
@@ -273,7 +242,12 @@ fn has(config: &Config, kind: Kind, name: &str) -> bool {
 }
 
 /// Nothing of that name.
-pub(super) fn unknown(kind: Kind, name: &str, known: &[&str]) -> Refused {
+pub(super) fn unknown<T: Object>(name: &str, config: &Config) -> Refused {
+    unknown_of(Kind::of::<T>(), name, &config.names(Kind::of::<T>()))
+}
+
+/// The same of a kind that only the table knows.
+pub(super) fn unknown_of(kind: Kind, name: &str, known: &[&str]) -> Refused {
     let kind = kind.key();
     let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
     let way_out = format!("there is {known}; see `vrio {kind} list`");

@@ -20,7 +20,7 @@ use super::objects::Objects;
 use super::sidecores::Core;
 use super::strangers::{self, Refusals};
 use super::volumes::Served;
-use crate::config::{Backend, Config, Kind, Trust, VolumeConfig};
+use crate::config::{Backend, Config, DiskConfig, PeerConfig, Trust, VolumeConfig};
 use crate::status::{
     AttachmentStatus, Counters, DiskStatus, GuestMemoryStatus, NodeStatus, PeerStatus,
     STATUS_VERSION, SessionStatus, SidecoreStatus, Status, StrangersStatus, VolumeStatus,
@@ -76,7 +76,7 @@ pub(super) fn of_client(core: &Core, volume: &RemoteVolume) -> Counters {
 /// The disks, in the order in which they came.
 pub(super) fn disks(objects: &Objects) -> Vec<DiskStatus> {
     let all = objects.disks.iter();
-    all.map(|shown| disk::status(shown, objects.origin(Kind::Disk, &shown.config.name))).collect()
+    all.map(|shown| disk::status(shown, objects.origin::<DiskConfig>(&shown.config.name))).collect()
 }
 
 /// The peers, in the order in which they came.
@@ -86,7 +86,7 @@ pub(super) fn peers(objects: &Objects) -> Vec<PeerStatus> {
         .map(|peer| PeerStatus {
             name: peer.name.clone(),
             address: peer.address.as_ref().map(|address| address.to_string()),
-            origin: objects.origin(Kind::Peer, &peer.name),
+            origin: objects.origin::<PeerConfig>(&peer.name),
             disks: objects.disks_of_peer(&peer.name),
         })
         .collect()
@@ -410,7 +410,7 @@ fn key_expires(keys: &Keys, found: &transport::SessionStatus) -> Option<String> 
 pub(super) fn volumes(objects: &Objects) -> Vec<VolumeStatus> {
     let both = objects.config.volumes.iter().zip(&objects.volumes);
     both.map(|(config, served)| VolumeStatus {
-        origin: objects.origin(Kind::Volume, &config.name),
+        origin: objects.origin::<VolumeConfig>(&config.name),
         ..volume(config, served)
     })
     .collect()

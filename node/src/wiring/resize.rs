@@ -11,14 +11,14 @@ use super::live::{bad, log};
 use super::objects::unknown;
 use super::volumes::Served;
 use crate::api::{API_VERSION, Done, Refused, RefusedKind};
-use crate::config::{Backend, Config, Kind, Resize, VolumeConfig, show_size};
+use crate::config::{Backend, Config, DiskConfig, Resize, VolumeConfig, show_size};
 
 impl Inside {
     /// Makes the volume of a disk of this node larger or smaller.
     pub(super) fn resize_disk(&self, name: &str, body: &Value) -> Result<Done, Refused> {
         let config = self.objects().config.clone();
         let Some(disk) = config.disks.iter().find(|disk| disk.name == name) else {
-            return Err(unknown(Kind::Disk, name, &config.names(Kind::Disk)));
+            return Err(unknown::<DiskConfig>(name, &config));
         };
         let volume = &disk.volume.volume;
         if let Some(peer) = &disk.volume.peer {
@@ -35,7 +35,7 @@ impl Inside {
         let _turn = self.turn()?;
         let config = self.objects().config.clone();
         let Some(volume) = config.volumes.iter().find(|volume| volume.name == name) else {
-            return Err(unknown(Kind::Volume, name, &config.names(Kind::Volume)));
+            return Err(unknown::<VolumeConfig>(name, &config));
         };
         let before = self.size_of(name);
         let notes = self.resize(volume, &volume.backend, wanted)?;
@@ -49,7 +49,7 @@ impl Inside {
     }
 
     /// Makes a volume as large as its configuration says now.
-    pub(super) fn change_size(&self, volume: &VolumeConfig) -> Result<Vec<String>, Refused> {
+    pub(crate) fn change_size(&self, volume: &VolumeConfig) -> Result<Vec<String>, Refused> {
         let Backend::File { size_bytes: Some(size_bytes), .. } = volume.backend else {
             unreachable!("only such a change is made in place");
         };

@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::objects::unknown;
 use super::{Inside, StartError};
 use crate::api::{API_VERSION, Done, Refused, RefusedKind};
-use crate::config::{Kind, Sidecores};
+use crate::config::{DiskConfig, Sidecores};
 use crate::steering::{CoreLook, Look, QueueId, QueueLook, Steering};
 
 /// How often it is looked: often enough that a guest that begins to work is helped while it does,
@@ -201,7 +201,7 @@ impl Inside {
     pub(super) fn take_disk(&self, name: &str) -> Result<Done, Refused> {
         let objects = self.objects().clone();
         let Some(shown) = objects.disk(name) else {
-            return Err(unknown(Kind::Disk, name, &objects.config.names(Kind::Disk)));
+            return Err(unknown::<DiskConfig>(name, &objects.config));
         };
         let Some(core) = shown.look().core else {
             let error = format!("disk {name:?} is not served yet");
@@ -232,7 +232,7 @@ impl Inside {
         })?;
         let objects = self.objects().clone();
         let Some(shown) = objects.disk(name) else {
-            return Err(unknown(Kind::Disk, name, &objects.config.names(Kind::Disk)));
+            return Err(unknown::<DiskConfig>(name, &objects.config));
         };
         if queue >= usize::from(shown.config.queues) {
             let error = format!("disk {name:?} has no queue {queue}");

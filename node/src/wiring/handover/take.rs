@@ -21,8 +21,9 @@ use super::state::{DiskState, Received, STATE_VERSION, State, Verdict, VolumeSta
 use super::{ANSWER_TIME_MAX, Heirlooms, digest, meeting};
 use crate::api::{HandOver, Refused};
 use crate::channel::Channel;
-use crate::config::{Config, Kind, LinkKind};
+use crate::config::{Config, DiskConfig, LinkKind};
 use crate::control::{Claim, Service, Standby};
+use crate::kinds::Object;
 use crate::privilege::Opener;
 use crate::wiring::disks::{self, Disks, Outside, Shown};
 use crate::wiring::domains::Domains;
@@ -427,6 +428,6 @@ fn serve(config: &Config, ready: Ready, taken: Taken) -> Node {
     let control = control.serve(Arc::clone(&inside) as Arc<dyn Service>);
     let node = Node { control, inside };
     let disks = config.disks.len();
-    tracing::info!(node = config.name, kind = Kind::Disk.key(), disks, "taken over");
+    tracing::info!(node = config.name, kind = DiskConfig::KEY, disks, "taken over");
     node
 }

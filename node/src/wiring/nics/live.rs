@@ -6,17 +6,15 @@ use super::uplinks::open_uplink;
 use super::{Live, live, show};
 use crate::api::{API_VERSION, Done, Refused, RefusedKind};
 use crate::config::change::changes;
-use crate::config::{Kind, NetworkConfig, NicConfig};
+use crate::config::{NetworkConfig, NicConfig};
+use crate::status::{NetworkStatus, NicStatus};
 use crate::wiring::Inside;
 use crate::wiring::live::{NIC_UNTIL_RESTART, bad, log, refuse_used, takes_restart};
 use crate::wiring::objects::unknown;
 use crate::wiring::volumes::wake;
 
 impl Inside {
-    pub(in crate::wiring) fn add_network(
-        &self,
-        network: &NetworkConfig,
-    ) -> Result<Vec<String>, Refused> {
+    pub(crate) fn add_network(&self, network: &NetworkConfig) -> Result<Vec<String>, Refused> {
         self.refuse_while_drained()?;
         let refused = |text: String| {
             let error = format!("network {:?}: {text}", network.name);
@@ -27,16 +25,13 @@ impl Inside {
         let sidecore = self.nics().sidecore_for_next(self.cores.len());
         let live = live(network, sidecore, &self.cores, uplink).map_err(refused)?;
         self.nics().add_network(live);
-        self.objects().config.networks.push(network.clone());
+        self.objects().note(network);
         self.accept_as_allowed();
         Ok(Vec::new())
     }
 
     /// Says anew which nodes may join a network, and as what.
-    pub(in crate::wiring) fn change_network(
-        &self,
-        network: &NetworkConfig,
-    ) -> Result<Vec<String>, Refused> {
+    pub(crate) fn change_network(&self, network: &NetworkConfig) -> Result<Vec<String>, Refused> {
         self.check_listens(!network.allow.is_empty(), "other nodes may join it")?;
         self.open_network(network);
         {
@@ -52,17 +47,13 @@ impl Inside {
     }
 
     /// Opens a network to those that this configuration names, on its terms, and to nobody else.
-    pub(in crate::wiring) fn open_network(&self, network: &NetworkConfig) {
+    pub(crate) fn open_network(&self, network: &NetworkConfig) {
         self.nics().set_open(network);
         // Their servers look at the doors, each round.
         wake(&self.cores);
     }
 
-    pub(in crate::wiring) fn remove_network(
-        &self,
-        name: &str,
-        force: bool,
-    ) -> Result<Vec<String>, Refused> {
+    pub(crate) fn remove_network(&self, name: &str, force: bool) -> Result<Vec<String>, Refused> {
         let nics: Vec<_> = {
             let objects = self.objects();
             let here = objects.config.nics.iter().filter(|nic| nic.network == name);
@@ -83,12 +74,12 @@ impl Inside {
         };
         // Waits for its sidecore, and for the thread that looks after its uplink.
         drop(gone);
-        self.objects().remove_network(name);
+        self.objects().forget::<NetworkConfig>(name);
         self.accept_as_allowed();
         Ok(notes)
     }
 
-    pub(in crate::wiring) fn add_nic(&self, nic: &NicConfig) -> Result<Vec<String>, Refused> {
+    pub(crate) fn add_nic(&self, nic: &NicConfig) -> Result<Vec<String>, Refused> {
         self.refuse_while_drained()?;
         let home = self.objects().config.directories.sockets.clone();
         if home.is_none_or(|home| !nic.socket.starts_with(home)) {
@@ -100,15 +91,11 @@ impl Inside {
             Refused::new(RefusedKind::Failed, format!("nic {:?}: {text}", nic.name), way_out)
         })?;
         self.nics().nics.push(shown);
-        self.objects().config.nics.push(nic.clone());
+        self.objects().note(nic);
         Ok(Vec::new())
     }
 
-    pub(in crate::wiring) fn remove_nic(
-        &self,
-        name: &str,
-        force: bool,
-    ) -> Result<Vec<String>, Refused> {
+    pub(crate) fn remove_nic(&self, name: &str, force: bool) -> Result<Vec<String>, Refused> {
         let users = self.nics().user_of(name);
         refuse_used(&format!("nic {name:?}"), &users, force, "stop the guest or unplug the nic")?;
         let gone = {
@@ -117,12 +104,26 @@ impl Inside {
             at.map(|at| nics.nics.remove(at))
         };
         gone.expect("the caller has looked").stop();
-        self.objects().remove_nic(name);
+        self.objects().forget::<NicConfig>(name);
         Ok(Vec::new())
     }
 
+    pub(crate) fn user_of_nic(&self, name: &str) -> Vec<String> {
+        self.nics().user_of(name)
+    }
+
+    pub(crate) fn network_status(&self) -> Vec<NetworkStatus> {
+        let objects = self.objects().clone();
+        self.nics().networks(&objects)
+    }
+
+    pub(crate) fn nic_status(&self) -> Vec<NicStatus> {
+        let objects = self.objects().clone();
+        self.nics().nics(&objects)
+    }
+
     /// Gives a nic other stages, and another state of its link.
-    pub(in crate::wiring) fn change_nic(&self, nic: &NicConfig) -> Result<Vec<String>, Refused> {
+    pub(crate) fn change_nic(&self, nic: &NicConfig) -> Result<Vec<String>, Refused> {
         {
             let mut nics = self.nics();
             let shown = nics.shown(&nic.name).expect("the caller has looked");
@@ -141,15 +142,15 @@ impl Inside {
     }
 
     /// What a command says of a nic.
-    pub(in crate::wiring) fn set_nic(&self, name: &str, body: &Value) -> Result<Done, Refused> {
+    pub(crate) fn set_nic(&self, name: &str, body: &Value) -> Result<Done, Refused> {
         let Some(fields) = body.as_object() else {
             let way_out = "send what is to be different, such as {\"link\": \"down\"}";
             return Err(Refused::new(RefusedKind::Bad, "this is no JSON object", way_out));
         };
         let _turn = self.turn()?;
         let running = self.objects().config.clone();
-        if !running.names(Kind::Nic).contains(&name) {
-            return Err(unknown(Kind::Nic, name, &running.names(Kind::Nic)));
+        if running.nics.iter().all(|nic| nic.name != name) {
+            return Err(unknown::<NicConfig>(name, &running));
         }
         let wanted = running.with_nic(name, fields).map_err(|problems| bad(&problems))?;
         let mut done = Done { version: API_VERSION, ..Done::default() };

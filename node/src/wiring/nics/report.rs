@@ -9,7 +9,7 @@ use net::stage::{FilterCore, MeterCore, MirrorCore};
 use virtio::ServerState;
 
 use super::{Live, Nics, Shown};
-use crate::config::{Kind, MirrorConfig};
+use crate::config::{MirrorConfig, NetworkConfig, NicConfig};
 use crate::status::{Counters, DiskState, MemberStatus, NetworkStatus, NicStatus};
 use crate::wiring::objects::Objects;
 
@@ -45,7 +45,7 @@ impl Live {
         let ports = nics.iter().filter(|shown| shown.config.network == self.config.name);
         NetworkStatus {
             name: self.config.name.clone(),
-            origin: objects.origin(Kind::Network, &self.config.name),
+            origin: objects.origin::<NetworkConfig>(&self.config.name),
             uplink: self.config.uplink.as_ref().map(ToString::to_string),
             uplink_up: self.uplink.as_ref().map(|uplink| uplink.core.is_up()),
             uplink_why: self.uplink.as_ref().and_then(|uplink| uplink.core.why()),
@@ -156,7 +156,7 @@ impl Shown {
             mac: self.config.mac.to_string(),
             pairs: self.config.pairs,
             mtu: self.config.mtu,
-            origin: objects.origin(Kind::Nic, &self.config.name),
+            origin: objects.origin::<NicConfig>(&self.config.name),
             chain: self.config.stages(),
             link: self.server.state() != ServerState::Closed,
             state: self.state(),

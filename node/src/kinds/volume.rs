@@ -1,0 +1,358 @@
+//! `[[volume]]`.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use block::{OPTIMAL_BYTES_MAX, PHYSICAL_BYTES_MAX, SECTOR_BYTES, Topology};
+use peer::Allow;
+
+use super::{Changed, InPlace, Object, ObjectConfigs};
+use crate::config::change::keys;
+use crate::config::keys::allow as allowed_node;
+use crate::config::read::{chain, has_parent, name};
+use crate::config::reader::{Lines, Reader, Table, Value};
+use crate::config::{self, Backend, Config, Directories, StageConfig, show_chain, show_size};
+use crate::status::VolumeStatus;
+use crate::wiring::Inside;
+
+/// A volume of this node.
+#[derive(Clone, Debug, PartialEq)]
+pub struct VolumeConfig {
+    /// Its name, unique on the node.
+    pub name: String,
+    /// Where its blocks are.
+    pub backend: Backend,
+    /// Each write durable by itself, instead of by the guest's flushes.
+    pub write_through: bool,
+    /// What every request passes on its way, first stage first.
+    pub chain: Vec<StageConfig>,
+    /// The nodes whose disks may use it, some only with an attachment key; this node's own always
+    /// may.
+    pub allow: Vec<Allow>,
+    /// Refuse writes.
+    pub read_only: bool,
+    /// What guests are told of the storage's layout; what is 0 is found out.
+    pub topology: Topology,
+    /// Several attachments at once may use it; the guests have to agree among themselves.
+    pub shared: bool,
+    /// Where its keys are.
+    pub lines: Lines,
+}
+
+const VOLUME_KEYS: [&str; 9] = [
+    "name",
+    "backend",
+    "durability",
+    "chain",
+    "allow",
+    "read-only",
+    "shared",
+    "physical-block-size",
+    "optimal-io-size",
+];
+
+/// Of a volume's `backend`.
+const BACKEND_KEYS: [&str; 6] = ["file", "memory", "null", "size", "direct", "format"];
+
+fn volume(value: &Value<'_, '_>, directories: &Directories) -> Option<VolumeConfig> {
+    let table = value.table(&VOLUME_KEYS)?;
+    let name = table.require("name", "name = \"alice-root\"").and_then(|value| name(&value));
+    let example = "backend = { file = \"alice.img\" }";
+    let backend = table.require("backend", example).and_then(|value| backend(&value, directories));
+    let words = [("flush", false), ("write-through", true)];
+    let through = table.get("durability").and_then(|value| value.word(&words));
+    let chain = table.get("chain").and_then(|value| chain(&value)).unwrap_or_default();
+    let allow = table.get("allow").and_then(|value| value.array()).unwrap_or_default();
+    let allow = allow.iter().filter_map(allowed_node).collect();
+    let flag = |key| table.get(key).and_then(|value| value.bool()).unwrap_or(false);
+    let read_only = flag("read-only");
+    if read_only && matches!(backend, Some(Backend::Null { .. })) {
+        let text = "\"read-only\": a null volume is for measuring, and takes writes";
+        table.fail("read-only", text.to_owned());
+    }
+    let topology = topology(&table, backend.as_ref());
+    Some(VolumeConfig {
+        topology,
+        backend: backend?,
+        write_through: through.unwrap_or(false),
+        chain,
+        allow,
+        read_only,
+        shared: flag("shared"),
+        lines: table.lines.clone(),
+        name: name?,
+    })
+}
+
+/// What guests are told of the storage's layout; what is not said is found out.
+fn topology(table: &Table<'_, '_>, backend: Option<&Backend>) -> Topology {
+    let bytes = |key: &str, most: u32| {
+        let value = table.get(key)?;
+        if !matches!(backend, None | Some(Backend::File { .. })) {
+            value.fail("only a file has such a layout".to_owned());
+        }
+        let bytes = u32::try_from(value.size_bytes()?).unwrap_or(u32::MAX);
+        if !bytes.is_power_of_two() || !(512..=most).contains(&bytes) {
+            let most = show_size(most.into());
+            value.fail(format!("{bytes} bytes: it is a power of two from 512 to {most}"));
+            return None;
+        }
+        Some(bytes)
+    };
+    let physical_bytes = bytes("physical-block-size", PHYSICAL_BYTES_MAX);
+    let optimal_bytes = bytes("optimal-io-size", OPTIMAL_BYTES_MAX);
+    Topology {
+        physical_bytes: physical_bytes.unwrap_or(0),
+        optimal_bytes: optimal_bytes.unwrap_or(0),
+    }
+}
+
+fn backend(value: &Value<'_, '_>, directories: &Directories) -> Option<Backend> {
+    let kinds = ["file", "memory", "null"];
+    let table = value.table(&BACKEND_KEYS)?;
+    let given: Vec<_> = kinds.into_iter().filter(|kind| table.get(kind).is_some()).collect();
+    let [kind] = given[..] else {
+        value.fail("name exactly one of file = \"..\", memory = \"1GiB\", null = \"1GiB\"".into());
+        return None;
+    };
+    if kind != "file" {
+        for key in ["size", "direct", "format"] {
+            if let Some(value) = table.get(key) {
+                value.fail(format!("this belongs to a file; {kind:?} itself gives the size"));
+            }
+        }
+        let size_bytes = size_of_volume(&table.get(kind)?)?;
+        return Some(match kind {
+            "memory" => Backend::Memory { size_bytes },
+            _ => Backend::Null { size_bytes },
+        });
+    }
+    let flag = |key| table.get(key).and_then(|value| value.bool()).unwrap_or(false);
+    let size_bytes = match table.get("size") {
+        Some(size) => Some(size_of_volume(&size)?),
+        None => None,
+    };
+    let direct = flag("direct");
+    let raw = match table.get("format") {
+        None => false,
+        Some(format) if format.str()? == "raw" => true,
+        Some(format) => {
+            format.fail("\"raw\" is all that is served; convert others by qemu-img".to_owned());
+            return None;
+        }
+    };
+    let path = file_path(&table.get("file")?, directories)?;
+    Some(Backend::File { path, size_bytes, direct, raw })
+}
+
+/// A size in whole sectors, and not none.
+pub(crate) fn size_of_volume(value: &Value<'_, '_>) -> Option<u64> {
+    let bytes = value.size_bytes()?;
+    if bytes == 0 || !bytes.is_multiple_of(SECTOR_BYTES) {
+        value.fail(format!("{bytes} bytes are no whole number of sectors ({SECTOR_BYTES} bytes)"));
+        return None;
+    }
+    Some(bytes)
+}
+
+/// The absolute path of a volume's file, inside one of the volumes' directories.
+fn file_path(value: &Value<'_, '_>, directories: &Directories) -> Option<PathBuf> {
+    let path = Path::new(value.str()?);
+    let inside = |path: &Path| directories.volumes.iter().any(|home| path.starts_with(home));
+    let Some(first) = directories.volumes.first() else {
+        let text = "no directory for volumes is named; write [directories] volumes = \"..\"";
+        value.fail(text.to_owned());
+        return None;
+    };
+    let full = first.join(path);
+    if path.as_os_str().is_empty() || has_parent(path) {
+        value.fail(format!("{path:?} is no name of a file inside {first:?}"));
+        return None;
+    }
+    if !inside(&full) {
+        value.fail(format!(
+            "{path:?} is outside the directories that \"volumes\" names ({}); put it there, or \
+             add its directory: volumes = [\"..\", {:?}]",
+            directories
+                .volumes
+                .iter()
+                .map(|d| d.display().to_string())
+                .collect::<Vec<_>>()
+                .join(", "),
+            full.parent().unwrap_or(&full),
+        ));
+        return None;
+    }
+    Some(full)
+}
+
+/// Two volumes on one file would wait for each other's lock.
+fn same_file(reader: &Reader<'_>, config: &Config) {
+    let mut seen: HashMap<&Path, &VolumeConfig> = HashMap::new();
+    for volume in &config.volumes {
+        let Backend::File { path, .. } = &volume.backend else { continue };
+        let other = seen.insert(path, volume);
+        let Some(other) = other.filter(|other| !(other.read_only && volume.read_only)) else {
+            continue;
+        };
+        let text = format!(
+            "\"backend\": volume {:?} has the same file {path:?}; a file that is written belongs \
+             to one volume (several disks may use that, if it is \"shared\")",
+            other.name
+        );
+        reader.note(volume.lines.of("backend"), &format!("volume {:?}", volume.name), text);
+    }
+}
+
+/// Two volumes under one key show where they are alike to whoever sees both files.
+fn same_encryption(reader: &Reader<'_>, config: &Config) {
+    let mut seen: HashMap<&Path, &VolumeConfig> = HashMap::new();
+    for volume in &config.volumes {
+        let Some(key) = config::encryption(&volume.chain) else { continue };
+        let Some(other) = seen.insert(key, volume) else { continue };
+        let text = format!(
+            "\"chain\": volume {:?} has the same key {key:?}; each has one of its own: `vrio key \
+             new --volume FILE`",
+            other.name
+        );
+        reader.note(volume.lines.of("chain"), &format!("volume {:?}", volume.name), text);
+    }
+}
+
+/// The size that a file is configured to have.
+fn size_of(volume: &VolumeConfig) -> Option<u64> {
+    match volume.backend {
+        Backend::File { size_bytes, .. } => size_bytes,
+        Backend::Memory { .. } | Backend::Null { .. } => None,
+    }
+}
+
+/// Whether the backends differ in that the file is to be larger, and in nothing else.
+fn grows(now: &VolumeConfig, wanted: &VolumeConfig) -> bool {
+    let (Some(now_bytes), Some(wanted_bytes)) = (size_of(now), size_of(wanted)) else {
+        return false;
+    };
+    let mut backend = now.backend.clone();
+    if let Backend::File { size_bytes, .. } = &mut backend {
+        *size_bytes = Some(wanted_bytes);
+    }
+    now_bytes < wanted_bytes && backend == wanted.backend
+}
+
+impl Object for VolumeConfig {
+    const KEY: &'static str = "volume";
+    const KEYS: &'static [&'static str] = &VOLUME_KEYS;
+    const KEYS_WITHIN: &'static [(&'static str, &'static [&'static str])] =
+        &[("backend", &BACKEND_KEYS)];
+    const NEEDS: &'static [&'static str] = &["peer"];
+    type Status = VolumeStatus;
+
+    fn all(objects: &ObjectConfigs) -> &Vec<Self> {
+        &objects.volumes
+    }
+
+    fn all_mut(objects: &mut ObjectConfigs) -> &mut Vec<Self> {
+        &mut objects.volumes
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn lines(&self) -> &Lines {
+        &self.lines
+    }
+
+    fn lines_mut(&mut self) -> &mut Lines {
+        &mut self.lines
+    }
+
+    fn read(value: &Value<'_, '_>, directories: &Directories) -> Option<Self> {
+        volume(value, directories)
+    }
+
+    fn consistent(reader: &Reader<'_>, config: &Config, _whole: bool) {
+        same_file(reader, config);
+        same_encryption(reader, config);
+    }
+
+    fn allow(&self) -> &[Allow] {
+        &self.allow
+    }
+
+    fn set_allow(&mut self, allow: Vec<Allow>) {
+        self.allow = allow;
+    }
+
+    fn replaced_for(&self, wanted: &Self) -> Vec<&'static str> {
+        let (told, tell) = (&self.topology, &wanted.topology);
+        let different = [
+            ("backend", self.backend != wanted.backend && !grows(self, wanted)),
+            ("durability", self.write_through != wanted.write_through),
+            ("read-only", self.read_only != wanted.read_only),
+            ("shared", self.shared != wanted.shared),
+            ("physical-block-size", told.physical_bytes != tell.physical_bytes),
+            ("optimal-io-size", told.optimal_bytes != tell.optimal_bytes),
+        ];
+        let (allow, chain) = (wanted.allow.clone(), wanted.chain.clone());
+        let mut changed = Self { lines: wanted.lines.clone(), allow, chain, ..self.clone() };
+        if grows(self, wanted) {
+            changed.backend.clone_from(&wanted.backend);
+        }
+        keys(&different, changed != *wanted)
+    }
+
+    fn in_place(&self, wanted: &Self) -> Vec<InPlace> {
+        let object = format!("volume {:?}", self.name);
+        let allow = (self.allow != wanted.allow)
+            .then(|| InPlace { step: ALLOW, text: format!("change {object}: \"allow\"") });
+        let size = size_of(wanted).filter(|_| grows(self, wanted)).map(|size_bytes| {
+            let text = format!("resize {object} to {}", show_size(size_bytes));
+            InPlace { step: SIZE, text }
+        });
+        let chain = (self.chain != wanted.chain).then(|| {
+            let chain = show_chain(&wanted.chain);
+            InPlace { step: CHAIN, text: format!("change {object}: the chain is now {chain}") }
+        });
+        allow.into_iter().chain(size).chain(chain).collect()
+    }
+
+    fn add(&self, node: &Inside) -> Changed {
+        node.add_volume(self)
+    }
+
+    fn change(&self, step: &InPlace, node: &Inside) -> Changed {
+        match step.step {
+            ALLOW => node.change_allow(self),
+            SIZE => node.change_size(self),
+            _ => node.change_chain(self),
+        }
+    }
+
+    fn readmit(&self, node: &Inside) {
+        node.readmit_to_volume(self);
+    }
+
+    fn remove(name: &str, node: &Inside, force: bool) -> Changed {
+        node.remove_volume(name, force)
+    }
+
+    fn users(name: &str, node: &Inside, goes: &dyn Fn(&str) -> bool) -> Vec<String> {
+        let mut users = node.users_of_volume(name);
+        users.retain(|user| !goes(user));
+        users
+    }
+
+    fn status(node: &Inside) -> Vec<VolumeStatus> {
+        node.volume_status()
+    }
+
+    fn status_name(status: &Self::Status) -> &str {
+        &status.name
+    }
+}
+
+/// The parts that are changed in place.
+const ALLOW: &str = "allow";
+const SIZE: &str = "size";
+const CHAIN: &str = "chain";
