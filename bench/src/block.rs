@@ -404,7 +404,7 @@ fn measure_once(
 
 fn check(options: &Options, outcome: &Outcome, events: &Events) -> Result<()> {
     if options.has_sessions() {
-        options.meeting().check_way(events)?;
+        events.check_way(options.meeting().link)?;
     }
     if outcome.requests() == 0 {
         bail!("not one request was completed in this time: measure for longer");

@@ -11,6 +11,7 @@ use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use random::Random;
 use sidecore::Services;
 use virtio::Segment;
 
@@ -270,22 +271,6 @@ impl Bench {
             self.round();
         }
         panic!("the channel never let go");
-    }
-}
-
-/// A small generator for tests: the same numbers from the same seed, everywhere.
-pub(crate) struct Random(u64);
-
-impl Random {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self(seed | 1)
-    }
-
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % bound
     }
 }
 

@@ -258,7 +258,7 @@ impl Index {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::Random;
+    use random::Random;
 
     fn address(host: u64, slot: u16) -> Address {
         Address { host, incarnation: 1, slot }
@@ -313,16 +313,16 @@ mod tests {
             let mut model: Vec<Option<Address>> = Vec::new();
             for step in 0..2000 {
                 let address = Address {
-                    host: random.next() % 9 + 1,
-                    incarnation: (random.next() % 3) as u32 + 1,
-                    slot: (random.next() % 20) as u16,
+                    host: random.draw() % 9 + 1,
+                    incarnation: (random.draw() % 3) as u32 + 1,
+                    slot: (random.draw() % 20) as u16,
                 };
-                if random.next().is_multiple_of(2) {
+                if random.draw().is_multiple_of(2) {
                     let number = table.insert(address).expect("room") as usize;
                     model.resize(model.len().max(number + 1), None);
                     assert_eq!(model[number].replace(address), None);
                 } else {
-                    let number = random.next() % (model.len() as u64 + 3);
+                    let number = random.draw() % (model.len() as u64 + 3);
                     let there = model.get_mut(number as usize).and_then(Option::take);
                     assert_eq!(table.remove(number as u32), there.is_some());
                 }

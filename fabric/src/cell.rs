@@ -380,7 +380,7 @@ impl<'a> Cell<'a> {
 mod tests {
     use super::*;
     use crate::RegionOptions;
-    use crate::testing::Random;
+    use random::Random;
 
     #[test]
     fn heads_and_bodies_are_read_as_they_were_written() {
@@ -523,10 +523,10 @@ mod tests {
         for _ in 0..100_000 {
             let at = random.below(lengths.len() as u64) as usize;
             let near = low(0, random.below(8) as u8, lengths[at]);
-            let low = [near, near, random.next() as u32][random.below(3) as usize];
+            let low = [near, near, random.draw() as u32][random.below(3) as usize];
             let mut word = |sound: u64, named: fn(Local) -> u64| {
                 let name = names[random.below(names.len() as u64) as usize];
-                [sound, sound, named(name), random.next()][random.below(4) as usize]
+                [sound, sound, named(name), random.draw()][random.below(4) as usize]
             };
             look(low, [word(sound[0], source_word), word(sound[1], to_word)]);
         }

@@ -5,31 +5,6 @@ pub fn content(seed: u64, len: usize) -> Vec<u8> {
     (0..len as u64).map(|at| (seed.wrapping_mul(31) + at * 7 + at / 251) as u8).collect()
 }
 
-/// Numbers of a seed (xorshift).
-#[derive(Debug)]
-pub struct Random(u64);
-
-impl Random {
-    /// Those of this seed.
-    pub fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    /// The next one.
-    #[expect(clippy::should_implement_trait, reason = "it never ends")]
-    pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    /// The next one below a bound.
-    pub fn below(&mut self, bound: u64) -> u64 {
-        (self.next() >> 11) % bound
-    }
-}
-
 /// A node in the same process, that gives slots of a region which this crate has mapped as well.
 #[cfg(test)]
 #[derive(Debug)]

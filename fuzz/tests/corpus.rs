@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{PoisonError, RwLock};
 
 use fuzz::TARGETS;
+use random::Random;
 
 /// All of `fuzz/corpus`: it is part of every clone.
 const CORPUS_BYTES_MAX: u64 = 300 << 10;
@@ -19,23 +20,6 @@ fn corpus(target: &str) -> Vec<PathBuf> {
         entries.map(|entry| entry.expect("a folder can be listed").path()).collect();
     inputs.sort();
     inputs
-}
-
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut value = self.0;
-        value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        value ^ (value >> 31)
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound.max(1) as u64) as usize
-    }
 }
 
 /// A target that counts the mappings of its process runs alone, the others side by side.
@@ -65,16 +49,16 @@ fn run_target(name: &str) {
 
 /// Noise, or a known input that was changed in a few places.
 fn input(seed: u64, bytes_max: usize, known: &[Vec<u8>]) -> Vec<u8> {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     if seed.is_multiple_of(2) {
-        let bytes = random.below(bytes_max);
-        return (0..bytes).map(|_| random.next() as u8).collect();
+        let bytes = random.below(bytes_max as u64) as usize;
+        return (0..bytes).map(|_| random.draw() as u8).collect();
     }
-    let mut input = known[random.below(known.len())].clone();
+    let mut input = known[random.below(known.len() as u64) as usize].clone();
     for _ in 0..=random.below(8) {
         if !input.is_empty() {
-            let at = random.below(input.len());
-            input[at] = random.next() as u8;
+            let at = random.below(input.len() as u64) as usize;
+            input[at] = random.draw() as u8;
         }
     }
     input

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
+use random::Random;
 use sidecore::{Counter, Progress};
 use transport::{Pool, TransmitBatch};
 
@@ -83,7 +84,7 @@ struct Spoiler {
 impl<L: Link> Faulty<L> {
     /// Wraps `inner`.
     pub fn new(inner: L, faults: Faults) -> Self {
-        let random = Random(faults.seed);
+        let random = Random::new(faults.seed);
         let (held, counters) = (VecDeque::new(), Arc::default());
         Self { inner, spoiler: Spoiler { faults, random, held, counters } }
     }
@@ -254,7 +255,7 @@ impl Spoiler {
     }
 
     fn strikes(&mut self, percent: f64) -> bool {
-        percent > 0.0 && (self.random.below(1 << 32) as f64) < percent / 100.0 * (1u64 << 32) as f64
+        percent > 0.0 && ((self.random.draw() >> 32) as f64) < percent / 100.0 * (1u64 << 32) as f64
     }
 }
 
@@ -265,24 +266,6 @@ impl<L: Link> fmt::Debug for Faulty<L> {
             .field("faults", &self.spoiler.faults)
             .field("held", &self.spoiler.held.len())
             .finish()
-    }
-}
-
-/// A small generator of random numbers (splitmix64): a counter, well mixed.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// A number below `end`, which is not 0.
-    fn below(&mut self, end: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
     }
 }
 

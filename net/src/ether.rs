@@ -315,7 +315,7 @@ pub fn quoted(head: &[u8], error: &IpHeader) -> Option<FlowPacket> {
 mod tests {
     use super::*;
     use crate::maker::FrameMaker;
-    use crate::testing::Dice;
+    use random::Random;
 
     #[test]
     fn an_address_is_read_and_written() {
@@ -356,7 +356,7 @@ mod tests {
 
     #[test]
     fn no_bytes_make_a_reader_panic() {
-        let mut dice = Dice::new(1);
+        let mut dice = Random::new(1);
         let makers = [FrameMaker::tcp4(), FrameMaker::tcp6(), FrameMaker::udp4()];
         for _ in 0..20_000 {
             let mut frame = makers[dice.below(3) as usize].clone().payload(40).build();
@@ -364,7 +364,7 @@ mod tests {
             for _ in 0..dice.below(4) {
                 if !frame.is_empty() {
                     let at = dice.below(frame.len() as u64) as usize;
-                    frame[at] = dice.roll() as u8;
+                    frame[at] = dice.draw() as u8;
                 }
             }
             if let Some(packet) = packet(&frame) {

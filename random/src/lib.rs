@@ -29,6 +29,11 @@ impl Random {
         from + self.below(to - from + 1)
     }
 
+    /// `true` once in so many cases.
+    pub fn one_in(&mut self, cases: u64) -> bool {
+        self.below(cases) == 0
+    }
+
     /// `true` in `parts` of a million cases.
     pub fn hits(&mut self, parts_per_million: u64) -> bool {
         self.below(1_000_000) < parts_per_million
@@ -37,5 +42,18 @@ impl Random {
     /// Another stream, independent of what follows on this one.
     pub fn fork(&mut self) -> Self {
         Self(self.draw())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A seed that was written down must mean the same for ever.
+    #[test]
+    fn repeats_itself_and_matches_the_reference() {
+        let mut random = Random::new(1_234_567);
+        assert_eq!(random.draw(), 6_457_827_717_110_365_317);
+        assert_eq!(random.draw(), 3_203_168_211_198_807_973);
     }
 }

@@ -67,6 +67,8 @@ impl<K: Copy + Eq> Timers<K> {
 
 #[cfg(test)]
 mod tests {
+    use random::Random;
+
     use super::*;
 
     #[test]
@@ -100,11 +102,9 @@ mod tests {
     fn behaves_like_a_list_that_is_searched() {
         let mut timers = Timers::new(16);
         let mut list: Vec<(u64, u64, u8)> = Vec::new();
-        let mut random = 0x9e37_79b9_7f4a_7c15u64;
+        let mut numbers = Random::new(1);
         for step in 0..20_000u64 {
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
+            let random = numbers.draw();
             let (key, deadline_ns) = ((random >> 8) as u8 % 20, (random >> 20) % 50);
             match random % 3 {
                 0 => {

@@ -236,7 +236,7 @@ impl Received {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::Random;
+    use random::Random;
 
     fn written(received: &mut Received) -> (u64, Vec<(u32, u32)>) {
         let mut head = [0; 512];
@@ -295,7 +295,7 @@ mod tests {
             let mut received = Received::new();
             let mut model = std::collections::BTreeSet::new();
             for _ in 0..300 {
-                let number = random.next() % 200;
+                let number = random.draw() % 200;
                 match received.freshness(number) {
                     Freshness::Fresh => {
                         assert!(model.insert(number));
@@ -305,8 +305,8 @@ mod tests {
                     Freshness::Old => assert!(number < received.floor),
                 }
                 assert!(received.spans.len() <= RANGES_MAX);
-                if random.next().is_multiple_of(50) {
-                    received.forget_below(random.next() % 200);
+                if random.draw().is_multiple_of(50) {
+                    received.forget_below(random.draw() % 200);
                 }
             }
         }

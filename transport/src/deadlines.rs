@@ -80,7 +80,7 @@ impl Deadlines {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::Random;
+    use random::Random;
 
     #[test]
     fn agrees_with_a_plain_list() {
@@ -89,13 +89,13 @@ mod tests {
             let mut deadlines = Deadlines::new();
             let mut plain = vec![u64::MAX; places];
             for _ in 0..500 {
-                let place = (random.next() % places as u64) as usize;
+                let place = (random.draw() % places as u64) as usize;
                 let deadline_ns =
-                    if random.next().is_multiple_of(4) { u64::MAX } else { random.next() % 50 };
+                    if random.draw().is_multiple_of(4) { u64::MAX } else { random.draw() % 50 };
                 deadlines.set(place, deadline_ns);
                 plain[place] = deadline_ns;
                 assert_eq!(Some(&deadlines.earliest_ns()), plain.iter().min());
-                let (from, now_ns) = ((random.next() % 110) as usize, random.next() % 50);
+                let (from, now_ns) = ((random.draw() % 110) as usize, random.draw() % 50);
                 let due = (from..places).find(|&place| plain[place] <= now_ns);
                 assert_eq!(deadlines.first_due(from, now_ns), due);
             }

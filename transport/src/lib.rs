@@ -34,8 +34,6 @@ mod pacing;
 mod path;
 mod pool;
 mod quota;
-#[cfg(test)]
-mod random;
 mod recv;
 mod rtt;
 mod seal;

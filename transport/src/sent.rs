@@ -464,13 +464,13 @@ mod tests {
         // The numbers of those behind first ones go round meanwhile.
         sent.more_first = u32::MAX - 20;
         let count_of = |number: u64| number * 5 % (PACKET_FRAGMENTS_MAX as u64 + 1);
-        let mut random = crate::random::Random::new(3);
+        let mut random = random::Random::new(3);
         let mut flying = Vec::new();
         for number in 0..2000 {
             sent.push(with_fragments(number, count_of(number)));
             flying.push(number);
-            while flying.len() as u64 > random.next() % 60 {
-                let at = random.next() as usize % flying.len();
+            while flying.len() as u64 > random.draw() % 60 {
+                let at = random.draw() as usize % flying.len();
                 let number = flying.swap_remove(at);
                 let landed = sent.land(number).expect("it flies");
                 let expected = with_fragments(number, count_of(number));

@@ -321,7 +321,7 @@ impl Arena {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::Random;
+    use random::Random;
 
     fn push(batch: &mut TransmitBatch, byte: u8, body: Option<(BufId, Range<usize>)>) {
         let slot = batch.next(SocketAddr::from((Ipv4Addr::LOCALHOST, 1)));
@@ -386,8 +386,8 @@ mod tests {
         let mut live: std::collections::VecDeque<Range<usize>> = std::collections::VecDeque::new();
         let (mut wraps, mut fulls) = (0, 0);
         for _ in 0..20_000 {
-            let len_bytes = 1 + random.next() as usize % DATAGRAM_BYTES_MAX;
-            if arena.place_for(DATAGRAM_BYTES_MAX).is_some() && !random.next().is_multiple_of(4) {
+            let len_bytes = 1 + random.draw() as usize % DATAGRAM_BYTES_MAX;
+            if arena.place_for(DATAGRAM_BYTES_MAX).is_some() && !random.draw().is_multiple_of(4) {
                 let piece = arena.take(len_bytes);
                 assert!(piece.end <= ARENA_BYTES);
                 let is_apart =

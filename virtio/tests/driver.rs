@@ -15,6 +15,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use load::{Load, PATIENCE, finish, held, loads, run_on};
+use random::Random;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use virtio::driver::{
@@ -151,7 +152,7 @@ impl Device for FileDisk {
 /// One queue's thread.
 fn work(shared: &Shared, file: &File, hold: usize) {
     let mut held: Vec<(Head, Chain)> = Vec::new();
-    let mut dice = 88_172_645_463_325_252u64;
+    let mut dice = Random::new(88_172_645_463_325_252);
     while !shared.stop.load(Ordering::Relaxed) {
         let mut queue = shared.queue();
         let mut chain = Chain::new();
@@ -166,11 +167,8 @@ fn work(shared: &Shared, file: &File, hold: usize) {
         }
         // A few at random, so that what is left is not in order.
         for _ in 0..4.min(held.len() - hold) {
-            dice ^= dice << 13;
-            dice ^= dice >> 7;
-            dice ^= dice << 17;
             let others = held.iter().any(|(_, chain)| code(chain) != FLUSH);
-            let mut at = dice as usize % held.len();
+            let mut at = dice.below(held.len() as u64) as usize;
             while others && code(&held[at].1) == FLUSH {
                 at = (at + 1) % held.len();
             }

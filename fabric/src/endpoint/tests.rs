@@ -10,10 +10,12 @@ mod ways;
 
 use std::sync::Arc;
 
+use random::Random;
+
 use super::*;
 use crate::LookOutcome;
 use crate::RegionOptions;
-use crate::testing::{Node, Random, content};
+use crate::testing::{Node, content};
 
 const HOST: u64 = 7;
 

@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::maker::FrameMaker;
-use crate::testing::{Dice, pushed};
+use random::Random;
+
+use crate::testing::pushed;
 
 /// The words of a packet from `at` on, added up by the book.
 fn plain_sum(bytes: &[u8]) -> u16 {
@@ -59,7 +61,7 @@ fn kinds() -> [(FrameMaker, Cut); 4] {
 
 #[test]
 fn a_checksum_is_completed_wherever_the_pieces_are_cut() {
-    let mut dice = Dice::new(2);
+    let mut dice = Random::new(2);
     for round in 0..400 {
         let (maker, _) = kinds()[round % 4].clone();
         let len = dice.below(3000) as usize;
@@ -81,7 +83,7 @@ fn a_checksum_is_completed_wherever_the_pieces_are_cut() {
 /// A filter has seen the frame before its checksum is completed: that makes no other packet of it.
 #[test]
 fn completing_a_checksum_changes_nothing_that_filters_go_by() {
-    let mut dice = Dice::new(5);
+    let mut dice = Random::new(5);
     for (maker, _) in kinds() {
         let bytes = maker.clone().payload(120).partial().build();
         let mut places = Vec::new();
@@ -115,7 +117,7 @@ fn completing_a_checksum_changes_nothing_that_filters_go_by() {
 
 #[test]
 fn segments_put_together_are_the_frame() {
-    let mut dice = Dice::new(3);
+    let mut dice = Random::new(3);
     for round in 0..400 {
         let (maker, cut) = kinds()[round % 4].clone();
         let len = 1 + dice.below(if round % 16 == 0 { 65_000 } else { 4000 }) as usize;
@@ -187,7 +189,7 @@ fn each_lie_has_its_name() {
 
 #[test]
 fn whatever_a_guest_says_the_segments_are_bounded_and_nothing_panics() {
-    let mut dice = Dice::new(4);
+    let mut dice = Random::new(4);
     let mut believed = 0;
     for round in 0..20_000 {
         let (maker, cut) = kinds()[round % 4].clone();
@@ -196,14 +198,14 @@ fn whatever_a_guest_says_the_segments_are_bounded_and_nothing_panics() {
         let mut offload = offload_of(&maker, cut, 1 + dice.below(1500) as u16);
         for _ in 0..dice.below(3) {
             match dice.below(6) {
-                0 => offload.checksum_start = dice.roll() as u16,
+                0 => offload.checksum_start = dice.draw() as u16,
                 1 => offload.checksum_offset = dice.below(100) as u16,
-                2 => offload.segment_bytes = dice.roll() as u16,
+                2 => offload.segment_bytes = dice.draw() as u16,
                 3 => bytes.truncate(14 + dice.below(bytes.len() as u64 - 13) as usize),
                 4 => offload.has_ecn = true,
                 _ => {
                     let at = dice.below(bytes.len().min(80) as u64) as usize;
-                    bytes[at] = dice.roll() as u8;
+                    bytes[at] = dice.draw() as u8;
                 }
             }
         }

@@ -125,7 +125,7 @@ mod tests {
     use super::super::{PortOptions, Stations};
     use super::*;
     use crate::ether::Mac;
-    use crate::testing::Dice;
+    use random::Random;
 
     fn state(vlans: Vlans, isolated: bool, learns: bool) -> PortState {
         let stations =
@@ -159,7 +159,7 @@ mod tests {
     fn it_is_in_step_with_ports_that_come_and_go() {
         let mut seen = [0; 3];
         for seed in 0..60 {
-            let mut dice = Dice::new(seed);
+            let mut dice = Random::new(seed);
             let (mut takers, mut ports) = (Takers::new(), Vec::<Option<PortState>>::new());
             for _ in 0..60 {
                 let at = dice.below(7) as usize;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::*;
-use crate::testing::Dice;
+use random::Random;
 
 fn mac(last: u8) -> Mac {
     Mac([0x52, 0x54, 0, 0, 0, last])
@@ -126,7 +126,7 @@ impl Model {
     }
 }
 
-fn random_options(dice: &mut Dice) -> PortOptions {
+fn random_options(dice: &mut Random) -> PortOptions {
     let vlan = dice.below(3) as u16;
     let vlans = if dice.one_in(2) {
         Vlans::Access(vlan)
@@ -146,7 +146,7 @@ fn random_options(dice: &mut Dice) -> PortOptions {
 fn it_does_what_the_model_does() {
     let mut outcomes = HashMap::new();
     for seed in 0..200 {
-        let mut dice = Dice::new(seed);
+        let mut dice = Random::new(seed);
         let (mut switch, mut model, mut now_ns) = (Switch::new(seed), Model::default(), 0);
         for _ in 0..500 {
             let pause_ns = if dice.one_in(40) { AGE_NS / 2 } else { FLOOD_BURST_NS / 20 };

@@ -6,17 +6,12 @@ use net::remote::KIND_MIN;
 use crate::rig::{MS, Talker, World, mac};
 use net::PortOptions;
 use net::maker::FrameMaker;
+use random::Random;
 use std::sync::Arc;
 use transport::SessionId;
 
 fn session(world: &World) -> SessionId {
     world.hosts[1].endpoint.borrow().sessions().next().expect("a session").session
-}
-
-/// Random bytes that are the same each time.
-fn noise(seed: &mut u64) -> u8 {
-    *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-    (*seed >> 56) as u8
 }
 
 #[test]
@@ -33,19 +28,19 @@ fn casts_of_any_content_are_frames_or_dropped_and_reach_no_other_network() {
     let core = Arc::clone(&nic.core);
     world.wait_for("joined", |_| core.is_joined());
     let session = session(&world);
-    let mut seed = 7;
+    let mut random = Random::new(7);
     for count in 0..5_000u32 {
         let mut endpoint = world.hosts[1].endpoint.borrow_mut();
-        let head_bytes = usize::from(noise(&mut seed)) % 193;
-        let mut head: Vec<u8> = (0..head_bytes).map(|_| noise(&mut seed)).collect();
+        let head_bytes = random.below(193) as usize;
+        let mut head: Vec<u8> = (0..head_bytes).map(|_| random.draw() as u8).collect();
         if count % 2 == 0 && head_bytes >= 30 {
             // The right membership, most often; then offloads, tags and frames as they come.
             head[..4].copy_from_slice(&1u32.to_le_bytes());
             head[4..16].iter_mut().for_each(|byte| *byte &= 7);
             head[22..28].copy_from_slice(&mac(2).0);
         }
-        let flow = u16::from(noise(&mut seed) % 3);
-        let body_bytes = usize::from(noise(&mut seed)) * 256;
+        let flow = random.below(3) as u16;
+        let body_bytes = random.below(256) as usize * 256;
         let body = (body_bytes > 0).then(|| endpoint.pool_mut().alloc(body_bytes).expect("room"));
         let now_ns = world.now_ns;
         let pair = body.map(|body| (body, body_bytes));
@@ -75,12 +70,12 @@ fn calls_of_any_content_are_answered_and_join_nothing() {
     let mut world = World::new(2, true);
     world.run(50 * MS);
     let session = session(&world);
-    let mut seed = 9;
+    let mut random = Random::new(9);
     let mut joined = 0;
     for count in 0..3_000u32 {
         let mut endpoint = world.hosts[1].endpoint.borrow_mut();
-        let mut head: Vec<u8> = (0..160).map(|_| noise(&mut seed)).collect();
-        head[0] = KIND_MIN + noise(&mut seed) % 4;
+        let mut head: Vec<u8> = (0..160).map(|_| random.draw() as u8).collect();
+        head[0] = KIND_MIN + random.below(4) as u8;
         if count % 3 == 0 {
             head[1] &= 3;
             (head[3], head[17]) = (0, 0);
@@ -89,9 +84,9 @@ fn calls_of_any_content_are_answered_and_join_nothing() {
             head[96] = b'x';
         }
         if count % 6 == 0 {
-            head[32] = noise(&mut seed);
+            head[32] = random.draw() as u8;
         }
-        let body_bytes = usize::from(noise(&mut seed)) * usize::from(count % 9 != 3);
+        let body_bytes = random.below(256) as usize * usize::from(count % 9 != 3);
         let body = (body_bytes > 0).then(|| endpoint.pool_mut().alloc(body_bytes).expect("room"));
         let now_ns = world.now_ns;
         let pair = body.map(|body| (body, body_bytes));

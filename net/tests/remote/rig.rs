@@ -16,6 +16,7 @@ use net::{
     Bridge, Burst, Chosen, Mac, Offload, Port, PortCounters, PortOptions, Stations, VlanSet, Vlans,
 };
 use peer::Planes;
+use random::Random;
 use sidecore::{Poll, Progress, Services};
 use transport::{
     Endpoint, EndpointConfig, Keyring, KnownKey, PeerInfo, SecretKey, Security, SessionId,
@@ -341,7 +342,7 @@ pub(crate) struct World {
     pub(crate) now_ns: u64,
     pub(crate) hosts: Vec<Host>,
     sealed: bool,
-    seed: u64,
+    random: Random,
     /// In parts per thousand.
     pub(crate) loss: u64,
     pub(crate) reorder: u64,
@@ -359,7 +360,7 @@ impl World {
             now_ns: SECOND,
             hosts: vec![Host::new("io1", 1, sealed, 1), Host::new("vm1", 2, sealed, 2)],
             sealed,
-            seed,
+            random: Random::new(seed),
             loss: 0,
             reorder: 0,
             duplicate: 0,
@@ -399,13 +400,6 @@ impl World {
         let mut new = Host::new(old.name, last, self.sealed, self.lives);
         new.asks = old.asks.map(|(addr, name, _)| (addr, name, None));
         self.hosts[host] = new;
-    }
-
-    fn roll(&mut self, bound: u64) -> u64 {
-        self.seed = self.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let value = (self.seed ^ (self.seed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (value ^ (value >> 31)) % bound
     }
 
     pub(crate) fn run(&mut self, ns: u64) {
@@ -485,18 +479,18 @@ impl World {
     }
 
     fn carry(&mut self, from: SocketAddr, to: SocketAddr, bytes: Vec<u8>) {
-        if self.roll(1000) < self.loss {
+        if self.random.below(1000) < self.loss {
             self.lost += 1;
             return;
         }
-        let late = self.roll(1000) < self.reorder;
-        let mut delay_ns = 20_000 + if late { self.roll(500_000) } else { 0 };
-        let times = 1 + u64::from(self.roll(1000) < self.duplicate);
+        let late = self.random.below(1000) < self.reorder;
+        let mut delay_ns = 20_000 + if late { self.random.below(500_000) } else { 0 };
+        let times = 1 + u64::from(self.random.below(1000) < self.duplicate);
         for _ in 0..times {
             self.sequence += 1;
             let (at_ns, sequence) = (self.now_ns + delay_ns, self.sequence);
             self.flights.push(Reverse(Flight { at_ns, sequence, from, to, bytes: bytes.clone() }));
-            delay_ns += self.roll(MS);
+            delay_ns += self.random.below(MS);
         }
     }
 

@@ -9,6 +9,7 @@ use net::maker::FrameMaker;
 use net::nic::{NicOptions, features};
 use net::stand_in::{HEADER, NicPlan, StandInGuest};
 use net::{Bridge, PortOptions, Reason, Vlans};
+use random::Random;
 use virtio::{RingKind, feature as ring_feature};
 
 use crate::rig::{MS, Nic, SECOND, World, mac};
@@ -30,18 +31,6 @@ const AT: usize = 42;
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().filter(|text| !text.is_empty()).map(|text| text.parse().unwrap())
-}
-
-/// Random numbers of what guests do, apart from the network's.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let value = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (value ^ (value >> 31)) % bound
-    }
 }
 
 /// A guest, and what the model knows of it.
@@ -82,7 +71,7 @@ impl Guest {
     }
 
     /// A frame to somebody, who may be in the other network; small ones mostly.
-    fn say(&mut self, dice: &mut Dice) {
+    fn say(&mut self, dice: &mut Random) {
         let in_network = GUESTS.iter().filter(|(_, network)| *network == self.network);
         let others = in_network.map(|(number, _)| *number).chain([1 + dice.below(4) as u8]);
         let others: Vec<_> = others.filter(|number| *number != self.number).collect();
@@ -124,7 +113,7 @@ impl Guest {
 
 /// One run; what share of the frames that had somewhere to go came.
 fn run(seed: u64) -> f64 {
-    let mut dice = Dice(seed);
+    let mut dice = Random::new(seed);
     let mut world = World::new(seed, dice.below(2) == 0);
     world.hosts[0].network("red", 2);
     let kinds = [RingKind::Split, RingKind::Packed];

@@ -1,5 +1,7 @@
 //! Steering over simulated sidecores: each queue brings a load of its own wherever it is.
 
+use random::Random;
+
 use super::*;
 
 const LOOK_NS: u64 = 100_000_000;
@@ -16,7 +18,7 @@ struct World {
     stuck: bool,
     /// And those of this queue in any case.
     slow: Option<usize>,
-    random: u64,
+    random: Random,
     noise: u32,
 }
 
@@ -25,14 +27,21 @@ impl World {
         let steering = Steering::new(sidecores, min..=max, min);
         let places = (0..wants.len()).map(|queue| queue % steering.active()).collect();
         let (wants, moves, stuck) = (wants.to_vec(), Vec::new(), false);
-        Self { steering, sidecores, wants, places, moves, stuck, slow: None, random: 7, noise: 0 }
+        Self {
+            steering,
+            sidecores,
+            wants,
+            places,
+            moves,
+            stuck,
+            slow: None,
+            random: Random::new(7),
+            noise: 0,
+        }
     }
 
     fn below(&mut self, bound: u32) -> u32 {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        (self.random >> 20) as u32 % bound.max(1)
+        self.random.below(u64::from(bound.max(1))) as u32
     }
 
     /// A look: a sidecore gives each of its queues what it wants, or its part of all there is.
@@ -165,7 +174,7 @@ fn a_queue_that_cannot_be_moved_is_not_asked_all_the_time() {
 fn a_queue_that_stays_on_an_inactive_sidecore_keeps_no_other_from_moving() {
     for seed in 1..100u64 {
         let mut world = World::new(3, 2, 3, &[5, 0, 0, 0, 0]);
-        world.random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        world.random = Random::new(seed);
         for queue in 1..5 {
             world.wants[queue] = 150 + world.below(100);
         }
@@ -189,7 +198,7 @@ fn a_queue_that_stays_on_an_inactive_sidecore_keeps_no_other_from_moving() {
 fn noise_moves_nothing_for_long() {
     for seed in 1..200u64 {
         let mut world = World::new(8, 1, 8, &[]);
-        world.random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        world.random = Random::new(seed);
         let queues = 1 + world.below(24) as usize;
         world.wants = (0..queues).map(|_| world.below(700)).collect();
         world.places = vec![0; queues];
@@ -211,7 +220,7 @@ fn noise_moves_nothing_for_long() {
 fn any_load_is_steered_within_the_limits() {
     for seed in 1..100u64 {
         let mut world = World::new(6, 2, 5, &[0; 20]);
-        world.random = seed.wrapping_mul(0x2545_f491_4f6c_dd1d);
+        world.random = Random::new(seed);
         for _ in 0..100 {
             let queue = world.below(20) as usize;
             world.wants[queue] = world.below(1_200);

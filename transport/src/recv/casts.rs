@@ -443,16 +443,16 @@ fn hand_over_at_once(around: &mut Around<'_, '_>, number: u16, piece: &CastPiece
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::Random;
+    use random::Random;
 
     #[test]
     fn the_first_that_waits_is_that_of_a_plain_search() {
         let mut random = Random::new(5);
         for _ in 0..2000 {
-            let (mut flow, next) = (ListenedFlow::new(), random.next() % 5000);
+            let (mut flow, next) = (ListenedFlow::new(), random.draw() % 5000);
             let window = next..next + CAST_WINDOW as u64;
-            for _ in 0..random.next() % 4 {
-                flow.put(next + random.next() % CAST_WINDOW as u64, 7);
+            for _ in 0..random.draw() % 4 {
+                flow.put(next + random.draw() % CAST_WINDOW as u64, 7);
             }
             while let Some(id) = window.clone().find(|id| flow.slots[at(*id)] != NONE) {
                 assert_eq!(flow.waiting_from(next), Some(id));

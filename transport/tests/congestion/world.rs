@@ -9,6 +9,7 @@
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
 
+use random::Random;
 use transport::{
     BufId, CallId, Endpoint, EndpointConfig, LostReason, MESSAGE_MAX, PeerInfo, SessionId,
     SessionStatus, Sink, TransmitBatch,
@@ -26,24 +27,6 @@ const FRAMING_BYTES: u64 = 66;
 
 /// A polling process looks around so often.
 const ROUND_NS: u64 = 2 * US;
-
-/// SplitMix64.
-#[derive(Clone, Debug)]
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut value = self.0;
-        value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        value ^ (value >> 31)
-    }
-
-    pub(crate) fn between(&mut self, from: u64, to: u64) -> u64 {
-        from + self.next() % (to - from).max(1)
-    }
-}
 
 /// The shared part of the way.
 #[derive(Clone, Copy, Debug)]
@@ -230,7 +213,7 @@ pub(crate) const INTERVAL_NS: u64 = 100 * MS;
 
 impl World {
     pub(crate) fn new(seed: u64, bottleneck: Bottleneck, plans: &[FlowPlan]) -> Self {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let flows = plans.iter().map(|plan| Flow::new(&mut random, &bottleneck, *plan)).collect();
         let queue = QueueSeen::default();
         Self { random, bottleneck, free_at_ns: 0, now_ns: 0, flows, queue }
@@ -314,7 +297,7 @@ impl World {
             }
             let time_ns = wire_bytes * 1_000_000_000 / self.bottleneck.rate;
             self.free_at_ns = self.free_at_ns.max(now_ns) + time_ns;
-            if self.random.next() % 1_000_000 < self.bottleneck.loss_ppm {
+            if self.random.draw() % 1_000_000 < self.bottleneck.loss_ppm {
                 continue;
             }
             let len_bytes = datagram.len_bytes() as u64;
@@ -336,8 +319,8 @@ impl World {
 
 impl Flow {
     fn new(random: &mut Random, bottleneck: &Bottleneck, plan: FlowPlan) -> Self {
-        let mut server = Node::new("io1", random.next(), &plan, plan.clock_ns);
-        let client = Node::new("vm1", random.next(), &plan, 0);
+        let mut server = Node::new("io1", random.draw(), &plan, plan.clock_ns);
+        let client = Node::new("vm1", random.draw(), &plan, 0);
         let body = server.endpoint.pool_mut().alloc(MESSAGE_MAX).expect("an empty pool");
         let pipe_bytes = bottleneck.rate / 1_000_000 * (plan.trip_ns + 20 * MS) / 1_000;
         let depth = 4 + 2 * pipe_bytes / MESSAGE_MAX as u64;

@@ -2,9 +2,10 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use crate::common::{MS, Random, SECOND, World, addr, raw};
+use crate::common::{MS, SECOND, World, addr, raw};
 use crate::handshake::{connect, connected, tapped, two_nodes};
 use crate::packets::sealed;
+use random::Random;
 
 /// A second of Hellos from addresses that nobody has, with a session at work beside them. Says how
 /// many sessions the victim has while it goes on.
@@ -13,7 +14,7 @@ fn flood(
     mut hello: impl FnMut(&mut Random, u64) -> (SocketAddr, Vec<u8>),
 ) -> usize {
     const PER_MS: u64 = 100;
-    let mut random = Random(77);
+    let mut random = Random::new(77);
     let replies = world.nodes[0].app.replies;
     let mut ordered = 0;
     for count in 0..100_000 {
@@ -39,7 +40,7 @@ fn flood(
 
 fn spoofed(random: &mut Random) -> SocketAddr {
     SocketAddr::from((
-        Ipv4Addr::from(random.next() as u32 | 0x8000_0000),
+        Ipv4Addr::from(random.draw() as u32 | 0x8000_0000),
         1024 + random.below(60_000) as u16,
     ))
 }
@@ -87,7 +88,7 @@ fn hellos_with_a_cookie_are_limited() {
         let at = raw::HEADER + 104;
         hello[at + 8..at + 24].copy_from_slice(&cookie);
         // Each another message, so that none is known.
-        hello[at + 24..at + 32].copy_from_slice(&random.next().to_le_bytes());
+        hello[at + 24..at + 32].copy_from_slice(&random.draw().to_le_bytes());
         raw::guard(&mut hello);
         (addr(8), hello)
     });
@@ -156,7 +157,7 @@ fn packets_of_no_session_do_not_keep_a_newcomer_out() {
     let config = world.config("vm2");
     world.add(config);
     world.connect(2, 1, "io1");
-    let strange = |random: &mut Random| sealed(random.next() | 1 << 63, 0, &[7; 30]);
+    let strange = |random: &mut Random| sealed(random.draw() | 1 << 63, 0, &[7; 30]);
     let sessions = flood(&mut world, |random, _| (spoofed(random), strange(random)));
     assert_eq!(sessions, 2);
     let end_ns = world.now_ns + SECOND;

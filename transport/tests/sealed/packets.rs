@@ -3,8 +3,9 @@
 use std::collections::HashSet;
 
 use crate::common::still::{busy, drop_on};
-use crate::common::{Faults, MS, Random, SECOND, Tap, World, addr, raw};
+use crate::common::{Faults, MS, SECOND, Tap, World, addr, raw};
 use crate::handshake::{connect, connected, tapped, two_nodes};
+use random::Random;
 use transport::LostReason;
 
 /// The header of a sealed packet.
@@ -331,9 +332,9 @@ fn nobody_can_tell_the_next_session_from_those_before() {
     // What the generator of tests (SplitMix64) would go on with, for each state that may have given
     // the first one.
     let follows = (0..1 << 16).any(|low| {
-        let mut random = Random(state_before(ids[0] << 16 | low));
-        random.next();
-        random.next() >> 16 == ids[1]
+        let mut random = Random::new(state_before(ids[0] << 16 | low));
+        random.draw();
+        random.draw() >> 16 == ids[1]
     });
     assert!(!follows);
 }
@@ -354,6 +355,6 @@ fn state_before(value: u64) -> u64 {
 
 #[test]
 fn a_generator_that_can_be_undone_is_undone() {
-    let value = Random(7).next();
-    assert_eq!(Random(state_before(value)).next(), value);
+    let value = Random::new(7).draw();
+    assert_eq!(Random::new(state_before(value)).draw(), value);
 }

@@ -1,7 +1,8 @@
 //! Calls and replies over a network that loses, doubles, reorders and damages: each is delivered
 //! once, whole and right, and nothing is left behind.
 
-use crate::common::{Faults, MS, Random, SECOND, World};
+use crate::common::{Faults, MS, SECOND, World};
+use random::Random;
 
 /// Which seeds: the first ones, as many as `SEEDS` says if it says, or the one in `SEED` to replay
 /// a failure.
@@ -146,7 +147,7 @@ fn partitions_and_pauses_heal() {
             let time_ns = world.random.below(20 * MS);
             world.run_for(time_ns);
             let length_ns = world.random.below(2 * SECOND);
-            if world.random.chance(500) {
+            if world.random.below(1000) < 500 {
                 world.partitioned_until_ns = world.now_ns + length_ns;
             } else {
                 let node = world.random.below(2) as usize;

@@ -2,8 +2,9 @@
 
 use crate::acks::ack;
 use crate::common::still::{busy, drop_on};
-use crate::common::{MS, Random, SECOND, World, addr, raw};
+use crate::common::{MS, SECOND, World, addr, raw};
 use crate::strange;
+use random::Random;
 use transport::{
     BufId, CallId, Endpoint, HEAD_MAX, LostReason, MESSAGE_MAX, PeerInfo, SessionId, SessionState,
     Sink,
@@ -42,18 +43,18 @@ impl Sink for Quiet {
 #[test]
 fn noise_is_counted() {
     let mut world = busy(1);
-    let mut random = Random(1);
+    let mut random = Random::new(1);
     for _ in 0..20_000 {
         let len = random.below(200) as usize;
-        let mut bytes: Vec<u8> = (0..len).map(|_| random.next() as u8).collect();
-        if len > 8 && random.chance(500) {
+        let mut bytes: Vec<u8> = (0..len).map(|_| random.draw() as u8).collect();
+        if len > 8 && random.below(1000) < 500 {
             // Let the lengths be right, so that the checksum is what decides.
             bytes[6..8].copy_from_slice(&(len as u16).to_le_bytes());
             if len >= 30 {
                 bytes[28..30].copy_from_slice(&[0, 0]);
             }
         }
-        drop_on(&mut world, (random.next() % 2) as usize, 5, &bytes);
+        drop_on(&mut world, (random.draw() % 2) as usize, 5, &bytes);
     }
     let counters = world.nodes[0].endpoint.counters();
     assert!(counters.dropped_short > 1_000 && counters.dropped_head_checksum > 1_000);
@@ -323,7 +324,7 @@ fn a_late_fragment_of_an_earlier_call_does_not_get_into_a_later_one() {
 fn nonsense_with_right_checksums_does_no_harm() {
     for seed in 1..40 {
         let (mut endpoint, mut sink, session) = lone_endpoint();
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let mut batch = transport::TransmitBatch::new(16);
         let mut now_ns = SECOND;
         let ours = endpoint.sessions().next().expect("a session").session;
@@ -333,15 +334,15 @@ fn nonsense_with_right_checksums_does_no_harm() {
             let mut payload = vec![7; random.below(3) as usize * 50];
             for _ in 0..random.below(4) {
                 match random.below(6) {
-                    0 => frames.push(random.next() as u8),
+                    0 => frames.push(random.draw() as u8),
                     1 => {
                         frames.extend_from_slice(&[2, random.below(3) as u8, 0, 0, 9, 0, 0, 0]);
                         frames.extend_from_slice(&random.below(40).to_le_bytes());
                         frames.extend_from_slice(&random.below(3).to_le_bytes());
                     }
                     2 => {
-                        frames.extend_from_slice(&[3, 0, random.next() as u8, 0]);
-                        frames.extend_from_slice(&random.next().to_le_bytes());
+                        frames.extend_from_slice(&[3, 0, random.draw() as u8, 0]);
+                        frames.extend_from_slice(&random.draw().to_le_bytes());
                     }
                     _ => {
                         let (kind, body) = (5 + random.below(2) as u8, random.below(40_000) as u32);
@@ -361,7 +362,7 @@ fn nonsense_with_right_checksums_does_no_harm() {
             endpoint.advance(now_ns, &mut sink);
             endpoint.transmit(now_ns, &mut batch);
             batch.consume(batch.len());
-            if let Some((call, body)) = sink.calls.pop().filter(|_| random.chance(500)) {
+            if let Some((call, body)) = sink.calls.pop().filter(|_| random.below(1000) < 500) {
                 let _ = endpoint.reply(now_ns, call, b"reply", None);
                 body.into_iter().for_each(|buffer| endpoint.pool_mut().release(buffer));
             }

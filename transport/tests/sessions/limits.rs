@@ -1,6 +1,7 @@
 //! What is bounded, and what a full one does; who waits for whom; what is sent, and how much.
 
 use crate::common::{Faults, MS, SECOND, World, addr, raw};
+use random::Random;
 use transport::{CallError, Endpoint, SessionStatus};
 
 fn two_nodes(change: impl Fn(&mut transport::EndpointConfig)) -> World {
@@ -129,7 +130,7 @@ fn credit_bounds_what_a_flow_brings_and_others_go_on() {
 fn lost_credit_is_announced_again() {
     for seed in 1..40 {
         let mut world = two_nodes(|config| config.flow_window_bytes = 2 << 20);
-        world.random.0 = seed;
+        world.random = Random::new(seed);
         world.faults = Faults { loss: 200, ..Faults::default() };
         for _ in 0..40 {
             world.nodes[0].app.order(1, 300_000, 0);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use random::Random;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::*;
@@ -15,18 +16,6 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 const SHAPE: RingShape =
     RingShape { size: 16, slots: 12, transfer_bytes_max: 4096, segments_max: 4 };
-
-/// Reproducible numbers: xorshift.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % limit
-    }
-}
 
 /// A correct disk in memory on one queue, which holds requests back and answers in any order.
 struct Disk {
@@ -109,7 +98,7 @@ fn converse(regions: Regions, options: RingOptions, requests: u64) {
     let indirect = options.indirect;
     let (mut ring, config) = ring_and_config(regions, options);
     let mut disk = Disk::new(Queue::new(config).unwrap(), vec![0; 12 * 4096]);
-    let mut dice = Dice(requests + 77);
+    let mut dice = Random::new(requests + 77);
     let mut versions = [0u64; 12];
     while ring.counters().submitted < requests {
         for _ in 0..dice.below(8) {
@@ -470,7 +459,7 @@ fn kill_at_any_store(kind: RingKind) {
         let first = with_region(config);
         let queue = Queue::new_stopping(first, stores_max).unwrap();
         let mut disk = Disk::new(queue, vec![0; 12 * 4096]);
-        let mut dice = Dice(stores_max + 1);
+        let mut dice = Random::new(stores_max + 1);
         let slots: Vec<_> = std::iter::from_fn(|| ring.take_slot()).collect();
         for slot in slots {
             ring.fill(slot, 4096, slot.index() as u64);

@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use random::Random;
+
 use super::ring::*;
 use crate::SEGMENTS_MAX;
 use crate::chain::Chain;
@@ -14,28 +16,28 @@ use crate::shared::{Area, Stores};
 const SEEDS: u64 = 20_000;
 
 /// A descriptor that is wrong only now and then, or nothing would ever be reached.
-pub(super) fn roll(dice: &mut Dice, size: u64) -> Descriptor {
+pub(super) fn roll(dice: &mut Random, size: u64) -> Descriptor {
     let addr = match dice.below(40) {
-        0 => dice.roll(),
+        0 => dice.draw(),
         1 => BASE + 2 * LEN as u64 - dice.below(64),
         2 => u64::MAX - dice.below(64),
         _ => BASE + dice.below(2 * LEN as u64 - 0x2000),
     };
     let len = match dice.below(40) {
         0 => 0,
-        1 => dice.roll() as u32,
+        1 => dice.draw() as u32,
         2 => u32::MAX - dice.below(16) as u32,
         _ => 16 * (1 + dice.below(40)) as u32,
     };
     let flags = match dice.below(12) {
-        0 => dice.roll() as u16,
+        0 => dice.draw() as u16,
         1 | 2 => INDIRECT,
         3..=6 => NEXT,
         7 | 8 => NEXT | WRITE,
         9 | 10 => WRITE,
         _ => 0,
     };
-    let next = if dice.one_in(30) { dice.roll() as u16 } else { dice.below(size) as u16 };
+    let next = if dice.one_in(30) { dice.draw() as u16 } else { dice.below(size) as u16 };
     descriptor(addr, len, flags, next)
 }
 
@@ -70,7 +72,7 @@ fn check_inside(ring: &TestRing, chain: &Chain) {
 
 /// A ring with garbage in it, driven until it fails or enough was taken. What it failed of.
 fn torment(seed: u64) -> Option<&'static str> {
-    let mut dice = Dice(seed);
+    let mut dice = Random::new(seed);
     let size = 1 << dice.below(6);
     let mut ring = TestRing::new(size);
     ring.event_idx = dice.one_in(2);
@@ -90,11 +92,11 @@ fn torment(seed: u64) -> Option<&'static str> {
     let mut heads = Vec::new();
     for _ in 0..4 * size {
         for _ in 0..dice.below(3) {
-            let head = if dice.one_in(50) { dice.roll() } else { dice.below(u64::from(size)) };
+            let head = if dice.one_in(50) { dice.draw() } else { dice.below(u64::from(size)) };
             ring.offer(head as u16);
         }
         if dice.one_in(200) {
-            ring.set_avail_idx(dice.roll() as u16);
+            ring.set_avail_idx(dice.draw() as u16);
         }
         for _ in 0..size {
             match queue.take(&mut chain) {
@@ -106,7 +108,7 @@ fn torment(seed: u64) -> Option<&'static str> {
         }
         while dice.one_in(2) && !heads.is_empty() {
             let at = dice.below(heads.len() as u64) as usize;
-            queue.put(heads.swap_remove(at), dice.roll() as u32);
+            queue.put(heads.swap_remove(at), dice.draw() as u32);
         }
         queue.publish();
         queue.arm();
@@ -128,7 +130,7 @@ fn garbage_in_rings_is_an_error_with_a_name() {
 fn garbage_in_inflight_regions_is_an_error_or_is_redone_once() {
     let mut ends = BTreeMap::new();
     for seed in 0..SEEDS {
-        let mut dice = Dice(seed);
+        let mut dice = Random::new(seed);
         let size = 1 << dice.below(5);
         let mut ring = TestRing::new(size);
         (0..size).for_each(|head| ring.describe(head, descriptor(DATA, 8, WRITE, 0)));
@@ -136,13 +138,13 @@ fn garbage_in_inflight_regions_is_an_error_or_is_redone_once() {
         let mut stores = Stores::new();
         let area: Area = region.area();
         for at in 0..area_len(size) {
-            stores.u8(&area, at, dice.roll() as u8);
+            stores.u8(&area, at, dice.draw() as u8);
         }
         // What has to be right for the rest to be looked at.
         stores.u16(&area, 8, u16::from(!dice.one_in(10)));
-        stores.u16(&area, 10, if dice.one_in(10) { dice.roll() as u16 } else { size });
+        stores.u16(&area, 10, if dice.one_in(10) { dice.draw() as u16 } else { size });
         stores.u16(&area, 12, dice.below(u64::from(size) + 1) as u16);
-        let used = dice.roll() as u16;
+        let used = dice.draw() as u16;
         stores.u16(&area, 14, used);
         (0..size).for_each(|head| {
             let at = 16 + 16 * usize::from(head) + 6;

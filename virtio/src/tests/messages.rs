@@ -11,6 +11,8 @@ use vhost::vhost_user::message::VhostUserInflight;
 use vhost::vhost_user::{Frontend, VhostUserFrontend};
 use vhost::{VhostBackend, VhostUserDirtyLogRegion};
 
+use random::Random;
+
 use super::ring::*;
 use super::server::*;
 use crate::inflight::InflightRegion;
@@ -245,13 +247,13 @@ fn garbage_on_the_socket_ends_the_connection() {
     let mut bed = Bed::new();
     let seeds = 300;
     for seed in 0..seeds {
-        let mut dice = Dice(seed);
+        let mut dice = Random::new(seed);
         let stream = UnixStream::connect(bed.path()).unwrap();
         for _ in 0..dice.below(12) {
-            let request = if dice.one_in(8) { dice.roll() as u32 } else { dice.below(45) as u32 };
+            let request = if dice.one_in(8) { dice.draw() as u32 } else { dice.below(45) as u32 };
             let len = [0, 8, 8, 8, 20, 24, 32, 40, 44, dice.below(200)][dice.below(10) as usize];
             let small = dice.one_in(2);
-            let byte = |dice: &mut Dice| if small { dice.below(3) } else { dice.roll() } as u8;
+            let byte = |dice: &mut Random| if small { dice.below(3) } else { dice.draw() } as u8;
             let body: Vec<u8> = (0..len).map(|_| byte(&mut dice)).collect();
             let fds = [bed.kick_fd(), bed.file.as_fd()];
             let count = dice.below(3) as usize;

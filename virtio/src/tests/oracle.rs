@@ -5,7 +5,6 @@ use std::fmt::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use super::ring::Dice;
 use crate::chain::{Chain, Head, Segment, gather, scatter};
 use crate::driver::{
     Backing, Data, DriverRequest, Guest, GuestPlan, Op, Regions, RingDriver, RingOptions, RingShape,
@@ -13,6 +12,7 @@ use crate::driver::{
 use crate::inflight::InflightRegion;
 use crate::memory::Memory;
 use crate::queue::{Queue, RingKind};
+use random::Random;
 
 const SEEDS: u64 = 60;
 const STEPS: usize = 3_000;
@@ -43,7 +43,7 @@ enum Step {
     Stop,
 }
 
-fn roll(dice: &mut Dice) -> Step {
+fn roll(dice: &mut Random) -> Step {
     let op = [Op::Read, Op::Write, Op::Flush, Op::GetId][dice.below(4) as usize];
     let len = if op == Op::GetId { 20 } else { 512 * (1 + dice.below(8) as u32) };
     match dice.below(100) {
@@ -57,7 +57,7 @@ fn roll(dice: &mut Dice) -> Step {
         },
         25..40 => Step::ShowDevice,
         40..60 => Step::Take,
-        60..76 => Step::Answer { which: dice.roll(), status: dice.below(3) as u8 },
+        60..76 => Step::Answer { which: dice.draw(), status: dice.below(3) as u8 },
         76..86 => Step::ShowDriver,
         86..98 => Step::Complete,
         98 => Step::Restart,
@@ -189,7 +189,7 @@ fn start(
 fn both_rings_show_the_same_to_device_and_driver() {
     let (mut completed, mut redone) = (0, 0);
     for seed in 0..SEEDS {
-        let mut dice = Dice(seed);
+        let mut dice = Random::new(seed);
         let event_idx = dice.one_in(2);
         let mut split = Side::new(RingKind::Split, event_idx);
         let mut packed = Side::new(RingKind::Packed, event_idx);

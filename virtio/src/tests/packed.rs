@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use random::Random;
+
 use super::ring::*;
 use crate::chain::{Chain, Head};
 use crate::error::RingError;
@@ -347,11 +349,11 @@ fn what_was_marked_before_a_death_is_not_believed() {
 fn garbage_in_a_packed_ring_is_an_error_with_a_name() {
     let mut ends = BTreeMap::new();
     for seed in 0..SEEDS {
-        let mut dice = Dice(seed);
+        let mut dice = Random::new(seed);
         let size = 1 << dice.below(6);
         let mut ring = TestRing::packed(size);
         for at in (0x8000..LEN as u64).step_by(16) {
-            let flags = if dice.one_in(20) { dice.roll() as u16 } else { dice.below(4) as u16 };
+            let flags = if dice.one_in(20) { dice.draw() as u16 } else { dice.below(4) as u16 };
             let addr = BASE + dice.below(2 * LEN as u64 - 0x1000);
             ring.write_at(BASE + at, descriptor(addr, dice.below(600) as u32, 0, flags));
         }
@@ -363,9 +365,9 @@ fn garbage_in_a_packed_ring_is_an_error_with_a_name() {
         'life: for _ in 0..4 * size {
             for _ in 0..dice.below(4) {
                 let flags = [0, NEXT, WRITE, INDIRECT, NEXT | WRITE, WRITE][dice.below(6) as usize];
-                let flags = if dice.one_in(50) { dice.roll() as u16 } else { flags };
-                let id = if dice.one_in(50) { dice.roll() } else { dice.below(size.into()) };
-                let len = if dice.one_in(50) { dice.roll() as u32 } else { 16 };
+                let flags = if dice.one_in(50) { dice.draw() as u16 } else { flags };
+                let id = if dice.one_in(50) { dice.draw() } else { dice.below(size.into()) };
+                let len = if dice.one_in(50) { dice.draw() as u32 } else { 16 };
                 ring.push(descriptor(DATA + 16 * dice.below(99), len, flags, id as u16));
             }
             for _ in 0..=size {
@@ -380,7 +382,7 @@ fn garbage_in_a_packed_ring_is_an_error_with_a_name() {
             }
             while dice.one_in(2) && !heads.is_empty() {
                 let at = dice.below(heads.len() as u64) as usize;
-                queue.put(heads.swap_remove(at), dice.roll() as u32);
+                queue.put(heads.swap_remove(at), dice.draw() as u32);
             }
             queue.publish();
             queue.arm();
@@ -396,17 +398,17 @@ fn garbage_in_a_packed_ring_is_an_error_with_a_name() {
 fn garbage_in_a_packed_inflight_region_is_an_error_or_is_redone_once() {
     let mut ends = BTreeMap::new();
     for seed in 0..SEEDS {
-        let mut dice = Dice(seed);
+        let mut dice = Random::new(seed);
         let size = 1 << dice.below(4);
         let ring = TestRing::packed(size);
         let region = TestInflight::of_kind(RingKind::Packed, size);
         let (mut stores, area) = (Stores::new(), region.area());
-        let small = |dice: &mut Dice| dice.below(u64::from(size) + 1) as u16;
+        let small = |dice: &mut Random| dice.below(u64::from(size) + 1) as u16;
         for at in 0..32 + 32 * usize::from(size) {
-            stores.u8(&area, at, dice.roll() as u8);
+            stores.u8(&area, at, dice.draw() as u8);
         }
         stores.u16(&area, 8, u16::from(!dice.one_in(10)));
-        stores.u16(&area, 10, if dice.one_in(10) { dice.roll() as u16 } else { size });
+        stores.u16(&area, 10, if dice.one_in(10) { dice.draw() as u16 } else { size });
         for at in [12, 14, 16, 18] {
             stores.u16(&area, at, small(&mut dice));
         }
@@ -421,7 +423,7 @@ fn garbage_in_a_packed_inflight_region_is_an_error_or_is_redone_once() {
             stores.u16(&area, at + 4, if dice.one_in(30) { small(&mut dice) } else { index });
             stores.u16(&area, at + 6, if dice.one_in(30) { small(&mut dice) } else { 1 });
             stores.u16(&area, at + 16, if dice.one_in(30) { small(&mut dice) } else { index });
-            stores.u16(&area, at + 18, if dice.one_in(10) { dice.roll() as u16 } else { 0 });
+            stores.u16(&area, at + 18, if dice.one_in(10) { dice.draw() as u16 } else { 0 });
             stores.u32(&area, at + 20, 8);
             stores.u64(&area, at + 24, DATA);
         }

@@ -10,6 +10,8 @@ use std::os::fd::OwnedFd;
 
 use rustix::event::{EventfdFlags, eventfd};
 
+use random::Random;
+
 use super::ring::*;
 use crate::chain::{Chain, Head};
 use crate::queue::{Queue, RingKind};
@@ -27,7 +29,7 @@ const ROUNDS_MAX: usize = 10_000;
 struct World {
     ring: TestRing,
     inflight: TestInflight,
-    dice: Dice,
+    dice: Random,
     /// Some: the driver looks at the used ring only when it was called.
     call: Option<OwnedFd>,
     looked: bool,
@@ -63,7 +65,7 @@ impl World {
         Self {
             ring,
             inflight: TestInflight::of_kind(kind, SIZE),
-            dice: Dice(seed),
+            dice: Random::new(seed),
             call: sleeps.then(|| eventfd(0, flags).unwrap()),
             looked: false,
             free: CHAINS.map(|(head, _)| head).into(),

@@ -2,6 +2,8 @@
 //! go on. A chain may be executed twice or come back with nothing in it, as frames may be sent
 //! twice or lost; but each comes back once, and nothing else does.
 
+use random::Random;
+
 use super::ring::*;
 use crate::chain::Chain;
 use crate::error::RingError;
@@ -16,7 +18,7 @@ const ROUNDS_MAX: usize = 10_000;
 
 struct World {
     ring: TestRing,
-    dice: Dice,
+    dice: Random,
     free: Vec<u16>,
     /// What is with the device, oldest first.
     owned: std::collections::VecDeque<u16>,
@@ -35,7 +37,7 @@ impl World {
             ring.chain(head, &pieces);
         }
         let free = CHAINS.map(|(head, _)| head).into();
-        let (dice, owned) = (Dice(seed), std::collections::VecDeque::new());
+        let (dice, owned) = (Random::new(seed), std::collections::VecDeque::new());
         Self { ring, dice, free, owned, next: 0, done: 0, empty: 0 }
     }
 
@@ -145,7 +147,7 @@ fn a_second_stop_while_the_first_is_mended_changes_nothing() {
 #[test]
 fn a_ring_that_others_used_goes_on_where_the_front_end_says() {
     let mut world = World::new(7, true);
-    world.dice = Dice(3);
+    world.dice = Random::new(3);
     let mut queue = world.ring.queue();
     let mut chain = Chain::new();
     for head in [3, 1, 0] {

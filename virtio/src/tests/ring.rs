@@ -384,26 +384,3 @@ impl TestInflight {
 pub(super) fn take(queue: &mut Queue, chain: &mut Chain) -> Head {
     queue.take(chain).unwrap().expect("a chain")
 }
-
-/// Small, seeded, good enough to be different each time.
-#[derive(Debug)]
-pub(super) struct Dice(pub(super) u64);
-
-impl Dice {
-    pub(super) fn roll(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// Less than `n`.
-    pub(super) fn below(&mut self, n: u64) -> u64 {
-        self.roll() % n
-    }
-
-    pub(super) fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
-}

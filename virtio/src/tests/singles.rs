@@ -1,6 +1,8 @@
 //! Chains of one piece that are taken many at a time are those that are taken one by one.
 
 use super::hostile;
+use random::Random;
+
 use super::ring::*;
 use crate::chain::{Chain, Segment};
 use crate::queue::{Queue, RingKind};
@@ -12,8 +14,8 @@ const TURNS: usize = 12;
 type Seen = (u16, Vec<(u64, u32)>, Vec<(u64, u32)>);
 
 /// A ring of noise, the same for each seed.
-fn noise(kind: RingKind, seed: u64) -> (TestRing, Dice) {
-    let mut dice = Dice(seed);
+fn noise(kind: RingKind, seed: u64) -> (TestRing, Random) {
+    let mut dice = Random::new(seed);
     let size = 1 << (2 + dice.below(4));
     let mut ring = TestRing::of_kind(kind, size);
     for at in (0x8000..LEN as u64).step_by(16) {
@@ -24,7 +26,7 @@ fn noise(kind: RingKind, seed: u64) -> (TestRing, Dice) {
 }
 
 /// Offers a few chains, mostly good ones of one piece.
-fn offer(ring: &mut TestRing, dice: &mut Dice) {
+fn offer(ring: &mut TestRing, dice: &mut Random) {
     let first = dice.below(u64::from(ring.size)) as u16;
     for step in 0..dice.below(u64::from(ring.size)) as u16 {
         let id = if dice.one_in(200) { first } else { (first + step) % ring.size };
@@ -54,7 +56,7 @@ fn live(kind: RingKind, seed: u64, many: bool) -> (Vec<Seen>, Option<String>, us
     let (mut ring, mut dice) = noise(kind, seed);
     let mut queue = Queue::new(ring.config(None)).unwrap();
     let (mut chain, mut singles) = (Chain::new(), Vec::new());
-    let (mut all, mut together, mut luck) = (Vec::new(), 0, Dice(!seed));
+    let (mut all, mut together, mut luck) = (Vec::new(), 0, Random::new(!seed));
     for _ in 0..TURNS {
         offer(&mut ring, &mut dice);
         let mut heads = Vec::new();

@@ -8,6 +8,8 @@ use std::thread;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use sidecore::foreign;
 
+use random::Random;
+
 use super::ring::*;
 use crate::chain::Chain;
 use crate::queue::Queue;
@@ -46,7 +48,7 @@ fn device(mut queue: Queue, done: &AtomicBool) {
 fn driver(ring: &mut TestRing, kick: &OwnedFd, call: &OwnedFd) {
     let (mut offered, mut reaped) = (0u32, 0u32);
     let mut free: Vec<u16> = (0..SIZE).collect();
-    let mut dice = Dice(7);
+    let mut dice = Random::new(7);
     while reaped < REQUESTS {
         let old = ring.avail_idx;
         for _ in 0..=dice.below(3) {

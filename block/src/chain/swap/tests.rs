@@ -4,7 +4,9 @@ use super::*;
 use crate::backend::MemoryVolume;
 use crate::chain::{Chain, ChainSpec};
 use crate::contract::held::HeldVolume;
-use crate::contract::{self, Bench, Buffer, Random};
+use random::Random;
+
+use crate::contract::{self, Bench, Buffer};
 use crate::stage::Limit;
 use crate::volume::{Durability, Op, Status};
 

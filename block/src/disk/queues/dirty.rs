@@ -13,9 +13,9 @@ use virtio::{DirtyLog, Logging, RingKind};
 
 use super::rig::{Plan, Rig, SIZE};
 use crate::backend::MemoryVolume;
-use crate::contract::Random;
 use crate::contract::held::HeldVolume;
 use crate::volume::{IO_BYTES_MAX, Status};
+use random::Random;
 
 const PAGE: usize = LOG_PAGE_BYTES as usize;
 

@@ -6,8 +6,8 @@ use virtio::{Queue, RingKind};
 use super::rig::{Plan, Rig, SIZE};
 use super::*;
 use crate::backend::MemoryVolume;
-use crate::contract::Random;
 use crate::contract::held::HeldVolume;
+use random::Random;
 
 const KINDS: [RingKind; 2] = [RingKind::Split, RingKind::Packed];
 

@@ -15,7 +15,7 @@ use virtio::driver::{Data, Op as GuestOp, RequestSlot, RequestStatus as GuestSta
 
 use super::rig::{Plan, Rig, SIZE};
 use crate::backend::MemoryVolume;
-use crate::contract::Random;
+use random::Random;
 
 const REQUESTS: usize = 40;
 const BLOCKS: usize = 4;

@@ -18,8 +18,8 @@ use virtio::driver::{
 use super::*;
 use crate::backend::MemoryVolume;
 use crate::chain::{Chain as Stages, ChainSpec};
-use crate::contract::Random;
 use crate::contract::held::HeldVolume;
+use random::Random;
 use rig::{Plan, Rig, SIZE};
 
 fn memory() -> MemoryVolume {

@@ -180,7 +180,7 @@ impl Drop for Pool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contract::Random;
+    use random::Random;
 
     #[test]
     fn it_is_bounded_and_nothing_is_given_twice() {

@@ -1,8 +1,8 @@
 //! Members that sleep, and how they are woken: by the node first, and then by each other.
 
 use super::*;
-use fabric::testing::Random;
 use fabric::{Address, Alarm, Doze, Endpoint, RequestFailure};
+use random::Random;
 
 /// A member with an endpoint that can sleep.
 pub(super) struct Sleeper {

@@ -186,7 +186,7 @@ fn scribble(region: &Region, slot: u16, random: &mut Random) {
     let kind = random.below(4);
     for _ in 0..random.below(40) {
         let word = match kind {
-            0 => random.next(),
+            0 => random.draw(),
             1 => random.below(16),
             2 => (random.below(4) << 32) | random.below(70_000),
             _ => u64::MAX << random.below(64),
@@ -204,7 +204,7 @@ fn lie(hostile: &mut Endpoint, to: Local, random: &mut Random) {
     let Ok(cell) = hostile.engine.claim(&region, to) else { return };
     // All but the first three words.
     for at in (0..216).step_by(8) {
-        let word = if random.below(2) == 0 { random.below(9) } else { random.next() };
+        let word = if random.below(2) == 0 { random.below(9) } else { random.draw() };
         region.mapping().store(cell.body_at() - 16 + at, word, Relaxed);
     }
     let source = hostile.engine.me;
@@ -226,7 +226,7 @@ fn lie_in_the_head(cell: &Cell<'_>, source: Local, to: Local, random: &mut Rando
     let (kind, flags) = (random.below(12) << 24, random.below(16) << 16);
     let length = lengths[random.below(7) as usize];
     // Mostly what looks like a message in the cell.
-    let lows = [length, length, flags | length, kind | flags | length, random.next()];
+    let lows = [length, length, flags | length, kind | flags | length, random.draw()];
     let low = lows[random.below(5) as usize] as u32;
     let mut name = |own: Local, word: fn(Local) -> u64| {
         let wrong = [
@@ -235,7 +235,7 @@ fn lie_in_the_head(cell: &Cell<'_>, source: Local, to: Local, random: &mut Rando
             Local { slot: u16::MAX, ..own },
         ];
         let wrong = word(wrong[random.below(3) as usize]);
-        [word(own), word(own), wrong, random.next()][random.below(4) as usize]
+        [word(own), word(own), wrong, random.draw()][random.below(4) as usize]
     };
     let names = [name(source, source_word), name(to, to_word)];
     cell.publish_words(low, names);

@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::maker::FrameMaker;
-use crate::testing::{Dice, pushed};
+use random::Random;
+
+use crate::testing::pushed;
 
 fn rules(text: &[&str]) -> Rules {
     Rules::parse(text, Action::Deny).unwrap()
@@ -53,7 +55,7 @@ fn what_is_wrong_with_a_rule_is_said() {
 
 #[test]
 fn no_text_makes_the_parser_panic() {
-    let mut dice = Dice::new(8);
+    let mut dice = Random::new(8);
     let words = [
         "allow",
         "deny",
@@ -373,7 +375,7 @@ struct Plain {
 }
 
 impl Plain {
-    fn roll(dice: &mut Dice) -> Self {
+    fn roll(dice: &mut Random) -> Self {
         let nets = ["any", "10.0.0.0/30", "10.0.0.4/30", "10.0.0.0/8", "0.0.0.0/0", "10.0.0.1/32"];
         let mut net = || nets[dice.below(nets.len() as u64) as usize];
         let (from, to) = (net(), net());
@@ -415,7 +417,7 @@ impl Plain {
 fn it_does_what_the_model_does() {
     let mut outcomes = [0; 2];
     for seed in 0..150 {
-        let mut dice = Dice::new(seed);
+        let mut dice = Random::new(seed);
         let plain: Vec<_> = (0..1 + dice.below(6)).map(|_| Plain::roll(&mut dice)).collect();
         let default = [Action::Allow, Action::Deny][dice.below(2) as usize];
         let texts: Vec<_> = plain.iter().map(Plain::text).collect();

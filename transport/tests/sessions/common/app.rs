@@ -11,16 +11,17 @@ use transport::{
     BufId, CallError, CallId, Endpoint, LostReason, MESSAGE_MAX, PeerInfo, SessionId, Sink,
 };
 
+use super::MS;
 use super::frames::Frames;
-use super::{MS, Random};
+use random::Random;
 
 /// Bodies are slices of this.
 pub(crate) fn table() -> &'static [u8] {
     static TABLE: OnceLock<Vec<u8>> = OnceLock::new();
     TABLE.get_or_init(|| {
-        let mut random = Random(42);
+        let mut random = Random::new(42);
         let bytes = MESSAGE_MAX + 4096;
-        (0..bytes / 8).flat_map(|_| random.next().to_le_bytes()).collect()
+        (0..bytes / 8).flat_map(|_| random.draw().to_le_bytes()).collect()
     })
 }
 
@@ -132,7 +133,7 @@ pub(crate) struct App {
 impl App {
     pub(crate) fn new(seed: u64) -> Self {
         Self {
-            random: Random(seed),
+            random: Random::new(seed),
             now_ns: 0,
             sessions: Vec::new(),
             wanted: Vec::new(),
@@ -160,7 +161,7 @@ impl App {
 
     /// A new process: what it served and asked for is gone, the counts stay.
     pub(crate) fn restarted(&mut self, seed: u64) {
-        self.random = Random(seed);
+        self.random = Random::new(seed);
         self.sessions.clear();
         self.wanted.clear();
         self.events.clear();

@@ -12,35 +12,13 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use std::sync::Arc;
 
+use random::Random;
 use transport::{Endpoint, EndpointConfig, Keyring, KnownKey, SecretKey, Security, TransmitBatch};
 
 use app::App;
 
 pub(crate) const MS: u64 = 1_000_000;
 pub(crate) const SECOND: u64 = 1000 * MS;
-
-/// SplitMix64.
-#[derive(Clone, Debug)]
-pub(crate) struct Random(pub u64);
-
-impl Random {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut value = self.0;
-        value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        value ^ (value >> 31)
-    }
-
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound.max(1)
-    }
-
-    /// True `per_mille` times in a thousand.
-    pub(crate) fn chance(&mut self, per_mille: u64) -> bool {
-        self.below(1000) < per_mille
-    }
-}
 
 /// What the network does to datagrams, in parts per thousand.
 #[derive(Clone, Debug, Default)]
@@ -143,7 +121,7 @@ impl World {
     pub(crate) fn new(seed: u64) -> Self {
         Self {
             now_ns: SECOND,
-            random: Random(seed),
+            random: Random::new(seed),
             faults: Faults::default(),
             delay_ns: 20_000,
             nodes: Vec::new(),
@@ -159,11 +137,11 @@ impl World {
 
     /// A configuration whose random parts come from the world's seed.
     pub(crate) fn config(&mut self, name: &str) -> EndpointConfig {
-        let mut config = EndpointConfig::new(name, self.random.next(), self.random.next());
+        let mut config = EndpointConfig::new(name, self.random.draw(), self.random.draw());
         config.datagram_bytes_max = 8972;
         config.pool_bytes_max = 64 << 20;
         for part in config.entropy.chunks_mut(8) {
-            part.copy_from_slice(&self.random.next().to_le_bytes());
+            part.copy_from_slice(&self.random.draw().to_le_bytes());
         }
         if crate::SEALED {
             config.security = sealed_as(name, &keyring());
@@ -177,7 +155,7 @@ impl World {
     }
 
     pub(crate) fn add_at(&mut self, config: EndpointConfig, addr: SocketAddr) -> usize {
-        let seed = self.random.next();
+        let seed = self.random.draw();
         self.nodes.push(Node {
             addr,
             endpoint: Endpoint::new(config),
@@ -192,7 +170,7 @@ impl World {
 
     /// A new process in the place of a node's, with nothing left of the old one.
     pub(crate) fn restart(&mut self, node: usize, config: EndpointConfig) {
-        let seed = self.random.next();
+        let seed = self.random.draw();
         let node = &mut self.nodes[node];
         node.endpoint = Endpoint::new(config);
         node.app.restarted(seed);
@@ -277,7 +255,7 @@ impl World {
             }
             // Now and then the socket takes only a part.
             let mut count = node.batch.len();
-            if self.random.chance(100) {
+            if self.random.below(1000) < 100 {
                 count = 1 + self.random.below(count as u64) as usize;
             }
             for datagram_index in 0..count {
@@ -306,25 +284,25 @@ impl World {
             self.struck.too_long += 1;
             return;
         }
-        if self.random.chance(self.faults.loss) {
+        if self.random.below(1000) < self.faults.loss {
             self.struck.lost += 1;
             return;
         }
-        if self.random.chance(self.faults.corrupt) {
+        if self.random.below(1000) < self.faults.corrupt {
             self.struck.corrupted += 1;
             let bit = self.random.below(bytes.len() as u64 * 8) as usize;
             bytes[bit / 8] ^= 1 << (bit % 8);
         }
-        if self.random.chance(self.faults.truncate) {
+        if self.random.below(1000) < self.faults.truncate {
             self.struck.truncated += 1;
             bytes.truncate(self.random.below(bytes.len() as u64) as usize);
         }
         let mut delay_ns = self.delay_ns;
-        if self.random.chance(self.faults.reorder) {
+        if self.random.below(1000) < self.faults.reorder {
             self.struck.reordered += 1;
             delay_ns += self.random.below(3 * MS);
         }
-        if self.random.chance(self.faults.duplicate) {
+        if self.random.below(1000) < self.faults.duplicate {
             self.struck.duplicated += 1;
             let later_ns = delay_ns + self.random.below(50 * MS);
             self.inject(from, to, bytes.clone(), later_ns);

@@ -3,7 +3,9 @@ use aes::cipher::{BlockEncrypt, KeyInit};
 use aes::{Aes256, Block};
 
 use super::*;
-use crate::contract::{Buffer, Random};
+use random::Random;
+
+use crate::contract::Buffer;
 
 fn bytes<const N: usize>(hex: &str) -> [u8; N] {
     let bytes = HEXLOWER.decode(hex.as_bytes()).expect("hexadecimal");
