@@ -58,7 +58,7 @@ fn main() -> Result<()> {
 
 /// A disk on a volume of its own node, wired as a node does it.
 fn start(volume: Arc<dyn Volume>, depth: u16, kind: RingKind) -> Result<(DiskQueues, RingDriver)> {
-    let chain: Arc<dyn Volume> = Swap::new(Chain::build(volume, &[])?.volume);
+    let chain: Arc<dyn Volume> = Swap::new(Chain::build(volume, &[], None)?.volume);
     let export = Export::new("alone", chain, ExportOptions::default(), Arc::new(NoRecords))?;
     let local = LocalVolume::new(export);
     let (services, options) = (Services::new(), AttachOptions::new(1));

@@ -19,7 +19,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use serde::Serialize;
+use block::stage::{STAGES, StageConfig, StageKind};
+use serde::{Serialize, Serializer};
 use sidecore::Idle;
 
 use crate::cleanup::{Cleanup, tidily};
@@ -92,14 +93,17 @@ impl Volume {
     }
 }
 
-/// A stage of a volume's chain.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ChainStage {
-    /// Counts.
-    Meter,
-    /// Keeps the volume encrypted, under a key that is made for it.
-    Encrypt,
+/// A stage of a volume's chain, under a key that is made for it if it takes one.
+pub type ChainStage = &'static StageKind<StageConfig>;
+
+/// The stages that measurements have.
+pub fn stages() -> impl Iterator<Item = ChainStage> {
+    STAGES.iter().filter(|kind| (kind.measured)(std::path::Path::new("")).is_some())
+}
+
+/// Stages by their names.
+fn names<S: Serializer>(chain: &[ChainStage], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_seq(chain.iter().map(|stage| stage.name))
 }
 
 /// What is asked for.
@@ -114,7 +118,7 @@ pub struct Options {
     /// all that this says.
     pub volume: Volume,
     /// The stages that its requests pass, the first one first; none unless said.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "names")]
     pub chain: Vec<ChainStage>,
     /// Which requests.
     pub op: Pattern,
@@ -241,8 +245,12 @@ impl Options {
             self.chain.is_empty() || !matches!(self.path, Path::Socket(_)),
             "--chain is for volumes of ours, and a socket's has the stages that it has"
         );
-        let encrypts = self.chain.iter().filter(|stage| **stage == ChainStage::Encrypt).count();
-        ensure!(encrypts <= 1, "--chain: one stage that encrypts is enough");
+        for stage in &self.chain {
+            let is_twice = self.chain.iter().filter(|it| *it == stage).count() > 1;
+            if let Some(text) = stage.twice.filter(|_| is_twice) {
+                bail!("--chain: {text}");
+            }
+        }
         if self.is_generated() {
             let path = &self.path;
             ensure!(jobs == 1, "--path {path} has one job: the client's one thread is the driver");
@@ -313,7 +321,7 @@ impl Options {
 }
 
 /// As it is written on the command line.
-pub(crate) fn as_text<S: serde::Serializer>(
+pub(crate) fn as_text<S: Serializer>(
     value: &impl std::fmt::Display,
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
@@ -325,7 +333,7 @@ fn is_one(count: &u16) -> bool {
     *count == 1
 }
 
-fn as_text_if_any<S: serde::Serializer>(
+fn as_text_if_any<S: Serializer>(
     value: &Option<impl std::fmt::Display>,
     serializer: S,
 ) -> Result<S::Ok, S::Error> {

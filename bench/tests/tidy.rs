@@ -1,6 +1,8 @@
 //! The house's rules, as a test of the repository itself. Each check is tried on text that breaks
 //! it and on text that does not, so that a check which finds nothing can be believed.
 
+#[path = "tidy/circles.rs"]
+mod circles;
 #[path = "tidy/code.rs"]
 mod code;
 #[path = "tidy/documents.rs"]

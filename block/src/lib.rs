@@ -20,6 +20,7 @@ pub mod record;
 pub mod remote;
 pub mod request;
 pub mod server;
+pub mod settings;
 mod size;
 pub mod stage;
 pub mod ublk;

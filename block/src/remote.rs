@@ -11,10 +11,10 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use peer::{AttachmentSecret, PeerId, Peers};
-use sidecore::{Counter, Progress, Wake};
+use peer::{PeerId, Peers};
+use sidecore::{Progress, Wake};
 use transport::Endpoint;
 
 use crate::attach::Attach;
@@ -25,201 +25,14 @@ use crate::volume::{
     Channel, Durability, Incarnation, IoId, IoTable, Open, OpenError, Topology, VolumeInfo, Zeroing,
 };
 
+pub(crate) mod calls;
 pub(crate) mod clients;
 pub(crate) mod core;
+mod described;
 mod request;
 
 use self::core::Core;
-
-/// What a remote volume's channels count, over all sidecores that use one. Each channel has its
-/// own; the writer is its sidecore.
-#[derive(Debug, Default)]
-pub struct RemoteCounters {
-    /// Calls sent, repetitions included.
-    pub calls: Counter,
-    /// Requests sent again because their session or epoch was lost.
-    pub resent: Counter,
-    /// Answers that came too late to be believed.
-    pub rejected: Counter,
-    /// Requests that waited because no buffer or window was free.
-    pub stalls: Counter,
-    /// Channels opened anew because this process had been stopped for a while.
-    pub pauses: Counter,
-    /// Answers that were not in the protocol's form.
-    pub malformed: Counter,
-    /// Bytes copied: of writes into their stable copies, of answers into the guest's memory.
-    pub bytes_copied: Counter,
-}
-
-/// Whether a peer's volume answers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Reach {
-    /// Nothing is known: the peer was not asked yet.
-    #[default]
-    Unknown,
-    /// The peer has said what the volume is, and confirms it every few seconds.
-    Answers,
-    /// The peer does not answer.
-    Away,
-    /// The peer answers that it has no such volume for this node.
-    Refused,
-}
-
-/// How a peer's volume was found when it was last asked for.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Outlook {
-    /// Whether it answers.
-    pub reach: Reach,
-    /// Since when it answers, or does not, by the sidecores' clock.
-    pub since_ns: u64,
-    /// Why it does not answer, for people.
-    pub why: Option<String>,
-    /// How often it has ceased to answer after it had.
-    pub outages: u64,
-    /// How long the last outage took that is over.
-    pub outage_ns: u64,
-    /// Why there was that outage, for people.
-    pub outage_why: Option<String>,
-}
-
-impl Outlook {
-    /// The peer has confirmed the volume.
-    fn answers(&mut self, now_ns: u64) {
-        if self.reach == Reach::Answers {
-            return;
-        }
-        if self.outages > 0 {
-            self.outage_ns = now_ns.saturating_sub(self.since_ns);
-            self.outage_why = self.why.take();
-        }
-        (self.reach, self.since_ns, self.why) = (Reach::Answers, now_ns, None);
-    }
-
-    /// The volume cannot be used: `reach` says how.
-    fn fails(&mut self, now_ns: u64, reach: Reach, why: &str) {
-        match self.reach {
-            Reach::Answers => (self.outages, self.since_ns) = (self.outages + 1, now_ns),
-            Reach::Unknown => self.since_ns = now_ns,
-            Reach::Away | Reach::Refused => {}
-        }
-        self.reach = reach;
-        if self.why.as_deref() != Some(why) {
-            self.why = Some(why.to_owned());
-        }
-    }
-}
-
-#[derive(Debug, Default)]
-struct Described {
-    info: Option<VolumeInfo>,
-    outlook: Outlook,
-}
-
-/// A volume of a peer.
-#[derive(Debug)]
-pub struct RemoteVolume {
-    peer: String,
-    volume: String,
-    key: Option<Arc<AttachmentSecret>>,
-    described: Mutex<Described>,
-    size: Size,
-    counters: Mutex<Vec<Arc<RemoteCounters>>>,
-}
-
-impl RemoteVolume {
-    /// The volume `volume` of the peer `peer`; not described yet.
-    pub fn new(peer: &str, volume: &str) -> Arc<Self> {
-        Self::with_key(peer, volume, None)
-    }
-
-    /// The same, for attachments that prove that they have this key.
-    pub fn with_key(peer: &str, volume: &str, key: Option<Arc<AttachmentSecret>>) -> Arc<Self> {
-        Arc::new(Self {
-            peer: peer.to_owned(),
-            volume: volume.to_owned(),
-            key,
-            described: Mutex::default(),
-            size: Size::new(0),
-            counters: Mutex::default(),
-        })
-    }
-
-    /// The peer's name.
-    pub fn peer(&self) -> &str {
-        &self.peer
-    }
-
-    /// The volume's name at the peer.
-    pub fn name(&self) -> &str {
-        &self.volume
-    }
-
-    pub(crate) fn key(&self) -> Option<&Arc<AttachmentSecret>> {
-        self.key.as_ref()
-    }
-
-    /// What it is, once the peer has told; a disk can be shown to a guest from then on.
-    pub fn described(&self) -> Option<VolumeInfo> {
-        self.story().info.clone()
-    }
-
-    /// What another process of this node was told by the peer: the same is true until the peer says
-    /// otherwise.
-    pub fn assume(&self, now_ns: u64, info: VolumeInfo) {
-        self.describe(now_ns, info);
-    }
-
-    /// Why it does not answer, for people; `None` while it does.
-    pub fn why(&self) -> Option<String> {
-        self.story().outlook.why.clone()
-    }
-
-    /// Whether the peer has answered, and would not tell: there is no such volume for us.
-    pub fn is_refused(&self) -> bool {
-        self.story().outlook.reach == Reach::Refused
-    }
-
-    /// Whether it answers, since when, and why not.
-    pub fn outlook(&self) -> Outlook {
-        self.story().outlook.clone()
-    }
-
-    /// The counters of its channels.
-    pub fn counters(&self) -> Vec<Arc<RemoteCounters>> {
-        self.counters.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    pub(crate) fn describe(&self, now_ns: u64, info: VolumeInfo) {
-        let size_bytes = info.size_bytes;
-        let mut story = self.story();
-        story.info = Some(info);
-        story.outlook.answers(now_ns);
-        drop(story);
-        // Who is told looks at the description.
-        self.size.set(size_bytes);
-    }
-
-    pub(crate) fn waits(&self, now_ns: u64, why: &str) {
-        self.story().outlook.fails(now_ns, Reach::Away, why);
-    }
-
-    pub(crate) fn refuses(&self, now_ns: u64, why: &str) {
-        self.story().outlook.fails(now_ns, Reach::Refused, why);
-    }
-
-    fn new_counters(&self) -> Arc<RemoteCounters> {
-        let counters = Arc::new(RemoteCounters::default());
-        let mut all = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
-        // Channels that are gone hold theirs no longer; the list stays as long as the channels.
-        all.retain(|counters| Arc::strong_count(counters) > 1);
-        all.push(counters.clone());
-        counters
-    }
-
-    fn story(&self) -> std::sync::MutexGuard<'_, Described> {
-        self.described.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+pub use self::described::{Outlook, Reach, RemoteCounters, RemoteVolume};
 
 impl Attach for RemoteVolume {
     /// Before the peer has answered: a volume of size 0, read-only. Nobody attaches such a one.

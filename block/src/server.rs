@@ -8,50 +8,34 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use peer::flows;
-use sidecore::{Counter, Progress, Services, Wake};
+use sidecore::{Progress, Services, Wake};
 use transport::{BufId, CallId, Endpoint, FairQueue, HEAD_MAX, PeerInfo, SessionId};
 
 use crate::export::{Claimer, Closing, Export, Exports, PendingClaim, PendingOpen, Refusal};
-use crate::remote::clients::{CONFIRM_EVERY_NS, NOTICE_TOKEN};
+use crate::remote::calls::{CONFIRM_EVERY_NS, NOTICE_TOKEN};
 use crate::volume::{Incarnation, Open, VolumeInfo};
 use crate::wire::{self, Kind, Names, Outcome, Reply, Request, Title};
 
+mod counters;
 mod lane;
 mod list;
 mod rights;
 mod shares;
 
+pub use counters::ServerCounters;
 pub use shares::ServedPeer;
 
 use lane::{LANE_DEPTH, Lane};
 use list::{List, Listed};
 use rights::{Peer, Right, not_open};
-use shares::{Costs, Left, Shares, Turn};
+use shares::{Costs, FLOWS_MAX, Left, Shares, Turn};
 
 /// Calls handled in one round, so that one sidecore's disks and links get their turn.
 const CALLS_PER_ROUND_MAX: usize = 256;
 
-/// Bytes that the calls of one round read, write and zero, but for its last one: a copy of a
-/// megabyte keeps a sidecore for a tenth of a millisecond or more.
-const BYTES_PER_ROUND_MAX: u64 = 4 << 20;
-
-/// The same of one peer. A longer call is paid in the rounds after it, so that a peer whose calls
-/// are a thousand times as long as a neighbour's has as much of the sidecore, and not more.
-const PEER_BYTES_PER_ROUND_MAX: u64 = 1 << 20;
-
 /// The least cost of a request, in bytes of a copy: to read the call, to hand it to the storage
 /// and to answer it take a few microseconds.
 const CALL_BYTES_MIN: u64 = 4096;
-
-/// Proofs looked at in one round: each costs some 100 us, which other peers' requests wait for.
-const PROOFS_PER_ROUND_MAX: usize = 1;
-
-/// Claims, opens, closes and descriptions in one round: an open costs some 30 us by estimate,
-/// with the end of the channel that it replaces, and other peers' requests wait meanwhile.
-const ATTACHMENTS_PER_ROUND_MAX: usize = 4;
-
-/// Flows of all sessions of one sidecore, with those that drain: each costs a table of requests.
-const FLOWS_MAX: usize = 4096;
 
 /// A peer that has not asked for a volume for this long has no disk of it any more: some of its
 /// questions may be late.
@@ -59,32 +43,6 @@ const SHOWN_NS: u64 = 4 * CONFIRM_EVERY_NS;
 
 /// How often a claim or an opening that waits looks again.
 const LOOK_AGAIN_NS: u64 = 500_000;
-
-/// What a server counts; one writer, its sidecore.
-#[derive(Debug, Default)]
-pub struct ServerCounters {
-    /// Requests about volumes answered: reads, writes, flushes, ranges that were zeroed.
-    pub requests: Counter,
-    /// Bytes read, written and zeroed.
-    pub bytes: Counter,
-    /// Answers other than done.
-    pub errors: Counter,
-    /// Requests whose epoch or incarnation was over.
-    pub fenced: Counter,
-    /// Requests that waited for a buffer or a slot.
-    pub parked: Counter,
-    /// Heads that were not in the protocol's form.
-    pub malformed: Counter,
-    /// Claims answered with an epoch.
-    pub claims: Counter,
-    /// Proofs of attachment keys that were looked at.
-    pub proofs: Counter,
-    /// Channels that were looked at, over all rounds: those with something under way, and a few of
-    /// the others in turn.
-    pub looked_at: Counter,
-    /// Channels ended because their node or attachment key is no longer allowed.
-    pub revoked: Counter,
-}
 
 #[derive(Debug)]
 struct Called {

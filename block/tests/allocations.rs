@@ -11,8 +11,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use block::backend::{FileOptions, FileVolume, MemoryVolume, NullVolume};
-use block::chain::{Chain, ChainSpec};
-use block::stage::{EncryptVolume, Limit, Sizes, VolumeKey};
+use block::chain::Chain;
+use block::stage::{EncryptVolume, Limit, Metering, Sizes, StageConfig, VolumeKey};
 use block::uring::Uring;
 use block::{AttachOptions, Attached, Attachment, DiskCore, DiskQueues, Open, Volume};
 use counting::allocations;
@@ -49,8 +49,8 @@ fn chain(volume: Arc<dyn Volume>) -> Chain {
         bytes_per_second: NonZeroU64::new(4 << 30),
         burst_ns: 1_000_000,
     };
-    let stages = [ChainSpec::Meter, ChainSpec::Limit(limit)];
-    Chain::build(volume, &stages).expect("a good chain")
+    let stages = [StageConfig::Meter(Metering), StageConfig::Limit(limit)];
+    Chain::build(volume, &stages, None).expect("a good chain")
 }
 
 /// How many requests a disk's share has at once.

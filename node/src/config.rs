@@ -28,6 +28,7 @@ pub use crate::kinds::vf::VfConfig;
 pub use crate::kinds::volume::VolumeConfig;
 pub use crate::kinds::{Kind, ObjectConfigs};
 pub use address::PeerAddress;
+pub use block::stage::{StageConfig, encryption, show_chain};
 pub use object::{Resize, value};
 pub use quantity::{show_duration, show_size};
 pub(crate) use read::name_problem;
@@ -221,60 +222,6 @@ pub enum Backend {
         size_bytes: u64,
     },
 }
-
-/// One stage of a chain.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum StageConfig {
-    /// Counts what passes.
-    Meter,
-    /// Holds back what exceeds a rate.
-    Limit {
-        /// Requests a second.
-        iops: Option<u64>,
-        /// Bytes a second.
-        bytes_per_second: Option<u64>,
-        /// For how long an idle volume saves up its rate.
-        burst_ns: u64,
-    },
-    /// Keeps what is below it encrypted.
-    Encrypt {
-        /// The file of the volume's key.
-        key: PathBuf,
-    },
-}
-
-impl fmt::Display for StageConfig {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (iops, bytes_per_second) = match self {
-            Self::Meter => return f.write_str("meter"),
-            Self::Encrypt { .. } => return f.write_str("encrypt"),
-            Self::Limit { iops, bytes_per_second, .. } => (iops, bytes_per_second),
-        };
-        let iops = iops.map(|iops| format!("{iops} IOPS"));
-        let bytes = bytes_per_second.map(|bytes| format!("{}/s", show_size(bytes)));
-        let parts: Vec<_> = iops.into_iter().chain(bytes).collect();
-        write!(f, "limit {}", parts.join(" "))
-    }
-}
-
-/// The key file of the stage of a chain that encrypts, if one does.
-pub fn encryption(chain: &[StageConfig]) -> Option<&Path> {
-    chain.iter().find_map(|stage| match stage {
-        StageConfig::Encrypt { key } => Some(key.as_path()),
-        StageConfig::Meter | StageConfig::Limit { .. } => None,
-    })
-}
-
-/// A chain in one line, first stage first.
-pub fn show_chain(chain: &[StageConfig]) -> String {
-    match chain {
-        [] => "empty".to_owned(),
-        stages => stages.iter().map(ToString::to_string).collect::<Vec<_>>().join(" > "),
-    }
-}
-
-/// For how long a limit saves up unless the file says otherwise.
-pub const BURST_NS_DEFAULT: u64 = 1_000_000_000;
 
 /// Who makes a vhost-user socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,7 +1,9 @@
 //! Configuration files, good and bad: the examples load, and every mistake has a clear answer.
 
+use std::num::NonZeroU64;
 use std::path::Path;
 
+use block::stage::{Limit, Metering};
 use expect_test::{Expect, expect};
 use node::Config;
 use node::config::{Backend, LinkKind, PeerAddress, Role, StageConfig, Trust, WhenLost};
@@ -32,9 +34,8 @@ fn the_iohost_example_loads() {
     let size_bytes = Some(20 << 30);
     assert_eq!(volume.backend, Backend::File { path, size_bytes, direct: true, raw: false });
     assert!(!volume.write_through);
-    let limit =
-        StageConfig::Limit { iops: Some(50000), bytes_per_second: None, burst_ns: 1_000_000_000 };
-    assert_eq!(volume.chain, [StageConfig::Meter, limit]);
+    let limit = StageConfig::Limit(Limit { iops: NonZeroU64::new(50000), ..Limit::default() });
+    assert_eq!(volume.chain, [StageConfig::Meter(Metering), limit]);
     let [allow] = &volume.allow[..] else { panic!("one entry") };
     assert_eq!((allow.node.as_str(), allow.key.is_some()), ("vm1", true));
     assert!(config.disks.is_empty());

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use block::stage::{Encryption, Metering};
 use expect_test::{Expect, expect};
 use node::Config;
 use node::config::{Privileges, StageConfig};
@@ -112,8 +113,8 @@ fn a_stage_that_encrypts_names_a_key_of_its_own() {
     let [a, b] = ["a", "b"].map(|name| format!("{{ encrypt = {{ key = \"/k/{name}.xts\" }} }}"));
     let good = text([&format!("[\"meter\", {a}]"), &format!("[{b}]")]);
     let config = Config::parse(Path::new("n.toml"), &good).unwrap();
-    let wanted = StageConfig::Encrypt { key: "/k/a.xts".into() };
-    assert_eq!(config.volumes[0].chain, [StageConfig::Meter, wanted]);
+    let wanted = StageConfig::Encrypt(Encryption { key: "/k/a.xts".into() });
+    assert_eq!(config.volumes[0].chain, [StageConfig::Meter(Metering), wanted]);
     check(
         &text([
             "[\"encrypt\", { encrypt = {} }, { encrypt = { key = \"k\" } }]",

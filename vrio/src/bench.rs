@@ -18,6 +18,7 @@ use bench::load::Pattern;
 use bench::measure::{Reuse, Waiting};
 use bench::pair::Meeting;
 use bench::scale;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Subcommand, ValueEnum};
 use node::direct::Idle;
 
@@ -284,8 +285,8 @@ pub(crate) struct BlockArgs {
     volume: String,
     /// A stage of the volume's chain, first one first: meter, or encrypt, which keeps what is
     /// stored encrypted (--encrypt is about sessions). May be given several times.
-    #[arg(long, value_enum, value_name = "STAGE")]
-    chain: Vec<ChainArg>,
+    #[arg(long, value_parser = chain_stage(), value_name = "STAGE")]
+    chain: Vec<ChainStage>,
     /// Which requests.
     #[arg(long, value_enum, default_value_t = BenchOp::Randread)]
     op: BenchOp,
@@ -424,21 +425,12 @@ impl From<BenchDriver> for Waiting {
     }
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum ChainArg {
-    /// Counts requests and times them.
-    Meter,
-    /// Keeps the volume encrypted.
-    Encrypt,
-}
-
-impl From<ChainArg> for ChainStage {
-    fn from(stage: ChainArg) -> Self {
-        match stage {
-            ChainArg::Meter => Self::Meter,
-            ChainArg::Encrypt => Self::Encrypt,
-        }
-    }
+/// A stage that measurements have, by its line of the table.
+fn chain_stage() -> impl TypedValueParser<Value = ChainStage> {
+    let values = block::stages().map(|stage| PossibleValue::new(stage.name).help(stage.about));
+    PossibleValuesParser::new(values).map(|name| {
+        block::stages().find(|stage| stage.name == name).expect("it is a possible value")
+    })
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -608,7 +600,7 @@ fn block_options(args: &BlockArgs) -> anyhow::Result<Options> {
     Ok(Options {
         path,
         volume,
-        chain: args.chain.iter().map(|stage| (*stage).into()).collect(),
+        chain: args.chain.clone(),
         op: match args.op {
             BenchOp::Randread => Pattern::RandRead,
             BenchOp::Randwrite => Pattern::RandWrite,

@@ -2,6 +2,7 @@
 //! in the place that the kernel's block layer has with `vrio attach`.
 
 use std::cell::RefCell;
+use std::path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::thread;
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use block::backend::{FileOptions, FileVolume, MemoryVolume, NullVolume};
-use block::chain::{Chain, ChainSpec};
+use block::chain::Chain;
 use block::stage::VolumeKey;
 use block::ublk::abi::{ABORT, Descriptor, op};
 use block::ublk::front::FrontPoller;
@@ -173,7 +174,7 @@ impl LocalLoad {
     pub(super) fn start(plan: &LocalPlan<'_>) -> Result<Self> {
         let LocalPlan { volume, chain, size_bytes, idle, core } = *plan;
         let config = sidecore::SidecoreConfig { core, idle, ..sidecore::SidecoreConfig::new(0) };
-        let volume = Chain::build(open(volume)?, &stages(chain)?)?.volume;
+        let volume = self::chain(open(volume)?, chain)?.volume;
         let sidecore = sidecore::spawn(config).context("starting a sidecore")?;
         let shape = Shape { queues: 1, depth: FILL_DEPTH };
         let shown = sidecore.call(move |local| {
@@ -221,17 +222,15 @@ impl LocalLoad {
     }
 }
 
-/// The stages of a chain, with a key of the measurement's own.
-fn stages(chain: &[ChainStage]) -> Result<Vec<ChainSpec>> {
-    let stages = chain.iter().map(|stage| match stage {
-        ChainStage::Meter => Ok(ChainSpec::Meter),
-        ChainStage::Encrypt => {
-            let mut secret = Zeroizing::new([0; VolumeKey::BYTES]);
-            getrandom(&mut secret[..], GetRandomFlags::empty()).context("drawing a key")?;
-            Ok(ChainSpec::Encrypt(Arc::new(VolumeKey::from_bytes(&secret)?)))
-        }
-    });
-    stages.collect()
+/// The chain of a volume, with a key of the measurement's own.
+fn chain(volume: Arc<dyn block::Volume>, kinds: &[ChainStage]) -> Result<Chain> {
+    let stages = kinds.iter().map(|kind| (kind.measured)(path::Path::new("")));
+    let stages = stages.map(|stage| Some(stage?.0)).collect::<Option<Vec<_>>>();
+    let stages = stages.context("no measurement has this stage")?;
+    let mut secret = Zeroizing::new([0; VolumeKey::BYTES]);
+    getrandom(&mut secret[..], GetRandomFlags::empty()).context("drawing a key")?;
+    let key = Arc::new(VolumeKey::from_bytes(&secret)?);
+    Ok(Chain::build(volume, &stages, Some(&key))?)
 }
 
 /// The volume itself.

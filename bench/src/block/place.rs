@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use node::keys::{self, KeyKind};
 
 use super::direct::{self, DirectLoad, LocalLoad, LocalPlan, run_all};
-use super::{ChainStage, Options, Path, Volume};
+use super::{Options, Path, Volume};
 use crate::cleanup::Cleanup;
 use crate::events::{DEVICE_INTERRUPTS, Look, Role};
 use crate::interrupts::Interrupts;
@@ -292,13 +292,13 @@ impl Cast<'_> {
         if self.options.chain.is_empty() {
             return Ok(String::new());
         }
-        let stages = self.options.chain.iter().map(|stage| match stage {
-            ChainStage::Meter => Ok("\"meter\"".to_owned()),
-            ChainStage::Encrypt => {
-                let key = self.stage.folder.join(format!("{volume}.xts"));
-                keys::create(&key, KeyKind::Volume)?;
-                Ok(format!("{{ encrypt = {{ key = {key:?} }} }}"))
+        let key = self.stage.folder.join(format!("{volume}.xts"));
+        let stages = self.options.chain.iter().map(|kind| {
+            let (stage, text) = (kind.measured)(&key).context("no measurement has this stage")?;
+            for file in stage.files() {
+                keys::create(file, KeyKind::Volume)?;
             }
+            Ok(text)
         });
         let stages: Vec<_> = stages.collect::<Result<_>>()?;
         Ok(format!("chain = [{}]\n", stages.join(", ")))

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::{ChainStage, Options, Path, Volume};
+use super::{Options, Path, Volume};
 use crate::events::{Events, Role};
 use crate::load::Outcome;
 use crate::machine::Machine;
@@ -228,19 +228,15 @@ impl fmt::Display for Volume {
     }
 }
 
-fn stage(stage: &ChainStage) -> &'static str {
-    match stage {
-        ChainStage::Meter => "meter",
-        ChainStage::Encrypt => "encrypt",
-    }
-}
-
 impl Report {
     fn title(&self) -> String {
         let Options { path, volume, op, depth, guests, jobs, idle, encrypt, .. } = &self.options;
         let chain = match self.options.chain.as_slice() {
             [] => String::new(),
-            chain => format!(" behind {}", chain.iter().map(stage).collect::<Vec<_>>().join(" > ")),
+            chain => format!(
+                " behind {}",
+                chain.iter().map(|stage| stage.name).collect::<Vec<_>>().join(" > ")
+            ),
         };
         let behind = match path {
             Path::Socket(_) => String::new(),

@@ -7,7 +7,7 @@ use sidecore::Idle;
 
 use super::cell::{Alone, Count, Counts, Many, Sample};
 use super::{DEPTH, Model, Options, Setting};
-use crate::block::{self, ChainStage, Path, Report};
+use crate::block::{self, Path, Report};
 use crate::cleanup::Cleanup;
 use crate::compare::block::write_all;
 use crate::events::{DEVICE_INTERRUPTS, Role};
@@ -46,6 +46,11 @@ pub(super) fn prepare(
     Ok(Options { filled: made.is_some(), ..options.clone() })
 }
 
+/// The stage that encrypts.
+fn encrypt() -> block::ChainStage {
+    block::stages().find(|stage| stage.name == "encrypt").expect("a measurement has it")
+}
+
 /// What is measured for a model; or why it cannot be.
 pub(super) fn asked(
     options: &Options,
@@ -73,7 +78,7 @@ pub(super) fn asked(
     Ok(block::Options {
         path,
         volume: options.volume.clone(),
-        chain: if setting.stage { vec![ChainStage::Encrypt] } else { Vec::new() },
+        chain: if setting.stage { vec![encrypt()] } else { Vec::new() },
         guests: setting.guests,
         encrypt: setting.encrypt,
         idle: near,
@@ -147,7 +152,7 @@ mod tests {
             let setting = Setting { stage, ..Setting::of(Device::Block, 1) };
             asked(&options(), model, &setting).map(|asked| asked.chain)
         };
-        assert_eq!(of(Model::Elvis, true), Ok(vec![ChainStage::Encrypt]));
+        assert_eq!(of(Model::Elvis, true), Ok(vec![encrypt()]));
         assert_eq!(of(Model::HostSide, false), Ok(Vec::new()));
         assert_eq!(of(Model::Optimum, true), Err(NO_DM_CRYPT.to_owned()));
     }

@@ -31,7 +31,7 @@ fn type_name(line: &str) -> Option<&str> {
 }
 
 /// Tests are read with what they test beside them, and examples alone.
-fn is_of_the_program(path: &str) -> bool {
+pub(super) fn is_of_the_program(path: &str) -> bool {
     let part = |part: &str| path.split('/').any(|folder| folder == part);
     let file = path.rsplit('/').next().unwrap_or(path);
     path.ends_with(".rs")

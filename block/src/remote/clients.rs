@@ -5,43 +5,22 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use peer::{AttachmentSecret, PeerId, PeerSession, Peers, PlaneId, Token, flows};
+use peer::{PeerId, Peers, Token, flows};
 use sidecore::Progress;
 use transport::{Endpoint, LostReason, SessionId};
 
-use super::RemoteVolume;
+use super::calls::{CONFIRM_EVERY_NS, NOTICE_TOKEN, control, flow_of, token};
 use super::core::Core;
+use super::described::RemoteVolume;
 use crate::volume::OpenError;
 use crate::wire::{Kind, Names, Outcome, Reply, Request, Title};
 
 /// How long a refused description waits before it is asked for again.
 const ASK_AGAIN_NS: u64 = 1_000_000_000;
 
-/// How often a volume that was described is asked for again, so that one that is gone or closed to
-/// this node is noticed without a request of a guest. Soon enough for people; it costs the peer a
-/// round trip, and 100 us where the volume asks for a proof.
-pub(crate) const CONFIRM_EVERY_NS: u64 = 5_000_000_000;
-
 /// How long the answer may take while there is a session, before the volume counts as away: well
 /// above what a busy peer takes.
 const ANSWER_TIME_MAX_NS: u64 = 10_000_000_000;
-
-/// What a call of this plane is about: the upper half of its token's key. Channels have their flow
-/// there, descriptions have [`flows::CONTROL`]. No channel has this
-/// flow: the range [`flows::CHANNELS`] excludes its end.
-const NOTICE: u16 = u16::MAX;
-
-/// The token of notices to peers, whose answers say nothing.
-pub(crate) const NOTICE_TOKEN: Token = token(NOTICE, 0);
-
-/// The token of a call by a channel, which has this flow, or for a description.
-pub(super) const fn token(flow: u16, number: u32) -> Token {
-    Token::new(PlaneId::Block, (flow as u64) << 32 | number as u64)
-}
-
-fn flow_of(token: Token) -> u16 {
-    (token.key() >> 32) as u16
-}
 
 #[derive(Debug)]
 struct Description {
@@ -306,30 +285,4 @@ impl Clients {
             }
         }
     }
-}
-
-/// Sends a call about an attachment, by this flow and under this token, with the proof of its key
-/// where it has one. `false` when it was not taken: there is no room now.
-pub(super) fn control(
-    now_ns: u64,
-    session: PeerSession,
-    (flow, token): (u16, Token),
-    request: &Request,
-    key: Option<&AttachmentSecret>,
-    endpoint: &mut Endpoint,
-) -> bool {
-    let names = request.names.as_ref().expect("calls about attachments name them");
-    let head = request.encode();
-    let proof = key.and_then(|key| key.prove(&session.binding, request.kind as u8, names.pair()));
-    let mut body = None;
-    if let Some(proof) = proof {
-        let Some(buffer) = endpoint.pool_mut().alloc(proof.len()) else { return false };
-        endpoint.pool_mut().bytes_mut(buffer)[..proof.len()].copy_from_slice(&proof);
-        body = Some((buffer, proof.len()));
-    }
-    let sent = endpoint.call(now_ns, session.id, flow, token.raw(), head.as_bytes(), body);
-    if let Some((buffer, _)) = body {
-        endpoint.pool_mut().release(buffer);
-    }
-    sent.is_ok()
 }

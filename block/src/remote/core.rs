@@ -16,15 +16,14 @@ use std::sync::Arc;
 use sidecore::{Progress, Wake};
 use transport::{Endpoint, SessionId};
 
-use super::RemoteCounters;
-use super::clients::{self, token as token_of};
+use super::calls::{control, token as token_of};
+use super::described::{RemoteCounters, RemoteVolume};
 use super::request::{Request, Stand, scatter_at};
-use crate::attach::Attach;
 use crate::attachment::{Attachment, EPOCH_END, Phase, View};
 use crate::copy::{Ahead, gather};
-use crate::volume::{Durability, IoId, IoTable, Op, Status};
-use crate::wire::{self, Kind, Names, Outcome, Reply, Title, attachment_id};
-use crate::{RemoteVolume, wire::Claim};
+use crate::volume::Durability::WriteThrough;
+use crate::volume::{IoId, IoTable, Op, Status};
+use crate::wire::{self, Claim, Kind, Names, Outcome, Reply, Title, attachment_id};
 use peer::proof::Binding;
 use peer::{AttachmentSecret, PeerSession, PlaneId, Token};
 
@@ -127,7 +126,7 @@ impl Core {
             counters,
             index,
             flow: 0,
-            write_through: volume.info().durability == Durability::WriteThrough,
+            write_through: volume.described().is_some_and(|info| info.durability == WriteThrough),
             way: Way::Down,
             binding: Binding::default(),
             version: 0,
@@ -546,7 +545,7 @@ impl Core {
         let key = self.key.as_deref();
         let at = PeerSession { id: session, binding: self.binding, version: self.version };
         let by = (self.flow, token);
-        if !clients::control(now_ns, at, by, &request, key, endpoint) {
+        if !control(now_ns, at, by, &request, key, endpoint) {
             // Somebody else may have better luck.
             self.attachment.release_lead(self.index);
             return Progress::Idle;

@@ -7,7 +7,7 @@ use sidecore::{Progress, Wake};
 use transport::{BufId, CallError, CallId, Endpoint};
 use virtio::Segment;
 
-use super::ServerCounters;
+use super::counters::ServerCounters;
 use crate::export::Admitted;
 use crate::volume::{Channel, IoId, IoTable, Op, Status, io_table};
 use crate::wire::{Kind, Outcome, Reply, Request, Title};

@@ -3,10 +3,23 @@
 
 use transport::{PeerIdentity, PeerInfo, QuotaPart, Rate, Roll, SESSIONS_MAX, Share};
 
-use super::{
-    ATTACHMENTS_PER_ROUND_MAX, BYTES_PER_ROUND_MAX, FLOWS_MAX, PEER_BYTES_PER_ROUND_MAX,
-    PROOFS_PER_ROUND_MAX,
-};
+/// Bytes that the calls of one round read, write and zero, but for its last one: a copy of a
+/// megabyte keeps a sidecore for a tenth of a millisecond or more.
+const BYTES_PER_ROUND_MAX: u64 = 4 << 20;
+
+/// The same of one peer. A longer call is paid in the rounds after it, so that a peer whose calls
+/// are a thousand times as long as a neighbour's has as much of the sidecore, and not more.
+const PEER_BYTES_PER_ROUND_MAX: u64 = 1 << 20;
+
+/// Proofs looked at in one round: each costs some 100 us, which other peers' requests wait for.
+const PROOFS_PER_ROUND_MAX: usize = 1;
+
+/// Claims, opens, closes and descriptions in one round: an open costs some 30 us by estimate,
+/// with the end of the channel that it replaces, and other peers' requests wait meanwhile.
+const ATTACHMENTS_PER_ROUND_MAX: usize = 4;
+
+/// Flows of all sessions of one sidecore, with those that drain: each costs a table of requests.
+pub(super) const FLOWS_MAX: usize = 4096;
 
 /// How many of something a peer may have at once, and one more in each interval.
 #[derive(Clone, Copy, Debug)]

@@ -24,11 +24,15 @@
 //! is bounded ([`Sizes::round_bytes`]), and the rest left to the next one, so that the sidecore's
 //! other guests and its sessions have their turn in between.
 
+use std::fmt;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sidecore::Counter;
 
+use super::kind::{Around, ChainError, VolumeStage};
 use crate::layer::Layer;
+use crate::settings::{Key, Settings};
 use crate::size::Size;
 use crate::volume::{Channel, Open, OpenError, Volume, VolumeInfo, Zeroing};
 
@@ -40,6 +44,87 @@ use channel::{EncryptChannel, ZEROES_AT_ONCE_MAX};
 use pool::{POOL_BYTES_MAX, Pool};
 use xts::Cipher;
 pub use xts::{SameHalves, VolumeKey};
+
+/// The stage as it is configured. The key itself is given when the chain is built: the node reads
+/// its file, and looks whether the volume was under this key before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Encryption {
+    /// The file of the volume's key.
+    pub key: PathBuf,
+}
+
+impl fmt::Display for Encryption {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(Self::NAME)
+    }
+}
+
+impl VolumeStage for Encryption {
+    const NAME: &'static str = "encrypt";
+    const ABOUT: &'static str = "Keeps the volume encrypted";
+    const TEXT: &'static str = "Keeps the volume [encrypted](#volumes-that-are-encrypted): \
+                                `{ encrypt = { key = \"/etc/vrio/alice.xts\" } }`.";
+    const KEYS: &'static [Key] =
+        &[Key::new("key", "The absolute path of the key's file (`vrio key new --volume`).")];
+    const TWICE: Option<&'static str> = Some("one stage that encrypts is enough");
+    const COUNTERS: &'static [Key] = &[
+        Key::new("encrypted_bytes", "Bytes that a volume's chain encrypted."),
+        Key::new("decrypted_bytes", "Bytes that a volume's chain decrypted."),
+        Key::new("encrypt_waited", "Writes that waited for memory for what is encrypted."),
+        Key::new(
+            "encrypt_put_off",
+            "Completions that waited for a later round, since one had encrypted and decrypted \
+             enough.",
+        ),
+        Key::new(
+            "encrypt_memory_bytes",
+            "Memory for what is encrypted, used and not given back yet.",
+        ),
+    ];
+
+    type Wrapped = EncryptVolume;
+
+    fn alone() -> Result<Self, &'static str> {
+        Err("say with which key: { encrypt = { key = \"/etc/vrio/alice.xts\" } }")
+    }
+
+    fn read(settings: &dyn Settings) -> Option<Self> {
+        Some(Self { key: settings.path("key", "key = \"/etc/vrio/alice.xts\"")? })
+    }
+
+    fn measured(key: &Path) -> Option<(Self, String)> {
+        let text = format!("{{ encrypt = {{ key = {key:?} }} }}");
+        Some((Self { key: key.to_owned() }, text))
+    }
+
+    fn files(&self) -> Vec<&Path> {
+        vec![&self.key]
+    }
+
+    fn wrap(
+        &self,
+        inner: Arc<dyn Volume>,
+        around: &Around<'_>,
+        earlier: Option<&EncryptVolume>,
+    ) -> Result<EncryptVolume, ChainError> {
+        match (earlier, around.key) {
+            (Some(earlier), _) => Ok(EncryptVolume::going_on(inner, earlier)),
+            (None, Some(key)) => Ok(EncryptVolume::new(inner, Arc::clone(key))),
+            // A chain without the key would be another one.
+            (None, None) => Err(ChainError::OtherEncryption),
+        }
+    }
+
+    fn counted(running: &[Arc<EncryptVolume>], put: &mut dyn FnMut(&str, u64)) {
+        let Some(encrypt) = running.first() else { return };
+        let counted = encrypt.counted();
+        put("encrypted_bytes", counted.enciphered_bytes);
+        put("decrypted_bytes", counted.deciphered_bytes);
+        put("encrypt_waited", counted.waited);
+        put("encrypt_put_off", counted.put_off);
+        put("encrypt_memory_bytes_now", counted.memory_bytes);
+    }
+}
 
 /// How much memory a channel has, and what it does at once. A running node's are
 /// [`Self::STANDARD`]; with smaller ones few and short requests come to every limit.

@@ -17,12 +17,15 @@
 //! Channels take small batches, so the shared word is touched far less than once per request.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use sidecore::{Progress, Wake};
 
+use super::kind::{Around, ChainError, VolumeStage};
+use crate::settings::{Key, Settings, show_size};
 use crate::size::Size;
 use crate::volume::{Channel, Io, IoId, IoTable, Op, Open, OpenError, Status, Volume, VolumeInfo};
 
@@ -59,6 +62,93 @@ impl Default for Limit {
     /// No limit at all.
     fn default() -> Self {
         Self { iops: None, bytes_per_second: None, burst_ns: BURST_NS }
+    }
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let iops = self.iops.map(|iops| format!("{iops} IOPS"));
+        let bytes = self.bytes_per_second.map(|bytes| format!("{}/s", show_size(bytes.get())));
+        let parts: Vec<_> = iops.into_iter().chain(bytes).collect();
+        write!(f, "limit {}", parts.join(" "))
+    }
+}
+
+/// The fewest bytes a second that a limit may give.
+const BYTES_PER_SECOND_MIN: u64 = 4096;
+
+impl VolumeStage for Limit {
+    const NAME: &'static str = "limit";
+    const ABOUT: &'static str = "Holds back what exceeds a rate";
+    const TEXT: &'static str = "Holds back what exceeds a rate; its keys are below.";
+    const TABLE: &'static str = "limit of a volume";
+    const KEYS: &'static [Key] = &[
+        Key::new("iops", "The requests in a second. One of the two rates will do."),
+        Key::new("bytes-per-second", "The bytes in a second, such as `\"200MiB\"`; at least 4096."),
+        Key::new(
+            "burst",
+            "The time whose worth of rate an idle volume saves up for later. Default: `\"1s\"`.",
+        ),
+    ];
+    const COUNTERS: &'static [Key] = &[Key::new("delayed", "Requests that a limit held back.")];
+
+    type Wrapped = LimitVolume;
+
+    fn alone() -> Result<Self, &'static str> {
+        Err("a limit says how much: { limit = { iops = 50000 } }")
+    }
+
+    fn read(settings: &dyn Settings) -> Option<Self> {
+        let iops = settings.integer("iops", 1..=1_000_000_000).and_then(NonZeroU64::new);
+        let range = BYTES_PER_SECOND_MIN..=1 << 50;
+        let bytes_per_second = settings.bytes_or_integer("bytes-per-second", range);
+        if !settings.has("iops") && !settings.has("bytes-per-second") {
+            let text = "a limit needs \"iops\", \"bytes-per-second\" or both";
+            settings.fail(text.to_owned());
+        }
+        if bytes_per_second.is_some_and(|bytes| bytes < BYTES_PER_SECOND_MIN) {
+            settings.fail("fewer than 4096 bytes a second would stand still".to_owned());
+        }
+        let bytes_per_second = bytes_per_second.and_then(NonZeroU64::new);
+        let burst_ns = settings.duration_ns("burst").unwrap_or(BURST_NS);
+        Some(Self { iops, bytes_per_second, burst_ns })
+    }
+
+    /// A limit goes on from one of the same rates before any other.
+    fn earlier(wanted: &[&Self], running: &[Arc<LimitVolume>]) -> Vec<Option<Arc<LimitVolume>>> {
+        let mut left = running.to_vec();
+        let mut earlier = vec![None; wanted.len()];
+        for (limit, earlier) in wanted.iter().zip(&mut earlier) {
+            let same = |running: &Arc<LimitVolume>| *running.limit() == **limit;
+            *earlier = left.iter().position(same).map(|at| left.remove(at));
+        }
+        for earlier in earlier.iter_mut().filter(|earlier| earlier.is_none()) {
+            if !left.is_empty() {
+                *earlier = Some(left.remove(0));
+            }
+        }
+        earlier
+    }
+
+    fn wrap(
+        &self,
+        inner: Arc<dyn Volume>,
+        around: &Around<'_>,
+        earlier: Option<&LimitVolume>,
+    ) -> Result<LimitVolume, ChainError> {
+        if self.iops.is_none() && self.bytes_per_second.is_none() {
+            return Err(ChainError::NoLimit { stage: around.depth + 1 });
+        }
+        Ok(match earlier {
+            Some(earlier) => LimitVolume::going_on(inner, *self, earlier, around.now_ns),
+            None => LimitVolume::new(inner, *self),
+        })
+    }
+
+    fn counted(running: &[Arc<LimitVolume>], put: &mut dyn FnMut(&str, u64)) {
+        if !running.is_empty() {
+            put("delayed", running.iter().map(|limit| limit.delayed()).sum());
+        }
     }
 }
 

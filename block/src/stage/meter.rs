@@ -3,6 +3,8 @@
 //! Each channel writes cells of its own, without locks or read-modify-writes; whoever reads adds
 //! them up. It promises nothing on a crash, for it keeps nothing.
 
+use std::fmt;
+use std::path::Path;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,11 +12,90 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use hdrhistogram::Histogram;
 use sidecore::{Counter, Progress, Wake};
 
+use super::kind::{Around, ChainError, VolumeStage};
 use crate::latency::{self, Latencies};
+use crate::settings::Key;
 use crate::size::Size;
 use crate::volume::{
     Channel, IoId, IoTable, Op, Open, OpenError, STAGES_MAX, Status, Volume, VolumeInfo,
 };
+
+/// The stage as it is configured: it has nothing to say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Metering;
+
+impl fmt::Display for Metering {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(Self::NAME)
+    }
+}
+
+impl VolumeStage for Metering {
+    const NAME: &'static str = "meter";
+    const ABOUT: &'static str = "Counts requests and times them";
+    const COUNTERS: &'static [Key] = &[
+        Key::new("reads", "Reads that ended."),
+        Key::new("writes", "Writes that ended."),
+        Key::new("flushes", "Flushes that ended."),
+        Key::new("discards", "Discards that ended."),
+        Key::new("write_zeroes", "Ranges zeroed that ended."),
+        Key::new("read_bytes", "Bytes of reads that went well."),
+        Key::new("written_bytes", "Bytes of writes that went well."),
+        Key::new("discarded_bytes", "Bytes of discards that went well."),
+        Key::new("zeroed_bytes", "Bytes of ranges zeroed that went well."),
+        Key::new("errors", "Requests that did not end well."),
+    ];
+
+    type Wrapped = MeterVolume;
+
+    fn alone() -> Result<Self, &'static str> {
+        Ok(Self)
+    }
+
+    fn measured(_key: &Path) -> Option<(Self, String)> {
+        Some((Self, "\"meter\"".to_owned()))
+    }
+
+    fn wrap(
+        &self,
+        inner: Arc<dyn Volume>,
+        around: &Around<'_>,
+        earlier: Option<&MeterVolume>,
+    ) -> Result<MeterVolume, ChainError> {
+        Ok(match earlier {
+            Some(earlier) => MeterVolume::going_on(inner, around.depth, &earlier.meter),
+            None => MeterVolume::new(inner, around.depth),
+        })
+    }
+
+    /// The outermost meter's: what the volume's users saw.
+    fn counted(running: &[Arc<MeterVolume>], put: &mut dyn FnMut(&str, u64)) {
+        let Some(outermost) = running.first() else { return };
+        let mut errors = 0;
+        let names = [
+            (Op::Read, "reads", Some("read_bytes"), "read"),
+            (Op::Write, "writes", Some("written_bytes"), "write"),
+            (Op::Flush, "flushes", None, "flush"),
+            (Op::Discard, "discards", Some("discarded_bytes"), "discard"),
+            (Op::WriteZeroes, "write_zeroes", Some("zeroed_bytes"), "write_zeroes"),
+        ];
+        for (op, count, bytes, latency) in names {
+            let reading = outermost.meter.read(op);
+            errors += reading.errors;
+            put(count, reading.requests);
+            if let Some(bytes) = bytes {
+                put(bytes, reading.bytes);
+            }
+            if reading.requests > 0 {
+                for (name, quantile) in [("p50", 0.5), ("p99", 0.99), ("max", 1.0)] {
+                    let ns = reading.latency_ns.value_at_quantile(quantile);
+                    put(&format!("{latency}_{name}_ns_now"), ns);
+                }
+            }
+        }
+        put("errors", errors);
+    }
+}
 
 /// What one channel counted of one kind of request.
 #[derive(Debug, Default)]

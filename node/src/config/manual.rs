@@ -1,15 +1,12 @@
 //! What each key of the configuration says, in one place: `docs/configuration.md` has its tables
 //! from here. A test asks the reader itself which keys it knows, so a key without a description is
-//! refused, and so is a description of a key that is gone.
+//! refused, and so is a description of a key that is gone. The stages of volumes describe
+//! themselves.
 
-/// A key and what it says.
-#[derive(Clone, Copy, Debug)]
-pub struct Key {
-    /// As it is written in the file.
-    pub name: &'static str,
-    /// Its description as Markdown, in one line.
-    pub text: &'static str,
-}
+use std::sync::LazyLock;
+
+pub use block::settings::Key;
+use block::stage::STAGES;
 
 /// The keys of one table of the file.
 #[derive(Clone, Copy, Debug)]
@@ -31,11 +28,33 @@ impl Keys {
 }
 
 const fn key(name: &'static str, text: &'static str) -> Key {
-    Key { name, text }
+    Key::new(name, text)
 }
 
 /// Every table of the file.
-pub const TABLES: &[Keys] = &[
+pub fn tables() -> impl Iterator<Item = Keys> {
+    TABLES.iter().chain(&*STAGE_TABLES).copied()
+}
+
+/// The tables of stages, as the stages describe themselves.
+static STAGE_TABLES: LazyLock<Vec<Keys>> = LazyLock::new(|| {
+    let with_keys = STAGES.iter().filter(|kind| !kind.keys.is_empty());
+    let chain = |stage: &str| -> &'static str {
+        let volume = "[[volume]]\nname = \"a\"\nbackend = { null = \"1GiB\" }\n";
+        format!("{volume}chain = [{{ {stage} }}]").leak()
+    };
+    let keys = with_keys.clone().map(|kind| key(kind.name, kind.text)).collect::<Vec<_>>();
+    let whole = Keys { table: "stage", sample: chain("?"), keys: keys.leak() };
+    let each = with_keys.map(|kind| Keys {
+        table: kind.table,
+        sample: chain(&format!("{} = {{ ? }}", kind.name)),
+        keys: kind.keys,
+    });
+    [whole].into_iter().chain(each).collect()
+});
+
+/// The tables that are described here.
+const TABLES: &[Keys] = &[
     Keys {
         table: "the node",
         sample: "?",
@@ -286,38 +305,6 @@ pub const TABLES: &[Keys] = &[
                  like a qcow2, VMDK or VHDX image. Otherwise such a file is refused.",
             ),
         ],
-    },
-    Keys {
-        table: "stage",
-        sample: "[[volume]]\nname = \"a\"\nbackend = { null = \"1GiB\" }\nchain = [{ ? }]",
-        keys: &[
-            key("limit", "Holds back what exceeds a rate; its keys are below."),
-            key(
-                "encrypt",
-                "Keeps the volume [encrypted](#volumes-that-are-encrypted): `{ encrypt = { key = \
-                 \"/etc/vrio/alice.xts\" } }`.",
-            ),
-        ],
-    },
-    Keys {
-        table: "limit of a volume",
-        sample: "[[volume]]\nname = \"a\"\nbackend = { null = \"1GiB\" }\n\
-                 chain = [{ limit = { ? } }]",
-        keys: &[
-            key("iops", "The requests in a second. One of the two rates will do."),
-            key("bytes-per-second", "The bytes in a second, such as `\"200MiB\"`; at least 4096."),
-            key(
-                "burst",
-                "The time whose worth of rate an idle volume saves up for later. Default: \
-                 `\"1s\"`.",
-            ),
-        ],
-    },
-    Keys {
-        table: "encrypt",
-        sample: "[[volume]]\nname = \"a\"\nbackend = { null = \"1GiB\" }\n\
-                 chain = [{ encrypt = { ? } }]",
-        keys: &[key("key", "The absolute path of the key's file (`vrio key new --volume`).")],
     },
     Keys {
         table: "allow",
@@ -625,7 +612,7 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
-    use super::TABLES;
+    use super::tables;
     use crate::config::Config;
 
     /// A key that no table has.
@@ -649,7 +636,7 @@ mod tests {
 
     #[test]
     fn each_key_that_is_read_is_described_and_no_other() {
-        for table in TABLES {
+        for table in tables() {
             let mut described: Vec<&str> = table.keys.iter().map(|key| key.name).collect();
             let mut known = known_to_the_reader(table.sample);
             described.sort_unstable();
@@ -665,7 +652,7 @@ mod tests {
     /// The page with its tables as they are made here. Each stands between two comments.
     fn made_anew(page: &str) -> String {
         let mut page = page.to_owned();
-        for table in TABLES {
+        for table in tables() {
             let begin = format!("<!-- keys: {} -->\n", table.table);
             let from = page.find(&begin);
             let from = from.unwrap_or_else(|| panic!("the page has no {begin}")) + begin.len();
@@ -691,6 +678,6 @@ mod tests {
              run: VRIO_WRITE=1 cargo test -p node --lib config::manual"
         );
         let begins = page.matches("<!-- keys: ").count();
-        assert_eq!(begins, TABLES.len(), "each table of the page is made from the code");
+        assert_eq!(begins, tables().count(), "each table of the page is made from the code");
     }
 }

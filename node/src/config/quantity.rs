@@ -1,5 +1,7 @@
 //! Sizes and durations as people write them: "20GiB", "4096", "30s", "1min".
 
+pub use block::settings::show_size;
+
 /// Units of size. Binary and decimal ones differ by up to a tenth, so a bare "G" is refused.
 const SIZE_UNITS: [(&str, u64); 9] = [
     ("B", 1),
@@ -44,20 +46,6 @@ pub(super) fn duration_ns(text: &str) -> Result<u64, String> {
             "{text:?} is not a duration ({why}); write for instance \"500ms\", \"30s\" or \"5min\""
         )
     })
-}
-
-/// Writes a size with the largest binary unit that divides it, as [`size_bytes`] reads it.
-pub fn show_size(bytes: u64) -> String {
-    let unit = SIZE_UNITS[1..5].iter().rev().find(|(_, scale)| bytes >= *scale);
-    match unit {
-        Some((name, scale)) if bytes.is_multiple_of(*scale) => format!("{}{name}", bytes / scale),
-        Some((name, scale)) => {
-            // One decimal, rounded down, in integers: a size near 2^64 must not lose its head.
-            let tenths = (u128::from(bytes) * 10) / u128::from(*scale);
-            format!("{}.{}{name}", tenths / 10, tenths % 10)
-        }
-        None => format!("{bytes}B"),
-    }
 }
 
 /// Writes a duration with the largest unit that divides it, as [`duration_ns`] reads it.

@@ -5,6 +5,8 @@ use std::ops::RangeInclusive;
 use std::path::{Component, Path, PathBuf};
 
 use block::STAGES_MAX;
+use block::settings::{Key, Settings};
+use block::stage::{STAGES, StageKind};
 use sidecore::Idle;
 use toml::Spanned;
 use toml::de::DeTable;
@@ -13,9 +15,8 @@ use virtio::{Access, GuestFiles, MemoryRules};
 use super::object::Resize;
 use super::reader::{Reader, Table, Value, unknown};
 use super::{
-    BURST_NS_DEFAULT, Config, Directories, FaultConfig, LinkConfig, LinkKind, Memory,
-    NAME_BYTES_MAX, OBJECTS_MAX, Privileges, Role, SIDECORES_MAX, Sidecores, StageConfig, Trust,
-    Watchdog, show_size,
+    Config, Directories, FaultConfig, LinkConfig, LinkKind, Memory, NAME_BYTES_MAX, OBJECTS_MAX,
+    Privileges, Role, SIDECORES_MAX, Sidecores, StageConfig, Trust, Watchdog, show_size,
 };
 use crate::kinds::{Kind, ObjectConfigs, domain, volume};
 
@@ -322,65 +323,112 @@ pub(crate) fn chain(value: &Value<'_, '_>) -> Option<Vec<StageConfig>> {
         value.fail(format!("{} stages are too many; at most {STAGES_MAX}", values.len()));
     }
     let stages: Vec<_> = values.iter().filter_map(stage).collect();
-    let encrypts = |stage: &&StageConfig| matches!(stage, StageConfig::Encrypt { .. });
-    if stages.iter().filter(encrypts).count() > 1 {
-        value.fail("one stage that encrypts is enough".to_owned());
+    for kind in STAGES {
+        let count = stages.iter().filter(|stage| stage.kind() == kind).count();
+        if let Some(text) = kind.twice.filter(|_| count > 1) {
+            value.fail(text.to_owned());
+        }
     }
     Some(stages)
 }
 
+/// A stage by its line of the table, `block::stage::STAGES`.
 fn stage(value: &Value<'_, '_>) -> Option<StageConfig> {
     if value.is_str() {
         let text = value.str()?;
-        if text == "meter" {
-            return Some(StageConfig::Meter);
-        }
-        value.fail(match text {
-            "limit" => "a limit says how much: { limit = { iops = 50000 } }".to_owned(),
-            "encrypt" => {
-                "say with which key: { encrypt = { key = \"/etc/vrio/alice.xts\" } }".to_owned()
-            }
-            _ => unknown("stage", text, &["meter", "limit", "encrypt"]),
-        });
+        let names: Vec<_> = STAGES.iter().map(|kind| kind.name).collect();
+        let problem = match block::stage::kind(text).map(|kind| (kind.alone)()) {
+            Some(Ok(stage)) => return Some(stage),
+            Some(Err(problem)) => problem.to_owned(),
+            None => unknown("stage", text, &names),
+        };
+        value.fail(problem);
         return None;
     }
     if !value.is_table() {
-        value.fail("a stage is \"meter\", { limit = { .. } } or { encrypt = { .. } }".to_owned());
+        let forms: Vec<_> = STAGES.iter().map(form).collect();
+        let (last, others) = forms.split_last().expect("there are stages");
+        value.fail(format!("a stage is {} or {last}", others.join(", ")));
         return None;
     }
-    let table = value.table(&["limit", "encrypt"])?;
-    match (table.get("limit"), table.get("encrypt")) {
-        (Some(limit), None) => self::limit(&limit),
-        (None, Some(encrypt)) => {
-            let table = encrypt.table(&["key"])?;
-            let key = table.require("key", "key = \"/etc/vrio/alice.xts\"")?;
-            Some(StageConfig::Encrypt { key: absolute_path(&key)? })
-        }
-        (Some(_), Some(_)) => {
-            value.fail(
-                "each stage is a table of its own: [{ limit = .. }, { encrypt = .. }]".into(),
-            );
+    let with_keys: Vec<_> = STAGES.iter().filter(|kind| !kind.keys.is_empty()).collect();
+    let names: Vec<_> = with_keys.iter().map(|kind| kind.name).collect();
+    let table = value.table(&names)?;
+    let given = with_keys.into_iter().filter_map(|kind| Some((kind, table.get(kind.name)?)));
+    let given: Vec<_> = given.collect();
+    match &given[..] {
+        [] => None,
+        [(kind, value)] => (kind.read)(&Section::new(value, kind.keys)?),
+        several => {
+            let one = |(kind, _): &(&StageKind<_>, _)| format!("{{ {} = .. }}", kind.name);
+            let each: Vec<_> = several.iter().map(one).collect();
+            value.fail(format!("each stage is a table of its own: [{}]", each.join(", ")));
             None
         }
-        (None, None) => None,
     }
 }
 
-fn limit(limit: &Value<'_, '_>) -> Option<StageConfig> {
-    let table = limit.table(&["iops", "bytes-per-second", "burst"])?;
-    let iops = table.get("iops").and_then(|value| value.integer(1..=1_000_000_000));
-    let bytes_per_second = table.get("bytes-per-second").and_then(|value| {
-        if value.is_str() { value.size_bytes() } else { value.integer(4096..=1 << 50) }
-    });
-    if table.get("iops").is_none() && table.get("bytes-per-second").is_none() {
-        let text = "a limit needs \"iops\", \"bytes-per-second\" or both";
-        limit.fail(text.to_owned());
+/// How a stage is written.
+fn form(kind: &StageKind<StageConfig>) -> String {
+    let name = kind.name;
+    if kind.keys.is_empty() { format!("{name:?}") } else { format!("{{ {name} = {{ .. }} }}") }
+}
+
+/// A table of the file, as a stage reads it.
+struct Section<'v, 'r, 'i> {
+    value: &'v Value<'r, 'i>,
+    table: Table<'r, 'i>,
+}
+
+impl<'v, 'r, 'i> Section<'v, 'r, 'i> {
+    /// The table that a value is; keys that are not among `keys` are noted.
+    fn new(value: &'v Value<'r, 'i>, keys: &[Key]) -> Option<Self> {
+        let names: Vec<_> = keys.iter().map(|key| key.name).collect();
+        Some(Self { value, table: value.table(&names)? })
     }
-    if bytes_per_second.is_some_and(|bytes| bytes < 4096) {
-        limit.fail("fewer than 4096 bytes a second would stand still".to_owned());
+}
+
+impl Settings for Section<'_, '_, '_> {
+    fn has(&self, key: &str) -> bool {
+        self.table.get(key).is_some()
     }
-    let burst = table.get("burst").and_then(|value| value.duration_ns());
-    Some(StageConfig::Limit { iops, bytes_per_second, burst_ns: burst.unwrap_or(BURST_NS_DEFAULT) })
+
+    fn integer(&self, key: &str, range: RangeInclusive<u64>) -> Option<u64> {
+        self.table.get(key)?.integer(range)
+    }
+
+    fn bytes(&self, key: &str) -> Option<u64> {
+        self.table.get(key)?.size_bytes()
+    }
+
+    fn bytes_or_integer(&self, key: &str, range: RangeInclusive<u64>) -> Option<u64> {
+        let value = self.table.get(key)?;
+        if value.is_str() { value.size_bytes() } else { value.integer(range) }
+    }
+
+    fn duration_ns(&self, key: &str) -> Option<u64> {
+        self.table.get(key)?.duration_ns()
+    }
+
+    fn flag(&self, key: &str) -> Option<bool> {
+        self.table.get(key)?.bool()
+    }
+
+    fn text(&self, key: &str) -> Option<String> {
+        self.table.get(key)?.str().map(str::to_owned)
+    }
+
+    fn path(&self, key: &str, example: &str) -> Option<PathBuf> {
+        absolute_path(&self.table.require(key, example)?)
+    }
+
+    fn fail_key(&self, key: &str, text: String) {
+        self.table.fail(key, text);
+    }
+
+    fn fail(&self, text: String) {
+        self.value.fail(text);
+    }
 }
 
 /// Who makes the socket of this device.

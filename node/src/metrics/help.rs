@@ -1,4 +1,6 @@
-//! What each metric is, for the HELP lines.
+//! What each metric is, for the HELP lines. Stages of volumes describe what they count themselves.
+
+use block::stage::STAGES;
 
 /// By the metric's name without `vrio_` and without what its unit and its type add.
 const HELP: &[(&str, &str)] = &[
@@ -96,25 +98,6 @@ const HELP: &[(&str, &str)] = &[
     ("sidecore_load_permille", "Thousandths of its time that were busy lately, for steering."),
     ("volume_size_bytes", "The volume's size."),
     ("volume_attachments", "Disks, here or elsewhere, that use the volume now."),
-    ("volume_reads", "Reads that ended."),
-    ("volume_writes", "Writes that ended."),
-    ("volume_flushes", "Flushes that ended."),
-    ("volume_discards", "Discards that ended."),
-    ("volume_write_zeroes", "Ranges zeroed that ended."),
-    ("volume_read_bytes", "Bytes of reads that went well."),
-    ("volume_written_bytes", "Bytes of writes that went well."),
-    ("volume_discarded_bytes", "Bytes of discards that went well."),
-    ("volume_zeroed_bytes", "Bytes of ranges zeroed that went well."),
-    ("volume_errors", "Requests that did not end well."),
-    ("volume_delayed", "Requests that a limit held back."),
-    ("volume_encrypted_bytes", "Bytes that a volume's chain encrypted."),
-    ("volume_decrypted_bytes", "Bytes that a volume's chain decrypted."),
-    ("volume_encrypt_waited", "Writes that waited for memory for what is encrypted."),
-    (
-        "volume_encrypt_put_off",
-        "Completions that waited for a later round, since one had encrypted and decrypted enough.",
-    ),
-    ("volume_encrypt_memory_bytes", "Memory for what is encrypted, used and not given back yet."),
     ("volume_latency", "How long requests took, as the chain's first meter saw them."),
     ("volume_file_syncs", "Syncs of the file."),
     ("volume_file_zeroes_written", "Ranges zeroed by writing zeroes: the file system cannot."),
@@ -227,5 +210,9 @@ pub(super) fn of(metric: &str) -> String {
         return (*text).to_owned();
     }
     let (object, counter) = bare.split_once('_').unwrap_or(("node", bare));
+    let of_stages = STAGES.iter().flat_map(|kind| kind.counters).filter(|_| object == "volume");
+    if let Some(key) = of_stages.into_iter().find(|key| key.name == counter) {
+        return key.text.to_owned();
+    }
     format!("The {object}'s count of {}.", counter.replace('_', " "))
 }

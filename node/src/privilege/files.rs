@@ -8,7 +8,7 @@ use landlock::{
 };
 
 use super::{PrivilegeError, own_directories, system};
-use crate::config::{Config, MirrorConfig, Uplink, encryption};
+use crate::config::{Config, MirrorConfig, Uplink};
 
 /// The newest version whose rules are asked for (Linux 6.12). Older kernels do what they know.
 const ABI_WANTED: ABI = ABI::V6;
@@ -93,7 +93,8 @@ fn read_directories(config: &Config) -> impl Iterator<Item = &Path> {
     let disks = config.disks.iter().filter_map(|disk| disk.attachment_key.as_deref());
     let nics = config.nics.iter().filter_map(|nic| nic.attachment_key.as_deref());
     let domains = config.domains.iter().map(|domain| domain.key.as_path());
-    let volumes = config.volumes.iter().filter_map(|volume| encryption(&volume.chain));
+    let volumes =
+        config.volumes.iter().flat_map(|volume| &volume.chain).flat_map(|stage| stage.files());
     let tenants = disks.chain(nics).chain(domains).chain(volumes);
     let files = [config.path.as_path()].into_iter().chain(config.key.as_deref()).chain(tenants);
     files.filter_map(|file| match file.parent() {

@@ -8,8 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use block::backend::FileVolume;
 use block::plane::Plane;
-use block::stage::Meter;
-use block::{Durability, Op, RemoteVolume};
+use block::{Durability, RemoteVolume};
 use link::{ShmCounters, XdpCounters};
 use transport::{Endpoint, EndpointCounters, SessionState};
 
@@ -464,52 +463,13 @@ fn bare_backend(config: &VolumeConfig, served: &Served) -> String {
 fn volume_counters(served: &Served) -> Counters {
     let mut counters = Counters::new();
     let mut put = |name: &str, value| counters.insert(name.to_owned(), value);
-    let chain = served.chain();
-    if let Some(meter) = chain.meters.first() {
-        meter_counters(meter, &mut put);
-    }
-    if !chain.limits.is_empty() {
-        put("delayed", chain.limits.iter().map(|limit| limit.delayed()).sum());
-    }
-    if let Some(encrypt) = &chain.encrypt {
-        let counted = encrypt.counted();
-        put("encrypted_bytes", counted.enciphered_bytes);
-        put("decrypted_bytes", counted.deciphered_bytes);
-        put("encrypt_waited", counted.waited);
-        put("encrypt_put_off", counted.put_off);
-        put("encrypt_memory_bytes_now", counted.memory_bytes);
-    }
+    served.chain().stages.counted(&mut |name, value| {
+        put(name, value);
+    });
     if let Some(file) = &served.file {
         file_counters(file, &mut put);
     }
     counters
-}
-
-/// The outermost meter's: what its users saw.
-fn meter_counters(meter: &Meter, put: &mut impl FnMut(&str, u64) -> Option<u64>) {
-    let mut errors = 0;
-    let names = [
-        (Op::Read, "reads", Some("read_bytes"), "read"),
-        (Op::Write, "writes", Some("written_bytes"), "write"),
-        (Op::Flush, "flushes", None, "flush"),
-        (Op::Discard, "discards", Some("discarded_bytes"), "discard"),
-        (Op::WriteZeroes, "write_zeroes", Some("zeroed_bytes"), "write_zeroes"),
-    ];
-    for (op, count, bytes, latency) in names {
-        let reading = meter.read(op);
-        errors += reading.errors;
-        put(count, reading.requests);
-        if let Some(bytes) = bytes {
-            put(bytes, reading.bytes);
-        }
-        if reading.requests > 0 {
-            for (name, quantile) in [("p50", 0.5), ("p99", 0.99), ("max", 1.0)] {
-                let ns = reading.latency_ns.value_at_quantile(quantile);
-                put(&format!("{latency}_{name}_ns_now"), ns);
-            }
-        }
-    }
-    put("errors", errors);
 }
 
 fn file_counters(file: &FileVolume, put: &mut impl FnMut(&str, u64) -> Option<u64>) {

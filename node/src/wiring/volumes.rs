@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use block::attachment::Remembered;
 use block::backend::{FileOptions, FileVolume, MemoryVolume, NullVolume};
-use block::chain::{Chain, ChainError, ChainSpec, Swap, Turning};
+use block::chain::{Chain, Swap, Turning};
 use block::record::{FileRecords, KeptRecords, RecordWriter, Ticket, make_private};
 use block::server::Server;
-use block::stage::{Limit, VolumeKey};
+use block::stage::VolumeKey;
 use block::{Durability, Export, ExportOptions, Exports, Incarnation, Plane, Volume};
 use peer::Allow;
 
@@ -79,7 +78,7 @@ impl Served {
     /// When a stage cannot be opened, or requests do not complete in time. The old chain stays.
     pub(super) fn set_chain(&self, chain: &[StageConfig], cores: &[Core]) -> Result<(), String> {
         let now = self.chain();
-        let next = now.rebuilt(&stages(chain, now.key())?, sidecore::now_ns());
+        let next = now.rebuilt(chain, now.key(), sidecore::now_ns());
         let next = next.map_err(|error| error.to_string())?;
         self.swap.begin(Arc::clone(&next.volume));
         if let Err(text) = self.turn(cores) {
@@ -254,8 +253,8 @@ impl Volumes {
             (opened, file) => (bare, file, opened),
         };
         let key = ciphers::read(&wanted.chain)?;
-        let stages = stages(&wanted.chain, key.as_ref())?;
-        let chain = Chain::build(bare, &stages).map_err(|error| error.to_string())?;
+        let chain =
+            Chain::build(bare, &wanted.chain, key.as_ref()).map_err(|error| error.to_string())?;
         let swap = Swap::new(Arc::clone(&chain.volume));
         let guarded = Arc::clone(&swap) as Arc<dyn Volume>;
         let options = ExportOptions { allow: wanted.allow.clone(), shared: wanted.shared };
@@ -410,15 +409,6 @@ pub(super) fn same_key(served: &Served, others: &[Arc<Served>]) -> Option<String
     ciphers::same_key(served.key().as_deref(), keys.iter().map(|(name, key)| (*name, &**key)))
 }
 
-/// The stages of a chain; `key` is what the one that encrypts does it with.
-///
-/// # Errors
-/// When one encrypts and there is no key: a chain without it would be another one.
-fn stages(chain: &[StageConfig], key: Option<&Arc<VolumeKey>>) -> Result<Vec<ChainSpec>, String> {
-    let stages: Option<_> = chain.iter().map(|it| stage(it, key)).collect();
-    stages.ok_or_else(|| ChainError::OtherEncryption.to_string())
-}
-
 /// A volume without its chain, and what it is.
 struct Bare {
     bare: Arc<dyn Volume>,
@@ -489,18 +479,6 @@ pub(super) fn inside(path: &Path, homes: &[PathBuf]) -> Result<(), String> {
          {:?} to them if that is meant",
         real.parent().unwrap_or(&real)
     ))
-}
-
-fn stage(stage: &StageConfig, key: Option<&Arc<VolumeKey>>) -> Option<ChainSpec> {
-    Some(match stage {
-        StageConfig::Meter => ChainSpec::Meter,
-        StageConfig::Limit { iops, bytes_per_second, burst_ns } => ChainSpec::Limit(Limit {
-            iops: iops.and_then(NonZeroU64::new),
-            bytes_per_second: bytes_per_second.and_then(NonZeroU64::new),
-            burst_ns: *burst_ns,
-        }),
-        StageConfig::Encrypt { .. } => ChainSpec::Encrypt(Arc::clone(key?)),
-    })
 }
 
 /// Why the records' directory cannot be used.

@@ -26,7 +26,8 @@ use sidecore::{Progress, Wake};
 use virtio::Segment;
 
 use super::bounce::{Buffer, Pool};
-use super::{Failure, Shared, is_no_space, zeroing};
+use super::shared::{Failure, Shared, is_no_space};
+use super::zeroing;
 use crate::copy::{self, Ahead};
 use crate::uring::{ClientId, Completion, Full, Uring};
 use crate::volume::{Channel, Durability, IO_BYTES_MAX, Io, IoId, IoTable, Op, Status};

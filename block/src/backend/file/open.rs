@@ -8,15 +8,20 @@ use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, SeekFrom, Stat, StatxFlags, fcntl_getfl, fcntl_setfl, fstat,
-    fstatfs, fsync, ftruncate, ioctl_blksszget, open as open_file, seek, stat, statx,
+    AtFlags, FileType, Mode, OFlags, SeekFrom, Stat, StatxFlags, fcntl_getfl, fcntl_setfl,
+    fgetxattr, fstat, fstatfs, fsync, ftruncate, ioctl_blksszget, open as open_file, seek, stat,
+    statx,
 };
 use rustix::io::Errno;
 
 use super::bounce::Buffer;
-use super::{FileCounters, Shared, Syncs, format, locks, resize, witness, zeroing};
+use super::shared::{FileCounters, Shared, Syncs};
+use super::{format, locks, witness, zeroing};
 use crate::size::Size;
 use crate::volume::{Durability, PHYSICAL_BYTES_MAX, Topology, VolumeInfo, Zeroing};
+
+/// Where the size is kept: the configured one, and the one that counts.
+pub(super) const SIZE_ATTRIBUTE: &str = "user.vrio.size";
 
 /// How long to wait for a predecessor's lock. A killed server's last requests were seen to land
 /// within 100 ms; a slow disk may need seconds.
@@ -346,7 +351,7 @@ fn size(file: &OwnedFd, options: &FileOptions, block_bytes: u32) -> Result<u64, 
         return Ok(actual_bytes - odd_bytes);
     };
     // A resize by command counts for as long as the configuration says what it said then.
-    let wanted_bytes = resize::remembered(file, configured_bytes).unwrap_or(configured_bytes);
+    let wanted_bytes = remembered(file, configured_bytes).unwrap_or(configured_bytes);
     if !wanted_bytes.is_multiple_of(block) || wanted_bytes == 0 {
         let path = path.clone();
         return Err(FileError::SizeNotWhole { path, size_bytes: wanted_bytes, block_bytes });
@@ -427,4 +432,12 @@ fn probe_block_bytes(file: &OwnedFd) -> Option<u32> {
         let bytes = unsafe { std::slice::from_raw_parts_mut(buffer.start(), block_bytes as usize) };
         rustix::io::pread(file.as_fd(), bytes, u64::from(block_bytes)).is_ok()
     })
+}
+
+/// The size that counts instead of the configured one, if there is one.
+pub(super) fn remembered(file: &OwnedFd, configured_bytes: u64) -> Option<u64> {
+    let mut bytes = [0; 16];
+    let len = fgetxattr(file, SIZE_ATTRIBUTE, &mut bytes).ok()?;
+    let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
+    (len == bytes.len() && word(0) == configured_bytes).then(|| word(8))
 }

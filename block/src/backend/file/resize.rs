@@ -15,15 +15,11 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{
-    SeekFrom, XattrFlags, fgetxattr, fremovexattr, fsetxattr, fsync, ftruncate, seek,
-};
+use rustix::fs::{SeekFrom, XattrFlags, fremovexattr, fsetxattr, fsync, ftruncate, seek};
 use rustix::io::Errno;
 
 use super::FileVolume;
-
-/// Where the size is kept: the configured one, and the one that counts.
-const ATTRIBUTE: &str = "user.vrio.size";
+use super::open::{SIZE_ATTRIBUTE, remembered};
 
 /// Whether a new size outlives the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,14 +65,6 @@ pub enum ResizeError {
         /// The system's answer.
         r#source: std::io::Error,
     },
-}
-
-/// The size that counts instead of the configured one, if there is one.
-pub(super) fn remembered(file: &OwnedFd, configured_bytes: u64) -> Option<u64> {
-    let mut bytes = [0; 16];
-    let len = fgetxattr(file, ATTRIBUTE, &mut bytes).ok()?;
-    let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
-    (len == bytes.len() && word(0) == configured_bytes).then(|| word(8))
 }
 
 impl FileVolume {
@@ -152,7 +140,7 @@ impl FileVolume {
         }
         let file = self.shared.file.as_fd();
         let kept = match configured_bytes.filter(|configured| *configured != size_bytes) {
-            None => match fremovexattr(file, ATTRIBUTE) {
+            None => match fremovexattr(file, SIZE_ATTRIBUTE) {
                 Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM) => Ok(()),
                 Err(error) => Err(error),
             },
@@ -160,7 +148,7 @@ impl FileVolume {
                 let mut bytes = [0; 16];
                 bytes[..8].copy_from_slice(&configured_bytes.to_le_bytes());
                 bytes[8..].copy_from_slice(&size_bytes.to_le_bytes());
-                fsetxattr(file, ATTRIBUTE, &bytes, XattrFlags::empty())
+                fsetxattr(file, SIZE_ATTRIBUTE, &bytes, XattrFlags::empty())
             }
         };
         match kept.and_then(|()| fsync(file)) {

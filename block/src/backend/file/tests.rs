@@ -5,12 +5,14 @@ use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::Command;
 use std::rc::Rc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, fcntl_getfl};
 use sidecore::Services;
 use tempfile::TempDir;
 
+use super::shared::{ERROR_LOG_INTERVAL_NS, Syncs};
 use super::*;
 use crate::contract::{self, Bench, Buffer, services_with_uring};
 use crate::uring::Completion;

@@ -22,8 +22,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use io_uring::{opcode, squeue, types};
 use rustix::fs::{FallocateFlags, SeekFrom, Stat, fallocate, major, minor, seek};
 
-use super::Shared;
 use super::bounce::Buffer;
+use super::shared::Shared;
 use crate::volume::{Op, Zeroing};
 
 /// What can be done to the file.

@@ -2,12 +2,12 @@ use std::num::NonZeroU64;
 
 use super::*;
 use crate::backend::MemoryVolume;
-use crate::chain::{Chain, ChainSpec};
+use crate::chain::Chain;
 use crate::contract::held::HeldVolume;
 use random::Random;
 
 use crate::contract::{self, Bench, Buffer};
-use crate::stage::Limit;
+use crate::stage::{Limit, Metering, StageConfig};
 use crate::volume::{Durability, Op, Status};
 
 const BYTES: u64 = 1 << 20;
@@ -16,8 +16,8 @@ fn memory() -> Arc<dyn Volume> {
     Arc::new(MemoryVolume::new(BYTES).expect("memory"))
 }
 
-fn limit(iops: u64) -> ChainSpec {
-    ChainSpec::Limit(Limit { iops: NonZeroU64::new(iops), bytes_per_second: None, burst_ns: 0 })
+fn limit(iops: u64) -> StageConfig {
+    StageConfig::Limit(Limit { iops: NonZeroU64::new(iops), bytes_per_second: None, burst_ns: 0 })
 }
 
 /// Polls until the change is settled; gives how many rounds that took.
@@ -146,19 +146,20 @@ fn a_chain_that_cannot_be_opened_is_told_and_the_old_one_goes_on() {
 #[test]
 fn what_a_limit_holds_back_is_not_waited_for() {
     let blocks = memory();
-    let slow = Chain::build(Arc::clone(&blocks), &[ChainSpec::Meter, limit(1)]).expect("a chain");
+    let slow = Chain::build(Arc::clone(&blocks), &[StageConfig::Meter(Metering), limit(1)], None)
+        .expect("a chain");
     let swap = Swap::new(Arc::clone(&slow.volume));
     let mut bench = Bench::new(&*swap, 8);
     let buffers: Vec<_> = (0..8).map(|_| Buffer::new(512, 0)).collect();
     let ids: Vec<_> = buffers.iter().map(|b| bench.submit(Op::Write, 0, Some(b))).collect();
     bench.round();
-    let fast = slow.rebuilt(&[ChainSpec::Meter], bench.now_ns).expect("a chain");
+    let fast = slow.rebuilt(&[StageConfig::Meter(Metering)], None, bench.now_ns).expect("a chain");
     swap.begin(Arc::clone(&fast.volume));
     assert!(settle(&swap, &mut bench) < 10, "eight seconds of requests were taken back");
     for id in ids {
         assert_eq!(bench.wait(id), Status::Done);
     }
-    assert_eq!(fast.meters[0].read(Op::Write).requests, 8, "each was counted once");
+    assert_eq!(fast.stages.meters[0].meter().read(Op::Write).requests, 8, "each was counted once");
 }
 
 /// Reads and writes of eight slots while the chain changes all the time: each read gives what was
@@ -166,14 +167,14 @@ fn what_a_limit_holds_back_is_not_waited_for() {
 #[test]
 fn two_hundred_changes_under_load() {
     let mut random = Random::new(11);
-    let mut chain = Chain::build(memory(), &[ChainSpec::Meter]).expect("a chain");
+    let mut chain = Chain::build(memory(), &[StageConfig::Meter(Metering)], None).expect("a chain");
     let swap = Swap::new(Arc::clone(&chain.volume));
     let mut bench = Bench::new(&*swap, 8);
     let chains = [
-        &[ChainSpec::Meter][..],
-        &[ChainSpec::Meter, limit(200_000)],
-        &[limit(400_000), ChainSpec::Meter],
-        &[ChainSpec::Meter, limit(200_000), limit(100_000)],
+        &[StageConfig::Meter(Metering)][..],
+        &[StageConfig::Meter(Metering), limit(200_000)],
+        &[limit(400_000), StageConfig::Meter(Metering)],
+        &[StageConfig::Meter(Metering), limit(200_000), limit(100_000)],
     ];
     let buffers: Vec<_> = (0..8).map(|_| Buffer::new(512, 0)).collect();
     let (mut slots, mut last) = (vec![None; 8], [0; 8]);
@@ -200,7 +201,7 @@ fn two_hundred_changes_under_load() {
             }
         }
         if !under_way && random.below(4) == 0 {
-            chain = chain.rebuilt(chains[changes % 4], bench.now_ns).expect("a chain");
+            chain = chain.rebuilt(chains[changes % 4], None, bench.now_ns).expect("a chain");
             swap.begin(Arc::clone(&chain.volume));
             under_way = true;
         }
@@ -214,6 +215,6 @@ fn two_hundred_changes_under_load() {
         bench.wait(id);
         requests += 1;
     }
-    let counted = [Op::Read, Op::Write].map(|op| chain.meters[0].read(op).requests);
+    let counted = [Op::Read, Op::Write].map(|op| chain.stages.meters[0].meter().read(op).requests);
     assert_eq!(counted.iter().sum::<u64>(), requests);
 }

@@ -17,8 +17,9 @@ use virtio::driver::{
 
 use super::*;
 use crate::backend::MemoryVolume;
-use crate::chain::{Chain as Stages, ChainSpec};
+use crate::chain::Chain as Stages;
 use crate::contract::held::HeldVolume;
+use crate::stage::{Metering, StageConfig};
 use random::Random;
 use rig::{Plan, Rig, SIZE};
 
@@ -31,7 +32,8 @@ fn memory() -> MemoryVolume {
 #[test]
 fn a_volume_is_given_the_guests_own_memory() {
     let volume = HeldVolume::new(SIZE);
-    let stages = Stages::build(Arc::new(volume.clone()), &[ChainSpec::Meter]).expect("a chain");
+    let stages = Stages::build(Arc::new(volume.clone()), &[StageConfig::Meter(Metering)], None)
+        .expect("a chain");
     let mut rig = Rig::new(&*stages.volume, Plan::default());
     let guests = rig.memory.regions().iter().map(|region| {
         let mut place = Vec::new();
@@ -155,18 +157,19 @@ fn a_read_only_disk_refuses_writes() {
 
 #[test]
 fn a_large_request_is_cut_and_answered_once() {
-    let stages = Stages::build(Arc::new(memory()), &[ChainSpec::Meter]).expect("a chain");
+    let stages =
+        Stages::build(Arc::new(memory()), &[StageConfig::Meter(Metering)], None).expect("a chain");
     // Fewer places than pieces, so that it takes several rounds.
     for depth in [2, 64] {
         let mut rig = Rig::new(&*stages.volume, Plan { depth, ..Plan::default() });
-        let before = stages.meters[0].read(Op::Write).requests;
+        let before = stages.stages.meters[0].meter().read(Op::Write).requests;
         let len = 3 * IO_BYTES_MAX + 1024;
         let slot = rig.rings[0].take_slot().expect("free");
         rig.rings[0].fill(slot, len, 5);
         let data = Data::Cut { len, piece_bytes: 100_000 };
         rig.resubmit(0, slot, GuestOp::Write, 5, data);
         assert_eq!(rig.finish(slot), GuestStatus::Ok);
-        assert_eq!(stages.meters[0].read(Op::Write).requests - before, 4);
+        assert_eq!(stages.stages.meters[0].meter().read(Op::Write).requests - before, 4);
         rig.rings[0].fill(slot, len, 6);
         rig.resubmit(0, slot, GuestOp::Read, 5, Data::Whole(len));
         assert_eq!(rig.finish(slot), GuestStatus::Ok);

@@ -2,10 +2,10 @@ use std::num::NonZeroU64;
 
 use super::*;
 use crate::backend::{FileOptions, FileVolume, MemoryVolume};
-use crate::chain::{Chain, ChainError, ChainSpec};
+use crate::chain::{Chain, ChainError};
 use crate::contract::held::HeldVolume;
 use crate::contract::{self, Bench, Buffer};
-use crate::stage::Limit;
+use crate::stage::{Limit, Metering, StageConfig};
 use crate::volume::{Durability, IO_BYTES_MAX, IoId, Op, RANGE_BYTES_MAX, Status};
 
 pub(super) const MIB: usize = 1 << 20;
@@ -40,6 +40,10 @@ pub(super) fn text(sectors: usize) -> Vec<u8> {
     line.iter().copied().cycle().take(sectors * 512).collect()
 }
 
+fn encrypt() -> StageConfig {
+    StageConfig::Encrypt(Encryption { key: "/nowhere".into() })
+}
+
 /// A channel over a volume that answers when it is told to.
 fn held(depth: u16) -> (HeldVolume, EncryptVolume, Bench) {
     let held = HeldVolume::new(64 << 20);
@@ -55,11 +59,13 @@ fn keeps_the_contract() {
     let through = through.with_durability(Durability::WriteThrough);
     contract::check_all(&over(Arc::new(through)));
     let stages = [
-        ChainSpec::Meter,
-        ChainSpec::Encrypt(key(1)),
-        ChainSpec::Limit(Limit { iops: NonZeroU64::new(1 << 30), ..Limit::default() }),
+        StageConfig::Meter(Metering),
+        encrypt(),
+        StageConfig::Limit(Limit { iops: NonZeroU64::new(1 << 30), ..Limit::default() }),
     ];
-    contract::check_all(&*Chain::build(memory(MIB as u64), &stages).expect("a chain").volume);
+    contract::check_all(
+        &*Chain::build(memory(MIB as u64), &stages, Some(&key(1))).expect("a chain").volume,
+    );
 }
 
 #[test]
@@ -270,8 +276,8 @@ fn writes_do_not_wait_for_a_disk_that_is_wiped() {
 fn zeroes_of_which_a_piece_is_below_are_given_back_or_let_go_of_as_a_whole() {
     // The first piece is through the limit, the second is held in it.
     let slow = Limit { iops: NonZeroU64::new(1), burst_ns: 0, ..Limit::default() };
-    let stages = [ChainSpec::Encrypt(key(1)), ChainSpec::Limit(slow)];
-    let chain = Chain::build(memory(64 << 20), &stages).expect("a chain");
+    let stages = [encrypt(), StageConfig::Limit(slow)];
+    let chain = Chain::build(memory(64 << 20), &stages, Some(&key(1))).expect("a chain");
     let mut bench = Bench::new(&*chain.volume, 8);
     let id = submit_zeroes(&mut bench, 512, 2 * ZEROES_BYTES_MAX);
     for _ in 0..8 {
@@ -332,8 +338,8 @@ fn the_wrong_key_reads_noise_and_the_right_one_still_reads() {
 #[test]
 fn what_was_not_begun_is_given_back_as_it_was_oldest_first() {
     let slow = Limit { iops: NonZeroU64::new(1), burst_ns: 0, ..Limit::default() };
-    let stages = [ChainSpec::Encrypt(key(1)), ChainSpec::Limit(slow)];
-    let chain = Chain::build(memory(64 << 20), &stages).expect("a chain");
+    let stages = [encrypt(), StageConfig::Limit(slow)];
+    let chain = Chain::build(memory(64 << 20), &stages, Some(&key(1))).expect("a chain");
     let mut bench = Bench::new(&*chain.volume, 64);
     let (long, short) = (Buffer::filled(&text(2048), 0), Buffer::new(512, 0));
     let mut submitted: Vec<_> =
@@ -377,21 +383,30 @@ fn letting_go_waits_for_the_storage_that_reads_the_pool() {
 
 #[test]
 fn a_chain_keeps_its_encryption_when_it_is_replaced_and_no_other_comes_in() {
-    let encrypt = ChainSpec::Encrypt(key(1));
-    let first = Chain::build(memory(MIB as u64), std::slice::from_ref(&encrypt)).expect("a chain");
+    let encrypt = encrypt();
+    let first = Chain::build(memory(MIB as u64), std::slice::from_ref(&encrypt), Some(&key(1)))
+        .expect("a chain");
     assert_eq!(Bench::new(&*first.volume, 4).write(0, &text(4)), Status::Done);
-    let next = first.rebuilt(&[ChainSpec::Meter, encrypt.clone(), ChainSpec::Meter], 0);
+    let next = first.rebuilt(
+        &[StageConfig::Meter(Metering), encrypt.clone(), StageConfig::Meter(Metering)],
+        Some(&key(1)),
+        0,
+    );
     let next = next.expect("the same encryption");
     assert_eq!(Bench::new(&*next.volume, 4).read(0, 4 * 512), Ok(text(4)));
-    let counted = next.encrypt.as_ref().expect("it is there").counted();
+    let counted = next.stages.encrypts.first().expect("it is there").counted();
     assert_eq!((counted.enciphered_bytes, counted.deciphered_bytes), (2048, 2048));
-    let other = ChainSpec::Encrypt(key(2));
-    for stages in [&[][..], &[ChainSpec::Meter], std::slice::from_ref(&other)] {
-        assert_eq!(next.rebuilt(stages, 0).err(), Some(ChainError::OtherEncryption));
+    let one = std::slice::from_ref(&encrypt);
+    for (stages, key) in
+        [(&[][..], key(1)), (&[StageConfig::Meter(Metering)], key(1)), (one, key(2))]
+    {
+        let error = next.rebuilt(stages, Some(&key), 0).err();
+        assert_eq!(error, Some(ChainError::OtherEncryption));
     }
-    let plain = Chain::build(memory(MIB as u64), &[]).expect("a chain");
-    let late = plain.rebuilt(std::slice::from_ref(&encrypt), 0).err();
+    assert_eq!(next.rebuilt(one, None, 0).err(), Some(ChainError::OtherEncryption));
+    let plain = Chain::build(memory(MIB as u64), &[], Some(&key(1))).expect("a chain");
+    let late = plain.rebuilt(std::slice::from_ref(&encrypt), Some(&key(1)), 0).err();
     assert_eq!(late, Some(ChainError::OtherEncryption));
-    let twice = Chain::build(memory(MIB as u64), &[encrypt, other]).err();
+    let twice = Chain::build(memory(MIB as u64), &[encrypt.clone(), encrypt], Some(&key(1))).err();
     assert_eq!(twice, Some(ChainError::EncryptedTwice { stages: 2 }));
 }

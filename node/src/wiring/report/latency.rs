@@ -17,7 +17,8 @@ const KINDS: [(Op, &str); 5] = [
 /// The outermost meter's: what the volume's users saw.
 pub(super) fn of_volume(served: &Served) -> Latencies {
     let chain = served.chain();
-    let Some(meter) = chain.meters.first() else { return Latencies::new() };
+    let Some(meter) = chain.stages.meters.first() else { return Latencies::new() };
+    let meter = meter.meter();
     let read = |(op, name): (Op, &str)| (name.to_owned(), cut(&meter.read(op).latency_ns));
     KINDS.map(read).into()
 }

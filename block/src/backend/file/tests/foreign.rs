@@ -1,6 +1,8 @@
 //! What others do to a volume's file: hold it, mount it, make it of another format, or fail when
 //! they should zero it.
 
+use std::path::PathBuf;
+
 use rustix::fs::{FlockOperation, fcntl_lock};
 
 use super::*;
