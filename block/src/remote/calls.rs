@@ -14,7 +14,7 @@ pub(crate) const CONFIRM_EVERY_NS: u64 = 5_000_000_000;
 /// call: a channel has its flow there, a description has [`flows::CONTROL`].
 const NOTICE: u16 = u16::MAX;
 
-const _: () = assert!(flows::CHANNELS.end <= NOTICE);
+const _: () = assert!(flows::CHANNELS.end < NOTICE);
 
 /// The token of notices to peers, whose answers say nothing.
 pub(crate) const NOTICE_TOKEN: Token = token(NOTICE, 0);
