@@ -412,7 +412,7 @@ fn measure_once(
 
 fn check(options: &Options, outcome: &Outcome, events: &Events) -> Result<()> {
     if options.has_sessions() {
-        events.check_way(options.meeting().link)?;
+        options.meeting().check_way(events)?;
     }
     if outcome.requests() == 0 {
         bail!("not one request was completed in this time: measure for longer");

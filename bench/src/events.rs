@@ -4,15 +4,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use node::status::{Counters, Status};
 
 use crate::nodes::Node;
-use crate::pair::LinkKind;
-
-/// The share of datagrams that go past the stack where that is measured: all but those that find
-/// neighbours.
-const PAST_THE_STACK_MIN: f64 = 0.9;
 
 /// Who did something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -300,23 +295,6 @@ impl Events {
         shares.fold(1.0, f64::min)
     }
 
-    /// Looks whether datagrams took the way that was asked for.
-    ///
-    /// # Errors
-    /// Too few datagrams went past the network stack.
-    pub(crate) fn check_way(&self, link: LinkKind) -> Result<()> {
-        let share = self.past_the_stack();
-        if link == LinkKind::Xdp && share < PAST_THE_STACK_MIN {
-            bail!(
-                "only {:.0} % of the datagrams went past the network stack (AF_XDP): that needs \
-                 root, iproute2, a kernel with XDP_SOCKETS, and a receive queue for each sidecore \
-                 (a virtual cable has one)",
-                share * 100.0
-            );
-        }
-        Ok(())
-    }
-
     /// The share of a core that each busy thread got, by role and thread; of the driver's threads
     /// those that are given, which had work for so long.
     pub(crate) fn core_share(&self, driver: &[Duration], took: Duration) -> BTreeMap<String, f64> {
@@ -422,20 +400,5 @@ mod tests {
         let side = Side::of_process(std::process::id()).unwrap();
         assert!(!side.threads.is_empty());
         assert!(side.only("no such thread").threads.is_empty());
-    }
-
-    #[test]
-    fn what_took_the_kernels_way_is_no_figure_of_xdp() {
-        let look = |[all, past]: [u64; 2]| {
-            let counters = [("link_datagrams_sent", all), ("xdp_datagrams_sent", past)];
-            let mut side = Side::default();
-            side.counters = counters.map(|(name, count)| (name.to_owned(), count)).into();
-            Look { at: Instant::now(), sides: [(Role::Iohost, side)].into() }
-        };
-        let check = |link, sent| look(sent).since(&look([0, 0])).check_way(link);
-        check(LinkKind::Xdp, [1000, 950]).unwrap();
-        let text = check(LinkKind::Xdp, [1000, 800]).unwrap_err().to_string();
-        assert!(text.contains("only 80 %"), "{text}");
-        check(LinkKind::Udp, [1000, 0]).unwrap();
     }
 }

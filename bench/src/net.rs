@@ -279,7 +279,7 @@ fn measure_once(
     let events = place.look()?.since(&before);
     let rtts_ns = [rtt_before_ns, cache_line_round_trip_ns()];
     if options.path == Path::Remote {
-        events.check_way(options.meeting.link)?;
+        options.meeting.check_way(&events)?;
     }
     let lost = passed.tally.lost;
     ensure!(passed.tally.arrived > 0, "not one of {lost} frames arrived");

@@ -4,16 +4,21 @@
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use serde::Serialize;
 use sidecore::Idle;
 
 use crate::cleanup::Cleanup;
+use crate::events::Events;
 use crate::progress::Progress;
 use crate::stage::{Network, Stage};
 
 /// Packets of a virtual cable: what IPv6 asks of every link, and the longest there are.
 const MTU: RangeInclusive<u32> = 1280..=65_535;
+
+/// The share of datagrams that go past the stack where that is measured: all but those that find
+/// neighbours.
+const PAST_THE_STACK_MIN: f64 = 0.9;
 
 /// Past the network stack.
 const XDP: &str = "link = \"xdp\"\n";
@@ -92,6 +97,20 @@ impl Meeting {
             );
         }
         Ok(stage)
+    }
+
+    /// Looks whether datagrams took the way that was asked for.
+    pub(crate) fn check_way(&self, events: &Events) -> Result<()> {
+        let share = events.past_the_stack();
+        if self.link == LinkKind::Xdp && share < PAST_THE_STACK_MIN {
+            bail!(
+                "only {:.0} % of the datagrams went past the network stack (AF_XDP): that needs \
+                 root, iproute2, a kernel with XDP_SOCKETS, and a receive queue for each sidecore \
+                 (a virtual cable has one)",
+                share * 100.0
+            );
+        }
+        Ok(())
     }
 }
 
@@ -196,7 +215,10 @@ impl Pair<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
+    use crate::events::{Look, Role, Side};
 
     #[test]
     fn everybody_has_a_seat_or_nobody() {
@@ -205,6 +227,23 @@ mod tests {
         assert_eq!(Seats::new(&[4, 5], 1, 1, 1), Seats::default());
         let two = Seats::new(&[4, 5], 0, 1, 1);
         assert_eq!((two.iohost, two.driver), (vec![4], vec![5]));
+    }
+
+    #[test]
+    fn what_took_the_kernels_way_is_no_figure_of_xdp() {
+        let look = |[all, past]: [u64; 2]| {
+            let counters = [("link_datagrams_sent", all), ("xdp_datagrams_sent", past)];
+            let mut side = Side::default();
+            side.counters = counters.map(|(name, count)| (name.to_owned(), count)).into();
+            Look { at: Instant::now(), sides: [(Role::Iohost, side)].into() }
+        };
+        let check = |link, sent| {
+            Meeting { link, ..Meeting::default() }.check_way(&look(sent).since(&look([0, 0])))
+        };
+        check(LinkKind::Xdp, [1000, 950]).unwrap();
+        let text = check(LinkKind::Xdp, [1000, 800]).unwrap_err().to_string();
+        assert!(text.contains("only 80 %"), "{text}");
+        check(LinkKind::Udp, [1000, 0]).unwrap();
     }
 
     #[test]

@@ -163,7 +163,7 @@ impl<'a> Site<'a> {
         let Some(meeting) = meeting else { return measure() };
         let before = self.look()?;
         let measured = measure()?;
-        self.look()?.since(&before).check_way(meeting.link)?;
+        meeting.check_way(&self.look()?.since(&before))?;
         Ok(measured)
     }
 
