@@ -20,10 +20,10 @@ use sidecore::Idle;
 
 use super::{Case, Comparison, Contest, Field, Plan, Sample};
 use crate::block::LinkKind;
-use crate::cleanup::{Cleanup, tidily};
-use crate::machine::{cache_line_round_trip_ns, cores};
-use crate::pair::Meeting;
-use crate::progress::Progress;
+use testbed::cleanup::{Cleanup, tidily};
+use testbed::machine::{cache_line_round_trip_ns, cores};
+use testbed::pair::Meeting;
+use testbed::progress::Progress;
 
 use job::Job;
 use kinds::Mpi;

@@ -7,9 +7,9 @@ use anyhow::Result;
 use serde::Serialize;
 
 use crate::load::{Load, Outcome, Pattern};
-use crate::machine::cores;
 use crate::measure::{Bench, DriverPlan, Waiting};
-use crate::progress::Progress;
+use testbed::machine::cores;
+use testbed::progress::Progress;
 
 use super::scene::VOLUME_MIB;
 

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use crate::nodes::{Node, NodePlan};
-use crate::stage::Stage;
+use testbed::nodes::{Node, NodePlan};
+use testbed::stage::Stage;
 
 /// The size of each volume.
 pub(super) const VOLUME_MIB: u64 = 64;
@@ -48,74 +48,76 @@ const LOGS: [&str; 2] = ["log", "node.toml"];
 /// The guests' consoles, in the folder.
 pub(super) const CONSOLES: [&str; 2] = ["alice.console", "bob.console"];
 
-impl Stage {
-    /// The IOhost: a volume for the guest, one to measure with, and a network, which has a way out
-    /// where the nodes have namespaces.
-    pub(super) fn io_plan(&self) -> NodePlan {
-        let volume = |name| {
-            format!(
-                "[[volume]]\nname = \"{name}\"\nchain = [\"meter\"]\n{}\
-                 backend = {{ file = \"{name}.img\", size = \"{VOLUME_MIB}MiB\" }}\n",
-                self.keys.allow(&["vm1"])
-            )
-        };
-        let vm1 = self.keys.clients(&["vm1"]);
-        let allow = self.keys.allow(&["vm1"]);
-        let uplink = self.has_namespaces().then(|| format!("uplink = \"tap:{TAP}\"\n"));
-        let uplink = uplink.unwrap_or_default();
-        let network = format!("[[network]]\nname = \"blue\"\n{allow}{uplink}");
-        let config = format!("{vm1}{}{}{network}", volume("alice"), volume("far"));
-        self.plan("io1", &format!("{}{config}", top(&self.io_listen)))
-    }
+/// The IOhost: a volume for the guest, one to measure with, and a network, which has a way out
+/// where the nodes have namespaces.
+pub(super) fn io_plan(stage: &Stage) -> NodePlan {
+    let volume = |name| {
+        format!(
+            "[[volume]]\nname = \"{name}\"\nchain = [\"meter\"]\n{}\
+             backend = {{ file = \"{name}.img\", size = \"{VOLUME_MIB}MiB\" }}\n",
+            stage.keys.allow(&["vm1"])
+        )
+    };
+    let vm1 = stage.keys.clients(&["vm1"]);
+    let allow = stage.keys.allow(&["vm1"]);
+    let uplink = stage.has_namespaces().then(|| format!("uplink = \"tap:{TAP}\"\n"));
+    let uplink = uplink.unwrap_or_default();
+    let network = format!("[[network]]\nname = \"blue\"\n{allow}{uplink}");
+    let config = format!("{vm1}{}{}{network}", volume("alice"), volume("far"));
+    stage.plan("io1", &format!("{}{config}", top(&stage.io_listen)))
+}
 
-    /// The VMhost: the guest's disk, two to measure, `near` here and `far` on the IOhost, and the
-    /// guests' cards; with the key of a domain also that, and the guests' windows into it.
-    pub(super) fn vm_plan(&self, domain_key: Option<&Path>) -> NodePlan {
-        let tenant = self.keys.disk();
-        let cards = CARDS.map(|Card { name, mac, .. }| {
-            format!(
-                "[[nic]]\nsocket = \"{name}.sock\"\nnetwork = \"io1/blue\"\n\
-                 mac = \"{mac}\"\n{tenant}"
-            )
-        });
-        let config = format!(
-            "[[peer]]\nname = \"io1\"\naddress = \"{}\"\n{}\
-             [[volume]]\nname = \"near\"\nchain = [\"meter\"]\n\
-             backend = {{ file = \"near.img\", size = \"{VOLUME_MIB}MiB\" }}\n\
-             [[disk]]\nsocket = \"alice.sock\"\nvolume = \"io1/alice\"\nqueues = 2\n{tenant}\
-             [[disk]]\nsocket = \"near.sock\"\nvolume = \"near\"\n\
-             [[disk]]\nsocket = \"far.sock\"\nvolume = \"io1/far\"\n{tenant}{}{}",
-            self.io_listen,
-            self.keys.peer("io1"),
-            cards.concat(),
-            domain_key.map(domain).unwrap_or_default(),
-        );
-        self.plan("vm1", &format!("{}{config}", top(&self.vm_listen)))
-    }
+/// The VMhost: the guest's disk, two to measure, `near` here and `far` on the IOhost, and the
+/// guests' cards; with the key of a domain also that, and the guests' windows into it.
+pub(super) fn vm_plan(stage: &Stage, domain_key: Option<&Path>) -> NodePlan {
+    let tenant = stage.keys.disk();
+    let cards = CARDS.map(|Card { name, mac, .. }| {
+        format!(
+            "[[nic]]\nsocket = \"{name}.sock\"\nnetwork = \"io1/blue\"\n\
+             mac = \"{mac}\"\n{tenant}"
+        )
+    });
+    let config = format!(
+        "[[peer]]\nname = \"io1\"\naddress = \"{}\"\n{}\
+         [[volume]]\nname = \"near\"\nchain = [\"meter\"]\n\
+         backend = {{ file = \"near.img\", size = \"{VOLUME_MIB}MiB\" }}\n\
+         [[disk]]\nsocket = \"alice.sock\"\nvolume = \"io1/alice\"\nqueues = 2\n{tenant}\
+         [[disk]]\nsocket = \"near.sock\"\nvolume = \"near\"\n\
+         [[disk]]\nsocket = \"far.sock\"\nvolume = \"io1/far\"\n{tenant}{}{}",
+        stage.io_listen,
+        stage.keys.peer("io1"),
+        cards.concat(),
+        domain_key.map(domain).unwrap_or_default(),
+    );
+    stage.plan("vm1", &format!("{}{config}", top(&stage.vm_listen)))
+}
 
-    /// kill -9, and a new process after some time. Also says how long the node was away.
-    ///
-    /// # Errors
-    /// When the node was not running, or does not start again.
-    pub(super) fn kill_and_start(&self, node: Node, pause: Duration) -> Result<(Node, Duration)> {
-        let plan = node.kill()?;
-        let died = Instant::now();
-        thread::sleep(pause);
-        Ok((self.start(&plan)?, died.elapsed()))
-    }
+/// kill -9, and a new process after some time. Also says how long the node was away.
+///
+/// # Errors
+/// When the node was not running, or does not start again.
+pub(super) fn kill_and_start(
+    stage: &Stage,
+    node: Node,
+    pause: Duration,
+) -> Result<(Node, Duration)> {
+    let plan = node.kill()?;
+    let died = Instant::now();
+    thread::sleep(pause);
+    Ok((stage.start(&plan)?, died.elapsed()))
+}
 
-    /// Copies logs, configurations and the guests' consoles.
-    ///
-    /// # Errors
-    /// When they cannot be written.
-    pub(super) fn keep_logs(&self, into: &Path) -> Result<()> {
-        for name in ["io1", "vm1"] {
-            for log in LOGS {
-                copy(&self.folder.join(name).join(log), &into.join(name).join(log))?;
-            }
+/// Copies logs, configurations and the guests' consoles.
+///
+/// # Errors
+/// When they cannot be written.
+pub(super) fn keep_logs(stage: &Stage, into: &Path) -> Result<()> {
+    for name in ["io1", "vm1"] {
+        for log in LOGS {
+            copy(&stage.folder.join(name).join(log), &into.join(name).join(log))?;
         }
-        CONSOLES.iter().try_for_each(|name| copy(&self.path(name), &into.join(name)))
     }
+    CONSOLES.iter().try_for_each(|name| copy(&stage.path(name), &into.join(name)))
 }
 
 /// The first lines of a node's configuration.

@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::kinds::{Family, Mpi};
 use super::site::Site;
 use super::ways::Way;
-use crate::stage::CABLE;
+use testbed::stage::CABLE;
 
 /// How long a job may take besides what it measures, and how many times that: the warm-up, and
 /// machines that are shared.
