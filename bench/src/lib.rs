@@ -1,9 +1,8 @@
-//! Measurements of nodes, and the demo.
+//! Measurements of nodes, and of what one would use instead of vrio.
 
 pub mod block;
 pub mod compare;
 pub mod connections;
-pub mod demo;
 pub mod failover;
 pub mod load;
 pub mod measure;

@@ -6,8 +6,8 @@
 //! are on this host, or on two network namespaces of it with a node each.
 
 mod goals;
-pub(crate) mod job;
-pub(crate) mod kinds;
+pub mod job;
+pub mod kinds;
 mod osu;
 mod site;
 mod ways;
@@ -35,7 +35,7 @@ use ways::Way;
 pub const RANKS_MAX: u16 = 64;
 
 /// The program, which each MPI's compiler builds.
-pub(crate) const PROGRAM: &str = include_str!("../../mpi/messages.c");
+pub const PROGRAM: &str = include_str!("../../mpi/messages.c");
 
 /// What contests are called, which goals refer to.
 const ONE_HOST: &str = "one host";

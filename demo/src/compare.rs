@@ -6,8 +6,8 @@ use std::time::Duration;
 use anyhow::Result;
 use serde::Serialize;
 
-use crate::load::{Load, Outcome, Pattern};
-use crate::measure::{Bench, DriverPlan, Waiting};
+use bench::load::{Load, Outcome, Pattern};
+use bench::measure::{Bench, DriverPlan, Waiting};
 use testbed::machine::cores;
 use testbed::progress::Progress;
 
