@@ -23,20 +23,20 @@ use block::stage::{STAGES, StageConfig, StageKind};
 use serde::{Serialize, Serializer};
 use sidecore::Idle;
 
-use crate::cleanup::{Cleanup, tidily};
-use crate::events::{Events, Role, Side};
 use crate::load::{Load, Outcome, Pattern};
-use crate::machine::{Machine, cache_line_round_trip_ns, cores};
 use crate::measure::{Reuse, Waiting};
-use crate::pair::{Meeting, Seats};
-use crate::progress::Progress;
+use testbed::cleanup::{Cleanup, tidily};
+use testbed::events::{Events, Role, Side};
+use testbed::machine::{Machine, cache_line_round_trip_ns, cores};
+use testbed::pair::{Meeting, Seats};
+use testbed::progress::Progress;
 
 use place::Place;
 
 pub(crate) use place::{Shown, start_nodes};
 
-pub use crate::pair::LinkKind;
 pub use report::{Latency, Report};
+pub use testbed::pair::LinkKind;
 
 /// The longest request: what a volume takes in one piece.
 pub const SIZE_BYTES_MAX: u32 = 1 << 20;

@@ -24,10 +24,10 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use serde::Serialize;
 
-use crate::cleanup::Cleanup;
-use crate::machine::Machine;
 use crate::pace;
-use crate::progress::Progress;
+use testbed::cleanup::Cleanup;
+use testbed::machine::Machine;
+use testbed::progress::Progress;
 
 use goals::Subject;
 use turns::Runner;

@@ -16,10 +16,10 @@ mod report;
 use anyhow::{Result, ensure};
 use serde::Serialize;
 
-use crate::cleanup::tidily;
-use crate::machine::Machine;
-use crate::progress::Progress;
 use crate::verdict::Standing;
+use testbed::cleanup::tidily;
+use testbed::machine::Machine;
+use testbed::progress::Progress;
 
 pub use memory::{Extrapolation, Memory};
 pub use patterns::Pattern;

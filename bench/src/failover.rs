@@ -17,14 +17,14 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde::Serialize;
 use sidecore::Idle;
 
-use crate::cleanup::{Cleanup, tidily};
-use crate::machine::Machine;
-use crate::nodes::Node;
-use crate::pair::{LinkKind, Meeting, Pair, Seats};
-use crate::progress::Progress;
-use crate::stage::Stage;
-use crate::stand_in::StandIn;
 use random::Random;
+use testbed::cleanup::{Cleanup, tidily};
+use testbed::machine::Machine;
+use testbed::nodes::Node;
+use testbed::pair::{LinkKind, Meeting, Pair, Seats};
+use testbed::progress::Progress;
+use testbed::stage::Stage;
+use testbed::stand_in::StandIn;
 use workload::Mix;
 
 pub use report::{Interrupted, Report};

@@ -15,7 +15,7 @@ use virtio::driver::{
 pub use virtio::driver::Reuse;
 
 use crate::load::{Load, Outcome, Pattern, Places, STUCK};
-use crate::machine::pin;
+use testbed::machine::pin;
 
 /// How long the first connection may take.
 const CONNECT_WAIT: Duration = Duration::from_secs(60);

@@ -35,11 +35,11 @@ use anyhow::{Result, ensure};
 use serde::Serialize;
 
 use crate::block::{GUESTS_MAX, Volume};
-use crate::cleanup::{Cleanup, tidily};
-use crate::machine::Machine;
 use crate::pace;
-use crate::progress::Progress;
 use crate::verdict::Spread;
+use testbed::cleanup::{Cleanup, tidily};
+use testbed::machine::Machine;
+use testbed::progress::Progress;
 
 pub use balance::Balance;
 pub use cell::{Cell, Column};

@@ -27,14 +27,14 @@ use serde::Serialize;
 use sidecore::Idle;
 
 use crate::block::{WARM_UP, as_text};
-use crate::cleanup::{Cleanup, tidily};
-use crate::events::Role;
-use crate::machine::{Machine, cache_line_round_trip_ns, cores};
 use crate::measure::Waiting;
-use crate::pair::{Meeting, Seats};
-use crate::progress::Progress;
 use packet::UDP_HEADERS_BYTES;
 use place::Place;
+use testbed::cleanup::{Cleanup, tidily};
+use testbed::events::Role;
+use testbed::machine::{Machine, cache_line_round_trip_ns, cores};
+use testbed::pair::{Meeting, Seats};
+use testbed::progress::Progress;
 
 pub(crate) use packet::TCP_HEADERS_BYTES;
 pub(crate) use place::start_nodes;

@@ -4,7 +4,7 @@
 use std::fs;
 use std::time::Duration;
 
-use crate::machine::cores;
+use testbed::machine::cores;
 
 /// Steps with the time that each takes on an idle machine.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -14,10 +14,10 @@ use serde::Serialize;
 use sidecore::Idle;
 
 use crate::block::{self, Report, Volume};
-use crate::cleanup::{Cleanup, tidily};
-use crate::machine::{Machine, cores};
-use crate::progress::Progress;
 use crate::verdict::{self, Spread};
+use testbed::cleanup::{Cleanup, tidily};
+use testbed::machine::{Machine, cores};
+use testbed::progress::Progress;
 
 /// The version of the JSON form.
 const SCALE_VERSION: u32 = 1;

@@ -16,11 +16,11 @@ use bench::compare;
 use bench::connections;
 use bench::load::Pattern;
 use bench::measure::{Reuse, Waiting};
-use bench::pair::Meeting;
 use bench::scale;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Subcommand, ValueEnum};
 use node::direct::Idle;
+use testbed::pair::Meeting;
 
 use crate::CommandFailure;
 use crate::results::{self, ToldArgs};

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
+use ::demo::Options;
 use anyhow::Context;
-use bench::demo::{self, Options};
 
 use crate::{CommandFailure, commands, mpi};
 
@@ -30,7 +30,7 @@ pub(crate) fn demo(args: &DemoArgs) -> Result<(), CommandFailure> {
         guest: !args.no_guest,
         keep: args.keep.clone(),
     };
-    let report = demo::run(&options).map_err(CommandFailure::running)?;
+    let report = ::demo::run(&options).map_err(CommandFailure::running)?;
     if args.json {
         let json = serde_json::to_string_pretty(&report).context("the report as JSON");
         return commands::print(&format!("{}\n", json.map_err(CommandFailure::running)?));

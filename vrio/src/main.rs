@@ -25,9 +25,9 @@ use std::fmt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use ::bench::machine::version;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
+use testbed::machine::version;
 
 /// Fast, programmable disks, network cards and an MPI interconnect for virtual machines.
 ///

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use bench::guest::{self, BOOT_TIMEOUT, Builder, Guest, scripts};
-use bench::nodes::{Keys, Node, NodePlan};
+use testbed::guest::{self, BOOT_TIMEOUT, Builder, Guest, scripts};
+use testbed::nodes::{Keys, Node, NodePlan};
 
 /// For what a script does: an emulated guest on a busy machine is slow.
 const SCRIPT_TIMEOUT: Duration = Duration::from_secs(300);

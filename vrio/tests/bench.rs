@@ -6,8 +6,8 @@ use std::process::Command;
 use std::sync::PoisonError;
 
 use crate::measured::{MACHINE, each, measure, measure_alone, run};
-use bench::nodes::NodePlan;
 use serde_json::Value;
+use testbed::nodes::NodePlan;
 
 /// What an acknowledgement adds to a datagram.
 const ACKNOWLEDGEMENT_BYTES: f64 = 24.0;

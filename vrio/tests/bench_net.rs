@@ -5,8 +5,8 @@ use std::fs;
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
-use bench::nodes::NodePlan;
 use serde_json::Value;
+use testbed::nodes::NodePlan;
 
 /// What an event that never happens for a frame may come to: an index comes round, and a machine
 /// that is busy lets few frames pass.

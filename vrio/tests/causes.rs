@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use bench::nodes::NodePlan;
+use testbed::nodes::NodePlan;
 
 const VRIO: &str = env!("CARGO_BIN_EXE_vrio");
 

@@ -11,10 +11,10 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use bench::nodes::{Node, NodePlan};
-use bench::stand_in::StandIn;
 use random::Random;
 use serde_json::{Value, json};
+use testbed::nodes::{Node, NodePlan};
+use testbed::stand_in::StandIn;
 use workload::Mix;
 
 /// Of the control thread's helpers, as many as there are questions at once, and some that wait.

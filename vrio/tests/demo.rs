@@ -8,10 +8,10 @@ use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bench::guest::{self, talk};
-use bench::installed;
 use serde_json::Value;
 use tempfile::TempDir;
+use testbed::guest::{self, talk};
+use testbed::installed;
 
 /// For what a busy machine takes to start two nodes.
 const PATIENCE: Duration = Duration::from_secs(120);

@@ -5,10 +5,10 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use bench::nodes::{Node, NodePlan};
-use bench::stand_in::StandIn;
 use node::keys::{self, KeyKind};
 use random::Random;
+use testbed::nodes::{Node, NodePlan};
+use testbed::stand_in::StandIn;
 use workload::Mix;
 
 const BLOCKS: u64 = 1024;

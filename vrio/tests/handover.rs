@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use bench::guest::{self, Guest, VhostDisk, scripts};
-use bench::nodes::{Keys, Node, NodePlan};
-use bench::stand_in::{RingKind, StandIn};
 use random::Random;
 use serde_json::json;
+use testbed::guest::{self, Guest, VhostDisk, scripts};
+use testbed::nodes::{Keys, Node, NodePlan};
+use testbed::stand_in::{RingKind, StandIn};
 use virtio::driver::{FrontEnd, FrontEndConfig, SocketRole};
 use workload::Mix;
 

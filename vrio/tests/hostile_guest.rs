@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use bench::guest::{self, BOOT_TIMEOUT, Builder, Guest, VhostDisk, scripts};
-use bench::nodes::{Node, NodePlan};
 use serde_json::Value;
+use testbed::guest::{self, BOOT_TIMEOUT, Builder, Guest, VhostDisk, scripts};
+use testbed::nodes::{Node, NodePlan};
 
 /// For what a script does: an emulated guest on a busy machine is slow.
 const SCRIPT_TIMEOUT: Duration = Duration::from_secs(300);

@@ -6,9 +6,9 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use bench::nodes::{Keys, Node, NodePlan};
-use bench::stand_in::{RingKind, StandIn};
 use random::Random;
+use testbed::nodes::{Keys, Node, NodePlan};
+use testbed::stand_in::{RingKind, StandIn};
 use workload::Mix;
 
 /// Kills of one run; CI's share of "hundreds" in its time.

@@ -6,8 +6,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use bench::nodes::{Node, NodePlan};
 use serde_json::Value;
+use testbed::nodes::{Node, NodePlan};
 
 const VRIO: &str = env!("CARGO_BIN_EXE_vrio");
 

@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use crate::ear::Ear;
-use bench::guest::{
+use serde_json::json;
+use testbed::guest::{
     self, BOOT_TIMEOUT, Builder, Guest, Monitor, VhostDisk, VhostNic, monitor, scripts,
 };
-use bench::nodes::{Keys, Node, NodePlan};
-use serde_json::json;
+use testbed::nodes::{Keys, Node, NodePlan};
 use virtio::driver::{
     Data, DriverRequest, FrontEnd, FrontEndConfig, GuestPlan, Op, RequestStatus, RingDriver,
     SocketRole,

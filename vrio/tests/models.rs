@@ -213,7 +213,7 @@ fn a_cards_models_have_them_too_and_what_it_has_not_says_why() {
 #[test]
 fn real_guests_have_the_events_of_their_models() {
     let name = "real_guests_have_the_events_of_their_models";
-    if bench::guest::available(name).or_else(|| bench::guest::available_newer(name)).is_none() {
+    if testbed::guest::available(name).or_else(|| testbed::guest::available_newer(name)).is_none() {
         return;
     }
     let models = ["optimum", "direct", "elvis", "baseline", "qemu", "emulation"];
@@ -245,7 +245,7 @@ fn real_guests_have_the_events_of_their_models() {
 #[test]
 fn real_guests_cards_have_them_too() {
     let name = "real_guests_cards_have_them_too";
-    if bench::guest::available(name).or_else(|| bench::guest::available_newer(name)).is_none() {
+    if testbed::guest::available(name).or_else(|| testbed::guest::available_newer(name)).is_none() {
         return;
     }
     let models = ["elvis", "baseline", "emulation", "direct"];

@@ -1,10 +1,10 @@
 //! An MPI job whose ranks are in virtual machines of two hosts: two network namespaces with a node
 //! and a QEMU each. Its messages go by the two windows and by the session of the pair of hosts.
 
-use bench::guest::mpi::{self, Member, PATIENCE};
-use bench::guest::{BOOT_TIMEOUT, Guest, Image, scripts};
-use bench::hosts::{DOMAIN, Hosts};
-use bench::installed;
+use testbed::guest::mpi::{self, Member, PATIENCE};
+use testbed::guest::{BOOT_TIMEOUT, Guest, Image, scripts};
+use testbed::hosts::{DOMAIN, Hosts};
+use testbed::installed;
 
 use crate::mpi::built::exercise;
 

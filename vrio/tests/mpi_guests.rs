@@ -9,10 +9,10 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use bench::guest::mpi::{self, Member, PATIENCE};
-use bench::guest::{BOOT_TIMEOUT, Builder, Guest, Image, scripts};
-use bench::installed;
-use bench::nodes::{Node, NodePlan};
+use testbed::guest::mpi::{self, Member, PATIENCE};
+use testbed::guest::{BOOT_TIMEOUT, Builder, Guest, Image, scripts};
+use testbed::installed;
+use testbed::nodes::{Node, NodePlan};
 
 use crate::mpi::built::{compile, exercise, said};
 

@@ -7,12 +7,12 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use bench::hosts::{Hosts, Launcher};
-use bench::installed;
-use bench::nodes::Node;
 use random::Random;
 use serde_json::Value;
 use tempfile::TempDir;
+use testbed::hosts::{Hosts, Launcher};
+use testbed::installed;
+use testbed::nodes::Node;
 
 use crate::mpi::built::{compile, exercise, said};
 use crate::mpi::busy::Busy;

@@ -4,9 +4,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::relay::Relay;
-use bench::guest::{self, BOOT_TIMEOUT, Guest, VhostNic, scripts, talk};
-use bench::nodes::{Keys, Node, NodePlan};
 use serde_json::Value;
+use testbed::guest::{self, BOOT_TIMEOUT, Guest, VhostNic, scripts, talk};
+use testbed::nodes::{Keys, Node, NodePlan};
 
 /// For what a script does: an emulated guest on a busy machine is slow.
 const SCRIPT_TIMEOUT: Duration = Duration::from_secs(300);

@@ -283,7 +283,7 @@ fn packaging(script: &str, arguments: &[&Path]) -> Output {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let folder = tempfile::tempdir().expect("a directory");
     let program = PathBuf::from(env!("CARGO_BIN_EXE_vrio"));
-    let provider = bench::installed::provider().expect("it is built");
+    let provider = testbed::installed::provider().expect("it is built");
     for (file, name) in [(program, "vrio"), (provider, "libvrio_fi.so")] {
         symlink(file, folder.path().join(name)).expect("ours");
     }

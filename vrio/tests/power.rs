@@ -5,10 +5,10 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bench::guest::{self, BOOT_TIMEOUT, Guest, scripts};
-use bench::nodes::{Node, NodePlan};
-use bench::stand_in::StandIn;
 use random::Random;
+use testbed::guest::{self, BOOT_TIMEOUT, Guest, scripts};
+use testbed::nodes::{Node, NodePlan};
+use testbed::stand_in::StandIn;
 use virtio::driver::{
     Data, DriverRequest, FrontEnd, FrontEndConfig, Op, RequestStatus, SocketRole,
 };

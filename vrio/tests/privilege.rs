@@ -8,11 +8,11 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use bench::nodes::{Keys, Node, NodePlan};
-use bench::stand_in::StandIn;
 use random::Random;
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 use serde_json::Value;
+use testbed::nodes::{Keys, Node, NodePlan};
+use testbed::stand_in::StandIn;
 use workload::Mix;
 
 /// A user that every system has and that may do nothing.

@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-use bench::nodes::{Node, NodePlan};
+use testbed::nodes::{Node, NodePlan};
 
 /// The VMhost has a disk of the IOhost's volume, and no guest.
 struct Pair {

@@ -7,9 +7,9 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use bench::nodes::{Node, NodePlan};
-use bench::stand_in::StandIn;
 use random::Random;
+use testbed::nodes::{Node, NodePlan};
+use testbed::stand_in::StandIn;
 use workload::Mix;
 
 /// Blocks of 4 KiB that are worked on.

@@ -11,9 +11,9 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use bench::nodes::{Keys, Node, NodePlan};
-use bench::stand_in::StandIn;
 use random::Random;
+use testbed::nodes::{Keys, Node, NodePlan};
+use testbed::stand_in::StandIn;
 use workload::Mix;
 
 /// What a node at rest may have resident.

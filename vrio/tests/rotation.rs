@@ -3,10 +3,10 @@
 
 use std::process::Command;
 
-use bench::nodes::{Keys, Node, NodePlan};
-use bench::stand_in::StandIn;
 use random::Random;
 use serde_json::Value;
+use testbed::nodes::{Keys, Node, NodePlan};
+use testbed::stand_in::StandIn;
 use workload::Mix;
 
 /// The IOhost's keys, and the VMhost's.

@@ -9,9 +9,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use bench::nodes::{Node, NodePlan};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcgetattr, tcsetwinsize};
+use testbed::nodes::{Node, NodePlan};
 
 /// Longer than a busy machine takes.
 const PATIENCE: Duration = Duration::from_secs(60);

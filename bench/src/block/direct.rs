@@ -27,9 +27,9 @@ use zeroize::Zeroizing;
 
 use super::place::{FILL_DEPTH, client_of, disk_of};
 use super::{ChainStage, LinkKind, Options, Volume};
-use crate::events::Side;
 use crate::load::{Load, Outcome, Pattern, Places, STUCK};
-use crate::stage::{Stage, inside};
+use testbed::events::Side;
+use testbed::stage::{Stage, inside};
 
 /// How often the end of a run is looked for.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);

@@ -24,13 +24,13 @@ use transport::{Pool, TransmitBatch};
 
 use super::direct::{LocalLoad, LocalPlan};
 use super::{LinkKind, Options, Path, Volume, WARM_UP};
-use crate::cleanup::{Cleanup, tidily};
 use crate::load::{Load, Outcome, Pattern};
-use crate::machine::{Machine, cache_line_round_trip_ns, pin};
-use crate::pair::Seats;
-use crate::progress::Progress;
-use crate::stage::Stage;
 use crate::verdict::{self, Bound, Spread, Verdict};
+use testbed::cleanup::{Cleanup, tidily};
+use testbed::machine::{Machine, cache_line_round_trip_ns, pin};
+use testbed::pair::Seats;
+use testbed::progress::Progress;
+use testbed::stage::Stage;
 
 /// The version of the JSON form.
 const FLOOR_VERSION: u32 = 3;

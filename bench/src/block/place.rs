@@ -9,15 +9,15 @@ use node::keys::{self, KeyKind};
 
 use super::direct::{self, DirectLoad, LocalLoad, LocalPlan, run_all};
 use super::{Options, Path, Volume};
-use crate::cleanup::Cleanup;
-use crate::events::{DEVICE_INTERRUPTS, Look, Role};
-use crate::interrupts::Interrupts;
 use crate::load::{Load, Outcome};
 use crate::measure::{Bench, DriverPlan};
-use crate::nodes::Node;
-use crate::pair::{Pair, Seats};
-use crate::progress::Progress;
-use crate::stage::{self, Network, Stage};
+use testbed::cleanup::Cleanup;
+use testbed::events::{DEVICE_INTERRUPTS, Look, Role};
+use testbed::interrupts::Interrupts;
+use testbed::nodes::Node;
+use testbed::pair::{Pair, Seats};
+use testbed::progress::Progress;
+use testbed::stage::{self, Network, Stage};
 
 /// What a volume of nothing pretends to be, and what those of memory together or a new file are:
 /// more than caches hold.

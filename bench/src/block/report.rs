@@ -7,11 +7,11 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::{Options, Path, Volume};
-use crate::events::{Events, Role};
 use crate::load::Outcome;
-use crate::machine::Machine;
-use crate::pair::{Meeting, between};
-use crate::stage::Network;
+use testbed::events::{Events, Role};
+use testbed::machine::Machine;
+use testbed::pair::{Meeting, between};
+use testbed::stage::Network;
 
 /// The version of the JSON form.
 const REPORT_VERSION: u32 = 1;

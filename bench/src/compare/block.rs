@@ -17,10 +17,10 @@ use sidecore::Idle;
 use super::running::Running;
 use super::{Case, Comparison, Contest, Field, LOCAL, OwnOutcome, Plan, Sample, huge};
 use crate::block::{self, LinkKind, Path, Volume};
-use crate::cleanup::{Cleanup, tidily};
 use crate::load::Pattern;
 use crate::measure::Reuse;
-use crate::progress::Progress;
+use testbed::cleanup::{Cleanup, tidily};
+use testbed::progress::Progress;
 
 use client::Client;
 use own::{Measurer, Own};

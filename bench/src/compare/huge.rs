@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::cleanup::Cleanup;
+use testbed::cleanup::Cleanup;
 
 /// The size of a huge page.
 const PAGE_MIB: u64 = 2;

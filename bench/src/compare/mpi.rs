@@ -6,8 +6,8 @@
 //! are on this host, or on two network namespaces of it with a node each.
 
 mod goals;
-pub(crate) mod job;
-pub(crate) mod kinds;
+pub mod job;
+pub mod kinds;
 mod osu;
 mod site;
 mod ways;
@@ -20,10 +20,10 @@ use sidecore::Idle;
 
 use super::{Case, Comparison, Contest, Field, Plan, Sample};
 use crate::block::LinkKind;
-use crate::cleanup::{Cleanup, tidily};
-use crate::machine::{cache_line_round_trip_ns, cores};
-use crate::pair::Meeting;
-use crate::progress::Progress;
+use testbed::cleanup::{Cleanup, tidily};
+use testbed::machine::{cache_line_round_trip_ns, cores};
+use testbed::pair::Meeting;
+use testbed::progress::Progress;
 
 use job::Job;
 use kinds::Mpi;
@@ -35,7 +35,7 @@ use ways::Way;
 pub const RANKS_MAX: u16 = 64;
 
 /// The program, which each MPI's compiler builds.
-pub(crate) const PROGRAM: &str = include_str!("../../mpi/messages.c");
+pub const PROGRAM: &str = include_str!("../../mpi/messages.c");
 
 /// What contests are called, which goals refer to.
 const ONE_HOST: &str = "one host";

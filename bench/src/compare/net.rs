@@ -15,12 +15,12 @@ use sidecore::Idle;
 use super::running::Running;
 use super::{Case, Comparison, Contest, Field, LOCAL, OwnOutcome, Plan, Sample, huge};
 use crate::block::LinkKind;
-use crate::cleanup::{Cleanup, tidily};
-use crate::machine::cores;
 use crate::net::ports::{self, Doing, PortsPlan};
 use crate::net::{self, Op, Path, Report};
-use crate::pair::Meeting;
-use crate::progress::Progress;
+use testbed::cleanup::{Cleanup, tidily};
+use testbed::machine::cores;
+use testbed::pair::Meeting;
+use testbed::progress::Progress;
 
 use own::{Measurer, Own};
 use peers::{Peer, Peers, SOCKETS, name};

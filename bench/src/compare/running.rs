@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use crate::cleanup::Cleanup;
-use crate::machine::cores;
+use testbed::cleanup::Cleanup;
+use testbed::machine::cores;
 
 /// Stands in words for the folder that a turn has.
 pub(super) const FOLDER: &str = "FOLDER";

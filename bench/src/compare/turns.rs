@@ -7,9 +7,9 @@ use anyhow::Result;
 use super::goals::Subject;
 use super::table::{Pair, Row};
 use super::{Case, Contest, Contestant, Outcome, Sample, Turn};
-use crate::cleanup::Cleanup;
-use crate::progress::Progress;
 use crate::verdict;
+use testbed::cleanup::Cleanup;
+use testbed::progress::Progress;
 
 /// One contest's turns.
 pub(super) struct Runner<'a, C: Contestant> {

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::patterns::{Job, Scheme};
 use super::{Connections, Goal, Pattern};
-use crate::machine::Machine;
+use testbed::machine::Machine;
 
 /// Connections of a job's processes, of one pattern by one transport.
 #[derive(Clone, Debug, Serialize)]

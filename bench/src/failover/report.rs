@@ -6,9 +6,9 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::{Event, MIX, Options, QUEUES, SLICE, TimeLine};
-use crate::machine::Machine;
-use crate::pair::between;
-use crate::stage::Network;
+use testbed::machine::Machine;
+use testbed::pair::between;
+use testbed::stage::Network;
 use workload::WorkloadCounts;
 
 /// The version of the JSON form.

@@ -12,10 +12,10 @@ use sidecore::Idle;
 
 use super::{DEPTH, Device, Model, Options, turns};
 use crate::block::{self, Path, Volume};
-use crate::cleanup::Cleanup;
 use crate::measure::Waiting;
-use crate::progress::Progress;
 use crate::verdict::Spread;
+use testbed::cleanup::Cleanup;
+use testbed::progress::Progress;
 
 /// Hosts, and so sidecores, of which each is one of a host or all are the IOhost's.
 const HOSTS: u16 = 2;

@@ -8,11 +8,11 @@ use sidecore::Idle;
 use super::cell::{Alone, Count, Counts, Many, Sample};
 use super::{DEPTH, Model, Options, Setting};
 use crate::block::{self, Path, Report};
-use crate::cleanup::Cleanup;
 use crate::compare::block::write_all;
-use crate::events::{DEVICE_INTERRUPTS, Role};
 use crate::measure::Waiting;
-use crate::progress::Progress;
+use testbed::cleanup::Cleanup;
+use testbed::events::{DEVICE_INTERRUPTS, Role};
+use testbed::progress::Progress;
 
 /// Why there is no optimum of what is encrypted.
 const NO_DM_CRYPT: &str = "what encrypts without vrio is dm-crypt, which is not measured";

@@ -14,8 +14,8 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::Device;
-use crate::guest::{Builder, Monitor, monitor};
-use crate::stage::Stage;
+use testbed::guest::{Builder, Monitor, monitor};
+use testbed::stage::Stage;
 
 /// Events of QEMU, one for each access to a register.
 const EVENTS: [&str; 2] = ["memory_region_ops_read", "memory_region_ops_write"];

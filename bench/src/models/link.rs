@@ -14,8 +14,8 @@ use super::cell::{Alone, Count, Counts, Many, Sample};
 use super::{DEPTH, Options};
 use crate::block::WARM_UP;
 use crate::load::Outcome;
-use crate::machine::{cores, pin};
 use crate::measure::thread_cpu;
+use testbed::machine::{cores, pin};
 
 /// As long as the frames of guests.
 const BYTES: usize = 64;

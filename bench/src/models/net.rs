@@ -9,11 +9,11 @@ use sidecore::Idle;
 use super::block::{NO_INJECTION, NOT_COUNTED, OF_QEMU};
 use super::cell::{Alone, Count, Counts, Many, Sample};
 use super::{DEPTH, Model, Options, Setting};
-use crate::cleanup::Cleanup;
 use crate::measure::Waiting;
 use crate::net::{self, Op, Path, Report};
-use crate::pair::Meeting;
-use crate::progress::Progress;
+use testbed::cleanup::Cleanup;
+use testbed::pair::Meeting;
+use testbed::progress::Progress;
 
 /// Who takes part, all the time.
 pub(super) const GUESTS: u16 = 2;

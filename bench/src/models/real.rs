@@ -23,17 +23,17 @@ use super::cell::{Alone, Count, Sample};
 use super::emulated::{Emulated, Tracing};
 use super::{Device, Model, Options, Row, Setting, Table, block, net, table, turns, vfio};
 use crate::block::Volume;
-use crate::cleanup::Cleanup;
-use crate::events::{Look, Role, Side};
-use crate::guest::words::{number, text};
-use crate::guest::{
+use testbed::cleanup::Cleanup;
+use testbed::events::{Look, Role, Side};
+use testbed::guest::words::{number, text};
+use testbed::guest::{
     Accelerator, BOOT_TIMEOUT, Builder, Guest, GuestError, Image, VhostDisk, VhostNic, scripts,
 };
-use crate::machine::cores;
-use crate::nodes::Node;
-use crate::pair::Seats;
-use crate::progress::Progress;
-use crate::stage::Stage;
+use testbed::machine::cores;
+use testbed::nodes::Node;
+use testbed::pair::Seats;
+use testbed::progress::Progress;
+use testbed::stage::Stage;
 
 /// The disk of each guest, a file that the page cache has.
 const DISK_BYTES: u64 = 64 << 20;

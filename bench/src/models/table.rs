@@ -4,8 +4,8 @@ use std::fmt;
 
 use super::{Balance, Cell, DEPTH, Device, Emulated, Figures, Report, Row, Setting, Table};
 use crate::block::report::number;
-use crate::machine::Machine;
 use crate::verdict::Spread;
+use testbed::machine::Machine;
 
 /// What models of a table have in common, in words.
 pub(super) fn title(setting: &Setting) -> String {

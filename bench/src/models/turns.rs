@@ -4,8 +4,8 @@ use anyhow::Result;
 
 use super::cell::{self, Sample};
 use super::{Device, Model, Options, Row, Setting, Table, block, link, net, table};
-use crate::cleanup::Cleanup;
-use crate::progress::Progress;
+use testbed::cleanup::Cleanup;
+use testbed::progress::Progress;
 
 /// What a turn is.
 pub(super) enum Asked {

@@ -11,14 +11,14 @@ use super::packet::{ACKNOWLEDGEMENT_BYTES, Ends, Packet};
 use super::station::{Sends, Station, StationPlan};
 use super::traffic::{self, Passed};
 use super::{Crossings, Op, Options, Path};
-use crate::cleanup::Cleanup;
-use crate::events::{Look, Role};
-use crate::machine::pin;
 use crate::measure::thread_cpu;
-use crate::nodes::Node;
-use crate::pair::{Pair, Seats};
-use crate::progress::Progress;
-use crate::stage::{self, Network, Stage};
+use testbed::cleanup::Cleanup;
+use testbed::events::{Look, Role};
+use testbed::machine::pin;
+use testbed::nodes::Node;
+use testbed::pair::{Pair, Seats};
+use testbed::progress::Progress;
+use testbed::stage::{self, Network, Stage};
 
 /// The two guests' addresses, and what their nics are called.
 const MACS: [Mac; 2] = [Mac([0x52, 0x54, 0, 0, 0, 1]), Mac([0x52, 0x54, 0, 0, 0, 2])];

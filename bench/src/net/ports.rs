@@ -30,13 +30,13 @@ use transport::{Endpoint, EndpointConfig, PeerInfo};
 
 use super::packet::{Ends, Packet};
 use crate::block::{LinkKind, WARM_UP};
-use crate::cleanup::Cleanup;
 use crate::load::Outcome;
-use crate::machine::{cache_line_round_trip_ns, cores};
 use crate::measure::thread_cpu;
-use crate::pair::{Meeting, Seats};
-use crate::progress::Progress;
-use crate::stage::inside;
+use testbed::cleanup::Cleanup;
+use testbed::machine::{cache_line_round_trip_ns, cores};
+use testbed::pair::{Meeting, Seats};
+use testbed::progress::Progress;
+use testbed::stage::inside;
 
 use talk::{Part, Talk, TalkPort};
 

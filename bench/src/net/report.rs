@@ -10,10 +10,10 @@ use super::traffic::Passed;
 use super::{Crossings, Op, Options, Path};
 use crate::block::Latency;
 use crate::block::report::{Cost, bytes, number, size, without};
-use crate::events::{Events, Role};
-use crate::machine::Machine;
-use crate::pair::{Meeting, between};
-use crate::stage::Network;
+use testbed::events::{Events, Role};
+use testbed::machine::Machine;
+use testbed::pair::{Meeting, between};
+use testbed::stage::Network;
 
 /// The version of the JSON form.
 const REPORT_VERSION: u32 = 3;
@@ -232,9 +232,9 @@ impl fmt::Display for Report {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::events::Look;
     use crate::load::Outcome;
     use crate::net::flight::Tally;
+    use testbed::events::Look;
 
     fn report(tally: Tally) -> Report {
         let options = Options::new("vrio".into());

@@ -121,7 +121,7 @@ fn the_readme_is_read_in_three_minutes() {
 
 #[test]
 fn what_a_document_names_is_there() {
-    let good = "see [the manifest](../Cargo.toml#here), `bench/src/guest.rs`, `x/*.rs` and\n\
+    let good = "see [the manifest](../Cargo.toml#here), `bench/src/net.rs`, `x/*.rs` and\n\
                 [elsewhere](https://example.org/a.rs)\n";
     try_check(named_files, "docs/a.md", "one\nsee [this](nowhere.md)\n", 2, good);
     try_check(named_files, "docs/a.md", "one\nsee `bench/src/nowhere.rs`\n", 2, good);

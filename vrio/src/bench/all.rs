@@ -18,7 +18,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use bench::pace::{self, Pace};
-use bench::progress::Progress;
 use clap::ValueEnum;
 use report::import;
 use report::result::{Machine, Run};
@@ -27,6 +26,7 @@ use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid,
 };
 use serde::Deserialize;
+use testbed::progress::Progress;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::tools;

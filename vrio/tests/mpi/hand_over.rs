@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use bench::nodes::Node;
 use random::Random;
+use testbed::nodes::Node;
 
 use super::busy::Busy;
 use super::exercises::{exercised, mpirun};

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use bench::nodes::{Node, NodePlan};
 use tempfile::TempDir;
+use testbed::nodes::{Node, NodePlan};
 
 use super::mpich::mpich;
 
@@ -145,5 +145,5 @@ impl Stage {
 
 /// Installs vrio and its provider under a directory, and gives the program.
 pub(crate) fn install(home: &Path) -> PathBuf {
-    bench::installed::install(env!("CARGO_BIN_EXE_vrio").as_ref(), home).expect("it was built")
+    testbed::installed::install(env!("CARGO_BIN_EXE_vrio").as_ref(), home).expect("it was built")
 }

@@ -13,11 +13,11 @@ use serde_json::{Value, json};
 use super::Requests;
 use super::peers::DISK_BYTES;
 use crate::block::processor_time;
-use crate::cleanup::Cleanup;
 use crate::compare::Sample;
 use crate::compare::running::{FOLDER, remains};
 use crate::load::Pattern;
-use crate::machine::{cache_line_round_trip_ns, cores};
+use testbed::cleanup::Cleanup;
+use testbed::machine::{cache_line_round_trip_ns, cores};
 
 /// What fio does before it counts, as our own driver does.
 const WARM_UP: Duration = Duration::from_millis(300);

@@ -7,13 +7,13 @@ use super::goals::{EVENTS_GOAL, TWO_CORES_GOAL};
 use super::{Options, Requests};
 use crate::block::floor::{self, FloorOptions, FloorReport, Round};
 use crate::block::{self, LinkKind, Path, Report, Volume};
-use crate::cleanup::Cleanup;
 use crate::compare::{Case, OwnOutcome, OwnRow};
 use crate::load::Pattern;
-use crate::machine::on_two_cores;
 use crate::measure::Waiting;
-use crate::progress::Progress;
 use crate::verdict::{self, Bound, Spread, Verdict};
+use testbed::cleanup::Cleanup;
+use testbed::machine::on_two_cores;
+use testbed::progress::Progress;
 
 /// Longer turns make none of these figures better.
 const SECONDS_MAX: f64 = 0.5;

@@ -7,7 +7,7 @@ use std::process::Command;
 use super::client::Client;
 use super::spdk::{self, Spdk};
 use crate::compare::running::{Made, Ready, Server, Service, find};
-use crate::machine::cores;
+use testbed::machine::cores;
 
 /// What peers' disks have: as ours of memory and of files.
 pub(super) const DISK_BYTES: u64 = 512 << 20;

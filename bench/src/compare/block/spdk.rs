@@ -12,7 +12,7 @@ use super::client::Client;
 use super::peers::{DISK_BYTES, Peer, SOCKET, name};
 use crate::block;
 use crate::compare::running::{FOLDER, Ready, Server, Service, find};
-use crate::machine::cores;
+use testbed::machine::cores;
 
 /// Huge pages for a target with its disk (measured: 1,600 MiB) and its client (256), in MiB.
 pub(super) const HUGE_MIB: u64 = 2_300;

@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::kinds::{Family, Mpi};
 use super::site::Site;
 use super::ways::Way;
-use crate::stage::CABLE;
+use testbed::stage::CABLE;
 
 /// How long a job may take besides what it measures, and how many times that: the warm-up, and
 /// machines that are shared.
@@ -142,7 +142,7 @@ impl Site<'_> {
 /// Collects what a job says until it ends. With its first line its ranks have begun, and they have
 /// to be there within `patience` of that or before it ends, which is asked no more after they were
 /// once. Who is not at its end in time is ended.
-pub(crate) fn watch(
+pub fn watch(
     mut child: Child,
     by: Instant,
     patience: Duration,
@@ -206,7 +206,7 @@ fn end(child: &mut Child) {
 }
 
 /// The end of what somebody said, in one line.
-pub(crate) fn tail(said: &str) -> String {
+pub fn tail(said: &str) -> String {
     let lines = said.lines().map(str::trim).filter(|line| line.chars().any(char::is_alphanumeric));
     let line = lines.collect::<Vec<_>>().join(" / ");
     let from = line.char_indices().rev().nth(SAID_MAX - 1).map_or(0, |(at, _)| at);

@@ -9,21 +9,24 @@ use crate::compare::running::find as find_program;
 
 /// Who made it, which decides what it has to be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Family {
+pub enum Family {
+    /// Open MPI.
     OpenMpi,
+    /// MPICH.
     Mpich,
 }
 
 impl Family {
     /// What `vrio mpi env --mpi` calls it.
-    pub(crate) fn word(self) -> &'static str {
+    pub fn word(self) -> &'static str {
         match self {
             Self::OpenMpi => "openmpi",
             Self::Mpich => "mpich",
         }
     }
 
-    pub(crate) fn name(self) -> &'static str {
+    /// Its name for people.
+    pub fn name(self) -> &'static str {
         match self {
             Self::OpenMpi => "Open MPI",
             Self::Mpich => "MPICH",
@@ -41,17 +44,20 @@ impl Family {
 
 /// An MPI.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Mpi {
-    pub(crate) family: Family,
-    pub(crate) version: String,
+pub struct Mpi {
+    /// The family, which decides what it has to be told.
+    pub family: Family,
+    /// Its version, as it says it itself.
+    pub version: String,
     /// What starts its programs.
-    pub(crate) run: PathBuf,
+    pub run: PathBuf,
     /// What compiles them.
-    pub(crate) compile: PathBuf,
+    pub compile: PathBuf,
 }
 
 impl Mpi {
-    pub(crate) fn name(&self) -> String {
+    /// Its name with its version.
+    pub fn name(&self) -> String {
         format!("{} {}", self.family.name(), self.version)
     }
 
@@ -98,7 +104,7 @@ const NAMES: [[&str; 2]; 3] =
 ///
 /// # Errors
 /// When one that was asked for is not there, or none is.
-pub(crate) fn find(prefixes: &[PathBuf], missing: &mut Vec<String>) -> Result<Vec<Mpi>> {
+pub fn find(prefixes: &[PathBuf], missing: &mut Vec<String>) -> Result<Vec<Mpi>> {
     let mut found: Vec<Mpi> = Vec::new();
     let mut add = |mpi: Mpi| {
         // The same one by another name.

@@ -12,14 +12,14 @@ use serde_json::Value;
 use super::job::Job;
 use super::ways::Way;
 use super::{Hosts, Options, Running, Together};
-use crate::cleanup::Cleanup;
-use crate::events::{Look, Role};
-use crate::hosts::{Door, write_enter};
-use crate::machine::cores;
-use crate::nodes::{Node, status};
-use crate::pair::Meeting;
-use crate::progress::Progress;
-use crate::stage::Stage;
+use testbed::cleanup::Cleanup;
+use testbed::events::{Look, Role};
+use testbed::hosts::{Door, write_enter};
+use testbed::machine::cores;
+use testbed::nodes::{Node, status};
+use testbed::pair::Meeting;
+use testbed::progress::Progress;
+use testbed::stage::Stage;
 
 /// Endpoints of the domain that is made: one for each rank, and those of a job that ended badly
 /// until the node has noticed.

@@ -9,15 +9,15 @@ use super::Options;
 use super::goals::{ADDS_GOAL, REST_GOAL};
 use crate::block::LinkKind;
 use crate::block::floor::{Datagrams, echo_of};
-use crate::cleanup::Cleanup;
 use crate::compare::{OwnOutcome, OwnRow};
-use crate::machine::cores;
 use crate::net::ports::{self, Doing, PortsPlan, PortsReport};
 use crate::net::{self, Crossings, Op, Path};
-use crate::pair::{Meeting, Seats};
-use crate::progress::Progress;
-use crate::stage::Stage;
 use crate::verdict::{self, Bound, Spread, Verdict};
+use testbed::cleanup::Cleanup;
+use testbed::machine::cores;
+use testbed::pair::{Meeting, Seats};
+use testbed::progress::Progress;
+use testbed::stage::Stage;
 
 /// Longer turns make none of these figures better; at rest, shorter ones see too little.
 const SECONDS_MAX: f64 = 0.5;

@@ -11,7 +11,7 @@ use net::ether::ETHER_BYTES;
 use net::nic::MTU;
 
 use crate::compare::running::{FOLDER, Ready, Server, Service, find};
-use crate::machine::cores;
+use testbed::machine::cores;
 
 /// The names of peers, as tables have them and goals refer to them.
 pub(super) mod name {

@@ -21,13 +21,13 @@ use sidecore::now_ns;
 use super::Frames;
 use super::peers::WHOLE_BYTES_MAX;
 use crate::block::WARM_UP;
-use crate::cleanup::Cleanup;
 use crate::compare::Sample;
 use crate::load::Outcome;
-use crate::machine::{cache_line_round_trip_ns, cores, pin};
 use crate::measure::thread_cpu;
 use crate::net::Op;
-use crate::stage::{inside, ip};
+use testbed::cleanup::Cleanup;
+use testbed::machine::{cache_line_round_trip_ns, cores, pin};
+use testbed::stage::{inside, ip};
 
 /// Interfaces of the namespace.
 const BRIDGE: &str = "bridge";

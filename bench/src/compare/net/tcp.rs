@@ -10,14 +10,14 @@ use anyhow::{Context, Result, anyhow, ensure};
 
 use super::Options;
 use crate::block::WARM_UP;
-use crate::cleanup::Cleanup;
 use crate::compare::Sample;
-use crate::machine::{cache_line_round_trip_ns, cores, pin};
 use crate::measure::thread_cpu;
 use crate::net::TCP_HEADERS_BYTES;
-use crate::pair::{Meeting, Seats};
-use crate::progress::Progress;
-use crate::stage::{Stage, inside};
+use testbed::cleanup::Cleanup;
+use testbed::machine::{cache_line_round_trip_ns, cores, pin};
+use testbed::pair::{Meeting, Seats};
+use testbed::progress::Progress;
+use testbed::stage::{Stage, inside};
 
 /// How long a reader waits for the rest of what was written.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -11,7 +11,7 @@ use crate::nodes::Node;
 
 /// Who did something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Role {
+pub enum Role {
     /// Who asks: the bench itself.
     Driver,
     /// The node that shows the disk, or whoever serves a socket.
@@ -21,7 +21,8 @@ pub(crate) enum Role {
 }
 
 impl Role {
-    pub(crate) fn name(self) -> &'static str {
+    /// Its name in a report.
+    pub fn name(self) -> &'static str {
         match self {
             Self::Driver => "driver",
             Self::Vmhost => "vmhost",
@@ -39,8 +40,9 @@ struct Thread {
 
 /// One process at one time.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Side {
-    pub(crate) counters: Counters,
+pub struct Side {
+    /// Its counters, by name.
+    pub counters: Counters,
     /// Requests of guests and of peers, by the sidecore that took them.
     served: BTreeMap<usize, u64>,
     threads: BTreeMap<u32, Thread>,
@@ -48,7 +50,7 @@ pub(crate) struct Side {
 
 impl Side {
     /// A node's counters, summed over its sidecores, disks and nics, and its threads.
-    pub(crate) fn of_node(status: &Status) -> Result<Self> {
+    pub fn of_node(status: &Status) -> Result<Self> {
         let (mut counters, mut served) = (Counters::new(), BTreeMap::<usize, u64>::new());
         let of_peers = status.sidecores.iter().map(|it| (it.index, it.counters.get(OF_PEERS)));
         let shares = status.disks.iter().flat_map(|disk| &disk.by_sidecore);
@@ -74,7 +76,7 @@ impl Side {
     }
 
     /// A process of which only the kernel tells something.
-    pub(crate) fn of_process(pid: u32) -> Result<Self> {
+    pub fn of_process(pid: u32) -> Result<Self> {
         let tasks = format!("/proc/{pid}/task");
         let entries = fs::read_dir(&tasks).with_context(|| format!("looking at {tasks}"))?;
         let ids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -95,12 +97,12 @@ impl Side {
     }
 
     /// Processor time of all its threads.
-    pub(crate) fn cpu(&self) -> Duration {
+    pub fn cpu(&self) -> Duration {
         Duration::from_nanos(self.threads.values().map(|thread| thread.cpu_ns).sum())
     }
 
     /// Only the threads of this name.
-    pub(crate) fn only(mut self, name: &str) -> Self {
+    pub fn only(mut self, name: &str) -> Self {
         self.threads.retain(|_, thread| thread.name == name);
         self
     }
@@ -115,17 +117,16 @@ fn thread(task: &str) -> Option<Thread> {
 
 /// All processes at one time.
 #[derive(Clone, Debug)]
-pub(crate) struct Look {
-    pub(crate) at: Instant,
-    pub(crate) sides: BTreeMap<Role, Side>,
+pub struct Look {
+    /// When.
+    pub at: Instant,
+    /// The processes of each role.
+    pub sides: BTreeMap<Role, Side>,
 }
 
 impl Look {
     /// At these nodes, or at processes behind a socket, which have a VMhost's place.
-    pub(crate) fn at<'a>(
-        nodes: impl IntoIterator<Item = (Role, &'a Node)>,
-        pids: &[u32],
-    ) -> Result<Self> {
+    pub fn at<'a>(nodes: impl IntoIterator<Item = (Role, &'a Node)>, pids: &[u32]) -> Result<Self> {
         let mut sides = BTreeMap::new();
         for (role, node) in nodes {
             let status: Status = serde_json::from_value(node.status()?)?;
@@ -145,17 +146,18 @@ impl Look {
 
 /// What happened between two looks.
 #[derive(Clone, Debug)]
-pub(crate) struct Events {
-    pub(crate) took: Duration,
+pub struct Events {
+    /// The time between the two looks.
+    pub took: Duration,
     counters: BTreeMap<Role, Counters>,
     served: BTreeMap<Role, BTreeMap<usize, u64>>,
     /// Processor time by role and thread, named `sidecore-0` and so on.
-    pub(crate) threads: BTreeMap<Role, BTreeMap<String, Duration>>,
+    pub threads: BTreeMap<Role, BTreeMap<String, Duration>>,
 }
 
 impl Look {
     /// What happened since an earlier look.
-    pub(crate) fn since(&self, earlier: &Self) -> Events {
+    pub fn since(&self, earlier: &Self) -> Events {
         let (mut counters, mut threads) = (BTreeMap::new(), BTreeMap::new());
         let mut served = BTreeMap::new();
         for (role, side) in &self.sides {
@@ -185,7 +187,7 @@ impl Look {
 const IN_PLACE: &str = "file_in_place";
 
 /// Interrupts of the device behind a volume's file, of whoever has that volume.
-pub(crate) const DEVICE_INTERRUPTS: &str = "device_interrupts";
+pub const DEVICE_INTERRUPTS: &str = "device_interrupts";
 
 /// Counters of requests that a sidecore took: of peers, and of guests in a disk's share.
 const OF_PEERS: &str = "server_requests";
@@ -247,7 +249,7 @@ impl Events {
     }
 
     /// Requests that each sidecore took, by role and sidecore.
-    pub(crate) fn by_sidecore(&self) -> BTreeMap<String, u64> {
+    pub fn by_sidecore(&self) -> BTreeMap<String, u64> {
         let each = self.served.iter().flat_map(|(role, served)| {
             let name = role.name();
             served.iter().map(move |(index, count)| (format!("{name}-sidecore-{index}"), *count))
@@ -256,7 +258,7 @@ impl Events {
     }
 
     /// Named numbers for each request, of all roles that count.
-    pub(crate) fn per_request(&self, requests: u64) -> BTreeMap<String, f64> {
+    pub fn per_request(&self, requests: u64) -> BTreeMap<String, f64> {
         let mut all = BTreeMap::new();
         let mut note = |name: String, count: Option<u64>| {
             if let Some(count) = count {
@@ -288,7 +290,7 @@ impl Events {
     }
 
     /// The share of datagrams that were sent past the network stack, of the side with the least.
-    pub(crate) fn past_the_stack(&self) -> f64 {
+    pub fn past_the_stack(&self) -> f64 {
         let of = |counters: &Counters, name| counters.get(name).copied().unwrap_or(0) as f64;
         let sides = self.counters.values().filter(|it| of(it, "link_datagrams_sent") > 0.0);
         let shares = sides.map(|it| of(it, "xdp_datagrams_sent") / of(it, "link_datagrams_sent"));
@@ -297,7 +299,7 @@ impl Events {
 
     /// The share of a core that each busy thread got, by role and thread; of the driver's threads
     /// those that are given, which had work for so long.
-    pub(crate) fn core_share(&self, driver: &[Duration], took: Duration) -> BTreeMap<String, f64> {
+    pub fn core_share(&self, driver: &[Duration], took: Duration) -> BTreeMap<String, f64> {
         let of = |time: &Duration, of: Duration| time.as_secs_f64() / of.as_secs_f64();
         let drivers = driver.iter().enumerate();
         let mut shares: BTreeMap<_, _> =
@@ -315,7 +317,7 @@ impl Events {
     }
 
     /// Processor time of a role's threads together.
-    pub(crate) fn cpu(&self, role: Role) -> Option<Duration> {
+    pub fn cpu(&self, role: Role) -> Option<Duration> {
         self.threads.get(&role).map(|threads| threads.values().sum())
     }
 }

@@ -12,7 +12,7 @@ const DEPTH_MAX: usize = 32;
 /// The interrupts of the device that a file is stored on. Whatever else uses that device meanwhile
 /// is counted too.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Interrupts {
+pub struct Interrupts {
     /// Their numbers, as `/proc/interrupts` has them.
     numbers: Vec<String>,
 }
@@ -20,7 +20,7 @@ pub(crate) struct Interrupts {
 impl Interrupts {
     /// Those of the device that has this file, or will have it; none where that is no device, or
     /// the kernel does not say which interrupts it has.
-    pub(crate) fn of_file(file: &Path) -> Option<Self> {
+    pub fn of_file(file: &Path) -> Option<Self> {
         let there = fs::metadata(file).ok().or_else(|| fs::metadata(file.parent()?).ok())?;
         let device = there.dev();
         let link = format!("/sys/dev/block/{}:{}", major(device), minor(device));
@@ -36,7 +36,7 @@ impl Interrupts {
     }
 
     /// How many came so far, on all cores together.
-    pub(crate) fn count(&self) -> Option<u64> {
+    pub fn count(&self) -> Option<u64> {
         Some(self.count_in(&fs::read_to_string("/proc/interrupts").ok()?))
     }
 

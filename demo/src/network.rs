@@ -5,16 +5,16 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use serde::Serialize;
 
-use crate::guest::{
+use testbed::guest::{
     Accelerator, BOOT_TIMEOUT, Builder, Guest, Image, VhostNic, scripts, talk, words,
 };
-use crate::nodes::Node;
-use crate::progress::Progress;
-use crate::stage::Stage;
+use testbed::nodes::Node;
+use testbed::progress::Progress;
+use testbed::stage::Stage;
 
 use super::mpi::Troupe;
 use super::outage::ms;
-use super::scene::{CARDS, CONSOLES, Card, HOST_ADDRESS};
+use super::scene::{CARDS, CONSOLES, Card, HOST_ADDRESS, kill_and_start};
 
 /// How much one guest sends the other, and that back.
 const FILE_KIB: u64 = 2048;
@@ -117,7 +117,7 @@ pub(super) fn talk(
         progress.done("iperf3 sent TCP there and back, uncut: 64 KiB cross the nodes as one frame");
     }
     let (died, pid) = (Instant::now(), io.pid());
-    let (io, away) = cast.stage.kill_and_start(io, PAUSE)?;
+    let (io, away) = kill_and_start(cast.stage, io, PAUSE)?;
     progress.doing("the guests look for each other");
     talk::ping(&mut alice)?;
     let reached_again = died.elapsed();

@@ -6,15 +6,16 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::guest::words::{number, text};
-use crate::guest::{Accelerator, BOOT_TIMEOUT, Guest, Image, VhostDisk, image_digest, scripts};
-use crate::nodes::Node;
-use crate::progress::Progress;
-use crate::stage::Stage;
+use testbed::guest::words::{number, text};
+use testbed::guest::{Accelerator, BOOT_TIMEOUT, Guest, Image, VhostDisk, image_digest, scripts};
+use testbed::nodes::Node;
+use testbed::progress::Progress;
+use testbed::stage::Stage;
 
 use super::mpi::{Messages, Troupe};
 use super::network::{self, Cast, Talk};
 use super::outage::{Outage, User, ms, pause_after};
+use super::scene::kill_and_start;
 
 const KILLS: u32 = 3;
 
@@ -64,7 +65,7 @@ pub(super) fn outage(
         requests = work(&mut guest, requests + REQUESTS_BETWEEN_KILLS, &what, progress)?;
         let pid = io.pid();
         let away;
-        (io, away) = stage.kill_and_start(io, pause_after(kill, KILLS))?;
+        (io, away) = kill_and_start(stage, io, pause_after(kill, KILLS))?;
         away_longest = away_longest.max(away);
         let what = format!("io1 was killed (pid {pid}) and runs again; the guest goes on");
         requests = work(&mut guest, requests + REQUESTS_BETWEEN_KILLS, &what, progress)?;

@@ -9,8 +9,8 @@ use super::compare::{Comparison, Row};
 use super::mpi::Messages;
 use super::network::Talk;
 use super::outage::{Outage, User};
-use crate::machine::Machine;
-use crate::stage::Network;
+use testbed::machine::Machine;
+use testbed::stage::Network;
 
 /// The version of the JSON form.
 const REPORT_VERSION: u32 = 3;

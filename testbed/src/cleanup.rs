@@ -35,7 +35,7 @@ struct Traces {
 
 /// Remembers what the demo or a measurement makes, and removes it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Cleanup {
+pub struct Cleanup {
     traces: Arc<Mutex<Traces>>,
     /// Held while a process is started: none comes to life behind the back of an interruption.
     starting: Arc<Mutex<()>>,
@@ -46,10 +46,7 @@ pub(crate) struct Cleanup {
 ///
 /// # Errors
 /// The work's own.
-pub(crate) fn tidily<T>(
-    progress: &Progress,
-    work: impl FnOnce(&Cleanup) -> Result<T>,
-) -> Result<T> {
+pub fn tidily<T>(progress: &Progress, work: impl FnOnce(&Cleanup) -> Result<T>) -> Result<T> {
     let cleanup = Cleanup::default();
     cleanup.on_signals()?;
     let done = work(&cleanup);
@@ -66,7 +63,7 @@ impl Cleanup {
     ///
     /// # Errors
     /// When signals cannot be waited for.
-    pub(crate) fn on_signals(&self) -> Result<()> {
+    pub fn on_signals(&self) -> Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
         let runtime = runtime.context("cannot wait for signals")?;
         let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
@@ -109,7 +106,7 @@ impl Cleanup {
     }
 
     /// Waits for the end if the process was asked to end: what fails then is no news.
-    pub(crate) fn yield_to_interruption(&self) {
+    pub fn yield_to_interruption(&self) {
         // ^C reaches the nodes, too, and their end may be noticed before our own signal.
         thread::sleep(LOOK_AGAIN * 10);
         while self.interrupted.load(Ordering::Acquire) {
@@ -118,12 +115,12 @@ impl Cleanup {
     }
 
     /// To be held while a process is started.
-    pub(crate) fn start(&self) -> MutexGuard<'_, ()> {
+    pub fn start(&self) -> MutexGuard<'_, ()> {
         self.starting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// This folder or file is removed.
-    pub(crate) fn path(&self, path: PathBuf) {
+    pub fn path(&self, path: PathBuf) {
         let paths = &mut self.traces().paths;
         if !paths.contains(&path) {
             paths.push(path);
@@ -131,22 +128,22 @@ impl Cleanup {
     }
 
     /// This network namespace is removed.
-    pub(crate) fn namespace(&self, name: &str) {
+    pub fn namespace(&self, name: &str) {
         self.traces().namespaces.push(name.to_owned());
     }
 
     /// A file system is mounted here; it is unmounted, and the folder removed.
-    pub(crate) fn mount(&self, folder: PathBuf) {
+    pub fn mount(&self, folder: PathBuf) {
         self.traces().mounts.push(folder);
     }
 
     /// A setting of the system's is changed; it becomes again what it was.
-    pub(crate) fn setting(&self, file: PathBuf, before: String) {
+    pub fn setting(&self, file: PathBuf, before: String) {
         self.traces().settings.push((file, before));
     }
 
     /// Removes everything. Processes must have ended. Whoever comes second waits for the first.
-    pub(crate) fn remove(&self) {
+    pub fn remove(&self) {
         self.remove_stage();
         let mut traces = self.traces();
         for folder in traces.mounts.drain(..) {
@@ -160,7 +157,7 @@ impl Cleanup {
 
     /// Removes what was made for one stage of several: files and namespaces. What the system was
     /// changed in stays for the next one.
-    pub(crate) fn remove_stage(&self) {
+    pub fn remove_stage(&self) {
         let mut traces = self.traces();
         // What is not there any more needs no removal, and nobody could do more about the rest. A
         // second try, since an interruption ends the first one's process.

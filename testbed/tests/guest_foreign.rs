@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use bench::guest::{self, BOOT_TIMEOUT, Guest, VhostDisk, scripts};
+use testbed::guest::{self, BOOT_TIMEOUT, Guest, VhostDisk, scripts};
 
 const SCRIPT_TIMEOUT: Duration = Duration::from_secs(300);
 const DISK_BYTES: u64 = 64 << 20;

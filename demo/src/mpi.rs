@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, ensure};
 use serde::Serialize;
 
-use crate::compare::mpi::PROGRAM;
-use crate::compare::mpi::job::{tail, watch};
-use crate::compare::mpi::kinds::{self, Family, Mpi};
-use crate::guest::mpi::{Member, begin, lines_until, slim, with_member};
-use crate::guest::{BOOT_TIMEOUT, Builder, Guest, Image};
-use crate::nodes::Node;
-use crate::progress::Progress;
-use crate::stage::Stage;
+use bench::compare::mpi::PROGRAM;
+use bench::compare::mpi::job::{tail, watch};
+use bench::compare::mpi::kinds::{self, Family, Mpi};
+use testbed::guest::mpi::{Member, begin, lines_until, slim, with_member};
+use testbed::guest::{BOOT_TIMEOUT, Builder, Guest, Image};
+use testbed::nodes::Node;
+use testbed::progress::Progress;
+use testbed::stage::Stage;
 
 use super::Options;
 use super::scene::{CARDS, DOMAIN};

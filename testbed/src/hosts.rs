@@ -202,13 +202,15 @@ impl Hosts {
 
 /// How a host is entered that is a network namespace.
 #[derive(Clone, Debug)]
-pub(crate) struct Door {
-    pub(crate) address: String,
-    pub(crate) namespace: String,
+pub struct Door {
+    /// The address at which the host is reached.
+    pub address: String,
+    /// Its network namespace.
+    pub namespace: String,
     /// What its processes take for its name: MPIs tell hosts apart by that.
-    pub(crate) name: String,
+    pub name: String,
     /// Lines of shell that come first there.
-    pub(crate) profile: String,
+    pub profile: String,
 }
 
 /// Writes what launchers of MPIs take for ssh: a script that is given an address and a command's
@@ -216,7 +218,7 @@ pub(crate) struct Door {
 ///
 /// # Errors
 /// When it cannot be written.
-pub(crate) fn write_enter(file: &Path, doors: &[Door]) -> Result<()> {
+pub fn write_enter(file: &Path, doors: &[Door]) -> Result<()> {
     let of = |door: &Door| {
         let Door { address, namespace, name, profile } = door;
         format!("{address}) space={namespace}; name={name}; profile={}\n;;\n", quoted(profile))

@@ -22,7 +22,7 @@ const IO_ADDRESS: &str = "10.77.0.9";
 const VM_ADDRESS: &str = "10.77.0.1";
 
 /// What both ends of the virtual cable are called.
-pub(crate) const CABLE: &str = "cable";
+pub const CABLE: &str = "cable";
 
 /// Of the key of a domain.
 const DOMAIN_KEY_BYTES: usize = 16;
@@ -39,18 +39,22 @@ pub enum Network {
 
 /// A folder and a network.
 #[derive(Debug)]
-pub(crate) struct Stage {
-    pub(crate) folder: PathBuf,
+pub struct Stage {
+    /// Where all files are.
+    pub folder: PathBuf,
     program: PathBuf,
     /// What lies between the nodes.
-    pub(crate) network: Network,
+    pub network: Network,
     /// The longest packet of the virtual cable; the system's usual where nobody says.
-    pub(crate) mtu: Option<u32>,
-    pub(crate) io_listen: String,
-    pub(crate) vm_listen: String,
-    pub(crate) keys: Keys,
+    pub mtu: Option<u32>,
+    /// The address at which the IOhost listens.
+    pub io_listen: String,
+    /// The address at which the VMhost listens.
+    pub vm_listen: String,
+    /// The keys of the nodes.
+    pub keys: Keys,
     /// Removes it all.
-    pub(crate) cleanup: Cleanup,
+    pub cleanup: Cleanup,
 }
 
 impl Stage {
@@ -59,12 +63,7 @@ impl Stage {
     ///
     /// # Errors
     /// When there is no room for files.
-    pub(crate) fn new(
-        name: &str,
-        program: PathBuf,
-        sealed: bool,
-        cleanup: Cleanup,
-    ) -> Result<Self> {
+    pub fn new(name: &str, program: PathBuf, sealed: bool, cleanup: Cleanup) -> Result<Self> {
         let folder = std::env::temp_dir().join(format!("vrio-{name}-{}", std::process::id()));
         cleanup.path(folder.clone());
         fs::create_dir(&folder).with_context(|| format!("making {}", folder.display()))?;
@@ -86,7 +85,7 @@ impl Stage {
     ///
     /// # Errors
     /// When that is not allowed here; the stage stays on the loopback device.
-    pub(crate) fn separate(&mut self) -> Result<()> {
+    pub fn separate(&mut self) -> Result<()> {
         // An interruption waits until it knows of all of it.
         let _starting = self.cleanup.start();
         let (io, vm) = (namespace("io1"), namespace("vm1"));
@@ -112,7 +111,7 @@ impl Stage {
     }
 
     /// Makes them if that is allowed, and says what came of it.
-    pub(crate) fn separate_if_allowed(&mut self, progress: &Progress) {
+    pub fn separate_if_allowed(&mut self, progress: &Progress) {
         if !rustix::process::geteuid().is_root() {
             progress.done("not root: the nodes meet on the loopback device, not in two namespaces");
             return;
@@ -125,7 +124,7 @@ impl Stage {
     }
 
     /// Whether the nodes have a network namespace each.
-    pub(crate) fn has_namespaces(&self) -> bool {
+    pub fn has_namespaces(&self) -> bool {
         self.network == Network::Namespaces
     }
 
@@ -134,7 +133,7 @@ impl Stage {
     ///
     /// # Errors
     /// When the system refuses.
-    pub(crate) fn make_tap(&self, node: &str, name: &str, address: &str) -> Result<()> {
+    pub fn make_tap(&self, node: &str, name: &str, address: &str) -> Result<()> {
         let namespace = self.namespace_of(node).context("nodes without namespaces")?;
         ip(&["-n", &namespace, "tuntap", "add", name, "mode", "tap"])?;
         ip(&["-n", &namespace, "addr", "add", address, "dev", name])?;
@@ -142,7 +141,7 @@ impl Stage {
     }
 
     /// A file of the stage.
-    pub(crate) fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
 
@@ -150,7 +149,7 @@ impl Stage {
     ///
     /// # Errors
     /// When it was made before, or there are no random numbers.
-    pub(crate) fn make_domain_key(&self) -> Result<(PathBuf, String)> {
+    pub fn make_domain_key(&self) -> Result<(PathBuf, String)> {
         let (key, mut secret) = (self.path("domain.key"), [0_u8; DOMAIN_KEY_BYTES]);
         aws_lc_rs::rand::fill(&mut secret)
             .map_err(|_| anyhow!("the system gives no random numbers"))?;
@@ -161,7 +160,7 @@ impl Stage {
     }
 
     /// A node of this name in its namespace, with a key if there are any.
-    pub(crate) fn plan(&self, name: &str, config: &str) -> NodePlan {
+    pub fn plan(&self, name: &str, config: &str) -> NodePlan {
         let namespace = self.namespace_of(name);
         // Nobody else is in the two namespaces.
         let trusted = namespace.is_some() && !self.keys.is_sealed();
@@ -171,7 +170,7 @@ impl Stage {
     }
 
     /// The network namespace of a node, if it has one.
-    pub(crate) fn namespace_of(&self, node: &str) -> Option<String> {
+    pub fn namespace_of(&self, node: &str) -> Option<String> {
         self.has_namespaces().then(|| namespace(node))
     }
 
@@ -179,7 +178,7 @@ impl Stage {
     ///
     /// # Errors
     /// When it does not start.
-    pub(crate) fn start(&self, plan: &NodePlan) -> Result<Node> {
+    pub fn start(&self, plan: &NodePlan) -> Result<Node> {
         let _starting = self.cleanup.start();
         plan.start()
     }
@@ -210,7 +209,7 @@ fn free_ports() -> Result<[u16; 2]> {
 ///
 /// # Errors
 /// There is none.
-pub(crate) fn expect_socket(path: &Path) -> Result<()> {
+pub fn expect_socket(path: &Path) -> Result<()> {
     let kind = fs::metadata(path).with_context(|| {
         format!("--path socket {}: start the program that makes it first", path.display())
     })?;
@@ -219,7 +218,7 @@ pub(crate) fn expect_socket(path: &Path) -> Result<()> {
 }
 
 /// Runs `f` on a thread in a network namespace: sockets that are made there stay there.
-pub(crate) fn inside<T: Send>(namespace: Option<&str>, f: impl FnOnce() -> T + Send) -> Result<T> {
+pub fn inside<T: Send>(namespace: Option<&str>, f: impl FnOnce() -> T + Send) -> Result<T> {
     let Some(namespace) = namespace else { return Ok(f()) };
     let path = format!("/run/netns/{namespace}");
     thread::scope(|scope| {
@@ -238,7 +237,7 @@ pub(crate) fn inside<T: Send>(namespace: Option<&str>, f: impl FnOnce() -> T + S
 ///
 /// # Errors
 /// What it said.
-pub(crate) fn ip(words: &[&str]) -> Result<()> {
+pub fn ip(words: &[&str]) -> Result<()> {
     let output = Command::new("ip").args(words).output().context("running ip")?;
     if !output.status.success() {
         let why = String::from_utf8_lossy(&output.stderr);

@@ -65,7 +65,7 @@ impl Machine {
     }
 
     /// The version and the commit, for a table.
-    pub(crate) fn build(&self) -> String {
+    pub fn build(&self) -> String {
         name(self.version, self.commit)
     }
 }
@@ -89,18 +89,18 @@ fn name(version: &str, commit: &str) -> String {
 
 /// How long a cache line takes between the first core and the last and back; nothing with one core.
 /// Nodes and peers' servers have the first cores, and whoever drives them the last.
-pub(crate) fn cache_line_round_trip_ns() -> Option<u64> {
+pub fn cache_line_round_trip_ns() -> Option<u64> {
     round_trip_ns(&cores())
 }
 
 /// The cores that this process may use.
-pub(crate) fn cores() -> Vec<usize> {
+pub fn cores() -> Vec<usize> {
     let allowed = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
     (0..CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core)).collect()
 }
 
 /// Keeps the calling thread on a core.
-pub(crate) fn pin(core: usize) {
+pub fn pin(core: usize) {
     let mut only = CpuSet::new();
     only.set(core);
     // Where it is refused, the number is that of wherever the threads are.
@@ -108,7 +108,7 @@ pub(crate) fn pin(core: usize) {
 }
 
 /// Runs `f` with two of the cores for this thread and whatever it starts; with fewer, as it is.
-pub(crate) fn on_two_cores<T>(f: impl FnOnce() -> T) -> T {
+pub fn on_two_cores<T>(f: impl FnOnce() -> T) -> T {
     let Ok(before) = sched_getaffinity(None) else { return f() };
     let mut two = CpuSet::new();
     cores().into_iter().take(2).for_each(|core| two.set(core));

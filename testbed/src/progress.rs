@@ -29,12 +29,12 @@ impl Progress {
     }
 
     /// The same without any line that stays.
-    pub(crate) fn quiet() -> Self {
+    pub fn quiet() -> Self {
         Self { quiet: true, ..Self::new() }
     }
 
     /// Says nothing: somebody else does.
-    pub(crate) fn silent() -> Self {
+    pub fn silent() -> Self {
         Self { bar: ProgressBar::hidden(), began: Instant::now(), quiet: true }
     }
 

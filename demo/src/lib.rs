@@ -16,12 +16,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use crate::cleanup::Cleanup;
-use crate::guest::Image;
-use crate::machine::Machine;
-use crate::nodes::Node;
-use crate::progress::Progress;
-use crate::stage::Stage;
+use testbed::cleanup::Cleanup;
+use testbed::guest::Image;
+use testbed::machine::Machine;
+use testbed::nodes::Node;
+use testbed::progress::Progress;
+use testbed::stage::Stage;
 
 use mpi::Troupe;
 
@@ -66,7 +66,7 @@ pub fn run(options: &Options) -> Result<Report> {
         .is_err()
         .then(|| std::env::temp_dir().join(format!("vrio-demo-{}-logs", std::process::id())));
     let Some(logs) = options.keep.clone().or(failed) else { return played };
-    let kept = stage.keep_logs(&logs);
+    let kept = scene::keep_logs(&stage, &logs);
     match played {
         Ok(report) => kept.map(|()| Report { logs: Some(logs), ..report }),
         Err(error) => Err(error.context(failure(&logs, kept))),
@@ -98,8 +98,8 @@ fn play(
     let troupe = Troupe::gather(stage, options, image);
     let key = troupe.as_ref().ok().map(|troupe| troupe.key.as_path());
     progress.doing("starting two nodes");
-    let io = stage.start(&stage.io_plan())?;
-    let mut vm = stage.start(&stage.vm_plan(key))?;
+    let io = stage.start(&scene::io_plan(stage))?;
+    let mut vm = stage.start(&scene::vm_plan(stage, key))?;
     progress.done(format!(
         "two nodes run: io1 (pid {}) has the volume, vm1 (pid {}) shows it to a guest as a disk",
         io.pid(),

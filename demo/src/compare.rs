@@ -6,10 +6,10 @@ use std::time::Duration;
 use anyhow::Result;
 use serde::Serialize;
 
-use crate::load::{Load, Outcome, Pattern};
-use crate::machine::cores;
-use crate::measure::{Bench, DriverPlan, Waiting};
-use crate::progress::Progress;
+use bench::load::{Load, Outcome, Pattern};
+use bench::measure::{Bench, DriverPlan, Waiting};
+use testbed::machine::cores;
+use testbed::progress::Progress;
 
 use super::scene::VOLUME_MIB;
 

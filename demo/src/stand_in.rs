@@ -4,14 +4,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-use crate::nodes::Node;
-use crate::progress::Progress;
-use crate::stage::Stage;
-use crate::stand_in::StandIn;
 use random::Random;
+use testbed::nodes::Node;
+use testbed::progress::Progress;
+use testbed::stage::Stage;
+use testbed::stand_in::StandIn;
 use workload::Mix;
 
 use super::outage::{Outage, User, ms, pause_after};
+use super::scene::{io_plan, kill_and_start};
 
 const KILLS: u32 = 5;
 
@@ -78,7 +79,7 @@ pub(super) fn outage(
         outstanding_min = outstanding_min.min(outstanding);
         let pid = io.pid();
         let away;
-        (io, away) = stage.kill_and_start(io, pause_after(kill, KILLS))?;
+        (io, away) = kill_and_start(stage, io, pause_after(kill, KILLS))?;
         away_longest = away_longest.max(away);
         // All that was on its way, and more.
         let enough = guest.workload.counts.completed + 2 * outstanding as u64;
@@ -94,7 +95,7 @@ pub(super) fn outage(
     }
     progress.doing("reading everything back");
     guest.read_all()?;
-    guest.compare_image(&stage.io_plan().file("alice.img"))?;
+    guest.compare_image(&io_plan(stage).file("alice.img"))?;
     let counts = guest.workload.counts;
     ensure!(counts.errors == 0, "{} requests failed, but a kill is only a pause", counts.errors);
     progress.done("every block was read back, and compared with the image on io1: as promised");

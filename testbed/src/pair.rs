@@ -57,7 +57,7 @@ impl Default for Meeting {
 
 impl Meeting {
     /// Names of its options where they mean nothing: no two nodes meet.
-    pub(crate) const OPTIONS: [&str; 4] = ["link", "encrypt", "loopback", "mtu"];
+    pub const OPTIONS: [&str; 4] = ["link", "encrypt", "loopback", "mtu"];
 
     /// Looks whether it makes sense.
     ///
@@ -79,12 +79,7 @@ impl Meeting {
     }
 
     /// Makes the place where they meet.
-    pub(crate) fn stage(
-        &self,
-        program: PathBuf,
-        cleanup: &Cleanup,
-        progress: &Progress,
-    ) -> Result<Stage> {
+    pub fn stage(&self, program: PathBuf, cleanup: &Cleanup, progress: &Progress) -> Result<Stage> {
         let mut stage = Stage::new("bench", program, self.encrypt, cleanup.clone())?;
         if self.link != LinkKind::Shm && !self.loopback {
             stage.mtu = self.mtu;
@@ -100,7 +95,7 @@ impl Meeting {
     }
 
     /// Looks whether datagrams took the way that was asked for.
-    pub(crate) fn check_way(&self, events: &Events) -> Result<()> {
+    pub fn check_way(&self, events: &Events) -> Result<()> {
         let share = events.past_the_stack();
         if self.link == LinkKind::Xdp && share < PAST_THE_STACK_MIN {
             bail!(
@@ -116,15 +111,18 @@ impl Meeting {
 
 /// The cores of each role; none where there are too few for everybody: then nobody is pinned.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Seats {
-    pub(crate) vmhost: Vec<usize>,
-    pub(crate) iohost: Vec<usize>,
-    pub(crate) driver: Vec<usize>,
+pub struct Seats {
+    /// Of the sidecores of the VMhost.
+    pub vmhost: Vec<usize>,
+    /// Of the sidecores of the IOhost.
+    pub iohost: Vec<usize>,
+    /// Of the threads that drive the disk or the nic.
+    pub driver: Vec<usize>,
 }
 
 impl Seats {
     /// Seats for so many threads of each role.
-    pub(crate) fn new(cores: &[usize], vmhost: usize, iohost: usize, driver: usize) -> Self {
+    pub fn new(cores: &[usize], vmhost: usize, iohost: usize, driver: usize) -> Self {
         if cores.len() < vmhost + iohost + driver {
             return Self::default();
         }
@@ -135,18 +133,18 @@ impl Seats {
     }
 
     /// The first driver's, if it has one.
-    pub(crate) fn driver(&self) -> Option<usize> {
+    pub fn driver(&self) -> Option<usize> {
         self.driver.first().copied()
     }
 
     /// That of the IOhost's first sidecore.
-    pub(crate) fn iohost(&self) -> Option<usize> {
+    pub fn iohost(&self) -> Option<usize> {
         self.iohost.first().copied()
     }
 }
 
 /// What lies between the nodes, and whether what crosses it is sealed, in a report's words.
-pub(crate) fn between(network: Option<Network>, encrypt: bool) -> &'static str {
+pub fn between(network: Option<Network>, encrypt: bool) -> &'static str {
     match (network, encrypt) {
         (None, _) => "",
         (Some(_), true) => ", sealed",
@@ -156,19 +154,22 @@ pub(crate) fn between(network: Option<Network>, encrypt: bool) -> &'static str {
 
 /// Who writes the configurations of the two, called `vm1` and `io1`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Pair<'a> {
-    pub(crate) link: LinkKind,
-    pub(crate) stage: &'a Stage,
-    pub(crate) seats: &'a Seats,
+pub struct Pair<'a> {
+    /// How their sessions travel.
+    pub link: LinkKind,
+    /// Where the two are.
+    pub stage: &'a Stage,
+    /// The cores of each role.
+    pub seats: &'a Seats,
     /// Sidecores of each.
-    pub(crate) sidecores: u16,
+    pub sidecores: u16,
     /// What those do without work.
-    pub(crate) idle: Idle,
+    pub idle: Idle,
 }
 
 impl Pair<'_> {
     /// All of the IOhost's but what it has, which is to follow.
-    pub(crate) fn iohost(&self) -> String {
+    pub fn iohost(&self) -> String {
         let Stage { io_listen, keys, .. } = self.stage;
         let link = match self.link {
             LinkKind::Shm => "shm = \"io1.shm\"\n",
@@ -180,7 +181,7 @@ impl Pair<'_> {
     }
 
     /// All of the VMhost's but what it shows, which is to follow.
-    pub(crate) fn vmhost(&self) -> String {
+    pub fn vmhost(&self) -> String {
         let Stage { vm_listen, keys, .. } = self.stage;
         let link = if self.link == LinkKind::Xdp { XDP } else { "" };
         format!(
@@ -192,12 +193,12 @@ impl Pair<'_> {
     }
 
     /// The same of a VMhost that has nobody beside it.
-    pub(crate) fn vmhost_alone(&self) -> String {
+    pub fn vmhost_alone(&self) -> String {
         self.sidecores(&self.seats.vmhost)
     }
 
     /// Where the IOhost is found.
-    pub(crate) fn address(&self) -> String {
+    pub fn address(&self) -> String {
         match self.link {
             LinkKind::Udp | LinkKind::Xdp => self.stage.io_listen.clone(),
             LinkKind::Shm => format!("shm:{}", self.stage.path("io1/io1.shm").display()),
