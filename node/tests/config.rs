@@ -151,7 +151,7 @@ durability = "flsh"
                 a letter or digit first
             a.toml:3: unknown key "lisen"; did you mean "listen"? (known: name, listen,
                 shm, fabric, key, trust, control, metrics-listen, user, privileges,
-                watchdog, memory, sidecores, directories, volume, peer, disk, network,
+                watchdog, memory, sidecores, directories, disk, volume, peer, network,
                 nic, domain, vf, link)
             a.toml:9: volume "a": unknown key "sise"; did you mean "size"? (known: file,
                 memory, null, size, direct, format)
