@@ -3,8 +3,9 @@
 //! Each poller does a bounded batch of work in a round, but bounds count requests and bytes, and
 //! the time of these is in part the user's choice: a read into memory that was never touched takes
 //! the kernel several microseconds for each page. So a poller whose turn was long owes that time.
-//! It waits, round by round, until its neighbours could have used as much, or until none of them
-//! has had work for a while. A sidecore that serves one busy poller loses nothing.
+//! It waits, round by round, until its neighbours could have used as much, or until no neighbour
+//! has had a short turn with work for a while. Pollers whose turns are all long need no wait for
+//! one another, so a sidecore that serves busy pollers alone loses nothing.
 //!
 //! Looking at the clock between all pollers would cost each round some 25 ns for each of them. So
 //! turns are measured only for a while after a round that was long as a whole.
@@ -26,8 +27,8 @@ const TURN_NS: u64 = 50_000;
 /// The most that a poller owes, so that one slow request of a disk does not stop it for long.
 const OWED_NS_MAX: u64 = 20_000_000;
 
-/// A neighbour that had work within this time counts as active: the time between two requests of
-/// a client that waits for each of them, over a network as well.
+/// A neighbour that had a short turn with work within this time counts as active: the time between
+/// two requests of a client that waits for each of them, over a network as well.
 const ACTIVE_NS: u64 = 200_000;
 
 /// The clocks by which turns are measured.
@@ -67,7 +68,8 @@ pub(crate) struct PollerTurns {
     passed_ns: u64,
     /// Processor time when it was looked at last.
     cpu_ns: u64,
-    /// The two pollers that had work last, and when: of any poller's neighbours one is here.
+    /// The two pollers that had short turns with work last, and when: if a poller has such a
+    /// neighbour, one is here.
     active: [(u64, u64); 2],
     /// Turns that pollers waited for since this was last taken.
     skipped: u64,
@@ -135,12 +137,6 @@ impl PollerTurns {
     pub(crate) fn had(&mut self, number: u64, progress: Progress, owed_ns: &mut u64) {
         let now_ns = (self.clocks.now_ns)();
         let took_ns = now_ns - std::mem::replace(&mut self.began_ns, now_ns);
-        if progress.is_busy() {
-            if self.active[0].0 != number {
-                self.active[1] = self.active[0];
-            }
-            self.active[0] = (number, now_ns);
-        }
         if took_ns > TURN_NS {
             let cpu_ns = (self.clocks.cpu_ns)();
             let used_ns = cpu_ns - std::mem::replace(&mut self.cpu_ns, cpu_ns);
@@ -149,7 +145,14 @@ impl PollerTurns {
                 *owed_ns = used_ns.min(OWED_NS_MAX);
                 self.long_ns += took_ns;
                 self.until_ns = now_ns + MEASURED_NS;
+                return;
             }
+        }
+        if progress.is_busy() {
+            if self.active[0].0 != number {
+                self.active[1] = self.active[0];
+            }
+            self.active[0] = (number, now_ns);
         }
     }
 
@@ -250,6 +253,17 @@ mod tests {
         assert!(long.get() > 980, "{}", long.get());
         assert!(rare.get() >= 9, "{}", rare.get());
         assert!(rig.0.take_skipped() < 12_000);
+    }
+
+    #[test]
+    fn pollers_with_long_turns_alone_do_not_wait_for_one_another() {
+        let mut rig = Rig::new();
+        let long: Vec<_> = (0..2).map(|_| rig.add(1_000_000, true, 0)).collect();
+        rig.run(1_000_000_000);
+        for turns in &long {
+            assert!(turns.get() > 490, "{}", turns.get());
+        }
+        assert_eq!(rig.0.take_skipped(), 0);
     }
 
     #[test]
