@@ -10,7 +10,7 @@ use std::process::Command;
 const CARGO: &str = r##"#!/usr/bin/env bash
 [ "$1" = nextest ] || exit 0
 [ "$2" != --version ] || exit 0
-report=$CARGO_TARGET_DIR/nextest/default/junit.xml
+report=$VRIO_TEST_REPORT
 mkdir -p "${report%/*}"
 failed=0
 put() { # NAME passes|fails OUTPUT
@@ -66,6 +66,7 @@ fn run_on(free_gib: u64, failing: &str, said: &str, ci: bool) -> (bool, String) 
     let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
     let mut command = Command::new(script);
     command.env("PATH", path).env("CARGO_TARGET_DIR", folder.path().join("target"));
+    command.env("VRIO_TEST_REPORT", folder.path().join("target/nextest/default/junit.xml"));
     command.env("FAILING", failing).env("SAID", said);
     command.env("CI", if ci { "true" } else { "" });
     let output = command.output().unwrap();
