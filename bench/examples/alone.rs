@@ -12,18 +12,18 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use block::backend::{MemoryVolume, NullVolume};
-use block::chain::{Chain, Swap};
-use block::record::NoRecords;
 use block::{
     AttachOptions, Attached, Attachment, DiskCore, DiskQueues, Export, ExportOptions, LocalVolume,
-    Open, Volume,
 };
 use sidecore::Services;
 use virtio::driver::{
     Data, DriverRequest, Guest, GuestPlan, Op, RequestStatus, RingDriver, RingOptions, RingShape,
 };
 use virtio::{Queue, RingKind};
+use volume::backend::{MemoryVolume, NullVolume};
+use volume::chain::{Chain, Swap};
+use volume::record::NoRecords;
+use volume::{Open, Volume};
 
 const VOLUME_BYTES: u64 = 64 << 20;
 const REQUEST_BYTES: u32 = 4096;

@@ -19,9 +19,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use block::stage::{STAGES, StageConfig, StageKind};
 use serde::{Serialize, Serializer};
 use sidecore::Idle;
+use volume::stage::{STAGES, StageConfig, StageKind};
 
 use crate::load::{Load, Outcome, Pattern};
 use crate::measure::{Reuse, Waiting};

@@ -1,7 +1,7 @@
 //! What a disk or a direct client opens: a volume that is used under an attachment.
 //!
 //! Blocks know no attachments: a backend, a stage and the chain of them are opened with a
-//! sidecore's services and a depth ([`crate::volume::Open`]). Two things have an epoch to claim
+//! sidecore's services and a depth ([`volume::Open`]). Two things have an epoch to claim
 //! before a request may pass, and only these are attached: a volume of this node behind its guard
 //! ([`crate::LocalVolume`]) and a volume of a peer ([`crate::RemoteVolume`]).
 
@@ -9,8 +9,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::attachment::Attachment;
-use crate::size::Size;
-use crate::volume::{Channel, Open, OpenError, VolumeInfo};
+use volume::Size;
+use volume::{Channel, Open, OpenError, VolumeInfo};
 
 /// A volume that a disk can be on.
 pub trait Attach: Send + Sync + fmt::Debug {
@@ -70,5 +70,59 @@ impl Attached {
             index,
             depth: open.depth,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use sidecore::Services;
+    use volume::backend::MemoryVolume;
+    use volume::layer::Layer;
+    use volume::record::NoRecords;
+    use volume::{Io, Op, Open, Status, io_table};
+
+    use super::Attach;
+    use crate::attachment::{AttachOptions, Attachment};
+    use crate::{Export, ExportOptions, LocalVolume};
+
+    /// Each of the volumes below may have an attachment and epochs of its own.
+    #[test]
+    fn a_layer_is_over_volumes_that_are_attached() {
+        let volumes = ["a", "b"].map(|name| {
+            let memory = Arc::new(MemoryVolume::new(1 << 20).expect("memory"));
+            let export = Export::new(name, memory, ExportOptions::default(), Arc::new(NoRecords));
+            LocalVolume::new(export.expect("no records"))
+        });
+        let attach = |volumes: &[Arc<LocalVolume>], claimant| {
+            volumes.iter().fold(Layer::new(1), |layer, volume| {
+                let attachment = Arc::new(Attachment::new("layer", AttachOptions::new(claimant)));
+                let open = Open { services: &Services::new(), depth: 1 };
+                layer.with(volume.attach(&attachment, 0, &open).expect("it opens"), 1)
+            })
+        };
+        let mut ios = io_table(1);
+        let parent = ios.take();
+        let flush = |io: &mut Io| {
+            io.op = Op::Flush;
+            true
+        };
+        let end = |layer: &mut Layer, channels: usize| {
+            (0..channels).for_each(|at| assert!(layer.begin(at, parent, flush)));
+            let (mut now_ns, mut settled) = (1, Vec::new());
+            while settled.is_empty() {
+                now_ns += 1_000_000;
+                let _ = layer.poll(now_ns, |_, _| (), &mut settled);
+            }
+            settled[0].status
+        };
+        let mut both = attach(&volumes, 1);
+        assert!(!both.is_open(), "nothing is claimed");
+        assert_eq!(end(&mut both, 2), Status::Done);
+        assert!(both.is_open());
+        // A successor has one of them.
+        assert_eq!(end(&mut attach(&volumes[1..], 2), 1), Status::Done);
+        assert_eq!(end(&mut both, 2), Status::Fenced);
     }
 }

@@ -18,13 +18,13 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::record::RecordError;
-use crate::volume::Incarnation;
+use volume::Incarnation;
+use volume::record::RecordError;
 
 mod remembered;
 
-pub use crate::name::{NAME_BYTES_MAX, Name};
 pub use remembered::Remembered;
+pub use volume::name::{NAME_BYTES_MAX, Name};
 
 /// The most channels of one attachment: one per sidecore, and no host has more sidecores.
 pub const CHANNELS_MAX: usize = 64;

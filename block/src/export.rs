@@ -21,10 +21,10 @@ use sidecore::{Progress, Services, Wake};
 use transport::PeerIdentity;
 
 use crate::attachment::{CHANNELS_MAX, EPOCH_END};
-use crate::name::Name;
-use crate::record::{NoRecords, Record, RecordError, RecordStore, Ticket};
-use crate::volume::{Incarnation, OpenError, Status, Volume};
 use crate::wire::{Claim, Outcome, Title, attachment_id};
+use volume::name::Name;
+use volume::record::{NoRecords, Record, RecordError, RecordStore, Ticket};
+use volume::{Incarnation, OpenError, Status, Volume};
 
 mod admit;
 mod close;
@@ -533,7 +533,7 @@ impl Export {
     pub fn admitted(
         &self,
         mut pending: PendingOpen,
-        open: &crate::volume::Open<'_>,
+        open: &volume::Open<'_>,
     ) -> Result<Admitted, OpenError> {
         let inner = self.volume.open(open)?;
         pending.admitted = true;

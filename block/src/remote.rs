@@ -20,8 +20,8 @@ use transport::Endpoint;
 use crate::attach::Attach;
 use crate::attachment::Attachment;
 use crate::plane::Plane;
-use crate::size::Size;
-use crate::volume::{
+use volume::Size;
+use volume::{
     Channel, Durability, Incarnation, IoId, IoTable, Open, OpenError, Topology, VolumeInfo, Zeroing,
 };
 

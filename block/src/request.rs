@@ -14,7 +14,7 @@ use virtio::{Chain, Segment};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::volume::{IO_BYTES_MAX, Op, RANGE_BYTES_MAX, SECTOR_BYTES, SEGMENTS_MAX, VolumeInfo};
+use volume::{IO_BYTES_MAX, Op, RANGE_BYTES_MAX, SECTOR_BYTES, SEGMENTS_MAX, VolumeInfo};
 
 /// Length of the serial number.
 pub const ID_BYTES: usize = 20;
@@ -180,7 +180,7 @@ pub fn features(info: &VolumeInfo, queues: u16) -> u64 {
         features |= feature::RO;
     }
     // Where each write is durable there is no cache to flush, and a guest that knows sends none.
-    if info.durability == crate::volume::Durability::Flush {
+    if info.durability == volume::Durability::Flush {
         features |= feature::FLUSH;
     }
     if queues > 1 {
@@ -412,7 +412,7 @@ pub fn cut(pieces: &[Segment], mut skip: u32, mut len: u32, data: &mut Vec<Segme
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::volume::{Durability, Incarnation, Topology, Zeroing};
+    use volume::{Durability, Incarnation, Topology, Zeroing};
 
     fn info() -> VolumeInfo {
         VolumeInfo {
@@ -467,7 +467,7 @@ mod tests {
         }
 
         fn data_bytes(&self) -> u64 {
-            crate::copy::total_bytes(&self.data.segments)
+            volume::copy::total_bytes(&self.data.segments)
         }
     }
 

@@ -13,8 +13,8 @@ use transport::{BufId, CallId, Endpoint, FairQueue, HEAD_MAX, PeerInfo, SessionI
 
 use crate::export::{Claimer, Closing, Export, Exports, PendingClaim, PendingOpen, Refusal};
 use crate::remote::calls::{CONFIRM_EVERY_NS, NOTICE_TOKEN};
-use crate::volume::{Incarnation, Open, VolumeInfo};
 use crate::wire::{self, Kind, Names, Outcome, Reply, Request, Title};
+use volume::{Incarnation, Open, VolumeInfo};
 
 mod counters;
 mod lane;

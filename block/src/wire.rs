@@ -8,8 +8,8 @@
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::name::NAME_BYTES_MAX;
-use crate::volume::{
+use volume::name::NAME_BYTES_MAX;
+use volume::{
     Durability, IO_BYTES_MAX, Incarnation, OPTIMAL_BYTES_MAX, Op, PHYSICAL_BYTES_MAX, Topology,
     VolumeInfo, Zeroing,
 };
@@ -603,7 +603,7 @@ mod tests {
             ..Request::new(Kind::Write, title(), 1)
         };
         let zeroes = Request {
-            len_bytes: crate::volume::RANGE_BYTES_MAX,
+            len_bytes: volume::RANGE_BYTES_MAX,
             ..Request::new(Kind::WriteZeroes, title(), 1)
         };
         for request in [named, write, zeroes] {
@@ -645,7 +645,7 @@ mod tests {
             ..Reply::plain(Outcome::Done)
         };
         assert!(Reply::decode(odd.encode().as_bytes()).is_none(), "odd topology");
-        let huge = crate::volume::RANGE_BYTES_MAX + 1;
+        let huge = volume::RANGE_BYTES_MAX + 1;
         let huge = Request { len_bytes: huge, ..Request::new(Kind::Discard, title(), 0) };
         assert!(Request::decode(huge.encode().as_bytes()).is_none(), "huge");
     }

@@ -10,11 +10,7 @@ use std::num::NonZeroU64;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use block::backend::{FileOptions, FileVolume, MemoryVolume, NullVolume};
-use block::chain::Chain;
-use block::stage::{EncryptVolume, Limit, Metering, Sizes, StageConfig, VolumeKey};
-use block::uring::Uring;
-use block::{AttachOptions, Attached, Attachment, DiskCore, DiskQueues, Open, Volume};
+use block::{AttachOptions, Attached, Attachment, DiskCore, DiskQueues};
 use counting::allocations;
 use peers::Peers;
 use sidecore::{Progress, Services};
@@ -22,6 +18,11 @@ use virtio::driver::{
     Data, DriverRequest, Guest, GuestPlan, Op, RequestStatus, RingDriver, RingOptions, RingShape,
 };
 use virtio::{Queue, RingKind};
+use volume::backend::{FileOptions, FileVolume, MemoryVolume, NullVolume};
+use volume::chain::Chain;
+use volume::stage::{EncryptVolume, Limit, Metering, Sizes, StageConfig, VolumeKey};
+use volume::uring::Uring;
+use volume::{Open, Volume};
 
 const VOLUME_BYTES: u64 = 16 << 20;
 const QUEUES: u16 = 2;

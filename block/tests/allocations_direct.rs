@@ -14,15 +14,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use block::attachment::Phase;
-use block::backend::MemoryVolume;
-use block::record::NoRecords;
 use block::ublk::abi::{Descriptor, op};
 use block::ublk::front::FrontPoller;
 use block::ublk::{Front, Kernel, Shape};
-use block::uring::Completion;
 use block::{
-    Attach, AttachOptions, Attachment, Export, ExportOptions, Exports, IO_BYTES_MAX, Open, Plane,
-    RemoteVolume,
+    Attach, AttachOptions, Attachment, Export, ExportOptions, Exports, Plane, RemoteVolume,
 };
 use counting::allocations;
 use keys::{IOHOST, VMHOST, security};
@@ -30,6 +26,10 @@ use link::{Link, LinkCounters, LinkDriver, Shm, ShmDirectory, ShmListener, Udp, 
 use peer::{Allow, Planes};
 use sidecore::{Local, RoundStage, Services};
 use transport::{Endpoint, EndpointConfig};
+use volume::backend::MemoryVolume;
+use volume::record::NoRecords;
+use volume::uring::Completion;
+use volume::{IO_BYTES_MAX, Open};
 
 const VOLUME: &str = "a";
 const VOLUME_BYTES: u64 = 16 << 20;

@@ -10,17 +10,18 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use block::backend::NullVolume;
-use block::chain::{Swap, Turning};
-use block::record::NoRecords;
 use block::wire::{Kind, Names, Outcome, Reply, Request, Title, attachment_id};
-use block::{Export, ExportOptions, Exports, Plane, Volume};
+use block::{Export, ExportOptions, Exports, Plane};
 use keys::{GREEDY, IOHOST, VMHOST, security};
 use peer::{Allow, Planes};
 use sidecore::{Poll, Services, Wake};
 use transport::{
     BufId, CallId, Endpoint, EndpointConfig, LostReason, PeerInfo, SessionId, Sink, TransmitBatch,
 };
+use volume::Volume;
+use volume::backend::NullVolume;
+use volume::chain::{Swap, Turning};
+use volume::record::NoRecords;
 
 const MS: u64 = 1_000_000;
 const READ_BYTES: u32 = 4096;

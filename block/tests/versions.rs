@@ -6,14 +6,12 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use block::backend::{FileOptions, FileVolume};
-use block::uring::Uring;
-use block::{
-    Attach, AttachOptions, Attachment, Channel, IoTable, Op, Open, Plane, RemoteVolume, Status,
-    Topology, Volume, Zeroing, io_table,
-};
+use block::{Attach, AttachOptions, Attachment, Plane, RemoteVolume};
 use peers::Peers;
 use transport::VERSIONS;
+use volume::backend::{FileOptions, FileVolume};
+use volume::uring::Uring;
+use volume::{Channel, IoTable, Op, Open, Status, Topology, Volume, Zeroing, io_table};
 
 const SIZE: u64 = 1 << 20;
 

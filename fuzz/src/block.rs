@@ -6,10 +6,10 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use ::block::backend::memory::MemoryVolume;
-use ::block::record::NoRecords;
 use ::block::wire::{Claim, Kind, Names, Outcome, Reply, Request, Title, attachment_id};
 use ::block::{Export, ExportOptions, Exports, Incarnation, Plane};
+use ::volume::backend::memory::MemoryVolume;
+use ::volume::record::NoRecords;
 use arbitrary::{Arbitrary, Unstructured};
 use peer::{Allow, Planes};
 use sidecore::{Poll, Services};

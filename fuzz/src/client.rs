@@ -10,13 +10,13 @@ use std::sync::Arc;
 use ::block::attachment::{AttachOptions, Phase};
 use ::block::ublk::abi::{ABORT, Descriptor, op};
 use ::block::ublk::{Front, Kernel, Shape};
-use ::block::uring::Completion;
-use ::block::volume::IO_BYTES_MAX;
 use ::block::wire::{Kind, Outcome, Reply, Request};
 use ::block::{
     Attach, Attachment, Durability, Exports, Incarnation, Open, Plane, RemoteVolume, Topology,
     VolumeInfo, Zeroing,
 };
+use ::volume::IO_BYTES_MAX;
+use ::volume::uring::Completion;
 use arbitrary::{Arbitrary, Unstructured};
 use peer::Planes;
 use rustix::io::Errno;

@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
-use ::block::backend::memory::MemoryVolume;
 use ::block::{AttachOptions, Attached, Attachment, DiskCore, DiskQueues, Open, Volume};
+use ::volume::backend::memory::MemoryVolume;
 use arbitrary::{Arbitrary, Unstructured};
 use sidecore::Services;
 use virtio::{Queue, RingKind};

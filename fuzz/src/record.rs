@@ -6,12 +6,12 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
-use ::block::record::{FileRecords, Record, RecordStore, RecordWriter};
+use ::volume::record::{FileRecords, Record, RecordStore, RecordWriter};
 use arbitrary::{Arbitrary, Unstructured};
 
 use crate::packet::crc32c;
 
-/// An older file's length and where its checksum is; `block/src/record/plain.rs` has the layout.
+/// An older file's length and where its checksum is; `volume/src/record/plain.rs` has the layout.
 const FILE_BYTES: usize = 112;
 const AT_CRC: usize = FILE_BYTES - 4;
 

@@ -28,13 +28,13 @@ pub use crate::kinds::vf::VfConfig;
 pub use crate::kinds::volume::VolumeConfig;
 pub use crate::kinds::{Kind, ObjectConfigs};
 pub use address::PeerAddress;
-pub use block::stage::{StageConfig, encryption, show_chain};
 pub use object::{Resize, value};
 pub use quantity::{show_duration, show_size};
 pub(crate) use read::name_problem;
 use reader::Reader;
 pub use reader::{ConfigError, Lines, Problem};
 use sidecore::Idle;
+pub use volume::stage::{StageConfig, encryption, show_chain};
 
 /// The longest name of a node, volume, disk or attachment: what the head of a block message has
 /// room for.

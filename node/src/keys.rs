@@ -18,11 +18,11 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use block::stage::VolumeKey;
 use data_encoding::BASE64;
 use peer::AttachmentSecret;
 use rustix::rand::{GetRandomFlags, getrandom};
 use transport::SecretKey;
+use volume::stage::VolumeKey;
 use zeroize::Zeroizing;
 
 /// The mode of a key file: its owner reads and writes it, nobody else.

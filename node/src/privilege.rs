@@ -187,7 +187,7 @@ fn make(path: &Path, user: Option<&user::User>, is_private: bool) -> Result<(), 
     };
     // Whatever the umask: a program that writes to "state" decides what is believed of lost writes.
     let made = match is_private {
-        true => block::record::make_private(path),
+        true => volume::record::make_private(path),
         false => make_shown(path),
     };
     match made {

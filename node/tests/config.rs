@@ -3,10 +3,10 @@
 use std::num::NonZeroU64;
 use std::path::Path;
 
-use block::stage::{Limit, Metering};
 use expect_test::{Expect, expect};
 use node::Config;
 use node::config::{Backend, LinkKind, PeerAddress, Role, StageConfig, Trust, WhenLost};
+use volume::stage::{Limit, Metering};
 
 fn example(name: &str) -> Config {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples").join(name);

@@ -3,10 +3,10 @@
 
 use std::path::Path;
 
-use block::stage::{Encryption, Metering};
 use expect_test::{Expect, expect};
 use node::Config;
 use node::config::{Privileges, StageConfig};
+use volume::stage::{Encryption, Metering};
 
 fn parse(text: &str) -> Config {
     Config::parse(Path::new("a.toml"), text).unwrap_or_else(|error| panic!("{error}"))

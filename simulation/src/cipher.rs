@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
-use block::backend::MemoryVolume;
-use block::stage::{Ciphered, EncryptVolume, Sizes, VolumeKey};
-use block::{Op, Open, Status, Volume, io_table};
 use sidecore::Services;
 use virtio::Segment;
+use volume::backend::MemoryVolume;
+use volume::stage::{Ciphered, EncryptVolume, Sizes, VolumeKey};
+use volume::{Op, Open, Status, Volume, io_table};
 use zeroize::Zeroizing;
 
 use random::Random;

@@ -5,15 +5,14 @@ use std::sync::Arc;
 
 use block::attachment::{Phase, Remembered};
 use block::disk::LEAVE;
-use block::{
-    AttachOptions, Attached, Attachment, DiskCore, DiskQueues, Exports, Open, RemoteVolume,
-};
+use block::{AttachOptions, Attached, Attachment, DiskCore, DiskQueues, Exports, RemoteVolume};
 use sidecore::Progress;
 use virtio::driver::{
     Backing, Data, DriverRequest, Guest, GuestPlan, Op, Regions, RequestSlot, RequestStatus, Reuse,
     RingDriver, RingOptions, RingShape,
 };
 use virtio::{InflightRegion, Queue, RingKind};
+use volume::Open;
 
 use super::host::{HostPlan, PORT, SimCore, host_ip};
 use super::keys::Keys;

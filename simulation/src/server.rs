@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use block::stage::Ciphered;
 use block::{Export, ExportOptions, Exports};
+use volume::stage::Ciphered;
 
 use super::cipher::{Encryption, Guarded};
 use super::host::{HostPlan, SimCore};

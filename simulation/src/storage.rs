@@ -4,13 +4,13 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use block::record::{Record, RecordError, RecordStore, Ticket};
-use block::{
+use sidecore::{Progress, Wake};
+use virtio::Segment;
+use volume::record::{Record, RecordError, RecordStore, Ticket};
+use volume::{
     Channel, Durability, Incarnation, IoId, IoTable, Op, Open, OpenError, Size, Status, Topology,
     Volume, VolumeInfo, Zeroing,
 };
-use sidecore::{Progress, Wake};
-use virtio::Segment;
 
 use random::Random;
 

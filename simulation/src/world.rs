@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 use std::fmt;
 
-use block::Durability;
 use block::attachment::Phase;
-use block::stage::Ciphered;
+use volume::Durability;
+use volume::stage::Ciphered;
 
 use super::cipher::Encryption;
 use super::client::{ATTACHMENT, Client};

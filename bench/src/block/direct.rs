@@ -9,20 +9,20 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use block::backend::{FileOptions, FileVolume, MemoryVolume, NullVolume};
-use block::chain::Chain;
-use block::stage::VolumeKey;
 use block::ublk::abi::{ABORT, Descriptor, op};
 use block::ublk::front::FrontPoller;
 use block::ublk::{Front, FrontCore, Kernel};
-use block::uring::Completion;
-use block::{Open, uring};
 use node::config::LinkKind as Wanted;
 use node::direct::{Client, Plan, Shape};
 use rustix::rand::{GetRandomFlags, getrandom};
 use sidecore::RoundStage::Serve;
 use sidecore::{Idle, Sidecore, now_ns};
 use virtio::driver::SECTOR_BYTES;
+use volume::backend::{FileOptions, FileVolume, MemoryVolume, NullVolume};
+use volume::chain::Chain;
+use volume::stage::VolumeKey;
+use volume::uring::Completion;
+use volume::{Open, uring};
 use zeroize::Zeroizing;
 
 use super::place::{FILL_DEPTH, client_of, disk_of};
@@ -223,7 +223,7 @@ impl LocalLoad {
 }
 
 /// The chain of a volume, with a key of the measurement's own.
-fn chain(volume: Arc<dyn block::Volume>, kinds: &[ChainStage]) -> Result<Chain> {
+fn chain(volume: Arc<dyn volume::Volume>, kinds: &[ChainStage]) -> Result<Chain> {
     let stages = kinds.iter().map(|kind| (kind.measured)(path::Path::new("")));
     let stages = stages.map(|stage| Some(stage?.0)).collect::<Option<Vec<_>>>();
     let stages = stages.context("no measurement has this stage")?;
@@ -234,7 +234,7 @@ fn chain(volume: Arc<dyn block::Volume>, kinds: &[ChainStage]) -> Result<Chain> 
 }
 
 /// The volume itself.
-fn open(volume: &Volume) -> Result<Arc<dyn block::Volume>> {
+fn open(volume: &Volume) -> Result<Arc<dyn volume::Volume>> {
     Ok(match volume {
         Volume::Null => Arc::new(NullVolume::new(LOCAL_BYTES)),
         Volume::Memory => Arc::new(MemoryVolume::new(LOCAL_BYTES).context("mapping a volume")?),

@@ -9,8 +9,8 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::record::{Record, RecordError, RecordStore, Ticket};
-use crate::volume::Incarnation;
+use volume::Incarnation;
+use volume::record::{Record, RecordError, RecordStore, Ticket};
 
 /// See the module.
 #[derive(Debug)]
@@ -103,7 +103,7 @@ impl Remembered {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{KeptRecords, NoRecords};
+    use volume::record::{KeptRecords, NoRecords};
 
     fn fresh() -> Arc<Remembered> {
         Remembered::load("a", Arc::new(NoRecords))

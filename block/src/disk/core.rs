@@ -11,9 +11,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use sidecore::Counter;
 
 use crate::attachment::{Attachment, Phase};
-use crate::latency::Latencies;
 use crate::request::{self, ID_BYTES};
-use crate::volume::Op;
+use volume::Op;
+use volume::latency::Latencies;
 
 /// What one queue counted, over all its starts. Written by the queue's sidecore only, whichever
 /// that is: what one has written the next one sees, since the queue itself comes from there.

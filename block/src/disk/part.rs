@@ -19,7 +19,7 @@ use super::core::DiskCore;
 use super::queues::{DiskQueues, NotMoved, Stopped};
 use crate::attach::{Attach, Attached};
 use crate::attachment::Attachment;
-use crate::volume::Open;
+use volume::Open;
 
 /// How long a start waits for further queues while none of those that came shows that the guest
 /// goes on where it was. The attachment must know, and it is asked for once, for all queues; a

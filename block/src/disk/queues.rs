@@ -29,8 +29,8 @@ use super::served::{Request, Rest, Served};
 use crate::attach::Attached;
 use crate::attachment::{self, Attachment};
 use crate::request::{self, Answer, Asked, Data};
-use crate::size::Size;
-use crate::volume::{Channel, IO_BYTES_MAX, IoId, IoTable, Op, Status, VolumeInfo, io_table};
+use volume::Size;
+use volume::{Channel, IO_BYTES_MAX, IoId, IoTable, Op, Status, VolumeInfo, io_table};
 
 /// The most chains that are taken from one queue in a round: enough for a deep batch, few enough
 /// that a guest that always has more does not hold up the others.

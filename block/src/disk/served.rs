@@ -7,7 +7,7 @@ use virtio::{Head, Queue, Segment};
 
 use super::core::QueueCounters;
 use crate::request::{RANGES_MAX, Range};
-use crate::volume::Op;
+use volume::Op;
 
 /// A request that does not fit one io, because it is large or has several ranges: what is still to
 /// be submitted.

@@ -13,12 +13,12 @@ use virtio::{DeviceServer, RingKind, Socket};
 
 use super::*;
 use crate::attachment::Phase;
-use crate::backend::MemoryVolume;
-use crate::contract::Unguarded;
-use crate::contract::held::HeldVolume;
-use crate::record::KeptRecords;
-use crate::volume::Volume;
+use crate::unguarded::Unguarded;
 use crate::{Export, ExportOptions, LocalVolume};
+use volume::Volume;
+use volume::backend::MemoryVolume;
+use volume::contract::held::HeldVolume;
+use volume::record::KeptRecords;
 
 const SIZE: u64 = 16 << 20;
 
@@ -193,7 +193,7 @@ fn writes_are_durable_unless_the_guest_flushes() {
         rig.start(0);
         rig.submit(0, Op::Write, 0);
         wait_until("the write arrives", || volume.opened() > 0 && volume.asked(0) == 1);
-        assert_eq!(volume.answer(crate::Status::Done).durable, acked == 0);
+        assert_eq!(volume.answer(volume::Status::Done).durable, acked == 0);
         rig.rings[0].kick();
         assert_eq!(rig.complete(0), RequestStatus::Ok);
     }
@@ -223,7 +223,7 @@ fn a_hanging_volume_is_left_behind_but_not_overtaken() {
     wait_until("the old one is gone", || core.channels() == 1 && core.orphans() == 0);
     // Without an inflight region the ring goes on from its used index: the write is done again.
     wait_until("the write arrives again", || volume.asked(1) == 1);
-    volume.answer_on(1, crate::Status::Done);
+    volume.answer_on(1, volume::Status::Done);
     rig.rings[0].kick();
     assert_eq!(rig.complete(0), RequestStatus::Ok);
 }
@@ -265,11 +265,11 @@ fn a_bad_start_is_refused_by_name() {
 #[test]
 fn a_volume_that_cannot_be_opened_breaks_the_disk_and_keeps_the_ring() {
     let directory = tempfile::TempDir::new().expect("room");
-    let options = crate::backend::FileOptions {
+    let options = volume::backend::FileOptions {
         size_bytes: Some(SIZE),
-        ..crate::backend::FileOptions::new(directory.path().join("disk.img"))
+        ..volume::backend::FileOptions::new(directory.path().join("disk.img"))
     };
-    let volume = unguarded(crate::backend::FileVolume::open(&options).expect("a new file"));
+    let volume = unguarded(volume::backend::FileVolume::open(&options).expect("a new file"));
     let mut rig = Rig::new(volume, 1);
     let core = rig.disk.core();
     rig.start(0);
@@ -289,14 +289,14 @@ fn a_sleeping_disk_on_a_file_is_woken_by_everything_it_waits_for() {
 fn wake_by_everything(kind: RingKind) {
     let test = "a_sleeping_disk_on_a_file_is_woken";
     let directory = tempfile::TempDir::new().expect("room");
-    let options = crate::backend::FileOptions {
+    let options = volume::backend::FileOptions {
         size_bytes: Some(SIZE),
-        ..crate::backend::FileOptions::new(directory.path().join("disk.img"))
+        ..volume::backend::FileOptions::new(directory.path().join("disk.img"))
     };
-    let volume = unguarded(crate::backend::FileVolume::open(&options).expect("a new file"));
+    let volume = unguarded(volume::backend::FileVolume::open(&options).expect("a new file"));
     let mut rig = Rig::of_kind(kind, volume, 4);
     for sidecore in &rig.disk.placement.sidecores {
-        let installed = sidecore.call(|local| crate::uring::install(local).map(|_| ()));
+        let installed = sidecore.call(|local| volume::uring::install(local).map(|_| ()));
         if let Err(error) = installed.expect("it runs") {
             return println!("SKIP {test}: no io_uring here: {error}");
         }
@@ -423,13 +423,13 @@ fn a_move_that_cannot_be_made_says_why_and_the_queue_stays() {
     }
     assert_eq!(moved, Err(MoveError::Stays(NotMoved::NotDrained)), "the volume does not answer");
     assert_eq!(placement.running(), Ok(vec![(0, 0)]));
-    volume.answer(crate::Status::Done);
+    volume.answer(volume::Status::Done);
     rig.rings[0].kick();
     assert_eq!(rig.complete(0), RequestStatus::Ok);
     assert_eq!(placement.try_move(0, 1), Ok(()));
     rig.submit(0, Op::Read, 0);
     wait_until("the read arrives over there", || volume.asked(1) == 1);
-    volume.answer_on(1, crate::Status::Done);
+    volume.answer_on(1, volume::Status::Done);
     rig.rings[0].kick();
     assert_eq!(rig.complete(0), RequestStatus::Ok);
     let core = rig.disk.core();

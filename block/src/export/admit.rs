@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 use sidecore::{Progress, Wake};
 
-use crate::size::Size;
-use crate::volume::{Channel, Durability, Io, IoId, IoTable, Op, Status, VolumeInfo};
+use volume::Size;
+use volume::{Channel, Durability, Io, IoId, IoTable, Op, Status, VolumeInfo};
 
 /// The epoch that an attachment is held under; 0 when it is closed or was never claimed.
 #[derive(Debug, Default)]

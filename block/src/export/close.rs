@@ -6,9 +6,9 @@ use sidecore::{Progress, Services, Wake};
 
 use super::flush::Flushing;
 use super::{Export, Refusal};
-use crate::record::Ticket;
-use crate::volume::Status;
 use crate::wire::Outcome;
+use volume::Status;
+use volume::record::Ticket;
 
 /// How often a close that waits for others looks again.
 const LOOK_AGAIN_NS: u64 = 1_000_000;

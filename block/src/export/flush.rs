@@ -2,8 +2,8 @@
 
 use sidecore::{Progress, Services, Wake};
 
-use crate::layer::Layer;
-use crate::volume::{Op, OpenError, Status, Volume};
+use volume::layer::Layer;
+use volume::{Op, OpenError, Status, Volume};
 
 /// A flush on its way, with a channel of its own.
 #[derive(Debug)]

@@ -8,11 +8,11 @@
 use std::sync::atomic::Ordering::SeqCst;
 
 use super::{Entry, Export, Refusal, State};
-use crate::name::Name;
-use crate::record::Record;
-use crate::volume::{Durability, VolumeInfo};
 use crate::wire::{Claim, Outcome, Title};
 use peer::AttachmentKey;
+use volume::name::Name;
+use volume::record::Record;
+use volume::{Durability, VolumeInfo};
 
 /// How long the holder of a volume must have been silent, after its last session was lost, before
 /// a guest that starts afresh on another node may have it: much longer than a node takes to come

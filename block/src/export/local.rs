@@ -10,9 +10,9 @@ use sidecore::{Progress, Services, Wake};
 use super::{Admitted, Claimer, Closing, Export, PendingClaim, PendingOpen, Refusal};
 use crate::attach::Attach;
 use crate::attachment::{Attachment, Phase};
-use crate::size::Size;
-use crate::volume::{Channel, IoId, IoTable, Open, OpenError, Status, VolumeInfo};
 use crate::wire::{Claim, Outcome, Title, attachment_id};
+use volume::Size;
+use volume::{Channel, IoId, IoTable, Open, OpenError, Status, VolumeInfo};
 
 /// How often a claim that waits for a record or a drain looks again.
 const LOOK_AGAIN_NS: u64 = 1_000_000;

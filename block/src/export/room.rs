@@ -7,9 +7,9 @@ use transport::Share;
 
 use super::judge::THIS_NODE;
 use super::{ATTACHMENTS_MAX, Export, Refusal, State};
-use crate::name::Name;
-use crate::record::Record;
 use crate::wire::Outcome;
+use volume::name::Name;
+use volume::record::Record;
 
 impl State {
     /// Forgets the attachments of the oldest epochs that `may_go` picks, at most `count`, but none

@@ -10,18 +10,18 @@ use super::{
 };
 use crate::attach::Attach;
 use crate::attachment::{AttachOptions, Attachment};
-use crate::contract::held::HeldVolume;
-use crate::contract::{self, Buffer};
 use crate::export::Admitted;
 use crate::export::local::LocalVolume;
-use crate::record::{NoRecords, Record, RecordError, RecordStore, Ticket};
-use crate::size::Size;
-use crate::volume::{
+use crate::wire::{Claim, Outcome, Title, attachment_id};
+use peer::{Allow, AttachmentKey};
+use volume::Size;
+use volume::contract::held::HeldVolume;
+use volume::contract::{self, Buffer};
+use volume::record::{NoRecords, Record, RecordError, RecordStore, Ticket};
+use volume::{
     Channel, Durability, Incarnation, IoId, IoTable, Op, Open, OpenError, Status, Topology, Volume,
     VolumeInfo, Zeroing, io_table,
 };
-use crate::wire::{Claim, Outcome, Title, attachment_id};
-use peer::{Allow, AttachmentKey};
 
 /// Completes a request when the test says so.
 #[derive(Debug)]
@@ -713,7 +713,7 @@ fn a_node_that_claims_and_closes_ages_out_its_own_records_alone() {
 /// Older releases did not count a part for each node, and their first ones noted no node.
 #[test]
 fn records_that_are_too_many_already_make_room_for_other_nodes() {
-    use crate::name::Name;
+    use volume::name::Name;
     for node in ["", "vm1", "gone"] {
         for clean in [true, false] {
             let record =
@@ -736,7 +736,7 @@ fn records_that_are_too_many_already_make_room_for_other_nodes() {
 #[test]
 fn the_flush_of_a_claim_takes_no_longer_than_it_takes() {
     let bench = Bench::new();
-    let metered = Arc::new(crate::stage::meter::MeterVolume::new(bench.volume.clone(), 0));
+    let metered = Arc::new(volume::stage::meter::MeterVolume::new(bench.volume.clone(), 0));
     let meter = metered.meter();
     let export = Export::new("v", metered, ExportOptions::default(), bench.paper.clone());
     let export = export.expect("readable");

@@ -12,8 +12,8 @@ use transport::{Endpoint, LostReason, SessionId};
 use super::calls::{CONFIRM_EVERY_NS, NOTICE_TOKEN, control, flow_of, token};
 use super::core::Core;
 use super::described::RemoteVolume;
-use crate::volume::OpenError;
 use crate::wire::{Kind, Names, Outcome, Reply, Request, Title};
+use volume::OpenError;
 
 /// How long a refused description waits before it is asked for again.
 const ASK_AGAIN_NS: u64 = 1_000_000_000;

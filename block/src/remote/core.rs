@@ -20,12 +20,12 @@ use super::calls::{control, token as token_of};
 use super::described::{RemoteCounters, RemoteVolume};
 use super::request::{Request, Stand, scatter_at};
 use crate::attachment::{Attachment, EPOCH_END, Phase, View};
-use crate::copy::{Ahead, gather};
-use crate::volume::Durability::WriteThrough;
-use crate::volume::{IoId, IoTable, Op, Status};
 use crate::wire::{self, Claim, Kind, Names, Outcome, Reply, Title, attachment_id};
 use peer::proof::Binding;
 use peer::{AttachmentSecret, PeerSession, PlaneId, Token};
+use volume::Durability::WriteThrough;
+use volume::copy::{Ahead, gather};
+use volume::{IoId, IoTable, Op, Status};
 
 /// How long a refused claim waits before it asks again.
 const ASK_AGAIN_NS: u64 = 1_000_000_000;

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use peer::AttachmentSecret;
 use sidecore::Counter;
 
-use crate::size::Size;
-use crate::volume::VolumeInfo;
+use volume::Size;
+use volume::VolumeInfo;
 
 /// Counters of a channel of a remote volume. Each channel has its own; its sidecore is the only
 /// writer.

@@ -4,7 +4,7 @@ use peer::Token;
 use transport::BufId;
 use virtio::Segment;
 
-use crate::volume::{IoId, Op, Status};
+use volume::{IoId, Op, Status};
 
 /// Where a request is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

@@ -9,8 +9,8 @@ use virtio::Segment;
 
 use super::counters::ServerCounters;
 use crate::export::Admitted;
-use crate::volume::{Channel, IoId, IoTable, Op, Status, io_table};
 use crate::wire::{Kind, Outcome, Reply, Request, Title};
+use volume::{Channel, IoId, IoTable, Op, Status, io_table};
 
 /// Requests of one channel at the backend at once: two full virtqueues of 128; more wait here.
 pub(super) const LANE_DEPTH: u16 = 256;

@@ -11,7 +11,7 @@ use zerocopy::IntoBytes;
 
 use super::abi::{self, ControlCommand, DeviceInfo, Parameters, attribute, command};
 use super::device::Shape;
-use crate::volume::{Durability, IO_BYTES_MAX, Op, SECTOR_BYTES, VolumeInfo};
+use volume::{Durability, IO_BYTES_MAX, Op, SECTOR_BYTES, VolumeInfo};
 
 /// The driver's door.
 pub const CONTROL_PATH: &str = "/dev/ublk-control";

@@ -19,8 +19,8 @@ use zerocopy::IntoBytes;
 
 use super::abi::{self, Descriptor, IoCommand, command};
 use super::front::Kernel;
-use crate::uring::{ClientId, Completion, Uring};
-use crate::volume::IO_BYTES_MAX;
+use volume::IO_BYTES_MAX;
+use volume::uring::{ClientId, Completion, Uring};
 
 /// The driver's own limit.
 pub const DEPTH_MAX: u16 = 4096;

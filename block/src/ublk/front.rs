@@ -21,8 +21,8 @@ use virtio::Segment;
 use super::abi::{self, Descriptor, op};
 use super::device::Shape;
 use crate::disk::QueueCounters;
-use crate::uring::Completion;
-use crate::volume::{Channel, IoId, IoTable, Op, SECTOR_BYTES, Status, VolumeInfo, io_table};
+use volume::uring::Completion;
+use volume::{Channel, IoId, IoTable, Op, SECTOR_BYTES, Status, VolumeInfo, io_table};
 
 /// How soon to look again while something outside of this sidecore has to happen first.
 const LOOK_AGAIN_NS: u64 = 1_000_000;

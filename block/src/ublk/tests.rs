@@ -11,9 +11,9 @@ use super::abi::{self, Descriptor, attribute, op};
 use super::control::parameters;
 use super::device::Shape;
 use super::front::{Front, Kernel};
-use crate::size::Size;
-use crate::uring::Completion;
-use crate::volume::{
+use volume::Size;
+use volume::uring::Completion;
+use volume::{
     Channel, Durability, IO_BYTES_MAX, Incarnation, IoId, IoTable, Op, Open, OpenError, Status,
     Topology, Volume, VolumeInfo, Zeroing,
 };

@@ -10,12 +10,13 @@ use std::ops::RangeInclusive;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use block::record::NoRecords;
-use block::{Export, ExportOptions, Exports, Plane, RemoteVolume, Volume};
+use block::{Export, ExportOptions, Exports, Plane, RemoteVolume};
 use keys::{IOHOST, VMHOST, security};
 use peer::{Allow, Planes};
 use sidecore::{Poll, Services};
 use transport::{Endpoint, EndpointConfig, Security, TransmitBatch, VERSIONS};
+use volume::Volume;
+use volume::record::NoRecords;
 
 const VOLUME: &str = "a";
 

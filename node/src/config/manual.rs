@@ -5,8 +5,8 @@
 
 use std::sync::LazyLock;
 
-pub use block::settings::Key;
-use block::stage::STAGES;
+pub use volume::settings::Key;
+use volume::stage::STAGES;
 
 /// The keys of one table of the file.
 #[derive(Clone, Copy, Debug)]

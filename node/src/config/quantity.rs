@@ -1,6 +1,6 @@
 //! Sizes and durations as people write them: "20GiB", "4096", "30s", "1min".
 
-pub use block::settings::show_size;
+pub use volume::settings::show_size;
 
 /// Units of size. Binary and decimal ones differ by up to a tenth, so a bare "G" is refused.
 const SIZE_UNITS: [(&str, u64); 9] = [

@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::{Component, Path, PathBuf};
 
-use block::STAGES_MAX;
-use block::settings::{Key, Settings};
-use block::stage::{STAGES, StageKind};
+use ::volume::STAGES_MAX;
+use ::volume::settings::{Key, Settings};
+use ::volume::stage::{STAGES, StageKind};
 use sidecore::Idle;
 use toml::Spanned;
 use toml::de::DeTable;
@@ -332,12 +332,12 @@ pub(crate) fn chain(value: &Value<'_, '_>) -> Option<Vec<StageConfig>> {
     Some(stages)
 }
 
-/// A stage by its line of the table, `block::stage::STAGES`.
+/// A stage by its line of the table, `::volume::stage::STAGES`.
 fn stage(value: &Value<'_, '_>) -> Option<StageConfig> {
     if value.is_str() {
         let text = value.str()?;
         let names: Vec<_> = STAGES.iter().map(|kind| kind.name).collect();
-        let problem = match block::stage::kind(text).map(|kind| (kind.alone)()) {
+        let problem = match ::volume::stage::kind(text).map(|kind| (kind.alone)()) {
             Some(Ok(stage)) => return Some(stage),
             Some(Err(problem)) => problem.to_owned(),
             None => unknown("stage", text, &names),

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use block::{OPTIMAL_BYTES_MAX, PHYSICAL_BYTES_MAX, SECTOR_BYTES, Topology};
 use peer::Allow;
+use volume::{OPTIMAL_BYTES_MAX, PHYSICAL_BYTES_MAX, SECTOR_BYTES, Topology};
 
 use super::{Changed, InPlace, Object, ObjectConfigs};
 use crate::config::change::keys;

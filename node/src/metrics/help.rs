@@ -1,6 +1,6 @@
 //! What each metric is, for the HELP lines. Stages of volumes describe what they count themselves.
 
-use block::stage::STAGES;
+use volume::stage::STAGES;
 
 /// By the metric's name without `vrio_` and without what its unit and its type add.
 const HELP: &[(&str, &str)] = &[

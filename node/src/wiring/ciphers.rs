@@ -14,11 +14,11 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use block::backend::FileVolume;
-use block::record::{First, RecordError, RecordStore, create_private};
-use block::stage::VolumeKey;
 use rustix::fs::{FileType, XattrFlags, fgetxattr, fsetxattr, fstat, fsync};
 use rustix::io::Errno;
+use volume::backend::FileVolume;
+use volume::record::{First, RecordError, RecordStore, create_private};
+use volume::stage::VolumeKey;
 
 use crate::config::{StageConfig, VolumeConfig, encryption};
 use crate::keys;

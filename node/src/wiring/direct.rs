@@ -29,8 +29,8 @@ use block::Attach;
 use block::attachment::Phase;
 use block::ublk::device::{Opened, char_path, disk_path};
 use block::ublk::{Control, ControlError, Device, FrontCore, Wanted, abi};
-use block::uring::{Purpose, Uring, UringCounters};
 use rustix::fs::{Mode, OFlags};
+use volume::uring::{Purpose, Uring, UringCounters};
 
 pub use block::ublk::Shape;
 pub use sidecore::Idle;
@@ -276,7 +276,7 @@ impl Starting<'_> {
         self.client.describe(left.is_some())?;
         let shape = left.map_or(self.plan.shape, |left| left.shape);
         let front = self.client.open_front::<Device>(shape, |local| {
-            block::uring::install_for(local, Purpose::Commands)
+            volume::uring::install_for(local, Purpose::Commands)
                 .map(drop)
                 .map_err(|error| ControlError::NoUring(error).to_string())
         })?;

@@ -14,10 +14,11 @@ use std::time::{Duration, Instant};
 
 use block::attachment::{Remembered, Standing};
 use block::disk::{Disk, DiskCore, DiskOptions, Placement};
-use block::{Attach, LocalVolume, Plane, RemoteVolume, VolumeInfo};
+use block::{Attach, LocalVolume, Plane, RemoteVolume};
 use sidecore::Sidecore;
 use virtio::hand_over::ServedDevice;
 use virtio::{AdoptError, DeviceServer, Parking, ServerState, Socket};
+use volume::VolumeInfo;
 
 use self::watch::{WATCH_AGAIN, Watched};
 use super::StartError;

@@ -7,11 +7,11 @@ use std::io;
 use std::net::{IpAddr, TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 
-use block::backend::{FileError, FileVolume};
 use fabric::registration::DomainKey;
 use peer::Allow;
 use rustix::fs::{Access, access};
 use rustix::thread::{CpuSet, sched_setaffinity};
+use volume::backend::{FileError, FileVolume};
 
 use super::{ObjectError, keys, volumes};
 use crate::config::{Backend, Config, PeerConfig, VolumeConfig};

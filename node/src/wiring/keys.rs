@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use block::stage::VolumeKey;
 use peer::{AttachmentSecret, Planes};
 use sidecore::{Local, Poll, PollerId, Progress, RoundStage, Wake};
 use transport::{Endpoint, Keyring, KnownKey, PublicKey, Security};
+use volume::stage::VolumeKey;
 
 use super::sidecores::Core;
 use super::{ObjectError, StartError, ciphers};

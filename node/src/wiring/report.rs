@@ -6,11 +6,12 @@ mod quotas;
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use block::backend::FileVolume;
+use block::RemoteVolume;
 use block::plane::Plane;
-use block::{Durability, RemoteVolume};
 use link::{ShmCounters, XdpCounters};
 use transport::{Endpoint, EndpointCounters, SessionState};
+use volume::Durability;
+use volume::backend::FileVolume;
 
 use self::quotas::Shares;
 use super::Inside;

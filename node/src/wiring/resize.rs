@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use block::backend::{Remembered, ResizeError};
 use serde_json::Value;
+use volume::backend::{Remembered, ResizeError};
 
 use super::Inside;
 use super::live::{bad, log};

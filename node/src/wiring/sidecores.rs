@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use block::server::ServerCounters;
-use block::uring::UringCounters;
 use block::{Exports, Plane};
 use link::{
     BATCH_DATAGRAMS, Callers, Faults, Faulty, HugePages, Link, LinkCounters, LinkDriver, Shm,
@@ -19,6 +18,7 @@ use peer::Planes;
 use rustix::rand::{GetRandomFlags, getrandom};
 use sidecore::{Local, PollerId, RoundStage, Sidecore};
 use transport::{Endpoint, EndpointConfig, LostReason, SessionId, Sink, TransmitBatch};
+use volume::uring::UringCounters;
 
 use super::StartError;
 use super::gateways::Gateways;
@@ -239,8 +239,8 @@ pub(super) fn needs_uring(volume: &VolumeConfig) -> bool {
 
 fn install_uring(sidecore: &Sidecore) -> Result<Arc<UringCounters>, StartError> {
     let installed = sidecore.call(|local| {
-        block::uring::install(local)?;
-        let uring = local.services().get::<block::uring::Uring>().expect("just installed");
+        volume::uring::install(local)?;
+        let uring = local.services().get::<volume::uring::Uring>().expect("just installed");
         let counters = uring.borrow().counters();
         Ok(counters)
     });

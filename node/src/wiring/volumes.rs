@@ -8,13 +8,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use block::attachment::Remembered;
-use block::backend::{FileOptions, FileVolume, MemoryVolume, NullVolume};
-use block::chain::{Chain, Swap, Turning};
-use block::record::{FileRecords, KeptRecords, RecordWriter, Ticket, make_private};
 use block::server::Server;
-use block::stage::VolumeKey;
-use block::{Durability, Export, ExportOptions, Exports, Incarnation, Plane, Volume};
+use block::{Export, ExportOptions, Exports, Plane};
 use peer::Allow;
+use volume::backend::{FileOptions, FileVolume, MemoryVolume, NullVolume};
+use volume::chain::{Chain, Swap, Turning};
+use volume::record::{FileRecords, KeptRecords, RecordWriter, Ticket, make_private};
+use volume::stage::VolumeKey;
+use volume::{Durability, Incarnation, Volume};
 
 use super::sidecores::Core;
 use super::{StartError, ciphers};

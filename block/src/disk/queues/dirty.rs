@@ -12,10 +12,10 @@ use virtio::driver::{
 use virtio::{DirtyLog, Logging, RingKind};
 
 use super::rig::{Plan, Rig, SIZE};
-use crate::backend::MemoryVolume;
-use crate::contract::held::HeldVolume;
-use crate::volume::{IO_BYTES_MAX, Status};
 use random::Random;
+use volume::backend::MemoryVolume;
+use volume::contract::held::HeldVolume;
+use volume::{IO_BYTES_MAX, Status};
 
 const PAGE: usize = LOG_PAGE_BYTES as usize;
 
@@ -23,7 +23,7 @@ const PAGE: usize = LOG_PAGE_BYTES as usize;
 const SHAPE: RingShape =
     RingShape { size: 1024, slots: 16, transfer_bytes_max: 64 << 10, segments_max: 32 };
 
-fn rig(volume: &dyn crate::volume::Volume, kind: RingKind, indirect: bool) -> Rig {
+fn rig(volume: &dyn volume::Volume, kind: RingKind, indirect: bool) -> Rig {
     Rig::new(volume, Plan { kind, shape: SHAPE, indirect, ..Plan::default() })
 }
 

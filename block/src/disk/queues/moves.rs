@@ -5,9 +5,9 @@ use virtio::{Queue, RingKind};
 
 use super::rig::{Plan, Rig, SIZE};
 use super::*;
-use crate::backend::MemoryVolume;
-use crate::contract::held::HeldVolume;
 use random::Random;
+use volume::backend::MemoryVolume;
+use volume::contract::held::HeldVolume;
 
 const KINDS: [RingKind; 2] = [RingKind::Split, RingKind::Packed];
 

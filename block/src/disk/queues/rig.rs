@@ -12,8 +12,8 @@ use virtio::driver::{
 use virtio::{InflightRegion, Logging, Memory, Queue, RingKind};
 
 use super::*;
-use crate::contract::{Unguarded, attachment};
-use crate::volume::{Open, Volume};
+use crate::unguarded::{Unguarded, attachment};
+use volume::{Open, Volume};
 
 /// Bytes of the volumes here.
 pub(super) const SIZE: u64 = 8 << 20;

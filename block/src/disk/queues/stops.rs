@@ -14,8 +14,8 @@ use virtio::RingKind;
 use virtio::driver::{Data, Op as GuestOp, RequestSlot, RequestStatus as GuestStatus, RingShape};
 
 use super::rig::{Plan, Rig, SIZE};
-use crate::backend::MemoryVolume;
 use random::Random;
+use volume::backend::MemoryVolume;
 
 const REQUESTS: usize = 40;
 const BLOCKS: usize = 4;

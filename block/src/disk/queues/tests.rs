@@ -16,12 +16,12 @@ use virtio::driver::{
 };
 
 use super::*;
-use crate::backend::MemoryVolume;
-use crate::chain::Chain as Stages;
-use crate::contract::held::HeldVolume;
-use crate::stage::{Metering, StageConfig};
 use random::Random;
 use rig::{Plan, Rig, SIZE};
+use volume::backend::MemoryVolume;
+use volume::chain::Chain as Stages;
+use volume::contract::held::{HeldVolume, PollEvent};
+use volume::stage::{Metering, StageConfig};
 
 fn memory() -> MemoryVolume {
     MemoryVolume::new(SIZE).expect("memory")
@@ -105,7 +105,7 @@ fn what_a_guest_writes_it_reads_however_it_asks() {
         assert_eq!(counters.read_bytes.get(), counters.written_bytes.get());
         assert_eq!(counters.flushes.get(), 1);
         for (op, count) in [(Op::Read, 100), (Op::Write, 100), (Op::Flush, 1)] {
-            let mut took = crate::latency::histogram();
+            let mut took = volume::latency::histogram();
             counters.latencies(op).add_to(&mut took);
             assert_eq!(took.len(), count, "{op:?}");
             assert!(took.max() < rig.now_ns);
@@ -404,7 +404,8 @@ fn a_disk_that_is_fenced_between_bursts_publishes_nothing_more() {
             rig.submit(GuestOp::Read, 0, Data::Whole(512));
         }
         let attachment = Arc::clone(&rig.attachment);
-        volume.with(0, |state| state.fences = Some((polls, attachment)));
+        let event = PollEvent(Box::new(move || attachment.fence("a successor")));
+        volume.with(0, |state| state.after_polls = Some((polls, event)));
         let _ = rig.round();
         assert!(rig.disk.is_fenced() && rig.disk.queue_count() == 0);
         assert_eq!(rig.completions(0).len(), earlier);

@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 use block::attachment::Phase;
 use block::ublk::front::FrontPoller;
 use block::ublk::{Front, FrontCore, Kernel, Shape};
-use block::{Attach, Attachment, Exports, Open, Plane, RemoteVolume};
+use block::{Attach, Attachment, Exports, Plane, RemoteVolume};
 use sidecore::{Local, RoundStage, Sidecore};
+use volume::Open;
 
 use super::super::keys::Keys;
 use super::super::nics::Doors;

@@ -6,13 +6,13 @@ use std::io::{self, Read, Seek, Write};
 use std::os::fd::{AsFd, OwnedFd};
 
 use block::attachment::{Name, Standing};
-use block::record::{REPLACED_MAX, Record};
-use block::{Durability, Incarnation, Topology, VolumeInfo, Zeroing};
 use fabric_node::hand_over::{AssociationsState, RegistrationState, RoomState};
 use peer::AttachmentKey;
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
 use virtio::hand_over::{ServedDevice, TryMap};
+use volume::record::{REPLACED_MAX, Record};
+use volume::{Durability, Incarnation, Topology, VolumeInfo, Zeroing};
 
 /// The version of what is told. A node hands over to no other: a program that changes the meaning
 /// of a field has another one.

@@ -11,11 +11,11 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use block::attachment::Standing;
-use block::record::KeptRecords;
-use block::{Incarnation, VolumeInfo};
 use link::{ShmListener, Udp, Wire};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::socket_peercred;
+use volume::record::KeptRecords;
+use volume::{Incarnation, VolumeInfo};
 
 use super::state::{DiskState, Received, STATE_VERSION, State, Verdict, VolumeState, Yours};
 use super::{ANSWER_TIME_MAX, Heirlooms, digest, meeting};

@@ -1,7 +1,8 @@
 //! Latencies, from the histograms that sidecores write.
 
-use block::{DiskCore, Op};
+use block::DiskCore;
 use hdrhistogram::Histogram;
+use volume::Op;
 
 use crate::status::{LATENCY_BUCKETS_NS, Latencies, LatencyStatus};
 use crate::wiring::volumes::Served;
@@ -26,7 +27,7 @@ pub(super) fn of_volume(served: &Served) -> Latencies {
 /// All queues' together: what the guest saw.
 pub(super) fn of_disk(core: &DiskCore) -> Latencies {
     let read = |(op, name): (Op, &str)| {
-        let mut all = block::latency::histogram();
+        let mut all = volume::latency::histogram();
         (0..core.queues_max()).for_each(|queue| {
             core.counters(queue).latencies(op).add_to(&mut all);
         });
@@ -57,7 +58,7 @@ mod tests {
 
     #[test]
     fn every_request_is_in_the_buckets_from_its_own_on() {
-        let mut histogram = block::latency::histogram();
+        let mut histogram = volume::latency::histogram();
         histogram.record_n(300, 2).unwrap();
         histogram.record_n(1_500_000, 3).unwrap();
         histogram.record(100_000_000_000).unwrap();

@@ -8,7 +8,7 @@ use std::ptr;
 use virtio::{Segment, prefetch};
 
 /// The total length of some segments.
-pub(crate) fn total_bytes(segments: &[Segment]) -> u64 {
+pub fn total_bytes(segments: &[Segment]) -> u64 {
     segments.iter().map(|segment| u64::from(segment.len)).sum()
 }
 
@@ -19,7 +19,7 @@ const LINE_BYTES: usize = 64;
 /// no cache, and a processor that copies it has a few lines under way at a time and none of the
 /// next block, until it gets there.
 #[derive(Debug)]
-pub(crate) struct Ahead {
+pub struct Ahead {
     next: *const u8,
     lines: usize,
     to_write: bool,
@@ -27,10 +27,10 @@ pub(crate) struct Ahead {
 
 impl Ahead {
     /// Nothing.
-    pub(crate) const NONE: Self = Self { next: ptr::null(), lines: 0, to_write: false };
+    pub const NONE: Self = Self { next: ptr::null(), lines: 0, to_write: false };
 
     /// So many bytes at this address, which need not be anybody's.
-    pub(crate) fn of(at: *const u8, len: usize, to_write: bool) -> Self {
+    pub fn of(at: *const u8, len: usize, to_write: bool) -> Self {
         Self { next: at, lines: len.div_ceil(LINE_BYTES), to_write }
     }
 
@@ -47,7 +47,7 @@ impl Ahead {
     }
 
     /// Asks for up to so many lines.
-    pub(crate) fn ask_for(&mut self, lines: usize) {
+    pub fn ask_for(&mut self, lines: usize) {
         (0..lines.min(self.lines)).for_each(|_| self.ask());
     }
 }
@@ -75,7 +75,7 @@ unsafe fn copy(mut from: *const u8, mut to: *mut u8, mut len: usize, ahead: &mut
 ///
 /// # Safety
 /// The segments are mapped, `to` has room for their total, and the two do not overlap.
-pub(crate) unsafe fn gather(segments: &[Segment], mut to: *mut u8, mut ahead: Ahead) {
+pub unsafe fn gather(segments: &[Segment], mut to: *mut u8, mut ahead: Ahead) {
     for segment in segments {
         let len = segment.len as usize;
         // SAFETY: the caller's promise; `to` stays inside because it moves by what was copied.
@@ -90,7 +90,7 @@ pub(crate) unsafe fn gather(segments: &[Segment], mut to: *mut u8, mut ahead: Ah
 ///
 /// # Safety
 /// The segments are mapped, `from` has their total, and the two do not overlap.
-pub(crate) unsafe fn scatter(mut from: *const u8, segments: &[Segment], mut ahead: Ahead) {
+pub unsafe fn scatter(mut from: *const u8, segments: &[Segment], mut ahead: Ahead) {
     for segment in segments {
         let len = segment.len as usize;
         // SAFETY: as in `gather`.
@@ -105,7 +105,7 @@ pub(crate) unsafe fn scatter(mut from: *const u8, segments: &[Segment], mut ahea
 ///
 /// # Safety
 /// The segments are mapped.
-pub(crate) unsafe fn zero(segments: &[Segment]) {
+pub unsafe fn zero(segments: &[Segment]) {
     for segment in segments {
         // SAFETY: the caller's promise.
         unsafe { ptr::write_bytes(segment.addr, 0, segment.len as usize) };

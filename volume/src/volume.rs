@@ -301,7 +301,7 @@ pub struct Open<'a> {
     pub depth: u16,
 }
 
-/// Block storage, plain or wrapped. What a disk is on is a [`crate::Attach`].
+/// Block storage, plain or wrapped. A disk is on a `block::Attach`.
 pub trait Volume: Send + Sync + fmt::Debug {
     /// What it is now. Cheap; may be called on a sidecore.
     fn info(&self) -> VolumeInfo;

@@ -4,15 +4,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::*;
-use crate::attach::Attach;
-use crate::attachment::{AttachOptions, Attachment};
 use crate::backend::MemoryVolume;
 use crate::contract::held::HeldVolume;
 use crate::contract::{self, Bench, Buffer};
-use crate::record::NoRecords;
 use crate::size::Size;
 use crate::volume::{Op, VolumeInfo};
-use crate::{Export, ExportOptions, LocalVolume};
 
 const LABEL_BYTES: usize = 512;
 
@@ -369,43 +365,4 @@ fn a_table_is_bounded_and_a_child_that_is_not_made_takes_no_place() {
     assert!(layer.begin(0, None, flush));
     assert!(layer.abandon(2) && layer.is_idle());
     assert!(!layer.begin(0, None, flush), "it has let go");
-}
-
-/// Each of the volumes below may have an attachment and epochs of its own.
-#[test]
-fn a_layer_is_over_volumes_that_are_attached() {
-    let volumes = ["a", "b"].map(|name| {
-        let memory = Arc::new(MemoryVolume::new(1 << 20).expect("memory"));
-        let export = Export::new(name, memory, ExportOptions::default(), Arc::new(NoRecords));
-        LocalVolume::new(export.expect("no records"))
-    });
-    let attach = |volumes: &[Arc<LocalVolume>], claimant| {
-        volumes.iter().fold(Layer::new(1), |layer, volume| {
-            let attachment = Arc::new(Attachment::new("layer", AttachOptions::new(claimant)));
-            let open = Open { services: &Services::new(), depth: 1 };
-            layer.with(volume.attach(&attachment, 0, &open).expect("it opens"), 1)
-        })
-    };
-    let mut ios = io_table(1);
-    let parent = ios.take();
-    let flush = |io: &mut Io| {
-        io.op = Op::Flush;
-        true
-    };
-    let end = |layer: &mut Layer, channels: usize| {
-        (0..channels).for_each(|at| assert!(layer.begin(at, parent, flush)));
-        let (mut now_ns, mut settled) = (1, Vec::new());
-        while settled.is_empty() {
-            now_ns += 1_000_000;
-            let _ = layer.poll(now_ns, |_, _| (), &mut settled);
-        }
-        settled[0].status
-    };
-    let mut both = attach(&volumes, 1);
-    assert!(!both.is_open(), "nothing is claimed");
-    assert_eq!(end(&mut both, 2), Status::Done);
-    assert!(both.is_open());
-    // A successor has one of them.
-    assert_eq!(end(&mut attach(&volumes[1..], 2), 1), Status::Done);
-    assert_eq!(end(&mut both, 2), Status::Fenced);
 }

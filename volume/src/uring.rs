@@ -60,7 +60,7 @@ const COMMAND_OPCODES: [u8; 1] = [opcode::UringCmd16::CODE];
 pub enum Purpose {
     /// Volumes in files.
     Files,
-    /// The ublk driver; see [`crate::ublk`].
+    /// The ublk driver; see `block::ublk`.
     Commands,
 }
 

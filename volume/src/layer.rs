@@ -18,7 +18,7 @@
 //! memory, so that it is dropped first: a kernel may still use what children below have.
 //!
 //! The channels may be of any kind: of [`crate::Volume`]s, opened with the stage's own, or of
-//! volumes with attachments and epochs of their own ([`crate::Attach`]). A stage that reads
+//! volumes with attachments and epochs of their own (`block::Attach`). A stage that reads
 //! metadata first is not open ([`crate::Channel::is_open`]) and keeps what is submitted until it
 //! has read it; it then tells its size with [`crate::Size::set`]. What channels on several
 //! sidecores share is the stage's volume's, behind an `Arc`.

@@ -1,12 +1,12 @@
 //! A volume that does nothing until the test says so.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use sidecore::Progress;
 
-use crate::attachment::Attachment;
 use crate::size::Size;
 use crate::volume::{
     Channel, Durability, Incarnation, IoId, IoTable, Op, Open, OpenError, SEGMENTS_MAX, Status,
@@ -15,39 +15,54 @@ use crate::volume::{
 
 /// What was asked and not answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Held {
+pub struct Held {
     id: IoId,
     /// Counts what the volume was asked for.
     number: u64,
-    pub(crate) op: Op,
-    pub(crate) offset_bytes: u64,
-    pub(crate) len_bytes: u32,
-    pub(crate) durable: bool,
-    /// Where the data is in this process, and how much of it.
-    pub(crate) places: Vec<(usize, u32)>,
+    /// The kind of request.
+    pub op: Op,
+    /// Where on the volume it begins.
+    pub offset_bytes: u64,
+    /// Its length.
+    pub len_bytes: u32,
+    /// Whether it must be durable at completion.
+    pub durable: bool,
+    /// The address and the length of each segment of its data.
+    pub places: Vec<(usize, u32)>,
+}
+
+/// A function that a test has called while a channel is polled.
+pub struct PollEvent(pub Box<dyn FnMut() + Send>);
+
+impl fmt::Debug for PollEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PollEvent")
+    }
 }
 
 /// One channel's requests.
 #[derive(Debug, Default)]
-pub(crate) struct HeldState {
-    pub(crate) asked: VecDeque<Held>,
+pub struct HeldState {
+    /// Requests without an answer, oldest first.
+    pub asked: VecDeque<Held>,
     answered: Vec<(IoId, Status)>,
     /// Says no to `abandon`: a kernel that still owns the buffers.
-    pub(crate) in_kernel: bool,
+    pub in_kernel: bool,
     /// Has begun nothing, so that all of it can be recalled.
-    pub(crate) gives_back: bool,
+    pub gives_back: bool,
     /// Is not open, as one that waits for an epoch.
-    pub(crate) paused: bool,
-    pub(crate) abandoned: bool,
+    pub paused: bool,
+    /// `abandon` was called.
+    pub abandoned: bool,
     /// Ends each request with the next poll, as memory does.
-    pub(crate) at_once: bool,
-    /// Learns of a successor when it is polled so many times.
-    pub(crate) fences: Option<(u32, Arc<Attachment>)>,
+    pub at_once: bool,
+    /// Calls this function when it is polled so many times: an event in the middle of a round.
+    pub after_polls: Option<(u32, PollEvent)>,
 }
 
 /// The volume. Its channels are numbered as they are opened.
 #[derive(Clone, Debug)]
-pub(crate) struct HeldVolume {
+pub struct HeldVolume {
     info: VolumeInfo,
     channels: Arc<Mutex<Vec<Arc<Mutex<HeldState>>>>>,
     count: Arc<AtomicU64>,
@@ -58,7 +73,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl HeldVolume {
-    pub(crate) fn new(size_bytes: u64) -> Self {
+    /// A volume of this size without channels.
+    pub fn new(size_bytes: u64) -> Self {
         let info = VolumeInfo {
             size_bytes,
             block_bytes: 512,
@@ -73,28 +89,28 @@ impl HeldVolume {
     }
 
     /// How many channels were ever opened.
-    pub(crate) fn opened(&self) -> usize {
+    pub fn opened(&self) -> usize {
         lock(&self.channels).len()
     }
 
     /// Looks at a channel, or changes it.
-    pub(crate) fn with<R>(&self, channel: usize, f: impl FnOnce(&mut HeldState) -> R) -> R {
+    pub fn with<R>(&self, channel: usize, f: impl FnOnce(&mut HeldState) -> R) -> R {
         let state = Arc::clone(&lock(&self.channels)[channel]);
         f(&mut lock(&state))
     }
 
     /// How much a channel was asked and has not answered.
-    pub(crate) fn asked(&self, channel: usize) -> usize {
+    pub fn asked(&self, channel: usize) -> usize {
         self.with(channel, |state| state.asked.len())
     }
 
     /// How much all channels were asked and have not answered.
-    pub(crate) fn asked_of_all(&self) -> usize {
+    pub fn asked_of_all(&self) -> usize {
         (0..self.opened()).map(|channel| self.asked(channel)).sum()
     }
 
     /// Ends the oldest request of any channel.
-    pub(crate) fn answer_oldest(&self, status: Status) -> Held {
+    pub fn answer_oldest(&self, status: Status) -> Held {
         let number = |channel: &usize| {
             self.with(*channel, |state| state.asked.front().map_or(u64::MAX, |held| held.number))
         };
@@ -103,12 +119,12 @@ impl HeldVolume {
     }
 
     /// Ends the oldest request of the first channel.
-    pub(crate) fn answer(&self, status: Status) -> Held {
+    pub fn answer(&self, status: Status) -> Held {
         self.answer_on(0, status)
     }
 
     /// Ends the oldest request of a channel.
-    pub(crate) fn answer_on(&self, channel: usize, status: Status) -> Held {
+    pub fn answer_on(&self, channel: usize, status: Status) -> Held {
         self.with(channel, |state| {
             let held = state.asked.pop_front().expect("something was asked");
             state.answered.push((held.id, status));
@@ -157,11 +173,11 @@ impl Channel for HeldChannel {
 
     fn poll(&mut self, ios: &mut IoTable, _now_ns: u64, done: &mut Vec<IoId>) -> Progress {
         let mut state = lock(&self.0);
-        if let Some((polls, attachment)) = &mut state.fences {
+        if let Some((polls, event)) = &mut state.after_polls {
             *polls -= 1;
             if *polls == 0 {
-                attachment.fence("a successor");
-                state.fences = None;
+                (event.0)();
+                state.after_polls = None;
             }
         }
         let answered = std::mem::take(&mut state.answered);

@@ -1,27 +1,20 @@
-//! The one test suite that every backend, stage and chain passes: what `Volume` and `Channel`
-//! promise, whatever is behind them.
+//! The one test suite that every backend, stage and chain passes: all that `Volume` and `Channel`
+//! promise. The tests of the crate `block` use its parts as well (feature `contract`).
 
-pub(crate) mod held;
+pub mod held;
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::RefCell;
 use std::collections::HashSet;
-use std::fmt;
-use std::ops::Deref;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use random::Random;
 use sidecore::Services;
 use virtio::Segment;
 
-use crate::attach::Attach;
-use crate::attachment::{AttachOptions, Attachment};
-use crate::size::Size;
 use crate::uring::Uring;
 use crate::volume::{
-    Channel, IO_BYTES_MAX, Io, IoId, IoTable, Op, Open, OpenError, RANGE_BYTES_MAX, Status, Volume,
-    VolumeInfo, io_table,
+    Channel, IO_BYTES_MAX, Io, IoId, IoTable, Op, Open, RANGE_BYTES_MAX, Status, Volume, io_table,
 };
 
 /// How far the fake clock moves between two rounds.
@@ -32,7 +25,7 @@ const ROUNDS_MAX: u64 = 200_000_000;
 
 /// Stands in for guest memory: aligned to a page, or off by `skew` bytes.
 #[derive(Debug)]
-pub(crate) struct Buffer {
+pub struct Buffer {
     base: *mut u8,
     layout: Layout,
     skew: usize,
@@ -40,7 +33,8 @@ pub(crate) struct Buffer {
 }
 
 impl Buffer {
-    pub(crate) fn new(len: usize, skew: usize) -> Self {
+    /// A buffer of `len` bytes, all zero, `skew` bytes behind the start of a page.
+    pub fn new(len: usize, skew: usize) -> Self {
         let layout = Layout::from_size_align(len + skew + 1, 4096).expect("a small buffer");
         // SAFETY: the layout has a size.
         let base = unsafe { alloc_zeroed(layout) };
@@ -50,7 +44,8 @@ impl Buffer {
         Self { base, layout, skew, len }
     }
 
-    pub(crate) fn filled(bytes: &[u8], skew: usize) -> Self {
+    /// A buffer with these bytes, `skew` bytes behind the start of a page.
+    pub fn filled(bytes: &[u8], skew: usize) -> Self {
         let buffer = Self::new(bytes.len(), skew);
         // SAFETY: the buffer is as long as the bytes.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), buffer.start(), bytes.len()) };
@@ -58,7 +53,7 @@ impl Buffer {
     }
 
     /// The same byte everywhere. No request may be using the buffer.
-    pub(crate) fn fill(&self, byte: u8) {
+    pub fn fill(&self, byte: u8) {
         // SAFETY: inside the allocation, of which nobody else makes use now.
         unsafe { std::ptr::write_bytes(self.start(), byte, self.len) };
     }
@@ -68,13 +63,14 @@ impl Buffer {
         unsafe { self.base.add(self.skew) }
     }
 
-    pub(crate) fn bytes(&self) -> Vec<u8> {
+    /// A copy of the bytes. No request may be using the buffer.
+    pub fn bytes(&self) -> Vec<u8> {
         // SAFETY: nobody else works on the buffer while a test looks at it.
         unsafe { std::slice::from_raw_parts(self.start(), self.len) }.to_vec()
     }
 
     /// The buffer in pieces of `piece` bytes.
-    pub(crate) fn segments(&self, piece: usize) -> Vec<Segment> {
+    pub fn segments(&self, piece: usize) -> Vec<Segment> {
         (0..self.len)
             .step_by(piece.max(1))
             .map(|at| Segment {
@@ -94,7 +90,7 @@ impl Drop for Buffer {
 }
 
 /// Services with an io_uring, or `None` with a line that says why not.
-pub(crate) fn services_with_uring(test: &str) -> Option<Services> {
+pub fn services_with_uring(test: &str) -> Option<Services> {
     let services = Services::new();
     match Uring::new() {
         Ok(uring) => services.insert(Rc::new(RefCell::new(uring))),
@@ -106,55 +102,32 @@ pub(crate) fn services_with_uring(test: &str) -> Option<Services> {
     Some(services)
 }
 
-/// An attachment of a test's disk.
-pub(crate) fn attachment() -> Arc<Attachment> {
-    let options = AttachOptions::new(1);
-    Arc::new(Attachment::new("test", options))
-}
-
-/// A volume without a guard, for tests of what is in front of one: whatever is attached to it is
-/// never claimed.
+/// A channel with its user's table and clock.
 #[derive(Debug)]
-pub(crate) struct Unguarded<V>(pub(crate) V);
-
-impl<V: Deref<Target: Volume> + fmt::Debug + Send + Sync> Attach for Unguarded<V> {
-    fn info(&self) -> VolumeInfo {
-        self.0.info()
-    }
-
-    fn size(&self) -> Size {
-        self.0.size()
-    }
-
-    fn attach(
-        &self,
-        _: &Arc<Attachment>,
-        _: u16,
-        open: &Open<'_>,
-    ) -> Result<Box<dyn Channel>, OpenError> {
-        self.0.open(open)
-    }
-}
-
-/// A channel with what a user of one needs.
-pub(crate) struct Bench {
-    pub(crate) channel: Box<dyn Channel>,
-    pub(crate) ios: IoTable,
-    pub(crate) now_ns: u64,
+pub struct Bench {
+    /// The open channel.
+    pub channel: Box<dyn Channel>,
+    /// The requests.
+    pub ios: IoTable,
+    /// The clock, in nanoseconds; each round moves it.
+    pub now_ns: u64,
     /// Completions that were not asked for yet.
-    pub(crate) done: Vec<IoId>,
+    pub done: Vec<IoId>,
     uring: Option<Rc<RefCell<Uring>>>,
-    /// Cuts buffers into pieces of this size, and puts them this far off a page's start.
-    pub(crate) piece: usize,
-    pub(crate) skew: usize,
+    /// Cuts buffers into pieces of this many bytes.
+    pub piece: usize,
+    /// Where buffers begin: bytes behind the start of a page.
+    pub skew: usize,
 }
 
 impl Bench {
-    pub(crate) fn new(volume: &dyn Volume, depth: u16) -> Self {
+    /// Opens a channel for `depth` requests on a sidecore without services.
+    pub fn new(volume: &dyn Volume, depth: u16) -> Self {
         Self::with_services(volume, depth, &Services::new())
     }
 
-    pub(crate) fn with_services(volume: &dyn Volume, depth: u16, services: &Services) -> Self {
+    /// Opens a channel for `depth` requests on a sidecore with these services.
+    pub fn with_services(volume: &dyn Volume, depth: u16, services: &Services) -> Self {
         Self {
             channel: volume.open(&Open { services, depth }).expect("the volume opens"),
             ios: io_table(depth),
@@ -167,7 +140,7 @@ impl Bench {
     }
 
     /// Submits one request; the buffer must live until it is done.
-    pub(crate) fn submit(&mut self, op: Op, offset_bytes: u64, buffer: Option<&Buffer>) -> IoId {
+    pub fn submit(&mut self, op: Op, offset_bytes: u64, buffer: Option<&Buffer>) -> IoId {
         let id = self.ios.take().expect("the test keeps to its depth");
         let io: &mut Io = &mut self.ios[id];
         io.reset();
@@ -183,7 +156,7 @@ impl Bench {
     }
 
     /// One round of the sidecore.
-    pub(crate) fn round(&mut self) {
+    pub fn round(&mut self) {
         let _ = self.channel.poll(&mut self.ios, self.now_ns, &mut self.done);
         if let Some(uring) = &self.uring
             && !uring.borrow_mut().round().is_busy()
@@ -194,7 +167,7 @@ impl Bench {
     }
 
     /// Waits for one request and gives its status; its slot is free afterwards.
-    pub(crate) fn wait(&mut self, id: IoId) -> Status {
+    pub fn wait(&mut self, id: IoId) -> Status {
         for _ in 0..ROUNDS_MAX {
             if let Some(place) = self.done.iter().position(|done| *done == id) {
                 self.done.swap_remove(place);
@@ -207,13 +180,15 @@ impl Bench {
         panic!("request {id:?} was never completed");
     }
 
-    pub(crate) fn write(&mut self, offset_bytes: u64, bytes: &[u8]) -> Status {
+    /// Writes and waits.
+    pub fn write(&mut self, offset_bytes: u64, bytes: &[u8]) -> Status {
         let buffer = Buffer::filled(bytes, self.skew);
         let id = self.submit(Op::Write, offset_bytes, Some(&buffer));
         self.wait(id)
     }
 
-    pub(crate) fn write_durable(&mut self, offset_bytes: u64, bytes: &[u8]) -> Status {
+    /// Writes, to be durable at completion, and waits.
+    pub fn write_durable(&mut self, offset_bytes: u64, bytes: &[u8]) -> Status {
         let buffer = Buffer::filled(bytes, self.skew);
         let id = self.ios.take().expect("the test keeps to its depth");
         let segments = buffer.segments(self.piece);
@@ -226,7 +201,8 @@ impl Bench {
         self.wait(id)
     }
 
-    pub(crate) fn read(&mut self, offset_bytes: u64, len: usize) -> Result<Vec<u8>, Status> {
+    /// Reads and waits.
+    pub fn read(&mut self, offset_bytes: u64, len: usize) -> Result<Vec<u8>, Status> {
         let buffer = Buffer::filled(&vec![0xee; len], self.skew);
         let id = self.submit(Op::Read, offset_bytes, Some(&buffer));
         match self.wait(id) {
@@ -236,18 +212,13 @@ impl Bench {
     }
 
     /// A range that is zeroed; `durable` where it must be at once.
-    pub(crate) fn zero(&mut self, op: Op, durable: bool, offset_bytes: u64, len: u64) -> Status {
+    pub fn zero(&mut self, op: Op, durable: bool, offset_bytes: u64, len: u64) -> Status {
         let id = self.submit_range(op, durable, offset_bytes, len);
         self.wait(id)
     }
 
-    pub(crate) fn submit_range(
-        &mut self,
-        op: Op,
-        durable: bool,
-        offset_bytes: u64,
-        len: u64,
-    ) -> IoId {
+    /// Submits a request without data; `durable` where it must be at once.
+    pub fn submit_range(&mut self, op: Op, durable: bool, offset_bytes: u64, len: u64) -> IoId {
         let id = self.ios.take().expect("the test keeps to its depth");
         let io = &mut self.ios[id];
         io.reset();
@@ -257,13 +228,14 @@ impl Bench {
         id
     }
 
-    pub(crate) fn flush(&mut self) -> Status {
+    /// Flushes and waits.
+    pub fn flush(&mut self) -> Status {
         let id = self.submit(Op::Flush, 0, None);
         self.wait(id)
     }
 
     /// Lets go and gives everything back.
-    pub(crate) fn abandon(&mut self) {
+    pub fn abandon(&mut self) {
         for _ in 0..ROUNDS_MAX {
             if self.channel.abandon(&mut self.ios, self.now_ns) {
                 return;
@@ -275,24 +247,25 @@ impl Bench {
 }
 
 /// Everything below, for a volume that keeps what is written.
-pub(crate) fn check_all(volume: &dyn Volume) {
+pub fn check_all(volume: &dyn Volume) {
     check_all_with(volume, &Services::new());
 }
 
 /// Everything below, on a sidecore with these services.
-pub(crate) fn check_all_with(volume: &dyn Volume, services: &Services) {
+pub fn check_all_with(volume: &dyn Volume, services: &Services) {
     check_bounds_with(volume, services);
     check_read_your_write(volume, services);
     check_one_completion_each_with(volume, services);
     check_abandon_with(volume, services);
 }
 
-pub(crate) fn check_bounds(volume: &dyn Volume) {
+/// [`check_bounds_with`] on a sidecore without services.
+pub fn check_bounds(volume: &dyn Volume) {
     check_bounds_with(volume, &Services::new());
 }
 
 /// Requests that make no sense are refused, and the volume goes on.
-pub(crate) fn check_bounds_with(volume: &dyn Volume, services: &Services) {
+pub fn check_bounds_with(volume: &dyn Volume, services: &Services) {
     let info = volume.info();
     let block = u64::from(info.block_bytes);
     let mut bench = Bench::with_services(volume, 4, services);
@@ -323,7 +296,7 @@ pub(crate) fn check_bounds_with(volume: &dyn Volume, services: &Services) {
 
 /// What was written is read and what was zeroed reads as zeroes, however both are cut into pieces,
 /// flushed in between or not.
-pub(crate) fn check_read_your_write(volume: &dyn Volume, services: &Services) {
+pub fn check_read_your_write(volume: &dyn Volume, services: &Services) {
     let info = volume.info();
     let block = info.block_bytes as usize;
     let blocks = (info.size_bytes / block as u64).min(256);
@@ -365,12 +338,13 @@ pub(crate) fn check_read_your_write(volume: &dyn Volume, services: &Services) {
     bench.abandon();
 }
 
-pub(crate) fn check_one_completion_each(volume: &dyn Volume) {
+/// [`check_one_completion_each_with`] on a sidecore without services.
+pub fn check_one_completion_each(volume: &dyn Volume) {
     check_one_completion_each_with(volume, &Services::new());
 }
 
 /// A full table of requests of all kinds gives exactly one completion each.
-pub(crate) fn check_one_completion_each_with(volume: &dyn Volume, services: &Services) {
+pub fn check_one_completion_each_with(volume: &dyn Volume, services: &Services) {
     const DEPTH: u16 = 64;
     let block = volume.info().block_bytes as usize;
     let mut bench = Bench::with_services(volume, DEPTH, services);
@@ -401,13 +375,14 @@ pub(crate) fn check_one_completion_each_with(volume: &dyn Volume, services: &Ser
     bench.abandon();
 }
 
-pub(crate) fn check_abandon(volume: &dyn Volume) {
+/// [`check_abandon_with`] on a sidecore without services.
+pub fn check_abandon(volume: &dyn Volume) {
     check_abandon_with(volume, &Services::new());
 }
 
 /// A channel that lets go gives no further completions, touches no buffer, and can do so with
 /// requests outstanding, at once or after the kernel has let go too.
-pub(crate) fn check_abandon_with(volume: &dyn Volume, services: &Services) {
+pub fn check_abandon_with(volume: &dyn Volume, services: &Services) {
     let block = volume.info().block_bytes as usize;
     for rounds in 0..3 {
         let mut bench = Bench::with_services(volume, 16, services);
