@@ -34,6 +34,7 @@ pub(crate) use read::name_problem;
 use reader::Reader;
 pub use reader::{ConfigError, Lines, Problem};
 use sidecore::Idle;
+pub use volume::backend::BackendConfig;
 pub use volume::stage::{StageConfig, encryption, show_chain};
 
 /// The longest name of a node, volume, disk or attachment: what the head of a block message has
@@ -194,33 +195,6 @@ pub struct Directories {
     pub state: Option<PathBuf>,
     /// Where mirrors' files are made.
     pub captures: Option<PathBuf>,
-}
-
-/// Where a volume's blocks are.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Backend {
-    /// A raw file or a block device.
-    File {
-        /// Its absolute path, inside one of the volumes' directories.
-        path: PathBuf,
-        /// How much of it is used, and the size of a sparse file that is made where there is none.
-        /// All of a file that is there, if not said.
-        size_bytes: Option<u64>,
-        /// Past the page cache.
-        direct: bool,
-        /// It is raw by the operator's word, also where it looks like an image of another format.
-        raw: bool,
-    },
-    /// This process's memory; gone with it.
-    Memory {
-        /// Its size.
-        size_bytes: u64,
-    },
-    /// Writes go nowhere and reads give zeroes: for measuring.
-    Null {
-        /// Its size.
-        size_bytes: u64,
-    },
 }
 
 /// Who makes a vhost-user socket.

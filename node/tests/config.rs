@@ -5,7 +5,8 @@ use std::path::Path;
 
 use expect_test::{Expect, expect};
 use node::Config;
-use node::config::{Backend, LinkKind, PeerAddress, Role, StageConfig, Trust, WhenLost};
+use node::config::{BackendConfig, LinkKind, PeerAddress, Role, StageConfig, Trust, WhenLost};
+use volume::backend::FileBackend;
 use volume::stage::{Limit, Metering};
 
 fn example(name: &str) -> Config {
@@ -32,7 +33,8 @@ fn the_iohost_example_loads() {
     assert_eq!(volume.name, "alice-root");
     let path = "/var/lib/vrio/alice.img".into();
     let size_bytes = Some(20 << 30);
-    assert_eq!(volume.backend, Backend::File { path, size_bytes, direct: true, raw: false });
+    let expected = FileBackend { path, size_bytes, direct: true, raw: false };
+    assert_eq!(volume.backend, BackendConfig::File(expected));
     assert!(!volume.write_through);
     let limit = StageConfig::Limit(Limit { iops: NonZeroU64::new(50000), ..Limit::default() });
     assert_eq!(volume.chain, [StageConfig::Meter(Metering), limit]);

@@ -1,9 +1,114 @@
-//! What holds the blocks at last: memory, nothing at all (for measuring), or a file.
+//! The storage of the blocks: a file, memory, or nothing at all (for measuring).
+//!
+//! [`backends!`] below is the table of all backends, one line each. Everything else about a backend
+//! is in its own file: its keys with their descriptions, reading them, opening, its needs, its
+//! counters, and its descriptor for a hand-over (`docs/decisions/060-one-table.md`).
 
 pub mod file;
+mod kind;
 pub mod memory;
 pub mod null;
 
-pub use file::{FileError, FileOptions, FileVolume, Remembered, ResizeError};
-pub use memory::MemoryVolume;
-pub use null::NullVolume;
+pub use file::{FileBackend, FileError, FileOptions, FileVolume, Remembered, ResizeError};
+pub use kind::{
+    BackendFile, BackendKind, BackendNeeds, BackendVolume, FileAt, HandedBlocks, Opening,
+    Resizable, VolumeBackend, whole_sectors,
+};
+pub use memory::{MemoryBackend, MemoryVolume};
+pub use null::{NullBackend, NullVolume};
+
+use crate::settings::Key;
+
+macro_rules! backends {
+    ($($(#[$doc:meta])* $kind:ident($backend:ty);)*) => {
+        /// The backend of a volume, as it is configured.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub enum BackendConfig {
+            $($(#[$doc])* $kind($backend),)*
+        }
+
+        $(impl From<$backend> for BackendConfig {
+            fn from(backend: $backend) -> Self {
+                Self::$kind(backend)
+            }
+        })*
+
+        /// Every kind of backend.
+        pub static BACKENDS: &[BackendKind] = &[$(BackendKind::of::<$backend>()),*];
+
+        const KEY_LISTS: &[&[Key]] = &[$(<$backend>::KEYS),*];
+
+        impl BackendConfig {
+            /// Its kind.
+            pub fn kind(&self) -> &'static BackendKind {
+                let name = match self {
+                    $(Self::$kind(_) => <$backend>::NAME,)*
+                };
+                let kind = BACKENDS.iter().find(|kind| kind.name == name);
+                kind.expect("each backend is in the table")
+            }
+
+            /// The file or block device that belongs to the volume.
+            pub fn file(&self) -> Option<BackendFile<'_>> {
+                match self {
+                    $(Self::$kind(backend) => backend.file(),)*
+                }
+            }
+
+            /// The same backend with another configured size; `None` for one that keeps its size.
+            pub fn with_size(&self, size_bytes: u64) -> Option<Self> {
+                match self {
+                    $(Self::$kind(backend) => backend.with_size(size_bytes).map(Into::into),)*
+                }
+            }
+
+            /// Opens it, or goes on with the blocks of another process; see
+            /// [`VolumeBackend::open`].
+            ///
+            /// # Errors
+            /// The problem and the way out, for the operator.
+            pub fn open(
+                &self,
+                opening: &Opening,
+                handed: Option<HandedBlocks>,
+            ) -> Result<Box<dyn BackendVolume>, String> {
+                match self {
+                    $(Self::$kind(backend) => backend.open(opening, handed),)*
+                }
+            }
+        }
+    };
+}
+
+backends! {
+    /// A raw file or a block device.
+    File(FileBackend);
+    /// Memory of the node's process.
+    Memory(MemoryBackend);
+    /// Nothing, for measuring.
+    Null(NullBackend);
+}
+
+/// The keys of all backends, in the order of the table.
+pub const BACKEND_KEYS: [&str; key_count()] = {
+    let mut names = [""; key_count()];
+    let (mut list, mut count) = (0, 0);
+    while list < KEY_LISTS.len() {
+        let mut at = 0;
+        while at < KEY_LISTS[list].len() {
+            names[count] = KEY_LISTS[list][at].name;
+            (at, count) = (at + 1, count + 1);
+        }
+        list += 1;
+    }
+    names
+};
+
+const fn key_count() -> usize {
+    let (mut list, mut count) = (0, 0);
+    while list < KEY_LISTS.len() {
+        count += KEY_LISTS[list].len();
+        list += 1;
+    }
+    count
+}

@@ -5,6 +5,7 @@
 
 use std::sync::LazyLock;
 
+use volume::backend::BACKENDS;
 pub use volume::settings::Key;
 use volume::stage::STAGES;
 
@@ -33,7 +34,7 @@ const fn key(name: &'static str, text: &'static str) -> Key {
 
 /// Every table of the file.
 pub fn tables() -> impl Iterator<Item = Keys> {
-    TABLES.iter().chain(&*STAGE_TABLES).copied()
+    TABLES.iter().chain(&*STAGE_TABLES).chain([&*BACKEND_TABLE]).copied()
 }
 
 /// The tables of stages, as the stages describe themselves.
@@ -51,6 +52,13 @@ static STAGE_TABLES: LazyLock<Vec<Keys>> = LazyLock::new(|| {
         keys: kind.keys,
     });
     [whole].into_iter().chain(each).collect()
+});
+
+/// The table of backends, as the backends describe themselves.
+static BACKEND_TABLE: LazyLock<Keys> = LazyLock::new(|| {
+    let keys: Vec<_> = BACKENDS.iter().flat_map(|kind| kind.keys).copied().collect();
+    let sample = "[[volume]]\nname = \"a\"\nbackend = { ? }";
+    Keys { table: "backend", sample, keys: keys.leak() }
 });
 
 /// The tables that are described here.
@@ -270,39 +278,6 @@ const TABLES: &[Keys] = &[
                 "optimal-io-size",
                 "The size of requests that suits the storage best, which guests are told: a power \
                  of two, such as the stripe of a RAID. Default: guests are told nothing.",
-            ),
-        ],
-    },
-    Keys {
-        table: "backend",
-        sample: "[[volume]]\nname = \"a\"\nbackend = { ? }",
-        keys: &[
-            key(
-                "file",
-                "A raw file or a block device, inside of one of `volumes`. On tmpfs the sidecore \
-                 copies by itself.",
-            ),
-            key(
-                "memory",
-                "This much of the node's memory; the content is gone with the process. See \
-                 [memory volumes](#memory-volumes).",
-            ),
-            key(
-                "null",
-                "Nothing, of this size, for measuring: writes vanish. A read by a guest of this \
-                 node leaves the guest's memory as it was; a read from another node returns \
-                 zeroes.",
-            ),
-            key(
-                "size",
-                "The volume's size, for `file`. A file that is missing or empty is made, sparse; a \
-                 file that is shorter is refused. Default: the length of the file.",
-            ),
-            key("direct", "`true`, for `file`: requests go past the page cache."),
-            key(
-                "format",
-                "`\"raw\"`, for `file`: serve a new volume's file byte by byte although it begins \
-                 like a qcow2, VMDK or VHDX image. Otherwise such a file is refused.",
             ),
         ],
     },

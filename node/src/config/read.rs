@@ -374,8 +374,8 @@ fn form(kind: &StageKind<StageConfig>) -> String {
     if kind.keys.is_empty() { format!("{name:?}") } else { format!("{{ {name} = {{ .. }} }}") }
 }
 
-/// A table of the file, as a stage reads it.
-struct Section<'v, 'r, 'i> {
+/// A table of the file, as a stage or a backend reads it.
+pub(crate) struct Section<'v, 'r, 'i> {
     value: &'v Value<'r, 'i>,
     table: Table<'r, 'i>,
 }
@@ -384,7 +384,17 @@ impl<'v, 'r, 'i> Section<'v, 'r, 'i> {
     /// The table that a value is; keys that are not among `keys` are noted.
     fn new(value: &'v Value<'r, 'i>, keys: &[Key]) -> Option<Self> {
         let names: Vec<_> = keys.iter().map(|key| key.name).collect();
-        Some(Self { value, table: value.table(&names)? })
+        Self::of(value, &names)
+    }
+
+    /// The same with the keys' names.
+    pub(crate) fn of(value: &'v Value<'r, 'i>, names: &[&str]) -> Option<Self> {
+        Some(Self { value, table: value.table(names)? })
+    }
+
+    /// The value of a key, if it is given.
+    pub(crate) fn value_of(&self, key: &str) -> Option<Value<'r, 'i>> {
+        self.table.get(key)
     }
 }
 

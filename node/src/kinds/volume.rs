@@ -4,14 +4,16 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use peer::Allow;
-use volume::{OPTIMAL_BYTES_MAX, PHYSICAL_BYTES_MAX, SECTOR_BYTES, Topology};
+use volume::backend::{BACKEND_KEYS, BACKENDS, BackendFile, whole_sectors};
+use volume::settings::Settings;
+use volume::{OPTIMAL_BYTES_MAX, PHYSICAL_BYTES_MAX, Topology};
 
 use super::{Changed, InPlace, Object, ObjectConfigs};
 use crate::config::change::keys;
 use crate::config::keys::allow as allowed_node;
-use crate::config::read::{chain, has_parent, name};
+use crate::config::read::{Section, chain, has_parent, name};
 use crate::config::reader::{Lines, Reader, Table, Value};
-use crate::config::{self, Backend, Config, Directories, StageConfig, show_chain, show_size};
+use crate::config::{self, BackendConfig, Config, Directories, StageConfig, show_chain, show_size};
 use crate::status::VolumeStatus;
 use crate::wiring::Inside;
 
@@ -21,7 +23,7 @@ pub struct VolumeConfig {
     /// Its name, unique on the node.
     pub name: String,
     /// Where its blocks are.
-    pub backend: Backend,
+    pub backend: BackendConfig,
     /// Each write durable by itself, instead of by the guest's flushes.
     pub write_through: bool,
     /// What every request passes on its way, first stage first.
@@ -51,9 +53,6 @@ const VOLUME_KEYS: [&str; 9] = [
     "optimal-io-size",
 ];
 
-/// Of a volume's `backend`.
-const BACKEND_KEYS: [&str; 6] = ["file", "memory", "null", "size", "direct", "format"];
-
 fn volume(value: &Value<'_, '_>, directories: &Directories) -> Option<VolumeConfig> {
     let table = value.table(&VOLUME_KEYS)?;
     let name = table.require("name", "name = \"alice-root\"").and_then(|value| name(&value));
@@ -66,9 +65,8 @@ fn volume(value: &Value<'_, '_>, directories: &Directories) -> Option<VolumeConf
     let allow = allow.iter().filter_map(allowed_node).collect();
     let flag = |key| table.get(key).and_then(|value| value.bool()).unwrap_or(false);
     let read_only = flag("read-only");
-    if read_only && matches!(backend, Some(Backend::Null { .. })) {
-        let text = "\"read-only\": a null volume is for measuring, and takes writes";
-        table.fail("read-only", text.to_owned());
+    if read_only && let Some(why) = backend.as_ref().and_then(|it| it.kind().not_read_only) {
+        table.fail("read-only", format!("\"read-only\": {why}"));
     }
     let topology = topology(&table, backend.as_ref());
     Some(VolumeConfig {
@@ -85,10 +83,10 @@ fn volume(value: &Value<'_, '_>, directories: &Directories) -> Option<VolumeConf
 }
 
 /// What guests are told of the storage's layout; what is not said is found out.
-fn topology(table: &Table<'_, '_>, backend: Option<&Backend>) -> Topology {
+fn topology(table: &Table<'_, '_>, backend: Option<&BackendConfig>) -> Topology {
     let bytes = |key: &str, most: u32| {
         let value = table.get(key)?;
-        if !matches!(backend, None | Some(Backend::File { .. })) {
+        if backend.is_some_and(|backend| !backend.kind().has_layout) {
             value.fail("only a file has such a layout".to_owned());
         }
         let bytes = u32::try_from(value.size_bytes()?).unwrap_or(u32::MAX);
@@ -107,52 +105,28 @@ fn topology(table: &Table<'_, '_>, backend: Option<&Backend>) -> Topology {
     }
 }
 
-fn backend(value: &Value<'_, '_>, directories: &Directories) -> Option<Backend> {
-    let kinds = ["file", "memory", "null"];
-    let table = value.table(&BACKEND_KEYS)?;
-    let given: Vec<_> = kinds.into_iter().filter(|kind| table.get(kind).is_some()).collect();
+/// A backend by its line of the table, `::volume::backend::BACKENDS`.
+fn backend(value: &Value<'_, '_>, directories: &Directories) -> Option<BackendConfig> {
+    let section = Section::of(value, &BACKEND_KEYS)?;
+    let given: Vec<_> = BACKENDS.iter().filter(|kind| section.has(kind.name)).collect();
     let [kind] = given[..] else {
-        value.fail("name exactly one of file = \"..\", memory = \"1GiB\", null = \"1GiB\"".into());
+        let examples: Vec<_> = BACKENDS.iter().map(|kind| kind.example).collect();
+        value.fail(format!("name exactly one of {}", examples.join(", ")));
         return None;
     };
-    if kind != "file" {
-        for key in ["size", "direct", "format"] {
-            if let Some(value) = table.get(key) {
-                value.fail(format!("this belongs to a file; {kind:?} itself gives the size"));
-            }
-        }
-        let size_bytes = size_of_volume(&table.get(kind)?)?;
-        return Some(match kind {
-            "memory" => Backend::Memory { size_bytes },
-            _ => Backend::Null { size_bytes },
-        });
+    let others = BACKEND_KEYS.into_iter().filter(|key| section.has(key) && !kind.has(key));
+    for key in others {
+        let owner = BACKENDS.iter().find(|kind| kind.has(key)).expect("a key of the table");
+        let (owner, given) = (owner.name, kind.name);
+        let text = format!("this belongs to a {owner}; {given:?} itself gives the size");
+        section.fail_key(key, format!("{key:?}: {text}"));
     }
-    let flag = |key| table.get(key).and_then(|value| value.bool()).unwrap_or(false);
-    let size_bytes = match table.get("size") {
-        Some(size) => Some(size_of_volume(&size)?),
-        None => None,
-    };
-    let direct = flag("direct");
-    let raw = match table.get("format") {
-        None => false,
-        Some(format) if format.str()? == "raw" => true,
-        Some(format) => {
-            format.fail("\"raw\" is all that is served; convert others by qemu-img".to_owned());
-            return None;
-        }
-    };
-    let path = file_path(&table.get("file")?, directories)?;
-    Some(Backend::File { path, size_bytes, direct, raw })
+    (kind.read)(&section, &|key| file_path(&section.value_of(key)?, directories))
 }
 
 /// A size in whole sectors, and not none.
 pub(crate) fn size_of_volume(value: &Value<'_, '_>) -> Option<u64> {
-    let bytes = value.size_bytes()?;
-    if bytes == 0 || !bytes.is_multiple_of(SECTOR_BYTES) {
-        value.fail(format!("{bytes} bytes are no whole number of sectors ({SECTOR_BYTES} bytes)"));
-        return None;
-    }
-    Some(bytes)
+    whole_sectors(value.size_bytes()?).map_err(|text| value.fail(text)).ok()
 }
 
 /// The absolute path of a volume's file, inside one of the volumes' directories.
@@ -190,7 +164,7 @@ fn file_path(value: &Value<'_, '_>, directories: &Directories) -> Option<PathBuf
 fn same_file(reader: &Reader<'_>, config: &Config) {
     let mut seen: HashMap<&Path, &VolumeConfig> = HashMap::new();
     for volume in &config.volumes {
-        let Backend::File { path, .. } = &volume.backend else { continue };
+        let Some(BackendFile { path, .. }) = volume.backend.file() else { continue };
         let other = seen.insert(path, volume);
         let Some(other) = other.filter(|other| !(other.read_only && volume.read_only)) else {
             continue;
@@ -221,22 +195,16 @@ fn same_encryption(reader: &Reader<'_>, config: &Config) {
 
 /// The size that a file is configured to have.
 fn size_of(volume: &VolumeConfig) -> Option<u64> {
-    match volume.backend {
-        Backend::File { size_bytes, .. } => size_bytes,
-        Backend::Memory { .. } | Backend::Null { .. } => None,
-    }
+    volume.backend.file()?.size_bytes
 }
 
-/// Whether the backends differ in that the file is to be larger, and in nothing else.
+/// Whether the backends differ in that the file must become larger, and in nothing else.
 fn grows(now: &VolumeConfig, wanted: &VolumeConfig) -> bool {
     let (Some(now_bytes), Some(wanted_bytes)) = (size_of(now), size_of(wanted)) else {
         return false;
     };
-    let mut backend = now.backend.clone();
-    if let Backend::File { size_bytes, .. } = &mut backend {
-        *size_bytes = Some(wanted_bytes);
-    }
-    now_bytes < wanted_bytes && backend == wanted.backend
+    let grown = now.backend.with_size(wanted_bytes);
+    now_bytes < wanted_bytes && grown.as_ref() == Some(&wanted.backend)
 }
 
 impl Object for VolumeConfig {

@@ -1,5 +1,7 @@
-//! What each metric is, for the HELP lines. Stages of volumes describe what they count themselves.
+//! The description of each metric, for the HELP lines. Stages and backends of volumes describe
+//! their counters themselves.
 
+use volume::backend::BACKENDS;
 use volume::stage::STAGES;
 
 /// By the metric's name without `vrio_` and without what its unit and its type add.
@@ -99,9 +101,6 @@ const HELP: &[(&str, &str)] = &[
     ("volume_size_bytes", "The volume's size."),
     ("volume_attachments", "Disks, here or elsewhere, that use the volume now."),
     ("volume_latency", "How long requests took, as the chain's first meter saw them."),
-    ("volume_file_syncs", "Syncs of the file."),
-    ("volume_file_zeroes_written", "Ranges zeroed by writing zeroes: the file system cannot."),
-    ("volume_file_errors", "Requests that the file's storage failed."),
     ("disk_size_bytes", "The disk's size."),
     ("disk_state", "1 for the state that the disk is in."),
     ("disk_starts", "Starts of queues."),
@@ -210,8 +209,9 @@ pub(super) fn of(metric: &str) -> String {
         return (*text).to_owned();
     }
     let (object, counter) = bare.split_once('_').unwrap_or(("node", bare));
-    let of_stages = STAGES.iter().flat_map(|kind| kind.counters).filter(|_| object == "volume");
-    if let Some(key) = of_stages.into_iter().find(|key| key.name == counter) {
+    let of_stages = STAGES.iter().flat_map(|kind| kind.counters);
+    let of_volumes = of_stages.chain(BACKENDS.iter().flat_map(|kind| kind.counters));
+    if let Some(key) = of_volumes.filter(|_| object == "volume").find(|key| key.name == counter) {
         return key.text.to_owned();
     }
     format!("The {object}'s count of {}.", counter.replace('_', " "))

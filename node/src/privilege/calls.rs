@@ -19,9 +19,11 @@ use seccompiler::{
 
 use super::{PrivilegeError, system};
 use crate::config::{Config, Privileges};
+use volume::backend::BACKENDS;
 
-/// What a running node does: serve disks, and add and remove them.
-const ALLOWED: [c_long; 101] = [
+/// The calls of a running node, which serves disks, and adds and removes them. The backends of
+/// volumes say themselves which calls they need ([`volume::backend::BackendNeeds`]).
+const ALLOWED: [c_long; 97] = [
     // Data: the link, the io_uring, eventfds, sockets of front ends.
     libc::SYS_read,
     libc::SYS_write,
@@ -93,11 +95,6 @@ const ALLOWED: [c_long; 101] = [
     libc::SYS_fsync,
     libc::SYS_fdatasync,
     libc::SYS_flock,
-    // A failed flush is remembered in an attribute of the file.
-    libc::SYS_fgetxattr,
-    libc::SYS_fsetxattr,
-    libc::SYS_fremovexattr,
-    libc::SYS_fallocate,
     libc::SYS_fcntl,
     libc::SYS_fchmod,
     libc::SYS_getdents64,
@@ -301,6 +298,7 @@ type Rules = BTreeMap<c_long, Vec<SeccompRule>>;
 fn programs() -> Result<[BpfProgram; 3], seccompiler::BackendError> {
     let all = |calls: &[c_long]| calls.iter().map(|call| (*call, Vec::new())).collect::<Rules>();
     let mut allowed = all(&ALLOWED);
+    allowed.extend(BACKENDS.iter().flat_map(|kind| all(kind.needs.calls)));
     allowed.extend(by_arguments()?);
     allowed.insert(libc::SYS_clone3, Vec::new());
     let errno = |code: i32| SeccompAction::Errno(code.unsigned_abs());

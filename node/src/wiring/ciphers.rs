@@ -11,12 +11,13 @@
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Write};
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::{FileType, XattrFlags, fgetxattr, fsetxattr, fstat, fsync};
 use rustix::io::Errno;
-use volume::backend::FileVolume;
+use volume::backend::BackendVolume;
 use volume::record::{First, RecordError, RecordStore, create_private};
 use volume::stage::VolumeKey;
 
@@ -83,7 +84,7 @@ pub(super) fn is_under(
 /// What would be noise to whom, and what to do.
 pub(super) fn verify(
     volume: &VolumeConfig,
-    file: &FileVolume,
+    file: &VolumeFile,
     state: &Path,
     key: Option<&VolumeKey>,
     records: &dyn RecordStore,
@@ -199,8 +200,27 @@ impl First for Note {
     }
 }
 
+/// The file or block device of an opened volume, which keeps the content when the node ends.
+#[derive(Clone, Debug)]
+pub(super) struct VolumeFile(Arc<dyn BackendVolume>);
+
+impl VolumeFile {
+    /// The file of a volume; none for one whose content is gone with the node.
+    pub(super) fn of(backend: &Arc<dyn BackendVolume>) -> Option<Self> {
+        backend.path().and(backend.descriptor()).map(|_| Self(Arc::clone(backend)))
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path().expect("looked at when it was made")
+    }
+
+    fn file(&self) -> BorrowedFd<'_> {
+        self.0.descriptor().expect("looked at when it was made")
+    }
+}
+
 /// Whether nothing was ever written to it.
-fn is_blank(file: &FileVolume) -> Result<bool, String> {
+fn is_blank(file: &VolumeFile) -> Result<bool, String> {
     let found = fstat(file.file()).map_err(|error| format!("{:?}: {error}", file.path()))?;
     Ok(FileType::from_raw_mode(found.st_mode).is_file() && found.st_blocks == 0)
 }
@@ -218,7 +238,7 @@ fn unknown(place: &Place, key: &Path, check: &str) -> String {
 /// Where the check value of a volume is.
 #[derive(Debug)]
 enum Place {
-    Attribute(FileVolume),
+    Attribute(VolumeFile),
     Record(PathBuf),
 }
 
@@ -233,7 +253,7 @@ impl fmt::Display for Place {
 
 impl Place {
     /// All that there are for this volume, the file's own first.
-    fn all(volume: &VolumeConfig, file: &FileVolume, state: &Path) -> Result<Vec<Self>, String> {
+    fn all(volume: &VolumeConfig, file: &VolumeFile, state: &Path) -> Result<Vec<Self>, String> {
         let refused = |error: Errno| {
             format!(
                 "cannot read the attributes of {:?}, which would say whether it is encrypted: \

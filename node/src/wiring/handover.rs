@@ -422,12 +422,14 @@ impl<'i> Still<'i> {
             let export = &served.export;
             let records = if in_files { HashMap::new() } else { export.records() };
             let records = records.into_iter().map(|(name, record)| (name, record.into()));
-            let (file, memory) = (served.file.as_ref(), served.memory.as_ref());
+            let backend = &served.backend;
+            let blocks = backend.descriptor().map(|blocks| sent.copy(blocks)).transpose()?;
+            let is_memory = export.volume().info().volatile;
             Ok(VolumeState {
                 name: export.name().to_owned(),
-                file: file.map(|file| sent.copy(file.file())).transpose()?,
-                failed: file.is_some_and(|file| file.has_failed()),
-                memory: memory.map(|memory| sent.copy(memory.file())).transpose()?,
+                file: blocks.filter(|_| !is_memory),
+                failed: backend.has_failed(),
+                memory: blocks.filter(|_| is_memory),
                 incarnation: export.volume().info().incarnation.0,
                 records: records.collect(),
                 key_check: served.key().map(|key| key.check()),

@@ -14,7 +14,8 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use volume::backend::{FileError, FileVolume};
 
 use super::{ObjectError, keys, volumes};
-use crate::config::{Backend, Config, PeerConfig, VolumeConfig};
+use crate::config::{Config, PeerConfig, VolumeConfig};
+use volume::backend::BackendFile;
 
 /// Everything that a start would stumble over, or that keeps a peer or a tenant out.
 pub(crate) fn problems(config: &Config) -> Vec<ObjectError> {
@@ -170,16 +171,16 @@ fn not_makeable(path: &PathBuf) -> Option<String> {
 
 /// What is wrong with the file of a volume.
 fn file(volume: &VolumeConfig, homes: &[PathBuf]) -> Option<String> {
-    let Backend::File { path, size_bytes, .. } = &volume.backend else { return None };
-    if let Err(text) = volumes::inside(path, homes) {
+    let BackendFile { path, size_bytes } = volume.backend.file()?;
+    let path = path.to_path_buf();
+    if let Err(text) = volumes::inside(&path, homes) {
         return Some(text);
     }
-    let found = match std::fs::metadata(path) {
+    let found = match std::fs::metadata(&path) {
         Ok(found) => found,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             // A directory that is missing has been named already if it is one of the volumes'.
             let home = path.parent().unwrap_or(Path::new("/"));
-            let path = path.clone();
             return match (home.is_dir(), size_bytes) {
                 (true, Some(_)) => not_makeable(&path),
                 (true, None) => Some(FileError::Missing { path }.to_string()),
@@ -188,10 +189,9 @@ fn file(volume: &VolumeConfig, homes: &[PathBuf]) -> Option<String> {
             };
         }
         Err(source) => {
-            return Some(FileError::NotReadable { path: path.clone(), source }.to_string());
+            return Some(FileError::NotReadable { path, source }.to_string());
         }
     };
-    let path = path.clone();
     if found.is_dir() {
         return Some(FileError::Directory { path }.to_string());
     }
@@ -207,7 +207,7 @@ fn file(volume: &VolumeConfig, homes: &[PathBuf]) -> Option<String> {
     match size_bytes {
         None if found.is_file() && actual_bytes == 0 => Some(FileError::Empty { path }.to_string()),
         Some(wanted_bytes) if found.is_file() && actual_bytes > 0 => {
-            let wanted_bytes = FileVolume::remembered_bytes(&path, *wanted_bytes);
+            let wanted_bytes = FileVolume::remembered_bytes(&path, wanted_bytes);
             (actual_bytes < wanted_bytes)
                 .then(|| FileError::TooSmall { path, actual_bytes, wanted_bytes }.to_string())
         }

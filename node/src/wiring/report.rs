@@ -11,7 +11,6 @@ use block::plane::Plane;
 use link::{ShmCounters, XdpCounters};
 use transport::{Endpoint, EndpointCounters, SessionState};
 use volume::Durability;
-use volume::backend::FileVolume;
 
 use self::quotas::Shares;
 use super::Inside;
@@ -20,7 +19,7 @@ use super::objects::Objects;
 use super::sidecores::Core;
 use super::strangers::{self, Refusals};
 use super::volumes::Served;
-use crate::config::{Backend, Config, DiskConfig, PeerConfig, Trust, VolumeConfig};
+use crate::config::{Config, DiskConfig, PeerConfig, Trust, VolumeConfig};
 use crate::status::{
     AttachmentStatus, Counters, DiskStatus, GuestMemoryStatus, NodeStatus, PeerStatus,
     STATUS_VERSION, SessionStatus, SidecoreStatus, Status, StrangersStatus, VolumeStatus,
@@ -425,7 +424,7 @@ fn volume(config: &VolumeConfig, served: &Served) -> VolumeStatus {
     let attached = served.export.attached();
     VolumeStatus {
         name: config.name.clone(),
-        backend: backend(config, served),
+        backend: backend(served),
         size_bytes: info.size_bytes,
         block_bytes: info.block_bytes,
         durability: durability.to_owned(),
@@ -441,24 +440,12 @@ fn volume(config: &VolumeConfig, served: &Served) -> VolumeStatus {
     }
 }
 
-fn backend(config: &VolumeConfig, served: &Served) -> String {
-    let backend = bare_backend(config, served);
+fn backend(served: &Served) -> String {
+    let backend = served.backend.describe();
     match served.export.unusable() {
         Some(why) => format!("{backend}, STOPPED: {why}"),
         None => backend,
     }
-}
-
-fn bare_backend(config: &VolumeConfig, served: &Served) -> String {
-    let Some(file) = &served.file else {
-        return match config.backend {
-            Backend::Null { .. } => "null".to_owned(),
-            _ => "memory".to_owned(),
-        };
-    };
-    let how = if file.is_direct() { "direct" } else { "buffered" };
-    let failed = if file.has_failed() { ", FAILED: a sync did not succeed" } else { "" };
-    format!("file {} ({how}{failed})", file.path().display())
 }
 
 fn volume_counters(served: &Served) -> Counters {
@@ -467,25 +454,8 @@ fn volume_counters(served: &Served) -> Counters {
     served.chain().stages.counted(&mut |name, value| {
         put(name, value);
     });
-    if let Some(file) = &served.file {
-        file_counters(file, &mut put);
-    }
+    served.backend.counted(&mut |name, value| {
+        put(name, value);
+    });
     counters
-}
-
-fn file_counters(file: &FileVolume, put: &mut impl FnMut(&str, u64) -> Option<u64>) {
-    let counters = file.counters();
-    for (name, counter) in [
-        ("file_errors", &counters.errors),
-        ("file_no_space", &counters.no_space),
-        ("file_bounced", &counters.bounced),
-        ("file_in_place", &counters.in_place),
-        ("file_waited", &counters.waited),
-        ("file_continued", &counters.continued),
-        ("file_syncs", &counters.syncs),
-        ("file_syncs_shared", &counters.syncs_shared),
-        ("file_zeroes_written", &counters.zeroes_written),
-    ] {
-        put(name, counter.load(Relaxed));
-    }
 }

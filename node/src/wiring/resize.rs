@@ -11,7 +11,7 @@ use super::live::{bad, log};
 use super::objects::unknown;
 use super::volumes::Served;
 use crate::api::{API_VERSION, Done, Refused, RefusedKind};
-use crate::config::{Backend, Config, DiskConfig, Resize, VolumeConfig, show_size};
+use crate::config::{BackendConfig, Config, DiskConfig, Resize, VolumeConfig, show_size};
 
 impl Inside {
     /// Makes the volume of a disk of this node larger or smaller.
@@ -50,9 +50,8 @@ impl Inside {
 
     /// Makes a volume as large as its configuration says now.
     pub(crate) fn change_size(&self, volume: &VolumeConfig) -> Result<Vec<String>, Refused> {
-        let Backend::File { size_bytes: Some(size_bytes), .. } = volume.backend else {
-            unreachable!("only such a change is made in place");
-        };
+        let size_bytes = volume.backend.file().and_then(|file| file.size_bytes);
+        let size_bytes = size_bytes.expect("only a file with a size is changed in place");
         let wanted = Resize { size_bytes, shrink: false };
         let notes = self.resize(volume, &volume.backend, wanted)?;
         let mut objects = self.objects();
@@ -70,21 +69,20 @@ impl Inside {
     fn resize(
         &self,
         volume: &VolumeConfig,
-        configured: &Backend,
+        configured: &BackendConfig,
         wanted: Resize,
     ) -> Result<Vec<String>, Refused> {
         let name = &volume.name;
         let served = Arc::clone(self.objects().volume(name).expect("the caller has looked"));
-        let (Some(file), Backend::File { size_bytes: configured_bytes, .. }) =
-            (&served.file, configured)
-        else {
+        let Some(resizable) = served.backend.as_resizable() else {
             let error =
                 format!("volume {name:?} is in no file and keeps the size it was made with");
             let way_out = "remove it and add it with the other size";
             return Err(Refused::new(RefusedKind::Conflict, error, way_out));
         };
         let size_bytes = wanted.size_bytes;
-        let resize = |shrink| file.resize(size_bytes, *configured_bytes, shrink);
+        let configured_bytes = configured.file().and_then(|file| file.size_bytes);
+        let resize = |shrink| resizable.resize(size_bytes, configured_bytes, shrink);
         let now_bytes = self.size_of(name);
         let resized = if wanted.shrink && size_bytes < now_bytes {
             served.export.while_unused(|| resize(true)).map_err(|holders| {
@@ -96,7 +94,7 @@ impl Inside {
         };
         let remembered = resized.map_err(|error| refused(name, &error))?;
         self.volumes.tell_changed(&served, &self.cores);
-        Ok(notes(*configured_bytes, size_bytes, remembered))
+        Ok(notes(configured_bytes, size_bytes, remembered))
     }
 }
 

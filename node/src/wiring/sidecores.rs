@@ -25,7 +25,7 @@ use super::gateways::Gateways;
 use super::keys::{Keys, WallClock};
 use super::nics::Doors;
 use super::shared::{self, Shared};
-use crate::config::{Backend, Config, PeerConfig, VolumeConfig};
+use crate::config::{Config, PeerConfig, VolumeConfig};
 
 /// A sidecore and what of it is seen from outside.
 #[derive(Debug)]
@@ -234,7 +234,7 @@ fn uring_for(
 
 /// Whether the volume's blocks are reached by io_uring.
 pub(super) fn needs_uring(volume: &VolumeConfig) -> bool {
-    matches!(volume.backend, Backend::File { .. })
+    volume.backend.kind().needs.uring
 }
 
 fn install_uring(sidecore: &Sidecore) -> Result<Arc<UringCounters>, StartError> {

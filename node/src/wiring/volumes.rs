@@ -11,15 +11,16 @@ use block::attachment::Remembered;
 use block::server::Server;
 use block::{Export, ExportOptions, Exports, Plane};
 use peer::Allow;
-use volume::backend::{FileOptions, FileVolume, MemoryVolume, NullVolume};
+use volume::backend::{BackendVolume, HandedBlocks, Opening};
 use volume::chain::{Chain, Swap, Turning};
 use volume::record::{FileRecords, KeptRecords, RecordWriter, Ticket, make_private};
 use volume::stage::VolumeKey;
-use volume::{Durability, Incarnation, Volume};
+use volume::{Durability, Volume};
 
+use super::ciphers::VolumeFile;
 use super::sidecores::Core;
 use super::{StartError, ciphers};
-use crate::config::{Backend, Config, Directories, StageConfig, VolumeConfig};
+use crate::config::{Config, Directories, StageConfig, VolumeConfig};
 
 /// How long a volume that is taken away may take to drain, flush and remember that its attachments
 /// ended clean; as long as a disk may take to close.
@@ -41,19 +42,15 @@ pub(super) struct Served {
     swap: Arc<Swap>,
     /// Its stages, for their counters.
     chain: Mutex<Chain>,
-    /// The file behind it, if there is one, for its counters.
-    pub(super) file: Option<FileVolume>,
-    /// The memory behind it, if it is that.
-    pub(super) memory: Option<MemoryVolume>,
+    /// The volume behind the chain, as its backend opened it.
+    pub(super) backend: Arc<dyn BackendVolume>,
 }
 
 /// A volume of another process, which has stopped using it.
 #[derive(Debug, Default)]
 pub(super) struct Handed {
-    /// Its locked file, its incarnation, and whether a sync of it has failed.
-    pub(super) file: Option<(OwnedFd, Incarnation, bool)>,
-    /// Its memory.
-    pub(super) memory: Option<(OwnedFd, Incarnation)>,
+    /// Its blocks.
+    pub(super) blocks: Option<HandedBlocks>,
     /// What was remembered of its attachments, where that is not in files.
     pub(super) records: KeptRecords,
 }
@@ -236,23 +233,20 @@ impl Volumes {
     /// # Errors
     /// As [`Self::open`].
     pub(super) fn adopt(&self, wanted: &VolumeConfig, handed: Handed) -> Result<Served, String> {
-        let Handed { file, memory, records: kept } = handed;
-        let is_handed = file.is_some() || memory.is_some();
+        let Handed { blocks, records: kept } = handed;
+        let is_handed = blocks.is_some();
         let (name, state) = (&wanted.name, self.directories.state.as_deref());
         let opened = state.map(|state| FileRecords::open(state, name, self.writer.clone()));
         let opened = opened.transpose();
         // What guests have used is raw, whatever they have written to its beginning.
         let is_new = opened.as_ref().is_ok_and(|it| it.as_ref().is_none_or(|it| it.is_empty()));
-        let Bare { bare, file, memory } = open(&self.directories, wanted, is_new, file, memory)?;
-        let (bare, file, opened) = match (opened, file) {
-            (Ok(Some(opened)), Some(mut file)) => {
-                drop(bare);
-                let remembers = file.remember_by(&opened, is_handed);
-                let bare: Arc<dyn Volume> = Arc::new(file.clone());
-                (bare, Some(file), remembers.map(|()| Some(opened)))
-            }
-            (opened, file) => (bare, file, opened),
+        let mut backend = open(&self.directories, wanted, is_new, blocks)?;
+        let opened = match opened {
+            Ok(Some(opened)) => backend.remember_by(&opened, is_handed).map(|()| Some(opened)),
+            opened => opened,
         };
+        let backend: Arc<dyn BackendVolume> = Arc::from(backend);
+        let bare = Arc::clone(&backend) as Arc<dyn Volume>;
         let key = ciphers::read(&wanted.chain)?;
         let chain =
             Chain::build(bare, &wanted.chain, key.as_ref()).map_err(|error| error.to_string())?;
@@ -260,10 +254,10 @@ impl Volumes {
         let guarded = Arc::clone(&swap) as Arc<dyn Volume>;
         let options = ExportOptions { allow: wanted.allow.clone(), shared: wanted.shared };
         let export = |store| Export::new(name, Arc::clone(&guarded), options.clone(), store);
-        let export = match (opened, state, &file) {
+        let export = match (opened, state, VolumeFile::of(&backend)) {
             (Err(error), ..) => Err(error),
             (Ok(Some(opened)), Some(state), Some(file)) => {
-                let note = ciphers::verify(wanted, file, state, key.as_deref(), &*opened)?;
+                let note = ciphers::verify(wanted, &file, state, key.as_deref(), &*opened)?;
                 export(opened.after(Arc::new(note)))
             }
             (Ok(Some(opened)), ..) => export(opened),
@@ -280,7 +274,7 @@ impl Volumes {
             }
             Ok(export) => export,
         };
-        Ok(Served { export, swap, chain: Mutex::new(chain), file, memory })
+        Ok(Served { export, swap, chain: Mutex::new(chain), backend })
     }
 
     /// A descriptor of the lock of the records' directory, if it is ours.
@@ -410,54 +404,20 @@ pub(super) fn same_key(served: &Served, others: &[Arc<Served>]) -> Option<String
     ciphers::same_key(served.key().as_deref(), keys.iter().map(|(name, key)| (*name, &**key)))
 }
 
-/// A volume without its chain, and what it is.
-struct Bare {
-    bare: Arc<dyn Volume>,
-    file: Option<FileVolume>,
-    memory: Option<MemoryVolume>,
-}
-
+/// Opens a volume's backend, or goes on with the blocks of another process.
 fn open(
     directories: &Directories,
     wanted: &VolumeConfig,
     is_new: bool,
-    handed_file: Option<(OwnedFd, Incarnation, bool)>,
-    handed_memory: Option<(OwnedFd, Incarnation)>,
-) -> Result<Bare, String> {
+    handed: Option<HandedBlocks>,
+) -> Result<Box<dyn BackendVolume>, String> {
+    if let Some(file) = wanted.backend.file() {
+        inside(file.path, &directories.volumes)?;
+    }
     let durability =
         if wanted.write_through { Durability::WriteThrough } else { Durability::Flush };
-    match &wanted.backend {
-        Backend::File { path, size_bytes, direct, raw } => {
-            inside(path, &directories.volumes)?;
-            let mut options = FileOptions::new(path);
-            options.size_bytes = *size_bytes;
-            options.direct = *direct;
-            options.read_only = wanted.read_only;
-            options.durability = durability;
-            options.topology = wanted.topology;
-            options.refuse_formats = !raw && is_new;
-            let file = match handed_file {
-                Some((file, now, failed)) => FileVolume::adopt(&options, file, now, failed),
-                None => FileVolume::open(&options),
-            };
-            let file = file.map_err(|error| error.to_string())?;
-            Ok(Bare { bare: Arc::new(file.clone()), file: Some(file), memory: None })
-        }
-        Backend::Memory { size_bytes } => {
-            let memory = match handed_memory {
-                Some((file, incarnation)) => MemoryVolume::adopt(*size_bytes, incarnation, file),
-                None => MemoryVolume::new(*size_bytes),
-            };
-            let memory =
-                memory.map_err(|error| format!("no memory for it: {error}; make it smaller"))?;
-            let memory = memory.with_durability(durability);
-            let memory = if wanted.read_only { memory.read_only() } else { memory };
-            Ok(Bare { bare: Arc::new(memory.clone()), file: None, memory: Some(memory) })
-        }
-        Backend::Null { size_bytes } => {
-            Ok(Bare { bare: Arc::new(NullVolume::new(*size_bytes)), file: None, memory: None })
-        }
-    }
+    let (read_only, topology) = (wanted.read_only, wanted.topology);
+    wanted.backend.open(&Opening { durability, read_only, topology, is_new }, handed)
 }
 
 /// A symbolic link must not lead out of the directories that the configuration names.

@@ -10,6 +10,7 @@
 
 mod bounce;
 mod channel;
+mod configured;
 mod failures;
 mod format;
 mod locks;
@@ -29,6 +30,7 @@ use crate::size::Size;
 use crate::uring::Uring;
 use crate::volume::{Channel, Incarnation, Open, OpenError, Volume, VolumeInfo};
 
+pub use configured::FileBackend;
 pub use open::{FileError, FileOptions, LOCK_TIMEOUT};
 pub use resize::{Remembered, ResizeError};
 pub use shared::FileCounters;

@@ -13,7 +13,11 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mun
 use rustix::rand::{GetRandomFlags, getrandom};
 use sidecore::Progress;
 
+use super::kind::{
+    BackendNeeds, BackendVolume, FileAt, HandedBlocks, Opening, VolumeBackend, volume_bytes,
+};
 use crate::copy::{self, Ahead};
+use crate::settings::{Key, Settings};
 use crate::size::Size;
 use crate::volume::{
     Channel, Durability, Incarnation, Io, IoId, IoTable, Op, Open, OpenError, Status, Topology,
@@ -338,6 +342,58 @@ impl Channel for MemoryChannel {
     fn abandon(&mut self, _ios: &mut IoTable, _now_ns: u64) -> bool {
         self.ready.clear();
         true
+    }
+}
+
+/// `memory = "1GiB"`: memory of this process; gone with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryBackend {
+    /// Its size.
+    pub size_bytes: u64,
+}
+
+impl VolumeBackend for MemoryBackend {
+    const NAME: &'static str = "memory";
+    const EXAMPLE: &'static str = "memory = \"1GiB\"";
+    const KEYS: &'static [Key] = &[Key::new(
+        "memory",
+        "This much of the node's memory; the content is gone with the process. See [memory \
+         volumes](#memory-volumes).",
+    )];
+    const NEEDS: BackendNeeds = BackendNeeds {
+        uring: false,
+        calls: &[libc::SYS_memfd_create, libc::SYS_ftruncate, libc::SYS_madvise],
+    };
+
+    fn read(settings: &dyn Settings, _: FileAt<'_>) -> Option<Self> {
+        Some(Self { size_bytes: volume_bytes(settings, "memory")? })
+    }
+
+    fn open(
+        &self,
+        opening: &Opening,
+        handed: Option<HandedBlocks>,
+    ) -> Result<Box<dyn BackendVolume>, String> {
+        let volume = match handed.filter(|blocks| blocks.volatile) {
+            Some(blocks) => {
+                MemoryVolume::adopt(self.size_bytes, blocks.incarnation, blocks.descriptor)
+            }
+            None => MemoryVolume::new(self.size_bytes),
+        };
+        let volume =
+            volume.map_err(|error| format!("no memory for it: {error}; make it smaller"))?;
+        let volume = volume.with_durability(opening.durability);
+        Ok(Box::new(if opening.read_only { volume.read_only() } else { volume }))
+    }
+}
+
+impl BackendVolume for MemoryVolume {
+    fn describe(&self) -> String {
+        "memory".to_owned()
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.file())
     }
 }
 

@@ -2,9 +2,15 @@
 //! guest of this node leaves the guest's memory as it is; where the buffer is ours it is zeroes,
 //! for what it held before may have been somebody else's.
 
+use std::os::fd::BorrowedFd;
+
 use sidecore::Progress;
 
+use super::kind::{
+    BackendNeeds, BackendVolume, FileAt, HandedBlocks, Opening, VolumeBackend, volume_bytes,
+};
 use crate::copy;
+use crate::settings::{Key, Settings};
 use crate::size::Size;
 use crate::volume::{
     Channel, Durability, Incarnation, Io, IoId, IoTable, Op, Open, OpenError, Status, Topology,
@@ -101,6 +107,44 @@ impl Channel for NullChannel {
     fn abandon(&mut self, _ios: &mut IoTable, _now_ns: u64) -> bool {
         self.ready.clear();
         true
+    }
+}
+
+/// `null = "1GiB"`: nothing, for measuring.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NullBackend {
+    /// Its size.
+    pub size_bytes: u64,
+}
+
+impl VolumeBackend for NullBackend {
+    const NAME: &'static str = "null";
+    const EXAMPLE: &'static str = "null = \"1GiB\"";
+    const KEYS: &'static [Key] = &[Key::new(
+        "null",
+        "Nothing, of this size, for measuring: writes vanish. A read by a guest of this node \
+         leaves the guest's memory as it was; a read from another node returns zeroes.",
+    )];
+    const NEEDS: BackendNeeds = BackendNeeds { uring: false, calls: &[] };
+    const NOT_READ_ONLY: Option<&'static str> =
+        Some("a null volume is for measuring, and takes writes");
+
+    fn read(settings: &dyn Settings, _: FileAt<'_>) -> Option<Self> {
+        Some(Self { size_bytes: volume_bytes(settings, "null")? })
+    }
+
+    fn open(&self, _: &Opening, _: Option<HandedBlocks>) -> Result<Box<dyn BackendVolume>, String> {
+        Ok(Box::new(NullVolume::new(self.size_bytes)))
+    }
+}
+
+impl BackendVolume for NullVolume {
+    fn describe(&self) -> String {
+        "null".to_owned()
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
     }
 }
 

@@ -38,6 +38,7 @@ use crate::wiring::turns::Turns;
 use crate::wiring::volumes::{self, Handed, Volumes};
 use crate::wiring::watchdog::Watchdog;
 use crate::wiring::{Inside, Node, StartError, directories};
+use volume::backend::HandedBlocks;
 
 /// How long the node may take to come to a stand, and then to say what it has: the sum of the times
 /// that it allows itself.
@@ -325,11 +326,14 @@ fn adopt_volumes(
         let mut take = |number: Option<usize>| {
             number.map(|number| fds.take(number)).transpose().map_err(|error| named(&error))
         };
-        let incarnation = Incarnation(state.incarnation);
-        let file = take(state.file)?.map(|file| (file, incarnation, state.failed));
-        let memory = take(state.memory)?.map(|file| (file, incarnation));
+        let (incarnation, failed) = (Incarnation(state.incarnation), state.failed);
+        let blocks =
+            |volatile| move |descriptor| HandedBlocks { descriptor, incarnation, volatile, failed };
+        let file = take(state.file)?.map(blocks(false));
+        let memory = take(state.memory)?.map(blocks(true));
         let records = state.records.into_iter().map(|(name, record)| (name, record.into()));
-        let handed = Handed { file, memory, records: KeptRecords(records.collect()) };
+        let records = KeptRecords(records.collect());
+        let handed = Handed { blocks: file.or(memory), records };
         let served = ready.volumes.adopt(volume, handed).map_err(|text| named(&text))?;
         if served.key().map(|key| key.check()) != state.key_check {
             return Err(named(&"it would be encrypted under another key; put its key file back"));
