@@ -22,6 +22,13 @@ const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// Lines of a log that an error shows.
 const LOG_LINES: usize = 25;
 
+/// The reasons of a node that does not hand over because its storage is too slow for it.
+const SLOW_STORAGE: [&str; 2] = ["have not completed within", "are not written within"];
+
+/// Refused hand-overs before one that must not be refused. Each takes seconds, in which a machine
+/// that writes much to the same disk was seen to come to an end of it.
+const REFUSALS_MAX: u32 = 10;
+
 /// A node's place: its configuration, its log, its sockets.
 #[derive(Clone, Debug)]
 pub struct NodePlan {
@@ -215,18 +222,35 @@ impl Node {
         self.signal(rustix::process::Signal::CONT)
     }
 
-    /// Has another process of the same program go on in this one's place, which ends well.
+    /// Has another process of the same program go on in this one's place, which ends well. A node
+    /// whose storage does not complete within two seconds refuses and goes on; the successor is
+    /// started again then, as an operator would do.
     ///
     /// # Errors
     /// When one of the two does not do as it should; the text ends with their log.
-    pub fn hand_over(self) -> Result<Self> {
-        let mut next = self.plan.spawn(&["--take-over"])?;
-        let pid = serde_json::json!(next.pid());
-        next.wait_until("it has taken over", |next| {
-            next.status().is_ok_and(|status| status["node"]["pid"] == pid)
-        })?;
-        self.wait_for_end()?;
-        Ok(next)
+    pub fn hand_over(mut self) -> Result<Self> {
+        for refusals in 0.. {
+            let mut next = self.plan.spawn(&["--take-over"])?;
+            let pid = serde_json::json!(next.pid());
+            let taken = next.wait_until("it has taken over", |next| {
+                next.status().is_ok_and(|status| status["node"]["pid"] == pid)
+            });
+            match taken {
+                Ok(()) => {
+                    self.wait_for_end()?;
+                    return Ok(next);
+                }
+                Err(error) => {
+                    let refusal = next.log_tail().lines().last().unwrap_or_default().to_owned();
+                    let is_slow = SLOW_STORAGE.iter().any(|slow| refusal.contains(slow));
+                    if !is_slow || refusals == REFUSALS_MAX || self.ended()?.is_some() {
+                        return Err(error);
+                    }
+                    eprintln!("the storage is slow: {refusal}");
+                }
+            }
+        }
+        unreachable!("the last attempt returns")
     }
 
     /// Whether it has ended by itself, and if so, well.

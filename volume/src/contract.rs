@@ -114,6 +114,8 @@ pub struct Bench {
     /// Completions that were not asked for yet.
     pub done: Vec<IoId>,
     uring: Option<Rc<RefCell<Uring>>>,
+    /// How far the clock moves between two rounds.
+    pub round_ns: u64,
     /// Cuts buffers into pieces of this many bytes.
     pub piece: usize,
     /// Where buffers begin: bytes behind the start of a page.
@@ -134,6 +136,7 @@ impl Bench {
             now_ns: 1,
             done: Vec::with_capacity(usize::from(depth)),
             uring: services.get::<Uring>(),
+            round_ns: ROUND_NS,
             piece: usize::MAX,
             skew: 0,
         }
@@ -163,7 +166,7 @@ impl Bench {
         {
             std::thread::yield_now();
         }
-        self.now_ns += ROUND_NS;
+        self.now_ns += self.round_ns;
     }
 
     /// Waits for one request and gives its status; its slot is free afterwards.

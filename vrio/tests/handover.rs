@@ -403,9 +403,12 @@ fn a_node_that_stands_still_has_one_heir() {
     let guest = StandIn::connect(&socket, 4, Mix::OF_ALL, BLOCKS, &mut random);
     let mut guest = guest.expect("connects");
     let (mut successor, _) = meanwhile(&mut guest, || {
+        // A node that runs may come to the meeting between two looks.
+        node.halt().expect("it runs");
         let successor = plan.spawn(&["--take-over"]).expect("the program is there");
         let meeting = plan.home.join(format!("control.take-over.{}", successor.pid()));
         wait_until("the successor waits", || meeting.exists());
+        node.resume().expect("it is stopped");
         wait_until("the node has come", || !meeting.exists());
         // The node sends what it has, and waits for an answer.
         successor.halt().expect("it runs");

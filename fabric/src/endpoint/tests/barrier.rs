@@ -13,9 +13,13 @@ use crate::endpoint::sleep::barrier_for_all;
 /// Says to this test that it is the other process; the region is its standard input.
 const OTHER: &str = "VRIO_TEST_BARRIER";
 const NAME: &str = "endpoint::tests::barrier::a_sleeper_and_who_wakes_it_do_not_miss_each_other";
-/// Rounds at most, and how long they may take.
+/// Rounds at most.
 const ROUNDS: u64 = 100_000;
+/// For how long rounds with a barrier are made.
 const TIME: Duration = Duration::from_secs(3);
+/// How long it may take until a round without a barrier misses the other process: on a machine with
+/// much else to do, both processes seldom run at the same moment.
+const MISS_TIME: Duration = Duration::from_secs(60);
 /// After so many looks, a minute or so, whoever is waited for will not come.
 const LOOKS_MAX: u64 = 1 << 30;
 /// The round that ends it.
@@ -66,7 +70,7 @@ fn publish(region: &Region) {
 
 /// Falls asleep in each round by this barrier: in how many neither has seen the other one, until
 /// that are so many.
-fn fall_asleep(region: &Region, first: u64, most: u64, barrier: impl Fn()) -> u64 {
+fn fall_asleep(region: &Region, first: u64, most: u64, time: Duration, barrier: impl Fn()) -> u64 {
     let (sleeper, meet) = (region.ring(SLEEPER), region.ring(MEET));
     let (mut random, mut missed, begun) = (Random::new(2), 0, Instant::now());
     for round in first..first + ROUNDS {
@@ -77,7 +81,7 @@ fn fall_asleep(region: &Region, first: u64, most: u64, barrier: impl Fn()) -> u6
         let is_seen = sleeper.stamp(0) == round;
         await_other(|| meet.head(), round - 1);
         missed += u64::from(!is_seen && meet.stamp(0) != round);
-        if missed >= most || begun.elapsed() > TIME {
+        if missed >= most || begun.elapsed() > time {
             // Goes on from another round that both know.
             meet.set_head(first + ROUNDS - 1);
             break;
@@ -100,8 +104,8 @@ fn a_sleeper_and_who_wakes_it_do_not_miss_each_other() {
     other.args(["--exact", NAME]).env(OTHER, "1").stdin(Stdio::from(fd)).stdout(Stdio::null());
     let mut other = other.spawn().expect("it can be run");
     // Only who shows that it would be missed shows that it is not.
-    let missed = fall_asleep(region, 1, 1, || fence(SeqCst));
-    let with = fall_asleep(region, 1 + ROUNDS, u64::MAX, || assert!(barrier_for_all()));
+    let missed = fall_asleep(region, 1, 1, MISS_TIME, || fence(SeqCst));
+    let with = fall_asleep(region, 1 + ROUNDS, u64::MAX, TIME, || assert!(barrier_for_all()));
     region.ring(MEET).set_tail(END);
     assert!(other.wait().expect("it was begun").success());
     if missed == 0 {
