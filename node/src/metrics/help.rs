@@ -1,8 +1,15 @@
-//! What each metric is, for the HELP lines. Stages of volumes describe what they count themselves.
+//! What each metric is, for the HELP lines. Structures that are declared with
+//! [`sidecore::counters!`] and stages of volumes describe what they count themselves.
 
 use block::stage::STAGES;
+use link::LinkCounters;
+use sidecore::{CoreCounters, CounterText};
 
-/// By the metric's name without `vrio_` and without what its unit and its type add.
+/// Counters that are declared with their descriptions, after the beginning of their metrics' names.
+const DECLARED: &[(&str, &[CounterText])] =
+    &[("sidecore_", CoreCounters::DECLARED), ("sidecore_link_", LinkCounters::DECLARED)];
+
+/// The other metrics, by the name without `vrio_` and without what its unit and its type add.
 const HELP: &[(&str, &str)] = &[
     ("node_info", "Always 1; the labels say what runs."),
     ("node_uptime_seconds", "For how long the node has run."),
@@ -13,48 +20,15 @@ const HELP: &[(&str, &str)] = &[
     ("node_guest_mappings_max", "As many as there may be."),
     ("node_guest_memory_refused", "Mappings refused for a limit."),
     ("node_strangers_refused", "Times that a peer was refused a session, by reason."),
-    ("sidecore_rounds", "Rounds begun."),
-    ("sidecore_rounds_busy", "Rounds that found work."),
-    ("sidecore_yields", "Times that the core gave way to other threads while idle."),
-    ("sidecore_naps", "Short sleeps without notifications."),
-    ("sidecore_sleeps", "Sleeps with notifications armed."),
-    (
-        "sidecore_sleeps_refused",
-        "Times that there was work after arming, so that it did not sleep.",
-    ),
-    ("sidecore_wakeups", "Sleeps that something other than their deadline ended."),
-    ("sidecore_bell_reads", "Of these, sleeps that another thread's signal ended."),
-    ("sidecore_mails", "Posted closures that were run."),
-    ("sidecore_contended", "Times that another thread was seen to want the core."),
-    ("sidecore_turns_skipped", "Turns that pollers let go by after one that was long."),
     ("sidecore_stuck", "Whether its round does not end: all that it serves stands still."),
     ("sidecore_stalls", "Times that it was stuck."),
     ("sidecore_stalled", "Time in which it was stuck."),
-    ("sidecore_busy", "Time in rounds that found work."),
-    ("sidecore_idle", "Time awake without work."),
-    ("sidecore_asleep", "Time asleep or napping."),
     ("sidecore_uring_enters", "System calls into the io_uring."),
     ("sidecore_uring_submitted", "Requests handed to the kernel's io_uring."),
     ("sidecore_uring_completed", "Requests that came back from it."),
     ("sidecore_uring_full", "Requests that had to wait because a ring was full."),
     ("sidecore_uring_enter_errors", "System calls that failed and were tried again."),
     ("sidecore_uring_event_reads", "System calls to take the io_uring's signal, after a sleep."),
-    ("sidecore_link_send_calls", "System calls to send."),
-    ("sidecore_link_send_messages", "Messages sent: datagrams, or groups of them."),
-    ("sidecore_link_send_groups", "Messages sent that were groups."),
-    ("sidecore_link_datagrams_sent", "Datagrams sent."),
-    ("sidecore_link_bytes_sent", "Their bytes, without UDP's and IP's headers."),
-    ("sidecore_link_send_refused", "Calls after which datagrams were left over."),
-    ("sidecore_link_send_dropped", "Datagrams that the system will not send."),
-    ("sidecore_link_grouping_reduced", "Times that grouping was given up, wholly or in part."),
-    ("sidecore_link_receive_calls", "System calls to receive."),
-    ("sidecore_link_receive_messages", "Messages received."),
-    ("sidecore_link_receive_groups", "Messages received that were groups."),
-    ("sidecore_link_datagrams_received", "Datagrams received."),
-    ("sidecore_link_bytes_received", "Their bytes."),
-    ("sidecore_link_receive_dropped", "Messages too long, or from nowhere."),
-    ("sidecore_link_errors_late", "Errors that were about an earlier datagram."),
-    ("sidecore_link_errors_other", "Calls that failed for a reason that is not known."),
     ("sidecore_server_requests", "Requests of peers."),
     ("sidecore_server_bytes", "Bytes of peers' requests that went well."),
     ("sidecore_server_errors", "Requests of peers that failed."),
@@ -209,10 +183,48 @@ pub(super) fn of(metric: &str) -> String {
     if let Some((_, text)) = found {
         return (*text).to_owned();
     }
+    if let Some(help) = declared(bare) {
+        return help.to_owned();
+    }
     let (object, counter) = bare.split_once('_').unwrap_or(("node", bare));
     let of_stages = STAGES.iter().flat_map(|kind| kind.counters).filter(|_| object == "volume");
     if let Some(key) = of_stages.into_iter().find(|key| key.name == counter) {
         return key.text.to_owned();
     }
     format!("The {object}'s count of {}.", counter.replace('_', " "))
+}
+
+/// The description of a counter that is declared with one, by the metric's bare name.
+fn declared(bare: &str) -> Option<&'static str> {
+    let texts =
+        DECLARED.iter().filter_map(|(prefix, texts)| Some((bare.strip_prefix(prefix)?, texts)));
+    let mut found = texts.flat_map(|(rest, texts)| texts.iter().filter(move |it| name(it) == rest));
+    found.next().map(|text| text.help).filter(|help| !help.is_empty())
+}
+
+/// A counter's name without its unit, where a metric's name ends in that of seconds.
+fn name(text: &CounterText) -> &'static str {
+    text.name.strip_suffix("_ns").unwrap_or(text.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_metric_is_described_once() {
+        for (prefix, texts) in DECLARED {
+            for text in *texts {
+                let bare = format!("{prefix}{}", name(text));
+                let again = HELP.iter().any(|(known, _)| *known == bare);
+                assert!(!again || text.help.is_empty(), "{bare} is declared with its help");
+            }
+        }
+    }
+
+    #[test]
+    fn a_declared_counter_has_its_own_description() {
+        assert_eq!(of("vrio_sidecore_link_send_calls_total"), "System calls to send.");
+        assert_eq!(of("vrio_sidecore_idle_seconds_total"), "Time awake without work.");
+    }
 }

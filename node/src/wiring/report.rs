@@ -9,7 +9,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use block::backend::FileVolume;
 use block::plane::Plane;
 use block::{Durability, RemoteVolume};
-use link::{ShmCounters, XdpCounters};
 use transport::{Endpoint, EndpointCounters, SessionState};
 
 use self::quotas::Shares;
@@ -199,6 +198,17 @@ fn steered(inside: &Inside, disks: &[DiskStatus], sidecores: &mut [SidecoreStatu
     }
 }
 
+/// Adds counters to those of the same name, by their names after a prefix.
+fn add_counters(
+    map: &mut Counters,
+    prefix: &str,
+    counted: impl Iterator<Item = (&'static str, u64)>,
+) {
+    for (name, value) in counted {
+        *map.entry(format!("{prefix}{name}")).or_default() += value;
+    }
+}
+
 /// Puts fields that are counters into a map, by their names after a prefix.
 macro_rules! put_counters {
     ($map:expr, $prefix:literal, $from:expr, [$($field:ident),* $(,)?]) => {
@@ -208,28 +218,7 @@ macro_rules! put_counters {
 
 fn core_counters(core: &Core, asked: &Asked) -> Counters {
     let mut map = Counters::new();
-    let own = core.sidecore.counters();
-    put_counters!(
-        map,
-        "",
-        own,
-        [
-            rounds,
-            rounds_busy,
-            yields,
-            naps,
-            sleeps,
-            sleeps_refused,
-            wakeups,
-            bell_reads,
-            mails,
-            contended,
-            turns_skipped,
-            busy_ns,
-            idle_ns,
-            asleep_ns,
-        ]
-    );
+    add_counters(&mut map, "", core.sidecore.counters().counted());
     if let Some(uring) = &core.uring {
         put_counters!(
             map,
@@ -239,35 +228,14 @@ fn core_counters(core: &Core, asked: &Asked) -> Counters {
         );
     }
     if let Some((_, link)) = &core.link {
-        put_counters!(
-            map,
-            "link_",
-            link,
-            [
-                send_calls,
-                send_messages,
-                send_groups,
-                datagrams_sent,
-                bytes_sent,
-                send_refused,
-                send_dropped,
-                grouping_reduced,
-                receive_calls,
-                receive_messages,
-                receive_groups,
-                datagrams_received,
-                bytes_received,
-                receive_dropped,
-                errors_late,
-                errors_other,
-            ]
-        );
+        add_counters(&mut map, "link_", link.counted());
     }
     if let Some(xdp) = &core.xdp {
-        xdp_counters(xdp, &mut map);
+        add_counters(&mut map, "xdp_", xdp.counted());
     }
     if let Some(shm) = &core.shm {
-        shm_counters(shm, &mut map);
+        add_counters(&mut map, "shm_", shm.counted());
+        map.insert("shm_lines_now".to_owned(), shm.lines.get());
     }
     if core.link.is_some() {
         endpoint_counters(asked, &mut map);
@@ -289,35 +257,6 @@ fn server_counters(core: &Core, map: &mut Counters) {
     if let Some(server) = &core.net_server {
         put_counters!(map, "net_server_", server, [joined, refused, full, ended, malformed]);
     }
-}
-
-fn xdp_counters(xdp: &XdpCounters, map: &mut Counters) {
-    put_counters!(
-        map,
-        "xdp_",
-        xdp,
-        [datagrams_sent, datagrams_received, bytes_copied, malformed, full, fill_calls]
-    );
-}
-
-fn shm_counters(shm: &ShmCounters, map: &mut Counters) {
-    put_counters!(
-        map,
-        "shm_",
-        shm,
-        [
-            datagrams_sent,
-            datagrams_received,
-            bytes_copied,
-            bells_rung,
-            bell_reads,
-            dropped_full,
-            dropped_unreachable,
-            broken,
-            refused,
-        ]
-    );
-    map.insert("shm_lines_now".to_owned(), shm.lines.get());
 }
 
 fn endpoint_counters(asked: &Asked, map: &mut Counters) {
