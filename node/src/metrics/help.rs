@@ -1,13 +1,21 @@
 //! What each metric is, for the HELP lines. Structures that are declared with
 //! [`sidecore::counters!`] and stages of volumes describe what they count themselves.
 
+use block::disk::QueueCounters;
+use block::server::ServerCounters;
 use block::stage::STAGES;
+use block::uring::UringCounters;
 use link::LinkCounters;
 use sidecore::{CoreCounters, CounterText};
 
 /// Counters that are declared with their descriptions, after the beginning of their metrics' names.
-const DECLARED: &[(&str, &[CounterText])] =
-    &[("sidecore_", CoreCounters::DECLARED), ("sidecore_link_", LinkCounters::DECLARED)];
+const DECLARED: &[(&str, &[CounterText])] = &[
+    ("sidecore_", CoreCounters::DECLARED),
+    ("sidecore_uring_", UringCounters::DECLARED),
+    ("sidecore_link_", LinkCounters::DECLARED),
+    ("sidecore_server_", ServerCounters::DECLARED),
+    ("disk_", QueueCounters::DECLARED),
+];
 
 /// The other metrics, by the name without `vrio_` and without what its unit and its type add.
 const HELP: &[(&str, &str)] = &[
@@ -23,19 +31,6 @@ const HELP: &[(&str, &str)] = &[
     ("sidecore_stuck", "Whether its round does not end: all that it serves stands still."),
     ("sidecore_stalls", "Times that it was stuck."),
     ("sidecore_stalled", "Time in which it was stuck."),
-    ("sidecore_uring_enters", "System calls into the io_uring."),
-    ("sidecore_uring_submitted", "Requests handed to the kernel's io_uring."),
-    ("sidecore_uring_completed", "Requests that came back from it."),
-    ("sidecore_uring_full", "Requests that had to wait because a ring was full."),
-    ("sidecore_uring_enter_errors", "System calls that failed and were tried again."),
-    ("sidecore_uring_event_reads", "System calls to take the io_uring's signal, after a sleep."),
-    ("sidecore_server_requests", "Requests of peers."),
-    ("sidecore_server_bytes", "Bytes of peers' requests that went well."),
-    ("sidecore_server_errors", "Requests of peers that failed."),
-    ("sidecore_server_fenced", "Requests refused because a successor has the volume."),
-    ("sidecore_server_parked", "Requests that had to wait for room."),
-    ("sidecore_server_malformed", "Messages that make no sense."),
-    ("sidecore_server_claims", "Claims of epochs."),
     ("sidecore_net_server_joined", "Joins of peers' nics that were granted."),
     ("sidecore_net_server_refused", "Joins of peers' nics that were refused."),
     ("sidecore_net_server_full", "Of these, those for which there was no place left."),
@@ -78,7 +73,6 @@ const HELP: &[(&str, &str)] = &[
     ("volume_file_errors", "Requests that the file's storage failed."),
     ("disk_size_bytes", "The disk's size."),
     ("disk_state", "1 for the state that the disk is in."),
-    ("disk_starts", "Starts of queues."),
     ("disk_volume_answers", "Whether its volume on another node answers, asked every few seconds."),
     ("disk_volume_away", "For how long its volume has not answered; 0 while it does."),
     ("disk_volume_outages", "How often its volume has ceased to answer."),
@@ -87,21 +81,8 @@ const HELP: &[(&str, &str)] = &[
         "Front ends that came while the node was drained, or soon after one that was too costly.",
     ),
     ("disk_front_ends_too_costly", "Front ends dropped since signals to them cost too much."),
-    ("disk_requests", "Requests of the guest."),
-    ("disk_read_bytes", "Bytes of reads that went well."),
-    ("disk_written_bytes", "Bytes of writes that went well."),
-    ("disk_flushes", "Flushes that went well."),
-    ("disk_discarded_bytes", "Bytes of discards that went well."),
-    ("disk_zeroed_bytes", "Bytes of write-zeroes that went well."),
-    ("disk_errors", "Requests that were answered with anything but success."),
-    ("disk_batches", "Batches of answers that were published."),
-    ("disk_calls", "Of these, batches for which the guest was interrupted."),
-    ("disk_kick_reads", "System calls to take the guest's kicks, after a sleep."),
-    ("disk_full", "Rounds in which a queue had to wait because the table of requests was full."),
     ("disk_latency", "How long the guest's requests took, from taking to answering them."),
     ("disk_orphans", "Requests of stopped queues that have not ended."),
-    ("disk_moves", "Times that a queue went over to another sidecore while it ran."),
-    ("disk_moves_refused", "Times that one was to and stayed: not drained, or volume paused."),
     ("disk_queue_requests", "Requests of the guest on this queue."),
     ("disk_queue_moves", "Times that it went over to another sidecore while it ran."),
     ("disk_queue_moves_refused", "Times that it was to and stayed."),

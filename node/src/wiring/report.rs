@@ -220,12 +220,7 @@ fn core_counters(core: &Core, asked: &Asked) -> Counters {
     let mut map = Counters::new();
     add_counters(&mut map, "", core.sidecore.counters().counted());
     if let Some(uring) = &core.uring {
-        put_counters!(
-            map,
-            "uring_",
-            uring,
-            [enters, submitted, completed, full, enter_errors, event_reads]
-        );
+        add_counters(&mut map, "uring_", uring.counted());
     }
     if let Some((_, link)) = &core.link {
         add_counters(&mut map, "link_", link.counted());
@@ -247,12 +242,7 @@ fn core_counters(core: &Core, asked: &Asked) -> Counters {
 /// What a sidecore did for peers: of volumes, and of networks.
 fn server_counters(core: &Core, map: &mut Counters) {
     if let Some(server) = &core.server {
-        put_counters!(
-            map,
-            "server_",
-            server,
-            [requests, bytes, errors, fenced, parked, malformed, claims, proofs, revoked,]
-        );
+        add_counters(map, "server_", server.counted());
     }
     if let Some(server) = &core.net_server {
         put_counters!(map, "net_server_", server, [joined, refused, full, ended, malformed]);
