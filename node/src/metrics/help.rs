@@ -14,6 +14,7 @@ const DECLARED: &[(&str, &[CounterText])] = &[
     ("sidecore_uring_", UringCounters::DECLARED),
     ("sidecore_link_", LinkCounters::DECLARED),
     ("sidecore_server_", ServerCounters::DECLARED),
+    ("sidecore_net_server_", net::remote::ServerCounters::DECLARED),
     ("disk_", QueueCounters::DECLARED),
 ];
 
@@ -31,11 +32,6 @@ const HELP: &[(&str, &str)] = &[
     ("sidecore_stuck", "Whether its round does not end: all that it serves stands still."),
     ("sidecore_stalls", "Times that it was stuck."),
     ("sidecore_stalled", "Time in which it was stuck."),
-    ("sidecore_net_server_joined", "Joins of peers' nics that were granted."),
-    ("sidecore_net_server_refused", "Joins of peers' nics that were refused."),
-    ("sidecore_net_server_full", "Of these, those for which there was no place left."),
-    ("sidecore_net_server_ended", "Members whose right or whose network has ended."),
-    ("sidecore_net_server_malformed", "Messages about networks that make no sense."),
     ("sidecore_sessions_connected", "Sessions that were connected."),
     ("sidecore_sessions_lost", "Sessions that were lost."),
     ("sidecore_sessions_fragments_resent", "Fragments that were sent again."),

@@ -22,6 +22,7 @@ use crate::config::{Backend, Config, DiskConfig, PeerConfig, Trust, VolumeConfig
 use crate::status::{
     AttachmentStatus, Counters, DiskStatus, GuestMemoryStatus, NodeStatus, PeerStatus,
     STATUS_VERSION, SessionStatus, SidecoreStatus, Status, StrangersStatus, VolumeStatus,
+    add_counters,
 };
 
 /// What seals packets.
@@ -198,24 +199,6 @@ fn steered(inside: &Inside, disks: &[DiskStatus], sidecores: &mut [SidecoreStatu
     }
 }
 
-/// Adds counters to those of the same name, by their names after a prefix.
-fn add_counters(
-    map: &mut Counters,
-    prefix: &str,
-    counted: impl Iterator<Item = (&'static str, u64)>,
-) {
-    for (name, value) in counted {
-        *map.entry(format!("{prefix}{name}")).or_default() += value;
-    }
-}
-
-/// Puts fields that are counters into a map, by their names after a prefix.
-macro_rules! put_counters {
-    ($map:expr, $prefix:literal, $from:expr, [$($field:ident),* $(,)?]) => {
-        $($map.insert(concat!($prefix, stringify!($field)).to_owned(), $from.$field.get());)*
-    };
-}
-
 fn core_counters(core: &Core, asked: &Asked) -> Counters {
     let mut map = Counters::new();
     add_counters(&mut map, "", core.sidecore.counters().counted());
@@ -245,7 +228,7 @@ fn server_counters(core: &Core, map: &mut Counters) {
         add_counters(map, "server_", server.counted());
     }
     if let Some(server) = &core.net_server {
-        put_counters!(map, "net_server_", server, [joined, refused, full, ended, malformed]);
+        add_counters(map, "net_server_", server.counted());
     }
 }
 

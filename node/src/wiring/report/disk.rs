@@ -5,9 +5,9 @@ use block::{DiskCore, Reach, RemoteVolume};
 use virtio::ServerState;
 
 use super::super::disks::{Look, Shown, Source};
-use super::{add_counters, latency};
+use super::latency;
 use crate::status::{
-    Counters, DiskState, DiskStatus, Origin, QueueStatus, ReachStatus, ShareStatus,
+    Counters, DiskState, DiskStatus, Origin, QueueStatus, ReachStatus, ShareStatus, add_counters,
 };
 
 const NS_PER_S: u64 = 1_000_000_000;
