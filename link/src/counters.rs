@@ -1,42 +1,34 @@
 //! What a link counts.
 
-use sidecore::Counter;
-
-/// Written by the link's sidecore only. A *message* is what one system call hands to the kernel or
-/// gets from it as a unit: a datagram, or a group of them that share one trip through the stack.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-pub struct LinkCounters {
-    /// System calls to send.
-    pub send_calls: Counter,
-    /// Messages sent.
-    pub send_messages: Counter,
-    /// Messages sent that were groups (UDP_SEGMENT).
-    pub send_groups: Counter,
-    /// Datagrams sent.
-    pub datagrams_sent: Counter,
-    /// Their bytes, without UDP's and IP's headers.
-    pub bytes_sent: Counter,
-    /// Calls after which datagrams were left over: the socket's buffer was full.
-    pub send_refused: Counter,
-    /// Datagrams dropped because the system will not send them: no route, forbidden, too long.
-    pub send_dropped: Counter,
-    /// How often grouping was given up, wholly or for large datagrams.
-    pub grouping_reduced: Counter,
-    /// System calls to receive, those that found nothing included.
-    pub receive_calls: Counter,
-    /// Messages received.
-    pub receive_messages: Counter,
-    /// Messages received that were groups (UDP_GRO).
-    pub receive_groups: Counter,
-    /// Datagrams received.
-    pub datagrams_received: Counter,
-    /// Their bytes.
-    pub bytes_received: Counter,
-    /// Messages dropped because they were longer than any that we expect, or from nowhere.
-    pub receive_dropped: Counter,
-    /// Errors that were about an earlier datagram (a peer's host said that nobody listens).
-    pub errors_late: Counter,
-    /// Calls that failed for a reason that we do not know.
-    pub errors_other: Counter,
+sidecore::counters! {
+    /// Written by the link's sidecore only. A *message* is what one system call hands to the kernel
+    /// or gets from it as a unit: a datagram, or a group of them that share one trip through the
+    /// stack.
+    #[repr(align(128))]
+    pub struct LinkCounters {
+        send_calls: "System calls to send.",
+        send_messages: "Messages sent: datagrams, or groups of them.",
+        /// Groups are made by UDP_SEGMENT.
+        send_groups: "Messages sent that were groups.",
+        datagrams_sent: "Datagrams sent.",
+        bytes_sent: "Their bytes, without UDP's and IP's headers.",
+        /// The socket's buffer was full.
+        send_refused: "Calls after which datagrams were left over.",
+        /// No route, forbidden, or too long.
+        send_dropped: "Datagrams that the system will not send.",
+        /// A part: for large datagrams only.
+        grouping_reduced: "Times that grouping was given up, wholly or in part.",
+        /// Calls that found nothing are included.
+        receive_calls: "System calls to receive.",
+        receive_messages: "Messages received.",
+        /// Groups are made by UDP_GRO.
+        receive_groups: "Messages received that were groups.",
+        datagrams_received: "Datagrams received.",
+        bytes_received: "Their bytes.",
+        /// Longer than any message that a link expects.
+        receive_dropped: "Messages too long, or from nowhere.",
+        /// For instance, a peer's host said that no process listens.
+        errors_late: "Errors that were about an earlier datagram.",
+        errors_other: "Calls that failed for a reason that is not known.",
+    }
 }

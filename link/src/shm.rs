@@ -109,29 +109,32 @@ impl ShmDirectory {
     }
 }
 
-/// What goes through shared memory; the link inside counts its own.
-#[derive(Debug, Default)]
-pub struct ShmCounters {
-    /// Lines that are open.
-    pub lines: Counter,
-    /// Datagrams put into rings.
-    pub datagrams_sent: Counter,
-    /// Datagrams taken out of rings.
-    pub datagrams_received: Counter,
-    /// Bytes copied into and out of rings.
-    pub bytes_copied: Counter,
-    /// Sleeping peers woken: a system call each.
-    pub bells_rung: Counter,
-    /// System calls to take the signals of those who woke us, or called.
-    pub bell_reads: Counter,
-    /// Datagrams dropped because a ring was full.
-    pub dropped_full: Counter,
-    /// Datagrams dropped because nobody was at the other end.
-    pub dropped_unreachable: Counter,
-    /// Lines given up because the other end broke a rule.
-    pub broken: Counter,
-    /// Callers hung up on because there were too many.
-    pub refused: Counter,
+sidecore::counters! {
+    /// What goes through shared memory; the link inside counts its own.
+    pub struct ShmCounters {
+        /// Datagrams put into rings.
+        datagrams_sent,
+        /// Datagrams taken out of rings.
+        datagrams_received,
+        /// Bytes copied into and out of rings.
+        bytes_copied,
+        /// Sleeping peers woken: a system call each.
+        bells_rung,
+        /// System calls to take the signals of those who woke us, or called.
+        bell_reads,
+        /// Datagrams dropped because a ring was full.
+        dropped_full,
+        /// Datagrams dropped because nobody was at the other end.
+        dropped_unreachable,
+        /// Lines given up because the other end broke a rule.
+        broken,
+        /// Callers hung up on because there were too many.
+        refused,
+    }
+    and {
+        /// Lines that are open.
+        pub lines: Counter,
+    }
 }
 
 /// One peer's sidecore.

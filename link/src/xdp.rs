@@ -25,7 +25,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::event::epoll;
-use sidecore::{Counter, Progress};
+use sidecore::Progress;
 use transport::{Pool, TransmitBatch};
 
 use crate::inside::LinkInside;
@@ -140,21 +140,23 @@ fn system<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> XdpError 
     move |error| XdpError::System { what, source: error.into() }
 }
 
-/// What passed by the rings; the link's own counters have all datagrams, whichever way they took.
-#[derive(Debug, Default)]
-pub struct XdpCounters {
-    /// Datagrams sent by the ring.
-    pub datagrams_sent: Counter,
-    /// Datagrams received by the ring.
-    pub datagrams_received: Counter,
-    /// Bytes copied into frames, and out of those of packets in pieces.
-    pub bytes_copied: Counter,
-    /// Packets that were not what they said.
-    pub malformed: Counter,
-    /// Rounds in which the ring to send by was full.
-    pub full: Counter,
-    /// System calls to tell a card of frames, which had found none; copy mode needs none.
-    pub fill_calls: Counter,
+sidecore::counters! {
+    /// What passed by the rings. The link's own counters have all datagrams, whichever way they
+    /// took.
+    pub struct XdpCounters {
+        /// Datagrams sent by the ring.
+        datagrams_sent,
+        /// Datagrams received by the ring.
+        datagrams_received,
+        /// Bytes copied into frames, and out of those of packets in pieces.
+        bytes_copied,
+        /// Packets that were not what they said.
+        malformed,
+        /// Rounds in which the ring to send by was full.
+        full,
+        /// System calls to tell a card of frames, which had found none; copy mode needs none.
+        fill_calls,
+    }
 }
 
 /// An interface with the program; shared by the links of all sidecores that use it.

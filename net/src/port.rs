@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use sidecore::{Counter, Progress, Wake};
+use sidecore::{Progress, Wake};
 
 use crate::frame::Burst;
 use crate::reason::Drops;
@@ -73,25 +73,28 @@ impl<P: Port + ?Sized> Port for Box<P> {
     }
 }
 
-/// What a port counts. Written by its sidecore only; directions are the switch's: in is what the
-/// port received.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-pub struct PortCounters {
-    /// Frames that came in and were not dropped by the port itself.
-    pub frames_in: Counter,
-    /// Their bytes, without tags.
-    pub bytes_in: Counter,
-    /// Frames that went out.
-    pub frames_out: Counter,
-    /// Their bytes, without tags.
-    pub bytes_out: Counter,
-    /// Frames that went out in segments that were cut here.
-    pub cut_out: Counter,
-    /// Checksums that were completed here.
-    pub checksums_out: Counter,
-    /// What came in and went no further.
-    pub drops_in: Drops,
-    /// What was to go out and did not.
-    pub drops_out: Drops,
+sidecore::counters! {
+    /// What a port counts. Written by its sidecore only; directions are the switch's: in is what
+    /// the port received.
+    #[repr(align(128))]
+    pub struct PortCounters {
+        /// Frames that came in and were not dropped by the port itself.
+        frames_in,
+        /// Their bytes, without tags.
+        bytes_in,
+        /// Frames that went out.
+        frames_out,
+        /// Their bytes, without tags.
+        bytes_out,
+        /// Frames that went out in segments that were cut here.
+        cut_out,
+        /// Checksums that were completed here.
+        checksums_out,
+    }
+    and {
+        /// What came in and went no further.
+        pub drops_in: Drops,
+        /// What was to go out and did not.
+        pub drops_out: Drops,
+    }
 }

@@ -21,6 +21,17 @@ pub const STATUS_VERSION: u32 = 1;
 /// `_now` only ever grow.
 pub type Counters = BTreeMap<String, u64>;
 
+/// Adds counters to those of the same name, by their names after a prefix.
+pub(crate) fn add_counters(
+    map: &mut Counters,
+    prefix: &str,
+    counted: impl Iterator<Item = (&'static str, u64)>,
+) {
+    for (name, value) in counted {
+        *map.entry(format!("{prefix}{name}")).or_default() += value;
+    }
+}
+
 /// How long requests took, by their kind: `read`, `write`, `flush`, `discard`,
 /// `write_zeroes`.
 pub type Latencies = BTreeMap<String, LatencyStatus>;

@@ -59,41 +59,95 @@ impl<T> DerefMut for Padded<T> {
     }
 }
 
-/// What one sidecore did. Written by its own thread only.
+/// The name of a counter and its description.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CounterText {
+    /// The counter's field. The status and the metrics use this name after a prefix.
+    pub name: &'static str,
+    /// The text of the metric's HELP line. Empty where the line is made from the name.
+    pub help: &'static str,
+}
+
+/// Declares a structure of counters: a field, its name and its description are one line. The
+/// structure gets `DECLARED`, the names and descriptions, and `counted`, the names and values.
 ///
-/// The times are estimates: a round's whole length counts as what the round was, and the clock is
-/// read once per round.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-pub struct CoreCounters {
-    /// Rounds begun.
-    pub rounds: Counter,
-    /// Rounds that found work.
-    pub rounds_busy: Counter,
-    /// Times that the core gave way to other threads while idle.
-    pub yields: Counter,
-    /// Short sleeps without notifications.
-    pub naps: Counter,
-    /// Sleeps with notifications armed.
-    pub sleeps: Counter,
-    /// Times that the core had armed and then found work, so that it did not sleep.
-    pub sleeps_refused: Counter,
-    /// Sleeps that something other than their deadline ended.
-    pub wakeups: Counter,
-    /// Of these, sleeps that another thread's signal ended, which it took with a system call.
-    pub bell_reads: Counter,
-    /// Posted closures that were run.
-    pub mails: Counter,
-    /// Times that another thread was seen to want this core while it was idle.
-    pub contended: Counter,
-    /// Turns that pollers let go by, since they had taken more time than their neighbours.
-    pub turns_skipped: Counter,
-    /// Time in rounds that found work.
-    pub busy_ns: Counter,
-    /// Time awake without work.
-    pub idle_ns: Counter,
-    /// Time asleep or napping.
-    pub asleep_ns: Counter,
+/// A counter without a description has a comment instead. Fields that the lists must not contain
+/// follow after `and`.
+///
+/// ```
+/// sidecore::counters! {
+///     /// Counters of a shop.
+///     pub struct ShopCounters {
+///         sold: "Things that were sold.",
+///         /// Things that were stolen.
+///         stolen,
+///     }
+///     and {
+///         /// The shop's number.
+///         pub number: u32,
+///     }
+/// }
+///
+/// let shop = ShopCounters::default();
+/// shop.sold.add(2);
+/// assert_eq!(shop.counted().collect::<Vec<_>>(), [("sold", 2), ("stolen", 0)]);
+/// assert_eq!(ShopCounters::DECLARED[0].help, "Things that were sold.");
+/// ```
+#[macro_export]
+macro_rules! counters {
+    (
+        $(#[$attribute:meta])*
+        pub struct $counters:ident {
+            $($(#[$comment:meta])* $name:ident $(: $help:literal)?,)*
+        }
+        $(and { $($(#[$other_attribute:meta])* $seen:vis $other:ident: $kind:ty,)* })?
+    ) => {
+        $(#[$attribute])*
+        #[derive(Debug, Default)]
+        pub struct $counters {
+            $($(#[$comment])* $(#[doc = $help])? pub $name: $crate::Counter,)*
+            $($($(#[$other_attribute])* $seen $other: $kind,)*)?
+        }
+
+        impl $counters {
+            /// The name and the description of each counter, in the order of the declaration.
+            pub const DECLARED: &'static [$crate::CounterText] = &[$(
+                $crate::CounterText { name: stringify!($name), help: concat!($($help)?) },
+            )*];
+
+            /// The name and the present value of each counter, in the same order.
+            pub fn counted(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
+                [$((stringify!($name), self.$name.get())),*].into_iter()
+            }
+        }
+    };
+}
+
+counters! {
+    /// What one sidecore did. Written by its own thread only.
+    ///
+    /// The times are estimates: a round's whole length counts as what the round was, and the clock
+    /// is read once per round.
+    #[repr(align(128))]
+    pub struct CoreCounters {
+        rounds: "Rounds begun.",
+        rounds_busy: "Rounds that found work.",
+        yields: "Times that the core gave way to other threads while idle.",
+        naps: "Short sleeps without notifications.",
+        sleeps: "Sleeps with notifications armed.",
+        sleeps_refused: "Times that there was work after arming, so that it did not sleep.",
+        wakeups: "Sleeps that something other than their deadline ended.",
+        /// Taking such a signal is a system call.
+        bell_reads: "Of these, sleeps that another thread's signal ended.",
+        mails: "Posted closures that were run.",
+        /// Seen while the core was idle.
+        contended: "Times that another thread was seen to want the core.",
+        /// The poller had taken more time than its neighbours.
+        turns_skipped: "Turns that pollers let go by after one that was long.",
+        busy_ns: "Time in rounds that found work.",
+        idle_ns: "Time awake without work.",
+        asleep_ns: "Time asleep or napping.",
+    }
 }
 
 #[cfg(test)]

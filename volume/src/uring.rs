@@ -25,7 +25,7 @@ use std::sync::atomic::{Ordering, fence};
 use io_uring::register::Restriction;
 use io_uring::{EnterFlags, IoUring, opcode, squeue};
 use rustix::event::{EventfdFlags, eventfd};
-use sidecore::{Counter, Local, Poll, PollerId, Progress, RoundStage, Wake};
+use sidecore::{Local, Poll, PollerId, Progress, RoundStage, Wake};
 
 /// Places in the submission ring: what one round can hand to the kernel. More than a few disks with
 /// full queues take in a round; what does not fit waits for the next round.
@@ -84,22 +84,19 @@ pub enum Mode {
     Plain,
 }
 
-/// What the ring did. Written by its sidecore only.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-pub struct UringCounters {
-    /// System calls.
-    pub enters: Counter,
-    /// Requests handed to the kernel.
-    pub submitted: Counter,
-    /// Requests that came back.
-    pub completed: Counter,
-    /// Requests that had to wait because a ring was full.
-    pub full: Counter,
-    /// System calls that failed and were tried again a round later.
-    pub enter_errors: Counter,
-    /// System calls after a sleep, or instead of one, to take the kernel's signal.
-    pub event_reads: Counter,
+sidecore::counters! {
+    /// What the ring did. Written by its sidecore only.
+    #[repr(align(128))]
+    pub struct UringCounters {
+        enters: "System calls into the io_uring.",
+        submitted: "Requests handed to the kernel's io_uring.",
+        completed: "Requests that came back from it.",
+        full: "Requests that had to wait because a ring was full.",
+        /// They are tried again a round later.
+        enter_errors: "System calls that failed and were tried again.",
+        /// Also instead of a sleep.
+        event_reads: "System calls to take the io_uring's signal, after a sleep.",
+    }
 }
 
 /// A request that came back from the kernel.

@@ -15,52 +15,42 @@ use crate::request::{self, ID_BYTES};
 use volume::Op;
 use volume::latency::Latencies;
 
-/// What one queue counted, over all its starts. Written by the queue's sidecore only, whichever
-/// that is: what one has written the next one sees, since the queue itself comes from there.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-pub struct QueueCounters {
-    /// Times that it was started.
-    pub starts: Counter,
-    /// The sidecore that serves it, or did last.
-    pub sidecore: Counter,
-    /// Times that it went over to another sidecore while it ran.
-    pub moves: Counter,
-    /// Times that it was to and could not: it did not drain in time, or its volume was paused.
-    pub moves_refused: Counter,
-    /// Requests taken.
-    pub requests: Counter,
-    /// Bytes of reads that went well.
-    pub read_bytes: Counter,
-    /// Bytes of writes that went well.
-    pub written_bytes: Counter,
-    /// Flushes that went well.
-    pub flushes: Counter,
-    /// Bytes of discards that went well.
-    pub discarded_bytes: Counter,
-    /// Bytes of ranges zeroed by write-zeroes that went well.
-    pub zeroed_bytes: Counter,
-    /// Requests that were answered with anything but success.
-    pub errors: Counter,
-    /// Batches of answers that were published.
-    pub batches: Counter,
-    /// Of these, batches for which the driver was called.
-    pub calls: Counter,
-    /// System calls after a sleep, or instead of one, to take the driver's kicks.
-    pub kick_reads: Counter,
-    /// Rounds in which it was not looked at because the table of requests was full.
-    pub full: Counter,
-    /// How long reads took, those that failed included: from the round that took the request to
-    /// the round that answered it.
-    pub read_latencies: Latencies,
-    /// The same of writes.
-    pub write_latencies: Latencies,
-    /// The same of flushes.
-    pub flush_latencies: Latencies,
-    /// The same of discards.
-    pub discard_latencies: Latencies,
-    /// The same of write-zeroes.
-    pub write_zeroes_latencies: Latencies,
+sidecore::counters! {
+    /// What one queue counted, over all its starts. Written by the queue's sidecore only, whichever
+    /// that is: what one has written the next one sees, since the queue itself comes from there.
+    #[repr(align(128))]
+    pub struct QueueCounters {
+        starts: "Starts of queues.",
+        moves: "Times that a queue went over to another sidecore while it ran.",
+        moves_refused: "Times that one was to and stayed: not drained, or volume paused.",
+        requests: "Requests of the guest.",
+        read_bytes: "Bytes of reads that went well.",
+        written_bytes: "Bytes of writes that went well.",
+        flushes: "Flushes that went well.",
+        discarded_bytes: "Bytes of discards that went well.",
+        zeroed_bytes: "Bytes of write-zeroes that went well.",
+        errors: "Requests that were answered with anything but success.",
+        batches: "Batches of answers that were published.",
+        calls: "Of these, batches for which the guest was interrupted.",
+        /// Also instead of a sleep.
+        kick_reads: "System calls to take the guest's kicks, after a sleep.",
+        full: "Rounds in which a queue had to wait because the table of requests was full.",
+    }
+    and {
+        /// The sidecore that serves it, or did last.
+        pub sidecore: Counter,
+        /// How long reads took, those that failed included: from the round that took the request to
+        /// the round that answered it.
+        pub read_latencies: Latencies,
+        /// The same of writes.
+        pub write_latencies: Latencies,
+        /// The same of flushes.
+        pub flush_latencies: Latencies,
+        /// The same of discards.
+        pub discard_latencies: Latencies,
+        /// The same of write-zeroes.
+        pub write_zeroes_latencies: Latencies,
+    }
 }
 
 impl QueueCounters {

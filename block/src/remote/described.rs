@@ -3,29 +3,29 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use peer::AttachmentSecret;
-use sidecore::Counter;
 
 use volume::Size;
 use volume::VolumeInfo;
 
-/// Counters of a channel of a remote volume. Each channel has its own; its sidecore is the only
-/// writer.
-#[derive(Debug, Default)]
-pub struct RemoteCounters {
-    /// Calls sent, repetitions included.
-    pub calls: Counter,
-    /// Requests sent again because their session or epoch was lost.
-    pub resent: Counter,
-    /// Answers that came too late to be believed.
-    pub rejected: Counter,
-    /// Requests that waited because no buffer or window was free.
-    pub stalls: Counter,
-    /// Channels opened anew because this process had been stopped for a while.
-    pub pauses: Counter,
-    /// Answers that were not in the protocol's form.
-    pub malformed: Counter,
-    /// Bytes copied: of writes into their stable copies, of answers into the guest's memory.
-    pub bytes_copied: Counter,
+sidecore::counters! {
+    /// Counters of a channel of a remote volume. Each channel has its own; its sidecore is the only
+    /// writer.
+    pub struct RemoteCounters {
+        /// Calls sent, repetitions included.
+        calls,
+        /// Requests sent again because their session or epoch was lost.
+        resent,
+        /// Answers that came too late to be believed.
+        rejected,
+        /// Requests that waited because no buffer or window was free.
+        stalls,
+        /// Channels opened anew because this process had been stopped for a while.
+        pauses,
+        /// Answers that were not in the protocol's form.
+        malformed,
+        /// Bytes copied: of writes into their stable copies, of answers into the guest's memory.
+        bytes_copied,
+    }
 }
 
 /// Whether a peer's volume answers.

@@ -2,28 +2,31 @@
 
 use sidecore::Counter;
 
-/// The counters of one server. Its sidecore is their only writer.
-#[derive(Debug, Default)]
-pub struct ServerCounters {
-    /// Requests about volumes answered: reads, writes, flushes, ranges that were zeroed.
-    pub requests: Counter,
-    /// Bytes read, written and zeroed.
-    pub bytes: Counter,
-    /// Answers other than done.
-    pub errors: Counter,
-    /// Requests whose epoch or incarnation was over.
-    pub fenced: Counter,
-    /// Requests that waited for a buffer or a slot.
-    pub parked: Counter,
-    /// Heads that were not in the protocol's form.
-    pub malformed: Counter,
-    /// Claims answered with an epoch.
-    pub claims: Counter,
-    /// Proofs of attachment keys that were looked at.
-    pub proofs: Counter,
-    /// Channels that were looked at, over all rounds: those with something under way, and a few of
-    /// the others in turn.
-    pub looked_at: Counter,
-    /// Channels ended because their node or attachment key is no longer allowed.
-    pub revoked: Counter,
+sidecore::counters! {
+    /// The counters of one server. Its sidecore is their only writer.
+    pub struct ServerCounters {
+        /// Requests that were answered: reads, writes, flushes, ranges that were zeroed.
+        requests: "Requests of peers.",
+        /// Bytes read, written and zeroed.
+        bytes: "Bytes of peers' requests that went well.",
+        /// Answers other than done.
+        errors: "Requests of peers that failed.",
+        /// The epoch or the incarnation of such a request was over.
+        fenced: "Requests refused because a successor has the volume.",
+        /// Room is a buffer or a slot.
+        parked: "Requests that had to wait for room.",
+        /// Heads that were not in the protocol's form.
+        malformed: "Messages that make no sense.",
+        /// Claims that were answered with an epoch.
+        claims: "Claims of epochs.",
+        /// Proofs of attachment keys that were looked at.
+        proofs,
+        /// Channels ended because their node or attachment key is no longer allowed.
+        revoked,
+    }
+    and {
+        /// Channels that were looked at, over all rounds: those with something under way, and a few
+        /// of the others in turn.
+        pub looked_at: Counter,
+    }
 }

@@ -7,7 +7,6 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use sidecore::Counter;
 use transport::{BufId, Endpoint, HEAD_MAX, SessionId};
 
 use super::wire::FrameHeader;
@@ -20,19 +19,22 @@ const INBOX_FRAMES_MAX: usize = 512;
 /// Bytes of them in the session's pool: four bursts.
 const INBOX_BYTES_MAX: usize = 4 << 20;
 
-/// What others may know of a cable.
-#[derive(Debug, Default)]
-pub struct CableCore {
-    joined: AtomicBool,
-    /// Times that it joined its network.
-    pub joins: Counter,
-    /// Frames that were marked, since the queue to the other node was long.
-    pub marked: Counter,
-    /// Frames that were for a membership of the past.
-    pub stale: Counter,
-    /// Bytes copied between frames and the sessions' buffers.
-    pub bytes_copied: Counter,
-    why: Mutex<String>,
+sidecore::counters! {
+    /// What others may know of a cable.
+    pub struct CableCore {
+        /// Times that it joined its network.
+        joins,
+        /// Frames that were marked, since the queue to the other node was long.
+        marked,
+        /// Frames that were for a membership of the past.
+        stale,
+        /// Bytes copied between frames and the sessions' buffers.
+        bytes_copied,
+    }
+    and {
+        joined: AtomicBool,
+        why: Mutex<String>,
+    }
 }
 
 impl CableCore {

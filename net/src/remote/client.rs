@@ -12,7 +12,7 @@ use sidecore::Progress;
 use transport::{Endpoint, FLOWS_MAX, LostReason, PeerInfo, SessionId};
 
 use super::cable::{Cable, Plugged};
-use super::server::Ways;
+use super::server::{MemberFlow, Ways};
 use super::wire::{Join, NetAnswer, NetCallKind, NetRequest, PROOF_BYTES, short_head};
 use crate::switch::Vlans;
 
@@ -128,6 +128,12 @@ struct NetworkClient {
     /// The index of the session that the network's sidecore serves, where it is not the one that
     /// the node has anyway.
     index: Option<u16>,
+}
+
+/// A membership that a peer granted after its nic had left: to be given back.
+pub(super) struct LateGrant {
+    pub(super) way: MemberFlow,
+    pub(super) membership: u32,
 }
 
 /// See the module's text.
@@ -337,7 +343,7 @@ impl Clients {
         session: SessionId,
         token: Token,
         head: &[u8],
-        late: &mut Vec<(SessionId, u16, u32)>,
+        late: &mut Vec<LateGrant>,
         ways: Ways<'_>,
     ) {
         let (flow, number) = flow_and_number(token);
@@ -347,7 +353,7 @@ impl Clients {
         else {
             // It was taken away meanwhile.
             if let Ok(NetAnswer::Done { membership }) = answer {
-                late.push((session, flow, membership));
+                late.push(LateGrant { way: (session, flow), membership });
             }
             return;
         };

@@ -10,7 +10,7 @@ use sidecore::{Poll, Progress, Services, Wake};
 use transport::{BufId, CallId, Endpoint, LostReason, PeerInfo, SessionId};
 
 use super::cable::{Cable, CableCore};
-use super::client::{Clients, WantedNetwork};
+use super::client::{Clients, LateGrant, WantedNetwork};
 use super::members::Members;
 use super::port::CablePort;
 use super::server::{JoinGate, MemberFlow, NetServer};
@@ -51,6 +51,14 @@ impl Sorter {
     }
 }
 
+/// A peer's call, which says that a membership has ended.
+struct EndedCall {
+    session: SessionId,
+    call: CallId,
+    /// `None` if the call is not in the protocol's form.
+    request: Option<NetRequest>,
+}
+
 /// See the module's text. A service of its sidecore.
 pub struct NetPlane {
     endpoint: Rc<RefCell<Endpoint>>,
@@ -59,10 +67,9 @@ pub struct NetPlane {
     sorter: Sorter,
     /// Bodies of frames that nobody took, to be released at the next round.
     unwanted: Vec<BufId>,
-    /// Memberships that were granted to nobody who is left.
-    late: Vec<(SessionId, u16, u32)>,
-    /// Said by peers, to be answered.
-    ended: Vec<(SessionId, CallId, Option<NetRequest>)>,
+    late: Vec<LateGrant>,
+    /// Calls about memberships that ended, to be answered.
+    ended: Vec<EndedCall>,
     /// Of the last round.
     now_ns: u64,
 }
@@ -137,10 +144,10 @@ impl NetPlane {
         for body in self.unwanted.drain(..) {
             endpoint.pool_mut().release(body);
         }
-        for (session, flow, membership) in self.late.drain(..) {
-            clients.give_back(now_ns, (session, flow), membership, endpoint);
+        for LateGrant { way, membership } in self.late.drain(..) {
+            clients.give_back(now_ns, way, membership, endpoint);
         }
-        for (session, call, request) in self.ended.drain(..) {
+        for EndedCall { session, call, request } in self.ended.drain(..) {
             if let Some(request) = request {
                 clients.ended(now_ns, session, &request, &mut ways);
             }
@@ -195,7 +202,7 @@ impl peer::Plane for NetPlane {
     ) {
         if head.first() == Some(&(NetCallKind::Ended as u8)) {
             let request = NetRequest::decode(head, &[]).ok().map(|(request, _)| request);
-            self.ended.push((session, call, request));
+            self.ended.push(EndedCall { session, call, request });
             self.unwanted.extend(body.map(|(buffer, _)| buffer));
         } else {
             self.server.called(session, call, head, body);

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use peer::flows;
-use sidecore::{Counter, Progress, Services};
+use sidecore::{Progress, Services};
 use transport::{
     BufId, CallId, Endpoint, FLOWS_MAX, FairQueue, HEAD_MAX, PeerIdentity, PeerInfo, Roll,
     SESSIONS_MAX, SessionId,
@@ -106,19 +106,17 @@ pub trait JoinGate: fmt::Debug + Send + Sync {
     fn generation(&self) -> u64;
 }
 
-/// What a server counts; one writer, its sidecore.
-#[derive(Debug, Default)]
-pub struct ServerCounters {
-    /// Joins that were granted.
-    pub joined: Counter,
-    /// Joins that were refused.
-    pub refused: Counter,
-    /// Of these, those for which there was no place left: on the sidecore, or of the peer's own.
-    pub full: Counter,
-    /// Members whose right ended, or whose network went.
-    pub ended: Counter,
-    /// Calls that were not in the protocol's form.
-    pub malformed: Counter,
+sidecore::counters! {
+    /// What a server counts; one writer, its sidecore.
+    pub struct ServerCounters {
+        joined: "Joins of peers' nics that were granted.",
+        refused: "Joins of peers' nics that were refused.",
+        /// The sidecore had no place left, or the peer had all of its own.
+        full: "Of these, those for which there was no place left.",
+        ended: "Members whose right or whose network has ended.",
+        /// Calls that were not in the protocol's form.
+        malformed: "Messages about networks that make no sense.",
+    }
 }
 
 #[derive(Debug)]

@@ -12,25 +12,28 @@ use crate::reason::Reason;
 /// Frames of at most so many bytes are counted together; longer ones are the last sort.
 pub const SIZES: [usize; 7] = [64, 128, 256, 512, 1024, 1514, usize::MAX];
 
-/// What is counted of one direction.
-#[derive(Debug, Default)]
-pub struct DirectionCounts {
-    /// Frames.
-    pub frames: Counter,
-    /// Their bytes, without tags.
-    pub bytes: Counter,
-    /// Frames to a group, everyone among them.
-    pub group_frames: Counter,
-    /// Frames of IPv4.
-    pub ipv4_frames: Counter,
-    /// Frames of IPv6.
-    pub ipv6_frames: Counter,
-    /// Frames of ARP.
-    pub arp_frames: Counter,
-    /// Frames that are larger than the network's packets: to be cut.
-    pub uncut_frames: Counter,
-    /// Frames by size; see [`SIZES`].
-    pub sizes: [Counter; SIZES.len()],
+sidecore::counters! {
+    /// What is counted of one direction.
+    pub struct DirectionCounts {
+        /// Frames.
+        frames,
+        /// Their bytes, without tags.
+        bytes,
+        /// Frames to a group, everyone among them.
+        group_frames,
+        /// Frames of IPv4.
+        ipv4_frames,
+        /// Frames of IPv6.
+        ipv6_frames,
+        /// Frames of ARP.
+        arp_frames,
+        /// Frames that are larger than the network's packets: to be cut.
+        uncut_frames,
+    }
+    and {
+        /// Frames by size; see [`SIZES`].
+        pub sizes: [Counter; SIZES.len()],
+    }
 }
 
 /// What a meter counted. Written by its sidecore only.

@@ -1,10 +1,25 @@
-//! The description of each metric, for the HELP lines. Stages and backends of volumes describe
-//! their counters themselves.
+//! The description of each metric, for the HELP lines. Structures that are declared with
+//! [`sidecore::counters!`], and stages and backends of volumes, describe their counters themselves.
 
+use block::disk::QueueCounters;
+use block::server::ServerCounters;
+use link::LinkCounters;
+use sidecore::{CoreCounters, CounterText};
 use volume::backend::BACKENDS;
 use volume::stage::STAGES;
+use volume::uring::UringCounters;
 
-/// By the metric's name without `vrio_` and without what its unit and its type add.
+/// Counters that are declared with their descriptions, after the beginning of their metrics' names.
+const DECLARED: &[(&str, &[CounterText])] = &[
+    ("sidecore_", CoreCounters::DECLARED),
+    ("sidecore_uring_", UringCounters::DECLARED),
+    ("sidecore_link_", LinkCounters::DECLARED),
+    ("sidecore_server_", ServerCounters::DECLARED),
+    ("sidecore_net_server_", net::remote::ServerCounters::DECLARED),
+    ("disk_", QueueCounters::DECLARED),
+];
+
+/// The other metrics, by the name without `vrio_` and without what its unit and its type add.
 const HELP: &[(&str, &str)] = &[
     ("node_info", "Always 1; the labels say what runs."),
     ("node_uptime_seconds", "For how long the node has run."),
@@ -15,60 +30,9 @@ const HELP: &[(&str, &str)] = &[
     ("node_guest_mappings_max", "As many as there may be."),
     ("node_guest_memory_refused", "Mappings refused for a limit."),
     ("node_strangers_refused", "Times that a peer was refused a session, by reason."),
-    ("sidecore_rounds", "Rounds begun."),
-    ("sidecore_rounds_busy", "Rounds that found work."),
-    ("sidecore_yields", "Times that the core gave way to other threads while idle."),
-    ("sidecore_naps", "Short sleeps without notifications."),
-    ("sidecore_sleeps", "Sleeps with notifications armed."),
-    (
-        "sidecore_sleeps_refused",
-        "Times that there was work after arming, so that it did not sleep.",
-    ),
-    ("sidecore_wakeups", "Sleeps that something other than their deadline ended."),
-    ("sidecore_bell_reads", "Of these, sleeps that another thread's signal ended."),
-    ("sidecore_mails", "Posted closures that were run."),
-    ("sidecore_contended", "Times that another thread was seen to want the core."),
-    ("sidecore_turns_skipped", "Turns that pollers let go by after one that was long."),
     ("sidecore_stuck", "Whether its round does not end: all that it serves stands still."),
     ("sidecore_stalls", "Times that it was stuck."),
     ("sidecore_stalled", "Time in which it was stuck."),
-    ("sidecore_busy", "Time in rounds that found work."),
-    ("sidecore_idle", "Time awake without work."),
-    ("sidecore_asleep", "Time asleep or napping."),
-    ("sidecore_uring_enters", "System calls into the io_uring."),
-    ("sidecore_uring_submitted", "Requests handed to the kernel's io_uring."),
-    ("sidecore_uring_completed", "Requests that came back from it."),
-    ("sidecore_uring_full", "Requests that had to wait because a ring was full."),
-    ("sidecore_uring_enter_errors", "System calls that failed and were tried again."),
-    ("sidecore_uring_event_reads", "System calls to take the io_uring's signal, after a sleep."),
-    ("sidecore_link_send_calls", "System calls to send."),
-    ("sidecore_link_send_messages", "Messages sent: datagrams, or groups of them."),
-    ("sidecore_link_send_groups", "Messages sent that were groups."),
-    ("sidecore_link_datagrams_sent", "Datagrams sent."),
-    ("sidecore_link_bytes_sent", "Their bytes, without UDP's and IP's headers."),
-    ("sidecore_link_send_refused", "Calls after which datagrams were left over."),
-    ("sidecore_link_send_dropped", "Datagrams that the system will not send."),
-    ("sidecore_link_grouping_reduced", "Times that grouping was given up, wholly or in part."),
-    ("sidecore_link_receive_calls", "System calls to receive."),
-    ("sidecore_link_receive_messages", "Messages received."),
-    ("sidecore_link_receive_groups", "Messages received that were groups."),
-    ("sidecore_link_datagrams_received", "Datagrams received."),
-    ("sidecore_link_bytes_received", "Their bytes."),
-    ("sidecore_link_receive_dropped", "Messages too long, or from nowhere."),
-    ("sidecore_link_errors_late", "Errors that were about an earlier datagram."),
-    ("sidecore_link_errors_other", "Calls that failed for a reason that is not known."),
-    ("sidecore_server_requests", "Requests of peers."),
-    ("sidecore_server_bytes", "Bytes of peers' requests that went well."),
-    ("sidecore_server_errors", "Requests of peers that failed."),
-    ("sidecore_server_fenced", "Requests refused because a successor has the volume."),
-    ("sidecore_server_parked", "Requests that had to wait for room."),
-    ("sidecore_server_malformed", "Messages that make no sense."),
-    ("sidecore_server_claims", "Claims of epochs."),
-    ("sidecore_net_server_joined", "Joins of peers' nics that were granted."),
-    ("sidecore_net_server_refused", "Joins of peers' nics that were refused."),
-    ("sidecore_net_server_full", "Of these, those for which there was no place left."),
-    ("sidecore_net_server_ended", "Members whose right or whose network has ended."),
-    ("sidecore_net_server_malformed", "Messages about networks that make no sense."),
     ("sidecore_sessions_connected", "Sessions that were connected."),
     ("sidecore_sessions_lost", "Sessions that were lost."),
     ("sidecore_sessions_fragments_resent", "Fragments that were sent again."),
@@ -103,7 +67,6 @@ const HELP: &[(&str, &str)] = &[
     ("volume_latency", "How long requests took, as the chain's first meter saw them."),
     ("disk_size_bytes", "The disk's size."),
     ("disk_state", "1 for the state that the disk is in."),
-    ("disk_starts", "Starts of queues."),
     ("disk_volume_answers", "Whether its volume on another node answers, asked every few seconds."),
     ("disk_volume_away", "For how long its volume has not answered; 0 while it does."),
     ("disk_volume_outages", "How often its volume has ceased to answer."),
@@ -112,21 +75,8 @@ const HELP: &[(&str, &str)] = &[
         "Front ends that came while the node was drained, or soon after one that was too costly.",
     ),
     ("disk_front_ends_too_costly", "Front ends dropped since signals to them cost too much."),
-    ("disk_requests", "Requests of the guest."),
-    ("disk_read_bytes", "Bytes of reads that went well."),
-    ("disk_written_bytes", "Bytes of writes that went well."),
-    ("disk_flushes", "Flushes that went well."),
-    ("disk_discarded_bytes", "Bytes of discards that went well."),
-    ("disk_zeroed_bytes", "Bytes of write-zeroes that went well."),
-    ("disk_errors", "Requests that were answered with anything but success."),
-    ("disk_batches", "Batches of answers that were published."),
-    ("disk_calls", "Of these, batches for which the guest was interrupted."),
-    ("disk_kick_reads", "System calls to take the guest's kicks, after a sleep."),
-    ("disk_full", "Rounds in which a queue had to wait because the table of requests was full."),
     ("disk_latency", "How long the guest's requests took, from taking to answering them."),
     ("disk_orphans", "Requests of stopped queues that have not ended."),
-    ("disk_moves", "Times that a queue went over to another sidecore while it ran."),
-    ("disk_moves_refused", "Times that one was to and stayed: not drained, or volume paused."),
     ("disk_queue_requests", "Requests of the guest on this queue."),
     ("disk_queue_moves", "Times that it went over to another sidecore while it ran."),
     ("disk_queue_moves_refused", "Times that it was to and stayed."),
@@ -208,6 +158,9 @@ pub(super) fn of(metric: &str) -> String {
     if let Some((_, text)) = found {
         return (*text).to_owned();
     }
+    if let Some(help) = declared(bare) {
+        return help.to_owned();
+    }
     let (object, counter) = bare.split_once('_').unwrap_or(("node", bare));
     let of_stages = STAGES.iter().flat_map(|kind| kind.counters);
     let of_volumes = of_stages.chain(BACKENDS.iter().flat_map(|kind| kind.counters));
@@ -215,4 +168,39 @@ pub(super) fn of(metric: &str) -> String {
         return key.text.to_owned();
     }
     format!("The {object}'s count of {}.", counter.replace('_', " "))
+}
+
+/// The description of a counter that is declared with one, by the metric's bare name.
+fn declared(bare: &str) -> Option<&'static str> {
+    let texts =
+        DECLARED.iter().filter_map(|(prefix, texts)| Some((bare.strip_prefix(prefix)?, texts)));
+    let mut found = texts.flat_map(|(rest, texts)| texts.iter().filter(move |it| name(it) == rest));
+    found.next().map(|text| text.help).filter(|help| !help.is_empty())
+}
+
+/// A counter's name without its unit, where a metric's name ends in that of seconds.
+fn name(text: &CounterText) -> &'static str {
+    text.name.strip_suffix("_ns").unwrap_or(text.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_metric_is_described_once() {
+        for (prefix, texts) in DECLARED {
+            for text in *texts {
+                let bare = format!("{prefix}{}", name(text));
+                let again = HELP.iter().any(|(known, _)| *known == bare);
+                assert!(!again || text.help.is_empty(), "{bare} is declared with its help");
+            }
+        }
+    }
+
+    #[test]
+    fn a_declared_counter_has_its_own_description() {
+        assert_eq!(of("vrio_sidecore_link_send_calls_total"), "System calls to send.");
+        assert_eq!(of("vrio_sidecore_idle_seconds_total"), "Time awake without work.");
+    }
 }

@@ -8,7 +8,6 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use block::RemoteVolume;
 use block::plane::Plane;
-use link::{ShmCounters, XdpCounters};
 use transport::{Endpoint, EndpointCounters, SessionState};
 use volume::Durability;
 
@@ -23,6 +22,7 @@ use crate::config::{Config, DiskConfig, PeerConfig, Trust, VolumeConfig};
 use crate::status::{
     AttachmentStatus, Counters, DiskStatus, GuestMemoryStatus, NodeStatus, PeerStatus,
     STATUS_VERSION, SessionStatus, SidecoreStatus, Status, StrangersStatus, VolumeStatus,
+    add_counters,
 };
 
 /// What seals packets.
@@ -199,75 +199,21 @@ fn steered(inside: &Inside, disks: &[DiskStatus], sidecores: &mut [SidecoreStatu
     }
 }
 
-/// Puts fields that are counters into a map, by their names after a prefix.
-macro_rules! put_counters {
-    ($map:expr, $prefix:literal, $from:expr, [$($field:ident),* $(,)?]) => {
-        $($map.insert(concat!($prefix, stringify!($field)).to_owned(), $from.$field.get());)*
-    };
-}
-
 fn core_counters(core: &Core, asked: &Asked) -> Counters {
     let mut map = Counters::new();
-    let own = core.sidecore.counters();
-    put_counters!(
-        map,
-        "",
-        own,
-        [
-            rounds,
-            rounds_busy,
-            yields,
-            naps,
-            sleeps,
-            sleeps_refused,
-            wakeups,
-            bell_reads,
-            mails,
-            contended,
-            turns_skipped,
-            busy_ns,
-            idle_ns,
-            asleep_ns,
-        ]
-    );
+    add_counters(&mut map, "", core.sidecore.counters().counted());
     if let Some(uring) = &core.uring {
-        put_counters!(
-            map,
-            "uring_",
-            uring,
-            [enters, submitted, completed, full, enter_errors, event_reads]
-        );
+        add_counters(&mut map, "uring_", uring.counted());
     }
     if let Some((_, link)) = &core.link {
-        put_counters!(
-            map,
-            "link_",
-            link,
-            [
-                send_calls,
-                send_messages,
-                send_groups,
-                datagrams_sent,
-                bytes_sent,
-                send_refused,
-                send_dropped,
-                grouping_reduced,
-                receive_calls,
-                receive_messages,
-                receive_groups,
-                datagrams_received,
-                bytes_received,
-                receive_dropped,
-                errors_late,
-                errors_other,
-            ]
-        );
+        add_counters(&mut map, "link_", link.counted());
     }
     if let Some(xdp) = &core.xdp {
-        xdp_counters(xdp, &mut map);
+        add_counters(&mut map, "xdp_", xdp.counted());
     }
     if let Some(shm) = &core.shm {
-        shm_counters(shm, &mut map);
+        add_counters(&mut map, "shm_", shm.counted());
+        map.insert("shm_lines_now".to_owned(), shm.lines.get());
     }
     if core.link.is_some() {
         endpoint_counters(asked, &mut map);
@@ -279,45 +225,11 @@ fn core_counters(core: &Core, asked: &Asked) -> Counters {
 /// What a sidecore did for peers: of volumes, and of networks.
 fn server_counters(core: &Core, map: &mut Counters) {
     if let Some(server) = &core.server {
-        put_counters!(
-            map,
-            "server_",
-            server,
-            [requests, bytes, errors, fenced, parked, malformed, claims, proofs, revoked,]
-        );
+        add_counters(map, "server_", server.counted());
     }
     if let Some(server) = &core.net_server {
-        put_counters!(map, "net_server_", server, [joined, refused, full, ended, malformed]);
+        add_counters(map, "net_server_", server.counted());
     }
-}
-
-fn xdp_counters(xdp: &XdpCounters, map: &mut Counters) {
-    put_counters!(
-        map,
-        "xdp_",
-        xdp,
-        [datagrams_sent, datagrams_received, bytes_copied, malformed, full, fill_calls]
-    );
-}
-
-fn shm_counters(shm: &ShmCounters, map: &mut Counters) {
-    put_counters!(
-        map,
-        "shm_",
-        shm,
-        [
-            datagrams_sent,
-            datagrams_received,
-            bytes_copied,
-            bells_rung,
-            bell_reads,
-            dropped_full,
-            dropped_unreachable,
-            broken,
-            refused,
-        ]
-    );
-    map.insert("shm_lines_now".to_owned(), shm.lines.get());
 }
 
 fn endpoint_counters(asked: &Asked, map: &mut Counters) {

@@ -17,7 +17,7 @@ pub trait VolumeBackend: Clone + fmt::Debug + PartialEq + Eq {
     const EXAMPLE: &'static str;
     /// The keys of its table.
     const KEYS: &'static [Key];
-    /// What the sidecores and the process of the node must have for it.
+    /// The needs that the sidecores and the process of the node must meet.
     const NEEDS: BackendNeeds;
     /// Whether the operator may say what guests are told of the storage's layout.
     const HAS_LAYOUT: bool = false;
@@ -55,7 +55,7 @@ pub trait VolumeBackend: Clone + fmt::Debug + PartialEq + Eq {
 /// Reads the path of a file at a key of the backend's table.
 pub type FileAt<'a> = &'a dyn Fn(&str) -> Option<PathBuf>;
 
-/// What must be there for a backend.
+/// The needs of a backend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BackendNeeds {
     /// An io_uring on each sidecore ([`crate::uring`]).
@@ -73,14 +73,14 @@ pub struct BackendFile<'a> {
     pub size_bytes: Option<u64>,
 }
 
-/// How a backend is to be opened, as far as the volume and not the backend says it.
+/// The way to open a backend, as far as the volume and not the backend says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opening {
-    /// What a completed write survives.
+    /// The loss that a completed write survives.
     pub durability: Durability,
     /// Refuse writes.
     pub read_only: bool,
-    /// What guests are told of the storage's layout; a 0 is found out.
+    /// The layout of the storage as guests are told of it; a 0 is found out.
     pub topology: Topology,
     /// No guest has used the volume yet, so that its content may be looked at.
     pub is_new: bool,

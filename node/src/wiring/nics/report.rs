@@ -3,14 +3,14 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use net::PortCounters;
-use net::remote::{CableCore, MemberInfo};
+use net::remote::MemberInfo;
 use net::stage::meter::SIZES;
 use net::stage::{FilterCore, MeterCore, MirrorCore};
 use virtio::ServerState;
 
 use super::{Live, Nics, Shown};
 use crate::config::{MirrorConfig, NetworkConfig, NicConfig};
-use crate::status::{Counters, DiskState, MemberStatus, NetworkStatus, NicStatus};
+use crate::status::{Counters, DiskState, MemberStatus, NetworkStatus, NicStatus, add_counters};
 use crate::wiring::objects::Objects;
 
 impl Nics {
@@ -123,7 +123,7 @@ impl Shown {
         counters.insert("front_ends_too_costly".to_owned(), self.server.too_costly());
         if let Some(way) = &self.way {
             port_counters(&way.counters, "remote_", &mut counters);
-            cable_counters(&way.core, "remote_", &mut counters);
+            add_counters(&mut counters, "remote_", way.core.counted());
         }
         for (name, count) in self.core.failures() {
             counters.insert(format!("ring_{name}"), count);
@@ -170,7 +170,7 @@ impl Shown {
 fn member(info: &MemberInfo) -> MemberStatus {
     let mut counters = Counters::new();
     port_counters(&info.counters, "", &mut counters);
-    cable_counters(&info.cable, "", &mut counters);
+    add_counters(&mut counters, "", info.cable.counted());
     MemberStatus {
         peer: info.peer.clone(),
         nic: info.nic.clone(),
@@ -179,29 +179,8 @@ fn member(info: &MemberInfo) -> MemberStatus {
     }
 }
 
-fn cable_counters(cable: &CableCore, prefix: &str, into: &mut Counters) {
-    for (name, counter) in [
-        ("joins", &cable.joins),
-        ("marked", &cable.marked),
-        ("stale", &cable.stale),
-        ("bytes_copied", &cable.bytes_copied),
-    ] {
-        into.insert(format!("{prefix}{name}"), counter.get());
-    }
-}
-
 fn port_counters(from: &PortCounters, prefix: &str, into: &mut Counters) {
-    let plain = [
-        ("frames_in", &from.frames_in),
-        ("bytes_in", &from.bytes_in),
-        ("frames_out", &from.frames_out),
-        ("bytes_out", &from.bytes_out),
-        ("cut_out", &from.cut_out),
-        ("checksums_out", &from.checksums_out),
-    ];
-    for (name, counter) in plain {
-        into.insert(format!("{prefix}{name}"), counter.get());
-    }
+    add_counters(into, prefix, from.counted());
     for (direction, drops) in [("in", &from.drops_in), ("out", &from.drops_out)] {
         into.insert(format!("{prefix}drops_{direction}"), drops.total());
         for (name, count) in drops.by_name() {
@@ -212,18 +191,7 @@ fn port_counters(from: &PortCounters, prefix: &str, into: &mut Counters) {
 
 fn meter_counters(meter: &MeterCore, into: &mut Counters) {
     for (direction, flow) in [("in", &meter.sent), ("out", &meter.received)] {
-        let kinds = [
-            ("frames", &flow.frames),
-            ("bytes", &flow.bytes),
-            ("group_frames", &flow.group_frames),
-            ("ipv4_frames", &flow.ipv4_frames),
-            ("ipv6_frames", &flow.ipv6_frames),
-            ("arp_frames", &flow.arp_frames),
-            ("uncut_frames", &flow.uncut_frames),
-        ];
-        for (name, counter) in kinds {
-            into.insert(format!("meter_{direction}_{name}"), counter.get());
-        }
+        add_counters(into, &format!("meter_{direction}_"), flow.counted());
         for (most, counter) in SIZES.iter().zip(&flow.sizes) {
             let size = if *most == usize::MAX { "longer".to_owned() } else { most.to_string() };
             into.insert(format!("meter_{direction}_frames_to_{size}"), counter.get());

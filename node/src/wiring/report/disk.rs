@@ -7,18 +7,10 @@ use virtio::ServerState;
 use super::super::disks::{Look, Shown, Source};
 use super::latency;
 use crate::status::{
-    Counters, DiskState, DiskStatus, Origin, QueueStatus, ReachStatus, ShareStatus,
+    Counters, DiskState, DiskStatus, Origin, QueueStatus, ReachStatus, ShareStatus, add_counters,
 };
 
 const NS_PER_S: u64 = 1_000_000_000;
-
-/// Adds fields that are counters to those of the same name.
-macro_rules! add_counters {
-    ($map:expr, $prefix:literal, $from:expr, [$($field:ident),* $(,)?]) => {
-        $(*$map.entry(concat!($prefix, stringify!($field)).to_owned()).or_default() +=
-            $from.$field.get();)*
-    };
-}
 
 pub(super) fn status(shown: &Shown, origin: Origin) -> DiskStatus {
     let config = &shown.config;
@@ -75,13 +67,16 @@ fn by_queue(look: &Look) -> Vec<QueueStatus> {
     let running = placement.running().unwrap_or_default();
     let queues = (0..core.queues_max()).filter_map(|queue| {
         let counters = core.counters(queue);
-        let mut map = Counters::new();
-        add_counters!(map, "", counters, [requests, moves, moves_refused]);
+        let map = [
+            ("requests", &counters.requests),
+            ("moves", &counters.moves),
+            ("moves_refused", &counters.moves_refused),
+        ];
         (counters.starts.get() > 0).then(|| QueueStatus {
             queue,
             running: running.iter().any(|(runs, _)| *runs == queue),
             sidecore: counters.sidecore.get() as usize,
-            counters: map,
+            counters: map.map(|(name, counter)| (name.to_owned(), counter.get())).into(),
         })
     });
     queues.collect()
@@ -89,8 +84,7 @@ fn by_queue(look: &Look) -> Vec<QueueStatus> {
 
 fn by_sidecore(core: &DiskCore) -> Vec<ShareStatus> {
     let shares = core.shares().into_iter().map(|share| {
-        let mut map = Counters::new();
-        add_counters!(map, "", share, [requests]);
+        let map = Counters::from([("requests".to_owned(), share.requests.get())]);
         ShareStatus { sidecore: usize::from(share.sidecore()), counters: map }
     });
     shares.collect()
@@ -193,28 +187,7 @@ fn counters(shown: &Shown, look: &Look) -> Counters {
 
 fn queue_counters(core: &DiskCore, map: &mut Counters) {
     for queue in 0..core.queues_max() {
-        let queue = core.counters(queue);
-        add_counters!(
-            map,
-            "",
-            queue,
-            [
-                starts,
-                requests,
-                read_bytes,
-                written_bytes,
-                flushes,
-                discarded_bytes,
-                zeroed_bytes,
-                errors,
-                batches,
-                calls,
-                kick_reads,
-                full,
-                moves,
-                moves_refused,
-            ]
-        );
+        add_counters(map, "", core.counters(queue).counted());
     }
     map.insert("orphans_now".to_owned(), core.orphans() as u64);
     for (name, count) in core.failures() {
@@ -224,11 +197,6 @@ fn queue_counters(core: &DiskCore, map: &mut Counters) {
 
 pub(super) fn remote_counters(volume: &RemoteVolume, map: &mut Counters) {
     for channel in volume.counters() {
-        add_counters!(
-            map,
-            "remote_",
-            channel,
-            [calls, resent, rejected, stalls, pauses, malformed, bytes_copied,]
-        );
+        add_counters(map, "remote_", channel.counted());
     }
 }
