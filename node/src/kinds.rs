@@ -1,7 +1,7 @@
 //! The kinds of objects that a node has: disks, volumes, peers and so on.
 //!
-//! A kind is a file below this one, which implements [`Object`], and three lines here: the module,
-//! the field of [`ObjectConfigs`], the row of [`TABLE`]. Code that serves all
+//! A kind is a file below this one, which implements [`Object`], and two lines here: the module
+//! and the list in `kinds!`, which makes [`ObjectConfigs`], [`TABLE`] and [`ListedObject`]. Code that serves all
 //! kinds (reading the file, comparing two configurations, adding, removing, the paths of the
 //! control socket) iterates over the table and names no kind.
 
@@ -35,43 +35,86 @@ use crate::config::reader::{Lines, Reader, Value};
 use crate::config::{Config, Directories};
 use crate::wiring::Inside;
 
-/// The objects of a configuration, each kind in the order of the file.
-#[derive(Clone, Debug, Default)]
-pub struct ObjectConfigs {
-    /// The disks that this node offers to guests.
-    pub disks: Vec<DiskConfig>,
-    /// The volumes that this node has.
-    pub volumes: Vec<VolumeConfig>,
-    /// The nodes that this node's disks need.
-    pub peers: Vec<PeerConfig>,
-    /// The networks that this node has.
-    pub networks: Vec<NetworkConfig>,
-    /// The network cards that this node offers to guests.
-    pub nics: Vec<NicConfig>,
-    /// The domains of the fabric.
-    pub domains: Vec<DomainConfig>,
-    /// Virtual machines' windows into them.
-    pub vfs: Vec<VfConfig>,
+/// Makes the lists of a configuration, the table and the accessors from one line for each kind.
+macro_rules! kinds {
+    ($($(#[$of:meta])* $list:ident: $config:ty,)+) => {
+        /// The objects of a configuration, each kind in the order of the file.
+        #[derive(Clone, Debug, Default)]
+        pub struct ObjectConfigs {
+            $($(#[$of])* pub $list: Vec<$config>,)+
+        }
+
+        /// The kinds, in the order in which the status names them. The order in which objects are
+        /// added and removed follows from what they need ([`order`]).
+        static TABLE: &[&dyn AnyKind] = &[$(any::of::<$config>()),+];
+
+        $(impl ListedObject for $config {
+            fn all(objects: &ObjectConfigs) -> &Vec<Self> {
+                &objects.$list
+            }
+
+            fn all_mut(objects: &mut ObjectConfigs) -> &mut Vec<Self> {
+                &mut objects.$list
+            }
+
+            fn name(&self) -> &str {
+                &self.name
+            }
+
+            fn lines(&self) -> &Lines {
+                &self.lines
+            }
+
+            fn lines_mut(&mut self) -> &mut Lines {
+                &mut self.lines
+            }
+        })+
+    };
 }
 
-/// The kinds, in the order in which the status names them. The order in which objects are added and
-/// removed follows from what they need ([`order`]).
-static TABLE: [&dyn AnyKind; 7] = [
-    any::of::<DiskConfig>(),
-    any::of::<VolumeConfig>(),
-    any::of::<PeerConfig>(),
-    any::of::<NetworkConfig>(),
-    any::of::<NicConfig>(),
-    any::of::<DomainConfig>(),
-    any::of::<VfConfig>(),
-];
+kinds! {
+    /// The disks that this node offers to guests.
+    disks: DiskConfig,
+    /// The volumes that this node has.
+    volumes: VolumeConfig,
+    /// The nodes that this node's disks need.
+    peers: PeerConfig,
+    /// The networks that this node has.
+    networks: NetworkConfig,
+    /// The network cards that this node offers to guests.
+    nics: NicConfig,
+    /// The domains of the fabric.
+    domains: DomainConfig,
+    /// Virtual machines' windows into them.
+    vfs: VfConfig,
+}
 
 /// The result of a change of a running node: notes for the operator, or the refusal, after which
 /// nothing has changed.
 pub(crate) type Changed = Result<Vec<String>, Refused>;
 
+/// An object that is in a list of [`ObjectConfigs`]; `kinds!` writes this for each kind.
+pub(crate) trait ListedObject: Sized {
+    /// The objects of this kind in a configuration.
+    fn all(objects: &ObjectConfigs) -> &Vec<Self>;
+
+    /// The same list, for a change.
+    fn all_mut(objects: &mut ObjectConfigs) -> &mut Vec<Self>;
+
+    /// The object's name, unique in its kind.
+    fn name(&self) -> &str;
+
+    /// The lines of the object's keys in the file.
+    fn lines(&self) -> &Lines;
+
+    /// The same places, for a change.
+    fn lines_mut(&mut self) -> &mut Lines;
+}
+
 /// One object of a configuration, and how a running node adds, changes and removes it.
-pub(crate) trait Object: Clone + fmt::Debug + PartialEq + Send + Sync + 'static {
+pub(crate) trait Object:
+    ListedObject + Clone + fmt::Debug + PartialEq + Send + Sync + 'static
+{
     /// The name of the kind's table in the file, of its command, and, with an `s`, of its path.
     const KEY: &'static str;
 
@@ -89,21 +132,6 @@ pub(crate) trait Object: Clone + fmt::Debug + PartialEq + Send + Sync + 'static 
 
     /// The status of one object; `GET` on the kind's path answers with a list of these.
     type Status: Serialize;
-
-    /// The objects of this kind in a configuration.
-    fn all(objects: &ObjectConfigs) -> &Vec<Self>;
-
-    /// The same list, for a change.
-    fn all_mut(objects: &mut ObjectConfigs) -> &mut Vec<Self>;
-
-    /// The object's name, unique in its kind.
-    fn name(&self) -> &str;
-
-    /// The lines of the object's keys in the file.
-    fn lines(&self) -> &Lines;
-
-    /// The same places, for a change.
-    fn lines_mut(&mut self) -> &mut Lines;
 
     /// Reads one table of the file; its problems are noted in the reader.
     fn read(value: &Value<'_, '_>, directories: &Directories) -> Option<Self>;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use virtio::Access;
 
-use super::{Changed, Object, ObjectConfigs, PartOf};
+use super::{Changed, Object, PartOf};
 use crate::config::change::keys;
 use crate::config::check;
 use crate::config::read::{
@@ -208,26 +208,6 @@ impl Object for DiskConfig {
     const KEYS: &'static [&'static str] = &DISK_KEYS;
     const NEEDS: &'static [&'static str] = &["peer", "volume"];
     type Status = DiskStatus;
-
-    fn all(objects: &ObjectConfigs) -> &Vec<Self> {
-        &objects.disks
-    }
-
-    fn all_mut(objects: &mut ObjectConfigs) -> &mut Vec<Self> {
-        &mut objects.disks
-    }
-
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn lines(&self) -> &Lines {
-        &self.lines
-    }
-
-    fn lines_mut(&mut self) -> &mut Lines {
-        &mut self.lines
-    }
 
     fn read(value: &Value<'_, '_>, directories: &Directories) -> Option<Self> {
         disk(value, directories)

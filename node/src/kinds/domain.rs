@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{Changed, InPlace, Object, ObjectConfigs};
+use super::{Changed, InPlace, Object};
 use crate::config::change::keys;
 use crate::config::read::{absolute_path, beside_sockets, name, socket_path};
 use crate::config::reader::{Lines, Reader, Table, Value};
@@ -64,26 +64,6 @@ impl Object for DomainConfig {
     const KEYS: &'static [&'static str] = &DOMAIN_KEYS;
     const NEEDS: &'static [&'static str] = &["peer"];
     type Status = DomainStatus;
-
-    fn all(objects: &ObjectConfigs) -> &Vec<Self> {
-        &objects.domains
-    }
-
-    fn all_mut(objects: &mut ObjectConfigs) -> &mut Vec<Self> {
-        &mut objects.domains
-    }
-
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn lines(&self) -> &Lines {
-        &self.lines
-    }
-
-    fn lines_mut(&mut self) -> &mut Lines {
-        &mut self.lines
-    }
 
     fn read(value: &Value<'_, '_>, _directories: &Directories) -> Option<Self> {
         domain(value)

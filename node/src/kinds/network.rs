@@ -6,7 +6,7 @@ use std::fmt;
 use peer::Allow;
 
 use super::nic::{INTERFACE_BYTES_MAX, VLAN_MAX, filter, is_interface, limit};
-use super::{Changed, InPlace, Object, ObjectConfigs};
+use super::{Changed, InPlace, Object};
 use crate::config::change::keys;
 use crate::config::keys::allow as allowed_node;
 use crate::config::read::name;
@@ -118,26 +118,6 @@ impl Object for NetworkConfig {
     const KEYS: &'static [&'static str] = &NETWORK_KEYS;
     const NEEDS: &'static [&'static str] = &["peer"];
     type Status = NetworkStatus;
-
-    fn all(objects: &ObjectConfigs) -> &Vec<Self> {
-        &objects.networks
-    }
-
-    fn all_mut(objects: &mut ObjectConfigs) -> &mut Vec<Self> {
-        &mut objects.networks
-    }
-
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn lines(&self) -> &Lines {
-        &self.lines
-    }
-
-    fn lines_mut(&mut self) -> &mut Lines {
-        &mut self.lines
-    }
 
     fn read(value: &Value<'_, '_>, _directories: &Directories) -> Option<Self> {
         network(value)

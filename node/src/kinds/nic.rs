@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use virtio::Access;
 
 use super::network::Uplink;
-use super::{Changed, InPlace, Object, ObjectConfigs, PartOf};
+use super::{Changed, InPlace, Object, PartOf};
 use crate::config::change::keys as different_keys;
 use crate::config::read::{
     absolute_path, access, capture_path, name_problem, named_like_socket, role, socket_path,
@@ -360,26 +360,6 @@ impl Object for NicConfig {
         &[("filter", &FILTER_KEYS)];
     const NEEDS: &'static [&'static str] = &["peer", "network"];
     type Status = NicStatus;
-
-    fn all(objects: &ObjectConfigs) -> &Vec<Self> {
-        &objects.nics
-    }
-
-    fn all_mut(objects: &mut ObjectConfigs) -> &mut Vec<Self> {
-        &mut objects.nics
-    }
-
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn lines(&self) -> &Lines {
-        &self.lines
-    }
-
-    fn lines_mut(&mut self) -> &mut Lines {
-        &mut self.lines
-    }
 
     fn read(value: &Value<'_, '_>, directories: &Directories) -> Option<Self> {
         nic(value, directories)

@@ -2,7 +2,7 @@
 
 use transport::PublicKey;
 
-use super::{Changed, InPlace, Object, ObjectConfigs};
+use super::{Changed, InPlace, Object};
 use crate::config::keys::{is_sealed, public_key};
 use crate::config::read::name;
 use crate::config::reader::{Lines, Reader, Table, Value};
@@ -137,26 +137,6 @@ impl Object for PeerConfig {
     const KEYS: &'static [&'static str] = &PEER_KEYS;
     const INTERRUPTS: bool = false;
     type Status = PeerStatus;
-
-    fn all(objects: &ObjectConfigs) -> &Vec<Self> {
-        &objects.peers
-    }
-
-    fn all_mut(objects: &mut ObjectConfigs) -> &mut Vec<Self> {
-        &mut objects.peers
-    }
-
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn lines(&self) -> &Lines {
-        &self.lines
-    }
-
-    fn lines_mut(&mut self) -> &mut Lines {
-        &mut self.lines
-    }
 
     fn read(value: &Value<'_, '_>, _directories: &Directories) -> Option<Self> {
         peer(value)

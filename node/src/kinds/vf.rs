@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{Changed, Object, ObjectConfigs, PartOf};
+use super::{Changed, Object, PartOf};
 use crate::config::change::keys;
 use crate::config::read::{name, named_like_socket, socket_path};
 use crate::config::reader::{Lines, Reader, Value};
@@ -40,26 +40,6 @@ impl Object for VfConfig {
     const KEYS: &'static [&'static str] = &VF_KEYS;
     const NEEDS: &'static [&'static str] = &["domain"];
     type Status = VfStatus;
-
-    fn all(objects: &ObjectConfigs) -> &Vec<Self> {
-        &objects.vfs
-    }
-
-    fn all_mut(objects: &mut ObjectConfigs) -> &mut Vec<Self> {
-        &mut objects.vfs
-    }
-
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn lines(&self) -> &Lines {
-        &self.lines
-    }
-
-    fn lines_mut(&mut self) -> &mut Lines {
-        &mut self.lines
-    }
 
     fn read(value: &Value<'_, '_>, directories: &Directories) -> Option<Self> {
         vf(value, directories)

@@ -8,7 +8,7 @@ use volume::backend::{BACKEND_KEYS, BACKENDS, BackendFile, whole_sectors};
 use volume::settings::Settings;
 use volume::{OPTIMAL_BYTES_MAX, PHYSICAL_BYTES_MAX, Topology};
 
-use super::{Changed, InPlace, Object, ObjectConfigs};
+use super::{Changed, InPlace, Object};
 use crate::config::change::keys;
 use crate::config::keys::allow as allowed_node;
 use crate::config::read::{Section, chain, has_parent, name};
@@ -214,26 +214,6 @@ impl Object for VolumeConfig {
         &[("backend", &BACKEND_KEYS)];
     const NEEDS: &'static [&'static str] = &["peer"];
     type Status = VolumeStatus;
-
-    fn all(objects: &ObjectConfigs) -> &Vec<Self> {
-        &objects.volumes
-    }
-
-    fn all_mut(objects: &mut ObjectConfigs) -> &mut Vec<Self> {
-        &mut objects.volumes
-    }
-
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn lines(&self) -> &Lines {
-        &self.lines
-    }
-
-    fn lines_mut(&mut self) -> &mut Lines {
-        &mut self.lines
-    }
 
     fn read(value: &Value<'_, '_>, directories: &Directories) -> Option<Self> {
         volume(value, directories)
