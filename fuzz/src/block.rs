@@ -7,7 +7,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use ::block::wire::{Claim, Kind, Names, Outcome, Reply, Request, Title, attachment_id};
-use ::block::{Export, ExportOptions, Exports, Incarnation, Plane};
+use ::block::{Export, ExportOptions, Exports, Plane};
+use ::volume::Incarnation;
 use ::volume::backend::memory::MemoryVolume;
 use ::volume::record::NoRecords;
 use arbitrary::{Arbitrary, Unstructured};

@@ -11,12 +11,10 @@ use ::block::attachment::{AttachOptions, Phase};
 use ::block::ublk::abi::{ABORT, Descriptor, op};
 use ::block::ublk::{Front, Kernel, Shape};
 use ::block::wire::{Kind, Outcome, Reply, Request};
-use ::block::{
-    Attach, Attachment, Durability, Exports, Incarnation, Open, Plane, RemoteVolume, Topology,
-    VolumeInfo, Zeroing,
-};
+use ::block::{Attach, Attachment, Exports, Plane, RemoteVolume};
 use ::volume::IO_BYTES_MAX;
 use ::volume::uring::Completion;
+use ::volume::{Durability, Incarnation, Open, Topology, VolumeInfo, Zeroing};
 use arbitrary::{Arbitrary, Unstructured};
 use peer::Planes;
 use rustix::io::Errno;

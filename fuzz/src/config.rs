@@ -50,7 +50,7 @@ fn check(config: &Config, text: &str) {
         }
     }
     for volume in &config.volumes {
-        assert!(volume.chain.len() <= ::block::STAGES_MAX, "{volume:?}");
+        assert!(volume.chain.len() <= ::volume::STAGES_MAX, "{volume:?}");
         assert!(volume.lines.of("name") <= lines(text), "{volume:?}");
     }
 }

@@ -5,8 +5,9 @@
 
 use std::sync::Arc;
 
-use ::block::{AttachOptions, Attached, Attachment, DiskCore, DiskQueues, Open, Volume};
+use ::block::{AttachOptions, Attached, Attachment, DiskCore, DiskQueues};
 use ::volume::backend::memory::MemoryVolume;
+use ::volume::{Open, Volume};
 use arbitrary::{Arbitrary, Unstructured};
 use sidecore::Services;
 use virtio::{Queue, RingKind};
