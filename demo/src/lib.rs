@@ -7,12 +7,13 @@ mod compare;
 mod linux;
 mod mpi;
 mod network;
+mod options;
 mod outage;
 mod report;
 mod scene;
 mod stand_in;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result};
 
@@ -28,21 +29,9 @@ use mpi::Troupe;
 pub use compare::{Comparison, Row, Speed};
 pub use mpi::{AllToAll, Messages};
 pub use network::Talk;
+pub use options::Options;
 pub use outage::{Outage, User};
 pub use report::Report;
-
-/// What is wanted of the demo.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// The `vrio` program that the nodes run.
-    pub program: PathBuf,
-    /// The provider's file, which MPI programs load, or why there is none.
-    pub provider: Result<PathBuf, String>,
-    /// With a guest under QEMU; else with the stand-in driver.
-    pub guest: bool,
-    /// Where the logs are kept. Without it they are kept only if the demo fails.
-    pub keep: Option<PathBuf>,
-}
 
 /// Runs the demo. It says on standard error what it does.
 ///

@@ -17,7 +17,7 @@ use testbed::nodes::Node;
 use testbed::progress::Progress;
 use testbed::stage::Stage;
 
-use super::Options;
+use super::options::Options;
 use super::scene::{CARDS, DOMAIN};
 
 /// Two for each guest.

@@ -11,6 +11,7 @@
 //! The kernel counts the descriptors that were sent and not received yet, for all sockets of one
 //! user together. So the server looks how much a client has not read before it sends a descriptor.
 
+mod client;
 mod domain;
 mod hand_over;
 #[cfg(test)]
@@ -22,7 +23,6 @@ mod vf;
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -31,21 +31,19 @@ use std::time::{Duration, Instant};
 
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::Mode;
-use rustix::io::{Errno, IoSlice};
-use rustix::net::{
-    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
-    SocketFlags, SocketType,
-};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
 
+use self::client::{ClientState, RegistrationClient, Then, has_ended};
 use self::domain::ServedDomain;
 pub use self::domain::{DomainReport, DomainSettings, OpenError};
 use self::vf::Vf;
 pub use self::vf::{VfError, VfReport, VfSettings};
 use crate::{GatewayDoorbell, SlotTable};
 use fabric::registration::wire::{
-    ALONG_MAX, Foreign, MESSAGE_BYTES, RegistrationAnswer, RegistrationRefusal, RegistrationRequest,
+    Foreign, MESSAGE_BYTES, RegistrationAnswer, RegistrationRefusal, RegistrationRequest,
 };
 use fabric::registration::{DomainKey, KEY_BYTES_MAX, SlotGrant};
 
@@ -126,19 +124,6 @@ struct Registry {
     next_vf: u64,
 }
 
-/// A connection, and the process at its other end.
-struct RegistrationClient {
-    connection: OwnedFd,
-    /// A pidfd, readable once the process has ended; none where the kernel gives none. It is needed
-    /// because children of the process inherit the connection, which may so stay open.
-    process: Option<OwnedFd>,
-    pid: u32,
-    uid: u32,
-    state: ClientState,
-    /// Doorbells that it was sent since it was last seen to have read everything.
-    doorbells_unread: u32,
-}
-
 /// A former member whose connection has ended and whose process has not. It keeps its slots.
 struct DepartedMember {
     process: OwnedFd,
@@ -146,22 +131,11 @@ struct DepartedMember {
     grants: Vec<SlotGrant>,
 }
 
-enum ClientState {
-    Unregistered { since: Instant },
-    Member { domain: String, grants: Vec<SlotGrant> },
-}
-
 /// Counts refusals, for the log.
 #[derive(Default)]
 struct Refusals {
     since_log: u64,
     logged: Option<Instant>,
-}
-
-/// What the server does with a client after a request.
-enum Then {
-    Stay,
-    HangUp(&'static str),
 }
 
 impl RegistrationServer {
@@ -571,130 +545,6 @@ impl Registry {
         if let Some(domain) = self.domains.iter().find(|it| it.is_named(&departed.domain)) {
             domain.declare_dead(&departed.grants);
         }
-    }
-}
-
-/// Whether the process of a pidfd has ended.
-fn has_ended(process: &OwnedFd) -> bool {
-    let mut look = [PollFd::new(process, PollFlags::IN)];
-    let none = Timespec { tv_sec: 0, tv_nsec: 0 };
-    matches!(poll(&mut look, Some(&none)), Ok(1))
-}
-
-impl RegistrationClient {
-    fn has_ended(&self) -> bool {
-        self.process.as_ref().is_some_and(has_ended)
-    }
-
-    /// Says something, without waiting. `false`: it does not read.
-    fn say(&self, answer: &RegistrationAnswer, along: &[BorrowedFd<'_>]) -> bool {
-        let bytes = answer.to_bytes();
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(ALONG_MAX))];
-        let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        if !along.is_empty() {
-            let rights = SendAncillaryMessage::ScmRights(along);
-            assert!(ancillary.push(rights), "room was made for it");
-        }
-        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        let parts = [IoSlice::new(&bytes)];
-        rustix::io::retry_on_intr(|| {
-            rustix::net::sendmsg(&self.connection, &parts, &mut ancillary, flags)
-        })
-        .is_ok()
-    }
-
-    fn new_endpoint(&mut self, domains: &[ServedDomain]) -> Then {
-        let ClientState::Member { domain, grants } = &mut self.state else {
-            return Then::HangUp("it is not registered");
-        };
-        let Some(domain) = domains.iter().find(|it| it.is_named(domain)) else {
-            return Then::HangUp("its domain was removed");
-        };
-        let answer = match domain.grant(self.pid) {
-            Some(grant) => {
-                grants.push(grant);
-                RegistrationAnswer::Endpoint { grant, process: self.pid }
-            }
-            None => RegistrationAnswer::Full,
-        };
-        if self.say(&answer, &[]) {
-            Then::Stay
-        } else {
-            Then::HangUp("it does not read its answers")
-        }
-    }
-
-    /// Tells a member the process of an endpoint, so that it can read that process's memory.
-    fn process_of(&self, domains: &[ServedDomain], grant: SlotGrant) -> Then {
-        let ClientState::Member { domain, .. } = &self.state else {
-            return Then::HangUp("it is not registered");
-        };
-        let Some(domain) = domains.iter().find(|it| it.is_named(domain)) else {
-            return Then::HangUp("its domain was removed");
-        };
-        let answer = RegistrationAnswer::Process { grant, process: domain.process_of(grant) };
-        if self.say(&answer, &[]) {
-            Then::Stay
-        } else {
-            Then::HangUp("it does not read its answers")
-        }
-    }
-
-    /// Opens a doorbell for an endpoint of this process.
-    fn open_doorbell(&mut self, domains: &[ServedDomain], grant: SlotGrant) -> Then {
-        let ClientState::Member { domain, grants } = &self.state else {
-            return Then::HangUp("it is not registered");
-        };
-        if !grants.contains(&grant) {
-            return Then::HangUp("it wants a doorbell for a slot that it does not have");
-        }
-        let Some(domain) = domains.iter().find(|it| it.is_named(domain)) else {
-            return Then::HangUp("its domain was removed");
-        };
-        let said = match domain.open_doorbell(grant) {
-            _ if !self.has_room_for_doorbell() => {
-                self.say(&RegistrationAnswer::NoDoorbell(grant), &[])
-            }
-            Ok(read_end) => self.say(&RegistrationAnswer::Doorbell(grant), &[read_end.as_fd()]),
-            Err(errno) => {
-                tracing::warn!(%errno, pid = self.pid, "an endpoint cannot sleep: no descriptors");
-                self.say(&RegistrationAnswer::NoDoorbell(grant), &[])
-            }
-        };
-        if said { Then::Stay } else { Then::HangUp("it does not read its answers") }
-    }
-
-    /// Wakes an endpoint for this client. Sends the write end of its doorbell if the client wants
-    /// to ring itself from now on and has fewer than so many write ends unread.
-    fn ring(&self, domains: &[ServedDomain], grant: SlotGrant, unread_max: Option<usize>) -> Then {
-        let ClientState::Member { domain, .. } = &self.state else {
-            return Then::HangUp("it is not registered");
-        };
-        let Some(domain) = domains.iter().find(|it| it.is_named(domain)) else {
-            return Then::HangUp("its domain was removed");
-        };
-        domain.ring(grant);
-        // A client with too much unread is not sent one; it asks again the next time.
-        if unread_max.is_some_and(|most| self.has_room_for_write_end(most))
-            && let Some(write_end) = domain.write_end(grant)
-        {
-            self.say(&RegistrationAnswer::DoorbellWriteEnd(grant), &[write_end.as_fd()]);
-        }
-        Then::Stay
-    }
-
-    fn close_endpoint(&mut self, domains: &[ServedDomain], grant: SlotGrant) -> Then {
-        let ClientState::Member { domain, grants } = &mut self.state else {
-            return Then::HangUp("it is not registered");
-        };
-        let Some(place) = grants.iter().position(|mine| *mine == grant) else {
-            return Then::HangUp("it closes a slot that it does not have");
-        };
-        grants.swap_remove(place);
-        if let Some(domain) = domains.iter().find(|it| it.is_named(domain)) {
-            domain.declare_dead(&[grant]);
-        }
-        Then::Stay
     }
 }
 

@@ -9,10 +9,10 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
+use super::client::{ClientState, RegistrationClient};
 use super::domain::ServedDomain;
 use super::{
-    ClientState, DepartedMember, DomainSettings, RegistrationClient, RegistrationServer,
-    RegistrationShared, Registry, watch,
+    DepartedMember, DomainSettings, RegistrationServer, RegistrationShared, Registry, watch,
 };
 use crate::hand_over::{
     CallerState, DepartedMemberState, DomainState, Put, RegistrationState, Take, Unfit, VfState,

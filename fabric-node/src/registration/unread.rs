@@ -7,7 +7,7 @@
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use super::RegistrationClient;
+use super::client::RegistrationClient;
 use fabric::registration::wire::MESSAGE_BYTES;
 
 /// Most write ends of doorbells that all clients together, and each of them, have not received yet.

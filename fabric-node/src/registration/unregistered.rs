@@ -10,7 +10,8 @@ use rustix::io::Errno;
 use rustix::net::SocketFlags;
 use rustix::process::{Pid, PidfdFlags};
 
-use super::{ClientState, EVENTS_MAX, RegistrationClient, RegistrationShared, Registry, watch};
+use super::client::{ClientState, RegistrationClient};
+use super::{EVENTS_MAX, RegistrationShared, Registry, watch};
 
 /// Most unregistered clients. There are few unless a user opens many on purpose.
 pub(crate) const UNREGISTERED_MAX: usize = 256;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::GuestError;
+use super::error::GuestError;
 
 /// A kernel as an uncompressed ELF file and the initramfs that goes with it.
 #[derive(Debug, Clone)]

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use super::{GuestError, Image};
+use super::error::GuestError;
+use super::image::Image;
 
 /// How long QEMU waits before it connects again to a daemon that went away, in its own words: old
 /// versions know whole seconds only.
