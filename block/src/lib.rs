@@ -2,8 +2,8 @@
 //!
 //! The files in the order in which a request passes them: [`disk`] takes it from the guest's ring,
 //! [`export`] admits it (epoch, incarnation) to the stages and the backend of the crate [`volume`];
-//! or [`remote`] carries it to another node's [`server`], which hands it to an export there. A direct
-//! client has [`ublk`] in place of the disk: its requests are its own kernel's.
+//! or [`remote`] carries it to another node's [`server`], which hands it to an export there. A
+//! direct client has [`ublk`] in place of the disk: its requests are its own kernel's.
 
 mod attach;
 pub mod attachment;

@@ -1,9 +1,9 @@
 //! The kinds of objects that a node has: disks, volumes, peers and so on.
 //!
 //! A kind is a file below this one, which implements [`Object`], and two lines here: the module
-//! and the list in `kinds!`, which makes [`ObjectConfigs`], [`TABLE`] and [`ListedObject`]. Code that serves all
-//! kinds (reading the file, comparing two configurations, adding, removing, the paths of the
-//! control socket) iterates over the table and names no kind.
+//! and the line of `kinds!`, which makes [`ObjectConfigs`], [`TABLE`] and [`ListedObject`]. Code
+//! that serves all kinds (reading the file, comparing two configurations, adding, removing, the
+//! paths of the control socket) iterates over the table and names no kind.
 
 pub(crate) mod disk;
 pub(crate) mod domain;

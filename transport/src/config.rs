@@ -6,19 +6,12 @@ use std::sync::Arc;
 
 use crate::flow;
 use crate::keys::Security;
+use crate::limits::{CALLS_MAX, SESSIONS_MAX};
 use crate::pool::PoolMemory;
 use crate::seal::{KEY_EPOCH_BITS, KEY_EPOCH_BITS_MIN};
 use crate::wire::{
     DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, NAME_BYTES_MAX, SEALED_VERSION_MIN, VERSIONS,
 };
-
-/// The most sessions that peers open at one endpoint, and the most that it asks for itself: as many
-/// nodes with as many sidecores, or direct clients. Bounds the work that a Hello or a Reset causes.
-pub const SESSIONS_MAX: u16 = 1024;
-
-/// The most calls of one direction of a session: more than all queues of a busy VMhost's sidecore
-/// hold, and it bounds a session's tables to a few MiB.
-pub const CALLS_MAX: u16 = 4096;
 
 /// An endpoint's configuration.
 #[derive(Clone)]

@@ -14,9 +14,7 @@ use aws_lc_rs::hmac;
 
 use crate::quota::Rate;
 use crate::seal::HelloDigest;
-
-/// Bytes of a cookie: one that says when it was made, and a hash.
-pub(crate) const COOKIE_BYTES: usize = 16;
+use crate::wire::COOKIE_BYTES;
 
 /// What a peer shows to be let in.
 pub(crate) type Cookie = [u8; COOKIE_BYTES];

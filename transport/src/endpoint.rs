@@ -15,15 +15,16 @@ use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::RngCore;
 use zerocopy::IntoBytes;
 
-use crate::config::{EndpointConfig, SESSIONS_MAX};
+use crate::config::EndpointConfig;
 use crate::counters::EndpointCounters;
 use crate::deadlines::Deadlines;
-use crate::door::{COOKIE_BYTES, Door};
+use crate::door::Door;
 use crate::endpoint::answers::{Answers, Class, Content, SessionlessReply};
 use crate::endpoint::peers::PeerState;
 use crate::endpoint::security::draw;
 use crate::events::{CallError, CallId, CastError, LostReason, SessionId, SessionStatus, Sink};
 use crate::handshake::{Connecting, HalfOpen, write_packet, write_welcome};
+use crate::limits::SESSIONS_MAX;
 use crate::path::Paths;
 use crate::pool::{BufId, Pool};
 use crate::quota::{FairQueue, Roll};
@@ -31,6 +32,7 @@ use crate::seal::ResetKey;
 use crate::session::{OutgoingCall, Session, SessionContext};
 use crate::strangers::Strangers;
 use crate::transmit::TransmitBatch;
+use crate::wire::COOKIE_BYTES;
 use crate::wire::{
     CAST_MAX, FLOWS_MAX, FRAME_CLOSE, HEAD_MAX, Label, MESSAGE_MAX, PacketKind, VERSION_ANY,
 };

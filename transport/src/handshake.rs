@@ -33,9 +33,10 @@ use aws_lc_rs::digest::{Context, SHA256};
 use zerocopy::IntoBytes;
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 
-use crate::config::{CALLS_MAX, EndpointConfig};
+use crate::config::EndpointConfig;
 use crate::events::{PeerInfo, SessionId, SessionState, SessionStatus};
 use crate::keys::PublicKey;
+use crate::limits::CALLS_MAX;
 use crate::pool::BufferOwner;
 use crate::seal::{HelloDigest, Seal};
 use crate::session::Agreed;

@@ -14,7 +14,7 @@ pub const KEY_BYTES: usize = 32;
 
 /// The most keys in a keyring: each of the most peers that one endpoint speaks with, and four keys
 /// for each, since rotation needs two. Bounds what revoking looks through.
-pub const KEYS_MAX: usize = 4 * crate::config::SESSIONS_MAX as usize;
+pub const KEYS_MAX: usize = 4 * crate::limits::SESSIONS_MAX as usize;
 
 /// A node's secret key. It is wiped from memory when it is dropped, and never printed.
 pub struct SecretKey {

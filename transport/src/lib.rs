@@ -29,6 +29,7 @@ mod events;
 mod flow;
 mod handshake;
 mod keys;
+mod limits;
 mod noise;
 mod pacing;
 mod path;
@@ -45,7 +46,7 @@ mod tables;
 mod transmit;
 mod wire;
 
-pub use config::{CALLS_MAX, EndpointConfig, SESSIONS_MAX};
+pub use config::EndpointConfig;
 pub use counters::EndpointCounters;
 pub use endpoint::{Endpoint, PeerShare};
 pub use events::{
@@ -55,6 +56,7 @@ pub use events::{
 pub use keys::{
     KEY_BYTES, KEYS_MAX, Keyring, KeyringFull, KnownKey, NotAKey, PublicKey, SecretKey, Security,
 };
+pub use limits::{CALLS_MAX, SESSIONS_MAX};
 pub use pool::{BufId, CHUNK_BYTES, CLASS_BYTES, ChunkMemory, PAGE_BYTES, Pool, PoolMemory};
 pub use quota::{FairQueue, PeerIdentity, QuotaPart, Rate, Roll, Share};
 pub use strangers::{STRANGERS_MAX, Stranger, StrangerReason, Strangers};

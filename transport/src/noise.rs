@@ -18,7 +18,8 @@ use snow::{Builder, HandshakeState};
 use zeroize::Zeroizing;
 
 use crate::keys::{KEY_BYTES, PublicKey, SecretKey};
-use crate::seal::{ChainSecret, Opener, Sealer, TAG_BYTES};
+use crate::seal::{ChainSecret, Opener, Sealer};
+use crate::wire::TAG_BYTES;
 
 /// The protocol's name in the Noise framework.
 const NAME: &str = "Noise_IK_25519_AESGCM_SHA256";

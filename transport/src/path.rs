@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use crate::config::SESSIONS_MAX;
+use crate::limits::SESSIONS_MAX;
 use crate::wire::DATAGRAM_BYTES_MIN;
 
 /// What is tried below a link's own size, with IPv4's and UDP's headers (28 bytes) off: jumbo

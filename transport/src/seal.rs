@@ -19,9 +19,7 @@ use aws_lc_rs::hmac;
 use zeroize::Zeroizing;
 
 use crate::keys::SecretKey;
-
-/// What sealing adds to a packet.
-pub(crate) const TAG_BYTES: usize = 16;
+use crate::wire::RESET_TOKEN_BYTES;
 
 /// A key seals 2^22 packets: half of what QUIC allows for one (RFC 9001, section 6.6), and four
 /// seconds of a million packets a second. With 64 KiB in each, an attacker's advantage stays below
@@ -37,9 +35,6 @@ const _: () = assert!(1 << KEY_EPOCH_BITS >= crate::sent::SENT_MAX);
 /// What the cipher's library keeps of a key, beside the handle: its `EVP_AEAD_CTX`, with the
 /// rounds' keys and the powers of the hash.
 const KEY_STATE_BYTES: usize = 600;
-
-/// Bytes of a reset token.
-pub(crate) const RESET_TOKEN_BYTES: usize = 16;
 
 /// Proves that a Reset comes from who was one end of the session.
 pub(crate) type ResetToken = [u8; RESET_TOKEN_BYTES];
@@ -275,6 +270,7 @@ impl fmt::Debug for Opener {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::TAG_BYTES;
 
     const BITS: u8 = KEY_EPOCH_BITS_MIN;
     const EPOCH: u64 = 1 << BITS;

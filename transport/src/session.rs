@@ -22,11 +22,12 @@ use crate::pool::{BufId, BufferOwner, Pool};
 use crate::recv::casts::{Around, PeerCasts};
 use crate::recv::{CallStage, OwnCalls, PeerCalls};
 use crate::rtt::RoundTrip;
-use crate::seal::{Seal, TAG_BYTES};
+use crate::seal::Seal;
 use crate::sendq::{QueuedMessage, SendQueue};
 use crate::sent::{PACKET_COST_BYTES, SENT_MAX, SentPacket, SentPackets};
 use crate::tables::Sparse;
 use crate::transmit::seal_into;
+use crate::wire::TAG_BYTES;
 use crate::wire::{
     CAST_VERSION_MIN, FRAME_CLOSE, HEADER_BYTES, Label, OVERHEAD_BYTES, PacketKind,
     SEALED_HEADER_BYTES, SEALED_OVERHEAD_BYTES,

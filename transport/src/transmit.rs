@@ -7,7 +7,8 @@ use std::ops::Range;
 use zerocopy::IntoBytes;
 
 use crate::pool::{BufId, Pool};
-use crate::seal::{Sealer, TAG_BYTES};
+use crate::seal::Sealer;
+use crate::wire::TAG_BYTES;
 use crate::wire::{DATAGRAM_BYTES_MAX, Label, SEALED_HEADER_BYTES, guard, sealed_header};
 
 /// Room for the packet header, its frames and the heads of the messages in it. Eight calls of the

@@ -16,8 +16,15 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::bits::is_long;
 use crate::crc::crc32c;
-use crate::door::COOKIE_BYTES;
-use crate::seal::{RESET_TOKEN_BYTES, TAG_BYTES};
+
+/// Bytes that sealing adds to a packet.
+pub(crate) const TAG_BYTES: usize = 16;
+
+/// Bytes of a cookie: one that says when it was made, and a hash.
+pub(crate) const COOKIE_BYTES: usize = 16;
+
+/// Bytes of a reset token.
+pub(crate) const RESET_TOKEN_BYTES: usize = 16;
 
 /// The protocol's versions, one line for what each changed. Add a line, and raise
 /// [`VERSIONS`], whenever a packet changes; keep speaking the version before.

@@ -1,10 +1,10 @@
 //! Reads the descriptors of one chain and checks them.
 
 use crate::chain::{Chain, Segment};
+use crate::error::MemoryError;
 use crate::error::RingError;
-use crate::memory::{Memory, MemoryError};
+use crate::memory::{Memory, RegionRange};
 use crate::prefetch;
-use crate::queue::SinglesWanted;
 use crate::shared::Pairs;
 use crate::{DESCRIPTORS_MAX, SEGMENTS_MAX};
 
@@ -273,4 +273,17 @@ impl<'a> Reader<'a> {
         }
         Ok(())
     }
+}
+
+/// The chains of one piece that a burst looks for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SinglesWanted {
+    /// The region in which all of them have to be.
+    pub(crate) range: RegionRange,
+    /// Pieces that the device writes, or those that it reads.
+    pub(crate) writable: bool,
+    /// The most of them.
+    pub(crate) most: usize,
+    /// With so many bytes it is enough.
+    pub(crate) bytes: usize,
 }

@@ -1,7 +1,8 @@
-//! What a driver can do wrong with a ring.
+//! The faults of rings, guest memory and inflight regions, all caused from outside.
 
-use crate::inflight::InflightError;
-use crate::memory::MemoryError;
+use crate::mapping::MapError;
+use crate::ring::RingKind;
+use crate::{MEMORY_BYTES_MAX, REGIONS_MAX, SEGMENTS_MAX};
 
 /// Why a queue stopped. All of these are caused from outside, by a guest or its front end; the
 /// device they belong to stops, and nothing else.
@@ -173,4 +174,142 @@ impl RingError {
             Self::Inflight(_) => "inflight",
         }
     }
+}
+
+/// The fault of a memory table, or of an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MemoryError {
+    /// The file behind a region cannot be mapped.
+    #[error("guest memory at {guest_addr:#x}: {source}")]
+    Map {
+        /// Where the region is in the guest.
+        guest_addr: u64,
+        /// The reason.
+        r#source: MapError,
+    },
+    /// A region's addresses do not fit 64 bits.
+    #[error("guest memory at {guest_addr:#x}: {len:#x} bytes from there overflow")]
+    Overflow {
+        /// Where the region is in the guest.
+        guest_addr: u64,
+        /// Its length in bytes.
+        len: u64,
+    },
+    /// Two regions share guest addresses.
+    #[error("guest memory at {guest_addr:#x} overlaps the region at {other:#x}")]
+    Overlap {
+        /// Where the region is in the guest.
+        guest_addr: u64,
+        /// Where the other one begins.
+        other: u64,
+    },
+    /// More regions than allowed.
+    #[error("more than {max} regions of guest memory", max = REGIONS_MAX)]
+    TooManyRegions,
+    /// More memory than allowed.
+    #[error("{len:#x} bytes of guest memory, more than {max:#x}", max = MEMORY_BYTES_MAX)]
+    TooLarge {
+        /// How much there would be.
+        len: u64,
+    },
+    /// The region that must be removed is not there.
+    #[error("no region of guest memory at {guest_addr:#x} with {len:#x} bytes")]
+    NoRegion {
+        /// Where it was said to be.
+        guest_addr: u64,
+        /// How long it was said to be, in bytes.
+        len: u64,
+    },
+    /// An address range that is not, or not wholly, in the guest's memory.
+    #[error("{len:#x} bytes at {addr:#x} are outside the guest's memory")]
+    Unmapped {
+        /// The guest address.
+        addr: u64,
+        /// The length in bytes.
+        len: u64,
+    },
+    /// A range is in more pieces than there is room for.
+    #[error("more than {max} pieces of guest memory", max = SEGMENTS_MAX)]
+    TooManySegments,
+}
+
+/// The fault of an inflight region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InflightError {
+    /// The file cannot be made or mapped.
+    #[error("inflight region: {0}")]
+    Map(MapError),
+    /// No queues, too many, or too large ones.
+    #[error("inflight region for {queues} queues of {size}")]
+    Shape {
+        /// How many queues were asked for.
+        queues: u16,
+        /// How many descriptors each.
+        size: u16,
+    },
+    /// The region is shorter than its queues need.
+    #[error("inflight region of {have} bytes, its queues need {need}")]
+    TooSmall {
+        /// The length that the front end gave, in bytes.
+        have: u64,
+        /// The length that the queues need, in bytes.
+        need: u64,
+    },
+    /// It begins at an odd place in its file.
+    #[error("inflight region at the misaligned offset {0:#x}")]
+    Misaligned(u64),
+    /// The file can be truncated under our feet. We make it sealed, and so do others.
+    #[error("inflight region in a file that is not sealed against shrinking")]
+    NotSealed,
+    /// A page of it was not to be had.
+    #[error(
+        "a page of the inflight region is not there: its file was truncated or has a hole, and \
+         the system no page for it"
+    )]
+    Lost,
+    /// A layout that we do not know.
+    #[error("inflight region of version {0}")]
+    Version(u16),
+    /// The region was kept for a ring of another size.
+    #[error("inflight region for a ring of {found}, the ring has {size}")]
+    DescNum {
+        /// The size that the region has.
+        found: u16,
+        /// The ring's size.
+        size: u16,
+    },
+    /// The used index of the ring is not within one batch of the recorded one.
+    #[error("inflight region ends at used index {recorded}, the ring at {ring}")]
+    UsedIndex {
+        /// The size that the region has.
+        recorded: u16,
+        /// What the ring says.
+        ring: u16,
+    },
+    /// The list of the last batch leaves the table.
+    #[error("inflight region lists descriptor {0}")]
+    BatchList(u16),
+    /// The region was kept for the other kind of ring.
+    #[error("inflight region for a {found:?} ring, the ring is {kind:?}")]
+    Kind {
+        /// What the region is for.
+        found: RingKind,
+        /// What the ring is.
+        kind: RingKind,
+    },
+    /// The used slot of a packed ring does not exist.
+    #[error("inflight region ends at the used slot {0}")]
+    UsedSlot(u16),
+    /// The free list of a packed ring comes back to an entry.
+    #[error("inflight region lists entry {0} as free twice")]
+    FreeList(u16),
+    /// A chain of a packed ring has entries that are free, another chain's, or do not exist; or
+    /// another chain's id.
+    #[error("inflight region has a broken chain at entry {0}")]
+    BrokenChain(u16),
+    /// An entry of a packed ring is neither free nor in a chain.
+    #[error("inflight region has lost entry {0}")]
+    LostEntry(u16),
 }

@@ -16,9 +16,10 @@ use std::sync::Arc;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
 use crate::budget::Account;
+use crate::error::InflightError;
 use crate::hand_over::Inflight;
 use crate::mapping::{MapError, Mapping};
-use crate::queue::RingKind;
+use crate::ring::RingKind;
 use crate::shared::Area;
 use crate::{QUEUE_SIZE_MAX, QUEUES_MAX};
 
@@ -32,86 +33,6 @@ const VERSION: u16 = 1;
 /// Both layouts begin with features u64 (0), version u16 (1; 0 = not made yet), desc_num u16.
 const AT_VERSION: usize = 8;
 const AT_DESC_NUM: usize = 10;
-
-/// What is wrong with an inflight region.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum InflightError {
-    /// The file cannot be made or mapped.
-    #[error("inflight region: {0}")]
-    Map(MapError),
-    /// No queues, too many, or too large ones.
-    #[error("inflight region for {queues} queues of {size}")]
-    Shape {
-        /// How many queues were asked for.
-        queues: u16,
-        /// How many descriptors each.
-        size: u16,
-    },
-    /// The region is shorter than its queues need.
-    #[error("inflight region of {have} bytes, its queues need {need}")]
-    TooSmall {
-        /// The length that the front end gave, in bytes.
-        have: u64,
-        /// What the queues need, in bytes.
-        need: u64,
-    },
-    /// It begins at an odd place in its file.
-    #[error("inflight region at the misaligned offset {0:#x}")]
-    Misaligned(u64),
-    /// The file can be truncated under our feet. We make it sealed, and so do others.
-    #[error("inflight region in a file that is not sealed against shrinking")]
-    NotSealed,
-    /// A page of it was not to be had.
-    #[error(
-        "a page of the inflight region is not there: its file was truncated or has a hole, and \
-         the system no page for it"
-    )]
-    Lost,
-    /// A layout that we do not know.
-    #[error("inflight region of version {0}")]
-    Version(u16),
-    /// The region was kept for a ring of another size.
-    #[error("inflight region for a ring of {found}, the ring has {size}")]
-    DescNum {
-        /// What the region says.
-        found: u16,
-        /// The ring's size.
-        size: u16,
-    },
-    /// The used index of the ring is not within one batch of the recorded one.
-    #[error("inflight region ends at used index {recorded}, the ring at {ring}")]
-    UsedIndex {
-        /// What the region says.
-        recorded: u16,
-        /// What the ring says.
-        ring: u16,
-    },
-    /// The list of the last batch leaves the table.
-    #[error("inflight region lists descriptor {0}")]
-    BatchList(u16),
-    /// The region was kept for the other kind of ring.
-    #[error("inflight region for a {found:?} ring, the ring is {kind:?}")]
-    Kind {
-        /// What the region is for.
-        found: RingKind,
-        /// What the ring is.
-        kind: RingKind,
-    },
-    /// The used slot of a packed ring does not exist.
-    #[error("inflight region ends at the used slot {0}")]
-    UsedSlot(u16),
-    /// The free list of a packed ring comes back to an entry.
-    #[error("inflight region lists entry {0} as free twice")]
-    FreeList(u16),
-    /// A chain of a packed ring has entries that are free, another chain's, or do not exist; or
-    /// another chain's id.
-    #[error("inflight region has a broken chain at entry {0}")]
-    BrokenChain(u16),
-    /// An entry of a packed ring is neither free nor in a chain.
-    #[error("inflight region has lost entry {0}")]
-    LostEntry(u16),
-}
 
 impl From<MapError> for InflightError {
     fn from(error: MapError) -> Self {

@@ -30,6 +30,7 @@ mod notify;
 mod packed;
 pub mod prefetch;
 pub mod queue;
+mod ring;
 mod session;
 mod shared;
 mod sigbus;
@@ -45,11 +46,12 @@ pub use budget::{
 pub use chain::{Chain, Head, Segment, gather, scatter};
 pub use device::{Device, DeviceError};
 pub use dirty::{DirtyLog, LogError, Logging};
-pub use error::RingError;
-pub use inflight::{InflightError, InflightQueue, InflightRegion};
+pub use error::{InflightError, MemoryError, RingError};
+pub use inflight::{InflightQueue, InflightRegion};
 pub use mapping::{MapError, Mapping};
-pub use memory::{Memory, MemoryError, Region};
-pub use queue::{Queue, QueueConfig, QueueCounters, Retained, RingKind, Single};
+pub use memory::{Memory, Region};
+pub use queue::{Queue, QueueConfig, QueueCounters, Retained, Single};
+pub use ring::RingKind;
 pub use session::{AdoptError, SessionError};
 pub use socket::{
     Access, Adopted, Closer, DeviceServer, ParkError, ParkedServer, Parking, ServerState, Socket,

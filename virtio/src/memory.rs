@@ -7,68 +7,10 @@ use std::sync::Arc;
 
 use crate::budget::Account;
 use crate::chain::Segment;
-use crate::error::RingError;
+use crate::error::{MemoryError, RingError};
 use crate::mapping::{MapError, Mapping};
 use crate::shared::{Area, Pairs};
 use crate::{MEMORY_BYTES_MAX, REGIONS_MAX, SEGMENTS_MAX};
-
-/// What is wrong with a memory table, or with an address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum MemoryError {
-    /// The file behind a region cannot be mapped.
-    #[error("guest memory at {guest_addr:#x}: {source}")]
-    Map {
-        /// Where the region is in the guest.
-        guest_addr: u64,
-        /// What is wrong.
-        r#source: MapError,
-    },
-    /// A region's addresses do not fit 64 bits.
-    #[error("guest memory at {guest_addr:#x}: {len:#x} bytes from there overflow")]
-    Overflow {
-        /// Where the region is in the guest.
-        guest_addr: u64,
-        /// Its length in bytes.
-        len: u64,
-    },
-    /// Two regions share guest addresses.
-    #[error("guest memory at {guest_addr:#x} overlaps the region at {other:#x}")]
-    Overlap {
-        /// Where the region is in the guest.
-        guest_addr: u64,
-        /// Where the other one begins.
-        other: u64,
-    },
-    /// More regions than allowed.
-    #[error("more than {max} regions of guest memory", max = REGIONS_MAX)]
-    TooManyRegions,
-    /// More memory than allowed.
-    #[error("{len:#x} bytes of guest memory, more than {max:#x}", max = MEMORY_BYTES_MAX)]
-    TooLarge {
-        /// How much there would be.
-        len: u64,
-    },
-    /// A region is to be removed that is not there.
-    #[error("no region of guest memory at {guest_addr:#x} with {len:#x} bytes")]
-    NoRegion {
-        /// Where it was said to be.
-        guest_addr: u64,
-        /// How long it was said to be, in bytes.
-        len: u64,
-    },
-    /// An address range that is not, or not wholly, in the guest's memory.
-    #[error("{len:#x} bytes at {addr:#x} are outside the guest's memory")]
-    Unmapped {
-        /// The guest address.
-        addr: u64,
-        /// The length in bytes.
-        len: u64,
-    },
-    /// A range is in more pieces than there is room for.
-    #[error("more than {max} pieces of guest memory", max = SEGMENTS_MAX)]
-    TooManySegments,
-}
 
 /// Where a mapping begins in this process.
 #[derive(Clone, Copy, Debug)]

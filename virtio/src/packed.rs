@@ -7,22 +7,18 @@
 //! element gives that many back, at the next used slot, wherever the chain itself was: what is
 //! outstanding is therefore never read from the ring again, but from the inflight region.
 
+pub(crate) mod position;
 mod resume;
 
+use self::position::{AT_FLAGS, AT_LENGTH, AVAIL, PackedPosition, USED, WRAP, flags_at};
 use crate::chain::{Chain, Segment};
+use crate::descriptor::SinglesWanted;
 use crate::descriptor::{DESCRIPTOR_BYTES, Descriptor, NEXT, Reader, WRITE};
 use crate::error::RingError;
 use crate::inflight::{InflightQueue, PackedLog};
 use crate::memory::Memory;
-use crate::queue::{Chains, RingPlan, SinglesWanted, TakenChain};
+use crate::ring::{BASE_FRESH, Chains, RingPlan, TakenChain};
 use crate::shared::{Area, Stores};
-
-const AVAIL: u16 = 1 << 7;
-const USED: u16 = 1 << 15;
-
-/// In a descriptor: length, id and flags are its second word.
-const AT_LENGTH: usize = 8;
-const AT_FLAGS: usize = 14;
 
 /// An event structure: a slot with a wrap counter, then what is wanted.
 const EVENT_BYTES: usize = 4;
@@ -31,58 +27,6 @@ const EVENTS_NONE: u32 = 1;
 /// Only when the slot is passed; with EVENT_IDX.
 const EVENTS_AT_SLOT: u32 = 2;
 const EVENTS_MASK: u32 = 3;
-
-/// In a base, or in an event structure: the wrap counter above the slot.
-const WRAP: u16 = 1 << 15;
-
-/// A slot of the ring and the wrap counter of whoever is there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PackedPosition {
-    pub(crate) slot: u16,
-    pub(crate) wrap: bool,
-}
-
-impl PackedPosition {
-    /// From 15 bits of slot and one of wrap counter.
-    fn from_bits(bits: u16) -> Self {
-        Self { slot: bits & !WRAP, wrap: bits & WRAP != 0 }
-    }
-
-    fn bits(self) -> u16 {
-        self.slot | if self.wrap { WRAP } else { 0 }
-    }
-
-    /// The place `slots` further on, at most once around.
-    pub(crate) fn after(self, slots: u16, size: u16) -> Self {
-        let slot = self.slot + slots;
-        if slot < size {
-            Self { slot, ..self }
-        } else {
-            Self { slot: slot - size, wrap: !self.wrap }
-        }
-    }
-
-    /// Whether these are the flags of a descriptor that is available here.
-    pub(crate) fn is_available(self, flags: u16) -> bool {
-        (flags & AVAIL != 0) == self.wrap && (flags & USED != 0) != self.wrap
-    }
-
-    /// Marks the descriptor here as used, and leaves the rest of its flags.
-    fn mark_used(self, ring: &Area, stores: &mut Stores) {
-        let mine = if self.wrap { AVAIL | USED } else { 0 };
-        let flags = flags_at(ring, self.slot) & !(AVAIL | USED) | mine;
-        stores.u16(ring, usize::from(self.slot) * DESCRIPTOR_BYTES + AT_FLAGS, flags);
-    }
-
-    fn is_used(self, flags: u16) -> bool {
-        (flags & AVAIL != 0) == self.wrap && (flags & USED != 0) == self.wrap
-    }
-}
-
-/// The flags of a slot.
-pub(crate) fn flags_at(ring: &Area, slot: u16) -> u16 {
-    ring.load_u16_acquire(usize::from(slot) * DESCRIPTOR_BYTES + AT_FLAGS)
-}
 
 /// The parts of a ring in this process's memory.
 #[derive(Debug)]
@@ -142,9 +86,6 @@ pub(crate) struct PackedRing {
 }
 
 impl PackedRing {
-    /// Both at the first slot, and both wrap counters set.
-    pub(crate) const BASE_FRESH: u32 = (WRAP as u32) << 16 | WRAP as u32;
-
     /// A buffer's id must be below the ring's size, as those of all known drivers are: the tables
     /// of chains are made with the queue.
     pub(crate) fn new(
@@ -190,7 +131,7 @@ impl PackedRing {
             redo: Vec::new(),
             log: None,
             in_order: in_order && inflight.is_none(),
-            resumes: base != Self::BASE_FRESH,
+            resumes: base != BASE_FRESH,
         };
         // After an even number of rounds a ring is where a new one is, but its slots have flags.
         ring.resumes |= (0..size).any(|slot| {
@@ -445,7 +386,7 @@ impl PackedRing {
     }
 
     pub(crate) fn resumes(&self) -> bool {
-        self.resumes || self.base() != Self::BASE_FRESH
+        self.resumes || self.base() != BASE_FRESH
     }
 }
 

@@ -10,7 +10,6 @@
 mod singles;
 
 pub use singles::Single;
-pub(crate) use singles::SinglesWanted;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -28,29 +27,10 @@ use crate::memory::Memory;
 use crate::notify::Signal;
 use crate::packed::PackedRing;
 use crate::prefetch;
+use crate::ring::{ChainState, Chains, RingKind, RingPlan, TakenChain};
 use crate::shared::{Area, Stores};
 use crate::sigbus;
 use crate::split::SplitRing;
-
-/// How a ring is laid out. Negotiated by the feature `RING_PACKED`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum RingKind {
-    /// A descriptor table, an available and a used ring.
-    #[default]
-    Split,
-    /// One ring of descriptors, which both sides write.
-    Packed,
-}
-
-impl RingKind {
-    /// The base of a ring that nobody has used yet.
-    pub fn base_fresh(self) -> u32 {
-        match self {
-            Self::Split => 0,
-            Self::Packed => PackedRing::BASE_FRESH,
-        }
-    }
-}
 
 /// All that a queue needs to start. Addresses are the guest's.
 #[derive(Debug)]
@@ -127,53 +107,6 @@ pub struct QueueCounters {
 pub struct Retained {
     /// The tables, for whoever wants to look.
     pub tables: Vec<Arc<Memory>>,
-}
-
-/// Guest addresses of a ring, and its size and features.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct RingPlan {
-    pub(crate) desc: u64,
-    pub(crate) avail: u64,
-    pub(crate) used: u64,
-    pub(crate) size: u16,
-    pub(crate) event_idx: bool,
-    /// Where the log of dirty pages has the device's part; the guest address, unless told.
-    pub(crate) used_logged_at: Option<u64>,
-}
-
-/// A chain that was read from a ring.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct TakenChain {
-    pub(crate) head: u16,
-    /// It was found in the inflight region.
-    pub(crate) redone: bool,
-}
-
-/// Where a chain is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ChainState {
-    /// With the driver.
-    Free,
-    /// Handed out by `take`, translated by the table of this number.
-    Out { table: u16 },
-    /// Put, not yet published.
-    Staged,
-}
-
-/// Where each chain of a ring is, by its name.
-#[derive(Debug)]
-pub(crate) struct Chains(Vec<ChainState>);
-
-impl Chains {
-    /// Whether the driver may legally have made this chain available.
-    #[inline]
-    pub(crate) fn check_free(&self, head: u16) -> Result<(), RingError> {
-        match self.0.get(usize::from(head)) {
-            Some(ChainState::Free) => Ok(()),
-            Some(_) => Err(RingError::HeadInUse { head }),
-            None => Err(RingError::OutOfRange { index: head, size: self.0.len() as u16 }),
-        }
-    }
 }
 
 /// A table and how many outstanding chains were translated by it.

@@ -27,9 +27,11 @@ use crate::back_channel::BackChannel;
 use crate::budget::Account;
 use crate::device::{Device, DeviceError};
 use crate::dirty::{DirtyLog, LogError, Logging};
-use crate::inflight::{InflightError, InflightRegion};
-use crate::memory::{Memory, MemoryError, Region};
-use crate::queue::{QueueConfig, RingKind};
+use crate::error::{InflightError, MemoryError};
+use crate::inflight::InflightRegion;
+use crate::memory::{Memory, Region};
+use crate::queue::QueueConfig;
+use crate::ring::RingKind;
 use crate::{QUEUE_SIZE_MAX, QUEUES_MAX, REGIONS_MAX, feature};
 
 mod parked;

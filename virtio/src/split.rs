@@ -2,11 +2,12 @@
 //! and a ring in which the device names them back.
 
 use crate::chain::{Chain, Segment};
+use crate::descriptor::SinglesWanted;
 use crate::descriptor::{DESCRIPTOR_BYTES, Descriptor, Reader};
 use crate::error::RingError;
 use crate::inflight::{InflightQueue, SplitLog};
 use crate::memory::Memory;
-use crate::queue::{Chains, RingPlan, SinglesWanted, TakenChain};
+use crate::ring::{Chains, RingPlan, TakenChain};
 use crate::shared::{Area, Stores};
 
 /// Both rings begin with flags and an index; then come the elements, then an event index.

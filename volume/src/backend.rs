@@ -9,10 +9,10 @@ mod kind;
 pub mod memory;
 pub mod null;
 
-pub use file::{FileBackend, FileError, FileOptions, FileVolume, Remembered, ResizeError};
+pub use file::{FileBackend, FileError, FileOptions, FileVolume};
 pub use kind::{
     BackendFile, BackendKind, BackendNeeds, BackendVolume, FileAt, HandedBlocks, Opening,
-    Resizable, VolumeBackend, whole_sectors,
+    Remembered, Resizable, ResizeError, VolumeBackend, whole_sectors,
 };
 pub use memory::{MemoryBackend, MemoryVolume};
 pub use null::{NullBackend, NullVolume};
@@ -34,13 +34,13 @@ macro_rules! backends {
         })*
 
         /// Every kind of backend.
-        pub static BACKENDS: &[BackendKind] = &[$(BackendKind::of::<$backend>()),*];
+        pub static BACKENDS: &[BackendKind<BackendConfig>] = &[$(BackendKind::of::<$backend>()),*];
 
         const KEY_LISTS: &[&[Key]] = &[$(<$backend>::KEYS),*];
 
         impl BackendConfig {
             /// Its kind.
-            pub fn kind(&self) -> &'static BackendKind {
+            pub fn kind(&self) -> &'static BackendKind<Self> {
                 let name = match self {
                     $(Self::$kind(_) => <$backend>::NAME,)*
                 };

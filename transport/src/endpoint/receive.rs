@@ -10,8 +10,9 @@ use crate::handshake::Welcomed;
 use crate::noise::FINISH_OPERATIONS;
 use crate::pool::BufferOwner;
 use crate::quota::PeerIdentity;
-use crate::seal::{TAG_BYTES, Unopened};
+use crate::seal::Unopened;
 use crate::session::{PacketOutcome, Session, SessionContext};
+use crate::wire::TAG_BYTES;
 use crate::wire::{
     self, CheckedPacket, HelloRefusal, MalformedDatagram, PacketKind, Redirection,
     SEALED_BYTES_MAX, SealedPacket,

@@ -6,7 +6,7 @@ use zerocopy::IntoBytes;
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 
 use crate::config::EndpointConfig;
-use crate::door::{COOKIE_BYTES, Cookie};
+use crate::door::Cookie;
 use crate::events::{LostReason, PeerInfo, SessionId, SessionState, SessionStatus};
 use crate::handshake::{
     HelloPeer, Proof, agree, blank_status, digest, greeting, prologue, refusal_text, version_text,
@@ -18,6 +18,7 @@ use crate::path;
 use crate::seal::{HelloDigest, ResetToken, Seal};
 use crate::session::Agreed;
 use crate::transmit::TransmitBatch;
+use crate::wire::COOKIE_BYTES;
 use crate::wire::{
     self, DATAGRAM_BYTES_MIN, Entrance, Greeting, HelloRefusal, Label, MESSAGE_MAX, NAME_BYTES_MAX,
     PacketKind, REFUSED_WRONG_KEY, SEALED_VERSION_MIN, SECURITY_PLAIN, SECURITY_SEALED,

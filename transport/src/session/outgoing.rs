@@ -10,11 +10,11 @@ use zerocopy::byteorder::little_endian::{U16, U64};
 
 use crate::counters::EndpointCounters;
 use crate::pool::{BufId, Pool};
-use crate::seal::TAG_BYTES;
 use crate::sendq::{Next, Overdue, SendQueue};
 use crate::sent::{PACKET_COST_BYTES, PACKET_FRAGMENTS_MAX, SentPacket};
 use crate::session::Session;
 use crate::transmit::{DATAGRAM_HEAD_MAX, TransmitBatch};
+use crate::wire::TAG_BYTES;
 use crate::wire::{
     self, AckFrame, AckRange, CAST_WINDOW, CreditFrame, DATAGRAM_BYTES_MIN, FLAG_HURRY,
     FRAGMENT_BYTES, FRAME_CREDIT, FRAME_PING, Label, ProtocolVersion,

@@ -4,11 +4,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
+use super::elements::UsedElement;
 use super::event::{drain, readable};
 use super::request::{
     Breach, DriverCompletion, Op, RequestSlot, RequestStatus, STATUS_PARKED, STATUS_UNWRITTEN,
 };
-use super::ring::{DescriptorOwner, RingDriver, SlotState, UsedElement, either};
+use super::ring::{DescriptorOwner, RingDriver, SlotState, either};
 
 /// Sleeps until there is something to take, which `look` says after each call and when time is up:
 /// `false` when there was nothing within the time. `look` is told whether there was a call.

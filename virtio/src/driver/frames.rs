@@ -10,11 +10,12 @@ use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
 use super::complete::sleep_until;
+use super::elements::{RequestBuffer, UsedElement};
 use super::event::signal;
 use super::layout::QueueLayout;
 use super::memory::GuestMemory;
 use super::request::{Breach, RequestSlot};
-use super::ring::{DriverRing, RequestBuffer, RingOptions, UsedElement, either, queue_config};
+use super::ring::{DriverRing, RingOptions, either, queue_config};
 use crate::memory::Memory;
 use crate::queue::QueueConfig;
 

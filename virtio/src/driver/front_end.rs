@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::disk::{DiskInfo, feature, has, mask};
+use super::elements::Reuse;
 use super::error::FrontEndError;
 use super::event::{drain, signal};
 use super::guest::{Guest, GuestPlan};
@@ -15,10 +16,10 @@ use super::log::DirtyPages;
 use super::memory::GuestMemory;
 use super::message::Conversation;
 use super::packed::NOTED;
-use super::ring::{Reuse, RingDriver, RingOptions};
+use super::ring::{RingDriver, RingOptions};
 use super::socket::{FrontEndSocket, SocketRole};
 use super::start::{self, Inflight, Negotiated};
-use crate::queue::RingKind;
+use crate::ring::RingKind;
 
 /// How long a back end may take for an answer. None of its answers waits for storage.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);

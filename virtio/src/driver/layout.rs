@@ -9,7 +9,7 @@
 //! and host addresses. Rings follow virtio 1.2: the split layout of section 2.7, or the packed one
 //! of section 2.8, whose ring and event structures are where the split ring has its three parts.
 
-use super::memory::GuestMemory;
+use super::memory::{GuestMemory, PAGE_BYTES};
 
 /// Bytes of a descriptor in the ring and in an indirect table.
 pub(super) const DESCRIPTOR_BYTES: usize = 16;
@@ -22,9 +22,6 @@ pub(super) const SLOT_RECORD_BYTES: usize = 64;
 
 /// The largest split ring that virtio allows.
 pub const RING_SIZE_MAX: u16 = 1 << 15;
-
-/// Data buffers start at a page, as a guest's do, so that direct I/O needs no bounce.
-pub(super) const PAGE_BYTES: usize = 4096;
 
 /// Rings, records and tables start at a cache line.
 const LINE_BYTES: usize = 64;

@@ -11,11 +11,14 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
-use super::layout::PAGE_BYTES;
-use super::ring::Reuse;
+use super::elements::Reuse;
+use crate::error::MemoryError;
 use crate::mapping::Mapping;
-use crate::memory::{Memory, MemoryError};
+use crate::memory::Memory;
 use crate::prefetch;
+
+/// Data buffers start at a page, as a guest's do, so that direct I/O needs no bounce.
+pub(super) const PAGE_BYTES: usize = 4096;
 
 /// The guest physical address of the first byte; not zero, so that a lost base shows.
 pub const GUEST_BASE: u64 = 1 << 20;

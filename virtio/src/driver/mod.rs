@@ -11,6 +11,7 @@
 
 mod complete;
 mod disk;
+mod elements;
 mod error;
 mod event;
 mod frames;
@@ -33,6 +34,7 @@ mod split;
 mod start;
 
 pub use disk::{DiskInfo, feature, has, protocol};
+pub use elements::Reuse;
 pub use error::FrontEndError;
 pub use frames::{FramePart, FrameRing};
 pub use front_end::{FrontEnd, FrontEndConfig, Resumption, UsedFeatures};
@@ -47,5 +49,5 @@ pub use request::{
     Breach, Data, DriverCompletion, DriverRequest, GuestPiece, ID_BYTES, Op, RequestSlot,
     RequestStatus, SECTOR_BYTES, SubmitError,
 };
-pub use ring::{Reuse, RingCounters, RingDriver, RingOptions};
+pub use ring::{RingCounters, RingDriver, RingOptions};
 pub use socket::SocketRole;

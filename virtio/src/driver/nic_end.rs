@@ -17,7 +17,7 @@ use super::message::{Ask, Conversation, MessageBody};
 use super::ring::RingOptions;
 use super::socket::{FrontEndSocket, SocketRole};
 use super::start;
-use crate::queue::RingKind;
+use crate::ring::RingKind;
 
 /// How long a back end may take for an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);

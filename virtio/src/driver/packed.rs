@@ -4,10 +4,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
+use super::elements::{RequestBuffer, Reuse, UsedElement, event_crossed};
 use super::layout::{DESCRIPTOR_BYTES, QueueLayout};
 use super::memory::GuestMemory;
 use super::request::Breach;
-use super::ring::{RequestBuffer, Reuse, UsedElement, event_crossed};
 
 /// Descriptor flag: the chain goes on.
 const NEXT: u16 = 1;

@@ -12,8 +12,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use serde::Serialize;
-
+use super::elements::{RequestBuffer, Reuse};
 use super::event::signal;
 use super::layout::{HEADER_BYTES, QueueLayout, STATUS_OFFSET};
 use super::memory::GuestMemory;
@@ -24,22 +23,8 @@ use super::request::{
 use super::split::SplitDriver;
 use crate::dirty::Logging;
 use crate::memory::Memory;
-use crate::queue::{QueueConfig, RingKind};
-
-/// Which free slots and descriptors a driver takes next, and what it stores into them. What goes
-/// between two cores, and so the speed of a polled disk, depends on it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Reuse {
-    /// Those that were free for longest, and nothing is stored that is there already: where
-    /// requests end in order, a descriptor is at the same place of the ring again with the same
-    /// contents, and its line stays with both sides. A driver of our own could do that.
-    #[default]
-    InOrder,
-    /// Those that came back last, and all is stored: Linux's `virtio_ring` (`detach_buf_split`
-    /// makes the chain that it frees the first free one).
-    AsLinux,
-}
+use crate::queue::QueueConfig;
+use crate::ring::RingKind;
 
 /// What was negotiated for a ring, and how it signals.
 #[derive(Clone, Debug, Default)]
@@ -73,23 +58,6 @@ pub struct RingCounters {
     pub calls_missed: u64,
     /// Submissions refused because too few descriptors were free.
     pub full: u64,
-}
-
-/// A piece of a request as a descriptor has it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct RequestBuffer {
-    pub(super) address: u64,
-    pub(super) len: u32,
-    /// The device writes.
-    pub(super) inward: bool,
-}
-
-/// A used element.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct UsedElement {
-    /// The request's slot.
-    pub(super) slot: u16,
-    pub(super) written_bytes: u32,
 }
 
 /// The ring itself.
@@ -453,11 +421,6 @@ pub(super) fn queue_config(
         logging: Logging::default(),
         allowance: Arc::default(),
     })
-}
-
-/// Whether the last `batch` steps up to `new` went past `event` (virtio 1.2, 2.7.10 and 2.8.10).
-pub(super) fn event_crossed(event: u16, new: u16, batch: u16) -> bool {
-    new.wrapping_sub(event).wrapping_sub(1) < batch
 }
 
 /// The word at a place of a pattern: no two seeds or places give the same in practice.

@@ -1,9 +1,10 @@
 //! What a packed ring's queue keeps in its part of the inflight region.
 
-use super::{AT_DESC_NUM, AT_VERSION, InflightError, InflightQueue, VERSION};
+use super::{AT_DESC_NUM, AT_VERSION, InflightQueue, VERSION};
 use crate::descriptor::Descriptor;
-use crate::packed::{PackedPosition, flags_at};
-use crate::queue::RingKind;
+use crate::error::InflightError;
+use crate::packed::position::{PackedPosition, flags_at};
+use crate::ring::RingKind;
 use crate::shared::{Area, Stores};
 
 const HEADER_BYTES: usize = 32;

@@ -1,7 +1,8 @@
 //! What a split ring's queue keeps in its part of the inflight region.
 
-use super::{AT_DESC_NUM, AT_VERSION, InflightError, InflightQueue, VERSION};
-use crate::queue::RingKind;
+use super::{AT_DESC_NUM, AT_VERSION, InflightQueue, VERSION};
+use crate::error::InflightError;
+use crate::ring::RingKind;
 use crate::shared::{Area, Stores};
 
 const HEADER_BYTES: usize = 16;

@@ -19,8 +19,8 @@
 //! It is given back with nothing in it: what was is lost, as frames may be. What devices of others
 //! leave behind mostly does not look like either, and then the front end's word counts.
 
-use super::{AT_LENGTH, AVAIL, NEXT, PackedPosition, USED, flags_at};
-use crate::descriptor::DESCRIPTOR_BYTES;
+use super::position::{AT_LENGTH, AVAIL, PackedPosition, USED, flags_at};
+use crate::descriptor::{DESCRIPTOR_BYTES, NEXT};
 use crate::shared::{Area, Stores};
 
 /// Where a predecessor was.

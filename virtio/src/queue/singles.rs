@@ -1,8 +1,9 @@
 //! Chains of one piece, many at a time: what nearly all of a network card's chains are.
 
-use super::{ChainState, Queue, QueueRing, either};
+use super::{Queue, QueueRing, either};
 use crate::chain::{Head, Segment};
-use crate::memory::RegionRange;
+use crate::descriptor::SinglesWanted;
+use crate::ring::ChainState;
 use crate::sigbus;
 
 /// A chain that is one piece of guest memory.
@@ -12,19 +13,6 @@ pub struct Single {
     pub head: Head,
     /// All of it.
     pub segment: Segment,
-}
-
-/// What is looked for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SinglesWanted {
-    /// In which all of them have to be.
-    pub(crate) range: RegionRange,
-    /// Pieces that the device writes, or those that it reads.
-    pub(crate) writable: bool,
-    /// How many.
-    pub(crate) most: usize,
-    /// With so many bytes it is enough.
-    pub(crate) bytes: usize,
 }
 
 impl Queue {

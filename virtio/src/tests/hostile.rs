@@ -10,7 +10,8 @@ use crate::SEGMENTS_MAX;
 use crate::chain::Chain;
 use crate::error::RingError;
 use crate::inflight::{InflightQueue, InflightRegion};
-use crate::queue::{Queue, RingKind};
+use crate::queue::Queue;
+use crate::ring::RingKind;
 use crate::shared::{Area, Stores};
 
 const SEEDS: u64 = 20_000;

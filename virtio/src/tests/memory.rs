@@ -8,8 +8,9 @@ use rustix::fs::{SealFlags, fcntl_add_seals};
 use super::ring::*;
 use crate::SEGMENTS_MAX;
 use crate::chain::{Segment, gather, scatter};
+use crate::error::MemoryError;
 use crate::mapping::{MapError, Mapping};
-use crate::memory::{Memory, MemoryError, Region};
+use crate::memory::{Memory, Region};
 
 const PAGE: u64 = 4096;
 

@@ -11,7 +11,8 @@ use crate::driver::{
 };
 use crate::inflight::InflightRegion;
 use crate::memory::Memory;
-use crate::queue::{Queue, RingKind};
+use crate::queue::Queue;
+use crate::ring::RingKind;
 use random::Random;
 
 const SEEDS: u64 = 60;

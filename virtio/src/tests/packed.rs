@@ -6,9 +6,11 @@ use random::Random;
 
 use super::ring::*;
 use crate::chain::{Chain, Head};
+use crate::error::InflightError;
 use crate::error::RingError;
-use crate::inflight::{InflightError, InflightRegion};
-use crate::queue::{Queue, QueueConfig, RingKind};
+use crate::inflight::InflightRegion;
+use crate::queue::{Queue, QueueConfig};
+use crate::ring::RingKind;
 use crate::shared::Stores;
 
 const AVAIL: u16 = 1 << 7;

@@ -14,7 +14,8 @@ use random::Random;
 
 use super::ring::*;
 use crate::chain::{Chain, Head};
-use crate::queue::{Queue, RingKind};
+use crate::queue::Queue;
+use crate::ring::RingKind;
 
 const SIZE: u16 = 8;
 /// Chains of one, two and three descriptors, by their first one or their id: together they fill a

@@ -7,7 +7,8 @@ use random::Random;
 use super::ring::*;
 use crate::chain::Chain;
 use crate::error::RingError;
-use crate::queue::{Queue, RingKind};
+use crate::queue::Queue;
+use crate::ring::RingKind;
 
 const SIZE: u16 = 8;
 /// Chains of one, two and three descriptors, by their id: together they fill the ring.

@@ -11,7 +11,8 @@ use crate::dirty::Logging;
 use crate::inflight::{InflightQueue, InflightRegion};
 use crate::mapping::Mapping;
 use crate::memory::{Memory, Region};
-use crate::queue::{Queue, QueueConfig, RingKind};
+use crate::queue::{Queue, QueueConfig};
+use crate::ring::RingKind;
 use crate::shared::{Area, Stores};
 
 /// Where the ring's memory is in the guest.

@@ -10,10 +10,12 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 use super::ring::*;
 use crate::chain::{Chain, gather};
 use crate::dirty::{DirtyLog, Logging};
+use crate::error::InflightError;
 use crate::error::RingError;
-use crate::inflight::{InflightError, InflightRegion};
+use crate::inflight::InflightRegion;
 use crate::mapping::Mapping;
-use crate::queue::{Queue, RingKind};
+use crate::queue::Queue;
+use crate::ring::RingKind;
 
 /// Set in the child process that is to die.
 const CHILD: &str = "VRIO_TEST_SIGBUS";

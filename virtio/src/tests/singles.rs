@@ -5,7 +5,8 @@ use random::Random;
 
 use super::ring::*;
 use crate::chain::{Chain, Segment};
-use crate::queue::{Queue, RingKind};
+use crate::queue::Queue;
+use crate::ring::RingKind;
 
 const SEEDS: u64 = 2000;
 const TURNS: usize = 12;

@@ -7,10 +7,11 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use super::ring::*;
 use crate::chain::{Chain, Head, gather, scatter};
+use crate::error::InflightError;
+use crate::error::MemoryError;
 use crate::error::RingError;
-use crate::inflight::InflightError;
 use crate::mapping::Mapping;
-use crate::memory::{Memory, MemoryError, Region};
+use crate::memory::{Memory, Region};
 use crate::queue::Queue;
 use crate::{DESCRIPTORS_MAX, QUEUE_SIZE_MAX};
 

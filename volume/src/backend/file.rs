@@ -32,7 +32,6 @@ use crate::volume::{Channel, Incarnation, Open, OpenError, Volume, VolumeInfo};
 
 pub use configured::FileBackend;
 pub use open::{FileError, FileOptions, LOCK_TIMEOUT};
-pub use resize::{Remembered, ResizeError};
 pub use shared::FileCounters;
 
 use channel::FileChannel;

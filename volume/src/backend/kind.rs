@@ -4,7 +4,6 @@ use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use super::{BackendConfig, Remembered, ResizeError};
 use crate::record::{FileRecords, RecordError};
 use crate::settings::{Key, Settings};
 use crate::volume::{Durability, Incarnation, SECTOR_BYTES, Topology, Volume};
@@ -151,9 +150,55 @@ pub trait Resizable {
     ) -> Result<Remembered, ResizeError>;
 }
 
+/// Whether a new size outlives the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remembered {
+    /// By the file or the configuration.
+    Yes,
+    /// The file's system keeps no attributes: the configuration has to say it.
+    No,
+}
+
+/// The reason that a volume was not resized. Nothing is changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ResizeError {
+    /// No whole number of blocks.
+    #[error("a size of {size_bytes} bytes is not a multiple of its blocks of {block_bytes}")]
+    NotWhole {
+        /// The wanted size.
+        size_bytes: u64,
+        /// The block.
+        block_bytes: u32,
+    },
+    /// The device is no larger.
+    #[error("its block device has {actual_bytes} bytes; extend the device first")]
+    DeviceTooSmall {
+        /// Its size.
+        actual_bytes: u64,
+    },
+    /// A volume that is not written to.
+    #[error("it is read-only")]
+    ReadOnly,
+    /// Not larger, and that it may be smaller was not said.
+    #[error("it has {now_bytes} bytes: what is behind the new end would be lost")]
+    Shrinks {
+        /// Its size.
+        now_bytes: u64,
+    },
+    /// Anything that the system refused.
+    #[error("cannot {what}: {source}")]
+    System {
+        /// The step that failed.
+        what: &'static str,
+        /// The system's answer.
+        r#source: std::io::Error,
+    },
+}
+
 /// One kind of backend: its line of the table.
 #[derive(Clone, Copy)]
-pub struct BackendKind {
+pub struct BackendKind<C: 'static> {
     /// [`VolumeBackend::NAME`].
     pub name: &'static str,
     /// [`VolumeBackend::EXAMPLE`].
@@ -169,11 +214,11 @@ pub struct BackendKind {
     /// [`VolumeBackend::COUNTERS`].
     pub counters: &'static [Key],
     /// [`VolumeBackend::read`].
-    pub read: fn(&dyn Settings, FileAt<'_>) -> Option<BackendConfig>,
+    pub read: fn(&dyn Settings, FileAt<'_>) -> Option<C>,
 }
 
-impl BackendKind {
-    pub(super) const fn of<B: VolumeBackend + Into<BackendConfig>>() -> Self {
+impl<C> BackendKind<C> {
+    pub(super) const fn of<B: VolumeBackend + Into<C>>() -> Self {
         Self {
             name: B::NAME,
             example: B::EXAMPLE,
@@ -192,7 +237,7 @@ impl BackendKind {
     }
 }
 
-impl fmt::Debug for BackendKind {
+impl<C> fmt::Debug for BackendKind<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name)
     }

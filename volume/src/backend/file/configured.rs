@@ -4,10 +4,10 @@ use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::{FileOptions, FileVolume, Remembered, ResizeError};
+use super::{FileOptions, FileVolume};
 use crate::backend::kind::{
-    BackendFile, BackendNeeds, BackendVolume, FileAt, HandedBlocks, Opening, Resizable,
-    VolumeBackend, volume_bytes,
+    BackendFile, BackendNeeds, BackendVolume, FileAt, HandedBlocks, Opening, Remembered, Resizable,
+    ResizeError, VolumeBackend, volume_bytes,
 };
 use crate::record::{FileRecords, RecordError};
 use crate::settings::{Key, Settings};

@@ -20,52 +20,7 @@ use rustix::io::Errno;
 
 use super::FileVolume;
 use super::open::{SIZE_ATTRIBUTE, remembered};
-
-/// Whether a new size outlives the process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Remembered {
-    /// By the file or the configuration.
-    Yes,
-    /// The file's system keeps no attributes: the configuration has to say it.
-    No,
-}
-
-/// Why a file was not resized. Nothing is changed.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ResizeError {
-    /// No whole number of blocks.
-    #[error("a size of {size_bytes} bytes is not a multiple of its blocks of {block_bytes}")]
-    NotWhole {
-        /// What was asked for.
-        size_bytes: u64,
-        /// The block.
-        block_bytes: u32,
-    },
-    /// The device is no larger.
-    #[error("its block device has {actual_bytes} bytes; extend the device first")]
-    DeviceTooSmall {
-        /// What it has.
-        actual_bytes: u64,
-    },
-    /// A volume that is not written to.
-    #[error("it is read-only")]
-    ReadOnly,
-    /// Not larger, and that it may be smaller was not said.
-    #[error("it has {now_bytes} bytes: what is behind the new end would be lost")]
-    Shrinks {
-        /// What it has.
-        now_bytes: u64,
-    },
-    /// Anything that the system refused.
-    #[error("cannot {what}: {source}")]
-    System {
-        /// What was tried.
-        what: &'static str,
-        /// The system's answer.
-        r#source: std::io::Error,
-    },
-}
+use crate::backend::kind::{Remembered, ResizeError};
 
 impl FileVolume {
     /// The size that a volume of this file has where `configured_bytes` is what the configuration
