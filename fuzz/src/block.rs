@@ -17,7 +17,7 @@ use sidecore::{Poll, Services};
 use transport::{Endpoint, TransmitBatch};
 
 use crate::net::{MS, NetNode, START_NS, addr, config};
-use crate::steps;
+use crate::steps::steps;
 
 const STEPS_MAX: usize = 200;
 const VOLUME_BYTES: u64 = 256 << 10;

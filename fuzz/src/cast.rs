@@ -8,7 +8,7 @@ use arbitrary::{Arbitrary, Unstructured};
 use transport::{CAST_MAX, CAST_WINDOW, FLOWS_MAX, SessionId};
 
 use crate::net::{MS, NetNode, START_NS, sealed_config, settle};
-use crate::steps;
+use crate::steps::steps;
 
 const STEPS_MAX: usize = 400;
 

@@ -23,7 +23,7 @@ use sidecore::Services;
 use transport::{Endpoint, TransmitBatch};
 
 use crate::net::{MS, NetNode, START_NS, addr, config};
-use crate::steps;
+use crate::steps::steps;
 
 const STEPS_MAX: usize = 200;
 const SHAPE: Shape = Shape { queues: 1, depth: 4 };

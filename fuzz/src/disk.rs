@@ -13,7 +13,7 @@ use sidecore::Services;
 use virtio::{Queue, RingKind};
 
 use crate::image::{Addr, BASE, Image, ImageShape, ImageStore, NEXT, PackedStore, WRITE};
-use crate::steps;
+use crate::steps::steps;
 
 const STEPS_MAX: usize = 300;
 const VOLUME_BYTES: u64 = 1 << 20;

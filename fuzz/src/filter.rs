@@ -19,7 +19,7 @@ use arbitrary::{Arbitrary, Unstructured};
 use virtio::{RingKind, feature as ring_feature};
 
 use self::model::{FilterVerdict, Model, RuleSpec};
-use crate::steps;
+use crate::steps::steps;
 
 const FRAMES_MAX: usize = 120;
 const RULES_MAX: usize = 12;

@@ -10,7 +10,7 @@ use transport::EndpointConfig;
 
 use crate::net::{MS, NetNode, START_NS, addr, config, sealed_config, settle};
 use crate::packet;
-use crate::steps;
+use crate::steps::steps;
 
 const STEPS_MAX: usize = 300;
 const PACKETS_MAX: usize = 64;

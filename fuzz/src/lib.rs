@@ -25,9 +25,8 @@ mod packet;
 pub mod record;
 pub mod ring;
 pub mod session;
+mod steps;
 pub mod vhost;
-
-use arbitrary::{Arbitrary, Unstructured};
 
 /// One boundary.
 #[derive(Clone, Copy, Debug)]
@@ -67,18 +66,4 @@ const fn target(
     smoke_bytes_max: usize,
 ) -> FuzzTarget {
     FuzzTarget { name, run, smoke_inputs, smoke_bytes_max }
-}
-
-/// What the rest of an input says is done, one step after the other.
-fn steps<'a, S: Arbitrary<'a>>(
-    input: &mut Unstructured<'a>,
-    steps_max: usize,
-) -> impl Iterator<Item = S> {
-    let mut is_over = false;
-    let step = move || {
-        let step = (!is_over).then(|| S::arbitrary(input).ok()).flatten();
-        is_over = input.is_empty();
-        step
-    };
-    std::iter::from_fn(step).take(steps_max)
 }

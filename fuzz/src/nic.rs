@@ -25,7 +25,7 @@ use virtio::{Queue, RingKind, feature as ring_feature};
 use self::model::{HEADER_BYTES, NicSent};
 use self::packet::{NicPacket, PATTERN_AT, pattern};
 use crate::image::{Image, ImageShape, ImageStore, NEXT, PackedStore, TABLES_AT, WRITE};
-use crate::steps;
+use crate::steps::steps;
 
 const STEPS_MAX: usize = 300;
 

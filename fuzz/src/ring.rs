@@ -12,7 +12,7 @@ use virtio::{Chain, Head, Memory, Queue, RingError, RingKind, SEGMENTS_MAX, Segm
 use crate::image::{
     INDIRECT, Image, ImageShape, ImageStore, NEXT, REGION_BYTES, REGIONS_AT, WRITE,
 };
-use crate::steps;
+use crate::steps::steps;
 
 /// Steps of one input.
 const STEPS_MAX: usize = 400;

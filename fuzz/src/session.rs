@@ -7,7 +7,7 @@ use arbitrary::{Arbitrary, Unstructured};
 
 use crate::net::{MS, NetNode, START_NS, sealed_config, settle};
 use crate::packet;
-use crate::steps;
+use crate::steps::steps;
 
 const STEPS_MAX: usize = 300;
 /// Packets of the hostile peer that wait, and that can be sent again.

@@ -11,7 +11,8 @@ use node::config::LinkKind;
 use node::direct::{self, DIRECTORY_DEFAULT, DirectError, DirectStatus, Home, Idle, Plan, Shape};
 use node::logging::{self, LogFormat};
 
-use crate::{CommandFailure, commands, tables};
+use crate::failure::CommandFailure;
+use crate::{output, tables};
 
 const NS_PER_S: u64 = 1_000_000_000;
 
@@ -128,7 +129,7 @@ pub(crate) fn attach(args: &AttachArgs) -> Result<(), CommandFailure> {
     logging::start(LogFormat::Human);
     direct::run(plan, |device, _| {
         // Whoever started this may have gone; the disk is there all the same.
-        let _ = commands::print(&format!("{device}\n"));
+        let _ = output::print(&format!("{device}\n"));
     })
     .map_err(refused)
 }
@@ -138,7 +139,7 @@ pub(crate) fn detach(args: &DetachArgs) -> Result<(), CommandFailure> {
     let done = direct::detach(&args.directory, &args.target, args.force);
     let (device, closed) = done.map_err(refused)?;
     let how = if closed { "" } else { " (its client was gone: its volume sees it as torn off)" };
-    commands::print(&format!("{device} is detached{how}\n"))
+    output::print(&format!("{device} is detached{how}\n"))
 }
 
 fn refused(error: DirectError) -> CommandFailure {
@@ -189,7 +190,7 @@ fn in_background(plan: &Plan) -> Result<(), CommandFailure> {
     // An end without a line is told below.
     let _ = BufReader::new(out).read_line(&mut line);
     if !line.is_empty() {
-        return commands::print(&line);
+        return output::print(&line);
     }
     let ended = client.wait().context("waiting for the client").map_err(CommandFailure::running)?;
     let mut said = String::new();
@@ -222,9 +223,9 @@ fn list(args: &AttachArgs) -> Result<(), CommandFailure> {
     let all = direct::list(&args.directory).map_err(refused)?;
     if args.json {
         let text = serde_json::to_string_pretty(&all).expect("numbers and names");
-        return commands::print(&format!("{text}\n"));
+        return output::print(&format!("{text}\n"));
     }
-    commands::print(&show(&all))
+    output::print(&show(&all))
 }
 
 fn show(all: &[DirectStatus]) -> String {

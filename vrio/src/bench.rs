@@ -1,6 +1,7 @@
 //! `vrio bench`.
 
 mod all;
+mod args;
 mod failover;
 mod models;
 mod mpi;
@@ -11,18 +12,19 @@ use std::path::PathBuf;
 
 use anyhow::{Context, anyhow};
 use bench::block::floor::{self, FloorOptions};
-use bench::block::{self, ChainStage, LinkKind, Options, Path, Volume};
+use bench::block::{self, ChainStage, Options, Path, Volume};
 use bench::compare;
 use bench::connections;
 use bench::load::Pattern;
-use bench::measure::{Reuse, Waiting};
+use bench::measure::Reuse;
 use bench::scale;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Subcommand, ValueEnum};
 use node::direct::Idle;
 use testbed::pair::Meeting;
 
-use crate::CommandFailure;
+use self::args::{BenchDriver, LinkArg, MeetingArgs, Switch, TURN_SECONDS, TurnArgs, size, volume};
+use crate::failure::CommandFailure;
 use crate::results::{self, ToldArgs};
 
 pub(crate) const BENCH_EXAMPLES: &str = "Examples:
@@ -143,44 +145,6 @@ pub(crate) enum CompareCommand {
     /// Network cards of two guests on one host.
     #[command(after_help = COMPARE_NET_EXAMPLES)]
     Net(CompareNetArgs),
-}
-
-/// How much is measured, and how it is told.
-#[derive(Debug, clap::Args)]
-pub(crate) struct TurnArgs {
-    /// How often each contestant is measured, in turn (5 unless said, 3 with --quick); up to twice
-    /// as often where the cores move.
-    #[arg(long)]
-    rounds: Option<u16>,
-    /// How long each time (1 unless said, 0.3 with --quick; of MPI, each case 0.2 and 0.05).
-    #[arg(long)]
-    seconds: Option<f64>,
-    /// Few rounds and short ones: to see whether all of it works.
-    #[arg(long)]
-    quick: bool,
-    /// Only contests with this in their name.
-    #[arg(long, value_name = "WORDS")]
-    contest: Option<String>,
-    /// Only cases with this in their name.
-    #[arg(long, value_name = "WORDS")]
-    case: Option<String>,
-    #[command(flatten)]
-    told: ToldArgs,
-}
-
-/// How long each time unless said, and with --quick.
-const TURN_SECONDS: [f64; 2] = [1.0, 0.3];
-
-impl TurnArgs {
-    /// With those seconds each time unless said, and with --quick.
-    fn plan(&self, [usual_seconds, quick_seconds]: [f64; 2]) -> compare::Plan {
-        compare::Plan {
-            rounds: self.rounds.unwrap_or(if self.quick { 3 } else { 5 }),
-            seconds: self.seconds.unwrap_or(if self.quick { quick_seconds } else { usual_seconds }),
-            contest: self.contest.clone(),
-            case: self.case.clone(),
-        }
-    }
 }
 
 #[derive(Debug, clap::Args)]
@@ -330,99 +294,12 @@ pub(crate) struct BlockArgs {
 }
 
 // How two nodes meet, where there are two. Not a comment for clap: it would be the command's own.
-#[derive(Clone, Copy, Debug, clap::Args)]
-struct MeetingArgs {
-    /// How sessions travel (udp unless said).
-    #[arg(long, value_enum)]
-    link: Option<LinkArg>,
-    /// Whether sessions are sealed (on unless said).
-    #[arg(long, value_enum)]
-    encrypt: Option<Switch>,
-    /// Nodes meet on the loopback device, also where two network namespaces would be allowed.
-    #[arg(long)]
-    loopback: bool,
-    /// The longest packet of the virtual cable between two network namespaces.
-    #[arg(long, value_name = "BYTES")]
-    mtu: Option<u32>,
-}
-
-impl From<MeetingArgs> for Meeting {
-    fn from(args: MeetingArgs) -> Self {
-        let MeetingArgs { link, encrypt, loopback, mtu } = args;
-        let usual = Self::default();
-        let link = link.map_or(usual.link, LinkKind::from);
-        let encrypt = encrypt.map_or(usual.encrypt, |encrypt| encrypt == Switch::On);
-        Self { link, encrypt, loopback, mtu }
-    }
-}
-
-impl MeetingArgs {
-    /// Refuses what would mean nothing, for it was asked for: everything where no two nodes meet,
-    /// and the cable where they share memory. `ways` are those by which they do.
-    fn check(&self, meets: bool, ways: &str) -> anyhow::Result<()> {
-        let of_cable = [("--loopback", self.loopback), ("--mtu", self.mtu.is_some())];
-        let others = [("--link", self.link.is_some()), ("--encrypt", self.encrypt.is_some())];
-        let said = |options: &[(&'static str, bool)]| {
-            options.iter().find_map(|(option, said)| said.then_some(*option))
-        };
-        if let (false, Some(option)) = (meets, said(&of_cable).or(said(&others))) {
-            return Err(anyhow!("{option} is about two nodes that meet: add {ways}, or drop it"));
-        }
-        if let (Some(LinkArg::Shm), Some(option)) = (self.link, said(&of_cable)) {
-            return Err(anyhow!("{option} is about a network, and --link shm has none: drop it"));
-        }
-        Ok(())
-    }
-}
-
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum BenchOp {
     Randread,
     Randwrite,
     Read,
     Write,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum LinkArg {
-    Udp,
-    /// AF_XDP.
-    Xdp,
-    /// Shared memory.
-    Shm,
-}
-
-impl From<LinkArg> for LinkKind {
-    fn from(link: LinkArg) -> Self {
-        match link {
-            LinkArg::Udp => Self::Udp,
-            LinkArg::Xdp => Self::Xdp,
-            LinkArg::Shm => Self::Shm,
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Switch {
-    On,
-    Off,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum BenchDriver {
-    /// It looks all the time.
-    Polls,
-    /// It sleeps until it is called, as a guest does.
-    Sleeps,
-}
-
-impl From<BenchDriver> for Waiting {
-    fn from(driver: BenchDriver) -> Self {
-        match driver {
-            BenchDriver::Polls => Self::Polls,
-            BenchDriver::Sleeps => Self::Sleeps,
-        }
-    }
 }
 
 /// A stage that measurements have, by its line of the table.
@@ -624,28 +501,6 @@ fn block_options(args: &BlockArgs) -> anyhow::Result<Options> {
         mtu,
         ..usual
     })
-}
-
-fn volume(words: &str) -> anyhow::Result<Volume> {
-    Ok(match words.split_once(':') {
-        None if words == "null" => Volume::Null,
-        None if words == "memory" => Volume::Memory,
-        Some(("file", path)) => Volume::File(PathBuf::from(path)),
-        Some(("direct", path)) => Volume::DirectFile(PathBuf::from(path)),
-        _ => return Err(anyhow!("--volume {words}: null, memory, file:PATH or direct:PATH")),
-    })
-}
-
-/// Bytes, with k or m for 1024 and its square.
-fn size(words: &str) -> Result<u32, String> {
-    let lower = words.to_ascii_lowercase();
-    let bare = lower.trim_end_matches("ib").trim_end_matches('b');
-    let (digits, unit) = match bare.strip_suffix('k') {
-        Some(digits) => (digits, 1 << 10),
-        None => bare.strip_suffix('m').map_or((bare, 1), |digits| (digits, 1 << 20)),
-    };
-    let count: u32 = digits.parse().map_err(|_| "such as 512, 4k or 1m".to_owned())?;
-    count.checked_mul(unit).ok_or_else(|| "more than a request can have".to_owned())
 }
 
 #[cfg(test)]

@@ -1,16 +1,72 @@
-//! What the subcommands do.
+//! `vrio node` and `vrio status`.
 
-use std::fmt::Display;
-use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
+use clap::Subcommand;
 use node::Config;
 use node::logging::{self, LogFormat};
 use node::status::{STATUS_VERSION, Status};
 
-use crate::nodes::choose;
-use crate::{CommandFailure, Log, NodeArgs, NodeCommand, StatusArgs, client, drain, live, tables};
+use crate::failure::CommandFailure;
+use crate::nodes::{self, choose};
+use crate::output::print;
+use crate::{client, drain, live, tables};
+
+#[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub(crate) struct NodeArgs {
+    #[command(subcommand)]
+    pub(crate) command: Option<NodeCommand>,
+    /// The node's configuration.
+    #[arg(long, value_name = "FILE", required = true)]
+    pub(crate) config: Option<PathBuf>,
+    /// Only check the configuration and the key files that it names: print every problem. Root
+    /// reads the files as the configuration's "user".
+    #[arg(long)]
+    pub(crate) check: bool,
+    /// Go on in the place of the running node of this configuration, which ends: its guests and
+    /// peers stay connected. This program may be another version.
+    #[arg(long, conflicts_with = "check")]
+    pub(crate) take_over: bool,
+    /// How log lines look, on standard error. VRIO_LOG says which (default: info).
+    #[arg(long, value_enum, default_value_t = Log::Human)]
+    pub(crate) log: Log,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum NodeCommand {
+    /// Make a running node what its configuration's file says now.
+    #[command(after_help = live::RELOAD_EXAMPLES)]
+    Reload(live::ReloadArgs),
+    /// Have a running node take nobody new, and say who is still there.
+    #[command(after_help = drain::DRAIN_EXAMPLES)]
+    Drain(drain::DrainArgs),
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(crate) enum Log {
+    /// For people.
+    Human,
+    /// One JSON object a line.
+    Json,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(mut_arg("control", |arg| arg.visible_alias("socket")))]
+pub(crate) struct StatusArgs {
+    #[command(flatten)]
+    pub(crate) target: nodes::Target,
+    /// Print the node's answer as it is.
+    #[arg(long, conflicts_with = "all")]
+    pub(crate) json: bool,
+    /// Print all columns, however wide the tables are.
+    #[arg(long)]
+    pub(crate) wide: bool,
+    /// Print every counter as well.
+    #[arg(long)]
+    pub(crate) all: bool,
+}
 
 /// `vrio node`.
 pub(crate) fn node(args: &NodeArgs) -> Result<(), CommandFailure> {
@@ -85,19 +141,4 @@ pub(crate) fn ask(socket: &Path) -> Result<Status, CommandFailure> {
         return Err(CommandFailure::running(anyhow!(text)));
     }
     Ok(status)
-}
-
-/// Prints to standard output. A reader who has seen enough is no error.
-pub(crate) fn print(text: &str) -> Result<(), CommandFailure> {
-    let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        written => written.context("cannot print").map_err(CommandFailure::running),
-    }
-}
-
-/// Prints a line to standard error, which may be gone, such as a terminal that was closed: that is
-/// no reason to end in the middle.
-pub(crate) fn say(line: impl Display) {
-    let _ = writeln!(std::io::stderr(), "{line}");
 }

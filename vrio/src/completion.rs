@@ -8,8 +8,9 @@ use clap::Command;
 use clap_complete::Shell;
 use serde_json::Value;
 
+use crate::client;
+use crate::failure::CommandFailure;
 use crate::nodes::{self, Target};
-use crate::{CommandFailure, client};
 
 /// How long a node may take to answer: a person waits for it.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(1);
@@ -72,7 +73,7 @@ pub(crate) fn names(mut command: Command, words: &[String]) -> Result<(), Comman
     found.sort();
     found.dedup();
     let lines = found.iter().take(NAMES_MAX).map(|name| format!("{name}\n"));
-    crate::commands::print(&lines.collect::<String>())
+    crate::output::print(&lines.collect::<String>())
 }
 
 /// Where names are found: a question to a node, and the field of each object in the answer.

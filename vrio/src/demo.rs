@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use ::demo::Options;
 use anyhow::Context;
 
-use crate::{CommandFailure, commands, mpi};
+use crate::failure::CommandFailure;
+use crate::{mpi, output};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct DemoArgs {
@@ -33,7 +34,7 @@ pub(crate) fn demo(args: &DemoArgs) -> Result<(), CommandFailure> {
     let report = ::demo::run(&options).map_err(CommandFailure::running)?;
     if args.json {
         let json = serde_json::to_string_pretty(&report).context("the report as JSON");
-        return commands::print(&format!("{}\n", json.map_err(CommandFailure::running)?));
+        return output::print(&format!("{}\n", json.map_err(CommandFailure::running)?));
     }
-    commands::print(&format!("\n{report}"))
+    output::print(&format!("\n{report}"))
 }

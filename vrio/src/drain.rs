@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use anyhow::anyhow;
 use node::api::{Drain, SetDrain};
 
-use crate::CommandFailure;
-use crate::commands::print;
+use crate::failure::CommandFailure;
 use crate::live::{Which, ask, understood};
+use crate::output::print;
 
 pub(crate) const DRAIN_EXAMPLES: &str = "Examples:
   vrio node drain                     take nobody new, and say who is there

@@ -7,7 +7,8 @@ use clap::Subcommand;
 use node::keys::{self, KeyError, KeyKind, KeyProblem};
 use serde::Serialize;
 
-use crate::{CommandFailure, commands};
+use crate::failure::CommandFailure;
+use crate::output;
 
 const NEW_EXAMPLES: &str = "Examples:
   vrio key new /etc/vrio/io1.key                   a node's key; prints its public half
@@ -66,7 +67,7 @@ pub(crate) fn key(command: &KeyCommand) -> Result<(), CommandFailure> {
                 _ => KeyKind::Node,
             };
             let key = keys::create(file, kind).map_err(refused)?;
-            commands::print(&format!("{}\n", key.public()))
+            output::print(&format!("{}\n", key.public()))
         }
         KeyCommand::Show { file, json } => {
             let key = keys::read(file).map_err(refused)?;
@@ -80,7 +81,7 @@ pub(crate) fn key(command: &KeyCommand) -> Result<(), CommandFailure> {
             } else {
                 recipe(key.kind(), &shown)
             };
-            commands::print(&format!("{}\n", text.trim_end()))
+            output::print(&format!("{}\n", text.trim_end()))
         }
     }
 }

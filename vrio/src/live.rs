@@ -19,10 +19,11 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use crate::client::{self, NodeAnswer};
-use crate::commands::print;
+use crate::failure::CommandFailure;
 use crate::nodes::Target;
+use crate::output::print;
 use crate::snippets::Vmm;
-use crate::{CommandFailure, tables};
+use crate::tables;
 
 pub(crate) const DISK_EXAMPLES: &str = "Examples:
   vrio disk list

@@ -10,24 +10,28 @@ mod commands;
 mod completion;
 mod demo;
 mod drain;
+mod failure;
 mod key;
 mod live;
 mod man;
 mod mpi;
 mod nodes;
+mod output;
 mod report;
 mod results;
 mod snippets;
 mod tables;
 mod top;
 
-use std::fmt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use testbed::machine::version;
+
+use commands::{NodeArgs, StatusArgs};
+use failure::CommandFailure;
 
 /// Fast, programmable disks, network cards and an MPI interconnect for virtual machines.
 ///
@@ -146,89 +150,6 @@ enum Command {
     },
 }
 
-#[derive(Debug, clap::Args)]
-#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
-pub(crate) struct NodeArgs {
-    #[command(subcommand)]
-    pub(crate) command: Option<NodeCommand>,
-    /// The node's configuration.
-    #[arg(long, value_name = "FILE", required = true)]
-    pub(crate) config: Option<PathBuf>,
-    /// Only check the configuration and the key files that it names: print every problem. Root
-    /// reads the files as the configuration's "user".
-    #[arg(long)]
-    pub(crate) check: bool,
-    /// Go on in the place of the running node of this configuration, which ends: its guests and
-    /// peers stay connected. This program may be another version.
-    #[arg(long, conflicts_with = "check")]
-    pub(crate) take_over: bool,
-    /// How log lines look, on standard error. VRIO_LOG says which (default: info).
-    #[arg(long, value_enum, default_value_t = Log::Human)]
-    pub(crate) log: Log,
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum NodeCommand {
-    /// Make a running node what its configuration's file says now.
-    #[command(after_help = live::RELOAD_EXAMPLES)]
-    Reload(live::ReloadArgs),
-    /// Have a running node take nobody new, and say who is still there.
-    #[command(after_help = drain::DRAIN_EXAMPLES)]
-    Drain(drain::DrainArgs),
-}
-
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-pub(crate) enum Log {
-    /// For people.
-    Human,
-    /// One JSON object a line.
-    Json,
-}
-
-#[derive(Debug, clap::Args)]
-#[command(mut_arg("control", |arg| arg.visible_alias("socket")))]
-pub(crate) struct StatusArgs {
-    #[command(flatten)]
-    pub(crate) target: nodes::Target,
-    /// Print the node's answer as it is.
-    #[arg(long, conflicts_with = "all")]
-    pub(crate) json: bool,
-    /// Print all columns, however wide the tables are.
-    #[arg(long)]
-    pub(crate) wide: bool,
-    /// Print every counter as well.
-    #[arg(long)]
-    pub(crate) all: bool,
-}
-
-/// An error and the exit code that it means.
-#[derive(Debug)]
-pub(crate) struct CommandFailure {
-    code: u8,
-    error: anyhow::Error,
-}
-
-impl CommandFailure {
-    pub(crate) fn running(error: impl Into<anyhow::Error>) -> Self {
-        Self { code: 1, error: error.into() }
-    }
-
-    pub(crate) fn configuration(error: impl Into<anyhow::Error>) -> Self {
-        Self { code: 2, error: error.into() }
-    }
-
-    pub(crate) fn no_answer(error: impl Into<anyhow::Error>) -> Self {
-        Self { code: 3, error: error.into() }
-    }
-}
-
-impl fmt::Display for CommandFailure {
-    /// With the causes in one paragraph, outermost first.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:#}", self.error)
-    }
-}
-
 fn main() -> ExitCode {
     let done = match completion::asked() {
         Some(words) => completion::names(Cli::command(), &words),
@@ -237,7 +158,7 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            commands::say(format_args!("vrio: {failure}"));
+            output::say(format_args!("vrio: {failure}"));
             ExitCode::from(failure.code)
         }
     }
@@ -264,9 +185,7 @@ fn run(command: Command) -> Result<(), CommandFailure> {
         Command::Report(args) => report::report(&args),
         Command::Demo(args) => demo::demo(&args),
         Command::Man { directory } => man::write(Cli::command(), &directory),
-        Command::Completion { shell } => {
-            commands::print(&completion::script(shell, Cli::command()))
-        }
+        Command::Completion { shell } => output::print(&completion::script(shell, Cli::command())),
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::Context;
 
-use crate::CommandFailure;
+use crate::failure::CommandFailure;
 
 /// Writes a page for `command` and for each command in it.
 pub(crate) fn write(command: clap::Command, directory: &Path) -> Result<(), CommandFailure> {

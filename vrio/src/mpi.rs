@@ -8,9 +8,10 @@ use clap::{Args, Subcommand, ValueEnum};
 use node::Config;
 use node::status::DomainStatus;
 
-use crate::commands::print;
+use crate::client;
+use crate::failure::CommandFailure;
 use crate::nodes::Target;
-use crate::{CommandFailure, client};
+use crate::output::print;
 
 pub(crate) const MPI_EXAMPLES: &str = "Examples:
   eval \"$(vrio mpi env)\"              this shell's Open MPI uses the fabric of this host's node

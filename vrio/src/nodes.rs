@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use anyhow::anyhow;
 use node::Config;
 
-use crate::CommandFailure;
+use crate::failure::CommandFailure;
 
 /// Where nodes have their directories, and how the directories' names begin.
 const RUN_DIRECTORY: &str = "/run";

@@ -11,8 +11,9 @@ use report::page::{Page, PageError, PageOptions, page};
 use report::published::published;
 use report::store::{self, Loaded, RunStore};
 
+use crate::failure::CommandFailure;
 use crate::results::PlaceArgs;
-use crate::{CommandFailure, commands, results};
+use crate::{output, results};
 
 pub(crate) const REPORT_EXAMPLES: &str = "Examples:
   vrio report                              the latest run of the store
@@ -69,7 +70,7 @@ pub(crate) fn report(args: &ReportArgs) -> Result<(), CommandFailure> {
     let path = args.output.join(INDEX);
     let path = path.canonicalize().unwrap_or(path);
     let plots = page.plots.len();
-    commands::print(&format!("{} ({plots} plots beside it as SVG)\n", path.display()))?;
+    output::print(&format!("{} ({plots} plots beside it as SVG)\n", path.display()))?;
     if args.open { open_page(&path).map_err(CommandFailure::running) } else { Ok(()) }
 }
 
@@ -101,7 +102,7 @@ fn read(from: &[String], place: &PlaceArgs) -> anyhow::Result<Vec<Loaded>> {
             match store::load(&path.join(listed.id)) {
                 Ok(run) => runs.push(run),
                 Err(error) => {
-                    commands::say(format_args!("left out: {error}"));
+                    output::say(format_args!("left out: {error}"));
                     damaged += 1;
                 }
             }

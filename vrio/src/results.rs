@@ -13,7 +13,8 @@ use report::store::{ListedRun, Loaded, RunStore, StoreError};
 use serde::Serialize;
 use serde_json::json;
 
-use crate::{CommandFailure, commands, tables};
+use crate::failure::CommandFailure;
+use crate::{output, tables};
 
 pub(crate) const RESULTS_EXAMPLES: &str = "Examples:
   vrio bench block --save                              measure, and keep it
@@ -262,10 +263,10 @@ pub(crate) fn told(
     json: bool,
 ) -> Result<(), CommandFailure> {
     if !json {
-        return commands::print(&text.to_string());
+        return output::print(&text.to_string());
     }
     let json = serde_json::to_string_pretty(value).context("the answer as JSON");
-    commands::print(&format!("{}\n", json.map_err(CommandFailure::running)?))
+    output::print(&format!("{}\n", json.map_err(CommandFailure::running)?))
 }
 
 fn said(loaded: &Loaded, folder: &std::path::Path) -> String {
@@ -304,7 +305,7 @@ pub(crate) fn report(
     if let Some(results) = &args.save {
         let store = PlaceArgs { results: results.clone() }.store()?;
         let folder = keep(report, &store, args.begun)?;
-        commands::say(folder);
+        output::say(folder);
     }
     told(report, report, args.json)
 }

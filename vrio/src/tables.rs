@@ -1,5 +1,6 @@
 //! A status as tables for people.
 
+mod layout;
 mod nics;
 mod quotas;
 mod strangers;
@@ -7,12 +8,8 @@ pub(crate) mod verdict;
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
-use std::io::IsTerminal;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use comfy_table::{
-    Cell, CellAlignment, Column, ColumnConstraint, ContentArrangement, Table, presets,
-};
+use comfy_table::Table;
 use node::config::show_size;
 use node::direct::DirectStatus;
 use node::status::{
@@ -21,29 +18,9 @@ use node::status::{
 };
 use report::store::ListedRun;
 
+use self::layout::{STRING, counter_table, fit, number, section, table, words};
+pub(crate) use self::layout::{fold, set_wide, uptime};
 pub(crate) use self::nics::{network_alone, network_list, nic_alone, nic_list};
-
-/// Columns that tables and texts fit where no terminal says that it has more.
-const COLUMNS: usize = 80;
-
-/// Columns that they fit now.
-static WIDTH: AtomicUsize = AtomicUsize::new(COLUMNS);
-
-/// Whether tables have all their columns, however wide that is, or as many as the terminal has room
-/// for.
-pub(crate) fn set_wide(wide: bool) {
-    let width = if wide {
-        usize::MAX
-    } else if std::io::stdout().is_terminal() {
-        let terminal = ratatui::crossterm::terminal::size();
-        terminal.map_or(COLUMNS, |(columns, _)| usize::from(columns).max(COLUMNS))
-    } else {
-        COLUMNS
-    };
-    WIDTH.store(width, Relaxed);
-}
-
-const STRING: &str = "a string takes what is written to it";
 
 /// Disks in a table.
 pub(crate) fn disk_list(all: &[DiskStatus]) -> String {
@@ -153,14 +130,6 @@ fn peers(peers: &[PeerStatus]) -> Table {
     fit(table, &["came by"])
 }
 
-fn counter_table(counters: &Counters) -> Table {
-    let mut table = table(&["counter", "value"], 1);
-    for (name, value) in counters {
-        table.add_row(vec![name.clone(), value.to_string()]);
-    }
-    table
-}
-
 /// The whole status; with every counter, if `all`.
 pub(crate) fn show(status: &Status, all: bool) -> String {
     let node = &status.node;
@@ -204,72 +173,6 @@ pub(crate) fn show(status: &Status, all: bool) -> String {
         counters(&mut text, status);
     }
     text
-}
-
-fn section(text: &mut String, name: &str, table: Table) {
-    if table.row_count() > 0 {
-        let table = fit(table, &[]);
-        let is_hidden = |column: &Column| column.constraint() == Some(&ColumnConstraint::Hidden);
-        let more = if table.column_iter().any(is_hidden) { "  (more columns: --wide)" } else { "" };
-        let name = name.to_uppercase();
-        write!(text, "\n{name}{more}\n{}\n", table.trim_fmt()).expect(STRING);
-    }
-}
-
-/// Makes a table as narrow as it should be: columns of these headings go, the first one first, and
-/// when none is left, what is in the others is broken into lines.
-fn fit(mut table: Table, spare: &[&str]) -> Table {
-    let width = WIDTH.load(Relaxed);
-    let is_wide = |table: &Table| table.lines().any(|line| line.trim_end().chars().count() > width);
-    let titles: Vec<String> = match table.header() {
-        Some(header) => header.cell_iter().map(Cell::content).collect(),
-        None => Vec::new(),
-    };
-    for heading in spare {
-        if !is_wide(&table) {
-            return table;
-        }
-        let at = titles.iter().position(|title| title == heading).expect("a column's heading");
-        let column = table.column_mut(at).expect("the header has it");
-        column.set_constraint(ColumnConstraint::Hidden);
-    }
-    if is_wide(&table) {
-        table.set_content_arrangement(ContentArrangement::Dynamic);
-        table.set_width(u16::try_from(width).unwrap_or(u16::MAX));
-    }
-    table
-}
-
-/// A text in lines of at most [`WIDTH`] characters, indented; one that goes on, more.
-pub(crate) fn fold(text: &str, indent: usize) -> String {
-    let width = WIDTH.load(Relaxed);
-    let mut lines: Vec<String> = Vec::new();
-    for word in text.split(' ') {
-        let has_room =
-            |line: &&mut String| line.chars().count() + 1 + word.chars().count() <= width;
-        match lines.last_mut().filter(has_room) {
-            Some(line) => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            None => {
-                let deeper = if lines.is_empty() { 0 } else { 2 };
-                lines.push(format!("{:width$}{word}", "", width = indent + deeper));
-            }
-        }
-    }
-    lines.join("\n")
-}
-
-/// A table without lines; the columns from `numbers` on are aligned to the right.
-fn table(header: &[&str], numbers: usize) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_header(header.to_vec());
-    for column in numbers..header.len() {
-        let column = table.column_mut(column).expect("the header has it");
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table
 }
 
 fn disks(disks: &[DiskStatus]) -> Table {
@@ -545,24 +448,6 @@ fn counters(text: &mut String, status: &Status) {
         }
     }
     section(text, "counters", table);
-}
-
-fn number(counters: &Counters, name: &str) -> String {
-    counters.get(name).map_or_else(String::new, u64::to_string)
-}
-
-fn words(words: &[String]) -> String {
-    if words.is_empty() { "-".to_owned() } else { words.join(", ") }
-}
-
-pub(crate) fn uptime(seconds: u64) -> String {
-    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86400);
-    match seconds {
-        ..60 => format!("{seconds}s"),
-        60..3600 => format!("{minutes}min {}s", seconds % 60),
-        3600..86400 => format!("{hours}h {}min", minutes % 60),
-        _ => format!("{days}d {}h", hours % 24),
-    }
 }
 
 #[cfg(test)]

@@ -15,8 +15,9 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use node::status::Status;
 
+use crate::failure::CommandFailure;
 use crate::nodes::Target;
-use crate::{CommandFailure, commands};
+use crate::{commands, output};
 use view::NodeView;
 
 /// How often the node is asked: what a person can follow.
@@ -69,7 +70,7 @@ pub(crate) fn top(args: &TopArgs) -> Result<(), CommandFailure> {
     let view = StatusSample::take(&socket)?.since(Some(&first));
     if args.json {
         let json = serde_json::to_string_pretty(&view).context("the view as JSON");
-        return commands::print(&format!("{}\n", json.map_err(CommandFailure::running)?));
+        return output::print(&format!("{}\n", json.map_err(CommandFailure::running)?));
     }
-    commands::print(&page::text(&view))
+    output::print(&page::text(&view))
 }

@@ -158,6 +158,8 @@ fn a_remote_disk_is_built_and_taken_apart_by_commands() {
     wait_for(&io1, "detached", |status| status.volumes[0].attachments.is_empty());
     done(&vm1, "DELETE", "/v1/peers/io1", &Value::Null);
     assert!(vm1.status().sessions.is_empty() && vm1.status().peers.is_empty());
+    // As long as the session lives there, the node has a disk of the volume.
+    wait_for(&io1, "the session is over", |status| status.sessions.is_empty());
     done(&io1, "DELETE", "/v1/volumes/a", &Value::Null);
     vm1.stop();
     io1.stop();

@@ -30,7 +30,7 @@ use testbed::progress::Progress;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::tools;
-use crate::CommandFailure;
+use crate::failure::CommandFailure;
 
 pub(super) const EXAMPLES: &str = "Examples:
   vrio bench all                                       a quarter of an hour, and a page at the end
@@ -298,7 +298,7 @@ pub(super) fn all(args: &AllArgs) -> Result<(), CommandFailure> {
     };
     let measured = measure(args, &store).map_err(CommandFailure::running)?;
     let Measured { text, page, interrupted } = measured;
-    crate::commands::print(&text)?;
+    crate::output::print(&text)?;
     if let Some(page) = page.filter(|_| args.open) {
         crate::report::open_page(&page).map_err(CommandFailure::running)?;
     }

@@ -4,7 +4,7 @@ use anyhow::Context;
 use bench::failover::{Event, Options};
 use clap::ValueEnum;
 
-use super::Switch;
+use super::args::Switch;
 use crate::results::ToldArgs;
 
 pub(super) const EXAMPLES: &str = "Examples:

@@ -4,9 +4,10 @@ use anyhow::{Context, anyhow};
 use bench::models::{self, Device, Model, Options, Report};
 use clap::ValueEnum;
 
-use super::{Switch, volume};
+use super::args::{Switch, volume};
+use crate::failure::CommandFailure;
+use crate::output;
 use crate::results::{self, ToldArgs};
-use crate::{CommandFailure, commands};
 
 pub(super) const EXAMPLES: &str = "Examples:
   vrio bench models                                    all models, one guest and four
@@ -105,7 +106,7 @@ impl ModelsArgs {
         options.check().map_err(CommandFailure::configuration)?;
         let mut tell = |report: &Report| {
             let line = serde_json::to_string(report).context("the report as JSON")?;
-            commands::print(&format!("{line}\n")).map_err(|failure| anyhow!("{failure}"))
+            output::print(&format!("{line}\n")).map_err(|failure| anyhow!("{failure}"))
         };
         let nobody = &mut |_: &Report| Ok(());
         match self.part_by_part {

@@ -6,7 +6,7 @@ use anyhow::{Context, ensure};
 use bench::compare::mpi::{Hosts, Options, Running, Together};
 use node::direct::Idle;
 
-use super::{LinkArg, Switch, TurnArgs};
+use super::args::{LinkArg, Switch, TurnArgs};
 
 pub(super) const EXAMPLES: &str = "Examples:
   vrio bench mpi --quick                               every MPI in PATH, every way that it has

@@ -5,7 +5,7 @@ use bench::net::{Crossings, Op, Options, Path};
 use clap::ValueEnum;
 use node::direct::Idle;
 
-use super::{BenchDriver, MeetingArgs, size};
+use super::args::{BenchDriver, MeetingArgs, size};
 use crate::results::ToldArgs;
 
 pub(super) const EXAMPLES: &str = "Examples:

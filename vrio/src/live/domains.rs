@@ -5,7 +5,8 @@ use node::status::DomainStatus;
 use serde_json::Value;
 
 use super::{Fields, Remove, Which, change, list, take_away};
-use crate::{CommandFailure, tables};
+use crate::failure::CommandFailure;
+use crate::tables;
 
 pub(crate) const DOMAIN_EXAMPLES: &str = "Examples:
   vrio domain add science --key /etc/vrio/science.key --endpoints-max 64

@@ -8,8 +8,9 @@ use super::{
     Fields, Named, ROLES, Remove, SocketAccess, Which, allow, change, list, one, segment, table,
     take_away,
 };
+use crate::failure::CommandFailure;
 use crate::snippets::Vmm;
-use crate::{CommandFailure, tables};
+use crate::tables;
 
 pub(crate) const NETWORK_EXAMPLES: &str = "Examples:
   vrio network add blue               guests of this node, among themselves

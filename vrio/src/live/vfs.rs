@@ -4,7 +4,8 @@ use clap::{Args, Subcommand};
 use node::status::VfStatus;
 
 use super::{Fields, Remove, Which, change, list, take_away};
-use crate::{CommandFailure, tables};
+use crate::failure::CommandFailure;
+use crate::tables;
 
 pub(crate) const VF_EXAMPLES: &str = "Examples:
   vrio vf add --domain science --socket alice.vf

@@ -6,7 +6,8 @@ use comfy_table::Table;
 use node::config::show_size;
 use node::status::{NetworkStatus, NicStatus};
 
-use super::{STRING, counter_table, fit, fold, number, section, table, verdict, words};
+use super::layout::{STRING, counter_table, fit, fold, number, section, table, words};
+use super::verdict;
 
 /// Networks in a table.
 pub(crate) fn network_list(all: &[NetworkStatus]) -> String {

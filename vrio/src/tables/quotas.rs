@@ -3,7 +3,8 @@
 use comfy_table::Table;
 use node::status::QuotaStatus;
 
-use super::{show_size, table};
+use super::layout::table;
+use node::config::show_size;
 
 /// Those that were refused something, or may have no more.
 pub(super) fn quotas(quotas: &[QuotaStatus]) -> Table {

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use node::status::{StrangerStatus, StrangersStatus};
 
-use super::{STRING, fold, table, uptime};
+use super::layout::{STRING, fold, table, uptime};
 
 /// The section of the status; nothing when no peer was refused.
 pub(super) fn section(text: &mut String, all: &[StrangersStatus]) {

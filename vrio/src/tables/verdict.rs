@@ -4,7 +4,7 @@
 use node::config::show_size;
 use node::status::{DiskState, DiskStatus, DomainStatus, NetworkStatus, NicStatus, Status};
 
-use super::fold;
+use super::layout::fold;
 
 /// A refused peer, or one that was refused something, is a problem for so long after it asked last:
 /// as long as the log waits before it tells of it again.

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use super::shared::{ERROR_LOG_INTERVAL_NS, Syncs};
 use super::*;
-use crate::backend::Remembered;
+use crate::backend::{Remembered, ResizeError};
 use crate::contract::{self, Bench, Buffer, services_with_uring};
 use crate::uring::Completion;
 use crate::volume::{Durability, IO_BYTES_MAX, Op, RANGE_BYTES_MAX, Status};

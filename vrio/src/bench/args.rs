@@ -1,0 +1,159 @@
+//! Arguments that several kinds of measurements have in common.
+
+use std::path::PathBuf;
+
+use anyhow::anyhow;
+use bench::block::{LinkKind, Volume};
+use bench::compare;
+use bench::measure::Waiting;
+use clap::ValueEnum;
+use testbed::pair::Meeting;
+
+use crate::results::ToldArgs;
+
+/// The amount of measuring, and the form of its results.
+#[derive(Debug, clap::Args)]
+pub(super) struct TurnArgs {
+    /// How often each contestant is measured, in turn (5 unless said, 3 with --quick); up to twice
+    /// as often where the cores move.
+    #[arg(long)]
+    pub(super) rounds: Option<u16>,
+    /// How long each time (1 unless said, 0.3 with --quick; of MPI, each case 0.2 and 0.05).
+    #[arg(long)]
+    pub(super) seconds: Option<f64>,
+    /// Few rounds and short ones: to see whether all of it works.
+    #[arg(long)]
+    pub(super) quick: bool,
+    /// Only contests with this in their name.
+    #[arg(long, value_name = "WORDS")]
+    pub(super) contest: Option<String>,
+    /// Only cases with this in their name.
+    #[arg(long, value_name = "WORDS")]
+    pub(super) case: Option<String>,
+    #[command(flatten)]
+    pub(super) told: ToldArgs,
+}
+
+/// How long each time unless said, and with --quick.
+pub(super) const TURN_SECONDS: [f64; 2] = [1.0, 0.3];
+
+impl TurnArgs {
+    /// With those seconds each time unless said, and with --quick.
+    pub(super) fn plan(&self, [usual_seconds, quick_seconds]: [f64; 2]) -> compare::Plan {
+        compare::Plan {
+            rounds: self.rounds.unwrap_or(if self.quick { 3 } else { 5 }),
+            seconds: self.seconds.unwrap_or(if self.quick { quick_seconds } else { usual_seconds }),
+            contest: self.contest.clone(),
+            case: self.case.clone(),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub(super) struct MeetingArgs {
+    /// How sessions travel (udp unless said).
+    #[arg(long, value_enum)]
+    pub(super) link: Option<LinkArg>,
+    /// Whether sessions are sealed (on unless said).
+    #[arg(long, value_enum)]
+    pub(super) encrypt: Option<Switch>,
+    /// Nodes meet on the loopback device, also where two network namespaces would be allowed.
+    #[arg(long)]
+    pub(super) loopback: bool,
+    /// The longest packet of the virtual cable between two network namespaces.
+    #[arg(long, value_name = "BYTES")]
+    pub(super) mtu: Option<u32>,
+}
+
+impl From<MeetingArgs> for Meeting {
+    fn from(args: MeetingArgs) -> Self {
+        let MeetingArgs { link, encrypt, loopback, mtu } = args;
+        let usual = Self::default();
+        let link = link.map_or(usual.link, LinkKind::from);
+        let encrypt = encrypt.map_or(usual.encrypt, |encrypt| encrypt == Switch::On);
+        Self { link, encrypt, loopback, mtu }
+    }
+}
+
+impl MeetingArgs {
+    /// Refuses what would mean nothing, for it was asked for: everything where no two nodes meet,
+    /// and the cable where they share memory. `ways` are those by which they do.
+    pub(super) fn check(&self, meets: bool, ways: &str) -> anyhow::Result<()> {
+        let of_cable = [("--loopback", self.loopback), ("--mtu", self.mtu.is_some())];
+        let others = [("--link", self.link.is_some()), ("--encrypt", self.encrypt.is_some())];
+        let said = |options: &[(&'static str, bool)]| {
+            options.iter().find_map(|(option, said)| said.then_some(*option))
+        };
+        if let (false, Some(option)) = (meets, said(&of_cable).or(said(&others))) {
+            return Err(anyhow!("{option} is about two nodes that meet: add {ways}, or drop it"));
+        }
+        if let (Some(LinkArg::Shm), Some(option)) = (self.link, said(&of_cable)) {
+            return Err(anyhow!("{option} is about a network, and --link shm has none: drop it"));
+        }
+        Ok(())
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum LinkArg {
+    Udp,
+    /// AF_XDP.
+    Xdp,
+    /// Shared memory.
+    Shm,
+}
+
+impl From<LinkArg> for LinkKind {
+    fn from(link: LinkArg) -> Self {
+        match link {
+            LinkArg::Udp => Self::Udp,
+            LinkArg::Xdp => Self::Xdp,
+            LinkArg::Shm => Self::Shm,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Switch {
+    On,
+    Off,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(super) enum BenchDriver {
+    /// It looks all the time.
+    Polls,
+    /// It sleeps until it is called, as a guest does.
+    Sleeps,
+}
+
+impl From<BenchDriver> for Waiting {
+    fn from(driver: BenchDriver) -> Self {
+        match driver {
+            BenchDriver::Polls => Self::Polls,
+            BenchDriver::Sleeps => Self::Sleeps,
+        }
+    }
+}
+
+pub(super) fn volume(words: &str) -> anyhow::Result<Volume> {
+    Ok(match words.split_once(':') {
+        None if words == "null" => Volume::Null,
+        None if words == "memory" => Volume::Memory,
+        Some(("file", path)) => Volume::File(PathBuf::from(path)),
+        Some(("direct", path)) => Volume::DirectFile(PathBuf::from(path)),
+        _ => return Err(anyhow!("--volume {words}: null, memory, file:PATH or direct:PATH")),
+    })
+}
+
+/// Bytes, with k or m for 1024 and its square.
+pub(super) fn size(words: &str) -> Result<u32, String> {
+    let lower = words.to_ascii_lowercase();
+    let bare = lower.trim_end_matches("ib").trim_end_matches('b');
+    let (digits, unit) = match bare.strip_suffix('k') {
+        Some(digits) => (digits, 1 << 10),
+        None => bare.strip_suffix('m').map_or((bare, 1), |digits| (digits, 1 << 20)),
+    };
+    let count: u32 = digits.parse().map_err(|_| "such as 512, 4k or 1m".to_owned())?;
+    count.checked_mul(unit).ok_or_else(|| "more than a request can have".to_owned())
+}
