@@ -221,7 +221,8 @@ fn a_socket_that_is_closed_has_no_front_end_and_is_there_again_when_it_is_opened
         bed.server().closer().set_closed(true);
         bed.wait_for(&ServerState::Closed);
         assert_eq!(bed.device.state().disconnects, count);
-        assert!(!bed.path().exists());
+        // The state is told a moment before the path goes.
+        until("its path is gone", || !bed.path().exists());
         // Like any other it can stand still, and has nothing to hand over.
         let parked = bed.server().park(std::time::Duration::ZERO).unwrap();
         assert!(parked.state.is_none());
