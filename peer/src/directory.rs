@@ -23,7 +23,7 @@ pub struct PeerId(usize);
 pub struct PeerSession {
     /// Its handle at the endpoint.
     pub id: SessionId,
-    /// What proofs are bound to.
+    /// The session's binding, over which proofs are signed.
     pub binding: Binding,
     /// The protocol's version that both ends speak.
     pub version: u8,

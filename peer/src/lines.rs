@@ -18,7 +18,7 @@ pub const LINE_PEERS_MAX: usize = 64;
 /// Lines of a peer that are remembered, so that they are not told again too soon.
 const TOLD_MAX: usize = 16;
 
-/// What one peer has caused.
+/// Log lines that a single peer has caused.
 #[derive(Debug, Default)]
 struct Caused {
     rate: Rate,
@@ -107,7 +107,8 @@ mod tests {
         let most = LINE_PEERS_MAX as u64 + 1;
         let many = flood(50_000, 602);
         assert!((most..=most * LINES_AT_ONCE).contains(&many), "{many}");
-        // Whatever goes on for a day: so many at once, and one each ten minutes.
+        // A cause that lasts for a day: a burst of lines at once, and then one line each ten
+        // minutes.
         let day = (1..144).map(|times| flood(5_000, 602 + 600 * times)).sum::<u64>();
         assert!(many + day <= most * (LINES_AT_ONCE + 143), "{day}");
         assert_eq!(lines.0.iter().count() as u64, most, "the table is bounded");

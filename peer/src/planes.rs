@@ -1,4 +1,4 @@
-//! The planes behind the sessions of one sidecore: what the messages of sessions are about.
+//! The planes behind the sessions of one sidecore: the subjects that sessions' messages are about.
 //!
 //! A *plane* is one subject that nodes talk about: blocks, networks, domains. Each call's first
 //! byte is its kind, whose upper two bits are the plane's number ([`PlaneId`]); each call's token,
@@ -137,8 +137,8 @@ impl Token {
     }
 }
 
-/// What one plane does with what sessions bring. It only notes things down: the endpoint is at work
-/// meanwhile and cannot be called. `now_ns` is the round's clock.
+/// A plane's handlers for the events of sessions. A handler only notes an event down, because the
+/// endpoint is at work meanwhile and cannot be called. `now_ns` is the round's clock.
 pub trait Plane {
     /// Which it is.
     fn id(&self) -> PlaneId;

@@ -24,8 +24,8 @@ const SIGNATURE_BYTES: usize = 64;
 /// Bytes of a proof, which is the body of a describe, claim, open or close.
 pub const PROOF_BYTES: usize = KEY_BYTES + SIGNATURE_BYTES;
 
-/// What a signature is over begins with this, so that no other program's signature fits. The number
-/// is the protocol's version that proofs came with.
+/// Signed bytes begin with this constant, so that a signature of another program does not fit. The
+/// number is the version of the protocol that introduced proofs.
 const DOMAIN: &[u8; 17] = b"vrio attachment 2";
 
 const STATEMENT_BYTES: usize = DOMAIN.len() + 32 + 16 + 1;
