@@ -1,13 +1,13 @@
 //! The promise about data as a model: for every block, which values may be read now.
 //!
 //! The simulation and the tests with real processes use the same checker. Each write has a number
-//! of its own, which is stamped into every block that it writes, so that a block's content says
-//! which write it came from. A range that is zeroed (a discard, or a write of zeroes) is a write,
-//! too: of zeroes, which do not say where they came from, so that any of those that the model
-//! allows will do. Time is the order of the calls made here.
+//! of its own. It is stamped into every block of the write, so that a block's content names its
+//! write. A discard or a write of zeroes counts as a write, too. Its blocks do not name their
+//! write, so zeroes are right when the model allows any write of zeroes. Time is the order of the
+//! calls made here.
 //!
-//! What the model allows (`X`, `Y`, `W` are writes of one block; *before* means that one ended
-//! before the other began):
+//! The rules of the model follow. `X`, `Y`, `W` are writes of one block; *before* means that a
+//! write ended before another began.
 //!
 //! - a read may return a write that had begun when the read ended, unless it was *replaced*;
 //! - `X` is replaced when a `Y` that `X` is before was acknowledged, and when some read returned
@@ -28,15 +28,15 @@ const STAMP_BYTES: usize = 32;
 
 const STAMP_MAGIC: u64 = 0x7672_696f_7374_616d;
 
-/// What the model does not allow.
+/// A violation of the model.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Breach {
-    /// A block holds something that nobody wrote there.
+    /// A block holds bytes that no write put there.
     #[error("block {block} holds bytes that no write put there: {what}")]
     Torn {
         /// The block.
         block: u64,
-        /// What was found.
+        /// The bytes that were found.
         what: String,
     },
     /// A block holds a write that must not be seen any more, or not yet.
@@ -46,7 +46,7 @@ pub enum Breach {
         block: u64,
         /// The write that was found.
         found: u64,
-        /// What the model allows.
+        /// The writes that the model allows.
         allowed: Vec<u64>,
         /// All that the model knows of the block, a line for each write.
         known: String,
@@ -106,7 +106,7 @@ enum End {
 #[derive(Clone, Debug)]
 struct Write {
     number: u64,
-    /// What its blocks are stamped with: the number, or [`ZEROES`].
+    /// The stamp in the write's blocks: the number, or [`ZEROES`].
     content: u64,
     begun: u64,
     ended: u64,
@@ -369,14 +369,14 @@ impl Checker {
         self.acked_last > self.flushed_to
     }
 
-    /// Whether the disk may count something as unflushed: what [`Self::unflushed`] says, or a part
-    /// of a request that is done in parts. It does not do such a part again, so it has to fail when
-    /// one is lost.
+    /// Whether the disk may count a write as unflushed: a write of [`Self::unflushed`], or a part
+    /// of a request that is done in parts. The disk does not do such a part again. So a request
+    /// must fail when one of its parts is lost.
     pub fn may_be_unflushed(&self) -> bool {
         self.unflushed() || !self.parted.is_empty() || self.parted_last > self.flushed_to
     }
 
-    /// A flush succeeded: what was acknowledged before it began is there for good.
+    /// A flush succeeded: writes that were acknowledged before it began are there for good.
     pub fn end_flush(&mut self, began: Began) {
         self.tick();
         self.flushed_to = self.flushed_to.max(began.0);
@@ -393,8 +393,8 @@ impl Checker {
         }
     }
 
-    /// The client is gone with requests on their way, and a successor was let in: what it wrote
-    /// stays as it is.
+    /// The client is gone with requests on their way, and a successor was let in. The client's
+    /// writes stay as they are.
     pub fn settle(&mut self) {
         let now = self.tick();
         self.spans.clear();
@@ -421,8 +421,8 @@ impl Checker {
         self.cut == u64::MAX
     }
 
-    /// The guest's disk is served again after a power cut: what is acknowledged from now on was
-    /// done after the cut.
+    /// The guest's disk is served again after a power cut: requests that are acknowledged from now
+    /// on were done after the cut.
     pub fn recovered(&mut self) {
         let now = self.tick();
         if self.is_cut() {
@@ -476,7 +476,7 @@ impl Checker {
         }
     }
 
-    /// What the block may hold now, for messages.
+    /// The writes that the block may hold now, for messages.
     pub fn allowed(&self, block: u64) -> Vec<u64> {
         let writes = &self.blocks[usize::try_from(block).expect("a block of the volume")];
         let seen = writes.iter().filter(|write| write.hidden() == u64::MAX);

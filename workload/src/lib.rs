@@ -16,7 +16,7 @@ const SECTOR_BYTES: u64 = 512;
 /// Bytes of a range in the list of a discard or write-zeroes.
 const RANGE_BYTES: usize = 16;
 
-/// What a workload is like.
+/// The mix of requests of a workload.
 #[derive(Clone, Copy, Debug)]
 pub struct Mix {
     /// The checker's block.
@@ -36,7 +36,7 @@ pub struct Mix {
 }
 
 impl Mix {
-    /// Of everything, much of it overlapping: what a disk gets in tests of nodes.
+    /// Requests of all kinds, many of them overlapping: the mix for a disk in tests of nodes.
     pub const OF_ALL: Self = Self {
         block_bytes: 4096,
         blocks_max: 16,
@@ -48,7 +48,7 @@ impl Mix {
     };
 }
 
-/// What the guest saw.
+/// The guest's view of its requests, as counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkloadCounts {
     /// Requests submitted.
@@ -76,7 +76,7 @@ pub enum Failure {
     Ring {
         /// Which.
         ring: u16,
-        /// What it did.
+        /// The device's fault.
         what: String,
     },
 }
@@ -103,9 +103,9 @@ pub struct Workload {
     doing: HashMap<u64, Doing>,
     next_token: u64,
     buffer: Vec<u8>,
-    /// Whether it discards at all: not every disk can. Zeroes are written instead.
+    /// Whether it discards at all; not every disk can. Otherwise it writes zeroes.
     pub discards: bool,
-    /// What it saw.
+    /// The counts so far.
     pub counts: WorkloadCounts,
 }
 
