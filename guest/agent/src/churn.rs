@@ -31,7 +31,7 @@ const PROGRESS_PERIOD: Duration = Duration::from_secs(1);
 const WATCH_PERIOD: Duration = Duration::from_millis(20);
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
-/// What to do.
+/// The settings of a churn.
 #[derive(Debug, Clone)]
 pub struct Churn {
     /// The disk. Its content must be all zeros.
@@ -46,7 +46,7 @@ pub struct Churn {
     pub stop_file: Option<PathBuf>,
 }
 
-/// What went wrong.
+/// The reason why a churn failed.
 #[derive(Debug)]
 pub enum ChurnFailure {
     /// The disk answered with an error, doing this.
@@ -69,7 +69,7 @@ impl fmt::Display for ChurnFailure {
 
 impl std::error::Error for ChurnFailure {}
 
-/// What was done, added up over all threads.
+/// The work that was done, added up over all threads.
 #[derive(Debug, Default)]
 pub struct ChurnReport {
     /// Blocks of the disk.
@@ -80,7 +80,7 @@ pub struct ChurnReport {
     pub reads: u64,
     /// Flushes.
     pub flushes: u64,
-    /// The longest that one request took.
+    /// The longest time of a single request.
     pub longest: Duration,
     /// The digest of what the disk must hold now, and was read back to hold.
     pub digest: u64,
@@ -173,7 +173,8 @@ struct ChurnShared {
 }
 
 impl ChurnShared {
-    /// Whoever fails ends the others; the first failure is the interesting one.
+    /// A worker that fails ends the others. Only the first failure is kept, since the others may
+    /// follow from it.
     fn fail(&self, failure: &ChurnFailure) {
         let mut first = self.failure.lock().expect("no holder panics");
         if !self.stop() {
@@ -224,7 +225,7 @@ struct Worker<'a> {
 
 impl<'a> Worker<'a> {
     fn new(churn: &'a Churn, index: u64, file: &'a File, blocks: u64) -> Self {
-        // The last extent may be a short one; it belongs to whoever is next in turn.
+        // The last extent may be a short one. It belongs to the worker whose turn is next.
         let extents = blocks.div_ceil(EXTENT_BLOCKS);
         let mine = (extents - index).div_ceil(churn.threads);
         let last = index + (mine - 1) * churn.threads;
@@ -349,7 +350,7 @@ fn place(threads: u64, index: u64, at: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// A zeroed file as the disk, on whatever file system the temporary folder is on.
+    /// A zeroed file as the disk, on the file system of the temporary folder.
     fn churn(folder: &Path, blocks: u64, threads: u64) -> Churn {
         let device = folder.join("disk");
         File::create(&device).unwrap().set_len(blocks * BLOCK).unwrap();

@@ -2,10 +2,10 @@
 //! rings that the specification allows a driver to think of, then noise from a seed. Between the
 //! attacks the device is started properly, and must serve.
 //!
-//! Before and after each attack that must be counted by the disk's node, the host looks there: a
-//! line says what is to come, and the host types one when it has seen it. Either can get lost on
-//! the serial console of a busy machine, so the line is said again until the host's answer to it
-//! comes, and the host answers each time.
+//! The host looks at the counters of the disk's node before and after each attack that the node
+//! must count. The guest announces the attack with a line, and the host answers with a line when it
+//! has looked. Either line can get lost on the serial console of a busy machine. So the guest
+//! repeats its line until the host's answer to it comes, and the host answers each time.
 
 mod attacks;
 mod victim;
@@ -21,8 +21,8 @@ use crate::random::Random;
 
 /// Rounds of noise between two looks whether the disk still serves.
 const ROUNDS_PER_CHECK: u64 = 16;
-/// What the device gets for a round of noise before it is reset: not long, since a reset at any
-/// moment is a part of it.
+/// The time that the device gets for a round of noise before it is reset. It is short, because the
+/// test includes a reset at any moment.
 const ROUND_PAUSE: Duration = Duration::from_millis(2);
 /// Where the checks between the attacks read and write.
 const CHECK_SECTOR: u64 = 64;
@@ -32,7 +32,7 @@ const CHECK_BYTES: u32 = 4096;
 const ANSWER_PERIOD: Duration = Duration::from_secs(1);
 const ASKED_MAX: u32 = 300;
 
-/// What to do.
+/// The settings of an attack on a disk.
 #[derive(Debug, Clone)]
 pub struct Hostile {
     /// The disk to take, such as `/dev/vda`. Its content is destroyed.
@@ -43,7 +43,7 @@ pub struct Hostile {
     pub rounds: u64,
 }
 
-/// What was done.
+/// The counts of a finished run.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct HostileReport {
     attacks: usize,
@@ -237,7 +237,7 @@ mod tests {
         }
     }
 
-    /// What comes of asking, and how often it was asked.
+    /// The result of asking, and how often the host was asked.
     fn asked(typed: &[Option<&str>]) -> (Result<(), String>, u32) {
         let host = Typist { typed: RefCell::new(typed.iter()), heard: Cell::new(0) };
         (ask(&host, format_args!("attack a"), "go a"), host.heard.get())

@@ -1,4 +1,4 @@
-//! What a test guest does to its disk, and what the host needs in order to check the result.
+//! A test guest's work on its disk, and the tools that the host needs in order to check the result.
 //!
 //! Every block of the disk holds a pattern that names its seed, its place and its generation, so
 //! that a lost, torn or misplaced write is told apart from one that never happened. At the end the

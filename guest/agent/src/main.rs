@@ -18,7 +18,7 @@ const USAGE: &str = "usage: agent churn DEVICE [--seed N] [--threads N] [--secon
        agent hostile DEVICE [--seed N] [--rounds N]
        agent digest IMAGE";
 
-/// Lines that the host has typed and nobody has taken yet; more wait in the console.
+/// Lines that the host has typed and the agent has not taken yet; more wait in the console.
 const TYPED_MAX: usize = 16;
 
 fn main() -> ExitCode {

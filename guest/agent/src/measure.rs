@@ -14,7 +14,7 @@ use crate::random::{Random, mix};
 /// Latencies kept per thread. A thread that does more than this in one run keeps the first ones.
 const SAMPLES_MAX: usize = 1 << 18;
 
-/// What to measure.
+/// The settings of a measurement.
 #[derive(Debug, Clone)]
 pub struct Measure {
     /// The disk. Writing destroys its content.

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-/// What followed the command: one plain word (the device) and named values.
+/// The words after the command: one plain word (the device) and named values.
 #[derive(Debug)]
 pub struct AgentOptions {
     device: String,

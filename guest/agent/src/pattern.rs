@@ -1,4 +1,4 @@
-//! What a block holds: a header that names it, then words that only this header gives.
+//! The content of a block: a header that names the block, then words that only this header gives.
 //!
 //! ```text
 //! byte 0        8        16           24                                4096

@@ -5,14 +5,14 @@ use super::victim::{
     USED, Victim, VictimSetup, WRITE,
 };
 
-/// What the device should make of it.
+/// The device's right reaction to an attack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AttackOutcome {
     /// The disk stops, and its node counts this kind of failure.
     Breaks(&'static str),
     /// The request is answered with this status.
     Answers(u8),
-    /// Whatever it likes, but it can be started again.
+    /// Any answer or none, but the device can be started again.
     Survives,
 }
 

@@ -25,7 +25,7 @@ pub(super) const DATA: u64 = 0x1_0000;
 
 /// Descriptors of the ring, unless an attack wants another number.
 pub(super) const SIZE: u16 = 16;
-/// What is in a status byte that nobody wrote.
+/// The value of a status byte that the device has not written.
 pub(super) const UNANSWERED: u8 = 0xee;
 
 /// For what a device does at once on a machine that is not busy.
