@@ -62,7 +62,7 @@ pub struct Local {
 }
 
 impl Local {
-    /// An inside without a thread, for simulations and tests: whoever has it calls
+    /// A `Local` without a thread, for simulations and tests. The test or the simulation calls
     /// [`Local::round`].
     pub fn detached(index: usize, services: Services) -> Self {
         Self::new(index, services, Arc::new(Pulse::new()))
@@ -98,7 +98,7 @@ impl Local {
         Some(pollers.remove(place).poller)
     }
 
-    /// What the pollers of this sidecore share.
+    /// The values that the pollers of this sidecore share.
     pub fn services(&self) -> &Services {
         &self.services
     }
@@ -222,7 +222,7 @@ impl Later {
     /// Runs `action` at the end of this round.
     ///
     /// # Panics
-    /// When a thousand wait already: someone asks in a loop.
+    /// When a thousand actions wait already: the caller asks in a loop.
     pub fn run(&self, action: impl FnOnce(&mut Local) + 'static) {
         let mut queue = self.queue.borrow_mut();
         assert!(queue.len() < LATER_MAX, "more than {LATER_MAX} actions in one round");

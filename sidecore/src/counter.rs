@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// A number that one thread counts up and anyone may read.
+/// A number that a single thread counts up and any thread may read.
 ///
 /// With a single writer a plain load and store will do, which is as cheap as an ordinary integer;
 /// a locked add is ten times that. Two writers would lose counts but nothing worse.

@@ -31,14 +31,14 @@ pub use allowance::{Allowance, SPENT_NS_MAX};
 /// of all contexts of the machine, and 65 contexts of a large node are a sixteenth of it.
 const ENDS_MAX: usize = 64;
 
-/// How many are collected by one call. The kernel rounds what a context keeps up, by the number of
-/// processors; what is left is collected the next time.
+/// How many ends of reads one call collects. The kernel rounds the capacity of a context up by the
+/// number of processors. The next call collects the ends that this call leaves.
 const COLLECT_MAX: usize = 256;
 
 /// "Where the file stands", for files that have no place.
 const NO_OFFSET: u64 = u64::MAX;
 
-/// What libaio calls IOCB_CMD_PREAD and IOCB_FLAG_RESFD.
+/// The values of libaio's IOCB_CMD_PREAD and IOCB_FLAG_RESFD.
 const PREAD: u16 = 0;
 const RESFD: u32 = 1;
 
@@ -67,7 +67,7 @@ pub enum ForeignError {
 #[derive(Debug)]
 struct ReadContext {
     id: libc::c_ulong,
-    /// Of this process alone: nobody else can make a read of it wait.
+    /// An empty file of this process alone, so that no other process can make a read of it wait.
     empty: OwnedFd,
 }
 
@@ -119,7 +119,7 @@ impl ReadContext {
         if done == 1 { Ok(()) } else { Err(last_errno()) }
     }
 
-    /// Makes room for ends. What they say is nothing.
+    /// Collects the ends of reads, to make room for more. Their contents do not matter.
     fn collect(&self) {
         // An `io_event` is four words.
         let mut ends = [[0_u64; 4]; COLLECT_MAX];
@@ -162,8 +162,8 @@ pub(crate) fn ready_on_this_thread() {
     });
 }
 
-/// Signals an eventfd of another process's. Never waits, whatever the holders of it do; that its
-/// counter is full is as good.
+/// Signals an eventfd of another process. It never waits, and no holder of the eventfd can make it
+/// wait. A full counter is as good as a signal.
 ///
 /// # Errors
 /// `EINVAL`: it is no eventfd. Anything else: why [`ready`] failed, as the system said it.
@@ -186,8 +186,8 @@ pub fn silence(eventfd: BorrowedFd<'_>) -> bool {
     preadv2(eventfd, into, NO_OFFSET, ReadWriteFlags::NOWAIT).is_ok()
 }
 
-/// Whether this is an eventfd. What else a process may hand over can make readers wait, and takes
-/// no signal. Asks /proc, and nothing behind the descriptor.
+/// Whether this descriptor is an eventfd. A descriptor of another kind can make readers wait and
+/// takes no signal. The answer comes from /proc; the file behind the descriptor is not touched.
 pub fn is_eventfd(fd: BorrowedFd<'_>) -> bool {
     let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
     std::fs::read_link(link).is_ok_and(|name| name.as_os_str() == "anon_inode:[eventfd]")

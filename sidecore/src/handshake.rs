@@ -1,4 +1,4 @@
-//! The handshake between a sidecore that goes to sleep and those who bring it work.
+//! The handshake between a sidecore that goes to sleep and the threads that bring it work.
 //!
 //! The classic bug is the lost wake-up: the sleeper looks for work and finds none, the bringer puts
 //! work and sees no sleeper, the sleeper sleeps. It cannot happen when each side first writes its
@@ -12,7 +12,8 @@
 //!   none: sleep until a signal       true: signal
 //! ```
 //!
-//! Of two full fences one comes first, and whoever comes second sees what the other wrote.
+//! Of two full fences one comes first. The side whose fence comes second sees the word that the
+//! other side wrote.
 
 #[cfg(all(loom, test))]
 use loom::sync::atomic::{AtomicBool, Ordering, fence};

@@ -1,4 +1,4 @@
-//! What a sidecore does when a round found nothing.
+//! The idle policy: the step of a sidecore after a round without work.
 
 use std::fmt;
 use std::str::FromStr;
@@ -50,18 +50,20 @@ impl FromStr for Idle {
 /// request at a time does not pay for notifications.
 const SPIN_NS: u64 = 100_000;
 
-/// Adaptive, while it spins: so often it looks whether others want the core. A system call that
-/// finds nobody takes half a microsecond; who answers within this time is never kept waiting by it.
+/// Adaptive, while the sidecore spins: the time between two yields, which show whether other
+/// threads want the core. A yield takes half a microsecond when no other thread is waiting. A
+/// request whose answer comes within this time is never delayed by a yield.
 const ASK_NS: u64 = 20_000;
 
-/// A yield that takes so long let another thread run. One that finds nobody takes half of it, and a
-/// rank that looks only a few times is back after little more: taken for nobody it would be left
-/// waiting for [`ASK_NS`] each time.
+/// A yield that takes this long or longer let another thread run. A yield takes half of that time
+/// when no other thread is waiting, and little more when an MPI rank ran and looked for a message
+/// only a few times. If such a rank counted as no thread at all, it would have to wait for
+/// [`ASK_NS`] each time.
 const OTHERS_NS: u64 = 800;
 
-/// A yield that takes longer than this let a thread run that has more to do than to look, such as a
-/// guest's processor, which may halt at last: it does not wait for what the sidecore has to do. The
-/// longest series of looks of a rank of MPI is 20 us.
+/// A yield that takes longer than this let a thread run that does more than look for work, such as
+/// a guest's processor. Such a thread may halt, and then does not wait for the sidecore's work. The
+/// longest series of looks of an MPI rank is 20 us.
 const OTHERS_NS_MAX: u64 = 100_000;
 
 /// How long the core counts as shared by threads that yield, once one was seen: they and the
@@ -75,29 +77,31 @@ const YIELD_NS: u64 = 200_000;
 /// that comes so seldom can pay for a wake-up, and an idle sidecore costs nothing.
 const NAP_NS: u64 = 1_000_000;
 
-/// One nap: what it adds to a request is small beside the pause that came before.
+/// The length of one nap. It adds little to a request in comparison with the pause before the
+/// request.
 const NAP_EACH_NS: u64 = 20_000;
 
-/// An idle round, or a yield, that took longer than this was another thread's that does not give
-/// way: what a scheduler gives away at a time is a millisecond and more. Threads that poll and
+/// An idle round or a yield that took longer than this was another thread's time, and that thread
+/// does not give way: a time slice of the scheduler is a millisecond or more. Threads that poll and
 /// yield are back sooner.
 const CONTENDED_GAP_NS: u64 = 500_000;
 
-/// How long the core counts as contended once another thread was seen there; twice as long each
-/// time that it is seen again, up to the longer time. Spinning again after that finds out whether
-/// it still is, at the price of one time slice: some 3 ms in 50. Who is seen once, such as a
-/// daemon that had something to do, is gone by then, and sleeping costs each message two wake-ups.
+/// How long the core counts as contended after another thread was seen there. The time doubles each
+/// time that the thread is seen again, up to the longer time. Spinning afterwards finds out whether
+/// the core is still contended, at the price of one time slice: some 3 ms in 50. A thread that is
+/// seen once, such as a daemon that had something to do, is gone after the shorter time. Sleeping
+/// for longer would cost each message two wake-ups.
 const CONTENDED_FOR_MIN_NS: u64 = 1_000_000;
 const CONTENDED_FOR_MAX_NS: u64 = 50_000_000;
 
-/// And half as long for each such time in which it was not seen since.
+/// The time is halved for each such period in which no other thread was seen.
 const CONTENDED_HALF_NS: u64 = 20_000_000;
 
 /// Adaptive on a contended core: time without work until it sleeps. A few rounds, for an answer
 /// that is just arriving.
 const CONTENDED_SPIN_NS: u64 = 2_000;
 
-/// What to do before the next round.
+/// The step before the next round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IdleStep {
     /// There was work: go on.
@@ -154,13 +158,13 @@ impl Backoff {
         }
         self.last_ns = now_ns;
         if self.was_busy {
-            // The round with work may have been a long one: what comes next has its time from here.
+            // The round with work may have been a long one, so the idle time starts here.
             (self.idle_since_ns, self.ask_ns) = (now_ns, now_ns + ASK_NS);
         }
         contended
     }
 
-    /// Another thread had the core for long: it has it by itself for a while.
+    /// Another thread had the core for long. It now has the core to itself for a while.
     fn leave(&mut self, now_ns: u64) {
         let free_ns = now_ns.saturating_sub(self.contended_until_ns);
         let halves = (free_ns / CONTENDED_HALF_NS).min(63);
@@ -173,7 +177,8 @@ impl Backoff {
     pub(crate) fn end(&mut self, progress: Progress, now_ns: u64) -> IdleStep {
         self.was_busy = progress.is_busy();
         if self.was_busy {
-            // Who waits for what was done runs at once, not after a look that finds nothing.
+            // A thread that waits for the result runs at once, not after a round that finds
+            // nothing.
             let takes_turns = self.idle == Idle::Adaptive
                 && (self.contended_until_ns..self.shared_until_ns).contains(&now_ns);
             self.last_step = if takes_turns { IdleStep::Yield } else { IdleStep::Go };
@@ -228,7 +233,7 @@ impl Backoff {
         self.was_busy
     }
 
-    /// What followed the last round.
+    /// The step that followed the last round.
     pub(crate) fn last_step(&self) -> IdleStep {
         self.last_step
     }

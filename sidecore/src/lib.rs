@@ -1,9 +1,10 @@
 //! The polling runtime: sidecores, and the few containers that everything on them is built of.
 //!
 //! A *sidecore* is a thread, usually pinned to a core, that runs rounds for ever. In a round every
-//! [`Poll`]er does one bounded batch of work; when nobody has any, the sidecore backs off and
-//! finally sleeps until a descriptor, a deadline or a [`Waker`] wants it. What lives on a sidecore
-//! is built there, by a closure that is posted to it, and never leaves: no locks, no `Send`.
+//! [`Poll`]er does one bounded batch of work. When no poller has any, the sidecore backs off and
+//! finally sleeps until a descriptor, a deadline or a [`Waker`] wants it. Pollers and their state
+//! are built on their sidecore, by closures that are posted to it, and never leave it: no locks, no
+//! `Send`.
 //!
 //! Read `core.rs` first: it is the whole loop.
 

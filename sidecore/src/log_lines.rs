@@ -1,9 +1,9 @@
-//! Lines of a log that others cause.
+//! Limits for log lines that guests, peers and other processes cause.
 
 /// How long lines count, in nanoseconds.
 const MINUTE_NS: u64 = 60_000_000_000;
 
-/// Bounds the lines that one source may cause in a log in a minute: nobody from outside fills it.
+/// Bounds the log lines that a single source may cause in a minute, so that no source can fill the log.
 #[derive(Debug)]
 pub struct LogLines {
     max: u32,

@@ -86,7 +86,7 @@ impl<T> Receiver<T> {
         self.consumer.is_empty()
     }
 
-    /// The sender is gone; what it sent is still there to be taken.
+    /// Whether the sender is gone. Its messages can still be taken.
     pub fn is_abandoned(&self) -> bool {
         self.consumer.is_abandoned()
     }

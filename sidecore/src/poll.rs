@@ -1,4 +1,4 @@
-//! What a poller is, and what it may say before its sidecore sleeps.
+//! Pollers, and the wishes that a poller may have before its sidecore sleeps.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -54,11 +54,13 @@ pub trait Poll {
     /// keeps its sidecore from ever sleeping.
     fn poll(&mut self, now_ns: u64) -> Progress;
 
-    /// Before the sidecore sleeps: enable notifications, say to `wake` what to wake for, and then
-    /// look for work again. `Busy` means that there is some and the sidecore must not sleep.
+    /// Called before the sidecore sleeps. The poller enables its notifications, tells `wake` the
+    /// descriptors and deadlines to wake for, and then looks for work again. `Busy` means that
+    /// there is work and the sidecore must not sleep.
     ///
-    /// The order matters: what arrives before notifications are on is seen by the second look, and
-    /// what arrives after is notified. Each call is followed by one of [`Poll::disarm`].
+    /// The order matters: work that arrives before notifications are on is seen by the second look,
+    /// and work that arrives afterwards is notified. Each call is followed by one of
+    /// [`Poll::disarm`].
     fn arm(&mut self, wake: &mut Wake) -> Progress {
         let _ = wake;
         Progress::Idle
@@ -74,8 +76,8 @@ pub trait Poll {
         false
     }
 
-    /// What an operator calls it, such as `disk "alice"`: told when a round does not end in it.
-    /// Asked once, when it is added.
+    /// The poller's name for an operator, such as `disk "alice"`. The log has it when a round hangs
+    /// in this poller. Asked once, when the poller is added.
     fn label(&self) -> String {
         let name = std::any::type_name::<Self>();
         name.rsplit("::").next().unwrap_or(name).to_owned()
@@ -106,8 +108,8 @@ impl<T: Poll + ?Sized> Poll for Rc<RefCell<T>> {
     }
 }
 
-/// Where in a round a poller runs. What is registered in an earlier stage is polled first, so that
-/// a request that arrives goes through the whole sidecore within one round.
+/// The part of a round in which a poller runs. Pollers of an earlier stage are polled first, so
+/// that a request that arrives goes through the whole sidecore within one round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RoundStage {
     /// Take in what has arrived from other hosts.
@@ -129,7 +131,8 @@ impl RoundStage {
 /// the first time they are armed.
 const FDS_COMMON: usize = 64;
 
-/// What ends a sidecore's sleep: gathered from all pollers by [`Poll::arm`].
+/// The descriptors and the deadline that end a sidecore's sleep, gathered from all pollers by
+/// [`Poll::arm`].
 pub struct Wake {
     fds: Vec<PollFd<'static>>,
     deadline_ns: Option<u64>,

@@ -1,9 +1,9 @@
-//! What a sidecore says of itself for a watchdog: one word, stored before each call of a poller.
+//! A sidecore's report to a watchdog: one word, stored before each call of a poller.
 //!
-//! A sidecore that hangs in a system call or a page fault can say nothing any more. So it says
-//! beforehand what it begins: a relaxed store to a cache line that nobody else writes, for each
-//! call of a poller. Together with the count of rounds, another thread sees that a round does not
-//! end, and in which poller.
+//! A sidecore that hangs in a system call or a page fault cannot report any more. So it reports the
+//! poller beforehand, for each call: a relaxed store to a cache line that no other thread writes.
+//! The count of rounds and this word show another thread that a round does not end, and in which
+//! poller.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,12 +23,13 @@ const NAMED_MAIL: u64 = u64::MAX - 4;
 /// Between two rounds: the idle policy, and the loop itself.
 const BETWEEN: u64 = u64::MAX - 3;
 
-/// What a sidecore is doing. Pollers are numbered from 0, and 2^64 less five never come.
+/// The present activity of a sidecore. Pollers are numbered from 0; a number never reaches 2^64 -
+/// 5.
 #[derive(Debug)]
 pub(crate) struct Pulse {
     doing: Padded<AtomicU64>,
-    /// What pollers are called, by number, and what the last named closure changes. Changed when
-    /// pollers come and go, read by a watchdog.
+    /// The labels of pollers, by number, and the object that the last named closure changes.
+    /// Changed when pollers come and go, read by a watchdog.
     labels: Mutex<BTreeMap<u64, String>>,
     /// The system's number of the thread; 0 before it runs.
     pub(crate) thread: AtomicI32,
@@ -87,7 +88,7 @@ impl Pulse {
         PulseView { rounds, doing: self.doing.load(Relaxed), has_mail }
     }
 
-    /// What a look has seen, in words.
+    /// A look in words.
     pub(crate) fn explain(&self, look: &PulseView) -> String {
         match look.doing {
             ASLEEP => "sleeping and not waking for its mail".to_owned(),
@@ -111,7 +112,7 @@ impl Pulse {
     }
 }
 
-/// What another thread sees of a sidecore at one moment.
+/// The state of a sidecore that another thread sees at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PulseView {
     rounds: u64,
@@ -131,10 +132,10 @@ impl PulseView {
     }
 }
 
-/// What the system says of a sidecore's thread.
+/// The system's report on a sidecore's thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThreadLook {
-    /// It has or wants a core: whatever it waits for is the scheduler.
+    /// The thread has a core or waits for the scheduler to give it one.
     pub runnable: bool,
     /// How long it has had a core since it was started.
     pub ran_ns: u64,
@@ -149,7 +150,7 @@ const BLOCKED_LOOKS_MAX: u32 = 5;
 /// take. Time in which the scheduler gives the core to others does not count.
 const RAN_NS_MAX: u64 = 1_000_000_000;
 
-/// What a watchdog thinks of a sidecore after a look at it.
+/// A watchdog's judgement of a sidecore after a look at it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Health {
     /// Its rounds end, or not enough looks say otherwise.

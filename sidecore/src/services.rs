@@ -1,4 +1,4 @@
-//! What a sidecore's pollers and channels share: one value of each type.
+//! Values that a sidecore's pollers and channels share: one of each type.
 
 use std::any::{Any, TypeId};
 use std::cell::RefCell;
@@ -30,7 +30,7 @@ impl Services {
         Some(value.downcast().expect("stored under its own type"))
     }
 
-    /// Takes the value of type `T` out of the map. Those who looked it up earlier keep it.
+    /// Takes the value of type `T` out of the map. Pollers that looked it up earlier keep it.
     pub fn remove<T: 'static>(&self) -> Option<Rc<RefCell<T>>> {
         let value = self.by_type.borrow_mut().remove(&TypeId::of::<T>())?;
         Some(value.downcast().expect("stored under its own type"))

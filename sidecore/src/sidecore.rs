@@ -30,7 +30,7 @@ const ASK_TIME_MAX: Duration = Duration::from_secs(1);
 /// How often it is looked meanwhile whether a watchdog has found the sidecore stuck.
 const ASK_LOOK: Duration = Duration::from_millis(50);
 
-/// What a sidecore is started with.
+/// The settings of a new sidecore.
 #[derive(Clone, Debug)]
 pub struct SidecoreConfig {
     /// The thread's name; the system shows its first 15 bytes.
@@ -39,7 +39,7 @@ pub struct SidecoreConfig {
     pub index: usize,
     /// The core to run on; `None` leaves it to the scheduler.
     pub core: Option<usize>,
-    /// What it does without work.
+    /// The policy for time without work.
     pub idle: Idle,
 }
 
@@ -74,12 +74,12 @@ thread_local! {
 
 type Mail = Box<dyn FnOnce(&mut Local) + Send>;
 
-/// What the thread and the handles share.
+/// State that the thread and the handles share.
 pub(crate) struct SidecoreShared {
     pub(crate) bell: Arc<Bell>,
     pub(crate) counters: Arc<CoreCounters>,
     pub(crate) pulse: Arc<Pulse>,
-    /// How many closures were ever posted: what the loop looks at instead of the queue.
+    /// How many closures were ever posted. The loop looks at this number instead of the queue.
     posted: Padded<AtomicU64>,
     stopping: AtomicBool,
 }
@@ -110,7 +110,7 @@ impl Inbox {
             let Ok(mail) = self.mails.try_recv() else { break };
             self.taken += 1;
             count += 1;
-            // Counted first, so that who waits for its answer finds it counted.
+            // Counted first, so that a caller that waits for the mail's answer finds it counted.
             self.shared.counters.mails.add(1);
             self.shared.pulse.runs_mail();
             mail(local);
@@ -265,9 +265,9 @@ impl Sidecore {
         answer.recv().map_err(|_| CallError::Stopped)
     }
 
-    /// Has the sidecore look for something and gives what it finds, as [`Sidecore::call`] does, but
-    /// waits for a bounded time. A question that nobody waits for any more is not looked at, so it
-    /// must change nothing: whether it was is not known to whoever gave up.
+    /// Asks the sidecore a question and returns the answer, as [`Sidecore::call`] does, but waits
+    /// for a bounded time. The sidecore skips a question whose caller has given up. Such a caller
+    /// does not know whether `f` ran, so `f` must change nothing.
     ///
     /// # Errors
     /// When the sidecore has stopped, is stuck, or does not come to answer in time.
@@ -288,7 +288,7 @@ impl Sidecore {
         let still_waits = Arc::clone(&waits);
         let posted = self.post(move |local| {
             if still_waits.load(Ordering::Relaxed) {
-                // Whoever asked may have given up just now.
+                // The caller may have given up just now.
                 let _ = answer_in.send(f(local));
             }
         });
@@ -307,14 +307,14 @@ impl Sidecore {
         }
     }
 
-    /// What it is doing, for a [`Watch`](crate::Watch).
+    /// The sidecore's present activity, for a [`Watch`](crate::Watch).
     pub fn look(&self) -> PulseView {
         let shared = &self.owner.shared;
         let (counters, posted) = (&shared.counters, shared.posted.load(Ordering::Relaxed));
         shared.pulse.look(counters.rounds.get(), posted > counters.mails.get())
     }
 
-    /// What a look has seen, in words, such as `serving disk "alice"`.
+    /// A look in words, such as `serving disk "alice"`.
     pub fn explain(&self, look: &PulseView) -> String {
         self.owner.shared.pulse.explain(look)
     }
@@ -344,7 +344,7 @@ impl Sidecore {
         Waker::new(Arc::clone(&self.owner.shared.bell))
     }
 
-    /// What it did so far.
+    /// The sidecore's counters.
     pub fn counters(&self) -> Arc<CoreCounters> {
         Arc::clone(&self.owner.shared.counters)
     }

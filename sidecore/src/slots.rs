@@ -30,9 +30,9 @@ impl SlotId {
 
 /// A fixed number of `T`s that are taken and freed.
 ///
-/// A freed value stays in its place as it is, and the next tenant finds it so: a `Vec` inside keeps
-/// its room. Whoever takes a slot resets what it needs. Using an id after it was freed is our own
-/// mistake and panics; ids from outside are asked for with [`Slots::get`].
+/// A freed value stays in its place unchanged, and the slot's next owner finds it there: a `Vec`
+/// inside keeps its capacity. The next owner resets the fields that it needs. The use of a freed id
+/// is our own mistake and panics; ids from outside are looked up with [`Slots::get`].
 pub struct Slots<T> {
     values: Vec<T>,
     marks: Vec<Mark>,

@@ -24,7 +24,7 @@ const MEASURED_NS: u64 = 50_000_000;
 /// A turn up to this length owes nothing: a batch of requests of usual lengths.
 const TURN_NS: u64 = 50_000;
 
-/// The most that a poller owes, so that one slow request of a disk does not stop it for long.
+/// The longest time that a poller owes: a slow request of a disk must not stop the poller for long.
 const OWED_NS_MAX: u64 = 20_000_000;
 
 /// A neighbour that had a short turn with work within this time counts as active: the time between

@@ -63,7 +63,7 @@ impl Waker {
         Self { bell: Some(bell) }
     }
 
-    /// Wakes nobody: for tests and simulations.
+    /// A waker without a sidecore, for tests and simulations.
     pub fn none() -> Self {
         Self { bell: None }
     }

@@ -1,6 +1,6 @@
-//! Sidecores that share a core with each other: nobody starves, and the idle cost about nothing.
+//! Sidecores that share a core with each other: none starves, and an idle one costs about nothing.
 //!
-//! What is compared is processor time of threads that run side by side, never wall time.
+//! The tests compare the processor time of threads that run side by side, never wall time.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -30,7 +30,7 @@ impl Poll for Glutton {
     fn poll(&mut self, _now_ns: u64) -> Progress {
         let Some(done) = &self.done else { return Progress::Idle };
         if thread_cpu_ns() >= self.until_cpu_ns {
-            // Whoever waits may be gone.
+            // The receiver may be gone.
             let _ = done.send(());
             self.done = None;
         }

@@ -1,4 +1,4 @@
-//! What signals to one process may cost a sidecore.
+//! A bound for the time that a sidecore spends on signals to one process.
 //!
 //! The kernel tells each watcher of an eventfd while the signalling call lasts, and the holder of
 //! the eventfd makes as many watchers as it likes: 300,000 epolls are tens of milliseconds for each
@@ -39,9 +39,10 @@ const ROUND_NS_MAX: u64 = 1_000_000_000;
 /// a single epoll watches.
 const SLOW_NS: u64 = 100_000;
 
-/// So much of a second of a sidecore's processor time slow signals to a process may take. What a
-/// hypervisor takes from a processor counts as the thread's own time, so one slow signal says
-/// nothing yet; but that hits signals as seldom as a sidecore makes them.
+/// The processor time that slow signals to one process may take, in each second of a sidecore's
+/// processor time. The time that a hypervisor takes from a processor counts as the thread's own, so
+/// one slow signal proves nothing. Signals are a small part of a sidecore's time, so such a pause
+/// seldom falls on one.
 pub const SPENT_NS_MAX: u64 = 100_000_000;
 
 /// That second.
@@ -65,7 +66,7 @@ pub(crate) fn round_took(took_ns: u64, now_ns: u64) {
     }
 }
 
-/// What slow signals have cost one sidecore.
+/// The time that slow signals have cost one sidecore.
 #[derive(Clone, Copy, Debug)]
 struct Spent {
     /// When the present window began, by the thread's processor time.
@@ -73,7 +74,8 @@ struct Spent {
     spent_ns: u64,
 }
 
-/// What slow signals to one process have cost, and its way to hear that they cost too much.
+/// The time that slow signals to one process have cost, and an eventfd that becomes readable when
+/// they have cost too much.
 #[derive(Debug, Default)]
 pub struct Allowance {
     /// By sidecore, for each has a clock of its own. Touched for slow signals only.

@@ -16,7 +16,7 @@ struct Counting;
 static ALLOCATOR: Counting = Counting;
 
 // SAFETY: everything is handed on to the system's allocator; the count is a plain cell that needs
-// no allocation itself. What is not here (growing, zeroed memory) comes by these two.
+// no allocation itself. The methods that are not here (growing, zeroed memory) call these two.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
@@ -37,8 +37,8 @@ pub(crate) fn allocations() -> u64 {
     ALLOCATIONS.get()
 }
 
-/// Bytes that this thread has allocated and not given back. What another thread gives back is that
-/// thread's.
+/// Bytes that this thread has allocated and not freed. Memory that another thread frees is
+/// subtracted from that thread's count.
 pub(crate) fn held_bytes() -> i64 {
     HELD_BYTES.get()
 }
