@@ -1,4 +1,4 @@
-//! What joins a link to an endpoint: one poller at the beginning of a round, one at its end.
+//! The pollers that join a link to an endpoint: one at the beginning of a round, one at its end.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -9,8 +9,8 @@ use transport::{Endpoint, Sink, TransmitBatch};
 
 use crate::{Arrival, Link};
 
-/// The most datagrams that one round sends: a quarter of a MiB over Ethernet, which is what the
-/// wire of a fast network takes in the time of a round.
+/// The most datagrams that a single round sends: a quarter of a MiB over Ethernet. The wire of a
+/// fast network takes as much in the time of a round.
 pub const BATCH_DATAGRAMS: usize = 256;
 
 /// When the socket refused datagrams, how long a sleeping sidecore waits until it tries again.
@@ -23,13 +23,13 @@ pub struct LinkDriver {
     transmit: PollerId,
 }
 
-/// What the two pollers share.
+/// A link or an endpoint, which both pollers use.
 type LinkShared<T> = Rc<RefCell<T>>;
 
 impl LinkDriver {
-    /// Registers the two pollers: in [`RoundStage::Receive`], what has arrived goes into the
-    /// endpoint and events come out at `sink`; in [`RoundStage::Transmit`], what the endpoint has
-    /// to send goes out.
+    /// Registers the two pollers. The poller in [`RoundStage::Receive`] feeds arrived datagrams to
+    /// the endpoint and hands its events to `sink`. The poller in [`RoundStage::Transmit`] sends
+    /// the endpoint's datagrams.
     pub fn install(
         local: &mut Local,
         link: LinkShared<dyn Link>,
@@ -91,7 +91,7 @@ impl Poll for LinkReceiver {
 struct Transmitter {
     link: LinkShared<dyn Link>,
     endpoint: LinkShared<Endpoint>,
-    /// What the endpoint handed over and the link has not sent.
+    /// Datagrams that the endpoint handed over and the link has not sent.
     batch: TransmitBatch,
     last_ns: u64,
 }

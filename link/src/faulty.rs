@@ -222,7 +222,8 @@ impl Spoiler {
         self.deliver_if(now_ns, |held| held.due_ns <= now_ns, deliver);
     }
 
-    /// What was held back on the way arrives at the end of that, as far as anyone can tell.
+    /// Delivers the held datagrams that are `ripe`. The endpoint sees a held datagram as one that
+    /// arrives when the hold ends.
     fn deliver_if(
         &mut self,
         now_ns: u64,

@@ -7,7 +7,7 @@ const LOOK_NS: u64 = 50_000;
 /// For how long it is looked at each round after something came by it.
 const LOOK_CLOSELY_NS: u64 = 1_000_000;
 
-/// What is known of the link inside.
+/// The times at which the link inside was looked at and was heard.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LinkInside {
     looked_ns: u64,
@@ -15,7 +15,7 @@ pub(crate) struct LinkInside {
 }
 
 impl LinkInside {
-    /// Whether it is to be looked at now, which counts as done then.
+    /// Whether a look at the link inside is due now. If so, the look counts as done.
     pub(crate) fn is_due(&mut self, now_ns: u64) -> bool {
         let is_quiet = now_ns.saturating_sub(self.heard_ns) >= LOOK_CLOSELY_NS;
         if is_quiet && now_ns.saturating_sub(self.looked_ns) < LOOK_NS {
@@ -32,7 +32,7 @@ impl LinkInside {
         }
     }
 
-    /// Before a sleep: whatever ends it, the next round looks.
+    /// Called before a sleep. The next round looks, even when something else ends the sleep.
     pub(crate) fn look_next(&mut self) {
         self.looked_ns = 0;
     }

@@ -1,4 +1,4 @@
-//! What the system says of its network interfaces.
+//! The system's knowledge of its network interfaces.
 
 use std::ffi::CStr;
 use std::io;
@@ -219,7 +219,7 @@ fn takes_tags_off(name: &str) -> io::Result<(bool, u32)> {
     let mut value = Value { command: ETHTOOL_GFLAGS, ..Value::default() };
     match ethtool(name, &mut value) {
         Ok(()) => Ok((value.value & ETH_FLAG_RXVLAN != 0, value.value)),
-        // Who cannot be asked cannot do it.
+        // A driver that cannot be asked cannot do it.
         Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok((false, 0)),
         Err(error) => Err(error),
     }
@@ -234,7 +234,8 @@ pub(crate) fn leave_tags(name: &str) -> io::Result<bool> {
     if takes {
         let value = flags & !ETH_FLAG_RXVLAN;
         match ethtool(name, &mut Value { command: ETHTOOL_SFLAGS, value }) {
-            // It cannot be switched; what was wanted beside it is asked below.
+            // The flag cannot be switched. The question below shows whether the driver takes tags
+            // off.
             Err(error)
                 if !matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP)) =>
             {
@@ -252,12 +253,13 @@ fn ethtool<T: Ethtool>(name: &str, data: &mut T) -> io::Result<()> {
     ask(name.as_bytes(), SIOCETHTOOL, |request| request.ifr_ifru.ifru_data = data).map(drop)
 }
 
-/// What begins with the number of a command, and is as long as the kernel takes it to be by that.
+/// A structure that begins with the number of an ethtool command, and has the length that the
+/// kernel expects for that command.
 trait Ethtool {}
 impl Ethtool for Channels {}
 impl Ethtool for Value {}
 
-/// `<linux/sockios.h>`: a question that says itself what it is about.
+/// `<linux/sockios.h>`: an ethtool command. Its structure says which one.
 pub const SIOCETHTOOL: libc::Ioctl = 0x8946;
 
 /// Asks the system about an interface.
@@ -277,8 +279,9 @@ fn ask(
         *place = *byte as libc::c_char;
     }
     fill(&mut request);
-    // SAFETY: all that is asked here reads the name, which ends in zero, and reads or writes one
-    // value beside it, or what that points to: what is `Ethtool`, where its address was put.
+    // SAFETY: every request made here reads the name, which ends in zero, and reads or writes one
+    // value beside the name or the structure behind its address. Such a structure is `Ethtool`, so
+    // it is as long as the kernel expects.
     if unsafe { libc::ioctl(socket.as_raw_fd(), what, &mut request) } != 0 {
         return Err(io::Error::last_os_error());
     }

@@ -42,7 +42,7 @@ pub use xdp::{
     XdpQueueFds, XdpSent,
 };
 
-/// What became of a batch.
+/// The result of sending a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[must_use]
 pub struct SendOutcome {
@@ -66,8 +66,8 @@ pub struct Arrival<'a> {
 
 /// A way for datagrams between this sidecore and its peers. Never blocks.
 pub trait Link: fmt::Debug {
-    /// Sends what it can of `batch`, whose bodies lie in `pool`, with one system call. What was
-    /// sent is taken off the front; what the system refuses for now stays.
+    /// Sends as much of `batch` as it can with one system call. The bodies lie in `pool`. Sent
+    /// datagrams are taken off the front; datagrams that the system refuses for now stay.
     fn send(&mut self, batch: &mut TransmitBatch, pool: &Pool) -> SendOutcome {
         self.send_first(batch, pool, usize::MAX)
     }
@@ -105,6 +105,6 @@ pub trait Link: fmt::Debug {
     /// The largest datagram, in bytes without UDP's and IP's headers.
     fn datagram_max(&self) -> usize;
 
-    /// What it counted; may be read from other threads.
+    /// The link's counters; other threads may read them.
     fn counters(&self) -> &Arc<LinkCounters>;
 }

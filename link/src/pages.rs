@@ -90,8 +90,8 @@ fn wished() -> io::Result<*mut u8> {
     let before = mapped.align_offset(HUGE_PAGE_BYTES);
     let start = mapped.wrapping_add(before);
     let after = twice - before - HUGE_PAGE_BYTES;
-    // SAFETY: what lies before and after the aligned page in the mapping just made; nobody has
-    // seen it. A wish that is not granted changes nothing.
+    // SAFETY: only the parts before and after the aligned page are unmapped. The mapping was just
+    // made, and no other code has its address. A wish that is not granted changes nothing.
     unsafe {
         if before > 0 {
             munmap(mapped.cast(), before)?;
@@ -125,7 +125,8 @@ impl ChunkMemory for Half {
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and whoever has this has it alone.
+        // SAFETY: as above, and each half of a region has only one value, which is borrowed
+        // mutably.
         unsafe { std::slice::from_raw_parts_mut(self.start(), CHUNK_BYTES) }
     }
 }

@@ -6,7 +6,8 @@
 //! is woken through an eventfd. Each side copies the payload once, and reads no bytes that the
 //! other side can still change.
 //!
-//! A full ring drops, as a switch does: one peer that stands still holds nobody else up.
+//! A full ring drops datagrams, as a switch does, so that a peer that stands still delays no other
+//! peer.
 
 mod door;
 mod region;
@@ -40,8 +41,8 @@ const LINES_MAX: usize = 1024;
 /// Peers on this machine that can be called.
 const PLACES_MAX: usize = 1024;
 
-/// How often a peer that does not answer its door is called, and how soon a line on which nothing
-/// comes back is looked at: a restarted peer is to be noticed within 50 ms.
+/// How often a peer that does not answer its door is called, and how soon a quiet line is looked
+/// at. A restarted peer must be noticed within 50 ms.
 const LOOK_AGAIN_NS: u64 = 10_000_000;
 
 /// Each look that finds the peer alive doubles the time to the next one, and the last is after so
@@ -151,7 +152,7 @@ struct Lane {
     is_armed: bool,
     is_rung: bool,
     is_gone: bool,
-    /// What it may cost to ring the peer and to take its rings.
+    /// The time that a sidecore may spend on signals to this peer, and on emptying its rings.
     allowance: Allowance,
 }
 
@@ -240,7 +241,7 @@ impl<L: Link> Shm<L> {
         &self.inner
     }
 
-    /// What went through shared memory.
+    /// The counters of shared memory.
     pub fn shm_counters(&self) -> &Arc<ShmCounters> {
         &self.counters
     }
@@ -259,7 +260,7 @@ impl<L: Link> Shm<L> {
         Some(at)
     }
 
-    /// Those who called since the last round.
+    /// Takes in the peers that called since the last round.
     fn take_callers(&mut self) {
         let Some(callers) = &self.callers else { return };
         if !callers.news.load(Relaxed) || !callers.news.swap(false, Acquire) {
@@ -325,7 +326,7 @@ impl<L: Link> Shm<L> {
         }
     }
 
-    /// Publishes what was put in, and wakes those who sleep.
+    /// Publishes the datagrams that were put in, and wakes sleeping peers.
     fn publish(&mut self) {
         for lane in &mut self.lanes {
             if lane.producer.publish() {
@@ -337,8 +338,8 @@ impl<L: Link> Shm<L> {
         }
     }
 
-    /// What has come by the link inside. While lines are busy and it is not, its system call is
-    /// not made each round.
+    /// Receives from the link inside. Its system call is not made each round while lines are busy
+    /// and that link is quiet.
     fn receive_inside(&mut self, now_ns: u64, f: &mut dyn FnMut(Arrival<'_>)) -> usize {
         let is_busy = now_ns.saturating_sub(self.heard_ns) < LINES_BUSY_NS;
         if !self.inside.is_due(now_ns) && is_busy {
@@ -454,7 +455,8 @@ impl<L: Link> Link for Shm<L> {
 
     fn arm(&mut self) -> Progress {
         let mut progress = self.inner.arm();
-        // Whatever waits inside makes the descriptor readable; it is looked at after the sleep.
+        // A datagram that waits at the link inside makes the descriptor readable. The round after
+        // the sleep looks there.
         self.inside.look_next();
         for lane in &mut self.lanes {
             lane.is_armed = true;

@@ -28,8 +28,9 @@ use system::{ReceiveCall, SendCall};
 /// The largest payload of an IPv4 datagram: 65535 less the headers of IP (20) and UDP (8).
 const DATAGRAM_BYTES_MAX: usize = 65_507;
 
-/// What we ask for as each of the socket's buffers: a few milliseconds of a fast network, which is
-/// how long a sidecore may be away. Without the right to exceed the system's limit we get less.
+/// The size that we ask for, for each of the socket's buffers: a few milliseconds of a fast
+/// network, which is how long a sidecore may be away. A process that may not exceed the system's
+/// limit gets less.
 const SOCKET_BUFFER_BYTES: usize = 8 << 20;
 
 /// How a UDP link is set up.
@@ -62,7 +63,8 @@ pub struct BindError {
     pub r#source: io::Error,
 }
 
-/// A link over one UDP socket. Bound by whoever configures, then moved to its sidecore.
+/// A link over one UDP socket. The thread that configures it binds it and then moves it to its
+/// sidecore.
 pub struct Udp {
     socket: UdpSocket,
     local_addr: SocketAddr,
@@ -86,8 +88,8 @@ impl Udp {
         Self::open(config).map_err(|source| BindError { listen, source })
     }
 
-    /// Goes on with the socket of another process, which neither sends nor receives any more. What
-    /// has arrived meanwhile is in it, and its buffers are what they were.
+    /// Goes on with the socket of another process, which neither sends nor receives any more.
+    /// Datagrams that arrived meanwhile are in the socket, and its buffers keep their sizes.
     ///
     /// # Errors
     /// When it is no UDP socket.
@@ -252,8 +254,8 @@ struct Clocks {
 }
 
 impl Clocks {
-    /// Reads both, which takes no system call. Nothing arrived before `earliest_ns`; what arrived
-    /// after `latest_ns` counts as of then.
+    /// Reads both clocks, which takes no system call. Nothing arrived before `earliest_ns`. An
+    /// arrival after `latest_ns` counts as one at `latest_ns`.
     fn read(latest_ns: u64, earliest_ns: u64) -> Self {
         let unix = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
         let unix_ns =
@@ -298,7 +300,7 @@ impl Outgoing for Pending<'_> {
     }
 }
 
-/// What is known about sending, without the system call.
+/// The state of sending, without the system call.
 struct SendState {
     /// Longer datagrams are not grouped: 0 when none can be.
     segment_bytes_max: usize,
@@ -315,8 +317,8 @@ impl SendState {
         plan(outgoing, self.segment_bytes_max, &mut self.groups);
     }
 
-    /// Takes the result of sending the planned groups; says how many datagrams are done with. What
-    /// is not is planned anew in the next round, in time and with what was learned here.
+    /// Takes the result of sending the planned groups, and returns how many datagrams are done. The
+    /// next round plans the others again, with the lessons of this result.
     fn settle(&mut self, result: Result<usize, Errno>) -> usize {
         let counters = &self.counters;
         counters.send_calls.add(1);

@@ -2,9 +2,10 @@
 //! interface hands those that are ours to a ring that we poll, and what we put into another ring
 //! leaves by the interface. While both ends poll, receiving takes no system call at all.
 //!
-//! An [`Xdp`] wraps a [`Udp`] socket of the same address, which keeps the port, finds neighbours
-//! and takes whatever has no other way: the first datagram to a peer, peers with IPv6 addresses,
-//! what came by another receive queue. A peer's card is learnt from what it sends.
+//! An [`Xdp`] wraps a [`Udp`] socket of the same address. The socket keeps the port, finds
+//! neighbours and takes all datagrams that have no other way: the first datagram to a peer, peers
+//! with IPv6 addresses, datagrams that came by another receive queue. The address of a peer's card
+//! is learnt from its packets.
 //!
 //! The datagrams are the same as those of UDP, so the two ends need not use the same link.
 //!
@@ -39,7 +40,7 @@ pub use queue::{XdpPart, XdpQueue, XdpQueueFds, XdpSent};
 
 /// Up to this size a packet lies in one frame on either side, and the program needs not know of
 /// pieces. On a virtual cable that also keeps the other end from handing over many datagrams as one
-/// (segmentation offload), which nobody could tell apart here.
+/// (segmentation offload), which could not be told apart here.
 const ONE_PIECE_MTU_MAX: usize = 3400;
 
 /// The largest packet in pieces.
@@ -69,10 +70,10 @@ pub enum XdpError {
          them"
     )]
     Interface(String),
-    /// It was made anew while somebody had it open.
+    /// The interface was made anew while a process had it open.
     #[error("{0} is another interface than the one that was open; try again in a second")]
     Another(String),
-    /// It has more receive queues than anybody polls.
+    /// The interface has more receive queues than the sidecores poll.
     #[error(
         "{interface} has {queues} receive queues, and at most {QUEUES_MAX} are polled; \
          `ethtool -L {interface} combined {QUEUES_MAX}`"
@@ -80,16 +81,16 @@ pub enum XdpError {
     Queues {
         /// The interface.
         interface: String,
-        /// What it has.
+        /// Its number of receive queues.
         queues: u32,
     },
-    /// It takes tags off what comes, which then cannot be told from what had none.
+    /// The card takes tags off packets. A packet that had a tag then looks like one that had none.
     #[error(
         "{0} takes VLAN tags off what comes, and cannot be told to leave them (`ethtool -K {0} \
          rxvlan off`): as an uplink it would mix VLANs; take another card, or a tap in a bridge"
     )]
     Tags(String),
-    /// Who may open interfaces for this process could not.
+    /// The process that may open interfaces for this one has failed to.
     #[error("{0}")]
     Opener(String),
     /// The interface's packets are too long.
@@ -99,10 +100,10 @@ pub enum XdpError {
     Mtu {
         /// The interface.
         interface: String,
-        /// What it takes.
+        /// Its longest packet.
         mtu: usize,
     },
-    /// The rings of a socket that somebody has opened cannot be mapped.
+    /// The rings of an adopted socket cannot be mapped.
     #[error(
         "what was opened cannot be gone on with: its interface is gone meanwhile, or this kernel \
          is older than Linux 6.4; a restart with privileges = \"keep\" does without"
@@ -111,7 +112,7 @@ pub enum XdpError {
     /// The system refuses something.
     #[error("{what}: {source}{}", hint(.source))]
     System {
-        /// What was tried.
+        /// The step that failed.
         what: &'static str,
         /// The system's answer.
         r#source: io::Error,
@@ -289,7 +290,7 @@ impl Xdp {
         self.inner
     }
 
-    /// What passed by the rings.
+    /// The counters of the rings.
     pub fn xdp_counters(&self) -> &Arc<XdpCounters> {
         &self.xdp_counters
     }
@@ -333,8 +334,8 @@ impl Xdp {
         is_put
     }
 
-    /// Has the kernel send what was put in. What it does not take now it is asked for again, by the
-    /// next round or after a while.
+    /// Has the kernel send the packets that were put in. If it does not take all of them now, it is
+    /// asked again, by the next round or after a while.
     fn flush(&mut self) {
         let sent = self.queue.send(self.now_ns);
         let counters = self.inner.counters();
@@ -468,7 +469,8 @@ impl Link for Xdp {
     }
 
     fn arm(&mut self) -> Progress {
-        // Whatever waits inside makes the descriptor readable; it is looked at after the sleep.
+        // A datagram that waits at the socket inside makes the descriptor readable. The round after
+        // the sleep looks there.
         self.inside.look_next();
         Progress::busy_if(self.queue.has_any())
     }
@@ -498,7 +500,7 @@ impl fmt::Debug for Xdp {
     }
 }
 
-/// What a link is made of, before it is one.
+/// The parts of a link before it is built.
 struct XdpParts {
     own: SocketAddrV4,
     queue: XdpQueue,

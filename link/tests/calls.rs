@@ -68,8 +68,8 @@ fn a_small_call_is_one_datagram_each_way_plus_acknowledgements() {
     assert!((100..=220).contains(&sent), "{sent} datagrams for 100 calls");
 }
 
-/// What sixteen reads of a page take over a link as wide as the loopback device: two datagrams and
-/// one system call there, a datagram each and one system call back.
+/// The costs of sixteen reads of a page over a link as wide as the loopback device: two datagrams
+/// and one system call there, a datagram each and one system call back.
 #[test]
 fn a_batch_of_reads_is_two_datagrams_there_and_one_each_back() {
     const READS: u64 = 16;
@@ -176,14 +176,14 @@ fn shared_memory_carries_calls_without_the_network() {
     for (side, shm) in [&pair.client, &pair.server].into_iter().zip(&shared.counters) {
         assert_eq!(side.counters.datagrams_sent.get(), 0, "{:?}", side.counters);
         assert_eq!(shm.lines.get(), 1, "{shm:?}");
-        // Nobody slept.
+        // Neither side slept.
         assert_eq!((shm.bells_rung.get(), shm.dropped_full.get(), shm.broken.get()), (0, 0, 0));
     }
     let [client, server] = &shared.counters;
     assert_eq!(client.datagrams_sent.get(), server.datagrams_received.get());
 }
 
-/// Nor does it call the kernel each round to hear that nobody else has sent anything.
+/// Nor does it call the kernel each round to hear that no other socket has sent anything.
 #[test]
 fn while_lines_are_busy_the_socket_beside_them_is_looked_at_now_and_then() {
     let (_shared, mut pair, session) = Shared::connected();
@@ -198,7 +198,7 @@ fn while_lines_are_busy_the_socket_beside_them_is_looked_at_now_and_then() {
     for (after, before) in looked(&pair).into_iter().zip(before) {
         assert!(after - before < rounds / 2, "{} looks in {rounds} rounds", after - before);
     }
-    // It carries whoever has no line, at once while it does.
+    // The socket carries peers without a line, at once while it does.
     let stranger = std::net::UdpSocket::bind(("127.0.0.1", 0)).expect("a socket");
     stranger.send_to(b"not one of ours", pair.client.addr).expect("sent");
     let (heard, rounds_before) = (Arc::clone(&pair.client.counters), pair.rounds);

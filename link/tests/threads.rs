@@ -73,7 +73,8 @@ impl Poll for Talker {
     }
 }
 
-/// Starts a sidecore with an endpoint; `peer` is whom it connects to and how often it calls.
+/// Starts a sidecore with an endpoint; `peer` is the address that it connects to, and how often it
+/// calls.
 fn start(
     name: &'static str,
     faults: Faults,
@@ -136,7 +137,7 @@ fn datagrams_wake_sleeping_sidecores() {
     }
 }
 
-/// What is lost or delayed comes back by timers alone: nothing else would wake anybody.
+/// Lost and delayed datagrams come back by timers alone: nothing else would wake a sidecore.
 #[test]
 fn timers_wake_sleeping_sidecores() {
     let faults = |seed| Faults {

@@ -24,7 +24,7 @@ use sidecore::foreign;
 
 use super::region::{RegionError, ShmRegion};
 
-/// What the first message says: magic, version, the sidecore's port.
+/// The first message has this magic number, the version and the sidecore's port.
 const MAGIC: [u8; 8] = *b"vrio-shm";
 const VERSION: u16 = 1;
 const MESSAGE_BYTES: usize = 12;
@@ -150,11 +150,11 @@ fn bell() -> Result<OwnedFd, Errno> {
     eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
 }
 
-/// A sidecore's side of the door: callers who asked for it.
+/// A sidecore's side of the door: callers that asked for this sidecore.
 #[derive(Debug)]
 pub struct Callers {
     waiting: Receiver<ShmConnection>,
-    /// Set when somebody was put in the queue: looking costs a load.
+    /// Set when a caller was put into the queue: looking costs a load.
     pub(super) news: Arc<AtomicBool>,
     /// Readable until the sidecore has looked.
     pub(super) bell: OwnedFd,
@@ -184,17 +184,17 @@ pub struct ShmListener {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the door and its thread have in common.
+/// State that the door and its thread share.
 #[derive(Debug)]
 struct ListenerShared {
     listener: OwnedFd,
-    /// The thread holds it while it answers somebody.
+    /// The thread holds the lock while it answers a caller.
     mode: Mutex<ListenerMode>,
     /// Rung when that has changed.
     changed: OwnedFd,
 }
 
-/// What becomes of callers.
+/// The treatment of callers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ListenerMode {
     Answer,
@@ -225,7 +225,7 @@ impl ShmListener {
         make_way(path)?;
         let kind = (AddressFamily::UNIX, SocketType::SEQPACKET);
         let listener = rustix::net::socket_with(kind.0, kind.1, SocketFlags::CLOEXEC, None)?;
-        // Before it has a name, so that nobody gets in between.
+        // Set before the socket has a name, so that no other user can connect in between.
         rustix::fs::fchmod(&listener, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)?;
         rustix::net::bind(&listener, &SocketAddrUnix::new(path)?)?;
         rustix::net::listen(&listener, WAITING_MAX as i32)?;
@@ -244,8 +244,8 @@ impl ShmListener {
         ports: &[u16],
         listener: OwnedFd,
     ) -> io::Result<(Self, Vec<Callers>)> {
-        // Only one process answers at a time. If that was not so, one that finds nobody must not
-        // wait for the next.
+        // Only one process answers at a time. If two did for a moment, a thread that finds the
+        // queue empty must not wait for the next caller.
         let flags = rustix::fs::fcntl_getfl(&listener)?;
         rustix::fs::fcntl_setfl(&listener, flags | rustix::fs::OFlags::NONBLOCK)?;
         let (mut rooms, mut callers) = (Vec::new(), Vec::new());
@@ -323,12 +323,12 @@ pub fn make_way(path: &Path) -> io::Result<()> {
     let probe = rustix::net::socket_with(kind.0, kind.1, SocketFlags::CLOEXEC, None)?;
     match rustix::net::connect(&probe, &SocketAddrUnix::new(path)?) {
         Err(Errno::CONNREFUSED) => std::fs::remove_file(path),
-        // Whether it lives nobody but that user can say.
+        // Only that user can tell whether the socket's process lives.
         Err(Errno::ACCESS) => {
             let text = "another user's socket is there; remove it if its process is gone";
             Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
         }
-        // A socket of another kind is somebody's, too.
+        // A socket of another kind has an owner, too.
         _ => taken("another process answers there"),
     }
 }
@@ -345,8 +345,8 @@ fn answer_all(shared: &ListenerShared, rooms: &[ListenerSide]) {
             Ok(_) => {}
         }
         hush(shared.changed.as_fd());
-        // Held until the caller is answered: who lets callers wait knows then that nobody is let
-        // in after that.
+        // Held until the caller is answered. So when [`ListenerMode::LetWait`] is set, no caller is
+        // let in afterwards.
         let mode = shared.mode();
         match *mode {
             ListenerMode::Answer => {}
@@ -383,7 +383,7 @@ fn show_in(rooms: &[ListenerSide], port: u16, line: ShmConnection) {
 mod tests {
     use super::*;
 
-    /// Whether somebody is shown in within this time; takes him in.
+    /// Whether a caller comes within this time; takes its connection.
     fn comes(callers: &Callers, limit_ms: i64) -> Option<ShmConnection> {
         let limit = Timespec { tv_sec: limit_ms / 1000, tv_nsec: limit_ms % 1000 * 1_000_000 };
         poll(&mut [PollFd::new(&callers.bell, PollFlags::IN)], Some(&limit)).unwrap();

@@ -7,8 +7,8 @@
 //!      ...  ring the other way, likewise
 //! ```
 //!
-//! The dialling side makes the file and seals it, so that nobody can take pages away from under a
-//! mapping; the answering side believes none of that before it has looked.
+//! The dialling side makes the file and seals it, so that no process can take pages away from under
+//! a mapping. The answering side checks all of that before it relies on it.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
@@ -35,7 +35,7 @@ pub(super) enum RegionError {
     /// The system refused.
     #[error("cannot {0} shared memory: {1}")]
     System(&'static str, Errno),
-    /// What the peer sent can be truncated, or has another length.
+    /// The peer's file can be truncated, or has another length.
     #[error("the peer's memory has {bytes} bytes and seals {seals:#x}")]
     Unsound { bytes: u64, seals: u32 },
 }
@@ -48,7 +48,8 @@ pub(super) struct ShmRegion {
 
 // SAFETY: the mapping belongs to the value and is unmapped with it, on whichever thread.
 unsafe impl Send for ShmRegion {}
-// SAFETY: a shared region only tells where its rings are; who uses the memory argues for itself.
+// SAFETY: a shared region only tells where its rings are; the code that uses the memory argues for
+// itself.
 unsafe impl Sync for ShmRegion {}
 
 impl ShmRegion {

@@ -9,8 +9,8 @@
 //!                 16  the datagram, then padding to a multiple of 16
 //! ```
 //!
-//! The other side may be hostile: what it writes is read once, checked, and copied out before
-//! anybody looks at it. The worst that it can do is to break this ring.
+//! The other side may be hostile. A word that it writes is read once and checked, and a datagram is
+//! copied out before it is used. At worst, the other side breaks this ring.
 
 use std::mem::offset_of;
 use std::ptr::NonNull;
@@ -25,10 +25,10 @@ const FILLER: u32 = u32::MAX;
 
 const RECORD_BYTES: usize = 16;
 
-/// The largest datagram: what UDP has room for, so that sessions need not care.
+/// The largest datagram: as much as UDP takes, so that sessions need not care.
 pub(super) const DATAGRAM_BYTES_MAX: usize = 65_507;
 
-/// What both sides share beside the bytes; each word on cache lines of its own.
+/// The words that both sides share beside the bytes; each is on cache lines of its own.
 #[repr(C, align(128))]
 struct RingControl {
     head: RingLine<AtomicU64>,

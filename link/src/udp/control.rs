@@ -1,4 +1,4 @@
-//! Control messages: what travels beside a message's bytes, between us and the kernel.
+//! Control messages: data that travels beside a message's bytes, between us and the kernel.
 //!
 //! ```text
 //! length (8) | level (4) | type (4) | data, then up to the next multiple of eight
@@ -27,7 +27,7 @@ pub(super) fn segment(segment_bytes: u16) -> SendControl {
     [0, 8, 16].map(|at| u64::from_ne_bytes(word(at)))
 }
 
-/// What the kernel told beside a message.
+/// The kernel's data about a received message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ReceivedControl {
     /// It is a group of datagrams, each but the last so long.

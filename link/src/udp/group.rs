@@ -5,7 +5,7 @@
 
 use std::net::SocketAddr;
 
-/// The most datagrams in one group: what kernels before 6.9 take (UDP_MAX_SEGMENTS).
+/// The most datagrams in one group: the limit of kernels before 6.9 (UDP_MAX_SEGMENTS).
 pub(super) const GROUP_DATAGRAMS_MAX: usize = 64;
 
 /// The most bytes in one group: an IP packet's 65535 less the headers of IPv6 (40) and UDP (8).

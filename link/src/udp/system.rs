@@ -238,9 +238,9 @@ pub(super) fn enable_stamps(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     set(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)
 }
 
-/// Never cuts a datagram into fragments of IP, of which one lost would lose all, and believes
-/// nobody about the way: the transport finds out what passes. What the interface itself does not
-/// take is refused at once.
+/// Never cuts a datagram into fragments of IP, of which one lost would lose all. The kernel
+/// believes no report about the way either: the transport finds out which sizes pass. A datagram
+/// that the interface itself does not take is refused at once.
 pub(super) fn forbid_fragments(fd: BorrowedFd<'_>, socket_is_v6: bool) -> Result<(), Errno> {
     if socket_is_v6 {
         set(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE)?;

@@ -266,8 +266,8 @@ fn what_the_interface_does_not_take_is_refused() {
     std::thread::spawn(on_thread).join().expect("the checks hold");
 }
 
-/// What the kernel says, by our clock, whenever we look. The system begins to stamp a little after
-/// the first socket asks for it, so the first ones may be as young as our look.
+/// The ages are the kernel's stamps on our clock, whenever we look. The system begins to stamp a
+/// little after the first socket asks for it, so the first datagrams may be as young as our look.
 #[test]
 fn datagrams_are_as_old_as_their_arrival() {
     const WAIT_NS: u64 = 50_000_000;

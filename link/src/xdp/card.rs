@@ -1,5 +1,5 @@
-//! A whole interface past the network stack: what comes to it is its holder's, whomever it is for,
-//! and nothing of it reaches the system's own stack.
+//! A whole interface past the network stack. All packets that come to it go to its holder, to any
+//! address, and none reaches the system's own stack.
 
 use std::io;
 use std::mem::size_of_val;
@@ -11,7 +11,7 @@ use super::program::Program;
 use super::{PACKET_BYTES_MAX, QUEUES_MAX, XdpError, XdpQueue, XdpQueueFds, in_pieces, system};
 use crate::interface::{self, Interface};
 
-/// What an open interface is made of, for whoever goes on with it.
+/// The descriptors of an open interface, for the process that goes on with it.
 #[derive(Debug)]
 pub struct XdpCardFds {
     /// The interface's number.
@@ -50,13 +50,13 @@ pub struct XdpCard {
 }
 
 impl XdpCard {
-    /// Takes the interface of this name, and sets it up: frames to any address come, and go to
-    /// nobody else. It is let go of when the last descriptor of it is closed. Beside it what keeps
-    /// it promiscuous, which is to be kept as long, but not by the same process if that is one
-    /// without rights.
+    /// Takes the interface of this name, and sets it up. Frames to any address come, and only to
+    /// this process. The interface is released when its last descriptor is closed. The second
+    /// result keeps the interface promiscuous and must live as long. A process without rights must
+    /// not hold it, so another process may.
     ///
     /// # Errors
-    /// What is in the way, and how to get it out of there.
+    /// The obstacle, and how to remove it.
     pub fn open(name: &str) -> Result<(Self, Promiscuous), XdpError> {
         let found = Interface::named(name).map_err(system("looking for the interface"))?;
         let found = found.filter(|found| found.mac.is_some());
@@ -72,8 +72,8 @@ impl XdpCard {
         }
         let up = interface::set_interface_up(name);
         up.map_err(system("setting the interface up"))?;
-        // What a card says beside a packet does not come with it: a tag would be lost, and the
-        // packet be in another VLAN than it was sent in.
+        // Data that a card reports beside a packet does not come with the packet. Its tag would be
+        // lost, and the packet would be in another VLAN than the one it was sent in.
         let left = interface::leave_tags(name);
         if !left.map_err(system("having VLAN tags left in packets"))? {
             return Err(XdpError::Tags(found.name));
@@ -92,7 +92,7 @@ impl XdpCard {
         Ok((Self { index, mtu: mtu as u32, queues, program: program.into_link() }, promiscuous))
     }
 
-    /// Goes on with an interface that somebody has opened.
+    /// Goes on with an interface that another process has opened.
     ///
     /// # Errors
     /// When its queues cannot be mapped.
@@ -111,7 +111,7 @@ impl XdpCard {
         Ok(Self { index, mtu, queues, program })
     }
 
-    /// What it is made of, once more.
+    /// Duplicates of its descriptors.
     ///
     /// # Errors
     /// When the system has no more descriptors.
@@ -161,8 +161,8 @@ pub struct Promiscuous {
 }
 
 impl Promiscuous {
-    /// The same for an interface that somebody has opened under this name: frames to any address go
-    /// on to come when that one has let go of it.
+    /// The same for an interface that another process has opened under this name: frames to any
+    /// address still come when that process has released it.
     ///
     /// # Errors
     /// Without the right to (CAP_NET_RAW), or when the name is no more, or another interface's.

@@ -3,8 +3,8 @@
 //! when the last process does that holds it.
 //!
 //! A datagram is ours if its destination (address and port) is in the first map, and it came by the
-//! receive queue that is noted there: what comes by another one takes the system's way, to the UDP
-//! socket of the same port. So each sidecore gets exactly its own.
+//! receive queue that is noted there. A datagram that came by another queue takes the system's way,
+//! to the UDP socket of the same port. So each sidecore gets exactly its own.
 
 use std::ffi::c_long;
 use std::io;
@@ -36,7 +36,7 @@ const PSEUDO_MAP_FD: u8 = 1;
 /// The kernel's verifier says this much when it refuses a program.
 const LOG_BYTES: usize = 4096;
 
-/// Attached to an interface; gone with the last one who holds it.
+/// A program that is attached to an interface; it goes when its last holder does.
 #[derive(Debug)]
 pub(super) struct Program {
     /// Nothing where all is ours.
@@ -60,7 +60,7 @@ impl Program {
         Ok(Self { ports: Some(ports), sockets, link })
     }
 
-    /// Attaches the program that hands over whatever comes by a queue that has a socket.
+    /// Attaches the program that hands over all packets that come by a queue with a socket.
     ///
     /// # Errors
     /// As [`for_datagrams`](Self::for_datagrams).
@@ -70,7 +70,8 @@ impl Program {
         Ok(Self { ports: None, sockets, link })
     }
 
-    /// What keeps it where it is; the sockets that it has by then are its for good.
+    /// The descriptor that keeps the program attached. The program serves the sockets that it has
+    /// by then for good.
     pub(super) fn into_link(self) -> OwnedFd {
         self.link
     }
@@ -157,9 +158,9 @@ fn bpf<T>(command: libc::c_int, attributes: &T) -> io::Result<OwnedFd> {
 }
 
 fn call<T>(command: libc::c_int, attributes: &T) -> io::Result<c_long> {
-    // SAFETY: the attributes are a structure of `linux/bpf.h` for this command, with its length;
-    // what it points to outlives the call (the callers see to it), and the kernel writes only to
-    // the log, through a pointer that was made from a mutable slice.
+    // SAFETY: the attributes are a structure of `linux/bpf.h` for this command, with its length.
+    // The memory that it points to outlives the call (the callers see to it). The kernel writes
+    // only to the log, through a pointer that was made from a mutable slice.
     let result = unsafe {
         libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(attributes), size_of::<T>())
     };
@@ -178,7 +179,7 @@ fn update<K>(map: &OwnedFd, key: &K, value: &u32) -> io::Result<()> {
     call(MAP_UPDATE_ELEM, &attributes).map(drop)
 }
 
-/// Loads a program and attaches it; it stays for as long as somebody has what this gives.
+/// Loads a program and attaches it. It stays as long as any process has the returned descriptor.
 fn attach(program: &[Instruction], interface_index: u32, frags: bool) -> io::Result<OwnedFd> {
     let program = load(program, frags)?;
     let attributes = LinkCreate {
@@ -308,7 +309,7 @@ fn instructions(ports: RawFd, sockets: RawFd) -> Vec<Instruction> {
     all.extend([
         instruction(CALL, 0, 0, 0, CALL_MAP_LOOKUP),
         instruction(JUMP_IF, 0, 0, PASS, 0),
-        // And it came by the queue of that one.
+        // And it came by the receive queue of that destination.
         instruction(LOAD_U32, 2, 0, 0, 0),
         instruction(LOAD_U32, 3, 6, RECEIVE_QUEUE, 0),
         instruction(JUMP_IF_DIFFERENT, 2, 3, PASS, 0),
@@ -369,7 +370,7 @@ mod tests {
         took_ns: u32,
     }
 
-    /// What a program says of a packet that is none of ours, with no socket in its map.
+    /// The verdict of a program on a packet that is none of ours, with no socket in its map.
     fn run(program: &[Instruction]) -> io::Result<u32> {
         const PROG_TEST_RUN: libc::c_int = 10;
         let program = load(program, false)?;

@@ -6,8 +6,8 @@
 //!   send:    packets to go out     ─▶ kernel ─▶  sent:    their frames again
 //! ```
 //!
-//! All of it is in two descriptors: the socket, and the file of the frames. Whoever has both can
-//! go on with the queue, also in another process, for the rings themselves say where they are.
+//! All of it is in two descriptors: the socket, and the file of the frames. A process that has both
+//! can go on with the queue, because the rings themselves say where they are.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -29,7 +29,7 @@ use super::{XdpError, system};
 /// A frame: a page, the most that the kernel takes without huge pages.
 pub(super) const FRAME_BYTES: usize = 4096;
 
-/// What the kernel keeps before a packet.
+/// The bytes that the kernel reserves before a packet.
 pub(super) const HEADROOM_BYTES: usize = 256;
 
 /// Frames to receive in, and packets that may wait to be received: 8 MiB, as [`crate::Udp`] asks
@@ -53,8 +53,8 @@ const XDP_PKT_CONTD: u32 = 1;
 /// takes.
 const SEND_CALLS_MAX: u32 = SEND_FRAMES / 32;
 
-/// How long a queue may still be taken after whoever had it has closed it: the kernel tidies up
-/// behind his back.
+/// How long the kernel may refuse a queue after its last holder has closed it: the kernel tidies up
+/// after the close has returned.
 const BUSY: Duration = Duration::from_millis(500);
 
 /// When to try again to send what the kernel has not taken.
@@ -63,7 +63,7 @@ const RETRY_NS: u64 = 100_000;
 /// The same while the interface is down, at most: it waits twice as long after each time.
 const RETRY_DOWN_NS_MAX: u64 = 100_000_000;
 
-/// What the kernel may have on its way for us, in copy mode.
+/// The bytes that the kernel may have on their way for us, in copy mode.
 const SEND_BUFFER_BYTES: usize = 8 << 20;
 
 /// A part of a packet that came; it stays as it is until its frame is given back.
@@ -79,16 +79,16 @@ pub struct XdpPart {
     pub frame: u64,
 }
 
-/// What became of packets that were to be sent.
+/// The result of sending packets.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct XdpSent {
     /// System calls.
     pub calls: u64,
-    /// What the kernel said when it took none.
+    /// The kernel's error when it took no packet.
     pub refused: Option<Errno>,
 }
 
-/// What a queue is made of, for whoever goes on with it.
+/// The descriptors of a queue, for the process that goes on with it.
 #[derive(Debug)]
 pub struct XdpQueueFds {
     /// The socket of AF_XDP.
@@ -152,14 +152,15 @@ impl XdpQueue {
         Ok(opened)
     }
 
-    /// Goes on with a queue that somebody has opened.
+    /// Goes on with a queue that another process has opened.
     ///
     /// # Errors
     /// When it cannot be mapped.
     ///
     /// # Safety
-    /// These are a queue's [`fds`](Self::fds), and whoever had that queue does not use it after
-    /// this is called, in whichever process; or this one is dropped without having been used.
+    /// These are a queue's [`fds`](Self::fds), and the queue's former holder, in any process, does
+    /// not use it after this call. Or the value that this returns is dropped without having been
+    /// used.
     pub unsafe fn adopt(fds: XdpQueueFds) -> Result<Self, XdpError> {
         let frames = XdpFrames::new(fds.memory.as_fd(), MEMORY_BYTES as usize, FRAME_BYTES);
         let adopted = Self::with(fds, frames.map_err(system("mapping frames"))?);
@@ -209,7 +210,7 @@ impl XdpQueue {
         })
     }
 
-    /// What it is made of.
+    /// The queue's descriptors.
     pub fn fds(&self) -> &XdpQueueFds {
         &self.fds
     }
@@ -229,7 +230,7 @@ impl XdpQueue {
         self.receive.has_any()
     }
 
-    /// Takes the next part of what came. Its frame is to be given back.
+    /// Takes the next part of a packet that came. The caller must give its frame back.
     pub fn take(&mut self) -> Option<XdpPart> {
         let piece = self.take_piece()?;
         // A piece outside of all frames has no bytes.
@@ -244,7 +245,7 @@ impl XdpQueue {
         self.receive.take()
     }
 
-    /// What lies there; none if that is not inside a frame.
+    /// The bytes of a piece; none if it is not inside a frame.
     pub(super) fn bytes(&self, piece: XdpDescriptor) -> Option<&[u8]> {
         self.frames.bytes(piece)
     }
@@ -252,8 +253,8 @@ impl XdpQueue {
     /// Gives a frame back.
     ///
     /// # Safety
-    /// It was taken from this queue and is given back once, and nobody uses its bytes after the
-    /// next [`release`](Self::release).
+    /// The frame was taken from this queue and is given back once, and its bytes are not used after
+    /// the next [`release`](Self::release).
     pub unsafe fn give_back(&mut self, at: u64) {
         // Each frame is in one ring at a time, and this one has room for all.
         assert!(self.fill.has_room(1), "a frame came twice");
@@ -326,9 +327,10 @@ impl XdpQueue {
         (!self.is_taken()).then(|| self.ask_at_ns.max(now_ns + RETRY_NS))
     }
 
-    /// Shows what was put in and has the kernel send it. What it does not take now it is to be
-    /// asked for again, by the next round or at [`retry_at_ns`](Self::retry_at_ns). While the
-    /// interface is down this does nothing most of the time.
+    /// Publishes the packets that were put in and has the kernel send them. If it does not take all
+    /// of them now, it must be asked again, by the next round or at
+    /// [`retry_at_ns`](Self::retry_at_ns). While the interface is down this does nothing most of
+    /// the time.
     pub fn send(&mut self, now_ns: u64) -> XdpSent {
         self.send.publish();
         let mut done = XdpSent::default();
@@ -338,7 +340,8 @@ impl XdpQueue {
             }
             let before = self.send.taken();
             done.calls += 1;
-            // Whatever it says: what counts is whether it has taken some.
+            // The call's result does not matter: only the ring shows whether the kernel has taken
+            // some.
             let said = rustix::net::send(&self.fds.socket, &[], SendFlags::DONTWAIT);
             if self.send.taken() == before {
                 done.refused = Some(said.err().unwrap_or(Errno::AGAIN));

@@ -18,18 +18,18 @@ struct Mapped {
     len: usize,
 }
 
-// SAFETY: an address range that nobody else unmaps; who uses it is the owner's affair.
+// SAFETY: an address range that no other value unmaps; its owner is responsible for its uses.
 unsafe impl Send for Mapped {}
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: mapped by us with this length, and nothing of it is used any more: whoever has
-        // addresses in it holds this.
+        // SAFETY: mapped by us with this length. It is not used any more: every value with an
+        // address in it also owns this one.
         let _ = unsafe { munmap(self.at.cast(), self.len) };
     }
 }
 
-/// What an entry can be: plain numbers, for which any bytes are a value.
+/// An entry of a ring: plain numbers, for which any bytes are a value.
 pub(super) trait RingEntry: Copy {}
 
 /// As `struct xdp_desc`.
@@ -162,7 +162,7 @@ impl<T: RingEntry> XdpRing<T> {
         self.word(self.producer).load(Acquire) != self.own
     }
 
-    /// For a ring that the kernel fills: how many there are to take.
+    /// For a ring that the kernel fills: the number of entries that can be taken.
     pub(super) fn count(&self) -> u32 {
         self.word(self.producer).load(Acquire).wrapping_sub(self.own)
     }
@@ -192,7 +192,8 @@ impl<T: RingEntry> XdpRing<T> {
     }
 }
 
-/// Frames for packets, whose owner is the kernel or we: whoever has the address.
+/// Frames for packets. A frame belongs to the side that has its address: the kernel or this
+/// process.
 #[derive(Debug)]
 pub(super) struct XdpFrames {
     map: Mapped,
@@ -234,7 +235,7 @@ impl XdpFrames {
         Some(unsafe { self.map.at.add(at) })
     }
 
-    /// What lies there; none if that is not inside a frame.
+    /// The bytes of a piece; none if it is not inside a frame.
     pub(super) fn bytes(&self, piece: XdpDescriptor) -> Option<&[u8]> {
         let at = self.pointer(piece)?;
         // SAFETY: inside the mapping. The piece was taken from a ring and its frame is not in use
@@ -245,7 +246,8 @@ impl XdpFrames {
     /// Room for a packet to be sent, in a frame of ours.
     pub(super) fn bytes_mut(&mut self, at: u64, len: usize) -> &mut [u8] {
         let at = self.check(at, len).expect("a frame of ours");
-        // SAFETY: inside the mapping; the frame was on our list of free ones: nobody else uses it.
+        // SAFETY: inside the mapping; the frame was on our list of free ones, so nothing else uses
+        // it.
         unsafe { std::slice::from_raw_parts_mut(self.map.at.add(at), len) }
     }
 }

@@ -41,7 +41,7 @@ impl Hosts {
         Some(hosts)
     }
 
-    /// Runs `f` on a thread in host 0 or 1: what it opens stays there.
+    /// Runs `f` on a thread in host 0 or 1. Sockets that `f` opens stay there.
     pub(crate) fn inside<T: Send + 'static>(
         &self,
         host: usize,
