@@ -19,7 +19,7 @@ const EVERY: u64 = 3;
 /// Guests' longest requests are of [`super::world::REQUEST_BLOCKS_MAX`] blocks, three pages.
 const SIZES: Sizes = Sizes { pool_bytes: 4 * 4096, zeroes_bytes: 1024, round_bytes: 4096 };
 
-/// What a run's volume is encrypted with, if it is.
+/// The key of a run's volume, if the volume is encrypted.
 #[derive(Clone, Debug)]
 pub(super) struct Encryption(Option<Arc<VolumeKey>>);
 
@@ -39,14 +39,14 @@ impl Encryption {
         self.0.is_some()
     }
 
-    /// What guests do: an encrypted disk does not discard.
+    /// The guests' workload. It has no discards on an encrypted disk.
     pub(super) fn workload(&self, random: Random, mix: Mix) -> Workload {
         let mut workload = Workload::new(random, mix);
         workload.discards = !self.is_on();
         workload
     }
 
-    /// What stands before the disk.
+    /// The stages before the disk.
     pub(super) fn chain(&self, disk: Arc<dyn Volume>) -> Guarded {
         match self.0.clone() {
             None => Guarded { volume: disk, stage: None },
@@ -57,8 +57,8 @@ impl Encryption {
         }
     }
 
-    /// What a disk of so many bytes holds that a guest reads zeroes from: the guests' checker
-    /// begins with those.
+    /// The content of a disk of this length from which a guest reads zeroes. The guests' checker
+    /// begins with zeroes.
     pub(super) fn blank(&self, len_bytes: u32) -> Vec<u8> {
         let memory = MemoryVolume::new(u64::from(len_bytes)).expect("some kilobytes");
         let memory: Arc<dyn Volume> = Arc::new(memory);
@@ -79,7 +79,7 @@ pub(super) struct Guarded {
 }
 
 impl Guarded {
-    /// What was encrypted by it.
+    /// The counts of the stage that encrypts.
     pub(super) fn counted(&self) -> Ciphered {
         self.stage.as_ref().map(|stage| stage.counted()).unwrap_or_default()
     }

@@ -84,7 +84,7 @@ pub(super) struct Client {
     pub(super) has_moved: bool,
     /// An operator has said that it has the volume, until it has.
     pub(super) takes: bool,
-    /// What the VMhost remembers across its processes.
+    /// The VMhost's records, which outlive its processes.
     pub(super) own: SimRecords,
     name: String,
     datagram_bytes_max: usize,
@@ -183,7 +183,7 @@ impl Client {
         self.process.iter_mut().flat_map(|process| &mut process.cores)
     }
 
-    /// When something is to be done next.
+    /// The times of the next steps.
     pub(super) fn next_ns(&self) -> impl Iterator<Item = u64> {
         let cores = self.process.iter().flat_map(|process| &process.cores);
         cores.filter_map(SimCore::next_ns).chain(self.own.next_ns())
@@ -214,7 +214,7 @@ impl Client {
     /// Kills the process; the guest lives on, and the process is started again at `back_ns`.
     pub(super) fn kill(&mut self, back_ns: u64, random: &mut Random) {
         self.own.kill(random);
-        // Who is killed before it has let go of everything hands nothing over.
+        // A process that is killed before it has let go of everything hands nothing over.
         self.hands_over &= self.has_stopped();
         self.process = None;
         self.stopping = None;
@@ -278,9 +278,9 @@ impl Client {
         }
     }
 
-    /// Begins an orderly stop: what is outstanding stays in the inflight region, the attachment
-    /// is closed. See [`Self::has_stopped`]. The process that comes back knows what this one did
-    /// if it `hands_over`.
+    /// Begins an orderly stop: outstanding requests stay in the inflight region, and the attachment
+    /// is closed. See [`Self::has_stopped`]. The next process knows the state of this one if it
+    /// `hands_over`.
     pub(super) fn stop(&mut self, began: Began, hands_over: bool) {
         let Some(process) = &mut self.process else { return };
         self.stopping = Some(began);
@@ -319,7 +319,7 @@ impl Client {
                 self.goes_on = true;
             }
             None => {
-                // What the guest has ever been told, it remembers.
+                // The guest remembers every answer that it ever got.
                 self.resumed |= self.rings.iter().any(RingDriver::was_answered);
                 self.attachment = new_attachment(self.resumed, &self.own, random);
                 self.epoch_seen = 0;
@@ -355,7 +355,7 @@ impl Client {
         self.process = Some(process);
     }
 
-    /// An operator says that it has the volume, whoever else does.
+    /// An operator says that this VMhost has the volume, even if another one has it.
     pub(super) fn take_over(&mut self) {
         self.takes = true;
         self.attachment.take_over();
@@ -382,9 +382,9 @@ impl Client {
         }
         match self.attachment.view().phase {
             Phase::Fenced if self.fenced.is_none() => self.fenced = Some(self.digest()),
-            // A later process was granted the volume again, since whoever fenced the one before was
-            // never served (its claim's record was lost with the IOhost); or the guest is told that
-            // it cannot go on.
+            // Either a later process was granted the volume again: the VMhost that fenced the
+            // former process was never served, because the record of its claim was lost with the
+            // IOhost. Or the guest is told that it cannot go on.
             Phase::Held | Phase::Failed => self.fenced = None,
             // The operator wants it to have errors.
             _ if self.attachment.options().error_after_ns.is_some() => self.fenced = None,

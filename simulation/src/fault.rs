@@ -1,4 +1,4 @@
-//! What goes wrong, and how often it did.
+//! Faults, and how often each of them struck.
 
 use std::fmt;
 
@@ -19,7 +19,7 @@ pub enum Fault {
     KillClient,
     /// The VMhost's process is stopped in order under a guest that lives on, and comes back.
     StopClient,
-    /// The VMhost's process is stopped in order, and another one goes on as who it was.
+    /// The VMhost's process is stopped in order, and a successor goes on in its place.
     HandOver,
     /// Both processes are killed.
     KillBoth,

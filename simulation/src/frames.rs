@@ -1,5 +1,5 @@
-//! Frames beside the disks: whoever is at an end of a session casts one now and then, and whoever
-//! gets one looks whether it is whole, as it was sent, and later than those before it.
+//! Frames beside the disks. Each end of a session casts a frame now and then. The receiver checks
+//! that the frame is whole and unchanged, and later than those before it.
 
 use std::collections::BTreeMap;
 
@@ -86,7 +86,7 @@ fn cast(now_ns: u64, endpoint: &mut Endpoint, session: SessionId, number: u64) {
         bytes.iter_mut().enumerate().for_each(|(at, place)| *place = byte(number, at));
         body = Some((buffer, len_bytes));
     }
-    // What finds no room is lost as well.
+    // A frame that finds no room is lost as well.
     let _ = endpoint.cast(now_ns, session, FLOW, &number.to_le_bytes(), body);
     if let Some((buffer, _)) = body {
         endpoint.pool_mut().release(buffer);

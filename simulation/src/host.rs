@@ -24,11 +24,11 @@ const ROUNDS_MAX: usize = 10_000;
 
 /// One sidecore.
 pub(super) struct SimCore {
-    /// What it shares.
+    /// The services that the sidecore's parts share.
     pub(super) services: Services,
     /// Its sessions.
     pub(super) endpoint: Rc<RefCell<Endpoint>>,
-    /// What is behind them, and its peers.
+    /// The planes behind the sessions, and the peers.
     pub(super) planes: Planes,
     /// Its block plane.
     pub(super) plane: Rc<RefCell<Plane>>,
@@ -36,7 +36,7 @@ pub(super) struct SimCore {
     addr: SocketAddr,
     /// Stands still until then, while its siblings go on.
     paused_ns: u64,
-    /// What arrived, and when.
+    /// Datagrams that arrived, and when.
     arrived: VecDeque<(u64, SocketAddr, Vec<u8>)>,
     batch: TransmitBatch,
 }
@@ -54,7 +54,7 @@ impl Drop for SimCore {
     }
 }
 
-/// What a host is made of.
+/// The settings of a host.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HostPlan<'a> {
     /// The node's name.
@@ -67,7 +67,7 @@ pub(super) struct HostPlan<'a> {
     pub(super) nonce: u64,
     /// The largest datagram.
     pub(super) datagram_bytes_max: usize,
-    /// Who has which key.
+    /// The keys of all nodes.
     pub(super) keys: &'a Keys,
 }
 

@@ -1,4 +1,4 @@
-//! Who has which key in a simulated world, when its sessions are sealed.
+//! The keys of nodes in a simulated world, when its sessions are sealed.
 
 use std::sync::Arc;
 
@@ -15,17 +15,17 @@ pub(super) struct Keys(Option<Arc<Sealed>>);
 struct Sealed {
     keyring: Arc<Keyring>,
     secrets: Vec<(String, Arc<SecretKey>)>,
-    /// What opens the volume.
+    /// The secret that opens the volume.
     tenant: Arc<AttachmentSecret>,
 }
 
 impl Keys {
-    /// Nobody has any.
+    /// No node has a key.
     pub(super) fn none() -> Self {
         Self(None)
     }
 
-    /// Everybody has one, and everybody knows everybody's.
+    /// Every node has a key, and knows the keys of all others.
     pub(super) fn for_all<'a>(names: impl Iterator<Item = &'a str>, random: &mut Random) -> Self {
         let mut keyring = Keyring::new();
         let mut secrets = Vec::new();
@@ -40,18 +40,18 @@ impl Keys {
         Self(Some(Arc::new(Sealed { keyring: Arc::new(keyring), secrets, tenant })))
     }
 
-    /// Who may use the volume: these nodes and, with keys, only the tenant on them.
+    /// The users that the volume admits: these nodes and, with keys, only the tenant on them.
     pub(super) fn allow(&self, nodes: &[String]) -> Vec<Allow> {
         let key = self.0.as_ref().map(|sealed| sealed.tenant.public());
         nodes.iter().map(|node| Allow { node: node.clone(), key }).collect()
     }
 
-    /// What a client proves that it may.
+    /// The secret with which a client proves its right to the volume.
     pub(super) fn tenant(&self) -> Option<Arc<AttachmentSecret>> {
         self.0.as_ref().map(|sealed| sealed.tenant.clone())
     }
 
-    /// What a node's sidecores are told.
+    /// The keys that a node's sidecores get.
     pub(super) fn security(&self, name: &str) -> Security {
         let Some(sealed) = &self.0 else { return Security::Plain };
         let mine = sealed.secrets.iter().find(|(of, _)| of == name);

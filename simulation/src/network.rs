@@ -22,14 +22,15 @@ pub(super) struct Weather {
     pub(super) late_ns: u64,
     /// The shortest way.
     pub(super) delay_ns: u64,
-    /// What the link to each host carries; 0 for more than anybody sends. What finds
-    /// [`QUEUE_BYTES`] before it is lost.
+    /// The rate of the link to each host; 0 for more than the hosts ever send. A datagram that
+    /// finds [`QUEUE_BYTES`] before it is lost.
     pub(super) bytes_per_s: u64,
-    /// Longer datagrams do not get through, and nobody says so.
+    /// Longer datagrams are lost, and the sender is not told.
     pub(super) path_bytes_max: usize,
 }
 
-/// What waits in front of a slow link: a very shallow switch, since the simulated requests are few.
+/// The longest queue before a slow link: that of a very shallow switch, since the simulated
+/// requests are few.
 const QUEUE_BYTES: u64 = 64 << 10;
 
 impl Weather {
@@ -66,7 +67,7 @@ impl Weather {
     }
 }
 
-/// What the network did.
+/// The network's counts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NetworkCounts {
     /// Datagrams sent.
@@ -106,9 +107,9 @@ pub(super) struct Network {
     random: Random,
     /// The present weather.
     pub(super) weather: Weather,
-    /// Hosts that hear nobody and whom nobody hears.
+    /// Hosts that are cut off in both directions.
     pub(super) cut_off: Vec<IpAddr>,
-    /// What happened.
+    /// The counts so far.
     pub(super) counts: NetworkCounts,
     flying: BinaryHeap<Reverse<Flying>>,
     order: u64,

@@ -61,8 +61,8 @@ impl Server {
         }
     }
 
-    /// Ends the process. What its volume's stage that encrypts had done by then: what was in the
-    /// middle is interrupted.
+    /// Ends the process. Returns the counts of the stage that encrypts. Its unfinished requests
+    /// count as interrupted.
     pub(super) fn end(self) -> Ciphered {
         let Self { cores, guarded } = self;
         drop(cores);

@@ -26,13 +26,13 @@ pub(super) struct Habits {
     pub(super) stuck_ppm: u64,
     /// Requests that fail, in parts of a million.
     pub(super) error_ppm: u64,
-    /// What it promises.
+    /// The disk's promise about flushes.
     pub(super) durability: Durability,
     /// Nothing survives a new incarnation.
     pub(super) volatile: bool,
 }
 
-/// What the disk did.
+/// The disk's counts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DiskCounts {
     /// Requests completed.
@@ -72,7 +72,7 @@ struct Disk {
     random: Random,
     habits: Habits,
     stored: Vec<u8>,
-    /// What it holds when nothing was ever written.
+    /// The content of a disk on which nothing was ever written.
     blank: Vec<u8>,
     /// Versions of a block since its last flush, oldest first; the last one is what is read.
     cached: HashMap<usize, Vec<Vec<u8>>>,
@@ -112,7 +112,7 @@ impl SimDisk {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What it did.
+    /// The counts so far.
     pub(super) fn counts(&self) -> DiskCounts {
         self.disk().counts
     }
@@ -143,7 +143,7 @@ impl SimDisk {
         disk.requests.iter().any(|request| request.process != disk.process)
     }
 
-    /// The power is cut: what was not flushed may be lost, block by block.
+    /// The power is cut. Blocks that were not flushed may be lost, each by itself.
     pub(super) fn cut_power(&self) {
         let mut disk = self.disk();
         let disk = &mut *disk;
@@ -207,7 +207,7 @@ impl Disk {
                 let now = cached.map_or(stored, Vec::as_slice);
                 request.data[range][..BLOCK_BYTES].copy_from_slice(now);
             }
-            // What is zeroed is a write of zeroes: the cache has it, and may lose it.
+            // A zeroed range is a write of zeroes: the cache has it, and may lose it.
             Op::Write | Op::Discard | Op::WriteZeroes => {
                 let data = request.data[range][..BLOCK_BYTES].to_vec();
                 self.cached.entry(block).or_default().push(data);
@@ -372,8 +372,8 @@ fn copy_from(segments: &[Segment], data: &mut [u8]) {
     let mut at = 0;
     for segment in segments {
         let len = segment.len as usize;
-        // SAFETY: the channel's user keeps its segments valid until the completion, and nobody
-        // else runs meanwhile; `data` is our own.
+        // SAFETY: the channel's user keeps its segments valid until the completion, and no other
+        // thread runs meanwhile; `data` is our own.
         unsafe { std::ptr::copy_nonoverlapping(segment.addr, data[at..][..len].as_mut_ptr(), len) };
         at += len;
     }

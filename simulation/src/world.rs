@@ -41,20 +41,20 @@ const RETIRED_MAX: usize = 3;
 /// its session is noticed and it has been silent for long enough. Nothing else goes wrong then.
 const SILENT_NS: u64 = block::export::HOLDER_SILENT_NS + 25_000_000_000;
 
-/// What a run did.
+/// The counts of finished runs.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     /// Seeds run.
     pub runs: u64,
     /// Of these, how many had a volume that is encrypted.
     pub encrypted: u64,
-    /// What the guests saw.
+    /// The guests' counts.
     pub guest: WorkloadCounts,
     /// How often each fault struck.
     pub faults: FaultCounts,
-    /// What the network did.
+    /// The network's counts.
     pub network: NetworkCounts,
-    /// What the disk did.
+    /// The disk's counts.
     pub disk: DiskCounts,
     /// Guests that were told that writes may be lost.
     pub disks_failed: u64,
@@ -129,7 +129,7 @@ impl Report {
 }
 
 impl Report {
-    /// What the encryption of an IOhost's volume counted until it died.
+    /// Adds the counts of a volume's encryption when its IOhost dies.
     fn count_ciphered(&mut self, counted: &Ciphered) {
         self.waited += counted.waited;
         self.put_off += counted.put_off;
@@ -214,9 +214,9 @@ pub struct SimFailure {
     pub seed: u64,
     /// When, in simulated time.
     pub now_ns: u64,
-    /// What happened.
+    /// The broken promise.
     pub why: String,
-    /// What happened before, the last lines.
+    /// The last events before it, a line each.
     pub history: Vec<String>,
 }
 
@@ -249,11 +249,11 @@ struct World {
     partition_until_ns: u64,
     client: Client,
     retired: VecDeque<Client>,
-    /// The guest is to be migrated when its VMhost has let go of it.
+    /// The guest must be migrated when its VMhost has let go of it.
     moves: bool,
     /// It was started afresh elsewhere once, which takes long.
     started_elsewhere: bool,
-    /// What a VMhost did that is watched no more.
+    /// A breach by a retired VMhost, which is watched no more.
     breach: Option<String>,
     checker: Checker,
     workload: Workload,
@@ -267,7 +267,7 @@ struct World {
     volatile: bool,
     /// How often a guest submits something in a step, in parts of a million.
     eagerness_ppm: u64,
-    /// How often a queue is to go over to another sidecore in a step, likewise.
+    /// How often a queue must go over to another sidecore in a step, likewise.
     moves_ppm: u64,
     report: Report,
     history: VecDeque<String>,
@@ -287,7 +287,7 @@ pub fn run(seed: u64, operations: u64) -> Result<Report, SimFailure> {
     }
 }
 
-/// What a guest asks for: few blocks or many, and all kinds of requests.
+/// The mix of a guest's requests: few blocks or many, and all kinds of requests.
 fn some_mix(random: &mut Random, zeroes_ppm_max: u64) -> Mix {
     Mix {
         block_bytes: u32::try_from(BLOCK_BYTES).expect("small"),
@@ -393,8 +393,8 @@ impl World {
         self.partition_until_ns = 0;
         self.network.cut_off.clear();
         if self.client.attachment.view().epoch == 0 {
-            // A VMhost that was retired may hold the volume again: the record of the one that
-            // fenced it was lost. Who has it at last is for an operator to say.
+            // A retired VMhost may hold the volume again: the record of the VMhost that fenced it
+            // was lost. An operator must say which of the two has it at last.
             self.client.take_over();
         }
         let by_ns = self.now_ns + CALM_NS_MAX;
@@ -558,8 +558,8 @@ impl World {
     /// The guest's disk may have failed, or been fenced for no reason.
     fn look_after_disk(&mut self) -> Result<(), String> {
         let why = self.client.attachment.why().unwrap_or_default();
-        // Who goes on for another claims as who had writes to lose: that a close made them durable
-        // is forgotten by a claim whose answer does not arrive.
+        // A successor claims as if writes were unflushed. A close makes writes durable, but a claim
+        // whose answer does not arrive forgets that.
         let client = &self.client;
         let may_be_told_so = client.resumed || client.goes_on;
         let expected =
@@ -731,7 +731,7 @@ impl World {
             }
             Fault::Return => {}
             Fault::CrashGuest => {
-                // What left the IOhost before the cut may have been acknowledged after it.
+                // Writes that left the IOhost before the cut may have been acknowledged after it.
                 let late = self.checker.is_cut() && self.checker.unflushed();
                 self.fresh_guest();
                 if std::mem::take(&mut self.loss) || late {
@@ -742,7 +742,7 @@ impl World {
         Ok(())
     }
 
-    /// What the VMhost's process counted, before it goes.
+    /// Adds the counts of the VMhost's process before it goes.
     fn count_client(&mut self) {
         self.report.resent += self.client.resent();
         let (moves, refused) = self.client.moves();
@@ -831,7 +831,8 @@ impl World {
             self.start_elsewhere();
             return Ok(());
         }
-        // The operator says that it is to go on here, whatever the other one does.
+        // The operator says that the guest must go on here, even if the other VMhost still has the
+        // volume.
         self.succeed(true);
         self.client.take_over();
         let old = self.retired.back_mut().expect("just retired");
@@ -843,7 +844,8 @@ impl World {
         Ok(())
     }
 
-    /// The guest's VMhost is gone, for all that anybody knows, and so the guest is started afresh.
+    /// The guest's VMhost counts as gone, because it cannot be reached, so the guest is started
+    /// afresh.
     fn start_elsewhere(&mut self) {
         self.started_elsewhere = true;
         self.report.started_elsewhere += 1;

@@ -68,7 +68,7 @@ fn nothing_acknowledged_is_lost() {
         println!("{failure}\n");
     }
     assert!(failures.is_empty(), "{} of {seeds} seeds broke the promise", failures.len());
-    // What is rare must not have vanished from the runs.
+    // Rare events must not have vanished from the runs.
     assert!(report.has_frames(), "no frames passed");
     assert!(seeds < SEEDS || report.killed_between > 0, "no queue was between two sidecores");
     let elsewhere = [report.migrated, report.started_elsewhere, report.returned];
