@@ -1,4 +1,4 @@
-//! Whom a socket is for: its owner, group and mode, whatever the process's umask is.
+//! Access to a socket: its owner, group and mode, with any umask of the process.
 
 use std::io;
 use std::os::unix::net::UnixListener;
@@ -13,8 +13,8 @@ use rustix::process::{Gid, Uid};
 /// How many front ends may wait to be accepted, as the standard library has it.
 const BACKLOG: i32 = 128;
 
-/// Who may open a socket: what is not said stays as the system makes it, by the process's user,
-/// group and umask.
+/// The users that may open a socket. An owner, group or mode that is not set stays as the system
+/// makes it, by the process's user, group and umask.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Access {
     /// The user whose the socket is.
@@ -26,12 +26,12 @@ pub struct Access {
 }
 
 impl Access {
-    /// Makes a socket and listens. Nobody can connect before it is for whom it should be.
+    /// Makes a socket and listens. No process can connect before the access is set.
     pub(crate) fn listen(&self, path: &Path) -> io::Result<UnixListener> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         if let Some(mode) = self.mode {
-            // What the name gets is this and the umask.
+            // The socket's file gets this mode, less the umask.
             fchmod(&socket, Mode::from_raw_mode(mode))?;
         }
         bind(&socket, &SocketAddrUnix::new(path)?)?;
@@ -41,7 +41,8 @@ impl Access {
         Ok(socket.into())
     }
 
-    /// Gives a socket that is there to whom it is for. First the owner, for a mode is for somebody.
+    /// Sets the owner, the group and the mode of a socket that exists. The owner comes first,
+    /// because the mode's bits are about the owner and the group.
     fn apply(&self, path: &Path) -> io::Result<()> {
         if self.uid.is_some() || self.gid.is_some() {
             let (uid, gid) = (self.uid.map(Uid::from_raw), self.gid.map(Gid::from_raw));

@@ -41,8 +41,9 @@ const ENABLE_BYTES: usize = 8;
 /// VHOST_USER_SET_BACKEND_REQ_FD.
 const SET_BACKEND_REQ_FD: u32 = 21;
 
-/// Whether the next message can be read without waiting for the rest of it. Also `true` of one that
-/// the crate refuses, and at the end of the conversation. What has come stays in the socket.
+/// Whether the next message can be read without waiting for the rest of it. Also `true` for a
+/// message that the crate refuses, and at the end of the conversation. The bytes stay in the
+/// socket.
 ///
 /// # Errors
 /// When the system refuses, or the header comes in pieces with descriptors between them: nothing of
@@ -73,7 +74,7 @@ pub(crate) fn is_whole(front_end: BorrowedFd<'_>) -> io::Result<bool> {
 /// received.
 pub(crate) const LOOK_BYTES: usize = HEADER_BYTES + ENABLE_BYTES;
 
-/// What the header of a message says, to name it by.
+/// The header of a message, by which the message gets its name.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MessageHeader {
     request: u32,

@@ -1,4 +1,4 @@
-//! The back-channel: what we say to a front end unasked.
+//! The back-channel: our messages to a front end that did not ask.
 
 use std::os::fd::OwnedFd;
 
@@ -30,9 +30,9 @@ impl BackChannel {
         self.socket.try_clone()
     }
 
-    /// Tells the front end to read the configuration again. No answer is asked for: QEMU gives one
-    /// only after it has read the configuration, and nobody here could do anything about another
-    /// one. A front end that does not read what we say is not waited for.
+    /// Tells the front end to read the configuration again. No answer is asked for: QEMU answers
+    /// only after it has read the configuration, and the device could not act on a bad answer. We
+    /// do not wait for a front end that does not read its messages.
     pub(crate) fn config_changed(&mut self, device: &str) {
         let mut message = [0; HEADER_BYTES];
         message[..4].copy_from_slice(&CONFIG_CHANGE.to_ne_bytes());

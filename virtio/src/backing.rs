@@ -1,15 +1,15 @@
-//! What file is behind memory that a front end hands over.
+//! The file behind memory that a front end hands over.
 //!
 //! A page fault in another process's file is answered by its file system. Those of the kernel's own
 //! memory (memfd, tmpfs, hugetlbfs) and device-dax answer at once. Any other can take as long as it
 //! likes: FUSE is a program of the attacker's, a network file system is as far away as its server.
-//! A sidecore that waits for it serves nobody, and its process cannot be killed. So only the first
-//! ones are taken, unless the operator says otherwise.
+//! A sidecore that waits for it serves no guest, and its process cannot be killed. So only the
+//! first ones are taken, unless the operator says otherwise.
 //!
-//! To ask a file system what it is may wait just as well (fstat and fstatfs are requests to a FUSE
-//! server), so it is not asked before it is known. `F_GET_SEALS` is answered without it: the kernel
-//! compares the file's operations, and knows seals only of memfd, tmpfs and hugetlbfs. What is left
-//! is asked for its type by a call that takes what the kernel has of it already.
+//! A question to a file system about its kind may wait just as well (fstat and fstatfs are requests
+//! to a FUSE server), so it is not asked before it is known. `F_GET_SEALS` is answered without it:
+//! the kernel compares the file's operations, and knows seals only of memfd, tmpfs and hugetlbfs.
+//! The type of any other file comes from a call that takes the kernel's present knowledge of it.
 
 use std::os::fd::BorrowedFd;
 
@@ -26,10 +26,11 @@ const PAGE_BYTES: u64 = 4096;
 /// The largest huge page that Linux has on x86.
 const HUGE_PAGE_BYTES_MAX: u64 = 1 << 30;
 
-/// What device-dax aligns its mappings to unless it was made otherwise.
+/// The alignment of device-dax's mappings, unless the device was made with another one.
 const DAX_PAGE_BYTES: u64 = 2 << 20;
 
-/// What `statfs` says of hugetlbfs, and of memory files with huge pages (HUGETLBFS_MAGIC).
+/// The type that `statfs` reports for hugetlbfs, and for memory files with huge pages
+/// (HUGETLBFS_MAGIC).
 const HUGETLBFS: u64 = 0x958458f6;
 
 /// Which files guests' memory may be in.
@@ -47,7 +48,7 @@ pub enum GuestFiles {
 pub(crate) struct Backing {
     /// Its length; none for a device, which says by a fault where it ends.
     pub(crate) bytes: Option<u64>,
-    /// What a mapping of it has to be aligned to.
+    /// The alignment that a mapping of it must have, in bytes.
     pub(crate) page_bytes: u64,
     /// Sealed against shrinking.
     pub(crate) is_sealed: bool,
@@ -79,8 +80,8 @@ impl Backing {
     }
 }
 
-/// Of a memory file. On hugetlbfs the block size is the huge page's; what other file systems say of
-/// their blocks has nothing to do with pages.
+/// The page size of a memory file. On hugetlbfs the block size is the huge page's. The block size
+/// of other file systems has nothing to do with pages.
 fn huge_page_bytes(fd: BorrowedFd<'_>) -> Result<u64, MapError> {
     let stat = fstatfs(fd).map_err(|errno| MapError::System { what: "fstatfs", errno })?;
     if stat.f_type.cast_unsigned() != HUGETLBFS {
@@ -91,7 +92,7 @@ fn huge_page_bytes(fd: BorrowedFd<'_>) -> Result<u64, MapError> {
     Ok(if usable { bytes } else { PAGE_BYTES })
 }
 
-/// What the kernel has of the file's type already, and which device it is.
+/// The file's type as far as the kernel knows it already, and the number of the device.
 fn file_type(fd: BorrowedFd<'_>) -> Result<(FileType, (u32, u32)), MapError> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let wanted = StatxFlags::TYPE;

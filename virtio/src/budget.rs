@@ -6,7 +6,7 @@
 //! the node. So each mapping of a front end's is charged before it is made, to the front end and to
 //! the process, and a front end that asks for more is refused.
 //!
-//! Both are the process's and not a node's or a device's: what is used is counted in one place for
+//! Both belong to the process and not to a node or a device. Their use is counted in one place for
 //! all of it, by atomics, since the last user of a mapping may be a sidecore.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -15,9 +15,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::REGIONS_MAX;
 use crate::backing::GuestFiles;
 
-/// Once front ends have half of what the node has for them, each may have at most an eighth of what
-/// is then left for others, so that something is left for the next one. A front end with the most
-/// that one may have (4 TiB) is refused once 60 of the 96 TiB are used.
+/// Once front ends have half of the node's limit for them, each may have at most an eighth of the
+/// rest, so that something is left for the next one. A front end with the largest share (4 TiB) is
+/// refused once 60 of the 96 TiB are used.
 const PART_OF_LEFT: u64 = 8;
 
 /// Limits of mapped memory.
@@ -29,7 +29,7 @@ pub struct MemoryLimits {
     pub mappings_max: u64,
 }
 
-/// What front ends' memory may be in, and how much of it there may be.
+/// The rules for front ends' memory: the kinds of files, and the limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryRules {
     /// The files.
@@ -45,7 +45,7 @@ impl MemoryRules {
     pub const DEFAULT: Self = Self {
         files: GuestFiles::Memory,
         node: MemoryLimits {
-            // Of 128 TiB; what is left is more than the node's own memory can be.
+            // Of 128 TiB; the rest is more than the node's own memory can be.
             addresses_bytes_max: 96 << 40,
             // A quarter of what Linux gives: a mapping that is lost becomes two, and the node's own
             // are few thousand.
@@ -136,7 +136,7 @@ static RULES: Mutex<MemoryRules> = Mutex::new(MemoryRules::DEFAULT);
 static ALL: BudgetUse = BudgetUse { bytes: AtomicU64::new(0), mappings: AtomicU64::new(0) };
 static REFUSED: AtomicU64 = AtomicU64::new(0);
 
-/// What all front ends of this process have mapped.
+/// The memory that all front ends of this process have mapped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryUsed {
     /// Bytes of addresses.
@@ -147,7 +147,7 @@ pub struct MemoryUsed {
     pub refused: u64,
 }
 
-/// From now on these are the rules. What is mapped stays.
+/// Sets the rules for mappings that are made from now on. Present mappings stay.
 pub fn set_memory_rules(rules: MemoryRules) {
     *RULES.lock().unwrap_or_else(PoisonError::into_inner) = rules;
 }
@@ -157,7 +157,7 @@ pub fn memory_rules() -> MemoryRules {
     *RULES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What is used of them.
+/// The part of the limits that is used.
 pub fn memory_used() -> MemoryUsed {
     MemoryUsed {
         addresses_bytes: ALL.bytes.load(Relaxed),
@@ -172,12 +172,12 @@ fn add(counter: &AtomicU64, more: u64, max: u64) -> bool {
     counter.fetch_update(Relaxed, Relaxed, sum).is_ok()
 }
 
-/// What one front end has mapped.
+/// The memory that a single front end has mapped.
 #[derive(Debug, Default)]
 pub(crate) struct Account(BudgetUse);
 
 impl Account {
-    /// Charges a mapping of so many bytes, for as long as what is given is kept.
+    /// Charges a mapping of so many bytes until the returned charge is dropped.
     pub(crate) fn charge(self: &Arc<Self>, bytes: u64) -> Result<Charge, BudgetError> {
         let rules = memory_rules();
         // Each is given back by being dropped, if a later one is refused.

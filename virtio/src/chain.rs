@@ -1,4 +1,4 @@
-//! What a queue hands out: chains of checked pieces of guest memory.
+//! The chains of a queue, made of checked pieces of guest memory.
 
 use std::ptr;
 use std::sync::atomic::{Ordering::SeqCst, compiler_fence};
@@ -29,7 +29,8 @@ impl Segment {
         // SAFETY: the caller's promise, and there are as many; guest memory and `into` do not
         // overlap, for one is mapped from the guest's file.
         unsafe { ptr::copy_nonoverlapping(self.addr, into.as_mut_ptr(), BYTES) };
-        // The guest may write there now: nobody looks again, however the copy is compiled.
+        // The guest may write there now. The fence keeps the compiler from reading the memory
+        // again.
         compiler_fence(SeqCst);
         true
     }
@@ -40,8 +41,8 @@ unsafe impl Send for Segment {}
 // SAFETY: as above.
 unsafe impl Sync for Segment {}
 
-/// One request of the driver: what the device may read, then what it may write. Made once and
-/// reused; it never grows beyond [`SEGMENTS_MAX`] pieces.
+/// One request of the driver: first the pieces that the device may read, then the pieces that it
+/// may write. Made once and reused; it never grows beyond [`SEGMENTS_MAX`] pieces.
 #[derive(Debug)]
 pub struct Chain {
     /// Pieces to read, in order.
@@ -92,8 +93,8 @@ fn total_bytes(segments: &[Segment]) -> u32 {
 pub struct Head(u16);
 
 impl Head {
-    /// From [`Head::index`], for whoever had to keep it in a word of its own. A head that is not
-    /// outstanding is refused by an assertion where it is put.
+    /// From [`Head::index`], for a device that had to keep it in a word of its own. An assertion
+    /// refuses a head that is not outstanding when it is put.
     pub fn from_index(index: u16) -> Self {
         Self(index)
     }

@@ -62,7 +62,7 @@ impl Descriptor {
     }
 }
 
-/// What of the rules does not matter to a device, and how often it was broken.
+/// The rules that a driver may break without harm to the device, and how often it broke them.
 #[derive(Debug)]
 pub(crate) struct Lenience {
     /// See [`crate::QueueConfig::reads_only`].

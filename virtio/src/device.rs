@@ -1,4 +1,4 @@
-//! What a vhost-user session drives.
+//! The trait of devices, whose methods a vhost-user session calls.
 
 use std::error::Error;
 use std::fmt;
@@ -29,8 +29,8 @@ pub trait Device: Send + fmt::Debug {
         None
     }
 
-    /// The driver wrote `bytes` at `offset` of the configuration space. Whatever it makes of it,
-    /// the device goes on.
+    /// The driver wrote `bytes` at `offset` of the configuration space. The device may ignore them,
+    /// and goes on in any case.
     fn write_config(&mut self, offset: u32, bytes: &[u8]) {
         let _ = (offset, bytes);
     }
@@ -38,14 +38,14 @@ pub trait Device: Send + fmt::Debug {
     /// How many queues the device has, at most [`crate::QUEUES_MAX`].
     fn queues_max(&self) -> usize;
 
-    /// What a front end is told that asks how many queues there are. Devices whose queues come in
-    /// pairs count pairs.
+    /// The number that a front end gets when it asks for the number of queues. Devices whose queues
+    /// come in pairs count pairs.
     fn queues_told(&self) -> u64 {
         self.queues_max() as u64
     }
 
-    /// What the driver accepted, ring features included. Told before the first queue starts, and
-    /// only while none runs.
+    /// The features that the driver accepted, ring features included. Called before the first queue
+    /// starts, and only while no queue runs.
     fn set_features(&mut self, acked: u64);
 
     /// A queue starts: everything about it is known and checked as far as a session can. It runs
@@ -55,9 +55,9 @@ pub trait Device: Send + fmt::Debug {
     /// When the ring is unusable or the device cannot serve it. The front end is then dropped.
     fn start(&mut self, queue: QueueConfig) -> Result<(), DeviceError>;
 
-    /// A queue that runs stops: drains for at most 2 s (all queues of the device that are being
-    /// stopped together share them) and gives [`crate::Queue::base`]. What is not done by then
-    /// stays in the inflight region, and the ring is not touched again.
+    /// Stops a running queue: it drains for at most 2 s (all queues of the device that are stopped
+    /// together share this time) and gives [`crate::Queue::base`]. Unfinished requests then stay in
+    /// the inflight region, and the ring is not touched again.
     fn stop(&mut self, index: usize) -> u32;
 
     /// Queues that run stop, all at once and as by [`Device::stop`], but for at most `drain`. Their
@@ -67,8 +67,8 @@ pub trait Device: Send + fmt::Debug {
         queues.iter().map(|&index| self.stop(index)).collect()
     }
 
-    /// Whether requests may be left when a queue was paused, so that nobody can go on with it who
-    /// has no inflight region.
+    /// Whether a paused queue may have outstanding requests. A process without the inflight region
+    /// cannot go on with such a queue.
     fn leaves_requests(&self) -> bool {
         true
     }
@@ -78,8 +78,8 @@ pub trait Device: Send + fmt::Debug {
     fn set_memory(&mut self, memory: Arc<Memory>);
 
     /// A running queue marks other pages as dirty, or in another log, from now on. When this
-    /// returns, the log of before is not touched any more. What is written for a request is marked
-    /// with [`crate::Queue::wrote`] before it is put.
+    /// returns, the former log is not touched any more. Pages that are written for a request are
+    /// marked with [`crate::Queue::wrote`] before the request is put.
     fn set_logging(&mut self, index: usize, logging: Logging);
 
     /// A running queue signals somewhere else from now on.

@@ -2,9 +2,10 @@
 //! for what the device has written. A front end that migrates its guest takes the bits away, now
 //! and then, and copies those pages once more.
 //!
-//! A bit is set after its page was written: a front end that takes the bit sees what was stored
-//! before it. And it is set before anybody is told that the page was written, so that the pages of
-//! everything that the guest knows of are marked when its queues have stopped.
+//! A bit is set after its page was written: a front end that takes the bit sees the bytes that were
+//! stored before it. The bit is also set before the guest or the front end learns that the page was
+//! written. So the pages of everything that the guest knows of are marked when its queues have
+//! stopped.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -19,7 +20,7 @@ use crate::mapping::{MapError, Mapping};
 use crate::notify::Signal;
 use crate::shared::Area;
 
-/// The unit of the log in bytes, whatever pages the machine has: VHOST_LOG_PAGE.
+/// The unit of the log in bytes, for all page sizes of the machine: VHOST_LOG_PAGE.
 pub const LOG_PAGE_BYTES: u64 = 4096;
 
 /// The longest log: 32 TiB of guest addresses, twice the memory that a device can have, for
@@ -124,7 +125,7 @@ impl DirtyLog {
         true
     }
 
-    /// Tells whoever wants to know that pages were marked.
+    /// Signals the front end's eventfd, if it has one, that pages were marked.
     pub(crate) fn tell(&self) {
         if let Some(changed) = &self.changed {
             changed.signal();
@@ -137,7 +138,7 @@ impl DirtyLog {
     }
 }
 
-/// What a queue marks, and where.
+/// The log of a queue, and the pages that it marks there.
 #[derive(Clone, Debug, Default)]
 pub struct Logging {
     /// Without one, nothing is marked.

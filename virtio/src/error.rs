@@ -32,7 +32,7 @@ pub enum RingError {
     /// The place to go on from does not exist in the ring.
     #[error("base {base:#x} on a ring of {size}")]
     Base {
-        /// What the front end gave.
+        /// The base that the front end gave.
         base: u32,
         /// The ring's size.
         size: u16,
@@ -50,7 +50,7 @@ pub enum RingError {
     IndexJump {
         /// Up to where chains were taken.
         seen: u16,
-        /// What the driver wrote.
+        /// The index that the driver wrote.
         found: u16,
         /// The ring's size.
         size: u16,
@@ -126,7 +126,7 @@ pub enum RingError {
          (QEMU: prealloc=on); then restart the guest"
     )]
     MemoryLost {
-        /// What the memory is for.
+        /// The use of the lost memory.
         part: &'static str,
         /// Where in its file the loss begins.
         offset: u64,

@@ -1,5 +1,5 @@
-//! What one process tells another that goes on with a device's socket in its place: the socket, its
-//! lock, the front end that is there and all that was agreed with it.
+//! The state that a process gives to its successor, which goes on with a device's socket: the
+//! socket, its lock, the front end that is there and the settings that were agreed with it.
 //!
 //! `F` stands for a descriptor: an [`OwnedFd`](std::os::fd::OwnedFd) where the state is taken down
 //! and picked up again, and a number where it is written down for the way in between.
@@ -66,7 +66,7 @@ pub struct RingState<F> {
     pub addrs: Option<[u64; 3]>,
     /// Whether the message about its kick has come.
     pub kicked: bool,
-    /// What it brought.
+    /// The descriptor of that message.
     pub kick: Option<F>,
     /// Where the driver is called.
     pub call: Option<F>,
@@ -74,7 +74,7 @@ pub struct RingState<F> {
     pub err: Option<F>,
     /// Whether it may run.
     pub enabled: bool,
-    /// Some: what is written into it is marked as dirty, its used part at this address.
+    /// Some: writes to the ring are marked as dirty, its used part at this address.
     pub logged_at: Option<u64>,
 }
 

@@ -40,7 +40,7 @@ impl From<MapError> for InflightError {
     }
 }
 
-/// The bytes that one queue takes in a region.
+/// The length of a single queue's part of a region, in bytes.
 fn stride_bytes(kind: RingKind, size: u16) -> usize {
     let bytes = match kind {
         RingKind::Split => split::bytes(size),
@@ -153,7 +153,7 @@ impl InflightRegion {
         Self { mapping, kind, queues, size, resumes: false, file: None }
     }
 
-    /// What another process needs to map it.
+    /// The file and the numbers with which another process maps the region.
     pub(crate) fn take_down(&self) -> io::Result<Inflight<OwnedFd>> {
         let (file, offset, len) = self.file.as_ref().ok_or(io::ErrorKind::NotFound)?;
         let (file, queues, size) = (file.try_clone()?, self.queues, self.size);

@@ -2,13 +2,13 @@
 //!
 //! The way of a request: a front end (a VMM, or [`driver`]) hands over the guest's memory and its
 //! rings in messages that `session` answers and [`socket`] carries. A [`Device`] gets each ring as
-//! a [`QueueConfig`], makes a [`Queue`] of it where the ring is to be polled, takes [`Chain`]s of
-//! checked guest memory out of it, and puts the results back.
+//! a [`QueueConfig`] and makes a [`Queue`] of it on the thread that will poll the ring. The device
+//! takes [`Chain`]s of checked guest memory out of the queue, and puts the results back.
 //!
-//! A guest and its front end are hostile: what they can cause is a named error ([`RingError`],
-//! [`MemoryError`], [`InflightError`], [`SessionError`]) that stops their own device, never a
-//! panic. Everything shared with them is read once into a local and checked there. Everything that
-//! is stored into rings and the inflight region goes through the module `shared`.
+//! A guest and its front end are hostile. A fault that they can cause is a named error
+//! ([`RingError`], [`MemoryError`], [`InflightError`], [`SessionError`]) that stops their own
+//! device, never a panic. Everything shared with them is read once into a local and checked there.
+//! All stores to rings and to the inflight region go through the module `shared`.
 
 mod access;
 mod ahead;
@@ -58,7 +58,7 @@ pub use socket::{
     SocketError, adopt, release, serve, serve_stream,
 };
 
-/// The largest ring: what QEMU gives a device at most. Bounds every table that is made per queue.
+/// The largest ring: QEMU's limit for a device. Bounds every table that is made per queue.
 pub const QUEUE_SIZE_MAX: u16 = 1024;
 
 /// The most queues of one device; vhost-user numbers them with a byte, and QEMU's virtio devices
@@ -77,8 +77,8 @@ pub const SEGMENTS_MAX: usize = DESCRIPTORS_MAX + 64;
 /// The most regions of guest memory that a front end may add: QEMU's most memory slots on x86.
 pub const REGIONS_MAX: usize = 256;
 
-/// The most guest memory of one table, whatever [`MemoryRules`] say of what front ends may take
-/// from the address space: larger machines than this are rare enough to be refused by name.
+/// The most guest memory of one table, even if [`MemoryRules`] let front ends take more of the
+/// address space. Larger machines are rare enough to be refused by name.
 pub const MEMORY_BYTES_MAX: u64 = 16 << 40;
 
 /// Feature bits of the ring and of vhost-user, as the specifications number them.

@@ -77,7 +77,7 @@ pub enum SocketError {
         /// The system's answer.
         r#source: io::Error,
     },
-    /// It cannot be given to whom it is for.
+    /// The socket's owner or group cannot be set.
     #[error(
         "{path:?} cannot have its socket-user or socket-group: {source}; a node that does not run \
          as root gives sockets to its own user alone, and to groups that its user is in (usermod \
@@ -128,7 +128,7 @@ pub(crate) fn connect(path: &Path) -> io::Result<UnixStream> {
 /// The wish to listen at a path.
 #[derive(Debug)]
 pub(crate) struct SocketClaim {
-    /// In its real directory, so that one socket has one name.
+    /// The socket's path in its real directory, so that a socket has only one name.
     path: PathBuf,
     access: Access,
     lock_path: PathBuf,
@@ -164,8 +164,8 @@ impl SocketClaim {
         SocketError::Lock { path: self.lock_path.clone(), source }
     }
 
-    /// Takes the lock if nobody has it. It is then held until this process dies; a later claim of
-    /// the same process finds it held already.
+    /// Takes the lock if no process has it. It is then held until this process dies. A later claim
+    /// of the same process finds it held already.
     pub(crate) fn try_lock(&self) -> Result<bool, SocketError> {
         with_held(|all| {
             if let Some(held) = all.iter_mut().find(|held| held.path == self.path) {
@@ -272,12 +272,13 @@ impl SocketClaim {
     }
 
     pub(crate) fn remove_socket(&self) {
-        // Somebody may have cleaned up already.
+        // The file may have been removed already.
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// Says who has a lock, for the log line of a successor; not worth failing for.
+/// Writes the holder of a lock into its file, for the log line of a successor; not worth failing
+/// for.
 fn sign(file: &mut File) {
     let _ = file.set_len(0);
     let _ = file.rewind();
@@ -289,7 +290,7 @@ fn sign(file: &mut File) {
 ///
 /// Only for a device that is gone as a whole: nothing of this process may touch the rings or the
 /// memory of a guest that came by this socket any more. The lock's file stays, as it does when a
-/// process dies: whoever removed it could lock another file of the same name than the next one.
+/// process dies. If a process removed it, two later processes could each lock a file of this name.
 pub fn release(socket: &Path) -> bool {
     let Some(name) = socket.file_name() else { return false };
     let parent = socket.parent().filter(|parent| !parent.as_os_str().is_empty());

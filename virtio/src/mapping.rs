@@ -69,9 +69,9 @@ pub enum MapError {
 /// never locked or pinned: the guest's memory stays swappable.
 ///
 /// Any page of a file may be gone, or not to be had, when it is touched: the file is truncated, a
-/// hole of it finds no free huge page, its file system fails. The access would end the process; it
-/// is caught, finds zeroes, and the mapping is marked as lost. No file is believed to be above
-/// that, whatever its seals are.
+/// hole of it finds no free huge page, its file system fails. The access would end the process. It
+/// is caught, finds zeroes, and the mapping is marked as lost. No seal of a file excludes all of
+/// these cases.
 #[derive(Debug)]
 pub struct Mapping {
     map: NonNull<u8>,
@@ -88,8 +88,8 @@ pub struct Mapping {
     charge: Option<Charge>,
 }
 
-// SAFETY: a mapping is an address range that is valid from any thread until it is dropped; what is
-// done with the bytes is the business of whoever reads or writes them.
+// SAFETY: a mapping is an address range that is valid from any thread until it is dropped; the code
+// that reads or writes its bytes answers for these uses.
 unsafe impl Send for Mapping {}
 // SAFETY: as above; `&Mapping` gives out addresses only.
 unsafe impl Sync for Mapping {}
@@ -220,7 +220,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // First, for the addresses may be somebody else's as soon as they are free.
+        // First, for another mapping may have these addresses as soon as they are free.
         self.watch = None;
         // SAFETY: the range was mapped by this value, and all that points into it holds an `Arc`
         // of it (areas, regions) or is bound by contract to (segments).

@@ -16,7 +16,7 @@ use crate::{MEMORY_BYTES_MAX, REGIONS_MAX, SEGMENTS_MAX};
 #[derive(Clone, Copy, Debug)]
 struct HostAddr(NonNull<u8>);
 
-// SAFETY: an address; what it may be used for is said by whoever has the mapping.
+// SAFETY: an address; the code that has the mapping says how it may be used.
 unsafe impl Send for HostAddr {}
 // SAFETY: as above.
 unsafe impl Sync for HostAddr {}
@@ -30,7 +30,8 @@ pub struct Region {
     start: HostAddr,
     len: usize,
     mapping: Arc<Mapping>,
-    /// What is mapped, and from where on: for a process that goes on in this one's place.
+    /// The mapped file and the offset of the region in it: for a process that goes on in this one's
+    /// place.
     file: Option<(OwnedFd, u64)>,
 }
 
@@ -153,8 +154,8 @@ impl RegionRange {
 }
 
 /// A table of regions. It never changes: a front end that adds or removes a region gets a new
-/// table, which shares the regions that stay. Shared by `Arc`; a region is unmapped when the last
-/// table that has it goes, so whoever has segments of a table keeps the table.
+/// table, which shares the regions that stay. Shared by `Arc`. A region is unmapped when the last
+/// table that has it goes, so the holder of a table's segments must keep the table.
 #[derive(Debug, Default)]
 pub struct Memory {
     /// Sorted by guest address, without overlaps.

@@ -9,7 +9,7 @@ use sidecore::foreign::Allowance;
 #[derive(Debug)]
 pub(crate) struct Signal {
     eventfd: OwnedFd,
-    /// What signals to this front end may cost.
+    /// The time that signals to this front end may take.
     allowance: Arc<Allowance>,
 }
 
@@ -21,7 +21,7 @@ impl Signal {
     /// Adds one to the counter, without waiting. A counter without room is a signal that is still
     /// pending.
     pub(crate) fn signal(&self) {
-        // What can go wrong is the front end's doing, and its loss.
+        // A failure is the front end's doing, and its loss.
         let _ = self.allowance.ring(self.eventfd.as_fd());
     }
 }

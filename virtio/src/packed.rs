@@ -2,10 +2,11 @@
 //! order and the device overwrites with the ids of what it has used.
 //!
 //! Each side goes round the ring with a *wrap counter* that flips at its end. A descriptor whose
-//! AVAIL bit is the driver's counter and whose USED bit is not is available; one of which both are
-//! the device's counter is used. A chain takes as many slots as it has descriptors, and its used
-//! element gives that many back, at the next used slot, wherever the chain itself was: what is
-//! outstanding is therefore never read from the ring again, but from the inflight region.
+//! AVAIL bit is the driver's counter and whose USED bit is not is available; a descriptor is used
+//! when both bits are the device's counter. A chain takes as many slots as it has descriptors. Its
+//! used element gives that many back, at the next used slot, which need not be a slot of the chain.
+//! So the device never reads an outstanding chain from the ring again, but from the inflight
+//! region.
 
 pub(crate) mod position;
 mod resume;
@@ -50,7 +51,7 @@ impl PackedParts {
     }
 }
 
-/// What is kept of an outstanding chain.
+/// The device's record of an outstanding chain.
 #[derive(Clone, Copy, Debug, Default)]
 struct Outstanding {
     /// Slots of the ring that it took.
@@ -76,7 +77,7 @@ pub(crate) struct PackedRing {
     outstanding: Vec<Outstanding>,
     /// The descriptors of the chain that is being taken; kept for its room.
     list: Vec<Descriptor>,
-    /// What the inflight region said is to be done again, last one first.
+    /// Chains that must be done again, as the inflight region records them, last one first.
     redo: Vec<u16>,
     log: Option<PackedLog>,
     /// Chains are used in the order in which they were taken, and each slot says so.

@@ -1,5 +1,5 @@
-//! Asks for a cache line before it is needed. A hint: it reads nothing that anybody sees, changes
-//! nothing and cannot fail, whatever the address.
+//! Asks for a cache line before it is needed. It is a hint: it reads no value, changes nothing and
+//! cannot fail, for any address.
 
 /// Has the line of this address come to this core, alone: it is going to be written.
 #[inline(always)]

@@ -1,8 +1,8 @@
 //! A virtqueue, device side: takes chains in batches, puts them back in batches.
 //!
-//! What split and packed rings have in common is here: which chains are outstanding, what memory
-//! they keep, whom to signal, why a queue failed. How chains come and go is in [`SplitRing`] and
-//! [`PackedRing`]; which of them it is, is decided when the queue is made.
+//! The common part of split and packed rings is here: the outstanding chains, the memory that they
+//! keep, the driver's call descriptor, the failure of a queue. How chains come and go is in
+//! [`SplitRing`] and [`PackedRing`]; the kind of the ring is decided when the queue is made.
 //!
 //! A queue belongs to one thread. After [`Queue::new`] nothing here allocates, and the only system
 //! call on the way of a request is the write to the call descriptor when the driver wants one.
@@ -76,13 +76,13 @@ pub struct QueueConfig {
     pub reads_only: bool,
     /// The queue's part of the inflight region.
     pub inflight: Option<InflightQueue>,
-    /// What is marked as dirty.
+    /// The log of dirty pages, and the pages that are marked there.
     pub logging: Logging,
-    /// What it may cost to signal this front end and to take its kicks.
+    /// The time that signals to this front end and taking its kicks may cost.
     pub allowance: Arc<Allowance>,
 }
 
-/// What a queue has counted since it was made.
+/// The counts of a queue since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueCounters {
     /// Chains taken.
@@ -101,11 +101,11 @@ pub struct QueueCounters {
     pub tolerated: u64,
 }
 
-/// What a queue leaves behind that outstanding requests may still point into. Dropping it may
-/// unmap guest memory: keep it until the last of them has ended.
+/// The memory that outstanding requests of a former queue may still point into. Dropping it may
+/// unmap guest memory: keep it until the last of these requests has ended.
 #[derive(Debug)]
 pub struct Retained {
-    /// The tables, for whoever wants to look.
+    /// The tables; they are public for a look.
     pub tables: Vec<Arc<Memory>>,
 }
 
@@ -219,7 +219,7 @@ pub struct Queue {
     indirect: bool,
     ring: QueueRing,
     stores: Stores,
-    /// What is written into buffers is marked as dirty.
+    /// Writes to buffers are marked as dirty.
     logs_buffers: bool,
     tables: Tables,
     chains: Chains,
@@ -442,9 +442,9 @@ impl Queue {
         done
     }
 
-    /// Marks the pages of these pieces as dirty, if anybody wants to know. To be called for what
-    /// was written into an outstanding chain by a copy or by the kernel, after that and before the
-    /// chain is put. What was answered by the queue is marked already.
+    /// Marks the pages of these pieces as dirty, while there is a log. The device must call this
+    /// after a copy or the kernel has written into an outstanding chain, and before the chain is
+    /// put. Bytes that the queue itself writes are marked already.
     #[inline]
     pub fn wrote(&mut self, segments: &[Segment]) {
         if !self.logs_buffers {
@@ -510,11 +510,12 @@ impl Queue {
         true
     }
 
-    /// Calls the driver if it wants to be called for what was shown since the last time. True when
-    /// it did. To be called before anybody sleeps.
+    /// Calls the driver if it wants to be called for the chains that were shown since the last
+    /// time. Returns true when it did. Must be called before the polling thread sleeps.
     pub fn call(&mut self) -> bool {
-        // The driver first says where it wants a call and then looks at the ring; we the other
-        // way round. The fence makes sure that one of us sees the other.
+        // The driver first says where it wants a call and then looks at the ring; we do these in
+        // the other order. The fence makes sure that at least one
+        // side sees the other.
         fence(Ordering::SeqCst);
         let wanted = either!(&mut self.ring, ring => ring.call_wanted());
         if wanted {
@@ -587,7 +588,7 @@ impl Queue {
         self.outstanding
     }
 
-    /// Where to go on: what GET_VRING_BASE answers. See [`QueueConfig::base`].
+    /// The place to go on: the answer to GET_VRING_BASE. See [`QueueConfig::base`].
     pub fn base(&self) -> u32 {
         either!(&self.ring, ring => ring.base())
     }
@@ -604,7 +605,7 @@ impl Queue {
         self.failed
     }
 
-    /// What was counted so far.
+    /// The counts so far.
     pub fn counters(&self) -> QueueCounters {
         QueueCounters { tolerated: self.tolerated(), ..self.counters }
     }
@@ -646,8 +647,8 @@ impl Queue {
         Ok(())
     }
 
-    /// What is marked as dirty from now on, and where. Chains that are outstanding are marked when
-    /// they are put, in the log of that time.
+    /// Sets the pages that are marked as dirty from now on, and their log. Outstanding chains are
+    /// marked when they are put, in the log of that time.
     pub fn set_logging(&mut self, logging: Logging) {
         let Logging { log, buffers, ring } = logging;
         self.logs_buffers = buffers && log.is_some();
@@ -666,9 +667,9 @@ impl Queue {
         self.kick = kick;
     }
 
-    /// Gives the ring up without touching it again: what is staged and not published stays
-    /// unpublished, what is outstanding stays in the inflight region. (Dropping the queue does
-    /// the same; this keeps the memory that outstanding requests may still use.)
+    /// Gives the ring up without touching it again: staged chains stay unpublished, outstanding
+    /// chains stay in the inflight region. (Dropping the queue does the same; this keeps the memory
+    /// that outstanding requests may still use.)
     pub fn fence(self) -> Retained {
         let tables = self.tables.tables.into_iter();
         Retained { tables: tables.filter_map(|table| table.memory).collect() }

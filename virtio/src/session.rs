@@ -1,4 +1,4 @@
-//! The vhost-user session: what the front end says, turned into calls of a [`Device`].
+//! The vhost-user session: messages of the front end, turned into calls of a [`Device`].
 //!
 //! Messages about one ring come in any order. A ring starts when all of its size, base,
 //! addresses, kick and (where vhost-user's features were negotiated) its enabling have come and
@@ -38,7 +38,7 @@ mod parked;
 
 pub use parked::AdoptError;
 
-/// What the session itself offers.
+/// The features that the session itself offers.
 const FEATURES: u64 = feature::RING_INDIRECT_DESC
     | feature::RING_EVENT_IDX
     | feature::RING_PACKED
@@ -93,10 +93,10 @@ pub enum SessionError {
     Running {
         /// A queue that runs.
         index: usize,
-        /// What was to be changed.
+        /// The setting that the message changes.
         what: &'static str,
     },
-    /// What is to be told of changes of the log is no eventfd.
+    /// The descriptor that signals changes of the log is no eventfd.
     #[error("the descriptor for changes of the dirty log is no eventfd")]
     LogSignal,
     /// A descriptor that is no eventfd.
@@ -159,19 +159,20 @@ struct UserAddrs {
     used: u64,
 }
 
-/// What is known about one ring.
+/// The settings of a ring that have come so far.
 #[derive(Debug, Default)]
 struct Vring {
     size: Option<u16>,
     base: Option<u32>,
     addrs: Option<UserAddrs>,
-    /// Some: what is written into the ring is marked as dirty, its used part at this address.
+    /// Some: writes to the ring are marked as dirty, its used part at this address.
     logged_at: Option<u64>,
     /// The outer one: whether the message came. The inner one: whether it had a descriptor.
     kick: Option<Option<OwnedFd>>,
     call: Option<OwnedFd>,
     err: Option<OwnedFd>,
-    /// What a ring that was parked is started with again: by then there may be none left.
+    /// The descriptors with which a parked ring is started again: by then the process may have none
+    /// left.
     spare: Option<RingDescriptors>,
     enabled: bool,
     running: bool,
@@ -205,10 +206,10 @@ pub(crate) struct Session {
     socket: String,
     acked: u64,
     memory: Arc<Memory>,
-    /// What is mapped of it, the regions included that only outstanding requests of older tables
-    /// keep.
+    /// The mapped memory of this front end, with regions that only outstanding requests of older
+    /// tables keep.
     account: Arc<Account>,
-    /// What it may cost to signal the front end.
+    /// The time that signals to the front end may take.
     allowance: Arc<Allowance>,
     vrings: Vec<Vring>,
     inflight: Option<InflightRegion>,
@@ -359,7 +360,7 @@ impl Session {
         Ok(())
     }
 
-    /// What a ring marks as dirty now.
+    /// The present marks of a ring.
     fn logging(&self, index: usize) -> Logging {
         let ring = self.vrings[index].logged_at;
         let buffers = self.acked & feature::LOG_ALL != 0;
@@ -367,7 +368,7 @@ impl Session {
         Logging { log: log.cloned(), buffers, ring }
     }
 
-    /// Running rings mark from now on what they are to.
+    /// Running rings take the present settings of marks.
     fn set_logging(&mut self) {
         for index in 0..self.vrings.len() {
             if self.vrings[index].running {
@@ -651,8 +652,8 @@ impl VhostUserBackendReqHandlerMut for Session {
         Ok(())
     }
 
-    /// What lies beyond the device's own space reads as zero: a newer front end knows more fields
-    /// than the device has.
+    /// Bytes beyond the device's own space read as zero: a newer front end knows more fields than
+    /// the device has.
     fn get_config(
         &mut self,
         offset: u32,

@@ -3,8 +3,9 @@
 //! itself, a request's status above all; and the marks in the log of dirty pages, for rings right
 //! after each store.
 //!
-//! What is read for the driver is not stored here: a copy or the kernel does it, in no order that
-//! matters, since nobody may look before the chain is used and a successor does all of it again.
+//! Data that the driver will read is not stored here: a copy or the kernel does it, in no order
+//! that matters, since the driver may not look before the chain is used, and a successor does all
+//! of it again.
 //!
 //! The other side may write at any moment, so a load happens once, into a local, and the local is
 //! what is checked. Stores are in program order, as the recovery of the inflight region demands:
@@ -52,8 +53,8 @@ macro_rules! atomic {
             let word = self.start.as_ptr().wrapping_add(at).cast::<$word>();
             assert!(word.is_aligned(), "an unaligned {} at {at}", stringify!($word));
             // SAFETY: the word lies in the area, which stays mapped while `self` lives, and is
-            // aligned (both checked above). This process accesses it by atomics only; what the
-            // other side does is outside of this program and can only change the value.
+            // aligned (both checked above). This process accesses it by atomics only; the other
+            // side is outside of this program and can only change the value.
             unsafe { <$atomic>::from_ptr(word) }
         }
     };
@@ -99,7 +100,7 @@ impl Area {
         self.u16_at(at).load(Relaxed)
     }
 
-    /// What the other side stored before this value is seen by later loads.
+    /// Later loads see the stores that the other side made before it stored this value.
     pub(crate) fn load_u16_acquire(&self, at: usize) -> u16 {
         self.u16_at(at).load(Acquire)
     }
@@ -112,7 +113,7 @@ impl Area {
         self.u64_at(at).load(Relaxed)
     }
 
-    /// Sets bits of a byte. Whoever finds them there sees all that was stored before.
+    /// Sets bits of a byte. A reader that finds them there sees all stores that were made before.
     pub(crate) fn set_bits(&self, at: usize, bits: u8) {
         self.u8_at(at).fetch_or(bits, AcqRel);
     }
@@ -123,13 +124,13 @@ impl Area {
     }
 }
 
-/// Descriptors that are shared with the other side: sixteen bytes each, read as two words. For one
-/// look at a table that nobody keeps: it costs no count of who has it mapped.
+/// Descriptors that are shared with the other side: sixteen bytes each, read as two words. For a
+/// short look at a table: it does not count as a user of the mapping.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pairs<'a> {
     start: NonNull<u8>,
     count: usize,
-    /// Whoever lent it keeps it mapped.
+    /// The lender keeps it mapped.
     mapped: PhantomData<&'a Mapping>,
 }
 
@@ -150,7 +151,7 @@ impl<'a> Pairs<'a> {
     #[inline]
     pub(crate) fn load(&self, index: u16) -> [u64; 2] {
         let index = usize::from(index);
-        // Our own mistake if it fails: whoever reads a table knows how long it is.
+        // A failure is our own mistake: the reader of a table knows its length.
         assert!(index < self.count, "{index} of {}", self.count);
         let at = self.start.as_ptr().wrapping_add(index * Self::BYTES);
         if !at.addr().is_multiple_of(align_of::<u64>()) {
@@ -158,8 +159,8 @@ impl<'a> Pairs<'a> {
         }
         let word = |at: *mut u64| {
             // SAFETY: the word lies in the table, which stays mapped as long as `'a`, and is
-            // aligned (both checked above). This process accesses it by atomics only; what the
-            // other side does is outside of this program and can only change the value.
+            // aligned (both checked above). This process accesses it by atomics only; the other
+            // side is outside of this program and can only change the value.
             unsafe { AtomicU64::from_ptr(at) }.load(Relaxed)
         };
         let at = at.cast::<u64>();
@@ -182,7 +183,7 @@ impl<'a> Pairs<'a> {
 #[derive(Debug)]
 pub(crate) struct Stores {
     made: u64,
-    /// Where pages are marked as dirty, while somebody wants to know.
+    /// The log in which pages are marked as dirty, if there is one.
     log: Option<DirtyLog>,
     /// Whether stores into rings are marked.
     logs_rings: bool,

@@ -11,11 +11,11 @@
 //!
 //! The lost part is all from the page of the fault to the mapping's end, so that a mapping becomes
 //! two at most, however often it faults: a process that has as many mappings as it may
-//! (`vm.max_map_count`) could replace nothing. Only of a damaged page it is that page, for that is
-//! the machine's fault, rare, and the guest's other pages are sound. Nothing outside of the mapping
-//! is ever replaced, whatever size its pages are said to have.
+//! (`vm.max_map_count`) could replace nothing. Of a damaged page only that page is lost, for damage
+//! is the machine's fault, rare, and the guest's other pages are sound. Nothing outside of the
+//! mapping is ever replaced, even if its pages are said to be larger.
 //!
-//! SIGBUS for any other reason goes to whoever handled it before.
+//! SIGBUS for any other reason goes to the former handler.
 
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
@@ -25,17 +25,17 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// How many mappings can be watched: as many as Linux lets a process have (`vm.max_map_count`,
-/// 65530 unless somebody raises it). Untouched slots cost no memory.
+/// 65530 unless it is raised). Untouched slots cost no memory.
 const SLOTS: usize = 65536;
 
 /// The smallest page.
 const PAGE_BYTES: usize = 4096;
 
-/// Where a `siginfo_t` of SIGBUS has the binary logarithm of what is damaged, behind the address at
-/// 16 (`si_addr_lsb`, which the `libc` crate does not name).
+/// Where a `siginfo_t` of SIGBUS has the binary logarithm of the damaged length, behind the address
+/// at 16 (`si_addr_lsb`, which the `libc` crate does not name).
 const ADDR_LSB_AT: usize = 24;
 
-/// One watched range. Written by whoever owns the mapping, read by the handler.
+/// One watched range. Written by the owner of the mapping, read by the handler.
 struct WatchSlot {
     taken: AtomicBool,
     /// First address; zero while the slot is not in use.
@@ -65,7 +65,7 @@ static SLOTS_USED: AtomicUsize = AtomicUsize::new(0);
 /// How often memory was lost.
 static LOSSES: AtomicU64 = AtomicU64::new(0);
 
-/// Who handled the signal before.
+/// The former handler of the signal.
 struct Previous(UnsafeCell<MaybeUninit<libc::sigaction>>);
 
 // SAFETY: written once, before the handler that reads it is installed.
@@ -128,8 +128,8 @@ fn install() {
     let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
     action.sa_sigaction = handler as libc::sighandler_t;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-    // SAFETY: asks for the present action, then sets ours: both pointers are to valid structures,
-    // and nobody reads PREVIOUS before the second call.
+    // SAFETY: asks for the present action, then sets ours: both pointers lead to valid structures,
+    // and PREVIOUS is not read before the second call.
     let results = unsafe {
         let previous = PREVIOUS.0.get().cast::<libc::sigaction>();
         let asked = libc::sigaction(libc::SIGBUS, ptr::null(), previous);
@@ -153,8 +153,9 @@ fn find(addr: usize, damaged: Option<usize>) -> Option<(&'static WatchSlot, usiz
     })
 }
 
-/// What is replaced of a mapping when the access to an address of it fails. Never outside of it,
-/// and never nothing: `page` and `damaged` are only believed as far as the mapping goes.
+/// The part of a mapping that is replaced when the access to an address of it fails. It is never
+/// outside of the mapping and never empty: `page` and `damaged` are only believed as far as the
+/// mapping goes.
 fn lost_part(
     mapping: Range<usize>,
     page: usize,
@@ -207,7 +208,7 @@ extern "C" fn on_sigbus(
     hand_on(signal, info, context);
 }
 
-/// Puts empty private memory there; what was mapped there is gone already.
+/// Puts empty private memory there; the former memory is gone already.
 fn replace(page: usize, len: usize) -> bool {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
@@ -223,7 +224,7 @@ fn replace(page: usize, len: usize) -> bool {
     }
 }
 
-/// To whoever handled the signal before; by default the process ends.
+/// Calls the former handler of the signal; by default the process ends.
 fn hand_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: PREVIOUS was filled before this handler was installed. A handler that is neither the
     // default nor "ignore" is a function of the signature that its flags say.

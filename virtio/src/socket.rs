@@ -1,12 +1,12 @@
-//! A device's socket: who may serve it, how front ends come and go, and the thread that talks to
-//! them.
+//! A device's socket: the process that may serve it, how front ends come and go, and the thread
+//! that talks to them.
 //!
 //! A front end either connects to us ([`Socket::Listen`]) or listens itself
 //! ([`Socket::Connect`]). There is one front end at a time; when it leaves, the next is awaited.
 //!
-//! Beside a socket that we listen on is a lock file, held until the process dies. A server that
-//! was stopped (SIGSTOP) in the middle of a store to a guest's ring would finish that store when
-//! it goes on, so nobody else serves the guest before it is dead.
+//! Beside a socket that we listen on is a lock file, held until the process dies. A server that was
+//! stopped (SIGSTOP) in the middle of a store to a guest's ring would finish that store when it
+//! goes on. So no other process serves the guest before the server is dead.
 
 mod parking;
 
@@ -39,8 +39,8 @@ pub use crate::lock::{SocketError, release};
 use parking::{PARK_TIME_MAX, ParkRequest};
 pub use parking::{ParkError, ParkedServer, Parking};
 
-/// How often a predecessor's lock is tried: a successor is to be there at once when it dies, and
-/// waiting for a lock can not be called off.
+/// How often a predecessor's lock is tried: a successor must be there at once when the predecessor
+/// dies, and waiting for a lock can not be called off.
 const LOCK_RETRY: Duration = Duration::from_millis(20);
 
 /// How often a front end that listens is tried.
@@ -70,13 +70,13 @@ pub enum Socket {
 }
 
 impl Socket {
-    /// We make the socket, for whom the system makes it.
+    /// We make the socket, with the system's usual access.
     pub fn listen(path: impl Into<PathBuf>) -> Self {
         Self::Listen(path.into(), Access::default())
     }
 }
 
-/// What a server is doing.
+/// The present state of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerState {
     /// Another process holds the socket's lock; with its process id where it is known.
@@ -96,7 +96,7 @@ pub enum ServerState {
 #[derive(Debug)]
 struct SocketShared {
     state: Mutex<ServerState>,
-    /// Readable for ever once the server is to stop.
+    /// Readable for ever once the server must stop.
     stop: OwnedFd,
     /// The present connection, to be torn down by `stop` when the front end is silent in the
     /// middle of a message.
@@ -162,12 +162,12 @@ impl SocketShared {
         }
     }
 
-    /// Waits until `fd` can be read or the server is to stop, at most for `limit`. True to stop.
+    /// Waits until `fd` can be read or the server must stop, at most for `limit`. True to stop.
     fn wait(&self, fd: Option<BorrowedFd<'_>>, limit: Option<Duration>) -> bool {
         self.poll(&[Some(self.stop.as_fd()), fd].map(readable), limit)[0]
     }
 
-    /// Waits until any of `wanted` is ready, the server is to stop, or to stand still; at most for
+    /// Waits until any of `wanted` is ready, or the server must stop or stand still; at most for
     /// `limit`.
     fn wait_for_any(&self, wanted: [WaitCondition<'_>; 2], limit: Option<Duration>) -> Woken {
         let [first, second] = wanted;
@@ -202,7 +202,7 @@ impl SocketShared {
     }
 }
 
-/// What is waited for, and until it is what.
+/// A descriptor to wait for, and the condition that ends the wait.
 type WaitCondition<'a> = Option<(BorrowedFd<'a>, PollFlags)>;
 
 fn readable(fd: Option<BorrowedFd<'_>>) -> WaitCondition<'_> {
@@ -233,7 +233,7 @@ impl fmt::Debug for DeviceServer {
 }
 
 impl DeviceServer {
-    /// What it is doing now.
+    /// The server's present state.
     pub fn state(&self) -> ServerState {
         guard(&self.shared.state).clone()
     }
@@ -246,7 +246,7 @@ impl DeviceServer {
     }
 
     /// Whether front ends that come from now on are turned away: their connection is closed at
-    /// once. Who is there stays.
+    /// once. A connected front end stays.
     pub fn set_turning_away(&self, turns_away: bool) {
         self.shared.turns_away.store(turns_away, Relaxed);
     }
@@ -266,13 +266,13 @@ impl DeviceServer {
         self.shared.too_costly.load(Relaxed)
     }
 
-    /// Whoever has this may close the socket and open it again.
+    /// A handle with which its holder may close the socket and open it again.
     pub fn closer(&self) -> Closer {
         Closer(Arc::clone(&self.shared))
     }
 
     /// Has the server stand still, within a bounded time: queues drain for at most `drain` and
-    /// stop, the front end stays connected and is not listened to. As soon as what is given is
+    /// stop, the front end stays connected and is not listened to. As soon as the returned value is
     /// dropped, the server goes on as if nothing had happened.
     ///
     /// # Errors
@@ -316,8 +316,8 @@ impl DeviceServer {
 pub struct Closer(Arc<SocketShared>);
 
 impl Closer {
-    /// While it is closed there is no front end, not even the one that was there, and a socket of
-    /// ours has no name: who tries finds nobody. Comes back at once.
+    /// While it is closed there is no front end, and a connected front end is dropped. A socket of
+    /// ours has no name then, so a new front end cannot connect. Comes back at once.
     pub fn set_closed(&self, closed: bool) {
         if self.0.closed.swap(closed, Relaxed) == closed {
             return;
@@ -409,7 +409,7 @@ pub fn adopt(
 }
 
 impl Adopted {
-    /// Goes on: nobody else touches the front end's rings any more.
+    /// Goes on. The caller promises that no other process touches the front end's rings any more.
     pub fn serve(self) -> DeviceServer {
         // The thread waits for it as long as this is here.
         let _ = self.go.send(());
@@ -481,7 +481,7 @@ enum FrontEndSource {
     /// A predecessor has to die first.
     Wait(SocketClaim),
     Listen(UnixListener, SocketClaim),
-    /// Nobody is to come.
+    /// Closed: no front end may come.
     Closed(SocketClaim),
     Connect(PathBuf),
 }
@@ -576,7 +576,7 @@ fn may_log(log: &mut LogLines, path: &str) -> bool {
     may
 }
 
-/// None: the server is to stop.
+/// None: the server must stop.
 fn wait_for_predecessor(
     shared: &SocketShared,
     claim: SocketClaim,
@@ -598,7 +598,7 @@ fn wait_for_predecessor(
     Ok(Some(FrontEndSource::Listen(listener, claim)))
 }
 
-/// Stays closed for as long as that is wanted. False: the server is to stop.
+/// Stays closed for as long as that is wanted. False: the server must stop.
 fn stay_closed(shared: &SocketShared, way: &mut FrontEndSource) -> bool {
     shared.set(ServerState::Closed);
     *way = match std::mem::replace(way, FrontEndSource::Connect(PathBuf::new())) {
@@ -638,7 +638,7 @@ fn stay_closed(shared: &SocketShared, way: &mut FrontEndSource) -> bool {
     true
 }
 
-/// None: the server is to stop.
+/// None: the server must stop.
 fn next_front_end(
     shared: &SocketShared,
     way: &mut FrontEndSource,
@@ -685,8 +685,8 @@ fn next_front_end(
             Ok(stream) => return Some(stream),
             Err(error) => error,
         };
-        // A listener with nobody there is the usual case; anything else is told once, and costs
-        // a pause, for it may be there again at once.
+        // A path without a listener is the usual case. Any other error is told once, and costs a
+        // pause, for it may come again at once.
         let nobody = pause.is_none() && error.kind() == io::ErrorKind::WouldBlock;
         if !nobody && told != Some(error.kind()) {
             told = Some(error.kind());
@@ -707,7 +707,8 @@ fn next_front_end(
     }
 }
 
-/// Stands still if somebody wants that, until he lets go. What is there goes to him.
+/// Stands still if a request to park is there, until the requester ends it. The requester gets the
+/// listener, the lock and the front end's state.
 fn stay_parked(
     shared: &SocketShared,
     way: Option<&FrontEndSource>,
@@ -764,7 +765,7 @@ impl fmt::Display for DropError {
     }
 }
 
-/// Talks to one front end until it leaves, errs, or the server is to stop.
+/// Talks to one front end until it leaves, errs, or the server must stop.
 fn converse(
     shared: &SocketShared,
     way: Option<&FrontEndSource>,

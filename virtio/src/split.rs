@@ -18,8 +18,8 @@ const AVAIL_ELEMENT_BYTES: usize = 2;
 const USED_ELEMENT_BYTES: usize = 8;
 const EVENT_BYTES: usize = 2;
 
-/// How far the index may run ahead of an event index that nobody is to pass, before that is moved
-/// after it: it would be passed when the index has come round, after 2^16 chains.
+/// How far the index may run ahead of an event index that the driver must not pass. Then the event
+/// index is moved after the index: the index would come round and pass it, after 2^16 chains.
 const EVENT_BEHIND_MAX: u16 = 1 << 15;
 
 /// How many chains' headers are asked for before the first of them is read: about as many as one
@@ -51,7 +51,7 @@ impl SplitParts {
     }
 }
 
-/// Where the used part has the index at which the driver is to kick.
+/// The place in the used part of the index at which the driver must kick.
 fn event_at(shape: &RingPlan) -> usize {
     AT_ELEMENTS + USED_ELEMENT_BYTES * usize::from(shape.size)
 }
@@ -72,7 +72,7 @@ pub(crate) struct SplitRing {
     used: u16,
     /// Chains that were published since it was last decided whether to call.
     uncalled: u16,
-    /// What the inflight region said is to be done again, last one first.
+    /// Chains that must be done again, as the inflight region records them, last one first.
     redo: Vec<u16>,
     log: Option<SplitLog>,
     /// The index at which the driver was last told to kick, and whether that is over.
@@ -94,9 +94,10 @@ impl SplitRing {
         let used = parts.used.load_u16(AT_INDEX);
         let wrong = RingError::Base { base, size };
         let base = u16::try_from(base).map_err(|_| wrong)?;
-        // Used in order, all before the used index is done and nothing after it is: whatever the
-        // front end believes. Of chains that end in any order nothing but an inflight region says
-        // which are done, and those before the used index are not begun a second time.
+        // Chains that are used in order: all chains before the used index are done and no others,
+        // even if the front end gives another base. Chains that end in any order: only an inflight
+        // region records which are done, and chains before the used index are not begun a second
+        // time.
         let start = if in_order { used } else { base };
         if inflight.is_none() && start.wrapping_sub(used) > size {
             return Err(wrong);

@@ -11,7 +11,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use virtio::driver::{Backing, Data, DriverRequest, Guest, GuestPlan, Op, RingDriver, RingOptions};
 use virtio::{Chain, InflightRegion, Queue, RingKind};
 
-/// What `f` gives, and how many allocations it made.
+/// The result of `f`, and how many allocations it made.
 fn counted<T>(f: impl FnOnce() -> T) -> (T, u64) {
     let before = allocations();
     let result = f();

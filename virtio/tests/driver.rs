@@ -36,7 +36,7 @@ const DISK_BYTES: u64 = 4 << 20;
 const HOLD: usize = 12;
 
 /// A disk on a file, with a thread for each queue. It answers in any order, holds some requests
-/// back until there is a flush, and drains nothing when it is stopped: what it holds then stays in
+/// back until there is a flush, and drains nothing when it is stopped: held requests then stay in
 /// the inflight region.
 #[derive(Debug)]
 struct FileDisk {
@@ -279,7 +279,7 @@ fn one(front_end: &mut FrontEnd, op: Op, sector: u64, data: Data<'_>) -> Request
 /// Names the directory to a child process, which then is a server until it is killed.
 const SERVER_PLACE: &str = "VRIO_TEST_SERVER_PLACE";
 
-/// No test by itself: what the child processes of `killed_hundreds_of_times` run. Without the
+/// No test by itself: the child processes of `killed_hundreds_of_times` run it. Without the
 /// variable there is nothing to serve.
 #[test]
 fn server_process() {

@@ -1,7 +1,7 @@
 //! The stand-in driver against a vhost-user-blk server that is not ours: qemu-storage-daemon.
 //!
-//! What holds here holds for QEMU's front end and our server by transitivity: both ends were tried
-//! against somebody who knows nothing of us.
+//! A test that passes here holds for QEMU's front end and our server by transitivity: both ends
+//! were tried against a program that knows nothing of us.
 
 mod load;
 
@@ -334,8 +334,8 @@ fn foreign_killed_under_load() {
     println!("{test}: {} requests outstanding at 5 kills", keeper.counters().resumed());
 }
 
-/// Whatever the daemon offers, an idle guest lives through its death: indexes go on where they
-/// were.
+/// An idle guest lives through the daemon's death, with all features of the daemon: indexes go on
+/// where they were.
 #[test]
 fn foreign_killed_while_idle() {
     let test = "foreign_killed_while_idle";

@@ -1,4 +1,4 @@
-//! What comes back: completions, their checks, and waiting for them.
+//! Completions, their checks, and waiting for them.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{Ordering, fence};

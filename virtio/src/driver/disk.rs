@@ -1,4 +1,4 @@
-//! What a virtio-blk device says about itself: feature bits and the config space.
+//! The properties of a virtio-blk device: feature bits and the config space.
 
 /// Feature bits, as numbers of bits: virtio 1.2, sections 5.2.3 and 6, and vhost-user's own.
 pub mod feature {
@@ -73,7 +73,7 @@ pub(super) const BLK_KNOWN: u64 = mask(feature::BLK_RO)
 /// every back end has.
 pub(super) const CONFIG_BYTES: u32 = 60;
 
-/// What the config space says; fields without their feature are zero or the default.
+/// The contents of the config space; fields without their feature are zero or the default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskInfo {
     /// Size in sectors of 512 bytes.

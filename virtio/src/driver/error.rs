@@ -12,7 +12,7 @@ pub enum FrontEndError {
     /// There is no guest memory or no eventfd to be had.
     #[error("guest memory: {0}")]
     Memory(io::Error),
-    /// Nobody answers at the socket, or nobody came to it.
+    /// No back end answers at the socket, or none came to it.
     #[error("{}: {source}", path.display())]
     Socket {
         /// The socket's file.
@@ -55,7 +55,7 @@ pub enum FrontEndError {
     BadAnswer {
         /// The message.
         ask: &'static str,
-        /// What is wrong with it.
+        /// The fault of the answer.
         why: &'static str,
     },
     /// The back end does not offer what we cannot do without.
@@ -64,16 +64,16 @@ pub enum FrontEndError {
     /// The back end has fewer queues than wanted.
     #[error("{wanted} queues wanted, the back end offers {offered}")]
     QueuesMissing {
-        /// What the caller asked for.
+        /// The number that the caller asked for.
         wanted: u16,
-        /// What there is.
+        /// The number of queues that the back end has.
         offered: u64,
     },
     /// After a reconnect the back end no longer offers features that the guest uses.
     #[error("after the reconnect the back end lacks the features {0:#x}")]
     FeaturesLost(u64),
-    /// After a reconnect, requests are outstanding and the back end keeps no inflight region, so
-    /// nobody knows which of them were done.
+    /// After a reconnect, requests are outstanding and the back end keeps no inflight region, so it
+    /// is unknown which of them were done.
     #[error(
         "queue {queue}: {outstanding} requests outstanding, and the back end has no inflight \
          region to say which of them were done"

@@ -1,8 +1,8 @@
 //! The driver's end of a virtqueue whose chains are nothing but bytes, all of them in one
-//! direction: what virtio-net has in either direction.
+//! direction: the queues of virtio-net.
 //!
 //! As for [`RingDriver`](super::RingDriver), chains are staged and then shown all at once, nothing
-//! allocates after construction, and what a device must not do is a [`Breach`].
+//! allocates after construction, and a violation by the device is a [`Breach`].
 
 use std::io;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ pub struct FrameRing {
     /// The device writes.
     inward: bool,
     slots_free: Vec<u16>,
-    /// What was posted of each slot, in bytes; zero where the caller has it.
+    /// The length that was posted of each slot, in bytes; zero where the caller has the slot.
     posted: Box<[u32]>,
     /// Calls that ended a sleep.
     calls: u64,
@@ -70,7 +70,7 @@ impl FrameRing {
         }
     }
 
-    /// What a device needs to serve the ring in this process.
+    /// The configuration with which a device serves the ring in this process.
     ///
     /// # Errors
     /// When the system has no descriptor left.

@@ -30,7 +30,7 @@ const BACK_OFF_FIRST: Duration = Duration::from_millis(1);
 /// The longest pause between two tries. QEMU's is a second; tests have no such time.
 const BACK_OFF_MAX: Duration = Duration::from_millis(100);
 
-/// What is used of what a back end offers.
+/// The features of a back end that the front end uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UsedFeatures {
     /// Events by index.
@@ -54,8 +54,8 @@ pub struct UsedFeatures {
     /// Kick every queue after a start; a back end should look at its rings anyway.
     pub kick_on_start: bool,
     /// Go on after a reconnect although requests are outstanding and there is no inflight region:
-    /// some may be done twice and some never. With packed rings nobody could: they do not keep
-    /// what is outstanding.
+    /// some may be done twice and some never. Packed rings cannot go on like this: they do not keep
+    /// outstanding chains.
     pub resume_blindly: bool,
 }
 
@@ -78,16 +78,16 @@ impl Default for UsedFeatures {
     }
 }
 
-/// What a front end is made of.
+/// The settings of a front end.
 #[derive(Clone, Debug)]
 pub struct FrontEndConfig {
     /// The way to the back end.
     pub role: SocketRole,
     /// Memory and queues.
     pub guest: GuestPlan,
-    /// What to use.
+    /// The features to use.
     pub wanted: UsedFeatures,
-    /// What its rings take next.
+    /// The slots and descriptors that its rings take next.
     pub reuse: Reuse,
     /// How long the back end may take for an answer.
     pub answer_timeout: Duration,
@@ -119,7 +119,7 @@ impl Events {
     }
 }
 
-/// What a start found.
+/// The state that a start found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resumption {
     /// How many tries it took.
@@ -143,7 +143,7 @@ pub struct FrontEnd {
     bases: Vec<Option<u32>>,
     negotiated: Negotiated,
     inflight: Option<Inflight>,
-    /// Where the device marks what it writes, while it is to.
+    /// The log in which the device must mark its writes, while there is one.
     log: Option<Arc<DirtyPages>>,
     conversation: Option<Conversation>,
     back_channel: Option<OwnedFd>,
@@ -199,7 +199,7 @@ impl FrontEnd {
         }
     }
 
-    /// What the device says about itself.
+    /// The disk's properties, as the device reports them.
     pub fn disk(&self) -> &DiskInfo {
         &self.negotiated.disk
     }
@@ -401,7 +401,7 @@ impl FrontEnd {
         self.bases[usize::from(index)].unwrap_or_else(used)
     }
 
-    /// What the driver of a packed ring has left word of.
+    /// The note that the driver of a packed ring has left.
     fn note(&self, index: u16) -> u64 {
         let layout = &self.guest.queues()[usize::from(index)];
         self.guest.memory().u64_at(layout.note).load(Ordering::Acquire)
@@ -475,7 +475,7 @@ impl FrontEnd {
         self.tell_log()
     }
 
-    /// Says whether pages are to be marked, in QEMU's order.
+    /// Says whether pages must be marked, in QEMU's order.
     fn tell_log(&self) -> Result<(), FrontEndError> {
         let (conversation, logged) = (self.connected()?, self.log.is_some());
         start::set_features(conversation, self.features_told())?;

@@ -7,7 +7,7 @@ use super::layout::{GuestLayout, QueueLayout, RingShape};
 use super::memory::{Backing, GUEST_BASE, GuestMemory, Regions};
 use super::ring::{RingDriver, RingOptions};
 
-/// What a guest is made of.
+/// The settings of a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GuestPlan {
     /// Its queues, all alike.

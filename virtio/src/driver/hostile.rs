@@ -1,7 +1,7 @@
-//! A hostile guest: whatever a driver can store into its own rings, sense or nonsense.
+//! A hostile guest: any words that a driver can store into its own rings, sense or nonsense.
 //!
-//! What is placed here is unknown to the ring driver, so it is of use on rings that carry nothing
-//! else; a completion of it is a breach like any other.
+//! The ring driver does not know the entries that are placed here, so this is of use on rings that
+//! carry nothing else; a completion of such an entry is a breach like any other.
 
 use std::sync::atomic::Ordering;
 

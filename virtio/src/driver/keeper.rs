@@ -15,7 +15,7 @@ use super::front_end::FrontEnd;
 /// How long one round of reconnecting lasts before the keeper looks whether it should stop.
 const ROUND: Duration = Duration::from_millis(100);
 
-/// What a keeper did.
+/// The counts of a keeper.
 #[derive(Debug, Default)]
 pub struct KeeperCounters {
     hang_ups: AtomicU64,
@@ -74,7 +74,7 @@ impl Keeper {
         Ok(Self { counters, stop, thread: Some(thread) })
     }
 
-    /// What it did.
+    /// The counts so far.
     pub fn counters(&self) -> &KeeperCounters {
         &self.counters
     }

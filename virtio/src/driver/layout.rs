@@ -46,7 +46,7 @@ pub struct RingShape {
 }
 
 impl Default for RingShape {
-    /// What QEMU gives a guest: 128 descriptors; and requests of at most 64 KiB in 16 pieces.
+    /// The shape of QEMU's rings: 128 descriptors; and requests of at most 64 KiB in 16 pieces.
     fn default() -> Self {
         Self { size: 128, slots: 128, transfer_bytes_max: 64 << 10, segments_max: 16 }
     }

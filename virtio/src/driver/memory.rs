@@ -1,6 +1,6 @@
 //! The memory of a stand-in guest: one mapping, cut into regions.
 //!
-//! All unsafe code of the driver side is here. Nobody ever holds a Rust reference to plain bytes
+//! All unsafe code of the driver side is here. No code ever holds a Rust reference to plain bytes
 //! of the mapping: fields of the rings are atomics, and data is copied in and out.
 
 use std::io;
@@ -26,7 +26,7 @@ pub const GUEST_BASE: u64 = 1 << 20;
 /// The hole between the guest addresses of two regions that lie apart.
 pub const HOLE_BYTES: u64 = 1 << 20;
 
-/// What a guest's memory is made of.
+/// The kinds of a guest's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Backing {
     /// A sealed memfd, which can be handed to another process.
@@ -205,7 +205,8 @@ impl GuestMemory {
         self.base.as_ptr() as u64 + offset as u64
     }
 
-    /// A checksum over every byte: equal before and after means that nobody stored anything else.
+    /// A checksum over every byte: equal before and after means that the device stored nothing
+    /// else.
     pub fn digest(&self) -> u64 {
         self.digest_of(0, self.len())
     }
@@ -235,8 +236,8 @@ impl GuestMemory {
         unsafe { ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) }
     }
 
-    /// Stores two words; where a line that both sides only read is to stay with both, unless they
-    /// are there already.
+    /// Stores two words. Unless `reuse` is as Linux's, words that are there already are not stored
+    /// again, so that a line that both sides only read stays with both.
     #[inline]
     pub(super) fn put_pair(&self, offset: usize, values: [u64; 2], reuse: Reuse) {
         let first = self.checked(offset, 16, 8).cast::<u64>();
@@ -265,8 +266,8 @@ impl GuestMemory {
     }
 
     pub(super) fn u8_at(&self, offset: usize) -> &AtomicU8 {
-        // SAFETY: checked for room and alignment; the mapping outlives the borrow of self; what
-        // this process does to it goes through atomics or ordered copies.
+        // SAFETY: checked for room and alignment; the mapping outlives the borrow of self; all
+        // accesses of this process go through atomics or ordered copies.
         unsafe { AtomicU8::from_ptr(self.checked(offset, 1, 1)) }
     }
 

@@ -169,7 +169,7 @@ impl BackEndReply {
 pub(super) struct Conversation {
     stream: OwnedFd,
     timeout: Duration,
-    /// REPLY_ACK was negotiated: whatever has no answer of its own is acknowledged.
+    /// REPLY_ACK was negotiated: every message without an answer of its own is acknowledged.
     pub(super) acknowledged: bool,
 }
 

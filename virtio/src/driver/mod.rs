@@ -6,8 +6,8 @@
 //! memory. A [`FrontEnd`] hands them to a vhost-user-blk server, ours or a foreign one, and
 //! connects again when that dies; a [`Keeper`] does so by itself.
 //!
-//! The ring driver trusts nothing that a device stores: whatever a device must not do is a
-//! [`Breach`] with a name. [`GuestMemory::digest`] shows that nothing at all was stored.
+//! The ring driver trusts nothing that a device stores: every violation by a device is a [`Breach`]
+//! with a name. [`GuestMemory::digest`] shows that nothing at all was stored.
 
 mod complete;
 mod disk;

@@ -1,7 +1,7 @@
 //! A vhost-user-net front end: a guest's memory and the rings of its nic, handed to a back end.
 //!
-//! As QEMU's it keeps no inflight region. The control queue is not handed over: who plays the guest
-//! here says by the rings that it enables how many pairs it uses.
+//! As QEMU's it keeps no inflight region. The control queue is not handed over: the test that plays
+//! the guest enables the rings of as many pairs as it uses.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// The pause between two tries to connect.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// What a front end is made of.
+/// The settings of a front end.
 #[derive(Clone, Debug)]
 pub struct NicEndConfig {
     /// The way to the back end.

@@ -21,12 +21,12 @@ const USED: u16 = 1 << 15;
 
 /// In an event structure, above the slot: its wrap counter.
 const WRAP: u16 = 1 << 15;
-/// What is wanted, in the second half of an event structure.
+/// The wish for events, in the second half of an event structure.
 const EVENTS_ALL: u32 = 0;
 const EVENTS_NONE: u32 = 1;
 const EVENTS_AT_SLOT: u32 = 2;
 
-/// In what the driver leaves word of, above the count of requests: there is a driver.
+/// In the driver's note, above the count of requests: there is a driver.
 pub(super) const NOTED: u64 = 1 << 16;
 
 /// A slot and the wrap counter there.
@@ -52,7 +52,7 @@ impl PackedPosition {
     }
 }
 
-/// What we keep about a buffer id outside the device's reach.
+/// Our state of a buffer id, outside the device's reach.
 #[derive(Clone, Copy, Debug)]
 enum Id {
     Unused,

@@ -1,4 +1,4 @@
-//! What a stand-in guest asks for, what it gets back, and what a device can do wrong.
+//! The requests of a stand-in guest, their completions, and the faults of a device.
 
 /// The unit of a request's address.
 pub const SECTOR_BYTES: u64 = 512;
@@ -17,7 +17,7 @@ impl RequestSlot {
     }
 }
 
-/// What a request asks for.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Op {
     /// Disk to guest.
@@ -123,7 +123,7 @@ impl Data<'_> {
 pub struct DriverRequest<'a> {
     /// The buffers; held by the caller, the device's from now on.
     pub slot: RequestSlot,
-    /// What to do.
+    /// The operation.
     pub op: Op,
     /// First sector, of [`SECTOR_BYTES`].
     pub sector: u64,
@@ -149,7 +149,7 @@ pub enum RequestStatus {
 pub struct DriverCompletion {
     /// The buffers.
     pub slot: RequestSlot,
-    /// What was asked for.
+    /// The operation that was asked for.
     pub op: Op,
     /// The caller's mark.
     pub token: u64,
@@ -165,7 +165,7 @@ pub(super) const STATUS_UNWRITTEN: u8 = 0xff;
 /// The status byte of a slot that no device owns: it must stay.
 pub(super) const STATUS_PARKED: u8 = 0xee;
 
-/// What a device did that it must not do. A ring that saw one takes and gives nothing more.
+/// A violation of the protocol by a device. A ring that saw one takes and gives nothing more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Breach {
@@ -190,7 +190,7 @@ pub enum Breach {
         queue: u16,
         /// The used index of the element.
         position: u16,
-        /// What it names.
+        /// The descriptor that it names.
         id: u32,
     },
     /// A used element names a descriptor that is no outstanding request's first.
@@ -200,7 +200,7 @@ pub enum Breach {
         queue: u16,
         /// The used index of the element.
         position: u16,
-        /// What it names.
+        /// The descriptor that it names.
         id: u16,
     },
     /// A used element names a request that was completed before and not submitted again.
@@ -210,7 +210,7 @@ pub enum Breach {
         queue: u16,
         /// The used index of the element.
         position: u16,
-        /// What it names.
+        /// The descriptor that it names.
         id: u16,
     },
     /// The length in a used element is not what such an answer has.
@@ -222,9 +222,9 @@ pub enum Breach {
         op: Op,
         /// Its answer.
         status: RequestStatus,
-        /// What the device says it wrote.
+        /// The bytes that the device claims to have written.
         written: u32,
-        /// What it could write, and for a success must have written.
+        /// The room that the device had, all of which a success must have written.
         room: u32,
     },
     /// A chain of frames came back with more bytes than it has room for.
@@ -232,9 +232,9 @@ pub enum Breach {
     UsedBeyond {
         /// The queue.
         queue: u16,
-        /// What the device says it wrote.
+        /// The bytes that the device claims to have written.
         written: u32,
-        /// What it could write.
+        /// The room that the device had.
         room: u32,
     },
     /// A request was completed without an answer.
@@ -273,9 +273,9 @@ pub enum SubmitError {
     /// Too few free descriptors; complete something first.
     #[error("{needed} descriptors needed, {free} free")]
     Full {
-        /// What the request takes.
+        /// The descriptors that the request takes.
         needed: u16,
-        /// What there is.
+        /// The free descriptors.
         free: u16,
     },
     /// The device broke the protocol.

@@ -26,7 +26,7 @@ use crate::memory::Memory;
 use crate::queue::QueueConfig;
 use crate::ring::RingKind;
 
-/// What was negotiated for a ring, and how it signals.
+/// The negotiated features of a ring, and how it signals.
 #[derive(Clone, Debug, Default)]
 pub struct RingOptions {
     /// VIRTIO_F_RING_PACKED, or not.
@@ -39,11 +39,11 @@ pub struct RingOptions {
     pub kick: Option<Arc<OwnedFd>>,
     /// Written by the device.
     pub call: Option<Arc<OwnedFd>>,
-    /// What it takes next.
+    /// The slots and descriptors that it takes next.
     pub reuse: Reuse,
 }
 
-/// What a ring did. Events per request do not depend on the machine's speed.
+/// The counts of a ring. Events per request do not depend on the machine's speed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RingCounters {
     /// Requests staged.
@@ -171,8 +171,8 @@ impl RingDriver {
         &self.memory
     }
 
-    /// What a device needs to serve the ring in this process. It goes on from [`Self::base`]; the
-    /// caller adds an inflight region if there is one.
+    /// The configuration with which a device serves the ring in this process. It goes on from
+    /// [`Self::base`]; the caller adds an inflight region if there is one.
     ///
     /// # Errors
     /// When the system has no descriptor left.
@@ -180,7 +180,7 @@ impl RingDriver {
         queue_config(&self.layout, &self.memory, &self.options, self.base(), memory)
     }
 
-    /// What it did so far.
+    /// The counts so far.
     pub fn counters(&self) -> RingCounters {
         self.counters
     }
@@ -191,7 +191,7 @@ impl RingDriver {
     }
 
     /// Requests that were published and that the device has not given back, as shared memory says
-    /// now: what a kill would catch.
+    /// now: a kill of the device would catch these.
     pub fn held_by_device(&self) -> u16 {
         either!(&self.ring, ring => ring.held_by_device())
     }
@@ -201,8 +201,8 @@ impl RingDriver {
         self.broken
     }
 
-    /// Where a device without an inflight region starts anew, in the form of SET_VRING_BASE: what
-    /// shared memory says was used last.
+    /// Where a device without an inflight region starts anew, in the form of SET_VRING_BASE: the
+    /// last used position in shared memory.
     pub fn base(&self) -> u32 {
         match &self.ring {
             DriverRing::Split(ring) => u32::from(ring.used_index()),
@@ -389,7 +389,7 @@ impl RingDriver {
     }
 }
 
-/// What a device needs to serve a ring in this process.
+/// The configuration with which a device serves a ring in this process.
 pub(super) fn queue_config(
     layout: &QueueLayout,
     guest: &GuestMemory,

@@ -116,7 +116,7 @@ fn converse(regions: Regions, options: RingOptions, requests: u64) {
             let request =
                 DriverRequest { slot, op, sector: slot.index() as u64 * 8, data, token: seed };
             if let Err(SubmitError::Full { .. }) = ring.submit(&request) {
-                // What was never submitted was never written.
+                // A write that was not submitted left no version.
                 versions[slot.index()] -= u64::from(op == Op::Write);
                 ring.release(slot);
             }

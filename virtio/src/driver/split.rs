@@ -44,7 +44,7 @@ enum DescriptorState {
     Inner,
 }
 
-/// What we keep about a descriptor outside the device's reach.
+/// Our state of a descriptor, outside the device's reach.
 #[derive(Clone, Copy, Debug)]
 struct DriverDescriptor {
     next: u16,

@@ -1,4 +1,4 @@
-//! The steps of a start: what is said to a back end, in QEMU's order.
+//! The steps of a start: the messages to a back end, in QEMU's order.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::log::DirtyPages;
 use super::memory::{GuestMemory, GuestRegion};
 use super::message::{Ask, Conversation, DESCRIPTORS_MAX, MessageBody};
 
-/// What front and back end agreed on.
+/// The agreement of front and back end.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Negotiated {
     pub(super) features: u64,
@@ -24,7 +24,7 @@ pub(super) struct Negotiated {
 }
 
 impl Negotiated {
-    /// What holds after a reconnect: a running guest cannot be told of other features.
+    /// The agreement after a reconnect: a running guest cannot be told of other features.
     pub(super) fn resume(self, before: &Self) -> Result<Self, FrontEndError> {
         if before.features == 0 {
             return Ok(self);
@@ -111,7 +111,7 @@ fn wanted_features(wanted: &UsedFeatures) -> u64 {
         | optional(wanted.packed, feature::RING_PACKED)
 }
 
-/// What the configuration space says now.
+/// The present contents of the configuration space.
 pub(super) fn get_config(
     conversation: &Conversation,
     features: u64,
@@ -254,7 +254,7 @@ pub(super) fn set_ring(
     conversation.tell(Ask::SetVringCall, &number(), &[events.call.as_fd()])
 }
 
-/// Says where a ring is, and whether what is written into it is to be marked.
+/// Says where a ring is, and whether writes to it must be marked.
 pub(super) fn set_addresses(
     conversation: &Conversation,
     memory: &GuestMemory,

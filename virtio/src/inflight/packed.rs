@@ -1,4 +1,4 @@
-//! What a packed ring's queue keeps in its part of the inflight region.
+//! The records of a packed ring's queue in its part of the inflight region.
 
 use super::{AT_DESC_NUM, AT_VERSION, InflightQueue, VERSION};
 use crate::descriptor::Descriptor;
@@ -72,7 +72,7 @@ impl UsedPosition {
     }
 }
 
-/// What a queue finds in its part of the region when it starts.
+/// The state that a queue finds in its part of the region when it starts.
 #[derive(Debug)]
 pub(crate) struct Recovered {
     /// Buffer ids of chains that were taken and not given back, last one first.
@@ -125,8 +125,8 @@ pub(crate) struct PackedLog {
     area: Area,
     /// The number of the next chain.
     counter: u64,
-    /// What the entries say about who follows, and the list's head: our own, which nobody else
-    /// can change.
+    /// The links from each entry to the next, and the list's head: our own copy, which the front
+    /// end cannot change.
     next: Vec<u16>,
     free_head: u16,
     /// By buffer id.
@@ -210,7 +210,8 @@ impl PackedLog {
         Ok(used)
     }
 
-    /// Notes who follows whom, and which entries are free; their marks are cleared.
+    /// Notes each entry's successor and which entries are free; the marks of free entries are
+    /// cleared.
     fn read_free_list(
         &mut self,
         stores: &mut Stores,

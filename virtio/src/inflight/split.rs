@@ -1,4 +1,4 @@
-//! What a split ring's queue keeps in its part of the inflight region.
+//! The records of a split ring's queue in its part of the inflight region.
 
 use super::{AT_DESC_NUM, AT_VERSION, InflightQueue, VERSION};
 use crate::error::InflightError;
@@ -24,7 +24,7 @@ pub(super) fn has_completed(queue: &InflightQueue) -> bool {
     queue.area.load_u16(AT_USED_IDX) != 0
 }
 
-/// What a queue finds in its part of the region when it starts.
+/// The state that a queue finds in its part of the region when it starts.
 #[derive(Debug)]
 pub(crate) struct Recovered {
     /// Chains that were taken and not given back, last one first.
@@ -43,9 +43,9 @@ pub(crate) struct Recovered {
 /// ```
 ///
 /// Taking: counter, then inflight = 1. Giving back: used elements and the list of the batch, then
-/// the used ring's index, then inflight = 0 for all of the batch, then used_idx. So whoever comes
-/// after a death sees from `used_idx` and the ring's index whether a batch was published whose
-/// marks were not cleared yet, and clears them.
+/// the used ring's index, then inflight = 0 for all of the batch, then used_idx. So a successor
+/// sees from `used_idx` and the ring's index whether a batch was published whose marks were not
+/// cleared yet, and clears them.
 #[derive(Debug)]
 pub(crate) struct SplitLog {
     area: Area,

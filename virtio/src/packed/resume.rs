@@ -9,15 +9,16 @@
 //! ```text
 //!   USED   1 1 1 1 0 0 0 0        the next one to be used is the fifth, with the counter 1
 //! ```
-//! A batch is marked from its end, for the driver is to see all of it at once. A predecessor that
+//! A batch is marked from its end, since the driver must see all of it at once. A predecessor that
 //! was killed in the middle of that left marked slots behind some that are not, for which the
 //! driver waits:
 //!
 //! ```text
 //!   USED   1 1 0 1 1 0 0 0        the batch is slots three to five
 //! ```
-//! It is given back with nothing in it: what was is lost, as frames may be. What devices of others
-//! leave behind mostly does not look like either, and then the front end's word counts.
+//! The batch is given back with nothing in it: its contents are lost, as frames may be. Rings that
+//! were used by devices of other makers mostly look like neither, and then the front end's word
+//! counts.
 
 use super::position::{AT_LENGTH, AVAIL, PackedPosition, USED, flags_at};
 use crate::descriptor::{DESCRIPTOR_BYTES, NEXT};
@@ -89,8 +90,9 @@ fn look(flags: &[u16], used: PackedPosition) -> Option<ResumePoint> {
 }
 
 impl ResumePoint {
-    /// Gives back the batch that was not shown, and says where to go on. Whoever is killed in here
-    /// leaves what was found. Nothing if the driver's chains are not what they were.
+    /// Gives back the batch that was not shown, and returns the place to go on. A process that is
+    /// killed in here leaves a ring that looks as before. Nothing if the driver's chains are not as
+    /// they were.
     pub(super) fn give_back(self, ring: &Area, stores: &mut Stores) -> Option<PackedPosition> {
         let Self { size, used, unmarked, batch } = self;
         let (mut chains, mut slots) = (Vec::new(), 0);

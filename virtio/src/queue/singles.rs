@@ -1,4 +1,4 @@
-//! Chains of one piece, many at a time: what nearly all of a network card's chains are.
+//! Chains of one piece, many at a time: nearly all chains of a network card are of this kind.
 
 use super::{Queue, QueueRing, either};
 use crate::chain::{Head, Segment};
@@ -18,9 +18,9 @@ pub struct Single {
 impl Queue {
     /// Adds those of the next chains to `into` that are one piece each, readable or `writable`: at
     /// most `most` of them, and none after they have `bytes` together. As [`Queue::take`] takes
-    /// chains, at a fraction of its price for each. It stops before the first that is anything
-    /// else, or against the rules: `take` says about that what there is to say, and also where
-    /// there is an inflight region.
+    /// chains, at a fraction of its price for each. It stops before the first chain of another kind
+    /// and before the first that breaks a rule: `take` deals with those. It also takes nothing
+    /// where there is an inflight region.
     pub fn take_singles(
         &mut self,
         writable: bool,
@@ -28,7 +28,7 @@ impl Queue {
         bytes: usize,
         into: &mut Vec<Single>,
     ) {
-        // What is lost is for `take` to find.
+        // The loss of memory is for `take` to find.
         if self.failed.is_some() || sigbus::losses() != self.losses {
             return;
         }

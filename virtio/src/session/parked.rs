@@ -167,12 +167,12 @@ pub enum AdoptError {
     /// The device has another number of queues.
     #[error("the front end knows {told} queues, the device has {queues}")]
     Queues {
-        /// What the state says.
+        /// The number in the state.
         told: usize,
-        /// What there are.
+        /// The number of the device's queues.
         queues: usize,
     },
-    /// What was agreed on cannot be agreed on again.
+    /// The former agreement with the front end cannot be made again.
     #[error("what was agreed with the front end is not taken: {0}")]
     Agreement(String),
     /// The state lacks something.

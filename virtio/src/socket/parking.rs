@@ -14,7 +14,7 @@ use crate::hand_over::ServedDevice;
 /// stops queues takes 2 s (see [`crate::Device::stop`]), any other none to speak of.
 pub(super) const PARK_TIME_MAX: Duration = Duration::from_secs(3);
 
-/// What is asked of a server that is to stand still.
+/// The request to a server to stand still.
 #[derive(Debug)]
 pub(super) struct ParkRequest {
     pub(super) drain: Duration,
@@ -55,7 +55,8 @@ impl Parking {
 /// A server that stands still until this is dropped.
 #[derive(Debug)]
 pub struct ParkedServer {
-    /// What another process needs to go on in its place; nothing where it does not serve yet.
+    /// The state that another process needs to go on in this server's place; nothing where the
+    /// server does not serve yet.
     pub state: Option<ServedDevice<OwnedFd>>,
     _hold: Option<SyncSender<()>>,
 }

@@ -71,7 +71,8 @@ fn check_inside(ring: &TestRing, chain: &Chain) {
     }
 }
 
-/// A ring with garbage in it, driven until it fails or enough was taken. What it failed of.
+/// Drives a ring with garbage in it until it fails or enough was taken. Returns the name of the
+/// failure.
 fn torment(seed: u64) -> Option<&'static str> {
     let mut dice = Random::new(seed);
     let size = 1 << dice.below(6);
@@ -141,7 +142,7 @@ fn garbage_in_inflight_regions_is_an_error_or_is_redone_once() {
         for at in 0..area_len(size) {
             stores.u8(&area, at, dice.draw() as u8);
         }
-        // What has to be right for the rest to be looked at.
+        // These words must be right, or the rest is not looked at.
         stores.u16(&area, 8, u16::from(!dice.one_in(10)));
         stores.u16(&area, 10, if dice.one_in(10) { dice.draw() as u16 } else { size });
         stores.u16(&area, 12, dice.below(u64::from(size) + 1) as u16);

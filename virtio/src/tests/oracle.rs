@@ -20,7 +20,7 @@ const STEPS: usize = 3_000;
 const SHAPE: RingShape =
     RingShape { size: 16, slots: 12, transfer_bytes_max: 4096, segments_max: 6 };
 
-/// What happens next, on both sides.
+/// The next step, on both sides.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Submit {
@@ -74,7 +74,7 @@ struct Side {
     region: (OwnedFd, u64),
     queue: Queue,
     chain: Chain,
-    /// What was taken: its answer's place, and its length.
+    /// A chain that was taken: its answer's place, and its length.
     held: Vec<(Head, Vec<Segment>, u32)>,
     token: u64,
 }

@@ -1,4 +1,4 @@
-//! What the specification says of packed rings, and what guests get wrong with them.
+//! The specification's rules for packed rings, and guests' violations of them.
 
 use std::collections::BTreeMap;
 
@@ -130,7 +130,7 @@ fn half_a_base_is_enough_where_nothing_is_outstanding() {
     assert_eq!(ring.reap(), Some((2, 0)));
 }
 
-/// What a queue says of these descriptors, offered one after the other.
+/// The queue's error for these descriptors, offered one after the other.
 fn refused(size: u16, pieces: &[Descriptor]) -> RingError {
     let mut ring = TestRing::packed(size);
     pieces.iter().for_each(|piece| ring.push(*piece));

@@ -114,7 +114,8 @@ fn a_state_that_does_not_fit_is_refused() {
     assert_eq!(error.to_string(), "there is no lock");
 }
 
-/// Files that a front end shares can be others by now: it is left, and nobody else waits for it.
+/// A front end's shared files can be others by now. The successor leaves such a front end, and no
+/// other server waits for it.
 #[test]
 fn a_front_end_that_took_its_memory_away_is_left() {
     let changes: [fn(&Bed, &mut ConnectedFrontEnd<OwnedFd>); 3] = [
@@ -151,7 +152,7 @@ fn queues_without_an_inflight_region_go_on_where_they_are() {
     assert!(bed.server().park(DRAIN).is_ok());
 }
 
-/// What a queue without a part of its own had on its way could not be told from the rest.
+/// The outstanding requests of a queue without a part of its own could not be told from the rest.
 #[test]
 fn queues_beyond_the_inflight_region_go_on_where_they_are() {
     let mut bed = Bed::new();
@@ -166,8 +167,8 @@ fn queues_beyond_the_inflight_region_go_on_where_they_are() {
     bed.round_trip(1, 2);
 }
 
-/// Bytes of a message that stay away do not keep the node from going on in another process: what
-/// has come waits in the socket, for whoever is there when the rest comes.
+/// An unfinished message does not keep the node from going on in another process. Its bytes wait in
+/// the socket for the process that is there when the rest comes.
 #[test]
 fn a_front_end_in_the_middle_of_a_message_goes_over_with_it() {
     // SET_VRING_NUM with its body, then GET_FEATURES.
@@ -231,7 +232,7 @@ fn servers_come_to_a_stand_beside_each_other() {
     let [first, second] = parking;
     let first = first.end().unwrap();
     assert!(first.state.is_some());
-    // Nobody wants to know of this one any more.
+    // The requester has given up on this one.
     drop(second);
     until("it goes on", || beds[1].device.running() == [1]);
     assert!(beds[0].device.running().is_empty());
@@ -258,7 +259,7 @@ fn the_log_of_dirty_pages_goes_over() {
         let _ = told.read();
         bed.round_trip(1, head);
         assert_eq!((log_bits(&file), told.read().unwrap()), (used_page, 1));
-        // What the device answers by itself is marked where the guest has all of it marked.
+        // The device's own answer is marked where the guest has everything marked.
         bed.ring.offer(head);
         let head = bed.device.take(1)[0];
         let mut state = bed.device.state();
@@ -282,7 +283,7 @@ fn the_log_of_dirty_pages_goes_over() {
     let mut other = Bed { device: TestDevice::default(), ..bed };
     let way = Socket::Connect(other.path());
     let server = adopt(way, Box::new(other.device.clone()), state).unwrap().serve();
-    // The first server is waited for by whoever goes away next: not while it waits.
+    // The next server that goes away waits for the first one, but not while the first one waits.
     let held = parked;
     until("it runs", || other.device.running() == [1]);
     is_logged(&mut other, 3);

@@ -26,7 +26,7 @@ const REQUESTS: usize = 24;
 /// Far more rounds than any run needs.
 const ROUNDS_MAX: usize = 10_000;
 
-/// What the driver and the storage know; both outlive the device.
+/// The state of the driver and of the storage; both outlive the device.
 struct World {
     ring: TestRing,
     inflight: TestInflight,
@@ -137,7 +137,7 @@ impl World {
 
     fn start(&self, stores_max: u64) -> Queue {
         let mut config = self.ring.config(Some(self.inflight.queue()));
-        // After a death nobody knows the base; whatever the front end says must not matter.
+        // After a death the base is unknown; the front end's base must not matter.
         if self.ring.kind() == RingKind::Split {
             config.base = 0xfff8;
         }

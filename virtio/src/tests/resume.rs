@@ -21,7 +21,7 @@ struct World {
     ring: TestRing,
     dice: Random,
     free: Vec<u16>,
-    /// What is with the device, oldest first.
+    /// The chains that the device has, oldest first.
     owned: std::collections::VecDeque<u16>,
     next: usize,
     done: usize,
@@ -44,7 +44,7 @@ impl World {
 
     fn drive(&mut self) {
         while let Some((head, written)) = self.ring.reap() {
-            // In the order in which they were made, whatever happens.
+            // Chains come back in the order in which they were made, in all cases.
             assert_eq!(self.owned.pop_front(), Some(head), "a completion of nothing");
             assert!(written == 0 || written == u32::from(head) + 1, "{written} for {head}");
             self.empty += usize::from(written == 0);
@@ -63,7 +63,7 @@ impl World {
 
     /// A life of a device: how many stores there were, or nothing if it was stopped.
     fn live(&mut self, stores_max: u64) -> Option<u64> {
-        // What a front end says that knows of nothing since the guest started.
+        // The base of a front end that has heard nothing since the guest started.
         let mut config = self.ring.config(None);
         config.in_order = true;
         let mut queue = Queue::new_stopping(config, stores_max).unwrap();
@@ -144,7 +144,7 @@ fn a_second_stop_while_the_first_is_mended_changes_nothing() {
     assert!(points > 5_000, "the workload shrank: {points}");
 }
 
-/// What a device leaves that marks the first slot of each chain only: the front end's word counts.
+/// The ring of a device that marks the first slot of each chain only: the front end's word counts.
 #[test]
 fn a_ring_that_others_used_goes_on_where_the_front_end_says() {
     let mut world = World::new(7, true);

@@ -77,7 +77,7 @@ struct PackedSide {
 #[derive(Debug)]
 pub(super) struct TestRing {
     pub(super) memory: Arc<Memory>,
-    /// What the driver of a packed ring knows; none for a split one.
+    /// The state of a packed ring's driver; none for a split one.
     packed: Option<PackedSide>,
     pub(super) size: u16,
     pub(super) area: Area,

@@ -28,7 +28,7 @@ pub(super) const QUEUES: usize = 3;
 /// A feature of the device's own.
 pub(super) const OWN_FEATURE: u64 = 1 << 9;
 
-/// What the test and the session's thread share.
+/// The state that the test and the session's thread share.
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) queues: BTreeMap<usize, Queue>,

@@ -46,7 +46,7 @@ fn configuration_space_is_read_with_zeroes_behind_it() {
     assert_eq!(bed.device.state().written, [3, 9]);
 }
 
-/// What came by a back-channel: the words of a message's header.
+/// The header of the next message on a back-channel, as words.
 fn said(channel: &UnixStream) -> Option<[u32; 3]> {
     let mut message = [0; 12];
     channel.set_nonblocking(true).unwrap();
@@ -73,7 +73,7 @@ fn a_change_of_the_configuration_is_told_by_the_back_channel() {
         });
     };
     let mut front_end = bed.connect();
-    // Without a channel there is nobody to tell.
+    // Without a channel the message goes nowhere.
     change();
     let (ours, theirs) = UnixStream::pair().unwrap();
     front_end.set_backend_request_fd(&theirs).unwrap();
@@ -85,7 +85,7 @@ fn a_change_of_the_configuration_is_told_by_the_back_channel() {
     let config_change = [2, 1, 0];
     assert_eq!(said(&ours), Some(config_change));
     assert_eq!(said(&ours), None);
-    // A front end that closes its end, or another one later, harms nobody.
+    // A front end that closes its end, and a later front end that does, harm nothing.
     drop(ours);
     change();
     front_end.get_queue_num().unwrap();
@@ -371,7 +371,7 @@ fn pages_are_logged_while_the_front_end_wants_it() {
     front_end.set_vring_addr(0, &addrs).unwrap();
     bed.round_trip(0, 1);
     assert_eq!(log_bits(&file), used_page);
-    // The device is one that marks no buffers: what it answers by itself is marked all the same.
+    // This device marks no buffers: its own answer is marked all the same.
     front_end.set_features(features | feature::LOG_ALL).unwrap();
     let head = {
         bed.ring.offer(2);

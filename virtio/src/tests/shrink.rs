@@ -17,7 +17,7 @@ use crate::mapping::Mapping;
 use crate::queue::Queue;
 use crate::ring::RingKind;
 
-/// Set in the child process that is to die.
+/// Set in the child process that must die.
 const CHILD: &str = "VRIO_TEST_SIGBUS";
 
 #[test]

@@ -61,7 +61,7 @@ fn live(kind: RingKind, seed: u64, many: bool) -> (Vec<Seen>, Option<String>, us
     for _ in 0..TURNS {
         offer(&mut ring, &mut dice);
         let mut heads = Vec::new();
-        // Ends: what was taken is not put before the turn is over.
+        // Ends: chains are not put before the turn is over.
         loop {
             if many {
                 let (writable, most) = (luck.one_in(2), luck.below(9) as usize);

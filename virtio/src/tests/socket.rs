@@ -1,4 +1,4 @@
-//! Who serves a socket: locks, leftovers, and both directions of connecting.
+//! Serving a socket: locks, leftovers, and both directions of connecting.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -137,7 +137,7 @@ fn the_front_end_may_be_the_one_that_listens() {
     let bed = Bed::new();
     let path = bed.directory.path().join("front.sock");
     let device = TestDevice::default();
-    // Nobody is there yet; then somebody is, leaves, and is there again.
+    // There is no front end yet; then there is one, which leaves and comes back.
     let server = serve(Socket::Connect(path.clone()), Box::new(device.clone())).unwrap();
     assert_eq!(server.state(), ServerState::Waiting);
     for count in 0..2 {
@@ -214,7 +214,7 @@ fn a_front_end_that_asks_and_never_reads_holds_nobody_up() {
 fn a_socket_that_is_closed_has_no_front_end_and_is_there_again_when_it_is_opened() {
     let bed = Bed::new();
     for count in 1..4 {
-        // Half a message holds nobody up.
+        // Half a message delays nothing.
         let mut front_end = UnixStream::connect(bed.path()).unwrap();
         bed.wait_for(&ServerState::Connected);
         front_end.write_all(&[1, 0, 0]).unwrap();
@@ -278,7 +278,7 @@ fn a_drained_server_stops_before_all_were_turned_away() {
         pause(tries);
         drop(parked);
         stopping.join().unwrap();
-        // Whom nobody has accepted sees a reset, not an end.
+        // A front end that was never accepted sees a reset, not an end.
         waiting.into_iter().any(|mut stream| stream.read(&mut [0]).is_err())
     };
     assert!((0..6).any(stops_early));

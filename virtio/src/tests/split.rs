@@ -1,4 +1,4 @@
-//! What the ring promises, and each rule that a driver can break.
+//! The ring's promises, and each rule that a driver can break.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
