@@ -1,4 +1,4 @@
-//! What a link counts.
+//! The counters of a link.
 
 sidecore::counters! {
     /// Written by the link's sidecore only. A *message* is what one system call hands to the kernel

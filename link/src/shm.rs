@@ -111,7 +111,7 @@ impl ShmDirectory {
 }
 
 sidecore::counters! {
-    /// What goes through shared memory; the link inside counts its own.
+    /// The counters of shared memory; the link inside has its own.
     pub struct ShmCounters {
         /// Datagrams put into rings.
         datagrams_sent,
@@ -121,11 +121,11 @@ sidecore::counters! {
         bytes_copied,
         /// Sleeping peers woken: a system call each.
         bells_rung,
-        /// System calls to take the signals of those who woke us, or called.
+        /// System calls to take the signals of peers that woke this side, or called.
         bell_reads,
         /// Datagrams dropped because a ring was full.
         dropped_full,
-        /// Datagrams dropped because nobody was at the other end.
+        /// Datagrams dropped because the other end was gone.
         dropped_unreachable,
         /// Lines given up because the other end broke a rule.
         broken,

@@ -142,8 +142,7 @@ fn system<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> XdpError 
 }
 
 sidecore::counters! {
-    /// What passed by the rings. The link's own counters have all datagrams, whichever way they
-    /// took.
+    /// The counters of the rings. The link's own counters have all datagrams, of either way.
     pub struct XdpCounters {
         /// Datagrams sent by the ring.
         datagrams_sent,

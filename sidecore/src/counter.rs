@@ -124,7 +124,7 @@ macro_rules! counters {
 }
 
 counters! {
-    /// What one sidecore did. Written by its own thread only.
+    /// The counters of a sidecore. Written by its own thread only.
     ///
     /// The times are estimates: a round's whole length counts as what the round was, and the clock
     /// is read once per round.

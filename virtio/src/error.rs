@@ -283,9 +283,9 @@ pub enum InflightError {
     /// The used index of the ring is not within one batch of the recorded one.
     #[error("inflight region ends at used index {recorded}, the ring at {ring}")]
     UsedIndex {
-        /// The size that the region has.
+        /// The used index that the region records.
         recorded: u16,
-        /// What the ring says.
+        /// The ring's used index.
         ring: u16,
     },
     /// The list of the last batch leaves the table.
@@ -294,9 +294,9 @@ pub enum InflightError {
     /// The region was kept for the other kind of ring.
     #[error("inflight region for a {found:?} ring, the ring is {kind:?}")]
     Kind {
-        /// What the region is for.
+        /// The kind of ring for which the region was kept.
         found: RingKind,
-        /// What the ring is.
+        /// The kind of the ring.
         kind: RingKind,
     },
     /// The used slot of a packed ring does not exist.

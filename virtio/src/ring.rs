@@ -18,7 +18,7 @@ pub enum RingKind {
 }
 
 impl RingKind {
-    /// The base of a ring that nobody has used yet.
+    /// The base of a ring that was never used.
     pub fn base_fresh(self) -> u32 {
         match self {
             Self::Split => 0,
