@@ -23,17 +23,17 @@ const ACK_BYTES: u64 = 256 << 10;
 /// Numbers beyond this are no honest peer's: 2^62 packets take ten thousand years.
 pub(crate) const NUMBER_MAX: u64 = 1 << 62;
 
-/// What a packet number says about a packet.
+/// Whether the packet with this number was received before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Freshness {
     Fresh,
     /// It was received.
     Duplicate,
-    /// It may have been received: nobody remembers.
+    /// It may have been received: the record of it is gone.
     Old,
 }
 
-/// What a packet wants said about its arrival.
+/// A packet's wish for an acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AckWish {
     /// Nothing: it carries nothing but an acknowledgement.
@@ -219,7 +219,8 @@ impl Received {
         Some(newest.last)
     }
 
-    /// The peer got an acknowledgement up to `largest`: what lies below need not be said again.
+    /// The peer got an acknowledgement up to `largest`, so lower numbers need not be acknowledged
+    /// again.
     pub(crate) fn forget_below(&mut self, largest: u64) {
         if largest <= self.floor {
             return;

@@ -68,7 +68,7 @@ impl Bits {
         Some((at + 1) * WORD_BITS + more[at].trailing_zeros() as usize)
     }
 
-    /// What it takes beside itself.
+    /// The memory that it takes beside itself.
     pub(crate) fn more_bytes(&self) -> usize {
         self.more.as_deref().map_or(0, size_of_val)
     }

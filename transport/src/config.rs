@@ -1,4 +1,4 @@
-//! What an endpoint is told when it is made.
+//! The settings of an endpoint when it is made.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -44,7 +44,7 @@ pub struct EndpointConfig {
     /// How many bytes of call bodies a flow of a peer may have here, not yet answered, each counted
     /// as the buffer that it takes. Clamped to 2 MiB and a quarter of the pool.
     pub flow_window_bytes: u32,
-    /// What fits into the socket's receive buffer: a peer has no more in flight.
+    /// The room of the socket's receive buffer: a peer has no more in flight.
     pub receive_window_bytes: u32,
     /// The protocol versions to offer; all that this program speaks, unless an upgrade is held
     /// back.
@@ -52,9 +52,9 @@ pub struct EndpointConfig {
     /// Whether sessions are encrypted, and under which keys. Changed later with
     /// [`Endpoint::set_security`](crate::Endpoint::set_security).
     pub security: Security,
-    /// What keys and cookies are drawn from: 32 bytes from the system's random numbers, never the
-    /// same for two endpoints nor for two lives of one. Only a simulation, which has to repeat
-    /// itself, takes them from its seed.
+    /// The seed of keys and cookies: 32 bytes from the system's random numbers, never the same for
+    /// two endpoints nor for two lives of one. Only a simulation, which has to repeat itself, takes
+    /// them from its seed.
     pub entropy: [u8; 32],
     /// How many packets one key seals, as a power of two: 22, and the same at both ends, or there
     /// is no session. Tests lower it to see keys roll. Clamped to 12 and 22.
@@ -97,7 +97,7 @@ impl EndpointConfig {
         }
     }
 
-    /// What sealed sessions need, and only our own mistake leaves out.
+    /// The needs of sealed sessions; only our own mistake leaves them out.
     pub(crate) fn check_security(&self, security: &Security) {
         if security.is_sealed() {
             assert!(self.entropy != [0; 32], "an endpoint with keys needs entropy");

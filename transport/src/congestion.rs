@@ -1,8 +1,8 @@
 //! How much may be in flight: a window that keeps the queue on the way short.
 //!
-//! What is compared is a round trip without the waits at its ends: from the sending of a packet to
-//! its arrival at the peer's host, and from the sending of the acknowledgement to its arrival at
-//! ours. What that takes beyond the shortest one seen is the queue in the network.
+//! The measure is a round trip without the waits at its ends: from the sending of a packet to its
+//! arrival at the peer's host, and from the sending of the acknowledgement to its arrival at ours.
+//! The queue in the network is the time of such a trip beyond the shortest one seen.
 //!
 //! ```text
 //! trip   = base + queue              base: the shortest trip of late
@@ -11,10 +11,10 @@
 //! ```
 //!
 //! All flows through one queue see the same delay, and the target falls with the rate, so they come
-//! to the same rate whatever their round trips are; with more flows the queue grows only with the
-//! root of their number. The shortest trip of a round counts, so a burst after a pause does not.
-//! Loss is a weak signal: up to a thirty-second of a round is bad luck, and only sent again.
-//! `docs/decisions/009-congestion.md` has the reasons, and what the simulator says.
+//! to the same rate with any round trips; with more flows the queue grows only with the root of
+//! their number. The shortest trip of a round counts, so a burst after a pause does not. Loss is a
+//! weak signal: up to a thirty-second of a round is bad luck, and only sent again.
+//! `docs/decisions/009-congestion.md` has the reasons, and the results of the simulator.
 
 use crate::pacing::Pacer;
 
@@ -34,9 +34,8 @@ const TARGET_NS_MIN: u64 = 30_000;
 /// However slow the path, a packet may wait in its queue.
 const TARGET_PACKETS: u64 = 1;
 
-/// Where the hosts themselves take long for each trip, since they share their cores with others, so
-/// small a part of that in the network costs nobody anything; and what such hosts measure of the
-/// network is not exact either.
+/// Hosts that share their cores with others take long for each trip. This small part of that time,
+/// spent in the network, harms no flow; and such hosts do not measure the network exactly either.
 const HOSTS_SHARE: u64 = 8;
 
 /// Before anything is known about the path.
@@ -55,8 +54,8 @@ const WINDOW_BYTES_FLOOR: u64 = 64 << 10;
 /// on a longer path, more than one buffer may be in flight.
 const RECEIVER_PAUSE_NS: u64 = 5_000_000;
 
-/// Who loses more than this part of so many packets, and more than bad luck's few, loses them to
-/// congestion.
+/// A flow that loses more than this part of so many packets, and more than bad luck's few, loses
+/// them to congestion.
 const LOSS_SHARE: u64 = 32;
 const LOSS_PACKETS_MIN: u64 = 4;
 const LOSS_SAMPLE_DATAGRAMS: u64 = 128;
@@ -76,7 +75,7 @@ const IDLE_NS: u64 = 1_000_000_000;
 /// So many samples in a row show a queue, and not a host that was busy.
 const LATE_SAMPLES: u32 = 3;
 
-/// What an acknowledgement says about the way.
+/// An acknowledgement's measurements of the way.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Trip {
     /// When it arrived.
@@ -124,7 +123,7 @@ impl Base {
     }
 }
 
-/// What happened since a round trip began.
+/// The events since a round trip began.
 #[derive(Debug)]
 struct CongestionRound {
     began_ns: u64,
@@ -147,7 +146,7 @@ impl CongestionRound {
     }
 }
 
-/// What was lost of late, of what was sent.
+/// Recent losses, and the bytes that they are a part of.
 #[derive(Debug, Default)]
 struct Losses {
     all_bytes: u64,

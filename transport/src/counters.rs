@@ -1,4 +1,4 @@
-//! What an endpoint counts: everything that it drops has a reason here.
+//! The counters of an endpoint: everything that it drops has a reason here.
 
 /// Counts since the endpoint was made. One thread writes them; the owner copies them out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -113,14 +113,14 @@ pub struct EndpointCounters {
     pub casts_missed: u64,
     /// Fragments of such that came later.
     pub casts_late: u64,
-    /// Fragments of casts by a flow that nobody opened.
+    /// Fragments of casts by a flow that is not open here.
     pub casts_unwanted: u64,
     /// Casts of peers that were dropped because there was no buffer, or no place.
     pub casts_no_buffer: u64,
 }
 
 impl EndpointCounters {
-    /// All datagrams that were dropped, whatever the reason.
+    /// All datagrams that were dropped, for all reasons.
     pub fn dropped(&self) -> u64 {
         self.dropped_short
             + self.dropped_version

@@ -1,9 +1,9 @@
-//! Who may cost us anything: cookies, and a limit to handshakes.
+//! Limits to the costs that strangers cause: cookies, and a limit to handshakes.
 //!
-//! A Hello costs a stranger nothing, and its sender's address may be anybody's. So it gets a cookie
-//! first, which only who receives at that address learns; until it comes back, nothing is kept and
-//! nothing is computed but one hash. Who has shown an address may ask for a bounded number of
-//! handshakes, since those cost operations on a curve.
+//! A Hello costs a stranger nothing, and its sender's address may be false. So the sender gets a
+//! cookie first, which only the owner of that address receives. Until the cookie comes back,
+//! nothing is kept and nothing is computed but one hash. A connector that has shown its address may
+//! ask for a bounded number of handshakes, since those cost operations on a curve.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -16,13 +16,14 @@ use crate::quota::Rate;
 use crate::seal::HelloDigest;
 use crate::wire::COOKIE_BYTES;
 
-/// What a peer shows to be let in.
+/// A connector's proof that it receives at its address.
 pub(crate) type Cookie = [u8; COOKIE_BYTES];
 
 /// A cookie is good in the period in which it was made and in the next one.
 const PERIOD_NS: u64 = 60_000_000_000;
 
-/// Places in the table of sources. Who shares one shares its limit; a secret says who does.
+/// Places in the table of sources. Sources that share a place share its limit; a secret decides
+/// which sources share one.
 const SOURCES: usize = 1024;
 
 /// Handshakes of one source: at once (one for each session of a large node, twice), and how long
@@ -48,13 +49,13 @@ pub(crate) struct Door {
     seen_period: u64,
 }
 
-/// Enough of a digest that nobody finds another Hello with the same.
+/// Enough of a digest that no attacker finds another Hello with the same.
 fn mark(digest: &HelloDigest) -> u128 {
     u128::from_le_bytes(digest[..16].try_into().expect("a digest is longer"))
 }
 
 impl Door {
-    /// `secret` is random, and nobody else's.
+    /// `secret` is random, and this door's alone.
     pub(crate) fn new(secret: &[u8; 32]) -> Self {
         Self {
             secret: hmac::Key::new(hmac::HMAC_SHA256, secret),
@@ -158,7 +159,7 @@ fn address_bytes(ip: IpAddr) -> [u8; 16] {
     }
 }
 
-/// What one owner has: an address of IPv4, or a network of 64 bits of IPv6.
+/// The addresses that have a single owner: an address of IPv4, or a network of 64 bits of IPv6.
 fn network_bytes(ip: IpAddr) -> [u8; 16] {
     let mut bytes = address_bytes(ip);
     if matches!(ip, IpAddr::V6(ip) if ip.to_ipv4_mapped().is_none()) {

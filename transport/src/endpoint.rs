@@ -1,4 +1,5 @@
-//! All sessions of one sidecore: who a datagram is for, whose turn it is to send, what is due.
+//! All sessions of one sidecore: the session of a datagram, the next sender, the timers that are
+//! due.
 //!
 //! A session id is drawn at random by the side that receives under it, except for its lowest 16
 //! bits, which are the session's place in the endpoint's table: no packet needs a search.
@@ -46,7 +47,7 @@ const ANSWERS_SHARE: usize = 4;
 /// asks again.
 const HALF_OPEN_MAX: usize = 128;
 
-/// Packets that a session adds before the next one's turn: what the kernel cuts out of one send.
+/// Packets that a session adds before the next one's turn: the kernel cuts so many out of one send.
 const TRANSMIT_RUN: usize = 64;
 
 /// Being called so much later than asked means that the process did not run.
@@ -66,7 +67,7 @@ struct Times {
 /// Bits of ids that are the place in the table.
 const PLACE_BITS: u32 = 16;
 
-/// What has a place in the table.
+/// The state of a place in the table.
 #[derive(Debug)]
 enum TableEntry {
     Vacant,
@@ -99,11 +100,11 @@ pub struct Endpoint {
     /// Places that may have something to send, each peer's in its turn.
     ready: FairQueue<u16>,
     answers: Answers,
-    /// What peers have of all this.
+    /// Each peer's part of all this.
     peers: Roll<PeerState>,
     strangers: Strangers,
-    /// Draws all that nobody may guess. Ids of sessions are told in the clear, but who knew the
-    /// next one could ask for the token of its Reset before there is a session to protect.
+    /// Draws all secrets. Ids of sessions are told in the clear, but a peer that knew the next one
+    /// could ask for the token of its Reset before there is a session to protect.
     secrets: ChaCha20Rng,
     door: Door,
     /// Ours, when sessions are sealed.
@@ -381,9 +382,9 @@ impl Endpoint {
         }
     }
 
-    /// Takes one datagram. Whatever is in it, the worst that happens is a count.
+    /// Takes one datagram. At worst, any contents change a count.
     ///
-    /// It arrived at this host at `arrived_ns`, of the same clock, at most `now_ns`: what lies
+    /// It arrived at this host at `arrived_ns`, of the same clock, at most `now_ns`: the time
     /// between the two is no part of the network's delay.
     pub fn receive(
         &mut self,
@@ -397,8 +398,8 @@ impl Endpoint {
         self.receive_datagram(Times { now_ns, arrived_ns }, from, datagram, sink);
     }
 
-    /// Adds datagrams to a batch until it is full or nothing more may be sent now. The batch is
-    /// emptied by who sends it, with [`TransmitBatch::consume`]; bodies of datagrams that were
+    /// Adds datagrams to a batch until it is full or nothing more may be sent now. The caller sends
+    /// the batch and empties it with [`TransmitBatch::consume`]; bodies of datagrams that were
     /// consumed are let go here.
     pub fn transmit(&mut self, now_ns: u64, out: &mut TransmitBatch) {
         out.prepare(&mut self.pool);
@@ -427,7 +428,8 @@ impl Endpoint {
         }
     }
 
-    /// When `advance` is due next. What can be sent at once does not count: `transmit` comes first.
+    /// When `advance` is due next. Data that can be sent at once does not count: `transmit` comes
+    /// first.
     pub fn next_timeout_ns(&self) -> Option<u64> {
         Some(self.deadlines.earliest_ns()).filter(|&deadline_ns| deadline_ns != u64::MAX)
     }
@@ -458,7 +460,7 @@ impl Endpoint {
         self.places.get(place).filter(|place| place.session == session).map(|_| place)
     }
 
-    /// A vacant place. Who takes it has counted, so the table has a bound.
+    /// A vacant place. The caller has counted its places, so the table has a bound.
     fn take_place(&mut self) -> usize {
         if let Some(place) = self.vacant.pop() {
             return usize::from(place);
@@ -522,7 +524,7 @@ impl Endpoint {
         self.vacant.push(place_index as u16);
     }
 
-    /// Ends a session and says so, if anybody was told that it began.
+    /// Ends a session, and says so if its owner knows of it.
     fn lose(&mut self, place: usize, why: &LostReason, sink: &mut dyn Sink) {
         let session = self.places[place].session;
         match &self.places[place].entry {

@@ -1,4 +1,4 @@
-//! What an endpoint tells its owner, and the handles in it.
+//! The events that an endpoint reports to its owner, and the handles in them.
 
 use std::net::SocketAddr;
 
@@ -23,8 +23,8 @@ impl CallId {
     }
 }
 
-/// Who is at the other end. In a plain session it is what the peer says about itself; in a sealed
-/// one it has proved that the key is its own.
+/// The identity of the other end. In a plain session the peer claims it without proof; in a sealed
+/// session the peer has proved that the key is its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerInfo {
     /// The node's name.
@@ -42,7 +42,7 @@ pub struct PeerInfo {
     /// The peer's key, when the session is sealed.
     pub key: Option<PublicKey>,
     /// Names this session and no other, the same at both ends, when it is sealed (the hash of the
-    /// handshake); zeros when it is plain. What is signed together with it is of no use elsewhere.
+    /// handshake); zeros when it is plain. A signature over it is of no use in another session.
     pub binding: [u8; 32],
 }
 
@@ -80,8 +80,8 @@ pub trait Sink {
     fn connected(&mut self, session: SessionId, peer: &PeerInfo);
 
     /// A session is over; said exactly once for each that was connected, and for each `connect`
-    /// that was refused. The outcome of every call that waits for its reply is unknown. Not said to
-    /// who closes a session.
+    /// that was refused. The outcome of every call that waits for its reply is unknown. Not said
+    /// when the owner itself closes a session.
     fn lost(&mut self, session: SessionId, why: &LostReason);
 
     /// A piece of a reply's body, at `offset_bytes` of it: verified by checksum, each byte once, in

@@ -1,12 +1,11 @@
 //! Credit: how many bytes of call bodies a flow may bring to its receiver. Counted from the start
 //! of the session and only ever growing, so that frames may be lost, doubled and reordered.
 //!
-//! What counts is what a body costs the receiver's pool, so the credit given out bounds the memory.
+//! A body counts with its cost to the receiver's pool, so the credit given out bounds the memory.
 
 use crate::wire::MESSAGE_MAX;
 
-/// The smallest window of a flow: what is granted lags by a quarter, and a full message must still
-/// fit.
+/// The smallest window of a flow: the grant lags by a quarter, and a full message must still fit.
 pub(crate) const WINDOW_BYTES_MIN: u64 = 2 * MESSAGE_MAX as u64;
 
 /// The sender's view of one flow.
@@ -73,7 +72,7 @@ impl ReceiveCredit {
         is_worth_it
     }
 
-    /// What to announce.
+    /// The credit to announce.
     pub(crate) fn granted_bytes(&self) -> u64 {
         self.granted_bytes
     }

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! A Hello alone changes nothing for the acceptor's sessions, so a copy of an old one does no harm:
-//! whoever sent it does not confirm what it leads to. Of two attempts of one process, the one with
+//! the sender of a copy cannot confirm the session. Of two attempts of one process, the one with
 //! the greater number is the newer.
 //!
 //! A Hello with a cookie is filled up to the size of datagrams that the connector proposes, and its
@@ -63,7 +63,8 @@ pub(crate) struct HelloPeer {
 }
 
 impl HelloPeer {
-    /// Reads a greeting; what later versions appended is left alone. `None` when it breaks a rule.
+    /// Reads a greeting; parts that later versions appended are left alone. `None` when it breaks a
+    /// rule.
     pub(crate) fn read(mut frames: &[u8]) -> Option<Self> {
         let greeting: Greeting = *wire::take(&mut frames)?;
         let name_bytes = usize::from(greeting.name_bytes);
@@ -94,7 +95,7 @@ impl HelloPeer {
 /// A Hello that makes sense.
 #[derive(Debug)]
 pub(crate) struct Hello<'a> {
-    /// What it says in the clear.
+    /// The part of the Hello in the clear.
     pub(crate) peer: HelloPeer,
     pub(crate) clear: &'a [u8],
     /// `None`: of version 1.
@@ -131,8 +132,8 @@ impl<'a> Hello<'a> {
     }
 }
 
-/// What both ends of a sealed handshake must agree on, beside what is in its messages: all that a
-/// Hello says in the clear but the cookie, which comes later.
+/// The data on which both ends of a sealed handshake must agree, beside its messages: all fields of
+/// a Hello in the clear but the cookie, which comes later.
 pub(crate) fn prologue(attempt: u64, epoch_bits: u8, clear: &[u8], entrance: &Entrance) -> Vec<u8> {
     let mut bytes = b"vrio session".to_vec();
     bytes.push(epoch_bits);
@@ -163,7 +164,7 @@ pub(crate) fn common_version(a: &RangeInclusive<u8>, b: &RangeInclusive<u8>) -> 
     (newest >= *a.start().max(b.start())).then_some(newest)
 }
 
-/// What we say about ourselves; the parts that do not depend on the configuration are told.
+/// Our greeting. The caller tells the parts that do not depend on the configuration.
 pub(crate) fn greeting(
     config: &EndpointConfig,
     version: u8,
@@ -252,14 +253,14 @@ fn version_text(ours: &RangeInclusive<u8>, theirs: &RangeInclusive<u8>) -> Strin
     )
 }
 
-/// What a peer has proved about itself; nothing in a plain session.
+/// The identity that a peer has proved; nothing in a plain session.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Proof {
     pub(crate) key: Option<PublicKey>,
     pub(crate) binding: [u8; 32],
 }
 
-/// What both sides' greetings amount to.
+/// The agreement that follows from both sides' greetings.
 fn agree(
     config: &EndpointConfig,
     peer: &HelloPeer,
@@ -386,7 +387,7 @@ pub(crate) fn write_welcome(
     write_packet(slot, label, greeting.as_bytes());
 }
 
-/// What a Welcome says about its session.
+/// The label of a Welcome, for its session.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WelcomeLabel {
     pub(crate) attempt: u64,

@@ -1,4 +1,5 @@
-//! Who a node is, and whom it knows: X25519 keys, as people hand them to each other.
+//! The identity of a node and of the nodes that it knows: X25519 keys, as people hand them to each
+//! other.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,8 +13,8 @@ use zeroize::Zeroizing;
 /// Bytes of a key, secret or public.
 pub const KEY_BYTES: usize = 32;
 
-/// The most keys in a keyring: each of the most peers that one endpoint speaks with, and four keys
-/// for each, since rotation needs two. Bounds what revoking looks through.
+/// The most keys in a keyring: four keys for each of the most peers of an endpoint, since rotation
+/// needs two. Bounds the search of a revocation.
 pub const KEYS_MAX: usize = 4 * crate::limits::SESSIONS_MAX as usize;
 
 /// A node's secret key. It is wiped from memory when it is dropped, and never printed.
@@ -33,7 +34,7 @@ impl SecretKey {
         Self { bytes, public: PublicKey(public) }
     }
 
-    /// The bytes, to write them to a file that nobody else may read.
+    /// The bytes, to write them to a file that only the node's user may read.
     pub fn to_bytes(&self) -> Zeroizing<[u8; KEY_BYTES]> {
         self.bytes.clone()
     }
@@ -80,7 +81,7 @@ impl FromStr for PublicKey {
     }
 }
 
-/// What is known about a public key.
+/// The entry of a public key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KnownKey {
     /// The name of the node that has the secret half; it must call itself so.
@@ -109,7 +110,7 @@ pub struct Keyring {
 }
 
 impl Keyring {
-    /// Knows nobody.
+    /// An empty keyring.
     pub fn new() -> Self {
         Self::default()
     }
@@ -126,7 +127,7 @@ impl Keyring {
         Ok(())
     }
 
-    /// What is known about a key.
+    /// The entry of a key.
     pub fn get(&self, key: &PublicKey) -> Option<&KnownKey> {
         self.keys.get(key)
     }
@@ -145,14 +146,14 @@ impl Keyring {
 /// How an endpoint protects its sessions.
 #[derive(Clone, Debug, Default)]
 pub enum Security {
-    /// Not at all: peers are who they say they are, and checksums find damage, not malice.
+    /// None: a peer's claim about its name is believed, and checksums find damage, not malice.
     #[default]
     Plain,
-    /// Both ends prove who they are, and packets are encrypted.
+    /// Both ends prove their identities, and packets are encrypted.
     Sealed {
-        /// Who we are.
+        /// This node's identity.
         secret: Arc<SecretKey>,
-        /// Who the others are.
+        /// The identities of the others.
         keyring: Arc<Keyring>,
     },
 }

@@ -12,8 +12,9 @@
 //! until `ack` says that they arrived, `session/incoming` takes them apart at the other side,
 //! `recv` puts the message together in a buffer of the `pool`.
 //!
-//! How a session comes to be is in `handshake`; `noise` is its cryptography, `keys` are who may,
-//! `door` keeps strangers from costing much, and `path` finds how large datagrams may be.
+//! How a session comes to be is in `handshake`; `noise` is its cryptography, `keys` has the nodes
+//! that may connect, `door` keeps strangers from costing much, and `path` finds how large datagrams
+//! may be.
 #![forbid(unsafe_code)]
 
 mod ack;

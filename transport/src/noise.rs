@@ -1,5 +1,6 @@
 //! The handshake of sealed sessions, and the only place that knows its library: Noise IK, in which
-//! the connector knows the acceptor's key beforehand and shows its own only to who has that one.
+//! the connector knows the acceptor's key beforehand and shows its own only to the holder of that
+//! key.
 //!
 //! Curve, cipher and hash come from the library that also seals packets: it is faster, wipes its
 //! secrets, and refuses points of low order. The handshake's library brings none of its own.
@@ -24,10 +25,10 @@ use crate::wire::TAG_BYTES;
 /// The protocol's name in the Noise framework.
 const NAME: &str = "Noise_IK_25519_AESGCM_SHA256";
 
-/// What message 1 has beside its payload: an ephemeral key, a sealed static one, a tag.
+/// The length of message 1 beside its payload: an ephemeral key, a sealed static one, a tag.
 pub(crate) const MESSAGE_1_BYTES: usize = KEY_BYTES + KEY_BYTES + TAG_BYTES + TAG_BYTES;
 
-/// What message 2 has: an ephemeral key and a tag.
+/// The length of message 2 beside its payload: an ephemeral key and a tag.
 pub(crate) const MESSAGE_2_BYTES: usize = KEY_BYTES + TAG_BYTES;
 
 /// Operations on the curve in each step, for the count of what handshakes cost.
@@ -39,7 +40,7 @@ pub(crate) const ANSWER_OPERATIONS: u64 = 3;
 /// 32 bytes from an endpoint's generator, from which one handshake draws.
 pub(crate) type Seed = [u8; 32];
 
-/// What a handshake leads to.
+/// The result of a handshake.
 #[derive(Debug)]
 pub(crate) struct Agreement {
     pub(crate) sealer: Sealer,
@@ -52,8 +53,8 @@ pub(crate) struct Agreement {
 pub(crate) struct Initiator(HandshakeState);
 
 impl Initiator {
-    /// Writes message 1, which is to be sent again as it is. `prologue` is what is said in the
-    /// clear beside it.
+    /// Writes message 1, which must be sent again as it is. `prologue` is the part of the Hello in
+    /// the clear.
     pub(crate) fn start(
         seed: &Seed,
         secret: &SecretKey,
@@ -68,8 +69,8 @@ impl Initiator {
             .and_then(Builder::build_initiator);
         let mut state = state.expect("both keys have their lengths");
         let mut message = vec![0; payload.len() + MESSAGE_1_BYTES];
-        // A key of low order in the keyring gives an error here; nobody has the other half of it,
-        // so a message that nobody can open is as good as any.
+        // A key of low order in the keyring gives an error here. No node has the other half of such
+        // a key, so a message that cannot be opened is as good as any.
         match state.write_message(payload, &mut message) {
             Ok(bytes) => assert_eq!(bytes, message.len(), "message 1 has its length"),
             Err(_) => message.fill(0),

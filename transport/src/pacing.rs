@@ -5,8 +5,8 @@
 const PACE_NUMERATOR: u64 = 5;
 const PACE_DENOMINATOR: u64 = 4;
 
-/// What may leave at once: a sixteenth of the window, but no more than of so long, within which
-/// even a busy host comes round again.
+/// The most that may leave at once: a sixteenth of the window, but no more than of so long, within
+/// which even a busy host comes round again.
 const BURST_WINDOW_SHARE: u64 = 16;
 const BURST_NS: u64 = 1_000_000;
 

@@ -1,9 +1,10 @@
 //! How large datagrams may be on the way to a peer.
 //!
 //! A session keeps the size that its handshake agreed on, since it cuts messages by it. So the
-//! handshake is what tries the way: Hello and Welcome are filled up to the size that the connector
-//! proposes, and where they do not arrive, a new attempt proposes the next smaller one. Nothing is
-//! believed that somebody else says about the way, such as ICMP's "fragmentation needed".
+//! handshake tries the way: Hello and Welcome are filled up to the size that the connector
+//! proposes, and where they do not arrive, a new attempt proposes the next smaller one. The
+//! endpoint believes no report of a third party about the way, such as ICMP's "fragmentation
+//! needed".
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,9 +12,9 @@ use std::net::IpAddr;
 use crate::limits::SESSIONS_MAX;
 use crate::wire::DATAGRAM_BYTES_MIN;
 
-/// What is tried below a link's own size, with IPv4's and UDP's headers (28 bytes) off: jumbo
-/// frames; those within a tunnel or over IPv6; Ethernet; Ethernet in VXLAN or over IPv6; in
-/// WireGuard or IPsec; what IPv6 promises.
+/// The sizes that are tried below a link's own size, with IPv4's and UDP's headers (28 bytes) off:
+/// jumbo frames; those within a tunnel or over IPv6; Ethernet; Ethernet in VXLAN or over IPv6; in
+/// WireGuard or IPsec; the size that IPv6 promises.
 const SIZES: [usize; 6] = [8972, 8872, 1472, 1422, 1372, DATAGRAM_BYTES_MIN];
 
 /// How long a way that was found narrow is taken for narrow (RFC 8899, PMTU_RAISE_TIMER).
@@ -27,7 +28,7 @@ pub(crate) fn smaller(bytes: usize) -> Option<usize> {
     SIZES.into_iter().find(|&size| size < bytes)
 }
 
-/// What was found of a way.
+/// The result of probing a way.
 #[derive(Clone, Copy, Debug)]
 struct ProbeResult {
     bytes: usize,
@@ -41,7 +42,7 @@ pub(crate) struct Paths {
 }
 
 impl Paths {
-    /// What to propose to a peer, by a link that takes `link_bytes_max`.
+    /// The size to propose to a peer, by a link that takes `link_bytes_max`.
     pub(crate) fn proposal(&mut self, now_ns: u64, to: IpAddr, link_bytes_max: usize) -> usize {
         let Some(found) = self.narrow.get(&to) else { return link_bytes_max };
         if now_ns >= found.at_ns + RAISE_NS {

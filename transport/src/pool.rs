@@ -10,13 +10,14 @@
 //! chunk 2 (class 1M)   [          b          ]
 //! ```
 //!
-//! Chunks are also of one of two shares: what the owner of the endpoint allocates, and what
-//! arriving calls are put together in. Neither share may take more than three quarters, so that two
-//! nodes whose pools are full of calls to each other still take each other's calls in.
+//! Chunks also belong to one of two shares: buffers that the owner of the endpoint allocates, and
+//! buffers in which arriving calls are put together. Neither share may take more than three
+//! quarters, so that two nodes whose pools are full of calls to each other still take each other's
+//! calls in.
 //!
-//! And each buffer is somebody's: this node's, or that of the peer whose message is in it. A peer
-//! may have buffers in so many chunks as [`Share`](crate::quota::Share) admits; chunks and not
-//! bytes, since one small buffer that is never given back keeps a whole chunk from other classes.
+//! Each buffer also has an owner: this node, or the peer whose message is in it. A peer may have
+//! buffers in so many chunks as [`Share`](crate::quota::Share) admits; chunks and not bytes, since
+//! one small buffer that is never given back keeps a whole chunk from other classes.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,7 +25,7 @@ use std::sync::Arc;
 use crate::counters::EndpointCounters;
 use crate::quota::{self, QuotaPart};
 
-/// The alignment of every buffer: what direct I/O and page-wise copying want.
+/// The alignment of every buffer, as direct I/O and page-wise copying want it.
 pub const PAGE_BYTES: usize = 4096;
 
 /// One chunk, and so the largest buffer: the largest message body.
@@ -58,7 +59,7 @@ impl fmt::Debug for BufId {
     }
 }
 
-/// Who allocates.
+/// The user of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Share {
     /// The owner of the endpoint: bodies of its calls and replies.
@@ -86,7 +87,7 @@ impl BufferOwner {
     }
 }
 
-/// What a peer has of a pool.
+/// A peer's part of a pool.
 #[derive(Clone, Debug, Default)]
 struct Holding {
     /// By chunk, how many buffers; empty before the first one.
@@ -226,7 +227,7 @@ fn class_of(len_bytes: usize) -> Option<usize> {
     CLASS_BYTES.iter().position(|&class| len_bytes <= class)
 }
 
-/// What a body of `len_bytes` costs of a pool, and so of flow credit: its class, nothing for an
+/// The cost of a body of `len_bytes` to a pool, and so in flow credit: its class, nothing for an
 /// empty one. Saturates at the largest class.
 pub(crate) fn charge_bytes(len_bytes: usize) -> u64 {
     if len_bytes == 0 {
@@ -261,8 +262,8 @@ impl Pool {
         }
     }
 
-    /// Takes a buffer of `len_bytes` (1 to [`CHUNK_BYTES`]) with one reference. What is in it is
-    /// left from an earlier use. `None`, counted, when the pool is at its limit.
+    /// Takes a buffer of `len_bytes` (1 to [`CHUNK_BYTES`]) with one reference. It still has the
+    /// bytes of an earlier use. `None`, counted, when the pool is at its limit.
     pub fn alloc(&mut self, len_bytes: usize) -> Option<BufId> {
         self.alloc_for(BufferOwner::NODE, Share::Own, len_bytes)
     }
@@ -359,12 +360,12 @@ impl Pool {
         &mut chunk.memory.bytes_mut()[range]
     }
 
-    /// Buffers that somebody holds.
+    /// Buffers with a reference.
     pub fn in_use(&self) -> usize {
         self.in_use
     }
 
-    /// What the buffers in use cost, by their classes.
+    /// The cost of the buffers in use, by their classes.
     pub fn in_use_bytes(&self) -> usize {
         self.used_bytes.iter().sum()
     }
@@ -382,7 +383,8 @@ impl Pool {
         buffer
     }
 
-    /// What peers may share of a share's chunks: no more than the other share leaves of the pool.
+    /// The chunks of a share that peers may divide: no more than the other share leaves of the
+    /// pool.
     fn chunks_of(&self, share: Share) -> quota::Share {
         let busy = self.share_busy[share as usize];
         let all_busy: usize = self.share_busy.iter().sum();
@@ -403,7 +405,7 @@ impl Pool {
             return true;
         }
         let held = u64::from(holding.chunks[share as usize]);
-        // A chunk that others have buffers in takes nothing from anybody but its room.
+        // A buffer in a chunk that other owners use takes nothing from them but the chunk's room.
         let shared = listed.is_some_and(|at| !self.chunks[at].is_idle());
         let may = (shared && held == 0) || chunks.admits(held, 1);
         holding.refused[share as usize] += u64::from(!may);
@@ -426,7 +428,7 @@ impl Pool {
         *buffers += 1;
     }
 
-    /// What a peer has of a share: bytes of the chunks that it has buffers in.
+    /// A peer's part of a share: bytes of the chunks that it has buffers in.
     pub(crate) fn held_bytes(&self, owner: BufferOwner, share: Share) -> u64 {
         let holding = owner.number().and_then(|number| self.holdings.get(number));
         let chunks = holding.map_or(0, |holding| holding.chunks[share as usize]);
@@ -439,7 +441,7 @@ impl Pool {
         holding.map_or(0, |holding| holding.refused[share as usize])
     }
 
-    /// What a peer has of a share, and may have, in bytes.
+    /// A peer's part of a share and its limit, in bytes.
     pub(crate) fn part(&self, owner: BufferOwner, share: Share) -> QuotaPart {
         let (chunk_bytes, has) = (CHUNK_BYTES as u64, self.held_bytes(owner, share));
         let has_max = self.chunks_of(share).part(has / chunk_bytes) * chunk_bytes;

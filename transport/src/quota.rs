@@ -1,8 +1,8 @@
-//! What one peer may have of what all peers share.
+//! The part that a peer may have of what all peers share.
 //!
-//! One rule for buffers, sessions and flows ([`Share`]), one for what costs time ([`Rate`]), and
-//! one for whose turn it is ([`FairQueue`]). A peer is a [`PeerIdentity`]; [`Roll`] gives it a
-//! number, by which everything about it is found without a search.
+//! One rule for buffers, sessions and flows ([`Share`]), one for work that costs time ([`Rate`]),
+//! and one for the order of turns ([`FairQueue`]). A peer is a [`PeerIdentity`]; [`Roll`] gives it
+//! a number, by which everything about it is found without a search.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -35,15 +35,15 @@ impl PeerIdentity {
 
 /// So many of something, for all peers.
 ///
-/// A peer may take more while it then has no more than what was left for everybody. So one that
-/// takes all that it can get has half, and n such peers leave one part of n + 1 to a newcomer;
-/// nobody is held to less while nobody else wants anything. One piece everybody may have, as long
-/// as there is any.
+/// A peer may take more as long as its new part is no larger than the free rest was before. So a
+/// peer that takes all that it can get has half, and n such peers leave one part of n + 1 to a
+/// newcomer. A peer is limited only in this way, and by nothing while no other peer wants anything.
+/// Every peer may have one piece, as long as there is any.
 #[derive(Clone, Copy, Debug)]
 pub struct Share {
     /// All.
     pub max: u64,
-    /// What all peers have of it.
+    /// The sum of all peers' parts.
     pub used: u64,
 }
 
@@ -54,14 +54,14 @@ impl Share {
         more <= free && (held == 0 || held + more <= free)
     }
 
-    /// What a peer that has `held` of it may have in all, as long as no other peer takes more.
+    /// The most that a peer that has `held` of it may have, as long as no other peer takes more.
     pub fn part(&self, held: u64) -> u64 {
         let free = self.max.saturating_sub(self.used);
         held.max((free + held).div_ceil(2))
     }
 }
 
-/// What one peer has of something that all peers share, for `vrio status`.
+/// One peer's part of something that all peers share, for `vrio status`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QuotaPart {
     /// So many, or so many bytes.
@@ -150,7 +150,7 @@ impl<T: Default> Roll<T> {
     }
 
     /// The number of a peer, but peers for which there is none share the number `max`: a flood of
-    /// names costs whoever has names to spare, and those that come late.
+    /// names costs its sender, which has names to spare, and peers that come late.
     pub fn enter_or_share(
         &mut self,
         peer: &PeerIdentity,
@@ -183,12 +183,12 @@ const WAITING_FIRST: usize = 256;
 const KNOWN_MAX: usize = 64;
 
 impl<T> Roll<T> {
-    /// What is noted of a peer.
+    /// The value of a peer.
     pub fn get(&self, number: usize) -> &T {
         &self.entries[number].1
     }
 
-    /// What is noted of a peer.
+    /// The value of a peer.
     pub fn get_mut(&mut self, number: usize) -> &mut T {
         &mut self.entries[number].1
     }
@@ -199,11 +199,11 @@ impl<T> Roll<T> {
     }
 }
 
-/// What one peer has waiting.
+/// The items of one peer that wait.
 #[derive(Debug)]
 struct PeerQueue<T> {
     items: VecDeque<T>,
-    /// When there are more, those that nobody wants any more are dropped.
+    /// When there are more, items that are not wanted any more are dropped.
     tidy_at: usize,
 }
 
@@ -213,13 +213,13 @@ impl<T> Default for PeerQueue<T> {
     }
 }
 
-/// What waits, by peer: each peer gets its turn, whatever the others have waiting. Once warm,
-/// nothing allocates.
+/// Waiting items, by peer: each peer gets its turn, however many items the others have waiting.
+/// Once warm, nothing allocates.
 #[derive(Debug)]
 pub struct FairQueue<T> {
     /// By the peer's number.
     queues: Vec<PeerQueue<T>>,
-    /// Those who have something waiting, each once; whose turn it is comes first.
+    /// The peers with waiting items, each once; the first has the next turn.
     turns: VecDeque<usize>,
 }
 
@@ -245,9 +245,9 @@ impl<T> FairQueue<T> {
         queue.push_back(item);
     }
 
-    /// The same. Once twice as many wait as were wanted the last time, those that are not wanted
-    /// any more are dropped: what a peer sends by sessions that it ends is bounded by nothing else.
-    /// That looks at each item twice at most, on average.
+    /// The same. Once twice as many wait as were wanted the last time, items that are not wanted
+    /// any more are dropped: nothing else bounds the items of sessions that a peer ends. That looks
+    /// at each item twice at most, on average.
     pub fn push_tidily(&mut self, peer: usize, item: T, is_wanted: impl FnMut(&T) -> bool) {
         self.push(peer, item);
         let queue = &mut self.queues[peer];
@@ -292,7 +292,7 @@ impl<T> FairQueue<T> {
         self.turns.iter().filter_map(|&peer| Some((peer, self.queues[peer].items.front()?)))
     }
 
-    /// Whether nobody has anything.
+    /// Whether no peer has an item waiting.
     pub fn is_empty(&self) -> bool {
         self.turns.is_empty()
     }

@@ -11,7 +11,7 @@ use crate::pool::BufId;
 use crate::tables::{append, make_room};
 use crate::wire::{FragmentFrame, HEAD_MAX, fragment_count};
 
-/// What a fragment is to a message.
+/// Whether a message still needs a fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FragmentRole {
     /// Take it.
@@ -103,7 +103,7 @@ impl Assembly {
 pub(crate) struct OwnCall {
     pub(crate) id: u64,
     pub(crate) is_active: bool,
-    /// Nobody wants its events.
+    /// Its events are not wanted any more.
     pub(crate) is_forgotten: bool,
     pub(crate) token: u64,
     pub(crate) flow: u16,

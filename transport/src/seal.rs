@@ -32,11 +32,11 @@ pub(crate) const KEY_EPOCH_BITS_MIN: u8 = 12;
 
 const _: () = assert!(1 << KEY_EPOCH_BITS >= crate::sent::SENT_MAX);
 
-/// What the cipher's library keeps of a key, beside the handle: its `EVP_AEAD_CTX`, with the
+/// The memory of a key in the cipher's library, beside the handle: its `EVP_AEAD_CTX`, with the
 /// rounds' keys and the powers of the hash.
 const KEY_STATE_BYTES: usize = 600;
 
-/// Proves that a Reset comes from who was one end of the session.
+/// Proves that a Reset comes from a node that was one end of the session.
 pub(crate) type ResetToken = [u8; RESET_TOKEN_BYTES];
 
 /// A secret from which keys follow.
@@ -94,18 +94,18 @@ impl ResetKey {
     }
 }
 
-/// What protects one session.
+/// The protection of one session.
 pub(crate) struct Seal {
     pub(crate) sealer: Sealer,
     pub(crate) opener: Opener,
-    /// What the peer's Reset must carry.
+    /// The token that the peer's Reset must carry.
     pub(crate) reset_token: ResetToken,
     /// Recognises the message with which the session was asked for.
     pub(crate) hello: HelloDigest,
 }
 
 impl Seal {
-    /// What it takes, keys and all.
+    /// The memory that it takes, keys and all.
     pub(crate) fn state_bytes(&self) -> usize {
         let keys = 3 + usize::from(self.opener.previous.is_some());
         size_of::<Self>() + keys * KEY_STATE_BYTES
@@ -200,7 +200,7 @@ pub(crate) struct Opener {
     /// For packets that were overtaken by the first of the current epoch.
     previous: Option<LessSafeKey>,
     current: LessSafeKey,
-    /// Ready before anybody needs it: to make one is more work than to open a forgery.
+    /// Ready before it is needed: to make one is more work than to open a forgery.
     next: LessSafeKey,
     chain: KeyChain,
 }

@@ -151,7 +151,7 @@ pub(crate) struct Next {
     pub(crate) body: Range<usize>,
 }
 
-/// What a table of messages takes.
+/// The memory of a table of messages.
 fn outs_bytes(outs: &Vec<Out>) -> usize {
     let more = outs.iter().map(|out| out.acked.more_bytes() + out.lost.more_bytes());
     outs.capacity() * size_of::<Out>() + more.sum::<usize>()

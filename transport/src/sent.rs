@@ -1,10 +1,11 @@
-//! The sending side of packet numbers: what each packet carried, until it is acknowledged or lost.
+//! The sending side of packet numbers: the contents of each packet, until it is acknowledged or
+//! lost.
 //!
 //! Only packets that want an acknowledgement are noted. A peer decides how many others there are
 //! (acknowledgements of its own packets), and how often it names their numbers.
 //!
-//! Most packets carry one fragment, which is noted with them. What else the others carry is behind
-//! one another in a queue, which both ends of the ring move along:
+//! Most packets carry one fragment, which is noted with them. The further contents of the others
+//! are behind one another in a queue, which both ends of the ring move along:
 //!
 //! ```text
 //! ring   [7: a, 2 more at 40][8: b][11][12: c, 1 more at 42]
@@ -28,8 +29,8 @@ const RECENT: u64 = 4096;
 /// Of those, the last ones are for acknowledgements, which must not wait for the oldest packet.
 const RESERVED_SHARE: usize = 4;
 
-/// The ring's size at first, and after a rest. Who needs more gets so many, then twice as many each
-/// time.
+/// The ring's size at first, and after a rest. A session that needs more gets so many, then twice
+/// as many each time.
 const SENT_INITIAL: usize = 16;
 const SENT_BUSY: usize = 64;
 
@@ -44,8 +45,8 @@ const UNASKED_MAX: u64 = 4096;
 /// up: it is older than 32 probes, and an acknowledgement would pass by all of them each time.
 const GIVEN_UP_MAX: usize = 64;
 
-/// What a packet costs beyond its bytes (headers below us, bookkeeping of the kernel): also keeps
-/// tiny packets from filling the ring within the window.
+/// The cost of a packet beyond its bytes (headers below us, bookkeeping of the kernel). It also
+/// keeps tiny packets from filling the ring within the window.
 pub(crate) const PACKET_COST_BYTES: u64 = 256;
 
 /// A fragment in a packet.
@@ -62,13 +63,13 @@ pub(crate) struct FragmentRef {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SentPacket {
     pub(crate) sent_ns: u64,
-    /// What it counts for in the window; 0 for one that wants no acknowledgement.
+    /// Its cost in the window; 0 for a packet that wants no acknowledgement.
     pub(crate) cost_bytes: u64,
     /// The largest number in the acknowledgement that it carries, plus one; 0 without.
     pub(crate) acks_below: u64,
     /// Neither acknowledged nor lost, and wants an acknowledgement.
     pub(crate) in_flight: bool,
-    /// What it carries must arrive: fragments, credit, or the first ping.
+    /// Its contents must arrive: fragments, credit, or the first ping.
     pub(crate) is_reliable: bool,
     pub(crate) has_credit: bool,
     pub(crate) has_ping: bool,
@@ -87,7 +88,7 @@ impl SentPacket {
     }
 }
 
-/// What is noted of a packet: a session that uses its window has thousands of these.
+/// The record of a packet: a session that uses its window has thousands of these.
 #[derive(Clone, Copy, Debug, Default)]
 struct Noted {
     sent_ns: u64,
@@ -171,7 +172,7 @@ impl SentPackets {
         (self.next - self.first) as usize == self.open_max
     }
 
-    /// Whether to ask for an acknowledgement of whatever is sent next.
+    /// Whether the next packet, of any kind, must ask for an acknowledgement.
     pub(crate) fn is_unasked(&self) -> bool {
         self.first < self.next && self.next - self.asked_below >= UNASKED_MAX
     }
@@ -230,7 +231,7 @@ impl SentPackets {
         }
     }
 
-    /// What was noted, as it was.
+    /// The packet of a record.
     fn packet(&self, noted: &Noted) -> SentPacket {
         let mut packet = SentPacket {
             sent_ns: noted.sent_ns,
@@ -350,7 +351,7 @@ impl SentPackets {
         let packet = self.land_at(place);
         self.trim();
         while self.place_of(self.reliable_from) > GIVEN_UP_MAX {
-            // A ping: whatever else was sent before is not in flight.
+            // A ping: any other packet that was sent before is not in flight.
             self.land_at(0);
             self.trim();
         }

@@ -1,4 +1,4 @@
-//! One session: what both ends keep about each other once they have shaken hands.
+//! One session: the state that both ends keep about each other once they have shaken hands.
 
 mod incoming;
 mod narrow;
@@ -55,14 +55,14 @@ const LATE_NS: u64 = 1_000_000;
 /// Packets that are sent again when nothing is acknowledged: two, since one may be lost too.
 const PROBE_PACKETS: u32 = 2;
 
-/// What the handshake settled.
+/// The result of the handshake.
 #[derive(Debug)]
 pub(crate) struct Agreed {
     pub(crate) id: SessionId,
     pub(crate) peer: PeerInfo,
     /// Whose its buffers are.
     pub(crate) owner: BufferOwner,
-    /// The number of the attempt, chosen by who asked.
+    /// The number of the attempt, chosen by the connector.
     pub(crate) attempt: u64,
     /// How the peer addresses packets to us, and we to it.
     pub(crate) local_id: u64,
@@ -76,7 +76,7 @@ pub(crate) struct Agreed {
     pub(crate) receive_credit_bytes: u64,
 }
 
-/// What a session borrows from its endpoint while it works on a datagram.
+/// The parts of its endpoint that a session borrows while it works on a datagram.
 pub(crate) struct SessionContext<'a> {
     pub(crate) now_ns: u64,
     /// When the datagram arrived at this host.
@@ -124,7 +124,7 @@ pub(crate) struct Session {
     attempts: u32,
     /// When to look for losses again.
     look_for_losses_ns: u64,
-    /// Something has to be sent that wants an acknowledgement, whatever it is.
+    /// A packet that wants an acknowledgement must be sent, with any contents.
     ping_is_due: bool,
     /// A timer was late, and got more time, since the last news.
     is_excused: bool,
@@ -144,7 +144,7 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// A session that was just agreed on. Who asked for it confirms at once that it is there.
+    /// A session that was just agreed on. The connector confirms at once that it is there.
     pub(crate) fn new(now_ns: u64, agreed: Agreed, seal: Option<Box<Seal>>) -> Self {
         let overhead_bytes = if seal.is_some() { SEALED_OVERHEAD_BYTES } else { OVERHEAD_BYTES };
         let chunk_bytes = agreed.datagram_bytes_max - overhead_bytes;
@@ -344,8 +344,9 @@ impl Session {
         self.peer_casts.rest();
     }
 
-    /// A timer of ours that was looked at late ran while we did not: what came in the meantime may
-    /// not have been taken in. It gets a little more time, once until there is news.
+    /// A timer of ours that was looked at late ran while this process did not, so datagrams that
+    /// came in the meantime may not have been taken in. The timer gets a little more time, once
+    /// until there is news.
     fn excuse(&mut self, now_ns: u64) {
         let probe_ns = self.reliable_ns + self.trip.probe_timeout_ns(self.attempts);
         let probe_ns = if self.sent.reliable() > 0 { probe_ns } else { u64::MAX };
@@ -433,7 +434,7 @@ impl Session {
         Some(packet)
     }
 
-    /// What identifies the next packet.
+    /// The identification of the next packet.
     fn label(&self) -> Label {
         Label {
             kind: if self.seal.is_some() { PacketKind::Sealed } else { PacketKind::Data },
@@ -448,7 +449,7 @@ impl Session {
         if self.seal.is_some() { SEALED_HEADER_BYTES } else { HEADER_BYTES }
     }
 
-    /// Gives back all buffers. Those of calls that are being served belong to who serves them.
+    /// Gives back all buffers. The buffers of calls that are being served belong to the server.
     pub(crate) fn release(&mut self, pool: &mut Pool) {
         self.sendq.finish_all(pool);
         self.peer_casts.release_all(pool);
@@ -516,8 +517,9 @@ impl Session {
         if self.is_watched { WATCH_NS } else { KEEP_ALIVE_NS }
     }
 
-    /// Nothing was acknowledged for too long: what was sent first goes again, whatever the window
-    /// says. It is not taken for a sign of congestion, since the peer may just not have run.
+    /// Nothing was acknowledged for too long: the packets that were sent first go again, even if
+    /// the window is full. It is not taken for a sign of congestion, since the peer may just not
+    /// have run.
     fn probe(&mut self, now_ns: u64, pool: &mut Pool, counters: &mut EndpointCounters) {
         counters.probes_sent += 1;
         self.attempts += 1;

@@ -1,4 +1,5 @@
-//! Peers that asked for a session and were refused: what their operator, or ours, has to know.
+//! Peers that asked for a session and were refused: their operator, or ours, has to know the
+//! reason.
 //!
 //! Any sender of datagrams can cause entries, also in the name of addresses that are not the
 //! sender's. So there are a few for each reason, the oldest makes room, and what is beyond them is
@@ -98,7 +99,7 @@ impl Stranger {
     }
 }
 
-/// What a stranger says about itself.
+/// A stranger's claims about itself.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Claims<'a> {
     pub(crate) name: Option<&'a str>,

@@ -15,7 +15,7 @@ const GROUP: usize = 8;
 #[derive(Debug)]
 pub(crate) struct Sparse<T> {
     groups: Vec<Option<Box<[T; GROUP]>>>,
-    /// What an entry is at first.
+    /// The first value of an entry.
     fresh: T,
 }
 
@@ -57,7 +57,7 @@ impl<T: Clone> Sparse<T> {
         })
     }
 
-    /// What it takes beside itself.
+    /// The memory that it takes beside itself.
     pub(crate) fn more_bytes(&self) -> usize {
         let groups = self.groups.iter().flatten().count();
         self.groups.capacity() * size_of::<Option<Box<[T; GROUP]>>>()

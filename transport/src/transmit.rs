@@ -1,4 +1,4 @@
-//! What leaves: a batch of datagrams that a link sends with one system call.
+//! The outgoing datagrams: a batch that a link sends with one system call.
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -12,7 +12,7 @@ use crate::wire::TAG_BYTES;
 use crate::wire::{DATAGRAM_BYTES_MAX, Label, SEALED_HEADER_BYTES, guard, sealed_header};
 
 /// Room for the packet header, its frames and the heads of the messages in it. Eight calls of the
-/// usual size fit, which is also the most that one packet carries.
+/// usual size fit, and one packet carries no more.
 pub const DATAGRAM_HEAD_MAX: usize = 1024;
 
 /// Room for sealed and filled-up datagrams that wait: some hundred over jumbo frames, and small
@@ -163,9 +163,9 @@ impl TransmitBatch {
         self.len() == self.capacity() || self.arena.place_for(DATAGRAM_BYTES_MAX).is_none()
     }
 
-    /// Adds a datagram of somebody who has no session, such as who measures what a link takes by
-    /// itself: `head`, then the first so many bytes of a buffer of `pool`, to which the batch
-    /// takes a reference of its own.
+    /// Adds a datagram without a session, for a caller that measures a link by itself: `head`, then
+    /// the first so many bytes of a buffer of `pool`, to which the batch takes a reference of its
+    /// own.
     ///
     /// # Panics
     /// With a head of more than [`DATAGRAM_HEAD_MAX`] bytes, or when the batch is full.

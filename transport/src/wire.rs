@@ -79,8 +79,8 @@ pub const CAST_WINDOW: usize = 512;
 /// Flows in each direction of a session, of calls, and as many of casts.
 pub const FLOWS_MAX: usize = 256;
 
-/// The smallest `datagram_bytes_max`: what IPv6 carries everywhere, without its and UDP's headers,
-/// rounded down. It bounds the fragments of a message.
+/// The smallest `datagram_bytes_max`: the size that IPv6 carries everywhere, without its and UDP's
+/// headers, rounded down. It bounds the fragments of a message.
 pub const DATAGRAM_BYTES_MIN: usize = 1200;
 
 /// The largest UDP payload over IPv4.
@@ -119,7 +119,7 @@ const _: () = assert!(
     "a cast's fragments have a bit each in a word"
 );
 
-/// What a packet is.
+/// The kind of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum PacketKind {
@@ -253,7 +253,7 @@ pub(crate) struct Entrance {
     pub(crate) message_bytes: U16,
     /// 0.
     pub(crate) reserved_too: U32,
-    /// What a Retry gave; zeros before.
+    /// The cookie of a Retry; zeros before.
     pub(crate) cookie: [u8; COOKIE_BYTES],
 }
 
@@ -262,21 +262,22 @@ pub(crate) const SECURITY_PLAIN: u8 = 0;
 /// A sealed one.
 pub(crate) const SECURITY_SEALED: u8 = 1;
 
-/// What a sealed Hello holds.
+/// The contents of a sealed Hello.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(crate) struct SealedHello {
-    /// What a Reset of the session carries, if the connector sends one.
+    /// The token in a Reset of the session, if the connector sends one.
     pub(crate) reset_token: [u8; RESET_TOKEN_BYTES],
     pub(crate) greeting: Greeting,
 }
 
-/// What a sealed Welcome holds. With a reason other than 0 it is a refusal, and the rest is zeros.
+/// The contents of a sealed Welcome. With a reason other than 0 it is a refusal, and the rest is
+/// zeros.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(crate) struct SealedWelcome {
     pub(crate) refusal: HelloRefusal,
-    /// What a Reset of the session carries, if the acceptor sends one.
+    /// The token in a Reset of the session, if the acceptor sends one.
     pub(crate) reset_token: [u8; RESET_TOKEN_BYTES],
     pub(crate) greeting: Greeting,
 }
@@ -513,7 +514,7 @@ pub(crate) struct SealedPacket<'a> {
     pub(crate) session: u64,
     pub(crate) number: u64,
     flags: u16,
-    /// What is authenticated and not encrypted.
+    /// The bytes that are authenticated and not encrypted.
     pub(crate) header: &'a [u8],
     /// Payload, frames and tag.
     pub(crate) sealed: &'a [u8],
@@ -576,7 +577,7 @@ pub(crate) fn sealed_header(label: Label, payload: &[u8], frames: &[u8]) -> Seal
     }
 }
 
-/// What identifies a packet to be written.
+/// The identification of a packet to be written.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Label {
     pub(crate) kind: PacketKind,

@@ -238,9 +238,9 @@ fn exchange_without_allocations(is_sealed: bool) -> EndpointCounters {
 /// Sessions whose bytes are counted.
 const SESSIONS: u16 = 63;
 
-/// What a session may hold: when it is new; after 1 MiB each way, some of it sent twice; and when
-/// nothing was to be said for seconds. With its part of the endpoint's tables, but not what the
-/// cipher's library keeps of two keys.
+/// The memory that a session may have: when it is new; after 1 MiB each way, some of it sent twice;
+/// and after seconds without messages. With its part of the endpoint's tables, but without the
+/// cipher library's state of two keys.
 const NEW_BYTES: i64 = 3 << 10;
 const USED_BYTES: i64 = 6 << 10;
 const IDLE_BYTES: i64 = 5 << 10;
@@ -279,7 +279,7 @@ fn a_session_that_has_little_to_do_takes_little() {
     for is_sealed in [false, true] {
         let mut pair = pair(is_sealed);
         pair.reply_bytes = 1 << 20;
-        // What all share: buffers.
+        // The buffers, which all sessions share.
         let first = pair.caller.notes.session.expect("connected");
         pair.exchange_by(first);
         let before = held_bytes();
@@ -330,14 +330,15 @@ impl Pair {
         });
     }
 
-    /// What both nodes say that the session takes.
+    /// The memory of the session, as both nodes report it.
     fn state_bytes(&self) -> [usize; 2] {
         [&self.caller, &self.server]
             .map(|node| node.endpoint.sessions().map(|session| session.state_bytes).sum())
     }
 }
 
-/// What a session may take that once had many calls outstanding: eight bytes for each of them.
+/// The memory that a session may have after it once had many calls outstanding: eight bytes for
+/// each of them.
 const RESTED_BYTES: usize = IDLE_BYTES as usize + 8 * BURST as usize;
 /// Calls of a burst.
 const BURST: u64 = 256;

@@ -1,7 +1,8 @@
 //! Packets that belong to no session and wait to be sent.
 //!
-//! Strangers can cause as many as they like. So what a flood causes has queues of its own, and
-//! pushes out neither what we want to say nor what was asked for by who has shown its address.
+//! Strangers can cause as many as they like. So answers to a flood have queues of their own. They
+//! push out neither this node's own packets nor answers to connectors that have shown their
+//! addresses.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -14,14 +15,14 @@ use crate::wire::{HelloRefusal, Label, Redirection};
 /// again.
 const ANSWERS_MAX: usize = 64;
 
-/// Who is answered.
+/// The receiver of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Class {
     /// A peer of a session of ours, or one that has shown its address by a cookie.
     Known,
-    /// Anybody who sent a Hello.
+    /// A sender of a Hello that has shown nothing.
     Stranger,
-    /// Anybody who sent a packet of a session that we do not know.
+    /// A sender of a packet for a session that we do not know.
     Lost,
 }
 
@@ -48,7 +49,7 @@ pub(super) enum Content {
     Redirection(Redirection),
     Close,
     Welcome(WelcomeLabel),
-    /// And whether it is to be shown later, since we have too much to do.
+    /// And whether the connector must show it later, since we have too much to do.
     Cookie(Cookie, bool),
     /// The token of the session in the label, which is made when there is room to send it.
     Token,

@@ -36,7 +36,7 @@ enum HelloRelation {
     Stale,
 }
 
-/// Who sent a Hello, and where: what every answer to it needs.
+/// The sender of a Hello, and its address: every answer to the Hello needs these.
 #[derive(Clone, Copy, Debug)]
 struct Caller {
     from: SocketAddr,
@@ -51,7 +51,7 @@ struct OpenedHello {
     responder: Responder,
     key: PublicKey,
     peer: HelloPeer,
-    /// What the peer's Resets will carry.
+    /// The token in the peer's Resets.
     reset_token: ResetToken,
     digest: HelloDigest,
 }
@@ -111,7 +111,7 @@ impl Endpoint {
 
     fn receive_plain_hello(&mut self, now_ns: u64, version: u8, caller: Caller, hello: Hello<'_>) {
         // Version 1 knows no cookies. Its Hellos get half of the room, so that a flood of them
-        // leaves the other half to who has shown its address.
+        // leaves the other half to connectors that have shown their addresses.
         let has_cookie = hello.entrance.is_some();
         let room = if has_cookie { HALF_OPEN_MAX } else { HALF_OPEN_MAX / 2 };
         let Caller { from, remote_id, attempt, .. } = caller;
@@ -151,8 +151,8 @@ impl Endpoint {
         self.answer(class, SessionlessReply { pad_bytes, ..answer });
     }
 
-    /// How long the Welcome to a filled-up Hello is: what both ends agree on, so that it is known
-    /// to pass both ways.
+    /// The length of the Welcome to a filled-up Hello: the size that both ends agree on, so that it
+    /// is known to pass both ways.
     fn pad_bytes(&self, caller: Caller, peer: &HelloPeer) -> usize {
         let agreed_bytes = peer.greeting.datagram_bytes_max.get() as usize;
         agreed_bytes.min(self.config.datagram_bytes_max).min(caller.filled_bytes)
@@ -191,7 +191,7 @@ impl Endpoint {
         Some(local_id)
     }
 
-    /// A Hello for a sealed session, from who has shown its address.
+    /// A Hello for a sealed session, from a connector that has shown its address.
     fn receive_sealed_hello(
         &mut self,
         now_ns: u64,
@@ -203,8 +203,8 @@ impl Endpoint {
         let bits = self.config.key_epoch_bits;
         let prologue = prologue(caller.attempt, bits, hello.clear, entrance);
         let digest = digest(&prologue, hello.message);
-        // What comes again costs its sender nothing of its limit: it may be a recording, said by
-        // somebody else in the name of its address.
+        // A repeated Hello costs its sender nothing of its limit: it may be a recording that
+        // another host replays in the name of the sender's address.
         if self.door.has_seen(now_ns, &digest) {
             self.answer_again(caller, &digest);
             return;
@@ -230,7 +230,7 @@ impl Endpoint {
         }
     }
 
-    /// A newcomer that has proved who it is, within what one peer may ask for.
+    /// A newcomer that has proved its identity, within the limit of one peer.
     fn admit_sealed(&mut self, now_ns: u64, version: u8, caller: Caller, opened: OpenedHello) {
         let who = PeerIdentity::new(&opened.peer.name, true, caller.from.ip());
         let Some(owner) = self.enter_peer(&who) else {
@@ -285,7 +285,7 @@ impl Endpoint {
         let Some((responder, key, inside)) =
             Responder::read(&seed, secret, prologue, hello.message)
         else {
-            // Only a hint, since anybody could have sent it; an operator wants to know.
+            // Only a hint, since any host could have sent it; an operator wants to know.
             self.refuse_stranger(now_ns, caller, hello, REFUSED_WRONG_KEY);
             return None;
         };
@@ -304,7 +304,7 @@ impl Endpoint {
         opened
     }
 
-    /// Why there should be no session with who has proved to have this key.
+    /// The reason against a session with the peer that has proved to have this key.
     fn reason_against(&self, opened: &OpenedHello) -> Option<u8> {
         let Security::Sealed { keyring, .. } = &self.config.security else { return None };
         match keyring.get(&opened.key) {
@@ -341,7 +341,7 @@ impl Endpoint {
         let OpenedHello { responder, key, peer, reset_token, digest } = opened;
         let pad_bytes = self.pad_bytes(caller, &peer);
         let make = |ids| HalfOpen::new(now_ns, ids, version, peer, (caller.from, owner));
-        // Recordings of many Hellos, said again, must not keep a newcomer out. Who means it
+        // Replays of many recorded Hellos must not keep a newcomer out. An honest connector
         // confirms within a round trip, and the limit to handshakes gives it that long.
         if !self.half_open_share(HALF_OPEN_MAX, owner) {
             self.drop_oldest_half_open(owner);

@@ -1,4 +1,4 @@
-//! What each peer has of an endpoint, and whether it may have more.
+//! Each peer's part of an endpoint, and whether the peer may have more.
 
 use crate::SESSIONS_MAX;
 use crate::endpoint::{Endpoint, HALF_OPEN_MAX, TableEntry};
@@ -6,8 +6,8 @@ use crate::events::{CallError, SessionId};
 use crate::pool::{BufId, BufferOwner, Share};
 use crate::quota::{self, PeerIdentity, QuotaPart};
 
-/// Sessions that one peer may have opened here: one for each of the 64 sidecores that a node may
-/// have, twice, since a node that was restarted asks before its old sessions are forgotten, and
+/// Sessions that a single peer may have opened here: one for each of the 64 sidecores that a node
+/// may have, twice, since a node that was restarted asks before its old sessions are forgotten, and
 /// recordings of its Hellos may take the half of [`HALF_OPEN_MAX`].
 pub(super) const SESSIONS_PER_PEER_MAX: u64 = 128;
 
@@ -15,7 +15,7 @@ pub(super) const SESSIONS_PER_PEER_MAX: u64 = 128;
 /// again whose sessions are gone while the storage still has buffers of theirs.
 const PEERS_MAX: usize = 4 * SESSIONS_MAX as usize;
 
-/// What one peer has here.
+/// One peer's part of this endpoint.
 #[derive(Debug, Default)]
 pub(super) struct PeerState {
     /// Sessions that it opened, and that we did.
@@ -39,7 +39,7 @@ impl PeerState {
     }
 }
 
-/// What one peer has of an endpoint, for `vrio status`.
+/// One peer's part of an endpoint, for `vrio status`.
 #[derive(Clone, Debug)]
 pub struct PeerShare {
     /// Which peer.
@@ -49,11 +49,11 @@ pub struct PeerShare {
     /// Sessions that it asked for and has not confirmed. Beyond its part its oldest gives way, or
     /// where sessions are plain, the new one.
     pub handshakes: QuotaPart,
-    /// Memory with bodies of its calls: being put together, or served. What is beyond its part is
-    /// not acknowledged, and comes again.
+    /// Memory with bodies of its calls that are being put together, or served. A call beyond its
+    /// part is not acknowledged, and comes again.
     pub calls_bytes: QuotaPart,
-    /// Memory with what is for it: replies that it has not taken, and calls of ours. What is beyond
-    /// its part waits.
+    /// Memory with messages to the peer: replies that it has not taken, and calls of ours. A
+    /// message beyond its part waits.
     pub replies_bytes: QuotaPart,
 }
 
@@ -84,7 +84,8 @@ impl Endpoint {
         self.pool.alloc_for(owner, Share::Own, len_bytes).ok_or(CallError::Full)
     }
 
-    /// Whose turn it is when this place is to send: 0 is this node itself, which asks for sessions.
+    /// The peer whose turn this place has when it sends: 0 is this node itself, which asks for
+    /// sessions.
     pub(super) fn turn_of(&self, place: usize) -> usize {
         let owner = match &self.places[place].entry {
             TableEntry::Vacant | TableEntry::Connecting(_) => BufferOwner::NODE,
@@ -94,7 +95,7 @@ impl Endpoint {
         owner.number().map_or(0, |number| number + 1)
     }
 
-    /// What is left of the sessions that peers may open.
+    /// The rest of the sessions that peers may open.
     pub(super) fn session_share(&self) -> quota::Share {
         quota::Share { max: self.config.sessions_max.into(), used: self.incoming as u64 }
     }
@@ -112,7 +113,7 @@ impl Endpoint {
         may
     }
 
-    /// What each peer has here that is here, or was lately.
+    /// The parts of all peers that are here, or were lately.
     pub fn peers(&self) -> impl Iterator<Item = PeerShare> {
         let half_open = quota::Share { max: HALF_OPEN_MAX as u64, used: self.half_open as u64 };
         let sessions = self.session_share();

@@ -1,4 +1,4 @@
-//! Who a datagram is for, and the answers to what we asked.
+//! The session that a datagram is for, and the answers to our own packets.
 
 use std::net::SocketAddr;
 
@@ -89,7 +89,7 @@ impl Endpoint {
             TableEntry::Open(session) => (session.agreed().peer.version, session.seal().is_some()),
             TableEntry::HalfOpen(half_open) => (half_open.version, half_open.seal.is_some()),
             TableEntry::Connecting(_) | TableEntry::Vacant => {
-                // Nobody was told this id as one to send data to.
+                // No peer was told this id as one to send data to.
                 self.counters.dropped_stale_handshake += 1;
                 return;
             }

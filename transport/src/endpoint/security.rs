@@ -22,10 +22,10 @@ pub(super) fn generator(config: &EndpointConfig) -> ChaCha20Rng {
     ChaCha20Rng::from_seed(seed)
 }
 
-/// In place of the entropy, once it was used: it is to lie in one place only.
+/// Put in place of the entropy once it was used, because the entropy must lie in one place only.
 pub(super) const SPENT: [u8; 32] = [1; 32];
 
-/// 32 bytes that nobody guesses.
+/// 32 secret bytes.
 pub(super) fn draw(secrets: &mut ChaCha20Rng) -> [u8; 32] {
     let mut bytes = [0; 32];
     secrets.fill_bytes(&mut bytes);
@@ -42,8 +42,8 @@ pub(super) fn reset_key(security: &Security) -> Option<ResetKey> {
 
 impl Endpoint {
     /// Changes the keys, or whether there are any. Sessions whose peer's key is not known any more,
-    /// or is another node's now, are lost; the others go on, under the keys that they have. What is
-    /// asked for but not connected begins anew. `unix_s` as in
+    /// or is another node's now, are lost; the others go on, under the keys that they have.
+    /// Attempts that are not connected yet begin anew. `unix_s` as in
     /// [`set_wall_clock`](Self::set_wall_clock).
     pub fn set_security(
         &mut self,

@@ -79,7 +79,7 @@ pub(crate) struct Connecting {
     /// Hellos since the start, and since the peer last named a port.
     hellos: u32,
     hellos_there: u32,
-    /// What the target asked us to show; zeros before.
+    /// The cookie that the target asked us to show; zeros before.
     cookie: Cookie,
     /// It asked since the last Hello that was due anyway.
     has_retried: bool,
@@ -94,7 +94,7 @@ pub(crate) struct Connecting {
 #[derive(Debug)]
 struct Size {
     bytes: usize,
-    /// What was proposed at first.
+    /// The first proposal.
     first_bytes: usize,
     /// Filled-up Hellos that were not answered, and bare ones after them that were.
     hellos: u32,
@@ -139,7 +139,7 @@ struct Sealing {
     hellos: u32,
     /// Welcomes since the last Hello that was due.
     welcomes: u32,
-    /// Somebody says that the peer has another key.
+    /// A refusal in the peer's name says that the peer has another key.
     is_wrong_key: bool,
 }
 
@@ -149,7 +149,7 @@ struct Hint {
     why: String,
 }
 
-/// What an attempt for a sealed session is made of.
+/// The parts of an attempt for a sealed session.
 pub(crate) struct Ingredients<'a> {
     pub(crate) secret: &'a SecretKey,
     /// The peer's key, and how many it has.
@@ -160,7 +160,7 @@ pub(crate) struct Ingredients<'a> {
     pub(crate) reset_token: ResetToken,
 }
 
-/// What came of a Welcome.
+/// The result of a Welcome.
 #[derive(Debug)]
 pub(crate) enum Welcomed {
     Agreed(Box<Agreed>, Option<Box<Seal>>),
@@ -214,7 +214,7 @@ impl Connecting {
         self.mode = ConnectMode::Plain;
     }
 
-    /// Things are other than they were when somebody said no.
+    /// The reasons for a former refusal may be gone.
     pub(crate) fn forget_hint(&mut self) {
         self.hint = None;
     }
@@ -417,12 +417,12 @@ impl Connecting {
     }
 
     /// The peer wants to see a cookie. Shown at once, but only once between two Hellos that were
-    /// due anyway, so that nobody makes us send more than he does.
+    /// due anyway, so that no host makes us send more than it does.
     pub(crate) fn retry(&mut self, now_ns: u64, cookie: &Cookie, is_busy: bool) {
         if !self.has_cookie() {
             self.size.trip_ns = now_ns.saturating_sub(self.size.asked_ns);
         } else if is_busy {
-            // Our Hello arrived, so its size passes; it is to come later.
+            // Our Hello arrived, so its size passes; the peer wants it later.
             self.size.begin_again();
             return;
         } else if std::mem::take(&mut self.size.awaits_bare) {
@@ -438,8 +438,8 @@ impl Connecting {
         self.hello_is_due |= !std::mem::replace(&mut self.has_retried, true);
     }
 
-    /// Somebody said no, in the clear. Who asks for a plain session believes it; else it is
-    /// remembered for the case that nothing better comes.
+    /// A refusal in the clear, perhaps forged. An attempt for a plain session believes it; another
+    /// attempt remembers it for the case that nothing better comes.
     pub(crate) fn refused(
         &mut self,
         now_ns: u64,
@@ -469,7 +469,7 @@ impl Connecting {
         sealing.welcomes <= WELCOMES_MAX
     }
 
-    /// The peer, or somebody in its name, said yes.
+    /// A Welcome from the peer, or from a host that pretends to be the peer.
     pub(crate) fn welcomed(
         &mut self,
         config: &EndpointConfig,
@@ -577,7 +577,7 @@ fn entrance(security: u8, message_bytes: usize) -> Entrance {
     }
 }
 
-/// What is said in the clear when the session is to be sealed: enough to be answered by any
+/// The greeting in the clear of an attempt for a sealed session: enough to be answered by any
 /// version, and nothing about the node.
 fn veiled_greeting(config: &EndpointConfig, index: u16, local_id: u64) -> Greeting {
     let versions = versions(config);

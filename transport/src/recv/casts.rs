@@ -1,8 +1,8 @@
 //! Casts on their way in: put together, and handed over in the order of their numbers.
 //!
-//! What comes before its turn waits for what is missing, until the sender says that nothing of
-//! that will come any more, or for as long as a sender would go on. What comes after its turn is
-//! dropped.
+//! A cast that comes before its turn waits for the missing ones. It waits until the sender says
+//! that none of these will come any more, or for as long as a sender would go on. A cast that comes
+//! after its turn is dropped.
 //!
 //! ```text
 //! flow 3   [71: handed over]  next: 72 (a part is missing)  [73: whole][74: whole]  end: 75
@@ -135,7 +135,7 @@ pub(crate) struct CastPiece<'a> {
     pub(crate) first: usize,
 }
 
-/// What the session has for its casts while one is worked on.
+/// The parts of the session that its casts borrow while one is worked on.
 pub(crate) struct Around<'a, 'b> {
     pub(crate) inside: &'a mut SessionContext<'b>,
     /// Whose the buffers are.
@@ -183,7 +183,7 @@ impl PeerCasts {
         self.flows[usize::from(flow)].get_or_insert_with(ListenedFlow::new);
     }
 
-    /// Hands casts of a flow over no longer. What waits is dropped.
+    /// Stops handing over casts of a flow. Waiting casts are dropped.
     pub(crate) fn close(&mut self, flow: u16, pool: &mut Pool) {
         let closed = self.flows.get_mut(usize::from(flow)).and_then(Option::take);
         for &number in closed.iter().flat_map(|flow| flow.slots.iter()).filter(|it| **it != NONE) {
@@ -338,7 +338,7 @@ impl PeerCasts {
         flow.next = Some(next);
     }
 
-    /// Goes on at number `to`, at least: what is whole before it is handed over, and the rest is
+    /// Goes on at number `to`, at least: whole casts before it are handed over, and the rest is
     /// dropped.
     fn pass(&mut self, around: &mut Around<'_, '_>, number: u16, flow: &mut ListenedFlow, to: u64) {
         let Some(next) = flow.next else { return };
@@ -404,8 +404,8 @@ impl PeerCasts {
         }
     }
 
-    /// Passes over what is missing before the first that came, or that one itself, which is not
-    /// whole.
+    /// Passes over the numbers that are missing before the first cast that came; or over that cast,
+    /// if it is not whole.
     fn pass_one(&mut self, around: &mut Around<'_, '_>, number: u16, flow: &mut ListenedFlow) {
         let next = flow.next.expect("a cast has come");
         let first = flow.waiting_from(next);

@@ -1,5 +1,5 @@
-//! Casts on their way out. Each flow sends its casts in their order, one after the other; what was
-//! lost of earlier ones goes again beside that, until they are too old.
+//! Casts on their way out. Each flow sends its casts in their order, one after the other. Lost
+//! parts of earlier casts go again beside that, until they are too old.
 //!
 //! ```text
 //! flow 3   live:  [71: all sent][72: sent, a part lost][73: being sent][74][75]
@@ -16,11 +16,11 @@ use super::{CAST, NONE, Next, Out, QueuePlace, QueuedMessage, SendQueue, outs_by
 /// Casts of a session that wait or are on their way: four flows' full windows. Bounds its table.
 const CASTS_MAX: usize = 2048;
 
-/// Bytes of a flow that wait to be sent for the first time: what a session of 10 Gbit/s sends in
-/// 1.7 ms. More is a queue that nobody wants.
+/// Bytes of a flow that wait to be sent for the first time: as many as a session of 10 Gbit/s sends
+/// in 1.7 ms. A longer queue only adds delay.
 const WAITING_BYTES_MAX: u64 = 2 << 20;
 
-/// A cast that waits for so long is of no use to anybody.
+/// A cast that waits for so long is of no use to its receiver.
 const WAITING_NS_MAX: u64 = 100_000_000;
 
 /// One flow.
@@ -159,7 +159,7 @@ impl SendQueue {
     }
 
     /// Whether a cast to which a lost fragment belongs was first sent before `before_ns`, so that
-    /// nothing of it is to be sent again.
+    /// no part of it must be sent again.
     pub(crate) fn is_too_old(&mut self, reference: FragmentRef, before_ns: u64) -> bool {
         Self::is_cast(&reference)
             && self.current(reference).is_some_and(|out| out.since_ns < before_ns)
@@ -181,7 +181,7 @@ impl SendQueue {
         let why = if out.unsent == 0 { Overdue::Waiting } else { Overdue::Lost };
         let is_old = match why {
             Overdue::Waiting => out.since_ns + WAITING_NS_MAX < now_ns,
-            // What is on its way for the first time goes on.
+            // A fragment on its first way goes on.
             Overdue::Lost => next.is_resend && out.since_ns < before_ns,
         };
         is_old.then(|| self.finish(next.key, pool))?;

@@ -15,7 +15,7 @@ use crate::wire::{
     FRAME_REPLY, FragmentFrame, PacketKind, ProtocolVersion,
 };
 
-/// What became of a packet.
+/// The result of taking a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PacketOutcome {
     /// The session goes on.
@@ -37,7 +37,7 @@ struct Fragment<'a> {
     first: usize,
 }
 
-/// What a packet turned out to be, frame by frame.
+/// The contents of a packet, gathered frame by frame.
 #[derive(Default)]
 struct Findings {
     wants_ack: bool,
@@ -95,7 +95,7 @@ impl Session {
         if findings.has_message {
             self.used_ns = inside.now_ns;
         } else if findings.is_ping && self.is_unused(inside.now_ns) {
-            // Who asks first has rested; the other one is never quiet for so long.
+            // The side that asks first has rested; the other side is never quiet for so long.
             self.rest();
         }
         let wish = match (findings.wants_ack, packet.hurries) {
@@ -252,7 +252,7 @@ impl Session {
             self.own_calls.make_room();
         }
         if self.own_calls.find(id).is_none() && self.own_calls.is_past(id) {
-            // What was answered before a rest, sent once more.
+            // A reply from before a rest, sent once more.
             inside.counters.fragments_duplicate += 1;
             return Ok(());
         }
@@ -289,7 +289,7 @@ impl Session {
         Ok(())
     }
 
-    /// A fragment of a cast. Whatever becomes of it, it is acknowledged.
+    /// A fragment of a cast. It is acknowledged in any case.
     fn take_cast(
         &mut self,
         inside: &mut SessionContext<'_>,

@@ -5,8 +5,8 @@ use crate::sent::{PACKET_COST_BYTES, SentPacket};
 use crate::wire::DATAGRAM_BYTES_MIN;
 
 /// So many times in a row a large packet was lost while a smaller one, sent later, arrived. Each
-/// time counts only packets that were sent after the last one, so that one burst of losses is one.
-/// With a third of all packets lost by chance, that is one in 6500.
+/// time counts only packets that were sent after the time before, so that a burst of losses is one
+/// time. With a third of all packets lost by chance, eight times in a row are one case in 6500.
 const ROUNDS_MAX: u32 = 8;
 
 /// Counts.
@@ -38,7 +38,8 @@ impl Narrow {
         }
     }
 
-    /// The peer says that it refuses packets, large ones first: what was sent so far says nothing.
+    /// The peer says that it refuses packets, large ones first: the packets sent so far say nothing
+    /// about sizes.
     pub(super) fn excuse(&mut self, next_number: u64) {
         (self.rounds, self.next_number) = (0, next_number);
     }

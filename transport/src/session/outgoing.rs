@@ -64,7 +64,8 @@ impl Session {
         self.ping_is_due |= self.sent.is_unasked();
         let next = if may_fly { self.next(now_ns, pool, counters) } else { None };
         let next = next.filter(|_| self.probe_packets > 0 || self.may_send(now_ns));
-        // What is due and finds no room beside a full fragment goes before it.
+        // Control data that is due and finds no room beside a full fragment goes before the
+        // fragment.
         let is_ack_due = self.received.due_ns() <= now_ns;
         let header_bytes = self.header_bytes();
         let has_room = self.head_bytes_max(next.as_ref()) - header_bytes >= ACK_BYTES_MIN;
@@ -136,8 +137,8 @@ impl Session {
     }
 
     /// Whether a packet of so many bytes should be acknowledged at once: one in each quarter of the
-    /// window, while it is used that far. Short casts fill their flows' windows long before that
-    /// one, and before a peer has enough packets to acknowledge them by itself.
+    /// window, while it is used that far. Short casts fill their flows' windows long before the
+    /// session's window, and before a peer has enough packets to acknowledge them by itself.
     fn hurries(&mut self, bytes: usize) -> bool {
         let quarter_bytes = self.congestion.window_bytes() / 4;
         self.unhurried_bytes += bytes as u64;
@@ -230,7 +231,7 @@ impl Session {
         packet: &mut SentPacket,
         counters: &mut EndpointCounters,
     ) -> Option<(BufId, Range<usize>)> {
-        // No packet without a body is longer than that, whatever the tag: datagrams are.
+        // No packet without a body is longer than that, with a tag or without: datagrams are.
         let head_max = DATAGRAM_HEAD_MAX;
         loop {
             wire::put(head, at, &self.sendq.frame(&next));

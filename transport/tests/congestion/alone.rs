@@ -5,7 +5,7 @@ use crate::world::{Bottleneck, FlowPlan, GBIT, MS, SECOND, US, World, utilisatio
 /// Header and fragment frame of a datagram.
 const OVERHEAD_BYTES: u64 = 52;
 
-/// What Ethernet, IP and UDP add.
+/// The bytes that Ethernet, IP and UDP add.
 const FRAMING_BYTES: u64 = 66;
 
 /// The part of the rate that is bodies when every datagram is full.
@@ -14,7 +14,7 @@ fn full(datagram_bytes: usize) -> f64 {
     (bytes - OVERHEAD_BYTES) as f64 / (bytes + FRAMING_BYTES) as f64
 }
 
-/// What is used of the rate from half a second to a second.
+/// The used part of the rate from half a second to a second.
 fn used(world: &mut World, rate: u64) -> f64 {
     world.run_until(SECOND);
     utilisation(world.delivered(0, SECOND / 2, SECOND), rate, SECOND / 2)

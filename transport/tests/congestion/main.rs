@@ -1,5 +1,5 @@
-//! How sessions use and share a way, in simulated time: the whole transport over a bottleneck. What
-//! is asserted holds for the seeds here; with `--nocapture` the tests print what they measured.
+//! How sessions use and share a way, in simulated time: the whole transport over a bottleneck. The
+//! assertions hold for the seeds here; with `--nocapture` the tests print their measurements.
 
 mod alone;
 mod sharing;

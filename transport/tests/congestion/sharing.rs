@@ -7,7 +7,7 @@ use crate::world::{
 /// A round trip with nothing in the queue: two hosts at one switch, and hosts of two buildings.
 const TRIPS_NS: [u64; 3] = [40 * US, 200 * US, MS];
 
-/// What flows made of the time between two others.
+/// The flows' shares of the rate between two moments.
 struct Shared {
     jain: f64,
     used: f64,

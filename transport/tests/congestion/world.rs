@@ -22,7 +22,7 @@ pub(crate) const SECOND: u64 = 1_000 * MS;
 /// Gigabit per second, in bytes per second.
 pub(crate) const GBIT: u64 = 125_000_000;
 
-/// What Ethernet, IP and UDP add to a datagram.
+/// The bytes that Ethernet, IP and UDP add to a datagram.
 const FRAMING_BYTES: u64 = 66;
 
 /// A polling process looks around so often.
@@ -33,7 +33,7 @@ const ROUND_NS: u64 = 2 * US;
 pub(crate) struct Bottleneck {
     /// Bytes per second.
     pub(crate) rate: u64,
-    /// What its queue holds.
+    /// The most bytes in its queue.
     pub(crate) queue_bytes: u64,
     /// Datagrams lost by chance, of a million.
     pub(crate) loss_ppm: u64,
@@ -57,7 +57,7 @@ pub(crate) struct FlowPlan {
     /// The client does not run for a random time in this range, after it ran for one in the other.
     pub(crate) pause_ns: Option<(u64, u64)>,
     pub(crate) every_ns: (u64, u64),
-    /// What the client's socket holds.
+    /// The most bytes in the client's socket.
     pub(crate) socket_bytes: u64,
     /// How far ahead the sender's clock is.
     pub(crate) clock_ns: u64,
@@ -82,7 +82,7 @@ impl FlowPlan {
     }
 }
 
-/// What an application notes.
+/// The records of an application.
 #[derive(Default)]
 struct Notes {
     session: Option<SessionId>,
@@ -179,7 +179,7 @@ struct Flow {
     socket_drops: u64,
 }
 
-/// What the queue looked like.
+/// Measurements of the queue.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct QueueSeen {
     datagrams: u64,
@@ -201,7 +201,7 @@ pub(crate) struct World {
     free_at_ns: u64,
     now_ns: u64,
     flows: Vec<Flow>,
-    /// What the queue was since it was last looked at.
+    /// Measurements of the queue since the last look.
     pub(crate) queue: QueueSeen,
 }
 
@@ -387,7 +387,7 @@ impl Flow {
         }
     }
 
-    /// The client's datagrams, which meet nobody.
+    /// The client's datagrams, which find no queue.
     fn send_up(&mut self, now_ns: u64) {
         let client = &mut self.client;
         client.endpoint.transmit(now_ns, &mut client.batch);

@@ -7,7 +7,7 @@ use crate::handshake::{connect, connected, tapped, two_nodes};
 use crate::packets::sealed;
 use random::Random;
 
-/// A second of Hellos from addresses that nobody has, with a session at work beside them. Says how
+/// A second of Hellos from addresses that no node has, with a session at work beside them. Says how
 /// many sessions the victim has while it goes on.
 fn flood(
     world: &mut World,
@@ -53,7 +53,7 @@ fn hellos_without_a_cookie_cost_no_curve_and_no_state() {
     let before = world.nodes[1].endpoint.counters().clone();
     flood(&mut world, |random, count| {
         let mut hello = real.clone();
-        // Another session each time, and whatever is in the message.
+        // Another session each time, and a changed message.
         hello[raw::HEADER + 8..raw::HEADER + 16].copy_from_slice(&(count + 1).to_le_bytes());
         let at = 160 + random.below(200) as usize;
         hello[at] ^= 0xff;
@@ -72,7 +72,7 @@ fn hellos_without_a_cookie_cost_no_curve_and_no_state() {
     assert_eq!(sessions, 2);
 }
 
-/// Somebody with an address of its own gets a cookie, and replays a recorded message under it.
+/// A host with an address of its own gets a cookie, and replays a recorded message under it.
 #[test]
 fn hellos_with_a_cookie_are_limited() {
     let mut world = two_nodes(1);

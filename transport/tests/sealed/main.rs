@@ -1,4 +1,4 @@
-//! Sealed sessions between simulated nodes: what holds for plain ones, and what only sealing gives.
+//! Sealed sessions between simulated nodes: the tests of plain ones, and tests of sealing alone.
 
 #[path = "../sessions/casts.rs"]
 mod casts;

@@ -1,4 +1,4 @@
-//! What is on the wire: nothing that can be read, changed or used again.
+//! The packets on the wire: a listener can read, change and use again none of them.
 
 use std::collections::HashSet;
 
@@ -77,7 +77,7 @@ fn a_changed_packet_is_refused_and_the_true_one_is_taken_after_it() {
     assert_eq!(world.nodes[0].app.replies, 1);
 }
 
-/// Handshake packets whose checksum was made right again by whoever changed them.
+/// Handshake packets that were changed, with checksums that fit again.
 #[test]
 fn a_changed_handshake_leads_to_no_session() {
     let fixed = |mut bytes: Vec<u8>, bit: usize| {
@@ -128,7 +128,7 @@ fn nothing_on_the_wire_can_be_read() {
         assert_eq!(head[..8], order.to_le_bytes());
         secrets.push(head[8..24].to_vec());
     }
-    // What bodies are made of.
+    // The contents of bodies.
     let body = crate::common::app::table();
     secrets.extend(body.chunks(997).take(110).map(|chunk| chunk[..12].to_vec()));
     world.run_for(SECOND);
@@ -266,7 +266,7 @@ fn a_reset_needs_the_token_of_the_session() {
     assert_eq!(world.nodes[0].app.losses(), [LostReason::Reset]);
 }
 
-/// Nobody can ask for the token of a session that lives.
+/// No peer can ask for the token of a session that lives.
 #[test]
 fn a_node_gives_no_token_for_a_session_that_it_has() {
     let mut world = busy(1);
@@ -314,8 +314,8 @@ fn a_plain_packet_for_a_sealed_session_is_nothing() {
     assert_eq!(world.nodes[1].endpoint.counters().dropped_forged, 1);
 }
 
-/// Who could tell the id of a session that is yet to come would get the token of its Reset, by
-/// asking before there is such a session.
+/// A peer that could tell the id of a later session would get the token of its Reset, by asking
+/// before there is such a session.
 #[test]
 fn nobody_can_tell_the_next_session_from_those_before() {
     let mut world = two_nodes(1);
@@ -329,7 +329,7 @@ fn nobody_can_tell_the_next_session_from_those_before() {
         world.nodes[0].endpoint.close(now_ns, session);
         world.run_for(SECOND);
     }
-    // What the generator of tests (SplitMix64) would go on with, for each state that may have given
+    // The next values of the generator of tests (SplitMix64), for each state that may have given
     // the first one.
     let follows = (0..1 << 16).any(|low| {
         let mut random = Random::new(state_before(ids[0] << 16 | low));

@@ -1,4 +1,5 @@
-//! Acknowledgements of a peer that means harm: what they cost is what they acknowledge.
+//! Acknowledgements of a peer that means harm: their cost is that of the packets that they
+//! acknowledge.
 
 use crate::common::{SECOND, addr, raw};
 use crate::hostile::{Quiet, lone_endpoint};
@@ -73,7 +74,7 @@ impl Play {
     }
 }
 
-/// What is open, in numbers: as many as there may be, but for a few.
+/// The number of open packets: as many as there may be, but for a few.
 const OPEN: u64 = 48_000;
 
 /// More than one packet that lands in ten thousand numbers; before, each frame looked at all.

@@ -1,5 +1,5 @@
-//! Casts over a network that loses, doubles, reorders and damages: what arrives is whole, right,
-//! and in order; little is lost, and nothing is left behind.
+//! Casts over a network that loses, doubles, reorders and damages. Casts arrive whole, right, and
+//! in order; little is lost, and nothing is left behind.
 
 use crate::common::frames::ToCast;
 use crate::common::{Faults, MS, SECOND, World};
@@ -97,7 +97,8 @@ fn whatever_the_network_does_frames_are_whole_and_in_order_and_calls_go_on() {
             let given_up = counters(&world, node).casts_given_up;
             let overdue = counters(&world, node).casts_overdue;
             let lost = from.sent - to.received;
-            // What the sender gives up may have arrived, and what came too late does not count.
+            // A cast that the sender gives up may have arrived, and a cast that came too late does
+            // not count.
             let missed = counters(&world, other).casts_missed;
             assert!(lost <= given_up + overdue + missed, "{lost} of {given_up}, {missed}");
             assert!(worst > 0 || lost == 0, "nothing was lost on the way, and {lost} here");
@@ -233,8 +234,8 @@ fn an_older_session_carries_none() {
     assert_eq!(node.endpoint.counters().casts_refused, 1);
 }
 
-/// What a stream of large frames pays for datagrams that are lost: printed, but for what does not
-/// depend on chance.
+/// The price of lost datagrams for a stream of large frames: printed; only the figures that do not
+/// depend on chance are asserted.
 #[test]
 fn a_thousandth_of_lost_datagrams_costs_a_stream_of_large_frames_little() {
     println!("64 KiB every 60 us (8.7 Gbit/s), 40 us there and back, 20000 frames:");

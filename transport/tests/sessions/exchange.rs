@@ -189,7 +189,8 @@ fn crashes_of_either_side() {
                 world.connect(0, 1, "io1");
             }
         }
-        // What was lost with a session is ordered again: no promise is broken by that here.
+        // Orders that were lost with a session are ordered again: no promise is broken by that
+        // here.
         let end_ns = world.now_ns + 60 * SECOND;
         let is_done = world.run_until(end_ns, |world| {
             let app = &mut world.nodes[0].app;

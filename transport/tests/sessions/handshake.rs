@@ -1,4 +1,4 @@
-//! How sessions begin and end: whatever is lost, doubled, late, or sent by somebody who was
+//! How sessions begin and end when packets are lost, doubled or late, or come from a node that was
 //! restarted.
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -29,7 +29,7 @@ pub(crate) fn connect(world: &mut World) {
     assert!(world.run_until(end_ns, both));
 }
 
-/// What went from one node to another, of one kind.
+/// The packets of one kind from one node to another.
 pub(crate) fn tapped(world: &World, from: usize, kind: u8) -> Vec<Vec<u8>> {
     let tap = world.tap.as_ref().expect("a tap");
     let is_meant = |sent: &&(u64, SocketAddr, SocketAddr, Vec<u8>)| {

@@ -1,4 +1,4 @@
-//! Packets that nobody honest sends: they are counted, and nothing else happens.
+//! Packets that no honest node sends: they are counted, and nothing else happens.
 
 use crate::acks::ack;
 use crate::common::still::{busy, drop_on};
@@ -131,14 +131,14 @@ fn handshakes_that_make_no_sense_are_dropped() {
     assert_eq!(counters.dropped_kind, 1);
 }
 
-/// A session of a hostile peer with a node: what the node calls it.
+/// A session of a hostile peer with a node. Returns the node's id for it.
 fn hostile_session(endpoint: &mut Endpoint, now_ns: u64, sink: &mut Quiet) -> u64 {
     let session = hostile_session_at(endpoint, now_ns, 0, sink).expect("a welcome");
     assert!(endpoint.sessions().any(|status| status.state == SessionState::Connected));
     session
 }
 
-/// A session with this index; what answers a Hello instead of a Welcome if it gets none.
+/// A session with this index; or the answer to a Hello that gets no Welcome.
 pub(crate) fn hostile_session_at(
     endpoint: &mut Endpoint,
     now_ns: u64,

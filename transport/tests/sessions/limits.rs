@@ -1,4 +1,4 @@
-//! What is bounded, and what a full one does; who waits for whom; what is sent, and how much.
+//! Limits, and the effect of reaching them; waits of one flow for another; the number of packets.
 
 use crate::common::{Faults, MS, SECOND, World, addr, raw};
 use random::Random;
@@ -208,7 +208,7 @@ fn large_flows_share_alike() {
         }
     }
     finish(&mut world, 24);
-    // Call n of each flow is done before call n+2 of any: nobody was held up.
+    // Call n of each flow is done before call n+2 of any: no flow was delayed.
     let finished = &world.nodes[0].app.finished;
     for (position, token) in finished.iter().enumerate() {
         let rank = (token - 1) % 6;
@@ -290,8 +290,8 @@ fn persistent_loss_shrinks_the_window_and_its_end_opens_it() {
     finish(&mut world, 300);
 }
 
-/// Our own process did not run: what came meanwhile may not have been taken in. One that goes on
-/// being late asks all the same.
+/// Our own process did not run, so packets that came meanwhile may not have been taken in. A
+/// process that is late each time asks all the same.
 #[test]
 fn a_late_look_at_a_timer_is_no_loss() {
     let mut world = two_nodes(|_| {});

@@ -13,5 +13,5 @@ mod plain;
 mod shares;
 mod strange;
 
-/// What the world's nodes speak; `tests/sealed` runs the same tests the other way.
+/// Whether the world's nodes seal; `tests/sealed` runs the same tests the other way.
 const SEALED: bool = false;

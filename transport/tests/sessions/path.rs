@@ -1,4 +1,4 @@
-//! How large datagrams may be on the way, found without asking anybody on it.
+//! The largest size of datagrams on the way, found without help from the hosts on it.
 
 use crate::common::{MS, SECOND, World, addr, raw};
 use crate::handshake::{connect, connected, tapped, two_nodes};
@@ -91,8 +91,8 @@ fn a_narrow_way_is_remembered_for_a_while() {
     }
 }
 
-/// Something between the two, such as a tunnel, takes less from one moment to the next and tells
-/// nobody. Small packets go on: the session is lost by name, and the next one fits.
+/// A host between the two, such as a tunnel's end, takes less from one moment to the next, without
+/// a message. Small packets go on: the session is lost by name, and the next one fits.
 #[test]
 fn a_way_that_becomes_narrow_ends_the_session_by_name() {
     for narrow_to in [0, 1] {
@@ -159,8 +159,8 @@ fn a_peer_that_was_not_there_is_no_narrow_way() {
     assert_eq!(size(&world, 0), 8_972);
 }
 
-/// What an acceptor answers is never longer than what it was asked with, and nothing is filled up
-/// for who has not shown its address.
+/// An acceptor's answer is never longer than the question, and it is not filled up for a sender
+/// that has not shown its address.
 #[test]
 fn nobody_is_sent_more_than_he_sends() {
     let mut world = World::new(3);

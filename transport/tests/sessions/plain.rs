@@ -113,7 +113,7 @@ fn a_peer_of_version_1_needs_no_cookie_either_way() {
     }
 }
 
-/// Version 1 may fill half of the places; who shows a cookie finds the other half.
+/// Version 1 may fill half of the places; a connector that shows a cookie finds the other half.
 #[test]
 fn a_flood_of_version_1_leaves_room_for_a_newcomer() {
     let mut world = two_nodes(1);

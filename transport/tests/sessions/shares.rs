@@ -1,4 +1,4 @@
-//! What one peer takes does not keep others from theirs: a hostile peer of many sessions, written
+//! A peer's large part does not keep others from theirs: a hostile peer of many sessions, written
 //! by hand, beside a node that goes on working.
 
 use crate::common::app::{ORDER_BYTES, Order};

@@ -1,4 +1,4 @@
-//! Parts of plain packets that nobody honest sends.
+//! Parts of plain packets that no honest node sends.
 
 pub(crate) const MOVED: u8 = 4;
 

@@ -1,7 +1,8 @@
 //! A node's application: it calls, it serves, and it checks what it is told.
 //!
-//! A call's head says all about it: who called, which lengths, from where in a common table its
-//! body and the reply's are taken. So either side can check every byte without state.
+//! A call's head describes the whole call: the caller, the lengths, and the places in a common
+//! table from which its body and the reply's are taken. So either side can check every byte without
+//! state.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
@@ -25,7 +26,7 @@ pub(crate) fn table() -> &'static [u8] {
     })
 }
 
-/// What a call asks for.
+/// A call, as the application orders it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Order {
     pub(crate) token: u64,
@@ -87,7 +88,7 @@ struct Serving {
     body: Option<BufId>,
 }
 
-/// What happened to sessions.
+/// The beginning or the end of a session.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Event {
     Connected(SessionId, PeerInfo),
@@ -100,7 +101,7 @@ pub(crate) struct App {
     now_ns: u64,
     /// Connected sessions that it calls on.
     pub(crate) sessions: Vec<SessionId>,
-    /// What it asks for: to be asked for again when lost.
+    /// Sessions that it asks for, and asks for again when they are lost.
     wanted: Vec<(SessionId, SocketAddr, String)>,
     pub(crate) reconnects: bool,
     pub(crate) events: Vec<(u64, Event)>,
@@ -126,7 +127,7 @@ pub(crate) struct App {
     /// Tokens in the order of their replies.
     pub(crate) finished: Vec<u64>,
     pub(crate) buffers_max: usize,
-    /// What it casts, and what it was cast.
+    /// The frames that it casts, and those that came.
     pub(crate) frames: Frames,
 }
 
@@ -159,7 +160,7 @@ impl App {
         }
     }
 
-    /// A new process: what it served and asked for is gone, the counts stay.
+    /// A new process: served calls and ordered sessions are gone, the counts stay.
     pub(crate) fn restarted(&mut self, seed: u64) {
         self.random = Random::new(seed);
         self.sessions.clear();
@@ -276,7 +277,7 @@ impl App {
                         index += 1;
                         continue;
                     }
-                    // Nobody is left to tell.
+                    // The caller is gone.
                     Err(CallError::NotConnected) => {}
                 }
             }

@@ -1,5 +1,5 @@
-//! What an application casts, and what it was cast: every frame is checked, and that none comes
-//! twice or before an earlier one of its flow.
+//! The casts of an application, and those that came. Every frame is checked: it is whole, and none
+//! comes twice or before an earlier one of its flow.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -41,7 +41,7 @@ pub(crate) struct Frames {
     now_ns: u64,
 }
 
-/// Number, time and flow, and then something that follows from them unless it is to be short.
+/// Number, time and flow, and then bytes that follow from them unless the head must be short.
 fn head(number: u64, at_ns: u64, flow: u16, is_short: bool) -> Vec<u8> {
     let mut head = number.to_le_bytes().to_vec();
     head.extend(at_ns.to_le_bytes());
@@ -142,7 +142,7 @@ impl Frames {
         let (number, at_ns) = (word(0), word(8));
         let head = head(number, at_ns, flow, self.has_short_heads);
         assert_eq!(bytes, head, "the head as it was sent");
-        // To a round's length: what arrives is noted before the round's time is.
+        // To a round's length: an arrival is noted before the round's time is.
         self.delays_ns.push(self.now_ns.saturating_sub(at_ns));
         let before = self.heard.insert((session, flow), number);
         assert!(before.is_none_or(|before| before < number), "{number} after {before:?}");

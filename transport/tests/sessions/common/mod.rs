@@ -20,7 +20,7 @@ use app::App;
 pub(crate) const MS: u64 = 1_000_000;
 pub(crate) const SECOND: u64 = 1000 * MS;
 
-/// What the network does to datagrams, in parts per thousand.
+/// The network's faults, in parts per thousand of the datagrams.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Faults {
     pub(crate) loss: u64,
@@ -60,12 +60,12 @@ pub(crate) struct Node {
     pub(crate) batch: TransmitBatch,
     /// Does nothing before: a process that is not scheduled.
     pub(crate) paused_until_ns: u64,
-    /// What arrived, and when, and was not looked at.
+    /// Datagrams that arrived and were not looked at, and when they arrived.
     backlog: Vec<(u64, SocketAddr, Vec<u8>)>,
     pub(crate) is_down: bool,
 }
 
-/// Datagrams that a test wants to see: when, from whom, to whom, which.
+/// Datagrams that a test wants to see: time, sender, receiver, bytes.
 pub(crate) type Tap = Vec<(u64, SocketAddr, SocketAddr, Vec<u8>)>;
 
 pub(crate) struct World {
@@ -79,7 +79,7 @@ pub(crate) struct World {
     pub(crate) partitioned_until_ns: u64,
     /// Longer datagrams do not get through, on the way to a node.
     pub(crate) path_bytes_max: [usize; 2],
-    /// Every datagram that was sent, when somebody wants to look.
+    /// Every datagram that was sent, when a test wants to look.
     pub(crate) tap: Option<Tap>,
     flights: BinaryHeap<Reverse<Flight>>,
     sequence: u64,
@@ -91,7 +91,7 @@ pub(crate) fn addr(node: usize) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::new(10, 0, 0, 1 + node as u8), 4870))
 }
 
-/// The names whose keys everybody knows.
+/// The names whose keys all nodes know.
 pub(crate) const NAMES: [&str; 4] = ["vm1", "vm2", "io1", "io2"];
 
 /// The key that a node has in all its lives.

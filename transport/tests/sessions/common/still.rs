@@ -3,7 +3,7 @@
 use crate::common::{MS, World, addr};
 use transport::{BufId, CallId, Endpoint, EndpointCounters, LostReason, PeerInfo, SessionId, Sink};
 
-/// Notices whatever is told.
+/// Counts all events.
 #[derive(Default)]
 struct Told(usize);
 
