@@ -1,4 +1,4 @@
-//! What a frame through the switch costs a sidecore.
+//! The time that a frame through the switch costs a sidecore.
 //!
 //!     cargo run --release --package net --example forward
 //!
@@ -36,7 +36,7 @@ fn mac(last: u8) -> Mac {
     Mac([0x52, 0x54, 0, 0, 0, last])
 }
 
-/// A port that is no nic: it takes everything, and while it is to, makes frames for the guest.
+/// A port that is no nic: it takes everything, and makes frames for the guest while `makes` is set.
 #[derive(Debug)]
 struct Half {
     frame: Vec<u8>,
@@ -157,7 +157,7 @@ fn frame_ns(kind: RingKind, bytes: usize, others: u8) -> f64 {
     least_ns
 }
 
-/// What is beside the guest that sends.
+/// The ports beside the guest that sends.
 #[derive(Clone, Copy)]
 enum Beside {
     /// So many other guests.

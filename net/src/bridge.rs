@@ -18,7 +18,7 @@ const AGE_EVERY_NS: u64 = 100_000_000;
 struct BridgePort {
     port: Box<dyn Port>,
     counters: Arc<PortCounters>,
-    /// What it gets of the present burst.
+    /// The frames of the present burst that the port gets.
     chosen: Vec<Chosen>,
     /// It has to be flushed.
     dirty: bool,
@@ -27,7 +27,7 @@ struct BridgePort {
 /// See the module's text.
 pub struct Bridge {
     switch: Switch,
-    /// In boxes, so that one can be taken out for its turn at the price of a pointer.
+    /// In boxes, so that a port can be taken out for its turn at the price of a pointer.
     places: Vec<Option<Box<BridgePort>>>,
     burst: Burst,
     /// Ports that get something of the present burst.
@@ -103,7 +103,7 @@ impl Bridge {
         Some(place.port)
     }
 
-    /// One burst of each port goes where it is to go.
+    /// Moves one burst of each port to its receivers.
     pub fn poll(&mut self, now_ns: u64) -> Progress {
         let mut progress = Progress::Idle;
         let count = self.places.len();
@@ -141,7 +141,7 @@ impl Bridge {
         progress
     }
 
-    /// Says of each frame of the burst who gets it.
+    /// Chooses the receivers of each frame of the burst.
     fn choose(&mut self, from: u16, counters: &PortCounters, now_ns: u64) {
         let Self { switch, places, burst, touched, .. } = self;
         let mut give = |port: u16, chosen: Chosen| {
@@ -152,8 +152,8 @@ impl Bridge {
             place.chosen.push(chosen);
         };
         let (mut frames, mut bytes) = (0, 0);
-        // Frames of a flow follow each other: where one went goes the next one of this burst. What
-        // the switch learns of the first is all that it would learn of the others.
+        // Frames of a flow follow each other: the next frames of this burst go where the first one
+        // went. The switch would learn from the others only what it learnt from the first.
         let mut before = None;
         for (at, frame) in burst.frames().iter().enumerate() {
             if frame.is_dropped() {

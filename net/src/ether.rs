@@ -1,7 +1,7 @@
 //! Ethernet, VLAN, IP, TCP and UDP headers, read from bytes that are ours: a frame's head is copied
 //! out of the guest once, and everything here looks at that copy.
 //!
-//! Nothing here trusts a length: what does not fit is `None`, never a panic.
+//! No code here trusts a length: a header that does not fit is `None`, never a panic.
 
 use std::fmt;
 use std::str::FromStr;
@@ -52,7 +52,7 @@ impl Mac {
         self.0[0] & 1 != 0
     }
 
-    /// An address that one station can have.
+    /// An address that a single station can have.
     #[inline]
     pub fn is_station(self) -> bool {
         !self.is_group() && self.0 != [0; 6]
@@ -85,7 +85,7 @@ impl fmt::Debug for Mac {
     }
 }
 
-/// What is not an Ethernet address.
+/// The text is not an Ethernet address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("'{0}' is not an Ethernet address, such as 52:54:00:12:34:56")]
 pub struct ParseMacError(String);
@@ -148,14 +148,14 @@ impl Ip {
     }
 }
 
-/// What is known of a packet's IP header.
+/// The known fields of a packet's IP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpHeader {
     /// IPv4, not IPv6.
     pub is_v4: bool,
-    /// Who sent it.
+    /// The sender.
     pub source: Ip,
-    /// Whom to.
+    /// The receiver.
     pub destination: Ip,
     /// The protocol above, behind all extension headers that are known.
     pub protocol: u8,
@@ -163,7 +163,7 @@ pub struct IpHeader {
     pub payload_at: usize,
     /// How many bytes of the frame the packet takes, by its own word, from the IP header on.
     pub packet_bytes: u32,
-    /// A fragment that is not the first one: what follows is not a header.
+    /// A fragment that is not the first one: it goes on with data, not with a header.
     pub is_later_fragment: bool,
     /// A fragment, the first one or a later one.
     pub is_fragment: bool,
@@ -287,8 +287,8 @@ pub fn packet(head: &[u8]) -> Option<FlowPacket> {
 /// Bytes of an ICMP error before the packet that it is about, of either kind of IP.
 const ICMP_ERROR_BYTES: usize = 8;
 
-/// What an ICMP error quotes of the packet that it is about, if this is one and goes to who sent
-/// that: its IP header and its ports. The quoted packet need not be whole.
+/// The packet that an ICMP error quotes, if this is an error and goes to that packet's sender: its
+/// IP header and its ports. The quoted packet need not be whole.
 pub fn quoted(head: &[u8], error: &IpHeader) -> Option<FlowPacket> {
     if error.is_fragment {
         return None;

@@ -6,10 +6,10 @@
 //!   Frame:           offload           head (192 bytes at most)       body: pieces of the burst
 //! ```
 //!
-//! A frame's *head* is its own copy: what was looked at is what the receiver gets, whatever the
+//! A frame's *head* is its own copy: the receiver gets the bytes that were checked, even if the
 //! sender writes meanwhile. Its *body* is not looked at and not copied until a receiver takes it,
 //! which is the only copy on the way from guest to guest. A tag is taken off on the way in
-//! ([`Frame::strip_tag`]) and kept beside the frame, so everybody sees untagged heads.
+//! ([`Frame::strip_tag`]) and kept beside the frame, so all stages and ports see untagged heads.
 //!
 //! A burst lives for one turn: its port fills it, receivers copy what they want, and its port gets
 //! it back. So pieces need no counting, and no frame outlives the buffers that it points into.
@@ -27,12 +27,12 @@ use crate::reason::Reason;
 /// inside of it Ethernet, IPv6 and TCP with all its options are 188.
 pub const HEAD_BYTES_MAX: usize = 192;
 
-/// The longest frame: 64 KiB of IP behind an Ethernet header with a tag. What virtio-net's largest
-/// buffers are made for.
+/// The longest frame: 64 KiB of IP behind an Ethernet header with a tag. virtio-net's largest
+/// buffers are made for it.
 pub const FRAME_BYTES_MAX: usize = (64 << 10) + ETHER_BYTES + TAG_BYTES;
 
-/// The most frames of a burst: enough that what is done once for each costs little, few enough
-/// that their heads stay in a first-level cache.
+/// The most frames of a burst: enough to share out the costs of a burst, few enough that their
+/// heads stay in a first-level cache.
 pub const BURST_FRAMES_MAX: usize = 64;
 
 /// The most pieces of a burst: 64 frames of 64 KiB in pages of 4 KiB, and a hostile chain more.
@@ -60,7 +60,7 @@ pub struct Frame {
     tci: u16,
     dropped: bool,
     body: FrameBody,
-    /// What is still to be done to it.
+    /// The work that is left to be done to it.
     pub offload: Offload,
 }
 
@@ -96,7 +96,7 @@ impl Frame {
         self.body.len as usize
     }
 
-    /// Whom it is for, and who sent it. A frame in a burst has both.
+    /// The receiver and the sender. A frame in a burst has both.
     #[inline]
     pub fn addresses(&self) -> (Mac, Mac) {
         ether::addresses(&self.head).expect("the array is longer")
@@ -131,7 +131,7 @@ impl Frame {
         self.tci & 0xfff
     }
 
-    /// Goes no further; whoever decides that counts it.
+    /// Goes no further; the caller counts the drop.
     pub fn drop_here(&mut self) {
         self.dropped = true;
     }
@@ -141,11 +141,11 @@ impl Frame {
         self.dropped
     }
 
-    /// Takes the tag off, if there is one. What is to be done to the frame is counted from its
-    /// beginning, and moves with it.
+    /// Takes the tag off, if there is one. The places of the left-over work are counted from the
+    /// frame's beginning, and move with it.
     ///
     /// # Errors
-    /// When that would have been inside of the tag, or what is left is no frame.
+    /// When such a place would have been inside of the tag, or the rest is no frame.
     #[inline]
     pub fn strip_tag(&mut self) -> Result<(), Reason> {
         if ether::ether_type(self.head()) != Some(TYPE_VLAN) {
@@ -162,8 +162,9 @@ impl Frame {
         self.check_tag()
     }
 
-    /// A tag that names no VLAN and hides another one would be taken for the frame's own where it
-    /// goes out without a tag: in a VLAN in which nobody has let it.
+    /// A tag that names no VLAN and hides another one would be taken for the frame's own where the
+    /// frame goes out without a tag. So the frame would reach a VLAN into which its sender may not
+    /// send.
     pub(crate) fn check_tag(&self) -> Result<(), Reason> {
         let hides = self.vlan() == 0 && ether::ether_type(self.head()) == Some(TYPE_VLAN);
         if hides { Err(Reason::VlanForeign) } else { Ok(()) }
@@ -189,7 +190,7 @@ impl Frame {
     pub(crate) fn slice(&self, head_len: usize, skip: usize, len: usize, into: &mut Self) {
         let in_head = usize::from(self.head_len) - head_len;
         assert!(skip + len <= in_head + self.body_bytes(), "it is a part of the frame");
-        // What of it is in the head goes there again.
+        // The part of it in the old head goes to the new head again.
         let from_head = len.min(in_head.saturating_sub(skip));
         into.head[..head_len].copy_from_slice(&self.head[..head_len]);
         let at = head_len + skip.min(in_head);
@@ -257,7 +258,7 @@ impl Burst {
         self.count == 0
     }
 
-    /// Forgets its frames. Nobody may use their pieces any more.
+    /// Forgets its frames. Their pieces must not be used any more.
     pub fn clear(&mut self) {
         (self.count, self.bytes) = (0, 0);
         self.pieces.clear();
@@ -358,12 +359,12 @@ impl Burst {
         let FrameBody { first, count, skip: before, len } = frame.body;
         let len = (len as usize).saturating_sub(skip).min(into.len());
         let pieces = &self.pieces[usize::from(first)..usize::from(first) + usize::from(count)];
-        // SAFETY: whoever pushed the frame promised that its pieces are valid until the burst is
-        // cleared, and a cleared burst has none.
+        // SAFETY: the caller that pushed the frame promised that its pieces are valid until the
+        // burst is cleared, and a cleared burst has none.
         unsafe { gather(pieces, before as usize + skip, &mut into[..len]) }
     }
 
-    /// All of a frame, for tests and for what is not on the hot path.
+    /// All bytes of a frame, for tests and for uses beside the hot path.
     pub fn to_vec(&self, frame: &Frame) -> Vec<u8> {
         let mut bytes = frame.head().to_vec();
         let head = bytes.len();

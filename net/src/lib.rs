@@ -2,7 +2,7 @@
 //!
 //! The files in the order in which a frame passes them: a [`Port`] receives a [`Burst`] of
 //! [`Frame`]s ([`frame`]), whose headers are read by [`ether`] and whose [`offload`]s are checked.
-//! What is dropped has a [`Reason`].
+//! A frame that is dropped has a [`Reason`].
 
 pub mod bridge;
 pub mod ether;

@@ -54,14 +54,14 @@ impl FrameMaker {
         Self::new(false, UDP)
     }
 
-    /// Whom it is for.
+    /// The receiver.
     #[must_use]
     pub fn to(mut self, to: Mac) -> Self {
         self.to = to;
         self
     }
 
-    /// Who sends it.
+    /// The sender.
     #[must_use]
     pub fn from(mut self, from: Mac) -> Self {
         self.from = from;
@@ -75,14 +75,14 @@ impl FrameMaker {
         self
     }
 
-    /// From this port to that one.
+    /// The ports of the sender and the receiver.
     #[must_use]
     pub fn ports(mut self, from: u16, to: u16) -> Self {
         self.ports = (from, to);
         self
     }
 
-    /// From this IPv4 address to that one; of IPv6 they are the last 32 bits.
+    /// The IPv4 addresses of the sender and the receiver; of IPv6 they are the last 32 bits.
     #[must_use]
     pub fn addresses(mut self, from: u32, to: u32) -> Self {
         self.addresses = (from, to);

@@ -33,7 +33,7 @@ pub enum AttachError {
     Sidecore {
         /// The network.
         network: String,
-        /// What it said.
+        /// The sidecore's error.
         r#source: CallError,
     },
 }
@@ -113,8 +113,8 @@ impl Network {
         }
     }
 
-    /// Runs `f` on the bridge, for whoever wants to look. `None` when its sidecore is gone or does
-    /// not answer.
+    /// Runs `f` on the bridge, for a look at it. `None` when its sidecore is gone or does not
+    /// answer.
     pub fn look<R: Send + 'static>(
         &self,
         f: impl FnOnce(&Bridge) -> R + Send + 'static,

@@ -91,7 +91,7 @@ pub enum QueueStartError {
     NoSuchQueue {
         /// The nic.
         nic: String,
-        /// What it has.
+        /// The number of pairs that the nic has.
         pairs: u16,
     },
     /// The ring is unusable.
@@ -99,7 +99,7 @@ pub enum QueueStartError {
     Ring {
         /// The nic.
         nic: String,
-        /// What is wrong.
+        /// The ring's fault.
         r#source: virtio::RingError,
     },
     /// The sidecore is gone.
@@ -107,7 +107,7 @@ pub enum QueueStartError {
     Sidecore {
         /// The nic.
         nic: String,
-        /// What it said.
+        /// The sidecore's error.
         r#source: CallError,
     },
 }
@@ -298,7 +298,7 @@ impl Nic {
         NicChain { sidecore: self.attached.network().sidecore().clone(), id: self.id }
     }
 
-    /// What the nic does, for observers.
+    /// The nic's state and counts, for observers.
     pub fn core(&self) -> Arc<NicCore> {
         Arc::clone(&self.core)
     }
@@ -327,10 +327,10 @@ impl Nic {
         if is_first {
             self.core.mend();
         }
-        // Its ring was used by somebody before: the guest may have come from another host.
+        // The ring was used before: the guest may have come from another host.
         let came = is_first && is_used(config.kind, config.base);
         let acked = self.acked;
-        // No frame outlives its round, and of what a guest sends nothing is written.
+        // No frame outlives its round, and the nic writes nothing into frames that a guest sends.
         (config.in_order, config.reads_only) = (true, index % 2 == 1);
         let add = move |queues: &mut NicQueues| {
             Queue::new(config).map(|queue| queues.add_queue(queue, acked))
@@ -358,7 +358,7 @@ impl Nic {
             return;
         }
         let id = self.id;
-        // Without the sidecore there is nobody to tell.
+        // Without the sidecore there is no port that could announce.
         let _ = self.attached.network().sidecore().call(move |local| {
             if let Some(parts) = nics(local).borrow().0.get(&id) {
                 parts.announces.set(true);
@@ -487,7 +487,7 @@ impl NicChain {
     }
 }
 
-/// What of a nic is on its sidecore, beside its port.
+/// The parts of a nic that are on its sidecore, beside its port.
 struct NicParts {
     queues: Rc<RefCell<NicQueues>>,
     stages: Rc<RefCell<Stages>>,

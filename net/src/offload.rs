@@ -1,8 +1,9 @@
-//! What a sender has left for later: a checksum to be completed, a frame to be cut into segments.
-//! Receivers that can do it themselves get the frame as it is; for others it is done here.
+//! Work that a sender has left for later: a checksum to be completed, a frame to be cut into
+//! segments. Receivers that can do it themselves get the frame as it is; for others it is done
+//! here.
 //!
-//! What a guest says about its frames may be a lie. [`Frame::accept`] believes nothing: whatever
-//! goes on from there has headers where the offloads need them, and a bounded number of segments.
+//! A guest may lie about its frames, and [`Frame::accept`] believes nothing. A frame that it lets
+//! pass has headers where the offloads need them, and a bounded number of segments.
 
 use crate::ether::{self, CWR, ETHER_BYTES, FIN, PSH, TCP, UDP};
 use crate::frame::{Burst, Frame};
@@ -24,7 +25,7 @@ const GSO_ECN: u8 = 0x80;
 /// A guest that wants smaller ones would make a node work for it.
 pub const SEGMENTS_PER_FRAME_MAX: usize = (64 << 10) / 48;
 
-/// How a frame is to be cut.
+/// How a frame must be cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Cut {
     /// Not at all.
@@ -38,18 +39,18 @@ pub enum Cut {
     Udp,
 }
 
-/// What is still to be done to a frame.
+/// The work that is left to be done to a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offload {
     /// The checksum is only that of the pseudo header.
     pub needs_checksum: bool,
-    /// Somebody has checked the checksum.
+    /// The checksum was checked already.
     pub is_valid: bool,
     /// Where summing begins, in the frame without a tag.
     pub checksum_start: u16,
     /// Where the checksum is, counted from there.
     pub checksum_offset: u16,
-    /// How it is to be cut.
+    /// How the frame must be cut.
     pub cut: Cut,
     /// Its TCP has the flag CWR, which only the first segment may have.
     pub has_ecn: bool,
@@ -57,7 +58,7 @@ pub struct Offload {
     pub segment_bytes: u16,
 }
 
-/// What a side can do itself.
+/// The work that a side can do itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offers {
     /// Complete checksums.
@@ -147,7 +148,7 @@ impl Offload {
     }
 }
 
-/// The headers of a frame that is to be cut.
+/// The headers of a frame that must be cut.
 #[derive(Clone, Copy, Debug)]
 struct Headers {
     is_v4: bool,
@@ -187,11 +188,12 @@ impl Headers {
     }
 }
 
-/// Whether a checksum may be written at this place: where TCP and UDP have theirs, or behind all
-/// that a filter goes by (a tunnel's inner packet is there). Its value is up to who sends: an
-/// address or a port that is written with it would make another packet of what was let through.
+/// Whether a checksum may be written at this place: the field of TCP or UDP, or a place behind all
+/// fields that a filter goes by (a tunnel's inner packet is there). The sender controls the
+/// checksum's value: an address or a port that is written with it would turn the frame into another
+/// packet than the filter let through.
 fn may_hold_checksum(head: &[u8], at: usize) -> bool {
-    // What is no IP is known by its type alone, which is before all places.
+    // A frame without IP is known by its type alone, which is before all places.
     let Some(ip) = ether::ip(head) else { return true };
     let Some(into) = at.checked_sub(ip.payload_at) else { return false };
     match ip.protocol {
@@ -202,11 +204,11 @@ fn may_hold_checksum(head: &[u8], at: usize) -> bool {
 }
 
 impl Frame {
-    /// Checks what its sender says about it, who may ask for `offers`. After this the frame can be
-    /// handed to any receiver. Its tag, if it had one, was taken off.
+    /// Checks the sender's description of the frame; the sender may ask for `offers`. After this
+    /// the frame can be handed to any receiver. Its tag, if it had one, was taken off.
     ///
     /// # Errors
-    /// Why it is not to be believed; the frame is to be dropped.
+    /// Why the description is not believed; the frame must be dropped.
     #[inline]
     pub fn accept(&mut self, offers: &Offers) -> Result<(), Reason> {
         let offload = &mut self.offload;
@@ -271,7 +273,7 @@ impl Frame {
         header_bytes + usize::from(self.offload.segment_bytes)
     }
 
-    /// How many segments it is to be cut into; one that is not to be cut is one.
+    /// The number of segments into which it must be cut; 1 for a frame that stays whole.
     pub fn segments(&self) -> usize {
         let Some(headers) = Headers::find(self.head(), self.offload.cut) else { return 1 };
         let payload = self.len_bytes() - headers.header_bytes;

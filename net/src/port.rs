@@ -7,7 +7,7 @@ use sidecore::{Progress, Wake};
 use crate::frame::Burst;
 use crate::reason::Drops;
 
-/// A frame of a burst that somebody is to get.
+/// A frame of a burst that a port must get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chosen {
     /// Which frame of the burst.
@@ -19,22 +19,24 @@ pub struct Chosen {
 /// A way for frames in and out. It lives on one sidecore; nothing here blocks or, once warm,
 /// allocates.
 ///
-/// The turn of a frame: `receive`, then `transmit` at those ports that are to have it, then
-/// `release`. Whoever takes a frame has copied it when `transmit` returns.
+/// The turn of a frame: `receive`, then `transmit` at the ports that must get it, then `release`. A
+/// port that takes a frame has copied it when `transmit` returns.
 pub trait Port: fmt::Debug {
     /// Adds frames that came in to `burst`, which is empty, until it is full or there are none.
-    /// Their tags are taken off, and what they say about themselves was checked. What is bad is
+    /// Their tags are taken off, and their descriptions of themselves were checked. A bad frame is
     /// dropped and counted.
     fn receive(&mut self, burst: &mut Burst, now_ns: u64) -> Progress;
 
-    /// All that was received last was dealt with: buffers go back. The burst is empty then.
+    /// The frames that were received last were dealt with: buffers go back. The burst is empty
+    /// then.
     fn release(&mut self, burst: &mut Burst);
 
-    /// Sends these frames of another port's burst, in order. What does not fit is dropped and
-    /// counted: a receiver that is slow must not hold up the others.
+    /// Sends these frames of another port's burst, in order. A frame that does not fit is dropped
+    /// and counted: a receiver that is slow must not delay the others.
     fn transmit(&mut self, burst: &Burst, chosen: &[Chosen], now_ns: u64);
 
-    /// The round is over: what was taken or given back is shown to the other side.
+    /// The round is over: shows the other side the frames and buffers that were taken or given
+    /// back.
     fn flush(&mut self);
 
     /// Before the sidecore sleeps; see [`sidecore::Poll::arm`].
@@ -74,8 +76,8 @@ impl<P: Port + ?Sized> Port for Box<P> {
 }
 
 sidecore::counters! {
-    /// What a port counts. Written by its sidecore only; directions are the switch's: in is what
-    /// the port received.
+    /// The counters of a port. Written by its sidecore only; directions are the switch's: in is the
+    /// direction of frames that the port received.
     #[repr(align(128))]
     pub struct PortCounters {
         /// Frames that came in and were not dropped by the port itself.
@@ -92,9 +94,9 @@ sidecore::counters! {
         checksums_out,
     }
     and {
-        /// What came in and went no further.
+        /// Frames that came in and went no further.
         pub drops_in: Drops,
-        /// What was to go out and did not.
+        /// Frames that should have gone out and did not.
         pub drops_out: Drops,
     }
 }

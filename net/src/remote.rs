@@ -4,10 +4,11 @@
 //!   VMhost: nic ── bridge of two ── CablePort ═ casts ═ CablePort ── bridge of the network :IOhost
 //! ```
 //!
-//! Both ends are the same port, over the sidecore's sessions. One joins ([`client`]), the other is
-//! made by that ([`server`]). What is checked where: the nic's rings, offloads, MTU, filter and
-//! rate at its own node; and again everything that concerns others at the network's: the right to
-//! join, offloads, tags, addresses, isolation, floods, and what the network's own stages say.
+//! Both ends are the same port, over the sidecore's sessions. One joins ([`client`]), and the
+//! network's node makes the other one for it ([`server`]). The nic's own node checks the nic's
+//! rings, offloads, MTU, filter and rate. The network's node checks everything that concerns others
+//! once more: the right to join, offloads, tags, addresses, isolation, floods, and the rules of the
+//! network's own stages.
 
 mod cable;
 mod client;

@@ -1,5 +1,5 @@
-//! What may stand between a port and its network: a [`FrameStage`] looks at frames one by one, and
-//! [`Staged`] is a port with all of its own.
+//! The stages that may stand between a port and its network: a [`FrameStage`] looks at frames one
+//! by one, and [`Staged`] is a port with all of its own.
 
 pub mod chain;
 pub mod filter;
@@ -18,7 +18,7 @@ pub use limit::{Limit, LimitCore, Limiter};
 pub use meter::{Meter, MeterCore};
 pub use mirror::{Mirror, MirrorCore};
 
-/// Which way a frame goes, seen from the port's guest, or whoever is behind it.
+/// The direction of a frame, seen from the port's guest, or from the station behind the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// From the port into the network.

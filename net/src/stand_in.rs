@@ -23,14 +23,14 @@ pub const HEADER: usize = 12;
 /// Where the number of buffers is in it.
 const AT_BUFFERS: usize = 10;
 
-/// What is agreed on, and how large things are.
+/// The agreed features, and the sizes.
 #[derive(Clone, Copy, Debug)]
 pub struct NicPlan {
     /// Of both rings.
     pub kind: RingKind,
     /// VIRTIO_RING_F_EVENT_IDX.
     pub event_idx: bool,
-    /// What the driver accepted.
+    /// The features that the driver accepted.
     pub features: u64,
     /// Descriptors in each ring.
     pub size: u16,
@@ -50,7 +50,7 @@ impl NicPlan {
 /// A guest with a nic of one pair.
 #[derive(Debug)]
 pub struct StandInGuest {
-    /// What the nic counts.
+    /// The nic's counters.
     pub core: Arc<NicCore>,
     /// The nic's end of the rings.
     pub queues: Rc<RefCell<NicQueues>>,
@@ -60,7 +60,7 @@ pub struct StandInGuest {
     pub receive: FrameRing,
     /// The ring by which frames go.
     pub send: FrameRing,
-    /// What it was made by.
+    /// The plan that it was made by.
     pub plan: NicPlan,
     /// Buffers that came back with nothing in them.
     pub empty: usize,

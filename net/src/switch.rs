@@ -1,5 +1,5 @@
-//! Decides where frames go: VLANs, whose address is where, who may talk to whom. No frames are
-//! touched here, no clock is read; [`crate::network`] moves the frames.
+//! Decides where frames go: VLANs, the ports of addresses, the ports that may talk to each other.
+//! No frames are touched here, no clock is read; [`crate::network`] moves the frames.
 //!
 //! An untagged segment is VLAN 0 inside. A port is in one VLAN and sees no tags (*access*), or in
 //! several and sees them all tagged but one (*trunk*).
@@ -29,12 +29,12 @@ const FLOOD_BURST_NS: u64 = 100_000_000;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// What one copy of a frame to everyone is charged: 200,000 copies in a second. A copy into a
+/// The charge for a single copy of a frame to everyone: 200,000 copies in a second. A copy into a
 /// session costs some 0.5 us, so that is a tenth of a sidecore; ARP of a full network needs less
 /// than a hundredth of it.
 pub const COPY_NS: u64 = 5_000;
 
-/// What a byte of such copies is charged: 250 MB in a second, another eighth of a sidecore where
+/// The charge for a byte of such copies: 250 MB in a second, another eighth of a sidecore where
 /// they are copied and sealed.
 const COPY_NS_PER_BYTE: u64 = 4;
 
@@ -151,7 +151,8 @@ impl Vlans {
 pub enum Stations {
     /// One: a guest that may only send as itself.
     Own(Mac),
-    /// Whoever sends: an uplink, or a guest with guests of its own. At most so many at once.
+    /// The senders of its frames: for an uplink, or a guest with guests of its own. At most so many
+    /// at once.
     Learned(u32),
 }
 
@@ -191,8 +192,8 @@ impl PortOptions {
     }
 }
 
-/// What a guest may send to everyone in a second unless it is told otherwise: far more than ARP and
-/// neighbour discovery need, and little work for the others.
+/// The frames that a guest may send to everyone in a second, unless its configuration says
+/// otherwise: far more than ARP and neighbour discovery need, and little work for the others.
 pub const FLOODS_PER_S: u32 = 10_000;
 
 /// Why a port cannot be added.
@@ -242,7 +243,7 @@ impl PortState {
         true
     }
 
-    /// Whether frames to nobody known go here: a guest's own address is always known.
+    /// Whether frames to unknown addresses go here: a guest's own address is always known.
     fn has_unknown(&self) -> bool {
         matches!(self.options.stations, Stations::Learned(_)) || !self.is_access()
     }
@@ -271,11 +272,11 @@ pub enum FrameRoute {
 pub struct Flood {
     from: u16,
     vlan: u16,
-    /// To an address that nobody is known to have, not to a group.
+    /// To an address that is not known, and not to a group.
     unknown: bool,
 }
 
-/// What a switch counts for itself.
+/// The switch's own counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SwitchCounters {
     /// Addresses that were not learned, since the table or the port's share of it was full.
@@ -307,7 +308,7 @@ impl Switch {
         }
     }
 
-    /// What it counted.
+    /// The counts so far.
     pub fn counters(&self) -> SwitchCounters {
         self.counters
     }
@@ -423,9 +424,9 @@ impl Switch {
             if let Some(found) = self.table.find(vlan, to, now_ns) {
                 return Ok((self.way_to(from, found.port, vlan)?, vlan));
             }
-            // Where only one port is left that may have it, it costs what a known one does there,
-            // and nobody else gets it: whoever says nothing (a receiver of a stream) behind the
-            // only way out can be sent to as fast as any other.
+            // Where only one port is left that may have the address, the frame costs as much as one
+            // to a known address there, and no other port gets it. So a silent receiver of a stream
+            // behind the only way out gets it as fast as any other receiver.
             let isolated = self.state(from).options.isolated;
             match self.takers.of(from, isolated, vlan) {
                 Taker::Nobody => return Err(Reason::Nowhere),
@@ -527,8 +528,9 @@ impl Switch {
         Ok(())
     }
 
-    /// Forgets some of those that were not heard of for long: a bounded part of the table at a
-    /// time. What is too old is never used, also without this; it only makes room.
+    /// Forgets some of the addresses that were silent for long: a bounded part of the table at a
+    /// time. It only makes room: an address that is too old is never used, even before it is
+    /// forgotten.
     pub fn age(&mut self, now_ns: u64) {
         for _ in 0..table::AGED_AT_ONCE {
             for loser in self.table.age_next(now_ns).into_iter().flatten() {

@@ -1,4 +1,4 @@
-//! What this crate's tests share.
+//! Helpers that this crate's tests share.
 
 use virtio::Segment;
 

@@ -20,7 +20,7 @@ use virtio::Segment;
 
 const BLUE: u64 = 1;
 
-/// Lets everybody in.
+/// Lets every peer in.
 #[derive(Debug)]
 struct Open;
 
@@ -101,7 +101,7 @@ fn mac(last: u8) -> Mac {
 }
 
 impl Host {
-    /// With a talker that has this address and talks to that one.
+    /// With a talker that has this address and talks to the other one.
     fn new(name: &str, own: u8, other: u8) -> Self {
         let mut config = EndpointConfig::new(name, own.into(), own.into());
         config.datagram_bytes_max = 8972;
@@ -173,7 +173,7 @@ fn frames_across_nodes_do_not_allocate() {
             vm.round(&io, now_ns, &mut datagram);
             io.round(&vm, now_ns, &mut datagram);
         }
-        // What is on its way arrives.
+        // Frames on their way arrive.
         for _ in 0..40 {
             now_ns += 50_000;
             vm.round(&io, now_ns, &mut datagram);

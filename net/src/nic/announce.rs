@@ -1,5 +1,5 @@
-//! A nic that says where it is: when its guest came from elsewhere, switches outside are to send
-//! its frames here, before the guest says anything by itself.
+//! A nic that announces its place: when its guest came from another host, switches outside must
+//! learn to send its frames here, before the guest sends anything by itself.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -14,8 +14,9 @@ use crate::port::{Chosen, Port};
 /// The shortest frame of Ethernet, without its checksum.
 const BYTES: usize = 60;
 
-/// A question of reverse ARP (RFC 903) to everyone, as QEMU sends for guests that cannot announce
-/// themselves: who has this address of Ethernet. Nobody answers, and switches have learnt.
+/// A question of reverse ARP (RFC 903) to everyone, as QEMU sends it for guests that cannot
+/// announce themselves. It asks for the owner of this Ethernet address. No station answers, and
+/// switches have learnt.
 fn question(mac: Mac) -> [u8; BYTES] {
     let mut frame = [0; BYTES];
     frame[..6].copy_from_slice(&Mac::BROADCAST.0);
@@ -52,7 +53,7 @@ impl<P: Port> Port for Announced<P> {
         }
         self.is_wanted.set(false);
         let segment = Segment { addr: self.frame.as_mut_ptr(), len: BYTES as u32 };
-        // SAFETY: the bytes are the port's own, and nobody writes to them.
+        // SAFETY: the bytes are the port's own, and they are not written to meanwhile.
         let pushed = unsafe { burst.push(&[segment], 0) };
         self.is_ours = true;
         Progress::busy_if(pushed.is_ok())

@@ -1,4 +1,4 @@
-//! What a nic offers, and its configuration space (virtio 1.2, section 5.1).
+//! The features of a nic, and its configuration space (virtio 1.2, section 5.1).
 
 use super::NicOptions;
 use crate::offload::Offers;
@@ -61,7 +61,7 @@ const OFFLOADS: u64 = CSUM
 /// The link is up.
 const STATUS_LINK_UP: u16 = 1;
 
-/// What a nic offers, but the ring's features.
+/// The features of a nic, without the ring's.
 pub fn features(options: &NicOptions) -> u64 {
     let offloads = if options.offloads { OFFLOADS } else { 0 };
     let pairs = if options.pairs > 1 { MQ } else { 0 };
@@ -78,7 +78,7 @@ pub(super) fn config(options: &NicOptions, link: bool) -> Vec<u8> {
     config
 }
 
-/// What the guest may leave to others.
+/// The work that the guest may leave to others.
 pub(super) fn offers_of_guest(acked: u64) -> Offers {
     let has = |bit| acked & bit != 0;
     Offers {
@@ -91,7 +91,7 @@ pub(super) fn offers_of_guest(acked: u64) -> Offers {
     }
 }
 
-/// What others may leave to the guest.
+/// The work that others may leave to the guest.
 pub(super) fn offers_to_guest(acked: u64) -> Offers {
     let has = |bit| acked & bit != 0;
     Offers {

@@ -30,7 +30,7 @@ impl FrameSender {
         Self { queue, armed: false, tolerated }
     }
 
-    /// What the queue has tolerated since this was last asked.
+    /// The descriptors that the queue has tolerated since the last call.
     #[inline]
     fn tolerated(&mut self) -> u64 {
         let now = self.queue.tolerated();

@@ -135,8 +135,8 @@ impl FrameReceiver {
         }
         let first = header_bytes + frame.write_head(tci, &mut self.first[header_bytes..]);
         let mut cursor = Cursor { pieces: &self.pieces, at: 0, skip: 0 };
-        // SAFETY: what is copied from is our own array, then pieces of the burst, which are valid
-        // while it has the frame; what is copied to are pieces of chains that are outstanding.
+        // SAFETY: the sources are our own array, then pieces of the burst, which are valid while it
+        // has the frame; the targets are pieces of chains that are outstanding.
         unsafe {
             cursor.write(self.first.as_ptr(), first);
             burst.each_piece(frame, |piece| cursor.write(piece.addr, piece.len as usize));

@@ -1,5 +1,5 @@
-//! One end of the way between a network and a nic on another node: what the sidecore's sessions
-//! bring goes into it, and its [`CablePort`] takes it out again.
+//! One end of the way between a network and a nic on another node: the sidecore's sessions put
+//! frames into it, and its [`CablePort`] takes them out again.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -20,7 +20,7 @@ const INBOX_FRAMES_MAX: usize = 512;
 const INBOX_BYTES_MAX: usize = 4 << 20;
 
 sidecore::counters! {
-    /// What others may know of a cable.
+    /// A cable's state and counts, for observers.
     pub struct CableCore {
         /// Times that it joined its network.
         joins,
@@ -149,7 +149,7 @@ pub(super) struct Cable {
     pub(super) counters: Arc<PortCounters>,
     pub(super) plugged: Option<Plugged>,
     pub(super) inbox: FrameInbox,
-    /// Its port is gone, and what comes is for nobody.
+    /// Its port is gone, so a frame that comes is dropped.
     pub(super) is_cut: bool,
 }
 
@@ -187,7 +187,7 @@ impl Cable {
         self.core.waits(why);
     }
 
-    /// A frame came for this cable's flow. `Some`: nobody takes it, and its body is to be released.
+    /// A frame came for this cable's flow. `Some`: it is not taken, and its body must be released.
     pub(super) fn arrived(
         &mut self,
         head: &[u8],
@@ -207,7 +207,7 @@ impl Cable {
         given_back
     }
 
-    /// Its port goes: what waits is released.
+    /// Its port goes: waiting frames are released.
     pub(super) fn cut(&mut self) {
         self.is_cut = true;
         self.core.joined.store(false, Relaxed);

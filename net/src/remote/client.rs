@@ -29,16 +29,16 @@ const ANSWER_NS: u64 = 2_000_000_000;
 /// nothing can be proved.
 pub type Prove = Box<dyn Fn(&[u8; 32], &Join) -> Option<[u8; PROOF_BYTES]> + Send>;
 
-/// How long a network that was there may be out of reach before its guests are to see it: longer
-/// than its node takes to be started anew, for a guest that sees its link go may let go of its
-/// addresses, and a cable that is plugged in takes a second or so.
+/// How long a known network may be out of reach before its guests must see it. It is longer than a
+/// restart of its node takes, since a guest that sees its link go may let go of its addresses, and
+/// a cable that is plugged in takes a second or so.
 pub const AWAY_NS: u64 = 2_000_000_000;
 
 /// Told that a network has been out of reach for [`AWAY_NS`] (`false`), and that it is there again.
 /// Called on the sidecore; must not wait for anything.
 pub type ReachNotice = Box<dyn Fn(bool) + Send>;
 
-/// A network of another node, and as whom to join it.
+/// A network of another node, and the identity with which to join it.
 pub struct WantedNetwork {
     /// The node.
     pub peer: String,
@@ -46,8 +46,8 @@ pub struct WantedNetwork {
     pub join: Join,
     /// Its key's.
     pub prove: Prove,
-    /// Whoever shows the nic its link. A network that was never there is not told of: a guest
-    /// starts also while the network's node is down.
+    /// Shows the nic its link. It is not told of a network that was never there: a guest starts
+    /// also while the network's node is down.
     pub told: ReachNotice,
 }
 
@@ -323,7 +323,7 @@ impl Clients {
         self.own.insert(key, session);
     }
 
-    /// Ends sessions of our own that nobody needs any more.
+    /// Ends sessions of our own that are not needed any more.
     fn drop_unused(&mut self, now_ns: u64, endpoint: &mut Endpoint) {
         let Self { clients, own, up, .. } = self;
         own.retain(|(peer, index), session| {
@@ -388,8 +388,8 @@ impl Clients {
         client.go_out(ask_at_ns, &why);
     }
 
-    /// Gives a membership back that came when nobody waited for it any more. Another client may
-    /// have its flow by now, whose casts stay open.
+    /// Gives a membership back that came when its client was gone. Another client may have its flow
+    /// by now, whose casts stay open.
     pub(super) fn give_back(
         &self,
         now_ns: u64,
@@ -535,7 +535,7 @@ fn index_for(own: u16, own_count: u16, there: u16, there_count: u16) -> Option<u
     there_count.checked_mul(rounds)?.checked_add(there)
 }
 
-/// What somebody who wants a membership says beside its name.
+/// The wish for a membership, without the flow.
 pub fn join(network: &str, nic: &str, mac: crate::Mac, mtu: u16, vlans: Vlans) -> Join {
     Join { flow: 0, mac, mtu, vlans, network: network.to_owned(), nic: nic.to_owned() }
 }

@@ -1,4 +1,4 @@
-//! Who is a member of this node's networks, for others to see.
+//! The members of this node's networks, for observers.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,9 +20,9 @@ pub struct MemberInfo {
     pub nic: String,
     /// The nic's address.
     pub mac: Mac,
-    /// What its port counted.
+    /// The counters of its port.
     pub counters: Arc<PortCounters>,
-    /// What its cable counted.
+    /// The counters of its cable.
     pub cable: Arc<CableCore>,
 }
 

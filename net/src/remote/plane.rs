@@ -1,4 +1,5 @@
-//! One sidecore's part in networks across nodes: what its sessions hand their frames and calls to.
+//! One sidecore's part in networks across nodes: it gets the frames and calls of the sidecore's
+//! sessions.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -65,7 +66,7 @@ pub struct NetPlane {
     clients: Clients,
     server: NetServer,
     sorter: Sorter,
-    /// Bodies of frames that nobody took, to be released at the next round.
+    /// Bodies of frames that were not taken, to be released at the next round.
     unwanted: Vec<BufId>,
     late: Vec<LateGrant>,
     /// Calls about memberships that ended, to be answered.
@@ -96,7 +97,7 @@ impl NetPlane {
             clients: Clients::new(index, sidecores),
             server: NetServer::new(index, gate, members, services),
             sorter: Sorter::default(),
-            // One in two: a frame that nobody takes is one that came for a membership that ended.
+            // One frame in two at most: a frame that is not taken came for a membership that ended.
             unwanted: Vec::with_capacity(1024),
             late: Vec::new(),
             ended: Vec::new(),
@@ -111,10 +112,10 @@ impl NetPlane {
         &self.server
     }
 
-    /// Joins a network of a peer, and stays a member of it until the flow that this gives is
+    /// Joins a network of a peer, and stays a member of it until the returned flow is
     /// [removed](Self::remove). The port is for a network here that has the nic and nothing else.
-    /// Sessions to the peer are kept by somebody else. There is no flow, and the port leads
-    /// nowhere, when this sidecore has as many memberships as a session has flows.
+    /// The peer's client keeps the sessions to the peer, not this plane. There is no flow, and the
+    /// port leads nowhere, when this sidecore has as many memberships as a session has flows.
     pub fn join(
         &mut self,
         wanted: WantedNetwork,
@@ -151,7 +152,7 @@ impl NetPlane {
             if let Some(request) = request {
                 clients.ended(now_ns, session, &request, &mut ways);
             }
-            // A session that is gone has nobody to tell.
+            // On a session that is gone, the answer goes nowhere.
             let _ = endpoint.reply(now_ns, call, &[0; 16], None);
         }
         progress |= clients.poll(now_ns, endpoint);

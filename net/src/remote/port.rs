@@ -1,9 +1,9 @@
-//! A cable as a port: of a network for which somebody joined from another node, or of the other end
-//! of that.
+//! A cable as a port: of a network that a peer's nic has joined, or of the nic's own bridge at the
+//! other end.
 //!
-//! Casts carry a frame as virtio-net has it, with what is still to be done to it, so a frame of
-//! 64 KiB stays one. Its first bytes are in the cast's head, the rest is the body: small frames
-//! need no buffer, and eight of them leave in one datagram.
+//! Casts carry a frame as virtio-net has it, with the work that is left to be done to it, so a
+//! frame of 64 KiB stays one. Its first bytes are in the cast's head, the rest is the body: small
+//! frames need no buffer, and eight of them leave in one datagram.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -72,10 +72,10 @@ impl Port for CablePort {
         }
     }
 
-    /// What was cast leaves at the end of the round, with everything else.
+    /// Casts leave at the end of the round, with everything else.
     fn flush(&mut self) {}
 
-    /// What comes, comes by the sessions' link, which wakes the sidecore.
+    /// Frames come by the sessions' link, which wakes the sidecore.
     fn arm(&mut self, _wake: &mut Wake) -> Progress {
         Progress::busy_if(!self.0.borrow().inbox.is_empty())
     }
@@ -99,7 +99,7 @@ fn take(arrived: &mut Arrived, pool: &mut Pool, burst: &mut Burst) -> Result<(),
         segments[1] = Segment { addr: body, len: len_bytes as u32 };
         count = 2;
     }
-    // SAFETY: the slot of the inbox and the buffer stay where they are, and nobody writes to them,
+    // SAFETY: the slot of the inbox and the buffer stay where they are, and they are not written to
     // until they are given back, which the port does after the burst was cleared.
     let frame = unsafe { burst.push(&segments[..count], 0) }?;
     frame.offload = offload;

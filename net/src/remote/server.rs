@@ -1,8 +1,8 @@
 //! The networks of this node, for nics of others: one sidecore's joins, and the ports that they
 //! make.
 //!
-//! What a port may is the network's to say ([`JoinGate`]); which of its frames go where is its
-//! switch's. Nothing that the other node has checked is believed.
+//! The network decides about a port's rights ([`JoinGate`]), and its switch decides where frames
+//! go. The checks of the other node are not trusted.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -71,7 +71,7 @@ impl fmt::Debug for Admission {
     }
 }
 
-/// By what somebody is a member.
+/// The right by which a port is a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Right {
     /// The node that joined.
@@ -84,13 +84,13 @@ pub struct Right {
     pub terms: u64,
 }
 
-/// Says who may join. Asked on sidecores, at joins only; it must not wait for anything.
+/// Decides which peers may join. Asked on sidecores, at joins only; it must not wait for anything.
 pub trait JoinGate: fmt::Debug + Send + Sync {
     /// Whether a peer may join.
     ///
     /// # Errors
-    /// What it is told. A stranger learns nothing: a network that does not exist and one that is
-    /// not open to him are refused in the same words.
+    /// The text for the peer. A stranger learns nothing: a network that does not exist and one that
+    /// is not open to it are refused in the same words.
     fn admit(
         &self,
         now_ns: u64,
@@ -99,7 +99,7 @@ pub trait JoinGate: fmt::Debug + Send + Sync {
         proof: Option<&[u8]>,
     ) -> Result<Admission, String>;
 
-    /// Whether somebody who was admitted still may.
+    /// Whether an admitted port still has its right.
     fn holds(&self, right: &Right) -> bool;
 
     /// Another number whenever [`JoinGate::holds`] may say otherwise than before.
@@ -107,7 +107,7 @@ pub trait JoinGate: fmt::Debug + Send + Sync {
 }
 
 sidecore::counters! {
-    /// What a server counts; one writer, its sidecore.
+    /// The counters of a server; one writer, its sidecore.
     pub struct ServerCounters {
         joined: "Joins of peers' nics that were granted.",
         refused: "Joins of peers' nics that were refused.",
@@ -128,7 +128,7 @@ struct PendingJoin {
     body: Option<(BufId, usize)>,
 }
 
-/// A port that somebody has joined with.
+/// A port that a peer has joined with.
 #[derive(Debug)]
 struct Joined {
     cable: Rc<RefCell<Cable>>,
@@ -169,7 +169,7 @@ pub struct NetServer {
     counters: Arc<ServerCounters>,
 }
 
-/// Cables that came and went, for who sorts what arrives.
+/// Cables that came and went, for the sorter of arriving frames.
 pub(super) type Ways<'a> = &'a mut dyn FnMut(MemberFlow, Option<Rc<RefCell<Cable>>>);
 
 impl NetServer {
@@ -306,7 +306,7 @@ impl NetServer {
                 NetAnswer::Refused { text: "not a call about a network".to_owned() }
             }
         };
-        // A session that is gone has nobody to tell.
+        // On a session that is gone, the answer goes nowhere.
         let _ = endpoint.borrow_mut().reply(now_ns, called.call, &answer.encode(), None);
     }
 
@@ -329,7 +329,7 @@ impl NetServer {
         let gone = || format!("network {:?} is just going away", join.network);
         let bridge = Bridges::find(&self.services, admission.network).ok_or_else(gone)?;
         let way = (session, join.flow);
-        // Who joins again has lost what it had, by whatever way that was.
+        // A nic that joins again has lost its former port, for any reason.
         let is_same = |it: &Joined| it.right.peer == admission.right.peer && it.nic == join.nic;
         let before = self.joined.iter().filter(|(had, it)| **had == way || is_same(it));
         let before: Vec<_> = before.map(|(way, _)| *way).collect();
@@ -387,7 +387,7 @@ impl NetServer {
         drop(joined.bridge.borrow_mut().remove(joined.port));
     }
 
-    /// Ends what may no longer be, and tells who had it.
+    /// Ends memberships whose right is gone, and tells their nodes.
     fn look_again(&mut self, now_ns: u64, endpoint: &Rc<RefCell<Endpoint>>, ways: Ways<'_>) {
         let gone = self.joined.iter().filter(|(_, it)| !self.gate.holds(&it.right));
         let gone: Vec<_> = gone.map(|(way, it)| (*way, it.membership)).collect();

@@ -1,4 +1,4 @@
-//! What nodes say to each other about networks; `docs/protocol.md`, "Network messages".
+//! The messages of nodes about networks; `docs/protocol.md`, "Network messages".
 //!
 //! A port joins by a call and is a *member* of the network from then on: its frames are casts, each
 //! with the number of the membership, which is never used twice.
@@ -22,7 +22,7 @@ pub const NAME_BYTES_MAX: usize = 63;
 /// The longest text of an answer, for people.
 pub const TEXT_BYTES_MAX: usize = 160;
 
-/// What is before a frame in the head of its cast.
+/// The length of the header before a frame in the head of its cast.
 pub(super) const FRAME_HEADER_BYTES: usize = 6 + OFFLOAD_BYTES;
 
 /// How much of a frame is in the head of its cast; the rest is the body.
@@ -38,7 +38,7 @@ const ANSWER_BYTES: usize = 16;
 
 const _: () = assert!(JOIN_BYTES <= HEAD_MAX && ANSWER_BYTES + TEXT_BYTES_MAX <= HEAD_MAX);
 
-/// What a call wants. The numbers are the protocol's.
+/// The kind of a call. The numbers are the protocol's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum NetCallKind {
@@ -71,10 +71,10 @@ pub enum NetRequest {
     },
 }
 
-/// What somebody wants to be a member of, and as whom.
+/// The wish to become a member: the network, and the station's identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Join {
-    /// The flow of the casts, in both directions; chosen by who joins.
+    /// The flow of the casts, in both directions; chosen by the node that joins.
     pub flow: u16,
     /// The station's address.
     pub mac: Mac,
@@ -295,7 +295,7 @@ impl NetAnswer {
     }
 }
 
-/// What comes before a frame in the head of its cast.
+/// The header before a frame in the head of its cast.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FrameHeader {
     pub(super) membership: u32,

@@ -1,12 +1,12 @@
-//! What stands between a port and its network, all of it in one: each stage at most once, in an
-//! order that is the same for all.
+//! All stages between a port and its network in one: each stage at most once, in an order that is
+//! the same for all.
 //!
 //! ```text
 //!   sent      port ─▶ meter ─▶ mirror ─▶ filter ─▶ limit ─▶ switch
 //!   received  port ◀─ meter ◀─ mirror ◀─ limit ◀─ filter ◀─ switch
 //! ```
-//! Meter and mirror see what the port sent, and what it really got. What may not pass is not paid
-//! for.
+//! Meter and mirror see the frames that the port sent, and those that it really got. A frame that
+//! may not pass is not paid for.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -86,7 +86,7 @@ pub struct Staged<P> {
     stages: Rc<RefCell<Stages>>,
     /// The port's own.
     counters: Arc<PortCounters>,
-    /// What goes on of what was chosen.
+    /// The chosen frames that go on.
     kept: Vec<Chosen>,
     now_ns: u64,
 }

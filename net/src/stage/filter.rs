@@ -21,7 +21,7 @@ use flows::{First, Flows};
 pub use flows::FLOWS_MAX;
 pub use parse::{RULES_MAX, RuleError};
 
-/// What becomes of a frame.
+/// The treatment of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// It goes on.
@@ -44,7 +44,7 @@ impl Net {
     }
 }
 
-/// What of a frame's kind a rule asks for.
+/// The part of a rule that asks for the kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum KindMatch {
     Any,
@@ -68,7 +68,7 @@ struct Rule {
     keep: bool,
 }
 
-/// What is known of a frame; read once.
+/// The known fields of a frame; read once.
 #[derive(Clone, Copy, Debug)]
 struct FrameFacts {
     direction: Direction,
@@ -187,14 +187,14 @@ impl RuleCounters {
     }
 }
 
-/// What a filter counted. Written by its sidecore only.
+/// The counters of a filter. Written by its sidecore only.
 #[derive(Debug)]
 pub struct FilterCore {
     /// In the rules' order.
     pub rules: Vec<RuleCounters>,
-    /// What no rule fitted.
+    /// Frames that no rule fitted.
     pub default: RuleCounters,
-    /// What belonged to a conversation that is kept.
+    /// Frames of a conversation that is kept.
     pub kept: RuleCounters,
     /// IP packets whose headers cannot be read, which no rule is asked about: dropped.
     pub unreadable: RuleCounters,
@@ -250,8 +250,8 @@ impl Filter {
         self.flows.rows(now_ns)
     }
 
-    /// Keeps those that another process kept, as far as these rules would; what is no conversation
-    /// is left out.
+    /// Keeps the conversations that another process kept, as far as these rules would; entries that
+    /// are no conversations are left out.
     pub fn go_on_with(&mut self, conversations: &[u8], now_ns: u64) {
         self.flows.go_on_with(conversations, now_ns);
     }
@@ -301,7 +301,7 @@ impl FrameStage for Filter {
         let head = frame.head();
         let ether_type = ether::ether_type(head).unwrap_or_default();
         let packet = ether::packet(head);
-        // What hides its headers (a first fragment that ends in them) is not guessed at.
+        // A packet that hides its headers (a first fragment that ends in them) is not guessed at.
         if packet.is_none() && matches!(ether_type, TYPE_IPV4 | TYPE_IPV6) {
             self.core.unreadable.count(frame);
             return Err(Reason::Filtered);

@@ -1,8 +1,8 @@
 //! Limits a port's rate: frames and bytes, each way.
 //!
-//! What the port sends beyond the limit stays in its queue: a guest's own queueing then sees a slow
-//! card, and nothing is lost. What comes to the port beyond the limit is dropped, for it has no
-//! place to wait.
+//! Frames that the port sends beyond the limit stay in its queue: a guest's own queueing then sees
+//! a slow card, and nothing is lost. Frames to the port beyond the limit are dropped, for they have
+//! no place to wait.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::reason::Reason;
 const SECOND_NS: u128 = 1_000_000_000;
 
 /// How much may come at once, as the time in which it is allowed to come: long enough that a
-/// wake-up every few milliseconds keeps the rate, short enough that nobody has to hold much.
+/// wake-up every few milliseconds keeps the rate, short enough that no receiver has to hold much.
 pub const BURST_NS: u64 = 10_000_000;
 
 /// How fast; nothing is no limit.
@@ -28,7 +28,7 @@ pub struct Limit {
     pub bytes_per_s: Option<NonZeroU64>,
 }
 
-/// What a limit did. Written by its sidecore only.
+/// The counters of a limit. Written by its sidecore only.
 #[derive(Debug, Default)]
 pub struct LimitCore {
     /// Rounds in which the port had to wait with what it sends.
@@ -46,7 +46,7 @@ impl Bucket {
         self.until_ns <= now_ns.saturating_add(BURST_NS)
     }
 
-    /// Uses some up. A frame that was begun is paid for, whatever its size.
+    /// Uses some up. A frame that was begun is paid for, of any length.
     fn pay(&mut self, many: u64, per_s: Option<NonZeroU64>, now_ns: u64) {
         let Some(per_s) = per_s else { return };
         let cost_ns = u128::from(many) * SECOND_NS / u128::from(per_s.get());
@@ -97,7 +97,7 @@ impl Limiter {
         Self { core, sent: DirectionBuckets::new(sent), received: DirectionBuckets::new(received) }
     }
 
-    /// Other limits from now on. What was used up stays used up.
+    /// Other limits from now on. Their used part stays used.
     pub fn set(&mut self, (sent, received): (Limit, Limit)) {
         (self.sent.limit, self.received.limit) = (sent, received);
     }
@@ -127,7 +127,7 @@ impl FrameStage for Limiter {
     ) -> Result<(), Reason> {
         let bytes = frame.len_bytes() as u64;
         match direction {
-            // What the port was let send is paid for, and not refused.
+            // A frame that the port was let send is paid for, and not refused.
             Direction::Sent => self.sent.pay(bytes, now_ns),
             Direction::Received if self.received.is_open(now_ns) => {
                 self.received.pay(bytes, now_ns);

@@ -13,7 +13,7 @@ use crate::reason::Reason;
 pub const SIZES: [usize; 7] = [64, 128, 256, 512, 1024, 1514, usize::MAX];
 
 sidecore::counters! {
-    /// What is counted of one direction.
+    /// The counters of one direction.
     pub struct DirectionCounts {
         /// Frames.
         frames,
@@ -36,7 +36,7 @@ sidecore::counters! {
     }
 }
 
-/// What a meter counted. Written by its sidecore only.
+/// The counters of a meter. Written by its sidecore only.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct MeterCore {

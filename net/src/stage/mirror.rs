@@ -1,9 +1,9 @@
-//! Copies what passes, for whoever looks for intruders: into a file ([`file`]), or to a tap of the
-//! host where somebody listens.
+//! Copies passing frames, to look for intruders: into a file ([`file`]), or to a tap of the host
+//! for a listener there.
 //!
 //! The sidecore copies a frame into a buffer that was made beforehand and goes on; a thread of the
 //! mirror's own writes. Where that does not keep up, frames are missing in the copy, and counted:
-//! nobody's traffic waits for a disk, or for who listens.
+//! no traffic waits for a disk or for the listener.
 //!
 //! Frames are as they are inside of the network: without tags. Where their sender left the checksum
 //! or the cutting to others, that is undone in a file, and goes along with the frame to a tap.
@@ -42,7 +42,7 @@ pub const FILE_BYTES_MAX: u64 = 1 << 30;
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
-/// What a mirror did.
+/// The counters and the state of a mirror.
 #[derive(Debug, Default)]
 pub struct MirrorCore {
     /// Frames that were handed to the writer. Counted by the sidecore.
@@ -59,7 +59,7 @@ pub struct MirrorCore {
     pub is_up: AtomicBool,
 }
 
-/// What is kept of a frame. Its bytes have the room that they will ever need.
+/// The copy of a frame. Its bytes have the room that they will ever need.
 struct MirrorRecord {
     /// The pool that it belongs to.
     pool: u8,
@@ -111,13 +111,13 @@ trait MirrorTarget: Send + 'static {
     /// Writes one, or keeps it until there is time; counts what was written and what went nowhere.
     fn write(&mut self, record: &MirrorRecord, core: &MirrorCore);
 
-    /// All that came is to be written now. Whether more can be.
+    /// All records that came must be written now. Returns whether more can be.
     fn look(&mut self, core: &MirrorCore) -> bool;
 }
 
 impl Mirror {
     /// A mirror into a file, which is made, or gone on with if a mirror has written it. It ends
-    /// when this is dropped; what was seen by then is written.
+    /// when this is dropped; the frames seen by then are written.
     ///
     /// # Errors
     /// When the file cannot be made or is another one, or there is no thread.
@@ -127,9 +127,9 @@ impl Mirror {
         Self::start(snap_bytes, file, core)
     }
 
-    /// A mirror to a tap, with whole frames. The interface is opened by the mirror's thread, and
-    /// again whenever it was away; meanwhile frames are counted. What the host sends there is not
-    /// read.
+    /// A mirror to a tap, with whole frames. The mirror's thread opens the interface, and opens it
+    /// again after each time that it was away; meanwhile frames are counted. Frames that the host
+    /// sends there are not read.
     ///
     /// # Errors
     /// When there is no thread.
@@ -148,7 +148,8 @@ impl Mirror {
         Ok(mirror)
     }
 
-    /// With what its writer has: the ways back to the pools, and what is to be written.
+    /// With the ends that its writer needs: the ways back to the pools, and the queue of records to
+    /// write.
     fn new(
         snap_bytes: usize,
         core: Arc<MirrorCore>,
@@ -227,7 +228,7 @@ impl<T: MirrorTarget> Writer<T> {
             let is_idle = self.full.is_empty();
             while let Some(record) = self.full.receive() {
                 self.target.write(&record, &self.core);
-                // Without the mirror nobody wants it.
+                // Without the mirror the record is dropped.
                 let _ = self.free[usize::from(record.pool)].put(record);
             }
             self.core.is_up.store(self.target.look(&self.core), Relaxed);

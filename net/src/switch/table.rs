@@ -5,7 +5,7 @@
 
 use crate::ether::Mac;
 
-/// How long an address is believed that is not heard of: what bridges do (802.1Q's default).
+/// How long a silent address is believed: as bridges do it (802.1Q's default).
 pub const AGE_NS: u64 = 300_000_000_000;
 
 /// Ways of a set.
@@ -36,19 +36,19 @@ struct Set {
     entries: [AddressEntry; WAYS],
 }
 
-/// What was found.
+/// The entry that was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AddressLookup {
     pub(super) port: u16,
     pub(super) is_own: bool,
 }
 
-/// What became of an address that was heard of.
+/// The result of hearing an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Learned {
     /// It was there.
     Known,
-    /// It is somebody's own.
+    /// It is a guest's own address.
     Own,
     /// It is there now; another one went, which was behind this port.
     New { loser: Option<u16> },

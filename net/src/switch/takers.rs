@@ -1,5 +1,5 @@
-//! Who takes frames to an address that nobody is known to have: kept in step as ports come and go,
-//! so that a frame is told from one to several by a look at one entry.
+//! The ports that take frames to unknown addresses. This is kept in step as ports come and go, so
+//! that a look at one entry shows whether none, one or several ports take a frame.
 
 use super::{PortState, VLANS, VlanSet, Vlans};
 
@@ -13,10 +13,10 @@ struct VlanEntry {
 
 const _: () = assert!(super::PORTS_MAX <= u16::MAX as usize);
 
-/// Who takes a frame to an unknown address.
+/// The ports that take a frame to an unknown address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Taker {
-    /// Nobody but its sender.
+    /// No port but the frame's own.
     Nobody,
     /// This port alone.
     One(u16),
@@ -103,7 +103,7 @@ impl Takers {
         touched
     }
 
-    /// Who takes what this port sends in this VLAN, which is one of its own.
+    /// The ports that take this port's frames in this VLAN, which is one of its own.
     pub(super) fn of(&self, from: u16, is_isolated: bool, vlan: u16) -> Taker {
         let VlanEntry { mut count, mut mixed } =
             if is_isolated { &self.open } else { &self.all }[usize::from(vlan)];

@@ -27,7 +27,7 @@ fn receivers(switch: &Switch, way: FrameRoute) -> Vec<(u16, u16)> {
 struct Model {
     ports: Vec<Option<PortOptions>>,
     heard: HashMap<(u16, Mac), (u16, u64)>,
-    /// By port: what it has sent to everyone too early, as time, and when that was so.
+    /// By port: the frames that it has sent to everyone too early, as time, and when that was so.
     ahead: HashMap<u16, (u64, u64)>,
 }
 
@@ -298,8 +298,8 @@ fn floods_are_limited_and_the_limit_passes() {
     assert_eq!(sent(10 * SECOND_NS, &mut switch), at_once);
 }
 
-/// A guest of a VMhost sends to somebody who is silent: to the VMhost's switch, where the way to
-/// the IOhost is all that is left, and then to the IOhost's.
+/// A guest of a VMhost sends to a silent station: first to the VMhost's switch, where only the way
+/// to the IOhost is left, and then to the IOhost's.
 #[test]
 fn a_stream_to_somebody_silent_is_none_to_everyone_unless_he_may_be_anywhere() {
     let at_ns = SECOND_NS;
@@ -311,7 +311,7 @@ fn a_stream_to_somebody_silent_is_none_to_everyone_unless_he_may_be_anywhere() {
     let guest = vmhost.add(PortOptions::of_guest(mac(1))).unwrap();
     let way = vmhost.add(uplink()).unwrap();
     assert_eq!(passed(&mut vmhost, guest, mac(2), mac(1)), 50_000);
-    // What comes from there for an address that the guest does not have goes nowhere, at once.
+    // A frame from there to an address that the guest does not have goes nowhere, at once.
     assert_eq!(vmhost.admit(way, (mac(9), mac(2)), 0, at_ns), Err(Reason::Nowhere));
 
     let mut iohost = Switch::new(6);

@@ -1,5 +1,5 @@
-//! Who looks after an uplink's interface: a thread of its own, since opening and closing one may
-//! wait for the kernel's network lock. It is started after the process gave rights up; it would
+//! The keeper of an uplink's interface: a thread of its own, since opening and closing an interface
+//! may wait for the kernel's network lock. It is started after the process gave rights up; it would
 //! keep them otherwise.
 //!
 //! ```text
@@ -30,7 +30,7 @@ use crate::port::Port;
 /// at.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// What others may know of an uplink.
+/// An uplink's state for observers.
 #[derive(Debug, Default)]
 pub struct UplinkCore {
     up: AtomicBool,
@@ -42,7 +42,7 @@ pub struct UplinkCore {
     copy: Mutex<Option<UplinkFds>>,
     /// Why it is away.
     why: Mutex<Option<String>>,
-    /// Somebody is to open it.
+    /// The keeper must open it.
     wanted: AtomicBool,
     /// The port has what was opened, or is about to.
     held: AtomicBool,
@@ -50,8 +50,8 @@ pub struct UplinkCore {
 }
 
 impl UplinkCore {
-    /// Whether the interface is left alone from now on, or is not any more. Whoever says so looks
-    /// at the port's network after that, which wakes its sidecore.
+    /// Leaves the interface alone from now on, or uses it again. The caller must look at the port's
+    /// network after that, which wakes its sidecore.
     pub fn set_paused(&self, paused: bool) {
         self.paused.store(paused, SeqCst);
     }
@@ -95,7 +95,7 @@ impl UplinkCore {
     }
 }
 
-/// What is seen of an interface that is open.
+/// The observed state of an open interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum InterfaceState {
     /// It works, as far as one can see.
@@ -108,7 +108,7 @@ pub(super) enum InterfaceState {
 
 /// An interface that can be opened again and again.
 pub(super) trait Source: Send + 'static {
-    /// What is open; the port's.
+    /// The open interface; the port's.
     type Opened: Send + 'static;
     /// Why it is not.
     type Error: fmt::Display;
@@ -122,13 +122,13 @@ pub(super) trait Source: Send + 'static {
     /// Descriptors of what is open.
     fn fds(opened: &Self::Opened) -> io::Result<UplinkFds>;
 
-    /// What is seen of it. Nothing where its port notices by itself that it is gone.
+    /// The observed state. Nothing where its port notices by itself that the interface is gone.
     ///
     /// # Errors
     /// When this cannot be found out.
     fn look(&mut self) -> io::Result<Option<InterfaceState>>;
 
-    /// What is wrong although it works, if anything is.
+    /// A fault of an interface that works, if there is one.
     fn trouble(&self) -> Option<String> {
         None
     }
@@ -165,14 +165,14 @@ impl Drop for Keeper {
 #[derive(Debug)]
 pub(super) struct KeeperPort<O> {
     pub(super) core: Arc<UplinkCore>,
-    /// What was opened instead of what is gone.
+    /// The interface that was opened in place of a lost one.
     pub(super) incoming: Receiver<O>,
     outgoing: Sender<O>,
     keeper: Thread,
 }
 
 impl<O> KeeperPort<O> {
-    /// The interface is gone: somebody is to close it and look for the next.
+    /// The interface is gone: the keeper must close it and look for the next.
     pub(super) fn lose(&mut self, opened: O) {
         self.core.set_up(false);
         self.core.wanted.store(true, SeqCst);
@@ -181,8 +181,8 @@ impl<O> KeeperPort<O> {
 
     /// Gives back what is gone, and takes what was opened in its place.
     pub(super) fn exchange(&mut self, opened: &mut Option<O>) {
-        // Before the word is looked at: the keeper changes that first. What is wanted again by then
-        // was gone before it came here.
+        // Before the word is looked at: the keeper changes that first. If an interface is wanted
+        // again by then, this one was gone before it came here.
         let next = self.incoming.receive();
         if self.core.is_wanted() {
             [opened.take(), next].into_iter().flatten().for_each(|gone| self.give_back(gone));
@@ -192,7 +192,7 @@ impl<O> KeeperPort<O> {
         }
     }
 
-    /// Has somebody else close what was open: that takes a while.
+    /// Has the keeper close the interface, which takes a while.
     pub(super) fn give_back(&mut self, opened: O) {
         let put = self.outgoing.put(opened);
         debug_assert!(put.is_ok(), "there is one at a time");
@@ -204,9 +204,10 @@ impl<O> KeeperPort<O> {
 /// Builds the port, on its sidecore.
 pub type MakePort = Box<dyn FnOnce() -> Box<dyn Port> + Send>;
 
-/// Starts to look after an interface that is open: the port's side, and who looks, to be kept as
-/// long as the port. `paused`: until [`UplinkCore::set_paused`]. `told` hears when the interface is
-/// away (`false`) and when it is back, and must not be held up; `waker` wakes the port's sidecore.
+/// Starts to look after an interface that is open. Returns the port's side, and the keeper, which
+/// the caller must keep as long as the port. `paused`: until [`UplinkCore::set_paused`]. `told`
+/// hears when the interface is away (`false`) and when it is back, and must not wait; `waker` wakes
+/// the port's sidecore.
 pub(super) fn start<S: Source>(
     source: S,
     first: &S::Opened,
@@ -245,7 +246,7 @@ impl<S: Source, T: Fn(bool)> Keeping<S, T> {
     fn run(&mut self) {
         while !self.core.ended.load(SeqCst) && !self.port.is_abandoned() {
             if self.core.is_paused() {
-                // Whoever has it looks after it.
+                // The process that has it looks after it.
                 std::thread::park_timeout(LOOK_EVERY);
                 continue;
             }
@@ -267,7 +268,7 @@ impl<S: Source, T: Fn(bool)> Keeping<S, T> {
                 }
             }
         }
-        // What the port had to the end.
+        // The interface that the port had to the end.
         drop(self.returned.receive());
     }
 
@@ -321,7 +322,7 @@ impl<S: Source, T: Fn(bool)> Keeping<S, T> {
         }
         drop(self.returned.receive());
         match self.source.open() {
-            // Nobody waits for it any more, and its nics may be in another network.
+            // It is not wanted any more, and its nics may be in another network.
             Ok(_) | Err(_) if self.core.ended.load(SeqCst) => {}
             Ok(opened) => {
                 tracing::info!(interface = self.source.name(), "the uplink is back");

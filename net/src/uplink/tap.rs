@@ -1,8 +1,8 @@
 //! A tap interface as an uplink: frames go to the host's own network stack, with their offloads.
 //!
-//! The port reads and writes one frame by one system call, as the kernel wants it; what is idle is
-//! looked at every few microseconds only. An interface that vanishes is opened again by the
-//! uplink's keeper; until then frames to it are dropped as [`Reason::LinkDown`].
+//! The port reads and writes one frame by one system call, as the kernel wants it; an idle
+//! interface is looked at every few microseconds only. An interface that vanishes is opened again
+//! by the uplink's keeper; until then frames to it are dropped as [`Reason::LinkDown`].
 
 mod copies;
 mod open;
@@ -50,7 +50,7 @@ pub(super) struct OpenedTap {
 }
 
 impl OpenedTap {
-    /// What it takes unfinished.
+    /// The unfinished work that it takes.
     fn offers(&self) -> Offers {
         Offers { udp4: self.udp, udp6: self.udp, ..Offers::ALL }
     }
@@ -173,7 +173,7 @@ impl OpenTap {
 }
 
 impl Tap {
-    /// The interface is gone: somebody is to look for it.
+    /// The interface is gone: the keeper must look for it.
     fn lose(&mut self) {
         if let Some(interface) = self.interface.take() {
             self.kept.lose(interface);
@@ -290,7 +290,7 @@ impl Port for Tap {
         if let Some(interface) = &self.interface {
             wake.on_readable(interface.fd.as_fd());
         }
-        // Whoever puts one in wakes us.
+        // The keeper wakes us when it puts an interface in.
         Progress::busy_if(!self.kept.incoming.is_empty())
     }
 }

@@ -1,9 +1,9 @@
 //! An Ethernet interface as an uplink, past the host's network stack (AF_XDP): all that comes to it
 //! goes to the network, and the host itself hears nothing there any more.
 //!
-//! Nobody below does anything for a frame: it is cut and its checksum completed here, on its way
-//! into the frames that the interface sends from, which is its only copy. What comes stays where
-//! the interface put it until a receiver has copied it.
+//! The interface does no work for a frame: the frame is cut and its checksum completed here, on its
+//! way into the memory that the interface sends from, which is its only copy. A frame that comes
+//! stays where the interface put it until a receiver has copied it.
 
 use std::fmt;
 use std::io;
@@ -67,8 +67,9 @@ impl Cards for OwnCards {
     }
 }
 
-/// What an interface was when it was opened: one that is another, has other queues, of which some
-/// would not be polled, or takes longer or shorter packets has to be opened anew.
+/// The properties of an interface when it was opened. It has to be opened anew if it is another
+/// interface, has other queues, of which some would not be polled, or takes longer or shorter
+/// packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct InterfaceFacts {
     index: u32,
@@ -237,7 +238,7 @@ pub struct Xdp {
     kept: KeeperPort<XdpCard>,
     counters: Arc<PortCounters>,
     card: Option<XdpCard>,
-    /// What the burst points into: the queue's number, and its frame.
+    /// The frames that the burst points into: the queue's number, and the frame's place.
     taken: Vec<(usize, u64)>,
     /// The queue whose turn it is first.
     turn: usize,
@@ -311,7 +312,7 @@ impl Xdp {
 
 /// Adds the frame that is in these parts to the burst.
 fn add(parts: &[Segment], burst: &mut Burst) -> Result<(), Reason> {
-    // SAFETY: the parts lie in frames that were taken from a queue's ring, which nobody writes to
+    // SAFETY: the parts lie in frames that were taken from a queue's ring. They are not written to
     // before they are given back; that is done when the port gets the burst back.
     let frame = unsafe { burst.push(parts, 0) }?;
     let checked = frame.strip_tag();
@@ -385,7 +386,7 @@ impl Port for Xdp {
         self.now_ns = now_ns;
         let Self { kept, counters, card, finisher, has_put, .. } = self;
         let is_up = kept.core.is_up() && !kept.core.is_paused();
-        // A ring that is full is emptied once in a turn; what does not fit then does not fit.
+        // A ring that is full is emptied once in a turn; a frame that does not fit then is dropped.
         let mut was_emptied = false;
         for chosen in chosen {
             let Some(card) = card.as_mut().filter(|_| is_up) else {
@@ -413,8 +414,8 @@ impl Port for Xdp {
     }
 
     fn flush(&mut self) {
-        // What was put in before it was paused still goes: nobody else knows of it, and whoever
-        // paused it waits for the end of the round.
+        // Frames that were put in before the pause still go: no other process knows of them, and
+        // the process that paused waits for the end of the round.
         if std::mem::take(&mut self.has_put) || !self.kept.core.is_paused() {
             self.send();
         }
@@ -424,7 +425,7 @@ impl Port for Xdp {
         if self.kept.core.is_paused() {
             return Progress::Idle;
         }
-        // Whoever puts an interface in, or takes it away, wakes us.
+        // The keeper wakes us when it puts an interface in, or takes it away.
         let mut is_busy = !self.kept.incoming.is_empty();
         if let Some(card) = &mut self.card {
             is_busy |= self.kept.core.is_wanted();

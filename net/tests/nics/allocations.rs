@@ -1,4 +1,4 @@
-//! Counts allocations: once warm, a frame costs none, whatever is done to it.
+//! Counts allocations: once warm, a frame costs none, with any work that is done to it.
 
 use net::maker::FrameMaker;
 use net::nic::{NicOptions, feature, features};
@@ -13,7 +13,7 @@ fn mac(last: u8) -> Mac {
     Mac([0x52, 0x54, 0, 0, 0, last])
 }
 
-/// Sends `parts` once and takes back whatever comes of it.
+/// Sends `parts` once and takes back all frames and buffers.
 fn round(bridge: &mut Bridge, sides: &mut [StandInGuest], parts: &[FramePart], now_ns: u64) {
     for _ in 0..20 {
         let slot = sides[0].send.take_slot().expect("all came back");

@@ -44,7 +44,7 @@ fn pair(plan: NicPlan) -> (Bridge, StandInGuest, StandInGuest) {
     (bridge, one, other)
 }
 
-/// The header of a frame of TCP over IPv4 that is to be cut into segments of so many bytes.
+/// The header of a frame of TCP over IPv4 that must be cut into segments of so many bytes.
 fn tso4(segment_bytes: u16) -> [u8; HEADER] {
     let mut header = NONE;
     (header[0], header[1]) = (1, 1);
@@ -205,7 +205,7 @@ fn lies_and_rubbish_are_dropped_by_name_and_cost_the_others_nothing() {
         one.send.publish();
         let _ = bridge.poll(1);
         assert_eq!(dropped(&one, *reason).0, before + 1, "{reason:?}");
-        // What was good beside it arrives, and all comes back.
+        // The good frame beside it arrives, and all buffers come back.
         assert_eq!((other.hear_all(), one.reap()), (vec![good.clone()], 2), "{reason:?}");
     }
     assert!(!one.core.is_broken());
@@ -293,7 +293,7 @@ fn a_stop_and_a_start_lose_no_buffer() {
             config.base = base;
             let queue = virtio::Queue::new(config).unwrap();
             other.queues.borrow_mut().add_queue(queue, all_features());
-            // What was taken comes back empty, and is given again.
+            // Buffers that the nic had taken come back empty, and are given again.
             frames += other.hear_all().len();
             one.reap();
             one.say(&FrameMaker::udp4().payload(64).build());
@@ -314,7 +314,7 @@ fn a_nic_that_died_with_a_split_ring_goes_on_where_it_was_used() {
         }
         let _ = bridge.poll(1);
         assert_eq!((other.hear_all().len(), one.reap()), (7, 7));
-        // Without a word: what was there is forgotten, and the used index is believed.
+        // Without a word: the former queues are forgotten, and the used index is believed.
         for side in [&mut one, &mut other] {
             let _ = side.queues.borrow_mut().remove_queue(0);
             let _ = side.queues.borrow_mut().remove_queue(1);

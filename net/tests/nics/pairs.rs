@@ -58,7 +58,7 @@ impl Paired {
         Self { queues: nic, receive, send }
     }
 
-    /// What came by each ring, without headers.
+    /// The frames that came by each ring, without headers.
     fn hear(&mut self) -> Vec<Vec<Vec<u8>>> {
         let of_ring = |ring: &mut FrameRing| {
             let mut frames = Vec::new();

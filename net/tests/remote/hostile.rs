@@ -1,4 +1,4 @@
-//! A peer that has joined and means harm: it hurts nobody, and reaches nothing else.
+//! A peer that has joined and means harm: it hurts no other peer, and reaches nothing else.
 
 use net::Vlans;
 use net::remote::KIND_MIN;

@@ -108,7 +108,7 @@ fn a_stream_to_somebody_who_says_nothing_is_not_one_to_everyone() {
     let nic = world.hosts[1].nic("blue", 2, Vlans::Access(0));
     let there = local(&mut world, 1, PortOptions::of_guest(mac(1)));
     joined(&mut world, &[&nic]);
-    // A hundred thousand a second, and nobody has heard of whom they are for.
+    // A hundred thousand a second, to addresses that no station has.
     for _ in 0..60 {
         (0..100).for_each(|_| nic.talker.say(frame(2, 1, 10)));
         world.run(MS);
@@ -172,7 +172,7 @@ fn a_restart_of_either_node_is_a_pause() {
         if round % 2 == 0 {
             world.hosts[0].network("blue", 1);
             there = local(&mut world, 1, PortOptions::of_guest(mac(1)));
-            // Nobody says anything, and it is noticed all the same.
+            // No station sends anything, and the loss is noticed all the same.
             let core = Arc::clone(&nic.core);
             let joins = core.joins.get();
             world.wait_for("joined again", move |_| core.joins.get() > joins);

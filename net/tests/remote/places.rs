@@ -36,7 +36,7 @@ fn a_peer_that_wants_all_places_leaves_others_theirs() {
     assert!(why.starts_with("peer io1: a network has at most 128 members of one node"), "{why}");
     let other = world.hosts[2].nic("blue", 200, Vlans::Access(0));
     world.wait_for("joined", |_| other.core.is_joined());
-    // A quarter of the sidecore's places, in whatever networks.
+    // A quarter of the sidecore's places, over all networks.
     for nic in nics.drain(128..) {
         world.hosts[1].unplug(world.now_ns, nic);
     }
@@ -58,8 +58,8 @@ fn a_peer_that_wants_all_places_leaves_others_theirs() {
     world.wait_for("one more", |world| world.members().iter().any(|it| it.nic == "one more"));
 }
 
-/// What all 128 members of a node say to everyone is paid for by that node: however much it is, a
-/// round copies a bounded part of it, and every round has room for the others.
+/// The node of 128 members pays for all their frames to everyone: however many these are, a round
+/// copies a bounded part of them, and every round has room for the others.
 #[test]
 fn a_peer_whose_members_all_speak_to_everyone_leaves_others_their_rounds() {
     const ROUND_NS: u64 = 10_000;

@@ -31,7 +31,7 @@ pub(crate) fn mac(last: u8) -> Mac {
     Mac([0x52, 0x54, 0, 0, 0, last])
 }
 
-/// A frame that came, with what is to be done to it and its tag.
+/// A frame that came, with the work that is left to be done to it, and its tag.
 pub(crate) type Heard = (Vec<u8>, Offload, u16);
 
 #[derive(Debug, Default)]
@@ -91,7 +91,7 @@ impl Port for Talker {
 /// A network's number, its sidecore, and the nodes that may join it.
 type Entry = (u64, u16, Vec<String>);
 
-/// Who may join what, with which VLANs.
+/// The networks, with the nodes that may join each, and their VLANs.
 #[derive(Debug, Default)]
 pub(crate) struct TestGate {
     pub(crate) open: Mutex<BTreeMap<String, Entry>>,
@@ -157,7 +157,7 @@ pub(crate) struct Nic {
     pub(crate) core: Arc<CableCore>,
     pub(crate) counters: Arc<PortCounters>,
     pub(crate) flow: Option<u16>,
-    /// What was told of its link.
+    /// The states of its link, as they were told.
     pub(crate) link: Arc<Mutex<Vec<bool>>>,
     bridge: Rc<RefCell<Bridge>>,
 }
@@ -173,10 +173,10 @@ pub(crate) struct Host {
     pub(crate) members: Arc<Members>,
     pub(crate) bridges: Vec<Rc<RefCell<Bridge>>>,
     batch: TransmitBatch,
-    /// Whom it asks for a session, whenever it has none.
+    /// The peer that it asks for a session while it has none.
     asks: Option<(SocketAddr, &'static str, Option<SessionId>)>,
     pub(crate) is_down: bool,
-    /// Its sessions live, and nobody answers calls about networks.
+    /// Its sessions live, and calls about networks get no answer.
     pub(crate) is_silent: bool,
 }
 
@@ -263,7 +263,7 @@ impl Host {
         self.gate.open.lock().unwrap().insert(name.to_owned(), entry);
     }
 
-    /// A nic that is to be in a network of the other node.
+    /// A nic that must be in a network of the other node.
     pub(crate) fn nic(&mut self, network: &str, last: u8, vlans: Vlans) -> Nic {
         let (nic, bridge) = self.way(network, last, vlans.clone());
         let options = PortOptions { vlans: here(vlans), ..PortOptions::of_guest(mac(last)) };
@@ -272,7 +272,7 @@ impl Host {
         nic
     }
 
-    /// The same without the nic: the way there, and the bridge in which the nic is to be.
+    /// The same without the nic: the way there, and the bridge for the nic.
     pub(crate) fn way(
         &mut self,
         network: &str,

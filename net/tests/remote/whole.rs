@@ -70,7 +70,7 @@ impl Guest {
         Self { number, network, side, sent: 0, next: BTreeMap::new(), heard: 0 }
     }
 
-    /// A frame to somebody, who may be in the other network; small ones mostly.
+    /// A frame to another guest, which may be in the other network; small ones mostly.
     fn say(&mut self, dice: &mut Random) {
         let in_network = GUESTS.iter().filter(|(_, network)| *network == self.network);
         let others = in_network.map(|(number, _)| *number).chain([1 + dice.below(4) as u8]);
@@ -91,7 +91,8 @@ impl Guest {
         }
     }
 
-    /// What came is as it was sent, to this one, by somebody of its network, in its flow's order.
+    /// A frame arrives as it was sent, to this guest, by a guest of its network, in its flow's
+    /// order.
     fn hear(&mut self, seed: u64) {
         self.side.reap();
         for heard in self.side.hear_all() {
@@ -111,7 +112,7 @@ impl Guest {
     }
 }
 
-/// One run; what share of the frames that had somewhere to go came.
+/// One run. Returns the part of the frames with a receiver that arrived.
 fn run(seed: u64) -> f64 {
     let mut dice = Random::new(seed);
     let mut world = World::new(seed, dice.below(2) == 0);
@@ -220,7 +221,7 @@ fn stream(loss: u64) -> (u64, usize) {
             last_ns = world.now_ns;
         }
         if world.now_ns > last_ns + 50 * MS {
-            // What is missing was given up.
+            // The missing frames were given up.
             break;
         }
     }

@@ -1,8 +1,8 @@
 //! The conversations that a filter keeps: a table of fixed size, in sets of eight.
 //!
-//! Who floods it must not push others out. So what nobody has answered is kept for seconds and goes
-//! first when there is no room, and one address has at most half of the places of a set, whatever
-//! it begins: more of its conversations take the places of its own.
+//! A flood must not push the conversations of others out. So an unanswered conversation is kept for
+//! seconds and goes first when there is no room. And one address has at most half of the places of
+//! a set, however many conversations it begins: more of them take the places of its own.
 
 use super::Direction;
 use crate::ether::{FIN, FlowPacket, ICMP, ICMPV6, RST, SYN, TCP};
@@ -13,8 +13,8 @@ pub const FLOWS_MAX: usize = SETS * WAYS;
 const SETS: usize = 2048;
 const WAYS: usize = 8;
 
-/// How many places of a set the conversations of one address may have, that is of whoever began
-/// them. A guest that begins all of them has room for 8192.
+/// How many places of a set the conversations that a single address began may have. A guest that
+/// begins all of them has room for 8192.
 pub(super) const WAYS_OF_ONE: usize = WAYS / 2;
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -23,14 +23,14 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// table of this size cannot keep the dead that long.
 const TCP_NS: u64 = 3600 * SECOND_NS;
 
-/// How long after TCP's end: what is repeated and late still passes.
+/// How long after TCP's end: packets that are repeated or late still pass.
 const TCP_ENDED_NS: u64 = 30 * SECOND_NS;
 
 /// How long others may be silent.
 const OTHER_NS: u64 = 60 * SECOND_NS;
 
-/// How long one is kept that was not answered, or of TCP's whose beginning is not complete: longer
-/// than any round trip. What is repeated later (TCP waits 1, 2, 4 s and so on) begins it anew.
+/// How long an unanswered conversation is kept, or one of TCP whose beginning is not complete:
+/// longer than any round trip. A later repetition (TCP waits 1, 2, 4 s and so on) begins it anew.
 const UNANSWERED_NS: u64 = 10 * SECOND_NS;
 
 /// Both ends, the smaller first, so that both directions have one key.
@@ -61,13 +61,13 @@ impl FlowKey {
 /// How far a conversation has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum FlowStage {
-    /// Only who began it has said something.
+    /// Only the opener has sent something.
     #[default]
     Begun,
-    /// It was answered. Of TCP that means little: whoever listens answers anybody, also one who has
-    /// made his address up and will never hear it.
+    /// It was answered. Of TCP that means little: a listener answers any address, also a made-up
+    /// one whose owner will never hear it.
     Answered,
-    /// Who began it has heard the answer.
+    /// The opener has heard the answer.
     Established,
     /// TCP's end was said.
     Ended,
@@ -102,7 +102,7 @@ pub(super) struct First {
     pub(super) direction: Direction,
     pub(super) vlan: u16,
     pub(super) protocol: u8,
-    /// Address and port of who sent it, and of whom to.
+    /// Address and port of the sender, and of the receiver.
     pub(super) ends: [(u128, u16); 2],
 }
 

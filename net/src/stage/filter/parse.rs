@@ -17,7 +17,7 @@ use crate::ether::{ICMP, ICMPV6, Ip, TCP, TYPE_ARP, TYPE_IPV4, TYPE_IPV6, UDP};
 /// The most rules of a filter: they are asked one after the other.
 pub const RULES_MAX: usize = 256;
 
-/// What is wrong with a rule.
+/// The fault of a rule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RuleError {
@@ -28,7 +28,7 @@ pub enum RuleError {
         rule: usize,
         /// The word.
         word: String,
-        /// What would.
+        /// The words that do.
         expected: &'static str,
     },
     /// It ends too early.
@@ -38,7 +38,7 @@ pub enum RuleError {
         rule: usize,
         /// Its last word.
         after: String,
-        /// What has to follow.
+        /// The words that have to follow.
         expected: &'static str,
     },
     /// Words that contradict each other.
@@ -46,7 +46,7 @@ pub enum RuleError {
     Contradiction {
         /// Which rule, from 1 on.
         rule: usize,
-        /// What is wrong.
+        /// The contradiction.
         what: &'static str,
     },
     /// Too many rules.

@@ -102,7 +102,7 @@ fn a_conversation_is_kept_until_it_ends_or_falls_silent() {
         maker.addresses(0x0a00_0002, 0x0a00_0001).build()
     };
     let second = 1_000_000_000;
-    // Nobody from outside begins, and nothing begins in its middle.
+    // No conversation begins outside, and none begins in its middle.
     assert!(!pass(&mut filter, Received, &back(ether::SYN), 1));
     assert!(!pass(&mut filter, Sent, &there(ether::ACK), 1));
     assert!(pass(&mut filter, Sent, &there(ether::SYN), 2));
@@ -136,12 +136,12 @@ fn what_hides_its_headers_is_dropped_whatever_the_rules_say() {
     assert!(pass(&mut filter, Sent, &whole, 0) && !pass(&mut filter, Sent, &later, 0));
 }
 
-/// What one end says to the other, and back.
+/// A packet from one end to the other.
 fn says(from: (u32, u16), to: (u32, u16), flags: u8) -> Vec<u8> {
     FrameMaker::tcp4().addresses(from.0, to.0).ports(from.1, to.1).tcp_flags(flags).build()
 }
 
-/// A guest's, and somebody outside.
+/// A guest's address and port, and those of a station outside.
 const GUEST: (u32, u16) = (0x0a00_0002, 80);
 const ME: (u32, u16) = (0x0a00_0001, 1000);
 
@@ -160,7 +160,7 @@ fn what_nobody_answers_is_kept_for_seconds() {
     let late = 11 * SECOND;
     assert!(pass(&mut filter, Received, &says(ME, GUEST, ether::SYN), 1));
     assert!(!pass(&mut filter, Sent, &says(GUEST, ME, ether::ACK), late), "one SYN is a minute");
-    // Whoever listens answers anybody, also one who made his address up.
+    // A listener answers any address, also a made-up one.
     assert!(pass(&mut filter, Received, &says(ME, GUEST, ether::SYN), late));
     assert!(pass(&mut filter, Sent, &says(GUEST, ME, ether::SYN | ether::ACK), late));
     assert!(!pass(&mut filter, Sent, &says(GUEST, ME, ether::ACK), 2 * late));
@@ -236,7 +236,7 @@ fn the_ports_of_one_that_ended_are_for_the_rules_again() {
     assert_eq!((core.flows_begun.get(), core.flows_lost.get()), (2, 0));
 }
 
-/// An ICMP error of somebody on the way, about a packet.
+/// An ICMP error of a router on the way, about a packet.
 fn error_about(frame: &[u8], kind: u8) -> Vec<u8> {
     let is_v4 = frame[12..14] == [8, 0];
     let maker = if is_v4 { FrameMaker::udp4() } else { FrameMaker::udp6() };
@@ -294,7 +294,7 @@ fn conversations_outlive_other_rules_that_would_keep_them() {
     assert!(!pass(&mut filter, Sent, &says(GUEST, other, ether::ACK), 2));
     assert!(!pass(&mut filter, Received, &says(other, GUEST, ether::ACK), 2));
     assert_eq!((core.kept.frames.get(), core.flows_begun.get()), (1, 0));
-    // What is allowed without keeping is allowed by itself, not kept.
+    // Packets that are allowed without keeping are allowed by themselves, not kept.
     let (mut next, _) = filter_of(rules(&["allow received tcp to any port 80", text]));
     next.inherit(&mut filter);
     assert!(pass(&mut next, Received, &says(ME, GUEST, ether::ACK), 3));
@@ -351,7 +351,7 @@ fn the_table_of_conversations_is_bounded() {
         assert!(pass(&mut filter, Received, &answer(number), 5));
     }
     assert!(core.flows_lost.get() >= 3 * FLOWS_MAX as u64);
-    // The last one is kept, whoever had to go for it.
+    // The last one is kept; another one had to go for it.
     assert!(pass(&mut filter, Received, &answer(4 * FLOWS_MAX as u32 - 1), 6));
 }
 
@@ -363,7 +363,7 @@ fn is_in(text: &str, address: u32) -> bool {
     length == 0 || net.to_bits() >> (32 - length) == address >> (32 - length)
 }
 
-/// What the model knows of a rule: what it was made of.
+/// The model's view of a rule: the parts that it was made of.
 struct Plain {
     allow: bool,
     direction: Option<Direction>,

@@ -1,6 +1,6 @@
 //! A mirror's file: pcap, with nanoseconds.
 //!
-//! What is in it stays: a file that a mirror has written is gone on with, behind its last whole
+//! Its contents stay: a file that a mirror has written is gone on with, behind its last whole
 //! record, and any other one is refused. One writer has it at a time (a lock on it), so a process
 //! that takes over goes on where its predecessor has ended.
 
@@ -31,10 +31,10 @@ pub(super) struct PcapFile {
     snap_bytes: usize,
     bytes_max: u64,
     state: FileState,
-    /// Whole records that are to be written, and how many.
+    /// Whole records that must be written, and how many.
     batch: Vec<u8>,
     batch_frames: u64,
-    /// What the monotonic clock is behind the other one.
+    /// How far the monotonic clock is behind the other one.
     clock_offset_ns: u64,
     name: String,
 }
@@ -55,7 +55,7 @@ impl PcapFile {
     /// # Errors
     /// When it cannot be opened, or is something else than a capture of this kind.
     pub(super) fn new(path: &Path, snap_bytes: usize, bytes_max: u64) -> io::Result<Self> {
-        // For its owner alone, and not where somebody else's link leads. Who opens a pipe does not
+        // For its owner alone, and not where another user's link leads. Opening a pipe does not
         // wait for its other end.
         let mut file = File::options()
             .read(true)
@@ -101,7 +101,8 @@ impl PcapFile {
         }
     }
 
-    /// Takes the file, if nobody else has it: how many bytes of it are whole, which it ends with.
+    /// Takes the file, unless another process has it. Returns the length of its whole records; the
+    /// rest is cut off.
     fn begin(&mut self) -> io::Result<Option<u64>> {
         match flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
@@ -133,7 +134,7 @@ impl PcapFile {
                 core.written_bytes.store(bytes, Relaxed);
             }
             Err(error) => {
-                // What is there of it is half a record, behind which nobody could go on.
+                // The file ends in half a record, behind which no mirror could go on.
                 let _ = self.file.set_len(bytes);
                 core.unwritten.fetch_add(self.batch_frames, Relaxed);
                 self.fail(&error);

@@ -6,14 +6,14 @@ use std::collections::VecDeque;
 /// How long the keeper's thread may take.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What all interfaces of a test have to do with each other.
+/// The state that all interfaces of a test share.
 #[derive(Debug, Default)]
 struct World {
     /// How many are open.
     open: AtomicU64,
     /// The threads that closed one.
     closed_by: Mutex<Vec<String>>,
-    /// What a look says; that it is up by default.
+    /// The result of a look; without one the interface is up.
     seen: Mutex<Option<Result<InterfaceState, i32>>>,
     /// Why the next ones cannot be opened.
     refused: Mutex<VecDeque<&'static str>>,
@@ -174,7 +174,7 @@ fn who_ends_does_not_wait_for_an_interface_that_takes_long() {
     wait_for("closed", || (world.open.load(SeqCst) == 0).then_some(()));
     let ended = std::thread::spawn(move || drop(keeper));
     wait_for("ended", || ended.is_finished().then_some(()));
-    // What was opened after all goes at once, and is nobody's link.
+    // An interface that was opened after all goes at once, and is no port's link.
     drop(slow);
     wait_for("closed", || (world.closed_by.lock().unwrap().len() == 2).then_some(()));
     assert!(!kept.core.is_up() && kept.incoming.is_empty());

@@ -1,5 +1,5 @@
-//! A tap that gets copies, for somebody who listens on the host: written by a thread that may wait,
-//! and never read.
+//! A tap that gets copies, for a listener on the host: written by a thread that may wait, and never
+//! read.
 
 use std::time::{Duration, Instant};
 
@@ -30,7 +30,7 @@ pub(crate) struct CopyTap {
     finisher: Finisher,
     /// Room for a frame in too many pieces, which copies never are.
     whole: Vec<u8>,
-    /// What finishing counts, which nobody asks for.
+    /// The counters that finishing needs. They are not shown.
     counters: PortCounters,
 }
 
@@ -55,7 +55,8 @@ impl CopyTap {
         let is_early = self.looked.is_some_and(|at| at.elapsed() < LOOK_EVERY);
         if self.look() && !is_early {
             self.looked = Some(Instant::now());
-            // One that is gone is noticed by writing to it; what cannot be asked is as before.
+            // Writing to an interface shows that it is gone. If the question fails, the last answer
+            // stays.
             let is_running = link::interface_is_running(&self.name).unwrap_or(self.is_up);
             if std::mem::replace(&mut self.is_up, is_running) && !is_running {
                 let interface = &self.name;
@@ -99,8 +100,8 @@ impl CopyTap {
             return false;
         };
         let segment = Segment { addr: bytes.as_ptr().cast_mut(), len: bytes.len() as u32 };
-        // SAFETY: the bytes stay where they are until this returns, nobody writes to them, and
-        // burst is cleared before that, whose pieces are only read.
+        // SAFETY: the bytes stay where they are until this returns, and they are not written to.
+        // The burst, whose pieces are only read, is cleared before that.
         let pushed = unsafe { burst.push(&[segment], 0) };
         let Ok(frame) = pushed else { return false };
         frame.offload = offload;

@@ -40,7 +40,7 @@ pub enum TapError {
     /// There are no taps here.
     #[error("/dev/net/tun: {0}; load the module tun, or give the node that device")]
     Device(io::Error),
-    /// It is another kind of interface, somebody else's, or may not be made.
+    /// It is another kind of interface, another process has it, or it may not be made.
     #[error(
         "interface {name}: {source}; make it beforehand by `ip tuntap add {name} mode tap user \
          USER`, or give the node CAP_NET_ADMIN; nobody else may have it open"
@@ -48,7 +48,7 @@ pub enum TapError {
     Interface {
         /// The interface.
         name: String,
-        /// What the kernel said.
+        /// The kernel's error.
         r#source: io::Error,
     },
     /// The kernel does not have what is needed.
@@ -56,9 +56,9 @@ pub enum TapError {
     Feature {
         /// The interface.
         name: String,
-        /// What was asked for.
+        /// The request.
         what: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         r#source: io::Error,
     },
 }

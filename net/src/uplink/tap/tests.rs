@@ -121,7 +121,7 @@ fn the_host_is_reached_with_offloads_and_an_interface_comes_back() {
         tap.release(&mut burst);
         assert!(Instant::now() < end, "it did not come back");
     }
-    // It may be down for less than a look takes; who is told of it hears both.
+    // It may be down for less than a look takes; the listener hears both.
     assert_eq!([told.recv().unwrap(), told.recv().unwrap()], [false, true]);
     assert!(ip("addr add 10.0.0.2/24 dev vrio0"));
     drop(UdpSocket::bind("10.0.0.2:0").unwrap().send_to(b"hello", "10.0.0.1:1000"));

@@ -484,7 +484,7 @@ fn another_one_goes_on_with_what_is_open() {
         assert_eq!(far.hear(), frame);
     }
     first.core.set_paused(true);
-    // What comes meanwhile waits.
+    // A frame that comes meanwhile waits.
     far.say(&back);
     let Some(UplinkFds::Xdp(fds)) = first.core.copy().unwrap() else { panic!("no copy") };
     // SAFETY: the first one is paused, and goes before this one is not.
