@@ -3,7 +3,8 @@
 /// How long lines count, in nanoseconds.
 const MINUTE_NS: u64 = 60_000_000_000;
 
-/// Bounds the log lines that a single source may cause in a minute, so that no source can fill the log.
+/// Bounds the log lines that a single source may cause in a minute, so that no source can fill the
+/// log.
 #[derive(Debug)]
 pub struct LogLines {
     max: u32,
