@@ -90,7 +90,7 @@ pub enum XdpError {
          rxvlan off`): as an uplink it would mix VLANs; take another card, or a tap in a bridge"
     )]
     Tags(String),
-    /// The process that may open interfaces for this one has failed to.
+    /// The opener, the process that opens interfaces for the node, has failed.
     #[error("{0}")]
     Opener(String),
     /// The interface's packets are too long.

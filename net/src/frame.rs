@@ -162,7 +162,7 @@ impl Frame {
         self.check_tag()
     }
 
-    /// A tag that names no VLAN and hides another one would be taken for the frame's own where the
+    /// A tag that names no VLAN and hides a second tag would be taken for the frame's own where the
     /// frame goes out without a tag. So the frame would reach a VLAN into which its sender may not
     /// send.
     pub(crate) fn check_tag(&self) -> Result<(), Reason> {

@@ -355,7 +355,7 @@ impl Client {
         self.process = Some(process);
     }
 
-    /// An operator says that this VMhost has the volume, even if another one has it.
+    /// An operator says that this VMhost has the volume, even if another VMhost has it.
     pub(super) fn take_over(&mut self) {
         self.takes = true;
         self.attachment.take_over();

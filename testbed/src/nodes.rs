@@ -25,9 +25,12 @@ const LOG_LINES: usize = 25;
 /// The reasons of a node that does not hand over because its storage is too slow for it.
 const SLOW_STORAGE: [&str; 2] = ["have not completed within", "are not written within"];
 
-/// Refused hand-overs before one that must not be refused. Each takes seconds, in which a machine
-/// that writes much to the same disk was seen to come to an end of it.
+/// Refused hand-overs that are tried again. Each takes seconds, and the disk of a busy machine may
+/// be slow for some of them in a row.
 const REFUSALS_MAX: u32 = 10;
+
+/// A successor's last line begins so when the node refuses.
+const REFUSED: &str = "does not hand over:";
 
 /// A node's place: its configuration, its log, its sockets.
 #[derive(Clone, Debug)]
@@ -222,9 +225,9 @@ impl Node {
         self.signal(rustix::process::Signal::CONT)
     }
 
-    /// Has another process of the same program go on in this one's place, which ends well. A node
-    /// whose storage does not complete within two seconds refuses and goes on; the successor is
-    /// started again then, as an operator would do.
+    /// Starts a successor of the same program, which takes this node over; this process ends well.
+    /// A node whose storage does not complete within two seconds refuses and goes on. The testbed
+    /// then starts another successor, as an operator would do.
     ///
     /// # Errors
     /// When one of the two does not do as it should; the text ends with their log.
@@ -241,7 +244,10 @@ impl Node {
                     return Ok(next);
                 }
                 Err(error) => {
-                    let refusal = next.log_tail().lines().last().unwrap_or_default().to_owned();
+                    // Lines of the node that goes on may follow.
+                    let log = next.log_tail();
+                    let refusal = log.lines().rev().find(|line| line.contains(REFUSED));
+                    let refusal = refusal.unwrap_or_default();
                     let is_slow = SLOW_STORAGE.iter().any(|slow| refusal.contains(slow));
                     if !is_slow || refusals == REFUSALS_MAX || self.ended()?.is_some() {
                         return Err(error);

@@ -26,7 +26,7 @@ const PAGE_BYTES: u64 = 4096;
 /// The largest huge page that Linux has on x86.
 const HUGE_PAGE_BYTES_MAX: u64 = 1 << 30;
 
-/// The alignment of device-dax's mappings, unless the device was made with another one.
+/// The alignment of device-dax's mappings, unless the device was made with another alignment.
 const DAX_PAGE_BYTES: u64 = 2 << 20;
 
 /// The type that `statfs` reports for hugetlbfs, and for memory files with huge pages

@@ -30,8 +30,7 @@ pub struct Region {
     start: HostAddr,
     len: usize,
     mapping: Arc<Mapping>,
-    /// The mapped file and the offset of the region in it: for a process that goes on in this one's
-    /// place.
+    /// The mapped file and the offset of the region in it: for the successor of this process.
     file: Option<(OwnedFd, u64)>,
 }
 

@@ -1,5 +1,8 @@
 //! Copies between guest memory and our own, by raw pointers.
 //!
+//! The functions are unsafe because they trust addresses: guest memory has no type that proves that
+//! it is mapped, so each caller says why its segments are.
+//!
 //! A guest may change its memory at any time, so no Rust reference to it is ever made: what is
 //! copied is whatever was there, and only the copy is looked at.
 
@@ -90,7 +93,7 @@ pub unsafe fn gather(segments: &[Segment], mut to: *mut u8, mut ahead: Ahead) {
 ///
 /// # Safety
 /// The segments are mapped, `from` has their total, and the two do not overlap.
-pub unsafe fn scatter(mut from: *const u8, segments: &[Segment], mut ahead: Ahead) {
+pub(crate) unsafe fn scatter(mut from: *const u8, segments: &[Segment], mut ahead: Ahead) {
     for segment in segments {
         let len = segment.len as usize;
         // SAFETY: as in `gather`.
@@ -105,7 +108,7 @@ pub unsafe fn scatter(mut from: *const u8, segments: &[Segment], mut ahead: Ahea
 ///
 /// # Safety
 /// The segments are mapped.
-pub unsafe fn zero(segments: &[Segment]) {
+pub(crate) unsafe fn zero(segments: &[Segment]) {
     for segment in segments {
         // SAFETY: the caller's promise.
         unsafe { ptr::write_bytes(segment.addr, 0, segment.len as usize) };

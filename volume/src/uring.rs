@@ -85,7 +85,7 @@ pub enum Mode {
 }
 
 sidecore::counters! {
-    /// What the ring did. Written by its sidecore only.
+    /// The counters of a ring. Only the ring's sidecore writes them.
     #[repr(align(128))]
     pub struct UringCounters {
         enters: "System calls into the io_uring.",

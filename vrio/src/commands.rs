@@ -39,7 +39,7 @@ pub(crate) enum NodeCommand {
     /// Make a running node what its configuration's file says now.
     #[command(after_help = live::RELOAD_EXAMPLES)]
     Reload(live::ReloadArgs),
-    /// Have a running node take nobody new, and say who is still there.
+    /// Drain a running node: it takes no new user, and the command lists the users that are left.
     #[command(after_help = drain::DRAIN_EXAMPLES)]
     Drain(drain::DrainArgs),
 }

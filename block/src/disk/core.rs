@@ -16,8 +16,9 @@ use volume::Op;
 use volume::latency::Latencies;
 
 sidecore::counters! {
-    /// What one queue counted, over all its starts. Written by the queue's sidecore only, whichever
-    /// that is: what one has written the next one sees, since the queue itself comes from there.
+    /// The counters of one queue, over all its starts. Only the queue's sidecore writes them. When
+    /// the queue moves, the next sidecore sees what the last sidecore wrote, because the queue
+    /// itself comes from there.
     #[repr(align(128))]
     pub struct QueueCounters {
         starts: "Starts of queues.",

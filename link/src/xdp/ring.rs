@@ -23,8 +23,8 @@ unsafe impl Send for Mapped {}
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: mapped by us with this length. It is not used any more: every value with an
-        // address in it also owns this one.
+        // SAFETY: mapped by us with this length. The mapping is not used any more: every value with
+        // an address in it also owns this `Mapped`.
         let _ = unsafe { munmap(self.at.cast(), self.len) };
     }
 }

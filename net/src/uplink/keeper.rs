@@ -182,7 +182,7 @@ impl<O> KeeperPort<O> {
     /// Gives back what is gone, and takes what was opened in its place.
     pub(super) fn exchange(&mut self, opened: &mut Option<O>) {
         // Before the word is looked at: the keeper changes that first. If an interface is wanted
-        // again by then, this one was gone before it came here.
+        // again by then, the interface that is here was gone before it came.
         let next = self.incoming.receive();
         if self.core.is_wanted() {
             [opened.take(), next].into_iter().flatten().for_each(|gone| self.give_back(gone));

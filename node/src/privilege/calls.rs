@@ -7,7 +7,7 @@
 //! a library makes on a path that nobody has tried, and then one disk that says "not permitted" is
 //! better than all guests that wait again and again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use libc::c_long;
@@ -199,7 +199,7 @@ pub fn filter(config: &Config) -> Result<(), PrivilegeError> {
         return Ok(());
     }
     if apply(programs().map(Vec::from))? {
-        tracing::info!(allowed = ALLOWED.len(), "system calls are filtered");
+        tracing::info!(allowed = allowed_calls().count(), "system calls are filtered");
     }
     Ok(())
 }
@@ -295,10 +295,16 @@ const OPENER_IOCTLS: [libc::Ioctl; 6] = [
 
 type Rules = BTreeMap<c_long, Vec<SeccompRule>>;
 
+/// The calls that pass with any arguments: the node's own and those of all backends.
+fn allowed_calls() -> impl Iterator<Item = c_long> {
+    let of_backends = BACKENDS.iter().flat_map(|kind| kind.needs.calls);
+    let all: BTreeSet<_> = ALLOWED.iter().chain(of_backends).copied().collect();
+    all.into_iter()
+}
+
 fn programs() -> Result<[BpfProgram; 3], seccompiler::BackendError> {
     let all = |calls: &[c_long]| calls.iter().map(|call| (*call, Vec::new())).collect::<Rules>();
-    let mut allowed = all(&ALLOWED);
-    allowed.extend(BACKENDS.iter().flat_map(|kind| all(kind.needs.calls)));
+    let mut allowed: Rules = allowed_calls().map(|call| (call, Vec::new())).collect();
     allowed.extend(by_arguments()?);
     allowed.insert(libc::SYS_clone3, Vec::new());
     let errno = |code: i32| SeccompAction::Errno(code.unsigned_abs());

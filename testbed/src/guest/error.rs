@@ -12,7 +12,7 @@ pub enum GuestError {
     /// Something about files or processes on the host.
     #[error("{doing}: {source}")]
     Host {
-        /// What was tried.
+        /// The step that failed.
         doing: String,
         /// Why it failed.
         r#source: std::io::Error,
@@ -22,7 +22,7 @@ pub enum GuestError {
     Timeout {
         /// The guest's name.
         name: String,
-        /// What was waited for.
+        /// The line that the test waited for.
         marker: String,
         /// How long.
         waited: Duration,
@@ -36,7 +36,7 @@ pub enum GuestError {
         name: String,
         /// QEMU's exit status.
         status: String,
-        /// What was waited for.
+        /// The line that the test waited for.
         marker: String,
         /// The end of the console and of QEMU's errors.
         tail: Tail,

@@ -232,7 +232,7 @@ fn servers_come_to_a_stand_beside_each_other() {
     let [first, second] = parking;
     let first = first.end().unwrap();
     assert!(first.state.is_some());
-    // The requester has given up on this one.
+    // The requester has given up on the second server.
     drop(second);
     until("it goes on", || beds[1].device.running() == [1]);
     assert!(beds[0].device.running().is_empty());

@@ -351,7 +351,7 @@ fn the_table_of_conversations_is_bounded() {
         assert!(pass(&mut filter, Received, &answer(number), 5));
     }
     assert!(core.flows_lost.get() >= 3 * FLOWS_MAX as u64);
-    // The last one is kept; another one had to go for it.
+    // The last flow is kept; an older flow had to go for it.
     assert!(pass(&mut filter, Received, &answer(4 * FLOWS_MAX as u32 - 1), 6));
 }
 
