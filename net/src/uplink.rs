@@ -1,5 +1,6 @@
 //! Ways from a network to what is outside of the node.
 
+mod cards;
 mod keeper;
 pub mod tap;
 pub mod xdp;
@@ -12,9 +13,10 @@ use link::{XdpCardFds, XdpError};
 use sidecore::Waker;
 
 use crate::port::PortCounters;
+pub use cards::{Cards, Hold, OwnCards};
 pub use keeper::{Keeper, MakePort, UplinkCore};
 pub use tap::{OpenTap, Tap, TapError};
-pub use xdp::{Cards, Hold, OpenXdp, OwnCards, Xdp};
+pub use xdp::{OpenXdp, Xdp};
 
 /// Why there is no uplink.
 #[derive(Debug, thiserror::Error)]

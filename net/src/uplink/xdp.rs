@@ -9,7 +9,7 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use link::{Promiscuous, XdpCard, XdpError, XdpQueue};
+use link::{XdpCard, XdpError, XdpQueue};
 use rustix::io::Errno;
 use sidecore::{Progress, Wake, Waker};
 use virtio::{SEGMENTS_MAX, Segment};
@@ -21,51 +21,13 @@ use crate::offload::Offers;
 use crate::port::{Chosen, Port, PortCounters};
 use crate::reason::Reason;
 
+use super::cards::{Cards, Hold};
 use super::keeper::{self, InterfaceState, Keeper, KeeperPort, MakePort, Source, UplinkCore};
 use super::{UplinkError, UplinkFds};
 
 /// Parts of packets that are taken in a turn: a burst of frames in three parts each, which the
 /// longest packets are in.
 const PARTS_MAX: usize = 3 * BURST_FRAMES_MAX;
-
-/// What an uplink keeps beside its interface for as long as it has that: dropped, the interface is
-/// not promiscuous any more.
-pub type Hold = Box<dyn fmt::Debug + Send>;
-
-/// Whoever may take interfaces: this process, or one that kept the rights to.
-pub trait Cards: Send + Sync {
-    /// Takes the interface of this name.
-    ///
-    /// # Errors
-    /// What is in the way.
-    fn open(&self, name: &str) -> Result<(XdpCard, Hold), XdpError>;
-
-    /// The hold alone, on the interface of this name and number, which another process has opened.
-    ///
-    /// # Errors
-    /// What is in the way.
-    fn hold(&self, name: &str, index: u32) -> Result<Hold, XdpError>;
-
-    /// Why holds are none any more, and no interface can be taken, if that is so.
-    fn trouble(&self) -> Option<String> {
-        None
-    }
-}
-
-/// This process, which has the rights to.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct OwnCards;
-
-impl Cards for OwnCards {
-    fn open(&self, name: &str) -> Result<(XdpCard, Hold), XdpError> {
-        let (card, promiscuous) = XdpCard::open(name)?;
-        Ok((card, Box::new(promiscuous)))
-    }
-
-    fn hold(&self, name: &str, index: u32) -> Result<Hold, XdpError> {
-        Ok(Box::new(Promiscuous::beside(name, index)?))
-    }
-}
 
 /// The properties of an interface when it was opened. It has to be opened anew if it is another
 /// interface, has other queues, of which some would not be polled, or takes longer or shorter

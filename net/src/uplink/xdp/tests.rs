@@ -16,6 +16,7 @@ use crate::ether::{Mac, TCP};
 use crate::maker::FrameMaker;
 use crate::offload::{Cut, Offload, checksum_of, pseudo_sum, sum_be};
 use crate::testing::pushed;
+use crate::uplink::OwnCards;
 
 const OURS: Mac = Mac([0x52, 0x54, 0, 0, 0, 1]);
 const FAR: Mac = Mac([0x52, 0x54, 0, 0, 0, 2]);
