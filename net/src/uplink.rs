@@ -1,110 +1,103 @@
-//! Ways from a network to what is outside of the node.
+//! Uplinks: ports of a network that lead out of the node.
+//!
+//! [`uplinks!`] below is the table of all uplinks, one line each. Everything else about an uplink
+//! is in its own file: reading it, opening, its state in a hand-over, its needs, and its port
+//! (`docs/decisions/060-one-table.md`). Its counters are those of every port.
 
 mod cards;
+mod hand_over;
+mod interface;
 mod keeper;
+mod kind;
+mod opened;
 pub mod tap;
 pub mod xdp;
 
-use std::io;
-use std::os::fd::OwnedFd;
+use std::fmt;
 use std::sync::Arc;
 
-use link::{XdpCardFds, XdpError};
-use sidecore::Waker;
-
-use crate::port::PortCounters;
 pub use cards::{Cards, Hold, OwnCards};
-pub use keeper::{Keeper, MakePort, UplinkCore};
-pub use tap::{OpenTap, Tap, TapError};
-pub use xdp::{OpenXdp, Xdp};
+pub use hand_over::{
+    DescriptorNumber, HandedInterface, InterfaceFds, PutDescriptor, TakeDescriptor,
+};
+pub use interface::{INTERFACE_FORM, is_interface};
+pub use keeper::{Keeper, UplinkCore};
+pub use kind::{NetworkUplink, UplinkKind, UplinkNeeds};
+pub use opened::{MakePort, OpenUplink, UplinkParts};
+pub use tap::TapUplink;
+pub use xdp::XdpUplink;
 
-/// Why there is no uplink.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum UplinkError {
-    /// No tap.
-    #[error(transparent)]
-    Tap(#[from] TapError),
-    /// No interface by AF_XDP.
-    #[error("interface {interface}: {source}")]
-    Xdp {
-        /// The interface.
-        interface: String,
-        /// What is in the way.
-        r#source: XdpError,
-    },
-    /// The system has no thread.
-    #[error("no thread to look after the interface: {0}")]
-    Thread(io::Error),
-}
-
-/// What is open of an uplink, for whoever goes on with it.
-#[derive(Debug)]
-pub enum UplinkFds {
-    /// A tap.
-    Tap {
-        /// Where frames are read and written.
-        fd: OwnedFd,
-        /// It takes UDP that is still to be cut.
-        udp: bool,
-    },
-    /// An interface past the network stack.
-    Xdp(XdpCardFds),
-}
-
-impl UplinkFds {
-    /// The same descriptors again.
-    ///
-    /// # Errors
-    /// When the system has no more of them.
-    pub fn try_clone(&self) -> io::Result<Self> {
-        match self {
-            Self::Tap { fd, udp } => Ok(Self::Tap { fd: fd.try_clone()?, udp: *udp }),
-            Self::Xdp(fds) => Ok(Self::Xdp(fds.try_clone()?)),
+macro_rules! uplinks {
+    ($($(#[$doc:meta])* $kind:ident($uplink:ty);)*) => {
+        /// The uplink of a network, as it is configured.
+        #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+        pub enum UplinkConfig {
+            $($(#[$doc])* $kind($uplink),)*
         }
-    }
-}
 
-/// An uplink that was opened and is in no network yet. There is no thread yet that looks after it:
-/// one that is started before the process gives rights up would keep them.
-#[derive(Debug)]
-pub enum OpenUplink {
-    /// A tap.
-    Tap(OpenTap),
-    /// An interface past the network stack.
-    Xdp(OpenXdp),
-}
+        $(impl From<$uplink> for UplinkConfig {
+            fn from(uplink: $uplink) -> Self {
+                Self::$kind(uplink)
+            }
+        })*
 
-impl OpenUplink {
-    /// The way to build its port, which has these counters, on the sidecore that `waker` wakes;
-    /// what others may know of it; and who looks after the interface, to be kept as long as the
-    /// port.
-    /// That one says when the interface is away (`false`) and when it is back, and must not be held
-    /// up.
-    ///
-    /// # Errors
-    /// When the system has no thread.
-    pub fn into_parts(
-        self,
-        counters: Arc<PortCounters>,
-        waker: Waker,
-        told: impl Fn(bool) + Send + 'static,
-    ) -> Result<(MakePort, Arc<UplinkCore>, Keeper), UplinkError> {
-        match self {
-            Self::Tap(tap) => tap.into_parts(counters, waker, told),
-            Self::Xdp(xdp) => xdp.into_parts(counters, waker, told),
+        /// Every kind of uplink.
+        pub static UPLINKS: &[UplinkKind<UplinkConfig>] = &[$(UplinkKind::of::<$uplink>()),*];
+
+        impl UplinkConfig {
+            /// Its needs.
+            pub fn needs(&self) -> UplinkNeeds {
+                match self {
+                    $(Self::$kind(_) => <$uplink>::NEEDS,)*
+                }
+            }
+
+            /// The interface that it takes by [`Cards`]; see [`NetworkUplink::card`].
+            pub fn card(&self) -> Option<&str> {
+                match self {
+                    $(Self::$kind(uplink) => uplink.card(),)*
+                }
+            }
+
+            /// Opens it; see [`NetworkUplink::open`].
+            ///
+            /// # Errors
+            /// The problem and the way out, for the operator.
+            pub fn open(&self, cards: &Arc<dyn Cards>) -> Result<OpenUplink, String> {
+                match self {
+                    $(Self::$kind(uplink) => uplink.open(cards),)*
+                }
+            }
+
+            /// Goes on with what another process has open; see [`NetworkUplink::adopt`].
+            ///
+            /// # Errors
+            /// The problem, for the operator.
+            pub fn adopt(
+                &self,
+                handed: HandedInterface<'_>,
+                cards: &Arc<dyn Cards>,
+            ) -> Result<OpenUplink, String> {
+                match self {
+                    $(Self::$kind(uplink) => uplink.adopt(handed, cards),)*
+                }
+            }
         }
-    }
+
+        /// As it is configured.
+        impl fmt::Display for UplinkConfig {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match self {
+                    $(Self::$kind(it) => write!(f, "{}:{}", <$uplink>::NAME, it.place()),)*
+                }
+            }
+        }
+    };
 }
 
-impl From<OpenTap> for OpenUplink {
-    fn from(tap: OpenTap) -> Self {
-        Self::Tap(tap)
-    }
-}
-
-impl From<OpenXdp> for OpenUplink {
-    fn from(xdp: OpenXdp) -> Self {
-        Self::Xdp(xdp)
-    }
+uplinks! {
+    /// A tap interface of the host, which is made if there is none of its name.
+    Tap(TapUplink);
+    /// An Ethernet interface of the host, past its network stack (AF_XDP).
+    Xdp(XdpUplink);
 }

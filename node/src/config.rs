@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 
 pub use crate::kinds::disk::{DiskConfig, VolumeRef, WhenLost};
 pub use crate::kinds::domain::DomainConfig;
-pub use crate::kinds::network::{NetworkConfig, RemotePorts, Uplink};
+pub use crate::kinds::network::{NetworkConfig, RemotePorts};
 pub use crate::kinds::nic::{MirrorConfig, NIC_CHANGEABLE, NicConfig};
 pub use crate::kinds::peer::{PeerConfig, PeerKey};
 pub use crate::kinds::vf::VfConfig;

@@ -20,11 +20,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
 use sidecore::Waker;
 use sidecore::mailbox::{self, Receiver, Sender};
 
-use super::UplinkFds;
-use crate::port::Port;
+use super::hand_over::{InterfaceFds, PutDescriptor};
+use crate::port::{Port, PortCounters};
 
 /// How often an interface that is gone is looked for, and one that cannot say so itself is looked
 /// at.
@@ -38,8 +39,8 @@ pub struct UplinkCore {
     pub opened: AtomicU64,
     /// Nothing is read or written: another process may have it.
     paused: AtomicBool,
-    /// What is open, for another process.
-    copy: Mutex<Option<UplinkFds>>,
+    /// Descriptors of the open interface, for another process.
+    fds: Mutex<Option<Box<dyn InterfaceFds>>>,
     /// Why it is away.
     why: Mutex<Option<String>>,
     /// The keeper must open it.
@@ -56,14 +57,14 @@ impl UplinkCore {
         self.paused.store(paused, SeqCst);
     }
 
-    /// Descriptors of what is open, for [`super::OpenUplink::adopt`] in another process. Nothing
-    /// while the interface is away.
+    /// The state of the open interface for [`super::NetworkUplink::adopt`] in another process,
+    /// which gets copies of the descriptors. `None` while the interface is away.
     ///
     /// # Errors
     /// When the system has no more descriptors.
-    pub fn copy(&self) -> io::Result<Option<UplinkFds>> {
-        let copy = self.copy.lock().unwrap_or_else(PoisonError::into_inner);
-        copy.as_ref().map(UplinkFds::try_clone).transpose()
+    pub fn hand_over(&self, put: PutDescriptor<'_>) -> io::Result<Option<Value>> {
+        let fds = self.fds.lock().unwrap_or_else(PoisonError::into_inner);
+        fds.as_ref().map(|fds| fds.put(put)).transpose()
     }
 
     /// Why it is away, or cannot be looked at.
@@ -89,9 +90,9 @@ impl UplinkCore {
         self.up.store(is_up, SeqCst);
     }
 
-    /// Notes what is open. Without descriptors there is no copy, and so no hand-over.
-    fn note(&self, copy: Option<UplinkFds>) {
-        *self.copy.lock().unwrap_or_else(PoisonError::into_inner) = copy;
+    /// Notes the descriptors of the open interface. Without them there is no hand-over.
+    fn note(&self, fds: Option<Box<dyn InterfaceFds>>) {
+        *self.fds.lock().unwrap_or_else(PoisonError::into_inner) = fds;
     }
 }
 
@@ -119,8 +120,15 @@ pub(super) trait Source: Send + 'static {
     /// Opens it.
     fn open(&mut self) -> Result<Self::Opened, Self::Error>;
 
-    /// Descriptors of what is open.
-    fn fds(opened: &Self::Opened) -> io::Result<UplinkFds>;
+    /// Copies of its descriptors, for a hand-over.
+    fn fds(opened: &Self::Opened) -> io::Result<Box<dyn InterfaceFds>>;
+
+    /// Its port, on the port's sidecore.
+    fn port(
+        kept: KeeperPort<Self::Opened>,
+        first: Self::Opened,
+        counters: Arc<PortCounters>,
+    ) -> Box<dyn Port>;
 
     /// The observed state. Nothing where its port notices by itself that the interface is gone.
     ///
@@ -201,8 +209,8 @@ impl<O> KeeperPort<O> {
     }
 }
 
-/// Builds the port, on its sidecore.
-pub type MakePort = Box<dyn FnOnce() -> Box<dyn Port> + Send>;
+/// Hears that the interface is away (`false`) and that it is back.
+pub(super) type LinkListener = Box<dyn Fn(bool) + Send>;
 
 /// Starts to look after an interface that is open. Returns the port's side, and the keeper, which
 /// the caller must keep as long as the port. `paused`: until [`UplinkCore::set_paused`]. `told`
@@ -213,7 +221,7 @@ pub(super) fn start<S: Source>(
     first: &S::Opened,
     paused: bool,
     waker: Waker,
-    told: impl Fn(bool) + Send + 'static,
+    told: LinkListener,
 ) -> io::Result<(KeeperPort<S::Opened>, Keeper)> {
     let core = Arc::<UplinkCore>::default();
     core.set_paused(paused);
@@ -232,17 +240,17 @@ pub(super) fn start<S: Source>(
 }
 
 /// The keeper's thread.
-struct Keeping<S: Source, T> {
+struct Keeping<S: Source> {
     source: S,
     core: Arc<UplinkCore>,
     port: Sender<S::Opened>,
     returned: Receiver<S::Opened>,
-    told: T,
+    told: LinkListener,
     /// What was told last.
     was_up: bool,
 }
 
-impl<S: Source, T: Fn(bool)> Keeping<S, T> {
+impl<S: Source> Keeping<S> {
     fn run(&mut self) {
         while !self.core.ended.load(SeqCst) && !self.port.is_abandoned() {
             if self.core.is_paused() {

@@ -12,7 +12,9 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::io::Errno;
-use sidecore::{Progress, Wake, Waker};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sidecore::{Progress, Wake};
 use virtio::Segment;
 
 use crate::ether::TAG_BYTES;
@@ -22,13 +24,18 @@ use crate::offload::{HEADER_BYTES, Offers, Offload};
 use crate::port::{Chosen, Port, PortCounters};
 use crate::reason::Reason;
 
-use super::keeper::{self, InterfaceState, Keeper, KeeperPort, MakePort, Source, UplinkCore};
-use super::{UplinkError, UplinkFds};
+use super::cards::Cards;
+use super::hand_over::{self, DescriptorNumber, HandedInterface, InterfaceFds, PutDescriptor};
+use super::interface::is_interface;
+use super::keeper::{InterfaceState, KeeperPort, Source};
+use super::kind::{NetworkUplink, UplinkNeeds};
+use super::opened::OpenUplink;
 pub(crate) use copies::CopyTap;
-pub use open::{TUNSETIFF, TUNSETOFFLOAD, TUNSETVNETHDRSZ, TapError};
+pub use open::TapError;
+use open::{TUNSETIFF, TUNSETOFFLOAD, TUNSETVNETHDRSZ};
 
 /// Where taps are opened.
-pub const DEVICE: &str = "/dev/net/tun";
+const DEVICE: &str = "/dev/net/tun";
 
 /// How long an interface that had nothing is not asked again while the sidecore spins: asking is a
 /// system call, and what comes is not for it in the first place.
@@ -40,6 +47,79 @@ const PIECES_MAX: usize = 64;
 
 /// Room for a frame and the header before it.
 const BUFFER_BYTES: usize = HEADER_BYTES + FRAME_BYTES_MAX;
+
+/// A tap as it is configured.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct TapUplink {
+    interface: String,
+}
+
+impl TapUplink {
+    /// The tap with this name.
+    pub fn new(interface: &str) -> Self {
+        Self { interface: interface.to_owned() }
+    }
+}
+
+impl NetworkUplink for TapUplink {
+    const NAME: &'static str = "tap";
+    // A tap of the node's own user is opened again without further rights.
+    const NEEDS: UplinkNeeds = UplinkNeeds {
+        devices: &[DEVICE],
+        calls: &[],
+        ioctls: &[
+            TUNSETIFF,
+            TUNSETOFFLOAD,
+            TUNSETVNETHDRSZ,
+            libc::SIOCGIFFLAGS,
+            libc::SIOCSIFFLAGS,
+        ],
+    };
+
+    fn read(place: &str) -> Option<Self> {
+        is_interface(place).then(|| Self::new(place))
+    }
+
+    fn place(&self) -> &str {
+        &self.interface
+    }
+
+    fn open(&self, _cards: &Arc<dyn Cards>) -> Result<OpenUplink, String> {
+        let first = open::open(&self.interface).map_err(|error| error.to_string())?;
+        Ok(OpenUplink::new(Taps(self.interface.clone()), first, false))
+    }
+
+    fn adopt(
+        &self,
+        handed: HandedInterface<'_>,
+        _cards: &Arc<dyn Cards>,
+    ) -> Result<OpenUplink, String> {
+        let (TapState::Tap { tap, udp }, take) = handed.read()?;
+        let first = OpenedTap { fd: take(tap).map_err(|error| error.to_string())?, udp };
+        Ok(OpenUplink::new(Taps(self.interface.clone()), first, true))
+    }
+}
+
+/// A tap in a hand-over.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum TapState {
+    Tap {
+        tap: DescriptorNumber,
+        /// It takes UDP that is still to be cut.
+        udp: bool,
+    },
+}
+
+/// Opens the tap with this name, which is made if there is none, and sets it up. It is for a caller
+/// that reads and writes frames itself: the descriptor does not block, and a header of
+/// [`HEADER_BYTES`] stands before each frame.
+///
+/// # Errors
+/// When it cannot be opened.
+pub fn open_frames(name: &str) -> Result<OwnedFd, TapError> {
+    open::open(name).map(|opened| opened.fd)
+}
 
 /// An interface that was opened.
 #[derive(Debug)]
@@ -53,6 +133,13 @@ impl OpenedTap {
     /// The unfinished work that it takes.
     fn offers(&self) -> Offers {
         Offers { udp4: self.udp, udp6: self.udp, ..Offers::ALL }
+    }
+}
+
+impl InterfaceFds for OpenedTap {
+    fn put(&self, put: PutDescriptor<'_>) -> io::Result<Value> {
+        let tap = put(self.fd.try_clone()?);
+        hand_over::written(&TapState::Tap { tap, udp: self.udp })
     }
 }
 
@@ -91,8 +178,25 @@ impl Source for Taps {
         open::open(&self.0)
     }
 
-    fn fds(opened: &OpenedTap) -> io::Result<UplinkFds> {
-        Ok(UplinkFds::Tap { fd: opened.fd.try_clone()?, udp: opened.udp })
+    fn fds(opened: &OpenedTap) -> io::Result<Box<dyn InterfaceFds>> {
+        Ok(Box::new(OpenedTap { fd: opened.fd.try_clone()?, udp: opened.udp }))
+    }
+
+    fn port(
+        kept: KeeperPort<OpenedTap>,
+        first: OpenedTap,
+        counters: Arc<PortCounters>,
+    ) -> Box<dyn Port> {
+        let room = || vec![0; BUFFER_BYTES].into();
+        Box::new(Tap {
+            kept,
+            counters,
+            interface: Some(first),
+            buffers: (0..BURST_FRAMES_MAX).map(|_| room()).collect(),
+            whole: Vec::with_capacity(FRAME_BYTES_MAX),
+            finisher: Finisher::new(),
+            look_at_ns: 0,
+        })
     }
 
     /// Reading one that is gone fails; of one that is set down, which may be read, only writing
@@ -104,71 +208,6 @@ impl Source for Taps {
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
             Err(error) => Err(error),
         }
-    }
-}
-
-/// A tap that was opened; see [`super::OpenUplink`].
-pub struct OpenTap {
-    name: String,
-    first: OpenedTap,
-    paused: bool,
-}
-
-impl std::fmt::Debug for OpenTap {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("OpenTap").field("name", &self.name).finish_non_exhaustive()
-    }
-}
-
-impl OpenTap {
-    /// Opens the interface, which is made if there is none of that name, and sets it up.
-    ///
-    /// # Errors
-    /// When it cannot be opened.
-    pub fn new(name: &str) -> Result<Self, TapError> {
-        Ok(Self { name: name.to_owned(), first: open::open(name)?, paused: false })
-    }
-
-    /// The same interface as in another process, which gave [`UplinkFds::Tap`]. It is left alone
-    /// until [`UplinkCore::set_paused`].
-    pub fn adopt(name: &str, fd: OwnedFd, udp: bool) -> Self {
-        Self { name: name.to_owned(), first: OpenedTap { fd, udp }, paused: true }
-    }
-
-    /// Its descriptor, for who reads and writes frames by himself: it does not block, and a header
-    /// of [`HEADER_BYTES`] stands before each.
-    pub fn into_fd(self) -> OwnedFd {
-        self.first.fd
-    }
-
-    /// See [`super::OpenUplink::into_parts`].
-    ///
-    /// # Errors
-    /// When the system has no thread.
-    pub fn into_parts(
-        self,
-        counters: Arc<PortCounters>,
-        waker: Waker,
-        told: impl Fn(bool) + Send + 'static,
-    ) -> Result<(MakePort, Arc<UplinkCore>, Keeper), UplinkError> {
-        let Self { name, first, paused } = self;
-        let started = keeper::start(Taps(name), &first, paused, waker, told);
-        let (kept, keeper) = started.map_err(UplinkError::Thread)?;
-        let core = Arc::clone(&kept.core);
-        let make = Box::new(move || {
-            let room = || vec![0; BUFFER_BYTES].into();
-            let port: Box<dyn Port> = Box::new(Tap {
-                kept,
-                counters,
-                interface: Some(first),
-                buffers: (0..BURST_FRAMES_MAX).map(|_| room()).collect(),
-                whole: Vec::with_capacity(FRAME_BYTES_MAX),
-                finisher: Finisher::new(),
-                look_at_ns: 0,
-            });
-            port
-        });
-        Ok((make, core, keeper))
     }
 }
 

@@ -9,9 +9,11 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use link::{XdpCard, XdpError, XdpQueue};
+use link::{XdpCard, XdpCardFds, XdpError, XdpQueue, XdpQueueFds};
 use rustix::io::Errno;
-use sidecore::{Progress, Wake, Waker};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sidecore::{Progress, Wake};
 use virtio::{SEGMENTS_MAX, Segment};
 
 use crate::ether::{ETHER_BYTES, TAG_BYTES};
@@ -22,12 +24,115 @@ use crate::port::{Chosen, Port, PortCounters};
 use crate::reason::Reason;
 
 use super::cards::{Cards, Hold};
-use super::keeper::{self, InterfaceState, Keeper, KeeperPort, MakePort, Source, UplinkCore};
-use super::{UplinkError, UplinkFds};
+use super::hand_over::{
+    self, DescriptorNumber, HandedInterface, InterfaceFds, PutDescriptor, TakeDescriptor,
+};
+use super::interface::is_interface;
+use super::keeper::{InterfaceState, KeeperPort, Source};
+use super::kind::{NetworkUplink, UplinkNeeds};
+use super::opened::OpenUplink;
 
 /// Parts of packets that are taken in a turn: a burst of frames in three parts each, which the
 /// longest packets are in.
 const PARTS_MAX: usize = 3 * BURST_FRAMES_MAX;
+
+/// An Ethernet interface past the network stack, as it is configured.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct XdpUplink {
+    interface: String,
+}
+
+impl XdpUplink {
+    fn named(&self) -> impl Fn(XdpError) -> String {
+        move |error| format!("interface {}: {error}", self.interface)
+    }
+}
+
+impl NetworkUplink for XdpUplink {
+    const NAME: &'static str = "xdp";
+    // An interface is looked at by the node and opened by the process behind `Cards`. Of ethtool's
+    // requests the kernel lets only a process with the right to it change something.
+    const NEEDS: UplinkNeeds = UplinkNeeds {
+        devices: &[],
+        calls: &[],
+        ioctls: &[libc::SIOCGIFFLAGS, libc::SIOCGIFINDEX, libc::SIOCGIFMTU, link::SIOCETHTOOL],
+    };
+
+    fn read(place: &str) -> Option<Self> {
+        is_interface(place).then(|| Self { interface: place.to_owned() })
+    }
+
+    fn place(&self) -> &str {
+        &self.interface
+    }
+
+    fn card(&self) -> Option<&str> {
+        Some(&self.interface)
+    }
+
+    fn open(&self, cards: &Arc<dyn Cards>) -> Result<OpenUplink, String> {
+        let (first, hold) = cards.open(&self.interface).map_err(self.named())?;
+        let zero_copy = first.queues().iter().all(XdpQueue::is_zero_copy);
+        let (queues, mtu) = (first.queues().len(), first.mtu());
+        let interface = &self.interface;
+        tracing::info!(interface, queues, mtu, zero_copy, "the network has the interface");
+        let again = Reopened::new(interface, Arc::clone(cards), &first, hold);
+        Ok(OpenUplink::new(again, first, false))
+    }
+
+    /// The interface stays promiscuous from now on, also when the other process lets go of it.
+    fn adopt(
+        &self,
+        handed: HandedInterface<'_>,
+        cards: &Arc<dyn Cards>,
+    ) -> Result<OpenUplink, String> {
+        let (state, take) = handed.read::<XdpState>()?;
+        let fds = state.taken(take).map_err(|error| error.to_string())?;
+        // SAFETY: the promise of `HandedInterface::new`; while it is paused the port does not touch
+        // it.
+        let first = unsafe { XdpCard::adopt(fds) }.map_err(self.named())?;
+        let hold = cards.hold(&self.interface, first.index()).map_err(self.named())?;
+        let again = Reopened::new(&self.interface, Arc::clone(cards), &first, hold);
+        Ok(OpenUplink::new(again, first, true))
+    }
+}
+
+/// An interface in a hand-over.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum XdpState {
+    Xdp {
+        /// The interface's number.
+        index: u32,
+        /// The longest packet that it takes.
+        mtu: u32,
+        /// Keeps the program attached.
+        program: DescriptorNumber,
+        /// Of each receive queue the socket, and the memory of its frames.
+        queues: Vec<(DescriptorNumber, DescriptorNumber)>,
+    },
+}
+
+impl XdpState {
+    fn taken(self, take: TakeDescriptor<'_>) -> io::Result<XdpCardFds> {
+        let Self::Xdp { index, mtu, program, queues } = self;
+        let program = take(program)?;
+        let mut taken = Vec::with_capacity(queues.len());
+        for (socket, memory) in queues {
+            taken.push(XdpQueueFds { socket: take(socket)?, memory: take(memory)? });
+        }
+        Ok(XdpCardFds { index, mtu, program, queues: taken })
+    }
+}
+
+impl InterfaceFds for XdpCardFds {
+    fn put(&self, put: PutDescriptor<'_>) -> io::Result<Value> {
+        let Self { index, mtu, program, queues } = self.try_clone()?;
+        let program = put(program);
+        let queues = queues.into_iter().map(|queue| (put(queue.socket), put(queue.memory)));
+        hand_over::written(&XdpState::Xdp { index, mtu, program, queues: queues.collect() })
+    }
+}
 
 /// The properties of an interface when it was opened. It has to be opened anew if it is another
 /// interface, has other queues, of which some would not be polled, or takes longer or shorter
@@ -78,8 +183,26 @@ impl Source for Reopened {
         Ok(card)
     }
 
-    fn fds(card: &XdpCard) -> io::Result<UplinkFds> {
-        card.fds().map(UplinkFds::Xdp)
+    fn fds(card: &XdpCard) -> io::Result<Box<dyn InterfaceFds>> {
+        Ok(Box::new(card.fds()?))
+    }
+
+    fn port(
+        kept: KeeperPort<XdpCard>,
+        first: XdpCard,
+        counters: Arc<PortCounters>,
+    ) -> Box<dyn Port> {
+        Box::new(Xdp {
+            kept,
+            counters,
+            card: Some(first),
+            taken: Vec::with_capacity(PARTS_MAX + SEGMENTS_MAX),
+            turn: 0,
+            parts: Vec::with_capacity(SEGMENTS_MAX),
+            finisher: Finisher::new(),
+            has_put: false,
+            now_ns: 0,
+        })
     }
 
     /// Its rings say nothing when it is gone, nor does its socket.
@@ -111,87 +234,6 @@ impl Source for Reopened {
 impl Reopened {
     fn new(name: &str, cards: Arc<dyn Cards>, first: &XdpCard, hold: Hold) -> Self {
         Self { name: name.to_owned(), cards, facts: InterfaceFacts::of(first), hold: Some(hold) }
-    }
-}
-
-/// An interface that was opened; see [`super::OpenUplink`].
-pub struct OpenXdp {
-    again: Reopened,
-    first: XdpCard,
-    paused: bool,
-}
-
-impl fmt::Debug for OpenXdp {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OpenXdp").field("name", &self.again.name).finish_non_exhaustive()
-    }
-}
-
-impl OpenXdp {
-    /// Opens the interface of this name by `cards`, and again whenever it was gone.
-    ///
-    /// # Errors
-    /// What is in the way.
-    pub fn new(name: &str, cards: Arc<dyn Cards>) -> Result<Self, UplinkError> {
-        let named = |source| UplinkError::Xdp { interface: name.to_owned(), source };
-        let (first, hold) = cards.open(name).map_err(named)?;
-        let zero_copy = first.queues().iter().all(XdpQueue::is_zero_copy);
-        let (queues, mtu) = (first.queues().len(), first.mtu());
-        tracing::info!(interface = name, queues, mtu, zero_copy, "the network has the interface");
-        Ok(Self { again: Reopened::new(name, cards, &first, hold), first, paused: false })
-    }
-
-    /// The same interface as in another process, which gave [`UplinkFds::Xdp`]. It is left alone
-    /// until [`UplinkCore::set_paused`], but stays promiscuous from now on, also when the other
-    /// process lets go of it.
-    ///
-    /// # Errors
-    /// When its rings cannot be mapped, or there is no hold on it.
-    ///
-    /// # Safety
-    /// The other process, or whoever it was, uses the interface no more after this is called; or
-    /// this is dropped before it was set to be paused no longer.
-    pub unsafe fn adopt(
-        name: &str,
-        fds: link::XdpCardFds,
-        cards: Arc<dyn Cards>,
-    ) -> Result<Self, UplinkError> {
-        let named = |source| UplinkError::Xdp { interface: name.to_owned(), source };
-        // SAFETY: the caller's promise; while it is paused the port does not touch it.
-        let first = unsafe { XdpCard::adopt(fds) }.map_err(named)?;
-        let hold = cards.hold(name, first.index()).map_err(named)?;
-        Ok(Self { again: Reopened::new(name, cards, &first, hold), first, paused: true })
-    }
-
-    /// See [`super::OpenUplink::into_parts`].
-    ///
-    /// # Errors
-    /// When the system has no thread.
-    pub fn into_parts(
-        self,
-        counters: Arc<PortCounters>,
-        waker: Waker,
-        told: impl Fn(bool) + Send + 'static,
-    ) -> Result<(MakePort, Arc<UplinkCore>, Keeper), UplinkError> {
-        let Self { again, first, paused } = self;
-        let started = keeper::start(again, &first, paused, waker, told);
-        let (kept, keeper) = started.map_err(UplinkError::Thread)?;
-        let core = Arc::clone(&kept.core);
-        let make = Box::new(move || {
-            let port: Box<dyn Port> = Box::new(Xdp {
-                kept,
-                counters,
-                card: Some(first),
-                taken: Vec::with_capacity(PARTS_MAX + SEGMENTS_MAX),
-                turn: 0,
-                parts: Vec::with_capacity(SEGMENTS_MAX),
-                finisher: Finisher::new(),
-                has_put: false,
-                now_ns: 0,
-            });
-            port
-        });
-        Ok((make, core, keeper))
     }
 }
 

@@ -1,10 +1,11 @@
 //! What each key of the configuration says, in one place: `docs/configuration.md` has its tables
 //! from here. A test asks the reader itself which keys it knows, so a key without a description is
-//! refused, and so is a description of a key that is gone. The stages of volumes describe
+//! refused, and so is a description of a key that is gone. Stages, backends and uplinks describe
 //! themselves.
 
 use std::sync::LazyLock;
 
+use net::uplink::UPLINKS;
 use volume::backend::BACKENDS;
 pub use volume::settings::Key;
 use volume::stage::STAGES;
@@ -34,7 +35,8 @@ const fn key(name: &'static str, text: &'static str) -> Key {
 
 /// Every table of the file.
 pub fn tables() -> impl Iterator<Item = Keys> {
-    TABLES.iter().chain(&*STAGE_TABLES).chain([&*BACKEND_TABLE]).copied()
+    let of_others = [&*BACKEND_TABLE, &*NETWORK_TABLE];
+    TABLES.iter().chain(&*STAGE_TABLES).chain(of_others).copied()
 }
 
 /// The tables of stages, as the stages describe themselves.
@@ -59,6 +61,27 @@ static BACKEND_TABLE: LazyLock<Keys> = LazyLock::new(|| {
     let keys: Vec<_> = BACKENDS.iter().flat_map(|kind| kind.keys).copied().collect();
     let sample = "[[volume]]\nname = \"a\"\nbackend = { ? }";
     Keys { table: "backend", sample, keys: keys.leak() }
+});
+
+/// The table of networks, whose uplinks describe themselves.
+static NETWORK_TABLE: LazyLock<Keys> = LazyLock::new(|| {
+    let forms: Vec<_> = UPLINKS.iter().map(|kind| format!("`{}`", kind.form())).collect();
+    let uplink = format!(
+        "The way out: {}; see [uplinks](#uplinks). Default: none, and guests reach each other \
+         only.",
+        forms.join(" or ")
+    );
+    let keys = vec![
+        key("name", "The network's name, unique on the node."),
+        key("uplink", uplink.leak()),
+        key("allow", "The nodes whose nics may join the network, as for a volume. Default: none."),
+        key(
+            "remote",
+            "What the network demands of nics of other nodes: `{ vlans = [5, 6], isolated = true, \
+             limit = {..}, filter = {..} }`.",
+        ),
+    ];
+    Keys { table: "[[network]]", sample: "[[network]]\n?", keys: keys.leak() }
 });
 
 /// The tables that are described here.
@@ -387,27 +410,6 @@ const TABLES: &[Keys] = &[
         keys: &[
             key("wait", "`\"forever\"`: requests wait until the volume is back."),
             key("error-after", "The time after which requests fail, such as `\"30s\"`."),
-        ],
-    },
-    Keys {
-        table: "[[network]]",
-        sample: "[[network]]\n?",
-        keys: &[
-            key("name", "The network's name, unique on the node."),
-            key(
-                "uplink",
-                "The way out: `\"tap:NAME\"` or `\"xdp:NAME\"`; see [uplinks](#uplinks). Default: \
-                 none, and guests reach each other only.",
-            ),
-            key(
-                "allow",
-                "The nodes whose nics may join the network, as for a volume. Default: none.",
-            ),
-            key(
-                "remote",
-                "What the network demands of nics of other nodes: `{ vlans = [5, 6], isolated = \
-                 true, limit = {..}, filter = {..} }`.",
-            ),
         ],
     },
     Keys {

@@ -1,11 +1,11 @@
 //! `[[network]]`.
 
 use std::collections::HashMap;
-use std::fmt;
 
+use net::uplink::{UPLINKS, UplinkConfig, UplinkKind};
 use peer::Allow;
 
-use super::nic::{INTERFACE_BYTES_MAX, VLAN_MAX, filter, is_interface, limit};
+use super::nic::{VLAN_MAX, filter, limit};
 use super::{Changed, InPlace, Object};
 use crate::config::change::keys;
 use crate::config::keys::allow as allowed_node;
@@ -21,7 +21,7 @@ pub struct NetworkConfig {
     /// Its name, unique on the node.
     pub name: String,
     /// The way to what is outside; none for a network of guests only.
-    pub uplink: Option<Uplink>,
+    pub uplink: Option<UplinkConfig>,
     /// The nodes whose nics may join it, some only with an attachment key.
     pub allow: Vec<Allow>,
     /// What holds for their ports.
@@ -46,24 +46,6 @@ pub struct RemotePorts {
 impl Default for RemotePorts {
     fn default() -> Self {
         Self { vlans: net::VlanSet::none(), isolated: false, limit: None, filter: None }
-    }
-}
-
-/// A way from a network to what is outside.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Uplink {
-    /// A tap interface of this name, which is made if there is none.
-    Tap(String),
-    /// An Ethernet interface of this name, past the host's network stack (AF_XDP).
-    Xdp(String),
-}
-
-impl fmt::Display for Uplink {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tap(interface) => write!(f, "tap:{interface}"),
-            Self::Xdp(interface) => write!(f, "xdp:{interface}"),
-        }
     }
 }
 
@@ -97,18 +79,21 @@ fn remote(value: &Value<'_, '_>) -> RemotePorts {
     }
 }
 
-fn uplink(value: &Value<'_, '_>) -> Option<Uplink> {
+/// An uplink by its line of the table, [`UPLINKS`].
+fn uplink(value: &Value<'_, '_>) -> Option<UplinkConfig> {
     let text = value.str()?;
-    let uplink = match text.split_once(':') {
-        Some(("tap", name)) if is_interface(name) => Some(Uplink::Tap(name.to_owned())),
-        Some(("xdp", name)) if is_interface(name) => Some(Uplink::Xdp(name.to_owned())),
-        _ => None,
-    };
+    let uplink = text.split_once(':').and_then(|(name, place)| {
+        let kind = UPLINKS.iter().find(|kind| kind.name == name)?;
+        (kind.read)(place)
+    });
     if uplink.is_none() {
-        value.fail(format!(
-            "{text:?} is no uplink; write \"tap:NAME\" or \"xdp:NAME\" with an interface's name of \
-             at most {INTERFACE_BYTES_MAX} letters, digits, '-', '_' and '.'"
-        ));
+        let alike = UPLINKS.chunk_by(|one, next| one.place_form == next.place_form);
+        let forms = alike.map(|kinds| {
+            let forms: Vec<_> = kinds.iter().map(UplinkKind::form).collect();
+            format!("{} with {}", forms.join(" or "), kinds[0].place_form)
+        });
+        let forms = forms.collect::<Vec<_>>().join("; or ");
+        value.fail(format!("{text:?} is no uplink; write {forms}"));
     }
     uplink
 }
@@ -124,7 +109,7 @@ impl Object for NetworkConfig {
     }
 
     fn consistent(reader: &Reader<'_>, config: &Config, _whole: bool) {
-        let mut uplinks: HashMap<&Uplink, &str> = HashMap::new();
+        let mut uplinks: HashMap<&UplinkConfig, &str> = HashMap::new();
         for network in &config.networks {
             let Some(uplink) = &network.uplink else { continue };
             if let Some(other) = uplinks.insert(uplink, &network.name) {

@@ -7,7 +7,6 @@ use std::path::PathBuf;
 
 use virtio::Access;
 
-use super::network::Uplink;
 use super::{Changed, InPlace, Object, PartOf};
 use crate::config::change::keys as different_keys;
 use crate::config::read::{
@@ -21,6 +20,7 @@ use net::nic::{MTU, MTU_MAX, MTU_MIN, PAIRS_MAX};
 use net::stage::Limit;
 use net::stage::filter::Action;
 use net::stage::mirror::{FILE_BYTES_MAX, SNAP_BYTES};
+use net::uplink::{INTERFACE_FORM, TapUplink, is_interface};
 use net::{Mac, Rules, VlanSet, Vlans};
 
 const NIC_KEYS: [&str; 19] = [
@@ -57,9 +57,6 @@ const MIRROR_BYTES_MIN: u64 = 64 << 10;
 /// How much of a frame a mirror keeps at least: all its headers.
 const MIRROR_FRAME_BYTES_MIN: u64 = 64;
 
-/// The longest name of an interface that Linux takes.
-pub(crate) const INTERFACE_BYTES_MAX: usize = 15;
-
 /// The highest VLAN that a tag may name.
 pub(crate) const VLAN_MAX: u64 = 4094;
 
@@ -75,13 +72,6 @@ fn network_ref(value: &Value<'_, '_>) -> Option<String> {
         return None;
     }
     Some(text.to_owned())
-}
-
-/// Whether an interface may have that name.
-pub(crate) fn is_interface(name: &str) -> bool {
-    (1..=INTERFACE_BYTES_MAX).contains(&name.len())
-        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
-        && !matches!(name, "." | "..")
 }
 
 fn nic(value: &Value<'_, '_>, directories: &Directories) -> Option<NicConfig> {
@@ -219,10 +209,7 @@ fn mirror(value: &Value<'_, '_>, directories: &Directories) -> Option<MirrorConf
 fn mirror_tap(value: &Value<'_, '_>) -> Option<MirrorConfig> {
     let name = value.str()?;
     if !is_interface(name) {
-        value.fail(format!(
-            "{name:?} is no interface's name: at most {INTERFACE_BYTES_MAX} letters, digits, '-', \
-             '_' and '.'"
-        ));
+        value.fail(format!("{name:?} is no interface's name: {INTERFACE_FORM}"));
         return None;
     }
     Some(MirrorConfig::Tap(name.to_owned()))
@@ -408,7 +395,7 @@ impl Object for NicConfig {
         check::unique(reader, "nic", "mirror", targets);
         for nic in &config.nics {
             let Some(MirrorConfig::Tap(tap)) = &nic.mirror else { continue };
-            let uplink = Some(Uplink::Tap(tap.clone()));
+            let uplink = Some(TapUplink::new(tap).into());
             if let Some(other) = config.networks.iter().rfind(|it| it.uplink == uplink) {
                 let other = &other.name;
                 let text = format!("\"mirror\": network {other:?} has {tap:?} as its uplink");

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use libc::c_long;
-use net::uplink::tap::{TUNSETIFF, TUNSETOFFLOAD, TUNSETVNETHDRSZ};
+use net::uplink::UPLINKS;
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
     SeccompRule, TargetArch,
@@ -22,7 +22,8 @@ use crate::config::{Config, Privileges};
 use volume::backend::BACKENDS;
 
 /// The calls of a running node, which serves disks, and adds and removes them. The backends of
-/// volumes say themselves which calls they need ([`volume::backend::BackendNeeds`]).
+/// volumes and the uplinks of networks say themselves which calls they need
+/// ([`volume::backend::BackendNeeds`], [`net::uplink::UplinkNeeds`]).
 const ALLOWED: [c_long; 97] = [
     // Data: the link, the io_uring, eventfds, sockets of front ends.
     libc::SYS_read,
@@ -295,10 +296,11 @@ const OPENER_IOCTLS: [libc::Ioctl; 6] = [
 
 type Rules = BTreeMap<c_long, Vec<SeccompRule>>;
 
-/// The calls that pass with any arguments: the node's own and those of all backends.
+/// The calls that pass with any arguments: the node's own, and those of all backends and uplinks.
 fn allowed_calls() -> impl Iterator<Item = c_long> {
     let of_backends = BACKENDS.iter().flat_map(|kind| kind.needs.calls);
-    let all: BTreeSet<_> = ALLOWED.iter().chain(of_backends).copied().collect();
+    let of_uplinks = UPLINKS.iter().flat_map(|kind| kind.needs.calls);
+    let all: BTreeSet<_> = ALLOWED.iter().chain(of_backends).chain(of_uplinks).copied().collect();
     all.into_iter()
 }
 
@@ -356,19 +358,12 @@ fn by_arguments() -> Result<Rules, seccompiler::BackendError> {
     // device's block and size.
     let reads = [libc::FIONREAD, libc::TIOCOUTQ];
     let ioctls = [libc::FIONBIO, libc::TCGETS, BLKSSZGET, BLKGETSIZE64];
-    // An uplink's interface that is looked at, and opened again if it is a tap. What that may reach
-    // is Landlock's and the interface's own to say.
-    let tap = [TUNSETIFF, TUNSETOFFLOAD, TUNSETVNETHDRSZ];
-    // Of ethtool's questions the kernel answers those that change something to who may only.
-    let any = [
-        libc::SIOCGIFFLAGS,
-        libc::SIOCSIFFLAGS,
-        libc::SIOCGIFINDEX,
-        libc::SIOCGIFMTU,
-        link::SIOCETHTOOL,
-    ];
-    let ioctls = ioctls.iter().chain(&reads).chain(&tap).chain(&any);
-    let ioctls: Vec<i64> = ioctls.map(|request| *request as i64).collect();
+    // Uplinks look at their interfaces, and open some again. Landlock and the interface itself say
+    // which ones.
+    let uplinks = UPLINKS.iter().flat_map(|kind| kind.needs.ioctls);
+    let ioctls = ioctls.iter().chain(&reads).chain(uplinks);
+    let ioctls: BTreeSet<i64> = ioctls.map(|request| *request as i64).collect();
+    let ioctls: Vec<i64> = ioctls.into_iter().collect();
     let signals = [libc::SIGABRT, libc::SIGBUS].map(i64::from);
     Ok([
         (libc::SYS_socket, one_of(0, &unix)?),

@@ -1,14 +1,16 @@
 //! Landlock: the files that a node can reach, whatever its user may.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, PathBeneath, PathFd, Ruleset, RulesetAttr,
     RulesetCreated, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope, make_bitflags,
 };
+use net::uplink::{NetworkUplink, TapUplink, UplinkConfig};
 
 use super::{PrivilegeError, own_directories, system};
-use crate::config::{Config, MirrorConfig, Uplink};
+use crate::config::{Config, MirrorConfig, NicConfig};
 
 /// The newest version whose rules are asked for (Linux 6.12). Older kernels do what they know.
 const ABI_WANTED: ABI = ABI::V6;
@@ -73,18 +75,27 @@ fn rules(config: &Config) -> Result<RulesetCreated, RulesetError> {
         rules = allow(rules, path, read)?;
     }
     // An interface that vanished is opened again: what belongs to the node's user, that is.
-    let is_tap = |uplink: &Uplink| matches!(uplink, Uplink::Tap(_));
-    let has_uplink = config.networks.iter().filter_map(|it| it.uplink.as_ref()).any(is_tap);
-    let is_copy = |mirror: &MirrorConfig| matches!(mirror, MirrorConfig::Tap(_));
-    let has_mirror = config.nics.iter().filter_map(|it| it.mirror.as_ref()).any(is_copy);
-    if has_uplink || has_mirror {
+    for path in devices(config) {
         let access = make_bitflags!(AccessFs::{ReadFile | WriteFile | IoctlDev});
-        rules = allow(rules, Path::new(net::uplink::tap::DEVICE), access)?;
+        rules = allow(rules, Path::new(path), access)?;
     }
     // Whether a block device zeroes, and in which pieces.
     let rules = allow(rules, Path::new("/sys/devices"), read)?;
     // Who holds a lock, and which boot this is.
     allow(rules, Path::new("/proc"), read)
+}
+
+/// The devices by which the uplinks and the mirrors of the configuration open interfaces.
+fn devices(config: &Config) -> BTreeSet<&'static str> {
+    let uplinks = config.networks.iter().filter_map(|network| network.uplink.as_ref());
+    let is_tap = |nic: &NicConfig| matches!(nic.mirror, Some(MirrorConfig::Tap(_)));
+    let mirrors = config.nics.iter().filter(|nic| is_tap(nic)).map(|_| TapUplink::NEEDS);
+    uplinks
+        .map(UplinkConfig::needs)
+        .chain(mirrors)
+        .flat_map(|needs| needs.devices)
+        .copied()
+        .collect()
 }
 
 /// Where what a reload reads is: directories, since an editor puts a new file in the old one's

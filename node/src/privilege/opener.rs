@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{PrivilegeError, calls, files, system, user};
 use crate::channel::{Channel, LOST};
-use crate::config::{Config, Privileges, Uplink};
+use crate::config::{Config, Privileges};
 
 /// What it takes to have an interface: to set it up and attach a program (NET_ADMIN), to make
 /// sockets of AF_XDP and AF_PACKET (NET_RAW), to load the program (BPF), to lock frames into memory
@@ -172,7 +172,8 @@ impl Opener {
         if config.privileges == Privileges::Keep {
             return Ok(Self(Way::Own));
         }
-        let names: Vec<_> = config.networks.iter().filter_map(interface).collect();
+        let uplinks = config.networks.iter().filter_map(|network| network.uplink.as_ref());
+        let names: Vec<_> = uplinks.filter_map(|it| it.card().map(str::to_owned)).collect();
         if names.is_empty() {
             return Ok(Self(Way::No));
         }
@@ -250,13 +251,6 @@ fn no_answer(why: &dyn std::fmt::Display) -> XdpError {
     let text = "the process that opens interfaces does not answer";
     let way_out = "the log says why if it has ended; start the node again, with the rights for it";
     XdpError::Opener(format!("{text} ({why}): {way_out}"))
-}
-
-fn interface(network: &crate::config::NetworkConfig) -> Option<String> {
-    match &network.uplink {
-        Some(Uplink::Xdp(name)) => Some(name.clone()),
-        _ => None,
-    }
 }
 
 impl Drop for Helper {

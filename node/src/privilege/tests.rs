@@ -212,9 +212,9 @@ fn a_tap_of_the_nodes_user_is_opened_by_a_running_node_and_no_other() {
     let config = config(&path, "[[network]]\nname = \"blue\"\nuplink = \"tap:vrio0\"\n");
     drop(&config).unwrap();
     filter(&config).unwrap();
-    net::uplink::tap::OpenTap::new("vrio0").unwrap();
+    net::uplink::tap::open_frames("vrio0").unwrap();
     for other in ["vrio1", "vrio2"] {
-        let error = net::uplink::tap::OpenTap::new(other).unwrap_err().to_string();
+        let error = net::uplink::tap::open_frames(other).unwrap_err().to_string();
         assert!(error.contains(&format!("interface {other}: Operation not permitted")), "{error}");
     }
 }

@@ -35,9 +35,7 @@ use tokio::sync::Notify;
 use virtio::{ParkedServer, ServerState};
 
 use self::state::{DiskState, STATE_VERSION, State, Verdict, VolumeState, Yours};
-pub(in crate::wiring) use self::state::{
-    FabricState, NicState, OpenState, Received, Sent, UplinkState,
-};
+pub(in crate::wiring) use self::state::{FabricState, NicState, Received, Sent, UplinkState};
 use super::disks::{Shown, Source};
 use super::nics::nic_state;
 use super::objects::Objects;

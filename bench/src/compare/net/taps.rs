@@ -13,7 +13,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use net::maker::FrameMaker;
 use net::nic::MTU;
 use net::offload::HEADER_BYTES;
-use net::uplink::OpenTap;
+use net::uplink::tap::open_frames;
 use net::{Cut, FRAME_BYTES_MAX, Mac, Offload};
 use rustix::io::{Errno, read, write};
 use sidecore::now_ns;
@@ -106,8 +106,8 @@ impl<'a> Taps<'a> {
         let within = |words: &[&str]| ip(&[&["-n", &namespace][..], words].concat());
         within(&["link", "add", "name", BRIDGE, "type", "bridge"])?;
         within(&["link", "set", BRIDGE, "up"])?;
-        let [one, two] = inside(Some(&namespace), || TAPS.map(OpenTap::new))?;
-        let (one, two) = (one?.into_fd(), two?.into_fd());
+        let [one, two] = inside(Some(&namespace), || TAPS.map(open_frames))?;
+        let (one, two) = (one?, two?);
         for tap in TAPS {
             within(&["link", "set", tap, "master", BRIDGE])?;
         }

@@ -60,8 +60,12 @@ impl Source for Fake {
         }
     }
 
-    fn fds(_: &Opened) -> io::Result<UplinkFds> {
+    fn fds(_: &Opened) -> io::Result<Box<dyn InterfaceFds>> {
         Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn port(_: KeeperPort<Opened>, _: Opened, _: Arc<PortCounters>) -> Box<dyn Port> {
+        unreachable!("the port is the test")
     }
 
     fn look(&mut self) -> io::Result<Option<InterfaceState>> {
@@ -74,7 +78,7 @@ fn begin() -> (Arc<World>, Opened, KeeperPort<Opened>, Keeper) {
     let world = Arc::<World>::default();
     let first = world.open();
     let fake = Fake(Arc::clone(&world));
-    let (kept, keeper) = start(fake, &first, false, Waker::none(), |_| ()).unwrap();
+    let (kept, keeper) = start(fake, &first, false, Waker::none(), Box::new(|_| ())).unwrap();
     (world, first, kept, keeper)
 }
 

@@ -10,11 +10,11 @@ use super::OpenedTap;
 use crate::offload::HEADER_BYTES;
 
 /// Attaches a descriptor to an interface.
-pub const TUNSETIFF: c_ulong = 0x4004_54ca;
+pub(super) const TUNSETIFF: libc::Ioctl = 0x4004_54ca;
 /// Says which offloads frames may come with.
-pub const TUNSETOFFLOAD: c_ulong = 0x4004_54d0;
+pub(super) const TUNSETOFFLOAD: libc::Ioctl = 0x4004_54d0;
 /// Says how long the header before each frame is.
-pub const TUNSETVNETHDRSZ: c_ulong = 0x4004_54d8;
+pub(super) const TUNSETVNETHDRSZ: libc::Ioctl = 0x4004_54d8;
 
 const IFF_TAP: c_short = 0x0002;
 const IFF_NO_PI: c_short = 0x1000;
@@ -89,7 +89,7 @@ fn checked(result: c_int) -> io::Result<()> {
 
 fn control_request(
     fd: BorrowedFd<'_>,
-    what: c_ulong,
+    what: libc::Ioctl,
     request: &mut InterfaceRequest,
 ) -> io::Result<()> {
     // SAFETY: these ioctls read and write an `ifreq`, which `request` is as long as.

@@ -7,11 +7,14 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use sidecore::Waker;
+
 use super::*;
 use crate::ether::{Mac, TYPE_ARP};
 use crate::maker::FrameMaker;
 use crate::offload::Cut;
 use crate::testing::pushed;
+use crate::uplink::{Keeper, OwnCards, UplinkCore, UplinkParts};
 
 const OURS: Mac = Mac([0x52, 0x54, 0, 0, 0, 1]);
 
@@ -35,13 +38,14 @@ fn interface() -> Option<Tap> {
     }
     let counters = Arc::<PortCounters>::default();
     let (tell, told) = mpsc::channel();
-    let (make, core, keeper) = match OpenTap::new("vrio0") {
+    let cards: Arc<dyn Cards> = Arc::new(OwnCards);
+    let UplinkParts { make, core, keeper } = match TapUplink::new("vrio0").open(&cards) {
         Ok(opened) => {
             let tell = move |is_up| tell.send(is_up).unwrap();
             opened.into_parts(Arc::clone(&counters), Waker::none(), tell).unwrap()
         }
         Err(error) => {
-            skip(&error.to_string());
+            skip(&error);
             return None;
         }
     };
@@ -131,9 +135,35 @@ fn the_host_is_reached_with_offloads_and_an_interface_comes_back() {
 #[test]
 fn what_cannot_be_opened_is_said() {
     for name in ["", "a name", "a/b", "sixteen-letters-x", "vrio%d"] {
-        let error = OpenTap::new(name).unwrap_err().to_string();
+        let error = open_frames(name).unwrap_err().to_string();
         assert!(error.contains("is no interface's name"), "{error}");
     }
-    let error = OpenTap::new("lo").unwrap_err().to_string();
+    let error = open_frames("lo").unwrap_err().to_string();
     assert!(error.contains("lo") || error.contains("/dev/net/tun"), "{error}");
+}
+
+#[test]
+fn the_state_of_a_tap_has_its_form() {
+    let fd = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+    let mut sent = Vec::new();
+    let mut put = |fd| {
+        sent.push(fd);
+        6 + sent.len()
+    };
+    let state = OpenedTap { fd: fd(), udp: true }.put(&mut put).unwrap();
+    assert_eq!(state, serde_json::json!({ "tap": { "tap": 7, "udp": true } }));
+    let mut take = |number| {
+        assert_eq!(number, 7);
+        Ok(sent.pop().unwrap())
+    };
+    let cards: Arc<dyn Cards> = Arc::new(OwnCards);
+    let tap = TapUplink::new("vrio0");
+    // SAFETY: no process uses it.
+    let handed = unsafe { HandedInterface::new(state, &mut take) };
+    tap.adopt(handed, &cards).unwrap();
+    let of_another = serde_json::json!({ "xdp": { "index": 1 } });
+    // SAFETY: as above.
+    let handed = unsafe { HandedInterface::new(of_another, &mut take) };
+    let error = tap.adopt(handed, &cards).unwrap_err();
+    assert_eq!(error, "its uplink is of another kind");
 }

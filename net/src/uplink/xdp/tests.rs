@@ -10,13 +10,14 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, recv, send, socket, sockopt};
+use sidecore::Waker;
 
 use super::*;
 use crate::ether::{Mac, TCP};
 use crate::maker::FrameMaker;
 use crate::offload::{Cut, Offload, checksum_of, pseudo_sum, sum_be};
 use crate::testing::pushed;
-use crate::uplink::OwnCards;
+use crate::uplink::{Keeper, OwnCards, UplinkCore, UplinkParts};
 
 const OURS: Mac = Mac([0x52, 0x54, 0, 0, 0, 1]);
 const FAR: Mac = Mac([0x52, 0x54, 0, 0, 0, 2]);
@@ -78,6 +79,34 @@ impl Far {
     }
 }
 
+fn cards() -> Arc<dyn Cards> {
+    Arc::new(OwnCards)
+}
+
+fn uplink(interface: &str) -> XdpUplink {
+    XdpUplink::read(interface).unwrap()
+}
+
+fn opened(interface: &str) -> Result<OpenUplink, String> {
+    uplink(interface).open(&cards())
+}
+
+/// The state for another process, and the descriptors that go along.
+fn handed_over(fds: &dyn Fn(PutDescriptor<'_>) -> Value) -> (Value, Vec<OwnedFd>) {
+    let mut sent = Vec::new();
+    let state = fds(&mut |fd| {
+        sent.push(fd);
+        sent.len() - 1
+    });
+    (state, sent)
+}
+
+/// Takes each descriptor once.
+fn takes(fds: Vec<OwnedFd>) -> impl FnMut(DescriptorNumber) -> io::Result<OwnedFd> {
+    let mut fds: Vec<_> = fds.into_iter().map(Some).collect();
+    move |number| Ok(fds[number].take().expect("each is taken once"))
+}
+
 /// The uplink, and who looks at it.
 struct Rig {
     port: Box<dyn Port>,
@@ -100,7 +129,7 @@ impl Rig {
             println!("SKIP {test}: a network namespace is not allowed here");
             return None;
         }
-        let opened = match OpenXdp::new("vrio0", Arc::new(OwnCards)) {
+        let opened = match opened("vrio0") {
             Ok(opened) => opened,
             Err(error) => {
                 println!("SKIP {test}: {error}");
@@ -114,14 +143,14 @@ impl Rig {
         Some(Self::with(opened))
     }
 
-    fn with(opened: OpenXdp) -> Self {
+    fn with(opened: OpenUplink) -> Self {
         let counters = Arc::<PortCounters>::default();
         let (tell, told) = mpsc::channel();
         let tell = move |is_up| {
             let _ = tell.send(is_up);
         };
         let parts = opened.into_parts(Arc::clone(&counters), Waker::none(), tell).unwrap();
-        let (make, core, _keeper) = parts;
+        let UplinkParts { make, core, keeper: _keeper } = parts;
         Self { port: make(), core, counters, told, _keeper }
     }
 
@@ -417,7 +446,7 @@ fn tags_are_left_in_what_comes() {
         return println!("SKIP {test}: a network namespace is not allowed here");
     }
     assert!(takes_tags_off("vrio0"), "a virtual cable does, and says so beside the packet");
-    let opened = match OpenXdp::new("vrio0", Arc::new(OwnCards)) {
+    let opened = match opened("vrio0") {
         Ok(opened) => opened,
         Err(error) => return println!("SKIP {test}: {error}"),
     };
@@ -440,12 +469,13 @@ fn other_queues_and_other_lengths_are_seen() {
     (channels[0], channels[6]) = (0x3d, 1);
     ethtool("far", &mut channels).unwrap();
     set_receive_queues("vrio0", 1);
-    let opened = match OpenXdp::new("vrio0", Arc::new(OwnCards)) {
+    let opened = match opened("vrio0") {
         Ok(opened) => opened,
         Err(error) => return println!("SKIP {test}: {error}"),
     };
-    assert_eq!(opened.first.queues().len(), 1);
     let mut rig = Rig::with(opened);
+    let (state, _) = handed_over(&|put| rig.core.hand_over(put).unwrap().unwrap());
+    assert_eq!(state["xdp"]["queues"].as_array().unwrap().len(), 1);
     let far = Far::new();
     // By its ports the kernel chooses a queue for each of these.
     let hear_all = |rig: &mut Rig| {
@@ -487,9 +517,11 @@ fn another_one_goes_on_with_what_is_open() {
     first.core.set_paused(true);
     // A frame that comes meanwhile waits.
     far.say(&back);
-    let Some(UplinkFds::Xdp(fds)) = first.core.copy().unwrap() else { panic!("no copy") };
+    let (state, fds) = handed_over(&|put| first.core.hand_over(put).unwrap().unwrap());
+    let mut take = takes(fds);
     // SAFETY: the first one is paused, and goes before this one is not.
-    let second = unsafe { OpenXdp::adopt("vrio0", fds, Arc::new(OwnCards)) };
+    let handed = unsafe { HandedInterface::new(state, &mut take) };
+    let second = uplink("vrio0").adopt(handed, &cards());
     let mut second = Rig::with(second.unwrap());
     second.say(&frame, Offload::default());
     assert_eq!(second.counters.drops_out.get(Reason::LinkDown), 1, "it is the first one's");
@@ -508,23 +540,39 @@ fn another_one_goes_on_with_what_is_open() {
 #[test]
 fn what_is_gone_cannot_be_gone_on_with() {
     let Some(first) = Rig::new("what_is_gone_cannot_be_gone_on_with", 1500) else { return };
-    let Some(UplinkFds::Xdp(fds)) = first.core.copy().unwrap() else { panic!("no copy") };
+    let (state, fds) = handed_over(&|put| first.core.hand_over(put).unwrap().unwrap());
     first.core.set_paused(true);
     assert!(ip("link del vrio0"));
+    let mut take = takes(fds);
     // SAFETY: the first one is paused until it goes.
-    let error = unsafe { OpenXdp::adopt("vrio0", fds, Arc::new(OwnCards)) }.unwrap_err();
-    let error = error.to_string();
+    let handed = unsafe { HandedInterface::new(state, &mut take) };
+    let error = uplink("vrio0").adopt(handed, &cards()).unwrap_err();
     assert!(error.contains("is gone meanwhile") && error.contains("Linux 6.4"), "{error}");
 }
 
 #[test]
 fn what_cannot_be_opened_is_said() {
     for (name, says) in [("no-such-vrio", "is no Ethernet interface"), ("lo", "is no Ethernet")] {
-        let error = OpenXdp::new(name, Arc::new(OwnCards)).unwrap_err().to_string();
+        let error = opened(name).unwrap_err();
         assert!(error.contains(name) && error.contains(says), "{error}");
     }
     let test = "what_cannot_be_opened_is_said";
     let Some(_rig) = Rig::new(test, 1500) else { return };
-    let again = OpenXdp::new("vrio0", Arc::new(OwnCards)).unwrap_err().to_string();
+    let again = opened("vrio0").unwrap_err();
     assert!(again.contains("another program is attached"), "{again}");
+}
+
+#[test]
+fn the_state_of_an_interface_has_its_form() {
+    let fd = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+    let queue = || XdpQueueFds { socket: fd(), memory: fd() };
+    let fds = XdpCardFds { index: 7, mtu: 1500, program: fd(), queues: vec![queue(), queue()] };
+    let (state, sent) = handed_over(&|put| fds.put(put).unwrap());
+    let expected = serde_json::json!({
+        "xdp": { "index": 7, "mtu": 1500, "program": 0, "queues": [[1, 2], [3, 4]] }
+    });
+    assert_eq!((state.clone(), sent.len()), (expected, 5));
+    let state: XdpState = serde_json::from_value(state).unwrap();
+    let taken = state.taken(&mut takes(sent)).unwrap();
+    assert_eq!((taken.index, taken.mtu, taken.queues.len()), (7, 1500, 2));
 }

@@ -10,6 +10,7 @@ use fabric_node::hand_over::{AssociationsState, RegistrationState, RoomState};
 use peer::AttachmentKey;
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use virtio::hand_over::{ServedDevice, TryMap};
 use volume::record::{REPLACED_MAX, Record};
 use volume::{Durability, Incarnation, Topology, VolumeInfo, Zeroing};
@@ -59,30 +60,8 @@ pub(in crate::wiring) struct FabricState {
 #[derive(Debug, Serialize, Deserialize)]
 pub(in crate::wiring) struct UplinkState {
     pub(in crate::wiring) network: String,
-    pub(in crate::wiring) open: OpenState,
-}
-
-/// An interface that is open.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(in crate::wiring) enum OpenState {
-    /// A tap.
-    Tap {
-        tap: Number,
-        /// It takes UDP that is still to be cut.
-        udp: bool,
-    },
-    /// An interface past the network stack.
-    Xdp {
-        /// The interface's number.
-        index: u32,
-        /// The longest packet that it takes.
-        mtu: u32,
-        /// What keeps the program attached.
-        program: Number,
-        /// Of each receive queue the socket, and the memory of its frames.
-        queues: Vec<(Number, Number)>,
-    },
+    /// Its interface, as the uplink itself has written it.
+    pub(in crate::wiring) open: Value,
 }
 
 /// A nic that is served.

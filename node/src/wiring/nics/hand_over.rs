@@ -5,15 +5,13 @@ use std::collections::HashMap;
 use std::io;
 use std::time::Duration;
 
-use link::{XdpCardFds, XdpQueueFds};
-use net::uplink::UplinkFds;
 use virtio::{Adopted, ParkedServer, Parking};
 
 use super::uplinks::adopt_uplink;
 use super::{Made, Nics, live, make};
 use crate::config::{Config, NicConfig};
 use crate::privilege::Opener;
-use crate::wiring::handover::{NicState, OpenState, Received, Sent, UplinkState};
+use crate::wiring::handover::{NicState, Received, Sent, UplinkState};
 use crate::wiring::sidecores::Core;
 
 /// More than all conversations of a filter are.
@@ -69,9 +67,8 @@ impl Nics {
         let mut states = Vec::new();
         for live in &self.networks {
             let Some(uplink) = &live.uplink else { continue };
-            if let Some(fds) = uplink.core.copy()? {
-                let (network, open) = (live.config.name.clone(), open_state(fds, sent));
-                states.push(UplinkState { network, open });
+            if let Some(open) = uplink.core.hand_over(&mut |fd| sent.put(fd))? {
+                states.push(UplinkState { network: live.config.name.clone(), open });
             }
         }
         Ok(states)
@@ -86,12 +83,8 @@ impl Nics {
         fds: &mut Received,
         opener: &Opener,
     ) -> Result<(Self, Vec<TakenNic>), String> {
-        let mut opened = HashMap::new();
-        for UplinkState { network, open } in uplinks {
-            let taken = take_open(open, fds);
-            let taken = taken.map_err(|error| format!("network {network:?}: {error}"))?;
-            opened.insert(network, taken);
-        }
+        let mut opened: HashMap<_, _> =
+            uplinks.into_iter().map(|state| (state.network, state.open)).collect();
         let mut states: HashMap<_, _> =
             nics.into_iter().map(|state| (state.name.clone(), state)).collect();
         let mut all = Self { opener: opener.clone(), ..Self::default() };
@@ -99,8 +92,9 @@ impl Nics {
             let named = |error: String| format!("network {:?}: {error}", network.name);
             let uplink = match (&network.uplink, opened.remove(&network.name)) {
                 (None, _) => None,
-                (Some(uplink), Some(fds)) => {
-                    Some(adopt_uplink(uplink, fds, opener).map_err(named)?)
+                (Some(uplink), Some(open)) => {
+                    let mut take = |number| fds.take(number);
+                    Some(adopt_uplink(uplink, open, &mut take, opener).map_err(named)?)
                 }
                 (Some(_), None) => return Err(named("its uplink is away".to_owned())),
             };
@@ -177,30 +171,4 @@ pub(in crate::wiring) fn nic_state(
     let is_any = !kept.is_empty();
     let conversations = is_any.then(|| sent.put_bytes("conversations", kept)).transpose()?;
     Ok(Some(NicState { name: name.to_owned(), served, conversations }))
-}
-
-fn open_state(fds: UplinkFds, sent: &mut Sent) -> OpenState {
-    match fds {
-        UplinkFds::Tap { fd, udp } => OpenState::Tap { tap: sent.put(fd), udp },
-        UplinkFds::Xdp(XdpCardFds { index, mtu, program, queues }) => {
-            let program = sent.put(program);
-            let mut put = |queue: XdpQueueFds| (sent.put(queue.socket), sent.put(queue.memory));
-            let queues = queues.into_iter().map(&mut put).collect();
-            OpenState::Xdp { index, mtu, program, queues }
-        }
-    }
-}
-
-fn take_open(open: OpenState, fds: &mut Received) -> io::Result<UplinkFds> {
-    Ok(match open {
-        OpenState::Tap { tap, udp } => UplinkFds::Tap { fd: fds.take(tap)?, udp },
-        OpenState::Xdp { index, mtu, program, queues } => {
-            let program = fds.take(program)?;
-            let take = |(socket, memory)| {
-                Ok(XdpQueueFds { socket: fds.take(socket)?, memory: fds.take(memory)? })
-            };
-            let queues = queues.into_iter().map(take).collect::<io::Result<_>>()?;
-            UplinkFds::Xdp(XdpCardFds { index, mtu, program, queues })
-        }
-    })
 }

@@ -21,7 +21,7 @@ impl Inside {
             Refused::new(RefusedKind::Failed, error, "nothing was changed; try again after that")
         };
         let opener = self.nics().opener.clone();
-        let uplink = open_uplink(network, &opener).map_err(|error| refused(error.to_string()))?;
+        let uplink = open_uplink(network, &opener).map_err(refused)?;
         let sidecore = self.nics().sidecore_for_next(self.cores.len());
         let live = live(network, sidecore, &self.cores, uplink).map_err(refused)?;
         self.nics().add_network(live);

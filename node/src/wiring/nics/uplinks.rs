@@ -3,12 +3,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use net::uplink::{Keeper, OpenTap, OpenUplink, OpenXdp, UplinkCore, UplinkError, UplinkFds};
+use net::uplink::{
+    Cards, HandedInterface, Keeper, OpenUplink, TakeDescriptor, UplinkConfig, UplinkCore,
+    UplinkParts,
+};
 use net::{Attached, Network, PortCounters, PortOptions};
+use serde_json::Value;
 
 use super::cables::Cables;
 use super::text;
-use crate::config::{Config, NetworkConfig, Uplink};
+use crate::config::{Config, NetworkConfig};
 use crate::privilege::Opener;
 use crate::wiring::ObjectError;
 
@@ -34,7 +38,7 @@ pub(in crate::wiring) fn open_uplinks(
             Err(error) => errors.push(ObjectError {
                 place: config.place(&network.lines, "uplink"),
                 object: format!("network {:?}", network.name),
-                text: error.to_string(),
+                text: error,
             }),
         }
     }
@@ -44,33 +48,27 @@ pub(in crate::wiring) fn open_uplinks(
 pub(super) fn open_uplink(
     network: &NetworkConfig,
     opener: &Opener,
-) -> Result<Option<OpenedUplink>, UplinkError> {
-    let opened: OpenUplink = match &network.uplink {
-        None => return Ok(None),
-        Some(Uplink::Tap(interface)) => OpenTap::new(interface)?.into(),
-        Some(Uplink::Xdp(interface)) => OpenXdp::new(interface, Arc::new(opener.clone()))?.into(),
-    };
-    Ok(Some(OpenedUplink(opened)))
+) -> Result<Option<OpenedUplink>, String> {
+    let Some(uplink) = &network.uplink else { return Ok(None) };
+    uplink.open(&cards(opener)).map(|opened| Some(OpenedUplink(opened)))
 }
 
-/// Goes on with what another process has opened.
+fn cards(opener: &Opener) -> Arc<dyn Cards> {
+    Arc::new(opener.clone())
+}
+
+/// Goes on with the interface that another process has open.
 pub(super) fn adopt_uplink(
-    uplink: &Uplink,
-    fds: UplinkFds,
+    uplink: &UplinkConfig,
+    state: Value,
+    take: TakeDescriptor<'_>,
     opener: &Opener,
 ) -> Result<OpenedUplink, String> {
-    let adopted: OpenUplink = match (uplink, fds) {
-        (Uplink::Tap(name), UplinkFds::Tap { fd, udp }) => OpenTap::adopt(name, fd, udp).into(),
-        (Uplink::Xdp(name), UplinkFds::Xdp(fds)) => {
-            // SAFETY: the other process has set it to be paused before it told of it, and goes on
-            // with it only where it has not said that it is ours. Before that it is paused here,
-            // and it is dropped if that is never said.
-            let adopted = unsafe { OpenXdp::adopt(name, fds, Arc::new(opener.clone())) };
-            adopted.map_err(text)?.into()
-        }
-        _ => return Err("its uplink is of another kind".to_owned()),
-    };
-    Ok(OpenedUplink(adopted))
+    // SAFETY: the other process has set it to be paused before it told of it, and goes on with it
+    // only where it has not said that it is ours. Before that it is paused here, and it is dropped
+    // if that is never said.
+    let handed = unsafe { HandedInterface::new(state, take) };
+    uplink.adopt(handed, &cards(opener)).map(OpenedUplink)
 }
 
 /// An uplink that is attached. Fields go in this order: the port before who looks after it.
@@ -93,7 +91,7 @@ impl Attachment {
         let told = move |is_there| shared.set_uplink(is_there);
         let waker = network.sidecore().waker();
         let parts = uplink.into_parts(Arc::clone(&counters), waker, told);
-        let (make, core, keeper) = parts.map_err(text)?;
+        let UplinkParts { make, core, keeper } = parts?;
         let shared = Arc::clone(&counters);
         let port =
             network.attach(PortOptions::of_uplink(), shared, move |_| make()).map_err(text)?;
