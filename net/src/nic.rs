@@ -9,78 +9,38 @@
 //! the network lives.
 
 mod announce;
+mod core;
 mod header;
+mod options;
 mod port;
 mod queues;
 mod receiver;
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, HashMap};
-use std::fmt;
+use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
-use std::sync::atomic::{
-    AtomicBool, AtomicU64,
-    Ordering::{Relaxed, SeqCst},
-};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use rustix::event::{EventfdFlags, eventfd};
-use sidecore::{CallError, Counter, Local, Sidecore};
+use sidecore::{CallError, Local, Sidecore};
 use virtio::{Device, DeviceError, Logging, Memory, Queue, QueueConfig, RingKind};
 
-use crate::ether::Mac;
 use crate::network::{AttachError, Attached, Network};
-use crate::port::{Port, PortCounters};
+use crate::port::Port;
 use crate::stage::{Staged, Stages};
-use crate::switch::{PortOptions, Vlans};
+use crate::switch::Vlans;
 
+pub use self::core::NicCore;
 use announce::Announced;
 pub(crate) use header::header_bytes;
 pub use header::{feature, features};
+pub use options::{MTU, MTU_MAX, MTU_MIN, NicOptions, PAIRS_MAX};
 pub use port::NicPort;
 pub use queues::NicQueues;
 
-/// The most pairs of queues of a nic: what virtio-net and vhost-user can name, a control queue
-/// included, and more than a guest has processors.
-pub const PAIRS_MAX: u16 = 127;
-
-/// Ethernet's usual MTU in bytes.
-pub const MTU: u16 = 1500;
-
-/// The largest MTU in bytes: 64 KiB of IP, less what fits 16 bits.
-pub const MTU_MAX: u16 = 65_535;
-
-/// The smallest MTU in bytes: IPv4's, which virtio demands as well.
-pub const MTU_MIN: u16 = 68;
-
 /// Numbers for nics; never used twice in a process.
 static NEXT: AtomicU64 = AtomicU64::new(0);
-
-/// What a nic is made of.
-#[derive(Clone, Debug)]
-pub struct NicOptions {
-    /// Its name, for the log and for status.
-    pub name: String,
-    /// The guest's address.
-    pub mac: Mac,
-    /// The largest packet in bytes that is not to be cut.
-    pub mtu: u16,
-    /// Pairs of queues that the guest may use.
-    pub pairs: u16,
-    /// Checksums and segments may be left to others.
-    pub offloads: bool,
-    /// Its part in the network.
-    pub port: PortOptions,
-}
-
-impl NicOptions {
-    /// A nic with one pair of queues, that may do all.
-    pub fn new(name: impl Into<String>, mac: Mac) -> Self {
-        let port = PortOptions::of_guest(mac);
-        Self { name: name.into(), mac, mtu: MTU, pairs: 1, offloads: true, port }
-    }
-}
 
 /// Why a queue was not started.
 #[derive(Debug, thiserror::Error)]
@@ -112,144 +72,6 @@ pub enum QueueStartError {
     },
 }
 
-/// One nic, seen from anywhere.
-#[derive(Debug)]
-pub struct NicCore {
-    name: String,
-    counters: Arc<PortCounters>,
-    /// Written by its sidecore only.
-    tolerated: Counter,
-    broken: AtomicBool,
-    link: AtomicBool,
-    /// Queues that run.
-    queues: AtomicU64,
-    /// Told when what the guest reads of its nic has changed.
-    changes: Option<Arc<OwnedFd>>,
-    /// Control path only.
-    story: Mutex<NicStory>,
-}
-
-#[derive(Debug, Default)]
-struct NicStory {
-    broken: Option<String>,
-    /// How often the guest broke which rule: as many entries as there are names.
-    failures: BTreeMap<&'static str, u64>,
-}
-
-impl NicCore {
-    /// A nic called `name` that has counted nothing yet.
-    pub fn new(name: &str) -> Arc<Self> {
-        Arc::new(Self {
-            name: name.to_owned(),
-            counters: Arc::default(),
-            tolerated: Counter::default(),
-            broken: AtomicBool::new(false),
-            link: AtomicBool::new(true),
-            queues: AtomicU64::new(0),
-            changes: watch(name),
-            story: Mutex::default(),
-        })
-    }
-
-    /// Its name.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// What it counted.
-    pub fn counters(&self) -> &Arc<PortCounters> {
-        &self.counters
-    }
-
-    /// Descriptors of what the guest sent that break a rule which does not matter there, and were
-    /// taken all the same: marked as to be written, or of no bytes.
-    pub fn tolerated(&self) -> u64 {
-        self.tolerated.get()
-    }
-
-    /// How many of its queues run.
-    pub fn queues(&self) -> u64 {
-        self.queues.load(Relaxed)
-    }
-
-    /// Whether the guest is told that its cable is plugged in.
-    pub fn link(&self) -> bool {
-        self.link.load(SeqCst)
-    }
-
-    /// Plugs the guest's cable in, or out. A front end that keeps the configuration itself, as QEMU
-    /// does for nics, does not show that to its guest.
-    pub fn set_link(&self, up: bool) {
-        if self.link.swap(up, SeqCst) != up
-            && let Some(changes) = &self.changes
-        {
-            // It does not block; a counter that is full is a change that was not looked at yet.
-            let _ = rustix::io::write(changes, &1u64.to_ne_bytes());
-        }
-    }
-
-    /// The guest handed over garbage, and the nic stopped until it is started anew.
-    pub fn is_broken(&self) -> bool {
-        self.broken.load(Relaxed)
-    }
-
-    /// What the garbage was.
-    pub fn broken_why(&self) -> Option<String> {
-        self.story().broken.clone()
-    }
-
-    /// How often the guest handed over which kind of garbage, over all its starts.
-    pub fn failures(&self) -> Vec<(&'static str, u64)> {
-        self.story().failures.iter().map(|(name, count)| (*name, *count)).collect()
-    }
-
-    /// Stops the nic, and only the nic. `name` is the kind of garbage, for the counters.
-    fn broke(&self, queue: usize, name: &'static str, garbage: &dyn fmt::Display) {
-        let mut story = self.story();
-        let times = story.failures.entry(name).or_default();
-        *times += 1;
-        let times = *times;
-        if story.broken.is_some() {
-            return;
-        }
-        story.broken = Some(format!("queue {queue}: {garbage}"));
-        self.broken.store(true, SeqCst);
-        drop(story);
-        // A guest that does it again and again does not get a line each time.
-        if times.is_power_of_two() {
-            tracing::error!(
-                nic = %self.name,
-                queue,
-                times,
-                error = %garbage,
-                "a ring of the guest's cannot be used any more: this nic stops until the guest \
-                 restarts it; nothing else is affected"
-            );
-        }
-    }
-
-    /// A new start of the guest is a new chance.
-    pub fn mend(&self) {
-        self.story().broken = None;
-        self.broken.store(false, SeqCst);
-    }
-
-    fn story(&self) -> MutexGuard<'_, NicStory> {
-        // Nothing that holds this lock can leave the story half-told.
-        self.story.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-fn watch(nic: &str) -> Option<Arc<OwnedFd>> {
-    match eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK) {
-        Ok(event) => Some(Arc::new(event)),
-        Err(error) => {
-            tracing::warn!(nic, %error, "its guest will not be told when its link changes");
-            None
-        }
-    }
-}
-
 /// A nic. Hand it to [`virtio::serve`]; keep its [`NicCore`] to see what it does.
 #[derive(Debug)]
 pub struct Nic {
@@ -278,7 +100,7 @@ impl Nic {
         let queues = 2 * usize::from(options.pairs);
         let (shared, mtu, mac) = (Arc::clone(&core), options.mtu, options.mac);
         let make = move |local: &mut Local| {
-            let counters = Arc::clone(&shared.counters);
+            let counters = Arc::clone(shared.counters());
             let queues = Rc::new(RefCell::new(NicQueues::new(shared, queues, mtu)));
             let stages = Rc::<RefCell<Stages>>::default();
             let port = Staged::new(NicPort::new(Rc::clone(&queues)), Rc::clone(&stages), counters);
@@ -288,7 +110,7 @@ impl Nic {
             nics(local).borrow_mut().0.insert(id, NicParts { queues, stages, announces });
             Box::new(port) as Box<dyn Port>
         };
-        let counters = Arc::clone(&core.counters);
+        let counters = Arc::clone(core.counters());
         let attached = network.attach(options.port.clone(), counters, make)?;
         Ok(Self { options, core, id, acked: 0, running: vec![false; queues], attached })
     }
@@ -310,7 +132,7 @@ impl Nic {
     ) -> Result<R, CallError> {
         let (id, core) = (self.id, Arc::clone(&self.core));
         let found = self.attached.network().sidecore().call(move |local| {
-            local.changes(|| format!("nic {:?}", core.name));
+            local.changes(|| format!("nic {:?}", core.name()));
             let queues = nics(local).borrow().0.get(&id).map(|parts| Rc::clone(&parts.queues));
             queues.map(|queues| f(&mut queues.borrow_mut()))
         })?;
@@ -338,14 +160,14 @@ impl Nic {
         match self.with(add) {
             Ok(Ok(())) => {
                 self.running[index] = true;
-                self.core.queues.fetch_add(1, Relaxed);
+                self.core.queue_started();
                 if came {
                     self.announce();
                 }
                 Ok(())
             }
             Ok(Err(source)) => {
-                *self.core.story().failures.entry(source.name()).or_default() += 1;
+                self.core.count_failure(source.name());
                 Err(QueueStartError::Ring { nic, source })
             }
             Err(source) => Err(QueueStartError::Sidecore { nic, source }),
@@ -370,7 +192,7 @@ impl Nic {
         if !self.running.get_mut(index).is_some_and(std::mem::take) {
             return 0;
         }
-        self.core.queues.fetch_sub(1, Relaxed);
+        self.core.queue_stopped();
         self.with(move |queues| queues.remove_queue(index)).ok().flatten().unwrap_or(0)
     }
 
@@ -391,7 +213,7 @@ impl Device for Nic {
     }
 
     fn config_event(&self) -> Option<Arc<OwnedFd>> {
-        self.core.changes.clone()
+        self.core.changes()
     }
 
     fn queues_max(&self) -> usize {

@@ -1,6 +1,6 @@
 //! The features of a nic, and its configuration space (virtio 1.2, section 5.1).
 
-use super::NicOptions;
+use super::options::NicOptions;
 use crate::offload::Offers;
 
 /// Feature bits of virtio-net.

@@ -2,12 +2,12 @@
 
 use std::slice;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 use virtio::{Chain, Head, Memory, Queue, RingError, Segment, Single, gather};
 
+use super::core::NicCore;
+use super::header::{self, feature};
 use super::receiver::{FrameReceiver, PlaceError};
-use super::{NicCore, feature, header};
 use crate::ether::{self, ETHER_BYTES, Mac, TCP, UDP};
 use crate::finish::Finisher;
 use crate::frame::{BURST_FRAMES_MAX, Burst, Frame};
@@ -143,7 +143,7 @@ impl NicQueues {
     /// Takes what the guest sends into `burst`. True when there was anything.
     pub(super) fn receive(&mut self, burst: &mut Burst) -> bool {
         let pairs = self.senders.len();
-        if self.core.broken.load(Relaxed) {
+        if self.core.is_broken() {
             return false;
         }
         self.turn = (self.turn + 1) % pairs;
@@ -217,7 +217,7 @@ impl NicQueues {
     }
 
     fn send(&mut self, frame: &Frame, tci: u16, burst: &Burst) -> Result<(), Reason> {
-        if self.core.broken.load(Relaxed) {
+        if self.core.is_broken() {
             return Err(Reason::LinkDown);
         }
         let pair = match self.active[..] {
