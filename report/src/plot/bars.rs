@@ -2,11 +2,11 @@
 
 use std::fmt::Write as _;
 
-use super::frame::{self, Area};
+use super::area::{Area, RIGHT, WIDTH};
+use super::figure::{BarPart, Bars, Figure, LegendKey};
 use super::number::{place, rounded, tick};
 use super::scale::ScaleSpan;
 use super::text::{escape, wrap};
-use super::{BarPart, Bars, Figure, LegendKey, WIDTH};
 use crate::result::Point;
 use crate::unit::Unit;
 
@@ -90,7 +90,7 @@ pub(super) fn spans(figure: &Figure, bars: &Bars) -> (ScaleSpan, ScaleSpan) {
     // Space behind the longest bar for its number.
     let digits = numbers.iter().map(|number| words(figure, *number, 0.0).chars().count() + 2);
     let number = NUMBER_GAP + CHAR_WIDTH * digits.max().unwrap_or_default() as f64;
-    let room = (number - frame::RIGHT).max(0.0) / (WIDTH - frame::RIGHT - names_width(bars));
+    let room = (number - RIGHT).max(0.0) / (WIDTH - RIGHT - names_width(bars));
     let (least, most) = numbers
         .iter()
         .chain(&rules)

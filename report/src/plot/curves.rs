@@ -2,12 +2,12 @@
 
 use std::fmt::Write as _;
 
-use super::frame::{Area, CURVES_WIDTH};
+use super::area::{Area, CURVES_WIDTH};
+use super::figure::{Curve, Figure, LegendKey};
 use super::number::{place, tick};
 use super::scale::{AxisScale, ScaleSpan};
 use super::table::PlaceRows;
 use super::text::{escape, shorten};
-use super::{Curve, Figure, LegendKey};
 use crate::result::{Meant, Point};
 
 /// Half of the short lines at a spread's ends.

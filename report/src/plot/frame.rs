@@ -2,18 +2,17 @@
 
 use std::fmt::Write as _;
 
+use super::area::{Area, CURVES_LEFT, RIGHT, WIDTH};
+use super::figure::{Axis, Figure, LegendKey, PicturePlace, PlotBody};
 use super::number::tick;
-use super::scale::ScaleSpan;
+use super::scale::{AxisScale, ScaleSpan};
+use super::style::SeriesLook;
 use super::table::with_unit;
 use super::text::{NAME_CHARS_MAX, escape, shorten, wrap};
-use super::{
-    Axis, AxisScale, Figure, LegendKey, PicturePlace, PlotBody, SeriesLook, WIDTH, bars, curves,
-    style,
-};
+use super::{bars, curves, style};
 use crate::unit::Unit;
 
 /// Around the area of the points, in a page.
-pub(super) const RIGHT: f64 = 30.0;
 const TOP: f64 = 30.0;
 /// Bars have nothing above them.
 const BARS_TOP: f64 = 8.0;
@@ -21,9 +20,6 @@ const HEADING_BARS: f64 = 6.0;
 const BELOW: f64 = 46.0;
 /// Of the area of curves.
 const HEIGHT: f64 = 330.0;
-const CURVES_LEFT: f64 = 78.0;
-/// Of the same.
-pub(super) const CURVES_WIDTH: f64 = WIDTH - RIGHT - CURVES_LEFT;
 /// A line of a heading, a legend and a remark, in a file.
 const HEADING: f64 = 22.0;
 const LEGEND: f64 = 19.0;
@@ -33,27 +29,6 @@ const REMARK_CHARS: usize = 112;
 const LEGEND_CHARS: usize = 106;
 const REMARK_LINES_MAX: usize = 6;
 const HEADING_CHARS: usize = 84;
-
-/// Where the points stand, and how numbers become places.
-#[derive(Debug)]
-pub(super) struct Area {
-    pub(super) left: f64,
-    pub(super) right: f64,
-    pub(super) top: f64,
-    pub(super) bottom: f64,
-    pub(super) x: ScaleSpan,
-    pub(super) y: ScaleSpan,
-}
-
-impl Area {
-    pub(super) fn at_x(&self, number: f64) -> Option<f64> {
-        Some(self.left + self.x.place(number)? * (self.right - self.left))
-    }
-
-    pub(super) fn at_y(&self, number: f64) -> Option<f64> {
-        Some(self.bottom - self.y.place(number)? * (self.bottom - self.top))
-    }
-}
 
 pub(super) fn draw(figure: &Figure, place: PicturePlace) -> String {
     let heading = match place {

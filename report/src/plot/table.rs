@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use super::figure::{Bar, BarPart, Bars, Curve, Figure, PlotBody};
 use super::number::exact;
-use super::{Bars, Curve, Figure, PlotBody};
 use crate::result::{Meant, Point, Spread};
 use crate::unit::Unit;
 
@@ -171,14 +171,13 @@ impl Figure {
 }
 
 fn of_bars(bars: &Bars) -> PlotTable {
-    let column =
-        |part: &super::BarPart| PlotColumn { name: part.name.clone(), spread: part.spread };
+    let column = |part: &BarPart| PlotColumn { name: part.name.clone(), spread: part.spread };
     let mut columns: Vec<PlotColumn> = bars.parts.iter().map(column).collect();
     let has_sum = bars.is_stacked && bars.parts.len() > 1;
     if has_sum {
         columns.push(PlotColumn { name: "sum".to_owned(), spread: Spread::None });
     }
-    let row = |(at, bar): (usize, &super::Bar)| {
+    let row = |(at, bar): (usize, &Bar)| {
         let values = bars.parts.iter().map(|part| part.values.get(at).cloned().flatten());
         let mut cells: Vec<Option<PlotCell>> =
             values.map(|point| point.as_ref().map(PlotCell::of)).collect();
@@ -227,7 +226,7 @@ impl PlotTable {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Axis, AxisScale, Bar, BarPart, SeriesLook};
+    use super::super::{Axis, AxisScale, SeriesLook};
     use super::*;
 
     fn curve(name: &str, points: Vec<Point>) -> Curve {
