@@ -7,11 +7,16 @@
 //! [`text::escape`]: crate::plot::text::escape
 
 mod bars;
+mod content;
 mod derived;
 mod differences;
 mod figures;
+mod group;
 mod html;
+mod item;
 mod names;
+mod options;
+mod peaks;
 mod said;
 mod subject;
 mod thin;
@@ -19,30 +24,14 @@ mod thin;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
-use thiserror::Error;
+use content::Content;
+pub use options::{
+    FIGURES_MAX, PageError, PageOptions, ROWS_SHOWN_MAX, RUNS_MAX, SERIES_SHOWN_MAX,
+};
 
-use crate::plot::{Figure, PicturePlace};
-use crate::result::{Measurement, Run, RunOrigin, Series};
+use crate::plot::PicturePlace;
+use crate::result::{Measurement, Run};
 use crate::store::Loaded;
-
-/// Runs on one page: more would not be told apart, and the page would be heavy.
-pub const RUNS_MAX: usize = 32;
-/// Series in one plot. The rest is named below it.
-pub const SERIES_SHOWN_MAX: usize = 40;
-/// Rows of bars in one plot.
-pub const ROWS_SHOWN_MAX: usize = 80;
-/// Plots on one page; a whole run of `vrio bench all` has some seventy.
-pub const FIGURES_MAX: usize = 90;
-
-/// What a reader asked for.
-#[derive(Clone, Debug, Default)]
-pub struct PageOptions {
-    /// What overheads are told against: words of a series', measurement's or run's name. None for
-    /// the first that is called native, else the first of each plot.
-    pub baseline: Option<String>,
-    /// What others published; empty without `--with-published`.
-    pub published: Vec<Measurement>,
-}
 
 /// A page and the files beside it.
 #[derive(Clone, Debug)]
@@ -51,56 +40,6 @@ pub struct Page {
     pub html: String,
     /// Names (`latency-by-message-size.svg`) and texts of the plots.
     pub plots: Vec<(String, String)>,
-}
-
-/// Why there is no page.
-#[derive(Debug, Error)]
-pub enum PageError {
-    /// Nothing in it can be drawn.
-    #[error("there is not one figure in these results; 'vrio results show' lists what they hold")]
-    Nothing,
-    /// Too much of it.
-    #[error("{0} runs are more than {RUNS_MAX}, which no plot can tell apart: name fewer")]
-    Runs(usize),
-    /// There is no such series.
-    #[error("no series is called {wanted:?}, as --baseline asks; there are: {known}")]
-    Baseline {
-        /// What was asked for.
-        wanted: String,
-        /// Some that there are.
-        known: String,
-    },
-}
-
-/// A series and where it comes from.
-#[derive(Clone, Copy, Debug)]
-struct Item<'a> {
-    /// None of what was published.
-    run: Option<&'a Run>,
-    measurement: &'a Measurement,
-    series: &'a Series,
-}
-
-impl Item<'_> {
-    fn is_published(&self) -> bool {
-        self.measurement.origin == RunOrigin::Published
-    }
-}
-
-/// What a page holds, before it is text.
-#[derive(Debug)]
-struct Content<'a> {
-    sources: &'a [Loaded],
-    /// What all runs are called, if they are called the same; then their names are when they were
-    /// begun.
-    title: Option<&'a str>,
-    figures: Vec<Figure>,
-    differences: Vec<String>,
-    /// Of what was published: what is shown, and what has nothing to stand beside.
-    published: Vec<&'a Measurement>,
-    published_unused: Vec<&'a Measurement>,
-    /// Plots that have no place on the page.
-    left: usize,
 }
 
 /// Makes the page of these runs.

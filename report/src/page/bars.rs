@@ -2,9 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use super::figures::{Drawing, Group, converted};
+use super::group::{Drawing, Group, converted};
+use super::item::Item;
+use super::options::{ROWS_SHOWN_MAX, SERIES_SHOWN_MAX};
 use super::said::{belongs, cells, own};
-use super::{Item, ROWS_SHOWN_MAX, SERIES_SHOWN_MAX, names, subject};
+use super::{names, subject};
 use crate::plot::{Bar, BarPart, Bars, SeriesLook};
 use crate::result::{Measurement, Point, Spread};
 use crate::unit::Quantity;

@@ -1,7 +1,10 @@
 //! Plots of what follows from figures: overheads against a baseline, shares of the line rate.
 
-use super::figures::{Drawing, Group, capital, converted, described, peaks, x_scale};
-use super::{Item, PageError, names, said};
+use super::group::{Drawing, Group, capital, converted, described, x_scale};
+use super::item::Item;
+use super::options::PageError;
+use super::peaks::peaks;
+use super::{names, said};
 use crate::plot::text::slug;
 use crate::plot::{Axis, AxisScale, Curve, Figure, PlotBody, SeriesLook};
 use crate::result::{Meant, Point, Spread};

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::figures::{Group, capital};
+use super::group::{Group, capital};
 use super::said::own;
 use crate::compare::{self, ComparedSide};
 use crate::result::Run;

@@ -2,16 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
+use super::group::{Drawing, Group, converted, described, x_scale};
+use super::item::Item;
+use super::options::{FIGURES_MAX, PageError, PageOptions, SERIES_SHOWN_MAX};
+use super::peaks::{is_peak, peaks};
 use super::subject::{self, Subject};
 use super::thin::{points_shown, thin};
-use super::{
-    FIGURES_MAX, Item, PageError, PageOptions, SERIES_SHOWN_MAX, bars, derived, names, said,
-};
-use crate::plot::number::tick;
-use crate::plot::style::{COLOURS, DASHES, SeriesLook};
+use super::{bars, derived, names, said};
+use crate::plot::style::SeriesLook;
 use crate::plot::text::slug;
 use crate::plot::{Axis, AxisScale, Curve, Figure, PlotBody};
-use crate::result::{Measurement, Point, Series, Spread, Statistic};
+use crate::result::{Measurement, Point, Series, Statistic};
 use crate::store::Loaded;
 use crate::unit::{Against, Dimension, Quantity, Unit};
 
@@ -19,160 +20,8 @@ use crate::unit::{Against, Dimension, Quantity, Unit};
 const LINEAR_RATIO_MAX: f64 = 20.0;
 /// Tails and means of one plot; more of them have a plot for each.
 const REST_MAX: usize = 8;
-/// Of others' peaks in one plot.
-const PEAKS_MAX: usize = 12;
 /// Line rates in one plot.
 const LINE_RATES_MAX: usize = 4;
-/// Names of series that a description has.
-const NAMED_MAX: usize = 5;
-
-/// Looks by name: a name looks the same in every plot, if no other one of that plot does.
-#[derive(Debug, Default)]
-pub(super) struct Looks {
-    by_name: BTreeMap<String, usize>,
-}
-
-impl Looks {
-    pub(super) fn of(&mut self, names: &[String]) -> Vec<SeriesLook> {
-        let mut used = BTreeSet::new();
-        let look = |name: &String| {
-            let next = self.by_name.len();
-            let look = SeriesLook::nth(*self.by_name.entry(name.clone()).or_insert(next));
-            // First by colour alone, then with each dash: what is the same twice comes last.
-            let all = (0..COLOURS * DASHES).map(|at| (at / COLOURS, (look.colour + at) % COLOURS));
-            let free = all.into_iter().find(|pair| !used.contains(pair));
-            let (dash, colour) = free.unwrap_or((look.dash, look.colour));
-            used.insert((dash, colour));
-            SeriesLook { colour, dash, ..look }
-        };
-        names.iter().map(look).collect()
-    }
-}
-
-/// What the plots of a page have in common while they are made.
-#[derive(Default)]
-pub(super) struct Drawing<'a> {
-    pub(super) looks: Looks,
-    /// What of others' is shown.
-    shown: Vec<&'a Measurement>,
-}
-
-impl<'a> Drawing<'a> {
-    pub(super) fn shows(&mut self, item: &Item<'a>) {
-        let is_known = self.shown.iter().any(|known| std::ptr::eq(*known, item.measurement));
-        if item.is_published() && !is_known {
-            self.shown.push(item.measurement);
-        }
-    }
-}
-
-/// Series that one plot can hold.
-pub(super) struct Group<'a> {
-    pub(super) subject: Subject,
-    pub(super) quantity: Quantity,
-    pub(super) against: Against,
-    /// Whether it is of means and tails beside a median that has a plot of its own.
-    pub(super) is_rest: bool,
-    /// Whether it is of counters that are no parts of a sum.
-    is_parts: bool,
-    pub(super) items: Vec<Item<'a>>,
-    /// In the legend, for each of the items.
-    pub(super) names: Vec<String>,
-    /// What others published of the same subject, told otherwise: a peak, an overhead.
-    others: Vec<Item<'a>>,
-    /// Series that have no place in it.
-    left_out: Vec<String>,
-}
-
-impl<'a> Group<'a> {
-    /// What others published of this quantity against that.
-    pub(super) fn others(
-        &self,
-        quantity: Quantity,
-        against: Against,
-    ) -> impl Iterator<Item = Item<'a>> {
-        let fits = move |item: &&Item<'a>| {
-            (item.series.quantity, item.series.x.quantity) == (quantity, against)
-        };
-        self.others.iter().filter(fits).copied()
-    }
-
-    /// All that may be in its plots.
-    pub(super) fn all(&self) -> impl Iterator<Item = &Item<'a>> {
-        self.items.iter().chain(&self.others)
-    }
-
-    /// By what each item gets its look: what is measured once in a plot looks the same in all,
-    /// whatever it has to be called to be told apart from the others there.
-    pub(super) fn look_keys(&self) -> Vec<String> {
-        let mut times: HashMap<&str, usize> = HashMap::new();
-        for item in &self.items {
-            *times.entry(&item.measurement.title).or_default() += 1;
-        }
-        let key = |(item, name): (&Item<'_>, &String)| match times[item.measurement.title.as_str()]
-        {
-            1 => item.measurement.title.clone(),
-            _ => name.clone(),
-        };
-        self.items.iter().zip(&self.names).map(key).collect()
-    }
-
-    /// The unit that all of it is told in: the first one's.
-    pub(super) fn unit(&self) -> Unit {
-        self.items[0].series.unit
-    }
-
-    pub(super) fn x_unit(&self) -> Unit {
-        self.items[0].series.x.unit
-    }
-
-    /// Whether all of it stands at one place of a horizontal axis of numbers: where that is.
-    pub(super) fn only_place(&self) -> Option<f64> {
-        if matches!(self.against, Against::Category | Against::Time) {
-            return None;
-        }
-        let unit = self.x_unit();
-        let place = |item: &Item<'_>| match &item.series.points[..] {
-            [one] if one.x_to.is_none() => item.series.x.unit.convert(one.x, unit),
-            _ => None,
-        };
-        let mut places = self.items.iter().map(place);
-        let first = places.next()??;
-        places.all(|place| place == Some(first)).then_some(first)
-    }
-
-    /// "Median latency" where all of it is that, else "latency".
-    fn told(&self) -> String {
-        let mut own = self.items.iter().filter(|item| !item.is_published());
-        let first = own.next().and_then(|item| item.series.statistic);
-        let is_one = own.all(|item| item.series.statistic == first);
-        let words = |which| match which {
-            Statistic::Max => "greatest",
-            which => which.words(),
-        };
-        let which = first.filter(|_| is_one).map(|which| format!("{} ", words(which)));
-        which.unwrap_or_default() + self.quantity.words()
-    }
-
-    /// "Latency by queue depth: disks".
-    pub(super) fn title(&self, what: &str) -> String {
-        let by = match (self.against, self.only_place()) {
-            (Against::Category, _) => String::new(),
-            (against, None) => format!(" by {}", against.words()),
-            (against, Some(place)) => {
-                format!(" at {} {}", against.words(), tick(place, self.x_unit()))
-            }
-        };
-        let one = self.items.iter().map(|item| item.series.statistic).collect::<HashSet<_>>();
-        let one = one.into_iter().flatten().map(Statistic::words).collect::<Vec<_>>();
-        let rest = match (self.is_rest, &one[..]) {
-            (false, _) => String::new(),
-            (true, [one]) => format!(", {one}"),
-            (true, _) => ", means and tails".to_owned(),
-        };
-        capital(&format!("{what}{by}{rest}: {}", self.subject.words()))
-    }
-}
 
 /// Plots, what was published of which is shown, and how many plots have no place.
 pub(super) type ShownPlots<'a> = (Vec<Figure>, Vec<&'a Measurement>, usize);
@@ -450,30 +299,6 @@ fn figure<'a>(group: &Group<'a>, drawing: &mut Drawing<'a>) -> Figure {
     }
 }
 
-pub(super) fn capital(words: &str) -> String {
-    let mut rest = words.chars();
-    rest.next().map(|first| first.to_uppercase().chain(rest).collect()).unwrap_or_default()
-}
-
-/// For who does not see the picture.
-pub(super) fn described(title: &str, names: &[String]) -> String {
-    let named: Vec<&str> = names.iter().take(NAMED_MAX).map(String::as_str).collect();
-    let more = names.len().saturating_sub(NAMED_MAX);
-    let more = if more > 0 { format!("; and {more} more") } else { String::new() };
-    format!("{title}. Series: {}{more}. All of its numbers are in the table.", named.join("; "))
-}
-
-pub(super) fn x_scale(group: &Group<'_>) -> AxisScale {
-    match group.against {
-        Against::MessageSize | Against::QueueDepth => AxisScale::Log2,
-        Against::Guests | Against::Processes | Against::Sidecores => {
-            let most = points(group).fold(0.0_f64, |most, point| most.max(point.x));
-            if most > 16.0 { AxisScale::Log2 } else { AxisScale::Linear }
-        }
-        Against::Time | Against::Category => AxisScale::Linear,
-    }
-}
-
 /// By tens where sizes are, and where figures lie far apart.
 fn scale(group: &Group<'_>, unit: Unit) -> AxisScale {
     if group.against == Against::Category {
@@ -483,30 +308,11 @@ fn scale(group: &Group<'_>, unit: Unit) -> AxisScale {
     if by_size && matches!(unit.dimension(), Dimension::Time | Dimension::DataRate) {
         return AxisScale::Log10;
     }
-    let figures = || points(group).map(|point| point.y);
+    let figures = || group.points().map(|point| point.y);
     let least = figures().filter(|y| *y > 0.0).fold(f64::INFINITY, f64::min);
     let most = figures().fold(0.0_f64, f64::max);
     let is_wide = most / least > LINEAR_RATIO_MAX && figures().all(|y| y > 0.0);
     if is_wide { AxisScale::Log10 } else { AxisScale::Linear }
-}
-
-fn points<'a>(group: &'a Group<'_>) -> impl Iterator<Item = &'a Point> {
-    group.items.iter().flat_map(|item| &item.series.points)
-}
-
-/// A point of `item` in the units of its plot.
-pub(super) fn converted(item: &Item<'_>, point: &Point, unit: Unit, x_unit: Unit) -> Point {
-    let series = item.series;
-    let y = |number: f64| series.unit.convert(number, unit).unwrap_or(number);
-    let x = |number: f64| series.x.unit.convert(number, x_unit).unwrap_or(number);
-    Point {
-        x: x(point.x),
-        x_to: point.x_to.map(x),
-        y: y(point.y),
-        low: point.low.map(y),
-        high: point.high.map(y),
-        ..point.clone()
-    }
 }
 
 fn curves<'a>(
@@ -542,50 +348,6 @@ fn curves<'a>(
         ));
     }
     curves
-}
-
-/// What others say is the most that was reached, whatever the size: a line across the plot.
-pub(super) fn peaks<'a>(
-    group: &Group<'a>,
-    quantity: Quantity,
-    unit: Unit,
-    drawing: &mut Drawing<'a>,
-) -> Vec<Curve> {
-    let own = || group.items.iter().filter(|item| !item.is_published());
-    let xs = || own().flat_map(|item| &item.series.points).map(|point| point.x);
-    let first = xs().fold(f64::INFINITY, f64::min);
-    let last = xs().fold(0.0, f64::max);
-    let mut found = Vec::new();
-    for item in group.others.iter().filter(|item| is_peak(group, item, quantity)).copied() {
-        drawing.shows(&item);
-        for point in &item.series.points {
-            let point = converted(&item, point, unit, Unit::Name);
-            let label = point.label.clone().unwrap_or_default();
-            let name = names::published(&item, &label);
-            found.push((name, Point { x: first, x_to: Some(last), label: None, ..point }));
-        }
-    }
-    found.truncate(PEAKS_MAX);
-    let names: Vec<String> = found.iter().map(|(name, _)| name.clone()).collect();
-    let looks = drawing.looks.of(&names);
-    let curve = |((name, point), look)| Curve {
-        name,
-        look,
-        is_published: true,
-        spread: Spread::None,
-        points: vec![point],
-    };
-    found.into_iter().zip(looks).map(curve).collect()
-}
-
-/// Whether it is the most that others say was reached of this quantity, whatever the size.
-fn is_peak(group: &Group<'_>, item: &Item<'_>, quantity: Quantity) -> bool {
-    let has_peak = matches!(
-        quantity,
-        Quantity::Bandwidth | Quantity::BidirectionalBandwidth | Quantity::LineShare
-    );
-    let is_it = item.series.quantity == quantity && item.series.x.quantity == Against::Category;
-    has_peak && is_it && group.against == Against::MessageSize && group.only_place().is_none()
 }
 
 /// What the lines of these series could carry, each rate once.

@@ -6,7 +6,8 @@ use std::fmt::Write as _;
 use data_encoding::BASE64;
 use sha2::{Digest, Sha256};
 
-use super::{Content, names, said};
+use super::content::Content;
+use super::{names, said};
 use crate::plot::number::{exact, rounded};
 use crate::plot::table::{PlotCell, PlotTable, with_unit};
 use crate::plot::text::{escape, shorten};

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::result::{Measurement, RunOrigin, Statistic};
 
-use super::Item;
+use super::item::Item;
 use crate::unit::Quantity;
 
 /// Of a set-up, what is added to names that are else the same.

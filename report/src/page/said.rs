@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use super::figures::Group;
-use super::{Item, names, subject};
+use super::group::Group;
+use super::item::Item;
+use super::{names, subject};
 use crate::plot::{AxisScale, Curve, PlotBody};
 use crate::result::{Empty, Machine, Measurement, Run, Spread, Statistic};
 use crate::unit::Quantity;

@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::plot::{AxisScale, Bars, PlotBody};
-use crate::result::{Axis, Empty, Machine, Meant, Point, SCHEMA, Spread, Statistic};
+use crate::plot::{AxisScale, Bars, Figure, PlotBody};
+use crate::result::{
+    Axis, Empty, Machine, Meant, Point, RunOrigin, SCHEMA, Series, Spread, Statistic,
+};
 use crate::unit::{Against, Quantity, Unit};
 
 pub(super) fn run(title: &str) -> Run {

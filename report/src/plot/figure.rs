@@ -1,4 +1,4 @@
-//! A plot as data: its axes, what is drawn, and its legend.
+//! A plot as data: its axes, its curves or bars, and its legend.
 
 use std::fmt::Write as _;
 
@@ -7,10 +7,10 @@ use super::style::SeriesLook;
 use crate::result::{Point, Spread};
 use crate::unit::Unit;
 
-/// An axis: what stands on it, in what, and how it is divided.
+/// An axis: its words, its unit and its scale.
 #[derive(Clone, Debug)]
 pub struct Axis {
-    /// What: "message size".
+    /// Its words, such as "message size".
     pub words: String,
     /// Of the numbers.
     pub unit: Unit,
@@ -25,29 +25,29 @@ pub struct Figure {
     pub id: String,
     /// Its heading.
     pub title: String,
-    /// What it is about: plots of one subject stand together.
+    /// Its subject: plots of one subject stand together.
     pub subject: String,
-    /// What it shows, for who does not see it.
+    /// Its content in words, for a reader without the picture.
     pub description: String,
-    /// What has to be minded when its series are compared.
+    /// Warnings for a reader that compares its series.
     pub cautions: Vec<String>,
-    /// Below the picture: what bars mean, what is left out.
+    /// Remarks below the picture: the meaning of bars, series that are left out.
     pub remarks: Vec<String>,
-    /// What else has to be known of its table's numbers; nothing of most.
+    /// A remark about the numbers of its table; empty for most.
     pub of_table: String,
-    /// When, by what and where its series were measured: for a picture that stands alone.
+    /// The time, program and machine of its series' measurement: for a picture that stands alone.
     pub measured: Vec<String>,
-    /// Where the points stand.
+    /// The axis of the points' places.
     pub x: Axis,
-    /// What they say.
+    /// The axis of their figures.
     pub y: Axis,
-    /// Lines across the picture: where, and what they are.
+    /// Lines across the picture: their places and their names.
     pub rules: Vec<(f64, String)>,
-    /// What is drawn.
+    /// Its curves or bars.
     pub body: PlotBody,
 }
 
-/// What is drawn.
+/// The curves or bars of a plot.
 #[derive(Clone, Debug)]
 pub enum PlotBody {
     /// Points in a row, joined by lines.
@@ -67,7 +67,7 @@ pub struct Curve {
     pub look: SeriesLook,
     /// Whether others published it: dashed, hollow.
     pub is_published: bool,
-    /// What `low` and `high` of its points are.
+    /// The meaning of `low` and `high` of its points.
     pub spread: Spread,
     /// In the order of `x`.
     pub points: Vec<Point>,
@@ -80,22 +80,22 @@ pub struct Bars {
     pub is_stacked: bool,
     /// The rows.
     pub rows: Vec<Bar>,
-    /// What each row has a number of.
+    /// The parts; each row has a number of each.
     pub parts: Vec<BarPart>,
 }
 
 /// A row of bars.
 #[derive(Clone, Debug)]
 pub struct Bar {
-    /// What it is of.
+    /// The name of the thing that was measured.
     pub name: String,
     /// Whether a part of it was not measured, so that its sum is a least.
     pub is_partial: bool,
-    /// Whether it is told beside the row above it, as what others published of the same.
+    /// Whether it stands beside the row above it: others published it about the same thing.
     pub goes_with_last: bool,
 }
 
-/// What each row of bars has a number of.
+/// A part of each row of bars.
 #[derive(Clone, Debug)]
 pub struct BarPart {
     /// In the legend.
@@ -104,7 +104,7 @@ pub struct BarPart {
     pub look: SeriesLook,
     /// Whether others published it.
     pub is_published: bool,
-    /// What `low` and `high` are.
+    /// The meaning of `low` and `high`.
     pub spread: Spread,
     /// For each row, in their order; none where nothing was measured.
     pub values: Vec<Option<Point>>,
@@ -122,7 +122,7 @@ pub enum PicturePlace {
 /// An entry of a legend.
 #[derive(Clone, Copy, Debug)]
 pub struct LegendKey<'a> {
-    /// What it is called.
+    /// Its name.
     pub name: &'a str,
     /// How it looks.
     pub look: SeriesLook,
@@ -131,7 +131,7 @@ pub struct LegendKey<'a> {
 }
 
 impl Figure {
-    /// What the legend lists, in the order of `data-k`.
+    /// The entries of the legend, in the order of `data-k`.
     pub fn keys(&self) -> Vec<LegendKey<'_>> {
         match &self.body {
             PlotBody::Curves(curves) => curves
@@ -154,7 +154,7 @@ impl Figure {
         }
     }
 
-    /// What has to be told apart: nothing where all bars are of one kind.
+    /// The entries that a reader must tell apart: none where all bars are of one kind.
     pub fn legend(&self) -> Vec<LegendKey<'_>> {
         let keys = self.keys();
         if self.has_bars() && keys.len() < 2 { Vec::new() } else { keys }

@@ -1,0 +1,205 @@
+//! Series of one quantity against one other, of one subject: they can be in one plot.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+use super::item::Item;
+use super::subject::Subject;
+use crate::plot::AxisScale;
+use crate::plot::number::tick;
+use crate::plot::style::{COLOURS, DASHES, SeriesLook};
+use crate::result::{Measurement, Point, Statistic};
+use crate::unit::{Against, Quantity, Unit};
+
+/// Names of series that a description has.
+const NAMED_MAX: usize = 5;
+
+/// Looks by name: a name looks the same in every plot, if no other one of that plot does.
+#[derive(Debug, Default)]
+pub(super) struct Looks {
+    by_name: BTreeMap<String, usize>,
+}
+
+impl Looks {
+    pub(super) fn of(&mut self, names: &[String]) -> Vec<SeriesLook> {
+        let mut used = BTreeSet::new();
+        let look = |name: &String| {
+            let next = self.by_name.len();
+            let look = SeriesLook::nth(*self.by_name.entry(name.clone()).or_insert(next));
+            // First by colour alone, then with each dash: a look that stands twice comes last.
+            let all = (0..COLOURS * DASHES).map(|at| (at / COLOURS, (look.colour + at) % COLOURS));
+            let free = all.into_iter().find(|pair| !used.contains(pair));
+            let (dash, colour) = free.unwrap_or((look.dash, look.colour));
+            used.insert((dash, colour));
+            SeriesLook { colour, dash, ..look }
+        };
+        names.iter().map(look).collect()
+    }
+}
+
+/// The state that the plots of a page share while they are made.
+#[derive(Default)]
+pub(super) struct Drawing<'a> {
+    pub(super) looks: Looks,
+    /// Published measurements that are shown.
+    pub(super) shown: Vec<&'a Measurement>,
+}
+
+impl<'a> Drawing<'a> {
+    pub(super) fn shows(&mut self, item: &Item<'a>) {
+        let is_known = self.shown.iter().any(|known| std::ptr::eq(*known, item.measurement));
+        if item.is_published() && !is_known {
+            self.shown.push(item.measurement);
+        }
+    }
+}
+
+/// Series that one plot can hold.
+pub(super) struct Group<'a> {
+    pub(super) subject: Subject,
+    pub(super) quantity: Quantity,
+    pub(super) against: Against,
+    /// Whether it is of means and tails beside a median that has a plot of its own.
+    pub(super) is_rest: bool,
+    /// Whether it is of counters that are no parts of a sum.
+    pub(super) is_parts: bool,
+    pub(super) items: Vec<Item<'a>>,
+    /// In the legend, for each of the items.
+    pub(super) names: Vec<String>,
+    /// Published figures of the same subject in another form: a peak, an overhead.
+    pub(super) others: Vec<Item<'a>>,
+    /// Series that have no place in it.
+    pub(super) left_out: Vec<String>,
+}
+
+impl<'a> Group<'a> {
+    /// The published series of this quantity against that one.
+    pub(super) fn others(
+        &self,
+        quantity: Quantity,
+        against: Against,
+    ) -> impl Iterator<Item = Item<'a>> {
+        let fits = move |item: &&Item<'a>| {
+            (item.series.quantity, item.series.x.quantity) == (quantity, against)
+        };
+        self.others.iter().filter(fits).copied()
+    }
+
+    /// All that may be in its plots.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Item<'a>> {
+        self.items.iter().chain(&self.others)
+    }
+
+    /// The names by which items get their looks. A measurement that is in a plot once looks the
+    /// same in all plots, although its name in the legend may differ.
+    pub(super) fn look_keys(&self) -> Vec<String> {
+        let mut times: HashMap<&str, usize> = HashMap::new();
+        for item in &self.items {
+            *times.entry(&item.measurement.title).or_default() += 1;
+        }
+        let key = |(item, name): (&Item<'_>, &String)| match times[item.measurement.title.as_str()]
+        {
+            1 => item.measurement.title.clone(),
+            _ => name.clone(),
+        };
+        self.items.iter().zip(&self.names).map(key).collect()
+    }
+
+    /// The unit that all of it is told in: the first one's.
+    pub(super) fn unit(&self) -> Unit {
+        self.items[0].series.unit
+    }
+
+    pub(super) fn x_unit(&self) -> Unit {
+        self.items[0].series.x.unit
+    }
+
+    /// Whether all of it stands at one place of a horizontal axis of numbers: where that is.
+    pub(super) fn only_place(&self) -> Option<f64> {
+        if matches!(self.against, Against::Category | Against::Time) {
+            return None;
+        }
+        let unit = self.x_unit();
+        let place = |item: &Item<'_>| match &item.series.points[..] {
+            [one] if one.x_to.is_none() => item.series.x.unit.convert(one.x, unit),
+            _ => None,
+        };
+        let mut places = self.items.iter().map(place);
+        let first = places.next()??;
+        places.all(|place| place == Some(first)).then_some(first)
+    }
+
+    /// "Median latency" where all of it is that, else "latency".
+    pub(super) fn told(&self) -> String {
+        let mut own = self.items.iter().filter(|item| !item.is_published());
+        let first = own.next().and_then(|item| item.series.statistic);
+        let is_one = own.all(|item| item.series.statistic == first);
+        let words = |which| match which {
+            Statistic::Max => "greatest",
+            which => which.words(),
+        };
+        let which = first.filter(|_| is_one).map(|which| format!("{} ", words(which)));
+        which.unwrap_or_default() + self.quantity.words()
+    }
+
+    /// "Latency by queue depth: disks".
+    pub(super) fn title(&self, what: &str) -> String {
+        let by = match (self.against, self.only_place()) {
+            (Against::Category, _) => String::new(),
+            (against, None) => format!(" by {}", against.words()),
+            (against, Some(place)) => {
+                format!(" at {} {}", against.words(), tick(place, self.x_unit()))
+            }
+        };
+        let one = self.items.iter().map(|item| item.series.statistic).collect::<HashSet<_>>();
+        let one = one.into_iter().flatten().map(Statistic::words).collect::<Vec<_>>();
+        let rest = match (self.is_rest, &one[..]) {
+            (false, _) => String::new(),
+            (true, [one]) => format!(", {one}"),
+            (true, _) => ", means and tails".to_owned(),
+        };
+        capital(&format!("{what}{by}{rest}: {}", self.subject.words()))
+    }
+    /// The points of its items.
+    pub(super) fn points(&self) -> impl Iterator<Item = &Point> {
+        self.items.iter().flat_map(|item| &item.series.points)
+    }
+}
+
+pub(super) fn capital(words: &str) -> String {
+    let mut rest = words.chars();
+    rest.next().map(|first| first.to_uppercase().chain(rest).collect()).unwrap_or_default()
+}
+
+/// The description of a plot, for a reader without the picture.
+pub(super) fn described(title: &str, names: &[String]) -> String {
+    let named: Vec<&str> = names.iter().take(NAMED_MAX).map(String::as_str).collect();
+    let more = names.len().saturating_sub(NAMED_MAX);
+    let more = if more > 0 { format!("; and {more} more") } else { String::new() };
+    format!("{title}. Series: {}{more}. All of its numbers are in the table.", named.join("; "))
+}
+
+pub(super) fn x_scale(group: &Group<'_>) -> AxisScale {
+    match group.against {
+        Against::MessageSize | Against::QueueDepth => AxisScale::Log2,
+        Against::Guests | Against::Processes | Against::Sidecores => {
+            let most = group.points().fold(0.0_f64, |most, point| most.max(point.x));
+            if most > 16.0 { AxisScale::Log2 } else { AxisScale::Linear }
+        }
+        Against::Time | Against::Category => AxisScale::Linear,
+    }
+}
+
+/// A point of `item` in the units of its plot.
+pub(super) fn converted(item: &Item<'_>, point: &Point, unit: Unit, x_unit: Unit) -> Point {
+    let series = item.series;
+    let y = |number: f64| series.unit.convert(number, unit).unwrap_or(number);
+    let x = |number: f64| series.x.unit.convert(number, x_unit).unwrap_or(number);
+    Point {
+        x: x(point.x),
+        x_to: point.x_to.map(x),
+        y: y(point.y),
+        low: point.low.map(y),
+        high: point.high.map(y),
+        ..point.clone()
+    }
+}

@@ -1,0 +1,18 @@
+//! A series of one of the runs on a page.
+
+use crate::result::{Measurement, Run, RunOrigin, Series};
+
+/// A series and where it comes from.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Item<'a> {
+    /// None of what was published.
+    pub(super) run: Option<&'a Run>,
+    pub(super) measurement: &'a Measurement,
+    pub(super) series: &'a Series,
+}
+
+impl Item<'_> {
+    pub(super) fn is_published(&self) -> bool {
+        self.measurement.origin == RunOrigin::Published
+    }
+}
