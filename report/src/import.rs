@@ -1,10 +1,13 @@
 //! Other programs' output as measurements. What a file is, its content says, not its name.
 
+mod asked;
 mod contests;
 mod failover;
+mod fault;
 mod fio;
 mod floor;
 mod iperf3;
+mod measurement;
 mod models;
 mod netperf;
 mod osu;
@@ -13,77 +16,19 @@ mod rounds;
 mod sockperf;
 mod words;
 
-use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
-use thiserror::Error;
 
-use crate::result::{
-    ENTRIES_MAX, Machine, Measurement, Point, Run, RunOrigin, SCHEMA, Series, WORDS_MAX,
-};
+pub use fault::ImportError;
+use fault::{Fault, Imported};
+
+use crate::merge::merge;
+use crate::result::{Measurement, Run, RunOrigin, SCHEMA};
 use crate::store::{self, Loaded, RunStore, StoreError};
-
-/// What is wrong with a file that was to be imported.
-#[derive(Debug, Error)]
-pub enum ImportError {
-    /// It cannot be read at all.
-    #[error(transparent)]
-    Read(#[from] StoreError),
-    /// It is not what it should be.
-    #[error("{file}, line {line}: expected {expected}, found {found}")]
-    Content {
-        /// The file.
-        file: String,
-        /// Counted from 1.
-        line: usize,
-        /// What should have been there.
-        expected: String,
-        /// What is.
-        found: String,
-    },
-}
-
-/// The same without the file's name.
-#[derive(Debug)]
-struct Fault {
-    line: usize,
-    expected: String,
-    found: String,
-}
-
-impl Fault {
-    fn new(line: usize, expected: impl Into<String>, found: impl Into<String>) -> Self {
-        Self { line, expected: expected.into(), found: found.into() }
-    }
-
-    fn of(self, file: &str) -> ImportError {
-        let Self { line, expected, found } = self;
-        ImportError::Content { file: file.to_owned(), line, expected, found }
-    }
-
-    /// Of JSON, which names its lines itself, counted from `line`.
-    fn json(text: &str, line: usize, of: &str) -> impl FnOnce(serde_json::Error) -> Self {
-        let lines = text.lines().count();
-        let of = of.to_owned();
-        move |error| {
-            let at = (line + error.line()).saturating_sub(1).max(1);
-            if error.is_eof() {
-                let end = (line + lines).saturating_sub(1).max(1);
-                return Self::new(end, format!("the rest of {of}"), "the file's end: was it cut?");
-            }
-            let said = error.to_string();
-            let bare = said.split_once(" at line ").map_or(said.as_str(), |(bare, _)| bare);
-            Self::new(at, of, bare)
-        }
-    }
-}
-
-/// What every importer makes of a text, whose measurements get this title.
-type Imported = Result<Vec<Measurement>, Fault>;
 
 /// What is read, for whoever gave something else.
 const KNOWN: &str = "output of the OSU micro-benchmarks, fio (--output-format=json), netperf, \
@@ -118,7 +63,7 @@ pub fn import_files(files: &[PathBuf], title: Option<&str>) -> Result<Loaded, Im
     let kind = measurements.first().map_or("nothing", |it| it.benchmark.as_str());
     let mut run = Run::now(kind, title.unwrap_or(first));
     let first = machines.first().cloned().flatten();
-    run.machine = first.filter(|one| machines.iter().all(|it| is_one(one, it.as_ref())));
+    run.machine = first.filter(|one| machines.iter().all(|it| one.is_same(it.as_ref())));
     run.tools = tools(&measurements);
     Ok(Loaded { run, measurements })
 }
@@ -152,12 +97,6 @@ fn tools(measurements: &[Measurement]) -> BTreeMap<String, String> {
         (tool.to_owned(), versions.into_iter().collect::<Vec<_>>().join(" and "))
     };
     versions.into_iter().map(told).collect()
-}
-
-/// Whether two reports are of one machine and build; levels of the cache line come and go.
-pub(crate) fn is_one(one: &Machine, other: Option<&Machine>) -> bool {
-    let bare = |it: &Machine| Machine { cache_line_round_trip_ns: None, ..it.clone() };
-    other.is_some_and(|other| bare(one) == bare(other))
 }
 
 /// Finds what a word of a command line means: a directory with a run, a file of any kind that is
@@ -257,88 +196,6 @@ fn read_json(text: &str, line: usize, title: &str) -> Imported {
         Marks { version: Some(_), machine: Some(_), .. } => own::read(text, line, title),
         _ => Err(Fault::new(line, KNOWN, "JSON of another program")),
     }
-}
-
-/// Puts together what several files say about one thing: measurements of one benchmark with one
-/// set-up, whose series differ in where they stand alone (a depth each, say), become one. The
-/// first one's title stays; notes and sources are those of all.
-pub fn merge(measurements: Vec<Measurement>) -> Vec<Measurement> {
-    let mut merged: Vec<Measurement> = Vec::new();
-    for it in measurements {
-        merge_into(&mut merged, it);
-    }
-    merged
-}
-
-/// Puts one more to them, and gives the place of the one that has become of it.
-pub(crate) fn merge_into(merged: &mut Vec<Measurement>, it: Measurement) -> usize {
-    let Some(place) = merged.iter().position(|one| are_alike(one, &it)) else {
-        merged.push(it);
-        return merged.len() - 1;
-    };
-    let one = &mut merged[place];
-    for (mine, theirs) in one.series.iter_mut().zip(it.series) {
-        mine.points.extend(theirs.points);
-        mine.points.sort_by(|a, b| a.x.total_cmp(&b.x));
-    }
-    for note in it.notes {
-        if one.notes.len() < ENTRIES_MAX && !one.notes.contains(&note) {
-            one.notes.push(note);
-        }
-    }
-    one.empty.extend(it.empty);
-    one.cache_line_round_trips_ns.extend(it.cache_line_round_trips_ns);
-    one.source = both(one.source.take(), it.source);
-    place
-}
-
-/// `a.json, b.json`, as far as words go.
-fn both(one: Option<String>, two: Option<String>) -> Option<String> {
-    let (one, two) = match (one, two) {
-        (Some(one), Some(two)) => (one, two),
-        (one, two) => return one.or(two),
-    };
-    let is_there = one.split(", ").any(|known| known == two);
-    let fits = one.len() + two.len() + 2 <= WORDS_MAX;
-    Some(if fits && !is_there { format!("{one}, {two}") } else { one })
-}
-
-/// Whether two measurements are of one thing and at no place both.
-fn are_alike(one: &Measurement, two: &Measurement) -> bool {
-    let is_one = |(mine, theirs): (&Series, &Series)| {
-        let of = |it: &Series| (it.quantity, it.unit, it.statistic, it.x, it.spread, it.rounds);
-        mine.name == theirs.name && of(mine) == of(theirs) && are_apart(mine, theirs)
-    };
-    one.origin == two.origin
-        && one.benchmark == two.benchmark
-        && one.setup == two.setup
-        && one.series.len() == two.series.len()
-        && one.series.iter().zip(&two.series).all(is_one)
-        && one.empty.len() + two.empty.len() <= ENTRIES_MAX / 2
-}
-
-/// Whether there is no place where both have a figure. Both are in the order of x.
-fn are_apart(one: &Series, two: &Series) -> bool {
-    let (mut mine, mut theirs) = (one.points.iter().peekable(), two.points.iter().peekable());
-    while let (Some(one), Some(two)) = (mine.peek(), theirs.peek()) {
-        match one.x.total_cmp(&two.x) {
-            Ordering::Less => drop(mine.next()),
-            Ordering::Greater => drop(theirs.next()),
-            Ordering::Equal => return false,
-        }
-    }
-    true
-}
-
-/// A measurement of an importer's.
-fn measurement(benchmark: &str, title: &str) -> Measurement {
-    let title = if title.is_empty() { benchmark } else { title };
-    Measurement::new(RunOrigin::Imported, benchmark, title)
-}
-
-/// One figure's series.
-fn alone(series: Series, x: f64, y: f64) -> Series {
-    Series { points: vec![Point::new(x, y)], ..series }
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 pub mod compare;
 pub mod diff;
 pub mod import;
+pub mod merge;
 pub mod page;
 pub mod plot;
 pub mod pool;

@@ -7,7 +7,6 @@ use thiserror::Error;
 
 use crate::compare::{self, ComparedSide};
 use crate::diff;
-use crate::import;
 use crate::result::{ENTRIES_MAX, Empty, Measurement, Point, Run, Series, Spread};
 use crate::store::Loaded;
 
@@ -42,7 +41,7 @@ pub fn pool(runs: &[Loaded], title: Option<&str>) -> Result<Loaded, PoolError> {
         .collect();
     let differ = compare::differences(&sides);
     let is_one = |other: &Loaded| match (&first.run.machine, &other.run.machine) {
-        (Some(one), other) => import::is_one(one, other.as_ref()),
+        (Some(one), other) => one.is_same(other.as_ref()),
         (None, other) => other.is_none(),
     };
     if !others.iter().all(is_one) {

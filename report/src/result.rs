@@ -79,6 +79,14 @@ pub struct Machine {
     pub optimised: Option<bool>,
 }
 
+impl Machine {
+    /// Whether the other one is the same machine and build; levels of the cache line come and go.
+    pub fn is_same(&self, other: Option<&Self>) -> bool {
+        let bare = |it: &Self| Self { cache_line_round_trip_ns: None, ..it.clone() };
+        other.is_some_and(|other| bare(self) == bare(other))
+    }
+}
+
 /// Who measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -16,7 +16,7 @@ use std::time::SystemTime;
 use jiff::Timestamp;
 use thiserror::Error;
 
-use crate::import;
+use crate::merge::merge_into;
 use crate::result::{Measurement, ResultError, Run, SCHEMA, is_id};
 use crate::schema::{self, Form, Misfit};
 
@@ -273,16 +273,16 @@ impl RunStore {
 
 impl RunStore {
     /// Adds measurements to a run that was saved before, and its notes and versions of tools as
-    /// they are now. One that says more about a thing that is there becomes a part of that
-    /// ([`import::merge`]). A reader meanwhile sees whole files: the measurements of before, or
-    /// more.
+    /// they are now. A measurement that says more about a thing that is there becomes a part of it
+    /// ([`merge`](crate::merge::merge)). A reader meanwhile sees whole files: the measurements of
+    /// before, or more.
     ///
     /// # Errors
     /// When it breaks a rule of results, or the disk refuses.
     pub fn add(&self, loaded: &mut Loaded, more: Vec<Measurement>) -> Result<(), StoreError> {
         let folder = self.folder.join(&loaded.run.id);
         let mut all = loaded.measurements.clone();
-        let merged = more.into_iter().map(|it| import::merge_into(&mut all, it));
+        let merged = more.into_iter().map(|it| merge_into(&mut all, it));
         let changed: BTreeSet<usize> = merged.collect();
         if all.len() > MEASUREMENTS_MAX {
             let max = MEASUREMENTS_MAX;

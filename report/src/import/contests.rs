@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::own::word;
+use super::asked::word;
 use super::rounds::{MOVED, Rounds};
 use super::words;
 use crate::result::{Axis, Empty, Measurement, Point, RunOrigin, Series, Spread, Statistic};

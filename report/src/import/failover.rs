@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::own::measured;
+use super::asked::measured;
 use crate::result::{Axis, Measurement, Point, Series, Statistic};
 use crate::unit::{Quantity, Unit};
 

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::{Fault, Imported, alone, measurement};
+use super::fault::{Fault, Imported};
+use super::measurement::{alone, measurement};
 use crate::result::{Axis, Measurement, Point, Series, Spread, Statistic};
 use crate::unit::{Quantity, Unit};
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::own::measured;
+use super::asked::measured;
 use super::rounds::{MOVED, Rounds, of_rounds};
 use crate::result::{Axis, Empty, Measurement, Point, Series, Statistic};
 use crate::unit::{Quantity, Unit};

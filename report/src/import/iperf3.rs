@@ -2,7 +2,8 @@
 
 use serde::Deserialize;
 
-use super::{Fault, Imported, alone, measurement};
+use super::fault::{Fault, Imported};
+use super::measurement::{alone, measurement};
 use crate::result::{Axis, Point, Series, Statistic};
 use crate::unit::{Quantity, Unit};
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::own::{NO_SEATS, word};
+use super::asked::{NO_SEATS, word};
 use super::rounds::{Rounds, of_rounds};
 use super::words::reason;
 use crate::result::{Axis, Empty, Measurement, Point, RunOrigin, Series, Statistic};

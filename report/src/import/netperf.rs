@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use super::fault::{Fault, Imported};
+use super::measurement::{alone, measurement};
 use super::words::{number, number_of, quoted};
-use super::{Fault, Imported, alone, measurement};
 use crate::result::{Axis, Measurement, Series, Statistic};
 use crate::unit::{Quantity, Unit};
 

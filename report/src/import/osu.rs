@@ -1,7 +1,8 @@
 //! The OSU micro-benchmarks: comments, one of which names the columns, and a row for each size.
 
+use super::fault::{Fault, Imported};
+use super::measurement::measurement;
 use super::words::{number, number_of, quoted};
-use super::{Fault, Imported, measurement};
 use crate::result::{Axis, Measurement, Point, Series, Spread, Statistic};
 use crate::unit::{Quantity, Unit};
 

@@ -6,10 +6,11 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::{Fault, Imported, alone, contests, failover, floor, models};
-use crate::result::{
-    Axis, Empty, Machine, Measurement, Point, RunOrigin, Series, Spread, Statistic,
-};
+use super::asked::{NO_SEATS, measured, word};
+use super::fault::{Fault, Imported};
+use super::measurement::alone;
+use super::{contests, failover, floor, models};
+use crate::result::{Axis, Empty, Machine, Measurement, Point, Series, Spread, Statistic};
 use crate::unit::{Against, Quantity, Unit};
 
 /// Of a disk or of nics: what is common to both.
@@ -76,9 +77,6 @@ struct OwnLine {
     per_host: f64,
 }
 
-/// Why a speed is none where more threads poll than there are cores.
-pub(super) const NO_SEATS: &str = "more polling threads than cores";
-
 /// The machine that a report of ours was made on.
 pub(super) fn machine(text: &str) -> Option<Machine> {
     #[derive(Deserialize)]
@@ -127,28 +125,6 @@ pub(super) fn read(text: &str, line: usize, title: &str) -> Imported {
 
 fn typed<T: DeserializeOwned>(text: &str, line: usize, of: &str) -> Result<T, Fault> {
     serde_json::from_str(text).map_err(Fault::json(text, line, &format!("JSON of vrio {of}")))
-}
-
-/// A value as a word.
-pub(super) fn word(value: &Value) -> String {
-    match value {
-        Value::String(word) => word.clone(),
-        other => other.to_string(),
-    }
-}
-
-/// A measurement of ours, with what was asked for but what stands on an axis.
-pub(super) fn measured(
-    benchmark: &str,
-    title: &str,
-    asked: &BTreeMap<String, Value>,
-    axes: &[&str],
-) -> Measurement {
-    let mut it = Measurement::new(RunOrigin::Measured, benchmark, title);
-    let said =
-        asked.iter().filter(|(name, value)| !axes.contains(&name.as_str()) && !value.is_null());
-    it.setup = said.map(|(name, value)| (name.clone(), word(value))).collect();
-    it
 }
 
 impl OwnReport {

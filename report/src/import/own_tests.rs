@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::*;
 use crate::compare;
-use crate::result::{Spread, Statistic};
+use crate::result::{Series, Spread, Statistic};
 use crate::unit::{Quantity, Unit};
 
 fn read(name: &str) -> (Vec<Measurement>, Value) {

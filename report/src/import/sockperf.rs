@@ -1,7 +1,8 @@
 //! sockperf's words: summaries and percentiles, with colours in between.
 
+use super::fault::{Fault, Imported};
+use super::measurement::measurement;
 use super::words::{number_of, quoted};
-use super::{Fault, Imported, measurement};
 use crate::result::{Axis, Point, Series, Spread, Statistic};
 use crate::unit::{Quantity, Unit};
 

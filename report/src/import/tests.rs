@@ -5,7 +5,7 @@ use std::fs;
 use proptest::prelude::*;
 
 use super::*;
-use crate::result::{Spread, Statistic};
+use crate::result::{Point, Series, Spread, Statistic};
 use crate::unit::{Quantity, Unit};
 
 /// The folder of their outputs.

@@ -1,6 +1,6 @@
 //! Words and numbers of a line.
 
-use super::Fault;
+use super::fault::Fault;
 
 /// The longest part of a line that an error shows.
 const SHOWN_MAX: usize = 60;

@@ -20,6 +20,7 @@ use anyhow::{Context, Result, bail};
 use bench::pace::{self, Pace};
 use clap::ValueEnum;
 use report::import;
+use report::merge::merge;
 use report::result::{Machine, Run};
 use report::store::{Loaded, RunStore};
 use rustix::process::{
@@ -480,7 +481,7 @@ impl<'a> KeptRun<'a> {
             Some(loaded) => self.store.add(loaded, measurements)?,
             None => {
                 let run = Run { machine: Some(of.machine), ..self.began.clone() };
-                let mut loaded = Loaded { run, measurements: import::merge(measurements) };
+                let mut loaded = Loaded { run, measurements: merge(measurements) };
                 self.place = self.store.save(&mut loaded)?;
                 self.run = Some(loaded);
             }

@@ -1,0 +1,14 @@
+//! The beginning of an imported measurement, and its series of one figure.
+
+use crate::result::{Measurement, Point, RunOrigin, Series};
+
+/// A measurement of an importer's.
+pub(super) fn measurement(benchmark: &str, title: &str) -> Measurement {
+    let title = if title.is_empty() { benchmark } else { title };
+    Measurement::new(RunOrigin::Imported, benchmark, title)
+}
+
+/// One figure's series.
+pub(super) fn alone(series: Series, x: f64, y: f64) -> Series {
+    Series { points: vec![Point::new(x, y)], ..series }
+}
