@@ -25,10 +25,11 @@ use volume::uring::Completion;
 use volume::{Open, uring};
 use zeroize::Zeroizing;
 
+use super::options::{ChainStage, Options, Volume};
 use super::place::{FILL_DEPTH, client_of, disk_of};
-use super::{ChainStage, LinkKind, Options, Volume};
 use crate::load::{Load, Outcome, Pattern, Places, STUCK};
 use testbed::events::Side;
+use testbed::pair::LinkKind;
 use testbed::stage::{Stage, inside};
 
 /// How often the end of a run is looked for.

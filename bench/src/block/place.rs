@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use node::keys::{self, KeyKind};
 
 use super::direct::{self, DirectLoad, LocalLoad, LocalPlan, run_all};
-use super::{Options, Path, Volume};
+use super::options::{Options, Path, Volume};
 use crate::load::{Load, Outcome};
 use crate::measure::{Bench, DriverPlan};
 use testbed::cleanup::Cleanup;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::{Options, Path, Volume};
+use super::options::{Options, Path, Volume};
 use crate::load::Outcome;
 use testbed::events::{Events, Role};
 use testbed::machine::Machine;

@@ -1,0 +1,344 @@
+//! The options of `vrio bench block`, and which of them make sense together.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Result, bail, ensure};
+use serde::{Serialize, Serializer};
+use sidecore::Idle;
+use volume::stage::{STAGES, StageConfig, StageKind};
+
+use crate::load::{Load, Pattern};
+use crate::measure::{Reuse, Waiting};
+use testbed::events::Role;
+use testbed::machine::cores;
+use testbed::pair::{LinkKind, Meeting, Seats};
+
+/// The longest request: what a volume takes in one piece.
+pub const SIZE_BYTES_MAX: u32 = 1 << 20;
+
+/// Requests outstanding of one job: what the largest ring of the driver has room for.
+pub const DEPTH_MAX: u16 = 1024;
+
+/// Queues of a disk.
+pub const JOBS_MAX: u16 = 64;
+
+/// Disks: what a node serves with a sidecore or two, and more than that.
+pub const GUESTS_MAX: u16 = 64;
+
+/// The way to the disk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Path {
+    /// A VMhost's own volume.
+    Local,
+    /// A volume of an IOhost, by a VMhost.
+    Remote,
+    /// A volume of an IOhost, by a client in this process.
+    Direct,
+    /// Whoever serves this vhost-user socket.
+    Socket(PathBuf),
+    /// A volume in this process, on the thread that asks: what there is without a node.
+    Bare,
+}
+
+/// What stands behind the disk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Volume {
+    /// Nothing: writes vanish, reads are zeroes.
+    Null,
+    /// The serving process's memory.
+    Memory,
+    /// A file; made for the measurement, and removed, if there is none.
+    File(PathBuf),
+    /// The same, past the page cache.
+    DirectFile(PathBuf),
+}
+
+impl Volume {
+    /// The file, if it is one.
+    pub fn file(&self) -> Option<&std::path::Path> {
+        match self {
+            Self::File(path) | Self::DirectFile(path) => Some(path),
+            Self::Null | Self::Memory => None,
+        }
+    }
+}
+
+/// A stage of a volume's chain, under a key that is made for it if it takes one.
+pub type ChainStage = &'static StageKind<StageConfig>;
+
+/// The stages that measurements have.
+pub fn stages() -> impl Iterator<Item = ChainStage> {
+    STAGES.iter().filter(|kind| (kind.measured)(std::path::Path::new("")).is_some())
+}
+
+/// Stages by their names.
+fn names<S: Serializer>(chain: &[ChainStage], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_seq(chain.iter().map(|stage| stage.name))
+}
+
+/// What is asked for.
+#[derive(Clone, Debug, Serialize)]
+pub struct Options {
+    /// The `vrio` program that the nodes run.
+    #[serde(skip)]
+    pub program: PathBuf,
+    /// The way to the disk.
+    pub path: Path,
+    /// What stands behind it; all of it is written once, unless it is null. For a socket that is
+    /// all that this says.
+    pub volume: Volume,
+    /// The stages that its requests pass, the first one first; none unless said.
+    #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "names")]
+    pub chain: Vec<ChainStage>,
+    /// Which requests.
+    pub op: Pattern,
+    /// Bytes of every request.
+    pub size_bytes: u32,
+    /// Requests outstanding of each job.
+    pub depth: u16,
+    /// Disks of one node, each with a volume of its own.
+    pub guests: u16,
+    /// Of these, how many have work, the first of them; all unless said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub busy: Option<u16>,
+    /// VMhosts that have them, each as many, with `sidecores` of its own.
+    #[serde(skip_serializing_if = "is_one")]
+    pub hosts: u16,
+    /// Queues of each disk. All queues have a driving thread each, where there are cores for so
+    /// many or they sleep; else threads drive several by turns.
+    pub jobs: u16,
+    /// How sessions travel.
+    pub link: LinkKind,
+    /// Whether they are sealed.
+    pub encrypt: bool,
+    /// Sidecores of each node.
+    pub sidecores: u16,
+    /// What sidecores do without work.
+    #[serde(serialize_with = "as_text")]
+    pub idle: Idle,
+    /// The same of the IOhost's, where they do something else than whoever asks them.
+    #[serde(serialize_with = "as_text_if_any", skip_serializing_if = "Option::is_none")]
+    pub iohost_idle: Option<Idle>,
+    /// How the driver learns of completions.
+    pub driver: Waiting,
+    /// Packed rings instead of split ones.
+    pub packed: bool,
+    /// Which slots and descriptors the driver takes next.
+    pub reuse: Reuse,
+    /// How long is measured.
+    pub seconds: f64,
+    /// The processes behind a socket, for their processor time.
+    pub pids: Vec<u32>,
+    /// On the loopback device, also where two network namespaces would be allowed.
+    pub loopback: bool,
+    /// The longest packet of the virtual cable between them; the system's usual where nobody says.
+    pub mtu: Option<u32>,
+    /// All of the volume's file was written before, so that it need not be written again.
+    #[serde(skip)]
+    pub filled: bool,
+}
+
+impl Options {
+    /// Whatever the command line leaves out.
+    pub fn new(program: PathBuf) -> Self {
+        Self {
+            program,
+            path: Path::Local,
+            volume: Volume::Null,
+            chain: Vec::new(),
+            op: Pattern::RandRead,
+            size_bytes: 4096,
+            depth: 1,
+            guests: 1,
+            busy: None,
+            hosts: 1,
+            jobs: 1,
+            link: LinkKind::Udp,
+            encrypt: true,
+            sidecores: 1,
+            idle: Idle::Adaptive,
+            iohost_idle: None,
+            driver: Waiting::Polls,
+            packed: false,
+            reuse: Reuse::InOrder,
+            seconds: 3.0,
+            pids: Vec::new(),
+            loopback: false,
+            mtu: None,
+            filled: false,
+        }
+    }
+
+    /// Looks whether it makes sense.
+    ///
+    /// # Errors
+    /// What does not, and what would.
+    pub fn check(&self) -> Result<()> {
+        let Self { size_bytes, depth, guests, jobs, seconds, .. } = *self;
+        let size = 512..=SIZE_BYTES_MAX;
+        ensure!(
+            size.contains(&size_bytes) && size_bytes.is_power_of_two(),
+            "--size {size_bytes}: a power of two from 512 bytes to 1MiB"
+        );
+        ensure!((1..=DEPTH_MAX).contains(&depth), "--depth {depth}: from 1 to {DEPTH_MAX}");
+        ensure!((1..=JOBS_MAX).contains(&jobs), "--jobs {jobs}: from 1 to {JOBS_MAX}");
+        ensure!((1..=GUESTS_MAX).contains(&guests), "--guests {guests}: from 1 to {GUESTS_MAX}");
+        ensure!(
+            guests == 1
+                || self.volume.file().is_none() && matches!(self.path, Path::Local | Path::Remote)
+                || self.volume.file().is_none() && self.path == Path::Direct && !self.encrypt,
+            "--guests {guests}: for null and memory volumes, of which each guest has one, local, \
+             remote, or direct with --encrypt off"
+        );
+        let busy = self.busy.unwrap_or(guests);
+        ensure!((1..=guests).contains(&busy), "{busy} of {guests} guests have work: from 1 to all");
+        ensure!(
+            self.hosts == 1 || self.path == Path::Local && guests.is_multiple_of(self.hosts),
+            "{} hosts of {guests} guests: local disks, as many of them on each",
+            self.hosts
+        );
+        ensure!(
+            self.sidecores >= 1 && self.sidecores <= JOBS_MAX,
+            "--sidecores {}: from 1 to {JOBS_MAX}",
+            self.sidecores
+        );
+        ensure!(
+            (0.01..=3600.0).contains(&seconds),
+            "--seconds {seconds}: from 0.01 to an hour's 3600"
+        );
+        self.meeting().check()?;
+        ensure!(
+            self.pids.is_empty() || matches!(self.path, Path::Socket(_)),
+            "--pid is for --path socket: our own nodes' processes are known"
+        );
+        ensure!(
+            self.chain.is_empty() || !matches!(self.path, Path::Socket(_)),
+            "--chain is for volumes of ours, and a socket's has the stages that it has"
+        );
+        for stage in &self.chain {
+            let is_twice = self.chain.iter().filter(|it| *it == stage).count() > 1;
+            if let Some(text) = stage.twice.filter(|_| is_twice) {
+                bail!("--chain: {text}");
+            }
+        }
+        if self.is_generated() {
+            let path = &self.path;
+            ensure!(jobs == 1, "--path {path} has one job: the client's one thread is the driver");
+            ensure!(
+                self.driver == Waiting::Polls && !self.packed && self.reuse == Reuse::InOrder,
+                "--path {path} has no ring: --driver, --packed and --reuse do not apply"
+            );
+        }
+        Ok(())
+    }
+
+    /// Busy threads of a driver that has so many cores.
+    pub(super) fn driver_threads(&self, cores: usize) -> usize {
+        let queues = usize::from(self.guests) * usize::from(self.jobs);
+        match (&self.path, self.driver) {
+            (Path::Direct, _) => usize::from(self.guests),
+            (Path::Bare, _) => 1,
+            (_, Waiting::Sleeps) => queues,
+            (_, Waiting::Polls) => queues.min(cores.max(1)),
+        }
+    }
+
+    /// Whether requests come from a generator on the thread that asks, and there is no ring.
+    pub(super) fn is_generated(&self) -> bool {
+        matches!(self.path, Path::Direct | Path::Bare)
+    }
+
+    /// Whether two nodes speak to each other.
+    pub(super) fn has_sessions(&self) -> bool {
+        matches!(self.path, Path::Remote | Path::Direct)
+    }
+
+    /// Who has the volume, and so what its device interrupts.
+    pub(crate) fn storage(&self) -> Role {
+        match self.path {
+            Path::Bare => Role::Driver,
+            Path::Local => Role::Vmhost,
+            _ => Role::Iohost,
+        }
+    }
+
+    /// How the two meet.
+    pub(super) fn meeting(&self) -> Meeting {
+        let Self { link, encrypt, loopback, mtu, .. } = *self;
+        Meeting { link, encrypt, loopback, mtu }
+    }
+
+    /// Seats for all threads of the measurement.
+    pub(super) fn seats(&self) -> Seats {
+        let sidecores = usize::from(self.sidecores);
+        let (vmhost, iohost) = match self.path {
+            Path::Local => (sidecores * usize::from(self.hosts), 0),
+            Path::Remote => (sidecores, sidecores),
+            Path::Direct => (0, sidecores),
+            Path::Bare => (0, 0),
+            // A core for each of the server's processes, wherever those are.
+            Path::Socket(_) => (self.pids.len().max(1), 0),
+        };
+        let cores = cores();
+        let left = cores.len().saturating_sub(vmhost + iohost);
+        Seats::new(&cores, vmhost, iohost, self.driver_threads(left))
+    }
+
+    pub(super) fn load(&self, depth: u16) -> Load {
+        let duration = Duration::from_secs_f64(self.seconds);
+        Load { pattern: self.op, depth, duration }
+    }
+}
+
+/// As it is written on the command line.
+pub(crate) fn as_text<S: Serializer>(
+    value: &impl std::fmt::Display,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(value)
+}
+
+/// For serde.
+fn is_one(count: &u16) -> bool {
+    *count == 1
+}
+
+fn as_text_if_any<S: Serializer>(
+    value: &Option<impl std::fmt::Display>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    value.as_ref().map(ToString::to_string).serialize(serializer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_makes_no_sense_is_refused_by_name() {
+        let options = Options::new(PathBuf::from("vrio"));
+        options.check().unwrap();
+        let refused = |wrong: Options, word: &str| {
+            let text = wrong.check().unwrap_err().to_string();
+            assert!(text.contains(word), "{text}");
+        };
+        refused(Options { size_bytes: 5000, ..options.clone() }, "--size 5000");
+        refused(Options { size_bytes: 2 << 20, ..options.clone() }, "--size");
+        refused(Options { depth: 0, ..options.clone() }, "--depth 0");
+        refused(Options { jobs: 65, ..options.clone() }, "--jobs 65");
+        refused(Options { guests: 65, ..options.clone() }, "--guests 65");
+        let one_file = Volume::File(PathBuf::from("/disk"));
+        refused(Options { guests: 2, volume: one_file, ..options.clone() }, "--guests 2");
+        refused(Options { sidecores: 0, ..options.clone() }, "--sidecores 0");
+        refused(Options { mtu: Some(600), ..options.clone() }, "--mtu");
+        refused(Options { seconds: f64::NAN, ..options.clone() }, "--seconds");
+        let direct = Options { path: Path::Direct, ..options.clone() };
+        direct.check().unwrap();
+        refused(Options { jobs: 2, ..direct.clone() }, "one job");
+        refused(Options { packed: true, ..direct.clone() }, "no ring");
+        refused(Options { reuse: Reuse::AsLinux, ..direct }, "no ring");
+    }
+}
