@@ -10,6 +10,8 @@
 //! virtual disks, [`net`] network cards, [`mpi`] the messages of MPI.
 
 pub mod block;
+mod comparison;
+mod contest;
 mod goals;
 mod huge;
 pub mod mpi;
@@ -18,7 +20,6 @@ mod running;
 mod table;
 mod turns;
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
@@ -29,166 +30,15 @@ use testbed::cleanup::Cleanup;
 use testbed::machine::Machine;
 use testbed::progress::Progress;
 
+use comparison::{COMPARISON_VERSION, goals_of};
+use contest::{Case, Contest, Contestant, Sample, TURN_MORE, Turn};
 use goals::Subject;
 use turns::Runner;
 
+pub use comparison::{Comparison, Outcome};
+pub use contest::{Plan, ROUNDS_MAX};
 pub use goals::Reached;
 pub use table::{OwnOutcome, OwnRow, Row};
-
-/// The version of the JSON form.
-const COMPARISON_VERSION: u32 = 5;
-
-/// Rounds, at most.
-pub const ROUNDS_MAX: u16 = 99;
-
-/// What a turn takes besides what is measured: to start and end, to fill a disk, to warm up. Only
-/// for the estimate.
-const TURN_MORE: Duration = Duration::from_millis(1_500);
-const SLOW_TURN_MORE: Duration = Duration::from_secs(5);
-
-/// What our own disks and nics are called, which goals refer to.
-const LOCAL: &str = "vrio local";
-
-/// How much is measured.
-#[derive(Clone, Debug, Serialize)]
-pub struct Plan {
-    /// How often each contestant is measured.
-    pub rounds: u16,
-    /// How long each time.
-    pub seconds: f64,
-    /// Only contests whose name has this in it.
-    pub contest: Option<String>,
-    /// Only cases whose name has this in it.
-    pub case: Option<String>,
-}
-
-impl Plan {
-    fn check(&self) -> Result<()> {
-        let rounds = self.rounds;
-        ensure!((1..=ROUNDS_MAX).contains(&rounds), "--rounds {rounds}: from 1 to {ROUNDS_MAX}");
-        Ok(())
-    }
-
-    fn wants_contest(&self, name: &str) -> bool {
-        self.contest.as_ref().is_none_or(|words| name.contains(words.as_str()))
-    }
-
-    fn wants_case(&self, name: &str) -> bool {
-        self.case.as_ref().is_none_or(|words| name.contains(words.as_str()))
-    }
-}
-
-/// One kind of requests, of frames, or of messages.
-trait Case {
-    fn name(&self) -> String;
-
-    /// Whether a turn that measures this one measures the other one as well, which follows it.
-    fn shares_turn(&self, other: &Self) -> bool {
-        let _ = other;
-        false
-    }
-}
-
-/// Who is measured.
-trait Contestant: Clone {
-    type Case: Case;
-
-    fn name(&self) -> String;
-
-    fn is_ours(&self) -> bool;
-
-    /// Whether it can do that.
-    fn takes_part(&self, case: &Self::Case) -> bool;
-
-    /// Whether it takes long to start.
-    fn is_slow(&self) -> bool;
-
-    /// Makes what all turns of a contest use, if there is such a thing: a file, which is removed
-    /// after the last of them.
-    fn prepare(contest: &Contest<Self>, cleanup: &Cleanup, progress: &Progress) -> Option<PathBuf> {
-        let _ = (contest, cleanup, progress);
-        None
-    }
-
-    /// How long its turn will take, with so much that is measured.
-    fn takes(&self, seconds: f64) -> Duration {
-        let more = if self.is_slow() { SLOW_TURN_MORE } else { TURN_MORE };
-        Duration::from_secs_f64(seconds) + more
-    }
-}
-
-/// What a turn gave, whoever drove.
-#[derive(Clone, Copy, Debug)]
-struct Sample {
-    /// Requests or frames, per second.
-    rate: f64,
-    /// How long each took, where that was measured: half of them no longer, 99 of a hundred.
-    p50_us: Option<f64>,
-    p99_us: Option<f64>,
-    /// Processor time for each, of everybody who takes part; none where a server's is not known.
-    cpu_us: Option<f64>,
-    /// What our driver had of its core, where it is ours and has one.
-    core_share: Option<f64>,
-    /// The share of the turn that went by waiting for what never came, where that was so much that
-    /// its rate is none.
-    waited_share: Option<f64>,
-    /// The cache line's round trips before and after.
-    trips_ns: [Option<u64>; 2],
-}
-
-/// Starts somebody, measures them in cases that share a turn, and ends them: a sample of each.
-type Turn<'a, C> = dyn Fn(&[<C as Contestant>::Case], &C) -> Result<Vec<Sample>> + 'a;
-
-/// Contestants for the same thing.
-#[derive(Clone, Debug)]
-struct Contest<C> {
-    name: String,
-    contestants: Vec<C>,
-}
-
-impl<C: Contestant> Contest<C> {
-    /// Who takes part in a case.
-    fn of(&self, case: &C::Case) -> impl Iterator<Item = &C> {
-        self.contestants.iter().filter(|it| it.takes_part(case))
-    }
-
-    /// Whether there is anything to compare.
-    fn has_both(&self, case: &C::Case) -> bool {
-        self.of(case).any(C::is_ours) && !self.of(case).all(C::is_ours)
-    }
-}
-
-/// A contest's outcome.
-#[derive(Clone, Debug, Serialize)]
-pub struct Outcome {
-    /// What it was about.
-    pub contest: String,
-    /// Each case and pair of contestants.
-    pub rows: Vec<Row>,
-}
-
-/// Everything that was compared.
-#[derive(Clone, Debug, Serialize)]
-pub struct Comparison {
-    /// The version of this form.
-    pub version: u32,
-    /// What was asked for.
-    pub asked: serde_json::Value,
-    /// The contests.
-    pub contests: Vec<Outcome>,
-    /// Figures of our own that goals are about.
-    pub own: Vec<OwnOutcome>,
-    /// All goals, by number.
-    pub goals: Vec<Reached>,
-    /// Peers that could not be measured, and why.
-    pub missing: Vec<String>,
-    /// The machine.
-    pub machine: Machine,
-    #[serde(skip)]
-    subject: &'static Subject,
-    #[serde(skip)]
-    plan: Plan,
-}
 
 /// All contests that are left of what was asked for.
 struct Field<'a, C: Contestant> {
@@ -306,18 +156,4 @@ fn own_outcomes(
         }
     }
     outcomes
-}
-
-/// What all rows together say of the goals.
-fn goals_of(subject: &Subject, outcomes: &[Outcome], own: &[OwnOutcome]) -> Vec<Reached> {
-    let rows: Vec<_> = outcomes
-        .iter()
-        .flat_map(|outcome| outcome.rows.iter().map(|row| (outcome.contest.as_str(), row)))
-        .collect();
-    let own: Vec<_> = own
-        .iter()
-        .flat_map(|outcome| &outcome.rows)
-        .filter_map(|row| Some((row.case.as_str(), row.verdict.as_ref()?)))
-        .collect();
-    subject.reached(&rows, &own)
 }

@@ -2,124 +2,40 @@
 
 mod client;
 mod goals;
+mod options;
 mod own;
+mod peer;
 mod peers;
+mod requests;
 mod spdk;
 
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path as FilePath, PathBuf};
 
-use anyhow::{Result, ensure};
-use serde::Serialize;
+use anyhow::Result;
 use sidecore::Idle;
 
+use super::comparison::Comparison;
+use super::contest::{Case, Contest, LOCAL, Sample};
 use super::running::Running;
-use super::{Case, Comparison, Contest, Field, LOCAL, OwnOutcome, Plan, Sample, huge};
+use super::table::OwnOutcome;
+use super::{Field, huge};
 use crate::block::{self, LinkKind, Path, Volume};
-use crate::load::Pattern;
 use crate::measure::Reuse;
 use testbed::cleanup::{Cleanup, tidily};
 use testbed::progress::Progress;
 
-use client::Client;
+use goals::{DIRECT, DIRECT_XDP};
 use own::{Measurer, Own};
-use peers::{DISK_BYTES, Peer, Peers, SOCKET};
+use peer::{Client, DISK_BYTES, Peer, SOCKET};
+use peers::Peers;
+use requests::Requests;
 
-/// What our direct client is called, which goals refer to.
-const DIRECT: &str = "vrio direct";
-const DIRECT_XDP: &str = "vrio direct over AF_XDP";
+pub use options::Options;
 
 /// The longest packets over AF_XDP: jumbo frames, as most cards have them.
 const XDP_MTU_BYTES: u32 = 9000;
-
-/// What is asked for.
-#[derive(Clone, Debug, Serialize)]
-pub struct Options {
-    /// The `vrio` program.
-    #[serde(skip)]
-    pub program: PathBuf,
-    /// How much is measured.
-    #[serde(flatten)]
-    pub plan: Plan,
-    /// What our sidecores do without work; adaptive instead of spin where they share cores.
-    #[serde(serialize_with = "block::as_text")]
-    pub idle: Idle,
-    /// What our driver takes and stores, whoever serves it.
-    pub reuse: Reuse,
-    /// Whether our sessions are sealed; what the peers say to each other is in clear.
-    pub encrypt: bool,
-    /// A folder for files in memory (tmpfs).
-    pub folder: PathBuf,
-    /// A folder for files on a disk, which are opened around the page cache.
-    pub disk_folder: PathBuf,
-    /// Where SPDK was built, unless it is installed.
-    pub spdk: Option<PathBuf>,
-    /// Other versions of qemu-storage-daemon than that in `PATH`.
-    pub storage_daemons: Vec<PathBuf>,
-    /// Further vhost-user-blk servers, which run already: names and sockets.
-    pub sockets: Vec<(String, PathBuf)>,
-}
-
-impl Options {
-    /// Looks whether it makes sense.
-    ///
-    /// # Errors
-    /// What does not.
-    pub fn check(&self) -> Result<()> {
-        let Self { plan, sockets, .. } = self;
-        plan.check()?;
-        let one =
-            block::Options { seconds: plan.seconds, ..block::Options::new(self.program.clone()) };
-        one.check()?;
-        let folders = [("--folder", &self.folder), ("--disk-folder", &self.disk_folder)];
-        for (name, folder) in folders.into_iter().chain(self.spdk.iter().map(|it| ("--spdk", it))) {
-            ensure!(
-                folder.is_absolute() && folder.is_dir(),
-                "{name} {}: a folder that is there, by its absolute path",
-                folder.display()
-            );
-        }
-        let mut names: Vec<_> = sockets.iter().map(|(name, _)| name).collect();
-        names.sort();
-        names.dedup();
-        ensure!(names.len() == sockets.len(), "--socket: two servers have one name");
-        Ok(())
-    }
-}
-
-/// One kind of requests.
-#[derive(Clone, Copy, Debug)]
-struct Requests {
-    op: Pattern,
-    size_bytes: u32,
-    depth: u16,
-}
-
-impl Case for Requests {
-    fn name(&self) -> String {
-        let size = match self.size_bytes {
-            bytes if bytes >= 1 << 20 => format!("{}m", bytes >> 20),
-            bytes => format!("{}k", bytes >> 10),
-        };
-        format!("{} {size} depth {}", self.op.name(), self.depth)
-    }
-}
-
-impl Requests {
-    /// Small requests to random places, long ones in order.
-    fn all() -> Vec<Self> {
-        let mut cases = Vec::new();
-        for op in [Pattern::RandRead, Pattern::RandWrite] {
-            cases.extend([1, 8, 32].map(|depth| Self { op, size_bytes: 4 << 10, depth }));
-        }
-        for (size_bytes, depth) in [(64 << 10, 8), (1 << 20, 4)] {
-            let ops = [Pattern::Read, Pattern::Write];
-            cases.extend(ops.map(|op| Self { op, size_bytes, depth }));
-        }
-        cases
-    }
-}
 
 /// Who shows a disk.
 #[derive(Clone, Debug)]
@@ -207,7 +123,7 @@ pub fn run(options: &Options) -> Result<Comparison> {
 }
 
 fn compare(options: &Options, cleanup: &Cleanup, progress: &Progress) -> Result<Comparison> {
-    use super::Contestant as _;
+    use super::contest::Contestant as _;
     let plan = &options.plan;
     let mut peers = Peers::find(options.spdk.as_deref(), &options.storage_daemons);
     let mut contests = contests(options, &peers);
@@ -372,21 +288,5 @@ impl Turns<'_> {
             waited_share: None,
             trips_ns: report.cache_line_rtts_ns,
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn cases_have_names_of_their_own() {
-        let mut names: Vec<_> = Requests::all().iter().map(Requests::name).collect();
-        assert_eq!(names.len(), 10);
-        assert_eq!(names[0], "randread 4k depth 1");
-        assert_eq!(names[9], "write 1m depth 4");
-        names.sort();
-        names.dedup();
-        assert_eq!(names.len(), 10);
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::LOCAL;
+use super::contest::LOCAL;
 use super::table::Row;
 use crate::verdict::{Bound, Standing, Verdict};
 

@@ -8,253 +8,32 @@
 mod goals;
 pub mod job;
 pub mod kinds;
+mod messages;
+mod options;
 mod osu;
 mod site;
 mod ways;
 
-use std::path::PathBuf;
-
 use anyhow::{Context, Result, anyhow, ensure};
-use serde::Serialize;
-use sidecore::Idle;
 
-use super::{Case, Comparison, Contest, Field, Plan, Sample};
-use crate::block::LinkKind;
+use super::Field;
+use super::comparison::Comparison;
+use super::contest::{Case, Contest, Sample};
 use testbed::cleanup::{Cleanup, tidily};
 use testbed::machine::{cache_line_round_trip_ns, cores};
-use testbed::pair::Meeting;
 use testbed::progress::Progress;
 
 use job::Job;
 use kinds::Mpi;
+use messages::Messages;
 use osu::Osu;
 use site::Site;
 use ways::Way;
 
-/// Ranks, at most, of what everybody takes part in: messages from all to all are held in memory.
-pub const RANKS_MAX: u16 = 64;
+pub use options::{Hosts, Options, RANKS_MAX, Running, Together};
 
 /// The program, which each MPI's compiler builds.
 pub const PROGRAM: &str = include_str!("../../mpi/messages.c");
-
-/// What contests are called, which goals refer to.
-const ONE_HOST: &str = "one host";
-const TWO_HOSTS: &str = "two hosts";
-
-/// Over how many hosts ranks are spread.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Hosts {
-    /// All are on this one.
-    One,
-    /// Half of them are on each of two network namespaces, which a virtual cable joins.
-    Two(Together),
-}
-
-impl Hosts {
-    /// How contests begin.
-    fn words(self) -> &'static str {
-        match self {
-            Self::One => ONE_HOST,
-            Self::Two(_) => TWO_HOSTS,
-        }
-    }
-}
-
-/// How the nodes of two hosts meet, and what their sidecores do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Together {
-    /// How their sessions travel; not by memory that two hosts would share.
-    pub link: LinkKind,
-    /// Whether those are sealed.
-    pub encrypt: bool,
-    /// The longest packet of the cable; the system's usual where nobody says.
-    pub mtu: Option<u32>,
-    /// What sidecores do without work.
-    #[serde(serialize_with = "crate::block::as_text")]
-    pub idle: Idle,
-}
-
-impl Together {
-    /// How they meet.
-    fn meeting(self) -> Meeting {
-        let Self { link, encrypt, mtu, .. } = self;
-        Meeting { link, encrypt, loopback: false, mtu }
-    }
-}
-
-/// A node that runs already, and the domain of it that processes are to join.
-#[derive(Clone, Debug, Serialize)]
-pub struct Running {
-    /// The node's control socket.
-    pub control: PathBuf,
-    /// The domain's name; not needed where the node has one only.
-    pub domain: Option<String>,
-}
-
-/// What is asked for.
-#[derive(Clone, Debug, Serialize)]
-pub struct Options {
-    /// The `vrio` program.
-    #[serde(skip)]
-    pub program: PathBuf,
-    /// How much is measured; its seconds are of each case.
-    #[serde(flatten)]
-    pub plan: Plan,
-    /// Where further MPIs are installed: `bin/mpicc` and `bin/mpirun` are there.
-    pub prefixes: Vec<PathBuf>,
-    /// Where the user's OSU programs are, if those are to be run.
-    pub osu: Option<PathBuf>,
-    /// Ranks of what everybody takes part in; as many as there are cores unless said.
-    pub ranks: Option<u16>,
-    /// Look at every byte of some messages of each kind first.
-    pub validate: bool,
-    /// Only ways with this in their name, besides ours.
-    pub way: Option<String>,
-    /// A node that runs already; else one is started. Of one host.
-    pub running: Option<Running>,
-    /// Where ranks are.
-    pub hosts: Hosts,
-}
-
-impl Options {
-    /// Looks whether it makes sense.
-    ///
-    /// # Errors
-    /// What does not.
-    pub fn check(&self) -> Result<()> {
-        self.plan.check()?;
-        let (seconds, ranks) = (self.plan.seconds, self.ranks());
-        ensure!((0.001..=600.0).contains(&seconds), "--seconds {seconds}: from 0.001 to 600");
-        ensure!(
-            (2..=RANKS_MAX).contains(&ranks) && ranks.is_multiple_of(2),
-            "--ranks {ranks}: an even number from 2 to {RANKS_MAX}, for some send to the others"
-        );
-        if let Hosts::Two(together) = self.hosts {
-            ensure!(
-                self.running.is_none(),
-                "--control names a node of one host; with --hosts 2 both are started here: drop one"
-            );
-            let is_shared = together.link == LinkKind::Shm;
-            ensure!(!is_shared, "--link shm: two hosts share no memory; udp, or xdp");
-            together.meeting().check()?;
-            check_idle(together.idle, ranks, cores().len())?;
-        }
-        Ok(())
-    }
-
-    /// Ranks of what everybody takes part in.
-    fn ranks(&self) -> u16 {
-        let cores = u16::try_from(cores().len()).unwrap_or(RANKS_MAX);
-        self.ranks.unwrap_or_else(|| (cores & !1).clamp(2, RANKS_MAX))
-    }
-}
-
-/// Refuses sidecores that spin where ranks need their cores: they do so while others are measured
-/// as well, whose ranks would get half of a core and nobody would see why.
-fn check_idle(idle: Idle, ranks: u16, cores: usize) -> Result<()> {
-    // Each host has half of the cores, and its sidecore one of those.
-    let seats = 2 * (cores / 2).saturating_sub(1);
-    let fewer = match seats {
-        0 => "four cores or more".to_owned(),
-        seats => format!("at most --ranks {seats}"),
-    };
-    ensure!(
-        idle != Idle::Spin || usize::from(ranks) <= seats,
-        "--idle spin: with {ranks} ranks on {cores} cores the two hosts' sidecores take cores that \
-         ranks need, also while others are measured: --idle adaptive, or {fewer}"
-    );
-    Ok(())
-}
-
-/// What is done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Op {
-    /// A message there and one back: the time of one of them.
-    Latency,
-    /// Windows of messages one way.
-    Bandwidth,
-    /// Windows of messages both ways at once.
-    Both,
-    /// The same as bandwidth, of short ones between all pairs of ranks.
-    Rate,
-    AllToAll,
-    AllReduce,
-}
-
-impl Op {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Latency => "latency",
-            Self::Bandwidth => "bandwidth",
-            Self::Both => "both ways",
-            Self::Rate => "message rate",
-            Self::AllToAll => "all-to-all",
-            Self::AllReduce => "all-reduce",
-        }
-    }
-
-    /// What the program calls it.
-    fn word(self) -> &'static str {
-        match self {
-            Self::Latency => "latency",
-            Self::Bandwidth | Self::Rate => "bandwidth",
-            Self::Both => "both",
-            Self::AllToAll => "alltoall",
-            Self::AllReduce => "allreduce",
-        }
-    }
-
-    /// Whether its rate is megabytes per second, and not messages or operations.
-    fn is_in_bytes(self) -> bool {
-        matches!(self, Self::Bandwidth | Self::Both)
-    }
-}
-
-/// One kind of messages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Messages {
-    op: Op,
-    bytes: u32,
-    /// Who takes part.
-    ranks: u16,
-}
-
-impl Messages {
-    /// Between two, then between all.
-    fn all(ranks: u16) -> Vec<Self> {
-        let of = |op, sizes: &'static [u32], ranks| {
-            sizes.iter().map(move |&bytes| Self { op, bytes, ranks })
-        };
-        of(Op::Latency, &[8, 1 << 10, 8 << 10, 64 << 10, 1 << 20], 2)
-            .chain(of(Op::Bandwidth, &[8 << 10, 64 << 10, 1 << 20], 2))
-            .chain(of(Op::Both, &[64 << 10, 1 << 20], 2))
-            .chain(of(Op::Rate, &[8], ranks))
-            .chain(of(Op::AllToAll, &[8, 1 << 10, 64 << 10], ranks))
-            .chain(of(Op::AllReduce, &[8, 1 << 10, 64 << 10], ranks))
-            .collect()
-    }
-
-    /// What the program is asked for.
-    fn word(&self) -> String {
-        format!("{}:{}", self.op.word(), self.bytes)
-    }
-}
-
-impl Case for Messages {
-    fn name(&self) -> String {
-        let size = match self.bytes {
-            bytes if bytes >= 1 << 20 => format!("{} MiB", bytes >> 20),
-            bytes if bytes >= 1 << 10 => format!("{} KiB", bytes >> 10),
-            bytes => format!("{bytes} B"),
-        };
-        format!("{} {size}", self.op.name())
-    }
-
-    fn shares_turn(&self, other: &Self) -> bool {
-        self.ranks == other.ranks
-    }
-}
 
 /// An MPI by one of its ways.
 #[derive(Clone, Debug)]
@@ -344,7 +123,7 @@ fn ways_of(mpi: &Mpi, options: &Options, missing: &mut Vec<String>) -> Contest<C
     let of = |&way| Contestant { mpi: mpi.clone(), way };
     let mut contestants: Vec<_> = Way::all(mpi.family, hosts).iter().map(of).collect();
     contestants.retain(|it| {
-        use super::Contestant;
+        use super::contest::Contestant;
         it.is_ours() || wanted.is_none_or(|wanted| it.name().contains(wanted))
     });
     if hosts == Hosts::One {
@@ -391,50 +170,15 @@ fn sample(case: &Messages, line: &str) -> Result<Sample> {
     };
     ensure!(messages > 0.0 && seconds > 0.0, said());
     let each = if case.op.is_in_bytes() { f64::from(case.bytes) / 1e6 } else { 1.0 };
-    let sample = figures(messages * each / seconds, Some(p50_us), Some(p99_us));
+    let rate = messages * each / seconds;
+    let sample = Sample::without_processor_time(rate, Some(p50_us), Some(p99_us));
     Ok(Sample { cpu_us: Some(cpu * 1e6 / messages), ..sample })
-}
-
-/// A sample of somebody whose processor time nobody counts.
-fn figures(rate: f64, p50_us: Option<f64>, p99_us: Option<f64>) -> Sample {
-    let (cpu_us, core_share, waited_share) = (None, None, None);
-    Sample { rate, p50_us, p99_us, cpu_us, core_share, waited_share, trips_ns: [None; 2] }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::messages::Op;
     use super::*;
-
-    #[test]
-    fn cases_have_names_of_their_own_and_two_turns() {
-        let all = Messages::all(4);
-        let mut names: Vec<_> = all.iter().map(Messages::name).collect();
-        assert_eq!(names[0], "latency 8 B");
-        assert!(names.contains(&"both ways 1 MiB".to_owned()));
-        names.dedup();
-        assert_eq!(names.len(), all.len());
-        assert_eq!(all.chunk_by(Case::shares_turn).count(), 2);
-        assert_eq!(Messages::all(2).chunk_by(Case::shares_turn).count(), 1);
-    }
-
-    #[test]
-    fn sidecores_spin_where_no_rank_needs_their_cores() {
-        for (ranks, cores) in [(2, 4), (2, 5), (4, 6), (62, 64)] {
-            check_idle(Idle::Spin, ranks, cores).unwrap();
-        }
-        for (ranks, cores, way_out) in [
-            (2, 1, "four cores"),
-            (2, 3, "four cores"),
-            (4, 4, "--ranks 2"),
-            (64, 64, "--ranks 62"),
-        ] {
-            let refused = check_idle(Idle::Spin, ranks, cores).unwrap_err().to_string();
-            assert!(refused.contains("--idle adaptive, or"), "{refused}");
-            assert!(refused.contains(way_out), "{refused}");
-            check_idle(Idle::Adaptive, ranks, cores).unwrap();
-            check_idle(Idle::Sleep, ranks, cores).unwrap();
-        }
-    }
 
     #[test]
     fn a_line_is_read() {

@@ -1,97 +1,41 @@
 //! `vrio bench compare net`: virtual machines' network cards.
 
+mod frames;
 mod goals;
+mod options;
 mod own;
 mod peers;
 mod taps;
 mod tcp;
 
-use std::path::PathBuf;
-
 use anyhow::{Result, ensure};
-use serde::Serialize;
 use sidecore::Idle;
 
+use super::comparison::Comparison;
+use super::contest::{Contest, LOCAL, Sample};
 use super::running::Running;
-use super::{Case, Comparison, Contest, Field, LOCAL, OwnOutcome, Plan, Sample, huge};
+use super::table::OwnOutcome;
+use super::{Field, huge};
 use crate::block::LinkKind;
 use crate::net::ports::{self, Doing, PortsPlan};
-use crate::net::{self, Op, Path, Report};
+use crate::net::{self, Path, Report};
 use testbed::cleanup::{Cleanup, tidily};
 use testbed::machine::cores;
 use testbed::pair::Meeting;
 use testbed::progress::Progress;
 
+use frames::Frames;
+use goals::{CONTEST, PORTS, THROUGH};
 use own::{Measurer, Own};
 use peers::{Peer, Peers, SOCKETS, name};
 
-/// What contests are called, which goals refer to.
-const CONTEST: &str = "guest to guest, local";
-const PORTS: &str = "remote port to remote port, one crossing, clear";
-const THROUGH: &str =
-    "guest to guest through an IOhost, two crossings, clear, CPU of each crossing";
+pub use options::Options;
 
 /// Of contests between nodes.
 const CABLE_BYTES: u32 = 64 << 10;
 
 /// How often a frame crosses from node to node through an IOhost.
 const THROUGH_CROSSINGS: f64 = 2.0;
-
-/// What is asked for.
-#[derive(Clone, Debug, Serialize)]
-pub struct Options {
-    /// The `vrio` program.
-    #[serde(skip)]
-    pub program: PathBuf,
-    /// How much is measured.
-    #[serde(flatten)]
-    pub plan: Plan,
-    /// What our sidecore does without work; adaptive instead of spin where it shares a core.
-    #[serde(serialize_with = "crate::block::as_text")]
-    pub idle: Idle,
-}
-
-impl Options {
-    /// Looks whether it makes sense.
-    ///
-    /// # Errors
-    /// What does not.
-    pub fn check(&self) -> Result<()> {
-        self.plan.check()?;
-        let seconds = self.plan.seconds;
-        net::Options { seconds, ..net::Options::new(self.program.clone()) }.check()
-    }
-}
-
-/// One kind of frames.
-#[derive(Clone, Copy, Debug)]
-struct Frames {
-    op: Op,
-    size_bytes: u32,
-}
-
-impl Case for Frames {
-    fn name(&self) -> String {
-        let size = match self.size_bytes {
-            bytes if bytes >= 1 << 10 && bytes.is_power_of_two() => format!("{} KiB", bytes >> 10),
-            bytes => format!("{bytes} B"),
-        };
-        let op = match self.op {
-            Op::Forward => "one way",
-            Op::Bounce => "there and back",
-            Op::Stream => "a stream",
-        };
-        format!("{size} {op}")
-    }
-}
-
-impl Frames {
-    /// The shortest, the usual, and the longest, which is TCP that nobody has to cut.
-    fn all() -> Vec<Self> {
-        let forward = [64, 1500, 64 << 10].map(|size_bytes| Self { op: Op::Forward, size_bytes });
-        forward.into_iter().chain([Self { op: Op::Bounce, size_bytes: 64 }]).collect()
-    }
-}
 
 /// Whether our sidecore, or a peer's thread, and the driver have a core each.
 fn has_seats() -> bool {
@@ -290,18 +234,4 @@ fn port_to_port(options: &Options, cleanup: &Cleanup) -> Result<Sample> {
         waited_share: net::disturbed(waited_s, (took - waited_s).max(0.0)),
         trips_ns: report.trips_ns,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn cases_have_names_of_their_own() {
-        let names: Vec<_> = Frames::all().iter().map(Frames::name).collect();
-        assert_eq!(
-            names,
-            ["64 B one way", "1500 B one way", "64 KiB one way", "64 B there and back"]
-        );
-    }
 }

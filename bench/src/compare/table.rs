@@ -4,9 +4,9 @@ use std::fmt;
 
 use serde::Serialize;
 
+use super::contest::Sample;
 use super::goals::{Ratios, Subject};
-use super::{Comparison, Sample};
-use crate::verdict::{self, Spread, Verdict};
+use crate::verdict::{Spread, Verdict};
 
 /// Why a row is not judged in which frames were lost that somebody waited for.
 const DISTURBED: &str = "turns that mostly waited for what never came";
@@ -183,47 +183,9 @@ impl Pair<'_> {
     }
 }
 
-impl fmt::Display for Comparison {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for outcome in &self.contests {
-            writeln!(f, "{}", outcome.contest)?;
-            let mut pairs: Vec<_> = outcome.rows.iter().map(|it| (&it.ours, &it.theirs)).collect();
-            let mut seen = std::collections::HashSet::new();
-            pairs.retain(|pair| seen.insert(*pair));
-            let has_cpu = outcome.rows.iter().any(|row| row.cpu_ratio.is_some());
-            for pair in pairs {
-                heading(f, self.subject, pair, has_cpu)?;
-                let mut rows = outcome.rows.iter().filter(|it| (&it.ours, &it.theirs) == pair);
-                rows.try_for_each(|row| row.line(f, has_cpu))?;
-            }
-            writeln!(f)?;
-        }
-        self.own.iter().try_for_each(|outcome| own(f, outcome))?;
-        writeln!(f, "goals: verdicts of rounds of one level, of how many; and the decisive one")?;
-        self.goals.iter().try_for_each(|reached| write!(f, "{reached}"))?;
-        writeln!(f)?;
-        self.machine(f)
-    }
-}
-
-fn heading(
-    f: &mut fmt::Formatter<'_>,
-    Subject { rate, each, .. }: &Subject,
-    (ours, theirs): (&String, &String),
-    has_cpu: bool,
-) -> fmt::Result {
-    let ratio = "ours / theirs: median (least-most)";
-    writeln!(f, "  {ours} (ours) and {theirs} (theirs)")?;
-    writeln!(f, "  {:22}{rate:>20}{:>20}{:>20}   {ratio}", "", "p50 us", "p99 us")?;
-    let both = format!("{:>10}{:>10}", "ours", "theirs");
-    let cpu = if has_cpu { format!("CPU/{each}") } else { String::new() };
-    let line = format!("  {:22}{both}{both}{both}   {rate:20} {:20} {cpu}", "", "p50");
-    writeln!(f, "{}", line.trim_end())
-}
-
 impl Row {
     /// With a column for processor time, if any row has that.
-    fn line(&self, f: &mut fmt::Formatter<'_>, has_cpu: bool) -> fmt::Result {
+    pub(super) fn line(&self, f: &mut fmt::Formatter<'_>, has_cpu: bool) -> fmt::Result {
         let cpu = self.cpu_ratio.map_or("not known".to_owned(), |ratio| ratio.to_string());
         let cpu = if has_cpu { format!("{cpu:20} ") } else { String::new() };
         let p50 = self.p50_ratio.map_or("-".to_owned(), |ratio| ratio.to_string());
@@ -262,43 +224,10 @@ impl Row {
     }
 }
 
-/// Figures of our own.
-fn own(f: &mut fmt::Formatter<'_>, outcome: &OwnOutcome) -> fmt::Result {
-    writeln!(f, "{}", outcome.contest)?;
-    for row in &outcome.rows {
-        let (value, few) = (row.value.to_string(), row.rounds < row.tried);
-        let few = few.then(|| format!("{} of {} rounds are of one level", row.rounds, row.tried));
-        let verdict = row.verdict.iter().map(Verdict::to_string);
-        let notes = verdict.chain(few).collect::<Vec<_>>().join("; ");
-        let line = format!("  {:44}{:40}{value:24}{notes}", row.case, row.figure);
-        writeln!(f, "{}", line.trim_end())?;
-    }
-    writeln!(f)
-}
-
-impl Comparison {
-    fn machine(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for missing in &self.missing {
-            writeln!(f, "not measured: {missing}")?;
-        }
-        let rows = self.contests.iter().flat_map(|outcome| &outcome.rows);
-        let own = self.own.iter().filter_map(|outcome| outcome.cache_line_rtt_ns);
-        let trips = verdict::said_of(rows.filter_map(|row| row.cache_line_rtt_ns).chain(own));
-        let machine = &self.machine;
-        let build = machine.build();
-        let slow = if machine.optimised { "" } else { "; NOT OPTIMISED: build --release" };
-        writeln!(
-            f,
-            "{} cores, {}, Linux {}; {trips}; {} rounds of {} s; vrio {build}{slow}",
-            machine.cores, machine.processor, machine.kernel, self.plan.rounds, self.plan.seconds
-        )
-    }
-}
-
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::compare::LOCAL;
+    use crate::compare::contest::LOCAL;
     use crate::compare::goals::{Figure, Part, part};
     use crate::verdict::Standing;
 

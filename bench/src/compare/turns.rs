@@ -4,9 +4,10 @@ use std::fs;
 
 use anyhow::Result;
 
+use super::comparison::Outcome;
+use super::contest::{Case, Contest, Contestant, Sample, Turn};
 use super::goals::Subject;
 use super::table::{Pair, Row};
-use super::{Case, Contest, Contestant, Outcome, Sample, Turn};
 use crate::verdict;
 use testbed::cleanup::Cleanup;
 use testbed::progress::Progress;

@@ -2,7 +2,7 @@
 //! driver of virtio disks.
 
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
-use super::Requests;
-use super::peers::DISK_BYTES;
+use super::peer::DISK_BYTES;
+use super::requests::Requests;
 use crate::block::processor_time;
-use crate::compare::Sample;
+use crate::compare::contest::Sample;
 use crate::compare::running::{FOLDER, remains};
 use crate::load::Pattern;
 use testbed::cleanup::Cleanup;
@@ -39,32 +39,6 @@ const BDEVPERF_MIB: &str = "300";
 
 /// Queues that SPDK's driver asks for: another part of it holds the first one.
 const BDEVPERF_QUEUES: u16 = 2;
-
-/// Who puts requests in.
-#[derive(Clone, Debug)]
-pub(super) enum Client {
-    /// Our driver, at the vhost-user socket.
-    Driver,
-    /// fio: its path, and its words for the disk.
-    Fio(PathBuf, Vec<String>),
-    /// SPDK's NVMe/TCP initiator.
-    NvmePerf {
-        /// Its path.
-        program: PathBuf,
-        /// Where the disk is, as it is told.
-        target: String,
-    },
-    /// SPDK's driver, at the vhost-user socket.
-    BdevPerf(PathBuf),
-}
-
-impl Client {
-    /// fio, with words for the disk.
-    pub(super) fn fio(program: &Path, words: &[&str]) -> Self {
-        let words = words.iter().map(|word| (*word).to_owned());
-        Self::Fio(program.to_owned(), words.collect())
-    }
-}
 
 /// A tool's turn.
 pub(super) struct Turn<'a> {

@@ -1,10 +1,14 @@
 //! What we mean to reach with disks.
 
-use super::peers::name;
-use super::{DIRECT, DIRECT_XDP, Requests};
+use super::peer::name;
+use super::requests::Requests;
 use crate::block::floor::{REMOTE_GOAL, SEALING_GOAL};
-use crate::compare::Case;
+use crate::compare::contest::Case;
 use crate::compare::goals::{Figure, Part, Subject, part};
+
+/// What our direct client is called, which goals refer to.
+pub(super) const DIRECT: &str = "vrio direct";
+pub(super) const DIRECT_XDP: &str = "vrio direct over AF_XDP";
 
 /// The numbers of the goals that are ours alone.
 pub(super) const EVENTS_GOAL: u8 = 11;
@@ -69,7 +73,7 @@ const fn udp(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compare::LOCAL;
+    use crate::compare::contest::LOCAL;
     use crate::compare::goals::Reached;
     use crate::compare::table::{Row, tests};
     use crate::verdict::{Bound, Spread, Standing, Verdict};

@@ -4,10 +4,12 @@ use anyhow::{Context, Result};
 use sidecore::Idle;
 
 use super::goals::{EVENTS_GOAL, TWO_CORES_GOAL};
-use super::{Options, Requests};
+use super::options::Options;
+use super::requests::Requests;
 use crate::block::floor::{self, FloorOptions, FloorReport, Round};
 use crate::block::{self, LinkKind, Path, Report, Volume};
-use crate::compare::{Case, OwnOutcome, OwnRow};
+use crate::compare::contest::Case;
+use crate::compare::table::{OwnOutcome, OwnRow};
 use crate::load::Pattern;
 use crate::measure::Waiting;
 use crate::verdict::{self, Bound, Spread, Verdict};

@@ -4,34 +4,13 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::client::Client;
+use super::peer::{Client, DISK_BYTES, Peer, SOCKET, name};
 use super::spdk::{self, Spdk};
 use crate::compare::running::{Made, Ready, Server, Service, find};
 use testbed::machine::cores;
 
-/// What peers' disks have: as ours of memory and of files.
-pub(super) const DISK_BYTES: u64 = 512 << 20;
-
 /// How long a thread of the daemon's polls that has a core to itself: all the time.
 const POLL_MAX_NS: u64 = 100_000_000;
-
-/// A disk's socket, in the folder that a turn has.
-pub(super) const SOCKET: &str = "socket";
-
-/// The names of peers, as tables have them and goals refer to them.
-pub(super) mod name {
-    /// Its version follows.
-    pub(crate) const DAEMON: &str = "qemu-storage-daemon";
-    pub(crate) const DAEMON_NBD: &str = "nbdkit + qemu-storage-daemon";
-    pub(crate) const NBDKIT: &str = "nbdkit, by fio's NBD client";
-    pub(crate) const FIO: &str = "fio io_uring, without a server";
-    /// For information: nothing is faster than a copy on the asking thread.
-    pub(crate) const FIO_PSYNC: &str = "fio psync, without a server";
-    pub(crate) const SPDK_VHOST: &str = "SPDK vhost";
-    /// For information: another driver on the same server.
-    pub(crate) const SPDK_BDEVPERF: &str = "SPDK vhost, by SPDK's own driver";
-    pub(crate) const SPDK_NVME: &str = "SPDK NVMe/TCP, by its own client";
-}
 
 /// What is installed, and what is not.
 #[derive(Clone, Debug)]
@@ -43,19 +22,6 @@ pub(super) struct Peers {
     spdk: Option<Spdk>,
     /// Names of peers that are not, and where they come from.
     pub(super) missing: Vec<String>,
-}
-
-/// A peer as it is started.
-#[derive(Clone, Debug)]
-pub(super) struct Peer {
-    /// What it is called in tables.
-    pub(super) name: String,
-    /// What is started.
-    pub(super) service: Service,
-    /// Who puts requests in.
-    pub(super) client: Client,
-    /// Its client has no more requests outstanding.
-    pub(super) depth_max: Option<u16>,
 }
 
 impl Peers {
@@ -195,13 +161,6 @@ fn version(program: &Path) -> Option<String> {
     let said = Command::new(program).arg("--version").output().ok()?;
     let said = String::from_utf8(said.stdout).ok()?;
     said.split_once(" version ")?.1.split_whitespace().next().map(str::to_owned)
-}
-
-impl Peer {
-    /// Whether it is one of SPDK's, which take long to start.
-    pub(super) fn is_slow(&self) -> bool {
-        self.service.config.is_some()
-    }
 }
 
 /// A file for a disk.

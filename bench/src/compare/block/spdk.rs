@@ -8,8 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::client::Client;
-use super::peers::{DISK_BYTES, Peer, SOCKET, name};
+use super::peer::{Client, DISK_BYTES, Peer, SOCKET, name};
 use crate::block;
 use crate::compare::running::{FOLDER, Ready, Server, Service, find};
 use testbed::machine::cores;

@@ -1,8 +1,9 @@
 //! What we mean to reach with the messages of MPI.
 
+use super::messages::Messages;
+use super::options::TWO_HOSTS;
 use super::ways::name;
-use super::{Messages, TWO_HOSTS};
-use crate::compare::Case;
+use crate::compare::contest::Case;
 use crate::compare::goals::{Figure, Part, Subject};
 
 /// Cores with which two hosts have one for each rank and each sidecore.
@@ -85,7 +86,7 @@ const fn parts(short_on_two_hosts: Part) -> [Part; 8] {
 
 #[cfg(test)]
 mod tests {
-    use super::super::ONE_HOST;
+    use super::super::options::ONE_HOST;
     use super::*;
     use crate::compare::goals::Reached;
     use crate::compare::table::{Row, tests};

@@ -7,9 +7,9 @@ use anyhow::{Context, Result, anyhow, ensure};
 
 use super::job::Job;
 use super::kinds::{self, Family};
+use super::messages::{Messages, Op};
 use super::site::Site;
-use super::{Messages, Op, figures};
-use crate::compare::Sample;
+use crate::compare::contest::Sample;
 
 /// How deep programs may lie under the folder that is named: theirs has `c/mpi/pt2pt/standard`.
 const DEPTH_MAX: u32 = 6;
@@ -195,7 +195,7 @@ impl Table {
         // Theirs are of bandwidth where we have the times of windows.
         let is_time = !case.op.is_in_bytes() && case.op != Op::Rate;
         let percentile = |words| is_time.then(|| number(words).ok()).flatten();
-        Ok(figures(
+        Ok(Sample::without_processor_time(
             rate.map_err(|error| anyhow!("{error:#}"))?,
             percentile("p50"),
             percentile("p99"),

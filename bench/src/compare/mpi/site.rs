@@ -10,8 +10,8 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::job::Job;
+use super::options::{Hosts, Options, RANKS_MAX, Running, Together};
 use super::ways::Way;
-use super::{Hosts, Options, Running, Together};
 use testbed::cleanup::Cleanup;
 use testbed::events::{Look, Role};
 use testbed::hosts::{Door, write_enter};
@@ -23,7 +23,7 @@ use testbed::stage::Stage;
 
 /// Endpoints of the domain that is made: one for each rank, and those of a job that ended badly
 /// until the node has noticed.
-const ENDPOINTS_MAX: u16 = 4 * super::RANKS_MAX;
+const ENDPOINTS_MAX: u16 = 4 * RANKS_MAX;
 
 /// The domain that is made.
 const DOMAIN: &str = "bench";

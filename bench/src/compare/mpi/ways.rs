@@ -1,18 +1,18 @@
 //! The ways that messages of an MPI can go, and what the MPI has to be told for each.
 
-use super::Hosts;
 use super::kinds::{Family, Mpi};
+use super::options::Hosts;
 
 /// What peers are called, which goals refer to.
 pub(super) mod name {
-    pub(in crate::compare::mpi) const VRIO: &str = "vrio";
-    pub(in crate::compare::mpi) const OWN: &str = "its own shared memory";
-    pub(in crate::compare::mpi) const SHM: &str = "libfabric shm";
-    pub(in crate::compare::mpi) const OWN_TCP: &str = "its own TCP";
-    pub(in crate::compare::mpi) const TCP: &str = "libfabric tcp";
-    pub(in crate::compare::mpi) const RXM: &str = "libfabric tcp;ofi_rxm";
-    pub(in crate::compare::mpi) const UCX_SHM: &str = "UCX shm";
-    pub(in crate::compare::mpi) const UCX_TCP: &str = "UCX tcp";
+    pub(crate) const VRIO: &str = "vrio";
+    pub(crate) const OWN: &str = "its own shared memory";
+    pub(crate) const SHM: &str = "libfabric shm";
+    pub(crate) const OWN_TCP: &str = "its own TCP";
+    pub(crate) const TCP: &str = "libfabric tcp";
+    pub(crate) const RXM: &str = "libfabric tcp;ofi_rxm";
+    pub(crate) const UCX_SHM: &str = "UCX shm";
+    pub(crate) const UCX_TCP: &str = "UCX tcp";
 }
 
 /// What carries messages.
@@ -167,7 +167,7 @@ pub(super) fn impossible(mpi: &Mpi) -> Option<String> {
 mod tests {
     use sidecore::Idle;
 
-    use super::super::Together;
+    use super::super::options::Together;
     use super::*;
     use crate::block::LinkKind;
 

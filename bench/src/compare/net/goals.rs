@@ -1,9 +1,15 @@
 //! What we mean to reach with network cards.
 
+use super::frames::Frames;
 use super::peers::name;
-use super::{CONTEST, Frames, PORTS, THROUGH};
-use crate::compare::Case;
+use crate::compare::contest::Case;
 use crate::compare::goals::{Figure, Part, Subject, part};
+
+/// What contests are called, which goals refer to.
+pub(super) const CONTEST: &str = "guest to guest, local";
+pub(super) const PORTS: &str = "remote port to remote port, one crossing, clear";
+pub(super) const THROUGH: &str =
+    "guest to guest through an IOhost, two crossings, clear, CPU of each crossing";
 
 /// The numbers of goals that figures of our own are about.
 pub(super) const ADDS_GOAL: u8 = 6;
@@ -53,7 +59,7 @@ const PARTS: [Part; 5] = [
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compare::LOCAL;
+    use crate::compare::contest::LOCAL;
     use crate::compare::goals::Reached;
     use crate::compare::table::{Row, tests};
     use crate::verdict::Standing;

@@ -5,11 +5,11 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use sidecore::Idle;
 
-use super::Options;
 use super::goals::{ADDS_GOAL, REST_GOAL};
+use super::options::Options;
 use crate::block::LinkKind;
 use crate::block::floor::{Datagrams, echo_of};
-use crate::compare::{OwnOutcome, OwnRow};
+use crate::compare::table::{OwnOutcome, OwnRow};
 use crate::net::ports::{self, Doing, PortsPlan, PortsReport};
 use crate::net::{self, Crossings, Op, Path};
 use crate::verdict::{self, Bound, Spread, Verdict};

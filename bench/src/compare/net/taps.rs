@@ -18,10 +18,10 @@ use net::{Cut, FRAME_BYTES_MAX, Mac, Offload};
 use rustix::io::{Errno, read, write};
 use sidecore::now_ns;
 
-use super::Frames;
+use super::frames::Frames;
 use super::peers::WHOLE_BYTES_MAX;
 use crate::block::WARM_UP;
-use crate::compare::Sample;
+use crate::compare::contest::Sample;
 use crate::load::Outcome;
 use crate::measure::thread_cpu;
 use crate::net::Op;

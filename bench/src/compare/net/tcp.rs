@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
 
-use super::Options;
+use super::options::Options;
 use crate::block::WARM_UP;
-use crate::compare::Sample;
+use crate::compare::contest::Sample;
 use crate::measure::thread_cpu;
 use crate::net::TCP_HEADERS_BYTES;
 use testbed::cleanup::Cleanup;

@@ -1,0 +1,66 @@
+//! The options of `vrio bench compare block`.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, ensure};
+use serde::Serialize;
+use sidecore::Idle;
+
+use crate::block;
+use crate::compare::contest::Plan;
+use crate::measure::Reuse;
+
+/// The options of a comparison of disks.
+#[derive(Clone, Debug, Serialize)]
+pub struct Options {
+    /// The `vrio` program.
+    #[serde(skip)]
+    pub program: PathBuf,
+    /// How much is measured.
+    #[serde(flatten)]
+    pub plan: Plan,
+    /// What our sidecores do without work; adaptive instead of spin where they share cores.
+    #[serde(serialize_with = "block::as_text")]
+    pub idle: Idle,
+    /// What our driver takes and stores, whoever serves it.
+    pub reuse: Reuse,
+    /// Whether our sessions are sealed; what the peers say to each other is in clear.
+    pub encrypt: bool,
+    /// A folder for files in memory (tmpfs).
+    pub folder: PathBuf,
+    /// A folder for files on a disk, which are opened around the page cache.
+    pub disk_folder: PathBuf,
+    /// Where SPDK was built, unless it is installed.
+    pub spdk: Option<PathBuf>,
+    /// Other versions of qemu-storage-daemon than that in `PATH`.
+    pub storage_daemons: Vec<PathBuf>,
+    /// Further vhost-user-blk servers, which run already: names and sockets.
+    pub sockets: Vec<(String, PathBuf)>,
+}
+
+impl Options {
+    /// Looks whether it makes sense.
+    ///
+    /// # Errors
+    /// What does not.
+    pub fn check(&self) -> Result<()> {
+        let Self { plan, sockets, .. } = self;
+        plan.check()?;
+        let one =
+            block::Options { seconds: plan.seconds, ..block::Options::new(self.program.clone()) };
+        one.check()?;
+        let folders = [("--folder", &self.folder), ("--disk-folder", &self.disk_folder)];
+        for (name, folder) in folders.into_iter().chain(self.spdk.iter().map(|it| ("--spdk", it))) {
+            ensure!(
+                folder.is_absolute() && folder.is_dir(),
+                "{name} {}: a folder that is there, by its absolute path",
+                folder.display()
+            );
+        }
+        let mut names: Vec<_> = sockets.iter().map(|(name, _)| name).collect();
+        names.sort();
+        names.dedup();
+        ensure!(names.len() == sockets.len(), "--socket: two servers have one name");
+        Ok(())
+    }
+}

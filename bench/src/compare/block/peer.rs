@@ -1,0 +1,72 @@
+//! A peer as it is started: its servers, and the client that puts requests in.
+
+use std::path::{Path, PathBuf};
+
+use crate::compare::running::Service;
+
+/// What peers' disks have: as ours of memory and of files.
+pub(super) const DISK_BYTES: u64 = 512 << 20;
+
+/// A disk's socket, in the folder that a turn has.
+pub(super) const SOCKET: &str = "socket";
+
+/// The names of peers, as tables have them and goals refer to them.
+pub(super) mod name {
+    /// Its version follows.
+    pub(crate) const DAEMON: &str = "qemu-storage-daemon";
+    pub(crate) const DAEMON_NBD: &str = "nbdkit + qemu-storage-daemon";
+    pub(crate) const NBDKIT: &str = "nbdkit, by fio's NBD client";
+    pub(crate) const FIO: &str = "fio io_uring, without a server";
+    /// For information: nothing is faster than a copy on the asking thread.
+    pub(crate) const FIO_PSYNC: &str = "fio psync, without a server";
+    pub(crate) const SPDK_VHOST: &str = "SPDK vhost";
+    /// For information: another driver on the same server.
+    pub(crate) const SPDK_BDEVPERF: &str = "SPDK vhost, by SPDK's own driver";
+    pub(crate) const SPDK_NVME: &str = "SPDK NVMe/TCP, by its own client";
+}
+
+/// A peer as it is started.
+#[derive(Clone, Debug)]
+pub(super) struct Peer {
+    /// What it is called in tables.
+    pub(super) name: String,
+    /// What is started.
+    pub(super) service: Service,
+    /// Who puts requests in.
+    pub(super) client: Client,
+    /// Its client has no more requests outstanding.
+    pub(super) depth_max: Option<u16>,
+}
+
+impl Peer {
+    /// Whether it is one of SPDK's, which take long to start.
+    pub(super) fn is_slow(&self) -> bool {
+        self.service.config.is_some()
+    }
+}
+
+/// Who puts requests in.
+#[derive(Clone, Debug)]
+pub(super) enum Client {
+    /// Our driver, at the vhost-user socket.
+    Driver,
+    /// fio: its path, and its words for the disk.
+    Fio(PathBuf, Vec<String>),
+    /// SPDK's NVMe/TCP initiator.
+    NvmePerf {
+        /// Its path.
+        program: PathBuf,
+        /// Where the disk is, as it is told.
+        target: String,
+    },
+    /// SPDK's driver, at the vhost-user socket.
+    BdevPerf(PathBuf),
+}
+
+impl Client {
+    /// fio, with words for the disk.
+    pub(super) fn fio(program: &Path, words: &[&str]) -> Self {
+        let words = words.iter().map(|word| (*word).to_owned());
+        Self::Fio(program.to_owned(), words.collect())
+    }
+}

@@ -1,0 +1,53 @@
+//! One kind of requests, as a case of the comparison.
+
+use crate::compare::contest::Case;
+use crate::load::Pattern;
+
+/// One kind of requests.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Requests {
+    pub(super) op: Pattern,
+    pub(super) size_bytes: u32,
+    pub(super) depth: u16,
+}
+
+impl Case for Requests {
+    fn name(&self) -> String {
+        let size = match self.size_bytes {
+            bytes if bytes >= 1 << 20 => format!("{}m", bytes >> 20),
+            bytes => format!("{}k", bytes >> 10),
+        };
+        format!("{} {size} depth {}", self.op.name(), self.depth)
+    }
+}
+
+impl Requests {
+    /// Small requests to random places, long ones in order.
+    pub(super) fn all() -> Vec<Self> {
+        let mut cases = Vec::new();
+        for op in [Pattern::RandRead, Pattern::RandWrite] {
+            cases.extend([1, 8, 32].map(|depth| Self { op, size_bytes: 4 << 10, depth }));
+        }
+        for (size_bytes, depth) in [(64 << 10, 8), (1 << 20, 4)] {
+            let ops = [Pattern::Read, Pattern::Write];
+            cases.extend(ops.map(|op| Self { op, size_bytes, depth }));
+        }
+        cases
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cases_have_names_of_their_own() {
+        let mut names: Vec<_> = Requests::all().iter().map(Requests::name).collect();
+        assert_eq!(names.len(), 10);
+        assert_eq!(names[0], "randread 4k depth 1");
+        assert_eq!(names[9], "write 1m depth 4");
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), 10);
+    }
+}

@@ -1,0 +1,109 @@
+//! One kind of messages, as a case of the comparison.
+
+use crate::compare::contest::Case;
+
+/// What is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Op {
+    /// A message there and one back: the time of one of them.
+    Latency,
+    /// Windows of messages one way.
+    Bandwidth,
+    /// Windows of messages both ways at once.
+    Both,
+    /// The same as bandwidth, of short ones between all pairs of ranks.
+    Rate,
+    AllToAll,
+    AllReduce,
+}
+
+impl Op {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Latency => "latency",
+            Self::Bandwidth => "bandwidth",
+            Self::Both => "both ways",
+            Self::Rate => "message rate",
+            Self::AllToAll => "all-to-all",
+            Self::AllReduce => "all-reduce",
+        }
+    }
+
+    /// What the program calls it.
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::Latency => "latency",
+            Self::Bandwidth | Self::Rate => "bandwidth",
+            Self::Both => "both",
+            Self::AllToAll => "alltoall",
+            Self::AllReduce => "allreduce",
+        }
+    }
+
+    /// Whether its rate is megabytes per second, and not messages or operations.
+    pub(super) fn is_in_bytes(self) -> bool {
+        matches!(self, Self::Bandwidth | Self::Both)
+    }
+}
+
+/// One kind of messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Messages {
+    pub(super) op: Op,
+    pub(super) bytes: u32,
+    /// Who takes part.
+    pub(super) ranks: u16,
+}
+
+impl Messages {
+    /// Between two, then between all.
+    pub(super) fn all(ranks: u16) -> Vec<Self> {
+        let of = |op, sizes: &'static [u32], ranks| {
+            sizes.iter().map(move |&bytes| Self { op, bytes, ranks })
+        };
+        of(Op::Latency, &[8, 1 << 10, 8 << 10, 64 << 10, 1 << 20], 2)
+            .chain(of(Op::Bandwidth, &[8 << 10, 64 << 10, 1 << 20], 2))
+            .chain(of(Op::Both, &[64 << 10, 1 << 20], 2))
+            .chain(of(Op::Rate, &[8], ranks))
+            .chain(of(Op::AllToAll, &[8, 1 << 10, 64 << 10], ranks))
+            .chain(of(Op::AllReduce, &[8, 1 << 10, 64 << 10], ranks))
+            .collect()
+    }
+
+    /// What the program is asked for.
+    pub(super) fn word(&self) -> String {
+        format!("{}:{}", self.op.word(), self.bytes)
+    }
+}
+
+impl Case for Messages {
+    fn name(&self) -> String {
+        let size = match self.bytes {
+            bytes if bytes >= 1 << 20 => format!("{} MiB", bytes >> 20),
+            bytes if bytes >= 1 << 10 => format!("{} KiB", bytes >> 10),
+            bytes => format!("{bytes} B"),
+        };
+        format!("{} {size}", self.op.name())
+    }
+
+    fn shares_turn(&self, other: &Self) -> bool {
+        self.ranks == other.ranks
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cases_have_names_of_their_own_and_two_turns() {
+        let all = Messages::all(4);
+        let mut names: Vec<_> = all.iter().map(Messages::name).collect();
+        assert_eq!(names[0], "latency 8 B");
+        assert!(names.contains(&"both ways 1 MiB".to_owned()));
+        names.dedup();
+        assert_eq!(names.len(), all.len());
+        assert_eq!(all.chunk_by(Case::shares_turn).count(), 2);
+        assert_eq!(Messages::all(2).chunk_by(Case::shares_turn).count(), 1);
+    }
+}

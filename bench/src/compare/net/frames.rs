@@ -1,0 +1,48 @@
+//! One kind of frames, as a case of the comparison.
+
+use crate::compare::contest::Case;
+use crate::net::Op;
+
+/// One kind of frames.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Frames {
+    pub(super) op: Op,
+    pub(super) size_bytes: u32,
+}
+
+impl Case for Frames {
+    fn name(&self) -> String {
+        let size = match self.size_bytes {
+            bytes if bytes >= 1 << 10 && bytes.is_power_of_two() => format!("{} KiB", bytes >> 10),
+            bytes => format!("{bytes} B"),
+        };
+        let op = match self.op {
+            Op::Forward => "one way",
+            Op::Bounce => "there and back",
+            Op::Stream => "a stream",
+        };
+        format!("{size} {op}")
+    }
+}
+
+impl Frames {
+    /// The shortest, the usual, and the longest, which is TCP that nobody has to cut.
+    pub(super) fn all() -> Vec<Self> {
+        let forward = [64, 1500, 64 << 10].map(|size_bytes| Self { op: Op::Forward, size_bytes });
+        forward.into_iter().chain([Self { op: Op::Bounce, size_bytes: 64 }]).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cases_have_names_of_their_own() {
+        let names: Vec<_> = Frames::all().iter().map(Frames::name).collect();
+        assert_eq!(
+            names,
+            ["64 B one way", "1500 B one way", "64 KiB one way", "64 B there and back"]
+        );
+    }
+}

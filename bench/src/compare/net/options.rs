@@ -1,0 +1,36 @@
+//! The options of `vrio bench compare net`.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use serde::Serialize;
+use sidecore::Idle;
+
+use crate::compare::contest::Plan;
+use crate::net;
+
+/// The options of a comparison of network cards.
+#[derive(Clone, Debug, Serialize)]
+pub struct Options {
+    /// The `vrio` program.
+    #[serde(skip)]
+    pub program: PathBuf,
+    /// How much is measured.
+    #[serde(flatten)]
+    pub plan: Plan,
+    /// What our sidecore does without work; adaptive instead of spin where it shares a core.
+    #[serde(serialize_with = "crate::block::as_text")]
+    pub idle: Idle,
+}
+
+impl Options {
+    /// Looks whether it makes sense.
+    ///
+    /// # Errors
+    /// What does not.
+    pub fn check(&self) -> Result<()> {
+        self.plan.check()?;
+        let seconds = self.plan.seconds;
+        net::Options { seconds, ..net::Options::new(self.program.clone()) }.check()
+    }
+}
