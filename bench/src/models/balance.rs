@@ -10,7 +10,9 @@ use anyhow::Result;
 use serde::Serialize;
 use sidecore::Idle;
 
-use super::{DEPTH, Device, Model, Options, turns};
+use super::model::{Device, Model};
+use super::options::{DEPTH, Options};
+use super::turns;
 use crate::block::{self, Path, Volume};
 use crate::measure::Waiting;
 use crate::verdict::Spread;
@@ -142,7 +144,7 @@ fn asked(options: &Options, sidecores: Sidecores, load: Load) -> block::Options 
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::options;
+    use super::super::options::tests::options;
     use super::*;
 
     #[test]

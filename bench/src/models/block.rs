@@ -6,7 +6,8 @@ use anyhow::{Context, Result};
 use sidecore::Idle;
 
 use super::cell::{Alone, Count, Counts, Many, Sample};
-use super::{DEPTH, Model, Options, Setting};
+use super::model::Model;
+use super::options::{DEPTH, Options, Setting};
 use crate::block::{self, Path, Report};
 use crate::compare::block::write_all;
 use crate::measure::Waiting;
@@ -134,7 +135,7 @@ fn counts(asked: &block::Options, model: Model, events: &BTreeMap<String, f64>) 
 #[cfg(test)]
 mod tests {
     use super::super::Device;
-    use super::super::tests::options;
+    use super::super::options::tests::options;
     use super::*;
     use crate::block::Volume;
 

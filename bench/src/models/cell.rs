@@ -2,7 +2,6 @@
 
 use serde::Serialize;
 
-use super::Figures;
 use crate::verdict::Spread;
 
 /// What happens for a request, as the slides' table has it.
@@ -87,7 +86,7 @@ pub(super) struct Sample {
     pub(super) one: Counts,
     /// How long those took; or why nobody knows.
     pub(super) alone: Result<Alone, String>,
-    /// The same of [`super::DEPTH`] outstanding.
+    /// The same of [`DEPTH`](super::options::DEPTH) outstanding.
     pub(super) many: Result<Many, String>,
 }
 
@@ -107,6 +106,38 @@ pub(super) struct Many {
     pub(super) per_s: f64,
     /// None where a server's is not known.
     pub(super) cpu_us: Option<f64>,
+}
+
+/// A model's figures; of each the median, and both ends of all rounds. What is not known in any
+/// round is none, and `unknown` says why.
+#[derive(Clone, Debug, Serialize)]
+pub struct Figures {
+    /// Whether nobody polled on a core that others need. If not, only events mean something.
+    pub seated: bool,
+    /// What happens for a request, by the slides' columns, with one request outstanding.
+    pub events: Vec<(Column, Cell)>,
+    /// All that could be measured of it.
+    pub sum: Spread,
+    /// How long a request takes, in microseconds: half of them no longer. Of frames, there and
+    /// back.
+    pub p50_us: Option<Spread>,
+    /// 99 of a hundred no longer.
+    pub p99_us: Option<Spread>,
+    /// Processor time of a request, or of a frame one way, of all processes and threads, in
+    /// microseconds.
+    pub cpu_us: Option<Spread>,
+    /// Requests in a second, with [`DEPTH`](super::options::DEPTH) outstanding of each guest.
+    pub per_s: Option<Spread>,
+    /// Processor time of each of these.
+    pub cpu_us_at_depth: Option<Spread>,
+    /// All events of each of these.
+    pub sum_at_depth: Option<Spread>,
+    /// Why figures that are none are none, each reason once.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unknown: Vec<String>,
+    /// The events of each round.
+    #[serde(skip)]
+    pub(super) rounds: Vec<Counts>,
 }
 
 /// All that was counted.

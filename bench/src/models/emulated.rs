@@ -13,7 +13,7 @@ use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use serde_json::json;
 
-use super::Device;
+use super::model::Device;
 use testbed::guest::{Builder, Monitor, monitor};
 use testbed::stage::Stage;
 

@@ -11,7 +11,7 @@ use sidecore::now_ns;
 
 use super::block::NO_INJECTION;
 use super::cell::{Alone, Count, Counts, Many, Sample};
-use super::{DEPTH, Options};
+use super::options::{DEPTH, Options};
 use crate::block::WARM_UP;
 use crate::load::Outcome;
 use crate::measure::thread_cpu;

@@ -8,15 +8,13 @@ use sidecore::Idle;
 
 use super::block::{NO_INJECTION, NOT_COUNTED, OF_QEMU};
 use super::cell::{Alone, Count, Counts, Many, Sample};
-use super::{DEPTH, Model, Options, Setting};
+use super::model::Model;
+use super::options::{DEPTH, Options, Setting};
 use crate::measure::Waiting;
 use crate::net::{self, Op, Path, Report};
 use testbed::cleanup::Cleanup;
 use testbed::pair::Meeting;
 use testbed::progress::Progress;
-
-/// Who takes part, all the time.
-pub(super) const GUESTS: u16 = 2;
 
 /// Why cards have no such row.
 pub(super) const NO_CLIENT: &str =

@@ -4,7 +4,9 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::{Column, Device, Model, Table, table};
+use super::cell::Column;
+use super::model::{Device, Model};
+use super::table::Table;
 use crate::verdict::{Bound, Spread, Standing, Verdict};
 
 /// By how much events of one kind may differ and still be the same: a thread that is still awake
@@ -177,7 +179,7 @@ fn is_judged(table: &Table) -> bool {
 pub(super) fn goals(tables: &[Table]) -> Vec<Reached> {
     let mut verdicts = Vec::new();
     for table in tables.iter().filter(|table| is_judged(table)) {
-        let title = || table::title(&table.setting);
+        let title = || table.setting.title();
         for step in Step::all(table) {
             let least = Bound::AtLeast(step.least());
             verdicts.push((title(), Verdict::of(1, step.figure, least, &step.sums(), false)));
@@ -203,8 +205,7 @@ pub(super) fn goals(tables: &[Table]) -> Vec<Reached> {
 pub(super) fn explained(tables: &[Table]) -> Vec<String> {
     let of = |table: &Table| {
         let words: Vec<_> = Step::all(table).iter().map(Step::explained).collect();
-        (!words.is_empty())
-            .then(|| format!("{}: {}", table::title(&table.setting), words.join("; ")))
+        (!words.is_empty()).then(|| format!("{}: {}", table.setting.title(), words.join("; ")))
     };
     let counted = tables.iter().filter(|table| is_judged(table)).filter_map(of);
     let rows = || tables.iter().flat_map(|table| &table.rows);

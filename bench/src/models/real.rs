@@ -21,7 +21,10 @@ use anyhow::{Context, Result, anyhow, ensure};
 
 use super::cell::{Alone, Count, Sample};
 use super::emulated::{Emulated, Tracing};
-use super::{Device, Model, Options, Row, Setting, Table, block, net, table, turns, vfio};
+use super::model::{Device, Model};
+use super::options::{NET_GUESTS, Options, Setting};
+use super::table::{Row, Table};
+use super::{block, net, turns, vfio};
 use crate::block::Volume;
 use testbed::cleanup::Cleanup;
 use testbed::events::{Look, Role, Side};
@@ -179,13 +182,13 @@ pub(super) fn tables(
         progress.doing("looking how a guest can be run");
         let images = Images::find();
         let accelerator = images.as_ref().map_or("none", |images| images.accelerator.name());
-        let guests = if device == Device::Block { 1 } else { net::GUESTS };
+        let guests = if device == Device::Block { 1 } else { NET_GUESTS };
         let real_guest = Some(accelerator);
         let setting = Setting { encrypt: true, real_guest, ..Setting::of(device, guests) };
         let bench = images.map(|images| Bench { options, images, device, cleanup });
         let row = |model: &Model| {
             let name = model.name();
-            progress.doing(format!("{}: {name}", table::title(&setting)));
+            progress.doing(format!("{}: {name}", setting.title()));
             let measured = match &bench {
                 Ok(bench) => bench.measure(*model, &mut emulated),
                 Err(why) => Err(anyhow!("{why:#}")),
@@ -201,7 +204,7 @@ pub(super) fn tables(
         };
         let asked = Model::ALL.iter().filter(|model| options.models.contains(model));
         let rows: Vec<Row> = asked.map(row).collect();
-        progress.done(table::title(&setting));
+        progress.done(setting.title());
         tables.push(Table { setting, rows });
     }
     (tables, emulated)
@@ -351,7 +354,7 @@ impl Bench<'_> {
 
     /// Two guests of a network, of which the first one pings the other.
     fn pair(&self, model: Model, stage: &Stage) -> Result<Scene> {
-        let setting = Setting { encrypt: true, ..Setting::of(Device::Net, net::GUESTS) };
+        let setting = Setting { encrypt: true, ..Setting::of(Device::Net, NET_GUESTS) };
         let asked = net::asked(self.options, model, &setting).map_err(|why| anyhow!(why))?;
         let (nodes, nics) = crate::net::start_nodes(&asked, stage, &Seats::default())?;
         let roles = [("card", PAIR[0], PAIR[1]), ("answer", PAIR[1], PAIR[0])];

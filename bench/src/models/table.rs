@@ -1,25 +1,38 @@
-//! How the models are told: a table for each setting, and below all of them what is to be known.
+//! A table of models that were measured in turn, one for each setting.
 
 use std::fmt;
 
-use super::{Balance, Cell, DEPTH, Device, Emulated, Figures, Report, Row, Setting, Table};
+use serde::Serialize;
+
+use super::cell::{Cell, Figures};
+use super::model::{Device, Model, PollingCores};
+use super::options::{DEPTH, Setting};
 use crate::block::report::number;
 use crate::verdict::Spread;
-use testbed::machine::Machine;
 
-/// What models of a table have in common, in words.
-pub(super) fn title(setting: &Setting) -> String {
-    let Setting { device, guests, encrypt, stage, real_guest, .. } = setting;
-    let device = match device {
-        Device::Block => "block",
-        Device::Net => "net",
-    };
-    let plural = if *guests == 1 { "" } else { "s" };
-    let sealed = if *encrypt { "sealed" } else { "in clear" };
-    let stage = if *stage { ", volume encrypted" } else { "" };
-    let real = real_guest.iter().map(|how| format!("real ({how}) "));
-    let real: String = real.collect();
-    format!("{device}, {guests} {real}guest{plural}, sessions {sealed}{stage}")
+/// A model in a table.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// Which.
+    pub model: Model,
+    /// What it is called.
+    pub name: &'static str,
+    /// Cores that poll.
+    pub polling_cores: PollingCores,
+    /// What was measured.
+    pub figures: Option<Figures>,
+    /// Why nothing was.
+    pub empty: Option<String>,
+}
+
+/// Models that are measured in turn.
+#[derive(Clone, Debug, Serialize)]
+pub struct Table {
+    /// What they have in common.
+    #[serde(flatten)]
+    pub setting: Setting,
+    /// Each of them.
+    pub rows: Vec<Row>,
 }
 
 /// Why cells and rows are empty, each reason once.
@@ -51,12 +64,12 @@ fn median(spread: &Spread) -> String {
 }
 
 /// The same of what may be unknown.
-fn known(spread: &Option<Spread>) -> String {
+pub(super) fn known(spread: &Option<Spread>) -> String {
     spread.as_ref().map_or_else(|| "*".to_owned(), median)
 }
 
 /// Of those that are unknown, the reasons are below.
-fn rate(spread: &Option<Spread>) -> String {
+pub(super) fn rate(spread: &Option<Spread>) -> String {
     spread.as_ref().map_or_else(|| "*".to_owned(), |it| format!("{:.0}", it.median))
 }
 
@@ -90,7 +103,7 @@ impl fmt::Display for Row {
 
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}", title(&self.setting))?;
+        writeln!(f, "{}", self.setting.title())?;
         let each = match self.setting.device {
             Device::Block => "a request, one outstanding",
             Device::Net => "a frame, one under way",
@@ -112,98 +125,5 @@ impl fmt::Display for Table {
                 "  p50 and p99 are of a frame there and back; events, CPU and rate of each way"
             ),
         }
-    }
-}
-
-impl fmt::Display for Balance {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { sidecores, load, busy: [busy, all], seated, per_s, cpu_us, .. } = self;
-        let [sidecores, load] = [format!("{sidecores:?}"), format!("{load:?}")];
-        let (busy, cpu, per_s) = (format!("{busy} of {all}"), known(cpu_us), rate(per_s));
-        let shared = if *seated { "" } else { "  cores SHARED" };
-        writeln!(
-            f,
-            "  {:<10}{:<14}{busy:>12}{per_s:>12}{cpu:>10}{shared}",
-            sidecores.to_lowercase(),
-            load.to_lowercase(),
-        )
-    }
-}
-
-impl fmt::Display for Emulated {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, accelerator, requests, sync_exits, guest_interrupts, .. } = self;
-        let each = match self.device {
-            Device::Block => "read of 4 KiB",
-            Device::Net => "frame of a ping",
-        };
-        let [exits, interrupts] = [*sync_exits, *guest_interrupts].map(number);
-        writeln!(
-            f,
-            "\nemulation, {name} in a real guest ({accelerator}): of each {each} {exits} sync \
-             exits, {interrupts} guest interrupts ({requests} counted)"
-        )?;
-        let regions = self.by_region.iter();
-        let regions: Vec<_> = regions.map(|(name, it)| format!("{name} {}", number(*it))).collect();
-        writeln!(f, "  accesses to registers by region: {}", regions.join(", "))
-    }
-}
-
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            f,
-            "disks: randread of 4 KiB, {} volume; cards: frames of 64 bytes; medians of {} rounds",
-            self.asked.volume, self.asked.rounds
-        )?;
-        for table in &self.tables {
-            writeln!(f, "\n{table}")?;
-        }
-        if !self.tables.is_empty() {
-            writeln!(f, "polling: cores that poll on each VMhost, and on the IOhost")?;
-        }
-        let mut shared = self.tables.iter().flat_map(|it| &it.rows);
-        if shared.any(|row| row.figures.as_ref().is_some_and(|it| !it.seated)) {
-            writeln!(
-                f,
-                "cores SHARED: more threads are busy than there are cores, and some of them poll: \
-                 of those rows only events mean anything"
-            )?;
-        }
-        if !self.balance.is_empty() {
-            writeln!(
-                f,
-                "\nthe same sidecores, on two hosts (Elvis) or both on one IOhost (direct)"
-            )?;
-            writeln!(
-                f,
-                "  {:<10}{:<14}{:>12}{:>12}{:>10}",
-                "", "", "busy guests", "per s", "CPU us"
-            )?;
-            self.balance.iter().try_for_each(|it| write!(f, "{it}"))?;
-        }
-        for it in &self.emulated {
-            write!(f, "{it}")?;
-        }
-        let of_balance = self.balance.iter().filter_map(|it| {
-            let what = format!("{:?} sidecores, {:?} load", it.sidecores, it.load);
-            Some(format!("{}: {}", what.to_lowercase(), it.empty.as_ref()?))
-        });
-        let balance = of_balance.collect();
-        let reasons = [reasons(&self.tables), balance, self.not_emulated.clone()].concat();
-        if !reasons.is_empty() {
-            writeln!(f, "\nempty (* or a whole row)")?;
-            reasons.iter().try_for_each(|reason| writeln!(f, "  {reason}"))?;
-        }
-        writeln!(f, "\ngoals")?;
-        self.goals.iter().try_for_each(|goal| write!(f, "{goal}"))?;
-        if !self.explained.is_empty() {
-            writeln!(f, "\nwhat differs, and why it is not the slides' 2, 2, 4, 6 and 9")?;
-        }
-        self.explained.iter().try_for_each(|it| writeln!(f, "  - {it}"))?;
-        let Machine { cores, processor, kernel, .. } = &self.machine;
-        let build = self.machine.build();
-        let slow = if self.machine.optimised { "" } else { "; NOT OPTIMISED: build --release" };
-        writeln!(f, "\n{cores} cores, {processor}, Linux {kernel}; vrio {build}{slow}")
     }
 }

@@ -3,7 +3,10 @@
 use anyhow::Result;
 
 use super::cell::{self, Sample};
-use super::{Device, Model, Options, Row, Setting, Table, block, link, net, table};
+use super::model::{Device, Model};
+use super::options::{Options, Setting};
+use super::table::{Row, Table};
+use super::{block, link, net};
 use testbed::cleanup::Cleanup;
 use testbed::progress::Progress;
 
@@ -74,7 +77,7 @@ pub(super) fn in_turn(
     let sample = |at: usize, round: u16| {
         let (model, asked) = &models[at];
         let asked = asked.as_ref().map_err(|why| Refused(why.clone()))?;
-        let (title, name) = (table::title(setting), model.name());
+        let (title, name) = (setting.title(), model.name());
         progress.doing(format!("{title}: {name}, round {round} of {}", options.rounds));
         asked.sample(options, *model, cleanup)
     };

@@ -1,0 +1,192 @@
+//! The options of `vrio bench models`, and the settings that they ask for.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, ensure};
+use serde::Serialize;
+
+use super::model::{Device, Model};
+use crate::block::{GUESTS_MAX, Volume};
+
+/// Rounds, at most.
+pub const ROUNDS_MAX: u16 = 99;
+
+/// Requests outstanding where throughput is measured.
+pub const DEPTH: u16 = 32;
+
+/// The guests of a setting of network cards, in every case.
+pub(super) const NET_GUESTS: u16 = 2;
+
+/// The options of a comparison of models.
+#[derive(Clone, Debug, Serialize)]
+pub struct Options {
+    /// The `vrio` program that the nodes run.
+    #[serde(skip)]
+    pub program: PathBuf,
+    /// Disks, cards or both.
+    pub devices: Vec<Device>,
+    /// Which models.
+    pub models: Vec<Model>,
+    /// How many guests; each number is measured.
+    pub guests: Vec<u16>,
+    /// Whether sessions are sealed; each is measured.
+    pub encrypt: Vec<bool>,
+    /// Whether a stage encrypts what is on volumes; each is measured, of disks.
+    pub stage: Vec<bool>,
+    /// What stands behind disks.
+    pub volume: Volume,
+    /// How often each model is measured, in turn.
+    pub rounds: u16,
+    /// How long each time, at each depth.
+    pub seconds: f64,
+    /// Models are counted in a real guest as well.
+    pub guest: bool,
+    /// The volume's file was made for this, and filled.
+    #[serde(skip)]
+    pub filled: bool,
+}
+
+impl Options {
+    /// Looks whether it makes sense by itself.
+    ///
+    /// # Errors
+    /// The option that does not, and a way out.
+    pub(super) fn check_alone(&self) -> Result<()> {
+        let Self { rounds, guests, volume, .. } = self;
+        ensure!((1..=ROUNDS_MAX).contains(rounds), "--rounds {rounds}: from 1 to {ROUNDS_MAX}");
+        ensure!(!self.models.is_empty(), "--model: one at least");
+        ensure!(!self.encrypt.is_empty(), "--encrypt: on, off or both");
+        ensure!(
+            self.guest || self.models.iter().any(|model| Model::STAND_IN.contains(model)),
+            "--model emulation and qemu are counted in a real guest: add --guest"
+        );
+        let range = 1..=GUESTS_MAX;
+        ensure!(
+            !guests.is_empty() && guests.iter().all(|count| range.contains(count)),
+            "--guests: numbers from 1 to {GUESTS_MAX}, such as 1,4"
+        );
+        ensure!(
+            volume.file().is_none() || guests[..] == [1],
+            "--volume {volume}: a file is one guest's; add --guests 1, or take null or memory"
+        );
+        ensure!(
+            !self.settings().is_empty(),
+            "--stage on is about volumes of disks: add --device block, or drop it"
+        );
+        Ok(())
+    }
+
+    /// What is measured one after the other, each with all models that it means something for.
+    pub(super) fn settings(&self) -> Vec<Setting> {
+        let mut settings = Vec::new();
+        for &device in &self.devices {
+            let plain = if self.stage.contains(&false) { &self.encrypt[..] } else { &[] };
+            for (at, &encrypt) in plain.iter().enumerate() {
+                // Sealing is about sessions; how it goes with several guests adds nothing to that.
+                let guests = match device {
+                    Device::Net => &[NET_GUESTS],
+                    Device::Block if at == 0 => &self.guests[..],
+                    Device::Block => &self.guests[..1],
+                };
+                let again = at > 0;
+                let of = |&guests: &u16| Setting { encrypt, again, ..Setting::of(device, guests) };
+                settings.extend(guests.iter().map(of));
+            }
+            // A stage is on the way of a disk's request, whatever its session is.
+            if device == Device::Block && self.stage.contains(&true) {
+                let (encrypt, guests) = (self.encrypt[0], self.guests[0]);
+                settings.push(Setting { encrypt, stage: true, ..Setting::of(device, guests) });
+            }
+        }
+        settings
+    }
+}
+
+/// What all models of a table have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Setting {
+    /// What guests have.
+    pub device: Device,
+    /// How many guests.
+    pub guests: u16,
+    /// Whether sessions are sealed.
+    pub encrypt: bool,
+    /// Whether a stage encrypts what is on the volume.
+    pub stage: bool,
+    /// How the instructions of a real guest are run, `kvm` or `tcg`; nothing for a stand-in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub real_guest: Option<&'static str>,
+    /// What has no session was measured before.
+    #[serde(skip)]
+    pub(super) again: bool,
+}
+
+impl Setting {
+    /// Of a stand-in, in clear.
+    pub(super) fn of(device: Device, guests: u16) -> Self {
+        Self { device, guests, encrypt: false, stage: false, real_guest: None, again: false }
+    }
+    /// The same in words.
+    pub(super) fn title(&self) -> String {
+        let Self { device, guests, encrypt, stage, real_guest, .. } = self;
+        let device = match device {
+            Device::Block => "block",
+            Device::Net => "net",
+        };
+        let plural = if *guests == 1 { "" } else { "s" };
+        let sealed = if *encrypt { "sealed" } else { "in clear" };
+        let stage = if *stage { ", volume encrypted" } else { "" };
+        let real = real_guest.iter().map(|how| format!("real ({how}) "));
+        let real: String = real.collect();
+        format!("{device}, {guests} {real}guest{plural}, sessions {sealed}{stage}")
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// For tests of the parts.
+    pub(in crate::models) fn options() -> Options {
+        Options {
+            program: PathBuf::from("vrio"),
+            devices: vec![Device::Block],
+            models: Model::ALL.to_vec(),
+            guests: vec![1],
+            encrypt: vec![false],
+            stage: vec![false],
+            volume: Volume::Null,
+            rounds: 1,
+            seconds: 0.1,
+            guest: false,
+            filled: false,
+        }
+    }
+
+    #[test]
+    fn what_is_encrypted_is_beside_what_is_not() {
+        let of = |stage: &[bool]| {
+            let guests = vec![1, 4];
+            let asked = Options { stage: stage.to_vec(), guests, ..options() };
+            let settings = asked.settings();
+            settings.iter().map(|it| (it.guests, it.stage)).collect::<Vec<_>>()
+        };
+        assert_eq!(of(&[false]), [(1, false), (4, false)]);
+        assert_eq!(of(&[false, true]), [(1, false), (4, false), (1, true)]);
+        assert_eq!(of(&[true]), [(1, true)]);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_by_name() {
+        options().check().unwrap();
+        let refused = |wrong: Options, word: &str| {
+            let text = wrong.check().unwrap_err().to_string();
+            assert!(text.contains(word), "{text}");
+        };
+        refused(Options { models: Vec::new(), ..options() }, "--model");
+        refused(Options { models: vec![Model::Emulation], ..options() }, "--guest");
+        refused(Options { rounds: 0, ..options() }, "--rounds 0");
+        let net = || vec![Device::Net];
+        refused(Options { devices: net(), stage: vec![true], ..options() }, "--stage on");
+    }
+}

@@ -1,0 +1,133 @@
+//! Everything that was measured of the models: one JSON object, or tables with remarks.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::balance::Balance;
+use super::emulated::Emulated;
+use super::model::Device;
+use super::options::Options;
+use super::order::Reached;
+use super::table::{Table, known, rate, reasons};
+use crate::block::report::number;
+use testbed::machine::Machine;
+
+/// The version of the JSON form.
+pub(super) const MODELS_VERSION: u32 = 1;
+
+/// Everything that was measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// The version of this form.
+    pub version: u32,
+    /// What was asked for.
+    pub asked: Options,
+    /// The tables.
+    pub tables: Vec<Table>,
+    /// The same sidecores spread over hosts and pooled on one; empty where no disk was asked for.
+    pub balance: Vec<Balance>,
+    /// What QEMU's emulation is made of, by the names of registers.
+    pub emulated: Vec<Emulated>,
+    /// Why it was not counted, where nobody asked for a guest.
+    pub not_emulated: Vec<String>,
+    /// What we mean to reach.
+    pub goals: Vec<Reached>,
+    /// Why the figures are not those of the slides.
+    pub explained: Vec<String>,
+    /// The machine.
+    pub machine: Machine,
+}
+
+impl fmt::Display for Balance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { sidecores, load, busy: [busy, all], seated, per_s, cpu_us, .. } = self;
+        let [sidecores, load] = [format!("{sidecores:?}"), format!("{load:?}")];
+        let (busy, cpu, per_s) = (format!("{busy} of {all}"), known(cpu_us), rate(per_s));
+        let shared = if *seated { "" } else { "  cores SHARED" };
+        writeln!(
+            f,
+            "  {:<10}{:<14}{busy:>12}{per_s:>12}{cpu:>10}{shared}",
+            sidecores.to_lowercase(),
+            load.to_lowercase(),
+        )
+    }
+}
+
+impl fmt::Display for Emulated {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, accelerator, requests, sync_exits, guest_interrupts, .. } = self;
+        let each = match self.device {
+            Device::Block => "read of 4 KiB",
+            Device::Net => "frame of a ping",
+        };
+        let [exits, interrupts] = [*sync_exits, *guest_interrupts].map(number);
+        writeln!(
+            f,
+            "\nemulation, {name} in a real guest ({accelerator}): of each {each} {exits} sync \
+             exits, {interrupts} guest interrupts ({requests} counted)"
+        )?;
+        let regions = self.by_region.iter();
+        let regions: Vec<_> = regions.map(|(name, it)| format!("{name} {}", number(*it))).collect();
+        writeln!(f, "  accesses to registers by region: {}", regions.join(", "))
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "disks: randread of 4 KiB, {} volume; cards: frames of 64 bytes; medians of {} rounds",
+            self.asked.volume, self.asked.rounds
+        )?;
+        for table in &self.tables {
+            writeln!(f, "\n{table}")?;
+        }
+        if !self.tables.is_empty() {
+            writeln!(f, "polling: cores that poll on each VMhost, and on the IOhost")?;
+        }
+        let mut shared = self.tables.iter().flat_map(|it| &it.rows);
+        if shared.any(|row| row.figures.as_ref().is_some_and(|it| !it.seated)) {
+            writeln!(
+                f,
+                "cores SHARED: more threads are busy than there are cores, and some of them poll: \
+                 of those rows only events mean anything"
+            )?;
+        }
+        if !self.balance.is_empty() {
+            writeln!(
+                f,
+                "\nthe same sidecores, on two hosts (Elvis) or both on one IOhost (direct)"
+            )?;
+            writeln!(
+                f,
+                "  {:<10}{:<14}{:>12}{:>12}{:>10}",
+                "", "", "busy guests", "per s", "CPU us"
+            )?;
+            self.balance.iter().try_for_each(|it| write!(f, "{it}"))?;
+        }
+        for it in &self.emulated {
+            write!(f, "{it}")?;
+        }
+        let of_balance = self.balance.iter().filter_map(|it| {
+            let what = format!("{:?} sidecores, {:?} load", it.sidecores, it.load);
+            Some(format!("{}: {}", what.to_lowercase(), it.empty.as_ref()?))
+        });
+        let balance = of_balance.collect();
+        let reasons = [reasons(&self.tables), balance, self.not_emulated.clone()].concat();
+        if !reasons.is_empty() {
+            writeln!(f, "\nempty (* or a whole row)")?;
+            reasons.iter().try_for_each(|reason| writeln!(f, "  {reason}"))?;
+        }
+        writeln!(f, "\ngoals")?;
+        self.goals.iter().try_for_each(|goal| write!(f, "{goal}"))?;
+        if !self.explained.is_empty() {
+            writeln!(f, "\nwhat differs, and why it is not the slides' 2, 2, 4, 6 and 9")?;
+        }
+        self.explained.iter().try_for_each(|it| writeln!(f, "  - {it}"))?;
+        let Machine { cores, processor, kernel, .. } = &self.machine;
+        let build = self.machine.build();
+        let slow = if self.machine.optimised { "" } else { "; NOT OPTIMISED: build --release" };
+        writeln!(f, "\n{cores} cores, {processor}, Linux {kernel}; vrio {build}{slow}")
+    }
+}
