@@ -1,5 +1,5 @@
-//! The state of a nic that other threads read: what it counted, whether its guest broke it, its
-//! link.
+//! The state of a nic that other threads read: its counters, its link, and whether its guest broke
+//! a ring.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -59,7 +59,7 @@ impl NicCore {
         &self.name
     }
 
-    /// What it counted.
+    /// Its counters.
     pub fn counters(&self) -> &Arc<PortCounters> {
         &self.counters
     }
@@ -97,7 +97,7 @@ impl NicCore {
         self.broken.load(Relaxed)
     }
 
-    /// What the garbage was.
+    /// The garbage that stopped it.
     pub fn broken_why(&self) -> Option<String> {
         self.story().broken.clone()
     }

@@ -3,8 +3,8 @@
 use crate::ether::Mac;
 use crate::switch::PortOptions;
 
-/// The most pairs of queues of a nic: what virtio-net and vhost-user can name, a control queue
-/// included, and more than a guest has processors.
+/// The most pairs of queues of a nic: as many as virtio-net and vhost-user can name, a control
+/// queue included, and more than a guest has processors.
 pub const PAIRS_MAX: u16 = 127;
 
 /// Ethernet's usual MTU in bytes.
@@ -16,7 +16,7 @@ pub const MTU_MAX: u16 = 65_535;
 /// The smallest MTU in bytes: IPv4's, which virtio demands as well.
 pub const MTU_MIN: u16 = 68;
 
-/// What a nic is made of.
+/// The options of a nic.
 #[derive(Clone, Debug)]
 pub struct NicOptions {
     /// Its name, for the log and for status.

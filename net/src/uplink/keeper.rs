@@ -246,7 +246,7 @@ struct Keeping<S: Source> {
     port: Sender<S::Opened>,
     returned: Receiver<S::Opened>,
     told: LinkListener,
-    /// What was told last.
+    /// The state that the listener heard last.
     was_up: bool,
 }
 

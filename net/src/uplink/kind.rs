@@ -50,8 +50,8 @@ pub trait NetworkUplink: Clone + fmt::Debug + PartialEq + Eq + Hash {
     ) -> Result<OpenUplink, String>;
 }
 
-/// The needs of an uplink: a node opens its interface again after the node gave its rights up. What
-/// ordinary files and sockets need, every node has.
+/// The needs of an uplink that is opened again after the node gave its rights up. Every node has
+/// the calls for ordinary files and sockets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UplinkNeeds {
     /// Files of devices that the node opens (Landlock).

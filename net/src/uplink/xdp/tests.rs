@@ -107,7 +107,7 @@ fn takes(fds: Vec<OwnedFd>) -> impl FnMut(DescriptorNumber) -> io::Result<OwnedF
     move |number| Ok(fds[number].take().expect("each is taken once"))
 }
 
-/// The uplink, and who looks at it.
+/// The uplink with its keeper.
 struct Rig {
     port: Box<dyn Port>,
     core: Arc<UplinkCore>,
