@@ -1,11 +1,11 @@
-//! A driver and its disk by turns on one thread, without a socket or another core: what a request
-//! costs in instructions, apart from what cache lines cost that go between two cores.
+//! A driver and its disk by turns on one thread, without a socket or another core. It measures the
+//! instructions of a request without the cost of cache lines that go between two cores.
 //!
 //! ```text
 //! cargo build --release --package bench --example alone
 //! valgrind --tool=callgrind target/release/examples/alone null 32 split 100000
 //! ```
-//! The calls of `driver` and of `device` are what callgrind's listing has to be searched for.
+//! Search callgrind's listing for the calls of `driver` and of `device`.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ use volume::{Open, Volume};
 const VOLUME_BYTES: u64 = 64 << 20;
 const REQUEST_BYTES: u32 = 4096;
 
-/// What a round of the sidecore is, for the latencies' sake.
+/// The assumed length of a sidecore's round, by which the clock advances.
 const ROUND_NS: u64 = 1_000;
 
 fn main() -> Result<()> {
@@ -48,7 +48,7 @@ fn main() -> Result<()> {
     let requests: u64 = word("how many requests")?.parse()?;
     let (mut disk, mut ring) = start(volume, depth, kind)?;
     let mut now_ns = 0;
-    // Once through, so that nothing is new any more.
+    // The first requests warm everything up.
     work(&mut disk, &mut ring, depth, 10_000, &mut now_ns)?;
     let began = Instant::now();
     work(&mut disk, &mut ring, depth, requests, &mut now_ns)?;

@@ -1,14 +1,15 @@
-//! `vrio bench block`: what a disk does, by one of the ways to it, and what that costs.
+//! `vrio bench block`: the throughput, latency and cost of a disk, by one of the ways to it.
 //!
 //! ```text
 //!   local    driver ═ virtqueue ═ VMhost ─ volume
 //!   remote   driver ═ virtqueue ═ VMhost ═ session ═ IOhost ─ volume
 //!   direct                   client of the bench ═ session ═ IOhost ─ volume
-//!   socket   driver ═ virtqueue ═ whoever serves that socket
+//!   socket   driver ═ virtqueue ═ the server of that socket
 //!   bare     generator of the bench ─ volume, on one thread
 //! ```
 //!
-//! Nodes are `vrio node` processes as a user would start them; the driver is a thread of this one.
+//! Nodes are `vrio node` processes as a user would start them; the driver is a thread of this
+//! process.
 
 mod direct;
 pub mod floor;
@@ -37,7 +38,7 @@ pub(crate) use place::{Shown, start_nodes};
 pub use report::{Latency, Report};
 pub use testbed::pair::LinkKind;
 
-/// Before anything is counted: caches, round trips and clocks settle.
+/// The time before anything is counted: caches, round trips and clocks settle.
 pub(crate) const WARM_UP: Duration = Duration::from_millis(300);
 
 /// Processor time of all threads of a process so far.
@@ -50,22 +51,23 @@ pub(crate) fn has_seats(options: &Options) -> bool {
     options.seats() != Seats::default()
 }
 
-/// Measures once. Says on standard error what it does, on a terminal.
+/// Measures once. The progress goes to standard error, if that is a terminal.
 ///
 /// # Errors
-/// What cannot be measured, or went wrong meanwhile.
+/// When the options cannot be measured, or a node, the disk or a request fails meanwhile.
 pub fn run(options: &Options) -> Result<Report> {
     let progress = Progress::quiet();
     tidily(&progress, |cleanup| measure(options, cleanup, &progress))
 }
 
-/// The same as a part of something longer.
+/// The same as a part of a longer measurement.
 pub(crate) fn measure(options: &Options, cleanup: &Cleanup, progress: &Progress) -> Result<Report> {
     let [report] = measure_depths(options, [options.depth], cleanup, progress)?;
     Ok(report)
 }
 
-/// The same of one disk with so many requests outstanding, one measurement after the other.
+/// The same of one disk, with each of these numbers of requests outstanding, one measurement after
+/// the other.
 pub(crate) fn measure_depths<const N: usize>(
     options: &Options,
     depths: [u16; N],
@@ -80,7 +82,7 @@ pub(crate) fn measure_depths<const N: usize>(
     let measured = (|| -> Result<Vec<Report>> {
         progress.doing("warming up");
         if options.volume != Volume::Null && !options.filled {
-            // Reads of what was never written cost nothing.
+            // Reads of blocks that were never written would cost nothing.
             place.fill()?;
         }
         depths.into_iter().map(|depth| measure_once(options, depth, &mut place, progress)).collect()

@@ -1,10 +1,10 @@
-//! `vrio bench failover`: what a guest notices of nodes that are killed, or replaced while they
-//! run.
+//! `vrio bench failover`: the pauses that a guest notices when nodes are killed, or replaced while
+//! they run.
 //!
-//! The stand-in driver works on a disk that another node serves, and checks all that it reads.
-//! Meanwhile nodes go and come; how many requests were completed in each hundredth of a second is
-//! the time line. Nothing may fail and nothing may be lost: then there is an error instead of a
-//! report.
+//! The stand-in driver works on a disk that another node serves, and checks all data that it reads.
+//! Meanwhile nodes go and come. The time line has the number of requests that were completed in
+//! each hundredth of a second. No request may fail and no data may be lost: else there is an error
+//! instead of a report.
 
 mod report;
 
@@ -32,7 +32,7 @@ pub use report::{Interrupted, Report};
 /// A slice of the time line.
 const SLICE: Duration = Duration::from_millis(10);
 
-/// Slices of a time line: five minutes, more than nodes that are waited for with patience take.
+/// Slices of a time line: five minutes, more than even slow nodes take to start.
 const SLICES_MAX: usize = 30_000;
 
 /// Work at the end that shows that the guest goes on, in requests.
@@ -49,7 +49,7 @@ const SIZE_MIB: u64 = 64;
 
 const MIX: Mix = Mix::OF_ALL;
 
-/// What happens to a node.
+/// An event in the life of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Event {
@@ -62,10 +62,10 @@ pub enum Event {
 }
 
 impl Event {
-    /// All of them, in the order in which they happen unless said.
+    /// All events, in the order in which they happen by default.
     pub const ALL: [Self; 3] = [Self::Kill, Self::HandOver, Self::HandOverVmhost];
 
-    /// What the time line calls its beginning and its end.
+    /// The names of its beginning and its end on the time line.
     fn words(self) -> [&'static str; 2] {
         match self {
             Self::Kill => ["io1 killed", "io1 runs again"],
@@ -75,15 +75,15 @@ impl Event {
     }
 }
 
-/// What is asked for.
+/// The options of `vrio bench failover`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Options {
     /// The `vrio` program that the nodes run.
     #[serde(skip)]
     pub program: PathBuf,
-    /// How long the time line is; they happen at equal distances in it.
+    /// The length of the time line, in seconds; events happen at equal distances in it.
     pub seconds: f64,
-    /// What happens, in this order.
+    /// The events, in this order.
     pub events: Vec<Event>,
     /// How long a killed node stays away before it is started again.
     pub away_seconds: f64,
@@ -92,10 +92,10 @@ pub struct Options {
 }
 
 impl Options {
-    /// Looks whether it makes sense.
+    /// Looks whether the options make sense.
     ///
     /// # Errors
-    /// What does not, and what would.
+    /// The option that makes no sense, and the values that would.
     pub fn check(&self) -> Result<()> {
         let Self { seconds, away_seconds, .. } = *self;
         ensure!((0.1..=60.0).contains(&seconds), "--seconds {seconds}: from 0.1 to a minute's 60");
@@ -112,10 +112,10 @@ impl Options {
 /// Events of one time line: each has a name on it.
 const EVENTS_MAX: usize = 12;
 
-/// Measures. Says on standard error what it does, on a terminal.
+/// Measures. The progress goes to standard error, if that is a terminal.
 ///
 /// # Errors
-/// When a request fails, anything is lost, or a node does not start.
+/// When a request fails, data is lost, or a node does not start.
 pub fn run(options: &Options) -> Result<Report> {
     options.check()?;
     let progress = Progress::quiet();
@@ -209,12 +209,12 @@ impl TimeLine {
     }
 }
 
-/// What is said to each other by who works and who has nodes go and come.
+/// The progress of the events, which the thread of the nodes tells the thread of the guest.
 #[derive(Default)]
 struct Said {
     /// Events that have begun.
     begun: AtomicUsize,
-    /// No more come.
+    /// All events are over.
     over: AtomicBool,
 }
 
@@ -261,7 +261,7 @@ fn lived(
     })
 }
 
-/// Has everything happen in its turn.
+/// Makes each event happen in its turn.
 fn happen(
     options: &Options,
     stage: &Stage,
@@ -303,7 +303,7 @@ mod tests {
         line.look(at(1), 110, 0);
         line.look(at(5), 110, 0);
         line.look(at(15), 130, 0);
-        // It begins; what was under way still comes, then nothing for a while.
+        // An event begins. One request that was under way still completes, then there is a pause.
         line.look(at(16), 131, 1);
         line.look(at(45), 131, 1);
         line.look(at(66), 140, 1);

@@ -1,4 +1,4 @@
-//! What is asked of a disk that is measured, and what came of it; whoever drives the disk.
+//! The load on a disk that is measured, and its outcome, for every kind of driver.
 
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ impl Pattern {
     }
 }
 
-/// What is measured.
+/// The load of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     /// Which requests.
@@ -103,7 +103,7 @@ impl Places {
     }
 }
 
-/// What was measured.
+/// The outcome of a load.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// How long each request took, in nanoseconds.

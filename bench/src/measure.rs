@@ -38,12 +38,12 @@ pub enum Waiting {
 pub struct DriverPlan {
     /// The vhost-user sockets of the disks, one for each guest.
     pub sockets: Vec<PathBuf>,
-    /// How many of the disks have work, the first of them; all unless said.
+    /// How many of the disks have work, the first of them; all by default.
     pub busy: Option<u16>,
     /// Queues of each disk.
     pub jobs: u16,
-    /// Threads that drive the queues of all disks, by turns where there are fewer; none for one
-    /// each.
+    /// Threads that drive the queues of all disks, by turns where there are fewer than queues. None
+    /// means one thread for each queue.
     pub threads: Option<usize>,
     /// Bytes of every request.
     pub size_bytes: u32,
@@ -53,7 +53,7 @@ pub struct DriverPlan {
     pub packed: bool,
     /// Which slots and descriptors are taken next.
     pub reuse: Reuse,
-    /// How completions are learned of.
+    /// How the driver learns of completions.
     pub waiting: Waiting,
     /// The cores of the driving threads, by turns; anywhere if there are none.
     pub cores: Vec<usize>,
@@ -95,7 +95,7 @@ pub struct Bench {
     threads: Vec<Thread>,
 }
 
-/// A thread, and whom it drives.
+/// A driving thread and its queues.
 #[derive(Debug)]
 struct Thread {
     jobs: Vec<Job>,
@@ -107,7 +107,7 @@ impl Bench {
     /// Connects to the disks. Requests go to the first `bytes` of each, or all of it.
     ///
     /// # Errors
-    /// When nobody answers, or a disk is too small.
+    /// When no server answers, or a disk is too small.
     pub fn connect(plan: &DriverPlan, bytes: Option<u64>) -> Result<Self> {
         let (mut front_ends, mut jobs) = (Vec::new(), Vec::new());
         for (guest, socket) in plan.sockets.iter().enumerate() {
@@ -148,7 +148,7 @@ impl Bench {
     /// When a request fails, or nothing moves for a long time.
     pub fn run(&mut self, load: Load) -> Result<Outcome> {
         let until_ns = now_ns() + u64::try_from(load.duration.as_nanos()).unwrap_or(u64::MAX);
-        // Who has no work is over before it has begun.
+        // A job without work ends before it begins.
         self.each(|job| job.load(load, if job.is_busy { until_ns } else { 0 }))
     }
 
@@ -179,7 +179,7 @@ impl Bench {
 impl DriverPlan {
     /// Gives each thread its jobs.
     fn share(&self, jobs: Vec<Job>) -> Vec<Thread> {
-        // Who sleeps until one queue's device calls can drive no other.
+        // A thread that sleeps until one queue's device calls can drive no other queue.
         let alone = self.threads.is_none() || self.waiting == Waiting::Sleeps;
         let count = self.threads.filter(|_| !alone).unwrap_or(jobs.len()).clamp(1, jobs.len());
         let thread = |index: usize| {

@@ -1,5 +1,5 @@
-//! How long something takes that is made of steps: as planned on an idle machine, and corrected by
-//! how long the steps took that are over.
+//! The time that a series of steps takes: planned for an idle machine, and corrected by the time
+//! that the ended steps took.
 
 use std::fs;
 use std::time::Duration;
@@ -9,15 +9,15 @@ use testbed::machine::cores;
 /// Steps with the time that each takes on an idle machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pace {
-    /// What is planned for the steps that have not ended.
+    /// The planned time of the steps that have not ended.
     left: Duration,
-    /// What was planned for the steps that have ended, and how long those took.
+    /// The planned time of the steps that have ended, and the time that they took.
     planned: Duration,
     took: Duration,
 }
 
 impl Pace {
-    /// Nothing has begun yet of what is planned to take so long.
+    /// No step has begun; all steps together are planned to take so long.
     pub fn new(planned: Duration) -> Self {
         Self { left: planned, planned: Duration::ZERO, took: Duration::ZERO }
     }
@@ -29,7 +29,7 @@ impl Pace {
         self.took += took;
     }
 
-    /// A step has failed, or was left out: how long that took says nothing about the others.
+    /// A step has failed, or was left out: its time says nothing about the others.
     pub fn failed(&mut self, planned: Duration) {
         self.left = self.left.saturating_sub(planned);
     }
@@ -63,8 +63,8 @@ pub fn minutes(time: Duration) -> String {
     }
 }
 
-/// What is said before something begins that takes so long on an idle machine; and that it will
-/// take longer, if this one is busy.
+/// The sentence before something begins that takes so long on an idle machine. It warns of a longer
+/// time if this machine is busy.
 pub fn announced(planned: Duration) -> String {
     let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     announced_under(planned, &load, cores().len())

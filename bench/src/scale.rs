@@ -1,10 +1,10 @@
-//! `vrio bench scale`: what more sidecores, queues and guests do to a node's throughput, and to
-//! what a request costs.
+//! `vrio bench scale`: the effect of more sidecores, queues and guests on a node's throughput, and
+//! on the cost of a request.
 //!
-//! One disk with many queues is served by more and more sidecores; then more and more guests by a
-//! fixed number of them. Where there is a core for every busy thread, throughput says how far that
-//! scales. Elsewhere it cannot: then what a request costs, in events and processor time, says that
-//! nothing grows with the number of those who take part.
+//! The first series serves one disk with many queues by more and more sidecores. The second one
+//! serves more and more guests by a fixed number of sidecores. Where there is a core for every busy
+//! thread, throughput shows how far a node scales. Elsewhere it cannot: then the events and the
+//! processor time of a request show that no cost grows with the number of sidecores and guests.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -28,13 +28,13 @@ const QUEUES: u16 = 8;
 /// Guests of the second series.
 const GUESTS: [u16; 6] = [1, 2, 4, 8, 16, 32];
 
-/// What is asked for.
+/// The options of `vrio bench scale`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Options {
     /// The `vrio` program.
     #[serde(skip)]
     pub program: PathBuf,
-    /// What stands behind the disks: null or memory.
+    /// The volumes behind the disks: null or memory.
     pub volume: Volume,
     /// Requests outstanding of each queue.
     pub depth: u16,
@@ -43,15 +43,15 @@ pub struct Options {
 }
 
 impl Options {
-    /// Looks whether it makes sense.
+    /// Looks whether the options make sense.
     ///
     /// # Errors
-    /// What does not.
+    /// The option that makes no sense.
     pub fn check(&self) -> Result<()> {
         self.point(1, GUESTS[1], 1).check()
     }
 
-    /// A measurement: sidecores spin where each busy thread has a core.
+    /// The options of one measurement: sidecores spin where each busy thread has a core.
     fn point(&self, sidecores: u16, guests: u16, jobs: u16) -> block::Options {
         let mut asked = block::Options {
             volume: self.volume.clone(),
@@ -80,14 +80,14 @@ pub struct Point {
     pub queues: u16,
     /// Whether each busy thread had a core to itself: only then IOPS say anything.
     pub seated: bool,
-    /// What was measured.
+    /// The result.
     pub report: Report,
 }
 
 /// Measurements in which one thing grows.
 #[derive(Clone, Debug, Serialize)]
 pub struct Series {
-    /// What grows.
+    /// The number that grows.
     pub name: &'static str,
     /// From little to much.
     pub points: Vec<Point>,
@@ -98,7 +98,7 @@ pub struct Series {
 pub struct Scale {
     /// The version of this form.
     pub version: u32,
-    /// What was asked for.
+    /// The options of this run.
     pub asked: Options,
     /// The series.
     pub series: Vec<Series>,
@@ -106,10 +106,10 @@ pub struct Scale {
     pub machine: Machine,
 }
 
-/// Measures all points. Says on standard error what it does, on a terminal.
+/// Measures all points. The progress goes to standard error, if that is a terminal.
 ///
 /// # Errors
-/// When one cannot be measured.
+/// When a point cannot be measured.
 pub fn run(options: &Options) -> Result<Scale> {
     let progress = Progress::quiet();
     let series = tidily(&progress, |cleanup| all(options, cleanup, &progress))?;
@@ -119,7 +119,7 @@ pub fn run(options: &Options) -> Result<Scale> {
 
 fn all(options: &Options, cleanup: &Cleanup, progress: &Progress) -> Result<Vec<Series>> {
     let sidecores = sidecores(cores().len());
-    // Half of the cores serve guests, the others are theirs.
+    // Half of the cores serve guests; the guests' driver has the others.
     let serving = (cores().len() as u16 / 2).max(1);
     let plans = [
         (

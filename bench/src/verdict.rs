@@ -61,13 +61,13 @@ impl fmt::Display for Spread {
     }
 }
 
-/// What a figure is to be.
+/// The bound of a goal on a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bound {
-    /// That much, or more.
+    /// The figure must be that much, or more.
     AtLeast(f64),
-    /// That much, or less.
+    /// The figure must be that much, or less.
     AtMost(f64),
 }
 
@@ -79,7 +79,8 @@ impl Bound {
         }
     }
 
-    /// How far a figure is on the right side: above one it keeps the bound, below it does not.
+    /// How far a figure is on the right side of the bound: 1 or more keeps the bound, less does
+    /// not.
     pub(crate) fn room(self, value: f64) -> f64 {
         match self {
             Self::AtLeast(bound) => value / bound,
@@ -105,17 +106,17 @@ impl fmt::Display for Bound {
     }
 }
 
-/// What is to be said of a goal.
+/// The state of a goal after the rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Standing {
-    /// All that the rounds leave open keeps the bound.
+    /// All values that the rounds leave open keep the bound.
     Holds,
-    /// None of it does.
+    /// None of these values does.
     DoesNotHold,
     /// The bound lies between the rounds, or too few of them are of one level.
     Undecided,
-    /// Nobody looked.
+    /// The goal's figure was not measured.
     NotMeasured,
 }
 
@@ -130,20 +131,20 @@ impl fmt::Display for Standing {
     }
 }
 
-/// A goal's bound on a figure, and what came of it.
+/// A goal's bound on a figure, and whether it holds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Verdict {
     /// The goal's number.
     pub goal: u8,
-    /// What the figure is.
+    /// The name of the figure.
     pub figure: &'static str,
-    /// What it is to be.
+    /// The bound on the figure.
     pub bound: Bound,
-    /// What it was.
+    /// The measured values.
     pub value: Spread,
-    /// What is to be said.
+    /// Whether the bound holds.
     pub standing: Standing,
-    /// Why it is open, if it is.
+    /// The reason why the goal is open, if it is.
     pub why: Option<String>,
 }
 
@@ -173,7 +174,7 @@ impl Verdict {
         Self { goal, figure, bound, value, standing, why }
     }
 
-    /// It is open after all, for this reason.
+    /// Opens the goal after all, for this reason.
     pub(crate) fn open(&mut self, why: &str) {
         (self.standing, self.why) = (Standing::Undecided, Some(why.to_owned()));
     }
@@ -235,8 +236,8 @@ pub(crate) fn of_one_level(rounds: &[Vec<u64>]) -> Vec<usize> {
     best
 }
 
-/// Whether another round is to be measured: as many as asked for, and up to as many again while too
-/// few are of one level.
+/// Whether to measure another round. There are as many rounds as asked for, and up to as many again
+/// while too few are of one level.
 pub(crate) fn wants_more(asked: u16, done: usize, counted: usize) -> bool {
     let asked = usize::from(asked);
     done < asked || done < 2 * asked && counted < ROUNDS_MIN.min(asked)

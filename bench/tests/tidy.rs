@@ -76,7 +76,7 @@ fn root() -> PathBuf {
     Path::new(&package).parent().expect("a package is inside the workspace").to_owned()
 }
 
-/// Inputs for the fuzz targets: whatever bytes they are, they are as they should be.
+/// Inputs for the fuzz targets, whose bytes follow no rule.
 const CORPUS: &str = "fuzz/corpus";
 
 /// Every text file of the repository, but what .gitignore names and the fuzz targets' inputs.

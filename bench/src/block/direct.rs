@@ -32,7 +32,7 @@ use testbed::events::Side;
 use testbed::pair::LinkKind;
 use testbed::stage::{Stage, inside};
 
-/// How often the end of a run is looked for.
+/// The time between two looks at whether a run has ended.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// A volume without a wire: more than caches hold, and as large as the one on another node.
@@ -141,7 +141,7 @@ pub(super) fn run_all(clients: &[DirectLoad], load: Load) -> Result<Outcome> {
     Ok(all)
 }
 
-/// What clients and their channels counted, and their threads' processor time.
+/// The counters of clients and their channels, and the processor time of their threads.
 pub(super) fn look(clients: &[DirectLoad]) -> Result<Side> {
     let mut side = Side::of_process(std::process::id())?.only(THREAD);
     for (name, count) in clients.iter().flat_map(|client| client.client.counters()) {
@@ -150,7 +150,7 @@ pub(super) fn look(clients: &[DirectLoad]) -> Result<Side> {
     Ok(side)
 }
 
-/// A volume without a wire, and who asks it.
+/// The plan of a volume without a wire, and of the sidecore that reads and writes it.
 #[derive(Debug)]
 pub(super) struct LocalPlan<'a> {
     pub(super) volume: &'a Volume,
@@ -158,13 +158,13 @@ pub(super) struct LocalPlan<'a> {
     pub(super) chain: &'a [ChainStage],
     /// Of every request.
     pub(super) size_bytes: u32,
-    /// What the thread does until a request is done.
+    /// The sidecore's behaviour while a request is outstanding.
     pub(super) idle: Idle,
     pub(super) core: Option<usize>,
 }
 
-/// The same generator before a volume without a wire between: what a read costs that stays on its
-/// thread.
+/// The same generator on a volume without a wire between them: the cost of a request that stays on
+/// its thread.
 #[derive(Debug)]
 pub(super) struct LocalLoad {
     sidecore: Sidecore,
@@ -265,7 +265,7 @@ fn run(sidecore: &Sidecore, load: Load) -> Result<Outcome> {
     })
 }
 
-/// Begins, and leaves the sidecore alone for so long.
+/// Begins, and does not disturb the sidecore for the time `alone`.
 fn drive(
     sidecore: &Sidecore,
     alone: Duration,
@@ -298,8 +298,8 @@ fn drive(
     }
 }
 
-/// Waits until all tags are free: what begins before, while the front still asks for its first
-/// requests, would begin nothing and be over at once.
+/// Waits until all tags are free. A run that began earlier, while the front still asks for its
+/// first requests, would find no free tag and end at once.
 fn wait_for_tags(sidecore: &Sidecore) -> Result<()> {
     let since = Instant::now();
     while !on(sidecore, |generator| generator.free.len() == generator.shape.places() as usize)? {
@@ -330,7 +330,7 @@ struct Generator {
     places: Places,
     pattern: Pattern,
     until_ns: u64,
-    /// Requests that are still to be made, whatever the time.
+    /// Requests that may still be made before the time is up.
     left: u64,
     descriptors: Vec<Descriptor>,
     buffers: Vec<Box<[u8]>>,
@@ -388,7 +388,7 @@ impl Generator {
         Outcome { took, ..std::mem::take(&mut self.outcome) }
     }
 
-    /// The next request of a tag, if there is to be one.
+    /// Makes the next request of a tag; frees the tag if the run is over.
     fn next(&mut self, tag: u32, now_ns: u64) {
         if now_ns >= self.until_ns || self.left == 0 {
             self.free.push(tag);

@@ -1,4 +1,5 @@
-//! `vrio bench floor`: what lies under a remote request and cannot be less, measured beside it.
+//! `vrio bench floor`: the parts of a remote request that vrio cannot avoid, measured beside the
+//! request.
 //!
 //! ```text
 //!   remote adds  =  direct in clear  -  bare echo  -  local
@@ -35,17 +36,17 @@ use testbed::stage::Stage;
 /// The version of the JSON form.
 const FLOOR_VERSION: u32 = 3;
 
-/// The numbers of the goals that this is about, and their bounds: what the way to another node adds
-/// to echo and local read over shared memory, in microseconds, and what sealing adds, as a multiple
-/// of what the cipher takes.
+/// The numbers of the two goals about the floor, and the goals' bounds. Goal 9 bounds the time that
+/// the way to another node adds to an echo and a local read, over shared memory, in microseconds.
+/// Goal 10 bounds the time that sealing adds, as a multiple of the cipher's own time.
 pub(crate) const REMOTE_GOAL: u8 = 9;
 pub(crate) const SEALING_GOAL: u8 = 10;
 const REMOTE_ADDS_US_MAX: f64 = 1.0;
 const SEALING_ADDS_MAX: f64 = 1.1;
 
-/// What a call to read and the answer to it have beside data: the packet's header, the fragment's
-/// frame, an acknowledgement and the message's head. A test holds it against what a direct client
-/// and an IOhost send.
+/// The bytes of a call to read, and of its answer, without data: the packet's header, the
+/// fragment's frame, an acknowledgement and the message's head. A test compares them with the
+/// datagrams of a direct client and an IOhost.
 const CALL_BYTES: usize = 32 + 20 + 24 + 64;
 const ANSWER_BYTES: usize = 32 + 20 + 24 + 64;
 
@@ -55,20 +56,20 @@ const SIZE_BYTES_MAX: u32 = 32 << 10;
 /// The most rounds.
 const ROUNDS_MAX: u16 = 99;
 
-/// The longest that is waited for an answer until it counts as lost: a thread may be without its
-/// core for a good part of it.
+/// The longest wait for an answer, which counts as lost after it. The wait is long because a thread
+/// may be without its core for a good part of it.
 const LOST_NS: u64 = 1_000_000_000;
 
-/// Buffers that the cipher goes through in turn, as a sidecore with some requests does.
+/// Buffers that the cipher uses in turn, as a sidecore with some requests does.
 const CIPHER_BUFFERS: usize = 16;
 
-/// What is authenticated and not encrypted of a packet.
+/// The bytes of a packet that are authenticated and not encrypted.
 const PLAIN_BYTES: usize = 24;
 
 /// Pool memory for the answers of an echo.
 const POOL_BYTES: usize = 4 << 20;
 
-/// What is asked for.
+/// The options of `vrio bench floor`.
 #[derive(Clone, Debug, Serialize)]
 pub struct FloorOptions {
     /// The `vrio` program that the node runs.
@@ -80,15 +81,15 @@ pub struct FloorOptions {
     pub size_bytes: u32,
     /// How often each thing is measured, in turn.
     pub rounds: u16,
-    /// How long each time.
+    /// How long each measurement takes.
     pub seconds: f64,
 }
 
 impl FloorOptions {
-    /// Looks whether it makes sense.
+    /// Looks whether the options make sense.
     ///
     /// # Errors
-    /// What does not, and what would.
+    /// The option that makes no sense, and the values that would.
     pub fn check(&self) -> Result<()> {
         let Self { size_bytes, rounds, .. } = *self;
         ensure!(self.link != LinkKind::Xdp, "--link xdp: the floor of udp or shm is measured");
@@ -134,43 +135,43 @@ pub struct Round {
     pub clear: f64,
     /// The same, sealed.
     pub sealed: f64,
-    /// How long a cache line took between two cores and back, each time that it was looked at, in
-    /// nanoseconds: before and after, and around both direct reads. None with one core.
+    /// Round trips of a cache line between two cores, in nanoseconds: before and after, and around
+    /// both direct reads. None with one core.
     pub cache_line_rtts_ns: Vec<u64>,
 }
 
 impl Round {
-    /// What the way to the other node adds to its link and to a local read.
+    /// The time that the way to the other node adds to its link and a local read, in microseconds.
     pub fn remote_adds(&self) -> f64 {
         self.clear - self.echo - self.local
     }
 
-    /// What sealing adds, as a multiple of what the cipher takes.
+    /// The time that sealing adds, as a multiple of the cipher's own time.
     pub fn sealing_adds(&self) -> f64 {
         (self.sealed - self.clear) / self.cipher
     }
 }
 
-/// What came of it.
+/// The result of `vrio bench floor`.
 #[derive(Clone, Debug, Serialize)]
 pub struct FloorReport {
     /// The version of this form.
     pub version: u32,
-    /// What was asked for.
+    /// The options of this run.
     pub asked: FloorOptions,
     /// The datagrams of the echo: as long as a call to read, and as its answer.
     pub echo_bytes: [usize; 2],
-    /// What each round gave.
+    /// The medians of each round.
     pub rounds: Vec<Round>,
     /// The rounds that count: they are of one level.
     pub counted: Vec<usize>,
-    /// What the way to the other node adds, in microseconds.
+    /// The time that the way to the other node adds, in microseconds.
     pub remote_adds_us: Spread,
-    /// What sealing adds, as a multiple of what the cipher takes.
+    /// The time that sealing adds, as a multiple of the cipher's own time.
     pub sealing_adds: Spread,
-    /// Whether what we mean to reach was reached.
+    /// Whether the goals were reached.
     pub goals: Vec<Verdict>,
-    /// Where it was measured.
+    /// The machine of the measurement.
     pub machine: Machine,
 }
 
@@ -183,7 +184,7 @@ impl FloorReport {
         let bound = Bound::AtMost(SEALING_ADDS_MAX);
         let name = "sealing adds, of the cipher's time";
         let mut goals = vec![Verdict::of(SEALING_GOAL, name, bound, &sealing, moved)];
-        // The goal is about nothing else than shared memory: over UDP the kernel adds its own.
+        // The goal is about shared memory alone: over UDP the kernel adds its own time.
         if asked.link == LinkKind::Shm {
             let bound = Bound::AtMost(REMOTE_ADDS_US_MAX);
             goals.push(Verdict::of(REMOTE_GOAL, "remote adds, us", bound, &remote, moved));
@@ -201,7 +202,7 @@ impl FloorReport {
         }
     }
 
-    /// A number of each round that counts; of all, where cores moved in every one.
+    /// A number of each round that counts; of all rounds, where cores moved in each.
     pub(crate) fn of(&self, number: fn(&Round) -> f64) -> Vec<f64> {
         of_counted(&self.rounds, &self.counted, number)
     }
@@ -227,16 +228,17 @@ fn of_counted(rounds: &[Round], counted: &[usize], number: fn(&Round) -> f64) ->
     }
 }
 
-/// Measures it all in turn.
+/// Measures everything in turn.
 ///
 /// # Errors
-/// What cannot be measured, or went wrong meanwhile.
+/// When the options cannot be measured, or a node or a read fails meanwhile.
 pub fn run(options: &FloorOptions) -> Result<FloorReport> {
     let progress = Progress::quiet();
     tidily(&progress, |cleanup| measure_rounds(options, cleanup, &progress))
 }
 
-/// The same as a part of something longer. Where cores move, more rounds than asked for.
+/// The same as a part of a longer measurement. Where cores move, there are more rounds than
+/// `options` asks for.
 pub(crate) fn measure_rounds(
     options: &FloorOptions,
     cleanup: &Cleanup,
@@ -297,7 +299,7 @@ fn echo(options: &FloorOptions, cleanup: &Cleanup) -> Result<f64> {
     echo_of(options.link, bytes, options.load().duration, &seats, &stage)
 }
 
-/// What an echo's datagrams have: heads, and a body behind the answer's.
+/// The lengths of an echo's datagrams: both heads, and the body behind the answer's.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Datagrams {
     pub(crate) ask: usize,

@@ -14,16 +14,16 @@ use testbed::events::Role;
 use testbed::machine::cores;
 use testbed::pair::{LinkKind, Meeting, Seats};
 
-/// The longest request: what a volume takes in one piece.
+/// The longest request: a volume takes no more in one piece.
 pub const SIZE_BYTES_MAX: u32 = 1 << 20;
 
-/// Requests outstanding of one job: what the largest ring of the driver has room for.
+/// The most requests outstanding of one job: the driver's largest ring has room for as many.
 pub const DEPTH_MAX: u16 = 1024;
 
 /// Queues of a disk.
 pub const JOBS_MAX: u16 = 64;
 
-/// Disks: what a node serves with a sidecore or two, and more than that.
+/// The most disks of a measurement: more than one node serves with a sidecore or two.
 pub const GUESTS_MAX: u16 = 64;
 
 /// The way to the disk.
@@ -36,13 +36,13 @@ pub enum Path {
     Remote,
     /// A volume of an IOhost, by a client in this process.
     Direct,
-    /// Whoever serves this vhost-user socket.
+    /// A disk at this vhost-user socket, by any server.
     Socket(PathBuf),
-    /// A volume in this process, on the thread that asks: what there is without a node.
+    /// A volume in this process, on the thread that asks: the cost without any node.
     Bare,
 }
 
-/// What stands behind the disk.
+/// The volume behind the disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Volume {
@@ -50,7 +50,7 @@ pub enum Volume {
     Null,
     /// The serving process's memory.
     Memory,
-    /// A file; made for the measurement, and removed, if there is none.
+    /// A file. The measurement makes and removes it, if there is none.
     File(PathBuf),
     /// The same, past the page cache.
     DirectFile(PathBuf),
@@ -79,7 +79,7 @@ fn names<S: Serializer>(chain: &[ChainStage], to: S) -> Result<S::Ok, S::Error> 
     to.collect_seq(chain.iter().map(|stage| stage.name))
 }
 
-/// What is asked for.
+/// The options of `vrio bench block`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Options {
     /// The `vrio` program that the nodes run.
@@ -87,8 +87,8 @@ pub struct Options {
     pub program: PathBuf,
     /// The way to the disk.
     pub path: Path,
-    /// What stands behind it; all of it is written once, unless it is null. For a socket that is
-    /// all that this says.
+    /// The volume behind it, which is written once, unless it is null. For a socket this only says
+    /// whether to write the disk.
     pub volume: Volume,
     /// The stages that its requests pass, the first one first; none unless said.
     #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "names")]
@@ -116,10 +116,10 @@ pub struct Options {
     pub encrypt: bool,
     /// Sidecores of each node.
     pub sidecores: u16,
-    /// What sidecores do without work.
+    /// The behaviour of sidecores without work.
     #[serde(serialize_with = "as_text")]
     pub idle: Idle,
-    /// The same of the IOhost's, where they do something else than whoever asks them.
+    /// The same of the IOhost's sidecores, where it differs from the others'.
     #[serde(serialize_with = "as_text_if_any", skip_serializing_if = "Option::is_none")]
     pub iohost_idle: Option<Idle>,
     /// How the driver learns of completions.
@@ -128,21 +128,22 @@ pub struct Options {
     pub packed: bool,
     /// Which slots and descriptors the driver takes next.
     pub reuse: Reuse,
-    /// How long is measured.
+    /// How long the measurement takes.
     pub seconds: f64,
     /// The processes behind a socket, for their processor time.
     pub pids: Vec<u32>,
     /// On the loopback device, also where two network namespaces would be allowed.
     pub loopback: bool,
-    /// The longest packet of the virtual cable between them; the system's usual where nobody says.
+    /// The longest packet of the virtual cable between the nodes; the system's default if none is
+    /// given.
     pub mtu: Option<u32>,
-    /// All of the volume's file was written before, so that it need not be written again.
+    /// All of the volume's file is written already, so that it need not be written again.
     #[serde(skip)]
     pub filled: bool,
 }
 
 impl Options {
-    /// Whatever the command line leaves out.
+    /// The defaults of the command line.
     pub fn new(program: PathBuf) -> Self {
         Self {
             program,
@@ -172,10 +173,10 @@ impl Options {
         }
     }
 
-    /// Looks whether it makes sense.
+    /// Looks whether the options make sense.
     ///
     /// # Errors
-    /// What does not, and what would.
+    /// The option that makes no sense, and the values that would.
     pub fn check(&self) -> Result<()> {
         let Self { size_bytes, depth, guests, jobs, seconds, .. } = *self;
         let size = 512..=SIZE_BYTES_MAX;
@@ -251,12 +252,13 @@ impl Options {
         matches!(self.path, Path::Direct | Path::Bare)
     }
 
-    /// Whether two nodes speak to each other.
+    /// Whether two nodes communicate.
     pub(super) fn has_sessions(&self) -> bool {
         matches!(self.path, Path::Remote | Path::Direct)
     }
 
-    /// Who has the volume, and so what its device interrupts.
+    /// The role that serves the volume: interrupts of the storage device count as events of this
+    /// role.
     pub(crate) fn storage(&self) -> Role {
         match self.path {
             Path::Bare => Role::Driver,
@@ -265,7 +267,7 @@ impl Options {
         }
     }
 
-    /// How the two meet.
+    /// The cable and the sessions between both nodes.
     pub(super) fn meeting(&self) -> Meeting {
         let Self { link, encrypt, loopback, mtu, .. } = *self;
         Meeting { link, encrypt, loopback, mtu }
@@ -293,7 +295,7 @@ impl Options {
     }
 }
 
-/// As it is written on the command line.
+/// The value as the command line writes it.
 pub(crate) fn as_text<S: Serializer>(
     value: &impl std::fmt::Display,
     serializer: S,

@@ -1,4 +1,4 @@
-//! What is measured, started: the nodes, the way between them, and who drives the disk.
+//! The parts of a measurement: the nodes, the way between them, and the driver of the disk.
 
 use std::fs;
 use std::ops::Range;
@@ -19,8 +19,8 @@ use testbed::pair::{Pair, Seats};
 use testbed::progress::Progress;
 use testbed::stage::{self, Network, Stage};
 
-/// What a volume of nothing pretends to be, and what those of memory together or a new file are:
-/// more than caches hold.
+/// The size of a null volume, and of a new file or all memory volumes together. Both are more than
+/// caches hold.
 const NULL_SIZE: &str = "1TiB";
 const SIZE_MIB: u64 = 512;
 const SIZE_IF_MADE: &str = ", size = \"512MiB\"";
@@ -28,11 +28,11 @@ const SIZE_IF_MADE: &str = ", size = \"512MiB\"";
 /// Requests outstanding while the disk is filled.
 pub(super) const FILL_DEPTH: u16 = 32;
 
-/// Who puts requests in.
+/// The source of requests.
 #[derive(Debug)]
 enum Driver {
     Ring(Box<Bench>),
-    /// Each a guest's, and how many of them have work.
+    /// The clients, one of each guest, and how many of them have work.
     Direct(Vec<DirectLoad>, usize),
     Bare(LocalLoad),
 }
@@ -47,7 +47,7 @@ pub(super) struct Place {
     pids: Vec<u32>,
     /// A file that was made for this.
     made: Option<PathBuf>,
-    /// Those of the device that the volume's file is on, and whose volume that is.
+    /// Interrupts of the device that holds the volume's file, and the role that they count for.
     interrupts: Option<(Role, Interrupts)>,
 }
 
@@ -126,7 +126,7 @@ impl Place {
         self.driver.as_mut().context("it was stopped")
     }
 
-    /// What everybody has counted so far.
+    /// The counters of all nodes and of the driver so far.
     pub(super) fn look(&self) -> Result<Look> {
         let nodes = self.nodes.iter().map(|(role, node)| (*role, node));
         let mut look = Look::at(nodes, &self.pids)?;
@@ -146,7 +146,7 @@ impl Place {
         Ok(look)
     }
 
-    /// What lies between the nodes, where there are two.
+    /// The network between the nodes, where there are two.
     pub(super) fn network(&self) -> Option<Network> {
         let stage = self.stage.as_ref()?;
         self.nodes.iter().any(|(role, _)| *role == Role::Iohost).then_some(stage.network)
@@ -232,21 +232,21 @@ fn ring(options: &Options, sockets: Vec<PathBuf>, seats: &Seats) -> Result<Drive
     Ok(Driver::Ring(Box::new(Bench::connect(&plan, None)?)))
 }
 
-/// Who plays what.
+/// The nodes' configurations for some of the guests.
 struct Cast<'a> {
     options: &'a Options,
     stage: &'a Stage,
     seats: &'a Seats,
-    /// Whose disks and volumes it is about.
+    /// The guests whose disks and volumes are configured.
     guests: Range<u16>,
 }
 
-/// What a guest's disk, and its volume, is called.
+/// The name of a guest's disk and of its volume.
 pub(super) fn disk_of(guest: u16) -> String {
     if guest == 0 { "bench".to_owned() } else { format!("bench-{guest}") }
 }
 
-/// What a guest's client is called.
+/// The name of a guest's client.
 pub(super) fn client_of(guest: u16) -> String {
     if guest == 0 { "vm1".to_owned() } else { format!("vm1-{guest}") }
 }
@@ -304,7 +304,7 @@ impl Cast<'_> {
         Ok(format!("chain = [{}]\n", stages.join(", ")))
     }
 
-    /// The folder of the volume's file, which a node has to name.
+    /// The folder of the volume's file, which a node's configuration must name.
     fn folders(&self) -> Vec<PathBuf> {
         let Some(path) = self.options.volume.file() else { return Vec::new() };
         path.parent().map(PathBuf::from).into_iter().collect()

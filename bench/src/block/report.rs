@@ -1,4 +1,4 @@
-//! What came of a measurement: one JSON object, or a table.
+//! The result of a measurement: one JSON object, or a table.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -52,11 +52,11 @@ impl Latency {
 pub struct Report {
     /// The version of this form.
     pub version: u32,
-    /// What was asked for, as far as it means something by this way.
+    /// The options of this run that mean something for its way.
     pub asked: serde_json::Value,
     #[serde(skip)]
     options: Options,
-    /// What lay between the nodes, where there were two.
+    /// The network between the nodes, where there were two.
     pub network: Option<Network>,
     /// From the first submission to the last completion.
     pub seconds: f64,
@@ -68,18 +68,19 @@ pub struct Report {
     pub bytes_per_s: f64,
     /// How long requests took.
     pub latency_us: Latency,
-    /// What happened for each request, as nodes count it.
+    /// Events for each request, as nodes count them.
     pub events_per_request: BTreeMap<String, f64>,
     /// Requests that each sidecore took, from guests and from peers, by role and thread.
     pub requests_by_sidecore: BTreeMap<String, u64>,
-    /// Processor time by role, in seconds; none where nobody tells.
+    /// Processor time by role, in seconds; none of a foreign server without `--pid`.
     pub cpu_s: BTreeMap<&'static str, Option<f64>>,
     /// The share of a core that each busy thread got, by role and thread.
     pub core_share: BTreeMap<String, f64>,
     /// How long a cache line took between the first core, a node's, and the last, the driver's, and
     /// back: the longer of the two times that it was tried.
     pub cache_line_rtt_ns: Option<u64>,
-    /// Before and after. Where they differ much, cores have moved meanwhile.
+    /// Both round trips, before and after the measurement. Where they differ much, cores have moved
+    /// meanwhile.
     pub cache_line_rtts_ns: [Option<u64>; 2],
     /// The machine.
     pub machine: Machine,
@@ -126,7 +127,7 @@ impl Report {
         }
     }
 
-    /// Whether cores have moved while it was measured: the result is of no one level.
+    /// Whether cores moved during the measurement: the result is of no single level.
     pub fn has_moved(&self) -> bool {
         have_moved(self.cache_line_rtts_ns)
     }
@@ -155,7 +156,7 @@ fn asked(options: &Options) -> serde_json::Value {
     }
 }
 
-/// What was asked for, without what does not apply.
+/// The options without those that do not apply.
 pub(crate) fn without(options: &impl Serialize, nothing: &[&[&str]]) -> serde_json::Value {
     let mut asked = serde_json::to_value(options).expect("plain data");
     if let Some(asked) = asked.as_object_mut() {
@@ -286,9 +287,9 @@ impl fmt::Display for Report {
     }
 }
 
-/// What a report ends with: what each request or frame cost, and where that was measured.
+/// The end of a report: the cost of each request or frame, and the machine.
 pub(crate) struct Cost<'a> {
-    /// Of what.
+    /// The unit of work: a request or a frame.
     pub(crate) each: &'a str,
     /// Processor time of each, in microseconds; none where a server's is not known.
     pub(crate) us: Option<f64>,

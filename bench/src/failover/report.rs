@@ -1,4 +1,4 @@
-//! What came of it, for people and for programs.
+//! The result of a fail-over, for people and for programs.
 
 use std::fmt;
 use std::time::Duration;
@@ -17,23 +17,23 @@ const FAILOVER_VERSION: u32 = 1;
 /// Columns of the picture in text.
 const COLUMNS: usize = 72;
 
-/// From nothing to the most.
+/// The characters of a row, from no requests to the most.
 const BARS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
 /// An event, and what it did to the guest.
 #[derive(Clone, Debug, Serialize)]
 pub struct Interrupted {
-    /// What happened.
+    /// The kind of the event.
     pub event: Event,
-    /// What the time line calls its beginning.
+    /// The name of its beginning on the time line.
     pub begins: &'static str,
-    /// And its end.
+    /// The name of its end on the time line.
     pub ends: &'static str,
-    /// When, in milliseconds of the time line.
+    /// The time of its beginning, in milliseconds of the time line.
     pub begins_ms: f64,
-    /// When the new process answered.
+    /// The time at which the new process answered, in milliseconds of the time line.
     pub ends_ms: f64,
-    /// The longest time without a completion from then until the next event.
+    /// The longest time without a completion from its beginning until the next event.
     pub pause_ms: f64,
 }
 
@@ -64,9 +64,9 @@ fn ms(duration: Duration) -> f64 {
 pub struct Report {
     /// The version of this form.
     pub version: u32,
-    /// What was asked for.
+    /// The options of this run.
     pub asked: Options,
-    /// What lay between the nodes.
+    /// The network between the nodes.
     pub network: Network,
     /// Queues of the disk.
     pub queues: u16,
@@ -76,7 +76,7 @@ pub struct Report {
     pub slice_ms: u64,
     /// Requests that were completed in each.
     pub requests: Vec<u64>,
-    /// What happened.
+    /// The events, with the pause after each.
     pub interruptions: Vec<Interrupted>,
     /// The longest time without a completion before anything happened.
     pub pause_before_ms: f64,

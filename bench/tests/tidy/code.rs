@@ -2,7 +2,8 @@
 
 use super::{Finding, Source, everywhere, try_check};
 
-/// What a reader holds in mind; tests included, since they are read with the code.
+/// As many lines as a reader can hold in mind. Tests are included, since they are read with the
+/// code.
 const FILE_LINES_MAX: usize = 900;
 /// About a screen.
 const FUNCTION_LINES_MAX: usize = 70;

@@ -7,7 +7,7 @@ const LIST: &str = "ARCHITECTURE.md";
 /// The section of the list, of which each line of the table names places as `crate/src/..`.
 const SECTION: &str = "## Unsafe code";
 
-/// What follows the keyword where it makes code unsafe. Attributes are lists of lints or names.
+/// The text after the keyword where it makes code unsafe. Attributes are lists of lints or names.
 const FORMS: [&str; 5] = [" {", " fn ", " impl ", " extern ", " impl<"];
 
 /// A file of a program or library; tests' own code argues for itself.
