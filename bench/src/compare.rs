@@ -1,13 +1,15 @@
-//! `vrio bench compare`: ourselves and what a user would pick instead, in turn.
+//! `vrio bench compare`: vrio and its *peers*, the programs that a user would pick instead, in
+//! turn.
 //!
-//! For each case every contestant is started, measured and ended, then the next one, several rounds
-//! of it: A B A B. So whatever else the machine does meets all alike, and nobody polls while it is
-//! another one's turn. Whoever speaks vhost-user is driven by our driver, the others by a client of
-//! their own, which their name says. Ratios are taken within a round, of rounds in which the cores
-//! kept their distance. Figures of our own that goals are about come last, and then all goals.
+//! For each case a contestant is started, measured and ended, then the next one, for several
+//! rounds: A B A B. So other load of the machine meets all contestants alike, and no contestant
+//! polls during another one's turn. Our driver drives every vhost-user server. A client of its own
+//! drives each of the other servers, and the contestant's name says so. Ratios are taken within a
+//! round, of rounds in which the distance between the cores stayed the same. Figures of vrio alone
+//! that goals are about come after the contests, and all goals come last.
 //!
-//! This file and those beside it know rounds, ratios and goals, of whatever it is; [`block`] knows
-//! virtual disks, [`net`] network cards, [`mpi`] the messages of MPI.
+//! This file and those beside it know rounds, ratios and goals, for every kind of contest.
+//! [`block`] knows virtual disks, [`net`] network cards, [`mpi`] the messages of MPI.
 
 pub mod block;
 mod comparison;
@@ -40,20 +42,20 @@ pub use contest::{Plan, ROUNDS_MAX};
 pub use goals::Reached;
 pub use table::{OwnOutcome, OwnRow, Row};
 
-/// All contests that are left of what was asked for.
+/// All contests that the options ask for.
 struct Field<'a, C: Contestant> {
     subject: &'static Subject,
     plan: &'a Plan,
     contests: Vec<Contest<C>>,
     cases: Vec<C::Case>,
-    /// Who cannot be measured, and why.
+    /// Contestants that cannot be measured, and why.
     missing: Vec<String>,
     cleanup: &'a Cleanup,
     progress: &'a Progress,
 }
 
 impl<C: Contestant> Field<'_, C> {
-    /// Leaves out what was not asked for, and what nobody is there to be compared in.
+    /// Leaves out cases and contests that the plan excludes, and contests without a peer.
     fn narrow(&mut self) {
         let Self { plan, contests, cases, .. } = self;
         cases.retain(|case| plan.wants_case(&case.name()));
@@ -61,7 +63,7 @@ impl<C: Contestant> Field<'_, C> {
         contests.retain(|it| cases.iter().any(|case| it.has_both(case)));
     }
 
-    /// Fails where neither a contest nor figures of our own are left.
+    /// Fails where neither contests nor figures of vrio alone are left.
     fn check(&self, has_own: bool) -> Result<()> {
         ensure!(
             !self.contests.is_empty() || has_own,
@@ -72,7 +74,8 @@ impl<C: Contestant> Field<'_, C> {
         Ok(())
     }
 
-    /// Says who is not there, and how long it will take, with so many turns of our own each round.
+    /// Prints the contestants that are missing, and how long all turns will take. `own_turns` is
+    /// the number of turns of vrio alone in each round.
     fn announce(&self, own_turns: u32) {
         for missing in &self.missing {
             self.progress.done(format!("not measured: {missing}"));
@@ -111,7 +114,7 @@ impl<C: Contestant> Field<'_, C> {
         contests.into_iter().map(run).collect()
     }
 
-    /// Puts it all together.
+    /// Puts all results together.
     fn result(
         self,
         asked: &impl Serialize,
@@ -134,7 +137,8 @@ impl<C: Contestant> Field<'_, C> {
     }
 }
 
-/// Figures of our own, one after the other; what cannot be measured is named.
+/// Figures of vrio alone, one after the other. A figure that cannot be measured is named in
+/// `missing`.
 fn own_outcomes(
     measured: impl Iterator<Item = Result<OwnOutcome>>,
     cleanup: &Cleanup,

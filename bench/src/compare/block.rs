@@ -37,10 +37,10 @@ pub use options::Options;
 /// The longest packets over AF_XDP: jumbo frames, as most cards have them.
 const XDP_MTU_BYTES: u32 = 9000;
 
-/// Who shows a disk.
+/// The server of a disk.
 #[derive(Clone, Debug)]
 enum Who {
-    /// Ourselves, by one of our ways.
+    /// vrio, by one of its ways.
     Vrio(Path, LinkKind),
     /// A server that we start.
     Peer(Peer),
@@ -48,7 +48,7 @@ enum Who {
     Socket(String, PathBuf),
 }
 
-/// Who is measured, and what stands behind the disk.
+/// A server of disks, and the volume behind its disk.
 #[derive(Clone, Debug)]
 struct Contestant {
     who: Who,
@@ -73,7 +73,7 @@ impl super::Contestant for Contestant {
         matches!(self.who, Who::Vrio(..))
     }
 
-    /// Whether it can have so many requests outstanding.
+    /// Whether the server can have so many requests outstanding.
     fn takes_part(&self, case: &Requests) -> bool {
         match &self.who {
             Who::Peer(peer) => peer.depth_max.is_none_or(|most| case.depth <= most),
@@ -85,8 +85,8 @@ impl super::Contestant for Contestant {
         matches!(&self.who, Who::Peer(peer) if peer.is_slow())
     }
 
-    /// Makes and fills the file that all of them use, if there is one and there is room: else each
-    /// makes its own.
+    /// Makes and fills the file that all contestants use, if there is one and there is room for it.
+    /// Else each contestant makes its own file.
     fn prepare(contest: &Contest<Self>, cleanup: &Cleanup, progress: &Progress) -> Option<PathBuf> {
         let file = contest.contestants.first()?.volume.file()?.to_owned();
         progress.doing(format!("{}: filling {}", contest.name, file.display()));
@@ -102,8 +102,9 @@ impl super::Contestant for Contestant {
     }
 }
 
-/// Writes a disk's blocks, none of them zero, down to the storage: what was never written costs
-/// nothing to read, and what is still to be written back costs whoever comes next.
+/// Writes a disk's blocks, none of them zero, down to the storage. Blocks that were never written
+/// would cost nothing to read, and blocks that the kernel writes back later would cost the next
+/// turn.
 pub(crate) fn write_all(path: &FilePath) -> io::Result<()> {
     static BLOCK: [u8; 1 << 20] = [0xa5; 1 << 20];
     let mut file = File::create(path)?;
@@ -113,10 +114,10 @@ pub(crate) fn write_all(path: &FilePath) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Runs all contests. Says on standard error what it does.
+/// Runs all contests. The progress goes to standard error.
 ///
 /// # Errors
-/// When one cannot be measured.
+/// When a contest cannot be measured.
 pub fn run(options: &Options) -> Result<Comparison> {
     let progress = Progress::new();
     tidily(&progress, |cleanup| compare(options, cleanup, &progress))
@@ -128,7 +129,7 @@ fn compare(options: &Options, cleanup: &Cleanup, progress: &Progress) -> Result<
     let mut peers = Peers::find(options.spdk.as_deref(), &options.storage_daemons);
     let mut contests = contests(options, &peers);
     contests.retain(|contest| plan.wants_contest(&contest.name));
-    // SPDK's are the slow ones, and those that need huge pages.
+    // SPDK's servers are the slow ones, and they need huge pages.
     let has_spdk = contests.iter().any(|contest| contest.contestants.iter().any(|it| it.is_slow()));
     if has_spdk
         && let Err(why) =
@@ -150,13 +151,13 @@ fn compare(options: &Options, cleanup: &Cleanup, progress: &Progress) -> Result<
     field.result(options, outcomes, own)
 }
 
-/// Figures of our own; what cannot be measured is named.
+/// Figures of vrio alone. A figure that cannot be measured is named in `missing`.
 fn measure_own(own: &[Own], by: &Measurer<'_>, missing: &mut Vec<String>) -> Vec<OwnOutcome> {
     let measured = own.iter().map(|own| own.measure(by));
     super::own_outcomes(measured, by.cleanup, by.progress, missing)
 }
 
-/// What can be compared with what is installed.
+/// The contests that the installed peers allow.
 fn contests(options: &Options, peers: &Peers) -> Vec<Contest<Contestant>> {
     let file_in =
         |folder: &FilePath| folder.join(format!("vrio-compare-{}.img", std::process::id()));
@@ -213,7 +214,7 @@ struct Turns<'a> {
 impl Turns<'_> {
     fn turn(&self, case: &Requests, Contestant { who, volume }: &Contestant) -> Result<Sample> {
         let Options { program, plan, idle, encrypt, reuse, .. } = self.options;
-        // A file that is there before a turn is the one that was made and filled for all of them.
+        // A file that is there before a turn was made and filled for all contestants.
         let filled = volume.file().is_some_and(FilePath::exists);
         let mut asked = block::Options {
             volume: volume.clone(),
@@ -239,7 +240,7 @@ impl Turns<'_> {
                 asked.loopback = *link == LinkKind::Udp;
                 asked.mtu = (*link == LinkKind::Xdp).then_some(XDP_MTU_BYTES);
                 if asked.idle == Idle::Spin && !block::has_seats(&asked) {
-                    // Spinning threads that share cores only keep them from each other.
+                    // Spinning threads that share cores only keep each other from them.
                     asked.idle = Idle::Adaptive;
                 }
                 self.drive(&asked)
@@ -276,7 +277,7 @@ impl Turns<'_> {
     /// By our driver.
     fn drive(&self, asked: &block::Options) -> Result<Sample> {
         let report = block::measure(asked, self.cleanup, &Progress::silent())?;
-        // Where cores are shared, a share says nothing.
+        // Where cores are shared, a share of a core says nothing.
         let core_share = report.core_share.get("driver-0").copied();
         let core_share = core_share.filter(|_| block::has_seats(asked));
         Ok(Sample {

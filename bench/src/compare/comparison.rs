@@ -16,7 +16,7 @@ pub(super) const COMPARISON_VERSION: u32 = 5;
 /// A contest's outcome.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
-    /// What it was about.
+    /// The name of the contest.
     pub contest: String,
     /// Each case and pair of contestants.
     pub rows: Vec<Row>,
@@ -27,11 +27,11 @@ pub struct Outcome {
 pub struct Comparison {
     /// The version of this form.
     pub version: u32,
-    /// What was asked for.
+    /// The options of this run.
     pub asked: serde_json::Value,
     /// The contests.
     pub contests: Vec<Outcome>,
-    /// Figures of our own that goals are about.
+    /// Figures of vrio alone that goals are about.
     pub own: Vec<OwnOutcome>,
     /// All goals, by number.
     pub goals: Vec<Reached>,
@@ -45,7 +45,7 @@ pub struct Comparison {
     pub(super) plan: Plan,
 }
 
-/// What all rows together say of the goals.
+/// All goals, judged by all rows together.
 pub(super) fn goals_of(
     subject: &Subject,
     outcomes: &[Outcome],
@@ -101,7 +101,7 @@ fn heading(
     writeln!(f, "{}", line.trim_end())
 }
 
-/// Figures of our own.
+/// Figures of vrio alone.
 fn own(f: &mut fmt::Formatter<'_>, outcome: &OwnOutcome) -> fmt::Result {
     writeln!(f, "{}", outcome.contest)?;
     for row in &outcome.rows {

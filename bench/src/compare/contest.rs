@@ -1,4 +1,4 @@
-//! A contest: who takes part, in which cases, and what a turn gives.
+//! A contest: its contestants, its cases, and the result of a turn.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,12 +12,12 @@ use testbed::progress::Progress;
 /// Rounds, at most.
 pub const ROUNDS_MAX: u16 = 99;
 
-/// What a turn takes besides what is measured: to start and end, to fill a disk, to warm up. Only
-/// for the estimate.
+/// The time of a turn beside the measurement: to start and end, to fill a disk, to warm up. Only
+/// the estimate uses it.
 pub(super) const TURN_MORE: Duration = Duration::from_millis(1_500);
 const SLOW_TURN_MORE: Duration = Duration::from_secs(5);
 
-/// What our own disks and nics are called, which goals refer to.
+/// The name of our own disks and nics, which goals refer to.
 pub(super) const LOCAL: &str = "vrio local";
 
 /// How much is measured.
@@ -25,7 +25,7 @@ pub(super) const LOCAL: &str = "vrio local";
 pub struct Plan {
     /// How often each contestant is measured.
     pub rounds: u16,
-    /// How long each time.
+    /// How long each measurement takes.
     pub seconds: f64,
     /// Only contests whose name has this in it.
     pub contest: Option<String>,
@@ -53,14 +53,14 @@ impl Plan {
 pub(super) trait Case {
     fn name(&self) -> String;
 
-    /// Whether a turn that measures this one measures the other one as well, which follows it.
+    /// Whether a turn that measures this case measures the other one as well, which follows it.
     fn shares_turn(&self, other: &Self) -> bool {
         let _ = other;
         false
     }
 }
 
-/// Who is measured.
+/// A contestant of a contest.
 pub(super) trait Contestant: Clone {
     type Case: Case;
 
@@ -68,27 +68,27 @@ pub(super) trait Contestant: Clone {
 
     fn is_ours(&self) -> bool;
 
-    /// Whether it can do that.
+    /// Whether it can do this case.
     fn takes_part(&self, case: &Self::Case) -> bool;
 
     /// Whether it takes long to start.
     fn is_slow(&self) -> bool;
 
-    /// Makes what all turns of a contest use, if there is such a thing: a file, which is removed
-    /// after the last of them.
+    /// Makes a file that all turns of a contest use, if the contest needs one. It is removed after
+    /// the last turn.
     fn prepare(contest: &Contest<Self>, cleanup: &Cleanup, progress: &Progress) -> Option<PathBuf> {
         let _ = (contest, cleanup, progress);
         None
     }
 
-    /// How long its turn will take, with so much that is measured.
+    /// How long its turn will take, with so many measured seconds.
     fn takes(&self, seconds: f64) -> Duration {
         let more = if self.is_slow() { SLOW_TURN_MORE } else { TURN_MORE };
         Duration::from_secs_f64(seconds) + more
     }
 }
 
-/// What a turn gave, whoever drove.
+/// The result of a turn.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sample {
     /// Requests or frames, per second.
@@ -96,19 +96,20 @@ pub(super) struct Sample {
     /// How long each took, where that was measured: half of them no longer, 99 of a hundred.
     pub(super) p50_us: Option<f64>,
     pub(super) p99_us: Option<f64>,
-    /// Processor time for each, of everybody who takes part; none where a server's is not known.
+    /// Processor time for each, of all processes that take part; none where the time of a server is
+    /// not known.
     pub(super) cpu_us: Option<f64>,
-    /// What our driver had of its core, where it is ours and has one.
+    /// The share of its core that our driver had, where it is ours and has one.
     pub(super) core_share: Option<f64>,
-    /// The share of the turn that went by waiting for what never came, where that was so much that
-    /// its rate is none.
+    /// The share of the turn that was spent waiting for frames that never came. None where it was
+    /// too small to disturb the rate.
     pub(super) waited_share: Option<f64>,
     /// The cache line's round trips before and after.
     pub(super) trips_ns: [Option<u64>; 2],
 }
 
 impl Sample {
-    /// A turn whose processor time is not known, nor anything else but its rate and latencies.
+    /// A turn of which only the rate and the latencies are known.
     pub(super) fn without_processor_time(
         rate: f64,
         p50_us: Option<f64>,
@@ -119,7 +120,8 @@ impl Sample {
     }
 }
 
-/// Starts somebody, measures them in cases that share a turn, and ends them: a sample of each.
+/// Starts a contestant, measures it in cases that share a turn, and ends it: the result has a
+/// sample of each case.
 pub(super) type Turn<'a, C> = dyn Fn(&[<C as Contestant>::Case], &C) -> Result<Vec<Sample>> + 'a;
 
 /// Contestants for the same thing.
@@ -130,12 +132,12 @@ pub(super) struct Contest<C> {
 }
 
 impl<C: Contestant> Contest<C> {
-    /// Who takes part in a case.
+    /// The contestants of a case.
     pub(super) fn of(&self, case: &C::Case) -> impl Iterator<Item = &C> {
         self.contestants.iter().filter(|it| it.takes_part(case))
     }
 
-    /// Whether there is anything to compare.
+    /// Whether the case has one of ours and a peer.
     pub(super) fn has_both(&self, case: &C::Case) -> bool {
         self.of(case).any(C::is_ours) && !self.of(case).all(C::is_ours)
     }

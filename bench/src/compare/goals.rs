@@ -1,4 +1,5 @@
-//! What we mean to reach: ratios within one run, and figures of our own, not absolute speeds.
+//! The goals of a comparison: bounds on ratios within one run and on figures of vrio alone, not on
+//! absolute speeds.
 
 use std::fmt;
 
@@ -8,7 +9,7 @@ use super::contest::LOCAL;
 use super::table::Row;
 use crate::verdict::{Bound, Standing, Verdict};
 
-/// What a ratio is of.
+/// The figure that a ratio is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Figure {
     /// Requests or frames per second: ours divided by theirs.
@@ -19,23 +20,23 @@ pub(super) enum Figure {
     Cpu,
 }
 
-/// What is compared: how its figures are called, and its goals.
+/// A subject of comparisons: the names of its figures, and its goals.
 #[derive(Debug)]
 pub(super) struct Subject {
     /// Requests or frames, per second.
     pub(super) rate: &'static str,
-    /// One of them.
+    /// One request, frame or message.
     pub(super) each: &'static str,
     /// All goals, in the order of their numbers, from 1.
     pub(super) texts: &'static [&'static str],
     pub(super) parts: &'static [Part],
-    /// Goals that no peer is for, and what is missing where nothing is known of one.
+    /// Goals that no peer is for, and the missing measurement where a goal has no verdict.
     pub(super) own: &'static [(u8, &'static str)],
     /// The names of all cases.
     pub(super) cases: fn() -> Vec<String>,
 }
 
-/// What a goal says of the rows that it fits.
+/// The bound of a goal on the rows that it fits.
 #[derive(Debug)]
 pub(super) struct Part {
     pub(super) goal: u8,
@@ -48,7 +49,7 @@ pub(super) struct Part {
     pub(super) bound: f64,
 }
 
-/// A part that is about what is local.
+/// A part that is about local disks or nics.
 pub(super) const fn part(
     goal: u8,
     contest: &'static str,
@@ -80,7 +81,7 @@ impl Part {
         }
     }
 
-    /// Peers that it is about and no row of a case has, in those cases that it fits.
+    /// Peers of the part that have no row, in those cases that it fits.
     fn missing(&self, cases: &[String], rows: &[(&str, &Row)]) -> Vec<String> {
         let cases: Vec<_> = cases.iter().filter(|case| self.has_case(case)).collect();
         let is_there = |case: &str, theirs: &str| {
@@ -106,34 +107,35 @@ fn is_called(peer: &str, name: &str) -> bool {
 /// Ours divided by theirs, of each round that counts.
 pub(super) struct Ratios {
     pub(super) rate: Vec<f64>,
-    /// Empty where nobody measured it.
+    /// Empty where a round has no latency.
     pub(super) p50: Vec<f64>,
     pub(super) p99: Vec<f64>,
-    /// Empty where a server's is not known.
+    /// Empty where the time of a server is not known.
     pub(super) cpu: Vec<f64>,
 }
 
-/// A goal, and what all rows together say of it.
+/// A goal, and whether all rows together reach it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Reached {
     /// Its number.
     pub goal: u8,
-    /// What we mean to reach.
+    /// The goal in words.
     pub text: &'static str,
-    /// What is to be said.
+    /// Whether the goal holds.
     pub standing: Standing,
-    /// How many verdicts that rests on, and how many of them say that it holds.
+    /// The number of verdicts on the goal.
     pub verdicts: usize,
-    /// Those that say that it holds.
+    /// The number of verdicts that hold.
     pub hold: usize,
-    /// The verdict that decides, and whose it is: the one that is furthest from holding.
+    /// The verdict that decides, with its case and peer: no other one has less room on the right
+    /// side of its bound.
     pub decisive: Option<String>,
-    /// What would have to be measured too.
+    /// The measurements that are still needed.
     pub missing: Vec<String>,
 }
 
 impl Subject {
-    /// What the goals say of a row.
+    /// The verdicts of the goals on a row.
     pub(super) fn verdicts(&self, contest: &str, row: &Row, ratios: &Ratios) -> Vec<Verdict> {
         let of = self.parts.iter().filter(|part| part.is_of(contest, row));
         of.filter_map(|part| {
@@ -148,8 +150,8 @@ impl Subject {
         .collect()
     }
 
-    /// What was found of every goal. `rows` have the contest's name, `own` what a verdict of our
-    /// own figures is about.
+    /// The result of every goal. `rows` have the contest's name, `own` has the name of the figures
+    /// of vrio alone that a verdict is about.
     pub(super) fn reached(&self, rows: &[(&str, &Row)], own: &[(&str, &Verdict)]) -> Vec<Reached> {
         let numbers = 1..=u8::try_from(self.texts.len()).expect("a dozen");
         numbers.zip(self.texts).map(|(goal, text)| self.one(goal, text, rows, own)).collect()
@@ -186,7 +188,7 @@ impl Subject {
             Standing::Holds
         };
         let room = |verdict: &Verdict| verdict.bound.room(verdict.value.median);
-        // One that decides nothing for want of rounds is no news where another one fails.
+        // A verdict that decides nothing for want of rounds matters less than one that fails.
         let decisive = all
             .iter()
             .filter(|(_, it)| standing == Standing::NotMeasured || it.standing == standing)

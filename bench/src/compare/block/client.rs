@@ -1,5 +1,5 @@
-//! Who puts requests in, where that is not our driver: fio, SPDK's NVMe/TCP initiator, and SPDK's
-//! driver of virtio disks.
+//! The clients that put requests in instead of our driver: fio, SPDK's NVMe/TCP initiator, and
+//! SPDK's driver of virtio disks.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -19,21 +19,21 @@ use crate::load::Pattern;
 use testbed::cleanup::Cleanup;
 use testbed::machine::{cache_line_round_trip_ns, cores};
 
-/// What fio does before it counts, as our own driver does.
+/// How long fio runs before it counts, as our own driver does.
 const WARM_UP: Duration = Duration::from_millis(300);
 
-/// What a client may take over what it should: to start, to fill a disk, to end.
+/// The most time that a client may take beside its measurement: to start, to fill a disk, to end.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
-/// How often the processor time of all is looked at; each time costs the machine some 100 us.
+/// The time between two looks at all processor time; each look costs the machine some 100 us.
 const LOOK_PERIOD: Duration = Duration::from_millis(20);
 
-/// What `spdk_nvme_perf` does before it counts; its least.
+/// How long `spdk_nvme_perf` runs before it counts; it accepts no less.
 const NVME_PERF_WARM_UP: Duration = Duration::from_secs(1);
 
-/// Huge pages of SPDK's clients, in MiB. Its driver was seen to count requests twice with less.
+/// Huge pages of SPDK's clients, in MiB. SPDK's driver was seen to count requests twice with less.
 const NVME_PERF_MIB: &str = "256";
 const BDEVPERF_MIB: &str = "300";
 
@@ -53,14 +53,14 @@ pub(super) struct Turn<'a> {
     pub(super) cleanup: &'a Cleanup,
 }
 
-/// What a tool printed, and the cores that it and the servers used meanwhile.
+/// The output of a tool, and the cores that the tool and the servers used meanwhile.
 struct Ran {
     said: String,
     cores_used: Option<f64>,
     trip_before_ns: Option<u64>,
 }
 
-/// What a tool found out.
+/// The results of a tool.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Figures {
     iops: f64,
@@ -100,7 +100,7 @@ impl Turn<'_> {
     }
 
     /// SPDK's own tool with its own driver, on the disk at the socket. It counts whole seconds, and
-    /// warms up in none of them.
+    /// has no warm-up.
     pub(super) fn bdevperf(&self, program: &Path) -> Result<Sample> {
         let folder = self.folder.display().to_string();
         let (config, rpc) = (format!("{folder}/client.json"), format!("{folder}/client-rpc"));
@@ -119,12 +119,12 @@ impl Turn<'_> {
         Ok(ran.sample(spdk_result(&ran.said)?))
     }
 
-    /// They count whole seconds.
+    /// The measured time of SPDK's tools, which count whole seconds.
     fn spdk_measures(&self) -> Duration {
         Duration::from_secs_f64(self.seconds.ceil())
     }
 
-    /// What both of SPDK's tools are told alike.
+    /// The arguments that both of SPDK's tools take.
     fn spdk_words(&self) -> Vec<String> {
         let Requests { op, size_bytes, depth } = *self.case;
         let (depth, size_bytes) = (depth.to_string(), size_bytes.to_string());
@@ -133,7 +133,7 @@ impl Turn<'_> {
         words.map(str::to_owned).to_vec()
     }
 
-    /// Runs a tool to its end, of which it measures for so long, and then ends at once.
+    /// Runs a tool to its end. The tool measures for this time, and then ends at once.
     fn run(&self, program: &Path, words: &[String], measures: Duration) -> Result<Ran> {
         let trip_before_ns = cache_line_round_trip_ns();
         let output = self.folder.join("client");
@@ -159,7 +159,8 @@ impl Turn<'_> {
         Ok(Ran { said, cores_used: cores_used(&looks, measures), trip_before_ns })
     }
 
-    /// Of the servers and the client; one that has ended counts no more.
+    /// The processor time of the servers and the client. The time of a process that has ended is
+    /// lost.
     fn processor_time(&self, client: &Child) -> Duration {
         let all = self.pids.iter().copied().chain([client.id()]);
         all.filter_map(|pid| processor_time(pid).ok()).sum()
@@ -180,9 +181,9 @@ impl Ran {
     }
 }
 
-/// Cores in use in the busiest half of the time for which a tool measured: how long it takes to
-/// start and to end differs from machine to machine, and in neither is more to do. None where that
-/// was too short to tell.
+/// Cores in use in the busiest half of the time for which a tool measured. The time that a tool
+/// takes to start and to end differs from machine to machine, and a tool is less busy in it. None
+/// where the measurement was too short to tell.
 fn cores_used(looks: &[(Instant, Duration)], measures: Duration) -> Option<f64> {
     let used = |&(began, before): &(Instant, Duration)| {
         let long = |(at, _): &&(Instant, Duration)| *at >= began + measures / 2;
@@ -192,11 +193,11 @@ fn cores_used(looks: &[(Instant, Duration)], measures: Duration) -> Option<f64> 
     looks.iter().filter_map(used).max_by(f64::total_cmp)
 }
 
-/// A tool that is killed if nobody waits for it any more.
+/// A tool that is killed when it is dropped.
 struct Ended(Child);
 
 impl Ended {
-    /// Whether it ended well, and what `look` saw meanwhile, and when.
+    /// Whether the tool ended well, and the results of `look` meanwhile with their times.
     fn wait<T>(&mut self, look: impl Fn(&Child) -> T) -> Result<(bool, Vec<(Instant, T)>)> {
         let by = Instant::now() + PATIENCE;
         let mut looks = Vec::new();
@@ -228,7 +229,7 @@ fn client_core() -> Option<usize> {
     cores().get(1..).and_then(<[usize]>::last).copied()
 }
 
-/// The same core, as SPDK's programs are told.
+/// The same core, as SPDK's programs take it.
 fn client_mask() -> String {
     format!("[{}]", client_core().unwrap_or(0))
 }
@@ -239,9 +240,9 @@ fn fio_words(op: &str, size_bytes: u32, depth: u16) -> Vec<String> {
     words.map(str::to_owned).into_iter().chain(more).collect()
 }
 
-/// What fio's JSON says.
+/// Reads fio's JSON.
 fn fio_result(said: &str, op: Pattern) -> Result<Figures> {
-    // What it warns of comes first.
+    // Warnings come first.
     let json = said.find('{').map(|at| &said[at..]).context("fio printed no JSON")?;
     let mut values = serde_json::Deserializer::from_str(json).into_iter::<Value>();
     let report = values.next().context("fio printed no JSON")??;
@@ -255,7 +256,7 @@ fn fio_result(said: &str, op: Pattern) -> Result<Figures> {
     figures.with_context(|| format!("fio counted nothing: {of}"))
 }
 
-/// What the tables of SPDK's tools say. A request that failed is an error.
+/// Reads the tables of SPDK's tools. A request that failed is an error.
 fn spdk_result(said: &str) -> Result<Figures> {
     let number = |word: &str| word.trim_end_matches("us").parse::<f64>().ok();
     let after = |word: &str| -> Option<Vec<f64>> {

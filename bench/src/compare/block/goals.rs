@@ -1,4 +1,4 @@
-//! What we mean to reach with disks.
+//! The goals of disks.
 
 use super::peer::name;
 use super::requests::Requests;
@@ -6,15 +6,15 @@ use crate::block::floor::{REMOTE_GOAL, SEALING_GOAL};
 use crate::compare::contest::Case;
 use crate::compare::goals::{Figure, Part, Subject, part};
 
-/// What our direct client is called, which goals refer to.
+/// The name of our direct client, which goals refer to.
 pub(super) const DIRECT: &str = "vrio direct";
 pub(super) const DIRECT_XDP: &str = "vrio direct over AF_XDP";
 
-/// The numbers of the goals that are ours alone.
+/// The numbers of the goals that no peer is for.
 pub(super) const EVENTS_GOAL: u8 = 11;
 pub(super) const TWO_CORES_GOAL: u8 = 12;
 
-/// What is missing of those where nobody looked.
+/// The missing measurement of such goals, where vrio alone was not measured.
 const OURS: &str = "our own figures";
 
 pub(super) static DISKS: Subject = Subject {
@@ -112,7 +112,8 @@ mod tests {
         let said = reached.to_string();
         assert!(said.contains("holds           6 of 6"), "{said}");
         assert!(said.contains("IOPS 1.20 (1.20-1.20) >= 1.00"), "{said}");
-        // One that does not hold decides, and one that is open before those that hold.
+        // A row that does not hold decides the goal, and a row that is open decides before rows
+        // that hold.
         let case = "randread 4k depth 32";
         let slower =
             row(NULL, case, [LOCAL, DAEMONS[0]], &[[12.0, 10.0], [9.0, 10.0], [8.0, 10.0]]);

@@ -19,12 +19,13 @@ pub struct Options {
     /// How much is measured.
     #[serde(flatten)]
     pub plan: Plan,
-    /// What our sidecores do without work; adaptive instead of spin where they share cores.
+    /// The behaviour of our sidecores without work; adaptive instead of spin where sidecores share
+    /// cores.
     #[serde(serialize_with = "block::as_text")]
     pub idle: Idle,
-    /// What our driver takes and stores, whoever serves it.
+    /// The slots and descriptors that our driver takes next, with every server.
     pub reuse: Reuse,
-    /// Whether our sessions are sealed; what the peers say to each other is in clear.
+    /// Whether our sessions are sealed; the sessions of peers are in clear.
     pub encrypt: bool,
     /// A folder for files in memory (tmpfs).
     pub folder: PathBuf,
@@ -39,10 +40,10 @@ pub struct Options {
 }
 
 impl Options {
-    /// Looks whether it makes sense.
+    /// Looks whether the options make sense.
     ///
     /// # Errors
-    /// What does not.
+    /// The option that makes no sense.
     pub fn check(&self) -> Result<()> {
         let Self { plan, sockets, .. } = self;
         plan.check()?;

@@ -1,4 +1,4 @@
-//! Figures of our own that goals are about, with nobody beside us.
+//! Figures of vrio alone that goals are about.
 
 use anyhow::{Context, Result};
 use sidecore::Idle;
@@ -20,22 +20,22 @@ use testbed::progress::Progress;
 /// Longer turns make none of these figures better.
 const SECONDS_MAX: f64 = 0.5;
 
-/// Calls of a driver that sleeps, for each of the requests of which 32 are outstanding: "well below
-/// one".
+/// The most calls of a driver that sleeps, for each request, with 32 outstanding: "well below one".
 const CALLS_MAX: f64 = 0.5;
 
-/// Of what the busiest role could do with a core to itself: three roles share two cores.
+/// The least share of the requests that the busiest role could do with a core to itself: three
+/// roles share two cores.
 const SHARE_MIN: f64 = 1.0 / 3.0;
 
-/// Of the three roles on two cores.
+/// The longest time of 99 of a hundred requests, in milliseconds, with three roles on two cores.
 const P99_MS_MAX: f64 = 1.0;
 
-/// What is measured without a peer.
+/// The measurements without a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Own {
-    /// What remote and sealed requests add to what is under them.
+    /// The time that remote and sealed requests add to the parts that vrio cannot avoid.
     Floor,
-    /// What happens for a request.
+    /// The events of a request.
     Events,
     /// Three roles that share two cores.
     TwoCores,
@@ -44,7 +44,7 @@ pub(super) enum Own {
 /// Figures, and how long a cache line took meanwhile.
 type Figures = (Vec<OwnRow>, Option<Spread>);
 
-/// Whoever measures.
+/// The options and the helpers of a measurement.
 pub(super) struct Measurer<'a> {
     pub(super) options: &'a Options,
     pub(super) cleanup: &'a Cleanup,
@@ -68,7 +68,8 @@ impl Own {
         Requests { op: Pattern::RandRead, size_bytes: 4 << 10, depth }
     }
 
-    /// Turns of one round, for the estimate: to measure five things, and two or three of two.
+    /// Turns of one round, for the estimate: the floor has five parts, the events have two ways
+    /// with two kinds of drivers, and the two cores have two kinds of drivers.
     pub(super) fn turns(self) -> u32 {
         match self {
             Self::Floor => 5,
@@ -168,7 +169,7 @@ impl Measurer<'_> {
     }
 }
 
-/// A way, as rows say it.
+/// The name of a way in rows.
 fn way(path: &Path, driver: Waiting) -> String {
     let driver = match driver {
         Waiting::Polls => "polls",
@@ -199,8 +200,8 @@ fn floor_rows(case: &Requests, report: &FloorReport) -> Vec<OwnRow> {
     parts.into_iter().chain(goals).collect()
 }
 
-/// What a driver that polls never needs, or what one that sleeps needs rarely. Counts do not depend
-/// on levels.
+/// Events that a driver which polls never needs, or that a driver which sleeps needs rarely. Counts
+/// do not depend on levels.
 fn events_row(way: &str, driver: Waiting, reports: &[Report]) -> OwnRow {
     let (figure, names, bound): (_, &[&str], _) = match driver {
         Waiting::Polls => (
@@ -210,7 +211,8 @@ fn events_row(way: &str, driver: Waiting, reports: &[Report]) -> OwnRow {
         ),
         Waiting::Sleeps => ("calls", &["calls"], Bound::AtMost(CALLS_MAX)),
     };
-    // Who is not there does nothing; but what is never counted would always be nothing.
+    // A role that does not take part has no events. But an event that is never counted would always
+    // be zero, so at least two names must be counted.
     let counted = |name: &&&str| reports[0].events_per_request.contains_key(**name);
     assert!(names.iter().filter(counted).count() >= names.len().min(2), "{names:?} are counted");
     let events = |report: &Report| {
@@ -248,8 +250,8 @@ fn two_cores_rows(way: &str, reports: &[Report]) -> [OwnRow; 2] {
     ]
 }
 
-/// Requests per second, divided by those that the role which needs the most processor time for each
-/// could do with a core to itself.
+/// Requests per second, as a share of those that the busiest role could do with a core to itself.
+/// The busiest role has the most processor time for each request.
 fn busiest(report: &Report) -> f64 {
     let most = report.cpu_s.values().flatten().copied().fold(0.0, f64::max);
     report.iops * most / report.requests as f64

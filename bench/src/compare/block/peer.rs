@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 
 use crate::compare::running::Service;
 
-/// What peers' disks have: as ours of memory and of files.
+/// The size of a peer's disk: as our disks of memory and of files.
 pub(super) const DISK_BYTES: u64 = 512 << 20;
 
-/// A disk's socket, in the folder that a turn has.
+/// The name of a disk's socket, in the folder of a turn.
 pub(super) const SOCKET: &str = "socket";
 
 /// The names of peers, as tables have them and goals refer to them.
@@ -28,11 +28,11 @@ pub(super) mod name {
 /// A peer as it is started.
 #[derive(Clone, Debug)]
 pub(super) struct Peer {
-    /// What it is called in tables.
+    /// Its name in tables.
     pub(super) name: String,
-    /// What is started.
+    /// Its servers.
     pub(super) service: Service,
-    /// Who puts requests in.
+    /// The client that puts requests in.
     pub(super) client: Client,
     /// Its client has no more requests outstanding.
     pub(super) depth_max: Option<u16>,
@@ -45,7 +45,7 @@ impl Peer {
     }
 }
 
-/// Who puts requests in.
+/// The client that puts requests in.
 #[derive(Clone, Debug)]
 pub(super) enum Client {
     /// Our driver, at the vhost-user socket.
@@ -56,7 +56,7 @@ pub(super) enum Client {
     NvmePerf {
         /// Its path.
         program: PathBuf,
-        /// Where the disk is, as it is told.
+        /// The address of the disk, in the tool's own form.
         target: String,
     },
     /// SPDK's driver, at the vhost-user socket.

@@ -1,4 +1,4 @@
-//! Other people's servers and tools: which are installed, and what they are told.
+//! Programs of others that serve or measure disks: which are installed, and their arguments.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -9,10 +9,10 @@ use super::spdk::{self, Spdk};
 use crate::compare::running::{Made, Ready, Server, Service, find};
 use testbed::machine::cores;
 
-/// How long a thread of the daemon's polls that has a core to itself: all the time.
+/// How long a thread of the daemon polls that has a core to itself: all the time.
 const POLL_MAX_NS: u64 = 100_000_000;
 
-/// What is installed, and what is not.
+/// The peers that are installed, and those that are missing.
 #[derive(Clone, Debug)]
 pub(super) struct Peers {
     /// That of `PATH`, and others: versions differ much.
@@ -20,7 +20,7 @@ pub(super) struct Peers {
     nbdkit: Option<PathBuf>,
     fio: Option<PathBuf>,
     spdk: Option<Spdk>,
-    /// Names of peers that are not, and where they come from.
+    /// Names of peers that are not installed, and where they come from.
     pub(super) missing: Vec<String>,
 }
 
@@ -156,7 +156,7 @@ fn daemon(program: &Path, node: &str, file: Option<&Path>, busy: usize) -> Peer 
     }
 }
 
-/// What a program of QEMU's says that it is.
+/// The version that a program of QEMU prints.
 fn version(program: &Path) -> Option<String> {
     let said = Command::new(program).arg("--version").output().ok()?;
     let said = String::from_utf8(said.stdout).ok()?;

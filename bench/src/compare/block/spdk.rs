@@ -35,7 +35,7 @@ pub(super) struct Spdk {
 }
 
 impl Spdk {
-    /// Looks in `PATH`, or in a folder where it was built; what is missing is said.
+    /// Looks in `PATH`, or in the folder of a build. The error names the missing program.
     pub(super) fn find(built: Option<&Path>) -> Result<Self, String> {
         if cores().len() < 2 {
             return Err("SPDK (it polls: it needs a core besides its client's)".to_owned());
@@ -128,7 +128,7 @@ impl Spdk {
     }
 }
 
-/// What a target is to have: a disk, and who shows it.
+/// The configuration of a target: a disk, and the subsystem that exports it.
 fn config(memory: bool, shown: &[Value]) -> Value {
     let method = if memory { "bdev_malloc_create" } else { "bdev_null_create" };
     let blocks = DISK_BYTES / BLOCK_BYTES;
