@@ -62,10 +62,10 @@ impl super::Contestant for Contestant {
     }
 }
 
-/// Runs it. Says on standard error what it does.
+/// Compares all MPIs and ways. The progress goes to standard error.
 ///
 /// # Errors
-/// When nobody can be measured.
+/// When no MPI or no way can be measured.
 pub fn run(options: &Options) -> Result<Comparison> {
     let progress = Progress::new();
     tidily(&progress, |cleanup| compare(options, cleanup, &progress))
@@ -74,7 +74,7 @@ pub fn run(options: &Options) -> Result<Comparison> {
 fn compare(options: &Options, cleanup: &Cleanup, progress: &Progress) -> Result<Comparison> {
     let plan = &options.plan;
     let mut missing = Vec::new();
-    // Where there can be no two hosts, that comes first.
+    // The site comes first, since it may be impossible to have two hosts.
     let site = Site::new(options, cleanup, progress)?;
     let osu = options.osu.as_deref().map(Osu::find).transpose()?;
     let mut mpis = kinds::find(&options.prefixes, &mut missing)?;
@@ -136,7 +136,7 @@ fn job_of<'a>(contestant: &'a Contestant, cases: &[Messages]) -> Job<'a> {
     Job { mpi: &contestant.mpi, way: contestant.way, ranks: cases[0].ranks }
 }
 
-/// By our program.
+/// Runs our program.
 fn measure(
     cases: &[Messages],
     site: &Site<'_>,
@@ -157,7 +157,7 @@ fn measure(
     cases.iter().zip(&lines[1..]).map(|(case, line)| sample(case, line)).collect()
 }
 
-/// Of a line of our program.
+/// Reads a line of our program.
 fn sample(case: &Messages, line: &str) -> Result<Sample> {
     let said = || format!("a line of {}: {line}", case.name());
     let words: Vec<_> = line.split(' ').collect();

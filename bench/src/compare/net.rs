@@ -31,7 +31,7 @@ use peers::{Peer, Peers, SOCKETS, name};
 
 pub use options::Options;
 
-/// Of contests between nodes.
+/// The length of frames in contests between nodes.
 const CABLE_BYTES: u32 = 64 << 10;
 
 /// How often a frame crosses from node to node through an IOhost.
@@ -42,7 +42,7 @@ fn has_seats() -> bool {
     cores().len() > 1
 }
 
-/// Who carries frames between two guests.
+/// A carrier of frames between two guests.
 #[derive(Clone, Debug)]
 enum Contestant {
     /// Our own switch.
@@ -51,9 +51,9 @@ enum Contestant {
     Ports,
     /// Our own nodes, the switch on the other one.
     Through,
-    /// The kernel.
+    /// The kernel's bridge, with a tap for each guest.
     Taps,
-    /// The kernel's, over the cable that our nodes have between them.
+    /// The kernel's TCP, over the same cable as between our nodes.
     Tcp,
     /// A switch that we start.
     Peer(Peer),
@@ -77,7 +77,7 @@ impl super::Contestant for Contestant {
         matches!(self, Self::Vrio | Self::Ports | Self::Through)
     }
 
-    /// Whether it lets frames of that length through uncut. A stream of TCP has the longest.
+    /// Whether it takes frames of that length uncut. A stream of TCP has the longest frames only.
     fn takes_part(&self, case: &Frames) -> bool {
         match self {
             Self::Peer(peer) => case.size_bytes <= peer.size_bytes_max,
@@ -91,10 +91,10 @@ impl super::Contestant for Contestant {
     }
 }
 
-/// Runs the contest. Says on standard error what it does.
+/// Runs the contest. The progress goes to standard error.
 ///
 /// # Errors
-/// When nobody can be measured.
+/// When no contestant can be measured.
 pub fn run(options: &Options) -> Result<Comparison> {
     let progress = Progress::new();
     tidily(&progress, |cleanup| compare(options, cleanup, &progress))
@@ -138,7 +138,7 @@ fn compare(options: &Options, cleanup: &Cleanup, progress: &Progress) -> Result<
     field.result(options, outcomes, own)
 }
 
-/// Figures of our own; what cannot be measured is named.
+/// Figures of vrio alone. A figure that cannot be measured is named in `missing`.
 fn measure_own(own: &[Own], by: &Measurer<'_>, missing: &mut Vec<String>) -> Vec<OwnOutcome> {
     let measured = own.iter().map(|own| own.measure(by));
     super::own_outcomes(measured, by.cleanup, by.progress, missing)
@@ -160,7 +160,7 @@ fn turn(
     match contestant {
         Contestant::Vrio => {
             if asked.idle == Idle::Spin && !has_seats() {
-                // Spinning threads that share cores only keep them from each other.
+                // Spinning threads that share cores only keep each other from them.
                 asked.idle = Idle::Adaptive;
             }
             drive(&asked, cleanup)
@@ -188,28 +188,29 @@ fn turn(
     }
 }
 
-/// By our driver.
+/// Runs our driver.
 fn drive(asked: &net::Options, cleanup: &Cleanup) -> Result<Sample> {
     Ok(sample(&net::measure(asked, cleanup, &Progress::silent())?))
 }
 
 fn sample(report: &Report) -> Sample {
     let core_share = report.core_share.get("driver-0").copied();
-    // Of the whole turn, where most of it waited: not what came between two time-outs.
+    // The rate is over the whole turn, where most of it was spent waiting, and not over the time
+    // between two time-outs.
     let whole_s = report.seconds + report.waited_s;
     Sample {
         rate: report.frames_per_s.unwrap_or(report.frames as f64 / whole_s),
         p50_us: report.latency_us.map(|latency| latency.p50),
         p99_us: report.latency_us.map(|latency| latency.p99),
         cpu_us: report.cpu_us_per_frame(),
-        // Where cores are shared, a share says nothing.
+        // Where cores are shared, a share of a core says nothing.
         core_share: core_share.filter(|_| has_seats()),
         waited_share: report.disturbed.then_some(report.waited_share),
         trips_ns: report.cache_line_rtts_ns,
     }
 }
 
-/// Between two sidecores, over the virtual cable.
+/// Measures frames between two sidecores, over the virtual cable.
 fn port_to_port(options: &Options, cleanup: &Cleanup) -> Result<Sample> {
     let size_bytes = CABLE_BYTES as usize;
     let depth =

@@ -1,4 +1,4 @@
-//! A peer's servers: what is started, in which order, and how they work.
+//! A peer's servers: their commands, the order in which they start, and their life.
 
 use std::fs::{self, File};
 use std::net::{SocketAddr, TcpStream};
@@ -13,19 +13,19 @@ use serde_json::Value;
 use testbed::cleanup::Cleanup;
 use testbed::machine::cores;
 
-/// Stands in words for the folder that a turn has.
+/// The word that stands for the folder of a turn in commands.
 pub(super) const FOLDER: &str = "FOLDER";
 
 /// How long a server may take to serve.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How often it is looked at.
+/// The time between two looks at a server.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
-/// How long a server may take to end by itself, which one with huge pages should.
+/// How long a server may take to end by itself. A server with huge pages should end so.
 const END_PATIENCE: Duration = Duration::from_secs(5);
 
-/// A process of a peer, and what says that the next one may be started.
+/// A process of a peer, and the sign that the next one may be started.
 #[derive(Clone, Debug)]
 pub(super) struct Server {
     pub(super) words: Vec<String>,
@@ -34,7 +34,7 @@ pub(super) struct Server {
     pub(super) pinned: bool,
 }
 
-/// What says that a process does its part.
+/// The sign that a process is ready.
 #[derive(Clone, Debug)]
 pub(super) enum Ready {
     /// It listens there.
@@ -53,14 +53,14 @@ pub(super) struct Made {
     pub(super) bytes: u64,
 }
 
-/// What is started of a peer.
+/// The servers and files of a peer.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Service {
     /// In the order in which they are started.
     pub(super) servers: Vec<Server>,
-    /// Made first.
+    /// The file that is made first.
     pub(super) file: Option<Made>,
-    /// What `FOLDER/config.json` is to hold.
+    /// The content of `FOLDER/config.json`.
     pub(super) config: Option<Value>,
 }
 
@@ -87,12 +87,12 @@ pub(super) fn find(program: &str) -> Option<PathBuf> {
     places.into_iter().map(|place| place.join(program)).find(|file| file.is_file())
 }
 
-/// What SPDK's environment, DPDK, leaves of a process for its like to find.
+/// The folder that SPDK's environment, DPDK, leaves behind for other processes of DPDK.
 pub(super) fn remains(pid: u32) -> PathBuf {
     PathBuf::from(format!("/run/dpdk/spdk_pid{pid}"))
 }
 
-/// Servers; they go when this is dropped.
+/// Running servers, which are ended on drop.
 #[derive(Debug)]
 pub(super) struct Running {
     pub(super) folder: PathBuf,
@@ -108,7 +108,7 @@ impl Running {
         let folder = std::env::temp_dir().join(format!("vrio-peer-{}", std::process::id()));
         cleanup.path(folder.clone());
         fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
-        // One that is there is somebody else's.
+        // A file that is already there belongs to the user.
         let made = service.file.as_ref().filter(|file| !file.path.exists());
         let (file, gently) = (made.map(|file| file.path.clone()), service.config.is_some());
         let mut running = Self { folder, children: Vec::new(), file, gently };
@@ -132,7 +132,7 @@ impl Running {
         self.children.iter().map(Child::id).collect()
     }
 
-    /// An error with what the server said.
+    /// Adds the output of the server to an error.
     pub(super) fn explain(&self, error: anyhow::Error) -> anyhow::Error {
         let said = fs::read_to_string(self.log()).unwrap_or_default();
         match said.trim() {
@@ -159,7 +159,7 @@ impl Running {
         Ok(())
     }
 
-    /// Waits for the last one started.
+    /// Waits for the server that was started last.
     fn wait(&mut self, ready: &Ready) -> Result<()> {
         let by = Instant::now() + PATIENCE;
         let serves = |running: &Self| match ready {
@@ -188,7 +188,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // The last one started uses the others.
+        // The server that was started last uses the others.
         for child in self.children.iter_mut().rev() {
             if self.gently {
                 end(child);

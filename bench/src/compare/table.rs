@@ -8,10 +8,10 @@ use super::contest::Sample;
 use super::goals::{Ratios, Subject};
 use crate::verdict::{Spread, Verdict};
 
-/// Why a row is not judged in which frames were lost that somebody waited for.
+/// The reason why a row is not judged in which the driver waited for lost frames.
 const DISTURBED: &str = "turns that mostly waited for what never came";
 
-/// A core that was shared: whoever polls had less of it than this.
+/// The least share of its core that a driver which polls must have. Below it, the core was shared.
 const CORE_SHARE_MIN: f64 = 0.9;
 
 /// One of ours and one of theirs, in one case.
@@ -19,9 +19,9 @@ const CORE_SHARE_MIN: f64 = 0.9;
 pub struct Row {
     /// Which requests, or frames.
     pub case: String,
-    /// Who is measured.
+    /// Our contestant.
     pub ours: String,
-    /// Against whom.
+    /// The peer.
     pub theirs: String,
     /// Rounds that counted: both met one level, the same in all of them.
     pub rounds: usize,
@@ -35,12 +35,12 @@ pub struct Row {
     pub our_p50_us: Option<Spread>,
     /// Theirs.
     pub their_p50_us: Option<Spread>,
-    /// What 99 of a hundred of ours did not exceed, in microseconds.
+    /// The time that 99 of a hundred of ours did not exceed, in microseconds.
     pub our_p99_us: Option<Spread>,
     /// Theirs.
     pub their_p99_us: Option<Spread>,
-    /// Processor time for each of ours, of everybody who takes part, the driver too, in
-    /// microseconds. None where a server's is not known.
+    /// Processor time for each of ours, of all processes that take part, the driver included, in
+    /// microseconds. None where the time of a server is not known.
     pub our_cpu_us: Option<Spread>,
     /// Theirs.
     pub their_cpu_us: Option<Spread>,
@@ -58,12 +58,12 @@ pub struct Row {
     /// How long a cache line took between two cores and back, in the rounds that counted.
     pub cache_line_rtt_ns: Option<Spread>,
     /// The least share of its core that our driver had, where it had one to itself. Below one,
-    /// others had it meanwhile.
+    /// other threads used the core meanwhile.
     pub core_share: Option<f64>,
-    /// The most of a turn that went by waiting for what never came, of either, where that was so
-    /// much that its rate is none: then nothing is judged.
+    /// The largest share of a turn, of ours or theirs, that was spent waiting for frames that never
+    /// came. None where it was too small to disturb the rate. Rows that have it are not judged.
     pub waited_share: Option<f64>,
-    /// What we mean to reach here.
+    /// The verdicts of goals on the row.
     pub goals: Vec<Verdict>,
 }
 
@@ -72,22 +72,22 @@ pub struct Row {
 pub struct OwnRow {
     /// Which requests, by which way.
     pub case: String,
-    /// What it is, and its unit.
+    /// The name of the figure, with its unit.
     pub figure: &'static str,
-    /// Of the rounds that count.
+    /// The values of the rounds that count.
     pub value: Spread,
-    /// Rounds that counted, and that were measured.
+    /// Rounds that counted.
     pub rounds: usize,
-    /// Those that were measured.
+    /// Rounds that were measured.
     pub tried: usize,
-    /// What we mean to reach, if that is a goal.
+    /// The verdict of a goal on the figure, if a goal is about it.
     pub verdict: Option<Verdict>,
 }
 
-/// What came of one kind of figures of our own.
+/// The result of one kind of figures of vrio alone.
 #[derive(Clone, Debug, Serialize)]
 pub struct OwnOutcome {
-    /// What it was about.
+    /// The name of the kind.
     pub contest: &'static str,
     /// Each figure.
     pub rows: Vec<OwnRow>,
@@ -105,7 +105,7 @@ pub(super) struct Pair<'a> {
     pub(super) counted: &'a [usize],
 }
 
-/// Of each round that counts; nothing where one does not have it.
+/// The numbers of all rounds that count; none where a round has no number.
 fn all(numbers: impl Iterator<Item = Option<f64>>) -> Vec<f64> {
     numbers.collect::<Option<_>>().unwrap_or_default()
 }
@@ -124,7 +124,7 @@ impl Pair<'_> {
         }
     }
 
-    /// What they make together, and what the goals say of it.
+    /// Makes a row of both, with the verdicts of the goals.
     pub(super) fn row(
         &self,
         subject: &Subject,
@@ -206,7 +206,7 @@ impl Row {
         writeln!(f, "{}", line.trim_end())
     }
 
-    /// What the goals say, and what is to be said of the rounds.
+    /// The verdicts of the goals, and notes on the rounds.
     fn notes(&self) -> Vec<String> {
         let mut notes: Vec<_> = self.goals.iter().map(Verdict::to_string).collect();
         if self.moved {

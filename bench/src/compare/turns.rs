@@ -1,4 +1,4 @@
-//! One contest's turns: every contestant in each round, and what of it counts.
+//! One contest's turns: every contestant in each round, and the rounds that count.
 
 use std::fs;
 
@@ -15,7 +15,7 @@ use testbed::progress::Progress;
 /// One contest's turns.
 pub(super) struct Runner<'a, C: Contestant> {
     pub(super) subject: &'a Subject,
-    /// How many are asked for.
+    /// The number of rounds of the options.
     pub(super) rounds: u16,
     pub(super) contest: Contest<C>,
     pub(super) turn: &'a Turn<'a, C>,
@@ -23,10 +23,10 @@ pub(super) struct Runner<'a, C: Contestant> {
     pub(super) progress: &'a Progress,
 }
 
-/// By round, then by contestant.
+/// The samples of a case, by round, then by contestant.
 type Rounds = Vec<Vec<Sample>>;
 
-/// Of each case that shares a turn.
+/// The samples of each case that shares a turn.
 type RoundsOfAll = Vec<Rounds>;
 
 impl<C: Contestant> Runner<'_, C> {
@@ -35,7 +35,7 @@ impl<C: Contestant> Runner<'_, C> {
         let made = C::prepare(&self.contest, self.cleanup, self.progress);
         let outcome = self.all(cases, missing);
         if let Some(file) = made {
-            // Whoever interrupts has it removed as well.
+            // An interruption removes it as well.
             let _ = fs::remove_file(file);
         }
         outcome
@@ -65,7 +65,7 @@ impl<C: Contestant> Runner<'_, C> {
         Outcome { contest, rows }
     }
 
-    /// Of every case, what each of ours and each of theirs make together.
+    /// The rows of every case: each of ours with each of theirs.
     fn rows(&self, cases: &[C::Case], contestants: &[C], of_all: &RoundsOfAll) -> Vec<Row> {
         let of_case = |(case, rounds): (&C::Case, &Rounds)| {
             let row = |(ours, theirs): (usize, usize)| {
@@ -79,8 +79,8 @@ impl<C: Contestant> Runner<'_, C> {
         cases.iter().zip(of_all).flat_map(of_case).collect()
     }
 
-    /// As many rounds as were asked for, and more where too few of a pair are of one level. If
-    /// somebody fails, who.
+    /// As many rounds as were asked for, and more where too few of a pair are of one level. The
+    /// error names the contestant that fails.
     fn rounds(&self, cases: &[C::Case]) -> Result<(Vec<C>, RoundsOfAll), (String, anyhow::Error)> {
         let contestants: Vec<_> = self.contest.of(&cases[0]).cloned().collect();
         let (pairs, mut of_all) = (pairs(&contestants), vec![Rounds::new(); cases.len()]);
@@ -111,7 +111,7 @@ impl<C: Contestant> Runner<'_, C> {
     }
 }
 
-/// What a turn is about.
+/// The name of a turn's cases.
 fn told(cases: &[impl Case]) -> String {
     let name = cases[0].name();
     if cases.len() == 1 { name } else { format!("{name} and {} more", cases.len() - 1) }
@@ -165,7 +165,7 @@ mod tests {
         }
     }
 
-    /// Whose name has "our" in it, is ours.
+    /// Contestants whose name has "our" in it are ours.
     impl Contestant for &'static str {
         type Case = Thing;
 

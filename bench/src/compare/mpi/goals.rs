@@ -1,4 +1,4 @@
-//! What we mean to reach with the messages of MPI.
+//! The goals of the messages of MPI.
 
 use super::messages::Messages;
 use super::options::TWO_HOSTS;
@@ -9,10 +9,10 @@ use crate::compare::goals::{Figure, Part, Subject};
 /// Cores with which two hosts have one for each rank and each sidecore.
 const ROOMY: usize = 4;
 
-/// Goals where there are so many cores. On fewer, ranks and sidecores share them, and a short
-/// message's way between two hosts is a queue for cores: what it takes of those is judged instead.
-/// Who polls takes a core while it waits as well, so that figure moves with the message's time and
-/// does not tell work from waiting; the goal's text says so.
+/// The goals with so many cores. On fewer cores than [`ROOMY`], ranks and sidecores share them, and
+/// a short message between two hosts queues for cores. So its processor time is judged instead of
+/// its latency. A rank or sidecore that polls takes a core also while it waits, so that this figure
+/// moves with the message's time and does not tell work from waiting. The goal's text says so.
 pub(super) fn of_cores(cores: usize) -> &'static Subject {
     if cores >= ROOMY { &ROOMY_MESSAGES } else { &MESSAGES }
 }
@@ -123,7 +123,7 @@ mod tests {
         assert_eq!(goals(&rows[..2])[1].standing, Standing::NotMeasured, "MPICH is missing");
         let slow = [row(OPEN_MPI, SHORT, vader, 0.7)];
         assert_eq!(goals(&slow)[0].standing, Standing::DoesNotHold);
-        // What MPICH has of its own is for information.
+        // MPICH's own shared memory is for information.
         assert!(row(MPICH, SHORT, name::OWN, 0.1).1.goals.is_empty());
     }
 

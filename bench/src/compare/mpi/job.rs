@@ -16,8 +16,8 @@ use super::site::Site;
 use super::ways::Way;
 use testbed::stage::CABLE;
 
-/// How long a job may take besides what it measures, and how many times that: the warm-up, and
-/// machines that are shared.
+/// How long a job may take: this time, and so many times the seconds of its measurement. The margin
+/// is for the warm-up, and for machines that are shared.
 const PATIENCE: Duration = Duration::from_secs(60);
 const PATIENCE_TIMES: f64 = 20.0;
 
@@ -25,13 +25,14 @@ const PATIENCE_TIMES: f64 = 20.0;
 const END_PATIENCE: Duration = Duration::from_secs(5);
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
-/// How long the node may take to say who is there once a job has begun: it is busy with the job.
+/// How long the node may take to list a domain's members once a job has begun: the node is busy
+/// with the job.
 const ASK_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Characters of what a failed job said that an error shows: launchers say much.
 const SAID_MAX: usize = 600;
 
-/// Variables that choose a way: only what a turn says is to be there.
+/// Variables that choose a way: a job gets those of its turn and no others.
 const CHOICES: [&str; 7] = ["OMPI_MCA_", "MPIR_CVAR_", "I_MPI_", "FI_", "UCX_", "VRIO_", "PSM"];
 
 /// A job of an MPI by one of its ways.
@@ -57,12 +58,13 @@ impl Site<'_> {
         Ok(())
     }
 
-    /// What [`Self::build`] makes.
+    /// The program that [`Self::build`] makes.
     pub(super) fn program(&self, mpi: &Mpi) -> PathBuf {
         self.stage.path(&format!("messages-{}-{}", mpi.family.word(), mpi.version))
     }
 
-    /// Runs a program by a way, which is to take so many seconds; gives the lines of its output.
+    /// Runs a program by a way. The program will take so many seconds; the result is the lines of
+    /// its output.
     pub(super) fn run(
         &self,
         job: &Job<'_>,
@@ -91,7 +93,7 @@ impl Site<'_> {
         }
     }
 
-    /// A launcher's command, up to what it is to start.
+    /// A launcher's command, up to the words of the program.
     fn command(&self, job: &Job<'_>) -> Command {
         let mut command = self.begin(&job.mpi.run);
         for (name, _) in std::env::vars_os() {
@@ -139,9 +141,9 @@ impl Site<'_> {
     }
 }
 
-/// Collects what a job says until it ends. With its first line its ranks have begun, and they have
-/// to be there within `patience` of that or before it ends, which is asked no more after they were
-/// once. Who is not at its end in time is ended.
+/// Collects the output of a job until it ends. Its first line shows that its ranks have begun. Then
+/// the ranks must be there within `patience`, and before the job ends; once they were there,
+/// `are_there` is not asked again. A job that has not ended at `by` is killed.
 pub fn watch(
     mut child: Child,
     by: Instant,
@@ -205,7 +207,7 @@ fn end(child: &mut Child) {
     }
 }
 
-/// The end of what somebody said, in one line.
+/// The end of some output, in one line.
 pub fn tail(said: &str) -> String {
     let lines = said.lines().map(str::trim).filter(|line| line.chars().any(char::is_alphanumeric));
     let line = lines.collect::<Vec<_>>().join(" / ");
@@ -249,14 +251,14 @@ mod tests {
         let (lines, ended) = watch(job("echo one; sleep 1"), by(60_000), ASK_PATIENCE, || false);
         assert_eq!(lines, ["one"]);
         assert!(ended.unwrap_err().to_string().contains("another way"));
-        // One that would not end by itself, too.
+        // The same for a job that would not end by itself.
         let patience = Duration::from_millis(20);
         let begun = Instant::now();
         let (lines, ended) = watch(job("echo one; exec sleep 600"), by(60_000), patience, || false);
         assert_eq!(lines, ["one"]);
         assert!(ended.unwrap_err().to_string().contains("another way"));
         assert!(begun.elapsed() < Duration::from_secs(60), "it was waited for");
-        // Asked until they are there, and no more.
+        // `are_there` is asked until the ranks are there, and no more.
         let asked = std::cell::Cell::new(0);
         let third_time = || {
             asked.set(asked.get() + 1);
@@ -265,7 +267,7 @@ mod tests {
         let ended =
             watch(job("sleep 1; echo one; echo two"), by(60_000), ASK_PATIENCE, third_time).1;
         assert!(ended.unwrap().success() && asked.get() == 3);
-        // Who begins before the node has answered is not astray.
+        // A job that begins before the node has answered is not astray.
         asked.set(0);
         let (lines, ended) =
             watch(job("echo one; sleep 1; echo two"), by(60_000), ASK_PATIENCE, third_time);

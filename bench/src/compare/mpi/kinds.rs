@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::compare::running::find as find_program;
 
-/// Who made it, which decides what it has to be told.
+/// The family of an MPI, which decides its options and variables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
     /// Open MPI.
@@ -17,7 +17,7 @@ pub enum Family {
 }
 
 impl Family {
-    /// What `vrio mpi env --mpi` calls it.
+    /// Its name for `vrio mpi env --mpi`.
     pub fn word(self) -> &'static str {
         match self {
             Self::OpenMpi => "openmpi",
@@ -45,13 +45,13 @@ impl Family {
 /// An MPI.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mpi {
-    /// The family, which decides what it has to be told.
+    /// The family, which decides its options and variables.
     pub family: Family,
     /// Its version, as it says it itself.
     pub version: String,
-    /// What starts its programs.
+    /// The launcher of its programs.
     pub run: PathBuf,
-    /// What compiles them.
+    /// Its compiler.
     pub compile: PathBuf,
 }
 
@@ -95,15 +95,16 @@ fn version(said: &str) -> Option<(Family, String)> {
     None
 }
 
-/// What may be in `PATH`: as Debian calls those that it has side by side, and as others do.
+/// Names that may be in `PATH`: Debian's names of MPIs that are installed side by side, and the
+/// usual ones.
 const NAMES: [[&str; 2]; 3] =
     [["mpirun.openmpi", "mpicc.openmpi"], ["mpirun.mpich", "mpicc.mpich"], ["mpirun", "mpicc"]];
 
-/// Those in `PATH`, and those that were asked for. What is not there and was not asked for is
-/// named.
+/// Finds the MPIs in `PATH` and under the given prefixes. An MPI of `PATH` that is missing or not
+/// understood is named in `missing`.
 ///
 /// # Errors
-/// When one that was asked for is not there, or none is.
+/// When a prefix has no MPI, or none is found.
 pub fn find(prefixes: &[PathBuf], missing: &mut Vec<String>) -> Result<Vec<Mpi>> {
     let mut found: Vec<Mpi> = Vec::new();
     let mut add = |mpi: Mpi| {
@@ -118,7 +119,7 @@ pub fn find(prefixes: &[PathBuf], missing: &mut Vec<String>) -> Result<Vec<Mpi>>
     }
     for names in NAMES {
         let [Some(run), Some(compile)] = names.map(find_program) else { continue };
-        // One that is not understood may be an MPI that nobody knows here.
+        // A launcher that is not understood may be of an MPI that is not known here.
         match Mpi::of(run, compile) {
             Ok(mpi) => add(mpi),
             Err(why) => missing.push(format!("{}: {why:#}", names[0])),
@@ -136,7 +137,7 @@ fn none_of(family: Family, found: &[Mpi]) -> Option<String> {
     (!is_there).then(|| format!("{} ({})", family.name(), hint(family)))
 }
 
-/// How one is had.
+/// The way to install an MPI.
 pub(super) fn hint(family: Family) -> &'static str {
     match family {
         Family::OpenMpi => "Debian: openmpi-bin and libopenmpi-dev; others by --mpi PREFIX",

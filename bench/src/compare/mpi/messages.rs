@@ -2,7 +2,7 @@
 
 use crate::compare::contest::Case;
 
-/// What is done.
+/// The operation of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Op {
     /// A message there and one back: the time of one of them.
@@ -11,7 +11,7 @@ pub(super) enum Op {
     Bandwidth,
     /// Windows of messages both ways at once.
     Both,
-    /// The same as bandwidth, of short ones between all pairs of ranks.
+    /// The same as bandwidth, with short messages between all pairs of ranks.
     Rate,
     AllToAll,
     AllReduce,
@@ -29,7 +29,7 @@ impl Op {
         }
     }
 
-    /// What the program calls it.
+    /// The program's word for it.
     pub(super) fn word(self) -> &'static str {
         match self {
             Self::Latency => "latency",
@@ -51,12 +51,12 @@ impl Op {
 pub(super) struct Messages {
     pub(super) op: Op,
     pub(super) bytes: u32,
-    /// Who takes part.
+    /// The number of ranks that take part.
     pub(super) ranks: u16,
 }
 
 impl Messages {
-    /// Between two, then between all.
+    /// The cases between two ranks, then those between all.
     pub(super) fn all(ranks: u16) -> Vec<Self> {
         let of = |op, sizes: &'static [u32], ranks| {
             sizes.iter().map(move |&bytes| Self { op, bytes, ranks })
@@ -70,7 +70,7 @@ impl Messages {
             .collect()
     }
 
-    /// What the program is asked for.
+    /// The program's argument for the case.
     pub(super) fn word(&self) -> String {
         format!("{}:{}", self.op.word(), self.bytes)
     }

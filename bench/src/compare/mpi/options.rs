@@ -11,10 +11,11 @@ use crate::compare::contest::Plan;
 use testbed::machine::cores;
 use testbed::pair::Meeting;
 
-/// Ranks, at most, of what everybody takes part in: messages from all to all are held in memory.
+/// The most ranks of cases in which all ranks take part: a rank holds the messages from all to all
+/// in memory.
 pub const RANKS_MAX: u16 = 64;
 
-/// What contests are called, which goals refer to.
+/// The first words of contests' names, which goals refer to.
 pub(super) const ONE_HOST: &str = "one host";
 pub(super) const TWO_HOSTS: &str = "two hosts";
 
@@ -45,9 +46,9 @@ pub struct Together {
     pub link: LinkKind,
     /// Whether those are sealed.
     pub encrypt: bool,
-    /// The longest packet of the cable; the system's usual where nobody says.
+    /// The longest packet of the cable; the system's default if none is given.
     pub mtu: Option<u32>,
-    /// What sidecores do without work.
+    /// The behaviour of sidecores without work.
     #[serde(serialize_with = "crate::block::as_text")]
     pub idle: Idle,
 }
@@ -60,7 +61,7 @@ impl Together {
     }
 }
 
-/// A node that runs already, and the domain of it that processes are to join.
+/// A node that runs already, and the domain of it that the ranks join.
 #[derive(Clone, Debug, Serialize)]
 pub struct Running {
     /// The node's control socket.
@@ -80,25 +81,25 @@ pub struct Options {
     pub plan: Plan,
     /// Where further MPIs are installed: `bin/mpicc` and `bin/mpirun` are there.
     pub prefixes: Vec<PathBuf>,
-    /// Where the user's OSU programs are, if those are to be run.
+    /// The folder of the user's OSU programs, if they replace our program.
     pub osu: Option<PathBuf>,
-    /// Ranks of what everybody takes part in; as many as there are cores unless said.
+    /// Ranks of the cases in which all ranks take part; by default as many as there are cores.
     pub ranks: Option<u16>,
     /// Look at every byte of some messages of each kind first.
     pub validate: bool,
     /// Only ways with this in their name, besides ours.
     pub way: Option<String>,
-    /// A node that runs already; else one is started. Of one host.
+    /// A node that runs already; else a node is started. Only with one host.
     pub running: Option<Running>,
     /// Where ranks are.
     pub hosts: Hosts,
 }
 
 impl Options {
-    /// Looks whether it makes sense.
+    /// Looks whether the options make sense.
     ///
     /// # Errors
-    /// What does not.
+    /// The option that makes no sense.
     pub fn check(&self) -> Result<()> {
         self.plan.check()?;
         let (seconds, ranks) = (self.plan.seconds, self.ranks());
@@ -120,15 +121,16 @@ impl Options {
         Ok(())
     }
 
-    /// Ranks of what everybody takes part in.
+    /// Ranks of the cases in which all ranks take part.
     pub(super) fn ranks(&self) -> u16 {
         let cores = u16::try_from(cores().len()).unwrap_or(RANKS_MAX);
         self.ranks.unwrap_or_else(|| (cores & !1).clamp(2, RANKS_MAX))
     }
 }
 
-/// Refuses sidecores that spin where ranks need their cores: they do so while others are measured
-/// as well, whose ranks would get half of a core and nobody would see why.
+/// Refuses sidecores that spin where ranks need their cores. Sidecores spin while other ways are
+/// measured as well. The ranks of these ways would get half of a core, and the result would not
+/// show why.
 fn check_idle(idle: Idle, ranks: u16, cores: usize) -> Result<()> {
     // Each host has half of the cores, and its sidecore one of those.
     let seats = 2 * (cores / 2).saturating_sub(1);

@@ -1,4 +1,4 @@
-//! The user's own OSU micro-benchmarks: where they are, and what they say.
+//! The user's own OSU micro-benchmarks: where they are, and their output.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,10 +14,10 @@ use crate::compare::contest::Sample;
 /// How deep programs may lie under the folder that is named: theirs has `c/mpi/pt2pt/standard`.
 const DEPTH_MAX: u32 = 6;
 
-/// Entries that are looked at, at most: somebody may name a whole disk.
+/// The most entries that are looked at: the folder may be a whole disk.
 const ENTRIES_MAX: usize = 10_000;
 
-/// What a program has in it that knows percentiles.
+/// Bytes in a program's file that show that it prints percentiles.
 const PERCENTILES: &[u8] = b"Tail Lat";
 
 /// About how long a program of theirs takes: it counts rounds, not time.
@@ -33,7 +33,7 @@ pub(super) struct Osu {
 }
 
 impl Op {
-    /// The program of theirs.
+    /// The name of the OSU program.
     fn osu(self) -> &'static str {
         match self {
             Self::Latency => "osu_latency",
@@ -50,10 +50,10 @@ impl Op {
 }
 
 impl Osu {
-    /// Looks for them in a folder and those under it.
+    /// Looks for the programs in a folder and in those under it.
     ///
     /// # Errors
-    /// When one of them is not there, or they are of an MPI that nobody knows here.
+    /// When a program is not there, or the programs are of an MPI that is not known here.
     pub(super) fn find(folder: &Path) -> Result<Self> {
         let files = files(folder)?;
         let program = |op: Op| {
@@ -75,12 +75,12 @@ impl Osu {
         Ok(Self { folder: folder.to_owned(), family, programs, has_percentiles })
     }
 
-    /// Whether they were built for it.
+    /// Whether the programs were built for this family.
     pub(super) fn is_of(&self, family: Family) -> bool {
         self.family == family
     }
 
-    /// Said where their MPI is not found.
+    /// The message where the MPI of the programs is not found.
     pub(super) fn without_mpi(&self) -> String {
         let (folder, family) = (self.folder.display(), self.family);
         let (name, hint) = (family.name(), kinds::hint(family));
@@ -141,8 +141,7 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// What one of their programs prints: comments, one of which names the columns, and a row for each
-/// size.
+/// The output of an OSU program: comments, one of which names the columns, and a row for each size.
 #[derive(Debug, Default, PartialEq)]
 struct Table {
     columns: Vec<String>,
@@ -192,7 +191,7 @@ impl Table {
                 number("latency").map(|microseconds| 1e6 / microseconds)
             }
         };
-        // Theirs are of bandwidth where we have the times of windows.
+        // OSU's percentiles of bandwidth are rates; ours are the times of windows.
         let is_time = !case.op.is_in_bytes() && case.op != Op::Rate;
         let percentile = |words| is_time.then(|| number(words).ok()).flatten();
         Ok(Sample::without_processor_time(

@@ -33,16 +33,16 @@ const LOCAL_RANK: &str = "${OMPI_COMM_WORLD_LOCAL_RANK:-${MPI_LOCALRANKID:-${PMI
 
 /// A host: this machine, or a network namespace of it.
 struct Host {
-    /// What its processes take for its name.
+    /// The name of the host, as its processes see it.
     name: String,
-    /// None where it is the only one.
+    /// Its place; none for the only host.
     place: Option<Place>,
     control: PathBuf,
-    /// All that its processes may use.
+    /// All cores that its processes may use.
     cores: Vec<usize>,
-    /// Those of one rank each; none where there are too few.
+    /// The cores of one rank each; none where there are too few.
     seats: Vec<usize>,
-    /// Ours, if we had to start one.
+    /// Its node, if this program started it.
     node: Option<Node>,
 }
 
@@ -64,7 +64,7 @@ pub(super) struct Site<'a> {
 }
 
 impl<'a> Site<'a> {
-    /// A folder, and nodes with a domain unless one is named.
+    /// Makes a folder, and nodes with a domain unless the options name a node.
     pub(super) fn new(
         options: &Options,
         cleanup: &'a Cleanup,
@@ -112,7 +112,7 @@ impl<'a> Site<'a> {
         host.seats.len() >= self.of_each(ranks)
     }
 
-    /// What begins a launcher's command, on the first of several hosts.
+    /// Begins a launcher's command, on the first of several hosts.
     pub(super) fn begin(&self, run: &Path) -> Command {
         let Some(place) = &self.hosts[0].place else { return Command::new(run) };
         let mut command = Command::new("ip");
@@ -121,14 +121,15 @@ impl<'a> Site<'a> {
         command
     }
 
-    /// What a launcher reaches hosts by, and where they are; nothing where there is only one.
+    /// The program by which a launcher enters hosts, and the hosts' addresses; none where there is
+    /// only one host.
     pub(super) fn reach(&self) -> Option<(PathBuf, Vec<&str>)> {
         let places: Vec<_> = self.hosts.iter().filter_map(|host| host.place.as_ref()).collect();
         let addresses = places.iter().map(|place| place.address.as_str()).collect();
         (!places.is_empty()).then(|| (self.stage.path("enter"), addresses))
     }
 
-    /// What a launcher starts in each rank's place, before the program.
+    /// The words that a launcher starts for each rank, before the program.
     pub(super) fn rank(&self, job: &Job<'_>) -> [String; 3] {
         let family = if job.way == Way::Vrio { job.mpi.family.word() } else { "none" };
         let has_seats = self.hosts.iter().all(|host| self.has_seats(host, job.ranks));
@@ -146,14 +147,14 @@ impl<'a> Site<'a> {
         }
     }
 
-    /// Whether all ranks are where their messages are to go.
+    /// Whether all ranks have joined the domain that carries their messages.
     pub(super) fn are_there(&self, job: &Job<'_>) -> bool {
         let wanted = self.of_each(job.ranks) as u64;
         job.way != Way::Vrio || self.hosts.iter().all(|host| self.members(host) >= wanted)
     }
 
-    /// Has somebody measured; and of our messages between two hosts looks whether their datagrams
-    /// took the way that was asked for.
+    /// Runs a measurement. For our messages between two hosts, it then looks whether their
+    /// datagrams took the way of the options.
     pub(super) fn by_its_way<T>(
         &self,
         job: &Job<'_>,
@@ -167,7 +168,7 @@ impl<'a> Site<'a> {
         Ok(measured)
     }
 
-    /// What both nodes have counted so far; the one of the first host has a VMhost's place.
+    /// The counters of both nodes so far. The first host's node has the role of a VMhost.
     fn look(&self) -> Result<Look> {
         let nodes = [Role::Vmhost, Role::Iohost].into_iter().zip(&self.hosts);
         Look::at(nodes.filter_map(|(role, host)| Some((role, host.node.as_ref()?))), &[])
@@ -180,8 +181,8 @@ impl<'a> Site<'a> {
         domains.iter().filter(is_ours).filter_map(|it| it["members"].as_u64()).sum()
     }
 
-    /// A script that becomes a rank's program: with what `vrio mpi env` has of its host, on its
-    /// core.
+    /// A script that becomes a rank's program, with the variables that `vrio mpi env` prints on its
+    /// host, on the rank's core.
     fn seat(&self) -> String {
         let domain = self.domain.as_ref().map(|name| format!(" --domain={name:?}"));
         let of = |host: &Host| {
@@ -190,7 +191,7 @@ impl<'a> Site<'a> {
             let all: Vec<_> = host.cores.iter().map(usize::to_string).collect();
             format!(
                 "{}) control={:?}; cores={}; case $rank in {}*) core=$cores;; esac;;\n",
-                // The only one may be called anything.
+                // The only host may have any name.
                 if host.place.is_some() { &host.name } else { "*" },
                 host.control,
                 all.join(","),

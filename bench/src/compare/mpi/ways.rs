@@ -1,9 +1,9 @@
-//! The ways that messages of an MPI can go, and what the MPI has to be told for each.
+//! The ways that messages of an MPI can go, and the variables that choose each way.
 
 use super::kinds::{Family, Mpi};
 use super::options::Hosts;
 
-/// What peers are called, which goals refer to.
+/// The names of peers, which goals refer to.
 pub(super) mod name {
     pub(crate) const VRIO: &str = "vrio";
     pub(crate) const OWN: &str = "its own shared memory";
@@ -15,14 +15,14 @@ pub(super) mod name {
     pub(crate) const UCX_TCP: &str = "UCX tcp";
 }
 
-/// What carries messages.
+/// A carrier of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     /// Our provider, as `vrio mpi env` has it.
     Vrio,
-    /// What the MPI itself has for one host.
+    /// The MPI's own carrier for one host.
     Own,
-    /// And for several.
+    /// The MPI's own carrier for several hosts.
     OwnTcp,
     /// Providers of libfabric.
     Shm,
@@ -35,7 +35,7 @@ pub(super) enum Way {
 type Variables = Vec<(&'static str, &'static str)>;
 
 impl Way {
-    /// All that an MPI can have. Whether it was built with one is found by trying.
+    /// All ways that an MPI may have. A trial shows whether the MPI was built with a way.
     pub(super) fn all(family: Family, hosts: Hosts) -> &'static [Self] {
         match (family, hosts) {
             (Family::OpenMpi, Hosts::One) => {
@@ -71,8 +71,8 @@ impl Way {
         if more.is_empty() { name.to_owned() } else { format!("{name} ({more})") }
     }
 
-    /// What the MPI is told in its environment. For [`Self::Vrio`] that is what `vrio mpi env`
-    /// prints, and besides it what is here.
+    /// The variables that choose this way. [`Self::Vrio`] has these besides the variables that
+    /// `vrio mpi env` prints.
     pub(super) fn variables(self, mpi: &Mpi) -> Variables {
         match mpi.family {
             Family::OpenMpi => self.of_open_mpi(mpi),
@@ -93,7 +93,7 @@ impl Way {
         let ucx = |transports| {
             vec![
                 ("OMPI_MCA_pml", "ucx"),
-                // Else it takes UCX for fast networks only.
+                // Without these, UCX is used for fast networks only.
                 ("OMPI_MCA_opal_common_ucx_tls", "any"),
                 ("OMPI_MCA_opal_common_ucx_devices", "any"),
                 ("UCX_TLS", transports),
@@ -115,7 +115,7 @@ impl Way {
     }
 
     fn of_mpich(self) -> Variables {
-        // Else it has memory of its own between ranks of a host, whatever the way.
+        // Without this, MPICH uses its own memory between ranks of a host, with every way.
         const NOT_ITS_OWN: (&str, &str) = ("MPIR_CVAR_NOLOCAL", "1");
         let provider = |provider| {
             vec![("MPIR_CVAR_CH4_NETMOD", "ofi"), ("FI_PROVIDER", provider), NOT_ITS_OWN]
@@ -138,7 +138,7 @@ impl Way {
     }
 }
 
-/// What Open MPI calls its shared memory.
+/// Open MPI's name for its shared memory.
 fn own(mpi: &Mpi) -> &'static str {
     match (mpi.family, mpi.major()) {
         (Family::OpenMpi, ..=4) => "vader",
@@ -156,7 +156,7 @@ fn tcp(mpi: &Mpi) -> &'static str {
     }
 }
 
-/// Ways that there are, and that an MPI refuses.
+/// The reason why an MPI refuses some ways.
 pub(super) fn impossible(mpi: &Mpi) -> Option<String> {
     (mpi.family == Family::OpenMpi).then(|| {
         format!("{} by {}: that reaches no other host, as it asks for", mpi.name(), name::SHM)

@@ -26,7 +26,7 @@ impl Case for Frames {
 }
 
 impl Frames {
-    /// The shortest, the usual, and the longest, which is TCP that nobody has to cut.
+    /// The shortest frame, the usual one, and the longest: TCP that is not cut.
     pub(super) fn all() -> Vec<Self> {
         let forward = [64, 1500, 64 << 10].map(|size_bytes| Self { op: Op::Forward, size_bytes });
         forward.into_iter().chain([Self { op: Op::Bounce, size_bytes: 64 }]).collect()

@@ -1,21 +1,21 @@
-//! What we mean to reach with network cards.
+//! The goals of network cards.
 
 use super::frames::Frames;
 use super::peers::name;
 use crate::compare::contest::Case;
 use crate::compare::goals::{Figure, Part, Subject, part};
 
-/// What contests are called, which goals refer to.
+/// The names of contests, which goals refer to.
 pub(super) const CONTEST: &str = "guest to guest, local";
 pub(super) const PORTS: &str = "remote port to remote port, one crossing, clear";
 pub(super) const THROUGH: &str =
     "guest to guest through an IOhost, two crossings, clear, CPU of each crossing";
 
-/// The numbers of goals that figures of our own are about.
+/// The numbers of goals that figures of vrio alone are about.
 pub(super) const ADDS_GOAL: u8 = 6;
 pub(super) const REST_GOAL: u8 = 8;
 
-/// What is missing of those.
+/// The missing measurement of such goals.
 const OURS: &str = "our own figures";
 
 pub(super) static NICS: Subject = Subject {
@@ -42,7 +42,7 @@ const TEXTS: [&str; 8] = [
     "an idle nic: less than 1 % of a core",
 ];
 
-/// A part that is about one of ours between nodes.
+/// A part about one of our contestants between nodes.
 const fn between(goal: u8, contest: &'static str, ours: &'static str, figure: Figure) -> Part {
     let (case, theirs) = ("64 KiB one way", &[name::TCP]);
     Part { goal, contest, case, ours, theirs, figure, bound: 1.0 }
@@ -118,7 +118,7 @@ mod tests {
         let row = |contest, ours, rounds: &[[f64; 2]]| {
             (contest, tests::row(&NICS, contest, case, [ours, name::TCP], rounds))
         };
-        // Of a test's samples who is faster has less processor time for each.
+        // In a test's samples, the faster contestant has less processor time for each frame.
         let rows = [
             row(PORTS, name::PORTS, &[[9.0, 10.0]; 3]),
             row(THROUGH, name::THROUGH, &[[12.0, 10.0]; 3]),

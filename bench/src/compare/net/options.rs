@@ -18,16 +18,16 @@ pub struct Options {
     /// How much is measured.
     #[serde(flatten)]
     pub plan: Plan,
-    /// What our sidecore does without work; adaptive instead of spin where it shares a core.
+    /// The behaviour of our sidecore without work; adaptive instead of spin where it shares a core.
     #[serde(serialize_with = "crate::block::as_text")]
     pub idle: Idle,
 }
 
 impl Options {
-    /// Looks whether it makes sense.
+    /// Looks whether the options make sense.
     ///
     /// # Errors
-    /// What does not.
+    /// The option that makes no sense.
     pub fn check(&self) -> Result<()> {
         self.plan.check()?;
         let seconds = self.plan.seconds;

@@ -1,4 +1,4 @@
-//! Figures of our own that goals are about, with nobody beside us.
+//! Figures of vrio alone that goals are about.
 
 use std::time::Duration;
 
@@ -23,25 +23,26 @@ use testbed::stage::Stage;
 const SECONDS_MAX: f64 = 0.5;
 const REST_SECONDS_MIN: f64 = 1.0;
 
-/// What an idle nic may take of a core, in hundredths of it.
+/// The most processor time of an idle nic, in hundredths of a core.
 const REST_PERCENT_MAX: f64 = 1.0;
 
-/// What the way from port to port may add to an echo and to a switch, in microseconds.
+/// The most time that the way from port to port may add to an echo and to a switch, in
+/// microseconds.
 const ADDS_US_MAX: f64 = 1.0;
 
 /// Bytes of UDP each way, as netperf's UDP_RR has.
 const PAYLOAD: u16 = 1;
 
-/// What is measured without a peer.
+/// The measurements without a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Own {
-    /// A node whose guests say nothing.
+    /// A node whose guests send nothing.
     Rest,
-    /// What another node adds to one frame there and back.
+    /// The time that another node adds to one frame there and back.
     Adds,
 }
 
-/// Whoever measures.
+/// The options and the helpers of a measurement.
 pub(super) struct Measurer<'a> {
     pub(super) options: &'a Options,
     pub(super) cleanup: &'a Cleanup,
@@ -58,7 +59,7 @@ impl Own {
         }
     }
 
-    /// What it is about, as cases are called.
+    /// The name of its case.
     pub(super) fn case(self) -> &'static str {
         match self {
             Self::Rest => "no frame",
@@ -77,7 +78,7 @@ impl Own {
     /// Measures it.
     pub(super) fn measure(self, measurer: &Measurer<'_>) -> Result<OwnOutcome> {
         let measured = match self {
-            // Nothing goes from core to core.
+            // No frame goes from core to core, so that the cores' distance does not matter.
             Self::Rest => measurer.rest().map(|rows| (rows, None)),
             Self::Adds => measurer.adds(),
         };
@@ -86,7 +87,7 @@ impl Own {
     }
 }
 
-/// One round of what remote adds, in microseconds: medians, of both links in turn.
+/// One round of the time that another node adds, in microseconds: medians, of both links in turn.
 #[derive(Clone, Debug)]
 struct Round {
     local: f64,
@@ -98,7 +99,8 @@ struct Round {
     trips_ns: Vec<u64>,
 }
 
-/// From port to port over a link, and a bare echo of datagrams as long over the same one.
+/// The time from port to port over a link, and of a bare echo of equal datagrams over the same
+/// link.
 #[derive(Clone, Copy, Debug)]
 struct Way {
     ports: f64,
@@ -180,7 +182,7 @@ impl Measurer<'_> {
         }
     }
 
-    /// A datagram as long as those that crossed, there and back.
+    /// The time of an echo of datagrams as long as those that crossed.
     fn echo(&self, link: LinkKind, [ask, answer]: [usize; 2]) -> Result<f64> {
         let program = self.options.program.clone();
         let stage = Stage::new("echo", program, false, self.cleanup.clone())?;
@@ -189,9 +191,9 @@ impl Measurer<'_> {
         echo_of(link, Datagrams { ask, answer, body: 0 }, length, &seats, &stage)
     }
 
-    /// Guest to guest, by netperf's UDP_RR. Adaptive on either path, for a ratio of the two is
-    /// about the path: with an IOhost there are more threads than cores, and local ones that spin
-    /// have nobody to wait for.
+    /// Guest to guest, by netperf's UDP_RR. Both paths are adaptive, so that a ratio of the two is
+    /// about the path. With an IOhost there are more threads than cores, so that sidecores that
+    /// spin would wait for each other's cores. A local sidecore would not.
     fn whole(&self, path: Path) -> net::Options {
         let is_remote = path == Path::Remote;
         net::Options {

@@ -1,8 +1,8 @@
-//! Other people's switches: which are installed, and what they are told.
+//! Switches of others: which are installed, and their arguments.
 //!
-//! Both are DPDK's, poll on the core where our sidecore is otherwise, and serve two vhost-user
-//! sockets that our driver connects to. They keep their memory to themselves (`--in-memory`), so
-//! that nothing of it is left behind.
+//! Both are DPDK's. They poll on the core that our sidecore has in its turn, and serve two
+//! vhost-user sockets that our driver connects to. They keep their memory to themselves
+//! (`--in-memory`), so that no file of it is left behind.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -20,41 +20,41 @@ pub(super) mod name {
     pub(crate) const OVS: &str = "Open vSwitch with DPDK";
     pub(crate) const TAPS: &str = "tap and bridge, by one thread at both taps";
     pub(crate) const TCP: &str = "TCP over the same cable";
-    /// Ours between nodes.
+    /// Our contestants between nodes.
     pub(crate) const PORTS: &str = "vrio, port to port";
     pub(crate) const THROUGH: &str = "vrio through an IOhost";
 }
 
-/// Both guests' sockets, in the folder that a turn has.
+/// The names of both guests' sockets, in the folder of a turn.
 pub(super) const SOCKETS: [&str; 2] = ["one", "two"];
 
-/// The longest frame that nobody has to cut.
+/// The longest frame that no peer has to cut.
 pub(super) const WHOLE_BYTES_MAX: u32 = ETHER_BYTES as u32 + MTU as u32;
 
-/// Huge pages, in MiB. Of Open vSwitch: it wants room for 262,144 packets, and does with less. Of
-/// testpmd: for 16,384.
+/// Huge pages, in MiB. Open vSwitch wants room for 262,144 packets, and works with less. testpmd
+/// has room for 16,384.
 const OVS_MIB: u64 = 1_100;
 const TESTPMD_MIB: u64 = 300;
 
-/// What each of them is told of where its memory is from: no cards, no files.
+/// The options of DPDK's environment: no cards, and no files for memory.
 const ALONE: [&str; 3] = ["--no-pci", "--in-memory", "--no-telemetry"];
 
-/// The switch of Open vSwitch, and what says that it is set up.
+/// The switch of Open vSwitch, and the sockets that appear when it is set up.
 const BRIDGE: &str = "bench";
 const OVS_READY: &[&str] = &["one", "two", "bench.mgmt"];
 const DATABASE_READY: &[&str] = &["database"];
 
-/// Where Debian puts the one of two `ovs-vswitchd` that has DPDK, and everybody the form of its
-/// database.
+/// Debian's path of the one of two `ovs-vswitchd` that has DPDK, and the usual path of the schema
+/// of its database.
 const OVS_OF_DEBIAN: &str = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk";
 const OVS_SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 
 /// A switch as it is started.
 #[derive(Clone, Debug)]
 pub(super) struct Peer {
-    /// What it is called in tables.
+    /// Its name in tables.
     pub(super) name: String,
-    /// What is started.
+    /// Its servers.
     pub(super) service: Service,
     /// The longest frame that it lets through.
     pub(super) size_bytes_max: u32,
@@ -62,11 +62,11 @@ pub(super) struct Peer {
     huge_mib: u64,
 }
 
-/// What is installed, and what is not.
+/// The peers that are installed, and those that are missing.
 #[derive(Clone, Debug)]
 pub(super) struct Peers {
     pub(super) found: Vec<Peer>,
-    /// Names of peers that are not, and where they come from.
+    /// Names of peers that are not installed, and where they come from.
     pub(super) missing: Vec<String>,
 }
 
@@ -90,12 +90,12 @@ impl Peers {
         Self { found, missing }
     }
 
-    /// Huge pages for any of those that are there, in MiB.
+    /// Huge pages for any of the peers that are there, in MiB.
     pub(super) fn huge_mib(&self) -> u64 {
         self.found.iter().map(|peer| peer.huge_mib).max().unwrap_or(0)
     }
 
-    /// Without all of them, for this reason.
+    /// Removes all peers, for this reason.
     pub(super) fn without_huge_pages(&mut self, why: &str) {
         let lost = self.found.drain(..).map(|peer| format!("{} ({why})", peer.name));
         self.missing.extend(lost);
@@ -106,7 +106,7 @@ fn words<'a>(words: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     words.into_iter().map(str::to_owned).collect()
 }
 
-/// It passes whatever comes from one port to the other one.
+/// DPDK's testpmd, which forwards all frames of each port to the other one.
 fn testpmd(program: &Path, core: usize) -> Peer {
     let program = program.display().to_string();
     // Its first thread sleeps, the second one polls.
@@ -118,7 +118,8 @@ fn testpmd(program: &Path, core: usize) -> Peer {
     let ports = [port(0), port(1)];
     let memory = TESTPMD_MIB.to_string();
     let own = ["--lcores", &threads, "-m", &memory, "--vdev", &ports[0], "--vdev", &ports[1]];
-    // Without a terminal it goes on only as long as it has something to print: once an hour.
+    // Without a terminal it runs only as long as it has something to print: statistics, once an
+    // hour.
     let more = ["--", "--forward-mode=io", "--nb-cores=1", "--stats-period=3600"];
     let packets = ["--total-num-mbufs=16384", "--mbcache=256", "--disable-link-check"];
     let all = [&*program].into_iter().chain(ALONE).chain(own).chain(more).chain(packets);
@@ -131,7 +132,7 @@ fn testpmd(program: &Path, core: usize) -> Peer {
     }
 }
 
-/// A database of its own, a switch with two ports, and two flows.
+/// Open vSwitch with a database of its own, a switch with two ports, and two flows.
 fn ovs(core: usize) -> Option<Peer> {
     let tools = ["ovsdb-tool", "ovsdb-server", "ovs-vsctl", "ovs-ofctl"];
     let tools: Vec<_> = tools.into_iter().map(find).collect::<Option<_>>()?;
@@ -154,7 +155,7 @@ fn ovs(core: usize) -> Option<Peer> {
     let set = [&*vsctl, &*connects, "--no-wait"];
     let set: Vec<_> = set.into_iter().chain(settings.iter().map(String::as_str)).collect();
     let core = core.to_string();
-    // Its switch is an interface of the kernel's too, which nobody else is to see.
+    // The switch is an interface of the kernel too, so it gets a network namespace of its own.
     let switch = ["unshare", "--net", "taskset", "-c", &core, &program, &database];
     let flow = |flow: &str| step(&[&tool(3), "add-flow", BRIDGE, flow], Ready::Ended);
     let servers = vec![
@@ -174,7 +175,7 @@ fn ovs(core: usize) -> Option<Peer> {
     })
 }
 
-/// What its database is to hold, for a thread that polls on this core.
+/// The settings of its database, for a thread that polls on this core.
 fn ovs_settings(core: usize) -> Vec<String> {
     // A digit for four cores.
     let mask = format!("0x{:x}{}", 1 << (core % 4), "0".repeat(core / 4));
@@ -189,7 +190,7 @@ fn ovs_settings(core: usize) -> Vec<String> {
     all.extend(words(["datapath_type=netdev", "fail_mode=secure"]));
     for (port, number) in SOCKETS.into_iter().zip(1..) {
         all.extend(words(["--", "add-port", BRIDGE, port, "--", "set", "Interface", port]));
-        // That is the kind whose socket it makes itself, where our driver connects.
+        // With this type Open vSwitch makes the socket itself, and our driver connects to it.
         all.push("type=dpdkvhostuser".to_owned());
         all.push(format!("ofport_request={number}"));
     }

@@ -1,9 +1,9 @@
-//! Two taps on a bridge of the kernel, in a network namespace of their own: what a host has for
-//! guests without any switch of a user's.
+//! Two taps on a bridge of the kernel, in a network namespace of their own: the means of a host
+//! that has no switch for its guests beside the kernel's.
 //!
-//! One thread writes and reads at their descriptors, one system call for a frame as the kernel
-//! wants it, each behind the header that says what is left to be done of it. So there is no ring
-//! and no back end in it, which a guest would need besides.
+//! One thread writes and reads at their descriptors, with one system call for each frame, as the
+//! kernel demands. Before each frame is the header that names the work which is left to do on it:
+//! the checksum, and cutting. There is no ring and no back end, which a guest would need besides.
 
 use std::os::fd::OwnedFd;
 use std::thread;
@@ -33,15 +33,15 @@ use testbed::stage::{inside, ip};
 const BRIDGE: &str = "bridge";
 const TAPS: [&str; 2] = ["one", "two"];
 
-/// Frames under way, as many as our driver has of short ones; the kernel keeps twice as many for
-/// who reads a tap.
+/// Frames under way, as many as our driver has of short ones. The kernel keeps twice as many for
+/// the reader of a tap.
 const UNDER_WAY: u64 = 256;
 
 /// TCP and IPv4 without options, and where TCP has its checksum.
 const HEADERS_BYTES: u16 = 40;
 const TCP_CHECKSUM_AT: u16 = 16;
 
-/// How long a frame may be away until it counts as lost.
+/// How long a frame may be under way until it counts as lost.
 const LOST_NS: u64 = 1_000_000_000;
 
 /// Whether this process may make taps and a bridge.
@@ -67,7 +67,7 @@ pub(super) fn measure(case: &Frames, seconds: f64, cleanup: &Cleanup) -> Result<
     let mut taps = taps.inspect_err(|_| cleanup.remove_stage())?;
     let mut pass = |length: Duration| {
         let drive = || {
-            // The driver's core, as where rings are driven.
+            // The same core as our driver of rings has.
             cores().get(1..).and_then(<[usize]>::last).inspect(|core| pin(**core));
             let began = thread_cpu();
             let passed = match case.op {
@@ -96,9 +96,9 @@ pub(super) fn measure(case: &Frames, seconds: f64, cleanup: &Cleanup) -> Result<
 }
 
 impl<'a> Taps<'a> {
-    /// Makes it all, and the frame that each sends to the other.
+    /// Makes the namespace and both taps, and the frame that each tap sends to the other.
     fn open(frame_bytes: u32, cleanup: &'a Cleanup) -> Result<Self> {
-        // An interruption waits until it knows of all of it.
+        // An interruption waits until the clean-up knows of everything.
         let _starting = cleanup.start();
         let namespace = format!("vrio-taps-{}", std::process::id());
         cleanup.namespace(&namespace);
@@ -116,7 +116,7 @@ impl<'a> Taps<'a> {
         Ok(Self { ends: [Tap::new(one, [a, b], bytes), Tap::new(two, [b, a], bytes)], cleanup })
     }
 
-    /// Keeps frames under way from one to the other; how many arrived.
+    /// Keeps frames under way from one tap to the other. The first number is of those that arrived.
     fn forward(&mut self, length: Duration) -> Result<(u64, Outcome)> {
         let [from, to] = &mut self.ends;
         let most =
@@ -142,7 +142,7 @@ impl<'a> Taps<'a> {
         Ok((frames, outcome))
     }
 
-    /// Sends a frame, has it sent back, and again; how many arrived, each way.
+    /// Sends a frame, has it sent back, and again. The first number counts arrivals of both ways.
     fn bounce(&mut self, length: Duration) -> Result<(u64, Outcome)> {
         let [near, far] = &mut self.ends;
         let began_ns = now_ns();
@@ -173,9 +173,9 @@ fn cross(from: &Tap, to: &mut Tap, sent_ns: u64) -> Result<()> {
 struct Tap {
     fd: OwnedFd,
     mac: Mac,
-    /// What it sends: a header, and a frame.
+    /// The bytes that it sends: a header, and a frame.
     frame: Vec<u8>,
-    /// Room for what comes.
+    /// Room for a frame that arrives.
     buffer: Vec<u8>,
 }
 
@@ -185,7 +185,7 @@ impl Tap {
         Self { fd, mac, frame: frame([mac, to], bytes), buffer }
     }
 
-    /// `false` when there is no room.
+    /// Sends the frame; `false` when there is no room.
     fn send(&self) -> Result<bool> {
         match write(&self.fd, &self.frame) {
             Ok(_) => Ok(true),
@@ -194,7 +194,8 @@ impl Tap {
         }
     }
 
-    /// Whether a frame came for this one; the kernel asks for routers and groups by itself.
+    /// Receives a frame. `false` for a frame that is not for this tap: the kernel asks for routers
+    /// and groups by itself.
     fn receive(&mut self) -> Result<bool> {
         match read(&self.fd, &mut self.buffer[..]) {
             Ok(len) => {
@@ -207,7 +208,7 @@ impl Tap {
     }
 }
 
-/// UDP, or TCP that is left to be cut if it is long, behind its header.
+/// A frame behind its header: UDP, or TCP that is left to be cut if it is long.
 fn frame([from, to]: [Mac; 2], bytes: usize) -> Vec<u8> {
     let is_whole = bytes <= WHOLE_BYTES_MAX as usize;
     let maker = if is_whole { FrameMaker::udp4() } else { FrameMaker::tcp4().partial() };

@@ -19,11 +19,11 @@ use testbed::pair::{Meeting, Seats};
 use testbed::progress::Progress;
 use testbed::stage::{Stage, inside};
 
-/// How long a reader waits for the rest of what was written.
+/// How long a reader waits for the rest of the written data.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Measures a stream of writes as long as the payload of a frame of so many bytes. One that was
-/// read counts as a frame.
+/// Measures a stream of writes. Each write has the length of the payload of a frame of so many
+/// bytes, and counts as a frame when it was read.
 pub(super) fn measure(options: &Options, frame_bytes: u32, cleanup: &Cleanup) -> Result<Sample> {
     let trip_before_ns = cache_line_round_trip_ns();
     let meeting = Meeting { encrypt: false, ..Meeting::default() };
@@ -45,7 +45,7 @@ pub(super) fn measure(options: &Options, frame_bytes: u32, cleanup: &Cleanup) ->
     })
 }
 
-/// Who writes and who reads: from the VMhost's place to the IOhost's.
+/// The ends of the connection: the writer in the VMhost's place, the reader in the IOhost's.
 fn connect(stage: &Stage) -> Result<[TcpStream; 2]> {
     let mut at: SocketAddr = stage.io_listen.parse().context("an address of the stage")?;
     at.set_port(0);
@@ -57,15 +57,15 @@ fn connect(stage: &Stage) -> Result<[TcpStream; 2]> {
     Ok([from, to])
 }
 
-/// What a thread did from the end of its warm-up on.
+/// The work of a thread since the end of its warm-up.
 struct Counted {
     bytes: u64,
     took: Duration,
-    /// What the kernel does for it on a thread of its own is not in it.
+    /// The thread's own processor time, without that of the kernel's threads.
     cpu: Duration,
 }
 
-/// Counts what `step` moves, which says how many bytes that were, once it is warm, for so long.
+/// Counts the bytes that `step` moves, for so long, after a warm-up.
 fn counted(
     core: Option<usize>,
     length: Duration,
@@ -83,7 +83,8 @@ fn counted(
     Ok(Counted { bytes, took: began.elapsed(), cpu: thread_cpu().saturating_sub(cpu) })
 }
 
-/// Writes and reads for so long: the bytes are those that were read, the processor time is of both.
+/// Writes and reads for so long. The bytes are those that were read; the processor time is of both
+/// threads.
 fn pass(
     [mut from, mut to]: [TcpStream; 2],
     write_bytes: usize,
@@ -93,13 +94,13 @@ fn pass(
     let (here, there) = (seats.driver(), seats.iohost());
     let write = move || {
         let bytes = vec![7; write_bytes];
-        // Dropped, the connection ends.
+        // The connection ends when this end is dropped.
         counted(here, length, || Ok(from.write_all(&bytes).map(|()| bytes.len())?))
     };
     let read = move || {
         let mut room = vec![0; write_bytes];
         let read = counted(there, length, || Ok(to.read(&mut room)?));
-        // What is written meanwhile is read, or the other one would wait.
+        // The rest of the data must be read, or the writer would wait.
         while to.read(&mut room)? > 0 {}
         read
     };
