@@ -1,11 +1,13 @@
-//! `vrio bench connections`: how many connections a job's processes have, and what they cost a
-//! host: by the transports of InfiniBand, natively and in virtual machines, and by vrio.
+//! `vrio bench connections`: the number of connections that a job's processes have, and their cost
+//! for a host. Compared are the transports of InfiniBand, natively and in virtual machines, and
+//! vrio.
 //!
-//! The others are counted by their rules, from who talks to whom. Ours are counted from nodes that
-//! run in this process, each on its own address, with a domain whose peers are the hosts that its
-//! processes talk to, and from which every message of the pattern has come where it was sent. The
-//! memory at the size that a slide of VM-proof XRC speaks of is worked out from what sessions,
-//! endpoints and gateways take that have carried something.
+//! Connections of the other transports are counted by their rules, from the pairs of processes that
+//! communicate. Sessions of vrio are counted on nodes that run in this process, each on its own
+//! address. The peers of a node's domain are the hosts that its processes communicate with, and
+//! every message of the pattern must have arrived. The memory of the large cluster, which a slide
+//! on VM-proof XRC describes, is calculated from sessions, endpoints and gateways that have carried
+//! messages.
 
 mod cluster;
 mod hosts;
@@ -31,20 +33,20 @@ use patterns::{Job, Scheme};
 /// The version of the JSON form.
 const CONNECTIONS_VERSION: u32 = 2;
 
-/// Hosts and processes of each, at most: all pairs of processes are looked at.
+/// The most hosts, and the most processes of each: all pairs of processes are looked at.
 const HOSTS_MAX: u16 = 64;
 const PROCESSES_MAX: u16 = 64;
 
-/// Sessions that are measured, at most: an endpoint lets so many peers in.
+/// The most sessions that are measured: an endpoint accepts no more peers.
 const SESSIONS_MAX: u16 = 1000;
 
-/// What each process sends to each of its peers while connections are counted.
+/// Bytes of the message that each process sends to each of its peers while connections are counted.
 const MESSAGE_BYTES: usize = 8;
 
 /// Cores of a virtual machine, as the slide has them.
 const CORES_PER_VM: [u16; 4] = [1, 2, 4, 8];
 
-/// What is asked for.
+/// The options of `vrio bench connections`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Options {
     /// Hosts of the job.
@@ -65,10 +67,10 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Looks whether it makes sense.
+    /// Looks whether the options make sense.
     ///
     /// # Errors
-    /// What does not.
+    /// The option that makes no sense.
     pub fn check(&self) -> Result<()> {
         let Self { hosts, processes, sidecores, sessions } = *self;
         ensure!((2..=HOSTS_MAX).contains(&hosts), "--hosts {hosts}: from 2 to {HOSTS_MAX}");
@@ -90,16 +92,16 @@ impl Options {
     }
 }
 
-/// A goal, and what came of it.
+/// A goal, and whether it holds.
 #[derive(Clone, Debug, Serialize)]
 pub struct Goal {
-    /// What we mean to reach.
+    /// The goal in words.
     pub text: String,
-    /// What was found.
+    /// The number that was found.
     pub found: f64,
-    /// What it may be.
+    /// The largest number that keeps the goal.
     pub at_most: f64,
-    /// What is to be said.
+    /// Whether the goal holds.
     pub standing: Standing,
 }
 
@@ -116,29 +118,30 @@ impl Goal {
 pub struct Connections {
     /// The version of this form.
     pub version: u32,
-    /// What was asked for.
+    /// The options of this run.
     pub asked: Options,
     /// By pattern, then by transport.
     pub lines: Vec<Line>,
-    /// What sessions take.
+    /// The memory of sessions, endpoints and gateways.
     pub memory: Memory,
-    /// What a host would need in a large cluster.
+    /// The needs of a host in a large cluster.
     pub extrapolation: Extrapolation,
-    /// Ours.
+    /// The goals of vrio.
     pub goals: Vec<Goal>,
     /// The machine.
     pub machine: Machine,
 }
 
-/// Counts and measures. Says on standard error what it does, on a terminal.
+/// Counts and measures. The progress goes to standard error, if that is a terminal.
 ///
 /// # Errors
-/// When sessions do not come to be.
+/// When sessions are not established.
 pub fn run(options: &Options) -> Result<Connections> {
     let progress = Progress::quiet();
     tidily(&progress, |_| {
         progress.doing(format!("{} live sessions, 1 MiB each way", options.sessions));
-        // First: what follows would leave memory behind that sessions could take.
+        // Sessions are measured first. The other measurements leave free memory behind, which
+        // sessions could reuse.
         let sessions = memory::sessions(options.sessions)?;
         progress.doing("8 nodes, 128 endpoints, 1 MiB to each neighbour".to_owned());
         let memory = memory::measure(sessions)?;

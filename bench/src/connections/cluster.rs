@@ -1,5 +1,5 @@
 //! Nodes as `vrio node` runs them, in this process and on the loopback device, joined in one
-//! domain; and endpoints in it that send to each other what a pattern says.
+//! domain; and endpoints in it that send the messages of a pattern to each other.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -21,14 +21,14 @@ use super::patterns::{Job, Pattern};
 /// How long anything may take: machines are shared.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// How often it is looked meanwhile.
+/// The time between two looks at a condition.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
-/// The domain, and its key, which nobody but these nodes ever sees.
+/// The domain and its key, which only these nodes use.
 const DOMAIN: &str = "job";
 const KEY: &str = "0123456789abcdef0123456789abcdef";
 
-/// The context of what is sent; that of a receive is another one.
+/// The context of sends, and that of receives.
 const SENT: RequestContext = RequestContext(1);
 const RECEIVED: RequestContext = RequestContext(2);
 
@@ -37,7 +37,7 @@ struct Process {
     endpoint: Endpoint,
     host: usize,
     memory: Box<[u8]>,
-    /// To whom it has yet to send, and from how many it has yet to hear.
+    /// The peers that it has yet to send to, and the number of peers that it has yet to hear from.
     to: Vec<usize>,
     missing: usize,
     /// Sends that have not ended.
@@ -49,9 +49,9 @@ struct Process {
 pub(super) struct Cluster {
     nodes: Vec<Node>,
     processes: Vec<Process>,
-    /// What is sent; here, so that it is there for as long as the endpoints are.
+    /// The data that is sent. It is kept here, so that it exists for as long as the endpoints do.
     body: Box<[u8]>,
-    /// What each was given: endpoints end before what they are of.
+    /// The domain, as each host's processes joined it. Endpoints must end before it does.
     _domains: Vec<Domain>,
     home: PathBuf,
 }
@@ -60,7 +60,7 @@ impl Drop for Cluster {
     fn drop(&mut self) {
         self.processes.clear();
         self.nodes.clear();
-        // What is left of it is in the system's folder for such things.
+        // A folder that cannot be removed stays in the system's folder for temporary files.
         let _ = fs::remove_dir_all(&self.home);
     }
 }
@@ -96,8 +96,8 @@ fn config(
 }
 
 impl Cluster {
-    /// Starts the nodes of a job, with those for peers that have anything to say to each other, and
-    /// opens an endpoint for each process.
+    /// Starts the nodes of a job, whose peers are the hosts of `pairs`, and opens an endpoint for
+    /// each process.
     pub(super) fn start(job: &Job, pairs: &BTreeSet<[usize; 2]>, sidecores: u16) -> Result<Self> {
         let name = format!("vrio-connections-{}", std::process::id());
         let home = std::env::temp_dir().join(name);
@@ -154,7 +154,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// What each node says of the domain.
+    /// The status of the domain on each node.
     pub(super) fn domains(&self) -> Result<Vec<DomainStatus>> {
         let of = |node: &Node| node.status().domains.into_iter().next().context("a domain");
         self.nodes.iter().map(of).collect()
@@ -169,19 +169,19 @@ impl Cluster {
         self.nodes.iter().map(of).collect()
     }
 
-    /// What each process knows of others by now, in bytes.
+    /// The memory in which each process keeps its knowledge of others, in bytes.
     pub(super) fn remotes_bytes(&self) -> Vec<usize> {
         self.processes.iter().map(|process| process.endpoint.remotes_bytes()).collect()
     }
 
-    /// Everybody sends a message of so many bytes to each of his peers, and waits for theirs.
+    /// Each process sends a message of so many bytes to each of its peers, and waits for theirs.
     pub(super) fn exchange(&mut self, pattern: Pattern, bytes: usize) -> Result<()> {
         let all = self.processes.len();
         let addresses: Vec<_> =
             self.processes.iter().map(|process| process.endpoint.address()).collect();
         self.body = vec![0x5a; bytes].into();
         for (number, process) in self.processes.iter_mut().enumerate() {
-            // Not all to the same one first.
+            // Processes begin with different peers, so that not all send to the same process first.
             let peers = pattern.peers(number, all);
             let (later, first): (Vec<_>, Vec<_>) = peers.into_iter().partition(|it| *it < number);
             process.to = first.into_iter().chain(later).rev().collect();
@@ -219,7 +219,7 @@ impl Cluster {
 }
 
 impl Process {
-    /// Asks for the next message, from anybody.
+    /// Asks for the next message, from any sender.
     fn ask(&mut self) -> Result<()> {
         if self.missing == 0 {
             return Ok(());
@@ -233,8 +233,8 @@ impl Process {
             multi_min_bytes: None,
         };
         let part = MemoryPiece { start: self.memory.as_mut_ptr(), bytes: self.memory.len() };
-        // SAFETY: the memory is this process's, stays where it is until all has come, or longer
-        // than the endpoint, and is looked at by nobody meanwhile.
+        // SAFETY: the memory is this process's, stays where it is until all messages have come, or
+        // longer than the endpoint, and no code reads or writes it meanwhile.
         unsafe { self.endpoint.receive(&receive, &[part]) }?;
         Ok(())
     }
@@ -296,8 +296,8 @@ impl Process {
 mod tests {
     use super::*;
 
-    /// As many sessions as pairs of hosts and sidecores, whatever the processes; and the messages
-    /// went by them.
+    /// There are as many sessions as pairs of hosts times sidecores, for any number of processes;
+    /// and the messages went by these sessions.
     #[test]
     fn messages_of_all_processes_share_a_few_sessions() {
         let job = Job { hosts: 3, processes: 4 };

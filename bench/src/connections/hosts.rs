@@ -1,4 +1,5 @@
-//! Endpoints of hosts in this process, with sealed sessions between them, on a clock that is told.
+//! Endpoints of hosts in this process, with sealed sessions between them, on a clock that the
+//! caller sets.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -12,13 +13,13 @@ use transport::{
 /// A round of the clock: an acknowledgement waits for some of them.
 const ROUND_NS: u64 = 100_000;
 
-/// Rounds until something has happened, at most: ten seconds.
+/// The most rounds of a wait: ten seconds.
 const ROUNDS_MAX: u64 = 100_000;
 
 /// Datagrams of a network with jumbo frames.
 const DATAGRAM_BYTES: usize = 8972;
 
-/// What an endpoint is told.
+/// The events of an endpoint.
 #[derive(Debug, Default)]
 pub(super) struct Notes {
     pub(super) connected: usize,
@@ -55,10 +56,10 @@ pub(super) struct Host {
     batch: TransmitBatch,
 }
 
-/// The key of the host that has this number. Nobody but these endpoints ever meets it.
+/// The key of the host that has this number. Only these endpoints use it.
 fn secret(number: u32) -> SecretKey {
     let mut bytes = [7; 32];
-    // Not the first one: some of its bits are the curve's.
+    // The number is not in the first byte, since the curve fixes some bits of it.
     bytes[8..12].copy_from_slice(&number.to_le_bytes());
     SecretKey::from_bytes(bytes)
 }
@@ -86,7 +87,7 @@ impl Host {
         config.entropy[..4].copy_from_slice(&number.to_le_bytes());
         let secret = Arc::new(secret(number));
         config.security = Security::Sealed { secret, keyring };
-        // An address of its own: what one source may ask for is bounded.
+        // Each host has an address of its own, since the requests of one source are limited.
         let address = Ipv4Addr::from(0x0a00_0000 + number + 1);
         Self {
             endpoint: Endpoint::new(config),
@@ -96,7 +97,7 @@ impl Host {
         }
     }
 
-    /// Carries what it has to send to who is meant.
+    /// Carries its datagrams to the hosts of their addresses.
     fn send(&mut self, now_ns: u64, to: &mut [&mut Self]) {
         loop {
             self.endpoint.transmit(now_ns, &mut self.batch);
@@ -105,7 +106,7 @@ impl Host {
             }
             for datagram in self.batch.datagrams() {
                 let bytes = [datagram.head(), datagram.body(self.endpoint.pool())].concat();
-                // To one that is gone it is lost.
+                // A datagram to a host that is gone is lost.
                 let Some(it) = to.iter_mut().find(|it| it.address == datagram.to()) else {
                     continue;
                 };
@@ -117,7 +118,7 @@ impl Host {
     }
 }
 
-/// Has so many rounds pass.
+/// Lets so many rounds pass.
 pub(super) fn rounds(now_ns: &mut u64, hosts: &mut [Host], count: u64) {
     for _ in 0..count {
         *now_ns += ROUND_NS;
@@ -136,7 +137,7 @@ fn round(now_ns: u64, hosts: &mut [Host]) {
     }
 }
 
-/// Has rounds pass until it is so.
+/// Lets rounds pass until the condition holds.
 pub(super) fn until(
     now_ns: &mut u64,
     hosts: &mut [Host],

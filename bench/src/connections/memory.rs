@@ -1,4 +1,4 @@
-//! What live sessions take of memory, and what a host of a large cluster would need.
+//! The memory of live sessions, and the needs of a host in a large cluster.
 
 use std::fs;
 use std::thread;
@@ -12,7 +12,7 @@ use super::cluster::Cluster;
 use super::hosts::{Host, connected, keys, rounds, until};
 use super::patterns::{Job, Pattern};
 
-/// What each session has carried each way before its memory counts.
+/// Bytes that each session has carried each way before its memory counts.
 const BODY_BYTES: usize = 1 << 20;
 
 /// Rounds of the clock after which everything that was sent is acknowledged.
@@ -22,49 +22,51 @@ const QUIET_ROUNDS: u64 = 40;
 const HOSTS: u64 = 4096;
 const PROCESSES: u64 = 16;
 
-/// What the slides say of the others at that size.
+/// The memory of the other transports at that size, in MB, according to the slides.
 pub(super) const VM_PROOF_XRC_MB: f64 = 805.0;
 pub(super) const VM_XRC_MB: f64 = 12_900.0;
 
-/// What ours may be.
+/// The most memory of vrio that keeps the goal, in MB.
 pub(super) const GOAL_MB: f64 = 100.0;
 
-/// What of a gateway's memory only a burst needed is given back after so long.
+/// The time after which a gateway gives back memory that only a burst needed.
 const REST: Duration = Duration::from_secs(5);
 
-/// The job of the slide that is here: what its processes and gateways know of others is counted.
+/// The measured job, of the slide's size. It shows how much its processes and gateways know of
+/// others.
 const JOB: Job = Job { hosts: 8, processes: 16 };
 
-/// Messages to everybody, so often that each ring goes round; they go by buffers.
+/// Messages from each process to each other one, so often that each ring goes round. The messages
+/// are so long that they go by buffers.
 const SHORT_ROUNDS: usize = 10;
 const SHORT_BYTES: usize = 8 << 10;
 
-/// What sessions take.
+/// The memory of sessions.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Sessions {
     /// Live sessions of one endpoint.
     pub sessions: u16,
     /// By how much the resident memory of the process had grown by them, in bytes.
     pub resident_bytes: u64,
-    /// That of each.
+    /// Bytes of each session.
     pub session_bytes: f64,
-    /// What the endpoint itself says of each: its tables.
+    /// Bytes of each session's tables, as the endpoint counts them.
     pub tables_bytes: f64,
 }
 
-/// What was measured.
+/// The measured memory.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Memory {
-    /// Of sessions.
+    /// The memory of sessions.
     #[serde(flatten)]
     pub of_sessions: Sessions,
-    /// What an address vector of all processes of the large cluster takes, as the provider has it.
+    /// An address vector of all processes of the large cluster, in the provider's form, in bytes.
     pub vector_bytes: u64,
-    /// What was used of a domain's memory, for each endpoint of a host.
+    /// The used part of a domain's memory, in bytes for each endpoint of a host.
     pub endpoint_bytes: f64,
-    /// What a process knows of others, for each endpoint of another host.
+    /// A process's knowledge of others, in bytes for each endpoint of another host.
     pub remote_bytes: f64,
-    /// What a gateway keeps, for each other host, when it is idle.
+    /// The memory of an idle gateway, in bytes for each other host.
     pub link_bytes: f64,
 }
 
@@ -79,18 +81,19 @@ pub struct Extrapolation {
     pub sessions: u64,
     /// Their memory, in MB (a million bytes).
     pub sessions_mb: f64,
-    /// What the processes of the host have in their address vectors, in MB.
+    /// The address vectors of the host's processes, in MB.
     pub vectors_mb: f64,
-    /// What processes and gateways know of endpoints and hosts elsewhere, which keeps the order of
-    /// messages, in MB; when all have sent to all.
+    /// The knowledge of processes and gateways about endpoints and hosts elsewhere, which keeps the
+    /// order of messages, in MB. It is counted as if all have sent to all.
     pub order_mb: f64,
     /// Rings and buffers of the host's endpoints, as far as they were used, in MB.
     pub endpoints_mb: f64,
     /// All of it, in MB.
     pub total_mb: f64,
-    /// What VM-proof XRC takes there, by its slides.
+    /// The memory of VM-proof XRC there, in MB, according to its slides.
     pub vm_proof_xrc_mb: f64,
-    /// What unmodified XRC takes there in machines of one core, by the same.
+    /// The memory of unmodified XRC there, in machines of one core, in MB, according to the same
+    /// slides.
     pub vm_xrc_mb: f64,
 }
 
@@ -124,7 +127,7 @@ impl Extrapolation {
 }
 
 /// Measures so many sessions of one endpoint, after 1 MiB each way on each of them. The other ends
-/// are made and gone one after the other, so that only their memory is in it once.
+/// are made and removed one after the other, so that the memory of only one of them is included.
 pub(super) fn sessions(sessions: u16) -> Result<Sessions> {
     let clients = 1..u32::from(sessions) + 2;
     let server = Host::new(0, keys(clients.clone())?);
@@ -134,7 +137,8 @@ pub(super) fn sessions(sessions: u16) -> Result<Sessions> {
         hosts.push(Host::new(number, of_clients.clone()));
         exchange(&mut hosts, &mut now_ns)?;
         hosts.pop();
-        // The first one brought what all share: buffers, and what an allocator keeps.
+        // The first session brought the memory that all share: buffers, and the allocator's
+        // reserve.
         if number == 1 {
             before = resident_bytes()?;
         }
@@ -151,7 +155,7 @@ pub(super) fn sessions(sessions: u16) -> Result<Sessions> {
     })
 }
 
-/// Measures the rest, of nodes and endpoints in this process.
+/// Measures the rest of the memory, of nodes and endpoints in this process.
 pub(super) fn measure(of_sessions: Sessions) -> Result<Memory> {
     let vector_bytes = vector_bytes()?;
     let all = Pattern::AllToAll;
@@ -178,20 +182,21 @@ pub(super) fn measure(of_sessions: Sessions) -> Result<Memory> {
     })
 }
 
-/// What a vector of all processes takes: the table that `ofi/src/av.rs` has.
+/// The memory of a vector of all processes: the table of `ofi/src/av.rs`.
 fn vector_bytes() -> Result<u64> {
     let mut table = AddressTable::default();
     for process in 0..HOSTS * PROCESSES {
         let (host, slot) = (process / PROCESSES + 1, (process % PROCESSES) as u16);
         table.insert(Address { host, incarnation: 1, slot })?;
     }
-    // A program may ask for numbers as well.
+    // The first lookup of a number builds an index, which a program may need as well.
     let last = Address { host: HOSTS, incarnation: 1, slot: 15 };
     ensure!(table.number(&last).is_some(), "the last address is there");
     Ok(table.held_bytes() as u64)
 }
 
-/// The last host asks the first one for a session, sends as much as is meant, and gets as much.
+/// The last host asks the first one for a session, sends a body of [`BODY_BYTES`], and gets as much
+/// back.
 fn exchange(hosts: &mut [Host], now_ns: &mut u64) -> Result<()> {
     let address = hosts[0].address;
     let client = hosts.len() - 1;
@@ -219,7 +224,7 @@ fn exchange(hosts: &mut [Host], now_ns: &mut u64) -> Result<()> {
     Ok(())
 }
 
-/// What this process has of memory.
+/// The resident memory of this process, in bytes.
 fn resident_bytes() -> Result<u64> {
     let statm = fs::read_to_string("/proc/self/statm").context("reading /proc/self/statm")?;
     let pages = statm.split(' ').nth(1).and_then(|it| it.parse::<u64>().ok());

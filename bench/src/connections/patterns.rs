@@ -1,14 +1,15 @@
-//! Who talks to whom, and what connections that takes by the rules of InfiniBand's transports.
+//! Patterns of communication, and the connections that they need by the rules of InfiniBand's
+//! transports.
 
 use std::collections::BTreeSet;
 
 use serde::Serialize;
 
-/// Who talks to whom, as NAS's parallel benchmarks have it.
+/// The pairs of processes that communicate, as in NAS's parallel benchmarks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pattern {
-    /// Everybody to everybody, as FT and IS.
+    /// Each process to each other one, as FT and IS.
     AllToAll,
     /// To the next and from the one before, as pipelines.
     Ring,
@@ -19,7 +20,7 @@ pub enum Pattern {
 impl Pattern {
     pub(super) const ALL: [Self; 3] = [Self::AllToAll, Self::Ring, Self::Halo];
 
-    /// In words.
+    /// Its name in words.
     pub fn name(self) -> &'static str {
         match self {
             Self::AllToAll => "all-to-all",
@@ -28,7 +29,7 @@ impl Pattern {
         }
     }
 
-    /// Whom a process of so many talks to.
+    /// The peers of a process, of so many processes.
     pub(super) fn peers(self, process: usize, of: usize) -> BTreeSet<usize> {
         let mut peers: BTreeSet<_> = match self {
             Self::AllToAll => (0..of).collect(),
@@ -59,7 +60,8 @@ fn plane(of: usize) -> (usize, usize) {
     (rows, of / rows)
 }
 
-/// Processes in order: the first ones are on the first host, and of those in its first machine.
+/// Processes in order: the first processes are on the first host, and the first of these in its
+/// first machine.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Job {
     pub(super) hosts: usize,
@@ -85,17 +87,18 @@ impl Job {
     }
 }
 
-/// A transport of InfiniBand, and what a connection of it leads to.
+/// A transport of InfiniBand, and the far end of its connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scheme {
-    /// Reliable connections: to a process of another host.
+    /// Reliable connections: each leads to a process of another host.
     Rc,
-    /// Extended ones: to a host.
+    /// Extended reliable connections: each leads to another host.
     Xrc,
-    /// The same in virtual machines of so many cores: to a machine, those of the own host too.
+    /// Extended connections in virtual machines of so many cores: each leads to another machine,
+    /// also of the own host.
     VmXrc(u16),
-    /// The machines of a host share what is extended: to a host, and to the own one, where another
-    /// machine of it is meant.
+    /// The machines of a host share extended connections. Each connection leads to a host, and this
+    /// may be the own host for its other machines.
     VmProofXrc,
 }
 
@@ -112,7 +115,7 @@ impl Scheme {
     /// Connections of a process.
     pub(super) fn connections(self, job: &Job, process: usize, peers: &BTreeSet<usize>) -> usize {
         let own = job.host(process);
-        // What is in one place counts once.
+        // Peers in one place share a connection.
         let places: BTreeSet<(usize, usize)> = match self {
             Self::Rc => {
                 let elsewhere = peers.iter().filter(|&&peer| job.host(peer) != own);

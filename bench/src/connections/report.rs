@@ -11,23 +11,23 @@ use testbed::machine::Machine;
 /// Connections of a job's processes, of one pattern by one transport.
 #[derive(Clone, Debug, Serialize)]
 pub struct Line {
-    /// Who talks to whom.
+    /// The pattern of communication.
     pub pattern: Pattern,
-    /// What carries it.
+    /// The name of the transport.
     pub transport: String,
-    /// Whether it is counted from sessions that are there, and not by a rule.
+    /// Whether the connections are counted on live sessions, and not by a rule.
     pub is_ours: bool,
     /// The most peers that a process has.
     pub peers_max: usize,
-    /// Connections of a process, on average; none of ours has any.
+    /// Connections of a process, on average; zero with vrio.
     pub per_process: f64,
-    /// The most that one has.
+    /// The most connections of one process.
     pub per_process_max: f64,
     /// Connections of all processes of a host, on average; of vrio, sessions of its node.
     pub per_host: f64,
-    /// The most that one has.
+    /// The most connections of one host.
     pub per_host_max: f64,
-    /// Of vrio, the messages that went from one host to another by them.
+    /// Of vrio, the messages that went from one host to another by its sessions.
     pub messages: usize,
 }
 
@@ -40,7 +40,7 @@ fn most(counts: &[usize]) -> usize {
 }
 
 impl Line {
-    /// By a transport's rule.
+    /// Connections by a transport's rule.
     pub(super) fn of_rule(job: &Job, pattern: Pattern, scheme: Scheme) -> Self {
         let of = |process| {
             let peers = pattern.peers(process, job.all());
@@ -57,7 +57,7 @@ impl Line {
         }
     }
 
-    /// Of sessions that each host has, by which so many messages went.
+    /// Sessions of each host, by which so many messages went.
     pub(super) fn of_sessions(
         job: &Job,
         pattern: Pattern,
