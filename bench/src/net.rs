@@ -1,13 +1,13 @@
-//! `vrio bench net`: what two guests' nics do for each other, and what that costs.
+//! `vrio bench net`: the throughput, latency and cost of frames between two guests' nics.
 //!
 //! ```text
 //!   local    guest ═ virtqueues ═ VMhost: nic ─ switch ─ nic ═ virtqueues ═ guest
 //!   remote   guest ═ virtqueues ═ VMhost: nic ═ session ═ IOhost: switch ═ session ═ nic ═ guest
-//!   socket   guest ═ virtqueues ═ whoever serves the two sockets ═ virtqueues ═ guest
+//!   socket   guest ═ virtqueues ═ the server of the two sockets ═ virtqueues ═ guest
 //! ```
 //!
-//! Both guests are stand-ins, driven by turns on one thread of this process. Nothing of a guest's
-//! network stack is in it: frames are made beforehand, and what comes is counted and not read.
+//! Both guests are stand-ins, driven by turns on one thread of this process. They have no network
+//! stack: frames are made beforehand, and frames that come are counted and not read.
 
 mod flight;
 mod packet;
@@ -40,27 +40,28 @@ pub(crate) use packet::TCP_HEADERS_BYTES;
 pub(crate) use place::start_nodes;
 pub use report::Report;
 
-/// Frames: the shortest that Ethernet has, and the longest that IP has.
+/// The length of frames: the shortest of Ethernet, and the longest of IP.
 const SIZE_BYTES: RangeInclusive<u32> = 64..=FRAME_BYTES_MAX as u32;
 const FRAME_BYTES_MAX: usize = 64 << 10;
 
-/// Writes of a stream: several are to fit into a frame.
+/// The length of a stream's writes: several must fit into a frame.
 const WRITE_BYTES: RangeInclusive<u32> = 64..=16 << 10;
 
-/// What a UDP datagram carries that goes in one packet of 1500 bytes: netperf's least, and all.
+/// The payload of a UDP datagram that goes in one packet of 1500 bytes: from netperf's least to a
+/// full packet.
 const PAYLOAD_BYTES: RangeInclusive<u16> = 1..=1472;
 
-/// A run that spent more of itself than this waiting for frames that never came gives no rate: what
-/// arrives between two time-outs is as fast as a burst, however few do.
+/// A run has no rate if it spent a larger share of itself waiting for frames that never came.
+/// Frames that arrive between two time-outs are as fast as a burst, even if they are few.
 const WAITED_SHARE_MAX: f64 = 0.1;
 
-/// After how long without a frame sidecores are at rest: far longer than they spin.
+/// The time without a frame after which sidecores are at rest: far longer than they spin.
 const REST_BEFORE: Duration = Duration::from_millis(200);
 
-/// Frames under way: what the sender's ring has descriptors for.
+/// The most frames under way: as many as the sender's ring has descriptors for.
 pub const DEPTH_MAX: u16 = station::RING_SIZE;
 
-/// What is done.
+/// The traffic between the guests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Op {
@@ -68,11 +69,11 @@ pub enum Op {
     Forward,
     /// One frame goes there and back.
     Bounce,
-    /// One guest writes a stream, which goes in frames as long as it came to be meanwhile.
+    /// One guest writes a stream. It goes in frames as long as the data that was written meanwhile.
     Stream,
 }
 
-/// Who carries frames.
+/// The way of frames.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Path {
@@ -80,7 +81,7 @@ pub enum Path {
     Local,
     /// Nics of a VMhost in a network of an IOhost.
     Remote,
-    /// Whoever serves these vhost-user sockets.
+    /// The server of these vhost-user sockets.
     Socket(PathBuf, PathBuf),
 }
 
@@ -90,47 +91,47 @@ pub enum Path {
 pub enum Crossings {
     /// The other guest is on the IOhost.
     One,
-    /// Both are on the VMhost.
+    /// Both guests are on the VMhost.
     Two,
 }
 
-/// What is asked for.
+/// The options of `vrio bench net`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Options {
     /// The `vrio` program that the nodes run.
     #[serde(skip)]
     pub program: PathBuf,
-    /// Who carries frames.
+    /// The way of frames.
     pub path: Path,
-    /// What is done.
+    /// The traffic between the guests.
     pub op: Op,
     /// Bytes of every frame, or of every write of a stream. A frame beyond 1514 bytes is TCP, left
     /// to be cut.
     pub size_bytes: u32,
     /// Bytes of UDP there and back instead, for [`Op::Bounce`].
     pub payload: Option<[u16; 2]>,
-    /// Frames under way, where none bounces; [`Options::depth`] where nobody says.
+    /// Frames under way, where none bounces; by default as [`Options::depth`] says.
     pub depth: Option<u16>,
     /// Where the other guest is, for [`Path::Remote`].
     pub crossings: Crossings,
-    /// How the two nodes meet.
+    /// The cable and the sessions between both nodes.
     #[serde(flatten)]
     pub meeting: Meeting,
     /// Packed rings instead of split ones.
     pub packed: bool,
-    /// What sidecores do without work.
+    /// The behaviour of sidecores without work.
     #[serde(serialize_with = "as_text")]
     pub idle: Idle,
-    /// How guests learn of frames. Who sends looks by itself, and is called for no frame.
+    /// How guests learn of frames. The sender polls by itself, and is called for no frame.
     pub driver: Waiting,
-    /// How long is measured.
+    /// How long the measurement takes.
     pub seconds: f64,
     /// The processes behind the sockets, for their processor time.
     pub pids: Vec<u32>,
 }
 
 impl Options {
-    /// Whatever the command line leaves out.
+    /// The defaults of the command line.
     pub fn new(program: PathBuf) -> Self {
         Self {
             program,
@@ -149,10 +150,10 @@ impl Options {
         }
     }
 
-    /// Looks whether it makes sense.
+    /// Looks whether the options make sense.
     ///
     /// # Errors
-    /// What does not, and what would.
+    /// The option that makes no sense, and the values that would.
     pub fn check(&self) -> Result<()> {
         let Self { op, size_bytes, depth, seconds, .. } = *self;
         if op == Op::Stream {
@@ -195,8 +196,9 @@ impl Options {
         self.meeting.check()
     }
 
-    /// Frames that were sent and have not arrived: as many as were asked for, or as the receiver
-    /// has buffers for. Then none is lost for want of one, as between stacks that mind each other.
+    /// Frames that were sent and have not arrived: as many as the option says, or as the receiver
+    /// has buffers for. Then no frame is lost for want of a buffer, as between stacks that control
+    /// their flow.
     pub fn depth(&self) -> u16 {
         self.depth.unwrap_or_else(|| station::frames_posted(self.frame_bytes_max()))
     }
@@ -228,22 +230,22 @@ impl Options {
     }
 }
 
-/// Measures once. Says on standard error what it does, on a terminal.
+/// Measures once. The progress goes to standard error, if that is a terminal.
 ///
 /// # Errors
-/// What cannot be measured, or went wrong meanwhile.
+/// When the options cannot be measured, or a node or a guest fails meanwhile.
 pub fn run(options: &Options) -> Result<Report> {
     let progress = Progress::quiet();
     tidily(&progress, |cleanup| measure(options, cleanup, &progress))
 }
 
-/// The same as a part of something longer.
+/// The same as a part of a longer measurement.
 pub(crate) fn measure(options: &Options, cleanup: &Cleanup, progress: &Progress) -> Result<Report> {
     let [report] = measure_ops(options, [options.op], cleanup, progress)?;
     Ok(report)
 }
 
-/// The same of two guests that do one thing after the other, with frames of one length.
+/// The same for several kinds of traffic, one after the other, with frames of one length.
 pub(crate) fn measure_ops<const N: usize>(
     options: &Options,
     ops: [Op; N],
@@ -267,7 +269,7 @@ fn measure_once(
     place: &mut Place,
     progress: &Progress,
 ) -> Result<Report> {
-    // Of frames that bounce there is one.
+    // There is one frame that bounces.
     let depth = options.depth.filter(|_| op != Op::Bounce);
     let options = &Options { op, depth, ..options.clone() };
     progress.doing("warming up");
@@ -286,20 +288,20 @@ fn measure_once(
     Ok(Report::new(options, place.network(), &passed, &events, rtts_ns, Machine::look()))
 }
 
-/// The share of a run that it waited for what never came, if that was so much that what is left of
-/// the run is no figure.
+/// The share of a run that was spent waiting for frames that never came. None if the share is small
+/// enough for the run to have a rate.
 pub(crate) fn disturbed(waited_s: f64, rest_s: f64) -> Option<f64> {
     let share = waited_s / (waited_s + rest_s);
     (share > WAITED_SHARE_MAX).then_some(share)
 }
 
-/// What a node needs whose nics have guests and no frames: the share of a core, of all of its
-/// threads together.
+/// The processor time of a node whose nics have guests and no frames: the share of a core, for all
+/// of its threads together.
 pub(crate) fn measure_rest(options: &Options, cleanup: &Cleanup) -> Result<f64> {
     options.check()?;
     let mut place = Place::start(options, cleanup, &Progress::silent())?;
     let measured = (|| -> Result<f64> {
-        // Both guests have been at work.
+        // Both guests have been at work before.
         place.pass(options, WARM_UP)?;
         sleep(REST_BEFORE);
         let before = place.look()?;

@@ -1,4 +1,4 @@
-//! Frames on their way from one guest to the other: which of them came, and which are lost.
+//! Frames on their way from one guest to the other: those that came, and those that are lost.
 
 use std::collections::VecDeque;
 
@@ -8,31 +8,31 @@ use super::packet::Mark;
 use super::station::RING_SIZE;
 use crate::load::STUCK;
 
-/// After how long without an arrival the frames that are under way count as lost, when the sender
-/// has its buffers back. A thread may be without its core for as long as that.
+/// The time without an arrival after which all frames under way count as lost, once the sender has
+/// its buffers back. It is long because a thread may be without its core for a good part of it.
 pub(super) const TIME_OUT_NS: u64 = 500_000_000;
 
-/// Frames of one sender. Whoever carries them keeps their order, so what was sent before one that
-/// came, and has not come, is lost: at once, and not when time is up.
+/// Frames of one sender. Every way keeps their order. So a frame is lost as soon as a later one
+/// comes before it, and not only when the time is up.
 #[derive(Debug)]
 pub(super) struct Flight {
     /// In the order in which they were sent.
     under_way: VecDeque<Mark>,
-    /// Since when nothing came.
+    /// The time since which no frame came.
     silent_since_ns: u64,
     pub(super) tally: Tally,
 }
 
-/// What became of frames that were sent.
+/// The fate of frames that were sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tally {
     pub(super) arrived: u64,
     pub(super) lost: u64,
-    /// Came once more, too late for anybody, or were never sent by us.
+    /// Frames that came twice, after all were given up, or from another sender.
     pub(super) strange: u64,
-    /// How often time was up for all that was under way.
+    /// How often the time was up for all frames under way.
     pub(super) time_outs: u64,
-    /// How long that was waited for.
+    /// The time spent on these waits.
     pub(super) waited_ns: u64,
 }
 
@@ -73,7 +73,7 @@ impl Flight {
                 tally.lost += before as u64;
                 tally.arrived += 1;
             }
-            // It was given up, and comes after all.
+            // The frame was given up, and comes after all.
             None if tally.lost > 0 => {
                 tally.lost -= 1;
                 tally.arrived += 1;
@@ -82,11 +82,11 @@ impl Flight {
         }
     }
 
-    /// Nothing came: gives up what is under way when time is up. The sender's device has so many
-    /// frames still.
+    /// Looks for frames that do not come, and gives them up when their time is up. The sender's
+    /// device still has `outstanding` frames.
     ///
     /// # Errors
-    /// When it keeps them for far too long.
+    /// When the device keeps them for far too long.
     pub(super) fn look(&mut self, now_ns: u64, outstanding: u16) -> Result<()> {
         let silent_ns = now_ns.saturating_sub(self.silent_since_ns);
         if silent_ns <= TIME_OUT_NS {
@@ -124,7 +124,7 @@ mod tests {
         flight.came(4, 2);
         let tally = Tally { arrived: 2, lost: 3, ..Tally::default() };
         assert_eq!((flight.tally, flight.len()), (tally, 5));
-        // One of them comes after all, and one comes twice.
+        // One lost frame comes after all, and one frame comes twice.
         flight.came(2, 3);
         (5..=9).for_each(|mark| flight.came(mark, 4));
         let tally = Tally { arrived: 8, lost: 2, ..tally };
@@ -156,7 +156,7 @@ mod tests {
         let waited_ns = 1 + TIME_OUT_NS;
         let tally = Tally { arrived: 1, lost: 9, time_outs: 1, waited_ns, strange: 0 };
         assert_eq!((flight.tally, flight.len()), (tally, 0));
-        // The next one has all of its time.
+        // The next frame has all of its time.
         let later_ns = 10 * TIME_OUT_NS;
         flight.sent(10, later_ns);
         flight.look(later_ns + TIME_OUT_NS, 0).unwrap();

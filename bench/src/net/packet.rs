@@ -1,29 +1,29 @@
-//! What a stand-in guest sends, made beforehand: a frame with the header of virtio-net before it.
+//! The frames of a stand-in guest, made beforehand, each with the header of virtio-net before it.
 //!
-//! Each frame has a mark in a field of IPv4 that only fragments need: so whoever takes it knows it
-//! for one of ours, and its place in the order.
+//! Each frame has a mark in a field of IPv4 that only fragments need. By its mark the receiver
+//! knows that a frame is one of ours, and its place in the order.
 
 use net::Mac;
 use net::maker::FrameMaker;
 use net::offload::{checksum_of, sum_be};
 
-/// What stands before each frame in a buffer (virtio 1.2, section 5.1.6).
+/// The header before each frame in a buffer (virtio 1.2, section 5.1.6).
 pub(super) const HEADER_BYTES: usize = 12;
 
-/// In it: how many buffers the frame is in.
+/// The place in it that says how many buffers the frame is in.
 const BUFFERS_AT: usize = 10;
 
-/// The checksum is to be completed, and TCP over IPv4 to be cut.
+/// Flags: the checksum must be completed, and TCP over IPv4 must be cut.
 const NEEDS_CSUM: u8 = 1;
 const GSO_TCPV4: u8 = 1;
 
-/// Bytes of TCP in a segment: what a packet of 1500 bytes has room for beside time stamps.
+/// Bytes of TCP in a segment: as many as a packet of 1500 bytes has room for beside time stamps.
 pub(super) const SEGMENT_BYTES: usize = 1448;
 
 /// Where TCP's header has its checksum.
 const TCP_CHECKSUM_AT: u16 = 16;
 
-/// A frame up to this goes as it is; a longer one is left to be cut.
+/// The longest frame that goes as it is; a longer one is left to be cut.
 pub(super) const WHOLE_BYTES_MAX: usize = 1514;
 
 /// Headers of our frames: Ethernet and IPv4 with UDP, or with TCP without options.
@@ -39,16 +39,16 @@ const IP: std::ops::Range<usize> = 14..34;
 const IP_NUMBER_AT: usize = 4;
 const IP_CHECKSUM_AT: usize = 10;
 
-/// In the upper half of that number: one of ours. The lower half is the mark.
+/// The upper half of that number in our frames. The lower half is the mark.
 const OURS: u8 = 0xb5;
 
-/// As much of a buffer as says what came in it.
+/// The first bytes of a buffer, up to the mark of its frame.
 pub(super) const LOOKED_AT_BYTES: usize = HEADER_BYTES + IP.start + IP_NUMBER_AT + 2;
 
 /// A frame's place in its sender's order, which goes round.
 pub(super) type Mark = u8;
 
-/// Who sends, and to whom.
+/// The sender and the receiver of a frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ends {
     pub(super) from: Mac,
@@ -99,13 +99,13 @@ impl Packet {
         Self(packet)
     }
 
-    /// What a TCP says for what it took.
+    /// The acknowledgement of a TCP for data that it received.
     pub(super) fn acknowledgement(ends: Ends) -> Self {
         Self::tcp(ends, ACKNOWLEDGEMENT_BYTES - TCP_HEADERS_BYTES)
     }
 }
 
-/// Writes a mark into what a packet begins with.
+/// Writes a mark into the first bytes of a packet.
 pub(super) fn write_mark(packet: &mut [u8], mark: Mark) {
     let ip = &mut packet[HEADER_BYTES..][IP];
     ip[IP_NUMBER_AT..IP_NUMBER_AT + 2].copy_from_slice(&[OURS, mark]);
@@ -114,9 +114,9 @@ pub(super) fn write_mark(packet: &mut [u8], mark: Mark) {
     ip[IP_CHECKSUM_AT..IP_CHECKSUM_AT + 2].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// What a buffer begins with that came.
+/// The first bytes of a buffer that a frame came in.
 pub(super) struct Came {
-    /// In how many buffers the frame is.
+    /// The number of buffers that the frame is in.
     pub(super) buffers: u16,
     /// None for a frame that is not one of ours.
     pub(super) mark: Option<Mark>,

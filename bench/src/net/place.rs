@@ -1,4 +1,4 @@
-//! What is measured, started: the nodes, the way between them, and both guests.
+//! The parts of a measurement: the nodes, the way between them, and both guests.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use testbed::pair::{Pair, Seats};
 use testbed::progress::Progress;
 use testbed::stage::{self, Network, Stage};
 
-/// The two guests' addresses, and what their nics are called.
+/// The two guests' addresses, and the names of their nics.
 const MACS: [Mac; 2] = [Mac([0x52, 0x54, 0, 0, 0, 1]), Mac([0x52, 0x54, 0, 0, 0, 2])];
 const NICS: [&str; 2] = ["one", "two"];
 
@@ -72,14 +72,14 @@ impl Place {
         Look::at(self.nodes.iter().map(|(role, node)| (*role, node)), &self.options.pids)
     }
 
-    /// What lies between the nodes, where there are two.
+    /// The network between the nodes, where there are two.
     pub(super) fn network(&self) -> Option<Network> {
         let stage = self.stage.as_ref()?;
         (self.options.path == Path::Remote).then_some(stage.network)
     }
 
-    /// Has frames pass for so long, on a thread of its own, as `options` say, whose frames are as
-    /// long as those that it was started with.
+    /// Lets frames pass for so long, on a thread of its own. The length of `options`' frames must
+    /// be the one that it was started with.
     pub(super) fn pass(&mut self, options: &Options, duration: Duration) -> Result<Passed> {
         let (core, waiting) = (self.core, options.driver);
         let stations = self.stations.as_mut().ok_or_else(|| anyhow!("it was stopped"))?;
@@ -121,7 +121,7 @@ impl Place {
     }
 }
 
-/// Nodes, and of each nic that they show the socket and its address.
+/// Nodes, and the socket and the address of each nic that they have.
 pub(crate) type Shown = (Vec<(Role, Node)>, [(PathBuf, String); 2]);
 
 /// Starts the nodes of a way that has any.
@@ -135,7 +135,7 @@ pub(crate) fn start_nodes(options: &Options, stage: &Stage, seats: &Seats) -> Re
     Ok((nodes, [(one, first), (two, second)]))
 }
 
-/// Who plays what.
+/// The nodes' configurations.
 struct Cast<'a> {
     options: &'a Options,
     stage: &'a Stage,
@@ -184,7 +184,7 @@ fn nic(index: usize, network: &str, key: &str) -> String {
     format!("[[nic]]\nsocket = \"{name}.sock\"\nnetwork = \"{network}\"\nmac = \"{mac}\"\n{key}")
 }
 
-/// Whether all nics of a node have joined the networks of others that they are in.
+/// Whether all nics of a node have joined their networks on other nodes.
 fn have_joined(node: &Node) -> bool {
     let Ok(status) = node.status() else { return false };
     status["nics"].as_array().is_some_and(|nics| {
@@ -193,7 +193,7 @@ fn have_joined(node: &Node) -> bool {
     })
 }
 
-/// Who the first guest or the second one is.
+/// The plan of the first guest or the second one.
 fn plan(options: &Options, index: usize, socket: PathBuf) -> StationPlan {
     let ends = Ends { from: MACS[index], to: MACS[1 - index] };
     let longest = options.frame_bytes_max();

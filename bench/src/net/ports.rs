@@ -1,5 +1,5 @@
-//! Frames from one remote port to another: what two nodes' networks have between them, with nothing
-//! of a guest's rings.
+//! Frames from one remote port to another: the way between two nodes' networks, without a guest's
+//! rings.
 //!
 //! ```text
 //!   talker ─ bridge ─ port ═ session over a link ═ port ─ bridge ─ talker     two sidecores
@@ -43,13 +43,13 @@ use talk::{Part, Talk, TalkPort};
 /// How long joining may take.
 const JOINED_BY: Duration = Duration::from_secs(10);
 
-/// How often that is looked for.
+/// The time between two looks at whether an end has joined.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// The two ends' addresses.
 const MACS: [Mac; 2] = [Mac([0x52, 0x54, 0, 0, 0, 1]), Mac([0x52, 0x54, 0, 0, 0, 2])];
 
-/// What is done.
+/// The traffic between the ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Doing {
     /// Frames of so many bytes, one way, so many under way.
@@ -66,7 +66,7 @@ impl Doing {
         }
     }
 
-    /// What the first end does, and the other one.
+    /// The parts of the first end and of the other one.
     fn parts(self) -> [Part; 2] {
         match self {
             Self::Forward { depth, .. } => [Part::Sends { depth }, Part::Takes],
@@ -75,38 +75,38 @@ impl Doing {
     }
 }
 
-/// What is asked for.
+/// The plan of a measurement.
 #[derive(Clone, Debug)]
 pub(crate) struct PortsPlan {
     /// Only for the folder that a link may need.
     pub(crate) program: PathBuf,
     pub(crate) doing: Doing,
     pub(crate) link: LinkKind,
-    /// Also where two network namespaces would be allowed.
+    /// Use the loopback device also where two network namespaces would be allowed.
     pub(crate) loopback: bool,
     pub(crate) seconds: f64,
 }
 
-/// What came of it.
+/// The result of a measurement.
 #[derive(Debug)]
 pub(crate) struct PortsReport {
-    /// Frames that arrived, of those that bounce there; and for how long, with all waits.
+    /// Frames that arrived, on the way there if they bounce; and the measured time, with all waits.
     pub(crate) frames: u64,
     pub(crate) took: Duration,
-    /// How long of that nothing came of what was under way.
+    /// The part of that time in which no frame came of those under way.
     pub(crate) waited: Duration,
-    /// Of what bounces.
+    /// The times of frames that bounce.
     pub(crate) outcome: Outcome,
     /// Processor time of the sidecores.
     pub(crate) cpu: Duration,
-    /// How long datagrams were on the average, by end.
+    /// The average length of datagrams, by end.
     pub(crate) datagram_bytes: [usize; 2],
-    /// Between two namespaces, and not within one.
+    /// Whether the ends were in two namespaces, and not in one.
     pub(crate) has_namespaces: bool,
     pub(crate) trips_ns: [Option<u64>; 2],
 }
 
-/// Everybody may join.
+/// A gate that lets every node join.
 #[derive(Debug)]
 struct Anybody {
     network: u64,
@@ -144,7 +144,7 @@ impl JoinGate for Anybody {
     }
 }
 
-/// One end. Fields go in this order: ports before their network, that before its sidecore.
+/// One end. The order of fields matters: ports go before their network, and it before its sidecore.
 struct End {
     ports: Vec<Attached>,
     network: Network,
@@ -160,7 +160,7 @@ impl Drop for End {
 
 impl End {
     fn new(name: &str, index: usize, core: Option<usize>) -> Result<Self> {
-        // Spinning threads that share cores only keep them from each other.
+        // Spinning threads that share cores only keep each other from them.
         let idle = if core.is_some() { Idle::Spin } else { Idle::Adaptive };
         let config =
             sidecore::SidecoreConfig { core, idle, ..sidecore::SidecoreConfig::new(index) };
@@ -169,7 +169,7 @@ impl End {
         Ok(Self { ports: Vec::new(), network, sidecore })
     }
 
-    /// Sessions over this link, and a plane for networks of others.
+    /// Installs sessions over this link, and a plane for networks of others.
     fn connect<L: Link + Send + 'static>(&self, name: &str, link: L, buffer_bytes: usize) {
         let gate = Arc::new(Anybody { network: self.network.id() });
         let mut config = EndpointConfig::new(name, now_ns(), now_ns() | 1);
@@ -190,7 +190,7 @@ impl End {
         connected.expect("a sidecore that has just started");
     }
 
-    /// Somebody in the network, who is found again on the sidecore if he is `known`.
+    /// Attaches a talker to the network. With `known`, [`Self::on`] finds it again on the sidecore.
     fn add(
         &mut self,
         mac: Mac,
@@ -317,13 +317,13 @@ pub(crate) fn measure_local(plan: &PortsPlan) -> Result<PortsReport> {
 }
 
 impl PortsReport {
-    /// With the cache line's round trips before and now, when nobody spins any more.
+    /// Adds the cache line's round trips before and now, when no thread spins any more.
     fn between(self, before_ns: Option<u64>) -> Self {
         Self { trips_ns: [before_ns, cache_line_round_trip_ns()], ..self }
     }
 }
 
-/// How both talkers are made, on their sidecores.
+/// The makers of both talkers, which run on their sidecores.
 fn talks(doing: Doing, arrived: &talk::Arrived) -> [impl FnOnce() -> Talk + Send + 'static; 2] {
     let parts = doing.parts();
     [0, 1].map(|end| {
@@ -390,7 +390,7 @@ mod tests {
             assert!(out > back, "{out} bytes and {back}");
             let report = measure(&plan(bounce, link), &cleanup).unwrap();
             assert!(report.outcome.requests() > 0);
-            // A frame of 43 bytes with what is around it; acknowledgements alone are shorter.
+            // A frame of 43 bytes with its headers; acknowledgements alone are shorter.
             let bytes = report.datagram_bytes;
             assert!(bytes.iter().all(|it| (60..250).contains(it)), "{bytes:?}");
         }

@@ -1,4 +1,4 @@
-//! What came of a measurement: one JSON object, or a table.
+//! The result of a measurement: one JSON object, or a table.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,41 +23,41 @@ const REPORT_VERSION: u32 = 3;
 pub struct Report {
     /// The version of this form.
     pub version: u32,
-    /// What was asked for, as far as it means something by this way.
+    /// The options of this run that mean something for its way.
     pub asked: serde_json::Value,
     #[serde(skip)]
     options: Options,
-    /// What lay between the nodes, where there were two.
+    /// The network between the nodes, where there were two.
     pub network: Option<Network>,
-    /// From the first frame to the last, less what was waited for frames that never came.
+    /// The time from the first frame to the last, without waits for frames that never came.
     pub seconds: f64,
     /// Frames that arrived; of one that bounces, each way counts; of a stream, those with writes.
     pub frames: u64,
-    /// Frames that were sent and did not.
+    /// Frames that were sent and did not arrive.
     pub frames_lost: u64,
-    /// Frames that came once more, too late for anybody, or from somebody else.
+    /// Frames that came twice, after all were given up, or from another sender.
     pub frames_strange: u64,
-    /// How often nothing of what was under way came for so long that it was given up.
+    /// How often no frame came of those under way for so long that they were given up.
     pub time_outs: u64,
-    /// How long that was waited for, in seconds.
+    /// The time spent on these waits, in seconds.
     pub waited_s: f64,
     /// The same as a share of the run, from 0 to 1.
     pub waited_share: f64,
-    /// That is too much for what follows to be a figure.
+    /// Whether that share is too large for the run to have rates.
     pub disturbed: bool,
-    /// Bytes of the frames that arrived; of a stream, what was written.
+    /// Bytes of the frames that arrived; of a stream, bytes of its writes.
     pub bytes: u64,
     /// Frames that arrived, per second; none of a run that was disturbed.
     pub frames_per_s: Option<f64>,
-    /// Bytes of theirs, per second; none of a run that was disturbed.
+    /// Bytes of these frames, per second; none of a run that was disturbed.
     pub bytes_per_s: Option<f64>,
     /// Writes of a stream.
     pub writes: Option<u64>,
     /// How long a frame took there and back, where one bounces.
     pub latency_us: Option<Latency>,
-    /// What happened for each frame that arrived.
+    /// Events for each frame that arrived.
     pub events_per_frame: BTreeMap<String, f64>,
-    /// Processor time by role, in seconds; none where nobody tells.
+    /// Processor time by role, in seconds; none of a foreign server without `--pid`.
     pub cpu_s: BTreeMap<&'static str, Option<f64>>,
     /// The share of a core that each busy thread got, by role and thread.
     pub core_share: BTreeMap<String, f64>,
@@ -86,7 +86,8 @@ impl Report {
         let per_s = |count: u64| (!disturbed).then_some(count as f64 / seconds);
         let mut events_per_frame = events.per_request(frames);
         events_per_frame.insert("kicks".to_owned(), outcome.kicks as f64 / frames as f64);
-        // A node does not count those of its nics; guests do. One that polls asks for none.
+        // A node does not count the calls of its nics; guests do. A guest that polls asks for no
+        // calls.
         events_per_frame.insert("calls".to_owned(), *calls as f64 / frames as f64);
         let driver: Duration = outcome.driver_cpu.iter().sum();
         let cpu_s = [
@@ -166,7 +167,7 @@ impl Report {
     }
 }
 
-/// What was asked for, without what does not apply.
+/// The options without those that do not apply.
 fn asked(options: &Options) -> serde_json::Value {
     let meeting = &Meeting::OPTIONS[..];
     let size: &[&str] = if options.payload.is_some() { &["size_bytes"] } else { &["payload"] };

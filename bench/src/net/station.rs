@@ -1,5 +1,5 @@
-//! A stand-in guest with a nic, as a measurement uses it: frames that were made beforehand, sent
-//! again and again; buffers that are posted again as soon as a frame was counted.
+//! A stand-in guest with a nic, as a measurement uses it. Its frames were made beforehand, and are
+//! sent again and again. Its buffers are posted again as soon as a frame was counted.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -17,43 +17,43 @@ use super::packet::{
     write_mark,
 };
 
-/// What lets a long frame through as it is, both ways.
+/// The features that let a long frame through uncut, both ways.
 const UNCUT: u64 = feature::HOST_TSO4 | feature::GUEST_TSO4 | feature::MRG_RXBUF;
 
-/// Descriptors of a ring: what QEMU gives a nic. Frames are marked by the slot that they are in,
-/// and the slots are used in turn.
+/// Descriptors of a ring, as many as QEMU's nics have. A frame's mark is its slot, and the slots
+/// are used in turn.
 pub(super) const RING_SIZE: u16 = 256;
 const _: () = assert!(RING_SIZE as usize == Mark::MAX as usize + 1, "a mark for each slot");
 
-/// Buffers for frames that come in, about as long as Linux makes them: for a whole frame, or a page
-/// where frames come uncut.
+/// The length of buffers for frames that come, about as in Linux: a whole frame, or a page where
+/// frames come uncut.
 const BUFFER_BYTES: u32 = 1536;
 const PAGE_BYTES: usize = 4096;
 
-/// How a guest's stack hands over what is uncut: pieces of so many bytes, at most so many.
+/// A guest's stack hands over uncut data in pieces of so many bytes, at most so many.
 const PIECE_BYTES: usize = 32 << 10;
 const PIECES_MAX: usize = 3;
 
-/// Frames begin at so many places of a page, a cache line apart, as a guest's do: were all at the
-/// same one, they would be in each other's way in every cache.
+/// The number of places in a page where frames begin, a cache line apart, as a guest's do. Frames
+/// that all began at the same place would evict each other from every cache.
 const PLACES: usize = 32;
 const LINE_BYTES: usize = 64;
 
 /// How long the first connection may take.
 const CONNECT_WAIT: Duration = Duration::from_secs(60);
 
-/// Frames of so many bytes that a station has posted buffers for.
+/// The number of frames of that length that a station has posted buffers for.
 pub(super) fn frames_posted(frame_bytes: usize) -> u16 {
     let buffers = (HEADER_BYTES + frame_bytes).div_ceil(buffer_bytes(frame_bytes) as usize);
     RING_SIZE / buffers as u16
 }
 
-/// How long each of them is.
+/// The length of such a buffer.
 fn buffer_bytes(frame_bytes: usize) -> u32 {
     if frame_bytes > WHOLE_BYTES_MAX { PAGE_BYTES as u32 } else { BUFFER_BYTES }
 }
 
-/// What a station sends.
+/// The traffic that a station sends.
 #[derive(Clone, Debug)]
 pub(super) enum Sends {
     /// The same frame again and again.
@@ -63,7 +63,7 @@ pub(super) enum Sends {
 }
 
 impl Sends {
-    /// The longest, with the header before it.
+    /// Bytes of the longest frame, with the header before it.
     fn whole_bytes(&self) -> usize {
         match self {
             Self::Packet(Packet(packet)) => packet.len(),
@@ -72,15 +72,15 @@ impl Sends {
     }
 }
 
-/// What stands before the writes of a frame.
+/// Bytes of the headers before the writes of a frame.
 const STREAM_HEADERS_BYTES: usize = HEADER_BYTES + TCP_HEADERS_BYTES;
 
-/// What a station is made of.
+/// The plan of a station.
 #[derive(Clone, Debug)]
 pub(super) struct StationPlan {
     /// Its nic's vhost-user socket.
     pub(super) socket: PathBuf,
-    /// Its address, and that of whom it sends to.
+    /// Its address, and the address that it sends to.
     pub(super) ends: Ends,
     pub(super) sends: Sends,
     /// Bytes of the longest frame that comes.
@@ -94,35 +94,35 @@ pub(super) struct StationPlan {
 struct Writer {
     /// A write's bytes.
     write: Vec<u8>,
-    /// By writes in it, less one: what stands before a frame's.
+    /// The headers of a frame, by the number of writes in it, less one.
     headers: Vec<[u8; STREAM_HEADERS_BYTES]>,
     /// The frame that is being written, and writes in it.
     open: Option<(RequestSlot, usize)>,
 }
 
-/// See the module's text.
+/// A stand-in guest with a nic.
 #[derive(Debug)]
 pub(super) struct Station {
     // Keeps the connection open.
     _end: NicEnd,
     receive: FrameRing,
     send: FrameRing,
-    /// Slots for frames, that free for longest first.
+    /// Slots for frames; the slot that is free for longest comes first.
     free: VecDeque<RequestSlot>,
     /// Places of a slot's frame in its page.
     places: usize,
-    /// Of a frame that is always the same, with its header.
+    /// The length of a frame that is always the same, with its header.
     whole_bytes: usize,
     writer: Option<Writer>,
     buffer: FramePart,
-    /// Buffers that are still to come of the frame that came last, and whether it is one of ours.
+    /// Buffers of the last frame that are still to come, and whether it is one of ours.
     more: u16,
     is_ours: bool,
     /// Kicks that the device asked for.
     pub(super) kicks: u64,
     /// Bytes of the frames that came.
     pub(super) bytes: u64,
-    /// Frames that came and are not ours.
+    /// Frames that came from another sender.
     pub(super) foreign: u64,
 }
 
@@ -173,7 +173,7 @@ impl Station {
         Ok(station)
     }
 
-    /// Takes all slots, and writes what can be written beforehand.
+    /// Takes all slots, and writes all bytes that can be written beforehand.
     fn prepare(&mut self, plan: &StationPlan) {
         self.free.extend(std::iter::from_fn(|| self.send.take_slot()));
         self.free.make_contiguous().sort_unstable();
@@ -202,7 +202,8 @@ impl Station {
         self.send.outstanding()
     }
 
-    /// Sends a frame more, to be shown; its mark, or nothing when the ring is full.
+    /// Sends a frame, which the device sees after [`Self::show`]. The result is its mark, or none
+    /// when the ring is full.
     pub(super) fn send(&mut self) -> Option<Mark> {
         let slot = self.free.pop_front()?;
         let posted = self.post(slot, self.whole_bytes);
@@ -224,7 +225,7 @@ impl Station {
         self.send.post(slot, &parts[..count], count > 1).then(|| mark(slot))
     }
 
-    /// Makes one more write of its stream. `false`: there is no room for it.
+    /// Makes one more write of its stream; `false` when there is no room for it.
     pub(super) fn write(&mut self) -> bool {
         let Some(writer) = &mut self.writer else { return false };
         let open = writer.open.or_else(|| Some((self.free.pop_front()?, 0)));
@@ -248,7 +249,8 @@ impl Station {
         self.writer.as_ref().is_some_and(full)
     }
 
-    /// Sends what was written, to be shown; its mark, or nothing when the ring is full.
+    /// Sends the open frame, which the device sees after [`Self::show`]. The result is its mark, or
+    /// none when the ring is full.
     pub(super) fn push(&mut self) -> Option<Mark> {
         let writer = self.writer.as_ref()?;
         let (slot, writes) = writer.open.filter(|(_, writes)| *writes > 0)?;
@@ -261,7 +263,7 @@ impl Station {
         Some(posted)
     }
 
-    /// Shows what was sent.
+    /// Shows the sent frames to the device.
     pub(super) fn show(&mut self) {
         self.kicks += u64::from(self.send.publish());
     }
@@ -277,7 +279,7 @@ impl Station {
         Ok(())
     }
 
-    /// Takes back what the device is done with.
+    /// Takes back buffers that the device has finished.
     pub(super) fn reap(&mut self) -> Result<()> {
         while let Some((slot, _)) = self.send.complete()? {
             self.free.push_back(slot);
@@ -319,12 +321,12 @@ impl Station {
     }
 }
 
-/// Where in its page a slot's frame begins, of so many places.
+/// The place in its page where a slot's frame begins, of so many places.
 fn place(slot: RequestSlot, places: usize) -> u32 {
     (slot.index() % places * LINE_BYTES) as u32
 }
 
-/// By which a slot's frame is known.
+/// The mark of a slot's frame.
 fn mark(slot: RequestSlot) -> Mark {
     slot.index() as Mark
 }

@@ -1,4 +1,4 @@
-//! What two stand-in guests do to each other, by turns on one thread.
+//! The traffic of two stand-in guests, by turns on one thread.
 
 use std::time::Duration;
 
@@ -11,13 +11,14 @@ use super::station::{RING_SIZE, Station};
 use crate::load::Outcome;
 use crate::measure::Waiting;
 
-/// Writes of a stream between two looks at the clock, as it would not be looked at by who writes.
+/// Writes of a stream between two looks at the clock. A real writer would not look at the clock at
+/// all.
 const WRITES_PER_LOOK: u64 = 16;
 
 /// How long a guest that sleeps waits for a frame until it looks at the clock.
 const NAP: Duration = Duration::from_millis(10);
 
-/// Until there is something to do, for a guest that waits for a frame.
+/// Waits for something to do, in a guest that waits for a frame.
 fn pause(station: &mut Station, waiting: Waiting) -> Result<()> {
     match waiting {
         Waiting::Polls => {
@@ -28,20 +29,20 @@ fn pause(station: &mut Station, waiting: Waiting) -> Result<()> {
     }
 }
 
-/// What came of it.
+/// The result of traffic.
 #[derive(Debug)]
 pub(super) struct Passed {
-    /// What came back of frames that bounce, and how long it took.
+    /// The times of frames that bounce, and the duration of the traffic.
     pub(super) outcome: Outcome,
-    /// Of frames; where one bounces each way counts.
+    /// The tally of frames; each way of a frame that bounces counts.
     pub(super) tally: Tally,
-    /// Bytes of what arrived; of a stream those that were written.
+    /// Bytes of the frames that arrived; of a stream, bytes of its writes.
     pub(super) bytes: u64,
     /// Writes of a stream.
     pub(super) writes: Option<u64>,
     /// Calls of devices that woke a guest.
     pub(super) calls: u64,
-    /// How long the driver was at it, with all waits.
+    /// The driver's time, with all waits.
     pub(super) drove: Duration,
 }
 
@@ -52,13 +53,13 @@ impl Passed {
     }
 }
 
-/// How long something takes that ends with an arrival. What was waited for in vain is not in it.
+/// The duration of traffic that ends with an arrival, without the time that was waited in vain.
 #[derive(Debug)]
 struct Stretch {
     began_ns: u64,
     until_ns: u64,
     arrived_ns: u64,
-    /// When the last frame came, so long had been waited for others.
+    /// The time that had been waited in vain when the last frame came.
     waited_ns: u64,
 }
 
@@ -84,7 +85,7 @@ impl Stretch {
     }
 }
 
-/// Keeps frames under way from one to the other.
+/// Keeps frames under way from one station to the other.
 pub(super) fn forward(
     from: &mut Station,
     to: &mut Station,
@@ -92,8 +93,8 @@ pub(super) fn forward(
     length: Duration,
     waiting: Waiting,
 ) -> Result<Passed> {
-    // What counts is what has not arrived: the receiver has buffers for that, and the sender may
-    // have its own back before.
+    // The depth limits frames that have not arrived. The receiver has buffers for as many, and the
+    // sender may have its own buffers back before.
     let mut stretch = Stretch::new(length);
     let (mut flight, bytes) = (Flight::new(stretch.began_ns), to.bytes);
     loop {
@@ -122,7 +123,7 @@ pub(super) fn forward(
     Ok(passed)
 }
 
-/// Sends a frame, has it answered, and again.
+/// Sends a frame, waits for its answer, and sends again.
 pub(super) fn bounce(
     near: &mut Station,
     far: &mut Station,
@@ -171,7 +172,7 @@ fn send_one(station: &mut Station) -> Result<Mark> {
     Ok(mark)
 }
 
-/// Whether this frame came; whatever else did is strange.
+/// Whether this frame came; every other frame is strange.
 fn comes(station: &mut Station, wanted: Mark, tally: &mut Tally) -> Result<bool> {
     let mut is_here = false;
     station.receive(|mark| {
@@ -186,8 +187,8 @@ fn comes(station: &mut Station, wanted: Mark, tally: &mut Tally) -> Result<bool>
     Ok(is_here)
 }
 
-/// Writes a stream, which goes in frames when a TCP would have it go, and is acknowledged for each
-/// batch of frames that came.
+/// Writes a stream. It goes in frames when a TCP would send it, and is acknowledged for each batch
+/// of frames that came.
 pub(super) fn stream(
     from: &mut Station,
     to: &mut Station,
@@ -251,7 +252,7 @@ pub(super) fn stream(
     Ok(passed)
 }
 
-/// Notes what came; whether anything did.
+/// Notes the frames that came. The result is whether any did.
 fn take(station: &mut Station, flight: &mut Flight, at_ns: u64) -> Result<bool> {
     let mut any = false;
     station.receive(|mark| {
@@ -261,9 +262,9 @@ fn take(station: &mut Station, flight: &mut Flight, at_ns: u64) -> Result<bool> 
     Ok(any)
 }
 
-/// Whether what was written goes now. As Linux has it: a full frame goes; less than a segment only
-/// when nothing is unacknowledged (Nagle's rule), and what lies between waits until the device has
-/// taken what was sent before (corking).
+/// Whether the written data goes now, as in Linux. A full frame goes. Less than a segment goes only
+/// when nothing is unacknowledged (Nagle's rule). Data between the two waits until the device has
+/// taken the frames that were sent before (corking).
 fn is_due(from: &Station, is_quiet: bool) -> bool {
     let written = from.written_bytes();
     let is_taken = written >= SEGMENT_BYTES && from.outstanding() == 0;

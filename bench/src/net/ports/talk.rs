@@ -1,4 +1,4 @@
-//! Who says and hears frames, in the place of a nic: a port of a bridge.
+//! A talker sends and receives frames in the place of a nic: a port of a bridge.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -16,21 +16,22 @@ use crate::load::Outcome;
 use crate::net::flight::TIME_OUT_NS;
 use crate::net::packet::{HEADER_BYTES, Mark, Packet, mark_of, write_mark};
 
-/// Copies of what is sent, each with a mark of its own, used in turn; and places for what comes: as
-/// a guest's stack has its data in ever other pages. Fewer are under way, or marks mean nothing.
+/// Copies of the sent frame, each with a mark of its own, used in turn, and as many places for
+/// frames that come. So data is in ever other pages, as that of a guest's stack. Fewer frames are
+/// under way, so that marks stay unique.
 const PLACES: usize = 16;
 
 /// Room for the longest frame.
 const ROOM_BYTES: usize = net::FRAME_BYTES_MAX;
 
-/// What became of frames, written by who takes them and read by the other end.
+/// The fate of frames. The receiving end writes it, and the other end reads it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Arrived(Arc<Padded<Fate>>);
 
 #[derive(Debug, Default)]
 struct Fate {
     arrived: AtomicU64,
-    /// Those that were overtaken among them: they are lost.
+    /// Frames that have arrived, and frames that they overtook, which are lost.
     over: AtomicU64,
 }
 
@@ -40,50 +41,52 @@ impl Arrived {
         self.0.arrived.load(Acquire)
     }
 
-    /// The same with those that never will.
+    /// Frames that have arrived, and frames that never will.
     fn over(&self) -> u64 {
         self.0.over.load(Acquire)
     }
 
-    /// Another one, which overtook so many.
+    /// Notes a frame that has arrived, which overtook so many others.
     fn note(&self, overtook: u64) {
         self.0.arrived.store(self.get() + 1, Release);
         self.0.over.store(self.over() + 1 + overtook, Release);
     }
 }
 
-/// What an end does.
+/// The part of an end in the traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
     /// Keeps so many frames under way.
     Sends { depth: u64 },
-    /// Takes what comes.
+    /// Takes all frames that come.
     Takes,
-    /// Sends one, and another one when the answer to it has come.
+    /// Sends a frame, and another one when the answer has come.
     Asks,
-    /// Answers each that comes.
+    /// Answers each frame that comes.
     Answers,
 }
 
-/// See the module's text.
+/// A talker: its copies of the frame, and its part in the traffic.
 #[derive(Debug)]
 pub(super) struct Talk {
     part: Part,
     pub(super) is_on: bool,
     frames: Vec<Box<[u8]>>,
     offload: Offload,
-    /// Which copy is next.
+    /// The copy that is sent next.
     turn: usize,
     room: Vec<Box<[u8]>>,
-    /// The place for what comes next, and its mark.
+    /// The place for the frame that comes next, and its mark.
     place: usize,
     expected: Mark,
     arrived: Arrived,
-    /// Since the beginning.
+    /// Frames that were sent since the beginning.
     sent: u64,
-    /// Frames that were given up, until the other end knows by the next one that they are lost.
+    /// Frames that were given up. They count until the next arrival tells the other end that they
+    /// are lost.
     given_up: u64,
-    /// What had arrived when that was looked at last, and since when it is so.
+    /// The number of frames that were over at the last look, and the time since which it is the
+    /// same.
     seen: u64,
     seen_ns: u64,
     waited_ns: u64,
@@ -125,13 +128,13 @@ impl Talk {
         }
     }
 
-    /// From now on it counts. What was waited for before.
+    /// Begins to count, and returns the time that was spent on waits before.
     pub(super) fn begin(&mut self) -> u64 {
         self.outcome = Outcome::new();
         self.waited_ns
     }
 
-    /// What was noted since then, and what was waited for.
+    /// The times since then, and the time that was spent on waits, from the beginning.
     pub(super) fn end(&mut self) -> (Outcome, u64) {
         (std::mem::take(&mut self.outcome), self.waited_ns)
     }
@@ -150,7 +153,7 @@ impl Talk {
         }
     }
 
-    /// Frames that have not arrived and may.
+    /// Frames that have not arrived and still may.
     fn under_way(&mut self, now_ns: u64) -> u64 {
         let over = self.arrived.over();
         if over != self.seen {
@@ -168,7 +171,7 @@ impl Talk {
         under_way
     }
 
-    /// No answer comes to what was asked long ago.
+    /// Gives up a question that was asked long ago and has no answer.
     fn give_up(&mut self, now_ns: u64) {
         let asked_ns = self.asked_ns.filter(|at_ns| now_ns.saturating_sub(*at_ns) > TIME_OUT_NS);
         if let Some(asked_ns) = asked_ns {
@@ -197,13 +200,13 @@ impl Talk {
     /// A frame came with this mark, and was copied.
     fn heard(&mut self, mark: Mark) {
         if self.part == Part::Asks {
-            // Of what bounces the way there counts, so that the number has one writer.
+            // Of frames that bounce, only the way there counts, so that the number has one writer.
             if let Some(asked_ns) = self.asked_ns.take() {
                 self.outcome.note(now_ns() - asked_ns);
             }
             return;
         }
-        // Ports keep the order.
+        // Ports keep the order, so that a gap in the marks is the number of lost frames.
         let overtook = (usize::from(mark) + PLACES - usize::from(self.expected)) % PLACES;
         self.expected = ((usize::from(mark) + 1) % PLACES) as Mark;
         self.arrived.note(overtook as u64);
@@ -242,14 +245,14 @@ impl Port for TalkPort {
             let (head, body) = place.split_at_mut(frame.head().len());
             head.copy_from_slice(frame.head());
             burst.read_body(frame, 0, &mut body[..frame.body_bytes()]);
-            // Nobody else sends here.
+            // Only our talkers send here.
             talk.heard(mark_of(frame.head()).expect("a frame of our own"));
         }
     }
 
     fn flush(&mut self) {}
 
-    /// What it waits for comes from another thread, which wakes nobody.
+    /// It waits for frames that another thread sends, which does not wake this one.
     fn arm(&mut self, _: &mut Wake) -> Progress {
         let talk = self.0.borrow();
         Progress::busy_if(talk.is_on && talk.part != Part::Takes)
