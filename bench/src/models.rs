@@ -2,7 +2,7 @@
 //! vRIO paper's slides.
 //!
 //! ```text
-//!   optimum                     who asks ─ backend or link, on its own thread
+//!   optimum                     generator ─ backend or link, on the generator's own thread
 //!   vRIO direct                 client (sleeps) ═ session ═ IOhost (polls)
 //!   Elvis                       guest (sleeps) ═ virtqueue ═ VMhost (polls)
 //!   vRIO without polling        client (sleeps) ═ session ═ IOhost (sleeps)
@@ -11,9 +11,9 @@
 //!   host-side without polling   the same, and both sleep
 //! ```
 //!
-//! All are measured in turn, several rounds of it. Whoever stands for a guest sleeps until it is
-//! interrupted, as a guest does: what it is woken by is what is counted. A cell that cannot be
-//! measured stays empty and says why; what others have published stands in none.
+//! All models are measured in turn, for several rounds. A stand-in for a guest sleeps until it is
+//! interrupted, as a guest does, and these interrupts are counted. A cell that cannot be measured
+//! stays empty, with a reason. No cell has a figure that others have published.
 
 mod balance;
 mod block;
@@ -51,18 +51,18 @@ pub use table::{Row, Table};
 use report::MODELS_VERSION;
 use turns::models_of;
 
-/// Why emulation is not counted.
+/// The reason why emulation is not counted.
 const NO_GUEST: &str = "emulation: its exits are counted in a real guest: add --guest";
 
-/// What a turn takes besides what is measured: to start and end, to fill a disk, to warm up twice.
-/// Only for the estimate.
+/// The time of a turn beside the measurement, in seconds: to start and end, to fill a disk, to warm
+/// up twice. Only the estimate uses it.
 const TURN_MORE_S: f64 = 2.5;
 
 impl Options {
-    /// Looks whether it makes sense.
+    /// Looks whether the options make sense.
     ///
     /// # Errors
-    /// The option that does not, and a way out.
+    /// The option that makes no sense, and a way out.
     pub fn check(&self) -> Result<()> {
         self.check_alone()?;
         for setting in self.settings() {
@@ -73,17 +73,17 @@ impl Options {
     }
 }
 
-/// Measures all models in turn. Says on standard error what it does, and gives `tell` a report of
-/// each table alone as soon as that is measured: whatever ends the rest, it is there.
+/// Measures all models in turn. The progress goes to standard error. `tell` gets a report of each
+/// table as soon as that is measured, so that it exists even if a later table fails.
 ///
 /// # Errors
-/// What cannot be measured, or went wrong meanwhile; and what `tell` says.
+/// When the options cannot be measured, or nothing could be measured; and the errors of `tell`.
 pub fn run(options: &Options, tell: Tell<'_>) -> Result<Report> {
     let progress = Progress::new();
     tidily(&progress, |cleanup| measure(options, cleanup, &progress, tell))
 }
 
-/// Takes what is measured, part by part.
+/// The receiver of reports, part by part.
 pub type Tell<'a> = &'a mut dyn FnMut(&Report) -> Result<()>;
 
 fn measure(
@@ -101,7 +101,7 @@ fn measure(
     progress.done(format!("{turns} turns, {}", pace::announced(takes)));
     let prepared = block::prepare(options, cleanup, progress).unwrap_or_else(|error| {
         cleanup.yield_to_interruption();
-        // Each turn tries for itself, and its row says why.
+        // Each turn tries again, and its row has the reason if it fails.
         progress.done(format!("not prepared: {error:#}"));
         options.clone()
     });
@@ -125,7 +125,7 @@ fn measure(
     Ok(all.report(options))
 }
 
-/// What is measured so far, or a part of it.
+/// The results so far, or a part of them.
 #[derive(Clone, Default)]
 struct Measured {
     tables: Vec<Table>,
@@ -134,10 +134,10 @@ struct Measured {
 }
 
 impl Measured {
-    /// Tells what came in, if there are figures in it, and adds it.
+    /// Reports a part, if it has figures, and adds it.
     fn add(&mut self, more: Self, options: &Options, tell: Tell<'_>) -> Result<()> {
         if more.has_figures() {
-            // What is said of a device is said with its first table, as in a report of all.
+            // A note about a device goes with its first table, as in a report of all tables.
             let is_of = |device| self.tables.iter().any(|it| it.setting.device == device);
             let is_again = more.tables.first().is_some_and(|it| is_of(it.setting.device));
             let mut told = more.clone().report(options);

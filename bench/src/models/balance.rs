@@ -1,5 +1,5 @@
-//! The same number of sidecores, spread over hosts or pooled on one: what each does for guests that
-//! are all busy, and for guests of which those of one host are idle.
+//! The same number of sidecores, spread over hosts or pooled on one: their throughput for guests
+//! that are all busy, and for busy guests on one host only.
 //!
 //! ```text
 //!   spread   guest guest ═ VMhost, 1 sidecore      pooled   client client ═╗
@@ -19,13 +19,13 @@ use crate::verdict::Spread;
 use testbed::cleanup::Cleanup;
 use testbed::progress::Progress;
 
-/// Hosts, and so sidecores, of which each is one of a host or all are the IOhost's.
+/// Hosts, and so sidecores: each host has one, or the IOhost has all.
 const HOSTS: u16 = 2;
 
 /// Guests of each host.
 const EACH: u16 = 2;
 
-/// Where sidecores are.
+/// The place of sidecores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Sidecores {
@@ -35,7 +35,7 @@ pub enum Sidecores {
     Pooled,
 }
 
-/// Who has work.
+/// The guests that have work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Load {
@@ -45,27 +45,27 @@ pub enum Load {
     Imbalanced,
 }
 
-/// What sidecores in one place do for one load.
+/// The throughput of sidecores in one place under one load.
 #[derive(Clone, Debug, Serialize)]
 pub struct Balance {
-    /// Where they are.
+    /// The place of the sidecores.
     pub sidecores: Sidecores,
-    /// Who has work.
+    /// The guests that have work.
     pub load: Load,
-    /// Guests that have it, of all.
+    /// The number of guests that have work, and the number of all guests.
     pub busy: [u16; 2],
-    /// Whether nobody polled on a core that others need. If not, throughput means nothing.
+    /// Whether each thread that polls had a core to itself. If not, throughput means nothing.
     pub seated: bool,
     /// Requests in a second of all guests together, with [`DEPTH`] outstanding of each.
     pub per_s: Option<Spread>,
-    /// Processor time for each, of all hosts and guests, in microseconds.
+    /// Processor time for each request, of all hosts and guests, in microseconds.
     pub cpu_us: Option<Spread>,
-    /// Why nothing was measured.
+    /// The reason why nothing was measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub empty: Option<String>,
 }
 
-/// One of each kind.
+/// Both places under both loads.
 const KINDS: [(Sidecores, Load); 4] = [
     (Sidecores::Spread, Load::Balanced),
     (Sidecores::Pooled, Load::Balanced),
@@ -73,8 +73,8 @@ const KINDS: [(Sidecores, Load); 4] = [
     (Sidecores::Pooled, Load::Imbalanced),
 ];
 
-/// Those that are asked for: several guests share sidecores, and who asks for one guest, or for
-/// neither of the two models, has no use for it.
+/// The kinds that the options ask for. Several guests share sidecores, so a run with one guest, or
+/// without both models, measures none.
 pub(super) fn kinds(options: &Options) -> impl Iterator<Item = (Sidecores, Load)> {
     let wanted = options.devices.contains(&Device::Block) && options.guests[..] != [1];
     let model_of = |sidecores| match sidecores {
@@ -87,7 +87,7 @@ pub(super) fn kinds(options: &Options) -> impl Iterator<Item = (Sidecores, Load)
     KINDS.into_iter().filter(is_asked)
 }
 
-/// Measures all kinds in turn; of one that failed why.
+/// Measures all kinds in turn. A kind that failed has the reason.
 pub(super) fn all(options: &Options, cleanup: &Cleanup, progress: &Progress) -> Vec<Balance> {
     let kinds: Vec<_> = kinds(options).collect();
     let sample = |at: usize, round: u16| {
@@ -121,7 +121,8 @@ pub(super) fn all(options: &Options, cleanup: &Cleanup, progress: &Progress) -> 
     kinds.iter().copied().zip(outcomes).map(of).collect()
 }
 
-/// In clear, since several clients have no keys, and of volumes that each guest has.
+/// The options of a kind. Sessions are in clear, since several clients have no keys. Each guest has
+/// a volume of its own.
 fn asked(options: &Options, sidecores: Sidecores, load: Load) -> block::Options {
     let (is_spread, guests) = (sidecores == Sidecores::Spread, HOSTS * EACH);
     let volume = if options.volume == Volume::Null { Volume::Null } else { Volume::Memory };

@@ -15,24 +15,24 @@ use testbed::cleanup::Cleanup;
 use testbed::events::{DEVICE_INTERRUPTS, Role};
 use testbed::progress::Progress;
 
-/// Why there is no optimum of what is encrypted.
+/// The reason why there is no optimum of an encrypted disk.
 const NO_DM_CRYPT: &str = "what encrypts without vrio is dm-crypt, which is not measured";
 
-/// Why several guests are not measured.
+/// Reasons why several guests are not measured.
 const ONE_READER: &str = "one thread asks: several guests share nothing without a node";
 const ONE_SEALED: &str = "several clients are measured in clear: the bench makes keys for one";
 
 pub(super) const OF_QEMU: &str = "what QEMU serves itself is for a real guest: --guest";
 
-/// Why a cell is empty.
+/// Reasons why a cell is empty.
 pub(super) const NO_INJECTION: &str =
     "an injection is for a guest that is left for it, which takes KVM: a stand-in is a process";
 pub(super) const NOT_COUNTED: &str = "who serves it does not say how often it was woken";
 const NO_DEVICE: &str =
     "the kernel names no interrupts of a device behind the file, and who polls has those";
 
-/// Makes the file of the disk's volume and fills it, if it is one that is not there; what is there
-/// is filled in each turn.
+/// Makes and fills the file of the disk's volume, if it does not exist. A file that exists is
+/// filled in each turn.
 pub(super) fn prepare(
     options: &Options,
     cleanup: &Cleanup,
@@ -52,7 +52,7 @@ fn encrypt() -> block::ChainStage {
     block::stages().find(|stage| stage.name == "encrypt").expect("a measurement has it")
 }
 
-/// What is measured for a model; or why it cannot be.
+/// The options of a model's measurement; or the reason why there is none.
 pub(super) fn asked(
     options: &Options,
     model: Model,
@@ -104,14 +104,15 @@ pub(super) fn sample(asked: &block::Options, model: Model, cleanup: &Cleanup) ->
     })
 }
 
-/// What nodes, the driver and the kernel counted of a request, by the slides' columns.
+/// The events of a request, by the slides' columns, as nodes, the driver and the kernel counted
+/// them.
 fn counts(asked: &block::Options, model: Model, events: &BTreeMap<String, f64>) -> Counts {
     let of = |name: &str| events.get(name).copied();
     let or = |count: Option<f64>| count.map_or(Count::Empty(NOT_COUNTED), Count::Of);
     let woken = |role: Role| {
         let name = role.name();
         let wakeups = of(&format!("{name}_wakeups"));
-        // Where a thread sleeps, what a device interrupts wakes it, and counts once.
+        // Where a thread sleeps, an interrupt of the device wakes it, and counts once.
         let sleeps = !model.polls() || role == Role::Driver;
         if sleeps || asked.storage() != role || asked.volume.file().is_none() {
             return or(wakeups);
@@ -123,12 +124,12 @@ fn counts(asked: &block::Options, model: Model, events: &BTreeMap<String, f64>) 
     };
     let (exits, guest) = match model.has_vmhost() {
         true => (or(of("kicks")), or(of("calls"))),
-        // A client has no virtqueue, and so nobody to kick.
+        // A client has no virtqueue, and so no device to kick.
         false => (Count::Nobody, woken(Role::Driver)),
     };
     let host = if model.has_vmhost() { woken(Role::Vmhost) } else { Count::Nobody };
     let iohost = if model.has_iohost() { woken(Role::Iohost) } else { Count::Nobody };
-    // Whoever is interrupted in a guest has it injected, also a client.
+    // Every interrupt of a guest is injected, also that of a client.
     [exits, guest, Count::Empty(NO_INJECTION), host, iohost]
 }
 

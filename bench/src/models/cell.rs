@@ -1,18 +1,18 @@
-//! Figures of a model: what was counted in each round, and what is left empty.
+//! Figures of a model: the counts of each round, and the cells that stay empty.
 
 use serde::Serialize;
 
 use crate::verdict::Spread;
 
-/// What happens for a request, as the slides' table has it.
+/// Events of a request, as the slides' table has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Column {
-    /// The guest leaves for its host, and waits for it: a kick that is asked for.
+    /// The guest leaves for its host, and waits for it: a kick that the device asked for.
     SyncExits,
-    /// The guest is interrupted: a call; of a client, whatever wakes it.
+    /// The guest is interrupted: a call; for a client, every wake-up.
     GuestInterrupts,
-    /// The host makes such an interrupt, for which the guest is left.
+    /// The host injects such an interrupt, for which it stops the guest.
     Injections,
     /// The guest's host is interrupted: a sidecore is woken, or a device interrupts.
     HostInterrupts,
@@ -21,7 +21,7 @@ pub enum Column {
 }
 
 impl Column {
-    /// All, in the slides' order.
+    /// All columns, in the slides' order.
     pub const ALL: [Self; 5] = [
         Self::SyncExits,
         Self::GuestInterrupts,
@@ -42,19 +42,19 @@ impl Column {
     }
 }
 
-/// What stands in a cell.
+/// The content of a cell.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cell {
-    /// What was counted for each request.
+    /// Events for each request.
     Measured(Spread),
     /// It cannot be measured here, for this reason.
     Empty(&'static str),
-    /// Nobody of that kind takes part.
+    /// The model has no such part.
     Nobody,
 }
 
-/// The same of one round.
+/// The content of a cell in one round.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Count {
     Of(f64),
@@ -67,7 +67,7 @@ impl Count {
         if let Self::Of(number) = self { number } else { 0.0 }
     }
 
-    /// How many more these are; nothing where either is not known.
+    /// The difference of two counts; zero where a count is not known.
     pub(super) fn less(self, other: Self) -> f64 {
         match (self, other) {
             (Self::Empty(_), _) | (_, Self::Empty(_)) => 0.0,
@@ -76,15 +76,15 @@ impl Count {
     }
 }
 
-/// What happened for a request, by column.
+/// The events of a request, by column.
 pub(super) type Counts = [Count; Column::ALL.len()];
 
-/// What a turn gave.
+/// The result of a turn.
 #[derive(Clone, Debug)]
 pub(super) struct Sample {
-    /// What happened for a request, with one outstanding.
+    /// The events of a request, with one outstanding.
     pub(super) one: Counts,
-    /// How long those took; or why nobody knows.
+    /// The times of these requests; or the reason why they are not known.
     pub(super) alone: Result<Alone, String>,
     /// The same of [`DEPTH`](super::options::DEPTH) outstanding.
     pub(super) many: Result<Many, String>,
@@ -95,7 +95,7 @@ pub(super) struct Sample {
 pub(super) struct Alone {
     pub(super) p50_us: f64,
     pub(super) p99_us: f64,
-    /// None where a server's is not known.
+    /// None where the time of a server is not known.
     pub(super) cpu_us: Option<f64>,
 }
 
@@ -104,35 +104,35 @@ pub(super) struct Alone {
 pub(super) struct Many {
     pub(super) counts: Counts,
     pub(super) per_s: f64,
-    /// None where a server's is not known.
+    /// None where the time of a server is not known.
     pub(super) cpu_us: Option<f64>,
 }
 
-/// A model's figures; of each the median, and both ends of all rounds. What is not known in any
-/// round is none, and `unknown` says why.
+/// A model's figures: the median of each, and both ends of all rounds. A figure that is not known
+/// in any round is none, and `unknown` has the reason.
 #[derive(Clone, Debug, Serialize)]
 pub struct Figures {
-    /// Whether nobody polled on a core that others need. If not, only events mean something.
+    /// Whether each thread that polls had a core to itself. If not, only events mean something.
     pub seated: bool,
-    /// What happens for a request, by the slides' columns, with one request outstanding.
+    /// Events of a request, by the slides' columns, with one request outstanding.
     pub events: Vec<(Column, Cell)>,
-    /// All that could be measured of it.
+    /// The sum of all events that could be measured.
     pub sum: Spread,
-    /// How long a request takes, in microseconds: half of them no longer. Of frames, there and
-    /// back.
+    /// The time of a request, in microseconds, which half of the requests do not exceed. Of a
+    /// frame, there and back.
     pub p50_us: Option<Spread>,
-    /// 99 of a hundred no longer.
+    /// The time that 99 of a hundred do not exceed.
     pub p99_us: Option<Spread>,
     /// Processor time of a request, or of a frame one way, of all processes and threads, in
     /// microseconds.
     pub cpu_us: Option<Spread>,
     /// Requests in a second, with [`DEPTH`](super::options::DEPTH) outstanding of each guest.
     pub per_s: Option<Spread>,
-    /// Processor time of each of these.
+    /// Processor time of each of these requests.
     pub cpu_us_at_depth: Option<Spread>,
-    /// All events of each of these.
+    /// The sum of all events of each of these requests.
     pub sum_at_depth: Option<Spread>,
-    /// Why figures that are none are none, each reason once.
+    /// The reasons for figures that are none, each reason once.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unknown: Vec<String>,
     /// The events of each round.
@@ -140,12 +140,12 @@ pub struct Figures {
     pub(super) rounds: Vec<Counts>,
 }
 
-/// All that was counted.
+/// The sum of all counts.
 fn sum(counts: &Counts) -> f64 {
     counts.iter().map(|count| count.number()).sum()
 }
 
-/// What stands in a column: what a round did not count is no zero of that round.
+/// The cell of a column. A count that is missing in a round does not become a zero of that round.
 fn cell(samples: &[Sample], at: usize) -> Cell {
     let counts = || samples.iter().map(|it| it.one[at]);
     let empty = counts().find_map(|it| if let Count::Empty(why) = it { Some(why) } else { None });
@@ -156,7 +156,7 @@ fn cell(samples: &[Sample], at: usize) -> Cell {
     }
 }
 
-/// Of all rounds, of which there is one at least.
+/// The figures of all rounds, of which there is one at least.
 pub(super) fn figures(samples: &[Sample], seated: bool) -> Figures {
     let spread = |numbers: Vec<f64>| (!numbers.is_empty()).then(|| Spread::of(numbers));
     let alone = |number: fn(&Alone) -> Option<f64>| {

@@ -20,22 +20,22 @@ use testbed::stage::Stage;
 /// Events of QEMU, one for each access to a register.
 const EVENTS: [&str; 2] = ["memory_region_ops_read", "memory_region_ops_write"];
 
-/// Regions of each device, by what QEMU calls them: an IDE controller's ports and those of its DMA,
-/// and a card's registers, in memory and as ports.
+/// Regions of each device, by QEMU's names: an IDE controller's ports and those of its DMA, and a
+/// card's registers, in memory and as ports.
 const IDE: [&str; 3] = ["ide", "bmdma", "piix"];
 const E1000: [&str; 1] = ["e1000"];
 
-/// What a trace may come to until it is no second's any more.
+/// The most lines of a trace that are read: more than a measurement of seconds has.
 const LINES_MAX: usize = 50_000_000;
 
 /// A device that QEMU emulates, at work.
 #[derive(Clone, Debug, Serialize)]
 pub struct Emulated {
-    /// What the guest has of it.
+    /// The kind of device in the guest.
     pub device: Device,
-    /// What QEMU calls it.
+    /// QEMU's name for it.
     pub name: &'static str,
-    /// How the guest's instructions are run: `kvm` or `tcg`.
+    /// The way to run the guest's instructions: `kvm` or `tcg`.
     pub accelerator: &'static str,
     /// Reads of 4 KiB, one outstanding; of a card, frames of a ping either way.
     pub requests: u64,
@@ -48,7 +48,7 @@ pub struct Emulated {
 }
 
 impl Emulated {
-    /// By the trace of a guest that has counted so many requests and interrupts.
+    /// Reads the trace of a guest that has counted so many requests and interrupts.
     pub(super) fn of(
         device: Device,
         accelerator: &'static str,
@@ -71,7 +71,7 @@ impl Emulated {
     }
 }
 
-/// QEMU's monitor, and where it writes what it traces.
+/// QEMU's monitor, and the file of QEMU's trace.
 pub(super) struct Tracing {
     monitor: PathBuf,
     file: PathBuf,
@@ -87,14 +87,14 @@ impl Tracing {
         &self.file
     }
 
-    /// A guest whose QEMU can be told to trace.
+    /// Makes a guest whose QEMU has a monitor and a trace file.
     pub(super) fn arguments(&self, builder: Builder) -> Builder {
         let monitor = monitor::arguments(&self.monitor);
         let builder = builder.arguments(&monitor.each_ref().map(String::as_str));
         builder.arguments(&["-D", &self.file.display().to_string()])
     }
 
-    /// Traces meanwhile.
+    /// Traces while `work` runs.
     pub(super) fn during<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let mut monitor = Monitor::connect(&self.monitor)?;
         let mut set = |enable: bool| {
@@ -110,7 +110,7 @@ impl Tracing {
     }
 }
 
-/// Accesses by region, of those whose name begins so.
+/// Accesses by region, for regions whose name begins with one of these.
 fn accesses(trace: impl BufRead, regions: &[&str]) -> Result<BTreeMap<String, u64>> {
     let mut all = BTreeMap::new();
     for line in trace.lines().take(LINES_MAX) {

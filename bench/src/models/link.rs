@@ -17,16 +17,16 @@ use crate::load::Outcome;
 use crate::measure::thread_cpu;
 use testbed::machine::{cores, pin};
 
-/// As long as the frames of guests.
+/// The length of datagrams, as long as the frames of guests.
 const BYTES: usize = 64;
 
-/// A datagram that ends whoever gets it.
+/// A datagram that ends its receiver.
 const END: [u8; 1] = [0];
 
-/// The longest that is waited for a datagram, which on the loopback device is never lost.
+/// The longest wait for a datagram, which on the loopback device is never lost.
 const LOST_AFTER: Duration = Duration::from_secs(10);
 
-/// What came of datagrams there and back.
+/// The result of an echo.
 struct Echoed {
     outcome: Outcome,
     /// How often a thread slept until it was woken, of both.
@@ -35,7 +35,7 @@ struct Echoed {
 }
 
 impl Echoed {
-    /// Each way counts.
+    /// Frames that were carried; each way counts.
     fn frames(&self) -> f64 {
         2.0 * self.outcome.requests() as f64
     }
@@ -50,7 +50,7 @@ impl Echoed {
     }
 }
 
-/// Measures it once.
+/// Measures the echo once.
 pub(super) fn sample(options: &Options) -> Result<Sample> {
     let length = Duration::from_secs_f64(options.seconds);
     echo(1, WARM_UP)?;
@@ -83,7 +83,7 @@ fn echo(depth: u16, length: Duration) -> Result<Echoed> {
         let asking = scope.spawn(|| {
             last.inspect(|core| pin(*core));
             let asked = counted(|| ask(&near, to, depth, length));
-            // Also where it failed: the other one waits.
+            // The other end waits, so it must be ended also after a failure.
             near.send_to(&END, to)?;
             asked
         });
@@ -94,7 +94,7 @@ fn echo(depth: u16, length: Duration) -> Result<Echoed> {
     })
 }
 
-/// What `f` gives, how often its thread slept meanwhile, and its processor time.
+/// The result of `f`, how often its thread slept meanwhile, and its processor time.
 fn counted<T>(f: impl FnOnce() -> Result<T>) -> Result<(T, u64, Duration)> {
     let (slept, cpu) = (sleeps()?, thread_cpu());
     let done = f()?;

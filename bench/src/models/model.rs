@@ -1,8 +1,9 @@
-//! What is compared: who serves a guest, where, and how it learns of work.
+//! The models that are compared: the server of a guest's device, its place, and how it learns of
+//! work.
 
 use serde::Serialize;
 
-/// What a guest has.
+/// The device of a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Device {
@@ -12,7 +13,7 @@ pub enum Device {
     Net,
 }
 
-/// Who serves a guest, where, and how it learns of work.
+/// The server of a guest's device, its place, and how it learns of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Model {
@@ -32,12 +33,12 @@ pub enum Model {
     HostSideUnpolled,
     /// QEMU itself serves a virtqueue, with nothing of vrio. Only for a real guest.
     Qemu,
-    /// QEMU itself pretends to be a device of old. Only for a real guest.
+    /// QEMU itself emulates an old device. Only for a real guest.
     Emulation,
 }
 
 impl Model {
-    /// All that a stand-in for a guest has, in the order of the table.
+    /// All models that a stand-in for a guest has, in the order of the table.
     pub const STAND_IN: [Self; 7] = [
         Self::Optimum,
         Self::Direct,
@@ -48,7 +49,7 @@ impl Model {
         Self::HostSideUnpolled,
     ];
 
-    /// These, and those of a real guest alone.
+    /// All models of a stand-in, and those of a real guest alone.
     pub const ALL: [Self; 9] = [
         Self::Optimum,
         Self::Direct,
@@ -61,7 +62,7 @@ impl Model {
         Self::Emulation,
     ];
 
-    /// Its name; those that the slides have are theirs.
+    /// Its name. Models of the slides have the slides' names.
     pub fn name(self) -> &'static str {
         match self {
             Self::Optimum => "optimum",
@@ -91,7 +92,7 @@ impl Model {
         matches!(self, Self::Direct | Self::Elvis | Self::HostSide)
     }
 
-    /// Whether whoever serves a guest sleeps until it is woken.
+    /// Whether the server of a guest's device sleeps until it is woken.
     pub(super) fn waits(self) -> bool {
         matches!(self, Self::Unpolled | Self::Baseline | Self::HostSideUnpolled)
     }

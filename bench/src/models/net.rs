@@ -16,11 +16,11 @@ use testbed::cleanup::Cleanup;
 use testbed::pair::Meeting;
 use testbed::progress::Progress;
 
-/// Why cards have no such row.
+/// The reason why cards have no such row.
 pub(super) const NO_CLIENT: &str =
     "a guest's frames go through a node on its own host: cards have no client in the guest";
 
-/// What is measured for a model; or why it cannot be.
+/// The options of a model's measurement; or the reason why there is none.
 pub(super) fn asked(
     options: &Options,
     model: Model,
@@ -62,7 +62,7 @@ pub(super) fn sample(asked: &net::Options, model: Model, cleanup: &Cleanup) -> R
     })
 }
 
-/// Why a run has no figures of time.
+/// The reason why a run has no figures of time.
 fn disturbed(report: &Report) -> String {
     let share = 100.0 * report.waited_share;
     format!(
@@ -71,7 +71,7 @@ fn disturbed(report: &Report) -> String {
     )
 }
 
-/// What nodes and guests counted for a frame, by the slides' columns.
+/// The events of a frame, by the slides' columns, as nodes and guests counted them.
 fn counts(model: Model, events: &BTreeMap<String, f64>) -> Counts {
     let of = |name: &str| {
         let count = events.get(name).copied();

@@ -25,32 +25,32 @@ pub struct Options {
     pub program: PathBuf,
     /// Disks, cards or both.
     pub devices: Vec<Device>,
-    /// Which models.
+    /// The models that are measured.
     pub models: Vec<Model>,
-    /// How many guests; each number is measured.
+    /// Numbers of guests; each number is measured.
     pub guests: Vec<u16>,
     /// Whether sessions are sealed; each is measured.
     pub encrypt: Vec<bool>,
-    /// Whether a stage encrypts what is on volumes; each is measured, of disks.
+    /// Whether a stage encrypts the data of volumes; each value is measured, for disks.
     pub stage: Vec<bool>,
-    /// What stands behind disks.
+    /// The volumes behind disks.
     pub volume: Volume,
     /// How often each model is measured, in turn.
     pub rounds: u16,
-    /// How long each time, at each depth.
+    /// How long each measurement takes, at each depth.
     pub seconds: f64,
     /// Models are counted in a real guest as well.
     pub guest: bool,
-    /// The volume's file was made for this, and filled.
+    /// The volume's file was made and filled for this run.
     #[serde(skip)]
     pub filled: bool,
 }
 
 impl Options {
-    /// Looks whether it makes sense by itself.
+    /// Looks whether the options alone make sense, without the settings that they ask for.
     ///
     /// # Errors
-    /// The option that does not, and a way out.
+    /// The option that makes no sense, and a way out.
     pub(super) fn check_alone(&self) -> Result<()> {
         let Self { rounds, guests, volume, .. } = self;
         ensure!((1..=ROUNDS_MAX).contains(rounds), "--rounds {rounds}: from 1 to {ROUNDS_MAX}");
@@ -76,13 +76,14 @@ impl Options {
         Ok(())
     }
 
-    /// What is measured one after the other, each with all models that it means something for.
+    /// The settings, which are measured one after the other, each with all models that it makes
+    /// sense for.
     pub(super) fn settings(&self) -> Vec<Setting> {
         let mut settings = Vec::new();
         for &device in &self.devices {
             let plain = if self.stage.contains(&false) { &self.encrypt[..] } else { &[] };
             for (at, &encrypt) in plain.iter().enumerate() {
-                // Sealing is about sessions; how it goes with several guests adds nothing to that.
+                // Sealing is about sessions; a run with several guests would add nothing to that.
                 let guests = match device {
                     Device::Net => &[NET_GUESTS],
                     Device::Block if at == 0 => &self.guests[..],
@@ -92,7 +93,7 @@ impl Options {
                 let of = |&guests: &u16| Setting { encrypt, again, ..Setting::of(device, guests) };
                 settings.extend(guests.iter().map(of));
             }
-            // A stage is on the way of a disk's request, whatever its session is.
+            // A stage is on the way of a disk's request with every kind of session.
             if device == Device::Block && self.stage.contains(&true) {
                 let (encrypt, guests) = (self.encrypt[0], self.guests[0]);
                 settings.push(Setting { encrypt, stage: true, ..Setting::of(device, guests) });
@@ -102,31 +103,31 @@ impl Options {
     }
 }
 
-/// What all models of a table have in common.
+/// A setting of all models of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Setting {
-    /// What guests have.
+    /// The device of guests.
     pub device: Device,
     /// How many guests.
     pub guests: u16,
     /// Whether sessions are sealed.
     pub encrypt: bool,
-    /// Whether a stage encrypts what is on the volume.
+    /// Whether a stage encrypts the data of the volume.
     pub stage: bool,
-    /// How the instructions of a real guest are run, `kvm` or `tcg`; nothing for a stand-in.
+    /// The way to run a real guest's instructions, `kvm` or `tcg`; none for a stand-in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub real_guest: Option<&'static str>,
-    /// What has no session was measured before.
+    /// Models without a session were measured in an earlier table.
     #[serde(skip)]
     pub(super) again: bool,
 }
 
 impl Setting {
-    /// Of a stand-in, in clear.
+    /// A setting of a stand-in, in clear.
     pub(super) fn of(device: Device, guests: u16) -> Self {
         Self { device, guests, encrypt: false, stage: false, real_guest: None, again: false }
     }
-    /// The same in words.
+    /// The setting in words.
     pub(super) fn title(&self) -> String {
         let Self { device, guests, encrypt, stage, real_guest, .. } = self;
         let device = match device {
@@ -146,7 +147,7 @@ impl Setting {
 pub(super) mod tests {
     use super::*;
 
-    /// For tests of the parts.
+    /// Options for tests of the comparison's parts.
     pub(in crate::models) fn options() -> Options {
         Options {
             program: PathBuf::from("vrio"),

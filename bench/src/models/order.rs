@@ -1,4 +1,5 @@
-//! Whether events come out in the order of the slides' table, and why not in its figures.
+//! Whether events come out in the order of the slides' table, and why their figures differ from the
+//! slides'.
 
 use std::fmt;
 
@@ -9,16 +10,16 @@ use super::model::{Device, Model};
 use super::table::Table;
 use crate::verdict::{Bound, Spread, Standing, Verdict};
 
-/// By how much events of one kind may differ and still be the same: a thread that is still awake
-/// when it would be woken is not, now and then.
+/// The difference in events up to which two models count as equal. Now and then a thread is still
+/// awake when it would be woken, and is not woken then.
 const SAME: f64 = 0.25;
 
-/// The slides' order, each with its events there.
+/// The slides' order.
 const ORDER: [Model; 5] =
     [Model::Optimum, Model::Direct, Model::Elvis, Model::Unpolled, Model::Baseline];
 
-/// Two models that may follow each other in it, where those between them are not measured, and what
-/// is judged.
+/// Two models that may follow each other in the order, where those between them are not measured,
+/// and the figure that is judged.
 const STEPS: [(Model, Model, &str); 10] = [
     (Model::Optimum, Model::Direct, "vRIO direct less optimum (slides: 2 - 2)"),
     (Model::Direct, Model::Elvis, "Elvis less vRIO direct (slides: 4 - 2)"),
@@ -32,16 +33,17 @@ const STEPS: [(Model, Model, &str); 10] = [
     (Model::Optimum, Model::Baseline, "baseline less optimum (slides: 9 - 2)"),
 ];
 
-/// What host-side vRIO has besides the IOhost.
+/// The figure that compares host-side vRIO, without its IOhost, with Elvis.
 const HOST_SIDE: &str = "vRIO host-side without the IOhost, less Elvis, either way";
 
-/// What we mean to reach, by number from 1.
+/// The goals in words, by number from 1.
 const TEXTS: [&str; 2] = [
     "events come in the slides' order: optimum, vRIO direct, Elvis, vRIO without polling, baseline",
     "host-side vRIO is Elvis plus the IOhost: the guest and its host have the same events",
 ];
 
-/// Why figures are not the slides', of which models. Those are cited, and stand in no cell.
+/// Reasons why figures are not the slides', with the models of each reason. No cell has the slides'
+/// figures.
 const WHY: [(&[Model], &str); 6] = [
     (
         &ORDER,
@@ -86,16 +88,16 @@ const WHY: [(&[Model], &str); 6] = [
     ),
 ];
 
-/// A goal, and what came of it.
+/// A goal, and whether it holds.
 #[derive(Clone, Debug, Serialize)]
 pub struct Reached {
     /// Its number.
     pub goal: u8,
-    /// What we mean to reach.
+    /// The goal in words.
     pub text: &'static str,
-    /// What is to be said.
+    /// Whether the goal holds.
     pub standing: Standing,
-    /// What it rests on, and of which table.
+    /// The verdicts that decide the goal, with the title of the table of each.
     pub verdicts: Vec<(String, Verdict)>,
 }
 
@@ -103,7 +105,8 @@ pub struct Reached {
 struct Step {
     more: Model,
     figure: &'static str,
-    /// The second one's less the first one's, of each round and column that both have counted.
+    /// The second model's events less the first one's, of each round and column that both have
+    /// counted.
     differences: Vec<[f64; Column::ALL.len()]>,
 }
 
@@ -120,9 +123,10 @@ impl Step {
         Some(Self { more, figure, differences: differences.collect() })
     }
 
-    /// Those of a table that follow each other.
+    /// All pairs of a table's models that follow each other.
     fn all(table: &Table) -> Vec<Self> {
-        // What a client in a guest waits for besides is its card, which QEMU carries.
+        // A client in a guest also waits for the guest's card, which QEMU carries, so it is left
+        // out.
         let is_whole = |model: Model| table.setting.real_guest.is_none() || model.has_vmhost();
         let has = |model: &&Model| {
             if !is_whole(**model) {
@@ -140,9 +144,10 @@ impl Step {
         measured.windows(2).filter_map(of).collect()
     }
 
-    /// By how much the second one has more, at least: who does not poll is woken. Where the slides
-    /// have more for an interrupt of a physical device, which not every machine's volume has, the
-    /// second one is only not to have less.
+    /// The least difference of events that keeps the order. A model that does not poll must have
+    /// more events, since its threads are woken. In the slides, other models have more events
+    /// because of interrupts of a physical device. Not every machine's volume has such a device, so
+    /// that these models must only not have less.
     fn least(&self) -> f64 {
         if self.more.waits() { SAME } else { -SAME }
     }
@@ -151,7 +156,7 @@ impl Step {
         self.differences.iter().map(|it| it.iter().sum()).collect()
     }
 
-    /// What makes the difference, by the counts.
+    /// The columns that make the difference, by the counts.
     fn explained(&self) -> String {
         let median = |at: usize| Spread::of(self.differences.iter().map(|it| it[at])).median;
         let columns = Column::ALL.into_iter().enumerate();
@@ -164,10 +169,10 @@ impl Step {
     }
 }
 
-/// The difference of a column that is worth a word.
+/// The least difference of a column that is named.
 const SAID: f64 = 0.05;
 
-/// Whether the goals are about a table: one guest, or as few as talk to each other.
+/// Whether the goals are about a table: of one guest's disk, or of two guests' cards.
 fn is_judged(table: &Table) -> bool {
     match table.setting.device {
         Device::Block => table.setting.guests == 1,
@@ -175,7 +180,7 @@ fn is_judged(table: &Table) -> bool {
     }
 }
 
-/// What the tables say of the goals: of one guest's disk, and of the cards of two.
+/// The goals, judged by the tables of one guest's disk and of two guests' cards.
 pub(super) fn goals(tables: &[Table]) -> Vec<Reached> {
     let mut verdicts = Vec::new();
     for table in tables.iter().filter(|table| is_judged(table)) {
@@ -201,7 +206,7 @@ pub(super) fn goals(tables: &[Table]) -> Vec<Reached> {
     (1..).zip(TEXTS).map(reached).collect()
 }
 
-/// What makes the differences, by what was counted, and then why the figures are not the slides'.
+/// The columns that make the differences, and then the reasons why the figures are not the slides'.
 pub(super) fn explained(tables: &[Table]) -> Vec<String> {
     let of = |table: &Table| {
         let words: Vec<_> = Step::all(table).iter().map(Step::explained).collect();

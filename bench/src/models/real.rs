@@ -10,8 +10,8 @@
 //!   emulation          guest ─ registers ─ QEMU
 //! ```
 //!
-//! The guest's kernel counts kicks, each of which leaves a guest that hardware runs, and
-//! interrupts; nodes count what wakes them.
+//! The guest's kernel counts kicks and interrupts. Each kick stops a guest that hardware runs.
+//! Nodes count their wake-ups.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -38,13 +38,14 @@ use testbed::pair::Seats;
 use testbed::progress::Progress;
 use testbed::stage::Stage;
 
-/// The disk of each guest, a file that the page cache has.
+/// The size of each guest's disk, a file that fits into the page cache.
 const DISK_BYTES: u64 = 64 << 20;
 
-/// For what a guest does: an emulated one on a busy machine is slow, one that is traced more so.
+/// How long a guest's work may take. An emulated guest on a busy machine is slow, and tracing makes
+/// it slower.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// The least time of reads, in whole seconds as all of a guest's: few requests say little.
+/// The least time of reads, in whole seconds as every time in a guest: few requests say little.
 const SECONDS_MIN: f64 = 1.0;
 
 /// A guest that has a program of ours, and its libraries, in memory.
@@ -54,7 +55,7 @@ const CLIENT_MIB: u32 = 512;
 const PAIR: [&str; 2] = ["10.79.0.1", "10.79.0.2"];
 const USER: [&str; 2] = ["10.0.2.15", "10.0.2.2"];
 
-/// Why cells and figures are empty.
+/// Reasons why cells and figures are empty.
 const NO_INJECTION: &str = "an injection is KVM's, which counts it where the guest is left for it";
 const NO_KICKS: &str = "the guest's kernel does not count its kicks (kprobes)";
 const QEMU_SLEEPS: &str = "what wakes QEMU is not counted";
@@ -70,12 +71,12 @@ const NO_TIMES: &str = "of a ping's frames only events are counted";
 const NO_CARD_VFIO: &str =
     "a card by VFIO: who answers it is on another machine, which the bench does not reach";
 
-/// What a guest said of its work.
+/// The report of a guest about its work.
 struct Told {
     requests: u64,
     interrupts: u64,
     kicks: Option<u64>,
-    /// Half of the requests no longer, and 99 of a hundred.
+    /// The time that half of the requests do not exceed, and that 99 of a hundred do not exceed.
     us: Option<[f64; 2]>,
 }
 
@@ -93,9 +94,9 @@ impl Told {
     }
 }
 
-/// Everything that runs for a model: guests are gone before their nodes.
+/// The guests and nodes of a model. Guests end before their nodes.
 struct Scene {
-    /// The first one is asked.
+    /// The guests; the first guest has the work.
     guests: Vec<Guest>,
     nodes: Vec<(Role, Node)>,
 }
@@ -109,7 +110,7 @@ impl Scene {
         self.guests.first_mut().context("a guest runs")
     }
 
-    /// The next piece of work, from 1 on; what other guests count of it is added.
+    /// Asks for the next piece of work, from 1 on. The counts of other guests are added.
     fn ask(&mut self, work: u16) -> Result<Told> {
         let before = self.look_at_others(2 * work - 1)?;
         let mut told = asked(self.guest()?, "work", work)?;
@@ -122,19 +123,19 @@ impl Scene {
         Ok(told)
     }
 
-    /// What the guests that answer have counted so far.
+    /// The counts of the other guests so far.
     fn look_at_others(&mut self, look: u16) -> Result<Vec<Told>> {
         self.guests.iter_mut().skip(1).map(|guest| asked(guest, "look", look)).collect()
     }
 }
 
-/// What a guest says to a word, which has a number so that it is done once.
+/// The answer of a guest to a command. The command has a number, so that the guest runs it once.
 fn asked(guest: &mut Guest, word: &str, number: u16) -> Result<Told> {
     let (typed, answer) = (format!("{word} {number}"), format!("measured {number} "));
     Told::of(&guest.ask(&typed, &answer, PATIENCE)?)
 }
 
-/// Which images there are, and how guests are run.
+/// The images that are installed, and the way to run guests.
 struct Images {
     usual: Result<Image, GuestError>,
     /// With the drivers of ublk and of cards that QEMU emulates.
@@ -143,7 +144,7 @@ struct Images {
 }
 
 impl Images {
-    /// None without any.
+    /// Fails without any image.
     fn find() -> Result<Self> {
         let (usual, newer) = (Image::find(), Image::find_newer());
         let accelerator = match (&usual, &newer) {
@@ -162,7 +163,7 @@ impl Images {
     }
 }
 
-/// What was asked for, and where.
+/// The options of a measurement, and its device.
 struct Bench<'a> {
     options: &'a Options,
     images: Images,
@@ -170,7 +171,7 @@ struct Bench<'a> {
     cleanup: &'a Cleanup,
 }
 
-/// All models of each device, in a guest of their own; and what emulation is made of.
+/// All models of each device, in guests of their own; and the parts of emulation.
 pub(super) fn tables(
     options: &Options,
     cleanup: &Cleanup,
@@ -210,7 +211,7 @@ pub(super) fn tables(
     (tables, emulated)
 }
 
-/// Whether threads that poll leave the guest's processor a core.
+/// Whether threads that poll leave a core for the guest's processor.
 fn is_seated(model: Model) -> bool {
     let polling = model.polling_cores();
     let polling = usize::from(polling.vmhost + polling.iohost.unwrap_or(0));
@@ -218,7 +219,7 @@ fn is_seated(model: Model) -> bool {
 }
 
 impl Bench<'_> {
-    /// Boots what a model needs and has it work, so often as there are rounds.
+    /// Boots the guests of a model and lets them work, once for each round.
     fn measure(&self, model: Model, emulated: &mut Vec<Emulated>) -> Result<Vec<Sample>> {
         let program = self.options.program.clone();
         let stage = Stage::new("models", program, true, self.cleanup.clone())?;
@@ -245,7 +246,7 @@ impl Bench<'_> {
         Ok(vec![Sample { one, alone: Err(unknown()), many: Err(unknown()) }])
     }
 
-    /// One piece of work.
+    /// Measures one piece of work.
     fn sample(&self, model: Model, scene: &mut Scene, work: u16) -> Result<Sample> {
         let cpu = |scene: &mut Scene| -> Result<Duration> {
             let pids: Vec<_> = scene.guests.iter().map(Guest::process_id).collect();
@@ -261,7 +262,7 @@ impl Bench<'_> {
             wakeups.map_or(Count::Empty(block::NOT_COUNTED), Count::Of)
         };
         let exits = match model {
-            // What its driver tells the device reaches it without the host.
+            // The guest's driver reaches the device without the host.
             Model::Optimum => Count::Nobody,
             _ => told.kicks.map_or(Count::Empty(NO_KICKS), each),
         };
@@ -283,7 +284,7 @@ impl Bench<'_> {
         Ok(Sample { one, alone, many: Err(ALONE.to_owned()) })
     }
 
-    /// Boots a model's guest, or both, before its nodes.
+    /// Boots a model's guest, or both guests, after its nodes have started.
     fn start(&self, model: Model, stage: &Stage, tracing: &Tracing) -> Result<Scene> {
         match (self.device, model) {
             (Device::Block, Model::Direct | Model::Unpolled) => self.client(model, stage),
@@ -313,7 +314,7 @@ impl Bench<'_> {
         Ok(Scene { guests: vec![self.boot(builder)?], nodes: Vec::new() })
     }
 
-    /// The nodes of a model that has a disk, and the sockets of disks they show.
+    /// The nodes of a model that has a disk, and the sockets of their disks.
     fn nodes(&self, model: Model, stage: &Stage) -> Result<crate::block::Shown> {
         let options = Options { volume: Volume::File(disk_file(stage)?), ..self.options.clone() };
         let setting = Setting { encrypt: true, ..Setting::of(Device::Block, 1) };
@@ -329,8 +330,8 @@ impl Bench<'_> {
         Ok(Scene { guests: vec![self.boot(builder)?], nodes })
     }
 
-    /// The client's program and its keys in the guest, whose card QEMU's user network leads to the
-    /// host's loopback.
+    /// The client's program and its keys in the guest. The guest's card leads to the host's
+    /// loopback device by QEMU's user network.
     fn client(&self, model: Model, stage: &Stage) -> Result<Scene> {
         let (nodes, _) = self.nodes(model, stage)?;
         let (_, port) = stage.io_listen.rsplit_once(':').context("an address with a port")?;
@@ -352,7 +353,7 @@ impl Bench<'_> {
         Ok(Scene { guests: vec![self.boot(builder)?], nodes })
     }
 
-    /// Two guests of a network, of which the first one pings the other.
+    /// Two guests of a network; the first guest pings the other.
     fn pair(&self, model: Model, stage: &Stage) -> Result<Scene> {
         let setting = Setting { encrypt: true, ..Setting::of(Device::Net, NET_GUESTS) };
         let asked = net::asked(self.options, model, &setting).map_err(|why| anyhow!(why))?;
@@ -366,7 +367,7 @@ impl Bench<'_> {
         Ok(Scene { guests: guests.collect::<Result<_>>()?, nodes })
     }
 
-    /// What QEMU has behind it itself: a file of its own, or a device of the machine.
+    /// A disk of QEMU itself: on a file of its own, or a device of the machine.
     fn disk_of_qemu(&self, model: Model, stage: &Stage, tracing: &Tracing) -> Result<Builder> {
         if model == Model::Optimum {
             let address = vfio::disk(Path::new("/sys")).map_err(|why| anyhow!(why))?;
@@ -388,7 +389,7 @@ impl Bench<'_> {
 
     /// A card at QEMU's user network, which answers pings itself.
     fn card_of_qemu(&self, model: Model, tracing: &Tracing) -> Result<Builder> {
-        // The kernel for clouds has no driver of the card that is emulated.
+        // The kernel for clouds has no driver of the emulated card.
         let builder = self.builder(model == Model::Emulation, "card")?;
         let builder = builder.set("ADDRESS", USER[0]).set("PEER", USER[1]);
         let builder = builder.arguments(&["-netdev", "user,id=host,restrict=on"]);
@@ -403,7 +404,7 @@ impl Bench<'_> {
 
 /// The file behind a guest's disk.
 fn disk_file(stage: &Stage) -> Result<PathBuf> {
-    // A folder of its own, since a node is told which folders have volumes.
+    // It is in a folder of its own, since a node's configuration names folders of volumes.
     let folder = stage.path("disks");
     let disk = folder.join("disk");
     let made = fs::create_dir(&folder).and_then(|()| File::create(&disk));

@@ -21,19 +21,19 @@ pub(super) const MODELS_VERSION: u32 = 1;
 pub struct Report {
     /// The version of this form.
     pub version: u32,
-    /// What was asked for.
+    /// The options of this run.
     pub asked: Options,
     /// The tables.
     pub tables: Vec<Table>,
-    /// The same sidecores spread over hosts and pooled on one; empty where no disk was asked for.
+    /// The same sidecores spread over hosts and pooled on one; empty without disks in the options.
     pub balance: Vec<Balance>,
-    /// What QEMU's emulation is made of, by the names of registers.
+    /// The parts of QEMU's emulation, by the names of registers.
     pub emulated: Vec<Emulated>,
-    /// Why it was not counted, where nobody asked for a guest.
+    /// The reason why emulation was not counted, without `--guest`.
     pub not_emulated: Vec<String>,
-    /// What we mean to reach.
+    /// The goals.
     pub goals: Vec<Reached>,
-    /// Why the figures are not those of the slides.
+    /// The reasons why the figures are not those of the slides.
     pub explained: Vec<String>,
     /// The machine.
     pub machine: Machine,

@@ -13,29 +13,29 @@ use crate::verdict::Spread;
 /// A model in a table.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// Which.
+    /// The model.
     pub model: Model,
-    /// What it is called.
+    /// Its name.
     pub name: &'static str,
     /// Cores that poll.
     pub polling_cores: PollingCores,
-    /// What was measured.
+    /// The measured figures.
     pub figures: Option<Figures>,
-    /// Why nothing was.
+    /// The reason why there are no figures.
     pub empty: Option<String>,
 }
 
 /// Models that are measured in turn.
 #[derive(Clone, Debug, Serialize)]
 pub struct Table {
-    /// What they have in common.
+    /// The setting of all its models.
     #[serde(flatten)]
     pub setting: Setting,
-    /// Each of them.
+    /// The models.
     pub rows: Vec<Row>,
 }
 
-/// Why cells and rows are empty, each reason once.
+/// The reasons why cells and rows are empty, each reason once.
 pub(super) fn reasons(tables: &[Table]) -> Vec<String> {
     let mut all = Vec::new();
     for row in tables.iter().flat_map(|table| &table.rows) {
@@ -58,17 +58,17 @@ pub(super) fn reasons(tables: &[Table]) -> Vec<String> {
     told
 }
 
-/// A few digits of the median.
+/// The median, with a few digits.
 fn median(spread: &Spread) -> String {
     number(spread.median)
 }
 
-/// The same of what may be unknown.
+/// The same of a figure that may be unknown.
 pub(super) fn known(spread: &Option<Spread>) -> String {
     spread.as_ref().map_or_else(|| "*".to_owned(), median)
 }
 
-/// Of those that are unknown, the reasons are below.
+/// A rate. Notes below the table have the reasons of unknown figures.
 pub(super) fn rate(spread: &Option<Spread>) -> String {
     spread.as_ref().map_or_else(|| "*".to_owned(), |it| format!("{:.0}", it.median))
 }

@@ -10,16 +10,16 @@ use super::{block, link, net};
 use testbed::cleanup::Cleanup;
 use testbed::progress::Progress;
 
-/// What a turn is.
+/// The measurement of a turn.
 pub(super) enum Asked {
     Disk(Box<crate::block::Options>),
     Cards(Box<crate::net::Options>),
-    /// No card, and no node.
+    /// Two threads with a link, without a card and a node.
     Link,
 }
 
 impl Asked {
-    /// For a model; or why it cannot be measured.
+    /// The measurement of a model; or the reason why there is none.
     fn of(options: &Options, model: Model, setting: &Setting) -> Result<Self, String> {
         Ok(match (setting.device, model) {
             (Device::Block, _) => Self::Disk(Box::new(block::asked(options, model, setting)?)),
@@ -28,7 +28,7 @@ impl Asked {
         })
     }
 
-    /// Looks whether it makes sense.
+    /// Looks whether the options make sense.
     pub(super) fn check(&self) -> Result<()> {
         match self {
             Self::Disk(asked) => asked.check(),
@@ -56,7 +56,8 @@ impl Asked {
     }
 }
 
-/// Which models are measured; the others say why not.
+/// The models of a setting that the options ask for, with the measurement of each or the reason why
+/// there is none.
 pub(super) fn models_of<'a>(
     options: &'a Options,
     setting: &'a Setting,
@@ -66,7 +67,7 @@ pub(super) fn models_of<'a>(
     all.map(|model| (model, Asked::of(options, model, setting)))
 }
 
-/// Measures a setting; none where no model of it was asked for.
+/// Measures a setting; none where the options ask for no model of it.
 pub(super) fn in_turn(
     options: &Options,
     setting: &Setting,
@@ -93,13 +94,13 @@ pub(super) fn in_turn(
     (!rows.is_empty()).then_some(Table { setting: *setting, rows })
 }
 
-/// Nobody tried.
+/// The error of a model that cannot be measured, before any attempt.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Refused(String);
 
-/// What so many contestants gave in each round; of one that failed why, and it is left alone from
-/// then on.
+/// The samples of so many contestants, by round. A contestant that failed has the reason, and is
+/// not measured in later rounds.
 pub(super) fn rounds<T>(
     contestants: usize,
     rounds: u16,

@@ -1,19 +1,20 @@
 //! A device of this machine that a guest may have whole, by VFIO: an NVMe disk that is bound to
-//! `vfio-pci`, which whoever owns the machine has done for this.
+//! `vfio-pci`. The owner of the machine must bind it.
 
 use std::fs;
 use std::path::Path;
 
-/// Where the kernel tells of groups of devices that only reach memory which they were shown.
+/// The kernel's folder of groups of devices. A device of a group only reaches memory that was
+/// mapped for it.
 const GROUPS: &str = "kernel/iommu_groups";
 
-/// Devices that are bound to VFIO's driver, by their address.
+/// The folder of devices that are bound to VFIO's driver, by their address.
 const BOUND: &str = "bus/pci/drivers/vfio-pci";
 
-/// The class of an NVMe controller, in front of its programming interface.
+/// The class of an NVMe controller, without its programming interface.
 const NVME: &str = "0x0108";
 
-/// The address of the first such disk, in a tree like `/sys`; or why there is none.
+/// The address of the first such disk, in a tree like `/sys`; or the reason why there is none.
 pub(super) fn disk(sys: &Path) -> Result<String, String> {
     let entries = |place: &str| {
         let names = fs::read_dir(sys.join(place)).into_iter().flatten().flatten();
@@ -27,7 +28,7 @@ pub(super) fn disk(sys: &Path) -> Result<String, String> {
              device can be a guest's"
         ));
     }
-    // Besides devices there are the driver's own files.
+    // Besides devices, the folder has the driver's own files.
     let bound: Vec<_> = entries(BOUND).into_iter().filter(|name| name.contains(':')).collect();
     let class = |name: &String| fs::read_to_string(sys.join(BOUND).join(name).join("class"));
     let is_disk = |name: &String| class(name).is_ok_and(|class| class.starts_with(NVME));
