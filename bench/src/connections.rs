@@ -120,7 +120,7 @@ pub struct Connections {
     pub version: u32,
     /// The options of this run.
     pub asked: Options,
-    /// By pattern, then by transport.
+    /// The results, by pattern, then by transport.
     pub lines: Vec<Line>,
     /// The memory of sessions, endpoints and gateways.
     pub memory: Memory,

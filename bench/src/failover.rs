@@ -85,7 +85,7 @@ pub struct Options {
     pub seconds: f64,
     /// The events, in this order.
     pub events: Vec<Event>,
-    /// How long a killed node stays away before it is started again.
+    /// The time for which a killed node is away before it starts again, in seconds.
     pub away_seconds: f64,
     /// Whether sessions are sealed.
     pub encrypt: bool,
@@ -172,13 +172,13 @@ fn vmhost(stage: &Stage) -> String {
     )
 }
 
-/// How much was completed when.
+/// Completed requests by time.
 #[derive(Clone, Debug)]
 struct TimeLine {
     began: Instant,
     /// Requests of each slice.
     slices: Vec<u64>,
-    /// The longest time in which nothing was completed: before the first event, and since each.
+    /// The longest time without a completion: before the first event, and since each event.
     pauses: Vec<Duration>,
     completed: u64,
     moved: Instant,

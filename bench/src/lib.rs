@@ -1,4 +1,4 @@
-//! Measurements of nodes, and of what one would use instead of vrio.
+//! Measurements of nodes, and of the programs that a user would pick instead of vrio.
 
 pub mod block;
 pub mod compare;

@@ -7,13 +7,13 @@ use serde::Serialize;
 
 use random::Random;
 
-/// How long nothing may be completed before the disk is thought to be stuck.
+/// The time without a completion after which a disk counts as stuck.
 pub const STUCK: Duration = Duration::from_secs(60);
 
 /// Significant decimal digits: finer than any run repeats.
 const HISTOGRAM_DIGITS: u8 = 3;
 
-/// Which requests, and where they go.
+/// The kind of requests, and the order of their places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Pattern {
@@ -52,11 +52,11 @@ impl Pattern {
 /// The load of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
-    /// Which requests.
+    /// The kind of requests.
     pub pattern: Pattern,
     /// Requests outstanding, of each job.
     pub depth: u16,
-    /// For how long.
+    /// The time of the measurement.
     pub duration: Duration,
 }
 
@@ -71,11 +71,11 @@ pub struct Places {
 }
 
 impl Places {
-    /// The places of job `job` of `jobs`, on a disk that has `places` of them: each job has its
-    /// share, so that they do not read what another one has just brought into a cache.
+    /// The places of job `job` of `jobs`, on a disk that has `places` of them. Each job has a share
+    /// of its own, so that it does not read blocks that another job has just brought into a cache.
     ///
     /// # Panics
-    /// When a job would have none.
+    /// When a job would have no place.
     pub fn new(job: u16, jobs: u16, places: u64) -> Self {
         let count = places / u64::from(jobs);
         assert!(count > 0, "a place for each of {jobs} jobs");
@@ -87,7 +87,7 @@ impl Places {
         }
     }
 
-    /// How many there are.
+    /// The number of places.
     pub fn count(&self) -> u64 {
         self.count
     }
@@ -106,9 +106,9 @@ impl Places {
 /// The outcome of a load.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// How long each request took, in nanoseconds.
+    /// The time that each request took, in nanoseconds.
     pub latency: Histogram<u64>,
-    /// From the first submission to the last completion.
+    /// The time from the first submission to the last completion.
     pub took: Duration,
     /// Kicks that the device asked for.
     pub kicks: u64,
@@ -117,7 +117,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Nothing yet.
+    /// An outcome without requests.
     pub fn new() -> Self {
         let max_ns = u64::try_from(STUCK.as_nanos()).expect("a minute fits");
         let latency = Histogram::new_with_bounds(1, max_ns, HISTOGRAM_DIGITS);

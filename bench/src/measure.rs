@@ -27,7 +27,7 @@ const LOOK_AT_CLOCK: u32 = 4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Waiting {
-    /// It looks all the time: the shortest latency, for machines with a core to spare.
+    /// It polls: the shortest latency, for machines with a core to spare.
     Polls,
     /// It sleeps until the device calls, as a guest does.
     Sleeps,
@@ -51,11 +51,11 @@ pub struct DriverPlan {
     pub depth_max: u16,
     /// Packed rings instead of split ones.
     pub packed: bool,
-    /// Which slots and descriptors are taken next.
+    /// Which slots and descriptors the driver takes next.
     pub reuse: Reuse,
     /// How the driver learns of completions.
     pub waiting: Waiting,
-    /// The cores of the driving threads, by turns; anywhere if there are none.
+    /// The cores of the driving threads, by turns; no thread is pinned if there are none.
     pub cores: Vec<usize>,
 }
 
@@ -87,7 +87,7 @@ impl DriverPlan {
     }
 }
 
-/// Disks that are measured. Nothing else may use them meanwhile: they are overwritten.
+/// Disks that are measured. They are overwritten, so no other process may use them meanwhile.
 #[derive(Debug)]
 pub struct Bench {
     /// Keep the connections open.
@@ -134,10 +134,10 @@ impl Bench {
         Ok(Self { _front_ends: front_ends, threads: plan.share(jobs) })
     }
 
-    /// Writes every place once, so that none is a hole.
+    /// Writes every place once, so that no place is a hole.
     ///
     /// # Errors
-    /// When a request fails, or nothing moves for a long time.
+    /// When a request fails, or no request completes for a long time.
     pub fn fill(&mut self) -> Result<()> {
         self.each(|job| job.fill()).map(drop)
     }
@@ -145,14 +145,14 @@ impl Bench {
     /// Measures.
     ///
     /// # Errors
-    /// When a request fails, or nothing moves for a long time.
+    /// When a request fails, or no request completes for a long time.
     pub fn run(&mut self, load: Load) -> Result<Outcome> {
         let until_ns = now_ns() + u64::try_from(load.duration.as_nanos()).unwrap_or(u64::MAX);
         // A job without work ends before it begins.
         self.each(|job| job.load(load, if job.is_busy { until_ns } else { 0 }))
     }
 
-    /// Has every job do what `begin` gives it, all at once.
+    /// Lets every job do the work that `begin` gives it, all jobs at once.
     fn each(&mut self, begin: impl Fn(&mut Job) -> Drive<'_> + Sync) -> Result<Outcome> {
         let begin = &begin;
         thread::scope(|scope| {
@@ -235,14 +235,14 @@ pub(crate) fn thread_cpu() -> Duration {
     Duration::new(time.tv_sec.cast_unsigned(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// One queue.
+/// A job: one queue of a disk.
 #[derive(Debug)]
 struct Job {
     ring: RingDriver,
     places: Places,
     size_bytes: u32,
     is_busy: bool,
-    /// When each slot's request was submitted.
+    /// The time at which each slot's request was submitted.
     submitted_ns: Vec<u64>,
 }
 
@@ -280,7 +280,7 @@ struct Drive<'a> {
     until_ns: u64,
     left: u64,
     began_ns: u64,
-    /// When something was completed last.
+    /// The time of the last completion.
     moved_ns: u64,
     kicks_before: u64,
     outcome: Outcome,
@@ -305,8 +305,8 @@ impl<'a> Drive<'a> {
         }
     }
 
-    /// Takes what is completed and submits what may follow; whether anything was completed. One
-    /// look at the clock for all of it.
+    /// Takes completed requests, and submits the next ones. The result is whether any request was
+    /// completed. One look at the clock serves all of it.
     fn turn(&mut self) -> Result<bool> {
         let moved = self.reap()?;
         while self.goes_on() && self.job.ring.outstanding() < self.depth {
@@ -350,7 +350,7 @@ impl<'a> Drive<'a> {
         Ok(at_ns.is_some())
     }
 
-    /// Until the device calls.
+    /// Sleeps until the device calls.
     fn sleep(&mut self) -> Result<()> {
         if !self.job.ring.wait(STUCK)? {
             bail!("no call for {STUCK:?}");

@@ -65,7 +65,7 @@ pub const DEPTH_MAX: u16 = station::RING_SIZE;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Op {
-    /// One guest sends, the other one takes.
+    /// One guest sends frames, the other one takes them.
     Forward,
     /// One frame goes there and back.
     Bounce,

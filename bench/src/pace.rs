@@ -34,9 +34,9 @@ impl Pace {
         self.left = self.left.saturating_sub(planned);
     }
 
-    /// How many times longer than planned steps take, those that have ended and one that is planned
-    /// to take `planned` and has run for `ran`. How much of the running step is done is not known:
-    /// all of it, at most.
+    /// How many times longer than planned steps take: those that have ended, and a running step
+    /// that is planned to take `planned` and has run for `ran`. The done part of the running step
+    /// is not known; it counts as complete.
     pub fn rate(&self, planned: Duration, ran: Duration) -> f64 {
         let of = |planned: Duration, took: Duration| match planned.as_secs_f64() {
             0.0 => None,
@@ -46,7 +46,7 @@ impl Pace {
         of(self.planned + planned, self.took + ran).map_or(ended, |rate| rate.max(ended))
     }
 
-    /// How long all of it will take from now on, with a step running as in [`Self::rate`].
+    /// The time that all steps will take from now on, with a step running as in [`Self::rate`].
     pub fn left(&self, planned: Duration, ran: Duration) -> Duration {
         let all = self.left.as_secs_f64() * self.rate(planned, ran);
         let this = planned.as_secs_f64() * self.rate(planned, ran);

@@ -89,7 +89,7 @@ pub struct Point {
 pub struct Series {
     /// The number that grows.
     pub name: &'static str,
-    /// From little to much.
+    /// The measurements, from the smallest number to the largest.
     pub points: Vec<Point>,
 }
 

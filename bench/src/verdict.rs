@@ -1,9 +1,10 @@
-//! Whether a goal holds, of rounds that differ: how far they lie apart, and whether the cores kept
-//! their distance.
+//! Whether a goal holds, judged by rounds that differ. A verdict considers how far the rounds lie
+//! apart, and whether the cores kept their distance.
 //!
-//! Virtual cores move, and every result by two threads moves with them, by a factor of two to
+//! Virtual cores move, and every result of two threads moves with them, by a factor of two to
 //! three. So rounds count only if a cache line took about as long between the cores in all of them
-//! (one *level*), and a goal is decided only where its bound lies beyond what they leave open.
+//! (one *level*). A goal is decided only where its bound lies outside of the range that these
+//! rounds leave open.
 
 use std::fmt;
 
@@ -16,7 +17,7 @@ pub const ROUNDS_MIN: usize = 3;
 /// shortest: the levels that were seen lie further apart.
 pub(crate) const LEVEL: f64 = 1.5;
 
-/// How likely the true median may be to lie outside of the range that a verdict is about.
+/// The probability that the true median lies outside of the range that a verdict is about.
 const DOUBT: f64 = 0.1;
 
 /// The middle of some numbers, and how far they lie apart.
@@ -31,7 +32,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of some numbers, one at least.
+    /// The spread of some numbers, of which there is one at least.
     pub(crate) fn of(numbers: impl IntoIterator<Item = f64>) -> Self {
         let numbers = sorted(numbers);
         let (min, max) = (numbers[0], numbers[numbers.len() - 1]);
@@ -84,7 +85,7 @@ impl Bound {
     pub(crate) fn room(self, value: f64) -> f64 {
         match self {
             Self::AtLeast(bound) => value / bound,
-            // Bounds of nothing at all are kept exactly or not at all.
+            // A bound of zero is kept exactly or not at all.
             Self::AtMost(bound) if bound == 0.0 || value == 0.0 => {
                 if value <= bound {
                     f64::INFINITY
@@ -188,13 +189,13 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// The range in which the median of what was sampled lies, but for [`DOUBT`]: as many of the
-/// outermost values are left out on either side as chance would leave beyond it. All values where
-/// there are few.
+/// The range in which the median of the sampled distribution lies, except with probability
+/// [`DOUBT`]. As many of the outermost values are left out on either side as chance would leave
+/// beyond the median. Few values are all kept.
 fn likely(values: &[f64]) -> (f64, f64) {
     let values = sorted(values.iter().copied());
     let n = values.len();
-    // Of n values each is below the true median with probability 1/2.
+    // Each of n values is below the true median with probability 1/2.
     let (mut chance, mut beyond) = (0.5_f64.powi(i32::try_from(n).unwrap_or(i32::MAX)), 0.0);
     let mut left_out = 0;
     for k in 0..n / 2 {
@@ -214,8 +215,8 @@ fn sorted(numbers: impl IntoIterator<Item = f64>) -> Vec<f64> {
     numbers
 }
 
-/// Which rounds are of one level, by the round trips that were seen during each: as many as there
-/// are of any level. None, if the cores moved in every one.
+/// The rounds of one level, by the round trips that were seen during each: of the level that has
+/// most rounds. None, if the cores moved in every round.
 pub(crate) fn of_one_level(rounds: &[Vec<u64>]) -> Vec<usize> {
     let ends = |trips: &Vec<u64>| {
         (trips.iter().copied().min().unwrap_or(0), trips.iter().copied().max().unwrap_or(0))

@@ -5,8 +5,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-/// A cargo whose only tests are `good`, `shy` (passes by itself only), `ill` (never passes) and
-/// `crowd`, a number of others that are shy too. The environment says which of them there are.
+/// A cargo whose only tests are `good`, `shy` (which passes only when it runs alone), `ill` (which
+/// never passes), and `crowd`, a number of other tests that are shy too. The environment selects
+/// the tests.
 const CARGO: &str = r##"#!/usr/bin/env bash
 [ "$1" = nextest ] || exit 0
 [ "$2" != --version ] || exit 0

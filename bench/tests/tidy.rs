@@ -1,5 +1,5 @@
 //! The house's rules, as a test of the repository itself. Each check is tried on text that breaks
-//! it and on text that does not, so that a check which finds nothing can be believed.
+//! its rule and on text that keeps it. So a check that finds no fault can be believed.
 
 #[path = "tidy/circles.rs"]
 mod circles;
@@ -41,7 +41,7 @@ impl fmt::Display for Finding {
 /// One file of the repository.
 #[derive(Clone)]
 struct Source {
-    /// From the root, with slashes.
+    /// The path from the root, with slashes.
     path: String,
     text: String,
 }
@@ -79,7 +79,7 @@ fn root() -> PathBuf {
 /// Inputs for the fuzz targets, whose bytes follow no rule.
 const CORPUS: &str = "fuzz/corpus";
 
-/// Every text file of the repository, but what .gitignore names and the fuzz targets' inputs.
+/// Every text file of the repository, except the fuzz targets' inputs and paths in .gitignore.
 fn sources() -> Vec<Source> {
     let root = root();
     let ignored = fs::read_to_string(root.join(".gitignore")).expect("there is a .gitignore");

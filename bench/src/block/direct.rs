@@ -156,7 +156,7 @@ pub(super) struct LocalPlan<'a> {
     pub(super) volume: &'a Volume,
     /// The stages before it.
     pub(super) chain: &'a [ChainStage],
-    /// Of every request.
+    /// Bytes of every request.
     pub(super) size_bytes: u32,
     /// The sidecore's behaviour while a request is outstanding.
     pub(super) idle: Idle,
@@ -195,7 +195,7 @@ impl LocalLoad {
         Ok(Self { sidecore })
     }
 
-    /// How often its thread slept and was woken, and its processor time.
+    /// The sleeps and wake-ups of its thread, and its processor time.
     pub(super) fn look(&self) -> Result<Side> {
         let mut side = Side::of_process(std::process::id())?.only(THREAD);
         let counters = self.sidecore.counters();

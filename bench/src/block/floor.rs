@@ -79,7 +79,7 @@ pub struct FloorOptions {
     pub link: LinkKind,
     /// Bytes of every request.
     pub size_bytes: u32,
-    /// How often each thing is measured, in turn.
+    /// How often each part is measured, in turn.
     pub rounds: u16,
     /// How long each measurement takes.
     pub seconds: f64,
@@ -290,7 +290,7 @@ struct Ends {
     door: Option<ShmListener>,
 }
 
-/// How long a call's datagram and its answer's take, between two threads that spin.
+/// The time of a call's datagram and its answer's, between two threads that spin.
 fn echo(options: &FloorOptions, cleanup: &Cleanup) -> Result<f64> {
     let stage = Stage::new("floor", options.program.clone(), false, cleanup.clone())?;
     let seats = options.direct(false).seats();
@@ -387,7 +387,7 @@ fn send(link: &mut dyn Link, batch: &mut TransmitBatch, pool: &Pool) {
     }
 }
 
-/// How long AES-256-GCM takes for the bytes of a request, both ways, sealed and opened.
+/// The time of AES-256-GCM for the bytes of a request, both ways, sealed and opened.
 fn cipher(options: &FloorOptions) -> Result<f64> {
     let key = UnboundKey::new(&AES_256_GCM, &[7; 32]).map_err(|_| anyhow!("a key of 32 bytes"))?;
     let key = LessSafeKey::new(key);
@@ -416,7 +416,7 @@ fn cipher(options: &FloorOptions) -> Result<f64> {
     Ok(outcome.quantile_us(0.5))
 }
 
-/// How long a read takes that stays on its thread.
+/// The time of a read that stays on its thread.
 fn local(options: &FloorOptions) -> Result<f64> {
     let core = options.direct(false).seats().driver();
     let (volume, size_bytes, idle) = (&Volume::Memory, options.size_bytes, Idle::Spin);

@@ -46,7 +46,7 @@ pub enum Path {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Volume {
-    /// Nothing: writes vanish, reads are zeroes.
+    /// No storage: writes vanish, reads are zeroes.
     Null,
     /// The serving process's memory.
     Memory,
@@ -93,7 +93,7 @@ pub struct Options {
     /// The stages that its requests pass, the first one first; none unless said.
     #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "names")]
     pub chain: Vec<ChainStage>,
-    /// Which requests.
+    /// The kind of requests.
     pub op: Pattern,
     /// Bytes of every request.
     pub size_bytes: u32,
@@ -101,14 +101,14 @@ pub struct Options {
     pub depth: u16,
     /// Disks of one node, each with a volume of its own.
     pub guests: u16,
-    /// Of these, how many have work, the first of them; all unless said.
+    /// How many of these disks have work, the first of them; all by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub busy: Option<u16>,
     /// VMhosts that have them, each as many, with `sidecores` of its own.
     #[serde(skip_serializing_if = "is_one")]
     pub hosts: u16,
-    /// Queues of each disk. All queues have a driving thread each, where there are cores for so
-    /// many or they sleep; else threads drive several by turns.
+    /// Queues of each disk. Each queue has a driving thread, where there are cores for so many, or
+    /// threads sleep. Else each thread drives several queues by turns.
     pub jobs: u16,
     /// How sessions travel.
     pub link: LinkKind,
@@ -303,7 +303,7 @@ pub(crate) fn as_text<S: Serializer>(
     serializer.collect_str(value)
 }
 
-/// For serde.
+/// Whether serde leaves the count out.
 fn is_one(count: &u16) -> bool {
     *count == 1
 }

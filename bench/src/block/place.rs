@@ -214,8 +214,8 @@ fn file_to_make(options: &Options) -> Result<Option<PathBuf>> {
 }
 
 fn ring(options: &Options, sockets: Vec<PathBuf>, seats: &Seats) -> Result<Driver> {
-    // Without a core for each, a thread drives what one core would: threads that poll and share
-    // cores only keep each other from them.
+    // Without a core for each queue, a thread drives as many queues as one core would. Threads that
+    // poll and share cores only keep each other from them.
     let threads = options.driver_threads(seats.driver.len());
     let plan = DriverPlan {
         sockets,

@@ -16,10 +16,10 @@ use testbed::stage::Network;
 /// The version of the JSON form.
 const REPORT_VERSION: u32 = 1;
 
-/// How much two round trips of a cache line may differ until the cores count as moved.
+/// The factor between two round trips of a cache line from which on the cores count as moved.
 const MOVED: f64 = 1.5;
 
-/// How long requests took, in microseconds.
+/// The time of requests, in microseconds.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Latency {
     /// The mean.
@@ -58,7 +58,7 @@ pub struct Report {
     options: Options,
     /// The network between the nodes, where there were two.
     pub network: Option<Network>,
-    /// From the first submission to the last completion.
+    /// The time from the first submission to the last completion.
     pub seconds: f64,
     /// Requests completed.
     pub requests: u64,
@@ -66,7 +66,7 @@ pub struct Report {
     pub iops: f64,
     /// Bytes per second.
     pub bytes_per_s: f64,
-    /// How long requests took.
+    /// The time of requests.
     pub latency_us: Latency,
     /// Events for each request, as nodes count them.
     pub events_per_request: BTreeMap<String, f64>,
@@ -76,8 +76,8 @@ pub struct Report {
     pub cpu_s: BTreeMap<&'static str, Option<f64>>,
     /// The share of a core that each busy thread got, by role and thread.
     pub core_share: BTreeMap<String, f64>,
-    /// How long a cache line took between the first core, a node's, and the last, the driver's, and
-    /// back: the longer of the two times that it was tried.
+    /// The time of a cache line between the first core, a node's, and the last, the driver's, and
+    /// back. It was measured twice, and the longer time is here.
     pub cache_line_rtt_ns: Option<u64>,
     /// Both round trips, before and after the measurement. Where they differ much, cores have moved
     /// meanwhile.

@@ -205,7 +205,7 @@ fn contests(options: &Options, peers: &Peers) -> Vec<Contest<Contestant>> {
     ]
 }
 
-/// How a turn is taken.
+/// The options of all turns.
 struct Turns<'a> {
     options: &'a Options,
     cleanup: &'a Cleanup,
@@ -232,7 +232,7 @@ impl Turns<'_> {
             Who::Vrio(path, link) => {
                 (asked.path, asked.link) = (path.clone(), *link);
                 if *path == Path::Direct {
-                    // It has no ring.
+                    // A direct client has no ring.
                     asked.reuse = Reuse::InOrder;
                 }
                 // A peer's sessions run on the loopback device, which has no AF_XDP, and whose
@@ -274,7 +274,7 @@ impl Turns<'_> {
         }
     }
 
-    /// By our driver.
+    /// A turn of our driver.
     fn drive(&self, asked: &block::Options) -> Result<Sample> {
         let report = block::measure(asked, self.cleanup, &Progress::silent())?;
         // Where cores are shared, a share of a core says nothing.

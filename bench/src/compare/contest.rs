@@ -20,16 +20,16 @@ const SLOW_TURN_MORE: Duration = Duration::from_secs(5);
 /// The name of our own disks and nics, which goals refer to.
 pub(super) const LOCAL: &str = "vrio local";
 
-/// How much is measured.
+/// The extent of a comparison.
 #[derive(Clone, Debug, Serialize)]
 pub struct Plan {
     /// How often each contestant is measured.
     pub rounds: u16,
     /// How long each measurement takes.
     pub seconds: f64,
-    /// Only contests whose name has this in it.
+    /// Only contests whose name contains this text.
     pub contest: Option<String>,
-    /// Only cases whose name has this in it.
+    /// Only cases whose name contains this text.
     pub case: Option<String>,
 }
 

@@ -1,5 +1,5 @@
-//! Huge pages, which peers built on DPDK take their memory from: made where they are missing and
-//! that is allowed, given back at the end.
+//! Huge pages, from which peers built on DPDK take their memory. They are made where they are
+//! missing and this is allowed, and given back at the end.
 
 use std::fs;
 use std::path::PathBuf;
@@ -14,10 +14,10 @@ const PAGE_MIB: u64 = 2;
 
 const PAGES: &str = "/proc/sys/vm/nr_hugepages";
 
-/// Sees to so many MiB of free huge pages, until the end.
+/// Provides so many MiB of free huge pages, until the end.
 ///
 /// # Errors
-/// When they are not there and may not, or cannot, be made.
+/// When they are missing, and may not or cannot be made.
 pub(super) fn make_pages(mib: u64, cleanup: &Cleanup) -> Result<()> {
     let free = free_pages()?;
     let wanted = mib.div_ceil(PAGE_MIB);
@@ -36,10 +36,10 @@ pub(super) fn make_pages(mib: u64, cleanup: &Cleanup) -> Result<()> {
     Ok(())
 }
 
-/// Sees to a file system of huge pages, until the end.
+/// Provides a file system of huge pages, until the end.
 ///
 /// # Errors
-/// When there is none and it may not, or cannot, be mounted.
+/// When there is none, and it may not or cannot be mounted.
 pub(super) fn mount_pages(cleanup: &Cleanup) -> Result<()> {
     let mounts = fs::read_to_string("/proc/mounts")?;
     if mounts.lines().any(|line| line.split(' ').nth(2) == Some("hugetlbfs")) {

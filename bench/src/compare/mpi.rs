@@ -1,9 +1,9 @@
 //! `vrio bench mpi`: the messages of MPI, by our provider and by every other way that an MPI has.
 //!
 //! For each MPI that is found, a program of ours (`bench/mpi/messages.c`) is built with that MPI's
-//! own compiler; it measures in the manner of the OSU micro-benchmarks. Each way is a run of it, in
-//! turn with the others: A B A B. With `--osu`, the user's own OSU programs are run instead. Ranks
-//! are on this host, or on two network namespaces of it with a node each.
+//! own compiler. The program measures in the manner of the OSU micro-benchmarks. Each way is a run
+//! of the program, in turn with the others: A B A B. With `--osu`, the user's own OSU programs are
+//! run instead. Ranks are on this host, or on two network namespaces of it with a node each.
 
 mod goals;
 pub mod job;

@@ -16,7 +16,7 @@ use testbed::machine::cores;
 /// The word that stands for the folder of a turn in commands.
 pub(super) const FOLDER: &str = "FOLDER";
 
-/// How long a server may take to serve.
+/// The longest time until a server must serve.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The time between two looks at a server.
@@ -30,19 +30,19 @@ const END_PATIENCE: Duration = Duration::from_secs(5);
 pub(super) struct Server {
     pub(super) words: Vec<String>,
     pub(super) ready: Ready,
-    /// It stays on its core by itself.
+    /// It pins itself to its core.
     pub(super) pinned: bool,
 }
 
 /// The sign that a process is ready.
 #[derive(Clone, Debug)]
 pub(super) enum Ready {
-    /// It listens there.
+    /// It listens at this address.
     Listens(SocketAddr),
-    /// Its sockets are in the turn's folder. A connection would be taken for the one front end that
-    /// it serves.
+    /// Its sockets are in the turn's folder. A trial connection would take the place of the one
+    /// front end that it serves.
     Sockets(&'static [&'static str]),
-    /// It has ended, and well: it was there to tell another one something.
+    /// It has ended without an error: its purpose was to tell another process something.
     Ended,
 }
 
@@ -56,7 +56,7 @@ pub(super) struct Made {
 /// The servers and files of a peer.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Service {
-    /// In the order in which they are started.
+    /// The servers, in the order in which they are started.
     pub(super) servers: Vec<Server>,
     /// The file that is made first.
     pub(super) file: Option<Made>,
@@ -79,7 +79,7 @@ impl Service {
     }
 }
 
-/// A program, where shells and administrators have theirs.
+/// A program in `PATH`, or in the usual folders of programs for users and administrators.
 pub(super) fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut places: Vec<_> = std::env::split_paths(&path).collect();

@@ -14,10 +14,10 @@ const DISTURBED: &str = "turns that mostly waited for what never came";
 /// The least share of its core that a driver which polls must have. Below it, the core was shared.
 const CORE_SHARE_MIN: f64 = 0.9;
 
-/// One of ours and one of theirs, in one case.
+/// One of our contestants and a peer, in one case.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// Which requests, or frames.
+    /// The name of the case.
     pub case: String,
     /// Our contestant.
     pub ours: String,
@@ -29,33 +29,33 @@ pub struct Row {
     pub tried: usize,
     /// Our requests or frames per second.
     pub our_rate: Spread,
-    /// Theirs.
+    /// The peer's requests or frames per second.
     pub their_rate: Spread,
     /// Our median latency, in microseconds, where that was measured.
     pub our_p50_us: Option<Spread>,
-    /// Theirs.
+    /// The peer's median latency, in microseconds.
     pub their_p50_us: Option<Spread>,
     /// The time that 99 of a hundred of ours did not exceed, in microseconds.
     pub our_p99_us: Option<Spread>,
-    /// Theirs.
+    /// The time that 99 of a hundred of the peer's did not exceed, in microseconds.
     pub their_p99_us: Option<Spread>,
     /// Processor time for each of ours, of all processes that take part, the driver included, in
     /// microseconds. None where the time of a server is not known.
     pub our_cpu_us: Option<Spread>,
-    /// Theirs.
+    /// Processor time for each of the peer's, in microseconds.
     pub their_cpu_us: Option<Spread>,
-    /// Ours divided by theirs, round by round: more is better.
+    /// Our rate divided by the peer's, round by round: more is better.
     pub rate_ratio: Spread,
-    /// Ours divided by theirs: less is better.
+    /// Our median latency divided by the peer's: less is better.
     pub p50_ratio: Option<Spread>,
-    /// Ours divided by theirs: less is better.
+    /// Our 99th percentile divided by the peer's: less is better.
     pub p99_ratio: Option<Spread>,
-    /// Ours divided by theirs: less is better.
+    /// Our processor time divided by the peer's: less is better.
     pub cpu_ratio: Option<Spread>,
     /// Whether cores moved in every round: then all are counted, and the numbers are of no one
     /// level.
     pub moved: bool,
-    /// How long a cache line took between two cores and back, in the rounds that counted.
+    /// The time of a cache line between two cores and back, in the rounds that counted.
     pub cache_line_rtt_ns: Option<Spread>,
     /// The least share of its core that our driver had, where it had one to itself. Below one,
     /// other threads used the core meanwhile.
@@ -70,7 +70,7 @@ pub struct Row {
 /// A figure of our own.
 #[derive(Clone, Debug, Serialize)]
 pub struct OwnRow {
-    /// Which requests, by which way.
+    /// The requests or frames, and their way.
     pub case: String,
     /// The name of the figure, with its unit.
     pub figure: &'static str,
@@ -91,7 +91,7 @@ pub struct OwnOutcome {
     pub contest: &'static str,
     /// Each figure.
     pub rows: Vec<OwnRow>,
-    /// How long a cache line took between two cores and back meanwhile; none with one core.
+    /// The time of a cache line between two cores and back meanwhile; none with one core.
     pub cache_line_rtt_ns: Option<Spread>,
 }
 
@@ -184,7 +184,7 @@ impl Pair<'_> {
 }
 
 impl Row {
-    /// With a column for processor time, if any row has that.
+    /// Writes the row, with a column for processor time if any row has it.
     pub(super) fn line(&self, f: &mut fmt::Formatter<'_>, has_cpu: bool) -> fmt::Result {
         let cpu = self.cpu_ratio.map_or("not known".to_owned(), |ratio| ratio.to_string());
         let cpu = if has_cpu { format!("{cpu:20} ") } else { String::new() };

@@ -117,7 +117,7 @@ fn told(cases: &[impl Case]) -> String {
     if cases.len() == 1 { name } else { format!("{name} and {} more", cases.len() - 1) }
 }
 
-/// Every one of ours with every one of theirs.
+/// The pairs of one of ours and a peer.
 fn pairs<C: Contestant>(contestants: &[C]) -> Vec<(usize, usize)> {
     let of = |is_ours: bool| {
         let all = contestants.iter().enumerate();

@@ -18,7 +18,7 @@ use node::{Config, Node};
 
 use super::patterns::{Job, Pattern};
 
-/// How long anything may take: machines are shared.
+/// The longest wait for anything: machines are shared.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The time between two looks at a condition.
@@ -207,7 +207,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// How many messages of a pattern go from one host to another.
+    /// The number of messages of a pattern that go from one host to another.
     pub(super) fn between_hosts(&self, pattern: Pattern) -> usize {
         let all = self.processes.len();
         let of = |(number, process): (usize, &Process)| {
@@ -239,7 +239,7 @@ impl Process {
         Ok(())
     }
 
-    /// Sends the next message, if there is room, and takes what has come.
+    /// Sends the next message, if there is room, and takes messages that have come.
     fn work(&mut self, number: usize, addresses: &[Address], body: &[u8]) -> Result<()> {
         if let Some(&peer) = self.to.last() {
             let message = Message {

@@ -46,7 +46,7 @@ const SHORT_BYTES: usize = 8 << 10;
 pub struct Sessions {
     /// Live sessions of one endpoint.
     pub sessions: u16,
-    /// By how much the resident memory of the process had grown by them, in bytes.
+    /// The growth of the process's resident memory by these sessions, in bytes.
     pub resident_bytes: u64,
     /// Bytes of each session.
     pub session_bytes: f64,

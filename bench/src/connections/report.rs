@@ -1,4 +1,4 @@
-//! One JSON object, or a table like the slide's.
+//! The results: one JSON object, or a table like the slide's.
 
 use std::fmt;
 
@@ -27,7 +27,7 @@ pub struct Line {
     pub per_host: f64,
     /// The most connections of one host.
     pub per_host_max: f64,
-    /// Of vrio, the messages that went from one host to another by its sessions.
+    /// The messages that went from one host to another by vrio's sessions.
     pub messages: usize,
 }
 

@@ -20,7 +20,7 @@ const COLUMNS: usize = 72;
 /// The characters of a row, from no requests to the most.
 const BARS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// An event, and what it did to the guest.
+/// An event, and the pause of the guest after it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Interrupted {
     /// The kind of the event.
@@ -72,7 +72,7 @@ pub struct Report {
     pub queues: u16,
     /// Requests outstanding on each.
     pub depth: u16,
-    /// How long a slice of the time line is.
+    /// The length of a slice of the time line, in milliseconds.
     pub slice_ms: u64,
     /// Requests that were completed in each.
     pub requests: Vec<u64>,
@@ -82,7 +82,7 @@ pub struct Report {
     pub pause_before_ms: f64,
     /// Acknowledged writes, all found again.
     pub writes_verified: u64,
-    /// Blocks that were read and compared with what had been written.
+    /// Blocks that were read and compared with the data that was written before.
     pub blocks_verified: u64,
     /// The machine.
     pub machine: Machine,

@@ -41,7 +41,7 @@ pub enum Sidecores {
 pub enum Load {
     /// All guests.
     Balanced,
-    /// Those of the first host.
+    /// The guests of the first host.
     Imbalanced,
 }
 

@@ -29,7 +29,7 @@ const LOST_AFTER: Duration = Duration::from_secs(10);
 /// The result of an echo.
 struct Echoed {
     outcome: Outcome,
-    /// How often a thread slept until it was woken, of both.
+    /// How often a thread of the two slept until it was woken.
     sleeps: u64,
     cpu: Duration,
 }
@@ -101,7 +101,7 @@ fn counted<T>(f: impl FnOnce() -> Result<T>) -> Result<(T, u64, Duration)> {
     Ok((done, sleeps()? - slept, thread_cpu().saturating_sub(cpu)))
 }
 
-/// How often this thread has given its core away because it had to wait.
+/// The number of times that this thread has given its core away because it had to wait.
 fn sleeps() -> Result<u64> {
     let status = fs::read_to_string("/proc/thread-self/status")?;
     let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));

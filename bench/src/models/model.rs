@@ -29,9 +29,9 @@ pub enum Model {
     Baseline,
     /// The guest's own host polls, and the IOhost too.
     HostSide,
-    /// Both sleep.
+    /// The guest's own host sleeps, and the IOhost too.
     HostSideUnpolled,
-    /// QEMU itself serves a virtqueue, with nothing of vrio. Only for a real guest.
+    /// QEMU itself serves a virtqueue, without vrio. Only for a real guest.
     Qemu,
     /// QEMU itself emulates an old device. Only for a real guest.
     Emulation,
@@ -107,8 +107,8 @@ impl Model {
 /// Cores that look for work all the time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct PollingCores {
-    /// Of each host that has guests.
+    /// Polling cores of each host that has guests.
     pub vmhost: u16,
-    /// Of the IOhost, if there is one.
+    /// Polling cores of the IOhost, if there is one.
     pub iohost: Option<u16>,
 }

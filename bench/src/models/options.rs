@@ -108,7 +108,7 @@ impl Options {
 pub struct Setting {
     /// The device of guests.
     pub device: Device,
-    /// How many guests.
+    /// The number of guests.
     pub guests: u16,
     /// Whether sessions are sealed.
     pub encrypt: bool,

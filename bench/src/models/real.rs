@@ -48,7 +48,7 @@ const PATIENCE: Duration = Duration::from_secs(180);
 /// The least time of reads, in whole seconds as every time in a guest: few requests say little.
 const SECONDS_MIN: f64 = 1.0;
 
-/// A guest that has a program of ours, and its libraries, in memory.
+/// Memory of a guest that has the `vrio` program and its libraries in memory.
 const CLIENT_MIB: u32 = 512;
 
 /// Addresses of two guests of a network, and those that QEMU's user network gives.
@@ -138,7 +138,7 @@ fn asked(guest: &mut Guest, word: &str, number: u16) -> Result<Told> {
 /// The images that are installed, and the way to run guests.
 struct Images {
     usual: Result<Image, GuestError>,
-    /// With the drivers of ublk and of cards that QEMU emulates.
+    /// An image with the drivers of ublk, and of cards that QEMU emulates.
     newer: Result<Image, GuestError>,
     accelerator: Accelerator,
 }

@@ -16,7 +16,7 @@ pub(super) const TIME_OUT_NS: u64 = 500_000_000;
 /// comes before it, and not only when the time is up.
 #[derive(Debug)]
 pub(super) struct Flight {
-    /// In the order in which they were sent.
+    /// The marks of frames, in the order in which the frames were sent.
     under_way: VecDeque<Mark>,
     /// The time since which no frame came.
     silent_since_ns: u64,
@@ -30,7 +30,7 @@ pub(super) struct Tally {
     pub(super) lost: u64,
     /// Frames that came twice, after all were given up, or from another sender.
     pub(super) strange: u64,
-    /// How often the time was up for all frames under way.
+    /// The number of times that all frames under way were given up.
     pub(super) time_outs: u64,
     /// The time spent on these waits.
     pub(super) waited_ns: u64,

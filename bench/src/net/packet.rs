@@ -82,8 +82,8 @@ impl Packet {
         Self([vec![0; HEADER_BYTES], frame].concat())
     }
 
-    /// So many bytes of a TCP stream, whose checksum is not completed; to be cut if they are more
-    /// than a segment.
+    /// So many bytes of a TCP stream, whose checksum is not completed. It must be cut if it is
+    /// longer than a segment.
     pub(super) fn tcp(ends: Ends, payload: usize) -> Self {
         let maker = ends.of(FrameMaker::tcp4()).partial();
         let (above_at, headers) = (maker.above_at() as u16, maker.header_bytes());

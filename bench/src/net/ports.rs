@@ -40,7 +40,7 @@ use testbed::stage::inside;
 
 use talk::{Part, Talk, TalkPort};
 
-/// How long joining may take.
+/// The longest time that joining may take.
 const JOINED_BY: Duration = Duration::from_secs(10);
 
 /// The time between two looks at whether an end has joined.
@@ -144,7 +144,7 @@ impl JoinGate for Anybody {
     }
 }
 
-/// One end. The order of fields matters: ports go before their network, and it before its sidecore.
+/// An end. The order of fields matters: ports go before their network, and it before its sidecore.
 struct End {
     ports: Vec<Attached>,
     network: Network,

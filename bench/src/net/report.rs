@@ -37,7 +37,7 @@ pub struct Report {
     pub frames_lost: u64,
     /// Frames that came twice, after all were given up, or from another sender.
     pub frames_strange: u64,
-    /// How often no frame came of those under way for so long that they were given up.
+    /// The number of times that all frames under way were given up.
     pub time_outs: u64,
     /// The time spent on these waits, in seconds.
     pub waited_s: f64,
@@ -53,7 +53,7 @@ pub struct Report {
     pub bytes_per_s: Option<f64>,
     /// Writes of a stream.
     pub writes: Option<u64>,
-    /// How long a frame took there and back, where one bounces.
+    /// The time of a frame there and back, where one bounces.
     pub latency_us: Option<Latency>,
     /// Events for each frame that arrived.
     pub events_per_frame: BTreeMap<String, f64>,
@@ -63,7 +63,7 @@ pub struct Report {
     pub core_share: BTreeMap<String, f64>,
     /// The longer of both below.
     pub cache_line_rtt_ns: Option<u64>,
-    /// How long a cache line took between the first core and the last and back, before and after.
+    /// The time of a cache line between the first core and the last and back, before and after.
     pub cache_line_rtts_ns: [Option<u64>; 2],
     /// The machine.
     pub machine: Machine,

@@ -16,8 +16,8 @@ const CIRCLE_FILES_MAX: usize = 3;
 /// A crate with more thousands of lines is two crates. Lines of tests do not count.
 const CRATE_THOUSANDS_MAX: usize = 15;
 
-/// By crate, how many files were in larger circles and how many thousands of lines a larger crate
-/// had before there was this rule. The numbers only fall.
+/// Before there was this rule: by crate, the number of files in larger circles, and the thousands
+/// of lines of a larger crate. The numbers only fall.
 const BEFORE: &str = include_str!("circles.txt");
 
 /// The renamings and re-exports of a path stop after this many steps.

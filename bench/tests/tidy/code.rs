@@ -60,7 +60,7 @@ fn function_name(line: &str) -> Option<&str> {
     }
 }
 
-/// How many lines the function has that begins in the first of `lines`; nothing without a body.
+/// The number of lines of the function that begins in the first of `lines`; none if it has no body.
 fn function_lines(lines: &[&str]) -> Option<usize> {
     let indent = lines[0].len() - lines[0].trim_start().len();
     for (index, line) in lines.iter().enumerate() {
@@ -87,8 +87,8 @@ fn stray_words(source: &Source) -> Vec<Finding> {
     lines.map(|(number, word)| source.finding(number, format!("stray '{word}'"))).collect()
 }
 
-/// Errors of ours whose cause is told twice where a chain of causes is printed: in their own text,
-/// and by `source()`, which thiserror makes of a field of that name and of two attributes.
+/// Errors of ours whose cause is printed twice in a chain of causes. Their own text has it, and
+/// `source()` has it, which thiserror makes of a field of that name and of two attributes.
 fn causes_twice(source: &Source) -> Vec<Finding> {
     if !source.is("rs") {
         return Vec::new();

@@ -7,7 +7,7 @@ use super::{Finding, Source, everywhere, root, try_check};
 /// A decision is one page.
 const DECISION_LINES_MAX: usize = 80;
 
-/// README is what a stranger reads first, in three minutes.
+/// The most words of README, which a stranger reads first, in three minutes.
 const README_WORDS_MAX: usize = 800;
 
 /// The lines of a Markdown file that are not inside a block of code.
@@ -85,7 +85,7 @@ fn code_spans(line: &str) -> impl Iterator<Item = &str> {
     line.split('`').skip(1).step_by(2)
 }
 
-/// A path of a source file, rather than an example of something else.
+/// Whether it is the path of a source file, and not another example.
 fn looks_like_a_file(span: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
     span.contains('/')

@@ -5,9 +5,9 @@ use std::os::unix::fs::PermissionsExt;
 
 use super::{Finding, Source, everywhere, expect_none, root, sources, try_check};
 
-/// Of code, so that two files fit side by side.
+/// The width of code: two files fit side by side.
 const COLUMNS_MAX: usize = 100;
-/// Of documents.
+/// The width of documents.
 const PROSE_COLUMNS_MAX: usize = 120;
 
 /// Places of one person's or one machine's own. In two halves: this file is checked as well.

@@ -1,5 +1,5 @@
-//! Rules for what leads from one document to another: links with anchors, documents that code and
-//! scripts name, and the index of decisions. A rule here looks at several files at once.
+//! Rules for references between documents: links with anchors, documents that code and scripts
+//! name, and the index of decisions. A rule here looks at several files at once.
 
 use std::collections::HashMap;
 use std::path::{Component, Path, PathBuf};

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Source, sources};
 
-/// In this many files a name may stand: a type, and one more in a crate that never meets the first.
+/// The most files that may have a type of one name: a type, and one more in a crate that never
+/// meets the first.
 const FILES_MAX: usize = 2;
 
 /// Names that were in more files before there was this rule, and in how many. The numbers only
@@ -30,7 +31,8 @@ fn type_name(line: &str) -> Option<&str> {
     (declares && name.starts_with(char::is_uppercase)).then(|| &name[..end])
 }
 
-/// Tests are read with what they test beside them, and examples alone.
+/// Whether a file is a part of the program. Tests are read with the code beside them, and examples
+/// alone.
 pub(super) fn is_of_the_program(path: &str) -> bool {
     let part = |part: &str| path.split('/').any(|folder| folder == part);
     let file = path.rsplit('/').next().unwrap_or(path);

@@ -12,16 +12,17 @@ const PRONOUNS: [&str; 9] =
 /// Likewise, of two words; and orders that are "must" or "will".
 const PAIRS: [[&str; 2]; 4] = [["that", "one"], ["those", "who"], ["is", "to"], ["are", "to"]];
 
-/// How many such places each folder had before there was this rule. The numbers only fall.
+/// The number of such places that each folder had before there was this rule. The numbers only
+/// fall.
 const BEFORE: &str = include_str!("words.txt");
 
-/// The text of a line's comment, if it is nothing else.
+/// The text of a line that has only a comment.
 fn comment(line: &str) -> Option<&str> {
     let rest = line.trim_start().strip_prefix("//")?;
     Some(rest.strip_prefix(['/', '!']).unwrap_or(rest))
 }
 
-/// A word without what stands around it, in small letters.
+/// A word without the signs around it, in small letters.
 fn bare(word: &str) -> String {
     word.trim_matches(|c: char| !c.is_alphanumeric()).to_lowercase()
 }

@@ -46,7 +46,7 @@ pub(super) struct Turn<'a> {
     pub(super) seconds: f64,
     /// The servers.
     pub(super) pids: Vec<u32>,
-    /// For its output.
+    /// The folder of its output.
     pub(super) folder: &'a Path,
     /// Whether all of the disk was written before.
     pub(super) filled: bool,

@@ -15,7 +15,7 @@ const POLL_MAX_NS: u64 = 100_000_000;
 /// The peers that are installed, and those that are missing.
 #[derive(Clone, Debug)]
 pub(super) struct Peers {
-    /// That of `PATH`, and others: versions differ much.
+    /// The daemon of `PATH`, and others: versions differ much.
     daemons: Vec<PathBuf>,
     nbdkit: Option<PathBuf>,
     fio: Option<PathBuf>,
@@ -44,7 +44,7 @@ impl Peers {
         Self { daemons, nbdkit, fio, spdk, missing }
     }
 
-    /// Local disks of nothing.
+    /// Local null disks.
     pub(super) fn null(&self) -> Vec<Peer> {
         let node = format!("driver=null-co,node-name=disk,size={DISK_BYTES},read-zeroes=off");
         let spdk = self.spdk.iter().flat_map(|spdk| spdk.vhosts(false));
@@ -114,7 +114,7 @@ impl Peers {
         self.spdk.as_ref().map_or(0, |_| spdk::HUGE_MIB)
     }
 
-    /// Without those that need huge pages, for this reason.
+    /// Removes the peers that need huge pages, for this reason.
     pub(super) fn without_huge_pages(&mut self, why: &str) {
         if self.spdk.take().is_some() {
             self.missing.push(format!("SPDK ({why})"));
@@ -137,8 +137,9 @@ impl Peers {
     }
 }
 
-/// A daemon that shows a block node, on a thread that polls where `busy` threads, the driver's
-/// among them, have a core each. Where they share cores it sleeps: ours do not spin there either.
+/// A daemon that exports a block node. Its thread polls where `busy` threads, the driver's among
+/// them, have a core each. Where they share cores it sleeps, as our sidecores do not spin there
+/// either.
 fn daemon(program: &Path, node: &str, file: Option<&Path>, busy: usize) -> Peer {
     let export = "type=vhost-user-blk,id=export,node-name=disk,addr.type=unix,\
                   addr.path=FOLDER/socket,writable=on,iothread=poller";

@@ -69,7 +69,7 @@ impl Spdk {
         absent.map(say).collect()
     }
 
-    /// A vhost-user-blk disk of nothing, or of memory: by our driver, and by SPDK's where that was
+    /// A vhost-user-blk disk, null or of memory: by our driver, and by SPDK's driver where that was
     /// built.
     pub(super) fn vhosts(&self, memory: bool) -> Vec<Peer> {
         let method = "vhost_create_blk_controller";

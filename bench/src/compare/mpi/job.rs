@@ -21,7 +21,7 @@ use testbed::stage::CABLE;
 const PATIENCE: Duration = Duration::from_secs(60);
 const PATIENCE_TIMES: f64 = 20.0;
 
-/// How long a launcher may take to end its ranks.
+/// The longest time that a launcher may take to end its ranks.
 const END_PATIENCE: Duration = Duration::from_secs(5);
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
@@ -29,7 +29,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// with the job.
 const ASK_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Characters of what a failed job said that an error shows: launchers say much.
+/// The most characters of a failed job's output in an error: launchers print much.
 const SAID_MAX: usize = 600;
 
 /// Variables that choose a way: a job gets those of its turn and no others.
@@ -118,7 +118,7 @@ impl Site<'_> {
                 command.args(["--bind-to", "none"]);
                 if let Some((enter, addresses)) = &reach {
                     let slots = addresses.iter().map(|it| format!("{it}:{of_each}"));
-                    // Open MPI 4's name for what starts its daemons, and 5's.
+                    // The names of Open MPI 4 and 5 for the program that starts their daemons.
                     command.env("OMPI_MCA_plm_rsh_agent", enter);
                     command.env("PRTE_MCA_plm_ssh_agent", enter);
                     command.env("OMPI_MCA_oob_tcp_if_include", CABLE);
@@ -152,7 +152,7 @@ pub fn watch(
 ) -> (Vec<String>, Result<ExitStatus>) {
     let out = child.stdout.take().expect("it is piped");
     let (sender, receiver) = mpsc::channel();
-    // It ends with the job, whose output it reads.
+    // The thread ends with the job, whose output it reads.
     thread::spawn(move || {
         BufReader::new(out).lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
     });
@@ -184,7 +184,7 @@ pub fn watch(
     (lines, Err(anyhow!(failed)))
 }
 
-/// How it ended, if it did by then.
+/// The job's status, if the job ended by then.
 fn wait(child: &mut Child, by: Instant) -> Option<Result<ExitStatus>> {
     loop {
         match child.try_wait() {

@@ -1,4 +1,4 @@
-//! Which MPIs are installed.
+//! The MPIs that are installed.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -81,7 +81,7 @@ impl Mpi {
     }
 }
 
-/// From what a launcher says of itself.
+/// Reads the family and the version from a launcher's output.
 fn version(said: &str) -> Option<(Family, String)> {
     let first = said.lines().next()?;
     let word = |line: &str| line.split_whitespace().next_back().map(str::to_owned);
@@ -148,7 +148,7 @@ pub(super) fn hint(family: Family) -> &'static str {
     }
 }
 
-/// The MPI whose library a program loads, by its name in the file.
+/// The MPI whose library a program loads, by the library's name in the file.
 pub(super) fn family_of(program: &Path) -> Result<Family> {
     let bytes = std::fs::read(program).with_context(|| format!("reading {}", program.display()))?;
     let has = |name: &str| bytes.windows(name.len()).any(|it| it == name.as_bytes());

@@ -30,7 +30,7 @@ pub enum Hosts {
 }
 
 impl Hosts {
-    /// How contests begin.
+    /// The first words of contests' names.
     pub(super) fn words(self) -> &'static str {
         match self {
             Self::One => ONE_HOST,
@@ -39,10 +39,10 @@ impl Hosts {
     }
 }
 
-/// How the nodes of two hosts meet, and what their sidecores do.
+/// The sessions between the nodes of two hosts, and their sidecores' behaviour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Together {
-    /// How their sessions travel; not by memory that two hosts would share.
+    /// The link of sessions; not memory, which two hosts would not share.
     pub link: LinkKind,
     /// Whether those are sealed.
     pub encrypt: bool,
@@ -54,7 +54,7 @@ pub struct Together {
 }
 
 impl Together {
-    /// How they meet.
+    /// The cable and the sessions between the nodes.
     pub(super) fn meeting(self) -> Meeting {
         let Self { link, encrypt, mtu, .. } = self;
         Meeting { link, encrypt, loopback: false, mtu }
@@ -76,7 +76,7 @@ pub struct Options {
     /// The `vrio` program.
     #[serde(skip)]
     pub program: PathBuf,
-    /// How much is measured; its seconds are of each case.
+    /// The extent of the comparison; its seconds are of each case.
     #[serde(flatten)]
     pub plan: Plan,
     /// Where further MPIs are installed: `bin/mpicc` and `bin/mpirun` are there.
@@ -87,7 +87,7 @@ pub struct Options {
     pub ranks: Option<u16>,
     /// Look at every byte of some messages of each kind first.
     pub validate: bool,
-    /// Only ways with this in their name, besides ours.
+    /// Only ways whose name contains this text, besides ours.
     pub way: Option<String>,
     /// A node that runs already; else a node is started. Only with one host.
     pub running: Option<Running>,

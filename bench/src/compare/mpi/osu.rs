@@ -11,7 +11,7 @@ use super::messages::{Messages, Op};
 use super::site::Site;
 use crate::compare::contest::Sample;
 
-/// How deep programs may lie under the folder that is named: theirs has `c/mpi/pt2pt/standard`.
+/// The depth of programs' folders under the given folder: OSU has `c/mpi/pt2pt/standard`.
 const DEPTH_MAX: u32 = 6;
 
 /// The most entries that are looked at: the folder may be a whole disk.
@@ -20,7 +20,7 @@ const ENTRIES_MAX: usize = 10_000;
 /// Bytes in a program's file that show that it prints percentiles.
 const PERCENTILES: &[u8] = b"Tail Lat";
 
-/// About how long a program of theirs takes: it counts rounds, not time.
+/// About the time of an OSU program, in seconds: it counts rounds, not time.
 const SECONDS: f64 = 5.0;
 
 /// The user's programs.
@@ -206,7 +206,8 @@ impl Table {
 mod tests {
     use super::*;
 
-    /// Not theirs: `vrio/tests/mpi/like_osu.c` prints it in their form, with numbers made up.
+    /// The stand-in `vrio/tests/mpi/like_osu.c` of our tests prints this in OSU's form, with
+    /// invented numbers.
     const LATENCY: &str = "
 # OSU MPI Latency Test v0.0 (not OSU's: a stand-in of vrio's tests)
 # Datatype: MPI_CHAR.

@@ -21,8 +21,8 @@ use testbed::pair::Meeting;
 use testbed::progress::Progress;
 use testbed::stage::Stage;
 
-/// Endpoints of the domain that is made: one for each rank, and those of a job that ended badly
-/// until the node has noticed.
+/// The most endpoints of the domain: one for each rank, and the endpoints of a job that ended
+/// badly, until the node has noticed.
 const ENDPOINTS_MAX: u16 = 4 * RANKS_MAX;
 
 /// The domain that is made.
@@ -57,7 +57,7 @@ pub(super) struct Site<'a> {
     program: PathBuf,
     domain: Option<String>,
     hosts: Vec<Host>,
-    /// How the nodes of two hosts meet.
+    /// The cable and the sessions between the nodes of two hosts.
     meeting: Option<Meeting>,
     pub(super) stage: Stage,
     pub(super) cleanup: &'a Cleanup,
@@ -137,7 +137,7 @@ impl<'a> Site<'a> {
         [self.stage.path("seat").display().to_string(), family.to_owned(), where_it_sits.to_owned()]
     }
 
-    /// The nodes' processes, which take part in messages of ours: for the program.
+    /// The process ids of the nodes, which carry our messages, for the program.
     pub(super) fn carriers(&self, job: &Job<'_>) -> String {
         let nodes = self.hosts.iter().filter_map(|host| host.node.as_ref());
         let carriers: Vec<_> = nodes.map(|node| node.pid().to_string()).collect();
@@ -211,7 +211,7 @@ impl<'a> Site<'a> {
         )
     }
 
-    /// How launchers enter the hosts, whose environment the seats make.
+    /// The entrances of hosts for launchers. The script of [`Self::seat`] sets the environment.
     fn doors(&self) -> Vec<Door> {
         let door = |host: &Host| {
             let Place { namespace, address } = host.place.as_ref()?;

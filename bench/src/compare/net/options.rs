@@ -15,7 +15,7 @@ pub struct Options {
     /// The `vrio` program.
     #[serde(skip)]
     pub program: PathBuf,
-    /// How much is measured.
+    /// The extent of the comparison.
     #[serde(flatten)]
     pub plan: Plan,
     /// The behaviour of our sidecore without work; adaptive instead of spin where it shares a core.

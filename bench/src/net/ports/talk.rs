@@ -139,7 +139,7 @@ impl Talk {
         (std::mem::take(&mut self.outcome), self.waited_ns)
     }
 
-    /// How many frames it may send now.
+    /// The number of frames that it may send now.
     fn wants(&mut self, now_ns: u64) -> u64 {
         match self.part {
             Part::Takes => 0,
