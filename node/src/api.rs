@@ -1,4 +1,4 @@
-//! What the control API takes and gives, besides the status.
+//! Requests and answers of the control API, besides the status.
 //!
 //! Like the status these are promises: within a version fields may be added, never renamed or
 //! removed.
@@ -8,45 +8,46 @@ use serde::{Deserialize, Serialize};
 /// The version of these shapes; the `v1` of the path.
 pub const API_VERSION: u32 = 1;
 
-/// What a change did.
+/// The result of a change.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Done {
     /// [`API_VERSION`].
     pub version: u32,
-    /// What was changed, in this order.
+    /// The changes that were made, in this order.
     pub applied: Vec<String>,
-    /// What else there is to know.
+    /// Remarks for the caller.
     #[serde(default)]
     pub notes: Vec<String>,
 }
 
-/// Why something was not done, and what to do. What is not in `applied` is as it was before.
+/// Why a request was refused, and the way out. An object that is not in `applied` is as it was
+/// before.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{error}; {way_out}")]
 pub struct Refused {
-    /// How HTTP says it.
+    /// The kind of the refusal, which gives the HTTP status.
     #[serde(skip)]
     pub kind: RefusedKind,
-    /// What is wrong.
+    /// The fault.
     pub error: String,
-    /// What to do.
+    /// The way out.
     pub way_out: String,
-    /// Of several changes, those that were done before it.
+    /// Of several changes, those that were made before the refused one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub applied: Vec<String>,
-    /// Those that came after it and were not tried.
+    /// The changes that came after the refused one and were not tried.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub untried: Vec<String>,
 }
 
-/// What kind of refusal it is.
+/// Kinds of refusals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RefusedKind {
     /// The request makes no sense.
     Bad,
     /// There is no such object.
     Unknown,
-    /// Somebody uses it, or the file has changed.
+    /// The object is in use, or the file has changed.
     Conflict,
     /// The system did not do it.
     #[default]
@@ -78,7 +79,7 @@ impl Refused {
     }
 }
 
-/// What a reload of the configuration would change.
+/// The changes that a reload of the configuration would make.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     /// [`API_VERSION`].
@@ -87,39 +88,39 @@ pub struct Plan {
     pub file: String,
     /// Stands for this list; a reload that names it does this or nothing.
     pub digest: String,
-    /// What would be done first, at once and whatever becomes of the rest: keys and entries of
-    /// `allow` that are no longer there count no more.
+    /// Keys and entries of `allow` that are no longer in the file. A reload ends them first and at
+    /// once, also when later changes fail.
     #[serde(default)]
     pub revokes: Vec<String>,
-    /// What would be done, in this order.
+    /// The changes, in this order.
     pub changes: Vec<Planned>,
     /// Keys of the file that are different and take a restart of the node.
     pub needs_restart: Vec<String>,
-    /// Whether key files are read again, too: what is in them is not compared.
+    /// Whether key files are read again, too. The plan does not compare their content.
     #[serde(default)]
     pub reads_keys: bool,
 }
 
-/// Whether a node is drained, and who still uses it.
+/// Whether a node is drained, and which guests and nodes still use it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Drain {
     /// [`API_VERSION`].
     pub version: u32,
-    /// It takes nobody new.
+    /// The node refuses new front ends, attachments and members.
     pub draining: bool,
     /// Guests with a disk of this node, and attachments of other nodes to its volumes.
     pub users: Vec<String>,
 }
 
-/// What is asked of a drain.
+/// A request to drain, or to end a drain.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SetDrain {
-    /// It is over: whoever comes is taken again.
+    /// The drain ends: new front ends, attachments and members are admitted again.
     pub undo: bool,
 }
 
-/// What a process says that wants to go on in a node's place.
+/// The request of a process that wants to go on in a node's place.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HandOver {
@@ -140,12 +141,13 @@ pub struct HandOver {
 pub struct Planned {
     /// Such as `remove disk "alice"`.
     pub what: String,
-    /// Who uses the object now and would be interrupted: it takes `force`.
+    /// The guests and nodes that use the object now. The change would interrupt them, so it takes
+    /// `force`.
     #[serde(default)]
     pub used_by: Vec<String>,
 }
 
-/// What is asked of a reload.
+/// A request to reload.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Reload {

@@ -1,5 +1,5 @@
-//! How a node talks to its successor, and to who opens interfaces for it: messages of JSON and
-//! descriptors over a Unix socket.
+//! A node's conversation with its successor, and with the process that opens interfaces for it:
+//! messages of JSON and descriptors over a Unix socket.
 //!
 //! ```text
 //!   magic [8]  length of the JSON u32  number of descriptors u32  JSON  (one byte, with up to
@@ -44,21 +44,23 @@ pub(crate) const LOST: io::ErrorKind = io::ErrorKind::QuotaExceeded;
 const LOST_TEXT: &str = "descriptors were lost on the way, for this process has too many; raise \
                          its limit, `ulimit -n` or LimitNOFILE= of its unit";
 
-/// The other one's end of the conversation.
+/// This process's end of the conversation.
 #[derive(Debug)]
 pub(crate) struct Channel {
     stream: UnixStream,
     limit: Duration,
-    /// What came of a message that is not whole: who has run out of time may go on with it.
+    /// The part of a message that has arrived so far. It stays after a timeout, and the next call
+    /// receives the rest.
     heard: Vec<u8>,
     fds: Vec<OwnedFd>,
-    /// Descriptors that were sent with it so far; fewer came where this process had no room.
+    /// Descriptors that the other end sent with the message so far; fewer arrived where this
+    /// process had no room.
     sent: usize,
 }
 
 impl Channel {
-    /// Over a connection. No message takes longer than `limit`, into however many pieces the other
-    /// one cuts it.
+    /// A channel over a connection. No message takes longer than `limit`, into however many pieces
+    /// the other end cuts it.
     pub(crate) fn new(stream: UnixStream, limit: Duration) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         Ok(Self { stream, limit, heard: Vec::new(), fds: Vec::new(), sent: 0 })
@@ -69,18 +71,18 @@ impl Channel {
         self.limit = limit;
     }
 
-    /// From now on nothing can be sent to this end. What has been is still received.
+    /// From now on the other end can send nothing more. Bytes that it has sent are still received.
     pub(crate) fn stop_hearing(&self) -> io::Result<()> {
         self.stream.shutdown(std::net::Shutdown::Read)
     }
 
-    /// Nothing more is said or heard, also by whoever has the same connection.
+    /// Ends the connection in both directions, also for other processes that hold it.
     pub(crate) fn end(&self) {
-        // One that the other end has closed is as good.
+        // An error means that the other end has closed the connection already.
         let _ = self.stream.shutdown(std::net::Shutdown::Both);
     }
 
-    /// Sends a message; whoever gets it has descriptors of the same files.
+    /// Sends a message. The receiver gets descriptors of the same files.
     pub(crate) fn send(&mut self, message: &impl Serialize, fds: &[OwnedFd]) -> io::Result<()> {
         let until = Instant::now() + self.limit;
         let json = serde_json::to_vec(message).map_err(io::Error::other)?;
@@ -137,7 +139,8 @@ impl Channel {
         if self.sent > count as usize {
             return Err(strange());
         }
-        // To its end also where some are missing: the next message is heard from its beginning.
+        // The message is read to its end also when descriptors are missing, so that the next one is
+        // read from its beginning.
         let (whole, fds) = (std::mem::take(&mut self.heard), std::mem::take(&mut self.fds));
         if fds.len() < std::mem::take(&mut self.sent) {
             return Err(io::Error::new(LOST, LOST_TEXT));
@@ -146,8 +149,8 @@ impl Channel {
         Ok((message, fds))
     }
 
-    /// Waits until so much of a message is there, and not a byte more: descriptors may come with
-    /// the next.
+    /// Waits until `len` bytes of a message are there. It reads not a byte more, since descriptors
+    /// may come with the next byte.
     fn hear(&mut self, len: usize, until: Instant) -> io::Result<()> {
         let mut piece = [0; 64 << 10];
         while self.heard.len() < len {
@@ -162,7 +165,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Does something with the stream as soon as that does not have to wait, but not after `until`.
+    /// Tries an operation on the stream until it does not have to wait, at most until `until`.
     fn when<T>(
         &self,
         ready: PollFlags,
@@ -201,8 +204,8 @@ fn send_batch(stream: &UnixStream, fds: &[OwnedFd]) -> io::Result<()> {
     Ok(())
 }
 
-/// Receives descriptors that come with one byte, which is their number. Where this process may have
-/// no more of them the system closes the rest.
+/// Receives descriptors that come with one byte, which is their number. The system closes those for
+/// which this process has no room.
 fn receive_batch(stream: &UnixStream) -> io::Result<(usize, Vec<OwnedFd>)> {
     let mut byte = [0];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(BATCH))];
@@ -369,7 +372,7 @@ mod tests {
         assert!(said < 100, "nobody waits for all of it");
     }
 
-    /// Who has run out of time in the middle of a message can still hear the rest of it.
+    /// A receiver whose time ran out in the middle of a message can still receive the rest of it.
     #[test]
     fn what_came_of_a_message_is_kept() {
         let (mut channel, mut other) = pair();

@@ -1,8 +1,8 @@
 //! The control socket: versioned JSON over HTTP on a Unix socket, on a thread of its own.
 //!
-//! Whoever may open the socket may see everything, so it is the owner's alone (mode 0600). A lock
-//! beside it, which ends with its holder, tells a socket that is in use from one that a dead
-//! process left behind.
+//! A process that can open the socket sees everything, so the socket is the owner's alone (mode
+//! 0600). A lock beside it, which ends with its holder, tells a socket that is in use from one that
+//! a dead process left behind.
 
 use std::fs::File;
 use std::io;
@@ -39,67 +39,67 @@ const BACKLOG: i32 = 16;
 /// Gathers a status; called on a thread that may wait.
 pub type Gather = Arc<dyn Fn() -> Status + Send + Sync>;
 
-/// What answers: a running node. Everything is called on a thread that may wait, and waits for a
-/// bounded time.
+/// The node behind the control socket. Each method is called on a thread that may wait, and waits
+/// for a bounded time.
 pub trait Service: Send + Sync {
-    /// Everything there is to see.
+    /// The whole status.
     fn status(&self) -> Status;
 
     /// The objects of one kind alone, as a list in JSON.
     fn list(&self, kind: Kind) -> String;
 
-    /// One of them, as JSON.
+    /// One object, as JSON.
     fn show(&self, kind: Kind, name: &str) -> Option<String>;
 
-    /// Changes what of a nic can be changed while its guest uses it.
+    /// Changes those keys of a nic that can be changed while its guest uses it.
     ///
     /// # Errors
-    /// Why it is what it was.
+    /// Why the nic is unchanged.
     fn set_nic(&self, name: &str, body: &Value) -> Result<Done, Refused>;
 
     /// Adds an object with these fields.
     ///
     /// # Errors
-    /// Why nothing was changed, as for all of those below.
+    /// Why nothing was changed, as for all methods below.
     fn add(&self, kind: Kind, body: &Value) -> Result<Done, Refused>;
 
-    /// Takes an object away; with `force` also from those who use it.
+    /// Removes an object; with `force` also one that is in use.
     ///
     /// # Errors
-    /// Who uses it, or why it cannot be taken away.
+    /// The users of the object, or why it cannot be removed.
     fn remove(&self, kind: Kind, name: &str, force: bool) -> Result<Done, Refused>;
 
     /// Puts another chain before a volume: a list of stages, as the file's `chain` has them.
     ///
     /// # Errors
-    /// Why the old one stays.
+    /// Why the old chain stays.
     fn set_chain(&self, volume: &str, chain: &Value) -> Result<Done, Refused>;
 
     /// Makes the volume of a disk of this node larger or smaller.
     ///
     /// # Errors
-    /// Why it is what it was.
+    /// Why the size is unchanged.
     fn resize_disk(&self, name: &str, body: &Value) -> Result<Done, Refused>;
 
     /// Makes a volume larger or smaller.
     ///
     /// # Errors
-    /// Why it is what it was.
+    /// Why the size is unchanged.
     fn resize_volume(&self, name: &str, body: &Value) -> Result<Done, Refused>;
 
     /// Moves a queue of a disk to another sidecore: `{"sidecore": 1}`.
     ///
     /// # Errors
-    /// Why it is where it was.
+    /// Why the queue stays where it was.
     fn move_queue(&self, disk: &str, queue: usize, body: &Value) -> Result<Done, Refused>;
 
-    /// Has the guest of a disk take its volume, although another one holds it.
+    /// Has the guest of a disk take its volume, although another attachment holds it.
     ///
     /// # Errors
-    /// Why it does not.
+    /// Why the disk does not take it.
     fn take_disk(&self, disk: &str) -> Result<Done, Refused>;
 
-    /// What a reload of the configuration would change.
+    /// The changes that a reload of the configuration would make.
     ///
     /// # Errors
     /// Every problem of the file.
@@ -108,22 +108,22 @@ pub trait Service: Send + Sync {
     /// Reloads the configuration.
     ///
     /// # Errors
-    /// What could not be done; `applied` and `untried` say about the rest.
+    /// The change that was refused; `applied` and `untried` list the others.
     fn reload(&self, wanted: &Reload) -> Result<Done, Refused>;
 
-    /// Whether the node is drained, and who still uses it.
+    /// Whether the node is drained, and which guests and nodes still use it.
     fn drain(&self) -> Drain;
 
-    /// Takes nobody new from now on, or again everybody.
+    /// Refuses new front ends, attachments and members from now on, or admits them again.
     ///
     /// # Errors
     /// Why nothing was changed.
     fn set_draining(&self, draining: bool) -> Result<Drain, Refused>;
 
-    /// Hands everything over to the process that asks; this one ends then.
+    /// Hands everything over to the process that asks. This process ends then.
     ///
     /// # Errors
-    /// Why it goes on.
+    /// Why this process goes on.
     fn hand_over(&self, wanted: &HandOver) -> Result<(), Refused>;
 }
 
@@ -154,14 +154,14 @@ pub enum ControlError {
     Io {
         /// The socket.
         path: PathBuf,
-        /// What was tried.
+        /// The step that failed.
         what: &'static str,
         /// The system's answer.
         r#source: io::Error,
     },
 }
 
-/// A control socket that nobody answers on yet. Dropped, it takes the socket away.
+/// A control socket on which no thread answers yet. Dropping it removes the socket.
 #[derive(Debug)]
 pub struct Claim {
     path: PathBuf,
@@ -201,8 +201,8 @@ impl Claim {
         Ok(Self { path: path.to_owned(), listener, ours })
     }
 
-    /// Goes on with the socket of another process, and with its lock. Until [`Standby::serve`] they
-    /// are that one's: dropping this leaves the socket where it is.
+    /// Goes on with the socket of another process, and with its lock. Both belong to that process
+    /// until [`Standby::serve`]: dropping the claim before leaves the socket where it is.
     pub fn adopt(path: &Path, listener: OwnedFd, lock: OwnedFd) -> Self {
         let ours = Ours { path: path.to_owned(), lock: lock.into(), stays: true };
         Self { path: path.to_owned(), listener: listener.into(), ours }
@@ -216,11 +216,11 @@ impl Claim {
         Ok([self.listener.try_clone()?.into(), self.ours.lock.try_clone()?.into()])
     }
 
-    /// Gets everything ready to answer on it, on a thread of its own; also, by TCP, to who asks for
-    /// metrics.
+    /// Gets everything ready to answer on the socket, on a thread of its own; with a listener for
+    /// metrics, also over TCP.
     ///
     /// # Errors
-    /// When the system refuses a thread or what it needs.
+    /// When the system refuses a thread or another resource.
     pub fn prepare(self, metrics_listener: Option<TcpListener>) -> Result<Standby, ControlError> {
         let Self { path, listener, ours } = self;
         let refuse = |what| {
@@ -240,7 +240,7 @@ impl Claim {
         let (go, service) = std::sync::mpsc::sync_channel(1);
         let (stop, stopped) = oneshot::channel();
         let answer = move || {
-            // Nobody is to answer.
+            // The sender was dropped, so the API is never served.
             let Ok(service) = service.recv() else { return };
             runtime.block_on(answer(service, listener, metrics, stopped));
             runtime.shutdown_timeout(GATHER_TIME_MAX);
@@ -330,7 +330,7 @@ impl Control {
 impl Drop for Control {
     fn drop(&mut self) {
         if let Some(stop) = self.stop.take() {
-            // It has ended by itself when nobody listens.
+            // The receiver is gone when the thread has ended by itself.
             let _ = stop.send(());
         }
         if let Some(thread) = self.thread.take() {
@@ -375,7 +375,7 @@ fn listen(path: &Path) -> Result<UnixListener, ControlError> {
             return Err(ControlError::NotASocket { path: path.to_owned() });
         }
         Ok(_) if UnixStream::connect(path).is_ok() => {
-            // Someone who does not know our lock.
+            // A process without our lock answers there.
             return Err(ControlError::InUse { path: path.to_owned() });
         }
         Ok(_) => std::fs::remove_file(path).map_err(refuse("remove what a dead process left"))?,
@@ -385,7 +385,8 @@ fn listen(path: &Path) -> Result<UnixListener, ControlError> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket =
             rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-        // Before it has a name, so that there is no moment in which others may open it.
+        // The mode is set before the socket has a name, so that at no moment another user can open
+        // it.
         rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
         rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
         rustix::net::listen(&socket, BACKLOG)?;
@@ -597,7 +598,7 @@ mod tests {
         let error = Claim::new(&path).unwrap_err();
         assert!(matches!(error, ControlError::InUse { .. }), "{error}");
         drop(first);
-        // What a killed process leaves: the name of a socket that nobody has.
+        // A killed process leaves the name of a socket on which no process listens.
         drop(UnixListener::bind(&path).unwrap());
         assert!(path.exists());
         drop(Claim::new(&path).unwrap().serve(parrot(), None).unwrap());

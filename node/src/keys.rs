@@ -1,4 +1,4 @@
-//! Key files: what `vrio key` makes and a node reads.
+//! Key files: `vrio key` makes them, and a node reads them.
 //!
 //! A file of three lines, for its owner alone:
 //!
@@ -8,9 +8,9 @@
 //! public: 7Zk1x0eW...
 //! ```
 //!
-//! The first line says what it is, so that one kind is not taken for the other; the last one shows
-//! that the file is whole, since it follows from the secret. A volume's key is no half of a pair:
-//! its last line is `check: `, by which it is told from others.
+//! The first line says the kind of the key, so that a key is not taken for one of another kind. The
+//! last line shows that the file is whole, since it follows from the secret. A volume's key is not
+//! half of a pair: the last line is its check value, `check: `, which tells it from other keys.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -25,26 +25,26 @@ use transport::SecretKey;
 use volume::stage::VolumeKey;
 use zeroize::Zeroizing;
 
-/// The mode of a key file: its owner reads and writes it, nobody else.
+/// The mode of a key file: only its owner reads and writes it.
 const MODE: u32 = 0o600;
 
-/// What others may not have of a key file's mode.
+/// The bits that the mode of a key file must not have.
 const MODE_OTHERS: u32 = 0o077;
 
-/// No key file is longer; a wrong path may lead to anything.
+/// The longest file that is read as a key. A wrong path may lead to any file.
 const FILE_BYTES_MAX: u64 = 1024;
 
 /// The longest secret.
 const SECRET_BYTES_MAX: usize = VolumeKey::BYTES;
 
-/// What a key is for.
+/// The purpose of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyKind {
-    /// Says which node it is: X25519.
+    /// Proves which node this is: X25519.
     Node,
     /// Proves whose attachment it is: Ed25519.
     Attachment,
-    /// What a volume is encrypted with: AES-256-XTS.
+    /// Encrypts a volume: AES-256-XTS.
     Volume,
 }
 
@@ -64,7 +64,7 @@ impl KeyKind {
         }
     }
 
-    /// What the last line of a file begins with.
+    /// The beginning of the last line of a file.
     fn last_line(self) -> &'static str {
         match self {
             Self::Node | Self::Attachment => "public: ",
@@ -72,7 +72,7 @@ impl KeyKind {
         }
     }
 
-    /// What to do about a file that is not whole.
+    /// The way out when a file is not whole.
     fn rescue(self) -> &'static str {
         match self {
             Self::Node | Self::Attachment => {
@@ -82,7 +82,7 @@ impl KeyKind {
         }
     }
 
-    /// How one is made.
+    /// The command that makes a key of this kind.
     fn recipe(self) -> &'static str {
         match self {
             Self::Node => "vrio key new FILE",
@@ -108,11 +108,11 @@ impl fmt::Display for KeyKind {
 pub struct KeyError {
     /// The file.
     pub path: PathBuf,
-    /// What is wrong and what to do.
+    /// The fault, and the way out.
     pub problem: KeyProblem,
 }
 
-/// What is wrong with a key file.
+/// Faults of a key file.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyProblem {
     /// There is none.
@@ -121,12 +121,12 @@ pub enum KeyProblem {
     /// It cannot be read or made.
     #[error("cannot {what}: {source}")]
     Io {
-        /// What was tried.
+        /// The step that failed.
         what: &'static str,
         /// The system's answer.
         r#source: io::Error,
     },
-    /// Somebody else's.
+    /// The file belongs to another user.
     #[error(
         "this process may not read it; it has to belong to the user that the node runs as (chown \
          USER {0:?})"
@@ -152,20 +152,20 @@ pub enum KeyProblem {
         /// The file.
         path: PathBuf,
     },
-    /// It is something else.
+    /// It is not a key file.
     #[error(
         "this is no key file: its first line is not \"{}\"; make one with `{}`",
         .0.header(),
         .0.recipe()
     )]
     NotAKey(KeyKind),
-    /// It is a key of the other kind.
+    /// It is a key of another kind.
     #[error("this is {} {found} key and {} {wanted} key is wanted; make one with `{}`",
         article(*.found), article(*.wanted), .wanted.recipe())]
     OtherKind {
-        /// What it is.
+        /// The kind of the key in the file.
         found: KeyKind,
-        /// What was asked for.
+        /// The kind that the caller wanted.
         wanted: KeyKind,
     },
     /// Something of it is missing or changed.
@@ -174,9 +174,9 @@ pub enum KeyProblem {
         .kind.rescue()
     )]
     Damaged {
-        /// What of it.
+        /// The damaged part.
         what: &'static str,
-        /// The key that it was.
+        /// The kind of the key.
         kind: KeyKind,
     },
 }
@@ -201,21 +201,22 @@ pub enum Key {
 
 impl Key {
     /// # Errors
-    /// What is wrong with the secret.
+    /// The fault of the secret.
     fn from_secret(kind: KeyKind, secret: &[u8]) -> Result<Self, &'static str> {
         let seed = || Zeroizing::new(secret.try_into().expect("as long as its kind is"));
         match kind {
             KeyKind::Node => Ok(Self::Node(SecretKey::from_bytes(*seed()))),
             KeyKind::Attachment => Ok(Self::Attachment(AttachmentSecret::from_seed(&seed()))),
             KeyKind::Volume => {
-                // Where it is: an array of our own would be a copy that nobody clears.
+                // The key is made from the buffer itself: an array of our own would be a copy that
+                // is never cleared.
                 let key = VolumeKey::from_bytes(secret.try_into().expect("as long as its kind is"));
                 key.map(Self::Volume).map_err(|_| "the two halves of its secret are the same")
             }
         }
     }
 
-    /// What it is for.
+    /// Its kind.
     pub fn kind(&self) -> KeyKind {
         match self {
             Self::Node(_) => KeyKind::Node,
@@ -224,7 +225,8 @@ impl Key {
         }
     }
 
-    /// What may be told of it: its public half, as configurations name it; a volume's check value.
+    /// The part of the key that is not secret: the public half, as configurations name it, or a
+    /// volume's check value.
     pub fn public(&self) -> String {
         match self {
             Self::Node(key) => key.public().to_string(),
@@ -274,7 +276,7 @@ pub fn create(path: &Path, kind: KeyKind) -> Result<Key, KeyError> {
     Ok(key)
 }
 
-/// Durably: its public half may be in other nodes' configurations a moment later.
+/// Writes durably: the public half may be in other nodes' configurations a moment later.
 fn write(path: &Path, mut file: File, text: &[u8]) -> io::Result<()> {
     file.write_all(text)?;
     file.sync_all()?;
@@ -282,7 +284,7 @@ fn write(path: &Path, mut file: File, text: &[u8]) -> io::Result<()> {
     File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
 }
 
-/// Reads a key file, whichever kind it is.
+/// Reads a key file of any kind.
 ///
 /// # Errors
 /// When it is no sound key file that only its owner can read.
@@ -312,7 +314,7 @@ pub fn read_attachment(path: &Path) -> Result<AttachmentSecret, KeyError> {
     }
 }
 
-/// Reads what a volume is encrypted with.
+/// Reads the key that encrypts a volume.
 ///
 /// # Errors
 /// When it is not one.

@@ -1,8 +1,8 @@
 //! A status as Prometheus text (exposition format 0.0.4).
 //!
-//! One rule makes every name, so a counter that is new in the status is a metric at once:
-//! `vrio_`, the kind of object, the counter's name. What ends in `_now` there is a gauge here and
-//! loses that ending, everything else is a counter and gets `_total`; nanoseconds become seconds.
+//! One rule makes every name, so a counter that is new in the status is a metric at once: `vrio_`,
+//! the kind of object, the counter's name. A counter whose name ends in `_now` is a gauge here and
+//! loses that ending; each other counter gets `_total`. Nanoseconds become seconds.
 
 mod help;
 pub(crate) mod listen;
@@ -17,7 +17,7 @@ use crate::status::{
     VolumeStatus,
 };
 
-/// What an HTTP answer says that the text is.
+/// The content type of an HTTP answer with this text.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 const STATES: [DiskState; 5] =
@@ -117,7 +117,7 @@ struct Family {
 }
 
 struct Sample {
-    /// What follows the family's name.
+    /// The rest of the sample's name after the family's name.
     suffix: &'static str,
     labels: String,
     number: Number,

@@ -1,4 +1,4 @@
-//! A node gives up what it does not need, so that who takes it over has little.
+//! A node gives up the rights that it does not need, so that an intruder in its process has little.
 //!
 //! ```text
 //!   Opener:         a process that keeps what interfaces need, if the file names any
@@ -9,10 +9,11 @@
 //!   filter():       system calls, on all threads
 //! ```
 //!
-//! The order is the point. Files are opened after the drop, with the rights that a later change of
-//! the running node has: what starts can also be reloaded. Landlock is a property of threads that
-//! new ones inherit, so it comes while there is one. The filter comes last, since a start needs
-//! calls (`io_uring_setup`, sockets of the network) that a running node does not.
+//! The order matters. Files are opened after the drop, with the rights that a later change of the
+//! running node has: a configuration that starts can also be reloaded. Landlock is a property of a
+//! thread, which new threads inherit, so it comes while there is one thread. The filter comes last,
+//! since a start needs calls (`io_uring_setup`, sockets of the network) that a running node does
+//! not need.
 
 mod calls;
 mod files;
@@ -30,7 +31,7 @@ use rustix::thread::CapabilitySet;
 
 use crate::config::{Config, Privileges};
 
-/// What the links of a node need of root's rights for as long as it runs. UDP needs none: its
+/// The capabilities that the links of a node need for as long as it runs. UDP needs none: its
 /// sockets are bound before, with buffers beyond the system's limit where root started the node.
 pub const LINK_CAPABILITIES: CapabilitySet = CapabilitySet::empty();
 
@@ -49,7 +50,7 @@ pub enum PrivilegeError {
         /// The name.
         user: String,
     },
-    /// Root again is no drop.
+    /// The configured user is root, which would be no drop.
     #[error("{place}: \"user\": {user:?} is root; name a user that may do less")]
     Root {
         /// `file:line`.
@@ -62,11 +63,11 @@ pub enum PrivilegeError {
     Directory {
         /// The directory.
         path: PathBuf,
-        /// As whom.
+        /// The user that was refused.
         who: String,
         /// The system's answer.
         r#source: io::Error,
-        /// What to do.
+        /// The way out.
         way_out: String,
     },
     /// The system refused a step that every system has.
@@ -86,7 +87,7 @@ fn system<E: Into<io::Error>>(what: &'static str) -> impl Fn(E) -> PrivilegeErro
 }
 
 /// Becomes the configured user if this process is root's, keeps no capability but the links',
-/// leaves no core files, and sees no file but those that the configuration names. To be called
+/// leaves no core files, and sees no file but those that the configuration names. It must be called
 /// while this process has one thread.
 ///
 /// # Errors
@@ -101,7 +102,7 @@ pub fn drop(config: &Config) -> Result<(), PrivilegeError> {
     for directory in own_directories(config) {
         make(directory, user.as_ref(), false)?;
     }
-    // In one of them, perhaps.
+    // The memory directory may lie in one of these, so it comes after them.
     make(&config.memory_directory(), user.as_ref(), true)?;
     if let Some(user) = &user {
         user.become_it(LINK_CAPABILITIES)?;
@@ -109,16 +110,17 @@ pub fn drop(config: &Config) -> Result<(), PrivilegeError> {
         user::keep_capabilities(LINK_CAPABILITIES)?;
     }
     rustix::thread::set_no_new_privs(true).map_err(system("give up new privileges"))?;
-    // After the change of user, which sets it too: to what the system says. No core file of this
-    // process holds keys and guests' memory, and no other process of this user reads them.
+    // A change of user resets this flag to the system's default, so it comes after the change. A
+    // core file would hold keys and guests' memory, and another process of this user could read the
+    // memory.
     let dumpable = rustix::process::DumpableBehavior::NotDumpable;
     rustix::process::set_dumpable_behavior(dumpable).map_err(system("forbid core files"))?;
     check_directories(config, user.as_ref().map(|user| &*user.name))?;
     files::restrict(config)
 }
 
-/// Becomes the user that a node of this configuration would be, and no more of [`drop`]: for a
-/// process that looks whether a node would start, and then ends.
+/// Becomes the user that a node of this configuration would be, and does no more of [`drop`]: for a
+/// process that checks whether a node would start, and then ends.
 ///
 /// # Errors
 /// When the user does not exist, or the system refuses.
@@ -129,7 +131,7 @@ pub fn become_user(config: &Config) -> Result<(), PrivilegeError> {
     }
 }
 
-/// Whom this process has to become: nobody else unless it is root's.
+/// The user that this process must become: none unless the process is root's.
 fn wanted_user(config: &Config) -> Result<Option<user::User>, PrivilegeError> {
     let is_root = rustix::process::geteuid().is_root();
     let Some(name) = &config.user else {
@@ -172,10 +174,10 @@ pub(crate) fn make_shown(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o755).create(path)
 }
 
-/// Makes a directory that is missing, and gives it to the user. Who is root only now cannot make
-/// one in /run later.
+/// Makes a directory that is missing, and gives it to the user. A process that will no longer be
+/// root cannot make one in /run later.
 fn make(path: &Path, user: Option<&user::User>, is_private: bool) -> Result<(), PrivilegeError> {
-    // What is in the way is told by whoever needs the directory, with more words.
+    // The code that needs the directory reports an obstacle itself, with more words.
     if path.exists() || path.parent().is_none_or(|parent| !parent.is_dir()) && user.is_none() {
         return Ok(());
     }
@@ -185,7 +187,7 @@ fn make(path: &Path, user: Option<&user::User>, is_private: bool) -> Result<(), 
         source,
         way_out: "make it, or name another one".to_owned(),
     };
-    // Whatever the umask: a program that writes to "state" decides what is believed of lost writes.
+    // With any umask: a program that can write to "state" decides what is believed of lost writes.
     let made = match is_private {
         true => volume::record::make_private(path),
         false => make_shown(path),
@@ -199,12 +201,13 @@ fn make(path: &Path, user: Option<&user::User>, is_private: bool) -> Result<(), 
     owned.map_err(|error| refuse(error.into()))
 }
 
-/// Whether the user that the node has become may use its directories. Without a change of user
-/// what needs a directory says so better itself.
+/// Checks that the user that the node has become can use its directories. Without a change of user,
+/// the code that needs a directory gives the better message.
 fn check_directories(config: &Config, user: Option<&str>) -> Result<(), PrivilegeError> {
     use rustix::fs::{Access, AtFlags, CWD};
     let Some(user) = user else { return Ok(()) };
-    // What is not configured is not refused: the disks say what they do not remember.
+    // A directory that is not configured is not refused: the disks report what they cannot
+    // remember.
     let own = own_directories(config).chain(config.directories.state.as_deref());
     let own = own.map(|path| (path, Access::WRITE_OK | Access::EXEC_OK));
     let volumes = config.directories.volumes.iter();

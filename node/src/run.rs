@@ -12,9 +12,9 @@ use crate::notify::Manager;
 use crate::privilege::{self, Opener};
 use crate::wiring::{Node, ObjectError, Opened, StartError, problems};
 
-/// How long a stop may take. Queues drain for at most 2 s and closing an attachment takes a round
-/// trip and a sync; what is not done after several times that will not be, and service managers
-/// kill at 90 s or less.
+/// How long a stop may take. Queues drain for at most 2 s, and closing an attachment takes a round
+/// trip and a sync. Work that is not done after several times that long will not be done, and
+/// service managers kill at 90 s or less.
 const STOP_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// The exit code when a stop was cut off, as for any other failure while running.
@@ -105,8 +105,8 @@ fn raise_descriptor_limit() {
     }
 }
 
-/// Leaves everything to the successor. From now on the manager looks at that one; it believes who
-/// is its process yet.
+/// Leaves everything to the successor. From now on the manager watches the successor; until this
+/// message the manager takes this process for the service.
 fn leave(node: Node, successor: u32, manager: &Manager) {
     // The manager told the successor of no limit, so none holds until the successor names one.
     manager.tell(&format!("MAINPID={successor}\nWATCHDOG_USEC=0\nREADY=1"));
@@ -129,11 +129,11 @@ fn start(config: &Config, origin: Origin) -> Result<Node, StartError> {
     }
 }
 
-/// What a running node is told.
+/// Events of a running node.
 enum Event {
     Stop(&'static str),
     Reload,
-    /// Another process has taken it over.
+    /// Another process has taken the node over.
     HandedOver(u32),
 }
 
@@ -180,7 +180,7 @@ pub fn check(config: &Config) -> Result<(), StartError> {
     if all.is_empty() { Ok(()) } else { Err(all.into()) }
 }
 
-/// What came of a SIGHUP. The answer is in the log.
+/// Logs the result of a SIGHUP.
 fn reloaded(answer: Result<Done, Refused>) {
     match answer {
         Ok(done) => {
@@ -191,8 +191,8 @@ fn reloaded(answer: Result<Done, Refused>) {
     }
 }
 
-/// Ends the process if what it returns is not dropped in time. Whatever is cut off is as safe as
-/// after a kill: that is what the promises about data are made for.
+/// Ends the process if the sender that it returns is not dropped in time. Work that is cut off is
+/// as safe as after a kill, which the promises about data cover.
 fn watch_stop() -> Sender<()> {
     let (sender, stopped) = channel::<()>();
     let watch = move || {

@@ -1,8 +1,8 @@
-//! What a node tells about itself: the answer to `GET /v1/status`.
+//! The status of a node: the answer to `GET /v1/status`.
 //!
-//! The shape is a promise. Within a version fields may be added, never renamed or removed; readers
-//! skip what they do not know. Counters are maps from name to number, so that a new counter is no
-//! new shape.
+//! The shape is a promise. Within a version fields may be added, never renamed or removed, and
+//! readers skip fields that they do not know. Counters are maps from name to number, so that a new
+//! counter does not change the shape.
 
 mod quotas;
 mod strangers;
@@ -133,18 +133,19 @@ pub struct NodeStatus {
     /// Its configuration.
     #[serde(default)]
     pub file: String,
-    /// In what the node differs from its file as it was last read; empty if in nothing.
+    /// Differences between the node and its file as the file was last read; empty if there are
+    /// none.
     #[serde(default)]
     pub differs: Vec<String>,
-    /// It is drained: it takes nobody new.
+    /// The node is being drained: it refuses new front ends, attachments and members.
     #[serde(default)]
     pub draining: bool,
-    /// What front ends have mapped of guests' memory.
+    /// The guest memory that front ends have mapped.
     #[serde(default)]
     pub guest_memory: GuestMemoryStatus,
 }
 
-/// What front ends have mapped, all together, and how much they may.
+/// The guest memory that all front ends together have mapped, and its limits.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestMemoryStatus {
     /// Bytes of this process's addresses.
@@ -155,7 +156,8 @@ pub struct GuestMemoryStatus {
     pub mappings: u64,
     /// `guest-mappings-max`.
     pub mappings_max: u64,
-    /// How often a front end was refused memory, because it or all together had what they may.
+    /// How often a front end was refused memory, because its own limit or the common one was
+    /// reached.
     pub refused: u64,
 }
 
@@ -174,7 +176,7 @@ pub struct SidecoreStatus {
     /// still.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stuck: Option<StuckStatus>,
-    /// What it did.
+    /// Numbers about its rounds, by name.
     pub counters: Counters,
 }
 
@@ -192,7 +194,7 @@ pub struct StuckStatus {
 pub struct VolumeStatus {
     /// Its name.
     pub name: String,
-    /// What holds its blocks, such as `file /var/lib/vrio/alice.img (direct)`.
+    /// Its backend in words, such as `file /var/lib/vrio/alice.img (direct)`.
     pub backend: String,
     /// Its size.
     pub size_bytes: u64,
@@ -210,9 +212,9 @@ pub struct VolumeStatus {
     pub chain: Vec<String>,
     /// The nodes whose disks may use it, `vm1`, or with an attachment key, `vm1 (key ..)`.
     pub allow: Vec<String>,
-    /// Who uses it now.
+    /// The disks that use it now.
     pub attachments: Vec<AttachmentStatus>,
-    /// What it did.
+    /// Numbers about its requests, by name.
     pub counters: Counters,
     /// How long its requests took, if its chain has a meter.
     #[serde(default)]
@@ -236,7 +238,7 @@ pub struct DiskStatus {
     pub name: String,
     /// Its vhost-user socket.
     pub socket: String,
-    /// What stands behind it: `volume` or `peer/volume`.
+    /// The volume behind it: `volume` or `peer/volume`.
     pub volume: String,
     /// How many queues it offers.
     pub queues: u16,
@@ -248,7 +250,7 @@ pub struct DiskStatus {
     pub size_bytes: Option<u64>,
     /// The epoch of its attachment, while it has one.
     pub epoch: Option<u64>,
-    /// What it did.
+    /// Numbers about its requests, by name.
     pub counters: Counters,
     /// How long the guest's requests took, since the node started.
     #[serde(default)]
@@ -288,7 +290,7 @@ pub struct ReachStatus {
 /// A queue of a disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueStatus {
-    /// Which one.
+    /// Its number in the disk, from 0.
     pub queue: usize,
     /// The guest has started it, and it is served.
     pub running: bool,
@@ -298,10 +300,10 @@ pub struct QueueStatus {
     pub counters: Counters,
 }
 
-/// What a sidecore did for a disk.
+/// One sidecore's work for a disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShareStatus {
-    /// Which one.
+    /// The sidecore's index.
     pub sidecore: usize,
     /// `requests`.
     pub counters: Counters,
@@ -338,7 +340,7 @@ impl LatencyStatus {
         Some(below_ns)
     }
 
-    /// What was counted since an earlier look.
+    /// The counts since an earlier look.
     pub fn since(&self, earlier: &Self) -> Self {
         let before = earlier.buckets.iter().copied().chain(std::iter::repeat(0));
         Self {
@@ -348,7 +350,7 @@ impl LatencyStatus {
         }
     }
 
-    /// Adds another's counts.
+    /// Adds the counts of another status.
     pub fn add(&mut self, other: &Self) {
         self.count += other.count;
         self.sum_ns += other.sum_ns;
@@ -362,7 +364,7 @@ impl LatencyStatus {
 pub struct PeerStatus {
     /// Its name.
     pub name: String,
-    /// Where it listens; none for one that only connects to this node.
+    /// Where it listens; absent for a peer that only connects to this node.
     pub address: Option<String>,
     /// Where it came from.
     #[serde(default)]
@@ -379,9 +381,9 @@ pub struct NetworkStatus {
     pub name: String,
     /// The way to what is outside, such as `tap:vrio0`.
     pub uplink: Option<String>,
-    /// Whether that is there.
+    /// Whether the uplink is there.
     pub uplink_up: Option<bool>,
-    /// Why it is away, or cannot be looked at.
+    /// Why the uplink is away, or cannot be looked at.
     #[serde(default)]
     pub uplink_why: Option<String>,
     /// Where it came from.
@@ -394,7 +396,7 @@ pub struct NetworkStatus {
     /// Nics of other nodes that have joined it.
     #[serde(default)]
     pub members: Vec<MemberStatus>,
-    /// What the uplink did, as `uplink_..`, and the switch's own.
+    /// Counters of the uplink, named `uplink_..`, and of the switch.
     pub counters: Counters,
 }
 
@@ -416,15 +418,15 @@ pub struct DomainStatus {
     pub endpoints_max: usize,
     /// Processes that have joined.
     pub members: usize,
-    /// The memory that the endpoints share; of it, what was ever used is taken.
+    /// The size of the memory that the endpoints share. Memory is taken for used parts only.
     pub region_bytes: u64,
-    /// That part of it.
+    /// The size of the parts that were ever used.
     #[serde(default)]
     pub used_bytes: u64,
     /// The peers that its messages go to.
     #[serde(default)]
     pub peers: Vec<DomainPeerStatus>,
-    /// Of its gateways, all of them together.
+    /// Counters of its gateways, all of them together.
     #[serde(default)]
     pub counters: Counters,
 }
@@ -458,7 +460,7 @@ pub struct VfStatus {
     pub process: Option<u32>,
     /// Endpoints of processes inside of the VM.
     pub endpoints: usize,
-    /// What processes asked without the domain's key.
+    /// Requests of processes that had no key of the domain.
     pub denied: u64,
     /// Where the node shows the domain's memory, for an NVDIMM over it: while this node runs.
     #[serde(default)]
@@ -474,7 +476,7 @@ pub struct MemberStatus {
     pub nic: String,
     /// Its guest's address.
     pub mac: String,
-    /// What its port did; `in` is what it sent.
+    /// Counters of its port; `in` counts frames that the nic sent.
     pub counters: Counters,
 }
 
@@ -508,11 +510,11 @@ pub struct NicStatus {
     pub detail: String,
     /// The process that is connected to its socket, such as a guest's QEMU.
     pub front_end_pid: Option<u32>,
-    /// What it did; `in` is what the guest sent.
+    /// Counters of its port; `in` counts frames that the guest sent.
     pub counters: Counters,
 }
 
-/// What a disk or nic is doing.
+/// States of a disk or nic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DiskState {
@@ -525,7 +527,7 @@ pub enum DiskState {
     Running,
     /// Its volume is out of reach, whether a guest uses it or not.
     Lost,
-    /// It is over for this attachment; `detail` says why.
+    /// The attachment has ended for good; `detail` says why.
     Failed,
 }
 
@@ -558,19 +560,19 @@ pub struct SessionStatus {
     pub outgoing: bool,
     /// The protocol's version, 0 while connecting.
     pub protocol: u32,
-    /// Both ends have proved who they are, and packets are encrypted.
+    /// Both ends have proved their identity, and packets are encrypted.
     #[serde(default)]
     pub sealed: bool,
-    /// With what they are.
+    /// The cipher that encrypts packets.
     #[serde(default)]
     pub cipher: Option<String>,
-    /// The public key by which the peer proved who it is.
+    /// The public key by which the peer proved its identity.
     #[serde(default)]
     pub peer_key: Option<String>,
     /// When that key ends, as `2027-01-01T00:00:00Z`.
     #[serde(default)]
     pub key_expires: Option<String>,
-    /// What it did.
+    /// Numbers about its packets and calls, by name.
     pub counters: Counters,
 }
 

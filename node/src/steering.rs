@@ -4,63 +4,64 @@
 //!   look ─▶ loads, smoothed ─▶ how many sidecores are active ─▶ at most a few moves
 //! ```
 //!
-//! The active sidecores are the first so many. Who looks (about ten times a second) tells how busy
-//! each sidecore was and how many requests each queue had; a queue's part of its sidecore's load is
-//! its part of the requests there. Few moves are better than good ones: a queue is moved only where
-//! that takes much off the busiest sidecore, a sidecore is added sooner than one is given up, and
-//! after each batch of moves what comes of it is waited for.
+//! The active sidecores are always the first ones. About ten times a second the caller reports how
+//! busy each sidecore was and how many requests each queue had. A queue's part of its sidecore's
+//! load is its part of the requests there. Few moves are better than good ones: a queue is moved
+//! only where the move takes much off the busiest sidecore, and a sidecore is added sooner than one
+//! is given up. After each batch of moves steering waits for the effect.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-/// The most moves of one look: each rests a queue for up to 2 ms, and what they change should be
-/// seen before more is changed.
+/// The most moves of one look. Each move pauses a queue for up to 2 ms, and the effect of these
+/// moves should be seen before more follow.
 pub const MOVES_MAX: usize = 8;
 
 /// Active sidecores are saturated when they are that busy on average, in thousandths of their time:
 /// beyond it requests begin to wait for each other.
 const GROW_LOAD: u32 = 700;
 
-/// For how many looks they have to be until one more is used.
+/// For how many looks they must be saturated until one more sidecore is used.
 const GROW_LOOKS: u32 = 3;
 
-/// One less is used when the others would be no busier than that: half of what makes it grow, so
-/// that the two do not alternate.
+/// One sidecore less is used when the others would be no busier than this: half of the load that
+/// adds one, so that the two do not alternate.
 const SHRINK_LOAD: u32 = 350;
 
-/// For how many looks, at ten a second: a pause of a guest is not the end of its work.
+/// For how many looks the load must be that low, at ten looks a second: a pause of a guest is not
+/// the end of its work.
 const SHRINK_LOOKS: u32 = 30;
 
-/// So much of a saturated sidecore's load must be others' than its busiest queue's, or one more
-/// sidecore could take nothing over.
+/// So much of a saturated sidecore's load must come from other queues than its busiest one.
+/// Otherwise one more sidecore could take nothing over.
 const SHARED_LOAD: u32 = 100;
 
-/// Queues are spread when the busiest sidecore has so much more to do than the least busy one:
+/// Queues are spread when the busiest sidecore has this much more load than the least busy one:
 /// more than loads go up and down by themselves.
 const GAP_MAX: u32 = 300;
 
-/// And until it has that much more.
+/// Spreading ends when the difference is this small.
 const GAP_DONE: u32 = 150;
 
 /// A batch of moves that takes less off the busiest sidecore is not worth it.
 const GAIN_MIN: u32 = 50;
 
-/// Looks without further moves after some: as long as the smoothed loads take to follow.
+/// Looks without further moves after a batch: as long as the smoothed loads take to follow.
 const SETTLE_LOOKS: u32 = 5;
 
-/// Looks for which a queue is left in peace that was to be moved and stayed.
+/// Looks for which steering does not try again to move a queue whose move failed.
 const REST_LOOKS: u32 = 20;
 
-/// A queue of a disk, by numbers that the one who looks gives.
+/// A queue of a disk. The caller chooses the numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct QueueId {
-    /// Which disk.
+    /// The disk.
     pub disk: u64,
-    /// Which queue of it.
+    /// The queue's number in the disk.
     pub queue: usize,
 }
 
-/// What a sidecore did since the last look.
+/// One sidecore's work since the last look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CoreLook {
     /// Time in rounds that found work.
@@ -69,10 +70,10 @@ pub struct CoreLook {
     pub fixed_requests: u64,
 }
 
-/// What a queue that runs did since the last look.
+/// The work of one running queue since the last look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueLook {
-    /// Which one.
+    /// The queue.
     pub id: QueueId,
     /// The sidecore that serves it.
     pub sidecore: usize,
@@ -80,10 +81,10 @@ pub struct QueueLook {
     pub requests: u64,
 }
 
-/// What happened since the last look.
+/// The load since the last look.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Look {
-    /// How long that is.
+    /// Time since the last look.
     pub elapsed_ns: u64,
     /// By index.
     pub cores: Vec<CoreLook>,
@@ -91,16 +92,16 @@ pub struct Look {
     pub queues: Vec<QueueLook>,
 }
 
-/// A queue that is to go over to another sidecore.
+/// An order to move a queue to another sidecore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Move {
-    /// Which one.
+    /// The queue.
     pub id: QueueId,
-    /// Where to.
+    /// The sidecore that will serve it.
     pub to: usize,
 }
 
-/// See the module.
+/// The logic of steering: see the module.
 #[derive(Clone, Debug)]
 pub struct Steering {
     limits: RangeInclusive<usize>,
@@ -110,7 +111,7 @@ pub struct Steering {
     saturated_looks: u32,
     spare_looks: u32,
     settle_looks: u32,
-    /// Queues that are left in peace for so many looks more.
+    /// Queues that are not moved for so many more looks.
     resting: BTreeMap<QueueId, u32>,
 }
 
@@ -136,7 +137,7 @@ impl Steering {
         }
     }
 
-    /// How many sidecores take queues: the first so many.
+    /// The number of active sidecores, which are the first ones.
     pub fn active(&self) -> usize {
         self.active
     }
@@ -146,7 +147,7 @@ impl Steering {
         &self.loads
     }
 
-    /// Takes a look in; gives what to move, at most [`MOVES_MAX`] queues.
+    /// Takes a report of the load and returns the queues to move, at most [`MOVES_MAX`].
     pub fn look(&mut self, look: &Look) -> Vec<Move> {
         self.smooth(look);
         self.resting.retain(|_, looks| {
@@ -162,13 +163,13 @@ impl Steering {
         self.settle_looks = self.settle_looks.saturating_sub(1);
         if !plan.moves.is_empty() {
             self.settle_looks = SETTLE_LOOKS;
-            // What is expected, until it is seen.
+            // The expected loads count until the next looks show the real ones.
             self.loads = plan.loads;
         }
         plan.moves
     }
 
-    /// A queue that was to be moved stayed where it was.
+    /// Notes that the move of a queue failed.
     pub fn stayed(&mut self, id: QueueId) {
         self.resting.insert(id, REST_LOOKS);
     }
@@ -176,7 +177,8 @@ impl Steering {
     fn smooth(&mut self, look: &Look) {
         for (load, core) in self.loads.iter_mut().zip(&look.cores) {
             let share = u128::from(core.busy_ns) * 1000 / u128::from(look.elapsed_ns.max(1));
-            // The clock of a sidecore is read once a round: a little more than all is all.
+            // A sidecore reads its clock once a round, so a share can be a little more than
+            // everything.
             *load = load.midpoint(share.min(1000) as u32);
         }
     }
@@ -201,7 +203,7 @@ impl Steering {
     }
 }
 
-/// Moves that are being thought of, and what would come of them.
+/// Moves that are being considered, and the loads that would follow from them.
 struct Plan {
     loads: Vec<u32>,
     /// With the load that each causes.
@@ -227,7 +229,8 @@ impl Plan {
         Self { loads: loads.to_vec(), queues, moves: Vec::new() }
     }
 
-    /// Whether a sidecore more could take something over: a saturated one has several busy queues.
+    /// Whether one more sidecore could take something over: a saturated sidecore has several busy
+    /// queues.
     fn can_be_shared(&self, active: usize) -> bool {
         let shared = |core: usize| {
             let here = self.queues.iter().filter(|(queue, _)| queue.sidecore == core);
@@ -249,8 +252,8 @@ impl Plan {
         self.moves.push(Move { id: queue.id, to });
     }
 
-    /// No queue stays on a sidecore that is not active, unless it rests: it would not let itself be
-    /// moved, and the others are not to wait for it.
+    /// Moves each queue off the sidecores that are not active. A resting queue stays: its last move
+    /// failed, and the other queues must not wait for it.
     fn evacuate(&mut self, active: usize, resting: &BTreeMap<QueueId, u32>) {
         for place in 0..self.queues.len() {
             if self.moves.len() == MOVES_MAX {
@@ -263,7 +266,7 @@ impl Plan {
         }
     }
 
-    /// Busy queues go over to the least busy sidecore, if that changes enough.
+    /// Moves busy queues to the least busy sidecore, if that changes enough.
     fn spread(&mut self, active: usize, resting: &BTreeMap<QueueId, u32>) {
         let hottest = |plan: &Self| {
             (0..active).max_by_key(|core| plan.loads[*core]).expect("one is always active")

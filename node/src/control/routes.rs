@@ -1,4 +1,4 @@
-//! What is asked for by which method and path, and how answers and refusals look.
+//! Methods and paths of the control API, and the form of answers and refusals.
 
 use std::sync::Arc;
 
@@ -224,7 +224,7 @@ fn json(body: Result<Bytes, BytesRejection>) -> Result<Value, Refused> {
     serde_json::from_slice(&body).map_err(|error| refused(format!("this is not JSON: {error}")))
 }
 
-/// Gathers something and sends it.
+/// Gathers a view of the node and sends it.
 async fn look<T: Serialize + Send + 'static>(
     service: Arc<dyn Service>,
     gather: impl FnOnce(&dyn Service) -> T + Send + 'static,
@@ -235,8 +235,7 @@ async fn look<T: Serialize + Send + 'static>(
     }
 }
 
-/// Does something whose time is bounded by itself. Whoever asked may hang up: it is done all the
-/// same.
+/// Makes a change, which bounds its own time. The change is completed even if the caller hangs up.
 async fn change<T: Serialize + Send + 'static>(
     f: impl FnOnce() -> Result<T, Refused> + Send + 'static,
 ) -> Response {

@@ -31,12 +31,12 @@ use crate::control::{self, Gather};
 /// oldest.
 pub(crate) const CONNECTIONS_MAX: usize = 32;
 
-/// How long a connection may last. An answer takes milliseconds; who holds a connection open
-/// without asking, or does not read, loses it.
+/// How long a connection may last. An answer takes milliseconds. A client that holds a connection
+/// open without asking, or does not read, loses it.
 pub(crate) const CONNECTION_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// How long a connection has its place for sure: many times what a question and its answer take. It
-/// bounds how long the next one waits.
+/// How long a connection keeps its place in any case: many times as long as a question and its
+/// answer take. It bounds how long the next connection waits.
 const PLACE_TIME_MIN: Duration = Duration::from_millis(200);
 
 /// How many connections the system keeps that were not accepted yet: the length with which the
@@ -51,7 +51,8 @@ const _: () = assert!(
     WAITING_MAX * PLACE_TIME_MIN.as_millis() / (CONNECTIONS_MAX as u128) < SCRAPE_TIME.as_millis()
 );
 
-/// How long one look at the sidecores is good for. Nobody scrapes that often on purpose.
+/// How long one look at the sidecores is good for. No Prometheus server scrapes more often on
+/// purpose.
 const GOOD_FOR: Duration = Duration::from_millis(200);
 
 /// Answers until it is dropped.
@@ -62,7 +63,7 @@ pub(crate) async fn serve(listener: TcpListener, gather: Gather) -> io::Result<(
     axum::serve(Bounded { listener, places }, app).await
 }
 
-/// What there is to answer with.
+/// The source of answers, and the latest answer.
 struct Asked {
     gather: Gather,
     last: Mutex<Option<(Instant, String)>>,
@@ -142,7 +143,7 @@ struct Held {
 impl Held {
     /// The stream, as long as there is time.
     fn stream(&mut self, context: &mut Context<'_>) -> io::Result<Pin<&mut TcpStream>> {
-        // What is ready once must not be asked again.
+        // A future that was ready once must not be polled again.
         self.is_over = self.is_over
             || self.deadline.as_mut().poll(context).is_ready()
             || Pin::new(&mut self.closed).poll(context).is_ready();

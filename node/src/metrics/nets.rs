@@ -1,5 +1,5 @@
-//! Networks, their uplinks and nics, and the fabric's domains. What was dropped has its direction
-//! and its reason in labels, and what a rule of a filter decided has the rule's number.
+//! Networks, their uplinks and nics, and the fabric's domains. A count of dropped frames has its
+//! direction and its reason in labels; a count of a filter's rule has the rule's number.
 
 use super::{Number, Page, labels};
 use crate::status::{Counters, Status};

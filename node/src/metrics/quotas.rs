@@ -1,4 +1,4 @@
-//! What peers have of what all peers share.
+//! The peers' parts of resources that all peers share.
 
 use super::{Number, Page, labels};
 use crate::status::{Counters, QuotaStatus};

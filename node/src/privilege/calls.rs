@@ -1,11 +1,11 @@
-//! seccomp: the system calls that a running node makes, and what becomes of the others.
+//! seccomp: the system calls that a running node makes, and the answers to all others.
 //!
-//! Two answers to a call that is not on the list. What only an intruder asks for (to run another
-//! program, to look into other processes, to change what the kernel is) ends the process: guests
-//! wait, the service manager starts a new node, and nothing acknowledged is lost, for that is what
-//! a kill -9 is here. Everything else fails with EPERM: more likely than an intruder is a call that
-//! a library makes on a path that nobody has tried, and then one disk that says "not permitted" is
-//! better than all guests that wait again and again.
+//! A call that is not on the list has one of two answers. A call that only an intruder makes (to
+//! run another program, to look into other processes, to change the kernel) ends the process.
+//! Guests wait then, the service manager starts a new node, and nothing acknowledged is lost, since
+//! this end is like a kill -9. Each other call fails with EPERM: it is more likely from a library,
+//! on a path that no test has tried. One disk that says "not permitted" is better then than all
+//! guests waiting again and again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -34,7 +34,7 @@ const ALLOWED: [c_long; 97] = [
     libc::SYS_pwrite64,
     libc::SYS_preadv,
     libc::SYS_pwritev,
-    // Kicks are read by it, for it can be told not to block.
+    // Kicks are read by this call, since it can be told not to block.
     libc::SYS_preadv2,
     libc::SYS_pwritev2,
     // Front ends and peers are signalled by these (`sidecore::foreign`).
@@ -121,11 +121,11 @@ const ALLOWED: [c_long; 97] = [
     libc::SYS_madvise,
     libc::SYS_brk,
     libc::SYS_memfd_create,
-    // Whether a process that has joined the fabric has ended; and its socket is for everybody.
+    // Whether a process that has joined a domain has ended; and the mode and owner of its socket.
     libc::SYS_pidfd_open,
     libc::SYS_fchmodat,
     libc::SYS_fchownat,
-    // The process that opens interfaces is buried when it has ended.
+    // The process that opens interfaces is reaped when it has ended.
     libc::SYS_wait4,
     // Threads and their ends; `clone` is below.
     libc::SYS_set_robust_list,
@@ -136,7 +136,7 @@ const ALLOWED: [c_long; 97] = [
     libc::SYS_rt_sigreturn,
 ];
 
-/// What nobody but an intruder asks for.
+/// Calls that only an intruder makes.
 const DEADLY: [c_long; 45] = [
     // Another program in this one's place.
     libc::SYS_execve,
@@ -190,8 +190,8 @@ const DEADLY: [c_long; 45] = [
     libc::SYS_clock_settime,
 ];
 
-/// Filters the system calls of all threads from here on. To be called when the node has started.
-/// A kernel without seccomp is no reason not to run: the log says so.
+/// Filters the system calls of all threads from here on. It must be called when the node has
+/// started. A node also runs on a kernel without seccomp: the log says so.
 ///
 /// # Errors
 /// When the system refuses although it could.
@@ -205,17 +205,17 @@ pub fn filter(config: &Config) -> Result<(), PrivilegeError> {
     Ok(())
 }
 
-/// The same for a process that does nothing but open interfaces.
+/// The filter of a process that only opens interfaces.
 pub(super) fn filter_opener() -> Result<(), PrivilegeError> {
     apply(opener_program().map(|program| vec![program])).map(drop)
 }
 
-/// Whether this kernel filters now.
+/// Applies the filter; false on a kernel that has none.
 fn apply(
     programs: Result<Vec<BpfProgram>, seccompiler::BackendError>,
 ) -> Result<bool, PrivilegeError> {
     let refuse = system::<io::Error>("filter system calls");
-    // The kernel asks all of them, and the strictest answer counts.
+    // The kernel runs all of these programs, and the strictest answer counts.
     for program in programs.map_err(|error| refuse(io::Error::other(error)))? {
         match seccompiler::apply_filter_all_threads(&program) {
             Ok(()) => {}
@@ -231,7 +231,7 @@ fn apply(
     Ok(true)
 }
 
-/// What opening an interface takes, with some arguments or any; and hearing of it, and dying.
+/// The calls of the opener: they open an interface, take questions, and end the process.
 const OPENER: [c_long; 34] = [
     libc::SYS_read,
     libc::SYS_write,
@@ -284,7 +284,7 @@ fn opener_program() -> Result<BpfProgram, seccompiler::BackendError> {
     compile(allowed, refused, SeccompAction::Allow)
 }
 
-/// What is asked about an interface before it is opened, and setting it up.
+/// Questions about an interface before it is opened, and setting it up.
 const OPENER_IOCTLS: [libc::Ioctl; 6] = [
     libc::FIONBIO,
     libc::SIOCGIFINDEX,
@@ -310,13 +310,13 @@ fn programs() -> Result<[BpfProgram; 3], seccompiler::BackendError> {
     allowed.extend(by_arguments()?);
     allowed.insert(libc::SYS_clone3, Vec::new());
     let errno = |code: i32| SeccompAction::Errno(code.unsigned_abs());
-    // glibc starts threads with clone3, whose flags lie in memory where a filter cannot look; told
-    // that there is none it takes clone.
+    // glibc starts threads with clone3, whose flags lie in memory where a filter cannot look. It
+    // takes clone when it hears that there is no clone3.
     let clone3 = all(&[libc::SYS_clone3]);
     Ok([
         compile(all(&DEADLY), SeccompAction::Allow, SeccompAction::KillProcess)?,
         compile(clone3, SeccompAction::Allow, errno(libc::ENOSYS))?,
-        // Last, since it does not let another filter be added.
+        // This program comes last, since it does not let another filter be added.
         compile(allowed, errno(libc::EPERM), SeccompAction::Allow)?,
     ])
 }

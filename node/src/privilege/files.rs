@@ -1,4 +1,4 @@
-//! Landlock: the files that a node can reach, whatever its user may.
+//! Landlock: the files that a node can reach, even if its user may reach more.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -12,7 +12,7 @@ use net::uplink::{NetworkUplink, TapUplink, UplinkConfig};
 use super::{PrivilegeError, own_directories, system};
 use crate::config::{Config, MirrorConfig, NicConfig};
 
-/// The newest version whose rules are asked for (Linux 6.12). Older kernels do what they know.
+/// The newest version whose rules are requested (Linux 6.12). Older kernels apply those they know.
 const ABI_WANTED: ABI = ABI::V6;
 
 /// Restricts this thread, and all that it will start, to what the configuration names. A kernel
@@ -58,7 +58,7 @@ fn rules(config: &Config) -> Result<RulesetCreated, RulesetError> {
     let files = read | make_bitflags!(AccessFs::{WriteFile | Truncate | MakeReg});
     // Block devices tell their size and their block by ioctl.
     let volumes = files | AccessFs::IoctlDev;
-    // Records are written beside and renamed; each volume has a directory.
+    // A record is written to a new file, which is renamed; each volume has a directory.
     let state = files | make_bitflags!(AccessFs::{MakeDir | RemoveFile});
     let sockets = files | make_bitflags!(AccessFs::{MakeSock | RemoveFile});
     // The port for metrics is open already.
@@ -69,19 +69,19 @@ fn rules(config: &Config) -> Result<RulesetCreated, RulesetError> {
     for path in own_directories(config) {
         rules = allow(rules, path, sockets)?;
     }
-    // Also without a volume or a disk: a running node may get one.
+    // This directory is there also without a volume or a disk: a running node may get one.
     rules = allow(rules, &config.memory_directory(), state)?;
     for path in read_directories(config) {
         rules = allow(rules, path, read)?;
     }
-    // An interface that vanished is opened again: what belongs to the node's user, that is.
+    // An interface that vanished is opened again through its device, where the node's user may.
     for path in devices(config) {
         let access = make_bitflags!(AccessFs::{ReadFile | WriteFile | IoctlDev});
         rules = allow(rules, Path::new(path), access)?;
     }
-    // Whether a block device zeroes, and in which pieces.
+    // Whether a block device zeroes, and in pieces of which size.
     let rules = allow(rules, Path::new("/sys/devices"), read)?;
-    // Who holds a lock, and which boot this is.
+    // The holder of a lock, and the identity of this boot.
     allow(rules, Path::new("/proc"), read)
 }
 
@@ -98,8 +98,8 @@ fn devices(config: &Config) -> BTreeSet<&'static str> {
         .collect()
 }
 
-/// Where what a reload reads is: directories, since an editor puts a new file in the old one's
-/// place.
+/// The places of files that a reload reads: directories, since an editor puts a new file in the old
+/// one's place.
 fn read_directories(config: &Config) -> impl Iterator<Item = &Path> {
     let disks = config.disks.iter().filter_map(|disk| disk.attachment_key.as_deref());
     let nics = config.nics.iter().filter_map(|nic| nic.attachment_key.as_deref());

@@ -1,5 +1,5 @@
-//! Who opens the interfaces of `xdp` uplinks for a node that has given its rights up: a process of
-//! its own, which keeps the rights for that and does nothing else.
+//! The process that opens interfaces for the `xdp` uplinks of a node that has given its rights up.
+//! It keeps the rights for this and does nothing else.
 //!
 //! ```text
 //!   node (no rights)                        opener (four capabilities, no files, few calls)
@@ -8,10 +8,10 @@
 //!         ── let go of that ─────────────────▶  no longer
 //! ```
 //!
-//! All that a node that was taken over can ask of it is an interface that the file gave the node
-//! anyway. What keeps that promiscuous is a packet socket, by which one could listen to all others:
-//! it stays here, and goes with the node at the latest. Why there is an opener at all:
-//! `docs/decisions/026-xdp-uplink.md`.
+//! An intruder in the node's process can ask it only for interfaces that the file gave the node
+//! anyway. An interface is kept promiscuous by a packet socket, which could listen to all other
+//! interfaces. So the socket stays in this process, and goes with the node at the latest. Why there
+//! is an opener at all: `docs/decisions/026-xdp-uplink.md`.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -29,7 +29,7 @@ use super::{PrivilegeError, calls, files, system, user};
 use crate::channel::{Channel, LOST};
 use crate::config::{Config, Privileges};
 
-/// What it takes to have an interface: to set it up and attach a program (NET_ADMIN), to make
+/// The capabilities for an interface: to set it up and attach a program (NET_ADMIN), to make
 /// sockets of AF_XDP and AF_PACKET (NET_RAW), to load the program (BPF), to lock frames into memory
 /// (IPC_LOCK).
 const CAPABILITIES: CapabilitySet = CapabilitySet::NET_ADMIN
@@ -37,15 +37,14 @@ const CAPABILITIES: CapabilitySet = CapabilitySet::NET_ADMIN
     .union(CapabilitySet::BPF)
     .union(CapabilitySet::IPC_LOCK);
 
-/// How long an interface may take to be opened: drivers that have to set rings up anew take
-/// seconds.
+/// How long opening an interface may take: drivers that have to set rings up anew take seconds.
 const OPEN_TIME_MAX: Duration = Duration::from_secs(20);
 
-/// How long the opener waits before it looks whether it is still needed; the end of the node wakes
-/// it anyhow.
+/// How long the opener waits before it checks whether it is still needed. The end of the node wakes
+/// it in any case.
 const WAIT: Duration = Duration::from_secs(3600);
 
-/// Opens interfaces, as this process may. Clones are the same one.
+/// Opens interfaces with the rights that this process has. Clones share one opener.
 #[derive(Clone, Debug, Default)]
 pub struct Opener(Way);
 
@@ -54,23 +53,23 @@ enum Way {
     /// This process keeps its rights.
     #[default]
     Own,
-    /// It gives them up, and had no interface to open when it still had them.
+    /// This process gives its rights up, and had no interface to open before.
     No,
-    /// By the process described above.
+    /// The process described above opens them.
     Helper(Arc<Helper>),
 }
 
-/// How long the end of the opener is waited for, once nobody asks it any more: it may be about to
-/// open an interface.
+/// How long the node waits for the end of the opener once no node asks it any more: it may be about
+/// to open an interface.
 const END_WAIT: Duration = Duration::from_millis(200);
 
-/// The node's end.
+/// The node's end of the conversation.
 #[derive(Debug)]
 struct Helper {
-    /// The interfaces that it opens.
+    /// The interfaces that the opener opens.
     names: Vec<String>,
     process: Mutex<Process>,
-    /// To say something, which waits for no answer.
+    /// Sends a message that has no answer.
     says: Mutex<Channel>,
     hears: Mutex<Hears>,
 }
@@ -79,7 +78,8 @@ struct Helper {
 #[derive(Debug)]
 struct Hears {
     channel: Channel,
-    /// The number of the last question. What answers an earlier one came too late.
+    /// The number of the last question. An answer with another number is for an earlier question,
+    /// and too late.
     asked: u64,
 }
 
@@ -87,16 +87,16 @@ struct Hears {
 #[derive(Debug)]
 enum Process {
     Runs(libc::pid_t),
-    /// It has ended, and this is how.
+    /// It has ended, and the text says how.
     Ended(String),
 }
 
 impl Process {
-    /// How it has ended, if it has; it is buried then.
+    /// How the process has ended, if it has. The process is reaped then.
     fn look(&mut self) -> Option<&str> {
         if let Self::Runs(pid) = *self {
             let mut status = 0;
-            // SAFETY: it writes an integer. The process is a child that nobody else waits for.
+            // SAFETY: it writes an integer. The process is a child, and no other code waits for it.
             let found = unsafe { libc::waitpid(pid, &raw mut status, libc::WNOHANG) };
             if found == 0 || (found < 0 && io::Error::last_os_error().kind() == INTERRUPTED) {
                 return None;
@@ -122,14 +122,14 @@ struct Question {
     what: What,
 }
 
-/// Names are told by their places in the file.
+/// Questions give an interface by the place of its name in the file.
 #[derive(Debug, Serialize, Deserialize)]
 enum What {
     /// Take the interface, and keep it promiscuous.
     Open { name: usize },
     /// Keep it promiscuous: another process has opened it.
     Hold { name: usize, index: u32 },
-    /// No longer keep what was kept since the question of this number. It has no answer.
+    /// Release the sockets that were kept since the question of this number. It has no answer.
     LetGo { since: u64 },
 }
 
@@ -139,11 +139,11 @@ type Facts = (u32, u32);
 #[derive(Debug, Serialize, Deserialize)]
 struct Answer {
     number: u64,
-    /// The facts of an interface that was opened; or why it could not be had.
+    /// The facts of an interface that was opened; or the reason why it was not.
     done: Result<Option<Facts>, String>,
 }
 
-/// What the opener keeps for the node, until this is dropped.
+/// A promiscuous interface that the opener keeps for the node until this is dropped.
 #[derive(Debug)]
 struct Kept {
     helper: Arc<Helper>,
@@ -153,7 +153,7 @@ struct Kept {
 impl Drop for Kept {
     fn drop(&mut self) {
         let question = Question { number: 0, what: What::LetGo { since: self.since } };
-        // One that has ended keeps nothing.
+        // An error means that the opener has ended, and then it keeps nothing.
         let _ = lock(&self.helper.says).send(&question, &[]);
     }
 }
@@ -163,8 +163,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Opener {
-    /// Starts the process, if the file names interfaces and the node is to give its rights up. To
-    /// be called while this process has one thread and all its rights.
+    /// Starts the process, if the file names interfaces and the node will give its rights up. It
+    /// must be called while this process has one thread and all its rights.
     ///
     /// # Errors
     /// When the system has no process more.
@@ -182,7 +182,7 @@ impl Opener {
         let says = ours.try_clone().and_then(|ours| Channel::new(ours, OPEN_TIME_MAX));
         let says = Mutex::new(says.map_err(&refuse)?);
         let channel = Channel::new(ours, OPEN_TIME_MAX).map_err(&refuse)?;
-        // SAFETY: this process has one thread (see above), so the child has all that it has.
+        // SAFETY: this process has one thread (see above), so the child has the whole state.
         match unsafe { libc::fork() } {
             -1 => Err(refuse(io::Error::last_os_error())),
             0 => {
@@ -190,7 +190,7 @@ impl Opener {
                 if let Ok(Err(error)) = &served {
                     tracing::error!(%error, "interfaces that vanish are not opened again");
                 }
-                // SAFETY: the child's end; nothing of the node's is to be tidied up here.
+                // SAFETY: the child's end; it must not run the node's cleanup.
                 unsafe { libc::_exit(i32::from(!matches!(served, Ok(Ok(()))))) }
             }
             pid => {
@@ -213,7 +213,7 @@ impl Cards for Opener {
         let (facts, fds, kept) = helper.ask(What::Open { name })?;
         let fds = facts.and_then(|facts| put_together(facts, fds));
         let fds = fds.ok_or_else(|| no_answer(&"descriptors are missing"))?;
-        // SAFETY: the opener has opened it for this answer, and does not use it.
+        // SAFETY: the opener has opened the interface for this answer, and does not use it itself.
         let card = unsafe { XdpCard::adopt(fds)? };
         Ok((card, Box::new(kept)))
     }
@@ -240,7 +240,7 @@ impl Cards for Opener {
     }
 }
 
-/// Nobody has the rights for it any more.
+/// The error for an interface for which this node has no rights any more.
 fn not_named() -> XdpError {
     let text = "this node gave up the right to open it at its start; name it in an uplink of the \
                 node's file and restart the node";
@@ -254,7 +254,7 @@ fn no_answer(why: &dyn std::fmt::Display) -> XdpError {
 }
 
 impl Drop for Helper {
-    /// It ends when it hears that nobody asks any more.
+    /// The opener ends when it hears that its node asks no more.
     fn drop(&mut self) {
         lock(&self.says).end();
         let until = Instant::now() + END_WAIT;
@@ -270,12 +270,13 @@ impl Helper {
         self.names.iter().position(|it| it == name).ok_or_else(not_named)
     }
 
-    /// Asks, and waits for the answer to this question.
+    /// Asks a question, and waits for the answer to this question.
     fn ask(self: &Arc<Self>, what: What) -> Result<(Option<Facts>, Vec<OwnedFd>, Kept), XdpError> {
         let mut hears = lock(&self.hears);
         hears.asked += 1;
         let number = hears.asked;
-        // Also for an answer that is never heard: dropped, it undoes what was done by then.
+        // It is made before the answer: when the answer fails to arrive, dropping it undoes the
+        // work.
         let kept = Kept { helper: Arc::clone(self), since: number };
         let said = lock(&self.says).send(&Question { number, what }, &[]);
         said.map_err(|error| no_answer(&error))?;
@@ -291,7 +292,8 @@ impl Hears {
     fn answer(&mut self) -> io::Result<(Answer, Vec<OwnedFd>)> {
         loop {
             let (answer, fds) = self.channel.receive::<Answer>()?;
-            // For an earlier one nobody waited so long; its descriptors are closed here.
+            // An answer to an earlier question: its caller has given up, and its descriptors close
+            // here.
             if answer.number == self.asked {
                 return Ok((answer, fds));
             }
@@ -299,7 +301,7 @@ impl Hears {
     }
 }
 
-/// Puts together what was sent in the order of [`pack`]; nothing if some are missing.
+/// Puts together the descriptors in the order of [`pack`]; `None` if some are missing.
 fn put_together((index, mtu): Facts, fds: Vec<OwnedFd>) -> Option<XdpCardFds> {
     let mut fds = fds.into_iter();
     let program = fds.next()?;
@@ -316,11 +318,11 @@ fn pack(card: XdpCardFds) -> (Facts, Vec<OwnedFd>) {
     ((index, mtu), std::iter::once(program).chain(queues).collect())
 }
 
-/// The child's life.
+/// Answers the node's questions until the node ends.
 fn serve(config: &Config, stream: UnixStream, names: &[String]) -> Result<(), PrivilegeError> {
     close_all_but(stream.as_raw_fd()).map_err(system("close what is the node's"))?;
     for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
-        // SAFETY: the node's handlers are not for this process; it ends with the node.
+        // SAFETY: the node's handlers must not run in this process, which ends with the node.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
     let refuse = system::<io::Error>("talk to the node");
@@ -351,11 +353,11 @@ fn serve(config: &Config, stream: UnixStream, names: &[String]) -> Result<(), Pr
     }
 }
 
-/// What the opener has itself.
+/// The sockets that stay in the opener.
 struct Keeps<'n> {
     names: &'n [String],
-    /// Of each name what keeps the interface promiscuous, and since which question: one at most,
-    /// for an interface that was opened once more is another one.
+    /// For each name, the socket that keeps the interface promiscuous, and the question that asked
+    /// for it. One at most: a second open means that the first interface is gone.
     kept: Vec<Option<(u64, Promiscuous)>>,
 }
 
@@ -388,11 +390,11 @@ fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-/// Gives up what opening interfaces does not need.
+/// Gives up all rights that opening interfaces does not need.
 fn restrict(config: &Config) -> Result<(), PrivilegeError> {
     let is_root = rustix::process::geteuid().is_root();
     let name = config.user.as_deref().filter(|_| is_root);
-    // A user that is not there is the node's to tell of, and ends it.
+    // The node itself reports a user that does not exist, and ends with it.
     let user = name.and_then(|name| user::find(name).ok().flatten());
     match user {
         Some(user) => user.become_it(CAPABILITIES)?,
@@ -405,14 +407,14 @@ fn restrict(config: &Config) -> Result<(), PrivilegeError> {
     calls::filter_opener()
 }
 
-/// Closes whatever the node had open but the log, and this one.
+/// Closes all descriptors of the node but the log's and this one.
 fn close_all_but(kept: RawFd) -> io::Result<()> {
     let kept = kept as libc::c_uint;
     for (first, last) in [(3, kept - 1), (kept + 1, libc::c_uint::MAX)] {
         if first > last {
             continue;
         }
-        // SAFETY: nothing of this process uses them: what owned them is not run any more.
+        // SAFETY: no code of this process uses them: their owners do not run here.
         if unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) } < 0 {
             return Err(io::Error::last_os_error());
         }

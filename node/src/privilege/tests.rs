@@ -1,5 +1,5 @@
-//! Each restriction in a process of its own: this test binary started again, since none of them
-//! can be taken back.
+//! Each restriction in a process of its own, since no restriction can be taken back: this test
+//! binary is started again.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -17,10 +17,10 @@ use super::*;
 
 mod interfaces;
 
-/// Who owns nothing.
+/// A user that owns nothing.
 const NOBODY: u32 = 65534;
 
-/// Says to a test that it is the child, and what its directory is.
+/// Says to a test that it runs in the child, and gives its directory.
 const CHILD: &str = "VRIO_PRIVILEGE_TEST_HOME";
 
 /// Runs the test of that name alone in a child process.
@@ -59,7 +59,7 @@ backend = { file = "a.img", size = "1MiB" }
     Config::parse(&home.join("etc/n.toml"), &text).unwrap()
 }
 
-/// A home with what a node has, and with what is none of its business.
+/// A home with files of a node, and with files that a node must not reach.
 fn home() -> tempfile::TempDir {
     let home = tempfile::tempdir().unwrap();
     for name in ["volumes", "etc", "other"] {
@@ -90,7 +90,7 @@ fn only_the_configured_directories_are_left() {
     };
     let inside = |name: &str| path.join(name);
     let service = UnixListener::bind(inside("other/service.sock")).unwrap();
-    // No user: as who the tests run as, root perhaps, who may open everything.
+    // No user is configured, so the node stays the user of the tests, perhaps root.
     drop(&config(&path, "")).unwrap();
     File::create(inside("volumes/b.img")).unwrap().set_len(4096).unwrap();
     std::fs::create_dir_all(inside("volumes/.vrio/a")).unwrap();
@@ -102,14 +102,14 @@ fn only_the_configured_directories_are_left() {
     std::fs::remove_file(inside("run/a.sock")).unwrap();
     std::fs::read(inside("etc/n.toml")).unwrap();
     std::fs::read("/proc/locks").unwrap();
-    // What signals take is made later than this.
+    // The socket for signals is made later than this.
     foreign::ready().unwrap();
     let kick = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
     assert!(foreign::is_eventfd(kick.as_fd()));
     let refused = |result: io::Result<File>| {
         assert_eq!(result.unwrap_err().kind(), ErrorKind::PermissionDenied);
     };
-    // Landlock says nothing of this: a socket outside is as open as its file's mode.
+    // Landlock does not restrict this: a socket outside is as open as the mode of its file.
     UnixStream::connect(inside("other/service.sock")).unwrap();
     service.accept().unwrap();
     refused(File::open(inside("other/service.sock")));
@@ -119,10 +119,10 @@ fn only_the_configured_directories_are_left() {
     refused(File::options().write(true).open(inside("etc/n.toml")));
     refused(File::create(inside("other/new")));
     refused(File::open("/dev/null"));
-    // A volume's file is not removed by a node, nor is what is not its own.
+    // A node does not remove a volume's file, nor a file that is not its own.
     assert!(std::fs::remove_file(inside("volumes/b.img")).is_err());
     assert!(UnixListener::bind(inside("etc/a.sock")).is_err());
-    // What a thread gives up, the threads that it starts do not have.
+    // New threads inherit the restrictions of the thread that starts them.
     let path = inside("other/secret");
     refused(std::thread::spawn(move || File::open(path)).join().unwrap());
 }
@@ -141,7 +141,7 @@ fn system_calls_of_a_running_node_are_left() {
     });
     foreign::ready().unwrap();
     filter(&config(&path, "")).unwrap();
-    // What a disk that is added needs.
+    // A disk that is added needs these calls.
     let listener = UnixListener::bind(path.join("a.sock")).unwrap();
     let client = UnixStream::connect(path.join("a.sock")).unwrap();
     listener.accept().unwrap();
@@ -160,20 +160,20 @@ fn system_calls_of_a_running_node_are_left() {
     let into = &mut [io::IoSliceMut::new(&mut count)];
     let drained = rustix::io::preadv2(&kick, into, u64::MAX, flags);
     assert_ne!(drained, Err(rustix::io::Errno::PERM));
-    // More than the kernel keeps of them.
+    // More requests than the kernel keeps.
     (0..10_000).for_each(|_| foreign::ring(kick.as_fd()).unwrap());
     assert!(foreign::is_eventfd(kick.as_fd()) && foreign::silence(kick.as_fd()));
     rustix::fs::fstatfs(&file).unwrap();
     let big = vec![1u8; 64 << 20];
     assert_eq!(std::thread::spawn(move || big.len()).join().unwrap(), 64 << 20);
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    // What nobody here does any more.
+    // Calls that no code of the node makes any more.
     go.send(()).unwrap();
     assert_eq!(earlier.join().unwrap().unwrap_err(), Some(libc::EPERM));
     let refused = TcpListener::bind("127.0.0.1:0").unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(libc::EPERM));
     assert_eq!(Command::new("/bin/true").status().unwrap_err().raw_os_error(), Some(libc::EPERM));
-    // SAFETY: a mapping of its own that nobody uses.
+    // SAFETY: a mapping of its own, which no code uses.
     let code = unsafe {
         let (prot, flags) = (libc::PROT_READ | libc::PROT_EXEC, libc::MAP_PRIVATE);
         libc::mmap(std::ptr::null_mut(), 4096, prot, flags | libc::MAP_ANONYMOUS, -1, 0)
@@ -264,7 +264,7 @@ fn no_core_file_is_left_and_a_node_still_reads_its_own_proc() {
     };
     let is_root = rustix::process::geteuid().is_root();
     assert_eq!(rustix::process::dumpable_behavior(), Ok(DumpableBehavior::Dumpable));
-    // As from the start who somebody else is, and so without a change that forbids it anyhow.
+    // The process starts as another user, so that no change of user forbids core files by itself.
     if is_root {
         let nobody = Uid::from_raw(NOBODY);
         rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
@@ -300,7 +300,7 @@ fn a_directory_that_the_user_may_not_use_is_named_with_the_way_out() {
         }
         let name = "a_directory_that_the_user_may_not_use_is_named_with_the_way_out";
         let home = home();
-        // The way there is free, the directory itself is not.
+        // The way to the directory is free, the directory itself is not.
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(home.path(), open).unwrap();
         std::fs::create_dir(home.path().join("run")).unwrap();

@@ -1,4 +1,4 @@
-//! Another user: found by name, become for good.
+//! Changing to another user for good, by name.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -37,7 +37,7 @@ pub(super) fn find(name: &str) -> io::Result<Option<User>> {
         libc::getpwnam_r(c_name.as_ptr(), &mut entry, start, len, &mut found)
     };
     match code {
-        // Some data bases say that there is none in this way.
+        // Some data bases say in this way that there is no such user.
         0 | libc::ENOENT | libc::ESRCH if found.is_null() => return Ok(None),
         0 => {}
         code => return Err(io::Error::from_raw_os_error(code)),
@@ -56,14 +56,15 @@ fn groups(name: &CStr, gid: libc::gid_t) -> Vec<Gid> {
     let mut count = groups.len() as libc::c_int;
     // SAFETY: the name ends in zero, and there is room for `count` groups.
     let told = unsafe { libc::getgrouplist(name.as_ptr(), gid, groups.as_mut_ptr(), &mut count) };
-    // More than a process may have: as many as fitted, which is what the system allows.
+    // When the user has more groups than a process may have, as many count as fitted: that many the
+    // system allows.
     let told = usize::try_from(told).unwrap_or(groups.len());
     groups[..told].iter().map(|gid| Gid::from_raw(*gid)).collect()
 }
 
 impl User {
     /// Becomes this user for good, with no capability but `keep`. The calling thread must be the
-    /// only one: these system calls are about threads.
+    /// only one, since these system calls change one thread.
     pub(super) fn become_it(&self, keep: CapabilitySet) -> Result<(), PrivilegeError> {
         thread::set_keep_capabilities(!keep.is_empty()).map_err(system("keep capabilities"))?;
         thread::set_thread_groups(&self.groups).map_err(system("set the groups"))?;
@@ -71,7 +72,7 @@ impl User {
         thread::set_thread_res_gid(gid, gid, gid).map_err(system("set the group"))?;
         thread::set_thread_res_uid(uid, uid, uid).map_err(system("set the user"))?;
         keep_capabilities(keep)?;
-        // What cannot be undone has to be so.
+        // The change must be one that cannot be undone.
         let back = thread::set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT);
         assert!(back.is_err(), "root's rights were given up and came back");
         tracing::info!(user = self.name, uid = uid.as_raw(), "runs as this user from here on");
@@ -79,13 +80,13 @@ impl User {
     }
 }
 
-/// Gives all capabilities up but these, as far as they are there.
+/// Gives up all capabilities but these, as far as the process has these.
 pub(super) fn keep_capabilities(keep: CapabilitySet) -> Result<(), PrivilegeError> {
     let had = thread::capabilities(None).map_err(system("read the capabilities"))?;
     let kept = had.permitted & keep;
     let none = CapabilitySet::empty();
     if had.permitted == kept && had.effective == kept && had.inheritable == none {
-        // Nothing to give up, and a service manager may have forbidden to try.
+        // There is nothing to give up, and a service manager may have forbidden the attempt.
         return Ok(());
     }
     let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: none };

@@ -1,8 +1,8 @@
-//! What peers have of what all peers share.
+//! The peers' parts of resources that all peers of a sidecore share.
 
 use serde::{Deserialize, Serialize};
 
-/// What one peer has of one thing that all peers of a sidecore share.
+/// One peer's part of one resource that all peers of a sidecore share.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QuotaStatus {
     /// The peer's name.
@@ -12,12 +12,12 @@ pub struct QuotaStatus {
     pub address: Option<String>,
     /// The sidecore here.
     pub sidecore: usize,
-    /// Of what: `sessions`, `handshakes`, `calls_bytes`, `replies_bytes`, `channels`, `claims`,
-    /// `opens`, `proofs`.
+    /// The resource: `sessions`, `handshakes`, `calls_bytes`, `replies_bytes`, `channels`,
+    /// `claims`, `opens`, `proofs`.
     pub resource: String,
-    /// What the peer has of it.
+    /// How much of it the peer has.
     pub has: u64,
-    /// The most that the peer may have, as things are: for the others leave it that much.
+    /// The most that the peer may have now: the other peers leave it that much.
     pub has_max: u64,
     /// Whether the peer may have no more.
     pub at_limit: bool,

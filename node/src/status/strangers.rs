@@ -10,7 +10,7 @@ pub struct StrangersStatus {
     pub reason: String,
     /// How often a peer was refused for it since the node started.
     pub refused: u64,
-    /// The latest ones, the last first: a few, whatever strangers send.
+    /// The latest of these peers, the last one first. Their number is bounded, however many ask.
     #[serde(default)]
     pub latest: Vec<StrangerStatus>,
 }
@@ -18,7 +18,8 @@ pub struct StrangersStatus {
 /// A peer that was refused a session.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StrangerStatus {
-    /// Where it asked from, last. Only a peer whose key was looked at has shown that it is there.
+    /// The address of its latest request. Only a peer whose key was checked has shown that it
+    /// receives there.
     pub address: String,
     /// The name that it gives itself, where that could be read: any text.
     #[serde(default)]
@@ -30,6 +31,6 @@ pub struct StrangerStatus {
     pub refused: u64,
     /// How long ago the last time was.
     pub ago_s: u64,
-    /// What admits it.
+    /// The change that would admit the peer.
     pub way_out: String,
 }

@@ -192,8 +192,8 @@ fn a_queue_that_stays_on_an_inactive_sidecore_keeps_no_other_from_moving() {
     }
 }
 
-/// Loads that go up and down by themselves: what is moved stays far below what is looked at, and
-/// nothing goes to and fro while the wishes stand still but for noise.
+/// Loads that go up and down by themselves: moves are rare beside looks, and no queue goes to and
+/// fro while the loads change only by noise.
 #[test]
 fn noise_moves_nothing_for_long() {
     for seed in 1..200u64 {
@@ -215,7 +215,7 @@ fn noise_moves_nothing_for_long() {
     }
 }
 
-/// Whatever happens, the promises about limits and batches hold ([`World::look`] checks them).
+/// Under any load the promises about limits and batches hold ([`World::look`] checks them).
 #[test]
 fn any_load_is_steered_within_the_limits() {
     for seed in 1..100u64 {

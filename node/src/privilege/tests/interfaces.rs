@@ -12,7 +12,7 @@ use rustix::process::{Resource, Rlimit};
 
 use super::*;
 
-/// How long what happens in another process may take.
+/// How long an event in another process may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// More descriptors than a test has.
@@ -23,12 +23,12 @@ const FDS_MAX: i32 = 4096;
 struct Cable {
     asks: ChildStdin,
     says: BufReader<ChildStdout>,
-    /// It ends when nobody asks it any more; who is filtered may not wait for that.
+    /// The shell ends when its input is closed. A filtered process may not wait for that.
     _shell: Child,
 }
 
 impl Cable {
-    /// `None` without the right to.
+    /// `None` without the right to do so.
     fn plug_in() -> Option<Self> {
         // SAFETY: this process has no other thread that works, and gets a network of its own.
         let is_apart = unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0;
@@ -39,7 +39,7 @@ impl Cable {
         (is_apart && cable.plug()).then_some(cable)
     }
 
-    /// Has the shell do something; what it says of that in a line.
+    /// Has the shell run a command; returns its output of one line.
     fn ask(&mut self, what: &str) -> String {
         self.asks.write_all(format!("{what}\n").as_bytes()).unwrap();
         let mut line = String::new();
@@ -47,20 +47,20 @@ impl Cable {
         line.trim_end().to_owned()
     }
 
-    /// Makes it, anew if it is there.
+    /// Makes the cable, anew if it is there.
     fn plug(&mut self) -> bool {
         let make = "ip link add vrio0 type veth peer name far && echo made || echo none";
         self.ask(&format!("ip link del vrio0 2>/dev/null; {make}")) == "made"
     }
 
-    /// How many keep it promiscuous.
+    /// How many sockets keep the cable's end promiscuous.
     fn promiscuity(&mut self) -> u32 {
         let said = self.ask("ip -d link show vrio0 | grep -o 'promiscuity [0-9]*' || echo none");
         let number = said.strip_prefix("promiscuity ").and_then(|number| number.parse().ok());
         number.unwrap_or_else(|| panic!("{said:?}"))
     }
 
-    /// Waits until so many do, and as many still after a while.
+    /// Waits until so many sockets do, and checks that the number stays.
     fn wait_for_promiscuity(&mut self, wanted: u32) {
         let until = Instant::now() + PATIENCE;
         while self.promiscuity() != wanted {
@@ -72,7 +72,7 @@ impl Cable {
     }
 }
 
-/// Runs the test of this name in a process of its own, with a home that is nobody's.
+/// Runs the test of this name in a process of its own, with a home that no other user owns.
 fn in_nobodys_home(name: &str) {
     if !rustix::process::geteuid().is_root() {
         return println!("SKIP {name}: not root");
@@ -87,7 +87,7 @@ fn in_nobodys_home(name: &str) {
     assert_success(&in_child(&format!("interfaces::{name}"), home.path()));
 }
 
-/// A node's configuration, whose interface `vrio0` is.
+/// The configuration of a node that may open the interface `vrio0`.
 fn config_of_nobody(home: &Path, networks: &str) -> Config {
     let mut config = config(home, networks);
     config.user = Some("nobody".to_owned());
@@ -109,7 +109,8 @@ fn packet_sockets() -> usize {
         let (mut domain, mut len) = (0_i32, size_of::<i32>() as libc::socklen_t);
         let (level, option) = (libc::SOL_SOCKET, libc::SO_DOMAIN);
         let into = (&raw mut domain).cast();
-        // SAFETY: an integer is written, and its length. What is no socket is an error.
+        // SAFETY: an integer is written, and its length. A descriptor of another kind gives an
+        // error.
         let asked = unsafe { libc::getsockopt(*fd, level, option, into, &raw mut len) };
         asked == 0 && domain == libc::AF_PACKET
     };
@@ -129,17 +130,17 @@ fn an_interface_is_opened_for_a_node_without_rights_and_no_other() {
     let (card, hold) = opener.open("vrio0").unwrap();
     let index = card.index();
     assert_eq!((card.mtu(), card.queues().len()), (1500, 1));
-    // It is this process's, and nobody else's.
+    // The interface is this process's alone.
     let taken = opener.open("vrio0").unwrap_err().to_string();
     assert!(taken.contains("another program is attached"), "{taken}");
     let other = opener.open("far").unwrap_err().to_string();
     assert!(other.contains("name it in an uplink of the node's file"), "{other}");
     cable.wait_for_promiscuity(1);
-    // Gone, and made again.
+    // The cable goes, and is made again.
     assert!(cable.plug());
     let (again, held) = opener.open("vrio0").unwrap();
     assert_ne!(again.index(), index);
-    // The first one's hold is none on the second.
+    // Dropping the hold of the first interface does not touch the second.
     std::mem::drop((card, hold));
     cable.wait_for_promiscuity(1);
     std::mem::drop((again, held));
@@ -163,14 +164,14 @@ fn what_keeps_an_interface_promiscuous_is_not_the_nodes() {
     let (card, hold) = openers[0].open("vrio0").unwrap();
     let index = card.index();
     assert_eq!((packet_sockets(), cable.promiscuity()), (0, 1));
-    // A successor has its own before the predecessor lets go.
+    // A successor has its own hold before the predecessor lets go.
     let wrong = openers[1].hold("vrio0", index + 1).unwrap_err().to_string();
     assert!(wrong.contains("is another interface"), "{wrong}");
     let next = openers[1].hold("vrio0", index).unwrap();
     assert_eq!((packet_sockets(), cable.promiscuity()), (0, 2));
     std::mem::drop((card, hold));
     cable.wait_for_promiscuity(1);
-    // One that was not taken over after all lets go.
+    // A successor that does not take over lets go.
     std::mem::drop(next);
     cable.wait_for_promiscuity(0);
 }
