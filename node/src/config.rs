@@ -1,8 +1,8 @@
 //! A node's configuration: one TOML file, `docs/configuration.md` is its reference.
 //!
-//! Every key is known here or refused; every problem of a file is reported at once, with line,
-//! object and what to do. What only the running system can tell (a file that is locked, a peer
-//! that does not answer) is found when the node starts, and says the same line.
+//! Every key is known here or refused. Every problem of a file is reported at once, with line,
+//! object and way out. A problem that only the running system can show (a file that is locked, a
+//! peer that does not answer) is found when the node starts, with the same line in its message.
 
 mod address;
 pub mod change;
@@ -37,8 +37,8 @@ use sidecore::Idle;
 pub use volume::backend::BackendConfig;
 pub use volume::stage::{StageConfig, encryption, show_chain};
 
-/// The longest name of a node, volume, disk or attachment: what the head of a block message has
-/// room for.
+/// The longest name of a node, volume, disk or attachment: the head of a block message has room for
+/// this.
 pub const NAME_BYTES_MAX: usize = block::attachment::NAME_BYTES_MAX;
 
 /// The longest path of a Unix socket: `sockaddr_un` has 108 bytes, one of which ends the path.
@@ -50,16 +50,16 @@ pub const SIDECORES_MAX: usize = block::attachment::CHANNELS_MAX;
 /// The most queues of a disk; more than a guest has use for.
 pub const QUEUES_MAX: u16 = 64;
 
-/// How many queues a disk offers that does not say: QEMU asks for one per virtual processor and
-/// refuses a device that has fewer, so small guests work without saying anything.
+/// How many queues a disk offers without the key. QEMU asks for one per virtual processor and
+/// refuses a device with fewer, so small guests work without the key.
 pub const QUEUES_DEFAULT: u16 = 4;
 
 /// The most volumes, disks or peers in one file: each is a few kilobytes of state, and a mistake
 /// in a generator should not become a machine without memory.
 pub const OBJECTS_MAX: usize = 1024;
 
-/// The most keys of one peer: while one takes over from another there are two. With as many peers
-/// as there may be, all fit into one keyring.
+/// The most keys of one peer: while one key replaces another there are two. The keys of the most
+/// peers fit into one keyring.
 pub const KEYS_PER_PEER_MAX: usize = 4;
 
 /// A configuration that has been read and found consistent.
@@ -83,9 +83,9 @@ pub struct Config {
     pub metrics_listen: Option<SocketAddr>,
     /// The user that the node becomes when it was started as root.
     pub user: Option<String>,
-    /// Whether the node gives up what it does not need.
+    /// Whether the node gives up the rights that it does not need.
     pub privileges: Privileges,
-    /// What the service manager hears of a sidecore that is stuck.
+    /// The messages to the service manager about a sidecore that is stuck.
     pub watchdog: Watchdog,
     /// The pools' sizes.
     pub memory: Memory,
@@ -109,27 +109,28 @@ pub enum Trust {
     /// Only this host's loopback.
     #[default]
     Loopback,
-    /// The operator declares that everything which reaches the address may be believed.
+    /// The operator declares that each host which reaches the address is trusted.
     Network,
 }
 
-/// Whether a node gives up what it does not need.
+/// Whether a node gives up the rights that it does not need.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Privileges {
-    /// It does, before it opens anything.
+    /// The node gives them up before it opens anything.
     #[default]
     Drop,
-    /// It does not: for a debugger, or to find out whether that is what is in the way.
+    /// The node keeps them: for a debugger, or to find out whether missing rights cause a fault.
     Keep,
 }
 
-/// What the service manager hears of a sidecore that is stuck.
+/// The messages to the service manager about a sidecore that is stuck.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Watchdog {
-    /// Nothing: status, metrics and log say so, and other guests of the node go on.
+    /// The manager hears no difference: status, metrics and log report it, and other guests of the
+    /// node go on.
     #[default]
     Report,
-    /// Nothing at all any more, so that it restarts the node.
+    /// The manager gets no more messages, so that it restarts the node.
     Restart,
 }
 
@@ -140,12 +141,12 @@ pub struct Memory {
     pub session_buffers_bytes: u64,
     /// Whether to ask for huge pages for them.
     pub huge_pages: bool,
-    /// What guests' memory may be in, and how much of it front ends may have mapped.
+    /// The kinds of files that guests' memory may be in, and how much of it front ends may map.
     pub guests: virtio::MemoryRules,
 }
 
-/// Without a word in the configuration: enough for 256 large requests on each sidecore at once.
-/// Taken from the system as it is used.
+/// The default: enough for 256 large requests on each sidecore at once. The memory is taken from
+/// the system as it is used.
 pub const SESSION_BUFFERS_BYTES_DEFAULT: u64 = 256 << 20;
 
 impl Default for Memory {
@@ -163,16 +164,16 @@ impl Default for Memory {
 pub struct Sidecores {
     /// One entry per sidecore: the core that it is pinned to, if any.
     pub cores: Vec<Option<usize>>,
-    /// What a sidecore does when there is nothing to do.
+    /// The behaviour of a sidecore that finds no work.
     pub idle: Idle,
-    /// How many of them guests' queues are on at least, whatever the load is.
+    /// The least number of sidecores that guests' queues are on, under any load.
     pub min: usize,
-    /// And at most.
+    /// The greatest number.
     pub max: usize,
 }
 
 impl Sidecores {
-    /// These, all of which have queues, for ever where they started.
+    /// All of these have queues, and no queue is ever moved.
     pub fn all(cores: Vec<Option<usize>>, idle: Idle) -> Self {
         let count = cores.len();
         Self { cores, idle, min: count, max: count }
@@ -197,7 +198,7 @@ pub struct Directories {
     pub captures: Option<PathBuf>,
 }
 
-/// Who makes a vhost-user socket.
+/// The process that makes a vhost-user socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Role {
     /// This node listens and the VMM connects.
@@ -207,15 +208,15 @@ pub enum Role {
     Connect,
 }
 
-/// By which way datagrams go.
+/// The way of datagrams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LinkKind {
     /// Through the system's network stack.
     #[default]
     Udp,
-    /// Past it where there is a way, else through it.
+    /// Past the network stack where there is a way, else through it.
     Xdp,
-    /// Past it where the card itself reads and writes our memory, else through it.
+    /// Past the stack where the card itself reads and writes our memory, else through it.
     Auto,
 }
 
@@ -232,13 +233,13 @@ impl fmt::Display for LinkKind {
 /// How datagrams are treated on their way.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LinkConfig {
-    /// By which way they go.
+    /// The way of the datagrams.
     pub kind: LinkKind,
     /// Faults to put in, for tests.
     pub fault: Option<FaultConfig>,
 }
 
-/// Shares of the datagrams that something happens to.
+/// Shares of the datagrams that have a fault.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct FaultConfig {
     /// Share that never arrives.
@@ -247,9 +248,9 @@ pub struct FaultConfig {
     pub duplicate: f64,
     /// Share that arrives late, after younger ones.
     pub reorder: f64,
-    /// Share that arrives with a bit turned.
+    /// Share that arrives with a flipped bit.
     pub corrupt: f64,
-    /// What the dice start from.
+    /// The seed of the random numbers.
     pub seed: u64,
 }
 
@@ -268,9 +269,10 @@ impl DerefMut for Config {
 }
 
 impl Config {
-    /// Where the node remembers how it holds the volumes of its own disks: with the records of its
-    /// volumes, or else beside its sockets, or beside its control socket. So there is always a
-    /// place. Beside sockets it lasts as long as the guests do, until the host is started again.
+    /// The directory in which the node remembers how it holds the volumes of its own disks: with
+    /// the records of its volumes, or else beside its sockets, or beside its control socket. So
+    /// there is always a place. Beside sockets it lasts as long as the guests do, until the host is
+    /// started again.
     pub fn memory_directory(&self) -> PathBuf {
         let Directories { state, sockets, .. } = &self.directories;
         let beside =
@@ -281,7 +283,7 @@ impl Config {
     /// Reads and checks a file.
     ///
     /// # Errors
-    /// Every problem of the file, or the one that kept it from being read.
+    /// Every problem of the file, or the fault that kept it from being read.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(path).map_err(|error| {
             let text = format!("cannot be read: {error}");
@@ -310,7 +312,7 @@ impl Config {
         format!("{}:{}", self.path.display(), lines.of(key))
     }
 
-    /// Whether it has anything for peers: whether they may open sessions.
+    /// Whether peers may open sessions: whether the configuration has anything for them.
     pub fn is_for_peers(&self) -> bool {
         Kind::all().any(|kind| kind.row().is_for_peers(&self.objects))
     }

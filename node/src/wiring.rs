@@ -1,4 +1,5 @@
-//! What is wired to what, in which order it starts and stops, and how it changes in between.
+//! The wiring of a node: the order in which its parts start and stop, and how they change in
+//! between.
 //!
 //! ```text
 //!   start:  directories ─ control socket ─ keys ─ volumes ─ sidecores and sessions ─ nics
@@ -71,7 +72,7 @@ pub enum StartError {
     /// The system refused something that every node needs.
     #[error("cannot {what}: {source}")]
     System {
-        /// What was tried.
+        /// The step that failed.
         what: &'static str,
         /// The system's answer.
         r#source: io::Error,
@@ -85,7 +86,7 @@ pub enum StartError {
         path: PathBuf,
         /// The system's answer.
         r#source: io::Error,
-        /// What to do.
+        /// The way out.
         way_out: String,
     },
     /// A sidecore cannot run.
@@ -115,10 +116,10 @@ pub enum StartError {
     Listen {
         /// `file:line`.
         place: String,
-        /// What the link says.
+        /// The link's error.
         r#source: Box<link::BindError>,
     },
-    /// Prometheus's port is not to be had.
+    /// The port for Prometheus cannot be had.
     #[error(
         "{place}: \"metrics-listen\": cannot listen on {address}: {source}; is it in use, and is \
          the address this host's?"
@@ -136,7 +137,7 @@ pub enum StartError {
     Uring {
         /// The system's answer.
         r#source: io::Error,
-        /// What to do.
+        /// The way out.
         hint: &'static str,
     },
     /// Volumes or disks cannot be served.
@@ -161,7 +162,7 @@ pub struct ObjectError {
     pub place: String,
     /// Such as `volume "alice-root"`.
     pub object: String,
-    /// What is wrong and what to do.
+    /// The fault and the way out.
     pub text: String,
 }
 
@@ -182,17 +183,17 @@ pub struct Node {
     inside: Arc<Inside>,
 }
 
-/// What the control thread and the main thread share.
+/// The state that the control thread and the main thread share.
 #[derive(Debug)]
 pub(crate) struct Inside {
     started: Instant,
     keys: Keys,
     volumes: Volumes,
     cores: Vec<Core>,
-    /// Kept until the node goes: callers find nobody then.
+    /// Kept until the node goes: callers get no answer then.
     door: Option<ShmListener>,
     disks: Disks,
-    /// Taken down once, at the end.
+    /// Removed as a whole, at the end.
     nics: Mutex<Nics>,
     /// The fabric.
     domains: Domains,
@@ -200,7 +201,7 @@ pub(crate) struct Inside {
     watchdog: Watchdog,
     /// Works until it is dropped.
     _strangers: strangers::Watcher,
-    /// Who changes something waits for its turn first.
+    /// A thread that changes something waits for its turn first.
     turns: Turns,
     /// Held for as long as it takes to look or to note; never while something is started.
     objects: Mutex<Objects>,
@@ -209,12 +210,12 @@ pub(crate) struct Inside {
 
 impl Inside {
     pub(crate) fn objects(&self) -> MutexGuard<'_, Objects> {
-        // Each change notes what it has done in one step.
+        // A poisoned lock has whole contents: each change notes its result in one step.
         self.objects.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn nics(&self) -> MutexGuard<'_, Nics> {
-        // Looked at, and taken down.
+        // The same holds here: readers only look, and the nics are removed as a whole.
         self.nics.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -303,12 +304,13 @@ impl Node {
     /// Starts everything that the configuration asks for.
     ///
     /// # Errors
-    /// The first kind of thing that cannot be started; what was started before it is stopped again.
+    /// The first kind of objects that cannot be started. Those that were started before it are
+    /// stopped again.
     pub fn start(config: &Config) -> Result<Self, StartError> {
         Self::start_with(config, Opened::new(config)?)
     }
 
-    /// The same with what was opened before, while the process had more rights.
+    /// The same with sockets that were opened before, while the process had more rights.
     ///
     /// # Errors
     /// As [`Node::start`].
@@ -362,7 +364,7 @@ impl Node {
         Ok(node)
     }
 
-    /// What `vrio status` shows.
+    /// The status, as `vrio status` shows it.
     pub fn status(&self) -> Status {
         report::status(&self.inside)
     }
@@ -370,7 +372,7 @@ impl Node {
     /// Reads the configuration's file again and makes the node what it says.
     ///
     /// # Errors
-    /// What could not be done; what was done before it stays.
+    /// The change that failed. Changes that were made before it stay.
     pub fn reload(&self) -> Result<Done, Refused> {
         self.inside.reload(&Reload::default())
     }
@@ -380,8 +382,8 @@ impl Node {
         self.inside.watchdog.tie(pings);
     }
 
-    /// Reloads on a thread of its own, which `told` gets the answer on: a sidecore that is stuck
-    /// must not keep this thread from hearing that the node shall stop.
+    /// Reloads on a thread of its own, which calls `told` with the answer. The calling thread can
+    /// hear of a stop meanwhile, also when a sidecore is stuck.
     pub(crate) fn reload_apart(&self, told: impl FnOnce(Result<Done, Refused>) + Send + 'static) {
         let inside = Arc::clone(&self.inside);
         let reload = move || told(inside.reload(&Reload::default()));
@@ -391,20 +393,21 @@ impl Node {
         }
     }
 
-    /// Waits until another process has taken everything over; its number.
+    /// Waits until another process has taken everything over, and returns its number.
     pub async fn handed_over(&self) -> u32 {
         self.inside.heirlooms.gone().await
     }
 
-    /// Takes no more changes and waits for the one that is under way. When that was a hand-over,
-    /// and another process has it all: its number, and what is left to do is [`Node::leave`].
+    /// Takes no more changes and waits for the one that is under way. When that was a hand-over and
+    /// another process has taken everything over, it returns the number of that process; the caller
+    /// must call [`Node::leave`] then.
     pub fn close(&self) -> Option<u32> {
         let is_ours = self.inside.turns.close();
         (!is_ours).then(|| self.inside.heirlooms.successor())
     }
 
-    /// Leaves everything to the process that has taken it over. Nothing of it is touched any more,
-    /// not even to tidy up: this process is to end.
+    /// Leaves everything to the process that has taken the node over. This process must end, and
+    /// touches nothing any more, not even to clean up.
     pub fn leave(self) {
         std::mem::forget(self);
     }
@@ -412,7 +415,7 @@ impl Node {
     /// Moves a queue of a disk to another sidecore, as `vrio disk move` does.
     ///
     /// # Errors
-    /// Why it is where it was.
+    /// Why the queue stays where it was.
     pub fn move_queue(&self, disk: &str, queue: usize, to: usize) -> Result<Done, Refused> {
         self.inside.move_queue(disk, queue, &serde_json::json!({ "sidecore": to }))
     }
@@ -434,8 +437,8 @@ impl Drop for Node {
     }
 }
 
-/// What may need rights that a running node does not: ports below 1024, receive buffers beyond the
-/// system's limit, a way past its network stack.
+/// Sockets that may need rights that a running node does not have: ports below 1024, receive
+/// buffers beyond the system's limit, a way past its network stack.
 #[derive(Debug)]
 pub struct Opened {
     links: Vec<link::Wire>,
@@ -453,7 +456,7 @@ impl Opened {
         Self::with_opener(config, Opener::default())
     }
 
-    /// The same for a node that gives rights up: interfaces of uplinks are opened by `opener`, also
+    /// The same for a node that gives rights up: `opener` opens the interfaces of uplinks, also
     /// later.
     ///
     /// # Errors
@@ -465,7 +468,7 @@ impl Opened {
     }
 }
 
-/// What a successor needs of the two.
+/// Descriptors of the control socket and of the metrics port, for a successor.
 fn heirlooms(claim: &Claim, metrics: Option<&TcpListener>) -> Result<Heirlooms, StartError> {
     let metrics = metrics.map(|it| it.try_clone().map(Into::into)).transpose();
     let copies = claim.copies().and_then(|control| Ok((control, metrics?)));
@@ -507,7 +510,7 @@ impl Inside {
         if errors.is_empty() { Ok(()) } else { Err(errors.into()) }
     }
 
-    /// No more changes; disks, sessions and sidecores end.
+    /// Refuses further changes, and ends disks, sessions and sidecores.
     fn stop(&self) {
         if !self.turns.close() {
             return;

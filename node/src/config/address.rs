@@ -7,15 +7,15 @@ use std::path::PathBuf;
 use super::read::{absolute, address};
 use super::reader::Value;
 
-/// What a path stands behind in a configuration.
+/// The prefix of a path in a configuration.
 const SHARED: &str = "shm:";
 
 /// Where a peer is reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PeerAddress {
-    /// By the network.
+    /// Over the network.
     Network(SocketAddr),
-    /// On this machine, by shared memory: the path of its `shm`.
+    /// On this machine, over shared memory: the path of the peer's `shm`.
     Shared(PathBuf),
 }
 

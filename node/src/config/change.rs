@@ -1,5 +1,5 @@
-//! The way from one configuration to another, as a list of changes. Pure: what is running is a
-//! value, what is wanted is a value, and the difference is a value too.
+//! The way from one configuration to another, as a list of changes. It is a pure function: the
+//! running configuration, the wanted one and the difference are values.
 //!
 //! ```text
 //!   revoke  ▶  remove disks ─ volumes ─ nics ─ networks ─ vfs ─ domains ─ peers
@@ -20,7 +20,7 @@ use super::{Config, Kind};
 use crate::kinds::{AnyObject, Changed, InPlace, Replaced, adding, removing};
 use crate::wiring::Inside;
 
-/// One step. Applied in the order of [`changes`], each finds what it needs.
+/// One step. In the order of [`changes`], each step finds the objects that it needs.
 #[derive(Clone, Debug)]
 pub struct Change {
     kind: Kind,
@@ -31,11 +31,12 @@ pub struct Change {
 /// The fate of the object.
 #[derive(Clone, Debug)]
 enum ChangeStep {
-    /// It is taken away; the keys for which it is added again, none if it is gone for good.
+    /// The object is removed. The keys are the reasons why it is added again; none if it is gone
+    /// for good.
     Remove(Vec<&'static str>),
-    /// It is started; the text names the object that it becomes a part of.
+    /// The object is started; the text names the object that it becomes a part of.
     Add(Arc<dyn AnyObject>, String),
-    /// It is changed while it is used.
+    /// The object is changed while it is used.
     InPlace(Arc<dyn AnyObject>, InPlace),
 }
 
@@ -57,12 +58,12 @@ impl Change {
         Self { kind, name: name.to_owned(), step: ChangeStep::InPlace(object, part) }
     }
 
-    /// What it is about, such as `disk "alice"`.
+    /// The object of the change, such as `disk "alice"`.
     pub fn object(&self) -> String {
         format!("{} {:?}", self.kind.key(), self.name)
     }
 
-    /// Whether it takes an object away, for good or to add it again.
+    /// Whether the change removes an object, for good or to add it again.
     pub fn removes(&self) -> bool {
         matches!(self.step, ChangeStep::Remove(_))
     }
@@ -72,8 +73,8 @@ impl Change {
         self.removes() && self.kind.row().interrupts()
     }
 
-    /// Does it on a running node, or leaves everything as it was. `force`: also where the object
-    /// is in use.
+    /// Makes the change on a running node, or leaves everything as it was. `force`: also where the
+    /// object is in use.
     pub(crate) fn apply(&self, node: &Inside, force: bool) -> Changed {
         match &self.step {
             ChangeStep::Remove(_) => self.kind.row().remove(&self.name, node, force),
@@ -82,8 +83,8 @@ impl Change {
         }
     }
 
-    /// The users that would be interrupted on a running node; `goes` says which objects are taken
-    /// away before this one.
+    /// The users that the change would interrupt on a running node; `goes` says which objects are
+    /// removed before this one.
     pub(crate) fn users(&self, node: &Inside, goes: &dyn Fn(&str) -> bool) -> Vec<String> {
         match self.removes() {
             true => self.kind.row().users(&self.name, node, goes),
@@ -110,15 +111,16 @@ impl fmt::Display for Change {
 /// A configuration that allows no node that another configuration does not allow.
 #[derive(Clone, Debug)]
 pub struct Revoked {
-    /// The running one, but with the other's keys, and open to those whom both let in.
+    /// The running configuration, but with the keys of the other one. Each object is open to the
+    /// nodes that both configurations allow.
     pub config: Config,
-    /// What is different in it, in words.
+    /// The differences from the running configuration, in words.
     pub changes: Vec<String>,
 }
 
-/// What of `running` is left when all that `wanted` no longer allows is taken back: the own key and
-/// peers' keys are the wanted ones, those of peers that go are none, and each volume and network is
-/// open to whom both let in. Adding to the lists is left to [`changes`].
+/// The running configuration without the access that `wanted` no longer allows. The own key and
+/// peers' keys are the wanted ones, a peer that goes has no keys, and each volume and network is
+/// open to the nodes that both allow. Additions to the lists are left to [`changes`].
 pub fn revoked(running: &Config, wanted: &Config) -> Revoked {
     let (mut config, mut changes) = (running.clone(), Vec::new());
     config.key.clone_from(&wanted.key);
@@ -139,7 +141,7 @@ pub fn revoked(running: &Config, wanted: &Config) -> Revoked {
     Revoked { config, changes }
 }
 
-/// Whom both lists let in.
+/// The nodes that both lists allow.
 pub(crate) fn common(one: &[Allow], other: &[Allow]) -> Vec<Allow> {
     let lets_in = |list: &[Allow], entry: &Allow| {
         list.iter().any(|it| it.node == entry.node && (it.key.is_none() || it.key == entry.key))
@@ -153,8 +155,8 @@ pub(crate) fn common(one: &[Allow], other: &[Allow]) -> Vec<Allow> {
     both
 }
 
-/// What leads from `running` to `wanted`, in the order in which it has to be done. Nothing for two
-/// configurations that say the same, wherever in the file they say it.
+/// The changes that lead from `running` to `wanted`, in the order in which they must be made. There
+/// are none between configurations that differ only in the order of the file.
 pub fn changes(running: &Config, wanted: &Config) -> Vec<Change> {
     let (running, wanted) = (&running.objects, &wanted.objects);
     let mut replaced = Replaced::new();
@@ -168,17 +170,17 @@ pub fn changes(running: &Config, wanted: &Config) -> Vec<Change> {
     removals.chain(additions).collect()
 }
 
-/// What of the file as a whole is different and takes a restart of the node.
+/// The keys of the file as a whole that differ and take a restart of the node.
 pub fn needs_restart(running: &Config, wanted: &Config) -> Vec<&'static str> {
     let is_said = |key| running.lines.has(key) || wanted.lines.has(key);
     let different = [
         ("name", running.name != wanted.name),
         ("listen", running.listen != wanted.listen),
         ("shm", running.shm != wanted.shm),
-        // What follows from another name is no key of its own.
+        // A default that follows from another name is not a key that differs.
         ("fabric", running.fabric != wanted.fabric && is_said("fabric")),
         ("trust", running.trust != wanted.trust),
-        // Another file is read by a reload; whether sessions are sealed at all is for good.
+        // A reload reads another key file; whether sessions are sealed is decided at the start.
         ("key", running.key.is_some() != wanted.key.is_some()),
         ("control", running.control != wanted.control),
         ("[sidecores]", running.sidecores != wanted.sidecores),
@@ -193,7 +195,8 @@ pub fn needs_restart(running: &Config, wanted: &Config) -> Vec<&'static str> {
     different.into_iter().filter(|(_, different)| *different).map(|(key, _)| key).collect()
 }
 
-/// The keys that are different. A key that is not listed is not overlooked for that.
+/// The keys that are different. `any`: something differs, perhaps in a key that the list does not
+/// have.
 pub(crate) fn keys(different: &[(&'static str, bool)], any: bool) -> Vec<&'static str> {
     let keys = different.iter().filter(|(_, different)| *different);
     let keys: Vec<_> = keys.map(|(key, _)| *key).collect();

@@ -1,4 +1,4 @@
-//! What can only be said of the file as a whole: names that meet, addresses, directories.
+//! Checks of the file as a whole: names that collide, addresses, directories.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -7,7 +7,7 @@ use super::reader::{Lines, Reader};
 use super::{Config, PeerAddress, SOCKET_PATH_BYTES_MAX, Trust, keys};
 use crate::kinds::Kind;
 
-/// Notes everything that does not fit together.
+/// Notes every contradiction.
 pub(crate) fn consistent(reader: &Reader<'_>, config: &Config) {
     let whole = reader.is_clean();
     listening(reader, config);
@@ -16,7 +16,7 @@ pub(crate) fn consistent(reader: &Reader<'_>, config: &Config) {
     Kind::all().for_each(|kind| kind.row().consistent(reader, config, whole));
 }
 
-/// In plain sessions whoever reaches the address can read and write the volumes.
+/// In plain sessions each host that reaches the address can read and write the volumes.
 fn listening(reader: &Reader<'_>, config: &Config) {
     let Some(listen) = config.listen else {
         let exported = config.volumes.iter().find(|volume| !volume.allow.is_empty());
@@ -68,7 +68,7 @@ pub(crate) fn unique<'c>(
     for (word, lines) in objects {
         if let Some(first) = seen.insert(word, lines.of(key)) {
             let text = match first {
-                // It came by a command.
+                // The object was added by a command.
                 0 => format!("{key:?}: another {kind} has the same {key}"),
                 first => format!("{key:?}: the {kind} of line {first} has the same {key}"),
             };
@@ -77,7 +77,7 @@ pub(crate) fn unique<'c>(
     }
 }
 
-/// The sockets of the node itself, and those of others that it calls.
+/// The sockets of the node itself, and those of other nodes that it connects to.
 fn own_sockets(reader: &Reader<'_>, config: &Config) {
     let control = ("control", Some(&config.control));
     let fabric = ("fabric", Some(&config.fabric));

@@ -1,4 +1,4 @@
-//! Keys in a configuration: which peer has which, and what they do not fit together with.
+//! Keys in a configuration: the peers' keys, and contradictions between them and the rest.
 
 use std::collections::HashMap;
 
@@ -24,7 +24,7 @@ pub(crate) fn allow(value: &Value<'_, '_>) -> Option<Allow> {
     Some(Allow { node: node?, key: Some(AttachmentKey(key?)) })
 }
 
-/// The bytes of a public key. What does not read as one is not repeated: it may be a secret.
+/// The bytes of a public key. The message does not repeat an unreadable text: it may be a secret.
 pub(crate) fn public_key(value: &Value<'_, '_>) -> Option<[u8; 32]> {
     let key: Result<PublicKey, _> = value.str()?.parse();
     if key.is_err() {
@@ -40,7 +40,7 @@ pub(crate) fn is_sealed(config: &Config) -> bool {
     config.key.is_some() || config.lines.has("key")
 }
 
-/// Notes what does not fit together. `whole`: nothing was wrong with the parts.
+/// Notes contradictions. `whole`: the parts had no fault.
 pub(crate) fn consistent(reader: &Reader<'_>, config: &Config, whole: bool) {
     if is_sealed(config) && config.trust == Trust::Network {
         let text = "\"trust\": with \"key\" sessions are sealed, and a network need not be \
@@ -129,7 +129,7 @@ fn disk_fits(reader: &Reader<'_>, config: &Config, disk: &DiskConfig) {
     }
 }
 
-/// A key says who a peer is, so it belongs to one.
+/// A key proves a peer's identity, so it belongs to one peer.
 fn key_of_two(reader: &Reader<'_>, config: &Config) {
     let mut seen: HashMap<PublicKey, &str> = HashMap::new();
     for peer in &config.peers {

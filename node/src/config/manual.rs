@@ -1,7 +1,7 @@
-//! What each key of the configuration says, in one place: `docs/configuration.md` has its tables
-//! from here. A test asks the reader itself which keys it knows, so a key without a description is
-//! refused, and so is a description of a key that is gone. Stages, backends and uplinks describe
-//! themselves.
+//! The description of each key of the configuration, in one place: `docs/configuration.md` has its
+//! tables from here. A test asks the reader which keys it knows. So a key without a description is
+//! refused, and a description of a key that is gone is refused, too. Stages, backends and uplinks
+//! describe themselves.
 
 use std::sync::LazyLock;
 
@@ -595,7 +595,7 @@ mod tests {
     /// A key that no table has.
     const UNKNOWN: &str = "zzzzzzzz";
 
-    /// What paths are inside of, for tables that have some.
+    /// The directories of paths, for tables that have some.
     const DIRECTORIES: &str = "[directories]\nvolumes = \"/v\"\nsockets = \"/s\"\n\
                                captures = \"/c\"\n";
 

@@ -10,7 +10,7 @@ use crate::kinds::{Kind, nic};
 /// A value as the file has it, such as `{ error-after = "30s" }`, as requests have it.
 ///
 /// # Errors
-/// What is wrong with it as TOML.
+/// The fault of the text as TOML.
 pub fn value(text: &str) -> Result<Value, String> {
     let refused = |error: &dyn std::fmt::Display| {
         format!("{text:?} is no value as the file has them (TOML): {}", error.to_string().trim())
@@ -55,11 +55,11 @@ impl Config {
         kind.row().names(&self.objects)
     }
 
-    /// This configuration, and a nic of it with other values for some of [`NIC_CHANGEABLE`]: null
-    /// is that of a nic that does not say.
+    /// This configuration with other values for some of a nic's [`NIC_CHANGEABLE`] keys. Null
+    /// stands for the value of a nic whose table does not have the key.
     ///
     /// # Errors
-    /// Everything that is wrong with them.
+    /// Everything that is wrong with the values.
     pub fn with_nic(&self, name: &str, fields: &Map<String, Value>) -> Result<Self, Vec<Problem>> {
         let mut keys = fields.keys();
         if let Some(key) = keys.find(|key| !NIC_CHANGEABLE.contains(&key.as_str())) {
@@ -104,7 +104,7 @@ impl Config {
     }
 }
 
-/// What a request says about a size.
+/// A request for another size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resize {
     /// The new size.
@@ -114,10 +114,10 @@ pub struct Resize {
 }
 
 impl Config {
-    /// A new size, and whether it may be a smaller one.
+    /// Reads a request for another size.
     ///
     /// # Errors
-    /// Everything that is wrong with it.
+    /// Everything that is wrong with the request.
     pub fn resize(body: &Value) -> Result<Resize, Vec<Problem>> {
         let Some(fields) = body.as_object() else {
             let text = "send {\"size\": \"20GiB\"}, with \"shrink\": true for a smaller one";
@@ -132,7 +132,7 @@ impl Config {
         }
     }
 
-    /// What does not fit together, as [`Config::parse`] finds it.
+    /// The contradictions in the configuration, as [`Config::parse`] finds them.
     pub(crate) fn problems(&self) -> Vec<Problem> {
         let reader = Reader::new("");
         check::consistent(&reader, self);
@@ -140,7 +140,7 @@ impl Config {
     }
 }
 
-/// The fields as the file would have them.
+/// The fields in the file's form.
 fn toml_text(
     head: &str,
     fields: &Map<String, Value>,
@@ -155,14 +155,14 @@ fn toml_text(
         dates_of(&mut table);
         table
     });
-    // Written in one line each: a table of its own would end the object's.
+    // Each value is written in one line: a table of its own would end the object's table.
     let table =
         table.map_err(|error| refused(format!("this cannot be written as TOML: {error}")))?;
     let lines = table.iter().map(|(key, value)| format!("{} = {value}\n", toml_key(key)));
     Ok(head.chars().chain(lines.collect::<String>().chars()).collect())
 }
 
-/// JSON has no dates: what `expires` says is one, if it can be.
+/// JSON has no dates: the text of `expires` becomes a date, if it can be read as one.
 fn dates_of(table: &mut toml::Table) {
     if let Some(value) = table.get_mut("expires")
         && let Some(date) = value.as_str().and_then(|text| text.parse().ok())

@@ -20,16 +20,16 @@ use super::{
 };
 use crate::kinds::{Kind, ObjectConfigs, domain, volume};
 
-/// What the transport takes as a pool: at least a large request for each share, at most what its
-/// tables are made for.
+/// The sizes of a pool that the transport takes: at least a large request for each share, at most
+/// the limit of its tables.
 const SESSION_BUFFERS_BYTES: RangeInclusive<u64> = 4 << 20..=16 << 30;
 
-/// What front ends may take of the addresses of a process, 128 TiB: enough for the smallest guest,
-/// and as much as leaves the node some for itself.
+/// The part of a process's addresses, 128 TiB, that front ends may map: at least enough for the
+/// smallest guest, at most so much that the node has some left for itself.
 const GUEST_ADDRESSES_BYTES: RangeInclusive<u64> = 1 << 20..=112 << 40;
 
-/// And of its mappings: half of what Linux gives a process (`vm.max_map_count`, 65,530), since one
-/// that is lost becomes two.
+/// The number of mappings of front ends: at most half of the limit that Linux gives a process
+/// (`vm.max_map_count`, 65,530), since a mapping becomes two when memory in it is lost.
 const GUEST_MAPPINGS: RangeInclusive<u64> = 1..=32_000;
 
 const FILE_KEYS: [&str; 14] = [
@@ -49,11 +49,11 @@ const FILE_KEYS: [&str; 14] = [
     "directories",
 ];
 
-/// The last one, behind those of the objects.
+/// The table of the link, which comes after those of the objects.
 const LINK_KEY: &str = "link";
 
-/// Reads the whole file. `None` when something that everything else needs is missing; whatever is
-/// wrong has been noted by then.
+/// Reads the whole file. `None` when a key is missing without which nothing else can be read; every
+/// problem has been noted by then.
 pub(crate) fn document(
     reader: &Reader<'_>,
     path: &Path,
@@ -112,7 +112,7 @@ pub(crate) fn resize(reader: &Reader<'_>, document: &Spanned<DeTable<'_>>) -> Op
     Some(Resize { size_bytes, shrink })
 }
 
-/// A document that has nothing but these keys.
+/// A document that has only these keys.
 pub(crate) fn alone<'r, 'i>(
     reader: &'r Reader<'i>,
     document: &'r Spanned<DeTable<'i>>,
@@ -121,7 +121,7 @@ pub(crate) fn alone<'r, 'i>(
     Table::new(reader, document.get_ref(), &(0..0), "", keys)
 }
 
-/// Beside the disks' sockets, or where daemons of the system have theirs.
+/// A socket beside the disks' sockets, or where daemons of the system have theirs.
 pub(crate) fn beside_sockets(name: &str, what: &str, directories: &Directories) -> PathBuf {
     let directory = directories.sockets.as_deref().unwrap_or(Path::new("/run/vrio"));
     directory.join(format!("{name}.{what}"))
@@ -173,7 +173,7 @@ fn memory(file: &Table<'_, '_>) -> Memory {
     memory
 }
 
-/// What guests' memory may be in, and how much of it there may be.
+/// The kinds of files that guests' memory may be in, and its limits.
 fn guests(table: &Table<'_, '_>) -> MemoryRules {
     let mut rules = MemoryRules::DEFAULT;
     let words = [("memory", GuestFiles::Memory), ("any", GuestFiles::Any)];
@@ -290,7 +290,7 @@ fn directories(file: &Table<'_, '_>) -> Directories {
 
 fn link(file: &Table<'_, '_>) -> LinkConfig {
     let kinds = [("udp", LinkKind::Udp), ("xdp", LinkKind::Xdp), ("auto", LinkKind::Auto)];
-    // One word will do where nothing else is to be said.
+    // One word is enough where only the kind is given.
     if let Some(word) = file.get("link").filter(|value| !value.is_table()) {
         return LinkConfig { kind: word.word(&kinds).unwrap_or_default(), fault: None };
     }
@@ -368,7 +368,7 @@ fn stage(value: &Value<'_, '_>) -> Option<StageConfig> {
     }
 }
 
-/// How a stage is written.
+/// The form in which a stage is written.
 fn form(kind: &StageKind<StageConfig>) -> String {
     let name = kind.name;
     if kind.keys.is_empty() { format!("{name:?}") } else { format!("{{ {name} = {{ .. }} }}") }
@@ -387,7 +387,7 @@ impl<'v, 'r, 'i> Section<'v, 'r, 'i> {
         Self::of(value, &names)
     }
 
-    /// The same with the keys' names.
+    /// The same, with the names of the keys.
     pub(crate) fn of(value: &'v Value<'r, 'i>, names: &[&str]) -> Option<Self> {
         Some(Self { value, table: value.table(names)? })
     }
@@ -441,13 +441,14 @@ impl Settings for Section<'_, '_, '_> {
     }
 }
 
-/// Who makes the socket of this device.
+/// The process that makes the socket of this device.
 pub(crate) fn role(table: &Table<'_, '_>) -> Role {
     let roles = [("listen", Role::Listen), ("connect", Role::Connect)];
     table.get("role").and_then(|value| value.word(&roles)).unwrap_or_default()
 }
 
-/// Whom the socket of this device is for. Numbers, for a running node reads no user data base.
+/// The users that may connect to the socket of this device. They are numbers, since a running node
+/// reads no user data base.
 pub(crate) fn access(table: &Table<'_, '_>) -> Access {
     let number = |key: &str| {
         let number = table.get(key)?.integer(0..=u64::from(u32::MAX - 1))?;
@@ -471,7 +472,7 @@ pub(crate) fn access(table: &Table<'_, '_>) -> Access {
     access
 }
 
-/// A disk or nic is called like its socket unless it says otherwise.
+/// The name of a disk or nic; without the key, the name of its socket.
 pub(crate) fn named_like_socket(
     table: &Table<'_, '_>,
     socket: Option<&Path>,
@@ -532,7 +533,7 @@ fn section<'r, 'i>(file: &Table<'r, 'i>, key: &str, known: &[&str]) -> Option<Ta
     file.get(key)?.named(format!("[{key}]")).table(known)
 }
 
-/// Reads `[[key]]` objects. They are called by their name or, failing that, by their number.
+/// Reads `[[key]]` objects. Their name, or without one their number, stands in messages.
 pub(crate) fn objects<T>(
     file: &Table<'_, '_>,
     key: &str,
@@ -591,7 +592,7 @@ pub(crate) fn name(value: &Value<'_, '_>) -> Option<String> {
     Some(text.to_owned())
 }
 
-/// Why a text is no name. Names appear in paths, records and addresses of the form peer/volume.
+/// Why a text is not a name. Names appear in paths, records and addresses of the form peer/volume.
 pub(crate) fn name_problem(text: &str) -> Option<String> {
     let letter = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     if text.is_empty() || text.len() > NAME_BYTES_MAX {

@@ -1,8 +1,8 @@
 //! Reads a TOML document key by key and collects everything that is wrong with it.
 //!
-//! Serde stops at the first error and knows no line for a value that parses but makes no sense.
-//! An operator who edits a file by hand is better served by all of the errors at once, each with
-//! its line, its object and a hint, so the tables are walked by hand here.
+//! Serde stops at the first error and knows no line for a value that parses but makes no sense. An
+//! operator is better served by all errors at once, each with its line, its object and a hint. So
+//! this code walks the tables itself.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -15,14 +15,14 @@ use toml::de::{DeTable, DeValue};
 
 use super::quantity;
 
-/// One thing that is wrong with a configuration.
+/// One fault of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Problem {
     /// The line, from 1. Zero for the file as a whole.
     pub line: usize,
-    /// What it concerns, such as `volume "alice-root"`; empty for the file as a whole.
+    /// The object of the problem, such as `volume "alice-root"`; empty for the file as a whole.
     pub object: String,
-    /// What is wrong and what to do.
+    /// The fault and the way out.
     pub text: String,
 }
 
@@ -52,7 +52,7 @@ impl fmt::Display for ConfigError {
     }
 }
 
-/// The document's text and what was found wrong so far.
+/// The document's text, and the problems found so far.
 #[derive(Debug)]
 pub(crate) struct Reader<'i> {
     text: &'i str,
@@ -64,8 +64,8 @@ impl<'i> Reader<'i> {
         Self { text, problems: RefCell::default() }
     }
 
-    /// Parses the text. `None` when its syntax leaves nothing to go on with; duplicate keys are
-    /// noted, and the first of them is gone on with.
+    /// Parses the text. `None` when its syntax leaves nothing to go on with. Duplicate keys are
+    /// noted, and the first of them counts.
     pub(crate) fn parse(&self) -> Option<Spanned<DeTable<'i>>> {
         let (document, errors) = DeTable::parse_recoverable(self.text);
         let mut usable = true;
@@ -106,14 +106,14 @@ impl<'i> Reader<'i> {
         self.problems.borrow().is_empty()
     }
 
-    /// Everything found, by line.
+    /// All problems, by line.
     pub(crate) fn into_problems(self) -> Vec<Problem> {
         let mut problems = self.problems.into_inner();
         problems.sort_by_key(|problem| problem.line);
         problems
     }
 
-    /// Everything found, by line; an error when there is anything.
+    /// An error with all problems, by line, if there is one.
     pub(crate) fn finish(self, path: &Path) -> Result<(), ConfigError> {
         let problems = self.into_problems();
         if problems.is_empty() {
@@ -189,7 +189,7 @@ impl<'r, 'i> Table<'r, 'i> {
         })
     }
 
-    /// The value of a key that has to be given; `example` completes "write for instance".
+    /// The value of a key that must be given; `example` completes "write for instance".
     pub(crate) fn require(&self, key: &str, example: &str) -> Option<Value<'r, 'i>> {
         let value = self.get(key);
         if value.is_none() {
@@ -204,12 +204,12 @@ impl<'r, 'i> Table<'r, 'i> {
     }
 }
 
-/// A value and where it stands.
+/// A value and its place.
 #[derive(Clone, Debug)]
 pub(crate) struct Value<'r, 'i> {
     pub(crate) reader: &'r Reader<'i>,
     pub(crate) object: String,
-    /// The key, quoted, or what else to call the value.
+    /// The key, quoted, or another name for the value.
     label: String,
     pub(crate) line: usize,
     value: &'r Spanned<DeValue<'i>>,
@@ -337,7 +337,7 @@ impl<'r, 'i> Value<'r, 'i> {
         Some(values.collect())
     }
 
-    /// The text of the first of these keys that this table has, to call it by.
+    /// The text of the first of these keys that this table has, as a name for the table.
     pub(crate) fn label_key(&self, keys: &[&str]) -> Option<&'r str> {
         let DeValue::Table(entries) = self.value.get_ref() else { return None };
         keys.iter().find_map(|key| entries.get(*key)?.get_ref().as_str())
@@ -350,7 +350,7 @@ impl<'r, 'i> Value<'r, 'i> {
     }
 }
 
-/// Says that a word is not known, what was perhaps meant, and what there is.
+/// Says that a word is not known, which word was perhaps meant, and which words there are.
 pub(crate) fn unknown(what: &str, word: &str, known: &[&str]) -> String {
     let list = known.join(", ");
     match nearest(word, known) {
@@ -367,7 +367,7 @@ fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
     (near.0 <= distance_max).then_some(near.1)
 }
 
-/// How many letters have to be put in, taken out, changed or swapped with the next.
+/// How many letters must be put in, taken out, changed or swapped with the next.
 fn distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     let mut rows = vec![vec![0; b.len() + 1]; a.len() + 1];

@@ -27,13 +27,13 @@ pub struct DiskConfig {
     pub socket: PathBuf,
     /// Whether this node makes the socket or finds it.
     pub role: Role,
-    /// Whom the socket is for, where this node makes it.
+    /// The users that may connect to the socket, where this node makes it.
     pub access: Access,
-    /// What stands behind it.
+    /// The volume behind it.
     pub volume: VolumeRef,
     /// How many virtqueues it offers.
     pub queues: u16,
-    /// What to do when the volume's node is out of reach.
+    /// The disk's behaviour when the volume's node is out of reach.
     pub when_lost: WhenLost,
     /// The name of its attachment in the volume's records.
     pub attachment: String,
@@ -45,7 +45,7 @@ pub struct DiskConfig {
     pub lines: Lines,
 }
 
-/// Names a volume.
+/// The name of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeRef {
     /// The peer that has it; `None` for this node.
@@ -63,13 +63,13 @@ impl fmt::Display for VolumeRef {
     }
 }
 
-/// What a disk does while its volume is out of reach.
+/// A disk's behaviour while its volume is out of reach.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenLost {
     /// The guest's requests wait.
     #[default]
     Wait,
-    /// They fail after that long.
+    /// The guest's requests fail after this long.
     ErrorAfterNs(u64),
 }
 

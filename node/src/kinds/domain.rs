@@ -34,8 +34,8 @@ fn domain(value: &Value<'_, '_>) -> Option<DomainConfig> {
     })
 }
 
-/// The socket that the file names, or one beside the control socket. One with a whole path may be
-/// in a directory of its own: users who may join a domain need not get at disks' sockets.
+/// The socket that the file names, or one beside the control socket. A whole path may lead to a
+/// directory of its own: users of a domain need not reach disks' sockets.
 pub(crate) fn socket(file: &Table<'_, '_>, name: &str, directories: &Directories) -> PathBuf {
     let said = file.get("fabric").and_then(|value| match value.str() {
         Some(text) if text.starts_with('/') => absolute_path(&value),
@@ -49,7 +49,7 @@ pub(crate) fn socket(file: &Table<'_, '_>, name: &str, directories: &Directories
 pub struct DomainConfig {
     /// Its name, unique on the node.
     pub name: String,
-    /// The file whose only line is the key that lets in.
+    /// The file whose only line is the key that admits processes.
     pub key: PathBuf,
     /// How many endpoints there may be at once.
     pub endpoints_max: u16,

@@ -20,17 +20,17 @@ use crate::wiring::Inside;
 pub struct NetworkConfig {
     /// Its name, unique on the node.
     pub name: String,
-    /// The way to what is outside; none for a network of guests only.
+    /// The way out of the node; none for a network of guests only.
     pub uplink: Option<UplinkConfig>,
     /// The nodes whose nics may join it, some only with an attachment key.
     pub allow: Vec<Allow>,
-    /// What holds for their ports.
+    /// The rules for these nics' ports.
     pub remote: RemotePorts,
     /// Where its keys are.
     pub lines: Lines,
 }
 
-/// What a network demands of ports that join it from other nodes.
+/// The rules of a network for ports that join it from other nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemotePorts {
     /// The VLANs in which they may be, beside the untagged segment.
@@ -39,7 +39,7 @@ pub struct RemotePorts {
     pub isolated: bool,
     /// How fast each may be, each way.
     pub limit: Option<net::stage::Limit>,
-    /// What each may send and receive.
+    /// The rules for frames that each may send and receive.
     pub filter: Option<net::Rules>,
 }
 
@@ -65,7 +65,7 @@ fn network(value: &Value<'_, '_>) -> Option<NetworkConfig> {
     Some(NetworkConfig { name: name?, uplink, allow, remote, lines: table.lines.clone() })
 }
 
-/// What a network demands of ports of other nodes.
+/// Reads the rules for ports of other nodes.
 fn remote(value: &Value<'_, '_>) -> RemotePorts {
     let keys = ["vlans", "isolated", "limit", "filter"];
     let Some(table) = value.table(&keys) else { return RemotePorts::default() };

@@ -45,10 +45,10 @@ const NIC_KEYS: [&str; 19] = [
     "filter",
 ];
 
-/// Of a nic's `filter`.
+/// The keys of a nic's `filter`.
 const FILTER_KEYS: [&str; 2] = ["default", "rules"];
 
-/// What of a nic can be changed while its guest uses it.
+/// The keys of a nic that can be changed while its guest uses it.
 pub const NIC_CHANGEABLE: [&str; 5] = ["link", "meter", "mirror", "limit", "filter"];
 
 /// The shortest file of a mirror: some hundred frames.
@@ -60,7 +60,7 @@ const MIRROR_FRAME_BYTES_MIN: u64 = 64;
 /// The highest VLAN that a tag may name.
 pub(crate) const VLAN_MAX: u64 = 4094;
 
-/// A network of this node, or of another one.
+/// The name of a network of this node, or of another node.
 fn network_ref(value: &Value<'_, '_>) -> Option<String> {
     let text = value.str()?;
     let mut parts = text.splitn(2, '/');
@@ -110,7 +110,7 @@ fn nic(value: &Value<'_, '_>, directories: &Directories) -> Option<NicConfig> {
     Some(nic)
 }
 
-/// Gives a nic what the table says of those [`NIC_CHANGEABLE`] keys that are `meant`.
+/// Sets those of the [`NIC_CHANGEABLE`] keys that are `meant` to the table's values.
 pub(crate) fn change(
     nic: &mut NicConfig,
     table: &Table<'_, '_>,
@@ -264,7 +264,7 @@ pub struct NicConfig {
     pub socket: PathBuf,
     /// Whether this node makes the socket or finds it.
     pub role: Role,
-    /// Whom the socket is for, where this node makes it.
+    /// The users that may connect to the socket, where this node makes it.
     pub access: Access,
     /// The network that it is in: `NETWORK`, or `PEER/NETWORK` for another node's.
     pub network: String,
@@ -282,20 +282,20 @@ pub struct NicConfig {
     pub isolated: bool,
     /// Whether the guest's cable is plugged in.
     pub link: bool,
-    /// What passes is counted.
+    /// Frames that pass are counted.
     pub meter: bool,
-    /// What passes is copied.
+    /// Frames that pass are copied.
     pub mirror: Option<MirrorConfig>,
     /// How fast it may be, each way.
     pub limit: Option<Limit>,
-    /// What it may send and receive.
+    /// The rules for frames that it may send and receive.
     pub filter: Option<Rules>,
     /// Where its keys are.
     pub lines: Lines,
 }
 
 impl NicConfig {
-    /// The node that its network is on, if that is another one.
+    /// The node that its network is on, if that is another node.
     pub fn peer(&self) -> Option<&str> {
         self.network.split_once('/').map(|(peer, _)| peer)
     }
@@ -315,7 +315,7 @@ impl NicConfig {
     }
 }
 
-/// Where a copy goes of what passes a nic.
+/// Where a mirror copies a nic's frames to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MirrorConfig {
     /// Into a file.
@@ -425,7 +425,7 @@ impl Object for NicConfig {
             ("vlan", self.vlans != wanted.vlans),
             ("isolated", self.isolated != wanted.isolated),
         ];
-        // All but what can be changed in place.
+        // The two configurations without the keys that can be changed in place.
         let mut same = Self { lines: wanted.lines.clone(), ..self.clone() };
         (same.link, same.meter, same.limit) = (wanted.link, wanted.meter, wanted.limit);
         (same.mirror, same.filter) = (wanted.mirror.clone(), wanted.filter.clone());

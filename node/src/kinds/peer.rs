@@ -15,9 +15,9 @@ use crate::wiring::Inside;
 pub struct PeerConfig {
     /// Its name; a node that answers with another name is refused.
     pub name: String,
-    /// Where it listens; `None` for one that only connects to this node.
+    /// Where it listens; `None` for a peer that only connects to this node.
     pub address: Option<PeerAddress>,
-    /// The public keys by which it proves who it is; several while one takes over from another.
+    /// The public keys by which it proves its identity; several while one key replaces another.
     pub keys: Vec<PeerKey>,
     /// Where its keys are.
     pub lines: Lines,
@@ -35,7 +35,7 @@ impl PeerConfig {
 pub struct PeerKey {
     /// The key.
     pub key: PublicKey,
-    /// From then on, in seconds since 1970, it proves nothing.
+    /// The time at which the key expires, in seconds since 1970.
     pub expires_unix_s: Option<u64>,
 }
 

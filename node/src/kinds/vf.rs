@@ -22,7 +22,7 @@ fn vf(value: &Value<'_, '_>, directories: &Directories) -> Option<VfConfig> {
     Some(VfConfig { name: name_of_vf?, domain: domain?, socket: socket?, lines })
 }
 
-/// A virtual machine's window into a domain: what QEMU's `ivshmem-doorbell` calls.
+/// A virtual machine's window into a domain, to which QEMU's `ivshmem-doorbell` connects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VfConfig {
     /// Its name; unless the file says otherwise, the socket's without its ending.

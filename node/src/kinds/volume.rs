@@ -26,14 +26,14 @@ pub struct VolumeConfig {
     pub backend: BackendConfig,
     /// Each write durable by itself, instead of by the guest's flushes.
     pub write_through: bool,
-    /// What every request passes on its way, first stage first.
+    /// The stages that every request passes, the first one first.
     pub chain: Vec<StageConfig>,
     /// The nodes whose disks may use it, some only with an attachment key; this node's own always
     /// may.
     pub allow: Vec<Allow>,
     /// Refuse writes.
     pub read_only: bool,
-    /// What guests are told of the storage's layout; what is 0 is found out.
+    /// The layout of the storage that guests are told; a value of 0 is found out.
     pub topology: Topology,
     /// Several attachments at once may use it; the guests have to agree among themselves.
     pub shared: bool,
@@ -82,7 +82,7 @@ fn volume(value: &Value<'_, '_>, directories: &Directories) -> Option<VolumeConf
     })
 }
 
-/// What guests are told of the storage's layout; what is not said is found out.
+/// Reads the layout of the storage that guests are told. A key that is left out is found out.
 fn topology(table: &Table<'_, '_>, backend: Option<&BackendConfig>) -> Topology {
     let bytes = |key: &str, most: u32| {
         let value = table.get(key)?;
@@ -124,7 +124,7 @@ fn backend(value: &Value<'_, '_>, directories: &Directories) -> Option<BackendCo
     (kind.read)(&section, &|key| file_path(&section.value_of(key)?, directories))
 }
 
-/// A size in whole sectors, and not none.
+/// A size in whole sectors, and not zero.
 pub(crate) fn size_of_volume(value: &Value<'_, '_>) -> Option<u64> {
     whole_sectors(value.size_bytes()?).map_err(|text| value.fail(text)).ok()
 }
@@ -178,7 +178,7 @@ fn same_file(reader: &Reader<'_>, config: &Config) {
     }
 }
 
-/// Two volumes under one key show where they are alike to whoever sees both files.
+/// With one key for two volumes, a reader of both files would see where they are alike.
 fn same_encryption(reader: &Reader<'_>, config: &Config) {
     let mut seen: HashMap<&Path, &VolumeConfig> = HashMap::new();
     for volume in &config.volumes {
@@ -300,7 +300,7 @@ impl Object for VolumeConfig {
     }
 }
 
-/// The parts that are changed in place.
+/// The parts of a volume that are changed in place.
 const ALLOW: &str = "allow";
 const SIZE: &str = "size";
 const CHAIN: &str = "chain";

@@ -1,4 +1,4 @@
-//! The ways of a node's datagrams: opened while it still has its rights.
+//! The links of a node, opened while it still has its rights.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -40,11 +40,11 @@ fn through_the_stack(sockets: Vec<Udp>) -> Vec<Wire> {
     sockets.into_iter().map(Wire::from).collect()
 }
 
-/// Gives each socket the receive queue of its number. One whose queue cannot be had goes by UDP.
+/// Gives each socket the receive queue of its number. A socket whose queue cannot be had uses UDP.
 ///
 /// # Errors
-/// Where a copy is not wanted, and one of the queues came to copy: the sockets, and that. What a
-/// card can do is known of a queue when it is bound, and of no other.
+/// The sockets and the reason, where the configuration refuses copies and a queue would copy. A
+/// card shows whether it copies only when a queue is bound, for this queue only.
 fn past_the_stack(
     sockets: Vec<Udp>,
     interface: &Arc<XdpInterface>,
@@ -77,7 +77,7 @@ fn past_the_stack(
 }
 
 /// A socket for each sidecore: the first at the address that peers know, the others beside it or,
-/// where that is taken, anywhere. None without an address.
+/// where that address is taken, anywhere. None without an address.
 ///
 /// # Errors
 /// When the address is not ours, or taken.
@@ -87,7 +87,7 @@ fn bind(config: &Config) -> Result<Vec<Udp>, StartError> {
         place: config.place(&config.lines, "listen"),
         source: Box::new(source),
     };
-    // A predecessor's socket goes a moment after its locks.
+    // A killed predecessor's socket goes a moment after its locks.
     let first = crate::lock::patiently(|| match Udp::bind(UdpConfig::new(listen)) {
         Err(error) if error.source.kind() == ErrorKind::AddrInUse => None,
         bound => Some(bound),
@@ -151,11 +151,11 @@ mod tests {
         let (left, why) = refused.map(|wires| wires.len()).unwrap_err();
         assert!(why.contains("near copies what comes by its queue 0"), "{why}");
         assert!(left.iter().map(Link::local_addr).eq(addresses), "the same sockets, in order");
-        // Both queues are free again, and who does not mind has them.
+        // Both queues are free again, and a caller that permits copies gets them.
         let taken = past_the_stack(sockets().into(), &interface, LinkKind::Xdp).unwrap();
         assert!(taken.iter().all(|wire| wire.xdp().is_some()), "{taken:?}");
         drop((left, taken, interface));
-        // Nobody else is asked for an interface that cannot.
+        // No driver is asked for an interface that cannot do it.
         let refused = XdpInterface::attach_if_zero_copy(LISTEN.parse().unwrap()).unwrap_err();
         assert!(refused.to_string().contains("read and write our memory"), "{refused}");
     }

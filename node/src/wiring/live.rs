@@ -1,7 +1,7 @@
 //! Changes of a running node: one at a time, each all or nothing.
 //!
-//! A command and a reload come to the same: a wanted configuration, whose difference from the
-//! running one is a list of [`Change`]s. Each is done here by the same code that starts a node.
+//! A command and a reload have the same result: a wanted configuration, whose difference from the
+//! running one is a list of [`Change`]s. Each change is made here by the code that starts a node.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,24 +16,25 @@ use crate::config::change::{Change, Revoked, changes, needs_restart, revoked};
 use crate::config::{Config, DiskConfig, Kind, PeerConfig, Problem, VolumeConfig, encryption};
 use crate::heap;
 
-/// What goes with something that a command has added.
+/// The note for an object that a command has added.
 const UNTIL_RESTART: &str = "this lives until the node is restarted, unless the file has it too";
 
-/// What goes with a chain that a command has replaced.
+/// The note for a chain that a command has replaced.
 const CHAIN_UNTIL_RESTART: &str =
     "this lives until the node is restarted or its file is reloaded, unless the file says it too";
 
-/// What goes with a nic that a command has changed.
+/// The note for a nic that a command has changed.
 pub(super) const NIC_UNTIL_RESTART: &str =
     "this lives until the node is restarted or its file is reloaded, unless the file says it too";
 
-/// What goes with something of the file that a command has taken away.
+/// The note for an object of the file that a command has removed.
 const BACK_AT_RESTART: &str =
     "the file still has it, so a restart or a reload brings it back; take it out there as well";
 
 impl Inside {
     pub(super) fn turn(&self) -> Result<Turn<'_>, Refused> {
-        // A change waits for sidecores, so this one would wait for as long, and others for it.
+        // A change waits for sidecores: it would wait for as long as the sidecore is stuck, and
+        // other changes would wait for it.
         if let Some((index, stuck)) = self.watchdog.first_stuck() {
             let error = format!("sidecore {index} is stuck ({}): nothing is changed", stuck.what);
             let way_out = "try again when it goes on, or restart the node: guests reconnect";
@@ -49,7 +50,7 @@ impl Inside {
         })
     }
 
-    /// Adds what a request describes.
+    /// Adds the object that a request describes.
     pub(super) fn add(&self, kind: Kind, body: &Value) -> Result<Done, Refused> {
         let Some(fields) = body.as_object() else {
             let key = kind.key();
@@ -71,7 +72,7 @@ impl Inside {
         Ok(done)
     }
 
-    /// Takes an object away; with `force` also from those who use it.
+    /// Removes an object; with `force` also one that is in use.
     pub(super) fn remove(&self, kind: Kind, name: &str, force: bool) -> Result<Done, Refused> {
         let _turn = self.turn()?;
         let change = {
@@ -111,15 +112,15 @@ impl Inside {
         Ok(done)
     }
 
-    /// Reads the file again and says what that would change.
+    /// Reads the file again and lists the changes that it would make.
     pub(super) fn plan(&self) -> Result<Plan, Refused> {
         let objects = self.objects().clone();
         Ok(self.read(&objects)?.plan)
     }
 
-    /// Reads the file again and makes the node what it says. Who may no longer in is out first,
-    /// whatever becomes of the rest. What fails ends it; what was done before stays, and what comes
-    /// after is not tried.
+    /// Reads the file again and makes the node what the file describes. Nodes that are no longer
+    /// allowed lose their access first, also when later changes fail. The first failure ends the
+    /// reload: changes before it stay, and changes after it are not tried.
     pub(super) fn reload(&self, wanted: &Reload) -> Result<Done, Refused> {
         let _turn = self.turn()?;
         let objects = self.objects().clone();
@@ -128,8 +129,8 @@ impl Inside {
             let error = "what would change is not what it was when you looked";
             return Err(Refused::new(RefusedKind::Conflict, error, "look again"));
         }
-        // All of the file's keys, also those of peers that come later: one that is not in order
-        // changes nothing.
+        // All keys of the file are read first, also those of peers that come later, so that a
+        // faulty key file changes nothing.
         keys::wanted(&target, &self.keys).map_err(|error| no_key_changed(&error))?;
         self.revoke(&objects.config, revoked.config)?;
         self.objects().file_read(file);
@@ -165,8 +166,8 @@ impl Inside {
         Ok(done)
     }
 
-    /// Does one change, or leaves everything as it was. Gives what else there is to know.
-    /// `force`: also where somebody uses the object.
+    /// Makes one change, or leaves everything as it was. It returns remarks for the caller.
+    /// `force`: also where the object is in use.
     pub(super) fn apply(&self, change: &Change, force: bool) -> Result<Vec<String>, Refused> {
         let done = change.apply(self, force);
         if change.removes() {
@@ -257,7 +258,7 @@ impl Inside {
         })?;
         let mut notes = Vec::new();
         for disk in disks {
-            // Forced: who uses the volume was named above.
+            // Forced, since the caller has listed the users of the volume above.
             notes.extend(self.remove_disk(&disk, true)?);
             notes.push(format!("disk {disk:?} was removed with its volume"));
         }
@@ -344,12 +345,12 @@ impl Inside {
             (objects.disks_of_peer(name), objects.config.clone())
         };
         let users: Vec<_> = users.iter().map(|disk| format!("disk {disk:?}")).collect();
-        // Without the peer they could not be there at all, whatever is forced.
+        // Even with force: these objects cannot exist without the peer.
         refuse_used(&format!("peer {name:?}"), &users, false, "remove those first")?;
         let at = wanted.peers.iter().position(|peer| peer.name == name);
         let peer = wanted.peers.remove(at.expect("the caller has looked"));
         self.read_keys(&wanted)?;
-        // No domain has it for a peer any more either.
+        // The peer leaves all domains, too.
         let domains = self.objects().take_peer_from_domains(name);
         domains.iter().for_each(|domain| self.domains.set_peers(domain));
         gateways::look_for_sessions(&self.cores);
@@ -360,7 +361,7 @@ impl Inside {
         Ok(Vec::new())
     }
 
-    /// A peer that cannot go yet: its keys are what they were.
+    /// The error for a peer that cannot be removed yet: its keys stay.
     fn still_needed(&self, name: &str) -> Refused {
         let config = self.objects().config.clone();
         if let Err(refused) = self.read_keys(&config) {
@@ -375,8 +376,8 @@ impl Inside {
         keys::apply(wanted, &self.keys, &self.cores).map_err(|error| no_key_changed(&error))
     }
 
-    /// Goes over to a configuration that lets in nobody new, and notes it: whatever comes later
-    /// starts from there. With an error nothing has changed.
+    /// Takes over a configuration that admits no new node, and notes it, so that later changes
+    /// start from it. With an error nothing has changed.
     fn revoke(&self, running: &Config, left: Config) -> Result<(), Refused> {
         self.read_keys(&left)?;
         for kind in Kind::all() {
@@ -401,13 +402,13 @@ impl Inside {
     }
 }
 
-/// A file and what it leads to.
+/// A file and the changes that it leads to.
 struct Read {
     file: Config,
     /// The file with what commands have added.
     target: Config,
     revoked: Revoked,
-    /// What is to be done after that.
+    /// The changes after the revocations.
     changes: Vec<Change>,
     plan: Plan,
 }
@@ -452,14 +453,14 @@ impl Inside {
         self.objects().user_of_disk(disk)
     }
 
-    /// Lets no more nodes use a volume than this says; the configuration is noted by the caller.
+    /// Restricts the users of a volume to these; the caller notes the configuration.
     pub(crate) fn readmit_to_volume(&self, volume: &VolumeConfig) {
         let served = Arc::clone(self.objects().volume(&volume.name).expect("it is there"));
         self.volumes.set_allow(&served, &volume.allow, &self.cores);
     }
 
-    /// What would be interrupted if the volume went: disks, attachments, and disks of other nodes
-    /// that no guest uses at the moment.
+    /// The users that would be interrupted if the volume went: disks, attachments, and disks of
+    /// other nodes without a guest at the moment.
     fn users_of_volume_in(&self, objects: &Objects, volume: &str) -> Vec<String> {
         let mut users = objects.users_of_volume(volume);
         let shown_by = volumes::shown_by(volume, &self.cores).into_iter();
@@ -468,8 +469,8 @@ impl Inside {
     }
 }
 
-/// Stands for a list of changes with everything that is in them; no secret, and nobody to be kept
-/// from making two lists that look alike.
+/// A digest of a list of changes with all its content. It need not be cryptographic: the content is
+/// not secret, and two lists that were made to have one digest deceive only their maker.
 fn digest(revoked: &Revoked, changes: &[Change], restart: &[&str]) -> String {
     use std::hash::{DefaultHasher, Hash, Hasher};
     let mut hasher = DefaultHasher::new();

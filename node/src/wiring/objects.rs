@@ -1,4 +1,4 @@
-//! What a node has at the moment, and where it came from.
+//! The objects of a running node, and where each came from.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -13,7 +13,8 @@ use crate::config::{Config, ConfigError, DiskConfig, DomainConfig, Kind, VolumeC
 use crate::kinds::Object;
 use crate::status::Origin;
 
-/// The objects of a running node. Whoever changes them has the turn; whoever looks takes a copy.
+/// The objects of a running node. A thread that changes them has the turn; a thread that reads them
+/// takes a copy.
 #[derive(Clone, Debug)]
 pub(crate) struct Objects {
     /// The configuration that describes what is running.
@@ -22,16 +23,16 @@ pub(crate) struct Objects {
     pub(super) volumes: Vec<Arc<Served>>,
     /// In the order of the configuration's disks.
     pub(super) disks: Vec<Arc<Shown>>,
-    /// What came by a command.
+    /// The objects that commands have added.
     commanded: BTreeSet<(Kind, String)>,
     /// The file as it was last read.
     file: Config,
-    /// Nobody new is taken.
+    /// The node is drained: it takes no new users.
     pub(super) draining: bool,
 }
 
 impl Objects {
-    /// Those of a node that has just started with this file.
+    /// The objects of a node that has just started with this file.
     pub(super) fn new(file: &Config, volumes: Vec<Arc<Served>>, disks: Vec<Arc<Shown>>) -> Self {
         let (config, file) = (file.clone(), file.clone());
         Self { config, volumes, disks, commanded: BTreeSet::new(), file, draining: false }
@@ -87,19 +88,19 @@ impl Objects {
         self.forget::<DiskConfig>(name);
     }
 
-    /// An object has been added.
+    /// Notes an object that was added.
     pub(crate) fn note<T: Object>(&mut self, object: &T) {
         T::all_mut(&mut self.config.objects).push(object.clone());
     }
 
-    /// An object has been removed.
+    /// Forgets an object that was removed.
     pub(crate) fn forget<T: Object>(&mut self, name: &str) {
         let kind = Kind::of::<T>();
         kind.row().forget(&mut self.config.objects, name);
         self.commanded.remove(&(kind, name.to_owned()));
     }
 
-    /// Takes a peer out of the domains that name it; what those are then.
+    /// Takes a peer out of the domains that name it, and returns these domains as they are then.
     pub(super) fn take_peer_from_domains(&mut self, peer: &str) -> Vec<DomainConfig> {
         let mut changed = Vec::new();
         for domain in &mut self.config.domains {
@@ -126,7 +127,8 @@ impl Objects {
         disks.map(|disk| disk.name.clone()).collect()
     }
 
-    /// Who would be interrupted if the volume went: disks of this node, attachments of others.
+    /// The users that would be interrupted if the volume went: disks of this node, attachments of
+    /// others.
     pub(super) fn users_of_volume(&self, name: &str) -> Vec<String> {
         let disks = self.disks_of_volume(name);
         let others = self.others_of_volume(name);
@@ -162,10 +164,10 @@ impl Objects {
         user.into_iter().collect()
     }
 
-    /// What stands behind a disk.
+    /// The volume behind a disk.
     ///
     /// # Errors
-    /// When the key that it proves its tenant with cannot be read.
+    /// When the key that proves the disk's tenant cannot be read.
     pub(super) fn source(&self, disk: &DiskConfig) -> Result<Source, ObjectError> {
         Ok(match &disk.volume.peer {
             Some(peer) => {
@@ -181,8 +183,8 @@ impl Objects {
         })
     }
 
-    /// What a reload of this file is to lead to: the file, and what commands have added, unless the
-    /// file has it now.
+    /// The configuration that a reload of this file must lead to: the file, and objects that
+    /// commands have added, unless the file has them now.
     ///
     /// # Errors
     /// When the two do not fit together.
@@ -203,13 +205,13 @@ impl Objects {
         has(&self.file, kind, name)
     }
 
-    /// The file was read: it is what the node is compared with from now on.
+    /// Notes the file as it was read. The node is compared with it from now on.
     pub(super) fn file_read(&mut self, file: Config) {
         self.commanded.retain(|(kind, name)| !has(&file, *kind, name));
         self.file = file;
     }
 
-    /// In what the node differs from its file as it was last read.
+    /// The differences between the node and its file as the file was last read.
     pub(super) fn differs(&self) -> Vec<String> {
         let mut differs: Vec<_> = needs_restart(&self.config, &self.file)
             .into_iter()
@@ -241,12 +243,12 @@ fn has(config: &Config, kind: Kind, name: &str) -> bool {
     config.names(kind).contains(&name)
 }
 
-/// Nothing of that name.
+/// The error for a name that no object has.
 pub(super) fn unknown<T: Object>(name: &str, config: &Config) -> Refused {
     unknown_of(Kind::of::<T>(), name, &config.names(Kind::of::<T>()))
 }
 
-/// The same of a kind that only the table knows.
+/// The same for a kind that only the table knows.
 pub(super) fn unknown_of(kind: Kind, name: &str, known: &[&str]) -> Refused {
     let kind = kind.key();
     let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };

@@ -1,4 +1,5 @@
-//! Shared memory for nodes on one machine: the door at which others call, and the way to theirs.
+//! Shared memory for nodes on one machine: the socket at which other nodes call, and calls to
+//! theirs.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -9,10 +10,10 @@ use super::StartError;
 use super::sidecores::Core;
 use crate::config::{Config, PeerAddress};
 
-/// What the sidecores of a node share that uses shared memory.
+/// The state for shared memory that all sidecores of a node use.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
-    /// `None` when nothing in the configuration asks for it: links are plain then.
+    /// `None` when the configuration does not ask for shared memory: links are plain then.
     pub(super) places: Option<ShmDirectory>,
     /// One for each sidecore, when this node has a door.
     pub(super) callers: Vec<Callers>,
@@ -20,8 +21,8 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Opens the node's door, if it has one: a predecessor's, or one of its own. `ports` are its
-    /// sidecores'.
+    /// Opens the node's socket for callers, if it has one: a predecessor's, or one of its own.
+    /// `ports` are its sidecores'.
     ///
     /// # Errors
     /// When the socket cannot be made.
@@ -37,7 +38,7 @@ impl Shared {
         }
         let mut shared = Self { places: Some(ShmDirectory::default()), ..Self::default() };
         if let Some(path) = &config.shm {
-            // A predecessor that was killed may have it for a moment longer.
+            // A predecessor that was killed may have the socket for a moment longer.
             let opened = match door.take() {
                 Some(door) => Some(ShmListener::adopt(path, ports, door)),
                 None => crate::lock::patiently(|| match ShmListener::open(path, ports) {

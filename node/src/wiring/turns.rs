@@ -2,8 +2,8 @@
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// How many changes may wait for their turn. People and scripts ask for them, one at a time; each
-/// takes milliseconds, at worst a few seconds.
+/// How many changes may wait for their turn. People and scripts ask for changes, one at a time;
+/// each takes milliseconds, at worst a few seconds.
 pub(super) const WAITING_MAX: usize = 16;
 
 /// Why there is no turn.
@@ -19,12 +19,12 @@ pub(super) enum NoTurn {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The ticket that the next one gets.
+    /// The ticket that the next caller gets.
     next: u64,
     /// The ticket whose turn it is.
     serving: u64,
     closed: bool,
-    /// The turn that is under way never ends: the node is another process's.
+    /// The turn that is under way never ends, since another process has the node.
     given_away: bool,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct Turns {
     moved: Condvar,
 }
 
-/// A turn; the next one's begins when it is dropped.
+/// A turn. Dropping it begins the next caller's turn.
 #[derive(Debug)]
 pub(super) struct Turn<'t>(&'t Turns);
 
@@ -64,7 +64,7 @@ impl Turns {
             return Err(NoTurn::GivenAway);
         }
         let turn = Turn(self);
-        // Dropped before it is used: the next one must not wait for ever.
+        // The turn is dropped without use, so that the next caller does not wait for ever.
         if state.closed {
             drop(state);
             drop(turn);
@@ -73,8 +73,8 @@ impl Turns {
         Ok(turn)
     }
 
-    /// Takes no more changes, and waits for the one that is under way. Those that wait are refused.
-    /// `false`: the node was given away, and nothing of it is to be touched.
+    /// Takes no more changes, and waits for the one that is under way. Waiting callers are refused.
+    /// `false`: another process has the node, and this process must not touch it.
     pub(super) fn close(&self) -> bool {
         let mut state = self.state();
         state.closed = true;
@@ -90,7 +90,8 @@ impl Turns {
 }
 
 impl Turn<'_> {
-    /// No other turn comes after this one: the node is another process's. Who waits is refused.
+    /// No other turn comes after this one, since another process has the node. Waiting callers are
+    /// refused.
     pub(super) fn give_away(self) {
         self.0.state().given_away = true;
         self.0.moved.notify_all();
