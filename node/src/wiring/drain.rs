@@ -1,13 +1,13 @@
-//! A node that is drained: it takes nobody new, and says who is still there.
+//! A drained node: it takes no new users, and lists those that it still has.
 //!
-//! Who is there stays, for as long as they like: their guests migrate or are shut down, and then
-//! the host can be serviced. It lasts until it is undone or the node is restarted.
+//! Users that are there stay for as long as they like. Their guests migrate or are shut down, and
+//! then the host can be serviced. The drain lasts until it is undone or the node is restarted.
 
 use super::Inside;
 use crate::api::{API_VERSION, Drain, Refused, RefusedKind};
 
 impl Inside {
-    /// Whether the node is drained, and who uses it.
+    /// Whether the node is drained, and the users that it has.
     pub(super) fn drain(&self) -> Drain {
         let objects = self.objects().clone();
         let disks = objects.config.disks.iter().flat_map(|disk| {
@@ -26,7 +26,7 @@ impl Inside {
         Drain { version: API_VERSION, draining: objects.draining, users }
     }
 
-    /// Takes nobody new from now on, or everybody again.
+    /// Takes no new users from now on, or takes them again.
     pub(super) fn set_draining(&self, draining: bool) -> Result<Drain, Refused> {
         let _turn = self.turn()?;
         let objects = {
@@ -46,7 +46,7 @@ impl Inside {
         Ok(drain)
     }
 
-    /// For whatever somebody new would use.
+    /// An error while the node is drained: for each change that would bring a new user.
     pub(super) fn refuse_while_drained(&self) -> Result<(), Refused> {
         if !self.objects().draining {
             return Ok(());

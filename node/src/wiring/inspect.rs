@@ -1,4 +1,4 @@
-//! What a start with this configuration would meet on this host: `vrio node --check`.
+//! Problems that a start with this configuration would have on this host: `vrio node --check`.
 //!
 //! Nothing is opened for longer than a look, nothing is made and no lock is taken, so that the
 //! configuration of a running node can be looked at, too.
@@ -17,7 +17,7 @@ use super::{ObjectError, keys, volumes};
 use crate::config::{Config, PeerConfig, VolumeConfig};
 use volume::backend::BackendFile;
 
-/// Everything that a start would stumble over, or that keeps a peer or a tenant out.
+/// Every problem of a start, and each key that keeps a peer or a tenant out.
 pub(crate) fn problems(config: &Config) -> Vec<ObjectError> {
     let at = |key: &str, object: &str, text: String| ObjectError {
         place: config.place(&config.lines, key),
@@ -39,7 +39,7 @@ pub(crate) fn problems(config: &Config) -> Vec<ObjectError> {
     all.extend(homes.volumes.iter().filter_map(|path| not_there(path)).map(section));
     let made = [&homes.sockets, &homes.captures].into_iter().flatten();
     let state = homes.state.as_ref().filter(|_| !config.volumes.is_empty());
-    // One that is in a directory which is missing has been named with that.
+    // When a directory is missing, its own problem is enough: a path in it has no second one.
     let state = state.filter(|path| path.parent().is_some_and(Path::exists));
     all.extend(made.chain(state).filter_map(not_makeable).map(section));
     for volume in &config.volumes {
@@ -61,7 +61,7 @@ pub(crate) fn problems(config: &Config) -> Vec<ObjectError> {
     all
 }
 
-/// Keys of a peer that let nobody in.
+/// Keys of a peer that admit no peer.
 fn peer_keys(config: &Config, peer: &PeerConfig) -> Vec<ObjectError> {
     let now_s = keys::unix_s();
     let problem = |line: &str, text| ObjectError {
@@ -93,7 +93,7 @@ fn peer_keys(config: &Config, peer: &PeerConfig) -> Vec<ObjectError> {
     all
 }
 
-/// Attachment keys of `allow` that nobody can prove.
+/// Attachment keys of `allow` for which no secret exists.
 fn allowed(config: &Config) -> Vec<ObjectError> {
     let volumes = config.volumes.iter().map(|it| ("volume", &it.name, &it.lines, &it.allow));
     let networks = config.networks.iter().map(|it| ("network", &it.name, &it.lines, &it.allow));
@@ -114,7 +114,8 @@ fn allowed(config: &Config) -> Vec<ObjectError> {
     all
 }
 
-/// Whether it was written to be replaced: a text, or nothing at all. Of real keys one in 10^13 is.
+/// Whether the key is a placeholder: a text, or all zeroes. Of real keys one in 10^13 looks like
+/// this.
 fn is_placeholder(key: &[u8]) -> bool {
     key.iter().all(|byte| (b' '..=b'~').contains(byte)) || key.iter().all(|byte| *byte == 0)
 }
@@ -125,7 +126,7 @@ fn not_ours(address: IpAddr) -> Option<String> {
     Some(format!("{address} cannot be used: {error}; name an address of this host"))
 }
 
-/// Tried by a thread of its own, which ends with it.
+/// A thread of its own tries the core, and ends with the attempt.
 fn no_core(core: usize) -> Option<String> {
     let pin = move || {
         let mut only = CpuSet::new();
@@ -144,7 +145,7 @@ fn no_core(core: usize) -> Option<String> {
     ))
 }
 
-/// A directory that has to be there: it is not made, since it may not be mounted yet.
+/// A directory that must exist: it is not made, since it may not be mounted yet.
 fn not_there(path: &Path) -> Option<String> {
     let found = std::fs::metadata(path).and_then(super::is_directory);
     let error = match found {
@@ -169,7 +170,7 @@ fn not_makeable(path: &PathBuf) -> Option<String> {
     })
 }
 
-/// What is wrong with the file of a volume.
+/// The problem with the file of a volume.
 fn file(volume: &VolumeConfig, homes: &[PathBuf]) -> Option<String> {
     let BackendFile { path, size_bytes } = volume.backend.file()?;
     let path = path.to_path_buf();

@@ -1,4 +1,5 @@
-//! Gathers the status. On the control thread: it may wait for sidecores, never they for it.
+//! Gathers the status, on the control thread: this thread may wait for sidecores, never they for
+//! it.
 
 pub(super) mod disk;
 mod latency;
@@ -25,11 +26,11 @@ use crate::status::{
     add_counters,
 };
 
-/// What seals packets.
+/// The cipher of sealed packets.
 const CIPHER: &str = "AES-256-GCM";
 
 pub(super) fn status(inside: &Inside) -> Status {
-    // A copy: what is read below may take a while, and changes do not wait for it.
+    // A copy: reading the rest may take a while, and changes must not wait for it.
     let objects = inside.objects().clone();
     let asked: Vec<_> = inside.cores.iter().map(ask).collect();
     let disks = disks(&objects);
@@ -56,7 +57,7 @@ pub(super) fn status(inside: &Inside) -> Status {
     }
 }
 
-/// Peers that were refused a session; nothing of a node that has none.
+/// Peers that were refused a session; none on a node without sessions.
 fn refused(inside: &Inside, config: &Config, asked: &[Asked]) -> Vec<StrangersStatus> {
     if inside.cores.iter().all(|core| core.link.is_none()) {
         return Vec::new();
@@ -65,20 +66,20 @@ fn refused(inside: &Inside, config: &Config, asked: &[Asked]) -> Vec<StrangersSt
     strangers::status(&config.name, &inside.keys.security(), refusals)
 }
 
-/// What the sidecore of a direct client counted, with its channel.
+/// The counters of the sidecore and the channel of a direct client.
 pub(super) fn of_client(core: &Core, volume: &RemoteVolume) -> Counters {
     let mut map = core_counters(core, &ask(core));
     disk::remote_counters(volume, &mut map);
     map
 }
 
-/// The disks, in the order in which they came.
+/// The disks, in the order in which they were added.
 pub(super) fn disks(objects: &Objects) -> Vec<DiskStatus> {
     let all = objects.disks.iter();
     all.map(|shown| disk::status(shown, objects.origin::<DiskConfig>(&shown.config.name))).collect()
 }
 
-/// The peers, in the order in which they came.
+/// The peers, in the order in which they were added.
 pub(super) fn peers(objects: &Objects) -> Vec<PeerStatus> {
     let peers = objects.config.peers.iter();
     peers
@@ -91,7 +92,7 @@ pub(super) fn peers(objects: &Objects) -> Vec<PeerStatus> {
         .collect()
 }
 
-/// What only a sidecore itself can say: all zero and empty without sessions.
+/// The part of the status that only a sidecore itself knows: all zero and empty without sessions.
 #[derive(Default)]
 struct Asked {
     sessions: Vec<transport::SessionStatus>,
@@ -101,8 +102,8 @@ struct Asked {
     refusals: Refusals,
 }
 
-/// Asks a sidecore, so it may wait for a round of it. One that has stopped, or is stuck, says
-/// nothing.
+/// Asks a sidecore, so it may wait for a round of it. A sidecore that has stopped, or is stuck,
+/// gives no answer.
 fn ask(core: &Core) -> Asked {
     let asked = core.sidecore.ask(|local| {
         let endpoint = local.services().get::<Endpoint>()?;
@@ -181,8 +182,8 @@ fn sidecores(inside: &Inside, config: &Config, asked: &[Asked]) -> Vec<SidecoreS
         .collect()
 }
 
-/// Which sidecores have queues, or may get some, and how busy they were lately where that is
-/// looked at.
+/// Notes which sidecores have queues, or may get some, and how busy they were lately where steering
+/// looks at their load.
 fn steered(inside: &Inside, disks: &[DiskStatus], sidecores: &mut [SidecoreStatus]) {
     let (active, loads) = (inside.steerer.active().load(Relaxed), inside.steerer.loads());
     for core in sidecores {
@@ -222,7 +223,7 @@ fn core_counters(core: &Core, asked: &Asked) -> Counters {
     map
 }
 
-/// What a sidecore did for peers: of volumes, and of networks.
+/// The counters of a sidecore's servers of volumes and of networks.
 fn server_counters(core: &Core, map: &mut Counters) {
     if let Some(server) = &core.server {
         add_counters(map, "server_", server.counted());
@@ -309,15 +310,15 @@ fn session(keys: &Keys, sidecore: usize, found: &transport::SessionStatus) -> Se
     }
 }
 
-/// When the key ends by which the peer proved who it is.
+/// The time at which the peer's key expires.
 fn key_expires(keys: &Keys, found: &transport::SessionStatus) -> Option<String> {
     let expires_unix_s = keys.known(&found.peer.key?)?.expires_unix_s?;
-    // Whatever a configuration can say is a time that can be shown.
+    // Each time that a configuration can give can be shown.
     let instant = jiff::Timestamp::from_second(i64::try_from(expires_unix_s).ok()?).ok()?;
     Some(instant.to_string())
 }
 
-/// The volumes, in the order in which they came.
+/// The volumes, in the order in which they were added.
 pub(super) fn volumes(objects: &Objects) -> Vec<VolumeStatus> {
     let both = objects.config.volumes.iter().zip(&objects.volumes);
     both.map(|(config, served)| VolumeStatus {

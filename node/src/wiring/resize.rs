@@ -1,5 +1,5 @@
-//! Another size for a volume that runs. What its users are told is the block plane's and the
-//! vhost-user sessions' own business: here the size is changed and peers are sent for.
+//! Another size for a running volume. The block plane and the vhost-user sessions tell its users;
+//! this code changes the size and makes peers ask again.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ impl Inside {
         self.resize_volume(volume, body)
     }
 
-    /// Makes a volume larger, or, while nobody uses it, smaller.
+    /// Makes a volume larger, or, while it is not in use, smaller.
     pub(super) fn resize_volume(&self, name: &str, body: &Value) -> Result<Done, Refused> {
         let wanted = Config::resize(body).map_err(|problems| bad(&problems))?;
         let _turn = self.turn()?;
@@ -65,7 +65,7 @@ impl Inside {
         served.export.volume().info().size_bytes
     }
 
-    /// Does it; `configured` is what goes for the next start.
+    /// Changes the size; `configured` is the backend of the next start.
     fn resize(
         &self,
         volume: &VolumeConfig,
@@ -124,7 +124,7 @@ fn exact(bytes: u64) -> String {
     if shown.contains('.') { bytes.to_string() } else { shown }
 }
 
-/// What else there is to know about a new size.
+/// Remarks about a new size.
 fn notes(configured_bytes: Option<u64>, size_bytes: u64, remembered: Remembered) -> Vec<String> {
     let Some(configured_bytes) = configured_bytes.filter(|configured| *configured != size_bytes)
     else {

@@ -1,5 +1,5 @@
-//! Starts the sidecores and puts onto each what its volumes and sessions need; takes it off again
-//! in an order in which nothing loses its ground.
+//! Starts the sidecores and puts the parts of volumes and sessions onto each; takes them off again
+//! in an order in which each part goes before the parts that it needs.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -27,21 +27,20 @@ use super::nics::Doors;
 use super::shared::{self, Shared};
 use crate::config::{Config, PeerConfig, VolumeConfig};
 
-/// A sidecore and what of it is seen from outside.
+/// A sidecore, and its counters for other threads.
 #[derive(Debug)]
 pub(super) struct Core {
     pub(super) sidecore: Sidecore,
-    /// Its io_uring's, if it has one.
+    /// The counters of its io_uring, if it has one.
     pub(super) uring: Option<Arc<UringCounters>>,
-    /// Its sessions' address, if it has one, and its link's counters.
+    /// The address of its sessions, if it has one, and its link's counters.
     pub(super) link: Option<(SocketAddr, Arc<LinkCounters>)>,
-    /// Peers on this machine, and what passed through the memory shared with them, if it shares
-    /// any.
+    /// Peers on this machine, and counters of the memory shared with them, if it shares any.
     pub(super) places: Option<ShmDirectory>,
     pub(super) shm: Option<Arc<ShmCounters>>,
-    /// What passed the network stack by, if its link goes that way.
+    /// Counters of datagrams that go past the network stack, if its link goes that way.
     pub(super) xdp: Option<Arc<XdpCounters>>,
-    /// What it served to peers: of volumes, and of networks.
+    /// Counters of its servers for peers: of volumes, and of networks.
     pub(super) server: Option<Arc<ServerCounters>>,
     pub(super) net_server: Option<Arc<net::remote::ServerCounters>>,
     /// How often it refused a peer a session.
@@ -50,13 +49,13 @@ pub(super) struct Core {
     pub(super) socket: Option<OwnedFd>,
 }
 
-/// What was put onto a sidecore, to be taken off again.
+/// The parts that were put onto a sidecore, kept for taking them off again.
 struct Wired {
     watch: PollerId,
-    /// Of a node with a key.
+    /// Only on a node with a key.
     clock: Option<PollerId>,
     planes: [PollerId; 3],
-    /// Not while the sidecore is suspended.
+    /// Absent while the sidecore is suspended.
     driver: Option<LinkDriver>,
     link: Rc<RefCell<dyn Link>>,
 }
@@ -80,7 +79,7 @@ pub(super) fn start(
     Ok((cores, door))
 }
 
-/// The threads alone, with what takes long: without links.
+/// The threads alone, without links: this part of a start takes long.
 ///
 /// # Errors
 /// As [`start`].
@@ -101,10 +100,10 @@ pub(super) fn spawn(config: &Config) -> Result<Vec<Core>, StartError> {
     spawned.collect()
 }
 
-/// A link, and how its sessions are to be.
+/// A link, and the settings of its sessions.
 pub(super) type Prepared = (Way, EndpointConfig);
 
-/// Does all that can fail before sidecores have their links; none of these is listened to yet.
+/// Does every step that can fail before sidecores have their links. No link receives yet.
 ///
 /// # Errors
 /// When the system refuses something.
@@ -146,7 +145,7 @@ pub(super) fn prepare(
     Ok(prepared)
 }
 
-/// Gives sidecores their links: from now on peers are heard.
+/// Gives sidecores their links: from now on they receive.
 pub(super) fn connect(
     config: &Config,
     cores: &mut [Core],
@@ -163,7 +162,7 @@ pub(super) fn connect(
     }
 }
 
-/// A sidecore's link before it is there: with shared memory around it where the node shares any.
+/// The parts of a sidecore's link: with shared memory around it where the node shares any.
 pub(super) enum Way {
     Wire(Wire),
     Shm(Box<Shm<Wire>>),
@@ -202,7 +201,7 @@ impl Way {
         }
     }
 
-    /// The link itself, on its sidecore.
+    /// Makes the link itself, on its sidecore.
     fn shared(self, faults: Option<Faults>) -> Rc<RefCell<dyn Link>> {
         match (self, faults) {
             (Self::Wire(wire), None) => Rc::new(RefCell::new(wire)),
@@ -213,8 +212,8 @@ impl Way {
     }
 }
 
-/// A ring for a sidecore that has volumes in files, or may get some: a running node makes no new
-/// ring, since a ring of an intruder's own would be past the filter of system calls.
+/// The ring of a sidecore that has volumes in files, or may get some. A running node makes no new
+/// ring, since an intruder's own ring would be past the filter of system calls.
 fn uring_for(
     config: &Config,
     sidecore: &Sidecore,
@@ -232,7 +231,7 @@ fn uring_for(
     Ok(installed.ok())
 }
 
-/// Whether the volume's blocks are reached by io_uring.
+/// Whether the volume's backend uses io_uring.
 pub(super) fn needs_uring(volume: &VolumeConfig) -> bool {
     volume.backend.kind().needs.uring
 }
@@ -257,7 +256,7 @@ fn install_uring(sidecore: &Sidecore) -> Result<Arc<UringCounters>, StartError> 
     })
 }
 
-/// What is counted on a sidecore with sessions.
+/// The counters of a sidecore with sessions.
 struct Counted {
     server: Arc<ServerCounters>,
     net_server: Arc<net::remote::ServerCounters>,
@@ -273,7 +272,7 @@ fn connect_one(
     (exports, doors): (Arc<Exports>, Arc<Doors>),
 ) -> Counted {
     let faults = config.link.fault.map(|fault| Faults {
-        // Each sidecore has its own dice.
+        // Each sidecore has its own random numbers.
         seed: fault.seed.wrapping_add(u64::from(wanted.index)),
         loss_percent: fault.loss * 100.0,
         duplication_percent: fault.duplicate * 100.0,
@@ -303,7 +302,7 @@ fn connect_one(
             planes.peers().borrow_mut().add(name, *address);
         }
         let planes = Rc::new(RefCell::new(planes));
-        // Time is noted before anything arrives, and answers are sorted before disks look.
+        // Time is noted before any packet is received, and answers are sorted before disks look.
         let watch = local.add(RoundStage::Receive, Box::new(Rc::clone(&planes)));
         let clock = sealed.then(|| WallClock::install(local, &endpoint, &planes));
         let sink = Rc::clone(&planes);
@@ -338,8 +337,8 @@ pub(super) fn stop(cores: &[Core]) {
     }
 }
 
-/// Takes off in one go what was put on. Nothing is received any more, or a peer that hears the end
-/// of its session would get a new one, from a node that is going.
+/// Takes all parts off at once. Receiving stops as well: otherwise a peer that hears the end of its
+/// session would get a new one, from a node that is ending.
 fn take_off(local: &mut Local) {
     if let Some(wired) = local.services().get::<Option<Wired>>()
         && let Some(wired) = wired.borrow_mut().take()
@@ -365,8 +364,8 @@ fn take_off(local: &mut Local) {
     drop(local.services().remove::<Endpoint>());
 }
 
-/// Nothing is received or sent any more, nor taken out of domains; what has arrived of disks is
-/// still served.
+/// Stops receiving, sending and taking messages out of domains. Requests of disks that have arrived
+/// are still served.
 pub(super) fn suspend(cores: &[Core]) {
     for core in cores {
         // A sidecore without sessions has nothing to suspend.
@@ -380,7 +379,7 @@ pub(super) fn suspend(cores: &[Core]) {
     }
 }
 
-/// Whether nothing that came from peers is under way.
+/// Whether no request of a peer is under way.
 pub(super) fn is_quiet(cores: &[Core]) -> bool {
     let busy = cores.iter().filter(|core| {
         let quiet = core.sidecore.call(|local| {
@@ -392,8 +391,8 @@ pub(super) fn is_quiet(cores: &[Core]) -> bool {
     busy.count() == 0
 }
 
-/// Ends the sessions of suspended sidecores and tells the peers, who ask for others at once. What
-/// they have asked for goes on only where the storage has begun it.
+/// Ends the sessions of suspended sidecores and tells the peers, which ask for new ones at once.
+/// Their requests go on only where the storage has begun them.
 pub(super) fn hang_up(cores: &[Core]) {
     for core in cores {
         let _ = core.sidecore.call(|local| {
@@ -411,7 +410,7 @@ pub(super) fn hang_up(cores: &[Core]) {
     }
 }
 
-/// Takes back what [`suspend`] did.
+/// Undoes [`suspend`].
 pub(super) fn resume(cores: &[Core]) {
     for core in cores {
         let _ = core.sidecore.call(|local| {
@@ -428,7 +427,7 @@ pub(super) fn resume(cores: &[Core]) {
     }
 }
 
-/// Ends all sessions and tells the peers, once: one that does not hear it finds out by itself.
+/// Ends all sessions and tells each peer once. A peer that misses the message finds out by itself.
 fn close_sessions(local: &Local, link: &RefCell<dyn Link>) -> Vec<SessionId> {
     let Some(endpoint) = local.services().get::<Endpoint>() else { return Vec::new() };
     let mut endpoint = endpoint.borrow_mut();
@@ -437,7 +436,7 @@ fn close_sessions(local: &Local, link: &RefCell<dyn Link>) -> Vec<SessionId> {
     for &session in &sessions {
         endpoint.close(local.now_ns(), session);
         endpoint.transmit(local.now_ns(), &mut batch);
-        // What the socket does not take at once is lost, as any datagram may be.
+        // Datagrams that the socket does not take at once are lost, as any datagram may be.
         let _ = link.borrow_mut().send(&mut batch, endpoint.pool());
     }
     sessions

@@ -1,4 +1,4 @@
-//! From a volume's configuration to an export: backend, chain, guard; and the way back.
+//! From a volume's configuration to an export (backend, chain, guard), and back again.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -22,15 +22,15 @@ use super::sidecores::Core;
 use super::{StartError, ciphers};
 use crate::config::{Config, Directories, StageConfig, VolumeConfig};
 
-/// How long a volume that is taken away may take to drain, flush and remember that its attachments
-/// ended clean; as long as a disk may take to close.
+/// How long a removed volume may take to drain, flush and note that its attachments ended clean: as
+/// long as a disk may take to close.
 const DRAIN_TIME_MAX: Duration = Duration::from_secs(4);
 
-/// How long the channels of a volume may take to drain, so that its chain can be replaced; guests
-/// wait meanwhile, as long as they do when a disk is stopped.
+/// How long the channels of a volume may take to drain before its chain is replaced. Guests wait
+/// meanwhile, as long as they do when a disk is stopped.
 const TURN_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// How often it is looked whether they have.
+/// How often the channels are checked.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// A volume with everything around it.
@@ -38,7 +38,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(1);
 pub(super) struct Served {
     /// What disks and peers use.
     pub(super) export: Arc<Export>,
-    /// What the export guards: the chain, which can be replaced.
+    /// The chain behind the export, which can be replaced.
     swap: Arc<Swap>,
     /// Its stages, for their counters.
     chain: Mutex<Chain>,
@@ -51,7 +51,7 @@ pub(super) struct Served {
 pub(super) struct Handed {
     /// Its blocks.
     pub(super) blocks: Option<HandedBlocks>,
-    /// What was remembered of its attachments, where that is not in files.
+    /// The records of its attachments, where these are not in files.
     pub(super) records: KeptRecords,
 }
 
@@ -61,7 +61,7 @@ impl Served {
         self.stages().clone()
     }
 
-    /// What it is encrypted with.
+    /// The key that encrypts it.
     pub(super) fn key(&self) -> Option<Arc<VolumeKey>> {
         self.stages().key().cloned()
     }
@@ -85,7 +85,7 @@ impl Served {
             return Err(text);
         }
         *self.stages() = next;
-        // The old chain's channels go.
+        // The channels of the old chain close.
         wake(cores);
         Ok(())
     }
@@ -108,7 +108,7 @@ impl Served {
     }
 }
 
-/// Waits until every channel has turned, one cannot, or the time is over.
+/// Waits until every channel has the new chain, one cannot have it, or the time is over.
 fn wait_for_turn(swap: &Swap, cores: &[Core]) -> Turning {
     wake(cores);
     let until = Instant::now() + TURN_TIME_MAX;
@@ -124,21 +124,21 @@ pub(super) fn wake(cores: &[Core]) {
     cores.iter().for_each(|core| core.sidecore.waker().wake());
 }
 
-/// Opens volumes and takes them away.
+/// Opens volumes and removes them.
 #[derive(Debug)]
 pub(super) struct Volumes {
     directories: Directories,
     /// See [`Config::memory_directory`].
     memory: PathBuf,
     node: String,
-    /// What peers find.
+    /// The volumes that peers find.
     exports: Arc<Exports>,
     writer: RecordWriter,
-    /// Held as long as the records are ours, from the first volume on.
+    /// Held for as long as the records are ours, from the first volume on.
     lock: Mutex<Option<File>>,
 }
 
-/// Where this node remembers what its own disks are attached to: see [`Config::memory_directory`].
+/// The node's memory of its own disks' attachments: see [`Config::memory_directory`].
 #[derive(Clone, Debug)]
 pub(super) struct OwnDisks {
     directory: PathBuf,
@@ -146,22 +146,23 @@ pub(super) struct OwnDisks {
     writer: RecordWriter,
 }
 
-/// The directory within the records': no volume's, since those have no dot in their files' names.
+/// The directory among the volumes' records. It cannot be a volume's, since those have no dot in
+/// their files' names.
 const OWN_DISKS: &str = "own.disks";
 
 impl OwnDisks {
-    /// What is remembered of an attachment to that volume, as a disk names it.
+    /// The record of an attachment to this volume, as a disk names the volume.
     ///
     /// # Errors
-    /// Why nothing can be, what that means, and the way out. The volume's node knows its holder by
-    /// this node's name alone then.
+    /// Why there can be no record, what follows from that, and the way out. The volume's node knows
+    /// its holder by this node's name alone then.
     pub(super) fn remembered(
         &self,
         volume: &str,
         attachment: &str,
     ) -> Result<Arc<Remembered>, String> {
         let within = format!("{}:{volume}", self.node);
-        // What is above it is ours as well.
+        // The directory above it is ours as well.
         let above = self.directory.parent().map_or(Ok(()), make_private);
         let opened = above.map_err(|error| error.to_string()).and_then(|()| {
             let opened = FileRecords::open(&self.directory, &within, self.writer.clone());
@@ -179,7 +180,7 @@ impl OwnDisks {
     }
 }
 
-/// Starts what volumes need, without a volume.
+/// Starts the parts that volumes share, without a volume.
 ///
 /// # Errors
 /// When the system refuses a thread.
@@ -211,7 +212,7 @@ impl Volumes {
     /// Makes the records' directory ours, if there is one and it is not ours yet.
     ///
     /// # Errors
-    /// Which directory cannot be used, why, and what to do.
+    /// The directory that cannot be used, the reason, and the way out.
     pub(super) fn lock_state(&self) -> Result<(), StateError> {
         let mut lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         if let (None, Some(state)) = (&*lock, &self.directories.state) {
@@ -220,10 +221,10 @@ impl Volumes {
         Ok(())
     }
 
-    /// Opens a volume; nobody finds it before [`Self::publish`].
+    /// Opens a volume. Peers do not find it before [`Self::publish`].
     ///
     /// # Errors
-    /// What is wrong with it and what to do; nothing is left open.
+    /// The fault and the way out; nothing is left open.
     pub(super) fn open(&self, wanted: &VolumeConfig) -> Result<Served, String> {
         self.adopt(wanted, Handed::default())
     }
@@ -238,7 +239,7 @@ impl Volumes {
         let (name, state) = (&wanted.name, self.directories.state.as_deref());
         let opened = state.map(|state| FileRecords::open(state, name, self.writer.clone()));
         let opened = opened.transpose();
-        // What guests have used is raw, whatever they have written to its beginning.
+        // A volume that guests have used is raw, even if its first blocks look like another format.
         let is_new = opened.as_ref().is_ok_and(|it| it.as_ref().is_none_or(|it| it.is_empty()));
         let mut backend = open(&self.directories, wanted, is_new, blocks)?;
         let opened = match opened {
@@ -265,9 +266,9 @@ impl Volumes {
             (Ok(None), ..) => export(Arc::new(kept)),
         };
         let export = match export {
-            // The other process goes on with what it has read of them.
+            // The other process goes on with the records that it has read.
             Err(error) if is_handed => return Err(error.to_string()),
-            // What cannot be believed stops this volume, and no other.
+            // Records that cannot be believed stop this volume, and no other.
             Err(error) => {
                 tracing::error!(volume = name, %error, "the volume is not served");
                 Export::closed(name, guarded, options, &error)
@@ -304,14 +305,14 @@ impl Volumes {
         self.exports.insert(Arc::clone(&served.export));
     }
 
-    /// Says anew who may use a volume. Whoever uses it and may no longer is cut off.
+    /// Sets the nodes that may use a volume. A user that is no longer allowed is cut off.
     pub(super) fn set_allow(&self, served: &Served, allow: &[Allow], cores: &[Core]) {
         served.export.set_allow(allow.to_vec());
-        // Their servers look at the lists, each round.
+        // The servers of peers read the lists in each round.
         wake(cores);
     }
 
-    /// Has all peers to whom a volume was described ask again what it is.
+    /// Makes all peers that have a description of the volume ask for it again.
     pub(super) fn tell_changed(&self, served: &Served, cores: &[Core]) {
         for core in cores {
             let name = served.export.name().to_owned();
@@ -320,13 +321,12 @@ impl Volumes {
         wake(cores);
     }
 
-    /// Takes a volume from the peers that use it: they find it no more, what is on its way
-    /// completes, and each attachment is closed clean but those of `own` disks, which close
-    /// themselves.
+    /// Takes a volume from the peers that use it. They no longer find it, requests under way
+    /// complete, and each attachment is closed clean. Attachments of `own` disks close themselves.
     ///
     /// # Errors
-    /// When the storage does not come to an end in time. Peers find the volume again then, and go
-    /// on with it.
+    /// When the storage does not complete in time. Peers find the volume again then, and go on with
+    /// it.
     pub(super) fn withdraw(
         &self,
         served: &Served,
@@ -361,8 +361,8 @@ impl Volumes {
     }
 }
 
-/// Nodes that have a disk of the volume, which would be lost with it, also where no guest uses that
-/// disk at the moment.
+/// Nodes that have a disk of the volume, which would be lost with it, also a disk without a guest
+/// at the moment.
 pub(super) fn shown_by(volume: &str, cores: &[Core]) -> BTreeSet<String> {
     let now_ns = sidecore::now_ns();
     let ask = |core: &Core| {
@@ -372,7 +372,7 @@ pub(super) fn shown_by(volume: &str, cores: &[Core]) -> BTreeSet<String> {
     cores.iter().filter_map(ask).flatten().collect()
 }
 
-/// Whether no peer has anything of the volume, and every close has ended.
+/// Whether no peer has a part of the volume, and every close has ended.
 fn is_withdrawn(export: &Arc<Export>, own: &[String], cores: &[Core]) -> bool {
     let closings: usize = cores
         .iter()
@@ -398,7 +398,7 @@ fn on_server<R: Send + 'static>(
     asked.ok().flatten()
 }
 
-/// Why a volume cannot have the key that it has beside these.
+/// Why a volume cannot be beside these others with its key.
 pub(super) fn same_key(served: &Served, others: &[Arc<Served>]) -> Option<String> {
     let keys: Vec<_> = others.iter().filter_map(|it| Some((it.export.name(), it.key()?))).collect();
     ciphers::same_key(served.key().as_deref(), keys.iter().map(|(name, key)| (*name, &**key)))
@@ -422,13 +422,13 @@ fn open(
 
 /// A symbolic link must not lead out of the directories that the configuration names.
 pub(super) fn inside(path: &Path, homes: &[PathBuf]) -> Result<(), String> {
-    // A file that is to be made is where its directory is.
+    // A file that will be made lies in the directory of its path.
     let real = path.canonicalize().or_else(|_| {
         let directory = path.parent().unwrap_or(path).canonicalize();
         directory.map(|directory| directory.join(path.file_name().unwrap_or_default()))
     });
     let Ok(real) = real else {
-        // Opening it says better what is wrong.
+        // Opening the file gives a better message.
         return Ok(());
     };
     let mut homes = homes.iter().filter_map(|home| home.canonicalize().ok());
@@ -456,8 +456,8 @@ fn lock_state(state: &Path) -> Result<File, StateError> {
     let refuse =
         |source: std::io::Error, way_out| StateError { path: state.to_owned(), source, way_out };
     let usable = "it holds the records of attachments, and has to be this user's alone";
-    // What guests are called is nobody else's business, and who writes there decides what is
-    // believed of lost writes.
+    // Names of guests are private, and a user that can write there decides what is believed of lost
+    // writes.
     make_private(state).map_err(|source| refuse(source, usable))?;
     let taken = crate::lock::take(&state.join(".lock")).map_err(|source| refuse(source, usable))?;
     taken.ok_or_else(|| {

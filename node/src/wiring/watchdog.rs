@@ -1,10 +1,10 @@
-//! Sees sidecores that are stuck: in a system call that blocks, in a page fault of a guest's
+//! Finds sidecores that are stuck: in a system call that blocks, in a page fault of a guest's
 //! memory, or in a round that does not end.
 //!
-//! A thread of its own looks at each sidecore some seven times a second, at three words of memory.
-//! Only where a round is the same as at the last look it asks the system about the thread: one that
-//! wants a core and gets none is not stuck. What it finds is in the status, in the metrics and in
-//! the log, and the service manager hears of it where the configuration says so
+//! A thread of its own reads three words of memory of each sidecore some seven times a second. Only
+//! where a round is the same as at the last look it asks the system about the thread: a thread that
+//! waits for a core is not stuck. A stuck sidecore is in the status, in the metrics and in the log,
+//! and the service manager hears of it where the configuration says so
 //! (`docs/decisions/050-watchdog.md`).
 
 use std::path::PathBuf;
@@ -19,36 +19,36 @@ use super::sidecores::Core;
 use crate::notify::Pings;
 use crate::status::{Counters, StuckStatus};
 
-/// How often it is looked. A sidecore is stuck after six looks at the same round
-/// ([`Watch`]), so it is found within a second.
+/// The time between two looks. A sidecore is stuck after six looks at the same round ([`Watch`]),
+/// so it is found within a second.
 const LOOK: Duration = Duration::from_millis(150);
 
-/// A sidecore that is stuck again so soon after a line in the log is only counted until then: what
-/// a guest can cause again and again does not fill the log.
+/// For this long after a line in the log, a sidecore that is stuck again is only counted: a guest
+/// that can cause it again and again must not fill the log.
 const LOG_PAUSE: Duration = Duration::from_secs(60);
 
-/// The thread that looks, and the way to end it.
+/// The thread that looks, and the channel that ends it.
 type Looker = (Sender<()>, JoinHandle<()>);
 
-/// The watchdog of a node's sidecores. Dropped, it looks no more.
+/// The watchdog of a node's sidecores. Dropping it ends its thread.
 #[derive(Debug)]
 pub(super) struct Watchdog {
     seen: Arc<Seen>,
     looker: Mutex<Option<Looker>>,
 }
 
-/// What the thread and those who ask share.
+/// The findings, which the thread and its readers share.
 #[derive(Debug)]
 struct Seen {
     cores: Mutex<Vec<CoreSeen>>,
     pings: Mutex<Option<Pings>>,
 }
 
-/// What was found of one sidecore.
+/// The findings about one sidecore.
 #[derive(Clone, Debug, Default)]
 struct CoreSeen {
     stuck: Option<Stuck>,
-    /// How often it was stuck, and for how long in all, without the present time.
+    /// How often it was stuck, and for how long in all. The present time is added when it ends.
     stalls: u64,
     stalled_ns: u64,
     logged: Option<Instant>,
@@ -63,8 +63,8 @@ struct Stuck {
 }
 
 impl Watchdog {
-    /// Begins to look at these sidecores. Without a thread nobody looks, which the log says: it is
-    /// no reason not to serve guests.
+    /// Begins to look at these sidecores. Without the thread the node still serves its guests; the
+    /// log says that the watchdog is missing.
     pub(super) fn start(cores: &[Core]) -> Self {
         let cores: Vec<_> = cores.iter().map(|core| core.sidecore.clone()).collect();
         let seen = Arc::new(Seen {
@@ -88,7 +88,7 @@ impl Watchdog {
         *lock(&self.seen.pings) = Some(pings);
     }
 
-    /// Whether a sidecore is stuck, and in what.
+    /// The way in which a sidecore is stuck, if it is.
     pub(super) fn stuck(&self, index: usize) -> Option<StuckStatus> {
         let cores = lock(&self.seen.cores);
         let stuck = cores.get(index)?.stuck.as_ref()?;
@@ -112,7 +112,7 @@ impl Watchdog {
         counters.insert("stalled_ns".to_owned(), core.stalled_ns.saturating_add(present_ns));
     }
 
-    /// Looks no more. A second call finds nothing to do.
+    /// Ends the thread. A second call has no effect.
     pub(super) fn stop(&self) {
         let Some((stop, thread)) = lock(&self.looker).take() else { return };
         drop(stop);
@@ -198,7 +198,7 @@ fn goes_on(index: usize, core: &mut CoreSeen) {
     }
 }
 
-/// Where a sidecore is stuck, as far as that can be known.
+/// Where a sidecore is stuck, as far as it can be found out.
 fn describe(core: &Sidecore, look: &PulseView, health: Health) -> String {
     let doing = core.explain(look);
     let inside = match health {
@@ -230,11 +230,11 @@ fn blocked_in(thread: i32) -> String {
     }
 }
 
-/// What `/proc/../syscall` says: the number of a call, or that there is none.
+/// The call in the text of `/proc/../syscall`: its number, or that there is none.
 fn call_of(text: &str) -> Option<String> {
     let number: i64 = text.split_whitespace().next()?.parse().ok()?;
     let name = match number {
-        // Blocked, and in no call.
+        // The thread is blocked outside of any call.
         -1 => "a page fault",
         libc::SYS_read => "read",
         libc::SYS_write => "write",
@@ -257,12 +257,12 @@ fn call_of(text: &str) -> Option<String> {
     Some(name.to_owned())
 }
 
-/// The state's letter in `/proc/../stat`, after the name, which may hold anything.
+/// The state's letter in `/proc/../stat`, after the name, which may contain any character.
 fn state_of(stat: &str) -> Option<char> {
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
-/// What the system says of a thread. Without `schedstat` the time comes from `stat`, in ticks.
+/// The system's view of a thread. Without `schedstat` the time comes from `stat`, in ticks.
 fn thread_look(thread: i32) -> Option<ThreadLook> {
     let stat = std::fs::read_to_string(of_thread(thread, "stat")).ok()?;
     let runnable = state_of(&stat)? == 'R';

@@ -1,4 +1,4 @@
-//! What a disk is doing, in one word and in a few.
+//! The state of a disk, in one word and in a few.
 
 use block::attachment::{Attachment, Phase};
 use block::{DiskCore, Reach, RemoteVolume};
@@ -16,7 +16,7 @@ pub(super) fn status(shown: &Shown, origin: Origin) -> DiskStatus {
     let config = &shown.config;
     let look = shown.look();
     let (state, mut detail) = state(shown, &look);
-    // A promise that does not hold is named, whatever else there is to say.
+    // A promise that does not hold is named beside any other detail.
     if let Some(why) = &look.forgets {
         let gap = if detail.is_empty() { "" } else { "; " };
         detail = format!("{detail}{gap}{why}");
@@ -42,7 +42,7 @@ pub(super) fn status(shown: &Shown, origin: Origin) -> DiskStatus {
     }
 }
 
-/// Whether the volume answers, for one of another node.
+/// Whether the volume answers, for a volume of another node.
 fn reach(volume: &Source) -> Option<ReachStatus> {
     let Source::Remote(volume) = volume else { return None };
     let outlook = volume.outlook();
@@ -63,7 +63,7 @@ fn reach(volume: &Source) -> Option<ReachStatus> {
 
 fn by_queue(look: &Look) -> Vec<QueueStatus> {
     let (Some(core), Some(placement)) = (&look.core, &look.placement) else { return Vec::new() };
-    // A disk that is just being changed has no queues for a moment.
+    // A disk that is being changed has no queues for a moment.
     let running = placement.running().unwrap_or_default();
     let queues = (0..core.queues_max()).filter_map(|queue| {
         let counters = core.counters(queue);
@@ -90,7 +90,7 @@ fn by_sidecore(core: &DiskCore) -> Vec<ShareStatus> {
     shares.collect()
 }
 
-/// What it is doing, in a word and in a few.
+/// The state, in one word and in a few.
 pub(in crate::wiring) fn state(shown: &Shown, look: &Look) -> (DiskState, String) {
     if let Some(why) = &look.refused {
         return (DiskState::Waiting, why.clone());
@@ -104,7 +104,7 @@ pub(in crate::wiring) fn state(shown: &Shown, look: &Look) -> (DiskState, String
             (DiskState::Waiting, text)
         }
         Some(ServerState::Failed(why)) => (DiskState::Failed, why.clone()),
-        // Of nics only.
+        // Only nics have this state.
         Some(ServerState::Closed) => (DiskState::Waiting, format!("{socket} is closed")),
         Some(ServerState::Stopped) => (DiskState::Failed, "it was stopped".to_owned()),
         Some(ServerState::Waiting) => match &look.last_drop {

@@ -15,7 +15,7 @@ const KINDS: [(Op, &str); 5] = [
     (Op::WriteZeroes, "write_zeroes"),
 ];
 
-/// The outermost meter's: what the volume's users saw.
+/// The latencies of the outermost meter: those that the volume's users see.
 pub(super) fn of_volume(served: &Served) -> Latencies {
     let chain = served.chain();
     let Some(meter) = chain.stages.meters.first() else { return Latencies::new() };
@@ -24,7 +24,7 @@ pub(super) fn of_volume(served: &Served) -> Latencies {
     KINDS.map(read).into()
 }
 
-/// All queues' together: what the guest saw.
+/// The latencies of all queues together: those that the guest sees.
 pub(super) fn of_disk(core: &DiskCore) -> Latencies {
     let read = |(op, name): (Op, &str)| {
         let mut all = volume::latency::histogram();
@@ -36,7 +36,7 @@ pub(super) fn of_disk(core: &DiskCore) -> Latencies {
     KINDS.map(read).into()
 }
 
-/// Into the buckets that the status has.
+/// Counts a histogram into the buckets of the status.
 fn cut(histogram: &Histogram<u64>) -> LatencyStatus {
     let mut status = LatencyStatus {
         count: histogram.len(),

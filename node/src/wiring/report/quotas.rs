@@ -1,4 +1,4 @@
-//! What peers have of each sidecore, and may.
+//! The peers' parts of each sidecore's resources, and their limits.
 
 use std::net::SocketAddr;
 
@@ -7,15 +7,15 @@ use transport::{PeerIdentity, PeerShare, QuotaPart};
 
 use crate::status::QuotaStatus;
 
-/// What a sidecore said of its peers.
+/// A sidecore's report about its peers.
 #[derive(Default)]
 pub(super) struct Shares {
     pub(super) sessions: Vec<PeerShare>,
     pub(super) served: Vec<ServedPeer>,
 }
 
-/// Every sidecore's, by peer: each resource of each peer that the sidecore knows, also while the
-/// peer has none of it. A series of the metrics that came and went with it would lose its count.
+/// The quotas of all sidecores, by peer: each resource of each peer that the sidecore knows, also
+/// while the peer has none of it. A series of the metrics that came and went would lose its count.
 pub(super) fn status<'a>(asked: impl Iterator<Item = &'a Shares>) -> Vec<QuotaStatus> {
     let found = asked.enumerate().flat_map(|(sidecore, shares)| {
         let sessions = shares.sessions.iter().flat_map(|share| {
