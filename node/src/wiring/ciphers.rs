@@ -1,12 +1,12 @@
-//! What volumes are encrypted with, and that it is what they were encrypted with before.
+//! The keys that encrypt volumes, and the check that a key is the one of the volume's blocks.
 //!
-//! The format has no header: under a wrong key a disk is noise, and what a guest then writes is
-//! noise to the right key. So the key's check value is remembered twice: as an attribute of the
-//! file, which goes where the file goes, and in the directory of records, for block devices, file
-//! systems without attributes, and files whose copy lost its own. Where both are, both must agree.
+//! The format has no header. Under a wrong key a guest reads noise, and its writes are noise under
+//! the right key. So the key's check value is remembered twice: as an attribute of the file, which
+//! goes where the file goes, and in the directory of records, for block devices, file systems
+//! without attributes, and copies that lost the attribute. Where both exist, both must agree.
 //!
-//! It is noted when the volume is first claimed, before anything can be written to it, and not when
-//! it is opened: a node that looks at a volume and then does not start leaves no key behind.
+//! The check value is noted when the volume is first claimed, before any write is possible, and not
+//! when it is opened: a node that opens a volume and then does not start leaves no key behind.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -24,27 +24,27 @@ use volume::stage::VolumeKey;
 use crate::config::{StageConfig, VolumeConfig, encryption};
 use crate::keys;
 
-/// Where a file has its check value.
+/// The name of the attribute with a file's check value.
 const ATTRIBUTE: &str = "user.vrio.key-check";
 
-/// The ending of a file that has one in the directory of records. Volumes' names may have dots; a
-/// directory of records has none in its name, so the two never meet.
+/// The ending of a file with a check value in the directory of records. Volumes' names may have
+/// dots; a volume's own directory of records has none in its name, so the two never collide.
 const ENDING: &str = "key-check";
 
-/// No check value is longer.
+/// The longest check value.
 const CHECK_BYTES_MAX: usize = 64;
 
 /// The key of the stage that encrypts, if there is one.
 ///
 /// # Errors
-/// When its file is no sound one.
+/// When its file is not a sound key file.
 pub(super) fn read(chain: &[StageConfig]) -> Result<Option<Arc<VolumeKey>>, String> {
     let key = encryption(chain).map(keys::read_volume).transpose();
     Ok(key.map_err(|error| error.to_string())?.map(Arc::new))
 }
 
-/// Why two volumes of a node cannot have the same key, wherever it comes from: equal places of two
-/// files would show whoever sees both where they are alike.
+/// Why two volumes of a node cannot have the same key: a reader of both files would see where they
+/// are alike.
 pub(super) fn same_key<'a>(
     key: Option<&VolumeKey>,
     mut others: impl Iterator<Item = (&'a str, &'a VolumeKey)>,
@@ -58,8 +58,8 @@ pub(super) fn same_key<'a>(
     ))
 }
 
-/// Whether a chain is under this key, which comes from the file `running`. A file that is called
-/// something else by now, and is the same key, changes nothing.
+/// Whether a chain is under this key, which comes from the file `running`. A key file that was
+/// renamed, with the same key, changes nothing.
 ///
 /// # Errors
 /// When the chain's file is no sound key.
@@ -76,12 +76,13 @@ pub(super) fn is_under(
     }
 }
 
-/// Whether the file was encrypted with this key before, or without any where there is none now, and
-/// what is to be remembered of that before anybody writes. Nothing is changed: a start that fails
-/// and a process that does not get to take a node over leave everything as it was.
+/// Checks that the file was encrypted with this key before, or without a key where there is none
+/// now. It returns the notes that must be made before the first write. It changes nothing itself,
+/// so that a start that fails, and a process that does not get to take a node over, leave
+/// everything as it was.
 ///
 /// # Errors
-/// What would be noise to whom, and what to do.
+/// The data that would be noise, and the way out.
 pub(super) fn verify(
     volume: &VolumeConfig,
     file: &VolumeFile,
@@ -91,7 +92,7 @@ pub(super) fn verify(
 ) -> Result<Note, String> {
     let places = Place::all(volume, file, state)?;
     let is_blank = is_blank(file)?;
-    // A record beside a file to which nobody ever wrote is about the file before it.
+    // A record beside a blank file is about an earlier file of this name.
     let is_about_it = |place: &Place| !(is_blank && matches!(place, Place::Record(_)));
     let known = |place: Place| {
         let known = if is_about_it(&place) { place.read()? } else { None };
@@ -127,7 +128,8 @@ pub(super) fn verify(
         ));
     }
     if known_first.is_none() && !volume.read_only && !is_blank {
-        // Where records cannot be believed nobody is let in, so nothing is written under the key.
+        // Where records cannot be believed no disk is admitted, so nothing is written under the
+        // key.
         let used = records.load().unwrap_or_default();
         if !used.is_empty() {
             return Err(unknown(&known[0].0, path, &check));
@@ -136,12 +138,12 @@ pub(super) fn verify(
     Ok(Note::new(volume, Some(check), known))
 }
 
-/// What is to be remembered, or forgotten, of a volume's key before its first record is written,
-/// and so before a guest writes to it.
+/// The note about a volume's key that must be made, or removed, before the volume's first record is
+/// written, and so before a guest's first write.
 #[derive(Debug)]
 pub(super) struct Note {
     volume: String,
-    /// The check value of what encrypts it from now on.
+    /// The check value of the key that encrypts it from now on.
     begins: Option<String>,
     left: Mutex<Vec<(Place, Step)>>,
 }
@@ -161,10 +163,10 @@ impl Note {
         let is_new = known.iter().all(|(_, known)| known.is_none());
         let missing = known.into_iter().filter(|(_, known)| known.is_none());
         let step = |place: Place| match (&check, &place) {
-            // A file that nobody may write is left as it is.
+            // A file of a read-only volume is left as it is.
             (Some(_), Place::Attribute(_)) if volume.read_only => None,
             (Some(check), _) => Some((place, Step::Write(check.clone()))),
-            // The file came after the one that the record is about.
+            // The record is about an earlier file.
             (None, Place::Record(_)) => Some((place, Step::Forget)),
             (None, Place::Attribute(_)) => None,
         };
@@ -205,7 +207,7 @@ impl First for Note {
 pub(super) struct VolumeFile(Arc<dyn BackendVolume>);
 
 impl VolumeFile {
-    /// The file of a volume; none for one whose content is gone with the node.
+    /// The file of a volume; none for a volume whose content goes with the node.
     pub(super) fn of(backend: &Arc<dyn BackendVolume>) -> Option<Self> {
         backend.path().and(backend.descriptor()).map(|_| Self(Arc::clone(backend)))
     }
@@ -219,13 +221,13 @@ impl VolumeFile {
     }
 }
 
-/// Whether nothing was ever written to it.
+/// Whether it was never written.
 fn is_blank(file: &VolumeFile) -> Result<bool, String> {
     let found = fstat(file.file()).map_err(|error| format!("{:?}: {error}", file.path()))?;
     Ok(FileType::from_raw_mode(found.st_mode).is_file() && found.st_blocks == 0)
 }
 
-/// Guests have used it, and nothing says with which key, or that there was one.
+/// The error for a volume that guests have used, with no note of a key, or of none.
 fn unknown(place: &Place, key: &Path, check: &str) -> String {
     format!(
         "guests have used it, and nothing says that it is encrypted: it was used without, or is a \
@@ -235,7 +237,7 @@ fn unknown(place: &Place, key: &Path, check: &str) -> String {
     )
 }
 
-/// Where the check value of a volume is.
+/// A place of a volume's check value.
 #[derive(Debug)]
 enum Place {
     Attribute(VolumeFile),
@@ -252,7 +254,7 @@ impl fmt::Display for Place {
 }
 
 impl Place {
-    /// All that there are for this volume, the file's own first.
+    /// All places for this volume, the file's own first.
     fn all(volume: &VolumeConfig, file: &VolumeFile, state: &Path) -> Result<Vec<Self>, String> {
         let refused = |error: Errno| {
             format!(
@@ -262,10 +264,10 @@ impl Place {
             )
         };
         let found = fstat(file.file()).map_err(refused)?;
-        // A device says that it has none, and takes none.
+        // A block device answers that it has none, and takes none.
         let is_regular = FileType::from_raw_mode(found.st_mode).is_file();
         let attribute = match fgetxattr(file.file(), ATTRIBUTE, &mut [0; CHECK_BYTES_MAX]) {
-            // What is longer than a check value is not one of ours, and is shown as it is.
+            // A longer value is not one of ours: it is shown as it is.
             Ok(_) | Err(Errno::NODATA | Errno::RANGE) if is_regular => {
                 Some(Self::Attribute(file.clone()))
             }
@@ -300,17 +302,17 @@ impl Place {
         Ok(text.map(|text| String::from_utf8_lossy(&text).trim_end().to_owned()))
     }
 
-    /// Durably: a guest's first write comes a moment later.
+    /// Writes durably: a guest's first write comes a moment later.
     fn write(&self, check: &str) -> Result<(), String> {
         let written = match self {
             Self::Attribute(file) => {
                 let set = fsetxattr(file.file(), ATTRIBUTE, check.as_bytes(), XattrFlags::CREATE);
-                // It may be there from a time when it could not be made durable.
+                // The attribute may exist from an attempt that could not make it durable.
                 let is_there = set == Err(Errno::EXIST) && self.read()?.as_deref() == Some(check);
                 let set = if is_there { Ok(()) } else { set };
                 set.and_then(|()| fsync(file.file())).map_err(io::Error::from)
             }
-            // Beside it first: half a value would be another one.
+            // The value goes to a file beside it first: half a value would be another value.
             Self::Record(path) => {
                 let unfinished = path.with_extension("new");
                 create_private(&unfinished).and_then(|mut file| {
@@ -355,13 +357,13 @@ impl Place {
 mod tests {
     use super::*;
 
-    /// What block devices have instead of an attribute.
+    /// Block devices have this place instead of an attribute.
     #[test]
     fn a_check_value_in_the_directory_of_records_is_found_again_whole_or_not_at_all() {
         let home = tempfile::tempdir().expect("a directory");
         let place = Place::in_state(home.path(), "a");
         assert_eq!(place.read(), Ok(None));
-        // Torn by a power cut: it was not there yet.
+        // A power cut left a part of it, before it had its final name.
         fs::write(home.path().join("a.new"), "0123").expect("room");
         assert_eq!(place.read(), Ok(None));
         place.write("0123456789abcdef").expect("room");

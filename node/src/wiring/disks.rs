@@ -1,9 +1,9 @@
-//! The disks of a node: each gets its socket as soon as its volume is known, and can be taken away
-//! at any time.
+//! The disks of a node: each gets its socket as soon as its volume is known, and can be removed at
+//! any time.
 //!
-//! A volume of this node is known at once, and what is wrong with its disk is told to whoever asked
-//! for it. A peer's volume is known when the peer has told; one thread waits for all of those, and
-//! watches whether the volume answers from then on.
+//! A volume of this node is known at once, and the caller hears of a fault of its disk. A peer's
+//! volume is known when the peer has described it. One thread waits for all such volumes, and then
+//! watches whether they answer.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -28,8 +28,8 @@ use crate::config::{DiskConfig, Role, WhenLost};
 
 mod watch;
 
-/// How often it is looked whether a peer has told what its volume is: soon enough for people, and
-/// it ends when all have.
+/// How often the thread checks whether a peer has described its volume: soon enough for people. It
+/// ends when all have.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// How long a disk waits before the log says for what: both nodes of a pair are often started
@@ -43,30 +43,30 @@ const TRY_AGAIN: Duration = Duration::from_secs(1);
 /// and a round trip. A peer that is not there must not hold that up.
 const CLOSE_TIME_MAX: Duration = Duration::from_secs(4);
 
-/// How often it is looked whether they have.
+/// How often closing attachments are checked.
 const CLOSED_LOOK_AGAIN: Duration = Duration::from_millis(2);
 
 /// Numbers for disks; never used twice in a process.
 static NUMBER_NEXT: AtomicU64 = AtomicU64::new(0);
 
-/// A disk and how far it is.
+/// A disk, and its state.
 #[derive(Debug)]
 pub(super) struct Shown {
-    /// Tells it from one of the same name that was there before.
+    /// Tells the disk from an earlier disk of the same name.
     pub(super) number: u64,
     pub(super) config: DiskConfig,
     pub(super) volume: Source,
     state: Mutex<State>,
-    /// Why this node does not remember how it holds the volume.
+    /// The reason, if this node cannot remember how it holds the volume.
     forgets: Mutex<Option<String>>,
 }
 
-/// What stands behind a disk.
+/// The volume behind a disk.
 #[derive(Clone, Debug)]
 pub(super) enum Source {
     /// A volume of this node.
     Local(Arc<LocalVolume>),
-    /// A peer's.
+    /// A volume of a peer.
     Remote(Arc<RemoteVolume>),
 }
 
@@ -91,13 +91,13 @@ impl Source {
 struct State {
     server: Option<DeviceServer>,
     outside: Option<Outside>,
-    /// Why its socket could not be made; it is tried again.
+    /// Why its socket could not be made; the thread tries again.
     refused: Option<String>,
-    /// It was taken away: it is not served any more, whoever still has it.
+    /// The disk was removed: it is not served any more, even if other threads still hold it.
     removed: bool,
-    /// The node is drained: no front end is taken that is not there.
+    /// The node is drained: new front ends are refused.
     turns_away: bool,
-    /// Another process goes on with it, perhaps: it is not served meanwhile.
+    /// Another process may go on with the disk: it is not served meanwhile.
     parked: bool,
 }
 
@@ -109,7 +109,7 @@ impl State {
     }
 }
 
-/// What there is of a disk outside of its server.
+/// The parts of a disk that its server does not own.
 #[derive(Clone, Debug)]
 pub(super) struct Outside {
     core: Arc<DiskCore>,
@@ -129,13 +129,13 @@ pub(super) struct Look {
     pub(super) core: Option<Arc<DiskCore>>,
     pub(super) placement: Option<Arc<Placement>>,
     pub(super) refused: Option<String>,
-    /// Why this node does not remember how it holds the volume.
+    /// The reason, if this node cannot remember how it holds the volume.
     pub(super) forgets: Option<String>,
-    /// The process of the front end that is there.
+    /// The process of the connected front end.
     pub(super) front_end: Option<u32>,
     /// Why the last front end was dropped, if it was.
     pub(super) last_drop: Option<String>,
-    /// Front ends that came while none was taken.
+    /// Front ends that came while new ones were refused.
     pub(super) turned_away: u64,
     /// Front ends that were dropped because signals to them cost too much.
     pub(super) too_costly: u64,
@@ -148,7 +148,7 @@ impl Shown {
         Arc::new(Self { number, config: config.clone(), volume, state, forgets })
     }
 
-    /// How far it is.
+    /// The disk's present state.
     pub(super) fn look(&self) -> Look {
         let state = self.state();
         Look {
@@ -164,7 +164,7 @@ impl Shown {
         }
     }
 
-    /// Whether front ends that come from now on are turned away.
+    /// Sets whether new front ends are refused from now on.
     pub(super) fn set_turning_away(&self, turns_away: bool) {
         let mut state = self.state();
         state.turns_away = turns_away;
@@ -173,8 +173,8 @@ impl Shown {
         }
     }
 
-    /// Has its server come to a stand; see [`DeviceServer::begin_park`]. Nothing for a disk that is
-    /// not served: it will not be before [`Self::unpark`].
+    /// Makes its server stop; see [`DeviceServer::begin_park`]. `None` for a disk that is not
+    /// served: it will not be served before [`Self::unpark`].
     pub(super) fn begin_park(&self, drain: Duration) -> Option<Parking> {
         let mut state = self.state();
         state.parked = true;
@@ -185,9 +185,10 @@ impl Shown {
         self.state().parked = false;
     }
 
-    /// Makes the socket and serves the disk, unless it was taken away meanwhile.
+    /// Makes the socket and serves the disk, unless it was removed meanwhile.
     fn serve(&self, ground: &Ground) -> Result<(), virtio::SocketError> {
-        // Held while the socket is made, so that whoever takes the disk away takes that as well.
+        // The lock is held while the socket is made, so that a thread that removes the disk removes
+        // the socket, too.
         let mut state = self.state();
         if state.removed || state.parked {
             return Ok(());
@@ -221,8 +222,8 @@ impl Shown {
         Disk::new(options, self.volume.volume(), ground.sidecores.clone())
     }
 
-    /// What this node remembers of how it held the volume. Where it cannot, the disk is served all
-    /// the same; log and status say what does not hold.
+    /// The record of how this node held the volume. Without one the disk is still served; log and
+    /// status say which promise does not hold.
     fn remembered(&self, ground: &Ground) -> Option<Arc<Remembered>> {
         let DiskConfig { name, volume, attachment, .. } = &self.config;
         let (remembered, forgets) =
@@ -240,8 +241,8 @@ impl Shown {
         remembered
     }
 
-    /// Takes the disk away: queues drain, its socket goes, its attachment is closed. Bounded.
-    /// `false` when the attachment could not be closed clean in time.
+    /// Removes the disk: queues drain, its socket goes, its attachment is closed. Bounded. `false`
+    /// when the attachment could not be closed clean in time.
     fn take_away(&self) -> bool {
         let State { server, outside, .. } =
             std::mem::replace(&mut *self.state(), State { removed: true, ..State::default() });
@@ -250,7 +251,8 @@ impl Shown {
         }
         let closed = outside.is_none_or(|outside| wait_until_closed(outside.core));
         if closed && self.config.role == Role::Listen {
-            // Nothing of this process touches the guest any more, so another one may serve it.
+            // This process does not touch the guest's memory any more, so another process may serve
+            // it.
             virtio::release(&self.config.socket);
         }
         closed
@@ -261,28 +263,28 @@ impl Shown {
     }
 }
 
-/// The thread that waits, and the way to give it a disk.
+/// The thread that waits for volumes, and the channel that gives it disks.
 type Waiter = (Sender<Arc<Shown>>, JoinHandle<()>);
 
-/// What disks are served on.
+/// The parts of the node that serve disks.
 #[derive(Clone, Debug)]
 struct Ground {
     sidecores: Vec<Sidecore>,
-    /// Queues start on the first so many.
+    /// The number of sidecores on which queues start, from the first.
     active: Arc<AtomicUsize>,
-    /// Where attachments are remembered.
+    /// The records of attachments.
     own_disks: OwnDisks,
 }
 
-/// Shows disks and takes them away.
+/// Shows disks and removes them.
 #[derive(Debug)]
 pub(super) struct Disks {
     ground: Ground,
-    /// Waits for peers' volumes; hanging up ends it.
+    /// The thread that waits for peers' volumes; dropping the channel ends it.
     waiter: Mutex<Option<Waiter>>,
 }
 
-/// Starts what disks need, without a disk. Their queues start on the first `active` sidecores.
+/// Starts the parts that disks share, without a disk. Queues start on the first `active` sidecores.
 ///
 /// # Errors
 /// When the system refuses a thread.
@@ -304,7 +306,7 @@ pub(super) fn start(
     Ok(Disks { ground, waiter: Mutex::new(Some((disk_in, thread))) })
 }
 
-/// Serves each disk when its volume is known, until nobody can send another one.
+/// Serves each disk when its volume is known, until the sender is gone.
 fn wait_for(disks: &Receiver<Arc<Shown>>, ground: &Ground) {
     let mut waiting: Vec<Waiting> = Vec::new();
     let mut watched: Vec<Watched> = Vec::new();
@@ -335,23 +337,23 @@ fn wait_for(disks: &Receiver<Arc<Shown>>, ground: &Ground) {
 }
 
 impl Disks {
-    /// Shows a disk: at once if its volume is of this node, else when the peer has told what the
-    /// volume is. The peer has to be known.
+    /// Shows a disk: at once if its volume is on this node, else when the peer has described the
+    /// volume. The peer must be known.
     ///
     /// # Errors
-    /// What keeps a disk of this node from being served, and what to do; nothing is left of it.
+    /// Why a disk of this node cannot be served, and the way out; nothing of the disk is left.
     pub(super) fn show(&self, config: &DiskConfig, volume: Source) -> Result<Arc<Shown>, String> {
         let shown = Shown::new(config, volume);
         self.begin(&shown)?;
         Ok(shown)
     }
 
-    /// The same for a disk that is there already.
+    /// The same for a disk that exists already.
     pub(super) fn begin(&self, shown: &Arc<Shown>) -> Result<(), String> {
         match &shown.volume {
             Source::Local(_) => shown.serve(&self.ground).map_err(|error| error.to_string())?,
             Source::Remote(volume) => {
-                // What does not hold is said now, not when the volume's node answers.
+                // A promise that does not hold is reported now, not when the volume's node answers.
                 shown.remembered(&self.ground);
                 self.ask_for(volume);
                 self.give_to_waiter(shown);
@@ -360,11 +362,11 @@ impl Disks {
         Ok(())
     }
 
-    /// Gets everything ready to serve a disk in the place of another process: what a peer has told
-    /// that one of the volume, and where its attachment stands.
+    /// Gets everything ready to serve a disk in the place of another process: the description of
+    /// its volume by a peer, and the state of its attachment.
     ///
     /// # Errors
-    /// Why this process cannot.
+    /// Why this process cannot go on with the disk.
     pub(super) fn adopt(
         &self,
         shown: &Shown,
@@ -395,12 +397,12 @@ impl Disks {
     /// Has the thread serve the disk when its volume is known, and watch it.
     fn give_to_waiter(&self, shown: &Arc<Shown>) {
         if let Some((disks, _)) = &*self.waiter() {
-            // The thread ends when this is taken away, not before.
+            // The thread ends only after this sender is dropped.
             let _ = disks.send(Arc::clone(shown));
         }
     }
 
-    /// Has a sidecore ask the peer what its volume is, for as long as it takes.
+    /// Makes a sidecore ask the peer for the volume's description, until the peer answers.
     fn ask_for(&self, volume: &Arc<RemoteVolume>) {
         let volume = Arc::clone(volume);
         self.on_first(move |plane| {
@@ -409,8 +411,8 @@ impl Disks {
         });
     }
 
-    /// Takes a disk away. Bounded. `false` when its attachment could not be closed clean in time:
-    /// its volume sees it as torn off.
+    /// Removes a disk. Bounded. `false` when its attachment could not be closed clean in time: its
+    /// volume sees it as torn off.
     pub(super) fn remove(&self, shown: &Shown) -> bool {
         let closed = shown.take_away();
         if let Source::Remote(volume) = &shown.volume {
@@ -420,8 +422,7 @@ impl Disks {
         closed
     }
 
-    /// Takes all disks away, at once: each drains for up to two seconds. A second call finds
-    /// nothing to do.
+    /// Removes all disks at once: each drains for up to two seconds. A second call has no effect.
     pub(super) fn stop(&self, all: &[Arc<Shown>]) {
         let waiter = self.waiter().take();
         if let Some((disks, thread)) = waiter {
@@ -439,7 +440,7 @@ impl Disks {
 
     /// Runs `f` on the first sidecore's plane, which asks for descriptions.
     fn on_first(&self, f: impl FnOnce(&mut Plane) + Send + 'static) {
-        // A sidecore that has stopped asks for nothing; without an address there are no peers.
+        // A sidecore that has stopped asks no peer; without an address there are no peers.
         let _ = self.ground.sidecores[0].call(move |local| {
             if let Some(plane) = local.services().get::<Plane>() {
                 f(&mut plane.borrow_mut());
@@ -455,14 +456,14 @@ impl Disks {
 /// A disk that cannot be served yet.
 struct Waiting {
     disk: Arc<Shown>,
-    /// Since when, or when its socket was last tried.
+    /// The time since when it waits, or at which its socket was last tried.
     since: Instant,
-    /// What the log was told last.
+    /// The latest line in the log.
     said: Option<String>,
 }
 
 impl Waiting {
-    /// Looks at it: `true` when it is served. Says in the log what has changed.
+    /// Checks the disk: `true` when it is served. The log gets changes only.
     fn step(&mut self, ground: &Ground) -> bool {
         let disk = Arc::clone(&self.disk);
         let Source::Remote(remote) = &disk.volume else { return true };
@@ -474,7 +475,7 @@ impl Waiting {
             return removed;
         }
         if served {
-            // By another process until now.
+            // Another process has served it until now.
             return true;
         }
         let (name, volume) = (&disk.config.name, &disk.config.volume);
@@ -511,7 +512,7 @@ impl Waiting {
         }
     }
 
-    /// Whether this was not said last; remembers it.
+    /// Whether this differs from the latest line; remembers it.
     fn is_news(&mut self, why: &Option<String>) -> bool {
         let news = why.is_some() && *why != self.said;
         if news {
@@ -521,9 +522,9 @@ impl Waiting {
     }
 }
 
-/// Waits until the sidecores have let go of a disk whose device is gone: then nobody but us holds
-/// on to what its shares had in common, and its attachment is closed. `false` when that takes too
-/// long.
+/// Waits until the sidecores have let go of a disk whose device is gone. Then this caller is the
+/// only holder of the disk's common state, and its attachment is closed. `false` when that takes
+/// too long.
 fn wait_until_closed(core: Arc<DiskCore>) -> bool {
     let until = Instant::now() + CLOSE_TIME_MAX;
     while Arc::strong_count(&core) > 1 {

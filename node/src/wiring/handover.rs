@@ -13,9 +13,9 @@
 //!   ends
 //! ```
 //!
-//! Until it has said "yours" the node can take everything back, and does so whatever goes wrong:
-//! nothing is torn down before. After that it touches nothing any more. Each step is bounded by a
-//! time of its own. Why it is done like this: `docs/decisions/018-hand-over.md`.
+//! Until the node has sent "yours" it can take everything back, and does so after any fault, since
+//! it destroys nothing before. After "yours" it touches nothing any more. Each step has a time
+//! limit of its own. The reasons: `docs/decisions/018-hand-over.md`.
 
 mod state;
 pub(super) mod take;
@@ -44,28 +44,29 @@ use crate::api::{HandOver, Refused, RefusedKind};
 use crate::channel::Channel;
 use crate::config::Config;
 
-/// How long requests on their way may take, of disks and then of peers. What is left is in the
-/// inflight region, or sent again. A healthy storage needs less, and guests wait meanwhile.
+/// How long requests under way may take, of disks and then of peers. A request that is not done by
+/// then is in the inflight region, or is sent again. A healthy storage needs less, and guests wait
+/// meanwhile.
 const DRAIN_TIME_MAX: Duration = Duration::from_millis(100);
 
-/// How long attachments may take to be closed then: a sync, and a round trip. A remote disk whose
+/// How long attachments may then take to close: a sync, and a round trip. A remote disk whose
 /// volume is away gives up after a second.
 const CLOSE_TIME_MAX: Duration = Duration::from_secs(3);
 
-/// How long the storage may take to come to an end with what it has begun, and with records.
+/// How long the storage may take to complete requests and records that it has begun.
 const QUIET_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// How long each message may take, and the successor to look at what it was given. It maps and
-/// opens; nothing of that waits for a disk or a network.
+/// How long each message may take, and the successor's check of the state. The successor maps and
+/// opens; no step waits for a disk or a network.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// How often it is looked whether something stands still.
+/// How often a step checks whether its part has stopped.
 const LOOK_AGAIN: Duration = Duration::from_micros(200);
 
-/// What a hand-over is in the words of an error.
+/// The way out in an error of a hand-over.
 const GOES_ON: &str = "the node goes on as before; try again when that is seen to";
 
-/// What of a node only a successor needs, and whether there is one.
+/// Descriptors that only a successor needs, and the number of a successor that has the node.
 #[derive(Debug)]
 pub(super) struct Heirlooms {
     pub(super) control: OwnedFd,
@@ -73,7 +74,7 @@ pub(super) struct Heirlooms {
     pub(super) metrics: Option<OwnedFd>,
     /// A hand-over is under way.
     giving: AtomicBool,
-    /// The process that has it all now; 0 for none.
+    /// The process that has the node now; 0 for none.
     successor: AtomicU32,
     gone: Notify,
 }
@@ -84,27 +85,27 @@ impl Heirlooms {
         Self { control, control_lock, metrics, giving, successor, gone: Notify::new() }
     }
 
-    /// Waits until another process has it all; its number.
+    /// Waits until another process has the node, and returns its number.
     pub(super) async fn gone(&self) -> u32 {
         self.gone.notified().await;
         self.successor.load(SeqCst)
     }
 
-    /// The process that has it all now.
+    /// The process that has the node now.
     pub(super) fn successor(&self) -> u32 {
         self.successor.load(SeqCst)
     }
 }
 
-/// Where a successor waits for the node.
+/// The socket at which a successor waits for the node.
 fn meeting(control: &Path, pid: u32) -> PathBuf {
     let mut path = control.as_os_str().to_owned();
     path.push(format!(".take-over.{pid}"));
     PathBuf::from(path)
 }
 
-/// Stands for the content of a configuration's file: both have read the same. FNV-1a, since two
-/// programs must get the same, and nobody attacks it.
+/// A digest of a configuration's file, to check that both processes have read the same. It is
+/// FNV-1a, since two programs must get the same number, and it need not resist attacks.
 fn digest(config: &Config) -> io::Result<u64> {
     let bytes = std::fs::read(&config.path)?;
     let start = 0xcbf2_9ce4_8422_2325_u64;
@@ -117,7 +118,7 @@ fn refused(kind: RefusedKind) -> impl Fn(String) -> Refused {
     move |error| Refused::new(kind, error, GOES_ON)
 }
 
-/// Ends the mark that a hand-over is under way.
+/// Marks the end of a hand-over when it is dropped.
 struct Giving<'i>(&'i AtomicBool);
 
 impl Drop for Giving<'_> {
@@ -127,7 +128,8 @@ impl Drop for Giving<'_> {
 }
 
 impl Inside {
-    /// Hands the whole node over to the process that asks. With an error it goes on as before.
+    /// Hands the whole node over to the process that asks. With an error this process goes on as
+    /// before.
     pub(super) fn hand_over(&self, wanted: &HandOver) -> Result<(), Refused> {
         let heirlooms = &self.heirlooms;
         if heirlooms.giving.swap(true, SeqCst) {
@@ -147,7 +149,8 @@ impl Inside {
             .state()
             .and_then(|(state, sent)| give(&mut channel, &state, &sent, || self.domains.leave()));
         given.map_err(refused(RefusedKind::Failed))?;
-        // Whatever of this is dropped would begin to move again, or let somebody change something.
+        // Both are forgotten, not dropped: dropping `still` would start the node again, and
+        // dropping `giving` would permit another hand-over.
         std::mem::forget((still, giving));
         heirlooms.successor.store(wanted.pid, SeqCst);
         turn.give_away();
@@ -158,7 +161,7 @@ impl Inside {
     }
 }
 
-/// Whether a successor is one of this node, before anything stands still.
+/// Checks that a process may take this node over, before any part stops.
 fn check(objects: &Objects, wanted: &HandOver) -> Result<(), Refused> {
     let conflict = |error: String, way_out: &str| {
         Err(Refused::new(RefusedKind::Conflict, error, way_out.to_owned()))
@@ -214,7 +217,7 @@ fn check(objects: &Objects, wanted: &HandOver) -> Result<(), Refused> {
     Ok(())
 }
 
-/// A disk that is over for the guest that is still connected to it, and why.
+/// The reason, if a disk has failed for the guest that is still connected.
 fn ended(shown: &Shown) -> Option<String> {
     let look = shown.look();
     let core = look.core.filter(|_| matches!(look.server, Some(ServerState::Connected)))?;
@@ -223,7 +226,7 @@ fn ended(shown: &Shown) -> Option<String> {
     is_over.then(|| format!("disk {:?} is over for its guest, who is still there", core.name()))
 }
 
-/// Goes to where the successor waits, and looks who that is.
+/// Connects to the waiting successor, and checks its process and user.
 fn meet(control: &Path, pid: u32) -> io::Result<Channel> {
     let path = meeting(control, pid);
     let stream = UnixStream::connect(&path)
@@ -242,8 +245,8 @@ fn meet(control: &Path, pid: u32) -> io::Result<Channel> {
     Channel::new(stream, ANSWER_TIME_MAX)
 }
 
-/// The conversation. When this has gone well, everything is the successor's, to whom it is left
-/// before that is said.
+/// Sends the state, waits for the verdict, and sends "yours". `leave` is called right before
+/// "yours".
 fn give(
     channel: &mut Channel,
     state: &State,
@@ -261,7 +264,7 @@ fn give(
     }
 }
 
-/// A node of which nothing moves. Dropped, it goes on.
+/// A node in which every part has stopped. Dropping it starts the parts again.
 struct Still<'i> {
     inside: &'i Inside,
     objects: &'i Objects,
@@ -273,18 +276,18 @@ struct Still<'i> {
 struct StillDisk {
     shown: Arc<Shown>,
     parked: ParkedServer,
-    /// Where its attachment stands, once that is closed.
+    /// The state of its attachment, once the attachment is closed.
     standing: Option<Standing>,
 }
 
 impl<'i> Still<'i> {
-    /// Brings disks, sessions and records to a stand. With an error everything goes on.
+    /// Stops disks, sessions and records. With an error everything goes on.
     fn new(inside: &'i Inside, objects: &'i Objects) -> Result<Self, Refused> {
         let failed = refused(RefusedKind::Failed);
         let (disks, nics) = (Vec::new(), Vec::new());
         let mut still = Self { inside, objects, disks, nics, suspended: false };
-        // First, while guests still work: a caller may be slow. Who comes now waits for whoever
-        // goes on.
+        // New callers wait first, while guests still work, since a caller may be slow. They wait
+        // for this process or for its successor.
         inside.door.iter().for_each(|door| door.answer(false));
         inside.domains.let_wait().map_err(&failed)?;
         still.park_disks().map_err(&failed)?;
@@ -322,7 +325,7 @@ impl<'i> Still<'i> {
         Ok(still)
     }
 
-    /// All at once: each drains for a while.
+    /// Stops all disks at once: each drains for a while.
     fn park_disks(&mut self) -> Result<(), String> {
         let begin = |shown: &Arc<Shown>| (Arc::clone(shown), shown.begin_park(DRAIN_TIME_MAX));
         let parking: Vec<_> = self.objects.disks.iter().map(begin).collect();
@@ -337,7 +340,7 @@ impl<'i> Still<'i> {
         error.map_or(Ok(()), Err)
     }
 
-    /// All at once. No frame outlives its round, so there is nothing to drain.
+    /// Stops all nics at once. No frame outlives its round, so there is nothing to drain.
     fn park_nics(&mut self) -> Result<(), String> {
         let parking = self.inside.nics().begin_park(Duration::ZERO);
         let mut error = None;
@@ -350,7 +353,7 @@ impl<'i> Still<'i> {
         error.map_or(Ok(()), Err)
     }
 
-    /// Notes where attachments stand. One may have ended while its disk came to a stand.
+    /// Notes the state of each attachment. One may have ended while its disk stopped.
     fn look_at_attachments(&mut self) -> Result<(), String> {
         self.disks.iter_mut().try_for_each(|disk| {
             let look = disk.shown.look();
@@ -373,7 +376,7 @@ impl<'i> Still<'i> {
         })
     }
 
-    /// Takes everything down.
+    /// Writes down the state of the whole node.
     fn state(&mut self) -> Result<(State, Sent), String> {
         let mut sent = Sent::default();
         let state = self.take_down(&mut sent);
@@ -386,7 +389,7 @@ impl<'i> Still<'i> {
         let state_lock = inside.volumes.state_lock()?.map(|lock| sent.put(lock));
         let links = inside.cores.iter().filter_map(|core| core.socket.as_ref());
         let metrics = heirlooms.metrics.as_ref();
-        // Each by itself: either looks at the nics, which nobody may twice in one expression.
+        // Two statements, since each locks the nics, and one expression must not lock them twice.
         let uplinks = inside.nics().take_down_uplinks(sent)?;
         let nics = self.nics(sent)?;
         Ok(State {

@@ -36,7 +36,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(1);
 /// A volume with everything around it.
 #[derive(Debug)]
 pub(super) struct Served {
-    /// What disks and peers use.
+    /// The volume as disks and peers use it.
     pub(super) export: Arc<Export>,
     /// The chain behind the export, which can be replaced.
     swap: Arc<Swap>,
@@ -295,7 +295,7 @@ impl Volumes {
         self.directories.state.is_some()
     }
 
-    /// Ends when every record that was written until now is durable.
+    /// Returns a ticket that ends when every record that was written until now is durable.
     pub(super) fn settle(&self) -> Ticket {
         self.writer.settle()
     }

@@ -1,5 +1,5 @@
-//! Says in the log when the volume of a served disk is out of reach, and when it is back, each
-//! once. Whether a guest uses the disk makes no difference.
+//! Logs when the volume of a served disk is out of reach, and when it is back, each once. Whether a
+//! guest uses the disk makes no difference.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,33 +13,34 @@ use crate::config::WhenLost;
 use crate::status::DiskState;
 use crate::wiring::report::disk::state;
 
-/// How often served disks are looked at: as soon as a person looks.
+/// How often served disks are checked: as soon as a person looks.
 pub(super) const WATCH_AGAIN: Duration = Duration::from_secs(1);
 
 /// A served disk of a peer's volume.
 pub(super) struct Watched {
     disk: Arc<Shown>,
     told: Told,
-    /// Outages of the volume that the log knows of.
+    /// Outages of the volume that the log has reported.
     outages: u64,
-    /// Since when the disk has been lost although its volume answers: a claim is under way.
+    /// The time since when the disk has been lost although its volume answers: a claim is under
+    /// way.
     claims_since: Option<Instant>,
-    /// The volume was another incarnation than the attachment's at the last look.
+    /// At the last look the volume had another incarnation than the attachment.
     differed: bool,
 }
 
-/// What the log was told last.
+/// The latest line in the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Told {
     /// The volume answers.
     Fine,
-    /// It does not.
+    /// The volume does not answer.
     Lost {
-        /// How; it is told again when this changes.
+        /// The kind of the outage; a change is logged again.
         reach: Reach,
         since: Instant,
     },
-    /// The disk is over for its guest.
+    /// The disk has failed for its guest for good.
     Failed,
 }
 
@@ -52,7 +53,7 @@ impl Watched {
         Self { disk, told: Told::Fine, outages, claims_since: None, differed: false }
     }
 
-    /// Looks at the disk: `true` when it was taken away. Says in the log what has changed.
+    /// Checks the disk: `true` when it was removed. The log gets changes only.
     pub(super) fn step(&mut self, sidecores: &[Sidecore]) -> bool {
         let disk = Arc::clone(&self.disk);
         let Source::Remote(remote) = &disk.volume else { return true };
@@ -82,7 +83,7 @@ impl Watched {
 
     fn lost(&mut self, outlook: &Outlook, why: &str) {
         if outlook.reach == Reach::Answers {
-            // A claim takes a moment; one that is refused stays.
+            // A claim takes a moment; a claim that is refused stays refused.
             let since = *self.claims_since.get_or_insert_with(Instant::now);
             if since.elapsed() < WATCH_AGAIN {
                 return;
@@ -129,10 +130,10 @@ impl Watched {
         self.told = Told::Fine;
     }
 
-    /// A volume that answers may be another one than the attachment was claimed on: it was
-    /// replaced, or its node restarted. An attachment that has nothing to send would not notice, so
-    /// it is made to claim anew, and the answer says whether the guest may go on. Seen twice in a
-    /// row: the description may be older than the claim for a moment.
+    /// Makes the attachment claim again when a volume that answers may be another one than before:
+    /// it was replaced, or its node restarted. An attachment with no requests would not notice. The
+    /// answer to the claim says whether the guest may go on. The difference must be seen twice in a
+    /// row, since a description may be older than the claim for a moment.
     fn have_claimed_anew(&mut self, remote: &RemoteVolume, sidecores: &[Sidecore]) {
         let core = self.disk.look().core;
         let Some(attachment) = core.as_ref().and_then(|core| core.attachment()) else { return };

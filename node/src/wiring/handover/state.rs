@@ -1,4 +1,4 @@
-//! What a node tells its successor, once nothing of it moves any more. `docs/protocol.md` lists it.
+//! The state that a stopped node sends to its successor. `docs/protocol.md` lists it.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -15,14 +15,14 @@ use virtio::hand_over::{ServedDevice, TryMap};
 use volume::record::{REPLACED_MAX, Record};
 use volume::{Durability, Incarnation, Topology, VolumeInfo, Zeroing};
 
-/// The version of what is told. A node hands over to no other: a program that changes the meaning
-/// of a field has another one.
+/// The version of the state. A node hands over only to a program with the same version. A change of
+/// a field's meaning takes a new version.
 pub(super) const STATE_VERSION: u32 = 7;
 
 /// The number of a descriptor in its message.
 pub(in crate::wiring) type Number = usize;
 
-/// A whole node.
+/// The state of a whole node.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct State {
     pub(super) version: u32,
@@ -33,7 +33,7 @@ pub(super) struct State {
     pub(super) metrics: Option<Number>,
     /// The lock of the directory of records.
     pub(super) state_lock: Option<Number>,
-    /// Where nodes of this machine ask for shared memory.
+    /// The socket at which nodes of this machine ask for shared memory.
     pub(super) door: Option<Number>,
     /// The sidecores' sockets, in their order.
     pub(super) links: Vec<Number>,
@@ -50,17 +50,17 @@ pub(super) struct State {
 pub(in crate::wiring) struct FabricState {
     #[serde(rename = "door")]
     pub(in crate::wiring) registration: RegistrationState,
-    /// By domain, which hosts it is joined with.
+    /// By domain, the hosts that it is joined with.
     pub(in crate::wiring) joined: Vec<(String, AssociationsState)>,
-    /// What gateways have under way, and the memory that has its messages.
+    /// The state of gateways, and the memory with their messages.
     pub(in crate::wiring) rooms: Vec<(RoomState, Number)>,
 }
 
-/// A network's way out.
+/// A network's uplink.
 #[derive(Debug, Serialize, Deserialize)]
 pub(in crate::wiring) struct UplinkState {
     pub(in crate::wiring) network: String,
-    /// Its interface, as the uplink itself has written it.
+    /// Its interface, in the form that the uplink itself has written.
     pub(in crate::wiring) open: Value,
 }
 
@@ -69,7 +69,7 @@ pub(in crate::wiring) struct UplinkState {
 pub(in crate::wiring) struct NicState {
     pub(in crate::wiring) name: String,
     pub(in crate::wiring) served: ServedDevice<Number>,
-    /// The conversations that its filter keeps, in memory.
+    /// The conversations that its filter keeps, in a memory file.
     pub(in crate::wiring) conversations: Option<Number>,
 }
 
@@ -84,14 +84,15 @@ pub(super) struct VolumeState {
     /// Its memory.
     pub(super) memory: Option<Number>,
     pub(super) incarnation: [u8; 16],
-    /// Of a volume whose records are not in files.
+    /// The records of its attachments, where these are not in files.
     pub(super) records: HashMap<String, RecordState>,
-    /// The check value of what it is encrypted with. Older nodes have none that are.
+    /// The check value of the key that encrypts it. Nodes of older releases cannot have such a
+    /// volume.
     #[serde(default)]
     pub(super) key_check: Option<String>,
 }
 
-/// What is remembered of an attachment.
+/// The record of an attachment.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct RecordState {
     epoch: u64,
@@ -99,7 +100,7 @@ pub(super) struct RecordState {
     incarnation: [u8; 16],
     clean: bool,
     replaced: [u64; REPLACED_MAX],
-    /// Older nodes do not know these three.
+    /// Nodes of older releases do not send these three.
     #[serde(default)]
     born: u64,
     #[serde(default)]
@@ -130,14 +131,14 @@ impl From<RecordState> for Record {
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct DiskState {
     pub(super) name: String,
-    /// What a peer has told of its volume.
+    /// A peer's description of its volume.
     pub(super) described: Option<InfoState>,
-    /// What its rings go on with, if any ran.
+    /// The state with which its rings go on, if any ran.
     pub(super) standing: Option<StandingState>,
     pub(super) served: Option<ServedDevice<Number>>,
 }
 
-/// Where an attachment stands.
+/// The state of an attachment.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct StandingState {
     epoch: u64,
@@ -161,7 +162,7 @@ impl From<StandingState> for Standing {
     }
 }
 
-/// What a volume is.
+/// The description of a volume.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct InfoState {
     size_bytes: u64,
@@ -217,18 +218,18 @@ impl From<InfoState> for VolumeInfo {
     }
 }
 
-/// What the successor answers: whether it has all of it and can go on.
+/// The successor's answer: whether it has everything and can go on.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Verdict {
     Have,
     Cannot(String),
 }
 
-/// The last word of the node: it is the successor's.
+/// The last message of the node: the successor has the node now.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Yours {}
 
-/// Descriptors on their way out.
+/// Descriptors that will be sent.
 #[derive(Debug, Default)]
 pub(in crate::wiring) struct Sent(pub(super) Vec<OwnedFd>);
 
@@ -242,7 +243,7 @@ impl Sent {
         Ok(self.put(fd.as_fd().try_clone_to_owned()?))
     }
 
-    /// Bytes that are too many for words, in memory of their own.
+    /// Puts bytes that are too many for the JSON into a memory file.
     pub(in crate::wiring) fn put_bytes(&mut self, what: &str, bytes: &[u8]) -> io::Result<Number> {
         let mut file = File::from(memfd_create(what, MemfdFlags::CLOEXEC)?);
         file.write_all(bytes)?;
@@ -261,7 +262,7 @@ impl Sent {
     }
 }
 
-/// Descriptors that came, each to be taken once.
+/// Received descriptors, each to be taken once.
 #[derive(Debug)]
 pub(in crate::wiring) struct Received(Vec<Option<OwnedFd>>);
 
@@ -275,7 +276,7 @@ impl Received {
         fd.ok_or_else(|| io::Error::other(format!("descriptor {number} has not come")))
     }
 
-    /// What [`Sent::put_bytes`] has put, of which there may be so many.
+    /// The bytes that [`Sent::put_bytes`] has put, at most `max`.
     pub(in crate::wiring) fn take_bytes(
         &mut self,
         number: Number,

@@ -1,4 +1,4 @@
-//! The successor's half: it gets everything ready, asks, looks at what it is given, and serves.
+//! The successor's half: it gets everything ready, asks, checks the state, and serves.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -40,18 +40,17 @@ use crate::wiring::watchdog::Watchdog;
 use crate::wiring::{Inside, Node, StartError, directories};
 use volume::backend::HandedBlocks;
 
-/// How long the node may take to come to a stand, and then to say what it has: the sum of the times
-/// that it allows itself.
+/// How long the node may take to stop, and then to send its state: the sum of its own time limits.
 const STATE_TIME_MAX: Duration = Duration::from_secs(20);
 
 /// The longest refusal.
 const ANSWER_BYTES_MAX: u64 = 64 << 10;
 
-/// Why a running node could not be taken over. It goes on.
+/// Why a running node could not be taken over. The node goes on.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TakeOverError {
-    /// No node is there.
+    /// There is no node.
     #[error("no node answers at {control:?} ({source}); start one without --take-over")]
     NoNode {
         /// Its control socket.
@@ -59,7 +58,7 @@ pub enum TakeOverError {
         /// The system's answer.
         r#source: io::Error,
     },
-    /// The node has refused, or could not.
+    /// The node has refused, or has failed to hand over.
     #[error("the node at {control:?} does not hand over: {refused}")]
     Refused {
         /// Its control socket.
@@ -67,7 +66,7 @@ pub enum TakeOverError {
         /// Its words.
         refused: Box<Refused>,
     },
-    /// What it gave cannot be gone on with.
+    /// The state cannot be used.
     #[error("what the node handed over cannot be gone on with: {0}; it goes on itself")]
     Cannot(String),
     /// The conversation broke off.
@@ -75,7 +74,7 @@ pub enum TakeOverError {
     BrokenOff(io::Error),
 }
 
-/// What is ready before the node is asked: everything that takes long.
+/// The parts that take long to start, which are ready before the node is asked.
 struct Ready {
     keys: Keys,
     volumes: Volumes,
@@ -85,7 +84,7 @@ struct Ready {
     opener: Opener,
 }
 
-/// What was made of what the node gave: everything that can fail is done.
+/// The parts that were made from the node's state. All steps that can fail are done.
 struct Taken {
     control: Standby,
     heirlooms: Heirlooms,
@@ -93,16 +92,17 @@ struct Taken {
     door: LentDoor,
     links: Vec<Prepared>,
     taken_disks: Vec<TakenDisk>,
-    /// Goes before the networks.
+    /// Dropped before the networks.
     taken_nics: Vec<TakenNic>,
     nics: Nics,
     domains: LentDomains,
 }
 
-/// Dropped, a door takes its socket away: this one's is the node's until it says "yours".
+/// The node's socket for callers. Dropping it removes the socket, which is the node's until "yours"
+/// arrives.
 type LentDoor = ManuallyDrop<Option<ShmListener>>;
 
-/// Likewise.
+/// Likewise for the sockets of domains.
 type LentDomains = ManuallyDrop<Domains>;
 
 impl Node {
@@ -131,7 +131,7 @@ impl Node {
     }
 }
 
-/// Comes back when everything is ours, and the node touches nothing any more.
+/// Returns when everything belongs to this process, and the node touches nothing any more.
 fn ask_and_take(config: &Config, ready: &mut Ready) -> Result<Taken, TakeOverError> {
     let (mut channel, http) = ask(config)?;
     let received = channel.receive::<State>();
@@ -150,8 +150,9 @@ fn ask_and_take(config: &Config, ready: &mut Ready) -> Result<Taken, TakeOverErr
     }
 }
 
-/// Waits for the node's last word. A node that stood still may say it at any time, and ends then:
-/// so before this end gives up it makes sure that it cannot be said any more, and looks again.
+/// Waits for the node's last message. A stopped node may send it at any time, and ends then. So
+/// before this process gives up it makes sure that the message can no longer be sent, and looks for
+/// it once more.
 fn hear_yours(channel: &mut Channel) -> io::Result<()> {
     let heard = channel.receive_word::<Yours>().or_else(|error| {
         channel.stop_hearing()?;
@@ -160,14 +161,14 @@ fn hear_yours(channel: &mut Channel) -> io::Result<()> {
     heard.map(|Yours {}| ())
 }
 
-/// Asks the node, and waits where it comes to.
+/// Asks the node for a hand-over, and waits for its connection.
 fn ask(config: &Config) -> Result<(Channel, UnixStream), TakeOverError> {
     let pid = std::process::id();
     let path = meeting(&config.control, pid);
     let no_node = |source| TakeOverError::NoNode { control: config.control.clone(), source };
     let mut http = UnixStream::connect(&config.control).map_err(no_node)?;
     let broken = TakeOverError::BrokenOff;
-    // A process of this number may have left one.
+    // An earlier process of this number may have left a socket.
     let _ = std::fs::remove_file(&path);
     let listener = UnixListener::bind(&path).map_err(broken)?;
     let wanted = HandOver {
@@ -196,7 +197,7 @@ fn say(http: &mut UnixStream, wanted: &HandOver) -> io::Result<()> {
     http.write_all(format!("{head}Content-Length: {length}\r\n\r\n{body}").as_bytes())
 }
 
-/// Waits for the node to come, `true`, or to say why not.
+/// Waits for the node: `true` when it connects, `false` when it answers with a refusal.
 fn wait(listener: &UnixListener, http: &UnixStream) -> io::Result<bool> {
     let mut fds = [PollFd::new(listener, PollFlags::IN), PollFd::new(http, PollFlags::IN)];
     let until = Instant::now() + STATE_TIME_MAX;
@@ -222,7 +223,7 @@ fn accept(listener: &UnixListener) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// Why the node broke off, in its own words where it says some.
+/// Why the node broke off, in its own words where it gives some.
 fn broken_off(config: &Config, http: &UnixStream, error: io::Error) -> TakeOverError {
     let limit = http.set_read_timeout(Some(ANSWER_TIME_MAX));
     let mut answer = String::new();
@@ -238,7 +239,7 @@ fn broken_off(config: &Config, http: &UnixStream, error: io::Error) -> TakeOverE
 }
 
 impl Taken {
-    /// Does all that can fail. Nothing of the node is touched.
+    /// Does all steps that can fail. No part of the node is touched.
     fn new(
         config: &Config,
         ready: &mut Ready,
@@ -284,7 +285,7 @@ impl Taken {
     }
 }
 
-/// The node's sockets of the network, as links.
+/// The node's sockets for datagrams, as links.
 fn links(
     config: &Config,
     ready: &mut Ready,
@@ -373,7 +374,8 @@ fn adopt_disks(
     disks.collect()
 }
 
-/// Everything is ours: it begins to move again. What is left to fail here is not worth a guest.
+/// Starts all parts, which belong to this process now. A step that fails here is logged: it is not
+/// a reason to stop guests.
 fn serve(config: &Config, ready: Ready, taken: Taken) -> Node {
     let Ready { keys, volumes, mut cores, disks, steerer, .. } = ready;
     let Taken { control, heirlooms, objects, door, links, taken_disks, .. } = taken;
@@ -416,13 +418,13 @@ fn serve(config: &Config, ready: Ready, taken: Taken) -> Node {
             }
             None => inside.disks.begin(&shown),
         };
-        // One disk less is better than none.
+        // A node with one disk less is better than none.
         if let Err(error) = served {
             tracing::error!(disk = name, error, "the disk is not served");
         }
         inside.objects().disks.push(shown);
     }
-    // Its queues stay where they are, then.
+    // Without steering, queues stay where they are.
     if let Err(error) = inside.steerer.start(&inside, &config.sidecores) {
         tracing::error!(%error, "queues are not steered");
     }
