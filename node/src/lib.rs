@@ -1,7 +1,7 @@
 //! The vrio daemon: configuration, wiring, control API.
 //!
-//! [`Config::load`] reads a file, [`run`] does what it says. What is wired to what is in
-//! [`wiring`], one file per kind of thing.
+//! [`Config::load`] reads a file, and [`run`] starts the node that it describes. The wiring of its
+//! parts is in [`wiring`], one file per kind of object.
 
 pub mod api;
 mod channel;

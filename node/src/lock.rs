@@ -13,11 +13,11 @@ use rustix::io::Errno;
 /// guests apart first. A service manager starts the next one at once.
 pub(crate) const PREDECESSOR_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// How often it is looked whether it is dead.
+/// How often its death is checked.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
-/// Opens and locks a file, which is made if it is missing and never removed: whoever removed it
-/// could lock another file of the same name than the next one does. `None` when it is another's.
+/// Opens and locks a file. The file is made if it is missing, and never removed: after a removal
+/// two processes could lock different files of this name. `None` when another process has the lock.
 pub(crate) fn take(path: &Path) -> io::Result<Option<File>> {
     let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let file = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?;
@@ -30,7 +30,7 @@ pub(crate) fn take(path: &Path) -> io::Result<Option<File>> {
     locked.transpose().map(|locked| locked.map(|()| File::from(file)))
 }
 
-/// Tries until there is an answer, or a predecessor would be dead.
+/// Tries until there is an answer, or until a killed predecessor would be dead.
 pub(crate) fn patiently<T>(mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
     let until = Instant::now() + PREDECESSOR_TIME_MAX;
     loop {

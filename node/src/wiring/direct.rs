@@ -1,15 +1,15 @@
 //! The direct client: a peer's volume shown to this machine's own kernel, without a VMM between.
 //!
-//! A small node: one sidecore with one link and one session, no vhost-user socket, and a front of
-//! [`block::ublk`] in place of a disk. It lives as long as its device; if it is killed, the device
-//! waits for the next one, which finds it by the [`home`] that the two share.
+//! The client is a small node: one sidecore with one link and one session, no vhost-user socket,
+//! and a front of [`block::ublk`] in place of a disk. It lives as long as its device. If it is
+//! killed, the device waits for the next client, which finds it in the [`home`] that both use.
 //!
 //! ```text
 //!   fresh:   volume described ─ epoch claimed ─ device made ─ served ─ started
 //!   resumed: volume described ─ epoch claimed, as a resumption ─ device recovered
 //!   detach:  not in use ─ written back ─ stopped ─ attachment closed ─ device removed
 //! ```
-//! A fresh device is made only when the epoch is held: what is refused leaves nothing behind.
+//! A fresh device is made only when the epoch is held, so a refused claim leaves no device behind.
 
 mod client;
 pub mod home;
@@ -43,16 +43,16 @@ pub use self::status::DirectStatus;
 use super::StartError;
 use crate::keys;
 
-/// How long a device node, or the end of the last server, may take.
+/// How long a device node may take to appear, or the last server to end.
 const DEVICE_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// How long the attachment may take to close.
 const CLOSE_TIME_MAX: Duration = Duration::from_secs(4);
 
-/// How often any of these is looked at.
+/// How often a wait checks its condition.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
-/// Why there is no disk, or it does not go.
+/// Why there is no disk, or why it cannot be detached.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DirectError {
@@ -62,10 +62,10 @@ pub enum DirectError {
     /// ublk cannot be used.
     #[error(transparent)]
     Ublk(#[from] ControlError),
-    /// Keys, sockets, sidecores.
+    /// A fault of keys, sockets or sidecores.
     #[error(transparent)]
     Start(Box<StartError>),
-    /// An attachment key that is none.
+    /// The attachment key is not a sound one.
     #[error(transparent)]
     Key(#[from] keys::KeyError),
     /// A client of this machine has the volume.
@@ -83,7 +83,8 @@ pub enum DirectError {
         /// Its attachment.
         attachment: String,
     },
-    /// A client of this machine has the name: to its peers, a node is one process.
+    /// A client of this machine has the name. A name must belong to one process only, since peers
+    /// take it for one node.
     #[error(
         "the client {name} has {volume} attached here already, and one client attaches one volume: \
          give another --name, with a --key of its own"
@@ -97,7 +98,7 @@ pub enum DirectError {
     /// A client of this machine is starting.
     #[error("another `vrio attach` or `vrio detach` of {0} is at work on this machine")]
     Busy(String),
-    /// The peer does not answer: one with other keys than ours does not, either.
+    /// The peer does not answer. A peer with other keys than ours does not answer either.
     #[error(
         "{volume}: {why}. Is the node running, is --peer its address, is --peer-key its key (`vrio \
          key show` there), and does its configuration have this client as a [[peer]] with the \
@@ -106,15 +107,15 @@ pub enum DirectError {
     NotDescribed {
         /// The volume.
         volume: String,
-        /// What is known of the reason.
+        /// The known part of the reason.
         why: String,
     },
-    /// The volume is not given to us.
+    /// The peer refuses the volume.
     #[error("{volume}: {why}{}", hint(.why))]
     Refused {
         /// The volume.
         volume: String,
-        /// What the peer says.
+        /// The peer's reason.
         why: String,
     },
     /// A device cannot be opened or mapped.
@@ -125,7 +126,7 @@ pub enum DirectError {
         /// The system's answer.
         r#source: io::Error,
     },
-    /// Somebody uses the disk.
+    /// The disk is in use.
     #[error("{device} is in use{}; unmount it first", mounted(.mounts))]
     InUse {
         /// The disk.
@@ -136,7 +137,7 @@ pub enum DirectError {
     /// There is no such disk.
     #[error("{0} is not attached here; `vrio attach --list` shows what is")]
     NotAttached(String),
-    /// Files of clients.
+    /// The files of clients cannot be used.
     #[error("{path:?}: {source}")]
     Files {
         /// The file.
@@ -144,7 +145,7 @@ pub enum DirectError {
         /// The system's answer.
         r#source: io::Error,
     },
-    /// The client did not do it.
+    /// The client did not carry out the command.
     #[error("{0}")]
     Client(String),
 }
@@ -167,7 +168,7 @@ fn mounted(mounts: &[String]) -> String {
     if mounts.is_empty() { String::new() } else { format!(" (mounted on {})", mounts.join(", ")) }
 }
 
-/// A client at work.
+/// A running client.
 #[derive(Debug)]
 pub struct Direct {
     home: Home,
@@ -181,7 +182,7 @@ pub struct Direct {
     _lock: File,
 }
 
-/// A device of an earlier client, to be gone on with.
+/// A device of an earlier client, with which this client goes on.
 #[derive(Clone, Copy, Debug)]
 struct Left {
     dev_id: u32,
@@ -190,16 +191,15 @@ struct Left {
 }
 
 impl Direct {
-    /// Shows the volume, or goes on with the disk of a client that died. Blocks until that is done;
-    /// without limit where users of a disk wait for it.
+    /// Shows the volume, or goes on with the disk of a client that died. It blocks until the disk
+    /// works, without a limit where users of the disk wait for it.
     ///
     /// # Errors
-    /// What is in the way, and what to do. Nothing is left behind, but a device that was there
-    /// before.
+    /// The fault and the way out. No device is left behind, except one that existed before.
     pub fn start(plan: Plan) -> Result<Self, DirectError> {
         plan.check()?;
         let mut control = Control::open()?;
-        // Before there are threads, which have it from this one.
+        // It is called before there are other threads, which inherit the setting.
         serve::flush_for_the_kernel();
         let home = Home::new(&plan.directory, &plan.volume)?;
         let Some(lock) = home.lock()? else { return Err(here(&home, &plan)) };
@@ -222,12 +222,12 @@ impl Direct {
         disk_path(self.record.dev_id)
     }
 
-    /// Whether it went on with a device that was there.
+    /// Whether it went on with a device that existed.
     pub fn is_resumed(&self) -> bool {
         self.resumed
     }
 
-    /// Takes the disk away and closes the attachment. With `force` also under its users, whose
+    /// Removes the disk and closes the attachment. With `force` also while it is in use: its users'
     /// requests fail.
     ///
     /// # Errors
@@ -237,7 +237,7 @@ impl Direct {
         if force {
             self.client.attachment.fail("it was detached by force");
         } else if matches!(self.client.attachment.view().phase, Phase::Fenced | Phase::Failed) {
-            // Nothing more gets to the volume.
+            // No further request reaches the volume.
             unused(dev_id)?;
         } else {
             write_back(dev_id)?;
@@ -247,7 +247,7 @@ impl Direct {
             tracing::warn!("not closed clean in time: the volume sees its attachment as torn off");
         }
         if !self.front.is_stopped() {
-            // Removing it would wait for ever; with this process its commands go.
+            // Removing the device would wait for ever. Its commands end with this process.
             let device = self.device();
             let text =
                 format!("{device} is stopped and its driver does not let go: kill this client");
@@ -260,7 +260,7 @@ impl Direct {
     }
 }
 
-/// What has to be there before there is a disk.
+/// The parts that must exist before there is a disk.
 struct Starting<'a> {
     plan: &'a Plan,
     client: &'a Client,
@@ -313,7 +313,8 @@ impl Starting<'_> {
         let mark = plan::random()?;
         let dev_id = control.add(&Wanted { shape, mark }, &self.client.volume.info())?;
         let record = self.record(dev_id, mark);
-        // Before it is started: what dies from here on is found again.
+        // The record is written before the start: the next client finds a device whose client dies
+        // from here on.
         let made = home.write(&record).and_then(|()| {
             self.serve(dev_id, shape)?;
             Ok(control.start(dev_id)?)
@@ -335,7 +336,7 @@ impl Starting<'_> {
         shape: Shape,
     ) -> Result<(), DirectError> {
         let dev_id = record.dev_id;
-        // The last server may be gone and not quite closed.
+        // The last server may be gone and its device not quite closed.
         let by = Instant::now() + DEVICE_TIME_MAX;
         loop {
             match control.start_recovery(dev_id) {
@@ -352,12 +353,12 @@ impl Starting<'_> {
         Ok(control.end_recovery(dev_id)?)
     }
 
-    /// Gives the device to the front, which asks for its requests.
+    /// Gives the device to the front, which fetches its requests.
     fn serve(&self, dev_id: u32, shape: Shape) -> Result<(), DirectError> {
         let by = Instant::now() + DEVICE_TIME_MAX;
         let opened = loop {
             match Opened::new(dev_id, shape) {
-                // The node is made by another process.
+                // Another process makes the node of the device.
                 Err(error) if error.kind() == ErrorKind::NotFound && Instant::now() < by => {
                     sleep(LOOK_AGAIN);
                 }
@@ -374,12 +375,12 @@ impl Starting<'_> {
     }
 }
 
-/// This machine's name, as far as it is one for a node.
+/// This machine's name, as far as a node can have it.
 pub fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Waits for a bounded time; whether it came.
+/// Waits for a bounded time for a condition; `true` if it was met.
 fn until(limit: Duration, is: impl Fn() -> bool) -> bool {
     let by = Instant::now() + limit;
     while !is() {
@@ -391,7 +392,7 @@ fn until(limit: Duration, is: impl Fn() -> bool) -> bool {
     true
 }
 
-/// Who has the lock.
+/// The error that names the client which has the lock.
 fn here(home: &Home, plan: &Plan) -> DirectError {
     let volume = plan.volume.to_string();
     match home.record() {
@@ -402,7 +403,7 @@ fn here(home: &Home, plan: &Plan) -> DirectError {
     }
 }
 
-/// Looks whether another volume's client has our name: its sessions would end with ours.
+/// Checks that no client of another volume has our name: its sessions would end with ours.
 fn only_client(plan: &Plan) -> Result<(), DirectError> {
     let mine = plan.volume.to_string();
     let records = home::records(&plan.directory)?;
@@ -410,8 +411,8 @@ fn only_client(plan: &Plan) -> Result<(), DirectError> {
     other.map_or(Ok(()), |Record { name, volume, .. }| Err(DirectError::Name { name, volume }))
 }
 
-/// The device that an earlier client left, if it is there and can be gone on with. One that was
-/// never started is removed.
+/// The device that an earlier client left, if it exists and this client can go on with it. A device
+/// that was never started is removed.
 fn find_left(control: &mut Control, home: &Home) -> Result<Option<Left>, DirectError> {
     let Some(record) = home.record()? else { return Ok(None) };
     let by = Instant::now() + DEVICE_TIME_MAX;
@@ -430,7 +431,7 @@ fn find_left(control: &mut Control, home: &Home) -> Result<Option<Left>, DirectE
                 control.delete(record.dev_id)?;
                 break;
             }
-            // Its client has died (we have the lock), and the driver has not noticed yet.
+            // Its client has died, since we have the lock, and the driver has not noticed yet.
             abi::State::Live | abi::State::Other(_) if Instant::now() < by => sleep(LOOK_AGAIN),
             state => {
                 let device = disk_path(record.dev_id);
@@ -443,7 +444,7 @@ fn find_left(control: &mut Control, home: &Home) -> Result<Option<Left>, DirectE
     Ok(None)
 }
 
-/// Looks whether anybody uses the disk: then it is not taken away.
+/// Checks that the disk is not in use before it is removed.
 fn unused(dev_id: u32) -> Result<OwnedFd, DirectError> {
     let device = disk_path(dev_id);
     let open = |flags| rustix::fs::open(&device, flags | OFlags::CLOEXEC, Mode::empty());
@@ -453,11 +454,11 @@ fn unused(dev_id: u32) -> Result<OwnedFd, DirectError> {
         }
         error => DirectError::Device { path: device.clone(), source: error.into() },
     };
-    // What is mounted, swapped to or part of another device has it for itself.
+    // An exclusive open fails while the disk is mounted, used for swap, or part of another device.
     open(OFlags::RDONLY | OFlags::EXCL).map_err(refuse)
 }
 
-/// Has what was written to a disk sent on, if nobody uses it any more.
+/// Writes cached data back to a disk that is no longer in use.
 fn write_back(dev_id: u32) -> Result<(), DirectError> {
     let disk = unused(dev_id)?;
     let path = disk_path(dev_id);
@@ -471,8 +472,8 @@ fn mounts_of(device: &str) -> Vec<String> {
     mine.flatten().map(str::to_owned).collect()
 }
 
-/// Removes a device whose client is gone; with `force` also under its users. Its attachment is not
-/// closed: its volume sees it as torn off.
+/// Removes a device whose client is gone; with `force` also while it is in use. Its attachment is
+/// not closed: its volume sees it as torn off.
 ///
 /// # Errors
 /// A client lives, the disk is in use, or the driver refuses.

@@ -26,17 +26,17 @@ use crate::api::{Refused, RefusedKind};
 use crate::config::{Config, DomainConfig, VfConfig};
 use crate::status::{Counters, DomainPeerStatus, DomainStatus, VfStatus};
 
-/// The node's side of the fabric. Its socket is made with the first domain.
+/// The node's part of the fabric. Its socket is made with the first domain.
 #[derive(Debug)]
 pub(super) struct Domains {
     path: PathBuf,
-    /// This host's name in the addresses of endpoints: random, so that what another run of the
-    /// node, or another host, has given out is never taken for one of these.
+    /// This host's name in the addresses of endpoints. It is random, so that an address of an
+    /// earlier run of the node, or of another host, is never taken for one of these.
     host: u64,
-    /// A gateway on each sidecore.
+    /// The number of gateways: one on each sidecore.
     gateways: u16,
     server: Mutex<Option<RegistrationServer>>,
-    /// What gateways have of each domain.
+    /// The parts of each domain that its gateways use.
     open: Mutex<Vec<Open>>,
 }
 
@@ -47,18 +47,18 @@ struct Open {
     key: Arc<Mutex<DomainKey>>,
     associations: Arc<Associations>,
     doorbells: Vec<GatewayDoorbell>,
-    /// By gateway, what a process before this one had under way, until the gateways are placed.
+    /// By gateway, the state of a predecessor's gateway, until the gateways are placed.
     handed: Mutex<BTreeMap<u16, Handed>>,
 }
 
-/// A domain's ways to other hosts, and by gateway what another process had under way.
+/// A domain's ways to other hosts, and by gateway the state of a predecessor's gateway.
 type Begun = (Arc<Associations>, BTreeMap<u16, Handed>);
 
 impl Domains {
-    /// Those of the file.
+    /// The domains of the file.
     ///
     /// # Errors
-    /// Each domain that cannot be had.
+    /// Each domain that cannot be served.
     pub(super) fn start(config: &Config) -> Result<Self, StartError> {
         let host = random_host();
         let host = host.map_err(|source| StartError::System { what: "draw a number", source })?;
@@ -86,14 +86,14 @@ impl Domains {
         if errors.is_empty() { Ok(domains) } else { Err(errors.into()) }
     }
 
-    /// Without domains yet; `server` is the registration server, if there is one.
+    /// A fabric without domains yet; `server` is the registration server, if there is one.
     fn new(config: &Config, host: u64, server: Option<RegistrationServer>) -> Self {
         let (path, gateways) = (config.fabric.clone(), config.sidecores.cores.len() as u16);
         Self { path, host, gateways, server: Mutex::new(server), open: Mutex::default() }
     }
 
     fn server(&self) -> MutexGuard<'_, Option<RegistrationServer>> {
-        // Made or taken down in one step.
+        // A poisoned lock is whole: the server is made or removed in one step.
         self.server.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -127,7 +127,7 @@ impl Domains {
         Ok(DomainSettings { name, key, endpoints_max, gateways: self.gateways })
     }
 
-    /// Notes what gateways need of a domain that is served now.
+    /// Notes a domain that is served now, for its gateways.
     fn note(
         &self,
         server: &RegistrationServer,
@@ -147,7 +147,7 @@ impl Domains {
     }
 
     fn opened(&self) -> MutexGuard<'_, Vec<Open>> {
-        // Each is there or not.
+        // A poisoned lock is whole: each domain is in the list or not.
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -156,7 +156,7 @@ impl Domains {
         self.opened().iter().for_each(|open| open.place(cores));
     }
 
-    /// A domain has other peers.
+    /// Gives a domain other peers.
     pub(super) fn set_peers(&self, domain: &DomainConfig) {
         for open in self.opened().iter().filter(|open| open.name == domain.name) {
             open.associations.set_peers(&domain.peers);
@@ -173,7 +173,7 @@ impl Domains {
         self.open_vf(vf)
     }
 
-    /// In the place of whatever socket is there.
+    /// Makes the socket, in place of any socket that is there.
     fn open_vf(&self, vf: &VfConfig) -> Result<(), String> {
         let server = self.server();
         let server = server.as_ref().expect("a node with domains has a registration server");
@@ -181,7 +181,7 @@ impl Domains {
         server.add_vf(VfSettings { name, domain, path: socket }).map_err(|error| error.to_string())
     }
 
-    /// Who would be interrupted if the window went.
+    /// The VM that would be interrupted if the window went.
     pub(super) fn user_of_vf(&self, name: &str) -> Vec<String> {
         let reports = self.vf_reports();
         let pid = reports.iter().find(|report| report.name == name).and_then(|report| report.pid);
@@ -210,7 +210,7 @@ impl Domains {
         objects.config.vfs.iter().filter_map(status).collect()
     }
 
-    /// Lets processes in.
+    /// Begins to admit processes.
     pub(super) fn answer(&self) {
         if let Some(Err(error)) = self.server().as_ref().map(RegistrationServer::answer) {
             tracing::error!(%error, "processes cannot join the fabric");
@@ -227,7 +227,7 @@ impl Domains {
         self.opened().retain(|open| open.name != name);
         for core in cores {
             let name = name.to_owned();
-            // A sidecore that has stopped has none.
+            // A sidecore that has stopped has no gateways.
             let _ = core.sidecore.call(move |local| {
                 if let Some(gateways) = local.services().get::<Gateways>() {
                     gateways.borrow_mut().remove(&name);
@@ -239,8 +239,8 @@ impl Domains {
         }
     }
 
-    /// Reads the keys again: files of the same names may have others now. What cannot be read stays
-    /// as it was, and is told.
+    /// Reads the keys again, since a file of the same name may have another key now. A domain whose
+    /// file cannot be read keeps its key, and is in the list that is returned.
     pub(super) fn read_keys(&self, domains: &[DomainConfig]) -> Vec<String> {
         let read = domains.iter().map(|domain| (domain, self.read_key(domain)));
         let failed = read.filter_map(|(domain, read)| Some((domain, read.err()?)));
@@ -260,14 +260,14 @@ impl Domains {
         Ok(())
     }
 
-    /// Lets nobody new in, or everybody again.
+    /// Refuses new processes, or admits them again.
     pub(super) fn set_turning_away(&self, turning_away: bool) {
         if let Some(server) = &*self.server() {
             server.set_refusing_new(turning_away);
         }
     }
 
-    /// Who would be interrupted if the domain went.
+    /// The processes that would be interrupted if the domain went.
     pub(super) fn users_of(&self, name: &str) -> Vec<String> {
         let reports = self.reports();
         let Some(report) = reports.iter().find(|report| report.name == name) else {
@@ -286,7 +286,7 @@ impl Domains {
         self.server().as_ref().map(RegistrationServer::reports).unwrap_or_default()
     }
 
-    /// How all of them are doing. Asks the sidecores, so it may wait for a round of each.
+    /// The status of all domains. It asks the sidecores, so it may wait for a round of each.
     pub(super) fn status(&self, objects: &Objects, cores: &[Core]) -> Vec<DomainStatus> {
         let reports = self.reports();
         let mut counters = if reports.is_empty() { BTreeMap::new() } else { counted(cores) };
@@ -328,7 +328,7 @@ impl Domains {
     }
 }
 
-/// What the gateways of each domain have counted, and what they keep of other hosts.
+/// By domain: the counters of its gateways, and the size of their state of other hosts.
 fn counted(cores: &[Core]) -> BTreeMap<String, Counters> {
     let mut domains = BTreeMap::<String, Counters>::new();
     for core in cores {
@@ -337,7 +337,7 @@ fn counted(cores: &[Core]) -> BTreeMap<String, Counters> {
             let counted = gateways.borrow().counted();
             Some(counted)
         });
-        // One that has stopped says nothing.
+        // A sidecore that has stopped gives no answer.
         for (domain, counters, state_bytes) in asked.ok().flatten().into_iter().flatten() {
             let PostCounters { sent, delivered, waited, undelivered, nonsense, full } = counters;
             let sums = domains.entry(domain).or_default();
@@ -363,9 +363,9 @@ fn open(path: &Path, host: u64) -> io::Result<RegistrationServer> {
     RegistrationServer::open(path, host)
 }
 
-/// Takes a dead node's socket away.
+/// Removes a dead node's socket.
 fn make_way(path: &Path) -> io::Result<()> {
-    // A predecessor that was killed may have it for a moment longer.
+    // A predecessor that was killed may have the socket for a moment longer.
     let opened = crate::lock::patiently(|| match link::make_way(path) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => None,
         ready => Some(ready),
@@ -387,7 +387,7 @@ impl Open {
             let mut handed = self.handed.lock().unwrap_or_else(PoisonError::into_inner);
             let with = (doorbell, handed.remove(&gateway));
             drop(handed);
-            // A sidecore that has stopped needs none.
+            // A sidecore that has stopped needs no gateway.
             let _ = core.sidecore.call(move |local| {
                 let Some(gateways) = local.services().get::<Gateways>() else { return };
                 let prove = Box::new(move |statement: &[u8]| {
@@ -399,7 +399,7 @@ impl Open {
     }
 }
 
-/// That who says this has the key.
+/// Proves that the maker of the statement has the key.
 fn prove(key: &DomainKey, statement: &[u8]) -> [u8; PROOF_BYTES] {
     let key = hmac::Key::new(hmac::HMAC_SHA256, key.bytes());
     let tag = hmac::sign(&key, statement);

@@ -18,11 +18,11 @@ use transport::{BufId, CallId, Endpoint, LostReason, PeerInfo, SessionId};
 
 use super::sidecores::Core;
 
-/// A node whose name comes later has so long to ask for a session, before it is asked for one: of
-/// two nodes that know each other's addresses one asks.
+/// How long this node waits for a peer whose name sorts before its own to ask for a session, before
+/// it asks itself. Of two nodes that know each other's addresses only one should ask.
 const PATIENCE_NS: u64 = 3_000_000_000;
 
-/// How often it is looked whether sessions are to be asked for.
+/// How often the need for sessions is checked.
 const LOOK_NS: u64 = 500_000_000;
 
 /// The longest head of a message.
@@ -73,16 +73,17 @@ impl Carrier for Sessions {
     }
 
     fn reply(&mut self, call: CallId, head: &[u8]) {
-        // A session that is gone has nobody to tell.
+        // An error means that the session is gone, and with it the peer.
         let _ = self.endpoint.borrow_mut().reply(self.now_ns, call, head, None);
     }
 }
 
-/// Gateways make their tokens themselves, for any carrier.
+/// Gateways make their tokens themselves, for any carrier. They must equal those of the plane.
 const _: () = assert!(gateway::TOKEN == Token::new(PlaneId::Domain, 0).raw());
 const _: () = assert!(gateway::KIND_MIN == PlaneId::Domain.kind_min());
 
-/// What sessions have brought, until the rooms have their turn: the endpoint is at work.
+/// The events of sessions, kept until the rooms have their turn: the endpoint is borrowed
+/// meanwhile.
 #[derive(Debug)]
 enum Event {
     Up(SessionId, GatewayPeer),
@@ -110,14 +111,14 @@ impl Head {
 struct Placed {
     room: Room<Sessions>,
     associations: Arc<Associations>,
-    /// Rung by processes while it sleeps.
+    /// Processes ring it while the sidecore sleeps.
     doorbell: GatewayDoorbell,
 }
 
-/// A peer of a domain, and how it is reached.
+/// A peer of a domain, and its sessions.
 #[derive(Debug)]
 struct Wanted {
-    /// Sessions with it that are up: asked for here, and by it.
+    /// Sessions with it that are up: those that this node asked for, and the peer's own.
     outgoing: usize,
     incoming: usize,
     /// It is asked for one.
@@ -126,7 +127,7 @@ struct Wanted {
     since_ns: u64,
 }
 
-/// See the module. A service of its sidecore.
+/// The plane: see the module. It is a service of its sidecore.
 #[derive(Debug)]
 pub(super) struct Gateways {
     node: String,
@@ -139,7 +140,7 @@ pub(super) struct Gateways {
     events: VecDeque<Event>,
     wanted: BTreeMap<String, Wanted>,
     look_at_ns: u64,
-    /// Nothing is done: another process goes on in this one's place, or is about to.
+    /// The rooms stand still: another process goes on in this one's place, or may do so.
     stands: bool,
 }
 
@@ -168,8 +169,8 @@ impl Gateways {
         gateways
     }
 
-    /// A domain's room on this sidecore, as another process had it if one had. `doorbell` is what
-    /// its members ring.
+    /// Adds a domain's room on this sidecore, with the state of a predecessor's room if there was
+    /// one. The domain's members ring `doorbell`.
     pub(super) fn add(
         &mut self,
         (domain, gateway): (String, u16),
@@ -177,8 +178,8 @@ impl Gateways {
         associations: Arc<Associations>,
         (doorbell, handed): (GatewayDoorbell, Option<Handed>),
     ) {
-        // As many are not made in a node's life; a number that is used again could only be taken
-        // for one of eight thousand domains ago.
+        // The number can repeat only after more rooms than are made in a node's life. A repeated
+        // number could only be mistaken for a room of eight thousand domains ago.
         let number = self.room_next;
         self.room_next = (number + 1) % gateway::ROOMS_MAX;
         let settings = RoomSettings { number, domain, gateway, prove };
@@ -194,20 +195,20 @@ impl Gateways {
         self.look_at_ns = 0;
     }
 
-    /// Does nothing from now on, or goes on.
+    /// Stops all rooms, or lets them go on.
     pub(super) fn set_standing(&mut self, stands: bool) {
         self.stands = stands;
     }
 
-    /// What another process needs to go on with each room, with its messages. Nothing may be done
-    /// until either does.
+    /// The state of each room, with its messages, for another process. This process and the other
+    /// must do nothing before one of them goes on.
     pub(super) fn take_down(&mut self) -> Vec<(RoomState, Vec<u8>)> {
         assert!(self.stands, "it moves");
         let Self { rooms, carrier, .. } = self;
         rooms.iter_mut().map(|placed| placed.room.take_down(carrier)).collect()
     }
 
-    /// Takes a domain's room away.
+    /// Removes a domain's room.
     pub(super) fn remove(&mut self, domain: &str) {
         let carrier = &mut self.carrier;
         for mut placed in self.rooms.extract_if(.., |placed| placed.room.domain() == domain) {
@@ -216,7 +217,8 @@ impl Gateways {
         self.look_at_ns = 0;
     }
 
-    /// By domain: what its gateway here has counted, and what it keeps of other hosts, in bytes.
+    /// By domain: the counters of its gateway here, and the bytes of state that it keeps of other
+    /// hosts.
     pub(super) fn counted(&self) -> Vec<(String, PostCounters, usize)> {
         let of_room = |Placed { room, .. }: &Placed| {
             (room.domain().to_owned(), room.counters(), room.state_bytes())
@@ -259,10 +261,11 @@ impl Gateways {
         }
     }
 
-    /// Asks for sessions with those that domains have for peers.
+    /// Asks for sessions with the peers of domains.
     fn look_for_sessions(&mut self, now_ns: u64) {
         self.look_at_ns = now_ns + LOOK_NS;
-        // The plane of networks closes sessions that it has opened itself, and nothing tells of it.
+        // The plane of networks closes sessions that it has opened itself, and no event tells of
+        // it.
         let endpoint = self.carrier.endpoint.borrow();
         let up: Vec<_> = endpoint.sessions().map(|status| status.session).collect();
         for (session, _) in self.sessions.extract_if(.., |session, _| !up.contains(session)) {
@@ -292,7 +295,8 @@ impl Gateways {
             }
             let is_late = now_ns.saturating_sub(wanted.since_ns) >= PATIENCE_NS;
             if wanted.held && is_late {
-                // Of a peer that was taken away and added again nobody holds anything.
+                // The request may have gone with a peer that was removed and added again: it is
+                // made anew.
                 peers.release_named(&name);
                 wanted.held = false;
             }
@@ -317,7 +321,7 @@ impl peer::Plane for Gateways {
     fn connected(&mut self, session: SessionId, _: Option<PeerId>, info: &PeerInfo) {
         let mut binding = info.binding;
         if binding == [0; 32] {
-            // In a plain session, the two processes.
+            // In a plain session, the identity is the two processes' numbers.
             let mut both = [self.process_nonce, info.process_nonce];
             both.sort_unstable();
             binding[..8].copy_from_slice(&both[0].to_le_bytes());
@@ -336,7 +340,7 @@ impl peer::Plane for Gateways {
     }
 
     fn reply_body(&mut self, _: SessionId, _: Token, _: usize, _: &[u8]) {
-        // No answer of this plane has a body.
+        // An answer of this plane never has a body.
     }
 
     fn reply(&mut self, _: u64, _: SessionId, token: Token, head: &[u8], _: usize) {
@@ -351,7 +355,7 @@ impl peer::Plane for Gateways {
         head: &[u8],
         body: Option<(BufId, usize)>,
     ) {
-        // Bounded by what the transport accepts before it is answered.
+        // Bounded: the transport accepts only so many calls before they are answered.
         self.events.push_back(Event::Call { session, call, head: Head::new(head), body });
     }
 
@@ -370,10 +374,10 @@ impl peer::Plane for Gateways {
     }
 }
 
-/// Has all sidecores let go at once of sessions that no domain needs any more.
+/// Makes all sidecores close at once the sessions that no domain needs any more.
 pub(super) fn look_for_sessions(cores: &[Core]) {
     for core in cores {
-        // A sidecore that has stopped has none.
+        // A sidecore that has stopped has no gateways.
         let _ = core.sidecore.call(|local| {
             let now_ns = local.now_ns();
             if let Some(gateways) = local.services().get::<Gateways>() {
@@ -383,7 +387,7 @@ pub(super) fn look_for_sessions(cores: &[Core]) {
     }
 }
 
-/// Of the serving stage.
+/// It runs in the stage that serves.
 impl Poll for Gateways {
     fn label(&self) -> String {
         "gateways of domains".to_owned()
@@ -432,7 +436,7 @@ impl Poll for Gateways {
     }
 
     fn disarm(&mut self) {
-        // A doorbell that rings during a hand-over is for the successor to hear.
+        // The doorbell is not read during a hand-over: the successor must hear it.
         if !self.stands {
             for placed in &mut self.rooms {
                 placed.room.wake_up();

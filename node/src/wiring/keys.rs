@@ -1,5 +1,5 @@
-//! Keys at work: read when the node starts and when it is told to read them again, given to every
-//! sidecore, and watched for their end.
+//! The keys of a running node: read at the start and at each reload, given to every sidecore, and
+//! watched for their end.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -19,10 +19,10 @@ use super::{ObjectError, StartError, ciphers};
 use crate::config::{Config, DiskConfig, PeerConfig, VolumeConfig};
 use crate::keys;
 
-/// How often a sidecore tells its sessions the time: a key's end need not be more exact.
+/// How often a sidecore tells its sessions the time: the end of a key need not be more exact.
 const CLOCK_NS: u64 = 1_000_000_000;
 
-/// How long before a key's end the log speaks of it: a week, so that somebody works in it.
+/// How long before a key's end the log reports it: a week has working days.
 const WARN_BEFORE_S: u64 = 7 * DAY_S;
 
 /// How often it does.
@@ -30,15 +30,15 @@ const WARN_AGAIN_S: u64 = DAY_S;
 
 const DAY_S: u64 = 24 * 3600;
 
-/// How often it is looked whether a key ends.
+/// How often the ends of keys are checked.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
-/// What sidecores have now, for threads that look at it.
+/// The keys that sidecores have now, for threads that look at them.
 #[derive(Clone, Debug)]
 pub(super) struct Now(Arc<Mutex<Security>>);
 
 impl Now {
-    /// A copy: a key's file may be read again at any time.
+    /// A copy, since key files may be read again at any time.
     pub(super) fn get(&self) -> Security {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -52,16 +52,16 @@ pub(super) struct Keys {
 }
 
 impl Keys {
-    /// Reads what the configuration names.
+    /// Reads the keys that the configuration names.
     ///
     /// # Errors
-    /// Every key file that is no sound one, by line.
+    /// Every key file that is not sound, by line.
     pub(super) fn load(config: &Config) -> Result<Self, StartError> {
         let now = Now(Arc::new(Mutex::new(security(config)?)));
         Ok(Self { now, watcher: Mutex::default() })
     }
 
-    /// Says in the log, from now on, which keys end soon.
+    /// Logs, from now on, which keys end soon.
     ///
     /// # Errors
     /// When the system refuses a thread.
@@ -99,7 +99,7 @@ impl Keys {
         self.now.clone()
     }
 
-    /// What is known of a peer's key.
+    /// The owner and the end of a peer's key, if the keyring has it.
     pub(super) fn known(&self, key: &PublicKey) -> Option<KnownKey> {
         match self.security() {
             Security::Sealed { keyring, .. } => keyring.get(key).cloned(),
@@ -124,9 +124,8 @@ impl Drop for Keys {
     }
 }
 
-/// Reads all keys again, the node's own and its peers', and gives them to every sidecore: sessions
-/// with a key that is no longer there end, the others go on. All or nothing: with an error nothing
-/// has changed.
+/// Reads all keys again, the node's own and its peers', and gives them to every sidecore. Sessions
+/// with a removed key end, the others go on. All or nothing: with an error nothing has changed.
 ///
 /// # Errors
 /// As [`wanted`].
@@ -135,11 +134,11 @@ pub(super) fn apply(config: &Config, keys: &Keys, cores: &[Core]) -> Result<(), 
     Ok(())
 }
 
-/// Reads all keys that a running node would have with this configuration. Whether it has a key at
-/// all does not change while it runs.
+/// Reads all keys that a running node would have with this configuration. Whether the node has a
+/// key at all does not change while it runs.
 ///
 /// # Errors
-/// What is wrong with a key file, or that the node has to be restarted.
+/// The fault of a key file, or that the node must be restarted.
 pub(super) fn wanted(config: &Config, keys: &Keys) -> Result<Security, StartError> {
     let wanted = security(config)?;
     if wanted.is_sealed() != keys.security().is_sealed() {
@@ -168,7 +167,7 @@ fn give(config: &Config, wanted: Security, keys: &Keys, cores: &[Core]) {
     }
 }
 
-/// The node's own public key, as others name it.
+/// The node's own public key, as other nodes name it.
 pub(super) fn public(security: &Security) -> Option<String> {
     match security {
         Security::Sealed { secret, .. } => Some(secret.public().to_string()),
@@ -179,7 +178,7 @@ pub(super) fn public(security: &Security) -> Option<String> {
 /// The key that proves whose attachment a disk is.
 ///
 /// # Errors
-/// When its file is no sound one.
+/// When its file is not a sound key file.
 pub(super) fn attachment(
     config: &Config,
     disk: &DiskConfig,
@@ -195,7 +194,7 @@ pub(super) fn attachment(
     }
 }
 
-/// What is wrong with what volumes are encrypted with.
+/// Faults of the keys that encrypt volumes.
 fn encryption(config: &Config) -> Vec<ObjectError> {
     let mut found: Vec<(&str, Arc<VolumeKey>)> = Vec::new();
     let problem = |volume: &VolumeConfig, text| ObjectError {
@@ -219,7 +218,7 @@ fn encryption(config: &Config) -> Vec<ObjectError> {
     problems
 }
 
-/// Each key file that a node of this configuration reads and that is no sound one, by line.
+/// Each key file that a node of this configuration reads and that is not sound, by line.
 pub(super) fn problems(config: &Config) -> Vec<ObjectError> {
     let mut problems = match security(config) {
         Err(StartError::Objects(problems)) => problems,
@@ -270,12 +269,12 @@ fn keyring(peers: &[PeerConfig]) -> Keyring {
     keyring
 }
 
-/// The time of day. A clock before 1970 is as good as one that stands at 1970: no key has expired.
+/// The time of day. A clock before 1970 counts as 1970: then no key has expired.
 pub(super) fn unix_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// Tells a sidecore's sessions the time of day, so that keys end when they should.
+/// Tells a sidecore's sessions the time of day, so that keys end in time.
 pub(super) struct WallClock {
     endpoint: Rc<RefCell<Endpoint>>,
     plane: Rc<RefCell<Planes>>,
@@ -283,14 +282,14 @@ pub(super) struct WallClock {
 }
 
 impl WallClock {
-    /// Puts it onto a sidecore, before anything is received.
+    /// Puts the clock onto a sidecore, before any packet is received.
     pub(super) fn install(
         local: &mut Local,
         endpoint: &Rc<RefCell<Endpoint>>,
         plane: &Rc<RefCell<Planes>>,
     ) -> PollerId {
         let mut clock = Self { endpoint: Rc::clone(endpoint), plane: Rc::clone(plane), due_ns: 0 };
-        // At once: what arrives in the first round is judged by the time that it is.
+        // The time is set at once, since packets of the first round are checked against it.
         let _ = clock.poll(local.now_ns());
         local.add(RoundStage::Receive, Box::new(clock))
     }
@@ -312,7 +311,7 @@ impl Poll for WallClock {
     }
 }
 
-/// What was said about the ends of keys.
+/// The ends of keys that the log has reported.
 #[derive(Debug, Default)]
 struct Ends {
     said_s: BTreeMap<PublicKey, u64>,
@@ -323,12 +322,12 @@ struct Ends {
 struct End {
     peer: String,
     key: PublicKey,
-    /// Seconds until then; 0 when it has ended.
+    /// Seconds until the end; 0 when the key has ended.
     left_s: u64,
 }
 
 impl Ends {
-    /// The keys of which the log should speak now: once a day each, and when it ends.
+    /// The keys that the log should report now: once a day each, and at their end.
     fn news(&mut self, unix_s: u64, keyring: &Keyring) -> Vec<End> {
         let mut news = Vec::new();
         let mut said_s = BTreeMap::new();
@@ -389,9 +388,9 @@ mod tests {
         // Seven days before, each day, at the end, and each day after.
         let daily: Vec<_> = (1..=7).rev().map(|days| days * 24).chain([0; 10]).collect();
         assert_eq!(said, daily);
-        // A clock that jumps back repeats nothing at once.
+        // A clock that goes back repeats no report at once.
         assert!(ends.news(99 * DAY_S, &keyring).is_empty());
-        // A key that comes and goes is spoken of again.
+        // A key that goes and comes back is reported again.
         assert!(ends.news(110 * DAY_S, &Keyring::new()).is_empty());
         assert_eq!(ends.news(110 * DAY_S, &keyring).len(), 1);
     }

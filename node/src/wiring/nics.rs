@@ -33,7 +33,7 @@ use super::sidecores::Core;
 use crate::config::{Config, NetworkConfig, NicConfig, Role};
 use crate::privilege::Opener;
 
-/// A network that is there.
+/// A network that exists.
 #[derive(Debug)]
 struct Live {
     config: NetworkConfig,
@@ -43,7 +43,7 @@ struct Live {
     network: Network,
 }
 
-/// A nic that is there.
+/// A nic that exists.
 #[derive(Debug)]
 struct Shown {
     config: NicConfig,
@@ -52,25 +52,25 @@ struct Shown {
     watched: Watched,
     cables: Arc<Cables>,
     server: DeviceServer,
-    /// To a network of another node.
+    /// The way to a network of another node.
     way: Option<Way>,
 }
 
 /// All networks and nics.
 #[derive(Debug, Default)]
 pub(super) struct Nics {
-    // Before their networks.
+    // Dropped before their networks.
     nics: Vec<Shown>,
     networks: Vec<Live>,
     doors: Arc<Doors>,
-    /// Who opens interfaces of uplinks.
+    /// The process that opens interfaces of uplinks.
     opener: Opener,
 }
 
 /// Makes the networks and shows the nics of the file.
 ///
 /// # Errors
-/// What cannot be served; nothing is left of the rest.
+/// The networks and nics that cannot be served; none of the others is left.
 pub(super) fn start(
     config: &Config,
     cores: &[Core],
@@ -120,7 +120,7 @@ fn live(
     Ok(Live { config: config.clone(), sidecore, uplink, cables, network })
 }
 
-/// Nobody outside is to know it. Without random numbers the clock will do.
+/// The seed must be unknown outside of the node. Without random numbers the clock is the seed.
 fn seed() -> u64 {
     let mut bytes = [0; 8];
     match getrandom(&mut bytes, GetRandomFlags::empty()) {
@@ -140,7 +140,7 @@ struct Made {
 }
 
 impl Made {
-    /// With one.
+    /// The nic with its socket.
     fn shown(self, config: &NicConfig, server: DeviceServer) -> Shown {
         let Self { core, chain, watched, cables, way } = self;
         cables.set(&config.name, config.link, server.closer());
@@ -180,17 +180,17 @@ fn show(config: &NicConfig, place: Place) -> Result<Shown, String> {
 }
 
 impl Shown {
-    /// Takes it away. Waits until its guest's memory is let go of.
+    /// Removes the nic. It waits until its guest's memory is released.
     fn stop(self) {
         self.cables.remove(&self.config.name);
         self.server.stop();
         if self.config.role == Role::Listen {
-            // Nothing of this process touches the guest any more.
+            // This process does not touch the guest's memory any more.
             virtio::release(&self.config.socket);
         }
     }
 
-    /// Who uses it, if somebody does.
+    /// The guest that uses the nic, if there is one.
     fn user(&self) -> Option<String> {
         let is_used = self.server.state() == ServerState::Connected;
         is_used.then(|| match self.server.front_end() {
@@ -200,7 +200,7 @@ impl Shown {
     }
 }
 
-/// Where a nic is to be: in a network here, which may be a way to one there.
+/// The place of a nic: a network here, which may have a way to a network of another node.
 struct Place {
     network: Network,
     cables: Arc<Cables>,
@@ -208,7 +208,7 @@ struct Place {
 }
 
 impl Nics {
-    /// The same, whose networks peers may join by these doors.
+    /// The same, with doors by which peers may join its networks.
     pub(super) fn with_doors(mut self, doors: Arc<Doors>) -> Self {
         for live in &self.networks {
             doors.open(&live.config, live.sidecore, &live.network);
@@ -223,7 +223,7 @@ impl Nics {
         self.networks.push(live);
     }
 
-    /// Peers may join a network as this configuration says, from now on.
+    /// Sets which peers may join a network from now on, as this configuration says.
     fn set_open(&mut self, network: &NetworkConfig) {
         let live = self.networks.iter_mut().find(|live| live.config.name == network.name);
         let live = live.expect("the caller has looked");
@@ -267,24 +267,24 @@ impl Nics {
         self.nics.iter_mut().find(|shown| shown.config.name == name)
     }
 
-    /// Whether front ends that come from now on are turned away.
+    /// Sets whether new front ends are refused from now on.
     pub(super) fn set_turning_away(&self, turns_away: bool) {
         self.nics.iter().for_each(|shown| shown.server.set_turning_away(turns_away));
     }
 
-    /// The nics that somebody uses, and who.
+    /// The nics in use, with their guests.
     pub(super) fn users(&self) -> Vec<String> {
         let used = self.nics.iter().filter_map(|shown| Some((shown, shown.user()?)));
         used.map(|(shown, user)| format!("nic {:?}: {user}", shown.config.name)).collect()
     }
 
-    /// Who uses one nic.
+    /// The guest that uses one nic.
     pub(super) fn user_of(&self, name: &str) -> Vec<String> {
         let shown = self.nics.iter().find(|shown| shown.config.name == name);
         shown.and_then(Shown::user).into_iter().collect()
     }
 
-    /// Takes all of them away.
+    /// Removes all of them.
     pub(super) fn stop(&mut self) {
         self.nics.drain(..).for_each(Shown::stop);
         self.networks.iter().for_each(|live| self.doors.close(&live.config.name));

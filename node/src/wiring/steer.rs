@@ -1,5 +1,5 @@
-//! Steers a running node: looks about ten times a second at what sidecores and queues did, and
-//! moves queues as [`crate::steering`] decides; and moves one by hand.
+//! Steers a running node: reads the load of sidecores and queues about ten times a second, moves
+//! queues as [`crate::steering`] decides, and moves a queue by command.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -18,28 +18,28 @@ use crate::api::{API_VERSION, Done, Refused, RefusedKind};
 use crate::config::{DiskConfig, Sidecores};
 use crate::steering::{CoreLook, Look, QueueId, QueueLook, Steering};
 
-/// How often it is looked: often enough that a guest that begins to work is helped while it does,
-/// and seldom enough to cost nothing (some microseconds each time).
+/// The time between two looks: short enough that a guest is helped while it works, and long enough
+/// to cost nothing (a look takes some microseconds).
 const LOOK: Duration = Duration::from_millis(100);
 
 /// How long a move waits for the volume to open on the new sidecore: a round trip to its node, and
-/// some for a busy one. If it takes longer, it is tried again later.
+/// a reserve for a busy one. A move that takes longer is tried again later.
 const OPEN_TIME_MAX: Duration = Duration::from_millis(50);
 
-/// The same for a move by hand, where whoever asked waits for the answer. It is tried again, too,
-/// when the queue does not drain.
+/// The same for a move by command, whose caller waits for the answer. It is also tried again when
+/// the queue does not drain.
 const BY_HAND_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// How soon it is tried again.
+/// The pause before the next attempt.
 const TRY_AGAIN: Duration = Duration::from_millis(2);
 
-/// The thread that steers, and the way to end it.
+/// The thread that steers, and the channel that ends it.
 type Looker = (Sender<()>, JoinHandle<()>);
 
-/// What is seen of steering from outside.
+/// The state of steering that other threads read.
 #[derive(Debug)]
 pub(super) struct Steerer {
-    /// Queues are on the first so many sidecores.
+    /// The number of sidecores that have queues, from the first.
     active: Arc<AtomicUsize>,
     /// Thousandths of each sidecore's time; empty where nothing is steered.
     loads: Mutex<Vec<u32>>,
@@ -47,12 +47,12 @@ pub(super) struct Steerer {
 }
 
 impl Steerer {
-    /// Queues start on as few sidecores as may be.
+    /// Queues start on as few sidecores as the configuration permits.
     pub(super) fn new(config: &Sidecores) -> Self {
         Self::with(if config.steers() { config.min } else { config.cores.len() })
     }
 
-    /// Queues start on as many as may be: their guests have been at work.
+    /// Queues start on as many as it permits, since their guests have been at work.
     pub(super) fn taking_over(config: &Sidecores) -> Self {
         Self::with(if config.steers() { config.max } else { config.cores.len() })
     }
@@ -62,12 +62,12 @@ impl Steerer {
         Self { active, loads: Mutex::default(), looker: Mutex::default() }
     }
 
-    /// How many sidecores take queues, for those who start them.
+    /// The number of sidecores that take queues, for code that starts queues.
     pub(super) fn active(&self) -> &Arc<AtomicUsize> {
         &self.active
     }
 
-    /// How busy each sidecore is, in thousandths of its time; nothing where nobody looks.
+    /// How busy each sidecore is, in thousandths of its time; empty where nothing is steered.
     pub(super) fn loads(&self) -> Vec<u32> {
         lock(&self.loads).clone()
     }
@@ -92,7 +92,7 @@ impl Steerer {
         Ok(())
     }
 
-    /// Moves nothing any more. A second call finds nothing to do.
+    /// Ends the thread. A second call has no effect.
     pub(super) fn stop(&self) {
         let looker = lock(&self.looker).take();
         if let Some((stop, thread)) = looker {
@@ -108,7 +108,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Looks until it is told to stop or the node is gone.
+/// Looks until the thread must end or the node is gone.
 fn look_on(inside: &Weak<Inside>, stopped: &Receiver<()>, mut steering: Steering) {
     let mut seen = Seen::default();
     while stopped.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
@@ -117,7 +117,7 @@ fn look_on(inside: &Weak<Inside>, stopped: &Receiver<()>, mut steering: Steering
     }
 }
 
-/// What there was at the last look.
+/// The counts at the last look.
 #[derive(Default)]
 struct Seen {
     at_ns: Option<u64>,
@@ -126,9 +126,10 @@ struct Seen {
 }
 
 impl Inside {
-    /// One look, and what follows from it.
+    /// Takes one look, and makes the moves that follow.
     fn steer(&self, steering: &mut Steering, seen: &mut Seen) {
-        // A move to or from a sidecore that is stuck would wait for it, and a stop for the move.
+        // A move to or from a stuck sidecore would wait for it, and a stop of the node for the
+        // move.
         if self.watchdog.first_stuck().is_some() {
             return;
         }
@@ -137,7 +138,7 @@ impl Inside {
         let before = steering.active();
         let moves = steering.look(&look);
         let active = steering.active();
-        // First, so that queues that start meanwhile start on those.
+        // The number is stored first, so that queues that start meanwhile start on these sidecores.
         self.steerer.active.store(active, Relaxed);
         if active != before {
             let loads: Vec<_> = steering.loads().iter().map(ToString::to_string).collect();
@@ -159,7 +160,7 @@ impl Inside {
         steering.loads().clone_into(&mut lock(&self.steerer.loads));
     }
 
-    /// What happened since the last look; nothing for the first one.
+    /// The load since the last look; none for the first one.
     fn look(
         &self,
         seen: &mut Seen,
@@ -172,7 +173,7 @@ impl Inside {
         for shown in &disks {
             let looked = shown.look();
             let (Some(core), Some(placement)) = (looked.core, looked.placement) else { continue };
-            // A disk that is just being changed is looked at the next time.
+            // A disk that is being changed is looked at the next time.
             for (queue, sidecore) in placement.running().unwrap_or_default() {
                 let id = QueueId { disk: shown.number, queue };
                 let all = core.counters(queue).requests.get();
@@ -197,7 +198,7 @@ impl Inside {
         Some(Look { elapsed_ns: now_ns.saturating_sub(then_ns?), cores, queues })
     }
 
-    /// Has the guest of a disk take its volume, although another one holds it.
+    /// Has the guest of a disk take its volume, although another attachment holds it.
     pub(super) fn take_disk(&self, name: &str) -> Result<Done, Refused> {
         let objects = self.objects().clone();
         let Some(shown) = objects.disk(name) else {
@@ -258,7 +259,7 @@ impl Inside {
     }
 }
 
-/// What a move by hand asks for.
+/// The request for a move.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Wanted {
@@ -275,8 +276,8 @@ fn not_moved(name: &str, queue: usize, error: MoveError) -> Refused {
     Refused::new(kind, format!("queue {queue} of disk {name:?} was not moved: {error}"), way_out)
 }
 
-/// Tries to move a queue until it is moved, or stays for a reason that time does not change, or
-/// the time is over.
+/// Tries to move a queue until it is moved, or stays for a reason that time does not change, or the
+/// time is over.
 fn patiently(
     placement: &Placement,
     queue: usize,

@@ -1,9 +1,9 @@
-//! Peers that asked for a session and were refused: in the log, with what admits them, and in the
-//! status.
+//! Peers that asked for a session and were refused: in the log, with the change that would admit
+//! them, and in the status.
 //!
-//! Sidecores count them and remember a few (`transport::Strangers`). A thread looks every second
-//! whether there are more, and writes a line for the first of each reason, and then one in ten
-//! minutes: a flood of refusals is a number in a line.
+//! Sidecores count them and remember a few (`transport::Strangers`). A thread checks every second
+//! whether there are more. It writes a line for the first of each reason, and then one in ten
+//! minutes: a flood of refusals is one number in a line.
 
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -23,20 +23,20 @@ use super::sidecores::Core;
 use crate::config::name_problem;
 use crate::status::{StrangerStatus, StrangersStatus};
 
-/// How often it is looked whether a peer was refused: as soon as a person looks.
+/// How often refusals are checked: as soon as a person looks.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// How long refusals for one reason are only counted after a line about them.
+/// How long refusals for one reason are only counted after a line about it.
 const TOLD_AGAIN: Duration = Duration::from_secs(600);
 
 const REASONS: usize = StrangerReason::ALL.len();
 
-/// What one sidecore, or all of them, refused.
+/// The refusals of one sidecore, or of all.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Refusals {
     /// By reason, in the order of [`StrangerReason::ALL`].
     refused: [u64; REASONS],
-    /// And how long ago the last Hello was.
+    /// Refused peers, and the age of the last Hello of each.
     strangers: Vec<(Stranger, Duration)>,
 }
 
@@ -48,7 +48,7 @@ impl Refusals {
         Self { refused: strangers.refused(), strangers: aged }
     }
 
-    /// What several sidecores refused: a stranger asks each of them.
+    /// The refusals of several sidecores together: a stranger asks each of them.
     fn together<'a>(all: impl Iterator<Item = &'a Self>) -> Self {
         let mut sum = Self::default();
         for one in all {
@@ -75,8 +75,8 @@ impl Refusals {
     }
 }
 
-/// What the status says of them: every reason, also those that never were, since a series of the
-/// metrics that appears with its first count loses it.
+/// Their status: every reason, also those that never occurred, since a series of the metrics that
+/// appears with its first count loses this count.
 pub(super) fn status<'a>(
     node: &str,
     security: &Security,
@@ -101,15 +101,15 @@ pub(super) fn status<'a>(
     StrangerReason::ALL.map(of_reason).into()
 }
 
-/// The thread that looks. Dropped, it looks no more.
+/// The thread that looks. Dropping it ends the thread.
 #[derive(Debug)]
 pub(super) struct Watcher {
     thread: Option<(Sender<()>, JoinHandle<()>)>,
 }
 
 impl Watcher {
-    /// Begins to look at these sidecores. Without a thread the log stays silent about strangers,
-    /// and says so: it is no reason not to serve guests.
+    /// Begins to look at these sidecores. Without the thread the node still serves its guests; the
+    /// log says that it will not report strangers.
     pub(super) fn start(node: &str, keys: &Keys, cores: &[Core]) -> Self {
         let with_sessions =
             cores.iter().filter_map(|core| Some((core.sidecore.clone(), core.refused.clone()?)));
@@ -142,7 +142,7 @@ fn look_on(node: &str, keys: &Now, cores: &[(Sidecore, Arc<AtomicU64>)], stopped
     let (mut told, mut found) = (Told::default(), Refusals::default());
     let mut total = 0;
     while stopped.recv_timeout(LOOK_AGAIN) == Err(RecvTimeoutError::Timeout) {
-        // A sidecore is woken only when it has refused something.
+        // A sidecore is woken only when it has refused a peer.
         let now = cores.iter().map(|(_, refused)| refused.load(Relaxed)).sum();
         if now != total {
             total = now;
@@ -174,7 +174,7 @@ fn log(stranger: &Stranger, refused: u64, node: &str, security: &Security) {
     tracing::warn!(address, name, key, refused, way_out, "a peer was refused a session: {why}");
 }
 
-/// What the log was told.
+/// The refusals that the log has reported.
 #[derive(Debug, Default)]
 struct Told {
     refused: [u64; REASONS],
@@ -182,7 +182,7 @@ struct Told {
 }
 
 impl Told {
-    /// The reasons of which the log should speak now, and how many refusals it does not know of.
+    /// The reasons that the log should report now, and how many refusals of each are new to it.
     fn news(&mut self, now: Instant, refused: &[u64; REASONS]) -> Vec<(StrangerReason, u64)> {
         let mut news = Vec::new();
         for reason in StrangerReason::ALL {
@@ -202,7 +202,7 @@ fn address(addr: SocketAddr) -> String {
     if link::is_shared(addr) { "shm".to_owned() } else { addr.to_string() }
 }
 
-/// The reason's word, as programs read it.
+/// The reason's word for programs.
 fn word(reason: StrangerReason) -> &'static str {
     match reason {
         StrangerReason::Version => "version",
@@ -229,8 +229,8 @@ fn why(reason: StrangerReason) -> &'static str {
     }
 }
 
-/// What an operator must do to admit the stranger. What the stranger says about itself is
-/// repeated only where it is a name: it may be copied into a shell.
+/// The change by which an operator admits the stranger. The stranger's own text is repeated only
+/// where it is a name: the operator may copy it into a shell.
 fn way_out(stranger: &Stranger, node: &str, security: &Security) -> String {
     let name =
         stranger.name.as_deref().filter(|name| name_problem(name).is_none()).unwrap_or("NAME");
@@ -328,7 +328,7 @@ mod tests {
         assert_eq!(told.news(start, &refused), []);
         let mut lines = Vec::new();
         for second in 0..3600 {
-            // A flood of one reason, and one refusal of another.
+            // A flood of one reason, and one refusal of another reason.
             refused[StrangerReason::Plain as usize] += 1000;
             refused[StrangerReason::UnknownKey as usize] = 1;
             lines.extend(told.news(start + Duration::from_secs(second), &refused));

@@ -1,4 +1,5 @@
-//! The way to the volume: one sidecore, one session, one channel; whatever stands before it.
+//! The client's way to the volume: one sidecore, one session, one channel. A front stands before
+//! it.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -21,15 +22,15 @@ use super::{CLOSE_TIME_MAX, DirectError, LOOK_AGAIN, Plan, until};
 use crate::keys;
 use crate::status::Counters;
 
-/// How long the peer may take to tell what the volume is, and the volume to be given, when nobody
-/// waits for the disk yet. Whoever calls this looks at it.
+/// How long the peer may take to describe the volume and to give it, while no user of a disk waits.
+/// The caller watches the command.
 const FRESH_TIME_MAX: Duration = Duration::from_secs(30);
 
-/// How long a claim may be refused, by the session that has just told what the volume is, until
-/// that counts as the answer: the last client of the attachment may just have died.
+/// How long a claim may be refused, by the session that has just described the volume, until the
+/// refusal counts as the answer: the last client of the attachment may just have died.
 const CLAIM_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// A client of a volume, on a sidecore of its own. To be ended by [`Client::stop`].
+/// A client of a volume, on a sidecore of its own. [`Client::stop`] must end it.
 #[derive(Debug)]
 pub struct Client {
     pub(super) cores: Vec<Core>,
@@ -41,11 +42,11 @@ pub struct Client {
 }
 
 impl Client {
-    /// Starts the sidecore and its session. Nothing is asked of the peer yet. `resume`: somebody
+    /// Starts the sidecore and its session, without a question to the peer. `resume`: the client
     /// goes on where an earlier client of the attachment was.
     ///
     /// # Errors
-    /// What is wrong with the plan, its keys, or what the system refuses.
+    /// The fault of the plan or its keys, or the system's refusal.
     pub fn new(plan: &Plan, resume: bool) -> Result<Self, DirectError> {
         let config = plan.config()?;
         let attachment_key = match &plan.attachment_key {
@@ -68,12 +69,12 @@ impl Client {
         &self.cores[0].sidecore
     }
 
-    /// What it and its channel counted, by the names of a node's status.
+    /// Counters of the client and its channel, by the names of a node's status.
     pub fn counters(&self) -> Counters {
         report::of_client(&self.cores[0], &self.volume)
     }
 
-    /// Asks the peer what the volume is. `patient`: for as long as it takes.
+    /// Asks the peer for the volume's description. `patient`: without a limit of time.
     ///
     /// # Errors
     /// The peer does not answer, or does not give the volume.
@@ -104,10 +105,10 @@ impl Client {
     }
 
     /// Opens the channel, which claims the attachment by itself, behind a front for a `K`.
-    /// `prepare` comes first, on the sidecore, and puts there what a `K` needs.
+    /// `prepare` runs before, on the sidecore, and makes the parts that a `K` needs.
     ///
     /// # Errors
-    /// What the sidecore lacks.
+    /// The part that the sidecore lacks.
     pub fn open_front<K: Kernel + 'static>(
         &self,
         shape: Shape,
@@ -130,10 +131,10 @@ impl Client {
         opened.expect("a sidecore that has just started").map_err(DirectError::Client)
     }
 
-    /// Waits until the epoch is held. `patient`: for as long as it takes.
+    /// Waits until the epoch is held. `patient`: without a limit of time.
     ///
     /// # Errors
-    /// The volume is not given to us.
+    /// The peer refuses the volume.
     pub fn claim(&self, patient: bool) -> Result<(), DirectError> {
         let phase = || self.attachment.view().phase;
         let settled = || phase() != Phase::Unclaimed;
@@ -146,7 +147,7 @@ impl Client {
         held.map_err(|why| DirectError::Refused { volume: self.name.clone(), why })
     }
 
-    /// Puts a `K` before the front, which was opened for one. `make` runs on the sidecore.
+    /// Puts a `K` before the front, which was opened for this type. `make` runs on the sidecore.
     ///
     /// # Panics
     /// When there was no such front.
@@ -158,15 +159,15 @@ impl Client {
         shown.expect("the sidecore runs");
     }
 
-    /// Closes the attachment and lets go of the channel, once the `K` has given all its commands
-    /// back. Bounded; `false` when the volume will see the attachment as torn off.
+    /// Closes the attachment and releases the channel, once the `K` has returned all its commands.
+    /// Bounded; `false` when the volume will see the attachment as torn off.
     pub fn close<K: Kernel + 'static>(&self, front: &FrontCore) -> bool {
         self.attachment.close();
         let let_go = self.sidecore().call(|local| {
             let front = local.services().get::<Front<K>>().expect("put there at the start");
             front.borrow_mut().let_go();
         });
-        // A sidecore that is gone has let go.
+        // A sidecore that is gone holds no channel.
         let_go.is_err() || until(CLOSE_TIME_MAX, || front.is_gone())
     }
 
@@ -175,7 +176,8 @@ impl Client {
         sidecores::stop(&self.cores);
     }
 
-    /// Waits until something `is`, and for long if `patient`: the log tells for what then.
+    /// Waits until something `is`, without a limit if `patient`: the log tells what the client
+    /// waits for.
     fn wait(
         &self,
         limit: Duration,

@@ -1,5 +1,5 @@
-//! What clients of this machine leave for each other: which disk is whose, and where its client
-//! answers.
+//! The files by which clients of this machine know of each other: the disk of each volume, and the
+//! socket of its client.
 //!
 //! ```text
 //!   io1@alice-root.lock     held by its client for as long as it lives
@@ -8,7 +8,7 @@
 //!   io1@alice-root.log      what clients in the background said
 //! ```
 //!
-//! They are lost with the boot, as devices are.
+//! They are lost at the next boot, as devices are.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -20,13 +20,13 @@ use serde::{Deserialize, Serialize};
 use super::DirectError;
 use crate::config::VolumeRef;
 
-/// Where it all is unless somebody says otherwise.
+/// The directory of the files, unless the command line names another.
 pub const DIRECTORY_DEFAULT: &str = "/run/vrio/attach";
 
-/// No record is longer; the file may be anything by now.
+/// The longest record. The file may have any content by now.
 const RECORD_BYTES_MAX: u64 = 4096;
 
-/// What is noted of a device.
+/// The record of a device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// The volume, as `peer/volume`.
@@ -37,7 +37,7 @@ pub struct Record {
     pub attachment: String,
     /// The device's number.
     pub dev_id: u32,
-    /// What tells it from another device that has got the number.
+    /// The mark tells the device from another one that got its number.
     pub mark: u64,
     /// The client's process, or the last one's.
     pub pid: u32,
@@ -51,7 +51,7 @@ pub struct Home {
 }
 
 impl Home {
-    /// Of this volume, in this directory, which is made if it is missing.
+    /// The files of this volume, in this directory, which is made if it is missing.
     ///
     /// # Errors
     /// When it cannot be made.
@@ -64,17 +64,17 @@ impl Home {
 
     /// The same without making anything.
     pub fn at(directory: &Path, volume: &VolumeRef) -> Self {
-        // Names have neither of the two characters.
+        // A name contains neither of the two characters.
         let stem = volume.to_string().replace('/', "@");
         Self { directory: directory.to_owned(), stem }
     }
 
-    /// Where its client answers.
+    /// The socket at which the client answers.
     pub fn socket(&self) -> PathBuf {
         self.path("socket")
     }
 
-    /// Where a client in the background writes what it has to say.
+    /// The log of a client in the background.
     pub fn log(&self) -> PathBuf {
         self.path("log")
     }
@@ -88,16 +88,16 @@ impl Home {
         crate::lock::take(&path).map_err(|source| self.refuse(&path, source))
     }
 
-    /// What is noted, if anything is.
+    /// The record, if there is one.
     ///
     /// # Errors
-    /// When it cannot be read, or is not one of ours.
+    /// When it cannot be read, or is not a record of ours.
     pub fn record(&self) -> Result<Option<Record>, DirectError> {
         let path = self.path("json");
         read(&path).map_err(|source| self.refuse(&path, source))
     }
 
-    /// Notes it, whole or not at all.
+    /// Writes the record, whole or not at all.
     ///
     /// # Errors
     /// When it cannot be written.
@@ -108,11 +108,11 @@ impl Home {
         written.map_err(|source| self.refuse(&path, source))
     }
 
-    /// The device is gone. The lock's file stays: whoever removed it could lock another one than
-    /// the next client.
+    /// Removes the files of a device that is gone. The lock's file stays: a process that removed it
+    /// could lock another file than the next client.
     pub fn forget(&self) {
         for end in ["json", "socket"] {
-            // What is not there needs not be removed.
+            // An error means that the file is gone already.
             let _ = fs::remove_file(self.path(end));
         }
     }
@@ -126,7 +126,7 @@ impl Home {
     }
 }
 
-/// All records of a directory, by volume. A directory that is not there has none.
+/// All records of a directory, by volume. A missing directory has none.
 ///
 /// # Errors
 /// When a record cannot be read.

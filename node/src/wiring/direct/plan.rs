@@ -1,4 +1,4 @@
-//! What a direct client is told, and the configuration of the small node that it is.
+//! The plan of a direct client, from the command line, and the configuration of its small node.
 
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs, UdpSocket};
@@ -12,12 +12,12 @@ use super::super::sidecores;
 use crate::config::{Config, ConfigError, LinkKind, VolumeRef};
 use crate::wiring::StartError;
 
-/// What the command line says.
+/// The plan that the command line gives.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// This client's name, as the peer knows it.
     pub name: String,
-    /// What to attach.
+    /// The volume to attach.
     pub volume: VolumeRef,
     /// Where its node listens: `HOST:PORT`, or `shm:PATH` for a node of this machine.
     pub peer: String,
@@ -25,7 +25,7 @@ pub struct Plan {
     pub key: Option<PathBuf>,
     /// The node's public key.
     pub peer_key: Option<String>,
-    /// Without a key: whatever reaches the address may be believed.
+    /// Without a key: every host that reaches the address is trusted.
     pub trust_network: bool,
     /// The name of the attachment in the volume's records.
     pub attachment: String,
@@ -33,9 +33,9 @@ pub struct Plan {
     pub attachment_key: Option<PathBuf>,
     /// Queues and depth of a device that is made.
     pub shape: Shape,
-    /// What the sidecore does without work.
+    /// The sidecore's behaviour without work.
     pub idle: Idle,
-    /// By which way datagrams go.
+    /// The way of datagrams.
     pub link: LinkKind,
     /// The core that it polls on; any, if none is named.
     pub core: Option<usize>,
@@ -49,25 +49,25 @@ pub struct Plan {
     pub directory: PathBuf,
 }
 
-/// What is wrong with a command line.
+/// Faults of a command line.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
     /// A volume without its node.
     #[error("{0:?} names no volume of another node; write NODE/VOLUME, such as io1/alice-root")]
     NoVolume(String),
-    /// The node's address.
+    /// The node's address is not usable.
     #[error("--peer {address:?}: {why}; write HOST:PORT, such as 10.0.0.9:4870")]
     Address {
-        /// As given.
+        /// The address as given.
         address: String,
-        /// What is wrong.
+        /// The fault.
         why: String,
     },
-    /// What does not fit the words of a node.
+    /// A text that does not fit the configuration of a node.
     #[error("{0}")]
     Words(String),
-    /// Queues or depth.
+    /// Queues or depth are out of range.
     #[error(
         "--queues {queues} --depth {depth}: a disk has at least one queue and one request at a \
          time, and at most {places} in all",
@@ -87,10 +87,10 @@ impl Plan {
         Ok(VolumeRef { peer: Some(peer.to_owned()), volume: volume.to_owned() })
     }
 
-    /// Looks at everything that can be looked at without starting anything.
+    /// Checks all parts of the plan that can be checked without a start.
     ///
     /// # Errors
-    /// What is wrong with the plan.
+    /// The fault of the plan.
     pub fn check(&self) -> Result<(), PlanError> {
         self.config().map(drop)
     }
@@ -98,7 +98,7 @@ impl Plan {
     /// The configuration of the node that this client is, checked like any other.
     ///
     /// # Errors
-    /// What is wrong with the plan.
+    /// The fault of the plan.
     pub(super) fn config(&self) -> Result<Config, PlanError> {
         if !self.shape.is_possible() {
             return Err(PlanError::Shape(self.shape));
@@ -112,7 +112,7 @@ impl Plan {
         Config::parse(Path::new("attach"), &text).map_err(|error| words(&error))
     }
 
-    /// The peer's address, as a configuration has it, and ours on the way there.
+    /// The peer's address, as a configuration has it, and our address on the way there.
     fn reach(&self) -> Result<(String, SocketAddr), PlanError> {
         if self.peer.starts_with("shm:") {
             return Ok((self.peer.clone(), SocketAddr::from(([127, 0, 0, 1], 0))));
@@ -137,7 +137,7 @@ impl Plan {
             line("trust", &"network");
         }
         line("link", &self.link);
-        // Not made; a path that a node must have.
+        // It is not made: a node must have a path.
         line("control", &self.directory.join("control").display());
         let cores = self.core.map_or("count = 1".to_owned(), |core| format!("cores = [{core}]"));
         text.push_str(&format!("[sidecores]\n{cores}\nidle = \"{}\"\n", self.idle));
@@ -149,7 +149,7 @@ impl Plan {
         text
     }
 
-    /// How the attachment is to behave; `resume` when a disk is gone on with.
+    /// The options of the attachment; `resume` when the client goes on with a disk.
     pub(super) fn options(&self, resume: bool) -> Result<AttachOptions, StartError> {
         Ok(AttachOptions {
             resume,
@@ -179,7 +179,7 @@ fn resolve(address: &str) -> Result<SocketAddr, PlanError> {
     found.next().ok_or_else(|| refuse("the name has no address".to_owned()))
 }
 
-/// The address of this machine on the way to `peer`: peers answer to one.
+/// The address of this machine on the way to `peer`: peers answer to one address.
 fn own_address(peer: SocketAddr) -> std::io::Result<SocketAddr> {
     let any: SocketAddr =
         if peer.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0u16; 8], 0).into() };
@@ -189,14 +189,14 @@ fn own_address(peer: SocketAddr) -> std::io::Result<SocketAddr> {
     Ok(SocketAddr::new(socket.local_addr()?.ip(), 0))
 }
 
-/// The problems without the lines of a file that nobody wrote.
+/// The problems without line numbers: this configuration was not written as a file.
 fn words(error: &ConfigError) -> PlanError {
     let lines = error.problems.iter().map(|problem| match problem.object.as_str() {
         "" => problem.text.clone(),
         object => format!("{object}: {}", problem.text),
     });
     let text = lines.collect::<Vec<_>>().join("\n");
-    // A configuration's words for what are options here.
+    // Options of the command line replace the words of a configuration.
     let text = text.replace("write key = \"FILE\" at the top", "give it with --key FILE");
     let text = text.replace("write key = \"FILE\"", "give it with --key FILE");
     let text = text.replace("write key = \"..\" with", "give --peer-key with");

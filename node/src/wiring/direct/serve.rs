@@ -1,6 +1,6 @@
-//! A direct client's life once its disk is shown, and what other commands ask of it.
+//! The service of a direct client once its disk is shown: it answers other commands.
 //!
-//! One line is asked (`status`, `detach` or `detach force`), one line of JSON is the answer.
+//! A question is one line (`status`, `detach` or `detach force`), the answer one line of JSON.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -16,16 +16,16 @@ use super::{Direct, DirectError, DirectStatus, Home, Plan, Record, home, remove_
 use crate::config::VolumeRef;
 use crate::wiring::StartError;
 
-/// How long who asks may take to write its line.
+/// How long a caller may take to write its line.
 const QUESTION_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// How long a client may take to detach: everything that was written goes to the volume first.
+/// How long a client may take to detach: all written data goes to the volume first.
 const DETACH_TIME_MAX: Duration = Duration::from_secs(600);
 
-/// How long it may take to tell how it is; it may be detaching.
+/// How long it may take to answer with its status; it may be detaching.
 const STATUS_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// No line is longer.
+/// The longest line.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 
 /// An answer.
@@ -36,11 +36,11 @@ enum Answer {
     Refused(String),
 }
 
-/// Shows the volume of `plan` and serves it until it is detached. `ready` is told the disk's path
-/// and whether it was there before.
+/// Shows the volume of `plan` and serves it until it is detached. `ready` is called with the disk's
+/// path and whether the disk existed before.
 ///
-/// SIGTERM and SIGINT detach it, if nobody uses it; a disk that is used is left to the next client,
-/// and its users wait.
+/// SIGTERM and SIGINT detach the disk, if it is not in use. A disk in use is left to the next
+/// client, and its users wait.
 ///
 /// # Errors
 /// As [`Direct::start`].
@@ -87,7 +87,7 @@ pub fn run(plan: Plan, ready: impl FnOnce(&str, bool)) -> Result<(), DirectError
 /// `linux/prctl.h`; the crate `libc` does not name it.
 const PR_SET_IO_FLUSHER: libc::c_int = 57;
 
-/// This process is part of how the kernel frees memory: it must not wait for that itself.
+/// This process is part of how the kernel frees memory: its own allocations must not wait for that.
 pub(super) fn flush_for_the_kernel() {
     // SAFETY: a number and four zeroes; nothing of ours is read or written.
     let set = unsafe { libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) };
@@ -102,7 +102,7 @@ fn ended_by_signal(direct: &mut Direct) -> bool {
         Ok(()) => true,
         Err(error) => {
             tracing::warn!(%error, "left to the next `vrio attach`; the disk's users wait for it");
-            // Nothing is dropped: the driver still has addresses of ours.
+            // Nothing is dropped: the driver still has addresses of our memory.
             std::process::exit(0);
         }
     }
@@ -111,7 +111,7 @@ fn ended_by_signal(direct: &mut Direct) -> bool {
 fn listen(home: &Home) -> Result<UnixListener, DirectError> {
     let path = home.socket();
     let refuse = |source| DirectError::Files { path: path.clone(), source };
-    // A dead client's: we have the lock.
+    // The socket is a dead client's, since we have the lock.
     match std::fs::remove_file(&path) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(refuse(error)),
         _ => {}
@@ -122,7 +122,7 @@ fn listen(home: &Home) -> Result<UnixListener, DirectError> {
     Ok(listener)
 }
 
-/// Answers one question; whether the disk is gone.
+/// Answers one question; `true` when the disk is gone.
 fn answer(direct: &mut Direct, stream: io::Result<UnixStream>) -> bool {
     let Ok(mut stream) = stream else { return false };
     let Ok(question) = question(&stream) else { return false };
@@ -135,7 +135,7 @@ fn answer(direct: &mut Direct, stream: io::Result<UnixStream>) -> bool {
         _ => (Answer::Refused("not a question of this release".to_owned()), false),
     };
     let text = serde_json::to_string(&answer).expect("numbers and texts");
-    // Who does not want to hear it has gone.
+    // An error means that the caller has gone.
     let _ = stream.write_all(text.as_bytes()).and_then(|()| stream.write_all(b"\n"));
     ended
 }
@@ -170,11 +170,11 @@ fn ask(home: &Home, question: &str, limit: Duration) -> io::Result<Option<Answer
     serde_json::from_str(&line).map(Some).map_err(io::Error::from)
 }
 
-/// Ends the client of a volume, or removes the disk that a dead one left. Gives the disk's path,
-/// and whether its attachment was closed.
+/// Ends the client of a volume, or removes the disk that a dead client left. It returns the disk's
+/// path, and whether its attachment was closed.
 ///
 /// # Errors
-/// The disk is in use, or was never there.
+/// The disk is in use, or there is no such disk.
 pub fn detach(directory: &Path, target: &str, force: bool) -> Result<(String, bool), DirectError> {
     let record = find(directory, target)?;
     let home = Home::at(directory, &Plan::volume_of(&record.volume)?);
@@ -192,7 +192,7 @@ pub fn detach(directory: &Path, target: &str, force: bool) -> Result<(String, bo
     }
 }
 
-/// The record of what `target` names: a volume or a device.
+/// The record of a volume or a device with this name.
 fn find(directory: &Path, target: &str) -> Result<Record, DirectError> {
     let records = home::records(directory)?;
     let names = |record: &Record| record.volume == target || disk_path(record.dev_id) == target;
@@ -200,7 +200,7 @@ fn find(directory: &Path, target: &str) -> Result<Record, DirectError> {
     found.ok_or_else(|| DirectError::NotAttached(target.to_owned()))
 }
 
-/// Everything that is attached on this machine.
+/// The status of every volume that is attached on this machine.
 ///
 /// # Errors
 /// When a record cannot be read.

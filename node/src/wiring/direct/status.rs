@@ -1,4 +1,4 @@
-//! What a direct client tells of itself.
+//! The status of a direct client.
 
 use block::attachment::Phase;
 use block::disk::QueueCounters;
@@ -23,18 +23,18 @@ pub struct DirectStatus {
     pub state: String,
     /// Why, where there is a reason.
     pub detail: String,
-    /// What the attachment is held under.
+    /// The epoch under which the attachment is held.
     pub epoch: Option<u64>,
     /// The disk's size.
     pub size_bytes: Option<u64>,
     /// Requests that are not answered.
     pub outstanding: usize,
-    /// What the disk counted.
+    /// The disk's counters.
     pub counters: Vec<(String, u64)>,
 }
 
 impl Direct {
-    /// What it is doing.
+    /// The present status.
     pub fn status(&self) -> DirectStatus {
         let view = self.client.attachment.view();
         let away = self.client.volume.why();

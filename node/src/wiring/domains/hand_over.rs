@@ -1,5 +1,5 @@
-//! Domains that another process goes on with: their memory, whose each endpoint is, and what is on
-//! its way to and from other hosts.
+//! Domains with which another process goes on: their memory, the owner of each endpoint, and
+//! messages on their way to and from other hosts.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -16,30 +16,31 @@ use crate::wiring::gateways::Gateways;
 use crate::wiring::handover::{FabricState, Received, Sent};
 use crate::wiring::sidecores::Core;
 
-/// What may wait in a gateway for other hosts, and for endpoints that do not poll, for it to be
-/// handed over. It is copied while all stand still, and far more than well-behaved members have.
+/// The most bytes that may wait in a gateway, for other hosts and for endpoints that do not poll,
+/// for a hand-over. They are copied while everything stands still. Well-behaved members have far
+/// less waiting.
 const CARGO_BYTES_MAX: u64 = 512 << 20;
 
 impl Domains {
-    /// Lets who calls wait for a successor; members are answered until [`Domains::stand_still`].
+    /// Makes new callers wait for a successor; members are answered until [`Domains::stand_still`].
     pub(in crate::wiring) fn let_wait(&self) -> Result<(), String> {
         let server = self.server();
         let Some(server) = server.as_ref() else { return Ok(()) };
         server.stop_accepting().map_err(|error| error.to_string())
     }
 
-    /// From now on nothing of the domains changes, until [`Domains::answer`]; gateways stand still
-    /// already.
+    /// From now on no part of the domains changes, until [`Domains::answer`]. Gateways have stopped
+    /// before.
     pub(in crate::wiring) fn stand_still(&self) {
         self.server().iter().for_each(RegistrationServer::pause);
     }
 
-    /// From now on another process says to VMs that it is there, until [`Domains::answer`].
+    /// From now on another process proves to VMs that it lives, until [`Domains::answer`].
     pub(in crate::wiring) fn leave(&self) {
         self.server().iter().for_each(RegistrationServer::release_liveness);
     }
 
-    /// What a successor needs.
+    /// The state for a successor.
     pub(in crate::wiring) fn take_down(
         &self,
         cores: &[Core],
@@ -63,11 +64,11 @@ impl Domains {
         Ok(Some(FabricState { registration, joined: joined.collect(), rooms }))
     }
 
-    /// Those of the file, as a predecessor had them. Nobody notices anything before
-    /// [`Domains::answer`].
+    /// The domains of the file, with the state of a predecessor. Members and VMs notice no change
+    /// before [`Domains::answer`].
     ///
     /// # Errors
-    /// Which domain cannot be gone on with.
+    /// The domain that cannot go on.
     pub(in crate::wiring) fn adopt(
         config: &Config,
         state: Option<FabricState>,
@@ -107,7 +108,7 @@ impl Domains {
     }
 }
 
-/// Whether the ways in for VMs are those of the file.
+/// Whether the windows of VMs are those of the file.
 fn check_vfs(wanted: &[VfConfig], states: &[VfState]) -> Result<(), String> {
     let there: Vec<_> = states.iter().filter(|state| state.listener.is_some()).collect();
     let is_it = |vf: &VfConfig, state: &VfState| {
@@ -121,24 +122,24 @@ fn check_vfs(wanted: &[VfConfig], states: &[VfState]) -> Result<(), String> {
     }
 }
 
-/// What the rooms of a sidecore have under way.
+/// The state of the rooms of a sidecore.
 fn rooms_of(core: &Core) -> Vec<(RoomState, Vec<u8>)> {
     let rooms = core.sidecore.call(|local| {
         let gateways = local.services().get::<Gateways>()?;
         Some(gateways.borrow_mut().take_down())
     });
-    // One without sessions has none.
+    // A sidecore without sessions has no rooms.
     rooms.ok().flatten().unwrap_or_default()
 }
 
-/// What came of domains' ways to other hosts.
+/// A predecessor's state of the ways to other hosts.
 struct Beside {
     joined: HashMap<String, AssociationsState>,
     rooms: Vec<(RoomState, usize)>,
 }
 
 impl Beside {
-    /// A domain's ways to other hosts, and what each gateway has under way.
+    /// A domain's ways to other hosts, and the state of each gateway.
     fn begin(
         &mut self,
         domain: &DomainConfig,

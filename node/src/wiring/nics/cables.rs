@@ -1,12 +1,12 @@
-//! The cables of a network's nics: plugged in unless somebody pulled one, or the network's uplink
-//! is away, or the node that has the network. A guest whose network leads nowhere is to know, as it
-//! would of a switch without power.
+//! The cables of a network's nics. A cable is plugged in unless an operator pulled it, or the
+//! network's uplink is away, or the node that has the network is away. A guest must see that its
+//! network leads nowhere, as it would with a switch that has no power.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use virtio::Closer;
 
-/// See the module's text. Shared with who looks after the uplink, or the way to the other node.
+/// See the module. Shared with the code that watches the uplink, or the way to the other node.
 #[derive(Debug, Default)]
 pub(super) struct Cables(Mutex<State>);
 
@@ -19,7 +19,7 @@ struct State {
 #[derive(Debug)]
 struct Cable {
     nic: String,
-    /// As the configuration says.
+    /// The state that the configuration gives.
     link: bool,
     closer: Closer,
 }
@@ -32,7 +32,7 @@ impl Cable {
 
 impl Cables {
     fn state(&self) -> MutexGuard<'_, State> {
-        // Each change is whole.
+        // Each change is made as a whole.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -40,15 +40,15 @@ impl Cables {
         self.state().uplink_is_away
     }
 
-    /// The uplink vanished, or is back. Also for sidecores: it takes a lock that nobody keeps, and
-    /// two system calls that do not wait.
+    /// Notes that the uplink vanished, or is back. Sidecores may call it, too: its lock is never
+    /// held for long, and its two system calls do not wait.
     pub(super) fn set_uplink(&self, is_there: bool) {
         let mut state = self.state();
         state.uplink_is_away = !is_there;
         state.cables.iter().for_each(|cable| cable.apply(!is_there));
     }
 
-    /// The cable of a nic, which may be there already.
+    /// Sets the cable of a nic, which may exist already.
     pub(super) fn set(&self, nic: &str, link: bool, closer: Closer) {
         let mut state = self.state();
         let cable = Cable { nic: nic.to_owned(), link, closer };

@@ -1,4 +1,4 @@
-//! Who of other nodes may join this node's networks, and as what.
+//! The nodes that may join this node's networks, and the terms of each.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -19,32 +19,33 @@ use crate::config::{NetworkConfig, RemotePorts};
 /// Lines that joins may cause in the log in a minute: a hostile peer must not fill it.
 const LOG_LINES_MAX: u32 = 32;
 
-/// Proofs of one peer that are looked at in a second, on all sidecores together: each costs a tenth
-/// of a millisecond, so a peer that sends nothing but proofs has one hundredth of one sidecore.
+/// Proofs of one peer that are checked in a second, on all sidecores together. Each check takes a
+/// tenth of a millisecond, so a peer that sends nothing but proofs takes one hundredth of one
+/// sidecore.
 const PROOFS_PER_S: u64 = 100;
 
-/// Proofs that a peer which was quiet may send at once: one for each nic that a sidecore of it can
-/// have, which all join when a session is there again.
+/// Proofs that a peer may send at once after a pause: one for each nic that one of its sidecores
+/// can have, since all of these join when a session is there again.
 const PROOFS_AT_ONCE: u64 = transport::FLOWS_MAX as u64;
 
 const PROOF_NS: u64 = 1_000_000_000 / PROOFS_PER_S;
 
-/// A network that lives.
+/// A network that exists.
 #[derive(Debug)]
 struct Open {
     id: u64,
     sidecore: u16,
     allow: Vec<Allow>,
     remote: RemotePorts,
-    /// Another number whenever `remote` is another.
+    /// A number that changes with `remote`.
     terms: u64,
 }
 
 #[derive(Debug)]
 struct Inside {
     networks: BTreeMap<String, Open>,
-    /// Until when a peer has used up the time for its proofs. Only those that a network names are
-    /// here, and only while they are ahead of the clock.
+    /// The time until which each peer has used up its proofs. A peer is in this table only while
+    /// its time is ahead of the clock, and only if a network names it.
     proofs: BTreeMap<String, u64>,
     log: LogLines,
 }
@@ -56,7 +57,7 @@ impl Default for Inside {
     }
 }
 
-/// The networks that peers may join, and who has.
+/// The networks that peers may join, and the members that have joined.
 #[derive(Debug, Default)]
 pub(in crate::wiring) struct Doors {
     inside: Mutex<Inside>,
@@ -66,14 +67,14 @@ pub(in crate::wiring) struct Doors {
 }
 
 impl Doors {
-    /// Those of a node with so many sidecores.
+    /// The doors of a node with so many sidecores.
     pub(in crate::wiring) fn new(sidecores: usize) -> Arc<Self> {
         let doors = Self::default();
         doors.sidecores.store(sidecores as u64, SeqCst);
         Arc::new(doors)
     }
 
-    /// A network may be joined by whom its configuration names.
+    /// Opens a network to the nodes that its configuration names.
     pub(super) fn open(&self, config: &NetworkConfig, sidecore: usize, network: &Network) {
         let open = Open {
             id: network.id(),
@@ -86,8 +87,8 @@ impl Doors {
         self.generation.fetch_add(1, SeqCst);
     }
 
-    /// A network is open to others than before, or on other terms: to those that its configuration
-    /// names. Who is in on terms that do not hold any more is out, and joins again by himself.
+    /// Opens a network to other nodes than before, or on other terms: those that its configuration
+    /// names. A member whose terms changed is removed, and joins again by itself.
     pub(super) fn set_open(&self, config: &NetworkConfig) {
         if let Some(open) = self.guard().networks.get_mut(&config.name) {
             open.allow.clone_from(&config.allow);
@@ -99,7 +100,7 @@ impl Doors {
         self.generation.fetch_add(1, SeqCst);
     }
 
-    /// A network goes.
+    /// Closes a network that is removed.
     pub(super) fn close(&self, network: &str) {
         self.guard().networks.remove(network);
         self.generation.fetch_add(1, SeqCst);
@@ -118,7 +119,7 @@ impl Inside {
         open.is_some_and(|open| open.allow.iter().any(|entry| entry.node == peer))
     }
 
-    /// Whether another proof of this peer is looked at now: a bucket of tokens, kept as a time.
+    /// Whether another proof of this peer is checked now: a token bucket, kept as a time.
     fn may_prove(&mut self, peer: &str, now_ns: u64) -> bool {
         self.proofs.retain(|_, until_ns| *until_ns > now_ns);
         let until_ns = self.proofs.get(peer).copied().unwrap_or(now_ns);
@@ -134,7 +135,7 @@ fn allows(allow: &[Allow], peer: &str, key: Option<[u8; 32]>) -> bool {
     peer::allows(allow, peer, key.map(AttachmentKey))
 }
 
-/// The words for a stranger, whether there is no such network or it is not open to him.
+/// One text for a stranger: it does not tell a missing network from one that is not open.
 fn not_open(network: &str, peer: &str) -> String {
     format!(
         "network {network} is not open to {peer}: check its name and `allow` there, and \
@@ -154,7 +155,8 @@ impl Doors {
         let Some(proof) = proof else { return Ok(None) };
         {
             let mut inside = self.guard();
-            // A proof takes a tenth of a millisecond to look at: not for somebody who is not named.
+            // Checking a proof takes a tenth of a millisecond: too much for a peer that is not
+            // named.
             if !inside.names(&join.network, &peer.name) {
                 return Ok(None);
             }
@@ -228,7 +230,7 @@ impl JoinGate for Doors {
     }
 }
 
-/// Whether somebody may be in these VLANs: the untagged segment is everybody's.
+/// Whether a member may be in these VLANs; the untagged segment is open to all members.
 fn vlans_fit(open: &VlanSet, wanted: &Vlans) -> bool {
     match wanted {
         Vlans::Access(0) => true,
@@ -237,7 +239,7 @@ fn vlans_fit(open: &VlanSet, wanted: &Vlans) -> bool {
     }
 }
 
-/// The stages that the network's own node puts before a port of another's.
+/// The stages that the network's own node puts before another node's port.
 fn chain(remote: &RemotePorts) -> net::remote::PortMaker {
     let (limit, rules, seed) = (remote.limit, remote.filter.clone(), seed());
     Box::new(move |port, counters| {

@@ -1,5 +1,5 @@
-//! Networks and nics that another process goes on with. What a switch has learned, and what was
-//! counted begins anew there; the conversations that filters keep go over.
+//! Networks and nics with which another process goes on. The addresses that a switch has learned
+//! and the counters begin anew there; the conversations that filters keep go over.
 
 use std::collections::HashMap;
 use std::io;
@@ -14,20 +14,20 @@ use crate::privilege::Opener;
 use crate::wiring::handover::{NicState, Received, Sent, UplinkState};
 use crate::wiring::sidecores::Core;
 
-/// More than all conversations of a filter are.
+/// More bytes than all conversations of a filter take.
 const CONVERSATIONS_BYTES_MAX: u64 = 4 << 20;
 
-/// A nic that is ready to be gone on with.
+/// A nic with which this process can go on.
 #[derive(Debug)]
 pub(in crate::wiring) struct TakenNic {
     config: NicConfig,
     made: Made,
-    /// Nothing for one that was not served.
+    /// `None` for a nic that was not served.
     adopted: Option<Adopted>,
 }
 
 impl Nics {
-    /// Has all nics come to a stand, and leaves the uplinks alone.
+    /// Begins to stop all nics, and pauses the uplinks.
     pub(in crate::wiring) fn begin_park(&self, drain: Duration) -> Vec<(String, Parking)> {
         self.set_paused(true);
         let begin =
@@ -35,12 +35,12 @@ impl Nics {
         self.nics.iter().map(begin).collect()
     }
 
-    /// Whether uplinks are left alone.
+    /// Sets whether the uplinks are paused.
     pub(in crate::wiring) fn set_paused(&self, paused: bool) {
         for live in &self.networks {
             if let Some(uplink) = &live.uplink {
                 uplink.core.set_paused(paused);
-                // Wakes its sidecore.
+                // This call wakes the sidecore of the network.
                 let _ = live.network.look(|_| ());
             }
         }
@@ -59,7 +59,7 @@ impl Nics {
         kept.map_err(io::Error::other)
     }
 
-    /// The uplinks that are there.
+    /// The state of the uplinks that are there.
     pub(in crate::wiring) fn take_down_uplinks(
         &self,
         sent: &mut Sent,
@@ -74,7 +74,7 @@ impl Nics {
         Ok(states)
     }
 
-    /// Makes networks and nics of what another process had. Its guests and uplinks are not touched
+    /// Makes networks and nics from another process's state. Its guests and uplinks are not touched
     /// before [`Self::go_on`].
     pub(in crate::wiring) fn adopt(
         config: &Config,
@@ -104,7 +104,7 @@ impl Nics {
         }
         let taken = config.nics.iter().map(|nic| {
             let named = |error: String| format!("nic {:?}: {error}", nic.name);
-            // A mirror begins its file anew, which is the other one's still.
+            // A mirror begins its file anew, and the file is still the other process's.
             let without = NicConfig { mirror: None, ..nic.clone() };
             let place = all.place(nic, cores).map_err(named)?;
             let (device, made) = make(&without, place).map_err(named)?;
@@ -126,7 +126,8 @@ impl Nics {
         Ok((all, taken))
     }
 
-    /// Goes on: all of it is this process's. One nic less is better than none.
+    /// Goes on, since everything belongs to this process now. A nic that fails is left out: one nic
+    /// less is better than none.
     pub(in crate::wiring) fn go_on(&mut self, taken: Vec<TakenNic>, cores: &[Core]) {
         for TakenNic { config, made, adopted } in taken {
             let shown = match adopted {
@@ -149,7 +150,7 @@ impl Nics {
     }
 }
 
-/// Has a nic's filter keep what another process's kept.
+/// Gives a nic's filter the conversations of another process's filter.
 fn go_on_with(made: &Made, conversations: Vec<u8>) -> io::Result<()> {
     let changed = made.chain.change(move |stages| {
         if let Some(filter) = &mut stages.filter {
@@ -159,7 +160,7 @@ fn go_on_with(made: &Made, conversations: Vec<u8>) -> io::Result<()> {
     changed.map_err(io::Error::other)
 }
 
-/// What a nic that stands still is to another process: nothing if it was not served.
+/// The state of a stopped nic for another process: none if it was not served.
 pub(in crate::wiring) fn nic_state(
     name: &str,
     parked: &mut ParkedServer,

@@ -30,7 +30,7 @@ impl Inside {
         Ok(Vec::new())
     }
 
-    /// Says anew which nodes may join a network, and as what.
+    /// Sets which nodes may join a network, and on which terms.
     pub(crate) fn change_network(&self, network: &NetworkConfig) -> Result<Vec<String>, Refused> {
         self.check_listens(!network.allow.is_empty(), "other nodes may join it")?;
         self.open_network(network);
@@ -46,10 +46,10 @@ impl Inside {
         Ok(Vec::new())
     }
 
-    /// Opens a network to those that this configuration names, on its terms, and to nobody else.
+    /// Opens a network to the nodes that this configuration names, on its terms, and to no others.
     pub(crate) fn open_network(&self, network: &NetworkConfig) {
         self.nics().set_open(network);
-        // Their servers look at the doors, each round.
+        // The nodes' servers read the doors in each round.
         wake(&self.cores);
     }
 
@@ -72,7 +72,7 @@ impl Inside {
             nics.doors.close(name);
             at.map(|at| nics.networks.remove(at))
         };
-        // Waits for its sidecore, and for the thread that looks after its uplink.
+        // Dropping waits for the network's sidecore, and for the thread that watches its uplink.
         drop(gone);
         self.objects().forget::<NetworkConfig>(name);
         self.accept_as_allowed();
@@ -141,7 +141,7 @@ impl Inside {
         Ok(Vec::new())
     }
 
-    /// What a command says of a nic.
+    /// Changes keys of a nic by command.
     pub(crate) fn set_nic(&self, name: &str, body: &Value) -> Result<Done, Refused> {
         let Some(fields) = body.as_object() else {
             let way_out = "send what is to be different, such as {\"link\": \"down\"}";

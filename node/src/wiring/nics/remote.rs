@@ -17,7 +17,7 @@ use crate::wiring::sidecores::Core;
 #[derive(Debug)]
 pub(super) struct Way {
     pub(super) core: Arc<CableCore>,
-    /// Of the port that leads there.
+    /// Counters of the port that leads there.
     pub(super) counters: Arc<PortCounters>,
     pub(super) network: Network,
     pub(super) sidecore: usize,
@@ -28,7 +28,7 @@ pub(super) struct Way {
 
 impl Way {
     /// Makes the way of a nic, and asks for its network from now on. The nic's cable is pulled
-    /// while that is out of reach.
+    /// while the network is out of reach.
     ///
     /// # Errors
     /// When its key cannot be read, or the sidecore is gone.
@@ -63,7 +63,7 @@ impl Way {
                 planes.borrow().peers().borrow_mut().hold_named(&held);
             }
             let (flow, port) = plane.borrow_mut().join(wanted, shared, told);
-            // Who asked waits for it.
+            // The caller waits for it.
             let _ = sender.send(flow);
             port
         };
@@ -91,7 +91,7 @@ impl Drop for Way {
     }
 }
 
-/// A guest that is in one VLAN knows of none: there it is the other node's to say which.
+/// A guest that is in one VLAN sees no tags here: the other node adds the VLAN.
 pub(super) fn vlans_here(vlans: &Vlans) -> Vlans {
     match vlans {
         Vlans::Access(_) => Vlans::Access(0),

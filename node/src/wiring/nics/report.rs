@@ -1,4 +1,4 @@
-//! What networks and nics are doing.
+//! The status of networks and nics.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -14,14 +14,14 @@ use crate::status::{Counters, DiskState, MemberStatus, NetworkStatus, NicStatus,
 use crate::wiring::objects::Objects;
 
 impl Nics {
-    /// The networks, in the order in which they came.
+    /// The networks, in the order in which they were added.
     pub(in crate::wiring) fn networks(&self, objects: &Objects) -> Vec<NetworkStatus> {
         let members = self.doors.members.list();
         let networks = self.networks.iter();
         networks.map(|live| live.status((&self.nics, &members), objects)).collect()
     }
 
-    /// The nics, in the order in which they came.
+    /// The nics, in the order in which they were added.
     pub(in crate::wiring) fn nics(&self, objects: &Objects) -> Vec<NicStatus> {
         self.nics.iter().map(|shown| shown.status(objects)).collect()
     }

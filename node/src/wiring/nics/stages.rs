@@ -11,7 +11,7 @@ use net::stage::{
 use super::{seed, text};
 use crate::config::{MirrorConfig, NicConfig};
 
-/// What is seen of a nic's stages from outside.
+/// The states of a nic's stages that other threads read.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Watched {
     pub(super) meter: Option<Arc<MeterCore>>,
@@ -20,13 +20,13 @@ pub(super) struct Watched {
     pub(super) limit: Option<Arc<LimitCore>>,
 }
 
-/// What is to be done with one stage; `None` leaves it as it is.
+/// The change of one stage; `None` leaves it as it is.
 type Step<T> = Option<Option<T>>;
 
 impl Watched {
-    /// Gives the nic the stages that are `wanted`, between two rounds. What is what it was goes on
-    /// with what it knows; a filter with other rules keeps the conversations that those would have
-    /// kept as well, and a mirror that is new goes on with its file.
+    /// Gives the nic the stages that are `wanted`, between two rounds. A stage that does not change
+    /// keeps its state. A filter with other rules keeps the conversations that these rules would
+    /// have kept as well, and a new mirror goes on with its file.
     ///
     /// # Errors
     /// When a mirror's file cannot be made, or the nic is gone; nothing is changed then. A tap may
@@ -67,7 +67,7 @@ impl Watched {
             if let Some(meter) = meter {
                 stages.meter = meter;
             }
-            // What is large is freed by who asked, not by the sidecore.
+            // The caller frees the large parts, so that the sidecore need not.
             let mirror = mirror.map(|mirror| std::mem::replace(&mut stages.mirror, mirror));
             let filter = filter.map(|mut filter| {
                 if let (Some(filter), Some(before)) = (&mut filter, &mut stages.filter) {

@@ -1,4 +1,4 @@
-//! Ways out of networks: opened, attached, looked after.
+//! The uplinks of networks: opened, attached, watched.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub(in crate::wiring) struct OpenedUplink(OpenUplink);
 /// Opens the uplinks of the file. Interfaces that vanish are opened again by `opener`.
 ///
 /// # Errors
-/// Those that cannot be opened, and what to do.
+/// The uplinks that cannot be opened, and the way out.
 pub(in crate::wiring) fn open_uplinks(
     config: &Config,
     opener: &Opener,
@@ -71,7 +71,7 @@ pub(super) fn adopt_uplink(
     uplink.adopt(handed, &cards(opener)).map(OpenedUplink)
 }
 
-/// An uplink that is attached. Fields go in this order: the port before who looks after it.
+/// An attached uplink. The fields are dropped in this order: the port before its keeper.
 #[derive(Debug)]
 pub(super) struct Attachment {
     _port: Attached,

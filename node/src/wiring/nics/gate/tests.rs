@@ -1,4 +1,4 @@
-//! What a hostile peer that is named can make the gate do.
+//! The limits of the gate against a hostile peer that a network names.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -41,7 +41,7 @@ fn ask(doors: &Doors, now_ns: u64, name: &str, proof: &[u8]) -> Result<Admission
     doors.admit(now_ns, &peer(name), &join, Some(proof))
 }
 
-/// How many of so many wrong proofs were looked at.
+/// How many of so many wrong proofs were checked.
 fn looked_at(doors: &Doors, now_ns: u64, name: &str, proofs: u64) -> u64 {
     let asks = (0..proofs).map(|_| ask(doors, now_ns, name, &[1; PROOF_BYTES]).unwrap_err());
     asks.filter(|why| !why.starts_with("more than")).count() as u64
@@ -56,7 +56,7 @@ fn a_peer_that_sends_nothing_but_proofs_has_so_many_looked_at_and_others_theirs(
     assert_eq!(looked_at(&doors, now_ns + SECOND, "vm1", 1000), PROOFS_PER_S);
     assert_eq!(looked_at(&doors, now_ns + SECOND + PROOF_NS - 1, "vm1", 10), 0);
     assert_eq!(looked_at(&doors, now_ns + SECOND + PROOF_NS, "vm1", 10), 1);
-    // Somebody else is let in meanwhile, and it is itself when it was quiet.
+    // Another peer is admitted meanwhile, and the first one when it was quiet.
     let names = ("blue", "nic");
     let proof = key.prove(&[7; 32], NetCallKind::Join as u8, names).unwrap();
     assert!(ask(&doors, now_ns + SECOND, "vm2", &proof).is_ok());
@@ -75,7 +75,7 @@ fn who_is_not_named_has_no_proof_looked_at_and_takes_no_room() {
     assert!(doors.guard().proofs.is_empty());
     assert_eq!(looked_at(&doors, SECOND, "vm1", 1), 1);
     assert_eq!(doors.guard().proofs.len(), 1);
-    // As soon as it is even with the clock it is forgotten.
+    // A peer whose time the clock has reached is forgotten.
     assert_eq!(looked_at(&doors, 2 * SECOND, "vm1", 0), 0);
     assert!(doors.guard().may_prove("vm2", 2 * SECOND));
     assert_eq!(doors.guard().proofs.keys().collect::<Vec<_>>(), ["vm2"]);
