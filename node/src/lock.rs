@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-/// How long a predecessor may take to die after it was killed: the kernel takes the memory of its
-/// guests apart first. A service manager starts the next one at once.
+/// How long a killed predecessor may take to die: the kernel frees the memory of its guests first.
+/// A service manager starts the next process at once.
 pub(crate) const PREDECESSOR_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// How often its death is checked.

@@ -1,4 +1,5 @@
-//! The way from one configuration to another: what is done, in which order, and what is nothing.
+//! The way from one configuration to another: the changes, their order, and differences that need
+//! no change.
 
 use std::path::Path;
 
@@ -18,7 +19,7 @@ fn config(parts: &[&str]) -> Config {
     Config::parse(Path::new("n.toml"), &text).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// What leads from one to the other, and that doing it leaves nothing to do.
+/// Checks the changes from one to the other, and that no change is left after them.
 fn check(from: &[&str], to: &[&str], expect: &Expect) {
     let (from, to) = (config(from), config(to));
     let lines = changes(&from, &to).into_iter().map(|change| format!("{change}\n"));
@@ -249,7 +250,7 @@ fn what_is_revoked_lets_in_whom_both_let_in_and_the_rest_comes_later() {
     let [one, two, three] = ['B', 'C', 'D'].map(|first| format!("{first}{}=", "A".repeat(42)));
     let entry = |key: &str| format!("{{ node = \"vm1\", key = \"{key}\" }}");
     let cases = [
-        // From, to, who is left in between.
+        // From, to, and how many nodes are left in between.
         ("\"vm1\"".to_owned(), entry(&two), 1),
         (entry(&two), "\"vm1\"".to_owned(), 1),
         (entry(&two), entry(&three), 0),
@@ -264,7 +265,7 @@ fn what_is_revoked_lets_in_whom_both_let_in_and_the_rest_comes_later() {
         assert_eq!(left_in.len(), left, "{before:?}: {left_in:?}");
         assert_eq!(revokes.is_empty(), left_in == before, "{revokes:?}");
         assert!(revoked(&config, &to).changes.is_empty(), "it is done at once");
-        // What is left to do leads to what is wanted.
+        // The remaining changes lead to the wanted configuration.
         assert_eq!(changes(&config, &to).is_empty(), *left_in == to.volumes[0].allow);
     }
     let (from, to) = (keyed(&one, "\"vm1\""), keyed(&two, "\"vm1\""));

@@ -1,5 +1,5 @@
-//! The keys that say what a node may do and take: its user, its pools, who may ask for metrics,
-//! what its volumes are encrypted with.
+//! The keys for a node's rights and memory: its user, its pools, its port for metrics, and the keys
+//! that encrypt its volumes.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ fn parse(text: &str) -> Config {
     Config::parse(Path::new("a.toml"), text).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// In lines of at most 80 columns.
+/// Wraps a text at 80 columns.
 fn wrapped(text: &str) -> String {
     let mut wrapped = String::new();
     for line in text.lines() {

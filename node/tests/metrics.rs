@@ -45,13 +45,13 @@ socket = "b.sock"
 volume = "local"
 "#;
 
-/// A port of this host that nobody uses now.
+/// A port of this host that is not in use.
 fn free_port() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap().to_string()
 }
 
-/// Asks by HTTP and gives head and body.
+/// Asks by HTTP and returns head and body.
 fn ask(mut stream: impl Read + Write, path: &str) -> (String, String) {
     let request = format!("GET {path} HTTP/1.1\r\nHost: vrio\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).unwrap();
@@ -69,7 +69,7 @@ fn metrics(node: &Node) -> Text {
     Text::parse(&body)
 }
 
-/// What a counter of the status has to be called, and by how much it is divided.
+/// The name that a counter of the status must have, and the divisor of its value.
 fn expected(kind: &str, counter: &str) -> (String, f64) {
     let (name, now) = match counter.strip_suffix("_now") {
         Some(name) => (name, true),
@@ -158,7 +158,7 @@ fn metrics_agree_with_the_status_and_only_grow() {
     assert_eq!(text.value("vrio_disk_state", &[("disk", "b"), ("state", "ready")]), 1.0);
     let labels = [("volume", "a"), ("op", "write")];
     assert_eq!(metrics(&io1).value("vrio_volume_latency_seconds_count", &labels), 60.0);
-    // The same by TCP.
+    // The same over TCP.
     let (head, body) = ask(TcpStream::connect(&port).unwrap(), "/metrics");
     assert!(head.starts_with("HTTP/1.1 200"), "{head}");
     assert_eq!(Text::parse(&body).value("vrio_disk_requests_total", &[("disk", "a")]), 123.0);
@@ -169,8 +169,8 @@ fn metrics_agree_with_the_status_and_only_grow() {
     io1.stop();
 }
 
-/// More connections than there are places, held by clients that say nothing: the next one has the
-/// oldest one's place, and the node's own control socket does not notice.
+/// More connections than there are places, held by clients that say nothing. The next connection
+/// gets the oldest one's place, and the node's own control socket does not notice.
 #[test]
 fn clients_that_hold_connections_keep_nobody_from_asking() {
     let home = Home::new();
@@ -198,8 +198,8 @@ fn clients_that_hold_connections_keep_nobody_from_asking() {
     node.stop();
 }
 
-/// As many as the system lets wait: each may have a place for a moment, and then it is the turn of
-/// the one that asks.
+/// As many connections as the system lets wait: each may have a place for a moment, and then the
+/// asking client has its turn.
 #[test]
 fn silent_connections_that_wait_keep_nobody_from_asking() {
     let home = Home::new();

@@ -1,4 +1,4 @@
-//! What only the running system can tell: bad inputs that a node meets when it starts.
+//! Faults that only the running system can show: bad inputs that a node meets at its start.
 
 use std::fs::File;
 use std::os::unix::fs::symlink;
@@ -18,7 +18,7 @@ impl Home {
         self.0.path()
     }
 
-    /// `text` with HOME put in, after the keys that every test needs.
+    /// The configuration in `text`, with HOME replaced, after the keys that every test needs.
     fn config(&self, text: &str) -> Config {
         let control =
             if text.contains("control =") { "" } else { "control = \"HOME/n.control\"\n" };
@@ -27,7 +27,7 @@ impl Home {
         Config::parse(Path::new("n.toml"), &text).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// Why the node does not start, with HOME put back.
+    /// Why the node does not start; HOME stands for the directory again.
     fn refusal(&self, text: &str) -> String {
         let error = Node::start(&self.config(text)).expect_err("this must not start");
         error.to_string().replace(self.path().to_str().unwrap(), "HOME")
@@ -41,7 +41,7 @@ fn contains(text: &str, parts: &[&str]) {
 }
 
 /// A user of the sockets' group, which may use them, must not be able to put another socket in the
-/// place of one of them: that user would be every guest's disk.
+/// place of one: this user would then serve every guest's disk.
 #[test]
 fn a_directory_of_sockets_is_writable_by_its_owner_alone_whatever_the_umask() {
     use std::os::unix::fs::PermissionsExt;

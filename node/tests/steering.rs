@@ -1,5 +1,5 @@
-//! Queues of whole nodes that go over to other sidecores: by hand, a thousand times under load, and
-//! by load.
+//! Queues of whole nodes that go over to other sidecores: by command, a thousand times under load,
+//! and by load.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -14,7 +14,7 @@ use virtio::driver::{
     RingDriver, RingShape, SocketRole, UsedFeatures,
 };
 
-/// How deep the moved queue is held.
+/// The depth of the moved queue.
 const DEPTH: u16 = 32;
 
 /// How often it is moved.
@@ -39,7 +39,7 @@ volume = "a"
 queues = 2
 "#;
 
-/// The same of a peer's.
+/// A VMhost with a disk of a peer's volume.
 const REMOTE: &str = r#"
 name = "vm1"
 listen = "HERE"
@@ -68,7 +68,7 @@ backend = { file = "a.img", size = "1MiB" }
 allow = ["vm1"]
 "#;
 
-/// What a stand-in guest is connected with.
+/// Connects a stand-in guest.
 fn connect(socket: PathBuf, packed: bool, transfer_bytes_max: u32) -> FrontEnd {
     let shape = RingShape { size: 128, slots: DEPTH, transfer_bytes_max, segments_max: 2 };
     let guest = GuestPlan { queues: 2, shape, ..GuestPlan::default() };
@@ -78,11 +78,11 @@ fn connect(socket: PathBuf, packed: bool, transfer_bytes_max: u32) -> FrontEnd {
     FrontEnd::connect(config, PATIENCE).expect("a disk")
 }
 
-/// A ring whose every slot has a request under way, all the time: a write of a block of its own,
-/// then a read of it that is compared, and now and then a flush.
+/// A ring with a request under way in each slot, all the time: a write of a block of its own, then
+/// a read of it that is compared, and now and then a flush.
 struct Load {
     ring: RingDriver,
-    /// What each slot's block holds.
+    /// The content of each slot's block.
     fills: Vec<u64>,
     next: u64,
     completed: u64,
@@ -99,7 +99,7 @@ impl Load {
             self.fills[block] = self.next;
             self.next += 1;
         }
-        // A read finds other bytes in its buffer than those that it has to bring.
+        // The buffer of a read holds other bytes than those that the read must bring.
         let fill = if op == Op::Write { self.fills[block] } else { u64::MAX };
         self.ring.fill(slot, BLOCK_BYTES, fill);
         let data = if op == Op::Flush { Data::None } else { Data::Whole(BLOCK_BYTES) };
@@ -108,7 +108,7 @@ impl Load {
         self.ring.submit(&request).expect("room for every slot");
     }
 
-    /// Runs at its depth until it is told to stop, then until nothing is under way.
+    /// Runs at its depth until `stop` is set, then until no request is under way.
     fn run(&mut self, stop: &AtomicBool) {
         while let Some(slot) = self.ring.take_slot() {
             self.submit(Op::Write, slot);
@@ -166,7 +166,7 @@ fn move_a_thousand_times(node: &Node, home: &Home, packed: bool) {
                 }
                 Err(error) => panic!("{error}"),
             }
-            // What follows is served over there.
+            // Later requests are served on the new sidecore.
             let before = requests_on(&node.status().disks[0], to);
             if moves % 10 == 0 {
                 wait_for(node, "requests over there", |status| {
@@ -187,7 +187,7 @@ fn move_a_thousand_times(node: &Node, home: &Home, packed: bool) {
     assert!(first > 0 && second > 0);
     let stayed = queue.counters["moves_refused"];
     println!("{MOVES} moves, {stayed} stayed; requests: {first} on 0, {second} on 1");
-    // Nothing more moves: all is served on the first one.
+    // Nothing moves any more: the first sidecore serves everything.
     let mut load = Load { completed: 0, ..load };
     load.run(&AtomicBool::new(true));
     let disk = node.status().disks.remove(0);
@@ -220,8 +220,8 @@ fn a_queue_of_a_remote_disk_at_depth_32_is_moved_a_thousand_times() {
     }
 }
 
-/// A node is stopped while one of its queues is moved all the time; its guest goes on with the
-/// next one.
+/// A node is stopped while one of its queues is moved all the time; its guest goes on with the next
+/// node.
 #[test]
 fn a_node_stops_while_a_queue_is_moved() {
     let home = Home::new();
@@ -290,8 +290,8 @@ fn what_cannot_be_moved_says_why() {
     node.stop();
 }
 
-/// How often it is looked whether a load was seen. A look costs the one thread that keeps the
-/// sidecores busy about as long as they need for all that it has put in.
+/// How often the load is checked. A check costs the one thread that keeps the sidecores busy about
+/// as long as they need for all its requests.
 const LOOK_PERIOD: Duration = Duration::from_millis(50);
 
 /// Two queues at depth 32, of which each alone saturates a sidecore: its work is copying.
@@ -356,7 +356,7 @@ fn active_sidecores_follow_the_load() {
     let status = wait_for(&node, "gathered", |status| {
         active(status) == 1 && places(status).iter().all(|place| *place == 0)
     });
-    // The queues were apart, by a move or as they were dealt out, and are not any more.
+    // The queues were apart, by a move or from their start, and are together now.
     assert!(status.disks[0].counters["moves"] >= 1);
     assert!(status.sidecores.iter().all(|core| core.counters.contains_key("load_permille_now")));
     drop(guest);

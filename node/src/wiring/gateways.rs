@@ -121,9 +121,9 @@ struct Wanted {
     /// Sessions with it that are up: those that this node asked for, and the peer's own.
     outgoing: usize,
     incoming: usize,
-    /// It is asked for one.
+    /// This node asks it for a session.
     held: bool,
-    /// Since when there is none.
+    /// The time since when there is none.
     since_ns: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What the tests of whole nodes share: directories, addresses, a stand-in guest.
+//! Common parts of the tests of whole nodes: directories, addresses, a stand-in guest.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
@@ -11,8 +11,8 @@ use virtio::driver::{
     SocketRole,
 };
 
-/// Longer than anything here takes on a busy machine. Never a measurement: what comes late fails
-/// nothing, what never comes does.
+/// Longer than any step of these tests takes on a busy machine. It is never a measurement: an event
+/// that comes late fails no test, an event that never comes does.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A directory for one test, and the nodes that are configured in it.
@@ -27,7 +27,7 @@ impl Home {
         self.0.path().join(name)
     }
 
-    /// `text` with HOME put in.
+    /// The configuration in `text`, with HOME replaced.
     pub(crate) fn config(&self, text: &str) -> Config {
         let text = text.replace("HOME", self.0.path().to_str().unwrap());
         Config::parse(Path::new("n.toml"), &text).unwrap_or_else(|error| panic!("{error}"))
@@ -45,7 +45,7 @@ pub(crate) fn address() -> String {
     format!("127.{}.{low}.{}:4870", 64 + (high & 0x3f), NEXT.fetch_add(1, Relaxed))
 }
 
-/// Waits until the node's status is as wanted; gives that status.
+/// Waits until the node's status is as wanted, and returns it.
 pub(crate) fn wait_for(node: &Node, what: &str, wanted: impl Fn(&Status) -> bool) -> Status {
     let until = Instant::now() + PATIENCE;
     loop {
@@ -99,12 +99,12 @@ impl Guest {
         done.status
     }
 
-    /// Writes what follows from the seed.
+    /// Writes a block with content that follows from the seed.
     pub(crate) fn write(&mut self, queue: u16, block: u64, seed: u64) -> Outcome {
         self.one(queue, Op::Write, block, seed)
     }
 
-    /// Reads, and checks that it is what follows from the seed.
+    /// Reads a block, and checks that its content follows from the seed.
     pub(crate) fn check(&mut self, queue: u16, block: u64, seed: u64) -> Outcome {
         self.one(queue, Op::Read, block, seed)
     }

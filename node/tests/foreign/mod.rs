@@ -1,6 +1,6 @@
-//! A front end that is not ours: the virtio-blk driver of the crate `blkio` on the disks of whole
-//! nodes. It has no machine around it: a program with queues, and memory that it shows and takes
-//! back while it works.
+//! A front end of another project: the virtio-blk driver of the crate `blkio` on the disks of whole
+//! nodes. There is no machine around it: it is a program with queues, and with memory that it maps
+//! and unmaps while it works.
 
 use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
@@ -67,7 +67,7 @@ queues = 4
 
 /// The driver, and its queues: the first ones wait for interrupts, the last one polls.
 struct Client {
-    // Before what they belong to: blkio asks for that order.
+    // They are dropped before their owner: blkio asks for that order.
     queues: Vec<Blkioq>,
     blkio: Blkio,
 }
@@ -86,14 +86,14 @@ impl Client {
         Self { queues, blkio }
     }
 
-    /// Memory that the server may use from now on.
+    /// Maps memory, which the server may use from now on.
     fn map(&mut self, blocks: usize) -> Memory {
         let region = self.blkio.alloc_mem_region(blocks * BLOCK_BYTES).unwrap();
         self.blkio.map_mem_region(&region).unwrap();
         Memory(region)
     }
 
-    /// From now on it may not.
+    /// Unmaps memory: the server may not use it any more.
     fn unmap(&mut self, memory: Memory) {
         self.blkio.unmap_mem_region(&memory.0);
         self.blkio.free_mem_region(&memory.0);
@@ -123,7 +123,7 @@ impl Client {
     }
 }
 
-/// Shared memory in blocks. Who reads or writes a block waits for its requests first.
+/// Shared memory in blocks. A reader or writer of a block waits for the block's requests first.
 #[derive(Clone, Copy)]
 struct Memory(MemoryRegion);
 
@@ -158,7 +158,7 @@ fn place(block: usize) -> u64 {
     (block * BLOCK_BYTES) as u64
 }
 
-/// Waits for so many completions; their results by what was said with the request.
+/// Waits for so many completions; returns their results by the number of each request.
 fn results(queue: &mut Blkioq, count: usize) -> Vec<(usize, i32)> {
     let mut completions: Vec<_> = (0..count).map(|_| MaybeUninit::<Completion>::uninit()).collect();
     let done = queue.do_io(&mut completions, count, Some(&mut PATIENCE.clone()), None).unwrap();
@@ -197,11 +197,11 @@ fn what_it_is(client: &Client) {
     assert!(blkio.get_u64("max-mem-regions").unwrap() > 8);
 }
 
-/// Everything that the driver can ask for, and what it is told when it asks for too much.
+/// Each request that the driver can make, and the answers when it asks for too much.
 fn every_request(client: &mut Client, memory: Memory) {
     let queue = &mut client.queues[0];
     let none = ReqFlags::empty();
-    // Three pieces that are not in one place.
+    // Three pieces in different places.
     let piece = |index| iovec { iov_base: memory.block(index).cast(), iov_len: BLOCK_BYTES };
     for index in 0..6 {
         memory.fill(index, 70 + index as u64);
@@ -213,7 +213,7 @@ fn every_request(client: &mut Client, memory: Memory) {
     for (index, seed) in [(5, 70), (3, 72), (1, 74)] {
         memory.check(index, seed);
     }
-    // The one in the middle goes, in each of the three ways.
+    // The block in the middle is erased, in each of the three ways.
     for way in 0..3 {
         queue.writev(place(200), [piece(1), piece(3), piece(5)].as_ptr(), 3, 0, none);
         all_done(queue, 1);
@@ -243,7 +243,7 @@ fn every_request(client: &mut Client, memory: Memory) {
     all_done(queue, 1);
 }
 
-/// Four queues one after the other and all at once; gives what is on the disk then.
+/// Four queues one after the other and all at once; returns the content of the disk after that.
 fn every_queue(client: &mut Client, memory: Memory) -> Vec<u64> {
     for queue in 0..client.queues.len() {
         client.write_and_verify(queue, queue * DEPTH, memory, 1000 * queue as u64);
@@ -255,7 +255,7 @@ fn every_queue(client: &mut Client, memory: Memory) -> Vec<u64> {
             memory.fill(block, 5000 + block as u64);
             queue.write(place(block), memory.block(block), BLOCK_BYTES, at, none);
         }
-        // Sent, and not waited for.
+        // The request is sent, and its completion is not awaited.
         assert!(queue.do_io(&mut [], 0, None, None).is_ok());
     }
     client.queues.iter_mut().for_each(|queue| all_done(queue, DEPTH));
@@ -298,7 +298,7 @@ fn a_foreign_driver_works_on_a_remote_disk() {
     io1.stop();
 }
 
-/// No ring of its disk was.
+/// Checks that no ring of its disk was broken.
 fn nothing_was_broken(node: &Node) {
     let counters = &node.status().disks[0].counters;
     assert!(counters["requests"] > 0, "{counters:?}");
@@ -326,14 +326,14 @@ fn memory_is_shown_and_taken_back_while_requests_are_under_way() {
         client.unmap(comes);
         all_done(&mut client.queues[1], DEPTH);
     }
-    // As many as there may be: two are the rings and `stays`.
+    // As many regions as there may be: two are the rings and `stays`.
     let slots = client.blkio.get_u64("max-mem-regions").unwrap() as usize;
     let many: Vec<_> = (2..slots).map(|_| client.map(DEPTH)).collect();
     for (round, memory) in many.iter().enumerate() {
         client.write_and_verify(round % 4, 0, *memory, round as u64);
     }
     nothing_was_broken(&node);
-    // One more ends the conversation, and harms nobody who comes after.
+    // One more region ends the conversation, and harms no later client.
     let region = client.blkio.alloc_mem_region(BLOCK_BYTES).unwrap();
     assert!(client.blkio.map_mem_region(&region).is_err(), "{slots} regions and one more");
     drop(client);
@@ -344,8 +344,8 @@ fn memory_is_shown_and_taken_back_while_requests_are_under_way() {
     node.stop();
 }
 
-/// blkio does not connect again; the next client finds what the last one was told to be durable,
-/// whether its server was restarted or it went away in the middle of its own requests.
+/// blkio does not connect again. The next client finds all data that the last client was told to be
+/// durable, whether its server was restarted or the last client left in the middle of its requests.
 #[test]
 fn a_foreign_driver_finds_its_data_after_a_restart() {
     let home = Home::new();

@@ -1,5 +1,6 @@
-//! What a listener on the wire sees: every datagram between two nodes passes a relay that keeps
-//! it. In plain sessions it finds what was written and all names; in sealed ones nothing of it.
+//! A listener on the wire: every datagram between two nodes passes a relay, which keeps it. In
+//! plain sessions the relay finds the written data and all names; in sealed sessions it finds none
+//! of these.
 
 use std::collections::HashSet;
 use std::net::UdpSocket;
@@ -39,14 +40,14 @@ impl Relay {
         let (near, far) = (UdpSocket::bind(at).unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
         far.connect(to).unwrap();
         let relay = Self { kept: Arc::default(), stop: Arc::default(), threads: Vec::new() };
-        // Whom the answers go to: whoever spoke last.
+        // The receiver of answers is the latest sender.
         let client = Arc::new(Mutex::new(None));
         let there = {
             let (near, far) = (near.try_clone().unwrap(), far.try_clone().unwrap());
             let client = Arc::clone(&client);
             relay.pass(near, move |datagram, from| {
                 *client.lock().unwrap() = Some(from);
-                // Nobody there yet: lost, like others.
+                // Without a node there the datagram is lost, like others.
                 let _ = far.send(datagram);
             })
         };
@@ -75,7 +76,7 @@ impl Relay {
         })
     }
 
-    /// Everything that passed.
+    /// Every datagram that passed.
     fn end(self) -> Vec<Vec<u8>> {
         self.stop.store(true, Relaxed);
         self.threads.into_iter().for_each(|thread| thread.join().unwrap());
@@ -96,7 +97,8 @@ fn pieces(datagrams: &[Vec<u8>], volume: &[u8]) -> usize {
     windows.filter(|window| written.contains(window)).count()
 }
 
-/// What is on the wire while a guest writes and reads a remote disk; and the volume afterwards.
+/// The datagrams on the wire while a guest writes and reads a remote disk; and the volume
+/// afterwards.
 fn capture(sealed: bool) -> (Vec<Vec<u8>>, Vec<u8>) {
     let home = Home::new();
     let (io_address, relay_address, vm_address) = (address(), address(), address());
@@ -166,7 +168,7 @@ fn a_sealed_session_shows_nothing() {
         assert!(!contains(&datagrams, name), "{name}");
     }
     assert_eq!(pieces(&datagrams, &volume), 0);
-    // Nothing repeats either: what is the same at both ends is not the same on the wire.
+    // No ciphertext repeats either: data that is the same at both ends differs on the wire.
     let mut seen = HashSet::new();
     for datagram in datagrams.iter().filter(|datagram| datagram.len() > 2000) {
         let body = &datagram[datagram.len() - 64..];

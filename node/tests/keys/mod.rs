@@ -1,4 +1,4 @@
-//! Nodes with keys: who gets in, what a thief gets, and what a listener sees.
+//! Nodes with keys: which nodes get in, and the limits of a thief and of a listener.
 
 mod capture;
 mod pair;

@@ -1,5 +1,5 @@
-//! Nodes with keys: who gets in, who does not and what he is told, and keys that change while a
-//! disk works.
+//! Nodes with keys: which nodes get in, the messages to those that do not, and keys that change
+//! while a disk works.
 
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -31,7 +31,7 @@ impl Pair {
         pair
     }
 
-    /// Makes a key, in place of one of that name; gives its public half.
+    /// Makes a key, in place of one of that name; returns its public half.
     pub(crate) fn make(&self, name: &str, kind: KeyKind) -> String {
         let path = self.home.path(&format!("{name}.key"));
         let _ = std::fs::remove_file(&path);
@@ -42,7 +42,7 @@ impl Pair {
         keys::read(&self.home.path(&format!("{name}.key"))).unwrap().public()
     }
 
-    /// An IOhost: what it says of vm1, and whom it lets use its volume.
+    /// An IOhost's file, with its lines about vm1, and the nodes that may use its volume.
     pub(crate) fn io1(&self, vm1: &str, allow: &str) -> String {
         format!(
             r#"
@@ -65,7 +65,7 @@ allow = [{allow}]
         )
     }
 
-    /// A VMhost: what it says of io1, and of its disk.
+    /// A VMhost's file, with its lines about io1, and about its disk.
     pub(crate) fn vm1(&self, io1: &str, disk: &str) -> String {
         format!(
             r#"
@@ -102,12 +102,12 @@ queues = 2
         format!("attachment-key = \"HOME/{name}.key\"")
     }
 
-    /// Starts both.
+    /// Starts both nodes.
     pub(crate) fn start(&self, io1: &str, vm1: &str) -> (Node, Node) {
         (self.start_file(io1), self.start_file(vm1))
     }
 
-    /// The pair whose keys fit.
+    /// Starts the pair with keys that fit.
     fn start_fitting(&self) -> (Node, Node) {
         let io1 = self.io1(&self.key("vm1"), &self.allow("alice"));
         self.start(&io1, &self.vm1(&self.key("io1"), &Self::attachment("alice")))
@@ -117,7 +117,7 @@ queues = 2
         Guest::connect(self.home.path("a.sock"), 2)
     }
 
-    /// Writes a node's file, with HOME put in; gives its path.
+    /// Writes a node's file, with HOME replaced; returns its path.
     pub(crate) fn write(&self, text: &str) -> PathBuf {
         let name = text.lines().find_map(|line| line.strip_prefix("name = ")).unwrap();
         let path = self.home.path(&format!("{}.toml", name.trim_matches('"')));
@@ -133,7 +133,7 @@ queues = 2
         Node::start(&config).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// Makes a node what the text says, by a reload of its file.
+    /// Reloads a node with another file.
     pub(crate) fn reload(&self, node: &Node, text: &str) {
         self.write(text);
         node.reload().unwrap_or_else(|error| panic!("{error}"));
@@ -249,7 +249,7 @@ fn an_expired_key_is_refused_and_one_that_expires_ends_its_sessions() {
     let io1 = |end_s| pair.io1(&format!("{}\n{}", pair.key("vm1"), expires(end_s)), "\"vm1\"");
     let nodes = pair.start(&io1(unix_s() - 10), &pair.vm1(&pair.key("io1"), ""));
     wait_for_disk(&nodes.1, DiskState::Waiting, "expired");
-    // A new end lets it in, for a while.
+    // A new end admits it, for a while.
     pair.reload(&nodes.0, &io1(unix_s() + 4));
     wait_for_disk(&nodes.1, DiskState::Ready, "a.sock");
     let mut guest = pair.guest();
@@ -267,7 +267,8 @@ fn a_volume_that_asks_for_an_attachment_key_opens_to_that_one_only() {
     let pair = Pair::new();
     let io1 = pair.home.start(&pair.io1(&pair.key("vm1"), &pair.allow("alice")));
     let there = pair.key("io1");
-    // Without a key, with another's, and for a volume that does not exist: the same words.
+    // Without a key, with another tenant's key, and for a volume that does not exist: the same
+    // message.
     let refusal = |disk: &str, detail: &str| {
         let vm1 = pair.home.start(&pair.vm1(&there, disk));
         let told = wait_for_disk(&vm1, DiskState::Waiting, detail).detail;
@@ -303,7 +304,8 @@ fn who_stole_a_nodes_key_opens_nothing_of_a_tenant() {
     assert_eq!(guest.flush(0), Outcome::Ok);
     drop(guest);
     vm1.stop();
-    // The same name and the same node key elsewhere; of Alice's key it has the public half only.
+    // The same name and the same node key on another node, which has only the public half of
+    // Alice's key.
     let elsewhere = Home::new();
     std::fs::copy(pair.home.path("vm1.key"), elsewhere.path("vm1.key")).unwrap();
     let thief = elsewhere.start(&pair.vm1(&pair.key("io1"), ""));
@@ -325,7 +327,7 @@ fn a_nodes_key_is_changed_while_a_disk_works() {
     wait_for_disk(&vm1, DiskState::Ready, "a.sock");
     let mut guest = pair.guest();
     assert_eq!(guest.write(0, 0, 10), Outcome::Ok);
-    // The peers are told first, then the node changes over, then the old key goes.
+    // The peers get the new key first, then the node changes over, then the old key goes.
     let new = pair.make("io1", KeyKind::Node);
     let attachment = Pair::attachment("alice");
     let lists = |keys: &str| pair.vm1(&format!("keys = [{keys}]"), &attachment);

@@ -1,4 +1,5 @@
-//! Who may no longer in is out, whatever becomes of the rest of a reload, and stays out.
+//! A node that is no longer allowed loses its access, also when later changes of a reload fail, and
+//! does not get it back.
 
 use node::Node;
 use node::api::Plan;
@@ -15,8 +16,8 @@ use crate::live::control::{ask, done, refused};
 const OWN: &str = "[[volume]]\nname = \"b\"\nbackend = { memory = \"1MiB\" }\n\
                    [[disk]]\nsocket = \"b.sock\"\nvolume = \"b\"\nqueues = 2\n";
 
-/// A pair with a guest of vm1 that works, and one of io1 whose disk the file is to replace: a
-/// reload without force stops there.
+/// A pair with a working guest of vm1, and a guest of io1 whose disk the new file replaces: a
+/// reload without force stops at this disk.
 struct Stuck {
     pair: Pair,
     nodes: (Node, Node),
@@ -37,7 +38,7 @@ impl Stuck {
         Self { pair, nodes, guest, own_guest }
     }
 
-    /// Writes a file for io1 that also changes the disk that is in use.
+    /// Writes a file for io1 that also changes the disk in use.
     fn write(&self, io1: &str) {
         self.pair.write(&format!("{io1}{}", OWN.replace("queues = 2", "queues = 4")));
     }
@@ -48,7 +49,7 @@ impl Stuck {
         serde_json::from_str(&answer).unwrap()
     }
 
-    /// Waits until io1 has said no again: whoever was to come back has tried.
+    /// Waits until io1 has refused again, so that every peer that could come back has tried.
     fn wait_until_refused_again(&self) {
         let refusals = |status: &Status| -> u64 {
             status.sidecores.iter().map(|core| core.counters["sessions_hellos_refused"]).sum()
@@ -105,7 +106,7 @@ fn the_keys_of_a_peer_that_goes_count_no_more_also_where_it_cannot_go_yet() {
     });
     stuck.wait_until_refused_again();
     stuck.assert_nobody_is_in();
-    // Also with a peer that no file has.
+    // The node also reports a peer that the file does not have.
     let differs = io1.status().node.differs;
     assert!(differs.contains(&"a reload would remove peer \"vm1\"".to_owned()), "{differs:?}");
     done(io1, "POST", "/v1/reload", &json!({ "force": true }));

@@ -1,5 +1,5 @@
-//! A thief who has a node's key and speaks the protocol as he likes, against a real node: without
-//! the attachment's key no call of his tells or does anything.
+//! A thief that has a node's key and sends any message of the protocol to a real node. Without the
+//! attachment's key no call of the thief gets an answer or has an effect.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use transport::{
 
 use crate::common::{Home, PATIENCE, address};
 
-/// What the endpoint told.
+/// The events of the endpoint.
 #[derive(Default)]
 struct Told {
     connected: Option<(SessionId, Binding)>,
@@ -46,7 +46,7 @@ impl Sink for Told {
     fn call(&mut self, _: SessionId, _: u16, _: CallId, _: &[u8], _: Option<(BufId, usize)>) {}
 }
 
-/// A peer that says what it is told to say.
+/// A peer that sends the messages of the test.
 struct Raw {
     endpoint: Endpoint,
     link: Udp,
@@ -93,13 +93,13 @@ impl Raw {
             });
             endpoint.advance(now_ns, told);
             endpoint.transmit(now_ns, &mut self.batch);
-            // What the socket does not take now it takes the next time.
+            // Datagrams that the socket does not take now are sent the next time.
             let _ = self.link.send(&mut self.batch, endpoint.pool());
             std::thread::sleep(Duration::from_micros(200));
         }
     }
 
-    /// Sends a call of `kind` about a volume's attachment "alice", and gives the answer.
+    /// Sends a call of `kind` about a volume's attachment "alice", and returns the answer.
     fn call(&mut self, kind: Kind, volume: &str, body: Option<&[u8]>) -> Reply {
         let title = Title { attachment: attachment_id(volume, "alice"), ..Title::default() };
         let mut request = Request::new(kind, title, 0);
@@ -176,12 +176,12 @@ fn nothing_is_told_or_done_without_the_attachments_key() {
             let reply = raw.call(kind, "a", about_a.as_deref());
             assert_eq!(reply.outcome, Outcome::Refused, "{kind:?} with {what}: {reply:?}");
             assert_eq!((reply.volume, reply.epoch), (None, 0), "{kind:?} with {what}");
-            // What he hears is what he hears of a volume that is not there.
+            // The answer is the same as for a volume that does not exist.
             let missing = raw.call(kind, "b", about_b.as_deref());
             assert_eq!(missing.outcome, Outcome::Refused);
             assert_eq!(missing.text.replace("volume b", "volume a"), reply.text, "{what}");
         }
-        // Of another volume's attachment.
+        // A proof for another volume's attachment.
         let proof = alice.prove(&here, kind as u8, names("b").pair()).unwrap();
         assert_eq!(raw.call(kind, "a", Some(&proof)).outcome, Outcome::Refused);
     }
@@ -192,7 +192,7 @@ fn nothing_is_told_or_done_without_the_attachments_key() {
     assert!(status.volumes[0].attachments.is_empty());
     let did = ["reads", "writes", "flushes"].map(|name| status.volumes[0].counters[name]);
     assert_eq!(did, [0, 0, 0]);
-    // With the key the same calls are answered: what refused was the key, and nothing else.
+    // With the key the same calls are answered, so the refusals came from the missing key alone.
     for kind in [Kind::Describe, Kind::Claim] {
         let proof = alice.prove(&raw.binding, kind as u8, names("a").pair()).unwrap();
         let reply = raw.call(kind, "a", Some(&proof));
@@ -202,8 +202,8 @@ fn nothing_is_told_or_done_without_the_attachments_key() {
     node.stop();
 }
 
-/// With a good key for one volume a peer's claims are bounded, and the node says which peer stands,
-/// or stood, at which limit.
+/// With a good key for one volume a peer's claims are bounded. The node reports which peer is at
+/// which limit, or was.
 #[test]
 fn a_peer_that_claims_without_end_is_named_with_its_limit() {
     let home = Home::new();
@@ -224,7 +224,7 @@ fn a_peer_that_claims_without_end_is_named_with_its_limit() {
             break quotas;
         }
         assert!(Instant::now() < until, "{quotas:?}");
-        // As many as a session takes, and none is waited for.
+        // As many claims as a session takes; the peer waits for none of them.
         let title = Title { attachment: attachment_id("a", "alice"), ..Title::default() };
         let mut request = Request::new(Kind::Claim, title, 0);
         request.names = Some(names("a"));

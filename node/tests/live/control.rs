@@ -1,4 +1,4 @@
-//! Asks a node by its control socket, as everybody else does.
+//! Requests to a node's control socket, as any client makes them.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -7,7 +7,7 @@ use node::Node;
 use node::api::{Done, Refused};
 use serde_json::Value;
 
-/// Sends a request; gives the answer's code and body.
+/// Sends a request; returns the answer's code and body.
 pub(crate) fn ask(node: &Node, method: &str, path: &str, body: Option<&Value>) -> (u16, String) {
     let mut stream = UnixStream::connect(node.control_path()).unwrap();
     let body = body.filter(|body| !body.is_null()).map(Value::to_string).unwrap_or_default();
@@ -21,14 +21,14 @@ pub(crate) fn ask(node: &Node, method: &str, path: &str, body: Option<&Value>) -
     (code, body.to_owned())
 }
 
-/// What a change did that has to succeed.
+/// The result of a change that must succeed.
 pub(crate) fn done(node: &Node, method: &str, path: &str, body: &Value) -> Done {
     let (code, answer) = ask(node, method, path, Some(body));
     assert_eq!(code, 200, "{method} {path} {body}: {answer}");
     serde_json::from_str(&answer).unwrap()
 }
 
-/// Why a change is refused that has to be.
+/// The refusal of a change that must be refused.
 pub(crate) fn refused(
     node: &Node,
     method: &str,

@@ -1,4 +1,4 @@
-//! Domains of a node: who joins by which key, and what becomes of members when something changes.
+//! Domains of a node: which processes join with which key, and members during changes.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -103,7 +103,7 @@ fn a_reload_changes_keys_in_place_and_names_who_is_in_the_way() {
     let home = Home::new();
     let node = start(&home);
     let member = join(&home, "blue", KEY).unwrap();
-    // What is in the file, and then which file it is.
+    // First the content of the key file changes, and then the path of the key file.
     write_key(&home, "blue.key", OTHER_KEY);
     node.reload().unwrap();
     assert!(join(&home, "blue", KEY).is_err());
@@ -114,13 +114,13 @@ fn a_reload_changes_keys_in_place_and_names_who_is_in_the_way() {
     assert_eq!(applied, ["change domain \"blue\": its key or peers"]);
     join(&home, "blue", KEY).unwrap();
     member.endpoint(EndpointOptions::default()).unwrap();
-    // A key that cannot be read any more stays as it was, and that is said.
+    // A key whose file cannot be read stays, and the answer says so.
     std::fs::remove_file(home.path("next.key")).unwrap();
     let notes = node.reload().unwrap().notes;
     assert!(notes.iter().any(|note| note.contains("keeps its key")), "{notes:?}");
     until_members(&node, 1);
     join(&home, "blue", KEY).unwrap();
-    // Another size is another region.
+    // Another size takes another region.
     write_key(&home, "next.key", KEY);
     let larger = NODE.replace("blue.key", "next.key").replace("max = 2", "max = 3");
     write_file(&home, "n.toml", &larger);
@@ -137,7 +137,7 @@ fn a_reload_changes_keys_in_place_and_names_who_is_in_the_way() {
 #[test]
 fn a_dead_nodes_socket_is_replaced_and_a_living_ones_is_not() {
     let home = Home::new();
-    // What a process leaves that is killed.
+    // A killed process leaves its socket.
     drop(std::os::unix::net::UnixListener::bind(home.path("n1.fabric")).unwrap());
     let node = start(&home);
     join(&home, "blue", KEY).unwrap();

@@ -1,4 +1,4 @@
-//! A node that takes nobody new.
+//! A node that takes no new users.
 
 use std::io::Read;
 use std::os::unix::net::UnixStream;
@@ -30,7 +30,7 @@ fn guests_that_are_there_stay_and_others_are_turned_away() {
     let home = Home::new();
     let node = home.start(LOCAL);
     for name in ["x", "y"] {
-        // A memory volume each: one volume has one user.
+        // A memory volume for each disk, since a volume has one user.
         let volume = json!({ "name": name, "backend": { "memory": "1MiB" } });
         done(&node, "POST", "/v1/volumes", &volume);
         let disk = json!({ "volume": name, "socket": format!("{name}.sock") });
@@ -44,7 +44,7 @@ fn guests_that_are_there_stay_and_others_are_turned_away() {
     let user = format!("disk \"x\": a guest (process {pid})");
     assert_eq!(drain(&node, "POST", &Value::Null).users, [user]);
     assert!(node.status().node.draining);
-    // Who is there goes on; nobody else comes, and nothing that somebody else could use.
+    // The present guest goes on. No other guest is admitted, and no new object for one.
     assert_eq!(guest.check(0, 1, 1), Outcome::Ok);
     assert!(is_turned_away(&home, "y.sock") && is_turned_away(&home, "y.sock"));
     let volume = json!({ "name": "z", "backend": { "memory": "1MiB" } });
@@ -92,12 +92,12 @@ fn attachments_of_peers_stay_and_others_are_told_where_they_are() {
     let mut guest = Guest::connect(home.path("a.sock"), 2);
     assert_eq!(guest.write(0, 1, 1), Outcome::Ok);
     assert_eq!(drain(&io1, "POST", &Value::Null).users, ["volume \"a\": attachment \"a\""]);
-    // A guest that starts anew is nobody new: its disk is closed and claimed again.
+    // A guest that starts anew is not a new user: its disk is closed and claimed again.
     guest.0.hang_up();
     wait_for(&io1, "it was closed", |_| drain(&io1, "GET", &Value::Null).users.is_empty());
     guest.0.reconnect(crate::common::PATIENCE).unwrap();
     assert_eq!(guest.check(1, 1, 1), Outcome::Ok);
-    // The other disk is not let in until it is over, and then without being asked again.
+    // The other disk is not admitted until the drain ends, and then without another request.
     let mut config = virtio::driver::FrontEndConfig::new(virtio::driver::SocketRole::Connect(
         home.path("b.sock"),
     ));

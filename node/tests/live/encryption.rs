@@ -1,4 +1,4 @@
-//! Volumes that are encrypted: what is in their files, whose key it is, and what cannot change.
+//! Encrypted volumes: the content of their files, the owners of keys, and changes that are refused.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
@@ -21,7 +21,7 @@ use crate::common::{Guest, Home, address, wait_for, wait_for_disk};
 
 const DISK: &str = "[[disk]]\nsocket = \"x.sock\"\nvolume = \"a\"\nqueues = 2\n";
 
-/// Where a file has its key's check value.
+/// The attribute with the check value of a file's key.
 const ATTRIBUTE: &str = "user.vrio.key-check";
 
 /// [`LOCAL`] with this chain.
@@ -37,8 +37,8 @@ fn make_key(home: &Home, name: &str) -> String {
     keys::create(&home.path(name), KeyKind::Volume).unwrap().public()
 }
 
-/// Why a node of this file does not start. What there was is as it was: the files of volumes with
-/// their attributes, and all that the node remembers.
+/// The reason why a node of this file does not start. The failed start changes neither the files of
+/// volumes, nor their attributes, nor any record of the node.
 fn refusal(home: &Home, text: &str) -> String {
     write_file(home, "n.toml", text);
     let config = Config::load(&home.path("n.toml")).unwrap_or_else(|error| panic!("{error}"));
@@ -59,7 +59,7 @@ fn refusal(home: &Home, text: &str) -> String {
     refused
 }
 
-/// The files of volumes and of what is remembered, each with its bytes and its attribute.
+/// The files of volumes and of records, each with its bytes and its attribute.
 fn everything(home: &Home) -> BTreeMap<PathBuf, (Vec<u8>, Option<String>)> {
     let mut all = BTreeMap::new();
     let mut folders = vec![home.path("")];
@@ -149,7 +149,7 @@ fn another_key_or_none_is_refused_by_name_before_anything_is_written() {
     }
     let none = refusal(&home, &with_chain("[\"meter\"]"));
     assert!(none.contains("no { encrypt = .. }") && none.contains(&right), "{none}");
-    // Also by a way that only a hand could take.
+    // Also by a way that only an operator could take.
     std::fs::rename(home.path("b.xts"), home.path("a.xts")).unwrap();
     assert!(refusal(&home, &encrypted("a.xts")).contains("is another key"));
 }
@@ -169,7 +169,7 @@ fn a_volume_that_was_used_is_not_encrypted_over_its_data() {
     node.stop();
 }
 
-/// What a backup that knows no attributes does, and a move to another node.
+/// A backup without attributes loses one place, and a move to another node the other.
 #[test]
 fn a_check_value_that_was_lost_in_one_place_comes_from_the_other() {
     let home = Home::new();
@@ -192,7 +192,7 @@ fn a_check_value_that_was_lost_in_one_place_comes_from_the_other() {
         node.stop();
         assert_eq!(attribute(&home.path("a.img")).as_ref(), Some(&right), "it is there again");
     }
-    // In neither of them: nobody guesses, and what is advised works.
+    // With both places lost the node does not guess, and the way out in its message works.
     fremovexattr(&file, ATTRIBUTE).unwrap();
     std::fs::remove_file(&record).unwrap();
     let lost = refusal(&home, &encrypted("a.xts"));
@@ -223,7 +223,7 @@ fn a_new_file_under_an_old_name_is_a_new_volume() {
     }
 }
 
-/// Where the node keeps the records of attachments and what else it has to remember.
+/// The directory of the node's records.
 fn records(home: &Home) -> PathBuf {
     let config = Config::load(&home.path("n.toml")).unwrap();
     config.directories.state.clone().expect("this one has volumes")
@@ -236,7 +236,7 @@ fn a_volume_that_nobody_may_write_starts_again_and_again() {
     let node = start_file(&home, "n.toml", &encrypted("a.xts"));
     write_some(&node, &home);
     node.stop();
-    // As an image that came by itself: nothing is known of it here.
+    // An image without records, as if it was copied here: this node knows nothing of it.
     let file = File::open(home.path("a.img")).unwrap();
     fremovexattr(&file, ATTRIBUTE).unwrap();
     std::fs::remove_file(records(&home).join("a.key-check")).unwrap();
@@ -261,7 +261,7 @@ fn a_node_that_no_guest_came_to_leaves_no_key_behind() {
     wait_for_disk(&node, DiskState::Ready, "x.sock");
     assert_eq!(is_noted(), (None, false));
     node.stop();
-    // Nor does one that gets as far as its sockets, of which one cannot be made.
+    // Nor does a node note a key that starts, and fails at one of its sockets.
     std::fs::create_dir(home.path("x.sock")).unwrap();
     std::fs::write(home.path("x.sock").join("in"), "the way").unwrap();
     refusal(&home, &encrypted("a.xts"));
@@ -276,7 +276,7 @@ fn a_node_that_no_guest_came_to_leaves_no_key_behind() {
     assert!(refusal(&home, &encrypted("a.xts")).contains("is another key"));
 }
 
-/// Where it cannot be noted no guest writes: it would be noise to the next start's key.
+/// Where the note cannot be made no guest writes: its data would be noise to the next start's key.
 #[test]
 fn a_key_that_cannot_be_noted_keeps_guests_away() {
     let home = Home::new();
@@ -285,7 +285,7 @@ fn a_key_that_cannot_be_noted_keeps_guests_away() {
     let config = Config::load(&home.path("n.toml")).unwrap();
     let record = records(&home).join("a.key-check");
     let node = Node::start(&config).unwrap_or_else(|error| panic!("{error}"));
-    // A directory in the place of the file.
+    // A directory is in the place of the file.
     std::fs::create_dir(record.with_extension("new")).unwrap();
     wait_for_disk(&node, DiskState::Ready, "x.sock");
     let socket = home.path("x.sock");
@@ -307,11 +307,11 @@ fn a_key_that_cannot_be_noted_keeps_guests_away() {
     node.stop();
 }
 
-/// A block device for as long as this lives.
+/// A block device that exists as long as this value.
 struct Loop(String);
 
 impl Loop {
-    /// `None`, with a line that says so, where none can be made.
+    /// `None`, with a line that says so, where no block device can be made.
     fn over(test: &str, image: &Path) -> Option<Self> {
         let output = Command::new("losetup").args(["--find", "--show"]).arg(image).output();
         match output {
@@ -332,7 +332,7 @@ impl Drop for Loop {
     }
 }
 
-/// It takes no attributes, so that the directory of records is all that remembers.
+/// The device takes no attributes, so the directory of records has the only note.
 #[test]
 fn a_block_device_is_known_by_what_the_node_remembers() {
     let home = Home::new();
@@ -347,7 +347,7 @@ fn a_block_device_is_known_by_what_the_node_remembers() {
         text.replace("volumes = \"HOME\"", "volumes = [\"/dev\"]\nstate = \"HOME/state\"")
     };
     let record = home.path("state/a.key-check");
-    // Whoever wrote to it before, it was not through this node.
+    // Earlier content of the device was not written through this node.
     for _ in 0..2 {
         let node = start_file(&home, "n.toml", &on(encrypted("a.xts")));
         write_some(&node, &home);
@@ -371,7 +371,7 @@ fn a_block_device_is_known_by_what_the_node_remembers() {
     node.stop();
 }
 
-/// Two paths may lead to the same key, and one key may come to be called something else.
+/// Two paths may lead to the same key, and a key file may be renamed.
 #[test]
 fn keys_are_told_apart_by_what_they_are() {
     let home = Home::new();
@@ -398,7 +398,7 @@ fn keys_are_told_apart_by_what_they_are() {
         |key: &str| json!({ "name": "b", "backend": { "memory": "1MiB" }, "chain": [stage(key)] });
     let no = refused(&node, "POST", "/v1/volumes", Some(&volume("copy.xts")), 409);
     assert!(no.error.contains("has the same key"), "{no}");
-    // The same key from another file is no other key.
+    // The same key from another file is not another key.
     done(&node, "PUT", "/v1/volumes/a/chain", &json!([stage("copy.xts"), "meter"]));
     let no = refused(&node, "PUT", "/v1/volumes/a/chain", Some(&json!([stage("b.xts")])), 409);
     assert!(no.error.contains("what encrypts it cannot change"), "{no}");
@@ -445,7 +445,7 @@ fn what_encrypts_a_running_volume_stays_whoever_asks() {
     done(&node, "PUT", "/v1/volumes/a/chain", &json!([stage("a.xts"), "meter", "meter"]));
     assert_eq!(node.status().volumes[0].chain, ["encrypt", "meter", "meter"]);
     check_some(&home);
-    // One that comes by a command has its key as well, and not that of another.
+    // A volume that a command adds has its own key as well, and not another volume's.
     let volume = |name: &str, key: &str| {
         let backend = json!({ "file": format!("{name}.img"), "size": "1MiB" });
         json!({ "name": name, "backend": backend, "chain": [stage(key)] })

@@ -1,5 +1,6 @@
-//! A file of a FUSE file system whose server is the test: what a tenant that may mount one has.
-//! The protocol is the kernel's (`include/uapi/linux/fuse.h`), as far as one file needs it.
+//! A file of a FUSE file system whose server is the test: a file as a tenant with the right to
+//! mount has it. The protocol is the kernel's (`include/uapi/linux/fuse.h`), as far as one file
+//! needs it.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -15,32 +16,32 @@ const OPEN: u32 = 14;
 const READ: u32 = 15;
 const STATFS: u32 = 17;
 const INIT: u32 = 26;
-/// Requests that are not answered.
+/// Requests that get no answer.
 const SILENT: [u32; 3] = [2, 36, 42];
 
 const EIO: i32 = 5;
 const ENOSYS: i32 = 38;
 
-/// What becomes of a page fault.
+/// The end of a page fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Faults {
-    /// It waits until the file system is taken away.
+    /// It waits until the file system is unmounted.
     Stall,
     /// It fails.
     Fail,
 }
 
-/// One mounted file. Dropped, it is taken away, and all that waits for it fails.
+/// One mounted file. Dropping it unmounts the file, and everything that waits for it fails.
 pub(crate) struct FuseFile {
     path: PathBuf,
-    /// How often the server was asked what its file or file system is.
+    /// How often the kernel asked the server about its file or file system.
     asked: Arc<AtomicU64>,
     server: Option<JoinHandle<()>>,
 }
 
 impl FuseFile {
-    /// Mounts a file of so many bytes, which says that its blocks have 1 GiB. None where that
-    /// cannot be done, which is said.
+    /// Mounts a file of so many bytes, whose blocks have 1 GiB by its own statement. `None`, with a
+    /// line that says so, where it cannot mount.
     pub(crate) fn mount(test: &str, path: &Path, bytes: u64, faults: Faults) -> Option<Self> {
         let skip = |why: String| {
             println!("SKIP {test}: {why}");
@@ -51,7 +52,7 @@ impl FuseFile {
             Err(error) => return skip(format!("/dev/fuse: {error}")),
         };
         File::create(path).unwrap();
-        // Descriptors are closed when a program starts, but for this one.
+        // Descriptors are closed when a program starts, except this one.
         rustix::io::fcntl_setfd(&device, rustix::io::FdFlags::empty()).unwrap();
         let options = format!("fd={},rootmode=100644,user_id=0,group_id=0", device.as_raw_fd());
         let mount = ["-i", "-t", "fuse", "-o", &options, "vrio-test"];
@@ -67,12 +68,12 @@ impl FuseFile {
         Some(Self { path: path.to_owned(), asked, server: Some(server) })
     }
 
-    /// Opens it.
+    /// Opens the file.
     pub(crate) fn open(&self) -> File {
         OpenOptions::new().read(true).write(true).open(&self.path).unwrap()
     }
 
-    /// How often the server was asked what its file or file system is.
+    /// How often the kernel asked the server about its file or file system.
     pub(crate) fn asked(&self) -> u64 {
         self.asked.load(SeqCst)
     }
@@ -80,7 +81,8 @@ impl FuseFile {
 
 impl Drop for FuseFile {
     fn drop(&mut self) {
-        // Forced: what waits for the server fails, and the server reads that it is over.
+        // Forced: everything that waits for the server fails, and the server reads that it is
+        // unmounted.
         for how in ["-f", "-l"] {
             let _ = Command::new("umount").args([how, "-i"]).arg(&self.path).output();
         }
@@ -125,12 +127,12 @@ fn serve(device: &File, bytes: u64, faults: Faults, asked: &AtomicU64) {
         reply.extend(error.to_ne_bytes());
         reply.extend(unique.to_ne_bytes());
         reply.extend(body);
-        // A request that was given up meanwhile has no need of an answer.
+        // A request that was given up meanwhile needs no answer.
         let _ = (&*device).write(&reply);
     }
 }
 
-/// Version 7.31, no wishes, writes of 4 KiB.
+/// Version 7.31, no options, writes of 4 KiB.
 fn init() -> Vec<u8> {
     let mut body: Vec<u8> = [7_u32, 31, 4096, 0, 0, 4096].map(u32::to_ne_bytes).concat();
     body.resize(64, 0);

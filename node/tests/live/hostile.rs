@@ -1,5 +1,5 @@
-//! A front end that attacks the node through what it hands over, memory and eventfds, beside a
-//! disk on the same sidecore that is written and read back throughout.
+//! A front end that attacks the node through its memory and its eventfds. Beside it a disk on the
+//! same sidecore is written and read back all the time.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,7 +20,7 @@ use super::raw::{
 };
 use crate::common::{Guest, Home, wait_for};
 
-/// How long something may take on a busy machine that is to happen at all.
+/// How long an event that must happen may take on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// One sidecore for all disks; `memory` are lines of `[memory]`.
@@ -28,7 +28,7 @@ pub(crate) fn node(home: &Home, memory: &str) -> Node {
     node_that(home, "adaptive", &format!("[memory]\n{memory}"))
 }
 
-/// The same, idling like this, with more of a configuration.
+/// The same, with this idle policy and more of a configuration.
 pub(crate) fn node_that(home: &Home, idle: &str, more: &str) -> Node {
     let disk = |name: &str| {
         format!(
@@ -71,7 +71,7 @@ impl Bystander {
         bystander
     }
 
-    /// It is served, from now on, for some rounds.
+    /// Checks that its disk is still served, for some rounds from now on.
     pub(crate) fn goes_on(&self) {
         let (wanted, until) = (self.rounds.load(SeqCst) + 5, Instant::now() + PATIENCE);
         while self.rounds.load(SeqCst) < wanted {
@@ -81,7 +81,7 @@ impl Bystander {
         }
     }
 
-    /// All that it wrote was right to the end.
+    /// Checks that all its data was right to the end.
     pub(crate) fn end(mut self) {
         self.goes_on();
         self.stop.store(true, SeqCst);
@@ -89,7 +89,7 @@ impl Bystander {
     }
 }
 
-/// A front end that does nothing wrong is served on the attacked disk.
+/// Checks that a well-behaved front end is served on the attacked disk.
 fn is_served_again(home: &Home) {
     let file = memory(MEMORY_BYTES);
     let mut raw = Raw::connect(&home.path("hostile.sock"));
@@ -149,7 +149,7 @@ fn huge_memory_without_a_page_stops_its_own_disk_only() {
     bystander.end();
 }
 
-/// Also when so many have come and left before that the log has no more lines about those.
+/// Also when so many clients have come and left before that the log has no more lines about them.
 #[test]
 fn the_status_names_the_message_for_which_a_front_end_was_dropped() {
     let home = Home::new();
@@ -249,7 +249,8 @@ fn a_sidecore_in_a_page_fault_that_does_not_end_is_named_until_it_goes_on() {
     let test = "a_sidecore_in_a_page_fault_that_does_not_end_is_named_until_it_goes_on";
     let node = node(&home, "guest-files = \"any\"\n");
     let bystander = Bystander::new(&home);
-    // Taken away before the node is stopped, whatever happens: a process with such a fault stays.
+    // Dropped before the node is stopped, also when the test fails: a process in such a fault
+    // cannot end.
     let fuse = FuseFile::mount(test, &home.path("stall"), MEMORY_BYTES, Faults::Stall);
     let Some(fuse) = fuse else { return };
     let file = fuse.open();
@@ -294,13 +295,13 @@ fn a_fault_on_a_file_system_with_huge_blocks_harms_no_other_memory() {
     bystander.end();
 }
 
-/// A page of memory right below the node's mapping of a file: what another guest may have there.
+/// A page of memory right below the node's mapping of a file: another guest's memory may be there.
 struct Neighbour(*mut u8);
 
 impl Neighbour {
     const BYTES: usize = 4096;
 
-    /// The node is in this process, so that its mappings are in this list.
+    /// The node runs in this process, so that its mappings are in this list.
     fn below(file: &Path) -> Self {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         let line = maps.lines().find(|line| line.ends_with(file.to_str().unwrap()));
@@ -318,7 +319,7 @@ impl Neighbour {
             (page != libc::MAP_FAILED).then_some(page.cast::<u8>())
         });
         let page = pages.next().expect("some page below it is free");
-        // SAFETY: the page was just mapped, for reading and writing, and is nobody else's.
+        // SAFETY: the page was just mapped, for reading and writing, and no other code uses it.
         unsafe { page.write_bytes(7, Self::BYTES) };
         Self(page)
     }
@@ -345,7 +346,7 @@ fn sparse_memory_is_refused_beyond_the_front_ends_and_the_nodes_part() {
     let say = |raw: &Raw, at: u64, bytes: u64| {
         raw.tell_memory(Tell::Region, region(at, bytes), sparse.as_fd())
     };
-    // More than one front end may have: by one region, and by several.
+    // More than one front end may map: by one region, and by several.
     assert!(!say(&connect("hostile.sock"), 0, 5 * TIB));
     bystander.goes_on();
     let raw = connect("hostile.sock");

@@ -1,5 +1,5 @@
-//! What passes a nic is copied to a tap, where somebody listens, in a network namespace of the
-//! test's own; where that is not allowed the test says so.
+//! Frames of a nic are copied to a tap, where a listener receives them, in a network namespace of
+//! the test's own. Where the system forbids namespaces, the test says so.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::Command;
@@ -17,7 +17,7 @@ fn ip(words: &str) -> bool {
     Command::new("ip").args(words.split(' ')).status().is_ok_and(|status| status.success())
 }
 
-/// Somebody who listens at the tap.
+/// A listener at the tap.
 struct Ear(OwnedFd);
 
 impl Ear {
@@ -38,7 +38,7 @@ impl Ear {
         Self(socket)
     }
 
-    /// The next frame of one of our guests; the host says things of its own there.
+    /// The next frame of one of our guests. The host sends frames of its own there.
     fn hear(&self) -> Vec<u8> {
         let (mut room, end) = (vec![0; 70_000], Instant::now() + PATIENCE);
         while Instant::now() < end {
@@ -72,7 +72,8 @@ fn what_passes_is_heard_at_a_tap_and_goes_on_while_that_is_away() {
     let status = is_up("open", 1);
     assert_eq!(status.nics[0].chain, ["mirror tap ids0"]);
     let ear = Ear::at("ids0");
-    // Short ones and one of a page are as they were; what is left to be cut stays one.
+    // Short frames and one of a page arrive unchanged; a frame with unfinished segmentation stays
+    // one.
     for bytes in [20, 1400] {
         let frame = FrameMaker::udp4().payload(bytes).build();
         one.say(&frame);
@@ -84,16 +85,16 @@ fn what_passes_is_heard_at_a_tap_and_goes_on_while_that_is_away() {
     one.say_as(header, &large);
     let mut heard = Vec::new();
     while heard.len() < 60_000 {
-        // A kernel that takes no UDP uncut gets it in pieces.
+        // A kernel that takes no whole UDP packet of this size gets it in pieces.
         heard.extend_from_slice(&ear.hear()[42..]);
     }
     assert!(heard == large[42..], "as it was sent");
-    // Set down, nobody hears there.
+    // While the interface is down no listener receives.
     assert!(ip("link set ids0 down"));
     is_up("set down", 0);
     assert!(ip("link set ids0 up"));
     is_up("set up", 1);
-    // It goes away, which costs the guests nothing, and comes back.
+    // The interface goes away, which costs the guests nothing, and comes back.
     assert!(ip("link del ids0"));
     let frame = FrameMaker::udp4().payload(300).build();
     for _ in 0..50 {

@@ -82,7 +82,7 @@ impl Guest {
         self.say_as([0; HEADER], frame);
     }
 
-    /// With what is still to be done to it.
+    /// Sends a frame with a header that asks for offloads.
     pub(crate) fn say_as(&mut self, header: [u8; HEADER], frame: &[u8]) {
         let slot = self.send.take_slot().expect("a slot");
         self.send.write(slot, 0, &header);
@@ -130,12 +130,12 @@ fn two_guests_of_a_network_hear_each_other_as_far_as_the_filter_lets_them() {
         assert_eq!(two.end.config().unwrap()[10..], 9000u16.to_le_bytes());
         for len in 0..50 {
             let frame = FrameMaker::udp4().payload(len * 20).build();
-            // To a port that the filter knows nothing of.
+            // A frame to a port for which the filter has no rule.
             one.say(&FrameMaker::udp4().ports(1, 1999).payload(5).build());
             one.say(&frame);
             assert_eq!(two.hear(), frame);
         }
-        // What it sends is not allowed at all.
+        // The filter permits none of its own frames.
         two.say(&FrameMaker::udp4().from(mac(2)).to(mac(1)).payload(1).build());
     }
     let status = wait_for(&node, "left by its guests", |status| {
@@ -150,7 +150,8 @@ fn two_guests_of_a_network_hear_each_other_as_far_as_the_filter_lets_them() {
     assert_eq!(two.counters["filter_rule_1_frames"], 100);
 }
 
-/// From one to the other, as often as it takes until the switch and the rings are there.
+/// Sends from one guest to the other, as often as it takes until the switch and the rings are
+/// ready.
 fn crosses(from: &mut Guest, to: &mut Guest, len: usize) {
     let frame = FrameMaker::udp4().payload(len).build();
     from.say(&frame);
@@ -185,7 +186,7 @@ fn networks_and_nics_come_go_and_change_while_others_run() {
     assert_eq!((status.networks[2].sidecore, status.networks[2].origin), (0, Origin::Command));
     assert_eq!(status.node.differs.len(), 3, "{:?}", status.node.differs);
 
-    // Rules and rates, while it runs; what is not named stays.
+    // Rules and rates change while it runs; a key that the request does not name stays.
     let rules = json!({ "filter": { "default": "deny", "rules": ["allow sent udp"] },
         "limit": { "frames-per-second": 1000000 } });
     let set = done(&node, "PUT", "/v1/nics/three", &rules);
@@ -198,7 +199,7 @@ fn networks_and_nics_come_go_and_change_while_others_run() {
     assert_eq!(shown.chain, ["filter of 1 rules"]);
     assert_eq!(shown.counters["filter_rule_1_frames"], 1);
     assert_eq!(shown.counters["drops_out_filtered"], 1);
-    // What passes is counted, and copied into a file that has an end.
+    // Its frames are counted, and copied into a file with a bounded size.
     let mirror = json!({ "filter": null, "meter": true,
         "mirror": { "file": "three.pcap", "size": "64KiB", "bytes-per-frame": 64 } });
     done(&node, "PUT", "/v1/nics/three", &mirror);
@@ -220,7 +221,7 @@ fn networks_and_nics_come_go_and_change_while_others_run() {
     done(&node, "PUT", "/v1/nics/three", &json!({ "mirror": null, "meter": null }));
     assert!(node.status().nics[2].chain.is_empty());
 
-    // A guest's nic is not taken away by accident, nor is its network.
+    // A nic in use is not removed by accident, nor is its network.
     let used = refused(&node, "DELETE", "/v1/nics/four", None, 409);
     assert!(used.error.starts_with("nic \"four\" is used by a guest (process "), "{used}");
     let used = refused(&node, "DELETE", "/v1/networks/green", None, 409);
@@ -229,7 +230,7 @@ fn networks_and_nics_come_go_and_change_while_others_run() {
     assert_eq!(gone.notes.len(), 2, "{gone:?}");
     assert!(!home.path("three.sock").exists());
     assert!(node.status().node.differs.is_empty());
-    // The others were there all the time.
+    // The other guests were connected all the time.
     crosses(&mut one, &mut two, 300);
     node.stop();
 }
@@ -251,8 +252,8 @@ fn a_cable_is_pulled_and_plugged_in_again() {
     node.stop();
 }
 
-/// In a network namespace of the test's own; where that is not allowed it says so. The node may
-/// open interfaces of its user, and make none.
+/// The test runs in a network namespace of its own. Where the system forbids that, it says so. The
+/// node may open interfaces of its user, and make none.
 #[test]
 fn an_uplink_that_vanishes_pulls_the_cables_until_it_is_back() {
     let name = "an_uplink_that_vanishes_pulls_the_cables_until_it_is_back";
@@ -281,7 +282,7 @@ fn an_uplink_that_vanishes_pulls_the_cables_until_it_is_back() {
     assert_eq!(status.networks[1].uplink_up, Some(false));
     assert!(status.nics[0].detail.contains("uplink of its network is away"), "{status:#?}");
     assert!(!home.path("one.sock").exists());
-    // A cable that somebody pulls meanwhile stays so.
+    // A cable that an operator pulls meanwhile stays so.
     done(&node, "PUT", "/v1/nics/one", &json!({ "link": "down" }));
     assert!(make());
     wait_for(&node, "back", |status| {
@@ -292,7 +293,7 @@ fn an_uplink_that_vanishes_pulls_the_cables_until_it_is_back() {
     wait_for(&node, "plugged in", |_| state(&node, "one") == DiskState::Ready);
     drop((one, std::mem::replace(&mut two, Guest::new(&home, "two.sock", false))));
     crosses(&mut Guest::new(&home, "one.sock", false), &mut two, 70);
-    // Set down it is there, and leads nowhere.
+    // An interface that is down exists, and leads nowhere.
     assert!(ip("link set vrio0 down"));
     let status = wait_for(&node, "down", |status| status.nics.iter().all(|nic| !nic.link));
     let why = status.networks[1].uplink_why.as_deref();
@@ -310,7 +311,7 @@ fn a_reload_changes_what_the_file_changes() {
     let node = start_file(&home, "n.toml", NODE);
     let (mut one, mut two) =
         (Guest::new(&home, "one.sock", false), Guest::new(&home, "two.sock", false));
-    // Another rule for a guest that stays, a network that goes, one that comes with a nic.
+    // Another rule for a guest that stays, a network that goes, a network that comes with a nic.
     let text = NODE.replace("2000-2010", "2000-3000").replace("\"red\"", "\"green\"");
     let nic = "[[nic]]\nsocket = \"five.sock\"\nnetwork = \"green\"\nmac = \"52:54:00:00:00:05\"\n";
     write_file(&home, "n.toml", &format!("{text}{nic}"));
@@ -324,7 +325,8 @@ fn a_reload_changes_what_the_file_changes() {
     assert_eq!(reloaded.applied, wanted);
     crosses(&mut one, &mut two, 9);
     assert_eq!(node.status().nics.len(), 3);
-    // What a guest was told once takes its nic away, and is not done to one that runs.
+    // An option that a guest reads only once takes its nic away, so it is not changed under a
+    // guest.
     write_file(&home, "n.toml", &format!("{}{nic}", text.replace("mtu = 9000", "mtu = 4000")));
     let used = refused(&node, "POST", "/v1/reload", Some(&json!({})), 409);
     assert!(

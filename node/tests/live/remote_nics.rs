@@ -12,8 +12,8 @@ use super::nics::{Guest, mac};
 use super::{start_file, write_file};
 use crate::common::{Home, address, wait_for};
 
-/// Two networks, so that one of them lives on the second sidecore, where no session of the VMhost's
-/// first one ends by itself.
+/// Two networks, of which the second is on the second sidecore. There no session of the VMhost's
+/// first sidecore ends by itself.
 const IO1: &str = r#"
 name = "io1"
 listen = "ADDRESS"
@@ -74,7 +74,7 @@ vlan = 8
 mac = "52:54:00:00:00:04"
 "#;
 
-/// Both with a directory of their own, and the address of the IOhost.
+/// Both nodes, each with a directory of its own, and the address of the IOhost.
 struct Pair {
     io: Home,
     vm: Home,
@@ -103,7 +103,7 @@ impl Pair {
             (false, true) => "address = \"127.0.0.1:1\"".to_owned(),
             _ => peer,
         };
-        // Sealed, the tenant's key is asked for as well as the node's.
+        // In sealed sessions the tenant's key is demanded as well as the node's.
         let alice = self.vm.path("alice.key");
         let (allowed, proof) = match &self.keys {
             Some(_) => {
@@ -153,7 +153,7 @@ fn guests_of_two_nodes_hear_each_other_also_after_either_was_restarted() {
             let mut one = Guest::new(&pair.vm, "one.sock", false);
             let mut two = Guest::new(&pair.io, "io.sock", false);
             for bytes in [0, 60, 130, 150, 1000, 1472] {
-                // What the network's own node does not let through, and what it does.
+                // A frame that the network's own node refuses, and one that it admits.
                 one.say(&frame(1, 2, 9, bytes));
                 one.say(&frame(1, 2, 2000, bytes));
                 assert_eq!(two.hear(), frame(1, 2, 2000, bytes));
@@ -182,7 +182,7 @@ fn guests_of_two_nodes_hear_each_other_also_after_either_was_restarted() {
             }
             wait_for(&vm, "joined again", |status| status.nics[0].detail.is_empty());
         }
-        // No session more than needed: the networks are on the second sidecore there.
+        // There are no more sessions than needed: the networks are on the second sidecore there.
         assert!(vm.status().sessions.len() <= 2, "{:#?}", vm.status().sessions);
     }
 }
@@ -274,10 +274,10 @@ fn a_guest_whose_networks_node_is_away_sees_its_link_go_and_come_back() {
         let detail = &status.nics[0].detail;
         assert!(detail.starts_with("waiting for network io1/blue: peer io1"), "{detail}");
         assert!(detail.ends_with("its cable is plugged in again when that is there"), "{detail}");
-        // That is how a front end is told: it is alone, and finds nobody.
+        // A front end learns of it in this way: its connection ends, and no socket is there.
         wait_for(&vm, "hung up", |status| status.nics[0].front_end_pid.is_none());
         assert!(!pair.vm.path("one.sock").exists());
-        // One that was never in its network is left as it was.
+        // A nic that was never in its network stays as it was.
         assert!(status.nics[3].link && pair.vm.path("eight.sock").exists());
         drop(one);
         io = pair.start_io();

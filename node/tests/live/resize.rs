@@ -10,7 +10,7 @@ use super::control::{done, refused};
 use super::{LOCAL, io1, start_file, vm1, write_file};
 use crate::common::{Guest, Home, PATIENCE, address, wait_for, wait_for_disk};
 
-/// Waits until the guest is told that its disk has another size; gives that, in sectors.
+/// Waits until the guest hears that its disk has another size; returns the size in sectors.
 fn told(guest: &mut Guest) -> u64 {
     let until = Instant::now() + PATIENCE;
     while !guest.0.disk_changed().unwrap() {
@@ -20,7 +20,7 @@ fn told(guest: &mut Guest) -> u64 {
     guest.0.disk().capacity_sectors
 }
 
-/// Discards sectors; how that ended.
+/// Discards sectors; returns the result.
 fn discard(guest: &mut Guest, sector: u64, sectors: u32) -> Outcome {
     let ring = guest.0.ring(0);
     let slot = ring.take_slot().unwrap();
@@ -62,11 +62,11 @@ fn a_local_disk_grows_under_its_guest_and_stays_as_large() {
     assert!(again.applied.is_empty(), "{again:?}");
     drop(guest);
     node.stop();
-    // The configuration still says what it said.
+    // The configuration still has the old size.
     let node = home.start(LOCAL);
     assert_eq!(node.status().volumes[0].size_bytes, 4 << 20);
     node.stop();
-    // What it says anew counts, whatever was said by command before.
+    // A new size in the file counts, and not a size that a command set before.
     let node = home.start(&LOCAL.replace("size = \"1MiB\"", "size = \"2MiB\""));
     assert_eq!(node.status().volumes[0].size_bytes, 2 << 20);
     node.stop();
@@ -138,7 +138,7 @@ fn a_remote_disk_grows_with_its_volume() {
     let disk = json!({ "volume": "io1/a", "socket": "x.sock", "queues": 2 });
     done(&vm, "POST", "/v1/disks", &disk);
     wait_for_disk(&vm, DiskState::Ready, "x.sock");
-    // Before the guest is there: only the description changes.
+    // Before the guest connects: only the description changes.
     done(&io, "PUT", "/v1/volumes/a/size", &json!({ "size": "2MiB" }));
     wait_for(&vm, "told", |status| status.disks[0].size_bytes == Some(2 << 20));
     let mut guest = Guest::connect(home.path("x.sock"), 2);
@@ -170,7 +170,7 @@ fn a_larger_size_in_the_file_is_a_change_in_place() {
     assert_eq!(reloaded.applied, ["resize volume \"a\" to 3MiB"]);
     assert_eq!(told(&mut guest), 6144);
     assert_eq!(guest.check(0, 1, 1), Outcome::Ok);
-    // Smaller is another thing: the volume would be taken away and come back.
+    // A smaller size is different: the volume would be removed and come back.
     write_file(&home, "n.toml", LOCAL);
     let used = refused(&node, "POST", "/v1/reload", Some(&Value::Null), 409);
     assert!(used.error.contains("is used by"), "{used}");

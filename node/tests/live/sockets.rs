@@ -1,4 +1,4 @@
-//! Whose the sockets of disks and nics are, whatever the process's umask is.
+//! The owners and modes of the sockets of disks and nics, with any umask of the process.
 
 use std::os::unix::fs::MetadataExt;
 
@@ -16,7 +16,7 @@ fn access(home: &Home, socket: &str) -> (u32, u32, u32) {
 #[test]
 fn sockets_are_for_whom_the_file_says_whatever_the_umask_is() {
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    // Root may give them to anybody, others to themselves.
+    // Root may give them to any user, other users only to themselves.
     let (user, group) = if uid == 0 { (4711, 4712) } else { (uid, gid) };
     for umask in [0o000, 0o077] {
         rustix::process::umask(Mode::from_raw_mode(umask));

@@ -1,5 +1,5 @@
-//! A driver of virtio-net that is not ours, on a nic: DPDK's virtio-user port in testpmd, which
-//! sends each frame back to where it came from.
+//! A virtio-net driver of another project on a nic: DPDK's virtio-user port in testpmd, which sends
+//! each frame back to its sender.
 
 use std::fs;
 use std::process::{Child, Command, Stdio};
@@ -34,7 +34,7 @@ mac = "52:54:00:00:00:02"
 /// Frames that are on their way at once: fewer than either ring has room for.
 const BURST: u16 = 64;
 
-/// It ends when it is dropped.
+/// The driver's process. It ends when this is dropped.
 struct Testpmd(Child);
 
 impl Drop for Testpmd {
@@ -52,7 +52,8 @@ fn cores() -> String {
 }
 
 impl Testpmd {
-    /// On a nic's socket, with these options of its port. It needs neither huge pages nor root.
+    /// Starts it on a nic's socket, with these options of its port. It needs neither huge pages nor
+    /// root.
     fn start(home: &Home, options: &str) -> Self {
         Self::start_with(home, options, &[])
     }
@@ -71,7 +72,7 @@ impl Testpmd {
             .args(["--forward-mode=macswap", "--port-topology=loop", "--nb-cores=1"])
             .args(["--total-num-mbufs=2048", "--mbcache=64"])
             .args(more)
-            // It ends when that does.
+            // It ends when its input is closed.
             .stdin(Stdio::piped())
             .stdout(log().unwrap())
             .stderr(log().unwrap())
@@ -92,7 +93,7 @@ fn frame(number: u16, to_driver: bool) -> Vec<u8> {
     FrameMaker::udp4().from(mac(from)).to(mac(to)).ports(number, 9).payload(bytes).build()
 }
 
-/// Waits until the driver sends back what it gets.
+/// Waits until the driver sends frames back.
 fn wait_until_it_answers(guest: &mut Guest) {
     let until = Instant::now() + PATIENCE;
     let mut said = 0;
@@ -105,7 +106,7 @@ fn wait_until_it_answers(guest: &mut Guest) {
         }
         assert!(Instant::now() < until, "the driver sends nothing back");
     }
-    // What waited for it comes back as well, most of it.
+    // Most of the frames that waited for the driver come back as well.
     while said > 0 && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(20));
         let heard = std::iter::from_fn(|| guest.try_hear()).count();
@@ -113,7 +114,7 @@ fn wait_until_it_answers(guest: &mut Guest) {
     }
 }
 
-/// Whether there is one to try it with.
+/// Whether the program is installed.
 fn is_there(test: &str) -> bool {
     let is = Command::new("dpdk-testpmd").arg("--help").output().is_ok();
     if !is {
@@ -122,8 +123,9 @@ fn is_there(test: &str) -> bool {
     is
 }
 
-/// One that serves the socket is there before and after the node: a node that ends leaves it alive,
-/// and the next one goes on where the ring is, whatever the driver believes of it.
+/// A driver that serves the socket is there before and after the node. A node that ends leaves it
+/// alive, and the next node goes on at the position of the ring, in spite of the driver's own
+/// count.
 #[test]
 fn a_foreign_driver_that_serves_the_socket_outlives_its_node() {
     if !is_there("a_foreign_driver_that_serves_the_socket_outlives_its_node") {
@@ -139,7 +141,7 @@ fn a_foreign_driver_that_serves_the_socket_outlives_its_node() {
             wait_for(&node, "started", |status| status.nics[0].state == DiskState::Running);
             let mut guest = Guest::new(&home, "two.sock", false);
             wait_until_it_answers(&mut guest);
-            // More than the ring is long, so that it is somewhere in its middle.
+            // More frames than the ring has places, so that its position is in the middle.
             for number in 0..700 {
                 guest.say(&frame(number, true));
                 assert_eq!(guest.hear(), frame(number, false), "{options}, life {life}");
@@ -147,7 +149,7 @@ fn a_foreign_driver_that_serves_the_socket_outlives_its_node() {
             let after = node.status().nics[0].counters.clone();
             assert!(!after.keys().any(|name| name.starts_with("ring_")), "{after:?}");
             node.stop();
-            // Time enough for a second connection, which would be its end.
+            // Time enough for a second connection, which would end the driver.
             std::thread::sleep(Duration::from_millis(300));
             assert!(driver.lives(), "{options}, life {life}");
         }
@@ -196,7 +198,7 @@ fn a_foreign_driver_gets_and_sends_all_frames_on_rings_of_either_kind() {
         assert!(!after.keys().any(|name| name.starts_with("ring_")), "{after:?}");
         let tolerates = options.contains("packed") && !more.is_empty();
         assert_eq!(counted("tolerated_in") > 0, tolerates, "{options}");
-        // Killed, in the middle of whatever it does.
+        // It is killed in the middle of its work.
         drop(driver);
     }
     assert_eq!(frames, 6 * 40 * u32::from(BURST));

@@ -17,7 +17,7 @@ fn ip(words: &str) -> bool {
     Command::new("ip").args(words.split(' ')).status().is_ok_and(|status| status.success())
 }
 
-/// A cable whose one end is the node's, and whose other end is a host with this address.
+/// A cable: one end is the node's, and the other end is a host with this address.
 fn plug() -> bool {
     // SAFETY: only this thread, and those that it starts from now on, change their namespace.
     let is_apart = unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0;
@@ -59,7 +59,8 @@ fn a_guest_reaches_a_host_past_the_stack_until_the_cable_is_unplugged() {
     let mut one = Guest::new(&home, "one.sock", true);
     let host = UdpSocket::bind("10.0.0.2:2000").unwrap();
     host.set_read_timeout(Some(PATIENCE)).unwrap();
-    // Much at once, to be cut into datagrams of 1400 bytes, with a checksum that is not finished.
+    // A large packet at once, to be cut into datagrams of 1400 bytes, with a checksum that is not
+    // finished.
     let maker = FrameMaker::udp4().from(mac(1)).to(Mac([0x52, 0x54, 0, 0, 0, 0x99]));
     let large = maker.partial().payload(60_000).build();
     let header: [u8; HEADER] = [1, 5, 42, 0, 0x78, 5, 34, 0, 6, 0, 0, 0];
@@ -78,15 +79,15 @@ fn a_guest_reaches_a_host_past_the_stack_until_the_cable_is_unplugged() {
     let counters = &shown.networks[1].counters;
     assert_eq!((counters["uplink_cut_out"], counters["uplink_checksums_out"]), (20, 20 * 43));
     assert_eq!(shown.networks[1].uplink.as_deref(), Some("xdp:vrio0"));
-    // And back. A host on the same machine leaves its checksums to whoever is behind the cable, and
-    // says so to nobody here.
+    // And back. A host on the same machine leaves its checksums to the receiver at the other end of
+    // the cable, and the frame does not say so.
     host.send_to(&large[42..1000], "10.0.0.1:1000").unwrap();
     let heard = std::iter::from_fn(|| Some(one.hear())).find(|it| it[12..14] == [8, 0]).unwrap();
     let maker = FrameMaker::udp4().from(Mac([0x52, 0x54, 0, 0, 0, 0x99])).to(mac(1)).partial();
     let maker = maker.addresses(0x0a00_0002, 0x0a00_0001).ports(2000, 1000).payload(1000 - 42);
     assert_eq!(with_number(heard.clone(), 0x1234), maker.build());
     assert_eq!(sum(&heard[14..34]), 0xffff, "the checksum of IPv4's header");
-    // Nothing is plugged in any more.
+    // The cables are pulled.
     assert!(ip("link set far down"));
     let cut_off = wait_for(&node, "cut off", |status| status.nics.iter().all(|nic| !nic.link));
     let why = cut_off.networks[1].uplink_why.as_deref();

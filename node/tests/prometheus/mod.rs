@@ -1,5 +1,5 @@
-//! A strict parser of Prometheus text 0.0.4: what it does not expect is an error, which the real
-//! one may let pass.
+//! A strict parser of Prometheus text 0.0.4. Text that it does not expect is an error, even if the
+//! real parser would accept it.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -44,7 +44,7 @@ impl Text {
         parsed
     }
 
-    /// The one sample with these labels, whatever others it has.
+    /// The only sample that has these labels, perhaps among others.
     pub(crate) fn value(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         let matches = |sample: &Labels| {
             labels
@@ -61,7 +61,7 @@ impl Text {
         &self.kinds[name]
     }
 
-    /// Nothing but gauges may be less later.
+    /// Checks that only gauges are less in a later text.
     pub(crate) fn assert_grown_to(&self, later: &Self) {
         for ((name, labels), value) in &self.samples {
             if self.kinds.get(name).is_some_and(|kind| kind == "gauge") {
@@ -72,7 +72,7 @@ impl Text {
         }
     }
 
-    /// Buckets grow with their bounds, and the last one is the count.
+    /// Checks that buckets grow with their bounds, and that the last one is the count.
     fn check_histograms(&self) {
         for (name, _) in self.kinds.iter().filter(|(_, kind)| *kind == "histogram") {
             let mut series: BTreeMap<Labels, Vec<(f64, f64)>> = BTreeMap::new();
@@ -125,7 +125,7 @@ fn sample(line: &str) -> (String, Labels, f64) {
     (name.to_owned(), labels, number.parse().expect("a number"))
 }
 
-/// A label's value up to its closing quote, and what follows that.
+/// A label's value up to its closing quote, and the rest of the text.
 fn unquote(text: &str) -> (String, &str) {
     let mut value = String::new();
     let mut chars = text.char_indices();

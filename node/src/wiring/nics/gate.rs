@@ -24,8 +24,8 @@ const LOG_LINES_MAX: u32 = 32;
 /// sidecore.
 const PROOFS_PER_S: u64 = 100;
 
-/// Proofs that a peer may send at once after a pause: one for each nic that one of its sidecores
-/// can have, since all of these join when a session is there again.
+/// Proofs that a peer may send at once after a pause: as many as one of its sidecores can have
+/// nics, since all of these join when a session is there again.
 const PROOFS_AT_ONCE: u64 = transport::FLOWS_MAX as u64;
 
 const PROOF_NS: u64 = 1_000_000_000 / PROOFS_PER_S;
