@@ -93,7 +93,7 @@ impl Domains {
     }
 
     fn server(&self) -> MutexGuard<'_, Option<RegistrationServer>> {
-        // A poisoned lock is whole: the server is made or removed in one step.
+        // The value of a poisoned lock is whole: the server is made or removed in one step.
         self.server.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -147,7 +147,7 @@ impl Domains {
     }
 
     fn opened(&self) -> MutexGuard<'_, Vec<Open>> {
-        // A poisoned lock is whole: each domain is in the list or not.
+        // The value of a poisoned lock is whole: each domain is in the list or not.
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
