@@ -15,14 +15,14 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::progress::Progress;
 
-/// What a shell expects of a program that ^C has ended.
+/// The exit status that shells expect of a program that ^C has ended.
 const INTERRUPTED_STATUS: i32 = 130;
 
 /// How long killed processes may take to be gone before their files are removed.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 const LOOKS: usize = 200;
 
-/// What is to be removed at the end.
+/// Things that must be removed at the end.
 #[derive(Debug, Default)]
 struct Traces {
     paths: Vec<PathBuf>,
@@ -72,7 +72,7 @@ impl Cleanup {
         let mut signals = signals.context("cannot wait for signals")?;
         drop(entered);
         let this = self.clone();
-        // A release build ends with a panic, without a word to anybody else.
+        // A release build aborts at a panic. No destructor runs then, so the hook cleans up.
         let before = std::panic::take_hook();
         let panicked = self.clone();
         std::panic::set_hook(Box::new(move |panic| {
@@ -105,7 +105,8 @@ impl Cleanup {
         std::process::exit(INTERRUPTED_STATUS);
     }
 
-    /// Waits for the end if the process was asked to end: what fails then is no news.
+    /// Waits for the end if the process was interrupted: a failure is then only a consequence of
+    /// ^C.
     pub fn yield_to_interruption(&self) {
         // ^C reaches the nodes, too, and their end may be noticed before our own signal.
         thread::sleep(LOOK_AGAIN * 10);
@@ -114,7 +115,7 @@ impl Cleanup {
         }
     }
 
-    /// To be held while a process is started.
+    /// The lock that a caller must hold while it starts a process.
     pub fn start(&self) -> MutexGuard<'_, ()> {
         self.starting.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -142,7 +143,7 @@ impl Cleanup {
         self.traces().settings.push((file, before));
     }
 
-    /// Removes everything. Processes must have ended. Whoever comes second waits for the first.
+    /// Removes everything. Processes must have ended. A second caller waits for the first.
     pub fn remove(&self) {
         self.remove_stage();
         let mut traces = self.traces();
@@ -155,12 +156,12 @@ impl Cleanup {
         }
     }
 
-    /// Removes what was made for one stage of several: files and namespaces. What the system was
-    /// changed in stays for the next one.
+    /// Removes the files and namespaces of one stage of several. Mounts and changed settings of the
+    /// system stay for the next stage.
     pub fn remove_stage(&self) {
         let mut traces = self.traces();
-        // What is not there any more needs no removal, and nobody could do more about the rest. A
-        // second try, since an interruption ends the first one's process.
+        // Failures are ignored: the thing is gone already, or nothing more can be done about it. A
+        // namespace gets a second try, since an interruption ends the first try's `ip` process.
         for name in traces.namespaces.drain(..) {
             end_all_in(&name);
             let removed = || Command::new("ip").args(["netns", "del", &name]).output();
@@ -189,8 +190,8 @@ fn kill_children() {
     kill_all(children);
 }
 
-/// Kills what still runs in a network namespace of ours, whoever has started it: an MPI's daemons
-/// there are nobody's children.
+/// Kills all processes in a network namespace of ours. The daemons of an MPI there are not our
+/// children, so [`kill_children`] does not find them.
 fn end_all_in(namespace: &str) {
     kill_all(|| {
         let said = Command::new("ip").args(["netns", "pids", namespace]).output();
@@ -202,7 +203,7 @@ fn end_all_in(namespace: &str) {
     });
 }
 
-/// Kills who is found, and waits until nobody is.
+/// Kills the processes that `find` lists until it lists none, at most [`LOOKS`] times.
 fn kill_all(find: impl Fn() -> Vec<Pid>) {
     for _ in 0..LOOKS {
         let found = find();

@@ -1,4 +1,4 @@
-//! What happened meanwhile, besides the requests themselves: as nodes count it, and the kernel.
+//! Events of a measurement besides the requests themselves, as nodes and the kernel count them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,12 +9,12 @@ use node::status::{Counters, Status};
 
 use crate::nodes::Node;
 
-/// Who did something.
+/// The part of a process in a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {
-    /// Who asks: the bench itself.
+    /// The sender of the requests: the bench itself.
     Driver,
-    /// The node that shows the disk, or whoever serves a socket.
+    /// The node that shows the disk, or the processes behind a socket.
     Vmhost,
     /// The node that has the volume.
     Iohost,
@@ -64,12 +64,12 @@ impl Side {
         for (name, value) in sidecores.chain(disks).chain(nics).flatten() {
             *counters.entry(name.clone()).or_default() += value;
         }
-        // What crossed to and from nics of other nodes was copied by their ports here.
+        // Bytes that crossed to and from nics of other nodes were copied by their ports here.
         let members = status.networks.iter().flat_map(|network| &network.members);
         for copied in members.filter_map(|member| member.counters.get("bytes_copied")) {
             *counters.entry(REMOTE_COPIES.to_owned()).or_default() += copied;
         }
-        // Of volumes only this: the rest of what they count is counted by disks as well.
+        // Of a volume's counters only this one: disks count the rest as well.
         let in_place = status.volumes.iter().filter_map(|volume| volume.counters.get(IN_PLACE));
         *counters.entry(IN_PLACE.to_owned()).or_default() += in_place.sum::<u64>();
         Ok(Self { counters, served, ..Self::of_process(status.node.pid)? })
@@ -144,7 +144,7 @@ impl Look {
     }
 }
 
-/// What happened between two looks.
+/// The events between two looks.
 #[derive(Clone, Debug)]
 pub struct Events {
     /// The time between the two looks.
@@ -156,7 +156,7 @@ pub struct Events {
 }
 
 impl Look {
-    /// What happened since an earlier look.
+    /// The events since an earlier look.
     pub fn since(&self, earlier: &Self) -> Events {
         let (mut counters, mut threads) = (BTreeMap::new(), BTreeMap::new());
         let mut served = BTreeMap::new();
@@ -186,16 +186,16 @@ impl Look {
 /// A volume's counter of requests that a sidecore did by itself, with a system call each.
 const IN_PLACE: &str = "file_in_place";
 
-/// Interrupts of the device behind a volume's file, of whoever has that volume.
+/// Interrupts of the device behind a volume's file, for the role that has the volume.
 pub const DEVICE_INTERRUPTS: &str = "device_interrupts";
 
 /// Counters of requests that a sidecore took: of peers, and of guests in a disk's share.
 const OF_PEERS: &str = "server_requests";
 const OF_GUESTS: &str = "requests";
 
-/// Counters that make up a system call each, on a sidecore. Not in them: what a direct client's
-/// ublk driver is asked beside its ring, what wakes another sidecore of the same node, a nic's
-/// kicks, and the question before a call through a descriptor that may block.
+/// Counters of system calls of a sidecore: each event is one call. Not among them are calls to a
+/// direct client's ublk driver beside its ring, calls that wake another sidecore of the same node,
+/// a nic's kicks, and the check before a call through a descriptor that may block.
 const SYSTEM_CALLS: [&str; 14] = [
     "uring_enters",
     IN_PLACE,
@@ -216,9 +216,9 @@ const SYSTEM_CALLS: [&str; 14] = [
 /// Bytes copied between a session's buffers and disks' channels, or frames.
 const REMOTE_COPIES: &str = "remote_bytes_copied";
 
-/// Counters of copied bytes: by the session, beside it, through shared memory, past the stack.
-/// What a backend copies is its storage, and what the kernel copies at its sockets nobody here
-/// counts.
+/// Counters of copied bytes: by the session, beside it, through shared memory, past the stack. A
+/// backend's copies are part of its storage, and the kernel's copies at its sockets are not
+/// counted.
 const COPIES: [&str; 4] =
     ["sessions_bytes_copied", REMOTE_COPIES, "shm_bytes_copied", "xdp_bytes_copied"];
 
@@ -228,7 +228,7 @@ impl Events {
         Some(names.iter().map(|name| counters.get(*name).copied().unwrap_or(0)).sum())
     }
 
-    /// The same where all of them are counted: what is not is no zero.
+    /// The sum of these counters, or nothing where one is missing: a missing counter is not zero.
     fn counted(&self, role: Role, names: &[&str]) -> Option<u64> {
         let counters = self.counters.get(&role)?;
         names.iter().map(|name| counters.get(*name).copied()).sum()
@@ -240,8 +240,8 @@ impl Events {
         Some(all.saturating_sub(self.sum(role, &["xdp_datagrams_sent"])?))
     }
 
-    /// What a role copied, where it has sessions, shared memory or nics of other nodes: nobody
-    /// counts what anything else would copy.
+    /// Bytes that a role copied. It is nothing for a role without sessions, shared memory or nics
+    /// of other nodes: other copies are not counted.
     fn copied(&self, role: Role) -> Option<u64> {
         let counters = self.counters.get(&role)?;
         let counts = COPIES.iter().any(|name| counters.contains_key(*name));

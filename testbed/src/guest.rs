@@ -42,8 +42,8 @@ const ANSWER_PERIOD: Duration = Duration::from_secs(5);
 /// How long QEMU may take to end after its guest has powered off.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What a test needs before it starts guests: the image, and QEMU. Without them it says that `test`
-/// is skipped, in the form that `scripts/test` repeats at its end, and gives nothing.
+/// The image for a test that starts guests. Without an image or QEMU, it prints that `test` is
+/// skipped, in the form that `scripts/test` repeats at its end, and gives nothing.
 pub fn available(test: &str) -> Option<Image> {
     with_image(test, Image::find(), &Qemu::installed())
 }
@@ -53,7 +53,7 @@ pub fn available_with(test: &str, qemu: &Qemu) -> Option<Image> {
     with_image(test, Image::find(), qemu)
 }
 
-/// The same with the newer kernel, for tests that need what only that one has.
+/// The same with the newer kernel, for tests that need its features.
 pub fn available_newer(test: &str) -> Option<Image> {
     with_image(test, Image::find_newer(), &Qemu::installed())
 }
@@ -96,8 +96,9 @@ pub mod scripts {
         include_str!("../../guest/scripts/client.sh"),
         include_str!("../../guest/scripts/fio.sh")
     );
-    /// Is one of two guests of a network, and does what is typed: `ADDRESS`, `PEER`, `BYTES_KIB`,
-    /// `HOST` for those who type "host"; with iperf3 as a program for "serve" and "stream".
+    /// Is one of two guests of a network, and obeys typed commands. It needs `ADDRESS`, `PEER` and
+    /// `BYTES_KIB`; for the command "host" also `HOST`, and for "serve" and "stream" iperf3 as a
+    /// program.
     pub const TALK: &str = include_str!("../../guest/scripts/talk.sh");
     /// Is one of two guests of MPI jobs, and does what is typed: `ADDRESS`, `PEER`, `DOMAIN`,
     /// `KEY`; see [`super::mpi::with_member`].
@@ -165,7 +166,7 @@ impl Guest {
         }
     }
 
-    /// Waits for the next line for the host, whatever it says.
+    /// Waits for the next line for the host, of any content.
     ///
     /// # Errors
     /// As for [`Guest::wait_for`].
@@ -237,7 +238,8 @@ impl Guest {
         deadline: Instant,
     ) -> Result<String, GuestError> {
         loop {
-            // Asked before reading: what QEMU wrote before it ended is read first.
+            // The state of QEMU is asked before the console is read. So QEMU's last lines are read
+            // before its end is reported.
             let ended = self.child.try_wait().map_err(GuestError::host("wait for QEMU"))?;
             self.console.read().map_err(GuestError::host("read the console"))?;
             while let Some(line) = self.console.pop() {

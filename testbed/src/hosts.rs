@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 pub struct Hosts {
     /// Their nodes.
     pub nodes: Vec<Node>,
-    /// What is in the file of the domain's key.
+    /// The content of the file of the domain's key.
     pub secret: String,
     stage: Stage,
     program: PathBuf,
@@ -45,7 +45,7 @@ pub enum Launcher<'a> {
 }
 
 impl Launcher<'_> {
-    /// What `vrio mpi env --mpi` calls it.
+    /// The MPI's name for `vrio mpi env --mpi`.
     fn word(self) -> &'static str {
         match self {
             Self::OpenMpi => "openmpi",
@@ -109,10 +109,10 @@ impl Hosts {
         self.stage.path(name)
     }
 
-    /// What a host's node says of the domain.
+    /// The status of the domain at a host's node.
     ///
     /// # Errors
-    /// When it does not answer.
+    /// When the node does not answer.
     pub fn domain(&self, host: usize) -> Result<Value> {
         Ok(self.nodes[host].status()?["domains"][0].clone())
     }
@@ -177,8 +177,9 @@ impl Hosts {
         Ok(job)
     }
 
-    /// What an MPI starts its daemons by, and what starts the MPI: goes to the host of an address,
-    /// where it makes the environment as a user's profile does.
+    /// Writes the script with which an MPI starts its daemons, and with which the MPI itself is
+    /// started. The script enters the host of an address and makes the environment there as a
+    /// user's profile does.
     fn write_enter(&self, launcher: Launcher<'_>) -> Result<PathBuf> {
         let (vrio, word) = (&self.program, launcher.word());
         let doors = [0, 1].map(|host| {
@@ -207,7 +208,7 @@ pub struct Door {
     pub address: String,
     /// Its network namespace.
     pub namespace: String,
-    /// What its processes take for its name: MPIs tell hosts apart by that.
+    /// The host's name, as its processes see it: MPIs tell hosts apart by this name.
     pub name: String,
     /// Lines of shell that come first there.
     pub profile: String,
@@ -234,7 +235,7 @@ pub fn write_enter(file: &Path, doors: &[Door]) -> Result<()> {
     Ok(fs::set_permissions(file, fs::Permissions::from_mode(0o755))?)
 }
 
-/// A word of a shell, whatever is in it.
+/// Any text as one word of a shell.
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }

@@ -9,8 +9,8 @@ use rustix::fs::{major, minor};
 /// Where a device lies below the root of all devices, at most: a bridge behind a bridge and so on.
 const DEPTH_MAX: usize = 32;
 
-/// The interrupts of the device that a file is stored on. Whatever else uses that device meanwhile
-/// is counted too.
+/// The interrupts of the device that a file is stored on. Interrupts that other users of the device
+/// cause meanwhile are counted too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interrupts {
     /// Their numbers, as `/proc/interrupts` has them.

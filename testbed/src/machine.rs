@@ -1,4 +1,4 @@
-//! What a reader must know of the machine to make sense of the numbers.
+//! The facts about the machine that a reader needs to make sense of the numbers.
 
 use std::fs;
 use std::sync::LazyLock;
@@ -19,11 +19,11 @@ const TRIED_FOR: Duration = Duration::from_millis(50);
 /// else look like cores that are milliseconds apart.
 const BATCHES_MIN: u32 = 20;
 
-/// What whoever built it said that it was built from. Not what is said when it runs: that may be
-/// another working tree's.
+/// The commit that the builder named at compile time. The environment at run time is not asked: it
+/// may name the commit of another working tree.
 const COMMIT: Option<&str> = option_env!("VRIO_COMMIT");
 
-/// In place of a commit that nobody told.
+/// The text in place of a commit that was not named.
 const UNKNOWN: &str = "unknown";
 
 /// The machine and the build.
@@ -31,7 +31,7 @@ const UNKNOWN: &str = "unknown";
 pub struct Machine {
     /// Cores that this process may use.
     pub cores: usize,
-    /// What the processor calls itself.
+    /// The processor's model name.
     pub processor: String,
     /// How long a cache line takes from the first core to the last and back, which are a node's and
     /// the driver's where each has one; nothing with one core.
@@ -70,7 +70,7 @@ impl Machine {
     }
 }
 
-/// What this program calls itself: its version, and the commit if that is known.
+/// The name of this build: vrio's version, and the commit if that is known.
 pub fn version() -> &'static str {
     static NAME: LazyLock<String> = LazyLock::new(|| name(env!("CARGO_PKG_VERSION"), commit()));
     &NAME
@@ -88,7 +88,8 @@ fn name(version: &str, commit: &str) -> String {
 }
 
 /// How long a cache line takes between the first core and the last and back; nothing with one core.
-/// Nodes and peers' servers have the first cores, and whoever drives them the last.
+/// Nodes and the servers of peers have the first cores, and the driver of a measurement has the
+/// last.
 pub fn cache_line_round_trip_ns() -> Option<u64> {
     round_trip_ns(&cores())
 }
@@ -107,7 +108,8 @@ pub fn pin(core: usize) {
     let _ = sched_setaffinity(None, &only);
 }
 
-/// Runs `f` with two of the cores for this thread and whatever it starts; with fewer, as it is.
+/// Runs `f` with two of the cores for this thread and everything that `f` starts. A machine with
+/// fewer cores runs it unchanged.
 pub fn on_two_cores<T>(f: impl FnOnce() -> T) -> T {
     let Ok(before) = sched_getaffinity(None) else { return f() };
     let mut two = CpuSet::new();
@@ -137,7 +139,7 @@ fn round_trip_ns(cores: &[usize]) -> Option<u64> {
     })
 }
 
-/// The last ball: whoever sees it goes.
+/// The last ball: a thread that sees it returns.
 const OVER: u64 = u64::MAX;
 
 fn echo(line: &AtomicU64) {

@@ -49,7 +49,7 @@ pub struct NodePlan {
     pub volumes: bool,
     /// Further folders that may have volumes.
     pub volume_folders: Vec<PathBuf>,
-    /// What `[directories]` says instead of all that.
+    /// The text of `[directories]`, instead of all these folders.
     pub directories: Option<String>,
 }
 
@@ -153,10 +153,10 @@ impl Node {
         self.child.id()
     }
 
-    /// What it says of itself.
+    /// The node's status.
     ///
     /// # Errors
-    /// When it does not answer.
+    /// When the node does not answer.
     pub fn status(&self) -> Result<serde_json::Value> {
         status(&self.plan.control())
     }
@@ -337,7 +337,7 @@ fn stands_still(pid: u32) -> Result<bool> {
 /// Asks a node's control socket for its status.
 ///
 /// # Errors
-/// When nobody answers, or not in the expected form.
+/// When no node answers, or the answer has another form than expected.
 pub fn status(control: &Path) -> Result<serde_json::Value> {
     let mut stream = UnixStream::connect(control)?;
     stream.set_read_timeout(Some(PATIENCE))?;

@@ -1,5 +1,6 @@
-//! A VMhost and an IOhost of a measurement: how they meet, who sits where, and what their
-//! configurations say of that. What each of them shows or has, whoever measures it adds.
+//! The VMhost and the IOhost of a measurement: the link between them, the cores of each, and the
+//! parts of their configurations that follow from these. The measurement adds the disks and nics,
+//! and the volumes and networks behind them.
 
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -13,7 +14,8 @@ use crate::events::Events;
 use crate::progress::Progress;
 use crate::stage::{Network, Stage};
 
-/// Packets of a virtual cable: what IPv6 asks of every link, and the longest there are.
+/// The lengths of packets that a virtual cable may have: from the least that IPv6 asks of every
+/// link to the longest possible packet.
 const MTU: RangeInclusive<u32> = 1280..=65_535;
 
 /// The share of datagrams that go past the stack where that is measured: all but those that find
@@ -44,7 +46,7 @@ pub struct Meeting {
     pub encrypt: bool,
     /// On the loopback device, also where two network namespaces would be allowed.
     pub loopback: bool,
-    /// The longest packet of the virtual cable between them; the system's usual where nobody says.
+    /// The longest packet of the virtual cable between them; without it, the system's default.
     pub mtu: Option<u32>,
 }
 
@@ -109,7 +111,8 @@ impl Meeting {
     }
 }
 
-/// The cores of each role; none where there are too few for everybody: then nobody is pinned.
+/// The cores of each role. If the machine has too few for all roles, the lists are empty, and no
+/// thread is pinned.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seats {
     /// Of the sidecores of the VMhost.
@@ -143,7 +146,7 @@ impl Seats {
     }
 }
 
-/// What lies between the nodes, and whether what crosses it is sealed, in a report's words.
+/// The link between the nodes, and whether its traffic is sealed, in a report's words.
 pub fn between(network: Option<Network>, encrypt: bool) -> &'static str {
     match (network, encrypt) {
         (None, _) => "",
@@ -152,7 +155,7 @@ pub fn between(network: Option<Network>, encrypt: bool) -> &'static str {
     }
 }
 
-/// Who writes the configurations of the two, called `vm1` and `io1`.
+/// The settings from which the configurations of the two nodes, `vm1` and `io1`, are made.
 #[derive(Clone, Copy, Debug)]
 pub struct Pair<'a> {
     /// How their sessions travel.
@@ -163,12 +166,12 @@ pub struct Pair<'a> {
     pub seats: &'a Seats,
     /// Sidecores of each.
     pub sidecores: u16,
-    /// What those do without work.
+    /// The idle policy of these sidecores.
     pub idle: Idle,
 }
 
 impl Pair<'_> {
-    /// All of the IOhost's but what it has, which is to follow.
+    /// The IOhost's configuration. The caller appends what the IOhost has.
     pub fn iohost(&self) -> String {
         let Stage { io_listen, keys, .. } = self.stage;
         let link = match self.link {
@@ -180,7 +183,7 @@ impl Pair<'_> {
         format!("listen = \"{io_listen}\"\n{link}{sidecores}{}", keys.clients(&["vm1"]))
     }
 
-    /// All of the VMhost's but what it shows, which is to follow.
+    /// The VMhost's configuration. The caller appends what the VMhost shows.
     pub fn vmhost(&self) -> String {
         let Stage { vm_listen, keys, .. } = self.stage;
         let link = if self.link == LinkKind::Xdp { XDP } else { "" };
@@ -192,7 +195,7 @@ impl Pair<'_> {
         )
     }
 
-    /// The same of a VMhost that has nobody beside it.
+    /// The configuration of a VMhost without an IOhost.
     pub fn vmhost_alone(&self) -> String {
         self.sidecores(&self.seats.vmhost)
     }

@@ -1,4 +1,4 @@
-//! What a long piece of work says meanwhile: a spinner on a terminal, plain lines elsewhere.
+//! The progress of long work: a spinner on a terminal, plain lines elsewhere.
 
 use std::fmt::Display;
 use std::io::Write;
@@ -33,24 +33,24 @@ impl Progress {
         Self { quiet: true, ..Self::new() }
     }
 
-    /// Says nothing: somebody else does.
+    /// Shows nothing, for work whose caller reports its progress.
     pub fn silent() -> Self {
         Self { bar: ProgressBar::hidden(), began: Instant::now(), quiet: true }
     }
 
-    /// What is being done now; only shown on a terminal.
+    /// Shows the present piece of work, on a terminal only.
     pub fn doing(&self, what: impl Display) {
         self.bar.set_message(what.to_string());
     }
 
-    /// What was done: a line that stays.
+    /// Prints a line about a finished piece of work. The line stays.
     pub fn done(&self, what: impl Display) {
         if self.quiet {
             return;
         }
         let line = format!("{:>5.1}s  {what}", self.began.elapsed().as_secs_f64());
         if self.bar.is_hidden() {
-            // Nobody reads it any more: no reason to stop in the middle.
+            // An error means that the reader has gone, which is no reason to stop the work.
             let _ = writeln!(std::io::stderr(), "{line}");
         } else {
             self.bar.println(line);

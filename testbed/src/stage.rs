@@ -17,17 +17,17 @@ use crate::cleanup::Cleanup;
 use crate::nodes::{Keys, Node, NodePlan};
 use crate::progress::Progress;
 
-/// Addresses in the two namespaces, which nobody else can see.
+/// Addresses in the two namespaces. No process outside of them can see these addresses.
 const IO_ADDRESS: &str = "10.77.0.9";
 const VM_ADDRESS: &str = "10.77.0.1";
 
-/// What both ends of the virtual cable are called.
+/// The name of the interface at each end of the virtual cable.
 pub const CABLE: &str = "cable";
 
 /// Of the key of a domain.
 const DOMAIN_KEY_BYTES: usize = 16;
 
-/// What lies between the two nodes.
+/// The link between the two nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Network {
@@ -43,9 +43,9 @@ pub struct Stage {
     /// Where all files are.
     pub folder: PathBuf,
     program: PathBuf,
-    /// What lies between the nodes.
+    /// The link between the nodes.
     pub network: Network,
-    /// The longest packet of the virtual cable; the system's usual where nobody says.
+    /// The longest packet of the virtual cable; without it, the system's default.
     pub mtu: Option<u32>,
     /// The address at which the IOhost listens.
     pub io_listen: String,
@@ -58,11 +58,11 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Makes the folder of what is called `name`. The nodes are to run `program`, on the loopback
-    /// device, with keys or without.
+    /// Makes a stage whose folder has `name` in its own name. Its nodes will run `program`, on the
+    /// loopback device, with keys if `sealed`.
     ///
     /// # Errors
-    /// When there is no room for files.
+    /// When the folder or the keys cannot be made, or no port is free.
     pub fn new(name: &str, program: PathBuf, sealed: bool, cleanup: Cleanup) -> Result<Self> {
         let folder = std::env::temp_dir().join(format!("vrio-{name}-{}", std::process::id()));
         cleanup.path(folder.clone());
@@ -145,10 +145,11 @@ impl Stage {
         self.folder.join(name)
     }
 
-    /// Makes the key of a domain, which nobody else can read; gives its file and what is in it.
+    /// Makes the key of a domain, in a file that only its owner can read. Gives the file and its
+    /// content.
     ///
     /// # Errors
-    /// When it was made before, or there are no random numbers.
+    /// When the key exists already, or there are no random numbers.
     pub fn make_domain_key(&self) -> Result<(PathBuf, String)> {
         let (key, mut secret) = (self.path("domain.key"), [0_u8; DOMAIN_KEY_BYTES]);
         aws_lc_rs::rand::fill(&mut secret)
@@ -162,7 +163,7 @@ impl Stage {
     /// A node of this name in its namespace, with a key if there are any.
     pub fn plan(&self, name: &str, config: &str) -> NodePlan {
         let namespace = self.namespace_of(name);
-        // Nobody else is in the two namespaces.
+        // Only these two nodes are in the two namespaces.
         let trusted = namespace.is_some() && !self.keys.is_sealed();
         let trust = if trusted { "trust = \"network\"\n" } else { "" };
         let config = format!("{}{trust}{config}", self.keys.own(name));

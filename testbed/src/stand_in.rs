@@ -36,16 +36,16 @@ pub struct StandIn {
     longest_pause: Duration,
     /// Its work.
     pub workload: Workload,
-    /// What it may see.
+    /// The record of what reads may return.
     pub checker: Checker,
 }
 
 impl StandIn {
-    /// Connects to a disk's socket with so many queues. The model covers the disk's first
-    /// `blocks` blocks, which must be zeroes now.
+    /// Connects to a disk's socket with so many queues. The model covers the disk's first `blocks`
+    /// blocks, which must be zeroes now.
     ///
     /// # Errors
-    /// When nobody answers, or the disk is smaller.
+    /// When no server answers, or the disk is smaller.
     pub fn connect(
         socket: &Path,
         queues: u16,
@@ -59,7 +59,7 @@ impl StandIn {
     /// As [`Self::connect`], with rings of a kind.
     ///
     /// # Errors
-    /// When nobody answers, or the disk is smaller or has no such rings.
+    /// When no server answers, or the disk is smaller or has no such rings.
     pub fn connect_with(
         socket: &Path,
         kind: RingKind,

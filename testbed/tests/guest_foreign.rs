@@ -1,5 +1,5 @@
-//! The guest's image, its scripts and the harness against a vhost-user server that is not ours.
-//! What fails here is a fault of the tests, not of vrio.
+//! The guest's image, its scripts and the harness against a vhost-user server that is not ours. A
+//! failure here is a fault of the tests, not of vrio.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

@@ -21,8 +21,8 @@ pub enum Accelerator {
 }
 
 impl Accelerator {
-    /// What this machine can do. The first call may take [`PROBE_TIMEOUT`]; the answer is kept
-    /// beside the image until the machine boots again.
+    /// The accelerator that this machine can use. The first call may take [`PROBE_TIMEOUT`]; the
+    /// answer is kept beside the image until the machine boots again.
     pub fn choose(image: &Image) -> Self {
         static CHOSEN: OnceLock<Accelerator> = OnceLock::new();
         *CHOSEN.get_or_init(|| {

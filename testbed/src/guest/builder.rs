@@ -1,4 +1,4 @@
-//! What a guest is made of, and the QEMU command that follows from it.
+//! The parts of a guest, and the QEMU command that follows from them.
 
 use std::fs::{self, File};
 use std::io;
@@ -40,7 +40,7 @@ pub struct VhostNic {
     pub pairs: u16,
 }
 
-/// What a card does without offloads; receive buffers are merged all the same.
+/// Options of a card without offloads; receive buffers are merged all the same.
 const NO_OFFLOADS: &str = ",csum=off,gso=off,host_tso4=off,host_tso6=off,host_ecn=off,\
                            host_ufo=off,guest_csum=off,\
                            guest_tso4=off,guest_tso6=off,guest_ecn=off,guest_ufo=off";
@@ -90,14 +90,14 @@ impl Builder {
         }
     }
 
-    /// What error texts call it.
+    /// The guest's name in error texts.
     #[must_use]
     pub fn name(mut self, name: &str) -> Self {
         name.clone_into(&mut self.name);
         self
     }
 
-    /// What runs it, instead of the QEMU that is installed.
+    /// The QEMU that runs the guest, instead of the installed one.
     #[must_use]
     pub fn qemu(mut self, qemu: &Qemu) -> Self {
         self.qemu = qemu.clone();
@@ -167,7 +167,7 @@ impl Builder {
         self
     }
 
-    /// What the guest runs; see [`super::scripts`].
+    /// The script that the guest runs; see [`super::scripts`].
     #[must_use]
     pub fn script(mut self, script: &str) -> Self {
         self.script = Some(script.to_owned());
@@ -328,7 +328,7 @@ impl Builder {
             "-netdev".to_owned(),
             format!("vhost-user,id=net{index},chardev=nic{index}{queues}"),
             "-device".to_owned(),
-            // Nobody boots from it.
+            // The empty `romfile` leaves the boot ROM out: guests do not boot from the network.
             format!(
                 "virtio-net-pci,netdev=net{index},mac={mac},romfile={packed}{offloads}{several}"
             ),

@@ -1,4 +1,4 @@
-//! What a guest prints: a file that grows, read line by line.
+//! The console of a guest: a file that grows, read line by line.
 
 use std::collections::VecDeque;
 use std::fs::File;

@@ -67,7 +67,7 @@ impl Image {
         if archive.is_file() { Ok(archive) } else { Err(missing()) }
     }
 
-    /// What the kernel unpacks as its root.
+    /// The archive that the kernel unpacks as its root.
     pub fn initramfs(&self) -> PathBuf {
         self.folder.join("initramfs.cpio")
     }

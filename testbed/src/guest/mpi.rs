@@ -14,10 +14,10 @@ const MEMORY_MIB: u32 = 512;
 /// as fast as it should: emulated, on a busy machine.
 const JOB_S: u64 = 6000;
 
-/// The same for whoever waits for its lines.
+/// How long a reader waits for a line of such a job.
 pub const PATIENCE: Duration = Duration::from_secs(600);
 
-/// What a test of such guests needs, or nothing, and the test says that it is skipped.
+/// The image for a test of such guests; without one, the test says that it is skipped.
 pub fn available(test: &str) -> Option<Image> {
     let image = super::available(test)?;
     match image.mpi() {
@@ -39,14 +39,14 @@ pub fn nic(socket: PathBuf, number: u8) -> VhostNic {
     VhostNic { socket, mac: mac(number), packed: false, offloads: true, pairs: 1 }
 }
 
-/// What a guest has of a domain, and of the network by which its job is started.
+/// A guest's part in a domain, and in the network by which its job is started.
 #[derive(Clone, Copy, Debug)]
 pub struct Member<'a> {
     /// Its address, and that of the other guest.
     pub addresses: [&'a str; 2],
     /// The domain's name.
     pub domain: &'a str,
-    /// What is in its key's file.
+    /// The content of the key's file.
     pub key: &'a str,
     /// Where the node serves the window.
     pub vf: &'a Path,

@@ -40,10 +40,10 @@ impl Qemu {
         Self { program, modules, firmware: &FIRMWARE, reconnect: RECONNECT_OLDER }
     }
 
-    /// What it says of its version.
+    /// The first line in which QEMU names its version.
     ///
     /// # Errors
-    /// It cannot be run.
+    /// QEMU cannot be run.
     pub fn version(&self) -> Result<String, GuestError> {
         let mut command = Command::new(&self.program);
         let doing = format!("run {} (scripts/install and guest/build)", self.program.display());

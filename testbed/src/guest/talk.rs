@@ -10,13 +10,13 @@ use super::{BOOT_TIMEOUT, Builder, Guest, GuestError, words};
 /// For what a guest does: an emulated one on a busy machine is slow.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// What is brought into a guest for [`stream`].
+/// The program that a guest needs for [`stream`].
 const IPERF: &str = "iperf3";
 
-/// What a stream gave.
+/// The result of a stream.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Stream {
-    /// What arrived.
+    /// The rate of the data that arrived.
     pub bits_per_s: f64,
     /// Of UDP: the packets that were sent.
     pub packets: u64,
@@ -82,7 +82,7 @@ pub fn queues(guest: &mut Guest) -> Result<[u64; 2]> {
     Ok([there.parse()?, used.parse()?])
 }
 
-/// What a guest itself has lost by now: datagrams of UDP, for which it had no room, and frames.
+/// The losses of a guest itself so far: datagrams of UDP, for which it had no room, and frames.
 ///
 /// # Errors
 /// When the guest fails.
@@ -140,20 +140,20 @@ pub fn reboot(guest: &mut Guest) -> Result<()> {
     Ok(())
 }
 
-/// Has it ping the other one, who must not answer.
+/// Has the guest ping the other guest, which must not answer.
 ///
 /// # Errors
-/// When it does.
+/// When the other guest answers.
 pub fn hear_nothing(guest: &mut Guest) -> Result<()> {
     guest.type_line("deaf")?;
     guest.wait_for("silent", PATIENCE)?;
     Ok(())
 }
 
-/// Has it ping whoever is behind the network's uplink.
+/// Has the guest ping the host behind the network's uplink.
 ///
 /// # Errors
-/// When nobody answers.
+/// When the host does not answer.
 pub fn reach_host(guest: &mut Guest) -> Result<()> {
     guest.type_line("host")?;
     guest.wait_for("reached", PATIENCE)?;

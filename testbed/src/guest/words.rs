@@ -1,4 +1,4 @@
-//! What a guest says of itself: lines of `name=value` words.
+//! The words of a guest's lines, each of the form `name=value`.
 
 use anyhow::{Context, Result};
 

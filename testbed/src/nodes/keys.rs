@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use node::keys::{self, KeyKind};
 
-/// What the attachment's key is called.
+/// The name of the attachment's key.
 const TENANT: &str = "tenant";
 
 /// Keys of some nodes and of one tenant, or none: then the nodes' sessions are plain, and every
