@@ -1,5 +1,5 @@
-//! What sets results apart besides their figures, and how far the figures of two series are from
-//! one another. `results diff` and the page both ask here, so that they cannot say two things.
+//! Differences between results besides their figures, and the distance between the figures of two
+//! series. `results diff` and the page both ask here, so that they cannot contradict each other.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,25 +41,26 @@ const ALIKE: [&[&str]; 7] = [
     &["fio", "block"],
 ];
 
-/// What a benchmark measures: its name, or that of another program's which does the same.
+/// The kind of a benchmark: its name, or the name of another program's benchmark that measures the
+/// same.
 pub fn kind(benchmark: &str) -> &str {
     ALIKE.iter().find(|all| all.contains(&benchmark)).map_or(benchmark, |all| all[0])
 }
 
-/// One of those that are compared.
+/// One of the sides that are compared.
 #[derive(Clone, Copy, Debug)]
 pub struct ComparedSide<'a> {
-    /// What it is called where a difference is told: `A`, or a run's title in quotes.
+    /// The side's name in sentences about differences: `A`, or a run's title in quotes.
     pub name: &'a str,
-    /// Where it was measured; none of what others published, of whose machine nothing is said.
+    /// The run. Published figures have none: nothing is known of their machine.
     pub run: Option<&'a Run>,
-    /// How; none where runs are compared as a whole.
+    /// The measurement; none where runs are compared as a whole.
     pub measurement: Option<&'a Measurement>,
 }
 
-/// What differs between these besides figures, a sentence each: machine, build and tools of the
-/// runs, levels of the cache line's round trip, set-ups of the measurements. Nothing if there is
-/// only one, but for what is to be minded of that one alone.
+/// The differences between these sides besides figures, a sentence each: machine, build and tools
+/// of the runs, levels of the cache line's round trip, set-ups of the measurements. A single side
+/// has no differences, but possibly a caution about itself.
 ///
 /// `processor: an EPYC (A), a Xeon (B)`
 pub fn differences(sides: &[ComparedSide<'_>]) -> Vec<String> {
@@ -196,7 +197,7 @@ fn differ<'a>(what: &str, values: impl IntoIterator<Item = (&'a str, String)>) -
     Some(format!("{what}: {}", named.join(", ")))
 }
 
-/// `A, B, 3 more`, each once; nothing of nobody.
+/// `A, B, 3 more`, each name once; nothing without names.
 fn listed<'a>(names: impl Iterator<Item = &'a str>) -> Option<String> {
     let mut known = BTreeSet::new();
     let mut all: Vec<String> =
@@ -209,7 +210,7 @@ fn listed<'a>(names: impl Iterator<Item = &'a str>) -> Option<String> {
     (!all.is_empty()).then(|| all.join(", "))
 }
 
-/// `A was`, or `A, B were`; nothing of nobody.
+/// `A was`, or `A, B were`; nothing without names.
 fn were<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Option<String> {
     let verb = if names.clone().collect::<BTreeSet<_>>().len() > 1 { "were" } else { "was" };
     Some(format!("{} {verb}", listed(names)?))
@@ -228,26 +229,26 @@ pub struct Change {
     pub b: f64,
     /// How much more the other is, in percent; none where the first is nothing or less.
     pub percent: Option<f64>,
-    /// Between what that lies if both figures may be those of any of their rounds; none without
-    /// rounds, for other spreads say how requests differ and not how well a figure is known.
+    /// The least and the greatest change if each figure may be that of any of its rounds. Without
+    /// rounds there is none: other spreads say how requests differ, not how well a figure is known.
     pub percent_between: Option<[f64; 2]>,
-    /// What the rounds say of it.
+    /// The verdict that the rounds allow.
     pub standing: FigureStanding,
 }
 
-/// What can be said of two figures.
+/// A verdict about two figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FigureStanding {
-    /// One of them is of one run, and how far runs differ nobody knows.
+    /// One of the figures is of a single run, so the distance between runs is not known.
     NotKnown,
-    /// Rounds of one and the same thing would lie apart by chance too often.
+    /// There are so few rounds that rounds of unchanged code would often lie apart by chance.
     TooFewRounds,
-    /// Some rounds of the one are among those of the other.
+    /// Some rounds of one figure lie among those of the other.
     WithinRounds,
-    /// Each round of the other one is more than each of the first.
+    /// Each round of the other figure is more than each round of the first.
     More,
-    /// Each is less.
+    /// Each round of the other figure is less than each round of the first.
     Less,
 }
 
@@ -257,8 +258,8 @@ pub fn are_alike(one: &Series, two: &Series) -> bool {
     (one.quantity, one.statistic, one.x.quantity) == (two.quantity, two.statistic, two.x.quantity)
 }
 
-/// Which series of `other` is to be compared with this one of `base`: the one of its name, or,
-/// where each has only one of the kind, that one, whose name does not matter.
+/// The series of `other` to compare with this series of `base`: the series of the same name. If
+/// each measurement has only one series of the kind, their names do not matter.
 pub fn partner(base: &Measurement, series: &Series, other: &Measurement) -> Option<usize> {
     let alike = |it: &Measurement| -> Vec<usize> {
         let all = it.series.iter().enumerate().filter(|(_, it)| are_alike(series, it));

@@ -10,47 +10,47 @@ use crate::result::{Axis, Measurement, Run, Series, Spread, Statistic};
 use crate::store::Loaded;
 use crate::unit::{Quantity, Unit};
 
-/// What came of it.
+/// The result of a comparison.
 #[derive(Clone, Debug, Serialize)]
 pub struct Diff {
-    /// The first run's name and title: what is compared with.
+    /// The first run's name and title. It is the base of the comparison.
     pub a: String,
-    /// The second one's: whose change is told.
+    /// The second run's name and title. Its change is reported.
     pub b: String,
-    /// What differs between the runs besides figures: machine, build, level.
+    /// The differences between the runs besides figures: machine, build, level.
     pub differs: Vec<String>,
-    /// What both have.
+    /// The series that both runs have.
     pub series: Vec<SeriesDiff>,
-    /// What only one of them has, or what is of one thing but not told in comparable numbers.
+    /// Measurements of one run only, and series of one subject whose numbers cannot be compared.
     pub apart: Vec<String>,
 }
 
 /// A series that both have.
 #[derive(Clone, Debug, Serialize)]
 pub struct SeriesDiff {
-    /// Of which benchmark.
+    /// The benchmark.
     pub benchmark: String,
     /// Both measurements' titles.
     pub titles: [String; 2],
     /// The series' name.
     pub name: String,
-    /// What is compared.
+    /// The quantity that is compared.
     pub quantity: Quantity,
-    /// In what both are told here.
+    /// The unit of both figures here.
     pub unit: Unit,
     /// Which number of many.
     pub statistic: Option<Statistic>,
-    /// What low and high were, of both.
+    /// The meaning of low and high, of both.
     pub spreads: [Spread; 2],
     /// How many rounds, of both, where there were several.
     pub rounds: [Option<u32>; 2],
-    /// Against what.
+    /// The horizontal axis.
     pub x: Axis,
-    /// What differs in how both were measured.
+    /// The differences in how the two were measured.
     pub differs: Vec<String>,
-    /// Where both have a figure.
+    /// Places where both have a figure.
     pub rows: Vec<DiffRow>,
-    /// Places where only one has.
+    /// The number of places where only one has a figure.
     pub alone: usize,
 }
 
@@ -67,11 +67,12 @@ pub struct DiffRow {
     pub b: f64,
     /// How much more the second is, in percent; none where the first is nothing.
     pub percent: Option<f64>,
-    /// Between what the change lies if each figure may be that of any of its rounds.
+    /// The least and the greatest change if each figure may be that of any of its rounds.
     pub percent_between: Option<[f64; 2]>,
-    /// What the rounds say of it.
+    /// The verdict that the rounds allow.
     pub standing: FigureStanding,
-    /// Whether the second is better; none where rounds do not say so, or nobody can.
+    /// Whether the second is better; none where rounds do not show it, or the quantity has no
+    /// better side.
     pub is_better: Option<bool>,
 }
 
@@ -96,8 +97,8 @@ pub fn diff(a: &Loaded, b: &Loaded) -> Diff {
     it
 }
 
-/// Leaves of a run's measurements those with these words in their benchmark, title or set-up,
-/// whatever their case; says whether there are any, and leaves all if there are none.
+/// Keeps the measurements of a run that have these words in their benchmark, title or set-up, in
+/// any case of letters. Returns whether there are any, and keeps all if there are none.
 pub fn narrow(run: &mut Loaded, words: &str) -> bool {
     let words = words.to_lowercase();
     let is_it = |it: &Measurement| named(it).to_lowercase().contains(&words);
@@ -174,7 +175,7 @@ fn apart_by(all: &[Measurement]) -> BTreeMap<&str, BTreeSet<&String>> {
         let first = *firsts.entry(what).or_insert(it);
         let keys = first.setup.keys().chain(it.setup.keys());
         let differ = keys.filter(|key| first.setup.get(*key) != it.setup.get(*key));
-        // Another version is what somebody wants to compare.
+        // The version is left out: different versions are a common reason to compare.
         found.entry(what).or_default().extend(differ.filter(|key| *key != "version"));
     }
     found

@@ -1,4 +1,4 @@
-//! Other programs' output as measurements. What a file is, its content says, not its name.
+//! Other programs' output as measurements. The content of a file decides its format, not its name.
 
 mod asked;
 mod contests;
@@ -30,7 +30,7 @@ use crate::merge::merge;
 use crate::result::{Measurement, Run, RunOrigin, SCHEMA};
 use crate::store::{self, Loaded, RunStore, StoreError};
 
-/// What is read, for whoever gave something else.
+/// The formats that can be read, for the error about another one.
 const KNOWN: &str = "output of the OSU micro-benchmarks, fio (--output-format=json), netperf, \
     iperf3 (-J) or sockperf, or JSON of `vrio bench`";
 
@@ -81,8 +81,8 @@ pub fn import_report(text: &str, title: &str, begun: SystemTime) -> Result<Loade
     Ok(Loaded { run, measurements })
 }
 
-/// The programs that took part, of those whose version is told: who measured, or whose MPI it was.
-/// Two versions of one program in one run are both told.
+/// The versions of the programs that took part: of the program that measured, or of its MPI. Two
+/// versions of one program in one run are both named.
 fn tools(measurements: &[Measurement]) -> BTreeMap<String, String> {
     let mut versions: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for it in measurements {
@@ -99,11 +99,12 @@ fn tools(measurements: &[Measurement]) -> BTreeMap<String, String> {
     versions.into_iter().map(told).collect()
 }
 
-/// Finds what a word of a command line means: a directory with a run, a file of any kind that is
-/// imported, or a run of the store by its name or the name's beginning.
+/// Finds the results that a word of a command line means: a directory with a run, a file of any
+/// kind that is imported, or a run of the store by its name or the name's beginning.
 ///
 /// # Errors
-/// When it is none of them, or damaged; when nobody says where the store is, and one is needed.
+/// When the word means none of these, or the results are damaged; when the store is needed and its
+/// directory is not known.
 pub fn open(
     word: &str,
     store: impl FnOnce() -> Result<RunStore, StoreError>,
@@ -171,7 +172,7 @@ fn json(text: &str) -> Option<(usize, &str)> {
     None
 }
 
-/// What tells one program's JSON from another's.
+/// Fields that distinguish one program's JSON from another's.
 #[derive(Deserialize)]
 struct Marks {
     #[serde(rename = "fio version")]

@@ -1,5 +1,5 @@
-//! Results of measurements, whoever made them: what they look like in a file, and what can be done
-//! with such files. Nothing here measures, and nothing here knows the data path.
+//! Results of measurements by vrio and other programs: the form of their files, and what can be
+//! done with such files. Nothing here measures, and nothing here knows the data path.
 
 pub mod compare;
 pub mod diff;

@@ -1,8 +1,8 @@
-//! The page: what it shows of which results, and its text.
+//! The page: its choice of results, and its text.
 //!
-//! Everything that results say is words to it, whatever it is; see [`text::escape`]. The page asks
-//! nothing of a network, and a policy of its own lets its browser run and load nothing but the one
-//! script and the one style sheet in it.
+//! All text in results is untrusted: it appears on the page as words only; see [`text::escape`].
+//! The page asks nothing of a network, and a policy of its own lets its browser run and load
+//! nothing but the one script and the one style sheet in it.
 //!
 //! [`text::escape`]: crate::plot::text::escape
 
@@ -97,7 +97,7 @@ fn told_apart(sources: &[Loaded]) -> Cow<'_, [Loaded]> {
         if is_shared {
             run.title.clone_from(&run.begun);
         } else if titles[run.title.as_str()] > 1 {
-            // What they share comes last: a long name loses its end.
+            // The shared title comes last, because a long name loses its end.
             run.title = format!("{}, {}", run.begun, run.title);
         }
         let (title, mut number) = (run.title.clone(), 1);

@@ -1,8 +1,8 @@
-//! Plots: what one holds, its table, and its picture as SVG text.
+//! Plots: the content of a plot, its table, and its picture as SVG text.
 //!
 //! The picture has one path for each series' line and one for all of its markers, not an element
-//! for each point: a page of ten runs stays light. Where a point is, and in which cell of the
-//! table, stands in the series' `data-p`.
+//! for each point: a page of ten runs stays light. The series' `data-p` holds the place of each
+//! point, and its cell of the table.
 
 pub mod number;
 pub mod scale;

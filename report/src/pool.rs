@@ -1,5 +1,5 @@
-//! Several runs of the same as one run of rounds: what one run cannot say, namely how far runs
-//! differ, several say together.
+//! Several runs of the same as one run of rounds. Together they show how far runs differ, which a
+//! single run cannot show.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -51,7 +51,8 @@ pub fn pool(runs: &[Loaded], title: Option<&str>) -> Result<Loaded, PoolError> {
     run.begun = runs.iter().map(|it| it.run.begun.clone()).min().unwrap_or_default();
     (run.machine, run.tools) = (first.run.machine.clone(), first.run.tools.clone());
     run.notes = vec![format!("medians of {} runs: {}", runs.len(), names.join(", "))];
-    // What is left is no fault of theirs, as levels of the cache line.
+    // The remaining differences, such as levels of the cache line, do not forbid pooling: they
+    // become notes.
     run.notes.extend(differ);
     let pairs = others.iter().map(|it| diff::pairs(&first.measurements, &it.measurements));
     let pairs: Vec<BTreeMap<usize, usize>> = pairs

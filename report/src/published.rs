@@ -1,5 +1,5 @@
-//! Figures that others published, as far as sentences and tables of their texts have them. What
-//! stands in a picture alone is not read off it.
+//! Figures that others published, as far as sentences and tables of their texts have them. Figures
+//! that only a picture shows are not read off it.
 //!
 //! Each figure has the words with it (`said`), which stand in a quotation of its measurement.
 
@@ -56,7 +56,7 @@ mod tests {
     use crate::result::{Meant, Point, RunOrigin};
     use crate::unit::Unit;
 
-    /// What words behind a number make of it.
+    /// The factor that each unit behind a number stands for.
     const MULTIPLES: [(&str, f64); 8] = [
         ("GB", 1e9),
         ("MB", 1e6),

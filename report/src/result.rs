@@ -1,8 +1,8 @@
-//! What a result is: the types of `docs/results.schema.json`, version [`SCHEMA`].
+//! The form of a result: the types of `docs/results.schema.json`, version [`SCHEMA`].
 //!
-//! A [`Run`] is what was measured in one go, on one machine: a directory with a `run.json`, which
-//! says where and by what, and one file for each [`Measurement`]. A measurement has [`Series`], a
-//! series has [`Point`]s.
+//! A [`Run`] holds the measurements of one command on one machine. It is a directory with a
+//! `run.json`, which describes the machine and the command, and one file for each [`Measurement`].
+//! A measurement has [`Series`], a series has [`Point`]s.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,8 @@ use thiserror::Error;
 use crate::schema::{self, Form, Misfit};
 use crate::unit::{Against, Quantity, Unit};
 
-/// The version of the files. Another one is refused: what a reader does not know it would drop.
+/// The version of the files. Files of another version are refused: a reader would drop fields that
+/// it does not know.
 pub const SCHEMA: u32 = 1;
 
 /// Series of one measurement: more than a plot can tell apart by far.
@@ -28,7 +29,7 @@ pub const WORDS_MAX: usize = 4096;
 /// Words of one kind in one file: keys of a set-up, notes, cells that are empty.
 pub const ENTRIES_MAX: usize = 1024;
 
-/// What was measured in one go, on one machine: `run.json`.
+/// The measurements of one command on one machine: `run.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Run {
@@ -36,20 +37,21 @@ pub struct Run {
     pub schema: u32,
     /// Its name in the store, which is its directory's: `20261122-225103-block`.
     pub id: String,
-    /// When it began, as RFC 3339 in UTC: `2026-11-22T22:51:03Z`. Of what was imported, when.
+    /// The time of its beginning, as RFC 3339 in UTC: `2026-11-22T22:51:03Z`. For an imported run,
+    /// the time of the import.
     pub begun: String,
-    /// What a reader shall call it.
+    /// The title for a reader.
     pub title: String,
-    /// The command, word by word; empty if nobody knows.
+    /// The command, word by word; empty if it is not known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
-    /// Where it was measured; none if nobody knows, as of what is imported.
+    /// The machine; none if it is not known, as for an imported run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<Machine>,
     /// Programs that took part, and their versions.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub tools: BTreeMap<String, String>,
-    /// What a reader has to know of all of it, such as that it was ended early.
+    /// Remarks for a reader about the whole run, such as that it was ended early.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
@@ -58,14 +60,15 @@ pub struct Run {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Machine {
-    /// What the processor calls itself.
+    /// The processor's model name.
     pub processor: String,
     /// Cores that the measurement could use.
     pub cores: u32,
     /// The kernel's release.
     pub kernel: String,
-    /// How long a cache line takes between two cores and back; none with one core, or if nobody
-    /// looked. Machines in a cloud have several levels of it, and figures of two do not compare.
+    /// How long a cache line takes between two cores and back; none with one core, or if it was not
+    /// measured. Machines in a cloud have several levels of it, and figures of two levels do not
+    /// compare.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_line_round_trip_ns: Option<u64>,
     /// The version of vrio.
@@ -87,15 +90,16 @@ impl Machine {
     }
 }
 
-/// Who measured.
+/// The origin of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RunOrigin {
-    /// vrio, here.
+    /// Measured here by vrio.
     Measured,
-    /// Another program; its output was read.
+    /// Measured by another program, whose output was read.
     Imported,
-    /// Others, long ago; their text was read. Never drawn as if it were measured here.
+    /// Measured by others, long ago, and read from their text. Never drawn as if it were measured
+    /// here.
     Published,
 }
 
@@ -105,17 +109,17 @@ pub enum RunOrigin {
 pub struct Measurement {
     /// The version of the file: [`SCHEMA`].
     pub schema: u32,
-    /// Who measured.
+    /// The origin of the figures.
     pub origin: RunOrigin,
-    /// Of what was published, where it stands; of what was imported, the file's name.
+    /// For published figures, the place of the publication; for imported figures, the file's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
-    /// Which benchmark, in a word: `block`, `net`, `osu_latency`, `fio`. Two measurements of
-    /// different ones are not compared.
+    /// The benchmark, in a word: `block`, `net`, `osu_latency`, `fio`. Measurements of two
+    /// benchmarks are not compared.
     pub benchmark: String,
-    /// What a reader shall call it; short, since legends have it.
+    /// The title for a reader; short, since legends have it.
     pub title: String,
-    /// How: `path`, `idle`, `driver`, `mpi`, `provider` and so on, each with what it was.
+    /// The settings: `path`, `idle`, `driver`, `mpi`, `provider` and so on, each with its value.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub setup: BTreeMap<String, String>,
     /// Round trips of a cache line around the measurement, in nanoseconds: before and after, or
@@ -124,16 +128,17 @@ pub struct Measurement {
     pub cache_line_round_trips_ns: Vec<u64>,
     /// The figures.
     pub series: Vec<Series>,
-    /// What could not be measured. It stays empty: no other figure stands in for it.
+    /// Figures that could not be measured. Their places stay empty: no other figure stands in for
+    /// them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub empty: Vec<Empty>,
-    /// What a reader has to know.
+    /// Remarks for a reader.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
-    /// Of what was published: what its text says, word for word.
+    /// For published figures: the sentences of the text, word for word.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub quotations: Vec<String>,
-    /// Of what was published: where the text contradicts itself, or what is known.
+    /// For published figures: where the text contradicts itself, or contradicts known facts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub misprints: Vec<String>,
 }
@@ -142,21 +147,22 @@ pub struct Measurement {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Series {
-    /// What sets it apart from the others of its measurement.
+    /// The name that sets the series apart from the others of its measurement.
     pub name: String,
-    /// What is measured.
+    /// The quantity that is measured.
     pub quantity: Quantity,
-    /// In what.
+    /// The unit of the figures.
     pub unit: Unit,
     /// Which number of many it is, where there were many.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub statistic: Option<Statistic>,
-    /// Against what.
+    /// The horizontal axis.
     pub x: Axis,
-    /// What each point's `low` and `high` are.
+    /// The meaning of each point's `low` and `high`.
     #[serde(default, skip_serializing_if = "Spread::is_none")]
     pub spread: Spread,
-    /// Where the spread is of rounds, how many each figure has: two at least. A verdict needs it.
+    /// The number of rounds of each figure, two at least, where the spread is of rounds. A verdict
+    /// needs it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rounds: Option<u32>,
     /// The most that the line could carry, in the series' unit.
@@ -257,15 +263,15 @@ pub enum Statistic {
     Max,
 }
 
-/// What a point's `low` and `high` are, so that a bar can say it.
+/// The meaning of a point's `low` and `high`, so that a bar's caption can name it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Spread {
     /// There are none.
     #[default]
     None,
-    /// The least and the most of several rounds, each of which measured all of it anew: how well
-    /// the figure is known. All others say how what was measured differs within one of them.
+    /// The least and the most of several rounds, each of which repeated the whole measurement: how
+    /// well the figure is known. All other spreads say how single events differ within one round.
     Rounds,
     /// The least and the most.
     MinMax,
@@ -302,17 +308,17 @@ impl Spread {
     }
 }
 
-/// What could not be measured.
+/// A figure that could not be measured.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Empty {
-    /// What.
+    /// The name of the figure.
     pub what: String,
     /// The reason.
     pub why: String,
 }
 
-/// What is wrong with the text of a file. The reader adds the file's name.
+/// A fault in the text of a file. The reader adds the file's name.
 #[derive(Debug, Error)]
 pub enum ResultError {
     /// It is not JSON, or a field is missing, unknown or of another kind.
@@ -330,20 +336,20 @@ pub enum ResultError {
     /// There is no version in it at all.
     #[error("it has no \"schema\" number, so it is no result of vrio's")]
     NoVersion,
-    /// It has not the form that everybody else reads it by.
+    /// The text breaks the schema by which other programs read it.
     #[error(transparent)]
     Misfit(#[from] Misfit),
     /// A rule beyond the form is broken.
     #[error("{place}: {what}")]
     Rule {
-        /// Where, as a path of fields.
+        /// The place, as a path of fields.
         place: String,
-        /// What is wrong.
+        /// The fault.
         what: String,
     },
 }
 
-/// What serde has to say, without the place that it adds.
+/// The text of serde's error, without the place that serde adds.
 fn bare(error: &serde_json::Error) -> String {
     let said = error.to_string();
     said.split_once(" at line ").map_or(said.clone(), |(bare, _)| bare.to_owned())

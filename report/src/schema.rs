@@ -1,8 +1,8 @@
 //! Values against `docs/results.schema.json`, the one schema of results. A store asks here of each
 //! file that it writes or reads, and so do the tests.
 //!
-//! The words of JSON Schema that ours uses are known here, and any other one is refused: a rule
-//! that nobody checks would be a lie.
+//! The words of JSON Schema that our schema uses are known here. Any other word is refused: a rule
+//! without a check would promise too much.
 
 use std::fmt;
 use std::sync::LazyLock;
@@ -12,7 +12,7 @@ use thiserror::Error;
 
 use crate::result::is_id;
 
-/// Which of the schema's forms a value is to have.
+/// The forms of the schema. A value must have one of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// A `run.json`.
@@ -34,9 +34,9 @@ impl Form {
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("{place}: {rule}: that is not the form of docs/results.schema.json")]
 pub struct Misfit {
-    /// As a path of fields: `measurement.series[0].unit`.
+    /// The place, as a path of fields: `measurement.series[0].unit`.
     pub place: String,
-    /// What is asked for there.
+    /// The rule that the value breaks there.
     pub rule: String,
 }
 
@@ -132,7 +132,8 @@ fn check_word(
     if is_kept { Ok(()) } else { Err(place.misfit(format!("its {word} is to be {of}"))) }
 }
 
-/// What a limit of that name is about, if the value is of that kind. Of words, bytes.
+/// The number that a limit of that name bounds, if the value is of that kind. For words it is their
+/// bytes.
 fn size(word: &str, value: &Value) -> Option<u64> {
     let size = match word {
         "maxLength" => value.as_str()?.len(),

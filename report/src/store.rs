@@ -26,7 +26,7 @@ pub const FILE_BYTES_MAX: u64 = 16 << 20;
 /// Measurements of one run.
 pub const MEASUREMENTS_MAX: usize = 512;
 
-/// Runs of a store: a list that nobody reads to its end.
+/// Runs of a store. A longer list is of no use to a reader.
 pub const RUNS_MAX: usize = 10_000;
 
 /// Runs that begin within the same second, of one kind.
@@ -35,7 +35,7 @@ const SAME_SECOND_MAX: u32 = 100;
 /// The name of the file that says what a run is.
 const RUN_FILE: &str = "run.json";
 
-/// What goes wrong with files.
+/// Errors of reading and writing files.
 #[derive(Debug, Error)]
 pub enum StoreError {
     /// Neither a variable says where results are kept, nor is there a home.
@@ -47,9 +47,9 @@ pub enum StoreError {
     /// The system refuses.
     #[error("{path}: {error}", path = .path.display())]
     Io {
-        /// What was opened.
+        /// The file or directory.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         error: io::Error,
     },
     /// A file is larger than any of a result's.
@@ -64,12 +64,12 @@ pub enum StoreError {
         /// The file.
         path: PathBuf,
     },
-    /// There are more than anybody would have by purpose.
+    /// There are too many entries for any sensible use.
     #[error("{}: more than {max} {what}; move some of them elsewhere", .path.display())]
     TooMany {
-        /// Where.
+        /// The directory.
         path: PathBuf,
-        /// Of what.
+        /// The name of the entries.
         what: &'static str,
         /// The limit.
         max: usize,
@@ -79,31 +79,31 @@ pub enum StoreError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault in the file.
         error: ResultError,
     },
-    /// What was to be saved has not the form of results.
+    /// Results that should be saved do not have the form of results.
     #[error("{}: it is not kept, for it would not be read again: {misfit}", .path.display())]
     Unfit {
-        /// The file that it was to be.
+        /// The intended file.
         path: PathBuf,
         /// Where it has another form.
         misfit: Misfit,
     },
-    /// No run is called so.
+    /// No run has this name.
     #[error("there is no run {id} in {}; `vrio results list` shows all", .folder.display())]
     NoRun {
-        /// What was asked for.
+        /// The wanted name.
         id: String,
         /// The store.
         folder: PathBuf,
     },
-    /// Several are.
+    /// Several runs have names that begin so.
     #[error("{id} may be {}: say more of its name", .all.join(", "))]
     Ambiguous {
-        /// What was asked for.
+        /// The wanted name.
         id: String,
-        /// What begins so.
+        /// The names of the runs.
         all: Vec<String>,
     },
 }
@@ -121,7 +121,7 @@ impl StoreError {
 /// A run with all that was measured in it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Loaded {
-    /// What it is.
+    /// The run itself.
     pub run: Run,
     /// Its measurements, in the order of their files.
     pub measurements: Vec<Measurement>,
@@ -132,7 +132,7 @@ pub struct Loaded {
 pub struct ListedRun {
     /// Its name.
     pub id: String,
-    /// What it is, or what is wrong with it: one damaged run hides no other.
+    /// The run, or the error about it: one damaged run hides no other.
     pub run: Result<Run, StoreError>,
     /// How many measurements it has.
     pub measurements: usize,
@@ -257,9 +257,9 @@ impl RunStore {
             match written {
                 Ok(()) => return Ok(place),
                 Err(error) => {
-                    // What is half written is in nobody's way but the disk's.
+                    // A run that is half written only takes space on the disk.
                     let _ = fs::remove_dir_all(&beside);
-                    // Somebody else was faster with the same name.
+                    // Another process was faster with the same name.
                     if !place.exists() {
                         return Err(error);
                     }
@@ -316,7 +316,7 @@ fn replace_file(
     value: &impl serde::Serialize,
 ) -> Result<(), StoreError> {
     let (place, beside) = (folder.join(name), folder.join(format!(".{name}.new")));
-    // Of somebody who was killed while writing it.
+    // A process may have been killed while it wrote this file.
     let _ = fs::remove_file(&beside);
     write_file(&beside, form, value)?;
     fs::rename(&beside, &place).map_err(StoreError::io(&place))

@@ -1,10 +1,10 @@
-//! What is measured, and in what. A number is converted inside of its dimension or not at all.
+//! Quantities and their units. A number is converted inside of its dimension or not at all.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What a unit is a unit of. Two numbers of one dimension can be compared.
+/// The dimension of a unit. Two numbers of one dimension can be compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dimension {
     /// Of time.
@@ -83,7 +83,7 @@ impl Unit {
         Self::Name,
     ];
 
-    /// What it is a unit of.
+    /// The unit's dimension.
     pub fn dimension(self) -> Dimension {
         match self {
             Self::Ns | Self::Us | Self::Ms | Self::S => Dimension::Time,
@@ -140,7 +140,7 @@ impl Unit {
     }
 }
 
-/// What is measured: the vertical axis.
+/// The quantity that is measured: the vertical axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Quantity {
@@ -179,9 +179,9 @@ pub enum Quantity {
     Overhead,
     /// How much less a figure is than another one's, where less is worse: 0.1 is 10 % less.
     Loss,
-    /// What is reached of what the line could carry.
+    /// The share of the line's rate that is reached.
     LineShare,
-    /// How many times as much as another one's, whatever is better.
+    /// How many times as much as another figure; neither side is the better one.
     Factor,
     /// Connections or sessions.
     Connections,
@@ -191,7 +191,7 @@ pub enum Quantity {
     LostShare,
     /// How often something was sent again.
     Retransmits,
-    /// What something costs to buy.
+    /// The price of something.
     Price,
 }
 
@@ -224,7 +224,7 @@ impl Quantity {
         Self::Price,
     ];
 
-    /// What its unit has to be a unit of.
+    /// The dimension that the quantity's unit must have.
     pub fn dimension(self) -> Dimension {
         match self {
             Self::Latency
@@ -327,7 +327,7 @@ impl Against {
         Self::Category,
     ];
 
-    /// What its unit has to be a unit of.
+    /// The dimension that the axis' unit must have.
     pub fn dimension(self) -> Dimension {
         match self {
             Self::MessageSize => Dimension::Data,

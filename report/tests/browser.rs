@@ -1,8 +1,9 @@
-//! The page in a real browser: nothing complains, everything can be done by keyboard, tables say
-//! what results say, and ten runs stay light. Bounds are counts and bytes, never times.
+//! The page in a real browser: it has no complaints, the keyboard reaches everything, tables have
+//! the results' numbers, and ten runs stay light. Bounds are counts and bytes, never times.
 //!
-//! `VRIO_SHOTS=DIRECTORY` also leaves pictures of the page there, to be looked at; with
-//! `VRIO_PAGE=PATH` of that page, whoever made it, how long it took, and what is crowded on it.
+//! `VRIO_SHOTS=DIRECTORY` also leaves pictures of the page in that directory. With `VRIO_PAGE=PATH`
+//! the pictures are of that page, from any source, and the test prints how long it took, and what
+//! is crowded on it.
 
 #[path = "browser/driver.rs"]
 mod driver;
@@ -23,7 +24,7 @@ use serde_json::{Value, json};
 const PAGE_BYTES_MAX: usize = 2_000_000;
 /// Of the same. A browser makes some hundred thousand elements in a second.
 const ELEMENTS_MAX: u64 = 25_000;
-/// Of the same, in pictures: what is drawn again when something moves.
+/// Of the same, in pictures: the elements that are drawn again when something moves.
 const DRAWN_MAX: u64 = 4_000;
 const RUNS: usize = 10;
 /// Of a picture of a part of a page.
@@ -73,7 +74,7 @@ fn a_page_works_in_a_browser() {
     }
 }
 
-/// A page that somebody has: what there is to see of it, and what it takes.
+/// A page from elsewhere: its pictures, and its cost.
 fn looks_at(browser: &mut Browser, page: &Path) {
     browser.show_on("screen", "light", 1400);
     browser.open(&format!("file://{}", page.canonicalize().unwrap().display()));
@@ -197,7 +198,7 @@ fn series_are_hidden(browser: &mut Browser) {
     assert_eq!(browser.value(seen), json!("none"));
     let said = "document.activeElement.getAttribute('aria-pressed')";
     assert_eq!(browser.value(said), json!("false"));
-    // What is hidden is passed over.
+    // A hidden series is passed over.
     browser.value("document.querySelector('.area').focus()");
     browser.press("ArrowDown");
     assert!(tip(browser).starts_with("run 2"), "{}", tip(browser));
@@ -265,7 +266,7 @@ fn tables_are_the_results(browser: &mut Browser) {
     browser.value("document.querySelectorAll('details').forEach(d => d.open = false)");
 }
 
-/// What a plot's table is as a file, which is made soon after it was opened.
+/// The table of a plot as a CSV file, which the page makes soon after the table was opened.
 fn csv(browser: &mut Browser, figure: &str) -> String {
     let link = format!("document.querySelector('#{figure} a[download]')");
     let mut looks = 0;
@@ -430,7 +431,7 @@ fn shot(browser: &mut Browser, name: &str) {
     picture(browser, name, Some(clip));
 }
 
-/// What is in the window, or somewhere on the page.
+/// A picture of the window, or of a part of the page.
 fn picture(browser: &mut Browser, name: &str, clip: Option<Value>) {
     let Some(folder) = std::env::var_os("VRIO_SHOTS") else { return };
     let mut order = json!({"format": "png"});

@@ -60,7 +60,7 @@ fn whatever_a_program_printed_can_be_told_apart() {
     let mut seen = 0;
     for file in std::fs::read_dir(data()).unwrap() {
         let name = file.unwrap().file_name().into_string().unwrap();
-        // What is refused is a test of the importers'.
+        // A refused file is a test of the importers'.
         let Ok(loaded) = import_files(&[data().join(&name)], None) else { continue };
         let html = match page(&[loaded], &with_published()) {
             Err(PageError::Nothing) => continue,
@@ -72,7 +72,7 @@ fn whatever_a_program_printed_can_be_told_apart() {
         for Table { title, columns, rows } in all {
             assert!(are_apart(&columns), "{name}: {title}: {columns:?}");
             assert!(are_apart(&rows), "{name}: {title}: {rows:?}");
-            // A number instead of a name is what nobody can tell apart.
+            // A number instead of a name does not tell a reader the difference.
             let is_numbered = |name: &&String| name.ends_with(" (2)");
             let numbered = columns.iter().chain(&rows).find(is_numbered);
             assert!(numbered.is_none(), "{name}: {title}: {numbered:?}");

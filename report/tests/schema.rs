@@ -103,7 +103,7 @@ fn a_run_conforms_with_everything_and_with_nothing() {
     assert!(conforms(Form::Measurement, &run).is_err());
 }
 
-/// What the types refuse the schema refuses as well, as far as it can say it.
+/// Values that the types refuse, the schema refuses as well, as far as it can express the rule.
 #[test]
 fn what_is_wrong_is_refused_by_both() {
     let good = serde_json::to_value(&published()[0]).unwrap();

@@ -1,4 +1,4 @@
-//! What differs, and by how much.
+//! Differences, and their size.
 
 use super::*;
 use crate::result::{Axis, RunOrigin, Statistic};

@@ -1,4 +1,4 @@
-//! What is said of two runs.
+//! The differences between two runs.
 
 use super::*;
 use crate::result::{Machine, Point, RunOrigin};
@@ -92,10 +92,10 @@ fn what_sets_measurements_of_a_run_apart_has_to_agree() {
     assert_eq!(titles, ["y a"]);
     assert_eq!(it.apart.len(), 2, "{:?}", it.apart);
     assert_eq!(it.apart[0], "only in A: block (x; path local)");
-    // One of each is what somebody wants to compare, and the difference is said.
+    // A single measurement of each run is compared, and the difference is named.
     let it = diff(&of(&[("local", "x")]), &of(&[("remote", "y")]));
     assert_eq!(it.series[0].differs, ["path: local (A), remote (B)"]);
-    // Of several that are alike only titles tell which is which.
+    // Of several that are alike, only titles tell the pairs.
     let it = diff(&of(&[("local", "x"), ("local", "y")]), &of(&[("local", "z"), ("local", "x")]));
     assert_eq!((it.series.len(), it.apart.len()), (2, 0), "{it:?}");
     let it = diff(&of(&[("local", "x"), ("local", "y")]), &of(&[("local", "z")]));

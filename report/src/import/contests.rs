@@ -1,9 +1,10 @@
-//! What `vrio bench compare` and `vrio bench mpi` print: contests between those who do the same.
+//! The output of `vrio bench compare` and `vrio bench mpi`: contests between programs of the same
+//! purpose.
 //!
 //! Each contestant's figures become measurements of the benchmark that measures the same by itself
-//! (`block`, `net`, or `mpi_latency` beside `osu_latency`), so that they are laid beside those.
-//! Which contest they are of, and of which MPI, is in their set-up: another version of a peer is no
-//! other benchmark.
+//! (`block`, `net`, or `mpi_latency` beside `osu_latency`), so that a page shows both side by side.
+//! The set-up of a measurement names its contest and its MPI: another version of a peer is no other
+//! benchmark.
 
 use std::collections::BTreeMap;
 
@@ -55,17 +56,17 @@ struct ContestRow {
     cache_line_rtt_ns: Option<Rounds>,
 }
 
-/// Of a contestant in a case.
+/// The figures of a contestant in a case.
 struct ContestFigures {
     rate: Rounds,
     p50_us: Option<Rounds>,
     p99_us: Option<Rounds>,
-    /// Processor time for each request, frame, message or operation, of everybody who takes part.
+    /// Processor time of all participants, for each request, frame, message or operation.
     cpu_us: Option<Rounds>,
 }
 
 impl ContestRow {
-    /// Of the one who is called so.
+    /// The figures of the contestant with this name.
     fn figures(&self, name: &str) -> ContestFigures {
         if self.ours == name {
             ContestFigures {
@@ -85,10 +86,10 @@ impl ContestRow {
     }
 }
 
-/// What is repeated in a case, and so what its figures are.
+/// The unit of work that a case repeats. It decides the meaning of the case's figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum ContestKind {
-    /// A message there and one back, whose figures are of one of them, or an operation of all.
+    /// A message there and one back, whose figures are of one of them, or a collective operation.
     Time,
     /// Windows of messages, whose rate is in 10^6 bytes a second.
     Bytes(Ways),
@@ -106,19 +107,20 @@ enum Ways {
     Both,
 }
 
-/// What a case of a comparison is: `latency 8 B`, `randread 4k depth 32`, `64 B there and back`.
+/// A case of a comparison, read from its words: `latency 8 B`, `randread 4k depth 32`, `64 B there
+/// and back`.
 #[derive(Clone, Debug, PartialEq)]
 struct Case {
     benchmark: &'static str,
     kind: ContestKind,
-    /// What sets it apart from others of the benchmark, besides its place.
+    /// The settings that set it apart from others of the benchmark, besides its place.
     setup: Vec<(&'static str, String)>,
     axis: Axis,
     x: f64,
     bytes: f64,
 }
 
-/// What MPI does, as cases call it, and the benchmark that OSU's is beside.
+/// The names of MPI cases, and the benchmark of each, which stands beside OSU's.
 const MESSAGES: [(&str, &str, ContestKind); 6] = [
     ("latency ", "mpi_latency", ContestKind::Time),
     ("bandwidth ", "mpi_bandwidth", ContestKind::Bytes(Ways::One)),
@@ -128,12 +130,12 @@ const MESSAGES: [(&str, &str, ContestKind); 6] = [
     ("all-reduce ", "mpi_allreduce", ContestKind::Time),
 ];
 
-/// Which way frames go, as cases call it, and as `vrio bench net` does.
+/// The ways of frames in the names of cases, and in `vrio bench net`.
 const FRAMES: [(&str, &str); 3] =
     [(" one way", "forward"), (" there and back", "bounce"), (" a stream", "stream")];
 
 impl Case {
-    /// None if nobody knows it.
+    /// None for a case that is not known here.
     fn of(words: &str) -> Option<Self> {
         Self::of_messages(words).or_else(|| Self::of_frames(words)).or_else(|| Self::of_disk(words))
     }
@@ -201,8 +203,8 @@ pub(super) fn measurements(report: &ContestComparison, title: &str) -> Vec<Measu
     all
 }
 
-/// What was asked for, in words; what is asked for of two hosts has its own level. What was left
-/// out (`--case` and so on) is no set-up of what was measured.
+/// The options of the comparison in words; options for two hosts are an object inside. Options that
+/// choose parts of the comparison (`--case` and so on) are no set-up of the measurements.
 fn asked(asked: &Value) -> BTreeMap<String, String> {
     const LEFT_OUT: [&str; 5] = ["case", "contest", "way", "rounds", "validate"];
     let mut found = BTreeMap::new();
@@ -353,7 +355,7 @@ fn figures(row: &ContestRow, case: Option<&Case>, name: &str) -> Vec<(Series, Ro
     let per_byte = cpu(Quantity::CpuPerByte, Unit::NsPerByte, 1e3 / case.bytes);
     let mut found: Vec<(Series, Rounds)> = match case.kind {
         ContestKind::Time => {
-            // What OSU's programs print is the whole time by the number of messages.
+            // OSU's programs print the whole time by the number of messages, which is a mean.
             let mean = of("latency", Quantity::Latency, Unit::Us, mean);
             let mean = rate.microseconds().map(|figure| (mean, figure));
             mean.into_iter().chain(times(Quantity::Latency)).collect()

@@ -1,4 +1,4 @@
-//! What `vrio bench failover --json` prints: requests over time, with the names of what happened.
+//! The output of `vrio bench failover --json`: requests over time, with the names of the events.
 
 use std::collections::BTreeMap;
 

@@ -57,7 +57,7 @@ struct Times {
     percentile: BTreeMap<String, f64>,
 }
 
-/// What is told of how it was measured.
+/// The options that become the set-up of a measurement.
 const OPTIONS: [&str; 12] = [
     "ioengine",
     "rw",

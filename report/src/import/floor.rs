@@ -1,4 +1,4 @@
-//! What `vrio bench floor --json` prints: what is under a remote read, part by part.
+//! The output of `vrio bench floor --json`: the parts of which a remote read consists.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! iperf3's JSON: what was sent and what arrived, of streams one way or both ways.
+//! iperf3's JSON: bytes sent and bytes received, of streams one way or both ways.
 
 use serde::Deserialize;
 
@@ -135,7 +135,7 @@ pub(super) fn read(text: &str, line: usize, title: &str) -> Imported {
     Ok(vec![it])
 }
 
-/// What each interval had, as its sender saw it; one alone says nothing more than the sum.
+/// The rate of each interval, as its sender saw it; a single interval says no more than the sum.
 fn over_time(intervals: &[Interval]) -> Option<Series> {
     let point = |it: &Interval| Point::new(it.sum.start, it.sum.bits_per_second / 8.0);
     let mut points: Vec<_> = intervals.iter().map(point).collect();

@@ -1,5 +1,5 @@
-//! What `vrio bench models --json` prints: each of its tables is a measurement, whose names are the
-//! models. Events of the columns are parts of one sum, so a picture stacks them.
+//! The output of `vrio bench models --json`: each of its tables is a measurement, whose names are
+//! the models. Events of the columns are parts of one sum, so a picture stacks them.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::words::reason;
 use crate::result::{Axis, Empty, Measurement, Point, RunOrigin, Series, Statistic};
 use crate::unit::{Quantity, Unit};
 
-/// What its row is called among models in real guests.
+/// The name of emulation's row among models in real guests.
 const EMULATION: &str = "emulation";
 
 #[derive(Deserialize)]
@@ -196,7 +196,7 @@ fn measurement(report: &Models, table: &ModelTable, is_first: bool, title: &str)
                     let series = events.entry(at).or_insert_with(|| of_events(&column));
                     let point = rounds.of_category(place, &row.name);
                     series.points.push(match row.name == EMULATION {
-                        // It is counted once, whatever the rounds.
+                        // Emulation is counted once, in any number of rounds.
                         true => Point { low: None, high: None, ..point },
                         false => point,
                     });
@@ -227,7 +227,7 @@ fn of_events(column: &str) -> Series {
     Series::new(column, Quantity::EventsPerRequest, Unit::Count, Axis::CATEGORY)
 }
 
-/// What QEMU emulates, by its own trace events, behind all models.
+/// The events of QEMU's emulation, from its own trace events, behind all models.
 fn add_emulation(
     report: &Models,
     table: &ModelTable,

@@ -8,7 +8,7 @@ use super::words::{number, number_of, quoted};
 use crate::result::{Axis, Measurement, Series, Statistic};
 use crate::unit::{Quantity, Unit};
 
-/// What each test's first line has in it.
+/// A part of each test's first line.
 const TITLE: &str = " TEST from ";
 
 /// Whether it is netperf's.
@@ -21,7 +21,7 @@ pub(super) fn is_it(text: &str) -> bool {
 struct Test<'a> {
     /// `TCP STREAM`.
     name: &'a str,
-    /// What else its title says: between whom, and with which options.
+    /// The rest of its title: the two hosts, and the options.
     title: &'a str,
     /// Of the first line.
     line: usize,
@@ -85,7 +85,7 @@ impl Test<'_> {
         Ok(it)
     }
 
-    /// To whom it was, and with what: a burst before, a confidence that was asked for.
+    /// The set-up: the receiving host, and options such as a burst before or a wanted confidence.
     fn setup(&self) -> BTreeMap<String, String> {
         let mut words = self.title.split(" : ").map(str::trim);
         let hosts = words.next().unwrap_or_default();
@@ -137,8 +137,8 @@ impl Test<'_> {
         Ok(all)
     }
 
-    /// What was sent has a row, and below it what arrived has one. Each may go on with how busy its
-    /// side was, and with what a KiB took of it.
+    /// The sent data have a row, and the data that arrived have one below it. Each row may go on
+    /// with the load of its side, and with the processor time of a KiB there.
     fn datagrams(&self) -> Result<Vec<Series>, Fault> {
         let sent = self.row(0, 6, "of what was sent")?;
         let arrived = self.row(sent.line, 4, "of what arrived")?;
@@ -281,7 +281,7 @@ impl Test<'_> {
     }
 }
 
-/// What an omni test was asked to print.
+/// The selection that an omni test was asked to print.
 struct Selection<'a> {
     line: usize,
     pairs: Vec<(&'a str, &'a str)>,

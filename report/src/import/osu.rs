@@ -6,7 +6,7 @@ use super::words::{number, number_of, quoted};
 use crate::result::{Axis, Measurement, Point, Series, Spread, Statistic};
 use crate::unit::{Quantity, Unit};
 
-/// Bytes of what they call a MB.
+/// Bytes of a MB, as these programs mean it.
 const MB: f64 = 1e6;
 
 /// Columns that have a name of their own.
@@ -31,7 +31,7 @@ const COLUMNS: [(&str, OsuColumn); 18] = [
     ("Validation", OsuColumn::Validation),
 ];
 
-/// What a column is.
+/// The meaning of a column.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum OsuColumn {
     Size,
@@ -43,11 +43,11 @@ enum OsuColumn {
     Bandwidth,
     Rate,
     Validation,
-    /// Nothing that is a figure here.
+    /// A column that is no figure here.
     Skipped,
 }
 
-/// What one program prints.
+/// The output of one program.
 #[derive(Debug, Default)]
 struct OsuTable {
     /// Of the title.
@@ -58,11 +58,11 @@ struct OsuTable {
     setup: Vec<(String, String)>,
     columns: Vec<OsuColumn>,
     rows: Vec<Vec<f64>>,
-    /// Lines that are no figures, of whoever else wrote into the same file.
+    /// Lines that are no figures, from other programs that wrote into the same file.
     others: Vec<String>,
 }
 
-/// What each output's first line begins with.
+/// The beginning of each output's first line.
 const TITLE: &str = "# OSU ";
 
 /// Whether it is one of theirs.
@@ -81,7 +81,7 @@ pub(super) fn read(text: &str, title: &str) -> Imported {
             tables.push(OsuTable::of_title(name, number)?);
             continue;
         }
-        // What mpirun says before the first title is nobody's figure.
+        // Lines of mpirun before the first title are no figures.
         let Some(table) = tables.last_mut() else { continue };
         if let Some(comment) = line.trim_start().strip_prefix('#') {
             table.comment(comment.trim(), number)?;

@@ -1,4 +1,4 @@
-//! What `vrio bench ... --json` prints. Its reports stay what they are; here they become results.
+//! The output of `vrio bench ... --json`. The reports keep their form; here they become results.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use super::{contests, failover, floor, models};
 use crate::result::{Axis, Empty, Machine, Measurement, Point, Series, Spread, Statistic};
 use crate::unit::{Against, Quantity, Unit};
 
-/// Of a disk or of nics: what is common to both.
+/// The report of a disk or of nics: the fields that are common to both.
 #[derive(Deserialize)]
 struct OwnReport {
     asked: BTreeMap<String, Value>,
@@ -163,8 +163,8 @@ impl OwnReport {
         it
     }
 
-    /// What has names and no axis: at one depth, or of one size, for those of two are not parts of
-    /// anything.
+    /// The figures that have names and no axis. They are of one depth, or of one size: figures of
+    /// two depths are not parts of one sum.
     fn parts(&self, benchmark: &str, title: &str) -> Measurement {
         let mut it = measured(&format!("{benchmark}_parts"), title, &self.asked, &[]);
         it.cache_line_round_trips_ns = self.cache_line_rtts_ns.iter().copied().flatten().collect();
@@ -176,7 +176,7 @@ impl OwnReport {
         it
     }
 
-    /// What is counted in bytes is no event.
+    /// The counted events. A counter of bytes is no event.
     fn events(&self) -> Option<Series> {
         let events = self.events_per_request.iter().filter(|(name, _)| !name.contains("bytes"));
         let axis = Axis::CATEGORY;

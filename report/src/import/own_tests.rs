@@ -28,7 +28,7 @@ fn series(it: &Measurement, quantity: Quantity, statistic: Option<Statistic>) ->
     it.series.iter().find(is_it).unwrap_or_else(|| panic!("no {quantity:?} in {it:?}"))
 }
 
-/// A row of a report, by its case and whom ours met.
+/// A row of a report, by its case and the name of our opponent.
 fn row<'a>(report: &'a Value, case: &str, theirs: &str) -> &'a Value {
     let rows = report["contests"].as_array().unwrap().iter();
     let mut rows = rows.flat_map(|contest| contest["rows"].as_array().unwrap());
@@ -156,7 +156,7 @@ fn what_a_comparison_itself_refuses_has_no_figure() {
     assert_eq!(said[1], ("latency 1 KiB", "frames were lost that somebody waited for"));
 }
 
-/// One round is no spread, and what nobody knows is kept by its name.
+/// One round is no spread, and a case that is not known keeps its name.
 #[test]
 fn one_round_has_no_spread_and_an_unknown_case_its_name() {
     let text = tests::text("vrio-mpi.json");

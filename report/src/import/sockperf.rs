@@ -9,7 +9,7 @@ use crate::unit::{Quantity, Unit};
 /// Bytes of what it calls a MB: 125387 messages of 1400 bytes a second are 167.41 of it.
 const MB: f64 = 1_048_576.0;
 
-/// What it tells.
+/// The figures of an output.
 #[derive(Default)]
 struct SockperfOutput {
     version: Option<String>,

@@ -164,7 +164,7 @@ fn what_else_they_tell_is_read() {
     assert_eq!(both.series.last().unwrap().x.unit, Unit::S);
 }
 
-/// With `-c` or `-C` alone netperf prints -1.00 for the side that nobody asked for.
+/// With `-c` or `-C` alone netperf prints -1.00 for the side that was not measured.
 #[test]
 fn a_side_that_was_not_measured_has_no_figure() {
     let of = |name: &str, quantity: Quantity| {
@@ -359,7 +359,7 @@ fn all() -> &'static [String] {
     &ALL
 }
 
-/// What hostile or broken files have in the place of something else.
+/// Text that hostile or broken files have in the place of other text.
 const ODD: [&str; 10] = ["", "-1", "1e999", "NaN", "\u{1b}[", "\n", "é", "{", "99999999999", "="];
 
 proptest! {
@@ -380,7 +380,7 @@ proptest! {
         }
         let kept = (chars.len() as f64 * end) as usize;
         let text: String = chars.into_iter().take(kept).collect();
-        // What is accepted keeps the rules, and goes through the store's form unchanged.
+        // An accepted file keeps the rules, and goes through the store's form unchanged.
         if let Ok(measurements) = import("mutated.txt", &text) {
             for it in &measurements {
                 let written = serde_json::to_string(it).expect("plain data");

@@ -9,7 +9,7 @@ const SHOWN_MAX: usize = 60;
 /// it.
 const REASON_MAX: usize = 600;
 
-/// A reason, as much of it as anybody reads: its beginning and its end, where logs say what failed.
+/// A reason, short enough to be read: its beginning and its end, where logs name the failure.
 pub(super) fn reason(words: &str) -> String {
     let count = words.chars().count();
     if count <= REASON_MAX {

@@ -81,7 +81,7 @@ pub(super) fn at_one_place(group: &Group<'_>, drawing: &mut Drawing<'_>) -> Bars
         .map(|item| converted(item, &item.series.points[0], unit, x_unit))
         .map(|point| Point { label: None, ..point })
         .collect();
-    // What others published looks otherwise, and bars of two kinds of spread have two names.
+    // Published bars look otherwise, and bars of two kinds of spread have two names.
     let kind = |item: &Item<'_>| (item.is_published(), item.series.spread.words());
     let kinds: BTreeSet<(bool, &str)> = group.items.iter().map(kind).collect();
     let names: Vec<String> = kinds
@@ -112,7 +112,7 @@ pub(super) fn at_one_place(group: &Group<'_>, drawing: &mut Drawing<'_>) -> Bars
 struct Stack<'a> {
     measurement: &'a Measurement,
     label: &'a str,
-    /// Which measurement of the group's, for what it is called.
+    /// The measurement's name within the group.
     table: String,
     is_published: bool,
 }
@@ -120,12 +120,12 @@ struct Stack<'a> {
 /// A column, and whether others published it; those come last.
 type BarKind<'a> = (bool, usize, &'a str);
 
-/// What a stack of events is made of.
+/// The rows and figures of a stack of events.
 #[derive(Default)]
 struct Stacks<'a> {
     rows: Vec<Stack<'a>>,
     by_row: HashMap<(*const Measurement, &'a str), usize>,
-    /// Whether it was published, where a column stands among all, its name.
+    /// Whether the column was published, its place among all columns, and its name.
     kinds: BTreeSet<BarKind<'a>>,
     figures: BTreeMap<(usize, BarKind<'a>), &'a Point>,
 }
@@ -202,7 +202,7 @@ pub(super) fn stacked(
         kinds.truncate(SERIES_SHOWN_MAX);
         remarks.push(format!("{more} more columns have no place here, and sums are without them."));
     }
-    // By name alone: what was published has the colour of its namesake.
+    // By name alone: a published column has the colour of its namesake.
     let columns: BTreeSet<(usize, &str)> = kinds.iter().map(|(_, at, name)| (*at, *name)).collect();
     let plain: Vec<String> = columns.iter().map(|(_, name)| (*name).to_owned()).collect();
     let looks = drawing.looks.of(&plain);

@@ -10,9 +10,9 @@ use crate::plot::{Axis, AxisScale, Curve, Figure, PlotBody, SeriesLook};
 use crate::result::{Meant, Point, Spread};
 use crate::unit::{Against, Quantity, Unit};
 
-/// The least of digits that count in what is worked out: more would be invented.
+/// Derived figures are rounded to multiples of one by this: more digits would be invented.
 const DECIMALS: f64 = 1e4;
-/// What others' overheads are told against, and ours if it is there.
+/// The baseline of published overheads, and of ours if it is there.
 const NATIVE: &str = "native";
 /// Overheads beyond so many times as much, or as little, are not drawn evenly.
 const FAR: f64 = 3.0;
@@ -173,7 +173,8 @@ fn is_comparable(base: &Item<'_>, item: &Item<'_>) -> bool {
         && item.series.name == base.series.name
 }
 
-/// What others say that theirs costs more than native. Whose quantity it is of, its benchmark says.
+/// The overheads against native that others published. The name of the benchmark ends with the
+/// quantity that the overhead is of.
 fn others<'a>(group: &Group<'a>, is_loss: bool, drawing: &mut Drawing<'a>) -> Vec<Curve> {
     let kind = if is_loss { Quantity::Loss } else { Quantity::Overhead };
     let of = group.quantity.words();
@@ -198,7 +199,7 @@ fn others<'a>(group: &Group<'a>, is_loss: bool, drawing: &mut Drawing<'a>) -> Ve
     all.iter().zip(names).zip(looks).map(curve).collect()
 }
 
-/// What is reached of what the line could carry.
+/// The share of the line's rate that is reached.
 fn line_share<'a>(group: &Group<'a>, drawing: &mut Drawing<'a>) -> Option<Figure> {
     let x_unit = group.x_unit();
     if group.against != Against::MessageSize || group.only_place().is_some() {
@@ -234,10 +235,10 @@ fn line_share<'a>(group: &Group<'a>, drawing: &mut Drawing<'a>) -> Option<Figure
     Some(figure(group, curves, derived))
 }
 
-/// What sets one of these plots apart from another.
+/// The properties that distinguish one of these plots from another.
 struct Derived<'a> {
     title: String,
-    /// What its anchor is made of.
+    /// The words that its anchor is made of.
     id: String,
     /// Of the vertical axis.
     words: &'a str,

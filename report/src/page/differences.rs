@@ -1,4 +1,4 @@
-//! What differs between runs, so that nothing is compared silently that does not compare.
+//! Differences between runs, so that no comparison is silent about them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,9 +39,9 @@ fn few_setups(setups: Vec<String>) -> Vec<String> {
     vec![format!("set-ups differ in {count} things ({keys}): each is at the page's end")]
 }
 
-/// What differs between the measurements of a plot. Within a run set-ups differ on purpose, and
-/// names say how; what runs did otherwise is said of measurements of one title, or, where no two
-/// runs have one in common, of all.
+/// The differences between the measurements of a plot. Within a run set-ups differ on purpose, and
+/// names tell the difference. Differences between runs are told of measurements with one title, or,
+/// where no two runs share a title, of all measurements.
 pub(super) fn of_group(group: &Group<'_>) -> Vec<String> {
     let own = own(group);
     let runs = own.iter().filter_map(|item| Some((item.measurement, item.run?)));

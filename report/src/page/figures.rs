@@ -68,7 +68,7 @@ fn order(group: &Group<'_>) -> (bool, usize, bool, bool) {
     (is_time, place.unwrap_or(usize::MAX), group.is_parts, group.is_rest)
 }
 
-/// What is told first of one subject's quantity by one other.
+/// A subject, a quantity of it, and the quantity of the horizontal axis.
 type FirstTold = (Subject, Quantity, Against);
 
 /// Which number of many a plot shows where measurements have several: the median if all have it,
@@ -205,7 +205,8 @@ fn once(mut group: Group<'_>) -> Group<'_> {
     Group { items: kept, ..group }
 }
 
-/// What was published stands beside what was measured, or nowhere.
+/// Adds published figures to the groups of measured figures of the same subject. Others are not
+/// drawn.
 fn add_published<'a>(groups: &mut [Group<'a>], published: &'a [Measurement]) {
     let mut devices = BTreeSet::new();
     for group in groups.iter_mut().filter(|group| !group.is_rest && !group.is_parts) {
@@ -350,7 +351,7 @@ fn curves<'a>(
     curves
 }
 
-/// What the lines of these series could carry, each rate once.
+/// The rates that the lines of these series could carry, each rate once.
 fn line_rates(group: &Group<'_>) -> Vec<(f64, String)> {
     let unit = group.unit();
     let mut rates: Vec<(f64, Vec<&str>)> = Vec::new();

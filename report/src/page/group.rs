@@ -53,7 +53,7 @@ impl<'a> Drawing<'a> {
     }
 }
 
-/// Series that one plot can hold.
+/// A group of series that share a plot.
 pub(super) struct Group<'a> {
     pub(super) subject: Subject,
     pub(super) quantity: Quantity,
@@ -72,7 +72,7 @@ pub(super) struct Group<'a> {
 }
 
 impl<'a> Group<'a> {
-    /// The published series of this quantity against that one.
+    /// The published series of this quantity, by their horizontal axis.
     pub(super) fn others(
         &self,
         quantity: Quantity,

@@ -22,7 +22,7 @@ const ENTRIES_SHOWN_MAX: usize = 40;
 /// Measurements of one run that are listed, and cells of all of them that are empty.
 const MEASUREMENTS_SHOWN_MAX: usize = 200;
 const EMPTY_SHOWN_MAX: usize = 300;
-/// Of a note or a reason. Whoever wants all of it reads the results' files.
+/// Characters of a note or a reason. The results' files have all of it.
 const WORDS_SHOWN_MAX: usize = 600;
 /// Of a rounded number, and what it makes nothing of.
 const DIGITS: usize = 4;
@@ -30,7 +30,7 @@ const NOTHING: f64 = 5e-5;
 /// Figures of one text in a table.
 const FIGURES_OF_MAX: usize = 100;
 
-/// What a browser calls a text that it may use.
+/// A text's name in a policy for browsers, which permits the text by its hash.
 fn hash(text: &str) -> String {
     format!("'sha256-{}'", BASE64.encode(&Sha256::digest(text.as_bytes())))
 }
@@ -109,7 +109,7 @@ fn list(class: &str, lines: &[String]) -> String {
     format!("<ul class=\"{class}\">{items}</ul>\n")
 }
 
-/// On top: what does not compare.
+/// On top: differences that spoil comparisons.
 fn differences(content: &Content<'_>) -> String {
     if content.differences.is_empty() {
         return String::new();
@@ -144,7 +144,7 @@ fn contents(content: &Content<'_>) -> String {
     format!("<nav aria-label=\"Plots\"><ul>{plots}{runs}</ul>{left}</nav>\n")
 }
 
-/// What has to be minded in each of several plots: it is said once.
+/// The cautions that all of several plots share: the page shows them once.
 fn shared(figures: &[Figure]) -> BTreeSet<&String> {
     let [first, rest @ ..] = figures else { return BTreeSet::new() };
     let all = first.cautions.iter();
@@ -313,7 +313,7 @@ fn run_lines(run: &Run) -> Vec<String> {
     lines
 }
 
-/// What a measurement's set-up is of: its own title, benchmark and entries.
+/// The set-up of a measurement: its own title, benchmark and entries.
 type MeasurementSetup<'a> = (&'a str, &'a str, &'a BTreeMap<String, String>);
 
 /// A measurement in words. Of one that is set up as in another run, and called so, that run is
@@ -352,7 +352,7 @@ fn measurement_line<'a>(
     line
 }
 
-/// What could not be measured, and why: nothing stands in for it.
+/// The figures that could not be measured, and why. No other figure stands in for them.
 fn empty(content: &Content<'_>) -> String {
     let mut known = BTreeSet::new();
     let measurements = content.sources.iter().flat_map(|source| &source.measurements);
@@ -374,7 +374,8 @@ fn empty(content: &Content<'_>) -> String {
     format!("<section id=\"empty\"><h2>What could not be measured</h2>{lines}</section>\n")
 }
 
-/// What others said, with their words: first what is in the plots, then what is in none.
+/// Published measurements with their quotations: first those that are in the plots, then all
+/// others.
 fn published(content: &Content<'_>) -> String {
     let mut out = String::new();
     if !content.published.is_empty() {

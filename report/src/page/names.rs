@@ -1,4 +1,5 @@
-//! What series are called in a legend: what sets them apart, and not what they share.
+//! The names of series in a legend: the words that set them apart, without the words that they
+//! share.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,7 +24,8 @@ pub(super) fn of(items: &[Item<'_>]) -> Vec<String> {
     distinct(items.iter().map(of).collect())
 }
 
-/// What sets the measurements of items apart, an item of each; nothing of a single one.
+/// The words that set the measurements of items apart, one item of each measurement; nothing for a
+/// single one.
 pub(super) fn of_measurements(items: &[&Item<'_>]) -> Vec<String> {
     match items {
         [_] => vec![String::new()],
@@ -56,7 +58,7 @@ fn distinct(names: Vec<String>) -> Vec<String> {
         if *time == 1 {
             return name;
         }
-        // Somebody else may be called "a (2)" already.
+        // Another item may have the name "a (2)" already.
         let next = (*time..).map(|time| format!("{name} ({time})"));
         let next = next.into_iter().find(|name| !taken.contains(name)).unwrap_or_default();
         taken.insert(next.clone());
@@ -113,7 +115,7 @@ fn columns(items: &[&Item<'_>], with_series: bool) -> Vec<Vec<String>> {
     fn title<'a>(item: &Item<'a>) -> &'a str {
         item.measurement.title.as_str()
     }
-    // What is imported has the name of its first measurement.
+    // An imported run has the name of its first measurement.
     let named_after: BTreeSet<&str> =
         items.iter().filter(|item| run(item) == title(item)).map(|item| run(item)).collect();
     let is_run = items.iter().all(|item| run(item) == title(item));
@@ -157,8 +159,8 @@ fn is_shared(all: &[Vec<String>], at: usize) -> bool {
     all.windows(2).all(|two| two[0][at] == two[1][at])
 }
 
-/// What others published: that first, then what, then against what. Where it stands is said below
-/// the plot.
+/// The name of a published series: the word "published", then its title, then its baseline. The
+/// source is named below the plot.
 pub(super) fn published(item: &Item<'_>, which: &str) -> String {
     let title = &item.measurement.title;
     let mut name = format!("published: {title}");
@@ -175,7 +177,7 @@ pub(super) fn published(item: &Item<'_>, which: &str) -> String {
     name
 }
 
-/// Whether a series is somebody else's, in the words of a caption.
+/// The origin of a series, in the words of a caption.
 pub(super) fn origin(origin: RunOrigin) -> &'static str {
     match origin {
         RunOrigin::Measured => "measured by vrio",

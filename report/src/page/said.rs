@@ -1,4 +1,4 @@
-//! What is said above and below a plot: what to mind, what bars mean, what is missing.
+//! The words above and below a plot: cautions, the meaning of bars, missing figures.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -19,7 +19,7 @@ const REASON_CHARS_MAX: usize = 300;
 /// Runs whose machines a picture names that stands alone.
 const RUNS_NAMED_MAX: usize = 3;
 
-/// What the series of a plot have in common, of which their names say nothing.
+/// The words that the series of a plot share, which their names leave out.
 pub(super) fn shared(group: &Group<'_>, body: &PlotBody) -> Option<String> {
     let is_bars = matches!(body, PlotBody::Bars(_) | PlotBody::Listed(_));
     let shared = names::shared(&group.items).filter(|_| !is_bars);
@@ -44,7 +44,7 @@ fn made(run: &Run) -> String {
         return format!("{title}: imported on {day}; its machine is not known.");
     };
     let Machine { processor, cores, kernel, version, commit, .. } = machine;
-    // What a distribution adds to a kernel's number sets no measurement apart.
+    // A distribution's suffix of a kernel's version sets no measurement apart.
     let kernel = kernel.splitn(3, '.').take(2).collect::<Vec<_>>().join(".");
     let build = [version, commit].into_iter().flatten().map(String::as_str).collect::<Vec<_>>();
     let slow = if machine.optimised == Some(false) { ", not optimised" } else { "" };
@@ -73,8 +73,8 @@ pub(super) fn left_out(names: &[String]) -> Option<String> {
     })
 }
 
-/// What spreads are, each with its series if there are several kinds.
-/// `what` is where a reader finds them.
+/// The meaning of spreads, each with its series if there are several kinds. A sentence begins with
+/// `what`, the mark that a reader sees in the plot or table.
 pub(super) fn captions(group: &Group<'_>, what: &str) -> Vec<String> {
     let mut kinds: Vec<(Spread, Vec<&str>)> = Vec::new();
     for (item, name) in group.items.iter().zip(&group.names) {
@@ -193,7 +193,7 @@ fn whole_columns<'a>(measurement: &'a Measurement, rows: &Rows<'a>) -> BTreeSet<
     empty.into_iter().filter(|(_, empty)| rows.is_subset(empty)).map(|(hole, _)| hole).collect()
 }
 
-/// What could not be measured of what a plot shows: each reason once, with all that it is of.
+/// The missing figures of a plot: each reason once, with all its places.
 pub(super) fn not_measured<'a>(group: &Group<'a>) -> Vec<String> {
     let is_event = group.quantity == Quantity::EventsPerRequest;
     let own = own(group);
@@ -210,7 +210,7 @@ pub(super) fn not_measured<'a>(group: &Group<'a>) -> Vec<String> {
     for (item, table) in own.iter().zip(&tables) {
         let whole = whole_columns(item.measurement, &figures);
         for cell in cells(item.measurement) {
-            // What is missing of a row that has its figure is something else of it.
+            // A missing cell of a row that has its figure belongs to another quantity.
             let has_figure =
                 !is_event && figures.contains(&(std::ptr::from_ref(item.measurement), cell.row));
             if has_figure || !belongs(&cell, item.measurement, group.quantity) {
@@ -237,7 +237,7 @@ pub(super) fn not_measured<'a>(group: &Group<'a>) -> Vec<String> {
     }
     let more = reasons.len().saturating_sub(REASONS_MAX);
     let line = |(why, what): (&str, Vec<String>)| {
-        // What is missing of all of them is missing of the plot.
+        // A figure that all tables lack is named without tables.
         let whose = |what: &String| match &of[&(why, what.clone())] {
             tables if tables.len() == own.len() => what.clone(),
             tables => format!("{what} ({})", few(tables)),
@@ -262,7 +262,7 @@ pub(super) fn has_published(body: &PlotBody) -> bool {
     }
 }
 
-/// What to mind when the plot's series are compared.
+/// The cautions for a comparison of the plot's series.
 pub(super) fn cautions(group: &Group<'_>, has_published: bool) -> Vec<String> {
     let mut found = super::differences::of_group(group);
     let series = || group.items.iter().map(|item| item.series);

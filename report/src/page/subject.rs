@@ -1,4 +1,4 @@
-//! What a measurement is about: what is about one thing may share a plot, and nothing else.
+//! The subject of a measurement. Series of one subject may share a plot, and no others.
 
 use crate::result::Measurement;
 use crate::unit::Quantity;
@@ -46,13 +46,14 @@ const ALIKE: [(&str, &[&str]); 8] = [
 /// Benchmarks of I/O models, in a run and in a text.
 const MODELS: &str = "models";
 const EXITS_OF_EMULATION: &str = "exits_of_emulation";
-/// What counts a request's calls, wake-ups and so on, which are no parts of one sum.
+/// The suffix of benchmarks that count a request's calls, wake-ups and so on, which are no parts of
+/// one sum.
 const PARTS: &str = "_parts";
 
 /// Of messages, behind what they are about: between two hosts a wire and its ends are measured too.
 const TWO_HOSTS: &str = ", two hosts";
 
-/// What a plot is about, in words for its title.
+/// The subject of a plot, in words for its title.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Subject(String);
 
@@ -169,8 +170,8 @@ pub(super) fn row_word(label: &str) -> Option<&'static str> {
     place(&ROWS, label).map(|at| ROWS[at].0)
 }
 
-/// Where a column of events stands, and what it is called whoever calls it; after those of the
-/// table come all others.
+/// The place of a column of events, and its name here. The columns of the slides' table come first,
+/// under one name each; all other columns come after them.
 pub(super) fn column(name: &str) -> (usize, &str) {
     match place(&COLUMNS, name) {
         Some(at) => (at, COLUMNS[at].0),

@@ -1,4 +1,4 @@
-//! Pages of results that were made up: what is in them, whatever is in the results.
+//! Pages of made-up results: the content of a page, also for hostile results.
 
 use std::collections::BTreeMap;
 
@@ -360,7 +360,7 @@ fn words_of_results_stay_words() {
     }
 }
 
-/// Two programs that measure different things are in no plot together, whatever their units.
+/// Two programs that measure different things are in no plot together, also if their units agree.
 #[test]
 fn one_benchmark_is_told_against_itself_alone() {
     let of = |benchmark: &str, times| {
@@ -401,7 +401,7 @@ fn overheads_of_others_stand_beside_what_is_native_alone() {
     assert_eq!(names("tcp"), "vf");
 }
 
-/// What `vrio bench models` makes of one device: three tables, and what some of them lack.
+/// The result of `vrio bench models` for one device: three tables, and some of them lack figures.
 fn models() -> Vec<Measurement> {
     let table = |title: &str, guests: &str, elvis: bool| {
         let mut it = measurement(&format!("models: block, {title}"), Vec::new());
@@ -453,7 +453,8 @@ fn rows_of_models_can_be_told_apart_and_have_their_tables() {
     ];
     assert_eq!(titles, expected);
     assert!(all.iter().all(|figure| figure.subject == "I/O models of disks"));
-    // Speeds of all tables stand beside one another; what was not measured has its row and reason.
+    // Speeds of all tables stand beside one another. A figure that was not measured has its row and
+    // reason.
     let PlotBody::Bars(iops) = &all[0].body else { panic!("curves") };
     assert_eq!(curve_names(&all[0]), ["1 guest", "4 guests"]);
     assert_eq!(row_names(iops), ["optimum", "vRIO direct", "Elvis", "baseline"]);
@@ -472,7 +473,7 @@ fn rows_of_models_can_be_told_apart_and_have_their_tables() {
     assert_eq!(partial, [false, false, false, true]);
     let svg = all[2].svg(PicturePlace::File);
     assert!(svg.contains("not measured") && svg.contains("≥ "), "{svg}");
-    // One column has one colour, whoever calls it how.
+    // A column has one colour under all of its names.
     let look = |name: &str| all[1].keys().iter().find(|key| key.name == name).unwrap().look;
     assert_eq!(look("synchronous exits"), look("published: synchronous exits"));
 }
@@ -530,7 +531,7 @@ fn each_line_rate_has_its_line() {
     assert_eq!(both.len(), 2);
 }
 
-/// What set-ups of two runs differ in is said; what sets the measurements of one apart is not.
+/// Differences between the set-ups of two runs are told. Differences within one run are not.
 #[test]
 fn a_set_up_that_two_runs_do_not_share_is_said() {
     let mut sources = vec![source("one", models()), source("two", models())];
@@ -540,7 +541,7 @@ fn a_set_up_that_two_runs_do_not_share_is_said() {
     let all = figures(&sources, &PageOptions::default());
     let said = "Volume: not told (“one”), null (“two”).";
     assert_eq!(all[0].cautions, [said]);
-    // What is missing of all of them is said once, of none by name.
+    // A figure that all tables lack is named once, without the tables.
     let missing = "Not measured: vRIO direct: no card.".to_owned();
     assert!(all[0].remarks.contains(&missing), "{:?}", all[0].remarks);
     assert_eq!(figures(&sources[..1], &PageOptions::default())[0].cautions, [""; 0]);

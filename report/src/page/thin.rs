@@ -8,7 +8,7 @@ const POINTS_SHOWN_MAX: usize = 400;
 const ALL_SHOWN_MAX: usize = 2_000;
 const POINTS_SHOWN_LEAST: usize = 100;
 
-/// What one of so many series has of them.
+/// The number of points that each of so many series shows.
 pub(super) fn points_shown(series: usize) -> usize {
     (ALL_SHOWN_MAX / series.max(1)).clamp(POINTS_SHOWN_LEAST, POINTS_SHOWN_MAX)
 }

@@ -29,9 +29,9 @@ const LEAST_ROOM: f64 = 0.02;
 const NUMBER_GAP: f64 = 5.0;
 /// Of counts: a smaller part of the axis has no number of its own.
 const LEAST_SHOWN: f64 = 1e-4;
-/// What is more than this is something, however long other bars are.
+/// A larger number counts as something, also beside much longer bars.
 const NOTHING_MAX: f64 = 5e-3;
-/// Of a count that is a mean of many: what follows is noise.
+/// Digits of a count that is a mean of many: the digits after them are noise.
 const COUNT_DIGITS: usize = 3;
 
 /// Where a row stands, from the upper end of all of them.
@@ -70,7 +70,7 @@ pub(super) fn height(bars: &Bars) -> f64 {
     rows(bars).last().map_or(STACKED_BAR, |last| last.top + last.height + BETWEEN / 2.0)
 }
 
-/// What the rows' names take of the width: short ones leave more to the bars.
+/// The width of the rows' names: short names leave more to the bars.
 pub(super) fn names_width(bars: &Bars) -> f64 {
     let lines = bars.rows.iter().flat_map(|row| wrap(&row.name, NAME_CHARS, NAME_LINES));
     let longest = lines.map(|line| line.chars().count()).max().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What is around the curves and bars: paper, heading, grid, axes; in a file also the legend.
+//! The frame around the curves and bars: paper, heading, grid, axes; in a file also the legend.
 
 use std::fmt::Write as _;
 
@@ -126,7 +126,7 @@ fn grid(figure: &Figure, area: &Area) -> String {
         let _ = write!(line, "M{left} {y:.1}H{right}");
         if tick_.is_labelled {
             let (x, below) = (left - 8.0, y + 4.0);
-            // What is more is told with its sign: 100 % more is no share.
+            // An increase has its sign: 100 % more is no share.
             let sign =
                 if figure.y.scale == AxisScale::TimesMore && tick_.at > 0.0 { "+" } else { "" };
             let number = escape(&tick(tick_.at, figure.y.unit));
@@ -206,7 +206,7 @@ fn legend(figure: &Figure, y: f64) -> (String, f64) {
     let (mut out, mut at) = (String::new(), y + 4.0);
     let mut keys = figure.legend();
     if matches!(&figure.body, PlotBody::Bars(bars) if bars.is_stacked) {
-        // What others published has its namesake's colour, and is told apart by its outline.
+        // A published part has its namesake's colour, and differs by its outline.
         let own: Vec<SeriesLook> =
             keys.iter().filter(|it| !it.is_published).map(|it| it.look).collect();
         keys.retain(|key: &LegendKey<'_>| !key.is_published || !own.contains(&key.look));

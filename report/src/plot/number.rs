@@ -63,7 +63,7 @@ pub fn tick(number: f64, unit: Unit) -> String {
     }
     match unit.dimension() {
         Dimension::Time => prefixed(to(number, unit, Unit::Ns), &TIME, ""),
-        // The longest frame of Ethernet is 1500 B to everybody, and not 1.465 KiB.
+        // The longest frame of Ethernet is called 1500 B, and not 1.465 KiB.
         Dimension::Data if is_plain(to(number, unit, Unit::Bytes)) => {
             format!("{} B", short(to(number, unit, Unit::Bytes)))
         }

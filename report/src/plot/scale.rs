@@ -9,16 +9,16 @@ pub enum AxisScale {
     Log2,
     /// By tens.
     Log10,
-    /// Percent more than something else, by how many times as much that is: 0 %, 100 % (twice as
-    /// much), 900 %. What is as many times less lies as far below 0.
+    /// Percent more than something else, spaced by the factor: 0 %, 100 % (twice as much), 900 %. A
+    /// reduction by a factor lies as far below 0 as an increase by that factor lies above it.
     TimesMore,
-    /// Percent less than something else, by how many times less that is: 0 %, 50 % (half), 90 %.
+    /// Percent less than something else, spaced by the factor: 0 %, 50 % (half), 90 %.
     TimesLess,
 }
 
 impl AxisScale {
-    /// What is drawn by tens: a number itself, or of percentages how many times it is; none if it
-    /// has no place on such an axis.
+    /// The number on a logarithmic axis: the number itself, or for percentages the factor; none if
+    /// the number has no place on such an axis.
     pub fn times(self, number: f64) -> Option<f64> {
         let times = match self {
             Self::Linear | Self::Log2 | Self::Log10 => number,
@@ -73,7 +73,7 @@ pub struct ScaleSpan {
     high: f64,
     /// A place for 0 before the least, which a logarithmic axis has not by itself.
     has_zero: bool,
-    /// What is labelled instead of the ticks' own choice, if there is any.
+    /// The labels instead of the ticks' own choice, if there are any.
     labels: Vec<f64>,
 }
 
@@ -98,7 +98,7 @@ impl ScaleSpan {
         let (low, high) = match scale {
             AxisScale::Log2 if low == high => (low / 2.0, high * 2.0),
             AxisScale::Log2 => (low, high),
-            // What it is told against is on it, and may be its end.
+            // The baseline, a factor of 1, is on the axis, and may be its end.
             _ if scale.is_of_times() => {
                 // 90 % less is ten times less but for the last bit.
                 (step_down(low.min(1.0) * (1.0 + 1e-9)), step_up(high.max(1.0) * (1.0 - 1e-9)))
@@ -321,7 +321,7 @@ mod tests {
         let place = |number| more.place(number).unwrap();
         assert!((place(100.0) - place(0.0) - (place(0.0) - place(-50.0))).abs() < 1e-9);
         assert_eq!((more.place(-100.0), more.place(1900.0)), (None, Some(1.0)));
-        // What is ten times less is 90 % less, and ten times more 900 % "less than nothing".
+        // Ten times less is 90 % less, and ten times more is 900 % "less than nothing".
         let less = ScaleSpan::of(AxisScale::TimesLess, [0.0, 90.0]);
         let found: Vec<f64> = labels(&less).iter().map(|at| at.round()).collect();
         assert_eq!(found, [0.0, 50.0, 80.0, 90.0]);

@@ -1,9 +1,9 @@
 //! Colours, markers and dashes, for light and dark paper.
 //!
-//! The eight colours begin from Okabe and Ito's and were moved until each two of them lie as far
-//! apart as they can for people who lack one kind of cone (by Machado's, Oliveira's and Fernandes'
-//! matrices of 2009, in CIE Lab), while each keeps a contrast of 3:1 against its paper. The tests
-//! below check both. Colour is never alone: markers differ as well.
+//! The eight colours begin from Okabe and Ito's. They were moved until each two of them lie as far
+//! apart as possible for readers with one kind of cone missing (by Machado's, Oliveira's and
+//! Fernandes' matrices of 2009, in CIE Lab), while each keeps a contrast of 3:1 against its paper.
+//! The tests below check both. Colour is never alone: markers differ as well.
 
 use std::fmt::Write as _;
 
@@ -13,13 +13,13 @@ use super::number::place;
 pub const COLOURS: usize = 8;
 /// Of markers. It has no divisor in common with [`COLOURS`], so pairs repeat late.
 pub const MARKERS: usize = 7;
-/// Of dashes of what was measured. What was published has one of its own.
+/// The number of dashes for measured series. Published series have a dash of their own.
 pub const DASHES: usize = 3;
 
 /// A name in the style sheet, on light paper and on dark.
 type StyleToken = (&'static str, &'static str, &'static str);
 
-/// What is not a series' own.
+/// Colours that belong to no series.
 const TOKENS: [StyleToken; 9] = [
     ("paper", "#ffffff", "#14171c"),
     ("panel", "#f5f6f8", "#1d2128"),
@@ -148,7 +148,8 @@ mod tests {
 
     type Rgb = [f64; 3];
 
-    /// Rows of what red, green and blue become: everybody, protanopia, deuteranopia, tritanopia.
+    /// Rows of the colours that each eye sees for red, green and blue: full colour vision,
+    /// protanopia, deuteranopia, tritanopia.
     const EYES: [[Rgb; 3]; 4] = [
         [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]],
         [

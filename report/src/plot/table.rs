@@ -1,4 +1,4 @@
-//! A plot's numbers as rows and columns: what its table shows, its tooltips say and its CSV holds.
+//! A plot's numbers as rows and columns, for its table, its tooltips and its CSV.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,7 +10,7 @@ use crate::unit::Unit;
 /// The table of a plot.
 #[derive(Clone, Debug)]
 pub struct PlotTable {
-    /// What the rows' heads are.
+    /// The heading of the rows' heads.
     pub corner: String,
     /// Each column's head.
     pub columns: Vec<PlotColumn>,
@@ -23,7 +23,7 @@ pub struct PlotTable {
 pub struct PlotColumn {
     /// Its name, whole.
     pub name: String,
-    /// What `low` and `high` of its cells are.
+    /// The meaning of `low` and `high` in its cells.
     pub spread: Spread,
 }
 

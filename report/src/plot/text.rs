@@ -1,11 +1,12 @@
-//! Words from results inside of SVG and HTML. Whatever they are, they stay words.
+//! Words from results inside of SVG and HTML. Any text stays text there.
 
 /// Characters that a legend or a label shows of a name; the table has all of it.
 pub const NAME_CHARS_MAX: usize = 90;
 
 /// `text` as character data or as an attribute's value in double quotes, of HTML and of XML.
 ///
-/// What XML cannot hold, and what would turn the direction of the words around it, is replaced.
+/// Characters that XML cannot hold are replaced, and so are characters that would turn the
+/// direction of the words around them.
 pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

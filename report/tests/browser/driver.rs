@@ -73,7 +73,7 @@ impl Browser {
         }
     }
 
-    /// Gives an order and waits for its answer; what else comes is kept.
+    /// Gives an order and waits for its answer; other messages that come are kept.
     pub(crate) fn ask(&mut self, method: &str, parameters: &Value) -> Value {
         self.last += 1;
         let mut order = json!({"id": self.last, "method": method, "params": parameters});
@@ -149,7 +149,7 @@ impl Browser {
         self.ask("Input.dispatchMouseEvent", &order);
     }
 
-    /// What the page was warned of or failed at, and what it asked of a network.
+    /// The page's warnings and failures, and its requests to a network.
     pub(crate) fn complaints(&mut self) -> Vec<String> {
         // An answer comes after all events before it.
         self.value("1");
@@ -165,7 +165,7 @@ impl Browser {
         self.events.iter().filter(is_complaint).map(Value::to_string).collect()
     }
 
-    /// What a medium the page is shown on: `screen` or `print`, `light` or `dark`.
+    /// Shows the page on a medium, `screen` or `print`, with a scheme, `light` or `dark`.
     pub(crate) fn show_on(&mut self, medium: &str, scheme: &str, width: u32) {
         let features = json!([{"name": "prefers-color-scheme", "value": scheme}]);
         self.ask("Emulation.setEmulatedMedia", &json!({"media": medium, "features": features}));
@@ -178,7 +178,7 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // It ends by itself when nobody can give it orders; this is for one that hangs.
+        // The browser ends by itself when its pipe is closed; this ends a browser that hangs.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

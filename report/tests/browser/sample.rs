@@ -40,7 +40,7 @@ pub(crate) fn run(number: usize) -> Loaded {
     Loaded { run, measurements }
 }
 
-/// What others published of messages.
+/// A published measurement of messages.
 pub(crate) fn published() -> Measurement {
     let mut it = Measurement::new(RunOrigin::Published, "osu_latency", "native QDR InfiniBand");
     it.source = Some("a blog, December 2013".to_owned());
