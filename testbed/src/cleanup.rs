@@ -1,4 +1,5 @@
-//! Leaves nothing behind: no process, no network namespace, no file; also after ^C.
+//! Removal of everything that the demo or a measurement makes: processes, network namespaces,
+//! files. It also happens after ^C.
 
 use std::fs;
 use std::io::Write;
@@ -18,7 +19,8 @@ use crate::progress::Progress;
 /// The exit status that shells expect of a program that ^C has ended.
 const INTERRUPTED_STATUS: i32 = 130;
 
-/// How long killed processes may take to be gone before their files are removed.
+/// The pause between two looks for killed processes. Their files are removed only when they are
+/// gone.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 const LOOKS: usize = 200;
 
@@ -29,7 +31,7 @@ struct Traces {
     namespaces: Vec<String>,
     /// File systems that were mounted.
     mounts: Vec<PathBuf>,
-    /// The system's settings that were changed, and what they were.
+    /// The changed settings of the system, and their values before.
     settings: Vec<(PathBuf, String)>,
 }
 
@@ -37,15 +39,16 @@ struct Traces {
 #[derive(Clone, Debug, Default)]
 pub struct Cleanup {
     traces: Arc<Mutex<Traces>>,
-    /// Held while a process is started: none comes to life behind the back of an interruption.
+    /// Held while a process is started, so that an interruption misses no new process.
     starting: Arc<Mutex<()>>,
     interrupted: Arc<AtomicBool>,
 }
 
-/// Does a piece of work that shows its progress, and leaves nothing of it behind, however it ends.
+/// Does a piece of work that shows its progress. All that the work makes is removed, however it
+/// ends.
 ///
 /// # Errors
-/// The work's own.
+/// The errors of the work.
 pub fn tidily<T>(progress: &Progress, work: impl FnOnce(&Cleanup) -> Result<T>) -> Result<T> {
     let cleanup = Cleanup::default();
     cleanup.on_signals()?;
@@ -59,10 +62,10 @@ pub fn tidily<T>(progress: &Progress, work: impl FnOnce(&Cleanup) -> Result<T>) 
 }
 
 impl Cleanup {
-    /// Cleans up and ends the process when it is asked to end (^C, a hang-up, SIGTERM).
+    /// Cleans up and ends the process after a signal to end: ^C, a hang-up, SIGTERM.
     ///
     /// # Errors
-    /// When signals cannot be waited for.
+    /// When the system refuses to deliver the signals.
     pub fn on_signals(&self) -> Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
         let runtime = runtime.context("cannot wait for signals")?;
@@ -96,7 +99,7 @@ impl Cleanup {
     fn interrupt(&self) -> ! {
         self.interrupted.store(true, Ordering::Release);
         kill_children();
-        // Never given back: nothing is started any more.
+        // The lock is never given back, so no further process is started.
         let _starting = self.start();
         kill_children();
         self.remove();
@@ -108,7 +111,7 @@ impl Cleanup {
     /// Waits for the end if the process was interrupted: a failure is then only a consequence of
     /// ^C.
     pub fn yield_to_interruption(&self) {
-        // ^C reaches the nodes, too, and their end may be noticed before our own signal.
+        // ^C reaches the nodes, too. The end of a node may be noticed before our own signal.
         thread::sleep(LOOK_AGAIN * 10);
         while self.interrupted.load(Ordering::Acquire) {
             thread::park();
@@ -120,7 +123,7 @@ impl Cleanup {
         self.starting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// This folder or file is removed.
+    /// Notes a folder or file for removal.
     pub fn path(&self, path: PathBuf) {
         let paths = &mut self.traces().paths;
         if !paths.contains(&path) {
@@ -128,17 +131,17 @@ impl Cleanup {
         }
     }
 
-    /// This network namespace is removed.
+    /// Notes a network namespace for removal.
     pub fn namespace(&self, name: &str) {
         self.traces().namespaces.push(name.to_owned());
     }
 
-    /// A file system is mounted here; it is unmounted, and the folder removed.
+    /// Notes a mounted file system. It will be unmounted, and its folder removed.
     pub fn mount(&self, folder: PathBuf) {
         self.traces().mounts.push(folder);
     }
 
-    /// A setting of the system's is changed; it becomes again what it was.
+    /// Notes a changed setting of the system with its value before, which will be restored.
     pub fn setting(&self, file: PathBuf, before: String) {
         self.traces().settings.push((file, before));
     }
@@ -185,7 +188,7 @@ impl Cleanup {
     }
 }
 
-/// Kills the processes that this one has started, and waits until they run no more.
+/// Kills the processes that this process has started, and waits until they run no more.
 fn kill_children() {
     kill_all(children);
 }
@@ -211,14 +214,14 @@ fn kill_all(find: impl Fn() -> Vec<Pid>) {
             return;
         }
         for process in found {
-            // It may have ended by itself.
+            // The process may have ended by itself.
             let _ = kill_process(process, Signal::KILL);
         }
         thread::sleep(LOOK_AGAIN);
     }
 }
 
-/// The running processes that this one has started.
+/// The running processes that this process has started.
 fn children() -> Vec<Pid> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
@@ -280,7 +283,7 @@ mod tests {
         }
         let cleanup = Cleanup::default();
         cleanup.namespace(&name);
-        // A child of nobody's that is still alive, as an MPI's daemon is.
+        // A living process without a parent of ours, as an MPI's daemon is.
         let orphan = "setsid sleep 600 > /dev/null 2>&1 & echo $!";
         let said = ip(&["netns", "exec", &name, "sh", "-c", orphan]).unwrap();
         let pid: i32 = String::from_utf8_lossy(&said.stdout).trim().parse().unwrap();

@@ -75,12 +75,12 @@ impl Side {
         Ok(Self { counters, served, ..Self::of_process(status.node.pid)? })
     }
 
-    /// A process of which only the kernel tells something.
+    /// A process without counters: only the kernel tells something about it.
     pub fn of_process(pid: u32) -> Result<Self> {
         let tasks = format!("/proc/{pid}/task");
         let entries = fs::read_dir(&tasks).with_context(|| format!("looking at {tasks}"))?;
         let ids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-        // A thread may end while it is looked at.
+        // A thread may end while it is read.
         let threads = ids.filter_map(|id: u32| Some((id, thread(&format!("{tasks}/{id}"))?)));
         Ok(Self { threads: threads.collect(), ..Self::default() })
     }
@@ -101,7 +101,7 @@ impl Side {
         Duration::from_nanos(self.threads.values().map(|thread| thread.cpu_ns).sum())
     }
 
-    /// Only the threads of this name.
+    /// Keeps only the threads of this name.
     pub fn only(mut self, name: &str) -> Self {
         self.threads.retain(|_, thread| thread.name == name);
         self
@@ -115,17 +115,17 @@ fn thread(task: &str) -> Option<Thread> {
     Some(Thread { name, cpu_ns })
 }
 
-/// All processes at one time.
+/// The state of all processes at one time.
 #[derive(Clone, Debug)]
 pub struct Look {
-    /// When.
+    /// The time of the look.
     pub at: Instant,
     /// The processes of each role.
     pub sides: BTreeMap<Role, Side>,
 }
 
 impl Look {
-    /// At these nodes, or at processes behind a socket, which have a VMhost's place.
+    /// Reads these nodes, or processes behind a socket, which take the VMhost's place.
     pub fn at<'a>(nodes: impl IntoIterator<Item = (Role, &'a Node)>, pids: &[u32]) -> Result<Self> {
         let mut sides = BTreeMap::new();
         for (role, node) in nodes {
@@ -189,7 +189,7 @@ const IN_PLACE: &str = "file_in_place";
 /// Interrupts of the device behind a volume's file, for the role that has the volume.
 pub const DEVICE_INTERRUPTS: &str = "device_interrupts";
 
-/// Counters of requests that a sidecore took: of peers, and of guests in a disk's share.
+/// Counters of requests that a sidecore took: from peers, and from guests in a disk's share.
 const OF_PEERS: &str = "server_requests";
 const OF_GUESTS: &str = "requests";
 
@@ -257,7 +257,7 @@ impl Events {
         each.collect()
     }
 
-    /// Named numbers for each request, of all roles that count.
+    /// Named numbers for each request, of all roles that have counters.
     pub fn per_request(&self, requests: u64) -> BTreeMap<String, f64> {
         let mut all = BTreeMap::new();
         let mut note = |name: String, count: Option<u64>| {
@@ -289,7 +289,8 @@ impl Events {
         all
     }
 
-    /// The share of datagrams that were sent past the network stack, of the side with the least.
+    /// The share of datagrams that were sent past the network stack, on the side with the smaller
+    /// share.
     pub fn past_the_stack(&self) -> f64 {
         let of = |counters: &Counters, name| counters.get(name).copied().unwrap_or(0) as f64;
         let sides = self.counters.values().filter(|it| of(it, "link_datagrams_sent") > 0.0);
@@ -297,8 +298,8 @@ impl Events {
         shares.fold(1.0, f64::min)
     }
 
-    /// The share of a core that each busy thread got, by role and thread; of the driver's threads
-    /// those that are given, which had work for so long.
+    /// The share of a core that each busy thread got, by role and thread. For the driver's threads,
+    /// `driver` has their processor times, and they had work during `took`.
     pub fn core_share(&self, driver: &[Duration], took: Duration) -> BTreeMap<String, f64> {
         let of = |time: &Duration, of: Duration| time.as_secs_f64() / of.as_secs_f64();
         let drivers = driver.iter().enumerate();
@@ -306,7 +307,7 @@ impl Events {
             drivers.map(|(job, time)| (format!("driver-{job}"), of(time, took))).collect();
         for (role, threads) in &self.threads {
             let busy = threads.iter().filter(|(name, _)| name.starts_with("sidecore-"));
-            // The direct client's own is the driver.
+            // The sidecores of a direct client are the driver, whose times were given.
             let busy = busy.filter(|_| *role != Role::Driver);
             let name = role.name();
             let share =
@@ -358,7 +359,7 @@ mod tests {
         assert_eq!(events.cpu(Role::Iohost), None);
     }
 
-    /// A claim of no copies would be no news where none is counted.
+    /// Without a counter of copies, "no copies" would be an empty claim.
     #[test]
     fn who_counts_no_copies_claims_none() {
         let at = Instant::now();

@@ -66,7 +66,8 @@ fn with_image(test: &str, image: Result<Image, GuestError>, qemu: &Qemu) -> Opti
     None
 }
 
-/// Scripts that come with the guest, for [`Builder::script`].
+/// Scripts that come with the guest, for [`Builder::script`], each with the variables that it
+/// needs.
 pub mod scripts {
     /// Makes ext4, writes, syncs, reads back and verifies: `FILES`, `FILE_KIB`.
     pub const FILESYSTEM: &str = include_str!("../../guest/scripts/filesystem.sh");
@@ -100,23 +101,23 @@ pub mod scripts {
     /// `BYTES_KIB`; for the command "host" also `HOST`, and for "serve" and "stream" iperf3 as a
     /// program.
     pub const TALK: &str = include_str!("../../guest/scripts/talk.sh");
-    /// Is one of two guests of MPI jobs, and does what is typed: `ADDRESS`, `PEER`, `DOMAIN`,
+    /// Is one of two guests of MPI jobs, and obeys typed commands: `ADDRESS`, `PEER`, `DOMAIN`,
     /// `KEY`; see [`super::mpi::with_member`].
     pub const MPI: &str = include_str!("../../guest/scripts/mpi.sh");
-    /// The one after the other: a disk, then a network card.
+    /// Both scripts in turn: a disk, then a network card.
     pub const DEMO_TALK: &str = concat!(
         include_str!("../../guest/scripts/demo.sh"),
         include_str!("../../guest/scripts/talk.sh")
     );
-    /// Counts what one request after the other takes, when told to: `KIND`, `DISK`, `ADDRESS`,
-    /// `PEER`, `DRIVERS`, `INTERRUPTS`, `SECONDS_EACH`.
+    /// Counts the events of requests that follow one another, on command: `KIND`, `DISK`,
+    /// `ADDRESS`, `PEER`, `DRIVERS`, `INTERRUPTS`, `SECONDS_EACH`.
     pub const MODELS: &str = include_str!("../../guest/scripts/models.sh");
     /// The same of a direct client: `NODE`.
     pub const MODELS_ATTACH: &str = concat!(
         include_str!("../../guest/scripts/client.sh"),
         include_str!("../../guest/scripts/models.sh")
     );
-    /// Tells throughput and latency: `SECONDS_EACH`, `DEPTH`, `WRITE`.
+    /// Reports throughput and latency: `SECONDS_EACH`, `DEPTH`, `WRITE`.
     pub const MEASURE: &str = include_str!("../../guest/scripts/measure.sh");
 }
 
@@ -127,12 +128,13 @@ pub struct Guest {
     child: Child,
     input: ChildStdin,
     console: Console,
-    /// Removed with the guest: its appended archive and its console, unless kept elsewhere.
+    /// A folder that is removed with the guest. It holds the appended archive, and the console
+    /// unless that is kept elsewhere.
     _folder: builder::Folder,
 }
 
 impl Guest {
-    /// Starts to describe a guest of this image.
+    /// Begins the description of a guest with this image.
     pub fn builder(image: &Image) -> Builder {
         Builder::new(image.clone())
     }
@@ -147,11 +149,11 @@ impl Guest {
         self.console.path()
     }
 
-    /// Waits for the next line of the guest that begins with `marker` (behind `@vrio: `) and gives
-    /// what follows it. Lines before it are passed over, but `fail ...` is an error.
+    /// Waits for the guest's next line that begins with `marker` (behind `@vrio: `) and gives the
+    /// rest of that line. Lines before it are passed over, but `fail ...` is an error.
     ///
     /// # Errors
-    /// The guest failed, ended, or did not say it within `timeout`.
+    /// The guest failed, ended, or did not print the line within `timeout`.
     pub fn wait_for(&mut self, marker: &str, timeout: Duration) -> Result<String, GuestError> {
         let deadline = Instant::now() + timeout;
         loop {
@@ -194,7 +196,7 @@ impl Guest {
         Err(self.timeout("power off", EXIT_TIMEOUT))
     }
 
-    /// Types a line on the guest's console. It can get lost there: see [`Guest::ask`].
+    /// Types a line on the guest's console. The line can get lost there: see [`Guest::ask`].
     ///
     /// # Errors
     /// QEMU is gone.
@@ -203,8 +205,9 @@ impl Guest {
         typed.map_err(GuestError::host(format!("type on the console of guest {}", self.name)))
     }
 
-    /// Types a line again and again until the guest answers with one that begins with `marker`, and
-    /// gives what follows it: on a busy machine what is typed on a serial console can get lost.
+    /// Types a line again and again until the guest answers with a line that begins with `marker`.
+    /// Gives the rest of the answer. On a busy machine, typed characters can get lost on a serial
+    /// console.
     ///
     /// # Errors
     /// As for [`Guest::wait_for`].
@@ -226,7 +229,7 @@ impl Guest {
 
     /// Ends the guest at once, as a power cut would. Nothing happens if it has ended already.
     pub fn kill(&mut self) {
-        // An error means that it is gone already, which is what was wanted.
+        // An error means that QEMU is gone already, which is the wanted state.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -269,7 +272,7 @@ impl Guest {
     }
 
     fn tail(&mut self) -> Tail {
-        // The rest of a panic or of QEMU's last words may still be on its way.
+        // The rest of a panic or of QEMU's last lines may still be on its way.
         thread::sleep(POLL_PERIOD);
         let _ = self.console.read();
         Tail(self.console.tail())

@@ -1,5 +1,5 @@
-//! Two hosts of this machine, for tests: network namespaces with a node each, which have a domain
-//! in common, and launchers that go from one to the other as ssh would.
+//! Two hosts on this machine, for tests: network namespaces with a node each, which have a domain
+//! in common, and launchers that go from one host to the other as ssh would.
 
 use std::fs;
 use std::io::Write;
@@ -15,16 +15,16 @@ use crate::cleanup::Cleanup;
 use crate::nodes::Node;
 use crate::stage::{CABLE, Stage};
 
-/// The nodes, by their hosts.
+/// The names of the nodes, by their hosts.
 const NODES: [&str; 2] = ["vm1", "io1"];
 
-/// The domain.
+/// The name of the domain.
 pub const DOMAIN: &str = "blue";
 
 /// How long a job may take on a busy machine before it is ended.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Two hosts.
+/// Two hosts with their nodes and files.
 #[derive(Debug)]
 pub struct Hosts {
     /// Their nodes.
@@ -35,12 +35,12 @@ pub struct Hosts {
     program: PathBuf,
 }
 
-/// MPIs that reach hosts.
+/// MPIs whose launchers can reach the hosts.
 #[derive(Clone, Copy, Debug)]
 pub enum Launcher<'a> {
     /// Debian's Open MPI.
     OpenMpi,
-    /// The MPICH that is installed there.
+    /// The MPICH that is installed in this folder.
     Mpich(&'a Path),
 }
 
@@ -55,18 +55,18 @@ impl Launcher<'_> {
 }
 
 impl Hosts {
-    /// Starts the nodes, with these lines more in the configuration of both, and of the one and the
-    /// other, and waits until they have joined their domains. `program` is vrio with its provider.
-    /// None where one may not make network namespaces.
+    /// Starts the nodes and waits until they have joined their domains. Both configurations get the
+    /// lines `both`, and each gets its own of `each`. `program` is vrio with its provider. Gives
+    /// none where network namespaces are not permitted.
     ///
     /// # Errors
-    /// When they do not start, or do not find each other.
+    /// When the nodes do not start, or do not find each other.
     pub fn new(program: &Path, both: &str, each: [&str; 2]) -> Result<Option<Self>> {
         if !rustix::process::geteuid().is_root() {
             return Ok(None);
         }
         let mut stage = Stage::new("hosts", program.to_owned(), false, Cleanup::default())?;
-        // Root of a container may not either, nor does every system have iproute2.
+        // The root user of a container may lack the permission, and a system may lack iproute2.
         if let Err(why) = stage.separate() {
             // Standard error may be gone, such as a terminal that was closed.
             let _ = writeln!(std::io::stderr(), "no network namespaces: {why:#}");
@@ -99,12 +99,12 @@ impl Hosts {
     /// A host's network namespace.
     ///
     /// # Panics
-    /// Never: they have one each.
+    /// Never: each host has one.
     pub fn space(&self, host: usize) -> String {
         self.stage.namespace_of(NODES[host]).expect("they were made")
     }
 
-    /// A file that goes with the hosts, which both see.
+    /// A file of the hosts, which both can read.
     pub fn path(&self, name: &str) -> PathBuf {
         self.stage.path(name)
     }
@@ -117,11 +117,11 @@ impl Hosts {
         Ok(self.nodes[host].status()?["domains"][0].clone())
     }
 
-    /// Messages, and parts of longer ones, that both nodes together have sent to the other one so
-    /// far: those of a job that goes another way are not among them.
+    /// Messages, and parts of longer messages, that the two nodes have sent to each other so far. A
+    /// job that takes another way adds nothing.
     ///
     /// # Errors
-    /// When a node does not answer, or does not count them.
+    /// When a node does not answer, or has no such counter.
     pub fn crossed(&self) -> Result<u64> {
         let of_host = |host: usize| {
             let domain = self.domain(host)?;
@@ -134,7 +134,7 @@ impl Hosts {
     /// Waits until each node has joined the other's domain.
     ///
     /// # Errors
-    /// When one does not.
+    /// When a node does not join.
     pub fn wait_until_joined(&mut self) -> Result<()> {
         self.nodes.iter_mut().try_for_each(|node| {
             node.wait_until("its domain is joined with the other host's", |node| {
@@ -143,11 +143,11 @@ impl Hosts {
         })
     }
 
-    /// A job of so many ranks, one after the other on the one and the other host, in a folder that
-    /// both see. It is ended in any case.
+    /// A job of so many ranks, which alternate between the two hosts, in a folder that both hosts
+    /// read. The job is ended after a bounded time.
     ///
     /// # Errors
-    /// When there is no room for a script.
+    /// When the launcher's script cannot be written.
     pub fn job(
         &self,
         launcher: Launcher<'_>,
@@ -163,7 +163,7 @@ impl Hosts {
                  --host {one}:{ranks},{other}:{ranks} --mca oob_tcp_if_include {CABLE} \
                  --mca btl self --map-by node --bind-to none"
             ),
-            // Ranks have the environment of their host, and not that of the first one.
+            // Ranks have the environment of their own host, and not that of the first host.
             Launcher::Mpich(prefix) => format!(
                 "{:?} -genvnone -launcher ssh -launcher-exec {enter:?} -iface {CABLE} \
                  -hosts {one},{other} -ppn 1 -bind-to none",
@@ -188,7 +188,7 @@ impl Hosts {
                 address: self.address(host).to_owned(),
                 namespace: self.space(host),
                 name: format!("vrio-{}", NODES[host]),
-                // MPICH has a way of its own between ranks of a host.
+                // MPICH has its own transport between ranks of a host.
                 profile: format!(
                     "env=$({vrio:?} mpi env --mpi {word} --control {control:?}) || exit\n\
                      eval \"$env\"\nexport MPIR_CVAR_NOLOCAL=1\n"
@@ -201,7 +201,7 @@ impl Hosts {
     }
 }
 
-/// How a host is entered that is a network namespace.
+/// The way into a host that is a network namespace.
 #[derive(Clone, Debug)]
 pub struct Door {
     /// The address at which the host is reached.
@@ -210,15 +210,15 @@ pub struct Door {
     pub namespace: String,
     /// The host's name, as its processes see it: MPIs tell hosts apart by this name.
     pub name: String,
-    /// Lines of shell that come first there.
+    /// Lines of shell that run first there.
     pub profile: String,
 }
 
-/// Writes what launchers of MPIs take for ssh: a script that is given an address and a command's
-/// words, enters the host of that address, and has a shell there read the words.
+/// Writes a script for launchers of MPIs, in the place of ssh. The script gets an address and the
+/// words of a command, enters the host of that address, and has a shell there read the words.
 ///
 /// # Errors
-/// When it cannot be written.
+/// When the script cannot be written.
 pub fn write_enter(file: &Path, doors: &[Door]) -> Result<()> {
     let of = |door: &Door| {
         let Door { address, namespace, name, profile } = door;

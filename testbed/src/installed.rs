@@ -1,4 +1,5 @@
-//! vrio as a user has it installed, for tests: the program, and the provider where that looks.
+//! vrio as a user has it installed, for tests: the program, and the provider in the place where the
+//! program looks.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -6,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
-/// Where Cargo puts the provider when it builds the workspace's tests.
+/// The file of the provider, where Cargo puts it when it builds the workspace's tests.
 ///
 /// # Errors
-/// When it is not built.
+/// When the provider is not built.
 pub fn provider() -> Result<PathBuf> {
     let tests = std::env::current_exe().context("finding this program")?;
     let built = tests.parent().context("it is in a directory")?.join("libvrio_fi.so");
@@ -17,10 +18,10 @@ pub fn provider() -> Result<PathBuf> {
     Ok(built)
 }
 
-/// Installs a program and the provider under a directory, and gives where the program is then.
+/// Installs a program and the provider under a directory, and gives the program's path there.
 ///
 /// # Errors
-/// When there is no room, or no provider.
+/// When the files cannot be copied, or there is no provider.
 pub fn install(program: &Path, home: &Path) -> Result<PathBuf> {
     let installed = home.join("usr/bin/vrio");
     if installed.exists() {

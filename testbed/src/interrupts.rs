@@ -6,7 +6,8 @@ use std::path::Path;
 
 use rustix::fs::{major, minor};
 
-/// Where a device lies below the root of all devices, at most: a bridge behind a bridge and so on.
+/// The greatest depth of a device below the root of all devices: a bridge behind a bridge and so
+/// on.
 const DEPTH_MAX: usize = 32;
 
 /// The interrupts of the device that a file is stored on. Interrupts that other users of the device
@@ -18,14 +19,14 @@ pub struct Interrupts {
 }
 
 impl Interrupts {
-    /// Those of the device that has this file, or will have it; none where that is no device, or
-    /// the kernel does not say which interrupts it has.
+    /// The interrupts of the device that has this file, or will have it. None where there is no
+    /// device, or the kernel does not name its interrupts.
     pub fn of_file(file: &Path) -> Option<Self> {
         let there = fs::metadata(file).ok().or_else(|| fs::metadata(file.parent()?).ok())?;
         let device = there.dev();
         let link = format!("/sys/dev/block/{}:{}", major(device), minor(device));
         let device = fs::canonicalize(link).ok()?;
-        // A partition is below its disk, and a disk below what sits on the bus.
+        // A partition is below its disk, and a disk below the device on the bus.
         let mut places = device.ancestors().take(DEPTH_MAX);
         let numbers = places.find_map(|place| {
             let entries = fs::read_dir(place.join("msi_irqs")).ok()?;
@@ -35,7 +36,7 @@ impl Interrupts {
         (!numbers.is_empty()).then_some(Self { numbers })
     }
 
-    /// How many came so far, on all cores together.
+    /// The number of interrupts so far, on all cores together.
     pub fn count(&self) -> Option<u64> {
         Some(self.count_in(&fs::read_to_string("/proc/interrupts").ok()?))
     }

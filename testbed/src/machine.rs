@@ -12,11 +12,11 @@ use serde::Serialize;
 /// Round trips of one batch: few, since only an undisturbed batch counts, the fastest one.
 const ROUND_TRIPS: u64 = 50;
 
-/// How long batches are tried for.
+/// How long batches are repeated.
 const TRIED_FOR: Duration = Duration::from_millis(50);
 
-/// How many batches at least: a core that was taken away for that long, in the first of them, would
-/// else look like cores that are milliseconds apart.
+/// The least number of batches. If the core were taken away during the only batch, the cores would
+/// look as if they were milliseconds apart.
 const BATCHES_MIN: u32 = 20;
 
 /// The commit that the builder named at compile time. The environment at run time is not asked: it
@@ -33,16 +33,16 @@ pub struct Machine {
     pub cores: usize,
     /// The processor's model name.
     pub processor: String,
-    /// How long a cache line takes from the first core to the last and back, which are a node's and
-    /// the driver's where each has one; nothing with one core.
+    /// How long a cache line takes from the first core to the last and back; nothing with one core.
+    /// Where each has a core, the first is a node's and the last the driver's.
     pub cache_line_round_trip_ns: Option<u64>,
     /// The kernel's release.
     pub kernel: String,
     /// vrio's version.
     pub version: &'static str,
-    /// The commit it was built from, if `VRIO_COMMIT` said so at that time; else `unknown`.
+    /// The commit of the build, if `VRIO_COMMIT` named it at that time; else `unknown`.
     pub commit: &'static str,
-    /// Whether the build is optimised: numbers of another build mean nothing.
+    /// Whether the build is optimised: the numbers of a slow build mean nothing.
     pub optimised: bool,
 }
 
@@ -104,7 +104,7 @@ pub fn cores() -> Vec<usize> {
 pub fn pin(core: usize) {
     let mut only = CpuSet::new();
     only.set(core);
-    // Where it is refused, the number is that of wherever the threads are.
+    // Where pinning is refused, the number is of the cores that the threads happen to have.
     let _ = sched_setaffinity(None, &only);
 }
 
@@ -114,7 +114,7 @@ pub fn on_two_cores<T>(f: impl FnOnce() -> T) -> T {
     let Ok(before) = sched_getaffinity(None) else { return f() };
     let mut two = CpuSet::new();
     cores().into_iter().take(2).for_each(|core| two.set(core));
-    // Where it is refused, a machine with more cores shows what they do.
+    // Where pinning is refused, `f` has all cores of the machine.
     let _ = sched_setaffinity(None, &two);
     let done = f();
     let _ = sched_setaffinity(None, &before);

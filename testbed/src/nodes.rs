@@ -1,4 +1,4 @@
-//! Real `vrio node` processes for tests and the demo: started, killed, stopped and looked at.
+//! Real `vrio node` processes for tests and the demo: they are started, killed, stopped and read.
 
 mod keys;
 
@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 pub use keys::Keys;
 
-/// How long a node may take to start or stop: these machines are shared.
+/// How long a node may take to start or stop: test machines are shared.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How often it is looked at meanwhile.
+/// The pause between two looks at it meanwhile.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// Lines of a log that an error shows.
@@ -32,14 +32,14 @@ const REFUSALS_MAX: u32 = 10;
 /// A successor's last line begins so when the node refuses.
 const REFUSED: &str = "does not hand over:";
 
-/// A node's place: its configuration, its log, its sockets.
+/// The place of a node: its configuration, its log, its sockets.
 #[derive(Clone, Debug)]
 pub struct NodePlan {
     /// The `vrio` program.
     pub program: PathBuf,
     /// The node's name.
     pub name: String,
-    /// Where its files are; made if missing.
+    /// The folder of its files; made if missing.
     pub home: PathBuf,
     /// Its configuration, without `name`, `control` and `[directories]`, which are made here.
     pub config: String,
@@ -54,7 +54,7 @@ pub struct NodePlan {
 }
 
 impl NodePlan {
-    /// A node that has a directory of its name in `home`, and this host's network.
+    /// A node that has a directory of its name in `home`, and the network of this host.
     pub fn new(program: impl Into<PathBuf>, home: &Path, name: &str, config: String) -> Self {
         let (program, name, home) = (program.into(), name.to_owned(), home.join(name));
         let (namespace, volume_folders) = (None, Vec::new());
@@ -81,10 +81,10 @@ impl NodePlan {
         self.home.join("log")
     }
 
-    /// Writes the configuration, and gives its path. A node that runs reads it when it is told to.
+    /// Writes the configuration, and gives its path. A running node reads it on command.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// When the file cannot be written.
     pub fn write(&self) -> Result<PathBuf> {
         fs::create_dir_all(self.home.join("volumes"))
             .with_context(|| format!("making {}", self.home.display()))?;
@@ -106,14 +106,14 @@ impl NodePlan {
     /// Starts the node and waits until its control socket answers.
     ///
     /// # Errors
-    /// When it does not start; the text ends with its log.
+    /// When the node does not start; the text ends with its log.
     pub fn start(&self) -> Result<Node> {
         let mut node = self.spawn(&[])?;
         node.wait_until("it answers on its control socket", |node| node.status().is_ok())?;
         Ok(node)
     }
 
-    /// Starts the process, with further words, and waits for nothing.
+    /// Starts the process, with further arguments, and waits for nothing.
     ///
     /// # Errors
     /// When there is no such program.
@@ -161,20 +161,20 @@ impl Node {
         status(&self.plan.control())
     }
 
-    /// Waits until its disk can be connected to.
+    /// Waits until a client can connect to the disk, and gives its socket.
     ///
     /// # Errors
-    /// When that does not happen.
+    /// When the socket does not come in time.
     pub fn wait_for_disk(&mut self, disk: &str) -> Result<PathBuf> {
         let socket = self.plan.socket(disk);
         self.wait_until("its disk is served", |_| UnixStream::connect(&socket).is_ok())?;
         Ok(socket)
     }
 
-    /// Waits for something, and looks whether the process still runs.
+    /// Waits for a condition, and checks that the process still runs.
     ///
     /// # Errors
-    /// When it does not happen in time, or the process ends.
+    /// When the condition does not come in time, or the process ends.
     pub fn wait_until(&mut self, what: &str, is: impl Fn(&Self) -> bool) -> Result<()> {
         let by = Instant::now() + PATIENCE;
         while !is(self) {
@@ -200,8 +200,8 @@ impl Node {
         Ok(())
     }
 
-    /// Has the process stand still, and waits until each of its threads does: the signal is only on
-    /// its way when it was sent, and a thread that runs meanwhile goes on with what it does.
+    /// Stops the process by a signal, and waits until each of its threads is stopped. A signal
+    /// takes effect later than it is sent, and a thread runs on until then.
     ///
     /// # Errors
     /// When the process is gone, or does not stop.
@@ -217,7 +217,7 @@ impl Node {
         Ok(())
     }
 
-    /// Has a process go on that was halted.
+    /// Lets a halted process continue.
     ///
     /// # Errors
     /// When the process is gone.
@@ -230,7 +230,7 @@ impl Node {
     /// then starts another successor, as an operator would do.
     ///
     /// # Errors
-    /// When one of the two does not do as it should; the text ends with their log.
+    /// When one of the two fails; the text ends with their log.
     pub fn hand_over(mut self) -> Result<Self> {
         for refusals in 0.. {
             let mut next = self.plan.spawn(&["--take-over"])?;
@@ -244,7 +244,7 @@ impl Node {
                     return Ok(next);
                 }
                 Err(error) => {
-                    // Lines of the node that goes on may follow.
+                    // The node that goes on may have printed further lines.
                     let log = next.log_tail();
                     let refusal = log.lines().rev().find(|line| line.contains(REFUSED));
                     let refusal = refusal.unwrap_or_default();
@@ -259,18 +259,18 @@ impl Node {
         unreachable!("the last attempt returns")
     }
 
-    /// Whether it has ended by itself, and if so, well.
+    /// Whether the process has ended by itself, and if so, with success.
     ///
     /// # Errors
-    /// When the system does not say.
+    /// When the system does not tell.
     pub fn ended(&mut self) -> Result<Option<bool>> {
         Ok(self.child.try_wait()?.map(|status| status.success()))
     }
 
-    /// Waits until it ends by itself, well.
+    /// Waits until the process ends by itself with success.
     ///
     /// # Errors
-    /// When it does not end, or not well.
+    /// When it does not end, or fails.
     pub fn wait_for_end(mut self) -> Result<NodePlan> {
         let by = Instant::now() + PATIENCE;
         loop {
@@ -285,7 +285,7 @@ impl Node {
         }
     }
 
-    /// kill -9, and gone when this returns.
+    /// Kills the process (kill -9), and waits until it is gone.
     ///
     /// # Errors
     /// When the process had ended by itself.
@@ -299,10 +299,10 @@ impl Node {
         Ok(self.plan.clone())
     }
 
-    /// SIGTERM, and waits for an orderly end.
+    /// Sends SIGTERM, and waits for an orderly end.
     ///
     /// # Errors
-    /// When it does not end, or not well.
+    /// When the process does not end, or fails.
     pub fn stop(self) -> Result<NodePlan> {
         self.signal(rustix::process::Signal::TERM)?;
         self.wait_for_end()
@@ -318,7 +318,7 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -329,7 +329,7 @@ fn stands_still(pid: u32) -> Result<bool> {
     let mut tasks = fs::read_dir(format!("/proc/{pid}/task"))?;
     Ok(tasks.all(|task| {
         let stat = task.and_then(|task| fs::read_to_string(task.path().join("stat")));
-        // Behind the name, which may hold anything.
+        // The state follows the name, which may hold anything.
         stat.is_ok_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, it)| it.starts_with('T')))
     }))
 }

@@ -18,14 +18,14 @@ use crate::stage::{Network, Stage};
 /// link to the longest possible packet.
 const MTU: RangeInclusive<u32> = 1280..=65_535;
 
-/// The share of datagrams that go past the stack where that is measured: all but those that find
-/// neighbours.
+/// The least share of datagrams that must go past the stack where that way is measured. The others
+/// resolve the neighbours' addresses.
 const PAST_THE_STACK_MIN: f64 = 0.9;
 
-/// Past the network stack.
+/// The configuration's line for the way past the network stack.
 const XDP: &str = "link = \"xdp\"\n";
 
-/// How sessions travel.
+/// The link of the nodes' sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LinkKind {
@@ -37,14 +37,14 @@ pub enum LinkKind {
     Shm,
 }
 
-/// How two nodes meet.
+/// The options for the link between two nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Meeting {
-    /// How their sessions travel.
+    /// The link of their sessions.
     pub link: LinkKind,
-    /// Whether they are sealed.
+    /// Whether the sessions are sealed.
     pub encrypt: bool,
-    /// On the loopback device, also where two network namespaces would be allowed.
+    /// Whether the loopback device is used, also where two network namespaces would be allowed.
     pub loopback: bool,
     /// The longest packet of the virtual cable between them; without it, the system's default.
     pub mtu: Option<u32>,
@@ -58,13 +58,13 @@ impl Default for Meeting {
 }
 
 impl Meeting {
-    /// Names of its options where they mean nothing: no two nodes meet.
+    /// The names of the options. They mean nothing in a measurement without two nodes.
     pub const OPTIONS: [&str; 4] = ["link", "encrypt", "loopback", "mtu"];
 
-    /// Looks whether it makes sense.
+    /// Checks that the options fit together.
     ///
     /// # Errors
-    /// What does not, and what would.
+    /// The options that do not fit, and what would.
     pub fn check(&self) -> Result<()> {
         let Self { link, loopback, mtu, .. } = *self;
         ensure!(
@@ -80,7 +80,7 @@ impl Meeting {
         Ok(())
     }
 
-    /// Makes the place where they meet.
+    /// Makes the stage of the two nodes.
     pub fn stage(&self, program: PathBuf, cleanup: &Cleanup, progress: &Progress) -> Result<Stage> {
         let mut stage = Stage::new("bench", program, self.encrypt, cleanup.clone())?;
         if self.link != LinkKind::Shm && !self.loopback {
@@ -96,7 +96,7 @@ impl Meeting {
         Ok(stage)
     }
 
-    /// Looks whether datagrams took the way that was asked for.
+    /// Checks that datagrams took the wanted way.
     pub fn check_way(&self, events: &Events) -> Result<()> {
         let share = events.past_the_stack();
         if self.link == LinkKind::Xdp && share < PAST_THE_STACK_MIN {
@@ -115,11 +115,11 @@ impl Meeting {
 /// thread is pinned.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seats {
-    /// Of the sidecores of the VMhost.
+    /// The cores of the VMhost's sidecores.
     pub vmhost: Vec<usize>,
-    /// Of the sidecores of the IOhost.
+    /// The cores of the IOhost's sidecores.
     pub iohost: Vec<usize>,
-    /// Of the threads that drive the disk or the nic.
+    /// The cores of the threads that drive the disk or the nic.
     pub driver: Vec<usize>,
 }
 
@@ -135,12 +135,12 @@ impl Seats {
         Self { vmhost: first.to_vec(), iohost: second.to_vec(), driver }
     }
 
-    /// The first driver's, if it has one.
+    /// The core of the first driver, if it has one.
     pub fn driver(&self) -> Option<usize> {
         self.driver.first().copied()
     }
 
-    /// That of the IOhost's first sidecore.
+    /// The core of the IOhost's first sidecore, if it has one.
     pub fn iohost(&self) -> Option<usize> {
         self.iohost.first().copied()
     }
@@ -158,13 +158,13 @@ pub fn between(network: Option<Network>, encrypt: bool) -> &'static str {
 /// The settings from which the configurations of the two nodes, `vm1` and `io1`, are made.
 #[derive(Clone, Copy, Debug)]
 pub struct Pair<'a> {
-    /// How their sessions travel.
+    /// The link of their sessions.
     pub link: LinkKind,
-    /// Where the two are.
+    /// The folder and network of the two.
     pub stage: &'a Stage,
     /// The cores of each role.
     pub seats: &'a Seats,
-    /// Sidecores of each.
+    /// The number of sidecores of each node.
     pub sidecores: u16,
     /// The idle policy of these sidecores.
     pub idle: Idle,
@@ -200,7 +200,7 @@ impl Pair<'_> {
         self.sidecores(&self.seats.vmhost)
     }
 
-    /// Where the IOhost is found.
+    /// The address of the IOhost.
     pub fn address(&self) -> String {
         match self.link {
             LinkKind::Udp | LinkKind::Xdp => self.stage.io_listen.clone(),

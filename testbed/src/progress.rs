@@ -9,17 +9,17 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 /// How often the spinner turns.
 const TURN: Duration = Duration::from_millis(100);
 
-/// Says what is done and what was done, on standard error.
+/// Prints the present and the finished work on standard error.
 #[derive(Debug)]
 pub struct Progress {
     bar: ProgressBar,
     began: Instant,
-    /// Lines that stay are only for a terminal's reader.
+    /// Whether lines that stay are left out.
     quiet: bool,
 }
 
 impl Progress {
-    /// Begins to count the time.
+    /// Starts the clock.
     pub fn new() -> Self {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
         let style = ProgressStyle::with_template("{elapsed:>6.dim} {spinner:.green} {wide_msg}");
@@ -28,7 +28,7 @@ impl Progress {
         Self { bar, began: Instant::now(), quiet: false }
     }
 
-    /// The same without any line that stays.
+    /// The same without lines that stay.
     pub fn quiet() -> Self {
         Self { quiet: true, ..Self::new() }
     }
@@ -57,7 +57,7 @@ impl Progress {
         }
     }
 
-    /// Takes the spinner away.
+    /// Removes the spinner.
     pub fn end(&self) {
         self.bar.finish_and_clear();
     }

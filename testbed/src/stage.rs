@@ -1,4 +1,4 @@
-//! Where two nodes meet for the demo or a measurement: a folder, a network, and keys.
+//! The place of two nodes of the demo or a measurement: a folder, a network, and keys.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -24,7 +24,7 @@ const VM_ADDRESS: &str = "10.77.0.1";
 /// The name of the interface at each end of the virtual cable.
 pub const CABLE: &str = "cable";
 
-/// Of the key of a domain.
+/// The length of a domain's key.
 const DOMAIN_KEY_BYTES: usize = 16;
 
 /// The link between the two nodes.
@@ -37,10 +37,10 @@ pub enum Network {
     Loopback,
 }
 
-/// A folder and a network.
+/// The folder and network of two nodes.
 #[derive(Debug)]
 pub struct Stage {
-    /// Where all files are.
+    /// The folder of all files.
     pub folder: PathBuf,
     program: PathBuf,
     /// The link between the nodes.
@@ -53,7 +53,7 @@ pub struct Stage {
     pub vm_listen: String,
     /// The keys of the nodes.
     pub keys: Keys,
-    /// Removes it all.
+    /// Removes all of it at the end.
     pub cleanup: Cleanup,
 }
 
@@ -81,12 +81,12 @@ impl Stage {
         })
     }
 
-    /// Makes the two namespaces and has the nodes run in them.
+    /// Makes the two namespaces for the nodes.
     ///
     /// # Errors
     /// When that is not allowed here; the stage stays on the loopback device.
     pub fn separate(&mut self) -> Result<()> {
-        // An interruption waits until it knows of all of it.
+        // The lock makes an interruption wait until the cleanup knows of both namespaces.
         let _starting = self.cleanup.start();
         let (io, vm) = (namespace("io1"), namespace("vm1"));
         for name in [&io, &vm] {
@@ -110,7 +110,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Makes them if that is allowed, and says what came of it.
+    /// Makes the namespaces if that is allowed, and reports the result.
     pub fn separate_if_allowed(&mut self, progress: &Progress) {
         if !rustix::process::geteuid().is_root() {
             progress.done("not root: the nodes meet on the loopback device, not in two namespaces");
@@ -128,11 +128,11 @@ impl Stage {
         self.network == Network::Namespaces
     }
 
-    /// Makes a tap interface in a node's namespace, with an address, which stays when the node
-    /// that uses it goes. Without namespaces there is none.
+    /// Makes a tap interface in a node's namespace, with an address. The interface stays when its
+    /// node ends.
     ///
     /// # Errors
-    /// When the system refuses.
+    /// When the stage has no namespaces, or the system refuses.
     pub fn make_tap(&self, node: &str, name: &str, address: &str) -> Result<()> {
         let namespace = self.namespace_of(node).context("nodes without namespaces")?;
         ip(&["-n", &namespace, "tuntap", "add", name, "mode", "tap"])?;
@@ -178,7 +178,7 @@ impl Stage {
     /// Starts a node.
     ///
     /// # Errors
-    /// When it does not start.
+    /// When the node does not start.
     pub fn start(&self, plan: &NodePlan) -> Result<Node> {
         let _starting = self.cleanup.start();
         plan.start()
@@ -195,8 +195,8 @@ fn namespace(node: &str) -> String {
     format!("vrio-{node}-{}", std::process::id())
 }
 
-/// Two ports that are free now. A node must find its port again after it was killed, so they are
-/// chosen before, and not among those that the system gives to others meanwhile.
+/// Two ports that are free now. A node must find its port again after it was killed. So the ports
+/// are chosen before, outside of the range from which the system gives ports to other programs.
 fn free_ports() -> Result<[u16; 2]> {
     let first = 16_000 + (std::process::id() % 8_000) as u16;
     let is_free = |port: &u16| UdpSocket::bind(("127.0.0.1", *port)).is_ok();
@@ -205,11 +205,11 @@ fn free_ports() -> Result<[u16; 2]> {
     one.zip(two).map(|(one, two)| [one, two]).context("no port is free for the nodes")
 }
 
-/// Whether there is a socket of another program's. A driver waits for one that is made anew after
-/// a kill; the first one has to be there.
+/// Checks that another program's socket exists. A driver waits for a socket that is made again
+/// after a kill, but the first socket must exist.
 ///
 /// # Errors
-/// There is none.
+/// There is no socket.
 pub fn expect_socket(path: &Path) -> Result<()> {
     let kind = fs::metadata(path).with_context(|| {
         format!("--path socket {}: start the program that makes it first", path.display())
@@ -218,7 +218,7 @@ pub fn expect_socket(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Runs `f` on a thread in a network namespace: sockets that are made there stay there.
+/// Runs `f` on a thread in a network namespace. Sockets that `f` makes stay in that namespace.
 pub fn inside<T: Send>(namespace: Option<&str>, f: impl FnOnce() -> T + Send) -> Result<T> {
     let Some(namespace) = namespace else { return Ok(f()) };
     let path = format!("/run/netns/{namespace}");
@@ -234,10 +234,10 @@ pub fn inside<T: Send>(namespace: Option<&str>, f: impl FnOnce() -> T + Send) ->
     })
 }
 
-/// Runs `ip` with these words.
+/// Runs `ip` with these arguments.
 ///
 /// # Errors
-/// What it said.
+/// The output of `ip`.
 pub fn ip(words: &[&str]) -> Result<()> {
     let output = Command::new("ip").args(words).output().context("running ip")?;
     if !output.status.success() {

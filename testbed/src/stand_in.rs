@@ -20,13 +20,13 @@ use workload::{Mix, Workload};
 /// How long the first connection may take.
 const CONNECT_WAIT: Duration = Duration::from_secs(60);
 
-/// How long the rings may stand still before something is thought to be stuck.
+/// How long the rings may stand still before the disk counts as stuck.
 const STUCK: Duration = Duration::from_secs(90);
 
-/// The pause when nothing was done: the nodes need the cores, too.
+/// The pause of an idle turn: the nodes need the cores, too.
 const PAUSE: Duration = Duration::from_micros(50);
 
-/// A guest at work.
+/// A stand-in for a guest at work.
 #[derive(Debug)]
 pub struct StandIn {
     keeper: Keeper,
@@ -34,7 +34,7 @@ pub struct StandIn {
     mix: Mix,
     /// The longest time without a completion while requests were on their way.
     longest_pause: Duration,
-    /// Its work.
+    /// The source of its requests.
     pub workload: Workload,
     /// The record of what reads may return.
     pub checker: Checker,
@@ -74,7 +74,8 @@ impl StandIn {
         config.guest = GuestPlan {
             queues,
             shape: RingShape {
-                // Room for every slot's longest chain, should the disk not take indirect ones.
+                // Each slot has room for its longest chain, since a disk may not take indirect
+                // descriptors.
                 size: (mix.depth * (segments_max + 2)).next_power_of_two(),
                 slots: mix.depth,
                 transfer_bytes_max: transfer,
@@ -102,15 +103,15 @@ impl StandIn {
         self.keeper.counters().reconnects()
     }
 
-    /// Everything that a device may touch, as one number.
+    /// A digest of all memory that a device may write.
     pub fn digest(&self) -> u64 {
         self.rings[0].memory().digest()
     }
 
-    /// Works until `done` says so; full queues all the time.
+    /// Works with full queues until `done` returns true.
     ///
     /// # Errors
-    /// When the promise is broken, or nothing moves for a long time.
+    /// When the promise about data is broken, or nothing moves for a long time.
     pub fn work(&mut self, mut done: impl FnMut(&Self) -> bool) -> Result<()> {
         let mut moved = Instant::now();
         while !done(self) {
@@ -124,12 +125,12 @@ impl StandIn {
         Ok(())
     }
 
-    /// The longest time without a completion while it worked, since this was last asked.
+    /// The longest time without a completion during work, since the last call.
     pub fn take_longest_pause(&mut self) -> Duration {
         std::mem::take(&mut self.longest_pause)
     }
 
-    /// Waits until nothing is on its way.
+    /// Waits until no request is on its way.
     ///
     /// # Errors
     /// As [`Self::work`].
@@ -145,7 +146,8 @@ impl StandIn {
         Ok(())
     }
 
-    /// Takes what is done and, with `work`, fills the queues. Gives how much was done.
+    /// Takes completed requests and, with `work`, fills the queues. Gives the number of completed
+    /// requests.
     fn turn(&mut self, work: bool) -> Result<usize> {
         let mut reaped = 0;
         for ring in &mut self.rings {
@@ -170,7 +172,7 @@ impl StandIn {
     /// Reads every block of the model once more, through the disk.
     ///
     /// # Errors
-    /// When one holds what it must not.
+    /// When a block holds data that the model does not allow.
     pub fn read_all(&mut self) -> Result<()> {
         self.drain()?;
         let mut first = 0;
@@ -208,10 +210,10 @@ impl StandIn {
         Ok(())
     }
 
-    /// Compares the volume's file, block by block, with what the model allows.
+    /// Compares the volume's file, block by block, with the contents that the model allows.
     ///
     /// # Errors
-    /// When one differs.
+    /// When a block differs.
     pub fn compare_image(&self, path: &Path) -> Result<()> {
         let file = File::open(path).with_context(|| format!("opening {}", path.display()))?;
         let mut bytes = vec![0; self.mix.block_bytes as usize];

@@ -11,7 +11,7 @@ use testbed::guest::{self, BOOT_TIMEOUT, Guest, VhostDisk, scripts};
 const SCRIPT_TIMEOUT: Duration = Duration::from_secs(300);
 const DISK_BYTES: u64 = 64 << 20;
 
-/// `qemu-storage-daemon` on one image.
+/// A `qemu-storage-daemon` that serves one image.
 struct Server {
     child: Child,
     image: PathBuf,
@@ -19,7 +19,8 @@ struct Server {
 }
 
 impl Server {
-    /// Nothing if the program is not there; says so.
+    /// Starts the daemon. Without the program it prints that the test is skipped, and gives
+    /// nothing.
     fn start(test: &str, folder: &Path, queues: u16) -> Option<Self> {
         let image = folder.join("disk.img");
         File::create(&image).unwrap().set_len(DISK_BYTES).unwrap();

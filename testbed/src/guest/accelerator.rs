@@ -1,6 +1,5 @@
-//! Hardware virtualisation or emulation: decided by a guest that boots, never by a device node.
-//!
-//! A `/dev/kvm` that opens and still boots nothing has been met: a nested host that emulates.
+//! Hardware virtualisation or emulation. A guest that boots decides it, never a device node: on a
+//! nested host that emulates, `/dev/kvm` may open and still boot nothing.
 
 use std::fs;
 use std::sync::OnceLock;
@@ -31,14 +30,14 @@ impl Accelerator {
             let known = fs::read_to_string(&note).ok().and_then(|text| parse_note(&text, &boot));
             known.unwrap_or_else(|| {
                 let found = Self::probe(image);
-                // Only a saving of time: without the note the next process probes again.
+                // The note only saves time: without it the next process probes again.
                 let _ = fs::write(&note, format!("{} {boot}\n", found.name()));
                 found
             })
         })
     }
 
-    /// QEMU's word for it.
+    /// QEMU's name for the accelerator.
     pub fn name(self) -> &'static str {
         match self {
             Self::Kvm => "kvm",

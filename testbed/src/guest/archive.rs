@@ -1,11 +1,11 @@
 //! A cpio archive in the "newc" form, which Linux unpacks as (a further part of) its initramfs.
 //! Source: Documentation/driver-api/early-userspace/buffer-format.rst of Linux.
 
-/// Names and contents are padded to this.
+/// The alignment of names and contents.
 const ALIGNMENT: usize = 4;
 const REGULAR_FILE: u32 = 0o100_000;
 
-/// An archive being written.
+/// An archive while it is written.
 #[derive(Debug, Default)]
 pub struct Archive {
     bytes: Vec<u8>,

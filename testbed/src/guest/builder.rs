@@ -11,32 +11,32 @@ use super::console::Console;
 use super::{Accelerator, Guest, GuestError, Image, Qemu};
 
 const PRELUDE: &str = include_str!("../../../guest/scripts/prelude.sh");
-/// Where Debian's loader finds libraries; the image has it.
+/// The folder in which Debian's loader finds libraries; the image has it.
 const LIBRARY_FOLDER: &str = "usr/lib/x86_64-linux-gnu";
 
 /// A disk behind a vhost-user socket.
 #[derive(Debug, Clone)]
 pub struct VhostDisk {
-    /// Where the daemon listens.
+    /// The socket at which the daemon listens.
     pub socket: PathBuf,
-    /// Virtqueues. More than the guest's processors make no sense.
+    /// The number of virtqueues. More than the guest's processors make no sense.
     pub queues: u16,
-    /// The guest gets packed rings.
+    /// Whether the guest gets packed rings.
     pub packed: bool,
 }
 
 /// A network card behind a vhost-user socket.
 #[derive(Debug, Clone)]
 pub struct VhostNic {
-    /// Where the daemon listens.
+    /// The socket at which the daemon listens.
     pub socket: PathBuf,
-    /// Its address.
+    /// The card's MAC address.
     pub mac: String,
-    /// The guest gets packed rings.
+    /// Whether the guest gets packed rings.
     pub packed: bool,
-    /// The guest leaves checksums and segments to the device, and takes what is uncut.
+    /// Whether the guest leaves checksums and segmentation to the device, and takes large frames.
     pub offloads: bool,
-    /// Pairs of queues. Linux uses as many as it has processors.
+    /// The number of pairs of queues. Linux uses as many as it has processors.
     pub pairs: u16,
 }
 
@@ -45,7 +45,7 @@ const NO_OFFLOADS: &str = ",csum=off,gso=off,host_tso4=off,host_tso6=off,host_ec
                            host_ufo=off,guest_csum=off,\
                            guest_tso4=off,guest_tso6=off,guest_ecn=off,guest_ufo=off";
 
-/// A guest to be.
+/// The description of a guest.
 #[derive(Debug)]
 pub struct Builder {
     image: Image,
@@ -104,21 +104,21 @@ impl Builder {
         self
     }
 
-    /// Memory in MiB. It is shared with the daemons that serve the disks.
+    /// The size of memory in MiB. The daemons that serve the disks share this memory.
     #[must_use]
     pub fn memory_mib(mut self, memory_mib: u32) -> Self {
         self.memory_mib = memory_mib;
         self
     }
 
-    /// Virtual processors.
+    /// The number of virtual processors.
     #[must_use]
     pub fn processors(mut self, processors: u16) -> Self {
         self.processors = processors;
         self
     }
 
-    /// Instead of what [`Accelerator::choose`] finds.
+    /// The accelerator, instead of the choice of [`Accelerator::choose`].
     #[must_use]
     pub fn accelerator(mut self, accelerator: Accelerator) -> Self {
         self.accelerator = Some(accelerator);
@@ -189,14 +189,15 @@ impl Builder {
         self
     }
 
-    /// A guest that reboots boots again, in the same QEMU with the same cards; otherwise it ends.
+    /// Lets a guest that reboots boot again, in the same QEMU with the same cards. Otherwise a
+    /// reboot ends the guest.
     #[must_use]
     pub fn boots_again(mut self) -> Self {
         self.boots_again = true;
         self
     }
 
-    /// Keeps the console in this file instead of one that goes with the guest.
+    /// Keeps the console in this file, instead of a file that is removed with the guest.
     #[must_use]
     pub fn console(mut self, path: &Path) -> Self {
         self.console = Some(path.to_owned());
@@ -206,7 +207,7 @@ impl Builder {
     /// Starts QEMU. The guest is booting when this returns.
     ///
     /// # Errors
-    /// What cannot be read, written or run.
+    /// The file or program that cannot be read, written or run.
     pub fn start(mut self) -> Result<Guest, GuestError> {
         let accelerator = self.accelerator.unwrap_or_else(|| Accelerator::choose(&self.image));
         let folder = Folder::new().map_err(GuestError::host("make a temporary folder"))?;
@@ -215,7 +216,7 @@ impl Builder {
         let console = self.console.take().unwrap_or_else(|| folder.0.join("console"));
         let output = File::create(&console)
             .map_err(GuestError::host(format!("create {}", console.display())))?;
-        // One description for both, so that QEMU's own errors stand where they happened.
+        // One description for both outputs, so that QEMU's own errors stand in the order of events.
         let errors = output.try_clone().map_err(GuestError::host("share the console"))?;
         let mut words = self.prefix.clone();
         words.push(self.qemu.program.display().to_string());
@@ -303,8 +304,8 @@ impl Builder {
         words
     }
 
-    /// Room for a second processor makes emulation keep atomic what a guest does atomically, which
-    /// is all that another guest can rely on in memory that they share.
+    /// The processors of the guest. With room for a second processor, emulation keeps the guest's
+    /// atomic operations atomic. Another guest relies on them in memory that the two share.
     fn processor_words(&self) -> String {
         match (self.processors, &self.vf) {
             (1, Some(_)) => "1,maxcpus=2".to_owned(),
@@ -370,7 +371,7 @@ impl Builder {
     /// Puts a program of the host into the guest's `bin` folder, with the libraries it needs.
     ///
     /// # Errors
-    /// `ldd` cannot say which these are.
+    /// When `ldd` cannot name these.
     pub fn program(mut self, program: &Path) -> Result<Self, GuestError> {
         let doing = || GuestError::host(format!("find the libraries of {}", program.display()));
         let output = Command::new("ldd").arg(program).output().map_err(doing())?;
@@ -379,8 +380,8 @@ impl Builder {
             let library = Path::new(library);
             let name = library.file_name().unwrap_or_default().to_string_lossy();
             let inside = format!("{LIBRARY_FOLDER}/{name}");
-            // The loader itself is in the image, at the one place where programs expect it; and
-            // two programs share much.
+            // The loader itself is in the image, at the one place where programs expect it. Two
+            // programs share many libraries.
             if !name.starts_with("ld-linux") && self.files.iter().all(|(path, _)| *path != inside) {
                 self.files.push((inside, library.to_owned()));
             }
@@ -395,7 +396,7 @@ fn escaped(path: &Path) -> String {
     path.display().to_string().replace(',', ",,")
 }
 
-/// A temporary folder that goes with its owner.
+/// A temporary folder that is removed with its owner.
 #[derive(Debug)]
 pub struct Folder(PathBuf);
 
@@ -412,7 +413,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // Left behind in the temporary folder at worst.
+        // In the worst case the folder stays in the system's temporary folder.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

@@ -15,7 +15,7 @@ const UNREAD_LINES_MAX: usize = 100_000;
 pub struct Console {
     path: PathBuf,
     file: File,
-    /// The start of a line whose end has not come yet.
+    /// The start of a line whose end has not arrived yet.
     partial: Vec<u8>,
     unread: VecDeque<String>,
     last: VecDeque<String>,
@@ -41,7 +41,7 @@ impl Console {
         &self.path
     }
 
-    /// Takes in what has been printed since the last time.
+    /// Takes in the text that was printed since the last call.
     ///
     /// # Errors
     /// The file cannot be read, or the guest floods it.
@@ -67,7 +67,7 @@ impl Console {
         self.unread.pop_front()
     }
 
-    /// The end of everything taken in, with the line that is not whole yet.
+    /// The end of all text so far, with the last line even if it is not whole yet.
     pub fn tail(&self) -> String {
         let mut lines: Vec<&str> =
             self.last.iter().map(String::as_str).filter(|line| !line.is_empty()).collect();

@@ -9,12 +9,12 @@ pub enum GuestError {
     /// The image is not there.
     #[error("no guest image: {0} is missing; build it with guest/build")]
     NoImage(String),
-    /// Something about files or processes on the host.
+    /// An error of files or processes on the host.
     #[error("{doing}: {source}")]
     Host {
         /// The step that failed.
         doing: String,
-        /// Why it failed.
+        /// The reason.
         r#source: std::io::Error,
     },
     /// The line did not come in time.
@@ -24,12 +24,12 @@ pub enum GuestError {
         name: String,
         /// The line that the test waited for.
         marker: String,
-        /// How long.
+        /// The time that the test waited.
         waited: Duration,
         /// The end of the console.
         tail: Tail,
     },
-    /// QEMU ended before.
+    /// QEMU ended before the line came.
     #[error("guest {name}: QEMU ended ({status}) while '{marker}' was waited for; {tail}")]
     Ended {
         /// The guest's name.
@@ -41,12 +41,12 @@ pub enum GuestError {
         /// The end of the console and of QEMU's errors.
         tail: Tail,
     },
-    /// The guest says that something failed, or its script did, or its kernel panicked.
+    /// The guest reports a failure, its script failed, or its kernel panicked.
     #[error("guest {name}: {line}; {tail}")]
     Failed {
         /// The guest's name.
         name: String,
-        /// The line that says so.
+        /// The line that reports it.
         line: String,
         /// The end of the console.
         tail: Tail,

@@ -34,7 +34,7 @@ impl Image {
         Self::open(&Self::folder())
     }
 
-    /// The one with the newer kernel, which `guest/build newer` makes, inside that folder.
+    /// The image with the newer kernel, which `guest/build newer` makes, inside that folder.
     ///
     /// # Errors
     /// The file that is missing.
@@ -42,7 +42,7 @@ impl Image {
         Self::open(&Self::folder().join("newer"))
     }
 
-    /// Where `guest/build` puts everything.
+    /// The folder of all that `guest/build` makes.
     pub(super) fn folder() -> PathBuf {
         if let Some(folder) = std::env::var_os("VRIO_GUEST") {
             return folder.into();
@@ -72,7 +72,7 @@ impl Image {
         self.folder.join("initramfs.cpio")
     }
 
-    /// Where the result of the probe for hardware virtualisation is kept.
+    /// The file that keeps the result of the probe for hardware virtualisation.
     pub(super) fn accelerator_note(&self) -> PathBuf {
         self.folder.join("accelerator")
     }

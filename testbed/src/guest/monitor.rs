@@ -1,4 +1,4 @@
-//! QEMU's monitor, by which a running guest is migrated or given memory.
+//! QEMU's monitor. Through it a running guest is migrated, or gets memory.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 /// How long QEMU may take for an answer. It holds its main lock while it starts devices.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
-/// How often it is tried, or asked again.
+/// The pause between two attempts to connect, or two questions.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// A connection to the monitor of one QEMU.
@@ -29,7 +29,7 @@ impl Monitor {
     /// Connects to the monitor of a QEMU that has just been started.
     ///
     /// # Errors
-    /// When it is not there in time.
+    /// When the monitor does not listen in time.
     pub fn connect(socket: &Path) -> Result<Self> {
         let by = Instant::now() + ANSWER_TIMEOUT;
         let stream = loop {
@@ -46,10 +46,10 @@ impl Monitor {
         Ok(monitor)
     }
 
-    /// Runs a command and gives what it returns.
+    /// Runs a command and gives its result.
     ///
     /// # Errors
-    /// What QEMU has against it.
+    /// QEMU's error.
     pub fn run(&mut self, command: &str, arguments: &Value) -> Result<Value> {
         let line = json!({ "execute": command, "arguments": arguments });
         writeln!(self.stream.get_mut(), "{line}").context("to QEMU's monitor")?;
@@ -58,18 +58,18 @@ impl Monitor {
             if let Some(error) = answer.get("error") {
                 bail!("{command}: {error}");
             }
-            // Anything else is an event.
+            // Any other message is an event.
             if let Some(value) = answer.get_mut("return") {
                 return Ok(value.take());
             }
         }
     }
 
-    /// Migrates the guest to the QEMU that waits at `socket`, and gives what QEMU says of it. The
+    /// Migrates the guest to the QEMU that waits at `socket`, and gives QEMU's report of it. The
     /// guest may stand still for `downtime` at the end.
     ///
     /// # Errors
-    /// When it fails, or takes longer than `timeout`.
+    /// When the migration fails, or takes longer than `timeout`.
     pub fn migrate(
         &mut self,
         socket: &Path,
@@ -103,7 +103,7 @@ impl Monitor {
     }
 }
 
-/// How a socket is called where QEMU migrates to it, and waits at it (`-incoming`).
+/// A socket's name for QEMU, as the aim of a migration and as its source (`-incoming`).
 pub fn uri(socket: &Path) -> String {
     format!("unix:{}", socket.display())
 }

@@ -1,5 +1,5 @@
-//! MPI jobs in guests: each has a window into a domain, runs [`super::scripts::MPI`] and does what
-//! is typed.
+//! MPI jobs in guests: each guest has a window into a domain, runs [`super::scripts::MPI`] and
+//! obeys typed commands.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,8 +10,8 @@ use super::{Builder, Guest, GuestError, Image, VhostNic};
 /// Memory of a guest that has Open MPI in its root, in MiB.
 const MEMORY_MIB: u32 = 512;
 
-/// How long a job may take before it is ended, in seconds of a guest whose clock may run ten times
-/// as fast as it should: emulated, on a busy machine.
+/// How long a job may take before it is ended, in seconds of the guest. An emulated guest on a busy
+/// machine may have a clock that runs ten times too fast.
 const JOB_S: u64 = 6000;
 
 /// How long a reader waits for a line of such a job.
@@ -29,12 +29,12 @@ pub fn available(test: &str) -> Option<Image> {
     }
 }
 
-/// The address of a guest's card, by its number from 1 on.
+/// The MAC address of a guest's card, by the guest's number from 1 on.
 pub fn mac(number: u8) -> String {
     format!("52:54:00:00:00:{number:02x}")
 }
 
-/// A guest's card, by its number.
+/// A guest's card, by the guest's number.
 pub fn nic(socket: PathBuf, number: u8) -> VhostNic {
     VhostNic { socket, mac: mac(number), packed: false, offloads: true, pairs: 1 }
 }
@@ -42,19 +42,19 @@ pub fn nic(socket: PathBuf, number: u8) -> VhostNic {
 /// A guest's part in a domain, and in the network by which its job is started.
 #[derive(Clone, Copy, Debug)]
 pub struct Member<'a> {
-    /// Its address, and that of the other guest.
+    /// Its IP address, and that of the other guest.
     pub addresses: [&'a str; 2],
     /// The domain's name.
     pub domain: &'a str,
     /// The content of the key's file.
     pub key: &'a str,
-    /// Where the node serves the window.
+    /// The socket at which the node serves the window.
     pub vf: &'a Path,
-    /// The provider's file, as [`slim`] makes it.
+    /// The provider's file; [`slim`] makes it.
     pub provider: &'a Path,
 }
 
-/// A guest to be that is a member. Programs of jobs go to `bin`.
+/// The description of a guest that is a member. Programs of jobs go to `bin`.
 ///
 /// # Errors
 /// When the image has no Open MPI.
@@ -75,15 +75,14 @@ pub fn with_member(
         .set("KEY", member.key))
 }
 
-/// A copy of the provider in a folder, without what only a debugger reads, so that a guest has room
-/// for it.
+/// A copy of the provider in a folder, without symbols for debuggers, so that it fits into a guest.
 ///
 /// # Errors
-/// When it cannot be copied.
+/// When the provider cannot be copied.
 pub fn slim(provider: &Path, folder: &Path) -> Result<PathBuf, GuestError> {
     let small = folder.join("libvrio-fi.so");
     let strip = Command::new("strip").arg("-o").arg(&small).arg(provider).output();
-    // It is part of what links Rust programs, and all the same one may do without.
+    // `strip` is part of the tools that link Rust programs, but a system may lack it.
     if !strip.is_ok_and(|strip| strip.status.success()) {
         let doing = format!("copy {} to {}", provider.display(), small.display());
         std::fs::copy(provider, &small).map_err(GuestError::host(doing))?;
@@ -92,7 +91,7 @@ pub fn slim(provider: &Path, folder: &Path) -> Result<PathBuf, GuestError> {
 }
 
 /// Starts a job from a guest: on hosts in the form of `mpirun --host`, a program of its `bin` and
-/// that one's words.
+/// that program's arguments.
 ///
 /// # Errors
 /// QEMU is gone.
@@ -105,11 +104,11 @@ pub fn begin(
     guest.type_line(&format!("job {JOB_S} {hosts} {ranks} {program}"))
 }
 
-/// Lines of the job up to one that begins so, and the rest of that. The last one says `ended`, and
-/// the status of `mpirun`.
+/// The lines of the job before the line that begins with `word`, and the rest of that line. The
+/// job's last line begins with `ended`, followed by the status of `mpirun`.
 ///
 /// # Errors
-/// When it does not come.
+/// When the line does not come.
 pub fn lines_until(guest: &mut Guest, word: &str) -> Result<(Vec<String>, String), GuestError> {
     let mut lines = Vec::new();
     loop {

@@ -1,4 +1,4 @@
-//! The program that runs a guest, and where versions of it differ.
+//! The program that runs a guest, and the differences between its versions.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -6,27 +6,27 @@ use std::process::{Command, Stdio};
 use super::error::GuestError;
 use super::image::Image;
 
-/// How long QEMU waits before it connects again to a daemon that went away, in its own words: old
+/// How long QEMU waits before it connects again to a daemon that went away, as an option. Old
 /// versions know whole seconds only.
 const RECONNECT: &str = "reconnect-ms=500";
 const RECONNECT_OLDER: &str = "reconnect=1";
 
-/// Where Debian's packages put it.
+/// The folders of the firmware in Debian's packages.
 const FIRMWARE: [&str; 2] = ["/usr/share/qemu", "/usr/share/seabios"];
 
-/// A QEMU.
+/// A QEMU: its program, and the files that it needs.
 #[derive(Debug, Clone)]
 pub struct Qemu {
     pub(super) program: PathBuf,
-    /// Where its modules are, if not where it looks by itself.
+    /// The folder of its modules, if QEMU does not find them by itself.
     pub(super) modules: Option<PathBuf>,
-    /// Where its firmware is, likewise.
+    /// The folders of its firmware, likewise.
     pub(super) firmware: &'static [&'static str],
     pub(super) reconnect: &'static str,
 }
 
 impl Qemu {
-    /// The one that is found in PATH, 10 or newer.
+    /// The QEMU in PATH, 10 or newer.
     pub fn installed() -> Self {
         let program = "qemu-system-x86_64".into();
         Self { program, modules: None, firmware: &[], reconnect: RECONNECT }

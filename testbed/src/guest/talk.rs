@@ -1,4 +1,4 @@
-//! Two guests of a network, each of which runs [`super::scripts::TALK`] and does what is typed.
+//! Two guests of a network. Each runs [`super::scripts::TALK`] and obeys typed commands.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::{BOOT_TIMEOUT, Builder, Guest, GuestError, words};
 
-/// For what a guest does: an emulated one on a busy machine is slow.
+/// How long an answer of a guest may take: an emulated guest on a busy machine is slow.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The program that a guest needs for [`stream`].
@@ -18,9 +18,9 @@ const IPERF: &str = "iperf3";
 pub struct Stream {
     /// The rate of the data that arrived.
     pub bits_per_s: f64,
-    /// Of UDP: the packets that were sent.
+    /// For UDP: the packets that were sent.
     pub packets: u64,
-    /// Of UDP: those that did not arrive.
+    /// For UDP: the packets that did not arrive.
     pub lost: u64,
 }
 
@@ -30,7 +30,7 @@ pub fn iperf() -> Option<PathBuf> {
     std::env::split_paths(&path).map(|folder| folder.join(IPERF)).find(|it| it.is_file())
 }
 
-/// A guest to be with what [`stream`] needs.
+/// A description of a guest with the program for [`stream`].
 ///
 /// # Errors
 /// When iperf3 is not installed.
@@ -40,10 +40,11 @@ pub fn with_iperf(builder: Builder) -> Result<Builder, GuestError> {
     builder.program(&program)
 }
 
-/// One pings the other and sends it a file; gives what the file was, as both say it.
+/// Has one guest ping the other and send it a file. Gives the file's size and hash, on which both
+/// agree.
 ///
 /// # Errors
-/// When a guest fails, or the other one has something else.
+/// When a guest fails, or the receiver has another file.
 pub fn exchange(from: &mut Guest, to: &mut Guest) -> Result<String> {
     from.type_line("ask")?;
     let sent = from.wait_for("sent", PATIENCE)?;
@@ -53,14 +54,14 @@ pub fn exchange(from: &mut Guest, to: &mut Guest) -> Result<String> {
     Ok(sent)
 }
 
-/// So much is in a block of [`send_large`].
+/// The size of a block of [`send_large`].
 pub const BLOCK_MIB: u64 = 4;
 
-/// One sends the other so many blocks of [`BLOCK_MIB`], which neither keeps; both say the same of
-/// what it was.
+/// Has one guest send the other so many blocks of [`BLOCK_MIB`]. Neither keeps them; both must
+/// compute the same hash.
 ///
 /// # Errors
-/// When a guest fails, or the other one got something else.
+/// When a guest fails, or the receiver got other data.
 pub fn send_large(from: &mut Guest, to: &mut Guest, blocks: u64) -> Result<()> {
     to.type_line("hash")?;
     to.wait_for("hashing", PATIENCE)?;
@@ -71,7 +72,8 @@ pub fn send_large(from: &mut Guest, to: &mut Guest, blocks: u64) -> Result<()> {
     Ok(())
 }
 
-/// How many queues bring a guest frames, and by how many some have come.
+/// The number of queues that can bring a guest frames, and the number of those that have brought
+/// some.
 ///
 /// # Errors
 /// When the guest fails.
@@ -94,17 +96,17 @@ pub fn lost(guest: &mut Guest) -> Result<u64> {
 /// Has a guest wait for streams.
 ///
 /// # Errors
-/// When it fails.
+/// When the guest fails.
 pub fn serve(guest: &mut Guest) -> Result<()> {
     guest.type_line("serve")?;
     guest.wait_for("serving", PATIENCE)?;
     Ok(())
 }
 
-/// Has iperf3 send a stream to the other guest, which serves, with these words of its own.
+/// Has iperf3 send a stream to the other guest, which serves, with these arguments for iperf3.
 ///
 /// # Errors
-/// When the guest fails, or does not say what came of it.
+/// When the guest fails, or does not report a result.
 pub fn stream(from: &mut Guest, iperf_words: &str) -> Result<Stream> {
     from.type_line(&format!("stream {iperf_words}"))?;
     let line = from.wait_for("streamed", PATIENCE)?;
@@ -121,7 +123,8 @@ fn streamed(line: &str) -> Result<Stream> {
     })
 }
 
-/// Has it ping the other one until that answers; gives how often its link has changed.
+/// Has the guest ping the other guest until that answers. Gives how often the guest's link has
+/// changed.
 ///
 /// # Errors
 /// When the guest fails.
@@ -130,10 +133,10 @@ pub fn ping(guest: &mut Guest) -> Result<u64> {
     Ok(guest.wait_for("pinged", PATIENCE)?.parse()?)
 }
 
-/// Has it boot again (it was built with [`Builder::boots_again`]), with the same card.
+/// Has the guest boot again, with the same card. It must be built with [`Builder::boots_again`].
 ///
 /// # Errors
-/// When it does not come back.
+/// When the guest does not come back.
 pub fn reboot(guest: &mut Guest) -> Result<()> {
     guest.type_line("reboot")?;
     guest.wait_for("ready", PATIENCE.max(BOOT_TIMEOUT))?;
@@ -160,10 +163,10 @@ pub fn reach_host(guest: &mut Guest) -> Result<()> {
     Ok(())
 }
 
-/// Ends the talk, and nothing else that the guest does; its card has met no error.
+/// Ends the talk, but not the guest. Checks that its card has met no error.
 ///
 /// # Errors
-/// When it has.
+/// When the card has met an error.
 pub fn leave(guest: &mut Guest) -> Result<()> {
     guest.type_line("end")?;
     let packets = guest.wait_for("packets", PATIENCE)?;
@@ -171,10 +174,10 @@ pub fn leave(guest: &mut Guest) -> Result<()> {
     Ok(())
 }
 
-/// The same, and the guest's end with it.
+/// The same, and ends the guest.
 ///
 /// # Errors
-/// When its card has met errors, or it does not end well.
+/// When the card has met errors, or the guest does not end well.
 pub fn end(mut guest: Guest) -> Result<()> {
     leave(&mut guest)?;
     guest.wait_success(PATIENCE)?;

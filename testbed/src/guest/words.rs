@@ -2,29 +2,29 @@
 
 use anyhow::{Context, Result};
 
-/// The value of a name.
+/// The value of a name in a line.
 ///
 /// # Errors
-/// When the line has none.
+/// When the line has no such name.
 pub fn text<'a>(line: &'a str, name: &str) -> Result<&'a str> {
     let mut values = line.split_whitespace().filter_map(|word| word.split_once('='));
     let found = values.find(|(key, _)| *key == name);
     Ok(found.with_context(|| format!("the guest does not say {name}=: {line}"))?.1)
 }
 
-/// The same of a number.
+/// The value of a name, as a number.
 ///
 /// # Errors
-/// When it is none.
+/// When the name is missing, or its value is no number.
 pub fn number(line: &str, name: &str) -> Result<u64> {
     let value = text(line, name)?;
     value.parse().with_context(|| format!("the guest says {name}={value}"))
 }
 
-/// The number that a line begins with.
+/// The number at the beginning of a line.
 ///
 /// # Errors
-/// When it begins with something else.
+/// When the line begins with something else.
 pub fn first_number(line: &str) -> Result<u64> {
     let word = line.split_whitespace().next().unwrap_or_default();
     word.parse().with_context(|| format!("the guest says '{line}', which begins with no number"))

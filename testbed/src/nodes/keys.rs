@@ -10,8 +10,8 @@ use node::keys::{self, KeyKind};
 /// The name of the attachment's key.
 const TENANT: &str = "tenant";
 
-/// Keys of some nodes and of one tenant, or none: then the nodes' sessions are plain, and every
-/// text here is what a plain configuration has in its place.
+/// Keys of some nodes and of one tenant, or no keys. Without keys the nodes' sessions are plain,
+/// and every text here is the part of a plain configuration in its place.
 #[derive(Clone, Debug, Default)]
 pub struct Keys {
     folder: PathBuf,
@@ -20,15 +20,15 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// No keys.
+    /// A set without keys.
     pub fn plain() -> Self {
         Self::default()
     }
 
-    /// Makes a key for each of these nodes, and one for a tenant, in a folder that is there.
+    /// Makes a key for each of these nodes, and one for a tenant, in an existing folder.
     ///
     /// # Errors
-    /// When one cannot be made.
+    /// When a key cannot be made.
     pub fn make(folder: &Path, nodes: &[&str]) -> Result<Self> {
         let mut made = Self { folder: folder.to_owned(), public: BTreeMap::new() };
         let nodes = nodes.iter().map(|node| (*node, KeyKind::Node));
@@ -39,22 +39,22 @@ impl Keys {
         Ok(made)
     }
 
-    /// Whether there are any.
+    /// Whether there are keys.
     pub fn is_sealed(&self) -> bool {
         !self.public.is_empty()
     }
 
-    /// For the top of a node's configuration.
+    /// A line for the top of a node's configuration.
     pub fn own(&self, node: &str) -> String {
         self.line(|| format!("key = {:?}\n", self.file(node)))
     }
 
-    /// For a `[[peer]]` that has a name already.
+    /// A line for a `[[peer]]` that has a name already.
     pub fn peer(&self, node: &str) -> String {
         self.line(|| format!("key = {:?}\n", self.public[node]))
     }
 
-    /// The same for a peer that has several keys: one for each of these names.
+    /// The same for a peer that has several keys: a line with the keys of these names.
     pub fn peer_with(&self, names: &[&str]) -> String {
         self.line(|| {
             let keys: Vec<_> = names.iter().map(|name| &self.public[*name]).collect();
@@ -65,7 +65,7 @@ impl Keys {
     /// The public half of a node's key.
     ///
     /// # Panics
-    /// When there is none of that name.
+    /// When there is no key of that name.
     pub fn public(&self, node: &str) -> &str {
         &self.public[node]
     }
@@ -79,7 +79,8 @@ impl Keys {
         })
     }
 
-    /// For a `[[volume]]`: the tenant's disks on these nodes may use it; without keys all disks.
+    /// The lines for a `[[volume]]`: the tenant's disks on these nodes may use it; without keys all
+    /// disks may.
     pub fn allow(&self, nodes: &[&str]) -> String {
         let mut entries = String::new();
         for node in nodes {
@@ -92,7 +93,7 @@ impl Keys {
         format!("allow = [{}]\n", entries.trim_end_matches(", "))
     }
 
-    /// For a `[[disk]]` of the tenant.
+    /// The line for a `[[disk]]` of the tenant.
     pub fn disk(&self) -> String {
         self.line(|| format!("attachment-key = {:?}\n", self.file(TENANT)))
     }
