@@ -13,11 +13,11 @@ pub use swap::{Swap, Turning};
 /// A volume with its stages around it.
 #[derive(Clone, Debug)]
 pub struct Chain {
-    /// The outermost stage, or the bare volume: what a disk opens.
+    /// The outermost stage, or the bare volume. A disk opens this volume.
     pub volume: Arc<dyn Volume>,
     /// The stages, by kind.
     pub stages: RunningStages,
-    /// What is behind all stages.
+    /// The volume below all stages.
     bare: Arc<dyn Volume>,
 }
 
@@ -55,7 +55,7 @@ impl Chain {
         self.around(stages, key, now_ns)
     }
 
-    /// What the blocks are enciphered with.
+    /// The key that enciphers the blocks.
     pub fn key(&self) -> Option<&Arc<VolumeKey>> {
         self.stages.encrypts.first().map(|encrypt| encrypt.key())
     }
@@ -122,7 +122,7 @@ mod tests {
         let [outer, inner] =
             [0, 1].map(|at: usize| chain.stages.meters[at].meter().read(Op::Write));
         assert_eq!((outer.requests, inner.requests), (2_000, 2_000));
-        // What the limit holds back is seen from outside only.
+        // A delay by the limit is seen by the outer meter only.
         assert!(outer.latency_ns.max() > 500_000, "{}", outer.latency_ns.max());
         assert!(inner.latency_ns.max() < 500_000, "{}", inner.latency_ns.max());
         assert!(chain.stages.limits[0].delayed() > 500);

@@ -54,7 +54,7 @@ impl Buffer {
 
     /// The same byte everywhere. No request may be using the buffer.
     pub fn fill(&self, byte: u8) {
-        // SAFETY: inside the allocation, of which nobody else makes use now.
+        // SAFETY: the bytes are inside the allocation, which no request uses now.
         unsafe { std::ptr::write_bytes(self.start(), byte, self.len) };
     }
 
@@ -65,7 +65,7 @@ impl Buffer {
 
     /// A copy of the bytes. No request may be using the buffer.
     pub fn bytes(&self) -> Vec<u8> {
-        // SAFETY: nobody else works on the buffer while a test looks at it.
+        // SAFETY: no request changes the buffer while a test looks at it.
         unsafe { std::slice::from_raw_parts(self.start(), self.len) }.to_vec()
     }
 
@@ -297,8 +297,8 @@ pub fn check_bounds_with(volume: &dyn Volume, services: &Services) {
     bench.abandon();
 }
 
-/// What was written is read and what was zeroed reads as zeroes, however both are cut into pieces,
-/// flushed in between or not.
+/// A read gives the bytes that were written, and zeroes where a range was zeroed, however the
+/// requests are cut into pieces, with or without flushes in between.
 pub fn check_read_your_write(volume: &dyn Volume, services: &Services) {
     let info = volume.info();
     let block = info.block_bytes as usize;

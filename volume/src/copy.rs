@@ -1,10 +1,10 @@
-//! Copies between guest memory and our own, by raw pointers.
+//! Copies between guest memory and memory of this process, by raw pointers.
 //!
 //! The functions are unsafe because they trust addresses: guest memory has no type that proves that
 //! it is mapped, so each caller says why its segments are.
 //!
-//! A guest may change its memory at any time, so no Rust reference to it is ever made: what is
-//! copied is whatever was there, and only the copy is looked at.
+//! A guest may change its memory at any time, so no Rust reference to it is ever made. A copy has
+//! the bytes of its moment, and only the copy is looked at.
 
 use std::ptr;
 

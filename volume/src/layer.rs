@@ -18,10 +18,10 @@
 //! memory, so that it is dropped first: a kernel may still use what children below have.
 //!
 //! The channels may be of any kind: of [`crate::Volume`]s, opened with the stage's own, or of
-//! volumes with attachments and epochs of their own (`block::Attach`). A stage that reads
-//! metadata first is not open ([`crate::Channel::is_open`]) and keeps what is submitted until it
-//! has read it; it then tells its size with [`crate::Size::set`]. What channels on several
-//! sidecores share is the stage's volume's, behind an `Arc`.
+//! volumes with attachments and epochs of their own (`block::Attach`). A stage that reads metadata
+//! first is not open ([`crate::Channel::is_open`]) until it has read it, and keeps requests until
+//! then. It then tells its size with [`crate::Size::set`]. State that a stage's channels on several
+//! sidecores share belongs to the stage's volume, behind an `Arc`.
 //!
 //! All tables are made with the channel: a child costs what a request of any user costs, and no
 //! allocation.
@@ -44,7 +44,7 @@ pub struct Settled {
 pub struct Layer {
     below: Vec<Below>,
     parents: Parents,
-    /// What a channel below has just handed over. It has room for the largest table.
+    /// The requests that a channel below has just handed over. It has room for the largest table.
     handed: Vec<IoId>,
     lets_go: bool,
 }
@@ -99,8 +99,9 @@ impl Parents {
     }
 }
 
-/// Which of two ends is the end of both. The first failure stays, but that a volume which was lost
-/// to a successor must not be touched again, whatever else has failed.
+/// The status of a parent whose children ended with these two. The first failure stays, with one
+/// exception: [`Status::Fenced`] goes before every other, because a successor has the volume then,
+/// and the volume must not be touched again.
 fn worse(one: Status, other: Status) -> Status {
     match (one, other) {
         (Status::Done, _) | (_, Status::Fenced) => other,
@@ -258,8 +259,8 @@ impl Layer {
     }
 
     /// Lets go, as [`Channel::abandon`]: begins nothing more, and is `true` once no channel below
-    /// touches the volume or a segment. Then the children are gone, and the memory that they had is
-    /// the stage's again. What they held is for the stage to forget; it is not told of each.
+    /// touches the volume or a segment. Then the children are gone, and their memory is the stage's
+    /// again. The stage itself must forget the parents: the layer does not name each of them.
     pub fn abandon(&mut self, now_ns: u64) -> bool {
         self.lets_go = true;
         // Each of them is asked, so that all let go at once.

@@ -1,4 +1,4 @@
-//! Volumes: what holds a disk's blocks, and the stages on the way to it.
+//! Volumes: the storage of a disk's blocks, and the stages on the way to it.
 //!
 //! A request comes through the [`chain`]: each [`stage`] sees it, and a [`backend`] does it. All of
 //! them keep one contract, [`Volume`] and [`Channel`]; [`layer`] is for a volume that is made of

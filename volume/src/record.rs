@@ -19,12 +19,12 @@ mod sealed;
 pub use file::{FileRecords, First, IncarnationNote, RecordWriter};
 pub use home::{create_private, make_private};
 
-/// What is remembered of one attachment.
+/// The record of one attachment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Record {
     /// The last epoch that was issued. Epochs grow over all attachments of a volume.
     pub epoch: u64,
-    /// Who claimed it.
+    /// The claimant of that epoch.
     pub claimant: u64,
     /// The volume's incarnation at that claim.
     pub incarnation: Incarnation,

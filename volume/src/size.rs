@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 #[derive(Debug)]
 struct Inner {
     bytes: AtomicU64,
-    /// Eventfds of those who want to know. Control path only.
+    /// Eventfds of the watchers. Control path only.
     watchers: Mutex<Vec<Weak<OwnedFd>>>,
 }
 
-/// A size in bytes; clones are the same one. Looked at once a round by whoever checks requests.
+/// A size in bytes, which all clones share. A checker of requests reads it once a round.
 #[derive(Clone, Debug)]
 pub struct Size(Arc<Inner>);
 
@@ -27,7 +27,7 @@ impl Size {
         self.0.bytes.load(SeqCst)
     }
 
-    /// Changes it; those who watch are told if it is another one.
+    /// Changes the size. Watchers are told if it differs from before.
     pub fn set(&self, bytes: u64) {
         if self.0.bytes.swap(bytes, SeqCst) == bytes {
             return;

@@ -12,7 +12,7 @@
 //! room for all that its client may have outstanding, so nothing is allocated on the way.
 //!
 //! A sleeping sidecore is woken through an eventfd. The ring's own descriptor would not do: with
-//! deferred completions the kernel wakes nobody who polls it (seen on Linux 6.18).
+//! deferred completions the kernel wakes no process that polls it (seen on Linux 6.18).
 
 use std::cell::RefCell;
 use std::fmt;
@@ -27,8 +27,8 @@ use io_uring::{EnterFlags, IoUring, opcode, squeue};
 use rustix::event::{EventfdFlags, eventfd};
 use sidecore::{Local, Poll, PollerId, Progress, RoundStage, Wake};
 
-/// Places in the submission ring: what one round can hand to the kernel. More than a few disks with
-/// full queues take in a round; what does not fit waits for the next round.
+/// Places in the submission ring: the most entries that a round hands to the kernel. A few disks
+/// with full queues take less in a round; entries beyond that wait for the next round.
 pub const ENTRIES: u32 = 256;
 
 /// Requests in the kernel at once, over all channels of a sidecore. Bounds the kernel's memory, and
@@ -38,8 +38,9 @@ pub const IN_KERNEL_MAX: u32 = 4096;
 /// Ways to set the ring up, best first. Older kernels refuse the first ones.
 const MODES: [Mode; 3] = [Mode::Deferred, Mode::Cooperative, Mode::Plain];
 
-/// What the ring may be asked for: what it does is past the node's filter of system calls, and with
-/// other opcodes it opens files and connects sockets. Nothing can be registered with it any more.
+/// The opcodes of a node's ring. The node's filter of system calls does not see the ring's
+/// operations, and other opcodes open files and connect sockets. The ring takes no further
+/// registrations.
 const FILE_OPCODES: [u8; 7] = [
     opcode::Read::CODE,
     opcode::Write::CODE,
@@ -51,11 +52,11 @@ const FILE_OPCODES: [u8; 7] = [
     opcode::Nop::CODE,
 ];
 
-/// What the ring of a direct client may be asked for: the ublk driver's commands, and no files. A
-/// node's ring does not have them: they reach any driver that has some.
+/// The opcodes of a direct client's ring: commands of the ublk driver, and no files. A node's ring
+/// does not have them, because a command reaches any driver that has commands.
 const COMMAND_OPCODES: [u8; 1] = [opcode::UringCmd16::CODE];
 
-/// What a ring is for: nothing else can be asked of it.
+/// The purpose of a ring, which permits the opcodes of this purpose only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// Volumes in files.
@@ -225,7 +226,7 @@ impl Uring {
         self.mode
     }
 
-    /// What it did so far; may be read from any thread.
+    /// The ring's counters, which any thread may read.
     pub fn counters(&self) -> Arc<UringCounters> {
         Arc::clone(&self.counters)
     }
@@ -261,7 +262,7 @@ impl Uring {
         self.clients[id.0 as usize] = Client::default();
     }
 
-    /// What the kernel still does for a user: pushed and not yet in its inbox.
+    /// The number of a client's requests in the kernel: pushed and not yet in its inbox.
     pub fn outstanding(&self, id: ClientId) -> u32 {
         self.client(id).outstanding
     }

@@ -1,9 +1,9 @@
-//! What stands behind a disk: the `Volume` contract.
+//! The contract of a volume, which is behind each disk.
 //!
-//! A [`Volume`] is shared between threads and only describes. It opens one [`Channel`] per user
-//! and sidecore, and the channel does the work. A channel never blocks and gives exactly one
-//! completion per submission. Whatever wraps a volume (a stage, a limit, a remote end) implements
-//! the same two traits, so a disk cannot tell where its blocks live.
+//! A [`Volume`] is shared between threads and only describes. It opens one [`Channel`] per user and
+//! sidecore, and the channel does the work. A channel never blocks and gives exactly one completion
+//! per submission. Every wrapper of a volume (a stage, a limit, a remote end) implements the same
+//! two traits, so a disk cannot tell where its blocks are.
 //!
 //! Requests are slots of an [`IoTable`] that is made with the channel's user: nothing is allocated
 //! per request, and the slot has fixed room for each stage of the longest allowed chain.
@@ -15,7 +15,7 @@ use virtio::Segment;
 
 use crate::size::Size;
 
-/// A virtio-blk sector: the unit of addresses on the ring, whatever the block size is.
+/// A virtio-blk sector: the unit of addresses on the ring, also where blocks are larger.
 pub const SECTOR_BYTES: u64 = 512;
 
 /// The largest request that a channel is handed; the transport's largest message.
@@ -32,7 +32,7 @@ pub const SEGMENTS_MAX: usize = 256;
 /// The longest chain of stages. Each stage of a chain has one word in every slot.
 pub const STAGES_MAX: usize = 8;
 
-/// What a request asks for.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Op {
     /// Fill the segments from the volume.
@@ -65,7 +65,7 @@ impl Op {
         matches!(self, Self::Read | Self::Write)
     }
 
-    /// Whether it changes the volume: what is promised about completed writes goes for it.
+    /// Whether it changes the volume: the promise about completed writes covers it.
     pub fn changes(self) -> bool {
         self == Self::Write || self.zeroes()
     }
@@ -99,7 +99,7 @@ pub enum Status {
 /// One request. Fields are set by the channel's user before `submit`, and `status` by the channel.
 #[derive(Debug, Default)]
 pub struct Io {
-    /// What to do.
+    /// The operation.
     pub op: Op,
     /// First byte on the volume.
     pub offset_bytes: u64,
@@ -109,7 +109,7 @@ pub struct Io {
     pub durable: bool,
     /// Guest (or staging) memory. Kept valid by the user until the completion.
     pub segments: Vec<Segment>,
-    /// The segments are memory of whoever asks: nothing that they hold is anybody else's.
+    /// The segments are memory of the caller alone: no byte in them belongs to another owner.
     pub own_memory: bool,
     /// How it ended.
     pub status: Status,
@@ -149,7 +149,7 @@ pub fn io_table(capacity: u16) -> IoTable {
     Slots::new(capacity)
 }
 
-/// What completed writes survive.
+/// The failures that completed writes survive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Durability {
     /// virtio's default: a completed flush makes all earlier completed writes durable.
@@ -208,16 +208,16 @@ pub const PHYSICAL_BYTES_MAX: u32 = 64 << 10;
 /// The longest [`Topology::optimal_bytes`], and far more than any storage names.
 pub const OPTIMAL_BYTES_MAX: u32 = 1 << 30;
 
-/// What guests are told so that they lay their data out well. Nothing depends on it.
+/// Advice to guests on how to lay their data out. Nothing depends on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Topology {
-    /// What the storage writes as a whole; 0 is the volume's blocks.
+    /// The length that the storage writes as a whole; 0 is the volume's blocks.
     pub physical_bytes: u32,
     /// The length that the storage does best with; 0 is any.
     pub optimal_bytes: u32,
 }
 
-/// What a volume is.
+/// The properties of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeInfo {
     /// Size; a multiple of `block_bytes`.
@@ -227,7 +227,7 @@ pub struct VolumeInfo {
     pub block_bytes: u32,
     /// Writes are refused.
     pub read_only: bool,
-    /// What a completed write survives.
+    /// The failures that a completed write survives.
     pub durability: Durability,
     /// Nothing at all survives a new incarnation (memory): a client that ever wrote fails.
     pub volatile: bool,
@@ -285,17 +285,17 @@ pub enum OpenError {
     /// The system refused.
     #[error("{what}: {source}")]
     Io {
-        /// What was tried, with the file's name.
+        /// The step that failed, with the file's name.
         what: String,
         /// The system's answer.
         r#source: std::io::Error,
     },
 }
 
-/// What a channel is opened with.
+/// The arguments with which a channel is opened.
 #[derive(Clone, Copy, Debug)]
 pub struct Open<'a> {
-    /// What this sidecore shares: its io_uring, its endpoint.
+    /// The services of this sidecore: its io_uring, its endpoint.
     pub services: &'a Services,
     /// How many requests may be outstanding: the capacity of the user's table.
     pub depth: u16,
@@ -303,7 +303,7 @@ pub struct Open<'a> {
 
 /// Block storage, plain or wrapped. A disk is on a `block::Attach`.
 pub trait Volume: Send + Sync + fmt::Debug {
-    /// What it is now. Cheap; may be called on a sidecore.
+    /// The properties as they are now. Cheap; may be called on a sidecore.
     fn info(&self) -> VolumeInfo;
 
     /// Its size, which callers keep and read again when the volume grows. A volume over

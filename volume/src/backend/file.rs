@@ -1,11 +1,11 @@
 //! A volume in a raw file or on a block device, through io_uring.
 //!
 //! Direct (`O_DIRECT`) or buffered as a whole, chosen when it is opened. All I/O goes through one
-//! file description that holds the file's lock, so whatever a killed predecessor still had in the
-//! kernel has landed before this one begins.
+//! file description that holds the file's lock. So all requests that a killed predecessor still had
+//! in the kernel have landed before this one begins.
 //!
-//! What it promises on a crash: a completed flush, or a completed durable write, is on the medium.
-//! A failed sync means that acknowledged data may be lost, and the kernel says so only once; from
+//! The promise on a crash: a completed flush, or a completed durable write, is on the medium. A
+//! failed sync means that acknowledged data may be lost, and the kernel says so only once. From
 //! then on the volume has failed and every request is an error, until it is opened anew.
 
 mod bounce;
@@ -72,9 +72,9 @@ impl FileVolume {
     }
 
     /// Has the volume's records say which incarnation this is, and remember when a sync fails.
-    /// `adopted`: it goes on under the one that it has. For who has opened it and not used it.
+    /// `adopted`: the volume keeps its incarnation. The volume must be open and not used yet.
     ///
-    /// # Errors
+    /// When that cannot be recorded.
     /// When that cannot be kept.
     pub fn remember_by(&mut self, records: &FileRecords, adopted: bool) -> Result<(), RecordError> {
         let shared = Arc::get_mut(&mut self.shared).expect("nobody uses it yet");
@@ -109,7 +109,7 @@ impl FileVolume {
         self.shared.has_failed()
     }
 
-    /// What its channels counted.
+    /// The counters of all its channels.
     pub fn counters(&self) -> &FileCounters {
         &self.shared.counters
     }

@@ -33,7 +33,7 @@ const LINES_AT_ONCE: usize = 16;
 /// seen where it goes, and the first-level cache would not hold it.
 const AHEAD_BYTES_MAX: u32 = 16 << 10;
 
-/// What the system takes back: its pages may be larger, and then it says no.
+/// The unit that is given back to the system. Where the system's pages are larger, it refuses.
 const PAGE_BYTES: usize = 4096;
 
 /// A huge page of x86-64, and a start at which the system can make one of any part of a mapping.
@@ -44,7 +44,7 @@ const HUGE_PAGE_BYTES: usize = 2 << 20;
 struct Blocks {
     base: NonNull<u8>,
     len: usize,
-    /// What is mapped: a process that goes on in this one's place maps it, too.
+    /// The mapped memory file: a successor's process maps it, too.
     file: OwnedFd,
 }
 
@@ -69,8 +69,8 @@ impl Blocks {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // Not reserved: a page costs memory when it is first written.
         let flags = MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED;
-        // SAFETY: over a mapping that was made for it, of the same length, and that nobody knows;
-        // from here on the value unmaps it. A wish that is not granted changes nothing.
+        // SAFETY: over a mapping that was made for it, of the same length, and that no other code
+        // knows; from here on the value unmaps it. A wish that is not granted changes nothing.
         unsafe {
             let blocks = Self { base, len, file };
             mmap(base.as_ptr().cast(), len, protection, flags, &blocks.file, 0)?;
@@ -89,16 +89,16 @@ impl Blocks {
 }
 
 impl Blocks {
-    /// Zeroes a range. Whole pages go back to the system, which has zeroes for whoever looks
-    /// again: none of them was ever reserved.
+    /// Zeroes a range. Whole pages go back to the system, and read as zeroes from then on: none of
+    /// them was ever reserved.
     fn zero(&self, offset: u64, len: u64) {
         let start = self.at(offset, len);
         let (first, end) = (start.addr(), start.addr() + len as usize);
         let (from, to) = (first.next_multiple_of(PAGE_BYTES), end - end % PAGE_BYTES);
         let forget = |from: usize, to: usize| {
             let pages = start.wrapping_add(from - first).cast();
-            // SAFETY: whole pages of our own mapping, to which nobody has a reference; what is
-            // read there from now on is zero.
+            // SAFETY: whole pages of our own mapping, to which no reference exists. They read as
+            // zeroes from now on.
             unsafe { madvise(pages, to - from, Advice::LinuxRemove) }
         };
         if from < to && forget(from, to).is_ok() {
@@ -109,7 +109,7 @@ impl Blocks {
         }
     }
 
-    /// The blocks of a request, to be asked for; a hint, whatever the offset.
+    /// The blocks of a request, for prefetching; a hint, valid for any offset.
     fn ahead(&self, io: &Io) -> Ahead {
         if !io.op.moves_data() {
             return Ahead::NONE;
@@ -120,7 +120,7 @@ impl Blocks {
 
     /// Writes zeroes.
     fn fill(&self, offset: u64, len: usize) {
-        // SAFETY: inside the mapping, which `at` checks; nobody has a reference to it.
+        // SAFETY: inside the mapping, which `at` checks; no reference to it exists.
         unsafe { std::ptr::write_bytes(self.at(offset, len as u64), 0, len) };
     }
 }
@@ -153,7 +153,7 @@ fn place(len: usize) -> io::Result<NonNull<u8>> {
 impl Drop for Blocks {
     fn drop(&mut self) {
         if self.len > 0 {
-            // SAFETY: our own mapping, and nobody else has its address.
+            // SAFETY: our own mapping, whose address no other code has.
             let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
             debug_assert!(unmapped.is_ok());
         }
@@ -215,7 +215,7 @@ impl MemoryVolume {
         Ok(Self::of(Blocks::of(file, len)?, size_bytes, incarnation))
     }
 
-    /// What holds the blocks.
+    /// The memory file that holds the blocks.
     pub fn file(&self) -> BorrowedFd<'_> {
         self.blocks.file.as_fd()
     }

@@ -1,6 +1,6 @@
-//! A volume without blocks, for measuring what everything else costs. Writes vanish. A read by a
-//! guest of this node leaves the guest's memory as it is; where the buffer is ours it is zeroes,
-//! for what it held before may have been somebody else's.
+//! A volume without blocks, for measuring the cost of everything else. Writes vanish. A read by a
+//! guest of this node leaves the guest's memory as it is. A read into a buffer of this process
+//! gives zeroes, for the buffer may have held another tenant's data.
 
 use std::os::fd::BorrowedFd;
 

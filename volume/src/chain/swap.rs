@@ -56,7 +56,8 @@ struct Place {
 
 #[derive(Debug)]
 struct Shared {
-    /// Written under the books' lock; what channels look at instead.
+    /// The number of the wanted chain, for channels, which take no lock. Written under the books'
+    /// lock.
     wanted: AtomicU64,
     settled: AtomicU64,
     books: Mutex<Books>,
@@ -278,7 +279,8 @@ impl Channel for SwapChannel {
 
     fn arm(&mut self, wake: &mut Wake) -> Progress {
         let elsewhere = self.is_wanted_elsewhere();
-        // A turn that waits for completions is woken by them, one that failed by whoever reverts.
+        // A completion wakes a channel that waits to turn. The revert of the change wakes a channel
+        // whose turn failed.
         let can_turn = elsewhere && self.inside == 0 && failed(&self.place).is_none();
         let due = elsewhere != self.turning || can_turn || self.has_useless_spare();
         self.inner.arm(wake) | Progress::busy_if(due)

@@ -13,11 +13,11 @@ use crate::volume::{
     Topology, Volume, VolumeInfo, Zeroing,
 };
 
-/// What was asked and not answered.
+/// A request that the volume has not answered yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
     id: IoId,
-    /// Counts what the volume was asked for.
+    /// The requests to the volume are numbered.
     number: u64,
     /// The kind of request.
     pub op: Op,

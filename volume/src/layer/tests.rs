@@ -35,7 +35,7 @@ struct MirrorChannel {
     label: Label,
     /// Behind the layer, which may have a read into it.
     label_buffer: Buffer,
-    /// What came before the label was read.
+    /// Requests that came before the label was read.
     waiting: VecDeque<IoId>,
     /// By the slot: a read has been tried once.
     tried: Vec<bool>,
@@ -222,7 +222,7 @@ fn the_example_keeps_the_contract_and_both_copies() {
     let (volume, copies) = Mirror::in_memory(1 << 20);
     assert_eq!(volume.info().size_bytes, 0, "nobody has read the label");
     let mut bench = Bench::new(&volume, 4);
-    // What comes first waits for the label, and what makes no sense is refused after it.
+    // An early request waits for the label; a request beyond the end is refused after it.
     let page = Buffer::filled(&[7; 4096], 0);
     let first = bench.submit(Op::Write, (1 << 20) - 4096, Some(&page));
     let beyond = bench.submit(Op::Write, 1 << 20, Some(&page));

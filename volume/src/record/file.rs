@@ -26,24 +26,25 @@ use crate::volume::Incarnation;
 /// Records that wait for the writer: more claims at once than a node has disks.
 const WRITES_MAX: usize = 1024;
 
-/// What became of forgotten records.
+/// The file of a volume's floor: no forgotten record has a later epoch.
 const FLOOR: &str = ".floor";
 
 /// Which incarnation the volume's file is.
 const INCARNATION: &str = ".incarnation";
 
-/// What has to be durable before any record of a volume is, and so before anything is written to
-/// it: no claim is answered before its record is durable.
+/// A step that must be durable before any record of a volume is, and so before the first write to
+/// the volume: no claim is answered before its record is durable.
 pub trait First: Send + Sync + fmt::Debug {
-    /// Does it, or has done it. On the writer's thread, which may wait for a file system.
+    /// Takes the step unless it was taken before. Runs on the writer's thread, which may wait for a
+    /// file system.
     ///
     /// # Errors
-    /// Why not: the claim is refused, and the next one asks again.
+    /// The reason of the failure: the claim is refused, and the next claim tries again.
     fn do_it(&self) -> Result<(), RecordError>;
 }
 
 enum Work {
-    /// Only that everything before it has ended is to be told.
+    /// Writes nothing: its ticket ends after all work before it.
     Settle,
     Write {
         path: PathBuf,
@@ -212,7 +213,8 @@ impl FileRecords {
         Ok((incarnation, IncarnationNote::open(&path)?))
     }
 
-    /// The same for who goes on with another process's file. `failed`: a sync had failed before.
+    /// The same for a successor, which goes on with another process's file. `failed`: a sync had
+    /// failed before.
     ///
     /// # Errors
     /// When it cannot be kept.
@@ -381,7 +383,7 @@ fn file_name(name: &str) -> String {
     file
 }
 
-/// The inverse of [`file_name`]; what it did not make comes back as it is.
+/// The inverse of [`file_name`]. A name that it did not make comes back unchanged.
 pub(super) fn attachment_name(file: &str) -> String {
     let mut name = Vec::with_capacity(file.len());
     let mut rest = file.as_bytes();
@@ -518,7 +520,7 @@ mod tests {
         assert_eq!(blue.load(), Ok(HashMap::from([("bob".to_owned(), second)])));
         assert_eq!(open("root").load().expect("loads")["alice"], first);
         assert_eq!(wait(&blue.write("bob", record(10))), Ok(()));
-        // From now on anybody could have made it.
+        // From now on any process of this user could have made it.
         fs::write(&bob, plain::write(2, &second)).expect("writes");
         let error = open("blue").load().expect_err("it has no code");
         assert!(error.reason.contains("older release"), "{error}");

@@ -22,7 +22,7 @@ const SECRET_BEFORE: &str = ".secret.new";
 /// The ending of a file that is being written; such a file means nothing.
 pub(super) const UNFINISHED: &str = "new";
 
-/// Makes a file that only this user reads and writes, whatever the umask, or empties it.
+/// Makes a file that only this user reads and writes, under any umask, or empties it.
 ///
 /// # Errors
 /// The system's answer.
@@ -34,11 +34,11 @@ pub fn create_private(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Makes a directory that only this user uses, whatever the umask; one that is there and that
-/// others use is closed to them, and the log says so.
+/// Makes a directory that only this user uses, under any umask. A directory that exists and is open
+/// to other users is closed to them, and the log says so.
 ///
 /// # Errors
-/// The system's answer, also when it is another user's.
+/// The system's answer, also when the directory is another user's.
 pub fn make_private(path: &Path) -> io::Result<()> {
     match DirBuilder::new().recursive(true).mode(0o700).create(path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
@@ -69,7 +69,7 @@ fn close_to_others(file: &File, path: &Path, mode: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// What a file of the directory says; closed to others first.
+/// The content of a file of the directory. The file is closed to other users first.
 pub(super) fn read_private(path: &Path) -> io::Result<Vec<u8>> {
     // A pipe must not be waited for.
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
@@ -154,8 +154,9 @@ impl Home {
         !self.is_named.load(Relaxed)
     }
 
-    /// Puts every sound record of an older program under the secret, and gives it its name: before
-    /// any record is written, on the writer's thread. What is not sound stays and stops its volume.
+    /// Puts every sound record of an older program under the secret, and gives the secret its name.
+    /// This comes before any record is written, on the writer's thread. A record that is not sound
+    /// stays and stops its volume.
     pub(super) fn settle(&self) -> io::Result<()> {
         if self.is_named.load(Relaxed) {
             return Ok(());
@@ -175,7 +176,7 @@ impl Home {
         for entry in fs::read_dir(&self.directory)? {
             let entry = entry?;
             let name = entry.file_name().to_string_lossy().into_owned();
-            // What has a dot is no volume's.
+            // A name with a dot is not a volume's.
             if !entry.file_type()?.is_dir() || name.contains('.') {
                 continue;
             }

@@ -27,7 +27,7 @@ struct Plain {
     crc: U32,
 }
 
-/// What version 2 has besides.
+/// The fields that version 2 adds.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 struct More {
@@ -45,7 +45,7 @@ fn is_sound(bytes: &[u8]) -> bool {
     checksum(Crc32Iscsi, said) == u64::from(u32::from_le_bytes(*crc))
 }
 
-/// What a sound file of an older program says; of any other one nothing.
+/// The record in a sound file of an older program; `None` for any other file.
 pub(super) fn read(bytes: &[u8]) -> Option<Record> {
     let (plain, rest) = Plain::read_from_prefix(bytes).ok()?;
     let (version, first) = (plain.version.get(), &bytes[..size_of::<Plain>()]);
@@ -73,7 +73,7 @@ pub(super) fn read(bytes: &[u8]) -> Option<Record> {
     Some(record)
 }
 
-/// A file as older programs wrote it: for tests of those who read it.
+/// A file as older programs wrote it, for tests of its readers.
 #[cfg(test)]
 pub(super) fn write(version: u32, record: &Record) -> Vec<u8> {
     let with_crc = |mut bytes: Vec<u8>| {

@@ -61,7 +61,7 @@ pub(super) enum NotSealed {
     Newer(u32),
 }
 
-/// What is before a body.
+/// The head before a body.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 struct Head {
@@ -90,7 +90,7 @@ pub(super) fn seal<B: Body>(secret: &Secret, names: [&str; 2], body: &B) -> Vec<
     bytes
 }
 
-/// What a file says about these names.
+/// The body of a file that was sealed for these names.
 pub(super) fn open<B: Body>(
     secret: &Secret,
     names: [&str; 2],
@@ -168,11 +168,11 @@ impl RecordBody {
     }
 }
 
-/// What became of records that were forgotten.
+/// The floor of a volume's records, which stays when records are forgotten.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub(super) struct FloorBody {
-    /// None of them had a later epoch.
+    /// No forgotten record has a later epoch.
     pub(super) epoch: U64,
 }
 
@@ -184,12 +184,13 @@ impl Body for FloorBody {
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub(super) struct IncarnationBody {
-    /// What was seen of the host under it. Zeroes over it are no sound file any more.
+    /// The state of the host under the file when it was opened. Zeroes over it make the file
+    /// unsound.
     pub(super) seen: [u8; 16],
     pub(super) incarnation: [u8; 16],
 }
 
-/// Where what was seen is in the file.
+/// The place of [`IncarnationBody::seen`] in the file.
 pub(super) const AT_SEEN: u64 = size_of::<Head>() as u64;
 
 impl Body for IncarnationBody {

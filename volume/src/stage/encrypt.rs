@@ -1,9 +1,9 @@
-//! The `encrypt` stage: what is below it, a file or another host's disk, holds ciphertext only.
+//! The `encrypt` stage: the storage below it, a file or another host's disk, holds ciphertext only.
 //!
-//! AES-256-XTS with a sector's number as its tweak, as dm-crypt's `aes-xts-plain64`: a sector's
-//! length and place stay, so whatever is promised about a write is promised about its ciphertext;
-//! a sector that is torn by a power cut stays that sector. It keeps secret and does not
-//! authenticate: who can write the file can put a sector's older version back, or noise.
+//! AES-256-XTS with a sector's number as its tweak, as dm-crypt's `aes-xts-plain64`. A sector keeps
+//! its length and place, so each promise about a write holds for its ciphertext, and a power cut
+//! that tears a sector harms no other sector. The stage keeps data secret and does not authenticate
+//! it: an attacker with write access to the file can put a sector's older version back, or noise.
 //!
 //! ```text
 //!   write   user's memory ──encipher──▶ the pool ──▶ below             (the user's stays as it is)
@@ -12,16 +12,17 @@
 //! ```
 //!
 //! Reads are deciphered where they land. A guest that looks before its completion sees ciphertext
-//! of its own disk, and one that changes it meanwhile spoils its own data, as does one that has two
-//! reads into the same place at a time; the buffers of a server are nobody else's until the answer
-//! is sent.
+//! of its own disk. A guest that changes the buffer meanwhile spoils its own data, and so does a
+//! guest that has two reads into the same place at a time. The buffers of a server are its own
+//! until the answer is sent.
 //!
-//! When the pool is full, writes wait, in their order; reads and flushes pass them. Of ranges that
-//! are zeroed a few have a place in it at a time, so that writes need not wait for whole disks of
-//! zeroes. A discard is not offered: the zeroes that it leaves do not decipher to zeroes.
+//! When the pool is full, writes wait, in their order; reads and flushes pass them. Only a few of
+//! the ranges to be zeroed have a place in the pool at a time, so that writes need not wait for
+//! whole disks of zeroes. A discard is not offered: the zeroes that it leaves do not decipher to
+//! zeroes.
 //!
-//! A storage may complete everything at once that a deep queue has. What one round ciphers of that
-//! is bounded ([`Sizes::round_bytes`]), and the rest left to the next one, so that the sidecore's
+//! A storage may complete all requests of a deep queue at once. A round ciphers a bounded part of
+//! them ([`Sizes::round_bytes`]) and leaves the rest to the next round, so that the sidecore's
 //! other guests and its sessions have their turn in between.
 
 use std::fmt;
@@ -149,7 +150,7 @@ impl Sizes {
 
 const _: () = assert!(2 * Sizes::STANDARD.zeroes_bytes <= Sizes::STANDARD.pool_bytes);
 
-/// What one channel counted.
+/// The counts of one channel.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Cells {
@@ -158,11 +159,11 @@ struct Cells {
     waited: Counter,
     put_off: Counter,
     interrupted: Counter,
-    /// What there is now.
+    /// The memory in use now.
     memory_bytes: Counter,
 }
 
-/// What an encryption stage counted, over all channels there ever were.
+/// The counts of an encryption stage, over all channels that it ever had.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ciphered {
     /// Bytes enciphered; zeroes among them.
@@ -199,7 +200,7 @@ struct Books {
     closed: Ciphered,
 }
 
-/// What stays when the chain around it is replaced.
+/// The state that stays when the chain around the stage is replaced.
 #[derive(Debug)]
 struct Core {
     key: Arc<VolumeKey>,
@@ -208,7 +209,7 @@ struct Core {
 
 impl Core {
     fn books(&self) -> MutexGuard<'_, Books> {
-        // Counts stay counts, whoever panicked.
+        // Counts stay true after a panic of another thread.
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -258,7 +259,7 @@ impl EncryptVolume {
         &self.core.key
     }
 
-    /// What it counted.
+    /// Its counts.
     pub fn counted(&self) -> Ciphered {
         let books = self.core.books();
         let mut counted = books.closed;

@@ -2,16 +2,17 @@
 //! channels of a volume. It promises nothing about a crash beyond what is below it: requests that
 //! it holds back have not happened.
 //!
-//! A rate is one atomic word on a clock of its own: *up to when everything is given away*. To take
-//! some is to move the word on by their cost in time; they may be used once the real clock has
-//! reached the place where the word stood. Reservations so made are served in the order in which
-//! they were made, whichever sidecore polls faster, and there is always a known time to wake at.
+//! A rate is one atomic word on a clock of its own: *the time up to which everything is given
+//! away*. A channel takes an amount by moving the word on by the amount's cost in time. It may use
+//! the amount once the real clock has reached the place where the word stood. Such reservations are
+//! served in the order in which they were made, also when one sidecore polls faster than another,
+//! and there is always a known time to wake at.
 //!
 //! ```text
 //!                 now - burst        now
 //!   ──────────────────┼───────────────┼──────────────────▶ time
 //!         word here: full burst   word here: nothing saved    word here: given away ahead;
-//!         (never further back)                                whoever takes waits until then
+//!         (never further back)                                a new taker waits until then
 //! ```
 //!
 //! Channels take small batches, so the shared word is touched far less than once per request.
@@ -29,19 +30,19 @@ use crate::settings::{Key, Settings, show_size};
 use crate::size::Size;
 use crate::volume::{Channel, Io, IoId, IoTable, Op, Open, OpenError, Status, Volume, VolumeInfo};
 
-/// What a channel takes at once while there is plenty: what the rate gives in this time. Short
-/// enough that what one channel holds unused is no loss to others.
+/// The most that a channel takes at once: the yield of the rate in this time. It is short enough
+/// that the unused rest of one channel is no loss to others.
 const BATCH_NS: u64 = 100_000;
 
 /// A batch that was not used up in this time lapses, so that an idle channel does not save up a
 /// burst of its own.
 const LAPSE_NS: u64 = 10_000_000;
 
-/// What an idle volume saves up if nothing else is said: one second's worth.
+/// The burst of an idle volume without a configured one: the yield of one second.
 pub const BURST_NS: u64 = 1_000_000_000;
 
-/// Even without a burst this much is saved up, because a sidecore looks at its limits only when it
-/// polls: what fell due since the last look must not be lost.
+/// Even without a burst this much is saved up. A sidecore looks at its limits only when it polls,
+/// and the amounts that fell due since its last look must not be lost.
 pub const BURST_NS_MIN: u64 = 2_000_000;
 
 const SECOND_NS: u128 = 1_000_000_000;
@@ -168,9 +169,9 @@ impl Bucket {
         Self { per_second, burst_ns, given_ns: AtomicU64::new(0) }
     }
 
-    /// A bucket of another rate that goes on where this one stands at `now_ns`: what is saved up
-    /// stays saved up, as far as the new burst reaches. What was given away ahead was for requests
-    /// that are asked for again.
+    /// A bucket of another rate that goes on where this one stands at `now_ns`. Savings stay, as
+    /// far as the new burst reaches. Amounts that were given away ahead are dropped: their requests
+    /// ask again.
     fn changed(&self, per_second: Option<NonZeroU64>, burst_ns: u64, now_ns: u64) -> Self {
         let next = Self::new(per_second, burst_ns);
         let given_ns = if self.per_second.is_some() { self.given_ns.load(Relaxed) } else { 0 };
@@ -186,7 +187,7 @@ impl Bucket {
         let _ = self.given_ns.fetch_update(Relaxed, Relaxed, back);
     }
 
-    /// What the rate gives in [`BATCH_NS`].
+    /// The yield of the rate in [`BATCH_NS`].
     fn batch(&self) -> u64 {
         let per_second = self.per_second.map_or(u64::MAX, NonZeroU64::get);
         (u128::from(per_second) * u128::from(BATCH_NS) / SECOND_NS) as u64
@@ -226,7 +227,7 @@ impl Bucket {
     }
 }
 
-/// What a channel has taken and not used.
+/// The amount that a channel has taken and not used.
 #[derive(Clone, Copy, Debug, Default)]
 struct Lease {
     left: u64,
@@ -266,7 +267,7 @@ impl Lease {
     }
 }
 
-/// What all channels of a limited volume share.
+/// The rates that all channels of a limited volume share.
 #[derive(Debug)]
 struct Rates {
     requests: Bucket,
@@ -364,8 +365,8 @@ struct LimitChannel {
     next_ns: Option<u64>,
 }
 
-/// What a request costs of the bytes. Zeroes may well be written one by one; what is discarded is
-/// not.
+/// The bytes for which a request pays. Zeroes may be written one by one, so they pay; a discard
+/// does not.
 fn bytes_of(io: &Io) -> u64 {
     if io.op == Op::Discard { 0 } else { u64::from(io.len_bytes) }
 }
@@ -429,7 +430,7 @@ impl Channel for LimitChannel {
     }
 
     fn recall(&mut self, ios: &mut IoTable, back: &mut Vec<IoId>) {
-        // What this stage has let go of is older than what it holds.
+        // Requests below this stage are older than those that it holds.
         self.inner.recall(ios, back);
         back.extend(self.waiting.drain(..));
         self.requests.give_back(&self.rates.requests);

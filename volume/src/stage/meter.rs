@@ -1,7 +1,7 @@
 //! The `meter` stage: counts requests, bytes and errors, and how long requests take.
 //!
-//! Each channel writes cells of its own, without locks or read-modify-writes; whoever reads adds
-//! them up. It promises nothing on a crash, for it keeps nothing.
+//! Each channel writes cells of its own, without locks or read-modify-writes, and a reader adds
+//! them up. The stage promises nothing on a crash, for it keeps nothing.
 
 use std::fmt;
 use std::path::Path;
@@ -68,7 +68,7 @@ impl VolumeStage for Metering {
         })
     }
 
-    /// The outermost meter's: what the volume's users saw.
+    /// The outermost meter's counts: requests as the volume's users saw them.
     fn counted(running: &[Arc<MeterVolume>], put: &mut dyn FnMut(&str, u64)) {
         let Some(outermost) = running.first() else { return };
         let mut errors = 0;
@@ -97,7 +97,7 @@ impl VolumeStage for Metering {
     }
 }
 
-/// What one channel counted of one kind of request.
+/// The counts of one channel, of one kind of request.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Cells {
@@ -129,7 +129,7 @@ fn kind(op: Op) -> usize {
     }
 }
 
-/// What a meter has counted of one kind of request, over all channels there ever were.
+/// The counts of a meter for one kind of request, over all channels that it ever had.
 #[derive(Clone, Debug)]
 pub struct Reading {
     /// Requests that ended.
@@ -157,7 +157,7 @@ impl Reading {
     }
 }
 
-/// What a meter knows; shared by its volume, its channels and whoever reads it.
+/// The counts of a meter, which its volume, its channels and its readers share.
 #[derive(Debug)]
 pub struct Meter {
     /// Control path only: opening, closing, reading.
@@ -179,7 +179,7 @@ impl Default for Meter {
 }
 
 impl Meter {
-    /// What was counted of one kind of request so far.
+    /// The counts of one kind of request so far.
     pub fn read(&self, op: Op) -> Reading {
         let books = self.books();
         let mut reading = books.closed[kind(op)].clone();
@@ -210,7 +210,7 @@ impl Meter {
     }
 
     fn books(&self) -> MutexGuard<'_, Books> {
-        // Counts stay counts, whoever panicked.
+        // Counts stay true after a panic of another thread.
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -238,7 +238,7 @@ impl MeterVolume {
         Self { meter: Arc::clone(meter), ..Self::new(inner, depth) }
     }
 
-    /// What it counted.
+    /// The meter, with its counts.
     pub fn meter(&self) -> Arc<Meter> {
         Arc::clone(&self.meter)
     }

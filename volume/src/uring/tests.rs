@@ -106,8 +106,8 @@ fn what_comes_back_ends_a_sleep_and_only_then_signals() {
     }
 }
 
-/// A file's completions come through a worker of the kernel, and lazily: what the ring's own
-/// descriptor does not tell of.
+/// A file's completion comes late, through a worker of the kernel; the ring's own descriptor does
+/// not tell of it.
 #[test]
 fn a_files_completion_ends_a_sleep() {
     for mut uring in rings("a_files_completion_ends_a_sleep") {

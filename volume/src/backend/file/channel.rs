@@ -49,7 +49,7 @@ pub(super) const HERE_BYTES_MAX: u64 = 2 << 20;
 #[derive(Default)]
 struct Step {
     id: IoId,
-    /// What the kernel is to fill or put; stays as it is while the kernel has it.
+    /// The memory that the kernel fills or reads; stays as it is while the kernel has it.
     vectors: Vec<Vector>,
     /// Vectors before this one are done.
     first: usize,
@@ -84,7 +84,7 @@ const _: () = assert!(
         && align_of::<Vector>() == align_of::<libc::iovec>()
 );
 
-/// What most requests are cut into at most; the room for more is made by the first that needs it.
+/// The most vectors of a usual request. The first request that needs more makes the room for them.
 const VECTORS_USUAL: usize = 4;
 
 impl Step {
@@ -99,15 +99,15 @@ pub(super) struct FileChannel {
     uring: Rc<RefCell<Uring>>,
     client: ClientId,
     steps: Vec<Step>,
-    /// Requests that are to go to the kernel as soon as there is room.
+    /// Requests that go to the kernel as soon as there is room.
     waiting: VecDeque<IoId>,
-    /// Requests that a sync is to finish.
+    /// Requests that end with a sync.
     syncing: VecDeque<IoId>,
     /// This channel's sync is the one that is under way.
     sync_in_kernel: bool,
     ready: Vec<IoId>,
     inbox: Vec<Completion>,
-    /// What was done in place, and is still to be looked at.
+    /// Results of requests that were done in place. The next poll looks at them.
     done_here: Vec<Completion>,
     /// Bytes that were copied in place since the last poll.
     here_bytes: u64,
@@ -164,7 +164,7 @@ impl FileChannel {
         self.ready.push(id);
     }
 
-    /// Every write is to be durable when it completes.
+    /// Whether the request must be durable when it completes.
     fn is_durable(&self, io: &Io) -> bool {
         io.durable || self.shared.info.durability == Durability::WriteThrough
     }
@@ -302,7 +302,7 @@ impl FileChannel {
         assert!(step.done_bytes <= io.len_bytes, "the kernel moves no more than it is given");
         if step.done_bytes < io.len_bytes {
             if moved == 0 {
-                // The end of a file that somebody shortened.
+                // The end of a file that another process has shortened.
                 let (dropped, failure) = (step.dropped, self.note(io, Errno::NXIO));
                 if dropped {
                     self.shared.fail(failure);
@@ -364,8 +364,8 @@ impl FileChannel {
         self.finish(ios, id, Status::Error);
     }
 
-    /// The file system cannot do it: zeroes are written from now on. A discard is refused, for
-    /// nobody is helped by zeroes that take space.
+    /// The file system cannot zero the range itself: zeroes are written from now on. A discard is
+    /// refused, because zeroes that take space help no guest.
     fn zeroes_otherwise(&mut self, ios: &mut IoTable, id: IoId) {
         if ios[id].op == Op::Discard {
             return self.finish(ios, id, Status::Unsupported);
@@ -403,7 +403,7 @@ impl FileChannel {
 
     /// Ends the flushes that a sync has answered, and begins the next sync if there are others.
     fn sync(&mut self, ios: &mut IoTable) {
-        // In this order: whoever ends a sync tells of its failure first.
+        // In this order, because a sidecore that ends a sync tells of a failure first.
         let now = self.shared.syncs.now();
         let status = if self.shared.has_failed() { Status::Error } else { Status::Done };
         while let Some(&id) = self.syncing.front()
@@ -589,7 +589,7 @@ impl Channel for FileChannel {
     fn arm(&mut self, wake: &mut Wake) -> Progress {
         let others_sync = !self.syncing.is_empty() && !self.sync_in_kernel;
         if others_sync {
-            // It ends on another sidecore, which does not know who waits for it.
+            // It ends on another sidecore, which does not know this channel.
             wake.at(self.now_ns + SYNC_LOOK_NS);
         }
         // The kernel tells nothing of requests that wait to be copied in place.
@@ -604,7 +604,8 @@ impl Channel for FileChannel {
         true
     }
 
-    /// What has not begun waits for room in the ring, which other requests are about to make.
+    /// A request that has not begun waits for room in the ring, which other requests will make
+    /// soon.
     fn recall(&mut self, _ios: &mut IoTable, _back: &mut Vec<IoId>) {}
 
     fn abandon(&mut self, _ios: &mut IoTable, _now_ns: u64) -> bool {

@@ -1,5 +1,5 @@
-//! Images of other formats, which nobody means to serve byte by byte: the guest would see a header
-//! where its disk begins, and its writes would destroy the image.
+//! Images of other formats, which are hardly ever meant to be served byte by byte: the guest would
+//! see a header where its disk begins, and its writes would destroy the image.
 //!
 //! Not LUKS: a disk that its guest has encrypted as a whole begins like that, and is raw.
 
@@ -14,7 +14,7 @@ use super::open::FileError;
 /// How much of the image is looked at: a block, since direct I/O reads nothing less.
 const HEADER_BYTES: usize = 4096;
 
-/// What an image has where, and what it is then.
+/// The formats: where an image has its mark, the mark, and the format's name.
 const FORMATS: [(usize, &[u8], &str); 10] = [
     (0, b"QFI\xfb", "qcow2"),
     (0, b"QED\0", "QED"),
@@ -44,7 +44,8 @@ pub(super) fn refuse(file: &OwnedFd, path: &Path) -> Result<(), FileError> {
     // SAFETY: the buffer is ours alone, zeroed, aligned for direct I/O and longer than this.
     let bytes = unsafe { std::slice::from_raw_parts_mut(buffer.start(), HEADER_BYTES) };
     let read = match rustix::io::pread(file, &mut *bytes, 0) {
-        // Shorter than a block, or not in the blocks of direct I/O: whoever opens it says so.
+        // A file that is shorter than a block, or not in the blocks of direct I/O: the code that
+        // opens it reports that.
         Err(Errno::INVAL) => 0,
         read => read.map_err(system)?,
     };

@@ -1,9 +1,9 @@
-//! Nobody else has the file: not another node, and not another program either.
+//! The locks that keep the file from others: other nodes and other programs.
 //!
-//! | lock | on | who sees it |
+//! | lock | on | seen by |
 //! | --- | --- | --- |
 //! | `flock` | both | other nodes; a killed one has it until its last request has landed |
-//! | OFD byte ranges | both | QEMU (its image locking), and what uses `lockf` or `fcntl` |
+//! | OFD byte ranges | both | QEMU (its image locking), and programs that use `lockf` or `fcntl` |
 //! | `O_EXCL` | devices | mounts, LVM, md, other device nodes of the same device |
 //!
 //! All of them belong to the open file description, so they end with it and go where it is handed.
@@ -19,12 +19,13 @@ use super::open::{FileError, FileOptions, open_as, open_error, system_error};
 /// How often to look whether a lock is free.
 const LOCK_RETRY: Duration = Duration::from_millis(20);
 
-/// What a writer locks: the whole file.
+/// The bytes that a writer locks: the whole file.
 const WRITES: &[(i64, i64)] = &[(0, 0)];
 
-/// What a reader locks (first byte, length), which others may read beside it: all but the bytes by
-/// which QEMU says what it does to an image (from 100 on) and does not suffer from others (from 200
-/// on), and of those that it reads it consistently, and suffers neither writes nor another size.
+/// The ranges that a reader locks (first byte, length), and that others may read beside it: the
+/// whole file but QEMU's bytes, and three of these. QEMU says with the bytes from 100 on what it
+/// does to an image, and with those from 200 on what others must not do. A reader reads
+/// consistently (100), and suffers neither writes (201) nor another size (203).
 const READS: &[(i64, i64)] = &[(0, 101), (201, 1), (203, 1), (300, 0)];
 
 /// Takes the locks: alone to write, with others to read. A predecessor that was killed holds them
@@ -67,8 +68,8 @@ pub(super) fn take(file: &OwnedFd, stat: &Stat, options: &FileOptions) -> Result
     Ok(())
 }
 
-/// Opens a block device that nobody else uses: to write it is held alone; to read it nobody may
-/// have it alone when it is opened, such as a mount.
+/// Opens a block device that no other program uses. A writer holds it alone. A reader only needs
+/// that no holder, such as a mount, has it alone when it is opened.
 ///
 /// # Errors
 /// When it is not free in time, or cannot be opened.
@@ -136,7 +137,7 @@ fn lock_range(file: &OwnedFd, kind: i32, (start, len): (i64, i64)) -> Result<(),
     Err(Errno::from_io_error(&error).unwrap_or(Errno::IO))
 }
 
-/// Who holds a lock of this kind on the file, as `/proc/locks` has it.
+/// The process that holds a lock of this kind on the file, as `/proc/locks` has it.
 fn holder(stat: &Stat, kind: &str) -> Option<String> {
     let place = format!("{:02x}:{:02x}:{}", major(stat.st_dev), minor(stat.st_dev), stat.st_ino);
     let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
@@ -156,7 +157,7 @@ fn holder(stat: &Stat, kind: &str) -> Option<String> {
     })
 }
 
-/// Who uses a device for itself, as far as the system tells.
+/// The user that holds a device for itself, as far as the system tells.
 fn mount_of(options: &FileOptions) -> String {
     let device = rustix::fs::stat(&options.path).map(|stat| stat.st_rdev).unwrap_or_default();
     let number = format!("{}:{}", major(device), minor(device));

@@ -30,26 +30,26 @@ pub const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 /// The largest block that virtio-blk guests are known to take: a page.
 const BLOCK_BYTES_MAX: u32 = 4096;
 
-/// What to open and how.
+/// A file to open, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileOptions {
     /// The raw file or block device.
     pub path: PathBuf,
-    /// The volume's size, unless it was resized while the same was said here. The file is made
-    /// (sparse) when it is missing or empty; `None` takes the file's own size.
+    /// The volume's size, unless it was resized while the configuration named the same size. The
+    /// file is made (sparse) when it is missing or empty; `None` takes the file's own size.
     pub size_bytes: Option<u64>,
     /// Around the page cache.
     pub direct: bool,
     /// Refuse writes. Several servers may have a file open like this at once.
     pub read_only: bool,
-    /// What a completed write survives.
+    /// The failures that a completed write survives.
     pub durability: Durability,
-    /// What guests are told of the storage's layout; what is 0 is found out.
+    /// The storage's layout, for guests; 0 stands for a value that is found out.
     pub topology: Topology,
     /// How long to wait for a predecessor's lock.
     pub lock_timeout: Duration,
-    /// Whether an image of another format is refused: what begins like one, and is none, is raw
-    /// by the operator's word, or because guests have written it.
+    /// Whether an image of another format is refused. A raw disk may begin like such an image: the
+    /// operator says that it is raw, or guests have written it.
     pub refuse_formats: bool,
 }
 
@@ -126,9 +126,9 @@ pub enum FileError {
     TooSmall {
         /// The file.
         path: PathBuf,
-        /// What it has.
+        /// Its length.
         actual_bytes: u64,
-        /// What was asked for.
+        /// The size that was asked for.
         wanted_bytes: u64,
     },
     /// The size is not a whole number of blocks.
@@ -142,13 +142,13 @@ pub enum FileError {
         /// The block.
         block_bytes: u32,
     },
-    /// Somebody else has it.
+    /// Another process has locked it.
     #[error("{}: locked by {holder} for more than {} s; stop that server, or correct the path",
             path.display(), waited.as_secs_f32())]
     Locked {
         /// The file.
         path: PathBuf,
-        /// Who holds the lock, as far as the system tells.
+        /// The holder of the lock, as far as the system tells.
         holder: String,
         /// How long it was waited for.
         waited: Duration,
@@ -159,7 +159,7 @@ pub enum FileError {
     Held {
         /// The device.
         path: PathBuf,
-        /// Who has it, as far as the system tells.
+        /// The user, as far as the system tells.
         holder: String,
         /// How long it was waited for.
         waited: Duration,
@@ -171,7 +171,7 @@ pub enum FileError {
     Format {
         /// The file.
         path: PathBuf,
-        /// What it is.
+        /// The format.
         format: &'static str,
     },
     /// The file system cannot do direct I/O, or only in blocks that no guest takes.
@@ -186,7 +186,7 @@ pub enum FileError {
     System {
         /// The file.
         path: PathBuf,
-        /// What was tried.
+        /// The step that failed.
         what: &'static str,
         /// The system's answer.
         r#source: io::Error,
@@ -260,11 +260,11 @@ pub(super) fn open(options: &FileOptions, file: Option<OwnedFd>) -> Result<Share
     })
 }
 
-/// What fstatfs(2) says of tmpfs: TMPFS_MAGIC.
+/// The type of tmpfs in fstatfs(2): TMPFS_MAGIC.
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 
-/// Whether what is read and written is memory. Of a device the system tells of the directory with
-/// its name, which is, and not of what is behind it.
+/// Whether the file's bytes are in memory. The name of a device may be in tmpfs while its bytes are
+/// not, so a device is never taken for memory.
 fn is_in_memory(file: &OwnedFd, is_block_device: bool) -> bool {
     !is_block_device && fstatfs(file).is_ok_and(|stat| stat.f_type == TMPFS_MAGIC)
 }
@@ -294,7 +294,7 @@ pub(super) fn open_as(options: &FileOptions, more: OFlags) -> Result<OwnedFd, Er
     open_file(&options.path, flags | more, Mode::RUSR | Mode::WUSR)
 }
 
-/// What the system's answer to opening it means.
+/// The error that the system's answer to opening the file stands for.
 pub(super) fn open_error(options: &FileOptions, error: Errno) -> FileError {
     let (path, source) = (options.path.clone(), error.into());
     let creates = options.size_bytes.is_some() && !options.read_only;
@@ -312,8 +312,8 @@ pub(super) fn open_error(options: &FileOptions, error: Errno) -> FileError {
     }
 }
 
-/// Gives a file that was just made, or never had a size, the size that was asked for. Under the
-/// lock, so that nobody else does it at once; durable before anything is written to it.
+/// Gives a file that was just made, or never had a size, the size that was asked for. The lock is
+/// held, so that no other process does it at once. The size is durable before the first write.
 fn fill_empty(file: &OwnedFd, options: &FileOptions) -> Result<(), FileError> {
     let path = &options.path;
     let system = |what| move |source: Errno| system_error(path, what, source);
@@ -362,9 +362,9 @@ fn size(file: &OwnedFd, options: &FileOptions, block_bytes: u32) -> Result<u64, 
     Ok(wanted_bytes)
 }
 
-/// How the storage is laid out: what the operator says, or else what the file system or the device
-/// does as a whole. A file system's block may be larger than what it writes at once; a guest that
-/// believes it loses nothing.
+/// The layout of the storage: as the operator says, or else the unit of the file system or the
+/// device. A file system's block may be larger than its unit of writing; a guest that believes it
+/// loses nothing.
 fn topology(
     stat: &Stat,
     is_block_device: bool,
@@ -395,7 +395,7 @@ fn sync_directory(path: &Path) -> Result<(), Errno> {
     fsync(open_file(parent, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// What direct I/O on the file demands: the alignment of buffers, and the size of a block.
+/// The demands of direct I/O on the file: the alignment of buffers, and the size of a block.
 fn direct_alignment(
     file: &OwnedFd,
     path: &Path,

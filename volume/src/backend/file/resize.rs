@@ -1,8 +1,9 @@
 //! Another size for a file volume while it is used.
 //!
-//! Where the configuration names no size the file's length is the volume's, and nothing else has to
-//! be remembered. Where it does, the file remembers the size beside the configured one, which it
-//! goes with: when the configuration says another size, that one counts again.
+//! Where the configuration names no size the file's length is the volume's, and nothing else is
+//! remembered. Where it names a size, the file remembers the volume's size beside the configured
+//! one. The remembered size counts only while the configuration still says the same; a new size in
+//! the configuration takes its place.
 //!
 //! | step | growing | shrinking |
 //! | --- | --- | --- |
@@ -31,9 +32,9 @@ impl FileVolume {
         remembered.unwrap_or(configured_bytes)
     }
 
-    /// Makes the volume this large. `configured_bytes` is what the configuration says. Waits for
-    /// the file system, so this is for control threads only. For `shrink` nobody may be using the
-    /// volume.
+    /// Makes the volume this large. `configured_bytes` is the size in the configuration. Waits for
+    /// the file system, so this is for control threads only. With `shrink` the volume must have no
+    /// user.
     ///
     /// # Errors
     /// [`ResizeError`]: the volume is as it was.
@@ -59,7 +60,8 @@ impl FileVolume {
         if size_bytes < now_bytes {
             shared.size.set(size_bytes);
             let remembered = self.remember(size_bytes, actual_bytes, configured_bytes);
-            // What is behind a volume that has only a part of its file is not the volume's.
+            // Bytes behind the end of a volume that has only a part of its file are not the
+            // volume's.
             if !shared.is_block_device && actual_bytes == now_bytes {
                 let cut = ftruncate(&shared.file, size_bytes).and_then(|()| fsync(&shared.file));
                 if let Err(source) = cut {

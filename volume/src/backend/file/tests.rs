@@ -123,7 +123,7 @@ fn a_file_in_memory_keeps_the_contract_and_leaves_the_ring_alone() {
     }
     assert_eq!(bench.write(0, &[8; 64 << 10]), Status::Done);
     assert_eq!((in_place() - before, uring.enters.get()), (17, enters));
-    // Somebody shortens it.
+    // Another process shortens it.
     File::options().write(true).open(volume.path()).unwrap().set_len(4096).unwrap();
     assert!(bench.read(4096, 4096).is_err());
     assert_eq!(bench.read(0, 4096), Ok(vec![8; 4096]));
@@ -340,8 +340,8 @@ fn a_failed_sync_makes_the_next_server_another_incarnation() {
     assert_eq!(place.bench(&volume).flush(), Status::Done);
 }
 
-/// Two sidecores, each with its ring: syncs take turns, nobody waits for ever, and each flush is
-/// answered.
+/// Two sidecores, each with its ring: syncs take turns, no channel waits for ever, and each flush
+/// is answered.
 #[test]
 fn channels_of_two_sidecores_flush_together() {
     let Some(place) = Place::new("channels_of_two_sidecores_flush_together") else { return };
@@ -523,7 +523,7 @@ fn a_file_that_may_not_be_written_says_so() {
     let options = place.options("disk.img");
     fs::write(&options.path, vec![0; SIZE as usize]).expect("room");
     fs::set_permissions(&options.path, fs::Permissions::from_mode(0o444)).expect("our own file");
-    // Root may write everything, so a thread that is nobody tries.
+    // Root may write everything, so a thread of another user tries.
     let error = std::thread::spawn(move || {
         let nobody = rustix::process::Uid::from_raw(65534);
         if rustix::process::geteuid().is_root() {
@@ -654,7 +654,8 @@ fn zeroes_are_written_where_the_file_system_has_no_better_way() {
                 if refused.replace(true) { completion.result } else { -libc::EOPNOTSUPP }
             },
         );
-        // The fault comes after the deed: what counts is what is written instead.
+        // The fault comes after the file system has zeroed the range, and the bytes written instead
+        // count.
         assert_eq!(bench.zero(Op::WriteZeroes, false, block, SIZE / 2 - 2 * block), Status::Done);
         assert_eq!(volume.counters().zeroes_written.load(Relaxed), 1);
         assert_eq!(bench.zero(Op::WriteZeroes, true, SIZE / 2, SIZE / 2), Status::Done);

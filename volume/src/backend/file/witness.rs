@@ -1,12 +1,12 @@
-//! What of the host says that a file's page cache is still the one that writes went to.
+//! Signs of the host by which a file's page cache is known to be the one that writes went to.
 //!
-//! It is lost with the host's boot, but also earlier: a device fails, its file system is unmounted
-//! and mounted again, and everything that was not on the storage is gone without a reboot. No id of
-//! a *mount* can tell, since each service has a mount name space and so ids of its own. What lives
-//! exactly as long as the kernel's view of the file system is an object in sysfs, whose inode
-//! number is used once a boot: `/sys/fs/TYPE/DEVICE`, and `/sys/class/bdi/MAJOR:MINOR` where the
-//! file system has no device. A device that came back has another sequence number. What was made
-//! anew under the same inode number (tmpfs) has another time of birth.
+//! The page cache is lost with the host's boot, but also earlier: a device fails, its file system
+//! is unmounted and mounted again, and all bytes that were not on the storage are gone without a
+//! reboot. No id of a *mount* can tell, since each service has a mount name space and so ids of its
+//! own. An object in sysfs lives exactly as long as the kernel's view of the file system, and its
+//! inode number is used once a boot: `/sys/fs/TYPE/DEVICE`, and `/sys/class/bdi/MAJOR:MINOR` where
+//! the file system has no device. A device that came back has another sequence number. A file that
+//! was made anew under the same inode number (tmpfs) has another time of birth.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -21,11 +21,11 @@ use crate::volume::Incarnation;
 /// File systems that have an object for each device.
 const WITH_OBJECTS: [&str; 5] = ["ext4", "xfs", "f2fs", "gfs2", "nilfs2"];
 
-/// What a file is known by.
+/// The signs by which a file is known.
 pub(super) struct Witness {
-    /// The incarnation where nothing is remembered of the file: its boot, its place, its failures.
+    /// The incarnation of a file that no record tells of: its boot, its place, its failures.
     pub(super) plain: Incarnation,
-    /// All that is seen: when it changes, what was written and not flushed may be lost.
+    /// A hash of all signs. When it changes, writes without a flush may be lost.
     pub(super) seen: [u8; 16],
 }
 
@@ -67,7 +67,7 @@ fn mounted(device: u64) -> Option<u64> {
     number(&Path::new("/sys/class/bdi").join(place))
 }
 
-/// What the system says of a block device; of a partition, of its disk.
+/// A value of a block device in sysfs; of a partition, its disk's value.
 fn block_value(device: u64, name: &str) -> Option<u64> {
     let device = format!("/sys/dev/block/{}:{}", major(device), minor(device));
     let read = |path: String| std::fs::read_to_string(path).ok();
@@ -81,7 +81,7 @@ fn born(file: &OwnedFd) -> Option<(i64, u32)> {
         .then_some((told.stx_btime.tv_sec, told.stx_btime.tv_nsec))
 }
 
-/// FNV-1a with 128 bits: every process must get the same, and nobody attacks it.
+/// FNV-1a with 128 bits. Every process must get the same hash, and no attacker chooses its input.
 struct Fnv(u128);
 
 impl Fnv {

@@ -8,13 +8,13 @@
 //!
 //! Of a buffered volume the kernel drops the range's pages first, also those with acknowledged
 //! writes that are not on the storage yet, and may fail then: an older value would come back. The
-//! usual reason is a file system without space, so the range is given its space before
-//! (`fallocate` without a mode: it fails without touching anything). Whatever fails all the same
-//! ends by writing zeroes over the range, and if that fails, too, the volume has failed by name.
+//! usual reason is a file system without space, so the range is given its space before (`fallocate`
+//! without a mode: it fails without touching anything). After any other failure zeroes are written
+//! over the range, and if that fails, too, the volume has failed by name.
 //!
-//! All go through the ring, where the kernel does them on threads of its own. What a hole was
-//! punched into reads as zeroes: that is the call's promise for files and, since the kernel never
-//! falls back to a discard that leaves the old bytes, for block devices.
+//! All go through the ring, where the kernel does them on threads of its own. A punched hole reads
+//! as zeroes: that is the call's promise for files and, since the kernel never falls back to a
+//! discard that leaves the old bytes, for block devices.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering::Relaxed;
@@ -26,7 +26,7 @@ use super::bounce::Buffer;
 use super::shared::Shared;
 use crate::volume::{Op, Zeroing};
 
-/// What can be done to the file.
+/// The ways in which the file's ranges can be zeroed.
 pub(super) fn of(file: &OwnedFd, stat: &Stat, is_block_device: bool, unit_bytes: u32) -> Zeroing {
     let (discard, unit_bytes) = if is_block_device {
         // A hole in a device is zeroes that the device makes by itself.
@@ -48,7 +48,7 @@ fn can_punch(file: &OwnedFd) -> bool {
     })
 }
 
-/// What the system says of a block device's queue.
+/// A value of a block device's queue in sysfs.
 pub(super) fn queue_value(stat: &Stat, name: &str) -> Option<u64> {
     let device = format!("/sys/dev/block/{}:{}", major(stat.st_rdev), minor(stat.st_rdev));
     // A partition's queue is its disk's.
@@ -98,7 +98,7 @@ impl Shared {
             return true;
         }
         let Ok(buffer) = Buffer::new() else { return false };
-        // Whoever was first is as good.
+        // A buffer that another sidecore has put there first is as good.
         let _ = self.zeroes.set(buffer);
         true
     }

@@ -1,4 +1,4 @@
-//! What a channel does at once, and the memory that it keeps: tests.
+//! Tests of a channel's bounds: its work in one round, and the memory that it keeps.
 
 use sidecore::Wake;
 
@@ -164,7 +164,7 @@ fn what_was_put_off_is_recalled_as_far_as_it_can_be() {
         assert!(io.segments.is_empty());
         bench.ios.free(*id);
     }
-    // What the storage has given cannot be taken back. It still comes, and is deciphered once.
+    // A request in the storage's hands cannot be recalled. It still ends, and is deciphered once.
     for (id, buffer) in reads.into_iter().zip(&buffers) {
         assert_eq!(bench.wait(id), Status::Done);
         assert!(buffer.bytes() == deciphered(&cipher_text));

@@ -1,4 +1,4 @@
-//! One user's channel: what it enciphers on the way down, and deciphers on the way up.
+//! One user's channel: it enciphers requests on the way down, and deciphers them on the way up.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -46,23 +46,24 @@ impl Step {
     }
 }
 
-/// What a round of the sidecore has ciphered by polls: of what has ended below, and of what had
-/// waited for memory. Either has its share, or a guest that reads all the time would keep writes
-/// from beginning.
+/// The bytes that the polls of one round have ciphered: of requests that ended below, and of writes
+/// that had waited for memory. Either has a share of its own, or a guest that reads all the time
+/// would keep writes from beginning.
 #[derive(Clone, Copy, Debug, Default)]
 struct Round {
-    /// By which rounds are told apart.
+    /// The time of the round, which tells it from others.
     now_ns: u64,
     ended_bytes: u64,
     begun_bytes: u64,
 }
 
-/// The channel. What is below goes first when it is dropped: it may still read the pool.
+/// The channel. The channels below are dropped first: they may still read the pool.
 #[derive(Debug)]
 pub(super) struct EncryptChannel {
     inner: Box<dyn Channel>,
-    /// The pieces of ranges that are zeroed. It is used while there are such ranges: what is below
-    /// has nothing to do for an empty table, and other requests pass without a look at it.
+    /// The pieces of ranges to be zeroed. The layer is used while there are such ranges: its
+    /// channels have nothing to do for an empty table, and other requests pass without a look at
+    /// it.
     pieces: Layer,
     info: VolumeInfo,
     size: Size,
@@ -79,11 +80,11 @@ pub(super) struct EncryptChannel {
     /// Completed below, and left to a later poll: reads that are not deciphered yet, ranges whose
     /// next piece is not begun. Oldest first.
     landed: VecDeque<IoId>,
-    /// Writes that have waited could begin, but that this round has begun enough of them.
+    /// Writes that have waited have room to begin, but this round has begun enough of them.
     begins_more: bool,
-    /// What this round has ciphered. A disk polls several times in one.
+    /// The bytes that this round has ciphered. A disk polls several times in one round.
     round: Round,
-    /// The user has: nothing more is begun.
+    /// The user has abandoned the channel: nothing more is begun.
     lets_go: bool,
     /// Refused here.
     ready: Vec<IoId>,
@@ -147,8 +148,8 @@ impl EncryptChannel {
             return None;
         }
         let first = io.offset_bytes / SECTOR_BYTES;
-        // SAFETY: the user keeps the segments mapped until the completion. What the pool gave
-        // just now is as long, which `submit` has found to be whole blocks, and in one piece.
+        // SAFETY: the user keeps the segments mapped until the completion. The memory from the pool
+        // is as long as they are, which `submit` has found to be whole blocks, and in one piece.
         unsafe { self.cipher.encipher(first, &io.segments, &step.aside) };
         self.cells.enciphered_bytes.add(u64::from(io.len_bytes));
         std::mem::swap(&mut io.segments, &mut step.aside);
@@ -232,7 +233,7 @@ impl EncryptChannel {
         }
     }
 
-    /// What is below has ended something; `true` when the request as a whole has ended.
+    /// A request has ended below; `true` when the user's request as a whole has ended.
     fn ended(&mut self, ios: &mut IoTable, id: IoId) -> bool {
         let io = &ios[id];
         if self.steps[id.index()].zeroes.is_some() {
@@ -245,8 +246,8 @@ impl EncryptChannel {
             self.end_range(id);
         } else if io.op == Op::Read {
             if io.status == Status::Done {
-                // SAFETY: the user keeps the segments mapped until the completion, which it has
-                // not been told of; what is below has found the request to be whole blocks.
+                // SAFETY: the user keeps the segments mapped until the completion, which has not
+                // been reported yet. The channel below has found the request to be whole blocks.
                 unsafe { self.cipher.decipher(io.offset_bytes / SECTOR_BYTES, &io.segments) };
                 self.cells.deciphered_bytes.add(u64::from(io.len_bytes));
             }
@@ -256,8 +257,9 @@ impl EncryptChannel {
         true
     }
 
-    /// Whether the next of those that wait is a range of zeroes: the oldest goes first, but that
-    /// ranges beyond those which may be zeroed at once hold up nobody. `None` when none may begin.
+    /// Whether the next of the waiting requests is a range of zeroes. The oldest request goes
+    /// first, but ranges beyond the number that may be zeroed at once hold up no other request.
+    /// `None` when none may begin.
     fn zeroes_are_next(&self) -> Option<bool> {
         let may_zero = self.zeroing < ZEROES_AT_ONCE_MAX;
         let zeroes = self.waiting_zeroes.front().filter(|_| may_zero);
@@ -282,8 +284,9 @@ impl EncryptChannel {
         is_full
     }
 
-    /// Ends what was completed below: first what an earlier round has left, then what came now, and
-    /// leaves the rest when it has ciphered enough. What costs nothing never waits.
+    /// Ends the requests that completed below: first those that an earlier round has left, then the
+    /// new ones. It leaves the rest when it has ciphered enough. A request without data to cipher
+    /// never waits.
     fn end_all(&mut self, ios: &mut IoTable, now_ns: u64, done: &mut Vec<IoId>) -> Progress {
         let mut progress = Progress::Idle;
         while let Some(&id) = self.landed.front()
@@ -316,7 +319,7 @@ impl EncryptChannel {
         progress
     }
 
-    /// What is let go of before its end, once.
+    /// Counts the requests that are abandoned before their end, once.
     fn count_interrupted(&mut self) {
         if !self.lets_go {
             let in_the_middle = |step: &&Step| step.zeroes.is_some_and(|it| it.done_bytes > 0);
@@ -364,7 +367,8 @@ impl Channel for EncryptChannel {
         match io.op {
             Op::Read | Op::Flush => self.inner.submit(ios, id),
             Op::Discard => self.refuse(ios, id, Status::Unsupported),
-            // What is too long would wait for ever, and sectors that are not there have no number.
+            // A write that is longer than the pool would wait for ever, and a sector beyond the end
+            // has no number.
             op if !self.info.admits_within(self.size.get(), io) || !self.pool.holds(op, io) => {
                 self.refuse(ios, id, Status::Invalid);
             }
@@ -391,7 +395,8 @@ impl Channel for EncryptChannel {
         progress
     }
 
-    /// What waits for memory is woken for by those that have it: they are below.
+    /// Requests that wait for memory need no wake-up of their own: the requests that have the
+    /// memory are below, and their completion wakes the sidecore.
     fn arm(&mut self, wake: &mut Wake) -> Progress {
         if let Some(due_ns) = self.pool.due_ns() {
             wake.at(due_ns);
@@ -435,14 +440,15 @@ impl Channel for EncryptChannel {
         self.waiting_zeroes.clear();
         self.ready.clear();
         self.lets_go = true;
-        // Who lets go may not poll any more.
+        // The user may not poll after this.
         self.tend_pool(now_ns);
         // Both are asked, so that both let go at once.
         let pieces = self.pieces.abandon(now_ns);
         if !self.inner.abandon(ios, now_ns) || !pieces {
             return false;
         }
-        // Nobody reads it any more. The user's slots hold places of it, and are done with.
+        // No request below reads the pool now. The user's slots still name places in it, but are
+        // done with.
         self.pool.reset();
         self.landed.clear();
         (self.zeroing, self.lets_go) = (0, false);

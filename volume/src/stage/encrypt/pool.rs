@@ -1,5 +1,6 @@
-//! Where ciphertext waits for the storage: a channel's own memory, in chunks. What was never used
-//! costs none, and what is not used for a while goes back to the system.
+//! The memory in which ciphertext waits for the storage. Each channel has its own, in chunks.
+//! Chunks that were never used cost no memory, and chunks that are idle for a while go back to the
+//! system.
 
 use std::io;
 use std::ptr::{self, NonNull};
@@ -9,15 +10,15 @@ use virtio::Segment;
 
 use crate::volume::{IO_BYTES_MAX, Io, Op};
 
-/// What is given out at least: a page, so that the storage takes it under direct I/O.
+/// The smallest piece that is given out: a page, so that the storage takes it under direct I/O.
 pub(super) const CHUNK_BYTES: usize = 4096;
 
 /// Ciphertext of one channel on its way to the storage: four of the longest writes, or a thousand
 /// of 4 KiB. More would not make a storage faster, and each of a node's channels may have as much.
 pub(super) const POOL_BYTES_MAX: u32 = 4 << 20;
 
-/// Memory that nobody wanted for so long goes back. A guest that writes more often than this keeps
-/// it, so that it is not fetched anew each time.
+/// Memory that was idle for so long goes back. A guest that writes more often than this keeps it,
+/// so that it is not fetched anew each time.
 pub(super) const IDLE_NS: u64 = 1_000_000_000;
 
 /// Chunks of the longest request.
@@ -36,10 +37,10 @@ pub(super) struct Pool {
     /// A bit for each chunk that is given out, and for those of the last word that are not there.
     used: Vec<u64>,
     given: usize,
-    /// Chunks from the beginning on that were used; the system has given no others memory, but
-    /// where it does so in huge pages.
+    /// Chunks from the beginning on that were used. The system has given no memory to others,
+    /// except where it gives huge pages.
     resident: usize,
-    /// What [`Self::memory_bytes`] said last was of so many.
+    /// The resident chunks when [`Self::tend`] last answered.
     told: usize,
     was_used: bool,
     /// When it was last seen in use.
@@ -67,7 +68,7 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Everything is free again, whoever had it.
+    /// Makes every chunk free, also those that are given out.
     pub(super) fn reset(&mut self) {
         self.used.fill(0);
         let beyond = self.used.len() * WORD_BITS - self.chunks;
@@ -77,7 +78,7 @@ impl Pool {
         self.given = 0;
     }
 
-    /// Whether it has room for a write of this length, once nobody else has it.
+    /// Whether a write of this length fits in, once all chunks are free.
     pub(super) fn holds(&self, op: Op, io: &Io) -> bool {
         op != Op::Write || io.len_bytes as usize <= self.chunks * CHUNK_BYTES
     }
@@ -87,13 +88,13 @@ impl Pool {
         (self.resident * CHUNK_BYTES) as u64
     }
 
-    /// When memory is to be given back, if nothing happens until then.
+    /// When idle memory must be given back, if nothing happens until then.
     pub(super) fn due_ns(&self) -> Option<u64> {
         (self.resident > 0 && self.given == 0).then_some(self.used_ns + IDLE_NS)
     }
 
-    /// Gives back what was not used for a while. `true` when there is more or less of it than when
-    /// this was last asked.
+    /// Gives memory back that was idle for a while. `true` when there is more or less of it than
+    /// when this was last asked.
     pub(super) fn tend(&mut self, now_ns: u64) -> bool {
         if self.resident == 0 {
             return false;
@@ -102,8 +103,8 @@ impl Pool {
             self.used_ns = now_ns;
         } else if now_ns.saturating_sub(self.used_ns) >= IDLE_NS {
             let bytes = self.resident * CHUNK_BYTES;
-            // SAFETY: the beginning of our own mapping, of which nobody has anything: no chunk is
-            // given out. It reads as zeroes when it is used again.
+            // SAFETY: the beginning of the pool's own mapping, of which no chunk is given out. It
+            // reads as zeroes when it is used again.
             let done = unsafe { madvise(self.base.as_ptr().cast(), bytes, Advice::LinuxDontNeed) };
             debug_assert!(done.is_ok());
             self.resident = 0;
@@ -111,8 +112,8 @@ impl Pool {
         std::mem::replace(&mut self.told, self.resident) != self.resident
     }
 
-    /// Puts memory of this length, in one piece, into `into`, which is empty. The first that is
-    /// free: what is used often stays in the caches. `false` when there is none.
+    /// Puts memory of this length, in one piece, into `into`, which is empty. It is the first that
+    /// is free, because memory that is used often stays in the caches. `false` when there is none.
     pub(super) fn take(&mut self, len_bytes: usize, into: &mut Vec<Segment>) -> bool {
         debug_assert!(into.is_empty() && len_bytes <= IO_BYTES_MAX as usize);
         if len_bytes == 0 {
@@ -276,7 +277,7 @@ mod tests {
         }
         assert!(pool.tend(5) && !pool.tend(6));
         assert_eq!(pool.memory_bytes(), (1 << 20) + 4096);
-        // More where the system has huge pages for everybody.
+        // More where the system gives huge pages to all processes.
         assert!(pages_in_memory(&pool) >= 257);
         pool.give(&mut first);
         assert!(!pool.tend(10 * IDLE_NS), "some of it is out");

@@ -231,7 +231,7 @@ fn zeroes_are_written_as_their_ciphertext_in_bounded_pieces() {
     assert!(io.segments.is_empty());
 }
 
-/// A range that is to be zeroed.
+/// Submits the zeroing of a range.
 pub(super) fn submit_zeroes(bench: &mut Bench, offset_bytes: u64, len_bytes: u32) -> IoId {
     let id = bench.ios.take().expect("room");
     let io = &mut bench.ios[id];
@@ -291,7 +291,7 @@ fn zeroes_of_which_a_piece_is_below_are_given_back_or_let_go_of_as_a_whole() {
     assert_eq!((io.op, io.offset_bytes, io.len_bytes), whole);
     assert!(io.segments.is_empty());
 
-    // Who lets go has no further piece begun, also while the storage has one.
+    // An abandoned channel begins no further piece, also while the storage has one.
     let (held, _, mut bench) = held(8);
     submit_zeroes(&mut bench, 0, RANGE_BYTES_MAX);
     held.with(PIECES, |state| state.in_kernel = true);
@@ -334,7 +334,8 @@ fn the_wrong_key_reads_noise_and_the_right_one_still_reads() {
     assert_eq!(Bench::new(&right, 4).read(0, 16 * 512), Ok(all));
 }
 
-/// What a limit below, and the pool, hold back is the user's again, as it was submitted.
+/// Requests that a limit below, or the pool, holds back come back to the user as they were
+/// submitted.
 #[test]
 fn what_was_not_begun_is_given_back_as_it_was_oldest_first() {
     let slow = Limit { iops: NonZeroU64::new(1), burst_ns: 0, ..Limit::default() };

@@ -1,9 +1,10 @@
 //! AES-256-XTS in units of a sector, through aws-lc: its safe Rust face has no XTS.
 //!
-//! A sector's tweak is its number, 64 bits little-endian and 64 of zero: what dm-crypt calls
+//! A sector's tweak is its number, 64 bits little-endian and 64 of zero; dm-crypt calls this
 //! `aes-xts-plain64`. All unsafe code that ciphers is in this file. A guest may change its memory
-//! while it is read here, or what is deciphered in it: no Rust reference to it is made, the C
-//! function reads and writes bytes, and what a guest gains is its own block in two versions mixed.
+//! while it is enciphered or deciphered here. So no Rust reference to it is made, and the C
+//! function reads and writes bytes: such a guest gains only a block of its own that mixes two
+//! versions.
 
 use std::fmt;
 use std::io;
@@ -18,10 +19,10 @@ use data_encoding::HEXLOWER;
 use virtio::Segment;
 use zeroize::Zeroizing;
 
-/// The unit that is ciphered, whatever the volume's block size: dm-crypt's default.
+/// The unit of ciphering, for each block size of a volume: dm-crypt's default.
 const UNIT_BYTES: usize = 512;
 
-/// What the check value is the code of.
+/// The text whose code is the check value.
 const CHECK_TEXT: &[u8] = b"vrio volume key check, version 1";
 
 /// As much of that code as is kept: two keys have the same once in 2^64.
@@ -30,8 +31,9 @@ const CHECK_BYTES: usize = 8;
 /// Zeroes, to be enciphered.
 static ZEROES: [u8; UNIT_BYTES] = [0; UNIT_BYTES];
 
-/// What a volume is enciphered with. Never shown; gone from memory when it is dropped. It stays
-/// where it was made: a value that is moved leaves its bytes behind, this one a pointer to them.
+/// The key of a volume. It is never shown, and its bytes are overwritten when it is dropped. They
+/// stay where they were made: a move copies only the pointer, while the move of a plain value would
+/// leave its bytes behind.
 pub struct VolumeKey(Box<Zeroizing<[u8; Self::BYTES]>>);
 
 const _: () = assert!(size_of::<VolumeKey>() == size_of::<usize>());
@@ -235,12 +237,12 @@ impl Cipher {
         Ok(Self { enciphers: Context::new(key, true)?, deciphers: Context::new(key, false)? })
     }
 
-    /// Enciphers what `from` holds into `to`, from this sector of the volume on. `from` stays as
+    /// Enciphers the bytes in `from` into `to`, from this sector of the volume on. `from` stays as
     /// it is.
     ///
     /// # Safety
-    /// All segments are mapped; `to` has as many bytes as `from`, whole sectors, each of its
-    /// sectors in one piece, and is nobody else's.
+    /// All segments are mapped. `to` has as many bytes as `from`, in whole sectors, each of which
+    /// is in one piece, and no other code uses `to`.
     pub(super) unsafe fn encipher(&mut self, first: u64, from: &[Segment], to: &[Segment]) {
         let (mut from, mut to) = (Walk::new(from), Walk::new(to));
         let mut number = first;

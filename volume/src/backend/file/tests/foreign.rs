@@ -1,5 +1,5 @@
-//! What others do to a volume's file: hold it, mount it, make it of another format, or fail when
-//! they should zero it.
+//! Other programs and a volume's file: they hold it, mount it, make it of another format, or fail
+//! to zero it.
 
 use std::path::PathBuf;
 
