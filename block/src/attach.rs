@@ -1,4 +1,4 @@
-//! What a disk or a direct client opens: a volume that is used under an attachment.
+//! A volume as a disk or a direct client opens it: under an attachment.
 //!
 //! Blocks know no attachments: a backend, a stage and the chain of them are opened with a
 //! sidecore's services and a depth ([`volume::Open`]). Two things have an epoch to claim
@@ -14,15 +14,15 @@ use volume::{Channel, Open, OpenError, VolumeInfo};
 
 /// A volume that a disk can be on.
 pub trait Attach: Send + Sync + fmt::Debug {
-    /// What it is now. Cheap; may be called on a sidecore.
+    /// The properties as they are now. Cheap; may be called on a sidecore.
     fn info(&self) -> VolumeInfo;
 
     /// Its size, which callers keep and read again when the volume grows.
     fn size(&self) -> Size;
 
     /// Opens the attachment's channel `index`, which is the sidecore's index, on the calling
-    /// sidecore. The channel claims the attachment by itself; what is submitted before it has an
-    /// epoch waits.
+    /// sidecore. The channel claims the attachment by itself. Requests that are submitted before it
+    /// has an epoch wait.
     ///
     /// # Errors
     /// When the sidecore lacks what the volume needs, or the system refuses.
@@ -39,7 +39,7 @@ pub trait Attach: Send + Sync + fmt::Debug {
 pub struct Attached {
     /// The channel.
     pub channel: Box<dyn Channel>,
-    /// What the volume was when it was opened.
+    /// The volume's properties when it was opened.
     pub info: VolumeInfo,
     /// How large it is.
     pub size: Size,

@@ -3,8 +3,8 @@
 //!
 //! Channels of several sidecores share one [`Attachment`]. It answers three questions without a
 //! lock: *may this answer be given to the guest* ([`Attachment::accepts`]), *are there writes that
-//! the guest believes in but that were not flushed* ([`Attachment::unflushed`]), and *who asks the
-//! server for an epoch* ([`Attachment::try_lead`]). The promise that it keeps is in
+//! the guest was told of and no flush covers* ([`Attachment::unflushed`]), and *which channel asks
+//! the server for an epoch* ([`Attachment::try_lead`]). The promise that it keeps is in
 //! `docs/decisions/003-epochs.md`.
 //!
 //! ```text
@@ -32,7 +32,7 @@ pub const CHANNELS_MAX: usize = 64;
 /// Epochs stay below this: they share a word with a phase.
 pub const EPOCH_END: u64 = 1 << 60;
 
-/// Nobody leads.
+/// No channel leads.
 const NO_LEAD: u32 = u32::MAX;
 
 const PHASE_BITS: u32 = 3;
@@ -83,19 +83,19 @@ fn unpack(word: u64) -> View {
     View { phase: Phase::of(word), epoch: word >> PHASE_BITS }
 }
 
-/// How an attachment is to behave; from the disk's configuration and the way its rings started.
+/// The behaviour of an attachment; from the disk's configuration and the way its rings started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttachOptions {
     /// Rings did not start at zero: the guest remembers answers that an earlier client gave it.
     pub resume: bool,
     /// The operator accepts that acknowledged, unflushed writes may be gone.
     pub accept_loss: bool,
-    /// The volume is claimed although another attachment uses it: that one is over then.
+    /// The volume is claimed although another attachment uses it, and ends that attachment.
     pub take_over: bool,
     /// Requests end in an error after this time without their server; `None` waits for ever.
     pub error_after_ns: Option<u64>,
     /// Random: tells this client from any other that claims the same attachment. A guest that
-    /// resumes on the node that held its attachment last goes on under the same one.
+    /// resumes on the node that held its attachment last goes on under the same claimant.
     pub claimant: u64,
     /// The last epoch that this node held the attachment under, as it remembers; 0 for none. For
     /// guests that resume.
@@ -116,15 +116,15 @@ impl AttachOptions {
     }
 }
 
-/// What it takes to go on with an attachment as who had it: in another process that was handed the
-/// guest's rings as they are, or in this one, which has only paused.
+/// The state that a successor needs to go on with an attachment. The successor is another process
+/// that was handed the guest's rings as they are, or this process, which has only paused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standing {
     /// The last epoch that was held, 0 for none.
     pub epoch: u64,
-    /// What that was claimed under.
+    /// The incarnation of that claim.
     pub incarnation: Incarnation,
-    /// Who claimed it; see [`AttachOptions::claimant`].
+    /// The client of that claim; see [`AttachOptions::claimant`].
     pub claimant: u64,
     /// See [`AttachOptions::resume`].
     pub resume: bool,
@@ -148,7 +148,7 @@ struct Story {
 pub struct Attachment {
     name: String,
     options: AttachOptions,
-    /// Epoch and phase in one word, so that one load decides.
+    /// Epoch and phase in one word, so that a single load decides.
     word: AtomicU64,
     lead: AtomicU32,
     /// Writes whose completion was given to the guest, by channel.
@@ -157,9 +157,9 @@ pub struct Attachment {
     flushed: AtomicU64,
     /// This process stood still: the guest is left alone until a claim has been answered.
     doubtful: AtomicBool,
-    /// An operator has said so while it waited: see [`AttachOptions::take_over`].
+    /// An operator has said so while the attachment waited: see [`AttachOptions::take_over`].
     takes: AtomicBool,
-    /// What this node remembers of it across its processes.
+    /// The records of it that this node keeps across its processes.
     remembered: Option<Arc<Remembered>>,
     /// Control path only.
     story: Mutex<Story>,
@@ -193,8 +193,8 @@ impl Attachment {
         self
     }
 
-    /// Whether a claim may be sent: what this node has to remember of it is durable. `None`: not
-    /// yet. After an error it is tried again.
+    /// Whether a claim may be sent: the node's record of it is durable. `None`: not yet. After an
+    /// error the record is written again.
     pub fn may_claim(&self) -> Option<Result<(), RecordError>> {
         self.remembered.as_ref().map_or(Some(Ok(())), |it| it.is_durable())
     }
@@ -252,8 +252,9 @@ impl Attachment {
         Some(it)
     }
 
-    /// What it takes to go on with it. What its guest was told of is known for good only when its
-    /// channels have let go. `None` when it has ended: there is nothing to go on with.
+    /// The state that a successor needs to go on with it. The count of acknowledged writes is final
+    /// only when the channels have let go. `None` when the attachment has ended, so that no
+    /// successor can go on with it.
     pub fn standing(&self) -> Option<Standing> {
         let View { phase, epoch } = self.view();
         let AttachOptions { claimant, resume, .. } = self.options;
@@ -303,7 +304,7 @@ impl Attachment {
     /// Whether an answer to a request of `epoch` may be given to the guest now.
     ///
     /// For writes call [`Self::note_acked`] first and this after it: either this sees that the
-    /// epoch is being given up, or the one who gives it up sees the write as unflushed.
+    /// epoch is being given up, or the channel that gives it up sees the write as unflushed.
     pub fn accepts(&self, epoch: u64) -> bool {
         self.view() == View { phase: Phase::Held, epoch }
     }
@@ -316,7 +317,7 @@ impl Attachment {
         acked.store(acked.load(SeqCst) + 1, SeqCst);
     }
 
-    /// What a flush that is submitted now will cover; for [`Self::note_flushed`].
+    /// The writes that a flush covers which is submitted now; for [`Self::note_flushed`].
     pub fn flush_covers(&self) -> u64 {
         self.acked.iter().map(|acked| acked.0.load(SeqCst)).sum()
     }
@@ -331,15 +332,16 @@ impl Attachment {
         self.flush_covers() > self.flushed.load(SeqCst)
     }
 
-    /// Makes the channel `index` the one that speaks for the attachment, if nobody does.
+    /// Makes the channel `index` the one that speaks for the attachment, if it has no such channel.
     pub fn try_lead(&self, index: u16) -> bool {
         let me = u32::from(index);
         self.lead.compare_exchange(NO_LEAD, me, SeqCst, SeqCst).is_ok()
             || self.lead.load(SeqCst) == me
     }
 
-    /// The same of who is about to claim. Whoever led until just now may have claimed since the
-    /// caller looked: a second claim would end the epoch that the others have begun to use.
+    /// The same for a channel that is about to claim. The channel that led until just now may have
+    /// claimed since the caller looked: a second claim would end the epoch that the others have
+    /// begun to use.
     pub fn lead_claim(&self, index: u16) -> bool {
         if !self.try_lead(index) {
             return false;
@@ -394,7 +396,7 @@ impl Attachment {
 
     /// It cannot go on.
     pub fn fail(&self, why: impl Into<String>) {
-        // Nobody else has it: the guest is told.
+        // No other client has it: the guest is told.
         self.doubtful.store(false, SeqCst);
         self.end(Phase::Failed, Some(why.into()));
     }
@@ -404,7 +406,7 @@ impl Attachment {
         self.end(Phase::Closed, None);
     }
 
-    /// Notes what is waited for, for `vrio status`. What ended it stays.
+    /// Notes the reason for waiting, for `vrio status`. The reason of an end stays.
     pub fn waits(&self, why: impl Into<String>) {
         let mut story = self.story();
         if matches!(self.view().phase, Phase::Unclaimed | Phase::Held) {
@@ -553,8 +555,8 @@ mod tests {
         assert!(it.lead_claim(1));
     }
 
-    /// The handshake between `note_acked`+`accepts` and `reclaim`+`unflushed`, on real threads:
-    /// an accepted write is always seen by the one who gives the epoch up.
+    /// The handshake between `note_acked`+`accepts` and `reclaim`+`unflushed`, on real threads: the
+    /// channel that gives the epoch up sees every accepted write.
     #[test]
     fn no_accepted_write_escapes_a_reclaim() {
         for _ in 0..200 {

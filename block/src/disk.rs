@@ -40,7 +40,8 @@ use part::{Start, add_queue, with};
 use placement::{Paused, Places, Running};
 
 /// How long queues that are being stopped drain, all of a disk together. QEMU's main lock is held
-/// meanwhile, so the guest stands still; what is left is in the inflight region.
+/// meanwhile, so the guest stands still. Requests that do not end in time stay in the inflight
+/// region.
 pub const DRAIN: Duration = Duration::from_secs(2);
 
 /// Requests of one disk on one sidecore at once. Two full rings of QEMU's default.
@@ -49,7 +50,7 @@ pub const DEPTH: u16 = 256;
 /// Numbers for shares; never used twice in a process.
 static PART_NEXT: AtomicU64 = AtomicU64::new(0);
 
-/// What a disk is made of.
+/// The options of a disk.
 #[derive(Clone, Debug)]
 pub struct DiskOptions {
     /// Its name, for the log, for status, and as its serial number.
@@ -64,10 +65,10 @@ pub struct DiskOptions {
     pub accept_loss: bool,
     /// Requests end in an error after this time without their server; `None` waits for ever.
     pub error_after_ns: Option<u64>,
-    /// Queues start on the first so many of its sidecores: for whoever steers several disks. All,
-    /// unless there is somebody.
+    /// Queues start on the first so many of its sidecores. A controller of several disks sets it;
+    /// without a controller it is all of them.
     pub active: Arc<AtomicUsize>,
-    /// What this node remembers of the attachment across its processes.
+    /// The records of the attachment that this node keeps across its processes.
     pub remembered: Option<Arc<Remembered>>,
 }
 
@@ -102,7 +103,7 @@ pub enum StartError {
     NoSuchQueue {
         /// The disk.
         disk: String,
-        /// What it has.
+        /// The number of its queues.
         queues: u16,
     },
     /// The ring is unusable.
@@ -110,7 +111,7 @@ pub enum StartError {
     Ring {
         /// The disk.
         disk: String,
-        /// What is wrong.
+        /// The fault.
         r#source: virtio::RingError,
     },
     /// The sidecore is gone.
@@ -118,7 +119,7 @@ pub enum StartError {
     Sidecore {
         /// The disk.
         disk: String,
-        /// What it said.
+        /// The sidecore's answer.
         r#source: CallError,
     },
 }
@@ -161,12 +162,12 @@ impl Disk {
         Self { options, core, volume, placement, acked: 0, changes }
     }
 
-    /// What the disk does, for observers.
+    /// The disk's state, for observers.
     pub fn core(&self) -> Arc<DiskCore> {
         Arc::clone(&self.core)
     }
 
-    /// Which sidecore has which queue, for whoever moves them.
+    /// Which sidecore has which queue, for a controller that moves queues.
     pub fn placement(&self) -> Arc<Placement> {
         Arc::clone(&self.placement)
     }

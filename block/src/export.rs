@@ -1,13 +1,16 @@
-//! The server's side of an attachment: who may touch a volume now.
+//! The server's side of an attachment: it decides which client may touch a volume now.
 //!
+//! An [`Export`] stands before a volume's chain, for disks of this node ([`local`]) and of others
+//! ([`crate::server`]) alike. It issues epochs, keeps their durable record, and admits requests:
 //! An [`Export`] stands before a volume's chain, for disks of this node ([`local`]) and of others
 //! ([`crate::server`]) alike. It issues epochs, keeps their durable record, and admits requests:
 //!
 //! - a claim is answered only when every admitted request of an older epoch has completed at the
-//!   backend, all of it was flushed and the record is durable: a new client starts with nothing
-//!   behind it that could still be lost;
+//!   backend, all of it was flushed and the record is durable: no earlier write can be lost under a
+//!   new client;
 //! - a channel that is opened anew (its session was lost) is answered only when every request that
-//!   came by the old way has completed, so that what is sent again cannot be overtaken by itself;
+//!   came by the old session has completed, so that a request that is sent again cannot be
+//!   overtaken by its first copy;
 //! - a request of an epoch that is over is refused.
 //!
 //! Claims, opens and closes take a lock; requests do not ([`admit::Admitted`]).
@@ -149,7 +152,7 @@ struct Entry {
     gates: Vec<Arc<Gate>>,
     /// Since when no channel of it is open.
     silent_since_ns: Option<u64>,
-    /// Closed by whoever held it last; the record may not say so yet.
+    /// Closed by its last holder; the record may not say so yet.
     is_ended: bool,
 }
 
@@ -178,14 +181,14 @@ struct State {
     floor: u64,
     /// It was said that the records are older than what clients know.
     has_told_old: bool,
-    /// It is being made smaller: nobody may begin to use it.
+    /// The volume is being made smaller: no client may begin to use it.
     shrinking: bool,
     /// While the node is drained: the attachments that were there when that began.
     stays: Option<BTreeSet<String>>,
     entries: BTreeMap<String, Entry>,
 }
 
-/// What an export may be used for.
+/// The clients that an export admits.
 #[derive(Clone, Debug, Default)]
 pub struct ExportOptions {
     /// Peers that may attach; disks of this node always may.
@@ -211,7 +214,7 @@ pub struct Export {
 pub struct Holder {
     /// Its name.
     pub attachment: String,
-    /// What it is held under.
+    /// Its epoch.
     pub epoch: u64,
     /// Whether a channel of it is open: its node is there.
     pub live: bool,
@@ -238,8 +241,8 @@ impl Export {
         Ok(Arc::new(Self::with(name, volume, options, records, state)))
     }
 
-    /// A guard that lets nobody in, since the volume's records cannot be believed, and says so to
-    /// each: no other volume suffers from that.
+    /// A guard that admits no client, since the volume's records cannot be believed, and tells each
+    /// of them so. Other volumes are not affected.
     pub fn closed(
         name: &str,
         volume: Arc<dyn Volume>,
@@ -269,7 +272,8 @@ impl Export {
         }
     }
 
-    /// Why nobody is let in, until the node is started again: its records cannot be believed.
+    /// The reason why no client is admitted until the node is started again: the records cannot be
+    /// believed.
     pub fn unusable(&self) -> Option<&str> {
         self.unusable.as_deref()
     }
@@ -279,7 +283,7 @@ impl Export {
         &self.name
     }
 
-    /// What it guards.
+    /// The guarded volume.
     pub fn volume(&self) -> &Arc<dyn Volume> {
         &self.volume
     }
@@ -289,13 +293,13 @@ impl Export {
         self.allowed.allows(peer, key)
     }
 
-    /// Who may attach.
+    /// The peers that may attach.
     pub fn allow(&self) -> Vec<Allow> {
         self.allowed.list()
     }
 
-    /// Replaces the list of who may attach. Servers end the channels of those who may no longer in
-    /// their next round: what is on its way completes, nothing more is admitted.
+    /// Replaces the list of peers that may attach. Servers end the channels of peers that may no
+    /// longer in their next round: their requests on the way complete, and no more are admitted.
     pub fn set_allow(&self, allow: Vec<Allow>) {
         self.allowed.set(allow);
     }
@@ -317,24 +321,24 @@ impl Export {
         held.collect()
     }
 
-    /// Runs `f`, which makes the volume smaller, while nobody can begin to use it.
+    /// Runs `f`, which makes the volume smaller, while no client can begin to use it.
     ///
     /// # Errors
-    /// Those who use it already, or whose nodes are away: nothing is done.
+    /// The holders that use the volume already, or whose nodes are away: nothing is done.
     pub fn while_unused<R>(&self, f: impl FnOnce() -> R) -> Result<R, Vec<Holder>> {
         // Set first: a claim that has passed the check is among the holders.
         if std::mem::replace(&mut self.state().shrinking, true) {
             return Err(self.holders());
         }
         let holders = self.holders();
-        // Nobody may hold it and have requests on their way all the same: of an epoch that is over.
+        // Without a holder, requests of an epoch that is over may still be on their way.
         let is_unused = holders.is_empty() && self.is_quiet();
         let result = if is_unused { Ok(f()) } else { Err(holders) };
         self.state().shrinking = false;
         result
     }
 
-    /// What is remembered of its attachments.
+    /// The records of its attachments.
     pub fn records(&self) -> HashMap<String, Record> {
         let state = self.state();
         let entries = state.entries.iter();
@@ -397,7 +401,7 @@ impl Export {
         }
         state.epoch_last = epoch;
         if !self.shared {
-            // Whoever had the volume before has it no longer, under whatever name.
+            // Each earlier holder loses the volume, under any attachment.
             state.entries.values().for_each(Entry::end);
         }
         let entry = state.entries.entry(attachment.to_owned()).or_default();
@@ -581,7 +585,7 @@ pub struct Exports {
     by_name: Mutex<HashMap<String, Arc<Export>>>,
     /// The process of each peer that connected last, by the peer's name.
     processes: Mutex<HashMap<String, u64>>,
-    /// What peers cause in the log, by all sidecores' sessions.
+    /// The log lines that peers cause, by all sidecores' sessions.
     lines: Mutex<PeerLines>,
 }
 
@@ -594,7 +598,7 @@ impl Exports {
         self.map().insert(export.name().to_owned(), export)
     }
 
-    /// Takes one away; whoever has it already keeps it.
+    /// Removes an export; its users keep it.
     pub fn remove(&self, name: &str) -> Option<Arc<Export>> {
         self.map().remove(name)
     }
@@ -631,7 +635,7 @@ impl Exports {
     pub(crate) fn note_process(&self, peer: &str, process_nonce: u64) {
         let mut processes = self.processes.lock().unwrap_or_else(PoisonError::into_inner);
         if processes.len() >= PROCESSES_MAX {
-            // What is forgotten is not refused.
+            // A process that is forgotten is not refused.
             processes.clear();
         }
         processes.insert(peer.to_owned(), process_nonce);
@@ -645,8 +649,8 @@ impl Exports {
         }
     }
 
-    /// Whether another process of `peer` has connected since this one: what this one asked for is
-    /// late, and may have been overtaken.
+    /// Whether another process of `peer` has connected since this one. Then the requests of this
+    /// one are late, and may have been overtaken.
     pub(crate) fn is_late(&self, peer: &str, process_nonce: u64) -> bool {
         let processes = self.processes.lock().unwrap_or_else(PoisonError::into_inner);
         processes.get(peer).is_some_and(|&last| last != process_nonce)

@@ -65,7 +65,7 @@ impl Plane {
         progress | self.clients.poll(now_ns, &mut endpoint)
     }
 
-    /// What each peer has of the server that is here, or was lately.
+    /// The use that each peer makes of this server, or made lately.
     pub fn served(&self) -> impl Iterator<Item = ServedPeer> {
         self.server.served(self.now_ns)
     }

@@ -35,7 +35,7 @@ use self::core::Core;
 pub use self::described::{Outlook, Reach, RemoteCounters, RemoteVolume};
 
 impl Attach for RemoteVolume {
-    /// Before the peer has answered: a volume of size 0, read-only. Nobody attaches such a one.
+    /// Before the peer has answered: a volume of size 0, read-only, to which no disk attaches.
     fn info(&self) -> VolumeInfo {
         self.described().unwrap_or(VolumeInfo {
             size_bytes: 0,
@@ -125,7 +125,7 @@ impl Channel for RemoteChannel {
         self.core.borrow().is_open()
     }
 
-    /// What waits is kept with what was sent, so that it stays in order.
+    /// Waiting requests stay with those that were sent, so that they keep their order.
     fn recall(&mut self, _ios: &mut IoTable, _back: &mut Vec<IoId>) {}
 
     fn abandon(&mut self, ios: &mut IoTable, now_ns: u64) -> bool {

@@ -19,8 +19,9 @@ use volume::{IO_BYTES_MAX, Op, RANGE_BYTES_MAX, SECTOR_BYTES, SEGMENTS_MAX, Volu
 /// Length of the serial number.
 pub const ID_BYTES: usize = 20;
 
-/// The most pieces that a guest is asked to cut a request into: what fits a ring of 128, QEMU's
-/// default, beside the header and the status. Longer chains are served up to [`SEGMENTS_MAX`].
+/// The most pieces that a guest is asked to cut a request into: as many as fit a ring of 128,
+/// QEMU's default, beside the header and the status. Longer chains are served up to
+/// [`SEGMENTS_MAX`].
 pub const SEG_MAX: u32 = 126;
 
 const _: () = assert!(SEG_MAX as usize <= SEGMENTS_MAX);
@@ -116,7 +117,7 @@ const RANGE_BYTES: usize = size_of::<RawRange>();
 /// A range of a write-zeroes whose space may be given back.
 const UNMAP: u32 = 1;
 
-/// The configuration space, up to the fields of write-zeroes. What has no feature is zero.
+/// The configuration space, up to the fields of write-zeroes. Fields without a feature are zero.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 struct Config {
@@ -203,7 +204,7 @@ pub fn serial(name: &str) -> [u8; ID_BYTES] {
     serial
 }
 
-/// What a chain asks for, checked as far as the volume is not concerned.
+/// The content of a chain, checked as far as the volume is not concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
     /// Read or write `len_bytes` from `offset_bytes` on; the data is in the buffer that was given.
@@ -234,7 +235,7 @@ pub enum Asked {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
     /// [`Op::Discard`] or [`Op::WriteZeroes`]. A write-zeroes whose space may go is a discard where
-    /// the volume can do that: what is discarded reads as zeroes.
+    /// the volume can discard: the discarded range reads as zeroes.
     pub op: Op,
     /// First byte on the volume.
     pub offset_bytes: u64,
@@ -242,7 +243,7 @@ pub struct Range {
     pub len_bytes: u32,
 }
 
-/// What a request is about; kept for its room.
+/// The data of a request; kept for its room.
 #[derive(Debug, Default)]
 pub struct Data {
     /// Where a read, a write or the serial number has its data.
@@ -261,7 +262,7 @@ impl Data {
 /// A request as it was found in a chain.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
-    /// What it asks for.
+    /// The operation and its range.
     pub asked: Asked,
     /// Where the answer goes. Valid as long as the chain's segments.
     pub answer: *mut u8,
@@ -273,8 +274,8 @@ pub struct Request {
 #[error("a request without room for its status byte")]
 pub struct NoAnswer;
 
-/// Looks at a chain, for a disk on such a volume. What its data is goes into `data`, which is
-/// emptied first.
+/// Looks at a chain, for a disk on such a volume. The request's segments or ranges go into `data`,
+/// which is emptied first.
 ///
 /// # Errors
 /// [`NoAnswer`] when the driver left no byte to write.

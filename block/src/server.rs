@@ -30,7 +30,7 @@ use list::{List, Listed};
 use rights::{Peer, Right, not_open};
 use shares::{Costs, FLOWS_MAX, Left, Shares, Turn};
 
-/// Calls handled in one round, so that one sidecore's disks and links get their turn.
+/// Calls handled in one round, so that the sidecore's disks and links get their turn.
 const CALLS_PER_ROUND_MAX: usize = 256;
 
 /// The least cost of a request, in bytes of a copy: to read the call, to hand it to the storage
@@ -102,13 +102,13 @@ pub struct Server {
     draining: Vec<(usize, Lane)>,
     /// Closes whose session was lost: they go on.
     closing: Vec<Closing>,
-    /// Claims that nobody waits for any more; dropped when their flush has ended.
+    /// Claims whose client has gone; dropped when their flush has ended.
     given_up: Vec<PendingClaim>,
     /// Calls whose step was replaced by a newer one.
     replaced: Vec<CallId>,
-    /// Changed volumes, and the sessions that are to be told.
+    /// Changed volumes, and the sessions that must be told.
     notices: Vec<(SessionId, String)>,
-    /// What peers said of changed volumes of theirs; see [`Self::take_heard`].
+    /// Peers' notices of changed volumes of theirs; see [`Self::take_heard`].
     heard: Vec<(SessionId, Request)>,
     counters: Arc<ServerCounters>,
 }
@@ -140,8 +140,8 @@ impl Server {
         self.counters.clone()
     }
 
-    /// Ends every flow to an export: what is on its way completes, what comes later finds its
-    /// channel not open, and the claim that follows asks [`Exports`] again.
+    /// Ends every flow to an export. Requests on their way complete, later ones find their channel
+    /// not open, and the claim that follows asks [`Exports`] again.
     pub fn retire(&mut self, export: &Arc<Export>) {
         let flows = self.flows.iter().filter(|(_, flow)| Arc::ptr_eq(&flow.export, export));
         let gone: Vec<_> = flows.map(|(key, _)| *key).collect();
@@ -181,7 +181,7 @@ impl Server {
             && lanes.chain(self.draining.iter().map(|(_, lane)| lane)).all(Lane::is_empty)
     }
 
-    /// What each peer has of this server that is here, or was lately.
+    /// The use that each peer makes of this server, or made lately.
     pub fn served(&self, now_ns: u64) -> impl Iterator<Item = ServedPeer> {
         self.shares.served(now_ns)
     }
@@ -202,7 +202,7 @@ impl Server {
     pub(crate) fn lost(&mut self, now_ns: u64, session: SessionId) {
         let Some(peer) = self.peers.remove(&session) else { return };
         self.exports.forget_process(&peer.name, peer.process_nonce);
-        // Whoever waited for an answer is gone, which the transport knows.
+        // The waiting client is gone, which the transport knows.
         let gone: Vec<_> = self.flows.keys().filter(|(of, _)| *of == session).copied().collect();
         for key in gone {
             let export = self.flows.get(&key).map(|flow| Arc::clone(&flow.export));
@@ -245,7 +245,7 @@ impl Server {
         });
     }
 
-    /// One bounded batch of calls, then whatever has completed.
+    /// One bounded batch of calls, then all completions.
     pub(crate) fn poll(&mut self, now_ns: u64, endpoint: &mut Endpoint) -> Progress {
         let mut progress = self.revoke(now_ns, endpoint);
         for buffer in self.unwanted.drain(..) {
@@ -276,8 +276,7 @@ impl Server {
         progress | self.steps(now_ns, endpoint) | self.tell(now_ns, endpoint)
     }
 
-    /// What peers have said of changed volumes since the last time; bounded by the calls of a
-    /// round.
+    /// Peers' notices of changed volumes since the last time; bounded by the calls of a round.
     pub(crate) fn take_heard(&mut self) -> Vec<(SessionId, Request)> {
         std::mem::take(&mut self.heard)
     }
@@ -394,7 +393,7 @@ impl Server {
                 }
                 Step::Claim(claimed?)
             }
-            // Its epoch is another's, whatever it says.
+            // Another client has its epoch: the call has nothing to close.
             Kind::Close if !is_holder => return Ok(Some(Reply::plain(Outcome::Done))),
             _ if !is_holder => return Err(Refusal::new(Outcome::EpochOver, "the epoch is over")),
             Kind::Close => {
@@ -434,7 +433,7 @@ impl Server {
         self.peers.values().filter(asked_lately).map(|peer| peer.name.clone()).collect()
     }
 
-    /// Tells those to whom the volume was described that it is another one now; see
+    /// Tells the peers to which the volume was described that it has changed; see
     /// [`Kind::Changed`].
     pub fn changed(&mut self, volume: &str) {
         let knows = |peer: &Peer| peer.understands_changes() && peer.knows.contains_key(volume);
@@ -444,7 +443,7 @@ impl Server {
         self.notices.extend(told.into_iter().map(|session| (session, volume.to_owned())));
     }
 
-    /// Sends what is to be told, as far as there is room.
+    /// Sends the notices that wait, as far as there is room.
     fn tell(&mut self, now_ns: u64, endpoint: &mut Endpoint) -> Progress {
         let peers = &self.peers;
         self.notices.retain(|(session, _)| peers.contains_key(session));
@@ -521,7 +520,7 @@ impl Server {
         Ok(())
     }
 
-    /// Whether a flow may be opened anew: what came by it before drains as one more channel.
+    /// Whether a flow may be opened anew: its earlier requests drain as one more channel.
     fn check_drains(&mut self, key: (SessionId, u16)) -> Result<(), Refusal> {
         let Some(flow) = self.flows.get(&key).filter(|flow| flow.lane.is_some()) else {
             return Ok(());
@@ -541,7 +540,8 @@ impl Server {
         self.draining.push((peer, lane));
     }
 
-    /// Ends the flows of those who may no longer: what is on its way completes by itself.
+    /// Ends the flows of peers that may no longer use their volume: requests on their way complete
+    /// by themselves.
     fn revoke(&mut self, now_ns: u64, endpoint: &mut Endpoint) -> Progress {
         let list_changes = peer::list_changes();
         if std::mem::replace(&mut self.list_changes, list_changes) == list_changes {
@@ -571,7 +571,7 @@ impl Server {
         progress
     }
 
-    /// Lets a step go on by itself that nobody waits for.
+    /// Lets a step go on by itself when its client has gone.
     fn give_up(&mut self, step: Step) {
         match step {
             Step::Claim(claim) => self.given_up.push(claim),
@@ -590,7 +590,7 @@ impl Server {
         }
     }
 
-    /// What came by this flow until now completes by itself.
+    /// The requests that came by this flow until now complete by themselves.
     fn drain_lane(&mut self, key: (SessionId, u16)) {
         if let Some(flow) = self.flows.get_mut(&key) {
             let (peer, lane) = (flow.peer, flow.lane.take());
@@ -695,6 +695,6 @@ fn answer(now_ns: u64, called: &Called, reply: &Reply, endpoint: &mut Endpoint) 
 
 fn send(now_ns: u64, call: CallId, reply: &Reply, endpoint: &mut Endpoint) {
     let head = reply.encode();
-    // A session that is gone has nobody to tell.
+    // A session that is gone gets no answer.
     let _ = endpoint.reply(now_ns, call, head.as_bytes(), None);
 }

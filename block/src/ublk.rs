@@ -1,7 +1,8 @@
 //! The disk of a direct client: a volume shown to this machine's own kernel, as `/dev/ublkbN`.
 //!
-//! What [`crate::disk`] is to a guest's virtqueue, this is to the kernel's ublk driver: the place
-//! where requests enter. No vhost-user, no guest memory: one process is driver and client in one.
+//! As [`crate::disk`] is the place where requests of a guest's virtqueue enter, so this is for the
+//! kernel's ublk driver. It has no vhost-user and no guest memory: one process is driver and client
+//! in one.
 //!
 //! ```text
 //!   /dev/ublkbN ─▶ ublk_drv ═io_uring═▶ Front ─▶ Channel (a RemoteVolume's)
@@ -13,9 +14,9 @@
 //! - [`device`]: one device's queues as its server sees them: descriptors, buffers, the ring;
 //! - [`front`]: from there to the channel, without a system call of its own.
 //!
-//! A server that dies leaves its device *quiesced*: requests wait in the kernel, those that the
-//! server had are handed to the next one again. So a restart of the client is a pause for whoever
-//! has the device open.
+//! A server that dies leaves its device *quiesced*: requests wait in the kernel, and those that the
+//! server had are handed to the next server again. So a restart of the client is a pause for
+//! programs that have the device open.
 //!
 //! Why this is not the crate `libublk`: decision 016.
 

@@ -2,7 +2,7 @@
 //!
 //! A head is a fixed little-endian structure; data travels as the message's body. Every message
 //! that touches a volume carries attachment, epoch and incarnation. `docs/protocol.md` shows the
-//! bytes. What a peer sends is checked once, here: [`Request::decode`] and [`Reply::decode`] give
+//! bytes. A peer's message is checked once, here: [`Request::decode`] and [`Reply::decode`] give
 //! plain values or nothing.
 
 use zerocopy::little_endian::{U16, U32, U64};
@@ -14,11 +14,11 @@ use volume::{
     VolumeInfo, Zeroing,
 };
 
-/// What a call asks for.
+/// The kind of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
-    /// What is the volume `names.volume`? Needs no attachment.
+    /// Asks for the properties of the volume `names.volume`. Needs no attachment.
     Describe = 1,
     /// An epoch for the attachment `names.attachment` of `names.volume`.
     Claim = 2,
@@ -62,7 +62,7 @@ impl Kind {
         })
     }
 
-    /// What it asks of a volume; `None` for what is about an attachment.
+    /// The operation on a volume; `None` for calls about an attachment.
     pub fn op(self) -> Option<Op> {
         match self {
             Self::Describe | Self::Claim | Self::Open | Self::Close | Self::Changed => None,
@@ -97,7 +97,7 @@ pub struct Title {
     pub incarnation: Incarnation,
 }
 
-/// What a claim says besides its title.
+/// The fields of a claim besides its title.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Claim {
     /// See [`crate::attachment::AttachOptions`].
@@ -133,7 +133,7 @@ impl Names {
 /// A call's head, decoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// What it asks for.
+    /// The kind of the call.
     pub kind: Kind,
     /// On whose behalf.
     pub title: Title,
@@ -269,8 +269,8 @@ struct ReplyHead {
 const DISCARDS: u32 = 1;
 const WRITES_ZEROES: u32 = 2;
 
-/// What follows the head of a reply that has a volume, from version 3 on: what it can zero, and
-/// its topology.
+/// The part after the head of a reply that has a volume, from version 3 on: the ways in which the
+/// volume zeroes ranges, and its topology.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Clone, Copy)]
 #[repr(C)]
 struct Layout {
@@ -286,7 +286,7 @@ const LAYOUT_BYTES: usize = size_of::<Layout>();
 /// Bytes of a reply's head without text.
 pub const REPLY_BYTES: usize = size_of::<ReplyHead>();
 
-/// The longest text of a reply: what is left of the transport's head.
+/// The longest text of a reply: the rest of the transport's head.
 pub const TEXT_BYTES_MAX: usize = 128;
 
 /// Room for any head of either direction.
@@ -314,7 +314,7 @@ impl Head {
         self.len += bytes.len();
     }
 
-    /// What goes on the wire.
+    /// The bytes on the wire.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
@@ -385,7 +385,7 @@ impl Request {
         out
     }
 
-    /// What a head asks for, before anything else of it is looked at.
+    /// The kind of a call, before anything else of its head is looked at.
     pub(crate) fn kind_of(head: &[u8]) -> Option<Kind> {
         head.first().copied().and_then(Kind::from_byte)
     }
@@ -441,8 +441,9 @@ impl Request {
 }
 
 impl Reply {
-    /// Writes the head. A text that is too long is cut at a character. What a volume can zero and
-    /// its topology are said only if there is something to say: see [`told_before_zeroing`].
+    /// Writes the head. A text that is too long is cut at a character. The volume's ways of zeroing
+    /// and its topology are written only if they differ from the default: see
+    /// [`told_before_zeroing`].
     pub fn encode(&self) -> Head {
         let cut = self.text.floor_char_boundary(TEXT_BYTES_MAX);
         let text = &self.text.as_bytes()[..cut];

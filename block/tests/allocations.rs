@@ -223,8 +223,8 @@ fn op_of_ranges(kind: u64) -> Option<Op> {
     }
 }
 
-/// What moves of both queues cost is paid when they are made: a share that was warm is warm when
-/// they come back.
+/// Moving both queues has its cost when it happens: a share that was warm is warm when they come
+/// back.
 #[test]
 fn a_disk_whose_queues_have_moved_allocates_nothing() {
     let volume = MemoryVolume::new(VOLUME_BYTES).expect("memory");

@@ -172,7 +172,7 @@ impl Host {
     }
 }
 
-/// What sessions travel on.
+/// The carrier of sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Udp,

@@ -330,7 +330,7 @@ fn open_anew(sealed: bool) {
         world.round(MS);
         most = most.max(answered(&world) - before);
     }
-    // What one round of the server opens, and what was under way.
+    // The channels that a round of the server opens, and those that were under way.
     assert!(most <= 2 * 4, "{most} in one round");
     let served = world.plane.borrow().server.served(world.now_ns).collect::<Vec<_>>();
     let hostile = served.iter().find(|served| served.peer.name == GREEDY).expect("served");
@@ -497,7 +497,7 @@ fn flood(sealed: bool) {
             hostile.call(world.now_ns, session, call % 256, &head).expect("room");
         }
     }
-    // Until the flood is there; what is served in a round is far less.
+    // Until the flood is there; a round serves far fewer calls.
     world.round(MS);
     world.use_neighbour(10, 3);
     let answered = world.clients[0].replies.0.len();

@@ -1,4 +1,5 @@
-//! What a disk offers when the volume's node speaks this version of the protocol or the one before.
+//! The features of a disk whose volume's node speaks this version of the protocol or the one
+//! before.
 
 mod peers;
 

@@ -1,11 +1,11 @@
-//! What a node remembers of an attachment of its own across its processes: under which claimant it
-//! claims, the last epoch that it held, and whether it has let go of it.
+//! The record of a node's own attachment, which outlives the node's processes: the claimant under
+//! which it claims, the last epoch that it held, and whether it has let go of the attachment.
 //!
-//! A guest outlives the process that serves its disk, and resumes with the next one. That one has
-//! to show the server that it goes on for the guest that the server knows: otherwise a guest that
-//! was replaced long ago, and only wakes, could not be told from the one that has its volume now.
-//! The claimant is durable before a claim is sent under it, so it suffices by itself. What is
-//! written later (the epoch, the release) may be lost with the process.
+//! A guest outlives the process that serves its disk, and resumes with the next process. That
+//! process must show the server that it serves the same guest as the last holder did. Otherwise the
+//! server could not tell the present user of the volume from a guest that was replaced long ago and
+//! only wakes now. The claimant is durable before a claim is sent under it, so it suffices by
+//! itself. Later facts (the epoch, the release) may be lost with the process.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -28,8 +28,8 @@ struct Last {
 }
 
 impl Remembered {
-    /// What `store` has of the attachment `name`. What cannot be read counts as nothing: a guest
-    /// that resumes is then let in only where nobody else holds its volume.
+    /// The record of the attachment `name` in `store`. A record that cannot be read counts as none:
+    /// a guest that resumes is then admitted only where its volume has no other holder.
     pub fn load(name: &str, store: Arc<dyn RecordStore>) -> Arc<Self> {
         let record = match store.find(name) {
             Ok(record) => record.unwrap_or_default(),
@@ -87,7 +87,7 @@ impl Remembered {
         }
     }
 
-    /// Nobody waits for this: see the module.
+    /// No caller waits for this: see the module.
     fn note(&self, claimant: u64, epoch: u64, incarnation: Incarnation, clean: bool) {
         let mut last = self.last();
         last.record = Record { claimant, epoch, incarnation, clean, ..last.record };

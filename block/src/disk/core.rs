@@ -1,4 +1,5 @@
-//! What a disk's shares on all sidecores, its control side and its observers have in common.
+//! The state of a disk that its shares on all sidecores, its control side and its observers have in
+//! common.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -67,7 +68,7 @@ impl QueueCounters {
     }
 }
 
-/// What one sidecore did for a disk, over all its starts. Written by that sidecore only.
+/// The work of one sidecore for a disk, over all the disk's starts. Written by that sidecore only.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct ShareCounters {
@@ -111,7 +112,7 @@ struct Story {
 }
 
 impl DiskCore {
-    /// What it is called where a sidecore says what it does.
+    /// The disk's name in a sidecore's report of its work.
     pub(super) fn label(&self) -> String {
         format!("disk {:?}", self.name)
     }
@@ -141,7 +142,7 @@ impl DiskCore {
         self.counters.len()
     }
 
-    /// What a queue counted.
+    /// The counters of a queue.
     ///
     /// # Panics
     /// When the disk has no such queue.
@@ -149,7 +150,7 @@ impl DiskCore {
         Arc::clone(&self.counters[queue])
     }
 
-    /// What each sidecore did that ever had queues of this disk, in their order.
+    /// The counters of each sidecore that ever had queues of this disk, in the sidecores' order.
     pub fn shares(&self) -> Vec<Arc<ShareCounters>> {
         self.story().shares.clone()
     }
@@ -180,7 +181,7 @@ impl DiskCore {
         self.broken.load(Relaxed)
     }
 
-    /// What the garbage was.
+    /// The garbage that stopped the disk.
     pub fn broken_why(&self) -> Option<String> {
         self.story().broken.clone()
     }
@@ -195,8 +196,8 @@ impl DiskCore {
         self.story().attachment.clone()
     }
 
-    /// An operator says that the disk's guest has its volume, whoever holds it: at once if it waits
-    /// for it, else when its rings are started next. Gives whether it waits.
+    /// An operator gives the volume to this disk's guest, whichever client holds it: at once if the
+    /// disk waits for it, else at the next start of its rings. Returns whether the disk waits.
     pub fn take_over(&self) -> bool {
         let waits = self.attachment().filter(|it| {
             let view = it.view();

@@ -102,7 +102,7 @@ pub(super) struct Part {
     index: u16,
     state: State,
     replies: Vec<(usize, SyncSender<Stopped>)>,
-    /// Who waits for a queue to leave.
+    /// Callers that wait for a queue to leave.
     movers: Vec<(usize, SyncSender<Result<Queue, NotMoved>>)>,
     letting_go: bool,
     gone: bool,
@@ -169,7 +169,7 @@ impl Part {
             State::Starting(idle) | State::Failed(idle) => {
                 let place = idle.iter().position(|queue| queue.index() == index);
                 let base = place.map_or(0, |place| idle.swap_remove(place).base());
-                // Whoever asked may have gone; then nobody needs to know.
+                // The caller may have gone; then the reply is not needed.
                 let _ = reply.try_send(Stopped { index, base, left: 0 });
             }
             State::Serving(queues) => {
@@ -282,7 +282,7 @@ impl Part {
         let State::Serving(queues) = &mut self.state else { return };
         self.movers.retain(|(index, reply)| {
             let Some(left) = queues.take_left(*index) else { return true };
-            // Nobody waits for it any more: it goes on where it was.
+            // The caller has gone: the queue goes on where it was.
             if let Err(TrySendError::Full(Ok(queue)) | TrySendError::Disconnected(Ok(queue))) =
                 reply.try_send(left)
             {

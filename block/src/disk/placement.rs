@@ -3,13 +3,13 @@
 //!
 //! ```text
 //!   1  the share on the new sidecore is there, its channel open under the attachment's epoch
-//!   2  the old one takes nothing more, and gives the queue when it has drained (2 ms at most)
-//!   3  the new one looks into the ring and goes on
+//!   2  the old share takes nothing more, and gives the queue when it has drained (2 ms at most)
+//!   3  the new share looks into the ring and goes on
 //! ```
 //!
-//! The lock is held through a start, a stop, a change and a move: whoever asks for a queue finds it
-//! where the book says, and never between two sidecores. A move waits for nothing but sidecores, so
-//! a front end that asks meanwhile is answered 2 ms later.
+//! The lock is held through a start, a stop, a change and a move. So the caller of any of them
+//! finds a queue where the book says, and never between two sidecores. A move waits for nothing but
+//! sidecores, so a front end that asks meanwhile is answered 2 ms later.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::sync_channel;
@@ -28,7 +28,7 @@ pub enum MoveError {
     /// There is no such sidecore.
     #[error("there is no sidecore {sidecore}: there are {sidecores}")]
     NoSuchSidecore {
-        /// What was asked for.
+        /// The sidecore that was asked for.
         sidecore: usize,
         /// How many there are.
         sidecores: usize,
@@ -72,14 +72,14 @@ pub(super) struct Places {
     pub(super) before: Option<(u64, u64)>,
 }
 
-/// What there was when a disk was paused.
+/// The state of a disk when it was paused.
 #[derive(Debug)]
 pub(super) struct Paused {
     /// None if it had not come to that.
     pub(super) attachment: Option<Arc<Attachment>>,
 }
 
-/// A disk is over for its guest: nobody can go on with it.
+/// A disk is over for its guest: no successor can go on with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it is over for its guest, who is still there")]
 pub struct Ended;
@@ -93,12 +93,12 @@ pub(super) struct Running {
     pub(super) queues: Vec<bool>,
     /// When draining is over, once it has begun.
     pub(super) drain_until_ns: Option<u64>,
-    /// What it goes on with, after a pause.
+    /// The attachment that it goes on with, after a pause.
     pub(super) heir: Option<Arc<Attachment>>,
 }
 
 impl Running {
-    /// What another start needs to go on with this one.
+    /// The state that another start needs to go on with this one.
     pub(super) fn pause(&self) -> Paused {
         Paused { attachment: self.start.attachment.get().or(self.heir.as_ref()).cloned() }
     }
@@ -142,8 +142,8 @@ impl Placement {
         Ok(places.owners.iter().copied().enumerate().filter(runs).collect())
     }
 
-    /// What another process needs to go on with the attachment of a disk that was paused and has
-    /// let go of its channels; `None` if it has none.
+    /// The state that another process needs to go on with the attachment of a disk that was paused
+    /// and has let go of its channels; `None` if the disk has no attachment.
     ///
     /// # Errors
     /// When the attachment has ended.

@@ -7,12 +7,13 @@
 //! All of it is driven by [`DiskQueues::poll`], without threads, sockets or clock, so it runs in
 //! a simulation as it runs on a sidecore.
 //!
-//! Three rules decide what may be written to the guest. When the attachment is fenced nothing is:
-//! not a status byte, not a ring. While it is in doubt (the process stood still) nothing is either,
-//! until a claim has been answered. And a queue that was stopped is not touched again; what of it
-//! is still outstanding is an *orphan*: it ends without an answer, keeps its memory mapped until
-//! then, and holds back every queue that starts meanwhile, since the guest will have the same
-//! requests done again and must not see an old one land after the new one's answer.
+//! Three rules decide about writes to the guest. When the attachment is fenced nothing is written:
+//! not a status byte, not a ring. While it is in doubt (the process stood still) nothing is written
+//! either, until a claim has been answered. And a queue that was stopped is not touched again. A
+//! request of such a queue that is still outstanding is an *orphan*. It ends without an answer, and
+//! keeps its memory mapped until then. It also holds back every queue that starts meanwhile: the
+//! guest will have the same requests done again, and must not see an old one land after the new
+//! one's answer.
 
 mod leave;
 
@@ -59,7 +60,7 @@ const LOOK_AGAIN_NS: u64 = 1_000_000;
 pub struct Stopped {
     /// Which queue of the disk.
     pub index: usize,
-    /// What GET_VRING_BASE answers.
+    /// The answer to GET_VRING_BASE.
     pub base: u32,
     /// Requests that were not done; they are in the inflight region.
     pub left: u16,
@@ -103,14 +104,14 @@ pub struct DiskQueues {
     /// Requests whose queue is gone.
     orphans: usize,
     stopped: Vec<Stopped>,
-    /// Queues that were to leave and have drained, or did not.
+    /// Queues that had to leave and have drained, or did not.
     left: Vec<(usize, Result<Queue, NotMoved>)>,
-    /// How many queues are to leave.
+    /// How many queues are leaving.
     leaving: usize,
     /// Requests that need no volume. They are answered when the channel is open, as all others are,
     /// and not in the round that took them: its clock may be from before this process stood still.
     parked: Vec<Parked>,
-    /// After a sleep: drivers that were asked for kicks are to be told that none are needed.
+    /// After a sleep: drivers that were asked for kicks must hear that none are needed.
     kicks_due: bool,
     /// See [`Self::is_in_doubt`].
     in_doubt_since_ns: Option<u64>,
@@ -118,7 +119,7 @@ pub struct DiskQueues {
     chain: Chain,
     data: Data,
     done: Vec<IoId>,
-    /// Whose turn it is to be served first.
+    /// The queue that is served first in this round.
     turn: usize,
     /// Bytes of the reads and writes that this round began.
     round_bytes: u64,
@@ -271,7 +272,7 @@ impl DiskQueues {
         if self.is_in_doubt() {
             let since_ns = *self.in_doubt_since_ns.get_or_insert(now_ns);
             let limit_ns = self.attachment.options().error_after_ns.unwrap_or(u64::MAX);
-            // Then the guest is to have errors, as the operator wants.
+            // The time is over: the guest gets errors, as the operator wants.
             if now_ns.saturating_sub(since_ns) < limit_ns {
                 return self.wait_for_claim();
             }
@@ -331,9 +332,10 @@ impl DiskQueues {
             let took = self.take_all(burst);
             taken += burst;
             let mut answered = self.channel.poll(&mut self.ios, self.now_ns, &mut self.done);
-            // The channel may have learnt of a successor just now, or that of another sidecore.
+            // The channel may have learnt of a successor just now, or another sidecore's channel
+            // may have.
             if self.attachment.is_fenced() {
-                // What earlier bursts have published is the driver's already.
+                // Answers that earlier bursts have published are the driver's already.
                 self.call_all();
                 self.fence();
                 return Progress::Busy;
@@ -391,8 +393,8 @@ impl DiskQueues {
         progress
     }
 
-    /// After the sidecore slept. What drivers are told is stored by the next [`Self::poll`]: this
-    /// process may have been stopped while it slept, and nobody has looked at the clock yet.
+    /// After the sidecore slept. The next [`Self::poll`] stores the words for drivers: this process
+    /// may have been stopped while it slept, and has not looked at the clock yet.
     pub fn disarm(&mut self) {
         self.channel.disarm();
         for served in self.queues.iter_mut().flatten().filter(|served| served.armed) {
@@ -783,7 +785,7 @@ impl DiskQueues {
             self.stay(index, NotMoved::NotServed);
         }
         if let Some(rest) = served.rest {
-            // What was not submitted yet will not be.
+            // The rest of a cut request is not submitted any more.
             self.requests[rest.request].pending -= 1;
             if self.requests[rest.request].pending == 0 {
                 self.requests.free(rest.request);

@@ -1,4 +1,4 @@
-//! What a disk's share keeps about each queue, and about each of the guest's requests.
+//! The state that a disk's share keeps of each queue, and of each of the guest's requests.
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use super::core::QueueCounters;
 use crate::request::{RANGES_MAX, Range};
 use volume::Op;
 
-/// A request that does not fit one io, because it is large or has several ranges: what is still to
-/// be submitted.
+/// The part of a request that is not submitted yet. Such a request does not fit one io, because it
+/// is large or has several ranges.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rest {
     pub(super) request: SlotId,
@@ -53,7 +53,7 @@ pub(super) struct Request {
     pub(super) place: Option<u16>,
     pub(super) head: Head,
     pub(super) answer: *mut u8,
-    /// What is written into the guest's memory if it goes well, without the status.
+    /// The bytes that a good answer writes into the guest's memory, without the status.
     pub(super) inward_bytes: u32,
     pub(super) len_bytes: u32,
     pub(super) op: Op,

@@ -494,8 +494,8 @@ fn serve_anew(kind: RingKind) {
     assert!(core.attachment().expect("claimed").options().resume);
 }
 
-/// What a log must have after `exercise`: the data of all slots, which were read into, and the
-/// rings' used parts.
+/// The pages that a log must have after `exercise`: the data of all slots, which were read into,
+/// and the rings' used parts.
 fn pages_of(guest: &FrontEnd, rings: &[RingDriver]) -> BTreeSet<u64> {
     let memory = guest.memory();
     let page = |at| memory.guest_address(at) / virtio::dirty::LOG_PAGE_BYTES;
@@ -592,7 +592,7 @@ fn a_pause_is_no_new_start() {
     let second = write(&mut rig);
     assert_eq!(second.options(), first.options());
     assert!(second.view().epoch > first.view().epoch);
-    // What is over stays so.
+    // An end is final.
     core.broke(0, "garbage", &"garbage");
     second.fence("a successor");
     pause(&mut rig);
@@ -600,19 +600,20 @@ fn a_pause_is_no_new_start() {
     rig.start(0);
     wait_until("it goes on", || core.channels() > 0);
     assert!(core.is_broken() && Arc::ptr_eq(&core.attachment().expect("one"), &second));
-    // Until its rings are stopped and started: then the server is asked. The guest resumes, so it
-    // is the claimant that it was.
+    // Until its rings are stopped and started: then the server is asked. The guest resumes, so the
+    // claimant stays the same.
     rig.disk.stop(0);
     rig.start(0);
     let third = write(&mut rig);
     assert_eq!(third.options().claimant, second.options().claimant);
-    // The front end goes while nothing runs: whoever comes is somebody else.
+    // The front end goes while nothing runs: the next one serves another guest.
     pause(&mut rig);
     rig.disk.disconnected();
     assert_eq!(placement.standing(), Ok(None));
 }
 
-/// Another process serves the rings: it is who held the epoch, and nobody if that was replaced.
+/// Another process serves the rings: it goes on as the holder of the epoch, and has none if the
+/// holder was replaced.
 #[test]
 fn another_process_goes_on_as_who_held_the_epoch() {
     let volume = guarded();

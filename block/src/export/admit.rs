@@ -96,7 +96,7 @@ impl Admitted {
         Self { inner, info, size, gate, held, refused: Vec::new() }
     }
 
-    /// Refuses everything from now on; what is outstanding still completes.
+    /// Refuses every request from now on; those that are outstanding still complete.
     pub fn close(&self) {
         self.gate.close();
     }
@@ -167,7 +167,7 @@ impl Channel for Admitted {
         !self.gate.is_closed() && self.inner.is_open()
     }
 
-    /// What was refused here completes.
+    /// Requests that were refused here complete.
     fn recall(&mut self, ios: &mut IoTable, back: &mut Vec<IoId>) {
         let before = back.len();
         self.inner.recall(ios, back);

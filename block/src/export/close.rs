@@ -21,7 +21,7 @@ enum Step {
     Ended(Result<(), Refusal>),
 }
 
-/// A close under way; polled by whoever asked for it.
+/// A close under way; its caller polls it.
 #[derive(Debug)]
 pub struct Closing {
     export: Arc<Export>,

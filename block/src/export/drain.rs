@@ -1,4 +1,4 @@
-//! A node that is drained takes nobody new: who may still claim a volume of it.
+//! A node that is drained takes no new clients: which may still claim a volume of it.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::SeqCst;
@@ -7,9 +7,9 @@ use super::{Export, Refusal};
 use crate::wire::Outcome;
 
 impl Export {
-    /// From now on no attachment of a peer gets an epoch but those that hold one at this moment.
-    /// These go on, also when their guests start anew: a guest that reboots is nobody new. `false`
-    /// lets everybody in again.
+    /// From now on no attachment of a peer gets an epoch, except those that hold one at this
+    /// moment. These go on, also when their guests start anew: a guest that reboots is not new.
+    /// `false` admits every client again.
     pub fn set_draining(&self, draining: bool) {
         let mut state = self.state();
         if !draining {

@@ -1,9 +1,9 @@
-//! Whether a claim is granted: what `docs/decisions/048-fenced-guests.md` says about it.
+//! Whether a claim is granted: the rules of `docs/decisions/048-fenced-guests.md`.
 //!
-//! A claim is one of three. A *live* client asks for another epoch; it is told from all others by
-//! its claimant. A guest that *starts afresh* has nothing to lose and nothing to spoil but the work
-//! of the guest that is there: it waits until that one is gone. A guest that *resumes* has the
-//! volume's content in its memory: it may go on only where nobody has begun afresh since.
+//! A claim is one of three. A *live* client asks for another epoch; its claimant tells it from all
+//! others. A guest that *starts afresh* has nothing to lose, and could spoil only the work of the
+//! present holder's guest: it waits until that guest is gone. A guest that *resumes* has the
+//! volume's content in its memory: it may go on only where no guest has begun afresh since.
 
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -66,7 +66,7 @@ impl Holder<'_> {
 }
 
 impl State {
-    /// Notes who is there and who is not.
+    /// Notes which holders are live, and since when the others are silent.
     pub(super) fn look(&mut self, now_ns: u64) {
         for entry in self.entries.values_mut() {
             if entry.is_live() {
@@ -124,7 +124,7 @@ impl Export {
     ) -> Result<(), Refusal> {
         state.look(by.now_ns);
         self.check_key(state, attachment, by.key)?;
-        // Who was overtaken is told so, and does not wait for the end of who overtook it.
+        // A client that was overtaken is told so, and does not wait for the end of its successor.
         self.check_superseded(state, attachment, title, claim)?;
         self.check_in_use(state, attachment, claim)?;
         let is_first = title.epoch == 0 && !claim.take_over;
@@ -158,8 +158,8 @@ impl Export {
         Err(Refusal::new(Outcome::Refused, text))
     }
 
-    /// Whether calls of this node and key may be about an attachment: those of whoever claimed it
-    /// last. Epochs are small numbers, which others can guess.
+    /// Whether calls of this node and key may be about an attachment: only those of its last
+    /// claimant may. Epochs are small numbers, which others can guess.
     pub(crate) fn is_holder(
         &self,
         attachment: &str,
@@ -191,7 +191,7 @@ impl Export {
         }
     }
 
-    /// A client goes on only while nobody has claimed after it.
+    /// A client goes on only while no other client has claimed after it.
     fn check_superseded(
         &self,
         state: &State,
@@ -296,7 +296,7 @@ fn check_starting(holder: &Holder<'_>, by: &Claimer<'_>) -> Result<(), Refusal> 
 
 fn held(holder: &Holder<'_>, how: &str) -> Refusal {
     let Holder { name, record: Record { node, epoch, .. }, .. } = holder;
-    // What is too long for a reply is cut at its end.
+    // A text that is too long for a reply is cut at its end.
     let text = format!(
         "{node} holds attachment {name} (epoch {epoch}{how}); stop its guest there, or \
          `vrio disk take` here"
@@ -314,7 +314,7 @@ fn superseded(holder: &Holder<'_>) -> Refusal {
 }
 
 impl Entry {
-    /// Its epoch was ended by whoever held it.
+    /// Its holder has ended its epoch.
     pub(super) fn end_by_holder(&mut self) {
         self.held.epoch.store(0, SeqCst);
         self.is_ended = true;

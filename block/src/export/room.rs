@@ -81,7 +81,7 @@ impl State {
     }
 }
 
-/// What making room came to.
+/// The result of making room.
 struct Room {
     is_there: bool,
     forgotten: Vec<String>,
@@ -108,7 +108,7 @@ impl Export {
             return Ok(());
         }
         let held = state.held_by(Name::new(node));
-        // What is too long for a reply is cut at its end.
+        // A text that is too long for a reply is cut at its end.
         let text = format!(
             "{node} has {held} attachments of volume {}, its part of {ATTACHMENTS_MAX}, none \
              closed clean: detach disks there, or remove records here",

@@ -395,7 +395,7 @@ fn who_goes_on_is_judged_as_who_it_was() {
     let bench = bench.restart(4);
     let text = "a close says nothing of an epoch that another client held";
     assert_eq!(outcome(bench.claim("a", title, unflushed)), Outcome::Lost, "{text}");
-    // Somebody else has begun meanwhile, and has closed.
+    // Another client has begun meanwhile, and has closed.
     let other = bench.claim("a", Title::default(), by(2)).expect("a fresh start");
     close(&bench, "a", other.epoch);
     assert_eq!(outcome(bench.claim("a", later, by(1))), Outcome::Superseded);
@@ -682,7 +682,7 @@ fn names_that_a_node_never_closes_lock_no_other_node_out() {
     assert_eq!(refusal.outcome, Outcome::Refused);
     assert!(refusal.text.contains("vm2 has 512 attachments of volume v"), "{refusal}");
     assert!(refusal.text.len() <= crate::wire::TEXT_BYTES_MAX, "the way out is cut: {refusal}");
-    // Its names go on, and so does whatever the others want; also once the node was killed.
+    // Its names go on, and so does each claim of the others; also once the node was killed.
     bench.claim_at("vm2", 0, "vm2-0", Title::default(), by(7)).expect("a name that it has");
     let bench = shared(bench.paper, &["vm1", "vm2"]);
     assert_eq!(flood(&bench, "vm2", 2 * ATTACHMENTS_MAX, false), granted, "those that it has");
@@ -749,7 +749,7 @@ fn the_flush_of_a_claim_takes_no_longer_than_it_takes() {
     assert!(flushes.latency_ns.max() < 1_000, "{} ns", flushes.latency_ns.max());
 }
 
-/// What the chain gives back has left the guard: no claim waits for it.
+/// Requests that the chain gives back have left the guard: no claim waits for them.
 #[test]
 fn what_is_recalled_has_left_the_guard() {
     let held = HeldVolume::new(1 << 20);

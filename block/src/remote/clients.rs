@@ -1,5 +1,5 @@
-//! What one sidecore's remote channels share: which channel waits for which answer, and what was
-//! asked about volumes.
+//! The state that the remote channels of a sidecore share: which channel waits for which answer,
+//! and the open questions about volumes.
 
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -6,9 +6,9 @@
 //!    ▲                    ▲   └─(only the lead)                         │
 //!    │ session lost       └──── epoch over, not open, paused, expired ──┘
 //! ```
-//! Requests are sent in `Open` only. Whatever leaves `Open` turns what was sent into waiting
-//! requests, which are sent again, from their stable copies, when the way is open again. The
-//! server has by then completed or refused everything that came by the old way.
+//! Requests are sent in `Open` only. When the channel leaves `Open`, all requests that were sent
+//! become waiting ones. They are sent again, from their stable copies, when the channel is open
+//! again. The server has by then completed or refused every request that came by the old session.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -83,9 +83,9 @@ pub(crate) struct Core {
     flow: u16,
     write_through: bool,
     way: Way,
-    /// Of the way's session: what proofs are bound to.
+    /// Of the way's session: proofs are bound to it.
     binding: Binding,
-    /// Of the way's session: what both ends speak.
+    /// Of the way's session: the version of the protocol that both ends speak.
     version: u8,
     title: Title,
     /// Writes acknowledged before the claim that is under way: its answer makes them durable.
@@ -440,8 +440,9 @@ impl Core {
         self.outstanding > 0
     }
 
-    /// This process stood still: what it knows of its epoch may be old. A new one is asked for, and
-    /// not only a new way: what was sent before may still arrive, and must find its epoch over.
+    /// This process stood still: its knowledge of its epoch may be old. It asks for a new epoch,
+    /// and not only for a new channel: requests that were sent before may still arrive, and must
+    /// find their epoch over.
     pub(super) fn paused(&mut self) {
         if self.is_held() {
             self.counters.pauses.add(1);
@@ -518,7 +519,7 @@ impl Core {
             // After the phase became `Unclaimed`: nothing is accepted between this and the answer.
             unflushed: self.attachment.unflushed(),
             accept_loss: options.accept_loss,
-            // Once: who has lost the volume again asks like anybody else.
+            // Once: a client that has lost the volume again asks like any other.
             take_over: self.attachment.takes_over(),
             known: options.known,
         };
@@ -546,7 +547,7 @@ impl Core {
         let at = PeerSession { id: session, binding: self.binding, version: self.version };
         let by = (self.flow, token);
         if !control(now_ns, at, by, &request, key, endpoint) {
-            // Somebody else may have better luck.
+            // Another channel may have better luck.
             self.attachment.release_lead(self.index);
             return Progress::Idle;
         }

@@ -31,7 +31,7 @@ pub(super) struct Request {
     pub(super) durable: bool,
     /// Swapped with the disk's slot, so that answers can be placed while the disk is not looking.
     pub(super) segments: Vec<Segment>,
-    /// A write's stable copy: what is sent again is what was sent before.
+    /// A write's stable copy: a repeated request carries the same bytes as the first one.
     pub(super) stable: Option<BufId>,
     /// A flush's view of the attachment's acknowledged writes when it was last sent.
     pub(super) covers: u64,

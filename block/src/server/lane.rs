@@ -38,7 +38,7 @@ pub(super) struct Lane {
     pending: Box<[Pending]>,
     parked: VecDeque<Parked>,
     done: Vec<IoId>,
-    /// Nobody waits for what has not begun.
+    /// The session is gone: its client does not wait for requests that have not begun.
     lets_go: bool,
     counters: Arc<ServerCounters>,
 }
@@ -71,14 +71,14 @@ impl Lane {
         }
     }
 
-    /// Refuses what comes from now on; what is on its way completes.
+    /// Refuses requests from now on; those on their way complete.
     pub(super) fn closed(self) -> Self {
         self.admitted.close();
         self
     }
 
-    /// From the next [`Self::poll`] on it only waits for what is with the storage: the session is
-    /// gone, and its client sends everything again.
+    /// From the next [`Self::poll`] on it only waits for the requests that the storage has: the
+    /// session is gone, and its client sends every request again.
     pub(super) fn let_go(&mut self) {
         self.lets_go = true;
     }
@@ -140,7 +140,7 @@ impl Lane {
                 match endpoint.buffer_for(parked.call.session(), request.len_bytes as usize) {
                     Ok(buffer) => Some(buffer),
                     Err(CallError::Full) => return false,
-                    // Nobody waits for what is read: it has left the queue.
+                    // The client has gone: its read has left the queue.
                     Err(CallError::NotConnected) => return true,
                 }
             }
@@ -155,7 +155,7 @@ impl Lane {
         io.durable = request.durable;
         if let Some(buffer) = buffer {
             // The pool's memory does not move, and this reference keeps the buffer ours until the
-            // request has completed: nobody else looks at it meanwhile.
+            // request has completed: no other code looks at it meanwhile.
             let addr = endpoint.pool_mut().bytes_mut(buffer).as_mut_ptr();
             io.segments.push(Segment { addr, len: request.len_bytes });
         }
@@ -194,7 +194,7 @@ impl Lane {
         }
         let begun = self.pending.iter_mut().filter_map(|pending| pending.buffer.take());
         begun.for_each(|buffer| endpoint.pool_mut().release(buffer));
-        // Empty, as everything is that is with nobody any more.
+        // The storage has let go of every request: a fresh, empty table.
         self.ios = io_table(1);
         Progress::Busy
     }
@@ -242,6 +242,6 @@ fn reply(
     endpoint: &mut Endpoint,
 ) {
     let head = Reply::plain(outcome).encode();
-    // A session that is gone has nobody to tell.
+    // A session that is gone gets no answer.
     let _ = endpoint.reply(now_ns, call, head.as_bytes(), body);
 }

@@ -1,8 +1,8 @@
 //! The flows that have something under way: a round looks at these, and at a few of the others.
 //!
-//! What a round costs is then in proportion to the work, however many channels peers hold open. A
-//! channel without requests may have something to do all the same: its chain is another one now,
-//! or a stage gives memory back. Before the sidecore sleeps, every channel says whether it has;
+//! So the cost of a round is in proportion to the work, however many channels peers hold open. A
+//! channel without requests may have something to do all the same: its chain was replaced, or a
+//! stage gives memory back. Before the sidecore sleeps, every channel says whether it has work;
 //! while the sidecore is busy, each gets its turn.
 
 use std::ops::Bound::{Excluded, Unbounded};

@@ -1,7 +1,8 @@
-//! Who a session belongs to, and what it may ask for.
+//! The peer of a session, and the volumes that it may ask for.
 //!
-//! A stranger learns nothing about volumes: one that does not exist and one that is not open to him
-//! are refused with the same words. What is the case is for the log of this node.
+//! A stranger learns nothing about volumes: a volume that does not exist and a volume that is
+//! closed to the stranger are refused with the same words. The true reason is for the log of this
+//! node.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

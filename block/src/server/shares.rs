@@ -1,5 +1,5 @@
-//! What each peer may have of a server: calls and bytes of a round in turn, channels, and so many
-//! claims, opens and proofs in a second.
+//! The share that each peer may have of a server: calls and bytes of a round in turn, channels, and
+//! so many claims, opens and proofs in a second.
 
 use transport::{PeerIdentity, PeerInfo, QuotaPart, Rate, Roll, SESSIONS_MAX, Share};
 
@@ -76,7 +76,7 @@ impl Limited {
     }
 }
 
-/// What a call costs beyond a request about the volume.
+/// The costs of a call beyond a request about the volume.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Costs {
     pub(super) claim: bool,
@@ -87,7 +87,7 @@ pub(super) struct Costs {
     pub(super) bytes: u64,
 }
 
-/// What is left of a round for all peers.
+/// The rest of a round's budget, for all peers.
 #[derive(Debug)]
 pub(super) struct Left {
     attachments: usize,
@@ -148,7 +148,7 @@ impl Costs {
     }
 }
 
-/// What a server has for one peer.
+/// The state that a server has for one peer.
 #[derive(Debug)]
 struct Held {
     sessions: u64,
@@ -176,7 +176,7 @@ impl Default for Held {
 }
 
 impl Held {
-    /// What a call with these costs counts against.
+    /// The limits against which a call with these costs counts.
     fn limits(&self, costs: Costs) -> impl Iterator<Item = &Limited> {
         let all =
             [(costs.claim, &self.claims), (costs.open, &self.opens), (costs.proof, &self.proofs)];
@@ -194,7 +194,7 @@ impl Held {
     }
 }
 
-/// What one peer has of a sidecore's server, for `vrio status`.
+/// One peer's use of a sidecore's server, for `vrio status`.
 #[derive(Clone, Debug)]
 pub struct ServedPeer {
     /// Which peer.

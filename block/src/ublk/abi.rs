@@ -1,11 +1,12 @@
-//! What is said between the kernel's ublk driver and us: `linux/ublk_cmd.h`, as of Linux 6.12.
+//! The messages between the kernel's ublk driver and its server: `linux/ublk_cmd.h`, as of Linux
+//! 6.12.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Bytes of a sector, whatever the block size.
+/// The bits of a sector's length in bytes, for each block size.
 pub const SECTOR_SHIFT: u32 = 9;
 
-/// What the driver does for us; asked for when a device is made.
+/// Features of the driver; asked for when a device is made.
 pub mod feature {
     /// The device outlives its server.
     pub const USER_RECOVERY: u64 = 1 << 3;
@@ -48,13 +49,13 @@ impl State {
 #[derive(Clone, Copy, Debug, IntoBytes, Immutable, KnownLayout, FromBytes)]
 #[repr(C)]
 pub struct ControlCommand {
-    /// The device; all ones when one is to be made and the driver numbers it.
+    /// The device; all ones when a new device is made and the driver numbers it.
     pub dev_id: u32,
     /// All ones: the whole device.
     pub queue_id: u16,
     /// Bytes at `addr`.
     pub len: u16,
-    /// What is read or filled.
+    /// The memory that the driver reads or fills.
     pub addr: u64,
     /// The command's own.
     pub data: u64,
@@ -90,7 +91,7 @@ pub struct DeviceInfo {
     pub pad1: u32,
     /// See [`feature`].
     pub flags: u64,
-    /// Not the driver's but the server's, who keeps a mark there: which disk it is.
+    /// Not the driver's but the server's, which keeps a mark of its disk there.
     pub ublksrv_flags: u64,
     /// The user that made it, for unprivileged ones.
     pub owner_uid: u32,
@@ -166,7 +167,7 @@ pub mod attribute {
 )]
 #[repr(C)]
 pub struct Descriptor {
-    /// What is asked for, and how: see [`op`] and [`FUA`].
+    /// The operation and its flags: see [`op`] and [`FUA`].
     pub op_flags: u32,
     /// How much.
     pub nr_sectors: u32,
@@ -194,7 +195,7 @@ pub const FUA: u32 = 1 << 13;
 /// [`Descriptor::op_flags`] of zeroes whose range keeps its space.
 pub const NOUNMAP: u32 = 1 << 15;
 
-/// What a request asks for.
+/// The operations of requests.
 pub mod op {
     /// A read.
     pub const READ: u32 = 0;
@@ -234,7 +235,7 @@ pub mod command {
     const READS: u32 = 2;
     const BOTH: u32 = 3;
 
-    /// What `_IOC` makes of direction, number and size for the driver's letter.
+    /// The value of `_IOC` for direction, number and size, with the driver's letter.
     const fn ioc(direction: u32, number: u32, bytes: usize) -> u32 {
         direction << 30 | (bytes as u32) << 16 | (b'u' as u32) << 8 | number
     }

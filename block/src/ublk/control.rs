@@ -42,7 +42,7 @@ pub enum ControlError {
     TooOld {
         /// The kernel's.
         release: String,
-        /// What it cannot do.
+        /// The missing ability.
         missing: &'static str,
     },
     /// No io_uring to give commands with.
@@ -54,14 +54,14 @@ pub enum ControlError {
     /// A command failed.
     #[error("ublk: cannot {what}: {source}")]
     Command {
-        /// What was tried.
+        /// The step that failed.
         what: &'static str,
         /// The driver's answer.
         r#source: io::Error,
     },
 }
 
-/// What to do about a kernel without the driver.
+/// The way out for a kernel without the driver.
 fn way_out(release: &str) -> String {
     let list = std::fs::read_to_string(format!("/lib/modules/{release}/modules.dep"));
     if list.is_ok_and(|list| list.contains("ublk_drv.ko")) {
@@ -159,10 +159,10 @@ impl Control {
         Ok(device.dev_id)
     }
 
-    /// What the driver knows of a device; `None` when there is none of this number.
+    /// The driver's description of a device; `None` when there is none of this number.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's answer.
     pub fn info(&mut self, dev_id: u32) -> Result<Option<DeviceInfo>, ControlError> {
         let mut info = DeviceInfo::default();
         let told =
@@ -242,7 +242,8 @@ impl Control {
         let fd = types::Fd(self.file.as_raw_fd());
         let entry = opcode::UringCmd80::new(fd, number).cmd(words).build();
         // SAFETY: `file` and `buffer` outlive the command, since its completion is waited for here,
-        // whatever interrupts the waiting; the kernel writes at most `len` bytes to the buffer.
+        // through all interruptions of the wait; the kernel writes at most `len` bytes to the
+        // buffer.
         unsafe { self.ring.submission().push(&entry) }.expect("one command at a time");
         loop {
             match self.ring.submit_and_wait(1) {

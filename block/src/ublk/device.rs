@@ -81,7 +81,7 @@ impl Map {
 
 impl Drop for Map {
     fn drop(&mut self) {
-        // SAFETY: the range was mapped by us, and whoever has addresses in it is gone before its
+        // SAFETY: the range was mapped by us, and all users of its addresses are gone before its
         // owner.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
     }
@@ -210,7 +210,7 @@ impl Drop for Device {
         let mut uring = self.uring.borrow_mut();
         if uring.outstanding(self.client) == 0 {
             uring.remove_client(self.client);
-            // SAFETY: dropped here and nowhere else; nobody uses it after this.
+            // SAFETY: dropped here and nowhere else; no code uses it after this.
             unsafe { ManuallyDrop::drop(&mut self.opened) };
         }
     }

@@ -6,9 +6,9 @@
 //! A *place* (a queue and a tag) has at most one request, and its own buffer of the largest
 //! request's size, so a request is one io with one segment: nothing is cut, nothing allocated.
 //!
-//! What the driver was promised when a request is answered is what a guest is promised: an answer
-//! is the channel's, under the epoch that is held. A client that has lost its epoch answers with
-//! errors: unlike a guest's rings, the device is nobody else's, and its users have to be told.
+//! The promise to the driver is the promise to a guest: an answer is the channel's, under the epoch
+//! that is held. A client that has lost its epoch answers with errors. The device differs from a
+//! guest's rings here: no other client has it, and its users must be told.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -44,7 +44,7 @@ pub trait Kernel: fmt::Debug {
     fn buffer(&self, place: u32) -> *mut u8;
 }
 
-/// What of a front is seen from other threads.
+/// The state of a front that other threads read.
 #[derive(Debug)]
 pub struct FrontCore {
     counters: Vec<Arc<QueueCounters>>,
@@ -67,7 +67,7 @@ impl FrontCore {
         })
     }
 
-    /// What each queue counted.
+    /// The counters of each queue.
     pub fn counters(&self) -> &[Arc<QueueCounters>] {
         &self.counters
     }
@@ -107,8 +107,8 @@ pub struct Front<K> {
 }
 
 impl<K: Kernel> Front<K> {
-    /// A front without a device yet: its channel can claim the attachment before anybody sees a
-    /// disk. The channel is one of a volume that is described by `info`, and was opened with
+    /// A front without a device yet: its channel can claim the attachment before the disk appears.
+    /// The channel belongs to a volume that is described by `info`, and was opened with
     /// [`Shape::channel_depth`].
     pub fn new(channel: Box<dyn Channel>, info: VolumeInfo, shape: Shape) -> Self {
         let places = shape.places() as usize;
@@ -127,7 +127,7 @@ impl<K: Kernel> Front<K> {
         }
     }
 
-    /// What others see of it.
+    /// Its state for other threads.
     pub fn core(&self) -> Arc<FrontCore> {
         Arc::clone(&self.core)
     }
@@ -157,14 +157,15 @@ impl<K: Kernel> Front<K> {
             return self.take_all() | self.ask_all() | self.abandon();
         }
         let mut progress = self.serve(now_ns);
-        // Who answers at once with the next request does not wait for another round.
+        // A user that follows an answer at once with the next request does not wait for another
+        // round.
         if self.kernel.as_ref().is_some_and(Kernel::has_mail) {
             progress |= self.serve(now_ns);
         }
         progress
     }
 
-    /// What the driver has sent goes to the channel, and what that has answered back.
+    /// The driver's requests go to the channel, and the channel's answers back.
     fn serve(&mut self, now_ns: u64) -> Progress {
         let mut progress = self.take_all();
         progress |= self.channel.poll(&mut self.ios, now_ns, &mut self.done);
@@ -243,8 +244,8 @@ impl<K: Kernel> Front<K> {
         self.channel.submit(&mut self.ios, id);
     }
 
-    /// What a descriptor asks for. The driver is our own kernel's, and still each length is checked
-    /// before it becomes one of memory.
+    /// The request of a descriptor. The driver is our own kernel's, and still each length is
+    /// checked before it becomes a length of memory.
     fn check(&self, descriptor: &Descriptor) -> Result<Asked, i32> {
         let keeps = descriptor.op_flags & abi::NOUNMAP != 0 || !self.info.zeroing.discard;
         let op = match descriptor.op() {
@@ -253,7 +254,7 @@ impl<K: Kernel> Front<K> {
             op::FLUSH => return Ok(Asked { op: Op::Flush, offset_bytes: 0, len_bytes: 0 }),
             op::DISCARD => Op::Discard,
             op::WRITE_ZEROES if keeps => Op::WriteZeroes,
-            // What is discarded reads as zeroes.
+            // A discarded range reads as zeroes.
             op::WRITE_ZEROES => Op::Discard,
             _ => return Err(libc::EOPNOTSUPP),
         };
@@ -336,7 +337,7 @@ impl<K: Kernel> Front<K> {
     }
 }
 
-/// What a checked descriptor asks for.
+/// The request of a checked descriptor.
 struct Asked {
     op: Op,
     offset_bytes: u64,

@@ -21,7 +21,7 @@ use volume::{
 const SHAPE: Shape = Shape { queues: 2, depth: 4 };
 const SIZE_BYTES: u64 = 1 << 20;
 
-/// A driver: what it hands out, and what it was answered.
+/// A driver: its requests, and the answers to them.
 #[derive(Debug)]
 struct Driver {
     descriptors: Vec<Descriptor>,
@@ -103,7 +103,7 @@ impl Kernel for Shared {
     }
 }
 
-/// What a request was, as the channel saw it.
+/// A request as the channel saw it.
 type Seen = (Op, u64, u32, bool);
 
 /// A volume whose requests end when a test says so, and how.
@@ -255,7 +255,8 @@ fn a_request_is_one_io_and_its_answer_is_its_length() {
     assert_eq!((core.outstanding(), second.errors.get()), (0, 0));
 }
 
-/// A link is asked once a round: what waited for the next one would wait for that, too.
+/// A link is polled once a round, so a request that waited for the next round would wait for that
+/// poll, too.
 #[test]
 fn who_answers_with_the_next_request_is_served_in_the_same_round_and_then_it_is_over() {
     let mut bench = Bench::new();

@@ -67,7 +67,7 @@ impl Host {
         let _ = self.plane.borrow_mut().poll(now_ns);
     }
 
-    /// The end of a round: everything that is to be sent arrives.
+    /// The end of a round: everything that waits to be sent arrives.
     fn send(&mut self, to: &Self, now_ns: u64, datagram: &mut Vec<u8>) {
         let mut planes = to.planes.borrow_mut();
         loop {
@@ -123,12 +123,12 @@ impl Peers {
         (peers, remote)
     }
 
-    /// What a disk on the VMhost uses.
+    /// The services of the VMhost's disks.
     pub(crate) fn services(&self) -> &Services {
         &self.vm.services
     }
 
-    /// What backends on the IOhost use.
+    /// The services of the IOhost's backends.
     pub(crate) fn io_services(&self) -> &Services {
         &self.io.services
     }

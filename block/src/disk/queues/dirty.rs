@@ -1,4 +1,5 @@
-//! What the disk writes into guest memory is marked in the log of dirty pages, and nothing else.
+//! Each of the disk's writes into guest memory is marked in the log of dirty pages, and nothing
+//! else is.
 
 use std::collections::BTreeSet;
 use std::os::fd::AsFd;
@@ -152,7 +153,7 @@ fn what_is_on_its_way_is_marked_in_the_log_of_its_end() {
             let _ = rig.finish(slot);
             rig.rings[0].release(slot);
         };
-        // It began before there was a log, and failed: nobody knows what of it was written.
+        // It began before there was a log, and failed: it may have written any part of its pages.
         let slot = asked(&mut rig, GuestOp::Read, 20_480);
         rig.start_log();
         assert_eq!(marked(&rig), BTreeSet::new());
@@ -168,7 +169,7 @@ fn what_is_on_its_way_is_marked_in_the_log_of_its_end() {
         end(&mut rig, slot, Status::Done);
         assert_eq!(first.take(), BTreeSet::new());
         assert!(marked(&rig).is_superset(&data(&rig, slot, 20_480)));
-        // What the guest gave to be read is not written.
+        // Memory from which the disk only reads is not marked.
         let slot = asked(&mut rig, GuestOp::Write, 20_480);
         end(&mut rig, slot, Status::Done);
         assert!(marked(&rig).is_disjoint(&data(&rig, slot, 20_480)));

@@ -1,14 +1,15 @@
-//! How a queue leaves for another sidecore: nothing more is taken, what was taken ends, and then
-//! the queue goes as it is, with its place in the ring, its part of the inflight region and its
-//! descriptors. What has not ended in time keeps it here.
+//! How a queue leaves for another sidecore. No more of its requests are taken, the taken ones end,
+//! and then the queue goes as it is, with its place in the ring, its part of the inflight region
+//! and its descriptors. A request that does not end in time keeps the queue here.
 //!
 //! ```text
 //!   begin_leave ─▶ rests ─┬─ drained: take_left gives the queue ─▶ adopt, on another share
 //!                         └─ 2 ms are over, or the channel is not open: it goes on here
 //! ```
 //!
-//! Nothing of a queue is outstanding when it goes, so whoever dies then leaves nothing to be done
-//! again. Its ring is not armed, so no kick is lost: who adopts it looks into the ring first.
+//! No request of a queue is outstanding when it goes, so if a process dies then, no request must be
+//! done again. The queue's ring is not armed, so no kick is lost: the adopting share looks into the
+//! ring first.
 
 use std::time::Duration;
 
@@ -17,8 +18,8 @@ use virtio::Queue;
 
 use super::{DiskQueues, Phase};
 
-/// How long a queue that is to leave drains: about what a guest's other delays are, so that one
-/// that could not leave has not noticed much.
+/// How long a leaving queue drains. It is about as long as a guest's other delays, so a guest
+/// hardly notices when its queue could not leave.
 pub const LEAVE: Duration = Duration::from_millis(2);
 
 /// Why a queue stays where it is.

@@ -127,7 +127,7 @@ fn a_queue_that_is_stopped_does_not_leave() {
     assert_eq!((stopped.base, stopped.left), (1, 0));
 }
 
-/// What holds a queue back holds it where it is: requests of an earlier start.
+/// Requests of an earlier start hold a queue back, and so keep it where it is.
 #[test]
 fn a_queue_that_waits_for_the_past_stays() {
     let volume = HeldVolume::new(SIZE);
@@ -143,7 +143,7 @@ fn a_queue_that_waits_for_the_past_stays() {
     rig.disk.begin_leave(0, u64::MAX).expect("the past is over");
 }
 
-/// A successor that comes while a queue is between two shares finds a ring that nobody touches.
+/// A successor that comes while a queue is between two shares finds a ring that no share touches.
 #[test]
 fn a_queue_that_was_fenced_on_its_way_is_not_touched() {
     for kind in KINDS {

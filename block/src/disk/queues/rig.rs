@@ -1,4 +1,4 @@
-//! What the tests of a disk's queues are made of: a stand-in guest and its disk on one thread.
+//! The rig for tests of a disk's queues: a stand-in guest and its disk on one thread.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -225,7 +225,7 @@ impl Rig {
         ring.publish();
     }
 
-    /// What has come back on a queue; slots are released.
+    /// The completions on a queue; slots are released.
     pub(super) fn completions(&mut self, queue: usize) -> Vec<DriverCompletion> {
         let ring = &mut self.rings[queue];
         let completions: Vec<_> =

@@ -3,8 +3,8 @@
 //!
 //! A guest writes to a few blocks again and again. The disk stops at its n-th store, as a process
 //! that is killed there, for every n there is; a successor goes on with the ring and the inflight
-//! region. Each request is answered exactly once (the stand-in driver names whatever is not so),
-//! and what was acknowledged is on the volume.
+//! region. Each request is answered exactly once (the stand-in driver names each exception), and
+//! acknowledged writes are on the volume.
 //!
 //! The same while the queue goes to and fro between two shares: it is stopped before, between and
 //! after. And the same while the guest is migrated: then the marks in the log are stopping points,
@@ -103,8 +103,8 @@ impl Copy {
         Self { bytes: rig.snapshot() }
     }
 
-    /// The guest works; what it stores itself is copied at once, and now and then what the device
-    /// has marked.
+    /// The guest works. The pages that it stores to itself are copied at once, and now and then
+    /// those that the device has marked.
     fn drive(&mut self, guest: &mut Guest, rig: &mut Rig) {
         let before = rig.snapshot();
         guest.drive(rig);
@@ -128,7 +128,7 @@ impl Copy {
     }
 }
 
-/// What goes wrong in a run.
+/// The troubles of a run.
 #[derive(Clone, Copy, Debug, Default)]
 struct Trouble<'t> {
     /// Each life but the last ends after so many stores.

@@ -27,8 +27,8 @@ fn memory() -> MemoryVolume {
     MemoryVolume::new(SIZE).expect("memory")
 }
 
-/// A local disk copies nothing: what a chain's volume is given to fill or to store is the guest's
-/// own memory, all of a request's data and nothing else.
+/// A local disk copies nothing. The memory that a chain's volume fills or stores is the guest's
+/// own: all of a request's data and nothing else.
 #[test]
 fn a_volume_is_given_the_guests_own_memory() {
     let volume = HeldVolume::new(SIZE);
@@ -304,7 +304,7 @@ fn a_round_copies_few_megabytes_however_many_are_asked_for() {
     assert!(!rig.round().is_busy());
 }
 
-/// Whoever has not got the volume has no answers for the guest, either.
+/// A disk that has not got the volume has no answers for the guest, either.
 #[test]
 fn what_needs_no_volume_is_answered_when_there_is_one() {
     let volume = HeldVolume::new(SIZE);
@@ -392,7 +392,7 @@ fn a_fenced_disk_touches_nothing_of_the_guest() {
     }
 }
 
-/// What was published before is the driver's; after it nothing is.
+/// Answers that were published before the fence are the driver's; after it none are published.
 #[test]
 fn a_disk_that_is_fenced_between_bursts_publishes_nothing_more() {
     for polls in [1, 2] {
@@ -635,7 +635,7 @@ fn pieces_across_regions_and_odd_places_are_served() {
     let mut rig = Rig::new(&memory(), Plan::default());
     let seam = rig.guest.memory().regions()[1].guest_address;
     let slot = rig.rings[0].take_slot().expect("free");
-    // The bytes around the seam belong to the rings or to slots that nobody uses now.
+    // The bytes around the seam belong to the rings or to slots that are unused now.
     let pieces = [GuestPiece { guest_address: seam - 300, len: 1024 }];
     rig.resubmit(0, slot, GuestOp::Write, 0, Data::Pieces(&pieces));
     assert_eq!(rig.finish(slot), GuestStatus::Ok);
