@@ -128,7 +128,8 @@ pub(crate) fn attach(args: &AttachArgs) -> Result<(), CommandFailure> {
     }
     logging::start(LogFormat::Human);
     direct::run(plan, |device, _| {
-        // Whoever started this may have gone; the disk is there all the same.
+        // The process that started this client may have closed its output. The disk is there all
+        // the same.
         let _ = output::print(&format!("{device}\n"));
     })
     .map_err(refused)
@@ -187,7 +188,7 @@ fn in_background(plan: &Plan) -> Result<(), CommandFailure> {
     let mut client = spawn(&log).map_err(CommandFailure::running)?;
     let mut line = String::new();
     let out = client.stdout.take().expect("it was asked for");
-    // An end without a line is told below.
+    // A client that ends without a line is reported below.
     let _ = BufReader::new(out).read_line(&mut line);
     if !line.is_empty() {
         return output::print(&line);
@@ -214,7 +215,7 @@ fn spawn(log: &File) -> anyhow::Result<std::process::Child> {
     let mut command = Command::new(program);
     command.args(std::env::args_os().skip(1)).arg("--foreground");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log.try_clone()?);
-    // What is typed at this terminal is not for it.
+    // The client has a process group of its own: this terminal's ^C must not end it.
     command.process_group(0);
     command.spawn().context("starting the client")
 }

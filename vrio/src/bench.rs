@@ -119,7 +119,7 @@ pub(crate) enum BenchCommand {
 }
 
 impl BenchCommand {
-    /// How its report is told, where it may be kept as well.
+    /// The options for printing and saving a report, of the commands that can save one.
     fn told(&self) -> Option<&ToldArgs> {
         match self {
             Self::Block(args) => Some(&args.told),
@@ -293,7 +293,6 @@ pub(crate) struct BlockArgs {
     told: ToldArgs,
 }
 
-// How two nodes meet, where there are two. Not a comment for clap: it would be the command's own.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum BenchOp {
     Randread,
@@ -302,7 +301,7 @@ enum BenchOp {
     Write,
 }
 
-/// A stage that measurements have, by its line of the table.
+/// The parser of a stage's name: the stages that can be measured, from their table.
 fn chain_stage() -> impl TypedValueParser<Value = ChainStage> {
     let values = block::stages().map(|stage| PossibleValue::new(stage.name).help(stage.about));
     PossibleValuesParser::new(values).map(|name| {
@@ -448,7 +447,7 @@ fn block_path(words: &[String]) -> anyhow::Result<Path> {
     })
 }
 
-/// Refuses options that would mean nothing by this way, for they were asked for.
+/// Refuses options that have no meaning for this path: the user expects an effect of each.
 fn check_said(args: &BlockArgs, path: &Path, volume: &Volume) -> anyhow::Result<()> {
     let meets = matches!(path, Path::Remote | Path::Direct);
     args.meeting.check(meets, "--path remote or --path direct")?;

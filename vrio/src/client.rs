@@ -17,7 +17,7 @@ const CHANGE_TIME_MAX: Duration = Duration::from_secs(120);
 /// The longest answer: a thousand disks are a few megabytes.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
 
-/// What a node answered.
+/// The answer of a node.
 #[derive(Debug)]
 pub(crate) struct NodeAnswer {
     pub(crate) code: u16,
@@ -27,7 +27,7 @@ pub(crate) struct NodeAnswer {
 /// Asks for `path` and gives the body of the answer.
 ///
 /// # Errors
-/// When nobody answers there, or with anything but 200.
+/// When no node answers there, or the answer's code is not 200.
 pub(crate) fn get(socket: &Path, path: &str) -> Result<String> {
     let NodeAnswer { code, body } = ask(socket, "GET", path, None)?;
     match code {
@@ -42,7 +42,7 @@ pub(crate) fn get(socket: &Path, path: &str) -> Result<String> {
 /// Asks something of a node, with a JSON body or without.
 ///
 /// # Errors
-/// When nobody answers there.
+/// When no node answers there.
 pub(crate) fn ask(
     socket: &Path,
     method: &str,
@@ -106,7 +106,7 @@ mod tests {
 
     use super::*;
 
-    /// What the client says of a node that answers with these bytes.
+    /// The client's result when a node answers with these bytes.
     fn with_answer(answer: &'static str) -> Result<String> {
         let home = tempfile::tempdir().unwrap();
         let socket = home.path().join("control");

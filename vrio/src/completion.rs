@@ -21,7 +21,8 @@ const NAMES_MAX: usize = 1024;
 /// The command that a script asks for names. It is none of clap's, which would offer it to people.
 const ASK: &str = "__complete";
 
-/// What follows clap's own script. Names have no characters that a shell knows, see [`is_plain`].
+/// The lines after clap's own script. Names have no characters that are special to a shell, see
+/// [`is_plain`].
 const BASH: &str = r#"
 # Names of a running node's objects, where one belongs; all else as above.
 _vrio_names() {
@@ -52,7 +53,7 @@ pub(crate) fn script(shell: Shell, mut command: Command) -> String {
     script
 }
 
-/// What follows `vrio` on an unfinished command line, when a script asks.
+/// The words after `vrio` on an unfinished command line, when a script asks for names.
 pub(crate) fn asked() -> Option<Vec<String>> {
     let mut words = std::env::args_os().skip(1);
     let is_asked = words.next().is_some_and(|first| first == ASK);
@@ -79,7 +80,7 @@ pub(crate) fn names(mut command: Command, words: &[String]) -> Result<(), Comman
 /// Where names are found: a question to a node, and the field of each object in the answer.
 type NameSource = (&'static str, &'static str);
 
-/// What belongs where the cursor is.
+/// The kind of word that belongs where the cursor is.
 #[derive(Debug, PartialEq, Eq)]
 enum WantedWord {
     Nodes,
@@ -97,7 +98,8 @@ const OBJECTS: [(&str, &[NameSource]); 7] = [
     ("vf", &[("/v1/vfs", "name")]),
 ];
 
-/// Of options that take a name. Volumes and networks of other nodes are those that are used now.
+/// The objects by the option that takes their name. Of the volumes and networks of other nodes,
+/// only those in use are known.
 const OPTIONS: [(&str, &[NameSource]); 6] = [
     ("volume", &[("/v1/volumes", "name"), ("/v1/disks", "volume")]),
     ("network", &[("/v1/networks", "name"), ("/v1/nics", "network")]),
@@ -111,7 +113,7 @@ fn of<'a>(table: &[(&str, &'a [NameSource])], key: &str) -> Option<&'a [NameSour
     table.iter().find(|(name, _)| *name == key).map(|(_, places)| *places)
 }
 
-/// What belongs after these words, where the last one begins.
+/// The kind of word that belongs after these words, where the last one begins.
 fn wanted(command: &Command, before: &[String], last: &str) -> Option<WantedWord> {
     let (mut command, mut path) = (command, Vec::new());
     let (mut positionals, mut option) = (0, None);
@@ -135,7 +137,7 @@ fn wanted(command: &Command, before: &[String], last: &str) -> Option<WantedWord
     if let Some(option) = option {
         return of(&OPTIONS, option).map(WantedWord::Names);
     }
-    // Of a new object the name is the user's to find.
+    // The name of a new object is the user's choice.
     let [kind, verb] = path[..] else { return None };
     let takes_name = command.get_positionals().nth(positionals)?.get_id() == "name";
     let is_named = takes_name && verb != "add" && !last.starts_with('-');

@@ -1,4 +1,4 @@
-//! `vrio node drain`: a node takes nobody new, and says who is still there.
+//! `vrio node drain`: a node takes no new users, and its present users are listed.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ pub(crate) const DRAIN_EXAMPLES: &str = "Examples:
 Who is there stays: migrate the guests or shut them down. It lasts until it is undone or the node
 is restarted. Exit code 1 when somebody is still there after --wait.";
 
-/// How often it is looked whether somebody is still there.
+/// How often the node is asked for its users.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
 /// The longest wait: a day.
@@ -59,7 +59,7 @@ pub(crate) fn drain(args: &DrainArgs) -> Result<(), CommandFailure> {
     print(&text)
 }
 
-/// Looks until nobody is there, the time is over, or somebody else has undone it.
+/// Waits until the node has no users, the time is over, or another command has undone the drain.
 fn wait(
     socket: &Path,
     limit: Duration,

@@ -49,7 +49,7 @@ pub(crate) enum KeyCommand {
     },
 }
 
-/// What is told of a key file.
+/// The output of `vrio key` about a key file.
 #[derive(Debug, Serialize)]
 struct ShownKey {
     kind: String,
@@ -86,7 +86,8 @@ pub(crate) fn key(command: &KeyCommand) -> Result<(), CommandFailure> {
     }
 }
 
-/// A file that is not as it should be is the caller's to put right; what the system refuses is not.
+/// The caller must mend a file with wrong content. An error of the system is not the caller's
+/// fault.
 fn refused(error: KeyError) -> CommandFailure {
     match error.problem {
         KeyProblem::Io { .. } => CommandFailure::running(error),

@@ -72,7 +72,7 @@ pub(crate) struct Which {
 }
 
 impl Which {
-    /// The node's control socket. What it answers is printed as wide as is said here.
+    /// The node's control socket. Tables of the node's answers are as wide as these options say.
     pub(crate) fn socket(&self) -> Result<PathBuf, CommandFailure> {
         tables::set_wide(self.wide);
         self.target.socket()
@@ -412,7 +412,7 @@ pub(crate) struct ReloadArgs {
     which: Which,
 }
 
-/// A JSON object that grows by what was said.
+/// A JSON object that has a field for each option that was given.
 #[derive(Default)]
 struct Fields(Map<String, Value>);
 
@@ -533,7 +533,7 @@ pub(crate) fn peer(command: &PeerCommand) -> Result<(), CommandFailure> {
             let mut fields = Fields::default();
             fields.text("name", Some(&add.name));
             fields.text("address", add.address.as_ref());
-            // Several of `--key` were how `--keys` was said before.
+            // Repeated `--key` options are the older form of `--keys`.
             let several = add.keys.iter().chain(add.key.iter().filter(|_| add.key.len() > 1));
             let several: Vec<_> = several.map(String::as_str).collect();
             fields.put("keys", (!several.is_empty()).then(|| json!(several)));
@@ -572,7 +572,7 @@ pub(crate) fn reload(args: &ReloadArgs) -> Result<(), CommandFailure> {
     if stuck && !may_revoke {
         return Err(CommandFailure::running(anyhow!(IN_USE)));
     }
-    // Who is to be kept out does not wait for a guest.
+    // A revocation does not wait for a guest to stop.
     let question = if stuck { "Only revoke and read keys now? [y/N] " } else { QUESTION };
     if !args.yes && !confirmed(question, &plan)? {
         return print(&format!("nothing was changed{}\n", not_revoked(&plan)));
@@ -593,7 +593,7 @@ const QUESTION: &str = "Change this now? [y/N] ";
 const IN_USE: &str =
     "guests use what would be taken away, as said above; stop them, or say --force";
 
-/// What has to be said of a plan that was not done, where somebody is to be kept out by it.
+/// The addition to an answer about a plan that was not carried out and would have revoked keys.
 fn not_revoked(plan: &Plan) -> &'static str {
     if plan.revokes.is_empty() { "" } else { ", and NOTHING WAS REVOKED" }
 }
@@ -622,7 +622,7 @@ fn show_plan(plan: &Plan) -> String {
     text
 }
 
-/// Asks on the terminal. Without one nobody can say yes.
+/// Asks on the terminal. Without a terminal there can be no yes.
 fn confirmed(question: &str, plan: &Plan) -> Result<bool, CommandFailure> {
     if !std::io::stdin().is_terminal() {
         let not_revoked = not_revoked(plan);
@@ -685,7 +685,7 @@ fn list<T: DeserializeOwned>(
     print(&show(&understood(&answer)?))
 }
 
-/// One of a list, by name.
+/// One object of a list, by its name.
 fn one<T: DeserializeOwned>(
     show: &Named,
     kind: &str,
@@ -707,7 +707,7 @@ fn one<T: DeserializeOwned>(
     Err(CommandFailure::running(anyhow!(text)))
 }
 
-/// Asks, and makes a refusal an error with its way out.
+/// Asks, and turns a refusal into an error with its way out.
 pub(crate) fn ask(
     socket: &Path,
     method: &str,
@@ -742,7 +742,7 @@ pub(crate) fn understood<T: DeserializeOwned>(answer: &str) -> Result<T, Command
         .map_err(CommandFailure::running)
 }
 
-/// A name as a part of a path. Names have no other characters; what is none cannot be found.
+/// A name as a part of a path. Names have no other characters, so no object has such a name.
 fn segment(name: &str) -> Result<&str, CommandFailure> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     if !name.is_empty() && name.bytes().all(plain) && !name.starts_with('.') {

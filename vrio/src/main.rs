@@ -202,10 +202,10 @@ mod tests {
         Cli::command().debug_assert();
     }
 
-    /// What a command has beside the keys of the object that it adds.
+    /// The options of a command that are not keys of the object that it adds.
     const BESIDE: [&str; 6] = ["node", "control", "config", "json", "wide", "help"];
 
-    /// The options and names that a command is called by today.
+    /// The options and names that a command has today.
     fn said(command: &clap::Command) -> BTreeSet<String> {
         let shown = command.get_arguments().filter(|arg| !arg.is_hide_set());
         let names = shown.map(|arg| arg.get_long().unwrap_or(arg.get_id().as_str()).to_owned());

@@ -1,4 +1,4 @@
-//! `vrio mpi ..`: what an MPI has to be told so that its processes use the fabric.
+//! `vrio mpi ..`: the settings that make an MPI's processes use the fabric.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ pub(crate) const MPI_EXAMPLES: &str = "Examples:
 /// The file that libfabric looks for: any other ending is not loaded.
 const PROVIDER: &str = "libvrio-fi.so";
 
-/// What Cargo calls it.
+/// The name that Cargo gives to this file.
 const PROVIDER_BUILT: &str = "libvrio_fi.so";
 
 #[derive(Debug, Subcommand)]
@@ -66,7 +66,7 @@ enum Mpi {
 }
 
 impl Mpi {
-    /// What selects the provider, beside what is libfabric's own.
+    /// The variables that select the provider, besides libfabric's own.
     fn variables(self) -> &'static [(&'static str, &'static str)] {
         match self {
             // The last one is Open MPI 5's name for the one before it.
@@ -132,7 +132,7 @@ fn of_node(control: &Path) -> Result<Vec<Domain>, CommandFailure> {
     Ok(domains.into_iter().map(domain).collect())
 }
 
-/// The one that is called so, or the only one.
+/// The domain of that name, or the only domain.
 fn choose(domains: Vec<Domain>, name: Option<&str>) -> Result<Domain, CommandFailure> {
     let known = domains.iter().map(|it| it.name.as_str()).collect::<Vec<_>>().join(", ");
     let refused = |text: String| Err(CommandFailure::configuration(anyhow!(text)));
@@ -159,8 +159,9 @@ pub(crate) fn provider(program: &Path) -> Result<PathBuf, CommandFailure> {
     Ok(provider_directory(program)?.join(PROVIDER))
 }
 
-/// Where the provider is: beside the program, or where an installation puts it. As Cargo builds
-/// both, it is beside the program by a name that libfabric does not look for, and gets that one.
+/// The provider's directory: the program's own, or the one that an installation uses. Cargo puts
+/// both files side by side and gives the provider a name that libfabric does not look for, so a
+/// link gives it the right name.
 fn provider_directory(program: &Path) -> Result<PathBuf, CommandFailure> {
     let program = program.canonicalize().unwrap_or_else(|_| program.to_owned());
     let beside = program.parent().unwrap_or(Path::new("/"));
@@ -169,7 +170,7 @@ fn provider_directory(program: &Path) -> Result<PathBuf, CommandFailure> {
     if let Some(found) = found {
         return Ok(found.to_owned());
     }
-    // As Cargo has just built it: the other name is all that is missing.
+    // A build by Cargo: only the right name is missing.
     let built = beside.join(PROVIDER_BUILT);
     let named = beside.join(PROVIDER);
     if built.is_file() && symlink(PROVIDER_BUILT, &named).is_ok() | named.is_file() {
@@ -184,7 +185,7 @@ fn provider_directory(program: &Path) -> Result<PathBuf, CommandFailure> {
     Err(CommandFailure::configuration(anyhow!(text)))
 }
 
-/// All that is to be set.
+/// All variables that must be set.
 fn environment(mpi: Mpi, domain: &Domain, directory: &Path) -> Vec<(&'static str, String)> {
     let own = [
         ("FI_PROVIDER_PATH", directory.display().to_string()),
@@ -203,8 +204,8 @@ fn script(mpi: Mpi, domain: &Domain, directory: &Path) -> String {
     all.map(|(name, value)| format!("export {name}={}\n", quoted(&value))).collect()
 }
 
-/// The beginning of a command line, up to the program. Its words are not quoted: a shell that is
-/// given them by `$(..)` splits at spaces and nowhere else.
+/// The beginning of a command line, up to the program. Its words are not quoted: a shell splits the
+/// output of `$(..)` at spaces and nowhere else.
 fn command_line(mpi: Mpi, hosts: &str, domain: &Domain, directory: &Path) -> String {
     let (run, option) = match mpi {
         Mpi::Openmpi => ("mpirun", "--host"),
@@ -221,7 +222,7 @@ fn command_line(mpi: Mpi, hosts: &str, domain: &Domain, directory: &Path) -> Str
     words.join(" ") + "\n"
 }
 
-/// A word of a shell, whatever is in it.
+/// Any text as one word of a shell.
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
@@ -290,7 +291,7 @@ mod tests {
         touch(&program);
         let error = provider_directory(&program).unwrap_err().to_string();
         assert!(error.contains("install -D \"libvrio_fi.so\""), "{error}");
-        // Cargo's name, and what is in the way of the other one.
+        // Cargo's name, and a directory at the right name.
         touch(&home.join("bin/libvrio_fi.so"));
         std::fs::create_dir(home.join("bin/libvrio-fi.so")).unwrap();
         let error = provider_directory(&program).unwrap_err().to_string();

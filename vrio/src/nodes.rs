@@ -1,8 +1,8 @@
-//! The nodes of this host, and which of them is meant.
+//! The nodes of this host, and the choice among them.
 //!
 //! Each has a control socket `NAME.control`: in `/run/vrio`, or in a directory of its own beside it
-//! (`/run/vrio-TENANT`, as `vrio-tenant` makes them). A socket at which no process listens is what
-//! a node has left that ended.
+//! (`/run/vrio-TENANT`, as `vrio-tenant` makes them). A socket without a process that listens was
+//! left by a node that has ended.
 
 use std::io::ErrorKind;
 use std::os::unix::net::UnixStream;
@@ -35,7 +35,7 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// What the words of an unfinished command line say about the node.
+    /// The options about the node in the words of an unfinished command line.
     pub(crate) fn of_words(words: &[String]) -> Self {
         let after = |option: &str| {
             let at = words.iter().position(|word| word == option)?;
@@ -80,7 +80,7 @@ impl Target {
     }
 }
 
-/// What to do where several nodes run.
+/// The way out where several nodes run.
 pub(crate) fn choose(several: &[PathBuf]) -> String {
     let names = several.iter().map(|path| name(path)).collect::<Vec<_>>().join(", ");
     let count = several.len();
@@ -113,16 +113,16 @@ fn directories() -> Vec<PathBuf> {
     found
 }
 
-/// What there is in the directories of nodes.
+/// The control sockets in the directories of nodes.
 #[derive(Debug, Default)]
 struct FoundNodes {
     /// Control sockets that a process listens at.
     running: Vec<PathBuf>,
-    /// Those that no process listens at any more.
+    /// Control sockets that no process listens at any more.
     left: Vec<PathBuf>,
     /// Sockets and directories that this user may not open.
     closed: Vec<PathBuf>,
-    /// Where it was looked.
+    /// The directories that were searched.
     directories: Vec<PathBuf>,
 }
 
@@ -206,7 +206,7 @@ mod tests {
         std::fs::create_dir(&tenant).unwrap();
         let io1 = own.join("io1.control");
         let running = UnixListener::bind(&io1).unwrap();
-        // What a dead node has left, a lock and a disk's socket are no nodes.
+        // The socket of a dead node, a lock and a disk's socket are not nodes.
         drop(UnixListener::bind(own.join("dead.control")).unwrap());
         std::fs::write(own.join("io1.control.lock"), "").unwrap();
         let _disk = UnixListener::bind(own.join("alice.sock")).unwrap();

@@ -22,12 +22,12 @@ pub(crate) const REPORT_EXAMPLES: &str = "Examples:
   vrio report osu_latency.txt              also of fio, netperf, iperf3 and sockperf
   vrio report latest --with-published      beside what others published";
 
-/// What opens a file as the desktop would.
+/// The program that opens a file as the desktop would.
 const OPENER: &str = "xdg-open";
 
 /// The page's file.
 const INDEX: &str = "index.html";
-/// Of every page that this program made, so that no other one is overwritten.
+/// A line in every page that this program made, so that no other page is overwritten.
 const GENERATOR: &str = "<meta name=\"generator\" content=\"vrio report\">";
 
 #[derive(Debug, clap::Args)]

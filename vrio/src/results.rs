@@ -1,4 +1,4 @@
-//! `vrio results ..`, and what `--save` of the benchmarks does.
+//! `vrio results ..`, and `--save` of the benchmarks.
 
 use std::fmt::{Display, Write};
 use std::path::PathBuf;
@@ -85,7 +85,8 @@ pub(crate) struct PlaceArgs {
 }
 
 impl PlaceArgs {
-    /// The store, of which nobody but who needs it asks: a file is shown without a home.
+    /// The store. Only commands that use it call this: a file can be shown without a home
+    /// directory.
     pub(crate) fn place(&self) -> Result<RunStore, StoreError> {
         match &self.results {
             Some(folder) => Ok(RunStore::at(folder)),
@@ -222,7 +223,7 @@ pub(crate) fn results(command: &ResultsCommand) -> Result<(), CommandFailure> {
     }
 }
 
-/// Bits per second, as `10Gbit`, `100G` or `2.5 Gbit/s`.
+/// Bits per second, from words such as `10Gbit`, `100G` or `2.5 Gbit/s`.
 pub(crate) fn line_rate(words: &str) -> Result<f64, String> {
     let lower = words.to_ascii_lowercase();
     let bare = lower.trim_end_matches("/s").trim_end_matches("bit").trim_end();
@@ -238,7 +239,7 @@ pub(crate) fn line_rate(words: &str) -> Result<f64, String> {
     rate.ok_or_else(|| "bits per second, such as 10Gbit".to_owned())
 }
 
-/// Says it of all bandwidths that do not say it themselves.
+/// Sets the line rate of all bandwidths that have none of their own.
 pub(crate) fn set_line_rate(loaded: &mut Loaded, bits_per_s: Option<f64>) {
     if let Some(rate) = bits_per_s {
         loaded.measurements.iter_mut().for_each(|it| it.set_line_rate(rate));
@@ -296,8 +297,8 @@ fn list(args: &ListArgs) -> Result<(), CommandFailure> {
 
 const STRING: &str = "a string takes what is written to it";
 
-/// Prints what a benchmark reports, and keeps it if that was asked for. It is kept first: a reader
-/// that goes away early loses nothing.
+/// Prints a benchmark's report, and keeps it if that was asked for. The report is kept before it is
+/// printed: a reader that goes away early loses nothing.
 pub(crate) fn report(
     report: &(impl Serialize + Display),
     args: &ToldArgs,
@@ -320,7 +321,7 @@ fn keep(
     let words: Vec<String> = std::env::args().collect();
     let command = words.iter().skip(1).take_while(|word| !word.starts_with('-'));
     let command = command.cloned().collect::<Vec<_>>().join(" ");
-    // The first line of a report of one thing says what it is of.
+    // The first line of a report about one thing names the thing.
     let shown = report.to_string();
     let first = shown.lines().next().filter(|line| line.contains(": ")).unwrap_or(&command);
     let imported = import::import_report(&text.map_err(CommandFailure::running)?, first, begun);
@@ -330,7 +331,7 @@ fn keep(
     Ok(said(&loaded, &folder))
 }
 
-/// Refuses to measure for long what could not be kept afterwards.
+/// Refuses, before a long measurement, a report that could not be kept afterwards.
 pub(crate) fn check_save(args: &ToldArgs) -> Result<(), CommandFailure> {
     match &args.save {
         None => Ok(()),

@@ -1,4 +1,4 @@
-//! What a VMM is told about a disk or a nic: options for QEMU, elements for libvirt.
+//! Settings that make a VMM use a disk or a nic: options for QEMU, elements for libvirt.
 
 use std::fmt::Write;
 
@@ -14,7 +14,7 @@ pub(crate) enum Vmm {
 }
 
 impl Vmm {
-    /// What to copy, with what to change in comments.
+    /// The text to copy; its comments name the parts to change.
     pub(crate) fn snippet(self, disk: &DiskStatus) -> String {
         match self {
             Self::Qemu => qemu(disk),
@@ -31,7 +31,7 @@ impl Vmm {
     }
 }
 
-/// The memory of the guest in the snippet for QEMU, which is to be what its `-m` says.
+/// The memory of the guest in the snippet for QEMU, which must be the same as its `-m`.
 const MEMORY: &str = "2G";
 
 /// The MTU that QEMU's device has unless told.
@@ -72,8 +72,8 @@ fn qemu_shared(id: &str, socket: &str) -> String {
     )
 }
 
-/// What libvirt is told about a guest's memory; and about its user, for without the right to open
-/// the socket a start does not fail but waits.
+/// The elements about a guest's memory, and a note about QEMU's user: without the right to open the
+/// socket, a start does not fail but waits.
 const LIBVIRT_MEMORY: &str = "<!-- `virsh start` hangs as long as QEMU's user \
     (libvirt-qemu, qemu) may not\n     open the socket: put it into the socket's group. -->\n\
     <!-- Once for a guest, whose memory has to be shared. -->\n\
@@ -81,7 +81,7 @@ const LIBVIRT_MEMORY: &str = "<!-- `virsh start` hangs as long as QEMU's user \
 
 fn libvirt_nic(nic: &NicStatus) -> String {
     let (path, mac, pairs) = (escaped(&nic.socket), &nic.mac, nic.pairs);
-    // libvirt takes no <mtu> for this type of interface: the guest is set to it inside.
+    // libvirt takes no <mtu> for this type of interface: the MTU is set inside of the guest.
     let mtu = match nic.mtu {
         MTU_USUAL => String::new(),
         mtu => format!("<!-- In the guest: ip link set dev NAME mtu {mtu} -->\n"),

@@ -30,9 +30,9 @@ pub(crate) fn disk_list(all: &[DiskStatus]) -> String {
     text
 }
 
-/// What the state of each disk is about that is well.
+/// A line about the state of each disk that works.
 fn disk_details(text: &mut String, all: &[DiskStatus]) {
-    // What is wrong is said above.
+    // The first lines of the list tell of the other disks.
     let fine = all.iter().filter(|disk| !verdict::is_wrong(disk.state));
     for disk in fine.filter(|disk| !disk.detail.is_empty()) {
         writeln!(text, "{}", fold(&format!("{}: {}", disk.name, disk.detail), 3)).expect(STRING);
@@ -63,7 +63,7 @@ pub(crate) fn disk_alone(disk: &DiskStatus) -> String {
     text
 }
 
-/// What direct clients of this machine show.
+/// The disks of this machine's direct clients.
 pub(crate) fn attached(all: &[DirectStatus]) -> String {
     let mut table = table(&["disk", "volume", "size", "state", "requests", "process"], 4);
     for it in all {
@@ -84,7 +84,7 @@ pub(crate) fn attached(all: &[DirectStatus]) -> String {
     format!("{}\n", fit(table, &["requests"]))
 }
 
-/// Runs that are kept; of a damaged one what is wrong with it.
+/// The runs that are kept, with the damage of each that cannot be read.
 pub(crate) fn results(all: &[ListedRun]) -> Table {
     let mut table = table(&["run", "begun", "title", "measurements"], 3);
     for ListedRun { id, run, measurements } in all {
@@ -130,7 +130,7 @@ fn peers(peers: &[PeerStatus]) -> Table {
     fit(table, &["came by"])
 }
 
-/// The whole status; with every counter, if `all`.
+/// The whole status; with every counter if `all` is set.
 pub(crate) fn show(status: &Status, all: bool) -> String {
     let node = &status.node;
     let listen = node.listen.as_deref().unwrap_or("nowhere");
@@ -229,7 +229,7 @@ fn volumes(volumes: &[VolumeStatus]) -> Table {
     fit(table, &["block", "durability", "flushes", "allow", "writes", "reads"])
 }
 
-/// What is said of a volume below the table.
+/// The line about a volume below the table.
 fn volume_detail(volume: &VolumeStatus) -> String {
     let flags = [("read-only", volume.read_only), ("shared", volume.shared)];
     let flags = flags.into_iter().filter(|(_, set)| *set).map(|(name, _)| name.to_owned());
@@ -241,7 +241,7 @@ fn volume_detail(volume: &VolumeStatus) -> String {
     parts.join(", ")
 }
 
-/// What the volume's meter saw, if its chain has one.
+/// The traffic that the volume's meter counted, if its chain has one.
 fn traffic(counters: &Counters) -> [String; 4] {
     let both = |count, bytes| match counters.get(bytes) {
         Some(bytes) if *bytes > 0 => format!("{} / {}", number(counters, count), show_size(*bytes)),
@@ -281,7 +281,8 @@ fn sessions(sessions: &[SessionStatus]) -> Table {
     fit(table, &["memory", "index", "received", "sent", "open", "core"])
 }
 
-/// What the peers proved who they are by: sessions of several sidecores have the same keys.
+/// The keys by which the peers proved their names. Sessions of several sidecores have the same
+/// keys.
 fn peer_keys(sessions: &[SessionStatus]) -> BTreeSet<String> {
     let keys = sessions.iter().filter_map(|session| {
         let key = session.peer_key.as_ref()?;
@@ -300,7 +301,8 @@ fn sidecores(sidecores: &[SidecoreStatus], uptime_s: u64) -> Table {
     for core in sidecores {
         let ns = |name| core.counters.get(name).copied().unwrap_or(0);
         let (busy, awake) = (ns("busy_ns"), ns("idle_ns"));
-        // A sleep is counted when it ends; the one that goes on is what is missing to the whole.
+        // A sleep is counted when it ends. The time that is missing to the whole is the sleep of
+        // now.
         let whole = (busy + awake + ns("asleep_ns")).max(uptime_s * 1_000_000_000).max(1);
         let parts = [busy, awake, whole - busy - awake];
         let mut row = vec![
@@ -309,7 +311,8 @@ fn sidecores(sidecores: &[SidecoreStatus], uptime_s: u64) -> Table {
             core.idle.clone(),
             core.address.clone().unwrap_or_else(|| "-".to_owned()),
             queues_here(&core.counters),
-            // Lately, and only where queues are steered; the shares beside it are since the start.
+            // The load of the last moments, which is known only where queues are steered. The
+            // shares beside it are those since the start.
             core.counters
                 .get("load_permille_now")
                 .map_or_else(String::new, |load| format!("{:.1}%", *load as f64 / 10.0)),
@@ -345,7 +348,7 @@ fn queues(disks: &[DiskStatus]) -> Table {
     table
 }
 
-/// What `vrio domain list` prints.
+/// The output of `vrio domain list`.
 pub(crate) fn domain_list(all: &[DomainStatus]) -> String {
     let mut text = verdict::of_list("domain", all.len(), &verdict::domains(all));
     domain_sections(&mut text, all);
@@ -358,7 +361,8 @@ fn domain_sections(text: &mut String, all: &[DomainStatus]) {
     section(text, "gateways of domains", domain_gateways(all));
 }
 
-/// What went between hosts. Whether anything broke the rules is worth a look at each.
+/// The counters of each domain's gateways. A "nonsense" that is not 0 means that a peer or a member
+/// broke the protocol.
 fn domain_gateways(all: &[DomainStatus]) -> Table {
     let heads = ["domain", "sent", "delivered", "waited", "undelivered", "nonsense", "state"];
     let mut table = table(&heads, 1);
@@ -389,7 +393,7 @@ fn domains(domains: &[DomainStatus]) -> Table {
     fit(table, &["used", "memory", "members"])
 }
 
-/// What `vrio vf list` prints.
+/// The output of `vrio vf list`.
 pub(crate) fn vf_list(all: &[VfStatus]) -> String {
     let mut text = verdict::of_list("vf", all.len(), &[]);
     section(&mut text, "vfs", vfs(all));
@@ -558,7 +562,7 @@ mod tests {
 
     #[test]
     fn a_status_is_readable() {
-        // Columns are two blanks apart; here one is enough to compare them.
+        // Columns are two blanks apart; here one blank is enough to compare them.
         let text = show(&status(), false).replace("  ", " ");
         expect![[r#"
             node vm1: 1 problem

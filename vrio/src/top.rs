@@ -20,7 +20,7 @@ use crate::nodes::Target;
 use crate::{commands, output};
 use view::NodeView;
 
-/// How often the node is asked: what a person can follow.
+/// How often the node is asked: as often as a person can follow.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Debug, clap::Args)]
@@ -49,16 +49,16 @@ impl StatusSample {
         Ok(Self { at: Instant::now(), status })
     }
 
-    /// What happened between an earlier one and this.
+    /// The view of the time between an earlier sample and this one.
     fn since(&self, earlier: Option<&Self>) -> NodeView {
-        // Another process under the same name has counted from zero.
+        // Another process of the same name has counted from zero.
         let earlier = earlier.filter(|earlier| earlier.status.node.pid == self.status.node.pid);
         let between = earlier.map(|earlier| (&earlier.status, self.at - earlier.at));
         NodeView::new(between, &self.status)
     }
 }
 
-/// Shows it until the user has seen enough.
+/// Shows the node until the user ends it.
 pub(crate) fn top(args: &TopArgs) -> Result<(), CommandFailure> {
     let socket = args.target.socket()?;
     let first = StatusSample::take(&socket)?;

@@ -1,10 +1,10 @@
-//! `vrio bench all`: every benchmark for a short while, as one run that grows by what each gives as
-//! soon as it is there, and at the end a page of all of it.
+//! `vrio bench all` runs every benchmark for a short while. All of them are one run, which grows by
+//! each report as soon as the report is there. At the end the run becomes a page.
 //!
-//! Each is a command of ours, run as a user would run it: one that fails, or finds a tool missing,
-//! takes nothing from the others, nor what it has finished itself. An interruption ends the one
-//! that runs, which cleans up behind itself, and what was finished is shown; a second one ends at
-//! once.
+//! Each benchmark is a command of vrio, run as a user would run it. A command that fails, or finds
+//! a tool missing, costs neither the others' results nor its own finished ones. An interruption
+//! ends the running command, which cleans up after itself, and the page shows the finished results.
+//! A second interruption ends everything at once.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
@@ -42,31 +42,32 @@ What is measured is saved at once: whatever fails or ends it, that stays, for `v
 what runs, keeps what was finished and writes the page of that; a second ^C ends at once, and may
 leave network namespaces called vrio-*.";
 
-/// How long a command may print nothing: so many times what all of it should take at the pace so
-/// far, and so much more. Each of its cases has a limit of its own, so a command that prints will
-/// end as well.
+/// How long a command may print nothing: its expected time at the pace so far, times the first
+/// number, and the second one more. Each case of a command has a limit of its own, so a command
+/// that prints will also end.
 const PATIENCE: f64 = 5.0;
 const PATIENCE_MIN: Duration = Duration::from_secs(120);
 
 /// The page's directory, beside the runs.
 const PAGE: &str = "page";
 
-/// How long one may take to end that was asked to, until it is killed.
+/// How long a command may take to end after it was asked to. After that it is killed.
 const ENDING: Duration = Duration::from_secs(20);
 
 /// How often a running command is looked at.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
-/// How often it is said how much time is left.
+/// How often the remaining time is printed.
 const SAY_AGAIN: Duration = Duration::from_secs(1);
 
-/// Bytes of what a command prints: more than any report has.
+/// The most bytes of a command's output that are read: more than any report has.
 const OUTPUT_MAX: u64 = 64 << 20;
 
-/// Reports and lines of a command that wait for us: it waits itself when there are more.
+/// The most reports and lines of a command that wait to be handled. With more of them the command
+/// waits.
 const WAITING_MAX: usize = 64;
 
-/// What a shell expects of a program that ^C has ended.
+/// The exit status that a shell expects of a program that ^C has ended.
 const INTERRUPTED_STATUS: i32 = 130;
 
 #[derive(Debug, clap::Args)]
@@ -119,13 +120,14 @@ impl BenchPart {
 #[derive(Clone, Debug)]
 struct BenchStep {
     part: BenchPart,
-    /// What follows `vrio bench`, less `--json`.
+    /// The words after `vrio bench`, without `--json`.
     words: Vec<String>,
     /// About how long it takes.
     takes: Duration,
 }
 
-/// What a measurement takes besides itself: to start, to fill a disk, to warm up, to end.
+/// The seconds of a measurement beyond the measured ones: to start, to fill a disk, to warm up and
+/// to end.
 const START_S: f64 = 2.0;
 
 impl AllArgs {
@@ -183,7 +185,7 @@ impl AllArgs {
                 let words = format!("models --part-by-part --seconds {seconds}{more}");
                 vec![step(&words, turns * (START_S + 2.0 * seconds))]
             }
-            // The nodes need some time each to come back.
+            // Each node needs some time to come back.
             BenchPart::Failover => {
                 let line_s = (4.0 * seconds).clamp(2.0, 60.0);
                 vec![step(&format!("failover --seconds {line_s}"), START_S + 2.0 * line_s)]
@@ -192,7 +194,8 @@ impl AllArgs {
                 let more = if quick { " --hosts 4 --sessions 10" } else { "" };
                 vec![step(&format!("connections{more}"), 10.0)]
             }
-            // Its cases are many, and each has a fifth of the time, as by itself.
+            // Its cases are many, and each has a fifth of the time, as it has without `vrio bench
+            // all`.
             BenchPart::Mpi => {
                 let words = format!("mpi --quick --seconds {}", (seconds / 5.0).max(0.01));
                 let takes_s = 30.0 + 180.0 * seconds;
@@ -206,11 +209,11 @@ impl AllArgs {
     }
 }
 
-/// Interruptions so far, and who is to be told of them.
+/// Whether an interruption has come, and the process that must end then.
 #[derive(Debug, Default)]
 struct Interruption {
     came: AtomicBool,
-    /// The process that measures, which has not been waited for: its number is nobody else's.
+    /// The process that measures. It has not been waited for, so its number is not used again.
     child: Mutex<Option<Pid>>,
 }
 
@@ -248,19 +251,19 @@ impl Interruption {
         self.child.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks it to end, as a terminal would; it leaves nothing behind.
+    /// Asks the measuring process to end, as a terminal's ^C would, so that it cleans up.
     fn end_child(&self) {
-        // It may have ended by itself.
+        // The process may have ended by itself.
         let _ = self.child().map(|child| kill_process(child, Signal::INT));
     }
 
-    /// Ends it and whoever it has started, at once.
+    /// Ends the measuring process and all processes that it has started, at once.
     fn kill_all(&self) {
         let _ = self.child().map(|child| kill_process_group(child, Signal::KILL));
     }
 
-    /// Starts who measures from now on. An interruption of this very moment waits until there is
-    /// somebody to tell of it, so that the second one leaves nobody behind.
+    /// Starts the process that measures from now on. An interruption at this very moment waits
+    /// until the process is noted here. So a second interruption leaves no process behind.
     fn start(&self, command: &mut Command) -> Result<Child> {
         let mut measuring = self.child();
         let child = command.spawn().context("starting vrio bench")?;
@@ -272,8 +275,8 @@ impl Interruption {
         Ok(child)
     }
 
-    /// Whether it has ended, and well. Whoever it has left behind ends, too: they would keep its
-    /// output open.
+    /// Whether the measuring process has ended, and successfully. The processes that it left behind
+    /// are ended too, since they would keep its output open.
     fn ended(&self, child: &mut Child) -> Result<Option<bool>> {
         let mut pid = self.child();
         let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
@@ -281,7 +284,7 @@ impl Interruption {
         if ended.is_none() {
             return Ok(None);
         }
-        // Not waited for yet: the number is still its own.
+        // The process has not been waited for yet: the number is still its own.
         let _ = pid.take().map(|pid| kill_process_group(pid, Signal::KILL));
         Ok(Some(child.wait()?.success()))
     }
@@ -309,7 +312,7 @@ pub(super) fn all(args: &AllArgs) -> Result<(), CommandFailure> {
     Ok(())
 }
 
-/// What is to be said at the end.
+/// The outcome of a run, which is printed at its end.
 struct Measured {
     text: String,
     page: Option<PathBuf>,
@@ -355,19 +358,19 @@ fn measure(args: &AllArgs, store: &RunStore) -> Result<Measured> {
     Ok(Measured { text, page: page.ok(), interrupted })
 }
 
-/// Steps on their way.
+/// The steps of a run, and the state that they share.
 struct Work<'a> {
     interruption: Arc<Interruption>,
     progress: Progress,
     pace: Pace,
     kept: KeptRun<'a>,
-    /// Steps in all, and those that have begun.
+    /// The numbers of all steps, and of those that have begun.
     count: usize,
     begun: usize,
 }
 
 impl Work<'_> {
-    /// Measures a part, unless it is interrupted, and notes what is missing of it.
+    /// Measures a part, unless an interruption comes, and notes the results that are missing.
     fn part(&mut self, part: &[BenchStep]) {
         let (name, before, mut done) = (part[0].part.name(), self.kept.count, 0);
         for step in part {
@@ -396,7 +399,7 @@ impl Work<'_> {
         }
     }
 
-    /// Runs a step, and keeps what it reports as soon as it does.
+    /// Runs a step, and keeps each of its reports at once.
     fn step(&mut self, step: &BenchStep) -> Result<()> {
         self.begun += 1;
         let Self { progress, pace, kept, count, begun, .. } = self;
@@ -430,12 +433,12 @@ impl Work<'_> {
     }
 }
 
-/// Has a page made of a run, and gives its path.
+/// Has `vrio report` make a page of a run, and gives the page's path.
 fn page_of(run: &Path, into: &Path) -> Result<PathBuf> {
     let program = std::env::current_exe().context("finding this program")?;
     let mut command = Command::new(program);
     command.arg("report").arg(run).arg("--output").arg(into).stdin(Stdio::null());
-    // What runs is no measurement: a terminal's ^C is not for it.
+    // `vrio report` measures nothing, so a terminal's ^C must not end it.
     let output = command.process_group(0).output().context("starting vrio report")?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
@@ -444,7 +447,8 @@ fn page_of(run: &Path, into: &Path) -> Result<PathBuf> {
     Ok(into.join("index.html"))
 }
 
-/// The run that grows by each report: whatever happens later, it is on the disk.
+/// The run that grows by each report. A report is on the disk at once, so no later failure loses
+/// it.
 struct KeptRun<'a> {
     store: &'a RunStore,
     run: Option<Loaded>,
@@ -452,9 +456,9 @@ struct KeptRun<'a> {
     place: PathBuf,
     /// Reports that are in it.
     count: usize,
-    /// What is not in it, and why.
+    /// The results that are missing from it, each with the reason.
     missing: Vec<String>,
-    /// When it began.
+    /// The run's description, made at its begin.
     began: Run,
 }
 
@@ -498,13 +502,13 @@ impl<'a> KeptRun<'a> {
     }
 }
 
-/// What every report of ours has.
+/// The field that every report of vrio has.
 #[derive(Deserialize)]
 struct Machined {
     machine: Machine,
 }
 
-/// What a command says while it runs.
+/// An output of a running command.
 enum CommandOutput {
     /// On standard output.
     Report(String),
@@ -517,7 +521,7 @@ struct RunningCommand<'a> {
     interruption: &'a Interruption,
     child: Child,
     said: Receiver<CommandOutput>,
-    /// How long it may say nothing.
+    /// How long it may print nothing.
     patience: Duration,
     /// The last line of its errors.
     last: String,
@@ -529,7 +533,8 @@ impl<'a> RunningCommand<'a> {
         let mut command = Command::new(program);
         command.arg("bench").args(&step.words).arg("--json");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // Of a group of its own: a terminal's ^C is ours to pass on, once.
+        // The command has a process group of its own: a terminal's ^C reaches only us, and we pass
+        // it on.
         let mut child = interruption.start(command.process_group(0))?;
         let stdout = child.stdout.take().expect("it was asked for");
         let stderr = child.stderr.take().expect("it was asked for");
@@ -540,7 +545,7 @@ impl<'a> RunningCommand<'a> {
         Ok(Self { interruption, child, said, patience, last: String::new() })
     }
 
-    /// Has each report kept as it comes, until the command has ended.
+    /// Calls `keep` with each report as it comes, until the command has ended.
     fn follow(
         &mut self,
         mut say: impl FnMut(Duration),
@@ -560,7 +565,7 @@ impl<'a> RunningCommand<'a> {
                     by = if asked { by } else { Instant::now() + self.patience };
                 }
                 Err(RecvTimeoutError::Timeout) => {}
-                // It has nothing more to say, and will end.
+                // Both outputs of the command are closed, so it will end.
                 Err(RecvTimeoutError::Disconnected) => thread::sleep(LOOK_AGAIN),
             }
             if let Some(well) = self.interruption.ended(&mut self.child)? {
@@ -603,7 +608,7 @@ impl<'a> RunningCommand<'a> {
     }
 }
 
-/// Sends the reports of a command until its output ends. One that is cut off is left out.
+/// Sends the reports of a command until its output ends. A report that is cut off is left out.
 fn send_reports(stdout: impl Read, say: &SyncSender<CommandOutput>) {
     let read = BufReader::new(stdout.take(OUTPUT_MAX));
     let values = serde_json::Deserializer::from_reader(read).into_iter::<serde_json::Value>();
@@ -614,7 +619,7 @@ fn send_reports(stdout: impl Read, say: &SyncSender<CommandOutput>) {
     }
 }
 
-/// Sends the lines that a command says.
+/// Sends the lines that a command prints on standard error.
 fn send_lines(stderr: impl Read, say: &SyncSender<CommandOutput>) {
     let lines = BufReader::new(stderr).lines().map_while(std::io::Result::ok);
     for line in lines.filter(|line| !line.trim().is_empty()) {

@@ -1,19 +1,19 @@
-//! Which versions of other programs a measurement meets.
+//! The versions of other programs that a measurement uses.
 
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 
-/// What has a part in benchmarks, and how it tells its version.
+/// The programs that benchmarks use, each with the option that prints its version.
 const TOOLS: [(&str, &str, &str); 3] = [
     ("QEMU", "qemu-system-x86_64", "--version"),
     ("mpirun", "mpirun", "--version"),
     ("iproute2", "ip", "-V"),
 ];
 
-/// Characters of what one says: a version and who made it.
+/// The most characters of a version's line: a version and the name of its maker.
 const WORDS_MAX: usize = 100;
 
-/// What those say that are installed, in a line each.
+/// The versions of the programs that are installed, a line of each.
 pub(super) fn versions() -> BTreeMap<String, String> {
     let told = TOOLS.into_iter().filter_map(|(name, program, word)| {
         let mut command = Command::new(program);

@@ -16,10 +16,10 @@ pub(crate) fn network_list(all: &[NetworkStatus]) -> String {
     text
 }
 
-/// Networks in a table, and what else there is to say of their uplinks.
+/// Networks in a table, and a line about each uplink that works and has more to say.
 pub(super) fn network_section(text: &mut String, all: &[NetworkStatus]) {
     section(text, "networks", networks(all));
-    // Of those that are down the verdict says it.
+    // The verdict tells of uplinks that are down.
     for network in all.iter().filter(|network| network.uplink_up != Some(false)) {
         if let (Some(uplink), Some(why)) = (&network.uplink, &network.uplink_why) {
             let line = format!("{}: {uplink}: {why}", network.name);
@@ -51,7 +51,7 @@ pub(crate) fn nic_list(all: &[NicStatus]) -> String {
     text
 }
 
-/// What the state of each nic is about that is well.
+/// A line about the state of each nic that works.
 pub(super) fn nic_details(text: &mut String, all: &[NicStatus]) {
     let fine = all.iter().filter(|nic| !verdict::is_wrong(nic.state));
     for nic in fine.filter(|nic| !nic.detail.is_empty()) {
@@ -75,7 +75,7 @@ pub(crate) fn nic_alone(nic: &NicStatus) -> String {
     text
 }
 
-/// What a guest sent is "in": into its network.
+/// Frames that a guest sent are "in": into its network.
 pub(super) fn nics(nics: &[NicStatus]) -> Table {
     let header = [
         "name",

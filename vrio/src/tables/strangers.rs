@@ -34,7 +34,8 @@ pub(super) fn section(text: &mut String, all: &[StrangersStatus]) {
     }
 }
 
-/// What the stranger calls itself: any text, so nothing of it may reach the terminal as it is.
+/// The stranger's name for itself. It can be any text, so it is escaped before it reaches the
+/// terminal.
 fn name(stranger: &StrangerStatus) -> Option<String> {
     Some(stranger.name.as_ref()?.escape_debug().to_string())
 }

@@ -1,13 +1,13 @@
-//! What a status amounts to: the first lines of it say whether all is well, or what is wrong and
-//! what there is to do.
+//! The verdict of a status: its first lines say that all is well, or name each problem and the way
+//! out.
 
 use node::config::show_size;
 use node::status::{DiskState, DiskStatus, DomainStatus, NetworkStatus, NicStatus, Status};
 
 use super::layout::fold;
 
-/// A refused peer, or one that was refused something, is a problem for so long after it asked last:
-/// as long as the log waits before it tells of it again.
+/// How long a refused peer, or a peer that was refused something, is a problem after it asked last:
+/// as long as the log waits before it repeats the refusal.
 const LATELY_S: u64 = 600;
 
 /// The first lines of a node's status: one line, and one for each problem.
@@ -24,7 +24,7 @@ pub(crate) fn of_node(status: &Status) -> String {
     text
 }
 
-/// The first lines of a list: what is wrong with any of it, or that nothing is.
+/// The first lines of a list: its problems, or that all is well.
 pub(crate) fn of_list(kind: &str, count: usize, problems: &[String]) -> String {
     let plural = if count == 1 { "" } else { "s" };
     if problems.is_empty() {
@@ -68,7 +68,7 @@ fn problems(status: &Status) -> Vec<String> {
     .concat()
 }
 
-/// What is wrong with disks: each that no guest could use now.
+/// The problems of disks: each disk that a guest could not use now.
 pub(crate) fn disks(all: &[DiskStatus]) -> Vec<String> {
     let mut found: Vec<_> = all.iter().filter(|disk| is_wrong(disk.state)).collect();
     found.sort_by_key(|disk| u8::MAX - disk.state as u8);
@@ -76,7 +76,7 @@ pub(crate) fn disks(all: &[DiskStatus]) -> Vec<String> {
     found.iter().map(line).collect()
 }
 
-/// What is wrong with nics.
+/// The problems of nics.
 pub(crate) fn nics(all: &[NicStatus]) -> Vec<String> {
     let found = all.iter().filter(|nic| is_wrong(nic.state));
     found.map(|nic| line("nic", &nic.name, nic.state, &nic.detail)).collect()
@@ -92,7 +92,7 @@ fn line(kind: &str, name: &str, state: DiskState, detail: &str) -> String {
     format!("{kind} {name} is {state}: {detail}")
 }
 
-/// What is wrong with networks: uplinks that carry nothing.
+/// The problems of networks: uplinks that carry nothing.
 pub(crate) fn networks(all: &[NetworkStatus]) -> Vec<String> {
     let down = all.iter().filter(|network| network.uplink_up == Some(false));
     down.map(|network| {
@@ -103,7 +103,7 @@ pub(crate) fn networks(all: &[NetworkStatus]) -> Vec<String> {
     .collect()
 }
 
-/// What is wrong with domains: peers that are not joined.
+/// The problems of domains: peers that are not joined.
 pub(crate) fn domains(all: &[DomainStatus]) -> Vec<String> {
     let peers = all.iter().flat_map(|domain| domain.peers.iter().map(move |peer| (domain, peer)));
     let away = peers.filter(|(_, peer)| !peer.is_joined);
@@ -150,7 +150,7 @@ fn drained(status: &Status) -> Vec<String> {
     status.node.draining.then(|| line.to_owned()).into_iter().collect()
 }
 
-/// What there is, of a node without a problem.
+/// The counts of objects of a node without a problem.
 fn counts(status: &Status) -> String {
     let sessions = status.sessions.iter().filter(|session| session.state == "connected").count();
     let counts = [

@@ -1,4 +1,4 @@
-//! A view as lines that fit a width: what does not fit is left out, column by column.
+//! A view as lines that fit a width. Columns that do not fit are left out, one by one.
 
 use node::config::show_size;
 use node::status::DiskState;
@@ -6,15 +6,15 @@ use node::status::DiskState;
 use super::view::{NodeView, Traffic};
 use crate::tables::uptime;
 
-/// What a piece of text is, for whoever gives it a colour.
+/// The kind of a piece of text. The screen gives each kind a colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tone {
     Plain,
     /// Names of columns.
     Header,
-    /// Worth a look.
+    /// A disk that waits or is lost, or a session that is not connected.
     Warning,
-    /// Over.
+    /// A disk that has failed.
     Failed,
 }
 
@@ -28,10 +28,10 @@ pub(super) struct PageRow {
 /// A column: its name, and how soon it is left out. 0 stays.
 type PageColumn = (&'static str, u8);
 
-/// Text of as many columns as there are, and what it is.
+/// A row's text, one cell a column, and its kind.
 type PageCells = (Tone, Vec<String>);
 
-/// The whole of a view, as wide as it likes to be.
+/// The whole view, without a limit to its width.
 pub(super) fn text(view: &NodeView) -> String {
     let rows = rows(view, usize::MAX);
     rows.iter().map(|row| format!("{}\n", row.text)).collect()
@@ -205,7 +205,8 @@ fn section(
         let mut text = String::new();
         for (place, column) in kept.iter().enumerate() {
             let width = widths[*column];
-            // Names to the left, numbers to the right, and nothing after the last one.
+            // Names are aligned to the left, numbers to the right. No blanks follow the last
+            // column.
             let left = LEFT.contains(&columns[*column].0);
             let last = place + 1 == kept.len();
             text += if place > 0 { "  " } else { "" };
@@ -230,7 +231,7 @@ fn section(
 const LEFT: [&str; 8] =
     ["SIDECORE", "DISK", "VOLUME", "SESSION", "state", "volume", "in use by", "address"];
 
-/// The columns that fit: those that are left out first have the largest number.
+/// The columns that fit. Columns with the largest number are left out first.
 fn kept(columns: &[PageColumn], widths: &[usize], width: usize) -> Vec<usize> {
     let mut kept: Vec<_> = (0..columns.len()).collect();
     loop {

@@ -20,7 +20,7 @@ use super::page::{self, PageRow, Tone};
 use super::view::NodeView;
 use super::{INTERVAL, StatusSample};
 
-/// How often it is looked whether a signal has come.
+/// How often the flag of a signal is read.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// How long the screen may take to end after a signal. It may be waiting for a node that does not
@@ -29,21 +29,21 @@ const END_TIME_MAX: Duration = Duration::from_secs(3);
 
 const HELP: &str = "q quits, arrows and Page Up/Down scroll";
 
-/// What is on the screen.
+/// The content of the screen.
 #[derive(Debug)]
 pub(super) struct Screen {
     view: NodeView,
-    /// Why there is nothing newer.
+    /// The reason why there is no newer view.
     problem: Option<String>,
     /// The first line that is shown.
     top: usize,
-    /// Lines that there were room for when it was drawn last.
+    /// The lines that fitted when the screen was drawn last.
     height: usize,
-    /// Lines that there were.
+    /// The lines that the view had then.
     length: usize,
 }
 
-/// What to do after a key.
+/// The step after a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     Go,
@@ -54,10 +54,10 @@ pub(super) enum Next {
 pub(super) fn run(socket: &Path, first: StatusSample) -> Result<()> {
     end_with_terminal()?;
     let ended = signals()?;
-    // It has a hook for panics that does what `restore` does.
+    // The library's hook for panics does the same as `restore`.
     let mut terminal = ratatui::try_init().context("cannot use the terminal")?;
     let result = show(&mut terminal, socket, first, &ended);
-    // Nothing can be done for a terminal that refuses, and `result` says why it does.
+    // A terminal that refuses cannot be helped, and `result` says why it refuses.
     let _ = ratatui::try_restore();
     result
 }
@@ -105,7 +105,7 @@ fn show(
 fn end_with_terminal() -> Result<()> {
     let wait = || loop {
         let stdin = std::io::stdin();
-        // Not even input is asked for: that a terminal is gone is told in any case.
+        // No events are asked for: poll(2) reports a terminal that is gone in any case.
         let mut terminal = [PollFd::new(&stdin, PollFlags::empty())];
         match poll(&mut terminal, None) {
             Err(Errno::INTR) => {}
@@ -130,7 +130,7 @@ fn end_at_once() -> ! {
     std::process::exit(0)
 }
 
-/// Set when this process is asked to end. A key that would do it is only a key here.
+/// A flag that a request to end this process sets. The keys that would send one are only keys here.
 fn signals() -> Result<Arc<AtomicBool>> {
     let ended = Arc::new(AtomicBool::new(false));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -1,4 +1,4 @@
-//! From two statuses to what happened between them.
+//! The difference of two statuses.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -43,7 +43,7 @@ pub(super) struct SidecoreView {
     pub(super) wakeups_per_s: Option<f64>,
 }
 
-/// What passes, of a disk or a volume.
+/// The traffic of a disk or a volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Traffic {
     pub(super) requests_per_s: Option<f64>,
@@ -143,7 +143,7 @@ impl NodeView {
 }
 
 impl Traffic {
-    /// By how much is going on, in steps that a person would call different.
+    /// The order of busyness, in steps that a person would call different.
     fn order(&self) -> u64 {
         self.requests_per_s.map_or(0, |rate| rate as u64)
     }
@@ -153,7 +153,7 @@ fn counter(counters: &Counters, name: &str) -> u64 {
     counters.get(name).copied().unwrap_or(0)
 }
 
-/// How much a counter grew in a second. One that fell was begun anew.
+/// How much a counter grew in a second. A counter that fell has begun anew.
 fn rate(earlier: Option<(&Counters, Duration)>, now: &Counters, name: &str) -> Option<f64> {
     let (earlier, time) = earlier?;
     let grown = counter(now, name).saturating_sub(counter(earlier, name));
@@ -162,7 +162,7 @@ fn rate(earlier: Option<(&Counters, Duration)>, now: &Counters, name: &str) -> O
 
 fn sidecore(earlier: Option<(&Counters, Duration)>, now: &SidecoreStatus) -> SidecoreView {
     let rate = |name| rate(earlier, &now.counters, name);
-    // The clock of the sidecore is read once a round: a little more than all is all.
+    // The clock of the sidecore is read once a round, so a share can come out a little above 1.
     let share = |name| rate(name).map(|ns_per_s| (ns_per_s / 1e9).min(1.0));
     SidecoreView {
         index: now.index,
@@ -218,7 +218,7 @@ fn volume(earlier: Option<(&VolumeStatus, Duration)>, now: &VolumeStatus) -> Vol
     }
 }
 
-/// The median and the 99th percentile of what ended between the two.
+/// The median and the 99th percentile of the requests that ended between the two.
 fn latency(earlier: Option<&Latencies>, now: &Latencies) -> (Option<u64>, Option<u64>) {
     let Some(earlier) = earlier else { return (None, None) };
     let mut all = LatencyStatus::default();

@@ -1,4 +1,4 @@
-//! What a terminal of some size shows, and what keys do.
+//! The content of terminals of several sizes, and the effect of keys.
 
 use expect_test::expect;
 use ratatui::Terminal;
@@ -103,7 +103,7 @@ fn a_short_terminal_scrolls_and_stops_at_both_ends() {
     assert_eq!(drawn(&mut screen, 80, 6), first);
     press(&mut screen, KeyCode::End);
     assert_eq!(drawn(&mut screen, 80, 6), last);
-    // Less to show than there was.
+    // A status with fewer lines than the one before.
     screen.show(NodeView::new(None, &node::status::Status::default()));
     assert!(drawn(&mut screen, 80, 6).starts_with("node"), "{last}");
 }
