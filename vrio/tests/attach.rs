@@ -1,5 +1,5 @@
-//! The direct client in a real guest, with the kernel's own ublk driver, against an IOhost outside
-//! of it; and what it says where there is no ublk.
+//! The direct client in a real guest, with the kernel's own ublk driver and an IOhost outside of
+//! the guest; and the client's errors where there is no ublk.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,10 +8,11 @@ use std::time::Duration;
 use testbed::guest::{self, BOOT_TIMEOUT, Builder, Guest, scripts};
 use testbed::nodes::{Keys, Node, NodePlan};
 
-/// For what a script does: an emulated guest on a busy machine is slow.
+/// The time limit of a script: an emulated guest on a busy machine is slow.
 const SCRIPT_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Many more than the 8 that were outstanding at the last kill: others go through again.
+/// Many more than the 8 requests that were outstanding at the last kill, so new requests have
+/// passed.
 const REQUESTS_BETWEEN_KILLS: u64 = 300;
 
 /// Times that each of the three kinds of kill strikes, by tier.
@@ -23,7 +24,7 @@ fn kill_rounds() -> usize {
     }
 }
 
-/// What the guest's way to the IOhost is.
+/// The network card by which the guest reaches the IOhost.
 #[derive(Clone, Copy)]
 enum Card {
     Virtio,
@@ -114,8 +115,8 @@ impl Rack {
     }
 }
 
-/// Waits until `who` in the guest has completed so many requests, and says how many these are by
-/// then.
+/// Waits until that program in the guest has completed so many requests. Gives the number that it
+/// has completed by then.
 fn wait_for_requests(guest: &mut Guest, who: &str, wanted: u64) -> u64 {
     loop {
         let line = guest.wait_for(&format!("progress {who}"), SCRIPT_TIMEOUT).unwrap();
@@ -126,7 +127,7 @@ fn wait_for_requests(guest: &mut Guest, who: &str, wanted: u64) -> u64 {
     }
 }
 
-/// Kills node, client, or both, again and again while `who` in the guest works on.
+/// Kills the node, the client, or both, again and again while that program in the guest works.
 fn kill_in_turn(mut io: Node, guest: &mut Guest, who: &str) -> Node {
     let mut requests = 0;
     for round in 0..kill_rounds() * 3 {
@@ -178,7 +179,7 @@ fn attach_and_kill(test: &str, card: Card) {
     println!("end:   {}", guest.wait_for("cost end", SCRIPT_TIMEOUT).unwrap());
     guest.wait_for("detached", SCRIPT_TIMEOUT).unwrap();
     guest.wait_success(SCRIPT_TIMEOUT).unwrap();
-    // Closed, not torn off: nobody is remembered as one that may come back.
+    // The attachments were closed and not torn off: the volume keeps none that may come back.
     let status = io.status().unwrap();
     let volumes = status["volumes"].as_array().unwrap();
     assert!(volumes.iter().all(|it| it["attachments"] == serde_json::json!([])), "{status}");
@@ -188,13 +189,13 @@ fn attach_and_kill(test: &str, card: Card) {
     println!("{report}");
 }
 
-/// The program of Debian's package.
+/// The program `fio` of Debian's package.
 fn fio() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).map(|place| place.join("fio")).find(|file| file.is_file())
 }
 
-/// What another program has written is what that program reads, there and on the IOhost.
+/// fio verifies its own writes, in the guest and then in the volume's file on the IOhost.
 #[test]
 fn fio_verifies_its_disk_while_either_side_is_killed() {
     const TEST: &str = "fio_verifies_its_disk_while_either_side_is_killed";
@@ -225,7 +226,7 @@ fn fio_verifies_its_disk_while_either_side_is_killed() {
     println!("{passes}");
 }
 
-/// Runs `vrio` and gives its exit code and what it said.
+/// Runs `vrio` and gives its exit code and its output.
 fn vrio(words: &[&str]) -> (Option<i32>, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_vrio")).args(words).output().unwrap();
     let said = [output.stdout, output.stderr].concat();

@@ -1,5 +1,5 @@
-//! `vrio bench block` by every way, and beside every peer, for a moment each: that it works. What
-//! it counts is looked at in `bench_counts.rs`, and no time anywhere.
+//! `vrio bench block` by every path, and beside every peer, for a moment each: it works. The counts
+//! are checked in `bench_counts.rs`; no test checks a time.
 
 use std::fs;
 use std::process::Command;
@@ -9,7 +9,7 @@ use crate::measured::{MACHINE, each, measure, measure_alone, run};
 use serde_json::Value;
 use testbed::nodes::NodePlan;
 
-/// What an acknowledgement adds to a datagram.
+/// The bytes that an acknowledgement adds to a datagram.
 const ACKNOWLEDGEMENT_BYTES: f64 = 24.0;
 
 #[test]
@@ -27,7 +27,7 @@ fn a_direct_client_works_over_both_links_sealed_and_in_clear() {
     }
 }
 
-/// By every way on which volumes are ours; what was asked for is told.
+/// All paths whose volumes are our own. The report names the chain that was asked for.
 #[test]
 fn volumes_that_are_encrypted_are_measured() {
     for (path, op) in [("bare", "randread"), ("local", "randwrite"), ("remote", "randread")] {
@@ -37,7 +37,7 @@ fn volumes_that_are_encrypted_are_measured() {
     }
 }
 
-/// It says what it measured, each of which took some time, over either link.
+/// The report has each part under a remote read, with a time above zero, over either link.
 #[test]
 fn what_is_under_a_remote_read_is_measured() {
     let _shared = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
@@ -49,7 +49,7 @@ fn what_is_under_a_remote_read_is_measured() {
         assert!(output.status.success(), "{link}: {said}");
         let report: Value = serde_json::from_slice(&output.stdout).unwrap();
         let rounds = report["rounds"].as_array().unwrap();
-        // Another one, where the cores moved in the one that was asked for.
+        // There is a second round if the cores moved during the first.
         assert!((1..=2).contains(&rounds.len()), "{report}");
         let left = rounds.iter().map(|round| {
             for part in ["echo", "cipher", "local", "clear", "sealed"] {
@@ -60,14 +60,14 @@ fn what_is_under_a_remote_read_is_measured() {
         });
         let adds = report["remote_adds_us"]["min"].as_f64().unwrap();
         assert!(left.into_iter().any(|left| (adds - left).abs() < 1e-6), "{report}");
-        // One round decides nothing.
+        // One round decides no goal.
         let goals = report["goals"].as_array().unwrap();
         assert_eq!(goals.len(), if link == "shm" { 2 } else { 1 }, "{report}");
         assert!(goals.iter().all(|goal| goal["standing"] == "undecided"), "{report}");
     }
 }
 
-/// The echo under a remote read is as long as what a direct client and its IOhost really send.
+/// The echo under a remote read has as many bytes as a direct client and its IOhost really send.
 #[test]
 fn the_echo_weighs_what_a_call_weighs() {
     let path = ["--path", "direct", "--volume", "memory", "--idle", "spin", "--encrypt", "off"];
@@ -78,8 +78,8 @@ fn the_echo_weighs_what_a_call_weighs() {
     let floor: Value = serde_json::from_slice(&output.stdout).unwrap();
     for (role, at) in [("driver", 0), ("iohost", 1)] {
         let echo = floor["echo_bytes"][at].as_f64().unwrap();
-        // One request at a time: a datagram there, one back. There may be others, which acknowledge
-        // or say something again; they are no longer. An answer that is late has nothing to
+        // With one request at a time, a datagram goes there and one comes back. Other datagrams,
+        // which acknowledge or repeat, are no longer than these. A late answer has nothing to
         // acknowledge any more, and is shorter by that.
         let bytes = each(&report, &format!("{role}_link_bytes_sent"));
         let datagrams = each(&report, &format!("{role}_kernel_datagrams_sent"));
@@ -97,7 +97,7 @@ fn datagrams_go_past_the_network_stack() {
     for way in ["direct", "remote"] {
         let path = ["--path", way, "--volume", "memory", "--link", "xdp"];
         let report = measure(&[&path[..], &["--depth", "8", "--op", "randwrite"]].concat());
-        // The bench itself fails where none did.
+        // The bench itself fails where no datagram went past the stack.
         assert_eq!(report["network"], "namespaces", "{report}");
     }
 }
@@ -137,18 +137,19 @@ fn a_socket_that_is_not_there_is_said_at_once() {
     assert!(said.contains("--path socket /x: start the program that makes it"), "{said}");
 }
 
-/// Whether a program is where shells have theirs.
+/// Whether a program is in `PATH`.
 fn is_installed(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
-/// A peer that could not be measured is named, with what to do about it. What a package has is
-/// installed where this runs, or that is a skip; SPDK is in none, so there its name is the promise.
+/// Checks that the report names a peer that could not be measured, and the way out. A peer with a
+/// Debian package must be installed here, or the test prints a skip. SPDK has no package, so its
+/// name in the report is all that is checked.
 fn check_missing(ours: &str, theirs: &str, missing: &str) {
     if theirs.starts_with("SPDK") {
         if missing.contains(&format!("{theirs}, by ")) {
-            // The target is there, and its client is not.
+            // The target is installed, and its client is not.
             return;
         }
         assert!(!is_installed("spdk_tgt"), "{theirs} is here and was not measured: {missing}");
@@ -197,8 +198,8 @@ fn rows_of(report: &Value, contest: &str) -> Vec<Value> {
 
 #[test]
 fn we_are_compared_with_every_peer_that_is_installed() {
-    // All contests hold the machine for two minutes. Before each change there is a part of them in
-    // which every peer is met.
+    // All contests hold the machine for two minutes. The tests of each change run a part of them,
+    // in which every peer takes part.
     let all_run = matches!(std::env::var("VRIO_TIER").as_deref(), Ok("nightly" | "long"));
     let chosen = if all_run { "" } else { "memory" };
     let report = compare(&["--contest", chosen, "--case", "randread 4k depth 32"]);
@@ -232,7 +233,8 @@ fn we_are_compared_with_every_peer_that_is_installed() {
                 let median = row[ratio]["median"].as_f64();
                 assert!(median.is_some_and(|it| it > 0.0), "{ratio}: {row}");
             }
-            // A peer's is sampled while it works; in a tenth of a second there may be nothing.
+            // A peer's processor time is sampled while it works. In a tenth of a second there may
+            // be none.
             let cpu = row["cpu_ratio"]["median"].as_f64();
             with_cpu += usize::from(cpu.is_some_and(|it| it > 0.0));
         }
@@ -241,14 +243,14 @@ fn we_are_compared_with_every_peer_that_is_installed() {
     if all_run {
         check_goals(&report);
     }
-    // Figures of our own have their round trips as well, where there are two cores.
+    // Our own figures have the cores' round trips as well, where there are two cores.
     let own = report["own"].as_array().unwrap();
     let told = own.iter().filter(|it| it["cache_line_rtt_ns"]["min"].as_f64() > Some(0.0));
     let several = std::thread::available_parallelism().unwrap().get() > 1;
     assert_eq!(told.count(), if several { own.len() } else { 0 }, "{own:?}");
 }
 
-/// Cases besides the one above: other depths, writes, and long requests in order.
+/// Cases besides the ones above: other depths, writes, and long requests in order.
 #[test]
 fn we_are_compared_in_other_cases() {
     for (contest, theirs, programs, case, cases) in [
@@ -270,14 +272,14 @@ fn we_are_compared_in_other_cases() {
     }
 }
 
-/// All goals are there, whatever was measured, and one round decides none of them.
+/// The report has all goals, for any set of measured peers. One round decides none of them.
 fn check_goals(report: &Value) {
     let goals = report["goals"].as_array().unwrap();
     assert_eq!(goals.len(), 12, "{report}");
     let standings = goals.iter().map(|goal| goal["standing"].as_str().unwrap());
     assert!(standings.clone().all(|it| ["undecided", "not_measured"].contains(&it)), "{goals:?}");
     assert!(standings.clone().any(|it| it == "undecided"), "{goals:?}");
-    // What needs no peer: events, and three roles on two cores.
+    // Goals that need no peer: events, and three roles on two cores.
     for goal in &goals[10..] {
         assert!(goal["verdicts"].as_u64().unwrap() >= 4, "{goal}");
     }

@@ -1,4 +1,5 @@
-//! `vrio bench all`: what is finished is saved and shown, whatever else fails or is interrupted.
+//! `vrio bench all`: finished results are saved and shown, also if the rest fails or is
+//! interrupted.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -30,7 +31,7 @@ fn runs(folder: &Path) -> PathBuf {
     folder.join("runs")
 }
 
-/// The one run that is there: what its measurements are of, and its notes.
+/// The only run that is there: the benchmarks of its measurements, and its notes.
 fn saved(folder: &Path) -> (BTreeSet<String>, Value) {
     let entries = fs::read_dir(runs(folder)).unwrap().flatten().map(|entry| entry.path());
     let all: Vec<_> = entries.filter(|path| path.join("run.json").is_file()).collect();
@@ -63,7 +64,7 @@ fn interrupt(child: &Child) {
 /// `vrio report` without words, of the same results.
 fn report(folder: &Path) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_vrio"));
-    // Where a user's own results are.
+    // The directory of a user's own results.
     let own = folder.join("state/vrio");
     fs::create_dir_all(&own).unwrap();
     symlink(runs(folder), own.join("results")).unwrap();
@@ -129,12 +130,12 @@ fn an_interruption_leaves_what_was_finished_and_its_page() {
     assert_eq!(fs::read_dir(folder.path().join("tmp")).unwrap().count(), 0, "nothing is left");
 }
 
-/// What is measured has a file at once: the benchmark that is `vrio bench models` was measured of
-/// disks when this returns, and will be of cards for some seconds more.
+/// Waits until the models were measured of disks. Their file is there at once, while `vrio bench
+/// models` goes on with network cards for some seconds.
 fn models_of_disks(folder: &Path) {
     wait_for(|| {
         let found = fs::read_dir(runs(folder)).ok()?.flatten().map(|entry| entry.path());
-        // Until it is whole it has a hidden name.
+        // A run has a hidden name until it is whole.
         let is_hidden =
             |path: &PathBuf| path.file_name().is_some_and(|it| it.as_encoded_bytes()[0] == b'.');
         let mut runs = found.filter(|path| !is_hidden(path));
@@ -164,7 +165,7 @@ fn a_part_that_is_ended_in_its_middle_leaves_what_it_has_measured() {
         kill_process(pid(child.id()), signal).unwrap();
         if signal == Signal::KILL {
             child.wait().unwrap();
-            // The process that measures cleans up behind itself.
+            // The measuring process cleans up after itself.
             let measuring = pid(measuring.expect("it measures"));
             kill_process(measuring, Signal::INT).unwrap();
         } else {
@@ -205,14 +206,14 @@ fn a_second_interruption_ends_everybody_at_once() {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
     lines.next().unwrap().unwrap();
-    // What measures is there and would hear of an interruption, which else would end it even when
-    // it stands still.
+    // Waits until the measuring process handles interruptions: before that, an interruption would
+    // end it even when it stands still.
     let measuring =
         wait_for(|| children(child.id()).into_iter().find(|pid| is_bench(*pid, "block")));
     wait_for(|| has(measuring, "SigCgt:", Signal::INT).then_some(()));
     let pid = Pid::from_raw(i32::try_from(measuring).unwrap()).unwrap();
     kill_process(pid, Signal::STOP).unwrap();
-    // Until it does it may still answer.
+    // A process may still answer until it has stopped.
     wait_for(|| status(measuring, "State:").starts_with('T').then_some(()));
     interrupt(&child);
     wait_for(|| has(measuring, "ShdPnd:", Signal::INT).then_some(()));
@@ -224,7 +225,7 @@ fn a_second_interruption_ends_everybody_at_once() {
     wait_for(|| (!Path::new(&format!("/proc/{measuring}")).exists()).then_some(()));
 }
 
-/// Waits for something that comes within seconds, or minutes on a busy machine.
+/// Waits for an event that comes within seconds, or minutes on a busy machine.
 fn wait_for<T>(mut what: impl FnMut() -> Option<T>) -> T {
     let by = Instant::now() + Duration::from_secs(300);
     loop {
@@ -244,20 +245,20 @@ fn children(pid: u32) -> Vec<u32> {
     lists.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
 }
 
-/// Whether a process is `vrio bench` of that name, not on its way to be.
+/// Whether a process is already `vrio bench` with this name.
 fn is_bench(pid: u32, name: &str) -> bool {
     let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     words.split(|byte| *byte == 0).nth(2) == Some(name.as_bytes())
 }
 
-/// What the kernel says of a process.
+/// A field of a process's status, as the kernel gives it.
 fn status(pid: u32, field: &str) -> String {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let found = status.lines().find_map(|line| line.strip_prefix(field));
     found.unwrap().trim().to_owned()
 }
 
-/// Whether a signal is in a set of a process's: of those that it handles, or that wait for it.
+/// Whether a signal is in a set of a process: the signals that it handles, or that wait for it.
 fn has(pid: u32, set: &str, signal: Signal) -> bool {
     let set = u64::from_str_radix(&status(pid, set), 16).unwrap();
     set >> (signal.as_raw() - 1) & 1 == 1

@@ -1,5 +1,5 @@
-//! What a request costs, as `vrio bench` counts it: what does not depend on the machine's speed is
-//! as promised. No time is looked at.
+//! The costs of a request as `vrio bench` counts them. Counts that do not depend on the machine's
+//! speed are as promised. No test checks a time.
 
 use std::process::Command;
 use std::sync::PoisonError;
@@ -17,19 +17,20 @@ const DATAGRAM_BYTES: f64 = 1400.0;
 /// More datagrams than needed that pass: some are sent again while a thread has no core.
 const SENT_AGAIN: f64 = 1.1;
 
-/// Datagrams that share a call or an acknowledgement, at least. On a quiet machine it is 20 to 40,
-/// but how many find a window open in one round is the scheduler's and the peer's.
+/// The fewest datagrams that share a call or an acknowledgement. On a quiet machine it is 20 to 40,
+/// but the scheduler and the peer decide how many find a window open in one round.
 const SHARE: f64 = 3.0;
 
-/// What an event that never happens for a request may come to: sessions keep their time, and an
-/// index comes round.
+/// The most that is counted of an event that never happens for a request: sessions keep their time,
+/// and an index comes round.
 const NEARLY_NONE: f64 = 1e-3;
 
-/// Of an event that requests share there are at most so many of each request's own: how many share
-/// one is the scheduler's.
+/// The most that is counted of an event that requests share, of each request: the scheduler decides
+/// how many requests share one.
 const SHARED: f64 = 0.75;
 
-/// Datagrams that may go by the kernel where cards are found past it: a window's, some times.
+/// The share of datagrams that may go through the kernel although cards are found past it: some
+/// windows.
 const FINDING_SHARE: f64 = 0.02;
 
 #[test]
@@ -40,7 +41,8 @@ fn a_spinning_local_disk_needs_no_event_at_all() {
         for event in ["kicks", "vmhost_wakeups"] {
             assert_eq!(each(&report, event), 0.0, "{event}: {report}");
         }
-        // A driver that declines calls by an index is called once each time that comes round.
+        // A driver that declines calls by an index is called once each time that the index comes
+        // round.
         assert!(each(&report, "calls") < 1.0 / f64::from(1 << 15), "{report}");
         assert!(each(&report, "vmhost_system_calls") < 1.0 / f64::from(1 << 15), "{report}");
         assert!(report["events_per_request"].get("vmhost_bytes_copied").is_none(), "{report}");
@@ -52,13 +54,13 @@ fn a_spinning_local_disk_needs_no_event_at_all() {
 #[test]
 fn a_sleeping_driver_is_called_once_for_many_requests() {
     let report = measure_alone(&["--depth", "32", "--idle", "spin", "--driver", "sleeps"]);
-    // One for all 32 that a round completes; a driver that was awake early sees them in parts.
+    // One call for all 32 that a round completes; a driver that was awake early sees them in parts.
     let calls = each(&report, "calls");
     assert!(calls > 0.0 && calls <= 8.0 / 32.0, "{report}");
     assert_eq!(each(&report, "kicks"), 0.0, "{report}");
 }
 
-/// Also with fewer cores than these three threads: whoever spins looks by itself.
+/// A spinning thread polls, so this holds also with fewer cores than these three threads.
 #[test]
 fn a_spinning_remote_disk_needs_no_kick_and_no_wake_up() {
     for link in ["udp", "shm"] {
@@ -96,7 +98,7 @@ const CASES: [(&str, &str, f64, &str); 6] = [
     ("write", "1m", 1_048_576.0, "4"),
 ];
 
-/// The roles of a direct request: who sends its data, and who only says something about it.
+/// The roles of a direct request: first the sender of the data, then the other role.
 fn sides(op: &str) -> [&'static str; 2] {
     if op.ends_with("write") { ["driver", "iohost"] } else { ["iohost", "driver"] }
 }
@@ -109,11 +111,11 @@ fn a_direct_request_takes_few_datagrams_and_calls_and_each_byte_is_copied_once()
             measure_alone(&[&path[..], &["--op", op, "--size", size, "--depth", depth]].concat());
         let [sender, other] = sides(op);
         let count = |role: &str, event: &str| each(&report, &format!("{role}_{event}"));
-        // As many as the data fill.
+        // As many datagrams as the data fill.
         let filled = (bytes / DATAGRAM_BYTES).ceil();
         let sent = count(sender, "datagrams_sent");
         assert!(sent > 0.0 && sent <= filled * SENT_AGAIN, "{sender}: {sent} datagrams: {report}");
-        // A request or an answer, and acknowledgements: of what a round found, not of a datagram.
+        // A request or an answer, and acknowledgements: one for each round, not for each datagram.
         let said = count(other, "datagrams_sent");
         assert!(said <= 1.0 + filled / SHARE, "{other}: {said} datagrams: {report}");
         for role in [sender, other] {
@@ -125,7 +127,8 @@ fn a_direct_request_takes_few_datagrams_and_calls_and_each_byte_is_copied_once()
             );
             assert_eq!(count(role, "wakeups"), 0.0, "{role}: {report}");
         }
-        // The client's buffers are not the link's; what an IOhost reads goes out from where it is.
+        // The client's buffers are not the link's, so they are copied. An IOhost sends a read's
+        // data from their place.
         assert_eq!(count("driver", "bytes_copied"), bytes, "{report}");
         let copied = if sender == "driver" { bytes } else { 0.0 };
         assert_eq!(count("iohost", "bytes_copied"), copied, "{report}");
@@ -139,7 +142,7 @@ fn a_direct_request_over_shared_memory_takes_no_call_and_one_more_copy() {
         let report =
             measure_alone(&[&path[..], &["--op", op, "--size", size, "--depth", depth]].concat());
         let count = |role: &str, event: &str| each(&report, &format!("{role}_{event}"));
-        // Of requests, answers and acknowledgements.
+        // Bytes of the heads of requests, answers and acknowledgements.
         let heads = 512.0;
         for role in ["driver", "iohost"] {
             assert_eq!(count(role, "kernel_datagrams_sent"), 0.0, "{role}: {report}");
@@ -155,13 +158,13 @@ fn a_direct_request_over_shared_memory_takes_no_call_and_one_more_copy() {
     }
 }
 
-/// What a datagram has besides data: Ethernet, IP and UDP, a packet's head and a fragment's, an
-/// acknowledgement, and the message's head; rounded up.
+/// The bytes of a datagram besides data: Ethernet, IP and UDP, the heads of a packet and a
+/// fragment, an acknowledgement, and the message's head; rounded up.
 const HEADS_BYTES: f64 = 192.0;
 
-/// The kernel carries what finds the other one's card, and nothing more; each byte is copied into a
-/// frame, and out of frames where a packet has several. A card is looked for again after a pause,
-/// as long as the other one has not answered.
+/// The kernel carries only the messages by which the two cards find each other. Each byte is copied
+/// into a frame, and out of frames where a packet has several. As long as the other card has not
+/// answered, the search is repeated after a pause.
 #[test]
 fn a_direct_request_past_the_network_stack_has_one_more_copy_and_no_datagram_of_the_kernel() {
     if !rustix::process::geteuid().is_root() {
@@ -178,7 +181,8 @@ fn a_direct_request_past_the_network_stack_has_one_more_copy_and_no_datagram_of_
             let filled = (bytes / payload).ceil();
             let sent = count(sender, "datagrams_sent");
             assert!(sent > 0.0 && sent <= filled * SENT_AGAIN, "{sender}: {sent}: {report}");
-            // Who looks at a ring finds datagrams sooner than who asks the system: fewer at once.
+            // A thread that polls a ring finds datagrams sooner than one that asks the system:
+            // fewer at once.
             let said = count(other, "datagrams_sent");
             assert!(said <= 1.0 + sent / 2.0, "{other}: {said} datagrams: {report}");
             for role in [sender, other] {
@@ -187,13 +191,13 @@ fn a_direct_request_past_the_network_stack_has_one_more_copy_and_no_datagram_of_
                 assert!(by_kernel < most, "{role}: {by_kernel}: {report}");
                 assert_eq!(count(role, "wakeups"), 0.0, "{role}: {report}");
             }
-            // A round makes as few calls as it can; how many packets it finds a window open for is
-            // the scheduler's doing and the peer's.
+            // A round makes as few calls as it can. The scheduler and the peer decide for how many
+            // packets it finds a window open.
             let calls = count(sender, "send_calls");
             let most = (sent * 0.75).max(SENT_AGAIN);
             assert!(calls > 0.0 && calls <= most, "{sender}: {calls} calls: {report}");
-            // By the session, as over UDP, and by the link: in and, in pieces, out; but the last
-            // packet of long data may be short, and then lies in one frame.
+            // Copies by the session, as over UDP, and by the link: one in, and one out if there are
+            // pieces. The last packet of long data may be short, and then lies in one frame.
             let stable = |role: &str| role == "driver" || sender == "driver";
             let session = |role: &str| if stable(role) { 1.0 } else { 0.0 };
             for (role, by_link) in [(sender, 1.0), (other, pieces)] {
@@ -208,7 +212,7 @@ fn a_direct_request_past_the_network_stack_has_one_more_copy_and_no_datagram_of_
     }
 }
 
-/// Several requests share datagrams of questions, calls to send and acknowledgements.
+/// Several requests share datagrams of questions, calls to send, and acknowledgements.
 #[test]
 fn a_remote_request_takes_few_datagrams_and_calls() {
     for (op, [sender, other]) in
@@ -229,7 +233,7 @@ fn a_remote_request_takes_few_datagrams_and_calls() {
     }
 }
 
-/// Also where the answers come from another node.
+/// The same where the answers come from another node.
 #[test]
 fn a_sleeping_driver_of_a_remote_disk_is_called_once_for_several_requests() {
     let path = ["--path", "remote", "--idle", "spin", "--driver", "sleeps", "--depth", "32"];
@@ -241,9 +245,10 @@ fn a_sleeping_driver_of_a_remote_disk_is_called_once_for_several_requests() {
     }
 }
 
-/// Of one round all go to the kernel at once. In memory a short request is done in place, so this
-/// takes a file of a disk. Read past the page cache, requests end one by one as fast as the disk
-/// is, and a round finds as few as one: then it is one entry for each, and never another to reap.
+/// All requests of one round enter the kernel together. A short request in memory is done in place,
+/// so this takes a file on a disk. Reads past the page cache end one by one, as fast as the disk
+/// is, and a round may find only one: then there is one entry for each, and never another one to
+/// reap.
 #[test]
 fn requests_to_a_file_enter_the_kernel_together() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
@@ -258,14 +263,14 @@ fn requests_to_a_file_enter_the_kernel_together() {
         }
         let enters = each(&report, "vmhost_uring_enters");
         assert!(enters <= at_most, "{kind}: {enters} entries: {report}");
-        // Nobody sleeps, and nothing else enters the kernel.
+        // No thread sleeps, and nothing else enters the kernel.
         let calls = each(&report, "vmhost_system_calls");
         assert!(calls - enters < NEARLY_NONE, "{kind}: {report}");
     }
 }
 
-/// How many calls a request takes is certain only of those who sleep: who spins looks, by a call,
-/// as often as there is time.
+/// The number of calls of a request is certain only where the threads sleep. A spinning thread
+/// looks for work by a call, as often as there is time.
 #[test]
 fn a_direct_request_of_those_who_sleep_takes_few_system_calls() {
     let at = |depth| {
@@ -276,11 +281,11 @@ fn a_direct_request_of_those_who_sleep_takes_few_system_calls() {
         (calls, wakeups, report)
     };
     let (one, wakeups, report) = at("1");
-    // To send, to sleep, to receive, and to find nothing more before it sleeps; the client looks
-    // once more, and the IOhost takes its io_uring's signal back.
+    // One call each to send, to sleep, to receive, and to find nothing more before the sleep. The
+    // client looks once more, and the IOhost takes its io_uring's signal back.
     assert!(one.iter().all(|calls| *calls <= 5.0 * SENT_AGAIN), "{one:?}: {report}");
     assert!(wakeups.iter().all(|each| (0.5..=SENT_AGAIN).contains(each)), "{wakeups:?}: {report}");
-    // Several requests share each of them.
+    // Several requests share each call.
     let (many, _, report) = at("32");
     let shared = many.iter().zip(&one).all(|(many, one)| *many <= one * SHARED);
     assert!(shared, "{many:?} after {one:?}: {report}");
@@ -298,7 +303,7 @@ fn a_remote_disk_over_shared_memory_needs_no_datagram_of_the_kernel() {
     assert!(report["network"].is_string(), "{report}");
 }
 
-/// Events of a request, each of them, of one guest and of many.
+/// Events of each request, with one guest and with many.
 const OF_GUESTS: [&str; 5] =
     ["kicks", "calls", "vmhost_wakeups", "vmhost_system_calls", "vmhost_datagrams_sent"];
 
@@ -322,7 +327,7 @@ fn what_a_request_costs_does_not_grow_with_queues_or_guests() {
         for point in &series {
             check_point(point);
         }
-        // Where threads share cores they sleep now and then, and how often is the scheduler's.
+        // Threads that share cores sleep now and then, as often as the scheduler decides.
         let mut seated = series.iter().filter(|point| point["seated"].as_bool().unwrap());
         let Some(first) = seated.next() else { continue };
         for (point, event) in seated.flat_map(|point| OF_GUESTS.map(|event| (point, event))) {
@@ -332,13 +337,14 @@ fn what_a_request_costs_does_not_grow_with_queues_or_guests() {
     }
 }
 
-/// What holds of any number of sidecores, queues and guests, also where they share cores.
+/// Checks the counts that hold for any number of sidecores, queues and guests, also where they
+/// share cores.
 fn check_point(point: &Value) {
     let report = &point["report"];
     let requests = report["requests"].as_u64().unwrap();
     let taken = report["requests_by_sidecore"].as_object().unwrap();
     let taken: Vec<_> = taken.values().map(|count| count.as_u64().unwrap()).collect();
-    // Every sidecore has queues, and every request was taken by one.
+    // Every sidecore has queues, and one of them took each request.
     assert_eq!(taken.len() as u64, point["sidecores"].as_u64().unwrap(), "{point}");
     assert!(taken.iter().all(|count| *count > 0), "a sidecore serves nobody: {point}");
     let all: u64 = taken.iter().sum();
@@ -353,7 +359,7 @@ fn check_point(point: &Value) {
     }
 }
 
-/// Those who sleep have to be woken, so there is something that could grow.
+/// Sleeping sidecores and drivers have to be woken, so there are events whose number could grow.
 #[test]
 fn many_sleeping_guests_need_no_more_events_than_one() {
     let words = ["--depth", "4", "--idle", "sleep", "--driver", "sleeps", "--guests"];
@@ -363,7 +369,7 @@ fn many_sleeping_guests_need_no_more_events_than_one() {
         assert!(more <= few * 1.25 + NEARLY_NONE, "{event}: {few}, then {more}: {one}, {many}");
     }
     for event in ["kicks", "calls", "vmhost_wakeups"] {
-        // One for the four of a batch.
+        // One event for the four requests of a batch.
         let count = each(&one, event);
         assert!((0.1..=0.5).contains(&count), "{event}: {one}");
     }

@@ -1,5 +1,5 @@
-//! `vrio bench net` for a moment each: that it works, and that what does not depend on the
-//! machine's speed is as promised. No time is looked at.
+//! `vrio bench net` for a moment each: it works, and counts that do not depend on the machine's
+//! speed are as promised. No test checks a time.
 
 use std::fs;
 use std::process::Command;
@@ -8,12 +8,12 @@ use std::sync::{Mutex, PoisonError};
 use serde_json::Value;
 use testbed::nodes::NodePlan;
 
-/// What an event that never happens for a frame may come to: an index comes round, and a machine
-/// that is busy lets few frames pass.
+/// The most that is counted of an event that never happens for a frame: an index comes round, and
+/// few frames pass on a busy machine.
 const NEARLY_NONE: f64 = 1e-2;
 
-/// Two measurements at a time take each other's cores, and how many frames share an event is then
-/// the scheduler's doing.
+/// Two measurements at a time take each other's cores. Then the scheduler decides how many frames
+/// share an event.
 static MACHINE: Mutex<()> = Mutex::new(());
 
 /// The report of a measurement that goes well and leaves nothing behind.
@@ -36,7 +36,7 @@ fn count(report: &Value, name: &str) -> u64 {
     report[name].as_u64().unwrap_or_else(|| panic!("no {name}: {report}"))
 }
 
-/// An event, of each frame.
+/// The count of an event for each frame.
 fn each(report: &Value, name: &str) -> f64 {
     let count = report["events_per_frame"][name].as_f64();
     count.unwrap_or_else(|| panic!("no {name}: {report}"))
@@ -71,14 +71,15 @@ fn frames_cross_a_spinning_switch_without_an_event_and_none_is_lost() {
     }
 }
 
-/// What of a frame is in the head of its message: so much needs no buffer, and no copy of it.
+/// The bytes of a frame that are in the head of its message: these need no buffer, and no copy.
 const IN_HEAD_BYTES: f64 = 176.0;
 
-/// More than needed that passes: some datagrams are sent again while a thread has no core.
+/// The most datagrams that pass for each that is needed: some are sent again while a thread has no
+/// core.
 const SENT_AGAIN: f64 = 1.1;
 
-/// A session is entered by a copy and left by another one, at each of its ends; a frame that is
-/// short enough needs neither.
+/// A frame is copied when it enters a session and when it leaves it. A short frame needs neither
+/// copy.
 #[test]
 fn a_frame_between_nodes_is_copied_once_where_it_enters_a_session_and_once_where_it_leaves() {
     for (crossings, at_vmhost, at_iohost) in [("1", 1.0, 1.0), ("2", 2.0, 2.0)] {
@@ -87,7 +88,7 @@ fn a_frame_between_nodes_is_copied_once_where_it_enters_a_session_and_once_where
             let report = measure(&[&path[..], &["--size", size]].concat());
             for (role, copies) in [("vmhost", at_vmhost), ("iohost", at_iohost)] {
                 let copied = each(&report, &format!("{role}_bytes_copied"));
-                // A frame that is lost on its way was copied before that.
+                // A frame that is lost on its way was copied before its loss.
                 let frames = |name: &str| report[name].as_f64().expect("a count");
                 let sent = 1.0 + frames("frames_lost") / frames("frames");
                 let bound = copies * bytes..=copies * bytes * sent * SENT_AGAIN;
@@ -114,8 +115,8 @@ fn frames_between_nodes_over_shared_memory_need_no_datagram_of_the_kernel() {
     }
 }
 
-/// Those who sleep are woken for each frame, and send with one call: how many calls a frame takes
-/// is certain.
+/// Sleeping nodes are woken for each frame, and send with one call, so the number of calls of a
+/// frame is certain.
 #[test]
 fn a_frame_that_bounces_between_sleeping_nodes_takes_few_system_calls() {
     let path = ["--path", "remote", "--op", "bounce", "--idle", "sleep", "--encrypt", "off"];
@@ -133,7 +134,7 @@ fn a_frame_bounces() {
     let report = measure(&["--op", "bounce"]);
     assert!(report["latency_us"]["p50"].as_f64().unwrap() > 0.0, "{report}");
     assert_eq!(count(&report, "frames") % 2, 0, "each way counts");
-    // Ethernet's header, IPv4's and UDP's stand before what netperf sends.
+    // Ethernet's header, IPv4's and UDP's precede the bytes that netperf sends.
     let report = measure(&["--op", "bounce", "--payload", "1,101"]);
     assert!((bytes_each(&report) - (42.0 + 51.0)).abs() < 1e-6, "{report}");
     assert!(report["asked"].get("size_bytes").is_none(), "{report}");
@@ -154,7 +155,7 @@ fn a_stream_arrives_as_it_was_written_in_fewer_frames_than_writes() {
     }
 }
 
-/// The receiver's nic is held to a rate, and what comes too fast is lost, at times all of it.
+/// The receiver's nic is held to a rate. Frames that come too fast are lost, at times all of them.
 #[test]
 fn a_server_that_loses_frames_is_measured_by_those_that_arrive() {
     let home = tempfile::tempdir().unwrap();
@@ -173,11 +174,11 @@ fn a_server_that_loses_frames_is_measured_by_those_that_arrive() {
     let report = measure(&["--path", "socket", &sockets]);
     let (lost, time_outs) = (count(&report, "frames_lost"), count(&report, "time_outs"));
     assert!(lost > 0 && time_outs > 0, "{report}");
-    // Half a second each, which counts for no figure.
+    // The waits took half a second each, and count for no figure.
     let waited_s = report["waited_s"].as_f64().unwrap();
     assert!(waited_s >= 0.5 * time_outs as f64, "{report}");
     assert!(report["seconds"].as_f64().unwrap() < waited_s, "{report}");
-    // What is left of such a run is no figure.
+    // A run that mostly waited gives no figure.
     assert!(report["waited_share"].as_f64().unwrap() > 0.5, "{report}");
     assert!(report["disturbed"] == true && report["frames_per_s"].is_null(), "{report}");
     let status = node.status().unwrap();

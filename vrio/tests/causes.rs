@@ -1,5 +1,5 @@
-//! What goes wrong is said with its cause, once: by `vrio node`, by its check, by commands to a
-//! running node and by others, for many kinds of faults.
+//! An error names its cause, once. The tests look at `vrio node`, its check, commands to a running
+//! node and other commands, with many kinds of faults.
 
 use std::fmt::Write;
 use std::fs;
@@ -14,13 +14,13 @@ use testbed::nodes::NodePlan;
 
 const VRIO: &str = env!("CARGO_BIN_EXE_vrio");
 
-/// Longer than a busy machine takes to find out what is wrong.
+/// Longer than a busy machine takes to find a fault.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The shortest clause that is a cause, and not a name.
+/// The fewest characters of a clause that is a cause, and not a name.
 const CAUSE_LENGTH: usize = 12;
 
-/// What the kernel's own words end with: `No such file or directory (os error 2)`.
+/// The end of the kernel's own messages: `No such file or directory (os error 2)`.
 const OF_THE_SYSTEM: &str = "(os error";
 
 /// Runs a command that should end by itself.
@@ -40,7 +40,7 @@ fn run(words: &[&str]) -> Output {
     child.wait_with_output().expect("a child")
 }
 
-/// Causes that stand more than once in a problem. Each problem has a line.
+/// The causes that stand more than once in a problem. Each problem has a line.
 fn repeated(said: &str) -> Vec<&str> {
     said.lines().flat_map(repeated_in).collect()
 }
@@ -71,7 +71,7 @@ fn a_cause_that_is_said_twice_is_found() {
     assert!(repeated(&format!("{once}\n{once}")).is_empty(), "two problems");
 }
 
-/// What each command said that failed, and should have.
+/// The commands that failed as they should, and the wrong messages.
 #[derive(Default)]
 struct Findings {
     faults: usize,
@@ -79,7 +79,7 @@ struct Findings {
 }
 
 impl Findings {
-    /// The command fails, says this, and no cause twice.
+    /// The command fails, and its message has these words and no cause twice.
     fn look(&mut self, name: &str, says: &str, words: &[&str]) {
         self.faults += 1;
         let output = run(words);
@@ -99,7 +99,7 @@ impl Findings {
     }
 }
 
-/// A directory with what faults are made of.
+/// A directory with the files that faults need.
 struct Place(tempfile::TempDir);
 
 impl Place {
@@ -127,7 +127,7 @@ impl Place {
         self.path(name).to_str().unwrap().to_owned()
     }
 
-    /// A node's file, of which the fault is all that is not usual.
+    /// A node's file, which has a fault and is usual otherwise.
     fn config(&self, fault: &str) -> String {
         let text = format!("name = \"n1\"\ncontrol = \"HOME/n1.control\"\n{fault}");
         fs::write(self.path("n.toml"), text.replace("HOME", self.0.path().to_str().unwrap()))
@@ -136,7 +136,8 @@ impl Place {
     }
 }
 
-/// Faults that the check says as well as the start does: what is said, and the file's lines.
+/// Faults that both the check and the start report: the name, words of the message, and the file's
+/// lines.
 const BOTH: [(&str, &str, &str); 14] = [
     ("bad TOML", "this is not TOML", "listen = = 3\n"),
     ("unknown key", "lisen", "lisen = \"127.0.0.1:1\"\n"),
@@ -154,7 +155,7 @@ const BOTH: [(&str, &str, &str); 14] = [
     ("a directory, no file", "directory", "VOLUME{ file = \"folder.img\" }\n"),
 ];
 
-/// Where a volume's backend follows.
+/// A volume's lines up to its backend.
 const VOLUME: &str = "[directories]\nvolumes = \"HOME\"\n[[volume]]\nname = \"a\"\nbackend = ";
 
 #[test]
@@ -170,7 +171,7 @@ fn a_node_that_does_not_start_says_each_cause_once_and_so_does_the_check() {
         findings.look(name, "os error", &["node", "--config", &place.text(file)]);
         findings.look(name, "os error", &["node", "--check", "--config", &place.text(file)]);
     }
-    // Those that only the start can meet.
+    // The faults that only the start can meet.
     let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
     let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
     let (udp, tcp) = (udp.local_addr().unwrap(), tcp.local_addr().unwrap());

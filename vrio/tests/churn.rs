@@ -1,7 +1,8 @@
-//! Disks, volumes, peers and chains come and go for a while, while one guest works: every answer is
-//! right, and in the end the processes are as they were: descriptors, threads, objects, memory.
+//! Disks, volumes, peers and chains come and go for a while, while one guest works. Every answer is
+//! right, and in the end the processes have as many descriptors, threads, objects and as much
+//! memory as before.
 //!
-//! `CHURN_S=n` says for how long, `CHURN_SEED=n` asks for another run. Twenty seconds in CI; the
+//! `CHURN_S=n` sets the seconds, `CHURN_SEED=n` another run. In CI it takes twenty seconds. The
 //! nightly tier takes ten minutes, in a release build, and is strict about memory.
 
 use std::fs;
@@ -17,8 +18,8 @@ use testbed::nodes::{Node, NodePlan};
 use testbed::stand_in::StandIn;
 use workload::Mix;
 
-/// Of the control thread's helpers, as many as there are questions at once, and some that wait.
-/// With more than a thousand changes, what is left by each is more.
+/// The most helpers of the control thread: as many as there are questions at once, and some that
+/// wait. If each of more than a thousand changes left one behind, there would be more.
 const HELPERS_MAX: usize = 16;
 
 /// How long descriptors, threads and sessions may take to be given back after the last change.
@@ -27,7 +28,8 @@ const SETTLE: Duration = Duration::from_secs(30);
 /// Blocks of the disk that is under load all the time.
 const BLOCKS: u64 = 1024;
 
-/// The longest list of things that one round leaves behind for a later one to remove.
+/// Places for objects of each kind. An object that a change adds stays until a later change removes
+/// it.
 const PLACES: u64 = 4;
 
 fn number(variable: &str, otherwise: u64) -> u64 {
@@ -61,7 +63,7 @@ fn done(node: &Node, method: &str, path: &str, body: &Value) {
     assert_eq!(code, 200, "{method} {path} {body}: {answer}\n{}", node.log_tail());
 }
 
-/// What a process holds on to.
+/// The resources that a process holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Held {
     descriptors: usize,
@@ -81,14 +83,15 @@ impl Held {
         // The kernel's own workers come and go with the load.
         let name = |task: fs::DirEntry| fs::read_to_string(task.path().join("comm")).ok();
         let ours = entries("task").filter_map(name).filter(|name| !name.starts_with("iou-"));
-        // The control thread's helpers wait for work for a while, which each question is.
+        // The control thread's helpers wait for more work for a while, and each question is work.
         let (helpers, ours) = ours.partition::<Vec<_>, _>(|name| name.starts_with("tokio"));
         assert!(helpers.len() <= HELPERS_MAX, "{} helpers of the control thread", helpers.len());
         let files = fs::read_dir(&node.plan().home).expect("its directory");
         let names = files.filter_map(|file| file.ok()?.file_name().into_string().ok());
         let status = node.status().expect("it answers");
         let objects = |kind: &str| status[kind].as_array().expect("a list").len();
-        // A node is not dumpable, so who may not trace it does not see them.
+        // A node is not dumpable, so a user without the right to trace it does not see its
+        // descriptors.
         let descriptors = fs::read_dir(format!("/proc/{}/fd", node.pid()));
         if descriptors.is_err() {
             println!("SKIP descriptors in churn: this user may not trace a node (be root)");
@@ -135,7 +138,7 @@ impl Pair {
         Self { io: io.start().expect("the IOhost starts"), vm: vm.start().expect("and the VMhost") }
     }
 
-    /// One change of a kind, of one of a few places, there or back.
+    /// One change of a random kind at one of a few places: adds the object, or removes it.
     fn change(&self, random: &mut Random, there: &mut [[bool; PLACES as usize]; 3]) {
         let place = random.below(PLACES) as usize;
         match random.below(6) {
@@ -222,12 +225,12 @@ impl Pair {
         ];
         let chain = &chains[random.below(3) as usize];
         let (code, answer) = ask(&self.io, "PUT", "/v1/volumes/keep/chain", chain);
-        // Where the machine's own storage takes seconds for a flush, the old chain stays.
+        // A flush of the machine's own storage may take seconds. Then the old chain stays.
         let is_slow = code == 500 && answer.contains("did not drain within");
         assert!(code == 200 || is_slow, "{chain}: {answer}\n{}", self.io.log_tail());
     }
 
-    /// What fails half-way: the volume is refused when it is opened, the disk by its name.
+    /// Changes that fail half-way: the volume is refused when it is opened, the disk by its name.
     fn bad(&self, place: usize) {
         let volume = json!({ "name": "bad", "backend": { "file": "none.img" } });
         assert_eq!(ask(&self.io, "POST", "/v1/volumes", &volume).0, 500);
@@ -241,14 +244,14 @@ impl Pair {
     /// A guest that comes, works a little, and goes.
     fn visit(&self, random: &mut Random, disk: &str) {
         let socket = self.vm.plan().socket(disk);
-        // One queue: memory gives requests that overlap on two sidecores either's bytes, mixed.
+        // One queue: on two sidecores, overlapping requests to memory may mix their bytes.
         let mut guest = StandIn::connect(&socket, 1, mix(4), 64, random).expect("connects");
         guest.work(|guest| guest.workload.counts.completed > 50).expect("the promise is kept");
         guest.read_all().expect("all is as promised");
         guest.disconnect();
     }
 
-    /// Takes away what is left.
+    /// Removes all objects that are left.
     fn clear(&self, random: &mut Random, there: &mut [[bool; PLACES as usize]; 3]) {
         let [local, remote, peers] = std::mem::take(there);
         for (place, _) in local.iter().enumerate().filter(|(_, there)| **there) {
@@ -263,14 +266,14 @@ impl Pair {
         done(&self.io, "PUT", "/v1/volumes/keep/chain", &json!(["meter"]));
     }
 
-    /// Waits until both hold on to what they did before, and no more.
+    /// Waits until both nodes hold the same resources as before, and no more.
     fn wait_for(&self, before: &[Held; 2]) {
         let until = Instant::now() + SETTLE;
         loop {
             let now = [Held::by(&self.io), Held::by(&self.vm)];
             let same = now.iter().zip(before).all(|(now, before)| {
-                // A connection or a helper of the control thread may have been ending before, or be
-                // at work for us now. What grows with the changes is more than one.
+                // A connection or a helper of the control thread may have been ending before, or
+                // work for us now. A leak that grows with the changes is more than one.
                 let near = |now: usize, before: usize| {
                     if now <= before + 1 { before } else { now }
                 };
@@ -286,7 +289,7 @@ impl Pair {
         }
     }
 
-    /// Changes for a while, then takes everything away again. Gives how many changes that were.
+    /// Changes for a while, then removes everything again. Gives the number of changes.
     fn churn(&self, random: &mut Random, time: Duration) -> u64 {
         let mut there = <[[bool; PLACES as usize]; 3]>::default();
         let (until, mut changes) = (Instant::now() + time, 0);
@@ -299,7 +302,7 @@ impl Pair {
     }
 }
 
-/// Says that it is over when it is dropped.
+/// Sets the flag when it is dropped.
 struct Ends<'s>(&'s AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -322,7 +325,7 @@ fn nothing_grows_while_everything_comes_and_goes() {
         StandIn::connect(&socket, 2, mix(8), BLOCKS, &mut random.fork()).expect("connects");
     let pair = &pair;
     std::thread::scope(|scope| {
-        // Also when something below fails: the guest would work for ever.
+        // The flag must be set also when something below fails: the guest would work for ever.
         let _ends = Ends(&stop);
         let loaded = scope.spawn(|| {
             guest.work(|_| stop.load(Relaxed)).expect("the promise is kept");
@@ -330,7 +333,7 @@ fn nothing_grows_while_everything_comes_and_goes() {
             assert_eq!(guest.workload.counts.errors, 0);
             guest.workload.counts.completed
         });
-        // Threads' stacks, pools and tables have their size after this.
+        // The stacks of threads, the pools and the tables reach their size here.
         pair.churn(&mut random, time / 5);
         let before = [Held::by(&pair.io), Held::by(&pair.vm)];
         let before_kib = [resident_kib(&pair.io), resident_kib(&pair.vm)];
@@ -341,7 +344,7 @@ fn nothing_grows_while_everything_comes_and_goes() {
         stop.store(true, Relaxed);
         let requests = loaded.join().expect("the guest was right all the time");
         println!("{requests} requests; {before:?}");
-        // A short run is hardly warm, so it is only kept from running away.
+        // A short run is hardly warm, so this only keeps it from running away.
         let percent = if is_ci() { 25 } else { 5 };
         for (before, after) in before_kib.into_iter().zip(after_kib) {
             assert!(after <= before + before * percent / 100, "{before} KiB became {after} KiB");

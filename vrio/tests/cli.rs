@@ -24,7 +24,7 @@ volumes = "HOME"
 sockets = "HOME"
 "#;
 
-/// A node of its own directory. Killed when dropped.
+/// A node with a directory of its own. Killed when dropped.
 struct Running {
     child: Child,
     home: tempfile::TempDir,
@@ -36,7 +36,7 @@ impl Running {
         let home = tempfile::tempdir().unwrap();
         let config = config.replace("HOME", home.path().to_str().unwrap());
         std::fs::write(home.path().join("node.toml"), config).unwrap();
-        // From a shell as users have it.
+        // The limit that a user's shell has.
         let mut child = Command::new("sh")
             .args(["-c", "ulimit -Sn 512 && exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_vrio")])
             .args(["node", "--log", "json", "--config"])
@@ -50,7 +50,7 @@ impl Running {
         Self { child, home, log }
     }
 
-    /// Waits for a log line; the node's end fails the test with what it said.
+    /// Waits for a log line. If the node ends instead, the test fails and shows the log.
     fn wait_for(&self, what: &str) -> String {
         let mut seen = Vec::new();
         while let Ok(line) = self.log.recv() {
@@ -106,7 +106,7 @@ fn public(key: &Path) -> String {
     word.into_iter().find(|word| word.len() == 44 && word.ends_with('=')).unwrap().to_owned()
 }
 
-/// What an operator makes of an example: a host that has its addresses and directories, and keys.
+/// An example after an operator has adapted it: this host's addresses and directories, and keys.
 fn adapt(home: &Path, name: &str) -> String {
     let config = example_in(home, name);
     let mut text = std::fs::read_to_string(&config).unwrap();
@@ -202,7 +202,7 @@ keys = [{{ key = "{ended}", expires = 2020-01-01T00:00:00Z }}]
     for problem in problems {
         assert_eq!(error.matches(problem).count(), 1, "{problem:?} once in: {error}");
     }
-    // Nothing was made.
+    // The check made no files.
     assert!(!home.path().join("none.img").exists() && !home.path().join(".vrio").exists());
 }
 
@@ -210,7 +210,7 @@ keys = [{{ key = "{ended}", expires = 2020-01-01T00:00:00Z }}]
 fn the_check_opens_key_files() {
     let home = tempfile::tempdir().unwrap();
     let config = example_in(home.path(), "vm1.toml");
-    // Each at its line, all at once.
+    // All problems are reported at once, each with its line.
     let refused = |node: &str, alice: &str| {
         let output = check(&config);
         assert_eq!(output.status.code(), Some(2));
@@ -405,7 +405,6 @@ idle = "sleep"
     assert!(!Path::new(socket).exists());
 }
 
-/// A node with a volume, changed by nothing but commands.
 #[test]
 fn the_manual_has_a_page_for_each_command() {
     let home = tempfile::tempdir().unwrap();
@@ -428,7 +427,7 @@ fn the_manual_has_a_page_for_each_command() {
     assert_eq!(refused.status.code(), Some(1), "{}", text(&refused.stderr));
 }
 
-/// What `vrio disk show --for qemu` prints, given to QEMU as it is.
+/// The output of `vrio disk show --for qemu` is given to QEMU without changes.
 #[test]
 fn qemu_takes_what_is_printed_for_it() {
     if Command::new("qemu-system-x86_64").arg("--version").output().is_err() {
@@ -453,7 +452,7 @@ fn qemu_takes_what_is_printed_for_it() {
     let domain = run("nic show n --for libvirt");
     assert!(domain.contains("address='52:54:00:00:00:07'"), "{domain}");
     let nic_options = run("nic show n --for qemu");
-    // The guest's memory is said once.
+    // The guest's memory is named once.
     let nic_options: Vec<_> = nic_options.lines().skip(3).collect();
     let mut options: Vec<_> = options.lines().skip(1).collect();
     let joined = format!("{} \\", options.pop().expect("the device"));
@@ -509,7 +508,7 @@ fn a_running_node_is_changed_by_commands() {
     bad("volume add b --file b.img --chain limit:iops=none", 2, "a whole number is wanted");
     bad("volume add b", 2, "--file");
     bad("disk add --volume a --socket x.sock", 2, "the same socket");
-    // Nothing can be forced there: a disk is not without its peer.
+    // This command has no --force: a disk cannot be without its peer.
     bad("peer remove io1 --force", 2, "--force");
     bad("peer remove io1", 1, "no peer is called \"io1\"");
     bad("disk move x --queue 0 --sidecore 0", 1, "its guest has not started it");
@@ -617,7 +616,7 @@ fn a_second_node_on_one_control_socket_is_refused() {
     assert!(text(&output.stderr).contains("is in use"), "{}", text(&output.stderr));
 }
 
-/// Somebody who may not write others' files, for tests that run as root.
+/// A user that may not write the files of others, for tests that run as root.
 const NOBODY: u32 = 65534;
 
 #[test]
@@ -648,8 +647,8 @@ backend = { file = "a.img", size = "1MiB" }
     if File::options().write(true).open(path("a.img")).is_ok() {
         command.uid(NOBODY).gid(NOBODY);
     }
-    // Another test that starts a process while the copy was open for writing has it open as well,
-    // until that process runs its own program.
+    // A process that another test started while the copy was open for writing has the copy open as
+    // well, until that process runs its own program.
     let output = (0..100).find_map(|_| match command.output() {
         Err(error) if error.kind() == std::io::ErrorKind::ExecutableFileBusy => {
             std::thread::sleep(std::time::Duration::from_millis(50));

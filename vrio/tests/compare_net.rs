@@ -5,29 +5,29 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// How peers are called, and why one may not be there. Both of DPDK's need packages and huge pages,
-/// which no test asks for: there being named is the promise.
+/// The peers' names, and words of the reasons why one may be missing. Both peers of DPDK need
+/// packages and huge pages, which no test asks for, so the test checks only that they are named.
 const PEERS: [(&str, &[&str]); 3] = [
     ("DPDK testpmd", &["(Debian: dpdk-dev)", "huge pages", "they poll"]),
     ("Open vSwitch with DPDK", &["(Debian: openvswitch-switch-dpdk)", "huge pages", "they poll"]),
     ("tap and bridge", &["(only root makes them)"]),
 ];
 
-/// Said of a peer that failed in its turn.
+/// The words about a peer that failed in its turn.
 const FAILED: &str = ", from ";
 
-/// Runs of which one has to go without a peer's failure: on a busy machine one may be too late for
-/// our driver.
+/// The most runs until one passes without a peer's failure: on a busy machine a peer may be too
+/// late for our driver.
 const RUNS_MAX: u32 = 2;
 
-/// Whoever was not measured is named, with a reason that is this machine's.
+/// Checks that a peer that was not measured is named, with a reason that lies in this machine.
 fn check_missing(name: &str, reasons: &[&str], missing: &str) {
     let mut of_peer = missing.split(';').filter(|why| why.contains(name));
     let is_named = of_peer.any(|why| reasons.iter().any(|it| why.contains(it)));
     assert!(is_named, "{name} is here and was not compared: {missing}");
 }
 
-/// One run, and who was not measured in it.
+/// One run: its report, and the peers that it did not measure.
 fn compare() -> (Value, String) {
     let temporary = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_vrio"));
@@ -95,7 +95,7 @@ fn we_are_compared_with_every_peer_that_is_installed() {
     assert_eq!(judged, [8, 6], "{own:?}, {missing}");
     let goals = report["goals"].as_array().unwrap();
     assert_eq!(goals.len(), 8, "{report}");
-    // One round decides nothing.
+    // One round decides no goal.
     let open = ["undecided", "not_measured"];
     assert!(goals.iter().all(|goal| open.iter().any(|it| goal["standing"] == *it)), "{goals:?}");
 }

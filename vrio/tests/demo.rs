@@ -1,4 +1,4 @@
-//! The demo, with guests and without one, as anybody may run it: it does what it says and leaves
+//! The demo, with guests and without one. Any user may run it; it does all that it says, and leaves
 //! nothing behind.
 
 use std::fs;
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use testbed::guest::{self, talk};
 use testbed::installed;
 
-/// For what a busy machine takes to start two nodes.
+/// Longer than a busy machine takes to start two nodes.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn demo(temporary: &Path) -> Command {
@@ -22,7 +22,7 @@ fn demo(temporary: &Path) -> Command {
     command
 }
 
-/// By vrio as it is installed, so that it finds its provider.
+/// The demo by an installed vrio, which finds its provider.
 fn demo_of_guests(temporary: &Path) -> Command {
     static INSTALLED: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
     let (_, program) = INSTALLED.get_or_init(|| {
@@ -36,7 +36,8 @@ fn demo_of_guests(temporary: &Path) -> Command {
     command
 }
 
-/// Processes whose command line names a path below `folder`: nodes do, with their configuration.
+/// Processes whose command line names a path below `folder`, as a node's does with its
+/// configuration.
 fn processes_of(folder: &Path) -> Vec<String> {
     let folder = folder.to_str().expect("a name of ours");
     let processes = fs::read_dir("/proc").expect("Linux").flatten();
@@ -55,7 +56,7 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// The MPI job had all its ranks, each message was as it was sent.
+/// Checks that the MPI job had all its ranks, and that each message arrived as it was sent.
 fn assert_messages(report: &Value, guests: u64) {
     let messages = &report["messages"];
     assert_eq!(messages["guests"], guests, "{report}");
@@ -117,7 +118,7 @@ fn the_demos_guests_have_a_disk_and_cards_and_reach_the_host() {
         Ok(_) => assert_messages(&report, 2),
         Err(why) => println!("SKIP {test}, the part with MPI: {why}"),
     }
-    // Where the nodes have a network of their own, the IOhost has a tap.
+    // Nodes with a network of their own have a tap on the IOhost.
     let has_tap = report["network"] == "namespaces";
     assert_eq!(talk["host"].is_string(), has_tap, "{report}");
     assert_nothing_is_left(temporary.path());

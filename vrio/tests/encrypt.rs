@@ -1,6 +1,7 @@
-//! Volumes that are encrypted, with real processes, and beside an implementation that is none of
-//! ours: Python's `cryptography`, which is OpenSSL's XTS. What it writes a node serves, what a node
-//! writes it reads, as dm-crypt would with the command of docs/configuration.md.
+//! Encrypted volumes, with real processes, and beside another implementation: Python's
+//! `cryptography`, which is OpenSSL's XTS. A node serves files that the other implementation has
+//! written, and that implementation reads files that a node has written, as dm-crypt would with the
+//! command of docs/configuration.md.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -57,7 +58,7 @@ fn image(path: &Path) {
     std::fs::File::create(path).unwrap().set_len(IMAGE_BYTES).unwrap();
 }
 
-/// Works on the volume through this socket's disk, as a guest that checks what it reads.
+/// Works on the volume through this socket's disk, as a guest that checks its reads.
 fn work(vm: &mut Node, random: &mut Random) -> StandIn {
     let socket = vm.wait_for_disk("root").unwrap();
     let mut guest = StandIn::connect(&socket, 2, MIX, BLOCKS, random).unwrap();
@@ -68,7 +69,7 @@ fn work(vm: &mut Node, random: &mut Random) -> StandIn {
     guest
 }
 
-/// A local guest and one over two nodes, with files past the page cache and through it.
+/// A local guest and a guest over two nodes, with files past the page cache and through it.
 #[test]
 fn openssl_writes_what_a_node_serves_and_reads_what_a_node_wrote() {
     let test = "openssl_writes_what_a_node_serves_and_reads_what_a_node_wrote";

@@ -8,7 +8,7 @@ use std::time::Duration;
 use testbed::guest::{self, BOOT_TIMEOUT, Builder, Guest, Qemu, VhostDisk, scripts};
 use testbed::nodes::{Keys, Node, NodePlan};
 
-/// For what a script does: an emulated guest on a busy machine is slow.
+/// The time limit of a script: an emulated guest on a busy machine is slow.
 const SCRIPT_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Times that each of the three kinds of kill strikes the guest with four queues, by tier.
@@ -20,10 +20,12 @@ fn kill_rounds() -> usize {
     }
 }
 
-/// Many more than the 16 that were outstanding at the last kill: others go through again.
+/// Many more than the 16 requests that were outstanding at the last kill, so new requests have
+/// passed.
 const REQUESTS_BETWEEN_KILLS: u64 = 500;
 
-/// An IOhost with a volume for each guest, one of them shown by itself, and a VMhost.
+/// An IOhost with a volume for each guest, which also serves one of them as its own disk; and a
+/// VMhost.
 struct Pair {
     home: tempfile::TempDir,
     io_port: u16,
@@ -31,8 +33,8 @@ struct Pair {
 }
 
 impl Pair {
-    /// `number` keeps the tests' ports apart: every node has one for each of two sidecores. Below
-    /// those that the system gives away while a node is dead.
+    /// `number` keeps the tests' ports apart: every node has one for each of two sidecores. The
+    /// ports lie below those that the system gives away while a node is dead.
     fn plain(number: u16) -> Self {
         let io_port = 20_000 + (std::process::id() % 500) as u16 * 24 + number * 4;
         Self { home: tempfile::tempdir().unwrap(), io_port, keys: Keys::plain() }
@@ -80,8 +82,8 @@ impl Pair {
         (self.io_plan().start().unwrap(), self.vm_plan().start().unwrap())
     }
 
-    /// Stops a guest that writes and verifies, then its nodes. What it tells of its disk must be
-    /// what the image holds; gives its report.
+    /// Stops a guest that writes and verifies, then its nodes. The guest's digest of its disk must
+    /// be that of the image. Gives the guest's report.
     fn end_of_churn(&self, mut guest: Guest, io: Node, vm: Node) -> String {
         let report = guest.ask("stop", "churned", SCRIPT_TIMEOUT).unwrap();
         guest.wait_success(SCRIPT_TIMEOUT).unwrap();
@@ -98,8 +100,8 @@ fn on_disk(image: &guest::Image, name: &str, socket: &Path, queues: u16) -> Buil
     Guest::builder(image).name(name).disk(disk).processors(queues)
 }
 
-/// What drives the rings is the guest; what speaks vhost-user, connects again and hands the memory
-/// over is QEMU, and versions differ there. This is Debian 12's own.
+/// The guest drives the rings, but QEMU speaks vhost-user, connects again and shares the memory,
+/// and its versions differ in this. This is Debian 12's own version.
 #[test]
 fn an_older_qemu_lives_through_kills_of_its_node() {
     const TEST: &str = "an_older_qemu_lives_through_kills_of_its_node";
@@ -123,7 +125,7 @@ fn an_older_qemu_lives_through_kills_of_its_node() {
     println!("{version}: {}", pair.end_of_churn(guest, io, vm));
 }
 
-/// Waits until the guest has completed so many requests, and says how many these are by then.
+/// Waits until the guest has completed so many requests, and gives the number by then.
 fn wait_for_requests(guest: &mut Guest, wanted: u64) -> u64 {
     loop {
         let line = guest.wait_for("progress churn", SCRIPT_TIMEOUT).unwrap();
@@ -152,7 +154,7 @@ fn file_systems_of_two_guests_read_back_over_a_local_and_a_remote_disk() {
     }
     near_guest.wait_success(SCRIPT_TIMEOUT).unwrap();
     far_guest.wait_success(SCRIPT_TIMEOUT).unwrap();
-    // What was synced is there for nodes that know nothing any more, and for another boot.
+    // Synced data survives the restart of the nodes, and another boot of the guests.
     vm.stop().unwrap();
     io.stop().unwrap();
     let (_io, _vm) = pair.start();
@@ -205,7 +207,7 @@ fn survive_kills(test: &str, number: u16, packed: bool) {
         }
     }
     wait_for_requests(&mut guest, requests + REQUESTS_BETWEEN_KILLS);
-    // The last VMhost has served each of them.
+    // The last VMhost has served each queue.
     let status = vm.status().unwrap();
     let queues = status["disks"][0]["by_queue"].as_array().unwrap();
     let used = queues.iter().filter(|queue| queue["counters"]["requests"].as_u64() > Some(0));
@@ -217,7 +219,7 @@ fn survive_kills(test: &str, number: u16, packed: bool) {
 /// devices are mapped, before the guest has touched its disk.
 const QEMU_RACE: &str = "iotlb_to_section";
 
-/// How often a guest may begin again for that.
+/// How often a guest may be started again after this assertion.
 const BOOTS_MAX: usize = 3;
 
 /// Space that a file takes, in MiB.

@@ -1,5 +1,5 @@
-//! Somebody in a guest's network who hears all that is said there, answers when it is asked for its
-//! address or pinged, and pings: a driver of a nic without a system above.
+//! A station in a guest's network. It hears all frames there, answers ARP requests and pings, and
+//! sends pings itself: a driver of a nic without a system above it.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -20,12 +20,12 @@ const IPV4: u16 = 0x0800;
 
 const EVERYONE: [u8; 6] = [0xff; 6];
 
-/// How long an answer may take before it is asked again.
+/// How long an answer may take before the question is repeated.
 const AGAIN: Duration = Duration::from_millis(500);
 
 /// See the module's text.
 pub(crate) struct Ear {
-    // It is connected for as long as this is there.
+    // The connection lasts as long as this.
     _end: NicEnd,
     receive: FrameRing,
     send: FrameRing,
@@ -34,7 +34,7 @@ pub(crate) struct Ear {
     pings: u16,
 }
 
-/// The sum by which IPv4 and ICMP check themselves.
+/// The checksum of IPv4 and ICMP.
 fn checksum(bytes: &[u8]) -> [u8; 2] {
     let words = bytes.chunks(2).map(|word| {
         let low = word.get(1).copied().unwrap_or_default();
@@ -50,7 +50,7 @@ fn kind(frame: &[u8]) -> u16 {
 }
 
 impl Ear {
-    /// At a nic's socket, with the nic's address.
+    /// Connects to a nic's socket, with the nic's address.
     pub(crate) fn new(socket: &Path, mac: [u8; 6], address: [u8; 4], wait: Duration) -> Self {
         let shape = RingShape { size: 256, slots: 256, transfer_bytes_max: 4096, segments_max: 4 };
         let guest = GuestPlan { queues: 2, shape, backing: Backing::Memfd, regions: Regions::One };
@@ -64,7 +64,7 @@ impl Ear {
         ear
     }
 
-    /// Its address of IPv4.
+    /// Its IPv4 address.
     pub(crate) fn address(&self) -> [u8; 4] {
         self.address
     }
@@ -87,14 +87,15 @@ impl Ear {
         self.send.publish();
     }
 
-    /// A word of ARP: asks (1) for an address, or answers (2) who did.
+    /// Sends an ARP packet: a request (1) for an address, or an answer (2) to the station that
+    /// asked.
     fn arp(&mut self, what: u8, to: [u8; 6], who: [u8; 6], address: [u8; 4]) {
         let head = [0, 1, 8, 0, 6, 4, 0, what];
         let packet = [&head[..], &self.mac, &self.address, &who, &address].concat();
         self.say(to, ARP, &packet);
     }
 
-    /// All that was said since the last time. Who asks for this one's address is answered.
+    /// All frames since the last call. Requests for this station's address are answered.
     pub(crate) fn hear(&mut self) -> Vec<Vec<u8>> {
         let mut frames = Vec::new();
         while let Some((slot, written)) = self.receive.complete().unwrap() {
@@ -121,7 +122,7 @@ impl Ear {
         frames
     }
 
-    /// Hears until `found` is said.
+    /// Hears frames until `found` finds one.
     fn wait<T>(&mut self, wait: Duration, found: impl Fn(&[u8]) -> Option<T>) -> Option<T> {
         let until = Instant::now() + wait;
         while Instant::now() < until {
@@ -133,7 +134,8 @@ impl Ear {
         None
     }
 
-    /// Pings an address until it answers; gives whose it is, if it does in that time.
+    /// Pings an address until it answers. Gives the Ethernet address behind it, if there is an
+    /// answer in that time.
     pub(crate) fn ping(&mut self, address: [u8; 4], wait: Duration) -> Option<[u8; 6]> {
         let until = Instant::now() + wait;
         while Instant::now() < until {
@@ -157,7 +159,7 @@ impl Ear {
         None
     }
 
-    /// Asks for an echo (8), or is one (0).
+    /// Sends an echo request (8), or a reply (0).
     fn echo(&mut self, what: u8, mac: [u8; 6], address: [u8; 4], number: [u8; 2]) {
         let mut echo = [&[what, 0, 0, 0, 0x76, 0x72], &number[..], &[7; 40]].concat();
         let sum = checksum(&echo);
@@ -171,11 +173,11 @@ impl Ear {
         self.say(mac, IPV4, &packet);
     }
 
-    /// Waits until this address of Ethernet was announced to everyone, by its node (reverse ARP)
-    /// and by its own system (ARP for its own address), in whatever order.
+    /// Waits until this Ethernet address was announced to everyone, by its node (reverse ARP) and
+    /// by its own system (ARP for its own address), in either order.
     ///
     /// # Panics
-    /// When one of them never is.
+    /// When one of the two announcements does not come.
     pub(crate) fn wait_for_announcements(&mut self, mac: [u8; 6], wait: Duration) {
         let until = Instant::now() + wait;
         let (mut by_node, mut by_guest) = (false, false);
