@@ -1,7 +1,7 @@
-//! Nodes that hand over to another process while a checked guest works: nothing fails, nothing is
-//! lost, nobody has to connect again, and the pause is short.
+//! Nodes that hand over to another process while a checked guest works: nothing fails or is lost,
+//! no front end has to connect again, and the pause is short.
 //!
-//! `HANDOVERS=n` asks for more.
+//! `HANDOVERS=n` sets their number.
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
@@ -23,10 +23,10 @@ const HANDOVERS: u64 = 20;
 /// Longer than anything here takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// For what a guest does: an emulated one on a busy machine is slow.
+/// The time limit of a guest's work: an emulated guest on a busy machine is slow.
 const SCRIPT_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Blocks of 4 KiB that are worked on.
+/// The disk's blocks of 4 KiB that the guest uses.
 const BLOCKS: u64 = 2048;
 
 fn number(variable: &str, otherwise: u64) -> u64 {
@@ -44,13 +44,13 @@ struct Pair {
     io: u16,
     vm: u16,
     keys: Keys,
-    /// What holds the blocks.
+    /// The backend of the volume.
     backend: &'static str,
-    /// What its requests pass.
+    /// The chain of the volume.
     chain: &'static str,
-    /// The IOhost's door for shared memory, if the VMhost calls there.
+    /// The IOhost's socket for sessions over shared memory, if the VMhost uses it.
     door: Option<PathBuf>,
-    /// More for the top of the IOhost's configuration.
+    /// More lines for the top of the IOhost's configuration.
     more: String,
     /// The IOhost's sidecores.
     sidecores: u16,
@@ -84,7 +84,7 @@ impl Pair {
             self.chain,
             self.keys.clients(&["vm1"]),
         );
-        // The list of who may comes behind the volume's other keys.
+        // The key `allow` follows the volume's other keys.
         let (before, clients) = config.split_at(config.find("[[peer]]").unwrap_or(config.len()));
         let config = format!("{before}{}{clients}", self.keys.allow(&["vm1"]));
         self.plan("io1", config)
@@ -110,7 +110,7 @@ impl Pair {
 
 const FILE: &str = "{ file = \"root.img\", size = \"64MiB\" }";
 
-/// Works while `f` runs beside it; gives what `f` gives and the longest pause until some
+/// Works while `f` runs beside it. Gives the result of `f`, and the longest pause up to some
 /// completions after its end.
 fn meanwhile<T: Send>(guest: &mut StandIn, f: impl FnOnce() -> T + Send) -> (T, Duration) {
     let done = AtomicBool::new(false);
@@ -195,7 +195,7 @@ fn nothing_is_noticed_of_packed_rings_and_plain_sessions() {
 #[test]
 fn memory_outlives_its_process() {
     let handovers = number("HANDOVERS", HANDOVERS).div_ceil(3);
-    // On two sidecores, two writes of one block at the same time could mix: as on any RAM disk.
+    // On two sidecores, two writes of one block at the same time could mix, as on any RAM disk.
     let pair = Pair { sidecores: 1, ..Pair::new(4, true, "{ memory = \"64MiB\" }") };
     both_hand_over(&pair, RingKind::Split, handovers);
 }
@@ -208,7 +208,7 @@ fn a_limit_holds_nothing_up() {
     both_hand_over(&pair, RingKind::Split, 2);
 }
 
-/// Nodes on one machine that share memory; the one's port for metrics goes over as well.
+/// Nodes on one machine that share memory. The port for metrics goes over as well.
 #[test]
 fn shared_memory_and_metrics_go_over() {
     let mut pair = Pair::new(6, true, FILE);
@@ -229,7 +229,7 @@ fn shared_memory_and_metrics_go_over() {
     io.stop().expect("it stops in order");
 }
 
-/// A node that is its own IOhost and has no place for records: they go over as well.
+/// A node that is its own IOhost and has no directory for records: they go over as well.
 #[test]
 fn local_disks_on_memory_go_over() {
     let home = tempfile::tempdir().expect("a directory");
@@ -255,7 +255,7 @@ fn local_disks_on_memory_go_over() {
     node.stop().expect("it stops in order");
 }
 
-/// What has become of a node that may have been killed, or have ended because another went on.
+/// Waits until the node serves and gives it, or nothing if it was killed or taken over.
 fn settle(guest: &mut StandIn, mut node: Node) -> Option<Node> {
     let until = Instant::now() + PATIENCE;
     let wanted = guest.workload.counts.completed + 100;
@@ -274,7 +274,7 @@ fn settle(guest: &mut StandIn, mut node: Node) -> Option<Node> {
     }
 }
 
-/// Successors and nodes are killed at any moment of a hand-over. Whoever is left goes on, or a new
+/// Successors and nodes are killed at any moment of a hand-over. The survivor goes on, or a new
 /// start recovers as after any kill.
 #[test]
 fn kills_at_any_moment_lose_nothing() {
@@ -285,7 +285,7 @@ fn kills_at_any_moment_lose_nothing() {
     let guest = StandIn::connect(&socket, 4, Mix::OF_ALL, BLOCKS, &mut random);
     let mut guest = guest.expect("connects");
     let (mut went_on, mut taken, mut started) = (0, 0, 0);
-    // How long a hand-over takes on this machine: the moments lie in that time.
+    // The time of a hand-over on this machine: the kills come at moments in this time.
     let begun = Instant::now();
     nodes = nodes.map(|node| hand_over(&mut guest, node).0);
     let longest_us = begun.elapsed().as_micros() as u64 / 4;
@@ -321,7 +321,7 @@ fn kills_at_any_moment_lose_nothing() {
     }
 }
 
-/// Works while `f` runs, however little moves.
+/// Works while `f` runs, even if no request completes.
 fn meanwhile_unless_stuck<T: Send>(guest: &mut StandIn, f: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let other = scope.spawn(f);
@@ -330,7 +330,7 @@ fn meanwhile_unless_stuck<T: Send>(guest: &mut StandIn, f: impl FnOnce() -> T + 
     })
 }
 
-/// A successor that stands still in the middle is waited for, and then left behind.
+/// The node waits for a successor that stands still in the middle, and then goes on without it.
 #[test]
 fn a_successor_that_stands_still_is_left_behind() {
     const TRIES: u32 = 20;
@@ -358,28 +358,28 @@ fn a_successor_that_stands_still_is_left_behind() {
     io.stop().expect("the IOhost stops in order");
 }
 
-/// Stops a successor in the middle; gives who goes on, and whether that is the node.
+/// Stops a successor in the middle. Gives the process that goes on, and whether it is the node.
 fn stop_successor(guest: &mut StandIn, node: Node) -> (Node, bool) {
     let plan = node.plan().clone();
-    // "handed over", or "not handed over".
+    // The log says "handed over" or "not handed over".
     let log = || std::fs::read_to_string(plan.home.join("log")).expect("a log");
     let decided = || log().matches("handed over").count();
     let before = decided();
     let (mut successor, pause) = meanwhile(guest, || {
         let successor = plan.spawn(&["--take-over"]).expect("the program is there");
         let meeting = plan.home.join(format!("control.take-over.{}", successor.pid()));
-        // It is there until the node has come. On a busy machine it may be there between two looks
-        // alone; then this successor is not stopped, and the next one is tried.
+        // The socket is there until the node has connected. On a busy machine this loop may miss
+        // it. Then this successor is not stopped, and the next one is tried.
         wait_until("the successor waits", || meeting.exists() || decided() > before);
         wait_until("the node has come", || !meeting.exists());
         successor.halt().expect("it runs");
-        // If it has it all, the guest waits for it.
+        // A successor that has received everything stands still now, and the guest waits for it.
         wait_until("the node ends, or goes on", || decided() > before);
         successor.resume().expect("it is stopped");
         successor
     });
     println!("a pause of {pause:?}");
-    // Either it had said that it has it all before it was stopped, or the node goes on.
+    // Either the successor had confirmed that it has everything, or the node goes on.
     match settle(guest, node) {
         Some(node) => {
             wait_until("it gives up", || successor.ended().expect("the system says").is_some());
@@ -390,7 +390,7 @@ fn stop_successor(guest: &mut StandIn, node: Node) -> (Node, bool) {
     }
 }
 
-/// A node that stands still before its last word is not left by a successor that could hear it.
+/// A node stands still before its last message: it or its successor goes on, and not both.
 #[test]
 fn a_node_that_stands_still_has_one_heir() {
     let home = tempfile::tempdir().expect("a directory");
@@ -403,19 +403,19 @@ fn a_node_that_stands_still_has_one_heir() {
     let guest = StandIn::connect(&socket, 4, Mix::OF_ALL, BLOCKS, &mut random);
     let mut guest = guest.expect("connects");
     let (mut successor, _) = meanwhile(&mut guest, || {
-        // A node that runs may come to the meeting between two looks.
+        // A node that runs may connect to the socket before this loop sees it.
         node.halt().expect("it runs");
         let successor = plan.spawn(&["--take-over"]).expect("the program is there");
         let meeting = plan.home.join(format!("control.take-over.{}", successor.pid()));
         wait_until("the successor waits", || meeting.exists());
         node.resume().expect("it is stopped");
         wait_until("the node has come", || !meeting.exists());
-        // The node sends what it has, and waits for an answer.
+        // The node sends its state, and waits for an answer.
         successor.halt().expect("it runs");
         std::thread::sleep(Duration::from_secs(1));
         node.halt().expect("it runs");
         successor.resume().expect("it is stopped");
-        // The answer is there, and the successor tired of waiting.
+        // The answer is there, and the successor has waited too long.
         std::thread::sleep(Duration::from_secs(7));
         node.resume().expect("it is stopped");
         successor
@@ -434,8 +434,8 @@ fn a_node_that_stands_still_has_one_heir() {
     left.stop().expect("it stops in order");
 }
 
-/// Where an IOhost that was away comes back as if its host had lost its power, a guest goes on if
-/// it has lost nothing by that, whoever serves it now; and else its disk fails by name.
+/// An IOhost that was away comes back as if its host had lost its power. A guest that lost nothing
+/// by that goes on, whichever process serves it now. Else its disk fails, and the status says why.
 #[test]
 fn a_vmhost_hands_over_while_its_iohost_is_away() {
     let reads = Mix { reads_ppm: 1_000_000, flushes_ppm: 0, zeroes_ppm: 0, ..Mix::OF_ALL };
@@ -481,7 +481,7 @@ fn wait_until(what: &str, mut is: impl FnMut() -> bool) {
     }
 }
 
-/// Asks, and does not wait for an answer.
+/// Asks a node to hand over, and does not wait for an answer.
 fn say(control: &Path, fields: &serde_json::Value) -> UnixStream {
     let mut stream = UnixStream::connect(control).expect("the node answers");
     stream.set_read_timeout(Some(PATIENCE)).expect("a time-out");
@@ -491,7 +491,7 @@ fn say(control: &Path, fields: &serde_json::Value) -> UnixStream {
     stream
 }
 
-/// Asks a node to hand over, as a successor does; gives code and text of the answer.
+/// Asks a node to hand over, as a successor does. Gives the code and the text of the answer.
 fn ask(control: &Path, fields: &serde_json::Value) -> (u16, String) {
     let mut stream = say(control, fields);
     let mut answer = String::new();
@@ -541,13 +541,13 @@ fn a_successor_that_is_none_is_refused_by_name() {
         let (got, text) = with(key, value);
         assert!(got == code && text.contains(says), "{key}: {text}");
     }
-    // Somebody else waits there.
+    // The socket belongs to another process.
     let meeting = plan.home.join("control.take-over.1");
     let _stranger = UnixListener::bind(&meeting).expect("a socket");
     let (code, text) = with("pid", json!(1));
     assert!(code == 400 && text.contains("has to be process 1 of this node's user"), "{text}");
 
-    // A second one, while the first has all and says nothing. When that one goes, the node goes on.
+    // A second successor is refused. The first one ends without an answer, and the node goes on.
     let listener = UnixListener::bind(plan.home.join(format!("control.take-over.{pid}")));
     let listener = listener.expect("a socket");
     std::thread::scope(|scope| {
@@ -592,7 +592,7 @@ fn a_node_that_cannot_hand_over_says_why_and_goes_on() {
     node.stop().expect("it stops in order");
 }
 
-/// A front end of raw bytes: it comes and goes for ever, then leaves a message in its middle.
+/// A front end of raw bytes connects and leaves often, and then stops in the middle of a message.
 #[test]
 fn a_front_end_that_ends_no_message_holds_nothing_up() {
     let home = tempfile::tempdir().expect("a directory");
@@ -601,7 +601,7 @@ fn a_front_end_that_ends_no_message_holds_nothing_up() {
     let socket = node.wait_for_disk("a").expect("the disk is served");
     for number in 0..1000 {
         let mut front_end = UnixStream::connect(&socket).expect("the disk is served");
-        // Now and then with an error: each of those costs it a pause.
+        // Every fiftieth connection sends garbage, which costs the front end a pause.
         let bytes = if number % 50 == 0 { &b"garbage"[..] } else { &[] };
         front_end.write_all(bytes).expect("it takes it");
     }
@@ -612,7 +612,7 @@ fn a_front_end_that_ends_no_message_holds_nothing_up() {
         front_end.read_exact(&mut answer).expect("it answers");
         assert_eq!(answer[..12], [1, 0, 0, 0, 5, 0, 0, 0, 8, 0, 0, 0]);
     };
-    // GET_FEATURES, and the same without its last word, which comes to the next process.
+    // GET_FEATURES, and the same without its last word, which goes to the next process.
     let message = [1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0];
     front_end.write_all(&message).expect("it takes it");
     is_answered(&front_end);
@@ -621,13 +621,13 @@ fn a_front_end_that_ends_no_message_holds_nothing_up() {
     front_end.write_all(&message[8..]).expect("it takes it");
     is_answered(&front_end);
     node.stop().expect("it stops in order");
-    // Of one minute, or of some on a busy machine.
+    // The log has no more lines than one minute may have, or some minutes on a busy machine.
     let log = std::fs::read_to_string(home.path().join("n1/log")).expect("it is there");
     let lines = log.lines().filter(|line| line.contains("front end")).count();
     assert!((1..=100).contains(&lines), "{lines} lines: {log}");
 }
 
-/// A guest that broke its ring is left behind, and may begin anew with the next process.
+/// A guest that broke its ring holds nothing up, and may begin anew with the next process.
 #[test]
 fn a_guest_that_broke_its_ring_holds_nothing_up() {
     let home = tempfile::tempdir().expect("a directory");
@@ -655,7 +655,7 @@ fn listener_path(plan: &NodePlan) -> PathBuf {
     plan.home.join(format!("control.take-over.{}", std::process::id()))
 }
 
-/// The test as a successor: what it asks with, and where it waits.
+/// The test as a successor: its request, and the socket where it waits.
 fn pose(plan: &NodePlan) -> (serde_json::Value, UnixListener) {
     let pid = std::process::id();
     let listener = UnixListener::bind(listener_path(plan));
@@ -666,7 +666,7 @@ fn pose(plan: &NodePlan) -> (serde_json::Value, UnixListener) {
     (wanted, listener.expect("a socket"))
 }
 
-/// Waits for a message of the hand-over; its descriptors are lost, as plain reads do.
+/// Waits for a message of the hand-over. Plain reads drop its descriptors.
 fn receive(stream: &mut UnixStream) -> serde_json::Value {
     let mut head = [0; 16];
     stream.read_exact(&mut head).expect("a message");
@@ -685,7 +685,7 @@ fn message(json: &serde_json::Value) -> Vec<u8> {
     [&b"vrio-ho\n"[..], head.as_flattened(), text.as_bytes()].concat()
 }
 
-/// A node that is told to stop while it hands over does that first, and then leaves everything be.
+/// A node that is told to stop during a hand-over finishes it first, and then removes nothing.
 #[test]
 fn a_stop_comes_after_a_hand_over() {
     let home = tempfile::tempdir().expect("a directory");
@@ -710,15 +710,15 @@ fn a_stop_comes_after_a_hand_over() {
         wait_until("it ends", || node.ended().expect("the system says").is_some());
         println!("ended after {:?}", begun.elapsed());
         assert_eq!(node.ended().expect("the system says"), Some(true), "{}", node.log_tail());
-        // Of a node that was handed over nothing is tidied up.
+        // A node that was handed over removes none of its files.
         assert_eq!((control.exists(), plan.socket("a").exists()), (hand_over, hand_over));
         std::fs::remove_file(plan.home.join("log")).expect("a log");
         std::fs::remove_file(listener_path(&plan)).expect("a socket");
     }
 }
 
-/// Whoever is to go on with a door answers there, and nobody before that is clear; and a successor
-/// that says its word byte by byte is not waited for.
+/// A caller at the socket for shared memory is answered only after it is decided which process goes
+/// on. The node does not wait for a successor that sends its answer byte by byte.
 #[test]
 fn callers_wait_and_a_slow_successor_holds_nobody_up() {
     use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketType};
@@ -736,7 +736,7 @@ fn callers_wait_and_a_slow_successor_holds_nobody_up() {
     let door = SocketAddrUnix::new(plan.home.join("n1.shm")).expect("a path");
     rustix::net::connect(&caller, &door).expect("its queue is there");
     rustix::net::send(&caller, b"?", SendFlags::empty()).expect("it is not full");
-    // Who answers a caller like this one hangs up.
+    // A process that answers a wrong greeting such as this one hangs up.
     let answered = || {
         let heard = rustix::net::recv(&caller, &mut [0; 1], RecvFlags::DONTWAIT);
         !matches!(heard, Err(rustix::io::Errno::AGAIN))
@@ -756,8 +756,8 @@ fn callers_wait_and_a_slow_successor_holds_nobody_up() {
     node.stop().expect("it stops in order");
 }
 
-/// A node that may open hardly anything more says so, and its guests notice nothing but pauses:
-/// wherever in a hand-over it runs out.
+/// A node that has nearly no descriptors left says so, wherever in the hand-over they run out. Its
+/// guests notice nothing but pauses.
 #[test]
 fn without_descriptors_everything_is_as_before() {
     use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
@@ -815,7 +815,7 @@ fn without_descriptors_everything_is_as_before() {
     successor.stop().expect("it stops in order");
 }
 
-/// The service manager follows: its process says who the next one is, and then that one speaks.
+/// The node tells the service manager its successor's number, and the successor reports from then.
 #[test]
 fn the_service_manager_is_told_of_the_successor() {
     let home = tempfile::tempdir().expect("a directory");
@@ -865,7 +865,7 @@ fn a_linux_guest_keeps_its_connection() {
         status["disks"][0]["front_end_pid"].as_u64().expect("QEMU is there")
     };
     let qemu = front_end(&vm);
-    // It was looked whether the disk is there, and then QEMU came.
+    // The connections so far: one that looked whether the disk is there, and QEMU's.
     let connected = || {
         let log = std::fs::read_to_string(pair.vm_plan().home.join("log")).expect("a log");
         log.matches("front end connected").count()
@@ -889,7 +889,7 @@ fn a_linux_guest_keeps_its_connection() {
     println!("{report}");
 }
 
-/// Waits until the guest says twice how far it is: all that was on its way has come through.
+/// Waits for two reports of the guest's progress: all requests on their way have come through.
 fn requests(guest: &mut Guest) {
     for _ in 0..2 {
         guest.wait_for("progress churn", SCRIPT_TIMEOUT).expect("it goes on");

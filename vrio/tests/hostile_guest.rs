@@ -7,7 +7,7 @@ use serde_json::Value;
 use testbed::guest::{self, BOOT_TIMEOUT, Builder, Guest, VhostDisk, scripts};
 use testbed::nodes::{Node, NodePlan};
 
-/// For what a script does: an emulated guest on a busy machine is slow.
+/// The time limit of a script: an emulated guest on a busy machine is slow.
 const SCRIPT_TIMEOUT: Duration = Duration::from_secs(300);
 /// How long a failure may take to be counted.
 const COUNT_TIMEOUT: Duration = Duration::from_secs(60);
@@ -22,7 +22,7 @@ fn rounds() -> u64 {
     }
 }
 
-/// One node, one sidecore, a disk for each guest.
+/// One node with one sidecore, and a disk for each guest.
 fn plan(home: &Path) -> NodePlan {
     let volume = |name: &str| {
         format!(
@@ -53,16 +53,16 @@ fn broken(disk: &Value, kind: &str) -> u64 {
     disk["counters"][format!("broken_{kind}")].as_u64().unwrap_or(0)
 }
 
-/// All that the counters say about rules that were broken.
+/// The sum of all counters of broken rules.
 fn broken_in_all(disk: &Value) -> u64 {
     let counters = disk["counters"].as_object().unwrap();
     let broken = counters.iter().filter(|(name, _)| name.starts_with("broken_"));
     broken.map(|(_, count)| count.as_u64().unwrap()).sum()
 }
 
-/// Goes along with the attacks: each must be counted, by its name, before the next one begins.
-/// Gives the kinds that were seen. The guest says a line again until its answer has come, so each
-/// one is answered, and what it is about is done once.
+/// Follows the attacks: each must be counted, under its kind, before the next one begins. Gives the
+/// kinds that were seen. The guest repeats a line until its answer has come. So each line is
+/// answered, and its attack is made once.
 fn watch(node: &Node, hostile: &mut Guest) -> Vec<String> {
     let mut kinds = Vec::new();
     let mut attack = String::new();
@@ -74,7 +74,8 @@ fn watch(node: &Node, hostile: &mut Guest) -> Vec<String> {
             return kinds;
         }
         assert!(!line.starts_with("exit"), "its report is missing: {line}");
-        // QEMU complains on the same line now and then; what it spoils is said again.
+        // QEMU writes warnings into the same line now and then. The guest repeats a line that was
+        // spoilt so.
         let whole = |words: &str| {
             words.bytes().all(|it| it.is_ascii_alphanumeric() || b"-_ ".contains(&it))
         };

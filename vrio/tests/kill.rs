@@ -1,6 +1,6 @@
 //! The checker against real processes: kill -9 and SIGSTOP under load.
 //!
-//! `KILLS=n` and `KILL_SEED=n` ask for more and for others.
+//! `KILLS=n` sets the number of kills, `KILL_SEED=n` another run.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -11,16 +11,16 @@ use testbed::nodes::{Keys, Node, NodePlan};
 use testbed::stand_in::{RingKind, StandIn};
 use workload::Mix;
 
-/// Kills of one run; CI's share of "hundreds" in its time.
+/// The kills of one run: as many as CI has time for.
 const KILLS: u64 = 200;
 
 /// Requests that must be outstanding when a process is killed.
 const OUTSTANDING_MIN: usize = 16;
 
-/// Blocks of 4 KiB that are worked on.
+/// The disk's blocks of 4 KiB that the guest uses.
 const BLOCKS: u64 = 2048;
 
-/// How long it is watched that a VMhost which is stopped, or was replaced, does no harm.
+/// How long the test watches that a VMhost that is stopped, or was replaced, does no harm.
 const WATCHED: Duration = Duration::from_secs(3);
 
 fn number(variable: &str, otherwise: u64) -> u64 {
@@ -85,7 +85,7 @@ impl Pair {
     }
 }
 
-/// Works until enough is outstanding, for a random while.
+/// Works until enough requests are outstanding, for a random while.
 fn work_a_while(guest: &mut StandIn, random: &mut Random, longest_ms: u64) {
     let until = Instant::now() + Duration::from_micros(random.between(500, longest_ms * 1000));
     let worked = guest
@@ -109,13 +109,13 @@ fn nothing_of_packed_rings_is_lost_when_processes_are_killed() {
     lose_nothing(&Pair::sealed(2), RingKind::Packed, number("KILLS", KILLS).div_ceil(2), 3);
 }
 
-/// The same where nothing is sealed; fewer, since what differs is in the sessions.
+/// The same without sealed sessions, and with fewer kills, since only the sessions differ.
 #[test]
 fn nothing_is_lost_when_processes_of_plain_sessions_are_killed() {
     lose_nothing(&Pair::plain(10), RingKind::Split, number("KILLS", KILLS).div_ceil(10), 11);
 }
 
-/// `vm_port`: the number of the VMhost's port.
+/// `vm_port` is the number of the VMhost's port.
 fn lose_nothing(pair: &Pair, kind: RingKind, kills: u64, vm_port: u16) {
     let seed = number("KILL_SEED", 1);
     println!("KILL_SEED={seed} KILLS={kills}");
@@ -162,8 +162,8 @@ fn lose_nothing(pair: &Pair, kind: RingKind, kills: u64, vm_port: u16) {
     io.expect("runs").stop().expect("the IOhost stops in order");
 }
 
-/// Has a queue go over to another sidecore, again and again, until it is told to stop; gives how
-/// often it did. A node that is away is asked again.
+/// Moves a queue to another sidecore, again and again, until it is told to stop. Gives the number
+/// of moves. A node that is away is asked again.
 fn keep_moving(plan: &NodePlan, stop: &AtomicBool) -> u64 {
     let control = plan.control();
     let mut moves = 0;
@@ -184,7 +184,7 @@ fn nothing_is_lost_when_a_vmhost_is_killed_while_its_queues_move() {
     println!("KILL_SEED={seed}, {kills} kills");
     let mut random = Random::new(seed);
     let pair = Pair::plain(8);
-    // Without its limit: requests end soon enough for queues to drain.
+    // Without its limit, requests end soon enough for queues to drain.
     let mut io_plan = pair.io_plan();
     io_plan.config = io_plan.config.replace("iops = 6000", "iops = 600000");
     let io = io_plan.start().expect("the IOhost starts");
@@ -238,11 +238,11 @@ fn a_stopped_vmhost_that_was_replaced_touches_nothing() {
     let socket = new.wait_for_disk("alice").expect("the disk is served");
     let mut successor =
         StandIn::connect(&socket, 4, Mix::OF_ALL, BLOCKS, &mut random).expect("connects");
-    // The same volume: what the first guest wrote stays as it is.
+    // The volume is the same: it keeps the writes of the first guest.
     guest.checker.settle();
     guest.workload.forget();
     std::mem::swap(&mut successor.checker, &mut guest.checker);
-    // Its guest starts afresh, and has the volume when the other node was silent for long enough.
+    // Its guest starts afresh, and has the volume after the other node was silent for long enough.
     wait_until_served(&mut successor);
     let until = Instant::now() + WATCHED;
     successor.work(|_| Instant::now() >= until).expect("the successor's disk is as promised");
@@ -252,13 +252,15 @@ fn a_stopped_vmhost_that_was_replaced_touches_nothing() {
         node.status().is_ok_and(|status| status.to_string().contains("successor"))
     })
     .expect("the old one learns of the new one");
-    // Nor may another process in its place: it would take the volume back.
+    // A process that takes over from the old node may not serve either: it would take the volume
+    // back.
     let heir = old.plan().spawn(&["--take-over"]).expect("it starts");
     let refused = heir.wait_for_end().expect_err("it is refused").to_string();
     assert!(refused.contains("is over for its guest"), "{refused}");
     let after = guest.digest();
     if after != before {
-        // A stop can fall into the round that publishes completions; never more than that.
+        // A stop can fall into the round that publishes completions. Then that round is finished
+        // after the stop, and nothing more.
         println!("the stop fell into a round: it was finished after the stop");
         before = after;
     }
@@ -274,7 +276,7 @@ fn a_stopped_vmhost_that_was_replaced_touches_nothing() {
     io.stop().expect("the IOhost stops in order");
 }
 
-/// The same, but it hands over in the moment before it can know that it was replaced.
+/// The same, but the old node hands over in the moment before it can know that it was replaced.
 #[test]
 fn a_replaced_vmhost_hands_over_nothing_but_its_end() {
     let mut random = Random::new(number("KILL_SEED", 1));
@@ -293,14 +295,14 @@ fn a_replaced_vmhost_hands_over_nothing_but_its_end() {
     guest.checker.settle();
     guest.workload.forget();
     std::mem::swap(&mut successor.checker, &mut guest.checker);
-    // The old one has not been silent for long: an operator says so.
+    // The old node has not been silent for long, so an operator has the new node take the volume.
     let words = ["disk", "take", "alice", "--control"];
     let mut take = Command::new(&new.plan().program);
     let taken = take.args(words).arg(new.plan().control()).output().expect("the program is there");
     assert!(taken.status.success(), "{}", String::from_utf8_lossy(&taken.stderr));
     wait_until_served(&mut successor);
     work_a_while(&mut successor, &mut random, 500);
-    // While the IOhost stands still nobody can tell.
+    // While the IOhost stands still, no node can tell that it was replaced.
     io.halt().expect("it runs");
     old.resume().expect("it is stopped");
     let mut heir = old.hand_over().expect("it knows of nothing");

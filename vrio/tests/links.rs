@@ -1,5 +1,5 @@
-//! By which way a node's datagrams go, where it cannot be the one that was asked for: the log says
-//! why, and a disk works all the same.
+//! The link of a node's datagrams where the wanted link is not possible: the log says why, and a
+//! disk works all the same.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -19,12 +19,12 @@ fn ip(words: &str) -> bool {
     Command::new("ip").args(words.split(' ')).output().is_ok_and(|output| output.status.success())
 }
 
-/// A host with a virtual cable, which copies and has one queue, and whose both ends are here; gone
-/// when dropped.
+/// A host with a virtual cable, which copies and has one queue, and both of whose ends are here.
+/// Gone when dropped.
 struct Host(String);
 
 impl Host {
-    /// `None` without the right to make one.
+    /// `None` without the right to make a network namespace.
     fn new(test: &str) -> Option<Self> {
         let host = Self(format!("vrio-links-{test}-{}", std::process::id()));
         let name = &host.0;
@@ -47,8 +47,8 @@ impl Host {
         NodePlan { namespace: Some(self.0.clone()), ..plan }.start().unwrap()
     }
 
-    /// Starts an IOhost with two sidecores whose way is `link`, and a VMhost that goes by UDP; has
-    /// its disk read; gives the IOhost's log and the counters of its sidecores.
+    /// Starts an IOhost with two sidecores whose link is `link`, and a VMhost with UDP, and reads
+    /// from the disk. Gives the IOhost's log and the counters of its sidecores.
     fn serve(&self, program: &Path, listen: &str, link: &str) -> (String, [Value; 2]) {
         let home = tempfile::tempdir().unwrap();
         let trust = "trust = \"network\"\n[sidecores]\ncount = 2\n";
@@ -105,7 +105,7 @@ fn a_node_that_cannot_go_past_the_stack_says_why_and_goes_through_it() {
     let folder = tempfile::tempdir().unwrap();
     let (whole, bare) = (PathBuf::from(VRIO), without_rights(folder.path()));
     for (program, listen, link, said, why) in [
-        // A cable copies, which nobody has asked for.
+        // A virtual cable copies, and `auto` takes only a link without a copy.
         (&whole, NEAR, "auto", "datagrams go by UDP", "having the card read and write our memory"),
         (&whole, "127.0.0.1:4870", "auto", "datagrams go by UDP", "is not the IPv4 address of one"),
         (&whole, "127.0.0.1:4870", "xdp", "no AF_XDP here", "is not the IPv4 address of one"),
@@ -118,7 +118,7 @@ fn a_node_that_cannot_go_past_the_stack_says_why_and_goes_through_it() {
     }
 }
 
-/// Two sidecores, one queue: each goes the way that there is for it.
+/// Two sidecores and one queue: each sidecore takes the link that there is for it.
 #[test]
 fn a_sidecore_without_a_receive_queue_goes_through_the_stack_alone() {
     let Some(host) = Host::new("one-queue") else { return };

@@ -1,7 +1,7 @@
-//! Guests, real ones mostly, that are changed from outside while they work: migrated between two
-//! VMhosts, given memory, or served by another process. Their disk is on an IOhost. Who migrates
-//! has a nic as well, in a network of the VMhost: both have one of that name, in which somebody
-//! listens.
+//! Guests, mostly real ones, that are changed from outside while they work: they are migrated
+//! between two VMhosts, given memory, or served by another process. Their disk is on an IOhost. A
+//! guest that is migrated also has a nic in a network of the VMhost. Both VMhosts have a network of
+//! that name, with a station that listens in it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,7 +19,7 @@ use virtio::driver::{
     SocketRole,
 };
 
-/// For what a script does, or a migration: an emulated guest on a busy machine is slow.
+/// The time limit of a script or a migration: an emulated guest on a busy machine is slow.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// How long a guest may stand still. Under emulation its memory changes as fast as it is copied.
@@ -28,17 +28,17 @@ const DOWNTIME: Duration = Duration::from_secs(2);
 /// The memory that guests begin with.
 const BOOT_MIB: u32 = 192;
 
-/// Modules of memory that a guest is given: with what it has, more regions than a memory table of
-/// vhost-user has room for (8).
+/// Modules of memory that a guest is given. With the memory that it has, there are more regions
+/// than a memory table of vhost-user has room for (8).
 const MODULES: u32 = 10;
 
-/// The smallest that Linux takes.
+/// The smallest module that Linux takes.
 const MODULE_MIB: u32 = 128;
 
-/// What the guest does between two events.
+/// The requests of the guest between two events.
 const REQUESTS_BETWEEN: u64 = 300;
 
-/// The guest's card and address, and those of who listens in its network.
+/// The Ethernet and IPv4 addresses of the guest, and of the station that listens in its network.
 const MAC: [u8; 6] = [0x52, 0x54, 0, 0, 0, 1];
 const ADDRESS: [u8; 4] = [10, 9, 0, 1];
 const EAR_MAC: [u8; 6] = [0x52, 0x54, 0, 0, 0, 9];
@@ -52,7 +52,7 @@ struct Rack {
 }
 
 impl Rack {
-    /// `number` keeps the tests' ports apart, below those that the system gives away.
+    /// `number` keeps the tests' ports apart, below the ports that the system gives away.
     fn new(number: u16) -> Self {
         let home = tempfile::tempdir().unwrap();
         let port = 10_000 + (std::process::id() % 300) as u16 * 15 + number * 5;
@@ -98,13 +98,13 @@ impl Rack {
         self.home.path().join(name)
     }
 
-    /// Somebody who listens in a VMhost's network.
+    /// A station that listens in a VMhost's network.
     fn ear(&self, number: u16) -> Ear {
         let socket = self.vm(number).socket("ear");
         Ear::new(&socket, EAR_MAC, EAR_ADDRESS, PATIENCE)
     }
 
-    /// The guest's card there.
+    /// The guest's nic there.
     fn card(&self, number: u16) -> VhostNic {
         let socket = self.vm(number).socket("card");
         let mac = "52:54:00:00:00:01".to_owned();
@@ -117,14 +117,14 @@ fn on_disk(image: &guest::Image, name: &str, disk: &Path) -> Builder {
     Guest::builder(image).name(name).disk(disk).memory_mib(BOOT_MIB)
 }
 
-/// One QEMU with the guest, or waiting for it.
+/// One QEMU with the guest, or one that waits for it.
 struct Host {
     guest: Guest,
     monitor: Monitor,
 }
 
 impl Host {
-    /// On the VMhost of this number, whose disk that is.
+    /// Starts QEMU on the VMhost of this number, with that VMhost's disk.
     fn start(
         image: &guest::Image,
         rack: &Rack,
@@ -160,13 +160,13 @@ impl Host {
     }
 }
 
-/// What a node says about its only disk.
+/// The state of a node's only disk.
 fn state(node: &Node) -> String {
     node.status().unwrap()["disks"][0]["state"].as_str().unwrap().to_owned()
 }
 
-/// A host that was stopped before it could let go of the guest, and wakes when the guest works
-/// elsewhere: it touches neither the guest's memory nor the volume.
+/// A host is stopped before it could let go of the guest, and wakes when the guest works elsewhere.
+/// It touches neither the guest's memory nor the volume.
 #[test]
 fn a_host_that_wakes_after_its_guest_has_moved_writes_nothing() {
     let rack = Rack::new(1);
@@ -181,7 +181,8 @@ fn a_host_that_wakes_after_its_guest_has_moved_writes_nothing() {
     let log = front_end.start_log().unwrap();
     vm1.halt().unwrap();
     write_all(&mut ring, 2);
-    // The source has not let go of it, so an operator has to say that the guest is here now.
+    // The source has not let go of the volume, so an operator has to say that the guest is here
+    // now.
     take(&vm2);
     front_end.redirect(roles[1].clone()).unwrap();
     front_end.reconnect(PATIENCE).unwrap();
@@ -202,9 +203,9 @@ fn a_host_that_wakes_after_its_guest_has_moved_writes_nothing() {
     io.stop().unwrap();
 }
 
-/// A guest is started afresh on another host since its own is silent; then its own host is started
-/// again, and so is the guest that it had: that one resumes with old writes under way. Only an
-/// operator gives it the volume.
+/// A guest is started afresh on another host, since its own host is silent. Then its own host is
+/// started again, with the old guest, which resumes with old writes under way. Only an operator
+/// gives the volume back to the old guest.
 #[test]
 fn a_guest_that_was_replaced_takes_nothing_back() {
     let rack = Rack::new(2);
@@ -217,7 +218,7 @@ fn a_guest_that_was_replaced_takes_nothing_back() {
     let mut old_ring = old.take_ring(0);
     write_all(&mut old_ring, 1);
     wait_for_all(&mut old_ring);
-    // A node that is killed and started again has its guest as before.
+    // A node that is killed and started again serves its guest as before.
     let mut vm1 = vm1.kill().unwrap().start().unwrap();
     vm1.wait_for_disk("far").unwrap();
     old.reconnect(PATIENCE).unwrap();
@@ -232,7 +233,7 @@ fn a_guest_that_was_replaced_takes_nothing_back() {
     write_all(&mut new_ring, 4);
     says(&mut vm2, "vm1 holds attachment far");
     assert_eq!(new_ring.outstanding(), left, "the other one may come back any moment");
-    // Until it was silent for long enough.
+    // The new guest gets the volume when the old host was silent for long enough.
     wait_for_all(&mut new_ring);
     let volume = std::fs::read(far(&rack)).unwrap();
     let mut vm1 = vm1.kill().unwrap().start().unwrap();
@@ -248,7 +249,7 @@ fn a_guest_that_was_replaced_takes_nothing_back() {
     old.hang_up();
     old.reconnect(PATIENCE).unwrap();
     wait_for_all(&mut old_ring);
-    // A disk that was running all the time hears of its successor by its next request.
+    // A disk that was running all the time learns of its successor by its next request.
     write_all(&mut new_ring, 6);
     says(&mut vm2, "a successor on vm1 took attachment far");
     vm1.stop().unwrap();
@@ -256,9 +257,9 @@ fn a_guest_that_was_replaced_takes_nothing_back() {
     io.stop().unwrap();
 }
 
-/// A VMhost without volumes, with each of the directories that it may name: it remembers how it
-/// held the volume, also where it has given its rights up, as it does by itself. Without that a
-/// guest that was replaced has the volume again as soon as its successor has closed.
+/// A VMhost without volumes, with each of the directories that it may name. It remembers how it
+/// held the volume, also after it gave its rights up, as it does by default. Else a guest that was
+/// replaced would have the volume again as soon as its successor has closed.
 #[test]
 fn a_guest_takes_nothing_back_whatever_directories_its_host_has() {
     for layout in ["sockets = \"HOME\"\n", "sockets = \"HOME\"\nstate = \"HOME/state\"\n"] {
@@ -297,7 +298,7 @@ fn a_guest_takes_nothing_back_whatever_directories_its_host_has() {
     }
 }
 
-/// Where it cannot remember, the node says so from its start on: its volume's node is not there.
+/// A node that cannot remember says so from its start on. The node of its volume is not there.
 #[test]
 fn a_host_that_cannot_remember_says_so_and_what_to_do() {
     let rack = Rack::new(2);
@@ -319,15 +320,16 @@ fn a_host_that_cannot_remember_says_so_and_what_to_do() {
     drop(vm1);
 }
 
-/// The first VMhost with that in `[directories]`, and nothing else.
+/// The first VMhost with this in `[directories]`, and nothing else.
 fn bare(rack: &Rack, directories: &str) -> NodePlan {
     let plan = rack.vm(1);
     let home = plan.home.to_str().unwrap();
     NodePlan { directories: Some(directories.replace("HOME", home)), ..plan }
 }
 
-/// A host that stood still while its guest had nothing to do, and was replaced meanwhile: it says
-/// so although nobody asks it for anything, and answers not even what needs no volume.
+/// A host stood still while its guest had nothing to do, and was replaced meanwhile. It reports
+/// this although its guest sends no request for the volume, and it answers not even requests that
+/// need no volume.
 #[test]
 fn an_idle_host_that_was_replaced_leaves_its_guest_alone() {
     let rack = Rack::new(3);
@@ -341,7 +343,7 @@ fn an_idle_host_that_was_replaced_leaves_its_guest_alone() {
     let (mut idle, mut curious) = (old.take_ring(0), old.take_ring(1));
     write_all(&mut idle, 1);
     wait_for_all(&mut idle);
-    // Until it sleeps: it asks for kicks before that.
+    // Waits until it sleeps: it asks for kicks before that.
     std::thread::sleep(Duration::from_millis(500));
     vm1.halt().unwrap();
     take(&vm2);
@@ -354,7 +356,7 @@ fn an_idle_host_that_was_replaced_leaves_its_guest_alone() {
     curious.submit(&request).unwrap();
     curious.publish();
     let memory = old.memory().digest();
-    // A pause is longer than a second.
+    // Only a standstill of more than a second counts as a pause.
     std::thread::sleep(Duration::from_secs(2));
     vm1.resume().unwrap();
     says(&mut vm1, "a successor on vm2 took attachment far");
@@ -365,13 +367,13 @@ fn an_idle_host_that_was_replaced_leaves_its_guest_alone() {
     io.stop().unwrap();
 }
 
-/// Waits until the node says that of its disk.
+/// Waits until the node's status has this text.
 fn says(node: &mut Node, text: &str) {
     node.wait_until(text, |node| node.status().is_ok_and(|it| it.to_string().contains(text)))
         .unwrap();
 }
 
-/// An operator has the disk `far` of this node take its volume.
+/// An operator makes this node's disk `far` take its volume.
 fn take(node: &Node) {
     let words = ["disk", "take", "far", "--control"];
     let mut command = Command::new(env!("CARGO_BIN_EXE_vrio"));
@@ -383,7 +385,7 @@ fn far(rack: &Rack) -> PathBuf {
     rack.io().file("far.img")
 }
 
-/// Has every slot of a ring write 4 KiB of its own.
+/// Makes every slot of a ring write 4 KiB of its own.
 fn write_all(ring: &mut RingDriver, seed: u64) {
     while let Some(slot) = ring.take_slot() {
         let block = slot.index() as u64;
@@ -419,21 +421,23 @@ fn a_guest_migrates_under_load_there_and_back() {
     first.guest.wait_for("churn", BOOT_TIMEOUT).unwrap();
     let mut requests = first.work(0);
     assert_eq!(ears[0].ping(ADDRESS, PATIENCE), Some(MAC));
-    // The destination has its disk long before it has the guest; that disturbs nobody.
+    // The destination has its disk long before it has the guest, and this does not disturb the
+    // source.
     let mut second = Host::start(&image, &rack, "second", (2, &sockets[1]), true);
     requests = first.work(requests);
     let states = |vm1, vm2| (state(vm1), state(vm2));
     assert_eq!(states(&vm1, &vm2), ("running".to_owned(), "ready".to_owned()));
     let told = first.monitor.migrate(&rack.socket("second"), DOWNTIME, PATIENCE).unwrap();
     println!("to vm2: downtime {} ms of {} ms", told["downtime"], told["total-time"]);
-    // Everybody there hears where it is now, before it is looked for; and it answers.
+    // The whole network hears of the guest's new place before another station asks for it; and the
+    // guest answers.
     ears[1].wait_for_announcements(MAC, PATIENCE);
     assert_eq!(ears[1].ping(ADDRESS, PATIENCE), Some(MAC));
     requests = second.work(requests);
     assert_eq!(states(&vm1, &vm2), ("ready".to_owned(), "running".to_owned()));
     drop(first);
 
-    // And back; what it leaves is killed as soon as it is gone from there.
+    // And back. The VMhost that the guest leaves is killed as soon as the guest is gone.
     let mut third = Host::start(&image, &rack, "third", (1, &sockets[0]), true);
     requests = second.work(requests);
     ears[0].hear();
@@ -453,7 +457,7 @@ fn a_guest_migrates_under_load_there_and_back() {
     println!("{report}");
 }
 
-/// One pings while the other one is there; whether that answers.
+/// Pings from one station to the other, which hears meanwhile. Gives whether the other one answers.
 fn pings(one: &mut Ear, other: &mut Ear, wait: Duration) -> bool {
     let (is_over, address) = (AtomicBool::new(false), other.address());
     std::thread::scope(|scope| {
@@ -469,7 +473,8 @@ fn pings(one: &mut Ear, other: &mut Ear, wait: Duration) -> bool {
     })
 }
 
-/// A node goes over to another process, and its guest's filter knows whom it talks to.
+/// A node hands over to another process, and its guest's filter still knows the guest's
+/// conversations.
 #[test]
 fn the_conversations_of_a_filter_go_over_with_its_node() {
     let home = tempfile::tempdir().unwrap();
@@ -519,7 +524,7 @@ fn a_guest_is_given_memory_while_it_works_and_works_in_it() {
     let disk = vm.wait_for_disk("far").unwrap();
     let monitor_socket = rack.socket("memory.qmp");
     let [qmp, at] = monitor::arguments(&monitor_socket);
-    // It is put together with the `-m` that says how much there is at first.
+    // QEMU joins this option with the `-m` that sets the memory at the start.
     let room = format!("slots={MODULES},maxmem=4G");
     let builder = on_disk(&image, "memory", &disk).script(scripts::MEMORY);
     let builder = builder.set("BOOT_MIB", BOOT_MIB);
