@@ -1,5 +1,5 @@
-//! `vrio bench models`: which events which model has, and in which order they come. No time is
-//! looked at.
+//! `vrio bench models`: the events of each model, and the goals about the models' order by events.
+//! No test checks a time.
 
 use std::fs;
 use std::process::Command;
@@ -7,21 +7,23 @@ use std::sync::{Mutex, PoisonError};
 
 use serde_json::Value;
 
-/// What an event that never happens for a request may come to: a session keeps its time, and few
-/// requests are measured where cores are shared.
+/// The most that is counted of an event that never happens for a request: a session keeps its time,
+/// and few requests are measured where cores are shared.
 const NEARLY_NONE: f64 = 0.1;
 
-/// What one that happens for each comes to, at least: who is awake is not woken.
+/// The least that is counted of an event that happens for each request: a thread that is awake is
+/// not woken.
 const NEARLY_ONE: f64 = 0.5;
 
-/// How often what is counted may be otherwise: where two threads share a core, one that is to sleep
-/// is kept from it by the other (and so never woken), or by a neighbour of the machine.
+/// The most measurements until the counts are right. Where two threads share a core, the other
+/// thread, or a neighbour of the machine, may keep a thread from its sleep, and then nothing wakes
+/// it.
 const ATTEMPTS: u32 = 5;
 
-/// Held by whoever measures: sidecores that poll leave no core to another's.
+/// Held by a test that measures: sidecores that poll leave no core to those of another test.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Measures until the events are as they ought to be, of which at last none may be otherwise.
+/// Measures until the events are as they should be, and fails after the last attempt.
 fn measure_until(words: &[&str], is_right: impl Fn(&Value) -> Result<(), String>) -> Value {
     let mut otherwise = Vec::new();
     for _ in 0..ATTEMPTS {
@@ -34,7 +36,7 @@ fn measure_until(words: &[&str], is_right: impl Fn(&Value) -> Result<(), String>
     panic!("{words:?}, each time: {otherwise:#?}");
 }
 
-/// One round of it, which leaves nothing behind.
+/// One round of measurements, which leaves nothing behind.
 fn measure(words: &[&str]) -> Value {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let temporary = tempfile::tempdir().unwrap();
@@ -48,7 +50,7 @@ fn measure(words: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// What is asked for of sessions in clear, and volumes that nothing encrypts.
+/// Options for sessions in clear and volumes that are not encrypted.
 fn plain<'a>(device: &'a str, guests: &'a str, volume: &'a str) -> Vec<&'a str> {
     let all = ["--encrypt", "off", "--stage", "off"];
     [&["--device", device, "--guests", guests, "--volume", volume], &all[..]].concat()
@@ -60,7 +62,7 @@ fn row<'a>(report: &'a Value, model: &str) -> &'a Value {
     found.unwrap_or_else(|| panic!("no {model}: {report}"))
 }
 
-/// A column's cell, of a model.
+/// The cell of a model in a column.
 fn cell<'a>(report: &'a Value, model: &str, column: &str) -> &'a Value {
     let events = row(report, model)["figures"]["events"].as_array().unwrap();
     let found = events.iter().find(|it| it[0] == column);
@@ -72,7 +74,8 @@ fn count(report: &Value, model: &str, column: &str) -> f64 {
     median.unwrap_or_else(|| panic!("{column} of {model}: {report}"))
 }
 
-/// Those that never happen for a request, and those that do for each; or what is otherwise.
+/// Checks that some events never happen for a request and others happen for each; else gives the
+/// counts that are wrong.
 fn expect(report: &Value, model: &str, never: &[&str], always: &[&str]) -> Result<(), String> {
     let counts = |columns: &[&str]| -> Vec<_> {
         columns.iter().map(|column| ((*column).to_owned(), count(report, model, column))).collect()
@@ -83,7 +86,7 @@ fn expect(report: &Value, model: &str, never: &[&str], always: &[&str]) -> Resul
     if otherwise.is_empty() { Ok(()) } else { Err(format!("{model}: {otherwise:?}")) }
 }
 
-/// The same report, with the table of the real guests alone: it comes last.
+/// The same report with the table of the real guests only, which is the last one.
 fn of_guests(report: &Value) -> Value {
     let mut report = report.clone();
     let real = report["tables"].as_array_mut().unwrap().pop().unwrap();
@@ -92,13 +95,13 @@ fn of_guests(report: &Value) -> Value {
     report
 }
 
-/// A register of what is emulated is touched more than once.
+/// The guest touches registers of an emulated device more than once for each request.
 fn expect_accesses(report: &Value) -> Result<(), String> {
     let exits = count(report, "emulation", "sync_exits");
     if exits > 1.0 { Ok(()) } else { Err(format!("emulation: {exits} exits")) }
 }
 
-/// The events that both devices have in common.
+/// Checks the events that both devices have in common.
 fn expect_events(report: &Value) -> Result<(), String> {
     let [exits, guest, host, iohost] =
         ["sync_exits", "guest_interrupts", "host_interrupts", "iohost_interrupts"];
@@ -108,20 +111,20 @@ fn expect_events(report: &Value) -> Result<(), String> {
     expect(report, "host_side_unpolled", &[], &[exits, guest, host, iohost])
 }
 
-/// Those of a disk whose sidecores poll.
+/// Checks the events of a disk whose sidecores poll.
 fn expect_polled(report: &Value) -> Result<(), String> {
     expect(report, "elvis", &["sync_exits", "host_interrupts"], &["guest_interrupts"])?;
     expect(report, "direct", &["iohost_interrupts"], &["guest_interrupts"])
 }
 
-/// What else is the same of both, however often what happens.
+/// Checks the cells that are the same for both devices, however often the events happen.
 fn look_at_cells(report: &Value) {
     for model in ["optimum", "elvis", "baseline", "host_side", "host_side_unpolled"] {
         let why = cell(report, model, "injections")["empty"].as_str().unwrap();
         assert!(why.contains("KVM"), "{why}");
     }
     assert_eq!(cell(report, "elvis", "iohost_interrupts"), "nobody");
-    // One round decides nothing.
+    // One round decides no goal.
     let goals = report["goals"].as_array().unwrap();
     let is_open =
         |goal: &Value| goal["standing"] == "undecided" || goal["standing"] == "not_measured";
@@ -143,13 +146,13 @@ fn a_disks_models_have_the_events_that_make_them_what_they_are() {
     }
     assert_eq!(row(&report, "elvis")["polling_cores"]["vmhost"], 1);
     assert_eq!(row(&report, "direct")["polling_cores"]["iohost"], 1);
-    // What makes the baseline differ from a client without polling is the kick.
+    // The kick makes the baseline differ from a client without polling.
     let explained = report["explained"][0].as_str().unwrap();
     let (_, step) = explained.split_once("baseline less vRIO without polling: ").unwrap();
     assert!(step.contains("sync exits +"), "{step}");
 }
 
-/// Of several guests a direct client each, and sidecores that are spread or pooled.
+/// With several guests, each has a direct client, and sidecores are spread or pooled.
 #[test]
 fn several_guests_share_sidecores_of_their_own_host_or_of_one_for_all() {
     let words = plain("block", "2", "null");
@@ -165,7 +168,7 @@ fn several_guests_share_sidecores_of_their_own_host_or_of_one_for_all() {
     }
 }
 
-/// A stage that encrypts changes what a request costs, and no event of it.
+/// A stage that encrypts changes the cost of a request, and none of its events.
 #[test]
 fn a_volume_that_is_encrypted_has_the_same_events() {
     let words = ["--device", "block", "--guests", "1", "--encrypt", "off", "--stage", "on"];
@@ -178,8 +181,8 @@ fn a_volume_that_is_encrypted_has_the_same_events() {
     assert!(why.contains("dm-crypt"), "{why}");
 }
 
-/// What fails empties its own row or kind, and says why: a file is one guest's, and this one cannot
-/// be made.
+/// A measurement that fails empties its own row or kind, and the row says why. A file is one
+/// guest's, and this file cannot be made.
 #[test]
 fn what_cannot_be_measured_is_empty_and_the_rest_goes_on() {
     let folder = tempfile::tempdir().unwrap();
@@ -207,9 +210,9 @@ fn a_cards_models_have_them_too_and_what_it_has_not_says_why() {
     }
 }
 
-/// A kernel's own drivers: with a host that polls a disk has no kick and one interrupt, with one
-/// that sleeps a kick and a wake-up as well; a client is interrupted by its card; and each access
-/// to a register of what QEMU emulates leaves the guest, of which there are many.
+/// Real guests with a kernel's own drivers. A disk has no kick and one interrupt if the host polls,
+/// and also a kick and a wake-up if the host sleeps. The card interrupts a client. Each access to a
+/// register of an emulated device leaves the guest, and there are many.
 #[test]
 fn real_guests_have_the_events_of_their_models() {
     let name = "real_guests_have_the_events_of_their_models";
@@ -235,13 +238,13 @@ fn real_guests_have_the_events_of_their_models() {
     }
     let emulated = &report["emulated"][0];
     assert!(emulated["by_region"]["ide"].as_f64().unwrap() > 1.0, "{emulated}");
-    // A device of the machine's own, or what is missing.
+    // The machine's own device was measured, or the reason names VFIO.
     let optimum = row(&report, "optimum");
     let why = optimum["empty"].as_str();
     assert!(optimum["figures"].is_object() || why.unwrap().contains("VFIO"), "{optimum}");
 }
 
-/// The same of cards: two guests that talk, and one that has a card of QEMU's.
+/// The same for network cards: two guests that talk, and one that has a card of QEMU's.
 #[test]
 fn real_guests_cards_have_them_too() {
     let name = "real_guests_cards_have_them_too";
@@ -253,7 +256,7 @@ fn real_guests_cards_have_them_too() {
     let words = ["--device", "net", "--encrypt", "off", "--stage", "off", "--guest"];
     let report = measure_until(&[&words, &models[..]].concat(), |report| {
         let report = &of_guests(report);
-        // Who sends is interrupted as well, once its frames were taken.
+        // The sender is interrupted as well, once its frames were taken.
         expect(report, "elvis", &["host_interrupts"], &["guest_interrupts"])?;
         expect(report, "baseline", &[], &["sync_exits", "guest_interrupts", "host_interrupts"])?;
         expect_accesses(report)

@@ -8,12 +8,13 @@ use testbed::installed;
 
 use crate::mpi::built::exercise;
 
-/// Two for each guest.
+/// Two ranks for each guest.
 const BOTH: &str = "10.9.0.1:2,10.9.0.2:2";
 const RANKS: usize = 4;
 
-/// What either job has go from one host to the other at least: of one two ranks send 400 messages
-/// each to the other host's first, and the other one has 400 steps that all ranks take part in.
+/// The fewest messages of either job between the hosts. In one job, two ranks send 400 messages
+/// each to the first rank, on the other host. The other job has 400 steps in which all ranks take
+/// part.
 const CROSSING_MIN: u64 = 400;
 
 /// A host's card in the guests' network, by which jobs are started, and its window.
@@ -81,7 +82,7 @@ fn four_ranks_in_two_vms_of_two_hosts_find_everything_as_it_was_sent() {
         let crossed = hosts.crossed().expect("they answer") - before;
         assert!(crossed >= CROSSING_MIN, "{what} went another way: {crossed} crossed");
     }
-    // One session of the pair of hosts for that, and for their network.
+    // These messages and the network of the hosts share one session of the pair.
     let status = hosts.nodes[0].status().expect("it answers");
     assert_eq!(status["sessions"].as_array().map(Vec::len), Some(1), "{}", status["sessions"]);
     for mut guest in guests {

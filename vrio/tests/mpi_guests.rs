@@ -18,7 +18,7 @@ use crate::mpi::built::{compile, exercise, said};
 
 const KEY: &str = "0123456789abcdef0123456789abcdef";
 
-/// How long the node may take to notice that somebody is gone.
+/// How long the node may take to notice that a member is gone.
 const NOTICE: Duration = Duration::from_secs(60);
 
 const CONFIG: &str = r#"[sidecores]
@@ -41,15 +41,15 @@ domain = "blue"
 socket = "two.vf"
 "#;
 
-/// What Linux calls when devices come, which lets users in by our rule.
+/// The program that Linux calls for new devices. Our rule makes it give the device to users.
 const UDEV: &str = "/usr/bin/udevadm";
 
-/// How guests see the region.
+/// The guests' view of the region.
 #[derive(Clone, Copy, PartialEq)]
 enum Mapping {
     /// Through the device alone.
     Window,
-    /// The same, and users of the guest have it whom udev lets in.
+    /// The same, and udev gives the device to users of the guest.
     Shared,
     /// Slots through an NVDIMM over the same memory.
     Cached,
@@ -62,7 +62,7 @@ struct Stage {
     _home: tempfile::TempDir,
 }
 
-/// With an NVDIMM over the domain's memory, as the node shows it.
+/// Adds an NVDIMM over the domain's memory, as the node offers it.
 fn with_nvdimm(builder: Builder, node: &Node) -> Builder {
     let status = node.status().expect("it answers");
     let memory = status["vfs"][0]["memory"].as_str().expect("it says where");
@@ -73,7 +73,7 @@ fn with_nvdimm(builder: Builder, node: &Node) -> Builder {
         .arguments(&["-device", "nvdimm,memdev=nv"])
 }
 
-/// With udev, and our rule for it.
+/// Adds udev, and our rule for it.
 fn with_udev(builder: Builder) -> Builder {
     let rules = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/60-vrio-vf.rules");
     builder.program(UDEV.as_ref()).expect("ldd knows its libraries").file("vf.rules", &rules)
@@ -131,7 +131,7 @@ impl Stage {
         Self { node, guests, _home: home }
     }
 
-    /// Runs an exercise from the first guest, and gives what it printed, and how it ended.
+    /// Runs an exercise from the first guest. Gives its output, and how it ended.
     fn job(&mut self, hosts: &str, ranks: usize, what: &str) -> (String, String) {
         self.begin(hosts, ranks, what);
         self.lines_until("ended")
@@ -142,7 +142,7 @@ impl Stage {
         mpi::begin(&mut self.guests[0], hosts, ranks, &program).expect("it runs");
     }
 
-    /// Lines of the job up to one that begins so, and the rest of that.
+    /// The lines of the job up to one with this beginning, and the rest of that line.
     fn lines_until(&mut self, word: &str) -> (String, String) {
         let (lines, rest) = mpi::lines_until(&mut self.guests[0], word).expect("it goes on");
         (lines.join("\n"), rest)
@@ -160,14 +160,14 @@ impl Stage {
         text
     }
 
-    /// Another process goes on in the node's place.
+    /// Hands the node over to another process.
     fn hand_over(self) -> Self {
         let Self { node, guests, _home } = self;
         let node = node.hand_over().unwrap_or_else(|error| panic!("{error:#}"));
         Self { node, guests, _home }
     }
 
-    /// What the node says of each guest's window.
+    /// The node's status of each guest's window.
     fn vfs(&self) -> Vec<serde_json::Value> {
         self.node.status().expect("it answers")["vfs"].as_array().expect("two").clone()
     }
@@ -197,11 +197,11 @@ fn four_ranks_in_two_vms_find_everything_as_it_was_sent() {
     assert!(text.contains("a load of the domain's memory takes"), "it says what it costs: {text}");
     stage.until_empty();
     stage.exercise(BOTH, 4, "any-source");
-    // A member that writes over its own slot harms those who talk to it, and nobody does.
+    // A member that writes over its own slot harms only members that talk to it, and none does.
     stage.guests[1].type_line("garbage").expect("it runs");
     stage.guests[1].wait_for("garbage begins", PATIENCE).expect("it has a slot");
     stage.exercise(BOTH, 4, "all-to-all");
-    // Nobody notices its death before another one of its VM comes.
+    // Its death is not noticed before another process of its VM joins.
     stage.guests[1].ask("stop", "stopped", PATIENCE).expect("it runs");
     assert_eq!(stage.endpoints(), 1, "{:?}", stage.vfs());
     stage.exercise(BOTH, 4, "all-to-all");
@@ -258,7 +258,7 @@ fn ranks_in_vms_notice_nothing_of_hand_overs() {
     stage.lines_until("going");
     for _ in 0..3 {
         stage = stage.hand_over();
-        // All that was on its way has come, and more.
+        // All messages that were on their way have come, and more.
         for _ in 0..2 {
             stage.lines_until("going");
         }
@@ -266,7 +266,7 @@ fn ranks_in_vms_notice_nothing_of_hand_overs() {
     }
     stage.guests[0].type_line("stop").expect("it runs");
     stage.lines_until("ended");
-    // By the same QEMUs others come, and find the slots of those that were ended.
+    // Other members join through the same QEMUs, and find the slots of the ended ones.
     stage.exercise(BOTH, 4, "all-to-all");
     let after = stage.vfs();
     for (before, after) in before.iter().zip(&after) {
@@ -284,15 +284,15 @@ fn a_vm_that_is_killed_ends_its_job_with_mpis_error() {
     stage.begin(BOTH, 4, "endless");
     stage.lines_until("going");
     stage.guests[1].kill();
-    // MPI's call says what happened; nobody waits for those who are gone, but the job's launcher,
-    // for the daemon that it had there.
+    // MPI's call reports the death. The ranks do not wait for the dead ones; only the job's
+    // launcher waits, for the daemon that it had there.
     stage.lines_until_text("was told: class");
     assert_eq!(stage.vfs()[1]["endpoints"], 0, "{:?}", stage.vfs());
     stage.guests[0].type_line("stop").expect("it runs");
     stage.lines_until("ended");
     let vfs = stage.vfs();
     assert!(vfs[0]["process"].is_number() && vfs[1]["process"].is_null(), "{vfs:?}");
-    // Who is left goes on, and finds the slots of those that were ended.
+    // The other guest goes on, and finds the slots of the ended members.
     stage.exercise("10.9.0.1:2", 2, "all-to-all");
     stage.until_empty();
 }
@@ -315,7 +315,7 @@ fn windows_come_and_go_while_the_node_runs() {
     assert!(!done && text.contains("no domain \"red\""), "{text}");
     let (done, text) = vrio(&["vf", "add", "--domain", "blue", "--socket", "one.vf"]);
     assert!(done, "{text}");
-    // What QEMU hears first: the protocol's version, and its number.
+    // The first words to QEMU: the protocol's version, and QEMU's number.
     let socket = node.plan().socket("one").with_extension("vf");
     let mut qemu = UnixStream::connect(&socket).expect("it answers");
     let mut numbers = [0; 16];
@@ -332,7 +332,7 @@ fn windows_come_and_go_while_the_node_runs() {
     assert!(done && text.contains("keeps the endpoints"), "{text}");
     assert!(!socket.exists());
     drop(qemu);
-    // The file's come by a reload, and go with their domain.
+    // The windows of the file come by a reload, and go with their domain.
     let config = format!("{domain}[[vf]]\ndomain = \"blue\"\nsocket = \"two.vf\"\n");
     NodePlan { config, ..plan.clone() }.write().expect("ours");
     let (done, text) = vrio(&["node", "reload", "--yes"]);

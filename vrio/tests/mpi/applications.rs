@@ -1,10 +1,10 @@
-//! Programs as Debian has them, linked to its Open MPI: what they find out by our provider is what
-//! they find out by shared memory.
+//! Debian's own programs, linked to its Open MPI: their results by our provider are the same as by
+//! shared memory.
 
 use super::house::{Mpi, Stage};
 use super::inputs::{Application, RANKS};
 
-/// What it finds by our provider; its ranks were in the domain.
+/// The results of an application by our provider. All its ranks were in the domain.
 fn by_vrio(stage: &Stage, application: &Application) -> Vec<String> {
     let mut most = 0;
     let found = application.run(

@@ -1,5 +1,5 @@
-//! `vrio bench mpi` for a moment, with Open MPI by all of its ways and with MPICH by some: that it
-//! works. No time is looked at.
+//! `vrio bench mpi` for a moment, with all ways of Open MPI and some of MPICH: it works. No test
+//! checks a time.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -13,7 +13,7 @@ use super::built::compile;
 use super::house::{Mpi, install};
 use super::mpich::mpich;
 
-/// Ways that Debian's Open MPI has; the first of them is what ours is compared with.
+/// The ways of Debian's Open MPI. The first one is compared with ours.
 const WAYS: [&str; 5] = [
     "its own shared memory (vader)",
     "libfabric tcp (net)",
@@ -22,15 +22,15 @@ const WAYS: [&str; 5] = [
     "UCX tcp",
 ];
 
-/// Ways of Debian's Open MPI between hosts.
+/// The ways of Debian's Open MPI between hosts.
 const WAYS_BETWEEN: [&str; 4] =
     ["its own TCP", "libfabric tcp (net)", "libfabric tcp;ofi_rxm", "UCX tcp"];
 
-/// All cases, and those of 8 bytes.
+/// The number of all cases, and of those of 8 bytes.
 const CASES: usize = 17;
 const SHORT_CASES: usize = 4;
 
-/// Those of 64 KiB.
+/// The number of the cases of 64 KiB.
 const LONG_CASES: usize = 5;
 
 fn bench(home: &Path, words: &[&str]) -> Output {
@@ -44,7 +44,7 @@ fn bench(home: &Path, words: &[&str]) -> Output {
     output
 }
 
-/// What it says as JSON.
+/// The report of a run, read from its JSON.
 fn report(home: &Path, words: &[&str]) -> Value {
     let output = bench(home, &[words, &["--json"]].concat());
     let said = String::from_utf8_lossy(&output.stderr);
@@ -76,7 +76,8 @@ fn open_mpi_is_measured_in_all_cases_with_every_byte_looked_at() {
     }
     let goals = report["goals"].as_array().expect("a list");
     let verdicts = goals.iter().map(|goal| goal["verdicts"].as_u64().expect("a number"));
-    // Of short messages; of two sizes. Nothing of other ways, and of two hosts.
+    // Verdicts by goal: one for short messages, two for two sizes, none for other ways or two
+    // hosts.
     assert_eq!(verdicts.collect::<Vec<_>>(), [1, 0, 2, 0, 0], "{goals:?}");
     assert!(goals.iter().all(|goal| goal["standing"] != "holds"), "one round: {goals:?}");
 }
@@ -126,7 +127,7 @@ fn two_hosts_are_measured_by_all_ways_of_open_mpi_and_by_mpich() {
     assert_eq!(open["contests"][0]["contest"], "two hosts, Open MPI 4.1.4");
     let verdicts = open["goals"].as_array().expect("a list").iter().map(|goal| &goal["verdicts"]);
     assert_eq!(verdicts.collect::<Vec<_>>(), [0, 0, 0, 1, 0], "{}", open["goals"]);
-    // Longer ones, and more ranks than two: half of them on either host.
+    // Longer messages, and four ranks, half of them on either host.
     let words = ["--hosts", "2", "--seconds", "0.005", "--validate", "--case", "64 KiB"];
     let more = ["--mpi", mpich, "--contest", "MPICH 5", "--way", "libfabric tcp"];
     let other = report(home.path(), &[&words[..], &more, &["--ranks", "4"]].concat());
@@ -136,7 +137,7 @@ fn two_hosts_are_measured_by_all_ways_of_open_mpi_and_by_mpich() {
     }
 }
 
-/// Where `ip` is not found, or nobody is root, there can be no two hosts.
+/// Without `ip`, or without root's rights, there can be no two hosts.
 #[test]
 fn two_hosts_that_cannot_be_made_are_refused_with_a_way_out() {
     let home = TempDir::new().expect("a directory");
@@ -148,7 +149,7 @@ fn two_hosts_that_cannot_be_made_are_refused_with_a_way_out() {
     assert!(text.contains("root and iproute2") && text.contains("--hosts 1"), "{text}");
 }
 
-/// OSU's programs are not here: `like_osu.c` prints what they print, with numbers made up.
+/// OSU's programs are not here. `like_osu.c` prints the same lines, with invented numbers.
 #[test]
 fn osus_own_programs_are_run_and_read() {
     let home = TempDir::new().expect("a directory");

@@ -1,4 +1,4 @@
-//! What MPI tests run: programs of this folder.
+//! The programs of this folder that MPI tests run, and their outputs.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -12,7 +12,7 @@ pub(crate) fn exercise() -> &'static Path {
     &BUILT.get_or_init(|| compile("mpicc.openmpi", "exercise", &[])).1
 }
 
-/// Builds a program, whose source is at this path from this folder on.
+/// Builds a program. `name` is the path of its source from this folder on.
 pub(crate) fn compile(compiler: &str, name: &str, words: &[&str]) -> (TempDir, PathBuf) {
     let home = tempfile::tempdir().expect("a directory");
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mpi");

@@ -1,4 +1,4 @@
-//! `vrio bench connections` with few sessions: what it counts is the same on every machine.
+//! `vrio bench connections` with few sessions: its counts are the same on every machine.
 
 use std::process::{Command, Output};
 
@@ -19,7 +19,8 @@ fn connections_are_counted_by_rules_and_by_sessions() {
         let is_it = |it: &&Value| it["pattern"] == pattern && it["transport"] == transport;
         lines.iter().find(is_it).expect("it is there").clone()
     };
-    // A session for each of seven other hosts and two sidecores; a ring has two neighbours.
+    // There is a session for each of seven other hosts and two sidecores. In a ring there are two
+    // neighbours.
     assert_eq!(line("all-to-all", "vrio")["per_host_max"], 14.0);
     assert_eq!(line("ring", "vrio")["per_host_max"], 4.0);
     assert_eq!(line("halo", "vrio")["per_process"], 0.0);

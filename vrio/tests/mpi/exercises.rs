@@ -1,4 +1,4 @@
-//! What MPI promises, over the fabric of a real node. `exercise.c` says what is exercised.
+//! MPI's promises over the fabric of a real node. `exercise.c` names the exercises.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -19,7 +19,8 @@ fn exercise(mpi: Mpi) -> &'static Path {
     }
 }
 
-/// A shell that becomes an exercise; `ranks` may have further words for the launcher behind it.
+/// A shell that becomes an exercise. `ranks` may have further options of the launcher after the
+/// number.
 fn exercising(
     stage: &Stage,
     mpi: Mpi,
@@ -43,7 +44,7 @@ pub(crate) fn exercised(stage: &Stage, mpi: Mpi, ranks: usize, what: &str) {
     assert!(is_done, "{what} of {ranks}: {}\n{text}\n{}", ended.status, stage.node.log_tail());
 }
 
-/// A job that waits; ended when dropped.
+/// A job that waits. It is ended when dropped.
 fn waiting(stage: &Stage, ranks: usize) -> Waiting {
     let mut run = mpirun(stage, "blue", ranks, "wait");
     let mut job = run.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("as above");
@@ -69,7 +70,7 @@ impl Drop for Waiting {
     }
 }
 
-/// What any two ranks or more do.
+/// The exercises for any two ranks or more.
 const EXERCISES: [&str; 9] = [
     "ping-pong",
     "unexpected",
@@ -82,13 +83,14 @@ const EXERCISES: [&str; 9] = [
     "local",
 ];
 
-/// More of Open MPI's.
+/// Further exercises that Open MPI runs.
 const FURTHER: [&str; 4] = ["order", "synchronous", "collective", "looked"];
 
-/// More of MPICH's. (Open MPI's windows take ways of their own beside `cm`.)
+/// Further exercises that MPICH runs. (Open MPI's windows take ways of their own beside `cm`.)
 const MPICHS: [&str; 1] = ["put"];
 
-/// Four polling ranks on whatever cores there are: they have to yield to each other.
+/// Runs all exercises, with up to four polling ranks on fewer cores: the ranks have to yield to
+/// each other.
 fn all_exercises(mpi: Mpi, further: &[&str]) {
     let stage = Stage::new();
     for what in EXERCISES.iter().chain(further) {
@@ -108,7 +110,7 @@ fn mpichs_jobs_of_two_and_of_four_find_everything_as_it_was_sent() {
     all_exercises(Mpi::Mpich, &MPICHS);
 }
 
-/// MPICH may be told how to send what is long.
+/// A user may tell MPICH by which protocol it sends long messages.
 #[test]
 fn mpich_sends_by_each_protocol_that_can_be_and_is_told_of_the_other() {
     let stage = Stage::new();
@@ -132,8 +134,9 @@ fn mpich_sends_by_each_protocol_that_can_be_and_is_told_of_the_other() {
     stage.until_empty();
 }
 
-/// MPICH 5.0.2 mixes up what comes by its shared memory and what comes by libfabric, whatever
-/// provider that is; as the documents have it run on one host, only one of them is there.
+/// MPICH 5.0.2 confuses messages that come by its shared memory with messages that come by
+/// libfabric, with any provider. On one host the documents leave `MPIR_CVAR_NOLOCAL` out, so MPICH
+/// uses its shared memory only.
 #[test]
 fn what_mpich_has_found_it_receives_as_it_is_recommended() {
     let stage = Stage::new();
@@ -162,7 +165,7 @@ fn who_waits_for_a_rank_that_is_killed_is_told_by_its_own_call() {
     let stage = Stage::new();
     let other = waiting(&stage, 2);
     for _ in 0..3 {
-        // Without this mpirun ends the others before they could say anything.
+        // Without this option mpirun ends the other ranks before they can report the death.
         let ranks = "3 --enable-recovery";
         let ended = exercising(&stage, Mpi::Open, "blue", ranks, "killed").output();
         let ended = ended.expect("sh is everywhere");
@@ -172,12 +175,12 @@ fn who_waits_for_a_rank_that_is_killed_is_told_by_its_own_call() {
             assert!(text.contains(&format!("rank {rank} was told: class")), "{text}");
         }
     }
-    // As it is usually: mpirun says it, and ends the job.
+    // Without the option mpirun reports the death, and ends the job.
     let ended = mpirun(&stage, "blue", 3, "killed").output().expect("sh is everywhere");
     let text = said(&ended);
     assert!(!ended.status.success() && !text.contains("ok killed"), "{text}");
     assert!(text.contains("exited on signal 9"), "MPI says why: {text}");
-    // The slots of the dead are somebody's again, and who was there goes on.
+    // The slots of the dead ranks can be used again, and the job that was there goes on.
     exercised(&stage, Mpi::Open, 4, "all-to-all");
     other.end();
     stage.until_empty();
@@ -205,9 +208,9 @@ fn who_has_another_key_or_finds_no_slot_is_told_so() {
     let text = said(&ended);
     assert!(!ended.status.success() && !text.contains("ok ping-pong"), "{text}");
     assert!(text.contains("does not let this process into domain"), "{text}");
-    // A job of the same name with the other key was there all the time.
+    // The job with the right key was in the domain all the time.
     job.end();
-    // Two endpoints are one too few.
+    // The domain has two endpoints, one too few.
     let ended = mpirun(&stage, "red", 3, "ping-pong").output().expect("sh is everywhere");
     let text = said(&ended);
     assert!(!ended.status.success() && text.contains("endpoints-max"), "{text}");
@@ -236,7 +239,7 @@ fn what_is_in_use_is_not_removed() {
     assert!(done, "{text}");
     job.end();
     stage.until_empty();
-    // Nor by who goes on with the node.
+    // The same holds after a hand-over: an unused domain can be removed from the successor.
     let stage = stage.hand_over();
     exercised(&stage, Mpi::Open, 2, "all-to-all");
     let (done, text) = {

@@ -12,10 +12,10 @@ use super::house::{Mpi, Stage};
 /// Hand-overs under one job.
 const HAND_OVERS: u64 = 4;
 
-/// And in which somebody is killed.
+/// Hand-overs in which one of the two processes is killed.
 const KILLS: u64 = 8;
 
-/// How long one that is killed, or left alone, may take to end.
+/// How long a process that is killed, or left alone, may take to end.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn busy(stage: &Stage, ranks: usize) -> Busy {
@@ -32,12 +32,12 @@ fn a_job_notices_nothing_of_hand_overs() {
         assert_eq!((&blue["members"], &blue["endpoints"]), (&4.into(), &4.into()), "{blue}");
         job.go_on();
     }
-    // Beside it others come and go, by who goes on.
+    // Another job runs beside it, served by the successor.
     exercised(&stage, Mpi::Open, 2, "all-to-all");
     job.go_on();
     job.end();
     stage.until_empty();
-    // All of its slots are others' again.
+    // Other jobs can use all of its slots again.
     exercised(&stage, Mpi::Open, 4, "all-to-all");
     stage.until_empty();
 }
@@ -53,7 +53,8 @@ fn who_is_killed_after_a_hand_over_is_missed() {
     stage.until_empty();
 }
 
-/// Whether a node serves that may have been killed with who took it over: who joins is answered.
+/// Whether a node still serves: a job that joins is answered. The node may have been killed with
+/// its successor, or ended by it.
 fn serves(stage: &mut Stage) -> bool {
     let until = Instant::now() + PATIENCE;
     loop {
@@ -68,7 +69,8 @@ fn serves(stage: &mut Stage) -> bool {
     }
 }
 
-/// Of a node and its successor one is killed after that time; the other one, which may have ended.
+/// Starts a successor, and kills it or the node after that time. Gives the other process, which may
+/// have ended.
 fn kill_one(node: Node, kills_node: bool, after: Duration) -> Node {
     let successor = node.plan().spawn(&["--take-over"]).expect("the program is there");
     std::thread::sleep(after);
@@ -76,7 +78,8 @@ fn kill_one(node: Node, kills_node: bool, after: Duration) -> Node {
     if kills_node { (drop(node), successor).1 } else { (drop(successor), node).1 }
 }
 
-/// Whoever is left goes on; if nobody is, the job does among itself, and a new start serves others.
+/// The survivor serves on. If no process survives, the job's ranks still reach each other, and a
+/// node that is started again serves new jobs.
 #[test]
 fn a_job_goes_on_whoever_is_killed_in_a_hand_over() {
     let mut random = Random::new(1);
@@ -94,7 +97,7 @@ fn a_job_goes_on_whoever_is_killed_in_a_hand_over() {
         match (serves(&mut stage), kills_node) {
             (false, _) => {
                 started += 1;
-                // Of those that start anew it knows nothing, nor they of it.
+                // The old job and the jobs of the new node know nothing of each other.
                 stage = stage.with(|node| node.plan().start().expect("it starts again"));
                 exercised(&stage, Mpi::Open, 2, "ping-pong");
                 job.go_on();
@@ -104,7 +107,8 @@ fn a_job_goes_on_whoever_is_killed_in_a_hand_over() {
             (true, true) => taken += 1,
             (true, false) => went_on += 1,
         }
-        // Those who only looked whether somebody answers are gone, and nobody else.
+        // Jobs that only tested whether the node answers have left, and all members of the busy job
+        // are there.
         let until = Instant::now() + PATIENCE;
         while stage.domain("blue")["members"] != 2 {
             assert!(Instant::now() < until, "{}", stage.domain("blue"));

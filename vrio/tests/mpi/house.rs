@@ -1,4 +1,5 @@
-//! What these tests share: vrio as a user has it installed, a node with domains, MPIs and programs.
+//! The common parts of these tests: an installation of vrio as a user has it, a node with domains,
+//! MPIs and programs.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -16,7 +17,7 @@ const KEY: &str = "0123456789abcdef0123456789abcdef";
 /// How long a job may take on a busy machine, in seconds, before it is ended.
 const PATIENCE_S: &str = "300";
 
-/// How long the node may take to notice that somebody is gone.
+/// How long the node may take to notice that a member is gone.
 const NOTICE: Duration = Duration::from_secs(60);
 
 /// MPIs that know nothing of vrio.
@@ -29,7 +30,7 @@ pub(crate) enum Mpi {
 }
 
 impl Mpi {
-    /// What `vrio mpi env --mpi` calls it.
+    /// The name of this MPI for `vrio mpi env --mpi`.
     fn word(self) -> &'static str {
         match self {
             Self::Open => "openmpi",
@@ -89,12 +90,12 @@ impl Stage {
         self.home.path().join(name)
     }
 
-    /// Another process goes on in the node's place.
+    /// Hands the node over to another process.
     pub(crate) fn hand_over(self) -> Self {
         self.with(|node| node.hand_over().unwrap_or_else(|error| panic!("{error:#}")))
     }
 
-    /// The same with whatever becomes of its node.
+    /// The same stage with the node that `become_of` makes of the present one.
     pub(crate) fn with(self, become_of: impl FnOnce(Node) -> Node) -> Self {
         let Self { node, installed, home } = self;
         Self { node: become_of(node), installed, home }
@@ -106,7 +107,7 @@ impl Stage {
         domains.iter().find(|it| it["name"] == name).expect("it has it").clone()
     }
 
-    /// Waits until nobody is in.
+    /// Waits until the domain has no members and no endpoints.
     pub(crate) fn until_empty(&self) {
         let end = Instant::now() + NOTICE;
         loop {
@@ -119,7 +120,7 @@ impl Stage {
         }
     }
 
-    /// A shell in which an MPI uses a domain: what a user types, and nothing else.
+    /// A shell in which an MPI uses a domain, by the commands that a user types and no others.
     pub(crate) fn shell(&self, mpi: Mpi, domain: &str, line: &str) -> Command {
         let control = self.node.plan().control();
         let mut shell = self.bare_shell(&format!(
@@ -128,22 +129,22 @@ impl Stage {
             self.installed,
             mpi.word()
         ));
-        // No way but ours: MPICH has one of its own between ranks of a host.
+        // Messages must use our provider: MPICH has a way of its own between ranks of a host.
         shell.env("OMPI_MCA_btl", "self").env("MPIR_CVAR_NOLOCAL", "1");
         shell
     }
 
-    /// A shell whose jobs go whatever way they go.
+    /// A shell whose jobs may use any way for their messages.
     fn bare_shell(&self, line: &str) -> Command {
         let mut shell = Command::new("timeout");
         shell.args(["--kill-after=5", PATIENCE_S, "sh", "-euc", line]);
-        // Its own files, and not those of another job of this user.
+        // The job has files of its own, and does not use those of another job of this user.
         shell.env("TMPDIR", self.home.path()).stdin(Stdio::null());
         shell
     }
 }
 
-/// Installs vrio and its provider under a directory, and gives the program.
+/// Installs vrio and its provider in a directory, and gives the program.
 pub(crate) fn install(home: &Path) -> PathBuf {
     testbed::installed::install(env!("CARGO_BIN_EXE_vrio").as_ref(), home).expect("it was built")
 }

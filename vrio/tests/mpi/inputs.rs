@@ -1,5 +1,5 @@
-//! What is tried of programs as Debian has them, linked to its Open MPI: small inputs, and what of
-//! their output has to be the same by whatever way their messages go.
+//! Debian's own programs, linked to its Open MPI: small inputs, and the parts of their output that
+//! must be the same by every way of their messages.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use super::built::said;
 /// How long a job may take on a busy machine, in seconds, before it is ended.
 const PATIENCE_S: &str = "300";
 
-/// How often one looks whether a job has ended.
+/// How often a job is looked at, until it has ended.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// As many ranks as there are cores on the smallest machine: all of them poll.
@@ -57,7 +57,8 @@ K_POINTS automatic
  4 4 4 1 1 1
 ";
 
-/// HPC Challenge's input by its lines: values, where the program skips the words behind them.
+/// HPC Challenge's input by its lines. They have only the values: the program skips the words after
+/// them.
 const CHALLENGE: [&str; 36] = [
     "input of vrio's tests",
     "HPC Challenge",
@@ -102,13 +103,13 @@ pub(crate) struct Application {
     /// Its command line, in a folder with the input.
     pub(crate) words: &'static str,
     input: (&'static str, String),
-    /// A file that it writes, where it does not say what it found.
+    /// The file with its results, if they are not in its output.
     output: Option<&'static str>,
     is_result: fn(&str) -> bool,
 }
 
 impl Application {
-    /// HPC Challenge, which says itself whether it found a fault.
+    /// HPC Challenge, which itself reports whether it found a fault.
     pub(crate) fn challenge() -> Self {
         let input = ("hpccinf.txt", CHALLENGE.join("\n") + "\n");
         let is_result = |line: &str| line == "Success=1";
@@ -132,7 +133,8 @@ impl Application {
         Self { words: "pw.x -in si.in", input, output: None, is_result }
     }
 
-    /// Runs it in a folder of its own by a job, while somebody looks at it; gives what it found.
+    /// Runs it in a folder of its own, by the command that `job` makes, and calls `look` meanwhile.
+    /// Gives its results.
     pub(crate) fn run(
         &self,
         folder: &Path,
@@ -155,7 +157,7 @@ impl Application {
         results
     }
 
-    /// The same by Open MPI's shared memory.
+    /// The results by Open MPI's shared memory.
     pub(crate) fn run_by_shared_memory(&self, folder: &Path) -> Vec<String> {
         let job = |folder: &Path, words: &str| {
             let mut job = Command::new("timeout");
@@ -170,11 +172,11 @@ impl Application {
     }
 }
 
-/// Looks again and again until a job has ended.
+/// Calls `look` again and again until a job has ended.
 fn attend(job: Child, mut look: impl FnMut()) -> Output {
     let (sender, receiver) = mpsc::channel();
     let collect = std::thread::spawn(move || {
-        // The other end is there until it has come.
+        // The receiver stays until the output has come.
         let _ = sender.send(job.wait_with_output().expect("it was begun"));
     });
     let output = loop {
