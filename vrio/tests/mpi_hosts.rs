@@ -19,18 +19,18 @@ use crate::mpi::busy::Busy;
 use crate::mpi::inputs::{Application, RANKS};
 use crate::mpi::mpich::mpich;
 
-/// What every exercise has go from one host to the other at least: a message and one more of four
-/// sizes are the fewest (`truncate`).
+/// The fewest messages between the hosts in any exercise. `truncate` has the fewest: a message, and
+/// one more of each of four sizes.
 const CROSSING_MIN: u64 = 8;
 
-/// Hand-overs under one job, and those in which somebody is killed.
+/// The hand-overs under one job, and those in which one of the two processes is killed.
 const HAND_OVERS: u64 = 6;
 const KILLS: u64 = 6;
 
-/// How long a hand-over of which one end was killed may take to its end.
+/// How long a hand-over may take to its end after one of the two processes was killed.
 const SETTLED: Duration = Duration::from_secs(60);
 
-/// One job's polling ranks at a time, on what cores there are.
+/// Only one job has polling ranks at a time: there are few cores.
 static TURN: Mutex<()> = Mutex::new(());
 
 /// Two hosts, and an installation of vrio.
@@ -41,7 +41,7 @@ struct Place {
 }
 
 impl Place {
-    /// None where one may not make network namespaces.
+    /// `None` without the right to make network namespaces.
     fn new(link: &str) -> Option<Self> {
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let home = tempfile::tempdir().expect("a directory");
@@ -94,7 +94,8 @@ impl Place {
         self.hosts.crossed().expect("they answer")
     }
 
-    /// What a program finds with a rank on either host; and over shared memory on one.
+    /// The results of a program with a rank on either host, and of the same program over shared
+    /// memory on one host.
     fn both_ways(&self, name: &str, application: &Application) -> [Vec<String>; 2] {
         let folder = |way: &str| self.home.path().join(format!("{name}-{way}"));
         let mut most = [0; 2];
@@ -117,7 +118,7 @@ impl Place {
 #[test]
 fn jobs_over_two_hosts_find_everything_as_it_was_sent() {
     let Some(place) = Place::new("") else { return };
-    // Four polling ranks and two nodes on whatever cores there are.
+    // Four polling ranks and two nodes share the cores.
     for ranks in [2, 4] {
         for what in
             ["ping-pong", "unexpected", "all-to-all", "any-source", "probe", "truncate", "local"]
@@ -125,14 +126,14 @@ fn jobs_over_two_hosts_find_everything_as_it_was_sent() {
             place.exercise(ranks, what);
         }
     }
-    // One session for all of that.
+    // One session served all of these jobs.
     let status = place.status();
     assert_eq!(status["sessions"].as_array().map(Vec::len), Some(1), "{}", status["sessions"]);
 }
 
 #[test]
 fn what_the_network_loses_is_sent_again() {
-    // One in two hundred datagrams, either way, and others come twice or late.
+    // Either way, one in two hundred datagrams is lost, and as many come twice or late.
     let link = "[link]\nfault = { loss = 0.005, duplicate = 0.005, reorder = 0.005, seed = 1 }\n";
     let Some(place) = Place::new(link) else { return };
     place.exercise(4, "all-to-all");
@@ -150,7 +151,7 @@ fn a_rank_that_is_killed_or_a_node_that_is_another_one_ends_the_job() {
     assert!(!ended.status.success() && !text.contains("ok killed"), "{text}");
     assert_ne!(ended.status.code(), Some(124), "it waited for ever: {text}");
     place.exercise(2, "ping-pong");
-    // The other host's node is killed under a job that waits, and comes back as another one.
+    // The other host's node is killed while a job waits, and comes back as a new process.
     let mut run = place.mpirun(2, "wait");
     let job = run.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut job = job.spawn().expect("as above");
@@ -172,7 +173,8 @@ fn a_job_over_two_hosts_notices_nothing_of_hand_overs() {
     let mut job = Busy::start(place.mpirun(4, "busy"));
     for round in 0..HAND_OVERS {
         let next = place.hosts.nodes.remove(0).hand_over();
-        // Each in its turn; the hosts are told apart by their place.
+        // The nodes hand over in turn, an even number of times, so that each is at its host's place
+        // at the end.
         place.hosts.nodes.push(next.unwrap_or_else(|error| panic!("{error:#}")));
         println!("hand-over {round}");
         job.go_on();
@@ -183,7 +185,8 @@ fn a_job_over_two_hosts_notices_nothing_of_hand_overs() {
     place.exercise(4, "all-to-all");
 }
 
-/// Where one of the two is left the job goes on; where neither is, the host is gone, and it ends.
+/// If one of the two processes survives, the job goes on. If none does, the host is gone, and the
+/// job ends.
 #[test]
 fn a_job_over_two_hosts_goes_on_or_ends_whoever_is_killed_in_a_hand_over() {
     let Some(mut place) = Place::new("") else { return };
@@ -222,8 +225,8 @@ fn a_job_over_two_hosts_goes_on_or_ends_whoever_is_killed_in_a_hand_over() {
     job.end();
 }
 
-/// What has become of a node that may have been killed, or have ended because another went on: it
-/// takes orders, for which it has to have its turn.
+/// Waits until a node serves or has ended. It may have been killed, or have ended because its
+/// successor went on. A node serves if it takes orders, for which the hand-over has to be over.
 fn settle(mut node: Node) -> Option<Node> {
     let until = Instant::now() + SETTLED;
     loop {
@@ -257,14 +260,14 @@ fn mpichs_jobs_over_two_hosts_find_everything_as_it_was_sent() {
     assert_eq!(status["sessions"].as_array().map(Vec::len), Some(1), "{}", status["sessions"]);
 }
 
-/// No MPI's, which polls: a program of libfabric's, by an MPI's launcher.
+/// A program of libfabric's, started by an MPI's launcher, since an MPI's own programs poll.
 #[test]
 fn processes_of_two_hosts_sleep_until_the_other_one_has_something_for_them() {
     let Some(place) = Place::new("") else { return };
     let words = ["-lfabric", "-lpthread"];
     let (_kept, program) = compile("cc", "../../../ofi/tests/libfabric/sleep", &words);
     for what in ["descriptor", "call", "long", "counter", "killed", "refused"] {
-        // Where they leave their names.
+        // The files in which the processes leave their names.
         let folder = place.home.path();
         (0..2).for_each(|rank| drop(std::fs::remove_file(folder.join(format!("name-{rank}")))));
         place.exercise_by(Launcher::OpenMpi, 2, &program, what);

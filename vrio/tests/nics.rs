@@ -8,10 +8,11 @@ use serde_json::Value;
 use testbed::guest::{self, BOOT_TIMEOUT, Guest, VhostNic, scripts, talk};
 use testbed::nodes::{Keys, Node, NodePlan};
 
-/// For what a script does: an emulated guest on a busy machine is slow.
+/// The time limit of a script: an emulated guest on a busy machine is slow.
 const SCRIPT_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Of a file that is larger than all buffers on its way: 128 MiB, some twenty seconds of emulation.
+/// The blocks of a file that is larger than all buffers on its way: 128 MiB, some twenty seconds of
+/// emulation.
 const LARGE_BLOCKS: u64 = (128 << 20) / (talk::BLOCK_MIB << 20);
 
 const CONFIG: &str = r#"[sidecores]
@@ -29,7 +30,7 @@ mac = "52:54:00:00:00:02"
 queues = 2
 "#;
 
-/// What the guests' cards are.
+/// The kind of the guests' network cards.
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
     Split,
@@ -38,7 +39,7 @@ enum Kind {
     Plain,
 }
 
-/// How many pairs of queues a guest has, and processors to use them.
+/// The pairs of queues of a guest, and its processors.
 fn pairs(number: u8, kind: Kind) -> u16 {
     if number == 2 && kind == Kind::Split { 2 } else { 1 }
 }
@@ -63,13 +64,14 @@ fn start(image: &guest::Image, plan: &NodePlan, name: &str, number: u8, kind: Ki
         .unwrap()
 }
 
-/// What nodes have dropped of all nics' frames, by any reason, and what guests have lost.
+/// The frames that nodes have dropped of all nics, for any reason, and those that the guests have
+/// lost.
 fn dropped(nodes: &[&Node], guests: [&mut Guest; 2]) -> u64 {
     let of_nodes: u64 = nodes.iter().map(|node| drops(&node.status().unwrap())).sum();
     of_nodes + guests.into_iter().map(|guest| talk::lost(guest).unwrap()).sum::<u64>()
 }
 
-/// All that a status says was dropped: the sums, wherever they are in it.
+/// The sum of all drops in a status, wherever they are in it.
 fn drops(status: &Value) -> u64 {
     match status {
         Value::Array(all) => all.iter().map(drops).sum(),
@@ -85,8 +87,8 @@ fn drops(status: &Value) -> u64 {
     }
 }
 
-/// iperf3 there, and back: TCP, and UDP at a rate that an emulated guest can take. What UDP loses,
-/// somebody has counted: these nodes, or a guest.
+/// iperf3 in both directions: TCP, and UDP at a rate that an emulated guest can take. These nodes,
+/// or a guest, have counted each datagram that UDP loses.
 fn stream(one: &mut Guest, two: &mut Guest, nodes: &[&Node]) {
     talk::serve(two).unwrap();
     for (protocol, way) in [("tcp", ""), ("tcp", "--reverse"), ("udp", ""), ("udp", "--reverse")] {
@@ -125,7 +127,7 @@ fn set(plan: &NodePlan, nic: &str, words: &[&str]) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// A filter that denies pings holds them back and nothing else, until it is taken away.
+/// A filter that denies pings drops them and nothing else, until it is removed.
 fn filter(guest: &mut Guest, node: &Node) {
     let plan = node.plan();
     set(plan, "two", &["--default", "allow", "--rule", "deny received icmp"]);
@@ -138,7 +140,8 @@ fn filter(guest: &mut Guest, node: &Node) {
     talk::ping(guest).unwrap();
 }
 
-/// Guests of two VLANs hear nothing of each other, not even what goes to everyone; of one, all.
+/// Guests of two VLANs hear nothing of each other, not even broadcasts. Guests of one VLAN hear
+/// everything.
 fn separate(one: &mut Guest, two: &mut Guest, node: Node) -> Node {
     let vlans = |node: Node, of_one: u16, of_two: u16| {
         let mut plan = node.kill().unwrap();
@@ -162,8 +165,8 @@ fn wait_for_link(guest: &mut Guest, seen: &str) {
     guest.wait_for(seen, SCRIPT_TIMEOUT).unwrap();
 }
 
-/// They talk, one has its cable pulled, their node is killed, and they talk again the other way;
-/// at last a filter is between them, and VLANs are.
+/// The guests talk, the cable of one is pulled, their node is killed, and they talk again in the
+/// other direction. At last a filter and VLANs separate them.
 fn talk_over_everything(image: &guest::Image, kind: Kind) {
     let home = tempfile::tempdir().unwrap();
     let program = env!("CARGO_BIN_EXE_vrio");
@@ -175,8 +178,8 @@ fn talk_over_everything(image: &guest::Image, kind: Kind) {
     assert_eq!(ready, "52:54:00:00:00:01 mtu=1500");
     two.wait_for("ready", BOOT_TIMEOUT).unwrap();
     talk::exchange(&mut one, &mut two).unwrap();
-    // Segments as the guest left them: far fewer frames than packets of 1500 bytes. A guest without
-    // offloads cuts them itself.
+    // The guest leaves its segments whole: far fewer frames than packets of 1500 bytes. A guest
+    // without offloads cuts them itself.
     let (frames, bytes) = (counter(&node, 0, "frames_in"), counter(&node, 0, "bytes_in"));
     let are_long = bytes / frames > 3000;
     assert!(bytes > 8 << 20 && are_long == (kind != Kind::Plain), "{bytes} in {frames} frames");
@@ -184,15 +187,15 @@ fn talk_over_everything(image: &guest::Image, kind: Kind) {
     assert_eq!(counter(&node, 1, "drops_in"), 0);
     pull_cable(&mut one, &plan);
     if kind == Kind::Split {
-        // It is served by both pairs, to which several flows spread.
+        // Both pairs serve the guest: several flows spread to them.
         talk::stream(&mut one, "--bytes 1M --parallel 8").unwrap();
         assert_eq!(talk::queues(&mut two).unwrap(), [2, 2]);
-        // The node sees the device reset and its rings made anew, nobody touches anything else.
+        // The node sees the device reset and its rings made anew. Nothing else is changed.
         talk::reboot(&mut two).unwrap();
         talk::serve(&mut two).unwrap();
         talk::exchange(&mut one, &mut two).unwrap();
     }
-    // Another process goes on in the node's place, and the guests' links do not even blink.
+    // Another process goes on in the node's place, and the guests' links stay up all the time.
     let mut links = Vec::new();
     let mut node = node;
     for turn in 0..2 {
@@ -227,8 +230,8 @@ fn two_guests_talk_and_go_on_after_their_node_was_killed() {
 /// One datagram in so many is lost: 0.1 %.
 const LOSES_ONE_IN: u64 = 1000;
 
-/// The IOhost's port; the next one is the relay's, and the one behind that the VMhost's. Below the
-/// ports of other tests, and below those that the system gives away.
+/// The IOhost's port. The next one is the relay's, and the one after it the VMhost's. They lie
+/// below the ports of other tests, and below those that the system gives away.
 fn port() -> u16 {
     18_000 + (std::process::id() % 500) as u16 * 4
 }
@@ -266,8 +269,8 @@ fn two_nodes(home: &std::path::Path, keys: &Keys) -> [NodePlan; 2] {
     [plan("io1", port, of_io), plan("vm1", port + 2, of_vm)]
 }
 
-/// What a loss of datagrams between the nodes costs a stream of TCP, whose segments of 64 KiB are
-/// some 45 datagrams each.
+/// Prints by how much a loss of datagrams between the nodes slows a stream of TCP. Its segments of
+/// 64 KiB are some 45 datagrams each.
 fn lose(one: &mut Guest, relay: &Relay) {
     let mut stream = || talk::stream(one, "--bytes 16M").unwrap().bits_per_s / 1e6;
     let whole = stream();
@@ -322,7 +325,7 @@ fn guests_of_two_nodes_talk_and_go_on_after_either_node_was_killed() {
     let vm = plan.start().unwrap();
     talk::exchange(&mut one, &mut two).unwrap();
     lose(&mut one, &relay);
-    // Both ways with segments as the guests left them, and nothing that was not understood.
+    // Both directions had segments as the guests left them, and each frame was understood.
     for reason in ["drops_in_offload_unknown", "drops_in_source_foreign", "drops_in_short"] {
         assert_eq!(member_counter(&io, reason), 0, "{reason}");
     }

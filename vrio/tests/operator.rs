@@ -1,4 +1,4 @@
-//! What an operator at a terminal meets: two nodes on a host, tables in 80 columns, completion.
+//! The view of an operator at a terminal: two nodes on a host, tables in 80 columns, completion.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -52,7 +52,7 @@ impl Host {
         self.command().args(line.split(' ')).output().unwrap()
     }
 
-    /// What a command prints that must work.
+    /// The output of a command, which must succeed.
     fn good(&self, line: &str) -> String {
         let output = self.run(line);
         assert!(output.status.success(), "{line}: {}", text(&output.stderr));
@@ -92,7 +92,7 @@ fn two_nodes_of_a_host_are_shown_and_told_apart() {
         let one = host.good(&format!("status --node {name}"));
         assert!(one.starts_with(&format!("node {name}: all is well\n")), "{one}");
     }
-    // Nothing else takes one of them by chance.
+    // Other commands do not choose one of the nodes by chance.
     for line in ["disk list", "volume add a --memory 1MiB", "status --json", "top --once"] {
         let output = host.run(line);
         assert_eq!(output.status.code(), Some(3), "{line}: {}", text(&output.stdout));
@@ -107,7 +107,7 @@ fn two_nodes_of_a_host_are_shown_and_told_apart() {
         unknown.contains("no node \"bob\" runs here; those that do are io1, alice"),
         "{unknown}"
     );
-    // A socket that a dead node has left is no node.
+    // A socket that a dead node has left does not count as a node.
     drop(alice);
     assert!(host.directory("vrio-alice").join("alice.control").exists());
     assert!(host.good("status").starts_with("node io1: all is well\n"));
@@ -147,7 +147,7 @@ fn tables_fit_80_columns_and_begin_with_what_is_wrong() {
     assert!(host.good("disk list --wide").contains(long), "not cut");
 }
 
-/// What bash offers where the cursor is after these words.
+/// The words that bash offers at the cursor, after these words.
 fn offered(host: &Host, script: &Path, line: &str) -> Vec<String> {
     let run = "source \"$0\"; COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); COMP_TYPE=9; \
                COMPREPLY=(); _vrio_names \"$1\" \"${COMP_WORDS[COMP_CWORD]}\" \
@@ -192,7 +192,7 @@ fn bash_completes_words_and_the_names_of_a_running_node() {
     assert_eq!(offered("nic set "), ["n1"]);
     assert_eq!(offered("status --node "), ["io1"]);
     assert!(offered("volume add ").iter().all(|word| word.starts_with('-')), "a new name");
-    // A node that does not answer is waited for a moment, and is no error.
+    // Completion waits a moment for a node that does not answer, and does not fail.
     let pid = rustix::process::Pid::from_child(&node.0);
     rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
     assert!(offered("disk show ").iter().all(|word| word.starts_with('-')), "it is stopped");

@@ -1,5 +1,5 @@
-//! The systemd unit: systemd itself understands it and finds little that it leaves open. What is
-//! installed works from where it is, also as a Debian package.
+//! The systemd unit: systemd itself accepts it, and finds little that it leaves open. An
+//! installation works from its directory, also as a Debian package.
 
 use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader};
@@ -7,8 +7,8 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-/// The exposure that systemd's own tool may find, in tenths; 96 is a unit that says nothing.
-/// What is left is the network, which a node is for.
+/// The exposure that systemd's own tool may find, in tenths. A unit without restrictions has 96.
+/// The rest is the network, which a node needs.
 const EXPOSURE_TENTHS_MAX: &str = "20";
 
 fn analyze(arguments: &[&str], unit: &Path) -> Output {
@@ -24,7 +24,7 @@ fn the_unit_is_valid_and_leaves_little_open() {
     }
     let text = read("packaging/vrio-node@.service");
     assert!(text.contains("ExecStart=/usr/bin/vrio node --config /etc/vrio/%i.toml\n"));
-    // The program has to be there for the check.
+    // The program has to be at its path for the check.
     let home = tempfile::tempdir().expect("a directory");
     let unit = home.path().join("vrio-node@.service");
     let text = text.replace("/usr/bin/vrio", env!("CARGO_BIN_EXE_vrio"));
@@ -38,8 +38,9 @@ fn the_unit_is_valid_and_leaves_little_open() {
     let threshold = format!("--threshold={EXPOSURE_TENTHS_MAX}");
     let judged = analyze(&["security", "--offline=true", &threshold], &unit);
     assert!(judged.status.success(), "{}", String::from_utf8_lossy(&judged.stdout));
-    // The same with what separates tenants, after the unit as a drop-in comes after it. A file of
-    // its own, since the tool does not look for drop-ins beside a file that it is given.
+    // The same with the drop-in that separates tenants, appended to the unit as systemd would read
+    // it. It is a file of its own, since the tool does not look for drop-ins beside a file that it
+    // is given.
     let tenant = read("packaging/vrio-node-tenant.conf");
     let tenant = tenant.replace("/usr/bin/vrio", env!("CARGO_BIN_EXE_vrio"));
     fs::write(&unit, format!("{text}\n{tenant}")).expect("ours");
@@ -61,10 +62,11 @@ fn a_node_with_a_tap_may_open_that_device_and_no_other() {
     let tap = read("packaging/vrio-node-tap.conf");
     assert_eq!(allowed(&tap), "/dev/net/tun rw");
     assert!(values(&tap, "AmbientCapabilities").is_empty(), "the tap is made beforehand");
-    // A group is given its sockets: the one call of that kind that is let through again.
+    // This call is allowed again, so that the node can give its sockets to a group. No other call
+    // of its kind is.
     let calls = values(&unit, "SystemCallFilter");
     assert!(calls.ends_with(&["~@privileged @keyring @memlock @setuid", "fchownat"]), "{calls:?}");
-    // It is installed beside the others.
+    // The drop-in is installed beside the others.
     assert!(read("packaging/install").contains("vrio-node-tap.conf"));
 }
 
@@ -89,7 +91,7 @@ fn a_reload_of_the_unit_says_that_the_file_is_broken() {
     let lines = BufReader::new(node.stderr.take().expect("piped")).lines();
     let mut lines = lines.map_while(Result::ok);
     assert!(lines.any(|line| line.contains("ready")), "it starts");
-    // What it says further is read, or it would wait.
+    // The node's further output is read, or the node would wait.
     std::thread::spawn(move || lines.for_each(drop));
     let fine = reload.output().expect("it is there");
     assert!(fine.status.success(), "{fine:?}");
@@ -111,7 +113,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(repository.join(path)).expect("it is in the repository")
 }
 
-/// What a unit says of a key, in its order.
+/// The values of a key of a unit, in their order.
 fn values<'a>(unit: &'a str, key: &str) -> Vec<&'a str> {
     unit.lines().filter_map(|line| line.strip_prefix(key)?.strip_prefix('=')).collect()
 }
@@ -120,11 +122,11 @@ fn values<'a>(unit: &'a str, key: &str) -> Vec<&'a str> {
 fn a_node_that_dies_comes_back_however_often_and_leaves_no_core_file() {
     let unit = read("packaging/vrio-node@.service");
     let (head, service) = unit.split_once("[Service]").expect("its section");
-    // Five starts in ten seconds are systemd's own limit, and 100 ms apart are soon five.
+    // systemd's own limit is five starts in ten seconds, which starts 100 ms apart soon reach.
     assert_eq!(values(head, "StartLimitIntervalSec"), ["0"]);
     assert_eq!(values(service, "Restart"), ["always"]);
     assert_eq!(values(service, "LimitCORE"), ["0"]);
-    // The code of a wrong configuration, which another start finds again.
+    // The exit code of a wrong configuration: another start would find the same fault.
     let [code] = values(service, "RestartPreventExitStatus")[..] else { panic!("{service}") };
     let home = tempfile::tempdir().expect("a directory");
     let config = home.path().join("n.toml");
@@ -132,8 +134,8 @@ fn a_node_that_dies_comes_back_however_often_and_leaves_no_core_file() {
     assert_eq!(vrio(&["node", "--config"], &config).status.code(), code.parse().ok());
 }
 
-/// What the unit does after a node's end, with a clock that writes down how long it was asked to
-/// wait.
+/// Runs the command that the unit has after a node's end, with a `sleep` that prints the time that
+/// it was asked to wait.
 #[test]
 fn a_start_that_fails_is_not_tried_again_at_once() {
     let home = tempfile::tempdir().expect("a directory");
@@ -142,7 +144,7 @@ fn a_start_that_fails_is_not_tried_again_at_once() {
     fs::set_permissions(&clock, Permissions::from_mode(0o755)).expect("ours");
     let unit = read("packaging/vrio-node@.service");
     let [line] = values(&unit, "ExecStopPost")[..] else { panic!("{unit}") };
-    // As systemd reads it.
+    // The command as systemd reads it.
     let script = line.strip_prefix("/bin/sh -c '").and_then(|it| it.strip_suffix('\''));
     let script = script.expect("one word").replace("$$", "$");
     let pause = |status: &str| {
@@ -208,7 +210,7 @@ fn a_tenants_node_is_made_by_one_command() {
     let drop_in = root.join("etc/systemd/system/vrio-node@alice.service.d/tenant.conf");
     let drop_in = fs::read_to_string(drop_in).expect("it is made");
     assert_eq!(drop_in, read("packaging/vrio-node-tenant.conf"));
-    // Again it changes nothing, also in a file that the operator has written to.
+    // A second run changes nothing, not even a file that the operator has written to.
     fs::write(root.join(config), "name = \"other\"\n").expect("ours");
     assert!(tenant(&["alice", "qemu"]).status.success());
     assert_eq!(fs::read_to_string(root.join(config)).expect("ours"), "name = \"other\"\n");
@@ -222,7 +224,7 @@ fn a_tenants_node_shares_no_user_and_no_directory_with_others() {
     for key in ["User", "Group", "RuntimeDirectory", "ReadWritePaths", "ExecStart", "ExecReload"] {
         let (all, own) = (values(&unit, key), values(&tenant, key));
         assert_eq!(all.len(), 1, "{key}");
-        // What is a list in systemd is emptied first.
+        // The drop-in has to empty a key that is a list in systemd before it sets it.
         let is_list = !["User", "Group"].contains(&key);
         assert_eq!(own.len(), 1 + usize::from(is_list), "{key}: {own:?}");
         assert!(!is_list || own[0].is_empty(), "{key}: {own:?}");
@@ -244,7 +246,8 @@ fn vrio(arguments: &[&str], path: &Path) -> Output {
 #[test]
 fn a_key_that_is_made_as_the_manual_says_is_the_nodes_to_read() {
     let manual = ["docs/first-pair.md", "docs/operating.md"].map(read).concat();
-    // Each step that makes a node's key also gives it away; the direct client's is root's.
+    // Each step that makes a node's key also gives the key to the node's user. The direct client's
+    // key belongs to root.
     let made = manual.match_indices("vrio key new ").map(|(at, _)| &manual[at..]);
     let is_direct = |rest: &&str| rest.starts_with("vrio key new web1.key");
     let (direct, made): (Vec<_>, Vec<_>) = made.partition(is_direct);
@@ -259,7 +262,7 @@ fn a_key_that_is_made_as_the_manual_says_is_the_nodes_to_read() {
     if !rustix::process::geteuid().is_root() {
         return println!("SKIP a_key_that_is_made_as_the_manual_says: not root");
     }
-    // /etc/vrio as tmpfiles makes it, with another user who is there everywhere.
+    // The directory /etc/vrio as tmpfiles makes it, with another user that every system has.
     let home = tempfile::tempdir().expect("a directory");
     let nobody = rustix::fs::Uid::from_raw(65534);
     let group = rustix::fs::Gid::from_raw(65534);
@@ -294,7 +297,7 @@ fn packaging(script: &str, arguments: &[&Path]) -> Output {
 #[test]
 fn what_is_installed_works_from_where_it_is() {
     let home = tempfile::tempdir().expect("a directory");
-    // Not where the units say that the program is by themselves.
+    // Not the path of the program in the units as they are in the repository.
     let put = packaging("install", &[home.path(), Path::new("/opt/vrio")]);
     assert!(put.status.success(), "{put:?}");
     let prefix = home.path().join("opt/vrio");
@@ -303,7 +306,7 @@ fn what_is_installed_works_from_where_it_is() {
     assert!(run(&["--version"]).stdout.starts_with(b"vrio "));
     let unit = fs::read_to_string(prefix.join("lib/systemd/system/vrio-node@.service")).unwrap();
     assert_eq!(values(&unit, "ExecStart"), ["/opt/vrio/bin/vrio node --config /etc/vrio/%i.toml"]);
-    // The provider is where the program looks for it: what is missing is a node.
+    // The program finds the provider, so only the node is missing.
     let refused = run(&["mpi", "env", "--control", "/nowhere"]);
     let said = String::from_utf8_lossy(&refused.stderr);
     assert_eq!(refused.status.code(), Some(3), "{said}");
@@ -357,7 +360,7 @@ fn features(packages: &[&str]) -> String {
 #[test]
 fn the_program_that_is_shipped_forges_nothing() {
     const FORGING: &str = "transport feature \"forging\"";
-    // The two ways in which it is built: as Cargo does it by itself, and as the Makefile does.
+    // The two ways to build the program: by Cargo's defaults, and by the Makefile.
     let readme = read("README.md");
     assert!(readme.contains("    make build ") && !readme.contains("--workspace"));
     assert!(read("Makefile").contains("cargo build --release --package vrio "));
@@ -368,6 +371,6 @@ fn the_program_that_is_shipped_forges_nothing() {
         assert!(!features.contains(FORGING), "{packages:?}: {features}");
         assert!(!features.contains("\nfuzz v"), "{packages:?}");
     }
-    // So it would look.
+    // The output of a build that has the feature.
     assert!(features(&["--workspace"]).contains(FORGING));
 }

@@ -1,5 +1,5 @@
-//! An IOhost that loses power: a whole machine, its page cache and all, in a guest whose QEMU gets
-//! SIGKILL in the middle of its work. What was flushed is there; a loss is never silent.
+//! An IOhost that loses power: a whole machine with its page cache, in a guest whose QEMU gets
+//! SIGKILL in the middle of its work. Flushed writes are kept, and a loss is never silent.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -15,20 +15,20 @@ use virtio::driver::{
 use workload::checker::Checker;
 use workload::{Mix, Workload};
 
-/// Of the IOhost's own disk: room for the volume and a file system around it.
+/// The bytes of the IOhost's own disk: room for the volume and a file system around it.
 const MACHINE_DISK_BYTES: u64 = 128 << 20;
-/// Blocks of 4 KiB that are worked on: half of the volume.
+/// The blocks of 4 KiB that the guest uses: half of the volume.
 const BLOCKS: u64 = 2048;
 /// How many requests end before the power is cut, and after it came back.
 const REQUESTS: u64 = 300;
 /// Requests on their way when the power is cut.
 const OUTSTANDING_MIN: usize = 16;
-/// For one answer of a disk, under emulation.
+/// The time limit of one answer of a disk, under emulation.
 const WAIT: Duration = Duration::from_secs(60);
-/// For the node in the guest, once it is booted.
+/// The time limit of the node's start in the guest, once the guest is booted.
 const SERVE_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Small steps: often nothing is at stake.
+/// Small steps: often no write lacks a flush.
 const QUIET: Mix = Mix {
     block_bytes: 4096,
     blocks_max: 8,
@@ -39,7 +39,7 @@ const QUIET: Mix = Mix {
     hot_blocks: 64,
 };
 const BUSY: Mix = Mix { depth: 16, flushes_ppm: 20_000, hot_blocks: 0, ..QUIET };
-/// Everything acknowledged is at stake.
+/// No flushes: every acknowledged write may be lost.
 const CARELESS: Mix = Mix { flushes_ppm: 0, ..BUSY };
 
 /// The machine that is an IOhost, and the port of this host that leads to it.
@@ -54,13 +54,14 @@ impl Machine {
     fn new(image: guest::Image, folder: &Path, encrypted: bool) -> Self {
         let disk = folder.join("machine.img");
         File::create(&disk).unwrap().set_len(MACHINE_DISK_BYTES).unwrap();
-        // Not among those that the system gives to others while the machine is off.
+        // Not one of the ports that the system gives to others while the machine is off.
         let port = 16_000 + (std::process::id() % 16_000) as u16;
         Self { image, disk, port, encrypted }
     }
 
-    /// Starts it and waits until its node serves; gives the incarnation of its volume, too. One
-    /// sidecore: QEMU forwards a single port, and this host knows it by another number.
+    /// Starts the machine and waits until its node serves. Gives the incarnation of the volume,
+    /// too. There is one sidecore: QEMU forwards a single port, and this host knows that port by
+    /// another number.
     fn power_on(&self, format: bool) -> (Guest, String) {
         let chain = if self.encrypted {
             "chain = [{ encrypt = { key = \"/mnt/root.xts\" } }]\n"
@@ -74,7 +75,7 @@ impl Machine {
              backend = { file = \"root.img\", size = \"16MiB\", direct = false }\n\
              allow = [\"vm1\"]\n";
         let config = &format!("{config}{chain}");
-        // What the guest's kernel wrote stays, in this host's page cache: QEMU is killed, not we.
+        // Writes of the guest's kernel stay in this host's page cache: only QEMU is killed.
         let disk = self.disk.display();
         let drive = format!("file={disk},if=none,id=disk,format=raw,cache=writeback");
         let network = format!("user,id=net,hostfwd=udp:127.0.0.1:{}-10.0.2.15:4870", self.port);
@@ -107,7 +108,7 @@ impl Machine {
 }
 
 impl Machine {
-    /// A guest of the disk.
+    /// A guest that works on the disk.
     fn connect(&self, vm: &mut Node, queues: u16, mix: Mix, random: &mut Random) -> StandIn {
         let socket = vm.wait_for_disk("root").unwrap();
         let mut guest = StandIn::connect(&socket, queues, mix, BLOCKS, random).unwrap();
@@ -116,7 +117,7 @@ impl Machine {
     }
 }
 
-/// The guest is gone: what it knew is for the next guest of the same disk.
+/// Disconnects the guest. The next guest of the same disk takes over its checker.
 fn end(mut guest: StandIn) -> Checker {
     let checker = std::mem::replace(&mut guest.checker, Checker::new(1));
     guest.disconnect();
@@ -135,7 +136,7 @@ fn assert_failed(guest: &mut StandIn, vm: &mut Node, incarnation: &str) {
     assert!(detail.contains("may be lost") && detail.contains(incarnation), "{disk}");
 }
 
-/// Works until nothing that was acknowledged lacks a flush, and nothing is on its way.
+/// Works until every acknowledged write is flushed, and no request is on its way.
 fn work_until_flushed(guest: &mut StandIn) {
     guest.work(|guest| guest.workload.counts.completed >= REQUESTS).unwrap();
     guest.drain().unwrap();
@@ -150,7 +151,7 @@ fn allowed(checker: &Checker) -> Vec<Vec<u64>> {
     (0..BLOCKS).map(|block| checker.allowed(block)).collect()
 }
 
-/// Blocks that hold, after the loss, what they could not hold without one.
+/// The number of blocks with a content, after the loss, that they could not have without a loss.
 fn count_lost(before: &[Vec<u64>], after: &[Vec<u64>]) -> usize {
     let lost = |(before, after): &(&Vec<u64>, &Vec<u64>)| {
         // Two writes may have left the same, such as zeroes.
@@ -160,7 +161,8 @@ fn count_lost(before: &[Vec<u64>], after: &[Vec<u64>]) -> usize {
     before.iter().zip(after).filter(lost).count()
 }
 
-/// Zeroes all that is worked on, durably: an encrypted volume that was never written is noise.
+/// Zeroes the blocks that the guest uses, durably: an encrypted volume that was never written is
+/// noise.
 fn zero(vm: &mut Node) {
     let socket = vm.wait_for_disk("root").unwrap();
     let mut guest =
@@ -186,8 +188,8 @@ fn what_was_flushed_survives_the_iohosts_power() {
     survives("what_was_flushed_survives_the_iohosts_power", false);
 }
 
-/// The same on a volume that is encrypted, at night: it takes some boots of a guest, and the
-/// simulation cuts the power of such volumes in any tier.
+/// The same on an encrypted volume, only in the nightly tier: it takes some boots of a guest, and
+/// the simulation cuts the power of such volumes in any tier.
 #[test]
 fn what_was_encrypted_and_flushed_survives_the_iohosts_power() {
     if matches!(std::env::var("VRIO_TIER").as_deref(), Ok("nightly" | "long")) {
@@ -206,7 +208,7 @@ fn survives(test: &str, encrypted: bool) {
         zero(&mut vm);
     }
 
-    // Nothing is at stake when the power is cut: the disk goes on as if there had been a pause.
+    // Every write is flushed when the power is cut: the disk goes on as if there had been a pause.
     let mut quiet = machine.connect(&mut vm, 1, QUIET, &mut random);
     work_until_flushed(&mut quiet);
     io.kill();
@@ -240,11 +242,11 @@ fn survives(test: &str, encrypted: bool) {
     assert!(busy.workload.counts.errors > 0, "a loss must not be silent");
     assert_failed(&mut busy, &mut vm, &third);
 
-    // A new VMhost does not make it good: the guest remembers what it was told.
+    // A new VMhost does not clear the failure: the guest still counts on its acknowledged writes.
     let mut vm = vm.kill().unwrap().start().unwrap();
     assert_failed(&mut busy, &mut vm, &third);
 
-    // The guest starts afresh, as after a power cut of its own: every flush was kept.
+    // The guest starts afresh, as after a power cut of its own: all flushed writes were kept.
     let mut checker = end(busy);
     let before = allowed(&checker);
     checker.settle();

@@ -1,5 +1,5 @@
-//! Two real nodes that root starts and that give root's rights up: they serve a remote and a local
-//! disk with nothing left that they do not need, over the network and over shared memory.
+//! Two real nodes that root starts and that give root's rights up. They serve a remote and a local
+//! disk without any right that they do not need, over the network and over shared memory.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -15,28 +15,28 @@ use testbed::nodes::{Keys, Node, NodePlan};
 use testbed::stand_in::StandIn;
 use workload::Mix;
 
-/// A user that every system has and that may do nothing.
+/// A user that every system has, without rights.
 const USER: &str = "nobody";
 const UID: u32 = 65534;
 
 const BLOCKS: u64 = 512;
 
-/// Of each node that shares memory, and so the sessions of the two.
+/// The sidecores of each node that shares memory, and so the sessions of the two nodes.
 const SIDECORES: usize = 2;
 
-/// Kills of the IOhost whose memory the VMhost shares.
+/// The kills of the IOhost whose memory the VMhost shares.
 const SHARED_KILLS: usize = 3;
 
-/// Requests that must be done before a node is killed, and that must be outstanding then.
+/// The requests that must be done before a node is killed, and those that must be outstanding then.
 const COMPLETED_MIN: u64 = 2_000;
 const OUTSTANDING_MIN: usize = 8;
 
-/// Apart from other tests' by process and number.
+/// Ports of these tests: apart from other tests' by process and number.
 fn port(number: u16) -> u16 {
     20_000 + (std::process::id() % 1_200) as u16 * 10 + number
 }
 
-/// A directory for nodes that are not ours.
+/// A directory that other users may enter, for nodes that run as another user.
 fn open_home() -> tempfile::TempDir {
     let home = tempfile::tempdir().expect("a directory");
     fs::set_permissions(home.path(), fs::Permissions::from_mode(0o755)).expect("ours");
@@ -61,7 +61,7 @@ fn plan(home: &Path, name: &str, config: &str) -> NodePlan {
     plan
 }
 
-/// Keys outside of all other directories, which the node's user may read and nobody else.
+/// Keys outside of all other directories, which only the node's user may read.
 fn keys(home: &Path) -> Keys {
     let etc = home.join("etc");
     fs::create_dir(&etc).expect("a directory");
@@ -72,7 +72,7 @@ fn keys(home: &Path) -> Keys {
     keys
 }
 
-/// What the kernel says of every thread of a process.
+/// Checks the rights of every thread of a process, as the kernel lists them.
 fn check_rights(node: &Node) {
     let tasks = fs::read_dir(format!("/proc/{}/task", node.pid())).expect("it runs");
     let mut threads = 0;
@@ -101,7 +101,7 @@ fn work(socket: &Path, random: &mut Random) -> StandIn {
     guest
 }
 
-/// For a second, until enough is done and enough on its way.
+/// Works for at least a second, and until enough requests are done and enough are outstanding.
 fn work_on(guest: &mut StandIn) {
     let until = Instant::now() + Duration::from_secs(1);
     let done = guest.workload.counts.completed + COMPLETED_MIN;
@@ -152,7 +152,7 @@ fn a_node_of_nobody_serves_disks() {
         let mut guest = work(&socket, &mut random);
         check_rights(&io);
         check_rights(&vm);
-        // A restart under load: what the first process left is the second one's.
+        // A restart under load: the second process takes over the files of the first one.
         vm = vm.kill().expect("it ran until now").start().expect("it starts again");
         work_on(&mut guest);
         guest.read_all().expect("all of the disk is as promised");
@@ -192,16 +192,17 @@ fn the_check_reads_keys_as_the_node_will() {
     assert!(code == Some(2) && error.contains("there is no user \"no-such-user\""), "{error}");
 }
 
-/// A counter of all sidecores of a node.
+/// The sum of a counter over all sidecores of a node.
 fn counted(node: &Node, name: &str) -> u64 {
     let status = node.status().expect("it answers");
     let sidecores = status["sidecores"].as_array().expect("a list").iter();
     sidecores.map(|core| core["counters"][name].as_u64().expect("a counter")).sum()
 }
 
-/// Everything between the two goes by shared memory, in both directions, and sealed.
+/// Checks that all datagrams of the two nodes go through shared memory, in both directions, and
+/// sealed.
 fn check_shared(io: &Node, vm: &mut Node) {
-    // One of the sessions may be later than the other, which did the work meanwhile.
+    // One session may connect later than the other one, which did the work meanwhile.
     let are_connected = |node: &Node| {
         let status = node.status().expect("it answers");
         let sessions = status["sessions"].as_array().expect("a list");
@@ -277,7 +278,7 @@ fn nodes_of_nobody_share_memory_and_one_is_killed() {
     vm.stop().expect("the VMhost stops in order");
     io.stop().expect("the IOhost stops in order");
     assert!(!door.exists(), "who stops takes its door away");
-    // As root's node leaves it that is killed.
+    // The socket is as a node of root leaves it when it is killed.
     drop(std::os::unix::net::UnixListener::bind(&door).expect("a socket"));
     fs::set_permissions(&door, fs::Permissions::from_mode(0o600)).expect("ours");
     let refused = io1.start().expect_err("nobody may not see whether it lives").to_string();
@@ -289,7 +290,7 @@ fn ip(words: &str) -> Option<String> {
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// How many keep the cable's end promiscuous.
+/// The number of sockets that keep the cable's end promiscuous.
 fn promiscuity() -> u32 {
     let shown = ip("-d link show vrio0").expect("it is there");
     let mut words = shown.split_whitespace().skip_while(|word| *word != "promiscuity");
@@ -304,7 +305,7 @@ fn wait_for_promiscuity(wanted: u32) {
     }
 }
 
-/// The packet sockets that a process has.
+/// The number of packet sockets of a process.
 fn packet_sockets(pid: u32) -> usize {
     let all = fs::read_to_string(format!("/proc/{pid}/net/packet")).expect("it runs");
     let inodes = all.lines().skip(1).filter_map(|line| line.split_whitespace().last());
@@ -343,7 +344,7 @@ fn a_node_of_nobody_never_has_what_keeps_its_uplink_promiscuous() {
         assert_eq!((packet_sockets(node.pid()), packet_sockets(opener_of(node))), (0, 1));
     };
     check(&node);
-    // Its successor has its own before it lets go.
+    // The successor has a packet socket of its own before the node closes its socket.
     let is_over = AtomicBool::new(false);
     let node = std::thread::scope(|scope| {
         let looks = scope.spawn(|| {

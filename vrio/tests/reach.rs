@@ -1,5 +1,5 @@
-//! A VMhost says what has become of its volumes on other nodes, whether a guest uses a disk or not:
-//! real IOhosts that are stopped, killed, and made to give up or replace a volume.
+//! A VMhost reports the state of its volumes on other nodes, whether a guest uses a disk or not.
+//! The IOhosts are real: they are stopped, killed, and made to give up or replace a volume.
 
 use std::process::Command;
 
@@ -45,7 +45,7 @@ impl Pair {
     }
 }
 
-/// What a command of the VMhost's or the IOhost's operator prints, and whether it went well.
+/// The output of a command of the VMhost's or the IOhost's operator, and whether it succeeded.
 fn vrio(of: &NodePlan, words: &[&str]) -> (bool, String) {
     let mut vrio = Command::new(&of.program);
     let output = vrio.args(words).arg("--control").arg(of.control()).output();
@@ -128,7 +128,7 @@ fn a_volume_that_a_disk_without_a_guest_shows_is_not_removed_but_by_force() {
     assert!(done, "{text}");
     wait_for(&mut vm, "ready", "no guest yet");
     wait_until_said(&mut vm, BACK, 1);
-    // It is closed to the VMhost, as by an operator who corrects the file.
+    // The volume is closed to the VMhost, as if an operator corrected the file.
     let closed = pair.io1("vm2").write().expect("its directory is there");
     let mut reload = Command::new(&plan.program);
     let reloaded = reload.args(["node", "reload", "--yes", "--force", "--config"]).arg(closed);

@@ -1,6 +1,6 @@
-//! What a real node makes of records that something else than itself has written, or put back: it
-//! serves no volume under a record that it cannot believe without saying so, every other volume
-//! goes on, and what an older release has left is believed.
+//! A real node whose records another program has written or put back. It serves no volume under a
+//! record that it cannot believe, and says so. Every other volume goes on, and records of an older
+//! release are believed.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
@@ -12,7 +12,7 @@ use testbed::nodes::{Node, NodePlan};
 use testbed::stand_in::StandIn;
 use workload::Mix;
 
-/// Blocks of 4 KiB that are worked on.
+/// The volume's blocks of 4 KiB that a guest uses.
 const BLOCKS: u64 = 1024;
 
 /// A node with two volumes, each with a disk of its own.
@@ -51,7 +51,7 @@ impl Host {
         StandIn::connect(&socket, 1, Mix::OF_ALL, BLOCKS, random).expect("connects")
     }
 
-    /// What `vrio status` prints for people, without the ends of its lines.
+    /// The output of `vrio status` for people, in one line.
     fn printed(&self) -> String {
         let control = self.plan.control();
         let mut command = Command::new(env!("CARGO_BIN_EXE_vrio"));
@@ -84,7 +84,7 @@ fn crc32c(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), step))
 }
 
-/// The record as the first releases wrote it: no code, a checksum.
+/// The record as the first releases wrote it: with a checksum instead of the code.
 fn older(record: &[u8]) -> Vec<u8> {
     const BEHIND_REPLACED: usize = 16 + 96;
     let mut bytes = b"vrAT\x01\0\0\0".to_vec();
@@ -153,7 +153,7 @@ fn a_record_that_cannot_be_believed_stops_its_volume_and_no_other() {
     node.stop().expect("it stops in order");
 }
 
-/// The secret is what everything is believed by: without it nothing is, and the node says so.
+/// The secret proves all records: without it no record is believed, and the node says so.
 #[test]
 fn without_the_secret_no_record_is_believed() {
     let mut random = Random::new(2);
@@ -179,8 +179,8 @@ fn without_the_secret_no_record_is_believed() {
     node.stop().expect("it stops in order");
 }
 
-/// A record that was put back has a good code, and says that its guest had ended in order. What the
-/// guest's node knows says that this is not how it ended.
+/// A record that was put back has a good code, and says that its guest had ended in order. The
+/// notes of the guest's node contradict it.
 #[test]
 fn an_old_record_in_the_place_of_a_newer_one_hides_no_loss() {
     let mut random = Random::new(3);
@@ -196,7 +196,7 @@ fn an_old_record_in_the_place_of_a_newer_one_hides_no_loss() {
     node.kill().expect("it runs");
     assert_ne!(fs::read(&path).expect("a record"), old);
     fs::write(&path, &old).expect("writes");
-    // As after a loss of power.
+    // The same change as after a loss of power.
     let mut bytes = fs::read(&note).expect("a note");
     bytes[16] ^= 1;
     fs::write(&note, bytes).expect("writes");
@@ -221,7 +221,8 @@ fn what_an_older_release_has_left_is_believed_once() {
     fs::remove_dir_all(&state).expect("is there");
     fs::create_dir_all(host.state("root")).expect("makes");
     fs::write(&path, &left).expect("writes");
-    // Its directory was made under a umask, and anybody's.
+    // An older release left its directory open to all users, and its files may belong to another
+    // user.
     for path in [&state, &host.state("root"), &path] {
         fs::set_permissions(path, fs::Permissions::from_mode(0o777)).expect("ours");
     }
@@ -232,7 +233,7 @@ fn what_an_older_release_has_left_is_believed_once() {
     let mut node = host.start();
     work(&mut alice, "alice");
     assert!(host.log().contains("other users could use"), "{}", host.log());
-    // Sealed by the first claim, and for the node's user alone.
+    // The first claim writes the record anew, with a code, for the node's user alone.
     let sealed = fs::read(&path).expect("a record");
     assert_ne!(sealed.len(), left.len());
     let mode = |path: &Path| fs::metadata(path).expect("is there").permissions().mode() & 0o777;
@@ -248,8 +249,8 @@ fn what_an_older_release_has_left_is_believed_once() {
     node.stop().expect("it stops in order");
 }
 
-/// The process that takes over reads the records anew. If it cannot believe them, the one that has
-/// read them before goes on.
+/// The successor reads the records anew. If it cannot believe them, the node that has read them
+/// before goes on.
 #[test]
 fn a_hand_over_is_refused_where_records_cannot_be_believed() {
     let mut random = Random::new(5);
@@ -257,7 +258,8 @@ fn a_hand_over_is_refused_where_records_cannot_be_believed() {
     let mut node = host.start();
     let mut alice = host.guest(&mut node, "alice", &mut random);
     work(&mut alice, "alice");
-    // The attachment's own is written anew before the other process reads it.
+    // The node writes the attachment's own record anew before the successor reads it, so another
+    // file is damaged here.
     let path = host.state("root/.floor");
     fs::write(&path, b"no floor").expect("writes");
     let mut next = host.plan.spawn(&["--take-over"]).expect("starts");

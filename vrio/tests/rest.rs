@@ -1,8 +1,8 @@
-//! What a node costs that has nothing to do: resident memory and wake-ups, of real processes.
+//! The costs of a node without work: resident memory and wake-ups, of real processes.
 //!
-//! Wake-ups (voluntary switches of all threads) and the time on a core are counted by the kernel.
-//! Who waits for a core is charged nothing, so a busy machine changes neither: the share is that of
-//! the node's own instructions, with what cold caches and a stolen core add to them.
+//! The kernel counts wake-ups (voluntary switches of all threads) and the time on a core. A thread
+//! that waits for a core is charged nothing, so a busy machine changes neither number. The share of
+//! a core is that of the node's own instructions, with the costs of cold caches and a stolen core.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -16,34 +16,34 @@ use testbed::nodes::{Keys, Node, NodePlan};
 use testbed::stand_in::StandIn;
 use workload::Mix;
 
-/// What a node at rest may have resident.
+/// The most resident memory of a node at rest.
 const NODE_BYTES_MAX: u64 = 64 << 20;
 
-/// What a further disk at rest may add.
+/// The most resident memory that a further disk at rest may add.
 const DISK_BYTES_MAX: i64 = 1 << 20;
 
-/// Less than this is not what a disk costs, but a node that was looked at too early: queues, meters
-/// and histograms alone are more. A disk with its volume had 262 KiB, and a guest added 197 KiB.
+/// Less than this would mean that the node was looked at too early: a disk's queues, meters and
+/// histograms alone are more. A disk with its volume had 262 KiB, and a guest added 197 KiB.
 const DISK_BYTES_MIN: i64 = 16 << 10;
 
-/// So many disks are added to see what one costs.
+/// The disks that are added to see the cost of one.
 const DISKS: u64 = 16;
 
 /// How often a node with connected, idle disks may wake in a second, over all threads. A session
 /// looks after itself a few times a second; at 50 us each this would be 0.2 % of a core.
 const WAKEUPS_PER_SECOND_MAX: f64 = 40.0;
 
-/// How many rounds its sidecores may begin in a second: those of the wake-ups, and a second of
-/// spinning's worth would be a hundred thousand.
+/// The most rounds that its sidecores may begin in a second: those of the wake-ups. A sidecore that
+/// spins would begin a hundred thousand.
 const ROUNDS_PER_SECOND_MAX: f64 = 200.0;
 
-/// For how long both are counted: two keep-alives of a session, which are the rarest thing that a
-/// node at rest does more than once a minute.
+/// How long both are counted: two keep-alives of a session. These are the rarest thing that a node
+/// at rest does more than once a minute.
 const WATCHED: Duration = Duration::from_secs(10);
 
-/// What a node with connected, idle disks may take of a core: 100 ms of the time above. It took
-/// 4 ms when this was written, some 50 us for each wake-up; with as many wake-ups as may be, each
-/// would have to cost 250 us.
+/// The most of a core that a node with connected, idle disks may take: 100 ms of the time above. It
+/// took 4 ms when this was written, some 50 us for each wake-up. With as many wake-ups as are
+/// allowed, each would have to cost 250 us.
 const CORE_SHARE_MAX: f64 = 0.01;
 
 struct Pair {
@@ -105,7 +105,7 @@ impl Pair {
     }
 }
 
-/// A field of `/proc/PID/status` in bytes.
+/// The sum of fields of `/proc/PID/status` in bytes.
 fn resident_bytes(node: &Node, fields: &[&str]) -> u64 {
     let text = fs::read_to_string(format!("/proc/{}/status", node.pid())).expect("it runs");
     let kib = fields.iter().map(|field| {
@@ -115,7 +115,7 @@ fn resident_bytes(node: &Node, fields: &[&str]) -> u64 {
     kib.sum::<u64>() << 10
 }
 
-/// All that is resident of a node; without the guests' memory, which is theirs.
+/// The resident memory of a node, without the memory of its guests.
 fn own_bytes(node: &Node) -> u64 {
     resident_bytes(node, &["RssAnon:", "RssFile:"])
 }
@@ -134,7 +134,7 @@ fn activity(pid: u32) -> BTreeMap<OsString, (u64, u64)> {
     tasks.filter_map(look).collect()
 }
 
-/// What happened since an earlier look, in the threads that there are now.
+/// The wake-ups and the time on a core since an earlier look, of the threads that there are now.
 fn activity_since(pid: u32, before: &BTreeMap<OsString, (u64, u64)>) -> (u64, u64) {
     let mut sum = (0, 0);
     for (thread, (wakeups, ran_ns)) in activity(pid) {
@@ -196,7 +196,8 @@ fn connected_idle_disks_let_their_node_sleep() {
     let vm = pair.vm1(1);
     let mut random = Random::new(1);
     let guests = ["far", "d0"].map(|disk| idle_guest(&vm.plan().socket(disk), &mut random));
-    // What the work has left to do: acknowledgements, the adaptive sidecores' spinning.
+    // Waits for the rest of the work to end: acknowledgements, and the adaptive sidecores'
+    // spinning.
     sleep(Duration::from_secs(1));
     let rounds_before = [&io, &vm].map(rounds);
     let before = [&io, &vm].map(|node| activity(node.pid()));

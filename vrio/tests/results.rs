@@ -67,7 +67,7 @@ fn what_others_measured_is_kept_listed_shown_and_compared() {
     assert!(direct.contains("message size") && direct.contains(" %"), "{direct}");
 }
 
-/// A file twice is a poor pair of rounds, but rounds it is.
+/// The same file twice is a poor pair of rounds, but it is one.
 #[test]
 fn runs_are_pooled() {
     let home = tempfile::tempdir().unwrap();
@@ -114,7 +114,7 @@ fn what_is_measured_is_kept_if_that_is_asked_for() {
     let run = &shown["run"];
     let place = Path::new(&folder).join(run["id"].as_str().unwrap());
     assert_eq!(store::load(&place).unwrap().measurements.len(), 2);
-    // It began when it began, and not when it was saved.
+    // The run's begin is the begin of the measurement, not the time when it was saved.
     let seconds = fs::metadata(place.join("run.json")).unwrap().modified().unwrap();
     let saved = Run::begun_at(seconds, "block", "x");
     assert!(run["begun"].as_str().unwrap() < saved.begun.as_str(), "{run} and {}", saved.begun);
@@ -124,7 +124,7 @@ fn what_is_measured_is_kept_if_that_is_asked_for() {
     assert!(title.starts_with("local, null volume: randread"), "{title}");
 }
 
-/// What every kind of report becomes in a store is what the schema says.
+/// Each kind of report, as it is saved in a store, conforms to the schema.
 #[test]
 fn what_real_commands_save_conforms_to_the_schema() {
     let home = tempfile::tempdir().unwrap();
@@ -152,7 +152,8 @@ fn what_real_commands_save_conforms_to_the_schema() {
     }
 }
 
-/// A file needs no store, and so no home; a run's name does, and it is said how to go on.
+/// A file needs no store, and so no home directory. A run's name needs one, and the error names the
+/// way out.
 #[test]
 fn a_store_is_asked_for_by_who_needs_it() {
     let home = tempfile::tempdir().unwrap();

@@ -16,10 +16,10 @@ const VM: &str = "vm1";
 
 const BLOCKS: u64 = 512;
 
-/// Of each node, and so the sessions between them.
+/// The sidecores of each node, and so the sessions between the nodes.
 const SIDECORES: usize = 2;
 
-/// What the guest must get done after each step.
+/// The requests that the guest must complete after each step.
 const COMPLETED_MIN: u64 = 500;
 
 struct Pair {
@@ -78,13 +78,13 @@ fn reload(wanted: &NodePlan) {
     assert!(output.status.success() && text.contains("key files are read again"), "{text}");
 }
 
-/// Works until so much is done.
+/// Works until enough requests are completed.
 fn work(guest: &mut StandIn) {
     let wanted = guest.workload.counts.completed + COMPLETED_MIN;
     guest.work(|guest| guest.workload.counts.completed >= wanted).expect("the promise is kept");
 }
 
-/// Works for as long as the step takes.
+/// Works while the step runs, and then until enough requests are completed.
 fn work_during(guest: &mut StandIn, step: impl FnOnce() + Send) {
     std::thread::scope(|scope| {
         let step = scope.spawn(step);
@@ -94,7 +94,7 @@ fn work_during(guest: &mut StandIn, step: impl FnOnce() + Send) {
     work(guest);
 }
 
-/// The keys by which the peer of each session proved who it is.
+/// The keys by which the peer of each session proved its name.
 fn session_keys(node: &Node) -> Vec<Value> {
     let status = node.status().expect("it answers");
     let sessions = status["sessions"].as_array().expect("a list").iter();
@@ -155,7 +155,7 @@ fn a_key_is_changed_by_reloads_while_a_disk_works_and_the_old_one_is_revoked() {
     work_during(&mut guest, || reload(&pair.vm1(&[OLD, NEW])));
     work_during(&mut guest, || reload(&pair.io1(NEW)));
     assert_eq!(io.status().expect("it answers")["node"]["key"], *new);
-    // No pause until now: these are the first sessions still.
+    // There was no pause until now: these are still the first sessions.
     wait_for_sessions(&mut vm, &old);
     let lost = |node: &Node| {
         let status = node.status().expect("it answers");
@@ -169,8 +169,9 @@ fn a_key_is_changed_by_reloads_while_a_disk_works_and_the_old_one_is_revoked() {
     wait_for_sessions(&mut vm, &new);
     assert!(lost(&vm) >= SIDECORES as u64, "the old key's sessions ended");
 
-    // Who comes with the old key is nobody now, and the disk waits for who has the new one.
-    // It says goodbye: with another key it could not prove later that it has lost its sessions.
+    // A node with the old key is refused now, and the disk waits for the node with the new key. The
+    // IOhost says goodbye first: with another key it could not prove later that it has lost its
+    // sessions.
     io.stop().expect("the IOhost stops in order");
     let thief = pair.io1(OLD).start().expect("it starts");
     vm.wait_until("the old key is refused", |node| {

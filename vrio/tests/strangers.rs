@@ -1,4 +1,4 @@
-//! Peers that are refused a session, as the operator of the node meets them: by the built binary,
+//! Peers that are refused a session, as the operator of the node sees them: with the built binary,
 //! in its log and its status.
 
 use std::io::{BufRead, BufReader};
@@ -20,7 +20,7 @@ impl Home {
         self.0.path().join(name)
     }
 
-    /// Makes a key; its public half.
+    /// Makes a key, and gives its public half.
     fn key(&self, name: &str) -> String {
         let path = self.path(name);
         let made = vrio(&["key", "new", path.to_str().unwrap()]);
@@ -48,7 +48,7 @@ impl Home {
         Running { child, log }
     }
 
-    /// The status of the IOhost: of one reason.
+    /// The entry for a reason in the IOhost's status.
     fn strangers(&self, reason: &str) -> Value {
         let control = self.path("io1.control");
         let status = vrio(&["status", "--json", "--control", control.to_str().unwrap()]).1;
@@ -70,7 +70,7 @@ impl Home {
     }
 }
 
-/// Whether it went well, and what it printed.
+/// Whether the command succeeded, and its output.
 fn vrio(args: &[&str]) -> (bool, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_vrio")).args(args).output().unwrap();
     (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
@@ -130,7 +130,7 @@ fn caller(name: &str, last: u8, io1: &str, keys: Option<(&str, &str)>) -> String
     )
 }
 
-/// What io1 serves, to vm1, from two sidecores: a peer asks both.
+/// The configuration of io1: it serves vm1 from two sidecores, so a peer asks both.
 fn io1(address: &str, key: &str, peer: &str) -> String {
     format!(
         "name = \"io1\"\nlisten = \"{address}\"\ncontrol = \"HOME/io1.control\"\n{key}\
@@ -158,7 +158,7 @@ fn every_kind_of_stranger_is_told_once_with_what_admits_it() {
         running.push(home.start(&format!("{reason}.toml"), config));
     }
     node.wait_for_refusals(callers.len());
-    // They knock on, at both sidecores.
+    // The callers go on asking, at both sidecores.
     for (reason, _) in &callers {
         home.wait_for(reason, 4);
     }
@@ -182,7 +182,7 @@ fn every_kind_of_stranger_is_told_once_with_what_admits_it() {
     let told = line("its key is that of a peer of another name");
     assert_eq!((text(told, "name"), text(told, "key")), ("vm9", known.as_str()));
     assert!(text(told, "way_out").contains("that of \"vm1\" here"), "{told}");
-    // For people, in the status, to be copied; what is said to be done works.
+    // The status shows people a command to copy, and that command works.
     let added_by = format!("     vrio peer add vm7 --key {unknown}\n");
     let control = home.path("io1.control");
     let control = control.to_str().unwrap();
@@ -207,7 +207,7 @@ fn text<'a>(line: &'a Value, field: &str) -> &'a str {
     line[field].as_str().unwrap_or_default()
 }
 
-/// The Hello of a plain node, said again from thousands of addresses: none of them is shown to be
+/// The Hello of a plain node is repeated from thousands of addresses. None of them is proved to be
 /// the sender's.
 #[test]
 fn a_flood_from_many_addresses_is_one_line_and_a_few_entries() {
@@ -217,7 +217,7 @@ fn a_flood_from_many_addresses_is_one_line_and_a_few_entries() {
     let peer = format!("[[peer]]\nname = \"vm1\"\nkey = \"{known}\"\n");
     let io1_at: SocketAddr = address(11).parse().unwrap();
     let node = home.start("io1.toml", &io1(&io1_at.to_string(), "key = \"HOME/io1.key\"\n", &peer));
-    // Where a plain node looks for io1: its Hello is recorded.
+    // The plain node looks for io1 at this address, so that its Hello is recorded.
     let ear = UdpSocket::bind(address(12)).unwrap();
     ear.set_read_timeout(Some(PATIENCE)).unwrap();
     let caller = home.start("vm8.toml", &caller("vm8", 13, &address(12), None));

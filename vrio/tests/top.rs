@@ -25,8 +25,8 @@ fn node(home: &tempfile::TempDir) -> Node {
     plan.start().expect("it starts")
 }
 
-/// Both ends of a terminal: the test's, and that which programs are given. No program inherits the
-/// test's end, which would keep the terminal there.
+/// Both ends of a terminal: the test's end, and the end that programs are given. No program
+/// inherits the test's end, which would keep the terminal open.
 fn pair() -> (File, File) {
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
     let ours = openpt(flags).expect("a terminal");
@@ -52,7 +52,7 @@ fn top(side: &File, node: &Node) -> Child {
     command.stdin(end()).stdout(end()).stderr(end()).spawn().expect("it was built")
 }
 
-/// Reads what is drawn until it has these words.
+/// Reads the screen's output until it has these words.
 fn read_to(words: &str, ours: &mut File) {
     let (mut shown, mut bytes) = (Vec::new(), [0; 4096]);
     while !String::from_utf8_lossy(&shown).contains(words) {
@@ -70,7 +70,7 @@ fn signal(child: &Child, signal: &str) {
 /// A terminal of which this test is the other end.
 struct Terminal {
     keys: File,
-    /// What programs are given.
+    /// The end that programs are given.
     side: File,
     shown: Arc<Mutex<Vec<u8>>>,
 }
@@ -110,7 +110,8 @@ impl Terminal {
         }
     }
 
-    /// What tells whether it is as it was: modes of the line, and the control characters.
+    /// The modes of the line and the control characters: they tell whether the terminal is as it
+    /// was.
     fn modes(&self) -> String {
         modes(&self.side)
     }
@@ -134,7 +135,7 @@ fn wait(mut child: Child) -> std::process::ExitStatus {
     }
 }
 
-/// Leaving the other screen, and the cursor back.
+/// The sequences that leave the other screen and show the cursor again.
 const LEFT: [&str; 2] = ["\x1b[?1049l", "\x1b[?25h"];
 
 #[test]
@@ -171,7 +172,7 @@ fn a_node_that_goes_is_said_so_and_one_that_returns_is_shown() {
     let plan = first.kill().expect("it ran until now");
     terminal.wait_for("no node answers");
     let node = plan.start().expect("it starts again");
-    // Only what differs is drawn: the foot that the problem had covered.
+    // Only the difference is drawn: the last line, which the problem had covered.
     terminal.wait_for_times("q quits", 2);
     terminal.keys.write_all(b"q").expect("it reads");
     assert!(wait(child).success());
@@ -217,7 +218,7 @@ fn it_ends_when_its_terminal_is_gone() {
     node.stop().expect("it stops in order");
 }
 
-/// As behind a connection that stands still: whatever the program writes waits for ever.
+/// The terminal behaves as behind a connection that stands still: every write waits for ever.
 #[test]
 fn a_signal_ends_it_where_nobody_takes_what_it_draws() {
     let home = tempfile::tempdir().expect("a directory");
@@ -229,7 +230,7 @@ fn a_signal_ends_it_where_nobody_takes_what_it_draws() {
     let full = File::options().write(true).custom_flags(libc::O_NONBLOCK).open(name(&ours));
     let mut full = full.expect("it is there");
     let error = loop {
-        // What has not reached the test's end yet makes room once more.
+        // Bytes that have not reached the test's end yet make room once more.
         std::thread::sleep(Duration::from_millis(1));
         if let Err(error) = full.write(b".") {
             break error;

@@ -1,5 +1,5 @@
-//! A sidecore that is really stuck: the test stops that one thread of a running node by ptrace, as
-//! a system call that does not return would. The rest of the node goes on and names it.
+//! A sidecore that is really stuck. The test stops its thread in a running node by ptrace, as
+//! a system call that does not return would. The rest of the node goes on and names the sidecore.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::net::UnixDatagram;
@@ -36,7 +36,7 @@ struct Node {
 impl Node {
     fn start(more: &str, environment: &[(&str, String)]) -> Self {
         let home = tempfile::tempdir().unwrap();
-        // Another user than root may trace only what gives nothing up.
+        // A user other than root may trace only a process that has kept its privileges.
         let root = rustix::process::geteuid().is_root();
         let keep = if root { "" } else { "privileges = \"keep\"" };
         let text = CONFIG.replace("HOME", home.path().to_str().unwrap());
@@ -71,7 +71,7 @@ impl Node {
         command.output().unwrap()
     }
 
-    /// What `vrio status` prints, which must work.
+    /// The output of `vrio status`, which must succeed.
     fn status(&self) -> String {
         let output = self.ask(&["status"]);
         assert!(output.status.success(), "{output:?}");
@@ -97,8 +97,8 @@ impl Node {
         task.file_name().unwrap().to_str().unwrap().parse().unwrap()
     }
 
-    /// Stops a sidecore, which may sleep just then, and gives it something to do: one that may
-    /// sleep is not stuck.
+    /// Stops a sidecore, which may sleep just then, and gives it work: a sidecore without work is
+    /// not stuck.
     fn stop_sidecore(&self, index: usize) -> Stopped {
         let stopped = Stopped::new(self.sidecore(index));
         self.status();
@@ -135,7 +135,7 @@ impl Drop for Node {
     }
 }
 
-/// One thread of another process that stands still, until this is dropped.
+/// One thread of another process, which stands still until this is dropped.
 struct Stopped(i32);
 
 impl Stopped {
@@ -154,9 +154,10 @@ impl Stopped {
 }
 
 impl Stopped {
-    /// A process has ended when each of its threads that is traced was waited for.
+    /// Waits for the traced thread: a process has ended only after each of its traced threads was
+    /// waited for.
     fn bury(&self) {
-        // SAFETY: nobody wants to know how it ended.
+        // SAFETY: the status pointer is null, which the call allows: it writes no memory.
         unsafe { libc::waitpid(self.0, std::ptr::null_mut(), libc::__WALL | libc::WNOHANG) };
     }
 }
@@ -183,7 +184,7 @@ fn a_sidecore_that_is_stuck_is_named_and_the_rest_of_the_node_goes_on() {
     let stopped = node.stop_sidecore(1);
     let line = node.wait_for("is stuck");
     assert!(line.contains("sidecore=1") && line.contains("stopped by a debugger"), "{line}");
-    // Before everything else, and the rest follows.
+    // The first line names the stuck sidecore, and the rest of the status follows.
     let status = node.status();
     assert!(status.starts_with("STUCK: sidecore 1 for "), "{status}");
     assert!(status.contains("node n1") && status.contains("a.sock; no guest yet"), "{status}");
@@ -191,7 +192,7 @@ fn a_sidecore_that_is_stuck_is_named_and_the_rest_of_the_node_goes_on() {
     let metrics = node.metrics();
     assert!(metrics.contains("vrio_sidecore_stuck{sidecore=\"1\"} 1"), "{metrics}");
     assert!(metrics.contains("vrio_sidecore_stuck{sidecore=\"0\"} 0"), "{metrics}");
-    // A change would wait for it, and is refused by name instead.
+    // A change would wait for the sidecore, so it is refused, with the sidecore's name.
     let refused = node.ask(&["disk", "remove", "a"]);
     let said = String::from_utf8_lossy(&refused.stderr);
     assert!(refused.status.code() == Some(1) && said.contains("sidecore 1 is stuck"), "{said}");
@@ -209,7 +210,7 @@ fn a_node_whose_sidecore_is_stuck_ends_when_it_is_asked_to() {
     let node = Node::start("", &[]);
     let stopped = node.stop_sidecore(0);
     node.wait_for("is stuck");
-    // A reload is refused and keeps nothing else up.
+    // A reload is refused, and holds nothing else up.
     node.signal(rustix::process::Signal::HUP);
     assert!(node.wait_for("not reloaded").contains("sidecore 0 is stuck"));
     assert_eq!(node.end_while(|| stopped.bury()), Some(1), "what is cut off is no clean end");
@@ -228,7 +229,7 @@ fn a_process_that_is_stopped_as_a_whole_has_no_stuck_sidecore() {
     assert_eq!(node.end(), Some(0));
 }
 
-/// What a service manager hears of a node whose sidecore is stuck, as the configuration says.
+/// The messages to a service manager from a node with a stuck sidecore, for each setting.
 #[test]
 fn the_service_manager_is_left_without_word_only_where_that_is_wanted() {
     for (word, limit, restarts) in [
@@ -258,7 +259,7 @@ fn the_service_manager_is_left_without_word_only_where_that_is_wanted() {
         let stopped = node.stop_sidecore(1);
         node.wait_for("is stuck");
         while heard().is_some() {}
-        // Longer than the time within which it must say something.
+        // Longer than the time within which the node must send a message.
         std::thread::sleep(limit * 11 / 10);
         match restarts {
             true => assert_eq!(heard(), None, "it would be taken for one that lives"),

@@ -1,5 +1,5 @@
-//! A way between two nodes as Ethernet has it, with losses if they are asked for: it passes
-//! datagrams that fit into a packet of 1500 bytes, and no longer ones.
+//! A way between two nodes with the limits of Ethernet, and with losses if they are asked for: it
+//! passes datagrams that fit into a packet of 1500 bytes, and drops longer ones.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{
@@ -10,21 +10,21 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// What a packet of 1500 bytes has room for behind the headers of IPv4 and UDP.
+/// The room of a packet of 1500 bytes behind the headers of IPv4 and UDP.
 const DATAGRAM_BYTES_MAX: usize = 1472;
 
-/// Room for what comes while a thread of the relay waits for its turn. More than the system allows
-/// is what it allows.
+/// Room for datagrams that come while a thread of the relay waits for its turn. The system may
+/// allow less.
 const RECEIVE_BYTES: usize = 8 << 20;
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// One in so many is lost, none if that is zero.
+    /// One in so many datagrams is lost, none if this is zero.
     one_in: AtomicU64,
     passed: AtomicU64,
     lost: AtomicU64,
     stop: AtomicBool,
-    /// Whom the answers go to: whoever spoke last.
+    /// The address of the latest sender, to which answers go.
     near: Mutex<Option<SocketAddr>>,
 }
 
@@ -35,11 +35,11 @@ pub(crate) struct Relay {
 }
 
 impl Relay {
-    /// Stands at one port of this host for the node at another.
+    /// Listens at one port of this host for the node at another port.
     pub(crate) fn new(at: u16, to: u16) -> Self {
         let bind = |port: u16| {
             let socket = UdpSocket::bind(("127.0.0.1", port)).unwrap();
-            // Without the right to more, as much as everybody may have.
+            // Without the right to a larger buffer, it is as large as the system allows every user.
             let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&socket, RECEIVE_BYTES);
             socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
             socket
@@ -51,7 +51,7 @@ impl Relay {
         let (there, back) = (Arc::clone(&shared), Arc::clone(&shared));
         let there = pass(near, Arc::clone(&shared), move |datagram, from| {
             *there.near.lock().unwrap() = Some(from);
-            // Nobody there yet: lost, like others.
+            // A datagram for a node that is not there yet is lost, like others.
             let _ = into.send(datagram);
         });
         let back = pass(far, Arc::clone(&shared), move |datagram, _| {
@@ -63,12 +63,12 @@ impl Relay {
         Self { shared, threads: vec![there, back] }
     }
 
-    /// From now on one datagram in so many is lost, either way; none for zero.
+    /// From now on one datagram in so many is lost, in either direction; none for zero.
     pub(crate) fn lose(&self, one_in: u64) {
         self.shared.one_in.store(one_in, SeqCst);
     }
 
-    /// How many datagrams have passed, and how many were lost on purpose.
+    /// The number of datagrams that have passed, and of those that were lost on purpose.
     pub(crate) fn counts(&self) -> (u64, u64) {
         (self.shared.passed.load(SeqCst), self.shared.lost.load(SeqCst))
     }
@@ -78,7 +78,7 @@ impl Drop for Relay {
     fn drop(&mut self) {
         self.shared.stop.store(true, SeqCst);
         for thread in self.threads.drain(..) {
-            // Its panic is the test's own already.
+            // A panic of the thread is the test's own already.
             let _ = thread.join();
         }
     }
