@@ -111,7 +111,7 @@ pub(crate) fn status(args: &StatusArgs) -> Result<(), CommandFailure> {
     several(&sockets, args.all)
 }
 
-/// All nodes of this host: one that does not answer keeps none of the others back.
+/// The status of all nodes of this host. A node that does not answer does not hold the others up.
 fn several(sockets: &[PathBuf], all: bool) -> Result<(), CommandFailure> {
     let count = sockets.len();
     print(&format!("{count} nodes run here; --node NAME shows one of them\n"))?;
@@ -128,7 +128,7 @@ fn several(sockets: &[PathBuf], all: bool) -> Result<(), CommandFailure> {
     failed.map_or(Ok(()), Err)
 }
 
-/// A node's status, if it is one that this release reads.
+/// A node's status, if this release can read it.
 pub(crate) fn ask(socket: &Path) -> Result<Status, CommandFailure> {
     let answer = client::get(socket, "/v1/status").map_err(CommandFailure::no_answer)?;
     let status: Status = serde_json::from_str(&answer)

@@ -24,7 +24,7 @@ impl CommandFailure {
 }
 
 impl fmt::Display for CommandFailure {
-    /// With the causes in one paragraph, outermost first.
+    /// The error with its causes in one paragraph, outermost first.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:#}", self.error)
     }

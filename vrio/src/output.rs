@@ -16,8 +16,8 @@ pub(crate) fn print(text: &str) -> Result<(), CommandFailure> {
     }
 }
 
-/// Prints a line to standard error, which may be gone, such as a terminal that was closed: that is
-/// no reason to end in the middle.
+/// Prints a line to standard error. It may be gone, such as a terminal that was closed, and this is
+/// no reason to end the command.
 pub(crate) fn say(line: impl Display) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }

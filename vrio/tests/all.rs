@@ -1,5 +1,5 @@
-//! All tests of the program `vrio`: one binary, since each that is linked by itself holds the whole
-//! node, and takes a minute of a build and a hundred megabytes.
+//! All tests of the program `vrio`, in one binary: each test program contains the whole node, and
+//! takes a minute to build and a hundred megabytes.
 
 mod attach;
 mod bench;

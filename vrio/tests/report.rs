@@ -1,4 +1,4 @@
-//! `vrio report` as a person calls it: files of other programs in, a page out.
+//! `vrio report` as a user calls it: it reads files of other programs, and writes a page.
 
 use std::fs;
 use std::path::Path;

@@ -38,7 +38,7 @@ pub(super) struct TurnArgs {
 pub(super) const TURN_SECONDS: [f64; 2] = [1.0, 0.3];
 
 impl TurnArgs {
-    /// With those seconds each time unless said, and with --quick.
+    /// The plan of these arguments. The two numbers are the seconds unless said, and with --quick.
     pub(super) fn plan(&self, [usual_seconds, quick_seconds]: [f64; 2]) -> compare::Plan {
         compare::Plan {
             rounds: self.rounds.unwrap_or(if self.quick { 3 } else { 5 }),
@@ -76,8 +76,9 @@ impl From<MeetingArgs> for Meeting {
 }
 
 impl MeetingArgs {
-    /// Refuses what would mean nothing, for it was asked for: everything where no two nodes meet,
-    /// and the cable where they share memory. `ways` are those by which they do.
+    /// Refuses options that have no meaning here, since the user expects an effect of each: all of
+    /// them where no two nodes meet, and the cable's where the nodes share memory. `ways` names the
+    /// paths by which nodes meet.
     pub(super) fn check(&self, meets: bool, ways: &str) -> anyhow::Result<()> {
         let of_cable = [("--loopback", self.loopback), ("--mtu", self.mtu.is_some())];
         let others = [("--link", self.link.is_some()), ("--encrypt", self.encrypt.is_some())];

@@ -100,7 +100,7 @@ impl ModelArg {
 }
 
 impl ModelsArgs {
-    /// Measures, and tells it.
+    /// Measures, and prints or saves the report.
     pub(super) fn run(&self) -> Result<(), CommandFailure> {
         let options = self.options().map_err(CommandFailure::configuration)?;
         options.check().map_err(CommandFailure::configuration)?;

@@ -88,7 +88,7 @@ impl MpiArgs {
         })
     }
 
-    /// Refuses what would mean nothing on one host.
+    /// Refuses options that have no meaning on one host.
     fn hosts(&self) -> anyhow::Result<Hosts> {
         let Self { link, encrypt, mtu, idle, .. } = *self;
         if self.hosts == 2 {

@@ -64,7 +64,7 @@ pub(crate) struct NetArgs {
     pub(super) told: ToldArgs,
 }
 
-/// Bytes there and back.
+/// The payload's bytes there and back.
 #[derive(Clone, Copy, Debug)]
 struct Payload([u16; 2]);
 
@@ -126,7 +126,7 @@ fn crossings(words: &str) -> Result<Crossings, String> {
     }
 }
 
-/// One number for both ways, or two.
+/// Reads one number for both directions, or two numbers.
 fn payload(words: &str) -> Result<Payload, String> {
     let (ask, answer) = words.split_once(',').unwrap_or((words, words));
     let [Ok(ask), Ok(answer)] = [ask, answer].map(str::parse) else {

@@ -9,14 +9,14 @@ use comfy_table::{
 };
 use node::status::Counters;
 
-/// Columns that tables and texts fit where no terminal says that it has more.
+/// The width of tables and texts in columns where no terminal is known to be wider.
 const COLUMNS: usize = 80;
 
-/// Columns that they fit now.
+/// The width in columns now.
 static WIDTH: AtomicUsize = AtomicUsize::new(COLUMNS);
 
-/// Whether tables have all their columns, however wide that is, or as many as the terminal has room
-/// for.
+/// Sets whether tables have all their columns, however wide they are, or only those that the
+/// terminal has room for.
 pub(crate) fn set_wide(wide: bool) {
     let width = if wide {
         usize::MAX
@@ -49,8 +49,8 @@ pub(super) fn section(text: &mut String, name: &str, table: Table) {
     }
 }
 
-/// Makes a table as narrow as it should be: columns of these headings go, the first one first, and
-/// when none is left, what is in the others is broken into lines.
+/// Makes a table as narrow as it has to be. The columns with the headings `spare` are removed, the
+/// first one first. If this is not enough, the cells of the others are broken into lines.
 pub(super) fn fit(mut table: Table, spare: &[&str]) -> Table {
     let width = WIDTH.load(Relaxed);
     let is_wide = |table: &Table| table.lines().any(|line| line.trim_end().chars().count() > width);
@@ -73,7 +73,8 @@ pub(super) fn fit(mut table: Table, spare: &[&str]) -> Table {
     table
 }
 
-/// A text in lines of at most [`WIDTH`] characters, indented; one that goes on, more.
+/// A text in lines of at most [`WIDTH`] characters, indented. Lines that continue another are
+/// indented further.
 pub(crate) fn fold(text: &str, indent: usize) -> String {
     let width = WIDTH.load(Relaxed);
     let mut lines: Vec<String> = Vec::new();

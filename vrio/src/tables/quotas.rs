@@ -6,7 +6,7 @@ use node::status::QuotaStatus;
 use super::layout::table;
 use node::config::show_size;
 
-/// Those that were refused something, or may have no more.
+/// The peers that were refused a resource, or have as much of it as they may.
 pub(super) fn quotas(quotas: &[QuotaStatus]) -> Table {
     let header = ["peer", "core", "resource", "at limit", "has", "may have", "refused"];
     let mut table = table(&header, 4);

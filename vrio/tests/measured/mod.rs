@@ -1,4 +1,4 @@
-//! A measurement by `vrio bench block`, and what every report has.
+//! Measurements by `vrio bench block`, and checks that fit each report.
 
 use std::fs;
 use std::path::Path;
@@ -7,8 +7,9 @@ use std::sync::{PoisonError, RwLock};
 
 use serde_json::Value;
 
-/// Two measurements at a time take each other's cores: then requests wait for a scheduler, and how
-/// many share an event is its doing too. Where that is looked at, a measurement has all of this.
+/// Two measurements at a time take each other's cores. Then requests wait for the scheduler, which
+/// also decides how many of them share an event. A test of such counts takes the machine for
+/// itself.
 pub(crate) static MACHINE: RwLock<()> = RwLock::new(());
 
 pub(crate) fn run(temporary: &Path, words: &[&str]) -> Output {

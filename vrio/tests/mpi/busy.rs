@@ -4,7 +4,7 @@
 use std::io::{BufRead, BufReader, Lines, Read};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-/// Ended when dropped.
+/// The job. It is ended when dropped.
 pub(crate) struct Busy {
     pub(crate) job: Child,
     lines: Lines<BufReader<ChildStdout>>,
@@ -21,7 +21,8 @@ impl Busy {
         busy
     }
 
-    /// Waits until all that is on its way now has come, and messages of all lengths after it.
+    /// Waits until all messages that are on their way now have come, and messages of all lengths
+    /// after them.
     pub(crate) fn go_on(&mut self) {
         for _ in 0..2 {
             let line = self.lines.next().map(|line| line.expect("in letters"));
@@ -29,7 +30,7 @@ impl Busy {
         }
     }
 
-    /// Ends it, and looks whether it was content.
+    /// Ends the job, and checks that it found no fault.
     pub(crate) fn end(mut self) {
         drop(self.job.stdin.take());
         let lines: Vec<_> = self.lines.by_ref().map(|line| line.expect("in letters")).collect();

@@ -1,8 +1,8 @@
-//! The MPI that is no package of Debian's.
+//! An MPI that Debian does not package.
 
 use std::path::PathBuf;
 
-/// Where `scripts/install test` puts MPICH.
+/// The directory where `scripts/install test` puts MPICH.
 pub(crate) fn mpich() -> PathBuf {
     let tests = std::env::current_exe().expect("this is one");
     let targets = tests.ancestors().skip(1).map(|it| it.join("tools/mpich"));

@@ -1,4 +1,4 @@
-//! Rates between two statuses; the view that the other tests draw is made here.
+//! Rates between two statuses, and the view that the other tests draw.
 
 use node::status::{AttachmentStatus, LATENCY_BUCKETS_NS, NodeStatus};
 
@@ -8,7 +8,7 @@ fn counted(pairs: &[(&str, u64)]) -> Counters {
     pairs.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect()
 }
 
-/// So many requests that took up to 50 us, and so many up to 2 ms.
+/// Counts of latencies: so many requests of up to 50 us, and so many of up to 2 ms.
 fn latencies(short: u64, long: u64) -> Latencies {
     let upto = |bound_ns: &u64| match bound_ns {
         ..50_000 => 0,
