@@ -30,12 +30,9 @@ use blake2::digest::{FixedOutput, KeyInit, Mac, Update};
 use blake2::{Blake2b512, Blake2bMac, Digest};
 use zeroize::Zeroizing;
 
-use crate::region::Region;
+use crate::region::{MAILBOXES_BYTES, Region};
 use crate::registration::{DomainKey, SlotGrant};
 use crate::shared::WORD;
-
-/// The bytes of a region that all mailboxes take.
-pub(crate) const MAILBOXES_BYTES: usize = 64 << 10;
 
 /// The bytes of one mailbox. Mailbox 0 is not used: a VM has the number that its device says, and 0
 /// is the node's.

@@ -16,7 +16,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat,
 use rustix::io::Errno;
 
 use self::layout::RingPlaces;
-pub(crate) use self::layout::{CELL_BYTES, CELL_WORDS, RegionLayout};
+pub(crate) use self::layout::{CELL_BYTES, CELL_WORDS, MAILBOXES_BYTES, RegionLayout};
 pub use self::layout::{
     GATEWAYS_MAX, HOST_ENDED, HOSTS_MAX, REGION_VERSION, RegionOptions, SLOTS_MAX, SizeError,
     gateway_of,

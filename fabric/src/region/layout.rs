@@ -42,8 +42,7 @@ pub(super) const MARK: usize = DATA;
 
 /// What lies between the header and the slots, each from a page on.
 mod before_slots {
-    use super::{HOSTS_MAX, PAGE};
-    use crate::mailbox::MAILBOXES_BYTES;
+    use super::{HOSTS_MAX, MAILBOXES_BYTES, PAGE};
     use crate::shared::WORD;
 
     /// A word for each host. Before it is a page that a guest's kernel writes over when it makes a
@@ -76,6 +75,9 @@ pub const HOSTS_MAX: usize = 4096;
 
 /// What the table has for a host that is no more, which no host is called.
 pub const HOST_ENDED: u64 = u64::MAX;
+
+/// The bytes of a region that all mailboxes of VMs take (`crate::mailbox`).
+pub(crate) const MAILBOXES_BYTES: usize = 64 << 10;
 
 /// Most gateways: each has a bit in a host's hold.
 pub const GATEWAYS_MAX: u16 = 64;
