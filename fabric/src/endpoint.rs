@@ -35,7 +35,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-pub use self::arrivals::is_whole;
 use self::backlog::Backlog;
 use self::completions::Completions;
 pub use self::counters::EndpointCounters;

@@ -33,7 +33,7 @@ pub use addresses::{AddressTable, AddressTableFull};
 pub use alarm::{Alarm, AlarmError};
 pub use endpoint::{
     DoorbellRequest, Doze, Endpoint, EndpointCounters, EndpointError, EndpointOptions,
-    EndpointProcess, INJECT_BYTES_MAX, LocalNode, NoDoorbell, ReceiveError, SendError, is_whole,
+    EndpointProcess, INJECT_BYTES_MAX, LocalNode, NoDoorbell, ReceiveError, SendError,
 };
 pub use mailbox::DeviceError;
 pub use message::{
@@ -48,3 +48,4 @@ pub use region::{
 pub use registration::{
     Domain, IN_VM, Invitation, JoinError, LOAD_COST_CACHED_NS_MAX, OpenEndpointError,
 };
+pub use slab::is_whole;

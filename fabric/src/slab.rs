@@ -12,6 +12,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::atomic::fence;
 
 use crate::cell::{Lent, Local};
 use crate::region::Region;
@@ -200,6 +201,15 @@ impl Slab {
 pub fn give_back(region: &Region, lent: &Lent) {
     let word = region.layout().returned(lent.owner.slot, lent.buffer);
     region.mapping().store(word, lent.number, Release);
+}
+
+/// Whether a slot is still its sender's, or was left by it as it was. After a copy out of its slab:
+/// whether that was the sender's content.
+#[inline]
+pub fn is_whole(region: &Region, sender: Local) -> bool {
+    // What was copied before was loaded before this.
+    fence(Acquire);
+    region.life(sender.slot).is_some_and(|life| life.incarnation == sender.incarnation)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use crate::cell::{Cell, CellHead, CellKind, Lent, Local};
 use crate::matcher::{Envelope, PostedId};
 use crate::message::{Class, RequestFailure};
 use crate::region::Region;
-use crate::slab::give_back;
+use crate::slab::{give_back, is_whole};
 
 impl Engine {
     /// Takes the cell at the ring's head, whose first word's low half was read.
@@ -162,13 +162,4 @@ impl Engine {
         self.counters.unexpected += 1;
         self.spaces[index(class)].arrive(envelope, message);
     }
-}
-
-/// Whether a slot is still its sender's, or was left by it as it was. After a copy out of its slab:
-/// whether that was the sender's content.
-#[inline]
-pub fn is_whole(region: &Region, sender: Local) -> bool {
-    // What was copied before was loaded before this.
-    std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
-    region.life(sender.slot).is_some_and(|life| life.incarnation == sender.incarnation)
 }

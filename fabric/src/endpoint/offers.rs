@@ -1,7 +1,6 @@
 //! The receiver's half of large messages: reading them out of the sender's memory, or having them
 //! come piece by piece.
 
-use super::arrivals::is_whole;
 use super::peers::MemoryAccess;
 use super::receives::MessagePlace;
 use super::{ANSWERS, EndpointProcess, Engine, SendError};
@@ -11,7 +10,7 @@ use crate::matcher::store::{Id, ListEnds, MatchStore};
 use crate::message::{Class, RequestFailure};
 use crate::region::Region;
 use crate::single_copy::{NotCopied, read};
-use crate::slab::give_back;
+use crate::slab::{give_back, is_whole};
 
 /// A message that comes piece by piece.
 #[derive(Debug)]

@@ -3,7 +3,6 @@
 
 use std::collections::HashMap;
 
-use super::arrivals::is_whole;
 use super::receives::{MessagePlace, ReceivedBody, Unexpected};
 use super::{Engine, PUSH_BYTES_MAX, index};
 use crate::cell::{Cell, CellHead, Clear, Lent, Local};
@@ -11,7 +10,7 @@ use crate::matcher::Envelope;
 use crate::matcher::store::{Id, ListEnds, MatchStore};
 use crate::message::RequestFailure;
 use crate::region::Region;
-use crate::slab::give_back;
+use crate::slab::{give_back, is_whole};
 
 /// A message that comes by itself.
 #[derive(Debug)]
