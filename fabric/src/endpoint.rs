@@ -18,9 +18,13 @@ mod arrivals;
 mod backlog;
 mod completions;
 mod counters;
+mod errors;
 mod hosts;
+mod local_node;
 mod offers;
+mod options;
 mod peers;
+mod processes;
 mod pushes;
 mod receives;
 mod remote;
@@ -38,39 +42,30 @@ use std::time::{Duration, Instant};
 use self::backlog::Backlog;
 use self::completions::Completions;
 pub use self::counters::EndpointCounters;
+pub use self::errors::{EndpointError, ReceiveError, SendError};
 use self::hosts::HostTable;
+pub use self::local_node::{LocalNode, NoDoorbell};
 use self::offers::{OfferAnswer, Pulls};
+pub use self::options::{EndpointOptions, INJECT_BYTES_MAX};
 use self::peers::SlotPeers;
+pub use self::processes::EndpointProcess;
+use self::processes::Processes;
 use self::pushes::Pushes;
 use self::receives::{Multis, Posted, Unexpected};
-pub use self::remote::LocalNode;
 use self::sends::Sends;
 pub(crate) use self::sleep::Barriers;
 use self::sleep::Sleeping;
-pub use self::sleep::{DoorbellRequest, Doze, NoDoorbell};
+pub use self::sleep::{DoorbellRequest, Doze};
+use crate::Address;
 use crate::cell::{Cell, Local};
 use crate::matcher::{Envelope, Matcher};
 use crate::message::{
     Class, Completion, Done, MemoryPiece, Message, Peek, Receive, RequestContext, RequestFailure,
 };
-use crate::parts::{BadParts, Given};
+use crate::parts::Given;
 use crate::region::{Region, SlotRing};
 use crate::ring::{Consumer, Producer, Words};
 use crate::slab::Slab;
-use crate::{Address, PARTS_MAX};
-
-/// The longest message that can be injected.
-pub const INJECT_BYTES_MAX: usize = 4096;
-
-/// The longest message that is sent through a buffer, as long as the usual buffers. Measured
-/// (docs/decisions/027-region.md): at each length up to here an offer takes longer.
-const EAGER_BYTES_MAX: usize = 16 << 10;
-
-/// The shortest offer that is read out of the sender's memory. Measured up to 1 MiB: two copies by
-/// two processes at once, in pieces that stay in a cache, take a third of the time of one copy by
-/// the kernel, which has each page to look up. Beyond that the pieces are of no use to a cache, and
-/// the one copy needs the sender for nothing.
-const SINGLE_COPY_BYTES_MIN: usize = 4 << 20;
 
 /// Messages that are taken out of the ring by one call: what they need of a cache is little, and
 /// who calls has other things to do as well.
@@ -78,11 +73,6 @@ const BATCH: usize = 64;
 
 /// Pieces of offers that are sent by one call, for the same reasons.
 const PIECES: usize = 16;
-
-/// The longest message that another host is sent without being asked for it, piece by piece. What
-/// nobody has asked for its receiver has to keep, as it keeps shorter ones; Open MPI's own TCP goes
-/// as far. Of one that is longer the way there and back that asking takes is a small part.
-const PUSH_BYTES_MAX: usize = 64 << 10;
 
 /// After so many empty looks in a row somebody may have died who had claimed the next cell; some
 /// ten microseconds.
@@ -103,11 +93,6 @@ const LAST_WORDS_TIME: Duration = Duration::from_millis(200);
 /// Messages that are offered and not taken; each is a receiver's that is slow. More wait.
 const OFFERS_MAX: usize = 1 << 16;
 
-/// What messages that wait for room may take of the sender's memory: a million short ones, 60,000
-/// of the longest that are copied. What a program posts to who does not look is far less, and a
-/// program that sends without end should notice before its host's memory does.
-const WAITING_BYTES_MAX: usize = 256 << 20;
-
 /// How long an endpoint that is dropped waits for room for what was injected, as long as its
 /// receivers live: for its program those messages are sent. An MPI's job that ends waits for all
 /// its ranks anyway, so this is for a receiver that looks late and not for one that has stopped.
@@ -115,122 +100,6 @@ const LAST_SENDS_TIME: Duration = Duration::from_secs(2);
 
 /// Receives and messages that there is room for before anything is allocated.
 const ROOM: usize = 256;
-
-/// How an endpoint works.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EndpointOptions {
-    /// Longer messages are offered for the receiver to fetch, and not copied into the slab. Cut to
-    /// the length of the region's buffers. What is injected is always copied.
-    pub eager_bytes_max: usize,
-    /// Offers of at least so many bytes are read out of the sender's memory where the kernel allows
-    /// it. Others come through its slab.
-    pub single_copy_bytes_min: usize,
-    /// What messages that wait for room may take of this process's memory, copies of injected ones
-    /// included; none waits if it is 0. More are refused as busy.
-    pub waiting_bytes_max: usize,
-}
-
-impl Default for EndpointOptions {
-    fn default() -> Self {
-        Self {
-            eager_bytes_max: EAGER_BYTES_MAX,
-            single_copy_bytes_min: SINGLE_COPY_BYTES_MIN,
-            waiting_bytes_max: WAITING_BYTES_MAX,
-        }
-    }
-}
-
-/// Why there is no endpoint.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum EndpointError {
-    /// The slot is not this one's, as the region says.
-    #[error("slot {slot} of the domain's region is another endpoint's, or was written over")]
-    Slot {
-        /// Which.
-        slot: u16,
-    },
-    /// There is no randomness to be had.
-    #[error("the system has no random number: {0}")]
-    Random(rustix::io::Errno),
-    /// The node has no slot left, or cannot be asked.
-    #[error("the node gave no slot: {0}")]
-    Refused(String),
-}
-
-/// Why a message is not sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum SendError {
-    /// As much waits for receivers as may: make progress, and try again.
-    #[error(
-        "receivers have not taken what was sent before, and no more may wait here; poll, and send \
-         again"
-    )]
-    Busy,
-    /// No endpoint of this host, and no way leads to another.
-    #[error(
-        "no way leads to host {:#x}, slot {}: its node is not joined with this one for the domain; \
-         `vrio domain list` says which are, and why others are not", .0.host, .0.slot
-    )]
-    Unreachable(Address),
-    /// The endpoint is no more.
-    #[error("the other endpoint is gone")]
-    Gone,
-    /// The endpoint's ring breaks the region's rules: somebody has written over it.
-    #[error("the other endpoint's ring was written over; end its process, and begin the job anew")]
-    Nonsense,
-    /// Longer than memory, or than can be injected.
-    #[error("the message is too long; {INJECT_BYTES_MAX} bytes can be injected")]
-    TooLong,
-    /// More than [`PARTS_MAX`] pieces.
-    #[error("a message has at most {PARTS_MAX} parts")]
-    TooManyParts,
-}
-
-/// Why nothing is received.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ReceiveError {
-    /// Longer than memory.
-    #[error("the buffer is longer than memory can be")]
-    TooLong,
-    /// More than [`PARTS_MAX`] pieces.
-    #[error("a receive has at most {PARTS_MAX} parts")]
-    TooManyParts,
-    /// A buffer for several messages has one part and is untagged.
-    #[error("a buffer for several messages has one part and takes untagged messages")]
-    Shape,
-    /// No message was claimed by this context.
-    #[error("no message is claimed by this context")]
-    NotClaimed,
-}
-
-/// The process of an endpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EndpointProcess {
-    /// Its number, as this process has to say it.
-    Is(u32),
-    /// There is none that can be read from here.
-    Nobodys,
-    /// Asked, and not answered yet.
-    NotKnown,
-}
-
-/// Says the process of an owner of a slot, without waiting.
-struct Processes(Box<dyn FnMut(u16, u32) -> EndpointProcess + Send>);
-
-impl Default for Processes {
-    fn default() -> Self {
-        Self(Box::new(|_, _| EndpointProcess::Nobodys))
-    }
-}
-
-impl fmt::Debug for Processes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Processes(..)")
-    }
-}
 
 /// See the module. May be moved between threads, and is used by one at a time.
 pub struct Endpoint {
@@ -621,23 +490,5 @@ fn index(class: Class) -> usize {
     match class {
         Class::Untagged => 0,
         Class::Tagged => 1,
-    }
-}
-
-impl From<BadParts> for SendError {
-    fn from(bad: BadParts) -> Self {
-        match bad {
-            BadParts::TooMany => Self::TooManyParts,
-            BadParts::TooLong => Self::TooLong,
-        }
-    }
-}
-
-impl From<BadParts> for ReceiveError {
-    fn from(bad: BadParts) -> Self {
-        match bad {
-            BadParts::TooMany => Self::TooManyParts,
-            BadParts::TooLong => Self::TooLong,
-        }
     }
 }

@@ -13,7 +13,8 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::{BATCH, Engine, SendError};
+use super::errors::SendError;
+use super::{BATCH, Engine};
 use crate::cell::Local;
 use crate::message::{Completion, Done, Message, RequestContext, RequestFailure};
 use crate::parts::{BadParts, Given, MessageParts};

@@ -1,9 +1,11 @@
 //! The receiver's half of large messages: reading them out of the sender's memory, or having them
 //! come piece by piece.
 
+use super::errors::SendError;
 use super::peers::MemoryAccess;
+use super::processes::EndpointProcess;
 use super::receives::MessagePlace;
-use super::{ANSWERS, EndpointProcess, Engine, SendError};
+use super::{ANSWERS, Engine};
 use crate::cell::{Cell, CellHead, CellKind, Clear, Local, Offer};
 use crate::matcher::Envelope;
 use crate::matcher::store::{Id, ListEnds, MatchStore};

@@ -3,8 +3,9 @@
 
 use std::collections::HashMap;
 
+use super::options::PUSH_BYTES_MAX;
 use super::receives::{MessagePlace, ReceivedBody, Unexpected};
-use super::{Engine, PUSH_BYTES_MAX, index};
+use super::{Engine, index};
 use crate::cell::{Cell, CellHead, Clear, Lent, Local};
 use crate::matcher::Envelope;
 use crate::matcher::store::{Id, ListEnds, MatchStore};

@@ -1,6 +1,7 @@
 //! Receives: what the program asks for, and where a message goes when the two have met.
 
-use super::{Engine, ReceiveError, index};
+use super::errors::ReceiveError;
+use super::{Engine, index};
 use crate::cell::{Local, Offer};
 use crate::matcher::store::{Id, MatchStore};
 use crate::matcher::{Envelope, Pattern, PostedId};

@@ -5,14 +5,13 @@
 //! time that a quarter of the window has been sent since the last one; the gateway there says when
 //! it has put that one into its receiver's ring. Nobody else keeps anything for it.
 
-use std::fmt;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::fence;
 
+use super::Engine;
+use super::local_node::LocalNode;
 use super::remotes::{Remote, RemoteSlots};
-use super::{Engine, NoDoorbell};
 use crate::cell::{Cell, CellHead, CellKind, Local};
 use crate::message::Class;
 use crate::region::gateway_of;
@@ -31,28 +30,6 @@ const MARKS_MAX: u8 = 7;
 /// much is on its way that a way there and back is not waited for, and what would fill the window
 /// would hold up the sender.
 const PUSH_MARKS_MAX: u8 = 4;
-
-/// The node of this host, as an endpoint knows it.
-pub trait LocalNode: fmt::Debug + Send + Sync {
-    /// Wakes a gateway that sleeps.
-    fn wake(&self, gateway: u16);
-
-    /// Wakes an endpoint of this host that sleeps. `false`: it cannot be done now; try again.
-    fn ring(&self, slot: u16, incarnation: u32) -> bool;
-
-    /// Opens a doorbell for an endpoint of this process, and returns the read end.
-    ///
-    /// # Errors
-    /// Why there is none.
-    fn open_doorbell(&self, slot: u16, incarnation: u32) -> Result<OwnedFd, NoDoorbell>;
-
-    /// Opens another one for an endpoint of this process whose doorbell was shut down. The node is
-    /// asked and not waited for; returns the read end once it has come.
-    fn reopen_doorbell(&self, slot: u16, incarnation: u32) -> Option<OwnedFd>;
-
-    /// Whether the node is there still, without which nothing goes to other hosts.
-    fn is_there(&self) -> bool;
-}
 
 /// All of them.
 #[derive(Debug, Default)]

@@ -8,7 +8,9 @@
 
 use std::collections::VecDeque;
 
-use super::{Engine, INJECT_BYTES_MAX, OFFERS_MAX, PUSH_BYTES_MAX, SendError};
+use super::errors::SendError;
+use super::options::{INJECT_BYTES_MAX, PUSH_BYTES_MAX};
+use super::{Engine, OFFERS_MAX};
 use crate::Address;
 use crate::cell::{Cell, CellHead, CellKind, Clear, INLINE_BYTES_MAX, Local, Offer};
 use crate::matcher::store::{Id, ListEnds, MatchStore};

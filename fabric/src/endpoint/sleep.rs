@@ -16,7 +16,10 @@ use std::sync::atomic::{compiler_fence, fence};
 
 use rustix::thread::{MembarrierCommand, membarrier};
 
-use super::{Endpoint, Engine, INJECT_BYTES_MAX, LocalNode, SendError};
+use super::errors::SendError;
+use super::local_node::{LocalNode, NoDoorbell};
+use super::options::INJECT_BYTES_MAX;
+use super::{Endpoint, Engine};
 use crate::cell::{Cell, CellKind, Local};
 use crate::doorbell;
 use crate::region::Region;
@@ -220,29 +223,6 @@ impl DoorbellRequest {
         // After that, since inside of a VM there is a better reason.
         if self.has_barrier { Ok(doorbell) } else { Err(NoDoorbell::NoBarrier) }
     }
-}
-
-/// Why an endpoint has no doorbell.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum NoDoorbell {
-    /// Inside of a VM.
-    #[error("nothing can wake a process inside of a VM; let it poll")]
-    InVm,
-    /// The kernel makes no fences for others.
-    #[error(
-        "the kernel refuses membarrier(2), without which wake-ups would be lost; let what filters \
-         system calls here pass it, or poll"
-    )]
-    NoBarrier,
-    /// There is no node to be asked, or none any more.
-    #[error("the node has gone; join the domain again when it is back")]
-    NoNode,
-    /// It has no descriptor left, or this process has.
-    #[error(
-        "no descriptor is left for a doorbell, in this process or the node; its log says which"
-    )]
-    NoDescriptor,
 }
 
 /// Has what this thread has stored be seen by all members before it loads anything else, and what
