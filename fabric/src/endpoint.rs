@@ -16,127 +16,55 @@
 
 mod arrivals;
 mod backlog;
-mod completions;
-mod counters;
+mod engine;
 mod errors;
-mod hosts;
 mod local_node;
 mod offers;
 mod options;
 mod peers;
-mod processes;
+mod progress;
 mod pushes;
 mod receives;
 mod remote;
-mod remotes;
 mod sends;
 mod sleep;
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use self::backlog::Backlog;
-use self::completions::Completions;
-pub use self::counters::EndpointCounters;
+pub use self::engine::EndpointCounters;
+use self::engine::Engine;
+pub use self::engine::processes::EndpointProcess;
+use self::engine::processes::Processes;
+pub(crate) use self::engine::sleep::Barriers;
 pub use self::errors::{EndpointError, ReceiveError, SendError};
-use self::hosts::HostTable;
 pub use self::local_node::{LocalNode, NoDoorbell};
-use self::offers::{OfferAnswer, Pulls};
 pub use self::options::{EndpointOptions, INJECT_BYTES_MAX};
-use self::peers::SlotPeers;
-pub use self::processes::EndpointProcess;
-use self::processes::Processes;
-use self::pushes::Pushes;
-use self::receives::{Multis, Posted, Unexpected};
-use self::sends::Sends;
-pub(crate) use self::sleep::Barriers;
-use self::sleep::Sleeping;
 pub use self::sleep::{DoorbellRequest, Doze};
 use crate::Address;
-use crate::cell::{Cell, Local};
-use crate::matcher::{Envelope, Matcher};
-use crate::message::{
-    Class, Completion, Done, MemoryPiece, Message, Peek, Receive, RequestContext, RequestFailure,
-};
+use crate::cell::Local;
+use crate::message::{Completion, MemoryPiece, Message, Peek, Receive, RequestContext};
 use crate::parts::Given;
-use crate::region::{Region, SlotRing};
-use crate::ring::{Consumer, Producer, Words};
-use crate::slab::Slab;
-
-/// Messages that are taken out of the ring by one call: what they need of a cache is little, and
-/// who calls has other things to do as well.
-const BATCH: usize = 64;
-
-/// Pieces of offers that are sent by one call, for the same reasons.
-const PIECES: usize = 16;
-
-/// After so many empty looks in a row somebody may have died who had claimed the next cell; some
-/// ten microseconds.
-const LOOKS_FOR_CLAIMS: u32 = 1 << 10;
-
-/// After so many looks, empty or not, whether those live with whom something is outstanding: less
-/// than a millisecond while nothing comes, a tenth of a second in a flood of messages.
-const LOOKS_FOR_LIVES: u32 = 1 << 14;
-
-/// Answers that are tried again by one call: those that wait for a full ring must not cost each
-/// look as much as there are of them.
-const ANSWERS: usize = 16;
+use crate::region::Region;
+use crate::ring::Words;
 
 /// How long an endpoint that is dropped waits for room for its last answers: somebody who polls
 /// makes some within microseconds, if it has a core.
 const LAST_WORDS_TIME: Duration = Duration::from_millis(200);
-
-/// Messages that are offered and not taken; each is a receiver's that is slow. More wait.
-const OFFERS_MAX: usize = 1 << 16;
 
 /// How long an endpoint that is dropped waits for room for what was injected, as long as its
 /// receivers live: for its program those messages are sent. An MPI's job that ends waits for all
 /// its ranks anyway, so this is for a receiver that looks late and not for one that has stopped.
 const LAST_SENDS_TIME: Duration = Duration::from_secs(2);
 
-/// Receives and messages that there is room for before anything is allocated.
-const ROOM: usize = 256;
-
 /// See the module. May be moved between threads, and is used by one at a time.
 pub struct Endpoint {
     region: Arc<Region>,
     engine: Engine,
     at_end: Option<Box<dyn FnOnce() + Send>>,
-}
-
-/// All of an endpoint but the region, which its parts work on.
-#[derive(Debug)]
-struct Engine {
-    me: Local,
-    host: u64,
-    hosts: HostTable,
-    options: EndpointOptions,
-    consumer: Consumer,
-    slab: Slab,
-    peers: SlotPeers,
-    spaces: [Matcher<Posted, Unexpected>; 2],
-    multis: Multis,
-    sends: Sends,
-    backlog: Backlog,
-    pulls: Pulls,
-    pushes: Pushes,
-    /// Answers that found the other one's ring full.
-    answers: VecDeque<OfferAnswer>,
-    completions: Completions,
-    sleeping: Sleeping,
-    /// What a receiver finds in this process's memory, if it is this one; at a place that stays.
-    proof: Box<u64>,
-    /// Asked once for each other endpoint.
-    processes: Processes,
-    /// In a row.
-    empty_looks: u32,
-    /// Since lives were looked for.
-    looks: u32,
-    counters: EndpointCounters,
 }
 
 impl fmt::Debug for Endpoint {
@@ -164,34 +92,10 @@ impl Endpoint {
         let mut proof = [0; 8];
         rustix::rand::getrandom(&mut proof, rustix::rand::GetRandomFlags::empty())
             .map_err(EndpointError::Random)?;
-        let buffer_bytes = region.options().buffer_bytes as usize;
         let me = Local { host: 0, slot, incarnation };
-        let eager_bytes_max = options.eager_bytes_max.min(buffer_bytes);
         // Its owner before may have died asleep.
         region.ring(slot).set_asleep(0);
-        let engine = Engine {
-            me,
-            host,
-            hosts: HostTable::default(),
-            options: EndpointOptions { eager_bytes_max, ..*options },
-            consumer: Consumer::new(&region.ring(slot)),
-            slab: Slab::new(&region, me),
-            peers: SlotPeers::new(&region),
-            spaces: [Matcher::new(ROOM), Matcher::new(ROOM)],
-            multis: Multis::new(),
-            sends: Sends::new(),
-            backlog: Backlog::new(&region, options.waiting_bytes_max),
-            pulls: Pulls::new(),
-            pushes: Pushes::new(),
-            answers: VecDeque::with_capacity(ROOM),
-            completions: Completions::new(ROOM),
-            sleeping: Sleeping::default(),
-            processes: Processes::default(),
-            proof: Box::new(u64::from_le_bytes(proof)),
-            empty_looks: 0,
-            looks: 0,
-            counters: EndpointCounters::default(),
-        };
+        let engine = Engine::new(&region, me, host, options, u64::from_le_bytes(proof));
         Ok(Self { region, engine, at_end: None })
     }
 
@@ -378,117 +282,5 @@ impl Drop for Endpoint {
         if let Some(then) = self.at_end.take() {
             then();
         }
-    }
-}
-
-impl Engine {
-    #[inline]
-    fn address_of(&self, local: Local) -> Address {
-        let host = if local.host == 0 { self.host } else { self.hosts.name(local.host) };
-        Address { host, incarnation: local.incarnation, slot: local.slot }
-    }
-
-    #[inline]
-    fn producer(&self) -> Producer {
-        Producer { slot: self.me.slot, incarnation: self.me.incarnation as u16 }
-    }
-
-    #[inline]
-    fn progress(&mut self, region: &Region) {
-        if self.has_business() {
-            self.go_on(region);
-        }
-        self.looks += 1;
-        if self.looks >= LOOKS_FOR_LIVES {
-            self.look_around(region);
-        }
-        let ring = region.ring(self.me.slot);
-        match self.consumer.look(&ring) {
-            Some(low) => self.take(region, ring, low),
-            None => self.found_nothing(region),
-        }
-    }
-
-    /// Goes on with what has waited for room.
-    #[inline(never)]
-    fn go_on(&mut self, region: &Region) {
-        if !self.answers.is_empty() {
-            self.answer_again(region);
-        }
-        if self.sends.feeding() > 0 {
-            self.feed(region, PIECES);
-        }
-        if self.backlog.receivers() > 0 {
-            self.send_waiting(region);
-        }
-    }
-
-    /// Takes the next cell, whose first word's low half was read, and more that have come.
-    #[inline(never)]
-    fn take(&mut self, region: &Region, ring: SlotRing<'_>, low: u32) {
-        self.empty_looks = 0;
-        let mut next = Some(low);
-        for _ in 0..BATCH {
-            let Some(low) = next else { return };
-            self.arrival(region, Cell::of(region, ring, self.consumer.position()), low);
-            self.consumer.advance(&ring);
-            next = self.consumer.look(&ring);
-        }
-    }
-
-    /// Looks who is no more.
-    #[cold]
-    fn look_around(&mut self, region: &Region) {
-        self.looks = 0;
-        self.ring_again(region);
-        self.look_at_remotes(region);
-        self.look_for_lives(region);
-    }
-
-    #[inline]
-    fn found_nothing(&mut self, region: &Region) {
-        self.empty_looks = self.empty_looks.wrapping_add(1);
-        if self.empty_looks.is_multiple_of(LOOKS_FOR_CLAIMS) {
-            self.rest(region);
-        }
-    }
-
-    /// Nothing has come for a while.
-    #[cold]
-    fn rest(&mut self, region: &Region) {
-        let ring = region.ring(self.me.slot);
-        while self.consumer.skip_dead(&ring) {
-            self.counters.skipped_cells += 1;
-        }
-        self.consumer.rest(&ring);
-    }
-
-    /// Tells that something has ended.
-    #[inline(always)]
-    fn complete(&mut self, completion: Completion) {
-        self.completions.push(completion);
-    }
-
-    /// Tells that a receive has ended.
-    #[inline(always)]
-    fn complete_receive(
-        &mut self,
-        (context, class): (RequestContext, Class),
-        envelope: &Envelope,
-        (data, start): (Option<u64>, *mut u8),
-        bytes: usize,
-        failure: Option<RequestFailure>,
-    ) {
-        let done = Done::Receive { source: envelope.source, data, start };
-        self.complete(Completion { context, done, class, tag: envelope.tag, bytes, failure });
-    }
-}
-
-/// A space's index.
-#[inline]
-fn index(class: Class) -> usize {
-    match class {
-        Class::Untagged => 0,
-        Class::Tagged => 1,
     }
 }

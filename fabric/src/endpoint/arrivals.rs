@@ -1,7 +1,7 @@
 //! What comes by the ring: each cell is read once, checked, and done with.
 
-use super::receives::{ReceivedBody, Unexpected};
-use super::{Engine, index};
+use super::engine::receives::{ReceivedBody, Unexpected};
+use super::engine::{Engine, index};
 use crate::cell::{Cell, CellHead, CellKind, Lent, Local};
 use crate::matcher::{Envelope, PostedId};
 use crate::message::{Class, RequestFailure};

@@ -8,16 +8,18 @@
 //! this while its receiver takes. What is injected waits as a copy, other messages where they are;
 //! each is complete when it would have been without waiting.
 //!
-//! As long as nothing waits nobody looks here: the short way of a message is barred meanwhile by a
-//! word that it compares its receiver's slot with anyway ([`Backlog::short_from`]).
+//! A message that goes the short way does not look here. While something waits, the short way is
+//! barred by a word that each message compares its receiver's slot with anyway (`short_from`).
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
+use super::engine::Engine;
+use super::engine::backlog::WaitingMessage;
 use super::errors::SendError;
-use super::{BATCH, Engine};
+use super::progress::BATCH;
 use crate::cell::Local;
 use crate::message::{Completion, Done, Message, RequestContext, RequestFailure};
-use crate::parts::{BadParts, Given, MessageParts};
+use crate::parts::Given;
 use crate::region::Region;
 
 /// Receivers that are tried by one call for progress: each that has no room costs a look at its
@@ -27,139 +29,6 @@ const RECEIVERS: usize = 16;
 /// Messages that are sent before a further one to the same receiver: more than one, so that a
 /// program that does nothing but send does not wait here longer than its receiver does.
 const AHEAD: usize = 2;
-
-/// What an entry takes: its list doubles when it grows, and may so be half empty.
-const ENTRY_BYTES: usize = 2 * size_of::<WaitingMessage>();
-
-/// No slot is as high.
-const BARRED: u32 = u32::MAX;
-
-/// A message that waits.
-#[derive(Debug)]
-struct WaitingMessage {
-    message: Message,
-    is_matched: bool,
-    /// Its memory: the program's, or all of the copy.
-    parts: MessageParts,
-    copy: Option<Vec<u8>>,
-}
-
-impl WaitingMessage {
-    /// What keeping it takes.
-    fn held_bytes(&self) -> usize {
-        ENTRY_BYTES + self.parts.held_bytes() + self.copy.as_ref().map_or(0, Vec::capacity)
-    }
-}
-
-/// All of them.
-#[derive(Debug)]
-pub(super) struct Backlog {
-    /// Receivers, each with what waits for it, the oldest first; at least one message.
-    lines: HashMap<Local, VecDeque<WaitingMessage>>,
-    /// The same receivers, in turn.
-    turns: VecDeque<Local>,
-    /// What keeping them takes, and may take.
-    bytes: usize,
-    bytes_max: usize,
-    gateways: u16,
-    short_from: u32,
-}
-
-impl Backlog {
-    pub(super) fn new(region: &Region, bytes_max: usize) -> Self {
-        let gateways = region.gateways();
-        Self {
-            lines: HashMap::new(),
-            turns: VecDeque::new(),
-            bytes: 0,
-            bytes_max,
-            gateways,
-            short_from: gateways.into(),
-        }
-    }
-
-    /// From which slot of this host on a message goes the short way; from none while something
-    /// waits for somebody.
-    #[inline(always)]
-    pub(super) fn short_from(&self) -> u32 {
-        self.short_from
-    }
-
-    /// How many receivers something waits for.
-    #[inline(always)]
-    pub(super) fn receivers(&self) -> usize {
-        self.turns.len()
-    }
-
-    pub(super) fn waits_for(&self, to: Local) -> bool {
-        self.lines.contains_key(&to)
-    }
-
-    /// What keeping it takes.
-    pub(super) fn held_bytes(&self) -> usize {
-        self.bytes
-    }
-
-    /// Whether a message with a copy of so many bytes can wait.
-    pub(super) fn has_room(&self, bytes: usize) -> bool {
-        let needed = self.bytes.saturating_add(bytes).saturating_add(ENTRY_BYTES);
-        needed <= self.bytes_max
-    }
-
-    /// Keeps a message behind those that wait for the same receiver. `false`: there is no room.
-    fn keep(
-        &mut self,
-        to: Local,
-        message: &Message,
-        given: Given<'_>,
-        is_matched: bool,
-    ) -> Result<bool, BadParts> {
-        let copied = if message.inject { given.bytes() } else { 0 };
-        if !self.has_room(copied) {
-            return Ok(false);
-        }
-        let copy = message.inject.then(|| given.copied());
-        let parts = match &copy {
-            Some(copy) => MessageParts::of_copy(copy),
-            None => MessageParts::new(given.as_slice())?,
-        };
-        let waiting = WaitingMessage { message: *message, is_matched, parts, copy };
-        self.bytes += waiting.held_bytes();
-        let line = self.lines.entry(to).or_insert_with(|| {
-            self.turns.push_back(to);
-            VecDeque::new()
-        });
-        line.push_back(waiting);
-        self.short_from = BARRED;
-        Ok(true)
-    }
-
-    /// Takes a receiver's line out, to be put back.
-    fn take(&mut self, to: Local) -> Option<VecDeque<WaitingMessage>> {
-        self.lines.get_mut(&to).map(std::mem::take)
-    }
-
-    /// Puts a line back, from which messages were taken that have held so much.
-    fn put_back(&mut self, to: Local, line: VecDeque<WaitingMessage>, bytes: usize) {
-        self.bytes -= bytes;
-        if !line.is_empty() {
-            self.lines.insert(to, line);
-            return;
-        }
-        self.lines.remove(&to);
-        self.turns.retain(|other| *other != to);
-        if self.turns.is_empty() {
-            self.short_from = self.gateways.into();
-        }
-    }
-
-    /// The next receiver's turn.
-    fn next(&mut self) -> Option<Local> {
-        let next = *self.turns.front()?;
-        self.turns.rotate_left(1);
-        Some(next)
-    }
-}
 
 impl Engine {
     /// Sends a message behind all that waits for the same receiver, or has it wait as well.

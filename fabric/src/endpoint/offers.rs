@@ -1,63 +1,23 @@
 //! The receiver's half of large messages: reading them out of the sender's memory, or having them
 //! come piece by piece.
 
+use super::engine::Engine;
+use super::engine::offers::{ALL, OfferAnswer, Pull};
+use super::engine::peers::MemoryAccess;
+use super::engine::processes::EndpointProcess;
+use super::engine::receives::MessagePlace;
 use super::errors::SendError;
-use super::peers::MemoryAccess;
-use super::processes::EndpointProcess;
-use super::receives::MessagePlace;
-use super::{ANSWERS, Engine};
 use crate::cell::{Cell, CellHead, CellKind, Clear, Local, Offer};
 use crate::matcher::Envelope;
-use crate::matcher::store::{Id, ListEnds, MatchStore};
+use crate::matcher::store::Id;
 use crate::message::{Class, RequestFailure};
 use crate::region::Region;
 use crate::single_copy::{NotCopied, read};
 use crate::slab::{give_back, is_whole};
 
-/// A message that comes piece by piece.
-#[derive(Debug)]
-struct Pull {
-    source: Local,
-    envelope: Envelope,
-    data: Option<u64>,
-    place: MessagePlace,
-    /// How long the message is, how much of it is wanted, and how much has come.
-    bytes: usize,
-    wanted: usize,
-    got: usize,
-}
-
-const ALL: usize = 0;
-
-/// All of those.
-#[derive(Debug)]
-pub(super) struct Pulls {
-    store: MatchStore<Pull, 1>,
-    all: ListEnds,
-}
-
-impl Pulls {
-    pub(super) fn new() -> Self {
-        Self { store: MatchStore::new(0), all: ListEnds::EMPTY }
-    }
-}
-
-/// What is to be told to who offered.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct OfferAnswer {
-    to: Local,
-    class: Class,
-    operation: u64,
-    /// None: it has been taken, or is not wanted.
-    clear: Option<Clear>,
-}
-
-#[cfg(test)]
-impl OfferAnswer {
-    pub(super) fn operation(&self) -> u64 {
-        self.operation
-    }
-}
+/// Answers that are tried again by one call: those that wait for a full ring must not cost each
+/// look as much as there are of them.
+pub(super) const ANSWERS: usize = 16;
 
 impl Engine {
     /// Has an offered message come to its place.

@@ -1,61 +1,16 @@
 //! The receiver's half of what other hosts push: messages that come piece by piece without being
 //! asked for, and are kept as far as they have come until somebody asks.
 
-use std::collections::HashMap;
-
+use super::engine::pushes::{Goal, Push, Pushes, UNDER_WAY};
+use super::engine::receives::{MessagePlace, ReceivedBody, Unexpected};
+use super::engine::{Engine, index};
 use super::options::PUSH_BYTES_MAX;
-use super::receives::{MessagePlace, ReceivedBody, Unexpected};
-use super::{Engine, index};
-use crate::cell::{Cell, CellHead, Clear, Lent, Local};
+use crate::cell::{Cell, CellHead, Clear, Local};
 use crate::matcher::Envelope;
-use crate::matcher::store::{Id, ListEnds, MatchStore};
+use crate::matcher::store::Id;
 use crate::message::RequestFailure;
 use crate::region::Region;
-use crate::slab::{give_back, is_whole};
-
-/// A message that comes by itself.
-#[derive(Debug)]
-struct Push {
-    source: Local,
-    /// By which its sender names it.
-    operation: u64,
-    bytes: usize,
-    got: usize,
-    goal: Goal,
-}
-
-/// What becomes of what comes.
-#[derive(Debug)]
-enum Goal {
-    /// Nobody has asked for it yet; what there is of it.
-    Kept(Vec<u8>),
-    MessagePlace {
-        place: MessagePlace,
-        envelope: Envelope,
-        data: Option<u64>,
-    },
-    /// It is not wanted, but comes.
-    Nothing,
-    /// Nobody has asked for it yet, and it will not come.
-    Lost(RequestFailure),
-}
-
-const UNDER_WAY: usize = 0;
-
-/// All of them.
-#[derive(Debug)]
-pub(super) struct Pushes {
-    store: MatchStore<Push, 1>,
-    /// Those of which something is to come still.
-    under_way: ListEnds,
-    by_name: HashMap<(Local, u64), Id>,
-}
-
-impl Pushes {
-    pub(super) fn new() -> Self {
-        Self { store: MatchStore::new(0), under_way: ListEnds::EMPTY, by_name: HashMap::new() }
-    }
-}
+use crate::slab::give_back;
 
 impl Engine {
     /// A message begins to come. `false`: nobody pushes such a one.
@@ -181,36 +136,6 @@ impl Engine {
                 self.counters.gone += 1;
                 self.end_push(id, Some(RequestFailure::Gone));
             }
-        }
-    }
-}
-
-impl Push {
-    /// Takes the next part out of its buffer, which it fits. Whose slab has another owner is gone,
-    /// which ends this when it is noticed.
-    fn take(&mut self, region: &Region, lent: &Lent) {
-        let from = region.layout().buffer(lent.owner.slot, lent.buffer);
-        let end = self.got + lent.bytes;
-        match &mut self.goal {
-            Goal::Kept(content) => {
-                content.reserve_exact(lent.bytes);
-                content.resize(end, 0);
-                let to = content[self.got..].as_mut_ptr();
-                // SAFETY: the bytes are our own, and so many.
-                unsafe { region.mapping().copy_out(from, to, lent.bytes) };
-            }
-            Goal::MessagePlace { place, .. } => {
-                let room = place.parts.bytes().saturating_sub(self.got).min(lent.bytes);
-                if room > 0 {
-                    place.parts.copy_out(self.got, room, region.mapping(), from);
-                }
-            }
-            Goal::Nothing | Goal::Lost(_) => {}
-        }
-        if is_whole(region, lent.owner) {
-            self.got = end;
-        } else if let Goal::Kept(content) = &mut self.goal {
-            content.truncate(self.got);
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Receives: what the program asks for, and where a message goes when the two have met.
 
+use super::engine::receives::{MessagePlace, Multi, Posted, ReceivedBody, Unexpected};
+use super::engine::{Engine, index};
 use super::errors::ReceiveError;
-use super::{Engine, index};
-use crate::cell::{Local, Offer};
-use crate::matcher::store::{Id, MatchStore};
+use crate::matcher::store::Id;
 use crate::matcher::{Envelope, Pattern, PostedId};
 use crate::message::{
     Class, Completion, Done, LookOutcome, MemoryPiece, Peek, Receive, RequestContext,
@@ -11,105 +11,6 @@ use crate::message::{
 };
 use crate::parts::MessageParts;
 use crate::region::Region;
-
-/// Messages up to this are kept without an allocation of their own.
-const SHORT_BYTES: usize = 48;
-
-/// A receive that waits.
-#[derive(Debug)]
-pub(super) struct Posted {
-    pub(super) parts: MessageParts,
-    /// The one that it waits for, if only one will do.
-    pub(super) source: Option<Local>,
-    /// The buffer that several messages share.
-    pub(super) multi: Option<Id>,
-}
-
-/// A message that no receive waited for.
-#[derive(Debug)]
-pub(super) struct Unexpected {
-    pub(super) data: Option<u64>,
-    pub(super) body: ReceivedBody,
-}
-
-#[derive(Debug)]
-pub(super) enum ReceivedBody {
-    Short {
-        bytes: u8,
-        content: [u8; SHORT_BYTES],
-    },
-    Long(Box<[u8]>),
-    Offer(Box<Offer>),
-    /// One that comes by itself, piece by piece, and how long it is.
-    Push(Id, usize),
-}
-
-impl ReceivedBody {
-    /// Copies what is at a place of the region, which was checked.
-    pub(super) fn copied(region: &Region, at: usize, bytes: usize) -> Self {
-        let copy = |to: &mut [u8]| {
-            let start = to.as_mut_ptr();
-            // SAFETY: `to` is our own and has this length.
-            unsafe { region.mapping().copy_out(at, start, to.len()) };
-        };
-        if bytes <= SHORT_BYTES {
-            let mut content = [0; SHORT_BYTES];
-            copy(&mut content[..bytes]);
-            return Self::Short { bytes: bytes as u8, content };
-        }
-        let mut content = vec![0; bytes].into_boxed_slice();
-        copy(&mut content);
-        Self::Long(content)
-    }
-
-    /// How long the message is.
-    fn bytes(&self) -> usize {
-        match self {
-            Self::Short { bytes, .. } => usize::from(*bytes),
-            Self::Long(content) => content.len(),
-            Self::Offer(offer) => offer.bytes,
-            Self::Push(_, bytes) => *bytes,
-        }
-    }
-}
-
-/// A buffer that several messages share.
-#[derive(Debug)]
-struct Multi {
-    context: RequestContext,
-    /// Fewer bytes left than this: it is over.
-    min_bytes: usize,
-    used_bytes: usize,
-    /// Messages that are on their way into it.
-    arriving: usize,
-    over: bool,
-    /// It was taken back, which is told when nothing is on its way into it any more.
-    cancelled: bool,
-}
-
-/// All such buffers.
-#[derive(Debug)]
-pub(super) struct Multis(MatchStore<Multi, 1>);
-
-impl Multis {
-    pub(super) fn new() -> Self {
-        Self(MatchStore::new(0))
-    }
-
-    /// It ended by a failure, which its program was told.
-    pub(super) fn end(&mut self, id: Id) {
-        self.0.give_up(id);
-    }
-}
-
-/// Where one message goes.
-#[derive(Debug)]
-pub(super) struct MessagePlace {
-    pub(super) context: RequestContext,
-    pub(super) class: Class,
-    pub(super) parts: MessageParts,
-    multi: Option<Id>,
-}
 
 impl Engine {
     #[inline]

@@ -9,13 +9,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::fence;
 
-use super::Engine;
+use super::engine::Engine;
 use super::local_node::LocalNode;
-use super::remotes::{Remote, RemoteSlots};
 use crate::cell::{Cell, CellHead, CellKind, Local};
 use crate::message::Class;
-use crate::region::gateway_of;
-use crate::region::{CELL_BYTES, GATEWAYS_MAX, Region};
+use crate::region::{CELL_BYTES, Region, gateway_of};
 use crate::ring::Words;
 
 /// What is sent between two marks.
@@ -30,85 +28,6 @@ const MARKS_MAX: u8 = 7;
 /// much is on its way that a way there and back is not waited for, and what would fill the window
 /// would hold up the sender.
 const PUSH_MARKS_MAX: u8 = 4;
-
-/// All of them.
-#[derive(Debug, Default)]
-pub(super) struct Remotes {
-    known: RemoteSlots,
-    home: Option<Arc<dyn LocalNode>>,
-    /// Somebody may be waited for whose gateway was not asked yet to say when it goes.
-    may_have_unasked: bool,
-    /// The node is gone.
-    orphaned: bool,
-    /// While several cells are published: the gateways that they are for, which are woken when all
-    /// are there. One that shares this core would else be woken for each.
-    doorbells: Option<u64>,
-}
-
-// A bit for each of them.
-const _: () = assert!(GATEWAYS_MAX as u32 <= u64::BITS);
-
-impl Remotes {
-    fn get(&mut self, local: Local) -> &mut Remote {
-        self.known.get(local)
-    }
-
-    /// The node of this host.
-    pub(super) fn home(&self) -> Option<&Arc<dyn LocalNode>> {
-        self.home.as_ref()
-    }
-
-    /// Whether somebody is waited for whose gateway was not asked yet to say when it goes.
-    pub(super) fn has_unasked(&self) -> bool {
-        !self.orphaned && self.may_have_unasked && self.known.waited_for().any(|(_, it)| !it.asked)
-    }
-
-    /// Turns to this owner of the slot; what was outstanding with the one before, if anything was.
-    pub(super) fn meet(&mut self, local: Local) -> Option<Local> {
-        let remote = self.get(local);
-        if remote.incarnation == local.incarnation {
-            return None;
-        }
-        let former = Local { incarnation: remote.incarnation, ..local };
-        let had = remote.outstanding > 0;
-        *remote = Remote { incarnation: local.incarnation, gone: remote.gone, ..Remote::default() };
-        had.then_some(former)
-    }
-
-    /// Something waits for it, or does not any more.
-    pub(super) fn expect(&mut self, local: Local) {
-        let remote = self.get(local);
-        remote.outstanding += 1;
-        let asked = remote.asked;
-        self.may_have_unasked |= !asked;
-    }
-
-    pub(super) fn settle(&mut self, local: Local) {
-        let remote = self.get(local);
-        if remote.incarnation == local.incarnation {
-            remote.outstanding = remote.outstanding.saturating_sub(1);
-        }
-    }
-
-    /// Whether it lives, for all that is known here.
-    #[inline]
-    pub(super) fn lives(&self, region: &Region, local: Local) -> bool {
-        let is_gone = |remote: &Remote| remote.gone >= local.incarnation;
-        let known = self.known.find(local);
-        !self.orphaned && region.host(local.host).is_some() && !known.is_some_and(is_gone)
-    }
-
-    /// What is known of them takes so much.
-    pub(super) fn held_bytes(&self) -> usize {
-        self.known.held_bytes()
-    }
-
-    /// Those with whom something is outstanding and who are no more.
-    pub(super) fn gone(&self, region: &Region) -> Vec<Local> {
-        let locals = self.known.waited_for().map(|(local, _)| local);
-        locals.filter(|local| !self.lives(region, *local)).collect()
-    }
-}
 
 impl Engine {
     pub(super) fn set_home(&mut self, home: Arc<dyn LocalNode>) {

@@ -6,82 +6,20 @@
 //! message of a few buffers takes: that one is *pushed*, as long as there is much of the pair's
 //! window left, and its receiver keeps what it has not asked for.
 
-use std::collections::VecDeque;
-
+use super::engine::Engine;
+use super::engine::sends::{ALL, FED, Feeding, Sending, Sends};
 use super::errors::SendError;
 use super::options::{INJECT_BYTES_MAX, PUSH_BYTES_MAX};
-use super::{Engine, OFFERS_MAX};
 use crate::Address;
 use crate::cell::{Cell, CellHead, CellKind, Clear, INLINE_BYTES_MAX, Local, Offer};
-use crate::matcher::store::{Id, ListEnds, MatchStore};
-use crate::message::{Class, Completion, Done, Message, RequestContext, RequestFailure};
+use crate::matcher::store::{Id, ListEnds};
+use crate::message::{Completion, Done, Message, RequestContext, RequestFailure};
 use crate::parts::{Given, MessageParts, PARTS_MAX};
 use crate::region::Region;
 use crate::ring::NoCell;
 
-/// A message that is offered, or fed to its receiver piece by piece.
-#[derive(Debug)]
-struct Sending {
-    to: Local,
-    class: Class,
-    tag: u64,
-    context: Option<RequestContext>,
-    parts: MessageParts,
-    /// What the parts are of, where the message is not to be read in the program's own memory.
-    _copy: Option<Vec<u8>>,
-    feeding: Option<Feeding>,
-}
-
-#[derive(Debug)]
-struct Feeding {
-    /// What its pieces are, and by which operation they name it: the receiver's, or of what is
-    /// pushed the sender's.
-    kind: CellKind,
-    operation: u64,
-    /// What the receiver wants, and what it was sent of that.
-    bytes: usize,
-    sent: usize,
-}
-
-/// In every list of them: all, and those of one receiver that are being fed.
-const ALL: usize = 0;
-const FED: usize = 1;
-
-/// What is offered.
-#[derive(Debug)]
-pub(super) struct Sends {
-    store: MatchStore<Sending, 2>,
-    all: ListEnds,
-    /// Receivers, in turn, each with what it is fed, the oldest first: two halves of two messages
-    /// are of less use to it than the first one whole.
-    fed: VecDeque<(Local, ListEnds)>,
-}
-
-impl Sends {
-    pub(super) fn new() -> Self {
-        Self { store: MatchStore::new(super::ROOM), all: ListEnds::EMPTY, fed: VecDeque::new() }
-    }
-
-    /// How many receivers are being fed.
-    #[inline(always)]
-    pub(super) fn feeding(&self) -> usize {
-        self.fed.len()
-    }
-
-    fn remove(&mut self, id: Id) -> Option<Sending> {
-        let is_fed = self.store.get(id)?.feeding.is_some();
-        self.store.leave(&mut self.all, ALL, id);
-        let sending = self.store.get(id)?;
-        if is_fed && let Some(place) = self.fed.iter().position(|(to, _)| *to == sending.to) {
-            let (_, list) = &mut self.fed[place];
-            self.store.leave(list, FED, id);
-            if list.is_empty() {
-                self.fed.remove(place);
-            }
-        }
-        self.store.give_up(id)
-    }
-}
+/// Messages that are offered and not taken; each is a receiver's that is slow. More wait.
+const OFFERS_MAX: usize = 1 << 16;
 
 impl Engine {
     #[inline]

@@ -16,10 +16,12 @@ use std::sync::atomic::{compiler_fence, fence};
 
 use rustix::thread::{MembarrierCommand, membarrier};
 
+use super::Endpoint;
+use super::engine::Engine;
+use super::engine::sleep::{Barriers, REFUSALS_MAX, REFUSED, SendRefusal};
 use super::errors::SendError;
 use super::local_node::{LocalNode, NoDoorbell};
 use super::options::INJECT_BYTES_MAX;
-use super::{Endpoint, Engine};
 use crate::cell::{Cell, CellKind, Local};
 use crate::doorbell;
 use crate::region::Region;
@@ -46,68 +48,9 @@ pub enum Doze {
     Never,
 }
 
-/// How this process's sleepers and those that it wakes see each other's stores in time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Barriers {
-    /// Whoever sends makes a fence for each cell. Nobody here sleeps.
-    #[default]
-    Own,
-    /// Whoever falls asleep makes one for all processes that have asked for it.
-    Sleepers,
-}
-
-impl Barriers {
-    /// Has the kernel make fences for this process when somebody falls asleep, where it can.
-    pub(crate) fn ask_for() -> Self {
-        // The second is tried, which nobody is hurt by: what refuses it refuses it always.
-        let asked = membarrier(MembarrierCommand::RegisterGlobalExpedited)
-            .and_then(|()| membarrier(MembarrierCommand::GlobalExpedited));
-        if asked.is_ok() { Self::Sleepers } else { Self::Own }
-    }
-}
-
-/// What [`Peer::rung`](super::peers::Peer) is while a message to that one is refused: no sleep has
-/// this number, so that the next cell for it takes the way by which it is woken, where it is seen
-/// whether that cell is a message. Who was not refused does not have to look for that.
-pub(super) const REFUSED: u64 = u64::MAX;
-
-/// Endpoints to which messages are refused that are kept. Of more, those that were refused last:
-/// who has so many tries them all again when there is room for one.
-pub(super) const REFUSALS_MAX: usize = 64;
-
 /// How often an endpoint's doorbell is replaced after members have shut it down. After that the
 /// endpoint polls instead: each new doorbell costs the node a moment.
 const REOPENED_MAX: u32 = 16;
-
-/// A message was not sent, and none has been to the same one since.
-#[derive(Clone, Copy, Debug)]
-struct SendRefusal {
-    to: Local,
-    /// What its peer's `rung` is.
-    rung: u64,
-    /// Nobody has slept since: whatever it was that there was no room in gets some time.
-    is_new: bool,
-    /// There is room, as the last look has found.
-    is_due: bool,
-}
-
-/// How an endpoint sleeps, and wakes.
-#[derive(Debug, Default)]
-pub(super) struct Sleeping {
-    pub(super) barriers: Barriers,
-    /// Its own alone.
-    read_end: Option<OwnedFd>,
-    /// How often its doorbell was replaced.
-    reopened: u32,
-    /// The number of its last sleep.
-    sleep: u64,
-    /// Pieces and answers that waited for room have been sent since that was asked last.
-    pub(super) moved: bool,
-    /// One for each that something was refused to.
-    refusals: Vec<SendRefusal>,
-    /// Endpoints that are to be woken, when that can be said.
-    unrung: Vec<Local>,
-}
 
 impl Endpoint {
     /// Gets a doorbell from the node, and waits for the answer. Without a doorbell the endpoint

@@ -12,10 +12,11 @@ use std::sync::Arc;
 
 use random::Random;
 
+use super::offers::ANSWERS;
+use super::progress::{LOOKS_FOR_CLAIMS, LOOKS_FOR_LIVES};
 use super::*;
-use crate::LookOutcome;
-use crate::RegionOptions;
 use crate::testing::{Node, content};
+use crate::{Class, Done, LookOutcome, RegionOptions, RequestFailure};
 
 const HOST: u64 = 7;
 

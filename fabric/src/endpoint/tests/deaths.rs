@@ -414,10 +414,10 @@ fn answers_that_wait_are_tried_a_few_at_a_time() {
         // Its ring is not looked at: only the other one takes.
         world.endpoints[1].progress();
     }
-    let waiting: Vec<_> = world.endpoints[1].engine.answers.iter().map(|a| a.operation()).collect();
+    let waiting: Vec<_> = world.endpoints[1].engine.answers.iter().map(|a| a.operation).collect();
     assert!(waiting.len() > 4 * ANSWERS, "{}", waiting.len());
     world.endpoints[1].engine.answer_again(&Arc::clone(world.table.region()));
-    let after: Vec<_> = world.endpoints[1].engine.answers.iter().map(|a| a.operation()).collect();
+    let after: Vec<_> = world.endpoints[1].engine.answers.iter().map(|a| a.operation).collect();
     let (first, rest) = waiting.split_at(ANSWERS);
     assert_eq!(after, [rest, first].concat(), "so many had their turn");
     (0..200).for_each(|_| world.turn());

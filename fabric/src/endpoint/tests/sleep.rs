@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::*;
+use crate::endpoint::engine::sleep::{REFUSALS_MAX, Sleeping};
 
 /// The way to a node in the same process.
 #[derive(Debug)]
@@ -294,7 +295,7 @@ fn who_was_refused_wakes_as_others_do() {
 /// Beyond those that are kept, too, what is refused is told at last.
 #[test]
 fn refusals_are_bounded() {
-    let count = crate::endpoint::sleep::REFUSALS_MAX as u16 + 4;
+    let count = REFUSALS_MAX as u16 + 4;
     let mut all = Sleepers::new(count);
     for index in 1..count.into() {
         let to = all.endpoints[index].address();

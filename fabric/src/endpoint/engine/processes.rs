@@ -14,7 +14,7 @@ pub enum EndpointProcess {
 }
 
 /// Says the process of an owner of a slot, without waiting.
-pub(super) struct Processes(pub(super) Box<dyn FnMut(u16, u32) -> EndpointProcess + Send>);
+pub(crate) struct Processes(pub(crate) Box<dyn FnMut(u16, u32) -> EndpointProcess + Send>);
 
 impl Default for Processes {
     fn default() -> Self {

@@ -15,7 +15,7 @@ const BLANK: Completion = Completion {
 /// A ring of places that is written and read in place: a completion is put once and taken once, and
 /// most are taken by the call that they were put in.
 #[derive(Debug)]
-pub(super) struct Completions {
+pub(crate) struct Completions {
     /// A power of two.
     places: Box<[Completion]>,
     /// Which of all that were ever put is taken next, and which is put next.
@@ -25,23 +25,23 @@ pub(super) struct Completions {
 
 impl Completions {
     /// With places for so many, a power of two, before it grows.
-    pub(super) fn new(capacity: usize) -> Self {
+    pub(crate) fn new(capacity: usize) -> Self {
         assert!(capacity.is_power_of_two(), "{capacity}");
         Self { places: vec![BLANK; capacity].into(), first: 0, end: 0 }
     }
 
     #[inline]
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.end.wrapping_sub(self.first)
     }
 
     #[inline]
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.first == self.end
     }
 
     #[inline(always)]
-    pub(super) fn push(&mut self, completion: Completion) {
+    pub(crate) fn push(&mut self, completion: Completion) {
         if self.len() == self.places.len() {
             self.grow();
         }
@@ -51,7 +51,7 @@ impl Completions {
     }
 
     #[inline(always)]
-    pub(super) fn pop(&mut self) -> Option<Completion> {
+    pub(crate) fn pop(&mut self) -> Option<Completion> {
         if self.is_empty() {
             return None;
         }

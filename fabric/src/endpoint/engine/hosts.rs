@@ -9,7 +9,7 @@ use crate::region::Region;
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct HostTable {
+pub(crate) struct HostTable {
     /// By index; 0 of a host that was not met.
     names: Vec<u64>,
     indices: Index,
@@ -20,7 +20,7 @@ pub(super) struct HostTable {
 impl HostTable {
     /// The index of a host that can be reached, or could once.
     #[inline]
-    pub(super) fn index(&mut self, region: &Region, name: u64) -> Option<u16> {
+    pub(crate) fn index(&mut self, region: &Region, name: u64) -> Option<u16> {
         match self.last {
             Some((last, index)) if last == name => Some(index),
             _ => self.look_up(region, name),
@@ -55,13 +55,13 @@ impl HostTable {
     }
 
     /// What it takes.
-    pub(super) fn held_bytes(&self) -> usize {
+    pub(crate) fn held_bytes(&self) -> usize {
         self.names.capacity() * size_of::<u64>() + self.indices.held_bytes()
     }
 
     /// Whether the host of this index is one to receive from. Asked before [`HostTable::name`].
     #[inline]
-    pub(super) fn meet(&mut self, region: &Region, index: u16) -> bool {
+    pub(crate) fn meet(&mut self, region: &Region, index: u16) -> bool {
         if self.last.is_some_and(|(_, last)| last == index) || self.name(index) != 0 {
             return true;
         }
@@ -75,7 +75,7 @@ impl HostTable {
     }
 
     /// The name of a host that was met or looked up.
-    pub(super) fn name(&self, index: u16) -> u64 {
+    pub(crate) fn name(&self, index: u16) -> u64 {
         self.names.get(usize::from(index)).copied().unwrap_or_default()
     }
 }

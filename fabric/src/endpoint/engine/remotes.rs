@@ -1,6 +1,10 @@
 //! What an endpoint knows of those of other hosts, in 16 bytes for each: a job may have 64 K.
 
+use std::sync::Arc;
+
 use crate::cell::Local;
+use crate::endpoint::local_node::LocalNode;
+use crate::region::{GATEWAYS_MAX, Region};
 
 /// Bytes are counted in units, so that they need two bytes themselves.
 const UNIT_BYTES: usize = 64;
@@ -10,32 +14,32 @@ const STEP: usize = 4;
 
 /// What is known of a slot of another host.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Remote {
+pub(crate) struct Remote {
     /// Of the owner that the rest is about.
-    pub(super) incarnation: u32,
+    pub(crate) incarnation: u32,
     /// The last one that is known to be gone.
-    pub(super) gone: u32,
-    pub(super) outstanding: u32,
+    pub(crate) gone: u32,
+    pub(crate) outstanding: u32,
     /// Since the last mark, in units of [`UNIT_BYTES`].
-    pub(super) unmarked: u16,
+    pub(crate) unmarked: u16,
     /// Marks that nobody has answered.
-    pub(super) marks: u8,
+    pub(crate) marks: u8,
     /// Its gateway was asked to say when it goes.
-    pub(super) asked: bool,
+    pub(crate) asked: bool,
 }
 
 const _: () = assert!(size_of::<Remote>() == 16);
 
 impl Remote {
     /// So many bytes are sent. Whether this makes at least `mark_bytes` since the last mark.
-    pub(super) fn add_unmarked(&mut self, bytes: usize, mark_bytes: usize) -> bool {
+    pub(crate) fn add_unmarked(&mut self, bytes: usize, mark_bytes: usize) -> bool {
         let units = u16::try_from(bytes.div_ceil(UNIT_BYTES)).unwrap_or(u16::MAX);
         self.unmarked = self.unmarked.saturating_add(units);
         usize::from(self.unmarked) * UNIT_BYTES >= mark_bytes
     }
 
     /// A mark is sent.
-    pub(super) fn mark(&mut self) {
+    pub(crate) fn mark(&mut self) {
         self.unmarked = 0;
         // Answers are marked as well and wait for no credit.
         self.marks = self.marks.saturating_add(1);
@@ -44,16 +48,16 @@ impl Remote {
 
 /// All that are known: of each host up to the highest slot that was met.
 #[derive(Debug, Default)]
-pub(super) struct RemoteSlots(Vec<Vec<Remote>>);
+pub(crate) struct RemoteSlots(Vec<Vec<Remote>>);
 
 impl RemoteSlots {
     /// What is known of a slot, if it was met.
-    pub(super) fn find(&self, local: Local) -> Option<&Remote> {
+    pub(crate) fn find(&self, local: Local) -> Option<&Remote> {
         self.0.get(usize::from(local.host))?.get(usize::from(local.slot))
     }
 
     /// The same, to be changed.
-    pub(super) fn get(&mut self, local: Local) -> &mut Remote {
+    pub(crate) fn get(&mut self, local: Local) -> &mut Remote {
         let (host, slot) = (usize::from(local.host), usize::from(local.slot));
         if self.0.len() <= host {
             self.0.resize_with(host + 1, Vec::new);
@@ -68,12 +72,12 @@ impl RemoteSlots {
     }
 
     /// Whether none was met.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// Those with whom something is outstanding.
-    pub(super) fn waited_for(&self) -> impl Iterator<Item = (Local, &Remote)> {
+    pub(crate) fn waited_for(&self) -> impl Iterator<Item = (Local, &Remote)> {
         let hosts = self.0.iter().enumerate();
         let all = hosts.flat_map(|(host, slots)| {
             slots.iter().enumerate().map(move |(slot, remote)| {
@@ -85,14 +89,93 @@ impl RemoteSlots {
     }
 
     /// What it takes.
-    pub(super) fn held_bytes(&self) -> usize {
+    pub(crate) fn held_bytes(&self) -> usize {
         let slots = self.0.iter().map(|slots| slots.capacity() * size_of::<Remote>());
         self.0.capacity() * size_of::<Vec<Remote>>() + slots.sum::<usize>()
     }
 
     #[cfg(any(test, feature = "testing"))]
-    pub(super) fn unanswered_marks(&self) -> u32 {
+    pub(crate) fn unanswered_marks(&self) -> u32 {
         self.0.iter().flatten().map(|remote| u32::from(remote.marks)).sum()
+    }
+}
+
+/// All endpoints of other hosts, and the way to them.
+#[derive(Debug, Default)]
+pub(crate) struct Remotes {
+    pub(crate) known: RemoteSlots,
+    pub(crate) home: Option<Arc<dyn LocalNode>>,
+    /// Somebody may be waited for whose gateway was not asked yet to say when it goes.
+    pub(crate) may_have_unasked: bool,
+    /// The node is gone.
+    pub(crate) orphaned: bool,
+    /// While several cells are published: the gateways that they are for, which are woken when all
+    /// are there. One that shares this core would else be woken for each.
+    pub(crate) doorbells: Option<u64>,
+}
+
+// A bit for each of them.
+const _: () = assert!(GATEWAYS_MAX as u32 <= u64::BITS);
+
+impl Remotes {
+    pub(crate) fn get(&mut self, local: Local) -> &mut Remote {
+        self.known.get(local)
+    }
+
+    /// The node of this host.
+    pub(crate) fn home(&self) -> Option<&Arc<dyn LocalNode>> {
+        self.home.as_ref()
+    }
+
+    /// Whether somebody is waited for whose gateway was not asked yet to say when it goes.
+    pub(crate) fn has_unasked(&self) -> bool {
+        !self.orphaned && self.may_have_unasked && self.known.waited_for().any(|(_, it)| !it.asked)
+    }
+
+    /// Turns to this owner of the slot; what was outstanding with the one before, if anything was.
+    pub(crate) fn meet(&mut self, local: Local) -> Option<Local> {
+        let remote = self.get(local);
+        if remote.incarnation == local.incarnation {
+            return None;
+        }
+        let former = Local { incarnation: remote.incarnation, ..local };
+        let had = remote.outstanding > 0;
+        *remote = Remote { incarnation: local.incarnation, gone: remote.gone, ..Remote::default() };
+        had.then_some(former)
+    }
+
+    /// Something waits for it, or does not any more.
+    pub(crate) fn expect(&mut self, local: Local) {
+        let remote = self.get(local);
+        remote.outstanding += 1;
+        let asked = remote.asked;
+        self.may_have_unasked |= !asked;
+    }
+
+    pub(crate) fn settle(&mut self, local: Local) {
+        let remote = self.get(local);
+        if remote.incarnation == local.incarnation {
+            remote.outstanding = remote.outstanding.saturating_sub(1);
+        }
+    }
+
+    /// Whether it lives, for all that is known here.
+    #[inline]
+    pub(crate) fn lives(&self, region: &Region, local: Local) -> bool {
+        let is_gone = |remote: &Remote| remote.gone >= local.incarnation;
+        let known = self.known.find(local);
+        !self.orphaned && region.host(local.host).is_some() && !known.is_some_and(is_gone)
+    }
+
+    /// What is known of them takes so much.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.known.held_bytes()
+    }
+
+    /// Those with whom something is outstanding and who are no more.
+    pub(crate) fn gone(&self, region: &Region) -> Vec<Local> {
+        let locals = self.known.waited_for().map(|(local, _)| local);
+        locals.filter(|local| !self.lives(region, *local)).collect()
     }
 }
 

@@ -1,0 +1,46 @@
+//! What a receiver has asked senders for, and what it still has to answer to their offers.
+
+use super::receives::MessagePlace;
+use crate::cell::{Clear, Local};
+use crate::matcher::Envelope;
+use crate::matcher::store::{ListEnds, MatchStore};
+use crate::message::Class;
+
+/// A message that comes piece by piece.
+#[derive(Debug)]
+pub(crate) struct Pull {
+    pub(crate) source: Local,
+    pub(crate) envelope: Envelope,
+    pub(crate) data: Option<u64>,
+    pub(crate) place: MessagePlace,
+    /// How long the message is, how much of it is wanted, and how much has come.
+    pub(crate) bytes: usize,
+    pub(crate) wanted: usize,
+    pub(crate) got: usize,
+}
+
+/// The list of all of them.
+pub(crate) const ALL: usize = 0;
+
+/// All of those.
+#[derive(Debug)]
+pub(crate) struct Pulls {
+    pub(crate) store: MatchStore<Pull, 1>,
+    pub(crate) all: ListEnds,
+}
+
+impl Pulls {
+    pub(crate) fn new() -> Self {
+        Self { store: MatchStore::new(0), all: ListEnds::EMPTY }
+    }
+}
+
+/// What is to be told to who offered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OfferAnswer {
+    pub(crate) to: Local,
+    pub(crate) class: Class,
+    pub(crate) operation: u64,
+    /// None: it has been taken, or is not wanted.
+    pub(crate) clear: Option<Clear>,
+}

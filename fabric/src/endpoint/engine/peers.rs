@@ -1,0 +1,139 @@
+//! The endpoints that an endpoint has to do with, and whether something waits for them.
+
+use super::remotes::Remotes;
+use crate::cell::Local;
+use crate::region::Region;
+use crate::ring::RingProducer;
+
+/// Whether a peer's memory can be read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum MemoryAccess {
+    /// Whose it is was not asked yet.
+    #[default]
+    Unknown,
+    /// This process's, not tried or found to work.
+    Of(u32),
+    Refused,
+}
+
+/// What is known of a slot.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SlotPeer {
+    /// Of the owner that the rest is about; 0 for none.
+    pub(crate) incarnation: u32,
+    pub(crate) way: RingProducer,
+    pub(crate) reading: MemoryAccess,
+    /// What waits for it: sends, pulls, receives from nobody else.
+    outstanding: u32,
+    /// Which of its sleeps it was woken from last; [`REFUSED`](super::sleep::REFUSED) while that
+    /// is kept elsewhere.
+    pub(crate) rung: u64,
+}
+
+/// All slots' peers.
+#[derive(Debug)]
+pub(crate) struct SlotPeers {
+    slots: Box<[SlotPeer]>,
+    /// Owners of slots that others have now, or nobody, with whom something may be outstanding.
+    former: Vec<Local>,
+    /// Those who were found gone while cells were in the ring, and the position before which all
+    /// of theirs are.
+    pub(crate) mourned: Option<(Vec<Local>, u64)>,
+    /// Those of other hosts.
+    pub(crate) remotes: Remotes,
+}
+
+impl SlotPeers {
+    pub(crate) fn new(region: &Region) -> Self {
+        let slots = usize::from(region.options().slots);
+        Self {
+            slots: vec![SlotPeer::default(); slots].into(),
+            former: Vec::new(),
+            mourned: None,
+            remotes: Remotes::default(),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn get(&mut self, local: Local) -> &mut SlotPeer {
+        &mut self.slots[usize::from(local.slot)]
+    }
+
+    /// Turns to this owner of the slot, which lives.
+    #[inline(always)]
+    pub(crate) fn meet(&mut self, local: Local) {
+        if local.host != 0 {
+            return self.meet_remote(local);
+        }
+        let peer = &mut self.slots[usize::from(local.slot)];
+        if peer.incarnation != local.incarnation {
+            self.meet_next(local);
+        }
+    }
+
+    #[cold]
+    fn meet_remote(&mut self, local: Local) {
+        let former = self.remotes.meet(local);
+        self.former.extend(former);
+    }
+
+    /// Turns to another owner of the slot than before.
+    #[cold]
+    fn meet_next(&mut self, local: Local) {
+        let peer = &mut self.slots[usize::from(local.slot)];
+        if peer.outstanding > 0 {
+            let former = Local { incarnation: peer.incarnation, ..local };
+            self.former.push(former);
+        }
+        *peer = SlotPeer { incarnation: local.incarnation, ..SlotPeer::default() };
+    }
+
+    /// Something waits for an owner of a slot, whether it lives or not.
+    #[inline(always)]
+    pub(crate) fn expect(&mut self, local: Local, is_live: bool) {
+        if !is_live {
+            return self.former.push(local);
+        }
+        self.meet(local);
+        match local.host {
+            0 => self.get(local).outstanding += 1,
+            _ => self.remotes.expect(local),
+        }
+    }
+
+    /// It does not any more.
+    #[inline(always)]
+    pub(crate) fn settle(&mut self, local: Local) {
+        if local.host != 0 {
+            return self.remotes.settle(local);
+        }
+        let peer = self.get(local);
+        if peer.incarnation == local.incarnation {
+            peer.outstanding = peer.outstanding.saturating_sub(1);
+        }
+    }
+
+    /// Whether somebody is known to be gone of whom that is still to be told, or was not asked.
+    pub(crate) fn has_news(&self) -> bool {
+        !self.former.is_empty() || self.mourned.is_some() || self.remotes.has_unasked()
+    }
+
+    /// Those with whom something is outstanding and who are no more.
+    pub(crate) fn gone(&mut self, region: &Region) -> Vec<Local> {
+        let mut gone = std::mem::take(&mut self.former);
+        gone.extend(self.remotes.gone(region));
+        for (slot, peer) in self.slots.iter().enumerate() {
+            let local = Local { host: 0, slot: slot as u16, incarnation: peer.incarnation };
+            if peer.outstanding > 0 && !is_live(region, local) {
+                gone.push(local);
+            }
+        }
+        gone
+    }
+}
+
+/// Whether an endpoint of this host is still there.
+#[inline]
+pub(crate) fn is_live(region: &Region, local: Local) -> bool {
+    region.is_live(local.slot, local.incarnation)
+}

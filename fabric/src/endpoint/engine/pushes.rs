@@ -1,0 +1,85 @@
+//! Messages of other hosts that come piece by piece without being asked for, as far as they came.
+
+use std::collections::HashMap;
+
+use super::receives::MessagePlace;
+use crate::cell::{Lent, Local};
+use crate::matcher::Envelope;
+use crate::matcher::store::{Id, ListEnds, MatchStore};
+use crate::message::RequestFailure;
+use crate::region::Region;
+use crate::slab::is_whole;
+
+/// A message that comes by itself.
+#[derive(Debug)]
+pub(crate) struct Push {
+    pub(crate) source: Local,
+    /// By which its sender names it.
+    pub(crate) operation: u64,
+    pub(crate) bytes: usize,
+    pub(crate) got: usize,
+    pub(crate) goal: Goal,
+}
+
+/// What becomes of what comes.
+#[derive(Debug)]
+pub(crate) enum Goal {
+    /// Nobody has asked for it yet; what there is of it.
+    Kept(Vec<u8>),
+    MessagePlace {
+        place: MessagePlace,
+        envelope: Envelope,
+        data: Option<u64>,
+    },
+    /// It is not wanted, but comes.
+    Nothing,
+    /// Nobody has asked for it yet, and it will not come.
+    Lost(RequestFailure),
+}
+
+pub(crate) const UNDER_WAY: usize = 0;
+
+/// All of them.
+#[derive(Debug)]
+pub(crate) struct Pushes {
+    pub(crate) store: MatchStore<Push, 1>,
+    /// Those of which something is to come still.
+    pub(crate) under_way: ListEnds,
+    pub(crate) by_name: HashMap<(Local, u64), Id>,
+}
+
+impl Pushes {
+    pub(crate) fn new() -> Self {
+        Self { store: MatchStore::new(0), under_way: ListEnds::EMPTY, by_name: HashMap::new() }
+    }
+}
+
+impl Push {
+    /// Takes the next part out of its buffer, which it fits. Whose slab has another owner is gone,
+    /// which ends this when it is noticed.
+    pub(crate) fn take(&mut self, region: &Region, lent: &Lent) {
+        let from = region.layout().buffer(lent.owner.slot, lent.buffer);
+        let end = self.got + lent.bytes;
+        match &mut self.goal {
+            Goal::Kept(content) => {
+                content.reserve_exact(lent.bytes);
+                content.resize(end, 0);
+                let to = content[self.got..].as_mut_ptr();
+                // SAFETY: the bytes are our own, and so many.
+                unsafe { region.mapping().copy_out(from, to, lent.bytes) };
+            }
+            Goal::MessagePlace { place, .. } => {
+                let room = place.parts.bytes().saturating_sub(self.got).min(lent.bytes);
+                if room > 0 {
+                    place.parts.copy_out(self.got, room, region.mapping(), from);
+                }
+            }
+            Goal::Nothing | Goal::Lost(_) => {}
+        }
+        if is_whole(region, lent.owner) {
+            self.got = end;
+        } else if let Goal::Kept(content) = &mut self.goal {
+            content.truncate(self.got);
+        }
+    }
+}

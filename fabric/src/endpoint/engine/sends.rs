@@ -1,0 +1,73 @@
+//! The messages that are offered, or fed to their receivers piece by piece.
+
+use std::collections::VecDeque;
+
+use crate::cell::{CellKind, Local};
+use crate::matcher::store::{Id, ListEnds, MatchStore};
+use crate::message::{Class, RequestContext};
+use crate::parts::MessageParts;
+
+/// A message that is offered, or fed to its receiver piece by piece.
+#[derive(Debug)]
+pub(crate) struct Sending {
+    pub(crate) to: Local,
+    pub(crate) class: Class,
+    pub(crate) tag: u64,
+    pub(crate) context: Option<RequestContext>,
+    pub(crate) parts: MessageParts,
+    /// What the parts are of, where the message is not to be read in the program's own memory.
+    pub(crate) _copy: Option<Vec<u8>>,
+    pub(crate) feeding: Option<Feeding>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Feeding {
+    /// What its pieces are, and by which operation they name it: the receiver's, or of what is
+    /// pushed the sender's.
+    pub(crate) kind: CellKind,
+    pub(crate) operation: u64,
+    /// What the receiver wants, and what it was sent of that.
+    pub(crate) bytes: usize,
+    pub(crate) sent: usize,
+}
+
+/// In every list of them: all, and those of one receiver that are being fed.
+pub(crate) const ALL: usize = 0;
+pub(crate) const FED: usize = 1;
+
+/// What is offered.
+#[derive(Debug)]
+pub(crate) struct Sends {
+    pub(crate) store: MatchStore<Sending, 2>,
+    pub(crate) all: ListEnds,
+    /// Receivers, in turn, each with what it is fed, the oldest first: two halves of two messages
+    /// are of less use to it than the first one whole.
+    pub(crate) fed: VecDeque<(Local, ListEnds)>,
+}
+
+impl Sends {
+    /// With room for so many before anything is allocated.
+    pub(crate) fn new(room: usize) -> Self {
+        Self { store: MatchStore::new(room), all: ListEnds::EMPTY, fed: VecDeque::new() }
+    }
+
+    /// How many receivers are being fed.
+    #[inline(always)]
+    pub(crate) fn feeding(&self) -> usize {
+        self.fed.len()
+    }
+
+    pub(crate) fn remove(&mut self, id: Id) -> Option<Sending> {
+        let is_fed = self.store.get(id)?.feeding.is_some();
+        self.store.leave(&mut self.all, ALL, id);
+        let sending = self.store.get(id)?;
+        if is_fed && let Some(place) = self.fed.iter().position(|(to, _)| *to == sending.to) {
+            let (_, list) = &mut self.fed[place];
+            self.store.leave(list, FED, id);
+            if list.is_empty() {
+                self.fed.remove(place);
+            }
+        }
+        self.store.give_up(id)
+    }
+}
