@@ -1,7 +1,8 @@
-//! An endpoint: what a process sends and receives by.
+//! An endpoint: a process sends and receives by it.
 //!
-//! One thread at a time drives it. All it shares with others is in the region; what it remembers
-//! (who sends what, which receives wait) is its own, and what others write is checked against that.
+//! One thread at a time drives an endpoint. All that it shares with other endpoints is in the
+//! region. Its own memory has what it knows of requests (messages that are offered, receives that
+//! wait), and it checks against that what other endpoints write.
 //!
 //! ```text
 //!  up to 216 bytes    in the cell                               copied in, copied out
@@ -51,8 +52,8 @@ use crate::parts::Given;
 use crate::region::Region;
 use crate::ring::Words;
 
-/// How long an endpoint that is dropped waits for room for its last answers: somebody who polls
-/// makes some within microseconds, if it has a core.
+/// How long an endpoint that is dropped waits for room for its last answers. A receiver that polls
+/// makes room within microseconds, if it has a core.
 const LAST_WORDS_TIME: Duration = Duration::from_millis(200);
 
 /// How long an endpoint that is dropped waits for room for what was injected, as long as its
@@ -99,26 +100,26 @@ impl Endpoint {
         Ok(Self { region, engine, at_end: None })
     }
 
-    /// The node of this host: without it, nothing is woken that sleeps, and nobody notices when the
-    /// node goes.
+    /// Sets the node of this host. An endpoint without a node wakes no sleepers, and does not
+    /// notice when the node goes.
     pub fn set_home(&mut self, home: Arc<dyn LocalNode>) {
         self.engine.set_home(home);
     }
 
-    /// What is done when the endpoint is dropped, after its last store to the region.
+    /// Sets an action for the drop of the endpoint, after its last store to the region.
     pub fn at_end(&mut self, then: Box<dyn FnOnce() + Send>) {
         self.at_end = Some(then);
     }
 
-    /// Who is asked for the process of another endpoint whose memory is to be read. It has to be
-    /// somebody who is believed: who names the process decides whose memory is read. Before this
-    /// nobody is, and nothing is read.
+    /// Sets the function that says the process of another endpoint. An endpoint reads the memory of
+    /// the process that it is told, so the answer must come from a source that can be trusted.
+    /// Without such a function the endpoint reads no other process's memory.
     pub fn ask_processes(&mut self, ask: impl FnMut(u16, u32) -> EndpointProcess + Send + 'static) {
         self.engine.processes = Processes(Box::new(ask));
     }
 
-    /// What it knows of endpoints of other hosts, and of those hosts, takes so many bytes of this
-    /// process: as many of each as it has ever had to do with.
+    /// The bytes of this process that the tables of endpoints of other hosts take, and of those
+    /// hosts. The tables have room for as many of each as the endpoint has ever met.
     pub fn remotes_bytes(&self) -> usize {
         self.engine.peers.remotes.held_bytes() + self.engine.hosts.held_bytes()
     }
@@ -170,7 +171,7 @@ impl Endpoint {
         self.engine.send_any(&self.region, message, given, true)
     }
 
-    /// What messages take of this process's memory that wait for room.
+    /// The bytes of this process that messages take which wait for room.
     pub fn waiting_bytes(&self) -> usize {
         self.engine.backlog.held_bytes()
     }
@@ -178,13 +179,13 @@ impl Endpoint {
     /// Asks for a message, or for several; takes one that has come already.
     ///
     /// # Errors
-    /// When the buffer is none for it.
+    /// When the receive and its buffer do not fit each other.
     ///
     /// # Safety
-    /// The parts stay writable, and nobody else looks at them, until the completion (with
-    /// `multi_min_bytes`: until [`Done::Released`] or [`RequestFailure::Cancelled`], or
-    /// [`RequestFailure::Gone`] where a source was named; failures of single messages before that
-    /// are about those only).
+    /// The parts stay writable until the completion, and nothing else accesses them. With
+    /// `multi_min_bytes` the completion is [`Done::Released`] or [`RequestFailure::Cancelled`], or
+    /// [`RequestFailure::Gone`] where a source was named: failures of single messages before it are
+    /// about these messages only.
     pub unsafe fn receive(
         &mut self,
         receive: &Receive,
@@ -232,7 +233,7 @@ impl Endpoint {
         self.engine.progress(&self.region);
     }
 
-    /// What has ended next. Makes progress when it knows of nothing.
+    /// The next completion. The endpoint makes progress first when it has none.
     #[inline]
     pub fn completion(&mut self) -> Option<Completion> {
         if self.engine.completions.is_empty() {
@@ -241,7 +242,7 @@ impl Endpoint {
         self.engine.completions.pop()
     }
 
-    /// What has ended next of what is known; makes no progress.
+    /// The next completion, without progress.
     #[inline]
     pub fn known_completion(&mut self) -> Option<Completion> {
         self.engine.completions.pop()
@@ -253,16 +254,16 @@ impl Endpoint {
         self.engine.completions.len()
     }
 
-    /// What was counted so far.
+    /// The counters since the endpoint began.
     pub fn counters(&self) -> &EndpointCounters {
         &self.engine.counters
     }
 }
 
 impl Drop for Endpoint {
-    /// Sends what was injected and waits for room, if there is some soon; and tells those who
-    /// offered that what they offered has been taken, if they have room soon: else they would be
-    /// told that this endpoint is gone, and not know.
+    /// Sends injected messages that wait, if they find room soon. Then answers the last offers, if
+    /// their senders have room soon: without the answer a sender would see this endpoint gone, and
+    /// not know that its message was taken.
     fn drop(&mut self) {
         // In a child of its process it is the parent's, which goes on.
         if !self.region.is_here() {
@@ -271,7 +272,7 @@ impl Drop for Endpoint {
         self.engine.forget_uncopied();
         let end = Instant::now() + LAST_SENDS_TIME;
         while self.engine.backlog.receivers() > 0 && Instant::now() < end {
-            // All of it: those who are waited for may wait for this one.
+            // Progress does all work, since the receivers may wait for this endpoint as well.
             self.engine.progress(&self.region);
             std::thread::yield_now();
         }

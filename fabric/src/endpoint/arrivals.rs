@@ -1,4 +1,4 @@
-//! What comes by the ring: each cell is read once, checked, and done with.
+//! Arrivals by the ring: each cell is read once, checked, and done with.
 
 use super::engine::receives::{ReceivedBody, Unexpected};
 use super::engine::{Engine, index};
@@ -13,7 +13,7 @@ impl Engine {
     #[inline(always)]
     pub(super) fn arrival(&mut self, region: &Region, cell: Cell<'_>, low: u32) {
         match cell.short(low, self.me) {
-            // What is not as most are may break a rule, which the long way finds.
+            // A cell that differs from most ones may break a rule. The long way finds out.
             Some(head) if is_whole(region, head.source) => {
                 let bytes = usize::from(head.inline_bytes);
                 self.message(region, &head, cell.body_at(), bytes, None);
@@ -22,15 +22,16 @@ impl Engine {
         }
     }
 
-    /// The same for whatever it is.
+    /// The same for a cell of any kind.
     #[inline(never)]
     fn arrival_of_any(&mut self, region: &Region, cell: Cell<'_>, low: u32) {
         let Some(head) = cell.head(low) else {
             self.counters.nonsense += 1;
             return;
         };
-        // Meant for who had this slot, or sent by somebody whose slot another one has: some of what
-        // that one sent may be lost with its slab, and what came after it must not be received.
+        // The cell is for the slot's former owner, or from a former owner of the sender's slot.
+        // Parts of the messages of such a sender may be lost with its slab, so its later messages
+        // must not be received.
         if head.to != self.me || !self.is_known(region, head.source) {
             self.counters.strays += 1;
             return;
@@ -156,7 +157,7 @@ impl Engine {
         true
     }
 
-    /// Keeps a message that nobody waited for.
+    /// Keeps a message without a receive that waits for it.
     #[inline(never)]
     pub(super) fn keep(&mut self, class: Class, envelope: Envelope, message: Unexpected) {
         self.counters.unexpected += 1;

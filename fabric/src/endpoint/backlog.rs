@@ -1,12 +1,12 @@
 //! Messages that wait on their sender's side for room: in a ring, the slab, a window, or on the way
 //! to a host that is held up.
 //!
-//! A send is local: MPI lets nobody see by it whether the receiver looks for its messages. So what
-//! finds no room waits here, in order for each receiver, and so does every later message to the
-//! same one. Each call that makes progress sends what there is room for by then, and so does each
-//! further send, as far as it is about that receiver: a program that only sends would else fill
-//! this while its receiver takes. What is injected waits as a copy, other messages where they are;
-//! each is complete when it would have been without waiting.
+//! A send is local: MPI lets no program see by it whether the receiver looks for its messages. So a
+//! message without room waits here, in order for each receiver, and so does every later message to
+//! the same receiver. Each call for progress sends the messages that have room by then. Each
+//! further send does so too, for its own receiver: a program that only sends would fill the backlog
+//! otherwise while its receiver takes messages. An injected message waits as a copy, other messages
+//! where they are. Each message is complete when it would have been without waiting.
 //!
 //! A message that goes the short way does not look here. While something waits, the short way is
 //! barred by a word that each message compares its receiver's slot with anyway (`short_from`).
@@ -131,7 +131,7 @@ impl Engine {
         self.complete(Completion { context, done, class, tag, bytes, failure });
     }
 
-    /// Ends what waits for somebody who is gone.
+    /// Ends the messages that wait for an endpoint that is gone.
     pub(super) fn bury_waiting(&mut self, gone: Local) {
         let Some(line) = self.backlog.take(gone) else { return };
         for waiting in &line {
@@ -160,8 +160,8 @@ impl Engine {
         true
     }
 
-    /// Forgets what need not be sent any more when the endpoint ends: what is not behind it in the
-    /// program's own memory is complete for the program, and goes out if it can.
+    /// Forgets messages in the program's own memory when the endpoint ends, but for those in front
+    /// of a copy. A copied message is complete for the program, and still goes out if it can.
     pub(super) fn forget_uncopied(&mut self) {
         for to in self.backlog.turns.clone() {
             let Some(mut line) = self.backlog.take(to) else { continue };

@@ -59,7 +59,8 @@ pub(super) struct Engine {
     pub(super) answers: VecDeque<OfferAnswer>,
     pub(super) completions: Completions,
     pub(super) sleeping: Sleeping,
-    /// What a receiver finds in this process's memory, if it is this one; at a place that stays.
+    /// A random word at a place that stays. A receiver finds it there if it reads this process's
+    /// memory and not another one's.
     pub(super) proof: Box<u64>,
     /// Asked once for each other endpoint.
     pub(super) processes: Processes,

@@ -41,7 +41,7 @@ pub enum SendError {
     /// The endpoint is no more.
     #[error("the other endpoint is gone")]
     Gone,
-    /// The endpoint's ring breaks the region's rules: somebody has written over it.
+    /// The endpoint's ring breaks the region's rules: a member has written over it.
     #[error("the other endpoint's ring was written over; end its process, and begin the job anew")]
     Nonsense,
     /// Longer than memory, or than can be injected.

@@ -102,7 +102,7 @@ impl Engine {
         self.answer(region, OfferAnswer { to, class, operation: offer.operation, clear: None });
     }
 
-    /// Tells who offered; later, if its ring is full now.
+    /// Answers an offer; later, if the sender's ring is full now.
     fn answer(&mut self, region: &Region, answer: OfferAnswer) {
         if !self.answers.is_empty() || !self.try_answer(region, &answer) {
             self.answers.push_back(answer);
@@ -131,7 +131,8 @@ impl Engine {
         !self.answers.is_empty()
     }
 
-    /// `false`: the ring is full. Who is gone, or whose ring is broken, needs no answer.
+    /// `false`: the sender's ring is full. A sender that is gone, or whose ring is broken, needs no
+    /// answer.
     fn try_answer(&mut self, region: &Region, answer: &OfferAnswer) -> bool {
         let &OfferAnswer { to, class, operation, clear } = answer;
         if !self.lives(region, to) {
@@ -142,7 +143,7 @@ impl Engine {
             Ok(cell) => cell,
             Err(SendError::Busy) => return false,
             Err(_) => {
-                // What it was to send for this answer will not come.
+                // The sender will not send the pieces that this answer asks for.
                 if let Some(Clear { answer, .. }) = clear {
                     self.end_pull(Id::from_word(answer), Some(RequestFailure::Nonsense));
                 }
@@ -200,7 +201,7 @@ impl Engine {
         self.received(&pull.place, &pull.envelope, pull.data, pull.bytes, failure);
     }
 
-    /// Ends what was to come from somebody who is gone.
+    /// Ends the messages that an endpoint was sending when it went.
     pub(super) fn bury_pulls(&mut self, gone: Local) {
         let mut next = self.pulls.store.first(self.pulls.all);
         while let Some(id) = next {

@@ -13,27 +13,27 @@ const EAGER_BYTES_MAX: usize = 16 << 10;
 /// the one copy needs the sender for nothing.
 const SINGLE_COPY_BYTES_MIN: usize = 4 << 20;
 
-/// The longest message that another host is sent without being asked for it, piece by piece. What
-/// nobody has asked for its receiver has to keep, as it keeps shorter ones; Open MPI's own TCP goes
-/// as far. Of one that is longer the way there and back that asking takes is a small part.
+/// The longest message that is pushed to another host: sent piece by piece before the receiver asks
+/// for it. The receiver has to keep such a message, as it keeps shorter ones; Open MPI's own TCP
+/// goes as far. For a longer message the round trip of asking is a small part of its time.
 pub(super) const PUSH_BYTES_MAX: usize = 64 << 10;
 
-/// What messages that wait for room may take of the sender's memory: a million short ones, 60,000
-/// of the longest that are copied. What a program posts to who does not look is far less, and a
-/// program that sends without end should notice before its host's memory does.
+/// The memory of the sender that messages may take while they wait for room: a million short ones,
+/// or 60,000 of the longest that are copied. Programs post far less to a receiver that does not
+/// look, and a program that sends without end should notice before its host's memory is full.
 const WAITING_BYTES_MAX: usize = 256 << 20;
 
 /// How an endpoint works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndpointOptions {
     /// Longer messages are offered for the receiver to fetch, and not copied into the slab. Cut to
-    /// the length of the region's buffers. What is injected is always copied.
+    /// the length of the region's buffers. Injected messages are always copied.
     pub eager_bytes_max: usize,
     /// Offers of at least so many bytes are read out of the sender's memory where the kernel allows
     /// it. Others come through its slab.
     pub single_copy_bytes_min: usize,
-    /// What messages that wait for room may take of this process's memory, copies of injected ones
-    /// included; none waits if it is 0. More are refused as busy.
+    /// The memory of this process that messages may take while they wait for room, copies of
+    /// injected ones included. If it is 0, none waits. More messages are refused as busy.
     pub waiting_bytes_max: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Who an endpoint has to do with, and what becomes of requests whose other end is gone.
+//! The other endpoints of requests, and the end of requests whose other endpoint is gone.
 
 use super::engine::peers::is_live;
 use super::engine::{Engine, index};
@@ -35,9 +35,9 @@ impl Engine {
         (slot < SLOTS_MAX).then_some(Local { host, slot, incarnation })
     }
 
-    /// Ends everything whose other end is gone. What those had sent before is received first: they
-    /// were gone before it is seen here that no cell of the ring is claimed, or before a whole ring
-    /// of cells was taken since.
+    /// Ends everything whose other endpoint is gone. The messages that it had sent before are
+    /// received first: the endpoint was gone before the look that finds no claimed cell in the
+    /// ring, or before a whole ring of cells was taken since.
     pub(super) fn look_for_lives(&mut self, region: &Region) {
         if let Some((gone, end)) = self.peers.mourned.take() {
             self.bury_if_past(region, gone, end);
@@ -45,7 +45,8 @@ impl Engine {
         if self.peers.mourned.is_some() {
             return;
         }
-        // Also after others were buried: who went since has told it, and does so only once.
+        // Also after others were buried: an endpoint that went since then has told it, and tells it
+        // only once.
         let (gone, end) = (self.peers.gone(region), self.consumer.end(&region.ring(self.me.slot)));
         if !gone.is_empty() {
             self.bury_if_past(region, gone, end);

@@ -5,19 +5,20 @@ use super::engine::Engine;
 use crate::cell::Cell;
 use crate::region::{Region, SlotRing};
 
-/// Messages that are taken out of the ring by one call: what they need of a cache is little, and
-/// who calls has other things to do as well.
+/// Messages that one call takes out of the ring. They need little of a cache, and the caller has
+/// other things to do as well.
 pub(super) const BATCH: usize = 64;
 
 /// Pieces of offers that are sent by one call, for the same reasons.
 const PIECES: usize = 16;
 
-/// After so many empty looks in a row somebody may have died who had claimed the next cell; some
-/// ten microseconds.
+/// After so many empty looks in a row the producer that claimed the next cell may have died. This
+/// takes some ten microseconds.
 pub(super) const LOOKS_FOR_CLAIMS: u32 = 1 << 10;
 
-/// After so many looks, empty or not, whether those live with whom something is outstanding: less
-/// than a millisecond while nothing comes, a tenth of a second in a flood of messages.
+/// After so many looks, empty or not, the endpoint asks whether the endpoints live that its
+/// requests are with: less than a millisecond while nothing comes, a tenth of a second in a flood
+/// of messages.
 pub(super) const LOOKS_FOR_LIVES: u32 = 1 << 14;
 
 impl Engine {
@@ -64,7 +65,7 @@ impl Engine {
         }
     }
 
-    /// Looks who is no more.
+    /// Looks which other endpoints are gone.
     #[cold]
     pub(super) fn look_around(&mut self, region: &Region) {
         self.looks = 0;

@@ -1,5 +1,5 @@
-//! The receiver's half of what other hosts push: messages that come piece by piece without being
-//! asked for, and are kept as far as they have come until somebody asks.
+//! The receiver's half of messages that other hosts push. They come piece by piece before the
+//! program asks for them, and are kept as far as they have come.
 
 use super::engine::pushes::{Goal, Push, Pushes, UNDER_WAY};
 use super::engine::receives::{MessagePlace, ReceivedBody, Unexpected};
@@ -13,7 +13,7 @@ use crate::region::Region;
 use crate::slab::give_back;
 
 impl Engine {
-    /// A message begins to come. `false`: nobody pushes such a one.
+    /// A message begins to come. `false`: no sender pushes such a message.
     pub(super) fn pushed(&mut self, region: &Region, cell: &Cell<'_>, head: &CellHead) -> bool {
         let Some(Clear { answer: operation, bytes }) = cell.clear() else { return false };
         let (source, class, data) = (head.source, head.class, head.data);
@@ -22,7 +22,7 @@ impl Engine {
             return false;
         }
         self.counters.messages += 1;
-        // Who dies before all of it is there ends it.
+        // The death of the sender ends the message if parts of it are missing.
         let is_live = self.lives(region, source);
         self.peers.expect(source, is_live);
         let envelope = self.envelope_of(head);
@@ -89,7 +89,7 @@ impl Engine {
         }
     }
 
-    /// Somebody asks for one that was kept, as far as it has come.
+    /// A receive meets a message that was kept, as far as it has come.
     pub(super) fn meet_push(
         &mut self,
         id: Id,
@@ -106,7 +106,8 @@ impl Engine {
                 place.parts.fill(&content[..fits]);
                 None
             }
-            // Whoever took it out of the kept ones met it, and nobody else does.
+            // A message leaves the kept ones when it meets its receive, so it does not meet a
+            // second one.
             Goal::MessagePlace { .. } | Goal::Nothing => return,
         };
         if failure.is_none() && !is_whole {
@@ -117,7 +118,7 @@ impl Engine {
         self.received(&place, &envelope, data, bytes, failure);
     }
 
-    /// Nobody wants one that was kept.
+    /// The program does not want a message that was kept.
     pub(super) fn decline_push(&mut self, id: Id) {
         let Some(push) = self.pushes.store.get_mut(id) else { return };
         if push.got == push.bytes || matches!(push.goal, Goal::Lost(_)) {
@@ -127,7 +128,7 @@ impl Engine {
         }
     }
 
-    /// Ends what was to come from somebody who is gone.
+    /// Ends the messages that an endpoint was pushing when it went.
     pub(super) fn bury_pushes(&mut self, gone: Local) {
         let mut next = self.pushes.store.first(self.pushes.under_way);
         while let Some(id) = next {

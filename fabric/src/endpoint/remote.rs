@@ -1,9 +1,10 @@
-//! Endpoints of other hosts: their messages go by the ring of a gateway, which is everybody's.
+//! Endpoints of other hosts: their messages go by the ring of a gateway, which all endpoints share.
 //!
-//! So that one who does not look into its ring fills neither that ring nor the node's memory, a
-//! sender has no more than a *window* of bytes under way to each of them. It *marks* a cell each
-//! time that a quarter of the window has been sent since the last one; the gateway there says when
-//! it has put that one into its receiver's ring. Nobody else keeps anything for it.
+//! A receiver that does not look into its ring must fill neither this ring nor the node's memory.
+//! So a sender has no more than a *window* of bytes under way to each receiver. It *marks* a cell
+//! each time that a quarter of the window has been sent since the last mark. The gateway over there
+//! says when it has put the marked cell into the receiver's ring. No other process keeps count of
+//! the window.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -16,7 +17,7 @@ use crate::message::Class;
 use crate::region::{CELL_BYTES, Region, gateway_of};
 use crate::ring::Words;
 
-/// What is sent between two marks.
+/// Bytes that are sent between two marks.
 const MARK_BYTES: usize = 64 << 10;
 
 /// Marks that may be outstanding; then the receiver's node is waited for. With what comes behind
@@ -99,7 +100,7 @@ impl Engine {
     ) {
         let remote = self.peers.remotes.get(head.to);
         let is_due = remote.add_unmarked(CELL_BYTES + bytes, MARK_BYTES);
-        // A question comes into no ring, so nobody would say when it does.
+        // A question comes into no ring, so no gateway would answer its mark.
         let marked = is_due && head.kind != CellKind::Ask;
         if marked {
             remote.mark();
@@ -139,7 +140,8 @@ impl Engine {
         }
     }
 
-    /// What a gateway says of an endpoint of another host. `false`: it is none, or nothing to say.
+    /// Takes a gateway's word about an endpoint of another host. `false`: the endpoint is of this
+    /// host, or the cell says nothing about it.
     pub(super) fn told(&mut self, kind: CellKind, about: Local) -> bool {
         if about.host == 0 {
             return false;
@@ -162,8 +164,8 @@ impl Engine {
         true
     }
 
-    /// Has gateways say when those go with whom something is outstanding; and looks whether the
-    /// node is there.
+    /// Asks gateways to say when endpoints go that requests wait for; and looks whether the node is
+    /// still there.
     pub(super) fn look_at_remotes(&mut self, region: &Region) {
         let remotes = &mut self.peers.remotes;
         if remotes.known.is_empty() || remotes.orphaned {
@@ -197,7 +199,7 @@ impl Engine {
 
 #[cfg(any(test, feature = "testing"))]
 impl super::Endpoint {
-    /// How many marks nobody has answered.
+    /// The marks that no gateway has answered yet.
     pub fn unanswered_marks(&self) -> u32 {
         self.engine.peers.remotes.known.unanswered_marks()
     }

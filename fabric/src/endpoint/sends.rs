@@ -1,10 +1,10 @@
-//! The sender's half: which way a message goes, and what is offered until it was fetched, or pushed
-//! until all of it is out.
+//! The sender's half: the way that a message goes, and the messages that are offered until they
+//! were fetched, or pushed until all pieces are out.
 //!
-//! An offer waits for its receiver, so that nobody has to keep what nobody has asked for. To
-//! another host that is a way there and one back before anything moves, a good part of what a
-//! message of a few buffers takes: that one is *pushed*, as long as there is much of the pair's
-//! window left, and its receiver keeps what it has not asked for.
+//! An offer waits for its receiver, so that the receiver does not have to keep messages that it has
+//! not asked for. To another host an offer costs a round trip before anything moves, a good part of
+//! the time of a message of a few buffers. So such a message is *pushed* while much of the pair's
+//! window is left, and its receiver keeps it until it asks.
 
 use super::engine::Engine;
 use super::engine::sends::{ALL, FED, Feeding, Sending, Sends};
@@ -53,8 +53,8 @@ impl Engine {
         })
     }
 
-    /// Sends a message whatever it is. One that is complete when it `is_matched` is offered: so it
-    /// ends when its receiver has fetched it.
+    /// Sends a message of any kind. A message that is complete when it `is_matched` is offered: so
+    /// it ends when its receiver has fetched it.
     #[inline(never)]
     pub(super) fn send_any(
         &mut self,
@@ -109,7 +109,7 @@ impl Engine {
         CellHead { kind, class, inline_bytes: 0, source: self.me, to, tag, data, marked: false }
     }
 
-    /// Claims a cell of the ring that leads to somebody.
+    /// Claims a cell of the ring that leads to an endpoint.
     #[inline(always)]
     pub(super) fn claim<'a>(
         &mut self,
@@ -135,7 +135,7 @@ impl Engine {
         }
     }
 
-    /// Whether a cell can be claimed, for who has to copy before.
+    /// Whether a cell can be claimed, for a caller that has to copy before.
     #[inline]
     pub(super) fn find_room(&mut self, region: &Region, to: Local) -> Result<(), SendError> {
         let found = self.peers.get(to).way.find_room(&region.ring(to.slot));
@@ -171,7 +171,8 @@ impl Engine {
         let ring = self.ring_to(region, to);
         self.find_room(region, ring)?;
         let Some(buffer) = self.slab.take(region, self.me.slot, ring.slot) else {
-            // It does not poll, or many do not. What need not be copied waits where it is.
+            // This receiver does not poll, or many do not. A message that need not be copied waits
+            // where it is.
             return match message.inject {
                 true => Err(SendError::Busy),
                 false if self.may_push(to, given.bytes()) => {
@@ -181,7 +182,7 @@ impl Engine {
             };
         };
         let (at, bytes) = (region.layout().buffer(self.me.slot, buffer), given.bytes());
-        // Before the cell is claimed, so that nobody behind it waits for the copy.
+        // The copy comes before the claim, so that no cell behind it waits for the copy.
         given.copy_in(region.mapping(), at);
         let cell = self.claim(region, to).inspect_err(|_| self.slab.untake(buffer))?;
         cell.set_lent(&self.slab.lend(buffer, bytes, ring));
@@ -277,7 +278,7 @@ impl Engine {
         id
     }
 
-    /// Tells who wants to hear it that a message's buffer is its own again.
+    /// Tells the program, if it wants to hear it, that a message's buffer is its own again.
     #[inline(always)]
     fn sent(&mut self, message: &Message, bytes: usize) {
         if let Some(context) = message.context {
@@ -293,14 +294,14 @@ impl Engine {
         self.peers.settle(sending.to);
         let Sending { class, tag, parts, context, .. } = sending;
         if context.is_some() || failure.is_some() {
-            // Failures are told to everybody.
+            // A failure is told in any case.
             let context = context.unwrap_or(RequestContext(0));
             let (done, bytes) = (Done::Send, parts.bytes());
             self.complete(Completion { context, done, class, tag, bytes, failure });
         }
     }
 
-    /// The offer that a cell answers, if it was made to who answers.
+    /// The offer that a cell answers, if it was made to the sender of this cell.
     fn offered_to(&self, source: Local, operation: u64) -> Option<Id> {
         let id = Id::from_word(operation);
         self.sends.store.get(id).filter(|sending| sending.to == source).map(|_| id)
@@ -341,7 +342,7 @@ impl Engine {
         store.append(&mut fed[place].1, FED, id);
     }
 
-    /// Sends up to so many pieces, in turn to all who are being fed.
+    /// Sends up to so many pieces, in turn to all receivers that are being fed.
     pub(super) fn feed(&mut self, region: &Region, pieces: usize) {
         self.publish_several(region, |engine| engine.feed_all(region, pieces));
     }
@@ -397,7 +398,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Ends what was offered to somebody who is gone.
+    /// Ends the offers to an endpoint that is gone.
     pub(super) fn bury_sends(&mut self, gone: Local) {
         let mut next = self.sends.store.first(self.sends.all);
         while let Some(id) = next {

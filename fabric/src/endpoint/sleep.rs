@@ -1,13 +1,14 @@
-//! Sleeping until somebody has something for an endpoint, and waking others that sleep.
+//! Sleeping until an endpoint has work, and waking others that sleep.
 //!
-//! Before it sleeps an endpoint numbers the sleep and says so in its slot, on the line that senders
-//! look at anyway; has that be seen by all processors; and looks once more. A sender compares the
-//! number with the one that it has woken it from last, after each cell that it publishes: as long
-//! as nobody sleeps that is one load and no more. Nothing takes the number back: who does not sleep
-//! any more is woken once in vain by each sender, which looking would cost it as well.
+//! Before it sleeps an endpoint numbers the sleep and writes the number into its slot, on the line
+//! that senders look at anyway. It makes all processors see this store, and looks for work once
+//! more. A sender compares the number, after each cell that it publishes, with the number of the
+//! sleep that it has last woken the endpoint from. While no endpoint sleeps this is one load and no
+//! more. The number is never taken back: each sender wakes an endpoint that is awake again once in
+//! vain, and to avoid that it would have to look, which costs it as much.
 //!
-//! What comes into the ring, deaths and the ends of hosts wake it. What nobody says (room in a
-//! ring, buffers that come back) it has to look for: then it may nap.
+//! Cells in the ring, deaths and the ends of hosts wake an endpoint. Room in a ring and buffers
+//! that come back are not announced. An endpoint that waits for these has to look: it may only nap.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -37,9 +38,9 @@ pub enum Doze {
     /// Its doorbell is rung when something comes. But it also waits for room, of which no process
     /// tells it: look again soon.
     Nap,
-    /// A message was refused for want of room, and there is room now: said until
-    /// [`Endpoint::refusals_are_told`], since who waits has to send it again and nobody else says
-    /// so. Before there is, it is [`Doze::Nap`].
+    /// A message was refused for want of room, and there is room now. The program must send the
+    /// message again, and nothing else tells it so: this is said until
+    /// [`Endpoint::refusals_are_told`]. Before there is room, it is [`Doze::Nap`].
     Refused,
     /// Nothing wakes it any more, because a member has shut its doorbell down:
     /// [`Endpoint::reopen_doorbell`].
@@ -79,16 +80,17 @@ impl Endpoint {
         })
     }
 
-    /// And the second one: what [`DoorbellRequest::ask`] has given for this endpoint.
+    /// The second step: takes the doorbell that [`DoorbellRequest::ask`] has given for this
+    /// endpoint.
     pub fn set_doorbell(&mut self, doorbell: OwnedFd) {
         // Of two threads that have asked for it one is late; if that one's is the node's, the first
         // one's is as good as torn off.
         self.engine.sleeping.read_end.get_or_insert(doorbell);
     }
 
-    /// Gets another doorbell in place of one that a member has shut down ([`Doze::Deaf`]), once the
-    /// node has given it, which is not waited for. Who has watched the first has forgotten it
-    /// before, and watches this one now. `false`: not yet, or too often.
+    /// Gets another doorbell in place of one that a member has shut down ([`Doze::Deaf`]), if the
+    /// node has given it by now; the call does not wait. A caller that watched the first doorbell
+    /// has to forget it before, and to watch the new one after. `false`: not yet, or too often.
     pub fn reopen_doorbell(&mut self) -> bool {
         let Engine { sleeping, peers, me, .. } = &mut self.engine;
         if sleeping.reopened >= REOPENED_MAX {
@@ -103,8 +105,8 @@ impl Endpoint {
         has_come
     }
 
-    /// Whether pieces or answers that waited for room have been sent since this was asked last: who
-    /// naps for those has not napped in vain.
+    /// Whether pieces or answers that waited for room have been sent since the last call: a nap for
+    /// these was not in vain.
     pub fn has_moved(&mut self) -> bool {
         std::mem::take(&mut self.engine.sleeping.moved)
     }
@@ -114,21 +116,21 @@ impl Endpoint {
         self.engine.sleeping.read_end.as_ref().map(AsFd::as_fd)
     }
 
-    /// Says that it is to be woken from now on, and whether its caller can sleep until its doorbell
-    /// can be read. Nothing that comes in between is missed.
+    /// Asks to be woken from now on, and says whether the caller can sleep until the doorbell can
+    /// be read. Nothing that comes in between is missed.
     pub fn doze(&mut self) -> Doze {
         self.engine.doze(&self.region)
     }
 
-    /// Whether a thread that has slept since before should look again: something has ended, or is
-    /// to be done, or has been asked for of which only its next [`Endpoint::doze`] finds out.
+    /// Whether a thread that has slept since before should look again: a request has ended, there
+    /// is work, or a call has asked for something that only the next [`Endpoint::doze`] finds.
     pub fn has_something(&self) -> bool {
         let Engine { completions, peers, sleeping, .. } = &self.engine;
         let is_due = !completions.is_empty() || self.engine.has_business();
         is_due || peers.has_news() || !sleeping.unrung.is_empty()
     }
 
-    /// Who sends has heard of [`Doze::Refused`].
+    /// The program has heard of [`Doze::Refused`].
     pub fn refusals_are_told(&mut self) {
         let engine = &mut self.engine;
         while let Some(place) = engine.sleeping.refusals.iter().position(|it| it.is_due) {
@@ -156,7 +158,7 @@ pub struct DoorbellRequest {
 }
 
 impl DoorbellRequest {
-    /// Asks the node, and waits for it. What it gives is for [`Endpoint::set_doorbell`].
+    /// Asks the node, and waits for it. The doorbell is for [`Endpoint::set_doorbell`].
     ///
     /// # Errors
     /// Why there is none.
@@ -185,9 +187,9 @@ impl Engine {
         if !is_up || !self.completions.is_empty() {
             return self.never(region);
         }
-        // What was rung until now is seen by the look below.
+        // The look below sees the reasons of rings until now.
         if !doorbell::silence(read_end) {
-            // The node is there, so it was somebody else.
+            // The node is there, so a member has shut the doorbell down.
             return match self.never(region) {
                 Doze::Never => Doze::Deaf,
                 other => other,
@@ -214,7 +216,7 @@ impl Engine {
         if is_busy { Doze::Nap } else { Doze::Sleep }
     }
 
-    /// Whether something waits for room that nobody tells of.
+    /// Whether something waits for room, which nothing announces.
     #[inline(always)]
     pub(super) fn has_business(&self) -> bool {
         // One comparison, since each look for messages makes it.
@@ -229,7 +231,7 @@ impl Engine {
         }
     }
 
-    /// A message was not sent for want of room, which nobody tells of.
+    /// A message was not sent for want of room, which nothing announces.
     #[cold]
     pub(super) fn note_refused(&mut self, to: Local) {
         let refusals = &mut self.sleeping.refusals;
@@ -301,7 +303,7 @@ impl Engine {
         has_way || self.backlog.has_room(INJECT_BYTES_MAX)
     }
 
-    /// Wakes who sleeps in a slot of this host, once this cell of its ring is published.
+    /// Wakes a sleeper in a slot of this host, once this cell of its ring is published.
     #[inline(always)]
     pub(super) fn wake(&mut self, region: &Region, cell: &Cell<'_>, to: Local, kind: CellKind) {
         match self.sleeping.barriers {
@@ -318,8 +320,8 @@ impl Engine {
     fn wake_or_note(&mut self, region: &Region, to: Local, kind: CellKind) {
         self.note_sent(to, kind);
         self.ring(region, to);
-        // One who could not be rung for before is not left for the next look around, which may be
-        // long after.
+        // An endpoint that could not be woken before does not wait for the next look around, which
+        // may be long after.
         if !self.sleeping.unrung.is_empty() {
             let first = self.sleeping.unrung.remove(0);
             self.ring_if_live(region, first);
@@ -351,7 +353,7 @@ impl Engine {
         }
     }
 
-    /// Rings for those who could not be rung for.
+    /// Wakes endpoints that could not be woken before.
     pub(super) fn ring_again(&mut self, region: &Region) {
         for to in std::mem::take(&mut self.sleeping.unrung) {
             self.ring_if_live(region, to);

@@ -38,7 +38,7 @@ impl World {
         world
     }
 
-    /// Endpoints whose messages do not wait: what finds no room is refused.
+    /// Endpoints whose messages do not wait: a message without room is refused.
     fn impatient(count: usize, region: RegionOptions, options: &EndpointOptions) -> Self {
         Self::new(count, region, &EndpointOptions { waiting_bytes_max: 0, ..*options })
     }

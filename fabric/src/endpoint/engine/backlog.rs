@@ -7,7 +7,7 @@ use crate::message::Message;
 use crate::parts::{BadParts, Given, MessageParts};
 use crate::region::Region;
 
-/// What an entry takes: its list doubles when it grows, and may so be half empty.
+/// The memory of an entry: its list doubles when it grows, so half of it may be empty.
 const ENTRY_BYTES: usize = 2 * size_of::<WaitingMessage>();
 
 /// No slot is as high.
@@ -24,7 +24,7 @@ pub(crate) struct WaitingMessage {
 }
 
 impl WaitingMessage {
-    /// What keeping it takes.
+    /// The memory that this message takes while it waits.
     pub(crate) fn held_bytes(&self) -> usize {
         ENTRY_BYTES + self.parts.held_bytes() + self.copy.as_ref().map_or(0, Vec::capacity)
     }
@@ -37,7 +37,7 @@ pub(crate) struct Backlog {
     pub(crate) lines: HashMap<Local, VecDeque<WaitingMessage>>,
     /// The same receivers, in turn.
     pub(crate) turns: VecDeque<Local>,
-    /// What keeping them takes, and may take.
+    /// The memory that all messages take, and may take.
     bytes: usize,
     bytes_max: usize,
     gateways: u16,
@@ -57,8 +57,8 @@ impl Backlog {
         }
     }
 
-    /// From which slot of this host on a message goes the short way; from none while something
-    /// waits for somebody.
+    /// The first slot of this host to which a message goes the short way; no slot while a message
+    /// waits for any receiver.
     #[inline(always)]
     pub(crate) fn short_from(&self) -> u32 {
         self.short_from
@@ -74,7 +74,7 @@ impl Backlog {
         self.lines.contains_key(&to)
     }
 
-    /// What keeping it takes.
+    /// The memory that all messages take.
     pub(crate) fn held_bytes(&self) -> usize {
         self.bytes
     }

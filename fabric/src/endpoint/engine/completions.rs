@@ -1,8 +1,8 @@
-//! What has ended and was not told yet, in order.
+//! Completions that the program has not taken yet, in order.
 
 use crate::message::{Class, Completion, Done, RequestContext};
 
-/// What stands where nothing was put yet.
+/// Stands in places that no completion was put into yet.
 const BLANK: Completion = Completion {
     context: RequestContext(0),
     done: Done::Released,
@@ -60,7 +60,8 @@ impl Completions {
         Some(self.places[place])
     }
 
-    /// Makes it twice as long: what has ended waits until it is asked for, however much it is.
+    /// Makes the ring twice as long: any number of completions waits until the program asks for
+    /// them.
     #[cold]
     fn grow(&mut self) {
         let mut places: Vec<_> = std::iter::from_fn(|| self.pop()).collect();

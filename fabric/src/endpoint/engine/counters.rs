@@ -1,4 +1,4 @@
-//! What an endpoint counts; by its one thread, in memory of its own.
+//! The counters of an endpoint; its one thread counts, in memory of its own.
 
 /// See the fields; all since the endpoint began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub struct EndpointCounters {
     pub pipelines: u64,
     /// Cells that were passed over since their producers died.
     pub skipped_cells: u64,
-    /// Cells that were meant for who had the slot before, or sent by who had theirs before.
+    /// Cells for the former owner of the slot, or from a former owner of the sender's slot.
     pub strays: u64,
     /// Cells, or rings of others, that broke the region's rules.
     pub nonsense: u64,

@@ -1,8 +1,8 @@
-//! Which hosts an endpoint has to do with: their names in addresses, their indices in cells.
+//! The hosts that an endpoint has met: their names in addresses, their indices in cells.
 //!
-//! The region's table says both. What it said once is kept: a host that is over has no name there
-//! any more, and if it comes back, under the same name, it has another index. For this endpoint it
-//! stays what it was, since messages may have been lost between.
+//! The region's table has both. An endpoint keeps what the table said once. A host that is over has
+//! no name there any more, and if it comes back, under the same name, it has another index. For
+//! this endpoint such a host stays over, since messages may have been lost between.
 
 use crate::addresses::{Index, scattered};
 use crate::region::Region;
@@ -54,7 +54,7 @@ impl HostTable {
         self.last = Some((name, index));
     }
 
-    /// What it takes.
+    /// The memory that the table takes.
     pub(crate) fn held_bytes(&self) -> usize {
         self.names.capacity() * size_of::<u64>() + self.indices.held_bytes()
     }

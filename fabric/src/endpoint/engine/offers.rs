@@ -1,4 +1,5 @@
-//! What a receiver has asked senders for, and what it still has to answer to their offers.
+//! The messages that a receiver has asked senders for, and the answers that it still owes to
+//! offers.
 
 use super::receives::MessagePlace;
 use crate::cell::{Clear, Local};
@@ -35,7 +36,7 @@ impl Pulls {
     }
 }
 
-/// What is to be told to who offered.
+/// An answer to the sender of an offer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OfferAnswer {
     pub(crate) to: Local,

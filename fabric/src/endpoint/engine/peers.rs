@@ -16,14 +16,14 @@ pub(crate) enum MemoryAccess {
     Refused,
 }
 
-/// What is known of a slot.
+/// The other endpoint in a slot, as far as it is known here.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SlotPeer {
     /// Of the owner that the rest is about; 0 for none.
     pub(crate) incarnation: u32,
     pub(crate) way: RingProducer,
     pub(crate) reading: MemoryAccess,
-    /// What waits for it: sends, pulls, receives from nobody else.
+    /// Requests that wait for it: sends, pulls, receives that name it as their source.
     outstanding: u32,
     /// Which of its sleeps it was woken from last; [`REFUSED`](super::sleep::REFUSED) while that
     /// is kept elsewhere.
@@ -34,10 +34,10 @@ pub(crate) struct SlotPeer {
 #[derive(Debug)]
 pub(crate) struct SlotPeers {
     slots: Box<[SlotPeer]>,
-    /// Owners of slots that others have now, or nobody, with whom something may be outstanding.
+    /// Former owners of slots with whom requests may be outstanding.
     former: Vec<Local>,
-    /// Those who were found gone while cells were in the ring, and the position before which all
-    /// of theirs are.
+    /// The endpoints that were found gone while cells were in the ring, and the position before
+    /// which all of their cells are.
     pub(crate) mourned: Option<(Vec<Local>, u64)>,
     /// Those of other hosts.
     pub(crate) remotes: Remotes,
@@ -113,12 +113,13 @@ impl SlotPeers {
         }
     }
 
-    /// Whether somebody is known to be gone of whom that is still to be told, or was not asked.
+    /// Whether an endpoint is known to be gone and its requests have not ended yet, or a gateway
+    /// was not asked yet.
     pub(crate) fn has_news(&self) -> bool {
         !self.former.is_empty() || self.mourned.is_some() || self.remotes.has_unasked()
     }
 
-    /// Those with whom something is outstanding and who are no more.
+    /// The endpoints that are gone and have requests outstanding.
     pub(crate) fn gone(&mut self, region: &Region) -> Vec<Local> {
         let mut gone = std::mem::take(&mut self.former);
         gone.extend(self.remotes.gone(region));

@@ -21,10 +21,10 @@ pub(crate) struct Push {
     pub(crate) goal: Goal,
 }
 
-/// What becomes of what comes.
+/// The goal of the pieces that come.
 #[derive(Debug)]
 pub(crate) enum Goal {
-    /// Nobody has asked for it yet; what there is of it.
+    /// The program has not asked for the message yet; the content so far.
     Kept(Vec<u8>),
     MessagePlace {
         place: MessagePlace,
@@ -33,7 +33,7 @@ pub(crate) enum Goal {
     },
     /// It is not wanted, but comes.
     Nothing,
-    /// Nobody has asked for it yet, and it will not come.
+    /// The program has not asked for the message yet, and it will not come.
     Lost(RequestFailure),
 }
 
@@ -43,7 +43,7 @@ pub(crate) const UNDER_WAY: usize = 0;
 #[derive(Debug)]
 pub(crate) struct Pushes {
     pub(crate) store: MatchStore<Push, 1>,
-    /// Those of which something is to come still.
+    /// Messages of which pieces have still to come.
     pub(crate) under_way: ListEnds,
     pub(crate) by_name: HashMap<(Local, u64), Id>,
 }

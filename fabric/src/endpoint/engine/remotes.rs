@@ -1,4 +1,4 @@
-//! What an endpoint knows of those of other hosts, in 16 bytes for each: a job may have 64 K.
+//! Endpoints of other hosts, in 16 bytes for each: a job may have 64 K.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ const UNIT_BYTES: usize = 64;
 /// Slots of a host that are made together.
 const STEP: usize = 4;
 
-/// What is known of a slot of another host.
+/// The endpoint in a slot of another host, as far as it is known here.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Remote {
     /// Of the owner that the rest is about.
@@ -22,7 +22,7 @@ pub(crate) struct Remote {
     pub(crate) outstanding: u32,
     /// Since the last mark, in units of [`UNIT_BYTES`].
     pub(crate) unmarked: u16,
-    /// Marks that nobody has answered.
+    /// Marks that no gateway has answered.
     pub(crate) marks: u8,
     /// Its gateway was asked to say when it goes.
     pub(crate) asked: bool,
@@ -51,7 +51,7 @@ impl Remote {
 pub(crate) struct RemoteSlots(Vec<Vec<Remote>>);
 
 impl RemoteSlots {
-    /// What is known of a slot, if it was met.
+    /// The endpoint in a slot, if it was met.
     pub(crate) fn find(&self, local: Local) -> Option<&Remote> {
         self.0.get(usize::from(local.host))?.get(usize::from(local.slot))
     }
@@ -76,7 +76,7 @@ impl RemoteSlots {
         self.0.is_empty()
     }
 
-    /// Those with whom something is outstanding.
+    /// The endpoints that requests wait for.
     pub(crate) fn waited_for(&self) -> impl Iterator<Item = (Local, &Remote)> {
         let hosts = self.0.iter().enumerate();
         let all = hosts.flat_map(|(host, slots)| {
@@ -88,7 +88,7 @@ impl RemoteSlots {
         all.filter(|(_, remote)| remote.outstanding > 0)
     }
 
-    /// What it takes.
+    /// The memory that the table takes.
     pub(crate) fn held_bytes(&self) -> usize {
         let slots = self.0.iter().map(|slots| slots.capacity() * size_of::<Remote>());
         self.0.capacity() * size_of::<Vec<Remote>>() + slots.sum::<usize>()
@@ -105,7 +105,7 @@ impl RemoteSlots {
 pub(crate) struct Remotes {
     pub(crate) known: RemoteSlots,
     pub(crate) home: Option<Arc<dyn LocalNode>>,
-    /// Somebody may be waited for whose gateway was not asked yet to say when it goes.
+    /// Requests may wait for an endpoint whose gateway was not asked yet to say when it goes.
     pub(crate) may_have_unasked: bool,
     /// The node is gone.
     pub(crate) orphaned: bool,
@@ -127,12 +127,13 @@ impl Remotes {
         self.home.as_ref()
     }
 
-    /// Whether somebody is waited for whose gateway was not asked yet to say when it goes.
+    /// Whether requests wait for an endpoint whose gateway was not asked yet to say when it goes.
     pub(crate) fn has_unasked(&self) -> bool {
         !self.orphaned && self.may_have_unasked && self.known.waited_for().any(|(_, it)| !it.asked)
     }
 
-    /// Turns to this owner of the slot; what was outstanding with the one before, if anything was.
+    /// Turns to this owner of the slot; returns the owner before if requests were outstanding with
+    /// it.
     pub(crate) fn meet(&mut self, local: Local) -> Option<Local> {
         let remote = self.get(local);
         if remote.incarnation == local.incarnation {
@@ -167,12 +168,12 @@ impl Remotes {
         !self.orphaned && region.host(local.host).is_some() && !known.is_some_and(is_gone)
     }
 
-    /// What is known of them takes so much.
+    /// The memory that the tables take.
     pub(crate) fn held_bytes(&self) -> usize {
         self.known.held_bytes()
     }
 
-    /// Those with whom something is outstanding and who are no more.
+    /// The endpoints that are gone and have requests outstanding.
     pub(crate) fn gone(&self, region: &Region) -> Vec<Local> {
         let locals = self.known.waited_for().map(|(local, _)| local);
         locals.filter(|local| !self.lives(region, *local)).collect()

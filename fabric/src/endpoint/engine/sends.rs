@@ -15,18 +15,19 @@ pub(crate) struct Sending {
     pub(crate) tag: u64,
     pub(crate) context: Option<RequestContext>,
     pub(crate) parts: MessageParts,
-    /// What the parts are of, where the message is not to be read in the program's own memory.
+    /// The copy that the parts are of, where the message must not be read in the program's own
+    /// memory.
     pub(crate) _copy: Option<Vec<u8>>,
     pub(crate) feeding: Option<Feeding>,
 }
 
 #[derive(Debug)]
 pub(crate) struct Feeding {
-    /// What its pieces are, and by which operation they name it: the receiver's, or of what is
-    /// pushed the sender's.
+    /// The kind of its pieces, and the operation that they name: the receiver's, or the sender's
+    /// for a message that is pushed.
     pub(crate) kind: CellKind,
     pub(crate) operation: u64,
-    /// What the receiver wants, and what it was sent of that.
+    /// The bytes that the receiver wants, and those of them that it was sent.
     pub(crate) bytes: usize,
     pub(crate) sent: usize,
 }
@@ -35,7 +36,7 @@ pub(crate) struct Feeding {
 pub(crate) const ALL: usize = 0;
 pub(crate) const FED: usize = 1;
 
-/// What is offered.
+/// The messages that are offered or fed.
 #[derive(Debug)]
 pub(crate) struct Sends {
     pub(crate) store: MatchStore<Sending, 2>,

@@ -9,17 +9,18 @@ use crate::cell::Local;
 /// How this process's sleepers and those that it wakes see each other's stores in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Barriers {
-    /// Whoever sends makes a fence for each cell. Nobody here sleeps.
+    /// Each sender makes a fence for each cell. No endpoint of this process sleeps.
     #[default]
     Own,
-    /// Whoever falls asleep makes one for all processes that have asked for it.
+    /// An endpoint that falls asleep makes a fence for all processes that have asked for it.
     Sleepers,
 }
 
 impl Barriers {
-    /// Has the kernel make fences for this process when somebody falls asleep, where it can.
+    /// Asks the kernel to make fences for this process when an endpoint falls asleep, if it can.
     pub(crate) fn ask_for() -> Self {
-        // The second is tried, which nobody is hurt by: what refuses it refuses it always.
+        // The second call is a trial, which hurts no process: a kernel or filter that refuses it
+        // always does.
         let asked = membarrier(MembarrierCommand::RegisterGlobalExpedited)
             .and_then(|()| membarrier(MembarrierCommand::GlobalExpedited));
         if asked.is_ok() { Self::Sleepers } else { Self::Own }
@@ -32,17 +33,17 @@ impl Barriers {
 /// does not have to look for that.
 pub(crate) const REFUSED: u64 = u64::MAX;
 
-/// Endpoints to which messages are refused that are kept. Of more, those that were refused last:
-/// who has so many tries them all again when there is room for one.
+/// The most endpoints whose refusals are kept, the last ones. A program with more refusals tries
+/// all of them again when one of them has room.
 pub(crate) const REFUSALS_MAX: usize = 64;
 
 /// A message was not sent, and none has been to the same one since.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SendRefusal {
     pub(crate) to: Local,
-    /// What its peer's `rung` is.
+    /// The `rung` of the peer, which [`REFUSED`] stands in place of.
     pub(crate) rung: u64,
-    /// Nobody has slept since: whatever it was that there was no room in gets some time.
+    /// The endpoint has not slept since: its receiver gets some time to make room.
     pub(crate) is_new: bool,
     /// There is room, as the last look has found.
     pub(crate) is_due: bool,
@@ -62,6 +63,6 @@ pub(crate) struct Sleeping {
     pub(crate) moved: bool,
     /// One for each that something was refused to.
     pub(crate) refusals: Vec<SendRefusal>,
-    /// Endpoints that are to be woken, when that can be said.
+    /// Endpoints that must be woken, once the node can be told.
     pub(crate) unrung: Vec<Local>,
 }
