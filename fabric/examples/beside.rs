@@ -1,15 +1,15 @@
-//! What processes that sleep cost one that polls on the same host: whoever falls asleep has the
-//! kernel interrupt all cores on which members run (docs/decisions/036-sleep.md).
+//! The cost of processes that sleep for a process that polls on the same host: a process that falls
+//! asleep has the kernel interrupt all cores on which members run (docs/decisions/036-sleep.md).
 //!
 //! ```text
 //! cargo run --release -p fabric --example beside
 //! ```
 //!
 //! A member polls on one core, and another one falls asleep on another core, so many times a
-//! second, and wakes by itself. Printed is how long a look at an empty ring takes by each rate.
-//! Then what a short message takes on one core, of members, for whom those who sleep make the
-//! fences, and of endpoints that make one for each cell, as in VMs and where membarrier(2) is
-//! refused.
+//! second, and wakes by itself. The first table says how long a look at an empty ring takes at each
+//! rate. The second one says how long a short message takes on one core: between members, for which
+//! the sleepers make the fences, and between endpoints that make a fence for each cell, as in VMs
+//! and where membarrier(2) is refused.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

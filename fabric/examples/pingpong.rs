@@ -1,5 +1,5 @@
 //! How fast two processes on two cores talk: one-way latency and bandwidth by length and by way.
-//! What a cache line takes from core to core and back `vrio bench` says.
+//! `vrio bench` says how long a cache line takes from core to core and back.
 //!
 //! ```text
 //! cargo run --release -p fabric --example pingpong             # all lengths

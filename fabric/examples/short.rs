@@ -1,5 +1,5 @@
-//! What one short message costs in instructions: two endpoints of one thread, so that nothing but
-//! the code counts. docs/performance.md says how it is run under callgrind and what came out.
+//! The cost of one short message in instructions: two endpoints of one thread, so that nothing but
+//! the code counts. docs/performance.md says how to run it under callgrind, and the results.
 //!
 //! ```text
 //! cargo build --release -p fabric --example short

@@ -137,7 +137,7 @@ impl AddressTable {
         alike.filter(|&number| entries[number as usize] == wanted).min()
     }
 
-    /// What it takes beside itself.
+    /// The memory that the table takes beside itself.
     pub fn held_bytes(&self) -> usize {
         self.entries.capacity() * size_of::<AddressSlot>()
             + self.hosts.capacity() * size_of::<u64>()
@@ -171,8 +171,8 @@ fn hash(entry: AddressSlot) -> u64 {
     scattered(u64::from(host) << 48 | u64::from(slot) << 32 | u64::from(incarnation))
 }
 
-/// All bits of a key in the highest ones, which are used. Who could choose keys to meet in one
-/// place, a process of the own job, would only hold up that job.
+/// All bits of a key, in the highest bits, which are used. A process of the job could choose keys
+/// that meet in one place; it would only hold up its own job.
 pub(crate) fn scattered(key: u64) -> u64 {
     // The golden ratio's bits (Fibonacci hashing); once more, for keys that differ at the top.
     const RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -197,7 +197,7 @@ impl Index {
         (hash >> (u64::BITS - self.cells.len().trailing_zeros())) as usize
     }
 
-    /// What it takes.
+    /// The memory that the index takes.
     pub(crate) fn held_bytes(&self) -> usize {
         self.cells.capacity() * size_of::<u32>()
     }

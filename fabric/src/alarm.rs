@@ -1,4 +1,4 @@
-//! What a thread sleeps on until one of its endpoints has something to do.
+//! An alarm: a thread sleeps on it until one of its endpoints has something to do.
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -101,8 +101,8 @@ impl Alarm {
         let _ = rustix::io::write(&self.doorbell, &1_u64.to_ne_bytes());
     }
 
-    /// What it was rung for is seen to: it can be read again when it is rung again, or when one of
-    /// its endpoints is woken.
+    /// The reasons of its rings are seen to: it can be read again when it is rung again, or when
+    /// one of its endpoints is woken.
     pub fn silence(&self) {
         let _ = rustix::io::read(&self.doorbell, &mut [0_u8; 8]);
     }

@@ -1,4 +1,4 @@
-//! What stands in a cell: a head that every message has, and what its kind has beside it.
+//! A cell's words: a head that every message has, and the words of its kind.
 //!
 //! ```text
 //!  0  stamp (32 high: turn of the ring) | kind 8 | flags 8 | inline bytes 16
@@ -28,7 +28,7 @@ const TAGGED: u8 = 1;
 const HAS_DATA: u8 = 2;
 const MARKED: u8 = 4;
 
-/// What a cell says.
+/// The kind of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CellKind {
     /// A message that is in the cell.
@@ -37,16 +37,16 @@ pub enum CellKind {
     Eager,
     /// A message that the sender has ready: [`Offer`].
     Offer,
-    /// To who offered: it has been taken.
+    /// To the sender of an offer: it has been taken.
     Finish,
-    /// To who offered: send it through your slab; [`Clear`].
+    /// To the sender of an offer: send it through your slab; [`Clear`].
     Clear,
-    /// To who cleared: a piece of it; [`Lent`] and where it belongs.
+    /// To the receiver that cleared an offer: a piece of it; [`Lent`] and its place in the message.
     Piece,
     /// From a gateway: the endpoint of another host that it is from is no more, nor are those that
     /// had its slot before.
     Gone,
-    /// From a gateway: what was marked has been put into the ring of who it is from.
+    /// From a gateway, about a receiver: the marked cell has been put into its ring.
     Credit,
     /// To a gateway: say whether this endpoint is gone, now and when it goes.
     Ask,
@@ -95,10 +95,10 @@ pub struct Local {
     pub incarnation: u32,
 }
 
-/// What every cell has.
+/// The words that every cell has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CellHead {
-    /// What the cell says.
+    /// The kind of the cell.
     pub kind: CellKind,
     /// Of the message.
     pub class: Class,
@@ -106,13 +106,14 @@ pub struct CellHead {
     pub inline_bytes: u16,
     /// The sender.
     pub source: Local,
-    /// Who is meant: an owner of the ring's slot, or of a gateway's ring somebody elsewhere.
+    /// The receiver: an owner of the ring's slot, or in a gateway's ring an endpoint of another
+    /// host.
     pub to: Local,
     /// The message's tag, or the operation that is answered.
     pub tag: u64,
     /// The sender's own word beside the message.
     pub data: Option<u64>,
-    /// Its gateway is to say when it is in its receiver's ring.
+    /// The gateway must say when the cell is in its receiver's ring.
     pub marked: bool,
 }
 
@@ -136,8 +137,8 @@ pub struct Offer {
     pub operation: u64,
     /// The length of the whole message.
     pub bytes: usize,
-    /// Where the sender keeps a number that nobody can guess, and the number: who reads it there
-    /// reads the right process.
+    /// Where the sender keeps a number that cannot be guessed, and the number: a process that reads
+    /// it there reads the right process.
     pub proof_at: u64,
     /// The number that stands there.
     pub proof: u64,
@@ -147,7 +148,7 @@ pub struct Offer {
     pub parts: [(u64, usize); PARTS_MAX],
 }
 
-/// An offer is to come through the slab; or a message does that is not asked for.
+/// The way of an offer that comes through the slab, or of a message that is pushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Clear {
     /// The receiver's operation.
@@ -156,7 +157,7 @@ pub struct Clear {
     pub bytes: usize,
 }
 
-/// What an offer has before its parts, in words.
+/// The words of an offer before its parts.
 const OFFER_WORDS: usize = 5;
 const _: () = assert!(BODY + (OFFER_WORDS + 2 * PARTS_MAX) * WORD <= CELL_BYTES);
 
@@ -165,13 +166,13 @@ fn name(local: Local) -> u64 {
     u64::from(local.host) << 16 | u64::from(local.slot)
 }
 
-/// The word by which a cell says who sent it.
+/// The word of a cell that names its sender.
 #[inline(always)]
 pub(crate) fn source_word(local: Local) -> u64 {
     u64::from(local.incarnation) << 32 | name(local)
 }
 
-/// The word by which a cell says who is meant.
+/// The word of a cell that names its receiver.
 #[inline(always)]
 pub(crate) fn to_word(local: Local) -> u64 {
     name(local) << 32 | u64::from(local.incarnation)
@@ -243,9 +244,9 @@ impl<'a> Cell<'a> {
         publish(&self.ring, self.position, low);
     }
 
-    /// Reads the head of what most cells have: a message of this host that is in the cell, for who
-    /// has this name. None: it is something else, which [`Cell::head`] reads. Whether there is such
-    /// a slot as the source's is left to who looks whose it is (`is_whole`).
+    /// Reads the head that most cells have: of a message of this host that is in the cell, for the
+    /// receiver of this name. None: it is another cell, which [`Cell::head`] reads. The caller has
+    /// to check that the sender's slot exists and is the sender's (`is_whole`).
     #[inline(always)]
     pub(crate) fn short(&self, low: u32, to: Local) -> Option<CellHead> {
         const OTHERS: u32 = !(((TAGGED | HAS_DATA) as u32) << 16 | u16::MAX as u32);
@@ -307,8 +308,8 @@ impl<'a> Cell<'a> {
         self.set_word(7, lent.number);
     }
 
-    /// What this sender lends. None: there is no such buffer, it is not as long, or it is neither
-    /// the sender's own nor, from another host, a gateway's.
+    /// The buffer that this sender lends. None: there is no such buffer, it is not as long, or it
+    /// is neither the sender's own nor, from another host, a gateway's.
     pub fn lent(&self, source: Local) -> Option<Lent> {
         let [buffer, bytes, number] = [self.word(5), self.word(6), self.word(7)];
         let options = self.region.options();
@@ -363,13 +364,13 @@ impl<'a> Cell<'a> {
         is_sound.then_some(Offer { operation, bytes, proof_at, proof, count, parts })
     }
 
-    /// Writes how an offer is to be sent.
+    /// Writes the way that an offer must be sent.
     pub fn set_clear(&self, clear: &Clear) {
         self.set_word(5, clear.answer);
         self.set_word(6, clear.bytes as u64);
     }
 
-    /// How an offer is to be sent. None: it has no such length.
+    /// The way that an offer must be sent. None: it has no such length.
     pub fn clear(&self) -> Option<Clear> {
         let [answer, bytes] = [self.word(5), self.word(6)];
         Some(Clear { answer, bytes: usize::try_from(bytes).ok()? })
@@ -454,12 +455,12 @@ mod tests {
         assert_eq!(cell.offer(), None, "an overflow");
     }
 
-    /// Who looks into its ring, of the usual region.
+    /// The receiver that looks into its ring, of the usual region.
     const ME: Local = Local { host: 0, slot: 3, incarnation: 7 };
 
-    /// Has a cell's words read both ways. The short one may take nothing but what the long one
-    /// takes for the same, whoever of this region has sent it; and it is to take all that it is
-    /// for. Whether it took this.
+    /// Reads a cell's words both ways, and says whether the short way took them. The short way must
+    /// take nothing but what the long way takes for the same, from any sender of this region; and
+    /// it must take all cells that it is for.
     fn both_ways(cell: &Cell<'_>, low: u32, [source, to]: [u64; 2]) -> bool {
         cell.set_word(1, source);
         cell.set_word(2, to);
@@ -467,7 +468,7 @@ mod tests {
         let said = format!("{low:#x}, {source:#x}, {to:#x}: {short:?}, {long:?}");
         if let Some(head) = short {
             assert_eq!(head.to, ME, "{said}");
-            // What is no slot here, whoever receives finds (`is_whole`).
+            // A receiver finds by `is_whole` that a slot does not exist here.
             assert!(head.source.slot >= cell.region.slots() || long == short, "{said}");
             assert!(usize::from(head.inline_bytes) <= INLINE_BYTES_MAX, "{said}");
         }

@@ -39,7 +39,7 @@ impl DoorbellPair {
     }
 }
 
-/// What came of a ring.
+/// The outcome of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RingOutcome {
     /// The read end is readable.

@@ -1,11 +1,11 @@
 //! A *domain*: shared memory of a tenant's processes on one host, in which each has *endpoints*
 //! that send messages to each other without the kernel and without the node.
 //!
-//! An [`Address`] names an endpoint anywhere; [`Message`]s, [`Receive`]s and [`Completion`]s are
-//! in libfabric's and MPI's words, since that is who uses this (crate `ofi`). Which message a
-//! receive takes is said in [`matcher`].
+//! An [`Address`] names an endpoint anywhere; [`Message`]s, [`Receive`]s and [`Completion`]s are in
+//! libfabric's and MPI's words, since the crate `ofi` uses them for MPI. [`matcher`] says which
+//! message a receive takes.
 //!
-//! This is the half of a domain's members, and what they and the node have in common: the region's
+//! This is the half of a domain's members, and the part that they share with the node: the region's
 //! layout ([`region`], [`ring`], [`cell`], [`slab`]), the messages by which a process joins
 //! ([`registration`], [`mailbox`]). The node's half is the crate `fabric-node`.
 

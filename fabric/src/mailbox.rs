@@ -125,7 +125,7 @@ impl EntryState {
     }
 }
 
-/// What is asked.
+/// The kind of a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
     /// A process joins: whether its key is right.
@@ -141,7 +141,7 @@ pub enum Ask {
 /// One question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MailboxQuestion {
-    /// What is asked.
+    /// The kind of the question.
     pub ask: Ask,
     /// The boot of the VM's system.
     pub boot: u64,
@@ -177,7 +177,7 @@ impl MailboxQuestion {
     }
 }
 
-/// What the node says to it.
+/// The node's answer to a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// It is as it was asked.
@@ -243,7 +243,7 @@ type Mac256 = Blake2bMac<U32>;
 
 /// The keyed hash over a question and its place.
 fn mac_of(key: &DomainKey, place: &QuestionPlace<'_>, question: QuestionWords) -> Mac256 {
-    // As long as the hash takes keys, whatever the key's length is.
+    // As long as the hash takes keys, for a key of any length.
     let key: Zeroizing<[u8; 64]> = Zeroizing::new(Blake2b512::digest(key.bytes()).into());
     let mut mac = <Mac256 as KeyInit>::new_from_slice(&key[..]).expect("as long as it may be");
     // These bytes are part of the format and keep the protocol's first name.
@@ -356,7 +356,7 @@ impl<'a> Mailbox<'a> {
         self.region.mapping().exchange(at, word(from), word(to)).is_ok()
     }
 
-    /// What is asked in an entry, and its proof.
+    /// The question in an entry, and its proof.
     pub fn question(&self, entry: usize) -> (QuestionWords, [u64; PROOF_WORDS]) {
         let at = |word| self.entry(entry, word);
         (self.loads(at(entry::KIND)), self.loads(at(entry::PROOF)))

@@ -1,25 +1,26 @@
-//! Which message belongs to which receive.
+//! The matcher: which message belongs to which receive.
 //!
 //! One matcher has one space of one endpoint: the receives that are *posted* and wait for a
 //! message, and the messages that came *unexpected* and wait for a receive. MPI's rules: a message
-//! goes to the receive that was posted first among those that it fits, a receive takes the message
-//! that came first among those that fit it. So messages of one source are never received out of
-//! order, whatever mixture of wildcards asks for them.
+//! goes to the receive that was posted first among those that it fits, and a receive takes the
+//! message that came first among those that fit it. So messages of one source are never received
+//! out of order, with any mixture of wildcards.
 //!
 //! A pattern has a *shape*: which bits of the tag it ignores, and whether it names a source. MPIs
-//! have few of them (they always ignore some bits), so the first [`SHAPES_MAX`] that are used are
-//! hashed: posted receives are in queues by shape, source and the bits of the tag that matter, and
-//! a message looks at the first of one queue for each shape that somebody waits in. The order
-//! between queues is kept by numbers. Unexpected messages are in a queue for each shape, and in the
-//! order in which they came. Patterns of further shapes are in a list, and search; all else costs
+//! have few shapes (they always ignore some bits), so the first [`SHAPES_MAX`] that are used are
+//! hashed. Posted receives are in queues by shape, source and the bits of the tag that matter. A
+//! message looks at the first receive of one queue for each shape that a receive waits in. Numbers
+//! keep the order between queues. Unexpected messages are in a queue for each shape, and in the
+//! order in which they came. Patterns of further shapes are in a list and search; all else costs
 //! the same however much waits ([`Matcher::probes`] counts).
 //!
-//! While no more than [`FEW`] messages wait they are not hashed; nor are receives, however many
-//! wait, until a message fits none of the first [`FEW`]: a window of receives that are taken in
-//! order is never hashed. What is not is looked at one by one, in order.
+//! While no more than [`FEW`] messages wait they are not hashed. Receives are not hashed, however
+//! many wait, until a message fits none of the first [`FEW`]: a window of receives that are taken
+//! in order is never hashed. Entries that are not hashed are looked at one by one, in order.
 //!
-//! Nothing is allocated but what grows with the most that ever waited at once. Pure: no memory
-//! that is shared, no clock; what is kept with a receive or a message is the caller's (`R`, `U`).
+//! Memory is allocated only when more entries wait at once than ever before. The matcher is pure:
+//! it has no shared memory and no clock. The caller's data for a receive or a message is of its own
+//! types (`R`, `U`).
 
 pub(crate) mod store;
 #[cfg(test)]
@@ -43,10 +44,10 @@ pub struct Pattern {
     pub ignore: u64,
 }
 
-/// What a message is told apart by.
+/// The source and the tag of a message, which patterns are compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Envelope {
-    /// From whom.
+    /// The sender.
     pub source: Address,
     /// Its tag; zero in the space without tags.
     pub tag: u64,
@@ -73,7 +74,7 @@ const SHAPES_MAX: usize = 8;
 /// So many are looked at one by one as fast as one is hashed.
 const FEW: usize = 8;
 
-/// What patterns have in common that one queue can serve.
+/// A shape: the common part of patterns that share a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct PatternShape {
     ignore: u64,
@@ -96,7 +97,7 @@ pub struct PostedId(Id);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct UnexpectedId(Id);
 
-/// What a queue has in common.
+/// The common part of a queue's entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct QueueKey {
     shape: u8,
@@ -240,7 +241,7 @@ impl<R, U> Matcher<R, U> {
         Some(number as u8)
     }
 
-    /// Posts a receive behind all others. What has come already is not looked at: ask
+    /// Posts a receive behind all others. It does not look at messages that have come already: ask
     /// [`Matcher::unexpected_for`] first.
     #[inline(always)]
     pub fn post(&mut self, pattern: Pattern, context: RequestContext, receive: R) -> PostedId {
@@ -281,7 +282,7 @@ impl<R, U> Matcher<R, U> {
     /// until it is removed: several messages may share a buffer.
     #[inline(always)]
     pub fn posted_for(&mut self, envelope: &Envelope) -> Option<PostedId> {
-        // Most messages come in the order in which they were asked for: nobody is before the first.
+        // Most messages come in the order of their receives: nothing is before the first one.
         let first = self.posted.first(self.posted_all)?;
         if self.posted.get(first)?.pattern.fits(envelope) {
             self.probes += 1;
@@ -357,7 +358,7 @@ impl<R, U> Matcher<R, U> {
         self.posted.get(id.0).map(|posted| (posted.context, &posted.receive))
     }
 
-    /// What is kept with a receive; none once it is removed.
+    /// The caller's data of a receive; none once it is removed.
     #[inline(always)]
     pub fn posted_mut(&mut self, id: PostedId) -> Option<&mut R> {
         self.posted.get_mut(id.0).map(|posted| &mut posted.receive)
@@ -371,7 +372,7 @@ impl<R, U> Matcher<R, U> {
         Some((posted.context, posted.receive))
     }
 
-    /// The same for who has seen to what was kept with it: nothing is moved.
+    /// The same for a caller that has seen to its data: nothing is moved.
     #[inline(always)]
     pub fn drop_posted(&mut self, id: PostedId) {
         self.unlink_posted(id);
@@ -401,14 +402,14 @@ impl<R, U> Matcher<R, U> {
         }
     }
 
-    /// The oldest receive that was posted with this context: what a cancellation means. Looks at
-    /// all that are posted.
+    /// The oldest receive that was posted with this context, for a cancellation. Looks at all that
+    /// are posted.
     pub fn posted_by(&mut self, context: RequestContext) -> Option<PostedId> {
         self.posted_where(|posted| posted.context == context)
     }
 
-    /// The oldest receive that waits for this source alone: what is lost with it. Looks at all that
-    /// are posted.
+    /// The oldest receive that waits for this source alone, which ends with the source. Looks at
+    /// all that are posted.
     pub fn posted_from(&mut self, source: Address) -> Option<PostedId> {
         self.posted_where(|posted| posted.pattern.source == Some(source))
     }
@@ -492,7 +493,7 @@ impl<R, U> Matcher<R, U> {
         None
     }
 
-    /// What is kept with a message; none once it is removed or claimed.
+    /// The caller's data of a message; none once it is removed or claimed.
     pub fn unexpected_mut(&mut self, id: UnexpectedId) -> Option<(&Envelope, &mut U)> {
         let Unexpected { envelope, message } = self.unexpected.get_mut(id.0)?;
         Some((&*envelope, message))
@@ -514,8 +515,8 @@ impl<R, U> Matcher<R, U> {
         Some((unexpected.envelope, unexpected.message))
     }
 
-    /// Sets a message aside for who asks for it by this context: no receive and no look finds it.
-    /// `false`: it was not there.
+    /// Sets a message aside for a caller that asks for it by this context: no receive and no look
+    /// finds it. `false`: it was not there.
     pub fn claim(&mut self, id: UnexpectedId, context: RequestContext) -> bool {
         let Some((envelope, message)) = self.remove_unexpected(id) else { return false };
         self.claimed.push(Claimed { context, envelope, message });

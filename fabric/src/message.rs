@@ -1,4 +1,4 @@
-//! What endpoints are asked for, and what they say when it is done.
+//! Requests to endpoints, and their completions.
 
 use crate::Address;
 
@@ -11,7 +11,8 @@ pub enum Class {
     Tagged,
 }
 
-/// What who asked knows a request by: given back in its completion, not looked at (a pointer).
+/// The program's own name for a request, such as a pointer: its completion gives it back, and the
+/// endpoint does not look at it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RequestContext(pub u64);
 
@@ -24,14 +25,14 @@ pub struct MemoryPiece {
     pub bytes: usize,
 }
 
-// SAFETY: a part is an address and a length; who dereferences it answers for that
+// SAFETY: a part is an address and a length. Code that dereferences it answers for that
 // (`Endpoint::send` and `Endpoint::receive` say what they need).
 unsafe impl Send for MemoryPiece {}
 
-/// A message that is to be sent; its bytes are given beside it.
+/// A message to send; its bytes are given beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// To whom.
+    /// The receiver.
     pub to: Address,
     /// Its space.
     pub class: Class,
@@ -39,15 +40,15 @@ pub struct Message {
     pub tag: u64,
     /// A word for the receiver's completion.
     pub data: Option<u64>,
-    /// By which its completion is known; none when nobody wants to hear that it is done (errors
-    /// are told all the same, with context zero).
+    /// The context of its completion. None: the program does not want a completion, but for a
+    /// failure, which has context zero.
     pub context: Option<RequestContext>,
     /// The bytes are copied before the call returns, however long the message takes
     /// (`INJECT_BYTES_MAX` at most).
     pub inject: bool,
 }
 
-/// What is to be received; where to is given beside it.
+/// A message to receive; its place is given beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Receive {
     /// Its space.
@@ -78,29 +79,29 @@ pub struct Peek {
     pub ignore: u64,
     /// By which its completion is known; and the message, if it is claimed.
     pub context: RequestContext,
-    /// What becomes of the message, if there is one.
+    /// The fate of the message, if there is one.
     pub found: LookOutcome,
 }
 
-/// What becomes of a message that was found by a look.
+/// The fate of a message that was found by a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LookOutcome {
     /// It stays.
     Stays,
-    /// It is kept for who claims it by the look's context.
+    /// It is kept for a receive that claims it by the look's context.
     Claimed,
     /// It is done away with.
     Discarded,
 }
 
-/// What was done.
+/// The operation that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Done {
     /// A message was sent: its buffer is the caller's again.
     Send,
     /// A message was received, or looked for.
     Receive {
-        /// From whom.
+        /// The sender.
         source: Address,
         /// The word that came along.
         data: Option<u64>,
@@ -120,7 +121,7 @@ unsafe impl Send for Done {}
 pub struct Completion {
     /// Whose.
     pub context: RequestContext,
-    /// What.
+    /// The operation.
     pub done: Done,
     /// The space it was in.
     pub class: Class,

@@ -15,8 +15,8 @@ pub(crate) enum BadParts {
 
 /// The memory of a message that waits, as one row of bytes.
 ///
-/// Who makes one promises that the pieces stay as they were described until the operation that they
-/// are for has ended; the copies below rest on that.
+/// The maker of a row promises that the pieces stay as they were described until the operation that
+/// they are for has ended; the copies below rest on that.
 #[derive(Clone, Debug)]
 pub(crate) struct MessageParts {
     /// Where the first byte is, and how many there are; in one piece if there is no row.
@@ -42,15 +42,15 @@ fn check(given: &[MemoryPiece]) -> Result<usize, BadParts> {
             .try_fold(0_usize, |sum, part| sum.checked_add(part.bytes))
             .ok_or(BadParts::TooLong)?,
     };
-    // What no program can have as one object; sums and offsets stay far from an overflow.
+    // No object of a program is as long; sums and offsets stay far from an overflow.
     if isize::try_from(bytes).is_err() {
         return Err(BadParts::TooLong);
     }
     Ok(bytes)
 }
 
-/// Pieces that a caller gives, which are readable as long as this lives: whoever has one may copy
-/// out of them.
+/// Pieces that a caller gives. They are readable as long as this lives, so its holder may copy out
+/// of them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Given<'a> {
     parts: &'a [MemoryPiece],
@@ -91,7 +91,7 @@ impl<'a> Given<'a> {
     /// Copies all of them into the region.
     #[inline(always)]
     pub(crate) fn copy_in(&self, region: &Mapping, at: usize) {
-        // SAFETY: the pieces are readable as long as `self` lives (who made it promised that), and
+        // SAFETY: the pieces are readable as long as `self` lives (its maker promised that), and
         // have just these bytes.
         unsafe { copy_in(self.parts, 0, self.bytes, region, at) };
     }
@@ -114,13 +114,13 @@ impl MessageParts {
         Self { whole, row: None }
     }
 
-    /// As pieces that are to be sent.
+    /// The pieces, to be sent.
     pub(crate) fn given(&self) -> Given<'_> {
         // Readable as long as `self` lives, see there.
         Given { parts: self.as_slice(), bytes: self.bytes() }
     }
 
-    /// What it takes beside itself.
+    /// The memory that it takes beside itself.
     pub(crate) fn held_bytes(&self) -> usize {
         self.row.as_ref().map_or(0, |_| size_of::<PartsRow>())
     }
@@ -175,7 +175,7 @@ impl MessageParts {
     /// Copies `bytes` from `offset` on into the region.
     #[inline(always)]
     pub(crate) fn copy_in(&self, offset: usize, bytes: usize, region: &Mapping, at: usize) {
-        // Our own mistake if it fails: what is copied is cut to what there is room for.
+        // Our own mistake if it fails: copies are cut to the room that there is.
         assert!(bytes <= self.bytes() && offset <= self.bytes() - bytes);
         // SAFETY: the pieces are readable until the message that they are for has ended, and with
         // it `self` (promised to `Endpoint::send`); they have as many bytes from `offset` on.

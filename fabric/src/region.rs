@@ -24,10 +24,11 @@ pub use self::layout::{
 use crate::ring::{Life, SlotLife, Words};
 use crate::shared::{Mapping, WORD, WordRow, WordSpan};
 
-/// Nobody can take pages away from under a mapping, or add some, or undo that.
+/// No process can take pages away from under a mapping, add some, or undo these seals.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
-/// What the kernel sets in the node's word: the thread that it names has ended (`<linux/futex.h>`).
+/// The kernel sets this bit in the node's word: the thread that it names has ended
+/// (`<linux/futex.h>`).
 const OWNER_DIED: u32 = 0x4000_0000;
 
 /// Why there is no region.
@@ -37,7 +38,7 @@ pub enum RegionError {
     /// The system refused.
     #[error("cannot {what} the region's memory: {errno}")]
     System {
-        /// What was to be done.
+        /// The step that failed.
         what: &'static str,
         /// Its answer.
         errno: Errno,
@@ -174,7 +175,7 @@ impl Region {
         Ok(Self { mapping, layout })
     }
 
-    /// What a load of the region costs, in nanoseconds: the fastest of a few series of loads, each
+    /// The time of a load of the region, in nanoseconds: the fastest of a few series of loads, each
     /// of which has to wait for the one before. A cached line takes a few; where the memory is
     /// mapped uncached every load goes there.
     pub fn load_cost_ns(&self) -> f64 {
@@ -235,7 +236,7 @@ impl Region {
         SlotRing { region: self, at, words, places }
     }
 
-    /// What a slot is now; none where there is none.
+    /// The life of a slot now; none where there is no such slot.
     #[inline]
     pub fn life(&self, slot: u16) -> Option<Life> {
         (slot < self.layout.options.slots)
@@ -387,8 +388,8 @@ fn layout_of(mapping: &Mapping) -> Result<RegionLayout, RegionError> {
     }
 }
 
-/// The words of one slot's ring. What is the same for all that a message needs of it was worked out
-/// and checked once.
+/// The words of one slot's ring. Everything that is the same for all messages was worked out and
+/// checked once.
 #[derive(Clone, Copy, Debug)]
 pub struct SlotRing<'a> {
     region: &'a Region,
@@ -412,7 +413,8 @@ impl<'a> SlotRing<'a> {
         self.at + self.places.cell(position) * WORD
     }
 
-    /// Writes a claim over: what only the node may do, to a ring that nobody claims anything of.
+    /// Writes a claim over. Only the node may do that, to a ring that no producer claims anything
+    /// of.
     pub fn set_claim(&self, position: u64, word: u64) {
         self.words.store(self.places.claim(position), word, Relaxed);
     }
@@ -515,7 +517,7 @@ mod tests {
         ftruncate(&data, rest).expect("sized");
         let mapped = || Region::map_devices(fd.as_fd(), data.as_fd());
         assert_eq!(mapped().expect_err("another one's"), RegionError::Foreign);
-        // What the device of this region would show where it begins.
+        // The mark that the device of this region would show where it begins.
         let mark = own.mapping.load(layout::MARK, Relaxed);
         rustix::io::pwrite(&data, &mark.to_le_bytes(), 0).expect("ours");
         let member = mapped().expect("this region's");

@@ -1,7 +1,7 @@
 //! An endpoint's shared receive queue: many producers, one consumer, and producers that die.
 //!
 //! ```text
-//!   claims   |7,b|7,a|6,b|6,c|      who has the cell, and in which turn of the ring
+//!   claims   |7,b|7,a|6,b|6,c|      each cell's holder, and the turn of the ring
 //!   cells    |full   |being  |old   |old   |
 //!            |turn 7 |filled |turn 6|turn 6|
 //!             ^ head          ^ tail
@@ -11,22 +11,23 @@
 //! ring went round. To send, a producer
 //!
 //! 1. finds the first cell whose claim is of the turn before, from the tail on, which is a hint;
-//! 2. makes the claim its own by compare-and-swap: with the same store the cell is taken and it is
-//!    recorded by whom, so that there is no moment at which a cell is taken by nobody;
+//! 2. makes the claim its own by compare-and-swap: one store takes the cell and records the
+//!    producer, so a cell that is taken has a holder at every moment;
 //! 3. moves the hint on, fills the cell, and publishes it by storing its stamp, which has the turn.
 //!
 //! The consumer looks at the stamp of the cell at its head and nowhere else, so the claims stay in
-//! the cache of who sends. Cells are given back by moving the head, now and then: a producer claims
-//! no position that is a whole ring beyond it. When nothing comes for a while the consumer looks at
-//! the claim as well: if its producer is dead and the stamp is still missing, the cell is skipped.
-//! Only the node says that somebody is dead, and only when no store of his can follow; so a cell
-//! that was skipped, or whose claim goes to the next one, is not written by two.
+//! the caches of the producers. Cells are given back by moving the head, now and then: a producer
+//! claims no position that is a whole ring beyond it. When nothing comes for a while the consumer
+//! looks at the claim as well: if its producer is dead and the stamp is still missing, the cell is
+//! skipped. Only the node says that a producer is dead, and only when no store of this producer can
+//! follow. So a cell that was skipped, or whose claim goes to the next producer, never has two
+//! writers.
 //!
-//! A consumer that wants to sleep says so, lets that be seen, and looks once more; a producer
-//! publishes first, and looks then whether somebody has to be woken. One of the two sees the other,
-//! as long as neither processor swaps its store with its load: [`Consumer::fall_asleep`].
+//! A consumer that wants to sleep says so, makes that seen, and looks once more; a producer
+//! publishes first, and looks then whether the consumer must be woken. One of the two sees the
+//! other, as long as neither processor swaps its store with its load: [`Consumer::fall_asleep`].
 //!
-//! This file is the algorithm; what its words are is a trait, so that loom can run it as well.
+//! This file is the algorithm; its words are behind a trait, so that loom can run it as well.
 
 #[cfg(all(loom, test))]
 mod model;
@@ -36,7 +37,7 @@ mod tests;
 /// A claim that no endpoint has: of a producer that died.
 pub const NOBODY: u16 = u16::MAX;
 
-/// What a slot is to others.
+/// The life of a slot's owner, as others see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlotLife {
     /// Nobody's; before the first endpoint, and after a dead one was cleared away.
@@ -53,7 +54,7 @@ pub enum SlotLife {
 /// A slot's state and which of its owners it is about: one word, so that both are read at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Life {
-    /// What it is.
+    /// The state.
     pub state: SlotLife,
     /// Counts its owners.
     pub incarnation: u32,
@@ -89,14 +90,14 @@ impl Life {
         self.state == SlotLife::Live && self.incarnation == incarnation
     }
 
-    /// Whether who has claimed something under this number may still fill it.
+    /// Whether the endpoint that has claimed a cell under this number may still fill it.
     fn may_store(self, incarnation: u16) -> bool {
         matches!(self.state, SlotLife::Live | SlotLife::Departed)
             && self.incarnation as u16 == incarnation
     }
 }
 
-/// Who claims: a slot and the low half of its incarnation.
+/// A producer that claims: a slot and the low half of its incarnation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Producer {
     /// The slot.
@@ -105,8 +106,8 @@ pub struct Producer {
     pub incarnation: u16,
 }
 
-/// A claim: whose a cell is, in which turn. The first turn is 1; memory that nobody wrote is
-/// everybody's turn 0.
+/// A claim: the holder of a cell, and the turn. The first turn is 1; memory that was never written
+/// reads as turn 0, in which each cell can be claimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CellClaim {
     /// Of the ring.
@@ -123,7 +124,7 @@ impl CellClaim {
         u64::from(self.turn) << 32 | u64::from(slot) << 16 | u64::from(incarnation)
     }
 
-    /// What a word of the region says.
+    /// The life that a word of the region says.
     #[inline]
     pub fn from_word(word: u64) -> Self {
         let producer = Producer { slot: (word >> 16) as u16, incarnation: word as u16 };
@@ -131,7 +132,7 @@ impl CellClaim {
     }
 }
 
-/// The words of one ring, and of the lives of all who may have claims in it.
+/// The words of one ring, and of the lives of all that may have claims in it.
 pub trait Words {
     /// How many cells it has; a power of two.
     fn cells(&self) -> u32;
@@ -139,7 +140,7 @@ pub trait Words {
     fn tail(&self) -> u64;
     /// Releases.
     fn set_tail(&self, position: u64);
-    /// Acquires: what the consumer read from cells before this is over.
+    /// Acquires: the consumer has read all that it wants from the cells before this position.
     fn head(&self) -> u64;
     /// Releases.
     fn set_head(&self, position: u64);
@@ -153,7 +154,7 @@ pub trait Words {
     fn set_stamp(&self, position: u64, stamp: u64);
     /// Acquires; none where there is no such slot.
     fn life(&self, slot: u16) -> Option<Life>;
-    /// What the consumer said last: 0 when it looks by itself, else it is to be woken.
+    /// The consumer's last word: 0 when it looks by itself, else it must be woken.
     fn asleep(&self) -> u64;
     /// Says that; ordered by the fences of [`Consumer::fall_asleep`].
     fn set_asleep(&self, word: u64);
@@ -174,7 +175,7 @@ pub enum NoCell {
     Broken,
 }
 
-/// What a producer knows of a ring that it sends to.
+/// A producer's knowledge of a ring that it sends to.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RingProducer {
     /// Everything before it is claimed, for all that it knows; and it has no claim behind it, so
@@ -237,8 +238,8 @@ impl RingProducer {
                         ring.set_tail(self.next);
                         return Ok(position);
                     }
-                    // A dead one's claim of the turn before was just made nobody's. Who went on
-                    // would move the tail beyond a cell that nobody claims any more.
+                    // The node has just taken a dead producer's claim of the turn before away. A
+                    // producer that went on would move the tail beyond a cell without a claim.
                     Err(now) if CellClaim::from_word(now).turn != turn => continue,
                     Err(_) => {}
                 }
@@ -249,7 +250,7 @@ impl RingProducer {
         Err(NoCell::Full)
     }
 
-    /// Whether there was room just now, for who has something to do before it claims.
+    /// Whether there was room just now, for a producer that has work to do before it claims.
     #[inline]
     pub fn find_room(&mut self, ring: &impl Words) -> Result<(), NoCell> {
         let position = ahead(ring.tail(), self.next);
@@ -275,8 +276,8 @@ impl RingProducer {
         match position.wrapping_sub(self.head) {
             used if used < cells => Ok(position),
             used if used == cells => Err(NoCell::Full),
-            // Nobody can have claimed what is a whole ring beyond the head: head or tail was
-            // written over, and the ring would seem full for ever.
+            // No producer can have claimed a position that is a whole ring beyond the head: head or
+            // tail was written over, and the ring would seem full for ever.
             _ => Err(NoCell::Broken),
         }
     }
@@ -345,14 +346,14 @@ impl Consumer {
         }
     }
 
-    /// Goes past the next cell if it was claimed by somebody who died before it was published.
+    /// Goes past the next cell if its producer died between the claim and publishing.
     pub fn skip_dead(&mut self, ring: &impl Words) -> bool {
         let claim = CellClaim::from_word(ring.claim(self.head));
         if claim.turn != ring.turn(self.head) {
             return false;
         }
         let Producer { slot, incarnation } = claim.producer;
-        // Before the stamp is looked at: who was dead by then has stored all that he ever will.
+        // Before the stamp is looked at: a producer that was dead by then has made its last store.
         let is_alive =
             slot != NOBODY && ring.life(slot).is_some_and(|life| life.may_store(incarnation));
         if is_alive || self.look(ring).is_some() {
@@ -362,11 +363,12 @@ impl Consumer {
         true
     }
 
-    /// Has producers wake it from now on, and says whether it can sleep: nothing is there.
+    /// Has producers wake the consumer from now on, and says whether it can sleep: nothing is
+    /// there.
     ///
-    /// `barrier` has the store be seen before the look, and keeps each producer's looks for it
-    /// behind what that one has published: where they have no fence of their own in between, it has
-    /// to make one for them.
+    /// `barrier` makes the store visible before the look. It also keeps each producer's looks for
+    /// the store behind the cells that this producer has published: it makes a fence for producers
+    /// that have no fence of their own in between.
     pub fn fall_asleep(&self, ring: &impl Words, word: u64, barrier: impl FnOnce()) -> bool {
         ring.set_asleep(word);
         barrier();
@@ -387,7 +389,7 @@ impl Consumer {
 }
 
 /// Whether a ring can be handed to its slot's next owner: nothing in it contradicts the rules, so
-/// that whoever sends gets through. The tail is set anew.
+/// each producer gets through. The tail is set anew.
 pub fn is_sound(ring: &impl Words) -> bool {
     let head = ring.head();
     let mut claimed = true;

@@ -4,8 +4,8 @@
 //! atomics, a word is loaded once into a local, and the local is what is checked.
 //!
 //! A test can end a process between two stores: [`stop::after`] lets so many of this thread's
-//! stores happen and unwinds at the next, which is what the memory looks like when a process is
-//! killed there. (A copy counts as one: nobody may look at its bytes before the store after it.)
+//! stores happen and unwinds at the next. The memory then looks as if the process was killed there.
+//! (A copy counts as one store: no process may look at its bytes before the store after it.)
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
@@ -42,8 +42,7 @@ impl Mapping {
         Self { start, bytes, words: bytes / WORD, owner: None }
     }
 
-    /// Maps the first `bytes` of a file that nobody can make shorter (its seals are the caller's
-    /// business).
+    /// Maps the first `bytes` of a file that cannot be made shorter (the caller checks its seals).
     pub(crate) fn of_file(fd: BorrowedFd<'_>, bytes: usize) -> Result<Self, Errno> {
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // SAFETY: a new mapping at a place of the kernel's choice touches nothing of ours.
@@ -67,8 +66,8 @@ impl Mapping {
         let all = unsafe { mmap_anonymous(null, bytes + LARGE, nothing, private) }?.cast::<u8>();
         let skipped = all.addr().next_multiple_of(LARGE) - all.addr();
         let start = all.wrapping_add(skipped);
-        // SAFETY: what is left of our own new addresses before and after the aligned part, which
-        // nobody has.
+        // SAFETY: the rests of our own new addresses before and after the aligned part, which
+        // nothing refers to.
         unsafe {
             if skipped > 0 {
                 munmap(all.cast(), skipped)?;
@@ -100,7 +99,7 @@ impl Mapping {
         self.start.as_ptr().wrapping_add(at)
     }
 
-    /// The address of a word, for the kernel: who gives it that keeps the mapping meanwhile.
+    /// The address of a word, for the kernel: the caller keeps the mapping while the kernel has it.
     pub(crate) fn address_of(&self, at: usize) -> NonNull<u8> {
         NonNull::from(self.word(at)).cast()
     }
@@ -138,7 +137,7 @@ impl Mapping {
         // SAFETY: the words lie in the mapping, which stays while `self` lives (checked above), and
         // are aligned: the mapping begins at a page, and `at` is a multiple of a word (checked with
         // it). This process accesses them by atomics, and by copies only where the ring's rules
-        // give the place to one side; what others do can only change the values.
+        // give the place to one side; other processes can only change the values.
         WordSpan(unsafe { std::slice::from_raw_parts(start, words) })
     }
 
@@ -321,7 +320,7 @@ impl Registers {
     }
 
     pub(crate) fn store(&self, at: usize, value: u32) {
-        // SAFETY: as in `load`; what the store does, it does to the device.
+        // SAFETY: as in `load`; any effect of the store is the device's.
         unsafe { self.register(at).write_volatile(value) };
     }
 }
@@ -332,8 +331,8 @@ impl Drop for Mapping {
             // Something else may be there by now.
             return;
         }
-        // SAFETY: our own mapping, made in `of_file`; nobody has an address in it that outlives
-        // `self` (`word` borrows).
+        // SAFETY: our own mapping, made in `of_file`; no address in it outlives `self` (`word`
+        // borrows).
         let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
         debug_assert!(unmapped.is_ok(), "our own mapping");
     }
@@ -368,7 +367,7 @@ pub(crate) mod stop {
         });
     }
 
-    /// Runs `work` of somebody who is not stopped.
+    /// Runs `work` of another process of the test, which is not stopped.
     pub(crate) fn apart<T>(work: impl FnOnce() -> T) -> T {
         let left = LEFT.replace(u64::MAX);
         let value = work();

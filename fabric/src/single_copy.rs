@@ -1,9 +1,9 @@
 //! Reading another process's memory: the one copy of a large message.
 //!
-//! The kernel allows it to who may trace that process: usually, processes of one user, or of one
-//! container. Whether it does, and whether the process is the right one at all (numbers of
-//! processes are used again, and differ between containers), is found out by reading the sender's
-//! proof in the same call as its bytes.
+//! The kernel allows it to a process that may trace the other one: usually, processes of one user,
+//! or of one container. A read of the sender's proof in the same call as its bytes finds out
+//! whether the kernel does, and whether the process is the right one at all (numbers of processes
+//! are used again, and differ between containers).
 
 use crate::cell::Offer;
 use crate::parts::{MessageParts, PARTS_MAX};
@@ -11,7 +11,7 @@ use crate::parts::{MessageParts, PARTS_MAX};
 /// Why nothing, or not all, was copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotCopied {
-    /// This process's memory cannot be read, or it is another one than who offered.
+    /// This process's memory cannot be read, or the process is not the sender of the offer.
     Refused,
     /// These bytes cannot be; others may.
     Unreadable,
@@ -30,9 +30,9 @@ pub(crate) fn read(pid: u32, offer: &Offer, into: &MessageParts) -> Result<(), N
         let mut proof = [0_u8; PROOF_BYTES];
         let (local, local_count) = local_of(&rest, &mut proof);
         let (remote, remote_count) = remote_of(offer, done);
-        // SAFETY: `local` describes `proof` and memory that is writable until the receive ends (a
-        // promise of who made `into`), `remote` is checked by the kernel; both arrays have as many
-        // entries as is said.
+        // SAFETY: `local` describes `proof` and memory that is writable until the receive ends (the
+        // maker of `into` promised that), `remote` is checked by the kernel; both arrays have as
+        // many entries as is said.
         let read = unsafe {
             libc::process_vm_readv(
                 pid,

@@ -1,14 +1,15 @@
 //! The buffers that an endpoint sends from, and when they are its own again.
 //!
 //! A buffer is lent with a number that no other lending of it had. Its receiver writes the number
-//! into the buffer's word when it has copied; nobody else has to look at anything. The owner looks
-//! at the words of the buffers it lent, oldest first, after a send: not while somebody waits.
+//! into the buffer's word when it has copied; no other process has to look at anything. The owner
+//! looks at the words of the buffers it lent, oldest first, after a send: at this moment no
+//! receiver waits for it.
 //!
-//! A receiver that does not give back must not cost others anything: nobody has more buffers at
-//! once than are left. One that keeps all it gets leaves half of them, two leave a third. A gateway
-//! has to do with many more, most of whom may be at work and not look for long: of its slab
-//! ([`Slab::of_gateway`]) who has given nothing back lately gets two, and the last is for who has
-//! none.
+//! A receiver that does not give back must not cost others anything: each receiver has at most as
+//! many buffers at once as are left. One that keeps all it gets leaves half of them, two leave a
+//! third. A gateway has many more receivers, most of which may be at work and not look for long. Of
+//! its slab ([`Slab::of_gateway`]) a receiver that has given nothing back lately gets two buffers,
+//! and only a receiver without a buffer gets the last one.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::{Acquire, Release};
@@ -21,7 +22,7 @@ use crate::region::Region;
 /// sooner than they go, and few are in use that a cache has to hold.
 const LOOKS: usize = 2;
 
-/// How many of a gateway's buffers somebody may have who has given none of them back lately.
+/// How many of a gateway's buffers a receiver may have that has given none of them back lately.
 const UNPROVEN_MAX: u16 = 2;
 
 /// Lately: in the time of so many lendings for each buffer that there is. One that shares its core
@@ -78,13 +79,14 @@ impl Slab {
         Self { owner, free: (0..buffers).rev().collect(), out, held, proven: None, next }
     }
 
-    /// One for messages to everybody, see the module.
+    /// The slab of a gateway, for messages to all endpoints; see the module.
     pub fn of_gateway(region: &Region, owner: Local) -> Self {
         let proven = vec![0; usize::from(region.options().slots)].into();
         Self { proven: Some(proven), ..Self::new(region, owner) }
     }
 
-    /// A gateway's as it was in the process before: what was lent, and the number of the next.
+    /// A gateway's slab as it was in the process before: the buffers that were lent, and the number
+    /// of the next lending.
     ///
     /// # Errors
     /// When the two contradict each other or the region.
@@ -109,7 +111,8 @@ impl Slab {
         Ok(slab)
     }
 
-    /// What [`Slab::resume`] takes: the buffers that are lent, and the number of the next lending.
+    /// The arguments of [`Slab::resume`]: the buffers that are lent, and the number of the next
+    /// lending.
     pub fn lent(&self) -> (impl Iterator<Item = Lending>, u64) {
         (self.out.iter().copied(), self.next)
     }
@@ -137,7 +140,7 @@ impl Slab {
         usize::from(held) < free
     }
 
-    /// Whether somebody gives back, for all that was seen lately.
+    /// Whether a receiver gives back, as far as was seen lately.
     fn is_proven(&self, to: u16) -> bool {
         let buffers = (self.free.len() + self.out.len()) as u64;
         self.proven.as_ref().is_none_or(|proven| {
@@ -178,7 +181,7 @@ impl Slab {
                 let held = &mut self.held[usize::from(out.to.slot)];
                 *held -= 1;
                 if let Some(proven) = &mut self.proven {
-                    // Who is gone has proven nothing for who has the slot next.
+                    // An endpoint that is gone has proven nothing for the slot's next owner.
                     proven[usize::from(out.to.slot)] =
                         if word == out.number { self.next } else { 0 };
                 }
@@ -207,7 +210,7 @@ pub fn give_back(region: &Region, lent: &Lent) {
 /// whether that was the sender's content.
 #[inline]
 pub fn is_whole(region: &Region, sender: Local) -> bool {
-    // What was copied before was loaded before this.
+    // The copy before this has loaded its bytes by now.
     fence(Acquire);
     region.life(sender.slot).is_some_and(|life| life.incarnation == sender.incarnation)
 }

@@ -1,4 +1,4 @@
-//! What tests share.
+//! Recognisable contents of messages, and a node in the same process, for tests.
 
 /// Bytes that tell where they belong.
 pub fn content(seed: u64, len: usize) -> Vec<u8> {

@@ -1,4 +1,5 @@
-//! What runs for each message allocates nothing once it is warm, and many addresses take little.
+//! The code that runs for each message allocates nothing once it is warm, and many addresses take
+//! little.
 
 #[path = "../../sidecore/tests/counting/mod.rs"]
 mod counting;
@@ -57,7 +58,7 @@ const LENGTHS: [usize; 5] = [0, 8, 200, 3000, 60_000];
 /// Those of them that come before they are asked for as well: longer ones are kept on the heap.
 const UNEXPECTED_BYTES_MAX: usize = 8;
 
-/// So many bytes from here on as three pieces, the first of them with all bytes if there is to be
+/// So many bytes from here on as three pieces, the first of them with all bytes if there must be
 /// one only.
 fn pieces(start: *mut u8, bytes: usize, count: usize) -> [MemoryPiece; 3] {
     let each = bytes / count;

@@ -23,14 +23,14 @@ const HOST: u64 = 3;
 const LENGTHS: [usize; 4] = [16, 120, 700, 20_000];
 const LEN_MAX: usize = 20_000;
 
-/// How somebody sends.
+/// The way that a process of the test sends.
 #[derive(Clone, Copy)]
 enum Manner {
     /// Messages that need no answer, as fast as can be: is mostly killed between two stores.
     Small,
     /// Also such as need one.
     All,
-    /// All, with pauses: is not killed, and leaves a core to those who are.
+    /// All, with pauses: this process is not killed, and leaves a core to the others.
     Steady,
 }
 
@@ -70,7 +70,7 @@ impl Sender {
     }
 
     fn kill(self, table: &SlotTable) {
-        // SAFETY: our own child, which nobody else waits for.
+        // SAFETY: our own child, which no other code waits for.
         let ended = unsafe {
             libc::kill(self.pid, libc::SIGKILL);
             libc::waitpid(self.pid, std::ptr::null_mut(), 0)
@@ -81,7 +81,7 @@ impl Sender {
     }
 }
 
-/// What a message number has in it, from its ninth byte on.
+/// The byte of a message with this number, from its ninth byte on.
 fn filling(number: u64) -> u8 {
     (number * 37 + 11) as u8
 }
@@ -121,14 +121,14 @@ fn send_for_ever(
     std::process::abort()
 }
 
-/// Receives from anybody, and checks that each sender's messages come in order and whole.
+/// Receives from any sender, and checks that each sender's messages come in order and whole.
 struct Receiver {
     endpoint: Endpoint,
     buffers: Vec<Vec<u8>>,
     /// Of each sender, the number that comes next; none once one of its messages was lost.
     next: HashMap<Address, Option<u64>>,
     gone: u64,
-    /// Senders of whom something came.
+    /// Senders from which a message came.
     firsts: u64,
 }
 
@@ -220,13 +220,13 @@ impl Receiver {
 
 #[test]
 fn senders_killed_at_any_moment_hold_up_nobody() {
-    // So many whatever time they take: a machine that does not manage them has another problem.
+    // So many in any time: a machine that does not manage them has another problem.
     const KILLS_MIN: u64 = 200;
     let (kills_max, time_max) = match std::env::var("VRIO_TIER").as_deref() {
         Ok("nightly" | "long") => (100_000, Duration::from_secs(1200)),
         _ => (10_000, Duration::from_secs(15)),
     };
-    // Small enough to go round while somebody is dying in it, and so large that who sends has
+    // Small enough to go round while a sender is dying in it, and so large that senders have
     // something else to do than to wait for room.
     let options = RegionOptions { slots: 8, cells: 2048, ..RegionOptions::default() };
     let (table, memory) = SlotTable::create(&options).expect("memory");

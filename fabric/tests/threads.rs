@@ -31,7 +31,8 @@ struct Talker {
     sending: Vec<Vec<u8>>,
     free: Vec<usize>,
     receiving: Vec<Vec<u8>>,
-    /// Of each other one, what it is sent next, and what is to come from it next.
+    /// For each other thread, the number that it is sent next, and the number that must come from
+    /// it next.
     next_out: Vec<u64>,
     next_in: Vec<u64>,
 }
@@ -146,7 +147,7 @@ fn all_talk_to_all() {
                     assert_eq!((counters.nonsense, counters.gone), (0, 0), "{counters:?}");
                     assert!(counters.waited_sends > 0 && counters.busy == 0, "{counters:?}");
                     assert_eq!(counters.pipelines > 0, single_copy_bytes_min > 0, "{counters:?}");
-                    // Nobody leaves while others may still have to be answered.
+                    // No thread leaves while others may still have to be answered.
                     done.fetch_add(1, SeqCst);
                     while done.load(SeqCst) < THREADS {
                         talker.endpoint.progress();

@@ -5,7 +5,7 @@ use super::engine::Engine;
 use crate::cell::Cell;
 use crate::region::{Region, SlotRing};
 
-/// Messages that one call takes out of the ring. They need little of a cache, and the caller has
+/// Messages that a call takes out of the ring. They need little of a cache, and the caller has
 /// other things to do as well.
 pub(super) const BATCH: usize = 64;
 

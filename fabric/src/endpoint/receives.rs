@@ -1,4 +1,4 @@
-//! Receives: what the program asks for, and the place of a message that has met its receive.
+//! Receives: requests for messages, and the place of a message that has met its receive.
 
 use super::engine::receives::{MessagePlace, Multi, Posted, ReceivedBody, Unexpected};
 use super::engine::{Engine, index};

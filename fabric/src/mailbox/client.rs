@@ -40,7 +40,7 @@ pub enum Lost {
     Silent,
     /// The node is no more.
     Gone,
-    /// What stands there is not what a node writes.
+    /// No node writes such words.
     Foreign,
     /// A holder lock cannot be made, or the boot's number cannot be read.
     System(io::Error),

@@ -48,12 +48,12 @@ pub enum DeviceError {
         /// The system's answer.
         r#source: io::Error,
     },
-    /// What it shows is not a region.
+    /// The device does not show a region.
     #[error("the device at {path:?} shows no domain: {source}")]
     Region {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault of the region.
         r#source: RegionError,
     },
     /// Its number is none that a node gives.

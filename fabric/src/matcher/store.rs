@@ -14,7 +14,7 @@ pub(crate) struct Id {
 }
 
 impl Id {
-    /// For who is to name the entry later on.
+    /// The word by which a caller can name the entry later on.
     #[inline]
     pub(crate) fn to_word(self) -> u64 {
         u64::from(self.generation) << 32 | u64::from(self.place)
@@ -107,7 +107,7 @@ impl<T, const LANES: usize> MatchStore<T, LANES> {
         Some(entry)
     }
 
-    /// The same for who needs nothing of it any more.
+    /// The same for a caller that needs nothing of the entry any more.
     #[inline]
     pub(crate) fn discard(&mut self, id: Id) {
         let free = self.free;
@@ -165,7 +165,7 @@ impl<T, const LANES: usize> MatchStore<T, LANES> {
         self.id_of(list.first)
     }
 
-    /// Who comes after an entry in its list of this lane.
+    /// The entry after this one in its list of this lane.
     #[inline]
     pub(crate) fn after(&self, lane: usize, id: Id) -> Option<Id> {
         self.id_of(self.places[id.place as usize].links[lane].after)

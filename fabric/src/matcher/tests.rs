@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What is done to both.
+/// A step that both the matcher and the model take.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     /// A receive is asked for; `shared` stays posted when a message takes it.
@@ -29,7 +29,7 @@ enum Step {
     Lose(Address),
 }
 
-/// What a step did, in the same words from both: which receive, which message.
+/// The outcome of a step, in the same words from both: which receive, which message.
 #[derive(Debug, PartialEq, Eq)]
 enum Effect {
     Waits,
@@ -48,7 +48,7 @@ fn source() -> impl Strategy<Value = Address> {
     })
 }
 
-/// How somebody uses tags: what a receive ignores, and what messages have there.
+/// A program's use of tags: the bits that a receive ignores, and the tags of messages.
 #[derive(Clone, Debug)]
 struct Dialect {
     /// Masks that its receives ignore.
@@ -59,7 +59,7 @@ struct Dialect {
 
 /// Open MPI's (4.1, by FI_REMOTE_CQ_DATA): a communicator, two bits of its protocol, MPI's tag. A
 /// receive ignores the protocol's bit (later releases: both), for MPI_ANY_TAG also all tags that
-/// are not negative; who waits for an acknowledgement ignores nothing.
+/// are not negative; a receive of an acknowledgement ignores nothing.
 fn open_mpi() -> Dialect {
     let (sync, ack, negative) = (1 << 32, 1 << 33, 1 << 31);
     let (any_tag, both) = (0x7fff_ffff, sync | ack);
@@ -179,7 +179,7 @@ impl Model {
     }
 }
 
-/// As an endpoint uses it; what is kept is the number of the step, and whether it is shared.
+/// As an endpoint uses it; the data are the number of the step, and whether the receive is shared.
 type Ours = Matcher<(u64, bool), u64>;
 
 fn apply(matcher: &mut Ours, step: Step, number: u64) -> Effect {
@@ -254,7 +254,7 @@ proptest! {
             let queues = matcher.posted_queues.len();
             prop_assert!(queues <= matcher.posted_count(), "empty queues are dropped");
         }
-        // What is left is all there, and in order.
+        // The rest is all there, and in order.
         for (message, envelope) in model.unexpected {
             let pattern = Pattern { source: None, tag: 0, ignore: u64::MAX };
             let id = matcher.unexpected_for(&pattern).unwrap();

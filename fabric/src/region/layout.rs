@@ -25,7 +25,7 @@ pub(super) mod header {
     pub(in crate::region) const BUFFER: usize = 24;
     /// Bytes that are used of the region's file.
     pub(in crate::region) const BYTES: usize = 32;
-    /// This host's name; 0 where nobody gave one.
+    /// This host's name; 0 where it was given none.
     pub(in crate::region) const HOST: usize = 40;
     /// Random; stands at [`MARK`](super::MARK) as well.
     pub(in crate::region) const ID: usize = 48;
@@ -40,7 +40,7 @@ pub(super) const DATA: usize = 2 << 20;
 /// By which the two parts of a region are known to be of one: the header's random word.
 pub(super) const MARK: usize = DATA;
 
-/// What lies between the header and the slots, each from a page on.
+/// The parts between the header and the slots, each from a page on.
 mod before_slots {
     use super::{HOSTS_MAX, MAILBOXES_BYTES, PAGE};
     use crate::shared::WORD;
@@ -56,7 +56,7 @@ mod before_slots {
     const _: () = assert!(HOLDS + HOSTS_MAX * WORD <= super::DATA);
 }
 
-/// Where a slot's words are in its control part; each on lines of its own, by who writes them.
+/// Where a slot's words are in its control part; on lines of their own for each kind of writer.
 mod control {
     /// The node's: state and incarnation in one word.
     pub(super) const LIFE: usize = 0;
@@ -73,7 +73,7 @@ mod control {
 /// Hosts that a region knows in its life, this one among them.
 pub const HOSTS_MAX: usize = 4096;
 
-/// What the table has for a host that is no more, which no host is called.
+/// Stands in the table for a host that is no more; no host has this name.
 pub const HOST_ENDED: u64 = u64::MAX;
 
 /// The bytes of a region that all mailboxes of VMs take (`crate::mailbox`).
@@ -87,8 +87,8 @@ pub(crate) const CELL_BYTES: usize = 256;
 /// The same in words.
 pub(crate) const CELL_WORDS: usize = CELL_BYTES / WORD;
 
-/// Most slots of a region: as many as an address can name, but for the one that means nobody, would
-/// be 65,535; more than a thousand processes on one host have not been seen.
+/// Most slots of a region. An address could name 65,535, all but the number that means no endpoint;
+/// more than a thousand processes on one host have not been seen.
 pub const SLOTS_MAX: u16 = 4096;
 
 /// Fewest and most cells of a ring: below 16 a burst does not fit, above 65,536 a ring is no longer
@@ -111,7 +111,7 @@ pub struct RegionOptions {
     pub gateways: u16,
     /// Messages that wait in one endpoint's ring; a power of two.
     pub cells: u32,
-    /// Buffers that one endpoint sends from.
+    /// Buffers of the slab of one endpoint.
     pub buffers: u32,
     /// Their length, whole pages. Messages up to this are sent through them.
     pub buffer_bytes: u32,
@@ -156,7 +156,7 @@ pub(crate) struct RegionLayout {
     turn_shift: u32,
     slab: usize,
     slot_bytes: usize,
-    /// What is used of the file.
+    /// The bytes of the file that are used.
     pub(crate) region_bytes: usize,
 }
 

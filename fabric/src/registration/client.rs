@@ -34,8 +34,8 @@ const NAME_VARIABLE: &str = "VRIO_DOMAIN";
 const KEY_VARIABLE: &str = "VRIO_DOMAIN_KEY";
 const KEY_FILE_VARIABLE: &str = "VRIO_DOMAIN_KEY_FILE";
 
-/// What a load costs at most where it is cached: several times what the nearest cache takes, and a
-/// fifth of what a load from memory does.
+/// The longest time of a load where memory is cached: several times that of the nearest cache, and
+/// a fifth of that of a load from memory.
 pub const LOAD_COST_CACHED_NS_MAX: f64 = 20.0;
 
 /// A process's membership of a domain. It ends when this and its endpoints are dropped, or with
@@ -45,7 +45,7 @@ pub struct Domain {
     membership: Arc<Membership>,
 }
 
-/// What a domain and its endpoints have in common.
+/// The common part of a domain and its endpoints.
 #[derive(Debug)]
 struct Membership {
     host: u64,
@@ -53,7 +53,7 @@ struct Membership {
     /// A gateway's each, at the door.
     doorbells: Vec<OwnedFd>,
     node: NodeAccess,
-    /// What a load of the region costs, where that is not plain memory.
+    /// The time of a load of the region in nanoseconds, where that is not plain memory.
     load_cost_ns: Option<f64>,
     /// How its endpoints and others see whether an endpoint sleeps.
     barriers: Barriers,
@@ -113,7 +113,7 @@ pub enum JoinError {
     /// The node could not hand the memory over.
     #[error("the node cannot hand the domain's memory over; its log says why")]
     Broken,
-    /// What answered is no node.
+    /// The process that answered is no node.
     #[error("what answers at {0:?} is no vrio node, or one of another version")]
     Foreign(PathBuf),
     /// It took too long.
@@ -137,7 +137,7 @@ pub enum JoinError {
          the device and plug it in again once there is one (`vrio vf list` on the host)"
     )]
     NodeEnded,
-    /// Inside of a VM: what this system has to give cannot be had.
+    /// Inside of a VM: this system does not provide something that is needed.
     #[error("cannot tell processes apart in this VM: {0}; it takes /proc, and a tmpfs at /dev/shm")]
     HolderLock(io::Error),
 }
@@ -177,7 +177,7 @@ enum NodePlace {
     Cached(PathBuf),
 }
 
-/// What the variable for the node's socket says inside of a VM that has one device.
+/// The value of the variable for the node's socket inside of a VM that has one device.
 pub const IN_VM: &str = "ivshmem";
 
 /// How devices begin that show memory as it is.
@@ -204,7 +204,7 @@ fn is_pci(word: &str) -> bool {
         if is_hex(domain, 4) && is_hex(bus, 2) && is_hex(slot, 2) && is_hex(function, 1))
 }
 
-/// What it takes to join a domain; the node was not asked yet.
+/// Everything that joining a domain takes; the node was not asked yet.
 #[derive(Debug)]
 pub struct Invitation {
     place: NodePlace,
@@ -357,7 +357,7 @@ impl Domain {
         self.membership.host
     }
 
-    /// What a load of the region costs, in nanoseconds, where it is seen through a device. More
+    /// The time of a load of the region, in nanoseconds, where it is seen through a device. More
     /// than [`LOAD_COST_CACHED_NS_MAX`] means that it is mapped uncached.
     pub fn load_cost_ns(&self) -> Option<f64> {
         self.membership.load_cost_ns
@@ -411,7 +411,8 @@ impl Domain {
         Ok(endpoint)
     }
 
-    /// What is hung up once the node is gone, if that can be seen: not from inside of a VM.
+    /// A descriptor that is hung up once the node is gone, if that can be seen: not from inside of
+    /// a VM.
     pub(crate) fn line(&self) -> Option<BorrowedFd<'_>> {
         match &self.membership.node {
             NodeAccess::Socket { line, .. } => Some(line.as_fd()),

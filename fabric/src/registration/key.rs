@@ -13,10 +13,10 @@ use zeroize::Zeroizing;
 /// answers one guess at a time.
 pub const KEY_BYTES_MIN: usize = 16;
 
-/// The longest: what a message has room for.
+/// The longest key: a message has room for it.
 pub const KEY_BYTES_MAX: usize = 128;
 
-/// What others may not have of a key file's mode. Its group may read it: the users of the domain.
+/// Rights that others may not have to a key file. Its group may read it: the users of the domain.
 const MODE_OTHERS: u32 = 0o007;
 
 /// A domain's key. Not shown, and wiped when it is dropped.
@@ -44,7 +44,7 @@ pub enum KeyError {
         /// The system's answer.
         r#source: io::Error,
     },
-    /// What is there is no file, or a long one.
+    /// The path leads to no file, or to a long one.
     #[error("{0:?} is no key file; name a file with the key as its only line")]
     NotAFile(PathBuf),
     /// Every user may read it.
@@ -107,7 +107,7 @@ impl DomainKey {
         &self.bytes
     }
 
-    /// Whether these are its bytes. Takes as long whatever they are.
+    /// Whether these are its bytes. Takes the same time for all bytes.
     pub fn is(&self, bytes: &[u8; KEY_BYTES_MAX]) -> bool {
         self.bytes[..].ct_eq(&bytes[..]).into()
     }

@@ -30,7 +30,7 @@ pub const MESSAGE_BYTES: usize = 256;
 /// Most descriptors that come with a message: the memory, and the gateways' doorbells.
 pub const ALONG_MAX: usize = 1 + crate::GATEWAYS_MAX as usize;
 
-/// What this release speaks.
+/// The version of the protocol that this release speaks.
 pub const VERSION: u16 = 3;
 
 const MAGIC: [u8; 8] = *b"vriofabr";
@@ -44,7 +44,7 @@ const KEY: usize = BODY + NAME_ROOM_BYTES;
 /// A message as it is sent.
 pub type Bytes = [u8; MESSAGE_BYTES];
 
-/// What a process says.
+/// A process's message to the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RegistrationRequest {
     /// The process wants to join.
@@ -71,7 +71,7 @@ pub enum RegistrationRequest {
     },
 }
 
-/// What the node says.
+/// The node's message to a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RegistrationAnswer {
     /// The process is a member.
@@ -171,7 +171,7 @@ impl RegistrationRequest {
         }
     }
 
-    /// What was received.
+    /// Reads a received message.
     ///
     /// # Errors
     /// When it is no message, or one of another version.
@@ -231,7 +231,7 @@ impl RegistrationAnswer {
         }
     }
 
-    /// What was received.
+    /// Reads a received message.
     ///
     /// # Errors
     /// When it is no message, or one of another version.

@@ -12,7 +12,7 @@ use loom::thread;
 
 use super::*;
 
-/// What all claims are in the beginning: of one who died in the turn before the first.
+/// All claims in the beginning: of a producer that died in the turn before the first.
 const OLD: CellClaim = CellClaim { turn: 0, producer: Producer { slot: 2, incarnation: 1 } };
 
 struct Modelled {
@@ -22,9 +22,9 @@ struct Modelled {
     stamps: Vec<AtomicU64>,
     lives: [AtomicU64; 2],
     asleep: AtomicU64,
-    /// Rung by who found the consumer asleep; of use to the next look only.
+    /// Rung by a producer that found the consumer asleep; of use to the next look only.
     doorbell: AtomicU64,
-    /// What is in a cell beside its stamp: loom finds two who use it at once.
+    /// The content of cells beside their stamps: loom finds two users at once.
     contents: Vec<UnsafeCell<u32>>,
 }
 
@@ -58,7 +58,7 @@ impl Modelled {
     /// Sends one message, waiting for room.
     fn send(&self, way: &mut RingProducer, slot: u16, message: u32) {
         let position = self.claim_for(way, slot);
-        // SAFETY: loom checks that nobody else has it.
+        // SAFETY: loom checks that no other thread has it.
         self.contents(position).with_mut(|contents| unsafe { *contents = message });
         publish(self, position, message);
     }
@@ -152,8 +152,9 @@ fn one_producer_goes_round_the_ring() {
     });
 }
 
-/// Runs two producers, for whom there is room, beside a consumer that looks twice, and then, when
-/// both have ended, as often as it finds something. (One that waits has no end that loom can see.)
+/// Runs two producers, which have room, beside a consumer that looks twice, and then, when both
+/// have ended, as often as it finds something. (A producer that waits has no end that loom can
+/// see.)
 fn race(
     one: impl FnOnce(&Modelled) + Send + 'static,
     other: impl FnOnce(&Modelled) + Send + 'static,
@@ -212,7 +213,7 @@ fn a_producer_dies_in_between() {
     }
 }
 
-/// The node takes the dead one's old claims away while one sends: what it sends all comes.
+/// The node takes a dead producer's old claims away while another one sends: all its messages come.
 #[test]
 fn old_claims_are_swept_meanwhile() {
     check(3, || {
@@ -248,8 +249,8 @@ impl Modelled {
     }
 }
 
-/// Who sleeps twice, with a message taken in between or not, is woken for each message that it has
-/// not seen before it slept, though nobody rings twice for the same sleep.
+/// A consumer that sleeps twice, with a message taken in between or not, is woken for each message
+/// that it has not seen before it slept, though no producer rings twice for the same sleep.
 #[test]
 fn a_sleeper_is_woken() {
     check(3, || {

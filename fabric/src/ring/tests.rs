@@ -210,8 +210,8 @@ fn words_that_make_no_sense_end_in_no_cell() {
     }
 }
 
-/// A head and a tail that nobody can have stored: neither room nor "full", which would mean to try
-/// again for ever.
+/// A head and a tail that no member can have stored: neither room nor "full", which would mean to
+/// try again for ever.
 #[test]
 fn a_head_or_tail_that_was_written_over_is_broken() {
     for (tail, head) in [(1 << 40, 0), (17, 0), (u64::MAX >> 1, 3)] {
@@ -222,7 +222,7 @@ fn a_head_or_tail_that_was_written_over_is_broken() {
         assert_eq!(way.find_room(&ring), Err(NoCell::Broken), "tail {tail}");
         assert_eq!(way.claim(&ring, producer(0)), Err(NoCell::Broken), "tail {tail}");
     }
-    // What a producer stored late, or never.
+    // Positions that a producer stored late, or never.
     for tail in [0, 3] {
         let ring = Local::at(0);
         let mut way = RingProducer::default();

@@ -34,7 +34,7 @@ pub(crate) struct SlotPeer {
 #[derive(Debug)]
 pub(crate) struct SlotPeers {
     slots: Box<[SlotPeer]>,
-    /// Former owners of slots with whom requests may be outstanding.
+    /// Former owners of slots that requests may still wait for.
     former: Vec<Local>,
     /// The endpoints that were found gone while cells were in the ring, and the position before
     /// which all of their cells are.

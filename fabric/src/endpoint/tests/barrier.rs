@@ -1,5 +1,5 @@
-//! What falls asleep and what wakes, in two processes at once and on real processors: one stores
-//! and loads without a fence, the other one has the kernel make it.
+//! A consumer that falls asleep and a producer that wakes it, in two processes at once and on real
+//! processors: the producer stores and loads without a fence, the consumer has the kernel make one.
 
 use std::env;
 use std::os::fd::AsFd;
@@ -20,7 +20,7 @@ const TIME: Duration = Duration::from_secs(3);
 /// How long it may take until a round without a barrier misses the other process: on a machine with
 /// much else to do, both processes seldom run at the same moment.
 const MISS_TIME: Duration = Duration::from_secs(60);
-/// After so many looks, a minute or so, whoever is waited for will not come.
+/// After so many looks, a minute or so, the other process will not come.
 const LOOKS_MAX: u64 = 1 << 30;
 /// The round that ends it.
 const END: u64 = u64::MAX;
@@ -103,7 +103,7 @@ fn a_sleeper_and_who_wakes_it_do_not_miss_each_other() {
     let mut other = Command::new(me);
     other.args(["--exact", NAME]).env(OTHER, "1").stdin(Stdio::from(fd)).stdout(Stdio::null());
     let mut other = other.spawn().expect("it can be run");
-    // Only who shows that it would be missed shows that it is not.
+    // The test without the barrier must miss a wake-up: only then the test with it shows something.
     let missed = fall_asleep(region, 1, 1, MISS_TIME, || fence(SeqCst));
     let with = fall_asleep(region, 1 + ROUNDS, u64::MAX, TIME, || assert!(barrier_for_all()));
     region.ring(MEET).set_tail(END);

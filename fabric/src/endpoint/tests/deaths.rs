@@ -7,7 +7,7 @@ use crate::cell::{Cell, CellHead, CellKind, INLINE_BYTES_MAX, source_word, to_wo
 use crate::ring::Words;
 use crate::shared::stop;
 
-/// What a killed process leaves: nothing of it runs any more.
+/// Leaves an endpoint as a killed process does: nothing of it runs any more.
 fn kill(world: &World, endpoint: Endpoint) {
     let slot = endpoint.engine.me.slot;
     std::mem::forget(endpoint);
@@ -217,9 +217,9 @@ fn lie(hostile: &mut Endpoint, to: Local, random: &mut Random) {
     cell.publish(&CellHead { kind, class, inline_bytes, source, to, tag, data, marked: false });
 }
 
-/// Lets a cell be seen with the words that its head has for kind, flags and length, source and
-/// receiver as nobody would write them. Not under the name of another that lives: who takes that
-/// ruins what the other sends, which is within a domain's trust.
+/// Publishes a cell with words in its head, for kind, flags and length, source and receiver, that
+/// no sender would write. Not under the name of another endpoint that lives: a member that takes
+/// this name ruins the other's messages, which is within a domain's trust.
 fn lie_in_the_head(cell: &Cell<'_>, source: Local, to: Local, random: &mut Random) {
     let max = INLINE_BYTES_MAX as u64;
     let lengths = [0, 8, max, max + 1, 1 << 15, u64::from(u16::MAX), random.below(max)];
@@ -241,7 +241,7 @@ fn lie_in_the_head(cell: &Cell<'_>, source: Local, to: Local, random: &mut Rando
     cell.publish_words(low, names);
 }
 
-/// Messages of each way from the first to the second, whatever else they are sent.
+/// Messages of each way from the first to the second, among all that they are sent besides.
 fn talk(world: &mut World, round: u64) {
     let [one, other] = [world.address(0), world.address(1)];
     for len in [8, 4000, 30_000] {
@@ -261,8 +261,8 @@ fn talk(world: &mut World, round: u64) {
     }
 }
 
-/// Somebody writes over all of its own slot and lies to others, while those talk to each other and
-/// to it.
+/// An endpoint writes over all of its own slot and lies to others, while these talk to each other
+/// and to it.
 #[test]
 fn garbage_in_a_slot_costs_others_nothing() {
     let mut random = Random::new(1);
@@ -278,7 +278,7 @@ fn garbage_in_a_slot_costs_others_nothing() {
             let to = world.endpoints[round as usize % 2].engine.me;
             lie(&mut hostile, to, &mut random);
             for (at, len) in [(0, 3000), (1, 8)] {
-                // Whatever it is told, it is told something: never that it has to wait for ever.
+                // Each send has an answer, and none has to wait for ever.
                 match send(&mut world.endpoints[at], &message(bad, 1), &sent[..len]) {
                     Ok(()) => outcomes[0] += 1,
                     Err(SendError::Busy) => outcomes[1] += 1,
@@ -297,8 +297,8 @@ fn garbage_in_a_slot_costs_others_nothing() {
     }
 }
 
-/// A message of each way to somebody whose ring was written over fails, and is not tried again for
-/// ever; what was being fed to it ends.
+/// A message of each way to an endpoint whose ring was written over fails, and is not tried again
+/// for ever; a message that was being fed to it ends.
 #[test]
 fn a_ring_that_was_written_over_is_an_error_for_who_sends_to_it() {
     let options =
@@ -335,7 +335,7 @@ fn an_offer_of_who_cannot_be_answered_fails() {
     assert_eq!(ended(&mut world.endpoints[1])[0].failure, Some(RequestFailure::Nonsense));
 }
 
-/// Others send all the time; who died is noticed all the same, and after all that it had sent.
+/// Others send all the time; a death is noticed all the same, and after all messages of the dead.
 #[test]
 fn a_death_is_noticed_in_a_flood_of_others_messages() {
     let options = EndpointOptions::default();
@@ -455,8 +455,8 @@ fn what_was_sent_before_an_end_is_not_lost_to_the_slots_next_owner() {
     assert_eq!(world.table.take_slot(1), Ok((from.slot, 2)));
 }
 
-/// Ten thousand times somebody dies with a cell that it has claimed and not published, at each
-/// store in between; the receiver goes on, and so does who sends beside them.
+/// Ten thousand times a producer dies with a cell that it has claimed and not published, at each
+/// store in between; the receiver goes on, and so do the senders beside it.
 #[test]
 fn ten_thousand_deaths_between_reserving_and_publishing_hold_up_nobody() {
     const DEATHS: u64 = 10_000;
@@ -486,7 +486,7 @@ fn ten_thousand_deaths_between_reserving_and_publishing_hold_up_nobody() {
         assert!(skipped <= 1 && (skipped == 0 || whole.is_none()));
         at_store[stores as usize] += skipped;
         if whole.is_some() {
-            // What it did send is not kept.
+            // Messages that it did send are not kept.
             let (class, source, context) = (Class::Tagged, None, RequestContext(7));
             let found = LookOutcome::Discarded;
             let look = Peek { class, source, tag: 7, ignore: 0, context, found };

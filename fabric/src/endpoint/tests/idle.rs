@@ -1,4 +1,4 @@
-//! What a look costs that finds nothing: no store to the region, and no system call.
+//! The cost of a look that finds nothing: no store to the region, and no system call.
 
 use super::*;
 use crate::shared::stop;

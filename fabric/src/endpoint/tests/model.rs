@@ -5,11 +5,12 @@ use std::collections::{HashMap, VecDeque};
 
 use super::*;
 
-/// Few, so that much meets by accident; with Open MPI's bit for who wants an acknowledgement.
+/// Few, so that much meets by accident; with Open MPI's bit for senders that want an
+/// acknowledgement.
 const TAGS: [u64; 5] = [0, 1, 2, SYNC, SYNC | 1];
 const SYNC: u64 = 1 << 32;
 
-/// What receives ignore: nothing, that bit, also MPI's tag, all.
+/// The bits that receives ignore: none, that bit, also MPI's tag, all.
 const IGNORES: [u64; 6] = [0, 0, 1, SYNC, SYNC | 0x7fff_ffff, u64::MAX];
 const LENGTHS: [usize; 7] = [0, 8, 200, 1000, 5000, 9000, 40_000];
 
@@ -370,7 +371,7 @@ impl Pair {
         }
     }
 
-    /// What a completion says, after its bytes were compared.
+    /// The outcome that a completion says, after its bytes were compared.
     fn outcome(&self, at: usize, done: &Completion) -> Outcome {
         let Done::Receive { source, data, start } = done.done else { panic!("{done:?}") };
         let buffer = &self.buffers[&(at, done.context)];

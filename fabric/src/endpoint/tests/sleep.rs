@@ -1,4 +1,4 @@
-//! Who sleeps is woken, and nobody else pays for it.
+//! A sleeper is woken, and no other endpoint pays for it.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -88,7 +88,7 @@ impl Sleepers {
         send(&mut self.endpoints[from], &message(to, 1), b"x").expect("room");
     }
 
-    /// Has somebody die, of which those who sleep hear.
+    /// An endpoint dies, and sleepers hear of it.
     fn bury(&self, slot: u16) {
         assert!(self.table.declare_dead(slot));
         self.table.announce_deaths();
@@ -186,8 +186,8 @@ fn a_death_wakes_who_waits_for_it() {
     assert_eq!(all.endpoints[2].doze(), Doze::Sleep);
 }
 
-/// It says that it claims, and never fills the cell: who sleeps is woken by its death, and goes
-/// past it to what another one has sent.
+/// A producer says that it claims, and never fills the cell: its death wakes the sleeper, which
+/// goes past the cell to the message of another producer.
 #[test]
 fn what_was_sent_behind_a_claim_of_the_dead_is_found() {
     let mut all = Sleepers::new(3);
@@ -204,8 +204,8 @@ fn what_was_sent_behind_a_claim_of_the_dead_is_found() {
     assert_eq!(all.drain(2), 1);
 }
 
-/// Of two that wait for each other's deaths nobody tells twice: the second one dies after the first
-/// was found, and before all that it had sent was taken.
+/// Two endpoints wait for each other's deaths, and no death is told twice: the second one dies
+/// after the first was found, and before all of its messages were taken.
 #[test]
 fn who_dies_while_another_is_mourned_is_found_as_well() {
     let mut all = Sleepers::new(3);
@@ -225,7 +225,7 @@ fn who_dies_while_another_is_mourned_is_found_as_well() {
     assert_eq!(failures.collect::<Vec<_>>(), [Some(RequestFailure::Gone); 2]);
 }
 
-/// What another thread asks for while one sleeps, and only a look around finds out.
+/// Another thread asks for something while one sleeps; only a look around finds it out.
 #[test]
 fn a_receive_from_the_dead_and_a_wake_up_that_was_not_said_are_somethings() {
     let mut all = Sleepers::new(3);
@@ -276,7 +276,8 @@ fn who_was_refused_hears_of_room_whatever_it_has_sent_to_others() {
     assert_eq!(all.endpoints[0].doze(), Doze::Refused, "who tries again hears that it is gone");
 }
 
-/// Who is refused by one that sleeps by then still wakes it, and only once, with what it sends.
+/// A sender that is refused by an endpoint that sleeps by then still wakes it, and only once, with
+/// its next message.
 #[test]
 fn who_was_refused_wakes_as_others_do() {
     let mut all = Sleepers::new(2);
@@ -334,7 +335,7 @@ fn who_lost_its_bell_to_another_member_gets_another_one_and_not_for_ever() {
     assert!((0..10).all(|_| !all.endpoints[1].reopen_doorbell()), "as often as it wants");
 }
 
-/// Who computes after one send does not leave it to the next look around.
+/// A program that computes after one send does not leave the wake-up to the next look around.
 #[test]
 fn who_could_not_be_rung_for_is_when_another_one_is() {
     let mut all = Sleepers::new(4);

@@ -29,7 +29,7 @@ fn arrived(world: &mut World, at: usize, len: usize) -> Vec<u64> {
     }
 }
 
-/// The pattern that MPI's programs have: many at once, and nobody looks.
+/// The pattern that MPI's programs have: many messages at once, while no receiver looks.
 #[test]
 fn sends_are_local_whatever_their_length_and_way() {
     for len in [0, 8, 217, 4096, 16_384, 50_000] {
@@ -59,7 +59,7 @@ fn sends_are_local_whatever_their_length_and_way() {
     }
 }
 
-/// Whatever comes behind what waits waits as well, and nothing to others does.
+/// Messages behind those that wait wait as well, and messages to others do not.
 #[test]
 fn each_receiver_has_a_line_of_its_own() {
     let mut world = World::new(3, small(), &EndpointOptions::default());
@@ -170,7 +170,7 @@ fn what_waits_is_taken_back() {
     assert_eq!(ended(&mut world.endpoints[0]).len() as u64 + sent, 37);
 }
 
-/// What was injected is sent, for its program: it goes out before the endpoint does.
+/// An injected message is sent, for its program: it goes out before the endpoint does.
 #[test]
 fn an_endpoint_that_ends_sends_what_was_injected() {
     let mut world = World::new(2, small(), &EndpointOptions::default());
@@ -179,7 +179,7 @@ fn an_endpoint_that_ends_sends_what_was_injected() {
     for tag in 0..50 {
         send(&mut leaving, &injected(to, tag), &[1; 8]).expect("it waits");
     }
-    // Of this the memory may be somebody else's by now.
+    // The memory of this message may have another use by now.
     send(&mut leaving, &message(to, 50), &[1; 8]).expect("it waits");
     std::thread::scope(|scope| {
         let leaves = scope.spawn(move || drop(leaving));
@@ -192,7 +192,7 @@ fn an_endpoint_that_ends_sends_what_was_injected() {
     assert_eq!(world.endpoints[0].counters().messages, 50);
 }
 
-/// A message that is to be matched is not complete before, however short it is; nor if it waited.
+/// A message that must be matched is not complete before, however short it is; nor if it waited.
 #[test]
 fn what_is_to_be_matched_is_complete_when_it_is() {
     for (len, inject) in [(0, false), (8, false), (1000, true), (20_000, false)] {

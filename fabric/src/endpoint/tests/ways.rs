@@ -154,7 +154,7 @@ fn an_answer_that_finds_a_full_ring_waits() {
         let (sent, mut got) = (content(1, 50_000), vec![0; 50_000]);
         ask(&mut world.endpoints[1], &receive(None, 1), &mut got);
         send(&mut world.endpoints[0], &message(other, 1), &sent).expect("room");
-        // The one that is to be answered is flooded.
+        // The ring of the endpoint that must be answered is flooded.
         while send(&mut world.endpoints[1], &message(one, 9), &[0; 8]).is_ok() {}
         world.endpoints[1].progress();
         assert_eq!(world.endpoints[1].engine.answers.len(), 1);
@@ -195,7 +195,7 @@ fn a_shared_buffer_takes_message_after_message() {
         assert_eq!((last.done, last.context), (Done::Released, RequestContext(77)));
         assert_eq!(messages.len(), 3, "{ended:?}");
         let mut starts: Vec<_> = messages.iter().map(|done| (done.bytes, done.done)).collect();
-        // What comes piece by piece ends later.
+        // Messages that come piece by piece end later.
         starts.sort_by_key(|&(bytes, _)| sent.iter().position(|sent| sent.len() == bytes));
         for (bytes, done) in starts {
             let start = start.wrapping_add(at);
@@ -350,7 +350,8 @@ fn what_cannot_be_sent_is_refused_by_name() {
     assert_eq!(many, Err(SendError::TooManyParts));
 }
 
-/// What is being fed into a receive's memory is not the program's again before it is whole.
+/// The memory of a receive is not the program's again before the message that is fed into it is
+/// whole.
 #[test]
 fn a_receive_whose_message_is_under_way_is_not_taken_back() {
     let region = RegionOptions { buffers: 2, ..RegionOptions::default() };

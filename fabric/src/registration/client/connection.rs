@@ -156,7 +156,7 @@ impl Connection {
         }
     }
 
-    /// What was not waited for, or not as long as it took.
+    /// Keeps an answer that no call waits for, or that came after its call had given up.
     fn keep(&mut self, answer: RegistrationAnswer, mut along: Vec<OwnedFd>) {
         match answer {
             RegistrationAnswer::Endpoint { .. } => self.late_grants.push(answer),
@@ -358,7 +358,7 @@ mod tests {
         let heard =
             connection.ask(&RegistrationRequest::OpenDoorbell(grant(3))).expect("it is answered").0;
         assert_eq!(heard, RegistrationAnswer::Doorbell(grant(3)));
-        // What was given is not lost, and the next one's is the next one's.
+        // The descriptor of the late answer is not lost, and the next answer has its own.
         answer(&node, given(4));
         for slot in [2, 4] {
             let heard =
