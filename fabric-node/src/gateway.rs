@@ -36,7 +36,7 @@ pub const TOKEN_BITS: u32 = 62;
 /// Rooms that a sidecore tells apart.
 pub const ROOMS_MAX: u16 = 1 << 13;
 
-/// What carries calls between gateways.
+/// Carries calls between gateways.
 pub trait Carrier {
     /// A session; never used twice.
     type Session: Copy + Ord + std::fmt::Debug;
@@ -75,6 +75,7 @@ pub trait Carrier {
 pub struct GatewayPeer {
     /// The node's name.
     pub name: String,
-    /// What names the session and no other, the same at both ends; or at least the two processes.
+    /// A name of the session that no other session has, the same at both ends; or at least a name
+    /// of the two processes.
     pub binding: [u8; 32],
 }

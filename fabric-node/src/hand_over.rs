@@ -1,6 +1,6 @@
-//! The state of a hand-over: what a node tells its successor about the fabric. That is the owner of
-//! each endpoint, and the descriptors by which the node sees their ends. The memory itself is
-//! handed over as a file, and members notice nothing.
+//! The state of a hand-over: a node tells its successor about the fabric. It has the owner of each
+//! endpoint, and the descriptors by which the node sees their ends. The memory itself is handed
+//! over as a file, and members notice nothing.
 //!
 //! A descriptor is a number here: its place among those that are sent along. The successor checks
 //! that the state does not contradict itself before it uses any of it, because the state decides
@@ -30,7 +30,7 @@ pub type Take<'a> = &'a mut dyn FnMut(DescriptorNumber) -> io::Result<OwnedFd>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unfit {
-    /// It contradicts itself, or what this node is to be.
+    /// The state contradicts itself, or this node's configuration.
     #[error("{0}")]
     Contradiction(&'static str),
     /// The memory is none.
@@ -194,7 +194,7 @@ pub struct VfState {
     pub path: PathBuf,
     /// The socket there, and the number of its file; none once it was taken away.
     pub listener: Option<(DescriptorNumber, u64)>,
-    /// What was denied.
+    /// How many processes were denied.
     pub denied: u64,
     /// The VM that is connected.
     pub vm: Option<VmState>,
@@ -217,7 +217,7 @@ pub struct VmState {
     pub mailbox: MailboxState,
 }
 
-/// What the server of a mailbox remembers.
+/// The memory of a mailbox server.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct MailboxState {
     /// Which.
@@ -268,8 +268,9 @@ pub struct ThereState {
     pub index: u16,
 }
 
-/// What a gateway has under way. Its messages go beside it, one after the other in the order in
-/// which they stand here: what waits, and of each link what was sent, what is queued, and deaths.
+/// The work that a gateway has under way. Its messages go beside it, one after the other in the
+/// order in which they stand here: those that wait, and for each link those that were sent, those
+/// that are queued, and deaths.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct RoomState {
     /// The domain.
@@ -291,7 +292,7 @@ pub struct PostState {
     pub incarnation: u32,
     /// Where its ring goes on.
     pub position: u64,
-    /// What it knows of slots that it has sent to.
+    /// The slots that it has sent to, as it knows them.
     pub ways: Vec<WayState>,
     /// Buffers of its slab that are lent.
     pub lent: Vec<LentState>,
@@ -302,7 +303,7 @@ pub struct PostState {
     pub waiting: usize,
 }
 
-/// What a gateway knows of a slot.
+/// A slot, as a gateway knows it.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct WayState {
     /// Which.
@@ -345,7 +346,7 @@ pub struct LinkState {
     pub gones: Vec<(u16, u16)>,
 }
 
-/// What lies beside a [`RoomState`], to be taken piece by piece.
+/// The bytes beside a [`RoomState`], to be taken piece by piece.
 #[derive(Debug)]
 pub(crate) struct Cargo<'a>(&'a [u8]);
 

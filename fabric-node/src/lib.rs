@@ -1,5 +1,6 @@
-//! The node's half of the fabric: what makes a domain's memory, knows whose each slot of it is,
-//! lets processes in, and carries messages to other hosts. The members' half, and what the two have
+//! The node's half of the fabric. It makes a domain's memory, knows the owner of each slot of it,
+//! lets processes in, and carries messages to other hosts. The members' half, and the part that the
+//! two share, is the crate `fabric`, which knows nothing of this one.
 //! in common, is the crate `fabric`; nothing there knows of this one.
 
 mod doorbell;

@@ -21,16 +21,17 @@ use fabric::Region;
 /// The stack of the thread, which only waits.
 const STACK_BYTES: usize = 64 << 10;
 
-/// `struct robust_list_head`: what the kernel looks at when a thread ends. In addresses.
+/// `struct robust_list_head`: the kernel looks at it when a thread ends. In addresses.
 #[derive(Debug)]
 #[repr(C)]
 struct Robust {
-    /// What is held: a circle, with nothing in it but this.
+    /// The list of locks that are held: a circle, with nothing in it but this.
     next: usize,
     /// From an entry to its word.
     offset: libc::c_long,
-    /// What is about to be taken or given back, and counts like the rest. An entry that is none:
-    /// with the offset it is the word, and nothing but the word is looked at. 0 for none.
+    /// A lock that is about to be taken or given back, and counts like the rest. No real entry
+    /// stands here: with the offset it is the word, and the kernel looks at nothing but the word. 0
+    /// for none.
     pending: AtomicUsize,
 }
 
@@ -40,7 +41,8 @@ pub(crate) struct NodeLiveness {
     /// Dropped to end the thread.
     end: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
-    /// What the kernel reads, and the memory that it writes to, until the thread has ended.
+    /// The list that the kernel reads, and the memory that it writes to, until the thread has
+    /// ended.
     kept: (Box<Robust>, Arc<Region>),
 }
 

@@ -45,7 +45,7 @@ pub(crate) struct MailboxServer {
     held: Vec<(u64, SlotGrant)>,
 }
 
-/// What a mailbox server needs of its domain.
+/// The domain of a mailbox server, as the server needs it.
 pub(crate) trait MailboxDomain {
     /// Its name.
     fn domain(&self) -> &str;
@@ -93,7 +93,7 @@ impl MailboxServer {
         Ok(Self { number, nonce, turns, stuck, boot, boots_over, held })
     }
 
-    /// What [`MailboxServer::adopt`] takes.
+    /// The state for [`MailboxServer::adopt`].
     pub(crate) fn take_down(&self) -> MailboxState {
         let &Self { number, nonce, boot, .. } = self;
         let (turns, boots_over) = (self.turns.to_vec(), self.boots_over.clone());
@@ -340,7 +340,8 @@ mod unit_tests {
         set_turns(&region, &server, u32::MAX);
         assert_eq!(client.hello().expect("an answer"), Reply::Done);
         assert_eq!(mailbox.nonce()[0], nonce[0], "locks have the same names");
-        // What stood in this entry when it was in this turn for the first time.
+        // A replay: the question that stood in this entry when it was in this turn for the first
+        // time.
         assert!(mailbox.step(0, 0, EntryStage::Free, EntryStage::Claimed));
         mailbox.ask(0, words, proof);
         assert!(mailbox.step(0, 0, EntryStage::Claimed, EntryStage::Asked));

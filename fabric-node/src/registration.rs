@@ -53,7 +53,7 @@ const QUEUE_MAX: i32 = 1024;
 /// Requests of one member that are answered in one turn, before other members have theirs.
 const REQUESTS_AT_ONCE: usize = 16;
 
-/// Events that one wait may return.
+/// Events that a wait may return.
 const EVENTS_MAX: usize = 64;
 
 /// Shortest time between two log lines about refusals, which say how many there were: a process
@@ -63,7 +63,7 @@ const LOG_AGAIN: Duration = Duration::from_secs(10);
 /// Every user may connect: the key decides which client becomes a member.
 const SOCKET_MODE: Mode = Mode::from_raw_mode(0o666);
 
-/// What an event is about: the listener, the thread's own eventfd, or a client by its number.
+/// The subject of an event: the listener, the thread's own eventfd, or a client by its number.
 const LISTENER: u64 = 0;
 const DOORBELL: u64 = 1;
 const CLIENTS: u64 = 2;
@@ -82,7 +82,7 @@ impl fmt::Debug for RegistrationServer {
     }
 }
 
-/// What the thread and the callers of [`RegistrationServer`] share.
+/// The state that the thread and the callers of [`RegistrationServer`] share.
 struct RegistrationShared {
     host: u64,
     epoll: Arc<OwnedFd>,
@@ -561,7 +561,7 @@ impl Refusals {
         }
     }
 
-    /// How many there were since one was logged, if this one is to be.
+    /// Counts a refusal. If it is time to log one, returns how many there were since the last log.
     fn due(&mut self) -> Option<u64> {
         self.since_log += 1;
         let is_time = self.logged.is_none_or(|logged| logged.elapsed() >= LOG_AGAIN);

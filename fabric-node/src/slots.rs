@@ -41,13 +41,14 @@ pub struct HostsFull;
 
 /// Gives slots to endpoints and takes them back. May be shared between threads.
 ///
-/// What the table remembers itself is the truth. Words of the region are written for members and
-/// never read back, since any member can write there.
+/// The table's own memory is the truth. Words of the region are written for members and never read
+/// back, since any member can write there.
 #[derive(Debug)]
 pub struct SlotTable {
     region: Arc<Region>,
     entries: Mutex<SlotEntries>,
-    /// What gateways read: outside of the lock, which is held while all rings are searched.
+    /// The part that gateways read: outside of the lock, which is held while all rings are
+    /// searched.
     seen: LocklessSlots,
     /// The doorbells of endpoints that sleep.
     doorbells: Doorbells,
@@ -55,7 +56,7 @@ pub struct SlotTable {
     deaths_unannounced: AtomicBool,
 }
 
-/// What gateways read and write without the lock.
+/// The part that gateways read and write without the lock.
 #[derive(Debug)]
 struct LocklessSlots {
     /// Counts endpoints that died.
@@ -247,8 +248,8 @@ impl SlotTable {
         (1..self.entries().hosts).contains(&usize::from(index))
     }
 
-    /// Says that a host has ended, or will not be reached again: whatever members have outstanding
-    /// with it ends.
+    /// Says that a host has ended, or will not be reached again: all requests of members that are
+    /// outstanding with it end.
     pub fn end_host(&self, index: u16) {
         assert!(self.has_host(index), "host {index} was never added");
         self.region.set_host(index, HOST_ENDED);

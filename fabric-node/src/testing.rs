@@ -1,4 +1,4 @@
-//! What this crate's tests share.
+//! A place for descriptors on their way to the next node, and a server that goes on with them.
 
 use std::io;
 use std::os::fd::OwnedFd;

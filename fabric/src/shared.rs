@@ -1,4 +1,4 @@
-//! The only door to the region's memory: every load, every store and every copy.
+//! All access to the region's memory: every load, every store and every copy.
 //!
 //! Other processes write there at any moment. So there are no references to plain data, words are
 //! atomics, a word is loaded once into a local, and the local is what is checked.

@@ -99,7 +99,7 @@ impl Associations {
         Ok(Arc::new(Self { table, epoch_next, peers, generation }))
     }
 
-    /// What [`Associations::adopt`] takes. No gateway may be at work.
+    /// The state for [`Associations::adopt`]. No gateway may be at work.
     pub fn take_down(&self) -> AssociationsState {
         let peers = self.peers();
         let peer = |(name, peer): (&String, &AssociatedPeer)| {
@@ -177,7 +177,8 @@ impl Associations {
         Some((peer.there, peer.epoch))
     }
 
-    /// A peer says that it is this host, with this count. What it was before is over.
+    /// A peer says that it is this host, with this count. The host or run that it was before
+    /// is over.
     pub(super) fn meet(&self, peer: &str, host: u64, epoch: u32) -> Result<There, String> {
         let mut peers = self.peers();
         let is_taken = |(name, other): (&String, &AssociatedPeer)| {

@@ -21,7 +21,7 @@ const QUEUE_MAX: usize = 512;
 /// rules does not cause so many.
 pub(super) const QUEUE_FLOODED: usize = 2 * QUEUE_MAX;
 
-/// What a batch is kept as while it is on its way.
+/// The form in which a batch is kept while it is on its way.
 pub(super) trait Keep {
     /// How long it is.
     fn bytes(&self) -> usize;
@@ -45,7 +45,7 @@ impl<B: Keep> OpenBatch<B> {
     }
 }
 
-/// What is to be sent.
+/// The batches to send.
 #[derive(Debug)]
 pub(super) struct Outbox<B> {
     /// Not numbered yet.
@@ -68,7 +68,8 @@ impl<B: Keep> Outbox<B> {
         Self { queue, sent, first, out: 0, is_probing: false, held: false, seen: 0 }
     }
 
-    /// One that another process had: what was numbered from `first` on, and what was not.
+    /// The outbox of another process: the batches that were numbered, from `first` on, and those
+    /// that were not.
     pub(super) fn adopt(first: u64, sent: Vec<B>, queue: Vec<Vec<u8>>, held: bool) -> Self {
         let (sent, queue) = (sent.into(), queue.into_iter().map(OpenBatch::Gathered).collect());
         let mut outbox = Self { queue, sent, first, held, ..Self::new() };
@@ -76,7 +77,7 @@ impl<B: Keep> Outbox<B> {
         outbox
     }
 
-    /// What was numbered and is not known to have been taken, and what was not numbered.
+    /// The batches that are numbered and may not have been taken, and those without a number.
     pub(super) fn content(
         &self,
     ) -> (impl Iterator<Item = &B>, impl Iterator<Item = &OpenBatch<B>>) {
@@ -140,7 +141,7 @@ impl<B: Keep> Outbox<B> {
         self.queue.len()
     }
 
-    /// Whether nothing more is to be taken from producers.
+    /// Whether no more may be taken from producers.
     pub(super) fn is_full(&self) -> bool {
         self.queue.len() >= QUEUE_MAX
     }
@@ -194,7 +195,7 @@ impl<B: Keep> Outbox<B> {
         }
     }
 
-    /// What is to go out next in this session: its number, and as what it is kept.
+    /// The batch that goes out next in this session: its number, and the batch as it is kept.
     pub(super) fn next_out(&self) -> Option<(u64, &B)> {
         if self.is_probing && self.out > 0 {
             return None;
@@ -202,7 +203,7 @@ impl<B: Keep> Outbox<B> {
         Some((self.first + self.out as u64, self.sent.get(self.out)?))
     }
 
-    /// What is to go out next is kept as this from now on.
+    /// Keeps the batch that goes out next in this form from now on.
     pub(super) fn keep_next_as(&mut self, kept: B) {
         self.sent[self.out] = kept;
     }
@@ -212,7 +213,8 @@ impl<B: Keep> Outbox<B> {
         self.out += 1;
     }
 
-    /// The other side has all before `received`: what they were kept as. `None`: it cannot have.
+    /// The other side has all batches before `received`: returns them as they were kept. `None`:
+    /// the other side cannot have them.
     pub(super) fn taken(&mut self, received: u64) -> Option<Vec<B>> {
         let count = received.saturating_sub(self.first);
         if count > self.sent.len() as u64 {
@@ -247,7 +249,7 @@ impl<B: Keep> Outbox<B> {
         self.sent.shrink_to(1);
     }
 
-    /// What it takes, without buffers of others.
+    /// The memory that the outbox takes, without buffers of others.
     pub(super) fn state_bytes(&self) -> usize {
         let waiting = self.queue.iter().map(|batch| match batch {
             OpenBatch::Gathered(bytes) => bytes.capacity(),
@@ -274,7 +276,7 @@ impl<B: Keep> Outbox<B> {
     }
 }
 
-/// What has come. `C` is a batch that is not taken yet.
+/// The batches that came. `C` is a batch that is not taken yet.
 #[derive(Debug)]
 pub(super) struct LinkInbox<C> {
     next: u64,
@@ -283,7 +285,7 @@ pub(super) struct LinkInbox<C> {
     early: BTreeMap<u64, C>,
 }
 
-/// What is to be done with a batch.
+/// The use of a batch that came.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum BatchVerdict<C> {
     /// It is kept for its turn, or has it now: [`LinkInbox::next`].
@@ -347,7 +349,7 @@ impl<C> LinkInbox<C> {
         beyond.map_or_else(Vec::new, |at| self.early.split_off(&at).into_values().collect())
     }
 
-    /// What came in a session that is over comes again.
+    /// Forgets batches before their turn: their session is over, and they come again.
     pub(super) fn forget_early(&mut self) -> Vec<C> {
         self.now.take().into_iter().chain(std::mem::take(&mut self.early).into_values()).collect()
     }
@@ -488,7 +490,7 @@ mod tests {
         assert_eq!(outbox.hold(), Some(false));
         assert!(!outbox.is_idle() && !outbox.is_full());
         assert_eq!(outbox.taken(99), None, "nobody has what was not sent");
-        // What waits as it is kept is given up with it.
+        // Batches that wait in the form in which they are kept are given up as well.
         let as_kept =
             outbox.queue.iter().filter(|batch| matches!(batch, OpenBatch::Kept(_))).count();
         assert_eq!(outbox.clear().len(), QUEUE_HOLD + 2 - QUEUE_RELEASE + as_kept);

@@ -29,7 +29,7 @@ const CELLS_PER_ROUND: usize = 256;
 /// After so many looks at an empty ring, the producer that has claimed the next cell may be dead.
 const LOOKS_FOR_CLAIMS: u32 = 1 << 10;
 
-/// What a gateway counts of cells and entries; since it began.
+/// The counters of a gateway for cells and entries, since it began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PostCounters {
     /// Cells that went to other hosts.
@@ -46,7 +46,7 @@ pub struct PostCounters {
     pub full: u64,
 }
 
-/// What became of an entry.
+/// The fate of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Put {
     /// It is in its receiver's ring, or waits for room; no answer is due.
@@ -97,7 +97,7 @@ pub(super) struct Post {
     pub(super) counters: PostCounters,
 }
 
-/// What a gateway knows of a slot.
+/// The owner of a slot, as the gateway knows it.
 #[derive(Clone, Copy, Debug, Default)]
 struct ToSlot {
     /// Of the owner that the rest is about.
@@ -205,7 +205,7 @@ impl Post {
         self.consumer.is_past(&self.region().ring(self.me.slot), end)
     }
 
-    /// What a cell says, if it is one for another host.
+    /// The message of a cell, if it is one for another host.
     fn read(&self, cell: &Cell<'_>, low: u32) -> Option<TakenCell> {
         let head = cell.head(low)?;
         if head.source.host != 0 || head.to.host == 0 {
@@ -258,7 +258,7 @@ impl Post {
         Put::Done
     }
 
-    /// Whether nothing more is to be taken from other hosts for now.
+    /// Whether no more may be taken from other hosts for now.
     pub(super) fn is_full(&self) -> bool {
         self.waiting_bytes >= WAITING_BYTES_MAX
     }
@@ -306,7 +306,7 @@ impl Post {
         is_slot && self.region().life(to.slot).is_some_and(|life| life.is_live(to.incarnation))
     }
 
-    /// What this gateway knows of an endpoint's ring, which may have been cleared since the owner
+    /// The gateway's place in an endpoint's ring, which may have been cleared since the owner
     /// before.
     fn way(&mut self, to: Local) -> &mut RingProducer {
         let known = &mut self.ways[usize::from(to.slot)];

@@ -18,8 +18,8 @@ use super::{Carrier, GatewayPeer, PROOF_BYTES, ROOMS_MAX, TOKEN};
 use fabric::RegionOptions;
 use fabric::cell::CellHead;
 
-/// How long a joined peer may be out of reach before whatever is outstanding with it ends. This is
-/// on top of the time in which a session is found lost. A node that is started anew is back much
+/// How long a joined peer may be out of reach before all that is outstanding with it ends. The time
+/// in which a session is found lost comes before it. A node that is started anew is back much
 /// sooner, and counts as another run.
 const GIVE_UP_NS: u64 = 10_000_000_000;
 
@@ -86,7 +86,7 @@ struct Come<C: Carrier> {
     entries: KeptEntries<C::Body>,
 }
 
-/// What one gateway of a peer sends.
+/// The batches that come from one gateway of a peer.
 #[derive(Debug)]
 struct Incoming<C: Carrier> {
     session: C::Session,
@@ -193,8 +193,9 @@ impl<C: Carrier> Link<C> {
 }
 
 impl<C: Carrier> Incoming<C> {
-    /// What has come before its turn comes again, by another channel if any. Each call is answered:
-    /// its session may live on, and has room for so many only that are not.
+    /// Forgets batches that came before their turn: they come again, by another channel if any.
+    /// Each call is answered, since its session may live on, and has room for a limited number of
+    /// unanswered calls.
     fn forget(&mut self, carrier: &mut C) {
         let taken = GatewayAnswer::Taken { received: self.inbox.received() }.encode();
         self.owed.drain(..).for_each(|call| carrier.reply(call, &taken));
@@ -246,13 +247,14 @@ impl<C: Carrier> Room<C> {
         self.settings.number
     }
 
-    /// What it has counted.
+    /// The counters of the gateway.
     pub fn counters(&self) -> PostCounters {
         self.post.counters
     }
 
-    /// What it keeps of other hosts, in bytes: their links, what waits to be sent to them, and the
-    /// names of their sessions; without the buffers of batches that are under way.
+    /// The memory of the room in bytes that other hosts cause: their links, batches that wait to be
+    /// sent to them, and the names of their sessions; without the buffers of batches that are under
+    /// way.
     pub fn state_bytes(&self) -> usize {
         let link = |link: &Link<C>| {
             let incoming = link
@@ -328,7 +330,7 @@ impl<C: Carrier> Room<C> {
     /// Before a sleep: lets producers ring. When to wake at the latest; none: there is something to
     /// do already.
     pub fn fall_asleep(&mut self, now_ns: u64) -> Option<u64> {
-        // What lies in the ring and cannot be taken is waited for no less.
+        // A gateway that cannot take the cells in its ring sleeps as well, until it can.
         let is_idle = (self.post.fall_asleep() || self.is_stuck)
             && self.links.iter().all(|link| link.gones.is_empty())
             && !self.mourned.values().any(|(_, end)| self.post.is_past(*end))
@@ -475,7 +477,7 @@ pub fn room_of_token(token: u64) -> u16 {
     AnswerToken::from_word(token).room
 }
 
-/// What a call is about: the domain of a join, or the room of a batch.
+/// The subject of a call: the domain of a join, or the room of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum About {
     /// A join of the domain of this name.
@@ -486,7 +488,7 @@ pub enum About {
     Nothing,
 }
 
-/// What a call is about.
+/// The subject of a call.
 pub fn about(head: &[u8]) -> About {
     match GatewayRequest::decode(head) {
         Ok(GatewayRequest::Join(join)) => About::Domain(join.domain),

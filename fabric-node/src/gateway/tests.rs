@@ -318,7 +318,7 @@ impl World {
         }
     }
 
-    /// A session breaks; what was on its way is lost.
+    /// Breaks a session; all calls on their way are lost.
     fn lose(&mut self, session: Session) {
         let mut wires = self.wires.borrow_mut();
         wires.up.remove(&session);

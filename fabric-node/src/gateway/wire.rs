@@ -29,10 +29,10 @@ const TAKEN_BYTES: usize = 16;
 /// The longest text of a refusal, for people.
 const TEXT_BYTES_MAX: usize = HEAD_MAX - REFUSED_BYTES;
 
-/// What is before the entries in the head of a batch.
+/// The bytes before the entries in the head of a batch.
 pub(super) const BATCH_HEADER_BYTES: usize = 16;
 
-/// What is before the bytes of an entry.
+/// The bytes of an entry before its content.
 pub(super) const ENTRY_HEADER_BYTES: usize = 40;
 
 /// Bytes of entries that go into the head of their batch; more are its body.
@@ -175,7 +175,7 @@ pub(super) fn batch_header(head: &mut [u8], channel: BatchChannel, number: u64) 
     put(head, 8, &number.to_le_bytes());
 }
 
-/// What is answered.
+/// The answer to a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum GatewayAnswer {
     /// To a join.

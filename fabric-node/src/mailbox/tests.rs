@@ -1,5 +1,5 @@
-//! A server as a node has it, and QEMU's side of the protocol played here: what a guest would do
-//! through the device is done through the same memory and an eventfd.
+//! A server as a node has it, and QEMU's side of the protocol played here: a guest's accesses
+//! through the device are made through the same memory and an eventfd.
 
 mod hand_over;
 
@@ -71,7 +71,7 @@ impl TestNode {
     }
 }
 
-/// What QEMU has of a node.
+/// QEMU's side of a node.
 struct Vm {
     connection: UnixStream,
     region: Arc<Region>,
@@ -275,7 +275,7 @@ fn the_dead_of_a_vm_are_found_by_who_comes_next() {
     let client = one.client();
     let (dead, alive) = (client.open().unwrap().unwrap(), client.open().unwrap().unwrap());
     let was = dead.grant;
-    // What a process's end does: its lock is gone, its file stays.
+    // The end of a process: its lock is gone, its file stays.
     drop(dead);
     node.until(2);
     // Full, until the dead one is found.
@@ -341,7 +341,7 @@ fn a_system_that_was_started_anew_has_nothing_of_before() {
     assert_eq!(rebooted.hello().unwrap(), Reply::Done);
     node.until(0);
     let of_now = rebooted.open().unwrap().unwrap();
-    // What was asked before, and is found late.
+    // A question that was asked before, and is found late.
     assert_eq!(one.client().hello().unwrap(), Reply::Denied);
     assert_eq!(one.client().open().unwrap().unwrap_err(), Reply::Denied);
     node.until(1);
@@ -395,8 +395,8 @@ proptest! {
         cases: 20, failure_persistence: None, ..ProptestConfig::default()
     })]
 
-    /// Whatever is written over a VM's mailbox, another VM is served, and in the end so is this
-    /// one.
+    /// One VM's mailbox is written over with anything; another VM is served, and in the end so is
+    /// this one.
     #[test]
     fn garbage_harms_nobody_else(words in vec((0_usize..128, any::<u64>()), 1..40)) {
         let node = TestNode::new(2);

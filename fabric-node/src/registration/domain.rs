@@ -41,7 +41,7 @@ pub struct DomainSettings {
     pub gateways: u16,
 }
 
-/// What stat(2) counts the memory of a file in.
+/// The unit in which stat(2) counts the memory of a file.
 const BLOCK_BYTES: u64 = 512;
 
 /// How a domain is doing.
@@ -121,7 +121,7 @@ impl ServedDomain {
         Ok(Self { settings, table, memory, doorbells, told: None, liveness: None })
     }
 
-    /// What the next process needs. Nothing of the domain may change meanwhile.
+    /// The state for the next process. Nothing of the domain may change meanwhile.
     pub(super) fn take_down(&self, put: Put<'_>) -> io::Result<DomainState> {
         let memory = self.memory.try_clone()?;
         Ok(DomainState {
@@ -293,7 +293,7 @@ fn map(state: &RegionState, host: u64, take: Take<'_>) -> Result<(Region, OwnedF
     Ok((region, fd))
 }
 
-/// What the next node maps it by.
+/// The state by which the next node maps the region.
 fn region_state(region: &Region, memory: OwnedFd, put: Put<'_>) -> RegionState {
     let RegionOptions { slots, gateways, cells, buffers, buffer_bytes, .. } = region.options();
     let (memory, version) = (put(memory), REGION_VERSION);

@@ -33,13 +33,13 @@ impl RegistrationServer {
         self.shared.registry().domains.iter_mut().for_each(ServedDomain::release_liveness);
     }
 
-    /// What the next process needs to take over.
+    /// The state that the next process takes over.
     ///
     /// # Errors
     /// When a descriptor cannot be copied.
     ///
     /// # Panics
-    /// When it is not paused: members might come or go meanwhile.
+    /// When the server is not paused: members might come or go meanwhile.
     pub fn take_down(&self, put: Put<'_>) -> io::Result<RegistrationState> {
         let registry = self.shared.registry();
         assert!(registry.paused, "it must be paused");

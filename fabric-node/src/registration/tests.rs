@@ -102,7 +102,7 @@ fn say(socket: &OwnedFd, bytes: &[u8]) {
     let _ = send(socket, bytes, SendFlags::NOSIGNAL);
 }
 
-/// What the server says; none when it has hung up.
+/// The server's next answer; none when it has hung up.
 fn hear(socket: &OwnedFd) -> Option<RegistrationAnswer> {
     let mut bytes = [0; MESSAGE_BYTES];
     match recv(socket, &mut bytes, RecvFlags::empty()) {
@@ -411,8 +411,8 @@ fn whose_an_endpoint_is_the_node_says_to_members() {
     assert_eq!(hear(&unregistered), None);
 }
 
-/// A large message is read out of its sender's memory once the node has said whose it is; what
-/// stands in the region has no part in it.
+/// A large message is read out of its sender's memory once the node has named the sender's process;
+/// the region's own words have no part in it.
 #[test]
 fn memory_is_read_of_the_process_that_the_node_names() {
     let node = node(4);
@@ -516,10 +516,10 @@ fn a_thousand_processes_die_and_their_slots_are_used_again() {
     node.until(0, 0);
 }
 
-/// Where the victim of a test is to call, and what it does; set for that process only.
+/// The socket that the victim of a test must call, and its role; set for that process only.
 const VICTIM: &str = "VRIO_TEST_VICTIM";
 const VICTIM_DOES: &str = "VRIO_TEST_VICTIM_DOES";
-/// Where a door without descriptors is.
+/// The path of a server that has no descriptors left.
 const STARVED: &str = "VRIO_TEST_STARVED";
 
 /// Joins, takes a slot, and leaves its connection to a child as well, or hangs up and goes on. Does
@@ -589,7 +589,7 @@ fn a_process_that_is_killed_is_noticed_even_if_its_child_has_the_connection() {
     node.until(0, 0);
 }
 
-/// What clients may send, among it whole messages with wrong bytes.
+/// Bytes that clients may send, among them whole messages with wrong bytes.
 fn talk() -> impl Strategy<Value = Vec<u8>> {
     let valid = prop_oneof![
         Just(hello("blue", KEY).to_bytes().to_vec()),
@@ -616,7 +616,7 @@ proptest! {
         cases: 200, failure_persistence: None, ..ProptestConfig::default()
     })]
 
-    /// Whatever is said by whomever, a bystander is served, and all slots come back.
+    /// Clients send anything, a bystander is served, and all slots come back.
     #[test]
     fn nonsense_harms_nobody_else(talks in proptest::collection::vec(talk(), 1..20)) {
         let node = node(3);

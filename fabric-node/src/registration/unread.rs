@@ -1,6 +1,6 @@
 //! Bounds on the descriptors that were sent to a client and that it has not received yet.
 //!
-//! The kernel bounds the descriptors that one user has under way in all sockets (by the number of
+//! The kernel bounds the descriptors that a user has under way in all sockets (by the number of
 //! descriptors that a process may have). At the bound no process of the user can send descriptors
 //! at all. So a few hundred members that do not read must not come near it.
 

@@ -224,7 +224,7 @@ mod tests {
         server.add_vf(VfSettings { name, domain, path: path.clone() }).expect("it is new");
         let shared = &server.shared;
         let registry = &mut *shared.registry();
-        // What is no socket gives no caller, and is not merely empty.
+        // A file that is no socket gives no caller, and is not merely empty.
         let none = take_in(&shared.doorbell, &mut registry.rests_until);
         assert!(none.is_none() && registry.rests_until.is_some());
         registry.rests_until = Some(Instant::now() + Duration::from_secs(60));

@@ -421,7 +421,7 @@ impl Registry {
     }
 }
 
-/// What a VM's mailbox server sees of the domain.
+/// The domain, as the mailbox server of a VM sees it.
 struct MailboxAccess<'d> {
     domain: &'d ServedDomain,
     takes_new: bool,

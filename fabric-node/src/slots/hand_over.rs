@@ -9,7 +9,7 @@ use fabric::Region;
 use fabric::ring::{Life, SlotLife};
 
 impl SlotTable {
-    /// What the next process needs. The table may not change meanwhile.
+    /// The state for the next process. The table may not change meanwhile.
     pub(crate) fn take_down(&self, put: Put<'_>) -> io::Result<SlotTableState> {
         let entries = self.entries();
         let slots = entries.slots.iter().enumerate().filter(|(_, entry)| entry.incarnation > 0);
@@ -80,7 +80,7 @@ impl SlotTable {
     }
 }
 
-/// What is remembered of a slot that was given out.
+/// The table's memory of a slot that was given out.
 fn entry_of(state: &SlotState, entries: &SlotTableState) -> Result<SlotEntry, Unfit> {
     let &SlotState { life, pid, given, died, spoiled, .. } = state;
     let life = Life::from_word(life);

@@ -20,8 +20,8 @@ use crate::mailbox::{
 use crate::region::{Region, RegionError};
 use crate::{Endpoint, EndpointError, EndpointOptions, EndpointProcess, LocalNode, NoDoorbell};
 
-/// How often a process calls that is hung up on before it was answered: at a door with a crowd of
-/// its user's, the one that has been silent for longest gives way.
+/// How often a process calls if the node hangs up before it answers. When too many callers of one
+/// user wait, the node hangs up on the caller that has been silent for longest.
 const CALLS: u32 = 6;
 /// How long it waits before it calls again; twice as long each time.
 const CALL_AGAIN: Duration = Duration::from_millis(10);
@@ -50,7 +50,7 @@ pub struct Domain {
 struct Membership {
     host: u64,
     region: Arc<Region>,
-    /// A gateway's each, at the door.
+    /// The gateways' doorbells, in the order of their slots.
     doorbells: Vec<OwnedFd>,
     node: NodeAccess,
     /// The time of a load of the region in nanoseconds, where that is not plain memory.

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
-/// The shortest key: 16 characters that a machine drew cannot be guessed through a door that
-/// answers one guess at a time.
+/// The shortest key: 16 characters that a machine drew cannot be guessed from a server
+/// that answers one guess at a time.
 pub const KEY_BYTES_MIN: usize = 16;
 
 /// The longest key: a message has room for it.

@@ -13,8 +13,8 @@ use fabric::ring::{Consumer, RingProducer};
 use fabric::slab::{Lending, LendingError, Slab};
 
 impl Post {
-    /// What the next process needs; the messages are appended to `cargo`. The gateway may not work
-    /// again until one of the two processes goes on.
+    /// The state for the next process; the messages are appended to `cargo`. The gateway may not
+    /// work again until one of the two processes goes on.
     pub(in crate::gateway) fn take_down(&mut self, cargo: &mut Vec<u8>) -> PostState {
         let region = Arc::clone(self.region());
         // Otherwise cells that were taken would be taken again.

@@ -47,8 +47,8 @@ impl fmt::Debug for Handed {
 }
 
 impl<C: Carrier> Room<C> {
-    /// What the next process needs, and the messages beside it. The room may not work again until
-    /// one of the two processes goes on.
+    /// The state for the next process, and the messages beside it. The room may not work again
+    /// until one of the two processes goes on.
     pub fn take_down(&mut self, carrier: &C) -> (RoomState, Vec<u8>) {
         let mut cargo = Vec::new();
         let post = self.post.take_down(&mut cargo);

@@ -226,7 +226,7 @@ impl<C: Carrier> Room<C> {
                 (channel, host, epoch, received, proof)
             }
             GatewayAnswer::Refused(text) => return Err(text),
-            // What it says to what it cannot read.
+            // The peer's answer to a message that it cannot read.
             GatewayAnswer::NoChannel => {
                 let text =
                     "it does not understand this node: run one release of vrio on both hosts";

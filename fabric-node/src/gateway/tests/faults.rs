@@ -116,7 +116,7 @@ fn a_host_that_is_out_of_reach_for_long_is_given_up_by_both() {
     ask(&mut world.hosts[0].endpoints[0], Some(there), 1, &mut place);
     world.cut = true;
     world.lose_all();
-    // What is sent meanwhile is kept, and then it is not.
+    // A message sent meanwhile is kept, until the other host is given up.
     send(&mut world.hosts[0].endpoints[0], there, 2, b"lost").expect("it is not known yet");
     world.run(100);
     assert_eq!(ended(&mut world.hosts[0].endpoints[0]).len(), 1, "the send alone");
@@ -290,7 +290,8 @@ fn a_room_that_sleeps_is_woken_once_for_many_pieces() {
         let (mut rings, mut is_sent) = (Vec::new(), false);
         world.run_until("it has come", |world| {
             let Host { cores, endpoints, doorbell: _, .. } = &mut world.hosts[0];
-            // An offer goes and is answered; what then comes is asked for while the gateway sleeps.
+            // An offer goes and is answered; the receiver asks for the message while the gateway
+            // sleeps.
             if is_sent || is_pushed {
                 let _ = cores[0].room.fall_asleep(world.now_ns);
             }
@@ -419,7 +420,7 @@ fn calls_of_a_peer_that_is_taken_out_are_answered() {
         let mut world = World::joined(2, 1, seed);
         let (there, bytes) = (world.address(1, 0), content(1, 9000));
         for number in 0..30 {
-            // What there is no room for does not matter.
+            // A message without room does not matter.
             let _ = send(&mut world.hosts[0].endpoints[0], there, number, &bytes);
             world.step();
         }

@@ -5,7 +5,7 @@ use crate::hand_over::{AssociationsState, RoomState, Unfit};
 use crate::testing::Descriptors;
 use fabric::RequestFailure;
 
-/// What a host's node has, while it stands still.
+/// The state of a host's node while it stands still.
 struct Taken {
     entries: crate::hand_over::SlotTableState,
     descriptors: Descriptors,
@@ -97,7 +97,7 @@ fn what_is_under_way_arrives_once() {
     assert!(places == sent);
 }
 
-/// A receiver that does not look: what waits for it in the gateway goes over, in its order.
+/// A receiver that does not look: its messages that wait in the gateway go over, in their order.
 #[test]
 fn what_waits_for_a_receiver_waits_on() {
     const MANY: u64 = 200;
@@ -159,7 +159,8 @@ fn deaths_that_were_not_told_are_told_by_who_goes_on() {
     }
 }
 
-/// What one gateway has not heard yet of another one's meeting is not taken for the next host's.
+/// A gateway has not heard yet that another gateway has met the host in its next run. Batches for
+/// the run before do not go over.
 #[test]
 fn what_was_sent_to_who_has_been_met_anew_stays_behind() {
     let mut world = World::joined(2, 1, 36);

@@ -3,10 +3,10 @@
 use super::*;
 use fabric::Done;
 
-/// What one endpoint does.
+/// The requests of one endpoint.
 #[derive(Default)]
 struct Party {
-    /// By receiver: what was sent, kept until its completion.
+    /// By receiver: the messages that were sent, kept until their completion.
     sent: Vec<Box<[u8]>>,
     sends: usize,
     sends_ended: usize,
@@ -40,7 +40,7 @@ fn length(random: &mut Random) -> usize {
     most - (random.below(3) as usize).min(most)
 }
 
-/// What happens meanwhile.
+/// The events meanwhile.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Trouble {
     Nothing,

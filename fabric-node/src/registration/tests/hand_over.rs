@@ -1,4 +1,4 @@
-//! A door that another process goes on with; here in the same one.
+//! A registration server that goes on in another process; here in the same one.
 
 use rustix::io::Errno;
 

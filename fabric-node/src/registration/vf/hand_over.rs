@@ -13,7 +13,7 @@ use crate::registration::hand_over::Unclaimed;
 use crate::registration::{RegistrationShared, Registry};
 
 impl Vf {
-    /// What the next process needs.
+    /// The state for the next process.
     pub(in crate::registration) fn take_down(&self, put: Put<'_>) -> io::Result<VfState> {
         let listener = self.listener.as_ref();
         let listener =
