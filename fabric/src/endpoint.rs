@@ -56,9 +56,9 @@ use crate::ring::Words;
 /// makes room within microseconds, if it has a core.
 const LAST_WORDS_TIME: Duration = Duration::from_millis(200);
 
-/// How long an endpoint that is dropped waits for room for what was injected, as long as its
-/// receivers live: for its program those messages are sent. An MPI's job that ends waits for all
-/// its ranks anyway, so this is for a receiver that looks late and not for one that has stopped.
+/// How long an endpoint that is dropped waits for room for injected messages, as long as their
+/// receivers live: for the program these messages are sent. An MPI job that ends waits for all its
+/// ranks anyway, so the time is for a receiver that looks late and not for one that has stopped.
 const LAST_SENDS_TIME: Duration = Duration::from_secs(2);
 
 /// See the module. May be moved between threads, and is used by one at a time.
@@ -79,7 +79,7 @@ impl Endpoint {
     /// ([`crate::SlotTable::take_slot`]), on the host of this name. A slot has one endpoint.
     ///
     /// # Errors
-    /// When the region says that the slot is another one's, or there is no randomness.
+    /// When the region says that the slot is another endpoint's, or there is no randomness.
     pub fn new(
         region: Arc<Region>,
         slot: u16,
@@ -94,7 +94,7 @@ impl Endpoint {
         rustix::rand::getrandom(&mut proof, rustix::rand::GetRandomFlags::empty())
             .map_err(EndpointError::Random)?;
         let me = Local { host: 0, slot, incarnation };
-        // Its owner before may have died asleep.
+        // The former owner of the slot may have died asleep.
         region.ring(slot).set_asleep(0);
         let engine = Engine::new(&region, me, host, options, u64::from_le_bytes(proof));
         Ok(Self { region, engine, at_end: None })
@@ -129,21 +129,21 @@ impl Endpoint {
         self.region.gateways() > 0
     }
 
-    /// By which others send to it.
+    /// The address to which other endpoints send.
     pub fn address(&self) -> Address {
         self.engine.address_of(self.engine.me)
     }
 
-    /// Sends a message: the parts one after the other. Returns before it has arrived, and whether
-    /// its receiver looks for messages or not; those to one endpoint arrive in order.
+    /// Sends a message: the parts one after the other. Returns before the message has arrived, and
+    /// whether its receiver looks for messages or not. Messages to one receiver arrive in order.
     ///
     /// # Errors
     /// When it cannot be sent now ([`SendError::Busy`]), or not at all.
     ///
     /// # Safety
-    /// The parts stay readable and as they are until the completion; with `inject`, until this
-    /// returns. Without a context that is when the receiver has it, which only the program can
-    /// know.
+    /// The parts stay readable and unchanged until the completion; with `inject`, until this
+    /// returns. Without a context they stay so until the receiver has the message, which only the
+    /// program can know.
     pub unsafe fn send(
         &mut self,
         message: &Message,
@@ -200,10 +200,10 @@ impl Endpoint {
         self.engine.peek(&self.region, peek);
     }
 
-    /// Receives the message that was claimed by this context, which is the completion's as well.
+    /// Receives the message that was claimed by this context. The completion has the same context.
     ///
     /// # Errors
-    /// When there is none, or the buffer is none for it.
+    /// When no message is claimed by this context, or the buffer does not fit.
     ///
     /// # Safety
     /// As for [`Endpoint::receive`].
@@ -215,18 +215,18 @@ impl Endpoint {
         self.engine.receive_claimed(&self.region, context, parts)
     }
 
-    /// Does away with the message that was claimed by this context. `false`: there is none.
+    /// Discards the message that was claimed by this context. `false`: there is none.
     pub fn discard_claimed(&mut self, context: RequestContext) -> bool {
         self.engine.discard_claimed(&self.region, context)
     }
 
-    /// Takes a receive back that no message has met, or a message that waits for room; its
-    /// completion says so. `false`: there is none by this context.
+    /// Cancels a receive that has met no message, or a message that waits for room; its completion
+    /// says so. `false`: no request has this context.
     pub fn cancel(&mut self, context: RequestContext) -> bool {
         self.engine.cancel(context)
     }
 
-    /// Moves what can be moved, a bounded piece. When there is nothing, it loads a line that is in
+    /// Moves a bounded number of messages. When there is nothing to do, it loads a line that is in
     /// the cache, stores nothing that is shared, and makes no system call.
     #[inline]
     pub fn progress(&mut self) {
@@ -265,7 +265,7 @@ impl Drop for Endpoint {
     /// their senders have room soon: without the answer a sender would see this endpoint gone, and
     /// not know that its message was taken.
     fn drop(&mut self) {
-        // In a child of its process it is the parent's, which goes on.
+        // In a child of its process the endpoint is the parent's, which goes on.
         if !self.region.is_here() {
             return;
         }

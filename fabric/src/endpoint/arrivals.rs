@@ -60,7 +60,8 @@ impl Engine {
         }
     }
 
-    /// Whether a sender is one to receive from: it has left its slot as it was, or its host is one.
+    /// Whether messages of a sender are received: the sender has left its slot as it was, or its
+    /// host is known.
     #[inline]
     fn is_known(&mut self, region: &Region, source: Local) -> bool {
         match source.host {
@@ -83,9 +84,9 @@ impl Engine {
         true
     }
 
-    /// Takes a message whose bytes are at this place of the region, which lies in it. The place is
-    /// in the own ring and so the message's for as long as its cell is; or it is in a slab, and the
-    /// message's as long as the slab is this owner's.
+    /// Takes a message whose bytes are at this place of the region, which lies in it. A place in
+    /// the own ring is the message's for as long as its cell is. A place in a slab is the message's
+    /// for as long as the slab is this owner's.
     #[inline(always)]
     fn message(
         &mut self,
@@ -120,7 +121,7 @@ impl Engine {
         self.arrived((context, class), &envelope, (head.data, start), (bytes, room), failure);
     }
 
-    /// The same for a message that goes into a buffer that several share.
+    /// The same for a message that goes into a buffer that several messages share.
     #[cold]
     fn message_in_shared(
         &mut self,

@@ -22,12 +22,12 @@ use crate::message::{Completion, Done, Message, RequestContext, RequestFailure};
 use crate::parts::Given;
 use crate::region::Region;
 
-/// Receivers that are tried by one call for progress: each that has no room costs a look at its
-/// ring's line.
+/// Receivers that a call for progress tries: a receiver without room costs a look at its ring's
+/// line.
 const RECEIVERS: usize = 16;
 
-/// Messages that are sent before a further one to the same receiver: more than one, so that a
-/// program that does nothing but send does not wait here longer than its receiver does.
+/// Waiting messages that are sent before a further one to the same receiver. More than one, so that
+/// the messages of a program that only sends do not wait longer than the receiver takes.
 const AHEAD: usize = 2;
 
 impl Engine {
@@ -49,14 +49,14 @@ impl Engine {
         sent.or_else(|error| self.put_off(error, to, message, given, is_matched))
     }
 
-    /// Sends a few that wait for a receiver; whether none is left.
+    /// Sends a few messages that wait for a receiver, and says whether none is left.
     #[cold]
     fn is_next_of(&mut self, region: &Region, to: Local) -> bool {
         self.send_waiting_for(region, to, AHEAD);
         !self.backlog.waits_for(to)
     }
 
-    /// Has a message wait for which there is no room.
+    /// Keeps a message without room until there is some.
     #[cold]
     pub(super) fn put_off(
         &mut self,
@@ -79,7 +79,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Sends some of what waits, to a few receivers in turn.
+    /// Sends some of the messages that wait, to a few receivers in turn.
     pub(super) fn send_waiting(&mut self, region: &Region) {
         let mut left = BATCH;
         for _ in 0..self.backlog.receivers().min(RECEIVERS) {
@@ -91,7 +91,7 @@ impl Engine {
         }
     }
 
-    /// Sends up to so many that wait for one receiver; how many.
+    /// Sends up to so many messages that wait for one receiver; returns how many.
     fn send_waiting_for(&mut self, region: &Region, to: Local, count: usize) -> usize {
         if !self.backlog.waits_for(to) {
             return 0;
@@ -115,7 +115,8 @@ impl Engine {
             self.peers.settle(to);
             self.sleeping.moved = true;
             if result.is_err() {
-                // Only its ring can be broken, which was sound when the message was given.
+                // The receiver's ring was sound when the program gave the message. It is the only
+                // thing that can be broken now.
                 self.not_sent_after_all(&waiting, RequestFailure::Nonsense);
             }
         }
@@ -123,7 +124,8 @@ impl Engine {
         sent
     }
 
-    /// Tells that a message which has waited is not sent; also where its end is not told otherwise.
+    /// Tells that a message which has waited is not sent, also to a program that wanted no
+    /// completion.
     fn not_sent_after_all(&mut self, waiting: &WaitingMessage, failure: RequestFailure) {
         let &Message { class, tag, context, .. } = &waiting.message;
         let (context, bytes) = (context.unwrap_or(RequestContext(0)), waiting.parts.bytes());
@@ -143,7 +145,7 @@ impl Engine {
         self.backlog.put_back(gone, VecDeque::new(), bytes);
     }
 
-    /// Takes the oldest message back that waits and is known by this context. `false`: none is.
+    /// Cancels the oldest message that waits with this context. `false`: there is none.
     #[cold]
     pub(super) fn cancel_waiting(&mut self, context: RequestContext) -> bool {
         let is_it = |waiting: &WaitingMessage| waiting.message.context == Some(context);

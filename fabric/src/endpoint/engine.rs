@@ -36,7 +36,7 @@ use crate::region::Region;
 use crate::ring::{Consumer, Producer};
 use crate::slab::Slab;
 
-/// Receives and messages that there is room for before anything is allocated.
+/// Receives and messages that there is room for before more memory is allocated.
 const ROOM: usize = 256;
 
 /// See the module. Its parts take the region as an argument.
@@ -55,18 +55,18 @@ pub(super) struct Engine {
     pub(super) backlog: Backlog,
     pub(super) pulls: Pulls,
     pub(super) pushes: Pushes,
-    /// Answers that found the other one's ring full.
+    /// Answers that found the sender's ring full.
     pub(super) answers: VecDeque<OfferAnswer>,
     pub(super) completions: Completions,
     pub(super) sleeping: Sleeping,
     /// A random word at a place that stays. A receiver finds it there if it reads this process's
     /// memory and not another one's.
     pub(super) proof: Box<u64>,
-    /// Asked once for each other endpoint.
+    /// The node is asked once for each other endpoint.
     pub(super) processes: Processes,
-    /// In a row.
+    /// Empty looks in a row.
     pub(super) empty_looks: u32,
-    /// Since lives were looked for.
+    /// Looks since the last look for lives.
     pub(super) looks: u32,
     pub(super) counters: EndpointCounters,
 }
@@ -140,7 +140,7 @@ impl Engine {
     }
 }
 
-/// A space's index.
+/// The index of the space that messages of this class have.
 #[inline]
 pub(super) fn index(class: Class) -> usize {
     match class {

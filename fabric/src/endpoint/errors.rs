@@ -8,10 +8,10 @@ use crate::parts::{BadParts, PARTS_MAX};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EndpointError {
-    /// The slot is not this one's, as the region says.
+    /// The region says that the slot is another endpoint's.
     #[error("slot {slot} of the domain's region is another endpoint's, or was written over")]
     Slot {
-        /// Which.
+        /// The slot.
         slot: u16,
     },
     /// There is no randomness to be had.
@@ -26,13 +26,13 @@ pub enum EndpointError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SendError {
-    /// As much waits for receivers as may: make progress, and try again.
+    /// As many bytes wait for receivers as may: make progress, and try again.
     #[error(
         "receivers have not taken what was sent before, and no more may wait here; poll, and send \
          again"
     )]
     Busy,
-    /// No endpoint of this host, and no way leads to another.
+    /// No endpoint of this host has this address, and no way leads to the other host.
     #[error(
         "no way leads to host {:#x}, slot {}: its node is not joined with this one for the domain; \
          `vrio domain list` says which are, and why others are not", .0.host, .0.slot

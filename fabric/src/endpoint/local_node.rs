@@ -17,11 +17,11 @@ pub trait LocalNode: fmt::Debug + Send + Sync {
     /// Why there is none.
     fn open_doorbell(&self, slot: u16, incarnation: u32) -> Result<OwnedFd, NoDoorbell>;
 
-    /// Opens another one for an endpoint of this process whose doorbell was shut down. The node is
-    /// asked and not waited for; returns the read end once it has come.
+    /// Opens another doorbell for an endpoint of this process whose doorbell was shut down. The
+    /// call asks the node and does not wait; a later call returns the read end once it has come.
     fn reopen_doorbell(&self, slot: u16, incarnation: u32) -> Option<OwnedFd>;
 
-    /// Whether the node is there still, without which nothing goes to other hosts.
+    /// Whether the node is still there: without it nothing goes to other hosts.
     fn is_there(&self) -> bool;
 }
 
@@ -29,7 +29,7 @@ pub trait LocalNode: fmt::Debug + Send + Sync {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoDoorbell {
-    /// Inside of a VM.
+    /// The process is inside of a VM.
     #[error("nothing can wake a process inside of a VM; let it poll")]
     InVm,
     /// The kernel makes no fences for others.
@@ -38,10 +38,10 @@ pub enum NoDoorbell {
          system calls here pass it, or poll"
     )]
     NoBarrier,
-    /// There is no node to be asked, or none any more.
+    /// There is no node, or the node has gone.
     #[error("the node has gone; join the domain again when it is back")]
     NoNode,
-    /// It has no descriptor left, or this process has.
+    /// The node has no descriptor left, or this process has none.
     #[error(
         "no descriptor is left for a doorbell, in this process or the node; its log says which"
     )]

@@ -15,12 +15,12 @@ use crate::region::Region;
 use crate::single_copy::{NotCopied, read};
 use crate::slab::{give_back, is_whole};
 
-/// Answers that are tried again by one call: those that wait for a full ring must not cost each
-/// look as much as there are of them.
+/// Answers that a call tries again: a look must not cost more when more answers wait for a full
+/// ring.
 pub(super) const ANSWERS: usize = 16;
 
 impl Engine {
-    /// Has an offered message come to its place.
+    /// Fetches an offered message to its place.
     #[cold]
     pub(super) fn fetch(
         &mut self,
@@ -52,7 +52,7 @@ impl Engine {
         self.answer(region, OfferAnswer { to: source, class, operation, clear });
     }
 
-    /// Reads the message out of the sender's memory, if that can be.
+    /// Reads the message out of the sender's memory, if the kernel allows it.
     fn read(
         &mut self,
         region: &Region,
@@ -60,7 +60,7 @@ impl Engine {
         offer: &Offer,
         place: &MessagePlace,
     ) -> bool {
-        // Another host's memory is not to be read.
+        // Another host's memory cannot be read.
         if offer.bytes < self.options.single_copy_bytes_min || source.host != 0 {
             return false;
         }
@@ -80,7 +80,7 @@ impl Engine {
             },
         };
         match read(pid, offer, &place.parts.cut(0, offer.bytes)) {
-            // Of one that has ended meanwhile the number may be another's by now.
+            // The number of a process that has ended meanwhile may be another one's by now.
             Ok(()) => self.lives(region, source),
             Err(NotCopied::Refused) => {
                 self.peers.get(source).reading = MemoryAccess::Refused;
@@ -90,7 +90,7 @@ impl Engine {
         }
     }
 
-    /// Does not want an offered message.
+    /// Tells the sender that an offered message is not wanted.
     pub(super) fn decline(
         &mut self,
         region: &Region,
@@ -109,7 +109,7 @@ impl Engine {
         }
     }
 
-    /// Tries some again that wait to be told, each in its turn.
+    /// Tries some of the answers that wait again, each in its turn.
     pub(super) fn answer_again(&mut self, region: &Region) {
         for _ in 0..self.answers.len().min(ANSWERS) {
             let Some(answer) = self.answers.pop_front() else { return };
@@ -121,8 +121,8 @@ impl Engine {
         }
     }
 
-    /// Tries each of the last answers; those that wanted something more are void. Whether some are
-    /// left.
+    /// Tries each of the last answers, but for those that ask for pieces, which are void now.
+    /// Returns whether some are left.
     pub(super) fn answer_last(&mut self, region: &Region) -> bool {
         self.answers.retain(|answer| answer.clear.is_none());
         for _ in 0..self.answers.len().div_ceil(ANSWERS) {
@@ -161,7 +161,7 @@ impl Engine {
         true
     }
 
-    /// Takes a piece of a message. `false`: it belongs nowhere.
+    /// Takes a piece of a message. `false`: no message misses it.
     pub(super) fn piece(&mut self, region: &Region, cell: &Cell<'_>, head: &CellHead) -> bool {
         let Some(lent) = cell.lent(head.source) else { return false };
         let (id, at) = (Id::from_word(head.tag), cell.piece_at());
@@ -172,7 +172,8 @@ impl Engine {
                 if fits {
                     let from = region.layout().buffer(lent.owner.slot, lent.buffer);
                     pull.place.parts.copy_out(pull.got, lent.bytes, region.mapping(), from);
-                    // Whose slab has another owner is gone, which ends this when it is noticed.
+                    // A slab with another owner means that the sender is gone. That ends the
+                    // message when it is noticed.
                     if is_whole(region, lent.owner) {
                         pull.got += lent.bytes;
                     }

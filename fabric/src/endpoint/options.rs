@@ -9,8 +9,8 @@ const EAGER_BYTES_MAX: usize = 16 << 10;
 
 /// The shortest offer that is read out of the sender's memory. Measured up to 1 MiB: two copies by
 /// two processes at once, in pieces that stay in a cache, take a third of the time of one copy by
-/// the kernel, which has each page to look up. Beyond that the pieces are of no use to a cache, and
-/// the one copy needs the sender for nothing.
+/// the kernel, which has to look each page up. Longer pieces do not stay in a cache, and the one
+/// copy leaves the sender alone.
 const SINGLE_COPY_BYTES_MIN: usize = 4 << 20;
 
 /// The longest message that is pushed to another host: sent piece by piece before the receiver asks

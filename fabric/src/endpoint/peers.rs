@@ -8,7 +8,7 @@ use crate::region::{Region, SLOTS_MAX};
 use crate::{Address, matcher::Envelope};
 
 impl Engine {
-    /// Whether an endpoint is still there, for all that is known here.
+    /// Whether an endpoint is still there, as far as it is known here.
     #[inline(always)]
     pub(super) fn lives(&self, region: &Region, local: Local) -> bool {
         match local.host {
@@ -17,7 +17,7 @@ impl Engine {
         }
     }
 
-    /// An address as the region names it, if it is one of this host or of one that can be reached.
+    /// The name in the region of an address of this host, or of a host that can be reached.
     #[inline(always)]
     pub(super) fn local_of(&mut self, region: &Region, address: Address) -> Option<Local> {
         let Address { host, incarnation, slot } = address;
@@ -53,7 +53,8 @@ impl Engine {
         }
     }
 
-    /// Buries them once all is received that was before this position; until then mourns them.
+    /// Ends requests with these endpoints once all cells before this position are taken; until then
+    /// keeps the endpoints in `mourned`.
     fn bury_if_past(&mut self, region: &Region, gone: Vec<Local>, end: u64) {
         if self.consumer.is_past(&region.ring(self.me.slot), end) {
             gone.into_iter().for_each(|local| self.bury(local));

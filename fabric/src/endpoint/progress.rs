@@ -9,7 +9,7 @@ use crate::region::{Region, SlotRing};
 /// other things to do as well.
 pub(super) const BATCH: usize = 64;
 
-/// Pieces of offers that are sent by one call, for the same reasons.
+/// Pieces of offers that a call sends, for the same reasons.
 const PIECES: usize = 16;
 
 /// After so many empty looks in a row the producer that claimed the next cell may have died. This
@@ -38,7 +38,7 @@ impl Engine {
         }
     }
 
-    /// Goes on with what has waited for room.
+    /// Continues requests that have waited for room.
     #[inline(never)]
     fn go_on(&mut self, region: &Region) {
         if !self.answers.is_empty() {
@@ -82,7 +82,7 @@ impl Engine {
         }
     }
 
-    /// Nothing has come for a while.
+    /// Gives room back and passes dead claims over when nothing has come for a while.
     #[cold]
     pub(super) fn rest(&mut self, region: &Region) {
         let ring = region.ring(self.me.slot);

@@ -44,7 +44,7 @@ impl Engine {
         true
     }
 
-    /// A part of one has come. `false`: it belongs nowhere.
+    /// Takes a part of a message. `false`: no message misses it.
     pub(super) fn part(&mut self, region: &Region, cell: &Cell<'_>, head: &CellHead) -> bool {
         let Some(lent) = cell.lent(head.source) else { return false };
         let id = self.pushes.by_name.get(&(head.source, head.tag)).copied();
@@ -67,7 +67,7 @@ impl Engine {
         sound.is_some_and(|(_, fits, _)| fits)
     }
 
-    /// Nothing more comes of one: it is whole, or it failed.
+    /// Ends a message: it is whole, or it failed.
     fn end_push(&mut self, id: Id, failure: Option<RequestFailure>) {
         let Pushes { store, under_way, by_name } = &mut self.pushes;
         let Some(push) = store.get_mut(id) else { return };

@@ -42,7 +42,8 @@ impl Engine {
         Ok(())
     }
 
-    /// A buffer for message after message: those that have come, then those that will.
+    /// Posts a buffer for message after message: for those that have come, then for those that
+    /// will.
     #[cold]
     fn receive_several(
         &mut self,
@@ -52,7 +53,7 @@ impl Engine {
         parts: MessageParts,
         min_bytes: usize,
     ) {
-        // At least one, or a full buffer would go on for ever.
+        // At least one, or a full buffer would never end.
         let min_bytes = min_bytes.max(1);
         let multi =
             Multi { context, min_bytes, used_bytes: 0, arriving: 0, over: false, cancelled: false };
@@ -88,7 +89,7 @@ impl Engine {
         self.spaces[index(class)].post(pattern, context, Posted { parts, source, multi });
     }
 
-    /// The place in a shared buffer for a message of this length, and whether it was the last.
+    /// The place in a shared buffer for a message of this length, and whether it is the last one.
     fn share(
         &mut self,
         multi: Id,
@@ -105,7 +106,7 @@ impl Engine {
         Some((place, shared.over))
     }
 
-    /// Where a message of this length goes that a receive waited for.
+    /// The place of a message of this length that a receive waited for.
     pub(super) fn place_for(
         &mut self,
         class: Class,
@@ -162,7 +163,7 @@ impl Engine {
         self.received(&place, &envelope, data, content.len(), None);
     }
 
-    /// Tells that a message of this length is in its place, as much of it as fits.
+    /// Completes a receive: a message of this length is in its place, as much of it as fits.
     pub(super) fn received(
         &mut self,
         place: &MessagePlace,
@@ -179,7 +180,7 @@ impl Engine {
         }
     }
 
-    /// The same for a place with so much room, as far as the message is concerned.
+    /// The same for a message with this room in its place.
     #[inline(always)]
     pub(super) fn arrived(
         &mut self,
@@ -297,7 +298,7 @@ impl Engine {
         self.backlog.receivers() > 0 && self.cancel_waiting(context)
     }
 
-    /// Tells that a receive was taken back, and that its memory is the program's again.
+    /// Tells that a receive was cancelled, and that its memory is the program's again.
     fn cancelled(&mut self, what: (RequestContext, Class), start: *mut u8) {
         let envelope = Envelope { source: self.address_of(self.me), tag: 0 };
         self.complete_receive(what, &envelope, (None, start), 0, Some(RequestFailure::Cancelled));

@@ -20,14 +20,14 @@ use crate::ring::Words;
 /// Bytes that are sent between two marks.
 const MARK_BYTES: usize = 64 << 10;
 
-/// Marks that may be outstanding; then the receiver's node is waited for. With what comes behind
-/// the last one this is what a gateway's buffers hold for one receiver: more would wait beside
-/// them, and be copied twice more.
+/// Marks that may be outstanding; then the sender waits for the receiver's node. Together with the
+/// bytes behind the last mark this is as much as a gateway's buffers hold for one receiver. More
+/// bytes would wait beside the buffers, and be copied twice more.
 const MARKS_MAX: u8 = 7;
 
-/// Marks that may be outstanding where messages are pushed still. Beyond that they are offered: so
-/// much is on its way that a way there and back is not waited for, and what would fill the window
-/// would hold up the sender.
+/// Marks that may be outstanding while messages are pushed. Beyond that they are offered: so many
+/// bytes are on their way that the round trip of an offer costs nothing, and pushing would fill the
+/// window and hold up the sender.
 const PUSH_MARKS_MAX: u8 = 4;
 
 impl Engine {
@@ -35,7 +35,7 @@ impl Engine {
         self.peers.remotes.home = Some(home);
     }
 
-    /// Whose ring leads to an endpoint: its own, or that of the pair's gateway.
+    /// The owner of the ring that leads to an endpoint: the endpoint, or the pair's gateway.
     #[inline(always)]
     pub(super) fn ring_to(&self, region: &Region, to: Local) -> Local {
         if to.host == 0 {
@@ -51,7 +51,7 @@ impl Engine {
         Local { host: 0, slot, incarnation }
     }
 
-    /// Whether something can be sent to an endpoint now, as far as that is not its ring's to say.
+    /// Whether a message can go to an endpoint now, apart from room in its ring.
     #[inline(always)]
     pub(super) fn is_open(&mut self, region: &Region, to: Local) -> bool {
         to.host == 0 || self.is_way_open(region, to)
@@ -124,7 +124,7 @@ impl Engine {
         }
     }
 
-    /// Wakes those of these gateways that sleep, a bit for each: they have something to take out.
+    /// Wakes those of these gateways that sleep, a bit for each: they have cells to take out.
     fn wake_gateways(&self, region: &Region, gateways: u64) {
         // A gateway that falls asleep says so before it looks for the last time.
         fence(SeqCst);

@@ -18,7 +18,7 @@ use crate::parts::{Given, MessageParts, PARTS_MAX};
 use crate::region::Region;
 use crate::ring::NoCell;
 
-/// Messages that are offered and not taken; each is a receiver's that is slow. More wait.
+/// Messages that are offered and not taken. Only slow receivers have so many; more messages wait.
 const OFFERS_MAX: usize = 1 << 16;
 
 impl Engine {
@@ -40,8 +40,8 @@ impl Engine {
         self.send_any(region, message, given, false)
     }
 
-    /// An endpoint of this host that lives, while no message waits. None: it is another host's, or
-    /// cannot be sent to, or not before others.
+    /// The endpoint of this address, if it is of this host and lives, while no message waits. None:
+    /// it is another host's, it cannot be sent to, or other messages must go first.
     #[inline(always)]
     fn near(&self, region: &Region, address: Address) -> Option<Local> {
         let Address { host, incarnation, slot } = address;
@@ -70,7 +70,7 @@ impl Engine {
             return Err(SendError::Unreachable(message.to));
         };
         if to.host == 0 && to.slot < region.gateways() {
-            // The node's own, and no process.
+            // The slot is a gateway's, which is the node's own.
             return Err(SendError::Unreachable(message.to));
         }
         if !self.lives(region, to) {
@@ -262,7 +262,7 @@ impl Engine {
         to.host != 0 && bytes <= PUSH_BYTES_MAX && self.has_room_to_push(to)
     }
 
-    /// Keeps a message until its receiver has it, or it is out.
+    /// Keeps a message until its receiver has it, or all its pieces are out.
     fn keep_sending(
         &mut self,
         to: Local,
@@ -307,14 +307,15 @@ impl Engine {
         self.sends.store.get(id).filter(|sending| sending.to == source).map(|_| id)
     }
 
-    /// The receiver has it. `false`: there is no such offer.
+    /// The receiver has the message. `false`: there is no such offer.
     pub(super) fn finished(&mut self, source: Local, operation: u64) -> bool {
         let Some(id) = self.offered_to(source, operation) else { return false };
         self.end_sending(id, None);
         true
     }
 
-    /// The receiver wants it piece by piece. `false`: it has no business to.
+    /// The receiver wants the message piece by piece. `false`: there is no such offer, or it is fed
+    /// already.
     pub(super) fn cleared(&mut self, source: Local, operation: u64, clear: &Clear) -> bool {
         let Some(id) = self.offered_to(source, operation) else { return false };
         let Some(sending) = self.sends.store.get(id) else { return false };
@@ -329,7 +330,7 @@ impl Engine {
         true
     }
 
-    /// The receiver is sent a message piece by piece, behind others that it is sent so.
+    /// Begins to send a message piece by piece, behind others to the same receiver.
     fn begin_to_feed(&mut self, id: Id, feeding: Feeding) {
         let Sends { store, fed, .. } = &mut self.sends;
         let Some(sending) = store.get_mut(id) else { return };
@@ -351,7 +352,7 @@ impl Engine {
         for _ in 0..pieces {
             let Some(&(_, list)) = self.sends.fed.front() else { return };
             let Some(id) = self.sends.store.first(list) else { return };
-            // The next one's turn, whether this one's ring has room or not.
+            // The next receiver's turn, whether this one's ring has room or not.
             self.sends.fed.rotate_left(1);
             match self.feed_one(region, id) {
                 Ok(()) | Err(SendError::Busy) => {}
@@ -368,7 +369,7 @@ impl Engine {
             return Ok(());
         };
         if !self.lives(region, to) || !self.is_open(region, to) {
-            // The first ends it when it is noticed.
+            // A receiver that is gone ends the message when it is noticed.
             return Err(SendError::Busy);
         }
         let ring = self.ring_to(region, to);

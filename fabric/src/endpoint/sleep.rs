@@ -31,12 +31,12 @@ use crate::ring::Words;
 /// Whether an endpoint has to be looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doze {
-    /// There is something to do, or to be told.
+    /// There is work, or a completion.
     Ready,
-    /// Its doorbell is rung when there is.
+    /// Its doorbell is rung when there is work.
     Sleep,
-    /// Its doorbell is rung when something comes. But it also waits for room, of which no process
-    /// tells it: look again soon.
+    /// Its doorbell is rung when a cell comes. But the endpoint also waits for room, which nothing
+    /// announces: look again soon.
     Nap,
     /// A message was refused for want of room, and there is room now. The program must send the
     /// message again, and nothing else tells it so: this is said until
@@ -83,8 +83,8 @@ impl Endpoint {
     /// The second step: takes the doorbell that [`DoorbellRequest::ask`] has given for this
     /// endpoint.
     pub fn set_doorbell(&mut self, doorbell: OwnedFd) {
-        // Of two threads that have asked for it one is late; if that one's is the node's, the first
-        // one's is as good as torn off.
+        // Two threads may have asked for it. If the later one's doorbell is the one that the node
+        // knows, the first one behaves like a doorbell that was shut down.
         self.engine.sleeping.read_end.get_or_insert(doorbell);
     }
 
@@ -165,17 +165,17 @@ impl DoorbellRequest {
     pub fn ask(self) -> Result<OwnedFd, NoDoorbell> {
         let home = self.home.ok_or(NoDoorbell::NoNode)?;
         let doorbell = home.open_doorbell(self.slot, self.incarnation)?;
-        // After that, since inside of a VM there is a better reason.
+        // The node's reason comes first: inside of a VM it is the better one.
         if self.has_barrier { Ok(doorbell) } else { Err(NoDoorbell::NoBarrier) }
     }
 }
 
-/// Has what this thread has stored be seen by all members before it loads anything else, and what
-/// each of them has stored by this one, or else that member see this one's. `false`: by those that
-/// make fences of their own, alone.
+/// Makes the stores of this thread before this call visible to all members before its loads after
+/// it. For each member: this thread sees the member's earlier stores, or the member sees this
+/// thread's. `false`: this holds only for members that make fences of their own.
 pub(super) fn barrier_for_all() -> bool {
     let is_made = membarrier(MembarrierCommand::GlobalExpedited).is_ok();
-    // For those, as the node does.
+    // For members that make fences of their own, as the node does.
     fence(SeqCst);
     is_made
 }
@@ -249,7 +249,7 @@ impl Engine {
         self.sleeping.refusals.push(SendRefusal { to, rung, is_new: true, is_due: false });
     }
 
-    /// A cell is published: if it is a message, none is refused to the same one any more.
+    /// A cell is published: if it is a message, none to the same endpoint is refused any more.
     #[inline]
     pub(super) fn note_sent(&mut self, to: Local, kind: CellKind) {
         if !self.sleeping.refusals.is_empty() {
@@ -279,8 +279,8 @@ impl Engine {
         }
     }
 
-    /// Whether something that was refused should be sent again: there is room for it, or it is too
-    /// late.
+    /// Whether a refused message should be sent again: there is room for it, or its receiver is
+    /// gone.
     fn has_room_for_refused(&mut self, region: &Region) -> bool {
         let mut is_due = false;
         for place in 0..self.sleeping.refusals.len() {
@@ -307,7 +307,7 @@ impl Engine {
     #[inline(always)]
     pub(super) fn wake(&mut self, region: &Region, cell: &Cell<'_>, to: Local, kind: CellKind) {
         match self.sleeping.barriers {
-            // The other's barrier comes before both the store and this look, or after both.
+            // The sleeper's barrier comes before both the store and this look, or after both.
             Barriers::Sleepers => compiler_fence(SeqCst),
             Barriers::Own => fence(SeqCst),
         }
@@ -328,7 +328,7 @@ impl Engine {
         }
     }
 
-    /// Where it is kept which of an endpoint's sleeps it was woken from last.
+    /// The place of the number of the sleep that an endpoint was woken from last.
     fn rung(&mut self, to: Local) -> &mut u64 {
         let peer = self.peers.get(to);
         if peer.rung != REFUSED {
@@ -339,7 +339,7 @@ impl Engine {
     }
 
     fn ring(&mut self, region: &Region, to: Local) {
-        // Read before it is rung: of a later sleep it is woken again.
+        // Read before the ring: a later sleep has another number and is woken again.
         let word = region.ring(to.slot).asleep();
         if *self.rung(to) == word {
             return;

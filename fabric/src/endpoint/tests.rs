@@ -61,14 +61,14 @@ impl World {
         self.endpoints[index].address()
     }
 
-    /// Lets all of them do what there is, so often that the dead are noticed.
+    /// Lets all endpoints make progress, so often that they notice the dead.
     fn settle(&mut self) {
         for _ in 0..2 * LOOKS_FOR_LIVES {
             self.endpoints.iter_mut().for_each(Endpoint::progress);
         }
     }
 
-    /// Lets all of them do what there is.
+    /// Lets all endpoints make progress.
     fn turn(&mut self) {
         for _ in 0..4 {
             self.endpoints.iter_mut().for_each(Endpoint::progress);
@@ -107,7 +107,7 @@ fn ask(endpoint: &mut Endpoint, receive: &Receive, bytes: &mut [u8]) {
     unsafe { endpoint.receive(receive, &[part(bytes)]) }.expect("a sound receive");
 }
 
-/// All that has ended, without making progress.
+/// All completions, without making progress.
 fn ended(endpoint: &mut Endpoint) -> Vec<Completion> {
     std::iter::from_fn(|| endpoint.engine.completions.pop()).collect()
 }

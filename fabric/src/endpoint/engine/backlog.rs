@@ -10,10 +10,10 @@ use crate::region::Region;
 /// The memory of an entry: its list doubles when it grows, so half of it may be empty.
 const ENTRY_BYTES: usize = 2 * size_of::<WaitingMessage>();
 
-/// No slot is as high.
+/// No slot is as high, so no message goes the short way.
 const BARRED: u32 = u32::MAX;
 
-/// A message that waits.
+/// A message that waits for room.
 #[derive(Debug)]
 pub(crate) struct WaitingMessage {
     pub(crate) message: Message,
@@ -30,10 +30,10 @@ impl WaitingMessage {
     }
 }
 
-/// All of them.
+/// All messages that wait.
 #[derive(Debug)]
 pub(crate) struct Backlog {
-    /// Receivers, each with what waits for it, the oldest first; at least one message.
+    /// Receivers, each with the messages that wait for it, the oldest first; at least one message.
     pub(crate) lines: HashMap<Local, VecDeque<WaitingMessage>>,
     /// The same receivers, in turn.
     pub(crate) turns: VecDeque<Local>,
@@ -64,7 +64,7 @@ impl Backlog {
         self.short_from
     }
 
-    /// How many receivers something waits for.
+    /// How many receivers messages wait for.
     #[inline(always)]
     pub(crate) fn receivers(&self) -> usize {
         self.turns.len()
@@ -113,12 +113,12 @@ impl Backlog {
         Ok(true)
     }
 
-    /// Takes a receiver's line out, to be put back.
+    /// Takes a receiver's line out; it must be put back.
     pub(crate) fn take(&mut self, to: Local) -> Option<VecDeque<WaitingMessage>> {
         self.lines.get_mut(&to).map(std::mem::take)
     }
 
-    /// Puts a line back, from which messages were taken that have held so much.
+    /// Puts a line back. Messages were taken from it that have held so many bytes.
     pub(crate) fn put_back(&mut self, to: Local, line: VecDeque<WaitingMessage>, bytes: usize) {
         self.bytes -= bytes;
         if !line.is_empty() {

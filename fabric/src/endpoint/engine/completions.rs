@@ -18,13 +18,13 @@ const BLANK: Completion = Completion {
 pub(crate) struct Completions {
     /// A power of two.
     places: Box<[Completion]>,
-    /// Which of all that were ever put is taken next, and which is put next.
+    /// The number of the completion that is taken next, and of the one that is put next.
     first: usize,
     end: usize,
 }
 
 impl Completions {
-    /// With places for so many, a power of two, before it grows.
+    /// With places for so many completions, a power of two, before it grows.
     pub(crate) fn new(capacity: usize) -> Self {
         assert!(capacity.is_power_of_two(), "{capacity}");
         Self { places: vec![BLANK; capacity].into(), first: 0, end: 0 }

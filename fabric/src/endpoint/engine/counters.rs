@@ -9,15 +9,15 @@ pub struct EndpointCounters {
     pub eager_sends: u64,
     /// Messages that were offered, for the receiver to fetch.
     pub rendezvous_sends: u64,
-    /// Messages to other hosts that went piece by piece, without being asked for.
+    /// Messages that were pushed to other hosts, piece by piece, before their receivers asked.
     pub pushed_sends: u64,
-    /// Sends that found no room at their receiver's, or none in the own slab, and have waited here.
+    /// Sends that found no room in the receiver's ring or the own slab, and have waited here.
     pub waited_sends: u64,
-    /// Sends that found no room there, and none to wait in.
+    /// Sends that found no room in these, and no room to wait either.
     pub busy: u64,
     /// Messages that came, of all kinds.
     pub messages: u64,
-    /// Those of them that no receive waited for.
+    /// Messages that no receive waited for.
     pub unexpected: u64,
     /// Offers that were read out of the sender's memory: one copy.
     pub single_copies: u64,

@@ -10,15 +10,15 @@ use crate::region::Region;
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct HostTable {
-    /// By index; 0 of a host that was not met.
+    /// By index; 0 for a host that was not met.
     names: Vec<u64>,
     indices: Index,
-    /// The one that was asked for last.
+    /// The last answer.
     last: Option<(u64, u16)>,
 }
 
 impl HostTable {
-    /// The index of a host that can be reached, or could once.
+    /// The index of a host that can be reached, or could be reached once.
     #[inline]
     pub(crate) fn index(&mut self, region: &Region, name: u64) -> Option<u16> {
         match self.last {
@@ -59,14 +59,14 @@ impl HostTable {
         self.names.capacity() * size_of::<u64>() + self.indices.held_bytes()
     }
 
-    /// Whether the host of this index is one to receive from. Asked before [`HostTable::name`].
+    /// Whether messages from the host of this index are received. Asked before [`HostTable::name`].
     #[inline]
     pub(crate) fn meet(&mut self, region: &Region, index: u16) -> bool {
         if self.last.is_some_and(|(_, last)| last == index) || self.name(index) != 0 {
             return true;
         }
         let Some(name) = region.host(index) else { return false };
-        // Not one that has come back.
+        // A host that has come back under its name is not met again.
         let is_new = self.known(name).is_none();
         if is_new {
             self.note(name, index);

@@ -14,16 +14,16 @@ pub(crate) struct Pull {
     pub(crate) envelope: Envelope,
     pub(crate) data: Option<u64>,
     pub(crate) place: MessagePlace,
-    /// How long the message is, how much of it is wanted, and how much has come.
+    /// The length of the message, the bytes of it that are wanted, and the bytes that have come.
     pub(crate) bytes: usize,
     pub(crate) wanted: usize,
     pub(crate) got: usize,
 }
 
-/// The list of all of them.
+/// The list of all pulls.
 pub(crate) const ALL: usize = 0;
 
-/// All of those.
+/// All messages that come piece by piece.
 #[derive(Debug)]
 pub(crate) struct Pulls {
     pub(crate) store: MatchStore<Pull, 1>,
@@ -42,6 +42,6 @@ pub(crate) struct OfferAnswer {
     pub(crate) to: Local,
     pub(crate) class: Class,
     pub(crate) operation: u64,
-    /// None: it has been taken, or is not wanted.
+    /// The pieces that the receiver wants. None: the message has been taken, or is not wanted.
     pub(crate) clear: Option<Clear>,
 }

@@ -8,10 +8,10 @@ use crate::ring::RingProducer;
 /// Whether a peer's memory can be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum MemoryAccess {
-    /// Whose it is was not asked yet.
+    /// The node was not asked for the process yet.
     #[default]
     Unknown,
-    /// This process's, not tried or found to work.
+    /// The memory of this process, not tried or found to work.
     Of(u32),
     Refused,
 }
@@ -19,14 +19,14 @@ pub(crate) enum MemoryAccess {
 /// The other endpoint in a slot, as far as it is known here.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SlotPeer {
-    /// Of the owner that the rest is about; 0 for none.
+    /// The owner of the slot that the other fields are about; 0 for none.
     pub(crate) incarnation: u32,
     pub(crate) way: RingProducer,
     pub(crate) reading: MemoryAccess,
     /// Requests that wait for it: sends, pulls, receives that name it as their source.
     outstanding: u32,
-    /// Which of its sleeps it was woken from last; [`REFUSED`](super::sleep::REFUSED) while that
-    /// is kept elsewhere.
+    /// The number of the sleep that it was woken from last; [`REFUSED`](super::sleep::REFUSED)
+    /// while a refusal keeps this number.
     pub(crate) rung: u64,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct SlotPeers {
     /// The endpoints that were found gone while cells were in the ring, and the position before
     /// which all of their cells are.
     pub(crate) mourned: Option<(Vec<Local>, u64)>,
-    /// Those of other hosts.
+    /// The peers of other hosts.
     pub(crate) remotes: Remotes,
 }
 
@@ -88,7 +88,7 @@ impl SlotPeers {
         *peer = SlotPeer { incarnation: local.incarnation, ..SlotPeer::default() };
     }
 
-    /// Something waits for an owner of a slot, whether it lives or not.
+    /// A request waits for an owner of a slot, which lives or not.
     #[inline(always)]
     pub(crate) fn expect(&mut self, local: Local, is_live: bool) {
         if !is_live {
@@ -101,7 +101,7 @@ impl SlotPeers {
         }
     }
 
-    /// It does not any more.
+    /// A request does not wait for it any more.
     #[inline(always)]
     pub(crate) fn settle(&mut self, local: Local) {
         if local.host != 0 {

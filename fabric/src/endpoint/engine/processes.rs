@@ -1,15 +1,15 @@
-//! Which process an endpoint of this host is of, as the node says it.
+//! The processes of this host's endpoints, as the node says them.
 
 use std::fmt;
 
 /// The process of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndpointProcess {
-    /// Its number, as this process has to say it.
+    /// The number of the process in this process's namespace.
     Is(u32),
-    /// There is none that can be read from here.
+    /// No process that can be read from here.
     Nobodys,
-    /// Asked, and not answered yet.
+    /// The node was asked, and has not answered yet.
     NotKnown,
 }
 

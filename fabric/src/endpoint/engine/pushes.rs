@@ -10,11 +10,11 @@ use crate::message::RequestFailure;
 use crate::region::Region;
 use crate::slab::is_whole;
 
-/// A message that comes by itself.
+/// A message that another host pushes.
 #[derive(Debug)]
 pub(crate) struct Push {
     pub(crate) source: Local,
-    /// By which its sender names it.
+    /// The sender's name for the message.
     pub(crate) operation: u64,
     pub(crate) bytes: usize,
     pub(crate) got: usize,
@@ -31,7 +31,7 @@ pub(crate) enum Goal {
         envelope: Envelope,
         data: Option<u64>,
     },
-    /// It is not wanted, but comes.
+    /// The program does not want the message, but it comes.
     Nothing,
     /// The program has not asked for the message yet, and it will not come.
     Lost(RequestFailure),
@@ -39,7 +39,7 @@ pub(crate) enum Goal {
 
 pub(crate) const UNDER_WAY: usize = 0;
 
-/// All of them.
+/// All messages that are pushed.
 #[derive(Debug)]
 pub(crate) struct Pushes {
     pub(crate) store: MatchStore<Push, 1>,
@@ -55,8 +55,8 @@ impl Pushes {
 }
 
 impl Push {
-    /// Takes the next part out of its buffer, which it fits. Whose slab has another owner is gone,
-    /// which ends this when it is noticed.
+    /// Takes the next part out of its buffer, which it fits. A slab with another owner means that
+    /// the sender is gone. That ends the message when it is noticed.
     pub(crate) fn take(&mut self, region: &Region, lent: &Lent) {
         let from = region.layout().buffer(lent.owner.slot, lent.buffer);
         let end = self.got + lent.bytes;

@@ -7,14 +7,14 @@ use crate::message::{Class, RequestContext};
 use crate::parts::MessageParts;
 use crate::region::Region;
 
-/// Messages up to this are kept without an allocation of their own.
+/// Messages up to this length are kept without an allocation of their own.
 const SHORT_BYTES: usize = 48;
 
-/// A receive that waits.
+/// A receive that waits for a message.
 #[derive(Debug)]
 pub(crate) struct Posted {
     pub(crate) parts: MessageParts,
-    /// The one that it waits for, if only one will do.
+    /// The endpoint that it waits for, if it named one.
     pub(crate) source: Option<Local>,
     /// The buffer that several messages share.
     pub(crate) multi: Option<Id>,
@@ -35,12 +35,12 @@ pub(crate) enum ReceivedBody {
     },
     Long(Box<[u8]>),
     Offer(Box<Offer>),
-    /// One that comes by itself, piece by piece, and how long it is.
+    /// A message that is pushed, and its length.
     Push(Id, usize),
 }
 
 impl ReceivedBody {
-    /// Copies what is at a place of the region, which was checked.
+    /// Copies bytes from a place of the region, which was checked.
     pub(crate) fn copied(region: &Region, at: usize, bytes: usize) -> Self {
         let copy = |to: &mut [u8]| {
             let start = to.as_mut_ptr();
@@ -72,17 +72,17 @@ impl ReceivedBody {
 #[derive(Debug)]
 pub(crate) struct Multi {
     pub(crate) context: RequestContext,
-    /// Fewer bytes left than this: it is over.
+    /// The buffer ends when fewer bytes are left than this.
     pub(crate) min_bytes: usize,
     pub(crate) used_bytes: usize,
     /// Messages that are on their way into it.
     pub(crate) arriving: usize,
     pub(crate) over: bool,
-    /// It was taken back, which is told when nothing is on its way into it any more.
+    /// It was cancelled. Its program is told when no message is on its way into it any more.
     pub(crate) cancelled: bool,
 }
 
-/// All such buffers.
+/// All buffers that several messages share.
 #[derive(Debug)]
 pub(crate) struct Multis(pub(crate) MatchStore<Multi, 1>);
 
@@ -91,13 +91,13 @@ impl Multis {
         Self(MatchStore::new(0))
     }
 
-    /// It ended by a failure, which its program was told.
+    /// Ends a buffer by a failure, which its program was told.
     pub(crate) fn end(&mut self, id: Id) {
         self.0.give_up(id);
     }
 }
 
-/// Where one message goes.
+/// The place of one message.
 #[derive(Debug)]
 pub(crate) struct MessagePlace {
     pub(crate) context: RequestContext,

@@ -15,12 +15,12 @@ const STEP: usize = 4;
 /// The endpoint in a slot of another host, as far as it is known here.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Remote {
-    /// Of the owner that the rest is about.
+    /// The owner of the slot that the other fields are about.
     pub(crate) incarnation: u32,
-    /// The last one that is known to be gone.
+    /// The last owner that is known to be gone.
     pub(crate) gone: u32,
     pub(crate) outstanding: u32,
-    /// Since the last mark, in units of [`UNIT_BYTES`].
+    /// Bytes since the last mark, in units of [`UNIT_BYTES`].
     pub(crate) unmarked: u16,
     /// Marks that no gateway has answered.
     pub(crate) marks: u8,
@@ -31,7 +31,8 @@ pub(crate) struct Remote {
 const _: () = assert!(size_of::<Remote>() == 16);
 
 impl Remote {
-    /// So many bytes are sent. Whether this makes at least `mark_bytes` since the last mark.
+    /// Counts bytes that are sent. Returns whether they make at least `mark_bytes` since the last
+    /// mark.
     pub(crate) fn add_unmarked(&mut self, bytes: usize, mark_bytes: usize) -> bool {
         let units = u16::try_from(bytes.div_ceil(UNIT_BYTES)).unwrap_or(u16::MAX);
         self.unmarked = self.unmarked.saturating_add(units);
@@ -46,7 +47,7 @@ impl Remote {
     }
 }
 
-/// All that are known: of each host up to the highest slot that was met.
+/// All endpoints that are known: of each host up to the highest slot that was met.
 #[derive(Debug, Default)]
 pub(crate) struct RemoteSlots(Vec<Vec<Remote>>);
 
@@ -56,7 +57,7 @@ impl RemoteSlots {
         self.0.get(usize::from(local.host))?.get(usize::from(local.slot))
     }
 
-    /// The same, to be changed.
+    /// The endpoint in a slot, to be changed; the slot is made if it was not met.
     pub(crate) fn get(&mut self, local: Local) -> &mut Remote {
         let (host, slot) = (usize::from(local.host), usize::from(local.slot));
         if self.0.len() <= host {
@@ -71,7 +72,7 @@ impl RemoteSlots {
         &mut slots[slot]
     }
 
-    /// Whether none was met.
+    /// Whether no endpoint was met.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -109,12 +110,12 @@ pub(crate) struct Remotes {
     pub(crate) may_have_unasked: bool,
     /// The node is gone.
     pub(crate) orphaned: bool,
-    /// While several cells are published: the gateways that they are for, which are woken when all
-    /// are there. One that shares this core would else be woken for each.
+    /// While several cells are published: the gateways of these cells, which are woken when all
+    /// cells are there. A gateway that shares this core would be woken for each cell otherwise.
     pub(crate) doorbells: Option<u64>,
 }
 
-// A bit for each of them.
+// Each gateway has a bit.
 const _: () = assert!(GATEWAYS_MAX as u32 <= u64::BITS);
 
 impl Remotes {
@@ -145,7 +146,7 @@ impl Remotes {
         had.then_some(former)
     }
 
-    /// Something waits for it, or does not any more.
+    /// A request waits for it.
     pub(crate) fn expect(&mut self, local: Local) {
         let remote = self.get(local);
         remote.outstanding += 1;
@@ -160,7 +161,7 @@ impl Remotes {
         }
     }
 
-    /// Whether it lives, for all that is known here.
+    /// Whether it lives, as far as it is known here.
     #[inline]
     pub(crate) fn lives(&self, region: &Region, local: Local) -> bool {
         let is_gone = |remote: &Remote| remote.gone >= local.incarnation;

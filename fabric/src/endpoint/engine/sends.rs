@@ -32,7 +32,8 @@ pub(crate) struct Feeding {
     pub(crate) sent: usize,
 }
 
-/// In every list of them: all, and those of one receiver that are being fed.
+/// The lists that a message can be in: of all messages, and of those that are fed to
+/// a receiver.
 pub(crate) const ALL: usize = 0;
 pub(crate) const FED: usize = 1;
 
@@ -41,8 +42,8 @@ pub(crate) const FED: usize = 1;
 pub(crate) struct Sends {
     pub(crate) store: MatchStore<Sending, 2>,
     pub(crate) all: ListEnds,
-    /// Receivers, in turn, each with what it is fed, the oldest first: two halves of two messages
-    /// are of less use to it than the first one whole.
+    /// Receivers, in turn, each with the messages that it is fed, the oldest first: one whole
+    /// message is of more use to a receiver than two halves.
     pub(crate) fed: VecDeque<(Local, ListEnds)>,
 }
 

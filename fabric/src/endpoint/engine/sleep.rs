@@ -37,7 +37,7 @@ pub(crate) const REFUSED: u64 = u64::MAX;
 /// all of them again when one of them has room.
 pub(crate) const REFUSALS_MAX: usize = 64;
 
-/// A message was not sent, and none has been to the same one since.
+/// A message that was refused. No message was sent to its receiver since.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SendRefusal {
     pub(crate) to: Local,
@@ -45,7 +45,7 @@ pub(crate) struct SendRefusal {
     pub(crate) rung: u64,
     /// The endpoint has not slept since: its receiver gets some time to make room.
     pub(crate) is_new: bool,
-    /// There is room, as the last look has found.
+    /// The last look has found room.
     pub(crate) is_due: bool,
 }
 
@@ -53,15 +53,15 @@ pub(crate) struct SendRefusal {
 #[derive(Debug, Default)]
 pub(crate) struct Sleeping {
     pub(crate) barriers: Barriers,
-    /// Its own alone.
+    /// The read end of its doorbell, which it alone has.
     pub(crate) read_end: Option<OwnedFd>,
     /// How often its doorbell was replaced.
     pub(crate) reopened: u32,
     /// The number of its last sleep.
     pub(crate) sleep: u64,
-    /// Pieces and answers that waited for room have been sent since that was asked last.
+    /// Pieces and answers that waited for room have been sent since the last question.
     pub(crate) moved: bool,
-    /// One for each that something was refused to.
+    /// The last refusal for each receiver.
     pub(crate) refusals: Vec<SendRefusal>,
     /// Endpoints that must be woken, once the node can be told.
     pub(crate) unrung: Vec<Local>,
