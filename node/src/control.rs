@@ -17,13 +17,13 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use config::Kind;
 use rustix::fs::Mode;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde_json::Value;
 use tokio::sync::oneshot;
 
 use crate::api::{Done, Drain, HandOver, Plan, Refused, Reload};
-use crate::config::Kind;
 use crate::status::Status;
 
 mod routes;
@@ -363,7 +363,8 @@ fn lock(path: &Path) -> Result<File, ControlError> {
     }
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
-    let taken = crate::lock::take(Path::new(&name)).map_err(refuse("lock the file beside it"))?;
+    let taken =
+        sessions::lock::take(Path::new(&name)).map_err(refuse("lock the file beside it"))?;
     taken.ok_or_else(|| ControlError::InUse { path: path.to_owned() })
 }
 

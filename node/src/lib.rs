@@ -5,12 +5,9 @@
 
 pub mod api;
 mod channel;
-pub mod config;
 pub mod control;
 mod heap;
-pub mod keys;
 pub mod kinds;
-mod lock;
 pub mod logging;
 pub mod metrics;
 mod notify;
@@ -20,8 +17,9 @@ pub mod status;
 pub mod steering;
 pub mod wiring;
 
+pub use ::config;
 pub use config::{Config, ConfigError};
 pub use fabric::IN_VM as FABRIC_IN_VM;
 pub use run::{Origin, check, run};
-pub use wiring::direct;
+pub use sessions::key_files as keys;
 pub use wiring::{Node, Opened, StartError, TakeOverError};

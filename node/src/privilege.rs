@@ -26,10 +26,9 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 pub use calls::filter;
+use config::{Config, Privileges};
 pub use opener::Opener;
 use rustix::thread::CapabilitySet;
-
-use crate::config::{Config, Privileges};
 
 /// The capabilities that the links of a node need for as long as it runs. UDP needs none: its
 /// sockets are bound before, with buffers beyond the system's limit where root started the node.

@@ -3,11 +3,11 @@
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
+use config::{Config, Watchdog};
 use rustix::process::{Resource, Rlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::api::{Done, Refused};
-use crate::config::{Config, Watchdog};
 use crate::notify::Manager;
 use crate::privilege::{self, Opener};
 use crate::wiring::{Node, ObjectError, Opened, StartError, problems};

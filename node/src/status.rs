@@ -10,27 +10,13 @@ mod strangers;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+pub use sessions::counted::Counters;
 
 pub use quotas::QuotaStatus;
 pub use strangers::{StrangerStatus, StrangersStatus};
 
 /// The version of the shape; the `v1` of the path.
 pub const STATUS_VERSION: u32 = 1;
-
-/// Numbers by name. Names end in their unit unless they count things; all but those that end in
-/// `_now` only ever grow.
-pub type Counters = BTreeMap<String, u64>;
-
-/// Adds counters to those of the same name, by their names after a prefix.
-pub(crate) fn add_counters(
-    map: &mut Counters,
-    prefix: &str,
-    counted: impl Iterator<Item = (&'static str, u64)>,
-) {
-    for (name, value) in counted {
-        *map.entry(format!("{prefix}{name}")).or_default() += value;
-    }
-}
 
 /// How long requests took, by their kind: `read`, `write`, `flush`, `discard`,
 /// `write_zeroes`.

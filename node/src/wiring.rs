@@ -10,23 +10,16 @@
 //! ```
 
 mod ciphers;
-pub mod direct;
 mod disks;
 mod domains;
 mod drain;
-mod gateways;
 mod handover;
 mod inspect;
-mod keys;
-mod links;
 mod live;
 mod nics;
 mod objects;
-mod peers;
 mod report;
 mod resize;
-mod shared;
-mod sidecores;
 mod steer;
 mod strangers;
 mod turns;
@@ -40,27 +33,27 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use serde_json::Value;
-
+use config::{Config, Kind};
 use link::ShmListener;
+use serde_json::Value;
+use sessions::keys::Keys;
+pub use sessions::{ConnectError, ObjectError};
+use sessions::{Core, Doors, lines, links, sidecores};
 
 use self::disks::{Disks, Shown};
 use self::domains::Domains;
 use self::handover::Heirlooms;
 pub use self::handover::take::TakeOverError;
 pub(crate) use self::inspect::problems;
-use self::keys::Keys;
-use self::nics::{Doors, Nics, OpenedUplink};
+use self::nics::{Nics, OpenedUplink};
 use self::objects::Objects;
-use self::sidecores::Core;
 use self::steer::Steerer;
 use self::turns::Turns;
 use self::volumes::{Served, Volumes};
 use self::watchdog::Watchdog;
 use crate::api::{Done, Drain, HandOver, Plan, Refused, Reload};
-use crate::config::Config;
 use crate::control::{Claim, Control, ControlError, Service};
-use crate::kinds::Kind;
+use crate::kinds::running_kind;
 use crate::notify::Pings;
 use crate::privilege::{Opener, PrivilegeError};
 use crate::status::{DiskStatus, PeerStatus, Status, VolumeStatus};
@@ -77,6 +70,9 @@ pub enum StartError {
         /// The system's answer.
         r#source: io::Error,
     },
+    /// Sidecores, links or keys are not there.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
     /// A directory is missing or not usable.
     #[error("{place}: [directories]: cannot use {path:?}: {source}; {way_out}")]
     Directory {
@@ -88,36 +84,6 @@ pub enum StartError {
         r#source: io::Error,
         /// The way out.
         way_out: String,
-    },
-    /// A sidecore cannot run.
-    #[error("{place}: [sidecores]: {source}; choose other \"cores\", or only their \"count\"")]
-    Sidecore {
-        /// `file:line`.
-        place: String,
-        /// The system's answer.
-        r#source: io::Error,
-    },
-    /// The socket for shared memory cannot be made.
-    #[error(
-        "{place}: \"shm\": cannot make {path:?}: {source}; stop who has it, or choose another path"
-    )]
-    Shm {
-        /// `file:line`.
-        place: String,
-        /// The socket.
-        path: PathBuf,
-        /// The system's answer.
-        r#source: io::Error,
-    },
-    /// The address is not ours, or taken.
-    #[error(
-        "{place}: \"listen\": {source}; is another node running, and is the address this host's?"
-    )]
-    Listen {
-        /// `file:line`.
-        place: String,
-        /// The link's error.
-        r#source: Box<link::BindError>,
     },
     /// The port for Prometheus cannot be had.
     #[error(
@@ -131,14 +97,6 @@ pub enum StartError {
         address: SocketAddr,
         /// The system's answer.
         r#source: io::Error,
-    },
-    /// No io_uring.
-    #[error("no io_uring: {source}; {hint}")]
-    Uring {
-        /// The system's answer.
-        r#source: io::Error,
-        /// The way out.
-        hint: &'static str,
     },
     /// Volumes or disks cannot be served.
     #[error("{}", lines(_0))]
@@ -154,26 +112,10 @@ pub enum StartError {
     TakeOver(#[from] TakeOverError),
 }
 
-/// A volume or disk that cannot be served.
-#[derive(Debug, thiserror::Error)]
-#[error("{place}: {object}: {text}")]
-pub struct ObjectError {
-    /// `file:line`.
-    pub place: String,
-    /// Such as `volume "alice-root"`.
-    pub object: String,
-    /// The fault and the way out.
-    pub text: String,
-}
-
 impl From<Vec<ObjectError>> for StartError {
     fn from(errors: Vec<ObjectError>) -> Self {
         Self::Objects(errors)
     }
-}
-
-fn lines(errors: &[ObjectError]) -> String {
-    errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 
 /// A running node.
@@ -240,11 +182,11 @@ impl Service for Inside {
     }
 
     fn list(&self, kind: Kind) -> String {
-        kind.row().status(self)
+        running_kind(kind).status(self)
     }
 
     fn show(&self, kind: Kind, name: &str) -> Option<String> {
-        kind.row().status_of(name, self)
+        running_kind(kind).status_of(name, self)
     }
 
     fn add(&self, kind: Kind, body: &Value) -> Result<Done, Refused> {

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, anyhow};
+use direct::{DIRECTORY_DEFAULT, DirectError, DirectStatus, Home, Idle, Plan, Shape};
 use node::config::LinkKind;
-use node::direct::{self, DIRECTORY_DEFAULT, DirectError, DirectStatus, Home, Idle, Plan, Shape};
 use node::logging::{self, LogFormat};
 
 use crate::failure::CommandFailure;

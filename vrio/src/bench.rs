@@ -20,7 +20,7 @@ use bench::measure::Reuse;
 use bench::scale;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Subcommand, ValueEnum};
-use node::direct::Idle;
+use direct::Idle;
 use testbed::pair::Meeting;
 
 use self::args::{BenchDriver, LinkArg, MeetingArgs, Switch, TURN_SECONDS, TurnArgs, size, volume};

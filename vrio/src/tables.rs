@@ -10,8 +10,8 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use comfy_table::Table;
+use direct::DirectStatus;
 use node::config::show_size;
-use node::direct::DirectStatus;
 use node::status::{
     Counters, DiskStatus, DomainStatus, NodeStatus, PeerStatus, SessionStatus, SidecoreStatus,
     Status, VfStatus, VolumeStatus,

@@ -10,13 +10,13 @@ use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, post, put};
+use config::Kind;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::{GATHER_TIME_MAX, Service};
 use crate::api::{HandOver, Refused, RefusedKind, Reload, SetDrain};
-use crate::config::Kind;
 
 /// The largest request: a volume that a hundred nodes may use is a few kilobytes.
 const REQUEST_BYTES_MAX: usize = 64 << 10;

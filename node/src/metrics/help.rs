@@ -5,9 +5,7 @@ use block::disk::QueueCounters;
 use block::server::ServerCounters;
 use link::LinkCounters;
 use sidecore::{CoreCounters, CounterText};
-use volume::backend::BACKENDS;
-use volume::stage::STAGES;
-use volume::uring::UringCounters;
+use volume::{backend::BACKENDS, stage::STAGES, uring::UringCounters};
 
 /// Counters that are declared with their descriptions, after the beginning of their metrics' names.
 const DECLARED: &[(&str, &[CounterText])] = &[

@@ -10,16 +10,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
+use config::{Config, Privileges};
 use libc::c_long;
 use net::uplink::UPLINKS;
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
     SeccompRule, TargetArch,
 };
+use volume::backend::BACKENDS;
 
 use super::{PrivilegeError, system};
-use crate::config::{Config, Privileges};
-use volume::backend::BACKENDS;
 
 /// The calls of a running node, which serves disks, and adds and removes them. The backends of
 /// volumes and the uplinks of networks say themselves which calls they need

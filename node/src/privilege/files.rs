@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use config::{Config, MirrorConfig, NicConfig};
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, PathBeneath, PathFd, Ruleset, RulesetAttr,
     RulesetCreated, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope, make_bitflags,
@@ -10,7 +11,6 @@ use landlock::{
 use net::uplink::{NetworkUplink, TapUplink, UplinkConfig};
 
 use super::{PrivilegeError, own_directories, system};
-use crate::config::{Config, MirrorConfig, NicConfig};
 
 /// The newest version whose rules are requested (Linux 6.12). Older kernels apply those they know.
 const ABI_WANTED: ABI = ABI::V6;

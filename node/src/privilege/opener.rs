@@ -20,6 +20,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use config::{Config, Privileges};
 use link::{Promiscuous, XdpCard, XdpCardFds, XdpError, XdpQueueFds};
 use net::uplink::{Cards, Hold, OwnCards};
 use rustix::thread::CapabilitySet;
@@ -27,7 +28,6 @@ use serde::{Deserialize, Serialize};
 
 use super::{PrivilegeError, calls, files, system, user};
 use crate::channel::{Channel, LOST};
-use crate::config::{Config, Privileges};
 
 /// The capabilities for an interface: to set it up and attach a program (NET_ADMIN), to make
 /// sockets of AF_XDP and AF_PACKET (NET_RAW), to load the program (BPF), to lock frames into memory

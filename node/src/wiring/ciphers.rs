@@ -15,14 +15,12 @@ use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use config::{StageConfig, VolumeConfig, encryption};
 use rustix::fs::{FileType, XattrFlags, fgetxattr, fsetxattr, fstat, fsync};
 use rustix::io::Errno;
-use volume::backend::BackendVolume;
+use sessions::key_files;
 use volume::record::{First, RecordError, RecordStore, create_private};
-use volume::stage::VolumeKey;
-
-use crate::config::{StageConfig, VolumeConfig, encryption};
-use crate::keys;
+use volume::{backend::BackendVolume, stage::VolumeKey};
 
 /// The name of the attribute with a file's check value.
 const ATTRIBUTE: &str = "user.vrio.key-check";
@@ -39,7 +37,7 @@ const CHECK_BYTES_MAX: usize = 64;
 /// # Errors
 /// When its file is not a sound key file.
 pub(super) fn read(chain: &[StageConfig]) -> Result<Option<Arc<VolumeKey>>, String> {
-    let key = encryption(chain).map(keys::read_volume).transpose();
+    let key = encryption(chain).map(key_files::read_volume).transpose();
     Ok(key.map_err(|error| error.to_string())?.map(Arc::new))
 }
 

@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 use block::attachment::{Remembered, Standing};
 use block::disk::{Disk, DiskCore, DiskOptions, Placement};
 use block::{Attach, LocalVolume, Plane, RemoteVolume};
+use config::{Config, DiskConfig, Role, WhenLost};
+use sessions::{Core, ObjectError, key_files};
 use sidecore::Sidecore;
 use virtio::hand_over::ServedDevice;
 use virtio::{AdoptError, DeviceServer, Parking, ServerState, Socket};
@@ -22,9 +24,8 @@ use volume::VolumeInfo;
 
 use self::watch::{WATCH_AGAIN, Watched};
 use super::StartError;
-use super::sidecores::Core;
 use super::volumes::OwnDisks;
-use crate::config::{DiskConfig, Role, WhenLost};
+use peer::AttachmentSecret;
 
 mod watch;
 
@@ -68,6 +69,25 @@ pub(super) enum Source {
     Local(Arc<LocalVolume>),
     /// A volume of a peer.
     Remote(Arc<RemoteVolume>),
+}
+
+/// The key that proves whose attachment a disk is.
+///
+/// # Errors
+/// When its file is not a sound key file.
+pub(super) fn attachment_key(
+    config: &Config,
+    disk: &DiskConfig,
+) -> Result<Option<Arc<AttachmentSecret>>, ObjectError> {
+    let Some(path) = &disk.attachment_key else { return Ok(None) };
+    match key_files::read_attachment(path) {
+        Ok(key) => Ok(Some(Arc::new(key))),
+        Err(error) => Err(ObjectError {
+            place: config.place(&disk.lines, "attachment-key"),
+            object: format!("disk {:?}", disk.name),
+            text: error.to_string(),
+        }),
+    }
 }
 
 impl Source {

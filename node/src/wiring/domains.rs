@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use aws_lc_rs::hmac;
+use config::{Config, DomainConfig, VfConfig};
 use fabric::HOST_ENDED;
 use fabric::registration::DomainKey;
 use fabric_node::gateway::{Associations, Handed, PROOF_BYTES, PeerReport, PostCounters};
@@ -16,14 +17,12 @@ use fabric_node::registration::{
 };
 use fabric_node::{GatewayDoorbell, SlotTable};
 use rustix::rand::{GetRandomFlags, getrandom};
+use sessions::{Core, gateways::Gateways};
 
-use super::gateways::Gateways;
 use super::live::{refuse_used, takes_restart};
 use super::objects::Objects;
-use super::sidecores::Core;
 use super::{Inside, ObjectError, StartError};
 use crate::api::{Refused, RefusedKind};
-use crate::config::{Config, DomainConfig, VfConfig};
 use crate::status::{Counters, DomainPeerStatus, DomainStatus, VfStatus};
 
 /// The node's part of the fabric. Its socket is made with the first domain.
@@ -366,7 +365,7 @@ fn open(path: &Path, host: u64) -> io::Result<RegistrationServer> {
 /// Removes a dead node's socket.
 fn make_way(path: &Path) -> io::Result<()> {
     // A predecessor that was killed may have the socket for a moment longer.
-    let opened = crate::lock::patiently(|| match link::make_way(path) {
+    let opened = sessions::lock::patiently(|| match link::make_way(path) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => None,
         ready => Some(ready),
     });

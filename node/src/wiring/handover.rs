@@ -30,6 +30,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use block::attachment::{Phase, Standing};
+use config::Config;
 use rustix::net::sockopt::socket_peercred;
 use tokio::sync::Notify;
 use virtio::{ParkedServer, ServerState};
@@ -42,7 +43,6 @@ use super::objects::Objects;
 use super::{Inside, sidecores};
 use crate::api::{HandOver, Refused, RefusedKind};
 use crate::channel::Channel;
-use crate::config::Config;
 
 /// How long requests under way may take, of disks and then of peers. A request that is not done by
 /// then is in the inflight region, or is sent again. A healthy storage needs less, and guests wait

@@ -3,19 +3,22 @@
 //! Nothing is opened for longer than a look, nothing is made and no lock is taken, so that the
 //! configuration of a running node can be looked at, too.
 
+mod keys;
+
 use std::io;
 use std::net::{IpAddr, TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 
+use config::{Config, PeerConfig, VolumeConfig};
 use fabric::registration::DomainKey;
 use peer::Allow;
 use rustix::fs::{Access, access};
 use rustix::thread::{CpuSet, sched_setaffinity};
+use sessions::{ObjectError, keys::unix_s};
+use volume::backend::BackendFile;
 use volume::backend::{FileError, FileVolume};
 
-use super::{ObjectError, keys, volumes};
-use crate::config::{Config, PeerConfig, VolumeConfig};
-use volume::backend::BackendFile;
+use super::volumes;
 
 /// Every problem of a start, and each key that keeps a peer or a tenant out.
 pub(crate) fn problems(config: &Config) -> Vec<ObjectError> {
@@ -63,7 +66,7 @@ pub(crate) fn problems(config: &Config) -> Vec<ObjectError> {
 
 /// Keys of a peer that admit no peer.
 fn peer_keys(config: &Config, peer: &PeerConfig) -> Vec<ObjectError> {
-    let now_s = keys::unix_s();
+    let now_s = unix_s();
     let problem = |line: &str, text| ObjectError {
         place: config.place(&peer.lines, line),
         object: format!("peer {:?}", peer.name),

@@ -6,15 +6,19 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use config::{
+    Change, ChangeStep, Config, DiskConfig, Kind, PeerConfig, Problem, Revoked, VolumeConfig,
+    changes, encryption, needs_restart, revoked,
+};
 use serde_json::Value;
+use sessions::{ConnectError, gateways, keys, peers, shared, sidecores};
 
 use super::objects::{Objects, unknown, unknown_of};
 use super::turns::{NoTurn, Turn};
-use super::{Inside, ciphers, gateways, keys, peers, shared, sidecores, volumes};
+use super::{Inside, ciphers, volumes};
 use crate::api::{API_VERSION, Done, Plan, Planned, Refused, RefusedKind, Reload};
-use crate::config::change::{Change, Revoked, changes, needs_restart, revoked};
-use crate::config::{Config, DiskConfig, Kind, PeerConfig, Problem, VolumeConfig, encryption};
 use crate::heap;
+use crate::kinds::running_kind;
 
 /// The note for an object that a command has added.
 const UNTIL_RESTART: &str = "this lives until the node is restarted, unless the file has it too";
@@ -169,7 +173,12 @@ impl Inside {
     /// Makes one change, or leaves everything as it was. It returns remarks for the caller.
     /// `force`: also where the object is in use.
     pub(super) fn apply(&self, change: &Change, force: bool) -> Result<Vec<String>, Refused> {
-        let done = change.apply(self, force);
+        let row = running_kind(change.kind());
+        let done = match change.step() {
+            ChangeStep::Remove(_) => row.remove(change.name(), self, force),
+            ChangeStep::Add(object, _) => row.add(&**object, self),
+            ChangeStep::InPlace(object, part) => row.change(&**object, part, self),
+        };
         if change.removes() {
             heap::give_back();
         }
@@ -381,7 +390,7 @@ impl Inside {
     fn revoke(&self, running: &Config, left: Config) -> Result<(), Refused> {
         self.read_keys(&left)?;
         for kind in Kind::all() {
-            kind.row().readmit(&running.objects, &left.objects, self);
+            running_kind(kind).readmit(&running.objects, &left.objects, self);
         }
         self.objects().config = left;
         self.accept_as_allowed();
@@ -429,7 +438,10 @@ impl Inside {
         };
         let planned = |change: &Change| Planned {
             what: change.to_string(),
-            used_by: change.users(self, &goes),
+            used_by: match change.removes() {
+                true => running_kind(change.kind()).users(change.name(), self, &goes),
+                false => Vec::new(),
+            },
         };
         let restart = needs_restart(&objects.config, &target);
         let plan = Plan {
@@ -504,7 +516,7 @@ pub(super) fn takes_restart(why: &str, key: &str) -> Refused {
     Refused::new(RefusedKind::Failed, why, way_out)
 }
 
-fn no_key_changed(error: &super::StartError) -> Refused {
+fn no_key_changed(error: &ConnectError) -> Refused {
     let way_out = "no key was changed; correct that, then try again";
     Refused::new(RefusedKind::Failed, error.to_string(), way_out)
 }

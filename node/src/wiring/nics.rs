@@ -4,7 +4,6 @@
 //! the sidecores as they come.
 
 mod cables;
-mod gate;
 mod hand_over;
 mod live;
 mod remote;
@@ -16,21 +15,18 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use config::{Config, NetworkConfig, NicConfig, Role};
 use net::nic::{NicChain, NicOptions};
 use net::{Network, Nic, NicCore};
-use rustix::rand::{GetRandomFlags, getrandom};
+use sessions::{Core, Doors, ObjectError, seed};
 use virtio::{DeviceServer, ServerState, Socket};
 
 use self::cables::Cables;
-pub(super) use self::gate::Doors;
 pub(super) use self::hand_over::{TakenNic, nic_state};
 use self::remote::Way;
 use self::stages::Watched;
 use self::uplinks::Attachment;
 pub(super) use self::uplinks::{OpenedUplink, open_uplinks};
-use super::ObjectError;
-use super::sidecores::Core;
-use crate::config::{Config, NetworkConfig, NicConfig, Role};
 use crate::privilege::Opener;
 
 /// A network that exists.
@@ -118,15 +114,6 @@ fn live(
     let attach = |uplink| Attachment::new(uplink, &network, &cables);
     let uplink = uplink.map(attach).transpose()?;
     Ok(Live { config: config.clone(), sidecore, uplink, cables, network })
-}
-
-/// The seed must be unknown outside of the node. Without random numbers the clock is the seed.
-fn seed() -> u64 {
-    let mut bytes = [0; 8];
-    match getrandom(&mut bytes, GetRandomFlags::empty()) {
-        Ok(8) => u64::from_ne_bytes(bytes),
-        _ => sidecore::now_ns(),
-    }
 }
 
 /// A nic before it has a socket.

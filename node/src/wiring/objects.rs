@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use super::disks::{Shown, Source};
 use super::volumes::Served;
-use super::{ObjectError, keys};
 use crate::api::{Refused, RefusedKind};
-use crate::config::change::{Revoked, changes, needs_restart, revoked};
-use crate::config::{Config, ConfigError, DiskConfig, DomainConfig, Kind, VolumeConfig};
-use crate::kinds::Object;
 use crate::status::Origin;
+use config::{
+    Config, ConfigError, DiskConfig, DomainConfig, Kind, ListedObject, Revoked, VolumeConfig,
+    changes, needs_restart, revoked,
+};
+use sessions::ObjectError;
 
 /// The objects of a running node. A thread that changes them has the turn; a thread that reads them
 /// takes a copy.
@@ -39,7 +40,7 @@ impl Objects {
     }
 
     /// Where an object came from.
-    pub(crate) fn origin<T: Object>(&self, name: &str) -> Origin {
+    pub(crate) fn origin<T: ListedObject>(&self, name: &str) -> Origin {
         self.origin_of(Kind::of::<T>(), name)
     }
 
@@ -89,12 +90,12 @@ impl Objects {
     }
 
     /// Notes an object that was added.
-    pub(crate) fn note<T: Object>(&mut self, object: &T) {
+    pub(crate) fn note<T: ListedObject>(&mut self, object: &T) {
         T::all_mut(&mut self.config.objects).push(object.clone());
     }
 
     /// Forgets an object that was removed.
-    pub(crate) fn forget<T: Object>(&mut self, name: &str) {
+    pub(crate) fn forget<T: ListedObject>(&mut self, name: &str) {
         let kind = Kind::of::<T>();
         kind.row().forget(&mut self.config.objects, name);
         self.commanded.remove(&(kind, name.to_owned()));
@@ -171,7 +172,7 @@ impl Objects {
     pub(super) fn source(&self, disk: &DiskConfig) -> Result<Source, ObjectError> {
         Ok(match &disk.volume.peer {
             Some(peer) => {
-                let key = keys::attachment(&self.config, disk)?;
+                let key = super::disks::attachment_key(&self.config, disk)?;
                 let (peer, volume) = (peer, &disk.volume.volume);
                 Source::Remote(block::RemoteVolume::with_key(peer, volume, key))
             }
@@ -244,7 +245,7 @@ fn has(config: &Config, kind: Kind, name: &str) -> bool {
 }
 
 /// The error for a name that no object has.
-pub(super) fn unknown<T: Object>(name: &str, config: &Config) -> Refused {
+pub(super) fn unknown<T: ListedObject>(name: &str, config: &Config) -> Refused {
     unknown_of(Kind::of::<T>(), name, &config.names(Kind::of::<T>()))
 }
 

@@ -7,23 +7,22 @@ mod quotas;
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use block::RemoteVolume;
 use block::plane::Plane;
-use transport::{Endpoint, EndpointCounters, SessionState};
+use config::{Config, DiskConfig, PeerConfig, Trust, VolumeConfig};
+use sessions::Core;
+use sessions::counted::{Counters, SessionCounters, of_core};
+use sessions::keys::{self, Keys};
+use transport::{Endpoint, SessionState};
 use volume::Durability;
 
 use self::quotas::Shares;
 use super::Inside;
-use super::keys::{self, Keys};
 use super::objects::Objects;
-use super::sidecores::Core;
 use super::strangers::{self, Refusals};
 use super::volumes::Served;
-use crate::config::{Config, DiskConfig, PeerConfig, Trust, VolumeConfig};
 use crate::status::{
-    AttachmentStatus, Counters, DiskStatus, GuestMemoryStatus, NodeStatus, PeerStatus,
-    STATUS_VERSION, SessionStatus, SidecoreStatus, Status, StrangersStatus, VolumeStatus,
-    add_counters,
+    AttachmentStatus, DiskStatus, GuestMemoryStatus, NodeStatus, PeerStatus, STATUS_VERSION,
+    SessionStatus, SidecoreStatus, Status, StrangersStatus, VolumeStatus,
 };
 
 /// The cipher of sealed packets.
@@ -66,13 +65,6 @@ fn refused(inside: &Inside, config: &Config, asked: &[Asked]) -> Vec<StrangersSt
     strangers::status(&config.name, &inside.keys.security(), refusals)
 }
 
-/// The counters of the sidecore and the channel of a direct client.
-pub(super) fn of_client(core: &Core, volume: &RemoteVolume) -> Counters {
-    let mut map = core_counters(core, &ask(core));
-    disk::remote_counters(volume, &mut map);
-    map
-}
-
 /// The disks, in the order in which they were added.
 pub(super) fn disks(objects: &Objects) -> Vec<DiskStatus> {
     let all = objects.disks.iter();
@@ -96,8 +88,7 @@ pub(super) fn peers(objects: &Objects) -> Vec<PeerStatus> {
 #[derive(Default)]
 struct Asked {
     sessions: Vec<transport::SessionStatus>,
-    counters: EndpointCounters,
-    pool: [(&'static str, u64); 4],
+    counted: SessionCounters,
     shares: Shares,
     refusals: Refusals,
 }
@@ -109,16 +100,9 @@ fn ask(core: &Core) -> Asked {
         let endpoint = local.services().get::<Endpoint>()?;
         let endpoint = endpoint.borrow();
         let plane = local.services().get::<Plane>();
-        let pool = endpoint.pool();
         Some(Asked {
             sessions: endpoint.sessions().collect(),
-            counters: endpoint.counters().clone(),
-            pool: [
-                ("pool_bytes_now", pool.resident_bytes() as u64),
-                ("pool_bytes_max_now", pool.bytes_max() as u64),
-                ("pool_in_use_bytes_now", pool.in_use_bytes() as u64),
-                ("pool_refused", pool.refused()),
-            ],
+            counted: SessionCounters::of(&endpoint),
             shares: Shares {
                 sessions: endpoint.peers().collect(),
                 served: plane.map(|plane| plane.borrow().served().collect()).unwrap_or_default(),
@@ -174,7 +158,7 @@ fn sidecores(inside: &Inside, config: &Config, asked: &[Asked]) -> Vec<SidecoreS
             address: core.link.as_ref().map(|(address, _)| address.to_string()),
             stuck: inside.watchdog.stuck(index),
             counters: {
-                let mut counters = core_counters(core, asked);
+                let mut counters = of_core(core, &asked.counted);
                 inside.watchdog.counters(index, &mut counters);
                 counters
             },
@@ -197,69 +181,6 @@ fn steered(inside: &Inside, disks: &[DiskStatus], sidecores: &mut [SidecoreStatu
         for (name, value) in counters {
             core.counters.extend(value.map(|value| (name.to_owned(), value)));
         }
-    }
-}
-
-fn core_counters(core: &Core, asked: &Asked) -> Counters {
-    let mut map = Counters::new();
-    add_counters(&mut map, "", core.sidecore.counters().counted());
-    if let Some(uring) = &core.uring {
-        add_counters(&mut map, "uring_", uring.counted());
-    }
-    if let Some((_, link)) = &core.link {
-        add_counters(&mut map, "link_", link.counted());
-    }
-    if let Some(xdp) = &core.xdp {
-        add_counters(&mut map, "xdp_", xdp.counted());
-    }
-    if let Some(shm) = &core.shm {
-        add_counters(&mut map, "shm_", shm.counted());
-        map.insert("shm_lines_now".to_owned(), shm.lines.get());
-    }
-    if core.link.is_some() {
-        endpoint_counters(asked, &mut map);
-    }
-    server_counters(core, &mut map);
-    map
-}
-
-/// The counters of a sidecore's servers of volumes and of networks.
-fn server_counters(core: &Core, map: &mut Counters) {
-    if let Some(server) = &core.server {
-        add_counters(map, "server_", server.counted());
-    }
-    if let Some(server) = &core.net_server {
-        add_counters(map, "net_server_", server.counted());
-    }
-}
-
-fn endpoint_counters(asked: &Asked, map: &mut Counters) {
-    let sessions = &asked.counters;
-    for (name, value) in [
-        ("sessions_connected", sessions.sessions_connected),
-        ("sessions_lost", sessions.sessions_lost),
-        ("sessions_fragments_resent", sessions.fragments_resent),
-        ("sessions_probes_sent", sessions.probes_sent),
-        ("sessions_dropped", sessions.dropped()),
-        ("sessions_dropped_forged", sessions.dropped_forged),
-        ("sessions_dropped_hello_limited", sessions.dropped_hello_limited),
-        ("sessions_hellos_refused", sessions.hellos_refused),
-        ("sessions_retries_sent", sessions.retries_sent),
-        ("sessions_sizes_given_up", sessions.sizes_given_up),
-        ("sessions_public_key_operations", sessions.public_key_operations),
-        ("sessions_bytes_sealed", sessions.bytes_sealed),
-        ("sessions_bytes_opened", sessions.bytes_opened),
-        ("sessions_bytes_copied", sessions.bytes_copied),
-        ("sessions_bytes_checksummed", sessions.bytes_checksummed),
-        ("sessions_resets_sent", sessions.resets_sent),
-        ("sessions_calls_full", sessions.calls_full),
-        ("sessions_calls_beyond_share", sessions.calls_beyond_share),
-        ("sessions_calls_waited_for_credit", sessions.calls_waited_for_credit),
-    ]
-    .into_iter()
-    .chain(asked.pool)
-    {
-        map.insert(name.to_owned(), value);
     }
 }
 

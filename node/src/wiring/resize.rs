@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use config::{BackendConfig, Config, DiskConfig, Resize, VolumeConfig, show_size};
 use serde_json::Value;
 use volume::backend::{Remembered, ResizeError};
 
@@ -11,7 +12,6 @@ use super::live::{bad, log};
 use super::objects::unknown;
 use super::volumes::Served;
 use crate::api::{API_VERSION, Done, Refused, RefusedKind};
-use crate::config::{BackendConfig, Config, DiskConfig, Resize, VolumeConfig, show_size};
 
 impl Inside {
     /// Makes the volume of a disk of this node larger or smaller.

@@ -9,13 +9,13 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use block::disk::{MoveError, NotMoved, Placement};
+use config::{DiskConfig, Sidecores};
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::objects::unknown;
 use super::{Inside, StartError};
 use crate::api::{API_VERSION, Done, Refused, RefusedKind};
-use crate::config::{DiskConfig, Sidecores};
 use crate::steering::{CoreLook, Look, QueueId, QueueLook, Steering};
 
 /// The time between two looks: short enough that a guest is helped while it works, and long enough

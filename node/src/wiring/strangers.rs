@@ -13,15 +13,15 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use config::name_problem;
+use sessions::Core;
 use sidecore::Sidecore;
 use transport::{
     Endpoint, NAME_BYTES_MAX, PROTOCOL_VERSION, STRANGERS_MAX, Security, Stranger, StrangerReason,
 };
 
-use super::keys::{Keys, Now};
-use super::sidecores::Core;
-use crate::config::name_problem;
 use crate::status::{StrangerStatus, StrangersStatus};
+use sessions::keys::{Keys, Now};
 
 /// How often refusals are checked: as soon as a person looks.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);

@@ -10,17 +10,16 @@ use std::time::{Duration, Instant};
 use block::attachment::Remembered;
 use block::server::Server;
 use block::{Export, ExportOptions, Exports, Plane};
+use config::{Config, Directories, StageConfig, VolumeConfig};
 use peer::Allow;
+use sessions::Core;
 use volume::backend::{BackendVolume, HandedBlocks, Opening};
 use volume::chain::{Chain, Swap, Turning};
 use volume::record::{FileRecords, KeptRecords, RecordWriter, Ticket, make_private};
-use volume::stage::VolumeKey;
-use volume::{Durability, Volume};
+use volume::{Durability, Volume, stage::VolumeKey};
 
 use super::ciphers::VolumeFile;
-use super::sidecores::Core;
 use super::{StartError, ciphers};
-use crate::config::{Config, Directories, StageConfig, VolumeConfig};
 
 /// How long a removed volume may take to drain, flush and note that its attachments ended clean: as
 /// long as a disk may take to close.
@@ -459,7 +458,8 @@ fn lock_state(state: &Path) -> Result<File, StateError> {
     // Names of guests are private, and a user that can write there decides what is believed of lost
     // writes.
     make_private(state).map_err(|source| refuse(source, usable))?;
-    let taken = crate::lock::take(&state.join(".lock")).map_err(|source| refuse(source, usable))?;
+    let taken =
+        sessions::lock::take(&state.join(".lock")).map_err(|source| refuse(source, usable))?;
     taken.ok_or_else(|| {
         let other = "another node keeps its records there; stop that one, or give this one another \
                      \"state\"";

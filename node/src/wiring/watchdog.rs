@@ -13,9 +13,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use sessions::Core;
 use sidecore::{Health, PulseView, Sidecore, ThreadLook, Watch};
 
-use super::sidecores::Core;
 use crate::notify::Pings;
 use crate::status::{Counters, StuckStatus};
 

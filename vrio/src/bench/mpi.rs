@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, ensure};
 use bench::compare::mpi::{Hosts, Options, Running, Together};
-use node::direct::Idle;
+use direct::Idle;
 
 use super::args::{LinkArg, Switch, TurnArgs};
 

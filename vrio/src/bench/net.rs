@@ -3,7 +3,7 @@
 use anyhow::{Context, anyhow};
 use bench::net::{Crossings, Op, Options, Path};
 use clap::ValueEnum;
-use node::direct::Idle;
+use direct::Idle;
 
 use super::args::{BenchDriver, MeetingArgs, size};
 use crate::results::ToldArgs;

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use block::attachment::Phase;
 use block::{Outlook, Reach, RemoteVolume};
+use config::WhenLost;
 use sidecore::Sidecore;
 
 use super::{Shown, Source};
-use crate::config::WhenLost;
 use crate::status::DiskState;
 use crate::wiring::report::disk::state;
 

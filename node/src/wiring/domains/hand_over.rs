@@ -5,16 +5,15 @@ use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::Arc;
 
+use config::{Config, DomainConfig, VfConfig};
 use fabric_node::SlotTable;
 use fabric_node::gateway::{Associations, Handed};
 use fabric_node::hand_over::{AssociationsState, RegistrationState, RoomState, VfState};
 use fabric_node::registration::RegistrationServer;
+use sessions::{Core, gateways::Gateways};
 
 use super::{Begun, Domains, named, random_host};
-use crate::config::{Config, DomainConfig, VfConfig};
-use crate::wiring::gateways::Gateways;
 use crate::wiring::handover::{FabricState, Received, Sent};
-use crate::wiring::sidecores::Core;
 
 /// The most bytes that may wait in a gateway, for other hosts and for endpoints that do not poll,
 /// for a hand-over. They are copied while everything stands still. Well-behaved members have far

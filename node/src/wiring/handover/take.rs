@@ -11,34 +11,30 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use block::attachment::Standing;
+use config::{Config, DiskConfig, LinkKind, Object};
 use link::{ShmListener, Udp, Wire};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::socket_peercred;
-use volume::record::KeptRecords;
-use volume::{Incarnation, VolumeInfo};
+use sessions::{Core, Doors, keys::Keys, shared::Shared};
+use volume::{Incarnation, VolumeInfo, backend::HandedBlocks, record::KeptRecords};
 
 use super::state::{DiskState, Received, STATE_VERSION, State, Verdict, VolumeState, Yours};
 use super::{ANSWER_TIME_MAX, Heirlooms, digest, meeting};
 use crate::api::{HandOver, Refused};
 use crate::channel::Channel;
-use crate::config::{Config, DiskConfig, LinkKind};
 use crate::control::{Claim, Service, Standby};
-use crate::kinds::Object;
 use crate::privilege::Opener;
 use crate::wiring::disks::{self, Disks, Outside, Shown};
 use crate::wiring::domains::Domains;
-use crate::wiring::keys::Keys;
-use crate::wiring::nics::{Doors, Nics, TakenNic};
+use crate::wiring::nics::{Nics, TakenNic};
 use crate::wiring::objects::Objects;
-use crate::wiring::shared::Shared;
-use crate::wiring::sidecores::{self, Core, Prepared};
 use crate::wiring::steer::Steerer;
 use crate::wiring::strangers;
 use crate::wiring::turns::Turns;
 use crate::wiring::volumes::{self, Handed, Volumes};
 use crate::wiring::watchdog::Watchdog;
 use crate::wiring::{Inside, Node, StartError, directories};
-use volume::backend::HandedBlocks;
+use sessions::sidecores::{self, Prepared};
 
 /// How long the node may take to stop, and then to send its state: the sum of its own time limits.
 const STATE_TIME_MAX: Duration = Duration::from_secs(20);

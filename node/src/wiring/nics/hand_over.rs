@@ -5,14 +5,14 @@ use std::collections::HashMap;
 use std::io;
 use std::time::Duration;
 
+use config::{Config, NicConfig};
+use sessions::Core;
 use virtio::{Adopted, ParkedServer, Parking};
 
 use super::uplinks::adopt_uplink;
 use super::{Made, Nics, live, make};
-use crate::config::{Config, NicConfig};
 use crate::privilege::Opener;
 use crate::wiring::handover::{NicState, Received, Sent, UplinkState};
-use crate::wiring::sidecores::Core;
 
 /// More bytes than all conversations of a filter take.
 const CONVERSATIONS_BYTES_MAX: u64 = 4 << 20;

@@ -1,12 +1,11 @@
 //! Networks and nics that come, go and change while others run.
 
+use config::{NetworkConfig, NicConfig, changes};
 use serde_json::Value;
 
 use super::uplinks::open_uplink;
 use super::{Live, live, show};
 use crate::api::{API_VERSION, Done, Refused, RefusedKind};
-use crate::config::change::changes;
-use crate::config::{NetworkConfig, NicConfig};
 use crate::status::{NetworkStatus, NicStatus};
 use crate::wiring::Inside;
 use crate::wiring::live::{NIC_UNTIL_RESTART, bad, log, refuse_used, takes_restart};

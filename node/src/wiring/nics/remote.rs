@@ -3,15 +3,14 @@
 
 use std::sync::Arc;
 
+use config::NicConfig;
 use net::remote::{CableCore, NetCallKind, NetPlane, WantedNetwork, join};
 use net::{Attached, Network, PortCounters, PortOptions, Vlans};
 use peer::Planes;
+use sessions::{Core, key_files, seed};
 
 use super::cables::Cables;
-use super::{seed, text};
-use crate::config::NicConfig;
-use crate::keys;
-use crate::wiring::sidecores::Core;
+use super::text;
 
 /// The way to a network of another node.
 #[derive(Debug)]
@@ -41,7 +40,7 @@ impl Way {
         let cables = Arc::clone(cables);
         let (peer, name) = config.network.split_once('/').expect("a network of another node");
         let on = &cores[sidecore].sidecore;
-        let key = config.attachment_key.as_deref().map(keys::read_attachment);
+        let key = config.attachment_key.as_deref().map(key_files::read_attachment);
         let key = key.transpose().map_err(text)?;
         let network = Network::new(&config.network, on.clone(), seed()).map_err(text)?;
         let (core, counters) = (Arc::<CableCore>::default(), Arc::<PortCounters>::default());

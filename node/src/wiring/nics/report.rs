@@ -2,15 +2,16 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use config::{MirrorConfig, NetworkConfig, NicConfig};
 use net::PortCounters;
 use net::remote::MemberInfo;
 use net::stage::meter::SIZES;
 use net::stage::{FilterCore, MeterCore, MirrorCore};
+use sessions::counted::add_counters;
 use virtio::ServerState;
 
 use super::{Live, Nics, Shown};
-use crate::config::{MirrorConfig, NetworkConfig, NicConfig};
-use crate::status::{Counters, DiskState, MemberStatus, NetworkStatus, NicStatus, add_counters};
+use crate::status::{Counters, DiskState, MemberStatus, NetworkStatus, NicStatus};
 use crate::wiring::objects::Objects;
 
 impl Nics {

@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
+use config::{MirrorConfig, NicConfig};
 use net::nic::NicChain;
 use net::stage::mirror::MirrorOptions;
 use net::stage::{
     Filter, FilterCore, LimitCore, Limiter, Meter, MeterCore, Mirror, MirrorCore, Stages,
 };
+use sessions::seed;
 
-use super::{seed, text};
-use crate::config::{MirrorConfig, NicConfig};
+use super::text;
 
 /// The states of a nic's stages that other threads read.
 #[derive(Clone, Debug, Default)]

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use config::{Config, NetworkConfig};
 use net::uplink::{
     Cards, HandedInterface, Keeper, OpenUplink, TakeDescriptor, UplinkConfig, UplinkCore,
     UplinkParts,
@@ -12,7 +13,6 @@ use serde_json::Value;
 
 use super::cables::Cables;
 use super::text;
-use crate::config::{Config, NetworkConfig};
 use crate::privilege::Opener;
 use crate::wiring::ObjectError;
 

@@ -1,13 +1,14 @@
 //! The state of a disk, in one word and in a few.
 
 use block::attachment::{Attachment, Phase};
-use block::{DiskCore, Reach, RemoteVolume};
+use block::{DiskCore, Reach};
+use sessions::counted::{add_counters, remote_counters};
 use virtio::ServerState;
 
 use super::super::disks::{Look, Shown, Source};
 use super::latency;
 use crate::status::{
-    Counters, DiskState, DiskStatus, Origin, QueueStatus, ReachStatus, ShareStatus, add_counters,
+    Counters, DiskState, DiskStatus, Origin, QueueStatus, ReachStatus, ShareStatus,
 };
 
 const NS_PER_S: u64 = 1_000_000_000;
@@ -192,11 +193,5 @@ fn queue_counters(core: &DiskCore, map: &mut Counters) {
     map.insert("orphans_now".to_owned(), core.orphans() as u64);
     for (name, count) in core.failures() {
         map.insert(format!("broken_{name}"), count);
-    }
-}
-
-pub(super) fn remote_counters(volume: &RemoteVolume, map: &mut Counters) {
-    for channel in volume.counters() {
-        add_counters(map, "remote_", channel.counted());
     }
 }

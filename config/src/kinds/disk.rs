@@ -1,0 +1,256 @@
+//! `[[disk]]`.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use virtio::Access;
+
+use crate::checks::{Surroundings, socket_length, unique};
+use crate::object::{Object, PartOf, keys};
+use crate::reader::{Lines, Reader, Value};
+use crate::sections::{Directories, QUEUES_DEFAULT, QUEUES_MAX, Role};
+use crate::values::{
+    absolute_path, access, name, name_problem, named_like_socket, role, socket_path,
+};
+
+/// A disk for a guest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DiskConfig {
+    /// Its name; unless the file says otherwise, the socket's without its ending. Its beginning is
+    /// the serial number that the guest reads.
+    pub name: String,
+    /// The absolute path of its vhost-user socket.
+    pub socket: PathBuf,
+    /// Whether this node makes the socket or finds it.
+    pub role: Role,
+    /// The users that may connect to the socket, where this node makes it.
+    pub access: Access,
+    /// The volume behind it.
+    pub volume: VolumeRef,
+    /// How many virtqueues it offers.
+    pub queues: u16,
+    /// The disk's behaviour when the volume's node is out of reach.
+    pub when_lost: WhenLost,
+    /// The name of its attachment in the volume's records.
+    pub attachment: String,
+    /// The file of the secret key that proves whose attachment it is.
+    pub attachment_key: Option<PathBuf>,
+    /// Serve a resumed guest although acknowledged writes may be lost.
+    pub accept_loss: bool,
+    /// Where its keys are.
+    pub lines: Lines,
+}
+
+/// The name of a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeRef {
+    /// The peer that has it; `None` for this node.
+    pub peer: Option<String>,
+    /// Its name there.
+    pub volume: String,
+}
+
+impl fmt::Display for VolumeRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.peer {
+            Some(peer) => write!(f, "{peer}/{}", self.volume),
+            None => f.write_str(&self.volume),
+        }
+    }
+}
+
+/// A disk's behaviour while its volume is out of reach.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WhenLost {
+    /// The guest's requests wait.
+    #[default]
+    Wait,
+    /// The guest's requests fail after this long.
+    ErrorAfterNs(u64),
+}
+
+const DISK_KEYS: [&str; 12] = [
+    "name",
+    "socket",
+    "role",
+    "socket-user",
+    "socket-group",
+    "socket-mode",
+    "volume",
+    "queues",
+    "when-lost",
+    "attachment",
+    "attachment-key",
+    "accept-loss",
+];
+
+fn disk(value: &Value<'_, '_>, directories: &Directories) -> Option<DiskConfig> {
+    let table = value.table(&DISK_KEYS)?;
+    let socket = table.require("socket", "socket = \"alice.sock\"");
+    let socket = socket.and_then(|value| socket_path(&value, directories));
+    let volume = table.require("volume", "volume = \"io1/alice-root\"");
+    let volume = volume.and_then(|value| volume_ref(&value));
+    let name_of_disk = named_like_socket(&table, socket.as_deref(), "disk");
+    let attachment = table.get("attachment").and_then(|value| name(&value));
+    let queues = table.get("queues").and_then(|value| value.integer(1..=u64::from(QUEUES_MAX)));
+    let when_lost = table.get("when-lost").and_then(|value| when_lost(&value));
+    let attachment_key = table.get("attachment-key").and_then(|value| absolute_path(&value));
+    let accept_loss = table.get("accept-loss").and_then(|value| value.bool());
+    let name = name_of_disk?;
+    Some(DiskConfig {
+        socket: socket?,
+        role: role(&table),
+        access: access(&table),
+        volume: volume?,
+        queues: queues.map_or(QUEUES_DEFAULT, |queues| queues as u16),
+        when_lost: when_lost.unwrap_or_default(),
+        attachment: attachment.unwrap_or_else(|| name.clone()),
+        attachment_key,
+        accept_loss: accept_loss.unwrap_or(false),
+        lines: table.lines.clone(),
+        name,
+    })
+}
+
+fn volume_ref(value: &Value<'_, '_>) -> Option<VolumeRef> {
+    let text = value.str()?;
+    let (peer, volume) = match text.split_once('/') {
+        Some((peer, volume)) => (Some(peer), volume),
+        None => (None, text),
+    };
+    for part in peer.into_iter().chain([volume]) {
+        if let Some(problem) = name_problem(part) {
+            value.fail(format!(
+                "{text:?} names no volume ({part:?} {problem}); write \"volume\" for one of this \
+                 node, \"peer/volume\" for another's"
+            ));
+            return None;
+        }
+    }
+    Some(VolumeRef { peer: peer.map(str::to_owned), volume: volume.to_owned() })
+}
+
+fn when_lost(value: &Value<'_, '_>) -> Option<WhenLost> {
+    let table = value.table(&["wait", "error-after"])?;
+    match (table.get("wait"), table.get("error-after")) {
+        (Some(wait), None) => {
+            let text = wait.str()?;
+            if text != "forever" {
+                wait.fail(format!(
+                    "a disk waits \"forever\"; to give up after a while write \
+                     {{ error-after = {text:?} }}"
+                ));
+                return None;
+            }
+            Some(WhenLost::Wait)
+        }
+        (None, Some(after)) => after.duration_ns().map(WhenLost::ErrorAfterNs),
+        _ => {
+            let text = "write { wait = \"forever\" } or { error-after = \"30s\" }";
+            value.fail(text.to_owned());
+            None
+        }
+    }
+}
+
+fn disk_volume(reader: &Reader<'_>, around: &Surroundings<'_>, disk: &DiskConfig) {
+    let object = format!("disk {:?}", disk.name);
+    let line = disk.lines.of("volume");
+    let known = |names: &[&str]| match names {
+        [] => "there is none".to_owned(),
+        names => format!("there are {}", names.join(", ")),
+    };
+    match &disk.volume.peer {
+        Some(peer) if !around.has("peer", peer) => {
+            let peers = known(around.names("peer"));
+            let text = format!(
+                "\"volume\": no [[peer]] is called {peer:?} ({peers}); add [[peer]] name = \
+                 {peer:?}, address = \"..\""
+            );
+            reader.note(line, &object, text);
+        }
+        Some(_) => {}
+        None if !around.has("volume", &disk.volume.volume) => {
+            let volumes = known(around.names("volume"));
+            let text = format!(
+                "\"volume\": this node has no volume {name:?} ({volumes}); add a [[volume]] of \
+                 that name, or write \"peer/{name}\" for another node's",
+                name = disk.volume.volume
+            );
+            reader.note(line, &object, text);
+        }
+        None => {}
+    }
+}
+
+/// Two disks with one attachment would fence each other off for ever.
+fn same_attachment(reader: &Reader<'_>, disks: &[DiskConfig]) {
+    let mut seen: HashMap<(String, &str), &str> = HashMap::new();
+    for disk in disks {
+        let key = (disk.volume.to_string(), disk.attachment.as_str());
+        if let Some(other) = seen.insert(key, &disk.name).filter(|other| *other != disk.name) {
+            let text = format!(
+                "\"attachment\": disk {other:?} is the same attachment {:?} of volume {}, and \
+                 each would take it from the other; give them different names",
+                disk.attachment, disk.volume
+            );
+            reader.note(disk.lines.of("attachment"), &format!("disk {:?}", disk.name), text);
+        }
+    }
+}
+
+impl Object for DiskConfig {
+    const KEY: &'static str = "disk";
+    const KEYS: &'static [&'static str] = &DISK_KEYS;
+    const NEEDS: &'static [&'static str] = &["peer", "volume"];
+
+    fn read(value: &Value<'_, '_>, directories: &Directories) -> Option<Self> {
+        disk(value, directories)
+    }
+
+    fn consistent(reader: &Reader<'_>, all: &[Self], around: &Surroundings<'_>) {
+        let sockets = all.iter().filter_map(|disk| Some((disk.socket.to_str()?, &disk.lines)));
+        unique(reader, "disk", "socket", sockets);
+        for disk in all {
+            let object = format!("disk {:?}", disk.name);
+            socket_length(reader, &disk.socket, &object, disk.lines.of("socket"));
+            // A volume or peer that could not be read is missing here; it has had its message.
+            if around.is_whole {
+                disk_volume(reader, around, disk);
+            }
+        }
+        same_attachment(reader, all);
+    }
+
+    fn socket(&self) -> Option<&Path> {
+        Some(&self.socket)
+    }
+
+    fn part_of(&self) -> Option<PartOf<'_>> {
+        let is_here = self.volume.peer.is_none();
+        is_here.then(|| PartOf { kind: "volume", name: &self.volume.volume, said: "its volume" })
+    }
+
+    fn replaced_for(&self, wanted: &Self) -> Vec<&'static str> {
+        let different = [
+            ("socket", self.socket != wanted.socket),
+            ("role", self.role != wanted.role),
+            ("socket-user", self.access.uid != wanted.access.uid),
+            ("socket-group", self.access.gid != wanted.access.gid),
+            ("socket-mode", self.access.mode != wanted.access.mode),
+            ("volume", self.volume != wanted.volume),
+            ("queues", self.queues != wanted.queues),
+            ("when-lost", self.when_lost != wanted.when_lost),
+            ("attachment", self.attachment != wanted.attachment),
+            ("accept-loss", self.accept_loss != wanted.accept_loss),
+            ("attachment-key", self.attachment_key != wanted.attachment_key),
+        ];
+        let moved = Self { lines: wanted.lines.clone(), ..self.clone() };
+        keys(&different, moved != *wanted)
+    }
+
+    fn added_to(&self) -> String {
+        format!(" of volume {}", self.volume)
+    }
+}

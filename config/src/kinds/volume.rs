@@ -1,0 +1,278 @@
+//! `[[volume]]`.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use peer::Allow;
+use volume::backend::{BACKEND_KEYS, BACKENDS, BackendConfig, BackendFile, whole_sectors};
+use volume::settings::{Settings, show_size};
+use volume::stage::{StageConfig, encryption, show_chain};
+use volume::{OPTIMAL_BYTES_MAX, PHYSICAL_BYTES_MAX, Topology};
+
+use crate::checks::Surroundings;
+use crate::object::{InPlace, Object, keys};
+use crate::public_keys::allow as allowed_node;
+use crate::reader::{Lines, Reader, Table, Value};
+use crate::sections::Directories;
+use crate::values::{Section, chain, has_parent, name};
+
+/// The parts of a volume that are changed in place.
+impl VolumeConfig {
+    /// The nodes whose disks may use the volume.
+    pub const ALLOW: &str = "allow";
+    /// The size of the volume's file.
+    pub const SIZE: &str = "size";
+    /// The stages before the volume.
+    pub const CHAIN: &str = "chain";
+}
+
+/// A volume of this node.
+#[derive(Clone, Debug, PartialEq)]
+pub struct VolumeConfig {
+    /// Its name, unique on the node.
+    pub name: String,
+    /// Where its blocks are.
+    pub backend: BackendConfig,
+    /// Each write durable by itself, instead of by the guest's flushes.
+    pub write_through: bool,
+    /// The stages that every request passes, the first one first.
+    pub chain: Vec<StageConfig>,
+    /// The nodes whose disks may use it, some only with an attachment key; this node's own always
+    /// may.
+    pub allow: Vec<Allow>,
+    /// Refuse writes.
+    pub read_only: bool,
+    /// The layout of the storage that guests are told; a value of 0 is found out.
+    pub topology: Topology,
+    /// Several attachments at once may use it; the guests have to agree among themselves.
+    pub shared: bool,
+    /// Where its keys are.
+    pub lines: Lines,
+}
+
+const VOLUME_KEYS: [&str; 9] = [
+    "name",
+    "backend",
+    "durability",
+    "chain",
+    "allow",
+    "read-only",
+    "shared",
+    "physical-block-size",
+    "optimal-io-size",
+];
+
+fn volume(value: &Value<'_, '_>, directories: &Directories) -> Option<VolumeConfig> {
+    let table = value.table(&VOLUME_KEYS)?;
+    let name = table.require("name", "name = \"alice-root\"").and_then(|value| name(&value));
+    let example = "backend = { file = \"alice.img\" }";
+    let backend = table.require("backend", example).and_then(|value| backend(&value, directories));
+    let words = [("flush", false), ("write-through", true)];
+    let through = table.get("durability").and_then(|value| value.word(&words));
+    let chain = table.get("chain").and_then(|value| chain(&value)).unwrap_or_default();
+    let allow = table.get("allow").and_then(|value| value.array()).unwrap_or_default();
+    let allow = allow.iter().filter_map(allowed_node).collect();
+    let flag = |key| table.get(key).and_then(|value| value.bool()).unwrap_or(false);
+    let read_only = flag("read-only");
+    if read_only && let Some(why) = backend.as_ref().and_then(|it| it.kind().not_read_only) {
+        table.fail("read-only", format!("\"read-only\": {why}"));
+    }
+    let topology = topology(&table, backend.as_ref());
+    Some(VolumeConfig {
+        topology,
+        backend: backend?,
+        write_through: through.unwrap_or(false),
+        chain,
+        allow,
+        read_only,
+        shared: flag("shared"),
+        lines: table.lines.clone(),
+        name: name?,
+    })
+}
+
+/// Reads the layout of the storage that guests are told. A key that is left out is found out.
+fn topology(table: &Table<'_, '_>, backend: Option<&BackendConfig>) -> Topology {
+    let bytes = |key: &str, most: u32| {
+        let value = table.get(key)?;
+        if backend.is_some_and(|backend| !backend.kind().has_layout) {
+            value.fail("only a file has such a layout".to_owned());
+        }
+        let bytes = u32::try_from(value.size_bytes()?).unwrap_or(u32::MAX);
+        if !bytes.is_power_of_two() || !(512..=most).contains(&bytes) {
+            let most = show_size(most.into());
+            value.fail(format!("{bytes} bytes: it is a power of two from 512 to {most}"));
+            return None;
+        }
+        Some(bytes)
+    };
+    let physical_bytes = bytes("physical-block-size", PHYSICAL_BYTES_MAX);
+    let optimal_bytes = bytes("optimal-io-size", OPTIMAL_BYTES_MAX);
+    Topology {
+        physical_bytes: physical_bytes.unwrap_or(0),
+        optimal_bytes: optimal_bytes.unwrap_or(0),
+    }
+}
+
+/// A backend by its line of the table, `volume::backend::BACKENDS`.
+fn backend(value: &Value<'_, '_>, directories: &Directories) -> Option<BackendConfig> {
+    let section = Section::of(value, &BACKEND_KEYS)?;
+    let given: Vec<_> = BACKENDS.iter().filter(|kind| section.has(kind.name)).collect();
+    let [kind] = given[..] else {
+        let examples: Vec<_> = BACKENDS.iter().map(|kind| kind.example).collect();
+        value.fail(format!("name exactly one of {}", examples.join(", ")));
+        return None;
+    };
+    let others = BACKEND_KEYS.into_iter().filter(|key| section.has(key) && !kind.has(key));
+    for key in others {
+        let owner = BACKENDS.iter().find(|kind| kind.has(key)).expect("a key of the table");
+        let (owner, given) = (owner.name, kind.name);
+        let text = format!("this belongs to a {owner}; {given:?} itself gives the size");
+        section.fail_key(key, format!("{key:?}: {text}"));
+    }
+    (kind.read)(&section, &|key| file_path(&section.value_of(key)?, directories))
+}
+
+/// A size in whole sectors, and not zero.
+pub(crate) fn size_of_volume(value: &Value<'_, '_>) -> Option<u64> {
+    whole_sectors(value.size_bytes()?).map_err(|text| value.fail(text)).ok()
+}
+
+/// The absolute path of a volume's file, inside one of the volumes' directories.
+fn file_path(value: &Value<'_, '_>, directories: &Directories) -> Option<PathBuf> {
+    let path = Path::new(value.str()?);
+    let inside = |path: &Path| directories.volumes.iter().any(|home| path.starts_with(home));
+    let Some(first) = directories.volumes.first() else {
+        let text = "no directory for volumes is named; write [directories] volumes = \"..\"";
+        value.fail(text.to_owned());
+        return None;
+    };
+    let full = first.join(path);
+    if path.as_os_str().is_empty() || has_parent(path) {
+        value.fail(format!("{path:?} is no name of a file inside {first:?}"));
+        return None;
+    }
+    if !inside(&full) {
+        value.fail(format!(
+            "{path:?} is outside the directories that \"volumes\" names ({}); put it there, or \
+             add its directory: volumes = [\"..\", {:?}]",
+            directories
+                .volumes
+                .iter()
+                .map(|d| d.display().to_string())
+                .collect::<Vec<_>>()
+                .join(", "),
+            full.parent().unwrap_or(&full),
+        ));
+        return None;
+    }
+    Some(full)
+}
+
+/// Two volumes on one file would wait for each other's lock.
+fn same_file(reader: &Reader<'_>, volumes: &[VolumeConfig]) {
+    let mut seen: HashMap<&Path, &VolumeConfig> = HashMap::new();
+    for volume in volumes {
+        let Some(BackendFile { path, .. }) = volume.backend.file() else { continue };
+        let other = seen.insert(path, volume);
+        let Some(other) = other.filter(|other| !(other.read_only && volume.read_only)) else {
+            continue;
+        };
+        let text = format!(
+            "\"backend\": volume {:?} has the same file {path:?}; a file that is written belongs \
+             to one volume (several disks may use that, if it is \"shared\")",
+            other.name
+        );
+        reader.note(volume.lines.of("backend"), &format!("volume {:?}", volume.name), text);
+    }
+}
+
+/// With one key for two volumes, a reader of both files would see where they are alike.
+fn same_encryption(reader: &Reader<'_>, volumes: &[VolumeConfig]) {
+    let mut seen: HashMap<&Path, &VolumeConfig> = HashMap::new();
+    for volume in volumes {
+        let Some(key) = encryption(&volume.chain) else { continue };
+        let Some(other) = seen.insert(key, volume) else { continue };
+        let text = format!(
+            "\"chain\": volume {:?} has the same key {key:?}; each has one of its own: `vrio key \
+             new --volume FILE`",
+            other.name
+        );
+        reader.note(volume.lines.of("chain"), &format!("volume {:?}", volume.name), text);
+    }
+}
+
+/// The size that a file is configured to have.
+fn size_of(volume: &VolumeConfig) -> Option<u64> {
+    volume.backend.file()?.size_bytes
+}
+
+/// Whether the backends differ in that the file must become larger, and in nothing else.
+fn grows(now: &VolumeConfig, wanted: &VolumeConfig) -> bool {
+    let (Some(now_bytes), Some(wanted_bytes)) = (size_of(now), size_of(wanted)) else {
+        return false;
+    };
+    let grown = now.backend.with_size(wanted_bytes);
+    now_bytes < wanted_bytes && grown.as_ref() == Some(&wanted.backend)
+}
+
+impl Object for VolumeConfig {
+    const KEY: &'static str = "volume";
+    const KEYS: &'static [&'static str] = &VOLUME_KEYS;
+    const KEYS_WITHIN: &'static [(&'static str, &'static [&'static str])] =
+        &[("backend", &BACKEND_KEYS)];
+    const NEEDS: &'static [&'static str] = &["peer"];
+
+    fn read(value: &Value<'_, '_>, directories: &Directories) -> Option<Self> {
+        volume(value, directories)
+    }
+
+    fn consistent(reader: &Reader<'_>, all: &[Self], _around: &Surroundings<'_>) {
+        same_file(reader, all);
+        same_encryption(reader, all);
+    }
+
+    fn allow(&self) -> &[Allow] {
+        &self.allow
+    }
+
+    fn set_allow(&mut self, allow: Vec<Allow>) {
+        self.allow = allow;
+    }
+
+    fn replaced_for(&self, wanted: &Self) -> Vec<&'static str> {
+        let (told, tell) = (&self.topology, &wanted.topology);
+        let different = [
+            ("backend", self.backend != wanted.backend && !grows(self, wanted)),
+            ("durability", self.write_through != wanted.write_through),
+            ("read-only", self.read_only != wanted.read_only),
+            ("shared", self.shared != wanted.shared),
+            ("physical-block-size", told.physical_bytes != tell.physical_bytes),
+            ("optimal-io-size", told.optimal_bytes != tell.optimal_bytes),
+        ];
+        let (allow, chain) = (wanted.allow.clone(), wanted.chain.clone());
+        let mut changed = Self { lines: wanted.lines.clone(), allow, chain, ..self.clone() };
+        if grows(self, wanted) {
+            changed.backend.clone_from(&wanted.backend);
+        }
+        keys(&different, changed != *wanted)
+    }
+
+    fn in_place(&self, wanted: &Self) -> Vec<InPlace> {
+        let object = format!("volume {:?}", self.name);
+        let allow = (self.allow != wanted.allow)
+            .then(|| InPlace { step: Self::ALLOW, text: format!("change {object}: \"allow\"") });
+        let size = size_of(wanted).filter(|_| grows(self, wanted)).map(|size_bytes| {
+            let text = format!("resize {object} to {}", show_size(size_bytes));
+            InPlace { step: Self::SIZE, text }
+        });
+        let chain = (self.chain != wanted.chain).then(|| {
+            let chain = show_chain(&wanted.chain);
+            InPlace {
+                step: Self::CHAIN,
+                text: format!("change {object}: the chain is now {chain}"),
+            }
+        });
+        allow.into_iter().chain(size).chain(chain).collect()
+    }
+}

@@ -1,0 +1,5 @@
+//! All tests of configurations: one binary, since each that is linked by itself holds all crates.
+
+mod change;
+mod files;
+mod house;

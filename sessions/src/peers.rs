@@ -1,0 +1,66 @@
+//! Makes peers known to every sidecore, and forgets them.
+
+use config::PeerConfig;
+use peer::Planes;
+
+use crate::cores::Core;
+use crate::shared::reach_from;
+
+/// Makes a peer known, if it can be reached. Sessions are opened when a disk needs one.
+pub fn add(cores: &[Core], peer: &PeerConfig) {
+    let Some(address) = peer.address.as_ref() else { return };
+    let Ok(address) = reach_from(cores, address) else { return };
+    for core in cores {
+        let name = peer.name.clone();
+        on_planes(core, move |planes, _| planes.peers().borrow_mut().add(&name, address));
+    }
+}
+
+/// Reaches a peer at another address. Disks that use it wait for the new session. `false`, and
+/// nothing has changed, when it has no address any more and a channel still lets go of it.
+pub fn change(cores: &[Core], before: &PeerConfig, peer: &PeerConfig) -> bool {
+    let Some(address) = peer.address.as_ref() else { return remove(cores, before) };
+    if before.address.as_ref() == Some(address) {
+        return true;
+    }
+    let Ok(address) = reach_from(cores, address) else { return false };
+    for core in cores {
+        let name = peer.name.clone();
+        on_planes(core, move |planes, now_ns| planes.move_peer(now_ns, &name, address));
+    }
+    true
+}
+
+/// Forgets a peer and ends its sessions. `false`, and it stays known, while a channel needs it.
+pub fn remove(cores: &[Core], peer: &PeerConfig) -> bool {
+    for (done, core) in cores.iter().enumerate() {
+        let name = peer.name.clone();
+        let removed = on_planes(core, move |planes, now_ns| planes.remove_peer(now_ns, &name));
+        if removed == Some(false) {
+            add(&cores[..done], peer);
+            return false;
+        }
+    }
+    true
+}
+
+/// Whether peers may open sessions: whether there is a volume that they may use.
+pub fn set_accept(cores: &[Core], accept: bool) {
+    for core in cores {
+        on_planes(core, move |planes, _| planes.endpoint().borrow_mut().set_accept(accept));
+    }
+}
+
+/// Runs `f` on a sidecore's planes, if it has any.
+fn on_planes<R: Send + 'static>(
+    core: &Core,
+    f: impl FnOnce(&mut Planes, u64) -> R + Send + 'static,
+) -> Option<R> {
+    let asked = core.sidecore.call(move |local| {
+        let now_ns = local.now_ns();
+        let planes = local.services().get::<Planes>()?;
+        let answer = f(&mut planes.borrow_mut(), now_ns);
+        Some(answer)
+    });
+    asked.ok().flatten()
+}
