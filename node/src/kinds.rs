@@ -1,16 +1,8 @@
-//! What a running node does with each kind of objects: adding, changing and removing one.
+//! The running half of each kind of objects: adding, changing and removing one.
 //!
 //! The other half of a kind, its configuration, is in the crate `config`. The table here has a row
 //! for each kind of that crate's table, in the same order; a kind without its running half does not
 //! compile.
-
-mod disk;
-mod domain;
-mod network;
-mod nic;
-mod peer;
-mod vf;
-mod volume;
 
 use std::any::Any;
 use std::marker::PhantomData;

@@ -16,6 +16,7 @@
 //! not need.
 
 mod calls;
+mod error;
 mod files;
 mod opener;
 mod user;
@@ -23,67 +24,20 @@ mod user;
 use std::fs::DirBuilder;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 pub use calls::filter;
 use config::{Config, Privileges};
+pub use error::PrivilegeError;
 pub use opener::Opener;
+
+use self::error::system;
+use self::files::own_directories;
 use rustix::thread::CapabilitySet;
 
 /// The capabilities that the links of a node need for as long as it runs. UDP needs none: its
 /// sockets are bound before, with buffers beyond the system's limit where root started the node.
 pub const LINK_CAPABILITIES: CapabilitySet = CapabilitySet::empty();
-
-/// Why privileges could not be given up. The node does not start then.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum PrivilegeError {
-    /// The user is not known here.
-    #[error(
-        "{place}: \"user\": there is no user {user:?}; make it (useradd --system {user}), or name \
-         another"
-    )]
-    NoUser {
-        /// `file:line`.
-        place: String,
-        /// The name.
-        user: String,
-    },
-    /// The configured user is root, which would be no drop.
-    #[error("{place}: \"user\": {user:?} is root; name a user that may do less")]
-    Root {
-        /// `file:line`.
-        place: String,
-        /// The name.
-        user: String,
-    },
-    /// A directory cannot be made or used.
-    #[error("cannot use the directory {path:?} as {who}: {source}; {way_out}")]
-    Directory {
-        /// The directory.
-        path: PathBuf,
-        /// The user that was refused.
-        who: String,
-        /// The system's answer.
-        r#source: io::Error,
-        /// The way out.
-        way_out: String,
-    },
-    /// The system refused a step that every system has.
-    #[error(
-        "cannot {what}: {source}; to run without giving anything up, write privileges = \"keep\""
-    )]
-    System {
-        /// The step.
-        what: &'static str,
-        /// The system's answer.
-        r#source: io::Error,
-    },
-}
-
-fn system<E: Into<io::Error>>(what: &'static str) -> impl Fn(E) -> PrivilegeError {
-    move |source| PrivilegeError::System { what, source: source.into() }
-}
 
 /// Becomes the configured user if this process is root's, keeps no capability but the links',
 /// leaves no core files, and sees no file but those that the configuration names. It must be called
@@ -151,16 +105,6 @@ fn wanted_user(config: &Config) -> Result<Option<user::User>, PrivilegeError> {
         return Err(PrivilegeError::Root { place: place(), user: name.clone() });
     }
     Ok(Some(found))
-}
-
-/// The directories in which the node makes files of its own, but for
-/// [`Config::memory_directory`].
-fn own_directories(config: &Config) -> impl Iterator<Item = &Path> {
-    let control = config.control.parent().filter(|path| !path.as_os_str().is_empty());
-    let captures = config.directories.captures.as_deref();
-    let fabric = config.fabric.parent();
-    let sockets = config.directories.sockets.as_deref();
-    [sockets, control, captures, fabric].into_iter().flatten()
 }
 
 /// Makes a directory of sockets, with those above it. Users of its group may use the sockets; a

@@ -9,10 +9,9 @@ mod strangers;
 
 use std::collections::BTreeMap;
 
+pub use quotas::QuotaStatus;
 use serde::{Deserialize, Serialize};
 pub use sessions::counted::Counters;
-
-pub use quotas::QuotaStatus;
 pub use strangers::{StrangerStatus, StrangersStatus};
 
 /// The version of the shape; the `v1` of the path.

@@ -19,7 +19,7 @@ use seccompiler::{
 };
 use volume::backend::BACKENDS;
 
-use super::{PrivilegeError, system};
+use super::error::{PrivilegeError, system};
 
 /// The calls of a running node, which serves disks, and adds and removes them. The backends of
 /// volumes and the uplinks of networks say themselves which calls they need

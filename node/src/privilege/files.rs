@@ -10,7 +10,7 @@ use landlock::{
 };
 use net::uplink::{NetworkUplink, TapUplink, UplinkConfig};
 
-use super::{PrivilegeError, own_directories, system};
+use super::error::{PrivilegeError, system};
 
 /// The newest version whose rules are requested (Linux 6.12). Older kernels apply those they know.
 const ABI_WANTED: ABI = ABI::V6;
@@ -83,6 +83,16 @@ fn rules(config: &Config) -> Result<RulesetCreated, RulesetError> {
     let rules = allow(rules, Path::new("/sys/devices"), read)?;
     // The holder of a lock, and the identity of this boot.
     allow(rules, Path::new("/proc"), read)
+}
+
+/// The directories in which the node makes files of its own, but for
+/// [`Config::memory_directory`].
+pub(super) fn own_directories(config: &Config) -> impl Iterator<Item = &Path> {
+    let control = config.control.parent().filter(|path| !path.as_os_str().is_empty());
+    let captures = config.directories.captures.as_deref();
+    let fabric = config.fabric.parent();
+    let sockets = config.directories.sockets.as_deref();
+    [sockets, control, captures, fabric].into_iter().flatten()
 }
 
 /// The devices by which the uplinks and the mirrors of the configuration open interfaces.

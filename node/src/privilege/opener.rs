@@ -26,7 +26,8 @@ use net::uplink::{Cards, Hold, OwnCards};
 use rustix::thread::CapabilitySet;
 use serde::{Deserialize, Serialize};
 
-use super::{PrivilegeError, calls, files, system, user};
+use super::error::{PrivilegeError, system};
+use super::{calls, files, user};
 use crate::channel::{Channel, LOST};
 
 /// The capabilities for an interface: to set it up and attach a program (NET_ADMIN), to make

@@ -7,6 +7,7 @@ use std::net::{TcpListener, UdpSocket};
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use rustix::process::DumpableBehavior;

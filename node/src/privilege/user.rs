@@ -7,7 +7,7 @@ use std::ptr;
 use rustix::process::{Gid, Uid};
 use rustix::thread::{self, CapabilitySet, CapabilitySets};
 
-use super::{PrivilegeError, system};
+use super::error::{PrivilegeError, system};
 
 /// The longest entry of the user data base that is read; a hundred times a usual one.
 const ENTRY_BYTES_MAX: usize = 64 << 10;

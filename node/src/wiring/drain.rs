@@ -3,12 +3,12 @@
 //! Users that are there stay for as long as they like. Their guests migrate or are shut down, and
 //! then the host can be serviced. The drain lasts until it is undone or the node is restarted.
 
-use super::Inside;
-use crate::api::{API_VERSION, Drain, Refused, RefusedKind};
+use super::inside::Inside;
+use crate::api::{API_VERSION, Drain, Refused};
 
 impl Inside {
     /// Whether the node is drained, and the users that it has.
-    pub(super) fn drain(&self) -> Drain {
+    pub(crate) fn drain(&self) -> Drain {
         let objects = self.objects().clone();
         let disks = objects.config.disks.iter().flat_map(|disk| {
             let users = objects.user_of_disk(&disk.name).into_iter();
@@ -27,7 +27,7 @@ impl Inside {
     }
 
     /// Takes no new users from now on, or takes them again.
-    pub(super) fn set_draining(&self, draining: bool) -> Result<Drain, Refused> {
+    pub(crate) fn set_draining(&self, draining: bool) -> Result<Drain, Refused> {
         let _turn = self.turn()?;
         let objects = {
             let mut objects = self.objects();
@@ -44,18 +44,5 @@ impl Inside {
             false => tracing::info!("no longer drained"),
         }
         Ok(drain)
-    }
-
-    /// An error while the node is drained: for each change that would bring a new user.
-    pub(super) fn refuse_while_drained(&self) -> Result<(), Refused> {
-        if !self.objects().draining {
-            return Ok(());
-        }
-        let way_out = "do it on another node, or end that with `vrio node drain --undo`";
-        Err(Refused::new(
-            RefusedKind::Conflict,
-            "the node is drained and takes nothing new",
-            way_out,
-        ))
     }
 }

@@ -18,6 +18,7 @@ use sessions::{ObjectError, keys::unix_s};
 use volume::backend::BackendFile;
 use volume::backend::{FileError, FileVolume};
 
+use super::node::is_directory;
 use super::volumes;
 
 /// Every problem of a start, and each key that keeps a peer or a tenant out.
@@ -150,7 +151,7 @@ fn no_core(core: usize) -> Option<String> {
 
 /// A directory that must exist: it is not made, since it may not be mounted yet.
 fn not_there(path: &Path) -> Option<String> {
-    let found = std::fs::metadata(path).and_then(super::is_directory);
+    let found = std::fs::metadata(path).and_then(is_directory);
     let error = match found {
         Ok(()) => access(path, Access::READ_OK | Access::EXEC_OK).err().map(io::Error::from),
         Err(error) => Some(error),
@@ -163,7 +164,7 @@ fn not_there(path: &Path) -> Option<String> {
 /// A directory that the node makes if it is missing, and writes into.
 fn not_makeable(path: &PathBuf) -> Option<String> {
     let found = path.ancestors().find(|it| it.exists()).unwrap_or(Path::new("/"));
-    let usable = std::fs::metadata(found).and_then(super::is_directory);
+    let usable = std::fs::metadata(found).and_then(is_directory);
     let usable = usable
         .and_then(|()| access(found, Access::WRITE_OK | Access::EXEC_OK).map_err(io::Error::from));
     let error = usable.err()?;

@@ -4,15 +4,16 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::disks::{Shown, Source};
-use super::volumes::Served;
-use crate::api::{Refused, RefusedKind};
-use crate::status::Origin;
 use config::{
     Config, ConfigError, DiskConfig, DomainConfig, Kind, ListedObject, Revoked, VolumeConfig,
     changes, needs_restart, revoked,
 };
 use sessions::ObjectError;
+
+use super::disks::shown::{Shown, Source, attachment_key};
+use super::volumes::Served;
+use crate::api::{Refused, RefusedKind};
+use crate::status::Origin;
 
 /// The objects of a running node. A thread that changes them has the turn; a thread that reads them
 /// takes a copy.
@@ -21,20 +22,20 @@ pub(crate) struct Objects {
     /// The configuration that describes what is running.
     pub(crate) config: Config,
     /// In the order of the configuration's volumes.
-    pub(super) volumes: Vec<Arc<Served>>,
+    pub(crate) volumes: Vec<Arc<Served>>,
     /// In the order of the configuration's disks.
-    pub(super) disks: Vec<Arc<Shown>>,
+    pub(crate) disks: Vec<Arc<Shown>>,
     /// The objects that commands have added.
     commanded: BTreeSet<(Kind, String)>,
     /// The file as it was last read.
     file: Config,
     /// The node is drained: it takes no new users.
-    pub(super) draining: bool,
+    pub(crate) draining: bool,
 }
 
 impl Objects {
     /// The objects of a node that has just started with this file.
-    pub(super) fn new(file: &Config, volumes: Vec<Arc<Served>>, disks: Vec<Arc<Shown>>) -> Self {
+    pub(crate) fn new(file: &Config, volumes: Vec<Arc<Served>>, disks: Vec<Arc<Shown>>) -> Self {
         let (config, file) = (file.clone(), file.clone());
         Self { config, volumes, disks, commanded: BTreeSet::new(), file, draining: false }
     }
@@ -49,29 +50,29 @@ impl Objects {
         if commanded { Origin::Command } else { Origin::File }
     }
 
-    pub(super) fn came_by_command(&mut self, kind: Kind, name: &str) {
+    pub(crate) fn came_by_command(&mut self, kind: Kind, name: &str) {
         self.commanded.insert((kind, name.to_owned()));
     }
 
-    pub(super) fn volume(&self, name: &str) -> Option<&Arc<Served>> {
+    pub(crate) fn volume(&self, name: &str) -> Option<&Arc<Served>> {
         let at = self.config.volumes.iter().position(|volume| volume.name == name)?;
         Some(&self.volumes[at])
     }
 
-    pub(super) fn volume_config(&mut self, name: &str) -> Option<&mut VolumeConfig> {
+    pub(crate) fn volume_config(&mut self, name: &str) -> Option<&mut VolumeConfig> {
         self.config.volumes.iter_mut().find(|volume| volume.name == name)
     }
 
-    pub(super) fn disk(&self, name: &str) -> Option<&Arc<Shown>> {
+    pub(crate) fn disk(&self, name: &str) -> Option<&Arc<Shown>> {
         self.disks.iter().find(|disk| disk.config.name == name)
     }
 
-    pub(super) fn add_volume(&mut self, config: &VolumeConfig, served: Arc<Served>) {
+    pub(crate) fn add_volume(&mut self, config: &VolumeConfig, served: Arc<Served>) {
         self.note(config);
         self.volumes.push(served);
     }
 
-    pub(super) fn remove_volume(&mut self, name: &str) {
+    pub(crate) fn remove_volume(&mut self, name: &str) {
         let at = self.config.volumes.iter().position(|volume| volume.name == name);
         let at = at.expect("the one that has the turn has looked");
         self.config.volumes.remove(at);
@@ -79,12 +80,12 @@ impl Objects {
         self.commanded.remove(&(Kind::of::<VolumeConfig>(), name.to_owned()));
     }
 
-    pub(super) fn add_disk(&mut self, config: &DiskConfig, shown: Arc<Shown>) {
+    pub(crate) fn add_disk(&mut self, config: &DiskConfig, shown: Arc<Shown>) {
         self.note(config);
         self.disks.push(shown);
     }
 
-    pub(super) fn remove_disk(&mut self, name: &str) {
+    pub(crate) fn remove_disk(&mut self, name: &str) {
         self.disks.retain(|disk| disk.config.name != name);
         self.forget::<DiskConfig>(name);
     }
@@ -102,7 +103,7 @@ impl Objects {
     }
 
     /// Takes a peer out of the domains that name it, and returns these domains as they are then.
-    pub(super) fn take_peer_from_domains(&mut self, peer: &str) -> Vec<DomainConfig> {
+    pub(crate) fn take_peer_from_domains(&mut self, peer: &str) -> Vec<DomainConfig> {
         let mut changed = Vec::new();
         for domain in &mut self.config.domains {
             if domain.peers.iter().any(|name| name == peer) {
@@ -114,12 +115,12 @@ impl Objects {
     }
 
     /// Names of the disks that use a volume of this node.
-    pub(super) fn disks_of_volume(&self, volume: &str) -> Vec<String> {
+    pub(crate) fn disks_of_volume(&self, volume: &str) -> Vec<String> {
         self.disks_where(|disk| disk.volume.peer.is_none() && disk.volume.volume == volume)
     }
 
     /// Names of the disks that use a peer's volumes.
-    pub(super) fn disks_of_peer(&self, peer: &str) -> Vec<String> {
+    pub(crate) fn disks_of_peer(&self, peer: &str) -> Vec<String> {
         self.disks_where(|disk| disk.volume.peer.as_deref() == Some(peer))
     }
 
@@ -130,14 +131,14 @@ impl Objects {
 
     /// The users that would be interrupted if the volume went: disks of this node, attachments of
     /// others.
-    pub(super) fn users_of_volume(&self, name: &str) -> Vec<String> {
+    pub(crate) fn users_of_volume(&self, name: &str) -> Vec<String> {
         let disks = self.disks_of_volume(name);
         let others = self.others_of_volume(name);
         disks.iter().map(|disk| format!("disk {disk:?}")).chain(others).collect()
     }
 
     /// Attachments of other nodes that hold the volume.
-    pub(super) fn others_of_volume(&self, name: &str) -> Vec<String> {
+    pub(crate) fn others_of_volume(&self, name: &str) -> Vec<String> {
         let own = self.attachments_of(&self.disks_of_volume(name));
         let served = self.volume(name).expect("the caller has looked");
         let holders = served.export.holders().into_iter();
@@ -149,13 +150,13 @@ impl Objects {
     }
 
     /// The names of these disks' attachments.
-    pub(super) fn attachments_of(&self, disks: &[String]) -> Vec<String> {
+    pub(crate) fn attachments_of(&self, disks: &[String]) -> Vec<String> {
         let disks = self.config.disks.iter().filter(|disk| disks.contains(&disk.name));
         disks.map(|disk| disk.attachment.clone()).collect()
     }
 
     /// The guest that uses a disk, if one does.
-    pub(super) fn user_of_disk(&self, name: &str) -> Vec<String> {
+    pub(crate) fn user_of_disk(&self, name: &str) -> Vec<String> {
         let look = self.disk(name).map(|disk| disk.look());
         let connected = look.filter(|look| look.server == Some(virtio::ServerState::Connected));
         let user = connected.map(|look| match look.front_end {
@@ -169,10 +170,10 @@ impl Objects {
     ///
     /// # Errors
     /// When the key that proves the disk's tenant cannot be read.
-    pub(super) fn source(&self, disk: &DiskConfig) -> Result<Source, ObjectError> {
+    pub(crate) fn source(&self, disk: &DiskConfig) -> Result<Source, ObjectError> {
         Ok(match &disk.volume.peer {
             Some(peer) => {
-                let key = super::disks::attachment_key(&self.config, disk)?;
+                let key = attachment_key(&self.config, disk)?;
                 let (peer, volume) = (peer, &disk.volume.volume);
                 Source::Remote(block::RemoteVolume::with_key(peer, volume, key))
             }
@@ -189,7 +190,7 @@ impl Objects {
     ///
     /// # Errors
     /// When the two do not fit together.
-    pub(super) fn wanted(&self, file: &Config) -> Result<Config, ConfigError> {
+    pub(crate) fn wanted(&self, file: &Config) -> Result<Config, ConfigError> {
         let mut wanted = file.clone();
         for kind in Kind::all() {
             let kept = |name: &str| self.origin_of(kind, name) == Origin::Command;
@@ -202,18 +203,18 @@ impl Objects {
     }
 
     /// Whether the file, as it was last read, has an object.
-    pub(super) fn file_has(&self, kind: Kind, name: &str) -> bool {
+    pub(crate) fn file_has(&self, kind: Kind, name: &str) -> bool {
         has(&self.file, kind, name)
     }
 
     /// Notes the file as it was read. The node is compared with it from now on.
-    pub(super) fn file_read(&mut self, file: Config) {
+    pub(crate) fn file_read(&mut self, file: Config) {
         self.commanded.retain(|(kind, name)| !has(&file, *kind, name));
         self.file = file;
     }
 
     /// The differences between the node and its file as the file was last read.
-    pub(super) fn differs(&self) -> Vec<String> {
+    pub(crate) fn differs(&self) -> Vec<String> {
         let mut differs: Vec<_> = needs_restart(&self.config, &self.file)
             .into_iter()
             .map(|key| format!("{key} changed, which takes a restart"))
@@ -235,7 +236,7 @@ impl Objects {
     }
 
     /// The file that the node was started with.
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.config.path
     }
 }
@@ -245,12 +246,12 @@ fn has(config: &Config, kind: Kind, name: &str) -> bool {
 }
 
 /// The error for a name that no object has.
-pub(super) fn unknown<T: ListedObject>(name: &str, config: &Config) -> Refused {
+pub(crate) fn unknown<T: ListedObject>(name: &str, config: &Config) -> Refused {
     unknown_of(Kind::of::<T>(), name, &config.names(Kind::of::<T>()))
 }
 
 /// The same for a kind that only the table knows.
-pub(super) fn unknown_of(kind: Kind, name: &str, known: &[&str]) -> Refused {
+pub(crate) fn unknown_of(kind: Kind, name: &str, known: &[&str]) -> Refused {
     let kind = kind.key();
     let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
     let way_out = format!("there is {known}; see `vrio {kind} list`");

@@ -1,38 +1,36 @@
 //! Gathers the status, on the control thread: this thread may wait for sidecores, never they for
 //! it.
 
-pub(super) mod disk;
-mod latency;
+pub(crate) mod latency;
 mod quotas;
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use block::plane::Plane;
-use config::{Config, DiskConfig, PeerConfig, Trust, VolumeConfig};
+use config::{Config, Trust};
 use sessions::Core;
-use sessions::counted::{Counters, SessionCounters, of_core};
+use sessions::counted::{SessionCounters, of_core};
 use sessions::keys::{self, Keys};
 use transport::{Endpoint, SessionState};
-use volume::Durability;
 
 use self::quotas::Shares;
-use super::Inside;
+use super::inside::Inside;
 use super::objects::Objects;
 use super::strangers::{self, Refusals};
-use super::volumes::Served;
+use super::{disks, peers, volumes};
 use crate::status::{
-    AttachmentStatus, DiskStatus, GuestMemoryStatus, NodeStatus, PeerStatus, STATUS_VERSION,
-    SessionStatus, SidecoreStatus, Status, StrangersStatus, VolumeStatus,
+    DiskStatus, GuestMemoryStatus, NodeStatus, STATUS_VERSION, SessionStatus, SidecoreStatus,
+    Status, StrangersStatus,
 };
 
 /// The cipher of sealed packets.
 const CIPHER: &str = "AES-256-GCM";
 
-pub(super) fn status(inside: &Inside) -> Status {
+pub(crate) fn status(inside: &Inside) -> Status {
     // A copy: reading the rest may take a while, and changes must not wait for it.
     let objects = inside.objects().clone();
     let asked: Vec<_> = inside.cores.iter().map(ask).collect();
-    let disks = disks(&objects);
+    let disks = disks::report::status(&objects);
     let mut sidecores = sidecores(inside, &objects.config, &asked);
     steered(inside, &disks, &mut sidecores);
     let (networks, nics) = {
@@ -43,9 +41,9 @@ pub(super) fn status(inside: &Inside) -> Status {
         version: STATUS_VERSION,
         node: node(inside, &objects),
         sidecores,
-        volumes: volumes(&objects),
+        volumes: volumes::report::status(&objects),
         disks,
-        peers: peers(&objects),
+        peers: peers::status(&objects),
         sessions: sessions(&inside.keys, &asked),
         strangers: refused(inside, &objects.config, &asked),
         quotas: quotas::status(asked.iter().map(|asked| &asked.shares)),
@@ -63,25 +61,6 @@ fn refused(inside: &Inside, config: &Config, asked: &[Asked]) -> Vec<StrangersSt
     }
     let refusals = asked.iter().map(|asked| &asked.refusals);
     strangers::status(&config.name, &inside.keys.security(), refusals)
-}
-
-/// The disks, in the order in which they were added.
-pub(super) fn disks(objects: &Objects) -> Vec<DiskStatus> {
-    let all = objects.disks.iter();
-    all.map(|shown| disk::status(shown, objects.origin::<DiskConfig>(&shown.config.name))).collect()
-}
-
-/// The peers, in the order in which they were added.
-pub(super) fn peers(objects: &Objects) -> Vec<PeerStatus> {
-    let peers = objects.config.peers.iter();
-    peers
-        .map(|peer| PeerStatus {
-            name: peer.name.clone(),
-            address: peer.address.as_ref().map(|address| address.to_string()),
-            origin: objects.origin::<PeerConfig>(&peer.name),
-            disks: objects.disks_of_peer(&peer.name),
-        })
-        .collect()
 }
 
 /// The part of the status that only a sidecore itself knows: all zero and empty without sessions.
@@ -237,59 +216,4 @@ fn key_expires(keys: &Keys, found: &transport::SessionStatus) -> Option<String> 
     // Each time that a configuration can give can be shown.
     let instant = jiff::Timestamp::from_second(i64::try_from(expires_unix_s).ok()?).ok()?;
     Some(instant.to_string())
-}
-
-/// The volumes, in the order in which they were added.
-pub(super) fn volumes(objects: &Objects) -> Vec<VolumeStatus> {
-    let both = objects.config.volumes.iter().zip(&objects.volumes);
-    both.map(|(config, served)| VolumeStatus {
-        origin: objects.origin::<VolumeConfig>(&config.name),
-        ..volume(config, served)
-    })
-    .collect()
-}
-
-fn volume(config: &VolumeConfig, served: &Served) -> VolumeStatus {
-    let info = served.export.volume().info();
-    let durability = match info.durability {
-        Durability::Flush => "flush",
-        Durability::WriteThrough => "write-through",
-    };
-    let attached = served.export.attached();
-    VolumeStatus {
-        name: config.name.clone(),
-        backend: backend(served),
-        size_bytes: info.size_bytes,
-        block_bytes: info.block_bytes,
-        durability: durability.to_owned(),
-        read_only: info.read_only,
-        shared: config.shared,
-        incarnation: info.incarnation.to_string(),
-        chain: config.chain.iter().map(ToString::to_string).collect(),
-        allow: served.export.allow().iter().map(ToString::to_string).collect(),
-        attachments: attached.into_iter().map(|name| AttachmentStatus { name }).collect(),
-        counters: volume_counters(served),
-        latencies: latency::of_volume(served),
-        ..VolumeStatus::default()
-    }
-}
-
-fn backend(served: &Served) -> String {
-    let backend = served.backend.describe();
-    match served.export.unusable() {
-        Some(why) => format!("{backend}, STOPPED: {why}"),
-        None => backend,
-    }
-}
-
-fn volume_counters(served: &Served) -> Counters {
-    let mut counters = Counters::new();
-    let mut put = |name: &str, value| counters.insert(name.to_owned(), value);
-    served.chain().stages.counted(&mut |name, value| {
-        put(name, value);
-    });
-    served.backend.counted(&mut |name, value| {
-        put(name, value);
-    });
-    counters
 }

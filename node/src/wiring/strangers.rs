@@ -15,13 +15,13 @@ use std::time::{Duration, Instant};
 
 use config::name_problem;
 use sessions::Core;
+use sessions::keys::{Keys, Now};
 use sidecore::Sidecore;
 use transport::{
     Endpoint, NAME_BYTES_MAX, PROTOCOL_VERSION, STRANGERS_MAX, Security, Stranger, StrangerReason,
 };
 
 use crate::status::{StrangerStatus, StrangersStatus};
-use sessions::keys::{Keys, Now};
 
 /// How often refusals are checked: as soon as a person looks.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -33,7 +33,7 @@ const REASONS: usize = StrangerReason::ALL.len();
 
 /// The refusals of one sidecore, or of all.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Refusals {
+pub(crate) struct Refusals {
     /// By reason, in the order of [`StrangerReason::ALL`].
     refused: [u64; REASONS],
     /// Refused peers, and the age of the last Hello of each.
@@ -41,7 +41,7 @@ pub(super) struct Refusals {
 }
 
 impl Refusals {
-    pub(super) fn of(endpoint: &Endpoint, now_ns: u64) -> Self {
+    pub(crate) fn of(endpoint: &Endpoint, now_ns: u64) -> Self {
         let strangers = endpoint.strangers();
         let age = |it: &Stranger| Duration::from_nanos(now_ns.saturating_sub(it.last_ns));
         let aged = strangers.iter().map(|it| (it.clone(), age(it))).collect();
@@ -77,7 +77,7 @@ impl Refusals {
 
 /// Their status: every reason, also those that never occurred, since a series of the metrics that
 /// appears with its first count loses this count.
-pub(super) fn status<'a>(
+pub(crate) fn status<'a>(
     node: &str,
     security: &Security,
     asked: impl Iterator<Item = &'a Refusals>,
@@ -103,14 +103,14 @@ pub(super) fn status<'a>(
 
 /// The thread that looks. Dropping it ends the thread.
 #[derive(Debug)]
-pub(super) struct Watcher {
+pub(crate) struct Watcher {
     thread: Option<(Sender<()>, JoinHandle<()>)>,
 }
 
 impl Watcher {
     /// Begins to look at these sidecores. Without the thread the node still serves its guests; the
     /// log says that it will not report strangers.
-    pub(super) fn start(node: &str, keys: &Keys, cores: &[Core]) -> Self {
+    pub(crate) fn start(node: &str, keys: &Keys, cores: &[Core]) -> Self {
         let with_sessions =
             cores.iter().filter_map(|core| Some((core.sidecore.clone(), core.refused.clone()?)));
         let cores: Vec<_> = with_sessions.collect();

@@ -4,11 +4,11 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// How many changes may wait for their turn. People and scripts ask for changes, one at a time;
 /// each takes milliseconds, at worst a few seconds.
-pub(super) const WAITING_MAX: usize = 16;
+pub(crate) const WAITING_MAX: usize = 16;
 
 /// Why there is no turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum NoTurn {
+pub(crate) enum NoTurn {
     #[error("{WAITING_MAX} changes wait for their turn already")]
     Full,
     #[error("the node is stopping")]
@@ -30,21 +30,21 @@ struct State {
 
 /// The queue of changes.
 #[derive(Debug, Default)]
-pub(super) struct Turns {
+pub(crate) struct Turns {
     state: Mutex<State>,
     moved: Condvar,
 }
 
 /// A turn. Dropping it begins the next caller's turn.
 #[derive(Debug)]
-pub(super) struct Turn<'t>(&'t Turns);
+pub(crate) struct Turn<'t>(&'t Turns);
 
 impl Turns {
     /// Waits for a turn.
     ///
     /// # Errors
     /// When too many wait, or no more changes are taken.
-    pub(super) fn take(&self) -> Result<Turn<'_>, NoTurn> {
+    pub(crate) fn take(&self) -> Result<Turn<'_>, NoTurn> {
         let mut state = self.state();
         if state.given_away {
             return Err(NoTurn::GivenAway);
@@ -75,7 +75,7 @@ impl Turns {
 
     /// Takes no more changes, and waits for the one that is under way. Waiting callers are refused.
     /// `false`: another process has the node, and this process must not touch it.
-    pub(super) fn close(&self) -> bool {
+    pub(crate) fn close(&self) -> bool {
         let mut state = self.state();
         state.closed = true;
         while state.serving != state.next && !state.given_away {
@@ -92,7 +92,7 @@ impl Turns {
 impl Turn<'_> {
     /// No other turn comes after this one, since another process has the node. Waiting callers are
     /// refused.
-    pub(super) fn give_away(self) {
+    pub(crate) fn give_away(self) {
         self.0.state().given_away = true;
         self.0.moved.notify_all();
         std::mem::forget(self);

@@ -1,5 +1,12 @@
 //! From a volume's configuration to an export (backend, chain, guard), and back again.
 
+pub(crate) mod change;
+pub(crate) mod ciphers;
+pub(crate) mod hand_over;
+pub(crate) mod report;
+pub(crate) mod resize;
+pub(crate) mod start;
+
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -18,8 +25,8 @@ use volume::chain::{Chain, Swap, Turning};
 use volume::record::{FileRecords, KeptRecords, RecordWriter, Ticket, make_private};
 use volume::{Durability, Volume, stage::VolumeKey};
 
-use super::ciphers::VolumeFile;
-use super::{StartError, ciphers};
+use self::ciphers::VolumeFile;
+use super::error::StartError;
 
 /// How long a removed volume may take to drain, flush and note that its attachments ended clean: as
 /// long as a disk may take to close.
@@ -34,34 +41,34 @@ const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// A volume with everything around it.
 #[derive(Debug)]
-pub(super) struct Served {
+pub(crate) struct Served {
     /// The volume as disks and peers use it.
-    pub(super) export: Arc<Export>,
+    pub(crate) export: Arc<Export>,
     /// The chain behind the export, which can be replaced.
     swap: Arc<Swap>,
     /// Its stages, for their counters.
     chain: Mutex<Chain>,
     /// The volume behind the chain, as its backend opened it.
-    pub(super) backend: Arc<dyn BackendVolume>,
+    pub(crate) backend: Arc<dyn BackendVolume>,
 }
 
 /// A volume of another process, which has stopped using it.
 #[derive(Debug, Default)]
-pub(super) struct Handed {
+pub(crate) struct Handed {
     /// Its blocks.
-    pub(super) blocks: Option<HandedBlocks>,
+    pub(crate) blocks: Option<HandedBlocks>,
     /// The records of its attachments, where these are not in files.
-    pub(super) records: KeptRecords,
+    pub(crate) records: KeptRecords,
 }
 
 impl Served {
     /// Its stages as they are now.
-    pub(super) fn chain(&self) -> Chain {
+    pub(crate) fn chain(&self) -> Chain {
         self.stages().clone()
     }
 
     /// The key that encrypts it.
-    pub(super) fn key(&self) -> Option<Arc<VolumeKey>> {
+    pub(crate) fn key(&self) -> Option<Arc<VolumeKey>> {
         self.stages().key().cloned()
     }
 
@@ -73,7 +80,7 @@ impl Served {
     ///
     /// # Errors
     /// When a stage cannot be opened, or requests do not complete in time. The old chain stays.
-    pub(super) fn set_chain(&self, chain: &[StageConfig], cores: &[Core]) -> Result<(), String> {
+    pub(crate) fn set_chain(&self, chain: &[StageConfig], cores: &[Core]) -> Result<(), String> {
         let now = self.chain();
         let next = now.rebuilt(chain, now.key(), sidecore::now_ns());
         let next = next.map_err(|error| error.to_string())?;
@@ -119,13 +126,13 @@ fn wait_for_turn(swap: &Swap, cores: &[Core]) -> Turning {
     }
 }
 
-pub(super) fn wake(cores: &[Core]) {
+pub(crate) fn wake(cores: &[Core]) {
     cores.iter().for_each(|core| core.sidecore.waker().wake());
 }
 
 /// Opens volumes and removes them.
 #[derive(Debug)]
-pub(super) struct Volumes {
+pub(crate) struct Volumes {
     directories: Directories,
     /// See [`Config::memory_directory`].
     memory: PathBuf,
@@ -139,7 +146,7 @@ pub(super) struct Volumes {
 
 /// The node's memory of its own disks' attachments: see [`Config::memory_directory`].
 #[derive(Clone, Debug)]
-pub(super) struct OwnDisks {
+pub(crate) struct OwnDisks {
     directory: PathBuf,
     node: String,
     writer: RecordWriter,
@@ -155,7 +162,7 @@ impl OwnDisks {
     /// # Errors
     /// Why there can be no record, what follows from that, and the way out. The volume's node knows
     /// its holder by this node's name alone then.
-    pub(super) fn remembered(
+    pub(crate) fn remembered(
         &self,
         volume: &str,
         attachment: &str,
@@ -183,7 +190,7 @@ impl OwnDisks {
 ///
 /// # Errors
 /// When the system refuses a thread.
-pub(super) fn start(config: &Config) -> Result<Volumes, StartError> {
+pub(crate) fn start(config: &Config) -> Result<Volumes, StartError> {
     let writer = RecordWriter::start()
         .map_err(|source| StartError::System { what: "start the writer of records", source })?;
     Ok(Volumes {
@@ -198,13 +205,13 @@ pub(super) fn start(config: &Config) -> Result<Volumes, StartError> {
 
 impl Volumes {
     /// Where this node remembers the attachments of its own disks.
-    pub(super) fn own_disks(&self) -> OwnDisks {
+    pub(crate) fn own_disks(&self) -> OwnDisks {
         let directory = self.memory.join(OWN_DISKS);
         OwnDisks { directory, node: self.node.clone(), writer: self.writer.clone() }
     }
 
     /// The volumes that peers find.
-    pub(super) fn exports(&self) -> &Arc<Exports> {
+    pub(crate) fn exports(&self) -> &Arc<Exports> {
         &self.exports
     }
 
@@ -212,7 +219,7 @@ impl Volumes {
     ///
     /// # Errors
     /// The directory that cannot be used, the reason, and the way out.
-    pub(super) fn lock_state(&self) -> Result<(), StateError> {
+    pub(crate) fn lock_state(&self) -> Result<(), StateError> {
         let mut lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         if let (None, Some(state)) = (&*lock, &self.directories.state) {
             *lock = Some(lock_state(state)?);
@@ -224,7 +231,7 @@ impl Volumes {
     ///
     /// # Errors
     /// The fault and the way out; nothing is left open.
-    pub(super) fn open(&self, wanted: &VolumeConfig) -> Result<Served, String> {
+    pub(crate) fn open(&self, wanted: &VolumeConfig) -> Result<Served, String> {
         self.adopt(wanted, Handed::default())
     }
 
@@ -232,7 +239,7 @@ impl Volumes {
     ///
     /// # Errors
     /// As [`Self::open`].
-    pub(super) fn adopt(&self, wanted: &VolumeConfig, handed: Handed) -> Result<Served, String> {
+    pub(crate) fn adopt(&self, wanted: &VolumeConfig, handed: Handed) -> Result<Served, String> {
         let Handed { blocks, records: kept } = handed;
         let is_handed = blocks.is_some();
         let (name, state) = (&wanted.name, self.directories.state.as_deref());
@@ -278,41 +285,41 @@ impl Volumes {
     }
 
     /// A descriptor of the lock of the records' directory, if it is ours.
-    pub(super) fn state_lock(&self) -> std::io::Result<Option<OwnedFd>> {
+    pub(crate) fn state_lock(&self) -> std::io::Result<Option<OwnedFd>> {
         let lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         let copy = lock.as_ref().map(|lock| lock.try_clone().map(OwnedFd::from));
         copy.transpose()
     }
 
     /// Goes on with the lock of another process.
-    pub(super) fn adopt_state_lock(&self, lock: OwnedFd) {
+    pub(crate) fn adopt_state_lock(&self, lock: OwnedFd) {
         *self.lock.lock().unwrap_or_else(PoisonError::into_inner) = Some(lock.into());
     }
 
     /// Whether the records are in files.
-    pub(super) fn keeps_records(&self) -> bool {
+    pub(crate) fn keeps_records(&self) -> bool {
         self.directories.state.is_some()
     }
 
     /// Returns a ticket that ends when every record that was written until now is durable.
-    pub(super) fn settle(&self) -> Ticket {
+    pub(crate) fn settle(&self) -> Ticket {
         self.writer.settle()
     }
 
     /// Lets peers find a volume.
-    pub(super) fn publish(&self, served: &Served) {
+    pub(crate) fn publish(&self, served: &Served) {
         self.exports.insert(Arc::clone(&served.export));
     }
 
     /// Sets the nodes that may use a volume. A user that is no longer allowed is cut off.
-    pub(super) fn set_allow(&self, served: &Served, allow: &[Allow], cores: &[Core]) {
+    pub(crate) fn set_allow(&self, served: &Served, allow: &[Allow], cores: &[Core]) {
         served.export.set_allow(allow.to_vec());
         // The servers of peers read the lists in each round.
         wake(cores);
     }
 
     /// Makes all peers that have a description of the volume ask for it again.
-    pub(super) fn tell_changed(&self, served: &Served, cores: &[Core]) {
+    pub(crate) fn tell_changed(&self, served: &Served, cores: &[Core]) {
         for core in cores {
             let name = served.export.name().to_owned();
             on_server(core, move |server| server.changed(&name));
@@ -326,7 +333,7 @@ impl Volumes {
     /// # Errors
     /// When the storage does not complete in time. Peers find the volume again then, and go on with
     /// it.
-    pub(super) fn withdraw(
+    pub(crate) fn withdraw(
         &self,
         served: &Served,
         own: &[String],
@@ -362,7 +369,7 @@ impl Volumes {
 
 /// Nodes that have a disk of the volume, which would be lost with it, also a disk without a guest
 /// at the moment.
-pub(super) fn shown_by(volume: &str, cores: &[Core]) -> BTreeSet<String> {
+pub(crate) fn shown_by(volume: &str, cores: &[Core]) -> BTreeSet<String> {
     let now_ns = sidecore::now_ns();
     let ask = |core: &Core| {
         let volume = volume.to_owned();
@@ -398,7 +405,7 @@ fn on_server<R: Send + 'static>(
 }
 
 /// Why a volume cannot be beside these others with its key.
-pub(super) fn same_key(served: &Served, others: &[Arc<Served>]) -> Option<String> {
+pub(crate) fn same_key(served: &Served, others: &[Arc<Served>]) -> Option<String> {
     let keys: Vec<_> = others.iter().filter_map(|it| Some((it.export.name(), it.key()?))).collect();
     ciphers::same_key(served.key().as_deref(), keys.iter().map(|(name, key)| (*name, &**key)))
 }
@@ -420,7 +427,7 @@ fn open(
 }
 
 /// A symbolic link must not lead out of the directories that the configuration names.
-pub(super) fn inside(path: &Path, homes: &[PathBuf]) -> Result<(), String> {
+pub(crate) fn inside(path: &Path, homes: &[PathBuf]) -> Result<(), String> {
     // A file that will be made lies in the directory of its path.
     let real = path.canonicalize().or_else(|_| {
         let directory = path.parent().unwrap_or(path).canonicalize();
@@ -444,10 +451,10 @@ pub(super) fn inside(path: &Path, homes: &[PathBuf]) -> Result<(), String> {
 /// Why the records' directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("[directories]: cannot use {path:?}: {source}; {way_out}")]
-pub(super) struct StateError {
-    pub(super) path: PathBuf,
-    pub(super) r#source: std::io::Error,
-    pub(super) way_out: &'static str,
+pub(crate) struct StateError {
+    pub(crate) path: PathBuf,
+    pub(crate) r#source: std::io::Error,
+    pub(crate) way_out: &'static str,
 }
 
 /// Two nodes that write the same records would break each other's promises.

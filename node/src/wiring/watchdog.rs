@@ -32,7 +32,7 @@ type Looker = (Sender<()>, JoinHandle<()>);
 
 /// The watchdog of a node's sidecores. Dropping it ends its thread.
 #[derive(Debug)]
-pub(super) struct Watchdog {
+pub(crate) struct Watchdog {
     seen: Arc<Seen>,
     looker: Mutex<Option<Looker>>,
 }
@@ -65,7 +65,7 @@ struct Stuck {
 impl Watchdog {
     /// Begins to look at these sidecores. Without the thread the node still serves its guests; the
     /// log says that the watchdog is missing.
-    pub(super) fn start(cores: &[Core]) -> Self {
+    pub(crate) fn start(cores: &[Core]) -> Self {
         let cores: Vec<_> = cores.iter().map(|core| core.sidecore.clone()).collect();
         let seen = Arc::new(Seen {
             cores: Mutex::new(vec![CoreSeen::default(); cores.len()]),
@@ -84,12 +84,12 @@ impl Watchdog {
     }
 
     /// Tells a service manager from now on that the node lives.
-    pub(super) fn tie(&self, pings: Pings) {
+    pub(crate) fn tie(&self, pings: Pings) {
         *lock(&self.seen.pings) = Some(pings);
     }
 
     /// The way in which a sidecore is stuck, if it is.
-    pub(super) fn stuck(&self, index: usize) -> Option<StuckStatus> {
+    pub(crate) fn stuck(&self, index: usize) -> Option<StuckStatus> {
         let cores = lock(&self.seen.cores);
         let stuck = cores.get(index)?.stuck.as_ref()?;
         let for_ms = stuck.since.elapsed().as_millis().try_into().unwrap_or(u64::MAX);
@@ -97,13 +97,13 @@ impl Watchdog {
     }
 
     /// The first sidecore that is stuck.
-    pub(super) fn first_stuck(&self) -> Option<(usize, StuckStatus)> {
+    pub(crate) fn first_stuck(&self) -> Option<(usize, StuckStatus)> {
         let count = lock(&self.seen.cores).len();
         (0..count).find_map(|index| Some((index, self.stuck(index)?)))
     }
 
     /// How often a sidecore was stuck, and for how long.
-    pub(super) fn counters(&self, index: usize, counters: &mut Counters) {
+    pub(crate) fn counters(&self, index: usize, counters: &mut Counters) {
         let cores = lock(&self.seen.cores);
         let Some(core) = cores.get(index) else { return };
         let present_ns = core.stuck.as_ref().map_or(0, |stuck| nanoseconds(stuck.since.elapsed()));
@@ -113,7 +113,7 @@ impl Watchdog {
     }
 
     /// Ends the thread. A second call has no effect.
-    pub(super) fn stop(&self) {
+    pub(crate) fn stop(&self) {
         let Some((stop, thread)) = lock(&self.looker).take() else { return };
         drop(stop);
         if thread.join().is_err() {

@@ -9,15 +9,15 @@ use block::{Outlook, Reach, RemoteVolume};
 use config::WhenLost;
 use sidecore::Sidecore;
 
-use super::{Shown, Source};
+use super::report::state;
+use super::shown::{Shown, Source};
 use crate::status::DiskState;
-use crate::wiring::report::disk::state;
 
 /// How often served disks are checked: as soon as a person looks.
-pub(super) const WATCH_AGAIN: Duration = Duration::from_secs(1);
+pub(crate) const WATCH_AGAIN: Duration = Duration::from_secs(1);
 
 /// A served disk of a peer's volume.
-pub(super) struct Watched {
+pub(crate) struct Watched {
     disk: Arc<Shown>,
     told: Told,
     /// Outages of the volume that the log has reported.
@@ -45,7 +45,7 @@ enum Told {
 }
 
 impl Watched {
-    pub(super) fn new(disk: Arc<Shown>) -> Self {
+    pub(crate) fn new(disk: Arc<Shown>) -> Self {
         let outages = match &disk.volume {
             Source::Remote(volume) => volume.outlook().outages,
             Source::Local(_) => 0,
@@ -54,7 +54,7 @@ impl Watched {
     }
 
     /// Checks the disk: `true` when it was removed. The log gets changes only.
-    pub(super) fn step(&mut self, sidecores: &[Sidecore]) -> bool {
+    pub(crate) fn step(&mut self, sidecores: &[Sidecore]) -> bool {
         let disk = Arc::clone(&self.disk);
         let Source::Remote(remote) = &disk.volume else { return true };
         if disk.state().removed {

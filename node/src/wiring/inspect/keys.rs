@@ -6,11 +6,11 @@ use config::{Config, VolumeConfig};
 use sessions::{ConnectError, ObjectError, key_files, keys::Keys};
 use volume::stage::VolumeKey;
 
-use crate::wiring::ciphers;
-use crate::wiring::disks::attachment_key;
+use crate::wiring::disks::shown::attachment_key;
+use crate::wiring::volumes::ciphers;
 
 /// Each key file that a node of this configuration reads and that is not sound, by line.
-pub(super) fn problems(config: &Config) -> Vec<ObjectError> {
+pub(crate) fn problems(config: &Config) -> Vec<ObjectError> {
     let mut problems = match Keys::load(config) {
         Err(ConnectError::Keys(problems)) => problems,
         _ => Vec::new(),

@@ -16,7 +16,7 @@ const KINDS: [(Op, &str); 5] = [
 ];
 
 /// The latencies of the outermost meter: those that the volume's users see.
-pub(super) fn of_volume(served: &Served) -> Latencies {
+pub(crate) fn of_volume(served: &Served) -> Latencies {
     let chain = served.chain();
     let Some(meter) = chain.stages.meters.first() else { return Latencies::new() };
     let meter = meter.meter();
@@ -25,7 +25,7 @@ pub(super) fn of_volume(served: &Served) -> Latencies {
 }
 
 /// The latencies of all queues together: those that the guest sees.
-pub(super) fn of_disk(core: &DiskCore) -> Latencies {
+pub(crate) fn of_disk(core: &DiskCore) -> Latencies {
     let read = |(op, name): (Op, &str)| {
         let mut all = volume::latency::histogram();
         (0..core.queues_max()).for_each(|queue| {

@@ -9,14 +9,14 @@ use crate::status::QuotaStatus;
 
 /// A sidecore's report about its peers.
 #[derive(Default)]
-pub(super) struct Shares {
-    pub(super) sessions: Vec<PeerShare>,
-    pub(super) served: Vec<ServedPeer>,
+pub(crate) struct Shares {
+    pub(crate) sessions: Vec<PeerShare>,
+    pub(crate) served: Vec<ServedPeer>,
 }
 
 /// The quotas of all sidecores, by peer: each resource of each peer that the sidecore knows, also
 /// while the peer has none of it. A series of the metrics that came and went would lose its count.
-pub(super) fn status<'a>(asked: impl Iterator<Item = &'a Shares>) -> Vec<QuotaStatus> {
+pub(crate) fn status<'a>(asked: impl Iterator<Item = &'a Shares>) -> Vec<QuotaStatus> {
     let found = asked.enumerate().flat_map(|(sidecore, shares)| {
         let sessions = shares.sessions.iter().flat_map(|share| {
             [

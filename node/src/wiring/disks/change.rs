@@ -1,0 +1,80 @@
+//! Disks that come and go while the node runs.
+
+use std::sync::Arc;
+
+use config::DiskConfig;
+
+use super::report;
+use crate::api::{Refused, RefusedKind};
+use crate::kinds::{Changed, RunningObject};
+use crate::status::DiskStatus;
+use crate::wiring::change::{refuse_used, takes_restart};
+use crate::wiring::inside::Inside;
+
+impl RunningObject for DiskConfig {
+    type Status = DiskStatus;
+
+    fn add(&self, node: &Inside) -> Changed {
+        node.add_disk(self)
+    }
+
+    fn remove(name: &str, node: &Inside, force: bool) -> Changed {
+        node.remove_disk(name, force)
+    }
+
+    fn users(name: &str, node: &Inside, _goes: &dyn Fn(&str) -> bool) -> Vec<String> {
+        node.user_of_disk(name)
+    }
+
+    fn status(node: &Inside) -> Vec<DiskStatus> {
+        report::status(&node.objects().clone())
+    }
+
+    fn status_name(status: &Self::Status) -> &str {
+        &status.name
+    }
+}
+
+impl Inside {
+    pub(crate) fn add_disk(&self, disk: &DiskConfig) -> Result<Vec<String>, Refused> {
+        self.refuse_while_drained()?;
+        let (source, home) = {
+            let objects = self.objects();
+            (objects.source(disk), objects.config.directories.sockets.clone())
+        };
+        let source = source.map_err(|error| {
+            let error = format!("{}: {}", error.object, error.text);
+            Refused::new(RefusedKind::Failed, error, "nothing was changed; try again after that")
+        })?;
+        if home.is_none_or(|home| !disk.socket.starts_with(home)) {
+            return Err(takes_restart("its socket is in another directory", "[directories]"));
+        }
+        let shown = self.disks.show(disk, source).map_err(|text| {
+            let way_out = "nothing was changed; try again when that is done";
+            Refused::new(RefusedKind::Failed, format!("disk {:?}: {text}", disk.name), way_out)
+        })?;
+        self.objects().add_disk(disk, shown);
+        Ok(Vec::new())
+    }
+
+    pub(crate) fn remove_disk(&self, name: &str, force: bool) -> Result<Vec<String>, Refused> {
+        let (shown, users) = {
+            let objects = self.objects();
+            let shown = objects.disk(name).expect("the caller has looked");
+            (Arc::clone(shown), objects.user_of_disk(name))
+        };
+        refuse_used(&format!("disk {name:?}"), &users, force, "stop the guest or unplug the disk")?;
+        let closed = self.disks.remove(&shown);
+        self.objects().remove_disk(name);
+        let note = format!(
+            "disk {name:?} is gone, but its attachment could not be closed clean in time: its \
+             volume {} sees it as torn off",
+            shown.config.volume
+        );
+        Ok(if closed { Vec::new() } else { vec![note] })
+    }
+
+    pub(crate) fn user_of_disk(&self, disk: &str) -> Vec<String> {
+        self.objects().user_of_disk(disk)
+    }
+}

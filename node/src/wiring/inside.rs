@@ -1,0 +1,70 @@
+//! The state that the control thread and the main thread of a node share.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use link::ShmListener;
+use sessions::{Core, keys::Keys, sidecores};
+
+use super::disks::Disks;
+use super::disks::shown::Shown;
+use super::disks::steerer::Steerer;
+use super::fabric::Domains;
+use super::hand_over::fds::HandoverFds;
+use super::networks::Nics;
+use super::objects::Objects;
+use super::strangers::Watcher;
+use super::turns::Turns;
+use super::volumes::Volumes;
+use super::watchdog::Watchdog;
+
+/// The state that the control thread and the main thread share.
+#[derive(Debug)]
+pub(crate) struct Inside {
+    pub(crate) started: Instant,
+    pub(crate) keys: Keys,
+    pub(crate) volumes: Volumes,
+    pub(crate) cores: Vec<Core>,
+    /// Kept until the node goes: callers get no answer then.
+    pub(crate) door: Option<ShmListener>,
+    pub(crate) disks: Disks,
+    /// Removed as a whole, at the end.
+    pub(crate) nics: Mutex<Nics>,
+    /// The fabric.
+    pub(crate) domains: Domains,
+    pub(crate) steerer: Steerer,
+    pub(crate) watchdog: Watchdog,
+    /// Works until it is dropped.
+    pub(crate) _strangers: Watcher,
+    /// A thread that changes something waits for its turn first.
+    pub(crate) turns: Turns,
+    /// Held for as long as it takes to look or to note; never while something is started.
+    pub(crate) objects: Mutex<Objects>,
+    pub(crate) handover_fds: HandoverFds,
+}
+
+impl Inside {
+    pub(crate) fn objects(&self) -> MutexGuard<'_, Objects> {
+        // A poisoned lock has whole contents: each change notes its result in one step.
+        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn nics(&self) -> MutexGuard<'_, Nics> {
+        // The same holds here: readers only look, and the nics are removed as a whole.
+        self.nics.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Refuses further changes, and ends disks, sessions and sidecores.
+    pub(crate) fn stop(&self) {
+        if !self.turns.close() {
+            return;
+        }
+        self.watchdog.stop();
+        self.steerer.stop();
+        let disks: Vec<Arc<Shown>> = self.objects().disks.clone();
+        self.disks.stop(&disks);
+        self.nics().stop();
+        self.domains.stop();
+        sidecores::stop(&self.cores);
+    }
+}

@@ -1,0 +1,225 @@
+//! Networks and nics that come, go and change while others run.
+
+use config::{InPlace, NetworkConfig, NicConfig, changes};
+use serde_json::Value;
+
+use super::uplinks::open_uplink;
+use super::{Live, live, show};
+use crate::api::{API_VERSION, Done, Refused, RefusedKind};
+use crate::kinds::{Changed, RunningObject};
+use crate::status::{NetworkStatus, NicStatus};
+use crate::wiring::change::{bad, log, refuse_used, takes_restart};
+use crate::wiring::inside::Inside;
+use crate::wiring::objects::unknown;
+use crate::wiring::volumes::wake;
+
+/// The note for a nic that a command has changed.
+pub(crate) const NIC_UNTIL_RESTART: &str =
+    "this lives until the node is restarted or its file is reloaded, unless the file says it too";
+
+impl RunningObject for NetworkConfig {
+    type Status = NetworkStatus;
+
+    fn add(&self, node: &Inside) -> Changed {
+        node.add_network(self)
+    }
+
+    fn change(&self, _step: &InPlace, node: &Inside) -> Changed {
+        node.change_network(self)
+    }
+
+    fn readmit(&self, node: &Inside) {
+        node.open_network(self);
+    }
+
+    fn remove(name: &str, node: &Inside, force: bool) -> Changed {
+        node.remove_network(name, force)
+    }
+
+    fn status(node: &Inside) -> Vec<NetworkStatus> {
+        node.network_status()
+    }
+
+    fn status_name(status: &Self::Status) -> &str {
+        &status.name
+    }
+}
+
+impl RunningObject for NicConfig {
+    type Status = NicStatus;
+
+    fn add(&self, node: &Inside) -> Changed {
+        node.add_nic(self)
+    }
+
+    fn change(&self, _step: &InPlace, node: &Inside) -> Changed {
+        node.change_nic(self)
+    }
+
+    fn remove(name: &str, node: &Inside, force: bool) -> Changed {
+        node.remove_nic(name, force)
+    }
+
+    fn users(name: &str, node: &Inside, _goes: &dyn Fn(&str) -> bool) -> Vec<String> {
+        node.user_of_nic(name)
+    }
+
+    fn status(node: &Inside) -> Vec<NicStatus> {
+        node.nic_status()
+    }
+
+    fn status_name(status: &Self::Status) -> &str {
+        &status.name
+    }
+}
+
+impl Inside {
+    pub(crate) fn add_network(&self, network: &NetworkConfig) -> Result<Vec<String>, Refused> {
+        self.refuse_while_drained()?;
+        let refused = |text: String| {
+            let error = format!("network {:?}: {text}", network.name);
+            Refused::new(RefusedKind::Failed, error, "nothing was changed; try again after that")
+        };
+        let opener = self.nics().opener.clone();
+        let uplink = open_uplink(network, &opener).map_err(refused)?;
+        let sidecore = self.nics().sidecore_for_next(self.cores.len());
+        let live = live(network, sidecore, &self.cores, uplink).map_err(refused)?;
+        self.nics().add_network(live);
+        self.objects().note(network);
+        self.accept_as_allowed();
+        Ok(Vec::new())
+    }
+
+    /// Sets which nodes may join a network, and on which terms.
+    pub(crate) fn change_network(&self, network: &NetworkConfig) -> Result<Vec<String>, Refused> {
+        self.check_listens(!network.allow.is_empty(), "other nodes may join it")?;
+        self.open_network(network);
+        {
+            let mut objects = self.objects();
+            let mut networks = objects.config.networks.iter_mut();
+            let config = networks.find(|it| it.name == network.name);
+            let config = config.expect("the caller has looked");
+            config.allow.clone_from(&network.allow);
+            config.remote.clone_from(&network.remote);
+        }
+        self.accept_as_allowed();
+        Ok(Vec::new())
+    }
+
+    /// Opens a network to the nodes that this configuration names, on its terms, and to no others.
+    pub(crate) fn open_network(&self, network: &NetworkConfig) {
+        self.nics().set_open(network);
+        // The nodes' servers read the doors in each round.
+        wake(&self.cores);
+    }
+
+    pub(crate) fn remove_network(&self, name: &str, force: bool) -> Result<Vec<String>, Refused> {
+        let nics: Vec<_> = {
+            let objects = self.objects();
+            let here = objects.config.nics.iter().filter(|nic| nic.network == name);
+            here.map(|nic| nic.name.clone()).collect()
+        };
+        let users: Vec<_> = nics.iter().map(|nic| format!("nic {nic:?}")).collect();
+        refuse_used(&format!("network {name:?}"), &users, force, "remove those first")?;
+        let mut notes = Vec::new();
+        for nic in nics {
+            notes.extend(self.remove_nic(&nic, true)?);
+            notes.push(format!("nic {nic:?} was removed with its network"));
+        }
+        let gone: Option<Live> = {
+            let mut nics = self.nics();
+            let at = nics.networks.iter().position(|live| live.config.name == name);
+            nics.doors.close(name);
+            at.map(|at| nics.networks.remove(at))
+        };
+        // Dropping waits for the network's sidecore, and for the thread that watches its uplink.
+        drop(gone);
+        self.objects().forget::<NetworkConfig>(name);
+        self.accept_as_allowed();
+        Ok(notes)
+    }
+
+    pub(crate) fn add_nic(&self, nic: &NicConfig) -> Result<Vec<String>, Refused> {
+        self.refuse_while_drained()?;
+        let home = self.objects().config.directories.sockets.clone();
+        if home.is_none_or(|home| !nic.socket.starts_with(home)) {
+            return Err(takes_restart("its socket is in another directory", "[directories]"));
+        }
+        let place = self.nics().place(nic, &self.cores);
+        let shown = place.and_then(|place| show(nic, place)).map_err(|text| {
+            let way_out = "nothing was changed; try again when that is done";
+            Refused::new(RefusedKind::Failed, format!("nic {:?}: {text}", nic.name), way_out)
+        })?;
+        self.nics().nics.push(shown);
+        self.objects().note(nic);
+        Ok(Vec::new())
+    }
+
+    pub(crate) fn remove_nic(&self, name: &str, force: bool) -> Result<Vec<String>, Refused> {
+        let users = self.nics().user_of(name);
+        refuse_used(&format!("nic {name:?}"), &users, force, "stop the guest or unplug the nic")?;
+        let gone = {
+            let mut nics = self.nics();
+            let at = nics.nics.iter().position(|shown| shown.config.name == name);
+            at.map(|at| nics.nics.remove(at))
+        };
+        gone.expect("the caller has looked").stop();
+        self.objects().forget::<NicConfig>(name);
+        Ok(Vec::new())
+    }
+
+    pub(crate) fn user_of_nic(&self, name: &str) -> Vec<String> {
+        self.nics().user_of(name)
+    }
+
+    pub(crate) fn network_status(&self) -> Vec<NetworkStatus> {
+        let objects = self.objects().clone();
+        self.nics().networks(&objects)
+    }
+
+    pub(crate) fn nic_status(&self) -> Vec<NicStatus> {
+        let objects = self.objects().clone();
+        self.nics().nics(&objects)
+    }
+
+    /// Gives a nic other stages, and another state of its link.
+    pub(crate) fn change_nic(&self, nic: &NicConfig) -> Result<Vec<String>, Refused> {
+        {
+            let mut nics = self.nics();
+            let shown = nics.shown(&nic.name).expect("the caller has looked");
+            let changed = shown.watched.change(&shown.chain, Some(&shown.config), nic);
+            changed.map_err(|text| {
+                let error = format!("nic {:?}: {text}", nic.name);
+                Refused::new(RefusedKind::Failed, error, "the nic stays as it was")
+            })?;
+            shown.cables.set(&nic.name, nic.link, shown.server.closer());
+            shown.config = nic.clone();
+        }
+        let mut objects = self.objects();
+        let config = objects.config.nics.iter_mut().find(|it| it.name == nic.name);
+        *config.expect("the caller has looked") = nic.clone();
+        Ok(Vec::new())
+    }
+
+    /// Changes keys of a nic by command.
+    pub(crate) fn set_nic(&self, name: &str, body: &Value) -> Result<Done, Refused> {
+        let Some(fields) = body.as_object() else {
+            let way_out = "send what is to be different, such as {\"link\": \"down\"}";
+            return Err(Refused::new(RefusedKind::Bad, "this is no JSON object", way_out));
+        };
+        let _turn = self.turn()?;
+        let running = self.objects().config.clone();
+        if running.nics.iter().all(|nic| nic.name != name) {
+            return Err(unknown::<NicConfig>(name, &running));
+        }
+        let wanted = running.with_nic(name, fields).map_err(|problems| bad(&problems))?;
+        let mut done = Done { version: API_VERSION, ..Done::default() };
+        for change in changes(&running, &wanted) {
+            done.notes.extend(self.apply(&change, false)?);
+            done.applied.push(change.to_string());
+            done.notes.push(NIC_UNTIL_RESTART.to_owned());
+        }
+        log(&done);
+        Ok(done)
+    }
+}

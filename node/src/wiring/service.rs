@@ -1,0 +1,77 @@
+//! The answers of a node to its control socket.
+
+use config::Kind;
+use serde_json::Value;
+
+use super::inside::Inside;
+use super::report;
+use crate::api::{Done, Drain, HandOver, Plan, Refused, Reload};
+use crate::control::Service;
+use crate::kinds::running_kind;
+use crate::status::Status;
+
+impl Service for Inside {
+    fn status(&self) -> Status {
+        report::status(self)
+    }
+
+    fn list(&self, kind: Kind) -> String {
+        running_kind(kind).status(self)
+    }
+
+    fn show(&self, kind: Kind, name: &str) -> Option<String> {
+        running_kind(kind).status_of(name, self)
+    }
+
+    fn add(&self, kind: Kind, body: &Value) -> Result<Done, Refused> {
+        self.add(kind, body)
+    }
+
+    fn remove(&self, kind: Kind, name: &str, force: bool) -> Result<Done, Refused> {
+        self.remove(kind, name, force)
+    }
+
+    fn set_nic(&self, name: &str, body: &Value) -> Result<Done, Refused> {
+        self.set_nic(name, body)
+    }
+
+    fn set_chain(&self, volume: &str, chain: &Value) -> Result<Done, Refused> {
+        self.set_chain(volume, chain)
+    }
+
+    fn resize_disk(&self, name: &str, body: &Value) -> Result<Done, Refused> {
+        self.resize_disk(name, body)
+    }
+
+    fn resize_volume(&self, name: &str, body: &Value) -> Result<Done, Refused> {
+        self.resize_volume(name, body)
+    }
+
+    fn move_queue(&self, disk: &str, queue: usize, body: &Value) -> Result<Done, Refused> {
+        self.move_queue(disk, queue, body)
+    }
+
+    fn take_disk(&self, disk: &str) -> Result<Done, Refused> {
+        self.take_disk(disk)
+    }
+
+    fn plan(&self) -> Result<Plan, Refused> {
+        self.plan()
+    }
+
+    fn reload(&self, wanted: &Reload) -> Result<Done, Refused> {
+        self.reload(wanted)
+    }
+
+    fn drain(&self) -> Drain {
+        self.drain()
+    }
+
+    fn set_draining(&self, draining: bool) -> Result<Drain, Refused> {
+        self.set_draining(draining)
+    }
+
+    fn hand_over(&self, wanted: &HandOver) -> Result<(), Refused> {
+        self.hand_over(wanted)
+    }
+}

@@ -1,0 +1,198 @@
+//! Volumes that come, go and change while the node runs.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use config::{Config, DiskConfig, InPlace, VolumeConfig, changes, encryption};
+use serde_json::Value;
+use sessions::sidecores;
+
+use super::{ciphers, report};
+use crate::api::{API_VERSION, Done, Refused, RefusedKind};
+use crate::kinds::{Changed, RunningObject};
+use crate::status::VolumeStatus;
+use crate::wiring::change::{bad, log, refuse_used, takes_restart};
+use crate::wiring::inside::Inside;
+use crate::wiring::objects::{Objects, unknown};
+
+/// The note for a chain that a command has replaced.
+const CHAIN_UNTIL_RESTART: &str =
+    "this lives until the node is restarted or its file is reloaded, unless the file says it too";
+
+impl RunningObject for VolumeConfig {
+    type Status = VolumeStatus;
+
+    fn add(&self, node: &Inside) -> Changed {
+        node.add_volume(self)
+    }
+
+    fn change(&self, step: &InPlace, node: &Inside) -> Changed {
+        match step.step {
+            Self::ALLOW => node.change_allow(self),
+            Self::SIZE => node.change_size(self),
+            _ => node.change_chain(self),
+        }
+    }
+
+    fn readmit(&self, node: &Inside) {
+        node.readmit_to_volume(self);
+    }
+
+    fn remove(name: &str, node: &Inside, force: bool) -> Changed {
+        node.remove_volume(name, force)
+    }
+
+    fn users(name: &str, node: &Inside, goes: &dyn Fn(&str) -> bool) -> Vec<String> {
+        let mut users = node.users_of_volume(name);
+        users.retain(|user| !goes(user));
+        users
+    }
+
+    fn status(node: &Inside) -> Vec<VolumeStatus> {
+        report::status(&node.objects().clone())
+    }
+
+    fn status_name(status: &Self::Status) -> &str {
+        &status.name
+    }
+}
+
+impl Inside {
+    /// Puts another chain before a volume.
+    pub(crate) fn set_chain(&self, name: &str, chain: &Value) -> Result<Done, Refused> {
+        let chain = Config::chain(chain).map_err(|problems| bad(&problems))?;
+        let _turn = self.turn()?;
+        let mut wanted = self.objects().config.clone();
+        let running = wanted.clone();
+        let Some(volume) = wanted.volumes.iter_mut().find(|volume| volume.name == name) else {
+            return Err(unknown::<VolumeConfig>(name, &running));
+        };
+        volume.chain = chain;
+        let mut done = Done { version: API_VERSION, ..Done::default() };
+        for change in changes(&running, &wanted) {
+            done.notes.extend(self.apply(&change, false)?);
+            done.applied.push(change.to_string());
+            done.notes.push(CHAIN_UNTIL_RESTART.to_owned());
+        }
+        log(&done);
+        Ok(done)
+    }
+
+    pub(crate) fn add_volume(&self, volume: &VolumeConfig) -> Result<Vec<String>, Refused> {
+        let refused = |text: String| {
+            let error = format!("volume {:?}: {text}", volume.name);
+            Refused::new(RefusedKind::Failed, error, "nothing was changed; try again after that")
+        };
+        self.refuse_while_drained()?;
+        self.check_listens(!volume.allow.is_empty(), "other nodes may use it")?;
+        self.volumes.lock_state().map_err(|error| refused(error.to_string()))?;
+        // A running node makes no ring: its filter of system calls would not let it.
+        let has_uring = self.cores.iter().all(|core| core.uring.is_some());
+        if sidecores::needs_uring(volume) && !has_uring {
+            let why = "its sidecores have no io_uring (the log of the start says why)";
+            return Err(takes_restart(why, "[directories] \"volumes\""));
+        }
+        let served = Arc::new(self.volumes.open(volume).map_err(refused)?);
+        if let Some(error) = super::same_key(&served, &self.objects().volumes) {
+            let error = format!("volume {:?}: {error}", volume.name);
+            return Err(Refused::new(RefusedKind::Conflict, error, "nothing was changed"));
+        }
+        self.objects().add_volume(volume, Arc::clone(&served));
+        self.volumes.publish(&served);
+        self.accept_as_allowed();
+        Ok(Vec::new())
+    }
+
+    pub(crate) fn remove_volume(&self, name: &str, force: bool) -> Result<Vec<String>, Refused> {
+        let users = {
+            let objects = self.objects().clone();
+            self.users_of_volume_in(&objects, name)
+        };
+        let (served, disks, own) = {
+            let objects = self.objects();
+            let disks = objects.disks_of_volume(name);
+            let own = objects.attachments_of(&disks);
+            let served = Arc::clone(objects.volume(name).expect("the caller has looked"));
+            (served, disks, own)
+        };
+        refuse_used(&format!("volume {name:?}"), &users, force, "remove or stop those first")?;
+        self.volumes.withdraw(&served, &own, &self.cores).map_err(|text| {
+            let error = format!("volume {name:?}: {text}");
+            Refused::new(RefusedKind::Failed, error, "look at its storage, then try again")
+        })?;
+        let mut notes = Vec::new();
+        for disk in disks {
+            // Forced, since the caller has listed the users of the volume above.
+            notes.extend(DiskConfig::remove(&disk, self, true)?);
+            notes.push(format!("disk {disk:?} was removed with its volume"));
+        }
+        self.objects().remove_volume(name);
+        self.accept_as_allowed();
+        Ok(notes)
+    }
+
+    pub(crate) fn change_allow(&self, volume: &VolumeConfig) -> Result<Vec<String>, Refused> {
+        self.check_listens(!volume.allow.is_empty(), "other nodes may use it")?;
+        let served = {
+            let mut objects = self.objects();
+            let config = objects.volume_config(&volume.name).expect("the caller has looked");
+            config.allow.clone_from(&volume.allow);
+            Arc::clone(objects.volume(&volume.name).expect("beside its configuration"))
+        };
+        self.volumes.set_allow(&served, &volume.allow, &self.cores);
+        self.accept_as_allowed();
+        Ok(Vec::new())
+    }
+
+    pub(crate) fn change_chain(&self, volume: &VolumeConfig) -> Result<Vec<String>, Refused> {
+        let name = &volume.name;
+        let (served, running) = {
+            let mut objects = self.objects();
+            let config = objects.volume_config(name).expect("the caller has looked");
+            let running = encryption(&config.chain).map(Path::to_owned);
+            (Arc::clone(objects.volume(name).expect("beside its configuration")), running)
+        };
+        let is_under =
+            ciphers::is_under(served.key().as_deref(), running.as_deref(), &volume.chain);
+        let is_under = is_under.map_err(|error| {
+            let way_out = "its chain stays; name the file in which its key is";
+            Refused::new(RefusedKind::Failed, format!("volume {name:?}: {error}"), way_out)
+        })?;
+        if !is_under {
+            let error =
+                format!("volume {name:?}: what encrypts it cannot change while it is there");
+            let way_out = "what is on it would be read as noise, so its chain stays; copy its data \
+                           to a volume that is encrypted as it shall be";
+            return Err(Refused::new(RefusedKind::Conflict, error, way_out));
+        }
+        served.set_chain(&volume.chain, &self.cores).map_err(|text| {
+            let error = format!("volume {name:?}: {text}");
+            let way_out = "the old chain stays and its users go on; look at its storage";
+            Refused::new(RefusedKind::Failed, error, way_out)
+        })?;
+        let mut objects = self.objects();
+        let config = objects.volume_config(name).expect("the caller has the turn");
+        config.chain.clone_from(&volume.chain);
+        Ok(Vec::new())
+    }
+
+    pub(crate) fn users_of_volume(&self, volume: &str) -> Vec<String> {
+        let objects = self.objects().clone();
+        self.users_of_volume_in(&objects, volume)
+    }
+
+    /// Restricts the users of a volume to these; the caller notes the configuration.
+    pub(crate) fn readmit_to_volume(&self, volume: &VolumeConfig) {
+        let served = Arc::clone(self.objects().volume(&volume.name).expect("it is there"));
+        self.volumes.set_allow(&served, &volume.allow, &self.cores);
+    }
+
+    /// The users that would be interrupted if the volume went: disks, attachments, and disks of
+    /// other nodes without a guest at the moment.
+    fn users_of_volume_in(&self, objects: &Objects, volume: &str) -> Vec<String> {
+        let mut users = objects.users_of_volume(volume);
+        let shown_by = super::shown_by(volume, &self.cores).into_iter();
+        users.extend(shown_by.map(|peer| format!("a disk of node {peer:?}")));
+        users
+    }
+}

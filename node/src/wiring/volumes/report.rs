@@ -1,0 +1,65 @@
+//! The status of volumes.
+
+use config::VolumeConfig;
+use sessions::counted::Counters;
+use volume::Durability;
+
+use super::Served;
+use crate::status::{AttachmentStatus, VolumeStatus};
+use crate::wiring::objects::Objects;
+use crate::wiring::report::latency;
+
+/// The volumes, in the order in which they were added.
+pub(crate) fn status(objects: &Objects) -> Vec<VolumeStatus> {
+    let both = objects.config.volumes.iter().zip(&objects.volumes);
+    both.map(|(config, served)| VolumeStatus {
+        origin: objects.origin::<VolumeConfig>(&config.name),
+        ..volume(config, served)
+    })
+    .collect()
+}
+
+fn volume(config: &VolumeConfig, served: &Served) -> VolumeStatus {
+    let info = served.export.volume().info();
+    let durability = match info.durability {
+        Durability::Flush => "flush",
+        Durability::WriteThrough => "write-through",
+    };
+    let attached = served.export.attached();
+    VolumeStatus {
+        name: config.name.clone(),
+        backend: backend(served),
+        size_bytes: info.size_bytes,
+        block_bytes: info.block_bytes,
+        durability: durability.to_owned(),
+        read_only: info.read_only,
+        shared: config.shared,
+        incarnation: info.incarnation.to_string(),
+        chain: config.chain.iter().map(ToString::to_string).collect(),
+        allow: served.export.allow().iter().map(ToString::to_string).collect(),
+        attachments: attached.into_iter().map(|name| AttachmentStatus { name }).collect(),
+        counters: volume_counters(served),
+        latencies: latency::of_volume(served),
+        ..VolumeStatus::default()
+    }
+}
+
+fn backend(served: &Served) -> String {
+    let backend = served.backend.describe();
+    match served.export.unusable() {
+        Some(why) => format!("{backend}, STOPPED: {why}"),
+        None => backend,
+    }
+}
+
+fn volume_counters(served: &Served) -> Counters {
+    let mut counters = Counters::new();
+    let mut put = |name: &str, value| counters.insert(name.to_owned(), value);
+    served.chain().stages.counted(&mut |name, value| {
+        put(name, value);
+    });
+    served.backend.counted(&mut |name, value| {
+        put(name, value);
+    });
+    counters
+}

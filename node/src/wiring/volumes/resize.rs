@@ -1,0 +1,145 @@
+//! Another size for a running volume. The block plane and the vhost-user sessions tell its users;
+//! this code changes the size and makes peers ask again.
+
+use std::sync::Arc;
+
+use config::{BackendConfig, Config, DiskConfig, Resize, VolumeConfig, show_size};
+use serde_json::Value;
+use volume::backend::{Remembered, ResizeError};
+
+use super::Served;
+use crate::api::{API_VERSION, Done, Refused, RefusedKind};
+use crate::wiring::change::{bad, log};
+use crate::wiring::inside::Inside;
+use crate::wiring::objects::unknown;
+
+impl Inside {
+    /// Makes the volume of a disk of this node larger or smaller.
+    pub(crate) fn resize_disk(&self, name: &str, body: &Value) -> Result<Done, Refused> {
+        let config = self.objects().config.clone();
+        let Some(disk) = config.disks.iter().find(|disk| disk.name == name) else {
+            return Err(unknown::<DiskConfig>(name, &config));
+        };
+        let volume = &disk.volume.volume;
+        if let Some(peer) = &disk.volume.peer {
+            let error = format!("disk {name:?} has the size of volume {volume:?} of {peer}");
+            let way_out = format!("run `vrio volume resize {volume} SIZE` on {peer}");
+            return Err(Refused::new(RefusedKind::Conflict, error, way_out));
+        }
+        self.resize_volume(volume, body)
+    }
+
+    /// Makes a volume larger, or, while it is not in use, smaller.
+    pub(crate) fn resize_volume(&self, name: &str, body: &Value) -> Result<Done, Refused> {
+        let wanted = Config::resize(body).map_err(|problems| bad(&problems))?;
+        let _turn = self.turn()?;
+        let config = self.objects().config.clone();
+        let Some(volume) = config.volumes.iter().find(|volume| volume.name == name) else {
+            return Err(unknown::<VolumeConfig>(name, &config));
+        };
+        let before = self.size_of(name);
+        let notes = self.resize(volume, &volume.backend, wanted)?;
+        let mut done = Done { version: API_VERSION, notes, ..Done::default() };
+        if before != wanted.size_bytes {
+            let (before, after) = (show_size(before), show_size(wanted.size_bytes));
+            done.applied.push(format!("resize volume {name:?} from {before} to {after}"));
+        }
+        log(&done);
+        Ok(done)
+    }
+
+    /// Makes a volume as large as its configuration says now.
+    pub(crate) fn change_size(&self, volume: &VolumeConfig) -> Result<Vec<String>, Refused> {
+        let size_bytes = volume.backend.file().and_then(|file| file.size_bytes);
+        let size_bytes = size_bytes.expect("only a file with a size is changed in place");
+        let wanted = Resize { size_bytes, shrink: false };
+        let notes = self.resize(volume, &volume.backend, wanted)?;
+        let mut objects = self.objects();
+        let config = objects.volume_config(&volume.name).expect("the caller has the turn");
+        config.backend.clone_from(&volume.backend);
+        Ok(notes)
+    }
+
+    fn size_of(&self, name: &str) -> u64 {
+        let served = Arc::clone(self.objects().volume(name).expect("the caller has looked"));
+        served.export.volume().info().size_bytes
+    }
+
+    /// Changes the size; `configured` is the backend of the next start.
+    fn resize(
+        &self,
+        volume: &VolumeConfig,
+        configured: &BackendConfig,
+        wanted: Resize,
+    ) -> Result<Vec<String>, Refused> {
+        let name = &volume.name;
+        let served = Arc::clone(self.objects().volume(name).expect("the caller has looked"));
+        let Some(resizable) = served.backend.as_resizable() else {
+            let error =
+                format!("volume {name:?} is in no file and keeps the size it was made with");
+            let way_out = "remove it and add it with the other size";
+            return Err(Refused::new(RefusedKind::Conflict, error, way_out));
+        };
+        let size_bytes = wanted.size_bytes;
+        let configured_bytes = configured.file().and_then(|file| file.size_bytes);
+        let resize = |shrink| resizable.resize(size_bytes, configured_bytes, shrink);
+        let now_bytes = self.size_of(name);
+        let resized = if wanted.shrink && size_bytes < now_bytes {
+            served.export.while_unused(|| resize(true)).map_err(|holders| {
+                let holders = holders.iter().map(|it| format!("attachment {:?}", it.attachment));
+                in_use(&served, holders.collect())
+            })?
+        } else {
+            resize(false)
+        };
+        let remembered = resized.map_err(|error| refused(name, &error))?;
+        self.volumes.tell_changed(&served, &self.cores);
+        Ok(notes(configured_bytes, size_bytes, remembered))
+    }
+}
+
+fn in_use(served: &Served, users: Vec<String>) -> Refused {
+    let name = served.export.name();
+    let users =
+        if users.is_empty() { "requests on their way".to_owned() } else { users.join(", ") };
+    let error = format!("volume {name:?} is in use by {users}: it cannot be made smaller");
+    let way_out = "stop the guest and remove the disk, and try again";
+    Refused::new(RefusedKind::Conflict, error, way_out)
+}
+
+fn refused(name: &str, error: &ResizeError) -> Refused {
+    let (kind, way_out) = match error {
+        ResizeError::Shrinks { .. } => {
+            (RefusedKind::Conflict, "say --shrink (\"shrink\": true) if that is meant")
+        }
+        ResizeError::NotWhole { .. } => (RefusedKind::Bad, "nothing was changed; round it"),
+        _ => (RefusedKind::Failed, "nothing was changed"),
+    };
+    Refused::new(kind, format!("volume {name:?}: {error}"), way_out)
+}
+
+/// A size as it can be written into the configuration.
+fn exact(bytes: u64) -> String {
+    let shown = show_size(bytes);
+    if shown.contains('.') { bytes.to_string() } else { shown }
+}
+
+/// Remarks about a new size.
+fn notes(configured_bytes: Option<u64>, size_bytes: u64, remembered: Remembered) -> Vec<String> {
+    let Some(configured_bytes) = configured_bytes.filter(|configured| *configured != size_bytes)
+    else {
+        let lost = "its device is used as a whole after a restart, unless \"size\" says otherwise";
+        return (remembered == Remembered::No).then(|| lost.to_owned()).into_iter().collect();
+    };
+    let (configured, size) = (exact(configured_bytes), exact(size_bytes));
+    vec![match remembered {
+        Remembered::Yes => format!(
+            "the configuration says size = \"{configured}\"; the new size counts, also after a \
+             restart, until something else is said there"
+        ),
+        Remembered::No => format!(
+            "this lives until the node is restarted: the file's system keeps no attributes; say \
+             size = \"{size}\" in the configuration"
+        ),
+    }]
+}
