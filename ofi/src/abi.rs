@@ -10,65 +10,20 @@
 
 mod calls;
 mod data;
+mod fid;
 mod info;
+mod layout;
 mod objects;
+mod refused;
 mod tables;
 #[cfg(test)]
 mod tests;
 mod words;
 
-pub(crate) use calls::*;
 pub(crate) use data::*;
+pub(crate) use fid::*;
 pub(crate) use info::*;
 pub(crate) use objects::*;
+pub(crate) use refused::*;
 pub(crate) use tables::*;
 pub(crate) use words::*;
-
-/// What C calls a struct, how large it is with the fields of 1.17 alone, and where those are; for
-/// the comparison with the headers.
-#[cfg(test)]
-pub(crate) struct AbiLayout {
-    pub(crate) name: &'static str,
-    /// None where 2.x has more fields than 1.17.
-    pub(crate) bytes: Option<usize>,
-    /// Field, offset, whether 2.x alone has it.
-    pub(crate) fields: &'static [(&'static str, usize, bool)],
-}
-
-/// Makes a struct of C's from its fields and their offsets, which the compiler checks.
-macro_rules! layout {
-    ($(#[$meta:meta])* $name:ident = $c:literal, $bytes:literal {
-        $($(#[$about:meta])* $field:ident @ $offset:literal: $kind:ty,)*
-    } $(later {
-        $($(#[$more:meta])* $later:ident @ $at:literal: $type:ty,)*
-    })?) => {
-        $(#[$meta])*
-        #[repr(C)]
-        pub(crate) struct $name {
-            $($(#[$about])* pub(crate) $field: $kind,)*
-            $($($(#[$more])* pub(crate) $later: $type,)*)?
-        }
-
-        const _: () = {
-            assert!(size_of::<$name>() == $bytes);
-            $(assert!(::core::mem::offset_of!($name, $field) == $offset);)*
-            $($(assert!(::core::mem::offset_of!($name, $later) == $at);)*)?
-        };
-
-        #[cfg(test)]
-        impl $name {
-            pub(crate) const LAYOUT: crate::abi::AbiLayout = {
-                const LATER: &[&str] = &[$($(stringify!($later),)*)?];
-                crate::abi::AbiLayout {
-                    name: $c,
-                    bytes: if LATER.is_empty() { Some($bytes) } else { None },
-                    fields: &[
-                        $((stringify!($field), $offset, false),)*
-                        $($((stringify!($later), $at, true),)*)?
-                    ],
-                }
-            };
-        }
-    };
-}
-pub(crate) use layout;

@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// An address vector as C has it.
 #[repr(C)]
 pub(crate) struct AvObject {
-    av: FidAv,
+    av: FidAv<Self>,
     domain: Arc<domain::DomainShared>,
     /// Its number in the domain.
     number: usize,
@@ -30,8 +30,8 @@ unsafe impl object::Object for AvObject {
 
 static FID: FidOps = object::only_close(close);
 
-static OPS: AvOps = AvOps {
-    size: size_of::<AvOps>(),
+static OPS: AvOps<AvObject> = AvOps {
+    size: size_of::<AvOps<AvObject>>(),
     insert,
     insertsvc: no_call,
     insertsym: no_call,

@@ -20,7 +20,7 @@ pub(crate) const NO_QUEUE: usize = usize::MAX;
 /// A counter as C has it.
 #[repr(C)]
 pub(crate) struct CounterObject {
-    cntr: FidCntr,
+    cntr: FidCntr<Self>,
     domain: Arc<domain::DomainShared>,
     number: usize,
     /// How the program may wait for it.
@@ -34,8 +34,8 @@ unsafe impl object::Object for CounterObject {
 
 static FID: FidOps = FidOps { control, ..object::only_close(close) };
 
-static OPS: CntrOps = CntrOps {
-    size: size_of::<CntrOps>(),
+static OPS: CntrOps<CounterObject> = CntrOps {
+    size: size_of::<CntrOps<CounterObject>>(),
     read,
     readerr,
     add,

@@ -28,7 +28,7 @@ use std::time::Duration;
 /// A completion queue as C has it.
 #[repr(C)]
 pub(crate) struct QueueObject {
-    cq: FidCq,
+    cq: FidCq<Self>,
     domain: Arc<domain::DomainShared>,
     number: usize,
     /// Of every entry that it gives.

@@ -16,7 +16,7 @@ use std::time::Duration;
 /// A domain as C has it.
 #[repr(C)]
 pub(crate) struct DomainObject {
-    domain: FidDomain,
+    domain: FidDomain<Self>,
     shared: Arc<DomainShared>,
 }
 
@@ -69,8 +69,8 @@ unsafe impl object::Object for DomainObject {
 
 static FID: FidOps = object::only_close(close);
 
-static OPS: DomainOps = DomainOps {
-    size: size_of::<DomainOps>(),
+static OPS: DomainOps<DomainObject> = DomainOps {
+    size: size_of::<DomainOps<DomainObject>>(),
     av_open: av::open,
     cq_open: cq::open,
     endpoint: endpoint::open,

@@ -42,7 +42,7 @@ const MULTI_BYTES_MIN: usize = 64;
 /// An endpoint as C has it.
 #[repr(C)]
 pub(crate) struct EndpointObject {
-    ep: FidEp,
+    ep: FidEp<Self>,
     domain: Arc<domain::DomainShared>,
     number: usize,
 }
@@ -62,8 +62,8 @@ static FID: FidOps = FidOps {
     ops_set: no_call,
 };
 
-static OPS: EpOps = EpOps {
-    size: size_of::<EpOps>(),
+static OPS: EpOps<EndpointObject> = EpOps {
+    size: size_of::<EpOps<EndpointObject>>(),
     cancel,
     getopt,
     setopt,
@@ -74,8 +74,8 @@ static OPS: EpOps = EpOps {
     export_xpu: no_call,
 };
 
-static CM: CmOps = CmOps {
-    size: size_of::<CmOps>(),
+static CM: CmOps<EndpointObject> = CmOps {
+    size: size_of::<CmOps<EndpointObject>>(),
     setname: no_call,
     getname,
     getpeer: no_call,

@@ -15,7 +15,7 @@ use std::time::Duration;
 /// An event queue.
 #[repr(C)]
 pub(crate) struct EventQueueObject {
-    eq: FidEq,
+    eq: FidEq<Self>,
     _fabric: Arc<()>,
 }
 
@@ -26,8 +26,14 @@ unsafe impl object::Object for EventQueueObject {
 
 static FID: FidOps = object::only_close(close);
 
-static OPS: EqOps =
-    EqOps { size: size_of::<EqOps>(), read, readerr: nothing, write: no_call, sread, strerror };
+static OPS: EqOps<EventQueueObject> = EqOps {
+    size: size_of::<EqOps<EventQueueObject>>(),
+    read,
+    readerr: nothing,
+    write: no_call,
+    sread,
+    strerror,
+};
 
 /// `fi_eq_open`.
 ///

@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// An open provider.
 #[repr(C)]
 pub(crate) struct ProviderObject {
-    fabric: FidFabric,
+    fabric: FidFabric<Self>,
     /// Whoever is open under it has one, so that it is not closed before them.
     open: Arc<()>,
 }
@@ -24,8 +24,8 @@ unsafe impl object::Object for ProviderObject {
 
 static FID: FidOps = object::only_close(close);
 
-static OPS: FabricOps = FabricOps {
-    size: size_of::<FabricOps>(),
+static OPS: FabricOps<ProviderObject> = FabricOps {
+    size: size_of::<FabricOps<ProviderObject>>(),
     domain,
     passive_ep: no_call,
     eq_open: eq::open,

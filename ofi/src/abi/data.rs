@@ -1,6 +1,6 @@
 //! What goes with a call: messages, completions, attributes of queues.
 
-use super::layout;
+use super::layout::layout;
 use std::ffi::{c_int, c_void};
 
 /// A piece of the program's memory, as everywhere in Unix.

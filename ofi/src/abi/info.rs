@@ -1,6 +1,6 @@
 //! What a program asks a provider for, and is offered.
 
-use super::layout;
+use super::layout::layout;
 use std::ffi::{c_char, c_int, c_void};
 
 layout! {
@@ -122,19 +122,5 @@ layout! {
         prov_name @ 16: *mut c_char,
         prov_version @ 24: u32,
         api_version @ 28: u32,
-    }
-}
-
-layout! {
-    /// What the library is told when it loads a provider.
-    Provider = "fi_provider", 72 {
-        version @ 0: u32,
-        fi_version @ 4: u32,
-        /// The library's own.
-        context @ 8: [*mut c_void; 4],
-        name @ 40: *const c_char,
-        getinfo @ 48: super::GetInfo,
-        fabric @ 56: super::OpenFabric,
-        cleanup @ 64: extern "C" fn(),
     }
 }

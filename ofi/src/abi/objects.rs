@@ -1,65 +1,56 @@
 //! The beginnings of our objects, which the library and its inline functions see.
 
-use super::layout;
-use super::{
+use super::fid::Fid;
+use super::layout::layout;
+use super::tables::{
     AtomicOps, AvOps, CmOps, CntrOps, CollectiveOps, CqOps, DomainOps, EpOps, EqOps, FabricOps,
-    FidOps, MrOps, MsgOps, RmaOps, TaggedOps,
+    MrOps, MsgOps, RmaOps, TaggedOps,
 };
 use std::ffi::c_void;
 
 layout! {
-    /// What every object begins with.
-    #[derive(Debug)]
-    Fid = "fid", 24 {
-        fclass @ 0: usize,
-        context @ 8: *mut c_void,
-        ops @ 16: &'static FidOps,
-    }
-}
-
-layout! {
     /// An open provider.
-    FidFabric = "fid_fabric", 40 {
+    FidFabric<P> = "fid_fabric", 40 {
         fid @ 0: Fid,
-        ops @ 24: &'static FabricOps,
+        ops @ 24: &'static FabricOps<P>,
         /// Set by the library when it has opened it.
         api_version @ 32: u32,
     }
 }
 
 layout! {
-    FidDomain = "fid_domain", 40 {
+    FidDomain<P> = "fid_domain", 40 {
         fid @ 0: Fid,
-        ops @ 24: &'static DomainOps,
+        ops @ 24: &'static DomainOps<P>,
         mr @ 32: &'static MrOps,
     }
 }
 
 layout! {
-    FidAv = "fid_av", 32 {
+    FidAv<O> = "fid_av", 32 {
         fid @ 0: Fid,
-        ops @ 24: &'static AvOps,
+        ops @ 24: &'static AvOps<O>,
     }
 }
 
 layout! {
-    FidCq = "fid_cq", 32 {
+    FidCq<O> = "fid_cq", 32 {
         fid @ 0: Fid,
-        ops @ 24: &'static CqOps,
+        ops @ 24: &'static CqOps<O>,
     }
 }
 
 layout! {
-    FidCntr = "fid_cntr", 32 {
+    FidCntr<O> = "fid_cntr", 32 {
         fid @ 0: Fid,
-        ops @ 24: &'static CntrOps,
+        ops @ 24: &'static CntrOps<O>,
     }
 }
 
 layout! {
-    FidEq = "fid_eq", 32 {
+    FidEq<O> = "fid_eq", 32 {
         fid @ 0: Fid,
-        ops @ 24: &'static EqOps,
+        ops @ 24: &'static EqOps<O>,
     }
 }
 
@@ -72,13 +63,13 @@ layout! {
 }
 
 layout! {
-    FidEp = "fid_ep", 80 {
+    FidEp<O> = "fid_ep", 80 {
         fid @ 0: Fid,
-        ops @ 24: &'static EpOps,
-        cm @ 32: &'static CmOps,
-        msg @ 40: &'static MsgOps,
-        rma @ 48: &'static RmaOps,
-        tagged @ 56: &'static TaggedOps,
+        ops @ 24: &'static EpOps<O>,
+        cm @ 32: &'static CmOps<O>,
+        msg @ 40: &'static MsgOps<O>,
+        rma @ 48: &'static RmaOps<O>,
+        tagged @ 56: &'static TaggedOps<O>,
         atomic @ 64: &'static AtomicOps,
         collective @ 72: &'static CollectiveOps,
     }

@@ -1,61 +1,39 @@
 //! Tables of calls. What is not offered is refused by a call that says so, never by a hole: most
 //! of the library's inline functions look at nothing before they call.
 
-use super::MsgRma;
 use super::calls::*;
-use super::layout;
-use super::{FI_ENOSYS, FI_EOPNOTSUPP};
-use crate::{cq, eq};
-
-/// There is no such call here.
-pub(crate) extern "C" fn no_call() -> isize {
-    -(FI_ENOSYS as isize)
-}
-
-/// There is no such thing here (writes to remote memory, atomics).
-pub(crate) extern "C" fn not_offered() -> isize {
-    -(FI_EOPNOTSUPP as isize)
-}
+use super::data::{AvAttr, CntrAttr, CqAttr, EqAttr, Msg, MsgRma, MsgTagged};
+use super::info::Info;
+use super::layout::layout;
+use super::refused::Refuse;
+use std::ffi::{c_char, c_void};
 
 layout! {
-    #[derive(Debug)]
-    FidOps = "fi_ops", 56 {
+    FabricOps<P> = "fi_ops_fabric", 56 {
         size @ 0: usize,
-        close @ 8: Close,
-        bind @ 16: Bind,
-        control @ 24: ControlCall,
-        ops_open @ 32: Refuse,
-        tostr @ 40: Refuse,
-        ops_set @ 48: Refuse,
-    }
-}
-
-layout! {
-    FabricOps = "fi_ops_fabric", 56 {
-        size @ 0: usize,
-        domain @ 8: OpenDomain,
+        domain @ 8: OpenCall<P, Info>,
         passive_ep @ 16: Refuse,
-        eq_open @ 24: OpenEq,
+        eq_open @ 24: OpenCall<P, EqAttr>,
         wait_open @ 32: Refuse,
-        trywait @ 40: TryWait,
-        domain2 @ 48: OpenDomain2,
+        trywait @ 40: TryWait<P>,
+        domain2 @ 48: OpenCall2<P>,
     }
 }
 
 layout! {
-    DomainOps = "fi_ops_domain", 104 {
+    DomainOps<P> = "fi_ops_domain", 104 {
         size @ 0: usize,
-        av_open @ 8: OpenAv,
-        cq_open @ 16: OpenCq,
-        endpoint @ 24: OpenEndpoint,
+        av_open @ 8: OpenCall<P, AvAttr>,
+        cq_open @ 16: OpenCall<P, CqAttr>,
+        endpoint @ 24: OpenCall<P, Info>,
         scalable_ep @ 32: Refuse,
-        cntr_open @ 40: OpenCntr,
+        cntr_open @ 40: OpenCall<P, CntrAttr>,
         poll_open @ 48: Refuse,
         stx_ctx @ 56: Refuse,
         srx_ctx @ 64: Refuse,
         query_atomic @ 72: Refuse,
         query_collective @ 80: Refuse,
-        endpoint2 @ 88: OpenEndpoint2,
+        endpoint2 @ 88: OpenCall2<P>,
     } later {
         xpu_ctx @ 96: Refuse,
     }
@@ -71,14 +49,14 @@ layout! {
 }
 
 layout! {
-    AvOps = "fi_ops_av", 96 {
+    AvOps<O> = "fi_ops_av", 96 {
         size @ 0: usize,
-        insert @ 8: AvInsert,
+        insert @ 8: AvInsert<O>,
         insertsvc @ 16: Refuse,
         insertsym @ 24: Refuse,
-        remove @ 32: AvRemove,
-        lookup @ 40: AvLookup,
-        straddr @ 48: AvName,
+        remove @ 32: AvRemove<O>,
+        lookup @ 40: AvLookup<O>,
+        straddr @ 48: AvName<O>,
         av_set @ 56: Refuse,
     } later {
         insert_auth_key @ 64: Refuse,
@@ -89,52 +67,52 @@ layout! {
 }
 
 layout! {
-    CqOps = "fi_ops_cq", 72 {
+    CqOps<O> = "fi_ops_cq", 72 {
         size @ 0: usize,
-        read @ 8: CqRead,
-        readfrom @ 16: CqReadFrom,
-        readerr @ 24: CqReadErr,
-        sread @ 32: CqWait,
-        sreadfrom @ 40: CqWaitFrom,
-        signal @ 48: CqSignal,
-        strerror @ 56: StrError<cq::QueueObject>,
+        read @ 8: CqRead<O>,
+        readfrom @ 16: CqReadFrom<O>,
+        readerr @ 24: CqReadErr<O>,
+        sread @ 32: CqWait<O>,
+        sreadfrom @ 40: CqWaitFrom<O>,
+        signal @ 48: CqSignal<O>,
+        strerror @ 56: StrError<O>,
     } later {
         export_xpu @ 64: Refuse,
     }
 }
 
 layout! {
-    CntrOps = "fi_ops_cntr", 72 {
+    CntrOps<O> = "fi_ops_cntr", 72 {
         size @ 0: usize,
-        read @ 8: CntrRead,
-        readerr @ 16: CntrRead,
-        add @ 24: CntrSet,
-        set @ 32: CntrSet,
-        wait @ 40: CntrWait,
-        adderr @ 48: CntrSet,
-        seterr @ 56: CntrSet,
+        read @ 8: CntrRead<O>,
+        readerr @ 16: CntrRead<O>,
+        add @ 24: CntrSet<O>,
+        set @ 32: CntrSet<O>,
+        wait @ 40: CntrWait<O>,
+        adderr @ 48: CntrSet<O>,
+        seterr @ 56: CntrSet<O>,
     } later {
         export_xpu @ 64: Refuse,
     }
 }
 
 layout! {
-    EqOps = "fi_ops_eq", 48 {
+    EqOps<O> = "fi_ops_eq", 48 {
         size @ 0: usize,
-        read @ 8: EqRead<eq::EventQueueObject>,
+        read @ 8: EqRead<O>,
         readerr @ 16: Refuse,
         write @ 24: Refuse,
-        sread @ 32: EqWait<eq::EventQueueObject>,
-        strerror @ 40: StrError<eq::EventQueueObject>,
+        sread @ 32: EqWait<O>,
+        strerror @ 40: StrError<O>,
     }
 }
 
 layout! {
-    EpOps = "fi_ops_ep", 72 {
+    EpOps<O> = "fi_ops_ep", 72 {
         size @ 0: usize,
-        cancel @ 8: Cancel,
-        getopt @ 16: GetOpt,
-        setopt @ 24: SetOpt,
+        cancel @ 8: Cancel<O>,
+        getopt @ 16: GetOpt<O>,
+        setopt @ 24: SetOpt<O>,
         tx_ctx @ 32: Refuse,
         rx_ctx @ 40: Refuse,
         rx_size_left @ 48: Refuse,
@@ -145,10 +123,10 @@ layout! {
 }
 
 layout! {
-    CmOps = "fi_ops_cm", 80 {
+    CmOps<O> = "fi_ops_cm", 80 {
         size @ 0: usize,
         setname @ 8: Refuse,
-        getname @ 16: GetName,
+        getname @ 16: GetName<O>,
         getpeer @ 24: Refuse,
         connect @ 32: Refuse,
         listen @ 40: Refuse,
@@ -160,42 +138,42 @@ layout! {
 }
 
 layout! {
-    MsgOps = "fi_ops_msg", 80 {
+    MsgOps<O> = "fi_ops_msg", 80 {
         size @ 0: usize,
-        recv @ 8: Recv,
-        recvv @ 16: RecvParts,
-        recvmsg @ 24: UntaggedMsg,
-        send @ 32: Send,
-        sendv @ 40: RecvParts,
-        sendmsg @ 48: UntaggedMsg,
-        inject @ 56: Inject,
-        senddata @ 64: SendData,
-        injectdata @ 72: InjectWith,
+        recv @ 8: Recv<O>,
+        recvv @ 16: RecvParts<O>,
+        recvmsg @ 24: ByMsg<O, Msg>,
+        send @ 32: Send<O>,
+        sendv @ 40: RecvParts<O>,
+        sendmsg @ 48: ByMsg<O, Msg>,
+        inject @ 56: Inject<O>,
+        senddata @ 64: SendData<O>,
+        injectdata @ 72: InjectWith<O>,
     }
 }
 
 layout! {
-    TaggedOps = "fi_ops_tagged", 80 {
+    TaggedOps<O> = "fi_ops_tagged", 80 {
         size @ 0: usize,
-        recv @ 8: TaggedRecv,
-        recvv @ 16: TaggedRecvParts,
-        recvmsg @ 24: TaggedMsg,
-        send @ 32: TaggedSend,
-        sendv @ 40: TaggedSendParts,
-        sendmsg @ 48: TaggedMsg,
-        inject @ 56: InjectWith,
-        senddata @ 64: TaggedSendData,
-        injectdata @ 72: TaggedInjectData,
+        recv @ 8: TaggedRecv<O>,
+        recvv @ 16: TaggedRecvParts<O>,
+        recvmsg @ 24: ByMsg<O, MsgTagged>,
+        send @ 32: TaggedSend<O>,
+        sendv @ 40: TaggedSendParts<O>,
+        sendmsg @ 48: ByMsg<O, MsgTagged>,
+        inject @ 56: InjectWith<O>,
+        senddata @ 64: TaggedSendData<O>,
+        injectdata @ 72: TaggedInjectData<O>,
     }
 }
 
 layout! {
     /// Remote memory: only reads.
-    RmaOps = "fi_ops_rma", 80 {
+    RmaOps<O> = "fi_ops_rma", 80 {
         size @ 0: usize,
-        read @ 8: RmaRead,
-        readv @ 16: RmaReadParts,
-        readmsg @ 24: ByMsg<MsgRma>,
+        read @ 8: RmaRead<O>,
+        readv @ 16: RmaReadParts<O>,
+        readmsg @ 24: ByMsg<O, MsgRma>,
         write @ 32: Refuse,
         writev @ 40: Refuse,
         writemsg @ 48: Refuse,
@@ -240,5 +218,19 @@ layout! {
         gather @ 72: Refuse,
         msg @ 80: Refuse,
         barrier2 @ 88: Refuse,
+    }
+}
+
+layout! {
+    /// What the library is told when it loads a provider.
+    Provider = "fi_provider", 72 {
+        version @ 0: u32,
+        fi_version @ 4: u32,
+        /// The library's own.
+        context @ 8: [*mut c_void; 4],
+        name @ 40: *const c_char,
+        getinfo @ 48: GetInfo,
+        fabric @ 56: OpenFabric,
+        cleanup @ 64: extern "C" fn(),
     }
 }

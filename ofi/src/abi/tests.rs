@@ -3,6 +3,7 @@
 //!
 //! `VRIO_LIBFABRIC_HEADERS=DIR` compares with others than Debian's, for instance a 2.x's.
 
+use super::layout::AbiLayout;
 use super::*;
 use std::collections::HashMap;
 use std::env;
@@ -31,27 +32,27 @@ const LAYOUTS: &[AbiLayout] = &[
     AvAttr::LAYOUT,
     MrAttr::LAYOUT,
     Fid::LAYOUT,
-    FidFabric::LAYOUT,
-    FidDomain::LAYOUT,
-    FidAv::LAYOUT,
-    FidCq::LAYOUT,
-    FidCntr::LAYOUT,
-    FidEq::LAYOUT,
+    FidFabric::<()>::LAYOUT,
+    FidDomain::<()>::LAYOUT,
+    FidAv::<()>::LAYOUT,
+    FidCq::<()>::LAYOUT,
+    FidCntr::<()>::LAYOUT,
+    FidEq::<()>::LAYOUT,
     FidMr::LAYOUT,
-    FidEp::LAYOUT,
+    FidEp::<()>::LAYOUT,
     FidOps::LAYOUT,
-    FabricOps::LAYOUT,
-    DomainOps::LAYOUT,
+    FabricOps::<()>::LAYOUT,
+    DomainOps::<()>::LAYOUT,
     MrOps::LAYOUT,
-    AvOps::LAYOUT,
-    CqOps::LAYOUT,
-    CntrOps::LAYOUT,
-    EqOps::LAYOUT,
-    EpOps::LAYOUT,
-    CmOps::LAYOUT,
-    MsgOps::LAYOUT,
-    TaggedOps::LAYOUT,
-    RmaOps::LAYOUT,
+    AvOps::<()>::LAYOUT,
+    CqOps::<()>::LAYOUT,
+    CntrOps::<()>::LAYOUT,
+    EqOps::<()>::LAYOUT,
+    EpOps::<()>::LAYOUT,
+    CmOps::<()>::LAYOUT,
+    MsgOps::<()>::LAYOUT,
+    TaggedOps::<()>::LAYOUT,
+    RmaOps::<()>::LAYOUT,
     AtomicOps::LAYOUT,
     CollectiveOps::LAYOUT,
 ];

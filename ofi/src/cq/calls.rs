@@ -28,8 +28,8 @@ static FID: FidOps = FidOps {
     ops_set: no_call,
 };
 
-static OPS: CqOps = CqOps {
-    size: size_of::<CqOps>(),
+static OPS: CqOps<QueueObject> = CqOps {
+    size: size_of::<CqOps<QueueObject>>(),
     read,
     readfrom,
     readerr,

@@ -15,8 +15,8 @@ fn plainly(context: *mut c_void) -> Sending {
 /// A table of calls, for messages as C has them, of a class; with what the class has beside.
 macro_rules! calls {
     ($table:ident, $message:ident, $class:ident $(, $tag:ident, $ignore:ident)?) => {
-        pub(in crate::endpoint) static OPS: $table = $table {
-            size: size_of::<$table>(),
+        pub(in crate::endpoint) static OPS: $table<EndpointObject> = $table {
+            size: size_of::<$table<EndpointObject>>(),
             recv,
             recvv,
             recvmsg,

@@ -311,8 +311,8 @@ unsafe extern "C" fn read_message(
     }
 }
 
-pub(super) static OPS: RmaOps = RmaOps {
-    size: size_of::<RmaOps>(),
+pub(super) static OPS: RmaOps<EndpointObject> = RmaOps {
+    size: size_of::<RmaOps<EndpointObject>>(),
     read: read_one,
     readv: read_parts,
     readmsg: read_message,
