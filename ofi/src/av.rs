@@ -1,6 +1,10 @@
 //! Address vectors: who others are by number. Both kinds count from 0 (in a map the numbers are
 //! ours to choose).
 
+mod vector;
+
+pub(crate) use vector::Vector;
+
 use crate::abi::{
     AvAttr, AvOps, FI_ADDR_NOTAVAIL, FI_AV_MAP, FI_AV_TABLE, FI_AV_UNSPEC, FI_CLASS_AV, FI_EBUSY,
     FI_EINVAL, FI_ENOMEM, FI_ENOSYS, FI_EVENT, FI_MORE, FI_SYNC_ERR, Fid, FidAv, FidOps, no_call,
@@ -8,7 +12,7 @@ use crate::abi::{
 use crate::domain;
 use crate::log::say;
 use crate::object::{self, code};
-use fabric::{ADDRESS_BYTES, Address, AddressTable, AddressTableFull};
+use fabric::{ADDRESS_BYTES, Address};
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
 use std::slice;
@@ -49,31 +53,6 @@ impl AvObject {
     /// Its number, if it is of this domain.
     pub(crate) fn number(&self, domain: &Arc<domain::DomainShared>) -> Result<usize, c_int> {
         if Arc::ptr_eq(&self.domain, domain) { Ok(self.number) } else { Err(-FI_EINVAL) }
-    }
-}
-
-/// Addresses by number, and the other way.
-#[derive(Debug, Default)]
-pub(crate) struct Vector(AddressTable);
-
-impl Vector {
-    pub(crate) fn insert(&mut self, address: Address) -> Result<u64, AddressTableFull> {
-        self.0.insert(address).map(u64::from)
-    }
-
-    /// Whether it was there.
-    pub(crate) fn remove(&mut self, number: u64) -> bool {
-        u32::try_from(number).is_ok_and(|number| self.0.remove(number))
-    }
-
-    /// Whose number it is.
-    pub(crate) fn address(&self, number: u64) -> Option<Address> {
-        self.0.address(u32::try_from(number).ok()?)
-    }
-
-    /// Which number somebody has.
-    pub(crate) fn number(&mut self, address: &Address) -> u64 {
-        self.0.number(address).map_or(FI_ADDR_NOTAVAIL, u64::from)
     }
 }
 
@@ -245,20 +224,6 @@ mod tests {
 
     fn address(slot: u16) -> Address {
         Address { host: 1, incarnation: 1, slot }
-    }
-
-    #[test]
-    fn numbers_beyond_any_are_nobodys() {
-        let mut vector = Vector::default();
-        assert_eq!(vector.insert(address(5)), Ok(0));
-        // The lower half of it is a number that is there.
-        let beyond = 1 << 32;
-        for number in [1, beyond, FI_ADDR_NOTAVAIL] {
-            assert_eq!((vector.address(number), vector.remove(number)), (None, false));
-        }
-        assert_eq!(vector.number(&address(5)), 0);
-        assert!(vector.remove(0));
-        assert_eq!(vector.number(&address(5)), FI_ADDR_NOTAVAIL);
     }
 
     #[test]

@@ -1,21 +1,22 @@
 //! Counters: how many operations of endpoints have ended well and badly.
 
+mod counter;
+
+pub(crate) use counter::Counter;
+
 use crate::abi::{
     CNTR_EVENTS_BYTES, CntrAttr, CntrOps, FI_CLASS_CNTR, FI_CNTR_EVENTS_COMP, FI_EAVAIL, FI_EBUSY,
     FI_EINVAL, FI_ETIMEDOUT, FI_WAIT_NONE, Fid, FidCntr, FidOps, no_call,
 };
-use crate::endpoint::EndedOperation;
+use crate::cq::NO_QUEUE;
 use crate::state::Bound;
-use crate::wait::{Wait, Waiter};
+use crate::wait::Wait;
 use crate::{domain, idle, object};
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
 /// Completions that a look at a counter moves at most, per endpoint.
 const COMPLETIONS_PER_LOOK: usize = 64;
-
-/// No queue's number: what is told is put where it belongs.
-pub(crate) const NO_QUEUE: usize = usize::MAX;
 
 /// A counter as C has it.
 #[repr(C)]
@@ -45,44 +46,6 @@ static OPS: CntrOps<CounterObject> = CntrOps {
     seterr,
     export_xpu: no_call,
 };
-
-/// A counter's two numbers.
-#[derive(Debug)]
-pub(crate) struct Counter {
-    pub(crate) value: u64,
-    pub(crate) errors: u64,
-    /// Bytes are counted, not operations.
-    bytes: bool,
-    /// Whose operations it counts; a look at it moves their messages.
-    pub(crate) endpoints: Vec<usize>,
-    /// Something was counted, or set, since it was looked at.
-    pub(crate) changed: bool,
-    pub(crate) waiter: Waiter,
-}
-
-impl Counter {
-    fn new(bytes: bool, waiter: Waiter) -> Self {
-        let (value, errors, endpoints) = (0, 0, Vec::new());
-        Self { value, errors, bytes, endpoints, changed: false, waiter }
-    }
-
-    /// Something has ended.
-    pub(crate) fn count(&mut self, ended: &EndedOperation) {
-        if ended.failed {
-            self.errors = self.errors.wrapping_add(1);
-        } else {
-            let step = if self.bytes { ended.bytes as u64 } else { 1 };
-            self.value = self.value.wrapping_add(step);
-        }
-        self.tell();
-    }
-
-    /// It says something else than before.
-    fn tell(&mut self) {
-        self.changed = true;
-        self.waiter.wake();
-    }
-}
 
 impl CounterObject {
     /// Its number, if it is of this domain.

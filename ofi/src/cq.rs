@@ -2,28 +2,32 @@
 //! an empty read is a look at the endpoints that are bound and nothing more.
 
 mod calls;
+mod event;
+mod queue;
 
 pub(crate) use calls::open;
+pub(crate) use event::{Failed, QueueEvent};
+pub(crate) use queue::{CompletionQueue, NO_QUEUE};
 
 use crate::abi::{
     CqEntry, CqErrEntry, FI_ADDR_NOTAVAIL, FI_CLASS_CQ, FI_CQ_FORMAT_CONTEXT, FI_CQ_FORMAT_DATA,
     FI_CQ_FORMAT_MSG, FI_CQ_FORMAT_TAGGED, FI_CQ_FORMAT_UNSPEC, FI_EAGAIN, FI_EAVAIL, FI_EINVAL,
-    FidCq,
+    FidCq, version,
 };
 use crate::av::Vector;
-use crate::idle::Idle;
 use crate::object::Slots;
 use crate::state::{Bound, ProviderState};
-use crate::wait::{Wait, Waiter};
+use crate::wait::Wait;
 use crate::{domain, object};
-use fabric::Address;
-use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::mem::offset_of;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+
+/// The version of the interface since which an error entry tells the length of its data.
+const ERROR_DATA_SINCE: u32 = version(1, 5);
 
 /// A completion queue as C has it.
 #[repr(C)]
@@ -60,80 +64,6 @@ fn entry_bytes(format: u32) -> Option<usize> {
         FI_CQ_FORMAT_DATA => Some(offset_of!(CqEntry, tag)),
         FI_CQ_FORMAT_TAGGED => Some(size_of::<CqEntry>()),
         _ => None,
-    }
-}
-
-/// Something to be told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct QueueEvent {
-    pub(crate) entry: CqEntry,
-    /// Of a message that came: from whom, and the vector that has a number for it.
-    pub(crate) source: Option<(Address, usize)>,
-    pub(crate) failed: Option<Failed>,
-}
-
-/// Why it failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Failed {
-    /// As libfabric numbers it.
-    pub(crate) error: c_int,
-    /// As we do: see `calls::strerror`.
-    pub(crate) own: c_int,
-    /// Bytes that there was no room for.
-    pub(crate) missing_bytes: usize,
-}
-
-/// What a queue holds. It grows only by what its endpoints had outstanding when another queue or
-/// a counter was looked at.
-#[derive(Debug)]
-pub(crate) struct CompletionQueue {
-    ready: VecDeque<QueueEvent>,
-    /// Who is bound to it.
-    pub(crate) endpoints: Vec<usize>,
-    /// Which of them is asked first.
-    turn: usize,
-    pub(crate) idle: Idle,
-    pub(crate) waiter: Waiter,
-}
-
-impl CompletionQueue {
-    fn new(waiter: Waiter) -> Self {
-        let (ready, endpoints, idle) = (VecDeque::new(), Vec::new(), Idle::new());
-        Self { ready, endpoints, turn: 0, idle, waiter }
-    }
-
-    pub(crate) fn push(&mut self, event: QueueEvent) {
-        self.ready.push_back(event);
-        self.waiter.wake();
-    }
-
-    /// Whether it has something to tell.
-    pub(crate) fn has_events(&self) -> bool {
-        !self.ready.is_empty()
-    }
-
-    /// The next event that did not fail; whether there is one that did.
-    fn next(&mut self) -> Result<Option<QueueEvent>, ()> {
-        match self.ready.front() {
-            None => Ok(None),
-            Some(event) if event.failed.is_some() => Err(()),
-            Some(_) => Ok(self.ready.pop_front()),
-        }
-    }
-
-    /// The next event if it failed.
-    fn next_failed(&mut self) -> Option<(QueueEvent, Failed)> {
-        let event = *self.ready.front()?;
-        let failed = event.failed?;
-        self.ready.pop_front();
-        Some((event, failed))
-    }
-
-    /// Whose turn it is to be asked at a step of a round.
-    fn endpoint(&self, step: usize) -> Option<usize> {
-        let count = self.endpoints.len();
-        let index = self.turn + step;
-        (step < count).then(|| self.endpoints[if index < count { index } else { index - count }])
     }
 }
 
@@ -290,7 +220,7 @@ impl QueueObject {
             (&raw mut (*to).olen).write(failed.missing_bytes);
             (&raw mut (*to).err).write(failed.error);
             (&raw mut (*to).prov_errno).write(failed.own);
-            if self.domain.version >= calls::ERROR_DATA_SINCE {
+            if self.domain.version >= ERROR_DATA_SINCE {
                 // We have no more to say. Room that the program has for it stays its own.
                 (&raw mut (*to).err_data_size).write(0);
             } else {

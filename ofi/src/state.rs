@@ -2,7 +2,7 @@
 
 use crate::av::Vector;
 use crate::cntr::Counter;
-use crate::cq::{CompletionQueue, QueueEvent};
+use crate::cq::{CompletionQueue, NO_QUEUE, QueueEvent};
 use crate::endpoint::Traffic;
 use crate::mr::Memories;
 use crate::object::Slots;
@@ -76,7 +76,7 @@ impl ProviderState {
                 continue;
             }
             self.progress(endpoint, usize::MAX);
-            while self.next_for(endpoint, crate::cntr::NO_QUEUE).is_some() {}
+            while self.next_for(endpoint, NO_QUEUE).is_some() {}
         }
     }
 

@@ -3,7 +3,7 @@
 use super::{CompletionQueue, QueueObject, entry_bytes};
 use crate::abi::{
     CqAttr, CqErrEntry, CqOps, FI_EAGAIN, FI_EBUSY, FI_EINVAL, FI_WAIT_NONE, Fid, FidCq, FidOps,
-    no_call, version,
+    no_call,
 };
 use crate::endpoint::failure;
 use crate::object::no_bind;
@@ -14,9 +14,6 @@ use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
-
-/// The version of the interface since which an error entry tells the length of its data.
-pub(super) const ERROR_DATA_SINCE: u32 = version(1, 5);
 
 static FID: FidOps = FidOps {
     size: size_of::<FidOps>(),

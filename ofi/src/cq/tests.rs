@@ -1,5 +1,7 @@
 use super::*;
 use crate::abi::{FI_ETRUNC, FI_RECV, FI_TAGGED};
+use crate::wait::Waiter;
+use fabric::Address;
 
 fn event(op_context: u64, failed: Option<c_int>) -> QueueEvent {
     let flags = FI_RECV | FI_TAGGED;
