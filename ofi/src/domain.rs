@@ -8,7 +8,7 @@ use crate::gate::CallGate;
 use crate::log::{self, say};
 use crate::state::{Bound, ProviderState};
 use crate::wait::{By, Rest};
-use crate::{av, cntr, cq, endpoint, idle, mr, object, root};
+use crate::{av, cntr, cq, endpoint, idle, mr, object, provider};
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 use std::time::Duration;
@@ -96,7 +96,7 @@ impl DomainObject {
 /// # Safety
 /// An info (or null by mistake), and room for a pointer.
 pub(crate) unsafe fn open(
-    fabric: &root::ProviderObject,
+    fabric: &provider::ProviderObject,
     info: *mut Info,
     to: *mut *mut Fid,
     context: *mut c_void,

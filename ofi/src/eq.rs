@@ -6,7 +6,7 @@ use crate::abi::{
     FidOps, no_call,
 };
 use crate::log::say;
-use crate::{idle, object, root, wait};
+use crate::{idle, object, provider, wait};
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
 use std::thread;
@@ -40,7 +40,7 @@ static OPS: EqOps<EventQueueObject> = EqOps {
 /// # Safety
 /// As libfabric calls it: attributes or null, and room for a pointer.
 pub(crate) unsafe extern "C" fn open(
-    fabric: &root::ProviderObject,
+    fabric: &provider::ProviderObject,
     attr: *mut EqAttr,
     to: *mut *mut Fid,
     context: *mut c_void,

@@ -3,7 +3,7 @@
 //!
 //! It needs nothing of libfabric's to be built or loaded: what the two hand each other is written
 //! down in [`abi`], for the releases 1.17 to 2.x. A program opens, from top to bottom, a fabric
-//! ([`root`]), a [`domain`] in which all else lives behind one lock ([`gate`], [`state`]), an
+//! ([`provider`]), a [`domain`] in which all else lives behind one lock ([`gate`], [`state`]), an
 //! address vector ([`av`]), a completion queue ([`cq`]), counters ([`cntr`]) and an [`endpoint`].
 //!
 //! A panic in a function that C calls ends the process: it never unwinds into C.
@@ -21,7 +21,7 @@ mod idle;
 mod log;
 mod mr;
 mod object;
-mod root;
+mod provider;
 mod state;
 mod wait;
 
@@ -47,7 +47,7 @@ pub extern "C" fn fi_prov_ini() -> *mut c_void {
         context: [ptr::null_mut(); 4],
         name: NAME.as_ptr(),
         getinfo: getinfo::getinfo,
-        fabric: root::open,
+        fabric: provider::open,
         cleanup,
     };
     // It is the library's for as long as the process lives, so it is never given back.
