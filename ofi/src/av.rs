@@ -9,7 +9,7 @@ use crate::abi::{
     AvAttr, AvOps, FI_ADDR_NOTAVAIL, FI_AV_MAP, FI_AV_TABLE, FI_AV_UNSPEC, FI_CLASS_AV, FI_EBUSY,
     FI_EINVAL, FI_ENOMEM, FI_ENOSYS, FI_EVENT, FI_MORE, FI_SYNC_ERR, Fid, FidAv, FidOps, no_call,
 };
-use crate::domain;
+use crate::domain::{DomainObject, DomainShared};
 use crate::log::say;
 use crate::object::{self, code};
 use fabric::{ADDRESS_BYTES, Address};
@@ -22,7 +22,7 @@ use std::sync::Arc;
 #[repr(C)]
 pub(crate) struct AvObject {
     av: FidAv<Self>,
-    domain: Arc<domain::DomainShared>,
+    domain: Arc<DomainShared>,
     /// Its number in the domain.
     number: usize,
 }
@@ -51,7 +51,7 @@ static OPS: AvOps<AvObject> = AvOps {
 
 impl AvObject {
     /// Its number, if it is of this domain.
-    pub(crate) fn number(&self, domain: &Arc<domain::DomainShared>) -> Result<usize, c_int> {
+    pub(crate) fn number(&self, domain: &Arc<DomainShared>) -> Result<usize, c_int> {
         if Arc::ptr_eq(&self.domain, domain) { Ok(self.number) } else { Err(-FI_EINVAL) }
     }
 }
@@ -61,7 +61,7 @@ impl AvObject {
 /// # Safety
 /// As libfabric calls it: attributes that may be written, and room for a pointer.
 pub(crate) unsafe extern "C" fn open(
-    domain: &domain::DomainObject,
+    domain: &DomainObject,
     attr: *mut AvAttr,
     to: *mut *mut Fid,
     context: *mut c_void,

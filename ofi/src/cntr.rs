@@ -9,9 +9,10 @@ use crate::abi::{
     FI_EINVAL, FI_ETIMEDOUT, FI_WAIT_NONE, Fid, FidCntr, FidOps, no_call,
 };
 use crate::cq::NO_QUEUE;
+use crate::domain::{DomainObject, DomainShared};
 use crate::state::Bound;
 use crate::wait::Wait;
-use crate::{domain, idle, object};
+use crate::{idle, object};
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
@@ -22,7 +23,7 @@ const COMPLETIONS_PER_LOOK: usize = 64;
 #[repr(C)]
 pub(crate) struct CounterObject {
     cntr: FidCntr<Self>,
-    domain: Arc<domain::DomainShared>,
+    domain: Arc<DomainShared>,
     number: usize,
     /// How the program may wait for it.
     wait: Wait,
@@ -49,7 +50,7 @@ static OPS: CntrOps<CounterObject> = CntrOps {
 
 impl CounterObject {
     /// Its number, if it is of this domain.
-    pub(crate) fn number(&self, domain: &Arc<domain::DomainShared>) -> Result<usize, c_int> {
+    pub(crate) fn number(&self, domain: &Arc<DomainShared>) -> Result<usize, c_int> {
         if Arc::ptr_eq(&self.domain, domain) { Ok(self.number) } else { Err(-FI_EINVAL) }
     }
 
@@ -92,7 +93,7 @@ impl CounterObject {
 /// # Safety
 /// As libfabric calls it: attributes or null, and room for a pointer.
 pub(crate) unsafe extern "C" fn open(
-    domain: &domain::DomainObject,
+    domain: &DomainObject,
     attr: *mut CntrAttr,
     to: *mut *mut Fid,
     context: *mut c_void,

@@ -15,10 +15,11 @@ use crate::abi::{
     FidCq, version,
 };
 use crate::av::Vector;
+use crate::domain::DomainShared;
+use crate::object;
 use crate::object::Slots;
 use crate::state::{Bound, ProviderState};
 use crate::wait::Wait;
-use crate::{domain, object};
 use std::ffi::c_int;
 use std::mem::offset_of;
 use std::ptr;
@@ -33,7 +34,7 @@ const ERROR_DATA_SINCE: u32 = version(1, 5);
 #[repr(C)]
 pub(crate) struct QueueObject {
     cq: FidCq<Self>,
-    domain: Arc<domain::DomainShared>,
+    domain: Arc<DomainShared>,
     number: usize,
     /// Of every entry that it gives.
     entry_bytes: usize,
@@ -51,7 +52,7 @@ unsafe impl object::Object for QueueObject {
 
 impl QueueObject {
     /// Its number, if it is of this domain.
-    pub(crate) fn number(&self, domain: &Arc<domain::DomainShared>) -> Result<usize, c_int> {
+    pub(crate) fn number(&self, domain: &Arc<DomainShared>) -> Result<usize, c_int> {
         if Arc::ptr_eq(&self.domain, domain) { Ok(self.number) } else { Err(-FI_EINVAL) }
     }
 }

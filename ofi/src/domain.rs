@@ -1,71 +1,19 @@
 //! A domain (`fi_domain`): a process's membership, and all that is open in it.
 
+mod opened;
+
+pub(crate) use opened::{DomainObject, DomainShared};
+
 use crate::abi::{
-    DomainOps, FI_CLASS_DOMAIN, FI_EBUSY, FI_EINVAL, FI_ENODATA, FI_ENOSYS, FI_MR_BASIC,
-    FI_THREAD_DOMAIN, Fid, FidDomain, FidOps, Info, no_call, not_offered,
+    DomainOps, FI_EBUSY, FI_EINVAL, FI_ENODATA, FI_ENOSYS, FI_MR_BASIC, FI_THREAD_DOMAIN, Fid,
+    FidDomain, FidOps, Info, no_call, not_offered,
 };
 use crate::gate::CallGate;
 use crate::log::{self, say};
-use crate::state::{Bound, ProviderState};
-use crate::wait::{By, Rest};
-use crate::{av, cntr, cq, endpoint, idle, mr, object, provider};
+use crate::provider::ProviderObject;
+use crate::state::ProviderState;
+use crate::{av, cntr, cq, endpoint, mr, object};
 use std::ffi::{c_int, c_void};
-use std::sync::Arc;
-use std::time::Duration;
-
-/// A domain as C has it.
-#[repr(C)]
-pub(crate) struct DomainObject {
-    domain: FidDomain<Self>,
-    shared: Arc<DomainShared>,
-}
-
-/// What everything that is open in a domain holds on to.
-#[derive(Debug)]
-pub(crate) struct DomainShared {
-    /// Of whom the endpoints are.
-    pub(crate) domain: fabric::Domain,
-    /// Which version of the interface the program speaks.
-    pub(crate) version: u32,
-    /// Registered memory has keys of ours, and is addressed as in its own process (the program's
-    /// word: `FI_MR_BASIC`).
-    pub(crate) has_virtual_addresses: bool,
-    /// Endpoints, queues, counters, vectors.
-    pub(crate) state: CallGate<ProviderState>,
-    _fabric: Arc<()>,
-}
-
-impl DomainShared {
-    /// What somebody who waits for something by the descriptor is to do.
-    pub(crate) fn prepare(&self, to: Bound) -> Rest {
-        self.state.with(|state| state.prepare(to, By::Descriptor, &self.domain)).0
-    }
-
-    /// Has a thread that waits for something by a call sleep until there may be something, or for
-    /// so long at most; not, if it `is_over` once it would be woken from outside the gate as well.
-    pub(crate) fn sleep(
-        &self,
-        to: Bound,
-        left: Option<Duration>,
-        is_over: impl FnOnce() -> bool,
-    ) -> Rest {
-        let (rest, asleep) = self.state.with(|state| state.prepare(to, By::Call, &self.domain));
-        match &asleep {
-            _ if matches!(rest, Rest::Work | Rest::Refused) || is_over() => {}
-            Some(asleep) => asleep.alarm.wait(left),
-            None => idle::nap(left),
-        }
-        if let Some(asleep) = asleep {
-            self.state.with(|state| state.get_up(to, &asleep));
-        }
-        rest
-    }
-}
-
-// SAFETY: it begins with its `Fid`, as C has it; no other type says this class.
-unsafe impl object::Object for DomainObject {
-    const CLASS: usize = FI_CLASS_DOMAIN;
-}
 
 static FID: FidOps = object::only_close(close);
 
@@ -85,18 +33,12 @@ static OPS: DomainOps<DomainObject> = DomainOps {
     xpu_ctx: no_call,
 };
 
-impl DomainObject {
-    pub(crate) fn share(&self) -> Arc<DomainShared> {
-        Arc::clone(&self.shared)
-    }
-}
-
 /// `fi_domain`: joins the domain that the environment names.
 ///
 /// # Safety
 /// An info (or null by mistake), and room for a pointer.
 pub(crate) unsafe fn open(
-    fabric: &provider::ProviderObject,
+    fabric: &ProviderObject,
     info: *mut Info,
     to: *mut *mut Fid,
     context: *mut c_void,
@@ -131,7 +73,7 @@ pub(crate) unsafe fn open(
     let domain =
         FidDomain { fid: object::fid::<DomainObject>(context, &FID), ops: &OPS, mr: &mr::OPS };
     // SAFETY: the caller's.
-    unsafe { object::hand_out(DomainObject { domain, shared: Arc::new(shared) }, to) }
+    unsafe { object::hand_out(DomainObject::new(domain, shared), to) }
 }
 
 /// How MPICH is told to send what is long.
@@ -164,10 +106,7 @@ fn say_what_it_costs(domain: &fabric::Domain) {
 }
 
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
-    let leave = |object: &DomainObject| match Arc::strong_count(&object.shared) {
-        1 => Ok(()),
-        _ => Err(-FI_EBUSY),
-    };
+    let leave = |object: &DomainObject| if object.is_unused() { Ok(()) } else { Err(-FI_EBUSY) };
     // SAFETY: libfabric's contract: an object of ours, closed once.
     unsafe { object::close::<DomainObject>(fid, leave) }
 }

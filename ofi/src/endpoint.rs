@@ -3,54 +3,38 @@
 
 mod calls;
 pub(crate) mod failure;
+mod opened;
+mod operations;
+mod pieces;
 mod quiet;
+mod read_calls;
 mod refused;
 mod remote;
 mod traffic;
 
+use opened::EndpointObject;
 pub(crate) use traffic::{EndedOperation, Traffic};
-use traffic::{EndpointSide, Incoming, Outgoing, Sending};
+use traffic::{EndpointSide, SEND_FLAGS};
 
 use crate::abi::{
-    CmOps, EpOps, FI_CLAIM, FI_CLASS_AV, FI_CLASS_CNTR, FI_CLASS_CQ, FI_CLASS_EP, FI_CLASS_EQ,
-    FI_COMPLETION, FI_DIRECTED_RECV, FI_DISCARD, FI_EBADFLAGS, FI_EINVAL, FI_ENABLE, FI_ENOAV,
-    FI_ENOCQ, FI_ENODATA, FI_ENOPROTOOPT, FI_ENOSYS, FI_EOPBADSTATE, FI_EP_RDM, FI_ETOOSMALL,
-    FI_GETOPSFLAG, FI_MATCH_COMPLETE, FI_MORE, FI_MULTI_RECV, FI_OPT_CM_DATA_SIZE, FI_OPT_ENDPOINT,
-    FI_OPT_MIN_MULTI_RECV, FI_PEEK, FI_READ, FI_RECV, FI_REMOTE_CQ_DATA, FI_SELECTIVE_COMPLETION,
-    FI_SEND, FI_SETOPSFLAG, Fid, FidEp, FidOps, Info, IoVec, TAGGED_DIRECTED_RECV, no_call,
+    CmOps, EpOps, FI_CLASS_AV, FI_CLASS_CNTR, FI_CLASS_CQ, FI_CLASS_EQ, FI_DIRECTED_RECV,
+    FI_EBADFLAGS, FI_EINVAL, FI_ENABLE, FI_ENOAV, FI_ENOCQ, FI_ENODATA, FI_ENOPROTOOPT, FI_ENOSYS,
+    FI_EOPBADSTATE, FI_EP_RDM, FI_ETOOSMALL, FI_GETOPSFLAG, FI_OPT_CM_DATA_SIZE, FI_OPT_ENDPOINT,
+    FI_OPT_MIN_MULTI_RECV, FI_READ, FI_RECV, FI_SELECTIVE_COMPLETION, FI_SEND, FI_SETOPSFLAG, Fid,
+    FidEp, FidOps, Info, TAGGED_DIRECTED_RECV, no_call,
 };
 use crate::cntr::Counter;
-use crate::getinfo::COMPLETION_FLAGS;
+use crate::domain::DomainObject;
 use crate::object::{self, code, outcome};
-use crate::state::{Bound, ProviderState};
-use crate::{av, cntr, cq, domain};
-use fabric::{EndpointOptions, MemoryPiece, NoDoorbell, PARTS_MAX};
+use crate::state::Bound;
+use crate::{av, cntr, cq};
+use fabric::{EndpointOptions, NoDoorbell};
 use std::ffi::{c_int, c_void};
-use std::ptr;
-use std::sync::Arc;
 
-/// Flags that a call that sends may have. `FI_MORE` is a hint that we have no use for.
-const SEND_FLAGS: u64 = COMPLETION_FLAGS | FI_MATCH_COMPLETE | FI_REMOTE_CQ_DATA | FI_MORE;
-/// Flags that a call that receives may have.
-const RECEIVE_FLAGS: u64 =
-    FI_COMPLETION | FI_MORE | FI_MULTI_RECV | FI_PEEK | FI_CLAIM | FI_DISCARD;
 /// What messages that wait for room may take of the process's memory, in bytes.
 const WAITING_VARIABLE: &str = "VRIO_FI_WAITING_BYTES";
 /// Below so much room a buffer for several messages is given back, unless the program says else.
 const MULTI_BYTES_MIN: usize = 64;
-
-/// An endpoint as C has it.
-#[repr(C)]
-pub(crate) struct EndpointObject {
-    ep: FidEp<Self>,
-    domain: Arc<domain::DomainShared>,
-    number: usize,
-}
-
-// SAFETY: it begins with its `Fid`, as C has it; no other type says this class.
-unsafe impl object::Object for EndpointObject {
-    const CLASS: usize = FI_CLASS_EP;
-}
 
 static FID: FidOps = FidOps {
     size: size_of::<FidOps>(),
@@ -87,87 +71,6 @@ static CM: CmOps<EndpointObject> = CmOps {
     join: no_call,
 };
 
-/// The pieces of memory of a call.
-struct Pieces {
-    parts: [MemoryPiece; PARTS_MAX],
-    count: usize,
-}
-
-/// A call's memory if it is one piece, as most is.
-fn one(start: *mut c_void, bytes: usize) -> [MemoryPiece; 1] {
-    [MemoryPiece { start: start.cast(), bytes }]
-}
-
-impl Pieces {
-    /// Of more than there may be none is looked at.
-    ///
-    /// # Safety
-    /// There are so many.
-    unsafe fn new(list: *const IoVec, count: usize) -> Self {
-        let mut parts = [MemoryPiece { start: ptr::null_mut(), bytes: 0 }; PARTS_MAX];
-        if count <= PARTS_MAX {
-            for (index, part) in parts.iter_mut().take(count).enumerate() {
-                // SAFETY: the caller's.
-                let piece = unsafe { &*list.add(index) };
-                *part = MemoryPiece { start: piece.iov_base.cast(), bytes: piece.iov_len };
-            }
-        }
-        Self { parts, count }
-    }
-
-    /// None if they are too many.
-    fn parts(&self) -> Option<&[MemoryPiece]> {
-        self.parts.get(..self.count)
-    }
-}
-
-impl EndpointObject {
-    /// # Safety
-    /// The parts stay readable until the message's completion; where it is injected, until this
-    /// returns.
-    unsafe fn send(&self, message: Outgoing, parts: Option<&[MemoryPiece]>) -> isize {
-        if let Sending::By { flags, .. } = message.how
-            && flags & !SEND_FLAGS != 0
-        {
-            return -(FI_EBADFLAGS as isize);
-        }
-        let Some(parts) = parts else { return -(FI_EINVAL as isize) };
-        let send = |state: &mut ProviderState| {
-            // SAFETY: the caller's.
-            let sent = unsafe { state.send(self.number, message, parts) };
-            state.wake(self.number);
-            sent
-        };
-        outcome(self.domain.state.with(send))
-    }
-
-    /// # Safety
-    /// The parts stay writable, and nobody's but ours, until the completion.
-    unsafe fn receive(&self, incoming: Incoming, parts: Option<&[MemoryPiece]>) -> isize {
-        let flags = incoming.flags.unwrap_or(0);
-        if flags & !RECEIVE_FLAGS != 0 {
-            return -(FI_EBADFLAGS as isize);
-        }
-        let Some(parts) = parts else { return -(FI_EINVAL as isize) };
-        let [peek, claim, discard, multi] =
-            [FI_PEEK, FI_CLAIM, FI_DISCARD, FI_MULTI_RECV].map(|flag| flags & flag != 0);
-        let number = self.number;
-        outcome(self.domain.state.with(|state| {
-            // SAFETY: the caller's.
-            let begun = unsafe {
-                match claim {
-                    _ if peek => state.peek(number, incoming, claim, discard),
-                    true => state.claim(number, incoming, discard, parts),
-                    false if discard => Err(-FI_EBADFLAGS),
-                    false => state.receive(number, incoming, multi, parts),
-                }
-            };
-            state.wake(number);
-            begun
-        }))
-    }
-}
-
 /// What an endpoint is to be like by the environment: what of the process's memory messages may
 /// take that wait for room.
 fn options(waiting_bytes: Option<&str>) -> Result<EndpointOptions, String> {
@@ -184,7 +87,7 @@ fn options(waiting_bytes: Option<&str>) -> Result<EndpointOptions, String> {
 /// # Safety
 /// An info (or null by mistake), and room for a pointer.
 pub(crate) unsafe extern "C" fn open(
-    domain: &domain::DomainObject,
+    domain: &DomainObject,
     info: *mut Info,
     to: *mut *mut Fid,
     context: *mut c_void,
@@ -231,7 +134,7 @@ pub(crate) unsafe extern "C" fn open(
         ops: &OPS,
         cm: &CM,
         msg: &calls::untagged::OPS,
-        rma: &remote::OPS,
+        rma: &read_calls::OPS,
         tagged: &calls::tagged::OPS,
         atomic: &refused::ATOMIC,
         collective: &refused::COLLECTIVE,

@@ -6,7 +6,8 @@ use crate::abi::{
     FidOps, no_call,
 };
 use crate::log::say;
-use crate::{idle, object, provider, wait};
+use crate::provider::ProviderObject;
+use crate::{idle, object, wait};
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
 use std::thread;
@@ -40,7 +41,7 @@ static OPS: EqOps<EventQueueObject> = EqOps {
 /// # Safety
 /// As libfabric calls it: attributes or null, and room for a pointer.
 pub(crate) unsafe extern "C" fn open(
-    fabric: &provider::ProviderObject,
+    fabric: &ProviderObject,
     attr: *mut EqAttr,
     to: *mut *mut Fid,
     context: *mut c_void,

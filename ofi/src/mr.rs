@@ -10,7 +10,8 @@ use crate::abi::{
     FI_CLASS_MR, FI_EINVAL, FI_ENOSYS, FI_HMEM_SYSTEM, FI_REMOTE_READ, Fid, FidMr, FidOps, IoVec,
     MrAttr, MrOps,
 };
-use crate::{domain, object};
+use crate::domain::{DomainObject, DomainShared};
+use crate::object;
 use fabric::{MemoryPiece, PARTS_MAX};
 use memories::RegisteredMemory;
 use std::ffi::{c_int, c_void};
@@ -26,7 +27,7 @@ const READERS_TIME: Duration = Duration::from_secs(2);
 #[repr(C)]
 pub(crate) struct MemoryObject {
     mr: FidMr,
-    domain: Arc<domain::DomainShared>,
+    domain: Arc<DomainShared>,
 }
 
 // SAFETY: it begins with its `Fid`, as C has it; no other type says this class.
@@ -72,7 +73,7 @@ unsafe fn register(
     context: *mut c_void,
 ) -> c_int {
     // SAFETY: the caller's.
-    let domain = match unsafe { object::find::<domain::DomainObject>(domain) } {
+    let domain = match unsafe { object::find::<DomainObject>(domain) } {
         Ok(domain) => domain.share(),
         Err(error) => return error,
     };

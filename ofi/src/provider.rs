@@ -1,26 +1,16 @@
 //! The open provider (`fi_fabric`): the way to domains, and to event queues in which nothing ever
 //! happens.
 
+mod opened;
+
+pub(crate) use opened::ProviderObject;
+
 use crate::abi::{
-    FI_CLASS_CNTR, FI_CLASS_CQ, FI_CLASS_EQ, FI_CLASS_FABRIC, FI_EBUSY, FI_EINVAL, FI_ENOSYS,
-    FabricAttr, FabricOps, Fid, FidFabric, FidOps, Info, no_call,
+    FI_CLASS_CNTR, FI_CLASS_CQ, FI_CLASS_EQ, FI_EBUSY, FI_EINVAL, FI_ENOSYS, FabricAttr, FabricOps,
+    Fid, FidFabric, FidOps, Info, no_call,
 };
 use crate::{cntr, cq, domain, eq, object};
 use std::ffi::{c_int, c_void};
-use std::sync::Arc;
-
-/// An open provider.
-#[repr(C)]
-pub(crate) struct ProviderObject {
-    fabric: FidFabric<Self>,
-    /// Whoever is open under it has one, so that it is not closed before them.
-    open: Arc<()>,
-}
-
-// SAFETY: it begins with its `Fid`, as C has it; no other type says this class.
-unsafe impl object::Object for ProviderObject {
-    const CLASS: usize = FI_CLASS_FABRIC;
-}
 
 static FID: FidOps = object::only_close(close);
 
@@ -33,18 +23,6 @@ static OPS: FabricOps<ProviderObject> = FabricOps {
     trywait,
     domain2,
 };
-
-impl ProviderObject {
-    /// Keeps it open.
-    pub(crate) fn hold(&self) -> Arc<()> {
-        Arc::clone(&self.open)
-    }
-
-    /// Which version of the interface the program speaks.
-    pub(crate) fn version(&self) -> u32 {
-        self.fabric.api_version
-    }
-}
 
 /// `fi_fabric`.
 ///
@@ -63,7 +41,7 @@ pub(crate) unsafe extern "C" fn open(
         api_version: attr.api_version,
     };
     // SAFETY: the caller's.
-    unsafe { object::hand_out(ProviderObject { fabric, open: Arc::new(()) }, to) }
+    unsafe { object::hand_out(ProviderObject::new(fabric), to) }
 }
 
 /// Whether the program may wait for descriptors of queues and counters: nothing that comes from now
@@ -97,10 +75,7 @@ unsafe extern "C" fn trywait(_: &ProviderObject, fids: *mut *mut Fid, count: c_i
 }
 
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
-    let leave = |object: &ProviderObject| match Arc::strong_count(&object.open) {
-        1 => Ok(()),
-        _ => Err(-FI_EBUSY),
-    };
+    let leave = |object: &ProviderObject| if object.is_unused() { Ok(()) } else { Err(-FI_EBUSY) };
     // SAFETY: libfabric's contract: an object of ours, closed once.
     unsafe { object::close::<ProviderObject>(fid, leave) }
 }

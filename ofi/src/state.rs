@@ -42,7 +42,7 @@ impl ProviderState {
         }
         if traffic.remote.is_asked() {
             // There was no room for the answer.
-            self.answer(endpoint);
+            traffic.answer(&mut self.memory);
         }
     }
 
@@ -62,7 +62,7 @@ impl ProviderState {
             }
             None => {
                 if ended.is_ours {
-                    self.see_to(endpoint);
+                    self.endpoints.of(endpoint).see_to(&mut self.memory);
                 }
                 Some(None)
             }

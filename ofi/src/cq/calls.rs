@@ -5,11 +5,12 @@ use crate::abi::{
     CqAttr, CqErrEntry, CqOps, FI_EAGAIN, FI_EBUSY, FI_EINVAL, FI_WAIT_NONE, Fid, FidCq, FidOps,
     no_call,
 };
+use crate::domain::DomainObject;
 use crate::endpoint::failure;
 use crate::object::no_bind;
 use crate::state::Bound;
 use crate::wait::{Rest, Wait};
-use crate::{domain, idle, object};
+use crate::{idle, object};
 use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
@@ -42,7 +43,7 @@ static OPS: CqOps<QueueObject> = CqOps {
 /// # Safety
 /// As libfabric calls it: attributes that may be written or null, and room for a pointer.
 pub(crate) unsafe extern "C" fn open(
-    domain: &domain::DomainObject,
+    domain: &DomainObject,
     attr: *mut CqAttr,
     to: *mut *mut Fid,
     context: *mut c_void,

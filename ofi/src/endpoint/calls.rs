@@ -3,10 +3,68 @@
 //! of one shape: the tagged calls have a tag more, and those that receive also what of it to
 //! ignore.
 
-use super::{EndpointObject, Incoming, Outgoing, Pieces, Sending, one};
-use crate::abi::{FI_EINVAL, FI_REMOTE_CQ_DATA, IoVec, Msg, MsgOps, MsgTagged, TaggedOps};
-use fabric::Class;
+use super::opened::EndpointObject;
+use super::pieces::{Pieces, one};
+use super::traffic::{Incoming, Outgoing, SEND_FLAGS, Sending};
+use crate::abi::{
+    FI_CLAIM, FI_COMPLETION, FI_DISCARD, FI_EBADFLAGS, FI_EINVAL, FI_MORE, FI_MULTI_RECV, FI_PEEK,
+    FI_REMOTE_CQ_DATA, IoVec, Msg, MsgOps, MsgTagged, TaggedOps,
+};
+use crate::object::outcome;
+use crate::state::ProviderState;
+use fabric::{Class, MemoryPiece};
 use std::ffi::c_void;
+
+/// Flags that a call that receives may have.
+const RECEIVE_FLAGS: u64 =
+    FI_COMPLETION | FI_MORE | FI_MULTI_RECV | FI_PEEK | FI_CLAIM | FI_DISCARD;
+
+impl EndpointObject {
+    /// # Safety
+    /// The parts stay readable until the message's completion; where it is injected, until this
+    /// returns.
+    unsafe fn send(&self, message: Outgoing, parts: Option<&[MemoryPiece]>) -> isize {
+        if let Sending::By { flags, .. } = message.how
+            && flags & !SEND_FLAGS != 0
+        {
+            return -(FI_EBADFLAGS as isize);
+        }
+        let Some(parts) = parts else { return -(FI_EINVAL as isize) };
+        let send = |state: &mut ProviderState| {
+            // SAFETY: the caller's.
+            let sent = unsafe { state.send(self.number, message, parts) };
+            state.wake(self.number);
+            sent
+        };
+        outcome(self.domain.state.with(send))
+    }
+
+    /// # Safety
+    /// The parts stay writable, and nobody's but ours, until the completion.
+    unsafe fn receive(&self, incoming: Incoming, parts: Option<&[MemoryPiece]>) -> isize {
+        let flags = incoming.flags.unwrap_or(0);
+        if flags & !RECEIVE_FLAGS != 0 {
+            return -(FI_EBADFLAGS as isize);
+        }
+        let Some(parts) = parts else { return -(FI_EINVAL as isize) };
+        let [peek, claim, discard, multi] =
+            [FI_PEEK, FI_CLAIM, FI_DISCARD, FI_MULTI_RECV].map(|flag| flags & flag != 0);
+        let number = self.number;
+        outcome(self.domain.state.with(|state| {
+            // SAFETY: the caller's.
+            let begun = unsafe {
+                match claim {
+                    _ if peek => state.peek(number, incoming, claim, discard),
+                    true => state.claim(number, incoming, discard, parts),
+                    false if discard => Err(-FI_EBADFLAGS),
+                    false => state.receive(number, incoming, multi, parts),
+                }
+            };
+            state.wake(number);
+            begun
+        }))
+    }
+}
 
 fn plainly(context: *mut c_void) -> Sending {
     Sending::Plainly(context.addr() as u64)

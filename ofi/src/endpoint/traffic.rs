@@ -5,19 +5,19 @@ use super::failure;
 use super::quiet::{self, Quiet, Whose};
 use super::remote::Remote;
 use crate::abi::{
-    CqEntry, FI_ADDR_UNSPEC, FI_COMPLETION, FI_EINVAL, FI_EMSGSIZE, FI_ENOAV, FI_EOPBADSTATE,
-    FI_INJECT, FI_MATCH_COMPLETE, FI_MSG, FI_MULTI_RECV, FI_RECV, FI_REMOTE_CQ_DATA, FI_SEND,
-    FI_TAGGED,
+    CqEntry, FI_COMPLETION, FI_EMSGSIZE, FI_EOPBADSTATE, FI_INJECT, FI_MATCH_COMPLETE, FI_MORE,
+    FI_MSG, FI_MULTI_RECV, FI_RECV, FI_REMOTE_CQ_DATA, FI_SEND, FI_TAGGED,
 };
 use crate::cq::QueueEvent;
+use crate::getinfo::COMPLETION_FLAGS;
 use crate::log::say;
 use crate::object::NOT_FOUND;
-use crate::state::ProviderState;
-use fabric::{
-    Address, Class, Completion, Done, INJECT_BYTES_MAX, LookOutcome, MemoryPiece, Message, Peek,
-    Receive,
-};
+use fabric::{Address, Class, Completion, Done, INJECT_BYTES_MAX, MemoryPiece, Message};
 use std::ffi::c_int;
+
+/// Flags that a call that sends may have. `FI_MORE` is a hint that we have no use for.
+pub(super) const SEND_FLAGS: u64 =
+    COMPLETION_FLAGS | FI_MATCH_COMPLETE | FI_REMOTE_CQ_DATA | FI_MORE;
 
 /// The half of an endpoint that sends, or the one that receives.
 #[derive(Debug, Default)]
@@ -102,122 +102,6 @@ pub(crate) struct EndedOperation {
     pub(crate) is_ours: bool,
 }
 
-impl ProviderState {
-    /// Begins to send.
-    ///
-    /// # Safety
-    /// The parts stay readable until the message's completion; where it is injected, until this
-    /// returns.
-    pub(crate) unsafe fn send(
-        &mut self,
-        endpoint: usize,
-        message: Outgoing,
-        parts: &[MemoryPiece],
-    ) -> Result<(), c_int> {
-        let traffic = self.endpoints.of(endpoint).ready()?;
-        let vector = self.vectors.of(traffic.vector.ok_or(-FI_ENOAV)?);
-        let to = vector.address(message.to).ok_or(-FI_EINVAL)?;
-        // SAFETY: the caller's.
-        unsafe { traffic.send(to, message, parts) }
-    }
-
-    /// From whom a receive may take; `Ok(None)` from anyone.
-    fn source(&mut self, endpoint: usize, incoming: &Incoming) -> Result<Option<Address>, c_int> {
-        let traffic = self.endpoints.of(endpoint).ready()?;
-        if incoming.from == FI_ADDR_UNSPEC || !traffic.directed[incoming.class as usize] {
-            return Ok(None);
-        }
-        let vector = self.vectors.of(traffic.vector.ok_or(-FI_ENOAV)?);
-        vector.address(incoming.from).map(Some).ok_or(-FI_EINVAL)
-    }
-
-    /// Begins to receive: one message, or (`multi`) as many as there is room for.
-    ///
-    /// # Safety
-    /// The parts stay writable, and nobody's but ours, until the completion.
-    pub(crate) unsafe fn receive(
-        &mut self,
-        endpoint: usize,
-        incoming: Incoming,
-        multi: bool,
-        parts: &[MemoryPiece],
-    ) -> Result<(), c_int> {
-        let source = self.source(endpoint, &incoming)?;
-        let traffic = self.endpoints.of(endpoint);
-        let tells = traffic.receive.tells(incoming.flags.unwrap_or(traffic.receive.flags));
-        let context = match tells {
-            true => quiet::told(incoming.context),
-            false => traffic.quiet.add(incoming.context, multi),
-        };
-        let receive = Receive {
-            class: incoming.class,
-            source,
-            tag: incoming.tag,
-            ignore: incoming.ignore,
-            context,
-            multi_min_bytes: multi.then_some(traffic.multi_min_bytes),
-        };
-        // SAFETY: the caller's.
-        let begun = unsafe { traffic.endpoint.receive(&receive, parts) };
-        begun.map_err(|error| {
-            traffic.quiet.forget(context);
-            failure::not_received(&error)
-        })
-    }
-
-    /// Looks for a message; the answer is a completion. One that is found is left where it is,
-    /// kept for who claims it, or thrown away.
-    pub(crate) fn peek(
-        &mut self,
-        endpoint: usize,
-        incoming: Incoming,
-        claim: bool,
-        discard: bool,
-    ) -> Result<(), c_int> {
-        let source = self.source(endpoint, &incoming)?;
-        let traffic = self.endpoints.of(endpoint);
-        let context = quiet::told(incoming.context);
-        let Incoming { class, tag, ignore, .. } = incoming;
-        // What has come but was not taken out of the ring yet is found, too.
-        traffic.endpoint.progress();
-        let found = match (claim, discard) {
-            (_, true) => LookOutcome::Discarded,
-            (true, false) => LookOutcome::Claimed,
-            (false, false) => LookOutcome::Stays,
-        };
-        traffic.endpoint.peek(&Peek { class, source, tag, ignore, context, found });
-        Ok(())
-    }
-
-    /// Receives, or throws away, what a peek has kept.
-    ///
-    /// # Safety
-    /// As for [`Self::receive`].
-    pub(crate) unsafe fn claim(
-        &mut self,
-        endpoint: usize,
-        incoming: Incoming,
-        discard: bool,
-        parts: &[MemoryPiece],
-    ) -> Result<(), c_int> {
-        let traffic = self.endpoints.of(endpoint).ready()?;
-        let context = quiet::told(incoming.context);
-        if !discard {
-            // SAFETY: the caller's.
-            let begun = unsafe { traffic.endpoint.receive_claimed(context, parts) };
-            return begun.map_err(|error| failure::not_received(&error));
-        }
-        if !traffic.endpoint.discard_claimed(context) {
-            return Err(-FI_EINVAL);
-        }
-        let Some(queue) = traffic.receive.queue else { return Ok(()) };
-        let class = class_flag(incoming.class);
-        let entry = entry(incoming.context, FI_RECV | class);
-        self.queues.of(queue).push(QueueEvent { entry, source: None, failed: None });
-        Ok(())
-    }
-}
-
 impl Traffic {
     /// Only an endpoint that is enabled carries messages.
     #[inline]
@@ -227,7 +111,7 @@ impl Traffic {
 
     /// # Safety
     /// As for [`ProviderState::send`].
-    unsafe fn send(
+    pub(super) unsafe fn send(
         &mut self,
         to: Address,
         message: Outgoing,
@@ -315,7 +199,7 @@ impl Traffic {
 }
 
 /// Which space, as libfabric says it.
-fn class_flag(class: Class) -> u64 {
+pub(super) fn class_flag(class: Class) -> u64 {
     match class {
         Class::Untagged => FI_MSG,
         Class::Tagged => FI_TAGGED,
@@ -324,7 +208,7 @@ fn class_flag(class: Class) -> u64 {
 
 /// An entry with nothing in it but whose it is.
 #[inline(always)]
-fn entry(op_context: u64, flags: u64) -> CqEntry {
+pub(super) fn entry(op_context: u64, flags: u64) -> CqEntry {
     CqEntry { op_context, flags, len: 0, buf: 0, data: 0, tag: 0 }
 }
 

@@ -1,0 +1,19 @@
+//! An endpoint as C has it.
+
+use crate::abi::{FI_CLASS_EP, FidEp};
+use crate::domain::DomainShared;
+use crate::object;
+use std::sync::Arc;
+
+/// An endpoint as C has it.
+#[repr(C)]
+pub(crate) struct EndpointObject {
+    pub(super) ep: FidEp<Self>,
+    pub(super) domain: Arc<DomainShared>,
+    pub(super) number: usize,
+}
+
+// SAFETY: it begins with its `Fid`, as C has it; no other type says this class.
+unsafe impl object::Object for EndpointObject {
+    const CLASS: usize = FI_CLASS_EP;
+}

@@ -1,0 +1,144 @@
+//! The operations that calls begin: sends, receives, peeks and claims of messages, and reads.
+
+use super::failure;
+use super::quiet;
+use super::remote::RemoteReading;
+use super::traffic::{Incoming, Outgoing, class_flag, entry};
+use crate::abi::{FI_ADDR_UNSPEC, FI_EINVAL, FI_ENOAV, FI_RECV};
+use crate::cq::QueueEvent;
+use crate::state::ProviderState;
+use fabric::{Address, LookOutcome, MemoryPiece, Peek, Receive};
+use std::ffi::c_int;
+
+impl ProviderState {
+    /// Begins to send.
+    ///
+    /// # Safety
+    /// The parts stay readable until the message's completion; where it is injected, until this
+    /// returns.
+    pub(super) unsafe fn send(
+        &mut self,
+        endpoint: usize,
+        message: Outgoing,
+        parts: &[MemoryPiece],
+    ) -> Result<(), c_int> {
+        let traffic = self.endpoints.of(endpoint).ready()?;
+        let vector = self.vectors.of(traffic.vector.ok_or(-FI_ENOAV)?);
+        let to = vector.address(message.to).ok_or(-FI_EINVAL)?;
+        // SAFETY: the caller's.
+        unsafe { traffic.send(to, message, parts) }
+    }
+
+    /// From whom a receive may take; `Ok(None)` from anyone.
+    fn source(&mut self, endpoint: usize, incoming: &Incoming) -> Result<Option<Address>, c_int> {
+        let traffic = self.endpoints.of(endpoint).ready()?;
+        if incoming.from == FI_ADDR_UNSPEC || !traffic.directed[incoming.class as usize] {
+            return Ok(None);
+        }
+        let vector = self.vectors.of(traffic.vector.ok_or(-FI_ENOAV)?);
+        vector.address(incoming.from).map(Some).ok_or(-FI_EINVAL)
+    }
+
+    /// Begins to receive: one message, or (`multi`) as many as there is room for.
+    ///
+    /// # Safety
+    /// The parts stay writable, and nobody's but ours, until the completion.
+    pub(super) unsafe fn receive(
+        &mut self,
+        endpoint: usize,
+        incoming: Incoming,
+        multi: bool,
+        parts: &[MemoryPiece],
+    ) -> Result<(), c_int> {
+        let source = self.source(endpoint, &incoming)?;
+        let traffic = self.endpoints.of(endpoint);
+        let tells = traffic.receive.tells(incoming.flags.unwrap_or(traffic.receive.flags));
+        let context = match tells {
+            true => quiet::told(incoming.context),
+            false => traffic.quiet.add(incoming.context, multi),
+        };
+        let receive = Receive {
+            class: incoming.class,
+            source,
+            tag: incoming.tag,
+            ignore: incoming.ignore,
+            context,
+            multi_min_bytes: multi.then_some(traffic.multi_min_bytes),
+        };
+        // SAFETY: the caller's.
+        let begun = unsafe { traffic.endpoint.receive(&receive, parts) };
+        begun.map_err(|error| {
+            traffic.quiet.forget(context);
+            failure::not_received(&error)
+        })
+    }
+
+    /// Looks for a message; the answer is a completion. One that is found is left where it is,
+    /// kept for who claims it, or thrown away.
+    pub(super) fn peek(
+        &mut self,
+        endpoint: usize,
+        incoming: Incoming,
+        claim: bool,
+        discard: bool,
+    ) -> Result<(), c_int> {
+        let source = self.source(endpoint, &incoming)?;
+        let traffic = self.endpoints.of(endpoint);
+        let context = quiet::told(incoming.context);
+        let Incoming { class, tag, ignore, .. } = incoming;
+        // What has come but was not taken out of the ring yet is found, too.
+        traffic.endpoint.progress();
+        let found = match (claim, discard) {
+            (_, true) => LookOutcome::Discarded,
+            (true, false) => LookOutcome::Claimed,
+            (false, false) => LookOutcome::Stays,
+        };
+        traffic.endpoint.peek(&Peek { class, source, tag, ignore, context, found });
+        Ok(())
+    }
+
+    /// Receives, or throws away, what a peek has kept.
+    ///
+    /// # Safety
+    /// As for [`Self::receive`].
+    pub(super) unsafe fn claim(
+        &mut self,
+        endpoint: usize,
+        incoming: Incoming,
+        discard: bool,
+        parts: &[MemoryPiece],
+    ) -> Result<(), c_int> {
+        let traffic = self.endpoints.of(endpoint).ready()?;
+        let context = quiet::told(incoming.context);
+        if !discard {
+            // SAFETY: the caller's.
+            let begun = unsafe { traffic.endpoint.receive_claimed(context, parts) };
+            return begun.map_err(|error| failure::not_received(&error));
+        }
+        if !traffic.endpoint.discard_claimed(context) {
+            return Err(-FI_EINVAL);
+        }
+        let Some(queue) = traffic.receive.queue else { return Ok(()) };
+        let class = class_flag(incoming.class);
+        let entry = entry(incoming.context, FI_RECV | class);
+        self.queues.of(queue).push(QueueEvent { entry, source: None, failed: None });
+        Ok(())
+    }
+
+    /// Begins to read.
+    ///
+    /// # Safety
+    /// The parts stay writable, and nobody's but ours, until the completion.
+    pub(super) unsafe fn read(
+        &mut self,
+        endpoint: usize,
+        reading: RemoteReading,
+        parts: &[MemoryPiece],
+    ) -> Result<(), c_int> {
+        let traffic = self.endpoints.of(endpoint).ready()?;
+        let vector = self.vectors.of(traffic.vector.ok_or(-FI_ENOAV)?);
+        let from = vector.address(reading.from).ok_or(-FI_EINVAL)?;
+        // SAFETY: the caller's.
+        unsafe { traffic.read(from, reading, parts) }
+    }
+}
