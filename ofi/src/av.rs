@@ -3,7 +3,7 @@
 
 mod vector;
 
-pub(crate) use vector::Vector;
+pub(crate) use vector::AddressVector;
 
 use crate::abi::{
     AvAttr, AvOps, FI_ADDR_NOTAVAIL, FI_AV_MAP, FI_AV_TABLE, FI_AV_UNSPEC, FI_CLASS_AV, FI_EBUSY,
@@ -28,7 +28,7 @@ pub(crate) struct AvObject {
 }
 
 // SAFETY: it begins with its `Fid`, as C has it; no other type says this class.
-unsafe impl object::Object for AvObject {
+unsafe impl object::FidObject for AvObject {
     const CLASS: usize = FI_CLASS_AV;
 }
 
@@ -78,7 +78,7 @@ pub(crate) unsafe extern "C" fn open(
         return -FI_ENOSYS;
     }
     let domain = domain.share();
-    let number = domain.state.with(|state| state.vectors.insert(Vector::default()));
+    let number = domain.state.with(|state| state.vectors.insert(AddressVector::default()));
     let av = FidAv { fid: object::fid::<AvObject>(context, &FID), ops: &OPS };
     // SAFETY: the caller's.
     unsafe { object::hand_out(AvObject { av, domain, number }, to) }
@@ -139,7 +139,7 @@ unsafe extern "C" fn insert(
 }
 
 /// The number of an address that is now in a vector, and libfabric's error, 0 for none.
-fn put(vector: &mut Vector, bytes: &[u8]) -> (u64, c_int) {
+fn put(vector: &mut AddressVector, bytes: &[u8]) -> (u64, c_int) {
     let address = match Address::from_bytes(bytes) {
         Ok(address) => address,
         Err(error) => {
@@ -176,7 +176,12 @@ unsafe extern "C" fn lookup(
 ) -> c_int {
     let address = av.domain.state.with(|state| state.vectors.of(av.number).address(number));
     // SAFETY: libfabric's contract: a length, and room for so much.
-    code(address.ok_or(-FI_EINVAL).map(|address| unsafe { tell(address, to, bytes) }).map(drop))
+    code(
+        address
+            .ok_or(-FI_EINVAL)
+            .map(|address| unsafe { write_address(address, to, bytes) })
+            .map(drop),
+    )
 }
 
 /// Copies as much of an address as there is room for, and says how long it is; whether all of it
@@ -184,7 +189,7 @@ unsafe extern "C" fn lookup(
 ///
 /// # Safety
 /// There is room for `*bytes` at `to`.
-pub(crate) unsafe fn tell(address: Address, to: *mut c_void, bytes: *mut usize) -> bool {
+pub(crate) unsafe fn write_address(address: Address, to: *mut c_void, bytes: *mut usize) -> bool {
     let told = address.to_bytes();
     // SAFETY: the caller's.
     unsafe {
@@ -228,7 +233,7 @@ mod tests {
 
     #[test]
     fn what_is_no_address_has_no_number() {
-        let mut vector = Vector::default();
+        let mut vector = AddressVector::default();
         assert_eq!(put(&mut vector, &[1; ADDRESS_BYTES]), (FI_ADDR_NOTAVAIL, FI_EINVAL));
         assert_eq!(put(&mut vector, &address(5).to_bytes()), (0, 0));
     }
@@ -239,7 +244,8 @@ mod tests {
         for short in [0, 7, ADDRESS_BYTES] {
             let mut bytes = short;
             // SAFETY: there is room for `short` bytes.
-            let whole = unsafe { tell(address(3), room.as_mut_ptr().cast(), &raw mut bytes) };
+            let whole =
+                unsafe { write_address(address(3), room.as_mut_ptr().cast(), &raw mut bytes) };
             assert_eq!((whole, bytes), (short == ADDRESS_BYTES, ADDRESS_BYTES));
             assert!(room[short..].iter().all(|&byte| byte == 0xee));
         }

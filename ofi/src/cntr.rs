@@ -2,7 +2,7 @@
 
 mod counter;
 
-pub(crate) use counter::Counter;
+pub(crate) use counter::OperationCounter;
 
 use crate::abi::{
     CNTR_EVENTS_BYTES, CntrAttr, CntrOps, FI_CLASS_CNTR, FI_CNTR_EVENTS_COMP, FI_EAVAIL, FI_EBUSY,
@@ -10,8 +10,8 @@ use crate::abi::{
 };
 use crate::cq::NO_QUEUE;
 use crate::domain::{DomainObject, DomainShared};
-use crate::state::Bound;
-use crate::wait::Wait;
+use crate::state::WaitTarget;
+use crate::wait::WaitObject;
 use crate::{idle, object};
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -26,11 +26,11 @@ pub(crate) struct CounterObject {
     domain: Arc<DomainShared>,
     number: usize,
     /// How the program may wait for it.
-    wait: Wait,
+    wait: WaitObject,
 }
 
 // SAFETY: it begins with its `Fid`, as C has it; no other type says this class.
-unsafe impl object::Object for CounterObject {
+unsafe impl object::FidObject for CounterObject {
     const CLASS: usize = FI_CLASS_CNTR;
 }
 
@@ -55,7 +55,7 @@ impl CounterObject {
     }
 
     /// What it says, once what can be moved has been.
-    fn look<R>(&self, at: impl FnOnce(&mut Counter) -> R) -> R {
+    fn look<R>(&self, at: impl FnOnce(&mut OperationCounter) -> R) -> R {
         self.domain.state.with(|state| {
             for index in 0..state.counters.of(self.number).endpoints.len() {
                 let endpoint = state.counters.of(self.number).endpoints[index];
@@ -72,7 +72,7 @@ impl CounterObject {
         })
     }
 
-    fn change(&self, change: impl FnOnce(&mut Counter)) -> c_int {
+    fn change(&self, change: impl FnOnce(&mut OperationCounter)) -> c_int {
         self.domain.state.with(|state| {
             let counter = state.counters.of(self.number);
             change(counter);
@@ -84,7 +84,7 @@ impl CounterObject {
     /// Whether the program may wait for the counter's descriptor: it says what it said when the
     /// program read it.
     pub(crate) fn try_wait(&self) -> Result<(), c_int> {
-        self.wait.may(self.domain.prepare(Bound::Counter(self.number)))
+        self.wait.may(self.domain.prepare(WaitTarget::Counter(self.number)))
     }
 }
 
@@ -109,11 +109,11 @@ pub(crate) unsafe extern "C" fn open(
     };
     let domain = domain.share();
     // Every counter can be waited for by calls, whatever its program has said.
-    let wait = match Wait::new(&domain.domain, wait) {
+    let wait = match WaitObject::new(&domain.domain, wait) {
         Ok(wait) => wait,
         Err(error) => return error,
     };
-    let counter = Counter::new(bytes, wait.waiter());
+    let counter = OperationCounter::new(bytes, wait.wait_state());
     let number = domain.state.with(|state| state.counters.insert(counter));
     let cntr = FidCntr { fid: object::fid::<CounterObject>(context, &FID), ops: &OPS };
     // SAFETY: the caller's.
@@ -181,7 +181,7 @@ extern "C" fn wait(cntr: &CounterObject, threshold: u64, timeout_ms: c_int) -> c
         })
     };
     let sleep = |left| {
-        cntr.domain.sleep(Bound::Counter(cntr.number), left, || false);
+        cntr.domain.sleep(WaitTarget::Counter(cntr.number), left, || false);
     };
     idle::wait_for(timeout_ms, look, sleep).unwrap_or(-FI_ETIMEDOUT)
 }

@@ -6,7 +6,7 @@ mod event;
 mod queue;
 
 pub(crate) use calls::open;
-pub(crate) use event::{Failed, QueueEvent};
+pub(crate) use event::{OperationFailure, QueueEvent};
 pub(crate) use queue::{CompletionQueue, NO_QUEUE};
 
 use crate::abi::{
@@ -14,12 +14,12 @@ use crate::abi::{
     FI_CQ_FORMAT_MSG, FI_CQ_FORMAT_TAGGED, FI_CQ_FORMAT_UNSPEC, FI_EAGAIN, FI_EAVAIL, FI_EINVAL,
     FidCq, version,
 };
-use crate::av::Vector;
+use crate::av::AddressVector;
 use crate::domain::DomainShared;
 use crate::object;
-use crate::object::Slots;
-use crate::state::{Bound, ProviderState};
-use crate::wait::Wait;
+use crate::object::ObjectTable;
+use crate::state::{ProviderState, WaitTarget};
+use crate::wait::WaitObject;
 use std::ffi::c_int;
 use std::mem::offset_of;
 use std::ptr;
@@ -39,14 +39,14 @@ pub(crate) struct QueueObject {
     /// Of every entry that it gives.
     entry_bytes: usize,
     /// How the program may wait for entries.
-    wait: Wait,
+    wait: WaitObject,
     /// Somebody wants a wait to end: another thread than the one that waits, and so outside the
     /// gate, which a program that promised one call at a time has none of.
     signalled: AtomicBool,
 }
 
 // SAFETY: it begins with its `Fid`, as C has it; no other type says this class.
-unsafe impl object::Object for QueueObject {
+unsafe impl object::FidObject for QueueObject {
     const CLASS: usize = FI_CLASS_CQ;
 }
 
@@ -76,7 +76,7 @@ enum ReadOutcome {
     /// The next one is an error's.
     Failed,
     /// None. Others may want the core.
-    None { crowded: bool },
+    None { should_yield: bool },
 }
 
 /// Completions of one endpoint that a read sees to at most; those that are another queue's, or
@@ -88,7 +88,7 @@ fn read(
     state: &mut ProviderState,
     number: usize,
     count: usize,
-    mut put: impl FnMut(usize, &QueueEvent, &mut Slots<Vector>),
+    mut put: impl FnMut(usize, &QueueEvent, &mut ObjectTable<AddressVector>),
 ) -> ReadOutcome {
     if count == 0 {
         // A program's way to say: move what can be moved.
@@ -99,7 +99,7 @@ fn read(
             // What has ended may be another one's question.
             state.move_all();
         }
-        return ReadOutcome::None { crowded: false };
+        return ReadOutcome::None { should_yield: false };
     }
     let mut given = 0;
     let queue = state.queues.of(number);
@@ -135,10 +135,10 @@ fn read(
     let queue = state.queues.of(number);
     queue.turn = if queue.turn + 1 < queue.endpoints.len() { queue.turn + 1 } else { 0 };
     if given > 0 {
-        queue.idle.worked();
+        queue.idle.found_something();
         return ReadOutcome::Some(given);
     }
-    ReadOutcome::None { crowded: queue.idle.found_nothing() }
+    ReadOutcome::None { should_yield: queue.idle.found_nothing() }
 }
 
 impl ReadOutcome {
@@ -155,7 +155,7 @@ impl QueueObject {
     /// There is room for so many entries at `to`, and for so many numbers at `sources` if that is
     /// not null.
     unsafe fn read(&self, to: *mut u8, count: usize, sources: *mut u64) -> isize {
-        let put = |place: usize, event: &QueueEvent, vectors: &mut Slots<Vector>| {
+        let put = |place: usize, event: &QueueEvent, vectors: &mut ObjectTable<AddressVector>| {
             let entry = &event.entry;
             // SAFETY: `place` is below `count`, so there is room (the caller's); an entry of any
             // format is the beginning of ours.
@@ -178,8 +178,8 @@ impl QueueObject {
         match self.domain.state.with(|state| read(state, self.number, count, put)) {
             ReadOutcome::Some(given) => given.cast_signed(),
             ReadOutcome::Failed => -(FI_EAVAIL as isize),
-            ReadOutcome::None { crowded } => {
-                if crowded {
+            ReadOutcome::None { should_yield } => {
+                if should_yield {
                     self.rest();
                 }
                 -(FI_EAGAIN as isize)
@@ -189,7 +189,7 @@ impl QueueObject {
 
     /// Whether the program may wait for the queue's descriptor.
     pub(crate) fn try_wait(&self) -> Result<(), c_int> {
-        let rest = self.domain.prepare(Bound::Queue(self.number));
+        let rest = self.domain.prepare(WaitTarget::Queue(self.number));
         // A signal from before is for this look.
         let is_signalled = self.signalled.swap(false, Ordering::AcqRel);
         if is_signalled { Err(-FI_EAGAIN) } else { self.wait.may(rest) }
@@ -234,7 +234,7 @@ impl QueueObject {
 
 /// The number of whom a message came from; none for what is no message, and when the vector that
 /// had a number was closed meanwhile.
-fn source(event: &QueueEvent, vectors: &mut Slots<Vector>) -> Option<u64> {
+fn source(event: &QueueEvent, vectors: &mut ObjectTable<AddressVector>) -> Option<u64> {
     let (address, vector) = event.source?;
     Some(vectors.get(vector)?.number(&address))
 }

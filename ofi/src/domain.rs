@@ -61,7 +61,7 @@ pub(crate) unsafe fn open(
             return -FI_ENODATA;
         }
     };
-    say_what_it_costs(&domain);
+    report_load_cost(&domain);
     say!("a domain is open, {}", if promises { "one thread at a time" } else { "with a lock" });
     let shared = DomainShared {
         domain,
@@ -92,7 +92,7 @@ fn refused_protocol(wanted: Option<&str>) -> Option<String> {
 
 /// Inside of a VM the region is a device's memory, which may be mapped uncached: then everything is
 /// slow, and nobody would know why.
-fn say_what_it_costs(domain: &fabric::Domain) {
+fn report_load_cost(domain: &fabric::Domain) {
     let Some(cost_ns) = domain.load_cost_ns() else { return };
     let limit_ns = fabric::LOAD_COST_CACHED_NS_MAX;
     say!("a load of the domain's memory takes {cost_ns:.1} ns");

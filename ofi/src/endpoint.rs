@@ -6,14 +6,14 @@ pub(crate) mod failure;
 mod opened;
 mod operations;
 mod pieces;
-mod quiet;
 mod read_calls;
 mod refused;
 mod remote;
 mod traffic;
+mod unreported;
 
 use opened::EndpointObject;
-pub(crate) use traffic::{EndedOperation, Traffic};
+pub(crate) use traffic::{EndedOperation, EndpointTraffic};
 use traffic::{EndpointSide, SEND_FLAGS};
 
 use crate::abi::{
@@ -23,10 +23,10 @@ use crate::abi::{
     FI_OPT_MIN_MULTI_RECV, FI_READ, FI_RECV, FI_SELECTIVE_COMPLETION, FI_SEND, FI_SETOPSFLAG, Fid,
     FidEp, FidOps, Info, TAGGED_DIRECTED_RECV, no_call,
 };
-use crate::cntr::Counter;
+use crate::cntr::OperationCounter;
 use crate::domain::DomainObject;
 use crate::object::{self, code, outcome};
-use crate::state::Bound;
+use crate::state::WaitTarget;
 use crate::{av, cntr, cq};
 use fabric::{EndpointOptions, NoDoorbell};
 use std::ffi::{c_int, c_void};
@@ -116,7 +116,7 @@ pub(crate) unsafe extern "C" fn open(
         }
     };
     let directed = info.caps & FI_DIRECTED_RECV != 0;
-    let traffic = Traffic {
+    let traffic = EndpointTraffic {
         endpoint,
         vector: None,
         enabled: false,
@@ -124,8 +124,8 @@ pub(crate) unsafe extern "C" fn open(
         send: EndpointSide { flags: tx.map_or(0, |tx| tx.op_flags), ..EndpointSide::default() },
         receive: EndpointSide { flags: rx.map_or(0, |rx| rx.op_flags), ..EndpointSide::default() },
         multi_min_bytes: MULTI_BYTES_MIN,
-        quiet: quiet::Quiet::default(),
-        remote: remote::Remote::new(),
+        unreported: unreported::UnreportedOperations::default(),
+        remote_reads: remote::RemoteReads::new(),
         is_waited_for: false,
     };
     let number = domain.state.with(|state| state.endpoints.insert(traffic));
@@ -148,21 +148,21 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
         let number = object.number;
         let traffic = object.domain.state.with(|state| {
             let traffic = state.endpoints.remove(number)?;
-            if let Some(counter) = traffic.remote.counter {
+            if let Some(counter) = traffic.remote_reads.counter {
                 let counter = state.counters.of(counter);
                 counter.endpoints.retain(|&bound| bound != number);
-                counter.waiter.forget(&traffic.endpoint);
+                counter.wait_state.forget(&traffic.endpoint);
             }
             for side in [&traffic.send, &traffic.receive] {
                 if let Some(queue) = side.queue {
                     let queue = state.queues.of(queue);
                     queue.endpoints.retain(|&bound| bound != number);
-                    queue.waiter.forget(&traffic.endpoint);
+                    queue.wait_state.forget(&traffic.endpoint);
                 }
                 if let Some(counter) = side.counter {
                     let counter = state.counters.of(counter);
                     counter.endpoints.retain(|&bound| bound != number);
-                    counter.waiter.forget(&traffic.endpoint);
+                    counter.wait_state.forget(&traffic.endpoint);
                 }
             }
             Some(traffic)
@@ -196,7 +196,7 @@ unsafe extern "C" fn bind(fid: *mut Fid, other: *mut Fid, flags: u64) -> c_int {
 }
 
 /// The halves of an endpoint that a binding's flags name.
-fn halves(traffic: &mut Traffic, flags: u64) -> impl Iterator<Item = &mut EndpointSide> {
+fn halves(traffic: &mut EndpointTraffic, flags: u64) -> impl Iterator<Item = &mut EndpointSide> {
     let send = (flags & FI_SEND != 0).then_some(&mut traffic.send);
     let receive = (flags & FI_RECV != 0).then_some(&mut traffic.receive);
     [send, receive].into_iter().flatten()
@@ -206,7 +206,7 @@ impl EndpointObject {
     /// Gets the endpoint a doorbell, if it has none and the object that it will be bound to needs
     /// one. Returns why it cannot have one. Waits for the node, without keeping other threads
     /// waiting.
-    fn ask_for_doorbell(&self, to: Bound) -> Option<NoDoorbell> {
+    fn ask_for_doorbell(&self, to: WaitTarget) -> Option<NoDoorbell> {
         let doorbell_request = self.domain.state.with(|state| {
             let wants = state.wants_doorbells(to);
             wants.then(|| state.endpoints.of(self.number).endpoint.doorbell_request()).flatten()
@@ -233,13 +233,13 @@ impl EndpointObject {
         if flags & !(FI_SEND | FI_RECV | FI_SELECTIVE_COMPLETION) != 0 {
             return Err(-FI_EBADFLAGS);
         }
-        let refused = self.ask_for_doorbell(Bound::Queue(queue));
+        let refused = self.ask_for_doorbell(WaitTarget::Queue(queue));
         self.domain.state.with(|state| {
             let traffic = state.endpoints.of(self.number);
             if traffic.enabled || halves(traffic, flags).any(|side| side.queue.is_some()) {
                 return Err(-FI_EOPBADSTATE);
             }
-            state.queues.of(queue).waiter.watch(&traffic.endpoint, refused.as_ref())?;
+            state.queues.of(queue).wait_state.watch(&traffic.endpoint, refused.as_ref())?;
             for side in halves(traffic, flags) {
                 side.queue = Some(queue);
                 side.selective = flags & FI_SELECTIVE_COMPLETION != 0;
@@ -247,11 +247,11 @@ impl EndpointObject {
             let by_sidecores = traffic.endpoint.has_gateways();
             let queue = state.queues.of(queue);
             if by_sidecores {
-                queue.idle.meet_sidecores();
+                queue.idle.note_sidecores();
             }
             join(&mut queue.endpoints, self.number);
             // Who sleeps already has not said to this endpoint that it is to be woken.
-            queue.waiter.wake();
+            queue.wait_state.wake();
             Ok(())
         })
     }
@@ -261,7 +261,7 @@ impl EndpointObject {
     fn bind_counter(&self, counter: &cntr::CounterObject, flags: u64) -> Result<(), c_int> {
         let counter = counter.number(&self.domain)?;
         let counts = flags & (FI_SEND | FI_RECV | FI_READ) != 0;
-        let refused = counts.then(|| self.ask_for_doorbell(Bound::Counter(counter))).flatten();
+        let refused = counts.then(|| self.ask_for_doorbell(WaitTarget::Counter(counter))).flatten();
         self.domain.state.with(|state| {
             let traffic = state.endpoints.of(self.number);
             if traffic.enabled || halves(traffic, flags).any(|side| side.counter.is_some()) {
@@ -270,16 +270,16 @@ impl EndpointObject {
             if !counts {
                 return Ok(());
             }
-            let Counter { endpoints, waiter, .. } = state.counters.of(counter);
-            waiter.watch(&traffic.endpoint, refused.as_ref())?;
+            let OperationCounter { endpoints, wait_state, .. } = state.counters.of(counter);
+            wait_state.watch(&traffic.endpoint, refused.as_ref())?;
             for side in halves(traffic, flags) {
                 side.counter = Some(counter);
             }
             if flags & FI_READ != 0 {
-                traffic.remote.counter = Some(counter);
+                traffic.remote_reads.counter = Some(counter);
             }
             join(endpoints, self.number);
-            waiter.wake();
+            wait_state.wake();
             Ok(())
         })
     }
@@ -292,7 +292,7 @@ impl EndpointObject {
                 side.queue.or(side.counter).ok_or(-FI_ENOCQ)?;
             }
             traffic.enabled = true;
-            traffic.hear_questions();
+            traffic.receive_requests();
             Ok(())
         })
     }
@@ -362,7 +362,7 @@ unsafe extern "C" fn getname(
     let address =
         endpoint.domain.state.with(|state| state.endpoints.of(endpoint.number).endpoint.address());
     // SAFETY: libfabric's contract: a length, and room for so much.
-    let whole = unsafe { av::tell(address, to, bytes) };
+    let whole = unsafe { av::write_address(address, to, bytes) };
     if whole { 0 } else { -FI_ETOOSMALL }
 }
 

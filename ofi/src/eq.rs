@@ -21,7 +21,7 @@ pub(crate) struct EventQueueObject {
 }
 
 // SAFETY: it begins with its `Fid`, as C has it; no other type says this class.
-unsafe impl object::Object for EventQueueObject {
+unsafe impl object::FidObject for EventQueueObject {
     const CLASS: usize = FI_CLASS_EQ;
 }
 

@@ -20,35 +20,35 @@ const SHARED_CORE: Duration = Duration::from_micros(1);
 
 /// So many polls take less than a tenth of this. A rank that needed longer did not run meanwhile:
 /// somebody else did, whose turn came by the kernel's clock.
-const AWAY: Duration = Duration::from_millis(1);
+const PREEMPTED_MIN: Duration = Duration::from_millis(1);
 
 /// Counts polls that found nothing, and says when to let others run. Where nobody wants to, it is
 /// asked for ever more rarely, and at last not at all: who has a core to itself polls without a
 /// system call, and looks at the clock now and then (which is none) whether that is still so.
 #[derive(Debug)]
-pub(crate) struct Idle {
+pub(crate) struct IdlePolls {
     empty_polls: u32,
-    patience: u32,
+    yield_after: u32,
     /// When the clock was looked at, if all polls since were empty.
     looked: Option<Instant>,
     /// The domain's messages with other hosts go through sidecores, which may share this core.
     has_sidecores: bool,
 }
 
-impl Idle {
+impl IdlePolls {
     pub(crate) fn new() -> Self {
-        Self { empty_polls: 0, patience: EMPTY_POLLS, looked: None, has_sidecores: false }
+        Self { empty_polls: 0, yield_after: EMPTY_POLLS, looked: None, has_sidecores: false }
     }
 
     /// Sidecores of the domain wait for their turn as well: they are to be asked for for ever.
-    pub(crate) fn meet_sidecores(&mut self) {
+    pub(crate) fn note_sidecores(&mut self) {
         self.has_sidecores = true;
-        self.patience = EMPTY_POLLS;
+        self.yield_after = EMPTY_POLLS;
     }
 
     /// A poll found something.
     #[inline]
-    pub(crate) fn worked(&mut self) {
+    pub(crate) fn found_something(&mut self) {
         self.empty_polls = 0;
         if let Some(looked) = self.looked.take() {
             self.found_after(looked, Instant::now());
@@ -59,8 +59,8 @@ impl Idle {
     /// that one did: two ranks on one core would else trade whole slices, and never see a gap.
     #[cold]
     fn found_after(&mut self, looked: Instant, now: Instant) {
-        if now.duration_since(looked) >= AWAY {
-            self.patience = EMPTY_POLLS;
+        if now.duration_since(looked) >= PREEMPTED_MIN {
+            self.yield_after = EMPTY_POLLS;
         }
     }
 
@@ -68,27 +68,27 @@ impl Idle {
     #[inline]
     pub(crate) fn found_nothing(&mut self) -> bool {
         self.empty_polls += 1;
-        self.empty_polls >= self.patience
-            && (self.patience < EMPTY_POLLS_ALONE || self.was_away(Instant::now()))
+        self.empty_polls >= self.yield_after
+            && (self.yield_after < EMPTY_POLLS_ALONE || self.was_preempted(Instant::now()))
     }
 
     /// Whether somebody else had the core since the last look at the clock.
     #[cold]
-    fn was_away(&mut self, now: Instant) -> bool {
+    fn was_preempted(&mut self, now: Instant) -> bool {
         self.empty_polls = 0;
         let looked = self.looked.replace(now);
-        looked.is_some_and(|looked| now.duration_since(looked) >= AWAY)
+        looked.is_some_and(|looked| now.duration_since(looked) >= PREEMPTED_MIN)
     }
 
     /// How long others ran.
     pub(crate) fn yielded(&mut self, took: Duration) {
         self.empty_polls = 0;
         self.looked = None;
-        self.patience = if took >= SHARED_CORE {
+        self.yield_after = if took >= SHARED_CORE {
             EMPTY_POLLS_SHARED
         } else {
             let most = if self.has_sidecores { EMPTY_POLLS_MAX } else { EMPTY_POLLS_ALONE };
-            (self.patience * 2).min(most)
+            (self.yield_after * 2).min(most)
         };
     }
 }
@@ -139,13 +139,13 @@ pub(crate) fn nap(left: Option<Duration>) {
 mod tests {
     use super::*;
 
-    fn polls_until_yield(idle: &mut Idle) -> u32 {
+    fn polls_until_yield(idle: &mut IdlePolls) -> u32 {
         (1..).find(|_| idle.found_nothing()).expect("some day")
     }
 
     #[test]
     fn who_is_alone_on_a_core_yields_ever_more_rarely_and_who_is_not_often() {
-        let mut idle = Idle::new();
+        let mut idle = IdlePolls::new();
         assert_eq!(polls_until_yield(&mut idle), EMPTY_POLLS);
         idle.yielded(Duration::from_nanos(300));
         assert_eq!(polls_until_yield(&mut idle), 2 * EMPTY_POLLS);
@@ -155,48 +155,48 @@ mod tests {
 
     #[test]
     fn who_has_messages_by_sidecores_asks_for_ever() {
-        let mut idle = Idle::new();
-        idle.meet_sidecores();
+        let mut idle = IdlePolls::new();
+        idle.note_sidecores();
         (0..20).for_each(|_| idle.yielded(Duration::from_nanos(300)));
         assert_eq!(polls_until_yield(&mut idle), EMPTY_POLLS_MAX);
     }
 
     #[test]
     fn who_has_a_core_to_itself_yields_when_somebody_else_had_it() {
-        let mut idle = Idle::new();
+        let mut idle = IdlePolls::new();
         (0..20).for_each(|_| idle.yielded(Duration::from_nanos(300)));
-        assert_eq!(idle.patience, EMPTY_POLLS_ALONE);
-        let (start, soon) = (Instant::now(), AWAY / 10);
-        assert!((0..100).all(|look| !idle.was_away(start + look * soon)), "nobody had");
-        let late = start + 99 * soon + AWAY;
-        assert!(idle.was_away(late));
+        assert_eq!(idle.yield_after, EMPTY_POLLS_ALONE);
+        let (start, soon) = (Instant::now(), PREEMPTED_MIN / 10);
+        assert!((0..100).all(|look| !idle.was_preempted(start + look * soon)), "nobody had");
+        let late = start + 99 * soon + PREEMPTED_MIN;
+        assert!(idle.was_preempted(late));
         idle.yielded(SHARED_CORE);
         assert_eq!(polls_until_yield(&mut idle), EMPTY_POLLS_SHARED);
         // What it did itself since the last look took time as well.
         (0..20).for_each(|_| idle.yielded(Duration::from_nanos(300)));
-        assert!(!idle.was_away(late));
-        idle.worked();
-        assert!(!idle.was_away(late + 2 * AWAY));
+        assert!(!idle.was_preempted(late));
+        idle.found_something();
+        assert!(!idle.was_preempted(late + 2 * PREEMPTED_MIN));
     }
 
     #[test]
     fn what_comes_after_a_gap_begins_the_yields_anew() {
-        let mut idle = Idle::new();
+        let mut idle = IdlePolls::new();
         let start = Instant::now();
         (0..20).for_each(|_| idle.yielded(Duration::from_nanos(300)));
-        idle.found_after(start, start + AWAY / 2);
-        assert_eq!(idle.patience, EMPTY_POLLS_ALONE);
-        idle.found_after(start, start + AWAY);
+        idle.found_after(start, start + PREEMPTED_MIN / 2);
+        assert_eq!(idle.yield_after, EMPTY_POLLS_ALONE);
+        idle.found_after(start, start + PREEMPTED_MIN);
         assert_eq!(polls_until_yield(&mut idle), EMPTY_POLLS);
     }
 
     #[test]
     fn work_begins_the_count_anew() {
-        let mut idle = Idle::new();
+        let mut idle = IdlePolls::new();
         for _ in 1..EMPTY_POLLS {
             assert!(!idle.found_nothing());
         }
-        idle.worked();
+        idle.found_something();
         assert!(!idle.found_nothing());
     }
 

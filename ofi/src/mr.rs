@@ -31,7 +31,7 @@ pub(crate) struct MemoryObject {
 }
 
 // SAFETY: it begins with its `Fid`, as C has it; no other type says this class.
-unsafe impl object::Object for MemoryObject {
+unsafe impl object::FidObject for MemoryObject {
     const CLASS: usize = FI_CLASS_MR;
 }
 

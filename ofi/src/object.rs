@@ -8,13 +8,13 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 /// # Safety
 /// It begins with a [`Fid`] and is laid out as C has it; objects of class `CLASS` are of this type
 /// and of no other.
-pub(crate) unsafe trait Object: Sized {
+pub(crate) unsafe trait FidObject: Sized {
     /// What its `fclass` says.
     const CLASS: usize;
 }
 
 /// What an object begins with.
-pub(crate) fn fid<T: Object>(context: *mut c_void, ops: &'static FidOps) -> Fid {
+pub(crate) fn fid<T: FidObject>(context: *mut c_void, ops: &'static FidOps) -> Fid {
     Fid { fclass: T::CLASS, context, ops }
 }
 
@@ -22,7 +22,7 @@ pub(crate) fn fid<T: Object>(context: *mut c_void, ops: &'static FidOps) -> Fid 
 ///
 /// # Safety
 /// There is room for a pointer at `to`.
-pub(crate) unsafe fn hand_out<T: Object>(object: T, to: *mut *mut Fid) -> c_int {
+pub(crate) unsafe fn hand_out<T: FidObject>(object: T, to: *mut *mut Fid) -> c_int {
     let object = Box::into_raw(Box::new(object)).cast();
     // SAFETY: the caller's.
     unsafe { to.write(object) };
@@ -33,13 +33,13 @@ pub(crate) unsafe fn hand_out<T: Object>(object: T, to: *mut *mut Fid) -> c_int 
 ///
 /// # Safety
 /// It is null or an object of ours that has not been closed.
-pub(crate) unsafe fn find<'a, T: Object>(fid: *mut Fid) -> Result<&'a T, c_int> {
+pub(crate) unsafe fn find<'a, T: FidObject>(fid: *mut Fid) -> Result<&'a T, c_int> {
     // SAFETY: the caller's: every object of ours begins with a `Fid`.
     let class = unsafe { fid.as_ref() }.ok_or(-FI_EINVAL)?.fclass;
     if class != T::CLASS {
         return Err(-FI_EINVAL);
     }
-    // SAFETY: what has this class is of this type, as `Object` promises.
+    // SAFETY: what has this class is of this type, as `FidObject` promises.
     Ok(unsafe { &*fid.cast::<T>() })
 }
 
@@ -47,7 +47,7 @@ pub(crate) unsafe fn find<'a, T: Object>(fid: *mut Fid) -> Result<&'a T, c_int> 
 ///
 /// # Safety
 /// As for [`find`]; nobody uses it any more.
-pub(crate) unsafe fn close<T: Object>(
+pub(crate) unsafe fn close<T: FidObject>(
     fid: *mut Fid,
     leave: impl FnOnce(&T) -> Result<(), c_int>,
 ) -> c_int {
@@ -126,9 +126,9 @@ pub(crate) unsafe fn explain(
 
 /// Things that are known by their number; a number is used again when its thing is gone.
 #[derive(Debug)]
-pub(crate) struct Slots<T>(Vec<Option<T>>);
+pub(crate) struct ObjectTable<T>(Vec<Option<T>>);
 
-impl<T> Slots<T> {
+impl<T> ObjectTable<T> {
     pub(crate) const fn new() -> Self {
         Self(Vec::new())
     }
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_number_is_used_again_only_when_its_thing_is_gone() {
-        let mut slots = Slots::new();
+        let mut slots = ObjectTable::new();
         assert_eq!([slots.insert('a'), slots.insert('b'), slots.insert('c')], [0, 1, 2]);
         assert_eq!(slots.remove(1), Some('b'));
         assert_eq!(slots.remove(1), None);

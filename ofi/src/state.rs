@@ -1,21 +1,21 @@
 //! What is open in a domain, behind its gate: all of it is plain data with one owner.
 
-use crate::av::Vector;
-use crate::cntr::Counter;
+use crate::av::AddressVector;
+use crate::cntr::OperationCounter;
 use crate::cq::{CompletionQueue, NO_QUEUE, QueueEvent};
-use crate::endpoint::Traffic;
+use crate::endpoint::EndpointTraffic;
 use crate::mr::Memories;
-use crate::object::Slots;
-use crate::wait::{Asleep, By, Rest, Waiter};
+use crate::object::ObjectTable;
+use crate::wait::{SleepingCall, WaitMethod, WaitState, WaitStep};
 use fabric::{Alarm, Doze, Endpoint};
 
 /// Everything by number.
 #[derive(Debug)]
 pub(crate) struct ProviderState {
-    pub(crate) endpoints: Slots<Traffic>,
-    pub(crate) queues: Slots<CompletionQueue>,
-    pub(crate) counters: Slots<Counter>,
-    pub(crate) vectors: Slots<Vector>,
+    pub(crate) endpoints: ObjectTable<EndpointTraffic>,
+    pub(crate) queues: ObjectTable<CompletionQueue>,
+    pub(crate) counters: ObjectTable<OperationCounter>,
+    pub(crate) vectors: ObjectTable<AddressVector>,
     /// Memory that others may read.
     pub(crate) memory: Memories,
 }
@@ -23,10 +23,10 @@ pub(crate) struct ProviderState {
 impl ProviderState {
     pub(crate) fn new() -> Self {
         Self {
-            endpoints: Slots::new(),
-            queues: Slots::new(),
-            counters: Slots::new(),
-            vectors: Slots::new(),
+            endpoints: ObjectTable::new(),
+            queues: ObjectTable::new(),
+            counters: ObjectTable::new(),
+            vectors: ObjectTable::new(),
             memory: Memories::default(),
         }
     }
@@ -40,14 +40,14 @@ impl ProviderState {
         if traffic.endpoint.known_completions() < wanted {
             traffic.endpoint.progress();
         }
-        if traffic.remote.is_asked() {
+        if traffic.remote_reads.has_requests() {
             // There was no room for the answer.
-            traffic.answer(&mut self.memory);
+            traffic.send_responses(&mut self.memory);
         }
     }
 
     /// The next completion of an endpoint, if one is known, and what of it a queue has to tell.
-    /// What another queue tells is put there, and a counter counts.
+    /// What another queue is_reported is put there, and a counter counts.
     #[inline(always)]
     pub(crate) fn next_for(&mut self, endpoint: usize, queue: usize) -> Option<Option<QueueEvent>> {
         let ended = self.endpoints.of(endpoint).next()?;
@@ -61,8 +61,8 @@ impl ProviderState {
                 Some(None)
             }
             None => {
-                if ended.is_ours {
-                    self.endpoints.of(endpoint).see_to(&mut self.memory);
+                if ended.is_internal {
+                    self.endpoints.of(endpoint).continue_reads(&mut self.memory);
                 }
                 Some(None)
             }
@@ -80,22 +80,22 @@ impl ProviderState {
         }
     }
 
-    /// Who is bound to something that is waited for, and its waiter.
-    fn bound(&mut self, to: Bound) -> (&[usize], &mut Waiter) {
+    /// Who is bound to something that is waited for, and its wait_state.
+    fn bound(&mut self, to: WaitTarget) -> (&[usize], &mut WaitState) {
         match to {
-            Bound::Queue(number) => {
-                let CompletionQueue { endpoints, waiter, .. } = self.queues.of(number);
-                (endpoints, waiter)
+            WaitTarget::Queue(number) => {
+                let CompletionQueue { endpoints, wait_state, .. } = self.queues.of(number);
+                (endpoints, wait_state)
             }
-            Bound::Counter(number) => {
-                let Counter { endpoints, waiter, .. } = self.counters.of(number);
-                (endpoints, waiter)
+            WaitTarget::Counter(number) => {
+                let OperationCounter { endpoints, wait_state, .. } = self.counters.of(number);
+                (endpoints, wait_state)
             }
         }
     }
 
     /// Whether threads that wait for this are woken by doorbells of endpoints.
-    pub(crate) fn wants_doorbells(&mut self, to: Bound) -> bool {
+    pub(crate) fn wants_doorbells(&mut self, to: WaitTarget) -> bool {
         self.bound(to).1.wants_doorbells()
     }
 
@@ -103,20 +103,20 @@ impl ProviderState {
     /// thread that does has to say when it does not any more.
     pub(crate) fn prepare(
         &mut self,
-        to: Bound,
-        by: By,
+        to: WaitTarget,
+        by: WaitMethod,
         domain: &fabric::Domain,
-    ) -> (Rest, Option<Asleep>) {
-        if by == By::Call && self.bound(to).1.lacks_bed() {
-            self.make_bed(to, domain);
+    ) -> (WaitStep, Option<SleepingCall>) {
+        if by == WaitMethod::Call && self.bound(to).1.needs_call_alarm() {
+            self.make_call_alarm(to, domain);
         }
         let has_news = match to {
-            Bound::Queue(number) => self.queues.of(number).has_events(),
-            Bound::Counter(number) => self.counters.of(number).changed,
+            WaitTarget::Queue(number) => self.queues.of(number).has_events(),
+            WaitTarget::Counter(number) => self.counters.of(number).changed,
         };
-        let mut rest = if has_news { Rest::Work } else { Rest::Sleep };
+        let mut rest = if has_news { WaitStep::Look } else { WaitStep::Sleep };
         let mut index = 0;
-        while let Some(&endpoint) = self.bound(to).0.get(index).filter(|_| rest != Rest::Work) {
+        while let Some(&endpoint) = self.bound(to).0.get(index).filter(|_| rest != WaitStep::Look) {
             index += 1;
             let sleeper = &mut self.endpoints.of(endpoint).endpoint;
             let (mut doze, has_moved) = (sleeper.doze(), sleeper.has_moved());
@@ -124,22 +124,22 @@ impl ProviderState {
                 doze = self.reopen_doorbell(endpoint);
             }
             if has_moved {
-                self.bound_to(endpoint, Waiter::nap_shortly);
+                self.bound_to(endpoint, WaitState::shorten_naps);
             }
             // Its doorbell is empty now; other threads may have been woken by it and not have
             // looked.
             match doze {
                 Doze::Sleep => {}
-                Doze::Nap => self.bound_to(endpoint, Waiter::wake_long_sleepers),
-                _ => self.bound_to(endpoint, Waiter::wake),
+                Doze::Nap => self.bound_to(endpoint, WaitState::wake_long_sleepers),
+                _ => self.bound_to(endpoint, WaitState::wake),
             }
             self.endpoints.of(endpoint).is_waited_for = true;
             rest = rest.with(doze);
         }
         match (rest, to, by) {
             // It returns without having said so.
-            (Rest::Refused, Bound::Counter(_), By::Call) => rest = Rest::Nap,
-            (Rest::Refused, ..) => self.tell_refusals(to),
+            (WaitStep::Resend, WaitTarget::Counter(_), WaitMethod::Call) => rest = WaitStep::Nap,
+            (WaitStep::Resend, ..) => self.report_refusals(to),
             _ => {}
         }
         let asleep = self.bound(to).1.set(by, rest);
@@ -149,39 +149,39 @@ impl ProviderState {
     /// A member has shut an endpoint's doorbell down: gets another one, once the node has given it.
     #[cold]
     fn reopen_doorbell(&mut self, number: usize) -> Doze {
-        self.bound_to_with(number, |waiter, endpoint| waiter.forget(endpoint));
+        self.bound_to_with(number, |wait_state, endpoint| wait_state.forget(endpoint));
         if !self.endpoints.of(number).endpoint.reopen_doorbell() {
             return Doze::Never;
         }
         let mut is_watched = true;
-        self.bound_to_with(number, |waiter, endpoint| {
-            is_watched &= waiter.watch(endpoint, None).is_ok();
+        self.bound_to_with(number, |wait_state, endpoint| {
+            is_watched &= wait_state.watch(endpoint, None).is_ok();
         });
         if is_watched { self.endpoints.of(number).endpoint.doze() } else { Doze::Never }
     }
 
     /// One more thread waits for something than did before. Without an alarm it looks in turns.
     #[cold]
-    fn make_bed(&mut self, to: Bound, domain: &fabric::Domain) {
+    fn make_call_alarm(&mut self, to: WaitTarget, domain: &fabric::Domain) {
         let Ok(alarm) = Alarm::new(domain) else { return };
         let endpoints = self.bound(to).0.to_vec();
         let mut all = endpoints.into_iter();
         if all.all(|number| alarm.watch(&self.endpoints.of(number).endpoint).is_ok()) {
-            self.bound(to).1.add_bed(alarm);
+            self.bound(to).1.add_call_alarm(alarm);
         }
     }
 
     /// The program hears that there is room for what was refused.
     #[cold]
-    fn tell_refusals(&mut self, to: Bound) {
+    fn report_refusals(&mut self, to: WaitTarget) {
         for endpoint in self.bound(to).0.to_vec() {
             self.endpoints.of(endpoint).endpoint.refusals_are_told();
         }
     }
 
     /// A thread does not sleep any more.
-    pub(crate) fn get_up(&mut self, to: Bound, asleep: &Asleep) {
-        self.bound(to).1.get_up(asleep);
+    pub(crate) fn end_sleep(&mut self, to: WaitTarget, asleep: &SleepingCall) {
+        self.bound(to).1.end_sleep(asleep);
     }
 
     /// Wakes those who wait for an endpoint, if a call of another thread has left something for
@@ -200,23 +200,23 @@ impl ProviderState {
             return;
         }
         traffic.is_waited_for = false;
-        self.bound_to(endpoint, Waiter::wake);
+        self.bound_to(endpoint, WaitState::wake);
     }
 
     /// Does something with the waiters of all that an endpoint is bound to.
-    fn bound_to(&mut self, endpoint: usize, what: impl Fn(&mut Waiter)) {
-        self.bound_to_with(endpoint, |waiter, _| what(waiter));
+    fn bound_to(&mut self, endpoint: usize, what: impl Fn(&mut WaitState)) {
+        self.bound_to_with(endpoint, |wait_state, _| what(wait_state));
     }
 
     /// The same, and with the endpoint.
-    fn bound_to_with(&mut self, endpoint: usize, mut what: impl FnMut(&mut Waiter, &Endpoint)) {
-        let Traffic { send, receive, endpoint, .. } = self.endpoints.of(endpoint);
+    fn bound_to_with(&mut self, endpoint: usize, mut what: impl FnMut(&mut WaitState, &Endpoint)) {
+        let EndpointTraffic { send, receive, endpoint, .. } = self.endpoints.of(endpoint);
         for side in [send, receive] {
             if let Some(number) = side.queue {
-                what(&mut self.queues.of(number).waiter, endpoint);
+                what(&mut self.queues.of(number).wait_state, endpoint);
             }
             if let Some(number) = side.counter {
-                what(&mut self.counters.of(number).waiter, endpoint);
+                what(&mut self.counters.of(number).wait_state, endpoint);
             }
         }
     }
@@ -224,7 +224,7 @@ impl ProviderState {
 
 /// What endpoints are bound to and a program waits for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Bound {
+pub(crate) enum WaitTarget {
     Queue(usize),
     Counter(usize),
 }

@@ -1,4 +1,4 @@
-//! Wait objects: how a program sleeps until a queue or a counter has something for it.
+//! WaitObject objects: how a program sleeps until a queue or a counter has something for it.
 //!
 //! `FI_WAIT_FD` gives it a descriptor to poll, after `fi_trywait` has said that it may;
 //! `FI_WAIT_UNSPEC` lets it wait by calls. Each thread that waits by a call has an alarm of its
@@ -42,25 +42,25 @@ pub(crate) fn name(wait: u32) -> &'static str {
 
 /// What somebody who wants to sleep is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Rest {
+pub(crate) enum WaitStep {
     /// Look: there is something.
-    Work,
+    Look,
     /// Sleep until it is woken.
     Sleep,
     /// The same, for a short time at most.
     Nap,
     /// Send again what was refused.
-    Refused,
+    Resend,
     /// Nothing wakes it: look again and again.
     Poll,
 }
 
-impl Rest {
+impl WaitStep {
     /// With one more endpoint.
     pub(crate) fn with(self, doze: Doze) -> Self {
         match (self, doze) {
-            (Self::Work, _) | (_, Doze::Ready) => Self::Work,
-            (Self::Refused, _) | (_, Doze::Refused) => Self::Refused,
+            (Self::Look, _) | (_, Doze::Ready) => Self::Look,
+            (Self::Resend, _) | (_, Doze::Refused) => Self::Resend,
             (Self::Poll, _) | (_, Doze::Never | Doze::Deaf) => Self::Poll,
             (Self::Nap, _) | (_, Doze::Nap) => Self::Nap,
             (Self::Sleep, Doze::Sleep) => Self::Sleep,
@@ -70,7 +70,7 @@ impl Rest {
 
 /// Which sleeper: the program, by the descriptor, or a thread, by a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum By {
+pub(crate) enum WaitMethod {
     Descriptor,
     Call,
 }
@@ -86,14 +86,14 @@ fn all(calls: &Calls) -> MutexGuard<'_, Vec<Arc<Alarm>>> {
 
 /// A queue's or a counter's wait object.
 #[derive(Debug)]
-pub(crate) struct Wait {
+pub(crate) struct WaitObject {
     kind: u32,
     /// What the program has of it, if it has.
     alarm: Option<Arc<Alarm>>,
     calls: Calls,
 }
 
-impl Wait {
+impl WaitObject {
     /// Of the kind that a program asks for.
     pub(crate) fn new(domain: &fabric::Domain, kind: u32) -> Result<Self, c_int> {
         let alarm = match kind {
@@ -119,10 +119,10 @@ impl Wait {
     }
 
     /// The half of it that is the state's.
-    pub(crate) fn waiter(&self) -> Waiter {
-        let beds = all(&self.calls).iter().map(SleepFile::new).collect();
-        let descriptor = self.alarm.as_ref().map(SleepFile::new);
-        Waiter { armed: false, descriptor, beds, calls: Arc::clone(&self.calls) }
+    pub(crate) fn wait_state(&self) -> WaitState {
+        let beds = all(&self.calls).iter().map(SleeperAlarm::new).collect();
+        let descriptor = self.alarm.as_ref().map(SleeperAlarm::new);
+        WaitState { armed: false, descriptor, beds, calls: Arc::clone(&self.calls) }
     }
 
     /// Whether there is any.
@@ -150,11 +150,11 @@ impl Wait {
     }
 
     /// What `fi_trywait` says.
-    pub(crate) fn may(&self, rest: Rest) -> Result<(), c_int> {
+    pub(crate) fn may(&self, rest: WaitStep) -> Result<(), c_int> {
         match rest {
             _ if self.kind == FI_WAIT_NONE => Err(-FI_EINVAL),
-            Rest::Work | Rest::Poll | Rest::Refused => Err(-FI_EAGAIN),
-            Rest::Sleep | Rest::Nap => Ok(()),
+            WaitStep::Look | WaitStep::Poll | WaitStep::Resend => Err(-FI_EAGAIN),
+            WaitStep::Sleep | WaitStep::Nap => Ok(()),
         }
     }
 
@@ -166,7 +166,7 @@ impl Wait {
 
 /// What one sleeper sleeps in.
 #[derive(Debug)]
-struct SleepFile {
+struct SleeperAlarm {
     alarm: Arc<Alarm>,
     /// A thread's.
     taken: bool,
@@ -178,7 +178,7 @@ struct SleepFile {
     timed: bool,
 }
 
-impl SleepFile {
+impl SleeperAlarm {
     fn new(alarm: &Arc<Alarm>) -> Self {
         let alarm = Arc::clone(alarm);
         Self { alarm, taken: false, armed: false, naps: 0, timed: false }
@@ -186,11 +186,11 @@ impl SleepFile {
 
     /// Who may sleep does so from now on; whether it may. Who may not leaves all as it is: of those
     /// who wait for one descriptor others may sleep.
-    fn arm(&mut self, rest: Rest) -> bool {
-        let is_nap = rest == Rest::Nap;
+    fn arm(&mut self, rest: WaitStep) -> bool {
+        let is_nap = rest == WaitStep::Nap;
         let naps = self.naps.min(LONGER_NAPS);
         self.naps = if is_nap { naps + 1 } else { 0 };
-        if !is_nap && rest != Rest::Sleep {
+        if !is_nap && rest != WaitStep::Sleep {
             return false;
         }
         // What it was rung for by the state was before the look that finds nothing.
@@ -205,30 +205,30 @@ impl SleepFile {
 
 /// Who sleeps in a call, and by what.
 #[derive(Debug)]
-pub(crate) struct Asleep {
+pub(crate) struct SleepingCall {
     bed: usize,
     pub(crate) alarm: Arc<Alarm>,
 }
 
 /// What of a wait object is behind the domain's gate.
 #[derive(Debug)]
-pub(crate) struct Waiter {
+pub(crate) struct WaitState {
     /// Any is.
     armed: bool,
     /// The program would hang without being woken.
-    descriptor: Option<SleepFile>,
-    beds: Vec<SleepFile>,
+    descriptor: Option<SleeperAlarm>,
+    beds: Vec<SleeperAlarm>,
     calls: Calls,
 }
 
-impl Waiter {
+impl WaitState {
     /// Of whom nobody waits for.
     #[cfg(test)]
-    pub(crate) fn nobody() -> Self {
+    pub(crate) fn unused() -> Self {
         Self { armed: false, descriptor: None, beds: Vec::new(), calls: Calls::default() }
     }
 
-    fn all(&mut self) -> impl Iterator<Item = &mut SleepFile> {
+    fn all(&mut self) -> impl Iterator<Item = &mut SleeperAlarm> {
         self.descriptor.iter_mut().chain(&mut self.beds)
     }
 
@@ -275,7 +275,7 @@ impl Waiter {
     }
 
     /// What is looked for has moved on: whoever naps for it begins with short naps again.
-    pub(crate) fn nap_shortly(&mut self) {
+    pub(crate) fn shorten_naps(&mut self) {
         self.all().for_each(|bed| bed.naps = bed.naps.min(1));
     }
 
@@ -285,7 +285,7 @@ impl Waiter {
     }
 
     #[cold]
-    fn wake_those(&mut self, which: impl Fn(&SleepFile) -> bool) {
+    fn wake_those(&mut self, which: impl Fn(&SleeperAlarm) -> bool) {
         for bed in self.all().filter(|bed| bed.armed && which(bed)) {
             bed.armed = false;
             bed.alarm.ring();
@@ -295,39 +295,39 @@ impl Waiter {
     }
 
     /// Whether a thread that waits by a call needs one more alarm than there are, and may have it.
-    pub(crate) fn lacks_bed(&self) -> bool {
+    pub(crate) fn needs_call_alarm(&self) -> bool {
         let is_any = self.descriptor.is_some() || !self.beds.is_empty();
         is_any && self.beds.len() < SLEEPERS_MAX && self.beds.iter().all(|bed| bed.taken)
     }
 
     /// Gives it one, which watches all endpoints that are bound.
-    pub(crate) fn add_bed(&mut self, alarm: Alarm) {
+    pub(crate) fn add_call_alarm(&mut self, alarm: Alarm) {
         let alarm = Arc::new(alarm);
-        self.beds.push(SleepFile::new(&alarm));
+        self.beds.push(SleeperAlarm::new(&alarm));
         all(&self.calls).push(alarm);
     }
 
-    fn bed(&mut self, by: By) -> Option<(usize, &mut SleepFile)> {
+    fn bed(&mut self, by: WaitMethod) -> Option<(usize, &mut SleeperAlarm)> {
         match by {
-            By::Descriptor => self.descriptor.as_mut().map(|bed| (0, bed)),
-            By::Call => self.beds.iter_mut().enumerate().find(|(_, bed)| !bed.taken),
+            WaitMethod::Descriptor => self.descriptor.as_mut().map(|bed| (0, bed)),
+            WaitMethod::Call => self.beds.iter_mut().enumerate().find(|(_, bed)| !bed.taken),
         }
     }
 
     /// Somebody sleeps from now on if it may; by what, if by a call.
-    pub(crate) fn set(&mut self, by: By, rest: Rest) -> Option<Asleep> {
+    pub(crate) fn set(&mut self, by: WaitMethod, rest: WaitStep) -> Option<SleepingCall> {
         let (number, bed) = self.bed(by)?;
         if !bed.arm(rest) {
             return None;
         }
-        bed.taken = by == By::Call;
-        let asleep = bed.taken.then(|| Asleep { bed: number, alarm: Arc::clone(&bed.alarm) });
+        bed.taken = by == WaitMethod::Call;
+        let asleep = bed.taken.then(|| SleepingCall { bed: number, alarm: Arc::clone(&bed.alarm) });
         self.armed = true;
         asleep
     }
 
     /// It does not any more.
-    pub(crate) fn get_up(&mut self, asleep: &Asleep) {
+    pub(crate) fn end_sleep(&mut self, asleep: &SleepingCall) {
         let bed = &mut self.beds[asleep.bed];
         (bed.taken, bed.armed) = (false, false);
     }
@@ -348,18 +348,21 @@ mod tests {
         let settings = DomainSettings { name, key, endpoints_max: 1, gateways: 0 };
         server.add(settings).expect("memory");
         let domain = fabric::Domain::join(&path, "blue", secret).expect("the node is there");
-        let wait = Wait::new(&domain, FI_WAIT_FD).expect("a descriptor");
-        let mut waiter = wait.waiter();
-        let naps = |waiter: &Waiter| waiter.descriptor.as_ref().expect("one").naps;
+        let wait = WaitObject::new(&domain, FI_WAIT_FD).expect("a descriptor");
+        let mut wait_state = wait.wait_state();
+        let naps = |wait_state: &WaitState| wait_state.descriptor.as_ref().expect("one").naps;
         for _ in 0..10 {
-            assert!(waiter.set(By::Descriptor, Rest::Nap).is_none(), "it has the program wait");
+            assert!(
+                wait_state.set(WaitMethod::Descriptor, WaitStep::Nap).is_none(),
+                "it has the program wait"
+            );
         }
-        assert_eq!(naps(&waiter), LONGER_NAPS + 1);
-        waiter.nap_shortly();
-        assert!(waiter.set(By::Descriptor, Rest::Nap).is_none());
-        assert_eq!(naps(&waiter), 2);
-        assert!(waiter.set(By::Descriptor, Rest::Sleep).is_none());
-        waiter.nap_shortly();
-        assert_eq!(naps(&waiter), 0, "it sleeps until it is woken");
+        assert_eq!(naps(&wait_state), LONGER_NAPS + 1);
+        wait_state.shorten_naps();
+        assert!(wait_state.set(WaitMethod::Descriptor, WaitStep::Nap).is_none());
+        assert_eq!(naps(&wait_state), 2);
+        assert!(wait_state.set(WaitMethod::Descriptor, WaitStep::Sleep).is_none());
+        wait_state.shorten_naps();
+        assert_eq!(naps(&wait_state), 0, "it sleeps until it is woken");
     }
 }

@@ -5,9 +5,9 @@ use fabric::{Address, AddressTable, AddressTableFull};
 
 /// Addresses by number, and the other way.
 #[derive(Debug, Default)]
-pub(crate) struct Vector(AddressTable);
+pub(crate) struct AddressVector(AddressTable);
 
-impl Vector {
+impl AddressVector {
     pub(crate) fn insert(&mut self, address: Address) -> Result<u64, AddressTableFull> {
         self.0.insert(address).map(u64::from)
     }
@@ -36,7 +36,7 @@ mod tests {
 
     #[test]
     fn numbers_beyond_any_are_nobodys() {
-        let mut vector = Vector::default();
+        let mut vector = AddressVector::default();
         assert_eq!(vector.insert(ADDRESS), Ok(0));
         // The lower half of it is a number that is there.
         let beyond = 1 << 32;

@@ -1,11 +1,11 @@
 //! The numbers of a counter.
 
 use crate::endpoint::EndedOperation;
-use crate::wait::Waiter;
+use crate::wait::WaitState;
 
 /// A counter's two numbers.
 #[derive(Debug)]
-pub(crate) struct Counter {
+pub(crate) struct OperationCounter {
     pub(crate) value: u64,
     pub(crate) errors: u64,
     /// Bytes are counted, not operations.
@@ -14,13 +14,13 @@ pub(crate) struct Counter {
     pub(crate) endpoints: Vec<usize>,
     /// Something was counted, or set, since it was looked at.
     pub(crate) changed: bool,
-    pub(crate) waiter: Waiter,
+    pub(crate) wait_state: WaitState,
 }
 
-impl Counter {
-    pub(super) fn new(bytes: bool, waiter: Waiter) -> Self {
+impl OperationCounter {
+    pub(super) fn new(bytes: bool, wait_state: WaitState) -> Self {
         let (value, errors, endpoints) = (0, 0, Vec::new());
-        Self { value, errors, bytes, endpoints, changed: false, waiter }
+        Self { value, errors, bytes, endpoints, changed: false, wait_state }
     }
 
     /// Something has ended.
@@ -37,6 +37,6 @@ impl Counter {
     /// It says something else than before.
     pub(super) fn tell(&mut self) {
         self.changed = true;
-        self.waiter.wake();
+        self.wait_state.wake();
     }
 }

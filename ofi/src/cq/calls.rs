@@ -8,8 +8,8 @@ use crate::abi::{
 use crate::domain::DomainObject;
 use crate::endpoint::failure;
 use crate::object::no_bind;
-use crate::state::Bound;
-use crate::wait::{Rest, Wait};
+use crate::state::WaitTarget;
+use crate::wait::{WaitObject, WaitStep};
 use crate::{idle, object};
 use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_void};
@@ -53,12 +53,12 @@ pub(crate) unsafe extern "C" fn open(
     let (format, wait) = attr.map_or((0, FI_WAIT_NONE), |attr| (attr.format, attr.wait_obj));
     let Some(entry_bytes) = entry_bytes(format) else { return -FI_EINVAL };
     let domain = domain.share();
-    let wait = match Wait::new(&domain.domain, wait) {
+    let wait = match WaitObject::new(&domain.domain, wait) {
         Ok(wait) => wait,
         Err(error) => return error,
     };
     let number =
-        domain.state.with(|state| state.queues.insert(CompletionQueue::new(wait.waiter())));
+        domain.state.with(|state| state.queues.insert(CompletionQueue::new(wait.wait_state())));
     let cq = FidCq { fid: object::fid::<QueueObject>(context, &FID), ops: &OPS };
     let queue =
         QueueObject { cq, domain, number, entry_bytes, wait, signalled: AtomicBool::new(false) };
@@ -143,8 +143,8 @@ unsafe extern "C" fn sreadfrom(
     };
     let sleep = |left| {
         let is_signalled = || queue.signalled.load(Ordering::Acquire);
-        let rest = queue.domain.sleep(Bound::Queue(queue.number), left, is_signalled);
-        is_refused.set(rest == Rest::Refused);
+        let rest = queue.domain.sleep(WaitTarget::Queue(queue.number), left, is_signalled);
+        is_refused.set(rest == WaitStep::Resend);
     };
     idle::wait_for(timeout_ms, look, sleep).unwrap_or(NOTHING)
 }

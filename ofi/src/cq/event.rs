@@ -10,12 +10,12 @@ pub(crate) struct QueueEvent {
     pub(crate) entry: CqEntry,
     /// Of a message that came: from whom, and the vector that has a number for it.
     pub(crate) source: Option<(Address, usize)>,
-    pub(crate) failed: Option<Failed>,
+    pub(crate) failed: Option<OperationFailure>,
 }
 
 /// Why it failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Failed {
+pub(crate) struct OperationFailure {
     /// As libfabric numbers it.
     pub(crate) error: c_int,
     /// As we do: see `calls::strerror`.

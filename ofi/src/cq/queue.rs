@@ -1,8 +1,8 @@
 //! The events of a completion queue, and the endpoints that are bound to it.
 
-use super::event::{Failed, QueueEvent};
-use crate::idle::Idle;
-use crate::wait::Waiter;
+use super::event::{OperationFailure, QueueEvent};
+use crate::idle::IdlePolls;
+use crate::wait::WaitState;
 use std::collections::VecDeque;
 
 /// No queue's number: what is told is put where it belongs.
@@ -17,19 +17,19 @@ pub(crate) struct CompletionQueue {
     pub(crate) endpoints: Vec<usize>,
     /// Which of them is asked first.
     pub(super) turn: usize,
-    pub(crate) idle: Idle,
-    pub(crate) waiter: Waiter,
+    pub(crate) idle: IdlePolls,
+    pub(crate) wait_state: WaitState,
 }
 
 impl CompletionQueue {
-    pub(super) fn new(waiter: Waiter) -> Self {
-        let (ready, endpoints, idle) = (VecDeque::new(), Vec::new(), Idle::new());
-        Self { ready, endpoints, turn: 0, idle, waiter }
+    pub(super) fn new(wait_state: WaitState) -> Self {
+        let (ready, endpoints, idle) = (VecDeque::new(), Vec::new(), IdlePolls::new());
+        Self { ready, endpoints, turn: 0, idle, wait_state }
     }
 
     pub(crate) fn push(&mut self, event: QueueEvent) {
         self.ready.push_back(event);
-        self.waiter.wake();
+        self.wait_state.wake();
     }
 
     /// Whether it has something to tell.
@@ -47,7 +47,7 @@ impl CompletionQueue {
     }
 
     /// The next event if it failed.
-    pub(super) fn next_failed(&mut self) -> Option<(QueueEvent, Failed)> {
+    pub(super) fn next_failed(&mut self) -> Option<(QueueEvent, OperationFailure)> {
         let event = *self.ready.front()?;
         let failed = event.failed?;
         self.ready.pop_front();

@@ -1,6 +1,6 @@
 use super::*;
 use crate::abi::{FI_ETRUNC, FI_RECV, FI_TAGGED};
-use crate::wait::Waiter;
+use crate::wait::WaitState;
 use fabric::Address;
 
 fn event(op_context: u64, failed: Option<c_int>) -> QueueEvent {
@@ -8,14 +8,14 @@ fn event(op_context: u64, failed: Option<c_int>) -> QueueEvent {
     QueueEvent {
         entry: CqEntry { op_context, flags, len: 8, buf: 0, data: 0, tag: op_context },
         source: None,
-        failed: failed.map(|error| Failed { error, own: 1, missing_bytes: 3 }),
+        failed: failed.map(|error| OperationFailure { error, own: 1, missing_bytes: 3 }),
     }
 }
 
 /// A queue with these events, of which no endpoint can add to it.
 fn queue_with(events: &[QueueEvent]) -> (ProviderState, usize) {
     let mut state = ProviderState::new();
-    let number = state.queues.insert(CompletionQueue::new(Waiter::nobody()));
+    let number = state.queues.insert(CompletionQueue::new(WaitState::unused()));
     for &event in events {
         state.queues.of(number).push(event);
     }
@@ -48,10 +48,10 @@ fn every_format_is_the_beginning_of_the_longest() {
 fn entries_come_in_order_and_no_more_than_asked_for() {
     let (mut state, queue) = queue_with(&[1, 2, 3].map(|context| event(context, None)));
     assert_eq!(contexts(&mut state, queue, 2), (ReadOutcome::Some(2), vec![1, 2]));
-    let nothing = ReadOutcome::None { crowded: false };
+    let nothing = ReadOutcome::None { should_yield: false };
     assert_eq!(contexts(&mut state, queue, 0), (nothing, vec![]), "they wait for who has room");
     assert_eq!(contexts(&mut state, queue, 2), (ReadOutcome::Some(1), vec![3]));
-    assert_eq!(contexts(&mut state, queue, 2), (ReadOutcome::None { crowded: false }, vec![]));
+    assert_eq!(contexts(&mut state, queue, 2), (ReadOutcome::None { should_yield: false }, vec![]));
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn an_error_is_behind_what_came_before_it_and_before_what_came_later() {
 fn a_long_series_of_empty_reads_asks_whether_others_want_the_core() {
     let (mut state, queue) = queue_with(&[]);
     let empty = |state: &mut ProviderState| match contexts(state, queue, 1).0 {
-        ReadOutcome::None { crowded } => crowded,
+        ReadOutcome::None { should_yield } => should_yield,
         other => panic!("{other:?}"),
     };
     let first = (1..).find(|_| empty(&mut state)).expect("some day");
@@ -84,7 +84,7 @@ fn a_long_series_of_empty_reads_asks_whether_others_want_the_core() {
 
 #[test]
 fn each_endpoint_is_asked_and_each_is_first_in_turn() {
-    let mut queue = CompletionQueue::new(Waiter::nobody());
+    let mut queue = CompletionQueue::new(WaitState::unused());
     queue.endpoints = vec![4, 7, 9];
     let round =
         |queue: &CompletionQueue| (0..5).map_while(|step| queue.endpoint(step)).collect::<Vec<_>>();
@@ -97,7 +97,7 @@ fn each_endpoint_is_asked_and_each_is_first_in_turn() {
 fn a_source_is_known_by_its_vectors_number_as_long_as_there_is_one() {
     let mut state = ProviderState::new();
     let address = Address { host: 1, incarnation: 1, slot: 7 };
-    let vector = state.vectors.insert(Vector::default());
+    let vector = state.vectors.insert(AddressVector::default());
     let from = QueueEvent { source: Some((address, vector)), ..event(1, None) };
     assert_eq!(source(&from, &mut state.vectors), Some(FI_ADDR_NOTAVAIL), "a stranger");
     let number = state.vectors.of(vector).insert(address).expect("room");

@@ -2,8 +2,8 @@
 
 use crate::abi::{FI_CLASS_DOMAIN, FidDomain};
 use crate::gate::CallGate;
-use crate::state::{Bound, ProviderState};
-use crate::wait::{By, Rest};
+use crate::state::{ProviderState, WaitTarget};
+use crate::wait::{WaitMethod, WaitStep};
 use crate::{idle, object};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub(crate) struct DomainObject {
 }
 
 // SAFETY: it begins with its `Fid`, as C has it; no other type says this class.
-unsafe impl object::Object for DomainObject {
+unsafe impl object::FidObject for DomainObject {
     const CLASS: usize = FI_CLASS_DOMAIN;
 }
 
@@ -52,26 +52,27 @@ pub(crate) struct DomainShared {
 
 impl DomainShared {
     /// What somebody who waits for something by the descriptor is to do.
-    pub(crate) fn prepare(&self, to: Bound) -> Rest {
-        self.state.with(|state| state.prepare(to, By::Descriptor, &self.domain)).0
+    pub(crate) fn prepare(&self, to: WaitTarget) -> WaitStep {
+        self.state.with(|state| state.prepare(to, WaitMethod::Descriptor, &self.domain)).0
     }
 
     /// Has a thread that waits for something by a call sleep until there may be something, or for
     /// so long at most; not, if it `is_over` once it would be woken from outside the gate as well.
     pub(crate) fn sleep(
         &self,
-        to: Bound,
+        to: WaitTarget,
         left: Option<Duration>,
         is_over: impl FnOnce() -> bool,
-    ) -> Rest {
-        let (rest, asleep) = self.state.with(|state| state.prepare(to, By::Call, &self.domain));
+    ) -> WaitStep {
+        let (rest, asleep) =
+            self.state.with(|state| state.prepare(to, WaitMethod::Call, &self.domain));
         match &asleep {
-            _ if matches!(rest, Rest::Work | Rest::Refused) || is_over() => {}
+            _ if matches!(rest, WaitStep::Look | WaitStep::Resend) || is_over() => {}
             Some(asleep) => asleep.alarm.wait(left),
             None => idle::nap(left),
         }
         if let Some(asleep) = asleep {
-            self.state.with(|state| state.get_up(to, &asleep));
+            self.state.with(|state| state.end_sleep(to, &asleep));
         }
         rest
     }

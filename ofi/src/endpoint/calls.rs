@@ -4,8 +4,8 @@
 //! ignore.
 
 use super::opened::EndpointObject;
-use super::pieces::{Pieces, one};
-use super::traffic::{Incoming, Outgoing, SEND_FLAGS, Sending};
+use super::pieces::{CallPieces, one};
+use super::traffic::{ReceiveArguments, SEND_FLAGS, SendArguments, SendMode};
 use crate::abi::{
     FI_CLAIM, FI_COMPLETION, FI_DISCARD, FI_EBADFLAGS, FI_EINVAL, FI_MORE, FI_MULTI_RECV, FI_PEEK,
     FI_REMOTE_CQ_DATA, IoVec, Msg, MsgOps, MsgTagged, TaggedOps,
@@ -23,8 +23,8 @@ impl EndpointObject {
     /// # Safety
     /// The parts stay readable until the message's completion; where it is injected, until this
     /// returns.
-    unsafe fn send(&self, message: Outgoing, parts: Option<&[MemoryPiece]>) -> isize {
-        if let Sending::By { flags, .. } = message.how
+    unsafe fn send(&self, message: SendArguments, parts: Option<&[MemoryPiece]>) -> isize {
+        if let SendMode::WithFlags { flags, .. } = message.how
             && flags & !SEND_FLAGS != 0
         {
             return -(FI_EBADFLAGS as isize);
@@ -41,7 +41,7 @@ impl EndpointObject {
 
     /// # Safety
     /// The parts stay writable, and nobody's but ours, until the completion.
-    unsafe fn receive(&self, incoming: Incoming, parts: Option<&[MemoryPiece]>) -> isize {
+    unsafe fn receive(&self, incoming: ReceiveArguments, parts: Option<&[MemoryPiece]>) -> isize {
         let flags = incoming.flags.unwrap_or(0);
         if flags & !RECEIVE_FLAGS != 0 {
             return -(FI_EBADFLAGS as isize);
@@ -66,8 +66,8 @@ impl EndpointObject {
     }
 }
 
-fn plainly(context: *mut c_void) -> Sending {
-    Sending::Plainly(context.addr() as u64)
+fn plainly(context: *mut c_void) -> SendMode {
+    SendMode::Plain(context.addr() as u64)
 }
 
 /// A table of calls, for messages as C has them, of a class; with what the class has beside.
@@ -86,14 +86,14 @@ macro_rules! calls {
             injectdata,
         };
 
-        fn outgoing(to: u64, $($tag: u64,)? data: Option<u64>, how: Sending) -> Outgoing {
-            Outgoing { class: Class::$class, to, tag: 0 $(| $tag)?, data, how }
+        fn outgoing(to: u64, $($tag: u64,)? data: Option<u64>, how: SendMode) -> SendArguments {
+            SendArguments { class: Class::$class, to, tag: 0 $(| $tag)?, data, how }
         }
 
-        fn incoming(from: u64, $($tag: u64, $ignore: u64,)? context: *mut c_void) -> Incoming {
+        fn incoming(from: u64, $($tag: u64, $ignore: u64,)? context: *mut c_void) -> ReceiveArguments {
             let (tag, ignore) = (0 $(| $tag)?, 0 $(| $ignore)?);
             let context = context.addr() as u64;
-            Incoming { class: Class::$class, from, tag, ignore, context, flags: None }
+            ReceiveArguments { class: Class::$class, from, tag, ignore, context, flags: None }
         }
 
         unsafe extern "C" fn recv(
@@ -121,7 +121,7 @@ macro_rules! calls {
         ) -> isize {
             let incoming = incoming(from, $($tag, $ignore,)? context);
             // SAFETY: libfabric's contract: so many parts, each ours until the completion.
-            unsafe { endpoint.receive(incoming, Pieces::new(parts, count).parts()) }
+            unsafe { endpoint.receive(incoming, CallPieces::new(parts, count).parts()) }
         }
 
         unsafe extern "C" fn recvmsg(
@@ -133,10 +133,10 @@ macro_rules! calls {
             let Some(message) = (unsafe { message.as_ref() }) else { return -(FI_EINVAL as isize) };
             let incoming =
                 incoming(message.addr, $(message.$tag, message.$ignore,)? message.context);
-            let incoming = Incoming { flags: Some(flags), ..incoming };
+            let incoming = ReceiveArguments { flags: Some(flags), ..incoming };
             // SAFETY: libfabric's contract: so many parts, each ours until the completion.
             unsafe {
-                let pieces = Pieces::new(message.msg_iov, message.iov_count);
+                let pieces = CallPieces::new(message.msg_iov, message.iov_count);
                 endpoint.receive(incoming, pieces.parts())
             }
         }
@@ -166,7 +166,7 @@ macro_rules! calls {
         ) -> isize {
             let message = outgoing(to, $($tag,)? None, plainly(context));
             // SAFETY: libfabric's contract: so many parts, unchanged until the completion.
-            unsafe { endpoint.send(message, Pieces::new(parts, count).parts()) }
+            unsafe { endpoint.send(message, CallPieces::new(parts, count).parts()) }
         }
 
         unsafe extern "C" fn sendmsg(
@@ -177,11 +177,11 @@ macro_rules! calls {
             // SAFETY: libfabric's contract: a message.
             let Some(message) = (unsafe { message.as_ref() }) else { return -(FI_EINVAL as isize) };
             let data = (flags & FI_REMOTE_CQ_DATA != 0).then_some(message.data);
-            let how = Sending::By { context: message.context.addr() as u64, flags };
+            let how = SendMode::WithFlags { context: message.context.addr() as u64, flags };
             let outgoing = outgoing(message.addr, $(message.$tag,)? data, how);
             // SAFETY: libfabric's contract: so many parts, unchanged until the completion.
             unsafe {
-                let pieces = Pieces::new(message.msg_iov, message.iov_count);
+                let pieces = CallPieces::new(message.msg_iov, message.iov_count);
                 endpoint.send(outgoing, pieces.parts())
             }
         }
@@ -193,7 +193,7 @@ macro_rules! calls {
             to: u64,
             $($tag: u64,)?
         ) -> isize {
-            let message = outgoing(to, $($tag,)? None, Sending::Injected);
+            let message = outgoing(to, $($tag,)? None, SendMode::Injected);
             // SAFETY: libfabric's contract: readable until the call returns.
             unsafe { endpoint.send(message, Some(&one(buffer.cast_mut(), bytes))) }
         }
@@ -221,7 +221,7 @@ macro_rules! calls {
             to: u64,
             $($tag: u64,)?
         ) -> isize {
-            let message = outgoing(to, $($tag,)? Some(data), Sending::Injected);
+            let message = outgoing(to, $($tag,)? Some(data), SendMode::Injected);
             // SAFETY: libfabric's contract: readable until the call returns.
             unsafe { endpoint.send(message, Some(&one(buffer.cast_mut(), bytes))) }
         }

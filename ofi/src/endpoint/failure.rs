@@ -17,7 +17,7 @@ use crate::abi::{
     FI_EACCES, FI_EAGAIN, FI_ECANCELED, FI_ECONNRESET, FI_EHOSTUNREACH, FI_EINVAL, FI_EIO,
     FI_EMSGSIZE, FI_ENOMSG, FI_EPROTO, FI_ETRUNC,
 };
-use crate::cq::Failed;
+use crate::cq::OperationFailure;
 use fabric::{ReceiveError, RequestFailure, SendError};
 use std::ffi::{CStr, c_int};
 
@@ -33,7 +33,8 @@ const TEXTS: [&CStr; 7] = [
 ];
 
 /// Of a read that the other endpoint does not answer with what was asked for.
-pub(crate) const NOT_READ: Failed = Failed { error: FI_EACCES, own: 7, missing_bytes: 0 };
+pub(crate) const NOT_READ: OperationFailure =
+    OperationFailure { error: FI_EACCES, own: 7, missing_bytes: 0 };
 
 /// What a number of ours says.
 pub(crate) fn text(own: c_int) -> &'static CStr {
@@ -42,7 +43,7 @@ pub(crate) fn text(own: c_int) -> &'static CStr {
 }
 
 /// Of an operation that failed after it was begun.
-pub(crate) fn failed(failure: RequestFailure) -> Failed {
+pub(crate) fn failed(failure: RequestFailure) -> OperationFailure {
     let (own, error) = match failure {
         RequestFailure::Truncated { .. } => (1, FI_ETRUNC),
         RequestFailure::Cancelled => (2, FI_ECANCELED),
@@ -55,7 +56,7 @@ pub(crate) fn failed(failure: RequestFailure) -> Failed {
         RequestFailure::Truncated { missing_bytes } => missing_bytes,
         _ => 0,
     };
-    Failed { error, own, missing_bytes }
+    OperationFailure { error, own, missing_bytes }
 }
 
 /// Of a send that was not begun.

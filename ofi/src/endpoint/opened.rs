@@ -14,6 +14,6 @@ pub(crate) struct EndpointObject {
 }
 
 // SAFETY: it begins with its `Fid`, as C has it; no other type says this class.
-unsafe impl object::Object for EndpointObject {
+unsafe impl object::FidObject for EndpointObject {
     const CLASS: usize = FI_CLASS_EP;
 }

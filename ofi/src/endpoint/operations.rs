@@ -1,9 +1,9 @@
 //! The operations that calls begin: sends, receives, peeks and claims of messages, and reads.
 
 use super::failure;
-use super::quiet;
-use super::remote::RemoteReading;
-use super::traffic::{Incoming, Outgoing, class_flag, entry};
+use super::remote::ReadArguments;
+use super::traffic::{ReceiveArguments, SendArguments, class_flag, entry};
+use super::unreported;
 use crate::abi::{FI_ADDR_UNSPEC, FI_EINVAL, FI_ENOAV, FI_RECV};
 use crate::cq::QueueEvent;
 use crate::state::ProviderState;
@@ -19,7 +19,7 @@ impl ProviderState {
     pub(super) unsafe fn send(
         &mut self,
         endpoint: usize,
-        message: Outgoing,
+        message: SendArguments,
         parts: &[MemoryPiece],
     ) -> Result<(), c_int> {
         let traffic = self.endpoints.of(endpoint).ready()?;
@@ -30,7 +30,11 @@ impl ProviderState {
     }
 
     /// From whom a receive may take; `Ok(None)` from anyone.
-    fn source(&mut self, endpoint: usize, incoming: &Incoming) -> Result<Option<Address>, c_int> {
+    fn source(
+        &mut self,
+        endpoint: usize,
+        incoming: &ReceiveArguments,
+    ) -> Result<Option<Address>, c_int> {
         let traffic = self.endpoints.of(endpoint).ready()?;
         if incoming.from == FI_ADDR_UNSPEC || !traffic.directed[incoming.class as usize] {
             return Ok(None);
@@ -46,16 +50,16 @@ impl ProviderState {
     pub(super) unsafe fn receive(
         &mut self,
         endpoint: usize,
-        incoming: Incoming,
+        incoming: ReceiveArguments,
         multi: bool,
         parts: &[MemoryPiece],
     ) -> Result<(), c_int> {
         let source = self.source(endpoint, &incoming)?;
         let traffic = self.endpoints.of(endpoint);
-        let tells = traffic.receive.tells(incoming.flags.unwrap_or(traffic.receive.flags));
-        let context = match tells {
-            true => quiet::told(incoming.context),
-            false => traffic.quiet.add(incoming.context, multi),
+        let is_reported = traffic.receive.reports(incoming.flags.unwrap_or(traffic.receive.flags));
+        let context = match is_reported {
+            true => unreported::reported_context(incoming.context),
+            false => traffic.unreported.add(incoming.context, multi),
         };
         let receive = Receive {
             class: incoming.class,
@@ -68,7 +72,7 @@ impl ProviderState {
         // SAFETY: the caller's.
         let begun = unsafe { traffic.endpoint.receive(&receive, parts) };
         begun.map_err(|error| {
-            traffic.quiet.forget(context);
+            traffic.unreported.forget(context);
             failure::not_received(&error)
         })
     }
@@ -78,14 +82,14 @@ impl ProviderState {
     pub(super) fn peek(
         &mut self,
         endpoint: usize,
-        incoming: Incoming,
+        incoming: ReceiveArguments,
         claim: bool,
         discard: bool,
     ) -> Result<(), c_int> {
         let source = self.source(endpoint, &incoming)?;
         let traffic = self.endpoints.of(endpoint);
-        let context = quiet::told(incoming.context);
-        let Incoming { class, tag, ignore, .. } = incoming;
+        let context = unreported::reported_context(incoming.context);
+        let ReceiveArguments { class, tag, ignore, .. } = incoming;
         // What has come but was not taken out of the ring yet is found, too.
         traffic.endpoint.progress();
         let found = match (claim, discard) {
@@ -104,12 +108,12 @@ impl ProviderState {
     pub(super) unsafe fn claim(
         &mut self,
         endpoint: usize,
-        incoming: Incoming,
+        incoming: ReceiveArguments,
         discard: bool,
         parts: &[MemoryPiece],
     ) -> Result<(), c_int> {
         let traffic = self.endpoints.of(endpoint).ready()?;
-        let context = quiet::told(incoming.context);
+        let context = unreported::reported_context(incoming.context);
         if !discard {
             // SAFETY: the caller's.
             let begun = unsafe { traffic.endpoint.receive_claimed(context, parts) };
@@ -132,7 +136,7 @@ impl ProviderState {
     pub(super) unsafe fn read(
         &mut self,
         endpoint: usize,
-        reading: RemoteReading,
+        reading: ReadArguments,
         parts: &[MemoryPiece],
     ) -> Result<(), c_int> {
         let traffic = self.endpoints.of(endpoint).ready()?;

@@ -6,7 +6,7 @@ use std::ffi::c_void;
 use std::ptr;
 
 /// The pieces of memory of a call.
-pub(super) struct Pieces {
+pub(super) struct CallPieces {
     parts: [MemoryPiece; PARTS_MAX],
     count: usize,
 }
@@ -16,7 +16,7 @@ pub(super) fn one(start: *mut c_void, bytes: usize) -> [MemoryPiece; 1] {
     [MemoryPiece { start: start.cast(), bytes }]
 }
 
-impl Pieces {
+impl CallPieces {
     /// Of more than there may be none is looked at.
     ///
     /// # Safety

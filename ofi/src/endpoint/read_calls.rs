@@ -1,10 +1,10 @@
 //! The calls that read other processes' memory.
 
 use super::opened::EndpointObject;
-use super::pieces::{Pieces, one};
+use super::pieces::{CallPieces, one};
 use super::refused::not_written;
-use super::remote::RemoteReading;
-use super::traffic::{SEND_FLAGS, Sending};
+use super::remote::ReadArguments;
+use super::traffic::{SEND_FLAGS, SendMode};
 use crate::abi::{FI_EBADFLAGS, FI_EINVAL, IoVec, MsgRma, RmaIov, RmaOps};
 use crate::object::outcome;
 use fabric::MemoryPiece;
@@ -13,8 +13,8 @@ use std::ffi::c_void;
 impl EndpointObject {
     /// # Safety
     /// The parts stay writable, and nobody's but ours, until the completion.
-    unsafe fn read(&self, reading: RemoteReading, parts: Option<&[MemoryPiece]>) -> isize {
-        if let Sending::By { flags, .. } = reading.how
+    unsafe fn read(&self, reading: ReadArguments, parts: Option<&[MemoryPiece]>) -> isize {
+        if let SendMode::WithFlags { flags, .. } = reading.how
             && flags & !SEND_FLAGS != 0
         {
             return -(FI_EBADFLAGS as isize);
@@ -39,9 +39,9 @@ unsafe extern "C" fn read_one(
     key: u64,
     context: *mut c_void,
 ) -> isize {
-    let how = Sending::Plainly(context.addr() as u64);
+    let how = SendMode::Plain(context.addr() as u64);
     // SAFETY: libfabric's contract: the buffer is ours until the completion.
-    unsafe { endpoint.read(RemoteReading { from, address, key, how }, Some(&one(buffer, bytes))) }
+    unsafe { endpoint.read(ReadArguments { from, address, key, how }, Some(&one(buffer, bytes))) }
 }
 
 unsafe extern "C" fn read_parts(
@@ -54,10 +54,11 @@ unsafe extern "C" fn read_parts(
     key: u64,
     context: *mut c_void,
 ) -> isize {
-    let how = Sending::Plainly(context.addr() as u64);
+    let how = SendMode::Plain(context.addr() as u64);
     // SAFETY: libfabric's contract: so many parts, each ours until the completion.
     unsafe {
-        endpoint.read(RemoteReading { from, address, key, how }, Pieces::new(parts, count).parts())
+        endpoint
+            .read(ReadArguments { from, address, key, how }, CallPieces::new(parts, count).parts())
     }
 }
 
@@ -72,15 +73,15 @@ unsafe extern "C" fn read_message(
         let Some(&RmaIov { addr: address, key, len }) = message.rma_iov.as_ref() else {
             return -(FI_EINVAL as isize);
         };
-        let pieces = Pieces::new(message.msg_iov, message.iov_count);
+        let pieces = CallPieces::new(message.msg_iov, message.iov_count);
         let parts = pieces.parts();
         let wanted = parts.map(|parts| parts.iter().map(|part| part.bytes).sum::<usize>());
         // One place, of which all is read.
         if message.rma_iov_count != 1 || wanted != Some(len) {
             return -(FI_EINVAL as isize);
         }
-        let how = Sending::By { context: message.context.addr() as u64, flags };
-        endpoint.read(RemoteReading { from: message.addr, address, key, how }, parts)
+        let how = SendMode::WithFlags { context: message.context.addr() as u64, flags };
+        endpoint.read(ReadArguments { from: message.addr, address, key, how }, parts)
     }
 }
 

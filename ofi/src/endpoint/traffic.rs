@@ -2,8 +2,8 @@
 //! counters.
 
 use super::failure;
-use super::quiet::{self, Quiet, Whose};
-use super::remote::Remote;
+use super::remote::RemoteReads;
+use super::unreported::{self, ContextOwner, UnreportedOperations};
 use crate::abi::{
     CqEntry, FI_COMPLETION, FI_EMSGSIZE, FI_EOPBADSTATE, FI_INJECT, FI_MATCH_COMPLETE, FI_MORE,
     FI_MSG, FI_MULTI_RECV, FI_RECV, FI_REMOTE_CQ_DATA, FI_SEND, FI_TAGGED,
@@ -33,14 +33,14 @@ pub(crate) struct EndpointSide {
 impl EndpointSide {
     /// Whether the end of an operation is told in the queue.
     #[inline]
-    pub(super) fn tells(&self, flags: u64) -> bool {
+    pub(super) fn reports(&self, flags: u64) -> bool {
         self.queue.is_some() && (!self.selective || flags & FI_COMPLETION != 0)
     }
 }
 
 /// An endpoint.
 #[derive(Debug)]
-pub(crate) struct Traffic {
+pub(crate) struct EndpointTraffic {
     pub(crate) endpoint: fabric::Endpoint,
     pub(crate) vector: Option<usize>,
     pub(crate) enabled: bool,
@@ -50,36 +50,36 @@ pub(crate) struct Traffic {
     pub(crate) receive: EndpointSide,
     /// A buffer for several messages with less room than this is given back.
     pub(crate) multi_min_bytes: usize,
-    pub(crate) quiet: Quiet,
-    pub(crate) remote: Remote,
+    pub(crate) unreported: UnreportedOperations,
+    pub(crate) remote_reads: RemoteReads,
     /// Somebody may sleep until something of it ends.
     pub(crate) is_waited_for: bool,
 }
 
 /// A message as a call gives it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Outgoing {
+pub(crate) struct SendArguments {
     pub(crate) class: Class,
     pub(crate) to: u64,
     pub(crate) tag: u64,
     pub(crate) data: Option<u64>,
-    pub(crate) how: Sending,
+    pub(crate) how: SendMode,
 }
 
 /// What becomes of its buffer, and who is told.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Sending {
+pub(crate) enum SendMode {
     /// A call that comes without flags; by this context.
-    Plainly(u64),
+    Plain(u64),
     /// A call with flags.
-    By { context: u64, flags: u64 },
+    WithFlags { context: u64, flags: u64 },
     /// A call that copies the message, and whose end nobody is told.
     Injected,
 }
 
 /// A receive as a call gives it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Incoming {
+pub(crate) struct ReceiveArguments {
     pub(crate) class: Class,
     pub(crate) from: u64,
     pub(crate) tag: u64,
@@ -94,15 +94,15 @@ pub(crate) struct Incoming {
 pub(crate) struct EndedOperation {
     /// The counter that counts it.
     pub(crate) counter: Option<usize>,
-    /// The queue that tells it.
+    /// The queue that is_reported it.
     pub(crate) event: Option<(usize, QueueEvent)>,
     pub(crate) failed: bool,
     pub(crate) bytes: usize,
     /// It was ours, and there is more to do.
-    pub(crate) is_ours: bool,
+    pub(crate) is_internal: bool,
 }
 
-impl Traffic {
+impl EndpointTraffic {
     /// Only an endpoint that is enabled carries messages.
     #[inline]
     pub(super) fn ready(&mut self) -> Result<&mut Self, c_int> {
@@ -114,24 +114,24 @@ impl Traffic {
     pub(super) unsafe fn send(
         &mut self,
         to: Address,
-        message: Outgoing,
+        message: SendArguments,
         parts: &[MemoryPiece],
     ) -> Result<(), c_int> {
-        let Outgoing { class, tag, data, how, .. } = message;
+        let SendArguments { class, tag, data, how, .. } = message;
         let (context, flags) = match how {
-            Sending::Plainly(context) => (context, self.send.flags),
-            Sending::By { context, flags } => (context, flags),
-            Sending::Injected => (0, FI_INJECT),
+            SendMode::Plain(context) => (context, self.send.flags),
+            SendMode::WithFlags { context, flags } => (context, flags),
+            SendMode::Injected => (0, FI_INJECT),
         };
         let inject = flags & FI_INJECT != 0;
         if inject && parts.iter().map(|part| part.bytes).sum::<usize>() > INJECT_BYTES_MAX {
             return Err(-FI_EMSGSIZE);
         }
-        let context = if self.send.tells(flags) && !matches!(how, Sending::Injected) {
-            Some(quiet::told(context))
+        let context = if self.send.reports(flags) && !matches!(how, SendMode::Injected) {
+            Some(unreported::reported_context(context))
         } else {
             // A counter has to hear of it, and nobody else.
-            self.send.counter.map(|_| self.quiet.add(context, false))
+            self.send.counter.map(|_| self.unreported.add(context, false))
         };
         let message = Message { to, class, tag, data, context, inject };
         // SAFETY: the caller's.
@@ -143,7 +143,7 @@ impl Traffic {
         };
         begun.map_err(|error| {
             if let Some(context) = context {
-                self.quiet.forget(context);
+                self.unreported.forget(context);
             }
             failure::not_sent(&error)
         })
@@ -152,8 +152,9 @@ impl Traffic {
     /// Takes a receive back; its completion says so. An error when there is no such receive (any
     /// more): Open MPI then does not wait for it.
     pub(crate) fn cancel(&mut self, context: u64) -> Result<(), c_int> {
-        let quiet = self.quiet.find(context);
-        let mut contexts = [Some(quiet::told(context)), quiet].into_iter().flatten();
+        let quiet = self.unreported.find(context);
+        let mut contexts =
+            [Some(unreported::reported_context(context)), quiet].into_iter().flatten();
         let found = contexts.any(|context| self.endpoint.cancel(context));
         if found { Ok(()) } else { Err(NOT_FOUND) }
     }
@@ -171,15 +172,17 @@ impl Traffic {
             Done::Send => &self.send,
             Done::Receive { .. } | Done::Released => &self.receive,
         };
-        let whose = self.quiet.whose(completion.context);
-        if let Whose::Ours(role, context) = whose {
-            return self.ended_of_ours(completion, (role, context));
+        let whose = self.unreported.owner_of(completion.context);
+        if let ContextOwner::Provider(role, context) = whose {
+            return self.ended_internal(completion, (role, context));
         }
         let failed = completion.failure.map(failure::failed);
         let told = match (whose, failed) {
-            (Whose::Told(context), _) | (Whose::Quiet(context), Some(_)) => Some(context),
-            (Whose::Quiet(_), None) | (Whose::Ours(..), _) => None,
-            (Whose::Nobodys, _) => {
+            (ContextOwner::Reported(context), _) | (ContextOwner::Unreported(context), Some(_)) => {
+                Some(context)
+            }
+            (ContextOwner::Unreported(_), None) | (ContextOwner::Provider(..), _) => None,
+            (ContextOwner::Injected, _) => {
                 // Without a context there is nobody to tell (Open MPI would take the null for a
                 // request of its). The next call towards that endpoint fails by itself.
                 say!("an injected message is lost: {:?}", completion.failure);
@@ -190,11 +193,11 @@ impl Traffic {
             (queue, QueueEvent { failed, ..event(completion, context, self.vector) })
         });
         let counter = side.counter.filter(|_| !released);
-        if let Whose::Quiet(_) = whose {
-            self.quiet.completed(completion);
+        if let ContextOwner::Unreported(_) = whose {
+            self.unreported.completed(completion);
         }
         let failed = failed.is_some();
-        EndedOperation { counter, event, failed, bytes: completion.bytes, is_ours: false }
+        EndedOperation { counter, event, failed, bytes: completion.bytes, is_internal: false }
     }
 }
 
@@ -212,7 +215,7 @@ pub(super) fn entry(op_context: u64, flags: u64) -> CqEntry {
     CqEntry { op_context, flags, len: 0, buf: 0, data: 0, tag: 0 }
 }
 
-/// What a queue tells of a completion, but why it failed.
+/// What a queue is_reported of a completion, but why it failed.
 #[inline(always)]
 fn event(completion: &Completion, context: u64, vector: Option<usize>) -> QueueEvent {
     let &Completion { done, class, tag, bytes, failure, .. } = completion;

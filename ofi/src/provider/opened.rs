@@ -13,7 +13,7 @@ pub(crate) struct ProviderObject {
 }
 
 // SAFETY: it begins with its `Fid`, as C has it; no other type says this class.
-unsafe impl object::Object for ProviderObject {
+unsafe impl object::FidObject for ProviderObject {
     const CLASS: usize = FI_CLASS_FABRIC;
 }
 

@@ -5,20 +5,20 @@ use fabric::{Completion, Done, RequestContext, RequestFailure};
 use std::collections::HashMap;
 
 /// Contexts from here on are ours: addresses that no program has (the kernel's half).
-const OURS: u64 = 0xffff_8000_0000_0000;
+const PROVIDER_CONTEXTS: u64 = 0xffff_8000_0000_0000;
 /// A program's null. Zero by itself is what an operation that nobody knows fails with.
-const NULL: RequestContext = RequestContext(OURS);
+const NULL_CONTEXT: RequestContext = RequestContext(PROVIDER_CONTEXTS);
 
-/// Which operations are quiet, and what the program knows them by.
+/// Which operations are unreported, and what the program knows them by.
 #[derive(Debug, Default)]
-pub(crate) struct Quiet {
-    operations: HashMap<u64, Operation>,
+pub(crate) struct UnreportedOperations {
+    operations: HashMap<u64, UnreportedOperation>,
     /// How many there ever were.
     count: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Operation {
+struct UnreportedOperation {
     /// The program's.
     context: u64,
     /// A buffer for several messages: it ends when it is given back.
@@ -31,46 +31,46 @@ struct Operation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MessageRole {
     /// A question comes, to this place.
-    Question(usize),
+    RequestReceive(usize),
     /// An answer goes, with what is in the memory that has this key.
-    Answer { key: Option<u64> },
+    ResponseSend { key: Option<u64> },
     /// An answer comes, so long; its end is told to the program, or only if it fails.
-    Read { told: bool, bytes: usize },
+    ResponseReceive { is_reported: bool, bytes: usize },
 }
 
 /// Whose completion it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Whose {
+pub(crate) enum ContextOwner {
     /// The program's: told in its queue, by its context.
-    Told(u64),
+    Reported(u64),
     /// Told only if it failed.
-    Quiet(u64),
+    Unreported(u64),
     /// An injected message's, which the program knows by nothing.
-    Nobodys,
+    Injected,
     /// One of ours, for something that the program knows by this context.
-    Ours(MessageRole, u64),
+    Provider(MessageRole, u64),
 }
 
 /// The context of an operation that is told.
 #[inline]
-pub(crate) fn told(context: u64) -> RequestContext {
-    if context == 0 { NULL } else { RequestContext(context) }
+pub(crate) fn reported_context(context: u64) -> RequestContext {
+    if context == 0 { NULL_CONTEXT } else { RequestContext(context) }
 }
 
-impl Quiet {
+impl UnreportedOperations {
     /// A context for an operation that is not told.
     pub(crate) fn add(&mut self, context: u64, multi: bool) -> RequestContext {
-        self.keep(Operation { context, multi, role: None })
+        self.keep(UnreportedOperation { context, multi, role: None })
     }
 
     /// A context for a message of ours, for something that the program knows by its own.
-    pub(crate) fn add_ours(&mut self, role: MessageRole, context: u64) -> RequestContext {
-        self.keep(Operation { context, multi: false, role: Some(role) })
+    pub(crate) fn add_internal(&mut self, role: MessageRole, context: u64) -> RequestContext {
+        self.keep(UnreportedOperation { context, multi: false, role: Some(role) })
     }
 
-    fn keep(&mut self, operation: Operation) -> RequestContext {
+    fn keep(&mut self, operation: UnreportedOperation) -> RequestContext {
         self.count += 1;
-        let ours = OURS + self.count % !OURS;
+        let ours = PROVIDER_CONTEXTS + self.count % !PROVIDER_CONTEXTS;
         self.operations.insert(ours, operation);
         RequestContext(ours)
     }
@@ -102,15 +102,17 @@ impl Quiet {
 
     /// Whose completion it is.
     #[inline]
-    pub(crate) fn whose(&self, context: RequestContext) -> Whose {
+    pub(crate) fn owner_of(&self, context: RequestContext) -> ContextOwner {
         match context {
-            RequestContext(0) => Whose::Nobodys,
-            NULL => Whose::Told(0),
-            RequestContext(other) if other < OURS => Whose::Told(other),
+            RequestContext(0) => ContextOwner::Injected,
+            NULL_CONTEXT => ContextOwner::Reported(0),
+            RequestContext(other) if other < PROVIDER_CONTEXTS => ContextOwner::Reported(other),
             RequestContext(ours) => match self.operations.get(&ours) {
-                Some(&Operation { context, role: Some(role), .. }) => Whose::Ours(role, context),
-                Some(operation) => Whose::Quiet(operation.context),
-                None => Whose::Told(ours),
+                Some(&UnreportedOperation { context, role: Some(role), .. }) => {
+                    ContextOwner::Provider(role, context)
+                }
+                Some(operation) => ContextOwner::Unreported(operation.context),
+                None => ContextOwner::Reported(ours),
             },
         }
     }
@@ -123,11 +125,14 @@ mod tests {
 
     #[test]
     fn a_programs_contexts_come_back_as_they_were() {
-        let quiet = Quiet::default();
-        for context in [0, 1, 0x7fff_dead_beef, OURS + 9, u64::MAX] {
-            assert_eq!(quiet.whose(told(context)), Whose::Told(context));
+        let operations = UnreportedOperations::default();
+        for context in [0, 1, 0x7fff_dead_beef, PROVIDER_CONTEXTS + 9, u64::MAX] {
+            assert_eq!(
+                operations.owner_of(reported_context(context)),
+                ContextOwner::Reported(context)
+            );
         }
-        assert_eq!(quiet.whose(RequestContext(0)), Whose::Nobodys);
+        assert_eq!(operations.owner_of(RequestContext(0)), ContextOwner::Injected);
     }
 
     fn ended(context: RequestContext, done: Done) -> Completion {
@@ -136,33 +141,33 @@ mod tests {
 
     #[test]
     fn quiet_operations_are_known_until_they_end() {
-        let mut quiet = Quiet::default();
-        let (first, second) = (quiet.add(5, false), quiet.add(5, false));
+        let mut operations = UnreportedOperations::default();
+        let (first, second) = (operations.add(5, false), operations.add(5, false));
         assert_ne!(first, second);
-        assert_eq!(quiet.find(5), Some(first));
-        assert_eq!(quiet.find(6), None);
-        assert_eq!(quiet.whose(first), Whose::Quiet(5));
-        quiet.completed(&ended(first, Done::Send));
-        assert_eq!(quiet.find(5), Some(second));
-        quiet.forget(second);
-        assert_eq!(quiet.find(5), None);
+        assert_eq!(operations.find(5), Some(first));
+        assert_eq!(operations.find(6), None);
+        assert_eq!(operations.owner_of(first), ContextOwner::Unreported(5));
+        operations.completed(&ended(first, Done::Send));
+        assert_eq!(operations.find(5), Some(second));
+        operations.forget(second);
+        assert_eq!(operations.find(5), None);
     }
 
     #[test]
     fn a_shared_buffer_is_known_until_it_is_given_back() {
-        let mut quiet = Quiet::default();
+        let mut operations = UnreportedOperations::default();
         let source = Address { host: 1, incarnation: 1, slot: 1 };
         let received = Done::Receive { source, data: None, start: std::ptr::null_mut() };
-        let buffer = quiet.add(5, true);
-        quiet.completed(&ended(buffer, received));
-        assert_eq!(quiet.whose(buffer), Whose::Quiet(5));
-        quiet.completed(&ended(buffer, Done::Released));
-        assert_eq!(quiet.find(5), None);
-        let buffer = quiet.add(6, true);
-        quiet.completed(&Completion {
+        let buffer = operations.add(5, true);
+        operations.completed(&ended(buffer, received));
+        assert_eq!(operations.owner_of(buffer), ContextOwner::Unreported(5));
+        operations.completed(&ended(buffer, Done::Released));
+        assert_eq!(operations.find(5), None);
+        let buffer = operations.add(6, true);
+        operations.completed(&Completion {
             failure: Some(RequestFailure::Cancelled),
             ..ended(buffer, received)
         });
-        assert_eq!(quiet.find(6), None);
+        assert_eq!(operations.find(6), None);
     }
 }
