@@ -16,8 +16,8 @@ use crate::{idle, object};
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
-/// Completions that a look at a counter moves at most, per endpoint.
-const COMPLETIONS_PER_LOOK: usize = 64;
+/// Completions of one endpoint that a read of a counter takes at most.
+const COMPLETIONS_PER_READ: usize = 64;
 
 /// A counter as C has it.
 #[repr(C)]
@@ -25,7 +25,7 @@ pub(crate) struct CounterObject {
     cntr: FidCntr<Self>,
     domain: Arc<DomainShared>,
     number: usize,
-    /// How the program may wait for it.
+    /// The program waits for the counter by this.
     wait: WaitObject,
 }
 
@@ -49,18 +49,18 @@ static OPS: CntrOps<CounterObject> = CntrOps {
 };
 
 impl CounterObject {
-    /// Its number, if it is of this domain.
+    /// The counter's number, if it is of this domain.
     pub(crate) fn number(&self, domain: &Arc<DomainShared>) -> Result<usize, c_int> {
         if Arc::ptr_eq(&self.domain, domain) { Ok(self.number) } else { Err(-FI_EINVAL) }
     }
 
-    /// What it says, once what can be moved has been.
-    fn look<R>(&self, at: impl FnOnce(&mut OperationCounter) -> R) -> R {
+    /// Moves the messages of the bound endpoints, then reads the counter.
+    fn progress_and_read<R>(&self, read: impl FnOnce(&mut OperationCounter) -> R) -> R {
         self.domain.state.with(|state| {
             for index in 0..state.counters.of(self.number).endpoints.len() {
                 let endpoint = state.counters.of(self.number).endpoints[index];
-                state.progress(endpoint, COMPLETIONS_PER_LOOK);
-                for _ in 0..COMPLETIONS_PER_LOOK {
+                state.progress(endpoint, COMPLETIONS_PER_READ);
+                for _ in 0..COMPLETIONS_PER_READ {
                     if state.next_for(endpoint, NO_QUEUE).is_none() {
                         break;
                     }
@@ -68,7 +68,7 @@ impl CounterObject {
             }
             let counter = state.counters.of(self.number);
             counter.changed = false;
-            at(counter)
+            read(counter)
         })
     }
 
@@ -76,15 +76,15 @@ impl CounterObject {
         self.domain.state.with(|state| {
             let counter = state.counters.of(self.number);
             change(counter);
-            counter.tell();
+            counter.note_change();
         });
         0
     }
 
-    /// Whether the program may wait for the counter's descriptor: it says what it said when the
-    /// program read it.
+    /// Whether the program may poll the counter's descriptor: not if a number has changed since the
+    /// program has read it.
     pub(crate) fn try_wait(&self) -> Result<(), c_int> {
-        self.wait.may(self.domain.prepare(WaitTarget::Counter(self.number)))
+        self.wait.may_sleep(self.domain.prepare(WaitTarget::Counter(self.number)))
     }
 }
 
@@ -102,18 +102,17 @@ pub(crate) unsafe extern "C" fn open(
     let attr = unsafe { attr.as_ref() };
     let (events, wait) =
         attr.map_or((FI_CNTR_EVENTS_COMP, FI_WAIT_NONE), |attr| (attr.events, attr.wait_obj));
-    let bytes = match events {
+    let counts_bytes = match events {
         FI_CNTR_EVENTS_COMP => false,
         CNTR_EVENTS_BYTES => true,
         _ => return -FI_EINVAL,
     };
     let domain = domain.share();
-    // Every counter can be waited for by calls, whatever its program has said.
     let wait = match WaitObject::new(&domain.domain, wait) {
         Ok(wait) => wait,
         Err(error) => return error,
     };
-    let counter = OperationCounter::new(bytes, wait.wait_state());
+    let counter = OperationCounter::new(counts_bytes, wait.state());
     let number = domain.state.with(|state| state.counters.insert(counter));
     let cntr = FidCntr { fid: object::fid::<CounterObject>(context, &FID), ops: &OPS };
     // SAFETY: the caller's.
@@ -135,7 +134,7 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
 }
 
 unsafe extern "C" fn control(fid: *mut Fid, command: c_int, argument: *mut c_void) -> c_int {
-    // SAFETY: libfabric's contract: an object of ours, and what the command goes with.
+    // SAFETY: libfabric's contract: an object of ours, and the argument of this command.
     unsafe {
         match object::find::<CounterObject>(fid) {
             Ok(cntr) => cntr.wait.control(command, argument),
@@ -145,11 +144,11 @@ unsafe extern "C" fn control(fid: *mut Fid, command: c_int, argument: *mut c_voi
 }
 
 extern "C" fn read(cntr: &CounterObject) -> u64 {
-    cntr.look(|counter| counter.value)
+    cntr.progress_and_read(|counter| counter.value)
 }
 
 extern "C" fn readerr(cntr: &CounterObject) -> u64 {
-    cntr.look(|counter| counter.errors)
+    cntr.progress_and_read(|counter| counter.errors)
 }
 
 extern "C" fn add(cntr: &CounterObject, more: u64) -> c_int {
@@ -168,11 +167,12 @@ extern "C" fn seterr(cntr: &CounterObject, value: u64) -> c_int {
     cntr.change(|counter| counter.errors = value)
 }
 
-/// Until the counter has reached `threshold`, or an operation has failed meanwhile.
+/// Waits until the counter has reached `threshold`, or an operation has failed meanwhile. A program
+/// may call it for each counter, also for one that it opened without a wait object.
 extern "C" fn wait(cntr: &CounterObject, threshold: u64, timeout_ms: c_int) -> c_int {
-    let errors = cntr.look(|counter| counter.errors);
+    let errors = cntr.progress_and_read(|counter| counter.errors);
     let look = || {
-        cntr.look(|counter| {
+        cntr.progress_and_read(|counter| {
             if counter.value >= threshold {
                 Some(0)
             } else {

@@ -1,5 +1,5 @@
-//! Completion queues. Reading one is where messages move: MPI does little else while it waits, so
-//! an empty read is a look at the endpoints that are bound and nothing more.
+//! Completion queues. Messages move when the program reads a queue. MPI does little else while it
+//! waits, so a read that finds nothing does no more than look at the bound endpoints.
 
 mod calls;
 mod event;
@@ -36,12 +36,13 @@ pub(crate) struct QueueObject {
     cq: FidCq<Self>,
     domain: Arc<DomainShared>,
     number: usize,
-    /// Of every entry that it gives.
+    /// The length of an entry in the format that the program has chosen.
     entry_bytes: usize,
-    /// How the program may wait for entries.
+    /// The program waits for entries by this.
     wait: WaitObject,
-    /// Somebody wants a wait to end: another thread than the one that waits, and so outside the
-    /// gate, which a program that promised one call at a time has none of.
+    /// `fi_cq_signal` was called, and the wait that it ends has not returned yet. The caller is
+    /// another thread than the one that waits. So this is outside of the gate, which lets only one
+    /// thread in where the program has promised one call at a time.
     signalled: AtomicBool,
 }
 
@@ -51,13 +52,13 @@ unsafe impl object::FidObject for QueueObject {
 }
 
 impl QueueObject {
-    /// Its number, if it is of this domain.
+    /// The queue's number, if it is of this domain.
     pub(crate) fn number(&self, domain: &Arc<DomainShared>) -> Result<usize, c_int> {
         if Arc::ptr_eq(&self.domain, domain) { Ok(self.number) } else { Err(-FI_EINVAL) }
     }
 }
 
-/// How long an entry of a format is: each is the beginning of the longest.
+/// The length of an entry in this format. Each format is the beginning of the longest one.
 fn entry_bytes(format: u32) -> Option<usize> {
     match format {
         FI_CQ_FORMAT_UNSPEC | FI_CQ_FORMAT_CONTEXT => Some(offset_of!(CqEntry, flags)),
@@ -68,22 +69,22 @@ fn entry_bytes(format: u32) -> Option<usize> {
     }
 }
 
-/// What a read came to.
+/// The result of a read.
 #[derive(Debug, PartialEq, Eq)]
 enum ReadOutcome {
-    /// So many entries.
+    /// It gave so many entries.
     Some(usize),
-    /// The next one is an error's.
+    /// The next event is a failure.
     Failed,
-    /// None. Others may want the core.
+    /// It found nothing. Other threads may need the core.
     None { should_yield: bool },
 }
 
-/// Completions of one endpoint that a read sees to at most; those that are another queue's, or
-/// nobody's, do not count among what it gives.
+/// Completions of one endpoint that a read takes at most. These include completions without an
+/// event for this queue.
 const COMPLETIONS_PER_READ: usize = 256;
 
-/// Gives at most `count` entries to `put`, with the place of each.
+/// Gives at most `count` events to `put`, with the place of each.
 fn read(
     state: &mut ProviderState,
     number: usize,
@@ -91,13 +92,13 @@ fn read(
     mut put: impl FnMut(usize, &QueueEvent, &mut ObjectTable<AddressVector>),
 ) -> ReadOutcome {
     if count == 0 {
-        // A program's way to say: move what can be moved.
+        // A program reads no entries if it only wants messages to move.
         for &endpoint in &state.queues.of(number).endpoints {
             state.endpoints.of(endpoint).endpoint.progress();
         }
         if state.memory.is_readable() {
-            // What has ended may be another one's question.
-            state.move_all();
+            // A completion may be another process's request to read this memory.
+            state.progress_all();
         }
         return ReadOutcome::None { should_yield: false };
     }
@@ -124,7 +125,7 @@ fn read(
                 state.queues.of(number).push(event);
                 return ReadOutcome::so_far(given);
             }
-            // What is ours goes straight to the program.
+            // An event for this queue goes to the program without being kept.
             put(given, &event, &mut state.vectors);
             given += 1;
             if given == count {
@@ -133,7 +134,7 @@ fn read(
         }
     }
     let queue = state.queues.of(number);
-    queue.turn = if queue.turn + 1 < queue.endpoints.len() { queue.turn + 1 } else { 0 };
+    queue.first = if queue.first + 1 < queue.endpoints.len() { queue.first + 1 } else { 0 };
     if given > 0 {
         queue.idle.found_something();
         return ReadOutcome::Some(given);
@@ -142,7 +143,7 @@ fn read(
 }
 
 impl ReadOutcome {
-    /// What a read has come to that meets an error.
+    /// The result of a read that ends at a failure after so many entries.
     fn so_far(given: usize) -> Self {
         if given == 0 { Self::Failed } else { Self::Some(given) }
     }
@@ -162,7 +163,7 @@ impl QueueObject {
             unsafe {
                 let to = to.add(place * self.entry_bytes);
                 if self.entry_bytes == size_of::<CqEntry>() {
-                    // The one that MPIs ask for; by words, and not by a call.
+                    // The format that MPIs ask for: words are copied, without a call of memcpy.
                     to.cast::<CqEntry>().write_unaligned(*entry);
                 } else {
                     to.copy_from_nonoverlapping(ptr::from_ref(entry).cast(), self.entry_bytes);
@@ -180,37 +181,37 @@ impl QueueObject {
             ReadOutcome::Failed => -(FI_EAVAIL as isize),
             ReadOutcome::None { should_yield } => {
                 if should_yield {
-                    self.rest();
+                    self.yield_core();
                 }
                 -(FI_EAGAIN as isize)
             }
         }
     }
 
-    /// Whether the program may wait for the queue's descriptor.
+    /// Whether the program may poll the queue's descriptor.
     pub(crate) fn try_wait(&self) -> Result<(), c_int> {
         let rest = self.domain.prepare(WaitTarget::Queue(self.number));
-        // A signal from before is for this look.
+        // A signal that came before ends this wait.
         let is_signalled = self.signalled.swap(false, Ordering::AcqRel);
-        if is_signalled { Err(-FI_EAGAIN) } else { self.wait.may(rest) }
+        if is_signalled { Err(-FI_EAGAIN) } else { self.wait.may_sleep(rest) }
     }
 
-    /// Lets others have the core, with the gate open.
+    /// Lets other threads have the core. This thread is outside of the gate meanwhile.
     #[cold]
-    fn rest(&self) {
+    fn yield_core(&self) {
         let took: Duration = crate::idle::let_others_run();
         self.domain.state.with(|state| state.queues.of(self.number).idle.yielded(took));
     }
 
-    /// Takes the error that is next.
+    /// Takes the next event if it is a failure.
     ///
     /// # Safety
-    /// `to` is an entry as the program's version has it, `src_addr` not counted.
+    /// There is room at `to` for an entry of the program's version, without its `src_addr`.
     unsafe fn read_error(&self, to: *mut CqErrEntry) -> isize {
         let failed = self.domain.state.with(|state| state.queues.of(self.number).next_failed());
         let Some((QueueEvent { entry, .. }, failed)) = failed else { return -(FI_EAGAIN as isize) };
-        // SAFETY: the caller's; each field is written by itself, so that nothing behind those of
-        // the program's version is touched.
+        // SAFETY: the caller's; each field is written by itself, so that nothing behind the fields
+        // of the program's version is written.
         unsafe {
             (&raw mut (*to).op_context).write(entry.op_context);
             (&raw mut (*to).flags).write(entry.flags);
@@ -222,7 +223,7 @@ impl QueueObject {
             (&raw mut (*to).err).write(failed.error);
             (&raw mut (*to).prov_errno).write(failed.own);
             if self.domain.version >= ERROR_DATA_SINCE {
-                // We have no more to say. Room that the program has for it stays its own.
+                // There is no more to say. The program's buffer for it stays as it is.
                 (&raw mut (*to).err_data_size).write(0);
             } else {
                 (&raw mut (*to).err_data).write(ptr::null_mut());
@@ -232,8 +233,8 @@ impl QueueObject {
     }
 }
 
-/// The number of whom a message came from; none for what is no message, and when the vector that
-/// had a number was closed meanwhile.
+/// The number of a message's sender. None: the event is of no message, or the vector that had the
+/// number was closed meanwhile.
 fn source(event: &QueueEvent, vectors: &mut ObjectTable<AddressVector>) -> Option<u64> {
     let (address, vector) = event.source?;
     Some(vectors.get(vector)?.number(&address))

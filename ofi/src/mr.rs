@@ -48,7 +48,7 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
             let closed = domain.state.with(|state| {
                 let closed = state.memory.remove(mr.key);
                 if closed.is_err() {
-                    state.move_all();
+                    state.progress_all();
                 }
                 closed
             });

@@ -1,4 +1,4 @@
-//! What is open in a domain, behind its gate: all of it is plain data with one owner.
+//! The objects that are open in a domain, behind its gate: plain data with one owner.
 
 use crate::av::AddressVector;
 use crate::cntr::OperationCounter;
@@ -9,14 +9,14 @@ use crate::object::ObjectTable;
 use crate::wait::{SleepingCall, WaitMethod, WaitState, WaitStep};
 use fabric::{Alarm, Doze, Endpoint};
 
-/// Everything by number.
+/// The objects of a domain by number, and its registered memory by key.
 #[derive(Debug)]
 pub(crate) struct ProviderState {
     pub(crate) endpoints: ObjectTable<EndpointTraffic>,
     pub(crate) queues: ObjectTable<CompletionQueue>,
     pub(crate) counters: ObjectTable<OperationCounter>,
     pub(crate) vectors: ObjectTable<AddressVector>,
-    /// Memory that others may read.
+    /// Memory that other processes may read.
     pub(crate) memory: Memories,
 }
 
@@ -31,9 +31,9 @@ impl ProviderState {
         }
     }
 
-    /// Moves an endpoint's messages, unless so much has ended already: this is where all progress
-    /// is made. Once for each call of the program, however much that asks for: what has come must
-    /// not wait for a look whether more has.
+    /// Moves the messages of an endpoint, unless `wanted` operations have ended already. All
+    /// progress is made here. A call of the program does this once for each endpoint, however many
+    /// completions it asks for: completions that are known must not wait for a look for more.
     #[inline]
     pub(crate) fn progress(&mut self, endpoint: usize, wanted: usize) {
         let traffic = self.endpoints.of(endpoint);
@@ -41,13 +41,14 @@ impl ProviderState {
             traffic.endpoint.progress();
         }
         if traffic.remote_reads.has_requests() {
-            // There was no room for the answer.
+            // There was no room for the response before.
             traffic.send_responses(&mut self.memory);
         }
     }
 
-    /// The next completion of an endpoint, if one is known, and what of it a queue has to tell.
-    /// What another queue is_reported is put there, and a counter counts.
+    /// Takes the next completion of an endpoint and lets its counter count it. Returns its event
+    /// if that is for this queue; the event of another queue is put there. `None`: no completion is
+    /// known. `Some(None)`: there was one, but no event for this queue.
     #[inline(always)]
     pub(crate) fn next_for(&mut self, endpoint: usize, queue: usize) -> Option<Option<QueueEvent>> {
         let ended = self.endpoints.of(endpoint).next()?;
@@ -69,8 +70,9 @@ impl ProviderState {
         }
     }
 
-    /// Moves all endpoints' messages; what ends is kept for who will ask.
-    pub(crate) fn move_all(&mut self) {
+    /// Moves the messages of all endpoints. Events stay in their queues until the program reads
+    /// them.
+    pub(crate) fn progress_all(&mut self) {
         for endpoint in self.endpoints.numbers() {
             if self.endpoints.get(endpoint).is_none() {
                 continue;
@@ -80,9 +82,9 @@ impl ProviderState {
         }
     }
 
-    /// Who is bound to something that is waited for, and its wait_state.
-    fn bound(&mut self, to: WaitTarget) -> (&[usize], &mut WaitState) {
-        match to {
+    /// The endpoints that are bound to a queue or counter, and its wait state.
+    fn wait_parts(&mut self, target: WaitTarget) -> (&[usize], &mut WaitState) {
+        match target {
             WaitTarget::Queue(number) => {
                 let CompletionQueue { endpoints, wait_state, .. } = self.queues.of(number);
                 (endpoints, wait_state)
@@ -95,97 +97,106 @@ impl ProviderState {
     }
 
     /// Whether threads that wait for this are woken by doorbells of endpoints.
-    pub(crate) fn wants_doorbells(&mut self, to: WaitTarget) -> bool {
-        self.bound(to).1.wants_doorbells()
+    pub(crate) fn wants_doorbells(&mut self, target: WaitTarget) -> bool {
+        self.wait_parts(target).1.wants_doorbells()
     }
 
-    /// Has whoever waits for something be woken from now on, and says whether it may sleep; a
-    /// thread that does has to say when it does not any more.
+    /// Prepares a wait for a queue or counter: each bound endpoint announces from now on what comes
+    /// for it. Returns the next step of the waiting thread. A call that may sleep gets its alarm
+    /// as well, and must give it back by [`Self::end_sleep`].
     pub(crate) fn prepare(
         &mut self,
-        to: WaitTarget,
-        by: WaitMethod,
+        target: WaitTarget,
+        method: WaitMethod,
         domain: &fabric::Domain,
     ) -> (WaitStep, Option<SleepingCall>) {
-        if by == WaitMethod::Call && self.bound(to).1.needs_call_alarm() {
-            self.make_call_alarm(to, domain);
+        if method == WaitMethod::Call && self.wait_parts(target).1.needs_call_alarm() {
+            self.make_call_alarm(target, domain);
         }
-        let has_news = match to {
+        let has_news = match target {
             WaitTarget::Queue(number) => self.queues.of(number).has_events(),
             WaitTarget::Counter(number) => self.counters.of(number).changed,
         };
-        let mut rest = if has_news { WaitStep::Look } else { WaitStep::Sleep };
+        let mut step = if has_news { WaitStep::Look } else { WaitStep::Sleep };
         let mut index = 0;
-        while let Some(&endpoint) = self.bound(to).0.get(index).filter(|_| rest != WaitStep::Look) {
+        while let Some(&endpoint) =
+            self.wait_parts(target).0.get(index).filter(|_| step != WaitStep::Look)
+        {
             index += 1;
-            let sleeper = &mut self.endpoints.of(endpoint).endpoint;
-            let (mut doze, has_moved) = (sleeper.doze(), sleeper.has_moved());
-            if doze == Doze::Deaf {
-                doze = self.reopen_doorbell(endpoint);
-            }
-            if has_moved {
-                self.bound_to(endpoint, WaitState::shorten_naps);
-            }
-            // Its doorbell is empty now; other threads may have been woken by it and not have
-            // looked.
-            match doze {
-                Doze::Sleep => {}
-                Doze::Nap => self.bound_to(endpoint, WaitState::wake_long_sleepers),
-                _ => self.bound_to(endpoint, WaitState::wake),
-            }
-            self.endpoints.of(endpoint).is_waited_for = true;
-            rest = rest.with(doze);
+            step = step.with(self.prepare_endpoint(endpoint));
         }
-        match (rest, to, by) {
-            // It returns without having said so.
-            (WaitStep::Resend, WaitTarget::Counter(_), WaitMethod::Call) => rest = WaitStep::Nap,
-            (WaitStep::Resend, ..) => self.report_refusals(to),
+        match (step, target, method) {
+            // A wait for a counter has no way to tell the program of refused messages.
+            (WaitStep::Resend, WaitTarget::Counter(_), WaitMethod::Call) => step = WaitStep::Nap,
+            (WaitStep::Resend, ..) => self.report_refusals(target),
             _ => {}
         }
-        let asleep = self.bound(to).1.set(by, rest);
-        (rest, asleep)
+        let sleeping = self.wait_parts(target).1.begin_sleep(method, step);
+        (step, sleeping)
     }
 
-    /// A member has shut an endpoint's doorbell down: gets another one, once the node has given it.
+    /// Lets an endpoint ring its doorbell when something comes for it.
+    fn prepare_endpoint(&mut self, endpoint: usize) -> Doze {
+        let sleeper = &mut self.endpoints.of(endpoint).endpoint;
+        let (mut doze, has_moved) = (sleeper.doze(), sleeper.has_moved());
+        if doze == Doze::Deaf {
+            doze = self.reopen_doorbell(endpoint);
+        }
+        if has_moved {
+            self.each_wait_state(endpoint, WaitState::shorten_naps);
+        }
+        // The doorbell is empty now. It may have woken other threads that have not looked yet, so
+        // these are woken by their alarms.
+        match doze {
+            Doze::Sleep => {}
+            Doze::Nap => self.each_wait_state(endpoint, WaitState::wake_long_sleepers),
+            _ => self.each_wait_state(endpoint, WaitState::wake),
+        }
+        self.endpoints.of(endpoint).is_waited_for = true;
+        doze
+    }
+
+    /// Replaces the doorbell of an endpoint, which another member has shut down, if the node has
+    /// given a new one by now.
     #[cold]
     fn reopen_doorbell(&mut self, number: usize) -> Doze {
-        self.bound_to_with(number, |wait_state, endpoint| wait_state.forget(endpoint));
+        self.each_wait_state_with(number, |wait_state, endpoint| wait_state.forget(endpoint));
         if !self.endpoints.of(number).endpoint.reopen_doorbell() {
             return Doze::Never;
         }
         let mut is_watched = true;
-        self.bound_to_with(number, |wait_state, endpoint| {
+        self.each_wait_state_with(number, |wait_state, endpoint| {
             is_watched &= wait_state.watch(endpoint, None).is_ok();
         });
         if is_watched { self.endpoints.of(number).endpoint.doze() } else { Doze::Never }
     }
 
-    /// One more thread waits for something than did before. Without an alarm it looks in turns.
+    /// Makes an alarm for one more thread that waits by a call. A thread without an alarm polls.
     #[cold]
-    fn make_call_alarm(&mut self, to: WaitTarget, domain: &fabric::Domain) {
+    fn make_call_alarm(&mut self, target: WaitTarget, domain: &fabric::Domain) {
         let Ok(alarm) = Alarm::new(domain) else { return };
-        let endpoints = self.bound(to).0.to_vec();
+        let endpoints = self.wait_parts(target).0.to_vec();
         let mut all = endpoints.into_iter();
         if all.all(|number| alarm.watch(&self.endpoints.of(number).endpoint).is_ok()) {
-            self.bound(to).1.add_call_alarm(alarm);
+            self.wait_parts(target).1.add_call_alarm(alarm);
         }
     }
 
-    /// The program hears that there is room for what was refused.
+    /// Notes that the caller tells the program to send refused messages again.
     #[cold]
-    fn report_refusals(&mut self, to: WaitTarget) {
-        for endpoint in self.bound(to).0.to_vec() {
+    fn report_refusals(&mut self, target: WaitTarget) {
+        for endpoint in self.wait_parts(target).0.to_vec() {
             self.endpoints.of(endpoint).endpoint.refusals_are_told();
         }
     }
 
-    /// A thread does not sleep any more.
-    pub(crate) fn end_sleep(&mut self, to: WaitTarget, asleep: &SleepingCall) {
-        self.bound(to).1.end_sleep(asleep);
+    /// A call does not sleep any more.
+    pub(crate) fn end_sleep(&mut self, target: WaitTarget, sleeping: &SleepingCall) {
+        self.wait_parts(target).1.end_sleep(sleeping);
     }
 
-    /// Wakes those who wait for an endpoint, if a call of another thread has left something for
-    /// them.
+    /// Wakes the threads that wait for an endpoint, if a call of another thread has left something
+    /// for them.
     #[inline(always)]
     pub(crate) fn wake(&mut self, endpoint: usize) {
         if self.endpoints.of(endpoint).is_waited_for {
@@ -200,29 +211,33 @@ impl ProviderState {
             return;
         }
         traffic.is_waited_for = false;
-        self.bound_to(endpoint, WaitState::wake);
+        self.each_wait_state(endpoint, WaitState::wake);
     }
 
-    /// Does something with the waiters of all that an endpoint is bound to.
-    fn bound_to(&mut self, endpoint: usize, what: impl Fn(&mut WaitState)) {
-        self.bound_to_with(endpoint, |wait_state, _| what(wait_state));
+    /// Calls a function with the wait state of each queue and counter that an endpoint is bound to.
+    fn each_wait_state(&mut self, endpoint: usize, call: impl Fn(&mut WaitState)) {
+        self.each_wait_state_with(endpoint, |wait_state, _| call(wait_state));
     }
 
-    /// The same, and with the endpoint.
-    fn bound_to_with(&mut self, endpoint: usize, mut what: impl FnMut(&mut WaitState, &Endpoint)) {
+    /// The same for a function that also takes the endpoint.
+    fn each_wait_state_with(
+        &mut self,
+        endpoint: usize,
+        mut call: impl FnMut(&mut WaitState, &Endpoint),
+    ) {
         let EndpointTraffic { send, receive, endpoint, .. } = self.endpoints.of(endpoint);
         for side in [send, receive] {
             if let Some(number) = side.queue {
-                what(&mut self.queues.of(number).wait_state, endpoint);
+                call(&mut self.queues.of(number).wait_state, endpoint);
             }
             if let Some(number) = side.counter {
-                what(&mut self.counters.of(number).wait_state, endpoint);
+                call(&mut self.counters.of(number).wait_state, endpoint);
             }
         }
     }
 }
 
-/// What endpoints are bound to and a program waits for.
+/// A queue or a counter that a program waits for, by number.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum WaitTarget {
     Queue(usize),

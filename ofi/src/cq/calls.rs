@@ -1,4 +1,4 @@
-//! The calls that C makes on a queue.
+//! The calls of a program on a completion queue.
 
 use super::{CompletionQueue, QueueObject, entry_bytes};
 use crate::abi::{
@@ -57,8 +57,7 @@ pub(crate) unsafe extern "C" fn open(
         Ok(wait) => wait,
         Err(error) => return error,
     };
-    let number =
-        domain.state.with(|state| state.queues.insert(CompletionQueue::new(wait.wait_state())));
+    let number = domain.state.with(|state| state.queues.insert(CompletionQueue::new(wait.state())));
     let cq = FidCq { fid: object::fid::<QueueObject>(context, &FID), ops: &OPS };
     let queue =
         QueueObject { cq, domain, number, entry_bytes, wait, signalled: AtomicBool::new(false) };
@@ -83,7 +82,7 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
 unsafe extern "C" fn control(fid: *mut Fid, command: c_int, argument: *mut c_void) -> c_int {
     // SAFETY: libfabric's contract: an object of ours.
     match unsafe { object::find::<QueueObject>(fid) } {
-        // SAFETY: libfabric's contract: what the command goes with.
+        // SAFETY: libfabric's contract: the argument of this command.
         Ok(queue) => unsafe { queue.wait.control(command, argument) },
         Err(error) => error,
     }
@@ -120,7 +119,7 @@ unsafe extern "C" fn sread(
     unsafe { sreadfrom(queue, to, count, ptr::null_mut(), condition, timeout_ms) }
 }
 
-/// The condition is a hint, and one entry is enough.
+/// The condition is a hint that is not used: the wait ends with the first entry.
 unsafe extern "C" fn sreadfrom(
     queue: &QueueObject,
     to: *mut c_void,
@@ -138,13 +137,13 @@ unsafe extern "C" fn sreadfrom(
         // SAFETY: libfabric's contract: room for so many entries and numbers.
         let got = unsafe { queue.read(to.cast(), count, sources) };
         let signalled = queue.signalled.swap(false, Ordering::AcqRel);
-        // A message that was refused can be sent again, of which nobody else tells.
+        // A refused message can be sent again now. The program learns that only from this return.
         (got != NOTHING || signalled || is_refused.get()).then_some(got)
     };
     let sleep = |left| {
         let is_signalled = || queue.signalled.load(Ordering::Acquire);
-        let rest = queue.domain.sleep(WaitTarget::Queue(queue.number), left, is_signalled);
-        is_refused.set(rest == WaitStep::Resend);
+        let step = queue.domain.sleep(WaitTarget::Queue(queue.number), left, is_signalled);
+        is_refused.set(step == WaitStep::Resend);
     };
     idle::wait_for(timeout_ms, look, sleep).unwrap_or(NOTHING)
 }

@@ -4,22 +4,22 @@ use crate::abi::CqEntry;
 use fabric::Address;
 use std::ffi::c_int;
 
-/// Something to be told.
+/// The end of an operation, as a queue reports it to the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QueueEvent {
     pub(crate) entry: CqEntry,
-    /// Of a message that came: from whom, and the vector that has a number for it.
+    /// The sender of a received message, and the vector that has a number for it.
     pub(crate) source: Option<(Address, usize)>,
     pub(crate) failed: Option<OperationFailure>,
 }
 
-/// Why it failed.
+/// Why an operation failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OperationFailure {
-    /// As libfabric numbers it.
+    /// libfabric's number of the error.
     pub(crate) error: c_int,
-    /// As we do: see `calls::strerror`.
+    /// Our own number of it: `fi_cq_strerror` gives its text.
     pub(crate) own: c_int,
-    /// Bytes that there was no room for.
+    /// Bytes of the message that there was no room for.
     pub(crate) missing_bytes: usize,
 }

@@ -5,18 +5,19 @@ use crate::idle::IdlePolls;
 use crate::wait::WaitState;
 use std::collections::VecDeque;
 
-/// No queue's number: what is told is put where it belongs.
+/// The number of no queue, for a caller that reads none: each event is put into its own queue.
 pub(crate) const NO_QUEUE: usize = usize::MAX;
 
-/// What a queue holds. It grows only by what its endpoints had outstanding when another queue or
-/// a counter was looked at.
+/// The events of a queue that the program has not read, and its endpoints. An event is kept
+/// here if it came while the program read another queue or a counter, or if it is a failure. So
+/// there are never more events than operations that the program has begun.
 #[derive(Debug)]
 pub(crate) struct CompletionQueue {
     ready: VecDeque<QueueEvent>,
-    /// Who is bound to it.
+    /// The endpoints that are bound to it.
     pub(crate) endpoints: Vec<usize>,
-    /// Which of them is asked first.
-    pub(super) turn: usize,
+    /// The place of the endpoint that the next read asks first.
+    pub(super) first: usize,
     pub(crate) idle: IdlePolls,
     pub(crate) wait_state: WaitState,
 }
@@ -24,7 +25,7 @@ pub(crate) struct CompletionQueue {
 impl CompletionQueue {
     pub(super) fn new(wait_state: WaitState) -> Self {
         let (ready, endpoints, idle) = (VecDeque::new(), Vec::new(), IdlePolls::new());
-        Self { ready, endpoints, turn: 0, idle, wait_state }
+        Self { ready, endpoints, first: 0, idle, wait_state }
     }
 
     pub(crate) fn push(&mut self, event: QueueEvent) {
@@ -32,12 +33,12 @@ impl CompletionQueue {
         self.wait_state.wake();
     }
 
-    /// Whether it has something to tell.
+    /// Whether the program has events to read.
     pub(crate) fn has_events(&self) -> bool {
         !self.ready.is_empty()
     }
 
-    /// The next event that did not fail; whether there is one that did.
+    /// Takes the next event, unless it is a failure, which the program must read as an error.
     pub(super) fn next(&mut self) -> Result<Option<QueueEvent>, ()> {
         match self.ready.front() {
             None => Ok(None),
@@ -46,7 +47,7 @@ impl CompletionQueue {
         }
     }
 
-    /// The next event if it failed.
+    /// Takes the next event if it is a failure.
     pub(super) fn next_failed(&mut self) -> Option<(QueueEvent, OperationFailure)> {
         let event = *self.ready.front()?;
         let failed = event.failed?;
@@ -54,10 +55,10 @@ impl CompletionQueue {
         Some((event, failed))
     }
 
-    /// Whose turn it is to be asked at a step of a round.
+    /// The endpoint that a read asks at this step: each once, in turn.
     pub(super) fn endpoint(&self, step: usize) -> Option<usize> {
         let count = self.endpoints.len();
-        let index = self.turn + step;
+        let index = self.first + step;
         (step < count).then(|| self.endpoints[if index < count { index } else { index - count }])
     }
 }
