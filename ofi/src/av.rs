@@ -1,5 +1,5 @@
-//! Address vectors: who others are by number. Both kinds count from 0 (in a map the numbers are
-//! ours to choose).
+//! Address vectors: the addresses of other endpoints by number. Both kinds of vectors count from 0.
+//! In a map (`FI_AV_MAP`) the provider may choose the numbers.
 
 mod vector;
 
@@ -18,16 +18,16 @@ use std::ptr;
 use std::slice;
 use std::sync::Arc;
 
-/// An address vector as C has it.
+/// An address vector as C sees it.
 #[repr(C)]
 pub(crate) struct AvObject {
     av: FidAv<Self>,
     domain: Arc<DomainShared>,
-    /// Its number in the domain.
+    /// The vector's number in the domain.
     number: usize,
 }
 
-// SAFETY: it begins with its `Fid`, as C has it; no other type says this class.
+// SAFETY: the type begins with its `Fid` in C's layout; no other type has this class.
 unsafe impl object::FidObject for AvObject {
     const CLASS: usize = FI_CLASS_AV;
 }
@@ -50,7 +50,7 @@ static OPS: AvOps<AvObject> = AvOps {
 };
 
 impl AvObject {
-    /// Its number, if it is of this domain.
+    /// The vector's number, if it is of this domain.
     pub(crate) fn number(&self, domain: &Arc<DomainShared>) -> Result<usize, c_int> {
         if Arc::ptr_eq(&self.domain, domain) { Ok(self.number) } else { Err(-FI_EINVAL) }
     }
@@ -122,7 +122,7 @@ unsafe extern "C" fn insert(
     av.domain.state.with(|state| {
         let vector = state.vectors.of(av.number);
         for (index, bytes) in bytes.chunks_exact(ADDRESS_BYTES).enumerate() {
-            let (number, error) = put(vector, bytes);
+            let (number, error) = insert_address(vector, bytes);
             inserted += c_int::from(error == 0);
             // SAFETY: libfabric's contract: null, or room for a number and an error for each.
             unsafe {
@@ -138,8 +138,8 @@ unsafe extern "C" fn insert(
     inserted
 }
 
-/// The number of an address that is now in a vector, and libfabric's error, 0 for none.
-fn put(vector: &mut AddressVector, bytes: &[u8]) -> (u64, c_int) {
+/// Inserts an address. Returns its number and libfabric's error, 0 for none.
+fn insert_address(vector: &mut AddressVector, bytes: &[u8]) -> (u64, c_int) {
     let address = match Address::from_bytes(bytes) {
         Ok(address) => address,
         Err(error) => {
@@ -184,23 +184,23 @@ unsafe extern "C" fn lookup(
     )
 }
 
-/// Copies as much of an address as there is room for, and says how long it is; whether all of it
-/// found room.
+/// Copies as much of an address as there is room for, and writes its whole length. Returns whether
+/// all of it found room.
 ///
 /// # Safety
 /// There is room for `*bytes` at `to`.
 pub(crate) unsafe fn write_address(address: Address, to: *mut c_void, bytes: *mut usize) -> bool {
-    let told = address.to_bytes();
+    let whole = address.to_bytes();
     // SAFETY: the caller's.
     unsafe {
         let room = if to.is_null() { 0 } else { bytes.read() };
-        to.cast::<u8>().copy_from_nonoverlapping(told.as_ptr(), room.min(told.len()));
-        bytes.write(told.len());
-        room >= told.len()
+        to.cast::<u8>().copy_from_nonoverlapping(whole.as_ptr(), room.min(whole.len()));
+        bytes.write(whole.len());
+        room >= whole.len()
     }
 }
 
-/// As a person reads it: host, slot, and the how-manieth that has the slot.
+/// The text of an address: host, slot, and incarnation, which counts the owners of the slot.
 unsafe extern "C" fn straddr(
     _: &AvObject,
     address: *const c_void,
@@ -208,8 +208,8 @@ unsafe extern "C" fn straddr(
     bytes: *mut usize,
 ) -> *const c_char {
     // SAFETY: libfabric's contract: an address.
-    let told = unsafe { slice::from_raw_parts(address.cast::<u8>(), ADDRESS_BYTES) };
-    let text = match Address::from_bytes(told) {
+    let address = unsafe { slice::from_raw_parts(address.cast::<u8>(), ADDRESS_BYTES) };
+    let text = match Address::from_bytes(address) {
         Ok(Address { host, incarnation, slot }) => {
             format!("vrio://{host:016x}/{slot}.{incarnation}")
         }
@@ -232,14 +232,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_has_no_number() {
+    fn bytes_that_are_no_address_have_no_number() {
         let mut vector = AddressVector::default();
-        assert_eq!(put(&mut vector, &[1; ADDRESS_BYTES]), (FI_ADDR_NOTAVAIL, FI_EINVAL));
-        assert_eq!(put(&mut vector, &address(5).to_bytes()), (0, 0));
+        assert_eq!(insert_address(&mut vector, &[1; ADDRESS_BYTES]), (FI_ADDR_NOTAVAIL, FI_EINVAL));
+        assert_eq!(insert_address(&mut vector, &address(5).to_bytes()), (0, 0));
     }
 
     #[test]
-    fn an_address_is_told_as_far_as_there_is_room_and_its_length_always() {
+    fn an_address_is_cut_to_the_room_and_its_length_is_not() {
         let mut room = [0xee_u8; ADDRESS_BYTES];
         for short in [0, 7, ADDRESS_BYTES] {
             let mut bytes = short;

@@ -19,7 +19,7 @@ use std::sync::Arc;
 /// Completions of one endpoint that a read of a counter takes at most.
 const COMPLETIONS_PER_READ: usize = 64;
 
-/// A counter as C has it.
+/// A counter as C sees it.
 #[repr(C)]
 pub(crate) struct CounterObject {
     cntr: FidCntr<Self>,
@@ -29,7 +29,7 @@ pub(crate) struct CounterObject {
     wait: WaitObject,
 }
 
-// SAFETY: it begins with its `Fid`, as C has it; no other type says this class.
+// SAFETY: the type begins with its `Fid` in C's layout; no other type has this class.
 unsafe impl object::FidObject for CounterObject {
     const CLASS: usize = FI_CLASS_CNTR;
 }

@@ -30,7 +30,7 @@ use std::time::Duration;
 /// The version of the interface since which an error entry tells the length of its data.
 const ERROR_DATA_SINCE: u32 = version(1, 5);
 
-/// A completion queue as C has it.
+/// A completion queue as C sees it.
 #[repr(C)]
 pub(crate) struct QueueObject {
     cq: FidCq<Self>,
@@ -46,7 +46,7 @@ pub(crate) struct QueueObject {
     signalled: AtomicBool,
 }
 
-// SAFETY: it begins with its `Fid`, as C has it; no other type says this class.
+// SAFETY: the type begins with its `Fid` in C's layout; no other type has this class.
 unsafe impl object::FidObject for QueueObject {
     const CLASS: usize = FI_CLASS_CQ;
 }

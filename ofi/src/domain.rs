@@ -1,4 +1,4 @@
-//! A domain (`fi_domain`): a process's membership, and all that is open in it.
+//! A domain (`fi_domain`): the membership of a process, and the objects that it opens in it.
 
 mod opened;
 
@@ -55,8 +55,8 @@ pub(crate) unsafe fn open(
     let domain = match fabric::Domain::from_environment() {
         Ok(domain) => domain,
         Err(error) => {
-            // Who got so far has set the variables: without this line MPI would only say that
-            // there is no data.
+            // The variables of the environment are set here, since `fi_getinfo` has offered the
+            // domain. Without this line MPI would only say that there is no data.
             eprintln!("libvrio-fi.so: {error}");
             return -FI_ENODATA;
         }
@@ -76,11 +76,11 @@ pub(crate) unsafe fn open(
     unsafe { object::hand_out(DomainObject::new(domain, shared), to) }
 }
 
-/// How MPICH is told to send what is long.
+/// The variable that chooses how MPICH sends long messages.
 const PROTOCOL_VARIABLE: &str = "MPIR_CVAR_CH4_OFI_RNDV_PROTOCOL";
 
-/// What of that cannot be, and what can: MPICH looks at nothing that the provider offers, and would
-/// wait for ever.
+/// Why a value of that variable is refused. MPICH does not look at the provider's offer before it
+/// obeys the variable, and would wait for ever.
 fn refused_protocol(wanted: Option<&str>) -> Option<String> {
     (wanted == Some("write")).then(|| {
         format!(
@@ -90,8 +90,8 @@ fn refused_protocol(wanted: Option<&str>) -> Option<String> {
     })
 }
 
-/// Inside of a VM the region is a device's memory, which may be mapped uncached: then everything is
-/// slow, and nobody would know why.
+/// Warns of memory that is mapped uncached. Inside of a VM the region is a device's memory, for
+/// which that can happen. Then all messages are slow, and the user sees no reason.
 fn report_load_cost(domain: &fabric::Domain) {
     let Some(cost_ns) = domain.load_cost_ns() else { return };
     let limit_ns = fabric::LOAD_COST_CACHED_NS_MAX;
@@ -111,7 +111,7 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     unsafe { object::close::<DomainObject>(fid, leave) }
 }
 
-/// With flags, of which there is none that we know.
+/// The same with flags, of which none is offered.
 unsafe extern "C" fn endpoint2(
     domain: &DomainObject,
     info: *mut Info,

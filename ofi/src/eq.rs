@@ -1,5 +1,5 @@
-//! Event queues: for connections and for operations that end later, of which there are none here.
-//! Programs open one all the same; it stays empty.
+//! Event queues. They are for connections and for operations that end later, and the provider has
+//! neither. Programs open an event queue all the same; it stays empty.
 
 use crate::abi::{
     EqAttr, EqOps, FI_CLASS_EQ, FI_EAGAIN, FI_ENOSYS, FI_WAIT_NONE, FI_WAIT_UNSPEC, Fid, FidEq,
@@ -13,14 +13,14 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-/// An event queue.
+/// An event queue as C sees it.
 #[repr(C)]
 pub(crate) struct EventQueueObject {
     eq: FidEq<Self>,
     _fabric: Arc<()>,
 }
 
-// SAFETY: it begins with its `Fid`, as C has it; no other type says this class.
+// SAFETY: the type begins with its `Fid` in C's layout; no other type has this class.
 unsafe impl object::FidObject for EventQueueObject {
     const CLASS: usize = FI_CLASS_EQ;
 }
@@ -62,7 +62,7 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     unsafe { object::close::<EventQueueObject>(fid, |_| Ok(())) }
 }
 
-/// There is no event, whichever kind is asked for.
+/// There is no event, and no error either.
 extern "C" fn nothing() -> isize {
     -(FI_EAGAIN as isize)
 }
@@ -79,7 +79,7 @@ extern "C" fn sread(
     timeout_ms: c_int,
     _: u64,
 ) -> isize {
-    // Nothing wakes it, for nothing ever happens.
+    // Nothing wakes the thread, since there are no events.
     let sleep = |left: Option<Duration>| thread::sleep(left.unwrap_or(Duration::MAX));
     idle::wait_for(timeout_ms, || None::<()>, sleep);
     nothing()

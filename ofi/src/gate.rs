@@ -1,56 +1,60 @@
-//! One lock around everything of a domain, which costs nothing where the program promises to make
-//! one call at a time.
+//! The gate of a domain: the lock around all its objects. Where the program promises to make one
+//! call at a time there is no lock, and the gate costs nothing.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Something that one call at a time may use.
+/// A value that one call at a time may use.
 ///
-/// A program that asked for `FI_THREAD_DOMAIN` promised that; any other is held to it by a lock.
+/// A program that asks for `FI_THREAD_DOMAIN` promises that. Calls of other programs wait for each
+/// other at a lock.
 #[derive(Debug)]
 pub(crate) struct CallGate<T> {
     lock: Option<Mutex<()>>,
-    /// Finds programs that break the promise. Plain loads and stores: it is not the lock.
-    inside: AtomicBool,
+    /// A call uses the value. This finds programs that break the promise. It is not a lock: loads
+    /// and stores are plain.
+    is_used: AtomicBool,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the value is reached through `with` alone, one thread at a time (by the lock or by the
-// program's promise, which is libfabric's contract), so that it only has to be fit to be moved.
+// SAFETY: only `with` gives access to the value, to one thread at a time (by the lock, or by the
+// program's promise, which is libfabric's contract). So it is enough that the value may move between
+// threads.
 unsafe impl<T: Send> Sync for CallGate<T> {}
 
 impl<T> CallGate<T> {
-    /// With a lock unless the program `promises` to make one call at a time.
+    /// A gate with a lock, unless the program `promises` to make one call at a time.
     pub(crate) fn new(value: T, promises: bool) -> Self {
         Self {
             lock: (!promises).then(Mutex::default),
-            inside: AtomicBool::new(false),
+            is_used: AtomicBool::new(false),
             value: UnsafeCell::new(value),
         }
     }
 
-    /// Does something with it. Not to be called from within.
+    /// Calls `work` with the value. `work` must not call this again.
     #[inline]
     pub(crate) fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> R {
-        // A panic under it has ended the process before anyone could find it poisoned.
+        // The lock is never poisoned: a panic ends the process.
         let lock = self.lock.as_ref();
         let _held = lock.map(|lock| lock.lock().unwrap_or_else(PoisonError::into_inner));
-        if self.inside.load(Ordering::Relaxed) {
-            two_at_once();
+        if self.is_used.load(Ordering::Relaxed) {
+            abort_concurrent_use();
         }
-        self.inside.store(true, Ordering::Relaxed);
-        // SAFETY: we are the only ones here, as argued at `Sync`, and `work` cannot get here again
-        // without meeting `inside`.
+        self.is_used.store(true, Ordering::Relaxed);
+        // SAFETY: no other thread is here, as argued at `Sync`, and a second call from `work` would
+        // find `is_used` set.
         let result = work(unsafe { &mut *self.value.get() });
-        self.inside.store(false, Ordering::Relaxed);
+        self.is_used.store(false, Ordering::Relaxed);
         result
     }
 }
 
-/// Memory would be torn: better a word than that.
+/// Ends the process with a message, since two threads that change the state at once would destroy
+/// it.
 #[cold]
-fn two_at_once() -> ! {
+fn abort_concurrent_use() -> ! {
     eprintln!(
         "libvrio-fi.so: two threads use one domain at once, though the program asked for \
          FI_THREAD_DOMAIN and so promised not to. Let it ask for FI_THREAD_SAFE (in MPI: \

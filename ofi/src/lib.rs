@@ -1,10 +1,14 @@
-//! `libvrio-fi.so`: a provider that libfabric loads (`FI_PROVIDER_PATH`), and so the way of
-//! unmodified MPI programs into a domain.
+//! `libvrio-fi.so`: a provider that libfabric loads (`FI_PROVIDER_PATH`). By it unmodified MPI
+//! programs use a domain.
 //!
-//! It needs nothing of libfabric's to be built or loaded: what the two hand each other is written
-//! down in [`abi`], for the releases 1.17 to 2.x. A program opens, from top to bottom, a fabric
-//! ([`provider`]), a [`domain`] in which all else lives behind one lock ([`gate`], [`state`]), an
-//! address vector ([`av`]), a completion queue ([`cq`]), counters ([`cntr`]) and an [`endpoint`].
+//! It needs nothing of libfabric's to be built or loaded: [`abi`] describes their interface, for the
+//! releases 1.17 to 2.x. A program opens the [`provider`] first, then a [`domain`], and in the
+//! domain an address vector ([`av`]), a completion queue ([`cq`]), counters ([`cntr`]) and an
+//! [`endpoint`].
+//!
+//! There are three levels of files. The data of an object is the lowest (`cq/queue.rs`). The
+//! [`state`] of a domain holds all this data behind one lock, its [`gate`]. The calls of the program
+//! (`cq/calls.rs`) are above it.
 //!
 //! A panic in a function that C calls ends the process: it never unwinds into C.
 
@@ -29,16 +33,18 @@ use abi::{Provider, version};
 use std::ffi::c_void;
 use std::ptr;
 
-/// What libfabric lists it as.
+/// The provider's name in libfabric's lists.
 const NAME: &std::ffi::CStr = c"vrio";
-/// Ours, told in `fi_info`; libfabric takes the newest of several providers of one name.
+/// The provider's version, as `fi_info` shows it. libfabric takes the newest of several providers of
+/// one name.
 const VERSION: u32 = version(0, 1);
-/// Up to which version of its interface the provider may be asked: the library passes by who knows
-/// less than the program asks for, and every 2.x has only ever added to the end of things.
+/// The newest version of libfabric's interface that the provider claims. The library skips a
+/// provider that knows an older version than the program asks for. Each 2.x so far has only added
+/// to the ends of structs and tables.
 const INTERFACE: u32 = version(2, 99);
 
-/// What libfabric asks for when it has loaded the file: who we are. It keeps the pointer and
-/// writes into `context`.
+/// Describes the provider to libfabric, which calls this when it has loaded the file. libfabric
+/// keeps the pointer and writes into `context`.
 #[unsafe(no_mangle)]
 pub extern "C" fn fi_prov_ini() -> *mut c_void {
     let provider = Provider {
@@ -50,9 +56,9 @@ pub extern "C" fn fi_prov_ini() -> *mut c_void {
         fabric: provider::open,
         cleanup,
     };
-    // It is the library's for as long as the process lives, so it is never given back.
+    // The library uses it for as long as the process lives, so it is never freed.
     Box::into_raw(Box::new(provider)).cast()
 }
 
-/// The library unloads us. Everything that was open is closed by then or lost.
+/// The library unloads the provider. Objects that are still open are lost.
 extern "C" fn cleanup() {}

@@ -1,5 +1,5 @@
-//! Registered memory. For messages nothing has to be registered. What is registered so that others
-//! may read it (`FI_REMOTE_READ`), processes of the same domain can read by its key
+//! Registered memory. Messages need no registered memory. Memory that is registered for reading
+//! (`FI_REMOTE_READ`) can be read by processes of the same domain, by its key
 //! (`endpoint/remote.rs`).
 
 mod memories;
@@ -19,31 +19,31 @@ use std::ptr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long memory that is being read is waited for when it is closed. Its reader may have told
-/// its program before it found room to tell this process.
-const READERS_TIME: Duration = Duration::from_secs(2);
+/// How long a close waits for reads of the memory to end. A reader may report the end of its read to
+/// its program first, and find room to tell this process later.
+const READERS_WAIT_MAX: Duration = Duration::from_secs(2);
 
-/// Registered memory as C has it.
+/// Registered memory as C sees it.
 #[repr(C)]
 pub(crate) struct MemoryObject {
     mr: FidMr,
     domain: Arc<DomainShared>,
 }
 
-// SAFETY: it begins with its `Fid`, as C has it; no other type says this class.
+// SAFETY: the type begins with its `Fid` in C's layout; no other type has this class.
 unsafe impl object::FidObject for MemoryObject {
     const CLASS: usize = FI_CLASS_MR;
 }
 
 static FID: FidOps = object::only_close(close);
 
-/// A domain's table.
+/// The table of a domain for registering memory.
 pub(crate) static OPS: MrOps = MrOps { size: size_of::<MrOps>(), reg, regv, regattr };
 
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     let leave = |object: &MemoryObject| {
         let MemoryObject { mr, domain } = object;
-        let end = Instant::now() + READERS_TIME;
+        let end = Instant::now() + READERS_WAIT_MAX;
         loop {
             let closed = domain.state.with(|state| {
                 let closed = state.memory.remove(mr.key);
@@ -62,6 +62,8 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     unsafe { object::close::<MemoryObject>(fid, leave) }
 }
 
+/// Registers memory in a domain.
+///
 /// # Safety
 /// A domain of ours, and room for a pointer; the memory stays readable until it is closed.
 unsafe fn register(
@@ -83,7 +85,7 @@ unsafe fn register(
     let start = parts.first().map_or(0, |part| part.start.addr() as u64);
     let base = if is_ours { start } else { 0 };
     let memory =
-        RegisteredMemory { parts, base, readable: access & FI_REMOTE_READ != 0, answers: 0 };
+        RegisteredMemory { parts, base, readable: access & FI_REMOTE_READ != 0, responses: 0 };
     match domain.state.with(|state| state.memory.add(key, is_ours, memory)) {
         Ok(key) => {
             let fid = object::fid::<MemoryObject>(context, &FID);
@@ -95,10 +97,10 @@ unsafe fn register(
     }
 }
 
-/// The pieces of a call; none if they are too many.
+/// The pieces of memory of a call. None: there are too many, or the pointer is null.
 ///
 /// # Safety
-/// There are so many, for as long as they are looked at.
+/// There are `count` pieces at the pointer, for as long as the result is used.
 unsafe fn pieces<'a>(parts: *const IoVec, count: usize) -> Option<&'a [IoVec]> {
     match count {
         0 => Some(&[]),
@@ -152,11 +154,11 @@ unsafe extern "C" fn regattr(
 ) -> c_int {
     // SAFETY: libfabric's contract: attributes, or null by mistake.
     let Some(attr) = (unsafe { attr.as_ref() }) else { return -FI_EINVAL };
-    // Other memory than the machine's own was not asked for by a capability: refused.
+    // Memory of other devices needs a capability (`FI_HMEM`) that is not offered.
     if attr.iface != FI_HMEM_SYSTEM {
         return -FI_ENOSYS;
     }
-    // Flags of 2.x say that the pieces are something else.
+    // With flags of 2.x the field holds something else than pieces.
     let count = if flags == 0 { attr.iov_count } else { 0 };
     // SAFETY: libfabric's contract.
     unsafe {

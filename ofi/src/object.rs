@@ -1,24 +1,24 @@
-//! Objects as C has them: made in a box, known by the address of their beginning, closed by it.
+//! Objects as C sees them: an object is a box, and C names it by the address of its first field.
 
 use crate::abi::{FI_EINVAL, FI_ENOENT, FI_ENOSYS, Fid, FidOps, no_call};
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-/// One of our objects.
+/// An object of the provider.
 ///
 /// # Safety
-/// It begins with a [`Fid`] and is laid out as C has it; objects of class `CLASS` are of this type
-/// and of no other.
+/// The type begins with a [`Fid`] and has C's layout. Objects of class `CLASS` are of this type and
+/// of no other.
 pub(crate) unsafe trait FidObject: Sized {
-    /// What its `fclass` says.
+    /// The `fclass` of its objects.
     const CLASS: usize;
 }
 
-/// What an object begins with.
+/// The first field of an object.
 pub(crate) fn fid<T: FidObject>(context: *mut c_void, ops: &'static FidOps) -> Fid {
     Fid { fclass: T::CLASS, context, ops }
 }
 
-/// Puts a new object where the program wants it.
+/// Gives a new object to the program: writes a pointer to it.
 ///
 /// # Safety
 /// There is room for a pointer at `to`.
@@ -29,24 +29,24 @@ pub(crate) unsafe fn hand_out<T: FidObject>(object: T, to: *mut *mut Fid) -> c_i
     0
 }
 
-/// The object behind a pointer that the program hands in, if it is of this type.
+/// The object at a pointer of the program, if it is of this type.
 ///
 /// # Safety
-/// It is null or an object of ours that has not been closed.
+/// The pointer is null, or an object of ours that has not been closed.
 pub(crate) unsafe fn find<'a, T: FidObject>(fid: *mut Fid) -> Result<&'a T, c_int> {
     // SAFETY: the caller's: every object of ours begins with a `Fid`.
     let class = unsafe { fid.as_ref() }.ok_or(-FI_EINVAL)?.fclass;
     if class != T::CLASS {
         return Err(-FI_EINVAL);
     }
-    // SAFETY: what has this class is of this type, as `FidObject` promises.
+    // SAFETY: an object of this class is of this type, as `FidObject` promises.
     Ok(unsafe { &*fid.cast::<T>() })
 }
 
-/// Takes an object back for good, unless it is still in use.
+/// Closes an object, unless `leave` says that it is still in use.
 ///
 /// # Safety
-/// As for [`find`]; nobody uses it any more.
+/// As for [`find`]; the program does not use the object any more.
 pub(crate) unsafe fn close<T: FidObject>(
     fid: *mut Fid,
     leave: impl FnOnce(&T) -> Result<(), c_int>,
@@ -54,7 +54,7 @@ pub(crate) unsafe fn close<T: FidObject>(
     // SAFETY: the caller's.
     match unsafe { find::<T>(fid) }.and_then(leave) {
         Ok(()) => {
-            // SAFETY: `hand_out` made it of a box of this type, and it is closed once.
+            // SAFETY: `hand_out` made it from a box of this type, and it is closed once.
             drop(unsafe { Box::from_raw(fid.cast::<T>()) });
             0
         }
@@ -62,7 +62,7 @@ pub(crate) unsafe fn close<T: FidObject>(
     }
 }
 
-/// The table of an object that can only be closed.
+/// The table of an object that has no calls but the one that closes it.
 pub(crate) const fn only_close(close: crate::abi::Close) -> FidOps {
     FidOps {
         size: size_of::<FidOps>(),
@@ -75,17 +75,17 @@ pub(crate) const fn only_close(close: crate::abi::Close) -> FidOps {
     }
 }
 
-/// Binds nothing.
+/// The call of an object that binds nothing.
 pub(crate) extern "C" fn no_bind(_: *mut Fid, _: *mut Fid, _: u64) -> c_int {
     -FI_ENOSYS
 }
 
-/// Controls nothing.
+/// The call of an object that has no commands.
 pub(crate) extern "C" fn no_control(_: *mut Fid, _: c_int, _: *mut c_void) -> c_int {
     -FI_ENOSYS
 }
 
-/// A call's outcome as C wants it.
+/// The value that a call returns to C.
 pub(crate) fn outcome(result: Result<(), c_int>) -> isize {
     result.err().unwrap_or(0) as isize
 }
@@ -95,10 +95,10 @@ pub(crate) fn code(result: Result<(), c_int>) -> c_int {
     result.err().unwrap_or(0)
 }
 
-/// Copies a text to where the program wants it, cut to fit and ended.
+/// Copies a text into a buffer of the program, cut to its length and ended by a zero.
 ///
 /// # Safety
-/// `buffer` is null or has room for `bytes`, and nothing of ours is there.
+/// `buffer` is null or has room for `bytes`, and is not memory of ours.
 pub(crate) unsafe fn write_text(text: &[u8], buffer: *mut c_char, bytes: usize) {
     if !buffer.is_null() && bytes > 0 {
         let length = text.len().min(bytes - 1);
@@ -110,7 +110,7 @@ pub(crate) unsafe fn write_text(text: &[u8], buffer: *mut c_char, bytes: usize) 
     }
 }
 
-/// What an error of ours means (`fi_cq_strerror`), also copied to where the program wants it.
+/// The text of an error of ours (`fi_cq_strerror`), which is also copied into the program's buffer.
 ///
 /// # Safety
 /// As for [`write_text`].
@@ -124,7 +124,7 @@ pub(crate) unsafe fn explain(
     error.as_ptr()
 }
 
-/// Things that are known by their number; a number is used again when its thing is gone.
+/// The objects of one kind by number. The number of a removed object is used again.
 #[derive(Debug)]
 pub(crate) struct ObjectTable<T>(Vec<Option<T>>);
 
@@ -133,22 +133,23 @@ impl<T> ObjectTable<T> {
         Self(Vec::new())
     }
 
-    pub(crate) fn insert(&mut self, thing: T) -> usize {
+    pub(crate) fn insert(&mut self, object: T) -> usize {
         if let Some(free) = self.0.iter().position(Option::is_none) {
-            self.0[free] = Some(thing);
+            self.0[free] = Some(object);
             return free;
         }
-        self.0.push(Some(thing));
+        self.0.push(Some(object));
         self.0.len() - 1
     }
 
-    /// The number's thing. Numbers are our own: one without a thing is our mistake.
+    /// The object of this number. The provider chooses the numbers, so a number without an object is
+    /// a mistake of ours.
     #[inline]
     pub(crate) fn of(&mut self, number: usize) -> &mut T {
         self.0[number].as_mut().expect("its object is open")
     }
 
-    /// The number's thing, if it still has one.
+    /// The object of this number, if it is still open.
     pub(crate) fn get(&mut self, number: usize) -> Option<&mut T> {
         self.0.get_mut(number)?.as_mut()
     }
@@ -157,7 +158,7 @@ impl<T> ObjectTable<T> {
         self.0.get_mut(number).and_then(Option::take)
     }
 
-    /// Numbers that were ever given.
+    /// All numbers that were ever given.
     pub(crate) fn numbers(&self) -> std::ops::Range<usize> {
         0..self.0.len()
     }
@@ -167,7 +168,7 @@ impl<T> ObjectTable<T> {
     }
 }
 
-/// Nothing of that name is there.
+/// The program names an operation that does not exist.
 pub(crate) const NOT_FOUND: c_int = -FI_ENOENT;
 
 #[cfg(test)]
@@ -175,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_is_used_again_only_when_its_thing_is_gone() {
+    fn a_number_is_used_again_only_when_its_object_is_gone() {
         let mut slots = ObjectTable::new();
         assert_eq!([slots.insert('a'), slots.insert('b'), slots.insert('c')], [0, 1, 2]);
         assert_eq!(slots.remove(1), Some('b'));

@@ -1,5 +1,4 @@
-//! The open provider (`fi_fabric`): the way to domains, and to event queues in which nothing ever
-//! happens.
+//! The open provider (`fi_fabric`), in which a program opens domains and event queues.
 
 mod opened;
 
@@ -44,8 +43,8 @@ pub(crate) unsafe extern "C" fn open(
     unsafe { object::hand_out(ProviderObject::new(fabric), to) }
 }
 
-/// Whether the program may wait for descriptors of queues and counters: nothing that comes from now
-/// on is missed then.
+/// Whether the program may poll the descriptors of these queues and counters. If so, each event from
+/// now on makes a descriptor readable.
 unsafe extern "C" fn trywait(_: &ProviderObject, fids: *mut *mut Fid, count: c_int) -> c_int {
     let Ok(count) = usize::try_from(count) else { return -FI_EINVAL };
     for index in 0..count {
@@ -62,7 +61,7 @@ unsafe extern "C" fn trywait(_: &ProviderObject, fids: *mut *mut Fid, count: c_i
                 Some(FI_CLASS_CNTR) => {
                     object::find::<cntr::CounterObject>(fid).and_then(cntr::CounterObject::try_wait)
                 }
-                // Nothing ever happens in one.
+                // An event queue never has events.
                 Some(FI_CLASS_EQ) => Ok(()),
                 _ => Err(-FI_EINVAL),
             }
@@ -90,7 +89,7 @@ unsafe extern "C" fn domain(
     unsafe { domain::open(fabric, info, to, context) }
 }
 
-/// With flags, of which there is none that we know.
+/// The same with flags, of which none is offered.
 unsafe extern "C" fn domain2(
     fabric: &ProviderObject,
     info: *mut Info,

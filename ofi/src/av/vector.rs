@@ -3,7 +3,7 @@
 use crate::abi::FI_ADDR_NOTAVAIL;
 use fabric::{Address, AddressTable, AddressTableFull};
 
-/// Addresses by number, and the other way.
+/// Addresses by number, and numbers by address.
 #[derive(Debug, Default)]
 pub(crate) struct AddressVector(AddressTable);
 
@@ -12,17 +12,17 @@ impl AddressVector {
         self.0.insert(address).map(u64::from)
     }
 
-    /// Whether it was there.
+    /// Removes the address of this number. `false`: there is none.
     pub(crate) fn remove(&mut self, number: u64) -> bool {
         u32::try_from(number).is_ok_and(|number| self.0.remove(number))
     }
 
-    /// Whose number it is.
+    /// The address that has this number.
     pub(crate) fn address(&self, number: u64) -> Option<Address> {
         self.0.address(u32::try_from(number).ok()?)
     }
 
-    /// Which number somebody has.
+    /// The number of an address, `FI_ADDR_NOTAVAIL` if it has none.
     pub(crate) fn number(&mut self, address: &Address) -> u64 {
         self.0.number(address).map_or(FI_ADDR_NOTAVAIL, u64::from)
     }
@@ -35,10 +35,10 @@ mod tests {
     const ADDRESS: Address = Address { host: 1, incarnation: 1, slot: 5 };
 
     #[test]
-    fn numbers_beyond_any_are_nobodys() {
+    fn numbers_that_were_never_given_have_no_address() {
         let mut vector = AddressVector::default();
         assert_eq!(vector.insert(ADDRESS), Ok(0));
-        // The lower half of it is a number that is there.
+        // Its lower half is a number that was given.
         let beyond = 1 << 32;
         for number in [1, beyond, FI_ADDR_NOTAVAIL] {
             assert_eq!((vector.address(number), vector.remove(number)), (None, false));

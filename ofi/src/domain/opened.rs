@@ -1,4 +1,4 @@
-//! A domain as C has it, and what its objects share.
+//! The object of a domain, and the part of it that all objects of the domain share.
 
 use crate::abi::{FI_CLASS_DOMAIN, FidDomain};
 use crate::gate::CallGate;
@@ -8,14 +8,14 @@ use crate::{idle, object};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A domain as C has it.
+/// A domain as C sees it.
 #[repr(C)]
 pub(crate) struct DomainObject {
     domain: FidDomain<Self>,
     shared: Arc<DomainShared>,
 }
 
-// SAFETY: it begins with its `Fid`, as C has it; no other type says this class.
+// SAFETY: the type begins with its `Fid` in C's layout; no other type has this class.
 unsafe impl object::FidObject for DomainObject {
     const CLASS: usize = FI_CLASS_DOMAIN;
 }
@@ -35,45 +35,47 @@ impl DomainObject {
     }
 }
 
-/// What everything that is open in a domain holds on to.
+/// The part of a domain that each of its objects refers to.
 #[derive(Debug)]
 pub(crate) struct DomainShared {
-    /// Of whom the endpoints are.
+    /// The process's membership, in which endpoints are opened.
     pub(crate) domain: fabric::Domain,
-    /// Which version of the interface the program speaks.
+    /// The version of libfabric's interface that the program asked for.
     pub(crate) version: u32,
-    /// Registered memory has keys of ours, and is addressed as in its own process (the program's
-    /// word: `FI_MR_BASIC`).
+    /// The program asked for `FI_MR_BASIC`: the provider chooses the keys of registered memory, and
+    /// readers name its bytes by their addresses in its own process.
     pub(crate) has_virtual_addresses: bool,
-    /// Endpoints, queues, counters, vectors.
+    /// The objects of the domain.
     pub(crate) state: CallGate<ProviderState>,
     pub(super) _fabric: Arc<()>,
 }
 
 impl DomainShared {
-    /// What somebody who waits for something by the descriptor is to do.
-    pub(crate) fn prepare(&self, to: WaitTarget) -> WaitStep {
-        self.state.with(|state| state.prepare(to, WaitMethod::Descriptor, &self.domain)).0
+    /// Prepares a wait by the descriptor, and returns the program's next step.
+    pub(crate) fn prepare(&self, target: WaitTarget) -> WaitStep {
+        self.state.with(|state| state.prepare(target, WaitMethod::Descriptor, &self.domain)).0
     }
 
-    /// Has a thread that waits for something by a call sleep until there may be something, or for
-    /// so long at most; not, if it `is_over` once it would be woken from outside the gate as well.
+    /// Lets a thread that waits by a call sleep until there may be something for it, or for so long
+    /// at most. It does not sleep if the wait `is_over`. That is asked only when the alarm is armed,
+    /// so that a thread that ends the wait, from outside of the gate, is seen here or rings the
+    /// alarm. Returns the step that the thread has made.
     pub(crate) fn sleep(
         &self,
-        to: WaitTarget,
+        target: WaitTarget,
         left: Option<Duration>,
         is_over: impl FnOnce() -> bool,
     ) -> WaitStep {
-        let (rest, asleep) =
-            self.state.with(|state| state.prepare(to, WaitMethod::Call, &self.domain));
-        match &asleep {
-            _ if matches!(rest, WaitStep::Look | WaitStep::Resend) || is_over() => {}
-            Some(asleep) => asleep.alarm.wait(left),
+        let (step, sleeping) =
+            self.state.with(|state| state.prepare(target, WaitMethod::Call, &self.domain));
+        match &sleeping {
+            _ if matches!(step, WaitStep::Look | WaitStep::Resend) || is_over() => {}
+            Some(sleeping) => sleeping.alarm.wait(left),
             None => idle::nap(left),
         }
-        if let Some(asleep) = asleep {
-            self.state.with(|state| state.end_sleep(to, &asleep));
+        if let Some(sleeping) = sleeping {
+            self.state.with(|state| state.end_sleep(target, &sleeping));
         }
-        rest
+        step
     }
 }

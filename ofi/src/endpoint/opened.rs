@@ -13,7 +13,7 @@ pub(crate) struct EndpointObject {
     pub(super) number: usize,
 }
 
-// SAFETY: it begins with its `Fid`, as C has it; no other type says this class.
+// SAFETY: the type begins with its `Fid` in C's layout; no other type has this class.
 unsafe impl object::FidObject for EndpointObject {
     const CLASS: usize = FI_CLASS_EP;
 }

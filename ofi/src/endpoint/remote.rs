@@ -144,7 +144,7 @@ impl EndpointTraffic {
     pub(crate) fn continue_reads(&mut self, memory: &mut Memories) {
         // The memory of answers that have ended may be closed.
         let answered = self.remote_reads.answered.drain(..);
-        answered.for_each(|key| memory.let_go(key));
+        answered.for_each(|key| memory.release(key));
         self.send_responses(memory);
     }
 

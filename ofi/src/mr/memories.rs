@@ -6,28 +6,29 @@ use fabric::MemoryPiece;
 use std::collections::HashMap;
 use std::ffi::c_int;
 
-/// All that a process has registered, by key.
+/// The registered memory of a process, by key.
 #[derive(Debug, Default)]
 pub(crate) struct Memories {
     all: HashMap<u64, RegisteredMemory>,
-    /// Keys that were given by us.
-    given: u64,
+    /// How many keys the provider has given, and so the next one.
+    keys_given: u64,
 }
 
+/// Memory that was registered in one call.
 #[derive(Debug)]
 pub(super) struct RegisteredMemory {
     pub(super) parts: Vec<MemoryPiece>,
-    /// What its first byte is called by readers.
+    /// The address by which readers name the first byte.
     pub(super) base: u64,
-    /// Others may read it.
+    /// Other processes may read it.
     pub(super) readable: bool,
-    /// Answers with its content that have not ended.
-    pub(super) answers: usize,
+    /// Responses under way that have its content.
+    pub(super) responses: usize,
 }
 
 impl Memories {
-    /// Registers memory under a key: the program's, or (where addresses are those of its memory)
-    /// one of ours.
+    /// Registers memory under the program's key, or, if `is_ours`, under a key of the provider.
+    /// Returns the key.
     pub(super) fn add(
         &mut self,
         key: u64,
@@ -37,21 +38,21 @@ impl Memories {
         if self.all.len() >= COUNT_MAX {
             return Err(-FI_ENOMEM);
         }
-        let key = if is_ours { self.given } else { key };
+        let key = if is_ours { self.keys_given } else { key };
         if self.all.contains_key(&key) {
             return Err(-FI_ENOKEY);
         }
-        self.given += u64::from(is_ours);
+        self.keys_given += u64::from(is_ours);
         self.all.insert(key, memory);
         Ok(key)
     }
 
-    /// Whether there may be something to read.
+    /// Whether any memory is registered, which other processes may read.
     pub(crate) fn is_readable(&self) -> bool {
         !self.all.is_empty()
     }
 
-    /// What is to be read: all of it, or nothing.
+    /// The pieces of memory that a reader asks for. `None`: it may not read all of them.
     pub(crate) fn find(&self, key: u64, address: u64, bytes: u64) -> Option<Vec<MemoryPiece>> {
         let memory = self.all.get(&key).filter(|memory| memory.readable)?;
         let start = usize::try_from(address.checked_sub(memory.base)?).ok()?;
@@ -68,23 +69,23 @@ impl Memories {
         (skipped == 0 && wanted == 0).then_some(found)
     }
 
-    /// An answer with its content goes.
+    /// A response with this memory's content begins: the memory must stay.
     pub(crate) fn hold(&mut self, key: u64) {
         if let Some(memory) = self.all.get_mut(&key) {
-            memory.answers += 1;
+            memory.responses += 1;
         }
     }
 
-    /// It has ended.
-    pub(crate) fn let_go(&mut self, key: u64) {
+    /// A response has ended.
+    pub(crate) fn release(&mut self, key: u64) {
         if let Some(memory) = self.all.get_mut(&key) {
-            memory.answers = memory.answers.saturating_sub(1);
+            memory.responses = memory.responses.saturating_sub(1);
         }
     }
 
-    /// Nobody is to read it any more.
+    /// Removes memory, which cannot be read any more. Refused while a response has its content.
     pub(super) fn remove(&mut self, key: u64) -> Result<(), c_int> {
-        if self.all.get(&key).is_some_and(|memory| memory.answers > 0) {
+        if self.all.get(&key).is_some_and(|memory| memory.responses > 0) {
             return Err(-FI_EBUSY);
         }
         self.all.remove(&key);
@@ -100,11 +101,11 @@ mod tests {
     fn memory(parts: &[(usize, usize)], base: u64, readable: bool) -> RegisteredMemory {
         let part =
             |&(start, bytes)| MemoryPiece { start: ptr::without_provenance_mut(start), bytes };
-        RegisteredMemory { parts: parts.iter().map(part).collect(), base, readable, answers: 0 }
+        RegisteredMemory { parts: parts.iter().map(part).collect(), base, readable, responses: 0 }
     }
 
     #[test]
-    fn what_is_registered_is_read_whole_or_not_at_all() {
+    fn a_read_gets_all_that_it_asks_for_or_nothing() {
         let mut all = Memories::default();
         let parts = [(1000, 10), (2000, 0), (3000, 20)];
         assert_eq!(all.add(7, false, memory(&parts, 0, true)), Ok(7));
@@ -131,16 +132,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_being_read_is_not_closed() {
+    fn memory_is_not_closed_while_it_is_read() {
         let mut all = Memories::default();
         let [first, second] =
             [1, 2].map(|_| all.add(9, true, memory(&[(4096, 8)], 4096, true)).unwrap());
-        assert_ne!(first, second, "keys of ours differ, whatever is asked for");
+        assert_ne!(first, second, "the provider's keys differ, and the program's are ignored");
         assert!(all.find(first, 4097, 7).is_some() && all.find(first, 0, 1).is_none());
         all.hold(first);
         assert_eq!((all.remove(first), all.remove(second)), (Err(-FI_EBUSY), Ok(())));
-        all.let_go(first);
-        all.let_go(second);
+        all.release(first);
+        all.release(second);
         assert_eq!((all.remove(first), all.find(first, 4096, 1).is_none()), (Ok(()), true));
     }
 }

@@ -1,18 +1,18 @@
-//! The open provider as C has it.
+//! The object of an open provider.
 
 use crate::abi::{FI_CLASS_FABRIC, FidFabric};
 use crate::object;
 use std::sync::Arc;
 
-/// An open provider.
+/// The open provider as C sees it.
 #[repr(C)]
 pub(crate) struct ProviderObject {
     fabric: FidFabric<Self>,
-    /// Whoever is open under it has one, so that it is not closed before them.
+    /// Each domain and event queue has a copy, so that the provider is not closed before them.
     open: Arc<()>,
 }
 
-// SAFETY: it begins with its `Fid`, as C has it; no other type says this class.
+// SAFETY: the type begins with its `Fid` in C's layout; no other type has this class.
 unsafe impl object::FidObject for ProviderObject {
     const CLASS: usize = FI_CLASS_FABRIC;
 }
@@ -27,12 +27,12 @@ impl ProviderObject {
         Arc::strong_count(&self.open) == 1
     }
 
-    /// Keeps it open.
+    /// Keeps the provider open as long as the result lives.
     pub(crate) fn hold(&self) -> Arc<()> {
         Arc::clone(&self.open)
     }
 
-    /// Which version of the interface the program speaks.
+    /// The version of libfabric's interface that the program asked for.
     pub(crate) fn version(&self) -> u32 {
         self.fabric.api_version
     }
