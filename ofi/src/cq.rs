@@ -199,7 +199,7 @@ impl QueueObject {
     /// Lets other threads have the core. This thread is outside of the gate meanwhile.
     #[cold]
     fn yield_core(&self) {
-        let took: Duration = crate::idle::let_others_run();
+        let took: Duration = crate::idle::yield_core();
         self.domain.state.with(|state| state.queues.of(self.number).idle.yielded(took));
     }
 

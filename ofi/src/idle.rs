@@ -1,35 +1,40 @@
-//! What to do when there is nothing to do.
+//! Polls that find nothing: when a rank gives its core to other threads, and waits that end in time.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// After so many empty polls a rank looks whether another one wants its core, or a sidecore: at
-/// first, and where somebody did want it: what a rank waits for may be what that one has to do.
+/// A rank yields its core after so many empty polls: at first, and again when another thread has
+/// had the core.
 const EMPTY_POLLS: u32 = 64;
+/// The same on a core that is shared: the rank may wait for work of the other thread.
 const EMPTY_POLLS_SHARED: u32 = 4;
-/// At the most where the domain has sidecores of its own. The system call costs about as much as
-/// ten polls, MPI's own work included: one in 256 is little, and whoever comes to a core that was
-/// a rank's alone waits some 20 us for it, in which a sidecore still takes the rank for one that
-/// gives way.
+/// The same at most, where the domain has sidecores. The system call costs about as much as ten
+/// polls with MPI's own work, so one yield in 256 polls is cheap. A sidecore that comes to the
+/// rank's core waits some 20 us for it, which is short enough for the sidecore to see that the rank
+/// yields.
 const EMPTY_POLLS_MAX: u32 = 256;
-/// Who has no sidecore to wait for and has found nobody by so many does not ask any more.
+/// Where the domain has no sidecores, a rank whose yields have become as rare as this yields no
+/// more. After so many empty polls it looks at the clock instead.
 const EMPTY_POLLS_ALONE: u32 = 2048;
-/// A yield that takes so long let somebody else run: this core is shared. One that finds nobody
-/// takes 0.45 us; a sidecore that finds nothing to do is done after 2.
+/// If a yield takes so long, another thread ran: the core is shared. A yield that finds no other
+/// thread takes 0.45 us. A sidecore that finds nothing to do gives the core
+/// back after 2 us.
 const SHARED_CORE: Duration = Duration::from_micros(1);
 
-/// So many polls take less than a tenth of this. A rank that needed longer did not run meanwhile:
-/// somebody else did, whose turn came by the kernel's clock.
+/// If [`EMPTY_POLLS_ALONE`] polls take so long, the kernel has given the core to another thread
+/// meanwhile: the polls themselves take less than a tenth of it.
 const PREEMPTED_MIN: Duration = Duration::from_millis(1);
 
-/// Counts polls that found nothing, and says when to let others run. Where nobody wants to, it is
-/// asked for ever more rarely, and at last not at all: who has a core to itself polls without a
-/// system call, and looks at the clock now and then (which is none) whether that is still so.
+/// Counts polls that found nothing, and says when the rank yields its core. While no other thread
+/// wants the core, yields get ever rarer and stop at last. A rank that has a core to itself polls
+/// without a system call. It looks at the clock now and then, which is no system call, whether
+/// another thread has had the core.
 #[derive(Debug)]
 pub(crate) struct IdlePolls {
     empty_polls: u32,
+    /// The number of empty polls before the next yield.
     yield_after: u32,
-    /// When the clock was looked at, if all polls since were empty.
+    /// The time of the last look at the clock, if all polls since were empty.
     looked: Option<Instant>,
     /// The domain's messages with other hosts go through sidecores, which may share this core.
     has_sidecores: bool,
@@ -40,7 +45,7 @@ impl IdlePolls {
         Self { empty_polls: 0, yield_after: EMPTY_POLLS, looked: None, has_sidecores: false }
     }
 
-    /// Sidecores of the domain wait for their turn as well: they are to be asked for for ever.
+    /// The domain has sidecores, which may wait for this core: the rank never stops yielding.
     pub(crate) fn note_sidecores(&mut self) {
         self.has_sidecores = true;
         self.yield_after = EMPTY_POLLS;
@@ -55,8 +60,9 @@ impl IdlePolls {
         }
     }
 
-    /// What was waited for has come. If somebody else had the core meanwhile, it may be just what
-    /// that one did: two ranks on one core would else trade whole slices, and never see a gap.
+    /// A poll found something after polls in vain. If another thread had the core meanwhile, it may
+    /// have made just this: then the rank yields again. Else two ranks on one core would take
+    /// turns by the kernel's time slices, and [`Self::was_preempted`] would see no gap.
     #[cold]
     fn found_after(&mut self, looked: Instant, now: Instant) {
         if now.duration_since(looked) >= PREEMPTED_MIN {
@@ -64,7 +70,8 @@ impl IdlePolls {
         }
     }
 
-    /// A poll found nothing; whether others should run now (and `yielded` be told).
+    /// A poll found nothing. Returns whether the rank yields now; the caller passes the time that
+    /// the yield took to [`Self::yielded`].
     #[inline]
     pub(crate) fn found_nothing(&mut self) -> bool {
         self.empty_polls += 1;
@@ -72,7 +79,7 @@ impl IdlePolls {
             && (self.yield_after < EMPTY_POLLS_ALONE || self.was_preempted(Instant::now()))
     }
 
-    /// Whether somebody else had the core since the last look at the clock.
+    /// Whether another thread had the core since the last look at the clock.
     #[cold]
     fn was_preempted(&mut self, now: Instant) -> bool {
         self.empty_polls = 0;
@@ -80,7 +87,7 @@ impl IdlePolls {
         looked.is_some_and(|looked| now.duration_since(looked) >= PREEMPTED_MIN)
     }
 
-    /// How long others ran.
+    /// The rank has yielded, and had its core back after so long.
     pub(crate) fn yielded(&mut self, took: Duration) {
         self.empty_polls = 0;
         self.looked = None;
@@ -93,20 +100,20 @@ impl IdlePolls {
     }
 }
 
-/// Lets others run, and says for how long.
-pub(crate) fn let_others_run() -> Duration {
+/// Yields the core, and returns how long other threads had it.
+pub(crate) fn yield_core() -> Duration {
     let begun = Instant::now();
     thread::yield_now();
     begun.elapsed()
 }
 
-/// For so long a wait looks as often as it can, before it sleeps between looks.
-const EAGER: Duration = Duration::from_micros(50);
-/// How long it then sleeps where nothing wakes it.
+/// A wait looks as often as it can for so long. After that it sleeps between looks.
+const POLL_BEFORE_SLEEP: Duration = Duration::from_micros(50);
+/// How long a wait sleeps between looks where nothing wakes it.
 pub(crate) const NAP: Duration = Duration::from_micros(50);
 
-/// Looks until there is something, or for `timeout_ms` (for ever if it is negative). Between looks
-/// it has `sleep` wait, for that long at most, once it seems that this takes a while.
+/// Looks until `look` finds something, or for `timeout_ms` (for ever if it is negative). After the
+/// first looks it calls `sleep` between looks, with the time that is left.
 pub(crate) fn wait_for<R>(
     timeout_ms: i32,
     mut look: impl FnMut() -> Option<R>,
@@ -122,7 +129,7 @@ pub(crate) fn wait_for<R>(
         if timeout.is_some_and(|timeout| waited >= timeout) {
             return None;
         }
-        if waited < EAGER {
+        if waited < POLL_BEFORE_SLEEP {
             thread::yield_now();
         } else {
             sleep(timeout.map(|timeout| timeout - waited));
@@ -130,7 +137,7 @@ pub(crate) fn wait_for<R>(
     }
 }
 
-/// Sleeps where nothing wakes it.
+/// Sleeps between two looks where nothing wakes the thread.
 pub(crate) fn nap(left: Option<Duration>) {
     thread::sleep(left.map_or(NAP, |left| left.min(NAP)));
 }
@@ -144,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_alone_on_a_core_yields_ever_more_rarely_and_who_is_not_often() {
+    fn a_rank_alone_on_a_core_yields_ever_more_rarely_and_others_often() {
         let mut idle = IdlePolls::new();
         assert_eq!(polls_until_yield(&mut idle), EMPTY_POLLS);
         idle.yielded(Duration::from_nanos(300));
@@ -154,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_messages_by_sidecores_asks_for_ever() {
+    fn a_rank_with_sidecores_never_stops_yielding() {
         let mut idle = IdlePolls::new();
         idle.note_sidecores();
         (0..20).for_each(|_| idle.yielded(Duration::from_nanos(300)));
@@ -162,17 +169,20 @@ mod tests {
     }
 
     #[test]
-    fn who_has_a_core_to_itself_yields_when_somebody_else_had_it() {
+    fn a_rank_alone_on_a_core_yields_when_another_thread_had_it() {
         let mut idle = IdlePolls::new();
         (0..20).for_each(|_| idle.yielded(Duration::from_nanos(300)));
         assert_eq!(idle.yield_after, EMPTY_POLLS_ALONE);
         let (start, soon) = (Instant::now(), PREEMPTED_MIN / 10);
-        assert!((0..100).all(|look| !idle.was_preempted(start + look * soon)), "nobody had");
+        assert!(
+            (0..100).all(|look| !idle.was_preempted(start + look * soon)),
+            "no other thread had it"
+        );
         let late = start + 99 * soon + PREEMPTED_MIN;
         assert!(idle.was_preempted(late));
         idle.yielded(SHARED_CORE);
         assert_eq!(polls_until_yield(&mut idle), EMPTY_POLLS_SHARED);
-        // What it did itself since the last look took time as well.
+        // Time in which the rank worked since the last look is no preemption.
         (0..20).for_each(|_| idle.yielded(Duration::from_nanos(300)));
         assert!(!idle.was_preempted(late));
         idle.found_something();
@@ -180,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_after_a_gap_begins_the_yields_anew() {
+    fn a_message_after_a_gap_begins_the_yields_anew() {
         let mut idle = IdlePolls::new();
         let start = Instant::now();
         (0..20).for_each(|_| idle.yielded(Duration::from_nanos(300)));
@@ -201,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_ends_with_what_it_waits_for_or_in_time() {
+    fn a_wait_ends_with_a_find_or_in_time() {
         let mut looks = 0;
         let look = || {
             looks += 1;
