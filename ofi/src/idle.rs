@@ -17,8 +17,7 @@ const EMPTY_POLLS_MAX: u32 = 256;
 /// more. After so many empty polls it looks at the clock instead.
 const EMPTY_POLLS_ALONE: u32 = 2048;
 /// If a yield takes so long, another thread ran: the core is shared. A yield that finds no other
-/// thread takes 0.45 us. A sidecore that finds nothing to do gives the core
-/// back after 2 us.
+/// thread takes 0.45 us. A sidecore that finds nothing to do gives the core back after 2 us.
 const SHARED_CORE: Duration = Duration::from_micros(1);
 
 /// If [`EMPTY_POLLS_ALONE`] polls take so long, the kernel has given the core to another thread

@@ -4,7 +4,7 @@
 //! ignore.
 
 use super::opened::EndpointObject;
-use super::pieces::{CallPieces, one};
+use super::pieces::{CallPieces, one_piece};
 use super::traffic::{ReceiveArguments, SEND_FLAGS, SendArguments, SendMode};
 use crate::abi::{
     FI_CLAIM, FI_COMPLETION, FI_DISCARD, FI_EBADFLAGS, FI_EINVAL, FI_MORE, FI_MULTI_RECV, FI_PEEK,
@@ -107,7 +107,7 @@ macro_rules! calls {
         ) -> isize {
             let incoming = incoming(from, $($tag, $ignore,)? context);
             // SAFETY: libfabric's contract: the buffer is ours until the completion.
-            unsafe { endpoint.receive(incoming, Some(&one(buffer, bytes))) }
+            unsafe { endpoint.receive(incoming, Some(&one_piece(buffer, bytes))) }
         }
 
         unsafe extern "C" fn recvv(
@@ -152,7 +152,7 @@ macro_rules! calls {
         ) -> isize {
             let message = outgoing(to, $($tag,)? None, plainly(context));
             // SAFETY: libfabric's contract: the buffer is unchanged until the completion.
-            unsafe { endpoint.send(message, Some(&one(buffer.cast_mut(), bytes))) }
+            unsafe { endpoint.send(message, Some(&one_piece(buffer.cast_mut(), bytes))) }
         }
 
         unsafe extern "C" fn sendv(
@@ -195,7 +195,7 @@ macro_rules! calls {
         ) -> isize {
             let message = outgoing(to, $($tag,)? None, SendMode::Injected);
             // SAFETY: libfabric's contract: readable until the call returns.
-            unsafe { endpoint.send(message, Some(&one(buffer.cast_mut(), bytes))) }
+            unsafe { endpoint.send(message, Some(&one_piece(buffer.cast_mut(), bytes))) }
         }
 
         unsafe extern "C" fn senddata(
@@ -210,7 +210,7 @@ macro_rules! calls {
         ) -> isize {
             let message = outgoing(to, $($tag,)? Some(data), plainly(context));
             // SAFETY: libfabric's contract: the buffer is unchanged until the completion.
-            unsafe { endpoint.send(message, Some(&one(buffer.cast_mut(), bytes))) }
+            unsafe { endpoint.send(message, Some(&one_piece(buffer.cast_mut(), bytes))) }
         }
 
         unsafe extern "C" fn injectdata(
@@ -223,7 +223,7 @@ macro_rules! calls {
         ) -> isize {
             let message = outgoing(to, $($tag,)? Some(data), SendMode::Injected);
             // SAFETY: libfabric's contract: readable until the call returns.
-            unsafe { endpoint.send(message, Some(&one(buffer.cast_mut(), bytes))) }
+            unsafe { endpoint.send(message, Some(&one_piece(buffer.cast_mut(), bytes))) }
         }
     };
 }

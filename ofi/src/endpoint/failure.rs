@@ -1,16 +1,16 @@
-//! What goes wrong with messages, in libfabric's numbers.
+//! Failures of messages, in libfabric's numbers.
 //!
-//! | here | libfabric's | when |
+//! | failure | libfabric's number | when |
 //! | --- | --- | --- |
-//! | busy | `FI_EAGAIN`, returned | as much waits for receivers as may: poll, call again |
+//! | busy | `FI_EAGAIN`, returned | no more messages may wait for room: make progress, call again |
 //! | gone | `FI_ECONNRESET` | the other endpoint's process ended, or its slot has another owner |
-//! | unreachable | `FI_EHOSTUNREACH`, returned | an address on a host to which no way leads |
-//! | too long | `FI_EMSGSIZE`, returned | longer than a message can be, or be injected |
+//! | unreachable | `FI_EHOSTUNREACH`, returned | the address is on a host that cannot be reached |
+//! | too long | `FI_EMSGSIZE`, returned | longer than a message, or an injected one, can be |
 //! | too many parts | `FI_EINVAL`, returned | more than `iov_limit` |
 //! | truncated | `FI_ETRUNC` | the message was longer than the buffer |
 //! | cancelled | `FI_ECANCELED` | by `fi_cancel` |
 //! | no message | `FI_ENOMSG` | a peek found nothing; never returned: Open MPI gives up then |
-//! | not read | `FI_EACCES` | what is to be read is not registered for that, or not so long |
+//! | not read | `FI_EACCES` | the memory is not registered for reading, or is shorter |
 //! | nonsense | `FI_EPROTO`, also returned | the other endpoint's slot breaks the region's rules |
 
 use crate::abi::{
@@ -21,7 +21,7 @@ use crate::cq::OperationFailure;
 use fabric::{ReceiveError, RequestFailure, SendError};
 use std::ffi::{CStr, c_int};
 
-/// Our own numbers of what completions tell (`prov_errno`), from 1, each with its text.
+/// The texts of our own numbers of failures (`prov_errno`), which begin at 1.
 const TEXTS: [&CStr; 7] = [
     c"the message was longer than the buffer",
     c"cancelled",
@@ -32,17 +32,17 @@ const TEXTS: [&CStr; 7] = [
     c"the other endpoint has no such memory registered for reading",
 ];
 
-/// Of a read that the other endpoint does not answer with what was asked for.
+/// The failure of a read whose response has not the content that was asked for.
 pub(crate) const NOT_READ: OperationFailure =
     OperationFailure { error: FI_EACCES, own: 7, missing_bytes: 0 };
 
-/// What a number of ours says.
+/// The text of a number of ours.
 pub(crate) fn text(own: c_int) -> &'static CStr {
     let index = usize::try_from(own).ok().and_then(|own| own.checked_sub(1));
     index.and_then(|index| TEXTS.get(index)).copied().unwrap_or(c"no error of this provider")
 }
 
-/// Of an operation that failed after it was begun.
+/// The failure of an operation that had begun.
 pub(crate) fn failed(failure: RequestFailure) -> OperationFailure {
     let (own, error) = match failure {
         RequestFailure::Truncated { .. } => (1, FI_ETRUNC),
@@ -59,7 +59,7 @@ pub(crate) fn failed(failure: RequestFailure) -> OperationFailure {
     OperationFailure { error, own, missing_bytes }
 }
 
-/// Of a send that was not begun.
+/// The error that a call returns whose send has not begun.
 pub(crate) fn not_sent(error: &SendError) -> c_int {
     match error {
         SendError::Busy => -FI_EAGAIN,
@@ -72,7 +72,7 @@ pub(crate) fn not_sent(error: &SendError) -> c_int {
     }
 }
 
-/// Of a receive that was not begun: all of them are mistakes of the caller's.
+/// The error that a call returns whose receive has not begun. Each is a mistake of the caller.
 pub(crate) fn not_received(error: &ReceiveError) -> c_int {
     crate::log::say!("a receive is refused: {error}");
     -FI_EINVAL
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_may_be_tried_again_is_told_to_be() {
+    fn only_a_busy_send_is_told_to_try_again() {
         let again = SendError::Busy;
         assert_eq!(not_sent(&again), -FI_EAGAIN);
         for (error, number) in [(SendError::Gone, FI_ECONNRESET), (SendError::Nonsense, FI_EPROTO)]

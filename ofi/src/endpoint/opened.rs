@@ -1,11 +1,11 @@
-//! An endpoint as C has it.
+//! The object of an endpoint.
 
 use crate::abi::{FI_CLASS_EP, FidEp};
 use crate::domain::DomainShared;
 use crate::object;
 use std::sync::Arc;
 
-/// An endpoint as C has it.
+/// An endpoint as C sees it.
 #[repr(C)]
 pub(crate) struct EndpointObject {
     pub(super) ep: FidEp<Self>,

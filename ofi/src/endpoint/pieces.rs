@@ -1,26 +1,26 @@
-//! The memory of a call: the pieces that the program names.
+//! The pieces of memory that a call names.
 
 use crate::abi::IoVec;
 use fabric::{MemoryPiece, PARTS_MAX};
 use std::ffi::c_void;
 use std::ptr;
 
-/// The pieces of memory of a call.
+/// The pieces of memory of a call that has a list of them.
 pub(super) struct CallPieces {
     parts: [MemoryPiece; PARTS_MAX],
     count: usize,
 }
 
-/// A call's memory if it is one piece, as most is.
-pub(super) fn one(start: *mut c_void, bytes: usize) -> [MemoryPiece; 1] {
+/// The memory of a call that has one piece of it, as most have.
+pub(super) fn one_piece(start: *mut c_void, bytes: usize) -> [MemoryPiece; 1] {
     [MemoryPiece { start: start.cast(), bytes }]
 }
 
 impl CallPieces {
-    /// Of more than there may be none is looked at.
+    /// Copies the list, unless it is too long.
     ///
     /// # Safety
-    /// There are so many.
+    /// There are `count` pieces in the list.
     pub(super) unsafe fn new(list: *const IoVec, count: usize) -> Self {
         let mut parts = [MemoryPiece { start: ptr::null_mut(), bytes: 0 }; PARTS_MAX];
         if count <= PARTS_MAX {
@@ -33,7 +33,7 @@ impl CallPieces {
         Self { parts, count }
     }
 
-    /// None if they are too many.
+    /// The pieces. None: there are too many.
     pub(super) fn parts(&self) -> Option<&[MemoryPiece]> {
         self.parts.get(..self.count)
     }

@@ -1,7 +1,7 @@
 //! The calls that read other processes' memory.
 
 use super::opened::EndpointObject;
-use super::pieces::{CallPieces, one};
+use super::pieces::{CallPieces, one_piece};
 use super::refused::not_written;
 use super::remote::ReadArguments;
 use super::traffic::{SEND_FLAGS, SendMode};
@@ -41,7 +41,9 @@ unsafe extern "C" fn read_one(
 ) -> isize {
     let how = SendMode::Plain(context.addr() as u64);
     // SAFETY: libfabric's contract: the buffer is ours until the completion.
-    unsafe { endpoint.read(ReadArguments { from, address, key, how }, Some(&one(buffer, bytes))) }
+    unsafe {
+        endpoint.read(ReadArguments { from, address, key, how }, Some(&one_piece(buffer, bytes)))
+    }
 }
 
 unsafe extern "C" fn read_parts(

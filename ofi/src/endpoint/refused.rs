@@ -1,11 +1,11 @@
-//! Tables of what an endpoint does not do: atomics, collective operations. They are there all the
-//! same, since programs look for the tables and not into them.
+//! Tables of calls that an endpoint does not offer: atomics and collective operations. The tables
+//! exist all the same: programs check that a table is there, and not what is in it.
 
 use crate::abi::{AtomicOps, CollectiveOps, FI_EOPNOTSUPP, not_offered};
 use std::sync::Once;
 
-/// Writes to remote memory are refused, and that is said: an MPI that calls this without having
-/// been offered it may wait for ever for what it has not done.
+/// Refuses a write to remote memory, and says so on standard error. An MPI that writes although no
+/// writes are offered may wait for ever for the end of its write.
 pub(super) extern "C" fn not_written() -> isize {
     static SAID: Once = Once::new();
     SAID.call_once(|| {

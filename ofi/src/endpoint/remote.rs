@@ -1,10 +1,10 @@
-//! Reads of registered memory of other processes (`fi_read`), made of messages: the reader asks,
-//! and the other one's next call that makes progress sends what was asked for, as it sends any
-//! message. So memory is read only as long as its process says by registering it.
+//! Reads of registered memory of other processes (`fi_read`), made of messages. The reader sends a
+//! request. The owner of the memory sends a response with the content, in its next call that makes
+//! progress. So memory can be read as long as its owner keeps it registered, and no longer.
 //!
-//! They are in the space of untagged messages, whose own have tag zero and meet nothing else.
-//! `FI_RMA` is not offered by name: there are no writes. Intel MPI reads all the same, and MPICH if
-//! it is told to.
+//! Requests and responses are in the space of untagged messages and have tags. The program's
+//! untagged messages have tag zero, so that receives of the two never meet. `FI_RMA` is not offered
+//! by name, since there are no writes. Intel MPI reads all the same, and MPICH if it is told to.
 
 use super::failure;
 use super::traffic::{EndedOperation, EndpointTraffic, SendMode};
@@ -16,38 +16,39 @@ use fabric::{Address, Class, Completion, Done, MemoryPiece, Message, Receive, Se
 use std::collections::VecDeque;
 use std::ffi::c_int;
 
-/// Questions that an endpoint has room for; more wait as messages that nobody has received yet.
-const REQUESTS: usize = 16;
+/// Requests that an endpoint has room for. Further requests wait, as messages that no receive has
+/// taken.
+const REQUESTS_MAX: usize = 16;
 
-/// Tags of questions and of answers; an answer's has its question's number.
+/// The tags of requests and of responses. The tag of a response has the number of its request.
 const REQUEST_TAG: u64 = 1 << 63;
 const RESPONSE_TAG: u64 = 1 << 62;
 
-/// What an answer says by its word: here it is; or it is not to be read.
+/// The word that comes with a response: it has the content, or the read is refused.
 const READ_DONE: u64 = 0;
 const READ_REFUSED: u64 = 1;
 
-/// Key, address, bytes, number: as they lie in memory, since all processes of a domain are of
-/// machines of one kind.
+/// A request: key, address, bytes, number. It is sent as it lies in memory, since all processes of a
+/// domain are on machines of one kind.
 type ReadRequest = [u64; 4];
 
-/// An endpoint's part in it.
+/// The part of an endpoint in reads: requests of other endpoints, and its own reads.
 #[derive(Debug)]
 pub(crate) struct RemoteReads {
-    /// Where questions come to.
-    requests: Box<[ReadRequest; REQUESTS]>,
-    /// Those that are to be answered: where they are, and whose. A place is used again when its
-    /// question is answered, so there are never more.
+    /// Requests are received into these places.
+    requests: Box<[ReadRequest; REQUESTS_MAX]>,
+    /// Requests without a response: the place and the reader of each. A place is used again when its
+    /// response is sent, so there are never more requests than places.
     pending: VecDeque<(usize, Address)>,
-    /// Keys of the memory of answers that have ended.
-    answered: Vec<u64>,
-    /// Questions that this endpoint has pending.
+    /// The keys of memory whose content was in responses that have ended.
+    released: Vec<u64>,
+    /// The number of requests that this endpoint has ever sent.
     count: u64,
     /// The counter of reads.
     pub(crate) counter: Option<usize>,
 }
 
-/// What is read, of whom, and how its end is told.
+/// The arguments of a call that reads: the memory's owner, address and key, and the mode.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReadArguments {
     pub(super) from: u64,
@@ -58,11 +59,11 @@ pub(crate) struct ReadArguments {
 
 impl RemoteReads {
     pub(crate) fn new() -> Self {
-        let (requests, pending) = (Box::new([[0; 4]; REQUESTS]), VecDeque::new());
-        Self { requests, pending, answered: Vec::new(), count: 0, counter: None }
+        let (requests, pending) = (Box::new([[0; 4]; REQUESTS_MAX]), VecDeque::new());
+        Self { requests, pending, released: Vec::new(), count: 0, counter: None }
     }
 
-    /// Whether something is to be answered.
+    /// Whether there are requests without a response.
     #[inline(always)]
     pub(crate) fn has_requests(&self) -> bool {
         !self.pending.is_empty()
@@ -70,27 +71,27 @@ impl RemoteReads {
 }
 
 impl EndpointTraffic {
-    /// Receives questions from now on.
+    /// Receives requests from now on.
     pub(crate) fn receive_requests(&mut self) {
-        (0..REQUESTS).for_each(|place| self.receive_request(place));
+        (0..REQUESTS_MAX).for_each(|place| self.receive_request(place));
     }
 
     fn receive_request(&mut self, place: usize) {
-        let Some(question) = self.remote_reads.requests.get_mut(place) else { return };
+        let Some(request) = self.remote_reads.requests.get_mut(place) else { return };
         let parts =
-            [MemoryPiece { start: question.as_mut_ptr().cast(), bytes: size_of::<ReadRequest>() }];
+            [MemoryPiece { start: request.as_mut_ptr().cast(), bytes: size_of::<ReadRequest>() }];
         let context = self.unreported.add_internal(MessageRole::RequestReceive(place), 0);
         let (class, source, ignore) = (Class::Untagged, None, 0);
         let multi_min_bytes = None;
         let receive = Receive { class, source, tag: REQUEST_TAG, ignore, context, multi_min_bytes };
-        // SAFETY: the box is this endpoint's until it is closed, and nobody writes to the place
-        // but the message; it is read when that has come.
+        // SAFETY: the box lives as long as the endpoint. Only the message writes to the place, and
+        // the place is read when the message has come.
         if unsafe { self.endpoint.receive(&receive, &parts) }.is_err() {
             self.unreported.forget(context);
         }
     }
 
-    /// One of our own messages has ended.
+    /// A message of the provider's own has ended.
     #[cold]
     pub(super) fn ended_internal(
         &mut self,
@@ -116,7 +117,7 @@ impl EndpointTraffic {
                 nothing
             }
             MessageRole::ResponseSend { key } => {
-                self.remote_reads.answered.extend(key);
+                self.remote_reads.released.extend(key);
                 nothing
             }
             MessageRole::ResponseReceive { is_reported, bytes } => {
@@ -126,7 +127,8 @@ impl EndpointTraffic {
                     None => Some(failure::NOT_READ),
                 };
                 let event = self.send.queue.filter(|_| is_reported || failed.is_some());
-                let event = event.map(|queue| (queue, read(context, completion.bytes, failed)));
+                let event =
+                    event.map(|queue| (queue, read_event(context, completion.bytes, failed)));
                 let (counter, bytes) = (self.remote_reads.counter, completion.bytes);
                 EndedOperation {
                     counter,
@@ -139,16 +141,16 @@ impl EndpointTraffic {
         }
     }
 
-    /// Goes on after a message of ours has ended.
+    /// Goes on with reads of other endpoints after a message of the provider's own has ended.
     #[cold]
     pub(crate) fn continue_reads(&mut self, memory: &mut Memories) {
-        // The memory of answers that have ended may be closed.
-        let answered = self.remote_reads.answered.drain(..);
-        answered.for_each(|key| memory.release(key));
+        // The memory may be closed when its responses have ended.
+        let released = self.remote_reads.released.drain(..);
+        released.for_each(|key| memory.release(key));
         self.send_responses(memory);
     }
 
-    /// Answers questions, as long as there is room for answers.
+    /// Sends responses to requests, as long as there is room.
     #[cold]
     pub(crate) fn send_responses(&mut self, memory: &mut Memories) {
         while let Some(&(place, to)) = self.remote_reads.pending.front() {
@@ -163,8 +165,8 @@ impl EndpointTraffic {
             let (class, tag) = (Class::Untagged, RESPONSE_TAG | number);
             let (data, inject) = (Some(data), false);
             let message = Message { to, class, tag, data, context: Some(context), inject };
-            // SAFETY: who registers memory keeps it until that is closed, which is refused as long
-            // as an answer has not ended (`hold`).
+            // SAFETY: a program keeps registered memory until it has closed it, and the close is
+            // refused while a response has the content (`hold`).
             let sent = unsafe { self.endpoint.send(&message, &found.unwrap_or_default()) };
             match sent {
                 Ok(()) => held.into_iter().for_each(|key| memory.hold(key)),
@@ -173,7 +175,7 @@ impl EndpointTraffic {
                     if error == SendError::Busy {
                         return;
                     }
-                    // The reader is gone.
+                    // The reader is gone, and needs no response.
                 }
             }
             self.remote_reads.pending.pop_front();
@@ -181,10 +183,10 @@ impl EndpointTraffic {
         }
     }
 
-    /// Begins to read.
+    /// Begins to read memory of another endpoint's process.
     ///
     /// # Safety
-    /// The parts stay writable, and nobody's but ours, until the completion.
+    /// The parts stay writable until the completion, and nothing else accesses them.
     pub(super) unsafe fn read(
         &mut self,
         from: Address,
@@ -200,15 +202,16 @@ impl EndpointTraffic {
         let bytes: usize = parts.iter().map(|part| part.bytes).sum();
         self.remote_reads.count += 1;
         let number = self.remote_reads.count % RESPONSE_TAG;
-        let mut question: ReadRequest = [key, address, bytes as u64, number];
+        let mut request: ReadRequest = [key, address, bytes as u64, number];
         let request_parts =
-            [MemoryPiece { start: question.as_mut_ptr().cast(), bytes: size_of::<ReadRequest>() }];
+            [MemoryPiece { start: request.as_mut_ptr().cast(), bytes: size_of::<ReadRequest>() }];
         let (class, data, inject) = (Class::Untagged, None, true);
         let message = Message { to: from, class, tag: REQUEST_TAG, data, context: None, inject };
-        // SAFETY: it is ours, and injected.
+        // SAFETY: the request is a local, and the message is injected.
         unsafe { self.endpoint.send(&message, &request_parts) }
             .map_err(|error| failure::not_sent(&error))?;
-        // Only now, since nobody can answer within this call, and it could not be undone.
+        // The receive follows the request, since a receive could not be undone if the request were
+        // refused. The response cannot come within this call.
         let is_reported = self.send.reports(flags);
         let context = self
             .unreported
@@ -223,8 +226,8 @@ impl EndpointTraffic {
     }
 }
 
-/// What a queue tells of a read.
-fn read(op_context: u64, len: usize, failed: Option<OperationFailure>) -> QueueEvent {
+/// The event of a read.
+fn read_event(op_context: u64, len: usize, failed: Option<OperationFailure>) -> QueueEvent {
     let flags = FI_RMA | FI_READ;
     QueueEvent {
         entry: CqEntry { op_context, flags, len, buf: 0, data: 0, tag: 0 },

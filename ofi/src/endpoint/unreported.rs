@@ -1,69 +1,73 @@
-//! Contexts of operations whose completion is not told, but which a counter counts or the program
-//! may want to cancel.
+//! Operations whose completion no queue reports to the program. They need contexts all the same: a
+//! counter counts them, or the program may cancel them, or they are the provider's own.
 
 use fabric::{Completion, Done, RequestContext, RequestFailure};
 use std::collections::HashMap;
 
-/// Contexts from here on are ours: addresses that no program has (the kernel's half).
+/// Contexts from here on are the provider's. The program's contexts are addresses, and these are in
+/// the kernel's half, which no program has.
 const PROVIDER_CONTEXTS: u64 = 0xffff_8000_0000_0000;
-/// A program's null. Zero by itself is what an operation that nobody knows fails with.
+/// The context of an operation for which the program has given null. The endpoint itself uses zero
+/// for the failure of an operation without a context.
 const NULL_CONTEXT: RequestContext = RequestContext(PROVIDER_CONTEXTS);
 
-/// Which operations are unreported, and what the program knows them by.
+/// The unreported operations of an endpoint by the provider's contexts.
 #[derive(Debug, Default)]
 pub(crate) struct UnreportedOperations {
     operations: HashMap<u64, UnreportedOperation>,
-    /// How many there ever were.
+    /// The number of unreported operations that have ever begun.
     count: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct UnreportedOperation {
-    /// The program's.
+    /// The program's context.
     context: u64,
-    /// A buffer for several messages: it ends when it is given back.
+    /// It is a receive for several messages, which ends when its buffer is given back.
     multi: bool,
-    /// What it is for, if it is one of ours.
+    /// The purpose of a message of the provider's own.
     role: Option<MessageRole>,
 }
 
-/// What a message is for that is ours and not the program's.
+/// The purpose of a message of the provider's own. All of them are parts of reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MessageRole {
-    /// A question comes, to this place.
+    /// The receive of a request, into this place.
     RequestReceive(usize),
-    /// An answer goes, with what is in the memory that has this key.
+    /// A response that is sent, with content of the memory that has this key.
     ResponseSend { key: Option<u64> },
-    /// An answer comes, so long; its end is told to the program, or only if it fails.
+    /// The receive of a response that must have so many bytes. A queue reports the end of the read, or
+    /// only its failure.
     ResponseReceive { is_reported: bool, bytes: usize },
 }
 
-/// Whose completion it is.
+/// The owner of a completion, by its context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ContextOwner {
-    /// The program's: told in its queue, by its context.
+    /// The program, which knows the operation by this context. A queue reports it.
     Reported(u64),
-    /// Told only if it failed.
+    /// The program, which knows the operation by this context. A queue reports only its failure.
     Unreported(u64),
-    /// An injected message's, which the program knows by nothing.
+    /// The program, which has no context for this injected message.
     Injected,
-    /// One of ours, for something that the program knows by this context.
+    /// The provider: a message of its own, for a read that the program knows by this context.
     Provider(MessageRole, u64),
 }
 
-/// The context of an operation that is told.
+/// The context of an operation that a queue reports.
 #[inline]
 pub(crate) fn reported_context(context: u64) -> RequestContext {
     if context == 0 { NULL_CONTEXT } else { RequestContext(context) }
 }
 
 impl UnreportedOperations {
-    /// A context for an operation that is not told.
+    /// Adds an operation of the program, and returns its context.
     pub(crate) fn add(&mut self, context: u64, multi: bool) -> RequestContext {
         self.keep(UnreportedOperation { context, multi, role: None })
     }
 
-    /// A context for a message of ours, for something that the program knows by its own.
+    /// Adds a message of the provider's own, and returns its context. The program knows the read that
+    /// the message is for by `context`.
     pub(crate) fn add_internal(&mut self, role: MessageRole, context: u64) -> RequestContext {
         self.keep(UnreportedOperation { context, multi: false, role: Some(role) })
     }
@@ -75,12 +79,12 @@ impl UnreportedOperations {
         RequestContext(ours)
     }
 
-    /// It has not begun.
+    /// Removes an operation that has not begun, or has ended.
     pub(crate) fn forget(&mut self, context: RequestContext) {
         self.operations.remove(&context.0);
     }
 
-    /// This is a completion of it, and unless it has a buffer for several messages the last one.
+    /// Removes the operation of a completion, unless its buffer takes further messages.
     pub(crate) fn completed(&mut self, completion: &Completion) {
         let RequestContext(ours) = completion.context;
         let multi = self.operations.get(&ours).is_some_and(|operation| operation.multi);
@@ -90,17 +94,17 @@ impl UnreportedOperations {
         }
     }
 
-    /// Under which context an operation that the program knows by its own was begun, if quietly.
+    /// The provider's context of an operation that the program knows by its own context.
     pub(crate) fn find(&self, context: u64) -> Option<RequestContext> {
         let same = self
             .operations
             .iter()
             .filter(|(_, known)| known.context == context && known.role.is_none());
-        // The one that was begun first, as among those that are told.
+        // Of several operations the first one, as among reported ones.
         same.map(|(&ours, _)| ours).min().map(RequestContext)
     }
 
-    /// Whose completion it is.
+    /// The owner of a completion that has this context.
     #[inline]
     pub(crate) fn owner_of(&self, context: RequestContext) -> ContextOwner {
         match context {
@@ -140,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn quiet_operations_are_known_until_they_end() {
+    fn unreported_operations_are_known_until_they_end() {
         let mut operations = UnreportedOperations::default();
         let (first, second) = (operations.add(5, false), operations.add(5, false));
         assert_ne!(first, second);
