@@ -1,5 +1,5 @@
-//! Endpoints: opened over a domain, bound to a vector, to queues and counters, enabled, and then
-//! asked to send and receive.
+//! Endpoints. A program opens an endpoint in a domain, binds it to an address vector, queues and
+//! counters, enables it, and then sends and receives.
 
 mod calls;
 pub(crate) mod failure;
@@ -31,9 +31,10 @@ use crate::{av, cntr, cq};
 use fabric::{EndpointOptions, NoDoorbell};
 use std::ffi::{c_int, c_void};
 
-/// What messages that wait for room may take of the process's memory, in bytes.
+/// The variable that bounds the memory of messages that wait for room, in bytes.
 const WAITING_VARIABLE: &str = "VRIO_FI_WAITING_BYTES";
-/// Below so much room a buffer for several messages is given back, unless the program says else.
+/// A buffer for several messages is given back when it has less room than this, unless the program
+/// sets another limit.
 const MULTI_BYTES_MIN: usize = 64;
 
 static FID: FidOps = FidOps {
@@ -71,8 +72,7 @@ static CM: CmOps<EndpointObject> = CmOps {
     join: no_call,
 };
 
-/// What an endpoint is to be like by the environment: what of the process's memory messages may
-/// take that wait for room.
+/// The options of an endpoint. The environment may set the memory of messages that wait for room.
 fn options(waiting_bytes: Option<&str>) -> Result<EndpointOptions, String> {
     let usual = EndpointOptions::default();
     let Some(wanted) = waiting_bytes else { return Ok(usual) };
@@ -167,6 +167,7 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
             }
             Some(traffic)
         });
+        // The drop waits for room for the last messages, so it is outside of the gate.
         drop(traffic);
         Ok(())
     };
@@ -187,7 +188,7 @@ unsafe extern "C" fn bind(fid: *mut Fid, other: *mut Fid, flags: u64) -> c_int {
                 FI_CLASS_CNTR => {
                     object.bind_counter(object::find::<cntr::CounterObject>(other)?, flags)
                 }
-                // Nothing of an endpoint's ever happens in one.
+                // An endpoint has no events for an event queue.
                 FI_CLASS_EQ => Ok(()),
                 _ => Err(-FI_EINVAL),
             }
@@ -244,20 +245,20 @@ impl EndpointObject {
                 side.queue = Some(queue);
                 side.selective = flags & FI_SELECTIVE_COMPLETION != 0;
             }
-            let by_sidecores = traffic.endpoint.has_gateways();
+            let has_sidecores = traffic.endpoint.has_gateways();
             let queue = state.queues.of(queue);
-            if by_sidecores {
+            if has_sidecores {
                 queue.idle.note_sidecores();
             }
-            join(&mut queue.endpoints, self.number);
-            // Who sleeps already has not said to this endpoint that it is to be woken.
+            add_endpoint(&mut queue.endpoints, self.number);
+            // A thread that sleeps already has not asked this endpoint to be woken: it must look.
             queue.wait_state.wake();
             Ok(())
         })
     }
 
-    /// Of what else a counter may count (writes, what others do) there is none: no flags are
-    /// refused.
+    /// Binds a counter. Its other flags (writes, operations of other processes) name operations that
+    /// do not happen here, so they are not refused.
     fn bind_counter(&self, counter: &cntr::CounterObject, flags: u64) -> Result<(), c_int> {
         let counter = counter.number(&self.domain)?;
         let counts = flags & (FI_SEND | FI_RECV | FI_READ) != 0;
@@ -278,7 +279,7 @@ impl EndpointObject {
             if flags & FI_READ != 0 {
                 traffic.remote_reads.counter = Some(counter);
             }
-            join(endpoints, self.number);
+            add_endpoint(endpoints, self.number);
             wait_state.wake();
             Ok(())
         })
@@ -297,10 +298,10 @@ impl EndpointObject {
         })
     }
 
-    /// Flags of calls that come without any, read or changed.
+    /// Reads or changes the flags of calls that have no argument for flags.
     ///
     /// # Safety
-    /// `flags` is a word that may be written.
+    /// `flags` is null, or a word that may be written.
     unsafe fn flags(&self, flags: *mut u64, change: bool) -> Result<(), c_int> {
         // SAFETY: the caller's.
         let flags = unsafe { flags.as_mut() }.ok_or(-FI_EINVAL)?;
@@ -325,15 +326,15 @@ impl EndpointObject {
     }
 }
 
-/// Adds who is not there yet.
-fn join(endpoints: &mut Vec<usize>, number: usize) {
+/// Adds an endpoint to those that are bound, if it is not there yet.
+fn add_endpoint(endpoints: &mut Vec<usize>, number: usize) {
     if !endpoints.contains(&number) {
         endpoints.push(number);
     }
 }
 
 unsafe extern "C" fn control(fid: *mut Fid, command: c_int, argument: *mut c_void) -> c_int {
-    // SAFETY: libfabric's contract: an object of ours, and what the command goes with.
+    // SAFETY: libfabric's contract: an object of ours, and the argument of this command.
     unsafe {
         code(object::find::<EndpointObject>(fid).and_then(|object| match command {
             FI_ENABLE => object.enable(),

@@ -1,7 +1,6 @@
-//! The calls that carry messages: without a tag (`fi_send`, `fi_recv` and their kin), with one
-//! (`fi_tsend`, ...), and those that look for one (`fi_trecvmsg` with `FI_PEEK`). Both tables are
-//! of one shape: the tagged calls have a tag more, and those that receive also what of it to
-//! ignore.
+//! The calls for messages without a tag (`fi_send`, `fi_recv`, ...) and with a tag (`fi_tsend`, ...).
+//! A receive with the flag `FI_PEEK` looks for a message. Both tables have the same shape: tagged
+//! calls also take a tag, and tagged receives also the bits of it to ignore.
 
 use super::opened::EndpointObject;
 use super::pieces::{CallPieces, one_piece};
@@ -15,14 +14,14 @@ use crate::state::ProviderState;
 use fabric::{Class, MemoryPiece};
 use std::ffi::c_void;
 
-/// Flags that a call that receives may have.
+/// The flags that a call that receives may have.
 const RECEIVE_FLAGS: u64 =
     FI_COMPLETION | FI_MORE | FI_MULTI_RECV | FI_PEEK | FI_CLAIM | FI_DISCARD;
 
 impl EndpointObject {
     /// # Safety
-    /// The parts stay readable until the message's completion; where it is injected, until this
-    /// returns.
+    /// The parts stay readable until the message's completion. The parts of an injected message stay
+    /// readable until this returns.
     unsafe fn send(&self, message: SendArguments, parts: Option<&[MemoryPiece]>) -> isize {
         if let SendMode::WithFlags { flags, .. } = message.how
             && flags & !SEND_FLAGS != 0
@@ -40,7 +39,7 @@ impl EndpointObject {
     }
 
     /// # Safety
-    /// The parts stay writable, and nobody's but ours, until the completion.
+    /// The parts stay writable until the completion, and nothing else accesses them.
     unsafe fn receive(&self, incoming: ReceiveArguments, parts: Option<&[MemoryPiece]>) -> isize {
         let flags = incoming.flags.unwrap_or(0);
         if flags & !RECEIVE_FLAGS != 0 {
@@ -66,11 +65,12 @@ impl EndpointObject {
     }
 }
 
-fn plainly(context: *mut c_void) -> SendMode {
+fn plain(context: *mut c_void) -> SendMode {
     SendMode::Plain(context.addr() as u64)
 }
 
-/// A table of calls, for messages as C has them, of a class; with what the class has beside.
+/// Makes the table of calls for one class of messages. Its arguments are the names of the table, of
+/// C's struct of a message, of the class, and of the class's arguments beside.
 macro_rules! calls {
     ($table:ident, $message:ident, $class:ident $(, $tag:ident, $ignore:ident)?) => {
         pub(in crate::endpoint) static OPS: $table<EndpointObject> = $table {
@@ -150,7 +150,7 @@ macro_rules! calls {
             $($tag: u64,)?
             context: *mut c_void,
         ) -> isize {
-            let message = outgoing(to, $($tag,)? None, plainly(context));
+            let message = outgoing(to, $($tag,)? None, plain(context));
             // SAFETY: libfabric's contract: the buffer is unchanged until the completion.
             unsafe { endpoint.send(message, Some(&one_piece(buffer.cast_mut(), bytes))) }
         }
@@ -164,7 +164,7 @@ macro_rules! calls {
             $($tag: u64,)?
             context: *mut c_void,
         ) -> isize {
-            let message = outgoing(to, $($tag,)? None, plainly(context));
+            let message = outgoing(to, $($tag,)? None, plain(context));
             // SAFETY: libfabric's contract: so many parts, unchanged until the completion.
             unsafe { endpoint.send(message, CallPieces::new(parts, count).parts()) }
         }
@@ -208,7 +208,7 @@ macro_rules! calls {
             $($tag: u64,)?
             context: *mut c_void,
         ) -> isize {
-            let message = outgoing(to, $($tag,)? Some(data), plainly(context));
+            let message = outgoing(to, $($tag,)? Some(data), plain(context));
             // SAFETY: libfabric's contract: the buffer is unchanged until the completion.
             unsafe { endpoint.send(message, Some(&one_piece(buffer.cast_mut(), bytes))) }
         }

@@ -1,4 +1,5 @@
-//! The operations that calls begin: sends, receives, peeks and claims of messages, and reads.
+//! The operations that calls begin: sends, receives, peeks and claims of messages, and reads. Each
+//! needs the address vector of its endpoint, or a queue, and so the whole state.
 
 use super::failure;
 use super::remote::ReadArguments;
@@ -14,8 +15,8 @@ impl ProviderState {
     /// Begins to send.
     ///
     /// # Safety
-    /// The parts stay readable until the message's completion; where it is injected, until this
-    /// returns.
+    /// The parts stay readable until the message's completion. The parts of an injected message stay
+    /// readable until this returns.
     pub(super) unsafe fn send(
         &mut self,
         endpoint: usize,
@@ -29,7 +30,7 @@ impl ProviderState {
         unsafe { traffic.send(to, message, parts) }
     }
 
-    /// From whom a receive may take; `Ok(None)` from anyone.
+    /// The only sender whose messages a receive takes. `Ok(None)`: it takes those of all senders.
     fn source(
         &mut self,
         endpoint: usize,
@@ -43,10 +44,10 @@ impl ProviderState {
         vector.address(incoming.from).map(Some).ok_or(-FI_EINVAL)
     }
 
-    /// Begins to receive: one message, or (`multi`) as many as there is room for.
+    /// Begins to receive one message, or, if `multi`, as many messages as there is room for.
     ///
     /// # Safety
-    /// The parts stay writable, and nobody's but ours, until the completion.
+    /// The parts stay writable until the completion, and nothing else accesses them.
     pub(super) unsafe fn receive(
         &mut self,
         endpoint: usize,
@@ -77,8 +78,8 @@ impl ProviderState {
         })
     }
 
-    /// Looks for a message; the answer is a completion. One that is found is left where it is,
-    /// kept for who claims it, or thrown away.
+    /// Looks for a message that has come. The result is a completion. A message that is found stays,
+    /// or is kept for a claim, or is discarded.
     pub(super) fn peek(
         &mut self,
         endpoint: usize,
@@ -90,7 +91,7 @@ impl ProviderState {
         let traffic = self.endpoints.of(endpoint);
         let context = unreported::reported_context(incoming.context);
         let ReceiveArguments { class, tag, ignore, .. } = incoming;
-        // What has come but was not taken out of the ring yet is found, too.
+        // A message that is still in the ring is found as well.
         traffic.endpoint.progress();
         let found = match (claim, discard) {
             (_, true) => LookOutcome::Discarded,
@@ -101,7 +102,7 @@ impl ProviderState {
         Ok(())
     }
 
-    /// Receives, or throws away, what a peek has kept.
+    /// Receives, or discards, a message that a peek has kept.
     ///
     /// # Safety
     /// As for [`Self::receive`].
@@ -129,10 +130,10 @@ impl ProviderState {
         Ok(())
     }
 
-    /// Begins to read.
+    /// Begins to read memory of another endpoint's process.
     ///
     /// # Safety
-    /// The parts stay writable, and nobody's but ours, until the completion.
+    /// The parts stay writable until the completion, and nothing else accesses them.
     pub(super) unsafe fn read(
         &mut self,
         endpoint: usize,

@@ -1,4 +1,4 @@
-//! The calls that read other processes' memory.
+//! The calls that read memory of other processes (`fi_read`, ...).
 
 use super::opened::EndpointObject;
 use super::pieces::{CallPieces, one_piece};
@@ -12,7 +12,7 @@ use std::ffi::c_void;
 
 impl EndpointObject {
     /// # Safety
-    /// The parts stay writable, and nobody's but ours, until the completion.
+    /// The parts stay writable until the completion, and nothing else accesses them.
     unsafe fn read(&self, reading: ReadArguments, parts: Option<&[MemoryPiece]>) -> isize {
         if let SendMode::WithFlags { flags, .. } = reading.how
             && flags & !SEND_FLAGS != 0
@@ -78,7 +78,7 @@ unsafe extern "C" fn read_message(
         let pieces = CallPieces::new(message.msg_iov, message.iov_count);
         let parts = pieces.parts();
         let wanted = parts.map(|parts| parts.iter().map(|part| part.bytes).sum::<usize>());
-        // One place, of which all is read.
+        // A read has one place in the other process, and reads all of it.
         if message.rma_iov_count != 1 || wanted != Some(len) {
             return -(FI_EINVAL as isize);
         }

@@ -1,5 +1,5 @@
-//! An endpoint's messages: from a call to `fabric`, and from `fabric`'s completions to queues and
-//! counters.
+//! The messages of an endpoint. Calls begin operations of a `fabric` endpoint, and its completions
+//! become events of queues and counts of counters.
 
 use super::failure;
 use super::remote::RemoteReads;
@@ -15,48 +15,48 @@ use crate::object::NOT_FOUND;
 use fabric::{Address, Class, Completion, Done, INJECT_BYTES_MAX, MemoryPiece, Message};
 use std::ffi::c_int;
 
-/// Flags that a call that sends may have. `FI_MORE` is a hint that we have no use for.
+/// The flags that a call that sends may have. `FI_MORE` is a hint that is not used.
 pub(super) const SEND_FLAGS: u64 =
     COMPLETION_FLAGS | FI_MATCH_COMPLETE | FI_REMOTE_CQ_DATA | FI_MORE;
 
-/// The half of an endpoint that sends, or the one that receives.
+/// The sending or the receiving half of an endpoint.
 #[derive(Debug, Default)]
 pub(crate) struct EndpointSide {
     pub(crate) queue: Option<usize>,
-    /// Only what asks for it is told.
+    /// The queue reports only operations that ask for it (`FI_SELECTIVE_COMPLETION`).
     pub(crate) selective: bool,
-    /// Flags of calls that come without any.
+    /// The flags of a call that has no argument for flags.
     pub(crate) flags: u64,
     pub(crate) counter: Option<usize>,
 }
 
 impl EndpointSide {
-    /// Whether the end of an operation is told in the queue.
+    /// Whether the queue reports the end of an operation that has these flags.
     #[inline]
     pub(super) fn reports(&self, flags: u64) -> bool {
         self.queue.is_some() && (!self.selective || flags & FI_COMPLETION != 0)
     }
 }
 
-/// An endpoint.
+/// An endpoint in the state of its domain.
 #[derive(Debug)]
 pub(crate) struct EndpointTraffic {
     pub(crate) endpoint: fabric::Endpoint,
     pub(crate) vector: Option<usize>,
     pub(crate) enabled: bool,
-    /// Receives may name a source: untagged ones, tagged ones.
+    /// Whether receives may name a source: untagged receives, and tagged ones.
     pub(crate) directed: [bool; 2],
     pub(crate) send: EndpointSide,
     pub(crate) receive: EndpointSide,
-    /// A buffer for several messages with less room than this is given back.
+    /// A buffer for several messages is given back when it has less room than this.
     pub(crate) multi_min_bytes: usize,
     pub(crate) unreported: UnreportedOperations,
     pub(crate) remote_reads: RemoteReads,
-    /// Somebody may sleep until something of it ends.
+    /// A thread may sleep until the endpoint has something for it.
     pub(crate) is_waited_for: bool,
 }
 
-/// A message as a call gives it.
+/// The arguments of a call that sends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SendArguments {
     pub(crate) class: Class,
@@ -66,18 +66,18 @@ pub(crate) struct SendArguments {
     pub(crate) how: SendMode,
 }
 
-/// What becomes of its buffer, and who is told.
+/// How a call sends: with or without flags, or a copy of its buffer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum SendMode {
-    /// A call that comes without flags; by this context.
+    /// The call has no argument for flags. It has this context.
     Plain(u64),
-    /// A call with flags.
+    /// The call has flags.
     WithFlags { context: u64, flags: u64 },
-    /// A call that copies the message, and whose end nobody is told.
+    /// The call copies the message (`fi_inject`). No queue reports its end.
     Injected,
 }
 
-/// A receive as a call gives it.
+/// The arguments of a call that receives.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReceiveArguments {
     pub(crate) class: Class,
@@ -85,32 +85,35 @@ pub(crate) struct ReceiveArguments {
     pub(crate) tag: u64,
     pub(crate) ignore: u64,
     pub(crate) context: u64,
-    /// None for a call that comes without any.
+    /// None: the call has no argument for flags.
     pub(crate) flags: Option<u64>,
 }
 
-/// An operation has ended.
+/// The end of an operation.
 #[derive(Debug)]
 pub(crate) struct EndedOperation {
-    /// The counter that counts it.
+    /// The counter that counts the operation.
     pub(crate) counter: Option<usize>,
-    /// The queue that is_reported it.
+    /// The queue that reports the end, and its event.
     pub(crate) event: Option<(usize, QueueEvent)>,
     pub(crate) failed: bool,
     pub(crate) bytes: usize,
-    /// It was ours, and there is more to do.
+    /// It was a message of the provider's own: `continue_reads` goes on with its read.
     pub(crate) is_internal: bool,
 }
 
 impl EndpointTraffic {
-    /// Only an endpoint that is enabled carries messages.
+    /// The endpoint, if it is enabled. Else it takes no calls for messages.
     #[inline]
     pub(super) fn ready(&mut self) -> Result<&mut Self, c_int> {
         if self.enabled { Ok(self) } else { Err(-FI_EOPBADSTATE) }
     }
 
+    /// Begins to send.
+    ///
     /// # Safety
-    /// As for [`ProviderState::send`].
+    /// The parts stay readable until the message's completion. The parts of an injected message stay
+    /// readable until this returns.
     pub(super) unsafe fn send(
         &mut self,
         to: Address,
@@ -130,7 +133,7 @@ impl EndpointTraffic {
         let context = if self.send.reports(flags) && !matches!(how, SendMode::Injected) {
             Some(unreported::reported_context(context))
         } else {
-            // A counter has to hear of it, and nobody else.
+            // Only a counter needs its end.
             self.send.counter.map(|_| self.unreported.add(context, false))
         };
         let message = Message { to, class, tag, data, context, inject };
@@ -149,17 +152,17 @@ impl EndpointTraffic {
         })
     }
 
-    /// Takes a receive back; its completion says so. An error when there is no such receive (any
-    /// more): Open MPI then does not wait for it.
+    /// Cancels a receive; its completion says so. It is an error if there is no such receive (any
+    /// more): without the error Open MPI would wait for a completion.
     pub(crate) fn cancel(&mut self, context: u64) -> Result<(), c_int> {
-        let quiet = self.unreported.find(context);
+        let unreported = self.unreported.find(context);
         let mut contexts =
-            [Some(unreported::reported_context(context)), quiet].into_iter().flatten();
+            [Some(unreported::reported_context(context)), unreported].into_iter().flatten();
         let found = contexts.any(|context| self.endpoint.cancel(context));
         if found { Ok(()) } else { Err(NOT_FOUND) }
     }
 
-    /// What has ended, if anything is known to.
+    /// The next operation that has ended, if one is known.
     #[inline(always)]
     pub(crate) fn next(&mut self) -> Option<EndedOperation> {
         self.endpoint.known_completion().map(|completion| self.ended(&completion))
@@ -172,28 +175,28 @@ impl EndpointTraffic {
             Done::Send => &self.send,
             Done::Receive { .. } | Done::Released => &self.receive,
         };
-        let whose = self.unreported.owner_of(completion.context);
-        if let ContextOwner::Provider(role, context) = whose {
+        let owner = self.unreported.owner_of(completion.context);
+        if let ContextOwner::Provider(role, context) = owner {
             return self.ended_internal(completion, (role, context));
         }
         let failed = completion.failure.map(failure::failed);
-        let told = match (whose, failed) {
+        let reported = match (owner, failed) {
             (ContextOwner::Reported(context), _) | (ContextOwner::Unreported(context), Some(_)) => {
                 Some(context)
             }
             (ContextOwner::Unreported(_), None) | (ContextOwner::Provider(..), _) => None,
             (ContextOwner::Injected, _) => {
-                // Without a context there is nobody to tell (Open MPI would take the null for a
-                // request of its). The next call towards that endpoint fails by itself.
+                // The message has no context, so no queue can report it: Open MPI would take null
+                // for a pointer to a request. The next call towards that endpoint fails anyway.
                 say!("an injected message is lost: {:?}", completion.failure);
                 None
             }
         };
-        let event = side.queue.zip(told).map(|(queue, context)| {
+        let event = side.queue.zip(reported).map(|(queue, context)| {
             (queue, QueueEvent { failed, ..event(completion, context, self.vector) })
         });
         let counter = side.counter.filter(|_| !released);
-        if let ContextOwner::Unreported(_) = whose {
+        if let ContextOwner::Unreported(_) = owner {
             self.unreported.completed(completion);
         }
         let failed = failed.is_some();
@@ -201,7 +204,7 @@ impl EndpointTraffic {
     }
 }
 
-/// Which space, as libfabric says it.
+/// libfabric's flag of a space of messages.
 pub(super) fn class_flag(class: Class) -> u64 {
     match class {
         Class::Untagged => FI_MSG,
@@ -209,13 +212,13 @@ pub(super) fn class_flag(class: Class) -> u64 {
     }
 }
 
-/// An entry with nothing in it but whose it is.
+/// An entry that has only a context and flags.
 #[inline(always)]
 pub(super) fn entry(op_context: u64, flags: u64) -> CqEntry {
     CqEntry { op_context, flags, len: 0, buf: 0, data: 0, tag: 0 }
 }
 
-/// What a queue is_reported of a completion, but why it failed.
+/// The event of a completion, without its failure.
 #[inline(always)]
 fn event(completion: &Completion, context: u64, vector: Option<usize>) -> QueueEvent {
     let &Completion { done, class, tag, bytes, failure, .. } = completion;
@@ -225,7 +228,7 @@ fn event(completion: &Completion, context: u64, vector: Option<usize>) -> QueueE
             let entry = CqEntry { len: bytes, tag, ..entry(context, FI_SEND | class) };
             QueueEvent { entry, source: None, failed: None }
         }
-        // Alone it says that this is no message's, but the buffer's.
+        // Without further flags `FI_MULTI_RECV` says that only the buffer is given back.
         Done::Released => {
             QueueEvent { entry: entry(context, FI_MULTI_RECV), source: None, failed: None }
         }
