@@ -1,8 +1,8 @@
-//! What the provider offers (`fi_getinfo`), and to whom.
+//! The provider's offer to a program (`fi_getinfo`).
 //!
-//! It offers one thing: reliable endpoints without connections. Everything else that a program, or
-//! a provider that wants to be layered over ours, asks for is answered by "no data", so that the
-//! library goes on to others; `VRIO_FI_LOG=1` says what was missing.
+//! The provider offers reliable endpoints without connections, and nothing else. A program, or a
+//! provider that layers over others, may ask for something else. The answer is "no data", so that
+//! the library goes on to other providers. `VRIO_FI_LOG=1` says what was missing.
 
 mod offer;
 #[cfg(test)]
@@ -20,17 +20,19 @@ use std::ffi::{CStr, CString, c_char, c_int};
 pub(crate) use offer::COMPLETION_FLAGS;
 use offer::{FABRIC, RECEIVE, SEND, capabilities};
 
-/// The longest message. Bounded by what a program can have, and by nothing of ours.
+/// The longest message: as long as the memory of a program can be. The provider has no limit of its
+/// own.
 const MESSAGE_BYTES_MAX: usize = isize::MAX.cast_unsigned();
-/// Operations that may be outstanding: said when nobody asks, and at most.
+/// Operations that may be outstanding, for a program that asks for no number.
 const OUTSTANDING: usize = 1024;
+/// The largest number that a program may ask for.
 const OUTSTANDING_MAX: usize = 1 << 20;
-/// Bytes of a message's word for its receiver.
+/// Bytes of the word that a message carries for its receiver's completion.
 const DATA_BYTES: usize = size_of::<u64>();
-/// Counters, and registered memory, of a domain.
+/// Counters of a domain at most, and pieces of registered memory.
 pub(crate) const COUNT_MAX: usize = 1 << 16;
 
-/// What a program wants, if it says so.
+/// The hints of a program: what it asks for. A part is none if the program does not say.
 #[derive(Clone, Copy, Default)]
 struct WantedInfo<'a> {
     info: Option<&'a Info>,
@@ -43,7 +45,7 @@ struct WantedInfo<'a> {
 
 impl<'a> WantedInfo<'a> {
     /// # Safety
-    /// Null, or an info with attributes that are null or there.
+    /// `hints` is null, or an info whose attributes are valid or null.
     unsafe fn new(hints: *const Info) -> Self {
         // SAFETY: the caller's.
         unsafe {
@@ -60,10 +62,10 @@ impl<'a> WantedInfo<'a> {
     }
 }
 
-/// `fi_getinfo`, as the library asks each provider in turn.
+/// `fi_getinfo`, which the library calls for each provider in turn.
 ///
 /// # Safety
-/// Names and hints are null or there; there is room for a pointer at `to`.
+/// Names and hints are valid or null; there is room for a pointer at `to`.
 pub(crate) unsafe extern "C" fn getinfo(
     version: u32,
     node: *const c_char,
@@ -79,12 +81,12 @@ pub(crate) unsafe extern "C" fn getinfo(
     let wanted = unsafe { WantedInfo::new(hints) };
     let Some(domain) = domain_name() else { return -FI_ENODATA };
     if !node.is_null() && flags & crate::abi::FI_SOURCE == 0 {
-        say!("endpoints are found by the addresses that they tell, not by a host's name");
+        say!("no offer: endpoints have addresses of their own, and none by a host's name");
         return -FI_ENODATA;
     }
-    // SAFETY: names in the hints are texts of C's.
+    // SAFETY: names in the hints are C strings.
     if let Err(missing) = unsafe { check(version, &wanted, &domain) } {
-        say!("not what is asked for: {missing}");
+        say!("no offer: the hints ask for {missing}");
         return -FI_ENODATA;
     }
     // SAFETY: the hints were checked.
@@ -96,7 +98,7 @@ pub(crate) unsafe extern "C" fn getinfo(
     0
 }
 
-/// The domain that the environment names, if it names all that it takes to join one.
+/// The name of the environment's domain, if all variables are set that joining it takes.
 fn domain_name() -> Option<CString> {
     match fabric::Invitation::from_environment() {
         Ok(invitation) => CString::new(invitation.domain().to_owned()).ok(),
@@ -107,82 +109,92 @@ fn domain_name() -> Option<CString> {
     }
 }
 
-/// Whether the hints are content with what we offer; else what is not.
+/// Checks that the offer satisfies the hints. The error names the first hint that it does not.
 ///
 /// # Safety
-/// Names are null or texts of C's.
+/// Names are null or C strings.
 unsafe fn check(version: u32, wanted: &WantedInfo<'_>, domain: &CStr) -> Result<(), &'static str> {
     if let Some(info) = wanted.info {
-        need(info.caps & !capabilities(version) == 0, "a capability")?;
-        need(matches!(info.addr_format, 0 | ADDRESS_FORMAT), "an address format")?;
-        need(info.dest_addr.is_null() || info.dest_addrlen == ADDRESS_BYTES, "an address")?;
+        need(info.caps & !capabilities(version) == 0, "a capability that is not offered")?;
+        need(matches!(info.addr_format, 0 | ADDRESS_FORMAT), "another form of addresses")?;
+        need(
+            info.dest_addr.is_null() || info.dest_addrlen == ADDRESS_BYTES,
+            "an address of another length",
+        )?;
     }
     if let Some(fabric) = wanted.fabric {
         // SAFETY: the caller's.
-        need(unsafe { same(fabric.name, FABRIC) }, "another fabric's name")?;
+        need(unsafe { same(fabric.name, FABRIC) }, "another fabric")?;
     }
     if let Some(ep) = wanted.ep {
         check_endpoint(ep)?;
     }
     if let Some(attr) = wanted.domain {
         // SAFETY: the caller's.
-        need(unsafe { same(attr.name, domain) }, "another domain's name")?;
+        need(unsafe { same(attr.name, domain) }, "another domain")?;
         check_domain(attr)?;
     }
     if let Some(tx) = wanted.tx {
-        need(tx.caps & !(SEND | capabilities(version)) == 0, "a capability to send")?;
-        need(tx.op_flags & !COMPLETION_FLAGS == 0, "a flag of what is sent")?;
-        need(tx.msg_order & !FI_ORDER_SAS == 0, "an order of what is sent")?;
+        need(
+            tx.caps & !(SEND | capabilities(version)) == 0,
+            "a capability of sends that is not offered",
+        )?;
+        need(tx.op_flags & !COMPLETION_FLAGS == 0, "a flag of sends that is not offered")?;
+        need(tx.msg_order & !FI_ORDER_SAS == 0, "an order of sends that is not offered")?;
         need(tx.comp_order == 0, "an order of completions")?;
-        need(tx.inject_size <= INJECT_BYTES_MAX, "the length of what is injected")?;
-        need(tx.size <= OUTSTANDING_MAX, "the number of messages outstanding")?;
-        need(tx.iov_limit <= PARTS_MAX, "the number of a message's parts")?;
+        need(tx.inject_size <= INJECT_BYTES_MAX, "longer injected messages")?;
+        need(tx.size <= OUTSTANDING_MAX, "more sends outstanding")?;
+        need(tx.iov_limit <= PARTS_MAX, "more pieces of a message")?;
     }
     if let Some(rx) = wanted.rx {
-        need(rx.caps & !(RECEIVE | capabilities(version)) == 0, "a capability to receive")?;
-        need(rx.op_flags & !COMPLETION_FLAGS == 0, "a flag of what is received")?;
-        need(rx.msg_order & !FI_ORDER_SAS == 0, "an order of what is received")?;
+        need(
+            rx.caps & !(RECEIVE | capabilities(version)) == 0,
+            "a capability of receives that is not offered",
+        )?;
+        need(rx.op_flags & !COMPLETION_FLAGS == 0, "a flag of receives that is not offered")?;
+        need(rx.msg_order & !FI_ORDER_SAS == 0, "an order of receives that is not offered")?;
         need(rx.comp_order == 0, "an order of completions")?;
-        need(rx.size <= OUTSTANDING_MAX, "the number of receives outstanding")?;
-        need(rx.iov_limit <= PARTS_MAX, "the number of a buffer's parts")?;
+        need(rx.size <= OUTSTANDING_MAX, "more receives outstanding")?;
+        need(rx.iov_limit <= PARTS_MAX, "more pieces of a buffer")?;
     }
     Ok(())
 }
 
-/// What kind of endpoint. Providers that want to be layered over ours ask for the other kinds.
+/// Checks the kind of endpoint. Providers that layer over others ask for the other kinds.
 fn check_endpoint(ep: &EpAttr) -> Result<(), &'static str> {
     need(matches!(ep.r#type, FI_EP_UNSPEC | FI_EP_RDM), "a kind of endpoint other than RDM")?;
-    need(matches!(ep.protocol, 0 | PROTOCOL), "a protocol")?;
-    need(ep.protocol_version <= 1, "a version of the protocol")?;
-    need(ep.max_msg_size <= MESSAGE_BYTES_MAX, "the length of a message")?;
+    need(matches!(ep.protocol, 0 | PROTOCOL), "another protocol")?;
+    need(ep.protocol_version <= 1, "a newer version of the protocol")?;
+    need(ep.max_msg_size <= MESSAGE_BYTES_MAX, "longer messages")?;
     need(ep.tx_ctx_cnt <= 1 && ep.rx_ctx_cnt <= 1, "endpoints with several contexts")?;
-    need(ep.auth_key_size == 0, "a key: the environment has it")
+    need(ep.auth_key_size == 0, "a key, which only the environment gives")
 }
 
 fn check_domain(attr: &DomainAttr) -> Result<(), &'static str> {
     let progress = [FI_PROGRESS_UNSPEC, FI_PROGRESS_MANUAL, PROGRESS_CONTROL_UNIFIED];
-    need(attr.threading <= FI_THREAD_ENDPOINT, "a threading model")?;
+    need(attr.threading <= FI_THREAD_ENDPOINT, "another threading model")?;
     need(progress.contains(&attr.control_progress), "progress without calls")?;
     need(progress.contains(&attr.data_progress), "progress without calls")?;
-    need(attr.av_type <= crate::abi::FI_AV_TABLE, "a kind of address vector")?;
-    need(attr.cq_data_size <= DATA_BYTES, "the length of a message's data")?;
-    need(attr.caps & !offer::DOMAIN == 0, "a capability of the domain")?;
+    need(attr.av_type <= crate::abi::FI_AV_TABLE, "another kind of address vector")?;
+    need(attr.cq_data_size <= DATA_BYTES, "longer data with messages")?;
+    need(attr.caps & !offer::DOMAIN == 0, "a capability of the domain that is not offered")?;
     need(
         attr.cntr_cnt <= COUNT_MAX && attr.mr_cnt <= COUNT_MAX,
-        "a number of counters or regions",
+        "more counters or registered memory",
     )?;
     need(attr.max_err_data == 0, "data of errors")?;
-    need(attr.auth_key_size == 0, "a key: the environment has it")
+    need(attr.auth_key_size == 0, "a key, which only the environment gives")
 }
 
-fn need(given: bool, what: &'static str) -> Result<(), &'static str> {
-    if given { Ok(()) } else { Err(what) }
+/// Fails with the name of a hint unless it is satisfied.
+fn need(is_satisfied: bool, hint: &'static str) -> Result<(), &'static str> {
+    if is_satisfied { Ok(()) } else { Err(hint) }
 }
 
-/// Whether a name is ours, or none.
+/// Whether a name is null or ours.
 ///
 /// # Safety
-/// It is null or a text of C's.
+/// The name is null or a C string.
 unsafe fn same(name: *const c_char, ours: &CStr) -> bool {
     // SAFETY: the caller's.
     name.is_null() || unsafe { CStr::from_ptr(name) } == ours

@@ -1,9 +1,9 @@
 //! The offer, as an info that the program frees.
 //!
-//! The library frees every part of it with `free`, and copies of it whatever is behind a pointer at
-//! the length that it knows itself; so each part comes from `calloc` and is longer than any version
-//! has it. (libfabric's own allocator is not called: a provider that is linked to one release gets
-//! that release's lengths inside another.)
+//! The library frees every part of an info with `free`. When it copies an info, it copies each part
+//! at the length that its own version knows. So each part comes from `calloc` and is longer than in
+//! any version. libfabric's own allocator is not used: a provider that is linked to one release
+//! would get that release's lengths inside of another release.
 
 use super::{COUNT_MAX, DATA_BYTES, MESSAGE_BYTES_MAX, OUTSTANDING, WantedInfo};
 use crate::abi::{
@@ -21,35 +21,35 @@ use std::ffi::{CStr, c_void};
 const ROOM: usize = 512;
 const _: () = assert!(size_of::<DomainAttr>() * 2 <= ROOM);
 
-/// What the network is called; a process's domain is its part of it.
+/// The name of the fabric, which is libfabric's word for a network. Domains are parts of it.
 pub(super) const FABRIC: &CStr = c"vrio";
 
-/// What a domain can do.
+/// The capabilities of a domain.
 pub(super) const DOMAIN: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
-/// What is asked for by name.
+/// Primary capabilities: a program gets those that it asks for.
 const PRIMARY: u64 = FI_MSG | FI_TAGGED | FI_SEND | FI_RECV;
-/// What the sending half can do.
+/// The capabilities of the sending half.
 pub(super) const SEND: u64 = FI_MSG | FI_TAGGED | FI_SEND;
-/// What the receiving half can do.
+/// The capabilities of the receiving half.
 pub(super) const RECEIVE: u64 =
     FI_MSG | FI_TAGGED | FI_RECV | FI_DIRECTED_RECV | FI_MULTI_RECV | FI_SOURCE;
-/// Flags that an endpoint's calls may have by default. A completion always means the most that
-/// can be asked for here, delivery: the message is in the receiver's ring, in memory that outlives
-/// its sender, or in the receiver's buffer. (MPICH asks for that.)
+/// Flags that an endpoint's calls may have by default. A completion always means delivery, the most
+/// that these flags ask for: the message is in the receiver's ring, in memory that outlives its
+/// sender, or in the receiver's buffer. (MPICH asks for that.)
 pub(crate) const COMPLETION_FLAGS: u64 =
     FI_COMPLETION | FI_INJECT | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE;
 
-/// Before this version memory modes were two.
+/// Before this version there were two memory modes, and an offer names one of them.
 const MODES_SINCE: u32 = version(1, 5);
 
-/// All that an endpoint can do.
+/// All capabilities of an endpoint.
 pub(crate) fn capabilities(version: u32) -> u64 {
     let newer = if version >= TAGGED_DIRECTED_RECV_SINCE { TAGGED_DIRECTED_RECV } else { 0 };
     SEND | RECEIVE | DOMAIN | newer
 }
 
-/// What of that a program gets: of the primary ones (and directed receives, which cost time) what
-/// it asks for, of the others all.
+/// The capabilities that a program gets. It gets primary ones, and directed receives, which cost
+/// time, only if it asks for them, and all others always.
 fn granted(version: u32, wanted: u64) -> u64 {
     let all = capabilities(version);
     if wanted == 0 {
@@ -57,11 +57,11 @@ fn granted(version: u32, wanted: u64) -> u64 {
     }
     let on_demand = PRIMARY | FI_DIRECTED_RECV | TAGGED_DIRECTED_RECV;
     let caps = (wanted & all) | (all & !on_demand);
-    // Who names no direction has both.
+    // A program that names no direction gets both.
     if caps & (FI_SEND | FI_RECV) == 0 { caps | FI_SEND | FI_RECV } else { caps }
 }
 
-/// A part of an info: zeroes, with room for more than anybody knows.
+/// A part of an info: zeroes, longer than any version has it.
 fn part<T>() -> Option<*mut T> {
     const { assert!(size_of::<T>() <= ROOM) };
     // SAFETY: `calloc` takes any length.
@@ -76,7 +76,7 @@ fn copy(bytes: &[u8]) -> Option<*mut c_void> {
     if room.is_null() {
         return None;
     }
-    // SAFETY: it is as long, new, and nobody else's.
+    // SAFETY: the room is as long, and it was allocated just now.
     unsafe { room.cast::<u8>().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     Some(room)
 }
@@ -85,7 +85,7 @@ fn text(text: &CStr) -> Option<*mut std::ffi::c_char> {
     copy(text.to_bytes_with_nul()).map(<*mut c_void>::cast)
 }
 
-/// Makes the offer; none when there is no memory.
+/// Makes the offer. None: there is no memory.
 ///
 /// # Safety
 /// The hints' address, if there is one, is as long as ours are.
@@ -95,15 +95,17 @@ pub(super) unsafe fn make(
     domain: &CStr,
 ) -> Option<*mut Info> {
     let info = part::<Info>()?;
-    // SAFETY: it is as `part` made it, all zeroes, which every field of an info can be.
+    // SAFETY: `part` has made it of zeroes, which every field of an info can be.
     if unsafe { fill(&mut *info, version, wanted, domain) }.is_none() {
-        // SAFETY: made above, and nobody has it yet.
+        // SAFETY: it was made above, and the program does not have it.
         unsafe { free(info) };
         return None;
     }
     Some(info)
 }
 
+/// Fills the offer. None: there is no memory.
+///
 /// # Safety
 /// As for [`make`].
 unsafe fn fill(
@@ -125,7 +127,7 @@ unsafe fn fill(
     info.ep_attr = part()?;
     info.domain_attr = part()?;
     info.fabric_attr = part()?;
-    // SAFETY: each of them is as `part` made it: there, and zeroes, which every field can be.
+    // SAFETY: `part` has made each of them of zeroes, which every field can be.
     unsafe {
         fill_tx(&mut *info.tx_attr, info.caps, wanted.tx);
         fill_rx(&mut *info.rx_attr, info.caps, wanted.rx);
@@ -157,7 +159,7 @@ fn fill_rx(rx: &mut RxAttr, caps: u64, wanted: Option<&RxAttr>) {
     if let Some(wanted) = wanted {
         rx.op_flags = wanted.op_flags;
         rx.size = if wanted.size == 0 { OUTSTANDING } else { wanted.size };
-        // There is no bound but memory.
+        // Memory is the only bound.
         rx.total_buffered_recv = wanted.total_buffered_recv;
     }
 }
@@ -182,7 +184,7 @@ fn fill_domain(attr: &mut DomainAttr, version: u32, wanted: Option<&DomainAttr>)
     attr.control_progress = asked(|attr| attr.control_progress, FI_PROGRESS_UNSPEC, manual);
     attr.data_progress = asked(|attr| attr.data_progress, FI_PROGRESS_UNSPEC, manual);
     attr.resource_mgmt = FI_RM_ENABLED;
-    // Either kind: the program's, or for it to choose.
+    // Both kinds are offered, so the program keeps its choice.
     attr.av_type = wanted.map_or(0, |attr| attr.av_type);
     let modes = wanted.map_or(0, |attr| attr.mr_mode) & (FI_MR_BASIC | FI_MR_SCALABLE);
     attr.mr_mode = match modes {
@@ -201,17 +203,17 @@ fn fill_domain(attr: &mut DomainAttr, version: u32, wanted: Option<&DomainAttr>)
     attr.mr_iov_limit = PARTS_MAX;
     attr.caps = DOMAIN;
     attr.mr_cnt = COUNT_MAX;
-    // Of 2.x, in the room that older ones do not look at.
+    // Fields of 2.x, which older versions do not read.
     attr.max_cntr_value = u64::MAX;
     attr.max_err_cntr_value = u64::MAX;
 }
 
-/// Frees an offer that nobody got.
+/// Frees an offer that the program did not get.
 ///
 /// # Safety
-/// It was made here, and nobody has it.
+/// [`make`] has made it, and it is not used any more.
 pub(super) unsafe fn free(info: *mut Info) {
-    // SAFETY: the caller's; what is not there is null, which `free` takes.
+    // SAFETY: the caller's; a part that is not there is null, which `free` takes.
     unsafe {
         let Info { dest_addr, tx_attr, rx_attr, ep_attr, domain_attr, fabric_attr, .. } = *info;
         if let Some(attr) = domain_attr.as_ref() {
@@ -235,10 +237,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_asked_for_by_name_is_given_where_it_costs_nothing() {
+    fn capabilities_beyond_the_wanted_ones_are_given_where_they_cost_nothing() {
         let tagged = granted(version(1, 5), FI_TAGGED);
         assert_eq!(tagged & (FI_MSG | FI_TAGGED), FI_TAGGED);
-        assert_eq!(tagged & FI_DIRECTED_RECV, 0, "it is searched for");
+        assert_eq!(tagged & FI_DIRECTED_RECV, 0, "directed receives cost time");
         assert_eq!(tagged & (FI_SEND | FI_RECV | DOMAIN), FI_SEND | FI_RECV | DOMAIN);
         let sends = granted(version(1, 5), FI_MSG | FI_SEND);
         assert_eq!(sends & (FI_SEND | FI_RECV), FI_SEND);

@@ -52,9 +52,9 @@ impl Hints {
         }
     }
 
-    /// Why they are refused.
+    /// The hint for which they are refused.
     fn refused(&self) -> Option<&'static str> {
-        // SAFETY: the names are null or constants of the test's.
+        // SAFETY: the names are null or constants of the test.
         unsafe { check(version(1, 17), &self.wanted(), DOMAIN) }.err()
     }
 }
@@ -75,7 +75,7 @@ fn offered(
     }
 }
 
-/// What Open MPI's `mtl/ofi` asks for, as its trace shows.
+/// The hints of Open MPI's `mtl/ofi`, as its trace shows them.
 fn open_mpi() -> Hints {
     Hints::with(|hints| {
         hints.info.caps = FI_TAGGED | FI_LOCAL_COMM | FI_REMOTE_COMM | FI_DIRECTED_RECV;
@@ -91,7 +91,7 @@ fn open_mpi() -> Hints {
 }
 
 #[test]
-fn what_mpi_asks_for_is_offered() {
+fn the_hints_of_mpi_are_satisfied() {
     for version in VERSIONS {
         offered(version, &open_mpi(), |info, tx, rx, ep, domain| {
             assert_eq!(info.caps & open_mpi().info.caps, open_mpi().info.caps);
@@ -103,14 +103,14 @@ fn what_mpi_asks_for_is_offered() {
             assert!(ep.max_msg_size > 1 << 40, "longer ones would be errors");
             assert_eq!((domain.threading, domain.av_type), (FI_THREAD_DOMAIN, FI_AV_MAP));
             assert!(domain.cq_data_size >= 4);
-            // SAFETY: a text of C's.
+            // SAFETY: a C string.
             assert_eq!(unsafe { CStr::from_ptr(domain.name) }, DOMAIN);
         });
     }
 }
 
 #[test]
-fn without_wishes_all_is_offered() {
+fn without_hints_all_is_offered() {
     for version in VERSIONS {
         offered(version, &Hints::new(), |info, _, rx, ep, domain| {
             assert_eq!(info.caps, capabilities(version));
@@ -120,12 +120,12 @@ fn without_wishes_all_is_offered() {
             assert_eq!(domain.mr_mode, 0);
         });
     }
-    // Intel MPI begins with version 0.0, where the only modes were two.
+    // Intel MPI begins with version 0.0, where there were only two modes.
     offered(0, &Hints::new(), |_, _, _, _, domain| assert_eq!(domain.mr_mode, FI_MR_SCALABLE));
 }
 
 #[test]
-fn nobody_is_layered_over_it() {
+fn providers_cannot_layer_over_it() {
     const FI_EP_MSG: u32 = 1;
     const FI_EP_DGRAM: u32 = 2;
     for kind in [FI_EP_MSG, FI_EP_DGRAM, 7] {
@@ -135,7 +135,7 @@ fn nobody_is_layered_over_it() {
 }
 
 #[test]
-fn what_is_not_there_is_not_offered() {
+fn missing_features_are_not_offered() {
     const FI_RMA: u64 = 1 << 2;
     const FI_ATOMIC: u64 = 1 << 4;
     const FI_HMEM: u64 = 1 << 47;
@@ -160,7 +160,7 @@ fn what_is_not_there_is_not_offered() {
         |hints| hints.ep.rx_ctx_cnt = usize::MAX,
     ];
     for (index, change) in refused.into_iter().enumerate() {
-        assert!(Hints::with(change).refused().is_some(), "the one at {index}");
+        assert!(Hints::with(change).refused().is_some(), "number {index}");
     }
     let same = Hints::with(|hints| {
         hints.domain.name = DOMAIN.as_ptr().cast_mut();
@@ -170,7 +170,7 @@ fn what_is_not_there_is_not_offered() {
 }
 
 #[test]
-fn an_address_that_a_program_brings_along_stays_in_the_offer() {
+fn an_address_in_the_hints_is_in_the_offer() {
     let mut address = [7_u8; ADDRESS_BYTES];
     let hints = Hints::with(|hints| {
         hints.info.dest_addr = address.as_mut_ptr().cast();
@@ -179,7 +179,10 @@ fn an_address_that_a_program_brings_along_stays_in_the_offer() {
     });
     offered(version(1, 17), &hints, |info, _, _, _, _| {
         assert_eq!(info.dest_addrlen, ADDRESS_BYTES);
-        assert!(!ptr::eq(info.dest_addr, address.as_ptr().cast()), "a copy: it will be freed");
+        assert!(
+            !ptr::eq(info.dest_addr, address.as_ptr().cast()),
+            "a copy, which the program frees"
+        );
         // SAFETY: it is so long.
         assert_eq!(unsafe { *info.dest_addr.cast::<[u8; ADDRESS_BYTES]>() }, address);
     });
