@@ -1,10 +1,10 @@
-//! The file itself.
+//! The file of the provider.
 
-use crate::house::{House, installed, library, said, well};
+use crate::domain::{TestDomain, installed, library, output_of, text_of};
 use std::process::Command;
 
 fn look(program: &str, option: &str) -> String {
-    well(Command::new(program).arg(option).arg(library()).output().expect("it is installed"))
+    output_of(Command::new(program).arg(option).arg(library()).output().expect("it is installed"))
 }
 
 #[test]
@@ -27,8 +27,8 @@ fn it_needs_nothing_of_libfabrics_and_shows_one_name() {
     assert_eq!(shown, ["fi_prov_ini"]);
     let theirs = |name: &&&str| name.starts_with("fi_") || name.starts_with("ofi_");
     assert_eq!(missing.iter().find(theirs), None);
-    // What is missing is the C library's: each symbol says of which version of it, or is one that
-    // only a sanitizer or a tool for transactions would have.
+    // The missing symbols are those of the C library, which have a version, and those that compilers
+    // make for sanitizers and for transactions.
     let others: Vec<_> = missing.iter().filter(|name| !name.contains('@')).collect();
     let of_compilers = |name: &&&&str| name.starts_with("_ITM") || name.starts_with("__");
     assert_eq!(others.iter().find(|name| !of_compilers(name)), None, "{others:?}");
@@ -40,16 +40,16 @@ fn it_is_listed_only_where_the_environment_names_a_domain() {
     if !installed("fi_info", "libfabric-bin", test) {
         return;
     }
-    let house = House::new();
-    let mut list = house.command("fi_info");
-    let listed = well(list.args(["-p", "vrio", "-v"]).output().expect("it is installed"));
+    let domain = TestDomain::new();
+    let mut list = domain.command("fi_info");
+    let listed = output_of(list.args(["-p", "vrio", "-v"]).output().expect("it is installed"));
     for line in ["name: blue", "prov_name: vrio", "type: FI_EP_RDM", "FI_TAGGED", "mode: [  ]"] {
         assert!(listed.contains(line), "{line} is not in {listed}");
     }
     for variable in ["VRIO_FABRIC", "VRIO_DOMAIN", "VRIO_DOMAIN_KEY"] {
-        let mut list = house.command("fi_info");
+        let mut list = domain.command("fi_info");
         list.args(["-p", "vrio"]).env_remove(variable).env("VRIO_FI_LOG", "1");
-        let listed = said(&list.output().expect("it is installed"));
+        let listed = text_of(&list.output().expect("it is installed"));
         assert!(!listed.contains("provider: vrio"), "{listed}");
         assert!(listed.contains(variable), "the log says which is missing: {listed}");
     }
@@ -60,8 +60,8 @@ fn no_provider_is_layered_over_it() {
     if !installed("fi_info", "libfabric-bin", "no_provider_is_layered_over_it") {
         return;
     }
-    let house = House::new();
-    let listed = said(&house.command("fi_info").output().expect("it is installed"));
+    let domain = TestDomain::new();
+    let listed = text_of(&domain.command("fi_info").output().expect("it is installed"));
     let providers = listed.lines().filter_map(|line| line.strip_prefix("provider: "));
     let ours: Vec<_> = providers.filter(|provider| provider.contains("vrio")).collect();
     assert!(!ours.is_empty(), "{listed}");

@@ -1,26 +1,26 @@
-//! Open MPI as Debian has it, which knows nothing of vrio, over the provider alone: the exercises
-//! that also run over a whole node (`vrio/tests/mpi`), of which each looks at every byte.
+//! Debian's Open MPI, which knows nothing of vrio, over the provider alone. Its exercises also run
+//! over a whole node (`vrio/tests/mpi`); each checks every byte.
 
-use crate::house::{House, compile, installed, said};
+use crate::domain::{TestDomain, compile, installed, text_of};
 use std::process::Output;
 use std::sync::OnceLock;
 
 const EXERCISES: &str = "../vrio/tests/mpi/exercise.c";
 
-/// Runs one as so many ranks. Without the provider there is no other way for a message.
-fn run(house: &House, words: &[&str], ranks: usize, what: &str) -> Output {
+/// Runs an exercise with so many ranks, which can send messages only through the provider.
+fn run(domain: &TestDomain, words: &[&str], ranks: usize, what: &str) -> Output {
     static PROGRAM: OnceLock<String> = OnceLock::new();
     let program = PROGRAM.get_or_init(|| compile("mpicc.openmpi", EXERCISES, &[]));
     let ranks = ranks.to_string();
-    let mut run = house.command("mpirun.openmpi");
+    let mut run = domain.command("mpirun.openmpi");
     run.args(["--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", &ranks]);
     run.args(["--mca", "pml", "cm", "--mca", "mtl", "ofi"]);
     run.args(["--mca", "mtl_ofi_provider_include", "vrio"]).args(words);
-    for (name, _) in house.environment() {
+    for (name, _) in domain.environment() {
         run.args(["-x", name]);
     }
-    // Its own files, and not those of another job of this user.
-    run.env("TMPDIR", house.path()).env("OMPI_MCA_btl", "self");
+    // Another job of this user has other files.
+    run.env("TMPDIR", domain.path()).env("OMPI_MCA_btl", "self");
     run.args([program, what]).output().expect("it is installed")
 }
 
@@ -33,10 +33,10 @@ fn check(ranks: usize, exercises: &[&str], test: &str) {
     if !is_installed(test) {
         return;
     }
-    let house = House::new();
+    let domain = TestDomain::new();
     for what in exercises {
-        let ended = run(&house, &[], ranks, what);
-        let text = said(&ended);
+        let ended = run(&domain, &[], ranks, what);
+        let text = text_of(&ended);
         assert!(ended.status.success() && text.contains(&format!("ok {what}")), "{text}");
     }
 }
@@ -55,13 +55,13 @@ fn more_ranks_than_cores_get_on_as_well() {
 }
 
 #[test]
-fn who_waits_for_a_rank_that_is_killed_is_told_by_its_own_call() {
-    if !is_installed("who_waits_for_a_rank_that_is_killed_is_told_by_its_own_call") {
+fn a_rank_that_waits_for_a_killed_rank_gets_an_error() {
+    if !is_installed("a_rank_that_waits_for_a_killed_rank_gets_an_error") {
         return;
     }
-    // Without this mpirun ends the others before they could say anything.
-    let ended = run(&House::new(), &["--enable-recovery"], 3, "killed");
-    let text = said(&ended);
+    // Without this option mpirun ends the other ranks before they print their errors.
+    let ended = run(&TestDomain::new(), &["--enable-recovery"], 3, "killed");
+    let text = text_of(&ended);
     for rank in 0..2 {
         assert!(text.contains(&format!("rank {rank} was told: class")), "{text}");
     }

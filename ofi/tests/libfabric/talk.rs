@@ -1,17 +1,17 @@
-//! `talk.c`, case by case.
+//! The cases of `talk.c`.
 
-use crate::house::{House, compile, well};
+use crate::domain::{TestDomain, compile, output_of};
 use std::path::Path;
 use std::sync::OnceLock;
 
-/// A program of cases.
+/// A C program that has a case for each argument.
 pub(crate) struct Program {
     pub(crate) source: &'static str,
     pub(crate) path: OnceLock<String>,
 }
 
 impl Program {
-    /// Runs a case, unless there are no headers here.
+    /// Runs a case, unless libfabric's headers are not installed.
     pub(crate) fn run(&self, about: &str) {
         let source = self.source;
         if !Path::new("/usr/include/rdma/fi_tagged.h").exists() {
@@ -20,11 +20,11 @@ impl Program {
         }
         let options = ["-Werror", "-lfabric", "-lpthread"];
         let program = self.path.get_or_init(|| compile("cc", source, &options));
-        well(House::new().command(program).arg(about).output().expect("it was compiled"));
+        output_of(TestDomain::new().command(program).arg(about).output().expect("it was compiled"));
     }
 }
 
-/// A test for each case of a C program beside this, and one that there are no others.
+/// Makes a test for each case of a C program, and a test that the program has no other cases.
 macro_rules! cases {
     ($file:literal: $($about:ident)*) => {
         static PROGRAM: crate::talk::Program = crate::talk::Program {

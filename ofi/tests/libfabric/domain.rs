@@ -1,4 +1,5 @@
-//! A domain to be in: a node's door, and the provider's file under the name that libfabric wants.
+//! A domain for tests: a node's registration server, and the provider's file under the name that
+//! libfabric wants.
 
 use fabric::registration::DomainKey;
 use fabric_node::registration::{DomainSettings, RegistrationServer};
@@ -14,7 +15,7 @@ const ENDPOINTS_MAX: u16 = 16;
 /// How long a program may take on a busy machine, in seconds, before it is ended.
 const PATIENCE_S: &str = "100";
 
-pub(crate) struct House {
+pub(crate) struct TestDomain {
     home: TempDir,
     _server: RegistrationServer,
 }
@@ -27,7 +28,7 @@ pub(crate) fn library() -> PathBuf {
     built
 }
 
-impl House {
+impl TestDomain {
     pub(crate) fn new() -> Self {
         let home = tempfile::tempdir().expect("a directory");
         let server =
@@ -50,7 +51,7 @@ impl House {
         self.home.path()
     }
 
-    /// What a program's environment has to say, and its values.
+    /// The variables that a program needs in its environment.
     pub(crate) fn environment(&self) -> [(&'static str, String); 4] {
         let path = |name| self.path().join(name).display().to_string();
         [
@@ -61,7 +62,7 @@ impl House {
         ]
     }
 
-    /// A program that may join, and ends at last.
+    /// A program that may join the domain, and is ended if it hangs.
     pub(crate) fn command(&self, program: &str) -> Command {
         let mut command = Command::new("timeout");
         command.args(["--kill-after=5", PATIENCE_S, program]).envs(self.environment());
@@ -69,7 +70,7 @@ impl House {
     }
 }
 
-/// Compiles a C program, whose source is at this path from the package on.
+/// Compiles a C program. The path of its source is relative to the package.
 pub(crate) fn compile(compiler: &str, source: &str, options: &[&str]) -> String {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(source);
     let program = source.file_stem().expect("it has a name");
@@ -78,24 +79,25 @@ pub(crate) fn compile(compiler: &str, source: &str, options: &[&str]) -> String 
     let made = program.with_extension(std::process::id().to_string());
     let mut compile = Command::new(compiler);
     compile.args(["-O1", "-Wall", "-o"]).arg(&made).arg(source).args(options);
-    well(compile.output().expect("it is installed"));
+    output_of(compile.output().expect("it is installed"));
     std::fs::rename(&made, &program).expect("the same folder");
     program.to_str().expect("a plain name").to_owned()
 }
 
-/// Both outputs of a program, which has to end well.
-pub(crate) fn well(output: Output) -> String {
-    let text = said(&output);
+/// The text of a program's outputs. Fails unless the program succeeded.
+pub(crate) fn output_of(output: Output) -> String {
+    let text = text_of(&output);
     assert!(output.status.success(), "{}: {text}", output.status);
     text
 }
 
-pub(crate) fn said(output: &Output) -> String {
+/// The text of both outputs of a program.
+pub(crate) fn text_of(output: &Output) -> String {
     let [out, err] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
     format!("{out}{err}")
 }
 
-/// Whether a program is installed; else the test is skipped by a line.
+/// Whether a program is installed. If not, prints that the test is skipped.
 pub(crate) fn installed(program: &str, package: &str, test: &str) -> bool {
     let found = Command::new("which").arg(program).output();
     let found = found.is_ok_and(|found| found.status.success());
