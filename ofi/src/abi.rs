@@ -1,12 +1,12 @@
-//! What libfabric and a provider hand each other, byte by byte as C has it on a 64-bit machine.
+//! The binary interface between libfabric and a provider, in C's layout on a 64-bit machine.
 //!
-//! Nothing here is made from headers when it is built: every field carries its offset, the
-//! compiler checks it, and a test compares all of it with the headers of an installed libfabric.
+//! No headers are needed to build it. Every field carries its offset, which the compiler checks. A
+//! test compares all of it with the headers of an installed libfabric.
 //!
 //! There are two ABIs, 1.x (Debian's 1.17) and 2.x. Structs and tables have only ever grown at
-//! their end: fields behind `later` are those that 1.17 does not have. Of what a program hands
-//! over only the fields before that are read; what we hand out is always as long as 2.x has it,
-//! and tables say how long they are.
+//! their end: the fields behind `later` are those that 1.17 does not have. The provider does not
+//! read these fields in structs of a program. Its own structs and tables have them always, and
+//! tables say how long they are.
 
 mod calls;
 mod data;

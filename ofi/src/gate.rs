@@ -5,7 +5,7 @@ use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// A value that one call at a time may use.
+/// A value that calls use one at a time.
 ///
 /// A program that asks for `FI_THREAD_DOMAIN` promises that. Calls of other programs wait for each
 /// other at a lock.

@@ -32,7 +32,7 @@ const DATA_BYTES: usize = size_of::<u64>();
 /// Counters of a domain at most, and pieces of registered memory.
 pub(crate) const COUNT_MAX: usize = 1 << 16;
 
-/// The hints of a program: what it asks for. A part is none if the program does not say.
+/// The hints of a program. A part is none if the program gives no hints about it.
 #[derive(Clone, Copy, Default)]
 struct WantedInfo<'a> {
     info: Option<&'a Info>,

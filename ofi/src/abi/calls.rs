@@ -1,4 +1,4 @@
-//! What the calls look like.
+//! The signatures of the calls.
 //!
 //! Where libfabric hands an object back to us, the types here take the object's type as a
 //! parameter (`O`, or `P` for a parent), so that this folder knows none of our objects. Each table
@@ -28,13 +28,14 @@ pub(crate) type GetInfo = unsafe extern "C" fn(
 pub(crate) type OpenFabric =
     unsafe extern "C" fn(*mut FabricAttr, *mut *mut Fid, *mut c_void) -> c_int;
 
-/// Opens something: the parent, attributes, where the new object goes, the program's context.
+/// Opens an object. Its arguments are the parent, attributes, the place for a pointer to the new
+/// object, and the program's context.
 pub(crate) type OpenCall<P, A> =
     unsafe extern "C" fn(&P, *mut A, *mut *mut Fid, *mut c_void) -> c_int;
 /// The same with flags, for a domain or an endpoint.
 pub(crate) type OpenCall2<P> =
     unsafe extern "C" fn(&P, *mut Info, *mut *mut Fid, u64, *mut c_void) -> c_int;
-/// Unsafe to call: a program says how many objects there are at the pointer.
+/// It is unsafe to call, since the number of objects at the pointer is the program's word.
 pub(crate) type TryWait<P> = unsafe extern "C" fn(&P, *mut *mut Fid, c_int) -> c_int;
 
 pub(crate) type Register = unsafe extern "C" fn(
@@ -103,7 +104,7 @@ pub(crate) type Send<O> =
 pub(crate) type Inject<O> = unsafe extern "C" fn(&O, *const c_void, usize, u64) -> isize;
 pub(crate) type SendData<O> =
     unsafe extern "C" fn(&O, *const c_void, usize, *mut c_void, u64, u64, *mut c_void) -> isize;
-/// Data or a tag beside the address.
+/// With data or a tag beside the address.
 pub(crate) type InjectWith<O> = unsafe extern "C" fn(&O, *const c_void, usize, u64, u64) -> isize;
 
 pub(crate) type RmaRead<O> =

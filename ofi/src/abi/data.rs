@@ -1,9 +1,9 @@
-//! What goes with a call: messages, completions, attributes of queues.
+//! The structs that calls take: messages, completions, attributes of queues.
 
 use super::layout::layout;
 use std::ffi::{c_int, c_void};
 
-/// A piece of the program's memory, as everywhere in Unix.
+/// A piece of the program's memory, as in other system calls.
 pub(crate) type IoVec = libc::iovec;
 
 layout! {
@@ -43,7 +43,7 @@ layout! {
 }
 
 layout! {
-    /// What is to be done with such places.
+    /// An operation on places in registered memory.
     MsgRma = "fi_msg_rma", 64 {
         msg_iov @ 0: *const IoVec,
         desc @ 8: *mut *mut c_void,
@@ -57,7 +57,7 @@ layout! {
 }
 
 layout! {
-    /// A completion. The shorter forms that a queue can have are its beginning.
+    /// A completion. Queues may have shorter formats, each of which is the beginning of this one.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     CqEntry = "fi_cq_tagged_entry", 48 {
         op_context @ 0: u64,
@@ -70,8 +70,8 @@ layout! {
 }
 
 layout! {
-    /// A failed operation. `src_addr` is of 2.x, and only of use with a capability that we do not
-    /// offer: never written.
+    /// A failed operation. The provider never writes `src_addr`: it is of 2.x, and belongs to a
+    /// capability that is not offered.
     CqErrEntry = "fi_cq_err_entry", 88 {
         op_context @ 0: u64,
         flags @ 8: u64,
@@ -90,7 +90,7 @@ layout! {
 }
 
 layout! {
-    /// How a completion queue is to be.
+    /// The attributes of a new completion queue.
     CqAttr = "fi_cq_attr", 48 {
         size @ 0: usize,
         flags @ 8: u64,
@@ -105,7 +105,7 @@ layout! {
 }
 
 layout! {
-    /// How a counter is to be.
+    /// The attributes of a new counter.
     CntrAttr = "fi_cntr_attr", 32 {
         events @ 0: u32,
         wait_obj @ 4: u32,
@@ -117,7 +117,7 @@ layout! {
 }
 
 layout! {
-    /// How an event queue is to be.
+    /// The attributes of a new event queue.
     EqAttr = "fi_eq_attr", 32 {
         size @ 0: usize,
         flags @ 8: u64,
@@ -128,7 +128,7 @@ layout! {
 }
 
 layout! {
-    /// How an address vector is to be.
+    /// The attributes of a new address vector.
     AvAttr = "fi_av_attr", 48 {
         r#type @ 0: u32,
         rx_ctx_bits @ 4: c_int,
@@ -141,7 +141,7 @@ layout! {
 }
 
 layout! {
-    /// Memory that is to be registered, up to what it is.
+    /// Memory that a call registers.
     MrAttr = "fi_mr_attr", 112 {
         mr_iov @ 0: *const IoVec,
         iov_count @ 8: usize,

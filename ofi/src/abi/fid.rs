@@ -9,7 +9,7 @@ pub(crate) type Bind = unsafe extern "C" fn(*mut Fid, *mut Fid, u64) -> c_int;
 pub(crate) type ControlCall = unsafe extern "C" fn(*mut Fid, c_int, *mut c_void) -> c_int;
 
 layout! {
-    /// What every object begins with.
+    /// The first field of every object.
     #[derive(Debug)]
     Fid = "fid", 24 {
         fclass @ 0: usize,

@@ -1,10 +1,10 @@
-//! What a program asks a provider for, and is offered.
+//! The hints of a program and the offers of a provider.
 
 use super::layout::layout;
 use std::ffi::{c_char, c_int, c_void};
 
 layout! {
-    /// One thing that is wanted or offered.
+    /// One hint or one offer.
     Info = "fi_info", 120 {
         next @ 0: *mut Info,
         caps @ 8: u64,
@@ -25,7 +25,7 @@ layout! {
 }
 
 layout! {
-    /// How an endpoint sends.
+    /// The sending half of an endpoint.
     TxAttr = "fi_tx_attr", 80 {
         caps @ 0: u64,
         mode @ 8: u64,
@@ -41,7 +41,7 @@ layout! {
 }
 
 layout! {
-    /// How an endpoint receives.
+    /// The receiving half of an endpoint.
     RxAttr = "fi_rx_attr", 64 {
         caps @ 0: u64,
         mode @ 8: u64,
@@ -55,7 +55,7 @@ layout! {
 }
 
 layout! {
-    /// What kind of endpoint it is.
+    /// The kind of an endpoint.
     EpAttr = "fi_ep_attr", 104 {
         r#type @ 0: u32,
         protocol @ 4: u32,
@@ -76,7 +76,7 @@ layout! {
 }
 
 layout! {
-    /// What endpoints of a domain share.
+    /// The attributes of a domain, which its endpoints share.
     DomainAttr = "fi_domain_attr", 232 {
         domain @ 0: *mut c_void,
         name @ 8: *mut c_char,
@@ -115,7 +115,7 @@ layout! {
 }
 
 layout! {
-    /// The network, and who provides it.
+    /// The network, and its provider.
     FabricAttr = "fi_fabric_attr", 32 {
         fabric @ 0: *mut c_void,
         name @ 8: *mut c_char,

@@ -1,13 +1,12 @@
-//! How a struct of C's is written down here: each field with its offset, which the compiler checks.
+//! The macro that declares a struct of C: each field with its offset, which the compiler checks.
 
-/// What C calls a struct, how large it is with the fields of 1.17 alone, and where those are; for
-/// the comparison with the headers.
+/// A struct's name in C, its size and its fields, for the comparison with the headers.
 #[cfg(test)]
 pub(crate) struct AbiLayout {
     pub(crate) name: &'static str,
-    /// None where 2.x has more fields than 1.17.
+    /// The size in bytes; none where 2.x has more fields than 1.17.
     pub(crate) bytes: Option<usize>,
-    /// Field, offset, whether 2.x alone has it.
+    /// Each field's name and offset, and whether only 2.x has it.
     pub(crate) fields: &'static [(&'static str, usize, bool)],
 }
 

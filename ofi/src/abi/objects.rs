@@ -1,4 +1,4 @@
-//! The beginnings of our objects, which the library and its inline functions see.
+//! The first parts of the provider's objects, which the library and its inline functions read.
 
 use super::fid::Fid;
 use super::layout::layout;
@@ -13,7 +13,7 @@ layout! {
     FidFabric<P> = "fid_fabric", 40 {
         fid @ 0: Fid,
         ops @ 24: &'static FabricOps<P>,
-        /// Set by the library when it has opened it.
+        /// The library sets it after it has opened the provider.
         api_version @ 32: u32,
     }
 }

@@ -1,17 +1,17 @@
-//! Calls that are not offered: each is refused by a call that says so.
+//! The functions that stand in the tables for calls that are not offered.
 
 use super::words::{FI_ENOSYS, FI_EOPNOTSUPP};
 
-/// A call that is refused. libfabric's calls return a negative number and their arguments are the
-/// caller's to clear away, so one function stands for all of them, whatever they are called with.
+/// A call that is refused. All calls return a negative number for an error, and in C the caller
+/// removes the arguments. So one function can stand for calls with any arguments.
 pub(crate) type Refuse = extern "C" fn() -> isize;
 
-/// There is no such call here.
+/// Refuses a call that the provider does not have.
 pub(crate) extern "C" fn no_call() -> isize {
     -(FI_ENOSYS as isize)
 }
 
-/// There is no such thing here (writes to remote memory, atomics).
+/// Refuses an operation that the provider does not offer (writes to remote memory, atomics).
 pub(crate) extern "C" fn not_offered() -> isize {
     -(FI_EOPNOTSUPP as isize)
 }

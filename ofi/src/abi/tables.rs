@@ -1,5 +1,5 @@
-//! Tables of calls. What is not offered is refused by a call that says so, never by a hole: most
-//! of the library's inline functions look at nothing before they call.
+//! Tables of calls. A call that is not offered has a function that refuses it, and not a null
+//! pointer: most of the library's inline functions call without a check.
 
 use super::calls::*;
 use super::data::{AvAttr, CntrAttr, CqAttr, EqAttr, Msg, MsgRma, MsgTagged};
@@ -168,7 +168,7 @@ layout! {
 }
 
 layout! {
-    /// Remote memory: only reads.
+    /// Operations on remote memory. Only reads are offered.
     RmaOps<O> = "fi_ops_rma", 80 {
         size @ 0: usize,
         read @ 8: RmaRead<O>,
@@ -222,11 +222,11 @@ layout! {
 }
 
 layout! {
-    /// What the library is told when it loads a provider.
+    /// A provider, as it describes itself to the library.
     Provider = "fi_provider", 72 {
         version @ 0: u32,
         fi_version @ 4: u32,
-        /// The library's own.
+        /// For the library's own use.
         context @ 8: [*mut c_void; 4],
         name @ 40: *const c_char,
         getinfo @ 48: GetInfo,

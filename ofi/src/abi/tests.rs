@@ -1,7 +1,7 @@
-//! The layouts and numbers here beside those of an installed libfabric: a C program prints what
-//! its headers say.
+//! Compares layouts and numbers with those of an installed libfabric: a C program prints the ones in
+//! its headers.
 //!
-//! `VRIO_LIBFABRIC_HEADERS=DIR` compares with others than Debian's, for instance a 2.x's.
+//! `VRIO_LIBFABRIC_HEADERS=DIR` compares with other headers than Debian's, for instance of 2.x.
 
 use super::layout::AbiLayout;
 use super::*;
@@ -57,12 +57,12 @@ const LAYOUTS: &[AbiLayout] = &[
     CollectiveOps::LAYOUT,
 ];
 
-/// A field's name as C has it.
+/// A field's name in C.
 fn plain(field: &str) -> &str {
     field.strip_prefix("r#").unwrap_or(field)
 }
 
-/// The program, for headers that have the fields of 2.x or not.
+/// The source of the C program, for headers with or without the fields of 2.x.
 fn program(newer: bool) -> String {
     let mut c = String::from("#include <stdio.h>\n#include <stddef.h>\n#include <string.h>\n");
     for header in [
@@ -98,7 +98,7 @@ fn program(newer: bool) -> String {
     c + "SAY(\"version\", FI_VERSION(FI_MAJOR_VERSION, FI_MINOR_VERSION));\nreturn 0;\n}\n"
 }
 
-/// What a program says, if it can be compiled.
+/// The numbers that a program prints, by name. Fails if it cannot be compiled.
 fn run(program: &str, headers: &Path) -> Result<HashMap<String, u64>, String> {
     let home = tempfile::tempdir().expect("a directory");
     let (source, binary) = (home.path().join("layout.c"), home.path().join("layout"));
@@ -126,7 +126,7 @@ fn every_layout_and_number_is_as_libfabrics_headers_have_it() {
         let test = "every_layout_and_number_is_as_libfabrics_headers_have_it";
         return println!("SKIP {test}: no headers of libfabric here (package libfabric-dev)");
     }
-    // Headers between the two have some of the later fields; 2.6 has them all.
+    // Headers between 1.17 and 2.6 have some of the later fields; 2.6 has all of them.
     let (newer, said) = match run(&program(true), headers) {
         Ok(said) => (true, said),
         Err(_) => (false, run(&program(false), headers).expect("a C program")),
@@ -146,10 +146,13 @@ fn every_layout_and_number_is_as_libfabrics_headers_have_it() {
     }
     for (word, value) in WORDS {
         let said = said[*word];
-        // An enumeration's numbers are ints there.
+        // The numbers of C's enumerations are ints.
         assert!(said == *value || said as u32 == *value as u32 && *value >> 32 == 0, "{word}");
     }
-    assert!(said["version"] >= u64::from(version(1, 17)), "older than what this is for");
+    assert!(
+        said["version"] >= u64::from(version(1, 17)),
+        "older than the oldest supported release"
+    );
 }
 
 #[test]

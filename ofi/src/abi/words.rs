@@ -1,4 +1,4 @@
-//! The numbers that have a name.
+//! libfabric's constants.
 
 /// Defines constants, and for the tests a list of them.
 macro_rules! words {
@@ -16,25 +16,26 @@ pub(crate) const fn version(major: u32, minor: u32) -> u32 {
     major << 16 | minor
 }
 
-/// "We have a form of address of our own": the highest bit, and two letters ("vr").
+/// The provider's own form of addresses: the highest bit says that it is one, and two letters ("vr")
+/// name it.
 pub(crate) const ADDRESS_FORMAT: u32 = 1 << 31 | 0x7672;
-/// The endpoint protocol, likewise our own.
+/// The endpoint protocol, likewise the provider's own.
 pub(crate) const PROTOCOL: u32 = 1 << 31 | 0x7672;
-/// All 64 bits of a tag are the program's (libfabric's own providers say it in these bits).
+/// The format of tags: all 64 bits are the program's. libfabric's own providers have the same value.
 pub(crate) const TAG_FORMAT: u64 = 0xaaaa_aaaa_aaaa_aaaa;
-/// Directed receives of tagged messages alone; a name that 2.x has given to the bit.
+/// The capability of directed receives of tagged messages alone. 2.x has given the bit this name.
 pub(crate) const TAGGED_DIRECTED_RECV: u64 = 1 << 45;
-/// The release that has it, so that no older one's meaning of the bit is offered.
+/// The first release that has it. In older releases the bit may mean something else.
 pub(crate) const TAGGED_DIRECTED_RECV_SINCE: u32 = version(2, 0);
-/// "The control side progresses with the data side": 2.x.
+/// Control operations make progress with data operations. A name of 2.x.
 pub(crate) const PROGRESS_CONTROL_UNIFIED: u32 = 3;
-/// A rule was broken: a name that 2.x has given to the system's number.
+/// Another process broke the rules. A name of 2.x for the system's number.
 pub(crate) const FI_EPROTO: i32 = libc::EPROTO;
-/// Counters that count bytes: 2.x.
+/// Counters that count bytes. A name of 2.x.
 pub(crate) const CNTR_EVENTS_BYTES: u32 = 1;
 
 words! {
-    // What an endpoint can do.
+    // Capabilities.
     FI_MSG: u64 = 1 << 1;
     FI_RMA: u64 = 1 << 2;
     FI_TAGGED: u64 = 1 << 3;
@@ -48,7 +49,7 @@ words! {
     FI_SOURCE: u64 = 1 << 57;
     FI_DIRECTED_RECV: u64 = 1 << 59;
 
-    // What goes with one call.
+    // Flags of a call.
     FI_REMOTE_CQ_DATA: u64 = 1 << 17;
     FI_MORE: u64 = 1 << 18;
     FI_PEEK: u64 = 1 << 19;
@@ -117,7 +118,7 @@ words! {
     FI_OPT_MIN_MULTI_RECV: i32 = 0;
     FI_OPT_CM_DATA_SIZE: i32 = 1;
 
-    // What goes wrong. Negative where a call returns it.
+    // Errors. A call returns them as negative numbers.
     FI_EIO: i32 = 5;
     FI_EAGAIN: i32 = 11;
     FI_ENOMEM: i32 = 12;
