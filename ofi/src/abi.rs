@@ -9,6 +9,7 @@
 //! tables say how long they are.
 
 mod calls;
+mod constants;
 mod data;
 mod fid;
 mod info;
@@ -18,12 +19,11 @@ mod refused;
 mod tables;
 #[cfg(test)]
 mod tests;
-mod words;
 
+pub(crate) use constants::*;
 pub(crate) use data::*;
 pub(crate) use fid::*;
 pub(crate) use info::*;
 pub(crate) use objects::*;
 pub(crate) use refused::*;
 pub(crate) use tables::*;
-pub(crate) use words::*;

@@ -35,7 +35,7 @@ pub(crate) type OpenCall<P, A> =
 /// The same with flags, for a domain or an endpoint.
 pub(crate) type OpenCall2<P> =
     unsafe extern "C" fn(&P, *mut Info, *mut *mut Fid, u64, *mut c_void) -> c_int;
-/// It is unsafe to call, since the number of objects at the pointer is the program's word.
+/// It is unsafe to call, since the program says how many objects are at the pointer.
 pub(crate) type TryWait<P> = unsafe extern "C" fn(&P, *mut *mut Fid, c_int) -> c_int;
 
 pub(crate) type Register = unsafe extern "C" fn(

@@ -1,6 +1,6 @@
 //! The functions that stand in the tables for calls that are not offered.
 
-use super::words::{FI_ENOSYS, FI_EOPNOTSUPP};
+use super::constants::{FI_ENOSYS, FI_EOPNOTSUPP};
 
 /// A call that is refused. All calls return a negative number for an error, and in C the caller
 /// removes the arguments. So one function can stand for calls with any arguments.

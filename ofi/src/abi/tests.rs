@@ -92,8 +92,8 @@ fn program(newer: bool) -> String {
                 .expect("a text grows");
         }
     }
-    for (word, _) in WORDS {
-        writeln!(c, "SAY(\"{word}\", {word});").expect("a text grows");
+    for (name, _) in CONSTANTS {
+        writeln!(c, "SAY(\"{name}\", {name});").expect("a text grows");
     }
     c + "SAY(\"version\", FI_VERSION(FI_MAJOR_VERSION, FI_MINOR_VERSION));\nreturn 0;\n}\n"
 }
@@ -144,10 +144,10 @@ fn every_layout_and_number_is_as_libfabrics_headers_have_it() {
         let bytes = bytes.unwrap_or(size);
         assert_eq!(size, bytes, "{name} of {headers:?}");
     }
-    for (word, value) in WORDS {
-        let said = said[*word];
+    for (name, value) in CONSTANTS {
+        let said = said[*name];
         // The numbers of C's enumerations are ints.
-        assert!(said == *value || said as u32 == *value as u32 && *value >> 32 == 0, "{word}");
+        assert!(said == *value || said as u32 == *value as u32 && *value >> 32 == 0, "{name}");
     }
     assert!(
         said["version"] >= u64::from(version(1, 17)),

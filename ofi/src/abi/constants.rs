@@ -1,13 +1,13 @@
 //! libfabric's constants.
 
 /// Defines constants, and for the tests a list of them.
-macro_rules! words {
+macro_rules! constants {
     ($($(#[$meta:meta])* $name:ident: $kind:ty = $value:expr;)*) => {
         $($(#[$meta])* pub(crate) const $name: $kind = $value;)*
 
         /// Every constant's name in C and its value.
         #[cfg(test)]
-        pub(crate) const WORDS: &[(&str, u64)] = &[$((stringify!($name), $name as u64),)*];
+        pub(crate) const CONSTANTS: &[(&str, u64)] = &[$((stringify!($name), $name as u64),)*];
     };
 }
 
@@ -34,7 +34,7 @@ pub(crate) const FI_EPROTO: i32 = libc::EPROTO;
 /// Counters that count bytes. A name of 2.x.
 pub(crate) const CNTR_EVENTS_BYTES: u32 = 1;
 
-words! {
+constants! {
     // Capabilities.
     FI_MSG: u64 = 1 << 1;
     FI_RMA: u64 = 1 << 2;
