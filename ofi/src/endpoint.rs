@@ -257,8 +257,8 @@ impl EndpointObject {
         })
     }
 
-    /// Binds a counter. Its other flags (writes, operations of other processes) name operations that
-    /// do not happen here, so they are not refused.
+    /// Binds a counter. Its other flags (writes, operations of other processes) name operations
+    /// that do not happen here, so they are not refused.
     fn bind_counter(&self, counter: &cntr::CounterObject, flags: u64) -> Result<(), c_int> {
         let counter = counter.number(&self.domain)?;
         let counts = flags & (FI_SEND | FI_RECV | FI_READ) != 0;

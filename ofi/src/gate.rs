@@ -19,8 +19,8 @@ pub(crate) struct CallGate<T> {
 }
 
 // SAFETY: only `with` gives access to the value, to one thread at a time (by the lock, or by the
-// program's promise, which is libfabric's contract). So it is enough that the value may move between
-// threads.
+// program's promise, which is libfabric's contract). So it is enough that the value may move
+// between threads.
 unsafe impl<T: Send> Sync for CallGate<T> {}
 
 impl<T> CallGate<T> {

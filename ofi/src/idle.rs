@@ -1,4 +1,5 @@
-//! Polls that find nothing: when a rank gives its core to other threads, and waits that end in time.
+//! Polls that find nothing: when a rank gives its core to other threads, and waits that end in
+//! time.
 
 use std::thread;
 use std::time::{Duration, Instant};

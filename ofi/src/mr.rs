@@ -19,8 +19,8 @@ use std::ptr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a close waits for reads of the memory to end. A reader may report the end of its read to
-/// its program first, and find room to tell this process later.
+/// How long a close waits for reads of the memory to end. A reader may report the end of its read
+/// to its program first, and find room to tell this process later.
 const READERS_WAIT_MAX: Duration = Duration::from_secs(2);
 
 /// Registered memory as C sees it.

@@ -142,8 +142,8 @@ impl<T> ObjectTable<T> {
         self.0.len() - 1
     }
 
-    /// The object of this number. The provider chooses the numbers, so a number without an object is
-    /// a mistake of ours.
+    /// The object of this number. The provider chooses the numbers, so a number without an object
+    /// is a mistake of ours.
     #[inline]
     pub(crate) fn of(&mut self, number: usize) -> &mut T {
         self.0[number].as_mut().expect("its object is open")

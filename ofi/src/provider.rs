@@ -43,8 +43,8 @@ pub(crate) unsafe extern "C" fn open(
     unsafe { object::hand_out(ProviderObject::new(fabric), to) }
 }
 
-/// Whether the program may poll the descriptors of these queues and counters. If so, each event from
-/// now on makes a descriptor readable.
+/// Whether the program may poll the descriptors of these queues and counters. If so, each event
+/// from now on makes a descriptor readable.
 unsafe extern "C" fn trywait(_: &ProviderObject, fids: *mut *mut Fid, count: c_int) -> c_int {
     let Ok(count) = usize::try_from(count) else { return -FI_EINVAL };
     for index in 0..count {

@@ -16,12 +16,13 @@ pub(crate) const fn version(major: u32, minor: u32) -> u32 {
     major << 16 | minor
 }
 
-/// The provider's own form of addresses: the highest bit says that it is one, and two letters ("vr")
-/// name it.
+/// The provider's own form of addresses: the highest bit says that it is one, and two letters
+/// ("vr") name it.
 pub(crate) const ADDRESS_FORMAT: u32 = 1 << 31 | 0x7672;
 /// The endpoint protocol, likewise the provider's own.
 pub(crate) const PROTOCOL: u32 = 1 << 31 | 0x7672;
-/// The format of tags: all 64 bits are the program's. libfabric's own providers have the same value.
+/// The format of tags: all 64 bits are the program's. libfabric's own providers have the same
+/// value.
 pub(crate) const TAG_FORMAT: u64 = 0xaaaa_aaaa_aaaa_aaaa;
 /// The capability of directed receives of tagged messages alone. 2.x has given the bit this name.
 pub(crate) const TAGGED_DIRECTED_RECV: u64 = 1 << 45;

@@ -1,5 +1,5 @@
-//! Compares layouts and numbers with those of an installed libfabric: a C program prints the ones in
-//! its headers.
+//! Compares layouts and numbers with those of an installed libfabric: a C program prints the ones
+//! in its headers.
 //!
 //! `VRIO_LIBFABRIC_HEADERS=DIR` compares with other headers than Debian's, for instance of 2.x.
 

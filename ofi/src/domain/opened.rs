@@ -57,9 +57,9 @@ impl DomainShared {
     }
 
     /// Lets a thread that waits by a call sleep until there may be something for it, or for so long
-    /// at most. It does not sleep if the wait `is_over`. That is asked only when the alarm is armed,
-    /// so that a thread that ends the wait, from outside of the gate, is seen here or rings the
-    /// alarm. Returns the step that the thread has made.
+    /// at most. It does not sleep if the wait `is_over`. That is asked only when the alarm is
+    /// armed, so that a thread that ends the wait, from outside of the gate, is seen here or rings
+    /// the alarm. Returns the step that the thread has made.
     pub(crate) fn sleep(
         &self,
         target: WaitTarget,

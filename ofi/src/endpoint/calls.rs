@@ -1,6 +1,6 @@
-//! The calls for messages without a tag (`fi_send`, `fi_recv`, ...) and with a tag (`fi_tsend`, ...).
-//! A receive with the flag `FI_PEEK` looks for a message. Both tables have the same shape: tagged
-//! calls also take a tag, and tagged receives also the bits of it to ignore.
+//! The calls for messages without a tag (`fi_send`, `fi_recv`, ...) and with a tag (`fi_tsend`,
+//! ...). A receive with the flag `FI_PEEK` looks for a message. Both tables have the same shape:
+//! tagged calls also take a tag, and tagged receives also the bits of it to ignore.
 
 use super::opened::EndpointObject;
 use super::pieces::{CallPieces, one_piece};
@@ -20,8 +20,8 @@ const RECEIVE_FLAGS: u64 =
 
 impl EndpointObject {
     /// # Safety
-    /// The parts stay readable until the message's completion. The parts of an injected message stay
-    /// readable until this returns.
+    /// The parts stay readable until the message's completion. The parts of an injected message
+    /// stay readable until this returns.
     unsafe fn send(&self, message: SendArguments, parts: Option<&[MemoryPiece]>) -> isize {
         if let SendMode::WithFlags { flags, .. } = message.how
             && flags & !SEND_FLAGS != 0

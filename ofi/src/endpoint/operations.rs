@@ -15,8 +15,8 @@ impl ProviderState {
     /// Begins to send.
     ///
     /// # Safety
-    /// The parts stay readable until the message's completion. The parts of an injected message stay
-    /// readable until this returns.
+    /// The parts stay readable until the message's completion. The parts of an injected message
+    /// stay readable until this returns.
     pub(super) unsafe fn send(
         &mut self,
         endpoint: usize,
@@ -78,8 +78,8 @@ impl ProviderState {
         })
     }
 
-    /// Looks for a message that has come. The result is a completion. A message that is found stays,
-    /// or is kept for a claim, or is discarded.
+    /// Looks for a message that has come. The result is a completion. A message that is found
+    /// stays, or is kept for a claim, or is discarded.
     pub(super) fn peek(
         &mut self,
         endpoint: usize,

@@ -28,8 +28,8 @@ const RESPONSE_TAG: u64 = 1 << 62;
 const READ_DONE: u64 = 0;
 const READ_REFUSED: u64 = 1;
 
-/// A request: key, address, bytes, number. It is sent as it lies in memory, since all processes of a
-/// domain are on machines of one kind.
+/// A request: key, address, bytes, number. It is sent as it lies in memory, since all processes of
+/// a domain are on machines of one kind.
 type ReadRequest = [u64; 4];
 
 /// The part of an endpoint in reads: requests of other endpoints, and its own reads.
@@ -37,8 +37,8 @@ type ReadRequest = [u64; 4];
 pub(crate) struct RemoteReads {
     /// Requests are received into these places.
     requests: Box<[ReadRequest; REQUESTS_MAX]>,
-    /// Requests without a response: the place and the reader of each. A place is used again when its
-    /// response is sent, so there are never more requests than places.
+    /// Requests without a response: the place and the reader of each. A place is used again when
+    /// its response is sent, so there are never more requests than places.
     pending: VecDeque<(usize, Address)>,
     /// The keys of memory whose content was in responses that have ended.
     released: Vec<u64>,

@@ -112,8 +112,8 @@ impl EndpointTraffic {
     /// Begins to send.
     ///
     /// # Safety
-    /// The parts stay readable until the message's completion. The parts of an injected message stay
-    /// readable until this returns.
+    /// The parts stay readable until the message's completion. The parts of an injected message
+    /// stay readable until this returns.
     pub(super) unsafe fn send(
         &mut self,
         to: Address,

@@ -36,8 +36,8 @@ pub(crate) enum MessageRole {
     RequestReceive(usize),
     /// A response that is sent, with content of the memory that has this key.
     ResponseSend { key: Option<u64> },
-    /// The receive of a response that must have so many bytes. A queue reports the end of the read, or
-    /// only its failure.
+    /// The receive of a response that must have so many bytes. A queue reports the end of the read,
+    /// or only its failure.
     ResponseReceive { is_reported: bool, bytes: usize },
 }
 
@@ -66,8 +66,8 @@ impl UnreportedOperations {
         self.keep(UnreportedOperation { context, multi, role: None })
     }
 
-    /// Adds a message of the provider's own, and returns its context. The program knows the read that
-    /// the message is for by `context`.
+    /// Adds a message of the provider's own, and returns its context. The program knows the read
+    /// that the message is for by `context`.
     pub(crate) fn add_internal(&mut self, role: MessageRole, context: u64) -> RequestContext {
         self.keep(UnreportedOperation { context, multi: false, role: Some(role) })
     }

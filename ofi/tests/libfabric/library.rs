@@ -27,8 +27,8 @@ fn it_needs_nothing_of_libfabrics_and_shows_one_name() {
     assert_eq!(shown, ["fi_prov_ini"]);
     let theirs = |name: &&&str| name.starts_with("fi_") || name.starts_with("ofi_");
     assert_eq!(missing.iter().find(theirs), None);
-    // The missing symbols are those of the C library, which have a version, and those that compilers
-    // make for sanitizers and for transactions.
+    // The missing symbols are those of the C library, which have a version, and those that
+    // compilers make for sanitizers and for transactions.
     let others: Vec<_> = missing.iter().filter(|name| !name.contains('@')).collect();
     let of_compilers = |name: &&&&str| name.starts_with("_ITM") || name.starts_with("__");
     assert_eq!(others.iter().find(|name| !of_compilers(name)), None, "{others:?}");
