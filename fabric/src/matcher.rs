@@ -7,16 +7,17 @@
 //! out of order, with any mixture of wildcards.
 //!
 //! A pattern has a *shape*: which bits of the tag it ignores, and whether it names a source. MPIs
-//! have few shapes (they always ignore some bits), so the first [`SHAPES_MAX`] that are used are
+//! have few shapes (they always ignore some bits), so the first `SHAPES_MAX` that are used are
 //! hashed. Posted receives are in queues by shape, source and the bits of the tag that matter. A
 //! message looks at the first receive of one queue for each shape that a receive waits in. Numbers
 //! keep the order between queues. Unexpected messages are in a queue for each shape, and in the
 //! order in which they came. Patterns of further shapes are in a list and search; all else costs
 //! the same however much waits ([`Matcher::probes`] counts).
 //!
-//! While no more than [`FEW`] messages wait they are not hashed. Receives are not hashed, however
-//! many wait, until a message fits none of the first [`FEW`]: a window of receives that are taken
-//! in order is never hashed. Entries that are not hashed are looked at one by one, in order.
+//! While no more than `UNHASHED_MAX` messages wait they are not hashed. Receives are not hashed,
+//! however many wait, until a message fits none of the first `UNHASHED_MAX`: a window of receives
+//! that are taken in order is never hashed. Entries that are not hashed are looked at one by one,
+//! in order.
 //!
 //! Memory is allocated only when more entries wait at once than ever before. The matcher is pure:
 //! it has no shared memory and no clock. The caller's data for a receive or a message is of its own
@@ -71,8 +72,8 @@ impl Pattern {
 /// MPICH has five.
 const SHAPES_MAX: usize = 8;
 
-/// So many are looked at one by one as fast as one is hashed.
-const FEW: usize = 8;
+/// As many entries are looked at one by one as fast as one entry is hashed.
+const UNHASHED_MAX: usize = 8;
 
 /// A shape: the common part of patterns that share a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -296,7 +297,7 @@ impl<R, U> Matcher<R, U> {
     fn posted_behind(&mut self, next: Id, envelope: &Envelope) -> Option<Id> {
         if !self.posted_hashed {
             let mut next = next;
-            for _ in 1..FEW {
+            for _ in 1..UNHASHED_MAX {
                 self.probes += 1;
                 if self.posted.get(next)?.pattern.fits(envelope) {
                     return Some(next);
@@ -433,7 +434,7 @@ impl<R, U> Matcher<R, U> {
         self.unexpected.append(&mut self.unexpected_all, ALL, id);
         if self.unexpected_hashed {
             (0..self.shapes.len()).for_each(|number| self.hash_unexpected(number, id, envelope));
-        } else if self.unexpected.len() > FEW {
+        } else if self.unexpected.len() > UNHASHED_MAX {
             self.unexpected_hashed = true;
             self.for_all_unexpected(|this, id, envelope| {
                 (0..this.shapes.len())

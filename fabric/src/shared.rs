@@ -3,7 +3,7 @@
 //! Other processes write there at any moment. So there are no references to plain data, words are
 //! atomics, a word is loaded once into a local, and the local is what is checked.
 //!
-//! A test can end a process between two stores: [`stop::after`] lets so many of this thread's
+//! A test can end a process between two stores: `stop::after` lets so many of this thread's
 //! stores happen and unwinds at the next. The memory then looks as if the process was killed there.
 //! (A copy counts as one store: no process may look at its bytes before the store after it.)
 

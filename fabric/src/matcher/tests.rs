@@ -325,7 +325,7 @@ fn posted_receives_of_many_tags_cost_the_same_each() {
             assert_eq!(matcher.remove_posted(id).unwrap().0, RequestContext(tag));
         }
         // Beside those in order, before anything is hashed.
-        let most = 2 * MANY + FEW as u64;
+        let most = 2 * MANY + UNHASHED_MAX as u64;
         assert!(matcher.probes() <= most, "{} for {ignore:#x}", matcher.probes());
     }
 }
@@ -348,7 +348,7 @@ fn ten_thousand_posted_beside_ten_thousand_unexpected_cost_a_queue_for_each_shap
         assert_eq!(matcher.posted_for(&envelope), None);
         matcher.arrive(envelope, number);
     }
-    let few = FEW as u64 - 1;
+    let few = UNHASHED_MAX as u64 - 1;
     assert_eq!(matcher.probes(), shapes.len() as u64 * MANY + few, "once in order, then hashed");
     let before = matcher.probes();
     for number in (0..MANY).rev() {

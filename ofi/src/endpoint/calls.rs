@@ -90,7 +90,11 @@ macro_rules! calls {
             SendArguments { class: Class::$class, to, tag: 0 $(| $tag)?, data, how }
         }
 
-        fn incoming(from: u64, $($tag: u64, $ignore: u64,)? context: *mut c_void) -> ReceiveArguments {
+        fn incoming(
+            from: u64,
+            $($tag: u64, $ignore: u64,)?
+            context: *mut c_void,
+        ) -> ReceiveArguments {
             let (tag, ignore) = (0 $(| $tag)?, 0 $(| $ignore)?);
             let context = context.addr() as u64;
             ReceiveArguments { class: Class::$class, from, tag, ignore, context, flags: None }
