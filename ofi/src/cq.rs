@@ -223,7 +223,7 @@ impl QueueObject {
             (&raw mut (*to).err).write(failed.error);
             (&raw mut (*to).prov_errno).write(failed.own);
             if self.domain.version >= ERROR_DATA_SINCE {
-                // There is no more to say. The program's buffer for it stays as it is.
+                // There is no data about the error. The program's buffer for it stays as it is.
                 (&raw mut (*to).err_data_size).write(0);
             } else {
                 (&raw mut (*to).err_data).write(ptr::null_mut());

@@ -110,7 +110,8 @@ macro_rules! calls {
             context: *mut c_void,
         ) -> isize {
             let incoming = incoming(from, $($tag, $ignore,)? context);
-            // SAFETY: libfabric's contract: the buffer is ours until the completion.
+            // SAFETY: libfabric's contract: the program does not use the buffer until the
+            // completion.
             unsafe { endpoint.receive(incoming, Some(&one_piece(buffer, bytes))) }
         }
 
@@ -124,7 +125,8 @@ macro_rules! calls {
             context: *mut c_void,
         ) -> isize {
             let incoming = incoming(from, $($tag, $ignore,)? context);
-            // SAFETY: libfabric's contract: so many parts, each ours until the completion.
+            // SAFETY: libfabric's contract: so many parts, which the program does not use until the
+            // completion.
             unsafe { endpoint.receive(incoming, CallPieces::new(parts, count).parts()) }
         }
 
@@ -138,7 +140,8 @@ macro_rules! calls {
             let incoming =
                 incoming(message.addr, $(message.$tag, message.$ignore,)? message.context);
             let incoming = ReceiveArguments { flags: Some(flags), ..incoming };
-            // SAFETY: libfabric's contract: so many parts, each ours until the completion.
+            // SAFETY: libfabric's contract: so many parts, which the program does not use until the
+            // completion.
             unsafe {
                 let pieces = CallPieces::new(message.msg_iov, message.iov_count);
                 endpoint.receive(incoming, pieces.parts())

@@ -40,7 +40,7 @@ unsafe extern "C" fn read_one(
     context: *mut c_void,
 ) -> isize {
     let how = SendMode::Plain(context.addr() as u64);
-    // SAFETY: libfabric's contract: the buffer is ours until the completion.
+    // SAFETY: libfabric's contract: the program does not use the buffer until the completion.
     unsafe {
         endpoint.read(ReadArguments { from, address, key, how }, Some(&one_piece(buffer, bytes)))
     }
@@ -57,7 +57,8 @@ unsafe extern "C" fn read_parts(
     context: *mut c_void,
 ) -> isize {
     let how = SendMode::Plain(context.addr() as u64);
-    // SAFETY: libfabric's contract: so many parts, each ours until the completion.
+    // SAFETY: libfabric's contract: so many parts, which the program does not use until the
+    // completion.
     unsafe {
         endpoint
             .read(ReadArguments { from, address, key, how }, CallPieces::new(parts, count).parts())
