@@ -1,4 +1,4 @@
-/* What the programs here find out with: a line that says where something is not as it should be. */
+/* The checks of the programs here. A check that fails prints its line and ends the program. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <rdma/fi_errno.h>

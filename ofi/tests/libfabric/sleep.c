@@ -1,8 +1,8 @@
-/* A program that knows libfabric and nothing of vrio: two processes that sleep until the other one
- * has something for them, in each way that libfabric has for that.
+/* A program that knows libfabric and nothing of vrio. Two processes sleep until the other process
+ * has something for them, in each way that libfabric offers.
  *
- * The argument says which. Whatever is not as libfabric's manuals have it ends the program with a
- * line that says where. */
+ * The argument names the case. Behaviour that differs from libfabric's manuals ends the program
+ * with the line of the failed check. */
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -38,7 +38,7 @@ static int wait_fd = -1, received_fd = -1;
 static enum fi_wait_obj wait_object = FI_WAIT_FD;
 static enum fi_threading threading = FI_THREAD_DOMAIN;
 
-/* Nobody knows this one yet, so that nothing comes that it has not done itself. */
+/* No other process knows this endpoint yet, so all its events are its own. */
 static void look_alone(void)
 {
     struct fid *fids[] = { &cq->fid, &received->fid };
@@ -103,7 +103,7 @@ static void open_all(void)
         look_alone();
 }
 
-/* Has another process do all this, which may be killed: then it is as it should be. */
+/* Goes on in a child. The case may kill the child, which is a success. */
 static void delegate(void)
 {
     int status;
@@ -117,7 +117,7 @@ static void delegate(void)
     exit(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL ? 0 : status != 0);
 }
 
-/* Tells the other rank a name by a file, and is told its name. */
+/* Exchanges names with the other rank, by files. */
 static void swap(int me, const char *name, char *theirs, size_t length)
 {
     const char *mine = me ? "name-1" : "name-0", *other_ones = me ? "name-0" : "name-1";
@@ -135,8 +135,8 @@ static void swap(int me, const char *name, char *theirs, size_t length)
     OK(fclose(file));
 }
 
-/* Forks, so that there is somebody else, and has both know each other; or meets the other rank of
- * what was started as a job, in a folder that both see. */
+/* Makes two processes that know each other's addresses: by a fork, or, in a job of two ranks, by
+ * files in a folder that both ranks see. */
 static int meet(void)
 {
     int there[2], back[2], me;
@@ -171,7 +171,7 @@ static void part(int me)
 {
     int status = 0;
 
-    /* The other one may be on another host. */
+    /* The other process may be on another host. */
     if (child)
         IS(waitpid(child, &status, 0), child);
     IS(status, 0);
@@ -186,7 +186,7 @@ static void part(int me)
         exit(0);
 }
 
-/* Waits for the descriptor of something, of which libfabric says whether one may. */
+/* Polls the descriptor of an object, if fi_trywait allows it. */
 static void sleep_on(struct fid *fid, int fd)
 {
     struct pollfd poll_ = { .fd = fd, .events = POLLIN };
@@ -219,7 +219,7 @@ static struct fi_cq_tagged_entry by_call(void)
 
 static struct fi_cq_tagged_entry (*next)(void) = by_descriptor;
 
-/* Sends, or has sent, until that is possible. */
+/* Sends, again and again until it is possible. */
 #define SOON(call) \
     do { \
         ssize_t r_; \
@@ -228,7 +228,7 @@ static struct fi_cq_tagged_entry (*next)(void) = by_descriptor;
         IS(r_, 0); \
     } while (0)
 
-/* A pause of which neither knows how long it is: some are too short to sleep, some are not. */
+/* A pause whose length varies: some pauses are too short for the other process to sleep. */
 static void dawdle(int round)
 {
     struct timespec pause_ = { .tv_nsec = (round * 7919L % 11) * 20000 };
@@ -237,7 +237,7 @@ static void dawdle(int round)
         nanosleep(&pause_, NULL);
 }
 
-/* Messages to and fro, of this length. */
+/* Messages of this length in both directions. */
 static void rounds(int me, int count, size_t bytes)
 {
     char *in = calloc(1, bytes), *out = calloc(1, bytes);
@@ -280,7 +280,7 @@ static void call(void)
     part(me);
 }
 
-/* What is longer than any buffer needs both to be awake again and again. */
+/* A message that is longer than any buffer needs both processes to wake again and again. */
 static void long_(void)
 {
     int me = meet();
@@ -328,7 +328,7 @@ static double used(void)
         + 1e-6 * (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
 }
 
-/* Who sleeps does nothing meanwhile, and wakes when its time is over. */
+/* A sleeper takes no processor time, and wakes when its time is over. */
 static void still(void)
 {
     int me = meet();
@@ -337,13 +337,13 @@ static void still(void)
 
     IS(fi_cq_sread(cq, &entry, 1, NULL, 2000), -FI_EAGAIN);
     IS(fi_cntr_wait(received, 1, 1000), -FI_ETIMEDOUT);
-    /* Looking again and again would take a tenth of the time, at the least. */
+    /* Polling would take at least a tenth of the time. */
     TRUE(used() - before < 0.1);
     rounds(me, 1, 8);
     part(me);
 }
 
-/* Who is waited for is killed, while it is: each is told of that. */
+/* A process is killed while another process waits for it: each wait ends with an error. */
 static void killed(void)
 {
     char in[8], *out = calloc(1, 1 << 20);
@@ -378,7 +378,7 @@ static void *wait_for_two(void *nothing)
     return nothing;
 }
 
-/* One thread sleeps while another one has done what it waits for. */
+/* One thread sleeps while another thread does the operation that it waits for. */
 static void threads(void)
 {
     pthread_t sleeper;
@@ -412,7 +412,7 @@ static void rest_ms(long ms)
     nanosleep(&while_, NULL);
 }
 
-/* A message is refused for want of room, which nobody tells of: the wait ends by itself. */
+/* A message is refused for want of room. Room is not announced: the wait ends by itself. */
 static void refused(void)
 {
     int me = meet();
@@ -449,7 +449,7 @@ static void refused(void)
     part(me);
 }
 
-/* Messages wait for room at their sender, who sleeps meanwhile until the last one is answered. */
+/* Messages wait for room at their sender, which sleeps until the last message is answered. */
 static void queued(void)
 {
     enum { COUNT = 5000 };
@@ -473,8 +473,8 @@ static void queued(void)
     part(me);
 }
 
-/* The same, of a message to one who has no room, while those to another one have: the wait ends
- * when there is room, long before its time is over. */
+/* The same with a receiver that has no room and another that has. The wait ends when there is room,
+ * long before its time is over. */
 static void refused_by_one(void)
 {
     int me = meet();
@@ -510,7 +510,7 @@ static void *wait_for_threshold(void *threshold)
     return NULL;
 }
 
-/* Threads that sleep for one counter: whoever is woken first has not got what it waits for. */
+/* Threads that sleep for one counter: the thread that is woken first has not reached its number. */
 static void sleepers(void)
 {
     enum { COUNT = sizeof thresholds / sizeof *thresholds };
@@ -548,7 +548,7 @@ static void *wait_for_received(void *count)
     return NULL;
 }
 
-/* One sleeps for the queue, one for the counter, of the same endpoint. */
+/* One thread sleeps for the queue and another for the counter of the same endpoint. */
 static void both(void)
 {
     pthread_t counts;
@@ -576,7 +576,7 @@ static void *wait_for_one(void *context)
     return NULL;
 }
 
-/* An endpoint that is bound while somebody sleeps already wakes it, too. */
+/* An endpoint that is bound while a thread sleeps wakes that thread, too. */
 static void late(void)
 {
     pthread_t sleeper;
@@ -618,8 +618,8 @@ static void inherited(void)
     part(me);
 }
 
-/* Whoever may ring a bell may shut it down: the one that hears it gets another one, and sleeps
- * again. */
+/* A process that may ring a doorbell can also shut it down. Its owner gets a new doorbell, and
+ * sleeps again. */
 static void torn(void)
 {
     int me = meet();
@@ -633,7 +633,7 @@ static void torn(void)
         int kind;
         socklen_t length = sizeof kind;
 
-        /* What it rings the other one's by, and what it hears its own by; not the node's door. */
+        /* The doorbells of both processes, but not the connection with the node. */
         if (!getsockopt(fd, SOL_SOCKET, SO_TYPE, &kind, &length) && kind == SOCK_STREAM)
             OK(shutdown(fd, SHUT_RDWR));
     }

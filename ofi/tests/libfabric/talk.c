@@ -1,8 +1,8 @@
-/* A program that knows libfabric and nothing of vrio: what MPI does with a provider, call by call.
+/* A program that knows libfabric and nothing of vrio. It makes the calls that MPI makes.
  *
- * Two endpoints of one process, each with its own address vector and queue, talk to each other;
- * the argument says about what. Whatever is not as libfabric's manuals have it ends the program
- * with a line that says where. */
+ * Two endpoints of one process, each with its own address vector and queue, send each other
+ * messages. The argument names the case. Behaviour that differs from libfabric's manuals ends the
+ * program with the line of the failed check. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -38,7 +38,7 @@ static struct fid_fabric *fabric;
 static struct fid_domain *domain;
 static struct side a, b;
 
-/* How the endpoints are to be. */
+/* The attributes of the endpoints. */
 static enum fi_threading threading = FI_THREAD_DOMAIN;
 static enum fi_av_type kind = FI_AV_TABLE;
 static enum fi_cq_format format = FI_CQ_FORMAT_TAGGED;
@@ -136,8 +136,8 @@ static void end(void)
     fi_freeinfo(info);
 }
 
-/* The next of a side's completions; the other one's messages move meanwhile. Nobody reads the
- * other's queue, so that its completions stay there. */
+/* The next completion of a side. The messages of the other side move meanwhile. Its queue is not
+ * read, so its completions stay there. */
 static ssize_t next(struct side *side, struct fi_cq_tagged_entry *entry, fi_addr_t *from)
 {
     struct side *other = side == &a ? &b : &a;
@@ -173,7 +173,7 @@ static struct fi_cq_err_entry failed(struct side *side, void *context)
     return error;
 }
 
-/* Nothing more is told to anyone. */
+/* There are no more completions on either side. */
 static void quiet(void)
 {
     struct fi_cq_tagged_entry entry;
@@ -184,7 +184,7 @@ static void quiet(void)
     }
 }
 
-/* For calls that may have to be made again. */
+/* For calls that may need to be repeated. */
 #define AGAIN(call) \
     do { \
         time_t end_ = time(NULL) + PATIENCE_S; \
@@ -249,7 +249,7 @@ static void untagged(void)
     quiet();
 }
 
-/* Tags decide, bits may be ignored, and untagged receives are another world. */
+/* Tags decide, bits may be ignored, and untagged receives take no tagged messages. */
 static void tagged(void)
 {
     char in[4][16];
@@ -280,7 +280,7 @@ static void tagged(void)
     quiet();
 }
 
-/* Messages of one pair are received as they were sent, short and long ones in turn. */
+/* Messages of one pair are received in the order of their sends, short and long ones in turn. */
 static void order(void)
 {
     enum { COUNT = 40 };
@@ -308,7 +308,7 @@ static void order(void)
     quiet();
 }
 
-/* A receive from one source takes nothing of another's. */
+/* A receive from one source takes no message of another source. */
 static void directed(void)
 {
     char in[2][8];
@@ -368,7 +368,7 @@ static void pieces(void)
     quiet();
 }
 
-/* A message that is injected is its sender's again at once, and nobody is told. */
+/* The buffer of an injected message is free at once, and no completion comes. */
 static void inject(void)
 {
     size_t most = info->tx_attr->inject_size;
@@ -440,7 +440,7 @@ static void cancelled(void)
     TRUE(fi_cancel(&b.ep->fid, NULL) != 0);
     OK(fi_cancel(&b.ep->fid, in[1]));
     IS(failed(&b, in[1]).err, FI_ECANCELED);
-    /* A cancelled receive takes nothing, and null is a context like any other. */
+    /* A cancelled receive takes no message, and null is a context like any other. */
     AGAIN(fi_tsend(a.ep, "later", 5, NULL, a.other, 1, NULL));
     OK(fi_trecv(b.ep, in[1], 8, NULL, FI_ADDR_UNSPEC, 1, 0, NULL));
     IS(done(&b, NULL).len, 5);
@@ -455,7 +455,7 @@ static void look(uint64_t tag, uint64_t flags, void *context)
     OK(fi_trecvmsg(b.ep, &message, flags));
 }
 
-/* A look finds what has come, and takes it only if it is told to. */
+/* A peek finds a message that has come, and takes it only if a flag says so. */
 static void peeked(void)
 {
     static const size_t lengths[] = { 5, 5000, 500000 };
@@ -482,11 +482,11 @@ static void peeked(void)
         IS(entry.data, 3);
         look(2, FI_PEEK | FI_COMPLETION, "none");
         IS(failed(&b, "none").err, FI_ENOMSG);
-        /* Still there. */
+        /* The message is still there. */
         OK(fi_trecv(b.ep, in, lengths[i], NULL, FI_ADDR_UNSPEC, 1, 0, in));
         IS(done(&b, in).len, lengths[i]);
         same(in, lengths[i], i);
-        /* Claimed, while others pass by. */
+        /* It is claimed, while other messages are received. */
         look(1, FI_PEEK | FI_CLAIM | FI_COMPLETION, "mine");
         done(&b, "mine");
         memset(in, 0, lengths[i]);
@@ -498,12 +498,12 @@ static void peeked(void)
         IS(entry.len, lengths[i]);
         IS(entry.tag, 1);
         same(in, lengths[i], i);
-        /* Thrown away, at once and later. */
+        /* It is discarded, by the peek and later. */
         look(1, FI_PEEK | FI_DISCARD | FI_COMPLETION, "away");
         IS(done(&b, "away").len, lengths[i]);
         look(1, FI_PEEK | FI_CLAIM | FI_COMPLETION, "mine");
         done(&b, "mine");
-        /* A look that finds nothing throws nothing away, whatever is kept under its name. */
+        /* A peek that finds nothing discards nothing, not even a message claimed by its context. */
         look(2, FI_PEEK | FI_DISCARD | FI_COMPLETION, "mine");
         IS(failed(&b, "mine").err, FI_ENOMSG);
         OK(fi_trecvmsg(b.ep, &claim, FI_CLAIM | FI_DISCARD | FI_COMPLETION));
@@ -518,7 +518,7 @@ static void peeked(void)
     quiet();
 }
 
-/* A buffer for many messages: one behind the other, until there is too little room. */
+/* A buffer for many messages: one after the other, until there is too little room. */
 static void many(void)
 {
     enum { ROOM = 16384, LEAST = 2048, SIZE = 1500 };
@@ -557,7 +557,7 @@ static void many(void)
     quiet();
 }
 
-/* Only what asks for it is told; counters count all. */
+/* Only operations that ask for it have completions. Counters count all operations. */
 static void selective(void)
 {
     char in[8];
@@ -581,7 +581,7 @@ static void selective(void)
     done(&a, "told");
     OK(fi_cntr_wait(b.received, 3, PATIENCE_S * 1000));
     IS(fi_cntr_read(a.sent), 3);
-    /* What fails is told all the same, by its own context. */
+    /* A failure has a completion all the same, with the operation's context. */
     OK(fi_trecv(b.ep, in, 8, NULL, FI_ADDR_UNSPEC, 1, 0, in));
     OK(fi_cancel(&b.ep->fid, in));
     IS(failed(&b, in).err, FI_ECANCELED);
@@ -594,7 +594,7 @@ static void selective(void)
     quiet();
 }
 
-/* As `selective`, but the endpoint's own flags ask for it, as MPI has it. */
+/* Like `selective`, but the endpoint's own flags ask for completions, as in MPI. */
 static void by_default(void)
 {
     char in[8];
@@ -614,7 +614,7 @@ static void by_default(void)
     quiet();
 }
 
-/* What is not there says so by its name, and does not crash. */
+/* Operations that are not offered fail with the right error. */
 static void refused(void)
 {
     struct fi_cq_attr cq = { .format = FI_CQ_FORMAT_TAGGED, .wait_obj = FI_WAIT_MUTEX_COND };
@@ -649,7 +649,7 @@ static void refused(void)
     OK(fi_mr_reg(domain, name, 8, FI_SEND, 0, 42, 0, &mr, NULL));
     IS(fi_mr_key(mr), 42);
     OK(fi_close(&mr->fid));
-    /* No address: zeroes. */
+    /* Zeroes are no address. */
     IS(fi_av_insert(a.av, name, 1, &none, 0, NULL), 0);
     IS(none, FI_ADDR_NOTAVAIL);
     IS(fi_send(a.ep, name, 1, NULL, 99, NULL), -FI_EINVAL);
@@ -673,8 +673,8 @@ static void *signal_until_over(void *queue)
     return NULL;
 }
 
-/* A call that waits ends with what it waits for, in time, or when it is told to: by another thread,
- * also of a program that promised not to use two for anything else. */
+/* A call that waits ends with a completion, in time, or by a signal of another thread, also in a
+ * program that promised to use one thread for all other calls. */
 static void waiting(void)
 {
     pthread_t other;
@@ -697,7 +697,7 @@ static void waiting(void)
     refused();
 }
 
-/* Shorter forms of completions, one behind the other. */
+/* The shorter formats of completions, one after the other. */
 static void contexts(void)
 {
     struct fi_cq_entry entries[4];
@@ -733,7 +733,7 @@ static void *send_some(void *first)
     return NULL;
 }
 
-/* Several threads send at once, and others receive. */
+/* Several threads send at once, and other threads receive. */
 static void threads(void)
 {
     pthread_t thread[THREADS];
@@ -753,7 +753,7 @@ static void threads(void)
     quiet();
 }
 
-/* More messages than any ring has room for come while nobody looks, and none is lost. */
+/* More messages than a ring has room for come while the receiver does not look. None is lost. */
 static void flood(void)
 {
     enum { COUNT = 20000 };
@@ -770,7 +770,7 @@ static void flood(void)
     quiet();
 }
 
-/* A message that is complete when a receive has met it is not before, however short it is. */
+/* A message that completes at its match does not complete before, however short it is. */
 static void matched(void)
 {
     static const size_t lengths[] = { 0, 8, 5000, 100000 };
@@ -793,8 +793,8 @@ static void matched(void)
     quiet();
 }
 
-/* Memory that is registered for it is read, all of what is asked for or nothing, while untagged
- * messages go by. */
+/* Reads of registered memory, which get all that they ask for or nothing, while untagged messages
+ * are sent as well. */
 static void remote(void)
 {
     enum { LENGTH = 1 << 20, MANY = 100 };
@@ -820,7 +820,7 @@ static void remote(void)
             IS((unsigned char)here[n], at(n + 4711, 3));
         IS(fi_cntr_read(a.received), reads + 1);
     }
-    /* More than there is room for questions, in pieces, by all three calls. */
+    /* More reads than there is room for requests, in pieces, by all three calls. */
     for (size_t i = 0; i < MANY; i++, reads++) {
         struct iovec to[2] = { { here + i * 100, 30 }, { here + i * 100 + 30, 70 } };
         struct fi_rma_iov from = { .addr = i * 100, .len = 100, .key = 7 };
@@ -839,7 +839,7 @@ static void remote(void)
     for (size_t i = 0; i < MANY; i++)
         done(&a, here + i * 100);
     same(here, MANY * 100, 3);
-    /* What is not there, not for reading, or not so long. */
+    /* Memory that is not registered, not for reading, or too short. */
     OK(fi_read(a.ep, here, 8, NULL, a.other, 0, 9, here));
     IS(failed(&a, here).err, FI_EACCES);
     OK(fi_read(a.ep, here, 8, NULL, a.other, 0, 8, here));
@@ -854,7 +854,7 @@ static void remote(void)
     OK(fi_read(a.ep, here, 8, NULL, a.other, 0, 7, here));
     IS(failed(&a, here).err, FI_EACCES);
     OK(fi_close(&closed->fid));
-    /* Who waits for a message has not met any of that. */
+    /* The receives of messages have met none of the reads. */
     OK(fi_inject(a.ep, "as ever", 8, a.other));
     done(&b, message);
     OK(strcmp(message, "as ever"));
@@ -865,7 +865,7 @@ static void remote(void)
     free(there);
 }
 
-/* The other process dies: what is sent to it, and what is awaited from it, fails by name. */
+/* The other process dies: sends to it and receives from it fail with the right error. */
 static void gone(void)
 {
     int pipe_[2];
@@ -880,7 +880,7 @@ static void gone(void)
     OK(pipe(pipe_));
     child = fork();
     if (child == 0) {
-        /* Anew: nothing of the parent's is used. */
+        /* The child opens its own objects, and uses none of its parent's. */
         length = sizeof name;
         with_counters = 0;
         OK(fi_fabric(info->fabric_attr, &fabric, NULL));
@@ -893,7 +893,7 @@ static void gone(void)
     while (length == 0)
         length = (size_t)read(pipe_[0], name, sizeof name);
     IS(fi_av_insert(a.av, name, 1, &dead, 0, NULL), 1);
-    /* One that waits for the receiver to take it. */
+    /* A message that waits for the receiver to take it. */
     AGAIN(fi_tsend(a.ep, out, 1 << 20, NULL, dead, 1, out));
     OK(kill(child, 9));
     waitpid(child, NULL, 0);
@@ -910,7 +910,7 @@ static void gone(void)
         }
     } while (r == 0 || r == -FI_EAGAIN);
     IS(r, -FI_ECONNRESET);
-    /* Nobody else notices. */
+    /* Other endpoints do not notice. */
     OK(fi_trecv(b.ep, in, 8, NULL, FI_ADDR_UNSPEC, 1, 0, in));
     AGAIN(fi_tinject(a.ep, "alive", 5, a.other, 1));
     done(&b, in);
