@@ -16,8 +16,7 @@ use crate::abi::{
 };
 use crate::av::AddressVector;
 use crate::domain::DomainShared;
-use crate::object;
-use crate::object::ObjectTable;
+use crate::object::{self, ObjectTable};
 use crate::state::{ProviderState, WaitTarget};
 use crate::wait::WaitObject;
 use std::ffi::c_int;
@@ -40,9 +39,9 @@ pub(crate) struct QueueObject {
     entry_bytes: usize,
     /// The program waits for entries by this.
     wait: WaitObject,
-    /// `fi_cq_signal` was called, and the wait that it ends has not returned yet. The caller is
-    /// another thread than the one that waits. So this is outside of the gate, which lets only one
-    /// thread in where the program has promised one call at a time.
+    /// `fi_cq_signal` was called, and the wait that it ends has not returned yet. Any thread may
+    /// call it while another thread waits, even in a program that promised one call at a time. Such
+    /// a program's gate has no lock, so this is outside of the gate.
     signalled: AtomicBool,
 }
 
@@ -76,7 +75,7 @@ enum ReadOutcome {
     Some(usize),
     /// The next event is a failure.
     Failed,
-    /// It found nothing. Other threads may need the core.
+    /// It found nothing. If `should_yield`, other threads may need the core.
     None { should_yield: bool },
 }
 
@@ -92,7 +91,7 @@ fn read(
     mut put: impl FnMut(usize, &QueueEvent, &mut ObjectTable<AddressVector>),
 ) -> ReadOutcome {
     if count == 0 {
-        // A program reads no entries if it only wants messages to move.
+        // A read of no entries asks for progress only.
         for &endpoint in &state.queues.of(number).endpoints {
             state.endpoints.of(endpoint).endpoint.progress();
         }
@@ -190,10 +189,10 @@ impl QueueObject {
 
     /// Whether the program may poll the queue's descriptor.
     pub(crate) fn try_wait(&self) -> Result<(), c_int> {
-        let rest = self.domain.prepare(WaitTarget::Queue(self.number));
+        let step = self.domain.prepare(WaitTarget::Queue(self.number));
         // A signal that came before ends this wait.
         let is_signalled = self.signalled.swap(false, Ordering::AcqRel);
-        if is_signalled { Err(-FI_EAGAIN) } else { self.wait.may_sleep(rest) }
+        if is_signalled { Err(-FI_EAGAIN) } else { self.wait.may_sleep(step) }
     }
 
     /// Lets other threads have the core. This thread is outside of the gate meanwhile.

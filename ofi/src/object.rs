@@ -1,4 +1,5 @@
-//! Objects as C sees them: an object is a box, and C names it by the address of its first field.
+//! The provider's objects. C knows an object by its address: each is in a box of its own, and its
+//! first field has C's layout.
 
 use crate::abi::{FI_EINVAL, FI_ENOENT, FI_ENOSYS, Fid, FidOps, no_call};
 use std::ffi::{CStr, c_char, c_int, c_void};
