@@ -16,7 +16,7 @@ use super::scene::VOLUME_MIB;
 /// Times that each side is measured, in turn.
 const ROUNDS: usize = 3;
 
-/// How long each time.
+/// Seconds of each measurement.
 const EACH: Duration = Duration::from_millis(300);
 
 /// Bytes of each request: a page, as file systems and databases ask for.
@@ -25,14 +25,14 @@ const REQUEST_BYTES: u32 = 4096;
 /// A polling driver needs a core besides those of two sidecores and of everything else.
 const POLLING_CORES_MIN: usize = 4;
 
-/// What was measured in one run, or the middle of some.
+/// The figures of one run, or the medians of some.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Speed {
     /// Requests per second.
     pub iops: f64,
     /// The median latency in microseconds.
     pub p50_us: f64,
-    /// The latency in microseconds that one request in a hundred exceeds.
+    /// The latency in microseconds that 1 % of the requests exceed.
     pub p99_us: f64,
 }
 
@@ -68,7 +68,7 @@ pub struct Row {
 pub struct Comparison {
     /// Bytes of each request.
     pub request_bytes: u32,
-    /// Whether the driver polled; else it slept until it was called.
+    /// Whether the driver polled; else it slept until an interrupt.
     pub driver_polls: bool,
     /// The loads.
     pub rows: Vec<Row>,
@@ -119,7 +119,7 @@ fn row(op: &'static str, load: Load, near: &mut Bench, far: &mut Bench) -> Resul
     })
 }
 
-/// The middle of some runs, for each number by itself.
+/// The medians of some runs, for each figure by itself.
 fn median(runs: &[Speed]) -> Speed {
     let middle = |number: fn(&Speed) -> f64| {
         let mut numbers: Vec<_> = runs.iter().map(number).collect();

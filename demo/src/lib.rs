@@ -1,7 +1,7 @@
 //! The demo: a guest uses a disk that another node serves, while that node is killed.
 //!
 //! Everything is real: `vrio node` processes as a user would start them, a Linux guest under QEMU
-//! (or the stand-in driver), kill -9. What it makes, it removes again.
+//! (or the stand-in driver), kill -9. The demo removes everything that it makes.
 
 mod compare;
 mod linux;
@@ -33,10 +33,10 @@ pub use options::Options;
 pub use outage::{Outage, User};
 pub use report::Report;
 
-/// Runs the demo. It says on standard error what it does.
+/// Runs the demo, which prints its steps on standard error.
 ///
 /// # Errors
-/// When anything is not as it should be; the text says where the logs are.
+/// When a step fails or data is wrong; the text names the place of the logs.
 pub fn run(options: &Options) -> Result<Report> {
     let image = options.guest.then(Image::find).transpose().context(
         "there is nothing to boot (`make demo` prepares it; \
@@ -100,7 +100,7 @@ fn play(
     };
     let (outage, talk, messages, io) = lived.map_err(|error| match vm.status() {
         Ok(_) => error,
-        Err(_) => error.context("vm1, which nobody was to kill, does not answer any more"),
+        Err(_) => error.context("vm1, which the demo does not kill, does not answer any more"),
     })?;
     if let Err(why) = &messages {
         progress.done(format!("no MPI job: {why}"));
@@ -110,12 +110,12 @@ fn play(
     progress.doing("stopping the nodes");
     vm.stop()?;
     io.stop()?;
-    progress.done("both nodes stopped in order; nothing is left behind");
+    progress.done("both nodes stopped in order; everything is removed");
     let lived = (outage, talk, messages);
     Ok(Report::new(stage.network, lived, comparison, machine))
 }
 
-/// What happened, and the IOhost after it. In place of messages: why there are none.
+/// The results, and the IOhost after the outage. Without messages: the reason why there are none.
 type Lived = (Outage, Option<Talk>, Result<Messages, String>, Node);
 
 fn in_guests(
@@ -131,7 +131,7 @@ fn in_guests(
     Ok((outage, Some(talk), messages.ok_or(why), io))
 }
 
-/// Without an MPI on this host there is no job; one that fails is a failure, as between guests.
+/// Without an MPI on this host there is no job. A job that fails is an error, as between guests.
 fn without_guests(
     stage: &Stage,
     program: &Path,

@@ -19,17 +19,17 @@ use super::scene::kill_and_start;
 
 const KILLS: u32 = 3;
 
-/// Requests that the guest completes between two kills: many more than it has on their way.
+/// Requests that the guest completes between two kills: many more than are outstanding at a time.
 const REQUESTS_BETWEEN_KILLS: u64 = 300;
 
-/// For each thing that the guest does: an emulated guest on a busy machine is slow.
+/// The time limit of each of the guest's steps: an emulated guest on a busy machine is slow.
 const SCRIPT_TIMEOUT: Duration = Duration::from_secs(300);
 
 const FILES: u64 = 8;
 const WORK_KIB: u64 = 16 << 10;
 const THREADS: u64 = 16;
 
-/// What the guests had, and the IOhost after it.
+/// The results in guests, and the IOhost after the outage.
 pub(super) struct Seen {
     pub(super) outage: Outage,
     pub(super) talk: Talk,
@@ -37,11 +37,11 @@ pub(super) struct Seen {
     pub(super) io: Node,
 }
 
-/// Boots a guest on the disk `alice` of the VMhost and kills the IOhost while it works, then has it
-/// talk to another one, and an MPI job run in both.
+/// Boots a guest on the disk `alice` of the VMhost and kills the IOhost while the guest works. Then
+/// the guest talks to a second guest, and an MPI job runs in both.
 ///
 /// # Errors
-/// When the guest or the host finds anything but what was written, or a node does not start.
+/// When the guest or the host reads other data than was written, or a node does not start.
 pub(super) fn outage(
     stage: &Stage,
     (image, troupe): (&Image, Option<&Troupe>),
@@ -99,7 +99,7 @@ pub(super) fn outage(
     Ok(Seen { outage, talk, messages, io })
 }
 
-/// The guests' last scene, if there is one, and their end.
+/// The MPI job in the guests, if there is one, and the guests' end.
 fn part(
     guests: [Guest; 2],
     troupe: Option<&Troupe>,
@@ -138,7 +138,7 @@ fn boot(cast: &Cast<'_>, socket: PathBuf, progress: &Progress) -> Result<(Guest,
     Ok((guest, kernel))
 }
 
-/// Waits until the guest has completed so many requests, and says how many these are by then.
+/// Waits until the guest has completed this many requests, and prints their number meanwhile.
 fn work(guest: &mut Guest, wanted: u64, what: &str, progress: &Progress) -> Result<u64> {
     progress.doing(what);
     loop {

@@ -20,35 +20,36 @@ use testbed::stage::Stage;
 use super::options::Options;
 use super::scene::{CARDS, DOMAIN};
 
-/// Two for each guest.
+/// Ranks of the job: two for each guest.
 pub(super) const RANKS: u16 = 4;
 
-/// What everybody sends everybody, and how long without a look at the bytes.
+/// Sizes of the messages that all ranks exchange, and the seconds of each size without a check of
+/// the bytes.
 const SIZES: [u32; 5] = [8, 1 << 10, 8 << 10, 64 << 10, 256 << 10];
 const SECONDS_EACH: &str = "0.05";
 
-/// Times that the program does it with a look at every byte before.
+/// How often the program exchanges messages and checks every byte before it measures.
 const CHECKED_ROUNDS: u64 = 4;
 
-/// For a job of this host: seconds on one that does nothing else.
+/// The time limit of a job on this host, which takes seconds on an idle host.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Has the MPI use a domain, as a user does it, and becomes the job.
+/// A script that makes the MPI use a domain, as a user does, and becomes the job.
 const JOIN: &str = "env=$(\"$1\" mpi env --mpi \"$2\" --control \"$3\" --domain \"$4\")\n\
                     eval \"$env\"\nshift 4\nexec \"$@\"\n";
 
-/// What an MPI's job found.
+/// The results of an MPI job.
 #[derive(Clone, Debug, Serialize)]
 pub struct Messages {
     /// The MPI, with its version.
     pub mpi: String,
-    /// How many took part.
+    /// The number of ranks.
     pub ranks: u16,
-    /// In how many guests; without any they were processes of this host.
+    /// The number of guests; 0 if the ranks were processes of this host.
     pub guests: u16,
-    /// Messages of which every byte was looked at.
+    /// Messages of which every byte was checked.
     pub verified: u64,
-    /// What a message of everybody to everybody took, by its bytes.
+    /// The duration of an exchange between all ranks, by the messages' size.
     pub all_to_all: Vec<AllToAll>,
 }
 
@@ -57,35 +58,34 @@ pub struct Messages {
 pub struct AllToAll {
     /// Bytes of each message.
     pub bytes: u32,
-    /// The median time until all had all in microseconds.
+    /// The median time in microseconds until all ranks had all messages.
     pub p50_us: f64,
 }
 
-/// What a job needs.
+/// The program, the provider and the key of a job.
 #[derive(Debug)]
 pub(super) struct Troupe {
     mpi: Mpi,
     program: PathBuf,
     /// The provider's file.
     provider: PathBuf,
-    /// The file of the domain's key, and what is in it.
+    /// The file of the domain's key, and its content.
     pub(super) key: PathBuf,
     secret: String,
 }
 
 impl Troupe {
-    /// Builds the program with an MPI of this machine, for guests with the one that is in their
-    /// image.
+    /// Builds the program with an MPI of this machine; for guests with the MPI of their image.
     ///
     /// # Errors
-    /// What is missing.
+    /// When a program is missing; the text names it.
     pub(super) fn gather(stage: &Stage, options: &Options, image: Option<&Image>) -> Result<Self> {
         let provider = options.provider.clone().map_err(|why| anyhow!(why))?;
         if let Some(image) = image {
             image.mpi()?;
         }
         let mut mpis = kinds::find(&[], &mut Vec::new())?;
-        // The first one is Open MPI's, if there is one.
+        // Open MPI comes first, if it is installed.
         if image.is_some() {
             mpis.retain(|mpi| mpi.family == Family::OpenMpi);
         }
@@ -108,7 +108,7 @@ impl Troupe {
         Ok(Self { mpi, program, provider, key, secret })
     }
 
-    /// A guest to be with all that its part of the job needs.
+    /// The builder of a guest, with everything that the guest's part of the job needs.
     pub(super) fn with_window(
         &self,
         builder: Builder,
@@ -126,10 +126,10 @@ impl Troupe {
         Ok(with_member(builder, image, &member)?.file("bin/messages", &self.program))
     }
 
-    /// A job in the two guests, which have left off to talk; they end with it.
+    /// A job in the two guests, which have ended their talk; the guests end with the job.
     ///
     /// # Errors
-    /// When a byte is not what was sent, or a guest fails.
+    /// When a byte differs from the byte that was sent, or a guest fails.
     pub(super) fn in_guests(&self, guests: [Guest; 2], progress: &Progress) -> Result<Messages> {
         let mut guests = guests;
         for guest in &mut guests {
@@ -154,7 +154,7 @@ impl Troupe {
     /// A job of processes of this host.
     ///
     /// # Errors
-    /// When a byte is not what was sent, or it does not end.
+    /// When a byte differs from the byte that was sent, or the job does not end.
     pub(super) fn on_host(
         &self,
         stage: &Stage,
@@ -168,7 +168,7 @@ impl Troupe {
         job.arg(vm.plan().control()).arg(DOMAIN).arg(&self.mpi.run);
         match self.mpi.family {
             Family::OpenMpi => job.args(["--oversubscribe", "--bind-to", "none"]),
-            // Not its own memory between ranks of a host.
+            // The ranks of a host use the provider, and not the MPI's own shared memory.
             Family::Mpich => job.env("MPIR_CVAR_NOLOCAL", "1").args(["-bind-to", "none"]),
         };
         job.args(["-n", &RANKS.to_string()]).arg(&self.program).args(words());
@@ -191,12 +191,12 @@ impl Troupe {
         Ok(found)
     }
 
-    /// What the program said among others' lines.
+    /// The results among the output's lines.
     fn found(&self, lines: &[String], guests: u16) -> Result<Messages> {
         let all_to_all: Vec<_> = lines.iter().filter_map(|line| all_to_all(line)).collect();
         ensure!(
             all_to_all.iter().map(|it| it.bytes).eq(SIZES),
-            "the job did not say what it should: {}",
+            "the job's output has no complete results: {}",
             tail(&lines.join("\n"))
         );
         let pairs = u64::from(RANKS) * u64::from(RANKS - 1);
@@ -206,7 +206,7 @@ impl Troupe {
 }
 
 impl Messages {
-    /// Where its ranks were.
+    /// The place of its ranks.
     pub(super) fn place(&self) -> &'static str {
         if self.guests > 0 { "in the two guests" } else { "on this host" }
     }
@@ -218,14 +218,14 @@ impl Messages {
     }
 }
 
-/// The program's words.
+/// The program's arguments.
 fn words() -> Vec<String> {
     let kinds = SIZES.iter().map(|bytes| format!("alltoall:{bytes}"));
-    // With a look at the bytes; nobody else's processor time is counted.
+    // Every byte is checked. No other process's processor time is counted.
     [SECONDS_EACH, "1", "none"].map(str::to_owned).into_iter().chain(kinds).collect()
 }
 
-/// From a line of the program's: the operation, bytes, operations, seconds, a median.
+/// Reads a line of the program: the operation, bytes, operations, seconds, a median.
 fn all_to_all(line: &str) -> Option<AllToAll> {
     let mut words = line.strip_prefix("alltoall ")?.split(' ');
     let bytes = words.next()?.parse().ok()?;

@@ -16,40 +16,41 @@ use super::mpi::Troupe;
 use super::outage::ms;
 use super::scene::{CARDS, CONSOLES, Card, HOST_ADDRESS, kill_and_start};
 
-/// How much one guest sends the other, and that back.
+/// The size of the file that a guest sends to the other guest, which sends it back.
 const FILE_KIB: u64 = 2048;
 
-/// What iperf3 sends each way: seconds under emulation.
+/// The bytes that iperf3 sends in each direction, which take seconds under emulation.
 const STREAM: &str = "--bytes 32M";
 
 /// How long the IOhost is away.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// What the guests had of each other.
+/// The results of two guests that talk to each other.
 #[derive(Clone, Debug, Serialize)]
 pub struct Talk {
-    /// Bytes of a file that one sent the other, compared by SHA-256, before the kill and after it.
+    /// Bytes of a file that a guest sent to the other guest before and after the kill, compared by
+    /// SHA-256.
     pub file_bytes_verified: u64,
-    /// TCP there and back; none where iperf3 is not installed.
+    /// TCP's bits per second in each direction; none where iperf3 is not installed.
     pub bits_per_s: Option<[f64; 2]>,
-    /// From the kill of the IOhost until the guests reached each other again.
+    /// The milliseconds from the kill of the IOhost until the guests reached each other again.
     pub reached_again_ms: u64,
-    /// Who answered behind the uplink, if there is one.
+    /// The address that answered behind the uplink, if there is one.
     pub host: Option<&'static str>,
 }
 
-/// What guests are made of, and where.
+/// The parts of all guests, and the stage and the node that they run on.
 #[derive(Clone, Copy)]
 pub(super) struct Cast<'a> {
     pub(super) stage: &'a Stage,
     pub(super) image: &'a Image,
     pub(super) accelerator: Accelerator,
-    /// If there is to be an MPI job.
+    /// The parts of the MPI job, if there will be one.
     pub(super) troupe: Option<&'a Troupe>,
     pub(super) vm: &'a Node,
 }
 
-/// A guest's card, and its window; its script, and what that wants to know of the network.
+/// Adds a guest's network card, its window, its script, and the network's addresses for the script.
 pub(super) fn with_card(
     builder: Builder,
     cast: &Cast<'_>,
@@ -82,10 +83,11 @@ pub(super) fn with_card(
     }
 }
 
-/// Has Alice, who is there, and Bob, who is booted, talk; gives the IOhost and both back.
+/// Makes the guest Alice talk to the guest Bob, which is booted here; gives the IOhost and both
+/// guests back.
 ///
 /// # Errors
-/// When something does not arrive as it was sent, or a node does not start.
+/// When data does not arrive as it was sent, or a node does not start.
 pub(super) fn talk(
     cast: &Cast<'_>,
     mut alice: Guest,
@@ -135,7 +137,7 @@ pub(super) fn talk(
     Ok((talk, io, [alice, bob]))
 }
 
-/// Through the tap, where there is one.
+/// Pings the IOhost's host through the tap, where there is one.
 fn reach_host(
     alice: &mut Guest,
     stage: &Stage,

@@ -7,10 +7,10 @@ use std::path::PathBuf;
 pub struct Options {
     /// The `vrio` program that the nodes run.
     pub program: PathBuf,
-    /// The provider's file, which MPI programs load, or why there is none.
+    /// The provider's file, which MPI programs load, or the reason why there is none.
     pub provider: Result<PathBuf, String>,
-    /// With a guest under QEMU; else with the stand-in driver.
+    /// Whether the demo has a guest under QEMU; else it has the stand-in driver.
     pub guest: bool,
-    /// Where the logs are kept. Without it they are kept only if the demo fails.
+    /// The directory for the logs. Without it they are kept only if the demo fails.
     pub keep: Option<PathBuf>,
 }

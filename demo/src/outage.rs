@@ -1,21 +1,21 @@
-//! What happened to the guest while its IOhost was killed.
+//! The results of the guest's disk while its IOhost was killed.
 
 use std::time::Duration;
 
 use serde::Serialize;
 
-/// How long the IOhost is away after a kill: not at all, but longer after the last one.
+/// How long the IOhost is away after a kill: it starts at once, but later after the last kill.
 pub(super) fn pause_after(kill: u32, kills: u32) -> Duration {
     const LAST: Duration = Duration::from_secs(1);
     if kill == kills { LAST } else { Duration::ZERO }
 }
 
-/// Milliseconds, for the report.
+/// A duration in milliseconds, for the report.
 pub(super) fn ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Who used the disk.
+/// The user of the disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum User {
@@ -30,20 +30,20 @@ pub enum User {
     StandIn,
 }
 
-/// The outcome; nothing was lost, or there would be an error instead of this.
+/// The results. No data was lost: a loss is an error instead of a result.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outage {
-    /// Who used the disk.
+    /// The user of the disk.
     pub user: User,
     /// How often the IOhost was killed with -9 and started again.
     pub kills: u32,
-    /// Requests on their way at each kill, at least; unknown for a real guest.
+    /// The least number of requests outstanding at a kill; unknown for a real guest.
     pub outstanding_at_kills_min: Option<usize>,
-    /// The longest from a kill until the new process was up.
+    /// The longest time from a kill until the new process was ready.
     pub away_longest_ms: u64,
-    /// The longest that the disk's user had to wait for anything.
+    /// The longest time that the disk's user waited for an answer.
     pub pause_longest_ms: u64,
-    /// Acknowledged writes, all found again.
+    /// Acknowledged writes, which were all read back.
     pub writes_verified: u64,
     /// Reads that were compared with what had been written.
     pub reads_verified: u64,

@@ -1,4 +1,4 @@
-//! What the demo says at the end: a screenful, or the same as JSON.
+//! The demo's report at its end, as a page of text or as JSON.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -15,30 +15,30 @@ use testbed::stage::Network;
 /// The version of the JSON form.
 const REPORT_VERSION: u32 = 3;
 
-/// What there is room for in a line.
+/// The width of the processor's name in its line.
 const PROCESSOR_CHARS: usize = 28;
 const WHY_CHARS: usize = 76;
 
-/// Everything that the demo found.
+/// The results of the demo.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// The version of this form.
     pub version: u32,
-    /// What lay between the nodes.
+    /// The network between the nodes.
     pub network: Network,
     /// The outage.
     pub outage: Outage,
-    /// What two guests had of each other; none without guests.
+    /// The results of two guests that talk to each other; none without guests.
     pub talk: Option<Talk>,
-    /// What an MPI job found; none where there is no MPI.
+    /// The results of an MPI job; none where there is no MPI.
     pub messages: Option<Messages>,
-    /// Why there is none.
+    /// The reason why there is no MPI job.
     pub no_messages: Option<String>,
     /// The speed of the disk, local and remote.
     pub comparison: Comparison,
     /// The machine.
     pub machine: Machine,
-    /// Where the logs are, if they were to be kept.
+    /// The directory of the logs, if they are kept.
     pub logs: Option<PathBuf>,
 }
 
@@ -153,7 +153,7 @@ impl Report {
             f,
             "  MPI             {ranks} ranks of {mpi} {place}; {verified} messages, each byte right"
         )?;
-        // There is room for three.
+        // The line has room for three.
         let times = all_to_all.iter().step_by(2).map(|it| match it.bytes {
             bytes if bytes >= 1 << 10 => format!("{} KiB in {:.0} µs", bytes >> 10, it.p50_us),
             bytes => format!("{bytes} B in {:.0} µs", it.p50_us),

@@ -1,4 +1,4 @@
-//! The demo's two nodes: what each of them has.
+//! The demo's two nodes and their objects.
 
 use std::fs;
 use std::path::Path;
@@ -13,11 +13,11 @@ use testbed::stage::Stage;
 /// The size of each volume.
 pub(super) const VOLUME_MIB: u64 = 64;
 
-/// The IOhost's way out of the guests' network, in its namespace, and the host's address there.
+/// The tap of the guests' network in the IOhost's namespace, and the host's address on it.
 pub(super) const TAP: &str = "vrio0";
 pub(super) const HOST_ADDRESS: &str = "10.78.0.254";
 
-/// The guests' cards, by the names of their sockets, and what they have in the network `io1/blue`.
+/// The guests' cards in the network `io1/blue`: the names of their sockets, and their addresses.
 pub(super) const CARDS: [Card; 2] = [
     Card { name: "alice-net", mac: "52:54:00:00:00:01", address: "10.78.0.1" },
     Card { name: "bob-net", mac: "52:54:00:00:00:02", address: "10.78.0.2" },
@@ -31,7 +31,7 @@ pub(super) struct Card {
     pub(super) address: &'static str,
 }
 
-/// The domain of the two guests, and room in it: ranks of a job twice.
+/// The domain of the two guests, and its endpoints: twice the ranks of a job.
 pub(super) const DOMAIN: &str = "demo";
 const ENDPOINTS_MAX: u16 = 2 * super::mpi::RANKS;
 
@@ -42,13 +42,13 @@ impl Card {
     }
 }
 
-/// What the nodes' files are called that are worth keeping.
+/// The names of the nodes' files that are kept.
 const LOGS: [&str; 2] = ["log", "node.toml"];
 
 /// The guests' consoles, in the folder.
 pub(super) const CONSOLES: [&str; 2] = ["alice.console", "bob.console"];
 
-/// The IOhost: a volume for the guest, one to measure with, and a network, which has a way out
+/// The IOhost: a volume for the guest, a volume for measuring, and a network, which has an uplink
 /// where the nodes have namespaces.
 pub(super) fn io_plan(stage: &Stage) -> NodePlan {
     let volume = |name| {
@@ -67,8 +67,9 @@ pub(super) fn io_plan(stage: &Stage) -> NodePlan {
     stage.plan("io1", &format!("{}{config}", top(&stage.io_listen)))
 }
 
-/// The VMhost: the guest's disk, two to measure, `near` here and `far` on the IOhost, and the
-/// guests' cards; with the key of a domain also that, and the guests' windows into it.
+/// The VMhost: the guest's disk, two disks for measuring (`near` on this node, `far` on the
+/// IOhost), and the guests' cards. If there is a domain's key, also the domain and the guests'
+/// windows.
 pub(super) fn vm_plan(stage: &Stage, domain_key: Option<&Path>) -> NodePlan {
     let tenant = stage.keys.disk();
     let cards = CARDS.map(|Card { name, mac, .. }| {
@@ -92,7 +93,8 @@ pub(super) fn vm_plan(stage: &Stage, domain_key: Option<&Path>) -> NodePlan {
     stage.plan("vm1", &format!("{}{config}", top(&stage.vm_listen)))
 }
 
-/// kill -9, and a new process after some time. Also says how long the node was away.
+/// Kills the node with -9, and starts a new process after some time. Also gives how long the node
+/// was away.
 ///
 /// # Errors
 /// When the node was not running, or does not start again.
@@ -125,7 +127,7 @@ fn top(listen: &str) -> String {
     format!("listen = \"{listen}\"\n[sidecores]\ncount = 1\nidle = \"adaptive\"\n")
 }
 
-/// The guests' domain, and where each of them finds it.
+/// The guests' domain, and the window of each guest.
 fn domain(key: &Path) -> String {
     let windows = CARDS.map(|card| {
         let socket = card.window();

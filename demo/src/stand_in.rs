@@ -16,10 +16,10 @@ use super::scene::{io_plan, kill_and_start};
 
 const KILLS: u32 = 5;
 
-/// Work between two kills, at least.
+/// The least work between two kills.
 const WORK: Duration = Duration::from_millis(500);
 
-/// Requests that are to be on their way when the IOhost is killed.
+/// Requests that must be outstanding when the IOhost is killed.
 const OUTSTANDING_MIN: usize = 16;
 
 const QUEUES: u16 = 2;
@@ -29,7 +29,7 @@ const BLOCKS: u64 = 4096;
 
 const MIX: Mix = Mix::OF_ALL;
 
-/// The longest time in which nothing was completed.
+/// The longest time in which no request completed.
 #[derive(Debug)]
 struct Pause {
     completed: u64,
@@ -81,7 +81,7 @@ pub(super) fn outage(
         let away;
         (io, away) = kill_and_start(stage, io, pause_after(kill, KILLS))?;
         away_longest = away_longest.max(away);
-        // All that was on its way, and more.
+        // All requests that were outstanding, and more.
         let enough = guest.workload.counts.completed + 2 * outstanding as u64;
         guest.work(|guest| {
             pause.look(guest);

@@ -1,6 +1,6 @@
 //! Block messages from a hostile peer that holds a session: heads that are nearly right, bodies
-//! that do not fit, epochs of others, floods of claims. Every call is answered once at most, what
-//! the peer is not allowed to touch stays as it is, and no buffer is left when it is gone.
+//! that do not fit, epochs of others, floods of claims. Every call is answered once at most. Data
+//! that the peer may not touch stays unchanged, and no buffer is left when the peer is gone.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -21,11 +21,11 @@ use crate::steps::steps;
 
 const STEPS_MAX: usize = 200;
 const VOLUME_BYTES: u64 = 256 << 10;
-/// What is claimed and opened by good manners, so that data requests are reached.
+/// Channels that the hostile peer claims and opens correctly, so that data requests are reached.
 const CHANNELS: u16 = 2;
-/// What the honest peer writes and reads.
+/// The block that the honest peer writes and reads.
 const BLOCK_BYTES: u32 = 4096;
-/// Rounds at one instant, and until an answer is no longer waited for.
+/// The limit of rounds at one instant, and of rounds that wait for an answer.
 const ROUNDS_MAX: usize = 400;
 const PATIENCE_ROUNDS: usize = 4000;
 
@@ -48,7 +48,7 @@ enum BlockStep {
         head: Vec<u8>,
         body: BlockBody,
     },
-    /// A claim and an opening as they should be.
+    /// A correct claim and a correct opening.
     Attach {
         flow: u8,
         channel: u8,
@@ -109,7 +109,7 @@ struct BlockWorld {
     honest: NetNode,
     now_ns: u64,
     token: u64,
-    /// What the hostile peer was granted.
+    /// The title that the hostile peer was granted.
     title: Title,
     honest_title: Title,
 }
@@ -117,7 +117,7 @@ struct BlockWorld {
 /// Runs the steps that `input` describes.
 ///
 /// # Panics
-/// When the honest peer's data changes or is not given, a call is answered twice, or buffers are
+/// When the honest peer's data changes or is not served, a call is answered twice, or buffers are
 /// left.
 pub fn run(input: &[u8]) {
     let mut input = Unstructured::new(input);
@@ -273,7 +273,7 @@ impl BlockWorld {
         assert_eq!(self.honest.notes.odd_bytes, 0, "the honest peer's data is another");
     }
 
-    /// Everything that anybody has to say is said.
+    /// Delivers all datagrams, until no endpoint has one.
     fn carry(&mut self) {
         for _ in 0..ROUNDS_MAX {
             let mut carried = 0;
@@ -332,7 +332,7 @@ impl BlockWorld {
         }
         assert_eq!(self.endpoint.borrow().sessions().count(), 0);
         assert_eq!(self.endpoint.borrow().pool().in_use(), 0, "buffers are left behind");
-        // The two hold each other.
+        // The two refer to each other.
         self.services.remove::<Plane>();
         self.hostile.end(self.now_ns);
         self.honest.end(self.now_ns);
@@ -382,7 +382,7 @@ impl Shaped {
                 resume,
                 unflushed,
                 accept_loss,
-                // So that old inputs mean what they did.
+                // Old inputs keep their meaning.
                 take_over: accept_loss && unflushed && resume,
                 known: u64::from(self.len),
             },

@@ -1,6 +1,6 @@
 //! Casts of a hostile peer, with right checksums or the session's keys: any numbers, lengths and
-//! fragments, in any order. What is handed over is whole, as it was sent and in order; memory is
-//! bounded and given back; a second peer's casts go on.
+//! fragments, in any order. A cast that is handed over is whole, as it was sent, and in order.
+//! Memory is bounded and given back. A second peer's casts continue.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ const PIECE_BYTES: [usize; 2] = [1420, 1412];
 
 #[derive(Arbitrary, Debug)]
 enum CastStep {
-    /// A fragment of a cast, most often one that fits to the others.
+    /// A fragment of a cast, which usually fits the other fragments.
     Fragment {
         flow: u8,
         ahead: u8,
@@ -26,7 +26,7 @@ enum CastStep {
         fragment: u8,
         lie: Option<Lie>,
     },
-    /// The numbers jump.
+    /// The casts' numbers jump.
     Jump {
         flow: u8,
         by: u64,
@@ -75,13 +75,13 @@ struct CastWorld {
     honest: NetNode,
     now_ns: u64,
     piece_bytes: usize,
-    /// By flow, the number that is next.
+    /// The next number of each flow.
     next: BTreeMap<u8, u64>,
     honest_sent: u64,
     honest_heard: u64,
     honest_session: SessionId,
     hostile_session: SessionId,
-    /// The last number that came, by session and flow, since the flow was opened.
+    /// The last number that arrived since the flow was opened, by session and flow.
     heard: BTreeMap<(SessionId, u16), u64>,
 }
 
@@ -99,7 +99,7 @@ pub fn run(input: &[u8]) {
     world.end();
 }
 
-/// Eight bytes of number, and then what follows from it.
+/// Eight bytes of the number, and then bytes that follow from it.
 fn content(number: u64, len_bytes: usize) -> Vec<u8> {
     let tail = (0..len_bytes.saturating_sub(8))
         .map(|at| (number as usize).wrapping_mul(31).wrapping_add(at * 7) as u8);
@@ -219,7 +219,7 @@ impl CastWorld {
             Some(Lie::Number(other)) => number = other,
         }
         if matches!(lie, Some(Lie::Body(_) | Lie::Head(_) | Lie::Fragment(_) | Lie::Number(_))) {
-            // Were it believed, its content would not be what follows from its number.
+            // Its content does not follow from its number. The check fails if it is believed.
             payload.clear();
         }
         let mut frame = vec![7, says_head];
@@ -243,14 +243,14 @@ impl CastWorld {
         self.honest_sent += u64::from(self.honest.cast(self.now_ns, session, 0, &head, bytes));
     }
 
-    /// Everything is delivered at once.
+    /// Delivers everything at once.
     fn carry(&mut self) {
         let nodes = &mut [&mut self.victim, &mut self.hostile, &mut self.honest];
         settle(nodes, &mut self.now_ns, 0);
         self.hear();
     }
 
-    /// Looks at what was handed over.
+    /// Checks the casts that were handed over.
     fn hear(&mut self) {
         for cast in std::mem::take(&mut self.victim.notes.casts) {
             let body = cast.body.map(|(buffer, len_bytes)| {
@@ -262,7 +262,7 @@ impl CastWorld {
             let number = u64::from_le_bytes(*number);
             let way = (cast.session, cast.flow);
             if cast.session == self.honest_session {
-                // Those that waited for too long while the clock jumped are not sent.
+                // Casts that waited too long while the clock jumped are not sent.
                 assert!(number >= self.honest_heard, "{number} comes late");
                 self.honest_heard = number + 1;
                 continue;

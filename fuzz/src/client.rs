@@ -1,7 +1,7 @@
 //! A direct client whose IOhost is hostile: replies that are nearly right, for calls that ask for
-//! something else, twice, late, too long, with any bytes; sessions that end. The client's users are
-//! answered once each, what they are told to be done was answered as done, no byte lands beside the
-//! buffer that it is for, and when the client lets go nothing is left.
+//! something else, twice, late, too long, with any bytes; sessions that end. Each of the client's
+//! users gets one answer. A request that a user sees as done was answered as done. No byte is
+//! written beside its buffer, and nothing is left when the client has ended.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -28,17 +28,17 @@ use crate::steps::steps;
 const STEPS_MAX: usize = 200;
 const SHAPE: Shape = Shape { queues: 1, depth: 4 };
 const SIZE_BYTES: u64 = 256 << 10;
-/// The most that a request here is about: buffers are made for each input.
+/// The largest request: buffers are made for each input.
 const SECTORS_MAX: u32 = 64;
-/// What is in a buffer before anything is read to it.
+/// The bytes of a buffer before anything is read into it.
 const UNTOUCHED: u8 = 0xee;
 const ROUNDS_MAX: usize = 100;
-/// Rounds until the client has let go: its close is waited for, a second at most.
+/// The limit of rounds until the client has ended: its close takes a second at most.
 const PATIENCE_ROUNDS: usize = 400;
 
 #[derive(Arbitrary, Debug)]
 enum ClientStep {
-    /// A user asks for something.
+    /// A user submits a request.
     Ask {
         place: u8,
         op: u8,
@@ -46,19 +46,19 @@ enum ClientStep {
         sector: u16,
         sectors: u8,
     },
-    /// A call is answered as it should be.
+    /// A call gets a correct answer.
     Serve {
         at: u8,
     },
-    /// All of them are.
+    /// All calls get correct answers.
     ServeAll,
-    /// A call is answered like this.
+    /// A call gets this answer.
     Answer {
         at: u8,
         reply: Shaped,
         body: u16,
     },
-    /// Or like that.
+    /// A call gets this other answer.
     Raw {
         at: u8,
         head: Vec<u8>,
@@ -66,7 +66,7 @@ enum ClientStep {
     },
     /// All sessions end.
     Close,
-    /// The client is told that it stood still.
+    /// The client learns that it stood still.
     Stand,
     Wait {
         ms: u8,
@@ -105,10 +105,10 @@ struct ClientVolume {
 struct ClientDriver {
     descriptors: Vec<Descriptor>,
     buffers: Vec<Vec<u8>>,
-    /// Whose turn it is, by place: the client has asked, and is not answering a user.
+    /// The places at which the client has asked for a request and does not answer a user.
     asking: Vec<bool>,
     mail: Vec<Completion>,
-    /// Answers that say that something was done.
+    /// Answers of success.
     done: usize,
 }
 
@@ -170,7 +170,7 @@ struct ClientWorld {
     attachment: Arc<Attachment>,
     front: Front<ClientShared>,
     driver: ClientShared,
-    /// The last epoch that was given by good manners.
+    /// The last epoch that was granted correctly.
     epoch: u64,
     /// Calls about data that were answered as done.
     done: usize,
@@ -218,7 +218,7 @@ impl ClientWorld {
         host.fill = 0x77;
         let mut batch = TransmitBatch::new(64);
         let mut now_ns = START_NS;
-        // Good manners until the client shows its disk; a peer that has none shows none.
+        // Correct answers until the client shows its disk: without them there is no disk.
         while volume.described().is_none() {
             carry(now_ns, &endpoint, (&mut planes, &plane), &mut host, &mut batch);
             for at in (0..host.notes.calls.len()).rev() {
@@ -268,7 +268,7 @@ impl ClientWorld {
             }
             ClientStep::Serve { at } => self.serve(usize::from(*at)),
             ClientStep::ServeAll => {
-                // A claim, an opening, and what waited for them.
+                // A claim, an opening, and the requests that waited for them.
                 for _ in 0..4 {
                     (0..self.host.notes.calls.len()).for_each(|_| self.serve(0));
                     self.carry();
@@ -311,14 +311,14 @@ impl ClientWorld {
         driver.descriptors[place as usize] = Descriptor {
             op_flags: OPS[usize::from(op) % OPS.len()] | fua,
             nr_sectors: u32::from(sectors) % (SECTORS_MAX + 1),
-            // Some beyond the end.
+            // Some of them are beyond the end.
             start_sector: u64::from(sector) % (SIZE_BYTES / 512 + 8),
             addr: 0,
         };
         driver.mail.push(Completion { token: place, result: 0 });
     }
 
-    /// Answers as an honest server would that has the volume for this client alone.
+    /// Answers as an honest server that has the volume for this client alone.
     fn serve(&mut self, at: usize) {
         let count = self.host.notes.calls.len();
         if count == 0 {
@@ -360,7 +360,7 @@ impl ClientWorld {
         self.host.answer_with(self.now_ns, at, head, body_bytes);
     }
 
-    /// Everything that anybody has to say is said.
+    /// Delivers all datagrams, until no endpoint has one.
     fn carry(&mut self) {
         for _ in 0..ROUNDS_MAX {
             let Self { endpoint, planes, plane, host, batch, .. } = self;
@@ -374,7 +374,7 @@ impl ClientWorld {
 
     fn end(mut self) {
         let places = 0..SHAPE.places();
-        // Every user is answered, or the device is taken from under it, as by `detach --force`.
+        // Every user is answered, or its device is removed, as by `detach --force`.
         self.attachment.fail("it was detached by force");
         self.carry();
         assert!(self.driver.0.borrow().asking.iter().all(|&asking| asking), "someone still waits");
@@ -401,13 +401,13 @@ impl ClientWorld {
         endpoint.transmit(self.now_ns, &mut self.batch);
         assert_eq!(endpoint.pool().in_use(), 0, "buffers are left behind");
         drop(endpoint);
-        // The two hold each other.
+        // The two refer to each other.
         self.services.remove::<Plane>();
         self.host.end(self.now_ns);
     }
 }
 
-/// One exchange, with a round of the client's plane; how many datagrams there were.
+/// One exchange, with a round of the client's plane; gives the number of datagrams.
 fn carry(
     now_ns: u64,
     endpoint: &RefCell<Endpoint>,

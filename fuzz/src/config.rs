@@ -1,4 +1,4 @@
-//! The configuration's text: an operator's mistake is an error with its line, whatever it is.
+//! The configuration's text: every mistake of an operator is an error with its line.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! The control socket of a node that runs: whatever bytes and objects come, the next caller is
-//! answered, and what was added can be taken away again.
+//! The control socket of a running node, with any bytes and objects: the next caller is always
+//! answered, and objects that were added can be removed again.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
@@ -13,12 +13,12 @@ use arbitrary::{Arbitrary, Unstructured};
 use node::{Config, Node};
 use serde_json::{Value, json};
 
-/// Of one caller's answers; a status without volumes is far shorter.
+/// The most bytes of one caller's answers; a status without volumes is far shorter.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 /// How long an answer may take on a busy machine before it counts as none.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Where objects are added, in the order in which they can be taken away.
+/// The lists to which objects are added, in the order in which they can be removed.
 const LISTS: [&str; 3] = ["/v1/disks", "/v1/volumes", "/v1/peers"];
 
 const PATHS: [&str; 14] = [
@@ -70,7 +70,7 @@ enum Field {
     None,
 }
 
-/// What a configuration calls things, and what may be there.
+/// Keys of the configuration.
 const KEYS: [&str; 16] = [
     "name",
     "volume",
@@ -199,14 +199,14 @@ fn serve() -> ControlServed {
         started.send(config.control).expect("somebody waits");
         loop {
             std::thread::park();
-            // Never dropped: the next input needs it.
+            // The node is never dropped: the next input needs it.
             let _ = (&node, &home);
         }
     });
     ControlServed { path: wait.recv().expect("the node starts") }
 }
 
-/// Takes away everything that was added.
+/// Removes every object that was added.
 fn clean(served: &ControlServed) {
     for list in LISTS {
         for name in names(served, list) {
@@ -219,7 +219,7 @@ fn clean(served: &ControlServed) {
     }
 }
 
-/// What a list holds.
+/// The names of a list's objects.
 fn names(served: &ControlServed, list: &str) -> Vec<String> {
     let answer = ask(served, &request("GET", list, ""), false);
     let body = answer.windows(4).position(|end| end == b"\r\n\r\n").map(|at| &answer[at + 4..]);
@@ -228,7 +228,7 @@ fn names(served: &ControlServed, list: &str) -> Vec<String> {
     objects.iter().filter_map(|object| Some(object["name"].as_str()?.to_owned())).collect()
 }
 
-/// Sends what `input` describes, in one or several calls on one connection.
+/// Sends the calls that `input` describes on one connection.
 ///
 /// # Panics
 /// When an answer is endless or not HTTP, or the next caller is not answered.
@@ -255,8 +255,9 @@ fn lossy(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).chars().take(500).collect()
 }
 
-/// Says everything, then listens to the end. The server may hang up before all of it is said. To
-/// end what may be half a request, we end our side; that calls off answers that are on their way.
+/// Sends everything, then reads to the end. The server may close the connection before all of it
+/// is sent. The text may end in half a request, so our side is closed at the end of it; that
+/// cancels answers that are on their way.
 fn ask(served: &ControlServed, bytes: &[u8], ends: bool) -> Vec<u8> {
     let mut stream = UnixStream::connect(&served.path).expect("the control socket is there");
     stream.set_read_timeout(Some(PATIENCE)).expect("a socket has time-outs");
@@ -271,7 +272,7 @@ fn ask(served: &ControlServed, bytes: &[u8], ends: bool) -> Vec<u8> {
         match stream.read(&mut part) {
             Ok(0) => return answer,
             Ok(count) => answer.extend_from_slice(&part[..count]),
-            // A timer of libFuzzer's.
+            // A timer of libFuzzer interrupted the call.
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 panic!("no answer and no end of the connection after {PATIENCE:?}")

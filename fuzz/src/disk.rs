@@ -1,7 +1,7 @@
 //! The virtio-blk disk on a ring that a hostile driver fills: headers in pieces, types that do not
 //! exist, sectors beyond the end, lists of ranges that are no lists, no room for the status. Every
-//! chain that was taken ends, the ring stops and starts again whatever is in it, and the disk lets
-//! go of everything at the end.
+//! chain that was taken ends. The ring stops and starts again with any content, and the disk
+//! releases everything at the end.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ struct DiskRequest {
     data_bytes: u16,
     data_at: Option<Addr>,
     status_bytes: u8,
-    /// Flags of the three descriptors are what they should be, unless this says otherwise.
+    /// Changes to the flags of the three descriptors, which are correct otherwise.
     flags: Option<[u8; 3]>,
 }
 
@@ -89,7 +89,7 @@ impl DiskRange {
         };
         bytes[..8].copy_from_slice(&self.sector.number().to_le_bytes());
         bytes[8..12].copy_from_slice(&sectors.to_le_bytes());
-        // Mostly the one flag that there is, or none.
+        // Usually the one flag that exists, or none.
         bytes[12] = if self.flags > 250 { self.flags } else { self.flags & 1 };
         bytes
     }
@@ -97,7 +97,7 @@ impl DiskRange {
 
 #[derive(Arbitrary, Debug)]
 enum DiskStep {
-    /// Each for its kind of ring.
+    /// A write for each kind of ring.
     Store(ImageStore, PackedStore),
     Ask(DiskRequest),
     Poll,
@@ -207,7 +207,7 @@ impl DiskBed {
         header[..4].copy_from_slice(&u32::to_le_bytes(kind));
         header[8..].copy_from_slice(&request.sector.number().to_le_bytes());
         self.image.write(HEADER, &header);
-        // Mostly 16; whole sectors, or whole ranges; one byte.
+        // Usually 16 bytes, whole sectors or whole ranges, and one byte.
         let header_bytes = if request.header_bytes > 63 { 16 } else { request.header_bytes };
         let unit = if let DiskKind::Ranges { ranges, .. } = request.kind {
             self.image.write(DATA, &ranges.map(DiskRange::bytes).concat());

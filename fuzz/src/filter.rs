@@ -1,9 +1,9 @@
-//! The filter's language, and what a filter does with frames.
+//! The filter's language, and its decisions about frames.
 //!
-//! A run has rules that were made word by word, and a model that knows what they were made of: it
-//! says whether the text is accepted, and which rule decides about each frame. Or it has any text:
-//! what is accepted stays the same however it is spaced, and what is not has an error that names a
-//! rule that is there.
+//! A run of the first kind has rules that were made word by word, and a model that knows their
+//! words. The model says whether the text is accepted, and which rule decides about each frame. A
+//! run of the second kind has any text. A text that is accepted has the same meaning with other
+//! spaces; a text that is refused has an error with a rule of the text.
 
 mod model;
 
@@ -26,7 +26,7 @@ const RULES_MAX: usize = 12;
 
 const MS: u64 = 1_000_000;
 
-/// Between two frames at least, so that the switch's table has its turn.
+/// The least time between two frames, so that the switch's table gets its turn.
 const STEP_NS: u64 = 1000;
 
 const GUARDED: Mac = Mac([0x52, 0x54, 0, 0, 0, 1]);
@@ -38,12 +38,12 @@ struct FilterStep {
     is_sent: bool,
     is_v6: bool,
     is_tcp: bool,
-    /// Of a few addresses and ports, three bits each.
+    /// A choice of a few addresses and ports, three bits each.
     ends: u16,
     flags: u8,
     payload: u8,
     tag: u8,
-    /// Which of the following is done: seldom, by three bits each.
+    /// Which of the following changes are made: each is rare, by three bits.
     odd: u8,
     protocol: u8,
     bend: (u8, u8),
@@ -51,11 +51,11 @@ struct FilterStep {
     wait: u8,
 }
 
-/// Tries the rules that `input` has, and its frames.
+/// Tries the rules and the frames of `input`.
 ///
 /// # Panics
-/// When a rule is refused that is right, or accepted that is not; when a frame passes that may not,
-/// or is dropped and not counted.
+/// When a correct rule is refused or a wrong one accepted; when a frame passes that may not pass,
+/// or is dropped without being counted.
 pub fn run(input: &[u8]) {
     let mut input = Unstructured::new(input);
     let Ok((kind, default, count)) = <(u8, bool, u8)>::arbitrary(&mut input) else { return };
@@ -90,7 +90,7 @@ fn check_text(text: &[u8], default: Action) {
             match error.rule() {
                 Some(rule) => {
                     assert!((1..=rules.len()).contains(&rule), "{error}");
-                    // All before it are right.
+                    // All rules before it are correct.
                     assert!(Rules::parse(&rules[..rule - 1], default).is_ok());
                     assert!(Rules::parse(&rules[rule - 1..rule], default).is_err());
                 }
@@ -100,7 +100,7 @@ fn check_text(text: &[u8], default: Action) {
     }
 }
 
-/// Each rule by itself is accepted if the model says so; gives those that are.
+/// Checks that each rule by itself is accepted if the model accepts it; gives the accepted rules.
 fn check_specs(specs: &[RuleSpec], default: Action) -> Option<(Rules, Vec<RuleSpec>)> {
     let mut right = Vec::new();
     for spec in specs {
@@ -115,7 +115,7 @@ fn check_specs(specs: &[RuleSpec], default: Action) -> Option<(Rules, Vec<RuleSp
     Some((Rules::parse(&texts, default).ok()?, right))
 }
 
-/// A guest behind a filter, and one that has none.
+/// A guest behind a filter, and a guest without a filter.
 struct FilterWorld {
     bridge: Bridge,
     now_ns: u64,
@@ -173,7 +173,7 @@ impl FilterWorld {
         let after = (self.model.counted(&self.core), drops([&*from, &*to]));
         assert!(heard.len() <= 1 && heard.iter().all(|it| it.len() <= frame.len()));
         let Some(verdict) = FilterVerdict::between(&before.0, &after.0) else {
-            // It did not come as far as the filter.
+            // The frame did not reach the filter.
             let [filtered, all] = [0, 1].map(|at| after.1[at] - before.1[at]);
             assert_eq!((filtered, all, heard.len()), (0, 1, 0), "{frame:?}");
             return;
@@ -182,7 +182,7 @@ impl FilterWorld {
         assert_eq!(verdict, expected, "{direction:?} {step:?}");
         let [filtered, all] = [0, 1].map(|at| after.1[at] - before.1[at]);
         if passes {
-            // What the filter lets through, the switch may have dropped after it.
+            // The switch may have dropped the frame after the filter.
             assert_eq!((filtered, heard.len() as u64 + all), (0, 1));
         } else {
             assert_eq!((filtered, all, heard.len()), (1, 1, 0));
@@ -190,7 +190,7 @@ impl FilterWorld {
     }
 }
 
-/// What was dropped at both: by a filter, and at all.
+/// The drops at both ports: by a filter, and in all.
 fn drops(sides: [&StandInGuest; 2]) -> [u64; 2] {
     let mut sums = [0; 2];
     for side in sides {
@@ -208,7 +208,7 @@ impl FilterStep {
         self.odd >> (2 * which) & 3 == 3
     }
 
-    /// Mostly nothing; some seconds, or an hour.
+    /// The time that passes: usually none, else some seconds or an hour.
     fn wait_ns(&self) -> u64 {
         match self.wait {
             0 => 3_601_000 * MS,
@@ -224,7 +224,7 @@ impl FilterStep {
             (true, true) => FrameMaker::tcp6(),
             (true, false) => FrameMaker::udp6(),
         };
-        // Mostly one of a few conversations, of which there is more.
+        // Usually another frame of one of a few conversations.
         let few = if self.ends >> 14 == 3 { 7 } else { 1 };
         let part = |at: u16| self.ends >> (3 * at) & few;
         let (from, to) = if self.is_sent { (GUARDED, OTHER) } else { (OTHER, GUARDED) };
@@ -236,11 +236,11 @@ impl FilterStep {
         let mut frame = maker.ports(ports.0, ports.1).payload(self.payload.into()).build();
         let ip = if tag == 0 { 14 } else { 18 };
         if self.is_odd(0) {
-            // Some other protocol, ICMP among them.
+            // Another protocol, such as ICMP.
             frame[ip + if self.is_v6 { 6 } else { 9 }] = self.protocol;
         }
         if self.is_odd(1) {
-            // Not the addresses.
+            // The addresses stay.
             let (at, value) = self.bend;
             let at = 12 + usize::from(at) % (frame.len() - 12);
             frame[at] = value;

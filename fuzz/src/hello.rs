@@ -1,7 +1,7 @@
 //! Datagrams from strangers: noise, handshake packets that are nearly right, real ones changed and
-//! sent again. They make no session that an honest handshake did not make, take bounded memory, and
-//! get hardly more bytes back than they sent (a Reset with its token is 7 bytes longer than the
-//! shortest sealed packet): a forged source address must not be worth the trouble.
+//! sent again. They make no session that an honest handshake did not make, and take bounded memory.
+//! The answers are hardly longer than the datagrams (a Reset with its token is 7 bytes longer than
+//! the shortest sealed packet): a forged source address must not multiply an attacker's traffic.
 
 use std::collections::BTreeMap;
 
@@ -14,9 +14,9 @@ use crate::steps::steps;
 
 const STEPS_MAX: usize = 300;
 const PACKETS_MAX: usize = 64;
-/// Strangers' addresses: these and the following seven.
+/// The first of eight addresses of strangers.
 const STRANGER: u8 = 100;
-/// What the victim asks for itself, in vain.
+/// The address of a node that never answers the victim.
 const MUTE: u8 = 50;
 
 #[derive(Arbitrary, Debug)]
@@ -25,7 +25,7 @@ enum HelloStep<'a> {
         from: u8,
         bytes: &'a [u8],
     },
-    /// Right lengths and checksums around any frames.
+    /// Any frames with correct lengths and checksums.
     Shaped {
         from: u8,
         version: bool,
@@ -41,12 +41,12 @@ enum HelloStep<'a> {
         number: u8,
         greeting: Greeting,
     },
-    /// A real endpoint begins a handshake; what it sends is kept.
+    /// A real endpoint begins a handshake; its packets are kept.
     Begin {
         name: u8,
         index: u8,
     },
-    /// A kept packet arrives from somewhere, changed or not.
+    /// A kept packet arrives from any address, changed or not.
     Recorded {
         from: u8,
         which: u8,
@@ -66,7 +66,7 @@ enum HelloStep<'a> {
 #[derive(Arbitrary, Debug)]
 enum HelloSession {
     None,
-    /// The one that the victim named last to somebody.
+    /// The id that the victim named last.
     Told,
     /// The victim's own attempt.
     Attempt,
@@ -100,7 +100,7 @@ impl Greeting {
         bytes.extend_from_slice(&calls.to_le_bytes());
         bytes.extend_from_slice(&[0, 0]);
         bytes.extend_from_slice(&name);
-        // Mostly all of it.
+        // Usually all of it.
         if self.bytes < 104 {
             bytes.truncate(self.bytes.into());
         }
@@ -111,7 +111,7 @@ impl Greeting {
 struct HelloWorld {
     victim: NetNode,
     honest: NetNode,
-    /// Began a handshake with the victim.
+    /// The endpoint that began a handshake with the victim.
     begun: Option<NetNode>,
     now_ns: u64,
     recorded: Vec<Vec<u8>>,
@@ -121,7 +121,7 @@ struct HelloWorld {
     honest_calls: usize,
     begun_count: u8,
     is_sealed: bool,
-    /// Bytes that each stranger sent, less those that it got.
+    /// Bytes that each stranger sent, minus the bytes that it received.
     balance: BTreeMap<u8, i64>,
 }
 
@@ -217,7 +217,7 @@ impl HelloWorld {
     }
 
     fn begin(&mut self, name: u8, index: u8) {
-        // Few names, so that attempts meet.
+        // There are few names, so that attempts meet.
         self.begun_count = self.begun_count.wrapping_add(1);
         let name = ["vm5", "vm6"][usize::from(name & 1)];
         let number = 20 + (self.begun_count & 15);
@@ -252,7 +252,7 @@ impl HelloWorld {
         self.arrive(from, &packet);
     }
 
-    /// Lets the real endpoint have its handshake, with what it sends kept as well.
+    /// Lets the real endpoint complete its handshake, and keeps its packets.
     fn answer_begun(&mut self) {
         let Some(mut begun) = self.begun.take() else { return };
         for _ in 0..4 {
@@ -300,7 +300,7 @@ impl HelloWorld {
         if to == self.honest.addr {
             self.honest.receive(self.now_ns, self.victim.addr, &bytes);
         } else if to == addr(MUTE) {
-            // Its Hello: the id by which it wants to be addressed is in the greeting.
+            // Its Hello has the id by which it wants to be addressed.
             let id = bytes.get(packet::HEADER_BYTES + 8..packet::HEADER_BYTES + 16);
             self.attempt = id.map_or(0, |id| u64::from_le_bytes(id.try_into().expect("eight")));
         } else {
@@ -311,7 +311,7 @@ impl HelloWorld {
         }
     }
 
-    /// What a stranger without a session gets is no more than what it sent.
+    /// Checks that a stranger without a session gets no more bytes than it sent.
     fn pay(&mut self, to: std::net::SocketAddr, bytes: usize) {
         let stranger = (STRANGER..STRANGER + 8).find(|&number| addr(number) == to);
         let has_session = self.victim.notes.sessions.len() > 1;

@@ -1,5 +1,5 @@
-//! A driver's memory: three regions of one memory file, two of which adjoin, and a ring in them
-//! that is written descriptor by descriptor, as wrong as the input likes.
+//! A driver's memory: three regions of one memory file, two of which adjoin, and a ring in them.
+//! The ring is written descriptor by descriptor, with the mistakes that the input chooses.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -10,36 +10,36 @@ use arbitrary::Arbitrary;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use virtio::{InflightRegion, Logging, Memory, QueueConfig, Region, RingKind};
 
-/// Of each region.
+/// The bytes of each region.
 pub(crate) const REGION_BYTES: u64 = 32 << 10;
 /// Where the regions are in the guest. The first two adjoin.
 pub(crate) const REGIONS_AT: [u64; 3] = [BASE, BASE + REGION_BYTES, BASE + 4 * REGION_BYTES];
 /// The first guest address.
 pub(crate) const BASE: u64 = 0x1_0000;
 
-/// Where the ring is, unless the input wants it elsewhere.
+/// The ring's usual place; the input may choose another one.
 const DESC: u64 = BASE;
 const AVAIL: u64 = BASE + 0x1000;
 const USED: u64 = BASE + 0x1800;
-/// Indirect tables and buffers.
+/// The place of indirect tables and buffers.
 const FREE: u64 = BASE + 0x2000;
 /// Where descriptors may point to tables.
 pub(crate) const TABLES_AT: u64 = FREE;
 
-/// The largest ring here: everything that matters happens with few descriptors.
+/// The largest ring: few descriptors are enough to reach all code.
 const SIZE_EXPONENT_MAX: u8 = 6;
 
 pub(crate) const NEXT: u16 = 1;
 pub(crate) const WRITE: u16 = 2;
 pub(crate) const INDIRECT: u16 = 4;
 
-/// An address that is wrong only now and then, or nothing would ever be reached.
+/// An address that is rarely wrong: with wrong addresses most code is never reached.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 pub(crate) enum Addr {
     Free(u16),
     Table(u8),
     Ring(u16),
-    /// Around the end of a region.
+    /// Near the end of a region.
     Edge(u8, i8),
     Any(u64),
 }
@@ -64,7 +64,7 @@ pub(crate) enum Len {
     Small(u8),
     Table(u8),
     Any(u32),
-    /// So much below 4 GiB.
+    /// At this distance below 4 GiB.
     Huge(u8),
 }
 
@@ -89,7 +89,7 @@ pub(crate) struct ImageDescriptor {
 }
 
 impl ImageDescriptor {
-    /// Mostly the three flags that there are, and neighbours that exist.
+    /// Makes flags that usually exist, and neighbours that usually exist.
     fn bytes(self, size: u16) -> [u8; 16] {
         let odd = self.flags & 0xc0 == 0xc0;
         let flags = if odd { u16::from(self.flags) << 3 } else { u16::from(self.flags & 7) };
@@ -100,16 +100,16 @@ impl ImageDescriptor {
 }
 
 impl ImageDescriptor {
-    /// Its flags in a packed ring, without the wrap counters; mostly one of those that there are.
+    /// Its flags in a packed ring, without the wrap counters; usually flags that exist.
     fn packed_flags(self) -> u16 {
         let flags = u16::from(self.flags & 7);
-        // The last of a list more often than not, or lists would have no end.
+        // More often than not the last of a list: otherwise lists would not end.
         if self.flags & 0x30 == 0 { flags } else { flags & !NEXT }
     }
 
     /// Its bytes in a packed ring.
     fn packed_bytes(self, id: u16, flags: u16) -> [u8; 16] {
-        // The third and the fourth field are the other way round.
+        // The third and the fourth field are swapped.
         raw_descriptor(self.addr.guest(), self.len.bytes(), id, flags)
     }
 }
@@ -126,7 +126,7 @@ pub(crate) fn raw_descriptor(addr: u64, len: u32, flags: u16, next: u16) -> [u8;
 
 const PACKED_AVAIL: u16 = 1 << 7;
 const PACKED_USED: u16 = 1 << 15;
-/// The flags that say whose a slot of a packed ring is.
+/// The flags that say whether a slot of a packed ring is the driver's or the device's.
 pub(crate) const MARKS: u16 = PACKED_AVAIL | PACKED_USED;
 /// The wrap counter of a packed ring's place.
 const WRAP: u32 = 1 << 15;
@@ -154,7 +154,7 @@ impl ImagePlace {
         u32::from(self.slot) | if self.wrap { WRAP } else { 0 }
     }
 
-    /// What a descriptor there is marked with when it is available, or used.
+    /// The flags of a descriptor there that is available, or used.
     pub(crate) fn flags(self, available: bool) -> u16 {
         let avail = if self.wrap { PACKED_AVAIL } else { 0 };
         avail | if self.wrap != available { PACKED_USED } else { 0 }
@@ -168,26 +168,26 @@ pub(crate) struct ImageShape {
     pub(crate) event_idx: bool,
     pub(crate) indirect: bool,
     pub(crate) inflight: bool,
-    /// Where the ring's parts are instead of the usual place: over each other, outside, crooked.
+    /// Places of the ring's parts instead of the usual ones: overlapping, outside, unaligned.
     elsewhere: Option<[Addr; 3]>,
 }
 
 impl ImageShape {
-    /// Has no inflight region; with `usual` its parts are where they should be.
+    /// A ring without an inflight region; with `usual` its parts are at their usual places.
     pub(crate) fn make_plain(&mut self, usual: bool) {
         self.inflight = false;
         self.elsewhere = self.elsewhere.filter(|_| !usual);
     }
 }
 
-/// A write of the driver's.
+/// A write of the driver.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 pub(crate) enum ImageStore {
     Describe {
         index: u8,
         descriptor: ImageDescriptor,
     },
-    /// An entry of what may be found as an indirect table.
+    /// An entry of a possible indirect table.
     Tabulate {
         at: u8,
         descriptor: ImageDescriptor,
@@ -204,22 +204,22 @@ pub(crate) enum ImageStore {
     },
 }
 
-/// A write of the driver's to a packed ring.
+/// A write of the driver to a packed ring.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 pub(crate) enum PackedStore {
-    /// The next slot, as a driver fills it.
+    /// The next slot, filled as a driver does.
     Push {
         descriptor: ImageDescriptor,
         id: u8,
     },
-    /// Any slot, of any round.
+    /// Any slot, with the wrap counter of any round.
     Describe {
         slot: u8,
         descriptor: ImageDescriptor,
         id: u8,
         flags: u16,
     },
-    /// An entry of what may be found as an indirect table.
+    /// An entry of a possible indirect table.
     Tabulate {
         at: u8,
         descriptor: ImageDescriptor,
@@ -232,7 +232,7 @@ pub(crate) enum PackedStore {
     },
 }
 
-/// The driver's side.
+/// The driver's side of a ring.
 #[derive(Debug)]
 pub(crate) struct Image {
     file: File,
@@ -247,7 +247,7 @@ pub(crate) struct Image {
     /// Where the driver of a packed ring fills the next slot.
     pub(crate) pushed: ImagePlace,
     region: Option<InflightRegion>,
-    /// The driver wrote where only the device may.
+    /// Whether the driver wrote at a place that only the device may write.
     pub(crate) is_used_damaged: bool,
 }
 
@@ -284,12 +284,12 @@ impl Image {
         }
     }
 
-    /// Whether the ring's parts are where they should not be.
+    /// Whether the ring's parts are at wrong places.
     pub(crate) fn is_elsewhere(&self) -> bool {
         self.shape.elsewhere.is_some()
     }
 
-    /// The same memory, mapped anew.
+    /// The same memory, mapped again.
     pub(crate) fn mapped_again(&self) -> Arc<Memory> {
         memory_of(&self.file)
     }
@@ -360,7 +360,7 @@ impl Image {
                 self.write(self.slot_at(u16::from(slot) % size), &bytes);
             }
             PackedStore::Tabulate { at, descriptor, flags } => {
-                // Mostly readable or writable.
+                // Usually readable or writable.
                 let flags = if flags & 0xf000 == 0xf000 { flags } else { flags & WRITE };
                 let bytes = descriptor.packed_bytes(0, flags);
                 self.write(TABLES_AT + 16 * u64::from(at), &bytes);

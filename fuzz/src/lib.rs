@@ -1,12 +1,12 @@
 //! Hostile input for everything that guests, peers, files and people can reach: one module for each
 //! boundary, with a function that takes any bytes, and panics when a promise is broken.
 //!
-//! "No panic" is the least of it. Each target has a model or a bystander: what a ring gives is
-//! compared with what a plain reading of its image says, buffers are counted when a session is
-//! over, and an honest peer beside a hostile one goes on.
+//! The absence of a panic is not enough. Each target has a model, or an honest peer beside the
+//! hostile one. For instance, a ring's chains are compared with a plain reading of the ring's
+//! memory, buffers are counted when a session has ended, and the honest peer's work continues.
 //!
-//! `fuzz/libfuzzer` runs the targets for as long as one likes (`scripts/fuzz`); the inputs in
-//! `fuzz/corpus` and a seeded handful of others are plain tests of this crate.
+//! `fuzz/libfuzzer` runs the targets for any time (`scripts/fuzz`). The inputs in `fuzz/corpus`,
+//! and a few others made from a seed, are plain tests of this crate.
 #![forbid(unsafe_code)]
 
 pub mod block;
@@ -28,20 +28,20 @@ pub mod session;
 mod steps;
 pub mod vhost;
 
-/// One boundary.
+/// A boundary at which hostile input arrives.
 #[derive(Clone, Copy, Debug)]
 pub struct FuzzTarget {
-    /// Its name, as `scripts/fuzz` and `fuzz/corpus` know it.
+    /// Its name in `scripts/fuzz` and `fuzz/corpus`.
     pub name: &'static str,
-    /// Tries an input.
+    /// The function that tries an input.
     pub run: fn(&[u8]),
-    /// Inputs of the seeded test: slow targets get fewer.
+    /// How many inputs the seeded test has: slow targets get fewer.
     pub smoke_inputs: usize,
-    /// The longest of them.
+    /// The most bytes of an input of the seeded test.
     pub smoke_bytes_max: usize,
 }
 
-/// All of them.
+/// All targets.
 pub const TARGETS: [FuzzTarget; 14] = [
     target("ring", ring::run, 4000, 1500),
     target("packed", packed::run, 4000, 1500),

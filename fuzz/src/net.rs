@@ -1,4 +1,4 @@
-//! Endpoints joined by memory: what each has to send is taken out and put into the other by hand.
+//! Endpoints joined by memory: the datagrams of each are taken out and put into the other by hand.
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -10,19 +10,19 @@ use transport::{
 };
 
 pub(crate) const MS: u64 = 1_000_000;
-/// When a run begins: not at zero, which is the beginning of nothing.
+/// The time at which a run begins. It is not zero, as a real clock never is.
 pub(crate) const START_NS: u64 = 1000 * MS;
 
-/// Of each endpoint. A hostile peer gets a quarter.
+/// Buffers of each endpoint. A hostile peer gets a quarter.
 const POOL_BYTES_MAX: usize = 32 << 20;
-/// Far more than the tables of the few sessions here.
+/// A limit far above the tables of these few sessions.
 const STATE_BYTES_MAX: usize = 16 << 20;
 
 pub(crate) fn addr(number: u8) -> SocketAddr {
     (Ipv4Addr::new(10, 0, 0, number), 4870).into()
 }
 
-/// What an endpoint told.
+/// The events of an endpoint.
 #[derive(Default)]
 pub(crate) struct Notes {
     pub(crate) sessions: Vec<SessionId>,
@@ -31,9 +31,9 @@ pub(crate) struct Notes {
     pub(crate) casts: Vec<NetCast>,
     /// Tokens of the replies that came, with their bodies' lengths.
     pub(crate) replies: Vec<(u64, usize)>,
-    /// The heads of replies that nobody has looked at, by token.
+    /// The heads of replies that no check has read, by token.
     pub(crate) heads: HashMap<u64, Vec<u8>>,
-    /// Bytes of bodies that were what an honest node sends, and those that were not.
+    /// Bytes of bodies that an honest node sends, and other bytes.
     pub(crate) honest_bytes: usize,
     pub(crate) odd_bytes: usize,
 }
@@ -46,7 +46,7 @@ pub(crate) struct NetCalled {
     pub(crate) body: Option<(BufId, usize)>,
 }
 
-/// A cast that came.
+/// A cast that arrived.
 pub(crate) struct NetCast {
     pub(crate) session: SessionId,
     pub(crate) flow: u16,
@@ -54,7 +54,7 @@ pub(crate) struct NetCast {
     pub(crate) body: Option<(BufId, usize)>,
 }
 
-/// What honest nodes fill bodies with.
+/// The byte that fills the bodies of honest nodes.
 pub(crate) const HONEST: u8 = 0x5a;
 
 impl Sink for Notes {
@@ -96,12 +96,12 @@ impl Sink for Notes {
     }
 }
 
-/// An endpoint with its address and notes.
+/// An endpoint with its address and its events.
 pub(crate) struct NetNode {
     pub(crate) endpoint: Endpoint,
     pub(crate) notes: Notes,
     pub(crate) addr: SocketAddr,
-    /// What its bodies are filled with.
+    /// The byte that fills its bodies.
     pub(crate) fill: u8,
     batch: TransmitBatch,
 }
@@ -129,7 +129,7 @@ impl NetNode {
         assert!(after.dropped() <= before.dropped() + 1, "dropped twice");
     }
 
-    /// Everything that it has to send at this instant, up to a bound.
+    /// All datagrams that it sends at this instant, up to a bound.
     pub(crate) fn transmit(&mut self, now_ns: u64) -> Vec<(SocketAddr, Vec<u8>)> {
         self.endpoint.advance(now_ns, &mut self.notes);
         let mut sent = Vec::new();
@@ -179,12 +179,12 @@ impl NetNode {
         taken
     }
 
-    /// Answers the call at this place of the notes.
+    /// Answers the call at this place of the events.
     pub(crate) fn answer(&mut self, now_ns: u64, at: usize, body_bytes: usize) {
         self.answer_with(now_ns, at, &[HONEST; 8], body_bytes);
     }
 
-    /// The same with this head.
+    /// Answers the call at this place of the events, with this head.
     pub(crate) fn answer_with(&mut self, now_ns: u64, at: usize, head: &[u8], body_bytes: usize) {
         let called = self.notes.calls.swap_remove(at);
         let body = self.body(body_bytes).flatten();
@@ -195,7 +195,7 @@ impl NetNode {
         self.release(called.body);
     }
 
-    /// A filled buffer; nothing for no bytes; `None` when the pool is empty.
+    /// A filled buffer; an empty answer for no bytes; `None` when the pool is empty.
     fn body(&mut self, bytes: usize) -> Option<Option<(BufId, usize)>> {
         if bytes == 0 {
             return Some(None);
@@ -211,7 +211,7 @@ impl NetNode {
         }
     }
 
-    /// What must hold at any time.
+    /// Checks the conditions that hold at any time.
     pub(crate) fn check(&self) {
         assert!(self.endpoint.pool().resident_bytes() <= POOL_BYTES_MAX);
         let state_bytes: usize = self.endpoint.sessions().map(|status| status.state_bytes).sum();
@@ -263,12 +263,12 @@ pub(crate) fn sealed_config(name: &str, number: u8, known: &[(&str, u8)]) -> End
     config.security =
         Security::Sealed { secret: Arc::new(secret(number)), keyring: Arc::new(keyring) };
     config.entropy = [number + 1; 32];
-    // Keys roll early.
+    // Keys are replaced early.
     config.key_epoch_bits = 12;
     config
 }
 
-/// Carries what honest nodes have for each other until they have nothing more, or for so long.
+/// Carries the honest nodes' datagrams until they have no more, or until the time limit.
 pub(crate) fn settle(nodes: &mut [&mut NetNode], now_ns: &mut u64, limit_ns: u64) {
     let end_ns = *now_ns + limit_ns;
     loop {

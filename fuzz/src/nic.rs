@@ -1,10 +1,11 @@
-//! A nic whose guest writes whatever it likes: into both rings, into the headers before its frames,
-//! into the frames. Beside it are two honest guests, in the same network.
+//! A nic whose guest writes anything into both rings, into the headers before its frames, and into
+//! the frames. Two honest guests are in the same network.
 //!
-//! A run is of one of two kinds. In a *wild* one the rings are written descriptor by descriptor,
-//! and what the nic has read from them is noted. In the other one the chains are sound, and what is
-//! in them is not: the model says what becomes of each frame, and every drop has the reason that it
-//! has there. In both, what arrives is a frame that was sent, or the segments of one, in order.
+//! A run is of one of two kinds. In a *wild* run the rings are written descriptor by descriptor,
+//! and the frames that the nic reads from them are noted. In the other kind the chains are sound,
+//! and their content is not: the model decides the fate of each frame, and every drop has the
+//! model's reason. In both kinds a guest receives only frames that were sent, or their segments, in
+//! order.
 
 mod model;
 mod packet;
@@ -29,17 +30,17 @@ use crate::steps::steps;
 
 const STEPS_MAX: usize = 300;
 
-/// Rounds after which nothing may be left to do: a burst takes a chain at least.
+/// The limit of rounds until all work is done: a burst takes at least one chain.
 const ROUNDS_MAX: usize = 200;
 
-/// Between two rounds: enough that floods are never limited.
+/// The time between two rounds: enough that floods are never limited.
 const ROUND_NS: u64 = 10_000_000;
 
-/// Where frames are written for the hostile guest to send, and where that ends.
+/// The place of the hostile guest's frames to send, and its end.
 const FRAMES_AT: u64 = TABLES_AT;
 const FRAMES_END: u64 = TABLES_AT + (48 << 10);
 
-/// Where its buffers are.
+/// The place of the hostile guest's buffers.
 const BUFFERS_AT: u64 = TABLES_AT + 0x1000;
 
 const HOSTILE: Mac = mac(1);
@@ -50,7 +51,7 @@ const fn mac(last: u8) -> Mac {
     Mac([0x52, 0x54, 0, 0, 0, last])
 }
 
-/// What was agreed on, and with whom.
+/// The features, ring kinds and sizes of a run.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 struct NicSetup {
     is_packed: bool,
@@ -68,7 +69,7 @@ impl NicSetup {
     }
 }
 
-/// Some of what nics offer, most often all.
+/// Some features of a nic, most often all.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 struct Features {
     are_some: bool,
@@ -81,7 +82,7 @@ impl Features {
         if self.are_some { all & self.which } else { all }
     }
 
-    /// What the driver may leave to others, and what they may leave to it.
+    /// The offloads that the driver may ask for, and the offloads that it accepts.
     fn offers(self) -> (Offers, Offers) {
         let has = |bit| self.bits() & bit != 0;
         let from = Offers {
@@ -111,12 +112,12 @@ impl Features {
 
 #[derive(Arbitrary, Debug)]
 enum NicStep {
-    /// In a wild run: into one ring or the other, each for its kind.
+    /// In a wild run, a write into one of the rings, for the ring's kind.
     Store(bool, ImageStore, PackedStore),
     Send(NicPacket),
-    /// A sound buffer for frames to come.
+    /// A sound buffer for received frames.
     Buffer(u16),
-    /// An honest guest to the other one, or to the hostile one.
+    /// An honest guest sends to the other honest guest, or to the hostile guest.
     Say {
         to_hostile: bool,
         bytes: u16,
@@ -176,23 +177,24 @@ struct NicWorld {
     setup: NicSetup,
     bridge: Bridge,
     now_ns: u64,
-    /// The hostile guest's rings: what comes to it, and what it sends.
+    /// The hostile guest's rings, for receiving and for sending.
     images: [Image; 2],
     queues: Rc<RefCell<NicQueues>>,
     core: Arc<NicCore>,
     seen: Rc<RefCell<Vec<NicSent>>>,
     ear: StandInGuest,
     honest: StandInGuest,
-    /// Where the next frame is written, and by which descriptor it begins.
+    /// The place of the next frame, and its first descriptor.
     frame_at: u64,
     descriptor: u16,
-    /// Buffers that were posted by sound chains: each once, for nobody looks when they come back.
+    /// Buffers that sound chains have posted. Each is used once, since returned buffers are not
+    /// tracked.
     buffers: u16,
-    /// What the model makes of those that were sent since the last round.
+    /// The model's results for the frames that were sent since the last round.
     sent: VecDeque<Result<NicSent, Reason>>,
-    /// By reason, over all rounds.
+    /// The model's drops by reason, over all rounds.
     drops: BTreeMap<Reason, u64>,
-    /// Frames to the ear, and to the hostile guest, that a port was handed.
+    /// Frames that the ports of the ear and of the hostile guest were handed.
     to_ear: u64,
     to_hostile: u64,
 }
@@ -200,8 +202,8 @@ struct NicWorld {
 /// Runs the steps that `input` describes.
 ///
 /// # Panics
-/// When somebody hears what nobody sent, a frame is neither delivered nor counted, or an honest
-/// guest is held up.
+/// When a guest receives a frame that was not sent, a frame is neither delivered nor counted, or an
+/// honest guest is held up.
 pub fn run(input: &[u8]) {
     let mut input = Unstructured::new(input);
     let Ok(mut setup) = NicSetup::arbitrary(&mut input) else { return };
@@ -214,7 +216,7 @@ pub fn run(input: &[u8]) {
 }
 
 impl NicWorld {
-    /// Nothing where a ring is so wrong that it is not started.
+    /// `None` where a ring is so wrong that it is not started.
     fn new(setup: NicSetup) -> Option<Self> {
         let kind = if setup.is_packed { RingKind::Packed } else { RingKind::Split };
         let mut bridge = Bridge::new(5);
@@ -319,7 +321,7 @@ impl NicWorld {
         }
     }
 
-    /// A frame of the hostile guest's, in a sound chain.
+    /// A frame of the hostile guest, in a sound chain.
     fn send(&mut self, packet: &NicPacket) {
         let header_bytes = self.setup.features.header_bytes();
         let size = self.images[1].size;
@@ -345,7 +347,7 @@ impl NicWorld {
         }
     }
 
-    /// An honest guest says something that arrives as it is, if it is to another one.
+    /// Sends a frame of an honest guest, which arrives unchanged at another honest guest.
     fn say(&mut self, to_hostile: bool, bytes: usize) {
         self.settle();
         let to = if to_hostile { HOSTILE } else { EAR };
@@ -371,10 +373,10 @@ impl NicWorld {
         self.bridge.poll(self.now_ns)
     }
 
-    /// Everything that waits goes where it goes.
+    /// Runs rounds until no frame waits.
     fn settle(&mut self) {
         for round in 0.. {
-            assert!(round < ROUNDS_MAX, "there is no end to it");
+            assert!(round < ROUNDS_MAX, "frames are left after the last round");
             let progress = self.round();
             let seen = std::mem::take(&mut *self.seen.borrow_mut());
             self.look(seen);
@@ -387,7 +389,7 @@ impl NicWorld {
         self.check_counters();
     }
 
-    /// What was seen in one round has gone to those who are to have it.
+    /// Checks that each frame that was seen in one round has reached the ports that it is for.
     fn look(&mut self, seen: Vec<NicSent>) {
         let (_, offers) = self.setup.ear.offers();
         let mut expected = VecDeque::new();
@@ -408,13 +410,14 @@ impl NicWorld {
             let header: [u8; HEADER_BYTES] = *header.first_chunk().expect("it is longer");
             let is_it = |it: &([u8; HEADER_BYTES], Vec<u8>)| *it == (header, bytes.clone());
             let at = expected.iter().position(is_it);
-            let at = at.unwrap_or_else(|| panic!("a frame that nobody sent: {header:?} {bytes:?}"));
+            let at =
+                at.unwrap_or_else(|| panic!("a frame that was not sent: {header:?} {bytes:?}"));
             expected.drain(..=at);
         }
         while self.honest.hear().is_some() {}
     }
 
-    /// This is the next one that the model lets through.
+    /// Checks that this frame is the next one that the model lets through.
     fn check_next(&mut self, seen: &NicSent) {
         while let Some(sent) = self.sent.pop_front() {
             match sent {
@@ -422,10 +425,10 @@ impl NicWorld {
                 Ok(sent) => return assert_eq!(*seen, sent, "not what was sent"),
             }
         }
-        panic!("nobody sent {seen:?}");
+        panic!("a frame that was not sent: {seen:?}");
     }
 
-    /// What was not seen was dropped.
+    /// Checks that each frame that was not seen was dropped.
     fn check_sent(&mut self) {
         for sent in self.sent.drain(..) {
             match sent {
@@ -435,7 +438,7 @@ impl NicWorld {
         }
     }
 
-    /// Each frame was delivered, or counted by its reason.
+    /// Checks that each frame was delivered, or counted by its reason.
     fn check_counters(&self) {
         let counters = self.core.counters();
         if !self.setup.is_wild {
@@ -465,7 +468,7 @@ impl NicWorld {
     }
 }
 
-/// Whether a frame goes to the ear, where the network passes it on at all.
+/// Whether a frame goes to the ear, if the network passes it on at all.
 fn goes(sent: &NicSent) -> Result<bool, Reason> {
     let (to, from) = sent.addresses();
     if sent.vlan != 0 {

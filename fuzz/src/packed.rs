@@ -1,8 +1,8 @@
-//! The packed ring against a driver that writes whatever it likes, whenever it likes.
+//! The packed ring against a driver that writes anything at any time.
 //!
-//! The model knows which slots are whose and reads the same image plainly, so it says of each chain
-//! what it is or why it is refused, and where each used element must be. What is outstanding when
-//! the device dies is in the inflight region, as it was when it was taken.
+//! The model knows the owner of each slot and reads the same memory plainly. So it knows the pieces
+//! of each chain or the reason why the chain is refused, and the place of each used element.
+//! Chains that are outstanding when the device dies are in the inflight region as they were taken.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,13 +21,13 @@ const STEPS_MAX: usize = 400;
 
 #[derive(Arbitrary, Debug)]
 enum PackedStep {
-    /// A sound chain, if there is room: or few would come round the ring.
+    /// A sound chain, if there is room. Without sound chains few runs would pass the ring's end.
     Ask {
         id: u8,
         pieces: u8,
         table: bool,
     },
-    /// A driver that does not, now and then.
+    /// A driver that sometimes breaks the rules.
     Break {
         rare: u8,
         store: PackedStore,
@@ -43,7 +43,7 @@ enum PackedStep {
     Disarm,
     /// The front end changed its memory table.
     Remap,
-    /// The device's process died and another goes on.
+    /// The device's process died, and a successor resumes the ring.
     Restart,
 }
 
@@ -62,23 +62,23 @@ struct PackedBed {
     asked: Vec<u16>,
     next: ImagePlace,
     used: ImagePlace,
-    /// Slots of chains that nobody knows any more.
+    /// Slots of chains that neither side knows any more.
     limbo: usize,
     out: Vec<Head>,
-    /// Put and not published, with what was written.
+    /// Chains that were put and not published, with the bytes written.
     staged: Vec<(u16, u32)>,
     taken: Vec<PackedTaken>,
     redo: VecDeque<PackedTaken>,
     table: Arc<Memory>,
 }
 
-/// What a take must come to: a part of an error's text, nothing, or a chain.
+/// The expected result of a take: a part of an error's text, `None`, or a chain.
 type TakeWanted = Result<Option<(PackedTaken, Pieces)>, &'static str>;
 
 /// Runs the steps that `input` describes.
 ///
 /// # Panics
-/// When the queue gives something else than the model, or refuses what is sound.
+/// When the queue's result is not the model's, or the queue refuses a sound chain.
 pub fn run(input: &[u8]) {
     let mut input = Unstructured::new(input);
     let Ok(shape) = ImageShape::arbitrary(&mut input) else { return };
@@ -117,7 +117,7 @@ impl PackedBed {
             PackedStep::Ask { id, pieces, table } => {
                 self.ask(id.into(), 1 + u16::from(pieces % 4), table)
             }
-            // A ring that fails at once shows little.
+            // A ring that fails at once reaches little code.
             PackedStep::Break { rare, store } if rare % 8 == 0 => self.image.store_packed(store),
             PackedStep::Break { .. } => {}
             PackedStep::Take => return self.take().is_some(),
@@ -154,7 +154,7 @@ impl PackedBed {
         true
     }
 
-    /// A driver that keeps the rules, on its next slots.
+    /// Writes a sound chain into the driver's next slots.
     fn ask(&mut self, id: u16, pieces: u16, table: bool) {
         let size = self.image.size;
         let table = table && self.image.shape.indirect;
@@ -190,7 +190,7 @@ impl PackedBed {
         self.image.read(self.image.slot_at(slot)).expect("the ring was checked")
     }
 
-    /// Takes one chain. `None`: the queue has failed, rightly.
+    /// Takes one chain. `None`: the queue has failed as the model expects.
     fn take(&mut self) -> Option<bool> {
         let wanted = self.expect();
         match self.queue.take(&mut self.chain) {
@@ -286,7 +286,7 @@ impl PackedBed {
         Ok(pieces)
     }
 
-    /// Publishes, and looks for each used element where it must be.
+    /// Publishes, and checks the place of each used element.
     fn publish(&mut self) {
         self.queue.publish();
         let size = self.image.size;

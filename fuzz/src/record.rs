@@ -1,6 +1,6 @@
-//! The attachment's record: a file that a power cut, a disk or a hand may have damaged or forged.
-//! It is believed only if it is, byte for byte, what was written; an older release's, which has a
-//! checksum alone, only where no record was written since.
+//! The attachment's record: a file that a power cut, a disk or an attacker may have changed. A
+//! record is believed only if it has exactly the bytes that were written. An older release's
+//! record, which has only a checksum, is believed only if no record was written after it.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use arbitrary::{Arbitrary, Unstructured};
 
 use crate::packet::crc32c;
 
-/// An older file's length and where its checksum is; `volume/src/record/plain.rs` has the layout.
+/// An older file's length and its checksum's place; `volume/src/record/plain.rs` has the layout.
 const FILE_BYTES: usize = 112;
 const AT_CRC: usize = FILE_BYTES - 4;
 
@@ -19,11 +19,11 @@ const AT_CRC: usize = FILE_BYTES - 4;
 enum RecordFile<'a> {
     /// Any bytes.
     Raw(&'a [u8]),
-    /// The right length, magic and checksum.
+    /// Any content with the correct length, magic and checksum.
     Sound { version: u32, rest: [u8; AT_CRC - 8] },
-    /// As it should be, but for one byte.
+    /// A correct file with one wrong byte.
     Damaged { rest: [u8; AT_CRC - 8], at: u8, by: u8 },
-    /// One that was written, but for one byte and so many at its end.
+    /// A file that was written, with one wrong byte and some bytes missing at its end.
     Written { at: u8, by: u8, cut: u8 },
 }
 
@@ -63,12 +63,12 @@ struct RecordDirectory {
     _home: tempfile::TempDir,
 }
 
-/// What is loaded again and again.
+/// The directories whose records are loaded again and again.
 struct Stores {
-    /// Where only an older release has written.
+    /// A directory in which only an older release has written.
     older: RecordDirectory,
     present: RecordDirectory,
-    /// The file that was written there.
+    /// The content of the file that was written there.
     written: Vec<u8>,
 }
 
@@ -96,7 +96,7 @@ fn stores() -> Stores {
 /// Loads the file that `input` describes as the only record of a volume.
 ///
 /// # Panics
-/// When it is believed although it is not sound, or an error does not name it.
+/// When a record that is not sound is believed, or an error does not name its file.
 pub fn run(input: &[u8]) {
     let mut input = Unstructured::new(input);
     let Ok(file) = RecordFile::arbitrary(&mut input) else { return };

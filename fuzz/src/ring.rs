@@ -1,7 +1,7 @@
-//! The split ring against a driver that writes whatever it likes, whenever it likes.
+//! The split ring against a driver that writes anything at any time.
 //!
-//! The model reads the same image plainly, one descriptor after another, and says what a chain is:
-//! what the queue gives must be that, byte for byte, and it must refuse what the model refuses.
+//! The model reads the same memory plainly, one descriptor after another. The queue must give the
+//! same pieces as the model, byte for byte, and refuse the same chains.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -31,37 +31,38 @@ enum RingStep {
     Disarm,
     /// The front end changed its memory table.
     Remap,
-    /// The device's process died and another goes on.
+    /// The device's process died, and a successor resumes the ring.
     Restart,
 }
 
-/// What the model makes of a chain: pieces as guest address, length and whether they are writable.
+/// The model's pieces of a chain: guest address, length, and whether the piece is writable.
 pub(crate) type Pieces = Vec<(u64, u32, bool)>;
 
-/// A queue and what the model knows of it.
+/// A queue and the model's knowledge of it.
 struct RingBed {
     image: Image,
     queue: Queue,
     chain: Chain,
-    /// The next available element, and up to where the queue has seen them.
+    /// The next available element, and the end of the elements that the queue has seen.
     next: u16,
     seen: u16,
-    /// Chains that were taken and not put; put and not published; either, in order of taking.
+    /// Chains that were taken and not put; chains that were put and not published; both, in the
+    /// order in which they were taken.
     out: Vec<Head>,
     staged: Vec<u16>,
     taken: Vec<u16>,
-    /// To be done again, in this order.
+    /// Chains that will be done again, in this order.
     redo: VecDeque<u16>,
     table: Arc<Memory>,
 }
 
-/// What a take must come to: a part of an error's text, nothing, or a chain.
+/// The expected result of a take: a part of an error's text, `None`, or a chain.
 type RingTakeWanted = Result<Option<(u16, Pieces)>, &'static str>;
 
 /// Runs the steps that `input` describes.
 ///
 /// # Panics
-/// When the queue gives something else than the model, or refuses what is sound.
+/// When the queue's result is not the model's, or the queue refuses a sound chain.
 pub fn run(input: &[u8]) {
     let mut input = Unstructured::new(input);
     let (Ok(shape), Ok(base)) = (ImageShape::arbitrary(&mut input), u16::arbitrary(&mut input))
@@ -138,7 +139,7 @@ impl RingBed {
         true
     }
 
-    /// Takes one chain. `None`: the queue has failed, rightly.
+    /// Takes one chain. `None`: the queue has failed as the model expects.
     fn take(&mut self) -> Option<bool> {
         let wanted = self.expect();
         match self.queue.take(&mut self.chain) {
@@ -170,7 +171,7 @@ impl RingBed {
             return self.chain_at(head).map(|pieces| Some((head, pieces)));
         }
         let (image, size) = (&self.image, self.image.size);
-        // The index is only looked at when everything up to the last look was taken.
+        // The index is read only after every chain up to the last index was taken.
         if self.next == self.seen {
             let found = image.read_u16(image.avail + 2).expect("it was checked");
             if found.wrapping_sub(self.next) > size {
@@ -233,7 +234,7 @@ impl RingBed {
         }
     }
 
-    /// True when the model knows how it goes on.
+    /// Whether the model knows the next result.
     fn restart(&mut self) -> bool {
         let queue = match Queue::new(self.image.config(self.queue.base())) {
             Ok(queue) => queue,
@@ -248,7 +249,7 @@ impl RingBed {
         self.staged.clear();
         if self.image.shape.inflight {
             if self.image.is_used_damaged {
-                // What the region says of such a ring is anybody's guess, but it is bounded.
+                // The region's answer about such a ring is unknown, but it is bounded.
                 for _ in 0..=self.image.size {
                     let _ = self.queue.take(&mut self.chain);
                 }
@@ -265,7 +266,7 @@ impl RingBed {
     }
 }
 
-/// A queue that failed gives nothing but its error, and takes back what it gave.
+/// Checks that a failed queue gives only its error, and takes its chains back.
 pub(crate) fn check_failed(
     queue: &mut Queue,
     chain: &mut Chain,
@@ -279,7 +280,7 @@ pub(crate) fn check_failed(
     assert!(!queue.arm() && queue.outstanding() == 0);
 }
 
-/// What a queue gave, in guest addresses.
+/// The pieces that a queue gave, in guest addresses.
 pub(crate) fn pieces_of(chain: &Chain, table: &Memory) -> Pieces {
     let piece = |segment: &Segment, is_writable: bool| {
         let inside = table.regions().iter().find_map(|region| {

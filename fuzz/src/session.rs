@@ -1,7 +1,7 @@
-//! A session's packets after the handshake, from a peer that speaks well until it does not: valid
-//! packets changed here and there, forged frames, old packets again, with right checksums. In a
-//! sealed session it has the keys: what it forges is sealed as it should be. A second peer's
-//! session goes on meanwhile, and in the end no buffer is left.
+//! A session's packets after a correct handshake with a hostile peer: valid packets with changed
+//! bytes, forged frames, old packets again, with correct checksums. In a sealed session the peer
+//! has the keys, so its forgeries are sealed correctly. A second peer's session continues
+//! meanwhile, and in the end no buffer is left.
 
 use arbitrary::{Arbitrary, Unstructured};
 
@@ -10,9 +10,9 @@ use crate::packet;
 use crate::steps::steps;
 
 const STEPS_MAX: usize = 300;
-/// Packets of the hostile peer that wait, and that can be sent again.
+/// The most packets of the hostile peer that wait, and that can be sent again.
 const PACKETS_MAX: usize = 64;
-/// For how long the honest ones may take to have their last call answered.
+/// The time within which the honest peers' last call must be answered.
 const CALM_NS: u64 = 60_000 * MS;
 
 #[derive(Arbitrary, Debug)]
@@ -28,7 +28,7 @@ enum SessionStep {
         flow: u8,
         body_bytes: u16,
     },
-    /// The victim answers one of the calls that came.
+    /// The victim answers one of its calls.
     Answer {
         which: u8,
         body_bytes: u16,
@@ -136,10 +136,10 @@ struct SessionWorld {
     hostile: NetNode,
     honest: NetNode,
     now_ns: u64,
-    /// On their way from the hostile peer.
+    /// Packets under way from the hostile peer.
     waiting: Vec<Vec<u8>>,
     past: Vec<Vec<u8>>,
-    /// The victim's id of the session, and the last number that was used on it.
+    /// The victim's id of the session, and the last packet number in it.
     session: u64,
     version: u8,
     number: u64,
@@ -194,7 +194,7 @@ impl SessionWorld {
         world
     }
 
-    /// Finds out what the session's packets look like, from one of them.
+    /// Learns the form of the session's packets from one of them.
     fn learn(&mut self) {
         self.step(SessionStep::Call { flow: 0, head_bytes: 1, body_bytes: 0 });
         let packet = self.waiting.first().expect("a call is a packet");
@@ -211,7 +211,7 @@ impl SessionWorld {
                 self.hostile.call(self.now_ns, session, label, head, 4 * usize::from(body_bytes));
             }
             SessionStep::CallBack { flow, body_bytes } => {
-                // The honest peer's session is the one that was not lost, if any was.
+                // If a session was lost, the other one is the honest peer's.
                 let session = self.victim.notes.sessions.first().copied();
                 let Some(session) = session else { return };
                 let label = (flow.into(), self.token);
@@ -278,7 +278,7 @@ impl SessionWorld {
             packet.resize(usize::from(bytes).min(2000), 0);
         }
         for (at, value) in edits.into_iter().flatten() {
-            // Mostly in the header and the frames.
+            // Usually in the header and the frames.
             let place = usize::from(at) % packet.len().clamp(1, 160);
             if let Some(byte) = packet.get_mut(place) {
                 *byte = value;
@@ -296,7 +296,7 @@ impl SessionWorld {
         let payload = vec![7; usize::from(payload_bytes) % 1500];
         let packet = match number {
             SessionNumber::Next => {
-                // As a peer would that has the session's keys.
+                // A peer with the session's keys could do this.
                 let Some(&session) = self.hostile.notes.sessions.first() else { return };
                 self.hostile.endpoint.forge(self.now_ns, session, &bytes, &payload)
             }
@@ -310,7 +310,7 @@ impl SessionWorld {
         }
     }
 
-    /// With any number, and so without a seal.
+    /// Sends a packet with any number, which therefore has no seal.
     fn packet(&self, number: u64, frames: &[u8]) -> Vec<u8> {
         packet::packet((self.version, packet::DATA), self.session, number, frames, &[])
     }
@@ -336,7 +336,7 @@ impl SessionWorld {
         }
     }
 
-    /// Everything but the hostile peer's own packets is delivered at once.
+    /// Delivers everything at once, except the hostile peer's own packets.
     fn carry(&mut self) {
         for _ in 0..8 {
             let mut carried = 0;
@@ -365,7 +365,7 @@ impl SessionWorld {
 
     fn end(mut self) {
         assert_eq!(self.honest.notes.lost, 0, "the honest peer lost its session");
-        // Everything is answered, then one more call is made and answered.
+        // All calls are answered, then one more call is made and answered.
         let at_once = self.now_ns + CALM_NS;
         self.honest_call(1, 5000);
         let calls = self.calls_of_honest;

@@ -1,5 +1,5 @@
-//! vhost-user messages from a front end that says anything in any order, with any descriptors. A
-//! conversation ends by itself or by an error; nothing of it stays mapped or open.
+//! vhost-user messages from a front end that sends anything in any order, with any descriptors. A
+//! conversation ends by itself or by an error, and leaves nothing mapped or open.
 
 use std::io::{IoSlice, Read};
 use std::mem::MaybeUninit;
@@ -18,7 +18,7 @@ use virtio::{Chain, Device, Logging, Mapping, Memory, Queue, QueueConfig, serve_
 const MESSAGES_MAX: usize = 64;
 const QUEUES: usize = 3;
 const FILE_BYTES: u64 = 128 << 10;
-/// Where the front end says that it has its memory.
+/// The address at which the front end claims to have its memory.
 const USER: u64 = 0x7000_0000_0000;
 
 const NEED_REPLY: u32 = 8;
@@ -27,7 +27,7 @@ const VERSION: u32 = 1;
 #[derive(Arbitrary, Debug)]
 enum VhostMessage {
     Features(u64),
-    /// What a good front end accepts.
+    /// Features that a correct front end accepts.
     FeaturesOffered {
         event_idx: bool,
         indirect: bool,
@@ -52,7 +52,7 @@ enum VhostMessage {
         queue: u8,
         at: [u16; 3],
         odd: Option<u64>,
-        /// Some: what is written into the ring is logged here.
+        /// The address at which writes into the ring are logged, if they are.
         log: Option<u64>,
     },
     GetBase {
@@ -102,11 +102,11 @@ enum VhostMessage {
         body: Vec<u8>,
         fds: Fds,
     },
-    /// All of a good start, in one.
+    /// All messages of a correct start.
     Start {
         queue: u8,
     },
-    /// The driver makes something available.
+    /// The driver makes a chain available.
     Offer {
         at: u16,
         word: u64,
@@ -116,7 +116,7 @@ enum VhostMessage {
 /// A region of memory.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 struct VhostSlot {
-    /// In units of 4 KiB.
+    /// The size in units of 4 KiB.
     guest: u8,
     offset: u8,
     pages: u8,
@@ -129,7 +129,7 @@ enum Length {
     Any(u64),
 }
 
-/// Which descriptors go along.
+/// The descriptors that a message carries.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 enum Fds {
     Right,
@@ -151,7 +151,7 @@ impl VhostSlot {
     }
 }
 
-/// A device that does what devices do with a queue, at every chance it gets.
+/// A device that uses its queue at every call.
 #[derive(Debug)]
 struct Echo {
     queues: Vec<Option<(Queue, Chain)>>,
@@ -225,7 +225,7 @@ impl Device for Echo {
 
     fn set_memory(&mut self, memory: Arc<Memory>) {
         for (queue, _) in self.queues.iter_mut().flatten() {
-            // It fails by itself when its ring is gone.
+            // The queue fails by itself when its ring is gone.
             let _ = queue.set_memory(memory.clone());
         }
         self.work();
@@ -254,7 +254,7 @@ impl Device for Echo {
     }
 }
 
-/// What the front end has to hand over.
+/// The front end: its socket, and the descriptors that it sends.
 struct VhostFrontEnd {
     stream: UnixStream,
     memory: OwnedFd,
@@ -265,10 +265,10 @@ struct VhostFrontEnd {
     is_over: bool,
 }
 
-/// Says what `input` describes to a device.
+/// Sends the messages that `input` describes to a device.
 ///
 /// # Panics
-/// When the device is told something impossible, or something stays mapped or open.
+/// When an impossible message reaches the device, or memory or a descriptor stays in use.
 pub fn run(input: &[u8]) {
     let mut input = Unstructured::new(input);
     let mut messages = Vec::new();
@@ -281,7 +281,7 @@ pub fn run(input: &[u8]) {
     let (ours, theirs) = UnixStream::pair().expect("two sockets");
     std::thread::scope(|scope| {
         let answers = ours.try_clone().expect("a descriptor");
-        // Descriptors that come with an answer are closed by not asking for them.
+        // This read takes no descriptors, so the kernel closes those of an answer.
         let hears =
             scope.spawn(move || std::io::copy(&mut (&answers).take(1 << 20), &mut std::io::sink()));
         let speaks = scope.spawn(|| {
@@ -294,7 +294,7 @@ pub fn run(input: &[u8]) {
         if let Err(error) = serve_stream(theirs, Box::new(device)) {
             assert!(!error.to_string().is_empty());
         }
-        // By hand: the scope's end waits for what threads do, not for what they leave.
+        // The threads are joined by hand: the scope's end does not wait for their thread-locals.
         speaks.join().expect("the front end only speaks");
         let _ = hears.join().expect("the front end only listens");
     });
@@ -390,7 +390,7 @@ impl VhostFrontEnd {
         }
     }
 
-    /// Everything that a ring needs.
+    /// Sends all messages that a ring needs.
     fn start(&mut self, queue: u8) {
         let (event_idx, indirect, protocol, log) = (true, true, true, false);
         self.say(&VhostMessage::FeaturesOffered { event_idx, indirect, protocol, log });
@@ -410,7 +410,7 @@ impl VhostFrontEnd {
     }
 
     fn state(&mut self, request: u32, queue: u8, number: u32) {
-        // One in four does not exist.
+        // One in four rings does not exist.
         let body = [u32::from(queue & 3), number].map(u32::to_ne_bytes).concat();
         self.send(request, &body, &[]);
     }
@@ -471,7 +471,7 @@ impl VhostFrontEnd {
 
     fn log(&mut self, len: &Length, offset: u64, fds: Fds) {
         let len = match len {
-            // A log for the pages that there are is a few bytes long.
+            // A log for this memory's pages has a few bytes.
             Length::Pages(bytes) => u64::from(*bytes),
             Length::Any(len) => *len,
         };
@@ -502,7 +502,7 @@ impl VhostFrontEnd {
         self.write(&[&header.concat()[..], body].concat(), fds);
     }
 
-    /// The other side may have hung up, and then nothing more is said.
+    /// Sends a message, if the other side has not closed the connection.
     fn write(&mut self, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
         if self.is_over {
             return;

@@ -1,4 +1,4 @@
-//! The inputs that were found worth keeping, and a seeded handful of others, on any compiler.
+//! The kept inputs of `fuzz/corpus`, and a few inputs made from a seed, on any compiler.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,9 +7,9 @@ use std::sync::{PoisonError, RwLock};
 use fuzz::TARGETS;
 use random::Random;
 
-/// All of `fuzz/corpus`: it is part of every clone.
+/// The limit of the bytes in `fuzz/corpus`, which is part of every clone.
 const CORPUS_BYTES_MAX: u64 = 300 << 10;
-/// Of one target: fewer are not a corpus.
+/// The least number of a target's kept inputs.
 const INPUTS_MIN: usize = 5;
 
 fn corpus(target: &str) -> Vec<PathBuf> {
@@ -35,7 +35,7 @@ fn run_target(name: &str) {
     let known: Vec<Vec<u8>> =
         inputs.iter().map(|path| fs::read(path).expect("an input can be read")).collect();
     for (path, bytes) in inputs.iter().zip(&known) {
-        // What a panic says comes after this in the test's output.
+        // The text of a panic follows this line in the test's output.
         println!("{}", path.display());
         (target.run)(bytes);
     }

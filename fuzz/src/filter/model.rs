@@ -1,4 +1,5 @@
-//! What rules mean, by what they were made of, and which conversations are kept, in a plain list.
+//! The meaning of rules, from the words that they were made of. The kept conversations are a plain
+//! list.
 
 use ::net::ether::{self, FIN, FlowPacket, ICMP, ICMPV6, Ip, RST, SYN, TCP, TYPE_ARP, TYPE_IPV4};
 use ::net::ether::{TYPE_IPV6, UDP};
@@ -8,7 +9,7 @@ use arbitrary::Arbitrary;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// So much of a frame is looked at.
+/// The part of a frame that the filter reads.
 const HEAD_BYTES: usize = 192;
 
 /// A rule, word by word.
@@ -17,7 +18,7 @@ pub(super) struct RuleSpec {
     is_allow: bool,
     is_sent: Option<bool>,
     kind: FilterKind,
-    /// Zero to three are a VLAN, none beyond 20.
+    /// A VLAN from zero to three; none beyond 20.
     vlan: u8,
     from: FilterEnd,
     to: FilterEnd,
@@ -38,7 +39,7 @@ enum FilterKind {
     Protocol(u8),
 }
 
-/// What a rule says of one end.
+/// A rule's condition about one end.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 enum FilterEnd {
     Nothing,
@@ -81,7 +82,7 @@ impl FilterEnd {
         }
     }
 
-    /// The end of an address and the length that counts: mostly one that has it, or one host.
+    /// The end of an address and its prefix length, which usually fits, or one host.
     fn cut(last: u8, length: u8, bits: u32) -> (u128, u32) {
         match length {
             0..64 => (u128::from(last & 7), u32::from(length) % (bits + 2)),
@@ -116,7 +117,7 @@ impl FilterEnd {
         text
     }
 
-    /// Its length exists, no bit is beyond it, and its ports are in order.
+    /// Whether the prefix length exists, no bit is beyond it, and the ports are in order.
     fn is_right(self) -> bool {
         let net = self.net().is_none_or(|(first, bits, length)| {
             length <= bits && (0..bits - length).all(|bit| first >> bit & 1 == 0)
@@ -179,7 +180,7 @@ impl RuleSpec {
         (self.vlan <= 20).then(|| u16::from(self.vlan % 4))
     }
 
-    /// Mostly where that is right.
+    /// Set mostly where it is correct.
     fn keeps(&self) -> bool {
         self.keep < 16 || (self.keep < 160 && self.can_keep())
     }
@@ -208,7 +209,7 @@ impl RuleSpec {
         text + if self.keeps() { " keep" } else { "" }
     }
 
-    /// Whether the language has it.
+    /// Whether the language has this rule.
     pub(super) fn is_right(&self) -> bool {
         let protocol = self.kind.protocol();
         let ends = [self.from, self.to];
@@ -243,7 +244,7 @@ impl RuleSpec {
     }
 }
 
-/// What is known of a frame.
+/// The facts about a frame that rules ask for.
 struct FilterFacts {
     direction: Direction,
     ether_type: u16,
@@ -251,7 +252,7 @@ struct FilterFacts {
     packet: Option<FlowPacket>,
 }
 
-/// Who decided about a frame.
+/// The part of a filter that decided about a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FilterVerdict {
     Rule(usize),
@@ -261,7 +262,7 @@ pub(super) enum FilterVerdict {
 }
 
 impl FilterVerdict {
-    /// By what a filter has counted in between; `None` when it was asked nothing.
+    /// Reads the decision off the counters of a filter; `None` when the filter saw no frame.
     pub(super) fn between(before: &[u64], after: &[u64]) -> Option<Self> {
         let counted = before.iter().zip(after).map(|(before, after)| after - before);
         let counted: Vec<_> = counted.collect();
@@ -276,7 +277,7 @@ impl FilterVerdict {
     }
 }
 
-/// A conversation: both its ends, who began it first.
+/// A conversation: its two ends, of which the first began it.
 #[derive(Clone, Copy, Debug)]
 struct FilterTalk {
     ends: [(Ip, u16); 2],
@@ -284,7 +285,7 @@ struct FilterTalk {
     vlan: u16,
     until_ns: u64,
     is_answered: bool,
-    /// Who began it went on after the answer.
+    /// The end that began it has sent again after the answer.
     is_established: bool,
     has_ended: bool,
 }
@@ -333,13 +334,14 @@ impl FilterTalk {
         self.until_ns = now_ns + seconds * SECOND_NS;
     }
 
-    /// Whether this packet is for the rules: it begins another one at the ports of one that ended.
+    /// Whether the rules decide about this packet: it begins a conversation at the ports of an
+    /// earlier one that has ended.
     fn is_over(&self, packet: &FlowPacket) -> bool {
         self.has_ended && packet.is_tcp_first()
     }
 }
 
-/// The rules, and the conversations.
+/// The rules and the conversations.
 pub(super) struct Model {
     rules: Vec<RuleSpec>,
     default: Action,
@@ -351,14 +353,14 @@ impl Model {
         Self { rules, default, talks: Vec::new() }
     }
 
-    /// What a filter with these rules has counted: by rule, and what no rule decided.
+    /// The counters of a filter with these rules: of each rule, and of frames without a rule.
     pub(super) fn counted(&self, core: &FilterCore) -> Vec<u64> {
         assert_eq!(core.flows_lost.get(), 0, "a table of thousands was full of a hundred");
         let others = [&core.default, &core.kept, &core.unreadable];
         core.rules.iter().chain(others).map(|it| it.frames.get()).collect()
     }
 
-    /// Who decides about a frame, and whether it passes.
+    /// The decision about a frame: the part that decides, and whether the frame passes.
     pub(super) fn decide(
         &mut self,
         direction: Direction,

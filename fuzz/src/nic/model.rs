@@ -1,30 +1,30 @@
-//! What a nic and its network make of frames, read plainly: whole frames in one piece, one rule
-//! after the other.
+//! The model of a nic and its network: it treats whole frames in one piece, one rule after the
+//! other.
 
 use ::net::ether::{self, ETHER_BYTES, TCP, UDP};
 use ::net::{Cut, FRAME_BYTES_MAX, Mac, Offers, Reason};
 
-/// Of the header before a frame, without the number of buffers.
+/// The bytes of the header before a frame, without the number of buffers.
 pub(super) const HEADER_BYTES: usize = 10;
 
-/// So much of a frame is looked at.
+/// The part of a frame that is read.
 const HEAD_BYTES: usize = 192;
 
 const SEGMENTS_MAX: usize = 65_536 / 48;
 
-/// A frame that was taken, without its tag, and what is still to be done to it.
+/// A frame that was taken, without its tag, and the offloads that are not done yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NicSent {
     pub(super) bytes: Vec<u8>,
     /// The tag's VLAN.
     pub(super) vlan: u16,
-    /// Where summing begins, and where the checksum is from there on.
+    /// Where the sum begins, and the checksum's distance from there.
     pub(super) checksum: Option<(usize, usize)>,
-    /// How it is to be cut, with CWR or without, and into how many bytes of payload each.
+    /// How it will be cut: the kind, whether CWR is set, and the bytes of payload of a segment.
     pub(super) cut: Option<(Cut, bool, usize)>,
 }
 
-/// The headers of a frame that is to be cut.
+/// The headers of a frame that will be cut.
 struct Headers {
     is_v4: bool,
     protocol: u8,
@@ -51,7 +51,7 @@ fn headers(head: &[u8], cut: Cut) -> Option<Headers> {
     is_whole.then_some(Headers { is_v4: ip.is_v4, protocol, above_at, bytes })
 }
 
-/// Whether two bytes at this place are of addresses, ports or flags.
+/// Whether the two bytes at this place belong to addresses, ports or flags.
 fn changes_headers(head: &[u8], at: usize) -> bool {
     let Some(ip) = ether::ip(head) else { return false };
     let own = match ip.protocol {
@@ -66,7 +66,7 @@ fn changes_headers(head: &[u8], at: usize) -> bool {
     }
 }
 
-/// What becomes of a chain with these bytes, whose driver may leave this much to others.
+/// The result for a chain with these bytes, whose driver may ask for these offloads.
 pub(super) fn read(
     chain: &[u8],
     header_bytes: usize,
@@ -136,7 +136,7 @@ fn takes(offers: &Offers, cut: Cut, is_v4: bool, has_ecn: bool) -> bool {
 }
 
 impl NicSent {
-    /// Whether it may be cut like this; gives how long the longest of its segments is.
+    /// The length of the longest segment, if the frame may be cut like this.
     fn check_cut(
         &mut self,
         (cut, has_ecn, segment): (Cut, bool, usize),
@@ -162,12 +162,12 @@ impl NicSent {
         Ok(headers.bytes + segment)
     }
 
-    /// Its addresses: to whom, and from whom.
+    /// Its addresses: the receiver's and the sender's.
     pub(super) fn addresses(&self) -> (Mac, Mac) {
         ether::addresses(&self.bytes).expect("it has both")
     }
 
-    /// What arrives at somebody who takes this much unfinished: headers and frames.
+    /// The headers and frames that arrive at a guest which accepts these offloads.
     pub(super) fn delivered(&self, offers: &Offers) -> Vec<([u8; HEADER_BYTES], Vec<u8>)> {
         let mut header = [0; HEADER_BYTES];
         let Some((start, offset)) = self.checksum else {
@@ -213,7 +213,7 @@ impl NicSent {
         segments.into_iter().map(|it| (header, it)).collect()
     }
 
-    /// Its segments, each with the sum of the pseudo header where the checksum will be.
+    /// Its segments, each with the sum of the pseudo header at the checksum's place.
     fn cut(&self, headers: &Headers, segment: usize) -> Vec<Vec<u8>> {
         let payload = &self.bytes[headers.bytes..];
         let count = payload.len().div_ceil(segment);

@@ -8,19 +8,19 @@ use arbitrary::Arbitrary;
 use super::{EAR, HONEST, HOSTILE, mac};
 use crate::image::REGIONS_AT;
 
-/// So much of a chain is its own. What follows is a pattern that all chains share, so that frames
-/// of 64 KiB fit a small memory.
+/// The bytes of a chain that are its own. After them comes a pattern that all chains share, so that
+/// frames of 64 KiB fit a small memory.
 const OWN_BYTES_MAX: usize = 512;
 
-/// Where that pattern is.
+/// The pattern's place.
 pub(super) const PATTERN_AT: u64 = REGIONS_AT[2];
 
 const PATTERN_BYTES: usize = 4096;
 
-/// Descriptors of the longest frame.
+/// How many descriptors the longest frame has.
 const PIECES_MAX: u16 = 20;
 
-/// Longer than any frame may be.
+/// A length above that of any allowed frame.
 const PAYLOAD_MAX: usize = 65_800;
 
 /// A payload for rings that are too small for a long one.
@@ -34,14 +34,14 @@ pub(super) fn pattern() -> Vec<u8> {
 #[derive(Arbitrary, Clone, Copy, Debug)]
 pub(super) struct NicPacket {
     kind: NicKind,
-    to: Whom,
+    to: NicReceiver,
     from: u8,
     payload: u16,
     is_large: bool,
     tag: u8,
     flags: u8,
     job: NicJob,
-    /// Which of the following is done: seldom, each by its bits.
+    /// Which of the following changes are made: each is rare, by its bits.
     odd: u16,
     lie: Lie,
     bend: (u8, u8),
@@ -58,12 +58,12 @@ enum NicKind {
 }
 
 #[derive(Arbitrary, Clone, Copy, Debug)]
-enum Whom {
+enum NicReceiver {
     Ear,
     Honest,
     Itself,
     Everyone,
-    /// The link's own protocols, and others near them.
+    /// Addresses of the link's own protocols, and of others near them.
     Link(u8),
     Any([u8; 6]),
 }
@@ -76,7 +76,7 @@ enum NicJob {
     SegmentsWithEcn(u16),
 }
 
-/// What is wrong in the header.
+/// The mistake in the header.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 enum Lie {
     Flags(u8),
@@ -84,11 +84,11 @@ enum Lie {
     Size(u16),
     Start(u16),
     Offset(u16),
-    /// Near the end of what is looked at.
+    /// Near the end of the part that is read.
     Near(u8),
 }
 
-/// A piece of a chain: where from the chain's own beginning on, or where in the pattern.
+/// A piece of a chain: its place from the chain's own beginning, or in the pattern.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NicPiece {
     is_own: bool,
@@ -97,7 +97,7 @@ pub(super) struct NicPiece {
 }
 
 impl NicPiece {
-    /// Its guest address, when the chain's own bytes are there.
+    /// Its guest address, if the chain's own bytes are at this address.
     pub(super) fn addr(self, own_at: u64) -> u64 {
         self.at as u64 + if self.is_own { own_at } else { PATTERN_AT }
     }
@@ -108,12 +108,12 @@ impl NicPiece {
 pub(super) struct NicMade {
     pub(super) own: Vec<u8>,
     pub(super) pieces: Vec<NicPiece>,
-    /// All of it.
+    /// The whole chain.
     pub(super) chain: Vec<u8>,
 }
 
 impl NicPacket {
-    /// One in so many, by four bits of `odd`.
+    /// A rare choice, by four bits of `odd`.
     fn is_odd(&self, which: u16) -> bool {
         self.odd >> (4 * which) & 15 == 15
     }
@@ -126,12 +126,12 @@ impl NicPacket {
             NicKind::Udp6 => FrameMaker::udp6(),
         };
         let to = match self.to {
-            Whom::Ear => EAR,
-            Whom::Honest => HONEST,
-            Whom::Itself => HOSTILE,
-            Whom::Everyone => Mac::BROADCAST,
-            Whom::Link(last) => Mac([0x01, 0x80, 0xc2, 0, 0, last % 20]),
-            Whom::Any(to) => Mac(to),
+            NicReceiver::Ear => EAR,
+            NicReceiver::Honest => HONEST,
+            NicReceiver::Itself => HOSTILE,
+            NicReceiver::Everyone => Mac::BROADCAST,
+            NicReceiver::Link(last) => Mac([0x01, 0x80, 0xc2, 0, 0, last % 20]),
+            NicReceiver::Any(to) => Mac(to),
         };
         let from = match self.from {
             0 => Mac::BROADCAST,
@@ -174,7 +174,7 @@ impl NicPacket {
             NicJob::Nothing | NicJob::Checksum => {}
             NicJob::Segments(size) | NicJob::SegmentsWithEcn(size) => {
                 put(2, maker.header_bytes() as u16 + tag_bytes);
-                // Mostly what a guest would ask for.
+                // Usually a request that a guest makes.
                 let some = match size & 3 {
                     0 => size >> 4,
                     1 => (size >> 2) % 80,
@@ -202,7 +202,7 @@ impl NicPacket {
         header
     }
 
-    /// Its bytes, with a header of so many before it, for a ring of this size.
+    /// Its bytes, with a header of `header_bytes` before it, for a ring of this size.
     pub(super) fn make(&self, header_bytes: usize, size: u16) -> NicMade {
         let has_room = size > PIECES_MAX;
         let maker = self.maker(has_room);
