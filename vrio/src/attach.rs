@@ -23,96 +23,96 @@ pub(crate) const ATTACH_EXAMPLES: &str = "Examples:
   vrio attach --list                                          what is attached here
   vrio attach --list --json | jq '.[].counters'
 
-The same command again, after its process was killed, goes on with the same disk: whoever uses it
-has only waited. It needs root, and a kernel with ublk (6.5 or later).";
+After the client's process was killed, the same command continues with the same disk: programs that
+use the disk have only waited. The command needs root, and a kernel with ublk (6.5 or later).";
 
 pub(crate) const DETACH_EXAMPLES: &str = "Examples:
   umount /mnt && vrio detach io1/alice-root
   vrio detach /dev/ublkb0
-  vrio detach /dev/ublkb0 --force      under its users: their requests fail";
+  vrio detach /dev/ublkb0 --force      also while programs use it: their requests fail";
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum LinkArg {
     Udp,
     Xdp,
-    /// Past it where the card itself reads and writes our memory.
+    /// AF_XDP where the card reads and writes memory itself, UDP elsewhere.
     Auto,
 }
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct AttachArgs {
-    /// The volume, after its node's name.
+    /// The node's name and the volume's name.
     #[arg(value_name = "NODE/VOLUME", required_unless_present = "list")]
     volume: Option<String>,
-    /// Where the node listens; or the socket of a node of this machine, shm:PATH.
+    /// The address at which the node listens; for a node of this machine also its socket, shm:PATH.
     #[arg(long, value_name = "HOST:PORT", required_unless_present = "list")]
     peer: Option<String>,
-    /// This client's name, as the node's [[peer]] and the volume's `allow` have it
+    /// This client's name in the node's [[peer]] and in the volume's `allow`
     /// [default: this machine's host name].
     #[arg(long)]
     name: Option<String>,
     /// The file of this client's secret key (`vrio key new`): the session is sealed.
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
-    /// The node's public key, as `vrio key show` prints it there.
+    /// The node's public key: `vrio key show` prints it on the node's host.
     #[arg(long, value_name = "KEY", requires = "key")]
     peer_key: Option<String>,
-    /// Without a key: trust whatever reaches this machine's address.
+    /// Without a key: trust every packet that reaches this machine's address.
     #[arg(long, conflicts_with = "key")]
     trust_network: bool,
     /// The attachment's name in the volume's records [default: this client's name].
     #[arg(long, value_name = "NAME")]
     attachment: Option<String>,
-    /// The file of the key that proves whose attachment it is.
+    /// The file of the secret key that proves the attachment's owner.
     #[arg(long, value_name = "FILE")]
     attachment_key: Option<PathBuf>,
     /// Queues of the disk.
     #[arg(long, default_value_t = 1)]
     queues: u16,
-    /// Requests at once on each queue.
+    /// How many requests each queue takes at once.
     #[arg(long, default_value_t = 128)]
     depth: u16,
-    /// What the polling thread does without work: spin, adaptive or sleep.
+    /// How the polling thread waits for work: spin, adaptive or sleep.
     #[arg(long, default_value = "adaptive")]
     idle: Idle,
-    /// By which way datagrams go: through the network stack, or past it (AF_XDP).
+    /// The way of datagrams: through the network stack, or past it (AF_XDP).
     #[arg(long, value_enum, default_value_t = LinkArg::Udp)]
     link: LinkArg,
-    /// The core that it polls on [default: any].
+    /// The core of the polling thread [default: any].
     #[arg(long)]
     core: Option<usize>,
-    /// End another attachment that uses the volume now: its client can do nothing more.
+    /// End the attachment that uses the volume now: its client's requests fail from then on.
     #[arg(long)]
     take_over: bool,
-    /// Go on although writes that were acknowledged and not flushed may be lost.
+    /// Continue although acknowledged writes that were not flushed may be lost.
     #[arg(long)]
     accept_loss: bool,
-    /// Fail requests after so many seconds without the node [default: they wait].
+    /// Fail requests after the node was unreachable for so long [default: they wait].
     #[arg(long, value_name = "SECONDS")]
     error_after: Option<u64>,
-    /// Stay in the foreground, for a service manager: the disk's path is printed when it is there.
+    /// Stay in the foreground, for a service manager; the disk's path is printed once it exists.
     #[arg(long)]
     foreground: bool,
-    /// Show what is attached on this machine.
+    /// List this machine's attached disks.
     #[arg(long, conflicts_with_all = ["volume", "peer", "key"])]
     list: bool,
     /// Print the list as JSON, with all counters.
     #[arg(long, requires = "list")]
     json: bool,
-    /// Where clients of this machine leave their records.
+    /// The directory of the records of this machine's clients.
     #[arg(long, value_name = "DIRECTORY", default_value = DIRECTORY_DEFAULT)]
     directory: PathBuf,
 }
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct DetachArgs {
-    /// The volume or the disk.
+    /// The volume, or the disk's device.
     #[arg(value_name = "NODE/VOLUME|DEVICE")]
     target: String,
-    /// Also under its users, and while the node does not answer: their requests fail.
+    /// Also while programs use the disk or the node does not answer: their requests fail.
     #[arg(long)]
     force: bool,
-    /// Where clients of this machine leave their records.
+    /// The directory of the records of this machine's clients.
     #[arg(long, value_name = "DIRECTORY", default_value = DIRECTORY_DEFAULT)]
     directory: PathBuf,
 }
@@ -139,7 +139,7 @@ pub(crate) fn attach(args: &AttachArgs) -> Result<(), CommandFailure> {
 pub(crate) fn detach(args: &DetachArgs) -> Result<(), CommandFailure> {
     let done = direct::detach(&args.directory, &args.target, args.force);
     let (device, closed) = done.map_err(refused)?;
-    let how = if closed { "" } else { " (its client was gone: its volume sees it as torn off)" };
+    let how = if closed { "" } else { " (its client was gone: its attachment was not closed)" };
     output::print(&format!("{device} is detached{how}\n"))
 }
 
@@ -231,7 +231,7 @@ fn list(args: &AttachArgs) -> Result<(), CommandFailure> {
 
 fn show(all: &[DirectStatus]) -> String {
     if all.is_empty() {
-        return "nothing is attached here\n".to_owned();
+        return "no disk is attached here\n".to_owned();
     }
     tables::attached(all)
 }

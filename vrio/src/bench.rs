@@ -30,49 +30,48 @@ use crate::results::{self, ToldArgs};
 pub(crate) const BENCH_EXAMPLES: &str = "Examples:
   vrio bench block                                     a local disk, null volume, depth 1
   vrio bench block --path remote --depth 32 --json | jq .iops
-  vrio bench block --save && vrio results show latest  keep it";
+  vrio bench block --save && vrio results show latest  save the result, and show it";
 
 pub(crate) const BLOCK_EXAMPLES: &str = "Examples:
-  vrio bench block --depth 32 --idle spin              how fast a ring is polled
+  vrio bench block --depth 32 --idle spin              a local disk that is polled all the time
   vrio bench block --path remote --volume memory       through two nodes, sealed
   vrio bench block --path direct --volume memory --encrypt off --depth 32
-  vrio bench block --volume memory --chain encrypt    a volume that is kept encrypted
+  vrio bench block --volume memory --chain encrypt     a volume that is stored encrypted
   vrio bench block --volume file:/var/tmp/bench.img --op randwrite --depth 32
-  vrio bench block --path socket /run/spdk/vhost.0     whoever serves that socket
+  vrio bench block --path socket /run/spdk/vhost.0     another program's vhost-user server
 Everything on the disk is overwritten. Without root, `remote` and `direct` use the loopback
-device instead of two network namespaces. What counts as a system call of a request, and what does
-not (a nic's kicks, waking another sidecore), docs/measuring.md says.";
+device instead of two network namespaces. docs/measuring.md says which system calls are counted
+for a request.";
 
 pub(crate) const SCALE_EXAMPLES: &str = "Examples:
   vrio bench scale                                     local disks, null volumes
   vrio bench scale --volume memory --depth 32 --json | jq '.series[1].points[].report.iops'
-Where cores are shared, only processor time and events per request mean something.";
+Where cores are shared, only processor time and events per request are meaningful.";
 
 pub(crate) const CONNECTIONS_EXAMPLES: &str = "Examples:
   vrio bench connections                               128 processes on 8 hosts
   vrio bench connections --hosts 32 --sidecores 2 --json | jq '.lines[] | select(.is_ours)'";
 
 pub(crate) const FLOOR_EXAMPLES: &str = "Examples:
-  vrio bench floor                                     what is under a read over UDP
+  vrio bench floor                                     the parts of a read over UDP
   vrio bench floor --link shm --rounds 9 --json
-Two threads are busy at a time; with fewer than two cores nothing means much.";
+Two threads are busy at a time: the figures need at least two cores.";
 
 pub(crate) const COMPARE_EXAMPLES: &str = "Examples:
   vrio bench compare block --quick                     disks: every peer that is installed
   vrio bench compare net --quick                       network cards: the same
-Goals come last: each holds, does not, or is undecided, where its bound lies between the rounds or
-the cores moved; or it was not measured, and what was missing is said.";
+The goals come last. Each holds, does not hold, or is undecided (its bound lies within the spread of
+the rounds, or the cores' speed changed). A goal that was not measured names the missing program.";
 
 pub(crate) const COMPARE_BLOCK_EXAMPLES: &str = "Examples:
   vrio bench compare block                             every peer that is installed
-  vrio bench compare block --quick                     the same in short
+  vrio bench compare block --quick                     with short rounds
   vrio bench compare block --contest local --case 'depth 1' --rounds 9
   vrio bench compare block --spdk /usr/src/spdk --contest direct --json
 Peers: qemu-storage-daemon, nbdkit and fio (Debian: qemu-utils, nbdkit, fio), SPDK where it was
-built; huge pages, which it needs, are made (by root) and given back. A server named with --socket
-has to leave the last core to the driver; its disk is overwritten. Contests are 'null', 'local,
-memory', 'memory file', 'O_DIRECT', 'page cache', 'remote', 'direct', and 'ours' of figures that no
-peer has.";
+built. SPDK's huge pages are made (by root) and given back. A server named with --socket must leave
+the last core to the driver; its disk is overwritten. Contests are 'null', 'local, memory', 'memory
+file', 'O_DIRECT', 'page cache', 'remote', 'direct', and 'ours', whose figures no peer has.";
 
 pub(crate) const COMPARE_NET_EXAMPLES: &str = "Examples:
   vrio bench compare net                               every peer that is installed
@@ -80,40 +79,40 @@ pub(crate) const COMPARE_NET_EXAMPLES: &str = "Examples:
   vrio bench compare net --case '64 B' --rounds 9      cases: '1500 B', '64 KiB', 'there and back'
 Peers: DPDK's testpmd and Open vSwitch with DPDK (Debian: dpdk-dev, openvswitch-switch-dpdk), for
 which root makes 1.1 GB of huge pages and gives them back; the kernel's taps and bridge, which root
-makes in a network namespace. All have our driver at two vhost-user sockets, but the taps: one
-thread writes and reads at their descriptors.";
+makes in a network namespace. Our driver uses two vhost-user sockets of each peer; of the taps, one
+thread writes and reads the descriptors.";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchCommand {
     /// Measure a virtual disk: throughput, latency, events and processor time per request.
     #[command(after_help = BLOCK_EXAMPLES)]
     Block(Box<BlockArgs>),
-    /// Measure what is under a remote read: a bare echo, the cipher, the volume without a wire.
+    /// Measure the parts of a remote read: a bare echo, the cipher, the volume without a network.
     #[command(after_help = FLOOR_EXAMPLES)]
     Floor(FloorArgs),
-    /// Measure ourselves and what a user would pick instead, in turn, and print the ratios.
+    /// Measure vrio and other programs for the same task in turn, and print the ratios.
     #[command(subcommand, after_help = COMPARE_EXAMPLES)]
     Compare(CompareCommand),
-    /// Measure what two guests' network cards do for each other.
+    /// Measure the traffic between two guests' network cards.
     #[command(after_help = net::EXAMPLES)]
     Net(Box<net::NetArgs>),
-    /// Measure what MPI's messages take by vrio's provider and by every other way, in turn.
+    /// Measure MPI's messages by vrio's provider and by every other way, in turn.
     #[command(after_help = mpi::EXAMPLES)]
     Mpi(mpi::MpiArgs),
-    /// Measure what a guest notices of nodes that are killed or replaced.
+    /// Measure the pauses that a guest sees when nodes are killed or replaced.
     #[command(after_help = failover::EXAMPLES)]
     Failover(failover::FailoverArgs),
-    /// Run every benchmark for a short while, save what each gives, and write a page of all of it.
+    /// Run every benchmark for a short while, save the results, and write a page of them.
     #[command(after_help = all::EXAMPLES)]
     All(all::AllArgs),
     /// Measure the I/O models side by side: events of a request, latency, throughput, cores.
     #[command(after_help = models::EXAMPLES)]
     Models(models::ModelsArgs),
-    /// Count the connections of an MPI job's processes, by InfiniBand's ways and by vrio, and
-    /// measure what sessions take of memory.
+    /// Count the connections of an MPI job's processes, with InfiniBand's transports and with vrio,
+    /// and measure the memory of sessions.
     #[command(after_help = CONNECTIONS_EXAMPLES)]
     Connections(ConnectionsArgs),
-    /// Measure what more sidecores, queues and guests do to throughput and to a request's cost.
+    /// Measure throughput and the cost of a request with more sidecores, queues and guests.
     #[command(after_help = SCALE_EXAMPLES)]
     Scale(ScaleArgs),
 }
@@ -151,7 +150,7 @@ pub(crate) enum CompareCommand {
 pub(crate) struct CompareNetArgs {
     #[command(flatten)]
     turns: TurnArgs,
-    /// What our sidecores do without work: peers poll.
+    /// How vrio's sidecores wait for work; the other programs poll.
     #[arg(long, default_value = "spin")]
     idle: Idle,
 }
@@ -160,28 +159,28 @@ pub(crate) struct CompareNetArgs {
 pub(crate) struct CompareBlockArgs {
     #[command(flatten)]
     turns: TurnArgs,
-    /// What our sidecores do without work: peers poll.
+    /// How vrio's sidecores wait for work; the other programs poll.
     #[arg(long, default_value = "spin")]
     idle: Idle,
-    /// Whether our sessions are sealed; what peers say to each other is in clear.
+    /// Whether vrio's sessions are sealed; the other programs' traffic is in clear.
     #[arg(long, value_enum, default_value_t = Switch::Off)]
     encrypt: Switch,
-    /// Which slots and descriptors our driver takes next and what it stores, whoever serves it.
+    /// Which slots and descriptors the driver takes next and what it stores, for all contestants.
     #[arg(long, value_enum, default_value_t = ReuseArg::InOrder)]
     reuse: ReuseArg,
-    /// Where files in memory (tmpfs) are made.
+    /// The directory for files in memory (tmpfs).
     #[arg(long, value_name = "DIRECTORY", default_value = "/dev/shm")]
     folder: PathBuf,
-    /// Where files on a disk are made, which are opened around the page cache.
+    /// The directory for files on a disk, which are opened without the page cache (O_DIRECT).
     #[arg(long, value_name = "DIRECTORY", default_value = "/var/tmp")]
     disk_folder: PathBuf,
-    /// Where SPDK was built (build/bin is there), unless its programs are in PATH.
+    /// The directory in which SPDK was built (it has build/bin), unless its programs are in PATH.
     #[arg(long, value_name = "DIRECTORY")]
     spdk: Option<PathBuf>,
-    /// A qemu-storage-daemon of another version, besides that in PATH.
+    /// A qemu-storage-daemon of another version, besides the one in PATH.
     #[arg(long = "storage-daemon", value_name = "PROGRAM")]
     storage_daemons: Vec<PathBuf>,
-    /// A vhost-user-blk server that runs already, to compare a null volume with.
+    /// A running vhost-user-blk server, which is compared with a null volume.
     #[arg(long = "socket", value_name = "NAME=PATH", value_parser = named_socket)]
     sockets: Vec<(String, PathBuf)>,
 }
@@ -206,10 +205,10 @@ pub(crate) struct ConnectionsArgs {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ScaleArgs {
-    /// What stands behind the disks: null or memory.
+    /// The volumes' backend: null or memory.
     #[arg(long, default_value = "null")]
     volume: String,
-    /// Requests outstanding, of each queue.
+    /// Requests outstanding on each queue.
     #[arg(long, default_value_t = 8)]
     depth: u16,
     /// How long each point is measured.
@@ -227,10 +226,10 @@ pub(crate) struct FloorArgs {
     /// Bytes of every read.
     #[arg(long, default_value = "4k", value_parser = size)]
     size: u32,
-    /// How often each thing is measured, in turn.
+    /// How often each part is measured, in turn.
     #[arg(long, default_value_t = 5)]
     rounds: u16,
-    /// How long each time.
+    /// Seconds of each measurement.
     #[arg(long, default_value_t = 0.5)]
     seconds: f64,
     #[command(flatten)]
@@ -239,25 +238,25 @@ pub(crate) struct FloorArgs {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct BlockArgs {
-    /// The way to the disk: local, remote, direct, bare (no node: the volume on the thread that
-    /// asks), or socket and a path.
+    /// The way to the disk: local, remote, direct, bare (no node: the volume on the driver's
+    /// thread), or socket and a path.
     #[arg(long, num_args = 1..=2, value_names = ["WAY", "PATH"], default_value = "local")]
     path: Vec<String>,
-    /// What stands behind it: null, memory, file:PATH, or direct:PATH for a file past the page
-    /// cache.
+    /// The volume's backend: null, memory, file:PATH, or direct:PATH for a file without the page
+    /// cache (O_DIRECT).
     #[arg(long, default_value = "null")]
     volume: String,
-    /// A stage of the volume's chain, first one first: meter, or encrypt, which keeps what is
-    /// stored encrypted (--encrypt is about sessions). May be given several times.
+    /// A stage of the volume's chain: meter, or encrypt, which encrypts the stored data (--encrypt
+    /// is about sessions). May be given several times, in the order of the chain.
     #[arg(long, value_parser = chain_stage(), value_name = "STAGE")]
     chain: Vec<ChainStage>,
-    /// Which requests.
+    /// The kind of requests.
     #[arg(long, value_enum, default_value_t = BenchOp::Randread)]
     op: BenchOp,
     /// Bytes of every request, such as 512, 4k or 1m.
     #[arg(long, default_value = "4k", value_parser = size)]
     size: u32,
-    /// Requests outstanding, of each job.
+    /// Requests outstanding of each job.
     #[arg(long, default_value_t = 1)]
     depth: u16,
     /// Queues of each disk.
@@ -268,10 +267,10 @@ pub(crate) struct BlockArgs {
     guests: u16,
     #[command(flatten)]
     meeting: MeetingArgs,
-    /// Sidecores of each node (1 unless said).
+    /// Sidecores of each node (default: 1).
     #[arg(long)]
     sidecores: Option<u16>,
-    /// What sidecores do without work: spin, adaptive or sleep (adaptive unless said).
+    /// How sidecores wait for work: spin, adaptive or sleep (default: adaptive).
     #[arg(long)]
     idle: Option<Idle>,
     /// How the driver learns of completions.
@@ -283,7 +282,7 @@ pub(crate) struct BlockArgs {
     /// Which slots and descriptors the driver takes next, and what it stores.
     #[arg(long, value_enum, default_value_t = ReuseArg::InOrder)]
     reuse: ReuseArg,
-    /// How long is measured.
+    /// Seconds of the measurement.
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
     /// The processes behind `--path socket`, for their processor time.
@@ -311,9 +310,9 @@ fn chain_stage() -> impl TypedValueParser<Value = ChainStage> {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum ReuseArg {
-    /// Those that were free for longest, and only what is new is stored.
+    /// The slots that were free for longest; only fields that change are stored.
     InOrder,
-    /// Those that came back last, and all is stored, as Linux's virtio_blk does.
+    /// The slots that came back last; all fields are stored, as Linux's virtio_blk does.
     AsLinux,
 }
 
@@ -425,9 +424,9 @@ fn compare(command: &CompareCommand) -> Result<(), CommandFailure> {
 /// A name and a path.
 fn named_socket(words: &str) -> Result<(String, PathBuf), String> {
     let parts = words.split_once('=').filter(|(name, path)| !name.is_empty() && !path.is_empty());
-    let (name, path) = parts.ok_or("such as spdk=/run/spdk/vhost.0")?;
+    let (name, path) = parts.ok_or("write NAME=PATH, such as spdk=/run/spdk/vhost.0")?;
     if name.starts_with("vrio") {
-        return Err("that is our own name".to_owned());
+        return Err("names that begin with vrio are taken by vrio's own results".to_owned());
     }
     Ok((name.to_owned(), PathBuf::from(path)))
 }
@@ -442,7 +441,9 @@ fn block_path(words: &[String]) -> anyhow::Result<Path> {
         ["socket", path] => Path::Socket(PathBuf::from(path)),
         _ => {
             let said = words.join(" ");
-            return Err(anyhow!("--path {said}: local, remote, direct, bare or socket PATH"));
+            return Err(anyhow!(
+                "--path {said}: it must be local, remote, direct, bare, or socket PATH"
+            ));
         }
     })
 }
@@ -456,12 +457,12 @@ fn check_said(args: &BlockArgs, path: &Path, volume: &Volume) -> anyhow::Result<
     }
     let said = [("--sidecores", args.sidecores.is_some()), ("--idle", args.idle.is_some())];
     if let Some((option, _)) = said.into_iter().find(|(_, said)| *said) {
-        return Err(anyhow!("{option}: whoever serves the socket runs already: drop it"));
+        return Err(anyhow!("{option}: the socket's server runs already; drop the option"));
     }
     if volume.file().is_some() {
         return Err(anyhow!(
-            "--volume {volume}: whoever serves the socket has its volume; drop it, or say \
-             --volume memory to have all of it written before it is read"
+            "--volume {volume}: the socket's server has its own volume; drop the option, or use \
+             --volume memory to write the whole disk before it is read"
         ));
     }
     Ok(())

@@ -33,7 +33,7 @@ pub(crate) fn get(socket: &Path, path: &str) -> Result<String> {
     match code {
         200 => Ok(body),
         404 => {
-            bail!("the node at {socket:?} does not know this question; it may be another release")
+            bail!("the node at {socket:?} does not know this request; it may be of another release")
         }
         code => bail!("the node at {socket:?} answered {code}: {}", body.trim()),
     }
@@ -90,12 +90,12 @@ fn no_node(socket: &Path) -> String {
 
 fn parse(answer: &str) -> Result<NodeAnswer> {
     let Some((head, body)) = answer.split_once("\r\n\r\n") else {
-        bail!("gave no whole answer");
+        bail!("its answer is incomplete");
     };
     let line = head.lines().next().unwrap_or_default();
     let code = line.split(' ').nth(1).and_then(|code| code.parse().ok());
     let Some(code) = code.filter(|_| line.starts_with("HTTP/")) else {
-        bail!("does not speak HTTP");
+        bail!("its answer is not HTTP");
     };
     Ok(NodeAnswer { code, body: body.to_owned() })
 }

@@ -25,18 +25,18 @@ pub(crate) struct NodeArgs {
     /// reads the files as the configuration's "user".
     #[arg(long)]
     pub(crate) check: bool,
-    /// Go on in the place of the running node of this configuration, which ends: its guests and
-    /// peers stay connected. This program may be another version.
+    /// Replace the running node of this configuration: its process ends, its guests and peers stay
+    /// connected. This program may be of another version.
     #[arg(long, conflicts_with = "check")]
     pub(crate) take_over: bool,
-    /// How log lines look, on standard error. VRIO_LOG says which (default: info).
+    /// The form of log lines, on standard error. VRIO_LOG selects the lines (default: info).
     #[arg(long, value_enum, default_value_t = Log::Human)]
     pub(crate) log: Log,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum NodeCommand {
-    /// Make a running node what its configuration's file says now.
+    /// Apply the changed configuration file to a running node.
     #[command(after_help = live::RELOAD_EXAMPLES)]
     Reload(live::ReloadArgs),
     /// Drain a running node: it takes no new user, and the command lists the users that are left.
@@ -57,10 +57,10 @@ pub(crate) enum Log {
 pub(crate) struct StatusArgs {
     #[command(flatten)]
     pub(crate) target: nodes::Target,
-    /// Print the node's answer as it is.
+    /// Print the node's answer, which is JSON.
     #[arg(long, conflicts_with = "all")]
     pub(crate) json: bool,
-    /// Print all columns, however wide the tables are.
+    /// Print all columns, also those that do not fit the terminal.
     #[arg(long)]
     pub(crate) wide: bool,
     /// Print every counter as well.
@@ -132,12 +132,14 @@ fn several(sockets: &[PathBuf], all: bool) -> Result<(), CommandFailure> {
 pub(crate) fn ask(socket: &Path) -> Result<Status, CommandFailure> {
     let answer = client::get(socket, "/v1/status").map_err(CommandFailure::no_answer)?;
     let status: Status = serde_json::from_str(&answer)
-        .context("the node's answer is not understood; it may be another release")
+        .context("the node's answer cannot be read; the node may be of another release")
         .map_err(CommandFailure::running)?;
     if status.version != STATUS_VERSION {
         let theirs = status.version;
-        let text =
-            format!("the node answers in version {theirs}; this vrio reads {STATUS_VERSION}");
+        let text = format!(
+            "the node's status has version {theirs}, and this vrio reads version \
+                 {STATUS_VERSION}: use the vrio of the node's release"
+        );
         return Err(CommandFailure::running(anyhow!(text)));
     }
     Ok(status)

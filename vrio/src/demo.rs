@@ -10,7 +10,7 @@ use crate::{mpi, output};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct DemoArgs {
-    /// Use the disk with a stand-in for a guest: needs neither root nor QEMU.
+    /// Use a stand-in for a guest, which needs neither root nor QEMU.
     #[arg(long)]
     no_guest: bool,
     /// Keep logs, configurations and the guest's console in this directory.

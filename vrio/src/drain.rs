@@ -11,12 +11,12 @@ use crate::live::{Which, ask, understood};
 use crate::output::print;
 
 pub(crate) const DRAIN_EXAMPLES: &str = "Examples:
-  vrio node drain                     take nobody new, and say who is there
-  vrio node drain --wait 600          and wait until nobody is, for ten minutes at most
-  vrio node drain --undo              take everybody again
+  vrio node drain                     take no new users, and list the users that are left
+  vrio node drain --wait 600          and wait until none is left, for ten minutes at most
+  vrio node drain --undo              take new users again
 
-Who is there stays: migrate the guests or shut them down. It lasts until it is undone or the node
-is restarted. Exit code 1 when somebody is still there after --wait.";
+The users that are left stay connected: migrate the guests or shut them down. The drain lasts until
+it is undone or the node is restarted. Exit code 1: users are left after --wait.";
 
 /// How often the node is asked for its users.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
@@ -26,11 +26,11 @@ const WAIT_S_MAX: u64 = 86_400;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct DrainArgs {
-    /// Wait until nobody is there, for so many seconds at most.
+    /// Wait until no user is left, for so many seconds at most.
     #[arg(long, value_name = "SECONDS")]
     #[arg(value_parser = clap::value_parser!(u64).range(..=WAIT_S_MAX))]
     wait: Option<u64>,
-    /// Take everybody again.
+    /// Take new users again.
     #[arg(long, conflicts_with = "wait")]
     undo: bool,
     #[command(flatten)]
@@ -53,7 +53,7 @@ pub(crate) fn drain(args: &DrainArgs) -> Result<(), CommandFailure> {
     if args.wait.is_some() && !drain.users.is_empty() {
         print(&text)?;
         return Err(CommandFailure::running(anyhow!(
-            "somebody is still there; migrate those guests or shut them down, then ask again"
+            "the node still has users; migrate those guests or shut them down, then drain again"
         )));
     }
     print(&text)
@@ -73,7 +73,7 @@ fn wait(
         drain = understood(&answer)?;
         if !drain.draining {
             return Err(CommandFailure::running(anyhow!(
-                "somebody has undone the drain meanwhile"
+                "another command has undone the drain; drain again if the node must stay drained"
             )));
         }
     }
@@ -82,9 +82,9 @@ fn wait(
 
 fn show(drain: &Drain) -> String {
     let mut text = match (drain.draining, drain.users.len()) {
-        (false, _) => return "the node takes everybody again\n".to_owned(),
-        (true, 0) => return "the node takes nobody new, and nobody is there\n".to_owned(),
-        (true, users) => format!("the node takes nobody new; still there: {users}\n"),
+        (false, _) => return "the node takes new users again\n".to_owned(),
+        (true, 0) => return "the node takes no new users, and none is left\n".to_owned(),
+        (true, users) => format!("the node takes no new users; users left: {users}\n"),
     };
     drain.users.iter().for_each(|user| text.push_str(&format!("  {user}\n")));
     text
@@ -95,12 +95,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_says_who_is_there() {
+    fn the_users_that_are_left_are_listed() {
         let mut drain = Drain { draining: true, ..Drain::default() };
-        assert_eq!(show(&drain), "the node takes nobody new, and nobody is there\n");
+        assert_eq!(show(&drain), "the node takes no new users, and none is left\n");
         drain.users.push("disk \"a\": a guest (process 7)".to_owned());
-        let text = "the node takes nobody new; still there: 1\n  disk \"a\": a guest (process 7)\n";
+        let text =
+            "the node takes no new users; users left: 1\n  disk \"a\": a guest (process 7)\n";
         assert_eq!(show(&drain), text);
-        assert_eq!(show(&Drain::default()), "the node takes everybody again\n");
+        assert_eq!(show(&Drain::default()), "the node takes new users again\n");
     }
 }

@@ -12,13 +12,13 @@ use crate::output;
 
 const NEW_EXAMPLES: &str = "Examples:
   vrio key new /etc/vrio/io1.key                   a node's key; prints its public half
-  vrio key new --attachment /etc/vrio/alice.key    an attachment's
-  vrio key new --volume /etc/vrio/alice.xts        what a volume is encrypted with
+  vrio key new --attachment /etc/vrio/alice.key    the key of an attachment's owner
+  vrio key new --volume /etc/vrio/alice.xts        the key that encrypts a volume
 
-The public half of a node's key goes into the [[peer]] of the nodes that it speaks with, that of an
-attachment's into the `allow` of its volumes. The file stays where it is and is nobody else's. A
-volume's key has no public half: what is printed tells it from others. Keep a copy of its file;
-without it nobody reads the volume again.";
+The public half of a node's key goes into the [[peer]] of the nodes that it speaks with; the public
+half of an attachment's key goes into the `allow` of its volumes. The file is secret: it stays on
+its host. A volume's key has no public half; the printed value only tells keys apart. Keep a copy
+of the file of a volume's key: without it the volume can never be read again.";
 
 const SHOW_EXAMPLES: &str = "Examples:
   vrio key show /etc/vrio/io1.key
@@ -29,16 +29,16 @@ pub(crate) enum KeyCommand {
     /// Make a secret key in a new file (mode 0600) and print its public half.
     #[command(after_help = NEW_EXAMPLES)]
     New {
-        /// Make an attachment key, which proves whose disk it is, instead of a node's.
+        /// Make an attachment's key, which proves a disk's owner, instead of a node's key.
         #[arg(long)]
         attachment: bool,
-        /// Make what a volume is encrypted with, for a stage `{ encrypt = { key = FILE } }`.
+        /// Make a key that encrypts a volume, for a stage `{ encrypt = { key = FILE } }`.
         #[arg(long, conflicts_with = "attachment")]
         volume: bool,
-        /// The new file; one that is there is never overwritten.
+        /// The new file; an existing file is never overwritten.
         file: PathBuf,
     },
-    /// Show of a key file what others need: its kind, its public half and where that goes.
+    /// Show a key file's kind, its public half, and the configurations that need this half.
     #[command(after_help = SHOW_EXAMPLES)]
     Show {
         /// The key file.
@@ -107,16 +107,16 @@ fn recipe(kind: KeyKind, shown: &ShownKey) -> String {
         ),
         KeyKind::Attachment => format!(
             "an attachment's key\n\npublic   {public}\n\n\
-             here     in each [[disk]] that is its owner's:\n         \
+             here     in each [[disk]] of its owner:\n         \
              attachment-key = {file:?}\n\
              there    in the [[volume]] that only its owner may use:\n         \
              allow = [{{ node = \"vm1\", key = \"{public}\" }}]\n"
         ),
         KeyKind::Volume => format!(
-            "what a volume is encrypted with\n\ncheck    {public}\n\n\
-             here     in the [[volume]] that it is for, and in no other:\n         \
+            "a volume's encryption key\n\ncheck    {public}\n\n\
+             here     in its [[volume]], and in no other:\n         \
              chain = [{{ encrypt = {{ key = {file:?} }} }}]\n\
-             Keep a copy of the file elsewhere: without it nobody reads the volume again.\n"
+             Keep a copy of the file elsewhere: without it the volume can never be read again.\n"
         ),
     }
 }

@@ -29,22 +29,22 @@ pub(crate) const DISK_EXAMPLES: &str = "Examples:
   vrio disk list
   vrio disk add --volume io1/alice-root --socket alice.sock --when-lost error-after=30s
   vrio disk show alice
-  vrio disk show alice --for libvirt  what to put into the domain; or --for qemu
-  vrio disk resize alice 40GiB        the guest sees it at once; for volumes of this node
-  vrio disk move alice --queue 1 --sidecore 3   served there from now on, while it runs
-  vrio disk take alice                from a guest on another node, which loses it
+  vrio disk show alice --for libvirt  the elements for the domain's XML; or --for qemu
+  vrio disk resize alice 40GiB        for volumes of this node; the guest sees the size at once
+  vrio disk move alice --queue 1 --sidecore 3   while the guest runs
+  vrio disk take alice                end the attachment of a guest on another node, use the volume
   vrio disk remove alice              refused while a guest uses it
-  vrio disk remove alice --force      drains and closes it all the same";
+  vrio disk remove alice --force      also while a guest uses it: drain and close it";
 
 pub(crate) const VOLUME_EXAMPLES: &str = "Examples:
   vrio volume add bob --file bob.img --size 20GiB --allow vm1 --chain meter
   vrio volume add eve --file eve.img --size 20GiB --chain encrypt:key=/etc/vrio/eve.xts
   vrio volume chain bob meter limit:iops=50000,bytes-per-second=200MiB
   vrio volume chain bob --none
-  vrio volume resize bob 40GiB        guests here and elsewhere see it at once
-  vrio volume resize bob 10GiB --shrink   while nobody uses it; the end is lost
+  vrio volume resize bob 40GiB        guests of all nodes see the size at once
+  vrio volume resize bob 10GiB --shrink   while no disk uses it; data beyond 10 GiB is lost
   vrio volume show bob --json
-  vrio volume remove bob --force      also ends the attachments that use it";
+  vrio volume remove bob --force      also while attachments use it: they end";
 
 pub(crate) const PEER_EXAMPLES: &str = "Examples:
   vrio peer add io2 --address 10.0.0.10:4870 --key BASE64
@@ -52,21 +52,21 @@ pub(crate) const PEER_EXAMPLES: &str = "Examples:
   vrio peer remove io2";
 
 pub(crate) const RELOAD_EXAMPLES: &str = "Examples:
-  vrio node reload                    say what will change, ask, change it
-  vrio node reload --check            only say it
-  vrio node reload --yes --force      do not ask, and take from guests what the file takes
-  systemctl reload vrio-node@io1      the same as --yes; the answer is in the log (it sends
-                                      SIGHUP to this one node, and so may you)";
+  vrio node reload                    print the changes, ask, make them
+  vrio node reload --check            only print the changes
+  vrio node reload --yes --force      do not ask; also remove objects that guests use
+  systemctl reload vrio-node@io1      as --yes: it sends SIGHUP to the node, which logs
+                                      the answer";
 
 /// Which node is meant, and how it answers.
 #[derive(Debug, Args)]
 pub(crate) struct Which {
     #[command(flatten)]
     target: Target,
-    /// Print the node's answer as it is.
+    /// Print the node's answer, which is JSON.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Print all columns, however wide the tables are.
+    /// Print all columns, also those that do not fit the terminal.
     #[arg(long)]
     wide: bool,
 }
@@ -83,7 +83,7 @@ impl Which {
 pub(crate) struct Remove {
     /// Its name.
     name: String,
-    /// Take it also from those who use it: drain, flush, close.
+    /// Remove it also while guests use it: it is drained, flushed and closed.
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -103,7 +103,7 @@ pub(crate) struct Named {
 pub(crate) struct DiskShow {
     #[command(flatten)]
     named: Named,
-    /// Print what this VMM is told about the disk.
+    /// Print this VMM's options for the disk.
     #[arg(long = "for", value_enum, value_name = "VMM", conflicts_with = "json")]
     vmm: Option<Vmm>,
 }
@@ -114,7 +114,7 @@ pub(crate) struct Resize {
     name: String,
     /// The new size, such as "40GiB".
     size: String,
-    /// It may be smaller: what is behind the new end is lost. Refused while anybody uses it.
+    /// Allow a smaller size: data beyond the new end is lost. Refused while disks use the volume.
     #[arg(long)]
     shrink: bool,
     #[command(flatten)]
@@ -133,19 +133,19 @@ impl Resize {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum DiskCommand {
-    /// Show a disk to a guest, from now until the node is restarted.
+    /// Show a disk to a guest until the node is restarted.
     Add(DiskAdd),
-    /// Take a disk away: its requests are drained and its attachment is closed.
+    /// Remove a disk: its requests are drained and its attachment is closed.
     Remove(Remove),
     /// List the disks.
     List(Which),
-    /// Show one disk with all its counters, or what a VMM is told about it.
+    /// Show one disk with all its counters, or print a VMM's options for it.
     Show(DiskShow),
-    /// Resize the volume of a disk, which is one of this node.
+    /// Resize the volume of a disk; it must be a volume of this node.
     Resize(Resize),
-    /// Have another sidecore serve a queue of a disk, while its guest works.
+    /// Move a queue of a disk to another sidecore while the guest runs.
     Move(DiskMove),
-    /// Have the guest of a disk take its volume from whoever holds it, which loses it.
+    /// Give a disk its volume, and end the attachment that holds the volume now.
     Take(DiskTake),
 }
 
@@ -168,10 +168,10 @@ impl DiskTake {
 pub(crate) struct DiskMove {
     /// Its name.
     name: String,
-    /// Which of its queues, from 0.
+    /// The queue's number; the first queue is 0.
     #[arg(long)]
     queue: usize,
-    /// The sidecore, by its index in `vrio status`.
+    /// The sidecore's index, as `vrio status` shows it.
     #[arg(long)]
     sidecore: usize,
     #[command(flatten)]
@@ -185,13 +185,13 @@ impl DiskMove {
     }
 }
 
-/// Whom a socket is for that the node makes.
+/// The owner and the permissions of a socket that the node makes.
 #[derive(Debug, Args)]
 struct SocketAccess {
-    /// The user whose the socket is, by number (`id -u`).
+    /// The user that owns the socket, as a number (`id -u`).
     #[arg(long, value_name = "UID")]
     socket_user: Option<u32>,
-    /// The group whose the socket is, by number.
+    /// The group that owns the socket, as a number.
     #[arg(long, value_name = "GID")]
     socket_group: Option<u32>,
     /// The socket's permissions, such as "0660".
@@ -209,15 +209,15 @@ impl SocketAccess {
 
 #[derive(Debug, Args)]
 pub(crate) struct DiskAdd {
-    /// Its name; default: the socket's, without its ending.
+    /// Its name; default: the socket's name without the ending.
     name: Option<String>,
-    /// "volume" of this node or "peer/volume" of another.
+    /// A volume of this node ("volume"), or of another node ("peer/volume").
     #[arg(long)]
     volume: String,
     /// Its vhost-user socket, in the sockets' directory.
     #[arg(long)]
     socket: String,
-    /// Who makes the socket: "listen" (the node) or "connect" (the VMM).
+    /// The side that makes the socket: "listen" (the node) or "connect" (the VMM).
     #[arg(long, value_parser = ROLES)]
     role: Option<String>,
     #[command(flatten)]
@@ -225,17 +225,16 @@ pub(crate) struct DiskAdd {
     /// How many queues it offers.
     #[arg(long)]
     queues: Option<u64>,
-    /// What becomes of requests while the volume is out of reach: "wait=forever", or
-    /// "error-after=30s".
+    /// How requests fare while the volume is out of reach: "wait=forever" or "error-after=30s".
     #[arg(long, value_name = "RULE")]
     when_lost: Option<String>,
-    /// As it was called before.
+    /// The former name of --when-lost.
     #[arg(long, hide = true, conflicts_with = "when_lost")]
     error_after: Option<String>,
-    /// Its name in the volume's records.
+    /// The attachment's name in the volume's records.
     #[arg(long)]
     attachment: Option<String>,
-    /// The file of the secret key that proves whose attachment it is.
+    /// The file of the secret key that proves the attachment's owner.
     #[arg(long, value_name = "FILE")]
     attachment_key: Option<String>,
     /// Serve the guest although acknowledged writes may be lost.
@@ -266,17 +265,17 @@ impl DiskAdd {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum VolumeCommand {
-    /// Open a volume, from now until the node is restarted.
+    /// Open a volume until the node is restarted.
     Add(Box<VolumeAdd>),
-    /// Take a volume away.
+    /// Remove a volume. Its file stays.
     Remove(Remove),
     /// List the volumes.
     List(Which),
     /// Show one volume with all its counters.
     Show(Named),
-    /// Make it larger while guests use it, or smaller while nobody does.
+    /// Make a volume larger while guests use it, or smaller while no disk uses it.
     Resize(Resize),
-    /// Replace the stages that its requests pass, while disks use it.
+    /// Replace the stages of a volume while disks use it.
     Chain(VolumeChain),
 }
 
@@ -288,29 +287,31 @@ pub(crate) struct VolumeAdd {
     /// A raw file or block device.
     #[arg(long)]
     file: Option<String>,
-    /// How much of the file is used; one that is missing is made.
+    /// How much of the file is used; a file that is missing is created with this size.
     #[arg(long, requires = "file")]
     size: Option<String>,
-    /// Past the page cache.
+    /// Bypass the page cache (O_DIRECT).
     #[arg(long, requires = "file")]
     direct: bool,
-    /// "raw": serve it byte by byte although it begins like an image of another format.
+    /// "raw": serve the file's bytes although it looks like an image of another format.
     #[arg(long, requires = "file", value_parser = ["raw"])]
     format: Option<String>,
-    /// So much of the node's memory; gone with it.
+    /// A volume in the node's memory, of this size; its data ends with the node.
     #[arg(long, value_name = "SIZE")]
     memory: Option<String>,
-    /// Nothing, of this size: for measuring.
+    /// A volume of this size that stores nothing, for measuring.
     #[arg(long, value_name = "SIZE")]
     null: Option<String>,
-    /// "flush" or "write-through".
+    /// When writes are durable: after the guest's flush ("flush"), or each at once
+    /// ("write-through").
     #[arg(long, value_parser = ["flush", "write-through"])]
     durability: Option<String>,
-    /// A stage, first one first: "meter", "limit:iops=50000,bytes-per-second=200MiB,burst=1s",
-    /// or "encrypt:key=/etc/vrio/bob.xts".
+    /// A stage: "meter", "limit:iops=50000,bytes-per-second=200MiB,burst=1s",
+    /// or "encrypt:key=/etc/vrio/bob.xts"; may be given several times, in the order of the chain.
     #[arg(long, value_name = "STAGE")]
     chain: Vec<String>,
-    /// A node whose disks may use it, or only those that prove a key; may be given several times.
+    /// A node whose disks may use it (with a key: only the disks that prove this key); may be given
+    /// several times.
     #[arg(long, value_name = "NODE[=KEY]")]
     allow: Vec<String>,
     /// Refuse writes.
@@ -319,10 +320,10 @@ pub(crate) struct VolumeAdd {
     /// Several disks may use it at once.
     #[arg(long)]
     shared: bool,
-    /// The storage's block, which guests are told; default: what the storage says.
+    /// The storage's block size that guests see; default: the size that the storage reports.
     #[arg(long, value_name = "SIZE", requires = "file")]
     physical_block_size: Option<String>,
-    /// The size of requests that suits the storage best, which guests are told.
+    /// The storage's best size of requests, which guests see.
     #[arg(long, value_name = "SIZE", requires = "file")]
     optimal_io_size: Option<String>,
     #[command(flatten)]
@@ -357,10 +358,10 @@ impl VolumeAdd {
 pub(crate) struct VolumeChain {
     /// The volume's name.
     name: String,
-    /// The stages, first one first: "meter", "limit:iops=50000,bytes-per-second=200MiB,burst=1s".
+    /// The stages in their order: "meter", "limit:iops=50000,bytes-per-second=200MiB,burst=1s".
     #[arg(required_unless_present = "none", conflicts_with = "none")]
     stages: Vec<String>,
-    /// No stages at all.
+    /// Remove all stages.
     #[arg(long)]
     none: bool,
     #[command(flatten)]
@@ -369,9 +370,9 @@ pub(crate) struct VolumeChain {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum PeerCommand {
-    /// Make a node known whose volumes disks may use, until this node is restarted.
+    /// Add a node whose volumes this node's disks may use, until this node is restarted.
     Add(PeerAdd),
-    /// Forget a node. Disks that use its volumes have to go first.
+    /// Remove a peer. Disks that use its volumes must be removed first.
     Remove(Named),
     /// List the peers.
     List(Which),
@@ -381,16 +382,16 @@ pub(crate) enum PeerCommand {
 pub(crate) struct PeerAdd {
     /// Its name.
     name: String,
-    /// Where it listens; not for one that only connects to this node.
+    /// The address at which it listens; not needed for a peer that only connects to this node.
     #[arg(long, required_unless_present_any = ["key", "keys"])]
     address: Option<String>,
     /// A public key by which the peer proves its name.
     #[arg(long)]
     key: Vec<String>,
-    /// Its public keys, with commas between them, while one takes over from another.
+    /// Its public keys, with commas between them: two while a key is being replaced.
     #[arg(long, value_name = "KEY", value_delimiter = ',', conflicts_with = "key")]
     keys: Vec<String>,
-    /// When the key ends, such as 2027-01-01T00:00:00Z.
+    /// When the key expires, such as 2027-01-01T00:00:00Z.
     #[arg(long, value_name = "DATE", requires = "key")]
     expires: Option<String>,
     #[command(flatten)]
@@ -399,13 +400,13 @@ pub(crate) struct PeerAdd {
 
 #[derive(Debug, Args)]
 pub(crate) struct ReloadArgs {
-    /// Only say what would change.
+    /// Only print the changes.
     #[arg(long, conflicts_with_all = ["yes", "force"])]
     check: bool,
-    /// Do not ask.
+    /// Make the changes without asking.
     #[arg(long)]
     yes: bool,
-    /// Take disks and volumes also from guests that use them.
+    /// Also remove disks and volumes that guests use.
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -582,16 +583,16 @@ pub(crate) fn reload(args: &ReloadArgs) -> Result<(), CommandFailure> {
     let answer = ask(&socket, "POST", "/v1/reload", Some(&wanted))?;
     show_done(&answer, args.which.json)?;
     if stuck {
-        let text = format!("only keys and \"allow\" were seen to: {IN_USE}");
+        let text = format!("only keys and \"allow\" were changed: {IN_USE}");
         return Err(CommandFailure::running(anyhow!(text)));
     }
     Ok(())
 }
 
-const QUESTION: &str = "Change this now? [y/N] ";
+const QUESTION: &str = "Make these changes now? [y/N] ";
 
 const IN_USE: &str =
-    "guests use what would be taken away, as said above; stop them, or say --force";
+    "guests use the objects that would be removed (see above); stop the guests, or use --force";
 
 /// The addition to an answer about a plan that was not carried out and would have revoked keys.
 fn not_revoked(plan: &Plan) -> &'static str {
@@ -600,12 +601,12 @@ fn not_revoked(plan: &Plan) -> &'static str {
 
 fn show_plan(plan: &Plan) -> String {
     let mut text = match plan.revokes.len() + plan.changes.len() {
-        0 => format!("{}: nothing is to be changed\n", plan.file),
+        0 => format!("{}: nothing to change\n", plan.file),
         1 => format!("{}: 1 change\n", plan.file),
         several => format!("{}: {several} changes\n", plan.file),
     };
     for what in &plan.revokes {
-        text.push_str(&format!("  {what}, before all else\n"));
+        text.push_str(&format!("  {what}, before all other changes\n"));
     }
     for change in &plan.changes {
         text.push_str(&format!("  {}\n", change.what));
@@ -617,7 +618,7 @@ fn show_plan(plan: &Plan) -> String {
         text.push_str("  the key files are read again\n");
     }
     for key in &plan.needs_restart {
-        text.push_str(&format!("  {key} is different too: that takes a restart of the node\n"));
+        text.push_str(&format!("  {key} has changed too: that takes a restart of the node\n"));
     }
     text
 }
@@ -627,7 +628,7 @@ fn confirmed(question: &str, plan: &Plan) -> Result<bool, CommandFailure> {
     if !std::io::stdin().is_terminal() {
         let not_revoked = not_revoked(plan);
         let text =
-            format!("nothing was changed{not_revoked}: there is no terminal to ask on; say --yes");
+            format!("nothing was changed{not_revoked}: there is no terminal to ask on; use --yes");
         return Err(CommandFailure::configuration(anyhow!(text)));
     }
     let mut line = String::new();
@@ -665,7 +666,7 @@ fn show_done(answer: &str, json: bool) -> Result<(), CommandFailure> {
         text.push_str(&format!("done: {what}\n"));
     }
     if done.applied.is_empty() {
-        text.push_str("nothing was to be changed\n");
+        text.push_str("nothing to change\n");
     }
     for note in &done.notes {
         text.push_str(&format!("note: {note}\n"));
@@ -696,14 +697,14 @@ fn one<T: DeserializeOwned>(
     let all: Vec<Value> = understood(&answer)?;
     for value in all {
         let object: T = serde_json::from_value(value.clone())
-            .context("the node's answer is not understood; it may be another release")
+            .context("the node's answer cannot be read; the node may be of another release")
             .map_err(CommandFailure::running)?;
         if *name(&object) == show.name {
             let json = serde_json::to_string(&value).expect("it was JSON before");
             return print(&if show.which.json { format!("{json}\n") } else { text(&object) });
         }
     }
-    let text = format!("no {kind} is called {:?}; see `vrio {kind} list`", show.name);
+    let text = format!("there is no {kind} {:?}; `vrio {kind} list` lists them", show.name);
     Err(CommandFailure::running(anyhow!(text)))
 }
 
@@ -738,7 +739,7 @@ pub(crate) fn ask(
 
 pub(crate) fn understood<T: DeserializeOwned>(answer: &str) -> Result<T, CommandFailure> {
     serde_json::from_str(answer)
-        .context("the node's answer is not understood; it may be another release")
+        .context("the node's answer cannot be read; the node may be of another release")
         .map_err(CommandFailure::running)
 }
 
@@ -749,7 +750,7 @@ fn segment(name: &str) -> Result<&str, CommandFailure> {
         return Ok(name);
     }
     Err(CommandFailure::configuration(anyhow!(
-        "{name:?} is no name: letters, digits, '-', '_' and '.'"
+        "{name:?} is no name: a name has letters, digits, '-', '_' and '.', and no '.' first"
     )))
 }
 
@@ -802,7 +803,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_says_what_comes_who_is_hit_and_what_takes_a_restart() {
+    fn a_plan_lists_changes_users_and_keys_that_take_a_restart() {
         let planned = |what: &str, user: Option<&str>| node::api::Planned {
             what: what.to_owned(),
             used_by: user.map(str::to_owned).into_iter().collect(),
@@ -819,11 +820,11 @@ mod tests {
         };
         let text = show_plan(&plan);
         let wanted = "/etc/vrio/vm1.toml: 3 changes\n  revoke the keys of \
-                      peer \"vm9\", before all else\n  remove disk \"a\"\n    ! used by a guest \
-                      (process 7)\n  add peer \"io2\"\n  \"listen\" is different too: that takes a \
-                      restart of the node\n";
+                      peer \"vm9\", before all other changes\n  remove disk \"a\"\n    ! used by a \
+                      guest (process 7)\n  add peer \"io2\"\n  \"listen\" has changed too: that \
+                      takes a restart of the node\n";
         assert_eq!(text, wanted);
-        assert!(show_plan(&Plan::default()).contains("nothing is to be changed"));
+        assert!(show_plan(&Plan::default()).contains("nothing to change"));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The vrio command line.
 //!
-//! Exit codes: 0 it is done; 1 it went wrong while running; 2 the command line or the
-//! configuration is wrong; 3 no node answers.
+//! Exit codes: 0 success; 1 an error while running; 2 an error of the command line or the
+//! configuration; 3 no node answers.
 
 mod attach;
 mod bench;
@@ -44,15 +44,15 @@ struct Cli {
     command: Command,
 }
 
-const EXIT_CODES: &str = "Exit codes: 0 it is done, 1 it went wrong while running, \
-    2 the command line or the configuration is wrong, 3 no node answers.";
+const EXIT_CODES: &str = "Exit codes: 0 success, 1 an error while running, \
+    2 an error of the command line or the configuration, 3 no node answers.";
 
 const NODE_EXAMPLES: &str = "Examples:
   vrio node --config /etc/vrio/io1.toml            run a node until SIGTERM or SIGINT
-  vrio node --config /etc/vrio/io1.toml --check    say what is wrong with a configuration
-  vrio node --config /etc/vrio/io1.toml --take-over    go on in a running node's place
-  vrio node reload                                 make a running node what its file says now
-  vrio node drain --wait 600                       take nobody new; wait until nobody is there
+  vrio node --config /etc/vrio/io1.toml --check    print every problem of a configuration
+  vrio node --config /etc/vrio/io1.toml --take-over    replace the running node's process
+  vrio node reload                                 apply the changed file to a running node
+  vrio node drain --wait 600                       take no new users; wait until none is left
   VRIO_LOG=debug vrio node --config io1.toml --log json 2>io1.log";
 
 const STATUS_EXAMPLES: &str = "Examples:
@@ -82,7 +82,7 @@ const MAN_EXAMPLES: &str = "Examples:
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run a node, as its configuration says, until SIGTERM or SIGINT.
+    /// Run a node with a configuration, until SIGTERM or SIGINT.
     #[command(after_help = NODE_EXAMPLES)]
     Node(NodeArgs),
     /// Show a running node's disks, volumes, sessions and sidecores.
@@ -91,7 +91,7 @@ enum Command {
     /// Watch a running node: load, rates and latencies, once a second.
     #[command(after_help = TOP_EXAMPLES)]
     Top(top::TopArgs),
-    /// Make keys, and show what there is to copy from them.
+    /// Make keys, and show their public halves.
     #[command(subcommand)]
     Key(key::KeyCommand),
     /// Add, remove, resize and list the disks of a running node.
@@ -115,22 +115,22 @@ enum Command {
     /// Add, remove and list virtual machines' windows into domains.
     #[command(subcommand, after_help = live::vfs::VF_EXAMPLES)]
     Vf(live::vfs::VfCommand),
-    /// Say what an MPI has to be told so that its processes use a domain.
+    /// Print the environment with which an MPI's processes use a domain.
     #[command(subcommand, after_help = mpi::MPI_EXAMPLES)]
     Mpi(mpi::MpiCommand),
     /// Show a volume of another node as a disk of this machine (ublk): the direct client.
     #[command(after_help = attach::ATTACH_EXAMPLES)]
     Attach(attach::AttachArgs),
-    /// Take a disk of `vrio attach` away.
+    /// Detach a disk that `vrio attach` made.
     #[command(after_help = attach::DETACH_EXAMPLES)]
     Detach(attach::DetachArgs),
-    /// Keep, list, show and compare what was measured, by vrio or by other programs.
+    /// Keep, list, show and compare results of vrio's benchmarks and of other programs.
     #[command(subcommand, after_help = results::RESULTS_EXAMPLES)]
     Results(results::ResultsCommand),
-    /// Measure what a virtual disk does, and what that costs.
+    /// Measure disks, network cards and messages, and their costs in events and processor time.
     #[command(subcommand, after_help = bench::BENCH_EXAMPLES)]
     Bench(bench::BenchCommand),
-    /// Make a page of results: plots, tables, what differs; to be opened from disk.
+    /// Make a page of results (plots, tables, differences) for a browser; it needs no server.
     #[command(after_help = report::REPORT_EXAMPLES)]
     Report(report::ReportArgs),
     /// Watch a guest use a remote disk while the node that serves it is killed.
@@ -139,7 +139,7 @@ enum Command {
     /// Write the manual's pages, one for each command, into a directory.
     #[command(after_help = MAN_EXAMPLES)]
     Man {
-        /// The directory, which is made if there is none.
+        /// The directory; it is created if it is missing.
         directory: PathBuf,
     },
     /// Print a completion script for a shell.

@@ -17,9 +17,9 @@ pub(crate) const MPI_EXAMPLES: &str = "Examples:
   eval \"$(vrio mpi env)\"              this shell's Open MPI uses the fabric of this host's node
   mpirun -n 4 ./program
   eval \"$(vrio mpi env --mpi mpich --domain science)\"
-  $(vrio mpi env --hosts h1,h2) -n 4 ./program    over two hosts: it prints a whole mpirun
-  vrio mpi env --config /etc/vrio/io1.toml    for users who may not ask the node
-  vrio mpi env --vm > vm.env          to be read (. ./vm.env) inside of a VM that has a vf";
+  $(vrio mpi env --hosts h1,h2) -n 4 ./program    on two hosts: prints the start of an mpirun
+  vrio mpi env --config /etc/vrio/io1.toml    for users without access to the control socket
+  vrio mpi env --vm > vm.env          for a VM that has a vf: read it there (. ./vm.env)";
 
 /// The file that libfabric looks for: any other ending is not loaded.
 const PROVIDER: &str = "libvrio-fi.so";
@@ -39,18 +39,18 @@ pub(crate) struct EnvArgs {
     /// Which MPI.
     #[arg(long, value_enum, default_value_t = Mpi::Openmpi)]
     mpi: Mpi,
-    /// Print the beginning of a command line instead, which starts a job on these hosts and has MPI
-    /// carry the environment to them: sockets, keys and libraries have the same paths there.
+    /// Print the beginning of a command line instead: it starts a job on these hosts, and MPI
+    /// carries the environment to them. Sockets, keys and libraries must have the same paths there.
     #[arg(long, value_name = "HOST,..")]
     hosts: Option<String>,
     /// The domain; not needed where there is only one.
     #[arg(long, value_name = "NAME")]
     domain: Option<String>,
-    /// Which node; its configuration is read instead of asking the node.
+    /// The node's configuration, which is read instead of asking the node.
     #[command(flatten)]
     target: Target,
-    /// For processes inside of this host's virtual machines, which have the key's file and the
-    /// provider at the same places.
+    /// Print it for processes inside of this host's virtual machines, which must have the key's
+    /// file and the provider at the same paths.
     #[arg(long)]
     vm: bool,
 }
@@ -59,7 +59,7 @@ pub(crate) struct EnvArgs {
 enum Mpi {
     /// Open MPI 4 and 5.
     Openmpi,
-    /// MPICH 4 and 5 with its `ch4:ofi`, and what is made of it.
+    /// MPICH 4 and 5 with `ch4:ofi`, and MPIs that are made of it.
     Mpich,
     /// Intel MPI.
     Intel,
@@ -126,7 +126,7 @@ fn of_node(control: &Path) -> Result<Vec<Domain>, CommandFailure> {
         CommandFailure::no_answer(error.context(way_out))
     })?;
     let domains: Vec<DomainStatus> = serde_json::from_str(&answer)
-        .context("the node's answer is not understood; it may be another release")
+        .context("the node's answer cannot be read; the node may be of another release")
         .map_err(CommandFailure::running)?;
     let domain = |it: DomainStatus| Domain { name: it.name, socket: it.socket, key: it.key };
     Ok(domains.into_iter().map(domain).collect())

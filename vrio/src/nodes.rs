@@ -26,7 +26,7 @@ pub(crate) struct Target {
     /// The node's name, where several run on this host.
     #[arg(long, value_name = "NAME", conflicts_with_all = ["control", "config"])]
     node: Option<String>,
-    /// The node's control socket; default: of the only node of this host.
+    /// The node's control socket; default: that of the only node of this host.
     #[arg(long, value_name = "PATH", conflicts_with = "config")]
     control: Option<PathBuf>,
     /// The node's configuration, which names the control socket.
@@ -84,7 +84,7 @@ impl Target {
 pub(crate) fn choose(several: &[PathBuf]) -> String {
     let names = several.iter().map(|path| name(path)).collect::<Vec<_>>().join(", ");
     let count = several.len();
-    format!("there are {count} nodes here: {names}; say which with --node NAME (or --control PATH)")
+    format!("{count} nodes run here: {names}; choose one with --node NAME (or --control PATH)")
 }
 
 /// The names of the nodes that run here.
@@ -175,15 +175,15 @@ impl FoundNodes {
             text += &format!("; looked into {}", list(&self.directories));
         } else {
             let names = self.running.iter().map(|path| name(path)).collect::<Vec<_>>().join(", ");
-            text += &format!("; those that do are {names}");
+            text += &format!("; running: {names}");
         }
         if !self.left.is_empty() {
-            text += &format!("; of nodes that have ended there are {}", list(&self.left));
+            text += &format!("; left by nodes that have ended: {}", list(&self.left));
         }
         if !self.closed.is_empty() {
             text += &format!("; you may not open {} (try as root)", list(&self.closed));
         }
-        text += "; one elsewhere is named by --control PATH or --config FILE";
+        text += "; name a node of another directory with --control PATH or --config FILE";
         Err(text)
     }
 }
@@ -219,7 +219,7 @@ mod tests {
         let error = found.meant(Some("bob")).unwrap_err();
         assert!(error.contains("\"bob\"") && error.contains("io1, alice"), "{error}");
         let error = choose(&[io1, alice.clone()]);
-        assert!(error.contains("2 nodes here: io1, alice; say which with --node"), "{error}");
+        assert!(error.contains("2 nodes run here: io1, alice; choose one with --node"), "{error}");
         drop(running);
         assert_eq!(FoundNodes::look(&directories).meant(None).unwrap(), [alice]);
         let ended = FoundNodes::look(&directories).meant(Some("io1")).unwrap_err();

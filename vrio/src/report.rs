@@ -17,10 +17,10 @@ use crate::{output, results};
 
 pub(crate) const REPORT_EXAMPLES: &str = "Examples:
   vrio report                              the latest run of the store
-  vrio report before/ after/ -o compared   two runs, laid over each other
-  vrio report results/ --baseline native   overheads against what is called native
-  vrio report osu_latency.txt              also of fio, netperf, iperf3 and sockperf
-  vrio report latest --with-published      beside what others published";
+  vrio report before/ after/ -o compared   two runs in the same plots
+  vrio report results/ --baseline native   overheads against the series called native
+  vrio report osu_latency.txt              output of OSU, fio, netperf, iperf3 or sockperf
+  vrio report latest --with-published      beside published figures of other systems";
 
 /// The program that opens a file as the desktop would.
 const OPENER: &str = "xdg-open";
@@ -32,23 +32,23 @@ const GENERATOR: &str = "<meta name=\"generator\" content=\"vrio report\">";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ReportArgs {
-    /// Runs, directories of runs, files of results or of other programs' output, names of runs in
-    /// the store; without any, the store's latest run.
+    /// Runs, directories of runs, files of results or of other programs' output, or names of runs
+    /// in the store; default: the store's latest run.
     #[arg(value_name = "DIR_OR_FILE")]
     from: Vec<String>,
     #[command(flatten)]
     place: PlaceArgs,
-    /// The directory that the page and its plots are written into; made if there is none.
+    /// The directory for the page and its plots; it is created if it is missing.
     #[arg(short, long, value_name = "DIR", default_value = "vrio-report")]
     output: PathBuf,
-    /// Tell overheads against the series, measurement or run with these words in its name. Else
-    /// it is the first that is called native, or the first of all.
+    /// Show overheads against the series, measurement or run with these words in its name; default:
+    /// the first with "native" in its name, or the first of all.
     #[arg(long, value_name = "WORDS")]
     baseline: Option<String>,
-    /// Add what others published of the same quantities, drawn dashed and hollow.
+    /// Add published figures of other systems for the same quantities, drawn dashed and hollow.
     #[arg(long)]
     with_published: bool,
-    /// What the line carries each way, such as 10Gbit, of bandwidths that do not say it themselves.
+    /// The line's rate in each direction, such as 10Gbit, for bandwidths without one of their own.
     #[arg(long, value_name = "RATE", value_parser = results::line_rate)]
     line_rate: Option<f64>,
     /// Open the page in the desktop's browser.
@@ -121,7 +121,7 @@ fn write(page: &Page, into: &Path) -> anyhow::Result<()> {
     if let Ok(before) = fs::read_to_string(&index) {
         if !before.contains(GENERATOR) {
             let index = index.display();
-            return Err(anyhow!("{index} is no page of vrio's: name another directory with -o"));
+            return Err(anyhow!("{index} is not a page of vrio: name another directory with -o"));
         }
         for name in plots_of(&before) {
             // A plot that is gone already is no fault.

@@ -17,7 +17,7 @@ use crate::failure::CommandFailure;
 use crate::{output, tables};
 
 pub(crate) const RESULTS_EXAMPLES: &str = "Examples:
-  vrio bench block --save                              measure, and keep it
+  vrio bench block --save                              measure, and save the result
   vrio results list
   vrio results import latency.txt fio.json --title 'shared memory'
   vrio results show latest
@@ -37,41 +37,41 @@ const SHOW_EXAMPLES: &str = "Examples:
 const DIFF_EXAMPLES: &str = "Examples:
   vrio results diff 20261122-225103-block latest
   vrio results diff native.txt sriov.txt               overhead by message size
-  vrio results diff osu_latency.txt latest --only 'vrio, one host'   of `bench mpi`, with ours alone
+  vrio results diff osu_latency.txt latest --only 'vrio, one host'   only these of `bench mpi`
   vrio results diff a b --json | jq '.series[].rows[] | [.x, .percent]'
-What differs besides the figures (machine, build, level of the cache line, set-up, unit) is told
-first; figures of two kinds, such as a mean and a median, are not compared.";
+Other differences (machine, build, level of the cache line, set-up, unit) are printed first. Figures
+of two kinds, such as a mean and a median, are not compared.";
 
 const POOL_EXAMPLES: &str = "Examples:
   for i in 1 2 3 4; do vrio bench block --save before; done
   vrio results pool before/*                           medians, with the least and the most
   vrio results pool a.json b.json c.json d.json --title 'fio, before'
-Kept are figures that all of them have, of one set-up; runs of two machines or builds are refused.
-Two pooled runs of four or more each have verdicts in `vrio results diff`.";
+The pooled run has the figures that all runs have, of one set-up. Runs of two machines or builds are
+refused. `vrio results diff` gives verdicts for two pooled runs of at least four runs each.";
 
 const IMPORT_EXAMPLES: &str = "Examples:
   vrio results import osu_latency.txt osu_bw.txt --title 'InfiniBand'
   mpirun -n 2 osu_latency | vrio results import -
   fio --output-format=json job.fio | vrio results import - --title 'local disk'
-Read are the OSU micro-benchmarks, fio (--output-format=json), netperf, iperf3 (-J), sockperf, and
-JSON of `vrio bench`; which one it is the content says. Files that differ in depth or size alone
-become one line.";
+Formats: the OSU micro-benchmarks, fio (--output-format=json), netperf, iperf3 (-J), sockperf, and
+JSON of `vrio bench`; the format is recognised by the content. Files that differ in depth or size
+alone become one line of a plot.";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ResultsCommand {
-    /// List the runs that are kept, oldest first.
+    /// List the saved runs, oldest first.
     #[command(after_help = LIST_EXAMPLES)]
     List(ListArgs),
     /// Show a run: its machine, and all figures.
     #[command(after_help = SHOW_EXAMPLES)]
     Show(ShowArgs),
-    /// Tell how much the figures of one run differ from another one's.
+    /// Compare the figures of two runs.
     #[command(after_help = DIFF_EXAMPLES)]
     Diff(DiffArgs),
-    /// Keep several runs of the same as one, whose figures have the spread of the runs.
+    /// Save several runs of the same benchmark as one run, whose figures have the runs' spread.
     #[command(after_help = POOL_EXAMPLES)]
     Pool(PoolArgs),
-    /// Keep what other programs measured, as a run.
+    /// Save other programs' results as a run.
     #[command(after_help = IMPORT_EXAMPLES)]
     Import(ImportArgs),
 }
@@ -79,7 +79,7 @@ pub(crate) enum ResultsCommand {
 /// Where results are.
 #[derive(Debug, Args)]
 pub(crate) struct PlaceArgs {
-    /// Where results are kept; default: vrio/results in XDG_STATE_HOME or ~/.local/state.
+    /// The directory of saved results; default: vrio/results in XDG_STATE_HOME or ~/.local/state.
     #[arg(long, value_name = "DIRECTORY")]
     results: Option<PathBuf>,
 }
@@ -121,12 +121,12 @@ pub(crate) struct ShowArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct DiffArgs {
-    /// What is compared with: a run, its directory, or a file that can be imported.
+    /// The run to compare with: a run, its directory, or a file that can be imported.
     a: String,
-    /// Whose change is told.
+    /// The run whose change is shown.
     b: String,
-    /// Of a run with several measurements, only those with this in their benchmark, title or
-    /// set-up; a run without any such is taken whole.
+    /// Compare only measurements with these words in their benchmark, title or set-up; a run
+    /// without such a measurement is compared whole.
     #[arg(long, value_name = "WORDS")]
     only: Option<String>,
     #[command(flatten)]
@@ -141,7 +141,7 @@ pub(crate) struct PoolArgs {
     /// Runs of the store, their directories, or files that can be imported.
     #[arg(required = true, value_name = "RUN")]
     runs: Vec<String>,
-    /// What the pooled run is called; default: as the first one.
+    /// The pooled run's title; default: the title of the first run.
     #[arg(long, value_name = "WORDS")]
     title: Option<String>,
     #[command(flatten)]
@@ -156,10 +156,10 @@ pub(crate) struct ImportArgs {
     /// The files; `-` is standard input.
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// What the run is called; default: the first file's name.
+    /// The run's title; default: the first file's name.
     #[arg(long, value_name = "WORDS")]
     title: Option<String>,
-    /// What the line carries each way, such as 10Gbit: bandwidths are told as a share of it.
+    /// The line's rate in each direction, such as 10Gbit: bandwidths are shown as a share of it.
     #[arg(long, value_name = "RATE", value_parser = line_rate)]
     line_rate: Option<f64>,
     #[command(flatten)]
@@ -178,7 +178,8 @@ pub(crate) struct ToldArgs {
     /// Print one JSON object.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Keep it as a run, in this directory or where results are kept (`vrio results --help`).
+    /// Save the result as a run, in this directory or with the saved results (see `vrio results
+    /// --help`).
     #[arg(long, value_name = "DIRECTORY", num_args = 0..=1)]
     save: Option<Option<PathBuf>>,
 }
@@ -199,8 +200,8 @@ pub(crate) fn results(command: &ResultsCommand) -> Result<(), CommandFailure> {
                 let has_any = [&mut a, &mut b].map(|run| diff::narrow(run, words));
                 if has_any == [false; 2] {
                     return Err(CommandFailure::configuration(anyhow!(
-                        "--only {words}: neither run has a measurement with that; 'vrio results \
-                         show' names them"
+                        "--only {words}: neither run has such a measurement; 'vrio results show' \
+                         lists them"
                     )));
                 }
             }
@@ -236,7 +237,7 @@ pub(crate) fn line_rate(words: &str) -> Result<f64, String> {
     };
     let rate = number.trim_end().parse::<f64>().ok().map(|number| number * times);
     let rate = rate.filter(|rate| rate.is_finite() && *rate > 0.0);
-    rate.ok_or_else(|| "bits per second, such as 10Gbit".to_owned())
+    rate.ok_or_else(|| "write bits per second, such as 10Gbit".to_owned())
 }
 
 /// Sets the line rate of all bandwidths that have none of their own.
@@ -273,7 +274,7 @@ pub(crate) fn told(
 fn said(loaded: &Loaded, folder: &std::path::Path) -> String {
     let count = loaded.measurements.len();
     let measurements = if count == 1 { "measurement" } else { "measurements" };
-    format!("kept {count} {measurements} in {}", folder.display())
+    format!("saved {count} {measurements} in {}", folder.display())
 }
 
 fn list(args: &ListArgs) -> Result<(), CommandFailure> {
@@ -287,7 +288,7 @@ fn list(args: &ListArgs) -> Result<(), CommandFailure> {
     let mut text = String::new();
     if all.is_empty() {
         let folder = store.folder().display();
-        writeln!(text, "no results in {folder}; `vrio bench block --save` makes some")
+        writeln!(text, "no results in {folder}; `vrio bench block --save` saves one")
             .expect(STRING);
     } else {
         writeln!(text, "{}", tables::results(&all)).expect(STRING);

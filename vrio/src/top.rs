@@ -28,7 +28,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 pub(crate) struct TopArgs {
     #[command(flatten)]
     target: Target,
-    /// Print one second as text, and no screen. So it is where the output is no terminal.
+    /// Print one second as text and end; this is the default where the output is no terminal.
     #[arg(long)]
     once: bool,
     /// Print one second as JSON.

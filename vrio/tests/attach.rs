@@ -252,7 +252,7 @@ fn what_makes_no_sense_is_refused_before_anything_is_started() {
     let key = ["--key", "/nowhere/web1.key"];
     refused(&[&["attach", "io1/a"][..], &node, &key].concat(), 2, "--peer-key");
     refused(&["detach", "io1/alice"], 1, "not attached here");
-    refused(&["attach", "--list"], 0, "nothing is attached here");
+    refused(&["attach", "--list"], 0, "no disk is attached here");
     refused(&["attach", "--list", "--json"], 0, "[]");
     assert!(!home.path().join("attach").exists(), "nothing was made");
 }
@@ -276,6 +276,6 @@ fn a_kernel_without_ublk_is_named_with_what_to_do() {
     }
     assert_eq!(
         vrio(&["attach", "--list", "--directory", &directory]).1,
-        "nothing is attached here\n"
+        "no disk is attached here\n"
     );
 }

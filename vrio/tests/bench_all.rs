@@ -172,7 +172,7 @@ fn a_part_that_is_ended_in_its_middle_leaves_what_it_has_measured() {
             let output = child.wait_with_output().unwrap();
             let said = String::from_utf8_lossy(&output.stdout);
             assert_eq!(output.status.code(), Some(130), "{said}");
-            assert!(said.contains("interrupted: what was finished is in "), "{said}");
+            assert!(said.contains("interrupted: the finished parts are in "), "{said}");
             expect_page(folder.path(), &said, &["models: block, 1 guest"]);
         }
         expect_disks(folder.path());

@@ -193,9 +193,9 @@ fn what_cannot_be_measured_is_said() {
         (&["--size", "32"][..], "--size 32"),
         (&["--path", "socket", "one"], "socket A,B"),
         (&["--crossings", "1"], "--path remote"),
-        (&["--link", "shm"], "--link is about two nodes that meet: add --path remote"),
-        (&["--path", "remote", "--link", "shm", "--mtu", "9000"], "--mtu is about a network"),
-        (&["--path", "socket", "/x,/y", "--idle", "spin"], "--idle: whoever serves"),
+        (&["--link", "shm"], "--link needs two nodes: add --path remote"),
+        (&["--path", "remote", "--link", "shm", "--mtu", "9000"], "--mtu needs a network"),
+        (&["--path", "socket", "/x,/y", "--idle", "spin"], "--idle: the sockets' server"),
         (&["--op", "stream", "--payload", "1"], "--op bounce"),
         (&["--size", "64", "--payload", "1"], "cannot be used with"),
     ] {

@@ -550,7 +550,7 @@ fn a_reload_asks_first_and_a_signal_does_it() {
     };
     let before = std::fs::read_to_string(&file).unwrap();
     let (code, out, _) = reload(&[]);
-    assert_eq!((code, out.contains("nothing is to be changed")), (Some(0), true), "{out}");
+    assert_eq!((code, out.contains("nothing to change")), (Some(0), true), "{out}");
     let volume = "[[volume]]\nname = \"a\"\nbackend = { memory = \"1MiB\" }\n";
     std::fs::write(&file, format!("{before}{volume}")).unwrap();
     let (code, out, error) = reload(&[]);
@@ -595,14 +595,14 @@ fn a_drained_node_is_waited_for() {
     assert!((0..1000).any(|at| is_there(&at)), "the node takes it");
     let (code, out, error) = run("node drain --wait 0");
     assert_eq!(code, Some(1), "{out}{error}");
-    let user = format!("still there: 1\n  disk \"x\": a guest (process {})", std::process::id());
-    assert!(out.contains(&user) && error.contains("somebody is still there"), "{out}{error}");
+    let user = format!("users left: 1\n  disk \"x\": a guest (process {})", std::process::id());
+    assert!(out.contains(&user) && error.contains("the node still has users"), "{out}{error}");
     assert!(run("status").1.contains("it is drained"));
     drop(guest);
     let (code, out, error) = run("node drain --wait 60");
     assert_eq!(code, Some(0), "{out}{error}");
-    assert!(out.ends_with("nobody is there\n"), "{out}");
-    assert_eq!(run("node drain --undo").1, "the node takes everybody again\n");
+    assert!(out.ends_with("and none is left\n"), "{out}");
+    assert_eq!(run("node drain --undo").1, "the node takes new users again\n");
     assert_eq!(run("node drain --undo --wait 1").0, Some(2));
 }
 

@@ -97,16 +97,13 @@ fn two_nodes_of_a_host_are_shown_and_told_apart() {
         let output = host.run(line);
         assert_eq!(output.status.code(), Some(3), "{line}: {}", text(&output.stdout));
         let error = text(&output.stderr);
-        assert!(error.contains("2 nodes here: io1, alice; say which with --node"), "{error}");
+        assert!(error.contains("2 nodes run here: io1, alice; choose one with --node"), "{error}");
     }
     host.good("volume add a --memory 1MiB --node alice");
     assert!(host.good("volume list --node alice").starts_with("1 volume: all is well\n"));
     assert_eq!(host.good("volume list --node io1"), "no volumes\n");
     let unknown = text(&host.run("volume list --node bob").stderr);
-    assert!(
-        unknown.contains("no node \"bob\" runs here; those that do are io1, alice"),
-        "{unknown}"
-    );
+    assert!(unknown.contains("no node \"bob\" runs here; running: io1, alice"), "{unknown}");
     // A socket that a dead node has left does not count as a node.
     drop(alice);
     assert!(host.directory("vrio-alice").join("alice.control").exists());

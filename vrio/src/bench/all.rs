@@ -34,13 +34,13 @@ use super::tools;
 use crate::failure::CommandFailure;
 
 pub(super) const EXAMPLES: &str = "Examples:
-  vrio bench all                                       a quarter of an hour, and a page at the end
+  vrio bench all                                       takes a quarter of an hour, writes a page
   vrio bench all --seconds 0.2 -o results              shorter, saved in ./results
   vrio bench all --part block --part models
   vrio bench all && vrio report --with-published -o beside-others
-What is measured is saved at once: whatever fails or ends it, that stays, for `vrio report`. ^C ends
-what runs, keeps what was finished and writes the page of that; a second ^C ends at once, and may
-leave network namespaces called vrio-*.";
+Each result is saved at once and stays for `vrio report` when a later benchmark fails. ^C ends the
+running benchmark and writes the page of the finished ones; a second ^C ends at once, and may leave
+network namespaces called vrio-*.";
 
 /// How long a command may print nothing: its expected time at the pace so far, times the first
 /// number, and the second one more. Each case of a command has a limit of its own, so a command
@@ -72,16 +72,16 @@ const INTERRUPTED_STATUS: i32 = 130;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct AllArgs {
-    /// How long each measurement takes; most have several.
+    /// Seconds of each measurement; most benchmarks have several.
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
-    /// Where runs are saved (the user's own results unless said), and the page, page/index.html.
+    /// The directory for the runs and for the page, page/index.html; default: the user's results.
     #[arg(short = 'o', long = "save", visible_alias = "output", value_name = "DIRECTORY")]
     save: Option<PathBuf>,
-    /// Only this part; may be said several times.
+    /// Run only this part; may be given several times.
     #[arg(long = "part", value_enum)]
     parts: Vec<BenchPart>,
-    /// Few cases and short ones: to see whether all of it works.
+    /// Run few and short cases, as a trial.
     #[arg(long)]
     quick: bool,
     /// Open the page in the desktop's browser at the end.
@@ -89,7 +89,7 @@ pub(crate) struct AllArgs {
     open: bool,
 }
 
-/// What is measured.
+/// A part of the measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum BenchPart {
     Block,
@@ -133,7 +133,7 @@ const START_S: f64 = 2.0;
 impl AllArgs {
     fn check(&self) -> Result<()> {
         if !(0.01..=60.0).contains(&self.seconds) {
-            bail!("--seconds {}: from 0.01 to a minute's 60", self.seconds);
+            bail!("--seconds {}: it must be from 0.01 to 60", self.seconds);
         }
         Ok(())
     }
@@ -349,7 +349,7 @@ fn measure(args: &AllArgs, store: &RunStore) -> Result<Measured> {
     let mut text: String = missing.iter().map(|why| format!("not measured: {why}\n")).collect();
     if interrupted {
         let place = place.display();
-        text.push_str(&format!("interrupted: what was finished is in {place} and on the page\n"));
+        text.push_str(&format!("interrupted: the finished parts are in {place} and on the page\n"));
     }
     match &page {
         Ok(page) => text.push_str(&format!("{}\n", page.display())),
@@ -385,11 +385,11 @@ impl Work<'_> {
         }
         let (all, interrupted) = (part.len(), self.interruption.came());
         if interrupted && done < all {
-            let why = format!("{name}: {done} of {all}, then it was interrupted");
+            let why = format!("{name}: interrupted after {done} of {all}");
             self.kept.missing.push(why);
         }
         if let Err(why) = self.kept.note() {
-            self.progress.done(format!("{name}: what is missing is not noted: {why:#}"));
+            self.progress.done(format!("{name}: the missing parts are not noted: {why:#}"));
         }
         if self.kept.count > before {
             let is_over = self.begun == self.count || interrupted;
@@ -410,7 +410,7 @@ impl Work<'_> {
         };
         let keep = |report: String| {
             if let Err(why) = kept.add(step, &report) {
-                let why = format!("{}: measured, but not kept: {why:#}", step.part.name());
+                let why = format!("{}: measured, but not saved: {why:#}", step.part.name());
                 progress.done(&why);
                 kept.missing.push(why);
             }
@@ -595,7 +595,7 @@ impl<'a> RunningCommand<'a> {
 
     fn outcome(&self, well: bool, asked: bool) -> Result<()> {
         if asked && !self.interruption.came() {
-            bail!("it said nothing for {:?} and was ended", self.patience);
+            bail!("it printed nothing for {:?} and was ended", self.patience);
         }
         if well {
             return Ok(());
@@ -603,7 +603,7 @@ impl<'a> RunningCommand<'a> {
         let last = &self.last;
         match last.strip_prefix("vrio: ").or_else(|| last.strip_prefix("error: ")) {
             Some(why) => bail!("{why}"),
-            None => bail!("it was killed, or broke off; the last line that it printed: {last:?}"),
+            None => bail!("it was killed, or stopped early; its last line: {last:?}"),
         }
     }
 }

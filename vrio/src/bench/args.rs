@@ -14,20 +14,20 @@ use crate::results::ToldArgs;
 /// The amount of measuring, and the form of its results.
 #[derive(Debug, clap::Args)]
 pub(super) struct TurnArgs {
-    /// How often each contestant is measured, in turn (5 unless said, 3 with --quick); up to twice
-    /// as often where the cores move.
+    /// How often each contestant is measured, in turn (default: 5, or 3 with --quick); up to twice
+    /// as often while the cores' speed changes.
     #[arg(long)]
     pub(super) rounds: Option<u16>,
-    /// How long each time (1 unless said, 0.3 with --quick; of MPI, each case 0.2 and 0.05).
+    /// Seconds of each measurement (default: 1, or 0.3 with --quick; for MPI 0.2 and 0.05).
     #[arg(long)]
     pub(super) seconds: Option<f64>,
-    /// Few rounds and short ones: to see whether all of it works.
+    /// Run few and short rounds, as a trial.
     #[arg(long)]
     pub(super) quick: bool,
-    /// Only contests with this in their name.
+    /// Run only contests with these words in their name.
     #[arg(long, value_name = "WORDS")]
     pub(super) contest: Option<String>,
-    /// Only cases with this in their name.
+    /// Run only cases with these words in their name.
     #[arg(long, value_name = "WORDS")]
     pub(super) case: Option<String>,
     #[command(flatten)]
@@ -51,13 +51,13 @@ impl TurnArgs {
 
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(super) struct MeetingArgs {
-    /// How sessions travel (udp unless said).
+    /// The link of sessions (default: udp).
     #[arg(long, value_enum)]
     pub(super) link: Option<LinkArg>,
-    /// Whether sessions are sealed (on unless said).
+    /// Whether sessions are sealed (default: on).
     #[arg(long, value_enum)]
     pub(super) encrypt: Option<Switch>,
-    /// Nodes meet on the loopback device, also where two network namespaces would be allowed.
+    /// Connect the nodes by the loopback device, also where network namespaces are allowed.
     #[arg(long)]
     pub(super) loopback: bool,
     /// The longest packet of the virtual cable between two network namespaces.
@@ -86,10 +86,10 @@ impl MeetingArgs {
             options.iter().find_map(|(option, said)| said.then_some(*option))
         };
         if let (false, Some(option)) = (meets, said(&of_cable).or(said(&others))) {
-            return Err(anyhow!("{option} is about two nodes that meet: add {ways}, or drop it"));
+            return Err(anyhow!("{option} needs two nodes: add {ways}, or drop the option"));
         }
         if let (Some(LinkArg::Shm), Some(option)) = (self.link, said(&of_cable)) {
-            return Err(anyhow!("{option} is about a network, and --link shm has none: drop it"));
+            return Err(anyhow!("{option} needs a network, and --link shm has none: drop it"));
         }
         Ok(())
     }
@@ -122,9 +122,9 @@ pub(super) enum Switch {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(super) enum BenchDriver {
-    /// It looks all the time.
+    /// It polls all the time.
     Polls,
-    /// It sleeps until it is called, as a guest does.
+    /// It sleeps until an interrupt, as a guest does.
     Sleeps,
 }
 
@@ -143,7 +143,11 @@ pub(super) fn volume(words: &str) -> anyhow::Result<Volume> {
         None if words == "memory" => Volume::Memory,
         Some(("file", path)) => Volume::File(PathBuf::from(path)),
         Some(("direct", path)) => Volume::DirectFile(PathBuf::from(path)),
-        _ => return Err(anyhow!("--volume {words}: null, memory, file:PATH or direct:PATH")),
+        _ => {
+            return Err(anyhow!(
+                "--volume {words}: it must be null, memory, file:PATH or direct:PATH"
+            ));
+        }
     })
 }
 
@@ -155,6 +159,7 @@ pub(super) fn size(words: &str) -> Result<u32, String> {
         Some(digits) => (digits, 1 << 10),
         None => bare.strip_suffix('m').map_or((bare, 1), |digits| (digits, 1 << 20)),
     };
-    let count: u32 = digits.parse().map_err(|_| "such as 512, 4k or 1m".to_owned())?;
-    count.checked_mul(unit).ok_or_else(|| "more than a request can have".to_owned())
+    let count: u32 =
+        digits.parse().map_err(|_| "write a size, such as 512, 4k or 1m".to_owned())?;
+    count.checked_mul(unit).ok_or_else(|| "a request cannot be that large".to_owned())
 }

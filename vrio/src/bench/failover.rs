@@ -16,10 +16,10 @@ The guest is a stand-in that checks what it reads; a request that fails is an er
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct FailoverArgs {
-    /// How long the time line is.
+    /// Seconds of the time line.
     #[arg(long, default_value_t = 4.0)]
     seconds: f64,
-    /// What happens; may be said several times (each once unless said).
+    /// The event; may be given several times (default: each event once).
     #[arg(long = "event", value_enum)]
     events: Vec<EventArg>,
     /// Seconds that a killed IOhost stays away before it is started again.

@@ -17,7 +17,8 @@ pub(super) const EXAMPLES: &str = "Examples:
   vrio bench models --guest --model elvis --model emulation     in real guests as well
   vrio bench models --json | jq '.goals[] | [.goal, .standing]'
 Rows are optimum, vRIO direct, Elvis, vRIO without polling, baseline and vRIO host-side, as in the
-ApacheBench table of the paper's slides. What cannot be measured stays empty and says why.";
+ApacheBench table of the paper's slides. A figure that cannot be measured stays empty, with the
+reason.";
 
 /// Rounds and seconds unless said, and with --quick.
 const ROUNDS: u16 = 3;
@@ -28,35 +29,35 @@ pub(crate) struct ModelsArgs {
     /// Disks, network cards, or both.
     #[arg(long, value_enum, default_value_t = DeviceArg::Both)]
     device: DeviceArg,
-    /// Only this model; may be said several times. QEMU's own are counted with --guest alone.
+    /// Measure only this model; may be given several times. QEMU's own models need --guest.
     #[arg(long = "model", value_enum, value_name = "NAME")]
     models: Vec<ModelArg>,
-    /// How many guests, such as 1,4: each number is measured.
+    /// Numbers of guests, such as 1,4; each is measured.
     #[arg(long, value_delimiter = ',', default_value = "1,4")]
     guests: Vec<u16>,
-    /// Only sessions that are sealed, or that are not (both unless said).
+    /// Measure only sealed sessions (on) or plain ones (off); default: both.
     #[arg(long, value_enum)]
     encrypt: Option<Switch>,
-    /// Only volumes that a stage encrypts, or only those that none does (both unless said).
+    /// Measure only volumes with a stage that encrypts (on) or without (off); default: both.
     #[arg(long, value_enum)]
     stage: Option<Switch>,
-    /// What stands behind disks: memory, null, file:PATH or direct:PATH.
+    /// The volumes' backend: memory, null, file:PATH or direct:PATH.
     #[arg(long, default_value = "memory")]
     volume: String,
-    /// How often each model is measured, in turn (3 unless said).
+    /// How often each model is measured, in turn (default: 3).
     #[arg(long)]
     rounds: Option<u16>,
-    /// How long each time, at each depth (0.5 unless said, 0.1 with --quick).
+    /// Seconds of each measurement, at each depth (default: 0.5, or 0.1 with --quick).
     #[arg(long)]
     seconds: Option<f64>,
-    /// In real guests as well, with QEMU's own virtio and its emulation of IDE and e1000 beside
-    /// the models: guest/build and guest/build newer make what they boot.
+    /// Measure in real guests as well, beside QEMU's own virtio and its emulation of IDE and e1000;
+    /// guest/build and guest/build newer make the guests' images.
     #[arg(long)]
     guest: bool,
-    /// Short turns: to see whether all of it works.
+    /// Run short turns, as a trial.
     #[arg(long)]
     quick: bool,
-    /// Print a JSON object of each table as soon as it is measured, instead of one of all of them.
+    /// Print a JSON object of each table as soon as it is measured, instead of one object of all.
     #[arg(long, requires = "json", conflicts_with = "save")]
     part_by_part: bool,
     #[command(flatten)]

@@ -10,19 +10,19 @@ use super::args::{LinkArg, Switch, TurnArgs};
 
 pub(super) const EXAMPLES: &str = "Examples:
   vrio bench mpi --quick                               every MPI in PATH, every way that it has
-  vrio bench mpi --mpi /opt/mpich --validate           another one as well; every byte looked at
+  vrio bench mpi --mpi /opt/mpich --validate           another MPI as well; every byte is checked
   vrio bench mpi --way 'shared memory' --case '8 B' --rounds 9
   vrio bench mpi --json | jq '.goals[] | [.goal, .standing]'
-  vrio bench mpi --osu /opt/osu/libexec                the OSU programs there instead of ours
-  vrio bench mpi --hosts 2 --quick                     between two hosts: what each MPI has for that
+  vrio bench mpi --osu /opt/osu/libexec                the OSU programs instead of our own
+  vrio bench mpi --hosts 2 --quick                     every way of each MPI between two hosts
 Cases: 'latency', 'bandwidth', 'both ways', 'message rate', 'all-to-all', 'all-reduce', each with
-its sizes. Of bandwidth both ways and one way MB/s are told, of the others messages or operations
-per second; p50 and p99 are of a message one way for latency, else of a window of 64 messages or of
-one operation. A node with a domain is started for the time, unless --control names one. MPIs are
-found in PATH (Debian: openmpi-bin, libopenmpi-dev) and by --mpi; a program of ours is built for
-each by its own mpicc. Contests are named after the MPIs: --contest 'Open MPI'.
-Two hosts are two network namespaces, joined by a virtual cable, which takes root and iproute2. A
-node runs in each; half of the ranks, and half of the cores for them and its sidecore.";
+its sizes. The unit is MB/s for bandwidth and both ways, else messages or operations per second.
+p50 and p99 are of a message in one direction for latency, else of a window of 64 messages or of
+one operation. A node with a domain is started for the measurement, unless --control names one.
+MPIs are found in PATH (Debian: openmpi-bin, libopenmpi-dev) and by --mpi; our own program is built
+by the mpicc of each. Contests are named after the MPIs: --contest 'Open MPI'.
+Two hosts are two network namespaces, joined by a virtual cable, which takes root and iproute2. Each
+has a node, half of the ranks, and half of the cores for the ranks and the node's sidecore.";
 
 /// How long each case unless said, and with --quick.
 const CASE_SECONDS: [f64; 2] = [0.2, 0.05];
@@ -31,42 +31,42 @@ const CASE_SECONDS: [f64; 2] = [0.2, 0.05];
 pub(crate) struct MpiArgs {
     #[command(flatten)]
     pub(super) turns: TurnArgs,
-    /// Where another MPI is installed: bin/mpicc and bin/mpirun are there.
+    /// The directory of another MPI, which has bin/mpicc and bin/mpirun.
     #[arg(long = "mpi", value_name = "PREFIX")]
     prefixes: Vec<PathBuf>,
-    /// Run the OSU micro-benchmarks in this folder, or below it, instead of our own program; with
-    /// the MPI that they were built for, and as long as they take.
+    /// Run the OSU micro-benchmarks in or below this directory instead of our own program, with the
+    /// MPI that they were built for. They take their own time.
     #[arg(long, value_name = "DIRECTORY")]
     osu: Option<PathBuf>,
-    /// Only ways with this in their name, besides vrio.
+    /// Measure only vrio and the ways with these words in their name.
     #[arg(long, value_name = "WORDS")]
     way: Option<String>,
-    /// Ranks of messages between all (as many as there are cores unless said); an even number.
+    /// Ranks of the collective cases, an even number (default: the number of cores).
     #[arg(long)]
     ranks: Option<u16>,
-    /// Look at every byte of some messages of each kind before they are measured.
+    /// Check every byte of some messages of each kind before the measurement.
     #[arg(long)]
     validate: bool,
-    /// The control socket of a node that runs already, whose domain is used.
+    /// The control socket of a running node, whose domain is used.
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
-    /// Its domain; not needed where it has only one.
+    /// The node's domain; not needed if the node has only one.
     #[arg(long, value_name = "NAME", requires = "control")]
     domain: Option<String>,
-    /// Over how many hosts ranks are spread: 1, or 2 network namespaces.
+    /// How many hosts the ranks are spread over: 1, or 2 (network namespaces).
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
     hosts: u8,
-    /// With --hosts 2: how sessions travel, udp or xdp (udp unless said).
+    /// With --hosts 2: the link of sessions, udp or xdp (default: udp).
     #[arg(long, value_enum)]
     link: Option<LinkArg>,
-    /// With --hosts 2: whether sessions are sealed (off unless said; the others talk in clear).
+    /// With --hosts 2: whether sessions are sealed (default: off; other ways are in clear).
     #[arg(long, value_enum)]
     encrypt: Option<Switch>,
     /// With --hosts 2: the longest packet of the virtual cable.
     #[arg(long, value_name = "BYTES")]
     mtu: Option<u32>,
-    /// With --hosts 2: what sidecores do without work (adaptive unless said); spin where ranks and
-    /// sidecores have a core each.
+    /// With --hosts 2: how sidecores wait for work (default: adaptive); use spin where each rank
+    /// and each sidecore has a core.
     #[arg(long)]
     idle: Option<Idle>,
 }
@@ -103,7 +103,7 @@ impl MpiArgs {
             ("--idle", idle.is_some()),
         ];
         for (option, said) in options {
-            ensure!(!said, "{option} is about two nodes that meet: add --hosts 2, or drop it");
+            ensure!(!said, "{option} needs two nodes: add --hosts 2, or drop the option");
         }
         Ok(Hosts::One)
     }

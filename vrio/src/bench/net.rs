@@ -10,37 +10,37 @@ use crate::results::ToldArgs;
 
 pub(super) const EXAMPLES: &str = "Examples:
   vrio bench net                                       frames of 64 bytes, guest to guest
-  vrio bench net --size 64k --idle spin                TCP that nobody has to cut
+  vrio bench net --size 64k --idle spin                TCP that is not cut into packets
   vrio bench net --op bounce --payload 1 --idle spin   netperf's UDP_RR: a byte there, a byte back
   vrio bench net --op stream                           netperf's TCP_STREAM with writes of 64 bytes
   vrio bench net --path remote --size 64k              through an IOhost and back, sealed
   vrio bench net --path remote --crossings 1 --link shm --encrypt off
   vrio bench net --path socket /run/a.sock,/run/b.sock --pid 4711
   vrio bench net --json | jq .frames_per_s
-Both guests are stand-ins: no TCP and no kernel is in them. Without root, `remote` uses the loopback
+Both guests are stand-ins without TCP and without a kernel. Without root, `remote` uses the loopback
 device instead of two network namespaces.";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct NetArgs {
-    /// Who carries frames: local, remote, or socket and two paths with a comma between them.
+    /// The way of frames: local, remote, or socket and two paths with a comma between them.
     #[arg(long, num_args = 1..=2, value_names = ["WAY", "A,B"], default_value = "local")]
     path: Vec<String>,
-    /// What is done.
+    /// The traffic that is measured.
     #[arg(long, value_enum, default_value_t = OpArg::Forward)]
     op: OpArg,
-    /// Bytes of every frame, such as 64, 1500 or 64k, or of every write of a stream. A frame beyond
-    /// 1514 is TCP, left to be cut.
+    /// Bytes of every frame, such as 64, 1500 or 64k, or of every write of a stream. A frame above
+    /// 1514 bytes is TCP that a later receiver may cut.
     #[arg(long, default_value = "64", value_parser = size)]
     size: u32,
-    /// With bounce: bytes in the datagram there and in the one back, instead of a frame's size; one
-    /// number for both.
+    /// With bounce: the payload's bytes in each direction, instead of a frame's size; one number is
+    /// for both directions.
     #[arg(long, value_name = "ASK[,ANSWER]", value_parser = payload, conflicts_with = "size")]
     payload: Option<Payload>,
-    /// Frames under way; as many as the receiver has buffers for unless said.
+    /// Frames under way; default: as many as the receiver has buffers for.
     #[arg(long)]
     depth: Option<u16>,
-    /// With `--path remote`: how often a frame crosses from node to node. 2: both guests are on the
-    /// VMhost, 1: the one that takes is on the IOhost.
+    /// With `--path remote`: how often a frame crosses between the nodes. 2: both guests are on the
+    /// VMhost. 1: the receiving guest is on the IOhost.
     #[arg(long, default_value = "2", value_parser = crossings)]
     crossings: Crossings,
     #[command(flatten)]
@@ -48,13 +48,13 @@ pub(crate) struct NetArgs {
     /// Packed rings instead of split ones.
     #[arg(long)]
     packed: bool,
-    /// What sidecores do without work: spin, adaptive or sleep (adaptive unless said).
+    /// How sidecores wait for work: spin, adaptive or sleep (default: adaptive).
     #[arg(long)]
     idle: Option<Idle>,
     /// How guests learn of frames.
     #[arg(long, value_enum, default_value_t = BenchDriver::Polls)]
     driver: BenchDriver,
-    /// How long is measured.
+    /// Seconds of the measurement.
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
     /// The processes behind `--path socket`, for their processor time.
@@ -70,7 +70,7 @@ struct Payload([u16; 2]);
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum OpArg {
-    /// One guest sends, the other one takes.
+    /// One guest sends, the other one receives.
     Forward,
     /// One frame goes there and back.
     Bounce,
@@ -90,10 +90,11 @@ impl NetArgs {
             _ => None,
         };
         let said = words.join(" ");
-        let path = path.ok_or_else(|| anyhow!("--path {said}: local, remote, or socket A,B"))?;
+        let path =
+            path.ok_or_else(|| anyhow!("--path {said}: it must be local, remote, or socket A,B"))?;
         self.meeting.check(path == Path::Remote, "--path remote")?;
         if self.idle.is_some() && matches!(path, Path::Socket(..)) {
-            return Err(anyhow!("--idle: whoever serves the sockets runs already: drop it"));
+            return Err(anyhow!("--idle: the sockets' server runs already; drop the option"));
         }
         let usual = Options::new(std::env::current_exe().context("finding this program")?);
         Ok(Options {
@@ -122,7 +123,7 @@ fn crossings(words: &str) -> Result<Crossings, String> {
     match words {
         "1" => Ok(Crossings::One),
         "2" => Ok(Crossings::Two),
-        _ => Err("1 or 2".to_owned()),
+        _ => Err("it must be 1 or 2".to_owned()),
     }
 }
 
@@ -130,7 +131,7 @@ fn crossings(words: &str) -> Result<Crossings, String> {
 fn payload(words: &str) -> Result<Payload, String> {
     let (ask, answer) = words.split_once(',').unwrap_or((words, words));
     let [Ok(ask), Ok(answer)] = [ask, answer].map(str::parse) else {
-        return Err("such as 1, or 1,100".to_owned());
+        return Err("write one number or two, such as 1, or 1,100".to_owned());
     };
     Ok(Payload([ask, answer]))
 }

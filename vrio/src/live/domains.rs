@@ -11,18 +11,18 @@ use crate::tables;
 pub(crate) const DOMAIN_EXAMPLES: &str = "Examples:
   vrio domain add science --key /etc/vrio/science.key --endpoints-max 64
   vrio domain add science --key /etc/vrio/science.key --peers h2,h3
-  vrio domain list                    also which peers are joined, and why others are not
-  vrio domain remove science --force  also while processes use it: their MPI says an error
+  vrio domain list                    also lists which peers are joined, and why others are not
+  vrio domain remove science --force  also while processes use it: their MPI reports an error
 
 A key is a line of 16 to 128 characters in a file that its owner and group may read, for instance
   (umask 027; openssl rand -hex 32 > /etc/vrio/science.key; chgrp science /etc/vrio/science.key)
-What a process needs to join is printed by `vrio mpi env`.";
+`vrio mpi env` prints the environment that a process needs to join.";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum DomainCommand {
-    /// Make a domain, in which processes share memory, from now until the node is restarted.
+    /// Make a domain, in which processes share memory, until the node is restarted.
     Add(DomainAdd),
-    /// Take a domain away.
+    /// Remove a domain.
     Remove(Remove),
     /// List the domains, with their endpoints and memory.
     List(Which),
@@ -32,13 +32,13 @@ pub(crate) enum DomainCommand {
 pub(crate) struct DomainAdd {
     /// Its name.
     name: String,
-    /// The file whose only line is the key that lets in.
+    /// The file of the domain's key, a single line; processes need this key to join.
     #[arg(long, value_name = "FILE")]
     key: String,
-    /// How many endpoints there may be at once: one for each process of a job, as a rule.
+    /// The most endpoints at once; usually each process of a job has one.
     #[arg(long, value_name = "COUNT")]
     endpoints_max: Option<u64>,
-    /// Peers of the node with a domain of the same name and key, to which messages go.
+    /// Peers that have a domain of the same name and key; messages travel between these domains.
     #[arg(long, alias = "peer", value_name = "PEER", value_delimiter = ',')]
     peers: Vec<String>,
     #[command(flatten)]

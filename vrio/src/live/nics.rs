@@ -13,29 +13,29 @@ use crate::snippets::Vmm;
 use crate::tables;
 
 pub(crate) const NETWORK_EXAMPLES: &str = "Examples:
-  vrio network add blue               guests of this node, among themselves
-  vrio network add red --uplink tap:vrio0   and the host, or what it bridges that to
-  vrio network add green --uplink xdp:eth1  an interface of the host, past its stack
+  vrio network add blue               for guests of this node alone
+  vrio network add red --uplink tap:vrio0   with the host, or its bridge, on a tap
+  vrio network add green --uplink xdp:eth1  with an interface of the host, past its network stack
   vrio network list
   vrio network show red
-  vrio network remove red --force     takes its nics away as well";
+  vrio network remove red --force     removes its nics as well";
 
 pub(crate) const NIC_EXAMPLES: &str = "Examples:
   vrio nic add --network blue --socket alice-net.sock --mac 52:54:00:12:34:56
-  vrio nic show alice-net --for qemu  what QEMU is told about it; or --for libvirt
+  vrio nic show alice-net --for qemu  QEMU's options for it; or --for libvirt
   vrio nic set alice-net --limit bytes-per-second=100MiB,frames-per-second=100000
   vrio nic set alice-net --no-limit
   vrio nic set alice-net --default deny --rules 'allow arp' --rules 'allow sent tcp keep'
-  vrio nic set alice-net --mirror alice.pcap --meter   copies what passes, and counts it
-  vrio nic set alice-net --mirror tap=ids0             copies it to a tap, for who listens there
-  vrio nic set alice-net --link down  pulls the guest's cable
+  vrio nic set alice-net --mirror alice.pcap --meter   copy its frames to a file, and count them
+  vrio nic set alice-net --mirror tap=ids0             copy its frames to a tap
+  vrio nic set alice-net --link down  the guest sees an unplugged cable
   vrio nic remove alice-net --force   also while a guest uses it";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum NetworkCommand {
-    /// Make a network, from now until the node is restarted.
+    /// Make a network until the node is restarted.
     Add(NetworkAdd),
-    /// Take a network away.
+    /// Remove a network.
     Remove(Remove),
     /// List the networks.
     List(Which),
@@ -47,14 +47,14 @@ pub(crate) enum NetworkCommand {
 pub(crate) struct NetworkAdd {
     /// Its name.
     name: String,
-    /// The way to what is outside, such as "tap:vrio0" or "xdp:eth1".
+    /// The network's way to other networks, such as "tap:vrio0" or "xdp:eth1".
     #[arg(long)]
     uplink: Option<String>,
-    /// A node whose nics may join it, or only those that prove a key; may be given several times.
+    /// A node whose nics may join it (with a key: only the nics that prove this key); may be given
+    /// several times.
     #[arg(long, value_name = "NODE[=KEY]")]
     allow: Vec<String>,
-    /// What it demands of other nodes' nics, as the file has it: "{ vlans = [10], isolated = true
-    /// }".
+    /// Limits for other nodes' nics, as in the configuration: "{ vlans = [10], isolated = true }".
     #[arg(long, value_name = "TABLE")]
     remote: Option<String>,
     #[command(flatten)]
@@ -63,16 +63,15 @@ pub(crate) struct NetworkAdd {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum NicCommand {
-    /// Show a nic to a guest, from now until the node is restarted.
+    /// Show a nic to a guest until the node is restarted.
     Add(Box<NicAdd>),
-    /// Take a nic away.
+    /// Remove a nic.
     Remove(Remove),
     /// List the nics.
     List(Which),
-    /// Show one nic with all its counters, or what a VMM is told about it.
+    /// Show one nic with all its counters, or print a VMM's options for it.
     Show(NicShow),
-    /// Give a nic other stages (rate, rules, mirror, meter), or pull its cable, while its guest
-    /// works.
+    /// Change a nic's stages (rate, rules, mirror, meter) or its link while the guest runs.
     Set(NicSet),
 }
 
@@ -80,31 +79,33 @@ pub(crate) enum NicCommand {
 pub(crate) struct NicShow {
     #[command(flatten)]
     named: Named,
-    /// Print what this VMM is told about the nic.
+    /// Print this VMM's options for the nic.
     #[arg(long = "for", value_enum, value_name = "VMM", conflicts_with = "json")]
     vmm: Option<Vmm>,
 }
 
-/// What can also be changed later.
+/// The settings that can also be changed later.
 #[derive(Debug, Args)]
 struct Changeable {
     /// Whether the guest's cable is plugged in: "up" or "down".
     #[arg(long, value_parser = ["up", "down"])]
     link: Option<String>,
-    /// Count what passes, by kind and size.
+    /// Count frames by kind and size.
     #[arg(long)]
     meter: bool,
-    /// Copy what passes: "file=alice.pcap,size=64MiB,bytes-per-frame=256", the file alone, or
+    /// Copy frames: "file=alice.pcap,size=64MiB,bytes-per-frame=256", the file alone, or
     /// "tap=ids0".
     #[arg(long, value_name = "FILE")]
     mirror: Option<String>,
-    /// How fast it may be, each way: "bytes-per-second=100MiB,frames-per-second=100000", or one.
+    /// Its rate in each direction: "bytes-per-second=100MiB,frames-per-second=100000", or one of
+    /// them.
     #[arg(long, value_name = "RATES")]
     limit: Option<String>,
-    /// What becomes of frames that no rule fits: "allow" or "deny".
+    /// The decision about frames that no rule matches: "allow" or "deny".
     #[arg(long, value_name = "ACTION", value_parser = ["allow", "deny"])]
     default: Option<String>,
-    /// A rule of its filter, first one first, such as "allow sent tcp to any port 443 keep".
+    /// A rule of its filter, such as "allow sent tcp to any port 443 keep"; may be given several
+    /// times, and the first rule that matches decides.
     #[arg(long, alias = "rule", value_name = "RULE", requires = "default")]
     rules: Vec<String>,
 }
@@ -128,21 +129,21 @@ impl Changeable {
 
 #[derive(Debug, Args)]
 pub(crate) struct NicAdd {
-    /// Its name; default: the socket's, without its ending.
+    /// Its name; default: the socket's name without the ending.
     name: Option<String>,
-    /// The network that it is in.
+    /// Its network.
     #[arg(long)]
     network: String,
     /// Its vhost-user socket, in the sockets' directory.
     #[arg(long)]
     socket: String,
-    /// The file of the secret key that proves whose nic it is, in a network of another node.
+    /// The file of the secret key that proves the nic's owner in a network of another node.
     #[arg(long, value_name = "FILE")]
     attachment_key: Option<String>,
-    /// The guest's address, such as "52:54:00:12:34:56": the same as the VMM's.
+    /// The guest's address, such as "52:54:00:12:34:56"; the VMM must have the same.
     #[arg(long)]
     mac: String,
-    /// Who makes the socket: "listen" (the node) or "connect" (the VMM).
+    /// The side that makes the socket: "listen" (the node) or "connect" (the VMM).
     #[arg(long, value_parser = ROLES)]
     role: Option<String>,
     #[command(flatten)]
@@ -153,13 +154,13 @@ pub(crate) struct NicAdd {
     /// The largest packet in bytes.
     #[arg(long, value_name = "BYTES")]
     mtu: Option<u64>,
-    /// The VLAN that it is in without knowing.
+    /// Its VLAN; the guest sends and receives frames without a tag.
     #[arg(long, value_name = "VLAN", conflicts_with = "vlans")]
     vlan: Option<u64>,
-    /// The VLANs in which it tags its frames itself, such as "10,20".
+    /// Its VLANs, such as "10,20"; the guest tags its frames itself.
     #[arg(long, value_name = "VLAN", value_delimiter = ',')]
     vlans: Vec<u64>,
-    /// It can talk to the uplink, and to no other isolated nic.
+    /// Refuse frames to and from other isolated nics; the uplink stays reachable.
     #[arg(long)]
     isolated: bool,
     #[command(flatten)]
@@ -194,16 +195,16 @@ pub(crate) struct NicSet {
     name: String,
     #[command(flatten)]
     changeable: Changeable,
-    /// Count no more.
+    /// Stop counting.
     #[arg(long, conflicts_with = "meter")]
     no_meter: bool,
-    /// Copy no more.
+    /// Stop copying.
     #[arg(long, conflicts_with = "mirror")]
     no_mirror: bool,
-    /// As fast as it gets.
+    /// Remove the limit.
     #[arg(long, conflicts_with = "limit")]
     no_limit: bool,
-    /// Everything may pass.
+    /// Remove the filter: all frames pass.
     #[arg(long, conflicts_with = "default")]
     no_filter: bool,
     #[command(flatten)]

@@ -10,33 +10,33 @@ use crate::tables;
 pub(crate) const VF_EXAMPLES: &str = "Examples:
   vrio vf add --domain science --socket alice.vf
   vrio vf list
-  vrio vf remove alice --force        its VM keeps what it has, until it ends or unplugs the device
+  vrio vf remove alice --force        the VM keeps its memory until it ends or unplugs the device
 
-QEMU is told
+QEMU's options:
   -chardev socket,id=vf,path=/run/vrio/alice.vf -device ivshmem-doorbell,chardev=vf
-and processes inside of the VM what `vrio mpi env --vm` prints.";
+`vrio mpi env --vm` prints the environment for processes inside of the VM.";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum VfCommand {
-    /// Let a virtual machine's processes into a domain, from now until the node is restarted.
+    /// Let a virtual machine's processes join a domain, until the node is restarted.
     Add(VfAdd),
-    /// Let no virtual machine in there any more.
+    /// Remove a window: no virtual machine can use it any more.
     Remove(Remove),
-    /// List the virtual machines' ways into domains.
+    /// List the virtual machines' windows into domains.
     List(Which),
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct VfAdd {
-    /// Its name; default: the socket's, without its ending.
+    /// Its name; default: the socket's name without the ending.
     name: Option<String>,
     /// The domain.
     #[arg(long, value_name = "NAME")]
     domain: String,
-    /// The socket at which QEMU calls, in the directory for sockets.
+    /// The socket that QEMU connects to, in the sockets' directory.
     #[arg(long, value_name = "PATH")]
     socket: String,
-    /// As the name was said before.
+    /// The former form of the name.
     #[arg(long = "name", value_name = "NAME", hide = true, conflicts_with = "name")]
     named: Option<String>,
     #[command(flatten)]

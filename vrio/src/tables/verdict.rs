@@ -98,7 +98,7 @@ pub(crate) fn networks(all: &[NetworkStatus]) -> Vec<String> {
     down.map(|network| {
         let uplink = network.uplink.as_deref().unwrap_or_default();
         let why = network.uplink_why.as_deref().unwrap_or("it is down");
-        format!("network {}: its uplink {uplink} carries nothing: {why}", network.name)
+        format!("network {}: its uplink {uplink} carries no frames: {why}", network.name)
     })
     .collect()
 }
@@ -122,7 +122,7 @@ fn limits(status: &Status) -> Vec<String> {
                 Some(resource) => format!("{} of {resource}", show_size(quota.has)),
                 None => format!("{} {}", quota.has, quota.resource),
             };
-            format!("peer {} is at a limit: it has {has}, and may have no more", quota.peer)
+            format!("peer {} is at a limit: it has {has}, and gets no more", quota.peer)
         })
         .collect()
 }
@@ -135,7 +135,7 @@ fn strangers(status: &Status) -> Vec<String> {
         .map(|(of, latest)| {
             let name = latest.name.as_ref().map(|it| format!(" ({})", it.escape_debug()));
             format!(
-                "a peer at {}{} was refused ({}); what admits it is below, at STRANGERS",
+                "a peer at {}{} was refused ({}); the table STRANGERS below says how to admit it",
                 latest.address,
                 name.unwrap_or_default(),
                 of.reason
@@ -145,8 +145,8 @@ fn strangers(status: &Status) -> Vec<String> {
 }
 
 fn drained(status: &Status) -> Vec<String> {
-    let line = "it is drained: it takes nobody new (`vrio node drain` says who is there, --undo \
-                ends it)";
+    let line = "it is drained: it takes no new users (`vrio node drain` lists the users that are \
+                left, --undo ends the drain)";
     status.node.draining.then(|| line.to_owned()).into_iter().collect()
 }
 
