@@ -118,7 +118,7 @@ impl peer::Plane for Plane {
     }
 
     fn cast(&mut self, _: SessionId, _: u16, _: &[u8], _: Option<(BufId, usize)>) {
-        unreachable!("this plane opens no flows of casts");
+        unreachable!("this plane has no flows of casts");
     }
 
     fn paused(&mut self) {

@@ -75,24 +75,24 @@ fn listening(reader: &Reader<'_>, config: &Config) {
     let plain = config.key.is_none() && config.trust == Trust::Loopback;
     if !listen.ip().is_loopback() && plain && !config.lines.has("key") {
         let text = format!(
-            "\"listen\": {listen} is not a loopback address, and without a key whoever reaches it \
-             can read and write the volumes. Make a key with `vrio key new FILE` and write key = \
-             \"FILE\"; or, if you trust everything that reaches the address, write trust = \
-             \"network\"; or listen on 127.0.0.1:{}",
+            "\"listen\": {listen} is not a loopback address, and without a key every host that \
+             reaches it can read and write the volumes. Make a key with `vrio key new FILE` and \
+             write key = \"FILE\"; or, if you trust everything that reaches the address, write \
+             trust = \"network\"; or listen on 127.0.0.1:{}",
             listen.port()
         );
         reader.note(line, "", text);
     }
     if listen.ip().is_unspecified() {
         let text = format!(
-            "\"listen\": {listen} is every address at once, and peers answer to \
-                            one; name the address that they reach"
+            "\"listen\": {listen} means every address, and peers need a single one; write the \
+             address that they reach"
         );
         reader.note(line, "", text);
     }
     if listen.port() == 0 && config.volumes.iter().any(|volume| !volume.allow.is_empty()) {
-        let text = "\"listen\": port 0 is another port at each start, and the nodes that use the \
-                    volumes could not find it again; write a port, such as 4870";
+        let text = "\"listen\": port 0 is another port at each start, and other nodes could not \
+                    find this one again; write a port, such as 4870";
         reader.note(line, "", text.to_owned());
     }
 }

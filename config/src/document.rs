@@ -98,8 +98,8 @@ fn privileges(file: &Table<'_, '_>) -> Privileges {
     let words = [("drop", Privileges::Drop), ("keep", Privileges::Keep)];
     let privileges = file.get("privileges").and_then(|value| value.word(&words));
     if privileges == Some(Privileges::Keep) && file.get("user").is_some() {
-        let text = "\"keep\" means that the node stays what it was started as, and \"user\" that \
-                    it becomes another; keep one of the two";
+        let text = "\"keep\" means that the node keeps the user that started it, and \"user\" that \
+                    it changes the user; keep one of the two";
         file.fail("privileges", text.to_owned());
     }
     privileges.unwrap_or_default()
@@ -202,7 +202,7 @@ fn active(table: &Table<'_, '_>, count: usize) -> (usize, usize) {
         let number = value.integer(1..=SIDECORES_MAX as u64)? as usize;
         if number > count {
             value.fail(format!(
-                "{number} sidecores are more than there are ({count}); raise \"count\" or name \
+                "{number} sidecores are more than the node has ({count}); raise \"count\" or name \
                  more \"cores\""
             ));
             return None;

@@ -23,8 +23,8 @@ pub(crate) fn allow(value: &Value<'_, '_>) -> Option<Allow> {
 pub(crate) fn public_key(value: &Value<'_, '_>) -> Option<[u8; 32]> {
     let key: Result<PublicKey, _> = value.str()?.parse();
     if key.is_err() {
-        let text = "this is no public key, which is 32 bytes in Base64 (44 characters, the last \
-                    one \"=\"); `vrio key show FILE` prints it";
+        let text = "this is not a public key: it has 32 bytes in Base64 (44 characters, the last \
+                    one is \"=\"), and `vrio key show FILE` prints it";
         value.fail(text.to_owned());
     }
     key.ok().map(|PublicKey(bytes)| bytes)

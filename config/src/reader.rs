@@ -79,7 +79,7 @@ impl<'i> Reader<'i> {
             } else {
                 usable = false;
                 let hint = if error.message().contains("invalid float") {
-                    " (a text stands in \"quotes\")"
+                    " (a text needs \"quotes\")"
                 } else {
                     ""
                 };
@@ -294,7 +294,7 @@ impl<'r, 'i> Value<'r, 'i> {
         let unix_s = instant.and_then(|instant| u64::try_from(instant.as_second()).ok());
         if unix_s.is_none() {
             self.fail(format!(
-                "{date} is no point in time; write date, time and zone, for instance \
+                "{date} is not a point in time; write date, time and zone, for instance \
                  2027-01-01T00:00:00Z"
             ));
         }

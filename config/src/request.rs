@@ -22,11 +22,14 @@ use crate::values::chain;
 /// The fault of the text as TOML.
 pub fn value(text: &str) -> Result<Value, String> {
     let refused = |error: &dyn std::fmt::Display| {
-        format!("{text:?} is no value as the file has them (TOML): {}", error.to_string().trim())
+        format!(
+            "{text:?} is not a value of the configuration's form (TOML): {}",
+            error.to_string().trim()
+        )
     };
     let table: toml::Table = format!("value = {text}").parse().map_err(|error| refused(&error))?;
     let value = table.get("value").filter(|_| table.len() == 1);
-    let value = value.ok_or_else(|| refused(&"it goes on in another line"))?;
+    let value = value.ok_or_else(|| refused(&"it continues in another line"))?;
     serde_json::to_value(value).map_err(|error| refused(&error))
 }
 
@@ -73,8 +76,7 @@ impl Config {
         let mut keys = fields.keys();
         if let Some(key) = keys.find(|key| !NIC_CHANGEABLE.contains(&key.as_str())) {
             let text = format!(
-                "{key:?} cannot be changed while the nic is there (what can: {}); remove the nic \
-                 and add it again",
+                "{key:?} of a nic cannot be changed (only {} can); remove the nic and add it again",
                 NIC_CHANGEABLE.join(", ")
             );
             return Err(vec![Problem { line: 0, object: format!("nic {name:?}"), text }]);
@@ -179,7 +181,7 @@ fn toml_text(
 ) -> Result<String, Vec<Problem>> {
     let refused = |text: String| vec![Problem { line: 0, object: object.to_owned(), text }];
     if let Some((key, _)) = fields.iter().find(|(_, value)| has_null(value)) {
-        return Err(refused(format!("{key:?}: null says nothing; leave the key out")));
+        return Err(refused(format!("{key:?}: null has no meaning here; leave the key out")));
     }
     let table = toml::Table::try_from(fields).map(|mut table| {
         table.iter_mut().for_each(|(_, value)| dates(value));

@@ -163,15 +163,17 @@ pub(crate) fn access(table: &Table<'_, '_>) -> Access {
         let digits = value.str()?;
         let mode = u32::from_str_radix(digits, 8).ok().filter(|mode| *mode <= 0o777);
         if mode.is_none() {
-            value
-                .fail(format!("{digits:?} is no mode; write three octal digits, such as \"0660\""));
+            value.fail(format!(
+                "{digits:?} is not a mode; write three octal digits, such as \
+                               \"0660\""
+            ));
         }
         mode
     });
     let access = Access { uid: number("socket-user"), gid: number("socket-group"), mode };
     if access != Access::default() && role(table) == Role::Connect {
-        let text = "the VMM makes this socket, and says whom it is for; take \"socket-user\", \
-                    \"socket-group\" and \"socket-mode\" out";
+        let text = "the VMM makes this socket and decides about its access; remove \
+                    \"socket-user\", \"socket-group\" and \"socket-mode\"";
         table.fail("role", text.to_owned());
     }
     access
@@ -296,10 +298,11 @@ pub(crate) fn name(value: &Value<'_, '_>) -> Option<String> {
 pub fn name_problem(text: &str) -> Option<String> {
     let letter = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     if text.is_empty() || text.len() > NAME_BYTES_MAX {
-        return Some(format!("is no name: it has to have from 1 to {NAME_BYTES_MAX} characters"));
+        return Some(format!("is no name: a name has from 1 to {NAME_BYTES_MAX} characters"));
     }
     if !text.bytes().all(letter) || !text.as_bytes()[0].is_ascii_alphanumeric() {
-        let text = "is no name: only letters, digits, '-', '_' and '.', a letter or digit first";
+        let text = "is no name: a name has letters, digits, '-', '_' and '.', and begins with a \
+                    letter or digit";
         return Some(text.to_owned());
     }
     None

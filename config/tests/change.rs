@@ -113,7 +113,7 @@ fn a_network_is_opened_and_closed_in_place() {
     );
     let (from, to) = (config(&[&one]), config(&[&two]));
     let Revoked { config: left, changes: revokes } = revoked(&from, &to);
-    assert_eq!(revokes, ["revoke what \"allow\" of network \"blue\" no longer says"]);
+    assert_eq!(revokes, ["revoke rights that \"allow\" of network \"blue\" no longer has"]);
     assert!(left.networks[0].allow.is_empty());
     assert_eq!(changes(&left, &to).len(), 1);
     assert!(revoked(&config(&[&none]), &to).changes.is_empty(), "nobody is let in by this");

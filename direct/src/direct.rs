@@ -110,13 +110,16 @@ impl Direct {
         }
         self.control.stop(dev_id)?;
         if !self.client.close::<Device>(&self.front) {
-            tracing::warn!("not closed clean in time: the volume sees its attachment as torn off");
+            tracing::warn!(
+                "the attachment was not closed in time: the volume takes it for broken \
+                            off"
+            );
         }
         if !self.front.is_stopped() {
             // Removing the device would wait for ever. Its commands end with this process.
             let device = self.device();
             let text =
-                format!("{device} is stopped and its driver does not let go: kill this client");
+                format!("{device} is stopped and the kernel does not release it: kill this client");
             return Err(DirectError::Client(text));
         }
         self.client.stop();

@@ -26,7 +26,7 @@ pub enum DirectError {
     Key(#[from] key_files::KeyError),
     /// A client of this machine has the volume.
     #[error(
-        "{volume} is attached here already: {device} is served by process {pid} (attachment \
+        "{volume} is attached on this machine already: process {pid} serves {device} (attachment \
          {attachment}); `vrio detach {volume}` ends it"
     )]
     Here {
@@ -52,13 +52,13 @@ pub enum DirectError {
         volume: String,
     },
     /// A client of this machine is starting.
-    #[error("another `vrio attach` or `vrio detach` of {0} is at work on this machine")]
+    #[error("another `vrio attach` or `vrio detach` of {0} is running on this machine")]
     Busy(String),
     /// The peer does not answer. A peer with other keys than ours does not answer either.
     #[error(
         "{volume}: {why}. Is the node running, is --peer its address, is --peer-key its key (`vrio \
-         key show` there), and does its configuration have this client as a [[peer]] with the \
-         name and key that it has here?"
+         key show` there), and does its configuration have a [[peer]] with this client's name and \
+         key?"
     )]
     NotDescribed {
         /// The volume.
@@ -91,7 +91,7 @@ pub enum DirectError {
         mounts: Vec<String>,
     },
     /// There is no such disk.
-    #[error("{0} is not attached here; `vrio attach --list` shows what is")]
+    #[error("{0} is not attached on this machine; `vrio attach --list` lists the attached disks")]
     NotAttached(String),
     /// The files of clients cannot be used.
     #[error("{path:?}: {source}")]

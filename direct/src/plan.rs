@@ -52,7 +52,7 @@ pub struct Plan {
 #[non_exhaustive]
 pub enum PlanError {
     /// A volume without its node.
-    #[error("{0:?} names no volume of another node; write NODE/VOLUME, such as io1/alice-root")]
+    #[error("{0:?} is not a volume of another node; write NODE/VOLUME, such as io1/alice-root")]
     NoVolume(String),
     /// The node's address is not usable.
     #[error("--peer {address:?}: {why}; write HOST:PORT, such as 10.0.0.9:4870")]
@@ -118,7 +118,7 @@ impl Plan {
         let peer = resolve(&self.peer)?;
         let listen = own_address(peer).map_err(|error| PlanError::Address {
             address: self.peer.clone(),
-            why: format!("there is no way to it from here: {error}"),
+            why: format!("this machine has no route to it: {error}"),
         })?;
         Ok((peer.to_string(), listen))
     }
@@ -254,7 +254,7 @@ mod tests {
             assert!(error.contains("HOST:PORT"), "{address}: {error}");
         }
         let error = refusal(&Plan { peer_key: Some("abc".to_owned()), ..plan() });
-        assert!(error.contains("no public key"), "{error}");
+        assert!(error.contains("not a public key"), "{error}");
         let error = refusal(&Plan { name: "io1".to_owned(), ..plan() });
         assert!(error.contains("own name"), "{error}");
         let key = Some(PathBuf::from("/etc/vrio/web1.key"));

@@ -77,7 +77,7 @@ pub fn run(plan: Plan, ready: impl FnOnce(&str, bool)) -> Result<(), DirectError
             None => ended_by_signal(&mut direct),
             Some(Ok((stream, _))) => answer(&mut direct, stream.into_std()),
             Some(Err(error)) => {
-                tracing::warn!(%error, "a command could not be heard");
+                tracing::warn!(%error, "a command could not be received");
                 false
             }
         };
@@ -92,7 +92,8 @@ fn ended_by_signal(direct: &mut Direct) -> bool {
     match direct.detach(false) {
         Ok(()) => true,
         Err(error) => {
-            tracing::warn!(%error, "left to the next `vrio attach`; the disk's users wait for it");
+            tracing::warn!(%error, "this client has ended; the disk's users wait for the next \
+                                    `vrio attach`");
             // Nothing is dropped: the driver still has addresses of our memory.
             std::process::exit(0);
         }
@@ -210,13 +211,13 @@ pub fn list(directory: &Path) -> Result<Vec<DirectStatus>, DirectError> {
 }
 
 fn orphaned(record: Record) -> DirectStatus {
-    let detail = "its client is gone and its users wait: run `vrio attach` as before, or `vrio \
-                  detach`";
+    let detail = "its client is gone and its users wait: run the same `vrio attach` again, or \
+                  `vrio detach`";
     without_client(record, "orphaned", detail)
 }
 
 fn silent(record: Record) -> DirectStatus {
-    without_client(record, "silent", "its client is at work and does not answer now")
+    without_client(record, "silent", "its client is busy and does not answer now")
 }
 
 fn without_client(record: Record, state: &str, detail: &str) -> DirectStatus {

@@ -41,8 +41,8 @@ const BATCH: usize = 128;
 
 /// Descriptors came that this process may not have. The message is lost, and the next can be heard.
 pub(crate) const LOST: io::ErrorKind = io::ErrorKind::QuotaExceeded;
-const LOST_TEXT: &str = "descriptors were lost on the way, for this process has too many; raise \
-                         its limit, `ulimit -n` or LimitNOFILE= of its unit";
+const LOST_TEXT: &str = "descriptors were lost on the way, because this process has too many; \
+                         raise its limit, `ulimit -n` or LimitNOFILE= of its unit";
 
 /// This process's end of the conversation.
 #[derive(Debug)]
@@ -120,7 +120,8 @@ impl Channel {
         fds_max: u32,
     ) -> io::Result<(T, Vec<OwnedFd>)> {
         let until = Instant::now() + self.limit;
-        let strange = || io::Error::new(io::ErrorKind::InvalidData, "this is no such message");
+        let strange =
+            || io::Error::new(io::ErrorKind::InvalidData, "this is not a message of the hand-over");
         self.hear(HEAD_BYTES, until)?;
         let word = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| self.heard[at + i]));
         let (len, count) = (word(8), word(12));

@@ -141,7 +141,9 @@ pub enum ControlError {
         path: PathBuf,
     },
     /// Something else is where the socket should be.
-    #[error("{path:?} is there and is no socket; move it away, or choose another control = \"..\"")]
+    #[error(
+        "{path:?} exists and is not a socket; move it away, or choose another control = \"..\""
+    )]
     NotASocket {
         /// The path.
         path: PathBuf,
@@ -379,7 +381,9 @@ fn listen(path: &Path) -> Result<UnixListener, ControlError> {
             // A process without our lock answers there.
             return Err(ControlError::InUse { path: path.to_owned() });
         }
-        Ok(_) => std::fs::remove_file(path).map_err(refuse("remove what a dead process left"))?,
+        Ok(_) => {
+            std::fs::remove_file(path).map_err(refuse("remove the socket of a dead process"))?
+        }
         Err(_) => {}
     }
     let bind = || -> rustix::io::Result<UnixListener> {

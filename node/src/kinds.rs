@@ -27,7 +27,7 @@ pub(crate) trait RunningObject: ListedObject {
 
     /// Gives the running object the part of this configuration that `step` names.
     fn change(&self, _step: &InPlace, _node: &Inside) -> Changed {
-        unreachable!("such an object has nothing that is changed in place")
+        unreachable!("an object of this kind cannot be changed in place")
     }
 
     /// Ends the access of nodes that this configuration no longer allows, on a running node.

@@ -85,6 +85,6 @@ pub fn start(format: LogFormat) {
         LogFormat::Json => builder.json().flatten_event(true).try_init(),
     };
     if let Some(error) = wrong {
-        tracing::warn!(%error, "{LOG_VARIABLE} is not understood; logging what \"info\" would");
+        tracing::warn!(%error, "{LOG_VARIABLE} is not understood; logging as with \"info\"");
     }
 }

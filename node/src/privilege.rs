@@ -48,7 +48,10 @@ pub const LINK_CAPABILITIES: CapabilitySet = CapabilitySet::empty();
 /// refuses.
 pub fn drop(config: &Config) -> Result<(), PrivilegeError> {
     if config.privileges == Privileges::Keep {
-        tracing::warn!("privileges = \"keep\": nothing is given up; meant for debugging");
+        tracing::warn!(
+            "privileges = \"keep\": the node gives up no privileges; use it for \
+                        debugging alone"
+        );
         return Ok(());
     }
     let user = wanted_user(config)?;
@@ -94,7 +97,7 @@ fn wanted_user(config: &Config) -> Result<Option<user::User>, PrivilegeError> {
         return Ok(None);
     };
     if !is_root {
-        tracing::info!(user = name, "not started as root: the user stays what it is");
+        tracing::info!(user = name, "not started as root: the user stays the same");
         return Ok(None);
     }
     let place = || config.place(&config.lines, "user");
@@ -166,7 +169,12 @@ fn check_directories(config: &Config, user: Option<&str>) -> Result<(), Privileg
     }
     if rustix::fs::accessat(CWD, &config.path, Access::READ_OK, AtFlags::EACCESS).is_err() {
         let file = &config.path;
-        tracing::warn!(?file, user, "the user may not read the configuration: no reload will");
+        tracing::warn!(
+            ?file,
+            user,
+            "the user may not read the configuration, so a reload will \
+                                     fail"
+        );
     }
     Ok(())
 }

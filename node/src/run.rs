@@ -101,7 +101,8 @@ fn raise_descriptor_limit() {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, ..limit };
     if let Err(error) = rustix::process::setrlimit(Resource::Nofile, raised) {
-        tracing::warn!(%error, limit = limit.current, "the limit of descriptors stays");
+        tracing::warn!(%error, limit = limit.current, "the limit of descriptors could not be \
+                                                       raised");
     }
 }
 
@@ -187,7 +188,7 @@ fn reloaded(answer: Result<Done, Refused>) {
             let notes = done.notes.join("; ");
             tracing::info!(changes = done.applied.len(), notes, "reloaded");
         }
-        Err(error) => tracing::error!(%error, "not reloaded as a whole"),
+        Err(error) => tracing::error!(%error, "the reload was not completed"),
     }
 }
 
@@ -197,7 +198,7 @@ fn watch_stop() -> Sender<()> {
     let (sender, stopped) = channel::<()>();
     let watch = move || {
         if stopped.recv_timeout(STOP_TIME_MAX) == Err(RecvTimeoutError::Timeout) {
-            tracing::error!(limit = ?STOP_TIME_MAX, "the stop takes too long and is cut off");
+            tracing::error!(limit = ?STOP_TIME_MAX, "the stop takes too long; the node ends now");
             std::process::exit(EXIT_CUT_OFF);
         }
     };

@@ -131,7 +131,7 @@ backend = { file = "a.img" }
 fn a_directory_that_is_missing_is_not_made() {
     let home = Home::new();
     let text = home.refusal(&FILE.replace("volumes = \"HOME\"", "volumes = \"HOME/none\""));
-    contains(&text, &["n.toml:4: [directories]", "\"HOME/none\"", "mount what should be there"]);
+    contains(&text, &["n.toml:4: [directories]", "\"HOME/none\"", "mount its file system"]);
     assert!(!home.path().join("none").exists());
 }
 
@@ -157,7 +157,7 @@ fn a_core_that_is_not_there_is_named() {
 fn what_was_started_before_a_failure_is_gone() {
     let home = Home::new();
     std::fs::write(home.path().join("n.control"), "in the way").unwrap();
-    contains(&home.refusal(FILE), &["is no socket"]);
+    contains(&home.refusal(FILE), &["is not a socket"]);
     std::fs::remove_file(home.path().join("n.control")).unwrap();
     Node::start(&home.config(FILE)).unwrap().stop();
 }

@@ -25,7 +25,8 @@ pub enum ConnectError {
     },
     /// The socket for shared memory cannot be made.
     #[error(
-        "{place}: \"shm\": cannot make {path:?}: {source}; stop who has it, or choose another path"
+        "{place}: \"shm\": cannot make {path:?}: {source}; stop the process that has it, or choose \
+         another path"
     )]
     Shm {
         /// `file:line`.

@@ -163,8 +163,8 @@ impl Doors {
             }
             if !inside.may_prove(&peer.name, now_ns) {
                 return Err(format!(
-                    "more than {PROOFS_AT_ONCE} proofs at once, or {PROOFS_PER_S} in a second, \
-                     are not looked at: it is tried again"
+                    "more than {PROOFS_AT_ONCE} proofs at once, or {PROOFS_PER_S} in a second, are \
+                     not checked: the nic tries again"
                 ));
             }
         }
@@ -195,7 +195,7 @@ impl JoinGate for Doors {
         };
         if !vlans_fit(&open.remote.vlans, &join.vlans) {
             let network = &join.network;
-            return Err(format!("network {network}: see \"vlans\" of its \"remote\" there"));
+            return Err(format!("network {network}: see \"vlans\" in its \"remote\" on that node"));
         }
         let options = PortOptions {
             vlans: join.vlans.clone(),

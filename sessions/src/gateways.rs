@@ -360,7 +360,7 @@ impl peer::Plane for Gateways {
     }
 
     fn cast(&mut self, _: SessionId, _: u16, _: &[u8], _: Option<(BufId, usize)>) {
-        unreachable!("this plane opens no flows of casts");
+        unreachable!("this plane has no flows of casts");
     }
 
     fn paused(&mut self) {}

@@ -76,9 +76,9 @@ impl KeyKind {
     fn rescue(self) -> &'static str {
         match self {
             Self::Node | Self::Attachment => {
-                "without one make a new key and replace its public key everywhere"
+                "without a copy make a new key and replace its public key everywhere"
             }
-            Self::Volume => "without one nobody reads the volume again",
+            Self::Volume => "without a copy the volume can never be read again",
         }
     }
 
@@ -116,7 +116,7 @@ pub struct KeyError {
 #[derive(Debug, thiserror::Error)]
 pub enum KeyProblem {
     /// There is none.
-    #[error("it is not there; make one with `{}`", .0.recipe())]
+    #[error("the file does not exist; make one with `{}`", .0.recipe())]
     Missing(KeyKind),
     /// It cannot be read or made.
     #[error("cannot {what}: {source}")]
@@ -128,23 +128,23 @@ pub enum KeyProblem {
     },
     /// The file belongs to another user.
     #[error(
-        "this process may not read it; it has to belong to the user that the node runs as (chown \
+        "this process may not read it; it must belong to the user that the node runs as (chown \
          USER {0:?})"
     )]
     Denied(PathBuf),
     /// It is no file.
-    #[error("it is no regular file; name the file that `vrio key new` made")]
+    #[error("it is not a regular file; name the file that `vrio key new` made")]
     NotAFile,
     /// It is there already.
     #[error(
-        "it is there already and stays as it is; a key that is overwritten is lost. Choose another \
-         name, or move it away"
+        "the file exists and stays as it is: a key that is overwritten is lost. Choose another \
+         name, or move the file away"
     )]
     Exists,
     /// Others may read it.
     #[error(
-        "others may read or write it (mode {mode:04o}). If nobody can have read it: chmod 600 \
-         {path:?}; else make a new key and replace this one everywhere"
+        "others may read or write it (mode {mode:04o}). If no other user can have read it: chmod \
+         600 {path:?}; else make a new key and replace this one everywhere"
     )]
     Open {
         /// Its mode.
@@ -154,7 +154,7 @@ pub enum KeyProblem {
     },
     /// It is not a key file.
     #[error(
-        "this is no key file: its first line is not \"{}\"; make one with `{}`",
+        "this is not a key file: its first line is not \"{}\"; make one with `{}`",
         .0.header(),
         .0.recipe()
     )]
@@ -170,7 +170,7 @@ pub enum KeyProblem {
     },
     /// Something of it is missing or changed.
     #[error(
-        "it is damaged: {what}. Put the copy back that you have of it; {}",
+        "it is damaged: {what}. Restore it from your copy; {}",
         .kind.rescue()
     )]
     Damaged {
@@ -378,7 +378,7 @@ fn parse(text: &str, wanted: Option<KeyKind>) -> Result<Key, KeyProblem> {
         return Err(damaged("it is cut short"));
     };
     if lines.any(|line| !line.is_empty()) {
-        return Err(damaged("something follows the key"));
+        return Err(damaged("there is text after the key"));
     }
     let secret = BASE64.decode(secret.as_bytes()).map(Zeroizing::new);
     let secret = secret.ok().filter(|secret| secret.len() == kind.secret_bytes());
@@ -422,7 +422,7 @@ mod tests {
             assert_eq!((back.kind(), back.public()), (kind, made.public()));
             let before = std::fs::read(&path).unwrap();
             let again = create(&path, kind).unwrap_err().to_string();
-            assert!(again.contains("it is there already"), "{again}");
+            assert!(again.contains("the file exists"), "{again}");
             assert_eq!(std::fs::read(&path).unwrap(), before);
         }
         let keys = ["node", "attachment"].map(|name| read(&home.path().join(name)).unwrap());
@@ -433,7 +433,7 @@ mod tests {
     fn what_is_not_a_safe_key_file_is_refused_by_name() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("a.key");
-        refused(&path, &["it is not there", "`vrio key new FILE`"]);
+        refused(&path, &["the file does not exist", "`vrio key new FILE`"]);
         create(&path, KeyKind::Attachment).unwrap();
         refused(&path, &["this is an attachment key and a node key is wanted"]);
         for mode in [0o640, 0o604, 0o620, 0o666] {

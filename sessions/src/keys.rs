@@ -141,7 +141,7 @@ pub fn apply(config: &Config, keys: &Keys, cores: &[Core]) -> Result<(), Connect
 pub fn wanted(config: &Config, keys: &Keys) -> Result<Security, ConnectError> {
     let wanted = security(config)?;
     if wanted.is_sealed() != keys.security().is_sealed() {
-        let text = "whether sessions are sealed does not change while the node runs: restart it";
+        let text = "a running node cannot change whether its sessions are sealed: restart the node";
         return Err(problem(config.place(&config.lines, "key"), "key", text.to_owned()));
     }
     Ok(wanted)
@@ -184,7 +184,7 @@ fn security(config: &Config) -> Result<Security, ConnectError> {
         .map_err(|error| problem(config.place(&config.lines, "key"), "key", error.to_string()))?;
     if let Some(peer) = config.peers.iter().find(|peer| peer.has_key(Some(secret.public()))) {
         let text = format!(
-            "{} is this node's own key ({path:?}); write what `vrio key show` prints on {}",
+            "{} is this node's own key ({path:?}); write the key that `vrio key show` prints on {}",
             secret.public(),
             peer.name
         );
@@ -295,11 +295,13 @@ impl End {
             tracing::error!(
                 peer,
                 %key,
-                "a peer's key has EXPIRED: it gets no session by it; give it a new one"
+                "a peer's key has EXPIRED: the peer gets no session with it; give the peer a new \
+                 key"
             );
         } else {
             let left_h = left_s.div_ceil(3600);
-            tracing::warn!(peer, %key, left_h, "a peer's key EXPIRES soon; give it a new one");
+            tracing::warn!(peer, %key, left_h,
+                "a peer's key EXPIRES soon; give the peer a new key");
         }
     }
 }

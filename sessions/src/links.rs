@@ -64,7 +64,7 @@ fn past_the_stack(
     let copies = taken.clone().find(|(_, xdp)| !xdp.is_zero_copy()).map(|(queue, _)| queue);
     if let (LinkKind::Auto, Some(queue)) = (kind, copies) {
         let why = format!(
-            "{} copies what comes by its queue {queue}; link = \"xdp\" would take that",
+            "{} copies the frames of its queue {queue}; link = \"xdp\" would accept that",
             interface.name()
         );
         return Err((wires.into_iter().map(Wire::into_udp).collect(), why));
@@ -149,7 +149,7 @@ mod tests {
         let addresses = two.each_ref().map(Link::local_addr);
         let refused = past_the_stack(two.into(), &interface, LinkKind::Auto);
         let (left, why) = refused.map(|wires| wires.len()).unwrap_err();
-        assert!(why.contains("near copies what comes by its queue 0"), "{why}");
+        assert!(why.contains("near copies the frames of its queue 0"), "{why}");
         assert!(left.iter().map(Link::local_addr).eq(addresses), "the same sockets, in order");
         // Both queues are free again, and a caller that permits copies gets them.
         let taken = past_the_stack(sockets().into(), &interface, LinkKind::Xdp).unwrap();

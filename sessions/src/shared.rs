@@ -68,7 +68,7 @@ pub fn reach(
     match (address, places) {
         (PeerAddress::Network(address), _) => Ok(*address),
         (PeerAddress::Shared(path), Some(places)) => {
-            places.address(path).map_err(|_| "too many peers on this machine were known")
+            places.address(path).map_err(|_| "the limit of peers on this machine is reached")
         }
         (PeerAddress::Shared(_), None) => Err("this node shares no memory with others yet"),
     }

@@ -44,7 +44,7 @@ pub(crate) fn disk_alone(disk: &DiskStatus) -> String {
     let all = std::slice::from_ref(disk);
     let mut text = verdict::of_list("disk", 1, &verdict::disks(all));
     section(&mut text, "disks", disks(all));
-    let line = format!("socket {}, came by {}", disk.socket, disk.origin);
+    let line = format!("socket {}, origin {}", disk.socket, disk.origin);
     writeln!(text, "{}", fold(&line, 3)).expect(STRING);
     if let Some(pid) = disk.front_end_pid {
         writeln!(text, "   process {pid} is connected").expect(STRING);
@@ -107,7 +107,7 @@ pub(crate) fn volume_list(all: &[VolumeStatus]) -> String {
 /// One volume with everything.
 pub(crate) fn volume_alone(volume: &VolumeStatus) -> String {
     let mut text = volume_list(std::slice::from_ref(volume));
-    let detail = format!("{}, came by {}", volume_detail(volume), volume.origin);
+    let detail = format!("{}, origin {}", volume_detail(volume), volume.origin);
     writeln!(text, "{}", fold(&detail, 3)).expect(STRING);
     section(&mut text, "counters", counter_table(&volume.counters));
     text
@@ -121,13 +121,13 @@ pub(crate) fn peer_list(all: &[PeerStatus]) -> String {
 }
 
 fn peers(peers: &[PeerStatus]) -> Table {
-    let mut table = table(&["name", "address", "came by", "disks"], 4);
+    let mut table = table(&["name", "address", "origin", "disks"], 4);
     for peer in peers {
         let origin = peer.origin.to_string();
         let address = peer.address.clone().unwrap_or_else(|| "-".to_owned());
         table.add_row(vec![peer.name.clone(), address, origin, words(&peer.disks)]);
     }
-    fit(table, &["came by"])
+    fit(table, &["origin"])
 }
 
 /// The whole status; with every counter if `all` is set.
@@ -581,7 +581,7 @@ mod tests {
               scratch: memory, read-only, chain meter
 
             PEERS
-             name address    came by disks
+             name address    origin disks
              io1  10.0.0.9:4870 command alice
 
             SESSIONS (more columns: --wide)

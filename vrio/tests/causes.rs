@@ -141,7 +141,7 @@ impl Place {
 const BOTH: [(&str, &str, &str); 14] = [
     ("bad TOML", "this is not TOML", "listen = = 3\n"),
     ("unknown key", "lisen", "lisen = \"127.0.0.1:1\"\n"),
-    ("missing key", "it is not there", "listen = \"127.0.0.1:0\"\nkey = \"HOME/no.key\"\n"),
+    ("missing key", "the file does not exist", "listen = \"127.0.0.1:0\"\nkey = \"HOME/no.key\"\n"),
     ("damaged key", "it is damaged", "listen = \"127.0.0.1:0\"\nkey = \"HOME/cut.key\"\n"),
     ("open key", "(mode 0644)", "listen = \"127.0.0.1:0\"\nkey = \"HOME/open.key\"\n"),
     ("key under a file", "os error 20", "listen = \"127.0.0.1:0\"\nkey = \"HOME/file/a.key\"\n"),
@@ -249,7 +249,7 @@ fn other_commands_say_each_cause_once() {
     let mut findings = Findings::default();
     for (name, says, words) in [
         ("key under a file", "os error 20", &["key", "new", &nowhere][..]),
-        ("no key", "not there", &["key", "show", "/nonexistent/a.key"]),
+        ("no key", "does not exist", &["key", "show", "/nonexistent/a.key"]),
         ("no socket", "os error 2", &["bench", "block", "--path", "socket", "/nonexistent/a"]),
         ("cut JSON", "line 1", &["results", "import", &bad, "--results", &folder]),
         ("a damaged run", "line 1", &["results", "show", "latest", "--results", &folder]),

@@ -141,7 +141,10 @@ fn an_example_passes_the_check_when_it_was_adapted_and_not_before() {
         let output = check(&example_in(home.path(), name));
         let error = text(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{error}");
-        assert!(error.contains("is a placeholder; write what `vrio key show` prints"), "{error}");
+        assert!(
+            error.contains("is a placeholder; write the key that `vrio key show` prints"),
+            "{error}"
+        );
         let output = check(&adapt(home.path(), name));
         assert!(output.status.success(), "{}", text(&output.stderr));
         assert!(text(&output.stdout).ends_with(" is fine\n"));
@@ -191,13 +194,13 @@ keys = [{{ key = "{ended}", expires = 2020-01-01T00:00:00Z }}]
     let problems = [
         "192.0.2.1 cannot be used",
         "no sidecore can run on core 1023",
-        "gone\": No such file or directory (os error 2); make it, or mount what should be there",
+        "gone\": No such file or directory (os error 2); make it, or mount its file system",
         "file\": not a directory",
         "small.img",
         "a.img",
         "none.img",
         "is a placeholder",
-        "ended at 2020-01-01T00:00:00Z and is refused",
+        "expired at 2020-01-01T00:00:00Z and is refused",
     ];
     for problem in problems {
         assert_eq!(error.matches(problem).count(), 1, "{problem:?} once in: {error}");
@@ -224,7 +227,7 @@ fn the_check_opens_key_files() {
             assert!(error.contains(part), "{part:?} is missing in: {error}");
         }
     };
-    let missing = "it is not there; make one with `vrio key new";
+    let missing = "the file does not exist; make one with `vrio key new";
     refused(missing, &format!("{missing} --attachment FILE`"));
     for name in ["vm1.key", "alice.key"] {
         assert!(vrio(&["key", "new", home.path().join(name).to_str().unwrap()]).status.success());
@@ -298,7 +301,7 @@ fn keys_are_made_once_and_shown_without_their_secret() {
         let before = std::fs::read_to_string(&file).unwrap();
         let again = vrio(&words);
         assert_eq!(again.status.code(), Some(2));
-        assert!(text(&again.stderr).contains("it is there already and stays"));
+        assert!(text(&again.stderr).contains("the file exists and stays"));
         assert_eq!(std::fs::read_to_string(&file).unwrap(), before);
         let shown = text(&vrio(&["key", "show", &file]).stdout);
         let json = vrio(&["key", "show", &file, "--json"]).stdout;
@@ -496,26 +499,30 @@ fn a_running_node_is_changed_by_commands() {
     };
     good("volume add a --file a.img --size 1MiB --chain meter", "done: add volume \"a\"");
     good("volume chain a meter limit:iops=500,burst=1s", "meter > limit 500 IOPS");
-    good("disk add --volume a --socket x.sock --queues 2 --error-after 30s", "note: this lives");
+    good("disk add --volume a --socket x.sock --queues 2 --error-after 30s", "note: this is lost");
     good("disk list", "ready");
-    good("disk show x", "came by command");
+    good("disk show x", "origin command");
     good("disk show x --json", "\"origin\":\"command\"");
     good("volume show a", "chain meter > limit 500 IOPS");
     good("volume list --json", "[{\"name\":\"a\"");
-    good("status", "disk \"x\" came by a command");
+    good("status", "disk \"x\" was added by a command");
     good("peer list --json", "[]");
-    bad("volume remove a", 1, "is used by disk \"x\"; remove or stop those first; or say --force");
+    bad(
+        "volume remove a",
+        1,
+        "is used by disk \"x\"; remove or stop these users first; or use --force",
+    );
     bad("volume add b --file b.img --chain limit:iops=none", 2, "a whole number is wanted");
     bad("volume add b", 2, "--file");
     bad("disk add --volume a --socket x.sock", 2, "the same socket");
     // This command has no --force: a disk cannot be without its peer.
     bad("peer remove io1 --force", 2, "--force");
-    bad("peer remove io1", 1, "no peer is called \"io1\"");
+    bad("peer remove io1", 1, "there is no peer \"io1\"");
     bad("disk move x --queue 0 --sidecore 0", 1, "its guest has not started it");
     bad("disk move x --queue 2 --sidecore 0", 2, "its queues are 0 to 1");
     bad("disk move x --queue 0", 2, "--sidecore");
-    bad("disk move y --queue 0 --sidecore 0", 1, "no disk is called \"y\"");
-    bad("disk remove y", 1, "no disk is called \"y\"");
+    bad("disk move y --queue 0 --sidecore 0", 1, "there is no disk \"y\"");
+    bad("disk remove y", 1, "there is no disk \"y\"");
     bad("peer add io1 --address 127.0.0.1:1", 2, "\"listen\" is missing");
     good("network add blue", "done: add network \"blue\"");
     good("nic add --network blue --socket n.sock --mac 52:54:00:00:00:07", "to network blue");
@@ -527,7 +534,7 @@ fn a_running_node_is_changed_by_commands() {
     good("nic list", "lost");
     good("network list --json", "\"nics\":[\"n\"]");
     good("network show blue", "addresses_moved");
-    good("status", "its cable is pulled; `vrio nic set n --link up` plugs it in");
+    good("status", "its cable is unplugged; `vrio nic set n --link up` plugs it in");
     bad("nic set n --limit fast", 2, "\"fast\" has no '='");
     bad("nic set n --rule deny", 2, "--default");
     bad("network remove blue", 1, "is used by nic \"n\"");

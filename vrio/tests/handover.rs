@@ -536,7 +536,7 @@ fn a_successor_that_is_none_is_refused_by_name() {
         ("state_version", json!(1), 409, "speaks version 1 of the hand-over, this node"),
         ("node", json!("n2"), 409, "this is node \\\"n1\\\", not \\\"n2\\\""),
         ("config_digest", json!(7), 409, "the successor's configuration is not the file"),
-        ("pid", json!(pid), 400, "the successor is not at"),
+        ("pid", json!(pid), 400, "the successor does not answer at"),
     ] {
         let (got, text) = with(key, value);
         assert!(got == code && text.contains(says), "{key}: {text}");
@@ -545,7 +545,7 @@ fn a_successor_that_is_none_is_refused_by_name() {
     let meeting = plan.home.join("control.take-over.1");
     let _stranger = UnixListener::bind(&meeting).expect("a socket");
     let (code, text) = with("pid", json!(1));
-    assert!(code == 400 && text.contains("has to be process 1 of this node's user"), "{text}");
+    assert!(code == 400 && text.contains("must be process 1 of this node's user"), "{text}");
 
     // A second successor is refused. The first one ends without an answer, and the node goes on.
     let listener = UnixListener::bind(plan.home.join(format!("control.take-over.{pid}")));
@@ -581,7 +581,7 @@ fn a_node_that_cannot_hand_over_says_why_and_goes_on() {
     node.wait_for_disk("a").expect("the disk is served");
     vrio(&["disk", "add", "x", "--volume", "a", "--socket", "x.sock"]);
     let (code, text) = take_over();
-    let says = "the node is not what its file says: disk \"x\" came by a command";
+    let says = "the node is not what its file says: disk \"x\" was added by a command";
     assert!(code == Some(1) && text.contains(says), "{text}");
     vrio(&["disk", "remove", "x"]);
     vrio(&["node", "drain"]);

@@ -256,7 +256,7 @@ fn a_stopped_vmhost_that_was_replaced_touches_nothing() {
     // back.
     let heir = old.plan().spawn(&["--take-over"]).expect("it starts");
     let refused = heir.wait_for_end().expect_err("it is refused").to_string();
-    assert!(refused.contains("is over for its guest"), "{refused}");
+    assert!(refused.contains("has failed for its guest"), "{refused}");
     let after = guest.digest();
     if after != before {
         // A stop can fall into the round that publishes completions. Then that round is finished

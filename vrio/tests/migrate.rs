@@ -272,7 +272,7 @@ fn a_guest_takes_nothing_back_whatever_directories_its_host_has() {
         write_all(&mut old_ring, 1);
         wait_for_all(&mut old_ring);
         let status = vm1.status().unwrap().to_string();
-        assert!(!status.contains("cannot remember"), "{layout}: {status}");
+        assert!(!status.contains("cannot record"), "{layout}: {status}");
         let plan = vm1.kill().unwrap();
         write_all(&mut old_ring, 2);
 
@@ -306,7 +306,7 @@ fn a_host_that_cannot_remember_says_so_and_what_to_do() {
     std::fs::create_dir_all(&plan.home).unwrap();
     std::fs::write(plan.home.join(".vrio"), "in the way").unwrap();
     let mut vm1 = plan.start().unwrap();
-    says(&mut vm1, "cannot remember how it holds the volume");
+    says(&mut vm1, "cannot record how it holds the volume");
     says(&mut vm1, "name another one as");
     let log = std::fs::read_to_string(plan.home.join("log")).unwrap();
     assert!(log.contains("a guest that was replaced may take the volume back"), "{log}");
@@ -316,7 +316,7 @@ fn a_host_that_cannot_remember_says_so_and_what_to_do() {
         .output()
         .unwrap();
     let printed = String::from_utf8_lossy(&status.stdout).into_owned();
-    assert!(printed.contains("cannot remember"), "{printed}");
+    assert!(printed.contains("cannot record"), "{printed}");
     drop(vm1);
 }
 

@@ -131,7 +131,10 @@ fn tables_fit_80_columns_and_begin_with_what_is_wrong() {
     assert!(host.good("nic list").starts_with("1 nic: all is well\n"));
     host.good("nic set n --link down");
     let said = host.good("nic list");
-    assert!(said.starts_with("1 nic: 1 problem\n  nic n is lost: its cable is pulled"), "{said}");
+    assert!(
+        said.starts_with("1 nic: 1 problem\n  nic n is lost: its cable is unplugged"),
+        "{said}"
+    );
     assert!(host.good("status").starts_with("node io1: 1 problem\n  nic n is lost"));
     // A wide table has all columns.
     let narrow = host.good("nic list");

@@ -77,7 +77,7 @@ fn wait_until_said(vm: &mut Node, words: &str, times: usize) {
 
 const OUT: &str = "the disk's volume is out of reach";
 const BACK: &str = "the disk's volume is back";
-const REFUSED: &str = "the volume's node refuses it to this disk";
+const REFUSED: &str = "the volume's node refuses the volume to this disk";
 
 #[test]
 fn a_disk_without_a_guest_says_that_its_iohost_is_stopped_or_dead() {

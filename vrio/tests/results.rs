@@ -105,7 +105,7 @@ fn what_is_measured_is_kept_if_that_is_asked_for() {
     let words = ["bench", "block", "--seconds", "1.2", "--json", "--depth", "2", "--save", &folder];
     let output = Command::new(env!("CARGO_BIN_EXE_vrio")).args(words).output().unwrap();
     assert!(output.status.success(), "{}", said(&output));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("kept 2 measurements in"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("saved 2 measurements in"));
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     let shown = json(home.path(), &["show", "latest", "--results", &folder]);
     let iops = &shown["measurements"][0]["series"][0];

@@ -170,16 +170,16 @@ fn every_kind_of_stranger_is_told_once_with_what_admits_it() {
         assert!(text(found[0], "address").starts_with("127."), "{}", found[0]);
         found[0]
     };
-    let told = line("its key is no peer's here");
+    let told = line("its key is not a key of any peer");
     assert_eq!((text(told, "name"), text(told, "key")), ("vm7", unknown.as_str()));
     let way_out = text(told, "way_out");
     assert!(way_out.contains(&format!("vrio peer add vm7 --key {unknown}")), "{way_out}");
     let told = line("it has no key, and sessions are sealed here");
     assert_eq!((text(told, "name"), &told["key"]), ("vm8", &Value::Null));
     assert!(text(told, "way_out").contains(&io_key), "{told}");
-    let told = line("it takes this node for one with another key");
+    let told = line("it expects another key of this node");
     assert!(text(told, "way_out").contains(&io_key), "{told}");
-    let told = line("its key is that of a peer of another name");
+    let told = line("its key belongs to a peer of another name");
     assert_eq!((text(told, "name"), text(told, "key")), ("vm9", known.as_str()));
     assert!(text(told, "way_out").contains("that of \"vm1\" here"), "{told}");
     // The status shows people a command to copy, and that command works.

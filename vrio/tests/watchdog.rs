@@ -197,7 +197,7 @@ fn a_sidecore_that_is_stuck_is_named_and_the_rest_of_the_node_goes_on() {
     let said = String::from_utf8_lossy(&refused.stderr);
     assert!(refused.status.code() == Some(1) && said.contains("sidecore 1 is stuck"), "{said}");
     drop(stopped);
-    let line = node.wait_for("stuck goes on");
+    let line = node.wait_for("stuck runs again");
     assert!(line.contains("sidecore=1") && line.contains("stalled_ms="), "{line}");
     assert!(node.status().starts_with("node n1"));
     assert!(node.metrics().contains("vrio_sidecore_stalls_total{sidecore=\"1\"} 1"));

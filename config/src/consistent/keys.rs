@@ -21,7 +21,7 @@ pub(crate) fn is_sealed(config: &Config) -> bool {
 /// Notes contradictions. `whole`: the parts had no fault.
 pub(crate) fn consistent(reader: &Reader<'_>, config: &Config, whole: bool) {
     if is_sealed(config) && config.trust == Trust::Network {
-        let text = "\"trust\": with \"key\" sessions are sealed, and a network need not be \
+        let text = "\"trust\": with \"key\" sessions are sealed, and the network need not be \
                     trusted; keep one of the two";
         reader.note(config.lines.of("trust"), "", text.to_owned());
         return;
@@ -46,12 +46,12 @@ fn peer_fits(reader: &Reader<'_>, config: &Config, peer: &PeerConfig) {
     match (is_sealed(config), has_keys) {
         (true, false) => note(
             "key",
-            "the key \"key\" is missing, by which it proves who it is; write key = \"..\" with \
-             what `vrio key show` prints there",
+            "the key \"key\" is missing, by which the peer proves its name; write key = \"..\" \
+             with the public key that `vrio key show` prints there",
         ),
         (false, true) => note(
             if peer.lines.has("keys") { "keys" } else { "key" },
-            "a peer's key says nothing while this node has none: sessions are plain; make one \
+            "a peer's key has no use while this node has no key: sessions are plain; make a key \
              with `vrio key new FILE` and write key = \"FILE\" at the top",
         ),
         (true, true) | (false, false) => {}
@@ -61,9 +61,8 @@ fn peer_fits(reader: &Reader<'_>, config: &Config, peer: &PeerConfig) {
     if peer.address.is_none() && (needed || !is_sealed(config)) {
         note(
             "address",
-            "the key \"address\" is missing; write for instance address = \"10.0.0.9:4870\" (only \
-             a peer that has a key, and whose volumes and networks nothing here uses, \
-             needs none)",
+            "the key \"address\" is missing; write for instance address = \"10.0.0.9:4870\" (a \
+             peer without an address must have a key, and no disk or nic of this node may use it)",
         );
     }
 }
@@ -80,7 +79,7 @@ fn allow_fits(
         let node = &entry.node;
         if *node == config.name {
             note(
-                "\"allow\": what is on this node itself always may; name other nodes here"
+                "\"allow\": disks and nics of this node are always allowed; name other nodes here"
                     .to_owned(),
             );
         } else if !is_sealed(config) && entry.key.is_some() {
@@ -90,7 +89,7 @@ fn allow_fits(
             ));
         } else if whole && is_sealed(config) && config.peer(node).is_none() {
             note(format!(
-                "\"allow\": no [[peer]] is called {node:?}, so no key proves who that is; add \
+                "\"allow\": there is no [[peer]] {node:?}, so no key proves this name; add \
                  [[peer]] name = {node:?}, key = \"..\""
             ));
         }
@@ -102,8 +101,8 @@ fn allow_fits(
             .any(|it| it.node == *node && it.key.is_none() != entry.key.is_none())
         {
             note(format!(
-                "\"allow\": {node:?} is allowed without a key, so its entry with one keeps nobody \
-                 out; keep one of the two"
+                "\"allow\": {node:?} is allowed without a key, so its entry with a key has no \
+                 effect; keep one of the two"
             ));
         }
         let node_key = entry.key.map(|AttachmentKey(bytes)| PublicKey(bytes));
@@ -148,7 +147,10 @@ fn key_of_two(reader: &Reader<'_>, config: &Config) {
             let text = if first == peer.name {
                 format!("{key} is given twice; keep one")
             } else {
-                format!("{key} is the key of peer {first:?} as well; every node has its own")
+                format!(
+                    "{key} is the key of peer {first:?} as well; each node needs a key of its \
+                         own"
+                )
             };
             let line = if peer.lines.has("keys") { "keys" } else { "key" };
             let object = format!("peer {:?}", peer.name);

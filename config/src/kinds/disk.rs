@@ -122,8 +122,8 @@ fn volume_ref(value: &Value<'_, '_>) -> Option<VolumeRef> {
     for part in peer.into_iter().chain([volume]) {
         if let Some(problem) = name_problem(part) {
             value.fail(format!(
-                "{text:?} names no volume ({part:?} {problem}); write \"volume\" for one of this \
-                 node, \"peer/volume\" for another's"
+                "{text:?} names no volume ({part:?} {problem}); write \"volume\" for a volume of \
+                 this node, \"peer/volume\" for a peer's"
             ));
             return None;
         }
@@ -138,8 +138,8 @@ fn when_lost(value: &Value<'_, '_>) -> Option<WhenLost> {
             let text = wait.str()?;
             if text != "forever" {
                 wait.fail(format!(
-                    "a disk waits \"forever\"; to give up after a while write \
-                     {{ error-after = {text:?} }}"
+                    "a disk waits \"forever\"; to fail requests after a while write {{ error-after \
+                     = {text:?} }}"
                 ));
                 return None;
             }
@@ -165,7 +165,7 @@ fn disk_volume(reader: &Reader<'_>, around: &Surroundings<'_>, disk: &DiskConfig
         Some(peer) if !around.has("peer", peer) => {
             let peers = known(around.names("peer"));
             let text = format!(
-                "\"volume\": no [[peer]] is called {peer:?} ({peers}); add [[peer]] name = \
+                "\"volume\": there is no [[peer]] {peer:?} ({peers}); add [[peer]] name = \
                  {peer:?}, address = \"..\""
             );
             reader.note(line, &object, text);
@@ -175,7 +175,7 @@ fn disk_volume(reader: &Reader<'_>, around: &Surroundings<'_>, disk: &DiskConfig
             let volumes = known(around.names("volume"));
             let text = format!(
                 "\"volume\": this node has no volume {name:?} ({volumes}); add a [[volume]] of \
-                 that name, or write \"peer/{name}\" for another node's",
+                 that name, or write \"peer/{name}\" for a peer's volume",
                 name = disk.volume.volume
             );
             reader.note(line, &object, text);
@@ -191,8 +191,8 @@ fn same_attachment(reader: &Reader<'_>, disks: &[DiskConfig]) {
         let key = (disk.volume.to_string(), disk.attachment.as_str());
         if let Some(other) = seen.insert(key, &disk.name).filter(|other| *other != disk.name) {
             let text = format!(
-                "\"attachment\": disk {other:?} is the same attachment {:?} of volume {}, and \
-                 each would take it from the other; give them different names",
+                "\"attachment\": disk {other:?} has the same attachment {:?} of volume {}, and \
+                 each disk would take it from the other; give them different names",
                 disk.attachment, disk.volume
             );
             reader.note(disk.lines.of("attachment"), &format!("disk {:?}", disk.name), text);

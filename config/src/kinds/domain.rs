@@ -72,10 +72,10 @@ impl Object for DomainConfig {
             for (at, peer) in named {
                 let text = match around.has("peer", peer) {
                     true if !domain.peers[..at].contains(peer) => continue,
-                    true => format!("\"peers\": {peer:?} is there twice"),
+                    true => format!("\"peers\": {peer:?} is named twice"),
                     false => format!(
-                        "\"peers\": there is no [[peer]] {peer:?}; write one with its address, or \
-                         take it out of the list"
+                        "\"peers\": there is no [[peer]] {peer:?}; add one with its address, or \
+                         remove it from the list"
                     ),
                 };
                 reader.note(domain.lines.of("peers"), &format!("domain {:?}", domain.name), text);

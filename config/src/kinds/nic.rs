@@ -65,8 +65,8 @@ fn network_ref(value: &Value<'_, '_>) -> Option<String> {
     let mut parts = text.splitn(2, '/');
     if let Some((part, problem)) = parts.find_map(|part| Some((part, name_problem(part)?))) {
         value.fail(format!(
-            "{text:?} names no network ({part:?} {problem}); write \"network\" for one of this \
-             node, \"peer/network\" for another's"
+            "{text:?} names no network ({part:?} {problem}); write \"network\" for a network of \
+             this node, \"peer/network\" for a peer's"
         ));
         return None;
     }
@@ -137,7 +137,8 @@ pub(crate) fn change(
 fn mac(value: &Value<'_, '_>) -> Option<Mac> {
     let mac: Mac = value.str()?.parse().map_err(|error| value.fail(format!("{error}"))).ok()?;
     if !mac.is_station() {
-        value.fail(format!("{mac} is a group's address, or nobody's; a nic has one of its own"));
+        value
+            .fail(format!("{mac} is a group's address or zero; a nic needs an address of its own"));
         return None;
     }
     Some(mac)
@@ -149,8 +150,8 @@ fn vlans(table: &Table<'_, '_>) -> Vlans {
         return Vlans::Access(one.unwrap_or(0) as u16);
     };
     if one.is_some() {
-        let text = "\"vlan\" is for a guest that knows of no VLANs, and \"vlans\" for one that \
-                    tags its frames; keep one of the two";
+        let text = "\"vlan\" is for a guest that does not tag its frames, and \"vlans\" for a \
+                    guest that tags them; keep one of the two";
         several.fail(text.to_owned());
     }
     let entries = several.array().unwrap_or_default();
@@ -170,7 +171,7 @@ pub(crate) fn limit(value: &Value<'_, '_>) -> Option<Limit> {
         value.fail("write { bytes-per-second = \"100MiB\" }, or frames-per-second".to_owned());
     }
     if bytes.is_some_and(|bytes| bytes < 4096) {
-        value.fail("fewer than 4096 bytes a second would stand still".to_owned());
+        value.fail("the least rate is 4096 bytes a second".to_owned());
     }
     let (frames, bytes) = (frames.unwrap_or(0), bytes.unwrap_or(0));
     Some(Limit { frames_per_s: NonZeroU64::new(frames), bytes_per_s: NonZeroU64::new(bytes) })
@@ -181,7 +182,7 @@ fn mirror(value: &Value<'_, '_>, directories: &Directories) -> Option<MirrorConf
     let table = value.table(&[of_file[0], of_file[1], of_file[2], "tap"])?;
     if let Some(tap) = table.get("tap") {
         for other in of_file.iter().filter_map(|key| table.get(key)) {
-            let text = "a tap gets whole frames, and nothing goes into a file; keep \"tap\" alone";
+            let text = "a tap gets whole frames and has no file; keep \"tap\" alone";
             other.fail(text.to_owned());
         }
         return mirror_tap(&tap);
@@ -235,7 +236,7 @@ fn remote_fits(reader: &Reader<'_>, around: &Surroundings<'_>, nic: &NicConfig, 
     let object = format!("nic {:?}", nic.name);
     let note = |key: &str, text: String| reader.note(nic.lines.of(key), &object, text);
     if around.is_whole && !around.has("peer", peer) {
-        note("network", format!("\"network\": no [[peer]] is called {peer:?}; add it"));
+        note("network", format!("\"network\": there is no [[peer]] {peer:?}; add it"));
     }
     if around.is_whole && !around.is_listening {
         let text = "\"network\": a nic in another node's network needs sessions; write at the top \
@@ -243,7 +244,7 @@ fn remote_fits(reader: &Reader<'_>, around: &Surroundings<'_>, nic: &NicConfig, 
         note("network", text.to_owned());
     }
     if nic.isolated {
-        let text = "\"isolated\": that is the network's node to say, in \"remote\" of its \
+        let text = "\"isolated\": the network's node decides this, in \"remote\" of its \
                     [[network]]";
         note("isolated", text.to_owned());
     }
@@ -371,7 +372,7 @@ impl Object for NicConfig {
             let is_here = nic.peer().is_none();
             if around.is_whole && is_here && !around.has("network", &nic.network) {
                 let text = format!(
-                    "\"network\": there is no [[network]] called {network:?}; add one with name = \
+                    "\"network\": there is no [[network]] {network:?}; add one with name = \
                      {network:?}",
                     network = nic.network
                 );
@@ -380,7 +381,10 @@ impl Object for NicConfig {
             if around.is_socket_of("disk", &nic.socket)
                 || [around.control, around.fabric].contains(&nic.socket.as_path())
             {
-                note("socket", format!("\"socket\": {:?} is another's as well", nic.socket));
+                note(
+                    "socket",
+                    format!("\"socket\": another object has the same socket {:?}", nic.socket),
+                );
             }
             socket_length(reader, &nic.socket, &object, nic.lines.of("socket"));
         }

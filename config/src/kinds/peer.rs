@@ -68,8 +68,8 @@ fn peer_keys(table: &Table<'_, '_>) -> Vec<PeerKey> {
         }
         (None, keys) => {
             if let Some(value) = expires {
-                let text = "this belongs to \"key\"; with several write keys = [{ key = \"..\", \
-                            expires = .. }]";
+                let text = "\"expires\" belongs to \"key\"; with several keys write keys = [{ key \
+                            = \"..\", expires = .. }]";
                 value.fail(text.to_owned());
             }
             keys.map_or_else(Vec::new, |value| several_keys(&value))
@@ -111,7 +111,7 @@ impl Object for PeerConfig {
 
     fn consistent(reader: &Reader<'_>, all: &[Self], around: &Surroundings<'_>) {
         for peer in all.iter().filter(|peer| peer.name == around.node) {
-            let text = "\"name\": this is the node's own name; a volume of this node is written \
+            let text = "\"name\": this is the node's own name; volumes of this node are named \
                         without a peer"
                 .to_owned();
             reader.note(peer.lines.of("name"), &format!("peer {:?}", peer.name), text);

@@ -161,7 +161,10 @@ impl<T: ListedObject> AnyKind for KindRow<T> {
             let left = common(object.allow(), wanted.allow());
             if left != object.allow() {
                 let (kind, name) = (T::KEY, object.name());
-                changes.push(format!("revoke what \"allow\" of {kind} {name:?} no longer says"));
+                changes.push(format!(
+                    "revoke rights that \"allow\" of {kind} {name:?} no longer \
+                                      has"
+                ));
                 object.set_allow(left);
             }
         }

@@ -63,7 +63,10 @@ impl Object for VfConfig {
                 || [around.control, around.fabric].contains(&vf.socket.as_path())
                 || around.shm == Some(&vf.socket);
             if is_taken {
-                note("socket", format!("\"socket\": {:?} is another's as well", vf.socket));
+                note(
+                    "socket",
+                    format!("\"socket\": another object has the same socket {:?}", vf.socket),
+                );
             }
             socket_length(reader, &vf.socket, &object, vf.lines.of("socket"));
         }

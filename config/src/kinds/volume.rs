@@ -96,12 +96,12 @@ fn topology(table: &Table<'_, '_>, backend: Option<&BackendConfig>) -> Topology 
     let bytes = |key: &str, most: u32| {
         let value = table.get(key)?;
         if backend.is_some_and(|backend| !backend.kind().has_layout) {
-            value.fail("only a file has such a layout".to_owned());
+            value.fail("only a file has this key".to_owned());
         }
         let bytes = u32::try_from(value.size_bytes()?).unwrap_or(u32::MAX);
         if !bytes.is_power_of_two() || !(512..=most).contains(&bytes) {
             let most = show_size(most.into());
-            value.fail(format!("{bytes} bytes: it is a power of two from 512 to {most}"));
+            value.fail(format!("{bytes} bytes: it must be a power of two from 512 to {most}"));
             return None;
         }
         Some(bytes)
@@ -149,7 +149,7 @@ fn file_path(value: &Value<'_, '_>, directories: &Directories) -> Option<PathBuf
     };
     let full = first.join(path);
     if path.as_os_str().is_empty() || has_parent(path) {
-        value.fail(format!("{path:?} is no name of a file inside {first:?}"));
+        value.fail(format!("{path:?} is not the name of a file in {first:?}"));
         return None;
     }
     if !inside(&full) {
@@ -179,8 +179,8 @@ fn same_file(reader: &Reader<'_>, volumes: &[VolumeConfig]) {
             continue;
         };
         let text = format!(
-            "\"backend\": volume {:?} has the same file {path:?}; a file that is written belongs \
-             to one volume (several disks may use that, if it is \"shared\")",
+            "\"backend\": volume {:?} has the same file {path:?}; only one volume may write a file \
+             (several disks may use a \"shared\" volume)",
             other.name
         );
         reader.note(volume.lines.of("backend"), &format!("volume {:?}", volume.name), text);
@@ -194,8 +194,8 @@ fn same_encryption(reader: &Reader<'_>, volumes: &[VolumeConfig]) {
         let Some(key) = encryption(&volume.chain) else { continue };
         let Some(other) = seen.insert(key, volume) else { continue };
         let text = format!(
-            "\"chain\": volume {:?} has the same key {key:?}; each has one of its own: `vrio key \
-             new --volume FILE`",
+            "\"chain\": volume {:?} has the same key {key:?}; each volume needs a key of its own: \
+             `vrio key new --volume FILE`",
             other.name
         );
         reader.note(volume.lines.of("chain"), &format!("volume {:?}", volume.name), text);

@@ -45,7 +45,7 @@ pub(super) fn router(service: Arc<dyn Service>) -> Router {
         .route("/v1/drain", get(drain).post(set_draining))
         .route("/v1/hand-over", post(hand_over))
         .fallback(async || {
-            let way_out = "docs/operating.md lists them; it may be another release than this";
+            let way_out = "docs/operating.md lists the paths; the client may be of another release";
             refuse(&Refused::new(RefusedKind::Unknown, "there is no such path", way_out))
         })
         .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))
@@ -262,8 +262,8 @@ async fn blocking<T: Send + 'static>(
 }
 
 fn panicked(error: &tokio::task::JoinError) -> Response {
-    let error = format!("this went wrong inside the node: {error}");
-    refuse(&Refused::new(RefusedKind::Failed, error, "look at its log"))
+    let error = format!("an error inside the node: {error}");
+    refuse(&Refused::new(RefusedKind::Failed, error, "see its log"))
 }
 
 fn refuse(refused: &Refused) -> Response {

@@ -222,7 +222,7 @@ fn apply(
             Err(seccompiler::Error::Seccomp(error))
                 if [Some(libc::EINVAL), Some(libc::ENOSYS)].contains(&error.raw_os_error()) =>
             {
-                tracing::warn!(%error, "system calls are not filtered: this kernel cannot");
+                tracing::warn!(%error, "system calls are not filtered: this kernel cannot do it");
                 return Ok(false);
             }
             Err(error) => return Err(refuse(io::Error::other(error))),

@@ -19,7 +19,7 @@ pub enum PrivilegeError {
         user: String,
     },
     /// The configured user is root, which would be no drop.
-    #[error("{place}: \"user\": {user:?} is root; name a user that may do less")]
+    #[error("{place}: \"user\": {user:?} is root; name a user with fewer rights")]
     Root {
         /// `file:line`.
         place: String,
@@ -39,9 +39,7 @@ pub enum PrivilegeError {
         way_out: String,
     },
     /// The system refused a step that every system has.
-    #[error(
-        "cannot {what}: {source}; to run without giving anything up, write privileges = \"keep\""
-    )]
+    #[error("cannot {what}: {source}; to run with all privileges, write privileges = \"keep\"")]
     System {
         /// The step.
         what: &'static str,

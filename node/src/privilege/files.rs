@@ -26,8 +26,8 @@ pub(super) fn restrict(config: &Config) -> Result<(), PrivilegeError> {
             tracing::info!("files are restricted to the configured directories");
         }
         RulesetStatus::PartiallyEnforced => tracing::warn!(
-            "files are restricted to the configured directories as far as this kernel can; \
-             Linux 6.12 can all of it"
+            "files are restricted to the configured directories as far as this kernel can; Linux \
+             6.12 can restrict all of them"
         ),
         RulesetStatus::NotEnforced => tracing::warn!(
             "files are not restricted: this kernel has no Landlock, or it is not switched on \

@@ -235,22 +235,23 @@ impl Cards for Opener {
         let mut process = lock(&helper.process);
         let how = process.look()?;
         Some(format!(
-            "the process that opens interfaces has ended {how}: it is not opened again when it \
-             vanishes, and takes frames for its own address only; start the node again"
+            "the process that opens interfaces has ended {how}: an interface that vanishes is not \
+             opened again, and gets frames for its own address only; restart the node"
         ))
     }
 }
 
 /// The error for an interface for which this node has no rights any more.
 fn not_named() -> XdpError {
-    let text = "this node gave up the right to open it at its start; name it in an uplink of the \
-                node's file and restart the node";
+    let text = "this node gave up the right to open it at its start; name the interface in an \
+                uplink of the node's file and restart the node";
     XdpError::Opener(text.to_owned())
 }
 
 fn no_answer(why: &dyn std::fmt::Display) -> XdpError {
     let text = "the process that opens interfaces does not answer";
-    let way_out = "the log says why if it has ended; start the node again, with the rights for it";
+    let way_out = "the log says why if it has ended; restart the node with the rights for the \
+                   interface";
     XdpError::Opener(format!("{text} ({why}): {way_out}"))
 }
 
@@ -321,7 +322,7 @@ fn pack(card: XdpCardFds) -> (Facts, Vec<OwnedFd>) {
 
 /// Answers the node's questions until the node ends.
 fn serve(config: &Config, stream: UnixStream, names: &[String]) -> Result<(), PrivilegeError> {
-    close_all_but(stream.as_raw_fd()).map_err(system("close what is the node's"))?;
+    close_all_but(stream.as_raw_fd()).map_err(system("close the node's descriptors"))?;
     for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
         // SAFETY: the node's handlers must not run in this process, which ends with the node.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
@@ -364,7 +365,10 @@ struct Keeps<'n> {
 
 impl Keeps<'_> {
     fn name(&self, number: usize) -> Result<&str, String> {
-        self.names.get(number).map(|name| &**name).ok_or_else(|| "there is no such name".to_owned())
+        self.names
+            .get(number)
+            .map(|name| &**name)
+            .ok_or_else(|| "there is no interface of this name".to_owned())
     }
 
     fn open(&mut self, since: u64, number: usize) -> Result<(Facts, Vec<OwnedFd>), String> {

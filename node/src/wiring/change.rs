@@ -12,15 +12,15 @@ impl Inside {
         // A change waits for sidecores: it would wait for as long as the sidecore is stuck, and
         // other changes would wait for it.
         if let Some((index, stuck)) = self.watchdog.first_stuck() {
-            let error = format!("sidecore {index} is stuck ({}): nothing is changed", stuck.what);
-            let way_out = "try again when it goes on, or restart the node: guests reconnect";
+            let error = format!("sidecore {index} is stuck ({}): nothing was changed", stuck.what);
+            let way_out = "try again when it runs again, or restart the node: guests reconnect";
             return Err(Refused::new(RefusedKind::Busy, error, way_out));
         }
         self.turns.take().map_err(|error| {
             let way_out = match error {
                 NoTurn::Full => "try again when they are done",
                 NoTurn::Closed => "change it when it runs again",
-                NoTurn::GivenAway => "ask that one: its control socket is the same",
+                NoTurn::GivenAway => "ask that process: its control socket is the same",
             };
             Refused::new(RefusedKind::Busy, error.to_string(), way_out)
         })
@@ -31,10 +31,10 @@ impl Inside {
         if !self.objects().draining {
             return Ok(());
         }
-        let way_out = "do it on another node, or end that with `vrio node drain --undo`";
+        let way_out = "use another node, or end the drain with `vrio node drain --undo`";
         Err(Refused::new(
             RefusedKind::Conflict,
-            "the node is drained and takes nothing new",
+            "the node is drained and takes no new users",
             way_out,
         ))
     }
@@ -70,7 +70,7 @@ pub(crate) fn refuse_used(
     let error = format!("{object} is used by {}", users.join(", "));
     let forced = match object.starts_with("peer") {
         true => String::new(),
-        false => "; or say --force (force=true), which takes it from them".to_owned(),
+        false => "; or use --force (force=true), which removes it while they use it".to_owned(),
     };
     Err(Refused::new(RefusedKind::Conflict, error, format!("{instead}{forced}")))
 }
@@ -81,7 +81,7 @@ pub(crate) fn takes_restart(why: &str, key: &str) -> Refused {
 }
 
 pub(crate) fn no_key_changed(error: &ConnectError) -> Refused {
-    let way_out = "no key was changed; correct that, then try again";
+    let way_out = "no key was changed; correct the key file, then try again";
     Refused::new(RefusedKind::Failed, error.to_string(), way_out)
 }
 

@@ -276,7 +276,8 @@ impl Waiting {
             Err(error) => {
                 let why = Some(error.to_string());
                 if self.is_news(&why) {
-                    tracing::error!(disk = name, %error, "the disk cannot be served; trying on");
+                    tracing::error!(disk = name, %error,
+                        "the disk cannot be served; the node keeps trying");
                 }
                 disk.state().refused = why;
                 false

@@ -40,7 +40,9 @@ impl Inside {
         self.domains.set_turning_away(draining);
         let drain = self.drain();
         match draining {
-            true => tracing::info!(users = drain.users.len(), "drained: nobody new is taken"),
+            true => {
+                tracing::info!(users = drain.users.len(), "drained: the node takes no new users")
+            }
             false => tracing::info!("no longer drained"),
         }
         Ok(drain)

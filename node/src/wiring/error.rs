@@ -91,9 +91,9 @@ pub enum TakeOverError {
         refused: Box<Refused>,
     },
     /// The state cannot be used.
-    #[error("what the node handed over cannot be gone on with: {0}; it goes on itself")]
+    #[error("the handed-over state cannot be used: {0}; the old node continues")]
     Cannot(String),
     /// The conversation broke off.
-    #[error("the hand-over broke off: {0}; the node goes on, or is started again")]
+    #[error("the hand-over broke off: {0}; the old node continues, or must be started again")]
     BrokenOff(io::Error),
 }

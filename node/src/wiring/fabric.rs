@@ -104,8 +104,8 @@ impl Domains {
             *server = Some(opened.map_err(|error| {
                 let path = &self.path;
                 format!(
-                    "cannot make the fabric's socket {path:?}: {error}; stop who has it, or choose \
-                     another path (\"fabric\" at the top)"
+                    "cannot make the fabric's socket {path:?}: {error}; stop the process that has \
+                     it, or choose another path (\"fabric\" at the top)"
                 )
             })?);
         }
@@ -165,7 +165,8 @@ impl Domains {
         make_way(&vf.socket).map_err(|error| {
             let socket = &vf.socket;
             format!(
-                "cannot make the socket {socket:?}: {error}; stop who has it, or choose another"
+                "cannot make the socket {socket:?}: {error}; stop the process that has it, or \
+                 choose another socket"
             )
         })?;
         self.open_vf(vf)

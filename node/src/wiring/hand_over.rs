@@ -61,7 +61,7 @@ const QUIET_TIME_MAX: Duration = Duration::from_secs(2);
 const LOOK_AGAIN: Duration = Duration::from_micros(200);
 
 /// The way out in an error of a hand-over.
-const GOES_ON: &str = "the node goes on as before; try again when that is seen to";
+const GOES_ON: &str = "the node continues as before; correct this and try again";
 
 fn refused(kind: RefusedKind) -> impl Fn(String) -> Refused {
     move |error| Refused::new(kind, error, GOES_ON)
@@ -83,7 +83,7 @@ impl Inside {
         let handover_fds = &self.handover_fds;
         if handover_fds.giving.swap(true, SeqCst) {
             let error = "another process is taking this node over already";
-            return Err(Refused::new(RefusedKind::Busy, error, "wait for that one's end"));
+            return Err(Refused::new(RefusedKind::Busy, error, "wait until it has ended"));
         }
         let giving = Giving(&handover_fds.giving);
         let turn = self.turn()?;
@@ -132,7 +132,7 @@ fn check(objects: &Objects, wanted: &HandOver) -> Result<(), Refused> {
     }
     if objects.draining {
         let way_out =
-            "end that first (`vrio node drain --undo`), or stop the node when nobody is there";
+            "end the drain first (`vrio node drain --undo`), or stop the node when no user is left";
         return conflict("the node is drained".to_owned(), way_out);
     }
     let failed = |error: String| Refused::new(RefusedKind::Failed, error, GOES_ON);
@@ -154,13 +154,13 @@ fn check(objects: &Objects, wanted: &HandOver) -> Result<(), Refused> {
     let differs = objects.differs();
     if !differs.is_empty() {
         let error = format!("the node is not what its file says: {}", differs.join("; "));
-        let way_out = "put what came by commands into the file, then `vrio node reload`; what \
-                       takes a restart takes one";
+        let way_out = "write objects that commands added into the file, then `vrio node reload`; \
+                       keys that take a restart take one";
         return conflict(error, way_out);
     }
     if let Some(error) = objects.disks.iter().find_map(|shown| ended(shown)) {
         let way_out = "stop its guest, or remove the disk (`vrio disk remove`); a hand-over would \
-                       begin it anew, and take its volume from whoever has it now";
+                       start it again, and end the attachment that has its volume now";
         return conflict(error, way_out);
     }
     Ok(())
@@ -172,20 +172,23 @@ fn ended(shown: &Shown) -> Option<String> {
     let core = look.core.filter(|_| matches!(look.server, Some(ServerState::Connected)))?;
     let phase = core.attachment().map(|attachment| attachment.view().phase);
     let is_over = matches!(phase, Some(Phase::Fenced | Phase::Failed));
-    is_over.then(|| format!("disk {:?} is over for its guest, who is still there", core.name()))
+    is_over.then(|| {
+        format!("disk {:?} has failed for its guest, which is still connected", core.name())
+    })
 }
 
 /// Connects to the waiting successor, and checks its process and user.
 fn meet(control: &Path, pid: u32) -> io::Result<Channel> {
     let path = meeting(control, pid);
-    let stream = UnixStream::connect(&path)
-        .map_err(|error| io::Error::other(format!("the successor is not at {path:?}: {error}")))?;
+    let stream = UnixStream::connect(&path).map_err(|error| {
+        io::Error::other(format!("the successor does not answer at {path:?}: {error}"))
+    })?;
     let peer = socket_peercred(&stream)?;
     let is_it = u32::try_from(peer.pid.as_raw_nonzero().get()) == Ok(pid);
     if peer.uid != rustix::process::geteuid() || !is_it {
         let text = format!(
-            "process {} of user {} is at {path:?}: the successor has to be process {pid} of this \
-             node's user",
+            "process {} of user {} answers at {path:?}: the successor must be process {pid} of \
+             this node's user",
             peer.pid.as_raw_nonzero(),
             peer.uid.as_raw()
         );
@@ -209,7 +212,7 @@ fn give(
             leave();
             channel.send(&Yours {}, &[]).map_err(lost)
         }
-        Verdict::Cannot(why) => Err(format!("the successor cannot go on: {why}")),
+        Verdict::Cannot(why) => Err(format!("the successor cannot take over: {why}")),
     }
 }
 
@@ -339,7 +342,7 @@ impl Drop for Still<'_> {
         self.nics.clear();
         self.inside.nics().set_paused(false);
         self.objects.disks.iter().for_each(|shown| shown.unpark());
-        tracing::warn!("not handed over; the node goes on");
+        tracing::warn!("not handed over; the node continues");
     }
 }
 

@@ -78,7 +78,7 @@ fn peer_keys(config: &Config, peer: &PeerConfig) -> Vec<ObjectError> {
     for key in &peer.keys {
         if is_placeholder(&key.key.0) {
             let text = format!(
-                "{line:?}: {} is a placeholder; write what `vrio key show` prints on {}",
+                "{line:?}: {} is a placeholder; write the key that `vrio key show` prints on {}",
                 key.key, peer.name
             );
             all.push(problem(line, text));
@@ -87,7 +87,7 @@ fn peer_keys(config: &Config, peer: &PeerConfig) -> Vec<ObjectError> {
         let ended = ended_s.and_then(|end_s| i64::try_from(end_s).ok());
         if let Some(end) = ended.and_then(|end_s| jiff::Timestamp::from_second(end_s).ok()) {
             let text = format!(
-                "{line:?}: {} ended at {end} and is refused; make a new key on {} and write it \
+                "{line:?}: {} expired at {end} and is refused; make a new key on {} and write it \
                  here, or correct \"expires\"",
                 key.key, peer.name
             );
@@ -109,8 +109,8 @@ fn allowed(config: &Config) -> Vec<ObjectError> {
                 place: config.place(lines, "allow"),
                 object: format!("{kind} {name:?}"),
                 text: format!(
-                    "\"allow\": the key {key} of {node:?} is a placeholder; write what `vrio key \
-                     show` prints for the attachment key there"
+                    "\"allow\": the key {key} of {node:?} is a placeholder; write the key that \
+                     `vrio key show` prints for the attachment key there"
                 ),
             });
         }
@@ -144,8 +144,8 @@ fn no_core(core: usize) -> Option<String> {
     let there = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
     let there = there.trim();
     Some(format!(
-        "no sidecore can run on core {core}: {error}; the host has {there}, of which this process \
-         may be given fewer"
+        "no sidecore can run on core {core}: {error}; the host has {there}, and this process may \
+         be restricted to fewer"
     ))
 }
 
@@ -156,9 +156,7 @@ fn not_there(path: &Path) -> Option<String> {
         Ok(()) => access(path, Access::READ_OK | Access::EXEC_OK).err().map(io::Error::from),
         Err(error) => Some(error),
     };
-    error.map(|error| {
-        format!("cannot use {path:?}: {error}; make it, or mount what should be there")
-    })
+    error.map(|error| format!("cannot use {path:?}: {error}; make it, or mount its file system"))
 }
 
 /// A directory that the node makes if it is missing, and writes into.

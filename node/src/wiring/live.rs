@@ -15,11 +15,12 @@ use crate::heap;
 use crate::kinds::running_kind;
 
 /// The note for an object that a command has added.
-const UNTIL_RESTART: &str = "this lives until the node is restarted, unless the file has it too";
+const UNTIL_RESTART: &str = "this is lost when the node is restarted; write it into the file to \
+                             keep it";
 
 /// The note for an object of the file that a command has removed.
 const BACK_AT_RESTART: &str =
-    "the file still has it, so a restart or a reload brings it back; take it out there as well";
+    "the file still has it, so a restart or a reload adds it again; remove it there as well";
 
 impl Inside {
     /// Adds the object that a request describes.
@@ -27,7 +28,7 @@ impl Inside {
         let Some(fields) = body.as_object() else {
             let key = kind.key();
             let way_out = format!("send the fields of a [[{key}]] as a JSON object");
-            return Err(Refused::new(RefusedKind::Bad, "this is no JSON object", way_out));
+            return Err(Refused::new(RefusedKind::Bad, "this is not a JSON object", way_out));
         };
         let _turn = self.turn()?;
         let running = self.objects().config.clone();
@@ -78,7 +79,7 @@ impl Inside {
         let objects = self.objects().clone();
         let Read { file, target, revoked, changes, plan } = self.read(&objects)?;
         if wanted.digest.as_ref().is_some_and(|digest| *digest != plan.digest) {
-            let error = "what would change is not what it was when you looked";
+            let error = "the changes are not the ones that were shown";
             return Err(Refused::new(RefusedKind::Conflict, error, "look again"));
         }
         // All keys of the file are read first, also those of peers that come later, so that a
@@ -111,7 +112,7 @@ impl Inside {
         done.notes.extend(self.domains.read_keys(&self.objects().config.domains));
         done.notes.extend(
             plan.needs_restart.iter().map(|key| {
-                format!("{key} of the file is different and takes a restart of the node")
+                format!("{key} has changed in the file and takes a restart of the node")
             }),
         );
         log(&done);

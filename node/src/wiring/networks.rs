@@ -240,7 +240,7 @@ impl Nics {
     fn network(&self, name: &str) -> Result<(Network, Arc<Cables>), String> {
         let live = self.networks.iter().find(|live| live.config.name == name);
         let network = live.map(|live| (live.network.clone(), Arc::clone(&live.cables)));
-        network.ok_or_else(|| format!("network {name:?} is not there"))
+        network.ok_or_else(|| format!("there is no network {name:?}"))
     }
 
     fn shown(&mut self, name: &str) -> Option<&mut Shown> {

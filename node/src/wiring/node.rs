@@ -232,7 +232,7 @@ pub(crate) fn directories(config: &Config) -> Result<(), StartError> {
             place: table("directories"),
             path: path.clone(),
             source,
-            way_out: "make it, or mount what should be there, or name another one".to_owned(),
+            way_out: "make it, mount its file system, or name another directory".to_owned(),
         })?;
     }
     let sockets = config.directories.sockets.iter();
@@ -241,7 +241,8 @@ pub(crate) fn directories(config: &Config) -> Result<(), StartError> {
             place: table("directories"),
             path: path.clone(),
             source,
-            way_out: "make it, with this process as its owner, or name another one".to_owned(),
+            way_out: "make it, with this process's user as its owner, or name another directory"
+                .to_owned(),
         })?;
     }
     Ok(())

@@ -221,7 +221,7 @@ impl Objects {
             .collect();
         let commanded = self.commanded.iter();
         differs.extend(
-            commanded.map(|(kind, name)| format!("{} {name:?} came by a command", kind.key())),
+            commanded.map(|(kind, name)| format!("{} {name:?} was added by a command", kind.key())),
         );
         match self.wanted(&self.file) {
             Ok(wanted) => {
@@ -255,5 +255,5 @@ pub(crate) fn unknown_of(kind: Kind, name: &str, known: &[&str]) -> Refused {
     let kind = kind.key();
     let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
     let way_out = format!("there is {known}; see `vrio {kind} list`");
-    Refused::new(RefusedKind::Unknown, format!("no {kind} is called {name:?}"), way_out)
+    Refused::new(RefusedKind::Unknown, format!("there is no {kind} {name:?}"), way_out)
 }

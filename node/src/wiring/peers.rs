@@ -90,7 +90,7 @@ impl Inside {
         if let Err(refused) = self.read_keys(&config) {
             tracing::error!(error = %refused, "the keys that were in use cannot be read again");
         }
-        let error = format!("peer {name:?}: a disk that was removed still lets go of it");
+        let error = format!("peer {name:?}: a disk that was removed still uses it");
         Refused::new(RefusedKind::Conflict, error, "try again in a few seconds")
     }
 }

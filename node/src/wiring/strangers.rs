@@ -122,7 +122,7 @@ impl Watcher {
         let watch = move || look_on(&node, &keys, &cores, &stopped);
         let thread = std::thread::Builder::new().name("strangers".to_owned()).spawn(watch);
         let thread = thread.inspect_err(|error| {
-            tracing::error!(%error, "no thread that tells of peers that are refused");
+            tracing::error!(%error, "no thread for the log of refused peers");
         });
         Self { thread: thread.ok().map(|thread| (stop, thread)) }
     }
@@ -133,7 +133,7 @@ impl Drop for Watcher {
         let Some((stop, thread)) = self.thread.take() else { return };
         drop(stop);
         if thread.join().is_err() {
-            tracing::error!("the thread that tells of peers that are refused panicked");
+            tracing::error!("the thread for the log of refused peers panicked");
         }
     }
 }
@@ -218,14 +218,14 @@ fn word(reason: StrangerReason) -> &'static str {
 
 fn why(reason: StrangerReason) -> &'static str {
     match reason {
-        StrangerReason::Version => "it speaks no protocol version that is spoken here",
-        StrangerReason::NotAccepting => "nothing here is open to peers",
+        StrangerReason::Version => "it has no protocol version in common with this node",
+        StrangerReason::NotAccepting => "no object of this node is open to peers",
         StrangerReason::Plain => "it has no key, and sessions are sealed here",
         StrangerReason::Sealed => "it has a key, and sessions are plain here",
-        StrangerReason::WrongKey => "it takes this node for one with another key",
-        StrangerReason::UnknownKey => "its key is no peer's here",
+        StrangerReason::WrongKey => "it expects another key of this node",
+        StrangerReason::UnknownKey => "its key is not a key of any peer",
         StrangerReason::ExpiredKey => "its key has expired",
-        StrangerReason::Name => "its key is that of a peer of another name",
+        StrangerReason::Name => "its key belongs to a peer of another name",
     }
 }
 
@@ -261,29 +261,31 @@ fn way_out(stranger: &Stranger, node: &str, security: &Security) -> String {
             format!("name the peer in the `allow` of a volume or a network: allow = [\"{name}\"]")
         }
         StrangerReason::Plain => format!(
-            "make a key there (`vrio key new`) and write, there, {}, and here {}",
+            "make a key on the peer's host (`vrio key new`) and write {} into the peer's \
+             configuration, and {} here",
             add(&node, &ours),
-            add(&name, &"what `vrio key show` prints there")
+            add(&name, &"the key that `vrio key show` prints there")
         ),
         StrangerReason::Sealed => {
-            "give this node a `key` (`vrio key new`) and a [[peer]] with the \
-                                   peer's public key, or take the key away there"
+            "give this node a `key` (`vrio key new`) and a [[peer]] with the peer's public key, or \
+             remove the key there"
                 .to_owned()
         }
-        StrangerReason::WrongKey => format!("correct, there, this node: {}", add(&node, &ours)),
+        StrangerReason::WrongKey => {
+            format!("correct this node's entry in the peer's configuration: {}", add(&node, &ours))
+        }
         StrangerReason::UnknownKey if has_other_keys => format!(
-            "if the key of \"{name}\" was changed, write it here into the `keys` of that \
-             [[peer]], beside the old one, and reload; if it was not, this is another node under \
-             its name"
+            "if the key of \"{name}\" was changed, write it here into the `keys` of that [[peer]], \
+             beside the old one, and reload; if it was not, another node uses this name"
         ),
         StrangerReason::UnknownKey => format!(
-            "write here {} and reload, or: vrio peer add {name} --key {}",
+            "write {} into this node's configuration and reload, or: vrio peer add {name} --key {}",
             add(&name, &theirs()),
             theirs()
         ),
         StrangerReason::ExpiredKey => format!(
             "make a new key there (`vrio key new`) and write it here into the `keys` of the \
-             [[peer]] \"{name}\", or give that one a later `expires`"
+             [[peer]] \"{name}\", or give the old key a later `expires`"
         ),
         StrangerReason::Name => format!(
             "the key is that of \"{}\" here: the name of the [[peer]] here and the `name` in the \
@@ -367,9 +369,9 @@ mod tests {
         let cases = [
             (StrangerReason::UnknownKey, "vm7", format!("vrio peer add vm7 --key {key}")),
             (StrangerReason::UnknownKey, "vm7", format!("name = \"vm7\" and key = \"{key}\"")),
-            (StrangerReason::UnknownKey, "vm1", "another node under its name".to_owned()),
+            (StrangerReason::UnknownKey, "vm1", "another node uses this name".to_owned()),
             (StrangerReason::WrongKey, "", format!("name = \"io1\" and key = \"{ours}\"")),
-            (StrangerReason::Plain, "vm7", "name = \"vm7\" and key = \"what".to_owned()),
+            (StrangerReason::Plain, "vm7", "name = \"vm7\" and key = \"the key".to_owned()),
             (StrangerReason::ExpiredKey, "vm1", "later `expires`".to_owned()),
             (StrangerReason::Version, "vm7", "the peer speaks 7 to 9".to_owned()),
             (StrangerReason::NotAccepting, "vm7", "allow = [\"vm7\"]".to_owned()),

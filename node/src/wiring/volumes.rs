@@ -176,9 +176,9 @@ impl OwnDisks {
         });
         let store = opened.map_err(|error| {
             format!(
-                "this node cannot remember how it holds the volume ({:?}: {error}): when the node \
-                 is started again, a guest that was replaced may take the volume back; make the \
-                 directory the node's user's, or name another one as \"state\" in [directories]",
+                "this node cannot record how it holds the volume ({:?}: {error}): after a restart, \
+                 a guest that was replaced may take the volume back; give the directory to the \
+                 node's user, or name another one as \"state\" in [directories]",
                 self.directory
             )
         })?;
@@ -357,8 +357,8 @@ impl Volumes {
             if Instant::now() >= until {
                 self.publish(served);
                 return Err(format!(
-                    "requests of its attachments have not completed within {DRAIN_TIME_MAX:?}; \
-                     its storage may be stuck. It stays, and its users go on"
+                    "requests of its attachments have not completed within {DRAIN_TIME_MAX:?}; its \
+                     storage may be stuck. The volume stays, and its users continue"
                 ));
             }
             std::thread::sleep(LOOK_AGAIN);
@@ -443,7 +443,7 @@ pub(crate) fn inside(path: &Path, homes: &[PathBuf]) -> Result<(), String> {
     }
     Err(format!(
         "{path:?} leads to {real:?}, which is outside the directories that \"volumes\" names; add \
-         {:?} to them if that is meant",
+         {:?} to them if this is intended",
         real.parent().unwrap_or(&real)
     ))
 }
@@ -461,15 +461,15 @@ pub(crate) struct StateError {
 fn lock_state(state: &Path) -> Result<File, StateError> {
     let refuse =
         |source: std::io::Error, way_out| StateError { path: state.to_owned(), source, way_out };
-    let usable = "it holds the records of attachments, and has to be this user's alone";
+    let usable = "it holds the records of attachments, and must belong to this user alone";
     // Names of guests are private, and a user that can write there decides what is believed of lost
     // writes.
     make_private(state).map_err(|source| refuse(source, usable))?;
     let taken =
         sessions::lock::take(&state.join(".lock")).map_err(|source| refuse(source, usable))?;
     taken.ok_or_else(|| {
-        let other = "another node keeps its records there; stop that one, or give this one another \
-                     \"state\"";
+        let other = "another node keeps its records there; stop that node, or give this node \
+                     another \"state\"";
         refuse(std::io::ErrorKind::ResourceBusy.into(), other)
     })
 }

@@ -78,7 +78,7 @@ impl Watchdog {
         };
         let thread = std::thread::Builder::new().name("watchdog".to_owned()).spawn(look);
         let looker = thread.inspect_err(|error| {
-            tracing::error!(%error, "no thread for the watchdog: a stuck sidecore goes unnoticed");
+            tracing::error!(%error, "no thread for the watchdog: a stuck sidecore is not reported");
         });
         Self { seen, looker: Mutex::new(looker.ok().map(|thread| (stop, thread))) }
     }
@@ -183,8 +183,8 @@ fn is_stuck(index: usize, core: &mut CoreSeen, since: Instant, what: impl FnOnce
     tracing::error!(
         sidecore = index,
         what = stuck.what,
-        "a sidecore is stuck: all that it serves stands still, the rest of the node goes on. It is \
-         told when it goes on; if it does not, restart the node: guests reconnect"
+        "a sidecore is stuck: its disks and nics stand still, the rest of the node runs. The log \
+         says when it runs again; if it does not, restart the node: guests reconnect"
     );
 }
 
@@ -194,7 +194,7 @@ fn goes_on(index: usize, core: &mut CoreSeen) {
     core.stalled_ns = core.stalled_ns.saturating_add(nanoseconds(stalled));
     if stuck.is_logged {
         let stalled_ms = stalled.as_millis();
-        tracing::warn!(sidecore = index, stalled_ms, "a sidecore that was stuck goes on");
+        tracing::warn!(sidecore = index, stalled_ms, "a sidecore that was stuck runs again");
     }
 }
 

@@ -419,7 +419,7 @@ fn a_key_file_that_is_not_in_order_is_named_with_its_line_and_changes_nothing() 
         .replace("key = \"HOME/io1.key\"\n", "")
         .replace(&pair.key("vm1"), "address = \"127.0.0.1:1\"");
     let error = pair.refused(&io1, &plain).to_string();
-    assert!(error.contains("restart it"), "{error}");
+    assert!(error.contains("restart the node"), "{error}");
     io1.stop();
     let error = Node::start(&pair.home.config(&alice)).unwrap_err().to_string();
     assert!(error.contains("a node key is wanted"), "{error}");

@@ -97,8 +97,10 @@ fn the_keys_of_a_peer_that_goes_count_no_more_also_where_it_cannot_go_yet() {
     let without = pair.io1(&pair.key("vm1"), "").replace("[[peer]]\nname = \"vm1\"\n", "");
     stuck.write(&without.replace(&pair.key("vm1"), ""));
     let failed = refused(io1, "POST", "/v1/reload", None, 409);
-    let revoked =
-        ["revoke the keys of peer \"vm1\"", "revoke what \"allow\" of volume \"a\" no longer says"];
+    let revoked = [
+        "revoke the keys of peer \"vm1\"",
+        "revoke rights that \"allow\" of volume \"a\" no longer has",
+    ];
     assert_eq!(failed.applied, revoked);
     assert!(failed.untried.contains(&"remove peer \"vm1\"".to_owned()), "{failed:?}");
     done(io1, "POST", "/v1/peers", &{
@@ -120,7 +122,7 @@ fn a_stolen_attachment_key_is_out_although_a_disk_is_in_use() {
     let (pair, io1) = (&stuck.pair, &stuck.nodes.0);
     stuck.write(&pair.io1(&pair.key("vm1"), &pair.allow("bob")));
     let failed = io1.reload().unwrap_err();
-    assert_eq!(failed.applied, ["revoke what \"allow\" of volume \"a\" no longer says"]);
+    assert_eq!(failed.applied, ["revoke rights that \"allow\" of volume \"a\" no longer has"]);
     assert!(failed.untried.contains(&"change volume \"a\": \"allow\"".to_owned()), "{failed:?}");
     wait_for(io1, "gone", |status| status.volumes[0].attachments.is_empty());
     // A request of the guest finds the way closed, and waits.
@@ -146,7 +148,7 @@ fn only_what_revokes_is_done_when_that_is_asked_for() {
     let (pair, io1) = (&stuck.pair, &stuck.nodes.0);
     stuck.write(&pair.io1(&pair.key("vm1"), &pair.allow("bob")));
     let plan = stuck.plan();
-    assert_eq!(plan.revokes, ["revoke what \"allow\" of volume \"a\" no longer says"]);
+    assert_eq!(plan.revokes, ["revoke rights that \"allow\" of volume \"a\" no longer has"]);
     let only = json!({ "digest": plan.digest, "revoke_only": true });
     let told = done(io1, "POST", "/v1/reload", &only);
     assert_eq!(told.applied, plan.revokes);

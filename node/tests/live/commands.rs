@@ -21,7 +21,7 @@ fn a_disk_comes_and_goes_by_command() {
     assert!(added.notes[0].contains("until the node is restarted"), "{added:?}");
     let shown = wait_for_disk(&node, DiskState::Ready, "x.sock");
     assert_eq!((shown.origin, shown.queues), (Origin::Command, 2));
-    assert_eq!(node.status().node.differs, ["disk \"x\" came by a command"]);
+    assert_eq!(node.status().node.differs, ["disk \"x\" was added by a command"]);
     let mut guest = Guest::connect(home.path("x.sock"), 2);
     assert_eq!(guest.write(0, 3, 33), Outcome::Ok);
     let used = refused(&node, "DELETE", "/v1/disks/x", None, 409);
@@ -48,16 +48,20 @@ fn a_bad_request_changes_nothing_and_says_what_is_wrong() {
     done(&node, "POST", "/v1/disks", &json!({ "volume": "a", "socket": "x.sock" }));
     let before = node.status().disks;
     for (kind, body, says) in [
-        ("disks", json!([1]), "no JSON object"),
+        ("disks", json!([1]), "not a JSON object"),
         ("disks", json!({ "volume": "a" }), "\"socket\" is missing"),
         ("disks", json!({ "volume": "a", "socket": "y.sock", "queue": 1 }), "did you mean"),
         ("disks", json!({ "volume": "a", "socket": "y.sock", "queues": 99 }), "out of range"),
         ("disks", json!({ "volume": "a", "socket": "y.sock", "role": null }), "leave the key out"),
         ("disks", json!({ "volume": "b", "socket": "y.sock" }), "this node has no volume"),
-        ("disks", json!({ "volume": "io1/b", "socket": "y.sock" }), "no [[peer]] is called"),
+        ("disks", json!({ "volume": "io1/b", "socket": "y.sock" }), "there is no [[peer]]"),
         ("disks", json!({ "volume": "a", "socket": "/etc/y.sock" }), "not inside the sockets'"),
         ("disks", json!({ "volume": "a", "socket": "x.sock" }), "another disk has the same"),
-        ("volumes", json!({ "name": "b", "backend": { "file": "../b" } }), "no name of a file"),
+        (
+            "volumes",
+            json!({ "name": "b", "backend": { "file": "../b" } }),
+            "not the name of a file",
+        ),
         ("volumes", json!({ "name": "a", "backend": { "null": "1MiB" } }), "the same name"),
         ("volumes", json!({ "name": "b", "backend": { "file": "a.img" } }), "the same file"),
         ("peers", json!({ "name": "io1", "address": "nowhere" }), "not an address"),
@@ -72,7 +76,7 @@ fn a_bad_request_changes_nothing_and_says_what_is_wrong() {
     assert!(bad.error.contains("out of range"), "{bad}");
     for (method, path) in [("DELETE", "/v1/disks/z"), ("PUT", "/v1/volumes/z/chain")] {
         let unknown = refused(&node, method, path, Some(&json!([])), 404);
-        assert!(unknown.error.contains("is called \"z\""), "{unknown}");
+        assert!(unknown.error.contains("\"z\""), "{unknown}");
     }
     assert_eq!(node.status().disks, before);
     node.stop();
@@ -214,7 +218,7 @@ fn a_peer_that_may_no_longer_use_a_volume_waits_until_it_may_again() {
     assert_eq!(guest.write(0, 5, 5), Outcome::Ok);
     write_file(&home, "io1.toml", &format!("{file}allow = [\"vm2\"]\n"));
     let changed = done(&io1, "POST", "/v1/reload", &json!({}));
-    let revoked = "revoke what \"allow\" of volume \"a\" no longer says";
+    let revoked = "revoke what \"allow\" of volume \"a\" no longer has";
     assert_eq!(changed.applied, [revoked, "change volume \"a\": \"allow\""]);
     thread::scope(|scope| {
         let waits = scope.spawn(|| guest.check(0, 5, 5));

@@ -162,7 +162,7 @@ fn a_volume_that_was_used_is_not_encrypted_over_its_data() {
     node.stop();
     make_key(&home, "a.xts");
     let late = refusal(&home, &encrypted("a.xts"));
-    assert!(late.contains("nothing says that it is encrypted"), "{late}");
+    assert!(late.contains("it has no note that it is encrypted"), "{late}");
     let node = start_file(&home, "n.toml", &with_chain("[]"));
     wait_for_disk(&node, DiskState::Ready, "x.sock");
     check_some(&home);
@@ -401,7 +401,7 @@ fn keys_are_told_apart_by_what_they_are() {
     // The same key from another file is not another key.
     done(&node, "PUT", "/v1/volumes/a/chain", &json!([stage("copy.xts"), "meter"]));
     let no = refused(&node, "PUT", "/v1/volumes/a/chain", Some(&json!([stage("b.xts")])), 409);
-    assert!(no.error.contains("what encrypts it cannot change"), "{no}");
+    assert!(no.error.contains("its encryption cannot change"), "{no}");
     let no = refused(&node, "PUT", "/v1/volumes/a/chain", Some(&json!([stage("none.xts")])), 500);
     assert!(no.error.contains("none.xts"), "{no}");
     check_some(&home);
@@ -437,11 +437,11 @@ fn what_encrypts_a_running_volume_stays_whoever_asks() {
     let stage = |name: &str| json!({ "encrypt": { "key": home.path(name) } });
     for chain in [json!([]), json!(["meter"]), json!([stage("b.xts")])] {
         let no = refused(&node, "PUT", "/v1/volumes/a/chain", Some(&chain), 409);
-        assert!(no.error.contains("what encrypts it cannot change"), "{no}");
+        assert!(no.error.contains("its encryption cannot change"), "{no}");
     }
     write_file(&home, "n.toml", &encrypted("b.xts"));
     let no = refused(&node, "POST", "/v1/reload", None, 409);
-    assert!(no.error.contains("what encrypts it cannot change"), "{no}");
+    assert!(no.error.contains("its encryption cannot change"), "{no}");
     done(&node, "PUT", "/v1/volumes/a/chain", &json!([stage("a.xts"), "meter", "meter"]));
     assert_eq!(node.status().volumes[0].chain, ["encrypt", "meter", "meter"]);
     check_some(&home);

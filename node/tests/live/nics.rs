@@ -352,17 +352,17 @@ fn a_bad_command_about_a_network_changes_nothing() {
         nic
     };
     for (method, path, body, code, says) in [
-        ("POST", "nics", nic(json!({ "network": "pink" })), 400, "no [[network]] called"),
+        ("POST", "nics", nic(json!({ "network": "pink" })), 400, "there is no [[network]]"),
         ("POST", "nics", nic(json!({ "socket": "/etc/x.sock" })), 400, "not inside the sockets'"),
         ("POST", "nics", nic(json!({ "mac": "52:54:00:00:00:01" })), 400, "has the same address"),
         ("POST", "networks", json!({ "name": "blue" }), 400, "has the same name"),
         ("POST", "networks", json!({ "name": "x", "uplink": "eth0" }), 400, "is no uplink"),
         ("POST", "networks", json!({ "name": "x", "uplink": "xdp:no-such" }), 500, "no Ethernet"),
-        ("PUT", "nics/nobody", json!({ "link": "up" }), 404, "no nic is called"),
-        ("PUT", "nics/one", json!({ "mtu": 3000 }), 400, "cannot be changed while the nic"),
+        ("PUT", "nics/nobody", json!({ "link": "up" }), 404, "there is no nic"),
+        ("PUT", "nics/one", json!({ "mtu": 3000 }), 400, "of a nic cannot be changed"),
         ("PUT", "nics/one", json!({ "link": "sideways" }), 400, "sideways"),
-        ("PUT", "nics/one", json!([]), 400, "no JSON object"),
-        ("DELETE", "networks/pink", json!({}), 404, "no network is called"),
+        ("PUT", "nics/one", json!([]), 400, "not a JSON object"),
+        ("DELETE", "networks/pink", json!({}), 404, "there is no network"),
     ] {
         let refused = refused(&node, method, &format!("/v1/{path}"), Some(&body), code);
         assert!(refused.to_string().contains(says), "{method} {path} {body}: {refused}");
@@ -388,9 +388,9 @@ fn what_is_wrong_with_a_network_or_a_nic_is_said() {
         )
     };
     let cases = [
-        (nic("").replace("blue", "green"), "there is no [[network]] called \"green\""),
+        (nic("").replace("blue", "green"), "there is no [[network]] \"green\""),
         (nic("").replace("00:09", "00:01"), "nic \"one\" of the same network has the same"),
-        (nic("").replace("52:54", "ff:ff"), "is a group's address, or nobody's"),
+        (nic("").replace("52:54", "ff:ff"), "is a group's address or zero"),
         (nic("").replace("52:54", "5:54"), "is not an Ethernet address"),
         (nic("vlan = 4095"), "out of range"),
         (nic("vlan = 3\nvlans = [4]"), "keep one of the two"),

@@ -46,7 +46,7 @@ fn the_difference_is_told_first_and_then_made() {
     assert!(node.status().disks.is_empty(), "it was only said");
     let other = json!({ "digest": "0000000000000000" });
     let stale = refused(&node, "POST", "/v1/reload", Some(&other), 409);
-    assert!(stale.error.contains("not what it was"), "{stale}");
+    assert!(stale.error.contains("not the ones that were shown"), "{stale}");
     let changed = done(&node, "POST", "/v1/reload", &json!({ "digest": said.digest }));
     assert_eq!(changed.applied, whats(&said));
     wait_for_disk(&node, DiskState::Ready, "x.sock");

@@ -197,7 +197,7 @@ fn who_is_not_allowed_is_told_so_and_no_more() {
         assert_eq!(status.nics[nic].state, DiskState::Ready);
     };
     why(1, "peer io1: network red is not open to vm1: check its name and `allow` there");
-    why(3, "see \"vlans\" of its \"remote\" there");
+    why(3, "see \"vlans\" in its \"remote\" on that node");
     let networks = io.status().networks;
     assert_eq!((networks[0].members.len(), networks[1].members.len()), (0, 2));
 }
@@ -219,7 +219,7 @@ fn a_network_is_opened_to_others_while_its_guests_are_in_it() {
         one.say(&frame(1, 2, 2000, 60));
         assert_eq!(two.hear(), frame(1, 2, 2000, 60));
         drop(one);
-        let revoked = "revoke what \"allow\" of network \"blue\" no longer says";
+        let revoked = "revoke rights that \"allow\" of network \"blue\" no longer has";
         assert_eq!(reload(&format!("{other:?}")), [revoked, "change network \"blue\": \"allow\""]);
         wait_for(&vm, "out", |status| {
             status.nics[0].detail.contains("network blue is not open to vm1")
@@ -273,7 +273,10 @@ fn a_guest_whose_networks_node_is_away_sees_its_link_go_and_come_back() {
         assert_eq!(status.nics[0].state, DiskState::Lost);
         let detail = &status.nics[0].detail;
         assert!(detail.starts_with("waiting for network io1/blue: peer io1"), "{detail}");
-        assert!(detail.ends_with("its cable is plugged in again when that is there"), "{detail}");
+        assert!(
+            detail.ends_with("its cable is plugged in again when the network is back"),
+            "{detail}"
+        );
         // A front end learns of it in this way: its connection ends, and no socket is there.
         wait_for(&vm, "hung up", |status| status.nics[0].front_end_pid.is_none());
         assert!(!pair.vm.path("one.sock").exists());

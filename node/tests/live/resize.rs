@@ -113,9 +113,9 @@ fn a_bad_resize_changes_nothing_and_says_why() {
         ("volumes/a", json!({ "size": "1000B" }), 400, "no whole number of sectors"),
         ("volumes/a", json!({ "shrink": true }), 400, "\"size\" is missing"),
         ("volumes/a", json!([1]), 400, "send {"),
-        ("volumes/z", json!({ "size": "2MiB" }), 404, "is called \"z\""),
-        ("disks/z", json!({ "size": "2MiB" }), 404, "is called \"z\""),
-        ("volumes/m", json!({ "size": "2MiB" }), 409, "is in no file"),
+        ("volumes/z", json!({ "size": "2MiB" }), 404, "\"z\""),
+        ("disks/z", json!({ "size": "2MiB" }), 404, "\"z\""),
+        ("volumes/m", json!({ "size": "2MiB" }), 409, "is not in a file"),
         ("volumes/a", json!({ "size": "900000TiB" }), 500, "cannot extend the file"),
     ] {
         let refused = refused(&node, "PUT", &format!("/v1/{path}/size"), Some(&body), code);

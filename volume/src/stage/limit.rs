@@ -108,7 +108,7 @@ impl VolumeStage for Limit {
             settings.fail(text.to_owned());
         }
         if bytes_per_second.is_some_and(|bytes| bytes < BYTES_PER_SECOND_MIN) {
-            settings.fail("fewer than 4096 bytes a second would stand still".to_owned());
+            settings.fail("the least rate is 4096 bytes a second".to_owned());
         }
         let bytes_per_second = bytes_per_second.and_then(NonZeroU64::new);
         let burst_ns = settings.duration_ns("burst").unwrap_or(BURST_NS);

@@ -31,7 +31,7 @@ pub(super) fn network_section(text: &mut String, all: &[NetworkStatus]) {
 /// One network with everything.
 pub(crate) fn network_alone(network: &NetworkStatus) -> String {
     let mut text = network_list(std::slice::from_ref(network));
-    writeln!(text, "   came by {}", network.origin).expect(STRING);
+    writeln!(text, "   origin {}", network.origin).expect(STRING);
     for member in &network.members {
         let node::status::MemberStatus { peer, nic, mac, counters } = member;
         let [sent, received, dropped] = ["frames_in", "frames_out", "drops_in"]
@@ -64,7 +64,7 @@ pub(crate) fn nic_alone(nic: &NicStatus) -> String {
     let mut text = nic_list(std::slice::from_ref(nic));
     let NicStatus { socket, origin, mtu, .. } = nic;
     let link = if nic.link { "up" } else { "down" };
-    writeln!(text, "   socket {socket}, came by {origin}, link {link}, MTU {mtu}").expect(STRING);
+    writeln!(text, "   socket {socket}, origin {origin}, link {link}, MTU {mtu}").expect(STRING);
     if !nic.chain.is_empty() {
         writeln!(text, "   stages, from the guest: {}", nic.chain.join(" > ")).expect(STRING);
     }
@@ -146,7 +146,7 @@ mod tests {
         };
         let text = network_list(&[network]);
         assert!(text.contains("xdp:eth1 (down)"), "{text}");
-        let said = "network blue: its uplink xdp:eth1 carries nothing: it is set down\n";
+        let said = "network blue: its uplink xdp:eth1 carries no frames: it is set down\n";
         assert!(text.contains(said), "{text}");
     }
 }

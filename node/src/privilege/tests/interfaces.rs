@@ -134,7 +134,7 @@ fn an_interface_is_opened_for_a_node_without_rights_and_no_other() {
     let taken = opener.open("vrio0").unwrap_err().to_string();
     assert!(taken.contains("another program is attached"), "{taken}");
     let other = opener.open("far").unwrap_err().to_string();
-    assert!(other.contains("name it in an uplink of the node's file"), "{other}");
+    assert!(other.contains("name the interface in an uplink of the node's file"), "{other}");
     cable.wait_for_promiscuity(1);
     // The cable goes, and is made again.
     assert!(cable.plug());
@@ -217,7 +217,10 @@ fn a_node_that_had_no_interface_at_its_start_says_so() {
     give_up(&config);
     for refused in [opener.open("lo").err(), opener.hold("lo", 1).err()] {
         let text = refused.unwrap().to_string();
-        assert!(text.contains("name it in an uplink of the node's file and restart"), "{text}");
+        assert!(
+            text.contains("name the interface in an uplink of the node's file and restart"),
+            "{text}"
+        );
     }
 }
 

@@ -44,7 +44,7 @@ impl Inside {
         };
         let source = source.map_err(|error| {
             let error = format!("{}: {}", error.object, error.text);
-            Refused::new(RefusedKind::Failed, error, "nothing was changed; try again after that")
+            Refused::new(RefusedKind::Failed, error, "nothing was changed; try again afterwards")
         })?;
         if home.is_none_or(|home| !disk.socket.starts_with(home)) {
             return Err(takes_restart("its socket is in another directory", "[directories]"));
@@ -67,8 +67,8 @@ impl Inside {
         let closed = self.disks.remove(&shown);
         self.objects().remove_disk(name);
         let note = format!(
-            "disk {name:?} is gone, but its attachment could not be closed clean in time: its \
-             volume {} sees it as torn off",
+            "disk {name:?} was removed, but its attachment could not be closed in time: its volume \
+             {} takes it for broken off",
             shown.config.volume
         );
         Ok(if closed { Vec::new() } else { vec![note] })

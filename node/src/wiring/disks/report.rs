@@ -152,7 +152,7 @@ fn used(core: &DiskCore, shown: &Shown) -> (DiskState, String) {
         },
         Phase::Unclaimed => (DiskState::Lost, why(lost(&attachment))),
         Phase::Fenced => (DiskState::Failed, why("a successor has taken it over")),
-        Phase::Failed => (DiskState::Failed, why("it cannot go on")),
+        Phase::Failed => (DiskState::Failed, why("the guest's driver has failed")),
         Phase::Closed => ready(shown, "a guest is connected and has stopped it"),
     }
 }

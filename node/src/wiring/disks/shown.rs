@@ -277,7 +277,7 @@ fn wait_until_closed(core: Arc<DiskCore>) -> bool {
         if Instant::now() >= until {
             tracing::warn!(
                 disk = core.name(),
-                "its attachment could not be closed in time; its volume will see it as torn off"
+                "its attachment could not be closed in time; its volume takes it for broken off"
             );
             return false;
         }

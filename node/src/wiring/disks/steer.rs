@@ -155,11 +155,11 @@ impl Inside {
             return Err(Refused::new(RefusedKind::Conflict, error, way_out));
         };
         let note = if core.take_over() {
-            "its guest waits for the volume and takes it now; whoever holds it loses it"
+            "its guest waits for the volume and takes it now; the attachment that holds it ends"
         } else {
-            "its guest takes the volume when it is started, or its VMM connects, next"
+            "its guest takes the volume at its next start, or when its VMM connects"
         };
-        tracing::warn!(disk = name, "an operator has its guest take its volume over");
+        tracing::warn!(disk = name, "an operator lets the disk's guest take the volume");
         let (applied, notes) =
             (vec![format!("take the volume of disk {name:?}")], vec![note.into()]);
         Ok(Done { version: API_VERSION, applied, notes })
@@ -216,7 +216,7 @@ fn not_moved(name: &str, queue: usize, error: MoveError) -> Refused {
         MoveError::NoSuchSidecore { .. } => (RefusedKind::Bad, "`vrio status` lists them"),
         MoveError::NotRunning => (RefusedKind::Conflict, "start its guest"),
         MoveError::Sidecore(_) => (RefusedKind::Failed, "is the node stopping?"),
-        _ => (RefusedKind::Busy, "it goes on where it was; try again"),
+        _ => (RefusedKind::Busy, "it stays at its sidecore; try again"),
     };
     Refused::new(kind, format!("queue {queue} of disk {name:?} was not moved: {error}"), way_out)
 }

@@ -103,8 +103,8 @@ impl Watched {
             WhenLost::ErrorAfterNs(ns) => format!("fail after {:?}", Duration::from_nanos(ns)),
         };
         let text = match outlook.reach {
-            Reach::Refused => "the volume's node refuses it to this disk",
-            Reach::Answers => "the volume answers, and does not take the disk",
+            Reach::Refused => "the volume's node refuses the volume to this disk",
+            Reach::Answers => "the volume's node answers, and refuses the disk",
             Reach::Away | Reach::Unknown => "the disk's volume is out of reach",
         };
         tracing::warn!(disk = name, %volume, why, requests, "{text}");
@@ -119,7 +119,7 @@ impl Watched {
             let after_s = since.elapsed().as_secs();
             tracing::info!(disk = name, %volume, after_s, "the disk's volume is back");
         } else if self.told == Told::Failed {
-            tracing::info!(disk = name, %volume, "the disk that had failed was started anew");
+            tracing::info!(disk = name, %volume, "the disk that had failed was started again");
         } else if outlook.outages > self.outages {
             let (outages, why) = (outlook.outages - self.outages, &outlook.outage_why);
             let (after_ms, why) = (outage.as_millis(), why.as_deref().unwrap_or_default());

@@ -147,5 +147,5 @@ impl Inside {
 
 fn failed(object: &str, text: &str) -> Refused {
     let error = format!("{object}: {text}");
-    Refused::new(RefusedKind::Failed, error, "nothing was changed; try again after that")
+    Refused::new(RefusedKind::Failed, error, "nothing was changed; try again afterwards")
 }

@@ -270,7 +270,7 @@ impl Received {
 
     pub(crate) fn take(&mut self, number: Number) -> io::Result<OwnedFd> {
         let fd = self.0.get_mut(number).and_then(Option::take);
-        fd.ok_or_else(|| io::Error::other(format!("descriptor {number} has not come")))
+        fd.ok_or_else(|| io::Error::other(format!("descriptor {number} has not arrived")))
     }
 
     /// The bytes that [`Sent::put_bytes`] has put, at most `max`.

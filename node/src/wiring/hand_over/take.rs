@@ -186,7 +186,7 @@ fn accept(listener: &UnixListener) -> io::Result<UnixStream> {
     let (stream, _) = listener.accept()?;
     let uid = socket_peercred(&stream)?.uid;
     if uid != rustix::process::geteuid() && !uid.is_root() {
-        let text = format!("a process of user {} came instead of the node", uid.as_raw());
+        let text = format!("a process of user {} answered instead of the node", uid.as_raw());
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
     }
     Ok(stream)
@@ -275,7 +275,7 @@ fn links(
     let door = ManuallyDrop::new(door);
     let cores = &mut ready.cores;
     if !links.is_empty() && config.link.kind != LinkKind::Udp {
-        let why = "the way past the system's network stack does not go over";
+        let why = "AF_XDP is not handed over";
         tracing::warn!(why, "datagrams go by UDP until the node is restarted");
     }
     let links = links.into_iter().map(Wire::from).collect();
@@ -338,7 +338,7 @@ fn serve(config: &Config, ready: Ready, taken: Taken) -> Node {
         tracing::error!(%error, "queues are not steered");
     }
     if let Err(error) = inside.keys.watch() {
-        tracing::error!(%error, "the log will not tell of keys that end");
+        tracing::error!(%error, "the log will not warn of keys that expire");
     }
     let control = control.serve(Arc::clone(&inside) as Arc<dyn Service>);
     let node = Node { control, inside };

@@ -15,7 +15,7 @@ use crate::wiring::volumes::wake;
 
 /// The note for a nic that a command has changed.
 pub(crate) const NIC_UNTIL_RESTART: &str =
-    "this lives until the node is restarted or its file is reloaded, unless the file says it too";
+    "this is lost at a restart or a reload of the node; write it into the file to keep it";
 
 impl RunningObject for NetworkConfig {
     type Status = NetworkStatus;
@@ -78,7 +78,7 @@ impl Inside {
         self.refuse_while_drained()?;
         let refused = |text: String| {
             let error = format!("network {:?}: {text}", network.name);
-            Refused::new(RefusedKind::Failed, error, "nothing was changed; try again after that")
+            Refused::new(RefusedKind::Failed, error, "nothing was changed; try again afterwards")
         };
         let opener = self.nics().opener.clone();
         let uplink = open_uplink(network, &opener).map_err(refused)?;
@@ -204,8 +204,8 @@ impl Inside {
     /// Changes keys of a nic by command.
     pub(crate) fn set_nic(&self, name: &str, body: &Value) -> Result<Done, Refused> {
         let Some(fields) = body.as_object() else {
-            let way_out = "send what is to be different, such as {\"link\": \"down\"}";
-            return Err(Refused::new(RefusedKind::Bad, "this is no JSON object", way_out));
+            let way_out = "send the settings to change, such as {\"link\": \"down\"}";
+            return Err(Refused::new(RefusedKind::Bad, "this is not a JSON object", way_out));
         };
         let _turn = self.turn()?;
         let running = self.objects().config.clone();

@@ -77,21 +77,22 @@ impl Shown {
 
     fn detail(&self) -> String {
         if let Some(why) = self.core.broken_why() {
-            return format!("it stopped until its guest starts it anew: {why}");
+            return format!("it is stopped until its guest starts it again: {why}");
         }
         match self.server.state() {
             ServerState::Failed(why) => why,
             ServerState::Closed if self.cables.uplink_is_away() && self.way.is_some() => {
                 let why = self.waits().unwrap_or_else(|| "its network is there again".to_owned());
-                format!("{why}; its cable is plugged in again when that is there")
+                format!("{why}; its cable is plugged in again when the network is back")
             }
             ServerState::Closed if self.cables.uplink_is_away() => {
-                "the uplink of its network is away; its cable is plugged in again when that is back"
+                "the uplink of its network is away; its cable is plugged in again when the uplink \
+                 is back"
                     .to_owned()
             }
             ServerState::Closed => {
                 let name = &self.config.name;
-                format!("its cable is pulled; `vrio nic set {name} --link up` plugs it in")
+                format!("its cable is unplugged; `vrio nic set {name} --link up` plugs it in")
             }
             ServerState::Predecessor(holder) => {
                 let holder = holder.map_or_else(String::new, |pid| format!(" (pid {pid})"));

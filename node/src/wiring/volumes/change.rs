@@ -17,7 +17,7 @@ use crate::wiring::objects::{Objects, unknown};
 
 /// The note for a chain that a command has replaced.
 const CHAIN_UNTIL_RESTART: &str =
-    "this lives until the node is restarted or its file is reloaded, unless the file says it too";
+    "this is lost at a restart or a reload of the node; write it into the file to keep it";
 
 impl RunningObject for VolumeConfig {
     type Status = VolumeStatus;
@@ -81,7 +81,7 @@ impl Inside {
     pub(crate) fn add_volume(&self, volume: &VolumeConfig) -> Result<Vec<String>, Refused> {
         let refused = |text: String| {
             let error = format!("volume {:?}: {text}", volume.name);
-            Refused::new(RefusedKind::Failed, error, "nothing was changed; try again after that")
+            Refused::new(RefusedKind::Failed, error, "nothing was changed; try again afterwards")
         };
         self.refuse_while_drained()?;
         self.check_listens(!volume.allow.is_empty(), "other nodes may use it")?;
@@ -115,10 +115,15 @@ impl Inside {
             let served = Arc::clone(objects.volume(name).expect("the caller has looked"));
             (served, disks, own)
         };
-        refuse_used(&format!("volume {name:?}"), &users, force, "remove or stop those first")?;
+        refuse_used(
+            &format!("volume {name:?}"),
+            &users,
+            force,
+            "remove or stop these users first",
+        )?;
         self.volumes.withdraw(&served, &own, &self.cores).map_err(|text| {
             let error = format!("volume {name:?}: {text}");
-            Refused::new(RefusedKind::Failed, error, "look at its storage, then try again")
+            Refused::new(RefusedKind::Failed, error, "check its storage, then try again")
         })?;
         let mut notes = Vec::new();
         for disk in disks {
@@ -155,19 +160,18 @@ impl Inside {
         let is_under =
             ciphers::is_under(served.key().as_deref(), running.as_deref(), &volume.chain);
         let is_under = is_under.map_err(|error| {
-            let way_out = "its chain stays; name the file in which its key is";
+            let way_out = "its chain stays; name the file of its key";
             Refused::new(RefusedKind::Failed, format!("volume {name:?}: {error}"), way_out)
         })?;
         if !is_under {
-            let error =
-                format!("volume {name:?}: what encrypts it cannot change while it is there");
-            let way_out = "what is on it would be read as noise, so its chain stays; copy its data \
-                           to a volume that is encrypted as it shall be";
+            let error = format!("volume {name:?}: its encryption cannot change");
+            let way_out = "its data would be unreadable, so its chain stays; copy its data to a \
+                           new volume with the wanted encryption";
             return Err(Refused::new(RefusedKind::Conflict, error, way_out));
         }
         served.set_chain(&volume.chain, &self.cores).map_err(|text| {
             let error = format!("volume {name:?}: {text}");
-            let way_out = "the old chain stays and its users go on; look at its storage";
+            let way_out = "the old chain stays and its users continue; check its storage";
             Refused::new(RefusedKind::Failed, error, way_out)
         })?;
         let mut objects = self.objects();

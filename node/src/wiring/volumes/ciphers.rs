@@ -50,8 +50,8 @@ pub(crate) fn same_key<'a>(
     let key = key?;
     let (other, _) = others.find(|(_, other)| *other == key)?;
     Some(format!(
-        "volume {other:?} has the same key (check value {}), from another file; each has one of \
-         its own: `vrio key new --volume FILE`",
+        "volume {other:?} has the same key (check value {}), from another file; each volume needs \
+         a key of its own: `vrio key new --volume FILE`",
         key.check()
     ))
 }
@@ -108,8 +108,8 @@ pub(crate) fn verify(
             None => Ok(Note::new(volume, None, Vec::new())),
             Some(known) => Err(format!(
                 "it is encrypted (check value {known}) and its chain has no {{ encrypt = .. }}, so \
-                 guests would see noise and write over it. Add the stage; if what is encrypted is \
-                 to be lost: {}",
+                 guests would see unreadable data and overwrite it. Add the stage; to discard the \
+                 encrypted data instead: {}",
                 forget()
             )),
         };
@@ -120,8 +120,9 @@ pub(crate) fn verify(
     {
         return Err(format!(
             "{path:?} is another key (check value {check}) than what it was encrypted with \
-             ({known}), so guests would see noise and write over it. Name the right file: `vrio \
-             key show FILE` prints a key's check value; if what is encrypted is to be lost: {}",
+             ({known}), so guests would see unreadable data and overwrite it. Name the right file: \
+             `vrio key show FILE` prints a key's check value; to discard the encrypted data \
+             instead: {}",
             forget()
         ));
     }
@@ -192,8 +193,8 @@ impl First for Note {
             tracing::info!(
                 volume = self.volume,
                 check,
-                "encrypted under this key from now on; without a copy of the key's file nobody \
-                 reads the volume again"
+                "encrypted with this key from now on; without a copy of the key's file the volume \
+                 can never be read again"
             );
         }
         Ok(())
@@ -228,9 +229,9 @@ fn is_blank(file: &VolumeFile) -> Result<bool, String> {
 /// The error for a volume that guests have used, with no note of a key, or of none.
 fn unknown(place: &Place, key: &Path, check: &str) -> String {
     format!(
-        "guests have used it, and nothing says that it is encrypted: it was used without, or is a \
-         copy that lost its attributes. If it is encrypted with {key:?}, say so: {}; if not, copy \
-         its data to a volume that is encrypted from the start",
+        "guests have used it, and it has no note that it is encrypted: it was used without \
+         encryption, or it is a copy that lost its attributes. If it is encrypted with {key:?}, \
+         note this: {}; if not, copy its data to a volume that is encrypted from the start",
         place.how_to_say(check)
     )
 }
@@ -257,7 +258,7 @@ impl Place {
         let refused = |error: Errno| {
             format!(
                 "cannot read the attributes of {:?}, which would say whether it is encrypted: \
-                 {error}; look at its file system, and who may read the file",
+                 {error}; check its file system and the file's permissions",
                 file.path()
             )
         };

@@ -66,7 +66,7 @@ pub(crate) fn adopt(
         let handed = Handed { blocks: file.or(memory), records };
         let served = all.adopt(volume, handed).map_err(|text| named(&text))?;
         if served.key().map(|key| key.check()) != state.key_check {
-            return Err(named(&"it would be encrypted under another key; put its key file back"));
+            return Err(named(&"it would be encrypted with another key; restore its key file"));
         }
         if served.export.volume().info().incarnation.0 != state.incarnation {
             return Err(named(&"it would be another incarnation"));

@@ -75,9 +75,8 @@ impl Inside {
         let name = &volume.name;
         let served = Arc::clone(self.objects().volume(name).expect("the caller has looked"));
         let Some(resizable) = served.backend.as_resizable() else {
-            let error =
-                format!("volume {name:?} is in no file and keeps the size it was made with");
-            let way_out = "remove it and add it with the other size";
+            let error = format!("volume {name:?} is not in a file and keeps its first size");
+            let way_out = "remove it and add it with the new size";
             return Err(Refused::new(RefusedKind::Conflict, error, way_out));
         };
         let size_bytes = wanted.size_bytes;
@@ -100,8 +99,7 @@ impl Inside {
 
 fn in_use(served: &Served, users: Vec<String>) -> Refused {
     let name = served.export.name();
-    let users =
-        if users.is_empty() { "requests on their way".to_owned() } else { users.join(", ") };
+    let users = if users.is_empty() { "requests under way".to_owned() } else { users.join(", ") };
     let error = format!("volume {name:?} is in use by {users}: it cannot be made smaller");
     let way_out = "stop the guest and remove the disk, and try again";
     Refused::new(RefusedKind::Conflict, error, way_out)
@@ -110,7 +108,7 @@ fn in_use(served: &Served, users: Vec<String>) -> Refused {
 fn refused(name: &str, error: &ResizeError) -> Refused {
     let (kind, way_out) = match error {
         ResizeError::Shrinks { .. } => {
-            (RefusedKind::Conflict, "say --shrink (\"shrink\": true) if that is meant")
+            (RefusedKind::Conflict, "use --shrink (\"shrink\": true) if this is intended")
         }
         ResizeError::NotWhole { .. } => (RefusedKind::Bad, "nothing was changed; round it"),
         _ => (RefusedKind::Failed, "nothing was changed"),
@@ -128,18 +126,19 @@ fn exact(bytes: u64) -> String {
 fn notes(configured_bytes: Option<u64>, size_bytes: u64, remembered: Remembered) -> Vec<String> {
     let Some(configured_bytes) = configured_bytes.filter(|configured| *configured != size_bytes)
     else {
-        let lost = "its device is used as a whole after a restart, unless \"size\" says otherwise";
+        let lost = "after a restart the whole device is used, unless the configuration has a \
+                    \"size\"";
         return (remembered == Remembered::No).then(|| lost.to_owned()).into_iter().collect();
     };
     let (configured, size) = (exact(configured_bytes), exact(size_bytes));
     vec![match remembered {
         Remembered::Yes => format!(
-            "the configuration says size = \"{configured}\"; the new size counts, also after a \
-             restart, until something else is said there"
+            "the configuration says size = \"{configured}\"; the new size is used, also after a \
+             restart, until the configuration has another one"
         ),
         Remembered::No => format!(
-            "this lives until the node is restarted: the file's system keeps no attributes; say \
-             size = \"{size}\" in the configuration"
+            "the new size is lost when the node is restarted, because the file system keeps no \
+             attributes; write size = \"{size}\" in the configuration"
         ),
     }]
 }
