@@ -314,7 +314,7 @@ fn watch(disk: &str, volume: &dyn Attach) -> Option<Arc<OwnedFd>> {
             Some(event)
         }
         Err(error) => {
-            tracing::warn!(disk, %error, "its guest will not be told when the disk is resized");
+            tracing::warn!(disk, %error, "its guest will not learn of a new size of the disk");
             None
         }
     }

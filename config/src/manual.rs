@@ -25,7 +25,7 @@ impl Keys {
     /// The table as Markdown.
     pub fn markdown(&self) -> String {
         let rows = self.keys.iter().map(|key| format!("| `{}` | {} |\n", key.name, key.text));
-        format!("| key | what it says |\n| --- | --- |\n{}", rows.collect::<String>())
+        format!("| key | meaning |\n| --- | --- |\n{}", rows.collect::<String>())
     }
 }
 
@@ -67,8 +67,8 @@ static BACKEND_TABLE: LazyLock<Keys> = LazyLock::new(|| {
 static NETWORK_TABLE: LazyLock<Keys> = LazyLock::new(|| {
     let forms: Vec<_> = UPLINKS.iter().map(|kind| format!("`{}`", kind.form())).collect();
     let uplink = format!(
-        "The way out: {}; see [uplinks](#uplinks). Default: none, and guests reach each other \
-         only.",
+        "The way to other networks: {}; see [uplinks](#uplinks). Default: none, and guests only \
+         reach each other.",
         forms.join(" or ")
     );
     let keys = vec![
@@ -77,8 +77,8 @@ static NETWORK_TABLE: LazyLock<Keys> = LazyLock::new(|| {
         key("allow", "The nodes whose nics may join the network, as for a volume. Default: none."),
         key(
             "remote",
-            "What the network demands of nics of other nodes: `{ vlans = [5, 6], isolated = true, \
-             limit = {..}, filter = {..} }`.",
+            "Conditions for nics of other nodes: `{ vlans = [5, 6], isolated = true, limit = {..}, \
+             filter = {..} }`.",
         ),
     ];
     Keys { table: "[[network]]", sample: "[[network]]\n?", keys: keys.leak() }
@@ -99,8 +99,8 @@ const TABLES: &[Keys] = &[
             key(
                 "shm",
                 "A socket in the sockets' directory, `\"io1.shm\"`, at which nodes of this machine \
-                 ask for shared memory. Only nodes of the same user may ask. `listen` is needed \
-                 all the same; a loopback address will do.",
+                 ask for shared memory. Only nodes of the same user may ask. `listen` is needed as \
+                 well; a loopback address is enough.",
             ),
             key(
                 "fabric",
@@ -135,15 +135,15 @@ const TABLES: &[Keys] = &[
             ),
             key(
                 "privileges",
-                "`\"drop\"` (default): the node gives up what it does not need. `\"keep\"`: it \
-                 gives nothing up, for a debugger.",
+                "`\"drop\"` (default): the node gives up rights that it does not need. `\"keep\"`: \
+                 it keeps all rights, for a debugger.",
             ),
             key(
                 "watchdog",
                 "`\"report\"` (default): status, metrics and log name a sidecore that is \
-                 [stuck](faults.md#a-sidecore-that-is-stuck). `\"restart\"`: the service manager \
-                 hears nothing from the node until the sidecore goes on, and restarts the node \
-                 after the unit's `WatchdogSec=`, or after 10 s.",
+                 [stuck](faults.md#a-sidecore-that-is-stuck). `\"restart\"`: the node stops its \
+                 messages to the service manager until the sidecore runs again, and the service \
+                 manager restarts the node after the unit's `WatchdogSec=`, or after 10 s.",
             ),
             key("memory", "The section [[memory]](#memory)."),
             key("sidecores", "The section [[sidecores]](#sidecores)."),
@@ -166,9 +166,9 @@ const TABLES: &[Keys] = &[
             key("count", "Instead of `cores`: the number of sidecores, on any core. Default: 1."),
             key(
                 "idle",
-                "What a sidecore does without work. `\"spin\"` polls for ever and takes a whole \
-                 core: the shortest latency. `\"adaptive\"` (default) polls for a while, then \
-                 sleeps until there is work; it also gives way where other threads want its core. \
+                "How a sidecore waits for work. `\"spin\"` polls for ever and takes a whole core: \
+                 the shortest latency. `\"adaptive\"` (default) polls for a while, then sleeps \
+                 until there is work; it also yields where other threads want its core. \
                  `\"sleep\"` sleeps at once: the classic back end, driven by notifications, for \
                  comparisons.",
             ),
@@ -193,14 +193,13 @@ const TABLES: &[Keys] = &[
                 "The most memory that the bodies of messages to and from peers take on each \
                  sidecore, from 4MiB to 16GiB. Default: `\"256MiB\"`. The node takes it from the \
                  system as it is used, and keeps it. When it is full, peers wait: `pool_refused` \
-                 of the sidecore counts that, and `sessions_calls_beyond_share` counts what one \
-                 peer asked for beyond its part ([why](decisions/047-shares.md)).",
+                 of the sidecore counts that, and `sessions_calls_beyond_share` counts calls of a \
+                 peer beyond its part ([why](decisions/047-shares.md)).",
             ),
             key(
                 "huge-pages",
-                "`\"auto\"` (default): that memory is made of huge pages where there are any, \
-                 those that are reserved (`vm.nr_hugepages`) or the kernel's transparent ones. \
-                 `\"never\"`: it is not.",
+                "`\"auto\"` (default): this memory has huge pages where the system has them, \
+                 reserved (`vm.nr_hugepages`) or transparent ones. `\"never\"`: it has none.",
             ),
             key(
                 "guest-files",
@@ -214,14 +213,14 @@ const TABLES: &[Keys] = &[
                 "guest-addresses-max",
                 "The most of the node's addresses that all front ends together take for guests' \
                  memory, from 1MiB to 112TiB. Default: `\"96TiB\"`. Once half of it is used, each \
-                 front end has at most an eighth of what is then left, so that something is left \
-                 for the next one.",
+                 front end has at most an eighth of the rest, so that some addresses are left for \
+                 the next front end.",
             ),
             key(
                 "guest-mappings-max",
                 "The most mappings that all front ends together take, at most 32000, by the same \
-                 rule as their addresses. Default: 16384. A process has as many as \
-                 `vm.max_map_count` says (65530), and a mapping whose memory is lost becomes two.",
+                 rule as their addresses. Default: 16384. The limit of a process is \
+                 `vm.max_map_count` (65530), and a mapping whose memory is lost becomes two.",
             ),
             key(
                 "front-end-addresses-max",
@@ -294,13 +293,13 @@ const TABLES: &[Keys] = &[
             ),
             key(
                 "physical-block-size",
-                "The size that the storage writes as a whole, which guests are told: a power of \
-                 two up to 64 KiB, for files only. Default: what the storage says.",
+                "The size that the storage writes as a whole, which guests see: a power of two up \
+                 to 64 KiB, for files only. Default: the size that the storage reports.",
             ),
             key(
                 "optimal-io-size",
-                "The size of requests that suits the storage best, which guests are told: a power \
-                 of two, such as the stripe of a RAID. Default: guests are told nothing.",
+                "The storage's best size of requests, which guests see: a power of two, such as \
+                 the stripe of a RAID. Default: guests see none.",
             ),
         ],
     },
@@ -328,14 +327,14 @@ const TABLES: &[Keys] = &[
             ),
             key(
                 "key",
-                "The peer's public key, which `vrio key show` prints there. Needed when this node \
-                 has a `key`.",
+                "The peer's public key, which `vrio key show` prints on its host. Needed when this \
+                 node has a `key`.",
             ),
             key(
                 "keys",
                 "Instead of `key`, up to four: `[\"..\", { key = \"..\", expires = .. }]`.",
             ),
-            key("expires", "The date at which `key` ends, for instance `2027-01-01T00:00:00Z`."),
+            key("expires", "The date at which `key` expires, for instance `2027-01-01T00:00:00Z`."),
         ],
     },
     Keys {
@@ -343,7 +342,7 @@ const TABLES: &[Keys] = &[
         sample: "[[peer]]\nname = \"a\"\nkeys = [{ ? }]",
         keys: &[
             key("key", "A public key."),
-            key("expires", "The date at which this key ends. Default: never."),
+            key("expires", "The date at which this key expires. Default: never."),
         ],
     },
     Keys {
@@ -352,8 +351,8 @@ const TABLES: &[Keys] = &[
         keys: &[
             key(
                 "name",
-                "The disk's name. Default: the socket's, without its ending. The guest reads the \
-                 first 20 bytes of it as the serial number.",
+                "The disk's name. Default: the socket's name without the ending. The guest reads \
+                 the first 20 bytes of it as the serial number.",
             ),
             key("socket", "The disk's vhost-user socket, in the sockets' directory."),
             key(
@@ -368,10 +367,10 @@ const TABLES: &[Keys] = &[
             ),
             key(
                 "socket-group",
-                "The group of the socket, by number (`getent group`). A node that is not root's \
-                 gives it to groups that its user is in.",
+                "The group of the socket, by number (`getent group`). A node that does not run as \
+                 root gives the socket only to groups that its user is in.",
             ),
-            key("socket-mode", "The mode of the socket, `\"0660\"`, whatever the umask is."),
+            key("socket-mode", "The mode of the socket, `\"0660\"`. The umask has no effect."),
             key(
                 "volume",
                 "`\"name\"` for a volume of this node, `\"peer/name\"` for a volume of another \
@@ -384,14 +383,14 @@ const TABLES: &[Keys] = &[
             ),
             key(
                 "when-lost",
-                "What becomes of requests while the volume is out of reach: `{ wait = \"forever\" \
-                 }` (default) or `{ error-after = \"30s\" }`. A volume of this node is never out \
-                 of reach.",
+                "How requests fare while the volume is out of reach: `{ wait = \"forever\" }` \
+                 (default) or `{ error-after = \"30s\" }`. A volume of this node is never out of \
+                 reach.",
             ),
             key(
                 "attachment",
                 "The disk's name in the volume's records. Default: the disk's name. When a guest \
-                 migrates, the target's disk has the same one.",
+                 migrates, the target's disk has the same name.",
             ),
             key(
                 "attachment-key",
@@ -400,7 +399,7 @@ const TABLES: &[Keys] = &[
             key(
                 "accept-loss",
                 "`true`: serve the guest although acknowledged writes [may be \
-                 lost](faults.md#data-that-may-be-lost). Take it out again afterwards.",
+                 lost](faults.md#data-that-may-be-lost). Remove the key again afterwards.",
             ),
         ],
     },
@@ -417,12 +416,12 @@ const TABLES: &[Keys] = &[
         sample: "[[network]]\nname = \"a\"\nremote = { ? }",
         keys: &[
             key("vlans", "The VLANs that those nics are in. Default: the untagged segment only."),
-            key("isolated", "`true`: those nics can talk to the uplink, and to no isolated nic."),
+            key("isolated", "`true`: those nics reach the uplink, and no isolated nic."),
             key("limit", "A rate for each of those nics, as `limit` of a nic."),
             key(
                 "filter",
-                "Rules for each of those nics, as `filter` of a nic; `sent` in a rule is what \
-                 their guest sent.",
+                "Rules for each of those nics, as `filter` of a nic; `sent` in a rule means frames \
+                 that their guest sent.",
             ),
         ],
     },
@@ -430,7 +429,7 @@ const TABLES: &[Keys] = &[
         table: "[[nic]]",
         sample: "[[nic]]\n?",
         keys: &[
-            key("name", "The nic's name. Default: the socket's, without its ending."),
+            key("name", "The nic's name. Default: the socket's name without the ending."),
             key("socket", "The nic's vhost-user socket, in the sockets' directory."),
             key("role", "The side that makes the socket, as for a disk."),
             key("socket-user", "The owner of the socket, as for a disk."),
@@ -448,8 +447,8 @@ const TABLES: &[Keys] = &[
             ),
             key(
                 "mac",
-                "The guest's address, the same as `mac=` of QEMU's device. The guest can send from \
-                 no other address.",
+                "The guest's address, the same as `mac=` of QEMU's device. Frames that the guest \
+                 sends from other addresses are dropped.",
             ),
             key(
                 "queues",
@@ -458,28 +457,28 @@ const TABLES: &[Keys] = &[
             ),
             key(
                 "mtu",
-                "The largest packet that needs no cutting. Default: 1500. For more give QEMU's \
-                 device `host_mtu` as well.",
+                "The largest packet that is not cut. Default: 1500. For more give QEMU's device \
+                 `host_mtu` as well.",
             ),
             key(
                 "vlan",
-                "The VLAN that the nic is in without the guest's knowledge. Default: the untagged \
-                 segment.",
+                "The nic's VLAN. The guest sends and receives frames without a tag. Default: the \
+                 untagged segment.",
             ),
             key("vlans", "Instead of `vlan`: the VLANs in which the guest tags its frames itself."),
             key(
                 "isolated",
-                "`true`: the nic can talk to the uplink, and to no other isolated nic. In another \
-                 node's network, `remote` of that node says it.",
+                "`true`: the nic reaches the uplink, and no other isolated nic. In another node's \
+                 network, `remote` of that node decides this.",
             ),
-            key("link", "`\"up\"` (default), or `\"down\"`: the guest's cable is pulled."),
-            key("meter", "`true`: what passes is counted by kind and size."),
-            key("mirror", "What passes is copied to a file or a tap; see [mirrors](#mirrors)."),
+            key("link", "`\"up\"` (default), or `\"down\"`: the guest sees an unplugged cable."),
+            key("meter", "`true`: frames are counted by kind and size."),
+            key("mirror", "Frames are copied to a file or a tap; see [mirrors](#mirrors)."),
             key(
                 "limit",
-                "A rate each way: `{ bytes-per-second = \"100MiB\", frames-per-second = 100000 }`, \
-                 one or both. What the guest sends too fast stays in its queue; what comes too \
-                 fast is dropped.",
+                "A rate in each direction: `{ bytes-per-second = \"100MiB\", frames-per-second = \
+                 100000 }`, one or both. Frames that the guest sends too fast stay in its queue; \
+                 frames that arrive too fast are dropped.",
             ),
             key("filter", "`{ default = \"deny\", rules = [..] }`; see [filters](#filters)."),
         ],
@@ -492,13 +491,14 @@ const TABLES: &[Keys] = &[
             key(
                 "file",
                 "The file in `captures` that frames are copied into, for wireshark or an intrusion \
-                 detector. A file that a mirror with the same `bytes-per-frame` has left is gone \
-                 on with, behind its last whole record. Any other file is refused, and left alone.",
+                 detector. A mirror appends to the file of an earlier mirror with the same \
+                 `bytes-per-frame`, after its last whole record. Any other file is refused and \
+                 stays unchanged.",
             ),
             key(
                 "size",
-                "The size at which the file ends. Default: `\"1GiB\"`. Move a full file away to \
-                 have a new one begun at the next start.",
+                "The size at which the file ends. Default: `\"1GiB\"`. Move a full file away, and \
+                 the next start begins a new file.",
             ),
             key("bytes-per-frame", "The most bytes that are kept of each frame. Default: 2048."),
             key("tap", "Instead of `file`: a tap interface that gets whole frames."),
@@ -518,8 +518,12 @@ const TABLES: &[Keys] = &[
         sample: "[[nic]]\nsocket = \"a.sock\"\nnetwork = \"a\"\n\
                  mac = \"52:54:00:12:34:56\"\nfilter = { ? }",
         keys: &[
-            key("default", "`\"allow\"` or `\"deny\"`: what becomes of frames that no rule fits."),
-            key("rules", "The rules, asked in order; the first one that fits decides."),
+            key(
+                "default",
+                "`\"allow\"` or `\"deny\"`: the decision about frames that no rule \
+                            matches.",
+            ),
+            key("rules", "The rules in their order; the first rule that matches decides."),
         ],
     },
     Keys {
@@ -530,8 +534,8 @@ const TABLES: &[Keys] = &[
             key(
                 "key",
                 "The absolute path of a file whose only line is the domain's key: 16 to 128 \
-                 characters, the same for all members. Owner and group of the file may read it, \
-                 others must not.",
+                 characters, the same for all members. The file's owner and group may read it, \
+                 other users must not.",
             ),
             key(
                 "endpoints-max",
@@ -541,7 +545,7 @@ const TABLES: &[Keys] = &[
             key(
                 "peers",
                 "The names of `[[peer]]`s whose nodes have a domain of the same name and key: \
-                 messages go there and come from there. Both nodes must list each other. Default: \
+                 messages travel between these domains. Both nodes must list each other. Default: \
                  none.",
             ),
         ],
@@ -550,7 +554,7 @@ const TABLES: &[Keys] = &[
         table: "[[vf]]",
         sample: "[[vf]]\n?",
         keys: &[
-            key("name", "The window's name. Default: the socket's, without its ending."),
+            key("name", "The window's name. Default: the socket's name without the ending."),
             key("domain", "The domain."),
             key("socket", "The socket that the VM's QEMU connects to, in the sockets' directory."),
         ],
@@ -562,12 +566,16 @@ const TABLES: &[Keys] = &[
             key(
                 "kind",
                 "`\"udp\"` (default): datagrams go through the system's network stack. `\"xdp\"`: \
-                 they go past it ([AF_XDP](#af_xdp)) where there is a way, else by UDP; the log \
-                 says why. `\"auto\"`: they go past it only where the card itself reads and writes \
-                 the node's memory (zero-copy) at each queue that is used, else by UDP; the log \
-                 says why.",
+                 they go past it ([AF_XDP](#af_xdp)) where this is possible, else by UDP; the log \
+                 has the reason. `\"auto\"`: they go past it only where the card itself reads and \
+                 writes the node's memory (zero-copy) at each queue that is used, else by UDP; the \
+                 log has the reason.",
             ),
-            key("fault", "Treats datagrams badly on purpose, for tests; its keys are below."),
+            key(
+                "fault",
+                "Loses, delays and changes datagrams on purpose, for tests; its keys are \
+                          below.",
+            ),
         ],
     },
     Keys {

@@ -84,8 +84,8 @@ impl MailboxServer {
     /// written.
     pub(crate) fn adopt(state: MailboxState) -> Result<Self, Unfit> {
         let MailboxState { number, nonce, turns, boot, boots_over, held } = state;
-        ensure((1..=VMS_MAX).contains(&number), "a mailbox has no such number")?;
-        ensure(boots_over.len() <= BOOTS_MAX, "more starts are remembered than may be")?;
+        ensure((1..=VMS_MAX).contains(&number), "a mailbox has a number that does not exist")?;
+        ensure(boots_over.len() <= BOOTS_MAX, "more starts are recorded than the limit")?;
         let turns = turns.try_into();
         let turns = turns.map_err(|_| Unfit::Contradiction("a mailbox has other entries"))?;
         let grant = |(holder, (slot, incarnation))| (holder, SlotGrant { slot, incarnation });

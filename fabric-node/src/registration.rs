@@ -482,7 +482,7 @@ impl RegistrationShared {
             Err(refusal) => {
                 registry.refusals.note(client.pid, refusal);
                 client.say(&RegistrationAnswer::Refused(refusal), &[]);
-                Then::HangUp("it is not let in")
+                Then::HangUp("it is refused")
             }
         }
     }
@@ -551,13 +551,13 @@ impl Registry {
 impl Refusals {
     fn note(&mut self, pid: u32, refusal: RegistrationRefusal) {
         if let Some(count) = self.due() {
-            tracing::warn!(pid, ?refusal, count, "processes are not let into the fabric");
+            tracing::warn!(pid, ?refusal, count, "processes are refused by the fabric");
         }
     }
 
     fn note_vm(&mut self, vf: &str) {
         if let Some(count) = self.due() {
-            tracing::warn!(vf, count, "processes of a VM are not let into the fabric");
+            tracing::warn!(vf, count, "processes of a VM are refused by the fabric");
         }
     }
 

@@ -34,8 +34,8 @@ pub enum SlotError {
 /// Why a host has no place in the region's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the domain has known {HOSTS_MAX} hosts since it was made, which is all that it can: end its \
-     jobs, remove it and add it again"
+    "the domain has known {HOSTS_MAX} hosts since it was made, which is the limit: end its jobs, \
+     remove it and add it again"
 )]
 pub struct HostsFull;
 

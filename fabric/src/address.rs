@@ -26,7 +26,7 @@ pub enum AddressError {
     #[error("an address has {ADDRESS_BYTES} bytes, not {0}")]
     Length(usize),
     /// Fields that no endpoint has.
-    #[error("these bytes are no endpoint's address; take them as `fi_getname` gave them")]
+    #[error("these bytes are not an endpoint's address; use the bytes that `fi_getname` gave")]
     Foreign,
 }
 

@@ -49,10 +49,10 @@ pub struct AddressTable {
 #[non_exhaustive]
 pub enum AddressTableFull {
     /// They are of as many hosts as can be told apart: many more than a domain can know.
-    #[error("addresses of {HOLE} hosts are in one table, and it has room for no other host's")]
+    #[error("the table has addresses of {HOLE} hosts, and no room for another host")]
     Hosts,
     /// There are as many as can be counted.
-    #[error("{NONE} addresses are in one table, which is all that there is room for")]
+    #[error("the table has {NONE} addresses, and no room for more")]
     Addresses,
 }
 

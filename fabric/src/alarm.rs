@@ -19,7 +19,10 @@ use crate::{Domain, Endpoint};
 #[non_exhaustive]
 pub enum AlarmError {
     /// Inside of a VM.
-    #[error("nothing can wake a process inside of a VM: its device has no interrupts; let it poll")]
+    #[error(
+        "a process inside of a VM cannot be woken, because its device has no interrupts; let \
+             it poll"
+    )]
     InVm,
     /// The system refused.
     #[error("cannot make descriptors to sleep on: {0}")]

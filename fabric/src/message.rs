@@ -138,7 +138,7 @@ pub struct Completion {
 #[non_exhaustive]
 pub enum RequestFailure {
     /// The message was longer than the buffer.
-    #[error("the message has {missing_bytes} bytes more than there is room for")]
+    #[error("the message is {missing_bytes} bytes longer than the buffer")]
     Truncated {
         /// How many did not fit.
         missing_bytes: usize,
@@ -147,12 +147,12 @@ pub enum RequestFailure {
     #[error("cancelled")]
     Cancelled,
     /// A look found nothing.
-    #[error("no such message has come")]
+    #[error("no such message has arrived")]
     NoMessage,
     /// The other endpoint is no more: its process ended, or its slot has another owner.
     #[error("the other endpoint is gone")]
     Gone,
     /// The other endpoint broke the rules of the region.
-    #[error("the other endpoint wrote nonsense into the region")]
+    #[error("the other endpoint wrote invalid data into the region")]
     Nonsense,
 }

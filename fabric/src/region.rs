@@ -47,10 +47,10 @@ pub enum RegionError {
     #[error(transparent)]
     Size(#[from] SizeError),
     /// The file is no memory that can be trusted to stay.
-    #[error("the file is no sealed memory file; regions are handed out by `vrio node` only")]
+    #[error("the file is not a sealed memory file; regions are handed out by `vrio node` only")]
     Unsealed,
     /// The file is not a region, or its header contradicts its size.
-    #[error("the file is no region of a domain; was it written over?")]
+    #[error("the file is not a region of a domain; was it overwritten?")]
     Foreign,
     /// Made by another version of vrio.
     #[error(

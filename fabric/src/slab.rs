@@ -45,7 +45,7 @@ pub struct Lending {
 #[non_exhaustive]
 pub enum LendingError {
     /// A buffer is there twice, or not in the region.
-    #[error("a buffer is lent twice, or is none")]
+    #[error("a buffer is lent twice, or does not exist")]
     NotFree,
     /// There is no such receiver, or its lending is one to come.
     #[error("a buffer is lent to no receiver")]

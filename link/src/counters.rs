@@ -17,7 +17,7 @@ sidecore::counters! {
         /// No route, forbidden, or too long.
         send_dropped: "Datagrams that the system will not send.",
         /// A part: for large datagrams only.
-        grouping_reduced: "Times that grouping was given up, wholly or in part.",
+        grouping_reduced: "Times that grouping was reduced or ended.",
         /// Calls that found nothing are included.
         receive_calls: "System calls to receive.",
         receive_messages: "Messages received.",
@@ -26,9 +26,9 @@ sidecore::counters! {
         datagrams_received: "Datagrams received.",
         bytes_received: "Their bytes.",
         /// Longer than any message that a link expects.
-        receive_dropped: "Messages too long, or from nowhere.",
+        receive_dropped: "Messages that are too long, or have no sender's address.",
         /// For instance, a peer's host said that no process listens.
-        errors_late: "Errors that were about an earlier datagram.",
+        errors_late: "Errors of an earlier datagram.",
         errors_other: "Calls that failed for a reason that is not known.",
     }
 }

@@ -98,7 +98,7 @@ struct Transmitter {
 
 impl Poll for Transmitter {
     fn label(&self) -> String {
-        "datagrams to be sent".to_owned()
+        "datagrams to send".to_owned()
     }
 
     fn poll(&mut self, now_ns: u64) -> Progress {

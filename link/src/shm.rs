@@ -294,7 +294,7 @@ impl<L: Link> Shm<L> {
         match ShmConnection::dial(&path, to.port()) {
             Ok(line) => self.add(to, line),
             Err(error) => {
-                tracing::debug!(?path, %error, "a peer on this machine cannot be called");
+                tracing::debug!(?path, %error, "a peer on this machine cannot be reached");
                 // As many as there are places and ports of theirs: bounded like lanes.
                 if self.unreachable_ns.len() == LINES_MAX {
                     self.unreachable_ns.clear();

@@ -86,8 +86,8 @@ pub enum XdpError {
     },
     /// The card takes tags off packets. A packet that had a tag then looks like one that had none.
     #[error(
-        "{0} takes VLAN tags off what comes, and cannot be told to leave them (`ethtool -K {0} \
-         rxvlan off`): as an uplink it would mix VLANs; take another card, or a tap in a bridge"
+        "{0} removes VLAN tags of received frames, and this cannot be switched off (`ethtool -K \
+         {0} rxvlan off`): as an uplink it would mix VLANs; use another card, or a tap in a bridge"
     )]
     Tags(String),
     /// The opener, the process that opens interfaces for the node, has failed.
@@ -105,8 +105,8 @@ pub enum XdpError {
     },
     /// The rings of an adopted socket cannot be mapped.
     #[error(
-        "what was opened cannot be gone on with: its interface is gone meanwhile, or this kernel \
-         is older than Linux 6.4; a restart with privileges = \"keep\" does without"
+        "the opened sockets cannot be used: their interface is gone meanwhile, or this kernel is \
+         older than Linux 6.4; a node with privileges = \"keep\" does not need this"
     )]
     NotToBeMapped,
     /// The system refuses something.

@@ -47,7 +47,7 @@ static NEXT: AtomicU64 = AtomicU64::new(0);
 #[non_exhaustive]
 pub enum QueueStartError {
     /// The nic has fewer queues.
-    #[error("nic {nic} has {pairs} pairs of queues: give the guest no more")]
+    #[error("nic {nic} has {pairs} pairs of queues; the guest must not get more")]
     NoSuchQueue {
         /// The nic.
         nic: String,

@@ -204,7 +204,7 @@ pub enum AddError {
     #[error("the network has {PORTS_MAX} ports already")]
     Full,
     /// Its address is another port's.
-    #[error("the address {0} is another port's of this VLAN; each must have its own")]
+    #[error("another port of this VLAN has the address {0}; each port needs its own")]
     Taken(Mac),
     /// The address cannot be a station's.
     #[error("{0} is not an address that a station can have: it is a group's, or zero")]

@@ -85,7 +85,7 @@ fn refused_protocol(wanted: Option<&str>) -> Option<String> {
     (wanted == Some("write")).then(|| {
         format!(
             "{PROTOCOL_VARIABLE}=write needs writes to memory of other processes, which are not \
-             offered; leave it unset, or say read or pipeline"
+             offered; leave it unset, or set it to read or pipeline"
         )
     })
 }

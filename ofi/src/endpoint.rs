@@ -78,7 +78,7 @@ fn options(waiting_bytes: Option<&str>) -> Result<EndpointOptions, String> {
     let Some(wanted) = waiting_bytes else { return Ok(usual) };
     match wanted.parse() {
         Ok(waiting_bytes_max) => Ok(EndpointOptions { waiting_bytes_max, ..usual }),
-        Err(_) => Err(format!("{WAITING_VARIABLE}={wanted:?} is no number of bytes")),
+        Err(_) => Err(format!("{WAITING_VARIABLE}={wanted:?} is not a number of bytes")),
     }
 }
 

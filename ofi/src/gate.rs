@@ -56,8 +56,8 @@ impl<T> CallGate<T> {
 #[cold]
 fn abort_concurrent_use() -> ! {
     eprintln!(
-        "libvrio-fi.so: two threads use one domain at once, though the program asked for \
-         FI_THREAD_DOMAIN and so promised not to. Let it ask for FI_THREAD_SAFE (in MPI: \
+        "libvrio-fi.so: two threads use one domain at once, although the program asked for \
+         FI_THREAD_DOMAIN, which forbids this. It must ask for FI_THREAD_SAFE (in MPI: \
          MPI_THREAD_MULTIPLE)."
     );
     std::process::abort();

@@ -111,7 +111,7 @@ pub enum ProofError {
     #[error("a proof has {PROOF_BYTES} bytes")]
     Length,
     /// The session is not sealed.
-    #[error("an attachment key proves nothing in a plain session: give both nodes a `key`")]
+    #[error("an attachment key cannot be proved in a plain session: give both nodes a `key`")]
     Plain,
     /// The signature is another key's, session's, attachment's or call's.
     #[error("attachment key {0}: the proof is wrong")]

@@ -135,15 +135,15 @@ counters! {
         yields: "Times that the core gave way to other threads while idle.",
         naps: "Short sleeps without notifications.",
         sleeps: "Sleeps with notifications armed.",
-        sleeps_refused: "Times that there was work after arming, so that it did not sleep.",
+        sleeps_refused: "Sleeps that were skipped, because there was work after arming.",
         wakeups: "Sleeps that something other than their deadline ended.",
         /// Taking such a signal is a system call.
         bell_reads: "Of these, sleeps that another thread's signal ended.",
         mails: "Posted closures that were run.",
         /// Seen while the core was idle.
-        contended: "Times that another thread was seen to want the core.",
+        contended: "Times that another thread wanted the core.",
         /// The poller had taken more time than its neighbours.
-        turns_skipped: "Turns that pollers let go by after one that was long.",
+        turns_skipped: "Turns that pollers skipped after a long turn.",
         busy_ns: "Time in rounds that found work.",
         idle_ns: "Time awake without work.",
         asleep_ns: "Time asleep or napping.",

@@ -48,18 +48,18 @@ const RESFD: u32 = 1;
 pub enum ForeignError {
     /// Other programs have all asynchronous requests of this machine.
     #[error(
-        "the system has no asynchronous request left, which signals to guests take; raise \
+        "the system has no asynchronous requests left, which signals to guests need; raise \
          fs.aio-max-nr (sysctl), or stop a program that has many"
     )]
     Exhausted,
     /// The kernel has no asynchronous requests, or they are forbidden.
     #[error(
-        "the system gives no asynchronous requests (io_setup: {0}), which signals to guests take; \
+        "the system gives no asynchronous requests (io_setup: {0}), which signals to guests need; \
          the kernel needs CONFIG_AIO, and a container's seccomp profile must allow io_setup"
     )]
     Setup(Errno),
     /// The system gives no memory file.
-    #[error("the system gives no memory file ({0}), which signals to guests take")]
+    #[error("the system gives no memory file ({0}), which signals to guests need")]
     File(Errno),
 }
 

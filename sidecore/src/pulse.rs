@@ -92,13 +92,13 @@ impl Pulse {
     pub(crate) fn explain(&self, look: &PulseView) -> String {
         match look.doing {
             ASLEEP => "sleeping and not waking for its mail".to_owned(),
-            MAIL => "in a change to what it serves".to_owned(),
+            MAIL => "in a change of its pollers".to_owned(),
             NAMED_MAIL => format!("in a change to {}", self.label(NAMED_MAIL).unwrap_or_default()),
             LATER => "at the end of a round".to_owned(),
             BETWEEN => "between two rounds".to_owned(),
             number => {
                 let label = self.label(number);
-                format!("serving {}", label.as_deref().unwrap_or("what was taken away since"))
+                format!("serving {}", label.as_deref().unwrap_or("a poller that was removed since"))
             }
         }
     }
@@ -205,7 +205,7 @@ impl fmt::Display for Health {
         f.write_str(match self {
             Self::Moving => "moving",
             Self::Blocked => "blocked",
-            Self::Endless => "running without an end",
+            Self::Endless => "running for ever",
         })
     }
 }
@@ -275,13 +275,13 @@ mod tests {
         let look = pulse.look(1, false);
         assert_eq!(pulse.explain(&look), "serving disk \"alice\"");
         pulse.forget(3);
-        assert_eq!(pulse.explain(&look), "serving what was taken away since");
+        assert_eq!(pulse.explain(&look), "serving a poller that was removed since");
         pulse.runs_mail();
-        assert_eq!(pulse.explain(&pulse.look(1, false)), "in a change to what it serves");
+        assert_eq!(pulse.explain(&pulse.look(1, false)), "in a change of its pollers");
         pulse.changes(|| "disk \"bob\"".to_owned());
         assert_eq!(pulse.explain(&pulse.look(1, false)), "in a change to disk \"bob\"");
         pulse.runs_mail();
-        assert_eq!(pulse.explain(&pulse.look(1, false)), "in a change to what it serves");
+        assert_eq!(pulse.explain(&pulse.look(1, false)), "in a change of its pollers");
         pulse.polls(3);
         pulse.changes(|| panic!("no closure runs"));
     }

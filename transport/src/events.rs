@@ -63,7 +63,7 @@ pub enum LostReason {
     Replaced,
     /// Datagrams of so many bytes, without the headers of UDP and IP, do not arrive any more, while
     /// smaller ones do. The next session finds out what does.
-    #[error("the way to the peer takes no datagrams of {0} bytes any more")]
+    #[error("the network path to the peer passes no datagrams of {0} bytes any more")]
     PathShrank(usize),
     /// The peer's key is not good any more: it was removed, or it expired.
     #[error("revoked: {0}")]

@@ -217,11 +217,11 @@ pub(crate) fn refusal_text(
             key here (`vrio key new`), and the public key of each node at the other"
             .to_owned(),
         (REFUSED_PLAIN_HERE, _) => "the peer's sessions are plain, ours are sealed: configure a \
-            key there (`vrio key new`), or take ours away"
+                                    key there (`vrio key new`), or remove our key"
             .to_owned(),
         (REFUSED_WRONG_KEY, Some((_, theirs))) => format!(
             "the peer has another key than {theirs}, which is configured here for \"{peer}\": \
-             compare it with what `vrio key show` says there"
+             compare it with the key that `vrio key show` prints there"
         ),
         (REFUSED_UNKNOWN_KEY, Some((ours, _))) => format!(
             "\"{peer}\" does not know our key {ours}, or has revoked it: configure it there, for \
@@ -239,13 +239,16 @@ pub(crate) fn refusal_text(
             "\"{peer}\" knows our key {ours} as another node's than \"{name}\": the names must \
              agree"
         ),
-        (reason, _) => format!("the peer gave reason {reason}, which makes no sense here"),
+        (reason, _) => format!(
+            "the peer refused for reason {reason}, which this version does not \
+                                know"
+        ),
     }
 }
 
 fn version_text(ours: &RangeInclusive<u8>, theirs: &RangeInclusive<u8>) -> String {
     format!(
-        "no common protocol version: {} to {} are spoken here, {} to {} by the peer",
+        "no common protocol version: this node has {} to {}, the peer {} to {}",
         ours.start(),
         ours.end(),
         theirs.start(),

@@ -44,12 +44,12 @@ impl BackChannel {
             }
         };
         match sent {
-            Ok(_) => info!(socket = device, "the guest is told that its device has changed"),
+            Ok(_) => info!(socket = device, "the guest learns that its device has changed"),
             Err(error) if !std::mem::replace(&mut self.is_stuck, true) => {
                 warn!(
                     socket = device, %error,
-                    "the front end cannot be told that its device has changed; the guest sees it \
-                     when it is started anew"
+                    "the front end cannot learn that its device has changed; the guest sees the \
+                     change when it is started again"
                 );
             }
             Err(_) => {}

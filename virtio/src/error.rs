@@ -122,7 +122,7 @@ pub enum RingError {
     #[error(
         "the front end's memory is lost: the file of its {part} has no page at byte {offset:#x}, \
          since it was truncated, has a hole for which the system has no (huge) page, or could not \
-         be read; let nothing shorten or punch that file, and have huge pages for all of it \
+         be read; no program may shorten or punch that file, and it needs huge pages for all of it \
          (QEMU: prealloc=on); then restart the guest"
     )]
     MemoryLost {

@@ -55,7 +55,7 @@ pub enum SocketError {
         path: PathBuf,
     },
     /// Something else is there.
-    #[error("{path} exists and is no socket; move it away, or choose another path",
+    #[error("{path} exists and is not a socket; move it away, or choose another path",
         path = path.display())]
     NotASocket {
         /// The path.

@@ -36,9 +36,9 @@ pub enum MapError {
     NotAFile,
     /// A file system that may let an access wait for as long as it likes.
     #[error(
-        "the file is not in memory: its file system may let whoever touches the guest's memory \
-         wait; give the guest a memfd, or a file in tmpfs (/dev/shm) or hugetlbfs, or say \
-         guest-files = \"any\" in [memory] if no front end's file system can do harm"
+        "the file is not in memory: its file system may stall each access to the guest's memory; \
+         give the guest a memfd, or a file in tmpfs (/dev/shm) or hugetlbfs, or write guest-files \
+         = \"any\" in [memory] if all front ends are trusted"
     )]
     FileSystem,
     /// The front end, or all of them, have as much as they may.

@@ -260,8 +260,8 @@ impl Session {
             Some(channel) => channel.config_changed(&self.socket),
             None => info!(
                 socket = self.socket,
-                "the device has changed; its front end has no back-channel, so the guest sees it \
-                 when it is started anew"
+                "the device has changed; its front end has no back-channel, so the guest sees the \
+                 change when it is started again"
             ),
         }
     }
@@ -327,7 +327,7 @@ impl Session {
         let guest = |addr| self.memory.guest_addr_of(addr);
         let parts = (guest(addrs.desc), guest(addrs.avail), guest(addrs.used));
         let (Some(desc), Some(avail), Some(used)) = parts else {
-            debug!(socket = self.socket, queue = index, "the ring's memory has not come yet");
+            debug!(socket = self.socket, queue = index, "the ring's memory has not arrived yet");
             return Ok(());
         };
         let vring = &mut self.vrings[index];

@@ -382,7 +382,8 @@ pub fn adopt(
     let handler = match front_end.map(|it| Session::adopt(&session, it)).transpose() {
         Err(AdoptError::Session(error)) if error.is_of_shared_files() => {
             // They were sound when the front end brought them: it has changed them since.
-            warn!(socket = path, %error, "the front end is not gone on with; it may connect again");
+            warn!(socket = path, %error, "the front end's session is not resumed; it may connect \
+                                          again");
             guard(&session).disconnected();
             None
         }
@@ -569,8 +570,8 @@ fn may_log(log: &mut LogLines, path: &str) -> bool {
     if may && log.is_last() {
         warn!(
             socket = path,
-            "front ends come and go: no more lines about that until a minute is over; `vrio \
-             status` says why the last one was dropped"
+            "front ends connect and leave very often: no more lines about them for a minute; `vrio \
+             status` has the reason of the last drop"
         );
     }
     may
@@ -627,7 +628,7 @@ fn stay_closed(shared: &SocketShared, way: &mut FrontEndSource) -> bool {
                 *way = FrontEndSource::Listen(listener, claim);
             }
             Err(error) => {
-                warn!(%error, "the socket cannot be opened again yet, trying on");
+                warn!(%error, "the socket cannot be opened again yet; the node keeps trying");
                 if shared.wait(None, Some(CONNECT_RETRY)) {
                     return false;
                 }
@@ -675,7 +676,7 @@ fn next_front_end(
         if turns_away && result.is_ok() {
             // One line says enough of a front end that comes back ten times a second.
             if shared.turned_away.fetch_add(1, Relaxed) == 0 && is_drained {
-                warn!(socket = path, "a front end was turned away: the node is drained");
+                warn!(socket = path, "a front end was refused: the node is drained");
             }
             // As many as come do not keep us from what the node wants.
             stay_parked(shared, Some(way), None);
@@ -690,7 +691,7 @@ fn next_front_end(
         let nobody = pause.is_none() && error.kind() == io::ErrorKind::WouldBlock;
         if !nobody && told != Some(error.kind()) {
             told = Some(error.kind());
-            info!(socket = path, %error, "no front end yet, trying on");
+            info!(socket = path, %error, "no front end yet; the node keeps trying");
         }
         if !nobody {
             stay_parked(shared, Some(way), None);

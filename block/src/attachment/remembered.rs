@@ -37,7 +37,7 @@ impl Remembered {
                 tracing::warn!(
                     attachment = name,
                     %error,
-                    "it is not known how this node held it last"
+                    "this node has no record of how it held the volume last"
                 );
                 Record::default()
             }

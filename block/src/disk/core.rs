@@ -23,15 +23,15 @@ sidecore::counters! {
     #[repr(align(128))]
     pub struct QueueCounters {
         starts: "Starts of queues.",
-        moves: "Times that a queue went over to another sidecore while it ran.",
-        moves_refused: "Times that one was to and stayed: not drained, or volume paused.",
+        moves: "Times that a running queue moved to another sidecore.",
+        moves_refused: "Moves that failed: the queue did not drain, or the volume was paused.",
         requests: "Requests of the guest.",
-        read_bytes: "Bytes of reads that went well.",
-        written_bytes: "Bytes of writes that went well.",
-        flushes: "Flushes that went well.",
-        discarded_bytes: "Bytes of discards that went well.",
-        zeroed_bytes: "Bytes of write-zeroes that went well.",
-        errors: "Requests that were answered with anything but success.",
+        read_bytes: "Bytes of reads that succeeded.",
+        written_bytes: "Bytes of writes that succeeded.",
+        flushes: "Flushes that succeeded.",
+        discarded_bytes: "Bytes of discards that succeeded.",
+        zeroed_bytes: "Bytes of write-zeroes that succeeded.",
+        errors: "Requests that were answered with an error.",
         batches: "Batches of answers that were published.",
         calls: "Of these, batches for which the guest was interrupted.",
         /// Also instead of a sleep.
@@ -246,8 +246,8 @@ impl DiskCore {
             queue,
             times,
             error = %garbage,
-            "a ring of the guest's cannot be used any more: this disk stops until the guest \
-             restarts it; nothing else is affected"
+            "a ring of the guest is broken: this disk stops until the guest restarts it; other \
+             disks and nics are not affected"
         );
     }
 

@@ -81,7 +81,7 @@ pub(super) struct Paused {
 
 /// A disk is over for its guest: no successor can go on with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("it is over for its guest, who is still there")]
+#[error("it has failed for its guest, which is still connected")]
 pub struct Ended;
 
 /// A start with queues.

@@ -31,8 +31,8 @@ impl Export {
             return Ok(());
         }
         let text = format!(
-            "the node of volume {} is drained and takes nobody new; use another node, or end that \
-             with `vrio node drain --undo` there",
+            "the node of volume {} is drained and takes no new users; use another node, or end the \
+             drain with `vrio node drain --undo` there",
             self.name
         );
         Err(Refusal::new(Outcome::Refused, text))

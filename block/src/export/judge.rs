@@ -109,7 +109,7 @@ impl Export {
                 known,
                 recorded,
                 "a client has held a later epoch than the volume's records have: they are old, or \
-                 were lost; end guests that were given the volume meanwhile"
+                 were lost; stop guests that got the volume meanwhile"
             );
         }
     }
@@ -152,7 +152,7 @@ impl Export {
             return Ok(());
         }
         let text = format!(
-            "attachment {attachment} belongs to another key; choose another name, or take that \
+            "attachment {attachment} belongs to another key; choose another name, or remove that \
              key from `allow`"
         );
         Err(Refusal::new(Outcome::Refused, text))
@@ -210,7 +210,8 @@ impl Export {
         // Its record went because others had come after it.
         if live && record.is_none() && title.epoch <= state.floor && !claim.accept_loss {
             let text = format!(
-                "attachment {attachment} of volume {} was forgotten: others came after it",
+                "attachment {attachment} of volume {} was forgotten, because later attachments \
+                 needed its record",
                 self.name
             );
             return Err(Refusal::new(Outcome::Superseded, text));
@@ -291,7 +292,7 @@ fn check_starting(holder: &Holder<'_>, by: &Claimer<'_>) -> Result<(), Refusal> 
     if holder.is_at(by.node) || holder.is_silent(by.now_ns) {
         return Ok(());
     }
-    Err(held(holder, if holder.has_released() { ", closed just now" } else { ", heard of lately" }))
+    Err(held(holder, if holder.has_released() { ", closed just now" } else { ", active lately" }))
 }
 
 fn held(holder: &Holder<'_>, how: &str) -> Refusal {

@@ -110,8 +110,8 @@ impl Export {
         let held = state.held_by(Name::new(node));
         // A text that is too long for a reply is cut at its end.
         let text = format!(
-            "{node} has {held} attachments of volume {}, its part of {ATTACHMENTS_MAX}, none \
-             closed clean: detach disks there, or remove records here",
+            "{node} has {held} attachments of volume {}, its part of {ATTACHMENTS_MAX}, and none \
+             is closed: detach disks there, or remove records here",
             self.name
         );
         Err(Refusal::new(Outcome::Refused, text))

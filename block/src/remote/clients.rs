@@ -140,7 +140,8 @@ impl Clients {
                 continue;
             };
             if description.asked && now_ns >= description.late_at_ns {
-                let why = format!("{}: it is connected and does not answer", peers.describe(peer));
+                let why =
+                    format!("{}: the peer is connected and does not answer", peers.describe(peer));
                 description.volume.waits(now_ns, &why);
                 description.late_at_ns = u64::MAX;
             }

@@ -8,7 +8,7 @@ sidecore::counters! {
         /// Requests that were answered: reads, writes, flushes, ranges that were zeroed.
         requests: "Requests of peers.",
         /// Bytes read, written and zeroed.
-        bytes: "Bytes of peers' requests that went well.",
+        bytes: "Bytes of peers' requests that succeeded.",
         /// Answers other than done.
         errors: "Requests of peers that failed.",
         /// The epoch or the incarnation of such a request was over.
@@ -16,7 +16,7 @@ sidecore::counters! {
         /// Room is a buffer or a slot.
         parked: "Requests that had to wait for room.",
         /// Heads that were not in the protocol's form.
-        malformed: "Messages that make no sense.",
+        malformed: "Messages that are not valid.",
         /// Claims that were answered with an epoch.
         claims: "Claims of epochs.",
         /// Proofs of attachment keys that were looked at.

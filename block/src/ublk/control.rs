@@ -65,7 +65,7 @@ pub enum ControlError {
 fn way_out(release: &str) -> String {
     let list = std::fs::read_to_string(format!("/lib/modules/{release}/modules.dep"));
     if list.is_ok_and(|list| list.contains("ublk_drv.ko")) {
-        return "its module is there and not loaded: run `modprobe ublk_drv`, and put a line \
+        return "its module is installed and not loaded: run `modprobe ublk_drv`, and put a line \
                 \"ublk_drv\" into /etc/modules-load.d/ublk.conf for the next boot"
             .to_owned();
     }
@@ -112,7 +112,7 @@ impl Control {
         let mut control = Self { file, ring };
         let mut features = [0; 8];
         let told =
-            control.command("tell what it can do", command::GET_FEATURES, 0, 0, &mut features);
+            control.command("ask for ublk's features", command::GET_FEATURES, 0, 0, &mut features);
         let features = match told {
             Ok(()) => u64::from_ne_bytes(features),
             Err(ControlError::Command { source, .. })
@@ -146,7 +146,7 @@ impl Control {
         self.command("make a device", command::ADD, u32::MAX, 0, device.as_mut_bytes())?;
         let mut parameters = parameters(info);
         let set = self.command(
-            "tell a device how it looks",
+            "set a device's parameters",
             command::SET_PARAMETERS,
             device.dev_id,
             0,
@@ -165,8 +165,13 @@ impl Control {
     /// The driver's answer.
     pub fn info(&mut self, dev_id: u32) -> Result<Option<DeviceInfo>, ControlError> {
         let mut info = DeviceInfo::default();
-        let told =
-            self.command("tell about a device", command::GET_INFO, dev_id, 0, info.as_mut_bytes());
+        let told = self.command(
+            "ask for a device's state",
+            command::GET_INFO,
+            dev_id,
+            0,
+            info.as_mut_bytes(),
+        );
         match told {
             Ok(()) => Ok(Some(info)),
             Err(ControlError::Command { source, .. }) if is_missing(&source) => Ok(None),
@@ -196,7 +201,7 @@ impl Control {
     /// # Errors
     /// What the driver says.
     pub fn end_recovery(&mut self, dev_id: u32) -> Result<(), ControlError> {
-        let what = "go on with a device";
+        let what = "resume a device";
         self.command(what, command::END_RECOVERY, dev_id, own_pid() as u64, &mut [])
     }
 

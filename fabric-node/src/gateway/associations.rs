@@ -80,19 +80,19 @@ impl Associations {
         let (mut known, mut places) = (BTreeMap::new(), BTreeSet::new());
         let gateways = table.region().options().gateways;
         for PeerState { name, epoch, there, takers } in peers {
-            ensure(names.contains(&name), "it is joined with who is no peer of it")?;
+            ensure(names.contains(&name), "it is joined with a node that is not its peer")?;
             let there = there.map(|ThereState { host, epoch, index }| There { host, epoch, index });
             if let Some(There { host, index, .. }) = there {
                 let is_new = places.insert((true, u64::from(index))) & places.insert((false, host));
                 let is_other = ![0, HOST_ENDED, table.region().options().host].contains(&host);
-                ensure(is_new && is_other, "two of its hosts are one")?;
+                ensure(is_new && is_other, "two of its hosts are the same")?;
                 ensure(table.has_host(index), "a host has no place")?;
             }
             let is_one = |(theirs, ours): &(u16, u16)| *theirs < GATEWAYS_MAX && *ours < gateways;
-            ensure(takers.iter().all(is_one), "a gateway is none")?;
+            ensure(takers.iter().all(is_one), "a gateway does not exist")?;
             let (takers, why) = (takers.into_iter().collect(), BTreeMap::new());
             let is_new = known.insert(name, AssociatedPeer { epoch, there, takers, why }).is_none();
-            ensure(is_new, "a peer is told of twice")?;
+            ensure(is_new, "a peer is listed twice")?;
         }
         let (epoch_next, peers) = (AtomicU32::new(epoch_next), Mutex::new(known));
         let generation = AtomicU64::new(0);
@@ -185,9 +185,9 @@ impl Associations {
             name != peer && other.there.is_some_and(|there| there.host == host)
         };
         if host == self.table.region().options().host || peers.iter().any(is_taken) {
-            return Err(format!("the host that {peer} says it is, is another one"));
+            return Err(format!("{peer} names a host that belongs to another node"));
         }
-        let gone = || format!("{peer} is no peer of the domain here");
+        let gone = || format!("{peer} is not a peer of the domain on this node");
         let known = peers.get_mut(peer).ok_or_else(gone)?;
         if let Some(there) = known.there {
             if (there.host, there.epoch) == (host, epoch) {

@@ -409,7 +409,12 @@ impl<C: Carrier> Room<C> {
                     && token.number == link.granted
                     && matches!(link.state, GatewayLinkState::In(..)) =>
             {
-                self.go_out(at, now_ns, now_ns, "it has forgotten this node".to_owned());
+                self.go_out(
+                    at,
+                    now_ns,
+                    now_ns,
+                    "it has no association with this node any more".to_owned(),
+                );
             }
             _ => {}
         }

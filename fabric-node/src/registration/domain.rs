@@ -96,8 +96,8 @@ impl ServedDomain {
         let options = RegionOptions { slots, gateways, host, ..RegionOptions::default() };
         let (table, memory) = SlotTable::create(&options)?;
         let doorbells = (0..gateways).map(|_| GatewayDoorbell::new()).collect::<Result<_, _>>();
-        let doorbells = doorbells
-            .map_err(|errno| RegionError::System { what: "make a doorbell beside", errno })?;
+        let doorbells =
+            doorbells.map_err(|errno| RegionError::System { what: "make a doorbell", errno })?;
         Ok(Self { settings, table: Arc::new(table), memory, doorbells, told: None, liveness: None })
     }
 
@@ -159,7 +159,8 @@ impl ServedDomain {
             let kept = NodeLiveness::hold(Arc::clone(self.table.region()));
             let warn = |error: &io::Error| {
                 let domain = self.name();
-                tracing::warn!(%error, domain, "processes in VMs will not notice the node's end");
+                tracing::warn!(%error, domain, "processes in VMs will not notice when the node \
+                                                ends");
             };
             self.liveness = kept.inspect_err(warn).ok();
         }

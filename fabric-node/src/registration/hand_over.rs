@@ -66,7 +66,7 @@ impl RegistrationServer {
     ) -> Result<(), Unfit> {
         let mut registry = self.shared.registry();
         let is_new = !registry.domains.iter().any(|domain| domain.is_named(&settings.name));
-        ensure(is_new, "it is told of twice")?;
+        ensure(is_new, "it is listed twice")?;
         registry.domains.push(ServedDomain::adopt(settings, self.shared.host, state, take)?);
         Ok(())
     }
@@ -98,7 +98,7 @@ impl RegistrationServer {
         for vf in vfs {
             self.shared.adopt_vf(registry, vf, &mut unclaimed, take)?;
         }
-        ensure(unclaimed.is_empty(), "an endpoint is nobody's")
+        ensure(unclaimed.is_empty(), "an endpoint has no owner")
     }
 }
 
@@ -115,7 +115,7 @@ impl Unclaimed {
         let (_, unclaimed) = unclaimed.ok_or(Unfit::Contradiction("a client is in no domain"))?;
         let grants = grants.iter().map(|&(slot, incarnation)| {
             let grant = SlotGrant { slot, incarnation };
-            ensure(unclaimed.remove(&grant), "an endpoint is another one's, or gone")?;
+            ensure(unclaimed.remove(&grant), "an endpoint has another owner, or is gone")?;
             Ok(grant)
         });
         grants.collect()

@@ -161,7 +161,7 @@ impl RegistrationShared {
         // Its first request may have come meanwhile.
         self.hear(registry, number);
         if registry.unregistered().any(|(other, ..)| other == number) {
-            registry.hang_up(number, "it is silent, and others wait");
+            registry.hang_up(number, "it is silent, and other processes wait");
         }
     }
 }

@@ -53,16 +53,16 @@ impl SlotTable {
         let mut nodes = entries.slots[..gateways].iter();
         let is_so =
             nodes.all(|it| it.pid == 0 && [SlotLife::Live, SlotLife::Free].contains(&it.state));
-        ensure(is_so, "a gateway's slot is another one's")?;
+        ensure(is_so, "a gateway's slot has another owner")?;
         for &(host, hold) in &state.holds {
             let is_one = (1..state.hosts).contains(&usize::from(host));
-            ensure(is_one, "a host that there is not is held up")?;
+            ensure(is_one, "a host that does not exist is held up")?;
             table.seen.holds[usize::from(host)].store(hold, Relaxed);
         }
         for doorbell in &state.doorbells {
             let is_its = table.live_in(doorbell.slot) == Some(doorbell.incarnation);
             let is_hung = is_its && table.doorbells.adopt(doorbell, take)?;
-            ensure(is_hung, "a doorbell is nobody's")?;
+            ensure(is_hung, "a doorbell has no owner")?;
         }
         // An endpoint may have died before, without a wake-up of the sleepers.
         *table.deaths_unannounced.get_mut() = true;
@@ -85,9 +85,9 @@ fn entry_of(state: &SlotState, entries: &SlotTableState) -> Result<SlotEntry, Un
     let &SlotState { life, pid, given, died, spoiled, .. } = state;
     let life = Life::from_word(life);
     let is_known = life.to_word() == state.life && life.incarnation > 0;
-    ensure(is_known, "a slot is neither somebody's nor nobody's")?;
+    ensure(is_known, "a slot is neither free nor owned")?;
     let is_past = given.max(spoiled.unwrap_or(0)) <= entries.given && died <= entries.deaths;
-    ensure(is_past, "a slot was given or left in the time to come")?;
+    ensure(is_past, "a slot's time is in the future")?;
     let Life { state, incarnation } = life;
     Ok(SlotEntry { state, incarnation, pid, given, died, spoiled })
 }
@@ -167,12 +167,12 @@ mod tests {
             (|it| it.slots.swap(1, 2), "place"),
             (|it| it.slots[1].life = 7 | 1 << 32, "neither"),
             (|it| it.slots[1].life = 1, "neither"),
-            (|it| it.slots[1].given = 99, "time to come"),
-            (|it| it.slots[1].spoiled = Some(99), "time to come"),
-            (|it| it.slots[2].died = 99, "time to come"),
+            (|it| it.slots[1].given = 99, "in the future"),
+            (|it| it.slots[1].spoiled = Some(99), "in the future"),
+            (|it| it.slots[2].died = 99, "in the future"),
             (|it| it.slots[0].pid = 1, "gateway"),
             (|it| it.holds[0].0 = 2, "held up"),
-            (|it| it.doorbells[0].incarnation = 2, "nobody's"),
+            (|it| it.doorbells[0].incarnation = 2, "no owner"),
         ];
         for (change, says) in changes {
             let (mut state, descriptors) = taken(&before);

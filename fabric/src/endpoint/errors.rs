@@ -9,7 +9,7 @@ use crate::parts::{BadParts, PARTS_MAX};
 #[non_exhaustive]
 pub enum EndpointError {
     /// The region says that the slot is another endpoint's.
-    #[error("slot {slot} of the domain's region is another endpoint's, or was written over")]
+    #[error("slot {slot} of the domain's region belongs to another endpoint, or was overwritten")]
     Slot {
         /// The slot.
         slot: u16,
@@ -28,7 +28,7 @@ pub enum EndpointError {
 pub enum SendError {
     /// As many bytes wait for receivers as may: make progress, and try again.
     #[error(
-        "receivers have not taken what was sent before, and no more may wait here; poll, and send \
+        "receivers have not taken earlier messages, and no more messages can wait; poll, and send \
          again"
     )]
     Busy,
@@ -42,7 +42,7 @@ pub enum SendError {
     #[error("the other endpoint is gone")]
     Gone,
     /// The endpoint's ring breaks the region's rules: a member has written over it.
-    #[error("the other endpoint's ring was written over; end its process, and begin the job anew")]
+    #[error("the other endpoint's ring was overwritten; end its process, and start the job again")]
     Nonsense,
     /// Longer than memory, or than can be injected.
     #[error("the message is too long; {INJECT_BYTES_MAX} bytes can be injected")]
@@ -57,7 +57,7 @@ pub enum SendError {
 #[non_exhaustive]
 pub enum ReceiveError {
     /// Longer than memory.
-    #[error("the buffer is longer than memory can be")]
+    #[error("the buffer is longer than any memory")]
     TooLong,
     /// More than [`PARTS_MAX`] pieces.
     #[error("a receive has at most {PARTS_MAX} parts")]

@@ -30,12 +30,12 @@ pub trait LocalNode: fmt::Debug + Send + Sync {
 #[non_exhaustive]
 pub enum NoDoorbell {
     /// The process is inside of a VM.
-    #[error("nothing can wake a process inside of a VM; let it poll")]
+    #[error("a process inside of a VM cannot be woken; let it poll")]
     InVm,
     /// The kernel makes no fences for others.
     #[error(
-        "the kernel refuses membarrier(2), without which wake-ups would be lost; let what filters \
-         system calls here pass it, or poll"
+        "the kernel refuses membarrier(2), without which wake-ups would be lost; let the filter of \
+         system calls pass it, or poll"
     )]
     NoBarrier,
     /// There is no node, or the node has gone.

@@ -252,8 +252,8 @@ fn claim(mailbox: Mailbox<'_>) -> Option<(usize, u32)> {
 pub(super) fn boot(path: &Path) -> io::Result<u64> {
     if fs::metadata(path)?.dev() != fs::metadata("/proc")?.dev() {
         return Err(io::Error::other(format!(
-            "{} is another file, which a container has mounted there; unmount it in there, or run \
-             outside of it",
+            "{} is another file, which a container has mounted there; unmount it in the container, \
+             or run outside of the container",
             path.display()
         )));
     }

@@ -29,10 +29,7 @@ const DOORBELL: usize = 12;
 #[non_exhaustive]
 pub enum DeviceError {
     /// Not one.
-    #[error(
-        "this machine has no ivshmem device; `vrio vf list` on its host says what QEMU is to be \
-         started with"
-    )]
+    #[error("this machine has no ivshmem device; `vrio vf --help` on its host has QEMU's options")]
     None,
     /// Several, and it was not said which.
     #[error("this machine has several ivshmem devices ({0}); set VRIO_FABRIC to one of these")]

@@ -77,8 +77,8 @@ pub enum JoinError {
     Unset(&'static str),
     /// The name is none.
     #[error(
-        "{0:?} is no domain's name, which has 1 to {NAME_BYTES_MAX} characters; `vrio domain list` \
-         says which there are"
+        "{0:?} is not a domain's name, which has 1 to {NAME_BYTES_MAX} characters; `vrio domain \
+         list` lists the domains"
     )]
     Name(String),
     /// There is no key.
@@ -87,7 +87,7 @@ pub enum JoinError {
     /// The node is not there.
     #[error(
         "no node answers at {path:?}: {source}; is `vrio node` running, and does its configuration \
-         say \"fabric\" with this path?"
+         have \"fabric\" with this path?"
     )]
     NoNode {
         /// Its socket.
@@ -97,8 +97,8 @@ pub enum JoinError {
     },
     /// The name or the key is wrong.
     #[error(
-        "the node does not let this process into domain {0:?}: there is none of that name, or its \
-         key is another; `vrio mpi env` has both as the node's configuration says them"
+        "the node does not let this process into domain {0:?}: there is no domain of this name, or \
+         its key differs; `vrio mpi env` prints both from the node's configuration"
     )]
     Denied(String),
     /// The node is of another release.
@@ -106,7 +106,7 @@ pub enum JoinError {
     Version,
     /// There are as many members as there may be, or the node takes no new member.
     #[error(
-        "the domain takes nobody new: it has as many members as there may be (end some, or raise \
+        "the domain takes no new members: it has the most members (end some, or raise \
          \"endpoints-max\" in its [[domain]]), or its node is drained"
     )]
     Crowded,
@@ -114,7 +114,10 @@ pub enum JoinError {
     #[error("the node cannot hand the domain's memory over; its log says why")]
     Broken,
     /// The process that answered is no node.
-    #[error("what answers at {0:?} is no vrio node, or one of another version")]
+    #[error(
+        "the process that answers at {0:?} is not a vrio node, or a vrio node of another \
+             version"
+    )]
     Foreign(PathBuf),
     /// It took too long.
     #[error("the node has not answered within {PATIENCE:?}; is it stopped, or the machine?")]
@@ -127,14 +130,14 @@ pub enum JoinError {
     MailboxDevice(#[from] DeviceError),
     /// Inside of a VM: the node does not answer.
     #[error(
-        "the node does not answer through the VM's device; if it was started again since, its VMs \
-         need theirs unplugged and plugged in again (`vrio vf list` on the host)"
+        "the node does not answer through the VM's device; if the node was started again, unplug \
+         the device of each VM and plug it in again (`vrio vf list` on the host)"
     )]
     MailboxSilent,
     /// Inside of a VM: the node whose domain the device shows is no more.
     #[error(
         "the node that this VM's device belongs to has ended, or has removed the domain: unplug \
-         the device and plug it in again once there is one (`vrio vf list` on the host)"
+         the device and plug it in again once the domain is back (`vrio vf list` on the host)"
     )]
     NodeEnded,
     /// Inside of a VM: this system does not provide something that is needed.
@@ -149,8 +152,8 @@ pub enum OpenEndpointError {
     /// All slots are taken.
     #[error(
         "all endpoints of the domain are in use, or were left with messages that a process has not \
-         received; end what has them, or does not receive, or raise \"endpoints-max\" in its \
-         [[domain]]"
+         received; end processes that hold endpoints or do not receive, or raise \"endpoints-max\" \
+         in its [[domain]]"
     )]
     Full,
     /// The node has ended the membership, or itself.
@@ -160,7 +163,7 @@ pub enum OpenEndpointError {
     #[error("the node has not answered within {PATIENCE:?}; is it stopped, or the machine?")]
     Silent,
     /// The node said something that it must not.
-    #[error("the node's answer makes no sense; run programs and node of one release of vrio")]
+    #[error("the node's answer is not valid; run programs and node of one release of vrio")]
     Foreign,
     /// The slot that the node gave is none.
     #[error(transparent)]

@@ -37,7 +37,7 @@ pub enum KeyError {
     )]
     Form,
     /// Its file cannot be read.
-    #[error("cannot read {path:?}: {source}; its owner can say who may: chgrp GROUP, chmod 640")]
+    #[error("cannot read {path:?}: {source}; its owner can allow it: chgrp GROUP, chmod 640")]
     Read {
         /// The file.
         path: PathBuf,
@@ -45,12 +45,12 @@ pub enum KeyError {
         r#source: io::Error,
     },
     /// The path leads to no file, or to a long one.
-    #[error("{0:?} is no key file; name a file with the key as its only line")]
+    #[error("{0:?} is not a key file; name a file with the key as its only line")]
     NotAFile(PathBuf),
     /// Every user may read it.
     #[error(
-        "everybody may read or write {path:?} (mode {mode:04o}): chmod o= {path:?}, and make \
-         another key if somebody can have read this one"
+        "all users may read or write {path:?} (mode {mode:04o}): chmod o= {path:?}, and make \
+         another key if another user can have read this one"
     )]
     Open {
         /// The file.

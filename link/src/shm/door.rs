@@ -136,9 +136,9 @@ pub(super) enum DialError {
 /// Why a caller was hung up on.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 enum AnswerError {
-    #[error("it said nothing for a second")]
+    #[error("it sent nothing for a second")]
     Silent,
-    #[error("it is no vrio node, or one of another version")]
+    #[error("it is not a vrio node, or a vrio node of another version")]
     Foreign,
     #[error(transparent)]
     System(#[from] Errno),
@@ -317,7 +317,7 @@ pub fn make_way(path: &Path) -> io::Result<()> {
     let Ok(metadata) = std::fs::symlink_metadata(path) else { return Ok(()) };
     let taken = |text| Err(io::Error::new(io::ErrorKind::AddrInUse, text));
     if !metadata.file_type().is_socket() {
-        return taken("something that is no socket is there");
+        return taken("the path exists and is not a socket");
     }
     let kind = (AddressFamily::UNIX, SocketType::SEQPACKET);
     let probe = rustix::net::socket_with(kind.0, kind.1, SocketFlags::CLOEXEC, None)?;
@@ -325,11 +325,11 @@ pub fn make_way(path: &Path) -> io::Result<()> {
         Err(Errno::CONNREFUSED) => std::fs::remove_file(path),
         // Only that user can tell whether the socket's process lives.
         Err(Errno::ACCESS) => {
-            let text = "another user's socket is there; remove it if its process is gone";
+            let text = "the path has another user's socket; remove it if its process has ended";
             Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
         }
         // A socket of another kind has an owner, too.
-        _ => taken("another process answers there"),
+        _ => taken("another process has this socket"),
     }
 }
 

@@ -209,7 +209,7 @@ fn load(instructions: &[Instruction], frags: bool) -> io::Result<OwnedFd> {
     };
     bpf(PROG_LOAD, &attributes).inspect_err(|_| {
         let said = String::from_utf8_lossy(&log);
-        tracing::debug!(verifier = said.trim_end_matches('\0'), "the program was not taken");
+        tracing::debug!(verifier = said.trim_end_matches('\0'), "the kernel refused the program");
     })
 }
 

@@ -146,8 +146,8 @@ impl NicCore {
                 queue,
                 times,
                 error = %garbage,
-                "a ring of the guest's cannot be used any more: this nic stops until the guest \
-                 restarts it; nothing else is affected"
+                "a ring of the guest is broken: this nic stops until the guest restarts it; other \
+                 disks and nics are not affected"
             );
         }
     }
@@ -168,7 +168,7 @@ fn watch(nic: &str) -> Option<Arc<OwnedFd>> {
     match eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK) {
         Ok(event) => Some(Arc::new(event)),
         Err(error) => {
-            tracing::warn!(nic, %error, "its guest will not be told when its link changes");
+            tracing::warn!(nic, %error, "its guest will not learn of changes of its link");
             None
         }
     }

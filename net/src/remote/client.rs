@@ -174,7 +174,7 @@ impl Clients {
         cable: &Rc<RefCell<Cable>>,
     ) -> Option<u16> {
         let Some(flow) = (0..FLOWS_MAX as u16).find(|flow| !self.clients.contains_key(flow)) else {
-            let why = format!("a sidecore has at most {FLOWS_MAX} nics in networks of others");
+            let why = format!("a sidecore has at most {FLOWS_MAX} nics in networks of other nodes");
             cable.borrow().core.waits(&why);
             return None;
         };
@@ -212,7 +212,7 @@ impl Clients {
             leave(now_ns, (session, flow), membership, endpoint);
             ways((session, flow), None);
         }
-        client.cable.borrow_mut().unplug("it was taken away");
+        client.cable.borrow_mut().unplug("it was removed");
         self.stirred = true;
     }
 
@@ -379,7 +379,7 @@ impl Clients {
                 format!("it is on sidecore {sidecore} there")
             }
             Ok(NetAnswer::Refused { text }) => text,
-            Err(_) => "no proper answer".to_owned(),
+            Err(_) => "its answer is not valid".to_owned(),
         };
         if let JoinState::In(..) = client.state {
             // By an earlier ask, whose membership has gone with this one.

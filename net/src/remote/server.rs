@@ -112,10 +112,10 @@ sidecore::counters! {
         joined: "Joins of peers' nics that were granted.",
         refused: "Joins of peers' nics that were refused.",
         /// The sidecore had no place left, or the peer had all of its own.
-        full: "Of these, those for which there was no place left.",
-        ended: "Members whose right or whose network has ended.",
+        full: "Of these, refusals because no place was left.",
+        ended: "Members whose right or network has ended.",
         /// Calls that were not in the protocol's form.
-        malformed: "Messages about networks that make no sense.",
+        malformed: "Messages about networks that are not valid.",
     }
 }
 
@@ -326,7 +326,7 @@ impl NetServer {
             let Admission { sidecore, sidecores, .. } = admission;
             return Ok(NetAnswer::Elsewhere { sidecore, sidecores });
         }
-        let gone = || format!("network {:?} is just going away", join.network);
+        let gone = || format!("network {:?} is being removed", join.network);
         let bridge = Bridges::find(&self.services, admission.network).ok_or_else(gone)?;
         let way = (session, join.flow);
         // A nic that joins again has lost its former port, for any reason.

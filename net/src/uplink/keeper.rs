@@ -271,7 +271,7 @@ impl<S: Source> Keeping<S> {
                 }
                 Err(error) => {
                     // It may well be there.
-                    self.say_why(format!("it cannot be looked at: {error}"));
+                    self.say_why(format!("its state cannot be read: {error}"));
                     std::thread::park_timeout(LOOK_EVERY);
                 }
             }
@@ -291,7 +291,7 @@ impl<S: Source> Keeping<S> {
     fn say_why(&self, why: String) {
         let mut noted = self.core.why.lock().unwrap_or_else(PoisonError::into_inner);
         if noted.as_ref() != Some(&why) {
-            tracing::warn!(interface = self.source.name(), why, "an uplink is in trouble");
+            tracing::warn!(interface = self.source.name(), why, "an uplink has a problem");
             *noted = Some(why);
         }
     }

@@ -59,7 +59,7 @@ impl OpenUplink {
         told: impl Fn(bool) + Send + 'static,
     ) -> Result<UplinkParts, String> {
         let parts = (self.start)(counters, waker, Box::new(told));
-        parts.map_err(|error| format!("no thread to look after the interface: {error}"))
+        parts.map_err(|error| format!("no thread for the interface: {error}"))
     }
 }
 

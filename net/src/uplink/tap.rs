@@ -279,7 +279,7 @@ impl Port for Tap {
             }
             Ok(_) => Progress::Busy,
             Err(error) => {
-                tracing::warn!(%error, "an uplink's interface is gone; it is looked for");
+                tracing::warn!(%error, "an uplink's interface is gone; the node looks for it");
                 self.lose();
                 Progress::busy_if(!burst.is_empty())
             }

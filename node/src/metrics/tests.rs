@@ -60,7 +60,7 @@ fn a_status_becomes_text() {
         vrio_disk_state{disk="a",state="ready"} 0
         vrio_disk_state{disk="a",state="running"} 1
         vrio_disk_state{disk="a",state="waiting"} 0
-        # HELP vrio_node_draining Whether the node is drained: it takes nobody new.
+        # HELP vrio_node_draining Whether the node is drained: it takes no new users.
         # TYPE vrio_node_draining gauge
         vrio_node_draining 0
         # HELP vrio_node_guest_addresses_bytes Addresses that front ends' memory takes.

@@ -106,7 +106,7 @@ fn attachments_of_peers_stay_and_others_are_told_where_they_are() {
         Guest(virtio::driver::FrontEnd::connect(config, crate::common::PATIENCE).unwrap());
     wait_for(&vm1, "it is told why", |status| {
         let b = status.disks.iter().find(|disk| disk.name == "b").unwrap();
-        b.state == DiskState::Lost && b.detail.contains("is drained and takes nobody new")
+        b.state == DiskState::Lost && b.detail.contains("is drained and takes no new users")
     });
     drain(&io1, "POST", &json!({ "undo": true }));
     assert_eq!(other.write(0, 1, 2), Outcome::Ok);

@@ -110,7 +110,7 @@ fn a_bad_resize_changes_nothing_and_says_why() {
     for (path, body, code, says) in [
         ("volumes/a", json!({ "size": "2MiB", "force": true }), 400, "force"),
         ("volumes/a", json!({ "size": "huge" }), 400, "not a size"),
-        ("volumes/a", json!({ "size": "1000B" }), 400, "no whole number of sectors"),
+        ("volumes/a", json!({ "size": "1000B" }), 400, "not a whole number of sectors"),
         ("volumes/a", json!({ "shrink": true }), 400, "\"size\" is missing"),
         ("volumes/a", json!([1]), 400, "send {"),
         ("volumes/z", json!({ "size": "2MiB" }), 404, "\"z\""),

@@ -25,9 +25,9 @@ use std::ffi::{CStr, c_int};
 const TEXTS: [&CStr; 7] = [
     c"the message was longer than the buffer",
     c"cancelled",
-    c"no such message has come",
+    c"no such message has arrived",
     c"the other endpoint is gone: its process ended",
-    c"the other endpoint wrote nonsense into the domain's memory",
+    c"the other endpoint wrote invalid data into the domain's memory",
     c"the operation failed",
     c"the other endpoint has no such memory registered for reading",
 ];
@@ -39,7 +39,7 @@ pub(crate) const NOT_READ: OperationFailure =
 /// The text of a number of ours.
 pub(crate) fn text(own: c_int) -> &'static CStr {
     let index = usize::try_from(own).ok().and_then(|own| own.checked_sub(1));
-    index.and_then(|index| TEXTS.get(index)).copied().unwrap_or(c"no error of this provider")
+    index.and_then(|index| TEXTS.get(index)).copied().unwrap_or(c"not an error of this provider")
 }
 
 /// The failure of an operation that had begun.
@@ -107,7 +107,7 @@ mod tests {
             assert_eq!(failed.missing_bytes != 0, index == 0);
         }
         for other in [c_int::MIN, -1, 0, 8, c_int::MAX] {
-            assert_eq!(text(other), c"no error of this provider");
+            assert_eq!(text(other), c"not an error of this provider");
         }
     }
 }

@@ -155,7 +155,7 @@ impl Endpoint {
         match keyring.get(key) {
             None => Some(format!("the key {key} of \"{name}\" was removed")),
             Some(known) if known.peer != name => {
-                Some(format!("the key {key} of \"{name}\" is \"{}\"'s now", known.peer))
+                Some(format!("the key {key} of \"{name}\" belongs to \"{}\" now", known.peer))
             }
             Some(known) if known.is_expired(self.unix_s) => {
                 Some(format!("the key {key} of \"{name}\" has expired"))

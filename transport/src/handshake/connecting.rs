@@ -487,7 +487,7 @@ impl Connecting {
             return Welcomed::Forged;
         };
         // From here on it is the peer that speaks, so what it says ends the attempt.
-        let nonsense = || LostReason::Refused("the peer's Welcome makes no sense".to_owned());
+        let nonsense = || LostReason::Refused("the peer's Welcome is not valid".to_owned());
         let mut inside = &inside[..];
         let Some(welcome) = wire::take::<SealedWelcome>(&mut inside) else {
             return Welcomed::Lost(nonsense());
@@ -531,7 +531,7 @@ impl Connecting {
         }
         if !self.expected_name.is_empty() && self.expected_name != peer.name {
             return Welcomed::Lost(LostReason::Refused(format!(
-                "the node at {from} calls itself \"{}\", expected was \"{}\"",
+                "the node at {from} has the name \"{}\" instead of \"{}\"",
                 peer.name, self.expected_name
             )));
         }

@@ -173,7 +173,7 @@ pub enum AdoptError {
         queues: usize,
     },
     /// The former agreement with the front end cannot be made again.
-    #[error("what was agreed with the front end is not taken: {0}")]
+    #[error("the state of the front end's session is refused: {0}")]
     Agreement(String),
     /// The state lacks something.
     #[error("there is no {0}")]

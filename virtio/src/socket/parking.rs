@@ -68,7 +68,7 @@ pub enum ParkError {
     /// Requests that do not complete in time could not be told from others afterwards.
     #[error(
         "its front end keeps no inflight region for each of its queues (QEMU does), so they cannot \
-         be handed on"
+         be handed over"
     )]
     NoInflight,
     /// A message of the front end takes longer than it may.

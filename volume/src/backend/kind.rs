@@ -181,7 +181,7 @@ pub enum ResizeError {
     #[error("it is read-only")]
     ReadOnly,
     /// Not larger, and that it may be smaller was not said.
-    #[error("it has {now_bytes} bytes: what is behind the new end would be lost")]
+    #[error("it has {now_bytes} bytes: data beyond the new end would be lost")]
     Shrinks {
         /// Its size.
         now_bytes: u64,
@@ -249,7 +249,9 @@ impl<C> fmt::Debug for BackendKind<C> {
 /// The problem, for the operator.
 pub fn whole_sectors(bytes: u64) -> Result<u64, String> {
     if bytes == 0 || !bytes.is_multiple_of(SECTOR_BYTES) {
-        return Err(format!("{bytes} bytes are no whole number of sectors ({SECTOR_BYTES} bytes)"));
+        return Err(format!(
+            "{bytes} bytes are not a whole number of sectors ({SECTOR_BYTES} bytes)"
+        ));
     }
     Ok(bytes)
 }

@@ -357,8 +357,8 @@ impl VolumeBackend for MemoryBackend {
     const EXAMPLE: &'static str = "memory = \"1GiB\"";
     const KEYS: &'static [Key] = &[Key::new(
         "memory",
-        "This much of the node's memory; the content is gone with the process. See [memory \
-         volumes](#memory-volumes).",
+        "A size: the volume is in the node's memory, and its content ends with the process. See \
+         [memory volumes](#memory-volumes).",
     )];
     const NEEDS: BackendNeeds = BackendNeeds {
         uring: false,
@@ -381,7 +381,7 @@ impl VolumeBackend for MemoryBackend {
             None => MemoryVolume::new(self.size_bytes),
         };
         let volume =
-            volume.map_err(|error| format!("no memory for it: {error}; make it smaller"))?;
+            volume.map_err(|error| format!("no memory for it: {error}; choose a smaller size"))?;
         let volume = volume.with_durability(opening.durability);
         Ok(Box::new(if opening.read_only { volume.read_only() } else { volume }))
     }

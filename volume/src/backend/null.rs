@@ -122,8 +122,9 @@ impl VolumeBackend for NullBackend {
     const EXAMPLE: &'static str = "null = \"1GiB\"";
     const KEYS: &'static [Key] = &[Key::new(
         "null",
-        "Nothing, of this size, for measuring: writes vanish. A read by a guest of this node \
-         leaves the guest's memory as it was; a read from another node returns zeroes.",
+        "A size: the volume stores nothing and is for measuring. Writes vanish. A read by a guest \
+         of this node leaves the guest's memory as it was; a read from another node returns \
+         zeroes.",
     )];
     const NEEDS: BackendNeeds = BackendNeeds { uring: false, calls: &[] };
     const NOT_READ_ONLY: Option<&'static str> =

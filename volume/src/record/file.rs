@@ -117,7 +117,7 @@ impl RecordWriter {
         let job = Job { work, ticket: ticket.clone() };
         if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) = self.jobs.try_send(job)
         {
-            ticket.end(Err(refused(about, &"the writer has too much to do; try again")));
+            ticket.end(Err(refused(about, &"the writer of records is overloaded; try again")));
         }
         ticket
     }
@@ -288,7 +288,7 @@ fn distrust(path: &Path, why: NotSealed) -> RecordError {
 fn way_out(path: &Path, why: &impl fmt::Display) -> RecordError {
     let text = format!(
         "{why}. Restore it from a backup, or remove it (rm {path:?}) and set accept-loss on the \
-         disk whose guest is to go on all the same; then restart the node"
+         disk whose guest will continue without it; then restart the node"
     );
     refused(path, &text)
 }

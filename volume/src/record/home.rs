@@ -63,7 +63,7 @@ fn close_to_others(file: &File, path: &Path, mode: u32) -> io::Result<()> {
             path = %path.display(),
             found = format!("{found:o}"),
             now = format!("{mode:o}"),
-            "other users could use a part of \"state\", and cannot any more"
+            "other users could access a part of \"state\"; the node has removed this right"
         );
     }
     Ok(())
@@ -75,11 +75,11 @@ pub(super) fn read_private(path: &Path) -> io::Result<Vec<u8>> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let opened = OpenOptions::new().read(true).custom_flags(flags).open(path);
     let mut file = opened.map_err(|error| match error.raw_os_error() {
-        Some(libc::ELOOP) => io::Error::other("it is a symbolic link, and has to be the file"),
+        Some(libc::ELOOP) => io::Error::other("it is a symbolic link; it must be the file itself"),
         _ => error,
     })?;
     if !file.metadata()?.is_file() {
-        return Err(io::Error::other("it is no regular file"));
+        return Err(io::Error::other("it is not a regular file"));
     }
     close_to_others(&file, path, 0o600)?;
     let mut bytes = Vec::new();
@@ -206,7 +206,7 @@ fn read_secret(path: &Path) -> Result<Option<Bytes>, RecordError> {
         let text = format!(
             "the secret of the records has {} bytes instead of {SECRET_BYTES}; restore the whole \
              directory from a backup, or remove it with all records beside it and set accept-loss \
-             on the disks whose guests are to go on all the same",
+             on the disks whose guests will continue without them",
             bytes.len()
         );
         refused(path, &text)

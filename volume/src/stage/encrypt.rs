@@ -71,22 +71,21 @@ impl VolumeStage for Encryption {
     const COUNTERS: &'static [Key] = &[
         Key::new("encrypted_bytes", "Bytes that a volume's chain encrypted."),
         Key::new("decrypted_bytes", "Bytes that a volume's chain decrypted."),
-        Key::new("encrypt_waited", "Writes that waited for memory for what is encrypted."),
+        Key::new("encrypt_waited", "Writes that waited for memory for their encrypted data."),
         Key::new(
             "encrypt_put_off",
-            "Completions that waited for a later round, since one had encrypted and decrypted \
-             enough.",
+            "Completions that waited for a later round, because a round has a limit of encryption.",
         ),
         Key::new(
             "encrypt_memory_bytes",
-            "Memory for what is encrypted, used and not given back yet.",
+            "Memory for encrypted data that is in use or not given back yet.",
         ),
     ];
 
     type Wrapped = EncryptVolume;
 
     fn alone() -> Result<Self, &'static str> {
-        Err("say with which key: { encrypt = { key = \"/etc/vrio/alice.xts\" } }")
+        Err("name the key's file: { encrypt = { key = \"/etc/vrio/alice.xts\" } }")
     }
 
     fn read(settings: &dyn Settings) -> Option<Self> {

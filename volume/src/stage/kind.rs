@@ -166,8 +166,8 @@ pub enum ChainError {
     },
     /// The blocks stay as they are when a chain is replaced.
     #[error(
-        "what encrypts a volume cannot change while it is there: what is on it would be read as \
-         noise. Remove the volume and add it as it shall be, or copy its data to another one"
+        "the encryption of a volume cannot change: its data would be unreadable. Remove the volume \
+         and add it again, or copy its data to another volume"
     )]
     OtherEncryption,
 }

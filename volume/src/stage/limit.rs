@@ -84,11 +84,12 @@ impl VolumeStage for Limit {
     const TEXT: &'static str = "Holds back what exceeds a rate; its keys are below.";
     const TABLE: &'static str = "limit of a volume";
     const KEYS: &'static [Key] = &[
-        Key::new("iops", "The requests in a second. One of the two rates will do."),
+        Key::new("iops", "The requests in a second. One of the two rates is enough."),
         Key::new("bytes-per-second", "The bytes in a second, such as `\"200MiB\"`; at least 4096."),
         Key::new(
             "burst",
-            "The time whose worth of rate an idle volume saves up for later. Default: `\"1s\"`.",
+            "The time for which an idle volume saves its rate for later requests. Default: \
+             `\"1s\"`.",
         ),
     ];
     const COUNTERS: &'static [Key] = &[Key::new("delayed", "Requests that a limit held back.")];
@@ -96,7 +97,7 @@ impl VolumeStage for Limit {
     type Wrapped = LimitVolume;
 
     fn alone() -> Result<Self, &'static str> {
-        Err("a limit says how much: { limit = { iops = 50000 } }")
+        Err("a limit needs a rate: { limit = { iops = 50000 } }")
     }
 
     fn read(settings: &dyn Settings) -> Option<Self> {

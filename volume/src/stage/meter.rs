@@ -39,11 +39,11 @@ impl VolumeStage for Metering {
         Key::new("flushes", "Flushes that ended."),
         Key::new("discards", "Discards that ended."),
         Key::new("write_zeroes", "Ranges zeroed that ended."),
-        Key::new("read_bytes", "Bytes of reads that went well."),
-        Key::new("written_bytes", "Bytes of writes that went well."),
-        Key::new("discarded_bytes", "Bytes of discards that went well."),
-        Key::new("zeroed_bytes", "Bytes of ranges zeroed that went well."),
-        Key::new("errors", "Requests that did not end well."),
+        Key::new("read_bytes", "Bytes of reads that succeeded."),
+        Key::new("written_bytes", "Bytes of writes that succeeded."),
+        Key::new("discarded_bytes", "Bytes of discards that succeeded."),
+        Key::new("zeroed_bytes", "Bytes of ranges zeroed that succeeded."),
+        Key::new("errors", "Requests that failed."),
     ];
 
     type Wrapped = MeterVolume;

@@ -265,7 +265,7 @@ mod tests {
               peer vm3 is at a limit: it has 96MiB of replies, and may have no more
               a peer at 10.0.0.7:4870 (x\u{1b}[2J) was refused (unknown-key); what admits it
                 is below, at STRANGERS
-              it is drained: it takes nobody new (`vrio node drain` says who is there,
+              it is drained: it takes no new users (`vrio node drain` lists the users
                 --undo ends it)
         "#]]
         .assert_eq(&told);

@@ -55,20 +55,22 @@ impl Post {
         let PostState { incarnation, position, ways: known, lent, lending, waiting } = state;
         let region = Arc::clone(table.region());
         let is_it = slot < region.gateways() && table.live_in(slot) == Some(incarnation);
-        ensure(is_it, "it is no gateway")?;
+        ensure(is_it, "it is not a gateway")?;
         let me = Local { host: 0, slot, incarnation };
         let lent = lent.into_iter().map(|LentState { buffer, number, to: (slot, incarnation) }| {
             Lending { buffer, number, to: Local { host: 0, slot, incarnation } }
         });
         let slab = Slab::resume(&region, me, lent, lending).map_err(|error| match error {
-            LendingError::NotFree => Unfit::Contradiction("a buffer is lent twice, or is none"),
+            LendingError::NotFree => {
+                Unfit::Contradiction("a buffer is lent twice, or does not exist")
+            }
             _ => Unfit::Contradiction("a buffer is lent to no receiver"),
         })?;
         let slots = usize::from(region.slots());
         let mut ways: Box<[ToSlot]> = vec![ToSlot::default(); slots].into();
         for WayState { slot, incarnation, next, rung } in known {
             let to = ways.get_mut(usize::from(slot));
-            let to = to.ok_or(Unfit::Contradiction("it knows a slot that there is not"))?;
+            let to = to.ok_or(Unfit::Contradiction("it knows a slot that does not exist"))?;
             *to = ToSlot { incarnation, way: RingProducer::after(next), rung, touched: false };
         }
         let consumer = Consumer::at(position);
@@ -95,13 +97,13 @@ impl Post {
         let host = cargo.take(8)?.try_into().expect("so many");
         let host = u16::try_from(u64::from_le_bytes(host)).ok();
         let host = host.filter(|host| self.table.has_host(*host));
-        let host = host.ok_or(Unfit::Contradiction("a message is of no host"))?;
+        let host = host.ok_or(Unfit::Contradiction("a message has no host"))?;
         let slot_and_rest = wire::split_entry(cargo.rest(), host).ok();
         let slot_and_rest = slot_and_rest.map(|(head, _, rest)| (head.to.slot, rest.len()));
         let (slot, rest) =
             slot_and_rest
                 .filter(|(slot, _)| self.endpoint_slots().contains(slot))
-                .ok_or(Unfit::Contradiction("a message is missing, or waits for nobody"))?;
+                .ok_or(Unfit::Contradiction("a message is missing, or has no receiver"))?;
         let entry = cargo.take(cargo.rest().len() - rest)?;
         let waiting: WaitingEntry = (host, entry.into());
         self.waiting.entry(slot).or_default().push_back(waiting);

@@ -152,18 +152,19 @@ impl Handed {
         let mut told: Box<[u32]> = vec![0; usize::from(options.slots)].into();
         for (slot, incarnation) in known {
             let told = told.get_mut(usize::from(slot));
-            *told.ok_or(Unfit::Contradiction("a slot has died that there is not"))? = incarnation;
+            *told.ok_or(Unfit::Contradiction("a slot has died that does not exist"))? = incarnation;
         }
         let mut names = BTreeSet::new();
         let links = links.into_iter().map(|link| {
             let known = associations.look(&link.name);
-            let known = known.ok_or(Unfit::Contradiction("it sends to who is no peer"))?;
+            let known =
+                known.ok_or(Unfit::Contradiction("it sends to a node that is not a peer"))?;
             ensure(names.insert(link.name.clone()), "it has two ways to one peer")?;
             let index = known.0.map(|there| there.index);
             HandedLink::new(link, index, batch_bytes_max(&options), &mut cargo)
         });
         let links = links.collect::<Result<_, Unfit>>()?;
-        ensure(cargo.rest().is_empty(), "there are messages of nobody")?;
+        ensure(cargo.rest().is_empty(), "there are messages without a sender")?;
         Ok(Self { domain, gateway, post, told, links })
     }
 
@@ -187,11 +188,11 @@ impl HandedLink {
     ) -> Result<Self, Unfit> {
         let LinkState { name, first, sent, queue, is_held, heard, gones } = state;
         let is_bounded = sent.len() <= WINDOW && queue.len() <= QUEUE_FLOODED;
-        ensure(is_bounded && gones.len() <= GONES_MAX, "more waits than may")?;
+        ensure(is_bounded && gones.len() <= GONES_MAX, "more messages wait than the limit")?;
         // No honest node counts so far in its life; a count that begins there does not overflow.
         let is_number = |number: u64| number < 1 << 60;
         let is_heard = heard.iter().all(|(_, number)| is_number(*number));
-        ensure(is_number(first) && is_heard, "more was sent than can have been")?;
+        ensure(is_number(first) && is_heard, "more messages are sent than the limit")?;
         let mut batch = |bytes: usize| {
             ensure(bytes <= bytes_max, "a batch is too long")?;
             Ok::<_, Unfit>(cargo.take(bytes)?.to_vec())
@@ -199,11 +200,11 @@ impl HandedLink {
         let sent = sent.into_iter().map(&mut batch).collect::<Result<_, _>>()?;
         let queue = queue.into_iter().map(&mut batch).collect::<Result<_, _>>()?;
         let gones = gones.into_iter().map(|(gateway, gateways)| {
-            let index = index.ok_or(Unfit::Contradiction("somebody has died nowhere"))?;
+            let index = index.ok_or(Unfit::Contradiction("an endpoint without a host has died"))?;
             let entry = cargo.take(wire::entry_bytes(0))?;
             let head = wire::split_entry(entry, index).ok().map(|(head, ..)| head);
             let head = head.filter(|head| head.kind == CellKind::Gone && gateway < gateways);
-            let head = head.ok_or(Unfit::Contradiction("a death is none"))?;
+            let head = head.ok_or(Unfit::Contradiction("a death has no endpoint"))?;
             Ok::<_, Unfit>((head, (index, gateway, gateways)))
         });
         let gones = gones.collect::<Result<_, _>>()?;

@@ -232,7 +232,7 @@ impl<C: Carrier> Room<C> {
                     "it does not understand this node: run one release of vrio on both hosts";
                 return Err(text.to_owned());
             }
-            _ => return Err("no proper answer".to_owned()),
+            _ => return Err("its answer is not valid".to_owned()),
         };
         let peer = self.sessions.get(&session).ok_or("the session is over")?;
         let (name, domain) = (peer.name.clone(), &self.settings.domain);
@@ -250,7 +250,7 @@ impl<C: Carrier> Room<C> {
             if let Some(there) = link.there {
                 self.associations.give_up(&name, there);
             }
-            return Err(format!("{name} has not what was sent to it, or what was not sent"));
+            return Err(format!("{name} has other messages than were sent to it"));
         };
         taken.into_iter().for_each(|kept| kept.release(carrier));
         link.outbox.begin_again();
@@ -290,7 +290,7 @@ impl<C: Carrier> Room<C> {
             ));
         }
         if join.buffer_bytes != options.buffer_bytes {
-            return Err(format!("buffers have {} bytes there", options.buffer_bytes));
+            return Err(format!("its buffers have {} bytes", options.buffer_bytes));
         }
         self.associations.meet(&peer.name, join.host, join.epoch)?;
         let (gateway, mine) = (join.gateway, self.settings.gateway);
@@ -302,9 +302,9 @@ impl<C: Carrier> Room<C> {
         }
         let epoch = self.associations.look(&peer.name).map_or(1, |(_, epoch)| epoch);
         let place = self.links.iter().position(|link| link.name == peer.name);
-        let link = &mut self.links[place.ok_or("it was just taken away")?];
+        let link = &mut self.links[place.ok_or("the domain was just removed")?];
         // On another thread.
-        link.there.ok_or("it was just given up")?;
+        link.there.ok_or("the association was just given up")?;
         let channel = BatchChannel { room: self.settings.number, number: self.channel_next };
         self.channel_next = self.channel_next.wrapping_add(1);
         let (gateways, heard) = (join.gateways, &mut link.heard);

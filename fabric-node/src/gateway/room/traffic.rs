@@ -178,7 +178,7 @@ impl<C: Carrier> Room<C> {
     /// Has more answers to get than can be kept for it: it is given up.
     fn drown(&mut self, at: usize, now_ns: u64, carrier: &mut C) {
         let link = &self.links[at];
-        let why = "it has asked for more than it has taken answers".to_owned();
+        let why = "it has sent more requests than it has taken answers".to_owned();
         self.associations.note(&link.name, self.settings.gateway, Some(why));
         if let Some(there) = link.there {
             self.associations.give_up(&link.name, there);

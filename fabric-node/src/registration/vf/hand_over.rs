@@ -60,7 +60,7 @@ impl RegistrationShared {
         let is_any = listener.is_some() || vm.is_some();
         let is_new =
             |vf: &Vf| listener.is_none() || vf.listener.is_none() || vf.settings.name != name;
-        ensure(is_any && registry.vfs.iter().all(is_new), "a vf is told of twice")?;
+        ensure(is_any && registry.vfs.iter().all(is_new), "a vf is listed twice")?;
         let number = registry.next_vf;
         registry.next_vf += 1;
         let settings = VfSettings { name, domain, path };

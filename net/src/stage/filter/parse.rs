@@ -50,7 +50,10 @@ pub enum RuleError {
         what: &'static str,
     },
     /// Too many rules.
-    #[error("{0} rules: at most {RULES_MAX}, for each frame asks them one after the other")]
+    #[error(
+        "{0} rules: at most {RULES_MAX}, because each frame is compared with them one after \
+             the other"
+    )]
     TooMany(usize),
 }
 
@@ -66,14 +69,14 @@ impl RuleError {
     }
 }
 
-const A_NUMBER: &str = "a number has to be here";
+const A_NUMBER: &str = "a number is expected";
 const A_PORT: &str = "a port is a number up to 65535, or two of them as in 8000-8080";
 const A_VLAN: &str = "a VLAN is a number from 1 to 4094";
 const AN_ACTION: &str = "a rule begins with allow or deny";
 const AN_ADDRESS: &str = "an address such as 10.0.0.0/8 or fd00::/8, or any";
 const A_LENGTH: &str = "the length after the / is at most 32 for IPv4 and 128 for IPv6, and no bit \
                         of the address may be beyond it";
-const THE_REST: &str = "here may be, in this order: sent or received; arp, ipv4, ipv6, tcp, udp, \
+const THE_REST: &str = "allowed here, in this order: sent or received; arp, ipv4, ipv6, tcp, udp, \
                         icmp, icmpv6, type or protocol; vlan; from; to; keep";
 
 /// One end of a conversation.
@@ -231,7 +234,7 @@ impl<'a> Words<'a> {
         let wrong = |what| Err(RuleError::Contradiction { rule: self.rule, what });
         let has_ports = rule.source_ports.is_some() || rule.destination_ports.is_some();
         if has_ports && !matches!(rule.kind, KindMatch::Protocol(TCP | UDP)) {
-            return wrong("ports are TCP's and UDP's: say tcp or udp before from and to");
+            return wrong("only TCP and UDP have ports: write tcp or udp before from and to");
         }
         let has_nets = rule.source.is_some() || rule.destination.is_some();
         if has_nets && matches!(rule.kind, KindMatch::Type(kind) if !is_ip(kind)) {
@@ -244,10 +247,10 @@ impl<'a> Words<'a> {
         }
         let keeps = [TCP, UDP, ICMP, ICMPV6].map(KindMatch::Protocol);
         if rule.keep && !keeps.contains(&rule.kind) {
-            return wrong("only tcp, udp, icmp and icmpv6 have conversations to keep");
+            return wrong("\"keep\" needs tcp, udp, icmp or icmpv6");
         }
         if rule.keep && rule.action == Action::Deny {
-            return wrong("what is denied has no conversation to keep");
+            return wrong("\"keep\" is for rules that allow");
         }
         Ok(())
     }

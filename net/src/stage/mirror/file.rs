@@ -68,14 +68,14 @@ impl PcapFile {
         let header = header(snap_bytes);
         let mut there = Vec::new();
         if !file.metadata()?.is_file() {
-            return Err(io::Error::other("it is no file: name one"));
+            return Err(io::Error::other("it is not a file: name a file"));
         }
         Read::by_ref(&mut file).take(HEADER_BYTES as u64).read_to_end(&mut there)?;
         // One that was killed while it wrote the header has left a part of it.
         if header[..there.len()] != there[..] {
             let text = format!(
-                "it is there, and is no capture of this kind (pcap with nanoseconds, Ethernet, \
-                 {snap_bytes} bytes of each frame): move it away, or name another file"
+                "the file exists and is not a capture of this kind (pcap with nanoseconds, \
+                 Ethernet, {snap_bytes} bytes of each frame): move it away, or name another file"
             );
             return Err(io::Error::other(text));
         }
@@ -148,8 +148,8 @@ impl PcapFile {
         self.state = FileState::Failed;
         tracing::error!(
             file = %self.name, %error,
-            "the mirror cannot be written; what it copies is missing from now on, the traffic \
-             itself goes on"
+            "the mirror cannot be written: copies are missing from now on, and the traffic itself \
+             continues"
         );
     }
 }

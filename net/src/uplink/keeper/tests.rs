@@ -147,7 +147,7 @@ fn one_that_cannot_be_looked_at_is_not_gone() {
     let (world, _first, kept, _keeper) = begin();
     world.show(Err(libc::EMFILE));
     let why = wait_for("noticed", || kept.core.why());
-    assert!(why.contains("cannot be looked at: Too many open files"), "{why}");
+    assert!(why.contains("cannot be read: Too many open files"), "{why}");
     assert!(kept.core.is_up() && !kept.core.is_wanted());
     world.show(Ok(InterfaceState::Up));
     wait_for("forgotten", || kept.core.why().is_none().then_some(()));

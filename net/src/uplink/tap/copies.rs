@@ -60,7 +60,11 @@ impl CopyTap {
             let is_running = link::interface_is_running(&self.name).unwrap_or(self.is_up);
             if std::mem::replace(&mut self.is_up, is_running) && !is_running {
                 let interface = &self.name;
-                tracing::warn!(interface, "a mirror's tap is set down: nobody hears there");
+                tracing::warn!(
+                    interface,
+                    "a mirror's tap is set down: no program receives its \
+                                           frames"
+                );
             }
         }
         self.interface.is_some() && self.is_up
@@ -84,7 +88,7 @@ impl CopyTap {
                 self.looked = Some(Instant::now());
                 if !std::mem::replace(&mut self.is_away, true) {
                     let error = error.to_string();
-                    tracing::warn!(error, "a mirror's tap is away; it is looked for");
+                    tracing::warn!(error, "a mirror's tap is gone; the node looks for it");
                 }
             }
         }

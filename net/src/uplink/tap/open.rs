@@ -35,7 +35,10 @@ const NAME_BYTES_MAX: usize = 15;
 #[non_exhaustive]
 pub enum TapError {
     /// No interface can have this name.
-    #[error("'{0}' is no interface's name: 1 to {NAME_BYTES_MAX} characters without / and blanks")]
+    #[error(
+        "'{0}' is not an interface's name: 1 to {NAME_BYTES_MAX} characters without / and \
+             blanks"
+    )]
     Name(String),
     /// There are no taps here.
     #[error("/dev/net/tun: {0}; load the module tun, or give the node that device")]
@@ -43,7 +46,7 @@ pub enum TapError {
     /// It is another kind of interface, another process has it, or it may not be made.
     #[error(
         "interface {name}: {source}; make it beforehand by `ip tuntap add {name} mode tap user \
-         USER`, or give the node CAP_NET_ADMIN; nobody else may have it open"
+         USER`, or give the node CAP_NET_ADMIN; no other process may have it open"
     )]
     Interface {
         /// The interface.
@@ -122,7 +125,8 @@ pub(super) fn open(name: &str) -> Result<OpenedTap, TapError> {
         offload(tcp).map_err(failed("offloads"))?;
     }
     if let Err(error) = link::set_interface_up(name) {
-        tracing::warn!(interface = name, %error, "the interface cannot be set up; somebody has to");
+        tracing::warn!(interface = name, %error, "the interface cannot be set up; set it up by \
+                                                  hand (ip link set)");
     }
     Ok(OpenedTap { fd, udp })
 }

@@ -62,7 +62,11 @@ impl VolumeBackend for FileBackend {
     const HAS_LAYOUT: bool = true;
     const COUNTERS: &'static [Key] = &[
         Key::new("file_syncs", "Syncs of the file."),
-        Key::new("file_zeroes_written", "Ranges zeroed by writing zeroes: the file system cannot."),
+        Key::new(
+            "file_zeroes_written",
+            "Ranges zeroed by writing zeroes, because the file system \
+                                         cannot zero them.",
+        ),
         Key::new("file_errors", "Requests that the file's storage failed."),
     ];
 
@@ -76,7 +80,8 @@ impl VolumeBackend for FileBackend {
             false => false,
             true if settings.text("format")? == "raw" => true,
             true => {
-                let text = "\"raw\" is all that is served; convert others by qemu-img";
+                let text = "\"raw\" is the only format; convert images of other formats with \
+                            qemu-img";
                 settings.fail_key("format", format!("\"format\": {text}"));
                 return None;
             }

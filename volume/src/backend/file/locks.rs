@@ -56,7 +56,7 @@ pub(super) fn take(file: &OwnedFd, stat: &Stat, options: &FileOptions) -> Result
                 // A file system that has none, where the first lock has to do.
                 Err(error @ (Errno::NOLCK | Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS)) => {
                     let file = options.path.display();
-                    tracing::warn!(%file, %error, "locks of other programs are not seen there");
+                    tracing::warn!(%file, %error, "locks of other programs are not visible there");
                     return Ok(());
                 }
                 Err(error) => return Err(system_error(&options.path, "lock the file", error)),

@@ -121,8 +121,8 @@ pub enum FileError {
         r#source: io::Error,
     },
     /// The file is shorter than the volume.
-    #[error("{}: too small: {actual_bytes} bytes, but the volume is to have {wanted_bytes}; \
-             extend it with truncate(1), or correct the size", path.display())]
+    #[error("{}: too small: {actual_bytes} bytes, but the volume needs {wanted_bytes}; extend it \
+             with truncate(1), or correct the size", path.display())]
     TooSmall {
         /// The file.
         path: PathBuf,
@@ -165,9 +165,9 @@ pub enum FileError {
         waited: Duration,
     },
     /// It is an image that has to be read by its format.
-    #[error("{}: is a {format} image, and would be served byte by byte, header first; convert it: \
-             qemu-img convert -O raw {} {}.raw; if these bytes are a raw disk all the same, give \
-             the backend format = \"raw\"", path.display(), path.display(), path.display())]
+    #[error("{}: is a {format} image, and guests would see its header as data; convert it: \
+             qemu-img convert -O raw {} {}.raw; if the file is a raw disk, give the backend format \
+             = \"raw\"", path.display(), path.display(), path.display())]
     Format {
         /// The file.
         path: PathBuf,

@@ -143,7 +143,8 @@ impl Shared {
             ];
             for error in noted.into_iter().filter_map(Result::err) {
                 let file = self.path.display();
-                tracing::warn!(%file, %error, "one of the two notes of the failure cannot be kept");
+                tracing::warn!(%file, %error, "one of the two notes of the failure cannot be \
+                                               written");
             }
         }
     }
