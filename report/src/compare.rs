@@ -9,28 +9,30 @@ use serde::Serialize;
 use crate::result::{Machine, Measurement, Point, Run, Series, Spread};
 use crate::unit::Against;
 
-/// Round trips of a cache line that lie further apart than this are of two levels: of cores that
-/// are further apart, or of other machines. The benchmarks judge their rounds by the same number.
+/// Round trips of a cache line that lie further apart than this factor are of two levels: of cores
+/// that are further apart, or of other machines. The benchmarks judge their rounds by the same
+/// number.
 pub const LEVELS_APART: f64 = 1.5;
 
-/// How often rounds of one and the same thing may lie apart by chance alone, for a verdict.
+/// The bound of chance for a verdict: how often rounds of unchanged code may lie apart by chance
+/// alone.
 pub const CHANCE_MAX: f64 = 0.05;
 
-/// Values of one difference that are named, and whose each is.
+/// The values of one difference that are named, and the sides that are named for each value.
 const VALUES_NAMED_MAX: usize = 6;
 const SIDES_NAMED_MAX: usize = 3;
 
-/// Differences that are told: more of them mean that there is nothing to compare.
+/// The differences that are listed: with more of them, runs are not worth a comparison.
 const DIFFERENCES_MAX: usize = 40;
 
-/// Of a value, what is shown.
+/// The characters of a value that are shown.
 const VALUE_CHARS_MAX: usize = 80;
 
-/// Two places on an axis are one if they differ by no more than this part of them: units that were
-/// converted have lost the last bit.
+/// Two places on an axis count as one if they differ by no more than this part of them: the
+/// conversion of units loses the last bit.
 const SAME_PLACE: f64 = 1e-9;
 
-/// Benchmarks of different programs that do one and the same, and tell it in the same numbers.
+/// Benchmarks of different programs that measure the same, in the same quantities.
 const ALIKE: [&[&str]; 7] = [
     &["osu_latency", "mpi_latency"],
     &["osu_bw", "mpi_bandwidth"],
@@ -74,7 +76,7 @@ pub fn differences(sides: &[ComparedSide<'_>]) -> Vec<String> {
     found
 }
 
-/// The part of [`differences`] that is not of set-ups: under what conditions was it measured.
+/// The part of [`differences`] without set-ups: the conditions of the measurements.
 pub fn conditions(sides: &[ComparedSide<'_>]) -> Vec<String> {
     let mut found = machines(sides);
     found.extend(tools(sides));
@@ -82,7 +84,7 @@ pub fn conditions(sides: &[ComparedSide<'_>]) -> Vec<String> {
     found
 }
 
-/// Sides whose run is known, with it; each run once.
+/// The sides whose run is known, with their runs; each run once.
 fn runs<'a>(sides: &[ComparedSide<'a>]) -> Vec<(&'a str, &'a Run)> {
     let mut known = BTreeSet::new();
     let all = sides.iter().filter_map(|side| Some((side.name, side.run?)));
@@ -120,8 +122,8 @@ fn not_told() -> String {
     "not told".to_owned()
 }
 
-/// Versions of what took part in several of them. A run of one program and one of another are not
-/// two versions of one.
+/// Differences between versions of tools that took part in several runs. Two different programs are
+/// not two versions of one.
 fn tools(sides: &[ComparedSide<'_>]) -> Vec<String> {
     let mut by_name: BTreeMap<&str, Vec<(&str, String)>> = BTreeMap::new();
     for (name, run) in runs(sides) {
@@ -132,7 +134,8 @@ fn tools(sides: &[ComparedSide<'_>]) -> Vec<String> {
     by_name.into_iter().filter_map(|(tool, versions)| differ(tool, versions)).collect()
 }
 
-/// Whether the cores were near each other in one and far in another, or moved meanwhile.
+/// The difference between levels: cores that were near each other in one run and far in another, or
+/// that moved during a measurement.
 fn levels(sides: &[ComparedSide<'_>]) -> Option<String> {
     let trips = sides.iter().flat_map(|side| {
         let own = side.measurement.map_or(&[][..], |it| &it.cache_line_round_trips_ns);
@@ -157,7 +160,7 @@ pub fn are_two_levels(one: u64, other: u64) -> bool {
     one.max(other) as f64 > LEVELS_APART * one.min(other) as f64
 }
 
-/// The part of [`differences`] that is of set-ups.
+/// The part of [`differences`] about set-ups.
 pub fn setups(sides: &[ComparedSide<'_>]) -> Vec<String> {
     let all = || sides.iter().filter_map(|side| Some((side.name, &side.measurement?.setup)));
     let keys: BTreeSet<&String> = all().flat_map(|(_, setup)| setup.keys()).collect();
@@ -170,7 +173,7 @@ pub fn setups(sides: &[ComparedSide<'_>]) -> Vec<String> {
     keys.into_iter().filter_map(of).collect()
 }
 
-/// `kernel: 6.1 (A, C), 6.12 (B)`; nothing if all values are one.
+/// A difference such as `kernel: 6.1 (A, C), 6.12 (B)`; nothing if all values are equal.
 fn differ<'a>(what: &str, values: impl IntoIterator<Item = (&'a str, String)>) -> Option<String> {
     let mut kinds: Vec<(String, Vec<&str>)> = Vec::new();
     let mut places: BTreeMap<String, usize> = BTreeMap::new();
@@ -219,15 +222,15 @@ fn were<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Option<String> {
 /// Two figures at one place.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Change {
-    /// Which point of the first series.
+    /// The index of the point in the first series.
     pub base: usize,
-    /// Which point of the other one.
+    /// The index of the point in the other series.
     pub other: usize,
-    /// The first one's figure.
+    /// The figure of the first series.
     pub a: f64,
-    /// The other one's, in the first one's unit.
+    /// The figure of the other series, in the unit of the first.
     pub b: f64,
-    /// How much more the other is, in percent; none where the first is nothing or less.
+    /// How much more the other figure is, in percent; none where the first is 0 or less.
     pub percent: Option<f64>,
     /// The least and the greatest change if each figure may be that of any of its rounds. Without
     /// rounds there is none: other spreads say how requests differ, not how well a figure is known.
@@ -252,8 +255,8 @@ pub enum FigureStanding {
     Less,
 }
 
-/// Whether two series tell the same kind of number: a mean is none of a median, and a figure by
-/// size none of one by depth. Units may differ inside of a dimension.
+/// Whether two series have the same kind of number. A mean is not comparable with a median, nor a
+/// figure by size with a figure by depth. Units may differ inside of a dimension.
 pub fn are_alike(one: &Series, two: &Series) -> bool {
     (one.quantity, one.statistic, one.x.quantity) == (two.quantity, two.statistic, two.x.quantity)
 }
@@ -275,7 +278,7 @@ pub fn partner(base: &Measurement, series: &Series, other: &Measurement) -> Opti
 }
 
 /// How much more `other` is than `base` wherever both have a figure, in the order of `base`; none
-/// if they are not alike. It takes as long as both are long together.
+/// if the two are not alike. The time is linear in the lengths of both.
 pub fn changes(base: &Series, other: &Series) -> Option<Vec<Change>> {
     if !are_alike(base, other) {
         return None;
@@ -288,7 +291,7 @@ pub fn changes(base: &Series, other: &Series) -> Option<Vec<Change>> {
     Some(pairs.into_iter().filter_map(of).collect())
 }
 
-/// Of two points of one label in a series the first one counts.
+/// If several points of a series have one label, the first one counts.
 fn by_label(base: &Series, other: &Series) -> Vec<(usize, usize)> {
     let mut places = BTreeMap::new();
     for (at, point) in other.points.iter().enumerate() {
@@ -299,7 +302,7 @@ fn by_label(base: &Series, other: &Series) -> Vec<(usize, usize)> {
     own.filter_map(|(at, it)| Some((at, *places.get(&it.label)?))).collect()
 }
 
-/// Both are in the order of x, so one look at each point is enough.
+/// Both series are in the order of x, so one look at each point is enough.
 fn by_place(base: &Series, other: &Series) -> Vec<(usize, usize)> {
     let in_base = |x: f64| other.x.unit.convert(x, base.x.unit).unwrap_or(f64::NAN);
     let is_same = |one: f64, two: f64| (one - two).abs() <= SAME_PLACE * one.abs().max(two.abs());
@@ -310,7 +313,8 @@ fn by_place(base: &Series, other: &Series) -> Vec<(usize, usize)> {
             match (one.x_to, two.x_to.map(in_base)) {
                 (None, None) => pairs.push(at),
                 (Some(one), Some(two)) if is_same(one, two) => pairs.push(at),
-                // A figure of a stretch is none of a place: the stretch is passed over.
+                // A figure of a stretch is not comparable with a figure of a place: the stretch is
+                // passed over.
                 (Some(_), _) => {
                     at.0 += 1;
                     continue;
@@ -357,8 +361,8 @@ fn ends(series: &Series, point: &Point) -> Option<[f64; 2]> {
     Some([point.low.filter(|_| rounds)?, point.high.filter(|_| rounds)?])
 }
 
-/// How probable it is that all rounds of one thing lie on one side of all rounds of the same thing:
-/// two of the many orders that they can have.
+/// The probability that all rounds lie on one side of all other rounds, although both measure the
+/// same. It is two of the possible orders.
 pub fn chance(one: u32, other: u32) -> f64 {
     let orders = (1..=one)
         .fold(1.0, |orders, at| orders * (f64::from(other) + f64::from(at)) / f64::from(at));
@@ -366,7 +370,7 @@ pub fn chance(one: u32, other: u32) -> f64 {
 }
 
 fn are_enough(one: Option<u32>, other: Option<u32>) -> bool {
-    // More rounds than this decide anyhow, and would take long to count.
+    // More rounds than this always suffice for a verdict, and would take long to count.
     const MANY: u32 = 100;
     let chance = one.zip(other).map(|(one, other)| chance(one.min(MANY), other.min(MANY)));
     chance.is_some_and(|chance| chance.total_cmp(&CHANCE_MAX) == Ordering::Less)

@@ -1,4 +1,4 @@
-//! Two runs side by side: the relative change, point by point, and what else differs.
+//! Two runs side by side: the relative change, point by point, and all other differences.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -25,7 +25,7 @@ pub struct Diff {
     pub apart: Vec<String>,
 }
 
-/// A series that both have.
+/// A series that both runs have.
 #[derive(Clone, Debug, Serialize)]
 pub struct SeriesDiff {
     /// The benchmark.
@@ -42,7 +42,7 @@ pub struct SeriesDiff {
     pub statistic: Option<Statistic>,
     /// The meaning of low and high, of both.
     pub spreads: [Spread; 2],
-    /// How many rounds, of both, where there were several.
+    /// The number of rounds of each, where there were several.
     pub rounds: [Option<u32>; 2],
     /// The horizontal axis.
     pub x: Axis,
@@ -57,15 +57,15 @@ pub struct SeriesDiff {
 /// Two figures at one place.
 #[derive(Clone, Debug, Serialize)]
 pub struct DiffRow {
-    /// Where.
+    /// The place.
     pub x: f64,
-    /// Of a category, its name.
+    /// The name of a category.
     pub label: Option<String>,
-    /// The first one.
+    /// The first figure.
     pub a: f64,
-    /// The second one.
+    /// The second figure.
     pub b: f64,
-    /// How much more the second is, in percent; none where the first is nothing.
+    /// How much more the second is, in percent; none where the first is 0.
     pub percent: Option<f64>,
     /// The least and the greatest change if each figure may be that of any of its rounds.
     pub percent_between: Option<[f64; 2]>,
@@ -117,17 +117,18 @@ fn sides<'a>(of: [Whose<'a>; 2]) -> [ComparedSide<'a>; 2] {
     [side("A", a), side("B", b)]
 }
 
-/// A measurement, with what sets it apart from others of its benchmark.
+/// A measurement's benchmark, with the title and set-up that set it apart from others of the
+/// benchmark.
 fn named(it: &Measurement) -> String {
     let setup: Vec<_> = it.setup.iter().map(|(key, value)| format!("{key} {value}")).collect();
     let setup = if setup.is_empty() { String::new() } else { format!("; {}", setup.join(", ")) };
     format!("{} ({}{setup})", it.benchmark, it.title)
 }
 
-/// Which measurements of A and B are of one thing: those of one kind whose set-ups agree in
-/// all that sets the measurements of a run apart from one another. So what is local is never
-/// compared with what is remote where one of the runs has both, but if each run has one alone,
-/// they are compared and the difference is told. Of several that are alike, titles decide.
+/// The pairs of measurements of A and B to compare: those of one kind whose set-ups agree in all
+/// keys in which measurements of one run differ. So a local measurement is never compared with a
+/// remote one where one of the runs has both. If each run has only one of them, they are compared
+/// and the difference is named. Among several candidates, titles decide.
 pub(crate) fn pairs(a: &[Measurement], b: &[Measurement]) -> Vec<[Option<usize>; 2]> {
     let (keys_a, keys_b) = (apart_by(a), apart_by(b));
     let mut kinds: BTreeMap<_, [Vec<usize>; 2]> = BTreeMap::new();
@@ -209,8 +210,8 @@ impl Diff {
     }
 }
 
-/// Of a series that has no partner: that it is A's only, or another number of many than B's is,
-/// which is told here and not once more as B's only.
+/// The sentence about a series of A without a partner. If B has the series with another number of
+/// many, the sentence says so, and the series is not listed once more as B's only.
 fn alone(a: &Measurement, mine: &Series, b: &Measurement, taken: &mut BTreeSet<usize>) -> String {
     let Series { quantity, name, .. } = mine;
     let is_it = |(at, it): &(usize, &Series)| {
@@ -274,7 +275,7 @@ fn compared(
     })
 }
 
-/// A number with as many digits as mean something.
+/// A number with as many digits as matter.
 pub fn short(value: f64) -> String {
     let size = value.abs();
     match size {
@@ -289,7 +290,7 @@ pub fn short(value: f64) -> String {
     }
 }
 
-/// Where a point stands, for a table: sizes as people write them.
+/// A point's place, for a table. Sizes are written with binary units.
 pub fn place(axis: Axis, x: f64, label: Option<&str>) -> String {
     const UNITS: [(&str, f64); 3] =
         [("GiB", (1_u64 << 30) as f64), ("MiB", 1_048_576.0), ("KiB", 1024.0)];
@@ -346,7 +347,7 @@ impl SeriesDiff {
         self.spreads == [Spread::Rounds; 2]
     }
 
-    /// On what verdicts rest, or why there are none.
+    /// The basis of the verdicts, or the reason that there are none.
     fn says(&self) -> String {
         let [a, b] = self.rounds;
         let whose = match [a, b] {

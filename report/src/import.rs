@@ -34,7 +34,7 @@ use crate::store::{self, Loaded, RunStore, StoreError};
 const KNOWN: &str = "output of the OSU micro-benchmarks, fio (--output-format=json), netperf, \
     iperf3 (-J) or sockperf, or JSON of `vrio bench`";
 
-/// The standard input's name.
+/// The name of the standard input in messages.
 const STANDARD_INPUT: &str = "standard input";
 
 /// Reads a file's text; `-` is the standard input.
@@ -46,11 +46,11 @@ fn text_of(path: &Path) -> Result<(String, String), StoreError> {
     Ok((path.display().to_string(), store::read_text(path)?))
 }
 
-/// Reads files and puts them together, as a run that is not in a store yet. Its machine is known if
-/// all of them are reports of ours from one machine.
+/// Reads files and puts their measurements together, as a run that is not in a store yet. Its
+/// machine is known if all files are our reports from one machine.
 ///
 /// # Errors
-/// When one cannot be read, or is of no program that is known, or was cut: with the line.
+/// When a file cannot be read, is of no known program, or was cut: with the line.
 pub fn import_files(files: &[PathBuf], title: Option<&str>) -> Result<Loaded, ImportError> {
     let (mut measurements, mut machines) = (Vec::new(), Vec::new());
     for file in files {
@@ -68,10 +68,10 @@ pub fn import_files(files: &[PathBuf], title: Option<&str>) -> Result<Loaded, Im
     Ok(Loaded { run, measurements })
 }
 
-/// Makes a run of a report of ours that was not in a file, whose measurement began then.
+/// Makes a run of one of our reports that was not in a file. Its measurement began at `begun`.
 ///
 /// # Errors
-/// When it is none that becomes a result, or one of another version.
+/// When the text is no report that becomes a result, or has another version.
 pub fn import_report(text: &str, title: &str, begun: SystemTime) -> Result<Loaded, ImportError> {
     let mut measurements = read(text, title).map_err(|fault| fault.of("the report"))?;
     measurements.iter_mut().for_each(|it| it.source = None);
@@ -119,11 +119,11 @@ pub fn open(
     Ok(store()?.load(word)?)
 }
 
-/// Reads the text of a file of that name. Measurements are called by the file's name without what
-/// follows its last point.
+/// Reads the text of a file of that name. Measurements get the file's name without its suffix as
+/// their title.
 ///
 /// # Errors
-/// When it is of no program that is known, or was cut: with the line.
+/// When the text is of no known program, or was cut: with the line.
 pub fn import(file: &str, text: &str) -> Result<Vec<Measurement>, ImportError> {
     let fail = |fault: Fault| fault.of(file);
     let name = Path::new(file).file_name().map_or(file.into(), |name| name.to_string_lossy());
@@ -139,7 +139,7 @@ pub fn import(file: &str, text: &str) -> Result<Vec<Measurement>, ImportError> {
     Ok(measurements)
 }
 
-/// Finds out whose it is.
+/// Finds the program that printed the text, and reads it.
 fn read(text: &str, title: &str) -> Imported {
     if text.trim().is_empty() {
         return Err(Fault::new(1, KNOWN, "nothing"));
@@ -160,7 +160,7 @@ fn read(text: &str, title: &str) -> Imported {
     }
 }
 
-/// Where a JSON object begins, and the line of that: fio may have something to say before it.
+/// The first JSON object and its line: fio may print messages before it.
 fn json(text: &str) -> Option<(usize, &str)> {
     let mut at = 0;
     for (index, line) in text.split_inclusive('\n').enumerate() {

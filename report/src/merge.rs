@@ -1,12 +1,12 @@
-//! Measurements of one thing that are put together.
+//! The merging of measurements of one subject.
 
 use std::cmp::Ordering;
 
 use crate::result::{ENTRIES_MAX, Measurement, Series, WORDS_MAX};
 
-/// Puts together what several files say about one thing: measurements of one benchmark with one
-/// set-up, whose series differ in where they stand alone (a depth each, say), become one. The
-/// first one's title stays; notes and sources are those of all.
+/// Merges the measurements of several files about one subject. Measurements of one benchmark with
+/// one set-up become one measurement if their series have no place in common (if each file has
+/// another depth, say). The first title stays; notes and sources are those of all.
 pub fn merge(measurements: Vec<Measurement>) -> Vec<Measurement> {
     let mut merged: Vec<Measurement> = Vec::new();
     for it in measurements {
@@ -15,7 +15,7 @@ pub fn merge(measurements: Vec<Measurement>) -> Vec<Measurement> {
     merged
 }
 
-/// Puts one more to them, and gives the place of the one that has become of it.
+/// Merges one more measurement into the list, and gives the place of the result.
 pub(crate) fn merge_into(merged: &mut Vec<Measurement>, it: Measurement) -> usize {
     let Some(place) = merged.iter().position(|one| are_alike(one, &it)) else {
         merged.push(it);
@@ -37,7 +37,7 @@ pub(crate) fn merge_into(merged: &mut Vec<Measurement>, it: Measurement) -> usiz
     place
 }
 
-/// `a.json, b.json`, as far as words go.
+/// Two sources as `a.json, b.json`, within the limit of words.
 fn both(one: Option<String>, two: Option<String>) -> Option<String> {
     let (one, two) = match (one, two) {
         (Some(one), Some(two)) => (one, two),
@@ -48,7 +48,7 @@ fn both(one: Option<String>, two: Option<String>) -> Option<String> {
     Some(if fits && !is_there { format!("{one}, {two}") } else { one })
 }
 
-/// Whether two measurements are of one thing and at no place both.
+/// Whether two measurements are of one subject, and have no place in common.
 fn are_alike(one: &Measurement, two: &Measurement) -> bool {
     let is_one = |(mine, theirs): (&Series, &Series)| {
         let of = |it: &Series| (it.quantity, it.unit, it.statistic, it.x, it.spread, it.rounds);
@@ -62,7 +62,7 @@ fn are_alike(one: &Measurement, two: &Measurement) -> bool {
         && one.empty.len() + two.empty.len() <= ENTRIES_MAX / 2
 }
 
-/// Whether there is no place where both have a figure. Both are in the order of x.
+/// Whether the two have no place in common. Both are in the order of x.
 fn are_apart(one: &Series, two: &Series) -> bool {
     let (mut mine, mut theirs) = (one.points.iter().peekable(), two.points.iter().peekable());
     while let (Some(one), Some(two)) = (mine.peek(), theirs.peek()) {

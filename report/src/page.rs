@@ -73,15 +73,15 @@ pub fn page(sources: &[Loaded], options: &PageOptions) -> Result<Page, PageError
     Ok(Page { html: html::page(&content), plots })
 }
 
-/// The title of all of several runs.
+/// The title of several runs, if all share one.
 fn shared_title(sources: &[Loaded]) -> Option<&str> {
     let [first, rest @ ..] = sources else { return None };
     let title = first.run.title.as_str();
     (!rest.is_empty() && rest.iter().all(|source| source.run.title == title)).then_some(title)
 }
 
-/// Runs of one title are told apart by when they were begun, or by number. If all have it, it is
-/// said once, on top: it would stand in each legend and at each column of ten runs.
+/// Gives runs of one title different names: the times when they began, or numbers. If all runs
+/// share the title, it stands on top once, and not in each legend and at each column.
 fn told_apart(sources: &[Loaded]) -> Cow<'_, [Loaded]> {
     let mut titles: BTreeMap<&str, usize> = BTreeMap::new();
     for source in sources {

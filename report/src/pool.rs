@@ -10,25 +10,25 @@ use crate::diff;
 use crate::result::{ENTRIES_MAX, Empty, Measurement, Point, Run, Series, Spread};
 use crate::store::Loaded;
 
-/// Why runs are no rounds of one another.
+/// The reasons that runs are no rounds of one another.
 #[derive(Debug, Error)]
 pub enum PoolError {
     /// There is nothing to pool.
     #[error("two runs or more are rounds of one another, and this is {0}")]
     TooFew(usize),
-    /// They were measured elsewhere, or by another build.
+    /// The runs were measured on several machines, or with several builds.
     #[error("these are no rounds of one another: {}", .0.join("; "))]
     Differ(Vec<String>),
-    /// They have no figure in common.
+    /// The runs have no figure in common.
     #[error("these runs have no figure that is in all of them; 'vrio results diff' says why")]
     Nothing,
 }
 
-/// Makes one run of several of one machine and build, whose figures are medians of theirs, with
-/// the least and the most. Kept is what all of them have, measured in the same way.
+/// Makes one run of several runs of one machine and build. Its figures are the medians of theirs,
+/// with the least and the most. It keeps the figures that all runs have, measured in the same way.
 ///
 /// # Errors
-/// When they are of several machines or builds, or have nothing in common.
+/// When the runs are of several machines or builds, or have nothing in common.
 pub fn pool(runs: &[Loaded], title: Option<&str>) -> Result<Loaded, PoolError> {
     let [first, others @ ..] = runs else { return Err(PoolError::TooFew(0)) };
     if others.is_empty() {
@@ -114,7 +114,7 @@ fn add(notes: &mut Vec<String>, more: &[String]) {
     }
 }
 
-/// Figures at the places that all have, in the first one's units.
+/// The medians at the places that all series have, in the unit of the first series.
 fn series(mine: &Series, others: &[Series]) -> Series {
     let mut figures: Vec<Vec<f64>> = mine.points.iter().map(|point| vec![point.y]).collect();
     for other in others {
@@ -133,7 +133,7 @@ fn series(mine: &Series, others: &[Series]) -> Series {
     Series { spread: Spread::Rounds, rounds, points: all.map(point).collect(), ..mine.clone() }
 }
 
-/// Of figures in order, one at least.
+/// The median of sorted figures; there must be one at least.
 pub(crate) fn median(figures: &[f64]) -> f64 {
     let at = figures.len() / 2;
     if figures.len() % 2 == 1 { figures[at] } else { f64::midpoint(figures[at - 1], figures[at]) }
@@ -164,7 +164,7 @@ mod tests {
         let told: Vec<_> = series.points.iter().map(|it| (it.low, it.y, it.high)).collect();
         assert_eq!(told, [(Some(7.0), 9.0, Some(20.0)), (Some(14.0), 18.0, Some(40.0))]);
         assert!(it.run.notes[0].starts_with("medians of 4 runs: "), "{:?}", it.run.notes);
-        // And so a change has a verdict, which one run of each has not.
+        // So a change has a verdict, which a single run of each would not have.
         let other = pool(&[1.0, 2.0, 3.0, 4.0].map(|y| run(&[(1.0, y)])), None).unwrap();
         let row = diff::diff(&it, &other).series[0].rows[0].clone();
         assert_eq!((row.standing, row.is_better), (compare::FigureStanding::Less, Some(false)));
@@ -203,7 +203,7 @@ mod tests {
         runs[1].run.machine = Some(machine("def", 46));
         let said = pool(&runs, None).unwrap_err().to_string();
         assert!(said.contains("commit: abc") && said.contains("def"), "{said}");
-        // Levels come and go on one machine: they are said.
+        // Levels come and go on one machine: they are noted.
         runs[1].run.machine = Some(machine("abc", 110));
         let it = pool(&runs, None).unwrap();
         assert!(it.run.notes[1].starts_with("level: "), "{:?}", it.run.notes);

@@ -18,7 +18,8 @@ const FILES: [(&str, &str); 6] = [
     ("vrio.toml", include_str!("../published/vrio.toml")),
 ];
 
-/// One text's figures; each measurement is as in a result's file, but for what is the same in all.
+/// The figures of one text. Each measurement has the form of a result's file, without the fields
+/// that all of them share.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PublishedFile {
@@ -26,7 +27,7 @@ struct PublishedFile {
     measurement: Vec<Table>,
 }
 
-/// All of them, text by text.
+/// All published measurements, text by text.
 pub fn published() -> Vec<Measurement> {
     let all = FILES.iter().flat_map(|(name, text)| {
         read(text).unwrap_or_else(|error| panic!("{name} is part of the program: {error}"))
@@ -68,7 +69,7 @@ mod tests {
         ("millisecond", 1e-3),
     ];
 
-    /// The first number of some words: `$44.5K` is 44500, `3× to 4×` is 3, `3.8 GB/s` 3.8e9.
+    /// The first number in some words: `$44.5K` is 44500, `3× to 4×` is 3, `3.8 GB/s` 3.8e9.
     fn number(words: &str) -> Option<f64> {
         let start = words.find(|c: char| c.is_ascii_digit())?;
         let is_part = |c: char| c.is_ascii_digit() || c == '.' || c == ',';
@@ -80,7 +81,7 @@ mod tests {
         Some(number * multiple.map_or(1.0, |(_, multiple)| *multiple))
     }
 
-    /// One of a unit, in what its dimension is told in here: seconds, bytes or bits a second.
+    /// One of a unit, in the base of its dimension here: seconds, bytes or bits a second.
     fn one_of(unit: Unit) -> f64 {
         match unit {
             Unit::MbPerS => 1e6,

@@ -17,16 +17,16 @@ use crate::unit::{Against, Quantity, Unit};
 /// it does not know.
 pub const SCHEMA: u32 = 1;
 
-/// Series of one measurement: more than a plot can tell apart by far.
+/// Series of one measurement: many more than a plot can show apart.
 pub const SERIES_MAX: usize = 256;
 
-/// Points of one series: a time line of ten minutes, each hundredth of a second.
+/// Points of one series: a time line of ten minutes with a point each hundredth of a second.
 pub const POINTS_MAX: usize = 60_000;
 
-/// Bytes of a title, a name, a note: a paragraph.
+/// Bytes of a title, a name or a note: a paragraph.
 pub const WORDS_MAX: usize = 4096;
 
-/// Words of one kind in one file: keys of a set-up, notes, cells that are empty.
+/// Entries of one kind in one file: keys of a set-up, notes, empty cells.
 pub const ENTRIES_MAX: usize = 1024;
 
 /// The measurements of one command on one machine: `run.json`.
@@ -83,7 +83,8 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Whether the other one is the same machine and build; levels of the cache line come and go.
+    /// Whether the other machine and build are the same. The level of the cache line is left out,
+    /// since it comes and goes.
     pub fn is_same(&self, other: Option<&Self>) -> bool {
         let bare = |it: &Self| Self { cache_line_round_trip_ns: None, ..it.clone() };
         other.is_some_and(|other| bare(self) == bare(other))
@@ -103,7 +104,7 @@ pub enum RunOrigin {
     Published,
 }
 
-/// One benchmark's outcome: one file.
+/// The outcome of one benchmark: one file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Measurement {
@@ -122,8 +123,8 @@ pub struct Measurement {
     /// The settings: `path`, `idle`, `driver`, `mpi`, `provider` and so on, each with its value.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub setup: BTreeMap<String, String>,
-    /// Round trips of a cache line around the measurement, in nanoseconds: before and after, or
-    /// none. Where they differ much, cores have moved meanwhile.
+    /// Round trips of a cache line around the measurement, in nanoseconds: before and after it, or
+    /// none. If they differ much, the cores have moved during the measurement.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cache_line_round_trips_ns: Vec<u64>,
     /// The figures.
@@ -143,7 +144,7 @@ pub struct Measurement {
     pub misprints: Vec<String>,
 }
 
-/// Figures of one quantity against one other.
+/// Figures of one quantity against another quantity.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Series {
@@ -176,20 +177,20 @@ pub struct Series {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Axis {
-    /// Against what is measured.
+    /// The quantity of the axis.
     pub quantity: Against,
-    /// In what.
+    /// The unit of the axis.
     pub unit: Unit,
 }
 
 impl Axis {
-    /// Of a message's, frame's or request's bytes.
+    /// The bytes of a message, frame or request.
     pub const MESSAGE_SIZE: Self = Self { quantity: Against::MessageSize, unit: Unit::Bytes };
-    /// Of requests outstanding.
+    /// The requests outstanding.
     pub const QUEUE_DEPTH: Self = Self { quantity: Against::QueueDepth, unit: Unit::Count };
-    /// Of seconds.
+    /// Seconds.
     pub const SECONDS: Self = Self { quantity: Against::Time, unit: Unit::S };
-    /// Of names.
+    /// Names.
     pub const CATEGORY: Self = Self { quantity: Against::Category, unit: Unit::Name };
 }
 
@@ -197,35 +198,35 @@ impl Axis {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Point {
-    /// Where it stands; of a category, its place from 0.
+    /// The place; for a category, its number from 0.
     pub x: f64,
-    /// The same figure is said of everything from `x` to here ("below 128 bytes").
+    /// The end of a stretch: the figure is of everything from `x` to here ("below 128 bytes").
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub x_to: Option<f64>,
-    /// Of a category, its name.
+    /// The name of a category.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
     /// The figure.
     pub y: f64,
-    /// Where the spread begins.
+    /// The lower end of the spread.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub low: Option<f64>,
-    /// Where it ends.
+    /// The upper end of the spread.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub high: Option<f64>,
-    /// How the figure is meant: only what was published has other than exact ones.
+    /// The precision of the figure: only published figures may be other than exact.
     #[serde(default, skip_serializing_if = "Meant::is_exact")]
     pub meant: Meant,
-    /// Of what was published: the words with the figure, which stand in a quotation.
+    /// For a published figure, the words with the figure, which stand in a quotation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub said: Option<String>,
 }
 
-/// How a figure is meant.
+/// The precision of a figure, in the words of its text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Meant {
-    /// As it stands.
+    /// The figure as it stands.
     #[default]
     Exact,
     /// "About", "roughly".
@@ -237,25 +238,25 @@ pub enum Meant {
 }
 
 impl Meant {
-    /// For serde.
+    /// Lets serde skip the field.
     fn is_exact(&self) -> bool {
         *self == Self::Exact
     }
 }
 
-/// Which number of many a figure is.
+/// The number that represents many: a mean, a median and so on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Statistic {
-    /// Their mean.
+    /// The mean.
     Mean,
-    /// Half of them are no larger.
+    /// The median: half of the values are no larger.
     Median,
-    /// 90 of a hundred are no larger.
+    /// The 90th percentile: 90 of 100 values are no larger.
     P90,
-    /// 99 of a hundred are no larger.
+    /// The 99th percentile: 99 of 100 values are no larger.
     P99,
-    /// 999 of a thousand are no larger.
+    /// The 99.9th percentile: 999 of 1000 values are no larger.
     P999,
     /// The least.
     Min,
@@ -267,7 +268,7 @@ pub enum Statistic {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Spread {
-    /// There are none.
+    /// The points have no spread.
     #[default]
     None,
     /// The least and the most of several rounds, each of which repeated the whole measurement: how
@@ -275,7 +276,7 @@ pub enum Spread {
     Rounds,
     /// The least and the most.
     MinMax,
-    /// The first and the third quarter's end.
+    /// The first and the third quartile.
     Iqr,
     /// The 5th and the 95th percentile.
     P5P95,
@@ -288,12 +289,12 @@ pub enum Spread {
 }
 
 impl Spread {
-    /// Whether there is none.
+    /// Whether there is no spread.
     pub fn is_none(&self) -> bool {
         *self == Self::None
     }
 
-    /// In words; nothing if there is none.
+    /// The words for a caption; nothing without a spread.
     pub fn words(self) -> &'static str {
         match self {
             Self::None => "",
@@ -321,19 +322,19 @@ pub struct Empty {
 /// A fault in the text of a file. The reader adds the file's name.
 #[derive(Debug, Error)]
 pub enum ResultError {
-    /// It is not JSON, or a field is missing, unknown or of another kind.
+    /// The text is not JSON, or a field is missing, unknown or of another kind.
     #[error("line {}, column {}: {}", .0.line(), .0.column(), bare(.0))]
     Form(serde_json::Error),
-    /// Another version wrote it.
+    /// The file has another version.
     #[error(
         "it is of version {found} of the results' form, and this vrio knows version {SCHEMA}: \
          use the vrio that wrote it, or measure again"
     )]
     Version {
-        /// Of the file.
+        /// The version of the file.
         found: u64,
     },
-    /// There is no version in it at all.
+    /// The text has no version.
     #[error("it has no \"schema\" number, so it is no result of vrio's")]
     NoVersion,
     /// The text breaks the schema by which other programs read it.
@@ -359,8 +360,8 @@ fn rule(place: impl Into<String>, what: impl Into<String>) -> ResultError {
     ResultError::Rule { place: place.into(), what: what.into() }
 }
 
-/// Reads any of the files, whose version it checks before the rest, and then against its type, its
-/// rules and the schema.
+/// Reads any of the files. It checks the version first, and then the type, the rules and the
+/// schema.
 fn read<T: DeserializeOwned>(
     text: &str,
     form: Form,
@@ -372,7 +373,7 @@ fn read<T: DeserializeOwned>(
         Some(found) if found != u64::from(SCHEMA) => return Err(ResultError::Version { found }),
         Some(_) => {}
     }
-    // Again from the text: a value knows no lines.
+    // The text is parsed again, since a parsed value does not know its lines.
     let read = serde_json::from_str(text).map_err(ResultError::Form)?;
     check(&read)?;
     schema::check(form, &value)?;
@@ -398,12 +399,12 @@ impl Run {
     /// Reads a `run.json`.
     ///
     /// # Errors
-    /// When it is not one, or of another version.
+    /// When the text is no `run.json`, or of another version.
     pub fn read(text: &str) -> Result<Self, ResultError> {
         read(text, Form::Run, Self::check)
     }
 
-    /// Checks what the form does not say.
+    /// Checks the rules that the form cannot express.
     ///
     /// # Errors
     /// The first rule that is broken.
@@ -421,14 +422,14 @@ impl Run {
     }
 }
 
-/// Whether it can be a directory's name everywhere, and none that leads out of the store.
+/// Whether the name can be a directory's name on every system, and does not lead out of the store.
 pub fn is_id(id: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     (1..=100).contains(&id.len()) && id.chars().all(plain) && !id.starts_with('.')
 }
 
 impl Measurement {
-    /// An empty one.
+    /// A measurement without figures.
     pub fn new(origin: RunOrigin, benchmark: &str, title: &str) -> Self {
         Self {
             schema: SCHEMA,
@@ -446,7 +447,7 @@ impl Measurement {
         }
     }
 
-    /// Says what the line carries, each way, of all bandwidths that do not say it themselves.
+    /// Sets the line's rate, of one way, for all bandwidths that have none.
     pub fn set_line_rate(&mut self, bits_per_s: f64) {
         for series in &mut self.series {
             let ways = match series.quantity {
@@ -462,12 +463,12 @@ impl Measurement {
     /// Reads a measurement's file.
     ///
     /// # Errors
-    /// When it is not one, or of another version, or breaks a rule.
+    /// When the text is no measurement, or of another version, or breaks a rule.
     pub fn read(text: &str) -> Result<Self, ResultError> {
         read(text, Form::Measurement, Self::check)
     }
 
-    /// Checks what the form does not say: limits, units that fit, numbers that are in order.
+    /// Checks the rules that the form cannot express: limits, units that fit, numbers in order.
     ///
     /// # Errors
     /// The first rule that is broken.
@@ -499,7 +500,7 @@ impl Measurement {
 }
 
 impl Series {
-    /// One without figures yet, whose figures would have no spread.
+    /// A series without figures and without a spread.
     pub fn new(name: &str, quantity: Quantity, unit: Unit, x: Axis) -> Self {
         Self {
             name: name.to_owned(),
@@ -550,7 +551,7 @@ impl Series {
 }
 
 impl Statistic {
-    /// In words.
+    /// The words for a table or a legend.
     pub fn words(self) -> &'static str {
         match self {
             Self::Mean => "mean",
@@ -565,7 +566,7 @@ impl Statistic {
 }
 
 impl Point {
-    /// A bare figure.
+    /// A figure without spread and name.
     pub fn new(x: f64, y: f64) -> Self {
         Self { x, y, ..Self::default() }
     }

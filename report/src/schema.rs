@@ -30,7 +30,7 @@ impl Form {
     }
 }
 
-/// Where a value has not the schema's form.
+/// The place where a value does not have the schema's form.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("{place}: {rule}: that is not the form of docs/results.schema.json")]
 pub struct Misfit {
@@ -52,13 +52,13 @@ pub fn schema() -> &'static Value {
 /// Checks a value.
 ///
 /// # Errors
-/// The first place where it has another form.
+/// The first place where the value has another form.
 pub fn check(form: Form, value: &Value) -> Result<(), Misfit> {
     let name = form.name();
     check_by(&schema()["$defs"][name], value, &SchemaPlace::Of(name))
 }
 
-/// Where one is, while a value is gone through: it becomes words only for an error.
+/// The place within a value during a check. It becomes words only for an error.
 enum SchemaPlace<'a> {
     Of(&'a str),
     Field(&'a Self, &'a str),
@@ -81,7 +81,7 @@ impl SchemaPlace<'_> {
     }
 }
 
-/// Words that say nothing about a value by themselves.
+/// Words of the schema that restrict no value by themselves.
 const SAID: [&str; 7] =
     ["$schema", "$defs", "title", "description", "items", "properties", "additionalProperties"];
 
@@ -92,7 +92,7 @@ fn check_by(rule: &Value, value: &Value, place: &SchemaPlace<'_>) -> Result<(), 
     check_inside(rule, value, place)
 }
 
-/// One word of a rule.
+/// Checks a value by one word of a rule.
 fn check_word(
     word: &str,
     of: &Value,
@@ -121,7 +121,7 @@ fn check_word(
         },
         "const" => of == value,
         "enum" => of.as_array().is_some_and(|all| all.contains(value)),
-        // There is one pattern, of a run's name, and a test holds it against this.
+        // The schema has one pattern, for a run's name. A test compares it with this function.
         "pattern" => value.as_str().is_some_and(is_id),
         "minimum" => least.is_none_or(|(least, value)| value >= least),
         "exclusiveMinimum" => least.is_none_or(|(least, value)| value > least),
@@ -144,7 +144,7 @@ fn size(word: &str, value: &Value) -> Option<u64> {
     Some(size as u64)
 }
 
-/// Of objects and lists, what is in them.
+/// Checks the fields of an object and the items of a list.
 fn check_inside(rule: &Value, value: &Value, place: &SchemaPlace<'_>) -> Result<(), Misfit> {
     if let (Some(items), Some(values)) = (rule.get("items"), value.as_array()) {
         for (at, value) in values.iter().enumerate() {
@@ -227,7 +227,7 @@ mod tests {
         assert_eq!((&*said.place, &*said.rule), ("run", "id is missing"));
     }
 
-    /// The one pattern says what [`is_id`] checks.
+    /// The one pattern of the schema agrees with [`is_id`].
     #[test]
     fn the_pattern_is_that_of_a_runs_name() {
         let patterns = schema().to_string().matches("\"pattern\"").count();

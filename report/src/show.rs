@@ -1,4 +1,4 @@
-//! A run as text for people.
+//! The text of a run, for a terminal.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Where runs are kept: a directory for each, which is whole as soon as it is there.
+//! The store of runs: a directory for each run, which appears as a whole.
 //!
 //! ```text
 //! results/
@@ -20,7 +20,7 @@ use crate::merge::merge_into;
 use crate::result::{Measurement, ResultError, Run, SCHEMA, is_id};
 use crate::schema::{self, Form, Misfit};
 
-/// Bytes of a file that is read: fio writes some hundred kilobytes of a long job with many parts.
+/// Bytes of a file that is read: fio writes some hundred kilobytes for a long job with many parts.
 pub const FILE_BYTES_MAX: u64 = 16 << 20;
 
 /// Measurements of one run.
@@ -29,16 +29,16 @@ pub const MEASUREMENTS_MAX: usize = 512;
 /// Runs of a store. A longer list is of no use to a reader.
 pub const RUNS_MAX: usize = 10_000;
 
-/// Runs that begin within the same second, of one kind.
+/// Runs of one kind that begin within the same second.
 const SAME_SECOND_MAX: u32 = 100;
 
-/// The name of the file that says what a run is.
+/// The name of the file that describes a run.
 const RUN_FILE: &str = "run.json";
 
 /// Errors of reading and writing files.
 #[derive(Debug, Error)]
 pub enum StoreError {
-    /// Neither a variable says where results are kept, nor is there a home.
+    /// The directory of results is not known: no variable names it, and there is no home.
     #[error(
         "nobody says where results are kept: neither XDG_STATE_HOME nor HOME is set; name a \
          directory (--results, or --save of what measures)"
@@ -52,13 +52,13 @@ pub enum StoreError {
         /// The reason.
         error: io::Error,
     },
-    /// A file is larger than any of a result's.
+    /// A file is larger than a result can be.
     #[error("{}: more than {} MiB, which no result has", .path.display(), FILE_BYTES_MAX >> 20)]
     TooLarge {
         /// The file.
         path: PathBuf,
     },
-    /// A file has bytes in it that are no text.
+    /// A file has bytes that are no text.
     #[error("{}: it is not UTF-8 text", .path.display())]
     NotText {
         /// The file.
@@ -74,7 +74,7 @@ pub enum StoreError {
         /// The limit.
         max: usize,
     },
-    /// A file is no result, or a damaged one.
+    /// A file is no result, or a damaged result.
     #[error("{}: {error}", .path.display())]
     Damaged {
         /// The file.
@@ -87,7 +87,7 @@ pub enum StoreError {
     Unfit {
         /// The intended file.
         path: PathBuf,
-        /// Where it has another form.
+        /// The place where they have another form.
         misfit: Misfit,
     },
     /// No run has this name.
@@ -118,7 +118,7 @@ impl StoreError {
     }
 }
 
-/// A run with all that was measured in it.
+/// A run with all of its measurements.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Loaded {
     /// The run itself.
@@ -127,14 +127,14 @@ pub struct Loaded {
     pub measurements: Vec<Measurement>,
 }
 
-/// A run of a list.
+/// A run in a list.
 #[derive(Debug)]
 pub struct ListedRun {
     /// Its name.
     pub id: String,
     /// The run, or the error about it: one damaged run hides no other.
     pub run: Result<Run, StoreError>,
-    /// How many measurements it has.
+    /// The number of its measurements.
     pub measurements: usize,
 }
 
@@ -145,14 +145,13 @@ pub struct RunStore {
 }
 
 impl RunStore {
-    /// The one in that directory, which is made when the first run is saved.
+    /// The store in that directory, which is made when the first run is saved.
     pub fn at(folder: &Path) -> Self {
         Self { folder: folder.to_owned() }
     }
 
-    /// The user's own: `$XDG_STATE_HOME/vrio/results`, else `~/.local/state/vrio/results`. Of the
-    /// variables, those that are empty or lead to a place that depends on where one stands count
-    /// as not set, as XDG has it.
+    /// The user's own store: `$XDG_STATE_HOME/vrio/results`, else `~/.local/state/vrio/results`. A
+    /// variable that is empty or holds a relative path counts as not set, as XDG demands.
     ///
     /// # Errors
     /// When there is no home.
@@ -163,12 +162,12 @@ impl RunStore {
         Ok(Self::at(&state.join("vrio/results")))
     }
 
-    /// Its directory.
+    /// The directory of the store.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// The names of all runs, oldest first. Others than directories with a run's name are skipped.
+    /// The names of all runs, oldest first. Only directories with a run's name count.
     fn ids(&self) -> Result<Vec<String>, StoreError> {
         let entries = match fs::read_dir(&self.folder) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -203,10 +202,10 @@ impl RunStore {
         Ok(self.ids()?.into_iter().map(listed).collect())
     }
 
-    /// The run of that name, or whose name alone begins so, or `latest`.
+    /// Loads the run with that name, the only run whose name begins so, or the `latest`.
     ///
     /// # Errors
-    /// When there is none, or more than one, or it is damaged.
+    /// When there is no such run, or more than one, or it is damaged.
     pub fn load(&self, id: &str) -> Result<Loaded, StoreError> {
         let ids = self.ids()?;
         let none = || StoreError::NoRun { id: id.to_owned(), folder: self.folder.clone() };
@@ -226,11 +225,11 @@ impl RunStore {
         load(&self.folder.join(found))
     }
 
-    /// Saves a run, whose name is made unique, and gives the directory that it is in. It is there
-    /// with everything or not at all.
+    /// Saves a run and makes its name unique. Gives its directory, which appears with all files or
+    /// not at all.
     ///
     /// # Errors
-    /// When it breaks a rule of results, or the disk refuses.
+    /// When the run breaks a rule of results, or the disk refuses.
     pub fn save(&self, loaded: &mut Loaded) -> Result<PathBuf, StoreError> {
         let Loaded { run, measurements } = loaded;
         if measurements.len() > MEASUREMENTS_MAX {
@@ -272,13 +271,13 @@ impl RunStore {
 }
 
 impl RunStore {
-    /// Adds measurements to a run that was saved before, and its notes and versions of tools as
-    /// they are now. A measurement that says more about a thing that is there becomes a part of it
-    /// ([`merge`](crate::merge::merge)). A reader meanwhile sees whole files: the measurements of
-    /// before, or more.
+    /// Adds measurements to a saved run, and writes its present notes and versions of tools. A
+    /// measurement of a known subject becomes a part of that subject's measurement
+    /// ([`merge`](crate::merge::merge)). A concurrent reader sees whole files: the earlier
+    /// measurements, or more.
     ///
     /// # Errors
-    /// When it breaks a rule of results, or the disk refuses.
+    /// When a measurement breaks a rule of results, or the disk refuses.
     pub fn add(&self, loaded: &mut Loaded, more: Vec<Measurement>) -> Result<(), StoreError> {
         let folder = self.folder.join(&loaded.run.id);
         let mut all = loaded.measurements.clone();
@@ -303,12 +302,12 @@ impl RunStore {
     }
 }
 
-/// The name of the file of a run's measurement, by its place.
+/// The name of a measurement's file, by the measurement's place in the run.
 fn file_of(place: usize, measurement: &Measurement) -> String {
     format!("{:02}-{}.json", place + 1, plain(&measurement.benchmark))
 }
 
-/// Writes a file that is there as a whole or as it was.
+/// Writes a file so that readers see it as a whole, or as it was before.
 fn replace_file(
     folder: &Path,
     name: &str,
@@ -333,12 +332,12 @@ fn write(folder: &Path, run: &Run, measurements: &[Measurement]) -> Result<(), S
     opened.sync_all().map_err(StoreError::io(folder))
 }
 
-/// Writes a file that has the form of results, and no other one.
+/// Writes a file, if its value has the form of results.
 fn write_file(path: &Path, form: Form, value: &impl serde::Serialize) -> Result<(), StoreError> {
     let plain = serde_json::to_value(value).expect("plain data");
     let unfit = |misfit| StoreError::Unfit { path: path.to_owned(), misfit };
     schema::check(form, &plain).map_err(unfit)?;
-    // Of the value itself, whose fields are in the order of the type.
+    // The text is made of the value itself, whose fields are in the order of the type.
     let mut text = serde_json::to_string_pretty(value).expect("plain data");
     text.push('\n');
     let mut file = File::create_new(path).map_err(StoreError::io(path))?;
@@ -365,7 +364,7 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>, StoreError> {
             return Err(StoreError::TooMany { path, what: "measurements", max });
         }
     }
-    // By their numbers, which need not be of one length.
+    // The order is by number: numbers may differ in length.
     let number = |path: &PathBuf| {
         let name = path.file_name()?.to_str()?;
         name.split('-').next()?.parse::<u32>().ok()
@@ -379,10 +378,10 @@ fn read_run(folder: &Path) -> Result<Run, StoreError> {
     Run::read(&read_text(&path)?).map_err(StoreError::damaged(&path))
 }
 
-/// Reads a run's directory, wherever it is.
+/// Reads a run's directory, in a store or elsewhere.
 ///
 /// # Errors
-/// When it is none, or a file in it is damaged.
+/// When the directory is no run, or a file in it is damaged.
 pub fn load(folder: &Path) -> Result<Loaded, StoreError> {
     let run = read_run(folder)?;
     let read =
@@ -391,16 +390,16 @@ pub fn load(folder: &Path) -> Result<Loaded, StoreError> {
     Ok(Loaded { run, measurements })
 }
 
-/// Reads a file of at most [`FILE_BYTES_MAX`]; also one that has no length, such as a pipe.
+/// Reads a file of at most [`FILE_BYTES_MAX`] bytes, also a file without a length, such as a pipe.
 ///
 /// # Errors
-/// When it cannot be read, is larger, or no text.
+/// When the file cannot be read, is larger, or is no text.
 pub fn read_text(path: &Path) -> Result<String, StoreError> {
     let file = File::open(path).map_err(StoreError::io(path))?;
     read_bounded(path, file)
 }
 
-/// The same of what is open already; `path` is what errors call it.
+/// The same for an open file; `path` is its name in errors.
 ///
 /// # Errors
 /// As of [`read_text`].
@@ -414,12 +413,12 @@ pub fn read_bounded(path: &Path, from: impl Read) -> Result<String, StoreError> 
 }
 
 impl Run {
-    /// One that begins now, named after the time and a word for its kind.
+    /// A run that begins now. Its name consists of the time and a word for its kind.
     pub fn now(kind: &str, title: &str) -> Self {
         Self::begun_at(SystemTime::now(), kind, title)
     }
 
-    /// One that began then. A time that no calendar has is now.
+    /// A run that began then. A time that no calendar has becomes the present time.
     pub fn begun_at(begun: SystemTime, kind: &str, title: &str) -> Self {
         let begun = Timestamp::try_from(begun).unwrap_or_else(|_| Timestamp::now());
         Self {
@@ -474,7 +473,7 @@ mod tests {
         assert!(store.load("../results").is_err() && store.load("").is_err());
     }
 
-    /// A measurement that is of other guests than any other.
+    /// A measurement whose number of guests sets it apart from the others.
     fn of_guests(count: usize) -> Measurement {
         let mut it = Measurement::new(RunOrigin::Measured, "net", "frames");
         it.setup.insert("guests".to_owned(), count.to_string());
@@ -515,7 +514,7 @@ mod tests {
         store.add(&mut run, more.collect()).unwrap();
         let read = store.load("latest").unwrap();
         assert_eq!(read.run, run.run);
-        // Beyond a hundred the names of files are longer, and still in order.
+        // With more than a hundred measurements, the names of files are longer, and still in order.
         assert_eq!(read.measurements, run.measurements);
         let folder = store.folder().join(&run.run.id);
         assert_eq!(fs::read_dir(folder).unwrap().count(), 123);

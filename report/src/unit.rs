@@ -7,19 +7,19 @@ use serde::{Deserialize, Serialize};
 /// The dimension of a unit. Two numbers of one dimension can be compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dimension {
-    /// Of time.
+    /// Time.
     Time,
-    /// Of data.
+    /// Data.
     Data,
-    /// Of data in a time.
+    /// Data in a time.
     DataRate,
-    /// Of anything else in a time: messages, requests, rounds.
+    /// Events in a time: messages, requests, rounds.
     Rate,
-    /// Of processor time for data.
+    /// Processor time for data.
     TimePerData,
-    /// A part of something, or a change of it.
+    /// A part of a whole, or a change of it.
     Share,
-    /// How many there are.
+    /// A number of things.
     Count,
     /// A price.
     Money,
@@ -27,7 +27,7 @@ pub enum Dimension {
     Name,
 }
 
-/// In what a number is told. `docs/results.md` has the names.
+/// The unit of a number. `docs/results.md` has the names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
@@ -41,30 +41,30 @@ pub enum Unit {
     S,
     /// Bytes.
     Bytes,
-    /// Bytes in a second.
+    /// Bytes a second.
     BytesPerS,
-    /// 10^6 bytes in a second: the MB/s of the OSU benchmarks.
+    /// 10^6 bytes a second: the MB/s of the OSU benchmarks.
     MbPerS,
-    /// Bits in a second.
+    /// Bits a second.
     BitsPerS,
-    /// In a second.
+    /// Events a second.
     PerS,
-    /// Nanoseconds for a byte.
+    /// Nanoseconds a byte.
     NsPerByte,
-    /// Of a hundred.
+    /// Parts of a hundred.
     Percent,
-    /// Of one: 0.5 is a half, 2 is twice as much.
+    /// Parts of one: 0.5 is a half, 2 is twice as much.
     Ratio,
-    /// How many.
+    /// A number of things.
     Count,
     /// US dollars.
     Usd,
-    /// None: names stand there.
+    /// No unit: names stand in the place of numbers.
     Name,
 }
 
 impl Unit {
-    /// All of them.
+    /// All units.
     pub const ALL: [Self; 15] = [
         Self::Ns,
         Self::Us,
@@ -98,7 +98,7 @@ impl Unit {
         }
     }
 
-    /// How many of the smallest unit of its dimension it is.
+    /// The size of the unit, in the smallest unit of its dimension.
     fn factor(self) -> f64 {
         match self {
             Self::Us => 1e3,
@@ -110,7 +110,7 @@ impl Unit {
         }
     }
 
-    /// A number of this unit in another one; none if they are of two dimensions.
+    /// A number of this unit, converted into another unit; none if the units are of two dimensions.
     pub fn convert(self, number: f64, to: Self) -> Option<f64> {
         if self == to {
             return Some(number);
@@ -119,7 +119,7 @@ impl Unit {
         fits.then(|| number * (self.factor() / to.factor()))
     }
 
-    /// As it stands behind a number or an axis' name; nothing for numbers and names.
+    /// The symbol behind a number or an axis' name; nothing for numbers and names.
     pub fn symbol(self) -> &'static str {
         match self {
             Self::Ns => "ns",
@@ -144,40 +144,40 @@ impl Unit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Quantity {
-    /// How long something takes: a message one way, a request, an operation of all.
+    /// The time of one operation: a message one way, a request, a collective operation.
     Latency,
-    /// How long it takes there and back.
+    /// The time of a way there and back.
     RoundTrip,
-    /// How far latencies lie apart, as one number.
+    /// The distance between latencies, as one number.
     Jitter,
-    /// How long a job runs, or a pause lasts.
+    /// The time of a job or a pause.
     Duration,
-    /// Bytes in a second, one way.
+    /// Bytes a second, one way.
     Bandwidth,
-    /// Bytes in a second of both ways together, under way at the same time.
+    /// Bytes a second of both ways together, under way at the same time.
     BidirectionalBandwidth,
-    /// Messages or frames in a second.
+    /// Messages or frames a second.
     MessageRate,
-    /// Requests of a disk in a second.
+    /// Requests of a disk a second.
     Iops,
-    /// Rounds, operations or transactions in a second.
+    /// Rounds, operations or transactions a second.
     TransactionRate,
     /// Processor time for a byte.
     CpuPerByte,
     /// Processor time for a request, message, frame or operation.
     CpuPerRequest,
-    /// Exits, interrupts, kicks, system calls and the like of each request. Several series of one
+    /// Exits, interrupts, kicks, system calls and the like for each request. Several series of one
     /// measurement against the same categories are the parts of a sum, and drawn as one bar.
     EventsPerRequest,
-    /// How much of a core something had: 1 is all of one core.
+    /// The share of a core that a thread got: 1 is all of one core.
     CoreShare,
     /// Cores that are kept for polling.
     PollingCores,
-    /// How much longer something runs than what it is compared with: 0.15 is 15 % longer.
+    /// How much longer a job runs than the job it is compared with: 0.15 is 15 % longer.
     Slowdown,
-    /// How much more a figure is than another one's, where more is worse: 0.1 is 10 % more.
+    /// How much more a figure is than another figure, where more is worse: 0.1 is 10 % more.
     Overhead,
-    /// How much less a figure is than another one's, where less is worse: 0.1 is 10 % less.
+    /// How much less a figure is than another figure, where less is worse: 0.1 is 10 % less.
     Loss,
     /// The share of the line's rate that is reached.
     LineShare,
@@ -185,18 +185,18 @@ pub enum Quantity {
     Factor,
     /// Connections or sessions.
     Connections,
-    /// Memory.
+    /// Bytes of memory.
     Memory,
-    /// Frames or datagrams that did not arrive, of those that were sent.
+    /// The share of frames or datagrams that did not arrive.
     LostShare,
-    /// How often something was sent again.
+    /// The number of retransmissions.
     Retransmits,
     /// The price of something.
     Price,
 }
 
 impl Quantity {
-    /// All of them.
+    /// All quantities.
     pub const ALL: [Self; 24] = [
         Self::Latency,
         Self::RoundTrip,
@@ -250,7 +250,7 @@ impl Quantity {
         }
     }
 
-    /// Whether more of it is better; none where that depends.
+    /// Whether more of it is better; none where neither is better.
     pub fn more_is_better(self) -> Option<bool> {
         match self {
             Self::Bandwidth
@@ -264,7 +264,7 @@ impl Quantity {
         }
     }
 
-    /// In words.
+    /// The words for titles and tables.
     pub fn words(self) -> &'static str {
         match self {
             Self::Latency => "latency",
@@ -295,7 +295,7 @@ impl Quantity {
     }
 }
 
-/// Against what it is measured: the horizontal axis.
+/// The quantity of the horizontal axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Against {
@@ -303,7 +303,7 @@ pub enum Against {
     MessageSize,
     /// Requests outstanding.
     QueueDepth,
-    /// Time since it began.
+    /// Time since the beginning.
     Time,
     /// Virtual machines.
     Guests,
@@ -316,7 +316,7 @@ pub enum Against {
 }
 
 impl Against {
-    /// All of them.
+    /// All quantities of the axis.
     pub const ALL: [Self; 7] = [
         Self::MessageSize,
         Self::QueueDepth,
@@ -337,7 +337,7 @@ impl Against {
         }
     }
 
-    /// In words.
+    /// The words for titles and tables.
     pub fn words(self) -> &'static str {
         match self {
             Self::MessageSize => "message size",

@@ -20,16 +20,16 @@ use report::published::published;
 use report::store::Loaded;
 use serde_json::{Value, json};
 
-/// Of a page of ten runs: the issue's own bound.
+/// The bytes of a page of ten runs, as its requirements say.
 const PAGE_BYTES_MAX: usize = 2_000_000;
-/// Of the same. A browser makes some hundred thousand elements in a second.
+/// The elements of that page. A browser makes some hundred thousand elements a second.
 const ELEMENTS_MAX: u64 = 25_000;
-/// Of the same, in pictures: the elements that are drawn again when something moves.
+/// The elements in that page's pictures, which are drawn again when something moves.
 const DRAWN_MAX: u64 = 4_000;
 const RUNS: usize = 10;
-/// Of a picture of a part of a page.
+/// The height of a picture of a part of a page.
 const SHOT: f64 = 1500.0;
-/// At a file until it is there: each is an order to the browser and its answer.
+/// The looks at a file until it exists. Each look is an order to the browser and its answer.
 const LOOKS_MAX: u32 = 100_000;
 
 fn runs(count: usize) -> Vec<Loaded> {
@@ -50,7 +50,7 @@ fn write(page: &Page, into: &Path) -> String {
     format!("file://{}/index.html", into.display())
 }
 
-/// One browser for all of it: starting one takes longer than everything else.
+/// One browser serves all parts of the test, since its start takes longer than all other work.
 #[test]
 fn a_page_works_in_a_browser() {
     let Some(mut browser) = Browser::start() else {
@@ -92,18 +92,18 @@ fn looks_at(browser: &mut Browser, page: &Path) {
     }
 }
 
-/// How heavy a page is.
+/// The weight of a page.
 #[derive(Debug)]
 struct Weight {
     elements: u64,
-    /// Those in pictures.
+    /// The elements in pictures.
     drawn: u64,
-    /// Milliseconds until it could be used, and until all of it was there.
+    /// The milliseconds until the page was usable, and until it was complete.
     _usable_ms: Value,
 }
 
 impl Weight {
-    /// Of the page that the browser shows.
+    /// The weight of the page that the browser shows.
     fn of(browser: &mut Browser) -> Self {
         let mut count = |what: &str| {
             browser.value(&format!("document.querySelectorAll('{what}').length")).as_u64().unwrap()
@@ -350,7 +350,7 @@ fn ten_runs_stay_light(browser: &mut Browser, home: &Path) {
     shot(browser, "ten-runs");
 }
 
-/// Of all pictures: texts that are beyond their ends, and texts that lie on one another.
+/// Finds, in all pictures, texts beyond the ends and texts that lie on one another.
 const CROWDED: &str = "[...document.querySelectorAll('figure .area > svg')].flatMap(svg => { \
     const paper = svg.viewBox.baseVal; \
     const all = [...svg.querySelectorAll('text')].map(t => [t.textContent, t.getBBox()]); \
@@ -362,7 +362,7 @@ const CROWDED: &str = "[...document.querySelectorAll('figure .area > svg')].flat
         .map(other => [one[0] + ' / ' + other[0]])); \
     return [...beyond, ...pairs].map(([said]) => svg.closest('figure').id + ': ' + said); })";
 
-/// The output of each program, as the importers' tests have it, on one page.
+/// The output of each program, from the tests of the importers, on one page.
 fn what_programs_print_is_readable(browser: &mut Browser, home: &Path) {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
     let all: Vec<Loaded> = ["vrio-", "osu-7.4-latency", "osu-7.4-bw", "fio-randread", "iperf3-tcp"]
@@ -376,7 +376,7 @@ fn what_programs_print_is_readable(browser: &mut Browser, home: &Path) {
     browser.open(&write(&page, home));
     assert_eq!(browser.complaints(), Vec::<String>::new());
     assert_eq!(browser.value(CROWDED), json!([]));
-    // That it would be found: a text is put upon another one, and one beyond the end.
+    // A check of the check: one text is moved onto another, and one beyond the end.
     browser.value(
         "(() => { const [one, other, third] = document.querySelectorAll('.area svg text'); \
          other.setAttribute('x', one.getAttribute('x')); \
@@ -392,7 +392,7 @@ fn what_programs_print_is_readable(browser: &mut Browser, home: &Path) {
     browser.show_on("screen", "light", 1400);
 }
 
-/// Files whose names begin so, in their order.
+/// The files whose names begin so, in order.
 fn files(folder: &Path, kind: &str) -> Vec<PathBuf> {
     let all = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
     let name = |file: &Path| file.file_name().unwrap().to_str().unwrap().to_owned();
@@ -406,7 +406,7 @@ fn decoded(answer: &Value) -> Vec<u8> {
     data_encoding::BASE64.decode(answer["data"].as_str().unwrap().as_bytes()).unwrap()
 }
 
-/// Of a long page, pictures that are as high as a large screen.
+/// Pictures of a long page, each as high as a large screen.
 fn shots(browser: &mut Browser, name: &str) {
     let size = browser.ask("Page.getLayoutMetrics", &json!({}))["cssContentSize"].clone();
     let height = size["height"].as_f64().unwrap();

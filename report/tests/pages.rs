@@ -1,5 +1,5 @@
-//! Pages of what programs really printed: which plots there are, and that their rows and series
-//! can be told apart.
+//! Pages of real output of programs: the plots that they have, and that rows and series have
+//! different names.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ fn load(name: &str) -> Loaded {
     import_files(&[data().join(name)], None).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// A plot's table: its title, the heads of its columns and of its rows.
+/// The table of a plot: its title, the heads of its columns and of its rows.
 struct Table {
     title: String,
     columns: Vec<String>,

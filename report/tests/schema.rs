@@ -14,7 +14,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 fn conforms(form: Form, value: &impl Serialize) -> Result<(), Misfit> {
-    // As text, as it is in a file.
+    // The value goes through text, as in a file.
     let text = serde_json::to_string(value).unwrap();
     check(form, &serde_json::from_str(&text).unwrap())
 }
@@ -34,8 +34,8 @@ fn the_schema_knows_each_name_that_the_types_know_and_no_other() {
     assert_eq!(listed(&format!("{series}/quantity/enum")), names(Quantity::ALL));
     assert_eq!(listed(&format!("{series}/x/properties/quantity/enum")), names(Against::ALL));
     assert_eq!(listed("/$defs/unit/enum"), names(Unit::ALL));
-    // Of those without a list in the code: each name of the schema is read, and of each value of
-    // the code the schema is asked below.
+    // Lists that the code does not have: each name of the schema is read, and each value of the
+    // code is checked by the schema below.
     for name in listed(&format!("{series}/spread/enum")) {
         serde_json::from_value::<Spread>(json!(name)).unwrap();
     }
@@ -74,7 +74,7 @@ fn what_is_stored_conforms() {
     let mut loaded = Loaded { run: Run::now("all", "others' figures"), measurements: published() };
     let place = store.save(&mut loaded).unwrap();
     assert_eq!(load(&place).unwrap(), loaded);
-    // A file that was spoilt since is refused by its name, with the place.
+    // A file that was damaged later is refused by its name, with the place.
     let file = place.join("01-mpi_latency.json");
     let text = fs::read_to_string(&file).unwrap();
     let spoilt = text.replacen("\"unit\": \"", "\"line_rate\": -1, \"unit\": \"", 1);

@@ -67,7 +67,7 @@ fn set_ups_and_levels_of_measurements_are_looked_at() {
     let side = |name, it| ComparedSide { name, run: Some(&run), measurement: Some(it) };
     let found = differences(&[side("A", &one), side("B", &two)]);
     assert_eq!(found, ["volume: null (A), direct:/x (B)"]);
-    // Cores that moved are two levels in one.
+    // Cores that moved make two levels in one measurement.
     let found = differences(&[side("C", &three)]);
     assert!(found[0].contains("45 to 110 ns (C)"), "{found:?}");
 }
@@ -158,7 +158,7 @@ fn rounds_say_more_than_a_change_does() {
     assert!((most - (21.0 / 9.0 - 1.0) * 100.0).abs() < 1e-9, "{changed:?}");
 }
 
-/// By counting all orders of a few rounds.
+/// The chance by counting all orders of a few rounds.
 #[test]
 fn the_chance_of_rounds_apart_is_counted() {
     for (one, other) in [(1, 1), (2, 2), (3, 3), (2, 4), (4, 4)] {
@@ -177,7 +177,7 @@ fn the_chance_of_rounds_apart_is_counted() {
     assert!(are_enough(Some(u32::MAX), Some(u32::MAX)) && !are_enough(None, Some(9)));
 }
 
-/// Were each place looked for among all, this would be 3.6 thousand million looks.
+/// A search for each place among all places would take 3.6 thousand million looks.
 #[test]
 fn long_series_take_one_look_at_each_point() {
     let long = |from: f64| series((0..60_000).map(|at| (from + f64::from(at), 1.0)));

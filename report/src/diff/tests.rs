@@ -3,7 +3,7 @@
 use super::*;
 use crate::result::{Machine, Point, RunOrigin};
 
-/// Each figure a tenth less and more in its rounds.
+/// A series whose rounds go from a tenth below each figure to a tenth above it.
 fn latency(scale: f64, rounds: Option<u32>) -> Loaded {
     let mut it = Measurement::new(RunOrigin::Imported, "osu_latency", "a job");
     it.source = Some("x".to_owned());
@@ -62,7 +62,8 @@ fn without_rounds_or_with_few_there_is_no_verdict() {
     let few = diff(&latency(1.0, Some(3)), &latency(0.5, Some(3))).to_string();
     assert!(few.contains("3 and 3 rounds of one and the same lie apart in one of 10"), "{few}");
     assert!(few.contains(" to -") && !few.contains("better"), "{few}");
-    // The median and the 99th percentile say how requests differ, and nothing of two runs.
+    // The median and the 99th percentile say how requests differ. They say nothing about the
+    // distance between runs.
     let tails = |scale| {
         let mut it = latency(scale, Some(5));
         let series = &mut it.measurements[0].series[0];
@@ -203,7 +204,7 @@ fn the_same_by_another_program_is_compared_and_that_is_said() {
     assert_eq!(it.series[0].rows[0].percent, Some(100.0));
     osu.measurements[0].benchmark = "osu_alltoall".to_owned();
     assert!(diff(&osu, &mpi).series.is_empty());
-    // Another version of the same is the same.
+    // Versions of one program differ, and its measurements are compared all the same.
     let of = |version: &str| {
         let mut both = latency(1.0, None);
         let mut bandwidth = both.measurements[0].clone();

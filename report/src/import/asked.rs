@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::result::{Measurement, RunOrigin};
 
-/// Why a speed is none where more threads poll than there are cores.
+/// The reason that a speed is missing where more threads poll than there are cores.
 pub(super) const NO_SEATS: &str = "more polling threads than cores";
 
 /// A value as a word.

@@ -17,7 +17,7 @@ use super::words;
 use crate::result::{Axis, Empty, Measurement, Point, RunOrigin, Series, Spread, Statistic};
 use crate::unit::{Quantity, Unit};
 
-/// A driver that had less than this of a core was disturbed: the same as the benchmarks' own.
+/// A driver with a smaller share of its core was disturbed. The benchmarks have the same bound.
 const CORE_SHARE_MIN: f64 = 0.9;
 
 #[derive(Deserialize)]
@@ -168,7 +168,7 @@ impl Case {
     }
 }
 
-/// Of `64 KiB`, or `64 k`.
+/// The bytes of `64 KiB`, or `64 k`.
 fn bytes(words: &str) -> Option<f64> {
     let (count, unit) = words.split_once(' ')?;
     let factor = match unit {
@@ -180,7 +180,7 @@ fn bytes(words: &str) -> Option<f64> {
     Some(words::number(count)? * factor)
 }
 
-/// Each contestant of each contest, by benchmark and set-up.
+/// The measurements of each contestant of each contest, by benchmark and set-up.
 pub(super) fn measurements(report: &ContestComparison, title: &str) -> Vec<Measurement> {
     let asked = asked(&report.asked);
     let mut all = Vec::new();
@@ -235,7 +235,8 @@ fn contestant(
     let mut all: Vec<Measurement> = Vec::new();
     let mut seen: Vec<&str> = Vec::new();
     for row in rows.iter().filter(|row| row.ours == name || row.theirs == name) {
-        // Ours meets every peer; each meeting is of the same turns.
+        // Our contestant meets every peer. Each meeting measures the same turns again, so the first
+        // one counts.
         if seen.contains(&row.case.as_str()) {
             continue;
         }
@@ -278,7 +279,7 @@ fn is_mpi(case: Option<&Case>) -> bool {
 }
 
 impl Measurement {
-    /// Adds the figures of a row, or why there are none.
+    /// Adds the figures of a row, or the reason that there are none.
     fn add(&mut self, row: &ContestRow, case: Option<&Case>, name: &str) {
         let trip = row.cache_line_rtt_ns.map(|trips| trips.at(0.0));
         let ends = trip.iter().flat_map(|it| [it.low, it.high]).flatten();
@@ -312,11 +313,11 @@ impl Measurement {
             let series = &mut self.series[at];
             if row.rounds > 1 {
                 let least = series.rounds.map_or(row.rounds, |least| least.min(row.rounds));
-                // That many all of those figures have that have several.
+                // All figures with several rounds have this number at least.
                 (series.spread, series.rounds) = (Spread::Rounds, Some(least));
                 series.points.push(figure);
             } else {
-                // Of one round both ends are the figure itself.
+                // After a single round both ends are the figure itself.
                 series.points.push(Point { low: None, high: None, ..figure });
             }
         }
@@ -360,7 +361,7 @@ fn figures(row: &ContestRow, case: Option<&Case>, name: &str) -> Vec<(Series, Ro
             let mean = rate.microseconds().map(|figure| (mean, figure));
             mean.into_iter().chain(times(Quantity::Latency)).collect()
         }
-        // The times of these are of windows.
+        // The times of these cases are of windows, so they are left out.
         ContestKind::Bytes(Ways::One) => {
             vec![(of("bandwidth", Quantity::Bandwidth, Unit::MbPerS, mean), rate)]
         }
@@ -378,11 +379,12 @@ fn figures(row: &ContestRow, case: Option<&Case>, name: &str) -> Vec<(Series, Ro
         }
         ContestKind::Frames => {
             let frames = of("frames", Quantity::MessageRate, Unit::PerS, None);
-            // Theirs is the time there and back, as of `vrio bench net`.
+            // The time of frames is there and back, as in `vrio bench net`.
             [(frames, rate)].into_iter().chain(times(Quantity::RoundTrip)).collect()
         }
     };
-    // By bytes where bytes are what is moved: of short messages it would be the same figure twice.
+    // Processor time is counted by bytes where bytes are moved, and by messages elsewhere. For
+    // short messages both would be the same figure.
     let (of_each, of_bytes) = match case.kind {
         ContestKind::Bytes(_) => (None, per_byte),
         ContestKind::Frames => (each, per_byte),

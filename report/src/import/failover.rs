@@ -45,7 +45,8 @@ fn time_line(report: &Failover) -> Series {
     let mut points: Vec<_> = points.collect();
     for event in &report.interruptions {
         for (ms, words) in [(event.begins_ms, &event.begins), (event.ends_ms, &event.ends)] {
-            // The slice that it happened in; a report's own are never outside.
+            // The slice of time in which the event happened; a report's own events are always
+            // inside.
             let at = points.iter_mut().rfind(|point| point.x * 1e3 <= ms);
             if let Some(point) = at {
                 let before = point.label.take().map(|label| format!("{label}, "));

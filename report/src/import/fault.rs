@@ -5,18 +5,18 @@ use thiserror::Error;
 use crate::result::Measurement;
 use crate::store::StoreError;
 
-/// The problem of a file that cannot be imported.
+/// The reason that a file cannot be imported.
 #[derive(Debug, Error)]
 pub enum ImportError {
-    /// It cannot be read at all.
+    /// The file cannot be read at all.
     #[error(transparent)]
     Read(#[from] StoreError),
-    /// It is not what it should be.
+    /// The content differs from the expected content.
     #[error("{file}, line {line}: expected {expected}, found {found}")]
     Content {
         /// The file.
         file: String,
-        /// Counted from 1.
+        /// The line, counted from 1.
         line: usize,
         /// The content that the importer expected.
         expected: String,
@@ -43,7 +43,7 @@ impl Fault {
         ImportError::Content { file: file.to_owned(), line, expected, found }
     }
 
-    /// Of JSON, which names its lines itself, counted from `line`.
+    /// A fault of JSON, whose lines are counted from `line`.
     pub(super) fn json(
         text: &str,
         line: usize,

@@ -1,4 +1,4 @@
-//! fio's JSON: a job, or a group of jobs, with what was read and what was written.
+//! fio's JSON: a job, or a group of jobs, with figures of reads and writes.
 
 use std::collections::BTreeMap;
 
@@ -46,7 +46,7 @@ struct FioWay {
     lat_ns: Times,
 }
 
-/// How long requests took. Percentiles are of one of both kinds.
+/// The times of requests. Percentiles are of one of the two kinds of latency.
 #[derive(Default, Deserialize)]
 struct Times {
     #[serde(default)]
@@ -73,7 +73,7 @@ const OPTIONS: [&str; 12] = [
     "runtime",
 ];
 
-/// Which of fio's latencies are told, in `latency` of the set-up.
+/// The kind of fio's latencies that is reported, for `latency` of the set-up.
 const WHOLE: &str = "from the request's creation (lat)";
 const COMPLETION: &str = "from the request's submission (clat)";
 
@@ -98,7 +98,7 @@ fn one(file: &FioFile, job: &FioJob, title: &str, line: usize) -> Result<Measure
         return Err(Fault::new(line, format!("a job {:?} that went well", job.jobname), found));
     }
     let option = |name: &str| job.options.get(name).or_else(|| file.global.get(name));
-    // An option that stands alone in fio's file has an empty value; its depth is one unless said.
+    // An option that stands alone in fio's file has an empty value. The depth is one by default.
     let depth = option("iodepth").and_then(|words| words.parse().ok()).unwrap_or(1.0);
     let mut it = measurement("fio", title);
     it.setup.insert("version".to_owned(), file.version.clone());
@@ -112,7 +112,8 @@ fn one(file: &FioFile, job: &FioJob, title: &str, line: usize) -> Result<Measure
     }
     let ways = [("read", &job.read), ("write", &job.write)];
     let used = || ways.into_iter().filter(|(_, way)| way.total_ios > 0);
-    // Both ways of a job tell the same one, so that a line is of one kind of numbers.
+    // Both ways of a job report the same kind of latency, so that a line of a plot has one kind of
+    // numbers.
     let is_whole = used().all(|(_, way)| way.has_whole());
     let latency = if is_whole { WHOLE } else { COMPLETION };
     it.setup.insert("latency".to_owned(), latency.to_owned());
@@ -125,7 +126,7 @@ fn one(file: &FioFile, job: &FioJob, title: &str, line: usize) -> Result<Measure
     }
     let (requests, share) = (job.read.total_ios + job.write.total_ios, job.usr_cpu + job.sys_cpu);
     if job.job_runtime > 0.0 && share > 0.0 {
-        // Of its own threads, not of the kernel's.
+        // Processor time of fio's own threads, without the kernel's threads.
         let us = share / 100.0 * job.job_runtime * 1e3 / requests as f64;
         let series =
             Series::new("fio's threads", Quantity::CpuPerRequest, Unit::Us, Axis::QUEUE_DEPTH);
@@ -135,8 +136,8 @@ fn one(file: &FioFile, job: &FioJob, title: &str, line: usize) -> Result<Measure
 }
 
 impl FioWay {
-    /// Whether there are percentiles of whole latencies: fio prints them of one of both kinds, of
-    /// this one with `--lat_percentiles` alone. A job without any has means of both.
+    /// Whether there are percentiles of whole latencies. fio prints percentiles of one kind, and of
+    /// this kind with `--lat_percentiles` alone. A job without percentiles has means of both kinds.
     fn has_whole(&self) -> bool {
         let is_there = |times: &Times| !times.percentile.is_empty();
         is_there(&self.lat_ns) || !is_there(&self.clat_ns) && self.lat_ns.mean > 0.0

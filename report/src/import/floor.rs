@@ -30,7 +30,7 @@ struct FloorRound {
     cache_line_rtts_ns: Vec<u64>,
 }
 
-/// A part's name, and where it stands in a round.
+/// A part's name, and its figure in a round.
 type FloorPart = (&'static str, fn(&FloorRound) -> f64);
 
 const PARTS: [FloorPart; 5] = [
@@ -43,7 +43,7 @@ const PARTS: [FloorPart; 5] = [
 const REMOTE_ADDS: &str = "remote adds to echo and local read";
 const SEALING_ADDS: &str = "sealing adds, times what the cipher takes";
 
-/// How long each part takes, what the way to another node adds to it, and what sealing does.
+/// The time of each part, the cost of the way to another node, and the cost of sealing.
 pub(super) fn measurements(report: &Floor, title: &str) -> Vec<Measurement> {
     let mut it = measured("floor", title, &report.asked, &["rounds"]);
     let counted = || report.counted.iter().filter_map(|at| report.rounds.get(*at));
@@ -99,7 +99,7 @@ mod tests {
         assert_eq!(Some(sealing.points[0].y), report["sealing_adds"]["median"].as_f64());
     }
 
-    /// Figures of rounds in which the cores moved are of no level.
+    /// Rounds in which the cores moved belong to no level, so they give no figures.
     #[test]
     fn without_a_round_of_one_level_there_is_no_figure() {
         let mut report: Value = serde_json::from_str(TEXT).unwrap();

@@ -24,7 +24,7 @@ struct Start {
     connecting_to: Option<To>,
 }
 
-/// Whose server it was.
+/// The server of a test.
 #[derive(Deserialize)]
 struct To {
     #[serde(default)]
@@ -68,7 +68,7 @@ struct Sum {
     lost_percent: Option<f64>,
 }
 
-/// Of one core.
+/// Processor time, in percent of one core.
 #[derive(Deserialize)]
 struct Cpu {
     host_total: f64,

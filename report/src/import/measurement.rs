@@ -2,13 +2,13 @@
 
 use crate::result::{Measurement, Point, RunOrigin, Series};
 
-/// A measurement of an importer's.
+/// An imported measurement without figures.
 pub(super) fn measurement(benchmark: &str, title: &str) -> Measurement {
     let title = if title.is_empty() { benchmark } else { title };
     Measurement::new(RunOrigin::Imported, benchmark, title)
 }
 
-/// One figure's series.
+/// A series with one figure.
 pub(super) fn alone(series: Series, x: f64, y: f64) -> Series {
     Series { points: vec![Point::new(x, y)], ..series }
 }

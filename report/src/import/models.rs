@@ -32,10 +32,10 @@ struct ModelTable {
     device: String,
     guests: u32,
     encrypt: bool,
-    /// Whether a stage encrypts what is on the volume.
+    /// Whether a stage encrypts the data of the volume.
     #[serde(default)]
     stage: bool,
-    /// How a real guest's instructions are run.
+    /// The accelerator of a real guest.
     #[serde(default)]
     real_guest: Option<String>,
     rows: Vec<ModelRow>,
@@ -63,7 +63,7 @@ struct ModelFigures {
     p99_us: Option<Rounds>,
     cpu_us: Option<Rounds>,
     per_s: Option<Rounds>,
-    /// Why figures that are none are none.
+    /// The reasons for missing figures.
     #[serde(default)]
     unknown: Vec<String>,
 }
@@ -83,7 +83,7 @@ struct Balance {
     seated: bool,
     per_s: Option<Rounds>,
     cpu_us: Option<Rounds>,
-    /// Why nothing was measured.
+    /// The reason that nothing was measured.
     #[serde(default)]
     empty: Option<String>,
 }
@@ -98,13 +98,14 @@ struct Emulated {
 }
 
 impl Models {
-    /// How often each was measured.
+    /// The number of rounds.
     fn rounds(&self) -> u32 {
         let rounds = self.asked.get("rounds").and_then(Value::as_u64);
         rounds.and_then(|rounds| u32::try_from(rounds).ok()).unwrap_or(1)
     }
 
-    /// An empty measurement, with what was asked for of all of it; lists are of several tables.
+    /// An empty measurement, with the options that hold for all of it. Lists are options of several
+    /// tables.
     fn measured(&self, benchmark: &str, title: &str) -> Measurement {
         let mut it = Measurement::new(RunOrigin::Measured, benchmark, title);
         let said = self.asked.iter().filter(|(name, value)| {
@@ -115,12 +116,12 @@ impl Models {
     }
 }
 
-/// One measurement of each table.
+/// A measurement of each table.
 pub(super) fn measurements(report: &Models, title: &str) -> Vec<Measurement> {
     let mut devices = Vec::new();
     let has_real = report.tables.iter().any(|table| table.real_guest.is_some());
     let of = |table: &ModelTable| {
-        // Emulation is one more name, of the first table of its device; or a row of real guests'.
+        // Emulation is one more name in the first table of its device, or a row among real guests.
         let is_first = !devices.contains(&table.device) && !has_real;
         devices.push(table.device.clone());
         measurement(report, table, is_first, title)
@@ -132,7 +133,7 @@ pub(super) fn measurements(report: &Models, title: &str) -> Vec<Measurement> {
     all
 }
 
-/// The same sidecores spread over hosts and pooled on one.
+/// The same sidecores, spread over hosts and pooled on one host.
 fn balance(report: &Models, title: &str) -> Measurement {
     let title = format!("{title}: sidecores spread and pooled");
     let mut it = report.measured("balance", &title);
@@ -179,7 +180,7 @@ fn measurement(report: &Models, table: &ModelTable, is_first: bool, title: &str)
         it.setup.insert("chain".to_owned(), "encrypt".to_owned());
     }
     if device == "net" {
-        // Nothing is behind a network card.
+        // A network card has no volume.
         it.setup.remove("volume");
     }
     let mut events = BTreeMap::<usize, Series>::new();
@@ -247,8 +248,8 @@ fn add_emulation(
     it.empty.extend(report.not_emulated.iter().map(empty));
 }
 
-/// Latency, throughput and processor time of models whose threads had a core each; polling cores of
-/// all.
+/// Latency, throughput and processor time of models whose threads had a core each, and the polling
+/// cores of all models.
 fn speeds(table: &ModelTable, rounds: u32) -> Vec<Series> {
     let measured = || {
         let rows = table.rows.iter().enumerate();
@@ -297,7 +298,7 @@ fn speeds(table: &ModelTable, rounds: u32) -> Vec<Series> {
 mod tests {
     use super::*;
 
-    /// As `vrio bench models --json` prints it, without what is not read.
+    /// A report in the form of `vrio bench models --json`, without the fields that are not read.
     const REPORT: &str = r#"{ "version": 1, "asked": { "devices": ["block"], "rounds": 3,
         "volume": "direct:/x", "seconds": 0.5, "guest": true }, "machine": {},
       "tables": [ { "device": "block", "guests": 1, "encrypt": false, "rows": [
@@ -342,7 +343,7 @@ mod tests {
         assert_eq!(empty, ["injections, Elvis", speeds, "baseline", "optimum"]);
         assert_eq!(of(Quantity::PollingCores).count(), 1, "nobody has an IOhost");
         assert_eq!(exits.rounds, Some(3));
-        // Of threads that shared cores nothing is told but events.
+        // Threads that shared cores give events only.
         assert_eq!(of(Quantity::Iops).count(), 0);
         let latency = of(Quantity::Latency).next().unwrap();
         let labels: Vec<_> = latency.points.iter().filter_map(|it| it.label.as_deref()).collect();

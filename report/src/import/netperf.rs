@@ -11,24 +11,24 @@ use crate::unit::{Quantity, Unit};
 /// A part of each test's first line.
 const TITLE: &str = " TEST from ";
 
-/// Whether it is netperf's.
+/// Whether the text is netperf's output.
 pub(super) fn is_it(text: &str) -> bool {
     text.lines()
         .any(|line| line.contains(TITLE) && (line.contains(" port ") || line.contains(" : ")))
 }
 
-/// One test's lines.
+/// The lines of one test.
 struct Test<'a> {
     /// `TCP STREAM`.
     name: &'a str,
     /// The rest of its title: the two hosts, and the options.
     title: &'a str,
-    /// Of the first line.
+    /// The number of the first line.
     line: usize,
     lines: Vec<(usize, &'a str)>,
 }
 
-/// Figures by their names in a selection, `THROUGHPUT=...` or columns of CSV.
+/// Figures by their names in a selection: `THROUGHPUT=...`, or columns of CSV.
 const NAMES: [(&str, &str); 12] = [
     ("MIN_LATENCY", "Minimum Latency Microseconds"),
     ("MEAN_LATENCY", "Mean Latency Microseconds"),
@@ -44,7 +44,7 @@ const NAMES: [(&str, &str); 12] = [
     ("THROUGHPUT_UNITS", "Throughput Units"),
 ];
 
-/// Reads any number of its outputs, one behind the other.
+/// Reads any number of netperf's outputs, one after the other.
 pub(super) fn read(text: &str, title: &str) -> Imported {
     let mut tests: Vec<Test<'_>> = Vec::new();
     for (index, line) in text.lines().enumerate() {
@@ -90,7 +90,7 @@ impl Test<'_> {
         let mut words = self.title.split(" : ").map(str::trim);
         let hosts = words.next().unwrap_or_default();
         let to = hosts.split_once(" to ").and_then(|(_, to)| to.split_whitespace().next());
-        // These two say nothing: that interim results could be had, and that there was no burst.
+        // Two options say nothing: that interim results were possible, and that there was no burst.
         let options = words.filter(|it| !["", "demo", "first burst 0"].contains(it));
         let options: Vec<_> = options.collect();
         let to = to.map(|to| ("to".to_owned(), to.to_owned()));
@@ -98,8 +98,8 @@ impl Test<'_> {
         to.into_iter().chain(options).collect()
     }
 
-    /// The first row of numbers alone, behind that line: those that the table always has, and the
-    /// rest.
+    /// The first row of numbers alone after that line: the columns that the table always has, and
+    /// the others.
     fn row(&self, behind: usize, columns: usize, what: &str) -> Result<NetperfRow, Fault> {
         let rows = self.lines.iter().filter(|(line, _)| *line > behind);
         let mut rows = rows.filter_map(|(line, text)| Some((*line, figures(text)?)));
@@ -114,13 +114,13 @@ impl Test<'_> {
         }
     }
 
-    /// There is no row where there should be one.
+    /// The fault of a missing row.
     fn cut(&self, what: &str) -> Fault {
         let last = self.lines.last().map_or(self.line, |(line, _)| *line);
         Fault::new(last + 1, format!("a row of numbers ({what})"), "none: was the file cut?")
     }
 
-    /// The unit that the heading names.
+    /// Bytes a second of the unit that the heading names.
     fn unit(&self) -> Result<f64, Fault> {
         let found = self.lines.iter().find_map(|(_, line)| bytes_of(line));
         found.ok_or_else(|| {
@@ -165,7 +165,8 @@ impl Test<'_> {
         Ok(all)
     }
 
-    /// Without a burst before, and without a connection for each, a rate is a time.
+    /// Whether one transaction is under way at a time: without a burst before, and without a
+    /// connection for each. Then the rate gives the time of one.
     fn is_one_in_flight(&self) -> bool {
         let burst = self.title.split("first burst ").nth(1);
         let burst = burst.and_then(|words| number(words.split_whitespace().next()?));
@@ -196,7 +197,7 @@ impl Test<'_> {
             ));
         };
         let throughput = number_of(Some(throughput), "the throughput", *line)?;
-        // Of the sizes before it the last is the messages'.
+        // The last size of the row is the message's.
         let size = number_of(sizes.last().copied(), "the message's size", *line)?;
         self.throughput(size, throughput, unit, *line)
     }
@@ -217,7 +218,7 @@ impl Test<'_> {
         Ok(vec![bandwidth("throughput", size, throughput * factor)])
     }
 
-    /// Names and words of a selection, and its line; none if it is a table.
+    /// The names and words of a selection, and its line; none if the output is a table.
     fn selected(&self) -> Result<Option<Selection<'_>>, Fault> {
         let pairs = self.lines.iter().filter_map(|(_, it)| it.trim().split_once('='));
         let pairs: Vec<_> = pairs.filter(|(name, _)| is_name(name)).collect();
@@ -295,7 +296,7 @@ impl Selection<'_> {
     }
 
     fn number(&self, name: &str) -> Result<Option<f64>, Fault> {
-        // It says -1 of what the test has none of.
+        // netperf prints -1 for a figure that the test does not have.
         let word = self.word(name).filter(|word| !word.starts_with('-'));
         word.map(|word| number_of(Some(word), name, self.line)).transpose()
     }
@@ -311,8 +312,8 @@ fn bandwidth(name: &str, size: f64, bytes_per_s: f64) -> Series {
     alone(Series { statistic: Some(Statistic::Mean), ..series }, size, bytes_per_s)
 }
 
-/// Bytes of the unit that a heading has: `10^6bits/sec`, `MBytes/sec`. Of bits its factors are of
-/// ten, of bytes of two.
+/// The bytes of a heading's unit: `10^6bits/sec`, `MBytes/sec`. Prefixes of bits are powers of ten,
+/// prefixes of bytes powers of two.
 fn bytes_of(heading: &str) -> Option<f64> {
     const UNITS: [(&str, f64); 7] = [
         ("10^3bits/s", 1e3 / 8.0),
@@ -326,15 +327,15 @@ fn bytes_of(heading: &str) -> Option<f64> {
     UNITS.iter().find_map(|(name, bytes)| heading.contains(name).then_some(*bytes))
 }
 
-/// Numbers of a row, of which those behind `first` may be missing.
+/// The numbers of a row. Numbers after `first` may be missing.
 struct NetperfRow {
     line: usize,
     first: Vec<f64>,
     rest: Vec<Option<f64>>,
 }
 
-/// All words of a line as numbers; none if one is not. It says -1 of what it was not asked to
-/// measure, as of the other side's processor with `-c` alone.
+/// All words of a line as numbers; none if a word is no number. netperf prints -1 for a figure that
+/// was not measured, such as the other side's processor with `-c` alone.
 fn figures(line: &str) -> Option<Vec<Option<f64>>> {
     let is_none = |word: &str| word.parse() == Ok(-1.0);
     let figure = |word: &str| if is_none(word) { Some(None) } else { number(word).map(Some) };
@@ -342,15 +343,15 @@ fn figures(line: &str) -> Option<Vec<Option<f64>>> {
     figures.filter(|figures| !figures.is_empty())
 }
 
-/// A test's name as a part of a benchmark's: `tcp_stream`, `udp_rr`, `tcp_crr`.
+/// A test's name as a part of a benchmark's name: `tcp_stream`, `udp_rr`, `tcp_crr`.
 fn short(name: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
     let name: String = name.to_lowercase().chars().map(plain).collect();
     name.replace("connect_request_response", "crr").replace("request_response", "rr")
 }
 
-/// Of utilisation and service demand at both ends, the demands: microseconds for 1024 bytes, or for
-/// a transaction. Each end has them if it was asked for.
+/// The service demands of both ends: microseconds for 1024 bytes, or for a transaction. A row has
+/// them, and utilisations, for each end that was measured.
 fn service(rest: &[Option<f64>], size: f64, is_of_bytes: bool) -> Vec<Series> {
     let [_, _, local, remote, ..] = rest else { return Vec::new() };
     let of = |(name, us): (&str, &Option<f64>)| {

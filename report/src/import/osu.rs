@@ -1,4 +1,4 @@
-//! The OSU micro-benchmarks: comments, one of which names the columns, and a row for each size.
+//! The OSU micro-benchmarks: comments, of which one names the columns, and a row for each size.
 
 use super::fault::{Fault, Imported};
 use super::measurement::measurement;
@@ -9,7 +9,7 @@ use crate::unit::{Quantity, Unit};
 /// Bytes of a MB, as these programs mean it.
 const MB: f64 = 1e6;
 
-/// Columns that have a name of their own.
+/// The columns with fixed names.
 const COLUMNS: [(&str, OsuColumn); 18] = [
     ("Size", OsuColumn::Size),
     ("Latency (us)", OsuColumn::Time("latency")),
@@ -38,7 +38,7 @@ enum OsuColumn {
     Time(&'static str),
     Least,
     Most,
-    /// Of how many of a hundred.
+    /// The percentile, from 0 to 100.
     Percentile(f64),
     Bandwidth,
     Rate,
@@ -50,7 +50,7 @@ enum OsuColumn {
 /// The output of one program.
 #[derive(Debug, Default)]
 struct OsuTable {
-    /// Of the title.
+    /// The number of the title's line.
     line: usize,
     /// `MPI Latency Test`.
     test: String,
@@ -65,12 +65,12 @@ struct OsuTable {
 /// The beginning of each output's first line.
 const TITLE: &str = "# OSU ";
 
-/// Whether it is one of theirs.
+/// Whether the text is an output of these benchmarks.
 pub(super) fn is_it(text: &str) -> bool {
     text.lines().any(|line| line.trim_start().starts_with(TITLE))
 }
 
-/// Reads any number of their outputs, one behind the other.
+/// Reads any number of outputs, one after the other.
 pub(super) fn read(text: &str, title: &str) -> Imported {
     let mut tables: Vec<OsuTable> = Vec::new();
     let (mut width, mut last) = (0, 0);
@@ -155,7 +155,7 @@ impl OsuTable {
         Ok(())
     }
 
-    /// `osu_latency` of `MPI Latency Test`.
+    /// The benchmark of a title: `osu_latency` for `MPI Latency Test`.
     fn benchmark(&self) -> String {
         let bare = self.test.trim_end_matches(" Test").trim_start_matches("MPI ").to_lowercase();
         match bare.as_str() {
@@ -226,7 +226,7 @@ impl OsuTable {
         };
         Some(Series {
             statistic: Some(statistic),
-            // Of the means of all processes.
+            // The least and the most of the means of all processes.
             spread: if ends.is_some() { Spread::MinMax } else { Spread::None },
             points: self.rows.iter().map(point).collect(),
             ..Series::new(name, quantity, unit, axis)
@@ -244,7 +244,8 @@ fn statistic(share: f64) -> Option<Statistic> {
     known.into_iter().find_map(|(of, statistic)| (of == share).then_some(statistic))
 }
 
-/// Their names have blanks in them, and two may stand without one in between.
+/// Reads the names of columns. Names have blanks in them, and may follow one another without a
+/// blank.
 fn columns(head: &str, line: usize) -> Result<Vec<OsuColumn>, Fault> {
     let (mut rest, mut found) = (head.trim(), Vec::new());
     while !rest.is_empty() {
@@ -260,7 +261,8 @@ fn columns(head: &str, line: usize) -> Result<Vec<OsuColumn>, Fault> {
     Ok(found)
 }
 
-/// `P99 Tail Lat(us)`, or of a bandwidth, which is none of a message.
+/// Reads `P99 Tail Lat(us)`. A percentile of a bandwidth is read too, but is no figure of a
+/// message.
 fn percentile(rest: &str) -> Option<(OsuColumn, &str)> {
     let (share, behind) = rest.strip_prefix('P')?.split_once(" Tail ")?;
     let share = number(share)?;

@@ -77,7 +77,7 @@ struct OwnLine {
     per_host: f64,
 }
 
-/// The machine that a report of ours was made on.
+/// The machine on which a report of ours was made.
 pub(super) fn machine(text: &str) -> Option<Machine> {
     #[derive(Deserialize)]
     struct Of {
@@ -132,7 +132,7 @@ impl OwnReport {
         self.asked.get(name).and_then(Value::as_f64).unwrap_or(0.0)
     }
 
-    /// One measurement with its latencies, events and cores; rates are the caller's.
+    /// A measurement with its latencies, events and cores. The caller adds the rates.
     fn measurement(&self, benchmark: &str, title: &str, axis: Axis, x: f64) -> Measurement {
         let own = if axis == Axis::QUEUE_DEPTH { "depth" } else { "size_bytes" };
         let mut it = measured(benchmark, title, &self.asked, &[own]);
@@ -185,7 +185,7 @@ impl OwnReport {
     }
 }
 
-/// One series of names; none without any.
+/// A series of names; none without names.
 fn categories<'a>(
     series: Series,
     figures: impl Iterator<Item = (&'a String, &'a f64)>,
@@ -241,7 +241,8 @@ fn scale(scale: &OwnScale, title: &str) -> Vec<Measurement> {
         let axes = ["guests", "sidecores", "jobs"];
         let mut it =
             measured("scale", &format!("{title}: {}", scaling.name), &first.report.asked, &axes);
-        // Of threads that share cores a rate is the scheduler's; processor time is theirs.
+        // With threads that share cores, a rate is the scheduler's work. Processor time is still
+        // the threads' own.
         let rate = |it: &ScalePoint| it.report.iops.filter(|_| it.seated);
         let cpu = |it: &ScalePoint| {
             let seconds: f64 = it.report.cpu_s.values().flatten().sum();

@@ -1,4 +1,4 @@
-//! On what `vrio bench` really prints, of each of its benchmarks (`tests/data/README.md`).
+//! Tests on real output of `vrio bench`, for each of its benchmarks (`tests/data/README.md`).
 
 use serde_json::Value;
 
@@ -12,7 +12,7 @@ fn read(name: &str) -> (Vec<Measurement>, Value) {
     (import(name, &text).unwrap(), serde_json::from_str(&text).unwrap())
 }
 
-/// The measurement of a benchmark whose contestant has this in its name.
+/// The measurement of a benchmark whose contestant has these letters in its name.
 fn of<'a>(all: &'a [Measurement], benchmark: &str, contestant: &str) -> &'a Measurement {
     let is_it = |it: &&Measurement| {
         it.benchmark == benchmark && it.setup["contestant"].contains(contestant)
@@ -44,7 +44,7 @@ fn messages_of_mpi_stand_beside_those_of_the_osu_benchmarks() {
     let mean = series(latency, Quantity::Latency, Some(Statistic::Mean));
     let places: Vec<_> = mean.points.iter().map(|point| point.x).collect();
     assert_eq!(places, [8.0, 1024.0, 8192.0, 65_536.0, 1_048_576.0]);
-    // Their rate is of messages one way, as the time that OSU's program prints.
+    // The rate is of messages one way, as is the time that OSU's program prints.
     let rate = row(&report, "latency 8 B", tcp)["their_rate"]["median"].as_f64().unwrap();
     assert_eq!(mean.points[0].y, 1e6 / rate);
     assert_eq!((mean.spread, mean.rounds), (Spread::Rounds, Some(2)));
@@ -71,7 +71,7 @@ fn messages_of_mpi_stand_beside_those_of_the_osu_benchmarks() {
         of(&all, benchmark, "vrio");
     }
     assert!(all.iter().all(|it| it.empty.iter().all(|empty| empty.why.len() < 1000)));
-    // And so the two are compared where both have a size.
+    // So the two are compared where both have a size.
     let osu = &read_osu("osu-7.4-latency.txt");
     let theirs = compare::partner(osu, &osu.series[0], latency).unwrap();
     let changes = compare::changes(&osu.series[0], &latency.series[theirs]).unwrap();
@@ -98,7 +98,7 @@ fn contests_of_cards_are_of_frames_and_of_the_way_there_and_back() {
     let p50 = row(&report, "64 B there and back", name)["their_p50_us"]["median"].as_f64();
     assert_eq!(Some(there_and_back.points[0].y), p50);
     assert!(all.iter().flat_map(|it| &it.series).all(|it| it.quantity != Quantity::Latency));
-    // It was measured on a busy machine, and that is said.
+    // The measurement was made on a busy machine, and a note says so.
     assert!(ways[0].notes[0].contains("others had the driver's core"), "{:?}", ways[0].notes);
     // The reasons were logs of thousands of letters.
     let why = &all[0].empty[0].why;
@@ -133,7 +133,7 @@ fn series_of<'a>(it: &'a Measurement, like: &Series) -> &'a Series {
     it.series.iter().find(|it| compare::are_alike(it, like)).unwrap()
 }
 
-/// Figures of rounds of which the cores moved in each, or most was waiting, mean nothing.
+/// A case has no figures if the cores moved in each round, or if most of its time was waiting.
 #[test]
 fn what_a_comparison_itself_refuses_has_no_figure() {
     let text = tests::text("vrio-mpi.json");

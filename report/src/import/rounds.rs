@@ -1,15 +1,15 @@
-//! Figures that were measured in several rounds, as `vrio bench compare`, `mpi` and `models` print
-//! them: their median, the least and the most.
+//! Figures of several rounds, as `vrio bench compare`, `mpi` and `models` print them: the median,
+//! the least and the most.
 
 use serde::Deserialize;
 
 use crate::pool::median;
 use crate::result::{Point, Series, Spread};
 
-/// Why there are no figures of rounds none of which was of one level with another one.
+/// The reason for missing figures: the cores moved in every round.
 pub(super) const MOVED: &str = "the cores moved in every round, so its figures are of no level";
 
-/// Of the rounds that count.
+/// A figure of the rounds that count.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub(super) struct Rounds {
     median: f64,
@@ -18,31 +18,31 @@ pub(super) struct Rounds {
 }
 
 impl Rounds {
-    /// Of a number of each round; none without any.
+    /// The figure of one number from each round; none without rounds.
     pub(super) fn of(numbers: impl Iterator<Item = f64>) -> Option<Self> {
         let mut all: Vec<f64> = numbers.collect();
         all.sort_by(f64::total_cmp);
         Some(Self { min: *all.first()?, max: *all.last()?, median: median(&all) })
     }
 
-    /// The figure at a place.
+    /// The point at a place.
     pub(super) fn at(self, x: f64) -> Point {
         let Self { median, min, max } = self;
         Point { low: Some(min), high: Some(max), ..Point::new(x, median) }
     }
 
-    /// The figure of a name.
+    /// The point of a named category.
     pub(super) fn of_category(self, place: usize, label: &str) -> Point {
         Point { label: Some(label.to_owned()), ..self.at(place as f64) }
     }
 
-    /// The same of another number, which is the more the more this one is.
+    /// The figure of another quantity, which must grow with this one.
     pub(super) fn map(self, of: impl Fn(f64) -> f64) -> Self {
         let Self { median, min, max } = self;
         Self { median: of(median), min: of(min), max: of(max) }
     }
 
-    /// Of how often something is done in a second, how many microseconds it takes.
+    /// The microseconds of an event, if this figure is events a second.
     pub(super) fn microseconds(self) -> Option<Self> {
         let Self { median, min, max } = self;
         let us = |rate: f64| 1e6 / rate;
@@ -50,8 +50,8 @@ impl Rounds {
     }
 }
 
-/// Says how many rounds a series' figures have. Of one round both ends are the figure itself, which
-/// is no spread: then none has any.
+/// Notes the number of rounds in a series. After a single round both ends are the figure itself,
+/// which is no spread, so they are removed.
 pub(super) fn of_rounds(series: Series, rounds: u32) -> Series {
     if rounds > 1 {
         return Series { spread: Spread::Rounds, rounds: Some(rounds), ..series };

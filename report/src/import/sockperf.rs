@@ -1,4 +1,4 @@
-//! sockperf's words: summaries and percentiles, with colours in between.
+//! sockperf's output: summaries and percentiles, with codes for colours in between.
 
 use super::fault::{Fault, Imported};
 use super::measurement::measurement;
@@ -6,7 +6,7 @@ use super::words::{number_of, quoted};
 use crate::result::{Axis, Point, Series, Spread, Statistic};
 use crate::unit::{Quantity, Unit};
 
-/// Bytes of what it calls a MB: 125387 messages of 1400 bytes a second are 167.41 of it.
+/// Bytes of a MB, as sockperf means it: 125387 messages of 1400 bytes a second are 167.41 MB.
 const MB: f64 = 1_048_576.0;
 
 /// The figures of an output.
@@ -26,12 +26,12 @@ struct SockperfOutput {
     lost: Option<f64>,
 }
 
-/// Whether it is sockperf's.
+/// Whether the text is sockperf's output.
 pub(super) fn is_it(text: &str) -> bool {
     text.lines().any(|line| line.starts_with("sockperf:") || line.starts_with("sockperf["))
 }
 
-/// Reads its output.
+/// Reads the output.
 pub(super) fn read(text: &str, title: &str) -> Imported {
     let mut said = SockperfOutput::default();
     let mut last = 1;
@@ -57,7 +57,7 @@ pub(super) fn read(text: &str, title: &str) -> Imported {
     Ok(vec![it])
 }
 
-/// Without what colours it.
+/// A line without codes for colours.
 fn plain(line: &str) -> String {
     let mut parts = line.split('\u{1b}');
     let mut plain = parts.next().unwrap_or_default().to_owned();
@@ -67,7 +67,7 @@ fn plain(line: &str) -> String {
     plain
 }
 
-/// The word behind some words, up to one of these.
+/// The word after some words, up to one of these characters.
 fn behind<'a>(line: &'a str, words: &str, ends: &[char]) -> Option<&'a str> {
     let (_, rest) = line.split_once(words)?;
     rest.trim_start().split(ends).next().map(str::trim)

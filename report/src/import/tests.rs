@@ -1,4 +1,4 @@
-//! On what the programs really print (`tests/data/README.md`).
+//! Tests on real output of the programs (`tests/data/README.md`).
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use super::*;
 use crate::result::{Point, Series, Spread, Statistic};
 use crate::unit::{Quantity, Unit};
 
-/// The folder of their outputs.
+/// The folder of the outputs.
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data")
 }
@@ -17,7 +17,7 @@ pub(super) fn text(name: &str) -> String {
     fs::read_to_string(folder().join(name)).unwrap()
 }
 
-/// Every output, and what it has to become: the benchmark, and its first series' first figure.
+/// Every output, and its expected result: the benchmark, and the first figure of its first series.
 const OUTPUTS: [(&str, &str, Quantity, f64, f64); 35] = {
     use Quantity::{
         Bandwidth, BidirectionalBandwidth, Iops, Latency, MessageRate, TransactionRate,
@@ -99,7 +99,7 @@ fn real_outputs_are_read() {
         assert_eq!(it.source.as_deref(), Some(name));
         let (first, point) = (&it.series[0], &it.series[0].points[0]);
         assert_eq!((first.quantity, point.x), (quantity, x), "{name}");
-        // Nothing is said of two outputs but that there is something.
+        // For two outputs the test only expects some figure.
         let is_right = if y == 0.0 { point.y > 0.0 } else { (point.y / y - 1.0).abs() < 1e-9 };
         assert!(is_right, "{name}: {} and not {y}", point.y);
     }
@@ -181,7 +181,7 @@ fn a_side_that_was_not_measured_has_no_figure() {
     assert_eq!(rr, [("local".to_owned(), 26.381)]);
     let udp = of("netperf-udp_stream-local-cpu.txt", Quantity::CpuPerByte);
     assert_eq!(udp, demand("local", 10.443));
-    // A figure that every table has cannot be one that was not measured.
+    // A figure that every table has is never missing.
     let spoilt = text("netperf-tcp_stream-local-cpu.txt").replace("18707.93", "-1.00");
     assert!(said("n.txt", &spoilt).contains("line 7: expected 5 numbers"));
 }
@@ -194,7 +194,7 @@ fn a_burst_of_transactions_tells_no_round_trip() {
     assert_eq!(it.setup["options"], "first burst 16");
 }
 
-/// Percentiles and means of fio are of one kind of latency, and it is said which.
+/// The percentiles and means of fio are of one kind of latency, and the set-up names the kind.
 #[test]
 fn the_latency_of_fio_is_one_kind() {
     let it = one("fio-mixed.json");
@@ -234,7 +234,7 @@ fn reports_of_our_own_are_results_of_a_machine() {
     let scale = import("scale.json", &text("vrio-scale.json")).unwrap();
     assert_eq!(scale.len(), 2);
     for it in &scale {
-        // Where threads shared cores, processor time is told and no rate.
+        // Where threads shared cores, there is processor time and no rate.
         let has = |quantity| it.series.iter().filter(|it| it.quantity == quantity).count();
         assert_eq!(has(Quantity::CpuPerRequest), 1, "{it:?}");
         let report: serde_json::Value = serde_json::from_str(&text("vrio-scale.json")).unwrap();
@@ -268,7 +268,7 @@ fn runs_at_several_depths_become_one_line() {
     two.series.iter_mut().flat_map(|it| &mut it.points).for_each(|point| point.x = 32.0);
     let merged = merge([one.clone(), two.clone()].into());
     assert_eq!(merged[0].source.as_deref(), Some("fio-randread.json, vf.json"));
-    // Another disk is another thing.
+    // Another disk is another subject.
     two.setup.insert("filename".to_owned(), "/dev/vdb".to_owned());
     assert_eq!(merge([one, two].into()).len(), 2);
     let twice = merge([all[0].clone(), all[0].clone()].into());
@@ -347,7 +347,7 @@ fn a_measurement_of_a_run_is_read_and_keeps_its_source() {
     assert_eq!(read, [one("osu-7.4-latency.txt")]);
 }
 
-/// All of them, once.
+/// All outputs, read once.
 fn all() -> &'static [String] {
     static ALL: std::sync::LazyLock<Vec<String>> = std::sync::LazyLock::new(|| {
         let mut names: Vec<_> = OUTPUTS.iter().map(|output| output.0).collect();

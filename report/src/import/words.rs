@@ -5,8 +5,7 @@ use super::fault::Fault;
 /// The longest part of a line that an error shows.
 const SHOWN_MAX: usize = 60;
 
-/// The longest reason that is kept of why something was not measured: a peer's whole log may be in
-/// it.
+/// The longest reason for a missing figure that is kept: a reason may hold the whole log of a peer.
 const REASON_MAX: usize = 600;
 
 /// A reason, short enough to be read: its beginning and its end, where logs name the failure.
@@ -21,7 +20,7 @@ pub(super) fn reason(words: &str) -> String {
     format!("{first} ... {last}")
 }
 
-/// A line as an error shows it.
+/// A line in the form for an error.
 pub(super) fn quoted(line: &str) -> String {
     let line = line.trim();
     let short: String = line.chars().take(SHOWN_MAX).collect();
@@ -29,12 +28,12 @@ pub(super) fn quoted(line: &str) -> String {
     format!("{:?}{more}", short)
 }
 
-/// A number that a measurement can be: finite, and not less than nothing.
+/// A number that a measurement can be: finite, and not negative.
 pub(super) fn number(word: &str) -> Option<f64> {
     word.parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0)
 }
 
-/// The same, or what is wrong.
+/// The same, or the fault.
 pub(super) fn number_of(word: Option<&str>, what: &str, line: usize) -> Result<f64, Fault> {
     let found = || word.map_or_else(|| "the line's end".to_owned(), quoted);
     let number = word.and_then(number);

@@ -1,4 +1,4 @@
-//! Which bars a plot of names has: beside one another, or as parts of one.
+//! The bars of a plot of names: beside one another, or as parts of one bar.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -11,14 +11,14 @@ use crate::plot::{Bar, BarPart, Bars, SeriesLook};
 use crate::result::{Measurement, Point, Spread};
 use crate::unit::Quantity;
 
-/// Where a row stands: models in the order of the slides, all others as they come.
+/// The order of rows: models in the order of the slides, all others in their own order.
 fn rank(group: &Group<'_>, label: &str) -> usize {
     let known = group.subject.is_models().then(|| subject::row(label)).flatten();
     known.unwrap_or(usize::MAX)
 }
 
-/// Rows of bars beside one another: every name that has a figure, and those of which is said why
-/// they have none.
+/// Rows of bars beside one another: every name that has a figure, and every name with a reason for
+/// a missing figure.
 fn rows<'a>(group: &Group<'a>) -> Vec<&'a str> {
     let mut known = BTreeSet::new();
     let points = group.items.iter().flat_map(|item| &item.series.points);
@@ -43,7 +43,7 @@ fn bar(name: &str) -> Bar {
     Bar { name: name.to_owned(), is_partial: false, goes_with_last: false }
 }
 
-/// A row for each name, a bar in it for each series.
+/// A row for each name, with a bar for each series.
 pub(super) fn beside(
     group: &Group<'_>,
     drawing: &mut Drawing<'_>,
@@ -74,7 +74,7 @@ pub(super) fn beside(
     Bars { is_stacked: false, rows: rows.into_iter().map(bar).collect(), parts }
 }
 
-/// Of series that all have one place on their axis: a row for each series.
+/// A row for each series, for series that all have the same single place on their axis.
 pub(super) fn at_one_place(group: &Group<'_>, drawing: &mut Drawing<'_>) -> Bars {
     let (unit, x_unit) = (group.unit(), group.x_unit());
     let all: Vec<Point> = (group.items.iter())
@@ -108,7 +108,7 @@ pub(super) fn at_one_place(group: &Group<'_>, drawing: &mut Drawing<'_>) -> Bars
     Bars { is_stacked: false, rows: group.names.iter().map(|name| bar(name)).collect(), parts }
 }
 
-/// A row of a stack, before it is one.
+/// A row of a stack, before its parts are known.
 struct Stack<'a> {
     measurement: &'a Measurement,
     label: &'a str,
@@ -117,7 +117,7 @@ struct Stack<'a> {
     is_published: bool,
 }
 
-/// A column, and whether others published it; those come last.
+/// Whether a column was published, its place, and its name. Published columns come last.
 type BarKind<'a> = (bool, usize, &'a str);
 
 /// The rows and figures of a stack of events.
@@ -184,7 +184,8 @@ pub(super) fn stacked(
     remarks: &mut Vec<String>,
 ) -> Bars {
     let stacks = Stacks::of(group);
-    // The same of several runs stands together, and what others published of it below that.
+    // Rows with one label from several runs stand together, and published rows with that label
+    // below them.
     let mut first: HashMap<String, usize> = HashMap::new();
     let mut order: Vec<(usize, usize, bool, usize)> = Vec::new();
     for (at, row) in stacks.rows.iter().enumerate() {
@@ -232,7 +233,7 @@ pub(super) fn stacked(
     Bars { is_stacked: true, rows, parts }
 }
 
-/// Rows of measurements of which a part was not measured.
+/// Rows of measurements in which a part is missing.
 type Partial<'a> = HashSet<(*const Measurement, &'a str)>;
 
 fn partial<'a>(group: &Group<'a>, columns: &BTreeSet<&str>) -> Partial<'a> {
@@ -245,7 +246,7 @@ fn partial<'a>(group: &Group<'a>, columns: &BTreeSet<&str>) -> Partial<'a> {
     of.collect()
 }
 
-/// A row's head, and whether a part of it was not measured.
+/// The head of a row, and whether a part of it is missing.
 fn stack(row: &Stack<'_>, partial: &Partial<'_>) -> Bar {
     let name = match (row.is_published, row.table.as_str()) {
         (true, _) => format!("{} (published)", row.label),
@@ -256,7 +257,7 @@ fn stack(row: &Stack<'_>, partial: &Partial<'_>) -> Bar {
     Bar { is_partial: is_partial && !row.is_published, ..bar(&name) }
 }
 
-/// Counters beside one another: a table alone, for they are no parts of anything.
+/// Counters beside one another: a table alone, since the counters are no parts of a sum.
 pub(super) fn listed(
     group: &Group<'_>,
     drawing: &mut Drawing<'_>,

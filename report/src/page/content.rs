@@ -8,14 +8,15 @@ use crate::store::Loaded;
 #[derive(Debug)]
 pub(super) struct Content<'a> {
     pub(super) sources: &'a [Loaded],
-    /// The title that all runs share, if they share one; then their names are the times of their
-    /// beginnings.
+    /// The title that all runs share, if they share one. The names of the runs are then the times
+    /// when they began.
     pub(super) title: Option<&'a str>,
     pub(super) figures: Vec<Figure>,
     pub(super) differences: Vec<String>,
-    /// Published measurements that are shown, and those that have nothing to stand beside.
+    /// Published measurements that are shown, and published measurements without figures of their
+    /// subject.
     pub(super) published: Vec<&'a Measurement>,
     pub(super) published_unused: Vec<&'a Measurement>,
-    /// Plots that have no place on the page.
+    /// The number of plots for which the page has no room.
     pub(super) left: usize,
 }

@@ -1,4 +1,4 @@
-//! Plots of what follows from figures: overheads against a baseline, shares of the line rate.
+//! Plots of derived figures: overheads against a baseline, shares of the line rate.
 
 use super::group::{Drawing, Group, capital, converted, described, x_scale};
 use super::item::Item;
@@ -14,14 +14,14 @@ use crate::unit::{Against, Quantity, Unit};
 const DECIMALS: f64 = 1e4;
 /// The baseline of published overheads, and of ours if it is there.
 const NATIVE: &str = "native";
-/// Overheads beyond so many times as much, or as little, are not drawn evenly.
+/// With an overhead beyond this factor, or beyond its reciprocal, the axis is not linear.
 const FAR: f64 = 3.0;
-/// Series that an error names.
+/// The series that an error names.
 const NAMED_MAX: usize = 12;
 
-/// Whether overheads of this quantity by this are asked for.
+/// Whether overheads of this group are drawn.
 fn has_overhead(group: &Group<'_>) -> bool {
-    // Rates of messages would tell the same as bandwidths once more.
+    // Rates of messages would show the same as bandwidths once more.
     let is_rate = matches!(group.quantity, Quantity::Bandwidth | Quantity::BidirectionalBandwidth);
     let is_time = matches!(group.quantity, Quantity::Latency | Quantity::RoundTrip);
     group.against == Against::MessageSize
@@ -39,7 +39,7 @@ fn is_called(item: &Item<'_>, name: &str, wanted: &str) -> bool {
         .any(|name| name.to_lowercase().contains(&wanted))
 }
 
-/// Which of the group is the baseline.
+/// The index of the baseline in the group.
 fn baseline(group: &Group<'_>, wanted: Option<&str>) -> Option<usize> {
     let find = |wanted: &str| {
         let mut all = group.items.iter().zip(&group.names);
@@ -51,7 +51,7 @@ fn baseline(group: &Group<'_>, wanted: Option<&str>) -> Option<usize> {
     }
 }
 
-/// That what was asked for is there at all.
+/// Checks that the wanted baseline exists in some group.
 pub(super) fn check_baseline(groups: &[Group<'_>], wanted: Option<&str>) -> Result<(), PageError> {
     let Some(wanted) = wanted else { return Ok(()) };
     if groups.iter().any(|group| baseline(group, Some(wanted)).is_some()) {
@@ -67,7 +67,7 @@ pub(super) fn check_baseline(groups: &[Group<'_>], wanted: Option<&str>) -> Resu
     Err(PageError::Baseline { wanted: wanted.to_owned(), known: known.join("; ") })
 }
 
-/// The plots that follow from this one.
+/// The plots that are derived from this group.
 pub(super) fn all<'a>(
     group: &Group<'a>,
     wanted: Option<&str>,
@@ -76,13 +76,13 @@ pub(super) fn all<'a>(
     [overhead(group, wanted, drawing), line_share(group, drawing)].into_iter().flatten()
 }
 
-/// Curves of the items with these points; none without points.
+/// Curves of the items with these points; items without points have no curve.
 fn curves(
     group: &Group<'_>,
     drawing: &mut Drawing<'_>,
     points: impl Fn(usize, &Item<'_>) -> Vec<Point>,
 ) -> Vec<Curve> {
-    // All names get a look, so that each series has that of the plot before.
+    // All names get a look, so that each series looks as in the plot before.
     let looks = drawing.looks.of(&group.look_keys());
     let curve = |(at, item): (usize, &Item<'_>)| Curve {
         name: group.names[at].clone(),
@@ -130,7 +130,8 @@ fn overhead<'a>(
         return None;
     }
     let against = &group.names[base_at];
-    // Theirs are against what is native, and mean nothing beside ours against something else.
+    // Published overheads are against native ones. They mean nothing beside overheads against
+    // something else.
     if is_called(base, against, NATIVE) {
         curves.extend(others(group, is_loss, drawing));
     }
@@ -155,8 +156,8 @@ fn overhead<'a>(
     Some(figure(group, curves, Derived { title, id, words, scale, remarks, rule }))
 }
 
-/// One that lies far out would press all others to nothing: then by times, where what is twice as
-/// much lies as far from 0 as what is half.
+/// The scale for overheads. A curve far from the others would press them to nothing on a linear
+/// axis. Then the axis is spaced by the factor: twice as much lies as far from 0 as half as much.
 fn overhead_scale(curves: &[Curve], is_loss: bool) -> AxisScale {
     let by_times = if is_loss { AxisScale::TimesLess } else { AxisScale::TimesMore };
     let mut points = curves.iter().flat_map(|curve| &curve.points);
@@ -165,8 +166,8 @@ fn overhead_scale(curves: &[Curve], is_loss: bool) -> AxisScale {
     if is_wide { by_times } else { AxisScale::Linear }
 }
 
-/// Whether how much more one is than the other means anything: they are of one benchmark, the same
-/// number of many, and of the same name, or each is the only one of its measurement.
+/// Whether the overhead of one item against the other is meaningful: both must have one benchmark,
+/// one number of many, and one series name.
 fn is_comparable(base: &Item<'_>, item: &Item<'_>) -> bool {
     base.measurement.benchmark == item.measurement.benchmark
         && item.series.statistic == base.series.statistic
@@ -240,11 +241,11 @@ struct Derived<'a> {
     title: String,
     /// The words that its anchor is made of.
     id: String,
-    /// Of the vertical axis.
+    /// The words of the vertical axis.
     words: &'a str,
     scale: AxisScale,
     remarks: Vec<String>,
-    /// A line across it.
+    /// A line across the plot: its place and its name.
     rule: (f64, &'a str),
 }
 
@@ -253,7 +254,7 @@ fn figure(group: &Group<'_>, curves: Vec<Curve>, derived: Derived<'_>) -> Figure
     let names: Vec<String> = curves.iter().map(|curve| curve.name.clone()).collect();
     let body = PlotBody::Curves(curves);
     let shown = group.all().filter(|item| {
-        // A curve of theirs has the name of its title.
+        // The curve of a published series begins with its title.
         let title = format!("published: {}", item.measurement.title);
         names.iter().any(|name| name.starts_with(&title))
     });

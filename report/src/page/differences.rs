@@ -7,7 +7,7 @@ use super::said::own;
 use crate::compare::{self, ComparedSide};
 use crate::result::Run;
 
-/// Differences of set-ups that are told in full.
+/// The differences of set-ups that are listed in full.
 const SETUPS_MAX: usize = 4;
 
 fn quoted(run: &Run) -> String {
@@ -18,7 +18,7 @@ fn sentences(found: Vec<String>) -> Vec<String> {
     found.into_iter().map(|words| capital(&words) + ".").collect()
 }
 
-/// A sentence for each difference of these runs; none if all is the same, or there is only one.
+/// A sentence for each difference of these runs; none if all are equal, or there is only one run.
 pub(super) fn between(runs: &[&Run]) -> Vec<String> {
     let names: Vec<String> = runs.iter().map(|run| quoted(run)).collect();
     let named = runs.iter().zip(&names);
@@ -27,7 +27,7 @@ pub(super) fn between(runs: &[&Run]) -> Vec<String> {
     sentences(compare::differences(&sides))
 }
 
-/// All of them, or what they are of if that would be longer than the plot is high.
+/// All differences, or only their keys, if the list would be longer than the plot is high.
 fn few_setups(setups: Vec<String>) -> Vec<String> {
     if setups.len() <= SETUPS_MAX {
         return setups;
@@ -57,7 +57,7 @@ pub(super) fn of_group(group: &Group<'_>) -> Vec<String> {
     let mut found = compare::conditions(&sides);
     let mut by_title: BTreeMap<&str, Vec<ComparedSide<'_>>> = BTreeMap::new();
     for (side, (measurement, ..)) in sides.iter().zip(&runs) {
-        // A run's own words come before those that set its measurements apart.
+        // The run's own words come before the words that set its measurements apart.
         let title = measurement.title.rsplit(": ").next().unwrap_or_default();
         by_title.entry(title).or_default().push(*side);
     }

@@ -1,4 +1,4 @@
-//! Which plots results make: series of one quantity against one other, of one subject, are in one.
+//! The plots of results. A plot has the series of one quantity against another, of one subject.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -16,17 +16,17 @@ use crate::result::{Measurement, Point, Series, Statistic};
 use crate::store::Loaded;
 use crate::unit::{Against, Dimension, Quantity, Unit};
 
-/// Figures that lie further apart are drawn by tens.
+/// Figures with a larger ratio are drawn on a logarithmic axis.
 const LINEAR_RATIO_MAX: f64 = 20.0;
 /// Tails and means of one plot; more of them have a plot for each.
 const REST_MAX: usize = 8;
 /// Line rates in one plot.
 const LINE_RATES_MAX: usize = 4;
 
-/// Plots, what was published of which is shown, and how many plots have no place.
+/// Plots, the published measurements in them, and the number of plots without a place.
 pub(super) type ShownPlots<'a> = (Vec<Figure>, Vec<&'a Measurement>, usize);
 
-/// Every plot of these results, and what was published of which is shown.
+/// Every plot of these results, and the published measurements in them.
 pub(super) fn all<'a>(
     sources: &'a [Loaded],
     options: &'a PageOptions,
@@ -49,7 +49,7 @@ pub(super) fn all<'a>(
     Ok((figures, drawing.shown, left))
 }
 
-/// Gives each anchor once.
+/// Makes the anchors different from one another.
 fn distinct(figures: &mut [Figure]) {
     let mut known: BTreeMap<String, usize> = BTreeMap::new();
     for figure in figures {
@@ -61,7 +61,7 @@ fn distinct(figures: &mut [Figure]) {
     }
 }
 
-/// Where a plot stands among those of its subject: as a reader would ask.
+/// The order of plots within a subject: the plots that a reader wants first come first.
 fn order(group: &Group<'_>) -> (bool, usize, bool, bool) {
     let place = Quantity::ALL.iter().position(|known| *known == group.quantity);
     let is_time = group.against == Against::Time;
@@ -71,8 +71,9 @@ fn order(group: &Group<'_>) -> (bool, usize, bool, bool) {
 /// A subject, a quantity of it, and the quantity of the horizontal axis.
 type FirstTold = (Subject, Quantity, Against);
 
-/// Which number of many a plot shows where measurements have several: the median if all have it,
-/// the mean if all have that, for a median and a mean do not compare; none where nothing is common.
+/// The number of many that a plot shows where measurements have several: the median if all have it,
+/// else the mean if all have that, since a median and a mean do not compare. None if nothing is
+/// common.
 fn typical<'a>(items: impl Iterator<Item = Item<'a>>) -> HashMap<FirstTold, Statistic> {
     let mut found: HashMap<FirstTold, HashMap<*const Measurement, [bool; 2]>> = HashMap::new();
     for Item { measurement, series, .. } in items {
@@ -89,8 +90,7 @@ fn typical<'a>(items: impl Iterator<Item = Item<'a>>) -> HashMap<FirstTold, Stat
     found.into_iter().filter_map(|(told, of)| Some((told, common(&of)?))).collect()
 }
 
-/// Whether a series tells other than what a reader first asks for: a tail, or a mean where there is
-/// a median.
+/// Whether a series is not what a reader wants first: a tail, or a mean where there is a median.
 fn is_rest(item: &Item<'_>, typical: Option<Statistic>) -> bool {
     let is_median = |it: &Series| {
         it.statistic == Some(Statistic::Median)
@@ -144,7 +144,7 @@ fn groups<'a>(sources: &'a [Loaded], published: &'a [Measurement]) -> Vec<Group<
         });
     }
     add_published(&mut groups, published);
-    // Tails alone need no word that they are beside something.
+    // A group of tails alone needs no word that it stands beside a median.
     let told = |group: &Group<'_>| (group.subject.clone(), group.quantity, group.against);
     let first: HashSet<FirstTold> =
         groups.iter().filter(|group| !group.is_rest).map(told).collect();
@@ -160,7 +160,7 @@ fn groups<'a>(sources: &'a [Loaded], published: &'a [Measurement]) -> Vec<Group<
     groups.into_iter().flat_map(split_rest).map(once).map(named).collect()
 }
 
-/// Means and tails of many series are a plot for each number of many.
+/// Splits a group of many means and tails into a plot for each number of many.
 fn split_rest(mut group: Group<'_>) -> Vec<Group<'_>> {
     if !group.is_rest || group.items.len() <= REST_MAX {
         return vec![group];
@@ -183,7 +183,8 @@ fn split_rest(mut group: Group<'_>) -> Vec<Group<'_>> {
     all.into_iter().map(of).collect()
 }
 
-/// How many cores poll is a model's own: tables that say the same are one.
+/// Removes repeated rows of polling cores. Each model has a fixed number of them, so tables repeat
+/// it.
 fn once(mut group: Group<'_>) -> Group<'_> {
     if group.quantity != Quantity::PollingCores {
         return group;
@@ -226,7 +227,7 @@ fn add_published<'a>(groups: &mut [Group<'a>], published: &'a [Measurement]) {
     }
 }
 
-/// With names, and no more of it than a plot can hold.
+/// Gives names to the series, and removes series that the plot has no room for.
 fn named(mut group: Group<'_>) -> Group<'_> {
     group.names = names::of(&group.items);
     let is_stacked = group.quantity == Quantity::EventsPerRequest && !group.is_parts;
@@ -261,7 +262,7 @@ fn figure<'a>(group: &Group<'a>, drawing: &mut Drawing<'a>) -> Figure {
         PlotBody::Curves(_) => scale(group, unit),
         PlotBody::Bars(_) | PlotBody::Listed(_) => AxisScale::Linear,
     };
-    // Ends of the parts of one bar would be at no place of their own.
+    // In a stack, ends of the parts' spreads would have no place of their own.
     let is_stack = matches!(&body, PlotBody::Bars(bars) if bars.is_stacked);
     let of_table =
         if is_stack { said::captions(group, "in brackets").concat() } else { String::new() };
@@ -300,7 +301,7 @@ fn figure<'a>(group: &Group<'a>, drawing: &mut Drawing<'a>) -> Figure {
     }
 }
 
-/// By tens where sizes are, and where figures lie far apart.
+/// The scale of the vertical axis: logarithmic against sizes, and where figures have a large ratio.
 fn scale(group: &Group<'_>, unit: Unit) -> AxisScale {
     if group.against == Against::Category {
         return AxisScale::Linear;

@@ -1,4 +1,4 @@
-//! Series of one quantity against one other, of one subject: they can be in one plot.
+//! Series of one quantity against another, of one subject: they can be in one plot.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -10,10 +10,11 @@ use crate::plot::style::{COLOURS, DASHES, SeriesLook};
 use crate::result::{Measurement, Point, Statistic};
 use crate::unit::{Against, Quantity, Unit};
 
-/// Names of series that a description has.
+/// The names of series that a description has.
 const NAMED_MAX: usize = 5;
 
-/// Looks by name: a name looks the same in every plot, if no other one of that plot does.
+/// The looks of series by name. A name looks the same in every plot, unless another name of the
+/// plot has that look.
 #[derive(Debug, Default)]
 pub(super) struct Looks {
     by_name: BTreeMap<String, usize>,
@@ -25,7 +26,8 @@ impl Looks {
         let look = |name: &String| {
             let next = self.by_name.len();
             let look = SeriesLook::nth(*self.by_name.entry(name.clone()).or_insert(next));
-            // First by colour alone, then with each dash: a look that stands twice comes last.
+            // First the colours are tried alone, then with each dash. Only if all are used, a look
+            // appears twice.
             let all = (0..COLOURS * DASHES).map(|at| (at / COLOURS, (look.colour + at) % COLOURS));
             let free = all.into_iter().find(|pair| !used.contains(pair));
             let (dash, colour) = free.unwrap_or((look.dash, look.colour));
@@ -58,16 +60,16 @@ pub(super) struct Group<'a> {
     pub(super) subject: Subject,
     pub(super) quantity: Quantity,
     pub(super) against: Against,
-    /// Whether it is of means and tails beside a median that has a plot of its own.
+    /// Whether the group has means and tails beside a median with a plot of its own.
     pub(super) is_rest: bool,
-    /// Whether it is of counters that are no parts of a sum.
+    /// Whether the group has counters that are no parts of a sum.
     pub(super) is_parts: bool,
     pub(super) items: Vec<Item<'a>>,
-    /// In the legend, for each of the items.
+    /// The name of each item in the legend.
     pub(super) names: Vec<String>,
     /// Published figures of the same subject in another form: a peak, an overhead.
     pub(super) others: Vec<Item<'a>>,
-    /// Series that have no place in it.
+    /// The names of series for which the plot has no room.
     pub(super) left_out: Vec<String>,
 }
 
@@ -84,7 +86,7 @@ impl<'a> Group<'a> {
         self.others.iter().filter(fits).copied()
     }
 
-    /// All that may be in its plots.
+    /// All series that may be in the plots of the group.
     pub(super) fn all(&self) -> impl Iterator<Item = &Item<'a>> {
         self.items.iter().chain(&self.others)
     }
@@ -104,7 +106,7 @@ impl<'a> Group<'a> {
         self.items.iter().zip(&self.names).map(key).collect()
     }
 
-    /// The unit that all of it is told in: the first one's.
+    /// The unit of the plot: that of the first item.
     pub(super) fn unit(&self) -> Unit {
         self.items[0].series.unit
     }
@@ -113,7 +115,7 @@ impl<'a> Group<'a> {
         self.items[0].series.x.unit
     }
 
-    /// Whether all of it stands at one place of a horizontal axis of numbers: where that is.
+    /// The only place on a horizontal axis of numbers, if all series have just that place.
     pub(super) fn only_place(&self) -> Option<f64> {
         if matches!(self.against, Against::Category | Against::Time) {
             return None;
@@ -128,7 +130,7 @@ impl<'a> Group<'a> {
         places.all(|place| place == Some(first)).then_some(first)
     }
 
-    /// "Median latency" where all of it is that, else "latency".
+    /// "Median latency" if all series are medians, else "latency".
     pub(super) fn told(&self) -> String {
         let mut own = self.items.iter().filter(|item| !item.is_published());
         let first = own.next().and_then(|item| item.series.statistic);
@@ -141,7 +143,7 @@ impl<'a> Group<'a> {
         which.unwrap_or_default() + self.quantity.words()
     }
 
-    /// "Latency by queue depth: disks".
+    /// A title such as "Latency by queue depth: disks".
     pub(super) fn title(&self, what: &str) -> String {
         let by = match (self.against, self.only_place()) {
             (Against::Category, _) => String::new(),
@@ -159,7 +161,7 @@ impl<'a> Group<'a> {
         };
         capital(&format!("{what}{by}{rest}: {}", self.subject.words()))
     }
-    /// The points of its items.
+    /// The points of all items.
     pub(super) fn points(&self) -> impl Iterator<Item = &Point> {
         self.items.iter().flat_map(|item| &item.series.points)
     }

@@ -19,12 +19,12 @@ const RULES: &str = include_str!("page.css");
 
 /// Entries of a set-up, notes and quotations that are shown of one measurement.
 const ENTRIES_SHOWN_MAX: usize = 40;
-/// Measurements of one run that are listed, and cells of all of them that are empty.
+/// Measurements of one run that are listed, and empty cells of all runs.
 const MEASUREMENTS_SHOWN_MAX: usize = 200;
 const EMPTY_SHOWN_MAX: usize = 300;
 /// Characters of a note or a reason. The results' files have all of it.
 const WORDS_SHOWN_MAX: usize = 600;
-/// Of a rounded number, and what it makes nothing of.
+/// The digits of a rounded number, and the bound below which a number is shown as about 0.
 const DIGITS: usize = 4;
 const NOTHING: f64 = 5e-5;
 /// Figures of one text in a table.
@@ -93,7 +93,7 @@ fn summary(content: &Content<'_>) -> String {
     escape(&format!("vrio report: {plots} of {runs}, {when}"))
 }
 
-/// At most so many of the lines, and how many are missing.
+/// At most so many of the lines, and the number of those that are left out.
 fn bounded(mut lines: Vec<String>, max: usize, what: &str) -> Vec<String> {
     let more = lines.len().saturating_sub(max);
     lines.truncate(max);
@@ -192,8 +192,8 @@ fn picture(figure: &Figure, title: &str) -> String {
     out + "</ul>\n"
 }
 
-/// The numbers, and where they can be taken from: the page's script makes the CSV of a table that
-/// is opened.
+/// The numbers of a plot, with links to its files. The page's script makes the CSV of a table when
+/// the table is opened.
 fn table(figure: &Figure) -> String {
     let table = figure.table();
     let unit = figure.y.unit.symbol();
@@ -225,8 +225,8 @@ fn table(figure: &Figure) -> String {
     out
 }
 
-/// The head and the rows. A page of nothing but numbers has them rounded; the CSV is exact, from
-/// what stands beside them.
+/// The head and the rows of a table. A plot without a picture shows rounded numbers; its CSV has
+/// the exact numbers, which stand in attributes.
 fn cells(table: &PlotTable, is_rounded: bool) -> String {
     let mut out = format!("<thead><tr><th scope=\"col\">{}</th>", escape(&table.corner));
     for column in &table.columns {
@@ -246,7 +246,7 @@ fn cells(table: &PlotTable, is_rounded: bool) -> String {
                 number => rounded(number, DIGITS),
             };
             let shown = cell.as_ref().filter(|_| is_rounded).map(short);
-            // HTML ends these by itself, and there are tens of thousands.
+            // HTML closes these elements by itself, and a page has tens of thousands of them.
             let _ = match shown {
                 Some(shown) if shown != exact => {
                     write!(out, "<td data-exact=\"{}\">{}", escape(&exact), escape(&shown))
@@ -258,7 +258,7 @@ fn cells(table: &PlotTable, is_rounded: bool) -> String {
     out + "</tbody>"
 }
 
-/// Where, when and by what.
+/// The runs of the page: their place, time and command.
 fn runs_(content: &Content<'_>) -> String {
     let (mut out, mut told) = (String::new(), BTreeMap::new());
     out.push_str("<section id=\"runs\"><h2>Runs and machines</h2>\n");
@@ -269,7 +269,7 @@ fn runs_(content: &Content<'_>) -> String {
         let shown = source.measurements.iter().take(MEASUREMENTS_SHOWN_MAX + 1);
         let line = |it| measurement_line(it, &source.run, &mut told);
         let mut shown: Vec<String> = shown.map(line).collect();
-        // One line more than fits, for what is missing.
+        // One line more than there is room for, so that the rest is known to exist.
         let more = source.measurements.len().saturating_sub(MEASUREMENTS_SHOWN_MAX);
         if more > 0 {
             shown.truncate(MEASUREMENTS_SHOWN_MAX);
@@ -316,8 +316,8 @@ fn run_lines(run: &Run) -> Vec<String> {
 /// The set-up of a measurement: its own title, benchmark and entries.
 type MeasurementSetup<'a> = (&'a str, &'a str, &'a BTreeMap<String, String>);
 
-/// A measurement in words. Of one that is set up as in another run, and called so, that run is
-/// named: ten runs of one command are ten times the same.
+/// A measurement in words. If another run has the same set-up and title, the line only names that
+/// run: ten runs of one command have ten times the same set-up.
 fn measurement_line<'a>(
     measurement: &'a Measurement,
     run: &'a Run,
@@ -399,7 +399,7 @@ fn published(content: &Content<'_>) -> String {
     out
 }
 
-/// A text's words.
+/// The quotations of a published text.
 fn quoted(measurement: &Measurement) -> String {
     let source = measurement.source.as_deref().unwrap_or("source unknown");
     let (title, source) = (escape(&measurement.title), escape(source));
@@ -415,7 +415,7 @@ fn quoted(measurement: &Measurement) -> String {
     out + &list("", &bounded(lines, ENTRIES_SHOWN_MAX, "notes"))
 }
 
-/// The figures of a text as a table: a row for each.
+/// The figures of a published text as a table: a row for each figure.
 fn figures_of(measurement: &Measurement) -> String {
     let mut rows = String::new();
     let all = measurement.series.iter().flat_map(|it| it.points.iter().map(move |of| (it, of)));

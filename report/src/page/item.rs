@@ -2,10 +2,10 @@
 
 use crate::result::{Measurement, Run, RunOrigin, Series};
 
-/// A series and where it comes from.
+/// A series, its measurement and its run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Item<'a> {
-    /// None of what was published.
+    /// The run; published series have none.
     pub(super) run: Option<&'a Run>,
     pub(super) measurement: &'a Measurement,
     pub(super) series: &'a Series,

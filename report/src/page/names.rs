@@ -8,7 +8,7 @@ use crate::result::{Measurement, RunOrigin, Statistic};
 use super::item::Item;
 use crate::unit::Quantity;
 
-/// Of a set-up, what is added to names that are else the same.
+/// The entries of a set-up that are added to equal names.
 const ENTRIES_MAX: usize = 4;
 
 /// A name for each of the items, all of them different.
@@ -33,7 +33,7 @@ pub(super) fn of_measurements(items: &[&Item<'_>]) -> Vec<String> {
     }
 }
 
-/// Words of their titles that all of ours share and no legend has; nothing of a single one.
+/// Words of titles that all of our series share and no legend has; nothing for a single series.
 pub(super) fn shared(items: &[Item<'_>]) -> Option<String> {
     let own: Vec<&Item<'_>> = items.iter().filter(|item| !item.is_published()).collect();
     let all = columns(&own, false);
@@ -41,14 +41,14 @@ pub(super) fn shared(items: &[Item<'_>]) -> Option<String> {
     let is_told = |words: &str| {
         words.is_empty() || own.iter().all(|item| item.measurement.benchmark.starts_with(words))
     };
-    // The first is the run's.
+    // The first column is the run's name.
     let shared = (1..first.len()).filter(|at| is_shared(&all, *at) && !is_told(&first[*at]));
     let words: Vec<&str> = shared.map(|at| first[at].as_str()).collect();
     let differs = words.len() + 1 < first.len();
     (differs && !words.is_empty()).then(|| words.join(", "))
 }
 
-/// Gives each name once.
+/// Makes equal names different by numbers.
 fn distinct(names: Vec<String>) -> Vec<String> {
     let mut times: BTreeMap<String, usize> = BTreeMap::new();
     let mut taken: BTreeSet<String> = names.iter().cloned().collect();
@@ -67,13 +67,13 @@ fn distinct(names: Vec<String>) -> Vec<String> {
     names.into_iter().map(number).collect()
 }
 
-/// Words of each item that not all of them have; of those that are still the same, also what
-/// differs in their set-ups.
+/// The words of each item that not all items have. Names that are still equal get the differences
+/// of their set-ups, too.
 fn apart(items: &[&Item<'_>], with_series: bool) -> Vec<String> {
     let all = columns(items, with_series);
     let count = all.first().map_or(0, Vec::len);
     let differs: Vec<bool> = (0..count).map(|at| !is_shared(&all, at)).collect();
-    // Of what they all share, the measurement's title is what a reader would call them.
+    // If all items share all words, the measurement's title is the name.
     let nothing = !differs.contains(&true);
     let name = |(words, item): (&Vec<String>, &&Item<'_>)| {
         if nothing && with_series {
@@ -104,7 +104,7 @@ fn setup(of: &Measurement, all: &[&Measurement]) -> Vec<String> {
     keys.into_iter().map(|key| format!("{} {}", key.replace('_', " "), of.setup[key])).collect()
 }
 
-/// The words of each item: of its run, of its title part by part, of its series, which number.
+/// The words of each item: the run, the title part by part, the series, the number of many.
 fn columns(items: &[&Item<'_>], with_series: bool) -> Vec<Vec<String>> {
     fn split(title: &str) -> Vec<&str> {
         title.split(": ").flat_map(|part| part.split(", ")).collect()
@@ -133,7 +133,7 @@ fn columns(items: &[&Item<'_>], with_series: bool) -> Vec<Vec<String>> {
         match (is_run, is_even) {
             (true, _) => {}
             (false, true) => words.extend(split(title(item)).into_iter().map(str::to_owned)),
-            // Of titles of several lengths, what they do not begin with alike.
+            // For titles of several lengths, the part after their common beginning.
             (false, false) => {
                 let own = split(title(item));
                 words.push(own[alike.min(own.len() - 1)..].join(", "));

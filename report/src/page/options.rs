@@ -4,9 +4,9 @@ use thiserror::Error;
 
 use crate::result::Measurement;
 
-/// Runs on one page: more would not be told apart, and the page would be heavy.
+/// Runs on one page: a reader could not distinguish more, and the page would be heavy.
 pub const RUNS_MAX: usize = 32;
-/// Series in one plot. The rest is named below it.
+/// Series in one plot. The others are named below it.
 pub const SERIES_SHOWN_MAX: usize = 40;
 /// Rows of bars in one plot.
 pub const ROWS_SHOWN_MAX: usize = 80;
@@ -16,28 +16,29 @@ pub const FIGURES_MAX: usize = 90;
 /// The wishes of a page's reader.
 #[derive(Clone, Debug, Default)]
 pub struct PageOptions {
-    /// The baseline of overheads: words of a series', measurement's or run's name. None for the
-    /// first that is called native, else the first of each plot.
+    /// The baseline of overheads: words in the name of a series, measurement or run. Without it,
+    /// the baseline is the first series whose name has "native", else the first series of each
+    /// plot.
     pub baseline: Option<String>,
     /// Published measurements of others; empty without `--with-published`.
     pub published: Vec<Measurement>,
 }
 
-/// Why there is no page.
+/// The reasons that there is no page.
 #[derive(Debug, Error)]
 pub enum PageError {
-    /// Nothing in it can be drawn.
+    /// The results have nothing that can be drawn.
     #[error("there is not one figure in these results; 'vrio results show' lists what they hold")]
     Nothing,
-    /// Too much of it.
+    /// There are too many runs.
     #[error("{0} runs are more than {RUNS_MAX}, which no plot can tell apart: name fewer")]
     Runs(usize),
-    /// There is no such series.
+    /// No series has the name of the baseline.
     #[error("no series is called {wanted:?}, as --baseline asks; there are: {known}")]
     Baseline {
         /// The words of `--baseline`.
         wanted: String,
-        /// Some that there are.
+        /// Some of the names that there are.
         known: String,
     },
 }

@@ -1,4 +1,4 @@
-//! Peaks that others published: the most that was reached with any size.
+//! Published peaks: the greatest figure that was reached, at any size.
 
 use super::group::{Drawing, Group, converted};
 use super::item::Item;
@@ -7,7 +7,7 @@ use crate::plot::Curve;
 use crate::result::{Point, Spread};
 use crate::unit::{Against, Quantity, Unit};
 
-/// Of others' peaks in one plot.
+/// The published peaks in one plot.
 const PEAKS_MAX: usize = 12;
 
 /// The peaks that others published, each as a line across the plot.

@@ -11,12 +11,13 @@ use crate::unit::Quantity;
 
 /// Names of one kind in a sentence.
 const NAMED_MAX: usize = 5;
-/// Reasons why something is missing, and sources of what others published.
+/// Reasons for missing figures, and sources of published figures.
 const REASONS_MAX: usize = 10;
-/// Of a reason: it comes from files, and the section at the page's end has more of it.
+/// Characters of a reason. Reasons come from files, and the section at the page's end has more of
+/// them.
 const REASON_CHARS_MAX: usize = 300;
 
-/// Runs whose machines a picture names that stands alone.
+/// Runs whose machines are named in a picture that stands alone.
 const RUNS_NAMED_MAX: usize = 3;
 
 /// The words that the series of a plot share, which their names leave out.
@@ -26,7 +27,7 @@ pub(super) fn shared(group: &Group<'_>, body: &PlotBody) -> Option<String> {
     shared.map(|words| format!("All that was measured: {words}."))
 }
 
-/// Where a picture's runs were measured.
+/// The machines on which a picture's runs were measured.
 pub(super) fn measured(group: &Group<'_>) -> Vec<String> {
     let mut known = BTreeSet::new();
     let runs = group.items.iter().filter_map(|item| item.run);
@@ -54,14 +55,14 @@ fn made(run: &Run) -> String {
     )
 }
 
-/// `a; b; 3 more`.
+/// Some of the names: `a; b; 3 more`.
 pub(super) fn few(names: &[&str]) -> String {
     let more = names.len().saturating_sub(NAMED_MAX);
     let named = names[..names.len() - more].join("; ");
     if more > 0 { format!("{named}; {more} more") } else { named }
 }
 
-/// Series that have no place.
+/// The sentence about series without a place.
 pub(super) fn left_out(names: &[String]) -> Option<String> {
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let count = names.len();
@@ -98,7 +99,7 @@ pub(super) fn captions(group: &Group<'_>, what: &str) -> Vec<String> {
     }
 }
 
-/// How many figures such an axis cannot show.
+/// The number of figures that such an axis cannot show, in a sentence.
 pub(super) fn no_place(curves: &[Curve], scale: AxisScale) -> Option<String> {
     let points = curves.iter().flat_map(|curve| &curve.points);
     let count = points.filter(|point| !scale.has(point.y)).count();
@@ -111,7 +112,7 @@ pub(super) fn no_place(curves: &[Curve], scale: AxisScale) -> Option<String> {
         .then(|| format!("{count} figures {which} have no place on this axis: see the table."))
 }
 
-/// Where what others published stands.
+/// The sources of published series.
 pub(super) fn sources<'a>(items: impl Iterator<Item = &'a Item<'a>>) -> Vec<String> {
     let mut by_source: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for item in items.filter(|item| item.is_published()) {
@@ -127,18 +128,18 @@ pub(super) fn sources<'a>(items: impl Iterator<Item = &'a Item<'a>>) -> Vec<Stri
     lines
 }
 
-/// The measurements of a group that are ours, each once, with an item of each.
+/// The measurements of a group that are ours, each once, with one of its items.
 pub(super) fn own<'g, 'a>(group: &'g Group<'a>) -> Vec<&'g Item<'a>> {
     let mut known = BTreeSet::new();
     let own = group.items.iter().filter(|item| !item.is_published());
     own.filter(|item| known.insert(std::ptr::from_ref(item.measurement))).collect()
 }
 
-/// A cell that is empty, as its words tell: a column and a row, a row, or something else.
+/// An empty cell of a table, as its words name it: a column and a row, a row, or something else.
 pub(super) struct EmptyCell<'a> {
     pub(super) column: Option<&'a str>,
     pub(super) row: &'a str,
-    /// Whether that is a model, or has figures of its own elsewhere in the measurement.
+    /// Whether the row is a model, or has figures of its own elsewhere in the measurement.
     pub(super) is_row: bool,
     why: &'a str,
 }
@@ -158,8 +159,8 @@ pub(super) fn cells(measurement: &Measurement) -> impl Iterator<Item = EmptyCell
     })
 }
 
-/// Whether an empty cell belongs into a plot of this quantity: those of columns of events do not
-/// belong to speeds, and the other way round.
+/// Whether an empty cell belongs into a plot of this quantity. Columns of events do not belong to
+/// speeds, nor speeds to events.
 pub(super) fn belongs(cell: &EmptyCell<'_>, measurement: &Measurement, quantity: Quantity) -> bool {
     let is_event = quantity == Quantity::EventsPerRequest;
     match cell.column {
@@ -173,13 +174,13 @@ pub(super) fn belongs(cell: &EmptyCell<'_>, measurement: &Measurement, quantity:
     }
 }
 
-/// Rows that have a figure, of which measurement.
+/// Rows with a figure, and their measurements.
 type Rows<'a> = HashSet<(*const Measurement, &'a str)>;
 
-/// A column, and why cells of it are empty.
+/// A column, and the reason that cells of it are empty.
 type Hole<'a> = (&'a str, &'a str);
 
-/// Columns that are empty for one reason wherever the measurement has a row.
+/// Columns that are empty for one reason in all rows of the measurement.
 fn whole_columns<'a>(measurement: &'a Measurement, rows: &Rows<'a>) -> BTreeSet<Hole<'a>> {
     let mut empty: BTreeMap<Hole<'a>, BTreeSet<&str>> = BTreeMap::new();
     for cell in cells(measurement) {
@@ -198,7 +199,7 @@ pub(super) fn not_measured<'a>(group: &Group<'a>) -> Vec<String> {
     let is_event = group.quantity == Quantity::EventsPerRequest;
     let own = own(group);
     let tables = names::of_measurements(&own);
-    // By reason, what is missing, and of which tables.
+    // By reason: the missing figures, and the tables that lack them.
     let mut reasons: Vec<(&str, Vec<String>)> = Vec::new();
     let mut places: BTreeMap<&str, usize> = BTreeMap::new();
     let mut of: BTreeMap<(&str, String), Vec<&str>> = BTreeMap::new();
@@ -252,7 +253,7 @@ pub(super) fn not_measured<'a>(group: &Group<'a>) -> Vec<String> {
     lines
 }
 
-/// Whether something of others' is in it.
+/// Whether the plot has published figures.
 pub(super) fn has_published(body: &PlotBody) -> bool {
     match body {
         PlotBody::Curves(curves) => curves.iter().any(|curve| curve.is_published),

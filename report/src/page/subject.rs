@@ -3,8 +3,8 @@
 use crate::result::Measurement;
 use crate::unit::Quantity;
 
-/// Benchmarks of different programs that measure one and the same thing, by their whole names.
-/// Those of a plot are named above it, and overheads are told inside of one benchmark alone.
+/// Benchmarks of different programs that measure the same, by their whole names. A plot of several
+/// benchmarks has their names above it, and overheads are only computed within one benchmark.
 const ALIKE: [(&str, &[&str]); 8] = [
     (
         "point to point",
@@ -50,7 +50,8 @@ const EXITS_OF_EMULATION: &str = "exits_of_emulation";
 /// one sum.
 const PARTS: &str = "_parts";
 
-/// Of messages, behind what they are about: between two hosts a wire and its ends are measured too.
+/// The end of the subject for messages between two hosts: their figures include the wire and its
+/// ends.
 const TWO_HOSTS: &str = ", two hosts";
 
 /// The subject of a plot, in words for its title.
@@ -58,8 +59,8 @@ const TWO_HOSTS: &str = ", two hosts";
 pub(super) struct Subject(String);
 
 impl Subject {
-    /// Of what was measured here. Models are of one device, and their events of one table: those of
-    /// another table are other events.
+    /// The subject of our own measurement. Models have a subject for each device, and their events
+    /// one for each table, since tables count different events.
     pub(super) fn of(measurement: &Measurement, quantity: Quantity) -> Self {
         let benchmark = measurement.benchmark.as_str();
         let benchmark = benchmark.strip_suffix(PARTS).unwrap_or(benchmark);
@@ -73,9 +74,9 @@ impl Subject {
         Self(words + if hosts == Some("two hosts") { TWO_HOSTS } else { "" })
     }
 
-    /// Whether what others published is about this as well. Their models are of one device, which
-    /// the slides do not name, so they stand beside both; `is_first` is the first table of one. Nor
-    /// does every text say whether its messages left a host.
+    /// Whether a published measurement has this subject as well. The slides do not name the device
+    /// of their models, so the figures stand beside both devices; `is_first` marks the first table
+    /// of a device. Not every text says whether its messages left a host.
     pub(super) fn is_of(&self, other: &Measurement, quantity: Quantity, is_first: bool) -> bool {
         match other.benchmark.as_str() {
             MODELS => self.is_models() && is_first,
@@ -87,12 +88,12 @@ impl Subject {
         }
     }
 
-    /// Whether it is of I/O models.
+    /// Whether the subject is I/O models.
     pub(super) fn is_models(&self) -> bool {
         self.0.starts_with(&of_models(""))
     }
 
-    /// Without the table: the device alone.
+    /// The device alone, without the table.
     pub(super) fn device(&self) -> &str {
         let is_table = self.is_models().then(|| self.0.split_once(", ")).flatten();
         is_table.map_or(&self.0, |(device, _)| device)
@@ -126,15 +127,15 @@ fn models(measurement: &Measurement, quantity: Quantity) -> String {
     }
 }
 
-/// Whether its events are counters beside one another, and no parts of a sum.
+/// Whether the events of a measurement are counters beside one another, and no parts of a sum.
 pub(super) fn is_parts(measurement: &Measurement) -> bool {
     measurement.benchmark.ends_with(PARTS)
 }
 
-/// A word of ours and what others call the same.
+/// A word of ours, and other words for the same.
 type Word = (&'static str, &'static [&'static str]);
 
-/// Models in the order of the slides, then those that they have not.
+/// Models in the order of the slides, then the models that the slides do not have.
 const ROWS: [Word; 8] = [
     ("optimum", &[]),
     ("vRIO direct", &["vrio"]),
@@ -160,7 +161,7 @@ fn place(words: &[Word], said: &str) -> Option<usize> {
     words.iter().position(is_it)
 }
 
-/// Where a model stands, if it is one; "emulation, e1000 (tcg)" is emulation.
+/// The place of a model, if the label names one; "emulation, e1000 (tcg)" is emulation.
 pub(super) fn row(label: &str) -> Option<usize> {
     place(&ROWS, label).or_else(|| place(&ROWS, label.split(", ").next()?))
 }
@@ -179,7 +180,7 @@ pub(super) fn column(name: &str) -> (usize, &str) {
     }
 }
 
-/// Whether it is a column of the slides' table.
+/// Whether the name is a column of the slides' table.
 pub(super) fn is_column(name: &str) -> bool {
     place(&COLUMNS, name).is_some()
 }
@@ -236,7 +237,7 @@ mod tests {
         assert_eq!(Subject::of(&one, Quantity::Iops), Subject::of(&four, Quantity::Iops));
     }
 
-    /// The slides' names lead to ours.
+    /// The names in the slides lead to our names.
     #[test]
     fn published_models_and_columns_are_known() {
         let all = published();

@@ -49,7 +49,7 @@ fn latency(times: f64) -> Series {
     series("latency", Quantity::Latency, Unit::Us, (0..20).map(size).collect())
 }
 
-/// The same figure at two sizes: one alone would be a bar.
+/// The same figure at two sizes: a single size would become a bar.
 fn steps(y: f64) -> Vec<Point> {
     [4096.0, 65536.0].map(|x| Point::new(x, y)).to_vec()
 }
@@ -120,7 +120,7 @@ fn a_mean_has_no_overhead_against_a_median() {
     assert!(all[0].cautions.iter().any(|words| words.contains("mean, median")), "{all:?}");
 }
 
-/// One that takes twenty times as long leaves the others to be seen.
+/// An overhead of twenty times still leaves the other curves visible.
 #[test]
 fn far_overheads_are_drawn_by_times() {
     let of = |times: f64| {
@@ -155,7 +155,7 @@ fn what_differs_is_on_top_and_beside_each_plot() {
     sources[1].run.machine.as_mut().unwrap().processor = "Xeon".to_owned();
     let html = page(&sources, &PageOptions::default()).unwrap().html;
     let said = "Processor: EPYC (“one”), Xeon (“two”).";
-    // On top, and once for both plots; each plot's file has it as well.
+    // The sentence is on top, once for both plots; each plot's file has it as well.
     assert_eq!(html.matches(said).count(), 2);
     let plots = page(&sources, &PageOptions::default()).unwrap().plots;
     assert!(plots.len() == 2 && plots.iter().all(|(_, plot)| plot.contains("Processor: EPYC")));
@@ -197,7 +197,7 @@ fn a_share_is_of_the_line_and_the_rest_is_said() {
     assert!(share.remarks[0].contains("Of 1 series nobody said"), "{:?}", share.remarks);
 }
 
-/// The slides' columns: baseline, without what cannot be measured here.
+/// The slides' columns: baseline, without the columns that cannot be measured here.
 pub(super) fn events() -> Measurement {
     let names = ["optimum", "Elvis", "baseline"];
     let events = |name: &str, counts: &[Option<f64>]| Series {
@@ -256,7 +256,7 @@ fn published_events_are_rows_of_their_own() {
     }
 }
 
-/// The texts that came with it, beside figures of the same kinds.
+/// The published texts of this crate, beside figures of the same quantities.
 #[test]
 fn what_the_seeds_say_is_laid_over_what_it_is_about() {
     let bandwidth = |times: f64| Series {
@@ -280,7 +280,7 @@ fn what_the_seeds_say_is_laid_over_what_it_is_about() {
     named("Bandwidth by", "published: TCP over QDR InfiniBand");
     named("Bandwidth as a share", "published: gigabit Ethernet by TCP");
     named("Events per request", "published: injections");
-    // Times to wait, prices and programs have nothing here to stand beside.
+    // Waiting times, prices and programs have no measured figures to stand beside.
     assert!(shown.len() < options.published.len(), "{}", shown.len());
 }
 
@@ -376,7 +376,7 @@ fn one_benchmark_is_told_against_itself_alone() {
     let titles: Vec<&str> = all.iter().map(|figure| figure.title.as_str()).collect();
     let expected = ["point to point", "all-reduce", "several pairs"];
     assert_eq!(titles, expected.map(|about| format!("Latency by message size: {about}")));
-    // Of two programs that measure one thing there is a plot, and no percentage.
+    // Two programs that measure the same share a plot, but have no percentage.
     let sources = [source("one", vec![of("osu_latency", 1.0), of("mpi_latency", 2.0)])];
     let all = figures(&sources, &PageOptions::default());
     assert_eq!(all.len(), 1);
@@ -461,14 +461,14 @@ fn rows_of_models_can_be_told_apart_and_have_their_tables() {
     let said = "Not measured: Elvis (4 guests): more polling threads than cores.";
     assert!(all[0].remarks.iter().any(|words| words == said), "{:?}", all[0].remarks);
     assert!(!all[0].remarks.iter().any(|words| words.contains("injections")), "{:?}", all[0]);
-    // The slides' table is beside the first one, with its rows below ours.
+    // The slides' table is beside the first table, with its rows below ours.
     let PlotBody::Bars(events) = &all[1].body else { panic!("curves") };
     let rows = row_names(events);
     assert_eq!(rows[..4], ["optimum", "optimum (published)", "vRIO direct", "vrio (published)"]);
     assert_eq!(shown.len(), 1, "{shown:?}");
     let PlotBody::Bars(four) = &all[2].body else { panic!("curves") };
     assert_eq!(row_names(four), ["optimum", "vRIO direct", "Elvis", "baseline"]);
-    // A column that a model has not is no hole in its sum; one that is empty is.
+    // A column that a model does not have leaves its sum whole. An empty column makes it partial.
     let partial: Vec<bool> = four.rows.iter().map(|row| row.is_partial).collect();
     assert_eq!(partial, [false, false, false, true]);
     let svg = all[2].svg(PicturePlace::File);
@@ -545,7 +545,7 @@ fn a_set_up_that_two_runs_do_not_share_is_said() {
     let missing = "Not measured: vRIO direct: no card.".to_owned();
     assert!(all[0].remarks.contains(&missing), "{:?}", all[0].remarks);
     assert_eq!(figures(&sources[..1], &PageOptions::default())[0].cautions, [""; 0]);
-    // Cores that moved around one measurement are said of one run as well.
+    // A single run also has a caution about cores that moved around one measurement.
     sources[0].measurements[0].cache_line_round_trips_ns = vec![46, 105];
     let alone = figures(&sources[..1], &PageOptions::default());
     assert!(alone[0].cautions[0].starts_with("Level: "), "{:?}", alone[0].cautions);
@@ -565,7 +565,7 @@ fn runs_of_one_title_are_told_apart() {
     for begun in begun {
         assert!(html.contains(&format!("</svg>{begun}</button>")), "{html}");
     }
-    // Beside a run that is called otherwise.
+    // A run with another name stands beside them.
     sources.push(sources[0].clone());
     sources[2].run.title = "before".to_owned();
     let html = page(&sources, &PageOptions::default()).unwrap().html;
@@ -575,7 +575,7 @@ fn runs_of_one_title_are_told_apart() {
     }
 }
 
-/// However much is in the files, a page is a page, and it says what it leaves out.
+/// A page has limits for any content of the files, and names what it leaves out.
 #[test]
 fn what_is_endless_has_an_end() {
     let mut it = events();
@@ -617,7 +617,7 @@ fn plots_beyond_the_last_are_counted() {
     assert!(page.html.contains("3 more plots have no place"));
 }
 
-/// A median and a mean do not compare: a plot shows what all of its measurements have.
+/// A median and a mean do not compare: a plot shows the number that all of its measurements have.
 #[test]
 fn medians_or_means_are_shown_as_all_have_them() {
     let with = |title: &str, all: &[Statistic]| {

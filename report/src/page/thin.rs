@@ -1,9 +1,9 @@
-//! Fewer points of a long series, so that a page stays light: those that a reader would see.
+//! Fewer points of a long series, so that a page stays light. The visible points are kept.
 
 use crate::result::Point;
 
-/// Points of one series on a page, and of all series of a plot. A time line of ten minutes has
-/// more, and many time lines over each other are none where each has all of its points.
+/// Points of one series on a page, and of all series of a plot. A time line of ten minutes has more
+/// points, and many time lines over each other are unreadable with all of them.
 const POINTS_SHOWN_MAX: usize = 400;
 const ALL_SHOWN_MAX: usize = 2_000;
 const POINTS_SHOWN_LEAST: usize = 100;
@@ -13,8 +13,8 @@ pub(super) fn points_shown(series: usize) -> usize {
     (ALL_SHOWN_MAX / series.max(1)).clamp(POINTS_SHOWN_LEAST, POINTS_SHOWN_MAX)
 }
 
-/// At most `most` of the points, if not more than that have a name: the least and
-/// the most of each stretch, both ends, and those with a name.
+/// Keeps at most `most` of the points, unless more points have a name: the least and the most of
+/// each stretch, both ends, and the points with a name.
 pub(super) fn thin(points: &[Point], most: usize) -> Vec<Point> {
     if points.len() <= most {
         return points.to_vec();

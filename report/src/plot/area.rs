@@ -14,7 +14,7 @@ pub(super) const CURVES_LEFT: f64 = 78.0;
 /// The width of the area of curves.
 pub(super) const CURVES_WIDTH: f64 = WIDTH - RIGHT - CURVES_LEFT;
 
-/// Where the points stand, and how numbers become places.
+/// The place of the points, and the conversion of numbers into places.
 #[derive(Debug)]
 pub(super) struct Area {
     pub(super) left: f64,

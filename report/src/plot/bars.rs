@@ -1,4 +1,4 @@
-//! A bar for each name, lying: names are long.
+//! A horizontal bar for each name, since names are long.
 
 use std::fmt::Write as _;
 
@@ -10,39 +10,39 @@ use super::text::{escape, wrap};
 use crate::result::Point;
 use crate::unit::Unit;
 
-/// Of one bar, and between rows.
+/// The height of a bar, and the gap between rows.
 const BAR: f64 = 15.0;
 const STACKED_BAR: f64 = 20.0;
 const BETWEEN: f64 = 13.0;
-/// Between a row and one that goes with it.
+/// The gap between a row and the row that belongs to it.
 const WITHIN: f64 = 5.0;
-/// Of a row's name.
+/// The characters and the lines of a row's name.
 const NAME_CHARS: usize = 34;
 const NAME_LINES: usize = 2;
-/// About; of a name, and before and behind it.
+/// The width of a character, about; the gap before and after a name; the least width of names.
 const CHAR_WIDTH: f64 = 6.9;
 const NAME_GAP: f64 = 8.0;
 const NAMES_LEAST: f64 = 90.0;
-/// Behind the longest bar, of the axis.
+/// The room after the longest bar, as a part of the axis.
 const LEAST_ROOM: f64 = 0.02;
-/// Before a bar's number.
+/// The gap before a bar's number.
 const NUMBER_GAP: f64 = 5.0;
-/// Of counts: a smaller part of the axis has no number of its own.
+/// A count below this part of the axis has no number of its own.
 const LEAST_SHOWN: f64 = 1e-4;
 /// A larger number counts as something, also beside much longer bars.
 const NOTHING_MAX: f64 = 5e-3;
 /// Digits of a count that is a mean of many: the digits after them are noise.
 const COUNT_DIGITS: usize = 3;
 
-/// Where a row stands, from the upper end of all of them.
+/// The place of a row, from the upper end of all rows.
 struct BarRow {
     top: f64,
     height: f64,
-    /// For each part, its place among those that this row has.
+    /// For each part, its place among the parts of this row.
     places: Vec<Option<usize>>,
 }
 
-/// The rows: one that has fewer bars than others is lower.
+/// The rows: a row with fewer bars is lower.
 fn rows(bars: &Bars) -> Vec<BarRow> {
     let mut top = 0.0;
     let goes_with = |row: usize| bars.rows.get(row).is_some_and(|bar| bar.goes_with_last);
@@ -65,7 +65,7 @@ fn rows(bars: &Bars) -> Vec<BarRow> {
     (0..bars.rows.len()).map(row).collect()
 }
 
-/// Of all rows.
+/// The height of all rows.
 pub(super) fn height(bars: &Bars) -> f64 {
     rows(bars).last().map_or(STACKED_BAR, |last| last.top + last.height + BETWEEN / 2.0)
 }
@@ -77,7 +77,7 @@ pub(super) fn names_width(bars: &Bars) -> f64 {
     (longest as f64 * CHAR_WIDTH + 2.0 * NAME_GAP).max(NAMES_LEAST)
 }
 
-/// The axis of numbers, which lies; the other one is not used.
+/// The horizontal axis of numbers; the other axis is not used.
 pub(super) fn spans(figure: &Figure, bars: &Bars) -> (ScaleSpan, ScaleSpan) {
     let ends = |point: &Point| [Some(point.y), point.low, point.high];
     let numbers: Vec<f64> = if bars.is_stacked {
@@ -87,7 +87,7 @@ pub(super) fn spans(figure: &Figure, bars: &Bars) -> (ScaleSpan, ScaleSpan) {
         points.flat_map(ends).flatten().collect()
     };
     let rules: Vec<f64> = figure.rules.iter().map(|(number, _)| *number).collect();
-    // Space behind the longest bar for its number.
+    // The room after the longest bar for its number.
     let digits = numbers.iter().map(|number| words(figure, *number, 0.0).chars().count() + 2);
     let number = NUMBER_GAP + CHAR_WIDTH * digits.max().unwrap_or_default() as f64;
     let room = (number - RIGHT).max(0.0) / (WIDTH - RIGHT - names_width(bars));
@@ -95,7 +95,8 @@ pub(super) fn spans(figure: &Figure, bars: &Bars) -> (ScaleSpan, ScaleSpan) {
         .iter()
         .chain(&rules)
         .fold((0.0_f64, 0.0_f64), |(low, high), it| (low.min(*it), high.max(*it)));
-    // A little beyond the longest one, and not up to the next tick: the space is the numbers'.
+    // The axis ends a little after the longest bar, not at the next tick: the room is for the
+    // numbers.
     let room = room.clamp(LEAST_ROOM, 0.5);
     let widest = (most - least * room) / (1.0 - room);
     (ScaleSpan::tight(least, widest), ScaleSpan::tight(0.0, 1.0))
@@ -104,7 +105,7 @@ pub(super) fn spans(figure: &Figure, bars: &Bars) -> (ScaleSpan, ScaleSpan) {
 pub(super) fn draw(figure: &Figure, bars: &Bars, area: &Area) -> String {
     let rows = rows(bars);
     let mut out = names(bars, &rows, area);
-    // How far each row's stack has come.
+    // The present end of each row's stack.
     let mut reached = vec![0.0; bars.rows.len()];
     for (number, part) in bars.parts.iter().enumerate() {
         let (mut boxes, mut spreads, mut places) = (String::new(), String::new(), String::new());
@@ -120,7 +121,7 @@ pub(super) fn draw(figure: &Figure, bars: &Bars, area: &Area) -> String {
             let (top, high) = bar_place(bars, area, &rows[row], number);
             let (Some(x), Some(to)) = (area.at_x(begin), area.at_x(end)) else { continue };
             let [x, to, top, middle] = [x, to, top, top + high / 2.0].map(place);
-            // An outline of nothing would be a line.
+            // The outline of an empty bar would be a line.
             if end > begin || !bars.is_stacked {
                 let _ = write!(boxes, "M{x} {top}H{to}v{high}H{x}z");
             }
@@ -150,7 +151,7 @@ fn bar_place(bars: &Bars, area: &Area, row: &BarRow, part: usize) -> (f64, f64) 
     if bars.is_stacked { (top, bar) } else { (top + place as f64 * bar, bar - 2.0) }
 }
 
-/// From `low` to `high`.
+/// A line from `low` to `high`.
 fn spread(point: &Point, y: f64, area: &Area, out: &mut String) {
     let low = area.at_x(point.low.unwrap_or(point.y));
     let high = area.at_x(point.high.unwrap_or(point.y));
@@ -178,8 +179,7 @@ fn names(bars: &Bars, rows: &[BarRow], area: &Area) -> String {
     out + "</g>"
 }
 
-/// A bar's number. Of counts, what is less than `least` is nothing as far as this picture goes; the
-/// table has it.
+/// A bar's number. A count below `least` is shown as about 0; the table has the exact number.
 fn words(figure: &Figure, number: f64, least: f64) -> String {
     match figure.y.unit {
         Unit::Count if number != 0.0 && number.abs() < least => "≈ 0".to_owned(),
@@ -188,7 +188,7 @@ fn words(figure: &Figure, number: f64, least: f64) -> String {
     }
 }
 
-/// Behind each bar its number; of a stack the sum; where there is none, that.
+/// The number after each bar; for a stack the sum; for a missing figure the words "not measured".
 fn numbers(figure: &Figure, bars: &Bars, rows: &[BarRow], area: &Area) -> String {
     let mut out = String::new();
     let least = (area.x.ends().1 * LEAST_SHOWN).min(NOTHING_MAX);

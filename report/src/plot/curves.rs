@@ -10,21 +10,21 @@ use super::table::PlaceRows;
 use super::text::{escape, shorten};
 use crate::result::{Meant, Point};
 
-/// Half of the short lines at a spread's ends.
+/// Half of the length of the short lines at a spread's ends.
 const CAP: f64 = 3.0;
-/// Markers nearer than this to each other, on the average, are left out: the line says it.
+/// Markers nearer to each other than this, on the average, are left out: the line shows the points.
 const MARKERS_APART: f64 = 7.0;
-/// Of what is named on the horizontal axis, such as a kill.
+/// The characters of a name on the horizontal axis, such as a kill.
 const LABEL_CHARS_MAX: usize = 40;
-/// Nearer ones of the same name are one.
+/// Marks of one name that are nearer than this become one mark.
 const MARKS_APART: f64 = 12.0;
 const MARKS_ROWS: usize = 4;
-/// Of a label, about.
+/// The width of a label's character, about.
 const CHAR_WIDTH: f64 = 7.0;
-/// Between two labels of an axis.
+/// The gap between two labels of an axis.
 const LABELS_GAP: f64 = 8.0;
 
-/// Both axes, so that all points are on them, spreads and rules as well.
+/// Both axes. They show all points, spreads and rules.
 pub(super) fn spans(figure: &Figure, curves: &[Curve]) -> (ScaleSpan, ScaleSpan) {
     let points = || curves.iter().flat_map(|curve| &curve.points);
     let xs = points().flat_map(|point| [Some(point.x), point.x_to]).flatten();
@@ -45,7 +45,7 @@ pub(super) fn spans(figure: &Figure, curves: &[Curve]) -> (ScaleSpan, ScaleSpan)
     (x, ScaleSpan::of(figure.y.scale, ys))
 }
 
-/// Whether each of these numbers can be written at its place on the horizontal axis.
+/// Whether there is room to write each of these numbers at its place on the horizontal axis.
 fn has_room(figure: &Figure, span: &ScaleSpan, numbers: &[f64]) -> bool {
     let width = |number: f64| tick(number, figure.x.unit).chars().count() as f64 * CHAR_WIDTH;
     let place = |number: f64| span.place(number).unwrap_or(0.0) * CURVES_WIDTH;
@@ -86,7 +86,7 @@ pub(super) fn draw(curves: &[Curve], area: &Area) -> String {
     out + &labels
 }
 
-/// The line, the spreads and the markers, each as one path.
+/// The line, the spreads and the markers of a curve, each as one path.
 fn paths(curve: &Curve, area: &Area) -> (String, String, String) {
     let (mut line, mut spread, mut dots) = (String::new(), String::new(), String::new());
     let width = area.right - area.left;
@@ -112,7 +112,7 @@ fn paths(curve: &Curve, area: &Area) -> (String, String, String) {
     (line, spread, dots)
 }
 
-/// From `low` to `high`; and an arrow where the figure is a most or a least.
+/// A line from `low` to `high`, and an arrow where the figure is an upper or lower bound.
 fn bar(point: &Point, x: f64, y: f64, area: &Area, out: &mut String) {
     let end = |number: Option<f64>, beyond: f64| match number {
         None => Some(y),
@@ -135,8 +135,8 @@ fn bar(point: &Point, x: f64, y: f64, area: &Area, out: &mut String) {
     let _ = write!(out, "M{} {}{arrow}", place(x), place(y));
 }
 
-/// Points with a name: a line from top to bottom, and the name. One that several series have at
-/// nearly the same place stands there once. Lines go below the curves, names above them.
+/// Points with a name: a line from top to bottom, and the name. A name that several series have at
+/// nearly the same place is drawn once. Lines go below the curves, names above them.
 fn marks(curves: &[Curve], area: &Area) -> (String, String) {
     let mut found: Vec<(f64, &str)> = Vec::new();
     for point in curves.iter().flat_map(|curve| &curve.points) {

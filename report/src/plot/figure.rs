@@ -12,9 +12,9 @@ use crate::unit::Unit;
 pub struct Axis {
     /// Its words, such as "message size".
     pub words: String,
-    /// Of the numbers.
+    /// The unit of its numbers.
     pub unit: Unit,
-    /// How it is divided.
+    /// The division of the axis.
     pub scale: AxisScale,
 }
 
@@ -61,7 +61,7 @@ pub enum PlotBody {
 /// One series of points, in the units of the figure's axes.
 #[derive(Clone, Debug)]
 pub struct Curve {
-    /// In the legend.
+    /// The name in the legend.
     pub name: String,
     /// Colour, marker and dash.
     pub look: SeriesLook,
@@ -69,7 +69,7 @@ pub struct Curve {
     pub is_published: bool,
     /// The meaning of `low` and `high` of its points.
     pub spread: Spread,
-    /// In the order of `x`.
+    /// The points, in the order of `x`.
     pub points: Vec<Point>,
 }
 
@@ -80,7 +80,7 @@ pub struct Bars {
     pub is_stacked: bool,
     /// The rows.
     pub rows: Vec<Bar>,
-    /// The parts; each row has a number of each.
+    /// The parts; each row has one number of each part.
     pub parts: Vec<BarPart>,
 }
 
@@ -89,33 +89,33 @@ pub struct Bars {
 pub struct Bar {
     /// The name of the thing that was measured.
     pub name: String,
-    /// Whether a part of it was not measured, so that its sum is a least.
+    /// Whether a part of it was not measured, so that its sum is a lower bound.
     pub is_partial: bool,
-    /// Whether it stands beside the row above it: others published it about the same thing.
+    /// Whether it belongs to the row above it: a published figure of the same name.
     pub goes_with_last: bool,
 }
 
 /// A part of each row of bars.
 #[derive(Clone, Debug)]
 pub struct BarPart {
-    /// In the legend.
+    /// The name in the legend.
     pub name: String,
-    /// Colour.
+    /// The colour.
     pub look: SeriesLook,
     /// Whether others published it.
     pub is_published: bool,
     /// The meaning of `low` and `high`.
     pub spread: Spread,
-    /// For each row, in their order; none where nothing was measured.
+    /// The values of the rows, in their order; none where nothing was measured.
     pub values: Vec<Option<Point>>,
 }
 
-/// Where a picture will stand.
+/// The place for which a picture is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PicturePlace {
-    /// In a page that has heading, legend and remarks beside it, and the style sheet.
+    /// A page, which has heading, legend and remarks beside the picture, and the style sheet.
     Page,
-    /// In a file of its own.
+    /// A file of its own.
     File,
 }
 
@@ -124,7 +124,7 @@ pub enum PicturePlace {
 pub struct LegendKey<'a> {
     /// Its name.
     pub name: &'a str,
-    /// How it looks.
+    /// Its colour, marker and dash.
     pub look: SeriesLook,
     /// Whether others published it.
     pub is_published: bool,
@@ -154,7 +154,7 @@ impl Figure {
         }
     }
 
-    /// The entries that a reader must tell apart: none where all bars are of one kind.
+    /// The entries that a reader must distinguish: none where all bars are of one kind.
     pub fn legend(&self) -> Vec<LegendKey<'_>> {
         let keys = self.keys();
         if self.has_bars() && keys.len() < 2 { Vec::new() } else { keys }
@@ -165,7 +165,7 @@ impl Figure {
         !matches!(self.body, PlotBody::Curves(_))
     }
 
-    /// Whether there is a picture of it.
+    /// Whether the plot has a picture.
     pub fn is_drawn(&self) -> bool {
         !matches!(self.body, PlotBody::Listed(_))
     }

@@ -12,19 +12,19 @@ use super::text::{NAME_CHARS_MAX, escape, shorten, wrap};
 use super::{bars, curves, style};
 use crate::unit::Unit;
 
-/// Around the area of the points, in a page.
+/// The room above the area of the points, in a page.
 const TOP: f64 = 30.0;
-/// Bars have nothing above them.
+/// The room above bars is smaller, since no labels are there.
 const BARS_TOP: f64 = 8.0;
 const HEADING_BARS: f64 = 6.0;
 const BELOW: f64 = 46.0;
-/// Of the area of curves.
+/// The height of the area of curves.
 const HEIGHT: f64 = 330.0;
-/// A line of a heading, a legend and a remark, in a file.
+/// The height of a line of a heading, a legend and a remark, in a file.
 const HEADING: f64 = 22.0;
 const LEGEND: f64 = 19.0;
 const REMARK: f64 = 16.0;
-/// Characters of about 6.3 units are as wide as the picture.
+/// The characters in a line of the picture's width. A character is about 6.3 units wide.
 const REMARK_CHARS: usize = 112;
 const LEGEND_CHARS: usize = 106;
 const REMARK_LINES_MAX: usize = 6;
@@ -72,7 +72,7 @@ fn area(left: f64, top: f64, height: f64, x: ScaleSpan, y: ScaleSpan) -> Area {
     Area { left, right: WIDTH - RIGHT, top, bottom: top + height, x, y }
 }
 
-/// The element, its name and its description.
+/// The opening of the element, with its name and description.
 fn opening(figure: &Figure, place: PicturePlace, height: f64) -> String {
     let Figure { id, title, description, .. } = figure;
     let (title, description) = (escape(title), escape(description));
@@ -97,7 +97,7 @@ fn opening(figure: &Figure, place: PicturePlace, height: f64) -> String {
 }
 
 fn words(axis: &Axis) -> String {
-    // Numbers of other kinds have their unit beside them.
+    // The numbers of other units have the unit beside them.
     let words = match axis.unit {
         Unit::NsPerByte | Unit::Usd => with_unit(&axis.words, axis.unit),
         Unit::PerS if axis.words != "IOPS" => with_unit(&axis.words, axis.unit),
@@ -106,7 +106,7 @@ fn words(axis: &Axis) -> String {
     escape(&shorten(&words, NAME_CHARS_MAX))
 }
 
-/// Lines and numbers behind the points.
+/// The lines and numbers of the grid.
 fn grid(figure: &Figure, area: &Area) -> String {
     let Area { left, right, top, bottom, .. } = *area;
     let (mut faint, mut strong, mut numbers) = (String::new(), String::new(), String::new());
@@ -149,7 +149,7 @@ fn grid(figure: &Figure, area: &Area) -> String {
     out
 }
 
-/// The left and the lower end; the lower one broken behind a place for 0.
+/// The left and the lower axis. The lower axis is broken after a place for 0.
 fn axes(area: &Area) -> String {
     let Area { left, right, top, bottom, .. } = *area;
     let first =
@@ -164,7 +164,7 @@ fn axes(area: &Area) -> String {
     format!("<path class=\"axis\" d=\"M{left} {top}V{bottom}{lower}\"/>")
 }
 
-/// The same for bars, whose axis of numbers lies.
+/// The grid of bars, whose axis of numbers is horizontal.
 fn bars_grid(figure: &Figure, area: &Area) -> String {
     let Area { left, right, top, bottom, .. } = *area;
     let (mut strong, mut numbers) = (String::new(), String::new());
@@ -184,7 +184,7 @@ fn bars_grid(figure: &Figure, area: &Area) -> String {
     )
 }
 
-/// Lines across all of it, with what they are.
+/// Lines across the whole plot, with their names.
 fn rules(figure: &Figure, area: &Area) -> String {
     let mut out = String::new();
     for (number, name) in &figure.rules {
@@ -201,7 +201,7 @@ fn rules(figure: &Figure, area: &Area) -> String {
     out
 }
 
-/// Legend and remarks of a file, from `y` on, and how high they are.
+/// The legend and remarks of a file, from `y` on, and their height.
 fn legend(figure: &Figure, y: f64) -> (String, f64) {
     let (mut out, mut at) = (String::new(), y + 4.0);
     let mut keys = figure.legend();

@@ -1,11 +1,11 @@
-//! Numbers as words: on axes rounded and with a prefix, in tables as they are.
+//! Numbers as words: on axes rounded and with a prefix, in tables with all digits that count.
 
 use crate::unit::{Dimension, Unit};
 
-/// Thousands of a unit, from the largest.
+/// The prefixes of powers of thousand, from the largest.
 const SI: [(f64, &str); 7] =
     [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ")];
-/// Nanoseconds of units of time, from the largest.
+/// The units of time in nanoseconds, from the largest.
 const TIME: [(f64, &str); 5] = [(1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"), (1e-3, "ps")];
 const BINARY: [(f64, &str); 5] = [
     (1_099_511_627_776.0, "TiB"),
@@ -14,15 +14,15 @@ const BINARY: [(f64, &str); 5] = [
     (1024.0, "KiB"),
     (1.0, "B"),
 ];
-/// An axis' labels have no more digits that count.
+/// The significant digits of an axis' labels.
 const TICK_DIGITS: usize = 4;
 
-/// Digits that count of a number as it is. Nothing is measured to more; rates and means are divided
-/// by something and have 17, which were a fourth of a page.
+/// The significant digits of an exact number. No measurement has more. Quotients such as rates and
+/// means would have 17, which would be a quarter of a page's bytes.
 const EXACT_DIGITS: usize = 9;
 
-/// A number as it is: the shortest decimal that reads back as the same one; of what is no whole
-/// number nine digits.
+/// A number in full: the shortest decimal that reads back as the same number. Numbers with a
+/// fraction are rounded to [`EXACT_DIGITS`].
 pub fn exact(number: f64) -> String {
     let short = || format!("{number:.*e}", EXACT_DIGITS - 1).parse().unwrap_or(number);
     let number: f64 = if number.fract() == 0.0 { number } else { short() };
@@ -30,18 +30,18 @@ pub fn exact(number: f64) -> String {
     if size != 0.0 && !(1e-6..1e15).contains(&size) {
         return format!("{number:e}");
     }
-    // Not "-0".
+    // The addition turns "-0" into "0".
     format!("{}", number + 0.0)
 }
 
-/// A place in a picture, to a tenth of a unit of it: printed as it is, `15` and not `15.0`. A page
-/// of ten runs has forty thousand of them.
+/// A place in a picture, rounded to a tenth of a unit and printed in short, `15` and not `15.0`. A
+/// page of ten runs has forty thousand of them.
 pub(super) fn place(at: f64) -> f64 {
-    // Not "-0".
+    // The addition turns "-0" into "0".
     (at * 10.0).round() / 10.0 + 0.0
 }
 
-/// A number with at most `digits` that count, without zeros at its end.
+/// A number with at most `digits` significant digits, without zeros at its end.
 pub fn rounded(number: f64, digits: usize) -> String {
     if number == 0.0 || !number.is_finite() {
         return exact(number);
@@ -55,7 +55,7 @@ pub fn rounded(number: f64, digits: usize) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// A number of `unit` as an axis shows it.
+/// A number of `unit` in the form for an axis.
 pub fn tick(number: f64, unit: Unit) -> String {
     let short = |number| rounded(number, TICK_DIGITS);
     if number == 0.0 {
@@ -81,7 +81,7 @@ pub fn tick(number: f64, unit: Unit) -> String {
     }
 }
 
-/// Whether some bytes are no whole number of KiB, and few.
+/// Whether a number of bytes is small and no whole number of KiB.
 fn is_plain(bytes: f64) -> bool {
     const PLAIN_MAX: f64 = 9999.0;
     bytes % 1024.0 != 0.0 && bytes.abs() <= PLAIN_MAX
@@ -91,9 +91,9 @@ fn to(number: f64, from: Unit, to: Unit) -> f64 {
     from.convert(number, to).unwrap_or(number)
 }
 
-/// By the largest prefix of which there is at least one.
+/// A number with the largest prefix of which it has at least one.
 fn prefixed(number: f64, prefixes: &[(f64, &str)], unit: &str) -> String {
-    // A thousandth less would read as 1000 of the next smaller one.
+    // A number that is a thousandth smaller would be shown as 1000 of the next smaller unit.
     let fits = |(factor, _): &&(f64, &str)| number.abs() >= factor * 0.9995;
     let last = prefixes.last().expect("there are prefixes");
     let (factor, prefix) = prefixes.iter().find(fits).unwrap_or(last);

@@ -1,13 +1,13 @@
-//! From numbers to places on an axis, and where an axis has its ticks.
+//! The conversion of numbers into places on an axis, and the ticks of an axis.
 
-/// How an axis is divided.
+/// The division of an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AxisScale {
-    /// Evenly, and 0 is on it.
+    /// Linear, and 0 is on it.
     Linear,
-    /// By doubling: sizes and depths.
+    /// Logarithmic to the base 2: sizes and depths.
     Log2,
-    /// By tens.
+    /// Logarithmic to the base 10.
     Log10,
     /// Percent more than something else, spaced by the factor: 0 %, 100 % (twice as much), 900 %. A
     /// reduction by a factor lies as far below 0 as an increase by that factor lies above it.
@@ -28,7 +28,7 @@ impl AxisScale {
         (times > 0.0 && times.is_finite()).then_some(times)
     }
 
-    /// The number of which [`Self::times`] is that.
+    /// The inverse of [`Self::times`].
     fn number(self, times: f64) -> f64 {
         match self {
             Self::Linear | Self::Log2 | Self::Log10 => times,
@@ -37,7 +37,7 @@ impl AxisScale {
         }
     }
 
-    /// Whether such an axis can show a number, wherever it ends.
+    /// Whether such an axis can show a number, with any ends.
     pub fn has(self, number: f64) -> bool {
         self == Self::Linear || self.times(number).is_some()
     }
@@ -56,13 +56,13 @@ pub struct Tick {
     pub is_labelled: bool,
 }
 
-/// Labels on an axis: more of them run into each other.
+/// The labels of an axis: more labels would touch each other.
 const LABELS_MAX: usize = 11;
-/// With more, lines between the powers of ten would be a grey area.
+/// With more decades, lines between the powers of ten would be a grey area.
 const MINOR_DECADES_MAX: f64 = 8.0;
-/// Beyond it, or its reciprocal, the span of an axis would not be a number.
+/// The span of an axis ends here, and at the reciprocal: larger spans would not be numbers.
 const NUMBER_MAX: f64 = 1e140;
-/// Of an axis, for 0, where the rest is logarithmic.
+/// The part of a logarithmic axis that is kept for 0.
 const ZERO_PART: f64 = 0.06;
 
 /// A scale with both of its ends.
@@ -71,7 +71,8 @@ pub struct ScaleSpan {
     scale: AxisScale,
     low: f64,
     high: f64,
-    /// A place for 0 before the least, which a logarithmic axis has not by itself.
+    /// Whether there is a place for 0 before the least number, which a logarithmic axis does not
+    /// have by itself.
     has_zero: bool,
     /// The labels instead of the ticks' own choice, if there are any.
     labels: Vec<f64>,
@@ -100,7 +101,7 @@ impl ScaleSpan {
             AxisScale::Log2 => (low, high),
             // The baseline, a factor of 1, is on the axis, and may be its end.
             _ if scale.is_of_times() => {
-                // 90 % less is ten times less but for the last bit.
+                // A reduction by 90 % is a factor of ten but for the last bit.
                 (step_down(low.min(1.0) * (1.0 + 1e-9)), step_up(high.max(1.0) * (1.0 - 1e-9)))
             }
             _ => (step_down(low * 0.98), step_up(high * 1.02)),
@@ -108,7 +109,8 @@ impl ScaleSpan {
         Self { scale, low, high, has_zero, labels: Vec::new() }
     }
 
-    /// The same, with labels at these numbers alone: of a few sizes, a reader looks for those.
+    /// The same span, with labels at these numbers alone: for a few sizes, a reader looks for
+    /// those.
     pub fn labelled_at(self, labels: Vec<f64>) -> Self {
         Self { labels, ..self }
     }
@@ -125,31 +127,31 @@ impl ScaleSpan {
         let reach = |number: f64, up: bool| {
             let steps = number / step;
             let whole = if up { (steps - 1e-9).ceil() } else { (steps + 1e-9).floor() };
-            // A step more would be empty where the last tick is nearly reached anyway.
+            // One more step would be empty where the last tick is nearly reached.
             if (steps - steps.round()).abs() < 0.02 { steps.round() * step } else { whole * step }
         };
         let (low, high) = (reach(low, false).min(low), reach(high, true).max(high));
         Self { scale: AxisScale::Linear, low, high, has_zero: false, labels: Vec::new() }
     }
 
-    /// The same, which ends exactly where its numbers do: a time line has no empty end.
+    /// A span that ends exactly at its numbers: a time line has no empty end.
     pub fn tight(low: f64, high: f64) -> Self {
         let high = if high > low { high } else { low + 1.0 };
         Self { scale: AxisScale::Linear, low, high, has_zero: false, labels: Vec::new() }
     }
 
-    /// How it is divided.
+    /// The division of the axis.
     pub fn scale(&self) -> AxisScale {
         self.scale
     }
 
-    /// Both ends; of percentages, how many times those are.
+    /// Both ends; for percentages, as factors.
     pub fn ends(&self) -> (f64, f64) {
         (self.low, self.high)
     }
 
-    /// Where `number` is, from 0 (the low end) to 1; none if it has no place, as 0 and less on a
-    /// logarithmic axis.
+    /// The place of `number`, from 0 (the low end) to 1. Numbers without a place have none, such as
+    /// 0 and less on a logarithmic axis.
     pub fn place(&self, number: f64) -> Option<f64> {
         let part = match (self.scale, self.scale.times(number)) {
             (AxisScale::Linear, _) => (number - self.low) / (self.high - self.low),
@@ -192,7 +194,7 @@ impl ScaleSpan {
     }
 }
 
-/// 1, 2, 2.5 or 5 of a power of ten: five to eight of them are the span.
+/// A step of 1, 2, 2.5 or 5 times a power of ten, so that the span has five to eight steps.
 fn nice_step(span: f64) -> f64 {
     let rough = span / 6.0;
     let ten = 10_f64.powf(rough.log10().floor());
@@ -212,12 +214,12 @@ fn doubling_ticks(low: f64, high: f64) -> Vec<Tick> {
     let (first, last) = ((low.log2() - 1e-9).ceil() as i32, (high.log2() + 1e-9).floor() as i32);
     let count = (last - first + 1).max(1) as usize;
     let each = count.div_ceil(LABELS_MAX) as i32;
-    // Labels stand at 1, 4, 16 rather than at 2, 8, 32.
+    // The labels are at 1, 4, 16 rather than at 2, 8, 32.
     let tick = |power: i32| Tick { at: 2_f64.powi(power), is_labelled: power % each == 0 };
     (first..=last).map(tick).collect()
 }
 
-/// One, two or five of a power of ten, not more than `number`.
+/// The greatest of one, two or five times a power of ten that is not more than `number`.
 fn step_down(number: f64) -> f64 {
     let ten = 10_f64.powf((number.log10() + 1e-12).floor());
     [5.0, 2.0, 1.0].into_iter().map(|times| times * ten).find(|at| *at <= number).unwrap_or(ten)
@@ -327,7 +329,7 @@ mod tests {
         assert_eq!(found, [0.0, 50.0, 80.0, 90.0]);
         assert_eq!((less.place(0.0), less.place(100.0)), (Some(0.0), None));
         assert!(!AxisScale::TimesLess.has(100.0) && AxisScale::TimesLess.has(-900.0));
-        // Ends are where the numbers are, not half as much.
+        // The ends are at the numbers, and not at half of them.
         assert_eq!(labels(&ScaleSpan::of(AxisScale::TimesMore, [0.0, 900.0]))[0], 0.0);
     }
 

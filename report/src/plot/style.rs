@@ -9,14 +9,14 @@ use std::fmt::Write as _;
 
 use super::number::place;
 
-/// Of colours; the next series begins again with another marker and another dash.
+/// The number of colours. The next series begins again with another marker and another dash.
 pub const COLOURS: usize = 8;
-/// Of markers. It has no divisor in common with [`COLOURS`], so pairs repeat late.
+/// The number of markers. It has no divisor in common with [`COLOURS`], so pairs repeat late.
 pub const MARKERS: usize = 7;
 /// The number of dashes for measured series. Published series have a dash of their own.
 pub const DASHES: usize = 3;
 
-/// A name in the style sheet, on light paper and on dark.
+/// A name in the style sheet, with its colours on light and on dark paper.
 type StyleToken = (&'static str, &'static str, &'static str);
 
 /// Colours that belong to no series.
@@ -50,19 +50,19 @@ fn tokens() -> impl Iterator<Item = StyleToken> {
     TOKENS.into_iter().chain(SERIES)
 }
 
-/// How one series looks.
+/// The look of a series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SeriesLook {
-    /// Below [`COLOURS`].
+    /// The colour, below [`COLOURS`].
     pub colour: usize,
-    /// Below [`MARKERS`].
+    /// The marker, below [`MARKERS`].
     pub marker: usize,
-    /// Below [`DASHES`].
+    /// The dash, below [`DASHES`].
     pub dash: usize,
 }
 
 impl SeriesLook {
-    /// That of the series with this number. The first 56 differ in colour or marker.
+    /// The look of the series with this number. The first 56 looks differ in colour or marker.
     pub fn nth(number: usize) -> Self {
         let dash = number / COLOURS % DASHES;
         Self { colour: number % COLOURS, marker: number % MARKERS, dash }
@@ -105,7 +105,7 @@ pub fn sheet() -> String {
     sheet
 }
 
-/// The variables: light, dark if the reader's system is, and as the page's switch says.
+/// The variables: light colours, dark colours for a dark system, and both for the page's switch.
 pub fn variables() -> String {
     let list = |dark: bool| {
         tokens().fold(String::new(), |mut list, (name, light, night)| {
@@ -124,8 +124,8 @@ pub fn variables() -> String {
     )
 }
 
-/// The style sheet of a plot that is a file of its own. Programs that draw SVG and know no
-/// variables are common, so there are none in it.
+/// The style sheet of a plot in a file of its own. It has no variables, since many programs that
+/// draw SVG do not know them.
 pub fn alone() -> String {
     let filled = |dark: bool| {
         tokens().fold(sheet(), |sheet, (name, light, night)| {
@@ -140,10 +140,10 @@ pub fn alone() -> String {
 mod tests {
     use super::*;
 
-    /// WCAG 2.2: of text, and of what else has to be seen.
+    /// The contrasts that WCAG 2.2 demands: of text, and of other visible parts.
     const CONTRAST_TEXT: f64 = 4.5;
     const CONTRAST_LINES: f64 = 3.0;
-    /// In CIE Lab; about ten times what is just seen. Shapes differ beside that.
+    /// A distance in CIE Lab, about ten times the least visible one. Shapes differ besides.
     const APART: f64 = 20.0;
 
     type Rgb = [f64; 3];

@@ -21,7 +21,7 @@ pub struct PlotTable {
 /// A column: a series.
 #[derive(Clone, Debug)]
 pub struct PlotColumn {
-    /// Its name, whole.
+    /// Its full name.
     pub name: String,
     /// The meaning of `low` and `high` in its cells.
     pub spread: Spread,
@@ -32,22 +32,22 @@ pub struct PlotColumn {
 pub struct PlotRow {
     /// Its place or its name.
     pub head: String,
-    /// For each column; none where there is nothing.
+    /// A cell for each column; none where there is no figure.
     pub cells: Vec<Option<PlotCell>>,
 }
 
-/// A number.
+/// A figure in the table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlotCell {
-    /// In the unit of the vertical axis.
+    /// The number, in the unit of the vertical axis.
     pub number: f64,
-    /// Where the spread begins.
+    /// The lower end of the spread.
     pub low: Option<f64>,
-    /// Where it ends.
+    /// The upper end of the spread.
     pub high: Option<f64>,
-    /// Words before and behind it: "less than", what the text says.
+    /// The precision of the figure: "less than", "about".
     pub meant: Meant,
-    /// Of a range or a point with a name.
+    /// The words of a stretch or of a published figure.
     pub words: Option<String>,
 }
 
@@ -63,7 +63,7 @@ impl PlotCell {
         }
     }
 
-    /// As the table has it.
+    /// The text of the cell.
     pub fn text(&self) -> String {
         let sign = match self.meant {
             Meant::Exact => "",
@@ -85,16 +85,16 @@ impl PlotCell {
     }
 }
 
-/// Rows by place: points of one series with the same place have a row each.
+/// The rows of places. Points of one series with the same place have a row each.
 #[derive(Debug)]
 pub(super) struct PlaceRows {
     rows: HashMap<(u64, usize), usize>,
 }
 
 impl PlaceRows {
-    /// Every place of the curves, in order.
+    /// The rows of all places of the curves, in order, and the places.
     fn of(curves: &[Curve]) -> (Self, Vec<f64>) {
-        // The bits of numbers that are not negative are ordered as they are.
+        // Numbers that are not negative have the order of their bits.
         let mut found: BTreeMap<(u64, usize), f64> = BTreeMap::new();
         for curve in curves {
             for (point, nth) in numbered(&curve.points) {
@@ -105,12 +105,12 @@ impl PlaceRows {
         (Self { rows }, found.into_values().collect())
     }
 
-    /// For drawing: the rows alone.
+    /// The rows alone, for drawing.
     pub(super) fn rows(curves: &[Curve]) -> Self {
         Self::of(curves).0
     }
 
-    /// The row of each point, in their order.
+    /// The row of each point, in the order of the points.
     pub(super) fn of_points<'a>(
         &'a self,
         points: &'a [Point],
@@ -123,7 +123,7 @@ fn key(x: f64) -> u64 {
     (x + 0.0).to_bits()
 }
 
-/// Points with how many before them have the same place.
+/// Points, each with the number of points before it that have the same place.
 fn numbered(points: &[Point]) -> impl Iterator<Item = (&Point, usize)> {
     let mut last = (f64::NAN, 0);
     points.iter().map(move |point| {
@@ -132,7 +132,7 @@ fn numbered(points: &[Point]) -> impl Iterator<Item = (&Point, usize)> {
     })
 }
 
-/// Words with their unit, as a head has them.
+/// Words with their unit, for a head.
 pub fn with_unit(words: &str, unit: Unit) -> String {
     match unit.symbol() {
         "" => words.to_owned(),
@@ -141,7 +141,7 @@ pub fn with_unit(words: &str, unit: Unit) -> String {
 }
 
 impl Figure {
-    /// Its numbers, all of them.
+    /// The table of all numbers of the plot.
     pub fn table(&self) -> PlotTable {
         match &self.body {
             PlotBody::Curves(curves) => self.of_curves(curves),
@@ -193,7 +193,7 @@ fn of_bars(bars: &Bars) -> PlotTable {
     }
 }
 
-/// The sum of a row. Where a part was not measured it says so by "at least".
+/// The sum of a row. If a part was not measured, the sum is a lower bound.
 fn sum(bars: &Bars, row: usize) -> Option<PlotCell> {
     let number = bars.sum(row)?;
     let meant = if bars.rows[row].is_partial { Meant::AtLeast } else { Meant::Exact };
@@ -209,7 +209,7 @@ impl Bars {
         (0..self.parts.len()).filter_map(move |part| Some((part, self.value(part, row)?)))
     }
 
-    /// Of a row's parts; none if nothing of it was measured.
+    /// The sum of a row's parts; none if no part was measured.
     pub(super) fn sum(&self, row: usize) -> Option<f64> {
         let mut parts = self.present(row).peekable();
         parts.peek()?;
@@ -218,7 +218,7 @@ impl Bars {
 }
 
 impl PlotTable {
-    /// A figure as a table has it, without the words that it was said with.
+    /// A figure in the form of a table, without the words of its text.
     pub fn text_of(point: &Point) -> String {
         PlotCell { words: None, ..PlotCell::of(point) }.text()
     }

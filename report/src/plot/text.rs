@@ -1,6 +1,6 @@
 //! Words from results inside of SVG and HTML. Any text stays text there.
 
-/// Characters that a legend or a label shows of a name; the table has all of it.
+/// The characters of a name in a legend or a label; the table has the whole name.
 pub const NAME_CHARS_MAX: usize = 90;
 
 /// `text` as character data or as an attribute's value in double quotes, of HTML and of XML.
@@ -24,7 +24,8 @@ pub fn escape(text: &str) -> String {
     out
 }
 
-/// Controls, what XML 1.0 forbids, and marks that change the order in which text is shown.
+/// Control characters, characters that XML 1.0 forbids, and marks that change the order of the
+/// shown text.
 fn is_unfit(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{fffe}' | '\u{ffff}')
@@ -40,7 +41,8 @@ pub fn shorten(text: &str, chars_max: usize) -> String {
     format!("{}…", kept.trim_end())
 }
 
-/// `text` in lines of at most `chars_max` characters where its words allow it, at most `lines_max`.
+/// `text` in lines of at most `chars_max` characters where its words allow it, and at most
+/// `lines_max` lines.
 pub fn wrap(text: &str, chars_max: usize, lines_max: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {

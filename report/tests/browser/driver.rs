@@ -1,5 +1,5 @@
-//! A browser without a window, asked over a pipe: Chromium's own protocol, a message of JSON and a
-//! zero byte each way. It needs neither a socket nor another program.
+//! A browser without a window, controlled over a pipe: Chromium's own protocol, a message of JSON
+//! and a zero byte each way. It needs neither a socket nor another program.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};
@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// For one answer: a machine with two cores that builds something else beside it is slow.
+/// The time for one answer: a machine with two cores that also builds something is slow.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Names of the program, Debian's first.
+/// The names of the program, Debian's first.
 const PROGRAMS: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 
 /// A browser with one page.
@@ -27,7 +27,7 @@ pub(crate) struct Browser {
 }
 
 impl Browser {
-    /// Starts one; none if there is no such program here.
+    /// Starts a browser; none if there is no such program.
     pub(crate) fn start() -> Option<Self> {
         let program = PROGRAMS.into_iter().find(|program| {
             let path = std::env::var_os("PATH").unwrap_or_default();
@@ -102,7 +102,7 @@ impl Browser {
         }
     }
 
-    /// Opens a page and waits until it is there.
+    /// Opens a page and waits until it is loaded.
     pub(crate) fn open(&mut self, address: &str) {
         self.events.clear();
         self.ask("Page.navigate", &json!({"url": address}));
@@ -113,7 +113,7 @@ impl Browser {
         }
     }
 
-    /// The value of an expression of the page's.
+    /// The value of an expression in the page.
     pub(crate) fn value(&mut self, expression: &str) -> Value {
         let parameters = json!({"expression": expression, "returnByValue": true});
         let answer = self.ask("Runtime.evaluate", &parameters);
@@ -143,7 +143,7 @@ impl Browser {
         }
     }
 
-    /// Moves the pointer there, in the window.
+    /// Moves the pointer to a place in the window.
     pub(crate) fn point(&mut self, x: f64, y: f64) {
         let order = json!({"type": "mouseMoved", "x": x, "y": y});
         self.ask("Input.dispatchMouseEvent", &order);
@@ -184,7 +184,7 @@ impl Drop for Browser {
     }
 }
 
-/// Messages as they come, until the browser ends.
+/// The browser's messages, until the browser ends.
 fn listen(answers: ChildStdout) -> Receiver<Value> {
     let (send, receive) = channel();
     std::thread::spawn(move || {

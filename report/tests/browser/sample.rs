@@ -1,4 +1,4 @@
-//! Runs that were made up, with everything that a page can show.
+//! Made-up runs, with everything that a page can show.
 
 use std::collections::BTreeMap;
 
@@ -8,13 +8,13 @@ use report::result::{
 use report::store::Loaded;
 use report::unit::{Quantity, Unit};
 
-/// Written where words can be; none of it may become anything else.
+/// A text for every place that can have words. No part of it may become anything but text.
 pub(crate) const HOSTILE: &str =
     "</script></style><script>document.title='broken'</script><img src=x onerror=alert(1)>\"'";
 
 const PROCESSORS: [&str; 2] = ["AMD EPYC 9B14", "Intel Xeon Platinum 8481C"];
 
-/// The run with this number. Its figures are a little larger than those of the one before.
+/// The run with this number. Its figures are a little larger than those of the run before.
 pub(crate) fn run(number: usize) -> Loaded {
     let times = 1.0 + 0.22 * number as f64;
     let run = Run {
@@ -104,7 +104,7 @@ fn disks(times: f64) -> Measurement {
     it
 }
 
-/// The order of the slides, with what cannot be measured without KVM left out.
+/// Events in the order of the slides, without those that cannot be measured without KVM.
 fn events() -> Measurement {
     let mut it = Measurement::new(RunOrigin::Measured, "models", "a guest's requests");
     let models = ["optimum", "vRIO direct", "Elvis", "vRIO without polling", "baseline"];
@@ -126,7 +126,7 @@ fn events() -> Measurement {
     it
 }
 
-/// Ten seconds, of which one without answers.
+/// Ten seconds of requests, with one second without answers.
 fn failover(times: f64) -> Measurement {
     let mut it = Measurement::new(RunOrigin::Measured, "demo", "a killed IOhost");
     let mut points: Vec<Point> = (0..1000)
