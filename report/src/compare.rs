@@ -4,10 +4,8 @@
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
+use results::{Against, Machine, Measurement, Point, Run, Series, Spread};
 use serde::Serialize;
-
-use crate::result::{Machine, Measurement, Point, Run, Series, Spread};
-use crate::unit::Against;
 
 /// Round trips of a cache line that lie further apart than this factor are of two levels: of cores
 /// that are further apart, or of other machines. The benchmarks judge their rounds by the same

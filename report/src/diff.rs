@@ -3,12 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use results::{Axis, Measurement, Quantity, Run, Series, Spread, Statistic, Unit};
 use serde::Serialize;
 
 use crate::compare::{self, Change, ComparedSide, FigureStanding};
-use crate::result::{Axis, Measurement, Run, Series, Spread, Statistic};
 use crate::store::Loaded;
-use crate::unit::{Quantity, Unit};
 
 /// The result of a comparison.
 #[derive(Clone, Debug, Serialize)]

@@ -20,6 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use results::{Measurement, Run, RunOrigin, SCHEMA};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
@@ -27,7 +28,6 @@ pub use fault::ImportError;
 use fault::{Fault, Imported};
 
 use crate::merge::merge;
-use crate::result::{Measurement, Run, RunOrigin, SCHEMA};
 use crate::store::{self, Loaded, RunStore, StoreError};
 
 /// The formats that can be read, for the error about another one.
@@ -190,8 +190,7 @@ fn read_json(text: &str, line: usize, title: &str) -> Imported {
         Marks { start: Some(_), .. } => iperf3::read(text, line, title),
         Marks { schema: Some(_), .. } => {
             let expected = format!("a measurement of version {SCHEMA} of vrio's results");
-            let fault =
-                |error: crate::result::ResultError| Fault::new(line, expected, error.to_string());
+            let fault = |error: results::ResultError| Fault::new(line, expected, error.to_string());
             Measurement::read(text).map(|it| vec![it]).map_err(fault)
         }
         Marks { version: Some(_), machine: Some(_), .. } => own::read(text, line, title),

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use crate::result::{ENTRIES_MAX, Measurement, Series, WORDS_MAX};
+use results::{ENTRIES_MAX, Measurement, Series, WORDS_MAX};
 
 /// Merges the measurements of several files about one subject. Measurements of one benchmark with
 /// one set-up become one measurement if their series have no place in common (if each file has

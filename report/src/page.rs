@@ -28,9 +28,9 @@ use content::Content;
 pub use options::{
     FIGURES_MAX, PageError, PageOptions, ROWS_SHOWN_MAX, RUNS_MAX, SERIES_SHOWN_MAX,
 };
+use results::{Measurement, Run};
 
 use crate::plot::PicturePlace;
-use crate::result::{Measurement, Run};
 use crate::store::Loaded;
 
 /// A page and the files beside it.

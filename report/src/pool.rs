@@ -3,11 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use results::{ENTRIES_MAX, Empty, Measurement, Point, Run, Series, Spread};
 use thiserror::Error;
 
 use crate::compare::{self, ComparedSide};
 use crate::diff;
-use crate::result::{ENTRIES_MAX, Empty, Measurement, Point, Run, Series, Spread};
 use crate::store::Loaded;
 
 /// The reasons that runs are no rounds of one another.
@@ -141,9 +141,9 @@ pub(crate) fn median(figures: &[f64]) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use results::{Axis, Quantity, RunOrigin, Unit};
+
     use super::*;
-    use crate::result::{Axis, RunOrigin};
-    use crate::unit::{Quantity, Unit};
 
     fn run(points: &[(f64, f64)]) -> Loaded {
         let points = points.iter().map(|(x, y)| Point::new(*x, *y)).collect();
@@ -188,7 +188,7 @@ mod tests {
         let said = pool(&[run(&[(1.0, 1.0)])], None).unwrap_err().to_string();
         assert!(said.contains("and this is 1"), "{said}");
         let mut runs = [run(&[(1.0, 1.0)]), run(&[(1.0, 1.0)])];
-        let machine = |commit: &str, trip| crate::result::Machine {
+        let machine = |commit: &str, trip| results::Machine {
             processor: "x".to_owned(),
             cores: 2,
             kernel: "6.1".to_owned(),

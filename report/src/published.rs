@@ -3,10 +3,9 @@
 //!
 //! Each figure has the words with it (`said`), which stand in a quotation of its measurement.
 
+use results::{Measurement, SCHEMA};
 use serde::Deserialize;
 use toml::{Table, Value};
-
-use crate::result::{Measurement, SCHEMA};
 
 /// The files, with their names.
 const FILES: [(&str, &str); 6] = [
@@ -53,9 +52,9 @@ fn read(text: &str) -> Result<Vec<Measurement>, String> {
 
 #[cfg(test)]
 mod tests {
+    use results::{Meant, Point, RunOrigin, Unit};
+
     use super::*;
-    use crate::result::{Meant, Point, RunOrigin};
-    use crate::unit::Unit;
 
     /// The factor that each unit behind a number stands for.
     const MULTIPLES: [(&str, f64); 8] = [

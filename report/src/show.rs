@@ -2,8 +2,9 @@
 
 use std::fmt;
 
+use results::{Machine, Meant, Measurement, Point, Run, RunOrigin, Series, Spread};
+
 use crate::diff::{place, short};
-use crate::result::{Machine, Meant, Measurement, Point, Run, RunOrigin, Series, Spread};
 use crate::store::Loaded;
 
 impl fmt::Display for Loaded {
@@ -14,64 +15,73 @@ impl fmt::Display for Loaded {
             writeln!(f, "  command  {}", command.join(" "))?;
         }
         match machine {
-            Some(machine) => writeln!(f, "  machine  {machine}")?,
+            Some(machine) => writeln!(f, "  machine  {}", MachineText(machine))?,
             None => writeln!(f, "  machine  nobody knows where it was measured")?,
         }
         tools.iter().try_for_each(|(name, version)| writeln!(f, "  {name} {version}"))?;
         notes.iter().try_for_each(|note| writeln!(f, "  {note}"))?;
-        self.measurements.iter().try_for_each(|it| write!(f, "\n{it}"))
+        self.measurements.iter().try_for_each(|it| write!(f, "\n{}", MeasurementText(it)))
     }
 }
 
-impl fmt::Display for Machine {
+/// A machine, in a line.
+struct MachineText<'a>(&'a Machine);
+
+impl fmt::Display for MachineText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { processor, cores, kernel, .. } = self;
+        let Machine { processor, cores, kernel, .. } = self.0;
         write!(f, "{cores} cores, {processor}, Linux {kernel}")?;
-        if let Some(trip) = self.cache_line_round_trip_ns {
+        if let Some(trip) = self.0.cache_line_round_trip_ns {
             write!(f, ", cache line round trip {trip} ns")?;
         }
-        if let Some(version) = &self.version {
-            let commit = self.commit.as_deref().unwrap_or("unknown");
+        if let Some(version) = &self.0.version {
+            let commit = self.0.commit.as_deref().unwrap_or("unknown");
             write!(f, "; vrio {version}, commit {commit}")?;
         }
-        f.write_str(if self.optimised == Some(false) { ", NOT OPTIMISED" } else { "" })
+        f.write_str(if self.0.optimised == Some(false) { ", NOT OPTIMISED" } else { "" })
     }
 }
 
-impl fmt::Display for Measurement {
+/// A measurement with all of its figures.
+struct MeasurementText<'a>(&'a Measurement);
+
+impl fmt::Display for MeasurementText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let origin = match self.origin {
+        let Self(it) = self;
+        let origin = match it.origin {
             RunOrigin::Measured => "",
             RunOrigin::Imported => ", imported",
             RunOrigin::Published => ", published",
         };
-        writeln!(f, "{}: {}{origin}", self.benchmark, self.title)?;
-        if let Some(source) = &self.source {
+        writeln!(f, "{}: {}{origin}", it.benchmark, it.title)?;
+        if let Some(source) = &it.source {
             writeln!(f, "  from {source}")?;
         }
-        let setup: Vec<_> =
-            self.setup.iter().map(|(key, value)| format!("{key} {value}")).collect();
+        let setup: Vec<_> = it.setup.iter().map(|(key, value)| format!("{key} {value}")).collect();
         if !setup.is_empty() {
             writeln!(f, "  {}", setup.join(", "))?;
         }
-        self.series.iter().try_for_each(|series| write!(f, "{series}"))?;
-        self.empty.iter().try_for_each(|it| writeln!(f, "  empty: {}: {}", it.what, it.why))?;
-        self.notes.iter().try_for_each(|note| writeln!(f, "  note: {note}"))?;
-        self.misprints.iter().try_for_each(|it| writeln!(f, "  misprint: {it}"))
+        it.series.iter().try_for_each(|series| write!(f, "{}", SeriesText(series)))?;
+        it.empty.iter().try_for_each(|no| writeln!(f, "  empty: {}: {}", no.what, no.why))?;
+        it.notes.iter().try_for_each(|note| writeln!(f, "  note: {note}"))?;
+        it.misprints.iter().try_for_each(|words| writeln!(f, "  misprint: {words}"))
     }
 }
 
-impl fmt::Display for Series {
+/// A series with its points, a line each.
+struct SeriesText<'a>(&'a Series);
+
+impl fmt::Display for SeriesText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { quantity, name, unit, statistic, spread, x, .. } = self;
+        let Series { quantity, name, unit, statistic, spread, rounds, x, points, .. } = self.0;
         let which = statistic.map_or(String::new(), |it| format!(", {}", it.words()));
-        let bars = match (spread, self.rounds) {
+        let bars = match (spread, rounds) {
             (Spread::None, _) => String::new(),
             (Spread::Rounds, Some(rounds)) => format!(", least to most of {rounds} rounds"),
             (spread, _) => format!(", {}", spread.words()),
         };
         writeln!(f, "  {quantity} ({name}{which}{bars})")?;
-        for point in &self.points {
+        for point in points {
             let Point { y, low, high, meant, .. } = point;
             let meant = match meant {
                 Meant::Exact => "",
@@ -99,11 +109,12 @@ impl fmt::Display for Series {
 
 #[cfg(test)]
 mod tests {
+    use super::MeasurementText;
     use crate::published::published;
 
     #[test]
     fn bounds_ranges_and_misprints_are_shown() {
-        let all: Vec<_> = published().iter().map(ToString::to_string).collect();
+        let all: Vec<_> = published().iter().map(|it| MeasurementText(it).to_string()).collect();
         let text = all.concat();
         for words in [
             "mpi_latency: SR-IOV, QDR InfiniBand (2013), published",

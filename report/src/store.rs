@@ -11,14 +11,13 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
-use jiff::Timestamp;
+use results::schema::{self, Form, Misfit};
+use results::{Measurement, ResultError, Run, file_word, is_id};
+use serde::Serialize;
 use thiserror::Error;
 
 use crate::merge::merge_into;
-use crate::result::{Measurement, ResultError, Run, SCHEMA, is_id};
-use crate::schema::{self, Form, Misfit};
 
 /// Bytes of a file that is read: fio writes some hundred kilobytes for a long job with many parts.
 pub const FILE_BYTES_MAX: u64 = 16 << 20;
@@ -304,7 +303,7 @@ impl RunStore {
 
 /// The name of a measurement's file, by the measurement's place in the run.
 fn file_of(place: usize, measurement: &Measurement) -> String {
-    format!("{:02}-{}.json", place + 1, plain(&measurement.benchmark))
+    format!("{:02}-{}.json", place + 1, file_word(&measurement.benchmark))
 }
 
 /// Writes a file so that readers see it as a whole, or as it was before.
@@ -312,7 +311,7 @@ fn replace_file(
     folder: &Path,
     name: &str,
     form: Form,
-    value: &impl serde::Serialize,
+    value: &impl Serialize,
 ) -> Result<(), StoreError> {
     let (place, beside) = (folder.join(name), folder.join(format!(".{name}.new")));
     // A process may have been killed while it wrote this file.
@@ -333,7 +332,7 @@ fn write(folder: &Path, run: &Run, measurements: &[Measurement]) -> Result<(), S
 }
 
 /// Writes a file, if its value has the form of results.
-fn write_file(path: &Path, form: Form, value: &impl serde::Serialize) -> Result<(), StoreError> {
+fn write_file(path: &Path, form: Form, value: &impl Serialize) -> Result<(), StoreError> {
     let plain = serde_json::to_value(value).expect("plain data");
     let unfit = |misfit| StoreError::Unfit { path: path.to_owned(), misfit };
     schema::check(form, &plain).map_err(unfit)?;
@@ -342,12 +341,6 @@ fn write_file(path: &Path, form: Form, value: &impl serde::Serialize) -> Result<
     text.push('\n');
     let mut file = File::create_new(path).map_err(StoreError::io(path))?;
     file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(StoreError::io(path))
-}
-
-/// A word that can be a part of a file's name.
-fn plain(word: &str) -> String {
-    let short = word.chars().take(60);
-    short.map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '-' }).collect()
 }
 
 /// The files of a run's measurements, in order.
@@ -412,33 +405,11 @@ pub fn read_bounded(path: &Path, from: impl Read) -> Result<String, StoreError> 
     String::from_utf8(bytes).map_err(|_| StoreError::NotText { path: path.to_owned() })
 }
 
-impl Run {
-    /// A run that begins now. Its name consists of the time and a word for its kind.
-    pub fn now(kind: &str, title: &str) -> Self {
-        Self::begun_at(SystemTime::now(), kind, title)
-    }
-
-    /// A run that began then. A time that no calendar has becomes the present time.
-    pub fn begun_at(begun: SystemTime, kind: &str, title: &str) -> Self {
-        let begun = Timestamp::try_from(begun).unwrap_or_else(|_| Timestamp::now());
-        Self {
-            schema: SCHEMA,
-            id: format!("{}-{}", begun.strftime("%Y%m%d-%H%M%S"), plain(kind)),
-            begun: begun.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
-            title: title.to_owned(),
-            command: Vec::new(),
-            machine: None,
-            tools: Default::default(),
-            notes: Vec::new(),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use results::{Axis, Point, Quantity, RunOrigin, Series, Unit};
+
     use super::*;
-    use crate::result::{Axis, Point, RunOrigin, Series};
-    use crate::unit::{Quantity, Unit};
 
     fn loaded(id: &str) -> Loaded {
         let mut run = Run::now("block", "a disk");
@@ -606,15 +577,5 @@ mod tests {
         assert_eq!(of(None, Some("/h")).unwrap(), home);
         assert_eq!(of(Some(""), Some("/h")).unwrap(), home);
         assert!(of(Some("relative"), None).unwrap_err().contains("--results"));
-    }
-
-    #[test]
-    fn a_run_of_now_has_a_name_and_a_time() {
-        let run = Run::now("osu latency", "t");
-        run.check().unwrap();
-        assert!(run.id.ends_with("-osu-latency") && run.begun.ends_with('Z'), "{run:?}");
-        let then = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000);
-        let run = Run::begun_at(then, "block", "t");
-        assert_eq!((&*run.id, &*run.begun), ("20010909-014640-block", "2001-09-09T01:46:40Z"));
     }
 }

@@ -6,10 +6,11 @@ use std::path::Path;
 
 use report::import::import;
 use report::published::published;
-use report::result::{Machine, Meant, Measurement, Point, Run, RunOrigin, Spread, Statistic};
-use report::schema::{Form, Misfit, check, schema};
 use report::store::{Loaded, RunStore, load};
-use report::unit::{Against, Quantity, Unit};
+use results::schema::{Form, Misfit, check, schema};
+use results::{
+    Against, Machine, Meant, Measurement, Point, Quantity, Run, RunOrigin, Spread, Statistic, Unit,
+};
 use serde::Serialize;
 use serde_json::{Value, json};
 

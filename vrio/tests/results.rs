@@ -4,8 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use report::result::Run;
 use report::store;
+use results::Run;
 use serde_json::Value;
 
 /// A path of a program's output, which the importers' tests have.

@@ -1,8 +1,8 @@
 //! Differences, and their size.
 
+use results::{Axis, Quantity, RunOrigin, Statistic, Unit};
+
 use super::*;
-use crate::result::{Axis, RunOrigin, Statistic};
-use crate::unit::{Quantity, Unit};
 
 fn run(processor: &str, trip_ns: u64) -> Run {
     let machine = Machine {

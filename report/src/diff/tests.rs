@@ -1,7 +1,8 @@
 //! The differences between two runs.
 
+use results::{Machine, Point, RunOrigin};
+
 use super::*;
-use crate::result::{Machine, Point, RunOrigin};
 
 /// A series whose rounds go from a tenth below each figure to a tenth above it.
 fn latency(scale: f64, rounds: Option<u32>) -> Loaded {

@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use results::{Measurement, RunOrigin};
 use serde_json::Value;
-
-use crate::result::{Measurement, RunOrigin};
 
 /// The reason that a speed is missing where more threads poll than there are cores.
 pub(super) const NO_SEATS: &str = "more polling threads than cores";

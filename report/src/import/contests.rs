@@ -8,14 +8,15 @@
 
 use std::collections::BTreeMap;
 
+use results::{
+    Axis, Empty, Measurement, Point, Quantity, RunOrigin, Series, Spread, Statistic, Unit,
+};
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::asked::word;
 use super::rounds::{MOVED, Rounds};
 use super::words;
-use crate::result::{Axis, Empty, Measurement, Point, RunOrigin, Series, Spread, Statistic};
-use crate::unit::{Quantity, Unit};
 
 /// A driver with a smaller share of its core was disturbed. The benchmarks have the same bound.
 const CORE_SHARE_MIN: f64 = 0.9;
@@ -264,7 +265,7 @@ fn contestant(
             all.push(Measurement { setup, ..new });
             all.len() - 1
         });
-        all[at].add(row, case.as_ref(), name);
+        add(&mut all[at], row, case.as_ref(), name);
     }
     for it in &mut all {
         it.series.iter_mut().for_each(|it| it.points.sort_by(|a, b| a.x.total_cmp(&b.x)));
@@ -278,48 +279,46 @@ fn is_mpi(case: Option<&Case>) -> bool {
     case.is_some_and(|case| case.benchmark.starts_with("mpi_"))
 }
 
-impl Measurement {
-    /// Adds the figures of a row, or the reason that there are none.
-    fn add(&mut self, row: &ContestRow, case: Option<&Case>, name: &str) {
-        let trip = row.cache_line_rtt_ns.map(|trips| trips.at(0.0));
-        let ends = trip.iter().flat_map(|it| [it.low, it.high]).flatten();
-        self.cache_line_round_trips_ns.extend(ends.map(|ns| ns.round() as u64));
-        let why = match (row.waited_share, row.moved) {
-            (Some(_), _) => Some("frames were lost that somebody waited for"),
-            (None, true) => Some(MOVED),
-            (None, false) => None,
-        };
-        if let Some(why) = why {
-            self.empty.push(Empty { what: row.case.clone(), why: why.to_owned() });
-            return;
-        }
-        if let Some(share) = row.core_share.filter(|share| *share < CORE_SHARE_MIN) {
-            let percent = (share * 100.0).round();
-            self.notes.push(format!("{}: others had the driver's core, it {percent} %", row.case));
-        }
-        for (series, figure) in figures(row, case, name) {
-            let figure = match case {
-                Some(case) => figure.at(case.x),
-                None => {
-                    let is_it = |it: &&Series| is_one(it, &series);
-                    let place = self.series.iter().find(is_it).map_or(0, |it| it.points.len());
-                    figure.of_category(place, &row.case)
-                }
-            };
-            let at = self.series.iter().position(|it| is_one(it, &series)).unwrap_or_else(|| {
-                self.series.push(series);
-                self.series.len() - 1
-            });
-            let series = &mut self.series[at];
-            if row.rounds > 1 {
-                let least = series.rounds.map_or(row.rounds, |least| least.min(row.rounds));
-                // All figures with several rounds have this number at least.
-                (series.spread, series.rounds) = (Spread::Rounds, Some(least));
-                series.points.push(figure);
-            } else {
-                // After a single round both ends are the figure itself.
-                series.points.push(Point { low: None, high: None, ..figure });
+/// Adds the figures of a row, or the reason that there are none.
+fn add(it: &mut Measurement, row: &ContestRow, case: Option<&Case>, name: &str) {
+    let trip = row.cache_line_rtt_ns.map(|trips| trips.at(0.0));
+    let ends = trip.iter().flat_map(|trip| [trip.low, trip.high]).flatten();
+    it.cache_line_round_trips_ns.extend(ends.map(|ns| ns.round() as u64));
+    let why = match (row.waited_share, row.moved) {
+        (Some(_), _) => Some("frames were lost that somebody waited for"),
+        (None, true) => Some(MOVED),
+        (None, false) => None,
+    };
+    if let Some(why) = why {
+        it.empty.push(Empty { what: row.case.clone(), why: why.to_owned() });
+        return;
+    }
+    if let Some(share) = row.core_share.filter(|share| *share < CORE_SHARE_MIN) {
+        let percent = (share * 100.0).round();
+        it.notes.push(format!("{}: others had the driver's core, it {percent} %", row.case));
+    }
+    for (series, figure) in figures(row, case, name) {
+        let figure = match case {
+            Some(case) => figure.at(case.x),
+            None => {
+                let is_it = |known: &&Series| is_one(known, &series);
+                let place = it.series.iter().find(is_it).map_or(0, |known| known.points.len());
+                figure.of_category(place, &row.case)
             }
+        };
+        let at = it.series.iter().position(|known| is_one(known, &series)).unwrap_or_else(|| {
+            it.series.push(series);
+            it.series.len() - 1
+        });
+        let series = &mut it.series[at];
+        if row.rounds > 1 {
+            let least = series.rounds.map_or(row.rounds, |least| least.min(row.rounds));
+            // All figures with several rounds have this number at least.
+            (series.spread, series.rounds) = (Spread::Rounds, Some(least));
+            series.points.push(figure);
+        } else {
+            // After a single round both ends are the figure itit.
+            series.points.push(Point { low: None, high: None, ..figure });
         }
     }
 }

@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use results::{Axis, Measurement, Point, Quantity, Series, Statistic, Unit};
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::asked::measured;
-use crate::result::{Axis, Measurement, Point, Series, Statistic};
-use crate::unit::{Quantity, Unit};
 
 #[derive(Deserialize)]
 pub(super) struct Failover {
@@ -69,8 +68,9 @@ fn pauses(report: &Failover) -> Series {
 
 #[cfg(test)]
 mod tests {
+    use results::Against;
+
     use crate::import::import;
-    use crate::unit::Against;
 
     #[test]
     fn the_time_line_has_all_requests_and_the_names_of_what_happened() {

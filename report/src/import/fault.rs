@@ -1,8 +1,8 @@
 //! Faults of files that are imported, each with its line.
 
+use results::Measurement;
 use thiserror::Error;
 
-use crate::result::Measurement;
 use crate::store::StoreError;
 
 /// The reason that a file cannot be imported.

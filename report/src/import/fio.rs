@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use results::{Axis, Measurement, Point, Quantity, Series, Spread, Statistic, Unit};
 use serde::Deserialize;
 
 use super::fault::{Fault, Imported};
 use super::measurement::{alone, measurement};
-use crate::result::{Axis, Measurement, Point, Series, Spread, Statistic};
-use crate::unit::{Quantity, Unit};
 
 #[derive(Deserialize)]
 struct FioFile {

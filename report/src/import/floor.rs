@@ -2,13 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use results::{Axis, Empty, Measurement, Point, Quantity, Series, Statistic, Unit};
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::asked::measured;
 use super::rounds::{MOVED, Rounds, of_rounds};
-use crate::result::{Axis, Empty, Measurement, Point, Series, Statistic};
-use crate::unit::{Quantity, Unit};
 
 #[derive(Deserialize)]
 pub(super) struct Floor {

@@ -1,11 +1,10 @@
 //! iperf3's JSON: bytes sent and bytes received, of streams one way or both ways.
 
+use results::{Axis, Point, Quantity, Series, Statistic, Unit};
 use serde::Deserialize;
 
 use super::fault::{Fault, Imported};
 use super::measurement::{alone, measurement};
-use crate::result::{Axis, Point, Series, Statistic};
-use crate::unit::{Quantity, Unit};
 
 #[derive(Deserialize)]
 struct IperfFile {

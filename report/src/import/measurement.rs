@@ -1,6 +1,6 @@
 //! The beginning of an imported measurement, and its series of one figure.
 
-use crate::result::{Measurement, Point, RunOrigin, Series};
+use results::{Measurement, Point, RunOrigin, Series};
 
 /// An imported measurement without figures.
 pub(super) fn measurement(benchmark: &str, title: &str) -> Measurement {

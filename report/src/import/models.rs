@@ -3,14 +3,13 @@
 
 use std::collections::BTreeMap;
 
+use results::{Axis, Empty, Measurement, Point, Quantity, RunOrigin, Series, Statistic, Unit};
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::asked::{NO_SEATS, word};
 use super::rounds::{Rounds, of_rounds};
 use super::words::reason;
-use crate::result::{Axis, Empty, Measurement, Point, RunOrigin, Series, Statistic};
-use crate::unit::{Quantity, Unit};
 
 /// The name of emulation's row among models in real guests.
 const EMULATION: &str = "emulation";

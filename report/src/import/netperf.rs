@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use results::{Axis, Measurement, Quantity, Series, Statistic, Unit};
+
 use super::fault::{Fault, Imported};
 use super::measurement::{alone, measurement};
 use super::words::{number, number_of, quoted};
-use crate::result::{Axis, Measurement, Series, Statistic};
-use crate::unit::{Quantity, Unit};
 
 /// A part of each test's first line.
 const TITLE: &str = " TEST from ";

@@ -1,10 +1,10 @@
 //! The OSU micro-benchmarks: comments, of which one names the columns, and a row for each size.
 
+use results::{Axis, Measurement, Point, Quantity, Series, Spread, Statistic, Unit};
+
 use super::fault::{Fault, Imported};
 use super::measurement::measurement;
 use super::words::{number, number_of, quoted};
-use crate::result::{Axis, Measurement, Point, Series, Spread, Statistic};
-use crate::unit::{Quantity, Unit};
 
 /// Bytes of a MB, as these programs mean it.
 const MB: f64 = 1e6;

@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use results::{
+    Against, Axis, Empty, Machine, Measurement, Point, Quantity, Series, Spread, Statistic, Unit,
+};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -10,8 +13,6 @@ use super::asked::{NO_SEATS, measured, word};
 use super::fault::{Fault, Imported};
 use super::measurement::alone;
 use super::{contests, failover, floor, models};
-use crate::result::{Axis, Empty, Machine, Measurement, Point, Series, Spread, Statistic};
-use crate::unit::{Against, Quantity, Unit};
 
 /// The report of a disk or of nics: the fields that are common to both.
 #[derive(Deserialize)]

@@ -1,11 +1,10 @@
 //! Tests on real output of `vrio bench`, for each of its benchmarks (`tests/data/README.md`).
 
+use results::{Quantity, Series, Spread, Statistic, Unit};
 use serde_json::Value;
 
 use super::*;
 use crate::compare;
-use crate::result::{Series, Spread, Statistic};
-use crate::unit::{Quantity, Unit};
 
 fn read(name: &str) -> (Vec<Measurement>, Value) {
     let text = tests::text(name);

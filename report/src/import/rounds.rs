@@ -1,10 +1,10 @@
 //! Figures of several rounds, as `vrio bench compare`, `mpi` and `models` print them: the median,
 //! the least and the most.
 
+use results::{Point, Series, Spread};
 use serde::Deserialize;
 
 use crate::pool::median;
-use crate::result::{Point, Series, Spread};
 
 /// The reason for missing figures: the cores moved in every round.
 pub(super) const MOVED: &str = "the cores moved in every round, so its figures are of no level";

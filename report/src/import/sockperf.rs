@@ -1,10 +1,10 @@
 //! sockperf's output: summaries and percentiles, with codes for colours in between.
 
+use results::{Axis, Point, Quantity, Series, Spread, Statistic, Unit};
+
 use super::fault::{Fault, Imported};
 use super::measurement::measurement;
 use super::words::{number_of, quoted};
-use crate::result::{Axis, Point, Series, Spread, Statistic};
-use crate::unit::{Quantity, Unit};
 
 /// Bytes of a MB, as sockperf means it: 125387 messages of 1400 bytes a second are 167.41 MB.
 const MB: f64 = 1_048_576.0;

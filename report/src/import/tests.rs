@@ -3,10 +3,9 @@
 use std::fs;
 
 use proptest::prelude::*;
+use results::{Point, Quantity, Series, Spread, Statistic, Unit};
 
 use super::*;
-use crate::result::{Point, Series, Spread, Statistic};
-use crate::unit::{Quantity, Unit};
 
 /// The folder of the outputs.
 fn folder() -> PathBuf {

@@ -2,14 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
+use results::{Measurement, Point, Quantity, Spread};
+
 use super::group::{Drawing, Group, converted};
 use super::item::Item;
 use super::options::{ROWS_SHOWN_MAX, SERIES_SHOWN_MAX};
 use super::said::{belongs, cells, own};
 use super::{names, subject};
 use crate::plot::{Bar, BarPart, Bars, SeriesLook};
-use crate::result::{Measurement, Point, Spread};
-use crate::unit::Quantity;
 
 /// The order of rows: models in the order of the slides, all others in their own order.
 fn rank(group: &Group<'_>, label: &str) -> usize {

@@ -1,7 +1,8 @@
 //! A page before it is text.
 
+use results::Measurement;
+
 use crate::plot::Figure;
-use crate::result::Measurement;
 use crate::store::Loaded;
 
 /// The content of a page, before it is text.

@@ -1,5 +1,7 @@
 //! Plots of derived figures: overheads against a baseline, shares of the line rate.
 
+use results::{Against, Meant, Point, Quantity, Spread, Unit};
+
 use super::group::{Drawing, Group, capital, converted, described, x_scale};
 use super::item::Item;
 use super::options::PageError;
@@ -7,8 +9,6 @@ use super::peaks::peaks;
 use super::{names, said};
 use crate::plot::text::slug;
 use crate::plot::{Axis, AxisScale, Curve, Figure, PlotBody, SeriesLook};
-use crate::result::{Meant, Point, Spread};
-use crate::unit::{Against, Quantity, Unit};
 
 /// Derived figures are rounded to multiples of one by this: more digits would be invented.
 const DECIMALS: f64 = 1e4;

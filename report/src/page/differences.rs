@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use results::Run;
+
 use super::group::{Group, capital};
 use super::said::own;
 use crate::compare::{self, ComparedSide};
-use crate::result::Run;
 
 /// The differences of set-ups that are listed in full.
 const SETUPS_MAX: usize = 4;

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
+use results::{Against, Dimension, Measurement, Point, Quantity, Series, Statistic, Unit};
+
 use super::group::{Drawing, Group, converted, described, x_scale};
 use super::item::Item;
 use super::options::{FIGURES_MAX, PageError, PageOptions, SERIES_SHOWN_MAX};
@@ -12,9 +14,7 @@ use super::{bars, derived, names, said};
 use crate::plot::style::SeriesLook;
 use crate::plot::text::slug;
 use crate::plot::{Axis, AxisScale, Curve, Figure, PlotBody};
-use crate::result::{Measurement, Point, Series, Statistic};
 use crate::store::Loaded;
-use crate::unit::{Against, Dimension, Quantity, Unit};
 
 /// Figures with a larger ratio are drawn on a logarithmic axis.
 const LINEAR_RATIO_MAX: f64 = 20.0;

@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
+use results::{Against, Measurement, Point, Quantity, Statistic, Unit};
+
 use super::item::Item;
 use super::subject::Subject;
 use crate::plot::AxisScale;
 use crate::plot::number::tick;
 use crate::plot::style::{COLOURS, DASHES, SeriesLook};
-use crate::result::{Measurement, Point, Statistic};
-use crate::unit::{Against, Quantity, Unit};
 
 /// The names of series that a description has.
 const NAMED_MAX: usize = 5;

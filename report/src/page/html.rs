@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use data_encoding::BASE64;
+use results::{Empty, Measurement, Run};
 use sha2::{Digest, Sha256};
 
 use super::content::Content;
@@ -12,7 +13,6 @@ use crate::plot::number::{exact, rounded};
 use crate::plot::table::{PlotCell, PlotTable, with_unit};
 use crate::plot::text::{escape, shorten};
 use crate::plot::{Figure, PicturePlace, style};
-use crate::result::{Empty, Measurement, Run};
 
 const SCRIPT: &str = include_str!("page.js");
 const RULES: &str = include_str!("page.css");

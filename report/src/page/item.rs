@@ -1,6 +1,6 @@
 //! A series of one of the runs on a page.
 
-use crate::result::{Measurement, Run, RunOrigin, Series};
+use results::{Measurement, Run, RunOrigin, Series};
 
 /// A series, its measurement and its run.
 #[derive(Clone, Copy, Debug)]

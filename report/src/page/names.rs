@@ -3,10 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::result::{Measurement, RunOrigin, Statistic};
+use results::{Measurement, Quantity, RunOrigin, Statistic};
 
 use super::item::Item;
-use crate::unit::Quantity;
 
 /// The entries of a set-up that are added to equal names.
 const ENTRIES_MAX: usize = 4;

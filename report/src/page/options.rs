@@ -1,8 +1,7 @@
 //! The wishes of a page's reader, the limits of a page, and the reasons that there is none.
 
+use results::Measurement;
 use thiserror::Error;
-
-use crate::result::Measurement;
 
 /// Runs on one page: a reader could not distinguish more, and the page would be heavy.
 pub const RUNS_MAX: usize = 32;

@@ -1,11 +1,11 @@
 //! Published peaks: the greatest figure that was reached, at any size.
 
+use results::{Against, Point, Quantity, Spread, Unit};
+
 use super::group::{Drawing, Group, converted};
 use super::item::Item;
 use super::names;
 use crate::plot::Curve;
-use crate::result::{Point, Spread};
-use crate::unit::{Against, Quantity, Unit};
 
 /// The published peaks in one plot.
 const PEAKS_MAX: usize = 12;

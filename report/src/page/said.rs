@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
+use results::{Empty, Machine, Measurement, Quantity, Run, Spread, Statistic};
+
 use super::group::Group;
 use super::item::Item;
 use super::{names, subject};
 use crate::plot::{AxisScale, Curve, PlotBody};
-use crate::result::{Empty, Machine, Measurement, Run, Spread, Statistic};
-use crate::unit::Quantity;
 
 /// Names of one kind in a sentence.
 const NAMED_MAX: usize = 5;
@@ -282,7 +282,7 @@ pub(super) fn cautions(group: &Group<'_>, has_published: bool) -> Vec<String> {
         let all: Vec<&str> = benchmarks.into_iter().collect();
         found.push(format!("Benchmarks differ: {}.", few(&all)));
     }
-    let words = |series: &crate::result::Series| series.statistic.map(Statistic::words);
+    let words = |series: &results::Series| series.statistic.map(Statistic::words);
     let own = own().map(|item| words(item.series).unwrap_or("not said")).collect();
     if let Some(statistics) = several(own) {
         found.push(format!("Which number of many differs: {statistics}."));

@@ -1,7 +1,6 @@
 //! The subject of a measurement. Series of one subject may share a plot, and no others.
 
-use crate::result::Measurement;
-use crate::unit::Quantity;
+use results::{Measurement, Quantity};
 
 /// Benchmarks of different programs that measure the same, by their whole names. A plot of several
 /// benchmarks has their names above it, and overheads are only computed within one benchmark.
@@ -187,9 +186,10 @@ pub(super) fn is_column(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use results::RunOrigin;
+
     use super::*;
     use crate::published::published;
-    use crate::result::RunOrigin;
 
     fn of(benchmark: &str) -> Subject {
         let it = Measurement::new(RunOrigin::Measured, benchmark, "x");

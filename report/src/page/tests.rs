@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use results::{
+    Against, Axis, Empty, Machine, Meant, Point, Quantity, RunOrigin, SCHEMA, Series, Spread,
+    Statistic, Unit,
+};
+
 use super::*;
 use crate::plot::{AxisScale, Bars, Figure, PlotBody};
-use crate::result::{
-    Axis, Empty, Machine, Meant, Point, RunOrigin, SCHEMA, Series, Spread, Statistic,
-};
-use crate::unit::{Against, Quantity, Unit};
 
 pub(super) fn run(title: &str) -> Run {
     Run {

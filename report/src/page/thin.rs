@@ -1,6 +1,6 @@
 //! Fewer points of a long series, so that a page stays light. The visible points are kept.
 
-use crate::result::Point;
+use results::Point;
 
 /// Points of one series on a page, and of all series of a plot. A time line of ten minutes has more
 /// points, and many time lines over each other are unreadable with all of them.

@@ -2,13 +2,13 @@
 
 use std::fmt::Write as _;
 
+use results::{Point, Unit};
+
 use super::area::{Area, RIGHT, WIDTH};
 use super::figure::{BarPart, Bars, Figure, LegendKey};
 use super::number::{place, rounded, tick};
 use super::scale::ScaleSpan;
 use super::text::{escape, wrap};
-use crate::result::Point;
-use crate::unit::Unit;
 
 /// The height of a bar, and the gap between rows.
 const BAR: f64 = 15.0;

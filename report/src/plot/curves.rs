@@ -2,13 +2,14 @@
 
 use std::fmt::Write as _;
 
+use results::{Meant, Point};
+
 use super::area::{Area, CURVES_WIDTH};
 use super::figure::{Curve, Figure, LegendKey};
 use super::number::{place, tick};
 use super::scale::{AxisScale, ScaleSpan};
 use super::table::PlaceRows;
 use super::text::{escape, shorten};
-use crate::result::{Meant, Point};
 
 /// Half of the length of the short lines at a spread's ends.
 const CAP: f64 = 3.0;

@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 
+use results::{Point, Spread, Unit};
+
 use super::scale::AxisScale;
 use super::style::SeriesLook;
-use crate::result::{Point, Spread};
-use crate::unit::Unit;
 
 /// An axis: its words, its unit and its scale.
 #[derive(Clone, Debug)]

@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use results::Unit;
+
 use super::area::{Area, CURVES_LEFT, RIGHT, WIDTH};
 use super::figure::{Axis, Figure, LegendKey, PicturePlace, PlotBody};
 use super::number::tick;
@@ -10,7 +12,6 @@ use super::style::SeriesLook;
 use super::table::with_unit;
 use super::text::{NAME_CHARS_MAX, escape, shorten, wrap};
 use super::{bars, curves, style};
-use crate::unit::Unit;
 
 /// The room above the area of the points, in a page.
 const TOP: f64 = 30.0;

@@ -1,6 +1,6 @@
 //! Numbers as words: on axes rounded and with a prefix, in tables with all digits that count.
 
-use crate::unit::{Dimension, Unit};
+use results::{Dimension, Unit};
 
 /// The prefixes of powers of thousand, from the largest.
 const SI: [(f64, &str); 7] =

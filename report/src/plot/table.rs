@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use results::{Meant, Point, Spread, Unit};
+
 use super::figure::{Bar, BarPart, Bars, Curve, Figure, PlotBody};
 use super::number::exact;
-use crate::result::{Meant, Point, Spread};
-use crate::unit::Unit;
 
 /// The table of a plot.
 #[derive(Clone, Debug)]

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use report::result::{
-    Axis, Empty, Machine, Measurement, Point, Run, RunOrigin, SCHEMA, Series, Spread, Statistic,
-};
 use report::store::Loaded;
-use report::unit::{Quantity, Unit};
+use results::{
+    Axis, Empty, Machine, Measurement, Point, Quantity, Run, RunOrigin, SCHEMA, Series, Spread,
+    Statistic, Unit,
+};
 
 /// A text for every place that can have words. No part of it may become anything but text.
 pub(crate) const HOSTILE: &str =

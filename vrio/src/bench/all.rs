@@ -21,8 +21,8 @@ use bench::pace::{self, Pace};
 use clap::ValueEnum;
 use report::import;
 use report::merge::merge;
-use report::result::{Machine, Run};
 use report::store::{Loaded, RunStore};
+use results::{Machine, Run};
 use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid,
 };

@@ -5,7 +5,9 @@
 //! A measurement has [`Series`], a series has [`Point`]s.
 
 use std::collections::BTreeMap;
+use std::time::SystemTime;
 
+use jiff::Timestamp;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -396,6 +398,26 @@ fn check_words<'a>(
 }
 
 impl Run {
+    /// A run that begins now. Its name consists of the time and a word for its kind.
+    pub fn now(kind: &str, title: &str) -> Self {
+        Self::begun_at(SystemTime::now(), kind, title)
+    }
+
+    /// A run that began then. A time that no calendar has becomes the present time.
+    pub fn begun_at(begun: SystemTime, kind: &str, title: &str) -> Self {
+        let begun = Timestamp::try_from(begun).unwrap_or_else(|_| Timestamp::now());
+        Self {
+            schema: SCHEMA,
+            id: format!("{}-{}", begun.strftime("%Y%m%d-%H%M%S"), file_word(kind)),
+            begun: begun.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+            title: title.to_owned(),
+            command: Vec::new(),
+            machine: None,
+            tools: Default::default(),
+            notes: Vec::new(),
+        }
+    }
+
     /// Reads a `run.json`.
     ///
     /// # Errors
@@ -426,6 +448,12 @@ impl Run {
 pub fn is_id(id: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     (1..=100).contains(&id.len()) && id.chars().all(plain) && !id.starts_with('.')
+}
+
+/// A word that can be a part of a file's name.
+pub fn file_word(word: &str) -> String {
+    let short = word.chars().take(60);
+    short.map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '-' }).collect()
 }
 
 impl Measurement {
@@ -698,5 +726,15 @@ mod tests {
         assert!(["20261122-225103-block", "a", "v1.2_x"].into_iter().all(is_id));
         assert!(["", ".", "..", "a/b", ".x", "a b"].into_iter().all(|id| !is_id(id)));
         assert!(!is_id(&"x".repeat(101)));
+    }
+
+    #[test]
+    fn a_run_of_now_has_a_name_and_a_time() {
+        let run = Run::now("osu latency", "t");
+        run.check().unwrap();
+        assert!(run.id.ends_with("-osu-latency") && run.begun.ends_with('Z'), "{run:?}");
+        let then = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000);
+        let run = Run::begun_at(then, "block", "t");
+        assert_eq!((&*run.id, &*run.begun), ("20010909-014640-block", "2001-09-09T01:46:40Z"));
     }
 }

@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 use serde_json::Value;
 use thiserror::Error;
 
-use crate::result::is_id;
+use crate::form::is_id;
 
 /// The forms of the schema. A value must have one of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
