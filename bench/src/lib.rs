@@ -2,7 +2,6 @@
 
 pub mod block;
 pub mod compare;
-pub mod connections;
 pub mod failover;
 pub mod load;
 pub mod measure;

@@ -14,7 +14,6 @@ use anyhow::{Context, anyhow};
 use bench::block::floor::{self, FloorOptions};
 use bench::block::{self, ChainStage, Options, Path, Volume};
 use bench::compare;
-use bench::connections;
 use bench::load::Pattern;
 use bench::measure::Reuse;
 use bench::scale;

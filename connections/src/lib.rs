@@ -16,9 +16,9 @@ mod patterns;
 mod report;
 
 use anyhow::{Result, ensure};
+use bench::verdict::Standing;
 use serde::Serialize;
 
-use crate::verdict::Standing;
 use testbed::cleanup::tidily;
 use testbed::machine::Machine;
 use testbed::progress::Progress;
