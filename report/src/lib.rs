@@ -1,5 +1,5 @@
-//! What can be done with results of measurements by vrio and other programs: keeping, importing,
-//! comparing and drawing them. Nothing here measures, and nothing here knows the data path.
+//! Results of measurements by vrio and other programs: keeping, importing, comparing and drawing
+//! them. Nothing here measures, and nothing here knows the data path.
 
 pub mod compare;
 pub mod diff;

@@ -1,6 +1,6 @@
-//! The form of results: a [`Run`] has [`Measurement`]s, a measurement has [`Series`] of figures, and
-//! each series has a [`Quantity`] and a [`Unit`]. Benchmarks write it, and everything that keeps,
-//! compares and draws results reads it. Nothing here measures or draws.
+//! The form of results: a [`Run`] has [`Measurement`]s, a measurement has [`Series`] of figures,
+//! and each series has a [`Quantity`] and a [`Unit`]. Benchmarks write it, and everything that
+//! keeps, compares and draws results reads it. Nothing here measures or draws.
 
 mod form;
 pub mod schema;
