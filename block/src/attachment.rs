@@ -15,9 +15,10 @@
 //!          time-out, pause
 //! ```
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, PoisonError};
 
+use parking_lot::{Mutex, MutexGuard};
 use volume::Incarnation;
 use volume::record::RecordError;
 
@@ -438,9 +439,9 @@ impl Attachment {
         }
     }
 
-    fn story(&self) -> std::sync::MutexGuard<'_, Story> {
+    fn story(&self) -> MutexGuard<'_, Story> {
         // Nothing that holds this lock can leave the story half-told.
-        self.story.lock().unwrap_or_else(PoisonError::into_inner)
+        self.story.lock()
     }
 }
 

@@ -16,9 +16,10 @@
 //! Claims, opens and closes take a lock; requests do not ([`admit::Admitted`]).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use parking_lot::{Mutex, MutexGuard};
 use peer::{Allow, AllowList, AttachmentKey, PeerLines};
 use sidecore::{Progress, Services, Wake};
 use transport::PeerIdentity;
@@ -575,7 +576,7 @@ impl Export {
 
     fn state(&self) -> MutexGuard<'_, State> {
         // The state is consistent between any two statements that can panic (none is known to).
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 
@@ -616,7 +617,7 @@ impl Exports {
     }
 
     fn map(&self) -> MutexGuard<'_, HashMap<String, Arc<Export>>> {
-        self.by_name.lock().unwrap_or_else(PoisonError::into_inner)
+        self.by_name.lock()
     }
 
     /// Whether a peer may cause a line of the log; see [`PeerLines::may`].
@@ -627,13 +628,13 @@ impl Exports {
         about: &str,
         why: &'static str,
     ) -> Option<u64> {
-        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lines = self.lines.lock();
         lines.may(now_ns, peer, about, why)
     }
 
     /// A process of `peer` has connected, on any sidecore.
     pub(crate) fn note_process(&self, peer: &str, process_nonce: u64) {
-        let mut processes = self.processes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut processes = self.processes.lock();
         if processes.len() >= PROCESSES_MAX {
             // A process that is forgotten is not refused.
             processes.clear();
@@ -643,7 +644,7 @@ impl Exports {
 
     /// A session of this process was lost: if it was the last that connected, none is known.
     pub(crate) fn forget_process(&self, peer: &str, process_nonce: u64) {
-        let mut processes = self.processes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut processes = self.processes.lock();
         if processes.get(peer) == Some(&process_nonce) {
             processes.remove(peer);
         }
@@ -652,7 +653,7 @@ impl Exports {
     /// Whether another process of `peer` has connected since this one. Then the requests of this
     /// one are late, and may have been overtaken.
     pub(crate) fn is_late(&self, peer: &str, process_nonce: u64) -> bool {
-        let processes = self.processes.lock().unwrap_or_else(PoisonError::into_inner);
+        let processes = self.processes.lock();
         processes.get(peer).is_some_and(|&last| last != process_nonce)
     }
 }

@@ -25,10 +25,11 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
@@ -325,7 +326,7 @@ impl RegistrationServer {
 
     /// Whether the server's state is free to be asked for now.
     pub(super) fn is_free(&self) -> bool {
-        self.shared.registry.try_lock().is_ok()
+        self.shared.registry.try_lock().is_some()
     }
 }
 
@@ -355,7 +356,7 @@ fn watch(epoll: &OwnedFd, fd: impl AsFd, what: u64) -> Result<(), Errno> {
 impl RegistrationShared {
     fn registry(&self) -> MutexGuard<'_, Registry> {
         // Each client is changed as a whole.
-        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+        self.registry.lock()
     }
 
     /// The thread.
@@ -395,9 +396,8 @@ impl RegistrationShared {
     }
 
     fn wait_while_paused(&self) {
-        let is_to_wait = |registry: &mut Registry| registry.paused && !registry.ending;
-        let resumed = self.resumed.wait_while(self.registry(), is_to_wait);
-        drop(resumed.unwrap_or_else(PoisonError::into_inner));
+        let must_wait = |registry: &mut Registry| registry.paused && !registry.ending;
+        self.resumed.wait_while(&mut self.registry(), must_wait);
     }
 
     /// Reads and answers a client's requests, if it is still connected.

@@ -5,10 +5,11 @@ mod hand_over;
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
 
 use self::doorbells::Doorbells;
@@ -133,7 +134,7 @@ impl SlotTable {
 
     fn entries(&self) -> MutexGuard<'_, SlotEntries> {
         // An entry is changed as a whole.
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+        self.entries.lock()
     }
 
     /// Gives a free slot to an endpoint of the process `pid` (as the node sees it; others use it to

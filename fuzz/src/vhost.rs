@@ -6,9 +6,10 @@ use std::mem::MaybeUninit;
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use arbitrary::{Arbitrary, Unstructured};
+use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
@@ -167,7 +168,7 @@ struct VhostSeen {
 
 impl Echo {
     fn seen(&self, note: impl FnOnce(&mut VhostSeen)) {
-        note(&mut self.shared.lock().unwrap_or_else(PoisonError::into_inner));
+        note(&mut self.shared.lock());
     }
 
     fn work(&mut self) {
@@ -298,7 +299,7 @@ pub fn run(input: &[u8]) {
         speaks.join().expect("the front end only speaks");
         let _ = hears.join().expect("the front end only listens");
     });
-    let seen = shared.lock().unwrap_or_else(PoisonError::into_inner);
+    let seen = shared.lock();
     assert_eq!(seen.disconnects, 1);
     assert!(seen.stops <= seen.starts);
     assert_eq!(Mapping::live(), mapped, "memory stays mapped");

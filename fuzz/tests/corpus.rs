@@ -2,9 +2,9 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{PoisonError, RwLock};
 
 use fuzz::TARGETS;
+use parking_lot::RwLock;
 use random::Random;
 
 /// The limit of the bytes in `fuzz/corpus`, which is part of every clone.
@@ -27,8 +27,8 @@ static MAPPINGS: RwLock<()> = RwLock::new(());
 
 fn run_target(name: &str) {
     let alone = name == "vhost";
-    let _alone = alone.then(|| MAPPINGS.write().unwrap_or_else(PoisonError::into_inner));
-    let _beside = (!alone).then(|| MAPPINGS.read().unwrap_or_else(PoisonError::into_inner));
+    let _alone = alone.then(|| MAPPINGS.write());
+    let _beside = (!alone).then(|| MAPPINGS.read());
     let target = TARGETS.iter().find(|target| target.name == name).expect("a target");
     let inputs = corpus(name);
     assert!(inputs.len() >= INPUTS_MIN, "{name}: {} inputs", inputs.len());

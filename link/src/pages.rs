@@ -7,8 +7,9 @@
 
 use std::io;
 use std::ptr::{self, NonNull};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use transport::{CHUNK_BYTES, ChunkMemory, PoolMemory};
 
@@ -26,7 +27,7 @@ pub struct HugePages {
 
 impl PoolMemory for HugePages {
     fn chunk(&self) -> Option<Box<dyn ChunkMemory>> {
-        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut spare = self.spare.lock();
         let half = match spare.take() {
             Some(half) => half,
             None => {

@@ -18,9 +18,10 @@ use std::fmt;
 use std::net::{Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use rustix::event::epoll;
 use sidecore::foreign::Allowance;
 use sidecore::{Counter, Progress};
@@ -91,7 +92,7 @@ impl ShmDirectory {
     /// # Errors
     /// When there are too many.
     pub fn address(&self, path: &Path) -> Result<SocketAddr, PlacesFull> {
-        let mut places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut places = self.0.lock();
         let known = places.iter().position(|place| place == path);
         let number = match known {
             Some(number) => number,
@@ -105,7 +106,7 @@ impl ShmDirectory {
     }
 
     fn path(&self, number: u32) -> Option<PathBuf> {
-        let places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let places = self.0.lock();
         places.get(number as usize).cloned()
     }
 }

@@ -2,7 +2,8 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::proof::AttachmentKey;
 
@@ -91,7 +92,7 @@ impl AllowList {
     }
 
     fn guard(&self) -> MutexGuard<'_, Vec<Allow>> {
-        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+        self.list.lock()
     }
 }
 

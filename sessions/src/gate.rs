@@ -3,13 +3,14 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use config::{NetworkConfig, RemotePorts};
 use net::remote::{Admission, Join, JoinGate, Members, NetCallKind, Right};
 use net::stage::{Filter, FilterCore, LimitCore, Limiter, Staged, Stages};
 use net::{Network, PortOptions, Stations, VlanSet, Vlans};
+use parking_lot::{Mutex, MutexGuard};
 use peer::{Allow, AttachmentKey, proof};
 use sidecore::LogLines;
 use transport::PeerInfo;
@@ -109,7 +110,7 @@ impl Doors {
 
     fn guard(&self) -> MutexGuard<'_, Inside> {
         // Each change is made in one step.
-        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inside.lock()
     }
 }
 

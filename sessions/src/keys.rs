@@ -4,12 +4,13 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use config::{Config, PeerConfig};
+use parking_lot::Mutex;
 use peer::Planes;
 use sidecore::{Local, Poll, PollerId, Progress, RoundStage, Wake};
 use transport::{Endpoint, Keyring, KnownKey, PublicKey, Security};
@@ -39,7 +40,7 @@ pub struct Now(Arc<Mutex<Security>>);
 impl Now {
     /// A copy, since key files may be read again at any time.
     pub fn get(&self) -> Security {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.lock().clone()
     }
 }
 
@@ -84,7 +85,7 @@ impl Keys {
         let thread = std::thread::Builder::new().name("keys".to_owned()).spawn(watch);
         let thread = thread
             .map_err(|source| ConnectError::System { what: "start a thread for keys", source })?;
-        *self.watcher.lock().unwrap_or_else(PoisonError::into_inner) = Some((stop, thread));
+        *self.watcher.lock() = Some((stop, thread));
         Ok(())
     }
 
@@ -107,13 +108,13 @@ impl Keys {
     }
 
     fn replace(&self, security: Security) {
-        *self.now.0.lock().unwrap_or_else(PoisonError::into_inner) = security;
+        *self.now.0.lock() = security;
     }
 }
 
 impl Drop for Keys {
     fn drop(&mut self) {
-        let watcher = self.watcher.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let watcher = self.watcher.lock().take();
         if let Some((stop, thread)) = watcher {
             drop(stop);
             if thread.join().is_err() {

@@ -8,7 +8,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::Padded;
 
@@ -108,7 +109,7 @@ impl Pulse {
     }
 
     fn labels(&self) -> MutexGuard<'_, BTreeMap<u64, String>> {
-        self.labels.lock().unwrap_or_else(PoisonError::into_inner)
+        self.labels.lock()
     }
 }
 

@@ -3,12 +3,13 @@
 use std::cell::Cell;
 use std::fmt;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rustix::thread::CpuSet;
 
 use crate::core::{Core, Local};
@@ -206,7 +207,7 @@ impl Owner {
         if std::thread::current().id() == self.thread_id {
             return;
         }
-        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut thread = self.thread.lock();
         if let Some(thread) = thread.take() {
             // It cannot have panicked: that would have ended the process.
             let _ = thread.join();

@@ -2,8 +2,9 @@
 //! that land after the process that made them was killed.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use sidecore::{Progress, Wake};
 use virtio::Segment;
 use volume::record::{Record, RecordError, RecordStore, Ticket};
@@ -109,7 +110,7 @@ impl SimDisk {
     }
 
     fn disk(&self) -> MutexGuard<'_, Disk> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// The counts so far.
@@ -417,7 +418,7 @@ impl SimRecords {
     }
 
     fn records(&self) -> MutexGuard<'_, Records> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Whether the attachment's record says that it was closed clean.

@@ -5,12 +5,13 @@ use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use parking_lot::{Mutex, MutexGuard};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -120,7 +121,7 @@ impl Cleanup {
 
     /// The lock that a caller must hold while it starts a process.
     pub fn start(&self) -> MutexGuard<'_, ()> {
-        self.starting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.starting.lock()
     }
 
     /// Notes a folder or file for removal.
@@ -184,7 +185,7 @@ impl Cleanup {
     }
 
     fn traces(&self) -> MutexGuard<'_, Traces> {
-        self.traces.lock().unwrap_or_else(PoisonError::into_inner)
+        self.traces.lock()
     }
 }
 

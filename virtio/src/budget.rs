@@ -9,8 +9,10 @@
 //! Both belong to the process and not to a node or a device. Their use is counted in one place for
 //! all of it, by atomics, since the last user of a mapping may be a sidecore.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 use crate::REGIONS_MAX;
 use crate::backing::GuestFiles;
@@ -149,12 +151,12 @@ pub struct MemoryUsed {
 
 /// Sets the rules for mappings that are made from now on. Present mappings stay.
 pub fn set_memory_rules(rules: MemoryRules) {
-    *RULES.lock().unwrap_or_else(PoisonError::into_inner) = rules;
+    *RULES.lock() = rules;
 }
 
 /// The rules.
 pub fn memory_rules() -> MemoryRules {
-    *RULES.lock().unwrap_or_else(PoisonError::into_inner)
+    *RULES.lock()
 }
 
 /// The part of the limits that is used.

@@ -7,8 +7,8 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
@@ -106,7 +106,7 @@ struct HeldLock {
 static HELD: Mutex<Vec<HeldLock>> = Mutex::new(Vec::new());
 
 fn with_held<T>(f: impl FnOnce(&mut Vec<HeldLock>) -> T) -> T {
-    f(&mut HELD.lock().unwrap_or_else(PoisonError::into_inner))
+    f(&mut HELD.lock())
 }
 
 pub(crate) fn check_length(path: &Path) -> Result<(), SocketError> {
@@ -176,7 +176,7 @@ impl SocketClaim {
                 self.taken.store(true, Ordering::Relaxed);
                 return Ok(true);
             }
-            let mut lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut lock = self.lock.lock();
             if lock.is_none() {
                 let opened = OpenOptions::new()
                     .read(true)

@@ -5,7 +5,9 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use crate::name::Name;
 use crate::volume::Incarnation;
@@ -99,12 +101,12 @@ impl Ticket {
 
     /// How it ended; `None` while it goes on.
     pub fn result(&self) -> Option<Result<(), RecordError>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.lock().clone()
     }
 
     /// Ends it; for implementations of [`RecordStore`].
     pub fn end(&self, result: Result<(), RecordError>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+        *self.0.lock() = Some(result);
     }
 }
 

@@ -2,7 +2,9 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
 
 #[derive(Debug)]
 struct Inner {
@@ -32,7 +34,7 @@ impl Size {
         if self.0.bytes.swap(bytes, SeqCst) == bytes {
             return;
         }
-        let mut watchers = self.0.watchers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut watchers = self.0.watchers.lock();
         watchers.retain(|watcher| match watcher.upgrade() {
             // It fails only when the counter is full, and then it is readable already.
             Some(event) => {
@@ -45,7 +47,7 @@ impl Size {
 
     /// Makes an eventfd readable whenever the size changes, for as long as it is kept.
     pub fn watch(&self, event: &Arc<OwnedFd>) {
-        let mut watchers = self.0.watchers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut watchers = self.0.watchers.lock();
         watchers.retain(|watcher| watcher.strong_count() > 0);
         watchers.push(Arc::downgrade(event));
     }

@@ -3,7 +3,6 @@
 
 use std::fs;
 use std::process::Command;
-use std::sync::PoisonError;
 
 use crate::measured::{MACHINE, each, measure, measure_alone, run};
 use serde_json::Value;
@@ -40,7 +39,7 @@ fn volumes_that_are_encrypted_are_measured() {
 /// The report has each part under a remote read, with a time above zero, over either link.
 #[test]
 fn what_is_under_a_remote_read_is_measured() {
-    let _shared = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
+    let _shared = MACHINE.read();
     for link in ["udp", "shm"] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_vrio"));
         let words = ["--link", link, "--rounds", "1", "--seconds", "0.1", "--json"];
@@ -175,7 +174,7 @@ fn check_missing(ours: &str, theirs: &str, missing: &str) {
 
 /// One short round of a comparison, which leaves nothing behind.
 fn compare(words: &[&str]) -> Value {
-    let _shared = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
+    let _shared = MACHINE.read();
     let temporary = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_vrio"));
     command.args(["bench", "compare", "block", "--quick", "--rounds", "1", "--seconds", "0.1"]);

@@ -2,7 +2,6 @@
 //! speed are as promised. No test checks a time.
 
 use std::process::Command;
-use std::sync::PoisonError;
 
 use crate::measured::{MACHINE, each, measure, measure_alone};
 use serde_json::Value;
@@ -309,7 +308,7 @@ const OF_GUESTS: [&str; 5] =
 
 #[test]
 fn what_a_request_costs_does_not_grow_with_queues_or_guests() {
-    let _alone = MACHINE.write().unwrap_or_else(PoisonError::into_inner);
+    let _alone = MACHINE.write();
     let temporary = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_vrio"));
     command.args(["bench", "scale", "--seconds", "0.1", "--json"]);

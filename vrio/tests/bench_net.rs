@@ -3,8 +3,8 @@
 
 use std::fs;
 use std::process::Command;
-use std::sync::{Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use serde_json::Value;
 use testbed::nodes::NodePlan;
 
@@ -18,7 +18,7 @@ static MACHINE: Mutex<()> = Mutex::new(());
 
 /// The report of a measurement that goes well and leaves nothing behind.
 fn measure(words: &[&str]) -> Value {
-    let _alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = MACHINE.lock();
     let temporary = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_vrio"));
     command.args(["bench", "net", "--seconds", "0.3", "--json"]).args(words);

@@ -3,8 +3,8 @@
 
 use std::fs;
 use std::process::Command;
-use std::sync::{Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use serde_json::Value;
 
 /// The most that is counted of an event that never happens for a request: a session keeps its time,
@@ -38,7 +38,7 @@ fn measure_until(words: &[&str], is_right: impl Fn(&Value) -> Result<(), String>
 
 /// One round of measurements, which leaves nothing behind.
 fn measure(words: &[&str]) -> Value {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = ALONE.lock();
     let temporary = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_vrio"));
     let usual = ["bench", "models", "--rounds", "1", "--seconds", "0.2", "--json"];

@@ -4,9 +4,9 @@
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::{Mutex, MutexGuard};
 use random::Random;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -43,7 +43,7 @@ struct Place {
 impl Place {
     /// `None` without the right to make network namespaces.
     fn new(link: &str) -> Option<Self> {
-        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let turn = TURN.lock();
         let home = tempfile::tempdir().expect("a directory");
         let vrio = env!("CARGO_BIN_EXE_vrio").as_ref();
         let vrio = installed::install(vrio, home.path()).expect("it was built");

@@ -7,8 +7,9 @@
 //! only wakes now. The claimant is durable before a claim is sent under it, so it suffices by
 //! itself. Later facts (the epoch, the release) may be lost with the process.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use volume::Incarnation;
 use volume::record::{Record, RecordError, RecordStore, Ticket};
 
@@ -96,7 +97,7 @@ impl Remembered {
 
     fn last(&self) -> MutexGuard<'_, Last> {
         // Nothing that holds this lock can leave it half-told.
-        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+        self.last.lock()
     }
 }
 

@@ -3,12 +3,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{
     AtomicBool, AtomicUsize,
     Ordering::{Relaxed, SeqCst},
 };
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use parking_lot::{Mutex, MutexGuard};
 use sidecore::Counter;
 
 use crate::attachment::{Attachment, Phase};
@@ -266,6 +267,6 @@ impl DiskCore {
 
     fn story(&self) -> MutexGuard<'_, Story> {
         // Nothing that holds this lock can leave the story half-told.
-        self.story.lock().unwrap_or_else(PoisonError::into_inner)
+        self.story.lock()
     }
 }

@@ -11,10 +11,11 @@
 //! finds a queue where the book says, and never between two sidecores. A move waits for nothing but
 //! sidecores, so a front end that asks meanwhile is answered 2 ms later.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::sync_channel;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
+use parking_lot::{Mutex, MutexGuard};
 use sidecore::{CallError, Sidecore};
 
 use super::part::{Start, adopt, prepare, with};
@@ -113,15 +114,11 @@ impl Placement {
 
     pub(super) fn places(&self) -> MutexGuard<'_, Places> {
         // Each of its changes is one statement.
-        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+        self.places.lock()
     }
 
     fn try_places(&self) -> Result<MutexGuard<'_, Places>, MoveError> {
-        match self.places.try_lock() {
-            Ok(places) => Ok(places),
-            Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => Err(MoveError::Busy),
-        }
+        self.places.try_lock().ok_or(MoveError::Busy)
     }
 
     /// Where a queue starts that was last at `last`: there, if that sidecore takes queues.

@@ -1,7 +1,8 @@
 //! A volume of a peer: its description, whether it answers, and the counters of its channels.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use peer::AttachmentSecret;
 
 use volume::Size;
@@ -163,7 +164,7 @@ impl RemoteVolume {
 
     /// The counters of its channels.
     pub fn counters(&self) -> Vec<Arc<RemoteCounters>> {
-        self.counters.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.counters.lock().clone()
     }
 
     pub(crate) fn describe(&self, now_ns: u64, info: VolumeInfo) {
@@ -186,14 +187,14 @@ impl RemoteVolume {
 
     pub(super) fn new_counters(&self) -> Arc<RemoteCounters> {
         let counters = Arc::new(RemoteCounters::default());
-        let mut all = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.counters.lock();
         // Channels that are gone hold theirs no longer; the list stays as long as the channels.
         all.retain(|counters| Arc::strong_count(counters) > 1);
         all.push(counters.clone());
         counters
     }
 
-    fn story(&self) -> std::sync::MutexGuard<'_, Described> {
-        self.described.lock().unwrap_or_else(PoisonError::into_inner)
+    fn story(&self) -> MutexGuard<'_, Described> {
+        self.described.lock()
     }
 }

@@ -7,9 +7,11 @@
 //! the endpoints of the other are gone.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::SlotTable;
 use crate::hand_over::{AssociationsState, PeerState, ThereState, Unfit, ensure};
@@ -119,7 +121,7 @@ impl Associations {
 
     fn peers(&self) -> MutexGuard<'_, BTreeMap<String, AssociatedPeer>> {
         // A peer is changed as a whole.
-        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
+        self.peers.lock()
     }
 
     /// Never 0, which is no epoch.

@@ -2,13 +2,14 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicU64, AtomicUsize, fence};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fabric::Region;
 use fabric::doorbell::{self, DoorbellPair};
 use fabric::ring::{CellClaim, Words};
+use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
 
 use crate::hand_over::{DoorbellState, Put, Take};
@@ -40,7 +41,7 @@ impl Doorbells {
     fn of(&self, slot: u16) -> Option<MutexGuard<'_, Option<Arc<Doorbell>>>> {
         // A doorbell is replaced as a whole.
         let doorbell = self.slots.get(usize::from(slot))?;
-        Some(doorbell.lock().unwrap_or_else(PoisonError::into_inner))
+        Some(doorbell.lock())
     }
 
     fn find(&self, slot: u16) -> Option<Arc<Doorbell>> {

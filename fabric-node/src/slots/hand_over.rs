@@ -39,7 +39,7 @@ impl SlotTable {
         let mut table = Self::new(region);
         let is_one = (1..=HOSTS_MAX).contains(&state.hosts);
         ensure(is_one, "its table of hosts is longer than it can be")?;
-        let entries = table.entries.get_mut().expect("it was just made");
+        let entries = table.entries.get_mut();
         (entries.given, entries.deaths, entries.hosts) = (state.given, state.deaths, state.hosts);
         let mut next = 0;
         for slot in &state.slots {

@@ -9,11 +9,12 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Release};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
+use parking_lot::{Mutex, MutexGuard};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::{Errno, IoSlice, IoSliceMut};
 use rustix::net::{
@@ -206,7 +207,7 @@ enum ListenerMode {
 impl ListenerShared {
     fn mode(&self) -> MutexGuard<'_, ListenerMode> {
         // A word is never half-written.
-        self.mode.lock().unwrap_or_else(PoisonError::into_inner)
+        self.mode.lock()
     }
 
     fn set(&self, mode: ListenerMode) {

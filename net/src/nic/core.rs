@@ -4,12 +4,13 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::{
     AtomicBool, AtomicU64,
     Ordering::{Relaxed, SeqCst},
 };
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use parking_lot::{Mutex, MutexGuard};
 use rustix::event::{EventfdFlags, eventfd};
 use sidecore::Counter;
 
@@ -160,7 +161,7 @@ impl NicCore {
 
     fn story(&self) -> MutexGuard<'_, NicStory> {
         // Nothing that holds this lock can leave the story half-told.
-        self.story.lock().unwrap_or_else(PoisonError::into_inner)
+        self.story.lock()
     }
 }
 

@@ -4,9 +4,10 @@
 use std::cell::RefCell;
 use std::fmt;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use parking_lot::{Mutex, MutexGuard};
 use transport::{BufId, Endpoint, HEAD_MAX, SessionId};
 
 use super::wire::FrameHeader;
@@ -56,7 +57,7 @@ impl CableCore {
     }
 
     fn story(&self) -> MutexGuard<'_, String> {
-        self.why.lock().unwrap_or_else(PoisonError::into_inner)
+        self.why.lock()
     }
 }
 

@@ -1,7 +1,9 @@
 //! The members of this node's networks, for observers.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::cable::CableCore;
 use super::server::Right;
@@ -60,7 +62,7 @@ impl Members {
 
     fn guard(&self) -> MutexGuard<'_, (u64, BTreeMap<u64, MemberInfo>)> {
         // Nothing that holds this lock can leave the list half-made.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -12,14 +12,15 @@
 
 use std::fmt;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{
     AtomicBool, AtomicU64,
     Ordering::{Relaxed, SeqCst},
 };
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use serde_json::Value;
 use sidecore::Waker;
 use sidecore::mailbox::{self, Receiver, Sender};
@@ -63,13 +64,13 @@ impl UplinkCore {
     /// # Errors
     /// When the system has no more descriptors.
     pub fn hand_over(&self, put: PutDescriptor<'_>) -> io::Result<Option<Value>> {
-        let fds = self.fds.lock().unwrap_or_else(PoisonError::into_inner);
+        let fds = self.fds.lock();
         fds.as_ref().map(|fds| fds.put(put)).transpose()
     }
 
     /// Why it is away, or cannot be looked at.
     pub fn why(&self) -> Option<String> {
-        self.why.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.why.lock().clone()
     }
 
     /// Whether frames can go out.
@@ -92,7 +93,7 @@ impl UplinkCore {
 
     /// Notes the descriptors of the open interface. Without them there is no hand-over.
     fn note(&self, fds: Option<Box<dyn InterfaceFds>>) {
-        *self.fds.lock().unwrap_or_else(PoisonError::into_inner) = fds;
+        *self.fds.lock() = fds;
     }
 }
 
@@ -289,7 +290,7 @@ impl<S: Source> Keeping<S> {
 
     /// Notes why the interface is away, and says each reason once.
     fn say_why(&self, why: String) {
-        let mut noted = self.core.why.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut noted = self.core.why.lock();
         if noted.as_ref() != Some(&why) {
             tracing::warn!(interface = self.source.name(), why, "an uplink has a problem");
             *noted = Some(why);
@@ -297,7 +298,7 @@ impl<S: Source> Keeping<S> {
     }
 
     fn forget_why(&self) {
-        *self.core.why.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.core.why.lock() = None;
     }
 
     fn lose(&mut self) {

@@ -17,12 +17,13 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use config::{Config, Privileges};
 use link::{Promiscuous, XdpCard, XdpCardFds, XdpError, XdpQueueFds};
 use net::uplink::{Cards, Hold, OwnCards};
+use parking_lot::{Mutex, MutexGuard};
 use rustix::thread::CapabilitySet;
 use serde::{Deserialize, Serialize};
 
@@ -160,7 +161,7 @@ impl Drop for Kept {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }
 
 impl Opener {
@@ -260,7 +261,7 @@ impl Drop for Helper {
     fn drop(&mut self) {
         lock(&self.says).end();
         let until = Instant::now() + END_WAIT;
-        let process = self.process.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let process = self.process.get_mut();
         while process.look().is_none() && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(1));
         }

@@ -15,15 +15,16 @@ pub(crate) mod steerer;
 mod watch;
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use block::attachment::Standing;
 use block::{Plane, RemoteVolume};
 use config::DiskConfig;
+use parking_lot::{Mutex, MutexGuard};
 use sessions::Core;
 use virtio::AdoptError;
 use virtio::hand_over::ServedDevice;
@@ -221,7 +222,7 @@ impl Disks {
     }
 
     fn waiter(&self) -> MutexGuard<'_, Option<Waiter>> {
-        self.waiter.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waiter.lock()
     }
 }
 

@@ -7,7 +7,7 @@ pub(crate) mod report;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use aws_lc_rs::hmac;
 use config::{Config, DomainConfig, VfConfig};
@@ -18,6 +18,7 @@ use fabric_node::registration::{
     DomainReport, DomainSettings, RegistrationServer, VfReport, VfSettings,
 };
 use fabric_node::{GatewayDoorbell, SlotTable};
+use parking_lot::{Mutex, MutexGuard};
 use rustix::rand::{GetRandomFlags, getrandom};
 use sessions::gateways::Gateways;
 use sessions::{Core, ObjectError};
@@ -92,7 +93,7 @@ impl Domains {
 
     fn server(&self) -> MutexGuard<'_, Option<RegistrationServer>> {
         // The value of a poisoned lock is whole: the server is made or removed in one step.
-        self.server.lock().unwrap_or_else(PoisonError::into_inner)
+        self.server.lock()
     }
 
     fn add(&self, domain: &DomainConfig) -> Result<(), String> {
@@ -146,7 +147,7 @@ impl Domains {
 
     fn opened(&self) -> MutexGuard<'_, Vec<Open>> {
         // The value of a poisoned lock is whole: each domain is in the list or not.
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        self.open.lock()
     }
 
     /// Puts the gateways of all domains onto their sidecores.
@@ -233,7 +234,7 @@ impl Domains {
     fn read_key(&self, domain: &DomainConfig) -> Result<(), String> {
         let key = DomainKey::read(&domain.key).map_err(|error| error.to_string())?;
         for open in self.opened().iter().filter(|open| open.name == domain.name) {
-            *open.key.lock().unwrap_or_else(PoisonError::into_inner) = key.clone();
+            *open.key.lock() = key.clone();
         }
         if let Some(server) = &*self.server() {
             server.set_key(&domain.name, key);
@@ -300,15 +301,13 @@ impl Open {
                 continue;
             };
             let gateway = gateway as u16;
-            let mut handed = self.handed.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut handed = self.handed.lock();
             let with = (doorbell, handed.remove(&gateway));
             drop(handed);
             // A sidecore that has stopped needs no gateway.
             let _ = core.sidecore.call(move |local| {
                 let Some(gateways) = local.services().get::<Gateways>() else { return };
-                let prove = Box::new(move |statement: &[u8]| {
-                    prove(&key.lock().unwrap_or_else(PoisonError::into_inner), statement)
-                });
+                let prove = Box::new(move |statement: &[u8]| prove(&key.lock(), statement));
                 gateways.borrow_mut().add((name, gateway), prove, associations, with);
             });
         }

@@ -1,9 +1,10 @@
 //! The state that the control thread and the main thread of a node share.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use link::ShmListener;
+use parking_lot::{Mutex, MutexGuard};
 use sessions::{Core, keys::Keys, sidecores};
 
 use super::disks::Disks;
@@ -46,12 +47,12 @@ pub(crate) struct Inside {
 impl Inside {
     pub(crate) fn objects(&self) -> MutexGuard<'_, Objects> {
         // A poisoned lock has whole contents: each change notes its result in one step.
-        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+        self.objects.lock()
     }
 
     pub(crate) fn nics(&self) -> MutexGuard<'_, Nics> {
         // The same holds here: readers only look, and the nics are removed as a whole.
-        self.nics.lock().unwrap_or_else(PoisonError::into_inner)
+        self.nics.lock()
     }
 
     /// Refuses further changes, and ends disks, sessions and sidecores.

@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::TcpListener;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+
 use std::time::Instant;
 
 use config::Config;
+use parking_lot::Mutex;
 use sessions::{Doors, keys::Keys, links, sidecores};
 
 use super::disks::steerer::Steerer;

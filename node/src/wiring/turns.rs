@@ -1,6 +1,6 @@
 //! One change at a time, in the order in which they were asked for.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 /// How many changes may wait for their turn. People and scripts ask for changes, one at a time;
 /// each takes milliseconds, at worst a few seconds.
@@ -58,7 +58,7 @@ impl Turns {
         }
         state.next += 1;
         while state.serving != mine && !state.given_away {
-            state = self.moved.wait(state).unwrap_or_else(PoisonError::into_inner);
+            self.moved.wait(&mut state);
         }
         if state.given_away {
             return Err(NoTurn::GivenAway);
@@ -79,13 +79,13 @@ impl Turns {
         let mut state = self.state();
         state.closed = true;
         while state.serving != state.next && !state.given_away {
-            state = self.moved.wait(state).unwrap_or_else(PoisonError::into_inner);
+            self.moved.wait(&mut state);
         }
         !state.given_away
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

@@ -11,13 +11,14 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use block::attachment::Remembered;
 use block::server::Server;
 use block::{Export, ExportOptions, Exports, Plane};
 use config::{Config, Directories, StageConfig, VolumeConfig};
+use parking_lot::{Mutex, MutexGuard};
 use peer::Allow;
 use sessions::Core;
 use volume::backend::{BackendVolume, HandedBlocks, Opening};
@@ -73,7 +74,7 @@ impl Served {
     }
 
     fn stages(&self) -> MutexGuard<'_, Chain> {
-        self.chain.lock().unwrap_or_else(PoisonError::into_inner)
+        self.chain.lock()
     }
 
     /// Replaces the chain while disks use it.
@@ -220,7 +221,7 @@ impl Volumes {
     /// # Errors
     /// The directory that cannot be used, the reason, and the way out.
     pub(crate) fn lock_state(&self) -> Result<(), StateError> {
-        let mut lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lock = self.lock.lock();
         if let (None, Some(state)) = (&*lock, &self.directories.state) {
             *lock = Some(lock_state(state)?);
         }
@@ -286,14 +287,14 @@ impl Volumes {
 
     /// A descriptor of the lock of the records' directory, if it is ours.
     pub(crate) fn state_lock(&self) -> std::io::Result<Option<OwnedFd>> {
-        let lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let lock = self.lock.lock();
         let copy = lock.as_ref().map(|lock| lock.try_clone().map(OwnedFd::from));
         copy.transpose()
     }
 
     /// Goes on with the lock of another process.
     pub(crate) fn adopt_state_lock(&self, lock: OwnedFd) {
-        *self.lock.lock().unwrap_or_else(PoisonError::into_inner) = Some(lock.into());
+        *self.lock.lock() = Some(lock.into());
     }
 
     /// Whether the records are in files.

@@ -8,11 +8,12 @@
 //! (`docs/decisions/050-watchdog.md`).
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use parking_lot::{Mutex, MutexGuard};
 use sessions::Core;
 use sidecore::{Health, PulseView, Sidecore, ThreadLook, Watch};
 
@@ -129,7 +130,7 @@ impl Drop for Watchdog {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }
 
 fn nanoseconds(time: Duration) -> u64 {

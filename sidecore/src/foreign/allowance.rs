@@ -15,10 +15,11 @@
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 
+use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
 
 use crate::turns::thread_cpu_ns;
@@ -158,7 +159,7 @@ impl Allowance {
     }
 
     fn spent(&self) -> MutexGuard<'_, HashMap<ThreadId, Spent>> {
-        self.spent.lock().unwrap_or_else(PoisonError::into_inner)
+        self.spent.lock()
     }
 }
 

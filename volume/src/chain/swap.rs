@@ -13,12 +13,13 @@
 //! Going back cannot fail, since nothing has to be opened for it: so a change is all or nothing.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{
     AtomicU64,
     Ordering::{Acquire, Release},
 };
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use parking_lot::{Mutex, MutexGuard};
 use sidecore::{Progress, Services, Wake};
 
 use crate::size::Size;
@@ -66,7 +67,7 @@ struct Shared {
 impl Shared {
     fn books(&self) -> MutexGuard<'_, Books> {
         // Each of its changes is one statement.
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+        self.books.lock()
     }
 }
 
@@ -135,7 +136,7 @@ impl Books {
 }
 
 fn failed(place: &Place) -> MutexGuard<'_, Option<String>> {
-    place.failed.lock().unwrap_or_else(PoisonError::into_inner)
+    place.failed.lock()
 }
 
 impl Volume for Swap {

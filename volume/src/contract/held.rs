@@ -2,9 +2,10 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard};
 
+use parking_lot::Mutex;
 use sidecore::Progress;
 
 use crate::size::Size;
@@ -68,10 +69,6 @@ pub struct HeldVolume {
     count: Arc<AtomicU64>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().expect("no test panics with it")
-}
-
 impl HeldVolume {
     /// A volume of this size without channels.
     pub fn new(size_bytes: u64) -> Self {
@@ -90,13 +87,13 @@ impl HeldVolume {
 
     /// How many channels were ever opened.
     pub fn opened(&self) -> usize {
-        lock(&self.channels).len()
+        self.channels.lock().len()
     }
 
     /// Looks at a channel, or changes it.
     pub fn with<R>(&self, channel: usize, f: impl FnOnce(&mut HeldState) -> R) -> R {
-        let state = Arc::clone(&lock(&self.channels)[channel]);
-        f(&mut lock(&state))
+        let state = Arc::clone(&self.channels.lock()[channel]);
+        f(&mut state.lock())
     }
 
     /// How much a channel was asked and has not answered.
@@ -144,7 +141,7 @@ impl Volume for HeldVolume {
 
     fn open(&self, _open: &Open<'_>) -> Result<Box<dyn Channel>, OpenError> {
         let state = Arc::new(Mutex::new(HeldState::default()));
-        lock(&self.channels).push(Arc::clone(&state));
+        self.channels.lock().push(Arc::clone(&state));
         Ok(Box::new(HeldChannel(state, Arc::clone(&self.count))))
     }
 }
@@ -163,7 +160,7 @@ impl Channel for HeldChannel {
         let (durable, places) = (io.durable, places.collect());
         let number = self.1.fetch_add(1, Relaxed);
         let held = Held { id, number, op, offset_bytes, len_bytes, durable, places };
-        let mut state = lock(&self.0);
+        let mut state = self.0.lock();
         if state.at_once {
             state.answered.push((id, Status::Done));
         } else {
@@ -172,7 +169,7 @@ impl Channel for HeldChannel {
     }
 
     fn poll(&mut self, ios: &mut IoTable, _now_ns: u64, done: &mut Vec<IoId>) -> Progress {
-        let mut state = lock(&self.0);
+        let mut state = self.0.lock();
         if let Some((polls, event)) = &mut state.after_polls {
             *polls -= 1;
             if *polls == 0 {
@@ -190,24 +187,24 @@ impl Channel for HeldChannel {
 
     /// The test's answers come from outside, so that the sidecore has to look for them.
     fn arm(&mut self, _wake: &mut sidecore::Wake) -> Progress {
-        Progress::busy_if(!lock(&self.0).answered.is_empty())
+        Progress::busy_if(!self.0.lock().answered.is_empty())
     }
 
     fn disarm(&mut self) {}
 
     fn is_open(&self) -> bool {
-        !lock(&self.0).paused
+        !self.0.lock().paused
     }
 
     fn recall(&mut self, _ios: &mut IoTable, back: &mut Vec<IoId>) {
-        let mut state = lock(&self.0);
+        let mut state = self.0.lock();
         if state.gives_back {
             back.extend(state.asked.drain(..).map(|held| held.id));
         }
     }
 
     fn abandon(&mut self, _ios: &mut IoTable, _now_ns: u64) -> bool {
-        let mut state = lock(&self.0);
+        let mut state = self.0.lock();
         state.abandoned = true;
         !state.in_kernel
     }

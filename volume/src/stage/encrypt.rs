@@ -27,8 +27,9 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use sidecore::Counter;
 
 use super::kind::{Around, ChainError, VolumeStage};
@@ -209,7 +210,7 @@ struct Core {
 impl Core {
     fn books(&self) -> MutexGuard<'_, Books> {
         // Counts stay true after a panic of another thread.
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+        self.books.lock()
     }
 
     fn open(&self) -> Arc<Cells> {

@@ -5,11 +5,12 @@
 
 use std::fmt;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hdrhistogram::Histogram;
+use parking_lot::{Mutex, MutexGuard};
 use sidecore::{Counter, Progress, Wake};
 
 use super::kind::{Around, ChainError, VolumeStage};
@@ -211,7 +212,7 @@ impl Meter {
 
     fn books(&self) -> MutexGuard<'_, Books> {
         // Counts stay true after a panic of another thread.
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+        self.books.lock()
     }
 }
 

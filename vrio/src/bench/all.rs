@@ -10,15 +10,16 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use bench::pace::{self, Pace};
 use clap::ValueEnum;
+use parking_lot::{Mutex, MutexGuard};
 use report::import;
 use report::merge::merge;
 use report::store::{Loaded, RunStore};
@@ -248,7 +249,7 @@ impl Interruption {
     }
 
     fn child(&self) -> MutexGuard<'_, Option<Pid>> {
-        self.child.lock().unwrap_or_else(PoisonError::into_inner)
+        self.child.lock()
     }
 
     /// Asks the measuring process to end, as a terminal's ^C would, so that it cleans up.

@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
-use std::sync::{PoisonError, RwLock};
 
+use parking_lot::RwLock;
 use serde_json::Value;
 
 /// Two measurements at a time take each other's cores. Then requests wait for the scheduler, which
@@ -20,13 +20,13 @@ pub(crate) fn run(temporary: &Path, words: &[&str]) -> Output {
 
 /// The report of a measurement, while others may run.
 pub(crate) fn measure(words: &[&str]) -> Value {
-    let _shared = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
+    let _shared = MACHINE.read();
     report_of(words)
 }
 
 /// The same with the machine to itself.
 pub(crate) fn measure_alone(words: &[&str]) -> Value {
-    let _alone = MACHINE.write().unwrap_or_else(PoisonError::into_inner);
+    let _alone = MACHINE.write();
     report_of(words)
 }
 

@@ -28,7 +28,7 @@ impl World {
     }
 
     fn show(&self, seen: Result<InterfaceState, i32>) {
-        *self.seen.lock().unwrap() = Some(seen);
+        *self.seen.lock() = Some(seen);
     }
 }
 
@@ -37,7 +37,7 @@ struct Opened(Arc<World>);
 impl Drop for Opened {
     fn drop(&mut self) {
         let name = std::thread::current().name().unwrap_or_default().to_owned();
-        self.0.closed_by.lock().unwrap().push(name);
+        self.0.closed_by.lock().push(name);
         self.0.open.fetch_sub(1, SeqCst);
     }
 }
@@ -53,8 +53,8 @@ impl Source for Fake {
     }
 
     fn open(&mut self) -> Result<Opened, &'static str> {
-        let _slow = self.0.slow.lock().unwrap();
-        match self.0.refused.lock().unwrap().pop_front() {
+        let _slow = self.0.slow.lock();
+        match self.0.refused.lock().pop_front() {
             Some(why) => Err(why),
             None => Ok(self.0.open()),
         }
@@ -69,7 +69,7 @@ impl Source for Fake {
     }
 
     fn look(&mut self) -> io::Result<Option<InterfaceState>> {
-        let seen = self.0.seen.lock().unwrap().unwrap_or(Ok(InterfaceState::Up));
+        let seen = self.0.seen.lock().unwrap_or(Ok(InterfaceState::Up));
         seen.map(Some).map_err(io::Error::from_raw_os_error)
     }
 }
@@ -111,7 +111,7 @@ fn what_was_open_is_closed_by_the_keeper_before_the_next_is_opened() {
     kept.give_back(third);
     drop(kept);
     drop(keeper);
-    assert_eq!(*world.closed_by.lock().unwrap(), ["uplink"; 3]);
+    assert_eq!(*world.closed_by.lock(), ["uplink"; 3]);
     assert_eq!(world.open.load(SeqCst), 0);
 }
 
@@ -119,7 +119,7 @@ fn what_was_open_is_closed_by_the_keeper_before_the_next_is_opened() {
 fn one_that_is_gone_again_before_its_port_has_it_goes_back() {
     let (world, first, mut kept, _keeper) = begin();
     // Twice: it may try again at once, for it was woken meanwhile.
-    world.refused.lock().unwrap().extend(["not yet"; 2]);
+    world.refused.lock().extend(["not yet"; 2]);
     kept.lose(first);
     wait_for("refused", || kept.core.why());
     world.show(Ok(InterfaceState::Gone));
@@ -128,7 +128,7 @@ fn one_that_is_gone_again_before_its_port_has_it_goes_back() {
     world.show(Ok(InterfaceState::Up));
     let mut opened = None;
     // The next one is not there before this was looked at.
-    let slow = world.slow.lock().unwrap();
+    let slow = world.slow.lock();
     kept.exchange(&mut opened);
     assert!(opened.is_none() && kept.incoming.is_empty());
     drop(slow);
@@ -160,7 +160,7 @@ fn why_it_is_away_is_said() {
     world.show(Ok(InterfaceState::Down));
     let why = wait_for("seen", || kept.core.why());
     assert!(why.contains("set down") && !kept.core.is_up(), "{why}");
-    world.refused.lock().unwrap().extend(["no such interface", "no such interface", "taken"]);
+    world.refused.lock().extend(["no such interface", "no such interface", "taken"]);
     world.show(Ok(InterfaceState::Up));
     kept.lose(first);
     for why in ["no such interface", "taken"] {
@@ -173,13 +173,13 @@ fn why_it_is_away_is_said() {
 #[test]
 fn who_ends_does_not_wait_for_an_interface_that_takes_long() {
     let (world, first, mut kept, keeper) = begin();
-    let slow = world.slow.lock().unwrap();
+    let slow = world.slow.lock();
     kept.lose(first);
     wait_for("closed", || (world.open.load(SeqCst) == 0).then_some(()));
     let ended = std::thread::spawn(move || drop(keeper));
     wait_for("ended", || ended.is_finished().then_some(()));
     // An interface that was opened after all goes at once, and is no port's link.
     drop(slow);
-    wait_for("closed", || (world.closed_by.lock().unwrap().len() == 2).then_some(()));
+    wait_for("closed", || (world.closed_by.lock().len() == 2).then_some(()));
     assert!(!kept.core.is_up() && kept.incoming.is_empty());
 }

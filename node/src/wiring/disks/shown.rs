@@ -1,13 +1,14 @@
 //! A disk that is shown, or waits for its volume.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use block::attachment::Remembered;
 use block::disk::{Disk, DiskCore, DiskOptions, Placement};
 use block::{Attach, LocalVolume, RemoteVolume};
 use config::{Config, DiskConfig, Role, WhenLost};
+use parking_lot::{Mutex, MutexGuard};
 use peer::AttachmentSecret;
 use sessions::{ObjectError, key_files};
 use sidecore::Sidecore;
@@ -151,7 +152,7 @@ impl Shown {
             core: state.outside.as_ref().map(|outside| Arc::clone(&outside.core)),
             placement: state.outside.as_ref().map(|outside| Arc::clone(&outside.placement)),
             refused: state.refused.clone(),
-            forgets: self.forgets.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            forgets: self.forgets.lock().clone(),
             front_end: state.server.as_ref().and_then(DeviceServer::front_end),
             last_drop: state.server.as_ref().and_then(DeviceServer::last_drop),
             turned_away: state.server.as_ref().map_or(0, DeviceServer::turned_away),
@@ -226,7 +227,7 @@ impl Shown {
                 Ok(remembered) => (Some(remembered), None),
                 Err(why) => (None, Some(why)),
             };
-        let mut told = self.forgets.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut told = self.forgets.lock();
         if let Some(why) = &forgets
             && *told != forgets
         {
@@ -254,7 +255,7 @@ impl Shown {
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

@@ -1,11 +1,12 @@
 //! How many sidecores take queues, and how busy they are.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use config::Sidecores;
+use parking_lot::{Mutex, MutexGuard};
 
 /// The thread that steers, and the channel that ends it.
 pub(crate) type Looker = (Sender<()>, JoinHandle<()>);
@@ -69,5 +70,5 @@ impl Steerer {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }

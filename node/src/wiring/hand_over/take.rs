@@ -5,11 +5,13 @@ use std::mem::ManuallyDrop;
 use std::net::TcpListener;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+
 use std::time::{Duration, Instant};
 
 use config::{Config, DiskConfig, LinkKind, Object};
 use link::{ShmListener, Udp, Wire};
+use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::socket_peercred;
 use sessions::sidecores::{self, Prepared};

@@ -2,8 +2,7 @@
 //! network's uplink is away, or the node that has the network is away. A guest must see that its
 //! network leads nowhere, as it would with a switch that has no power.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
+use parking_lot::{Mutex, MutexGuard};
 use virtio::Closer;
 
 /// See the module. Shared with the code that watches the uplink, or the way to the other node.
@@ -33,7 +32,7 @@ impl Cable {
 impl Cables {
     fn state(&self) -> MutexGuard<'_, State> {
         // Each change is made as a whole.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     pub(crate) fn uplink_is_away(&self) -> bool {

@@ -13,9 +13,10 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use config::{StageConfig, VolumeConfig, encryption};
+use parking_lot::Mutex;
 use rustix::fs::{FileType, XattrFlags, fgetxattr, fsetxattr, fstat, fsync};
 use rustix::io::Errno;
 use sessions::key_files;
@@ -177,7 +178,7 @@ impl Note {
 
 impl First for Note {
     fn do_it(&self) -> Result<(), RecordError> {
-        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut left = self.left.lock();
         if left.is_empty() {
             return Ok(());
         }

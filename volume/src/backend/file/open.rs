@@ -3,10 +3,11 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rustix::fs::{
     AtFlags, FileType, Mode, OFlags, SeekFrom, Stat, StatxFlags, fcntl_getfl, fcntl_setfl,
     fgetxattr, fstat, fstatfs, fsync, ftruncate, ioctl_blksszget, open as open_file, seek, stat,

@@ -45,7 +45,7 @@ impl FileVolume {
         shrink: bool,
     ) -> Result<Remembered, ResizeError> {
         let shared = &self.shared;
-        let _one = shared.resizing.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let _one = shared.resizing.lock();
         let (now_bytes, block_bytes) = (shared.size.get(), shared.info.block_bytes);
         if shared.info.read_only {
             return Err(ResizeError::ReadOnly);

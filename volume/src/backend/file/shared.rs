@@ -4,11 +4,13 @@
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 use std::sync::atomic::{
     AtomicBool, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
 };
-use std::sync::{Mutex, OnceLock};
+
+use parking_lot::Mutex;
 
 use super::bounce::Buffer;
 use super::failures;
