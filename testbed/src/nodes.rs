@@ -231,9 +231,19 @@ impl Node {
     ///
     /// # Errors
     /// When one of the two fails; the text ends with their log.
-    pub fn hand_over(mut self) -> Result<Self> {
+    pub fn hand_over(self) -> Result<Self> {
+        let program = self.plan.program.clone();
+        self.hand_over_to(program)
+    }
+
+    /// As [`Self::hand_over`], to a successor of another program: the next version, say.
+    ///
+    /// # Errors
+    /// As above, and when the two programs cannot hand over to each other.
+    pub fn hand_over_to(mut self, program: PathBuf) -> Result<Self> {
+        let plan = NodePlan { program, ..self.plan.clone() };
         for refusals in 0.. {
-            let mut next = self.plan.spawn(&["--take-over"])?;
+            let mut next = plan.spawn(&["--take-over"])?;
             let pid = serde_json::json!(next.pid());
             let taken = next.wait_until("it has taken over", |next| {
                 next.status().is_ok_and(|status| status["node"]["pid"] == pid)
