@@ -1,7 +1,7 @@
 //! How a disk goes remote: a volume of another node, reached by sessions.
 //!
 //! [`RemoteVolume`] describes it; its channels live on a sidecore and use that sidecore's session
-//! with the peer. The state of a channel is a [`core::Core`], which the sidecore's
+//! with the peer. The state of a channel is a `core::Core`, which the sidecore's
 //! [`crate::plane::Plane`] also knows, because answers arrive while the disk is not looking.
 //!
 //! ```text

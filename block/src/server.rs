@@ -1,6 +1,6 @@
 //! The server of remote volumes: one sidecore's calls of peers, answered by this node's exports.
 //!
-//! A flow of a session is one channel of one attachment. Its [`lane::Lane`] holds the requests
+//! A flow of a session is one channel of one attachment. Its `lane::Lane` holds the requests
 //! that are on their way; a flow that is opened anew leaves its old lane to drain by itself.
 //! Events are noted when a datagram arrives and handled here, a bounded batch a round.
 

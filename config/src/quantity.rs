@@ -46,7 +46,7 @@ pub(super) fn duration_ns(text: &str) -> Result<u64, String> {
     })
 }
 
-/// Writes a duration with the largest unit that divides it, as [`duration_ns`] reads it.
+/// Writes a duration with the largest unit that divides it, as `duration_ns` reads it.
 pub fn show_duration(ns: u64) -> String {
     let unit = TIME_UNITS.iter().rev().find(|(_, scale)| ns >= *scale && ns.is_multiple_of(*scale));
     unit.map_or_else(|| format!("{ns}ns"), |(name, scale)| format!("{}{name}", ns / scale))

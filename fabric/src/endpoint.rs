@@ -76,7 +76,7 @@ impl fmt::Debug for Endpoint {
 
 impl Endpoint {
     /// An endpoint in a slot that the node has given to this process
-    /// ([`crate::SlotTable::take_slot`]), on the host of this name. A slot has one endpoint.
+    /// (`SlotTable::take_slot` of `fabric-node`), on the host of this name. A slot has one endpoint.
     ///
     /// # Errors
     /// When the region says that the slot is another endpoint's, or there is no randomness.
@@ -183,8 +183,8 @@ impl Endpoint {
     ///
     /// # Safety
     /// The parts stay writable until the completion, and nothing else accesses them. With
-    /// `multi_min_bytes` the completion is [`Done::Released`] or [`RequestFailure::Cancelled`], or
-    /// [`RequestFailure::Gone`] where a source was named: failures of single messages before it are
+    /// `multi_min_bytes` the completion is [`crate::Done::Released`] or [`crate::RequestFailure::Cancelled`], or
+    /// [`crate::RequestFailure::Gone`] where a source was named: failures of single messages before it are
     /// about these messages only.
     pub unsafe fn receive(
         &mut self,
@@ -195,7 +195,7 @@ impl Endpoint {
     }
 
     /// Looks for a message among those that have come (make progress before). The answer is a
-    /// completion; [`RequestFailure::NoMessage`] if there is none.
+    /// completion; [`crate::RequestFailure::NoMessage`] if there is none.
     pub fn peek(&mut self, peek: &Peek) {
         self.engine.peek(&self.region, peek);
     }

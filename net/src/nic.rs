@@ -1,4 +1,4 @@
-//! The virtio-net nic: a [`virtio::Device`] on the control side, and a [`Port`](crate::Port) of its
+//! The virtio-net nic: a [`virtio::Device`] on the control side, and a [`Port`] of its
 //! network's [`Bridge`](crate::bridge::Bridge) that does the work.
 //!
 //! ```text

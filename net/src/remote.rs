@@ -4,8 +4,8 @@
 //!   VMhost: nic ── bridge of two ── CablePort ═ casts ═ CablePort ── bridge of the network :IOhost
 //! ```
 //!
-//! Both ends are the same port, over the sidecore's sessions. One joins ([`client`]), and the
-//! network's node makes the other one for it ([`server`]). The nic's own node checks the nic's
+//! Both ends are the same port, over the sidecore's sessions. One joins (`client`), and the
+//! network's node makes the other one for it (`server`). The nic's own node checks the nic's
 //! rings, offloads, MTU, filter and rate. The network's node checks everything that concerns others
 //! once more: the right to join, offloads, tags, addresses, isolation, floods, and the rules of the
 //! network's own stages.

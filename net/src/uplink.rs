@@ -1,6 +1,6 @@
 //! Uplinks: ports of a network that lead out of the node.
 //!
-//! [`uplinks!`] below is the table of all uplinks, one line each. Everything else about an uplink
+//! `uplinks!` below is the table of all uplinks, one line each. Everything else about an uplink
 //! is in its own file: reading it, opening, its state in a hand-over, its needs, and its port
 //! (`docs/decisions/060-one-table.md`). Its counters are those of every port.
 

@@ -9,7 +9,7 @@
 //!   stop:   disks ─ sessions and sidecores ─ control socket ─ volumes
 //! ```
 //!
-//! [`inside`] is the running node as a value. Below it are the parts that it has, in folders for
+//! `inside` is the running node as a value. Below it are the parts that it has, in folders for
 //! disks, volumes, networks and the fabric; above it are its changes. A folder has the same
 //! files, as far as it needs them: the parts themselves and their start, `change` (the running half
 //! of a kind), `report` (the status), `hand_over`.

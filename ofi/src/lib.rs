@@ -1,13 +1,13 @@
 //! `libvrio-fi.so`: a provider that libfabric loads (`FI_PROVIDER_PATH`). By it unmodified MPI
 //! programs use a domain.
 //!
-//! It needs nothing of libfabric's to be built or loaded: [`abi`] describes their interface, for
-//! the releases 1.17 to 2.x. A program opens the [`provider`] first, then a [`domain`], and in the
-//! domain an address vector ([`av`]), a completion queue ([`cq`]), counters ([`cntr`]) and an
-//! [`endpoint`].
+//! It needs nothing of libfabric's to be built or loaded: `abi` describes their interface, for
+//! the releases 1.17 to 2.x. A program opens the `provider` first, then a `domain`, and in the
+//! domain an address vector (`av`), a completion queue (`cq`), counters (`cntr`) and an
+//! `endpoint`.
 //!
 //! There are three levels of files. The data of an object is the lowest (`cq/queue.rs`). The
-//! [`state`] of a domain holds all this data behind one lock, its [`gate`]. The calls of the
+//! `state` of a domain holds all this data behind one lock, its `gate`. The calls of the
 //! program (`cq/calls.rs`) are above it.
 //!
 //! A panic in a function that C calls ends the process: it never unwinds into C.

@@ -3,8 +3,8 @@
 //! tracking"): one for split rings, one for packed ones. Each queue has a part of the region, at a
 //! multiple of 64 bytes.
 //!
-//! The order of stores is what makes it work, and is argued where each layout is: [`SplitLog`],
-//! [`PackedLog`]. Every store is a stopping point of the test in `tests/recovery.rs`.
+//! The order of stores is what makes it work, and is argued where each layout is: `SplitLog`,
+//! `PackedLog`. Every store is a stopping point of the test in `tests/recovery.rs`.
 
 mod packed;
 mod split;

@@ -2,7 +2,7 @@
 //!
 //! The common part of split and packed rings is here: the outstanding chains, the memory that they
 //! keep, the driver's call descriptor, the failure of a queue. How chains come and go is in
-//! [`SplitRing`] and [`PackedRing`]; the kind of the ring is decided when the queue is made.
+//! `SplitRing` and `PackedRing`; the kind of the ring is decided when the queue is made.
 //!
 //! A queue belongs to one thread. After [`Queue::new`] nothing here allocates, and the only system
 //! call on the way of a request is the write to the call descriptor when the driver wants one.

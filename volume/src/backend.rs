@@ -1,6 +1,6 @@
 //! The storage of the blocks: a file, memory, or nothing at all (for measuring).
 //!
-//! [`backends!`] below is the table of all backends, one line each. Everything else about a backend
+//! `backends!` below is the table of all backends, one line each. Everything else about a backend
 //! is in its own file: its keys with their descriptions, reading them, opening, its needs, its
 //! counters, and its descriptor for a hand-over (`docs/decisions/060-one-table.md`).
 

@@ -1,6 +1,6 @@
 //! Steps between a disk and its blocks. Each is a volume over a volume; see [`crate::chain`].
 //!
-//! [`stages!`] below is the table of all stages, one line each. Everything else about a stage is
+//! `stages!` below is the table of all stages, one line each. Everything else about a stage is
 //! in its own file: its keys with their descriptions, reading and checking them, going around a
 //! volume, and its counters (`docs/decisions/060-one-table.md`).
 

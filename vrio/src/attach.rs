@@ -47,7 +47,7 @@ pub(crate) struct AttachArgs {
     /// The address at which the node listens; for a node of this machine also its socket, shm:PATH.
     #[arg(long, value_name = "HOST:PORT", required_unless_present = "list")]
     peer: Option<String>,
-    /// This client's name in the node's [[peer]] and in the volume's `allow`
+    /// This client's name in the node's `[[peer]]` and in the volume's `allow`
     /// [default: this machine's host name].
     #[arg(long)]
     name: Option<String>,

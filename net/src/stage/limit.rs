@@ -83,7 +83,7 @@ impl DirectionBuckets {
     }
 }
 
-/// See the module's text. The port asks [`Limiter::may_send`] before it is asked for frames.
+/// See the module's text. The port asks `Limiter::may_send` before it is asked for frames.
 #[derive(Debug)]
 pub struct Limiter {
     core: Arc<LimitCore>,

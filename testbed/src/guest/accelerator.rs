@@ -20,7 +20,7 @@ pub enum Accelerator {
 }
 
 impl Accelerator {
-    /// The accelerator that this machine can use. The first call may take [`PROBE_TIMEOUT`]; the
+    /// The accelerator that this machine can use. The first call may take `PROBE_TIMEOUT`; the
     /// answer is kept beside the image until the machine boots again.
     pub fn choose(image: &Image) -> Self {
         static CHOSEN: OnceLock<Accelerator> = OnceLock::new();

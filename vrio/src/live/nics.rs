@@ -54,7 +54,7 @@ pub(crate) struct NetworkAdd {
     /// several times.
     #[arg(long, value_name = "NODE[=KEY]")]
     allow: Vec<String>,
-    /// Limits for other nodes' nics, as in the configuration: "{ vlans = [10], isolated = true }".
+    /// Limits for other nodes' nics, as in the configuration: `{ vlans = [10], isolated = true }`.
     #[arg(long, value_name = "TABLE")]
     remote: Option<String>,
     #[command(flatten)]
