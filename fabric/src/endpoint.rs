@@ -75,8 +75,8 @@ impl fmt::Debug for Endpoint {
 }
 
 impl Endpoint {
-    /// An endpoint in a slot that the node has given to this process
-    /// (`SlotTable::take_slot` of `fabric-node`), on the host of this name. A slot has one endpoint.
+    /// An endpoint in a slot that the node has given to this process (`SlotTable::take_slot` of
+    /// `fabric-node`), on the host of this name. A slot has one endpoint.
     ///
     /// # Errors
     /// When the region says that the slot is another endpoint's, or there is no randomness.
@@ -183,9 +183,9 @@ impl Endpoint {
     ///
     /// # Safety
     /// The parts stay writable until the completion, and nothing else accesses them. With
-    /// `multi_min_bytes` the completion is [`crate::Done::Released`] or [`crate::RequestFailure::Cancelled`], or
-    /// [`crate::RequestFailure::Gone`] where a source was named: failures of single messages before it are
-    /// about these messages only.
+    /// `multi_min_bytes` the completion is [`crate::Done::Released`] or
+    /// [`crate::RequestFailure::Cancelled`], or [`crate::RequestFailure::Gone`] where a source was
+    /// named: failures of single messages before it are about these messages only.
     pub unsafe fn receive(
         &mut self,
         receive: &Receive,
