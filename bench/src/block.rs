@@ -16,6 +16,7 @@ pub mod floor;
 mod options;
 mod place;
 pub(crate) mod report;
+pub(crate) mod results;
 
 use std::time::Duration;
 

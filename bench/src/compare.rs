@@ -12,12 +12,14 @@
 //! [`block`] knows virtual disks, [`net`] network cards, [`mpi`] the messages of MPI.
 
 pub mod block;
+mod case;
 mod comparison;
 mod contest;
 mod goals;
 mod huge;
 pub mod mpi;
 pub mod net;
+mod results;
 mod running;
 mod table;
 mod turns;

@@ -7,6 +7,7 @@
 //! instead of a report.
 
 mod report;
+mod results;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -3,6 +3,7 @@
 pub mod block;
 pub mod compare;
 pub mod failover;
+pub mod figures;
 pub mod load;
 pub mod measure;
 pub mod models;

@@ -26,6 +26,7 @@ mod options;
 mod order;
 mod real;
 mod report;
+mod results;
 mod table;
 mod turns;
 mod vfio;

@@ -14,6 +14,7 @@ mod packet;
 mod place;
 pub(crate) mod ports;
 mod report;
+mod results;
 mod station;
 mod traffic;
 

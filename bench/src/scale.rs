@@ -6,6 +6,8 @@
 //! thread, throughput shows how far a node scales. Elsewhere it cannot: then the events and the
 //! processor time of a request show that no cost grows with the number of sidecores and guests.
 
+mod results;
+
 use std::fmt;
 use std::path::PathBuf;
 

@@ -10,6 +10,7 @@
 //! messages.
 
 mod cluster;
+mod figures;
 mod hosts;
 mod memory;
 mod patterns;

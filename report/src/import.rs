@@ -1,34 +1,27 @@
 //! Other programs' output as measurements. The content of a file decides its format, not its name.
 
-mod asked;
-mod contests;
-mod failover;
 mod fault;
 mod fio;
-mod floor;
 mod iperf3;
 mod measurement;
-mod models;
 mod netperf;
 mod osu;
 mod own;
-mod rounds;
 mod sockperf;
 mod words;
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
-use results::{Measurement, Run, RunOrigin, SCHEMA};
+use results::{Machine, Measurement, ResultError, Run, RunOrigin, SCHEMA};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
+use fault::Fault;
 pub use fault::ImportError;
-use fault::{Fault, Imported};
 
 use crate::merge::merge;
 use crate::store::{self, Loaded, RunStore, StoreError};
+use crate::tools::tools;
 
 /// The formats that can be read, for the error about another one.
 const KNOWN: &str = "output of the OSU micro-benchmarks, fio (--output-format=json), netperf, \
@@ -55,8 +48,9 @@ pub fn import_files(files: &[PathBuf], title: Option<&str>) -> Result<Loaded, Im
     let (mut measurements, mut machines) = (Vec::new(), Vec::new());
     for file in files {
         let (name, text) = text_of(file)?;
-        measurements.extend(import(&name, &text)?);
-        machines.push(own::machine(&text));
+        let (more, machine) = import_text(&name, &text)?;
+        measurements.extend(more);
+        machines.push(machine);
     }
     let measurements = merge(measurements);
     let first = measurements.first().map_or("nothing", |it| it.title.as_str());
@@ -68,35 +62,14 @@ pub fn import_files(files: &[PathBuf], title: Option<&str>) -> Result<Loaded, Im
     Ok(Loaded { run, measurements })
 }
 
-/// Makes a run of one of our reports that was not in a file. Its measurement began at `begun`.
+/// The run in the JSON of one of our benchmarks, with a title of the caller's.
 ///
 /// # Errors
-/// When the text is no report that becomes a result, or has another version.
-pub fn import_report(text: &str, title: &str, begun: SystemTime) -> Result<Loaded, ImportError> {
-    let mut measurements = read(text, title).map_err(|fault| fault.of("the report"))?;
-    measurements.iter_mut().for_each(|it| it.source = None);
-    let kind = measurements.first().map_or("nothing", |it| it.benchmark.as_str());
-    let mut run = Run { machine: own::machine(text), ..Run::begun_at(begun, kind, title) };
-    run.tools = tools(&measurements);
-    Ok(Loaded { run, measurements })
-}
-
-/// The versions of the programs that took part: of the program that measured, or of its MPI. Two
-/// versions of one program in one run are both named.
-fn tools(measurements: &[Measurement]) -> BTreeMap<String, String> {
-    let mut versions: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-    for it in measurements {
-        let program = it.benchmark.split('_').next().unwrap_or_default();
-        let own = (it.origin == RunOrigin::Imported).then_some(program);
-        let tool = it.setup.get("mpi").map(String::as_str).or(own);
-        if let Some((tool, version)) = tool.zip(it.setup.get("version")) {
-            versions.entry(tool).or_default().insert(version);
-        }
-    }
-    let told = |(tool, versions): (&str, BTreeSet<&str>)| {
-        (tool.to_owned(), versions.into_iter().collect::<Vec<_>>().join(" and "))
-    };
-    versions.into_iter().map(told).collect()
+/// When the text is no such JSON, or has another version.
+pub fn import_report(text: &str, title: &str) -> Result<Loaded, ImportError> {
+    let mut loaded = own::read(text, 1).map_err(|fault| fault.of("the report"))?;
+    loaded.retitle(title);
+    Ok(loaded)
 }
 
 /// Finds the results that a word of a command line means: a directory with a run, a file of any
@@ -125,10 +98,17 @@ pub fn open(
 /// # Errors
 /// When the text is of no known program, or was cut: with the line.
 pub fn import(file: &str, text: &str) -> Result<Vec<Measurement>, ImportError> {
+    Ok(import_text(file, text)?.0)
+}
+
+/// Measurements, and their machine if that is known.
+type OfMachine = (Vec<Measurement>, Option<Machine>);
+
+fn import_text(file: &str, text: &str) -> Result<OfMachine, ImportError> {
     let fail = |fault: Fault| fault.of(file);
     let name = Path::new(file).file_name().map_or(file.into(), |name| name.to_string_lossy());
     let stem = Path::new(file).file_stem().map_or(name.clone(), |stem| stem.to_string_lossy());
-    let mut measurements = read(text, &stem).map_err(fail)?;
+    let (mut measurements, machine) = read(text, &stem).map_err(fail)?;
     for it in &mut measurements {
         if it.origin == RunOrigin::Imported {
             it.source.get_or_insert_with(|| name.clone().into_owned());
@@ -136,28 +116,29 @@ pub fn import(file: &str, text: &str) -> Result<Vec<Measurement>, ImportError> {
         let limits = "figures within the limits of results";
         it.check().map_err(|error| fail(Fault::new(1, limits, error.to_string())))?;
     }
-    Ok(measurements)
+    Ok((measurements, machine))
 }
 
 /// Finds the program that printed the text, and reads it.
-fn read(text: &str, title: &str) -> Imported {
+fn read(text: &str, title: &str) -> Result<OfMachine, Fault> {
     if text.trim().is_empty() {
         return Err(Fault::new(1, KNOWN, "nothing"));
     }
     if let Some((line, json)) = json(text) {
         return read_json(json, line, title);
     }
-    if osu::is_it(text) {
-        osu::read(text, title)
+    let measurements = if osu::is_it(text) {
+        osu::read(text, title)?
     } else if netperf::is_it(text) {
-        netperf::read(text, title)
+        netperf::read(text, title)?
     } else if sockperf::is_it(text) {
-        sockperf::read(text, title)
+        sockperf::read(text, title)?
     } else {
         let first = text.lines().position(|line| !line.trim().is_empty()).unwrap_or(0);
         let found = text.lines().nth(first).unwrap_or_default();
-        Err(Fault::new(first + 1, KNOWN, words::quoted(found)))
-    }
+        return Err(Fault::new(first + 1, KNOWN, words::quoted(found)));
+    };
+    Ok((measurements, None))
 }
 
 /// The first JSON object and its line: fio may print messages before it.
@@ -181,24 +162,31 @@ struct Marks {
     schema: Option<u32>,
     version: Option<IgnoredAny>,
     machine: Option<IgnoredAny>,
+    results: Option<IgnoredAny>,
 }
 
-fn read_json(text: &str, line: usize, title: &str) -> Imported {
+fn read_json(text: &str, line: usize, title: &str) -> Result<OfMachine, Fault> {
     let marks: Marks = serde_json::from_str(text).map_err(Fault::json(text, line, "JSON"))?;
-    match marks {
-        Marks { fio: Some(_), .. } => fio::read(text, line, title),
-        Marks { start: Some(_), .. } => iperf3::read(text, line, title),
+    let measurements = match marks {
+        Marks { fio: Some(_), .. } => fio::read(text, line, title)?,
+        Marks { start: Some(_), .. } => iperf3::read(text, line, title)?,
         Marks { schema: Some(_), .. } => {
             let expected = format!("a measurement of version {SCHEMA} of vrio's results");
-            let fault = |error: results::ResultError| Fault::new(line, expected, error.to_string());
-            Measurement::read(text).map(|it| vec![it]).map_err(fault)
+            let fault = |error: ResultError| Fault::new(line, expected, error.to_string());
+            vec![Measurement::read(text).map_err(fault)?]
         }
-        Marks { version: Some(_), machine: Some(_), .. } => own::read(text, line, title),
-        _ => Err(Fault::new(line, KNOWN, "JSON of another program")),
-    }
+        Marks { results: Some(_), .. } => {
+            let mut loaded = own::read(text, line)?;
+            loaded.retitle(title);
+            return Ok((loaded.measurements, loaded.run.machine));
+        }
+        Marks { version: Some(_), machine: Some(_), .. } => {
+            return Err(own::without_results(line));
+        }
+        _ => return Err(Fault::new(line, KNOWN, "JSON of another program")),
+    };
+    Ok((measurements, None))
 }
 
-#[cfg(test)]
-mod own_tests;
 #[cfg(test)]
 mod tests;

@@ -1,5 +1,5 @@
-//! Results of measurements by vrio and other programs: keeping, importing, comparing and drawing
-//! them. Nothing here measures, and nothing here knows the data path.
+//! Keeping, importing, comparing and drawing results of measurements by vrio and other programs.
+//! Nothing here measures, and nothing here knows the data path.
 
 pub mod compare;
 pub mod diff;
@@ -11,3 +11,4 @@ pub mod pool;
 pub mod published;
 mod show;
 pub mod store;
+mod tools;

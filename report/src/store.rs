@@ -11,13 +11,15 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use results::schema::{self, Form, Misfit};
-use results::{Measurement, ResultError, Run, file_word, is_id};
-use serde::Serialize;
+use results::{Machine, Measurement, ResultError, Run, file_word, is_id};
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::merge::merge_into;
+use crate::tools::tools;
 
 /// Bytes of a file that is read: fio writes some hundred kilobytes for a long job with many parts.
 pub const FILE_BYTES_MAX: u64 = 16 << 20;
@@ -118,12 +120,45 @@ impl StoreError {
 }
 
 /// A run with all of its measurements.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Loaded {
     /// The run itself.
     pub run: Run,
     /// Its measurements, in the order of their files.
     pub measurements: Vec<Measurement>,
+}
+
+impl Loaded {
+    /// The run of one of our benchmarks, which began then on that machine.
+    pub fn measured(
+        begun: SystemTime,
+        title: &str,
+        machine: Machine,
+        measurements: Vec<Measurement>,
+    ) -> Self {
+        let kind = measurements.first().map_or("nothing", |it| it.benchmark.as_str());
+        let mut run = Run::begun_at(begun, kind, title);
+        (run.machine, run.tools) = (Some(machine), tools(&measurements));
+        Self { run, measurements }
+    }
+
+    /// Gives the run another title. Titles of measurements that begin with the run's title, or end
+    /// with it in brackets, have the new one there; an empty one has no brackets.
+    pub fn retitle(&mut self, title: &str) {
+        let old = std::mem::replace(&mut self.run.title, title.to_owned());
+        let in_brackets = |title: &str| match title {
+            "" => String::new(),
+            title => format!(" ({title})"),
+        };
+        for it in self.measurements.iter_mut().filter(|_| !old.is_empty()) {
+            if let Some(rest) = it.title.strip_prefix(&old) {
+                it.title = format!("{title}{rest}");
+            } else if let Some(begin) = it.title.strip_suffix(&in_brackets(&old)) {
+                it.title = format!("{begin}{}", in_brackets(title));
+            }
+        }
+    }
 }
 
 /// A run in a list.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::SystemTime;
 
 use anyhow::{Context, anyhow};
+use bench::figures::{self, BenchReport};
 use clap::{Args, Subcommand};
 use report::diff;
 use report::import;
@@ -298,38 +299,47 @@ fn list(args: &ListArgs) -> Result<(), CommandFailure> {
 
 const STRING: &str = "a string takes what is written to it";
 
-/// Prints a benchmark's report, and keeps it if that was asked for. The report is kept before it is
-/// printed: a reader that goes away early loses nothing.
-pub(crate) fn report(
-    report: &(impl Serialize + Display),
-    args: &ToldArgs,
-) -> Result<(), CommandFailure> {
-    if let Some(results) = &args.save {
-        let store = PlaceArgs { results: results.clone() }.store()?;
-        let folder = keep(report, &store, args.begun)?;
-        output::say(folder);
-    }
-    told(report, report, args.json)
+/// The JSON of a benchmark: its report, and the results that a store or a page takes.
+#[derive(Serialize)]
+pub(crate) struct ReportJson<'a, R> {
+    #[serde(flatten)]
+    report: &'a R,
+    results: &'a Loaded,
 }
 
-/// Makes a run of a report by the importer that reads the same from a file.
-fn keep(
-    report: &(impl Serialize + Display),
-    store: &RunStore,
-    begun: SystemTime,
-) -> Result<String, CommandFailure> {
-    let text = serde_json::to_string_pretty(report).context("the report as JSON");
-    let words: Vec<String> = std::env::args().collect();
-    let command = words.iter().skip(1).take_while(|word| !word.starts_with('-'));
-    let command = command.cloned().collect::<Vec<_>>().join(" ");
-    // The first line of a report about one thing names the thing.
-    let shown = report.to_string();
-    let first = shown.lines().next().filter(|line| line.contains(": ")).unwrap_or(&command);
-    let imported = import::import_report(&text.map_err(CommandFailure::running)?, first, begun);
-    let mut loaded = imported.map_err(CommandFailure::running)?;
-    loaded.run.command = words;
-    let folder = store.save(&mut loaded).map_err(CommandFailure::running)?;
-    Ok(said(&loaded, &folder))
+impl<'a, R: BenchReport> ReportJson<'a, R> {
+    pub(crate) fn new(report: &'a R, results: &'a Loaded) -> Self {
+        Self { report, results }
+    }
+}
+
+/// Prints a benchmark's report, and keeps it if that was asked for. The report is kept before it is
+/// printed: a reader that goes away early loses nothing.
+pub(crate) fn report(report: &impl BenchReport, args: &ToldArgs) -> Result<(), CommandFailure> {
+    let mut results = args.run_of(report);
+    if let Some(place) = &args.save {
+        let store = PlaceArgs { results: place.clone() }.store()?;
+        let folder = store.save(&mut results).map_err(CommandFailure::running)?;
+        output::say(said(&results, &folder));
+    }
+    told(report, &ReportJson::new(report, &results), args.json)
+}
+
+impl ToldArgs {
+    /// A benchmark's report as a run, which is in no store yet.
+    pub(crate) fn run_of(&self, report: &impl BenchReport) -> Loaded {
+        let words: Vec<String> = std::env::args().collect();
+        let command = words.iter().skip(1).take_while(|word| !word.starts_with('-'));
+        let command = command.cloned().collect::<Vec<_>>().join(" ");
+        // The first line of a report about one thing names the thing.
+        let shown = report.to_string();
+        let title = shown.lines().next().filter(|line| line.contains(": ")).unwrap_or(&command);
+        let (machine, measurements) =
+            (figures::machine(report.machine()), report.measurements(title));
+        let mut results = Loaded::measured(self.begun, title, machine, measurements);
+        results.run.command = words;
+        results
+    }
 }
 
 /// Refuses, before a long measurement, a report that could not be kept afterwards.

@@ -122,6 +122,16 @@ fn what_is_measured_is_kept_if_that_is_asked_for() {
     assert!(run["command"].as_array().unwrap().contains(&"--save".into()), "{run}");
     let title = shown["measurements"][0]["title"].as_str().unwrap();
     assert!(title.starts_with("local, null volume: randread"), "{title}");
+    // The JSON has the same run in it, and a file of it is called by its name.
+    assert_eq!(
+        (&report["results"]["run"], &report["results"]["measurements"]),
+        (&shown["run"], &shown["measurements"])
+    );
+    let file = home.path().join("mine.json");
+    fs::write(&file, &output.stdout).unwrap();
+    let read = json(home.path(), &["show", file.to_str().unwrap()]);
+    let [given, read] = [&report["results"], &read].map(|it| &it["measurements"][0]);
+    assert_eq!((&read["title"], &read["series"]), (&"mine".into(), &given["series"]));
 }
 
 /// Each kind of report, as it is saved in a store, conforms to the schema.

@@ -10,6 +10,8 @@
 //! client's thread has the disk's place, so the virtqueue and its driver are in neither. The echo
 //! takes the links' own code and datagrams as long as a request's.
 
+mod results;
+
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -463,11 +465,11 @@ impl fmt::Display for FloorReport {
 mod tests {
     use super::*;
 
-    fn options(link: LinkKind) -> FloorOptions {
+    pub(super) fn options(link: LinkKind) -> FloorOptions {
         FloorOptions { program: "vrio".into(), link, size_bytes: 4096, rounds: 1, seconds: 0.1 }
     }
 
-    fn round(clear: f64, sealed: f64, trips: [u64; 2]) -> Round {
+    pub(super) fn round(clear: f64, sealed: f64, trips: [u64; 2]) -> Round {
         let cache_line_rtts_ns = trips.to_vec();
         Round { echo: 7.0, cipher: 2.0, local: 0.5, clear, sealed, cache_line_rtts_ns }
     }

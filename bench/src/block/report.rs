@@ -132,6 +132,11 @@ impl Report {
         have_moved(self.cache_line_rtts_ns)
     }
 
+    /// Requests outstanding of each job.
+    pub(super) fn depth(&self) -> u16 {
+        self.options.depth
+    }
+
     /// Processor time for each request of all roles together, in microseconds; none where a
     /// server's is not known.
     pub fn cpu_us_per_request(&self) -> Option<f64> {

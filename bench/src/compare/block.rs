@@ -166,7 +166,7 @@ fn contests(options: &Options, peers: &Peers) -> Vec<Contest<Contestant>> {
         let ours = ours.iter().cloned().map(|(path, link)| Who::Vrio(path, link));
         let all = ours.chain(theirs.into_iter().map(Who::Peer));
         let contestants = all.map(|who| Contestant { who, volume: volume.clone() }).collect();
-        Contest { name: name.to_owned(), contestants }
+        Contest::new(name, contestants)
     };
     let local = [(Path::Local, LinkKind::Udp)];
     let (in_memory, on_disk) = (file_in(&options.folder), file_in(&options.disk_folder));

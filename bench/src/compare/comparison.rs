@@ -20,6 +20,9 @@ pub struct Outcome {
     pub contest: String,
     /// Each case and pair of contestants.
     pub rows: Vec<Row>,
+    /// The settings by which results tell this contest from others.
+    #[serde(skip)]
+    pub(super) setup: Vec<(&'static str, String)>,
 }
 
 /// Everything that was compared.

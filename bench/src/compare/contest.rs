@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use serde::Serialize;
 
+use super::case::MeasuredCase;
 use testbed::cleanup::Cleanup;
 use testbed::progress::Progress;
 
@@ -52,6 +53,9 @@ impl Plan {
 /// One kind of requests, of frames, or of messages.
 pub(super) trait Case {
     fn name(&self) -> String;
+
+    /// The case in the words of results.
+    fn measured(&self) -> MeasuredCase;
 
     /// Whether a turn that measures this case measures the other one as well, which follows it.
     fn shares_turn(&self, other: &Self) -> bool {
@@ -128,10 +132,18 @@ pub(super) type Turn<'a, C> = dyn Fn(&[<C as Contestant>::Case], &C) -> Result<V
 #[derive(Clone, Debug)]
 pub(super) struct Contest<C> {
     pub(super) name: String,
+    /// The settings by which results tell this contest from others.
+    pub(super) setup: Vec<(&'static str, String)>,
     pub(super) contestants: Vec<C>,
 }
 
 impl<C: Contestant> Contest<C> {
+    /// A contest that results tell from others by its name.
+    pub(super) fn new(name: &str, contestants: Vec<C>) -> Self {
+        let setup = vec![("contest", name.to_owned())];
+        Self { name: name.to_owned(), setup, contestants }
+    }
+
     /// The contestants of a case.
     pub(super) fn of(&self, case: &C::Case) -> impl Iterator<Item = &C> {
         self.contestants.iter().filter(|it| it.takes_part(case))

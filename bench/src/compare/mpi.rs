@@ -129,7 +129,12 @@ fn ways_of(mpi: &Mpi, options: &Options, missing: &mut Vec<String>) -> Contest<C
     if hosts == Hosts::One {
         missing.extend(ways::impossible(mpi));
     }
-    Contest { name: contest(hosts, mpi), contestants }
+    let setup = [
+        ("hosts", hosts.words().to_owned()),
+        ("mpi", mpi.family.name().to_owned()),
+        ("version", mpi.version.clone()),
+    ];
+    Contest { name: contest(hosts, mpi), setup: setup.into(), contestants }
 }
 
 fn job_of<'a>(contestant: &'a Contestant, cases: &[Messages]) -> Job<'a> {

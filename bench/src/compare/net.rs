@@ -115,14 +115,12 @@ fn compare(options: &Options, cleanup: &Cleanup, progress: &Progress) -> Result<
     }
     let theirs = peers.found.into_iter().map(Contestant::Peer).chain(taps);
     let contestants = [Contestant::Vrio].into_iter().chain(theirs).collect();
-    let mut contests = vec![Contest { name: CONTEST.to_owned(), contestants }];
+    let mut contests = vec![Contest::new(CONTEST, contestants)];
     if taps::may_be_made() {
-        contests.extend([(PORTS, Contestant::Ports), (THROUGH, Contestant::Through)].map(
-            |(name, ours)| Contest {
-                name: name.to_owned(),
-                contestants: vec![ours, Contestant::Tcp],
-            },
-        ));
+        contests.extend(
+            [(PORTS, Contestant::Ports), (THROUGH, Contestant::Through)]
+                .map(|(name, ours)| Contest::new(name, vec![ours, Contestant::Tcp])),
+        );
     } else {
         peers.missing.push(format!("{} (only root makes a virtual cable)", name::TCP));
     }

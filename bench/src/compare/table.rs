@@ -4,7 +4,8 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::contest::Sample;
+use super::case::MeasuredCase;
+use super::contest::{Case, Sample};
 use super::goals::{Ratios, Subject};
 use crate::verdict::{Spread, Verdict};
 
@@ -12,7 +13,7 @@ use crate::verdict::{Spread, Verdict};
 const DISTURBED: &str = "turns that mostly waited for what never came";
 
 /// The least share of its core that a driver which polls must have. Below it, the core was shared.
-const CORE_SHARE_MIN: f64 = 0.9;
+pub(super) const CORE_SHARE_MIN: f64 = 0.9;
 
 /// One of our contestants and a peer, in one case.
 #[derive(Clone, Debug, Serialize)]
@@ -65,6 +66,9 @@ pub struct Row {
     pub waited_share: Option<f64>,
     /// The verdicts of goals on the row.
     pub goals: Vec<Verdict>,
+    /// The case in the words of results.
+    #[serde(skip)]
+    pub(super) measured: MeasuredCase,
 }
 
 /// A figure of our own.
@@ -129,7 +133,7 @@ impl Pair<'_> {
         &self,
         subject: &Subject,
         contest: &str,
-        case: &str,
+        case: &impl Case,
         [ours, theirs]: [String; 2],
     ) -> Row {
         let samples = self.samples();
@@ -152,7 +156,7 @@ impl Pair<'_> {
             cpu: ratios(|sample| sample.cpu_us),
         };
         let mut row = Row {
-            case: case.to_owned(),
+            case: case.name(),
             ours,
             theirs,
             rounds: self.counted.len(),
@@ -174,6 +178,7 @@ impl Pair<'_> {
             core_share: shares.reduce(f64::min),
             waited_share: waited.reduce(f64::max),
             goals: Vec::new(),
+            measured: case.measured(),
         };
         row.goals = subject.verdicts(contest, &row, &ratios);
         if row.waited_share.is_some() {
@@ -226,10 +231,31 @@ impl Row {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use results::Axis;
+
     use super::*;
+    use crate::compare::case::CaseKind;
     use crate::compare::contest::LOCAL;
     use crate::compare::goals::{Figure, Part, part};
     use crate::verdict::Standing;
+
+    /// A case by its name, of messages of a kilobyte.
+    impl Case for &str {
+        fn name(&self) -> String {
+            (*self).to_owned()
+        }
+
+        fn measured(&self) -> MeasuredCase {
+            MeasuredCase {
+                benchmark: "mpi_latency",
+                kind: CaseKind::Time,
+                setup: Vec::new(),
+                axis: Axis::MESSAGE_SIZE,
+                x: 1000.0,
+                bytes: 1000.0,
+            }
+        }
+    }
 
     /// A quiet turn with so many thousand a second, one at a time.
     pub(in crate::compare) fn sample(thousands: f64) -> Sample {
@@ -255,7 +281,7 @@ pub(super) mod tests {
         let rounds: Vec<_> = rounds.iter().map(|both| both.map(sample).to_vec()).collect();
         let counted: Vec<_> = (0..rounds.len()).collect();
         let pair = Pair { ours: 0, theirs: 1, rounds: &rounds, counted: &counted };
-        pair.row(subject, contest, case, names.map(str::to_owned))
+        pair.row(subject, contest, &case, names.map(str::to_owned))
     }
 
     const PARTS: [Part; 3] = [
@@ -264,7 +290,7 @@ pub(super) mod tests {
         part(3, "", "shallow", &["peer"], Figure::P50, 1.0),
     ];
 
-    static SUBJECT: Subject = Subject {
+    pub(in crate::compare) static SUBJECT: Subject = Subject {
         rate: "things/s",
         each: "thing",
         texts: &["a rate", "its price", "a latency"],
@@ -295,7 +321,7 @@ pub(super) mod tests {
         let rounds = [vec![quiet, quiet], vec![far, quiet], vec![far, far]];
         let of = |counted: &[usize]| {
             let pair = Pair { ours: 0, theirs: 1, rounds: &rounds, counted };
-            pair.row(&SUBJECT, "contest", "shallow", [LOCAL, "peer"].map(str::to_owned))
+            pair.row(&SUBJECT, "contest", &"shallow", [LOCAL, "peer"].map(str::to_owned))
         };
         let few = of(&[0]);
         assert_eq!((few.rounds, few.tried, few.moved), (1, 3, false));
@@ -315,7 +341,7 @@ pub(super) mod tests {
         let rounds = [vec![quiet, quiet], vec![waited, quiet], vec![quiet, quiet]];
         let of = |counted: &[usize]| {
             let pair = Pair { ours: 0, theirs: 1, rounds: &rounds, counted };
-            pair.row(&SUBJECT, "contest", "deep", [LOCAL, "peer"].map(str::to_owned))
+            pair.row(&SUBJECT, "contest", &"deep", [LOCAL, "peer"].map(str::to_owned))
         };
         let notes = of(&[0, 1, 2]).notes();
         let said = "goal 2, CPU <= 1.00: undecided (turns that mostly waited for what never came)";
@@ -329,14 +355,14 @@ pub(super) mod tests {
         let unknown = Sample { cpu_us: None, ..sample(10.0) };
         let rounds = [vec![sample(10.0), unknown]];
         let pair = Pair { ours: 0, theirs: 1, rounds: &rounds, counted: &[0] };
-        let row = pair.row(&SUBJECT, "contest", "deep", [LOCAL, "peer"].map(str::to_owned));
+        let row = pair.row(&SUBJECT, "contest", &"deep", [LOCAL, "peer"].map(str::to_owned));
         assert_eq!((row.cpu_ratio, row.p50_ratio.is_some()), (None, true));
         let judged: Vec<_> = row.goals.iter().map(|verdict| verdict.figure).collect();
         assert_eq!(judged, ["things/s"]);
         let silent = Sample { p50_us: None, ..sample(10.0) };
         let rounds = [vec![silent, silent]];
         let pair = Pair { ours: 0, theirs: 1, rounds: &rounds, counted: &[0] };
-        let row = pair.row(&SUBJECT, "contest", "shallow", [LOCAL, "peer"].map(str::to_owned));
+        let row = pair.row(&SUBJECT, "contest", &"shallow", [LOCAL, "peer"].map(str::to_owned));
         assert_eq!((row.our_p50_us, row.p50_ratio), (None, None));
         assert!(row.goals.is_empty(), "{row:?}");
     }

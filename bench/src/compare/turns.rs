@@ -62,7 +62,7 @@ impl<C: Contestant> Runner<'_, C> {
         }
         let contest = self.contest.name.clone();
         self.progress.done(format!("{contest}: {} rows", rows.len()));
-        Outcome { contest, rows }
+        Outcome { contest, rows, setup: self.contest.setup.clone() }
     }
 
     /// The rows of every case: each of ours with each of theirs.
@@ -72,7 +72,7 @@ impl<C: Contestant> Runner<'_, C> {
                 let names = [ours, theirs].map(|at| contestants[at].name());
                 let counted = counted(rounds, [ours, theirs]);
                 let pair = Pair { ours, theirs, rounds, counted: &counted };
-                pair.row(self.subject, &self.contest.name, &case.name(), names)
+                pair.row(self.subject, &self.contest.name, case, names)
             };
             pairs(contestants).into_iter().map(row).collect::<Vec<_>>()
         };
@@ -141,6 +141,7 @@ mod tests {
     use anyhow::bail;
 
     use super::*;
+    use crate::compare::case::MeasuredCase;
     use crate::compare::goals::Subject;
     use crate::compare::table::tests::sample;
 
@@ -158,6 +159,10 @@ mod tests {
     impl Case for Thing {
         fn name(&self) -> String {
             "thing".to_owned()
+        }
+
+        fn measured(&self) -> MeasuredCase {
+            "thing".measured()
         }
 
         fn shares_turn(&self, _: &Self) -> bool {
@@ -217,7 +222,7 @@ mod tests {
             Ok(things.iter().enumerate().map(|(at, _)| sample(10.0 + at as f64)).collect())
         };
         let contestants = vec!["ours", "broken", "guest", "one"];
-        let contest = Contest { name: "contest".to_owned(), contestants };
+        let contest = Contest::new("contest", contestants);
         let mut runner = Runner {
             subject: &SUBJECT,
             rounds: 2,

@@ -138,6 +138,11 @@ impl Report {
         Some((of(Role::Vmhost)? + of(Role::Iohost)?) * 1e6 / self.frames as f64)
     }
 
+    /// Bytes of each frame, or of the datagram there.
+    pub(super) fn bytes_asked(&self) -> u32 {
+        self.options.payload.map_or(self.options.size_bytes, |[ask, _]| u32::from(ask))
+    }
+
     fn title(&self) -> String {
         let Options { path, op, size_bytes, payload, idle, meeting, crossings, .. } = &self.options;
         let (path, idle) = match path {
@@ -231,13 +236,14 @@ impl fmt::Display for Report {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::load::Outcome;
     use crate::net::flight::Tally;
     use testbed::events::Look;
 
-    fn report(tally: Tally) -> Report {
+    /// The report of a run that took a tenth of a second.
+    pub(in crate::net) fn report(tally: Tally) -> Report {
         let options = Options::new("vrio".into());
         let passed = Passed {
             outcome: Outcome { took: Duration::from_millis(100), ..Outcome::new() },

@@ -5,21 +5,6 @@ use super::fault::Fault;
 /// The longest part of a line that an error shows.
 const SHOWN_MAX: usize = 60;
 
-/// The longest reason for a missing figure that is kept: a reason may hold the whole log of a peer.
-const REASON_MAX: usize = 600;
-
-/// A reason, short enough to be read: its beginning and its end, where logs name the failure.
-pub(super) fn reason(words: &str) -> String {
-    let count = words.chars().count();
-    if count <= REASON_MAX {
-        return words.to_owned();
-    }
-    let half = REASON_MAX / 2;
-    let first: String = words.chars().take(half).collect();
-    let last: String = words.chars().skip(count - half).collect();
-    format!("{first} ... {last}")
-}
-
 /// A line in the form for an error.
 pub(super) fn quoted(line: &str) -> String {
     let line = line.trim();

@@ -23,11 +23,10 @@ use parking_lot::{Mutex, MutexGuard};
 use report::import;
 use report::merge::merge;
 use report::store::{Loaded, RunStore};
-use results::{Machine, Run};
+use results::Run;
 use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid,
 };
-use serde::Deserialize;
 use testbed::progress::Progress;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -480,12 +479,12 @@ impl<'a> KeptRun<'a> {
             None if step.part == BenchPart::Mpi => String::new(),
             None => part.to_owned(),
         };
-        let measurements = import::import(&name, report)?;
-        let of: Machined = serde_json::from_str(report).context("a report of ours")?;
+        let Loaded { run: Run { machine, .. }, measurements } =
+            import::import_report(report, &name)?;
         match &mut self.run {
             Some(loaded) => self.store.add(loaded, measurements)?,
             None => {
-                let run = Run { machine: Some(of.machine), ..self.began.clone() };
+                let run = Run { machine, ..self.began.clone() };
                 let mut loaded = Loaded { run, measurements: merge(measurements) };
                 self.place = self.store.save(&mut loaded)?;
                 self.run = Some(loaded);
@@ -501,12 +500,6 @@ impl<'a> KeptRun<'a> {
         loaded.run.notes = self.missing.iter().map(|why| format!("not measured: {why}")).collect();
         Ok(self.store.add(loaded, Vec::new())?)
     }
-}
-
-/// The field that every report of vrio has.
-#[derive(Deserialize)]
-struct Machined {
-    machine: Machine,
 }
 
 /// An output of a running command.

@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use super::args::{Switch, volume};
 use crate::failure::CommandFailure;
 use crate::output;
-use crate::results::{self, ToldArgs};
+use crate::results::{self, ReportJson, ToldArgs};
 
 pub(super) const EXAMPLES: &str = "Examples:
   vrio bench models                                    all models, one guest and four
@@ -106,7 +106,9 @@ impl ModelsArgs {
         let options = self.options().map_err(CommandFailure::configuration)?;
         options.check().map_err(CommandFailure::configuration)?;
         let mut tell = |report: &Report| {
-            let line = serde_json::to_string(report).context("the report as JSON")?;
+            let results = self.told.run_of(report);
+            let json = ReportJson::new(report, &results);
+            let line = serde_json::to_string(&json).context("the report as JSON")?;
             output::print(&format!("{line}\n")).map_err(|failure| anyhow!("{failure}"))
         };
         let nobody = &mut |_: &Report| Ok(());

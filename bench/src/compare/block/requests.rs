@@ -1,5 +1,8 @@
 //! One kind of requests, as a case of the comparison.
 
+use results::Axis;
+
+use crate::compare::case::{CaseKind, MeasuredCase};
 use crate::compare::contest::Case;
 use crate::load::Pattern;
 
@@ -18,6 +21,19 @@ impl Case for Requests {
             bytes => format!("{}k", bytes >> 10),
         };
         format!("{} {size} depth {}", self.op.name(), self.depth)
+    }
+
+    fn measured(&self) -> MeasuredCase {
+        let (depth, bytes) = (f64::from(self.depth), f64::from(self.size_bytes));
+        let op = ("op", self.op.name().to_owned());
+        MeasuredCase {
+            benchmark: "block",
+            kind: CaseKind::Requests,
+            setup: vec![op, ("size_bytes", self.size_bytes.to_string())],
+            axis: Axis::QUEUE_DEPTH,
+            x: depth,
+            bytes,
+        }
     }
 }
 
@@ -49,5 +65,13 @@ mod tests {
         names.sort();
         names.dedup();
         assert_eq!(names.len(), 10);
+    }
+
+    #[test]
+    fn a_case_is_as_one_disk_alone_is_measured() {
+        let it = Requests { op: Pattern::RandRead, size_bytes: 4096, depth: 32 }.measured();
+        assert_eq!((it.benchmark, it.kind, it.x), ("block", CaseKind::Requests, 32.0));
+        let setup = [("op", "randread".to_owned()), ("size_bytes", "4096".to_owned())];
+        assert_eq!(it.setup, setup);
     }
 }

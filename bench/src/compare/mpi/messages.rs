@@ -1,5 +1,8 @@
 //! One kind of messages, as a case of the comparison.
 
+use results::Axis;
+
+use crate::compare::case::{CaseKind, MeasuredCase};
 use crate::compare::contest::Case;
 
 /// The operation of a case.
@@ -26,6 +29,18 @@ impl Op {
             Self::Rate => "message rate",
             Self::AllToAll => "all-to-all",
             Self::AllReduce => "all-reduce",
+        }
+    }
+
+    /// The benchmark of results, which stands beside OSU's, and the kind of its figures.
+    fn measured(self) -> (&'static str, CaseKind) {
+        match self {
+            Self::Latency => ("mpi_latency", CaseKind::Time),
+            Self::Bandwidth => ("mpi_bandwidth", CaseKind::Bytes),
+            Self::Both => ("mpi_bidirectional_bandwidth", CaseKind::BytesBothWays),
+            Self::Rate => ("mpi_message_rate", CaseKind::Messages),
+            Self::AllToAll => ("mpi_alltoall", CaseKind::Time),
+            Self::AllReduce => ("mpi_allreduce", CaseKind::Time),
         }
     }
 
@@ -86,6 +101,12 @@ impl Case for Messages {
         format!("{} {size}", self.op.name())
     }
 
+    fn measured(&self) -> MeasuredCase {
+        let ((benchmark, kind), bytes) = (self.op.measured(), f64::from(self.bytes));
+        let (setup, axis) = (Vec::new(), Axis::MESSAGE_SIZE);
+        MeasuredCase { benchmark, kind, setup, axis, x: bytes, bytes }
+    }
+
     fn shares_turn(&self, other: &Self) -> bool {
         self.ranks == other.ranks
     }
@@ -105,5 +126,19 @@ mod tests {
         assert_eq!(names.len(), all.len());
         assert_eq!(all.chunk_by(Case::shares_turn).count(), 2);
         assert_eq!(Messages::all(2).chunk_by(Case::shares_turn).count(), 1);
+    }
+
+    #[test]
+    fn each_operation_is_a_benchmark_beside_osus() {
+        let of = |op| Messages { op, bytes: 65_536, ranks: 2 }.measured();
+        let (both, rate) = (of(Op::Both), of(Op::Rate));
+        assert_eq!(both.benchmark, "mpi_bidirectional_bandwidth");
+        assert_eq!((both.kind, both.x, both.bytes), (CaseKind::BytesBothWays, 65_536.0, 65_536.0));
+        assert_eq!((rate.benchmark, rate.kind), ("mpi_message_rate", CaseKind::Messages));
+        let mut names =
+            [Op::Latency, Op::Bandwidth, Op::Both, Op::Rate, Op::AllToAll, Op::AllReduce]
+                .map(|op| of(op).benchmark);
+        names.sort_unstable();
+        assert!(names.windows(2).all(|two| two[0] != two[1]), "{names:?}");
     }
 }

@@ -1,6 +1,10 @@
 //! One kind of frames, as a case of the comparison.
 
+use results::Axis;
+
+use crate::compare::case::{CaseKind, MeasuredCase};
 use crate::compare::contest::Case;
+use crate::figures::word_of;
 use crate::net::Op;
 
 /// One kind of frames.
@@ -23,6 +27,12 @@ impl Case for Frames {
         };
         format!("{size} {op}")
     }
+
+    fn measured(&self) -> MeasuredCase {
+        let (kind, bytes) = (CaseKind::Frames, f64::from(self.size_bytes));
+        let setup = vec![("op", word_of(&self.op))];
+        MeasuredCase { benchmark: "net", kind, setup, axis: Axis::MESSAGE_SIZE, x: bytes, bytes }
+    }
 }
 
 impl Frames {
@@ -44,5 +54,12 @@ mod tests {
             names,
             ["64 B one way", "1500 B one way", "64 KiB one way", "64 B there and back"]
         );
+    }
+
+    #[test]
+    fn a_case_is_as_two_cards_alone_are_measured() {
+        let it = Frames { op: Op::Bounce, size_bytes: 64 }.measured();
+        assert_eq!((it.benchmark, it.kind, it.x), ("net", CaseKind::Frames, 64.0));
+        assert_eq!(it.setup, [("op", "bounce".to_owned())]);
     }
 }
