@@ -104,7 +104,7 @@ impl Options {
             (0.0..=5.0).contains(&away_seconds),
             "--away {away_seconds}: up to 5 seconds; the guest's client gives its host up after 10"
         );
-        ensure!(!self.events.is_empty(), "nothing is to happen: name an event");
+        ensure!(!self.events.is_empty(), "no event is named: name one with --event");
         ensure!(self.events.len() <= EVENTS_MAX, "more than {EVENTS_MAX} events: a few tell all");
         Ok(())
     }

@@ -184,7 +184,8 @@ impl Options {
         );
         ensure!(
             op != Op::Stream || self.driver == Waiting::Polls,
-            "--driver sleeps is for --op forward and bounce: who writes a stream is never idle"
+            "--driver sleeps is for --op forward and bounce: a guest that writes a stream is never \
+             idle"
         );
         ensure!(
             self.crossings == Crossings::Two || self.path == Path::Remote,

@@ -15,6 +15,8 @@ mod links;
 mod manifests;
 #[path = "tidy/names.rs"]
 mod names;
+#[path = "tidy/printed.rs"]
+mod printed;
 #[path = "tidy/unsafety.rs"]
 mod unsafety;
 #[path = "tidy/words.rs"]

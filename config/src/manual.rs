@@ -224,13 +224,13 @@ const TABLES: &[Keys] = &[
             ),
             key(
                 "front-end-addresses-max",
-                "The most addresses that one front end takes. Default: `\"4TiB\"`. A front end \
-                 that changes its guest's memory has it mapped twice for a moment, so a guest of \
-                 more than 2 TiB needs more.",
+                "The most addresses that a front end takes. Default: `\"4TiB\"`. A front end that \
+                 changes its guest's memory has it mapped twice for a moment, so a guest of more \
+                 than 2 TiB needs more.",
             ),
             key(
                 "front-end-mappings-max",
-                "The most mappings that one front end takes. Default: 516: two tables of 256 \
+                "The most mappings that a front end takes. Default: 516: two tables of 256 \
                  regions, and an inflight region and a dirty log, old and new.",
             ),
         ],

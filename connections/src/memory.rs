@@ -170,7 +170,7 @@ pub(super) fn measure(of_sessions: Sessions) -> Result<Memory> {
     for domain in cluster.domains()? {
         used_bytes += domain.used_bytes;
         let of_gateways = domain.counters.get("gateway_state_bytes_now");
-        state_bytes += of_gateways.context("what gateways keep")?;
+        state_bytes += of_gateways.context("memory of gateways")?;
     }
     let remotes: usize = cluster.remotes_bytes().iter().sum();
     Ok(Memory {

@@ -131,8 +131,8 @@ impl Connections {
         writeln!(
             f,
             "of 8 nodes and 128 endpoints, after 1 MiB to each neighbour and 10 times 8 KiB to \
-             everybody: {:.0} bytes of an endpoint in its domain's memory, {:.1} of a process for \
-             each endpoint elsewhere, {:.0} of a gateway for each host; {:.1} in a process's \
+             every endpoint: {:.0} bytes of an endpoint in its domain's memory, {:.1} of a process \
+             for each endpoint elsewhere, {:.0} of a gateway for each host; {:.1} in a process's \
              vector for each address",
             memory.endpoint_bytes,
             memory.remote_bytes,

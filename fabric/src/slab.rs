@@ -257,7 +257,7 @@ mod tests {
         slab.tidy(region, me.slot);
         assert_eq!((slab.lent_count(), slab.free.len()), (1, 3), "a look for words alone");
         slab.look(region, me.slot, 1, true);
-        assert_eq!((slab.lent_count(), slab.free.len()), (0, 4), "who had it is dead");
+        assert_eq!((slab.lent_count(), slab.free.len()), (0, 4), "its owner is dead");
         assert!(slab.held.iter().all(|&held| held == 0));
     }
 

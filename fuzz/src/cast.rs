@@ -128,7 +128,7 @@ impl CastWorld {
         honest.endpoint.connect(now_ns, victim.addr, "io1", 0);
         settle(&mut [&mut victim, &mut honest], &mut now_ns, 100 * MS);
         let [hostile_session, honest_session] = victim.notes.sessions[..] else {
-            panic!("nobody is hostile yet");
+            panic!("no peer is hostile yet");
         };
         (0..4).for_each(|flow| victim.endpoint.open_casts(hostile_session, flow));
         victim.endpoint.open_casts(honest_session, 0);

@@ -377,7 +377,7 @@ impl ClientWorld {
         // Every user is answered, or its device is removed, as by `detach --force`.
         self.attachment.fail("it was detached by force");
         self.carry();
-        assert!(self.driver.0.borrow().asking.iter().all(|&asking| asking), "someone still waits");
+        assert!(self.driver.0.borrow().asking.iter().all(|&asking| asking), "a user still waits");
         assert_ne!(self.attachment.view().phase, Phase::Held);
         let aborts = places.map(|token| Completion { token, result: ABORT });
         self.driver.0.borrow_mut().mail.extend(aborts);

@@ -196,7 +196,7 @@ fn serve() -> ControlServed {
         std::fs::write(&file, text).expect("a file of ours");
         let config = Config::load(&file).expect("a sound configuration");
         let node = Node::start(&config).expect("a node");
-        started.send(config.control).expect("somebody waits");
+        started.send(config.control).expect("the receiver waits");
         loop {
             std::thread::park();
             // The node is never dropped: the next input needs it.

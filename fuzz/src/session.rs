@@ -176,7 +176,7 @@ impl SessionWorld {
         hostile.endpoint.connect(now_ns, victim.addr, "io1", 0);
         honest.endpoint.connect(now_ns, victim.addr, "io1", 0);
         settle(&mut [&mut victim, &mut hostile, &mut honest], &mut now_ns, 100 * MS);
-        assert_eq!(victim.notes.sessions.len(), 2, "nobody is hostile yet");
+        assert_eq!(victim.notes.sessions.len(), 2, "no peer is hostile yet");
         let mut world = Self {
             victim,
             hostile,

@@ -133,8 +133,8 @@ pub trait Service: Send + Sync {
 pub enum ControlError {
     /// Another process has it.
     #[error(
-        "the control socket {path:?} is in use: another node runs with it. Stop that one, or give \
-         this one another control = \"..\""
+        "the control socket {path:?} is in use: another node runs with it. Stop that node, or give \
+         this node another control = \"..\""
     )]
     InUse {
         /// The socket.

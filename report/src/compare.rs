@@ -95,7 +95,7 @@ fn machines(sides: &[ComparedSide<'_>]) -> Vec<String> {
     let mut found = Vec::new();
     if runs.len() > 1 {
         let nobody = were(has_none);
-        found.extend(nobody.map(|all| format!("machine: nobody knows where {all} measured")));
+        found.extend(nobody.map(|all| format!("machine: the machine of {all} is not known")));
     }
     let known: Vec<(&str, &Machine)> =
         runs.iter().filter_map(|(name, run)| Some((*name, run.machine.as_ref()?))).collect();

@@ -367,7 +367,7 @@ impl SeriesDiff {
             [None, Some(_)] => "A is",
             [None, None] => "each is",
         };
-        format!("no verdict: {whose} of one run, and how far runs differ nobody measured")
+        format!("no verdict: {whose} of one run, and the spread between runs is not measured")
     }
 }
 

@@ -16,7 +16,7 @@ impl fmt::Display for Loaded {
         }
         match machine {
             Some(machine) => writeln!(f, "  machine  {}", MachineText(machine))?,
-            None => writeln!(f, "  machine  nobody knows where it was measured")?,
+            None => writeln!(f, "  machine  not known")?,
         }
         tools.iter().try_for_each(|(name, version)| writeln!(f, "  {name} {version}"))?;
         notes.iter().try_for_each(|note| writeln!(f, "  {note}"))?;

@@ -41,8 +41,8 @@ const RUN_FILE: &str = "run.json";
 pub enum StoreError {
     /// The directory of results is not known: no variable names it, and there is no home.
     #[error(
-        "nobody says where results are kept: neither XDG_STATE_HOME nor HOME is set; name a \
-         directory (--results, or --save of what measures)"
+        "the directory of saved results is not known: neither XDG_STATE_HOME nor HOME is set; name \
+         a directory (--results, or --save of a benchmark)"
     )]
     NoPlace,
     /// The system refuses.

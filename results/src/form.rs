@@ -508,7 +508,7 @@ impl Measurement {
             return Err(rule("title", "a measurement has a benchmark and a title"));
         }
         if self.origin != RunOrigin::Measured && self.source.is_none() {
-            return Err(rule("source", "what others measured has a source"));
+            return Err(rule("source", "a published measurement needs a source"));
         }
         if self.series.len() > SERIES_MAX {
             return Err(rule("series", format!("more than {SERIES_MAX}")));

@@ -127,9 +127,9 @@ fn check_word(
         "exclusiveMinimum" => least.is_none_or(|(least, value)| value > least),
         "maxLength" | "maxItems" | "maxProperties" => most.is_none_or(|(most, size)| size <= most),
         word if SAID.contains(&word) => true,
-        word => return Err(place.misfit(format!("nobody knows the schema's word {word:?}"))),
+        word => return Err(place.misfit(format!("the schema has an unknown word {word:?}"))),
     };
-    if is_kept { Ok(()) } else { Err(place.misfit(format!("its {word} is to be {of}"))) }
+    if is_kept { Ok(()) } else { Err(place.misfit(format!("its {word} must be {of}"))) }
 }
 
 /// The number that a limit of that name bounds, if the value is of that kind. For words it is their
@@ -156,7 +156,7 @@ fn check_inside(rule: &Value, value: &Value, place: &SchemaPlace<'_>) -> Result<
         let own = rule.get("properties").and_then(|it| it.get(name));
         let any = rule.get("additionalProperties").filter(|it| it.is_object());
         let place = SchemaPlace::Field(place, name);
-        let rule = own.or(any).ok_or_else(|| place.misfit("nobody knows it"))?;
+        let rule = own.or(any).ok_or_else(|| place.misfit("it is not known"))?;
         check_by(rule, value, &place)?;
     }
     Ok(())

@@ -586,7 +586,7 @@ impl World {
 
     /// A guest that starts afresh after a power cut finds what survived.
     fn lose(&mut self) {
-        self.note(format!("what was not flushed is lost: {:?}", self.checker));
+        self.note(format!("writes that were not flushed are lost: {:?}", self.checker));
         if self.volatile {
             self.checker.erase();
         } else {

@@ -230,7 +230,7 @@ pub fn inside<T: Send>(namespace: Option<&str>, f: impl FnOnce() -> T + Send) ->
                 .with_context(|| format!("entering {path}"))?;
             Ok(f())
         });
-        inside.join().map_err(|_| anyhow!("what was done in {path} panicked"))?
+        inside.join().map_err(|_| anyhow!("the work in {path} panicked"))?
     })
 }
 

@@ -16,20 +16,20 @@ use testbed::events::{DEVICE_INTERRUPTS, Role};
 use testbed::progress::Progress;
 
 /// The reason why there is no optimum of an encrypted disk.
-const NO_DM_CRYPT: &str = "what encrypts without vrio is dm-crypt, which is not measured";
+const NO_DM_CRYPT: &str = "without vrio dm-crypt encrypts, which is not measured";
 
 /// Reasons why several guests are not measured.
 const ONE_READER: &str = "one thread asks: several guests share nothing without a node";
 const ONE_SEALED: &str = "several clients are measured in clear: the bench makes keys for one";
 
-pub(super) const OF_QEMU: &str = "what QEMU serves itself is for a real guest: --guest";
+pub(super) const OF_QEMU: &str = "QEMU's own disks need a real guest: --guest";
 
 /// Reasons why a cell is empty.
 pub(super) const NO_INJECTION: &str =
     "an injection is for a guest that is left for it, which takes KVM: a stand-in is a process";
-pub(super) const NOT_COUNTED: &str = "who serves it does not say how often it was woken";
+pub(super) const NOT_COUNTED: &str = "the server does not report its wake-ups";
 const NO_DEVICE: &str =
-    "the kernel names no interrupts of a device behind the file, and who polls has those";
+    "the kernel counts no interrupts of a device behind the file, and a polling model has those";
 
 /// Makes and fills the file of the disk's volume, if it does not exist. A file that exists is
 /// filled in each turn.

@@ -48,8 +48,8 @@ const WHY: [(&[Model], &str); 6] = [
     (
         &ORDER,
         "The slides count a request of ApacheBench that a guest takes from its network card, and \
-         the answer: 2 interrupts of the guest, one for what came and one for what was sent. A \
-         disk's request has one, of its completion; a frame has one, of whoever takes it, for \
+         the answer: 2 interrupts of the guest, one for received data and one for sent data. A \
+         disk's request has one, of its completion; a frame has one, of its receiver, because \
          virtio's sender asks for none.",
     ),
     (
@@ -57,21 +57,21 @@ const WHY: [(&[Model], &str); 6] = [
         "The 2 host interrupts of Elvis and of the baseline are those of a physical card. A volume \
          in memory has no device, and frames between two guests of a host meet no card; with \
          --volume direct:PATH the interrupts of the file's device are counted where the kernel \
-         tells them, one of each request. Then who polls has them, and who sleeps is woken by \
-         them.",
+         tells them, one of each request. Then a model that polls has them, and a model that \
+         sleeps is woken by them.",
     ),
     (
         &[Model::Optimum],
         "The optimum's 2 are its card's interrupts, which reach the guest directly, and vRIO \
-         direct has them too. A volume in memory answers at once and interrupts nobody, so the \
-         optimum has less than a client, whose answer comes in a datagram; a device wakes who \
-         asked, once.",
+         direct has them too. A volume in memory answers at once and without an interrupt, so the \
+         optimum has less than a client, whose answer comes in a datagram; a device wakes the \
+         process that asked, once.",
     ),
     (
         &[Model::Unpolled, Model::HostSideUnpolled],
         "vRIO without polling has 4 on the slides' IOhost, two of each of its two cards. Here one \
          datagram wakes the IOhost for each request, and one the client; a request that comes \
-         while it is awake wakes nobody. The row host-side without polling has the VMhost's \
+         while it is awake wakes no process. The row host-side without polling has the VMhost's \
          events besides, which sleeps as well: the kick, and the answer.",
     ),
     (

@@ -58,10 +58,10 @@ const USER: [&str; 2] = ["10.0.2.15", "10.0.2.2"];
 /// Reasons why cells and figures are empty.
 const NO_INJECTION: &str = "an injection is KVM's, which counts it where the guest is left for it";
 const NO_KICKS: &str = "the guest's kernel does not count its kicks (kprobes)";
-const QEMU_SLEEPS: &str = "what wakes QEMU is not counted";
+const QEMU_SLEEPS: &str = "QEMU's wake-ups are not counted";
 const QEMU_CARRIES: &str = "QEMU's user network carries the client's card, and a card of its own \
                             would have none of that";
-const OF_THE_KERNEL: &str = "what an interrupt of a guest's own device costs its host is not \
+const OF_THE_KERNEL: &str = "the host's cost of an interrupt of a guest's own device is not \
                              counted";
 const EMULATED_SPEED: &str = "a guest whose instructions are emulated has no speed that says \
                               anything";
@@ -69,7 +69,7 @@ const TRACED_SPEED: &str = "a guest that is traced has no speed that says anythi
 const ALONE: &str = "a real guest asks for one thing after the other";
 const NO_TIMES: &str = "of a ping's frames only events are counted";
 const NO_CARD_VFIO: &str =
-    "a card by VFIO: who answers it is on another machine, which the bench does not reach";
+    "a card by VFIO: its answers come from another machine, which the bench does not reach";
 
 /// The report of a guest about its work.
 struct Told {

@@ -122,7 +122,7 @@ impl fmt::Display for Report {
         writeln!(f, "\ngoals")?;
         self.goals.iter().try_for_each(|goal| write!(f, "{goal}"))?;
         if !self.explained.is_empty() {
-            writeln!(f, "\nwhat differs, and why it is not the slides' 2, 2, 4, 6 and 9")?;
+            writeln!(f, "\ndifferences from the slides' 2, 2, 4, 6 and 9, with their reasons")?;
         }
         self.explained.iter().try_for_each(|it| writeln!(f, "  - {it}"))?;
         let Machine { cores, processor, kernel, .. } = &self.machine;

@@ -38,7 +38,7 @@ pub(super) fn disk(sys: &Path) -> Result<String, String> {
             some => format!("bound to vfio-pci is no NVMe disk but {}", some.join(", ")),
         };
         format!(
-            "a VFIO device: {others}; bind a disk that nobody needs: driverctl set-override \
+            "a VFIO device: {others}; bind a disk that is not in use: driverctl set-override \
              ADDRESS vfio-pci"
         )
     })

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Finding, Source, sources};
+use super::{Check, Finding, Source, sources};
 
 /// Words that stand where a noun should: sender, successor, owner, front end, ...
 const PRONOUNS: [&str; 9] =
@@ -32,34 +32,81 @@ fn ends_sentence(word: &str) -> bool {
     word.ends_with(['.', ':', ';', '!', '?']) && !word.ends_with("e.g.") && !word.ends_with("i.e.")
 }
 
-/// Each place in comments where a pronoun stands instead of a noun. A sentence that begins with
-/// "What" has a question for its subject.
+/// Looks at the words of one text, in their order.
+#[derive(Default)]
+pub(super) struct Places {
+    /// The word before, and whether a sentence may begin after it.
+    before: Option<(String, bool)>,
+}
+
+impl Places {
+    /// Whether this word is a pronoun that stands instead of a noun. A sentence that begins with
+    /// "What" has a question for its subject.
+    pub(super) fn is_wrong(&mut self, word: &str) -> bool {
+        let this = bare(word);
+        let (last, begins) = self.before.take().unwrap_or_else(|| (String::new(), true));
+        let is_pair = PAIRS.contains(&[last.as_str(), this.as_str()]);
+        let is_pronoun = PRONOUNS.contains(&this.as_str()) && last != "those";
+        let is_question = begins && this == "what";
+        self.before = Some((this, ends_sentence(word)));
+        is_pronoun || is_pair || is_question
+    }
+}
+
+/// Each place in comments where a pronoun stands instead of a noun.
 fn subjects_without_a_noun(source: &Source) -> Vec<Finding> {
     if !source.is("rs") {
         return Vec::new();
     }
     let mut found = Vec::new();
     // The words before, in this comment; a line that is none ends it.
-    let mut before: Option<(String, bool)> = None;
+    let mut places = Places::default();
     for (number, line) in source.lines() {
         let Some(text) = comment(line) else {
-            before = None;
+            places = Places::default();
             continue;
         };
         for word in text.split_whitespace() {
-            let this = bare(word);
-            let (last, begins) = before.take().unwrap_or_else(|| (String::new(), true));
-            let is_pair = PAIRS.contains(&[last.as_str(), this.as_str()]);
-            if PRONOUNS.contains(&this.as_str()) && last != "those"
-                || is_pair
-                || begins && this == "what"
-            {
+            if places.is_wrong(word) {
                 found.push(source.finding(number, format!("'{word}' where a noun should be")));
             }
-            before = Some((this, ends_sentence(word)));
         }
     }
     found
+}
+
+/// Compares the findings of each folder with a list of the numbers that were there before, which
+/// only fall.
+pub(super) fn only_fall(sources: &[Source], check: Check, before: &str, list: &str) {
+    let mut found: BTreeMap<String, Vec<Finding>> = BTreeMap::new();
+    for source in sources {
+        let folder = source.path.split('/').next().unwrap_or_default().to_owned();
+        let findings = check(source);
+        if !findings.is_empty() {
+            found.entry(folder).or_default().extend(findings);
+        }
+    }
+    let mut before: BTreeMap<&str, usize> = before
+        .lines()
+        .filter_map(|line| line.split_once(' '))
+        .map(|(folder, places)| (folder, places.parse().expect("the list has a number a line")))
+        .collect();
+    let mut faults = Vec::new();
+    for (folder, findings) in &found {
+        let (now, allowed) = (findings.len(), before.remove(folder.as_str()).unwrap_or(0));
+        if now < allowed {
+            faults.push(format!("{folder}: fewer now; in {list} it is \"{folder} {now}\""));
+        } else if now > allowed {
+            faults.push(format!(
+                "{folder}: {now} places, where {allowed} were; some of these are new:"
+            ));
+            faults.extend(findings.iter().map(Finding::to_string));
+        }
+    }
+    faults.extend(
+        before.keys().map(|folder| format!("{folder}: none now; it has no line in {list}")),
+    );
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
 #[test]
@@ -79,33 +126,5 @@ fn a_subject_without_a_noun_is_found() {
 
 #[test]
 fn comments_name_their_subjects() {
-    let mut found: BTreeMap<String, Vec<Finding>> = BTreeMap::new();
-    for source in sources() {
-        let folder = source.path.split('/').next().unwrap_or_default().to_owned();
-        let findings = subjects_without_a_noun(&source);
-        if !findings.is_empty() {
-            found.entry(folder).or_default().extend(findings);
-        }
-    }
-    let mut before: BTreeMap<&str, usize> = BEFORE
-        .lines()
-        .filter_map(|line| line.split_once(' '))
-        .map(|(folder, places)| (folder, places.parse().expect("words.txt has a number a line")))
-        .collect();
-    let mut faults = Vec::new();
-    for (folder, findings) in &found {
-        let (now, allowed) = (findings.len(), before.remove(folder.as_str()).unwrap_or(0));
-        if now < allowed {
-            faults.push(format!("{folder}: fewer now; in tidy/words.txt it is \"{folder} {now}\""));
-        } else if now > allowed {
-            faults.push(format!(
-                "{folder}: {now} places, where {allowed} were; some of these are new:"
-            ));
-            faults.extend(findings.iter().map(Finding::to_string));
-        }
-    }
-    faults.extend(
-        before.keys().map(|folder| format!("{folder}: none now; it has no line in tidy/words.txt")),
-    );
-    assert!(faults.is_empty(), "{}", faults.join("\n"));
+    only_fall(&sources(), subjects_without_a_noun, BEFORE, "tidy/words.txt");
 }

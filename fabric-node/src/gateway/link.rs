@@ -489,7 +489,7 @@ mod tests {
         }
         assert_eq!(outbox.hold(), Some(false));
         assert!(!outbox.is_idle() && !outbox.is_full());
-        assert_eq!(outbox.taken(99), None, "nobody has what was not sent");
+        assert_eq!(outbox.taken(99), None, "no host has unsent messages");
         // Batches that wait in the form in which they are kept are given up as well.
         let as_kept =
             outbox.queue.iter().filter(|batch| matches!(batch, OpenBatch::Kept(_))).count();

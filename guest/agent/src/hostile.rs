@@ -152,7 +152,7 @@ fn check(victim: &mut Victim, report: &mut HostileReport) -> Result<(), String> 
         return Err(format!("a sound write and read end with {written} and {read}{nothing}"));
     }
     let odd = words.clone().find(|&at| victim.memory.read_u64(at) != value(at));
-    odd.map_or(Ok(()), |at| Err(format!("what was read differs at {at:#x}")))
+    odd.map_or(Ok(()), |at| Err(format!("the data that was read differs at {at:#x}")))
 }
 
 /// A ring full of nonsense, looked at for a moment.

@@ -212,7 +212,7 @@ impl Source for Reopened {
         match found {
             Ok((facts, _)) if facts != self.facts => {
                 let (interface, before) = (&self.name, self.facts);
-                tracing::info!(interface, ?before, now = ?facts, "it is to be opened anew");
+                tracing::info!(interface, ?before, now = ?facts, "it must be opened again");
                 Ok(Some(InterfaceState::Gone))
             }
             Ok((_, is_running)) => {

@@ -40,7 +40,7 @@ fn what_differs_is_named_with_whose_it_is_and_what_does_not_is_not() {
     ];
     assert_eq!(differences(&[side("A", &one), side("B", &two)]), expected);
     two.machine = None;
-    let unknown = "machine: nobody knows where B was measured";
+    let unknown = "machine: the machine of B is not known";
     assert_eq!(differences(&[side("A", &one), side("B", &two)]), [unknown]);
     assert!(differences(&[side("B", &two)]).is_empty(), "one alone differs from nobody");
 }

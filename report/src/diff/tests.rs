@@ -132,7 +132,7 @@ fn units_of_one_dimension_are_converted_and_that_is_said() {
 #[test]
 fn another_machine_or_level_or_set_up_is_said() {
     let (mut a, mut b) = (latency(1.0, None), latency(1.0, None));
-    assert_eq!(diff(&a, &b).differs, ["machine: nobody knows where A, B were measured"]);
+    assert_eq!(diff(&a, &b).differs, ["machine: the machine of A, B is not known"]);
     a.run.machine = Some(machine("one", 46));
     assert!(diff(&a, &b).differs[0].contains("where B was measured"));
     b.run.machine = Some(machine("another", 105));

@@ -222,7 +222,7 @@ fn line_share<'a>(group: &Group<'a>, drawing: &mut Drawing<'a>) -> Option<Figure
     let quantity = capital(group.quantity.words());
     let mut remark = String::from("In percent of what the line could carry.");
     if missing > 0 {
-        remark += &format!(" Of {missing} series nobody said what that is.");
+        remark += &format!(" The line rate of {missing} series is not known.");
     }
     let title = format!("{quantity} as a share of line rate: {}", group.subject.words());
     let derived = Derived {

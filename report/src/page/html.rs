@@ -116,7 +116,7 @@ fn differences(content: &Content<'_>) -> String {
     }
     let lines = list("", &content.differences);
     let head = match content.sources {
-        [_] => "What to mind",
+        [_] => "Cautions",
         _ => "These runs differ in more than what they measured",
     };
     format!("<section class=\"box\" id=\"differences\"><h2>{head}</h2>{lines}</section>\n")

@@ -195,7 +195,11 @@ fn a_share_is_of_the_line_and_the_rest_is_said() {
     let share = all.iter().find(|figure| figure.title.contains("share of line")).unwrap();
     let PlotBody::Curves(curves) = &share.body else { panic!("bars") };
     assert_eq!((curves.len(), curves[0].points[0].y), (1, 25.0));
-    assert!(share.remarks[0].contains("Of 1 series nobody said"), "{:?}", share.remarks);
+    assert!(
+        share.remarks[0].contains("The line rate of 1 series is not known"),
+        "{:?}",
+        share.remarks
+    );
 }
 
 /// The slides' columns: baseline, without the columns that cannot be measured here.

@@ -77,7 +77,7 @@ impl FileVolume {
     /// When that cannot be recorded.
     /// When that cannot be kept.
     pub fn remember_by(&mut self, records: &FileRecords, adopted: bool) -> Result<(), RecordError> {
-        let shared = Arc::get_mut(&mut self.shared).expect("nobody uses it yet");
+        let shared = Arc::get_mut(&mut self.shared).expect("no disk uses it yet");
         let (seen, now) = (shared.witnessed, shared.info.incarnation);
         let (incarnation, note) = if adopted {
             (now, records.keep_incarnation(seen, now, shared.failed.load(Acquire))?)

@@ -279,9 +279,10 @@ fn distrust(path: &Path, why: NotSealed) -> RecordError {
             &"it was written under another secret than the file .secret of this directory; \
               records move together with that file",
         ),
-        NotSealed::Newer(version) => {
-            way_out(path, &format!("it has version {version}, of a newer release: run that one"))
-        }
+        NotSealed::Newer(version) => way_out(
+            path,
+            &format!("it has version {version}, of a newer release: run that release"),
+        ),
     }
 }
 

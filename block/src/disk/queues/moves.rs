@@ -165,7 +165,7 @@ fn a_queue_that_was_fenced_on_its_way_is_not_touched() {
         let _ = other.poll(rig.now_ns);
         assert_eq!(rig.digest(), before);
         assert_eq!((volume.asked(0), volume.asked(1)), (0, 0));
-        assert!(other.take_stopped(0).is_some(), "whoever stops it is told");
+        assert!(other.take_stopped(0).is_some(), "the stopper is told");
     }
 }
 

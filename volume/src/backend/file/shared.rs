@@ -192,12 +192,12 @@ impl Syncs {
     /// The turn is over. The outcome of the sync is stored before.
     pub(super) fn end(&self) {
         let before = self.0.fetch_add(1, Release);
-        assert!(!before.is_multiple_of(2), "whoever ends a sync began it");
+        assert!(!before.is_multiple_of(2), "a sync that ends has begun");
     }
 
     /// The turn was taken and nothing came of it.
     pub(super) fn cancel(&self) {
         let before = self.0.fetch_sub(1, Release);
-        assert!(!before.is_multiple_of(2), "whoever cancels a sync began it");
+        assert!(!before.is_multiple_of(2), "a sync that is cancelled has begun");
     }
 }

@@ -58,7 +58,7 @@ fn a_round_deciphers_a_bounded_part_of_what_has_landed_and_the_rest_later() {
         for round in 0.. {
             bench.round();
             if round == 0 {
-                assert!(bench.done.contains(&flush), "what costs nothing does not wait");
+                assert!(bench.done.contains(&flush), "work without cost does not wait");
             }
             // A disk polls several times in a round; there is no more in it for that.
             let now_ns = bench.now_ns - 5_000;
