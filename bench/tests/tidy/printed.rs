@@ -136,7 +136,8 @@ fn tests_without_a_noun(source: &Source) -> Vec<Finding> {
 
 #[test]
 fn strings_are_told_from_other_code() {
-    let code = "let a = 'x'; let b: &'static str = \"one\\\" \\\n    two\"; // \"no\"\nlet c = '\"';\n\
+    let code = "let a = 'x'; let b: &'static str = \"one\\\" \\\n    two\"; // \"no\"\n\
+                let c = '\"';\n\
                 let d = r#\"raw \"text\" here\"#; let e = '\\''; f(\"three\");\n";
     let found: Vec<_> = strings(code).into_iter().map(|(line, text)| (line, words(text))).collect();
     let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
