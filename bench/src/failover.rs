@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_by_name() {
+    fn invalid_options_are_refused_by_name() {
         let usual = Options {
             program: PathBuf::from("vrio"),
             seconds: 4.0,

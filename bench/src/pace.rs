@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_is_as_planned_until_something_has_ended() {
+    fn the_remaining_time_is_as_planned_until_a_step_has_ended() {
         let pace = Pace::new(seconds(100));
         assert_eq!(pace.left(NOTHING, NOTHING), seconds(100));
         assert_eq!(pace.left(seconds(20), NOTHING), seconds(100));
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_took_longer_says_so_of_what_is_to_come() {
+    fn a_slow_step_lengthens_the_estimate_of_later_ones() {
         let mut pace = Pace::new(seconds(100));
         pace.ended(seconds(20), seconds(80));
         assert_eq!(pace.left(NOTHING, NOTHING), seconds(320));
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_at_once_makes_nobody_faster() {
+    fn an_immediate_failure_does_not_shorten_the_estimate() {
         let mut pace = Pace::new(seconds(100));
         pace.failed(seconds(60));
         assert_eq!(pace.left(NOTHING, NOTHING), seconds(40));

@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_nearest_to_its_bound_is_told() {
+    fn the_figure_nearest_to_its_bound_is_told() {
         assert_eq!(Bound::AtLeast(2.0).room(3.0), 1.5);
         assert_eq!(Bound::AtMost(2.0).room(4.0), 0.5);
         assert_eq!(Bound::AtMost(0.0).room(0.0), f64::INFINITY);

@@ -78,7 +78,7 @@ fn run_on(free_gib: u64, failing: &str, said: &str, ci: bool) -> (bool, String) 
 
 /// The seven checks before the tests are passes as well.
 #[test]
-fn what_passes_passes() {
+fn a_passing_test_passes_the_gate() {
     let (passed, end) = run("", "", true);
     assert!(passed && end.contains("vrio: 8 passed, 0 failed, 0 skipped, 0 flaky"), "{end}");
 }
@@ -91,14 +91,14 @@ fn a_disk_without_room_for_the_build_is_said_first() {
 }
 
 #[test]
-fn what_passes_by_itself_only_is_named_as_flaky() {
+fn a_test_that_passes_only_alone_is_named_as_flaky() {
     let (passed, end) = run("shy", "", true);
     assert!(passed && end.contains("vrio: 9 passed, 0 failed, 0 skipped, 1 flaky"), "{end}");
     assert!(end.contains("Flaky") && end.contains("one::two a::shy"), "{end}");
 }
 
 #[test]
-fn what_never_passes_fails_the_run() {
+fn a_test_that_never_passes_fails_the_run() {
     let (passed, end) = run("shy ill", "", false);
     assert!(!passed && end.contains("vrio: 9 passed, 1 failed, 0 skipped, 1 flaky"), "{end}");
     assert!(end.contains("Failed:\n  one::two a::ill"), "{end}");

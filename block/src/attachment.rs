@@ -496,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn who_goes_on_knows_what_the_one_before_knew() {
+    fn a_successor_knows_its_predecessors_state() {
         let it = Arc::new(attachment());
         let fresh = it.standing().unwrap();
         assert_eq!((fresh.epoch, fresh.unflushed, fresh.claimant), (0, false, 7));
@@ -522,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_goes_on_with_what_has_ended() {
+    fn an_ended_attachment_is_not_resumed() {
         let it = Arc::new(attachment());
         it.hold(4, Incarnation::default());
         it.fence("successor");
@@ -542,7 +542,7 @@ mod tests {
     }
 
     #[test]
-    fn who_looked_before_another_channel_claimed_does_not_claim_again() {
+    fn a_channel_that_looked_before_another_claimed_does_not_claim_again() {
         let it = attachment();
         assert!(it.lead_claim(0));
         assert_eq!(it.view().phase, Phase::Unclaimed, "the second one looks");

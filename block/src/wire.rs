@@ -628,7 +628,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_head_is_none() {
+    fn malformed_heads_are_refused() {
         let head = Request::new(Kind::Read, title(), 0).encode();
         let sound = head.as_bytes();
         assert!(Request::decode(&sound[..sound.len() - 1]).is_none(), "short");

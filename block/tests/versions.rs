@@ -108,7 +108,7 @@ fn a_node_of_the_version_before_is_neither_believed_to_nor_asked_to() {
 }
 
 #[test]
-fn a_change_is_told_to_who_understands_it() {
+fn a_change_is_told_to_peers_that_understand_it() {
     for (version, wanted) in [(3, 2 * SIZE), (2, SIZE)] {
         let mut rig = Rig::new(version);
         // The client asks by itself as well, each few seconds; the first time is over.

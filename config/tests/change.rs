@@ -33,7 +33,7 @@ fn the_same_in_another_order_is_nothing() {
 }
 
 #[test]
-fn what_is_needed_comes_first_and_goes_last() {
+fn needed_objects_come_first_and_go_last() {
     let all = [REMOTE, LOCAL, VOLUME, PEER];
     check(
         &[],
@@ -58,7 +58,7 @@ fn what_is_needed_comes_first_and_goes_last() {
 }
 
 #[test]
-fn what_can_be_changed_in_place_is() {
+fn possible_changes_are_made_in_place() {
     let chain = format!("{VOLUME}chain = [\"meter\", {{ limit = {{ iops = 5 }} }}]\n");
     let allow = format!("{VOLUME}allow = [\"vm1\"]\n");
     let peer = PEER.replace(":1", ":2");
@@ -226,7 +226,7 @@ fn a_file_can_change_its_volumes_name() {
 }
 
 #[test]
-fn what_takes_a_restart_is_named() {
+fn changes_that_take_a_restart_are_named() {
     let before = config(&[]);
     assert!(needs_restart(&before, &before).is_empty());
     let text = "name = \"m\"\nlisten = \"127.0.0.1:4871\"\ncontrol = \"/c\"\n[sidecores]\ncount = \
@@ -246,7 +246,7 @@ fn keyed(vm1_key: &str, allow: &str) -> Config {
 }
 
 #[test]
-fn what_is_revoked_lets_in_whom_both_let_in_and_the_rest_comes_later() {
+fn a_revocation_keeps_rights_of_both_and_adds_none() {
     let [one, two, three] = ['B', 'C', 'D'].map(|first| format!("{first}{}=", "A".repeat(42)));
     let entry = |key: &str| format!("{{ node = \"vm1\", key = \"{key}\" }}");
     let cases = [

@@ -172,7 +172,7 @@ durability = "flsh"
 }
 
 #[test]
-fn a_socket_is_for_whom_numbers_and_a_mode_say() {
+fn a_socket_has_its_owner_by_numbers_and_a_mode() {
     check(
         "name = \"vm1\"\n[directories]\nsockets = \"/s\"\n[[volume]]\nname = \"a\"\n\
          backend = { memory = \"1MiB\" }\n[[disk]]\nsocket = \"a.sock\"\nvolume = \"a\"\n\
@@ -247,7 +247,7 @@ fn a_duplicate_section_is_refused() {
 }
 
 #[test]
-fn what_is_not_toml_is_refused() {
+fn malformed_toml_is_refused() {
     check(
         "name = io1\n",
         &expect![[r#"
@@ -553,7 +553,7 @@ fn disks_are_checked() {
 }
 
 #[test]
-fn what_a_disk_names_has_to_exist() {
+fn objects_that_a_disk_names_must_exist() {
     check(
         r#"
 name = "vm1"
@@ -684,7 +684,7 @@ allow = ["vm2", { node = "vm1", key = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA
 }
 
 #[test]
-fn what_is_no_key_is_refused_and_not_repeated() {
+fn a_wrong_key_is_refused_and_not_repeated() {
     check(
         &keyed(
             r#"

@@ -152,7 +152,7 @@ mod tests {
     /// FT's rows of the slide: 127, 63.4, 31.1 and 15.1 of those in machines of 1, 2, 4 and 8
     /// cores, 8 of VM-proof XRC, 7 natively.
     #[test]
-    fn everybody_to_everybody_is_as_the_slide_has_it() {
+    fn all_to_all_is_as_the_slide_has_it() {
         let all = |scheme| {
             let each = each(scheme, Pattern::AllToAll);
             assert!(each.iter().all(|it| *it == each[0]), "{scheme:?}");

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_record_is_named() {
+    fn malformed_records_are_named() {
         let directory = tempfile::tempdir().unwrap();
         let home = Home::new(directory.path(), &volume()).unwrap();
         for wrong in ["", "{}", "[1]", &"x".repeat(5000)] {

@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_no_volume_is_refused() {
+    fn wrong_names_of_volumes_are_refused() {
         for words in ["", "io1", "io1/", "/root", "io1/a/b", "io1/a b", "../x", "io1/.."] {
             let error = Plan::volume_of(words).unwrap_err().to_string();
             assert!(error.contains("NODE/VOLUME"), "{words}: {error}");
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_named_with_its_option() {
+    fn invalid_values_are_named_with_their_option() {
         let shape = Shape { queues: 0, depth: 64 };
         assert!(refusal(&Plan { shape, ..plan() }).contains("--queues 0"));
         let shape = Shape { queues: 64, depth: 4096 };

@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_dead_client_left_is_listed_as_such_and_found_by_either_name() {
+    fn the_record_of_a_dead_client_is_listed_as_such_and_found_by_either_name() {
         let directory = tempfile::tempdir().unwrap();
         let volume = Plan::volume_of("io1/alice-root").unwrap();
         let home = Home::new(directory.path(), &volume).unwrap();

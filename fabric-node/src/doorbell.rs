@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_a_bell_that_a_member_has_bent() {
+    fn a_bell_that_a_member_has_bent_is_not_waited_for() {
         let doorbell = GatewayDoorbell::new().expect("a doorbell");
         let members = doorbell.shared().try_clone_to_owned().expect("a descriptor");
         fcntl_setfl(&members, OFlags::empty()).expect("any member may do that");

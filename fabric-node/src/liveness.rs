@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_it_to_another_one_says_nothing() {
+    fn a_member_that_leaves_it_to_another_says_nothing() {
         let region = region();
         NodeLiveness::hold(Arc::clone(&region)).expect("a thread").release();
         assert!(!region.is_orphaned());
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_member_writes_there_harms_nobody_but_its_domain() {
+    fn writes_of_a_member_harm_its_domain_alone() {
         let region = region();
         let liveness = NodeLiveness::hold(Arc::clone(&region)).expect("a thread");
         region.set_node(u64::MAX);

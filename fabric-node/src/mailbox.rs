@@ -331,7 +331,7 @@ mod unit_tests {
     }
 
     #[test]
-    fn what_was_proven_is_not_believed_again_when_turns_have_gone_round() {
+    fn an_old_proof_is_not_believed_after_turns_have_wrapped() {
         let (region, server, client) = pair(|_, _| {});
         let mailbox = Mailbox::new(&region, 1);
         let nonce = mailbox.nonce();

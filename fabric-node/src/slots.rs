@@ -538,7 +538,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_left_is_gone_and_what_it_claimed_is_not_passed_over() {
+    fn a_leaver_is_gone_and_its_claim_is_not_skipped() {
         let table = table(3);
         let (slot, incarnation) = table.take_slot(1).expect("room");
         let (reader, _) = table.take_slot(2).expect("room");
@@ -573,7 +573,7 @@ mod tests {
     }
 
     #[test]
-    fn gateways_do_not_wait_for_who_looks_through_rings() {
+    fn gateways_do_not_wait_for_readers_of_rings() {
         let table = table(3);
         let ((slot, incarnation), host) = (table.take_slot(1).expect("room"), 1);
         assert!(table.declare_dead(slot));
@@ -610,7 +610,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spoiled_slot_rests_until_those_who_saw_it_are_gone() {
+    fn a_spoiled_slot_rests_until_its_observers_are_gone() {
         let table = table(4);
         table.take_gateway(0);
         let [spoiler, witness, third] = [1, 2, 3].map(|pid| table.take_slot(pid).expect("room").0);

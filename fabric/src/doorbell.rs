@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_a_bell_whatever_others_do_to_it() {
+    fn a_bell_never_makes_its_ringer_wait() {
         let DoorbellPair { write_end, read_end } = DoorbellPair::new().expect("two ends");
         for end in [&write_end, &read_end] {
             fcntl_setfl(end, OFlags::empty()).expect("who has it may");
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn who_rings_without_end_keeps_nobody_and_what_is_there_is_heard() {
+    fn an_endless_ringer_keeps_no_caller_waiting_and_messages_are_heard() {
         let mut left = 1000;
         let endless = || {
             left -= 1;

@@ -534,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_region_is_refused() {
+    fn foreign_memory_is_refused() {
         let mut file = tempfile::tempfile().expect("a file");
         file.write_all(&[0; 8192]).expect("written");
         assert_eq!(map_error(&file.into()), RegionError::Unsealed);

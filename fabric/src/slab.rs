@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_give_nothing_back_do_not_have_a_gateways_last_buffer() {
+    fn receivers_that_return_nothing_do_not_have_a_gateways_last_buffer() {
         let options = RegionOptions { slots: 6, buffers: 8, ..RegionOptions::default() };
         let (table, _fd) = Node::new(&options);
         let region = table.region();
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn who_gave_all_back_between_two_turns_of_a_gateway_is_known_for_a_while() {
+    fn a_receiver_that_returned_all_buffers_is_known_for_a_while() {
         let options = RegionOptions { slots: 4, buffers: 8, ..RegionOptions::default() };
         let (table, _fd) = Node::new(&options);
         let region = table.region();

@@ -219,7 +219,7 @@ impl Receiver {
 }
 
 #[test]
-fn senders_killed_at_any_moment_hold_up_nobody() {
+fn senders_killed_at_any_moment_hold_up_no_other() {
     // So many in any time: a machine that does not manage them has another problem.
     const KILLS_MIN: u64 = 200;
     let (kills_max, time_max) = match std::env::var("VRIO_TIER").as_deref() {

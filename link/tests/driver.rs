@@ -35,7 +35,7 @@ fn a_link_can_be_bound_on_one_thread_and_used_on_another() {
 }
 
 #[test]
-fn what_arrives_reaches_the_endpoint_with_one_call_a_round() {
+fn datagrams_reach_the_endpoint_with_one_call_a_round() {
     let mut local = Local::detached(0, Services::new());
     let link = Rc::new(RefCell::new(bind()));
     let (to, counters) = (link.borrow().local_addr(), link.borrow().counters().clone());

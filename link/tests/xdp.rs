@@ -124,7 +124,7 @@ fn both_carry(clients: Vec<Xdp>, servers: Vec<Xdp>) -> bool {
 /// All that a host sends comes by a queue that is another sidecore's: it goes through the stack, to
 /// the sidecore whose port it is, and to no other.
 #[test]
-fn what_comes_by_another_queue_goes_through_the_stack() {
+fn frames_of_other_queues_go_through_the_stack() {
     let Some(hosts) = Hosts::new("crossed", "1500", [1, 2]) else { return };
     let (client, _) = side("vm1", only(&hosts, 0));
     let mut servers = hosts.xdp(1, &hosts.attach(1), 2);
@@ -158,7 +158,7 @@ fn receiving_takes_no_system_call_while_packets_come() {
 }
 
 #[test]
-fn what_is_in_the_way_is_said_and_the_socket_comes_back() {
+fn an_obstacle_is_named_and_the_socket_comes_back() {
     let Some(hosts) = Hosts::new("refused", "1500", [1, 1]) else { return };
     hosts.inside(0, || {
         let attach = |address: &str| XdpInterface::attach(address.parse().unwrap());

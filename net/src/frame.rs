@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_frame_is_refused_by_name() {
+    fn malformed_frames_are_refused_by_name() {
         let mut burst = Burst::new();
         let mut bytes = vec![0; FRAME_BYTES_MAX + 1];
         let segment =

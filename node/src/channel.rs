@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_before_the_end_of_hearing_is_heard_and_no_more() {
+    fn frames_before_the_end_of_hearing_are_heard_and_no_later_ones() {
         let (mut channel, other) = pair();
         let mut other = Channel::new(other, LIMIT).unwrap();
         other.send(&1, &[]).unwrap();
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_refused() {
+    fn malformed_messages_are_refused() {
         let head = |len: u32, count: u32| {
             [&MAGIC, [len.to_le_bytes(), count.to_le_bytes()].as_flattened()].concat()
         };
@@ -375,7 +375,7 @@ mod tests {
 
     /// A receiver whose time ran out in the middle of a message can still receive the rest of it.
     #[test]
-    fn what_came_of_a_message_is_kept() {
+    fn the_result_of_a_message_is_kept() {
         let (mut channel, mut other) = pair();
         let bytes = [&MAGIC[..], &3_u32.to_le_bytes(), &[0; 4], b"123"].concat();
         channel.set_limit(Duration::from_millis(20));

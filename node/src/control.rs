@@ -610,7 +610,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ours_is_left_alone() {
+    fn foreign_files_are_left_alone() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("node.control");
         let foreign = UnixListener::bind(&path).unwrap();

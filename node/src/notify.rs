@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_to_tell_is_no_error() {
+    fn a_missing_service_manager_is_no_error() {
         Manager(None).tell("READY=1");
         assert!(connect(OsStr::new("/nonexistent/notify")).is_err());
     }

@@ -724,7 +724,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_reader_does_not_know_it_skips() {
+    fn unknown_fields_are_skipped() {
         let text = r#"{ "name": "a", "novelty": 1 }"#;
         let known: AttachmentStatus = serde_json::from_str(text).unwrap();
         assert_eq!(known.name, "a");

@@ -172,7 +172,7 @@ fn metrics_agree_with_the_status_and_only_grow() {
 /// More connections than there are places, held by clients that say nothing. The next connection
 /// gets the oldest one's place, and the node's own control socket does not notice.
 #[test]
-fn clients_that_hold_connections_keep_nobody_from_asking() {
+fn clients_that_hold_connections_keep_no_client_from_asking() {
     let home = Home::new();
     let port = free_port();
     let text = "name = \"n\"\ncontrol = \"HOME/n.control\"\nmetrics-listen = \"PORT\"\n";
@@ -201,7 +201,7 @@ fn clients_that_hold_connections_keep_nobody_from_asking() {
 /// As many connections as the system lets wait: each may have a place for a moment, and then the
 /// asking client has its turn.
 #[test]
-fn silent_connections_that_wait_keep_nobody_from_asking() {
+fn silent_connections_keep_no_client_from_asking() {
     let home = Home::new();
     let port = free_port();
     let text = "name = \"n\"\ncontrol = \"HOME/n.control\"\nmetrics-listen = \"PORT\"\n";

@@ -43,7 +43,7 @@ fn contains(text: &str, parts: &[&str]) {
 /// A user of the sockets' group, which may use them, must not be able to put another socket in the
 /// place of one: this user would then serve every guest's disk.
 #[test]
-fn a_directory_of_sockets_is_writable_by_its_owner_alone_whatever_the_umask() {
+fn a_directory_of_sockets_is_writable_by_its_owner_alone_with_any_umask() {
     use std::os::unix::fs::PermissionsExt;
     let home = Home::new();
     rustix::process::umask(rustix::fs::Mode::empty());
@@ -154,7 +154,7 @@ fn a_core_that_is_not_there_is_named() {
 }
 
 #[test]
-fn what_was_started_before_a_failure_is_gone() {
+fn objects_started_before_a_failure_are_gone() {
     let home = Home::new();
     std::fs::write(home.path().join("n.control"), "in the way").unwrap();
     contains(&home.refusal(FILE), &["is not a socket"]);

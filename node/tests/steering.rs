@@ -263,7 +263,7 @@ fn a_node_stops_while_a_queue_is_moved() {
 }
 
 #[test]
-fn what_cannot_be_moved_says_why() {
+fn a_failed_move_has_a_reason() {
     let home = Home::new();
     let node = home.start(LOCAL);
     wait_for_disk(&node, DiskState::Ready, "a.sock");

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_in_all_of_them_is_left_out_and_counted() {
+    fn figures_missing_in_a_run_are_left_out_and_counted() {
         let runs = [run(&[(1.0, 1.0), (2.0, 1.0)]), run(&[(1.0, 3.0), (4.0, 1.0)])];
         let it = pool(&runs, None).unwrap();
         assert_eq!(it.measurements[0].series[0].points.len(), 1);

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_number_has_a_reason() {
+    fn a_missing_number_has_a_reason() {
         let bare = published().into_iter().filter(|it| it.series.is_empty());
         let bare: Vec<_> = bare.collect();
         assert!(bare.len() == 2 && bare.iter().all(|it| !it.empty.is_empty()));

@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_saved_is_there_and_found_by_its_beginning() {
+    fn a_saved_run_is_found_by_its_beginning() {
         let (_folder, store) = store();
         assert!(store.list().unwrap().is_empty(), "a store that is not there yet is empty");
         let mut one = loaded("20261122-100000-block");
@@ -487,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_added_about_the_same_thing_becomes_a_part_of_it() {
+    fn additions_to_a_measurement_become_a_part_of_it() {
         let (_folder, store) = store();
         let of_depth = |depth: f64| {
             let mut it = Measurement::new(RunOrigin::Measured, "block", "local");
@@ -511,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_added_later_is_read_behind_what_was_there() {
+    fn later_additions_are_read_after_earlier_ones() {
         let (_folder, store) = store();
         let mut run = loaded("20261122-100000-all");
         store.save(&mut run).unwrap();
@@ -557,7 +557,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_the_schema_is_no_file() {
+    fn results_that_break_the_schema_are_not_written() {
         let (folder, _) = store();
         let path = folder.path().join("run.json");
         let said = write_file(&path, Form::Run, &["no", "run"]).unwrap_err().to_string();

@@ -56,7 +56,7 @@ fn are_apart(names: &[String]) -> bool {
 }
 
 #[test]
-fn whatever_a_program_printed_can_be_told_apart() {
+fn output_of_all_programs_is_recognised() {
     let mut seen = 0;
     for file in std::fs::read_dir(data()).unwrap() {
         let name = file.unwrap().file_name().into_string().unwrap();

@@ -52,7 +52,7 @@ fn the_schema_knows_each_name_that_the_types_know_and_no_other() {
 }
 
 #[test]
-fn what_is_imported_and_what_was_published_conforms() {
+fn imported_and_published_results_conform() {
     let mut count = 0;
     for entry in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data")).unwrap() {
         let path = entry.unwrap().path();
@@ -69,7 +69,7 @@ fn what_is_imported_and_what_was_published_conforms() {
 }
 
 #[test]
-fn what_is_stored_conforms() {
+fn stored_results_conform() {
     let folder = tempfile::tempdir().unwrap();
     let store = RunStore::at(folder.path());
     let mut loaded = Loaded { run: Run::now("all", "others' figures"), measurements: published() };
@@ -106,7 +106,7 @@ fn a_run_conforms_with_everything_and_with_nothing() {
 
 /// Values that the types refuse, the schema refuses as well, as far as it can express the rule.
 #[test]
-fn what_is_wrong_is_refused_by_both() {
+fn wrong_results_are_refused_by_both() {
     let good = serde_json::to_value(&published()[0]).unwrap();
     conforms(Form::Measurement, &good).unwrap();
     type Break = fn(&mut Value);

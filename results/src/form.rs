@@ -652,13 +652,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_text_is_read_back() {
         let written = latency();
         assert_eq!(Measurement::read(&text(&written)).unwrap(), written);
     }
 
     #[test]
-    fn another_version_is_refused_by_name_whatever_else_it_has() {
+    fn another_version_is_refused_by_name_with_any_other_content() {
         let said = Measurement::read("{\"schema\": 7, \"novelty\": []}").unwrap_err().to_string();
         assert!(said.contains("version 7") && said.contains("knows version 1"), "{said}");
         let said = Run::read("{\"schema\": 2}").unwrap_err().to_string();
@@ -709,7 +709,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_endless_is_refused() {
+    fn endless_results_are_refused() {
         let mut it = latency();
         it.series[0].points = vec![Point::new(1.0, 1.0); POINTS_MAX + 1];
         assert!(it.check().unwrap_err().to_string().starts_with("series[0].points: more"));

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_checks_is_refused_even_if_it_would_be_kept() {
+    fn unchecked_words_of_the_schema_are_refused() {
         for rule in [json!({"uniqueItems": true}), json!({"$ref": "#/$defs/nothing"})] {
             assert!(by(&rule, &json!([])).is_err(), "{rule}");
         }

@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_safe_key_file_is_refused_by_name() {
+    fn unsafe_key_files_are_refused_by_name() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("a.key");
         refused(&path, &["the file does not exist", "`vrio key new FILE`"]);
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_key_file_is_refused_whatever_is_missing() {
+    fn a_damaged_key_file_is_refused_with_any_part_missing() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("a.key");
         create(&path, KeyKind::Node).unwrap();

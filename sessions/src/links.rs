@@ -137,9 +137,9 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_came_to_copy_is_not_taken_where_nobody_wants_that() {
+    fn a_queue_that_copies_is_refused_where_zero_copy_is_wanted() {
         if !rustix::process::geteuid().is_root() || !cable() {
-            let name = "a_queue_that_came_to_copy_is_not_taken_where_nobody_wants_that";
+            let name = "a_queue_that_copies_is_refused_where_zero_copy_is_wanted";
             return println!("SKIP {name}: no network namespace, or no virtual cable");
         }
         let sockets =

@@ -214,7 +214,7 @@ mod tests {
 
     /// Each call here would wait for ever if it were a plain read or write.
     #[test]
-    fn nobody_waits_for_a_holder_that_clears_the_flag_and_fills_the_counter() {
+    fn a_holder_that_clears_the_flag_and_fills_the_counter_is_not_waited_for() {
         ready().unwrap();
         let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
         fcntl_setfl(&fd, OFlags::empty()).unwrap();

@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_seen_again_has_the_core_for_longer_each_time() {
+    fn a_thread_seen_again_has_the_core_for_longer_each_time() {
         let mut backoff = Backoff::new(Idle::Adaptive, 0);
         let mut now_ns = 0;
         let mut seen = |pause_ns: u64| {
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn who_keeps_the_core_after_a_round_with_work_is_seen() {
+    fn a_thread_that_keeps_the_core_after_a_round_is_seen() {
         let mut backoff = Backoff::new(Idle::Adaptive, 0);
         assert!(!backoff.yielded(OTHERS_NS, 1));
         backoff.begin(10);
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn who_runs_for_long_and_then_halts_does_not_take_turns() {
+    fn a_thread_that_runs_long_and_halts_does_not_take_turns() {
         for (took_ns, step) in
             [(OTHERS_NS_MAX - 1, IdleStep::Yield), (OTHERS_NS_MAX, IdleStep::Spin)]
         {

@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_does_is_told_in_words() {
+    fn its_activity_is_told_in_words() {
         let pulse = Pulse::new();
         pulse.named(3, "disk \"alice\"".to_owned());
         pulse.polls(3);

@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_core_held_goes_with_it() {
+    fn state_of_a_core_ends_with_it() {
         let keys = Keys::none();
         let plan = HostPlan {
             name: "a",

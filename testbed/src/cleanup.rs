@@ -276,11 +276,11 @@ mod tests {
     }
 
     #[test]
-    fn who_is_left_in_a_namespace_goes_with_it() {
+    fn a_process_left_in_a_namespace_ends_with_it() {
         let name = format!("vrio-left-{}", std::process::id());
         let ip = |words: &[&str]| Command::new("ip").args(words).output();
         if !ip(&["netns", "add", &name]).is_ok_and(|output| output.status.success()) {
-            return println!("SKIP who_is_left_in_a_namespace_goes_with_it: it takes root");
+            return println!("SKIP a_process_left_in_a_namespace_ends_with_it: it takes root");
         }
         let cleanup = Cleanup::default();
         cleanup.namespace(&name);

@@ -361,7 +361,7 @@ mod tests {
 
     /// Without a counter of copies, "no copies" would be an empty claim.
     #[test]
-    fn who_counts_no_copies_claims_none() {
+    fn a_process_without_counted_copies_claims_none() {
         let at = Instant::now();
         let look = |side| Look { at, sides: [(Role::Vmhost, side)].into() };
         let nothing = look(side(&[], &[]));
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn who_took_how_many_is_known() {
+    fn the_share_of_each_link_is_known() {
         let at = Instant::now();
         let took = |served: &[(usize, u64)]| {
             let side = Side { served: served.iter().copied().collect(), ..Side::default() };

@@ -225,7 +225,7 @@ mod tests {
     use crate::events::{Look, Role, Side};
 
     #[test]
-    fn everybody_has_a_seat_or_nobody() {
+    fn all_processes_have_a_seat_or_none() {
         let all = Seats::new(&[0, 1, 2, 3], 1, 1, 1);
         assert_eq!(all, Seats { vmhost: vec![0], iohost: vec![1], driver: vec![3] });
         assert_eq!(Seats::new(&[4, 5], 1, 1, 1), Seats::default());
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_took_the_kernels_way_is_no_figure_of_xdp() {
+    fn datagrams_through_the_kernel_give_no_figure_of_xdp() {
         let look = |[all, past]: [u64; 2]| {
             let counters = [("link_datagrams_sent", all), ("xdp_datagrams_sent", past)];
             let mut side = Side::default();

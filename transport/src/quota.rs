@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn one_piece_everybody_may_have_while_there_is_any() {
+    fn each_peer_may_have_one_piece_while_there_is_any() {
         let share = Share { max: 10, used: 9 };
         assert!(share.admits(0, 1) && !share.admits(0, 2) && !share.admits(1, 1));
         assert!(!Share { max: 10, used: 10 }.admits(0, 1));
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_wants_does_not_pile_up() {
+    fn unwanted_shares_do_not_pile_up() {
         let mut turns = FairQueue::default();
         let (mut longest, mut dropped) = (0, 0);
         // Of each session's hundred calls the first is a live one's.
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_not_now_keeps_its_place() {
+    fn a_peer_that_must_wait_keeps_its_place() {
         let mut turns = FairQueue::default();
         for item in [1, 2] {
             turns.push(0, item);

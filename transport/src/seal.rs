@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sealed_is_opened_whatever_its_parts() {
+    fn sealed_packets_are_opened_with_any_parts() {
         let (mut sealer, mut opener) = pair();
         let bytes: Vec<u8> = (0..70_000u32).map(|i| i as u8).collect();
         let parts = [(0, 1), (0, 900), (1, 20), (15, 17), (16, 16), (4096, 20), (65_000, 52)];

@@ -635,7 +635,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_lost_goes_again_and_only_that() {
+    fn lost_fragments_and_no_others_are_sent_again() {
         let (mut queue, mut pool) = queue();
         call(&mut queue, &mut pool, 0, 1, 9_000);
         let sent = drain(&mut queue, usize::MAX);

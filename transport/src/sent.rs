@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn every_fragment_is_told_in_whatever_order_packets_land() {
+    fn every_fragment_is_told_when_packets_land_in_any_order() {
         let mut sent = SentPackets::new(SENT_MAX);
         // The numbers of those behind first ones go round meanwhile.
         sent.more_first = u32::MAX - 20;

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stranger_is_one_whatever_its_port() {
+    fn a_stranger_is_the_same_with_any_port() {
         let mut strangers = Strangers::default();
         for port in 1..100 {
             let from = SocketAddr::from(([10, 0, 0, 1], port));

@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_consumed_stays_in_order() {
+    fn unconsumed_packets_stay_in_order() {
         let mut pool = Pool::new(0);
         let mut batch = TransmitBatch::new(3);
         for byte in 1..=3 {

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_socket_is_for_whom_it_is_granted_to_whatever_the_umask_is() {
+    fn a_socket_has_its_granted_owner_with_any_umask() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("a.sock");
         let mode = || path.metadata().unwrap().mode() & 0o7777;

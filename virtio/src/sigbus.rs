@@ -261,7 +261,7 @@ mod tests {
     const CLAIMS: [usize; 7] = [0, 1, PAGE, 3 * PAGE, 2 << 20, 1 << 30, usize::MAX];
 
     #[test]
-    fn what_is_replaced_lies_in_the_mapping() {
+    fn replaced_pages_lie_in_the_mapping() {
         let mapping = 7 * PAGE..12 * PAGE;
         for page in CLAIMS {
             for damaged in [None].into_iter().chain(CLAIMS.map(Some)) {

@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_gathered_is_scattered_again() {
+    fn gathered_bytes_are_scattered_again() {
         let mut guest = [1u8, 2, 3, 4, 5, 6];
         let base = guest.as_mut_ptr();
         // SAFETY: inside the array.
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_changes_nothing() {
+    fn the_choice_of_a_copy_changes_no_data() {
         let from: Vec<u8> = (0..1000).map(|at| at as u8).collect();
         for (len, lines) in [(0, 0), (63, 1), (64, 0), (200, 1), (1000, 3), (1000, 100)] {
             let mut to = vec![0; 1000];

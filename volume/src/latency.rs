@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_counted_is_read() {
+    fn counted_latencies_are_read() {
         let latencies = Latencies::default();
         (0..90).for_each(|_| latencies.record(1_000_000));
         (0..10).for_each(|_| latencies.record(u64::MAX));

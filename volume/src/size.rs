@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_watches_is_told_of_each_change_and_of_nothing_else() {
+    fn a_watcher_is_told_of_each_change_and_of_nothing_else() {
         let event = || Arc::new(eventfd(0, EventfdFlags::NONBLOCK).expect("a descriptor"));
         let told = |event: &Arc<OwnedFd>| rustix::io::read(event, &mut [0u8; 8]).is_ok();
         let (size, one, other) = (Size::new(512), event(), event());

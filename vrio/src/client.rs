@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_there_is_said_so() {
+    fn a_missing_node_is_named() {
         let error = get(Path::new("/nonexistent/control"), "/v1/status").unwrap_err();
         assert!(format!("{error:#}").starts_with("no node answers at"), "{error:#}");
     }

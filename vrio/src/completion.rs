@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_shell_would_read_is_no_name() {
+    fn special_characters_of_a_shell_are_in_no_name() {
         assert!(is_plain("io1/alice-root.1"));
         for wrong in ["a b", "$(reboot)", "`x`", "a;b", "a\nb", "a'b"] {
             assert!(!is_plain(wrong), "{wrong}");

@@ -234,7 +234,7 @@ fn vrio(words: &[&str]) -> (Option<i32>, String) {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_before_anything_is_started() {
+fn invalid_options_are_refused_before_a_start() {
     let home = tempfile::tempdir().unwrap();
     let directory = home.path().join("attach").display().to_string();
     let refused = |words: &[&str], code: i32, wanted: &str| {

@@ -38,7 +38,7 @@ fn volumes_that_are_encrypted_are_measured() {
 
 /// The report has each part under a remote read, with a time above zero, over either link.
 #[test]
-fn what_is_under_a_remote_read_is_measured() {
+fn the_parts_of_a_remote_read_are_measured() {
     let _shared = MACHINE.read();
     for link in ["udp", "shm"] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_vrio"));
@@ -114,7 +114,7 @@ fn a_file_is_made_and_removed_or_used_and_left() {
 }
 
 #[test]
-fn whoever_serves_a_socket_is_measured() {
+fn the_server_of_a_socket_is_measured() {
     let home = tempfile::tempdir().unwrap();
     let config = "[[volume]]\nname = \"v\"\nbackend = { null = \"1GiB\" }\n\
                   [[disk]]\nsocket = \"v.sock\"\nvolume = \"v\"\n";
@@ -285,7 +285,7 @@ fn check_goals(report: &Value) {
 }
 
 #[test]
-fn what_makes_no_sense_is_the_command_lines_fault() {
+fn invalid_options_are_errors_of_the_command_line() {
     let temporary = tempfile::tempdir().unwrap();
     for (words, said) in [
         (&["--path", "nowhere"][..], "local, remote, direct, bare or socket PATH"),

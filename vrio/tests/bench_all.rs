@@ -99,7 +99,7 @@ fn all_parts_are_one_run_and_on_the_page_and_on_that_of_report() {
 }
 
 #[test]
-fn what_is_missing_is_named_and_the_rest_goes_on() {
+fn missing_programs_are_named_and_the_rest_continues() {
     let folder = tempfile::tempdir().unwrap();
     let mut command = all(folder.path(), &["--part", "mpi", "--part", "connections"]);
     let output = command.env("PATH", folder.path()).output().unwrap();
@@ -200,7 +200,7 @@ fn a_part_that_fails_leaves_what_it_has_measured_and_the_rest_goes_on() {
 }
 
 #[test]
-fn a_second_interruption_ends_everybody_at_once() {
+fn a_second_interruption_ends_all_processes_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let mut command = all(folder.path(), &["--part", "block"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();

@@ -271,7 +271,7 @@ fn requests_to_a_file_enter_the_kernel_together() {
 /// The number of calls of a request is certain only where the threads sleep. A spinning thread
 /// looks for work by a call, as often as there is time.
 #[test]
-fn a_direct_request_of_those_who_sleep_takes_few_system_calls() {
+fn a_direct_request_of_sleeping_sidecores_takes_few_system_calls() {
     let at = |depth| {
         let words = ["--path", "direct", "--idle", "sleep", "--encrypt", "off", "--depth", depth];
         let report = measure_alone(&words);
@@ -307,7 +307,7 @@ const OF_GUESTS: [&str; 5] =
     ["kicks", "calls", "vmhost_wakeups", "vmhost_system_calls", "vmhost_datagrams_sent"];
 
 #[test]
-fn what_a_request_costs_does_not_grow_with_queues_or_guests() {
+fn the_cost_of_a_request_does_not_grow_with_queues_or_guests() {
     let _alone = MACHINE.write();
     let temporary = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_vrio"));

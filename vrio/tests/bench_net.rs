@@ -188,7 +188,7 @@ fn a_server_that_loses_frames_is_measured_by_those_that_arrive() {
 }
 
 #[test]
-fn what_cannot_be_measured_is_said() {
+fn impossible_measurements_are_named() {
     for (words, wanted) in [
         (&["--size", "32"][..], "--size 32"),
         (&["--path", "socket", "one"], "socket A,B"),

@@ -101,7 +101,7 @@ fn we_are_compared_with_every_peer_that_is_installed() {
 }
 
 #[test]
-fn what_makes_no_sense_is_the_command_lines_fault() {
+fn invalid_options_are_errors_of_the_command_line() {
     for (words, said) in [(["--rounds", "0"], "--rounds 0"), (["--seconds", "0"], "--seconds 0")] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_vrio"));
         let output = command.args(["bench", "compare", "net"]).args(words).output().unwrap();

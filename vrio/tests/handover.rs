@@ -720,7 +720,7 @@ fn a_stop_comes_after_a_hand_over() {
 /// A caller at the socket for shared memory is answered only after it is decided which process goes
 /// on. The node does not wait for a successor that sends its answer byte by byte.
 #[test]
-fn callers_wait_and_a_slow_successor_holds_nobody_up() {
+fn callers_wait_and_a_slow_successor_holds_up_no_guest() {
     use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketType};
 
     let home = tempfile::tempdir().expect("a directory");

@@ -261,7 +261,7 @@ fn a_guest_that_was_replaced_takes_nothing_back() {
 /// held the volume, also after it gave its rights up, as it does by default. Else a guest that was
 /// replaced would have the volume again as soon as its successor has closed.
 #[test]
-fn a_guest_takes_nothing_back_whatever_directories_its_host_has() {
+fn a_guest_takes_nothing_back_with_any_directories_of_its_host() {
     for layout in ["sockets = \"HOME\"\n", "sockets = \"HOME\"\nstate = \"HOME/state\"\n"] {
         let rack = Rack::new(2);
         let io = rack.io().start().unwrap();

@@ -184,7 +184,7 @@ fn a_volume_that_is_encrypted_has_the_same_events() {
 /// A measurement that fails empties its own row or kind, and the row says why. A file is one
 /// guest's, and this file cannot be made.
 #[test]
-fn what_cannot_be_measured_is_empty_and_the_rest_goes_on() {
+fn impossible_measurements_are_empty_and_the_rest_continues() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("no such folder/disk");
     let volume = format!("file:{}", file.display());
@@ -267,7 +267,7 @@ fn real_guests_cards_have_them_too() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_before_anything_is_measured() {
+fn invalid_options_are_refused_before_a_measurement() {
     for (words, said) in [
         (&["--rounds", "0"][..], "--rounds"),
         (&["--guests", "0"], "--guests"),

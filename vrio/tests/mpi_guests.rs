@@ -213,8 +213,8 @@ fn four_ranks_in_two_vms_find_everything_as_it_was_sent() {
 }
 
 #[test]
-fn libfabrics_tools_work_in_vms_for_users_whom_udev_lets_in() {
-    let test = "libfabrics_tools_work_in_vms_for_users_whom_udev_lets_in";
+fn libfabrics_tools_work_in_vms_for_users_that_udev_allows() {
+    let test = "libfabrics_tools_work_in_vms_for_users_that_udev_allows";
     let Some(image) = mpi::available(test) else { return };
     if !Path::new(UDEV).is_file() {
         println!("SKIP {test}: {UDEV} is not installed");

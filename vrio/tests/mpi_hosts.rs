@@ -132,7 +132,7 @@ fn jobs_over_two_hosts_find_everything_as_it_was_sent() {
 }
 
 #[test]
-fn what_the_network_loses_is_sent_again() {
+fn lost_datagrams_are_sent_again() {
     // Either way, one in two hundred datagrams is lost, and as many come twice or late.
     let link = "[link]\nfault = { loss = 0.005, duplicate = 0.005, reorder = 0.005, seed = 1 }\n";
     let Some(place) = Place::new(link) else { return };
@@ -188,7 +188,7 @@ fn a_job_over_two_hosts_notices_nothing_of_hand_overs() {
 /// If one of the two processes survives, the job goes on. If none does, the host is gone, and the
 /// job ends.
 #[test]
-fn a_job_over_two_hosts_goes_on_or_ends_whoever_is_killed_in_a_hand_over() {
+fn a_job_over_two_hosts_continues_or_ends_after_a_kill_in_a_hand_over() {
     let Some(mut place) = Place::new("") else { return };
     let mut random = Random::new(1);
     let begun = Instant::now();

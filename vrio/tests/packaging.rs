@@ -295,7 +295,7 @@ fn packaging(script: &str, arguments: &[&Path]) -> Output {
 }
 
 #[test]
-fn what_is_installed_works_from_where_it_is() {
+fn an_installation_works_from_its_place() {
     let home = tempfile::tempdir().expect("a directory");
     // Not the path of the program in the units as they are in the repository.
     let put = packaging("install", &[home.path(), Path::new("/opt/vrio")]);

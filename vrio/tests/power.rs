@@ -184,16 +184,16 @@ fn zero(vm: &mut Node) {
 }
 
 #[test]
-fn what_was_flushed_survives_the_iohosts_power() {
-    survives("what_was_flushed_survives_the_iohosts_power", false);
+fn flushed_data_survives_a_power_cut_of_the_iohost() {
+    survives("flushed_data_survives_a_power_cut_of_the_iohost", false);
 }
 
 /// The same on an encrypted volume, only in the nightly tier: it takes some boots of a guest, and
 /// the simulation cuts the power of such volumes in any tier.
 #[test]
-fn what_was_encrypted_and_flushed_survives_the_iohosts_power() {
+fn encrypted_and_flushed_data_survives_a_power_cut_of_the_iohost() {
     if matches!(std::env::var("VRIO_TIER").as_deref(), Ok("nightly" | "long")) {
-        survives("what_was_encrypted_and_flushed_survives_the_iohosts_power", true);
+        survives("encrypted_and_flushed_data_survives_a_power_cut_of_the_iohost", true);
     }
 }
 

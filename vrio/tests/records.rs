@@ -208,7 +208,7 @@ fn an_old_record_in_the_place_of_a_newer_one_hides_no_loss() {
 }
 
 #[test]
-fn what_an_older_release_has_left_is_believed_once() {
+fn a_record_of_an_older_release_is_believed_once() {
     let mut random = Random::new(4);
     let host = Host::new();
     let mut node = host.start();

@@ -49,7 +49,7 @@ fn one_command_leads_from_an_osu_file_to_a_picture() {
 }
 
 #[test]
-fn what_cannot_be_shown_is_named() {
+fn unreadable_results_are_named() {
     let home = tempfile::tempdir().unwrap();
     fs::write(home.path().join("cut.txt"), OSU.replace("0.23", "cut")).unwrap();
     let output = vrio(home.path(), &["report", "cut.txt"]);

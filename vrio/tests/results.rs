@@ -31,7 +31,7 @@ fn json(store: &Path, words: &[&str]) -> Value {
 }
 
 #[test]
-fn what_others_measured_is_kept_listed_shown_and_compared() {
+fn other_programs_results_are_kept_listed_shown_and_compared() {
     let home = tempfile::tempdir().unwrap();
     let empty = results(home.path(), &["list"]);
     assert!(empty.status.success() && said(&empty).contains("no results in"), "{}", said(&empty));
@@ -81,7 +81,7 @@ fn runs_are_pooled() {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_a_way_out() {
+fn errors_have_a_way_out() {
     let home = tempfile::tempdir().unwrap();
     let refused = |words: &[&str]| {
         let output = results(home.path(), words);
@@ -99,7 +99,7 @@ fn what_is_wrong_is_said_with_a_way_out() {
 }
 
 #[test]
-fn what_is_measured_is_kept_if_that_is_asked_for() {
+fn measurements_are_saved_on_request() {
     let home = tempfile::tempdir().unwrap();
     let folder = home.path().join("kept").display().to_string();
     let words = ["bench", "block", "--seconds", "1.2", "--json", "--depth", "2", "--save", &folder];
@@ -136,7 +136,7 @@ fn what_is_measured_is_kept_if_that_is_asked_for() {
 
 /// Each kind of report, as it is saved in a store, conforms to the schema.
 #[test]
-fn what_real_commands_save_conforms_to_the_schema() {
+fn results_of_real_commands_conform_to_the_schema() {
     let home = tempfile::tempdir().unwrap();
     let folder = home.path().display().to_string();
     let commands = [
@@ -165,7 +165,7 @@ fn what_real_commands_save_conforms_to_the_schema() {
 /// A file needs no store, and so no home directory. A run's name needs one, and the error names the
 /// way out.
 #[test]
-fn a_store_is_asked_for_by_who_needs_it() {
+fn a_store_is_opened_only_by_commands_that_need_it() {
     let home = tempfile::tempdir().unwrap();
     let homeless = |words: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_vrio"));

@@ -220,7 +220,7 @@ fn it_ends_when_its_terminal_is_gone() {
 
 /// The terminal behaves as behind a connection that stands still: every write waits for ever.
 #[test]
-fn a_signal_ends_it_where_nobody_takes_what_it_draws() {
+fn a_signal_ends_it_where_its_terminal_takes_no_output() {
     let home = tempfile::tempdir().expect("a directory");
     let node = node(&home);
     let (mut ours, side) = pair();

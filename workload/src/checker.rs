@@ -620,7 +620,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_zeroed_reads_as_zeroes_and_nothing_else() {
+    fn zeroed_ranges_read_as_zeroes_and_nothing_else() {
         let mut checker = Checker::new(1);
         let first = written(&mut checker, 0);
         let zeroing = checker.begin_zeroing(0, 1);

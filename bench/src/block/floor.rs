@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_added_is_what_is_left() {
+    fn the_added_time_is_the_difference() {
         let round = round(10.0, 13.0, [50, 50]);
         assert_eq!((round.remote_adds(), round.sealing_adds()), (2.5, 1.5));
     }
@@ -499,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_floor_is_refused_by_name() {
+    fn options_without_a_floor_are_refused_by_name() {
         let options = options(LinkKind::Udp);
         options.check().unwrap();
         let refused = |wrong: FloorOptions, word: &str| {

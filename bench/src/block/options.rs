@@ -320,7 +320,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_makes_no_sense_is_refused_by_name() {
+    fn invalid_options_are_refused_by_name() {
         let options = Options::new(PathBuf::from("vrio"));
         options.check().unwrap();
         let refused = |wrong: Options, word: &str| {

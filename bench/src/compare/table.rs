@@ -315,7 +315,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_does_not_count_and_what_disturbs_is_said() {
+    fn excluded_and_disturbed_rounds_are_named() {
         let quiet = sample(10.0);
         let far = Sample { trips_ns: [Some(485), Some(480)], core_share: Some(0.5), ..quiet };
         let rounds = [vec![quiet, quiet], vec![far, quiet], vec![far, far]];
@@ -351,7 +351,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_nobody_knows_has_no_ratio_and_is_not_judged() {
+    fn unknown_figures_have_no_ratio_and_are_not_judged() {
         let unknown = Sample { cpu_us: None, ..sample(10.0) };
         let rounds = [vec![sample(10.0), unknown]];
         let pair = Pair { ours: 0, theirs: 1, rounds: &rounds, counted: &[0] };

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn turns_alternate_and_who_fails_is_named_and_left_out() {
+    fn turns_alternate_and_a_failing_contestant_is_named_and_left_out() {
         let (cleanup, progress, took) =
             (Cleanup::default(), Progress::silent(), RefCell::new(Vec::new()));
         let turn = |things: &[Thing], who: &&'static str| {

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_encrypts_is_in_the_chain_of_the_volume() {
+    fn the_stage_that_encrypts_is_in_the_chain_of_the_volume() {
         let of = |model, stage| {
             let setting = Setting { stage, ..Setting::of(Device::Block, 1) };
             asked(&options(), model, &setting).map(|asked| asked.chain)
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_to_poll_and_sleeps_is_seen() {
+    fn a_poller_that_sleeps_is_seen() {
         let events = [("kicks", 0.0), ("calls", 1.0), ("vmhost_wakeups", 0.7)];
         let [exits, guest, injections, host, iohost] = of(Model::Elvis, Volume::Null, &events);
         assert_eq!([exits, guest, host], [0.0, 1.0, 0.7].map(Count::Of));
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_counts_is_no_zero() {
+    fn uncounted_events_are_no_zero() {
         let [exits, guest, _, host, _] = of(Model::Elvis, Volume::Null, &[("kicks", 0.0)]);
         assert_eq!(exits, Count::Of(0.0));
         assert_eq!([guest, host], [Count::Empty(NOT_COUNTED); 2]);
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_devices_interrupts_are_those_of_who_polls_or_wake_who_sleeps() {
+    fn a_devices_interrupts_are_its_pollers_or_wake_a_sleeper() {
         let file = Volume::DirectFile("/disk".into());
         let woken = [("vmhost_wakeups", 0.1)];
         let interrupted = [woken[0], ("vmhost_device_interrupts", 1.0)];

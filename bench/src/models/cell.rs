@@ -202,7 +202,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_empty_is_in_no_sum() {
+    fn empty_cells_are_in_no_sum() {
         let counts = |calls, iohost| {
             let empty = Count::Empty("no hardware virtualisation");
             [Count::Of(0.0), Count::Of(calls), empty, Count::Nobody, Count::Of(iohost)]
@@ -222,7 +222,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn processor_time_that_nobody_knows_is_no_zero() {
+    fn unknown_processor_time_is_no_zero() {
         let known = sample([Count::Nobody; Column::ALL.len()]);
         let mut unknown = known.clone();
         unknown.alone.as_mut().unwrap().cpu_us = None;

@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_datagram_comes_back_and_wakes_somebody() {
+    fn every_datagram_comes_back_and_wakes_its_receiver() {
         let echoed = echo(1, Duration::from_millis(20)).unwrap();
         assert!(echoed.outcome.requests() > 0 && echoed.cpu > Duration::ZERO);
         assert!(echoed.sleeps > 0, "whoever waits for an answer sleeps");

@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_nobody_counts_is_no_zero() {
+    fn uncounted_events_are_no_zero() {
         let events = [("kicks".to_owned(), 0.0), ("calls".to_owned(), 1.0)].into();
         let [exits, guest, _, host, iohost] = counts(Model::Elvis, &events);
         assert_eq!([exits, guest], [0.0, 1.0].map(Count::Of));

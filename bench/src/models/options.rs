@@ -165,7 +165,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_encrypted_is_beside_what_is_not() {
+    fn encrypted_and_plain_models_are_side_by_side() {
         let of = |stage: &[bool]| {
             let guests = vec![1, 4];
             let asked = Options { stage: stage.to_vec(), guests, ..options() };
@@ -178,7 +178,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_by_name() {
+    fn invalid_options_are_refused_by_name() {
         options().check().unwrap();
         let refused = |wrong: Options, word: &str| {
             let text = wrong.check().unwrap_err().to_string();

@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_measured_is_stepped_over_and_each_table_is_named() {
+    fn an_unmeasured_model_is_skipped_and_each_table_is_named() {
         use Model::{Baseline, Elvis};
         let rows = |more| [(Elvis, counts(0.5, 0.0)), (Baseline, counts(more, 0.0))];
         let tables = [
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_of_two_did_not_count_makes_no_difference() {
+    fn uncounted_events_of_one_of_two_models_make_no_difference() {
         let mut elvis = counts(1.0, 0.0);
         elvis[3] = Count::Empty("no device");
         let mut baseline = counts(1.0, 0.0);

@@ -418,7 +418,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_guest_counted_is_known_and_what_it_did_not_is_not() {
+    fn only_counted_events_of_a_guest_are_known() {
         let told = Told::of("requests=8 interrupts=16 kicks=4 p50_us=7 p99_us=9").unwrap();
         assert_eq!((told.requests, told.interrupts, told.kicks), (8, 16, Some(4)));
         assert_eq!(told.us, Some([7.0, 9.0]));

@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_fails_is_empty_and_takes_nothing_from_the_others() {
+    fn a_failing_model_is_empty_and_takes_nothing_from_the_others() {
         let mut asked = Vec::new();
         let sample = |at, round| {
             asked.push((at, round));

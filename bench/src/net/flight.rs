@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_a_frame_overtook_is_lost_at_once_and_gives_its_place_free() {
+    fn frames_that_were_overtaken_count_as_lost_at_once() {
         let mut flight = sent(0..=9);
         flight.came(0, 1);
         flight.came(4, 2);

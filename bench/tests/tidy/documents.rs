@@ -120,7 +120,7 @@ fn the_readme_is_read_in_three_minutes() {
 }
 
 #[test]
-fn what_a_document_names_is_there() {
+fn paths_in_documents_exist() {
     let good = "see [the manifest](../Cargo.toml#here), `bench/src/net.rs`, `x/*.rs` and\n\
                 [elsewhere](https://example.org/a.rs)\n";
     try_check(named_files, "docs/a.md", "one\nsee [this](nowhere.md)\n", 2, good);

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_released_is_claimed_by_another_claimant() {
+    fn a_released_attachment_is_claimed_by_another_claimant() {
         let it = fresh();
         it.begin(false, None, 1);
         it.held(1, 7, Incarnation::default());

@@ -615,7 +615,7 @@ fn a_pause_is_no_new_start() {
 /// Another process serves the rings: it goes on as the holder of the epoch, and has none if the
 /// holder was replaced.
 #[test]
-fn another_process_goes_on_as_who_held_the_epoch() {
+fn another_process_continues_as_the_holder_of_the_epoch() {
     let volume = guarded();
     let hand_over = |rig: &mut Rig| {
         pause(rig);

@@ -318,7 +318,7 @@ fn a_live_client_goes_on_unless_replaced() {
 }
 
 #[test]
-fn a_take_over_ends_who_has_the_volume_and_tells_it() {
+fn a_take_over_ends_the_volumes_holder_and_tells_it() {
     let bench = Bench::new();
     let first = bench.claim("a", Title::default(), by(1)).expect("the first");
     let mut old = bench.open("a", &first, 0).expect("opens");
@@ -379,7 +379,7 @@ fn write_through_and_clean_ends_survive_any_incarnation() {
 
 /// A process that was handed the guest asks as the one before, which has closed or could not.
 #[test]
-fn who_goes_on_is_judged_as_who_it_was() {
+fn a_successor_is_judged_as_its_predecessor() {
     let bench = Bench::new();
     let title = bench.claim("a", Title::default(), by(1)).expect("the first");
     let unflushed = Claim { unflushed: true, ..by(1) };
@@ -490,7 +490,7 @@ fn an_opening_that_is_given_up_leaves_nothing_open() {
 }
 
 #[test]
-fn what_makes_no_sense_is_invalid_and_harms_nothing() {
+fn invalid_requests_harm_nothing() {
     let mut info = Bench::new().volume.info();
     info.block_bytes = 4096;
     let bench = Bench::with(info);
@@ -616,7 +616,7 @@ fn a_name_on_a_shared_volume_belongs_to_a_key() {
 }
 
 #[test]
-fn more_attachments_than_are_remembered_lock_nobody_out_and_bring_nobody_back() {
+fn more_attachments_than_the_limit_lock_out_none_and_bring_back_none() {
     let bench = Bench::new();
     let first = bench.claim("0", Title::default(), by(1)).expect("the first");
     let mut last = first;
@@ -751,7 +751,7 @@ fn the_flush_of_a_claim_takes_no_longer_than_it_takes() {
 
 /// Requests that the chain gives back have left the guard: no claim waits for them.
 #[test]
-fn what_is_recalled_has_left_the_guard() {
+fn recalled_requests_have_left_the_guard() {
     let held = HeldVolume::new(1 << 20);
     let options = ExportOptions::default();
     let export = Export::new("v", Arc::new(held.clone()), options, Arc::new(NoRecords));

@@ -258,7 +258,7 @@ fn a_request_is_one_io_and_its_answer_is_its_length() {
 /// A link is polled once a round, so a request that waited for the next round would wait for that
 /// poll, too.
 #[test]
-fn who_answers_with_the_next_request_is_served_in_the_same_round_and_then_it_is_over() {
+fn an_answer_with_the_next_request_is_served_in_the_same_round() {
     let mut bench = Bench::new();
     bench.driver.0.borrow_mut().again = 5;
     bench.driver.request(3, op::READ, 0, 8);
@@ -270,7 +270,7 @@ fn who_answers_with_the_next_request_is_served_in_the_same_round_and_then_it_is_
 }
 
 #[test]
-fn what_makes_no_sense_is_an_error_and_never_reaches_the_volume() {
+fn invalid_requests_are_errors_and_never_reach_the_volume() {
     let mut bench = Bench::new();
     let eio = -libc::EIO;
     for (start_sector, nr_sectors) in
@@ -318,7 +318,7 @@ fn ranges_are_zeroed_as_the_volume_can() {
 }
 
 #[test]
-fn whatever_a_request_fails_of_its_user_is_told() {
+fn each_failure_of_a_request_is_told_to_its_user() {
     let mut bench = Bench::new();
     for status in [Status::Error, Status::Invalid, Status::Fenced] {
         bench.end_as(Some(status));

@@ -531,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn who_sends_too_far_ahead_is_found_out() {
+    fn a_sender_too_far_ahead_is_found_out() {
         let mut inbox = LinkInbox::new(0);
         assert_eq!(inbox.arrive(WINDOW as u64, 'a'), BatchVerdict::TooFar('a'));
         assert_eq!(inbox.arrive(WINDOW as u64 - 1, 'b'), BatchVerdict::Kept);

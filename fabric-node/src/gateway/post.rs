@@ -527,7 +527,7 @@ mod tests {
     }
 
     #[test]
-    fn who_sleeps_is_woken_behind_a_batch_whoever_had_the_slot_before() {
+    fn a_sleeper_is_woken_behind_a_batch_after_any_earlier_owner() {
         let options =
             RegionOptions { slots: 2, gateways: 1, cells: 16, ..RegionOptions::default() };
         let (table, _) = SlotTable::create(&options).expect("memory");

@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_is_understood() {
+    fn written_messages_are_read_back() {
         let read = GatewayRequest::decode(&join().head());
         assert_eq!(read, Ok(GatewayRequest::Join(Box::new(join()))));
         let mut head = [7; HEAD_MAX];
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_or_bent_is_refused_or_another_and_never_a_panic() {
+    fn cut_or_changed_bytes_are_refused_or_another_message_and_never_a_panic() {
         let head = join().head();
         for len in 0..head.len() {
             assert_eq!(GatewayRequest::decode(&head[..len]), Err(MalformedBatch), "{len} bytes");

@@ -269,7 +269,7 @@ fn when_a_vm_ends_so_do_all_its_endpoints() {
 }
 
 #[test]
-fn the_dead_of_a_vm_are_found_by_who_comes_next() {
+fn the_dead_of_a_vm_are_found_by_the_next_member() {
     let node = TestNode::new(2);
     let one = node.plug("one");
     let client = one.client();
@@ -303,7 +303,7 @@ fn when_the_domain_is_removed_its_vms_are_told() {
 }
 
 #[test]
-fn who_closes_with_a_key_of_before_is_found_by_who_comes_with_the_new_one() {
+fn a_close_with_an_old_key_is_found_by_the_next_member() {
     let node = TestNode::new(2);
     let one = node.plug("one");
     let client = one.client();
@@ -351,7 +351,7 @@ fn a_system_that_was_started_anew_has_nothing_of_before() {
 }
 
 #[test]
-fn without_the_key_nobody_is_let_in_and_what_was_said_is_not_believed_again() {
+fn without_the_key_no_process_joins_and_old_proofs_are_refused() {
     let node = TestNode::new(2);
     let one = node.plug("one");
     for (name, key) in [("blue", "0123456789abcdeg"), ("red", KEY)] {
@@ -398,7 +398,7 @@ proptest! {
     /// One VM's mailbox is written over with anything; another VM is served, and in the end so is
     /// this one.
     #[test]
-    fn garbage_harms_nobody_else(words in vec((0_usize..128, any::<u64>()), 1..40)) {
+    fn garbage_harms_its_sender_alone(words in vec((0_usize..128, any::<u64>()), 1..40)) {
         let node = TestNode::new(2);
         let (one, two) = (node.plug("one"), node.plug("two"));
         for (at, word) in words {

@@ -227,7 +227,7 @@ fn a_member_that_breaks_the_rules_is_hung_up_on_and_no_other() {
 }
 
 #[test]
-fn who_speaks_another_version_is_told() {
+fn a_process_of_another_version_is_told() {
     let node = node(4);
     let socket = call(&node.path);
     let mut bytes = hello("blue", KEY).to_bytes();
@@ -238,7 +238,7 @@ fn who_speaks_another_version_is_told() {
 }
 
 #[test]
-fn who_does_not_read_is_hung_up_on() {
+fn a_client_that_does_not_read_is_disconnected() {
     let node = node(2);
     let deaf = member(&node);
     // More answers than a socket holds; the server never waits for it.
@@ -259,7 +259,7 @@ fn a_crowd_of_members_is_bounded() {
 }
 
 #[test]
-fn a_crowd_of_silent_clients_keeps_nobody_out() {
+fn a_crowd_of_silent_clients_keeps_no_client_out() {
     let node = node(4);
     // As many as one user may have, and one more: the first gives way, at once.
     let silent: Vec<_> = (0..=UNREGISTERED_PER_USER_MAX).map(|_| call(&node.path)).collect();
@@ -332,7 +332,7 @@ fn a_door_without_descriptors_lets_callers_wait_and_answers_members() {
 }
 
 #[test]
-fn who_leaves_and_goes_on_keeps_its_slots_from_others_until_it_ends() {
+fn a_leaver_keeps_its_slots_from_others_until_its_process_ends() {
     let node = node_that_watches_processes(1);
     let mut victim = Victim::start(&node, "leaves");
     node.until(0, 0);
@@ -466,7 +466,7 @@ fn a_removed_domain_lets_go_of_its_members() {
 }
 
 #[test]
-fn who_finds_no_node_is_told_what_to_look_at() {
+fn a_process_without_a_node_is_told_the_way_out() {
     let home = tempfile::tempdir().unwrap();
     let path = home.path().join("nothing");
     let error = Domain::join(&path, "blue", KEY).unwrap_err();
@@ -484,7 +484,7 @@ fn who_finds_no_node_is_told_what_to_look_at() {
 }
 
 #[test]
-fn keys_are_read_from_files_that_are_nobody_elses() {
+fn keys_are_read_from_files_without_other_readers() {
     use std::os::unix::fs::PermissionsExt;
     let home = tempfile::tempdir().unwrap();
     let path = home.path().join("key");
@@ -618,7 +618,7 @@ proptest! {
 
     /// Clients send anything, a bystander is served, and all slots come back.
     #[test]
-    fn nonsense_harms_nobody_else(talks in proptest::collection::vec(talk(), 1..20)) {
+    fn nonsense_harms_its_sender_alone(talks in proptest::collection::vec(talk(), 1..20)) {
         let node = node(3);
         let bystander = member(&node);
         new_grant(&bystander);

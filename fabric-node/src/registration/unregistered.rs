@@ -212,7 +212,7 @@ mod tests {
     /// A listener with a connection in its queue stays readable: if it were watched meanwhile the
     /// thread would never wait.
     #[test]
-    fn without_a_descriptor_nobody_is_looked_for_at_any_listener() {
+    fn without_descriptors_no_listener_is_polled() {
         let home = tempfile::tempdir().expect("a directory");
         let server =
             RegistrationServer::open(&home.path().join("fabric"), 1).expect("nothing is there");
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_when_all_places_are_taken_gets_one_of_the_user_with_most() {
+    fn a_late_client_gets_a_place_of_the_user_with_most() {
         let home = tempfile::tempdir().expect("a directory");
         let server =
             RegistrationServer::open(&home.path().join("fabric"), 1).expect("nothing is there");

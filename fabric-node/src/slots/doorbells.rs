@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_doorbell_of_a_vm_wakes_those_alone_for_whom_something_came() {
+    fn a_doorbell_of_a_vm_wakes_only_receivers_of_messages() {
         let (table, slot, incarnation) = table();
         let (other, others) = table.take_slot(2).expect("room");
         let read_ends = [(slot, incarnation), (other, others)]
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn deaths_and_ends_of_hosts_wake_who_sleeps() {
+    fn deaths_and_ends_of_hosts_wake_sleepers() {
         let (table, slot, incarnation) = table();
         let read_end = table.open_doorbell(slot, incarnation).expect("a pair");
         let ring = table.region().ring(slot);

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn who_goes_on_knows_what_the_one_before_knew() {
+    fn a_successor_knows_its_predecessors_state() {
         let (before, memory) = table();
         let (state, descriptors) = taken(&before);
         let table = adopt(&memory, &state, descriptors).expect("it is as it was");

@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_is_understood() {
+    fn written_messages_are_read_back() {
         let (requests, answers) = known();
         for request in requests {
             assert_eq!(RegistrationRequest::from_bytes(&request.to_bytes()), Ok(request.clone()));

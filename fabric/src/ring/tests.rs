@@ -164,7 +164,7 @@ fn cells_of_the_dead_are_skipped_and_those_of_the_living_are_not() {
 }
 
 #[test]
-fn what_a_dead_producer_published_is_taken() {
+fn published_entries_of_a_dead_producer_are_taken() {
     let ring = Local::at(0);
     let mut consumer = Consumer::new(&ring);
     let position = RingProducer::default().claim(&ring, producer(2)).expect("room");
@@ -175,7 +175,7 @@ fn what_a_dead_producer_published_is_taken() {
 }
 
 #[test]
-fn a_producer_that_dies_with_the_tail_in_hand_holds_up_nobody() {
+fn a_producer_that_dies_with_the_tail_in_hand_holds_up_no_other() {
     let ring = Local::at(0);
     let mut other = RingProducer::default();
     RingProducer::default().claim(&ring, producer(0)).expect("room");

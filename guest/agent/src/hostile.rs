@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_got_lost_is_said_again_until_its_own_answer_comes() {
+    fn lost_requests_are_repeated_until_their_own_answer_comes() {
         assert_eq!(asked(&[Some("go a")]), (Ok(()), 1));
         assert_eq!(asked(&[None, None, Some("go a\r")]), (Ok(()), 3));
         // Answers to what was said twice before, and one that was cut.

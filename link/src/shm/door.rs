@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn callers_wait_until_somebody_answers() {
+    fn callers_wait_until_a_node_answers() {
         const LONG_MS: i64 = 20_000;
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("door");

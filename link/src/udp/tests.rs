@@ -127,7 +127,7 @@ fn a_call_takes_in_a_bounded_number_of_messages() {
 }
 
 #[test]
-fn what_can_never_be_sent_is_dropped_and_the_rest_goes() {
+fn impossible_datagrams_are_dropped_and_the_rest_is_sent() {
     let (mut a, mut b) = (bind(true), bind(true));
     let nowhere: SocketAddr = "[2001:db8::1]:9".parse().unwrap();
     let mut listed = numbered(b.local_addr(), 2, 100);
@@ -200,7 +200,7 @@ fn planned(segment_bytes_max: usize) -> SendState {
 }
 
 #[test]
-fn what_the_socket_refuses_stays() {
+fn refused_datagrams_stay() {
     for error in [Errno::AGAIN, Errno::NOBUFS, Errno::INTR] {
         let mut sender = planned(65_507);
         assert_eq!(sender.settle(Err(error)), 0);
@@ -230,8 +230,8 @@ fn grouping_is_given_up_where_the_system_cannot() {
 
 /// In a network of its own whose interface takes no more than Ethernet's 1500 bytes.
 #[test]
-fn what_the_interface_does_not_take_is_refused() {
-    const TEST: &str = "what_the_interface_does_not_take_is_refused";
+fn invalid_arguments_of_the_interface_are_refused() {
+    const TEST: &str = "invalid_arguments_of_the_interface_are_refused";
     let on_thread = || {
         // SAFETY: no memory or descriptor is shared less than before, only this thread's network.
         let apart = unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) };

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_text_is_read_back() {
         let mut filled_up = packet(b"hello");
         filled_up.resize(60, 0);
         assert_eq!(read(&filled_up), Some((way(), &b"hello"[..])));

@@ -389,13 +389,13 @@ mod tests {
     }
 
     #[test]
-    fn what_no_socket_is_there_for_is_dropped_or_passed_on() {
+    fn packets_without_a_socket_are_dropped_or_passed_on() {
         let map = |kind, key_bytes| map(kind, key_bytes, 1);
         let maps = map(MAP_TYPE_XSKMAP, 4).and_then(|it| Ok((it, map(MAP_TYPE_HASH, 8)?)));
         let (sockets, ports) = match maps {
             Ok(maps) => maps,
             Err(error) => {
-                let name = "what_no_socket_is_there_for_is_dropped_or_passed_on";
+                let name = "packets_without_a_socket_are_dropped_or_passed_on";
                 return println!("SKIP {name}: {error}");
             }
         };

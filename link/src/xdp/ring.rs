@@ -262,7 +262,7 @@ mod tests {
 
     /// With packets of one piece and of two it is not always the last place that is asked about.
     #[test]
-    fn room_is_seen_whatever_is_asked_for() {
+    fn room_is_seen_for_requests_of_any_size() {
         let file = memfd_create("ring", MemfdFlags::CLOEXEC).expect("a memory file");
         ftruncate(&file, 4096).expect("a page");
         let offsets = XdpRingOffset { producer: 0, consumer: 64, desc: 128, flags: Some(8) };
@@ -281,7 +281,7 @@ mod tests {
 
     /// Another process maps the same ring, and finds what the first one left.
     #[test]
-    fn who_maps_a_ring_again_goes_on_where_it_was() {
+    fn a_producer_that_maps_a_ring_again_continues_at_its_place() {
         let file = memfd_create("ring", MemfdFlags::CLOEXEC).expect("a memory file");
         ftruncate(&file, 4096).expect("a page");
         let offsets = XdpRingOffset { producer: 0, consumer: 64, desc: 128, flags: Some(8) };

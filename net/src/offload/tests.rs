@@ -188,7 +188,7 @@ fn each_lie_has_its_name() {
 }
 
 #[test]
-fn whatever_a_guest_says_the_segments_are_bounded_and_nothing_panics() {
+fn any_header_of_a_guest_gives_bounded_segments_and_no_panic() {
     let mut dice = Random::new(4);
     let mut believed = 0;
     for round in 0..20_000 {

@@ -47,7 +47,7 @@ mod tests {
     use crate::maker::FrameMaker;
 
     #[test]
-    fn only_who_understands_is_marked_and_the_header_stays_right() {
+    fn only_packets_of_capable_flows_are_marked_and_the_header_stays_right() {
         for ecn in 0..4 {
             let mut frame = FrameMaker::tcp4().payload(10).build();
             frame[ETHER_BYTES + 1] |= ecn;
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_short_or_no_packet_is_left_alone() {
+    fn short_and_foreign_frames_are_left_alone() {
         let whole = FrameMaker::tcp4().payload(10).build();
         for len in 0..ETHER_BYTES + 20 {
             assert!(!congestion(&mut whole[..len].to_vec()), "{len} bytes");

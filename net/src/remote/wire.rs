@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_or_bent_is_malformed_or_another_and_never_a_panic() {
+    fn cut_or_changed_bytes_are_malformed_or_another_message_and_never_a_panic() {
         let join = join(Vlans::Trunk { native: None, tagged: [3].into_iter().collect() });
         let (head, body) = (join.head(true), join.body(Some([1; PROOF_BYTES])));
         for len in 0..head.len() {

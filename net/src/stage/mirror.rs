@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_has_an_end_and_a_slow_writer_costs_nobody_anything() {
+    fn a_file_has_an_end_and_a_slow_writer_costs_the_traffic_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.pcap");
         let core = Arc::<MirrorCore>::default();

@@ -301,7 +301,7 @@ fn floods_are_limited_and_the_limit_passes() {
 /// A guest of a VMhost sends to a silent station: first to the VMhost's switch, where only the way
 /// to the IOhost is left, and then to the IOhost's.
 #[test]
-fn a_stream_to_somebody_silent_is_none_to_everyone_unless_he_may_be_anywhere() {
+fn a_stream_to_a_silent_station_is_not_flooded_unless_its_port_is_unknown() {
     let at_ns = SECOND_NS;
     let passed = |switch: &mut Switch, from: u16, to: Mac, source: Mac| {
         let admit = |_: &u32| switch.admit(from, (to, source), 0, at_ns).is_ok();

@@ -159,7 +159,7 @@ fn without_mergeable_buffers_a_frame_needs_one_that_is_large_enough() {
 }
 
 #[test]
-fn a_guest_without_buffers_loses_frames_and_holds_nobody_up() {
+fn a_guest_without_buffers_loses_frames_and_holds_up_no_other() {
     let mut bridge = Bridge::new(5);
     let mut one = guest(&mut bridge, plan(), 1);
     let deaf = StandInGuest::new(&mut bridge, plan(), PortOptions::of_guest(mac(2)));
@@ -324,7 +324,7 @@ fn a_nic_that_died_with_a_split_ring_goes_on_where_it_was_used() {
 }
 
 #[test]
-fn a_broken_ring_stops_its_nic_and_nobody_else() {
+fn a_broken_ring_stops_its_nic_alone() {
     let mut bridge = Bridge::new(5);
     let mut bad = guest(&mut bridge, plan(), 1);
     let (mut one, mut other) = (guest(&mut bridge, plan(), 2), guest(&mut bridge, plan(), 3));

@@ -165,7 +165,7 @@ fn flows_spread_over_the_pairs_and_each_stays_in_one() {
 }
 
 #[test]
-fn what_a_guest_sends_by_either_pair_arrives() {
+fn frames_of_either_pair_arrive() {
     let mut bridge = Bridge::new(5);
     let (mut side, mut paired) = (alone(&mut bridge), Paired::new(&mut bridge));
     for round in 0..50 {

@@ -71,7 +71,7 @@ fn frames_of_all_sizes_pass_both_ways_and_large_ones_stay_whole() {
 }
 
 #[test]
-fn whatever_the_network_does_frames_are_right_and_in_order() {
+fn frames_are_right_and_in_order_over_any_network() {
     for seed in 1..20 {
         let mut world = World::new(seed, seed % 2 == 0);
         let nic = world.hosts[1].nic("blue", 2, Vlans::Access(0));
@@ -103,7 +103,7 @@ fn whatever_the_network_does_frames_are_right_and_in_order() {
 }
 
 #[test]
-fn a_stream_to_somebody_who_says_nothing_is_not_one_to_everyone() {
+fn a_stream_to_a_silent_receiver_is_not_flooded() {
     let mut world = World::new(10, false);
     let nic = world.hosts[1].nic("blue", 2, Vlans::Access(0));
     let there = local(&mut world, 1, PortOptions::of_guest(mac(1)));
@@ -125,7 +125,7 @@ fn a_stream_to_somebody_who_says_nothing_is_not_one_to_everyone() {
 }
 
 #[test]
-fn two_nodes_meet_in_a_network_and_nobody_else_hears_them() {
+fn two_nodes_meet_in_a_network_and_no_other_node_hears_them() {
     let mut world = World::new(3, true);
     world.add_vm2();
     world.hosts[0].network("red", 2);
@@ -219,7 +219,7 @@ fn a_guest_sees_that_its_network_is_away_when_that_lasts_and_not_before_it_was_t
 }
 
 #[test]
-fn who_may_no_longer_is_out_at_once_and_in_again_when_he_may() {
+fn a_revoked_member_is_out_at_once_and_in_again_when_allowed() {
     let mut world = World::new(5, true);
     let nic = world.hosts[1].nic("blue", 2, Vlans::Access(0));
     let there = local(&mut world, 1, PortOptions::of_guest(mac(1)));

@@ -153,7 +153,7 @@ fn a_label_cannot_end_early() {
 }
 
 #[test]
-fn what_a_nic_dropped_has_its_way_and_reason_in_labels() {
+fn drops_of_a_nic_have_direction_and_reason_in_labels() {
     let nic = NicStatus {
         name: "n".to_owned(),
         network: "blue".to_owned(),

@@ -433,7 +433,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_packed_is_put_together_again() {
+    fn packed_messages_are_put_together_again() {
         let fd = || rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
         let queues = [0; 3].map(|_| XdpQueueFds { socket: fd(), memory: fd() });
         let before =

@@ -100,7 +100,7 @@ fn a_busy_queue_moves_to_an_idle_sidecore() {
 }
 
 #[test]
-fn a_single_busy_queue_stays_whatever_it_costs() {
+fn a_single_busy_queue_stays_at_any_load() {
     let mut world = World::new(4, 1, 4, &[1_500]);
     assert_eq!(world.looks(200), 0);
     assert_eq!(world.steering.active(), 1, "another sidecore could not help it");

@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn the_way_out_has_what_there_is_to_copy() {
+    fn the_way_out_has_the_text_for_copying() {
         let (plain, sealed) = (Security::Plain, sealed());
         let key = PublicKey([2; 32]).to_string();
         let ours = SecretKey::from_bytes([9; 32]).public().to_string();
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_stranger_calls_itself_is_not_put_into_a_command() {
+    fn a_strangers_name_is_not_put_into_a_command() {
         for hostile in ["x; rm -rf /", "$(reboot)", "a\nb", "", "--force"] {
             for reason in StrangerReason::ALL {
                 let told = way_out(&stranger(reason, Some(hostile), Some(2)), "io1", &sealed());

@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_a_turn_that_was_given_away() {
+    fn a_turn_that_was_given_away_is_not_waited_for() {
         let turns = Turns::default();
         let first = turns.take().unwrap();
         thread::scope(|scope| {

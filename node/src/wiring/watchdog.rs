@@ -285,7 +285,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_system_says_of_threads_is_read() {
+    fn the_systems_files_about_threads_are_read() {
         let stat = "7 (a) R b) D 1 7 7 0 -1 4194560 900 0 0 0 11 22 0 0 20 0";
         assert_eq!(state_of(stat), Some('D'));
         assert_eq!(ticks_ns(stat), Some(330_000_000));

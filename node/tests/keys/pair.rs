@@ -263,7 +263,7 @@ fn an_expired_key_is_refused_and_one_that_expires_ends_its_sessions() {
 }
 
 #[test]
-fn a_volume_that_asks_for_an_attachment_key_opens_to_that_one_only() {
+fn a_volume_that_asks_for_an_attachment_key_opens_to_that_key_only() {
     let pair = Pair::new();
     let io1 = pair.home.start(&pair.io1(&pair.key("vm1"), &pair.allow("alice")));
     let there = pair.key("io1");
@@ -295,7 +295,7 @@ fn a_volume_that_asks_for_an_attachment_key_opens_to_that_one_only() {
 }
 
 #[test]
-fn who_stole_a_nodes_key_opens_nothing_of_a_tenant() {
+fn a_thief_of_a_nodes_key_opens_nothing_of_a_tenant() {
     let pair = Pair::new();
     let (io1, vm1) = pair.start_fitting();
     wait_for_disk(&vm1, DiskState::Ready, "a.sock");

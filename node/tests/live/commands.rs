@@ -83,7 +83,7 @@ fn a_bad_request_changes_nothing_and_says_what_is_wrong() {
 }
 
 #[test]
-fn what_the_system_refuses_leaves_everything_as_it_was() {
+fn a_refusal_of_the_system_changes_nothing() {
     let home = Home::new();
     let node = home.start(LOCAL);
     let foreign = UnixListener::bind(home.path("x.sock")).unwrap();
@@ -103,7 +103,7 @@ fn what_the_system_refuses_leaves_everything_as_it_was() {
 }
 
 #[test]
-fn a_volume_is_taken_from_nobody_but_by_force() {
+fn a_volume_is_taken_from_its_holder_only_by_force() {
     let home = Home::new();
     let node = home.start(LOCAL);
     let disk = json!({ "volume": "a", "socket": "x.sock" });

@@ -99,7 +99,7 @@ fn domains_come_and_go_by_command_and_not_from_under_their_members() {
 }
 
 #[test]
-fn a_reload_changes_keys_in_place_and_names_who_is_in_the_way() {
+fn a_reload_changes_keys_in_place_and_names_users_in_the_way() {
     let home = Home::new();
     let node = start(&home);
     let member = join(&home, "blue", KEY).unwrap();
@@ -151,7 +151,7 @@ fn a_dead_nodes_socket_is_replaced_and_a_living_ones_is_not() {
 }
 
 #[test]
-fn what_is_wrong_with_a_domain_is_said() {
+fn problems_of_a_domain_are_named() {
     let problems = |more: &str| {
         let text = NODE.replace("HOME", "/tmp") + more;
         Config::parse(std::path::Path::new("n.toml"), &text).unwrap_err().to_string()

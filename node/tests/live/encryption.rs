@@ -230,7 +230,7 @@ fn records(home: &Home) -> PathBuf {
 }
 
 #[test]
-fn a_volume_that_nobody_may_write_starts_again_and_again() {
+fn a_volume_that_no_disk_may_write_starts_again_and_again() {
     let home = Home::new();
     make_key(&home, "a.xts");
     let node = start_file(&home, "n.toml", &encrypted("a.xts"));
@@ -427,7 +427,7 @@ fn a_key_file_that_is_not_one_is_refused_with_the_way_out() {
 }
 
 #[test]
-fn what_encrypts_a_running_volume_stays_whoever_asks() {
+fn the_encryption_of_a_running_volume_stays_for_every_caller() {
     let home = Home::new();
     for name in ["a.xts", "b.xts"] {
         make_key(&home, name);

@@ -174,7 +174,7 @@ fn the_status_names_the_message_for_which_a_front_end_was_dropped() {
 }
 
 #[test]
-fn a_call_eventfd_that_is_full_and_blocks_stops_nobody() {
+fn a_call_eventfd_that_is_full_and_blocks_stops_no_sidecore() {
     let home = Home::new();
     let node = node(&home, "");
     let bystander = Bystander::new(&home);

@@ -53,8 +53,8 @@ impl Ear {
 }
 
 #[test]
-fn what_passes_is_heard_at_a_tap_and_goes_on_while_that_is_away() {
-    let name = "what_passes_is_heard_at_a_tap_and_goes_on_while_that_is_away";
+fn frames_are_heard_at_a_tap_and_pass_while_the_tap_is_away() {
+    let name = "frames_are_heard_at_a_tap_and_pass_while_the_tap_is_away";
     // SAFETY: only this thread, and those that it starts from now on, change their namespace.
     let is_apart = unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0;
     if !is_apart || !ip("tuntap add ids0 mode tap") {

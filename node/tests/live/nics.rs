@@ -374,7 +374,7 @@ fn a_bad_command_about_a_network_changes_nothing() {
 }
 
 #[test]
-fn what_is_wrong_with_a_network_or_a_nic_is_said() {
+fn problems_of_a_network_or_a_nic_are_named() {
     let home = Home::new();
     let problems = |more: &str| {
         let text = NODE.replace("HOME", "/tmp") + more;

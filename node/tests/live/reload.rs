@@ -78,7 +78,7 @@ fn a_typo_changes_nothing_and_its_line_is_named() {
 }
 
 #[test]
-fn what_cannot_change_in_place_is_replaced_and_a_guest_that_uses_it_is_named() {
+fn other_changes_replace_the_object_and_name_its_guest() {
     let home = Home::new();
     let node = start_file(&home, "n.toml", &format!("{LOCAL}{DISK}"));
     let mut guest = Guest::connect(home.path("x.sock"), 1);
@@ -126,7 +126,7 @@ fn a_change_that_fails_half_way_leaves_a_defined_state() {
 }
 
 #[test]
-fn what_a_command_added_stays_and_what_it_took_comes_back() {
+fn a_reload_keeps_added_objects_and_restores_removed_ones() {
     let home = Home::new();
     let node = start_file(&home, "n.toml", &format!("{LOCAL}{DISK}"));
     done(&node, "DELETE", "/v1/disks/x", &Value::Null);

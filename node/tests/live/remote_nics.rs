@@ -188,7 +188,7 @@ fn guests_of_two_nodes_hear_each_other_also_after_either_was_restarted() {
 }
 
 #[test]
-fn who_is_not_allowed_is_told_so_and_no_more() {
+fn a_refused_process_learns_nothing_but_the_refusal() {
     let pair = Pair::new(true);
     let (io, vm) = (pair.start_io(), pair.start_vm());
     joined(&vm, 0);

@@ -73,7 +73,7 @@ fn a_local_disk_grows_under_its_guest_and_stays_as_large() {
 }
 
 #[test]
-fn a_volume_shrinks_only_while_nobody_uses_it() {
+fn a_volume_shrinks_only_while_no_disk_uses_it() {
     let home = Home::new();
     let node = home.start(LOCAL);
     done(&node, "POST", "/v1/disks", &json!({ "volume": "a", "socket": "x.sock" }));

@@ -14,7 +14,7 @@ fn access(home: &Home, socket: &str) -> (u32, u32, u32) {
 }
 
 #[test]
-fn sockets_are_for_whom_the_file_says_whatever_the_umask_is() {
+fn sockets_have_the_files_owners_with_any_umask() {
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     // Root may give them to any user, other users only to themselves.
     let (user, group) = if uid == 0 { (4711, 4712) } else { (uid, gid) };

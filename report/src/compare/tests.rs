@@ -22,7 +22,7 @@ fn side<'a>(name: &'a str, run: &'a Run) -> ComparedSide<'a> {
 }
 
 #[test]
-fn what_differs_is_named_with_whose_it_is_and_what_does_not_is_not() {
+fn only_differences_are_named_with_their_runs() {
     let (one, mut two) = (run("x", 46), run("x", 50));
     assert!(differences(&[]).is_empty());
     assert!(differences(&[side("A", &one), side("B", &two), side("C", &one)]).is_empty());
@@ -73,7 +73,7 @@ fn set_ups_and_levels_of_measurements_are_looked_at() {
 }
 
 #[test]
-fn what_is_told_is_bounded() {
+fn reported_strangers_are_bounded() {
     let runs: Vec<Run> =
         (0..20).map(|at| run(&format!("{}{}", "x".repeat(200), at % 10), 46)).collect();
     let names: Vec<String> = (0..20).map(|at| format!("run {at}")).collect();
@@ -210,7 +210,7 @@ fn a_series_meets_its_namesake_or_the_only_one_of_its_kind() {
 }
 
 #[test]
-fn one_thing_is_one_kind_whoever_measures_it() {
+fn one_quantity_is_one_kind_for_each_program() {
     assert_eq!(kind("mpi_latency"), kind("osu_latency"));
     assert_ne!(kind("osu_latency"), kind("osu_bw"));
     assert_ne!(kind("osu_latency"), kind("osu_alltoall"));

@@ -83,7 +83,7 @@ fn disk(path: &str, title: &str) -> Measurement {
 }
 
 #[test]
-fn what_sets_measurements_of_a_run_apart_has_to_agree() {
+fn set_ups_of_compared_measurements_must_agree() {
     let of = |all: &[(&str, &str)]| Loaded {
         measurements: all.iter().map(|(path, title)| disk(path, title)).collect(),
         ..latency(1.0, None)
@@ -105,7 +105,7 @@ fn what_sets_measurements_of_a_run_apart_has_to_agree() {
 }
 
 #[test]
-fn a_series_that_only_b_has_is_said_whatever_else_is_of_its_quantity() {
+fn a_series_that_only_b_has_is_named_beside_others_of_its_quantity() {
     let (a, mut b) = (latency(1.0, None), latency(1.0, None));
     let tail = Series { statistic: Some(Statistic::P999), ..b.measurements[0].series[0].clone() };
     let back = Series { name: "way back".to_owned(), ..tail.clone() };
@@ -161,7 +161,7 @@ fn a_mean_is_not_compared_with_a_median() {
 }
 
 #[test]
-fn what_only_one_has_is_said() {
+fn series_of_one_run_alone_are_named() {
     let (a, mut b) = (latency(1.0, None), latency(1.0, None));
     b.measurements[0].series[0].points.pop();
     b.measurements.push(Measurement::new(RunOrigin::Measured, "block", "a disk"));

@@ -136,7 +136,7 @@ fn spreads_say_what_they_are() {
 }
 
 #[test]
-fn what_else_they_tell_is_read() {
+fn further_fields_are_read() {
     let rr = one("netperf-tcp_rr.txt");
     let round = figure(&rr, Quantity::RoundTrip, Some(Statistic::Mean));
     assert!((round.y - 1e6 / 30_603.88).abs() < 1e-9);
@@ -266,7 +266,7 @@ fn said(name: &str, text: &str) -> String {
 }
 
 #[test]
-fn what_is_wrong_has_a_file_a_line_and_what_was_expected() {
+fn an_error_has_a_file_a_line_and_the_expected_text() {
     let latency = text("osu-5.3-latency.txt");
     let spoilt = latency.replace("0.43\n2 ", "0.x3\n2 ");
     let words = "a.txt, line 4: expected a number (of its column), found \"0.x3\"";
@@ -311,7 +311,7 @@ fn foreign_files_are_refused_with_what_is_known() {
 }
 
 #[test]
-fn what_fio_says_before_its_json_is_skipped() {
+fn fios_lines_before_its_json_are_skipped() {
     let noisy = format!("fio: this platform has no such thing\n{}", text("fio-randread.json"));
     assert_eq!(import("f", &noisy).unwrap()[0].series, one("fio-randread.json").series);
 }
@@ -352,7 +352,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn whatever_a_file_is_it_is_read_or_refused(
+    fn a_file_of_any_content_is_read_or_refused(
         which in 0..64_usize,
         cuts in proptest::collection::vec((0.0..1.0_f64, 0..12_usize, 0..ODD.len()), 0..4),
         end in 0.0..1.3_f64,

@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_differs_is_named_and_what_does_not_is_not() {
+    fn only_differences_are_named() {
         let (one, mut two) = (run("one"), run("two"));
         assert!(between(&[&one, &two]).is_empty());
         two.machine.as_mut().unwrap().kernel = "6.12".to_owned();

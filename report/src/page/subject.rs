@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_alike_is_named_whole() {
+    fn equal_subjects_are_named_whole() {
         assert_eq!(of("osu_latency"), of("mpi_latency"));
         assert_ne!(of("osu_latency"), of("osu_allreduce"));
         assert_ne!(of("osu_bw"), of("osu_mbw_mr"));

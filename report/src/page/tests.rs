@@ -151,7 +151,7 @@ fn units_are_converted_and_said() {
 }
 
 #[test]
-fn what_differs_is_on_top_and_beside_each_plot() {
+fn differences_are_on_top_and_beside_each_plot() {
     let mut sources = two_runs();
     sources[1].run.machine.as_mut().unwrap().processor = "Xeon".to_owned();
     let html = page(&sources, &PageOptions::default()).unwrap().html;
@@ -165,7 +165,7 @@ fn what_differs_is_on_top_and_beside_each_plot() {
 }
 
 #[test]
-fn what_was_published_stands_only_beside_what_was_measured() {
+fn published_figures_stand_only_beside_measured_ones() {
     let mut native = measurement("QDR", vec![latency(2.0)]);
     (native.origin, native.source) = (RunOrigin::Published, Some("a blog, 2013".to_owned()));
     let mut price = native.clone();
@@ -263,7 +263,7 @@ fn published_events_are_rows_of_their_own() {
 
 /// The published texts of this crate, beside figures of the same quantities.
 #[test]
-fn what_the_seeds_say_is_laid_over_what_it_is_about() {
+fn published_figures_are_drawn_over_measured_ones() {
     let bandwidth = |times: f64| Series {
         line_rate: Some(1250.0),
         ..series("bw", Quantity::Bandwidth, Unit::MbPerS, steps(times * 800.0))
@@ -582,7 +582,7 @@ fn runs_of_one_title_are_told_apart() {
 
 /// A page has limits for any content of the files, and names what it leaves out.
 #[test]
-fn what_is_endless_has_an_end() {
+fn endless_input_has_an_end() {
     let mut it = events();
     let words = "w".repeat(4000);
     let empty = |at: usize| Empty { what: at.to_string(), why: format!("{at} {words}") };

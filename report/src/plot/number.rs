@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_exact_reads_back() {
+    fn exact_numbers_read_back() {
         for number in [0.0, 1.0, 0.1, 1e-9, 6.02e23, -5.5, 12_345_678.5, 4_294_967_297.0] {
             assert_eq!(exact(number).parse::<f64>().unwrap(), number, "{}", exact(number));
         }

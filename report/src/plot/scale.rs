@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_given_ends_in_few_ticks_and_finite_places() {
+    fn any_input_gives_few_ticks_and_finite_places() {
         for numbers in [
             vec![f64::MIN_POSITIVE, f64::MAX],
             vec![f64::MAX, f64::MAX / 2.0],

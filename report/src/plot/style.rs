@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_drawn_can_be_seen_on_its_paper() {
+    fn colours_contrast_with_the_paper() {
         for paper in ["paper", "panel"] {
             for (name, least) in [
                 ("text", CONTRAST_TEXT),

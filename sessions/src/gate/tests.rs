@@ -66,7 +66,7 @@ fn a_peer_that_sends_nothing_but_proofs_has_so_many_looked_at_and_others_theirs(
 }
 
 #[test]
-fn who_is_not_named_has_no_proof_looked_at_and_takes_no_room() {
+fn a_peer_without_an_entry_has_no_proof_checked_and_takes_no_room() {
     let doors = doors(&["vm1"], [9; 32]);
     for number in 0..1000 {
         let why = ask(&doors, SECOND, &format!("vm{number}x"), &[1; PROOF_BYTES]).unwrap_err();

@@ -44,7 +44,7 @@ pub(crate) fn held_bytes() -> i64 {
 }
 
 #[test]
-fn what_is_allocated_is_counted() {
+fn allocations_are_counted() {
     let (allocations_before, held_before) = (allocations(), held_bytes());
     let place = std::hint::black_box(vec![1u8; 5000]);
     assert_eq!((allocations() - allocations_before, held_bytes() - held_before), (1, 5000));

@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_guest_says_of_a_stream_is_understood() {
+    fn a_guests_line_about_a_stream_is_understood() {
         let tcp = streamed("bits_per_s=1.234e+09 bytes=8388608").unwrap();
         assert_eq!(tcp, Stream { bits_per_s: 1.234e9, packets: 0, lost: 0 });
         let udp = streamed("bits_per_s=5000000.5 packets=100 lost=1").unwrap();

@@ -640,7 +640,7 @@ mod tests {
         assert!(connecting.hello_to(0).is_none());
     }
     #[test]
-    fn a_cookie_is_shown_at_once_but_nobody_makes_us_send_more_than_he_does() {
+    fn a_cookie_is_shown_at_once_and_answers_are_not_longer_than_questions() {
         let base: SocketAddr = "10.0.0.1:1".parse().expect("an address");
         let mut connecting = Connecting::new(0, (SessionId(1), 2, 3), base, "", (0, 1472));
         assert!(connecting.hello_to(0).is_some());

@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_keeps_its_order_whatever_the_sizes_and_flows_take_turns() {
+    fn a_flow_keeps_its_order_with_any_sizes_and_flows_take_turns() {
         let (mut queue, mut pool) = queue();
         for body in [9_000, 0, 100, 5_000, 0] {
             assert!(cast(&mut queue, &mut pool, 0, 7, body));
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_lost_goes_again_beside_what_follows_and_tells_how_old_it_is() {
+    fn lost_fragments_are_sent_again_beside_new_ones_with_their_age() {
         let (mut queue, mut pool) = queue();
         (0..3).for_each(|_| assert!(cast(&mut queue, &mut pool, 0, 0, 3_000)));
         let sent = drain(&mut queue, 5, 4);

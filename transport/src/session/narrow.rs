@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn what_every_way_takes_says_nothing() {
+    fn sizes_that_every_path_passes_say_nothing() {
         let mut narrow = Narrow::default();
         narrow.lost(7, &packet(1472), 8);
         narrow.lost(8, &packet(1200), 9);

@@ -60,7 +60,7 @@ fn an_acceptor_with_another_key_is_named() {
 }
 
 #[test]
-fn a_connector_that_nobody_knows_is_told_its_key() {
+fn an_unknown_connector_is_told_its_key() {
     let mut world = nodes_with(|_, _| {});
     let mut config = world.config("io1");
     config.security = sealed_as("io1", &without("vm1"));
@@ -183,7 +183,7 @@ fn peers_of_the_version_before_and_after() {
 /// A reason in the clear may be anybody's: it neither ends the attempt before the peer could
 /// answer, nor a session.
 #[test]
-fn a_forged_refusal_stops_nobody() {
+fn a_forged_refusal_stops_no_connector() {
     for reason in 0..=9 {
         let mut world = two_nodes(1);
         world.nodes[1].paused_until_ns = world.now_ns + 500 * MS;

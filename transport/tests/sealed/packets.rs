@@ -317,7 +317,7 @@ fn a_plain_packet_for_a_sealed_session_is_nothing() {
 /// A peer that could tell the id of a later session would get the token of its Reset, by asking
 /// before there is such a session.
 #[test]
-fn nobody_can_tell_the_next_session_from_those_before() {
+fn the_next_session_is_not_predictable_from_earlier_ones() {
     let mut world = two_nodes(1);
     let mut ids = Vec::new();
     for _ in 0..3 {

@@ -63,7 +63,7 @@ fn frames_of_all_sizes_arrive_in_order_and_leave_nothing() {
 }
 
 #[test]
-fn whatever_the_network_does_frames_are_whole_and_in_order_and_calls_go_on() {
+fn frames_are_whole_and_in_order_and_calls_continue_over_any_network() {
     for_seeds("whatever_the_network_does_frames_are_whole_and_in_order", 150, |seed| {
         let mut world = two_nodes(seed);
         listening(&mut world, &[0, 9]);
@@ -195,7 +195,7 @@ fn a_peer_that_stands_still_costs_what_was_sent_meanwhile_and_no_more() {
 }
 
 #[test]
-fn a_flow_that_nobody_listens_to_is_dropped_and_one_that_begins_late_is_heard() {
+fn a_flow_without_a_listener_is_dropped_and_a_late_one_is_heard() {
     let mut world = two_nodes(4);
     listening(&mut world, &[]);
     let now_ns = world.now_ns;

@@ -81,7 +81,7 @@ fn calls_that_end_half_way_take_one_peers_part() {
 }
 
 #[test]
-fn replies_that_nobody_takes_hold_one_peers_part() {
+fn replies_without_a_taker_hold_one_peers_part() {
     let mut world = world(64, |_| {});
     connect_all(&mut world, 64);
     send_and_fall_silent(&mut world, 256, 0, 1 << 20);

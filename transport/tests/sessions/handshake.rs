@@ -39,7 +39,7 @@ pub(crate) fn tapped(world: &World, from: usize, kind: u8) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn both_sides_learn_who_the_other_is() {
+fn both_sides_learn_the_others_name() {
     let mut world = two_nodes(1);
     connect(&mut world);
     let mut bindings = Vec::new();
@@ -322,7 +322,7 @@ fn closing_is_told_to_the_peer_only() {
 /// A lone reply to a peer that is gone is sent again and again: that must not look like a wait
 /// that has just begun (simulation seed 3627).
 #[test]
-fn a_reply_that_nobody_takes_ends_the_session() {
+fn a_reply_without_a_taker_ends_the_session() {
     let mut world = two_nodes(1);
     connect(&mut world);
     world.nodes[1].app.is_mute = true;

@@ -235,7 +235,7 @@ fn calls_beyond_the_credit_take_no_memory() {
 
 /// It begins calls on all flows and completes none. Half of the room stays for others.
 #[test]
-fn a_peer_that_completes_no_call_holds_up_nobody_else() {
+fn a_peer_that_completes_no_call_holds_up_no_other_peer() {
     let mut world = World::new(4);
     for name in ["vm1", "io1"] {
         let mut config = world.config(name);

@@ -162,7 +162,7 @@ fn a_peer_that_was_not_there_is_no_narrow_way() {
 /// An acceptor's answer is never longer than the question, and it is not filled up for a sender
 /// that has not shown its address.
 #[test]
-fn nobody_is_sent_more_than_he_sends() {
+fn a_stranger_is_sent_no_more_than_it_sends() {
     let mut world = World::new(3);
     for (name, bytes) in [("vm1", 8_972), ("io1", 1_472)] {
         let config = world.config(name);

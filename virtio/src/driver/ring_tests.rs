@@ -515,7 +515,7 @@ fn a_ring_that_has_gone_round_costs_one_store_a_batch() {
 }
 
 #[test]
-fn what_came_back_last_is_taken_first_where_linux_is_imitated() {
+fn the_latest_free_slot_is_taken_first_where_linux_is_imitated() {
     for kind in KINDS {
         let options = RingOptions { reuse: Reuse::AsLinux, ..options(kind, true, true) };
         let (mut ring, config) = ring_and_config(Regions::One, options);

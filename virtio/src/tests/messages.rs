@@ -217,7 +217,7 @@ fn bad_vring_messages_end_the_connection() {
 }
 
 #[test]
-fn what_cannot_change_while_a_ring_runs() {
+fn a_running_ring_refuses_changes() {
     let mut bed = Bed::new();
     refused(&mut bed, |bed, front_end| {
         bed.start(front_end, 0, 0);

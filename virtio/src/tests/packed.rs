@@ -82,7 +82,7 @@ fn an_indirect_table_is_read_to_its_end() {
 /// As DPDK writes them: the header in an indirect table is marked as to be written. Its own back
 /// end takes that, and a piece of no bytes.
 #[test]
-fn what_is_only_read_need_not_be_marked_so() {
+fn readable_buffers_need_no_mark() {
     let table = DATA + 0x100;
     let parts = [(12, WRITE), (60, 0), (0, 0), (40, 0)];
     for kind in [RingKind::Packed, RingKind::Split] {
@@ -315,7 +315,7 @@ fn calls_are_made_when_the_batch_passes_the_slot() {
 
 /// The second of a batch is marked as used, the first is not, and there the device dies.
 #[test]
-fn what_was_marked_before_a_death_is_not_believed() {
+fn marks_from_before_a_death_are_not_believed() {
     let mut ring = TestRing::packed(4);
     let region = TestInflight::of_kind(RingKind::Packed, 4);
     ring.chain(0, &[piece(8, WRITE)]);

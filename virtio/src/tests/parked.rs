@@ -29,7 +29,7 @@ fn begin(bed: &Bed) -> Frontend {
 }
 
 #[test]
-fn what_stood_still_goes_on() {
+fn a_parked_session_continues() {
     let mut bed = Bed::new();
     let front_end = begin(&bed);
     bed.round_trip(1, 3);

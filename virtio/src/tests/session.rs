@@ -18,7 +18,7 @@ use crate::dirty::LOG_PAGE_BYTES;
 use crate::{Mapping, REGIONS_MAX, ServerState, feature};
 
 #[test]
-fn what_is_offered() {
+fn offered_features() {
     let bed = Bed::new();
     let mut front_end = bed.connect();
     let features = front_end.get_features().unwrap();
@@ -100,7 +100,7 @@ fn a_change_of_the_configuration_is_told_by_the_back_channel() {
 }
 
 #[test]
-fn what_is_no_back_channel_ends_the_connection() {
+fn a_wrong_back_channel_ends_the_connection() {
     let bed = Bed::new();
     let mut front_end = bed.connect();
     let _ = front_end.set_backend_request_fd(&bed.kick);
@@ -163,7 +163,7 @@ fn orders(steps: &[Step]) -> Vec<Vec<Step>> {
 }
 
 #[test]
-fn a_ring_starts_whatever_the_order_of_its_messages() {
+fn a_ring_starts_with_its_messages_in_any_order() {
     let mut bed = Bed::new();
     let all = [Step::Memory, Step::Num, Step::Base, Step::Addr, Step::Kick, Step::Enable];
     let orders = orders(&all);
@@ -222,7 +222,7 @@ fn show_region(front_end: &mut Frontend, kept: &mut Option<(VhostUserInflight, s
 }
 
 #[test]
-fn what_was_in_flight_is_done_after_a_reconnect() {
+fn requests_in_flight_are_done_after_a_reconnect() {
     let mut bed = Bed::new();
     let mut region = None;
     let mut front_end = bed.connect();

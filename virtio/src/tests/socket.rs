@@ -41,7 +41,7 @@ fn a_path_that_cannot_be_served_is_named() {
 }
 
 #[test]
-fn a_lock_is_given_up_when_nobody_serves_the_socket() {
+fn a_lock_is_given_up_when_no_process_serves_the_socket() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("r.sock");
     assert!(!release(&path), "it was never served");
@@ -188,7 +188,7 @@ fn answers_that_wait(stream: &UnixStream) -> u64 {
 }
 
 #[test]
-fn a_front_end_that_asks_and_never_reads_holds_nobody_up() {
+fn a_front_end_that_asks_and_never_reads_holds_up_no_other() {
     const QUESTIONS: usize = 2_000;
     const ANSWER_BYTES: usize = 20;
     let mut bed = Bed::new();

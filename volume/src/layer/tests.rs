@@ -266,7 +266,7 @@ fn a_settled_parent_may_have_further_children() {
 }
 
 #[test]
-fn what_has_not_begun_anywhere_is_given_back() {
+fn requests_that_have_not_begun_are_given_back() {
     let (copies, mut bench) = held(4);
     let page = Buffer::new(4096, 0);
     let ids: Vec<_> = (0..3).map(|at| bench.submit(Op::Write, at << 12, Some(&page))).collect();
@@ -285,7 +285,7 @@ fn what_has_not_begun_anywhere_is_given_back() {
 }
 
 #[test]
-fn what_is_below_in_part_is_kept_and_completes() {
+fn partly_submitted_requests_are_kept_and_complete() {
     let (copies, mut bench) = held(4);
     let page = Buffer::new(4096, 0);
     let write = bench.submit(Op::Write, 0, Some(&page));
@@ -301,7 +301,7 @@ fn what_is_below_in_part_is_kept_and_completes() {
 }
 
 #[test]
-fn what_has_failed_is_not_given_back() {
+fn failed_requests_are_not_given_back() {
     let (copies, mut bench) = held(4);
     let flush = bench.submit(Op::Flush, 0, None);
     copies[0].answer(Status::Error);

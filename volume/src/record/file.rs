@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn no_record_is_written_before_what_is_to_be_first() {
+    fn no_record_is_written_before_an_earlier_one() {
         let home = tempfile::tempdir().expect("a directory");
         let writer = RecordWriter::start().expect("a thread");
         let records = FileRecords::open(home.path(), "root", writer.clone()).expect("opens");
@@ -559,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_of_ours_is_refused_and_what_others_could_use_is_closed() {
+    fn foreign_files_are_refused_and_open_permissions_are_closed() {
         use std::os::unix::fs::{PermissionsExt, symlink};
         let home = tempfile::tempdir().expect("a directory");
         let writer = RecordWriter::start().expect("a thread");

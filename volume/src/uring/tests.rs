@@ -72,7 +72,7 @@ fn is_signalled(uring: &Uring, timeout_s: i64) -> bool {
 }
 
 #[test]
-fn what_comes_back_ends_a_sleep_and_only_then_signals() {
+fn completions_end_a_sleep_and_only_then_signal() {
     for mut uring in rings("what_comes_back_ends_a_sleep") {
         let client = uring.add_client(4);
         let (reader, mut writer) = io::pipe().expect("a pipe");

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_comes_first_the_worst_first_in_80_columns() {
+    fn problems_come_first_the_worst_first_in_80_columns() {
         let text = |text: &str| text.to_owned();
         let stuck = StuckStatus { for_ms: 2500, what: text("in the system call pwritev2") };
         let quota = QuotaStatus {

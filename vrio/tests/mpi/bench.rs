@@ -175,7 +175,7 @@ fn osus_own_programs_are_run_and_read() {
 }
 
 #[test]
-fn what_makes_no_sense_is_the_command_lines_fault() {
+fn invalid_options_are_errors_of_the_command_line() {
     let home = TempDir::new().expect("a directory");
     for (words, told) in [
         (&["--ranks", "3"][..], "--ranks 3"),

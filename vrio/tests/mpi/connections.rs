@@ -34,7 +34,7 @@ fn connections_are_counted_by_rules_and_by_sessions() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn invalid_options_are_refused() {
     for words in [["--hosts", "1"], ["--sessions", "1001"], ["--sidecores", "0"]] {
         let output = bench(&words);
         let text = String::from_utf8_lossy(&output.stderr);

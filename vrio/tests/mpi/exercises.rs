@@ -138,7 +138,7 @@ fn mpich_sends_by_each_protocol_that_can_be_and_is_told_of_the_other() {
 /// libfabric, with any provider. On one host the documents leave `MPIR_CVAR_NOLOCAL` out, so MPICH
 /// uses its shared memory only.
 #[test]
-fn what_mpich_has_found_it_receives_as_it_is_recommended() {
+fn messages_that_mpich_has_found_are_received() {
     let stage = Stage::new();
     let mut run = exercising(&stage, Mpi::Mpich, "blue", 4, "looked");
     let ended = run.env_remove("MPIR_CVAR_NOLOCAL").output().expect("sh is everywhere");
@@ -161,7 +161,7 @@ fn libfabric_lists_the_provider() {
 }
 
 #[test]
-fn who_waits_for_a_rank_that_is_killed_is_told_by_its_own_call() {
+fn a_rank_that_waits_for_a_killed_one_is_told_by_its_own_call() {
     let stage = Stage::new();
     let other = waiting(&stage, 2);
     for _ in 0..3 {
@@ -194,7 +194,7 @@ fn a_rank_that_does_not_receive_holds_up_its_sender_alone() {
 }
 
 #[test]
-fn who_has_another_key_or_finds_no_slot_is_told_so() {
+fn a_process_with_another_key_or_without_a_slot_is_told_so() {
     let stage = Stage::new();
     let job = waiting(&stage, 2);
     let wrong = stage.path("red.key");
@@ -218,7 +218,7 @@ fn who_has_another_key_or_finds_no_slot_is_told_so() {
 }
 
 #[test]
-fn what_is_in_use_is_not_removed() {
+fn objects_in_use_are_not_removed() {
     let stage = Stage::new();
     let job = waiting(&stage, 2);
     let blue = stage.domain("blue");

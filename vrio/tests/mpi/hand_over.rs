@@ -43,7 +43,7 @@ fn a_job_notices_nothing_of_hand_overs() {
 }
 
 #[test]
-fn who_is_killed_after_a_hand_over_is_missed() {
+fn a_process_killed_after_a_hand_over_is_missed() {
     let stage = Stage::new();
     let other = busy(&stage, 2);
     let stage = stage.hand_over();
@@ -81,7 +81,7 @@ fn kill_one(node: Node, kills_node: bool, after: Duration) -> Node {
 /// The survivor serves on. If no process survives, the job's ranks still reach each other, and a
 /// node that is started again serves new jobs.
 #[test]
-fn a_job_goes_on_whoever_is_killed_in_a_hand_over() {
+fn a_job_continues_after_a_kill_of_either_node_in_a_hand_over() {
     let mut random = Random::new(1);
     let mut stage = Stage::new();
     let begun = Instant::now();

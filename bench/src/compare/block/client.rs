@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fio_says_is_understood() {
+    fn fios_output_is_understood() {
         let said = r#"fio: a warning
             {"jobs": [{"read": {"iops": 1234.5, "lat_ns": {"percentile":
                                 {"50.000000": 2500, "99.000000": 4000}}},
@@ -354,7 +354,7 @@ Running I/O for 1 seconds...
 ";
 
     #[test]
-    fn what_spdk_says_is_understood() {
+    fn spdks_output_is_understood() {
         let nvme = Figures { iops: 578.87, p50_us: 1298.117, p99_us: 29_440.788 };
         assert_eq!(spdk_result(NVME_PERF).unwrap(), nvme);
         let virtio = Figures { iops: 12_476.49, p50_us: 126.818, p99_us: 4612.726 };

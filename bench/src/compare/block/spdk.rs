@@ -145,9 +145,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_not_built_is_named() {
+    fn missing_builds_are_named() {
         if cores().len() < 2 {
-            return println!("SKIP what_was_not_built_is_named: SPDK polls, which takes two cores");
+            return println!("SKIP missing_builds_are_named: SPDK polls, which takes two cores");
         }
         let built = tempfile::tempdir().unwrap();
         let nothing = Spdk::find(Some(built.path())).unwrap_err();

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_end_is_ended() {
+    fn a_job_that_does_not_end_is_ended() {
         let (lines, ended) = watch(job("echo one; exec sleep 600"), by(500), ASK_PATIENCE, || true);
         assert_eq!(lines, ["one"]);
         assert!(ended.unwrap_err().to_string().contains("in time"));
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn who_goes_another_way_is_ended() {
+    fn a_job_that_goes_another_way_is_ended() {
         let (lines, ended) = watch(job("echo one; sleep 1"), by(60_000), ASK_PATIENCE, || false);
         assert_eq!(lines, ["one"]);
         assert!(ended.unwrap_err().to_string().contains("another way"));

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_asked_for_and_is_not_there_is_told() {
+    fn a_missing_mpi_that_was_asked_for_is_named() {
         let said = find(&["/nowhere".into()], &mut Vec::new()).unwrap_err();
         assert!(format!("{said:#}").contains("--mpi /nowhere: there is no"), "{said:#}");
     }

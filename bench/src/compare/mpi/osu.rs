@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_as_it_should_be_is_told() {
+    fn malformed_output_is_named() {
         let said = |said: &str, op, bytes| sample(said, op, bytes).unwrap_err().to_string();
         assert!(said(LATENCY, Op::Latency, 1024).contains("validation of 1024 bytes says Fail"));
         assert!(said(LATENCY, Op::Latency, 64).contains("no row of 64 bytes"));

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_between_nodes_is_judged_beside_tcp() {
+    fn figures_between_nodes_are_judged_beside_tcp() {
         let case = "64 KiB one way";
         let row = |contest, ours, rounds: &[[f64; 2]]| {
             (contest, tests::row(&NICS, contest, case, [ours, name::TCP], rounds))
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nothing_here_measures_says_so() {
+    fn goals_without_a_measurement_say_so() {
         for number in 1..=8 {
             if [1, 3, 4, 5, 7].contains(&number) {
                 continue;

@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_remote_adds_is_what_an_echo_and_a_switch_leave() {
+    fn the_remote_overhead_is_the_time_beyond_an_echo_and_a_switch() {
         let mut rounds = vec![round(3.0, [50, 52]); 3];
         rounds.push(round(9.0, [50, 480]));
         let rows = adds_rows(&rounds);

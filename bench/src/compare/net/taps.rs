@@ -234,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_frame_is_as_long_as_was_asked_for_and_says_whether_it_is_to_be_cut() {
+    fn a_frame_has_the_wanted_length_and_says_whether_it_must_be_cut() {
         for bytes in [64, 1500, 1514, 1515, 64 << 10] {
             let frame = frame([1, 2].map(|last| Mac([0x52, 0x54, 0, 0, 0, last])), bytes);
             assert_eq!(frame.len(), HEADER_BYTES + bytes);

@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_and_costs_both_something() {
+    fn written_bytes_are_read_and_cost_both_sides_time() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let from = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (to, _) = listener.accept().unwrap();

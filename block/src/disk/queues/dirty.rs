@@ -135,7 +135,7 @@ fn every_page_that_the_disk_writes_is_marked_and_no_other() {
 }
 
 #[test]
-fn what_is_on_its_way_is_marked_in_the_log_of_its_end() {
+fn outstanding_writes_are_marked_in_the_log_at_their_end() {
     for kind in [RingKind::Split, RingKind::Packed] {
         let volume = HeldVolume::new(SIZE);
         let mut rig = rig(&volume, kind, true);

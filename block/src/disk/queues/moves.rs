@@ -170,7 +170,7 @@ fn a_queue_that_was_fenced_on_its_way_is_not_touched() {
 }
 
 #[test]
-fn what_was_written_before_a_move_is_read_after_it() {
+fn data_written_before_a_move_is_read_after_it() {
     for kind in KINDS {
         let volume = MemoryVolume::new(SIZE).expect("memory");
         let mut rig = Rig::new(&volume, Plan { kind, ..Plan::default() });

@@ -70,7 +70,7 @@ fn a_volume_is_given_the_guests_own_memory() {
 }
 
 #[test]
-fn what_a_guest_writes_it_reads_however_it_asks() {
+fn written_data_is_read_by_every_kind_of_request() {
     let volume = memory();
     let ways = [(false, false), (true, false), (false, true), (true, true)];
     let kinds = [RingKind::Split, RingKind::Packed];
@@ -274,7 +274,7 @@ fn a_busy_queue_does_not_hold_up_the_others() {
 }
 
 #[test]
-fn what_is_done_at_once_is_published_in_bursts_with_one_call_for_the_round() {
+fn immediate_completions_are_published_in_bursts_with_one_call_for_the_round() {
     for (kind, event_idx) in [(RingKind::Split, true), (RingKind::Packed, true)]
         .into_iter()
         .chain([(RingKind::Split, false), (RingKind::Packed, false)])
@@ -306,7 +306,7 @@ fn a_round_copies_few_megabytes_however_many_are_asked_for() {
 
 /// A disk that has not got the volume has no answers for the guest, either.
 #[test]
-fn what_needs_no_volume_is_answered_when_there_is_one() {
+fn requests_without_a_need_for_the_volume_wait_for_it() {
     let volume = HeldVolume::new(SIZE);
     let mut rig = Rig::new(&volume, Plan::default());
     volume.with(0, |state| state.paused = true);
@@ -334,7 +334,7 @@ fn the_first_answers_of_a_round_come_before_the_rest_is_done() {
 }
 
 #[test]
-fn what_is_done_later_is_taken_and_published_at_once() {
+fn later_completions_are_taken_and_published_at_once() {
     for kind in [RingKind::Split, RingKind::Packed] {
         let volume = HeldVolume::new(SIZE);
         let mut rig = Rig::new(&volume, Plan { kind, ..Plan::default() });
@@ -439,7 +439,7 @@ fn a_stopping_queue_takes_nothing_and_drains() {
 /// The guest restarts a queue whose requests the storage still has: they are done again, but only
 /// when the first try can no longer land.
 #[test]
-fn what_was_left_is_done_again_after_its_first_try_has_ended() {
+fn left_requests_are_done_again_after_their_first_try_has_ended() {
     let volume = HeldVolume::new(SIZE);
     let mut rig = Rig::new(&volume, Plan { queues: 2, ..Plan::default() });
     for sector in [10, 20, 30] {

@@ -16,7 +16,7 @@ fn failures(endpoint: &mut Endpoint) -> Vec<Option<RequestFailure>> {
 }
 
 #[test]
-fn who_does_not_receive_holds_nobody_else_up() {
+fn a_receiver_that_does_not_receive_holds_up_no_other() {
     let mut world = World::joined(2, 2, 1);
     let [deaf, other] = [world.address(1, 0), world.address(1, 1)];
     // It never polls from here on.
@@ -57,7 +57,7 @@ fn who_does_not_receive_holds_nobody_else_up() {
 }
 
 #[test]
-fn what_is_outstanding_with_the_dead_ends() {
+fn operations_with_dead_endpoints_end() {
     let mut world = World::joined(2, 2, 2);
     let dead = world.address(1, 0);
     let long = content(1, 300_000);
@@ -185,7 +185,7 @@ fn a_node_that_is_another_one_has_other_endpoints() {
 }
 
 #[test]
-fn who_has_another_key_or_is_no_peer_is_not_let_in() {
+fn a_host_with_another_key_or_no_peer_is_refused() {
     for (key, names_it) in [(KEY + 1, true), (KEY, false)] {
         let mut world = World::new(2, 1, 5);
         let peers: Vec<_> = ["h0".to_owned()].into_iter().filter(|_| names_it).collect();
@@ -216,7 +216,7 @@ fn who_has_another_key_or_is_no_peer_is_not_let_in() {
 }
 
 #[test]
-fn who_is_asked_and_does_not_understand_it_is_named() {
+fn a_host_that_does_not_understand_a_question_is_named() {
     let mut world = World::new(2, 1, 9);
     for _ in 0..3000 {
         world.step();
@@ -263,7 +263,7 @@ fn was_rung(doorbell: &OwnedFd) -> bool {
 }
 
 #[test]
-fn a_room_that_sleeps_is_woken_by_who_sends() {
+fn a_room_that_sleeps_is_woken_by_senders() {
     let mut world = World::joined(2, 1, 6);
     world.run(500);
     let there = world.address(1, 0);
@@ -314,7 +314,7 @@ fn a_room_that_sleeps_is_woken_once_for_many_pieces() {
 }
 
 #[test]
-fn what_is_long_is_written_where_it_is_kept() {
+fn long_messages_are_written_to_their_final_place() {
     let mut world = World::joined(2, 1, 9);
     let there = world.address(1, 0);
     let (bytes, mut place) = (content(2, 1 << 20), vec![0; 1 << 20]);
@@ -330,7 +330,7 @@ fn what_is_long_is_written_where_it_is_kept() {
 }
 
 #[test]
-fn what_the_dead_had_said_comes_before_their_death() {
+fn messages_of_the_dead_come_before_their_death() {
     let mut world = World::joined(2, 1, 8);
     let [dead, there] = [world.address(0, 0), world.address(1, 0)];
     let mut places = vec![[0_u8; 8]; 41];
@@ -392,7 +392,7 @@ fn a_death_that_is_asked_for_overtakes_nothing() {
 }
 
 #[test]
-fn who_is_no_peer_any_more_hears_of_it_without_a_word() {
+fn a_removed_peer_gets_no_further_message() {
     for takes_out in [true, false] {
         let mut world = World::joined(2, 1, 9);
         let (there, mut place) = (world.address(1, 0), [0; 8]);
@@ -433,7 +433,7 @@ fn calls_of_a_peer_that_is_taken_out_are_answered() {
 }
 
 #[test]
-fn a_claim_of_the_dead_holds_nobody_up() {
+fn a_claim_of_a_dead_sender_holds_up_no_other() {
     let mut world = World::joined(2, 2, 21);
     let (there, dead) = (world.address(1, 0), world.address(0, 1));
     let region = Arc::clone(world.hosts[0].table.region());

@@ -69,7 +69,7 @@ impl World {
 }
 
 #[test]
-fn what_is_under_way_arrives_once() {
+fn messages_under_way_arrive_once() {
     let mut world = World::joined(2, 2, 31);
     let there = world.address(1, 0);
     let lengths = [8, 5000, 150_000];
@@ -99,7 +99,7 @@ fn what_is_under_way_arrives_once() {
 
 /// A receiver that does not look: its messages that wait in the gateway go over, in their order.
 #[test]
-fn what_waits_for_a_receiver_waits_on() {
+fn messages_that_wait_for_a_receiver_keep_waiting() {
     const MANY: u64 = 200;
     let mut world = World::joined(2, 1, 32);
     let there = world.address(1, 0);
@@ -133,7 +133,7 @@ fn what_waits_for_a_receiver_waits_on() {
 }
 
 #[test]
-fn deaths_that_were_not_told_are_told_by_who_goes_on() {
+fn deaths_that_were_not_told_are_told_by_the_successor() {
     let mut world = World::joined(2, 2, 33);
     let [dead, other] = [0, 1].map(|endpoint| world.address(0, endpoint));
     let mut places = [[0; 8]; 2];
@@ -162,7 +162,7 @@ fn deaths_that_were_not_told_are_told_by_who_goes_on() {
 /// A gateway has not heard yet that another gateway has met the host in its next run. Batches for
 /// the run before do not go over.
 #[test]
-fn what_was_sent_to_who_has_been_met_anew_stays_behind() {
+fn messages_to_a_restarted_host_stay_behind() {
     let mut world = World::joined(2, 1, 36);
     let there = world.address(1, 0);
     world.cut = true;
@@ -184,7 +184,7 @@ fn what_was_sent_to_who_has_been_met_anew_stays_behind() {
 
 /// The other host is given up as if this host had no successor.
 #[test]
-fn a_host_that_stays_away_is_given_up_by_who_goes_on() {
+fn a_host_that_stays_away_is_given_up_by_the_successor() {
     let mut world = World::joined(2, 1, 34);
     let there = world.address(1, 0);
     let mut place = [0; 8];

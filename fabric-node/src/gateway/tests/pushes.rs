@@ -78,7 +78,7 @@ fn while_much_is_under_way_messages_are_offered() {
 }
 
 #[test]
-fn whoever_asks_at_any_moment_gets_it_whole() {
+fn a_receiver_that_asks_at_any_moment_gets_the_whole_message() {
     for steps in 0..60 {
         let mut world = World::joined(2, 1, 3 + steps);
         let (bytes, mut got) = (content(steps, 60_000), vec![0; 60_000]);
@@ -92,7 +92,7 @@ fn whoever_asks_at_any_moment_gets_it_whole() {
 }
 
 #[test]
-fn what_does_not_fit_is_cut_and_told() {
+fn a_long_message_is_cut_and_reported() {
     for (room, steps) in [0, 1, 20_000, 49_999].into_iter().flat_map(|it| [(it, 0), (it, 200)]) {
         let mut world = World::joined(2, 1, 4);
         let (bytes, mut got) = (content(2, 50_000), vec![0; room]);
@@ -107,7 +107,7 @@ fn what_does_not_fit_is_cut_and_told() {
 }
 
 #[test]
-fn what_is_discarded_or_claimed_on_its_way_does_no_harm() {
+fn messages_discarded_or_claimed_under_way_do_no_harm() {
     for then in [LookOutcome::Discarded, LookOutcome::Claimed] {
         let mut world = World::joined(2, 1, 5);
         let (first, second) = (content(1, 60_000), content(2, 40_000));

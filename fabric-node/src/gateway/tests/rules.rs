@@ -137,7 +137,7 @@ fn whose_ring_is_written_over_is_gone_to_others() {
 }
 
 #[test]
-fn those_who_do_not_look_leave_a_buffer_for_who_does() {
+fn idle_receivers_leave_a_buffer_for_others() {
     let mut world = World::joined(2, 5, 5);
     let to: Vec<_> = (0..5).map(|at| world.address(1, at)).collect();
     // Four of five are at work from here on.

@@ -83,7 +83,7 @@ fn processes_that_end_meanwhile_or_later_are_noticed() {
 }
 
 #[test]
-fn nobody_who_sleeps_is_forgotten_by_who_goes_on() {
+fn no_sleeper_is_forgotten_by_a_successor() {
     const HAND_OVERS: usize = 20;
     let mut node = node(3);
     let (mut one, mut other) = (Sleeper::new(&node), Sleeper::new(&node));

@@ -47,7 +47,7 @@ fn a_node_that_is_killed_is_gone_and_one_that_is_stopped_is_not() {
 }
 
 #[test]
-fn who_stands_still_is_missed_until_another_one_is_to_go_on() {
+fn a_stopped_process_is_missed_until_a_successor_comes() {
     let home = tempfile::tempdir().unwrap();
     let path = home.path().join("fabric");
     let begun = || {

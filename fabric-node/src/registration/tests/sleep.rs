@@ -88,7 +88,7 @@ pub(super) fn play(me: &mut Sleeper, to: &Address, first: bool, seed: u64) -> u3
 }
 
 #[test]
-fn nobody_who_sleeps_is_forgotten() {
+fn no_sleeper_is_forgotten() {
     let node = node(2);
     let (mut one, mut other) = (Sleeper::new(&node), Sleeper::new(&node));
     let addresses = [one.endpoint.address(), other.endpoint.address()];
@@ -101,7 +101,7 @@ fn nobody_who_sleeps_is_forgotten() {
 }
 
 #[test]
-fn who_has_woken_somebody_once_needs_the_node_no_more() {
+fn a_sender_that_has_woken_a_sleeper_needs_the_node_no_more() {
     let node = node(3);
     let [mut one, mut other] = [(); 2].map(|()| Sleeper::new(&node));
     let to = other.endpoint.address();
@@ -120,7 +120,7 @@ fn who_has_woken_somebody_once_needs_the_node_no_more() {
 }
 
 #[test]
-fn a_sleeper_is_woken_when_who_it_waits_for_has_gone() {
+fn a_sleeper_is_woken_when_its_sender_has_gone() {
     let node = node(2);
     let [one, mut other] = [(); 2].map(|()| Sleeper::new(&node));
     other.ask(Some(one.endpoint.address()));
@@ -133,7 +133,7 @@ fn a_sleeper_is_woken_when_who_it_waits_for_has_gone() {
 }
 
 #[test]
-fn without_its_node_nobody_sleeps() {
+fn without_its_node_no_endpoint_sleeps() {
     let node = node(2);
     let mut one = Sleeper::new(&node);
     assert_eq!(one.endpoint.doze(), Doze::Sleep);
@@ -192,7 +192,7 @@ fn bells_are_for_ones_own_endpoints_and_ropes_for_members() {
 }
 
 #[test]
-fn who_wakes_many_and_does_not_listen_is_not_hung_up_on_and_holds_few_descriptors() {
+fn a_waker_of_many_that_does_not_listen_stays_and_holds_few_descriptors() {
     let node = node(2);
     let one = member(&node);
     let grant = new_grant(&one);
@@ -230,7 +230,7 @@ fn until_heard(socket: &OwnedFd) {
 
 /// A client that asks for doorbells of its own and does not receive them.
 #[test]
-fn who_wants_bell_after_bell_and_does_not_listen_holds_few() {
+fn a_client_that_asks_for_many_bells_and_does_not_listen_holds_few() {
     let node = node(2);
     let one = member(&node);
     let grant = new_grant(&one);

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bell_that_somebody_else_has_is_not_heard_when_its_vm_is_gone() {
+    fn a_bell_of_another_vm_is_not_heard_when_its_own_vm_is_gone() {
         let epoll = Arc::new(epoll::create(CreateFlags::CLOEXEC).expect("one"));
         let doorbell = VmDoorbell::new(&epoll, 7).expect("one");
         let qemus = doorbell.as_fd().try_clone_to_owned().expect("another descriptor");

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sent_is_counted_to_the_next_mark() {
+    fn sent_bytes_are_counted_to_the_next_mark() {
         let mut remote = Remote::default();
         assert!(!remote.add_unmarked(1000, 2048) && !remote.add_unmarked(960, 2048));
         assert!(remote.add_unmarked(1, 2048));

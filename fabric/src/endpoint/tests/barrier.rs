@@ -12,7 +12,7 @@ use crate::endpoint::sleep::barrier_for_all;
 
 /// Says to this test that it is the other process; the region is its standard input.
 const OTHER: &str = "VRIO_TEST_BARRIER";
-const NAME: &str = "endpoint::tests::barrier::a_sleeper_and_who_wakes_it_do_not_miss_each_other";
+const NAME: &str = "endpoint::tests::barrier::a_sleeper_and_its_waker_do_not_miss_each_other";
 /// Rounds at most.
 const ROUNDS: u64 = 100_000;
 /// For how long rounds with a barrier are made.
@@ -91,7 +91,7 @@ fn fall_asleep(region: &Region, first: u64, most: u64, time: Duration, barrier: 
 }
 
 #[test]
-fn a_sleeper_and_who_wakes_it_do_not_miss_each_other() {
+fn a_sleeper_and_its_waker_do_not_miss_each_other() {
     if env::var_os(OTHER).is_some() {
         let region = Region::map(std::io::stdin().as_fd()).expect("the test's");
         return publish(&region);

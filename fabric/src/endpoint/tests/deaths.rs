@@ -17,7 +17,7 @@ fn kill(world: &World, endpoint: Endpoint) {
 
 /// Sends one message by each way, killed after each of its stores; others go on.
 #[test]
-fn a_sender_killed_at_any_store_holds_up_nobody() {
+fn a_sender_killed_at_any_store_holds_up_no_other() {
     let mut stops = 0;
     for (len, single_copy_bytes_min) in
         [(8, 0), (200, 0), (3000, 0), (50_000, 0), (50_000, usize::MAX)]
@@ -138,7 +138,7 @@ fn a_slot_that_is_used_again_takes_nothing_that_was_meant_for_the_one_before() {
 }
 
 #[test]
-fn what_a_dead_endpoint_sent_before_is_received_and_then_it_is_gone() {
+fn messages_of_a_dead_endpoint_are_received_before_it_is_gone() {
     let options = EndpointOptions::default();
     let mut world = World::new(1, RegionOptions::default(), &options);
     let mut doomed = world.join(&options);
@@ -300,7 +300,7 @@ fn garbage_in_a_slot_costs_others_nothing() {
 /// A message of each way to an endpoint whose ring was written over fails, and is not tried again
 /// for ever; a message that was being fed to it ends.
 #[test]
-fn a_ring_that_was_written_over_is_an_error_for_who_sends_to_it() {
+fn an_overwritten_ring_is_an_error_for_its_senders() {
     let options =
         EndpointOptions { single_copy_bytes_min: usize::MAX, ..EndpointOptions::default() };
     let region = RegionOptions { buffers: 2, ..RegionOptions::default() };
@@ -324,7 +324,7 @@ fn a_ring_that_was_written_over_is_an_error_for_who_sends_to_it() {
 
 /// The receiver cannot say that it wants an offer, and does not wait for it for ever.
 #[test]
-fn an_offer_of_who_cannot_be_answered_fails() {
+fn an_offer_of_an_unreachable_sender_fails() {
     let mut world = World::usual(2);
     let [from, to] = [world.address(0), world.address(1)];
     let (sent, mut got) = (vec![1; 50_000], vec![0; 50_000]);
@@ -427,7 +427,7 @@ fn answers_that_wait_are_tried_a_few_at_a_time() {
 /// A process sends, is told that all has arrived, and ends; another one comes before the receiver
 /// looks. Its slot is not the one that the messages are of.
 #[test]
-fn what_was_sent_before_an_end_is_not_lost_to_the_slots_next_owner() {
+fn messages_before_an_end_are_not_given_to_the_slots_next_owner() {
     let options = EndpointOptions::default();
     let region = RegionOptions { slots: 3, ..RegionOptions::default() };
     let (table, _fd) = Node::new(&region);
@@ -458,7 +458,7 @@ fn what_was_sent_before_an_end_is_not_lost_to_the_slots_next_owner() {
 /// Ten thousand times a producer dies with a cell that it has claimed and not published, at each
 /// store in between; the receiver goes on, and so do the senders beside it.
 #[test]
-fn ten_thousand_deaths_between_reserving_and_publishing_hold_up_nobody() {
+fn ten_thousand_deaths_between_reserving_and_publishing_hold_up_no_other() {
     const DEATHS: u64 = 10_000;
     let region = RegionOptions { cells: 64, buffers: 4, ..RegionOptions::default() };
     let options = EndpointOptions::default();

@@ -121,7 +121,7 @@ impl Sleepers {
 }
 
 #[test]
-fn who_sleeps_is_woken_once_by_each_and_who_does_not_by_nobody() {
+fn a_sleeper_is_woken_once_by_each_sender_and_a_poller_by_none() {
     let mut all = Sleepers::new(3);
     all.send(0, 2);
     assert_eq!((all.rings(), all.endpoints[2].doze()), (0, Doze::Ready), "it is there already");
@@ -174,7 +174,7 @@ fn answers_and_pieces_wake_as_well() {
 }
 
 #[test]
-fn a_death_wakes_who_waits_for_it() {
+fn a_death_wakes_its_waiters() {
     let mut all = Sleepers::new(3);
     let (dead, mut into) = (all.endpoints[0].address(), [0; 8]);
     ask(&mut all.endpoints[2], &receive(Some(dead), 3), &mut into);
@@ -189,7 +189,7 @@ fn a_death_wakes_who_waits_for_it() {
 /// A producer says that it claims, and never fills the cell: its death wakes the sleeper, which
 /// goes past the cell to the message of another producer.
 #[test]
-fn what_was_sent_behind_a_claim_of_the_dead_is_found() {
+fn messages_behind_a_claim_of_the_dead_are_found() {
     let mut all = Sleepers::new(3);
     assert_eq!(all.endpoints[2].doze(), Doze::Sleep);
     let region = Arc::clone(all.table.region());
@@ -207,7 +207,7 @@ fn what_was_sent_behind_a_claim_of_the_dead_is_found() {
 /// Two endpoints wait for each other's deaths, and no death is told twice: the second one dies
 /// after the first was found, and before all of its messages were taken.
 #[test]
-fn who_dies_while_another_is_mourned_is_found_as_well() {
+fn a_death_during_the_handling_of_another_is_found_as_well() {
     let mut all = Sleepers::new(3);
     let dead = [0, 1].map(|index| all.endpoints[index].address());
     let mut into = [[0; 8]; 2];
@@ -248,7 +248,7 @@ fn a_receive_from_the_dead_and_a_wake_up_that_was_not_said_are_somethings() {
 }
 
 #[test]
-fn who_was_refused_hears_of_room_whatever_it_has_sent_to_others() {
+fn a_refused_sender_hears_of_room_after_any_sends_to_others() {
     let mut all = Sleepers::new(3);
     let to = all.endpoints[1].address();
     let refuse = |all: &mut Sleepers| {
@@ -279,7 +279,7 @@ fn who_was_refused_hears_of_room_whatever_it_has_sent_to_others() {
 /// A sender that is refused by an endpoint that sleeps by then still wakes it, and only once, with
 /// its next message.
 #[test]
-fn who_was_refused_wakes_as_others_do() {
+fn a_refused_sender_wakes_as_others_do() {
     let mut all = Sleepers::new(2);
     let to = all.endpoints[1].address();
     for round in 1..=2 {
@@ -312,7 +312,7 @@ fn refusals_are_bounded() {
 }
 
 #[test]
-fn who_lost_its_bell_to_another_member_gets_another_one_and_not_for_ever() {
+fn a_member_that_lost_its_bell_gets_a_bounded_number_of_new_ones() {
     let mut all = Sleepers::new(2);
     assert_eq!(all.endpoints[1].doze(), Doze::Sleep);
     for _ in 0..16 {
@@ -337,7 +337,7 @@ fn who_lost_its_bell_to_another_member_gets_another_one_and_not_for_ever() {
 
 /// A program that computes after one send does not leave the wake-up to the next look around.
 #[test]
-fn who_could_not_be_rung_for_is_when_another_one_is() {
+fn a_postponed_bell_rings_with_the_next_one() {
     let mut all = Sleepers::new(4);
     (1..4).for_each(|index| assert_eq!(all.endpoints[index].doze(), Doze::Sleep));
     all.deaf.store(1, Relaxed);
@@ -353,7 +353,7 @@ fn who_could_not_be_rung_for_is_when_another_one_is() {
 }
 
 #[test]
-fn who_cannot_be_rung_for_now_is_rung_for_later() {
+fn a_bell_that_cannot_ring_now_rings_later() {
     let mut all = Sleepers::new(2);
     assert_eq!(all.endpoints[1].doze(), Doze::Sleep);
     all.deaf.store(1, Relaxed);
@@ -367,7 +367,7 @@ fn who_cannot_be_rung_for_now_is_rung_for_later() {
 }
 
 #[test]
-fn who_has_no_bell_or_no_barrier_does_not_sleep() {
+fn an_endpoint_without_a_bell_or_a_barrier_does_not_sleep() {
     let mut world = World::usual(1);
     assert_eq!(world.endpoints[0].doze(), Doze::Never);
     assert!(matches!(world.endpoints[0].open_doorbell(), Err(NoDoorbell::NoNode)));

@@ -31,7 +31,7 @@ fn arrived(world: &mut World, at: usize, len: usize) -> Vec<u64> {
 
 /// The pattern that MPI's programs have: many messages at once, while no receiver looks.
 #[test]
-fn sends_are_local_whatever_their_length_and_way() {
+fn sends_are_local_with_any_length_and_way() {
     for len in [0, 8, 217, 4096, 16_384, 50_000] {
         for inject in [false, true] {
             if inject && len > INJECT_BYTES_MAX {
@@ -90,7 +90,7 @@ fn each_receiver_has_a_line_of_its_own() {
 
 /// A program that does nothing but send, to one that takes.
 #[test]
-fn what_waits_goes_on_by_further_sends_alone() {
+fn waiting_messages_advance_by_further_sends_alone() {
     let mut world = World::new(2, small(), &EndpointOptions::default());
     let to = world.address(1);
     for tag in 0..10_000 {
@@ -104,7 +104,7 @@ fn what_waits_goes_on_by_further_sends_alone() {
 }
 
 #[test]
-fn what_may_wait_is_bounded_by_its_sender() {
+fn waiting_messages_are_bounded_for_each_sender() {
     let options = EndpointOptions { waiting_bytes_max: 50_000, ..EndpointOptions::default() };
     let mut world = World::new(2, small(), &options);
     let to = world.address(1);
@@ -121,7 +121,7 @@ fn what_may_wait_is_bounded_by_its_sender() {
 }
 
 #[test]
-fn what_waits_ends_with_its_receiver() {
+fn waiting_messages_end_with_their_receiver() {
     for inject in [false, true] {
         let mut world = World::new(3, small(), &EndpointOptions::default());
         let to = world.address(1);
@@ -146,7 +146,7 @@ fn what_waits_ends_with_its_receiver() {
 }
 
 #[test]
-fn what_waits_is_taken_back() {
+fn waiting_messages_are_taken_back() {
     let mut world = World::new(2, small(), &EndpointOptions::default());
     let to = world.address(1);
     for tag in 0..40 {
@@ -194,7 +194,7 @@ fn an_endpoint_that_ends_sends_what_was_injected() {
 
 /// A message that must be matched is not complete before, however short it is; nor if it waited.
 #[test]
-fn what_is_to_be_matched_is_complete_when_it_is() {
+fn matched_messages_are_complete() {
     for (len, inject) in [(0, false), (8, false), (1000, true), (20_000, false)] {
         let mut world = World::new(2, small(), &EndpointOptions::default());
         let to = world.address(1);

@@ -82,7 +82,7 @@ fn pieces_are_gathered_and_scattered() {
 }
 
 #[test]
-fn what_does_not_fit_is_cut_and_told() {
+fn a_long_message_is_cut_and_reported() {
     for options in each_way() {
         for len in [100, 5000, 50_000] {
             for room in [0, 1, 99, len - 1] {
@@ -331,7 +331,7 @@ fn an_endpoint_sends_to_itself() {
 }
 
 #[test]
-fn what_cannot_be_sent_is_refused_by_name() {
+fn impossible_sends_are_refused_by_name() {
     let mut world = World::usual(2);
     let to = world.address(1);
     let sender = &mut world.endpoints[0];

@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_node_cannot_be_told_now_is_said_again_and_what_it_never_can_is_not() {
+    fn a_report_to_the_node_is_repeated_unless_it_can_never_succeed() {
         let (connection, node) = connection();
         let request = RegistrationRequest::Ring {
             grant: SlotGrant { slot: 1, incarnation: 1 },

@@ -24,7 +24,7 @@ fn filter_of(rules: Rules) -> (Filter, Arc<FilterCore>) {
 use Direction::{Received, Sent};
 
 #[test]
-fn what_is_wrong_with_a_rule_is_said() {
+fn problems_of_a_rule_are_named() {
     let cases = [
         ("", "rule 1 ends after '': a rule begins with allow or deny"),
         ("permit tcp", "rule 1: 'permit': a rule begins with allow or deny"),
@@ -121,7 +121,7 @@ fn a_conversation_is_kept_until_it_ends_or_falls_silent() {
 }
 
 #[test]
-fn what_hides_its_headers_is_dropped_whatever_the_rules_say() {
+fn frames_with_hidden_headers_are_dropped_under_any_rules() {
     let (mut filter, core) = filter_of(Rules::parse::<&str>(&[], Action::Allow).unwrap());
     let whole = FrameMaker::tcp4().payload(10).build();
     assert!(pass(&mut filter, Sent, &whole, 0));
@@ -155,7 +155,7 @@ fn connect(filter: &mut Filter, from: (u32, u16), now_ns: u64) {
 }
 
 #[test]
-fn what_nobody_answers_is_kept_for_seconds() {
+fn unanswered_packets_are_kept_for_seconds() {
     let (mut filter, _) = filter_of(rules(&["allow received tcp to any port 80 keep"]));
     let late = 11 * SECOND;
     assert!(pass(&mut filter, Received, &says(ME, GUEST, ether::SYN), 1));
@@ -185,7 +185,7 @@ fn what_nobody_answers_is_kept_for_seconds() {
 }
 
 #[test]
-fn a_flood_of_beginnings_pushes_nobody_out() {
+fn a_flood_of_beginnings_evicts_no_other_flow() {
     let (mut filter, core) = filter_of(rules(&["allow received tcp to any port 80 keep"]));
     let clients: Vec<_> = (0..2000).map(|at| (0x0a01_0000 + at, 5000)).collect();
     clients.iter().for_each(|client| connect(&mut filter, *client, 1));

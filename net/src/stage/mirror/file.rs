@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_capture_of_this_kind_is_left_alone() {
+    fn other_files_than_captures_are_left_alone() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.pcap");
         for there in [&b"my diary"[..], &header(SNAP + 1), &[0; 100]] {
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_written_is_not_counted_as_if_it_were() {
+    fn unwritten_frames_are_not_counted_as_written() {
         let core = MirrorCore::default();
         let full = File::options().write(true).open("/dev/full").unwrap();
         let mut file = PcapFile::with(full, header(SNAP), (SNAP, 1 << 20), Path::new("full"));

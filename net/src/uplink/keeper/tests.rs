@@ -94,7 +94,7 @@ fn wait_for<T>(what: &str, mut is: impl FnMut() -> Option<T>) -> T {
 }
 
 #[test]
-fn what_was_open_is_closed_by_the_keeper_before_the_next_is_opened() {
+fn the_keeper_closes_an_interface_before_it_opens_the_next() {
     let (world, first, mut kept, keeper) = begin();
     kept.lose(first);
     let second = wait_for("opened", || kept.incoming.receive());
@@ -171,7 +171,7 @@ fn why_it_is_away_is_said() {
 }
 
 #[test]
-fn who_ends_does_not_wait_for_an_interface_that_takes_long() {
+fn an_end_does_not_wait_for_a_slow_interface() {
     let (world, first, mut kept, keeper) = begin();
     let slow = world.slow.lock();
     kept.lose(first);

@@ -275,8 +275,8 @@ fn frames_pass_both_ways_cut_and_finished_on_their_way_out() {
 }
 
 #[test]
-fn what_is_too_long_is_dropped_by_name() {
-    let Some(mut rig) = Rig::new("what_is_too_long_is_dropped_by_name", 1500) else { return };
+fn long_frames_are_dropped_by_name() {
+    let Some(mut rig) = Rig::new("long_frames_are_dropped_by_name", 1500) else { return };
     let far = Far::new();
     let maker = FrameMaker::tcp4().from(OURS).to(FAR);
     rig.say(&maker.clone().payload(1461).build(), Offload::default());
@@ -538,8 +538,8 @@ fn another_one_goes_on_with_what_is_open() {
 }
 
 #[test]
-fn what_is_gone_cannot_be_gone_on_with() {
-    let Some(first) = Rig::new("what_is_gone_cannot_be_gone_on_with", 1500) else { return };
+fn a_gone_interface_cannot_be_resumed() {
+    let Some(first) = Rig::new("a_gone_interface_cannot_be_resumed", 1500) else { return };
     let (state, fds) = handed_over(&|put| first.core.hand_over(put).unwrap().unwrap());
     first.core.set_paused(true);
     assert!(ip("link del vrio0"));
@@ -551,12 +551,12 @@ fn what_is_gone_cannot_be_gone_on_with() {
 }
 
 #[test]
-fn what_cannot_be_opened_is_said() {
+fn a_failure_to_open_is_reported() {
     for (name, says) in [("no-such-vrio", "is no Ethernet interface"), ("lo", "is no Ethernet")] {
         let error = opened(name).unwrap_err();
         assert!(error.contains(name) && error.contains(says), "{error}");
     }
-    let test = "what_cannot_be_opened_is_said";
+    let test = "a_failure_to_open_is_reported";
     let Some(_rig) = Rig::new(test, 1500) else { return };
     let again = opened("vrio0").unwrap_err();
     assert!(again.contains("another program is attached"), "{again}");

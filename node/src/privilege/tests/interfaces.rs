@@ -149,8 +149,8 @@ fn an_interface_is_opened_for_a_node_without_rights_and_no_other() {
 }
 
 #[test]
-fn what_keeps_an_interface_promiscuous_is_not_the_nodes() {
-    let name = "what_keeps_an_interface_promiscuous_is_not_the_nodes";
+fn the_socket_that_keeps_an_interface_promiscuous_is_not_the_nodes() {
+    let name = "the_socket_that_keeps_an_interface_promiscuous_is_not_the_nodes";
     let Some(path) = child_home() else { return in_nobodys_home(name) };
     let Some(mut cable) = Cable::plug_in() else {
         return println!("SKIP {name}: no network namespace, or no virtual cable");
@@ -177,8 +177,8 @@ fn what_keeps_an_interface_promiscuous_is_not_the_nodes() {
 }
 
 #[test]
-fn the_end_of_who_opens_interfaces_is_seen_and_said() {
-    let name = "the_end_of_who_opens_interfaces_is_seen_and_said";
+fn the_end_of_the_opener_of_interfaces_is_seen_and_logged() {
+    let name = "the_end_of_the_opener_of_interfaces_is_seen_and_logged";
     let Some(path) = child_home() else { return in_nobodys_home(name) };
     let Some(mut cable) = Cable::plug_in() else {
         return println!("SKIP {name}: no network namespace, or no virtual cable");

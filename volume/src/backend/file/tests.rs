@@ -229,8 +229,8 @@ fn a_full_ring_delays_and_loses_nothing() {
 }
 
 #[test]
-fn what_the_kernel_does_in_part_is_continued() {
-    each("what_the_kernel_does_in_part_is_continued", |place, volume| {
+fn partial_results_of_the_kernel_are_continued() {
+    each("partial_results_of_the_kernel_are_continued", |place, volume| {
         let mut bench = place.bench(&volume);
         let block = volume.info().block_bytes as i32;
         let bytes: Vec<u8> = (0..12 * block).map(|at| (at / 5) as u8).collect();
@@ -490,7 +490,7 @@ fn an_existing_file_keeps_its_bytes_and_its_incarnation() {
 }
 
 #[test]
-fn what_cannot_be_a_volume_is_refused_by_name() {
+fn impossible_volumes_are_refused_by_name() {
     let Some(place) = Place::new("what_cannot_be_a_volume") else { return };
     let message = |options: &FileOptions| {
         let error = FileVolume::open(options).expect_err("refused").to_string();

@@ -144,7 +144,7 @@ fn a_chain_that_cannot_be_opened_is_told_and_the_old_one_goes_on() {
 }
 
 #[test]
-fn what_a_limit_holds_back_is_not_waited_for() {
+fn requests_that_a_limit_holds_back_are_not_waited_for() {
     let blocks = memory();
     let slow = Chain::build(Arc::clone(&blocks), &[StageConfig::Meter(Metering), limit(1)], None)
         .expect("a chain");

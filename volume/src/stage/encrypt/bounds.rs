@@ -148,7 +148,7 @@ fn deciphered(cipher_text: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn what_was_put_off_is_recalled_as_far_as_it_can_be() {
+fn postponed_requests_are_recalled_where_possible() {
     let (held, _, mut bench) = held(16);
     let cipher_text = text(8);
     let buffers: Vec<_> = (0..3).map(|_| Buffer::filled(&cipher_text, 0)).collect();
@@ -176,7 +176,7 @@ fn what_was_put_off_is_recalled_as_far_as_it_can_be() {
 }
 
 #[test]
-fn what_was_put_off_is_not_touched_once_the_channel_has_let_go() {
+fn postponed_requests_are_not_touched_after_the_channel_has_ended() {
     let (held, volume, mut bench) = held(16);
     let cipher_text = text(8);
     let buffers: Vec<_> = (0..3).map(|_| Buffer::filled(&cipher_text, 0)).collect();

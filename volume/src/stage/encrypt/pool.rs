@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_given_back_is_the_next_to_go() {
+    fn the_latest_free_buffer_is_used_next() {
         let mut pool = Pool::new(1, POOL_BYTES_MAX).expect("a megabyte");
         let mut places = (0..3).map(|_| {
             let mut into = Vec::new();
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_wants_for_a_while_goes_back_and_what_is_out_stays() {
+    fn idle_memory_goes_back_and_used_memory_stays() {
         let mut pool = Pool::new(4, POOL_BYTES_MAX).expect("some megabytes");
         assert_eq!((pool.tend(1), pool.due_ns()), (false, None));
         let (mut first, mut second) = (Vec::new(), Vec::new());

@@ -174,7 +174,7 @@ fn a_full_pool_holds_writes_back_in_their_order_and_reads_pass() {
 }
 
 #[test]
-fn what_can_never_fit_is_refused_and_holds_nobody_up() {
+fn impossible_requests_are_refused_and_hold_up_no_other() {
     let (held, _, mut bench) = held(8);
     let huge = Buffer::new(IO_BYTES_MAX as usize + 512, 0);
     let id = bench.submit(Op::Write, 0, Some(&huge));
@@ -337,7 +337,7 @@ fn the_wrong_key_reads_noise_and_the_right_one_still_reads() {
 /// Requests that a limit below, or the pool, holds back come back to the user as they were
 /// submitted.
 #[test]
-fn what_was_not_begun_is_given_back_as_it_was_oldest_first() {
+fn requests_that_were_not_begun_are_given_back_oldest_first() {
     let slow = Limit { iops: NonZeroU64::new(1), burst_ns: 0, ..Limit::default() };
     let stages = [encrypt(), StageConfig::Limit(slow)];
     let chain = Chain::build(memory(64 << 20), &stages, Some(&key(1))).expect("a chain");

@@ -70,7 +70,7 @@ fn the_rate_is_kept_over_all_channels() {
 }
 
 #[test]
-fn bytes_are_limited_whatever_the_requests_are() {
+fn bytes_are_limited_for_requests_of_any_kind() {
     for len in [512, 4096, 1 << 20] {
         let volume = limited(limit(0, 100 << 20, 0));
         let buffer = Buffer::new(len, 0);
@@ -168,7 +168,7 @@ fn a_request_that_is_larger_than_the_burst_passes_and_is_paid_for() {
 }
 
 #[test]
-fn what_a_channel_holds_unused_lapses() {
+fn an_unused_share_of_a_channel_lapses() {
     let volume = limited(limit(1_000_000, 0, SECOND));
     let mut bench = Bench::new(&volume, 8);
     bench.now_ns = 10 * SECOND;

@@ -127,7 +127,7 @@ fn without_an_earlier_status_there_are_no_rates() {
 }
 
 #[test]
-fn what_came_between_and_what_began_anew_does_no_harm() {
+fn new_and_restarted_objects_do_no_harm() {
     let mut earlier = status(3);
     earlier.disks.clear();
     earlier.sessions[0].index = 9;
