@@ -18,7 +18,7 @@ use testbed::machine::Machine;
 const LEFT_OUT: [&str; 5] = ["case", "contest", "way", "rounds", "validate"];
 
 /// The reason for a missing figure of a turn that mostly waited.
-const WAITED: &str = "frames were lost that somebody waited for";
+const WAITED: &str = "awaited frames were lost";
 
 impl BenchReport for Comparison {
     /// The measurements of each contestant of each contest, by benchmark and set-up.
@@ -400,7 +400,7 @@ mod tests {
 
     /// A case has no figures if the cores moved in each round, or if most of its time was waiting.
     #[test]
-    fn what_a_comparison_itself_refuses_has_no_figure() {
+    fn cases_that_a_comparison_refuses_have_no_figure() {
         let mut moved = row(&TestCase(CaseKind::Time, 8.0), &[10.0]);
         moved.moved = true;
         let mut waited = row(&TestCase(CaseKind::Time, 16.0), &[10.0]);

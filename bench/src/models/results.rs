@@ -113,7 +113,7 @@ fn measurement(report: &Report, table: &Table, is_first: bool, title: &str) -> M
         match &row.figures {
             Some(figures) => add_row(&mut it, &mut events, place, row, figures),
             None => {
-                let why = row.empty.as_deref().map_or("nobody said why".to_owned(), reason);
+                let why = row.empty.as_deref().map_or("no reason was given".to_owned(), reason);
                 it.empty.push(Empty { what: row.name.to_owned(), why });
             }
         }
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_measured_is_a_figure_and_what_was_not_is_empty_with_its_reason() {
+    fn a_measured_cell_is_a_figure_and_another_cell_has_its_reason() {
         let samples = [Sample { many: Err("it waited".to_owned()), ..sample([Count::Nobody; 5]) }];
         let rows = vec![
             counted(Model::Elvis, [0.0, 0.1], false),

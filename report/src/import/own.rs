@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_its_place() {
+    fn an_error_names_its_place() {
         let said = |text: &str| import("x.json", text).unwrap_err().to_string();
         let newer = said(&TEXT.replacen("\"schema\": 1", "\"schema\": 2, \"novelty\": 1", 1));
         assert!(newer.contains("version 2 of the results' form"), "{newer}");
