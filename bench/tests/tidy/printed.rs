@@ -17,11 +17,11 @@ fn strings(text: &str) -> Vec<(usize, &str)> {
         line += text[at..next].matches('\n').count();
         let length = if rest.starts_with("//") {
             rest.find('\n').unwrap_or(rest.len())
-        } else if rest.starts_with('"') {
+        } else if let Some(rest) = rest.strip_prefix('"') {
             let raw = text[..next].trim_end_matches('#').ends_with('r');
             let hashes = next - text[..next].trim_end_matches('#').len();
-            let content = string_length(&rest[1..], raw.then_some(hashes));
-            found.push((line, &rest[1..1 + content]));
+            let content = string_length(rest, raw.then_some(hashes));
+            found.push((line, &rest[..content]));
             content + 2
         } else if rest.starts_with('\'') {
             character_length(rest)
