@@ -11,7 +11,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
-use crate::hand_over::{DescriptorNumber, Put, Take};
+use handover::{ReceivedDescriptors, SentDescriptors};
+
+use crate::hand_over::GatewayDoorbellState;
 
 /// The offset that means "the current position": an eventfd has none.
 const NO_OFFSET: u64 = u64::MAX;
@@ -49,20 +51,18 @@ impl GatewayDoorbell {
     }
 
     /// For the process that takes over: the eventfd of members, and the node's own.
-    pub(crate) fn take_down(
-        &self,
-        put: Put<'_>,
-    ) -> io::Result<(DescriptorNumber, DescriptorNumber)> {
-        let Self { shared, own } = self.try_clone()?;
-        Ok((put(shared), put(own)))
+    pub(crate) fn take_down(&self, sent: &mut SentDescriptors) -> io::Result<GatewayDoorbellState> {
+        let (shared, own) = (sent.put_copy(&self.shared)?, sent.put_copy(&self.own)?);
+        Ok(GatewayDoorbellState { shared, own })
     }
 
     /// Takes it over from another process.
     pub(crate) fn adopt(
-        (shared, own): (DescriptorNumber, DescriptorNumber),
-        take: Take<'_>,
+        state: GatewayDoorbellState,
+        received: &mut ReceivedDescriptors,
     ) -> io::Result<Self> {
-        Ok(Self { shared: take(shared)?, own: take(own)? })
+        let GatewayDoorbellState { shared, own } = state;
+        Ok(Self { shared: received.take(shared)?, own: received.take(own)? })
     }
 
     /// The descriptors to wait for: one of them is readable after a ring.

@@ -2,29 +2,21 @@
 //! endpoint, and the descriptors by which the node sees their ends. The memory itself is handed
 //! over as a file, and members notice nothing.
 //!
-//! A descriptor is a number here: its place among those that are sent along. The successor checks
-//! that the state does not contradict itself before it uses any of it, because the state decides
-//! which process may write where.
+//! A descriptor is a [`DescriptorNumber`] here. The successor checks that the state does not
+//! contradict itself before it uses any of it, because the state decides which process may write
+//! where.
 //!
 //! The names in JSON are a format between releases; where a field's name has changed, `rename`
 //! keeps the old one.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
+use handover::DescriptorNumber;
 use serde::{Deserialize, Serialize};
 
 use fabric::RegionError;
-
-/// The number of a descriptor among those that go along.
-pub type DescriptorNumber = usize;
-
-/// Puts a descriptor to those that go along.
-pub type Put<'a> = &'a mut dyn FnMut(OwnedFd) -> DescriptorNumber;
-
-/// Takes one from those that came; each once.
-pub type Take<'a> = &'a mut dyn FnMut(DescriptorNumber) -> io::Result<OwnedFd>;
+use fabric::registration::wire::SlotGrant;
 
 /// Why a node cannot go on with what it was told.
 #[derive(Debug, thiserror::Error)]
@@ -80,9 +72,20 @@ pub struct DomainState {
     /// The owners of its slots.
     #[serde(rename = "ledger")]
     pub slot_table: SlotTableState,
-    /// Of each gateway's doorbell the eventfd that members ring, and the one that the node rings.
+    /// The gateways' doorbells, in the order of the gateways.
     #[serde(rename = "bells")]
-    pub doorbells: Vec<(DescriptorNumber, DescriptorNumber)>,
+    pub doorbells: Vec<GatewayDoorbellState>,
+}
+
+handover::array_state! {
+    /// A gateway's doorbell.
+    #[derive(Debug)]
+    pub struct GatewayDoorbellState {
+        /// The eventfd that members ring.
+        pub shared: DescriptorNumber,
+        /// The eventfd that only the node rings.
+        pub own: DescriptorNumber,
+    }
 }
 
 /// A region, by what the node itself knows: its header any member can write.
@@ -115,11 +118,45 @@ pub struct SlotTableState {
     pub deaths: u64,
     /// Entries of the table of hosts that were ever used, this host's among them.
     pub hosts: usize,
-    /// Of hosts, which gateways take nothing for them.
-    pub holds: Vec<(u16, u64)>,
+    /// The hosts for which a gateway takes nothing.
+    pub holds: Vec<HoldState>,
     /// The doorbells of endpoints.
     #[serde(rename = "bells")]
     pub doorbells: Vec<DoorbellState>,
+}
+
+handover::array_state! {
+    /// A host for which a gateway takes nothing.
+    #[derive(Debug)]
+    pub struct HoldState {
+        /// The host's place in the region's table.
+        pub host: u16,
+        /// One bit for each gateway that takes nothing.
+        pub gateways: u64,
+    }
+}
+
+handover::array_state! {
+    /// A slot that was granted, and the incarnation by which its owner is known.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct GrantState {
+        /// The slot.
+        pub slot: u16,
+        /// The incarnation.
+        pub incarnation: u32,
+    }
+}
+
+impl From<SlotGrant> for GrantState {
+    fn from(SlotGrant { slot, incarnation }: SlotGrant) -> Self {
+        Self { slot, incarnation }
+    }
+}
+
+impl From<GrantState> for SlotGrant {
+    fn from(GrantState { slot, incarnation }: GrantState) -> Self {
+        Self { slot, incarnation }
+    }
 }
 
 /// A slot.
@@ -168,7 +205,7 @@ pub struct CallerState {
     pub domain: Option<String>,
     /// Its slots, with the incarnations.
     #[serde(rename = "seats")]
-    pub grants: Vec<(u16, u32)>,
+    pub grants: Vec<GrantState>,
 }
 
 /// A departed member.
@@ -180,7 +217,7 @@ pub struct DepartedMemberState {
     pub domain: String,
     /// Slots that it still has.
     #[serde(rename = "seats")]
-    pub grants: Vec<(u16, u32)>,
+    pub grants: Vec<GrantState>,
 }
 
 /// A vf.
@@ -192,12 +229,23 @@ pub struct VfState {
     pub domain: String,
     /// The path of the socket that QEMU connects to.
     pub path: PathBuf,
-    /// The socket there, and the number of its file; none once it was taken away.
-    pub listener: Option<(DescriptorNumber, u64)>,
+    /// The socket there; none once it was taken away.
+    pub listener: Option<ListenerState>,
     /// How many processes were denied.
     pub denied: u64,
     /// The VM that is connected.
     pub vm: Option<VmState>,
+}
+
+handover::array_state! {
+    /// The socket of a vf.
+    #[derive(Debug)]
+    pub struct ListenerState {
+        /// The socket.
+        pub socket: DescriptorNumber,
+        /// The inode of its file.
+        pub inode: u64,
+    }
 }
 
 /// A VM that is connected.
@@ -231,8 +279,19 @@ pub struct MailboxState {
     pub boot: Option<u64>,
     /// Those that are over.
     pub boots_over: Vec<u64>,
-    /// The slot, with its incarnation, of each holder.
-    pub held: Vec<(u64, (u16, u32))>,
+    /// The slots that its processes hold.
+    pub held: Vec<HeldState>,
+}
+
+handover::array_state! {
+    /// A slot that a process of a VM holds.
+    #[derive(Debug)]
+    pub struct HeldState {
+        /// The number of the holder's lock.
+        pub holder: u64,
+        /// The slot.
+        pub grant: GrantState,
+    }
 }
 
 /// Which hosts a domain is joined with.
@@ -254,7 +313,18 @@ pub struct PeerState {
     /// Its host, where that is known.
     pub there: Option<ThereState>,
     /// Which of the gateways here takes what each of its gateways sends.
-    pub takers: Vec<(u16, u16)>,
+    pub takers: Vec<TakerState>,
+}
+
+handover::array_state! {
+    /// The gateway here that takes what another host's gateway sends.
+    #[derive(Debug)]
+    pub struct TakerState {
+        /// The other host's gateway.
+        pub theirs: u16,
+        /// The gateway here.
+        pub ours: u16,
+    }
 }
 
 /// Another host.
@@ -280,7 +350,7 @@ pub struct RoomState {
     /// The region's side.
     pub post: PostState,
     /// By slot, the last owner whose death was told to all hosts.
-    pub told: Vec<(u16, u32)>,
+    pub told: Vec<GrantState>,
     /// Other hosts.
     pub links: Vec<LinkState>,
 }
@@ -323,8 +393,8 @@ pub struct LentState {
     pub buffer: u16,
     /// Of the lending.
     pub number: u64,
-    /// The receiver: slot and incarnation.
-    pub to: (u16, u32),
+    /// The receiver.
+    pub to: GrantState,
 }
 
 /// A gateway's way to a peer.
@@ -341,9 +411,51 @@ pub struct LinkState {
     /// Producers are held up.
     pub is_held: bool,
     /// Of each gateway there, how many batches have been taken.
-    pub heard: Vec<(u16, u64)>,
-    /// Deaths there that not all were told of: the gateway that said so, and how many there are.
-    pub gones: Vec<(u16, u16)>,
+    pub heard: Vec<HeardState>,
+    /// Deaths there that not all were told of.
+    pub gones: Vec<GoneState>,
+}
+
+handover::array_state! {
+    /// The batches of another host's gateway that have been taken.
+    #[derive(Debug)]
+    pub struct HeardState {
+        /// The other host's gateway.
+        pub gateway: u16,
+        /// How many batches.
+        pub batches: u64,
+    }
+}
+
+handover::array_state! {
+    /// A death on another host.
+    #[derive(Debug)]
+    pub struct GoneState {
+        /// The other host's gateway that said so.
+        pub gateway: u16,
+        /// How many gateways the other host has.
+        pub gateways: u16,
+    }
+}
+
+/// A gateway's state, and its messages beside it.
+#[derive(Debug)]
+pub struct TakenRoom {
+    /// The state.
+    pub state: RoomState,
+    /// The messages.
+    pub cargo: Vec<u8>,
+}
+
+/// The clients of a registration server, and the vfs.
+#[derive(Debug)]
+pub struct ClientStates {
+    /// Clients, members among them.
+    pub callers: Vec<CallerState>,
+    /// Departed members.
+    pub departed: Vec<DepartedMemberState>,
+    /// The vfs.
+    pub vfs: Vec<VfState>,
 }
 
 /// The bytes beside a [`RoomState`], to be taken piece by piece.

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 #[cfg(test)]
 mod tests;
 
-use crate::hand_over::{MailboxState, Unfit, ensure};
+use crate::hand_over::{HeldState, MailboxState, Unfit, ensure};
 use fabric::Region;
 use fabric::mailbox::{
     Ask, ENTRIES, EntryStage, EntryState, MAILBOX_VERSION, Mailbox, MailboxQuestion, NONCE_WORDS,
@@ -88,7 +88,7 @@ impl MailboxServer {
         ensure(boots_over.len() <= BOOTS_MAX, "more starts are recorded than the limit")?;
         let turns = turns.try_into();
         let turns = turns.map_err(|_| Unfit::Contradiction("a mailbox has other entries"))?;
-        let grant = |(holder, (slot, incarnation))| (holder, SlotGrant { slot, incarnation });
+        let grant = |held: HeldState| (held.holder, SlotGrant::from(held.grant));
         let (stuck, held) = ([None; ENTRIES], held.into_iter().map(grant).collect());
         Ok(Self { number, nonce, turns, stuck, boot, boots_over, held })
     }
@@ -97,7 +97,8 @@ impl MailboxServer {
     pub(crate) fn take_down(&self) -> MailboxState {
         let &Self { number, nonce, boot, .. } = self;
         let (turns, boots_over) = (self.turns.to_vec(), self.boots_over.clone());
-        let held = self.held.iter().map(|(holder, it)| (*holder, (it.slot, it.incarnation)));
+        let held = self.held.iter();
+        let held = held.map(|(holder, it)| HeldState { holder: *holder, grant: (*it).into() });
         MailboxState { number, nonce, turns, boot, boots_over, held: held.collect() }
     }
 

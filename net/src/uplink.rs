@@ -17,9 +17,7 @@ use std::fmt;
 use std::sync::Arc;
 
 pub use cards::{Cards, Hold, OwnCards};
-pub use hand_over::{
-    DescriptorNumber, HandedInterface, InterfaceFds, PutDescriptor, TakeDescriptor,
-};
+pub use hand_over::{HandedInterface, InterfaceFds};
 pub use interface::{INTERFACE_FORM, is_interface};
 pub use keeper::{Keeper, UplinkCore};
 pub use kind::{NetworkUplink, UplinkKind, UplinkNeeds};

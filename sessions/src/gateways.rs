@@ -11,7 +11,7 @@ use fabric_node::GatewayDoorbell;
 use fabric_node::gateway::{
     self, About, Associations, Carrier, GatewayPeer, Handed, PostCounters, Room, RoomSettings,
 };
-use fabric_node::hand_over::RoomState;
+use fabric_node::hand_over::TakenRoom;
 use peer::{PeerId, Peers, PlaneId, Planes, Token, flows};
 use sidecore::{Poll, Progress, Wake};
 use transport::{BufId, CallId, Endpoint, LostReason, PeerInfo, SessionId};
@@ -202,7 +202,7 @@ impl Gateways {
 
     /// The state of each room, with its messages, for another process. This process and the other
     /// must do nothing before one of them goes on.
-    pub fn take_down(&mut self) -> Vec<(RoomState, Vec<u8>)> {
+    pub fn take_down(&mut self) -> Vec<TakenRoom> {
         assert!(self.stands, "it moves");
         let Self { rooms, carrier, .. } = self;
         rooms.iter_mut().map(|placed| placed.room.take_down(carrier)).collect()

@@ -1,9 +1,14 @@
 //! The state that a process gives to its successor, which goes on with a device's socket: the
 //! socket, its lock, the front end that is there and the settings that were agreed with it.
 //!
-//! `F` stands for a descriptor: an [`OwnedFd`](std::os::fd::OwnedFd) where the state is taken down
-//! and picked up again, and a number where it is written down for the way in between.
+//! `F` stands for a descriptor. It is an [`OwnedFd`] while a server stands still, since another
+//! thread takes the state down, and a [`DescriptorNumber`] in the message to the successor.
 
+use std::convert::Infallible;
+use std::io;
+use std::os::fd::OwnedFd;
+
+use handover::{DescriptorNumber, ReceivedDescriptors, SentDescriptors};
 use serde::{Deserialize, Serialize};
 
 /// A device's socket.
@@ -104,22 +109,33 @@ pub struct Log<F> {
     pub len_bytes: u64,
 }
 
-/// Gives each descriptor of a state another form, in one order.
-///
-/// # Errors
-/// The first that `f` gives.
-pub trait TryMap<F, G, E> {
-    /// The same with other descriptors.
-    type To;
-
-    /// See the trait.
-    fn try_map(self, f: &mut dyn FnMut(F) -> Result<G, E>) -> Result<Self::To, E>;
+impl ServedDevice<OwnedFd> {
+    /// The state for the message; the descriptors are put to those that go along.
+    pub fn numbered(self, sent: &mut SentDescriptors) -> ServedDevice<DescriptorNumber> {
+        let numbered = self.try_map(&mut |descriptor| Ok::<_, Infallible>(sent.put(descriptor)));
+        match numbered {
+            Ok(numbered) => numbered,
+            Err(never) => match never {},
+        }
+    }
 }
 
-impl<F, G, E> TryMap<F, G, E> for ServedDevice<F> {
-    type To = ServedDevice<G>;
+impl ServedDevice<DescriptorNumber> {
+    /// The state with the descriptors that came.
+    ///
+    /// # Errors
+    /// When one of them has not arrived.
+    pub fn with_descriptors(
+        self,
+        received: &mut ReceivedDescriptors,
+    ) -> io::Result<ServedDevice<OwnedFd>> {
+        self.try_map(&mut |number| received.take(number))
+    }
+}
 
-    fn try_map(self, f: &mut dyn FnMut(F) -> Result<G, E>) -> Result<ServedDevice<G>, E> {
+impl<F> ServedDevice<F> {
+    /// Gives each descriptor another form, in one order.
+    fn try_map<G, E>(self, f: &mut dyn FnMut(F) -> Result<G, E>) -> Result<ServedDevice<G>, E> {
         Ok(ServedDevice {
             listener: self.listener.map(&mut *f).transpose()?,
             lock: self.lock.map(&mut *f).transpose()?,
@@ -128,10 +144,11 @@ impl<F, G, E> TryMap<F, G, E> for ServedDevice<F> {
     }
 }
 
-impl<F, G, E> TryMap<F, G, E> for ConnectedFrontEnd<F> {
-    type To = ConnectedFrontEnd<G>;
-
-    fn try_map(self, f: &mut dyn FnMut(F) -> Result<G, E>) -> Result<ConnectedFrontEnd<G>, E> {
+impl<F> ConnectedFrontEnd<F> {
+    fn try_map<G, E>(
+        self,
+        f: &mut dyn FnMut(F) -> Result<G, E>,
+    ) -> Result<ConnectedFrontEnd<G>, E> {
         let connection = f(self.connection)?;
         let memory = self.memory.into_iter().map(|part| {
             let MemoryPart { guest_addr, user_addr, len_bytes, offset_bytes, file } = part;

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::SlotTable;
-use crate::hand_over::{AssociationsState, PeerState, ThereState, Unfit, ensure};
+use crate::hand_over::{AssociationsState, PeerState, TakerState, ThereState, Unfit, ensure};
 use fabric::{GATEWAYS_MAX, HOST_ENDED};
 
 /// Another host's side.
@@ -90,9 +90,11 @@ impl Associations {
                 ensure(is_new && is_other, "two of its hosts are the same")?;
                 ensure(table.has_host(index), "a host has no place")?;
             }
-            let is_one = |(theirs, ours): &(u16, u16)| *theirs < GATEWAYS_MAX && *ours < gateways;
+            let is_one = |it: &TakerState| it.theirs < GATEWAYS_MAX && it.ours < gateways;
             ensure(takers.iter().all(is_one), "a gateway does not exist")?;
-            let (takers, why) = (takers.into_iter().collect(), BTreeMap::new());
+            let takers =
+                takers.into_iter().map(|TakerState { theirs, ours }| (theirs, ours)).collect();
+            let why = BTreeMap::new();
             let is_new = known.insert(name, AssociatedPeer { epoch, there, takers, why }).is_none();
             ensure(is_new, "a peer is listed twice")?;
         }
@@ -107,7 +109,8 @@ impl Associations {
         let peer = |(name, peer): (&String, &AssociatedPeer)| {
             let there =
                 peer.there.map(|There { host, epoch, index }| ThereState { host, epoch, index });
-            let takers = peer.takers.iter().map(|(theirs, ours)| (*theirs, *ours)).collect();
+            let takers = peer.takers.iter();
+            let takers = takers.map(|(&theirs, &ours)| TakerState { theirs, ours }).collect();
             PeerState { name: name.clone(), epoch: peer.epoch, there, takers }
         };
         let (epoch_next, peers) = (self.epoch_next.load(Relaxed), peers.iter().map(peer).collect());

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering::SeqCst, fence};
 use std::time::{Duration, Instant};
 
+use handover::{DescriptorNumber, ReceivedDescriptors, SentDescriptors};
 use rustix::io::Errno;
 
 use crate::GatewayDoorbell;
 use crate::SlotTable;
-use crate::hand_over::{DomainState, Put, RegionState, Take, Unfit, ensure};
+use crate::hand_over::{DomainState, RegionState, Unfit, ensure};
 use crate::liveness::NodeLiveness;
 use fabric::registration::wire::{RegistrationRefusal, SlotGrant};
 use fabric::registration::{DomainKey, KEY_BYTES_MAX};
@@ -106,32 +107,32 @@ impl ServedDomain {
         settings: DomainSettings,
         host: u64,
         state: DomainState,
-        take: Take<'_>,
+        received: &mut ReceivedDescriptors,
     ) -> Result<Self, Unfit> {
-        let (region, memory) = map(&state.region, host, take)?;
+        let (region, memory) = map(&state.region, host, received)?;
         let (slots, gateways) = (region.options().slots, region.options().gateways);
         let is_it =
             (slots.wrapping_sub(gateways), gateways) == (settings.endpoints_max, settings.gateways);
         ensure(is_it, "it has other sizes than its configuration says")?;
         ensure(state.doorbells.len() == usize::from(gateways), "a gateway has no doorbell")?;
         let doorbells =
-            state.doorbells.into_iter().map(|doorbell| GatewayDoorbell::adopt(doorbell, take));
+            state.doorbells.into_iter().map(|doorbell| GatewayDoorbell::adopt(doorbell, received));
         let doorbells = doorbells.collect::<io::Result<_>>()?;
-        let table = Arc::new(SlotTable::adopt(region, &state.slot_table, take)?);
+        let table = Arc::new(SlotTable::adopt(region, &state.slot_table, received)?);
         Ok(Self { settings, table, memory, doorbells, told: None, liveness: None })
     }
 
     /// The state for the next process. Nothing of the domain may change meanwhile.
-    pub(super) fn take_down(&self, put: Put<'_>) -> io::Result<DomainState> {
-        let memory = self.memory.try_clone()?;
+    pub(super) fn take_down(&self, sent: &mut SentDescriptors) -> io::Result<DomainState> {
+        let memory = sent.put_copy(&self.memory)?;
         Ok(DomainState {
             name: self.name().to_owned(),
-            region: region_state(self.region(), memory, put),
-            slot_table: self.table.take_down(put)?,
+            region: region_state(self.region(), memory),
+            slot_table: self.table.take_down(sent)?,
             doorbells: self
                 .doorbells
                 .iter()
-                .map(|doorbell| doorbell.take_down(put))
+                .map(|doorbell| doorbell.take_down(sent))
                 .collect::<io::Result<_>>()?,
         })
     }
@@ -281,11 +282,15 @@ impl ServedDomain {
 
 /// Maps the region of the node before this one, as the earlier node knew it: any member may have
 /// written over its header.
-fn map(state: &RegionState, host: u64, take: Take<'_>) -> Result<(Region, OwnedFd), Unfit> {
+fn map(
+    state: &RegionState,
+    host: u64,
+    received: &mut ReceivedDescriptors,
+) -> Result<(Region, OwnedFd), Unfit> {
     let &RegionState { memory, version, slots, gateways, cells, buffers, buffer_bytes } = state;
     ensure(version == REGION_VERSION, "its memory has another layout than this release's")?;
     let options = RegionOptions { slots, gateways, cells, buffers, buffer_bytes, host };
-    let fd = take(memory)?;
+    let fd = received.take(memory)?;
     let region = Region::map_known(fd.as_fd(), &options).map_err(|error| match error {
         RegionError::Unsealed => Unfit::Contradiction("its memory is not sealed"),
         RegionError::Foreign => Unfit::Contradiction("its memory has another length"),
@@ -295,10 +300,9 @@ fn map(state: &RegionState, host: u64, take: Take<'_>) -> Result<(Region, OwnedF
 }
 
 /// The state by which the next node maps the region.
-fn region_state(region: &Region, memory: OwnedFd, put: Put<'_>) -> RegionState {
+fn region_state(region: &Region, memory: DescriptorNumber) -> RegionState {
     let RegionOptions { slots, gateways, cells, buffers, buffer_bytes, .. } = region.options();
-    let (memory, version) = (put(memory), REGION_VERSION);
-    RegionState { memory, version, slots, gateways, cells, buffers, buffer_bytes }
+    RegionState { memory, version: REGION_VERSION, slots, gateways, cells, buffers, buffer_bytes }
 }
 
 /// The memory and the gateways' doorbells, for a process that has sent this name and key. Takes as

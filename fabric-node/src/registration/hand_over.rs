@@ -6,8 +6,9 @@
 
 use std::collections::HashSet;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::time::Instant;
+
+use handover::{ReceivedDescriptors, SentDescriptors};
 
 use super::client::{ClientState, RegistrationClient};
 use super::domain::ServedDomain;
@@ -15,8 +16,8 @@ use super::{
     DepartedMember, DomainSettings, RegistrationServer, RegistrationShared, Registry, watch,
 };
 use crate::hand_over::{
-    CallerState, DepartedMemberState, DomainState, Put, RegistrationState, Take, Unfit, VfState,
-    ensure,
+    CallerState, ClientStates, DepartedMemberState, DomainState, GrantState, RegistrationState,
+    Unfit, ensure,
 };
 use fabric::registration::wire::SlotGrant;
 
@@ -40,17 +41,17 @@ impl RegistrationServer {
     ///
     /// # Panics
     /// When the server is not paused: members might come or go meanwhile.
-    pub fn take_down(&self, put: Put<'_>) -> io::Result<RegistrationState> {
+    pub fn take_down(&self, sent: &mut SentDescriptors) -> io::Result<RegistrationState> {
         let registry = self.shared.registry();
         assert!(registry.paused, "it must be paused");
-        let listener = put(self.shared.listener.try_clone()?);
-        let domains = registry.domains.iter().map(|domain| domain.take_down(put));
+        let listener = sent.put_copy(&self.shared.listener)?;
+        let domains = registry.domains.iter().map(|domain| domain.take_down(sent));
         let domains = domains.collect::<io::Result<_>>()?;
-        let callers = registry.clients.values().map(|client| client.take_down(put));
+        let callers = registry.clients.values().map(|client| client.take_down(sent));
         let callers = callers.collect::<io::Result<_>>()?;
-        let departed = registry.departed.values().map(|departed| departed.take_down(put));
+        let departed = registry.departed.values().map(|departed| departed.take_down(sent));
         let departed = departed.collect::<io::Result<_>>()?;
-        let vfs = registry.vfs.iter().map(|vf| vf.take_down(put)).collect::<io::Result<_>>()?;
+        let vfs = registry.vfs.iter().map(|vf| vf.take_down(sent)).collect::<io::Result<_>>()?;
         Ok(RegistrationState { listener, host: self.shared.host, domains, callers, departed, vfs })
     }
 
@@ -62,12 +63,12 @@ impl RegistrationServer {
         &self,
         settings: DomainSettings,
         state: DomainState,
-        take: Take<'_>,
+        received: &mut ReceivedDescriptors,
     ) -> Result<(), Unfit> {
         let mut registry = self.shared.registry();
         let is_new = !registry.domains.iter().any(|domain| domain.is_named(&settings.name));
         ensure(is_new, "it is listed twice")?;
-        registry.domains.push(ServedDomain::adopt(settings, self.shared.host, state, take)?);
+        registry.domains.push(ServedDomain::adopt(settings, self.shared.host, state, received)?);
         Ok(())
     }
 
@@ -77,18 +78,19 @@ impl RegistrationServer {
     /// When an endpoint has no owner, or two; when the system refuses.
     pub fn adopt_clients(
         &self,
-        (callers, departed, vfs): (Vec<CallerState>, Vec<DepartedMemberState>, Vec<VfState>),
-        take: Take<'_>,
+        clients: ClientStates,
+        received: &mut ReceivedDescriptors,
     ) -> Result<(), Unfit> {
         let registry = &mut *self.shared.registry();
         assert!(registry.paused, "it must be paused");
+        let ClientStates { callers, departed, vfs } = clients;
         let grants = |domain: &ServedDomain| (domain.name().to_owned(), domain.grants());
         let mut unclaimed = Unclaimed(registry.domains.iter().map(grants).collect());
         for caller in callers {
-            self.shared.adopt_caller(registry, caller, &mut unclaimed, take)?;
+            self.shared.adopt_caller(registry, caller, &mut unclaimed, received)?;
         }
         for DepartedMemberState { process, domain, grants } in departed {
-            let (process, grants) = (take(process)?, unclaimed.take(&domain, &grants)?);
+            let (process, grants) = (received.take(process)?, unclaimed.take(&domain, &grants)?);
             watch(&self.shared.epoll, &process, registry.next_client)?;
             registry
                 .departed
@@ -96,7 +98,7 @@ impl RegistrationServer {
             registry.next_client += 1;
         }
         for vf in vfs {
-            self.shared.adopt_vf(registry, vf, &mut unclaimed, take)?;
+            self.shared.adopt_vf(registry, vf, &mut unclaimed, received)?;
         }
         ensure(unclaimed.is_empty(), "an endpoint has no owner")
     }
@@ -109,12 +111,12 @@ impl Unclaimed {
     pub(super) fn take(
         &mut self,
         domain: &str,
-        grants: &[(u16, u32)],
+        grants: &[GrantState],
     ) -> Result<Vec<SlotGrant>, Unfit> {
         let unclaimed = self.0.iter_mut().find(|(name, _)| name == domain);
         let (_, unclaimed) = unclaimed.ok_or(Unfit::Contradiction("a client is in no domain"))?;
-        let grants = grants.iter().map(|&(slot, incarnation)| {
-            let grant = SlotGrant { slot, incarnation };
+        let grants = grants.iter().map(|grant| {
+            let grant = SlotGrant::from(*grant);
             ensure(unclaimed.remove(&grant), "an endpoint has another owner, or is gone")?;
             Ok(grant)
         });
@@ -132,10 +134,10 @@ impl RegistrationShared {
         registry: &mut Registry,
         state: CallerState,
         unclaimed: &mut Unclaimed,
-        take: Take<'_>,
+        received: &mut ReceivedDescriptors,
     ) -> Result<(), Unfit> {
         let CallerState { connection, process, pid, uid, domain, grants } = state;
-        let (connection, process) = (take(connection)?, process.map(&mut *take).transpose()?);
+        let (connection, process) = (received.take(connection)?, received.take_any(process)?);
         let state = match domain {
             Some(domain) => {
                 let grants = unclaimed.take(&domain, &grants)?;
@@ -161,15 +163,15 @@ impl RegistrationShared {
 }
 
 impl RegistrationClient {
-    fn take_down(&self, put: Put<'_>) -> io::Result<CallerState> {
+    fn take_down(&self, sent: &mut SentDescriptors) -> io::Result<CallerState> {
         let (domain, grants) = match &self.state {
             ClientState::Unregistered { .. } => (None, Vec::new()),
-            ClientState::Member { domain, grants } => (Some(domain.clone()), numbers(grants)),
+            ClientState::Member { domain, grants } => (Some(domain.clone()), states(grants)),
         };
-        let process = self.process.as_ref().map(OwnedFd::try_clone).transpose()?;
+        let process = self.process.as_ref();
         Ok(CallerState {
-            connection: put(self.connection.try_clone()?),
-            process: process.map(put),
+            connection: sent.put_copy(&self.connection)?,
+            process: process.map(|process| sent.put_copy(process)).transpose()?,
             pid: self.pid,
             uid: self.uid,
             domain,
@@ -179,16 +181,16 @@ impl RegistrationClient {
 }
 
 impl DepartedMember {
-    fn take_down(&self, put: Put<'_>) -> io::Result<DepartedMemberState> {
-        let process = put(self.process.try_clone()?);
+    fn take_down(&self, sent: &mut SentDescriptors) -> io::Result<DepartedMemberState> {
+        let process = sent.put_copy(&self.process)?;
         Ok(DepartedMemberState {
             process,
             domain: self.domain.clone(),
-            grants: numbers(&self.grants),
+            grants: states(&self.grants),
         })
     }
 }
 
-fn numbers(grants: &[SlotGrant]) -> Vec<(u16, u32)> {
-    grants.iter().map(|grant| (grant.slot, grant.incarnation)).collect()
+fn states(grants: &[SlotGrant]) -> Vec<GrantState> {
+    grants.iter().map(|grant| GrantState::from(*grant)).collect()
 }

@@ -12,7 +12,9 @@ use fabric::ring::{CellClaim, Words};
 use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
 
-use crate::hand_over::{DoorbellState, Put, Take};
+use handover::{ReceivedDescriptors, SentDescriptors};
+
+use crate::hand_over::DoorbellState;
 
 /// The node's side of one endpoint's doorbell.
 #[derive(Debug)]
@@ -79,12 +81,12 @@ impl Doorbells {
     }
 
     /// All of them, for the process that takes over.
-    pub(super) fn copies(&self, put: Put<'_>) -> io::Result<Vec<DoorbellState>> {
+    pub(super) fn take_down(&self, sent: &mut SentDescriptors) -> io::Result<Vec<DoorbellState>> {
         let mut doorbells = Vec::new();
         for slot in 0..self.slots.len() as u16 {
             if let Some(doorbell) = self.find(slot) {
                 let (incarnation, rung) = (doorbell.incarnation, doorbell.rung.load(Relaxed));
-                let write_end = put(doorbell.write_end.try_clone()?);
+                let write_end = sent.put_copy(&doorbell.write_end)?;
                 doorbells.push(DoorbellState { slot, incarnation, rung, write_end });
             }
         }
@@ -92,13 +94,17 @@ impl Doorbells {
     }
 
     /// Takes one over. `false`: there is no such slot, or it has a doorbell already.
-    pub(super) fn adopt(&self, state: &DoorbellState, take: Take<'_>) -> io::Result<bool> {
+    pub(super) fn adopt(
+        &self,
+        state: &DoorbellState,
+        received: &mut ReceivedDescriptors,
+    ) -> io::Result<bool> {
         let &DoorbellState { slot, incarnation, rung, write_end } = state;
         if self.find(slot).is_some() {
             return Ok(false);
         }
-        let doorbell =
-            Doorbell { incarnation, write_end: take(write_end)?, rung: AtomicU64::new(rung) };
+        let write_end = received.take(write_end)?;
+        let doorbell = Doorbell { incarnation, write_end, rung: AtomicU64::new(rung) };
         Ok(self.replace(slot, Some(doorbell)).is_some())
     }
 

@@ -3,14 +3,16 @@
 use std::io;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
+use handover::{ReceivedDescriptors, SentDescriptors};
+
 use super::{HOSTS_MAX, SlotEntry, SlotTable};
-use crate::hand_over::{Put, SlotState, SlotTableState, Take, Unfit, ensure};
+use crate::hand_over::{HoldState, SlotState, SlotTableState, Unfit, ensure};
 use fabric::Region;
 use fabric::ring::{Life, SlotLife};
 
 impl SlotTable {
     /// The state for the next process. The table may not change meanwhile.
-    pub(crate) fn take_down(&self, put: Put<'_>) -> io::Result<SlotTableState> {
+    pub(crate) fn take_down(&self, sent: &mut SentDescriptors) -> io::Result<SlotTableState> {
         let entries = self.entries();
         let slots = entries.slots.iter().enumerate().filter(|(_, entry)| entry.incarnation > 0);
         let slots = slots.map(|(slot, entry)| {
@@ -19,14 +21,17 @@ impl SlotTable {
             SlotState { slot: slot as u16, life, pid, given, died, spoiled }
         });
         let holds = self.seen.holds.iter().enumerate();
-        let holds = holds.map(|(host, hold)| (host as u16, hold.load(Acquire)));
+        let holds = holds.map(|(host, gateways)| HoldState {
+            host: host as u16,
+            gateways: gateways.load(Acquire),
+        });
         Ok(SlotTableState {
             slots: slots.collect(),
             given: entries.given,
             deaths: entries.deaths,
             hosts: entries.hosts,
-            holds: holds.filter(|(_, hold)| *hold != 0).collect(),
-            doorbells: self.doorbells.copies(put)?,
+            holds: holds.filter(|hold| hold.gateways != 0).collect(),
+            doorbells: self.doorbells.take_down(sent)?,
         })
     }
 
@@ -34,7 +39,7 @@ impl SlotTable {
     pub(crate) fn adopt(
         region: Region,
         state: &SlotTableState,
-        take: Take<'_>,
+        received: &mut ReceivedDescriptors,
     ) -> Result<Self, Unfit> {
         let mut table = Self::new(region);
         let is_one = (1..=HOSTS_MAX).contains(&state.hosts);
@@ -54,14 +59,14 @@ impl SlotTable {
         let is_so =
             nodes.all(|it| it.pid == 0 && [SlotLife::Live, SlotLife::Free].contains(&it.state));
         ensure(is_so, "a gateway's slot has another owner")?;
-        for &(host, hold) in &state.holds {
+        for &HoldState { host, gateways } in &state.holds {
             let is_one = (1..state.hosts).contains(&usize::from(host));
             ensure(is_one, "a host that does not exist is held up")?;
-            table.seen.holds[usize::from(host)].store(hold, Relaxed);
+            table.seen.holds[usize::from(host)].store(gateways, Relaxed);
         }
         for doorbell in &state.doorbells {
             let is_its = table.live_in(doorbell.slot) == Some(doorbell.incarnation);
-            let is_hung = is_its && table.doorbells.adopt(doorbell, take)?;
+            let is_hung = is_its && table.doorbells.adopt(doorbell, received)?;
             ensure(is_hung, "a doorbell has no owner")?;
         }
         // An endpoint may have died before, without a wake-up of the sleepers.
@@ -97,7 +102,8 @@ mod tests {
     use std::os::fd::{AsFd, OwnedFd};
 
     use super::*;
-    use crate::testing::Descriptors;
+    use handover::DescriptorNumber;
+
     use fabric::RegionOptions;
 
     const OPTIONS: RegionOptions =
@@ -120,16 +126,15 @@ mod tests {
     fn adopt(
         memory: &OwnedFd,
         state: &SlotTableState,
-        descriptors: Descriptors,
+        descriptors: SentDescriptors,
     ) -> Result<SlotTable, Unfit> {
         let region = Region::map(memory.as_fd()).expect("a region");
-        let mut descriptors = descriptors;
-        SlotTable::adopt(region, state, &mut |number| descriptors.take(number))
+        SlotTable::adopt(region, state, &mut descriptors.into_received())
     }
 
-    fn taken(table: &SlotTable) -> (SlotTableState, Descriptors) {
-        let mut descriptors = Descriptors::default();
-        let state = table.take_down(&mut |fd| descriptors.put(fd));
+    fn taken(table: &SlotTable) -> (SlotTableState, SentDescriptors) {
+        let mut descriptors = SentDescriptors::default();
+        let state = table.take_down(&mut descriptors);
         (state.expect("descriptors"), descriptors)
     }
 
@@ -171,7 +176,7 @@ mod tests {
             (|it| it.slots[1].spoiled = Some(99), "in the future"),
             (|it| it.slots[2].died = 99, "in the future"),
             (|it| it.slots[0].pid = 1, "gateway"),
-            (|it| it.holds[0].0 = 2, "held up"),
+            (|it| it.holds[0].host = 2, "held up"),
             (|it| it.doorbells[0].incarnation = 2, "no owner"),
         ];
         for (change, says) in changes {
@@ -181,7 +186,7 @@ mod tests {
             assert!(error.to_string().contains(says), "{error}");
         }
         let (mut state, descriptors) = taken(&before);
-        state.doorbells[0].write_end = 1;
+        state.doorbells[0].write_end = DescriptorNumber::new(1);
         assert!(adopt(&memory, &state, descriptors).is_err(), "no such descriptor");
     }
 }

@@ -1,62 +1,59 @@
-//! The state of an uplink in a hand-over. A descriptor is a number in it: its place among those
-//! that go along. Each uplink has its own state, which only its own file reads and writes; the node
-//! passes it on as JSON. The names in it are a format between releases.
+//! The state of an uplink in a hand-over. Each uplink has its own state, which only its own file
+//! reads and writes; the node passes it on as JSON under the uplink's name. The names in it are a
+//! format between releases.
 
 use std::fmt;
 use std::io;
-use std::os::fd::OwnedFd;
 
+use handover::{ReceivedDescriptors, SentDescriptors};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// The number of a descriptor among those that go along.
-pub type DescriptorNumber = usize;
-
-/// Puts a descriptor to those that go along.
-pub type PutDescriptor<'a> = &'a mut dyn FnMut(OwnedFd) -> DescriptorNumber;
-
-/// Takes one of the descriptors that came; each once.
-pub type TakeDescriptor<'a> = &'a mut dyn FnMut(DescriptorNumber) -> io::Result<OwnedFd>;
-
 /// The descriptors of an open interface.
 pub trait InterfaceFds: fmt::Debug + Send {
-    /// Puts copies of them to those that go along, and gives the state that numbers them.
+    /// The state for the successor, which gets copies of the descriptors.
     ///
     /// # Errors
     /// When the system has no more descriptors.
-    fn put(&self, put: PutDescriptor<'_>) -> io::Result<Value>;
+    fn take_down(&self, sent: &mut SentDescriptors) -> io::Result<Value>;
 }
 
-/// The state as JSON.
-pub(super) fn written(state: &impl Serialize) -> io::Result<Value> {
-    serde_json::to_value(state).map_err(io::Error::other)
+/// The state of an uplink of this kind ([`super::NetworkUplink::NAME`]) as JSON.
+pub(super) fn written(kind: &str, state: &impl Serialize) -> io::Result<Value> {
+    let state = serde_json::to_value(state).map_err(io::Error::other)?;
+    Ok(Value::Object([(kind.to_owned(), state)].into_iter().collect()))
 }
 
-/// An interface that another process has open, as [`super::UplinkCore::hand_over`] gave it there.
+/// An interface that another process has open, as [`super::UplinkCore::take_down`] gave it there.
 pub struct HandedInterface<'a> {
     state: Value,
-    take: TakeDescriptor<'a>,
+    received: &'a mut ReceivedDescriptors,
 }
 
 impl<'a> HandedInterface<'a> {
-    /// The interface with this state, whose descriptors are taken by `take`.
+    /// The interface with this state, whose descriptors have come.
     ///
     /// # Safety
     /// The other process uses the interface no more once an uplink goes on with it; or that uplink
     /// is dropped before its port is no longer paused.
-    pub unsafe fn new(state: Value, take: TakeDescriptor<'a>) -> Self {
-        Self { state, take }
+    pub unsafe fn new(state: Value, received: &'a mut ReceivedDescriptors) -> Self {
+        Self { state, received }
     }
 
-    /// The state, and the way to its descriptors.
+    /// The state of an uplink of this kind, and the descriptors that came.
     ///
     /// # Errors
-    /// When it is the state of another kind of uplink.
-    pub(super) fn read<S: DeserializeOwned>(self) -> Result<(S, TakeDescriptor<'a>), String> {
-        let read = serde_json::from_value(self.state);
-        let state = read.map_err(|_| "its uplink is of another kind".to_owned())?;
-        Ok((state, self.take))
+    /// When it is the state of another kind of uplink, or lacks something.
+    pub(super) fn read<S: DeserializeOwned>(
+        mut self,
+        kind: &str,
+    ) -> Result<(S, &'a mut ReceivedDescriptors), String> {
+        let state = self.state.get_mut(kind).map(Value::take);
+        let state = state.ok_or("its uplink is of another kind")?;
+        let state = serde_json::from_value(state);
+        let state = state.map_err(|error| format!("the state of its {kind} uplink: {error}"))?;
+        Ok((state, self.received))
     }
 }
 

@@ -20,12 +20,13 @@ use std::sync::atomic::{
 use std::thread::{Builder, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
+use handover::SentDescriptors;
 use parking_lot::Mutex;
 use serde_json::Value;
 use sidecore::Waker;
 use sidecore::mailbox::{self, Receiver, Sender};
 
-use super::hand_over::{InterfaceFds, PutDescriptor};
+use super::hand_over::InterfaceFds;
 use crate::port::{Port, PortCounters};
 
 /// How often an interface that is gone is looked for, and one that cannot say so itself is looked
@@ -63,9 +64,9 @@ impl UplinkCore {
     ///
     /// # Errors
     /// When the system has no more descriptors.
-    pub fn hand_over(&self, put: PutDescriptor<'_>) -> io::Result<Option<Value>> {
+    pub fn take_down(&self, sent: &mut SentDescriptors) -> io::Result<Option<Value>> {
         let fds = self.fds.lock();
-        fds.as_ref().map(|fds| fds.put(put)).transpose()
+        fds.as_ref().map(|fds| fds.take_down(sent)).transpose()
     }
 
     /// Why it is away, or cannot be looked at.

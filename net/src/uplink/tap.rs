@@ -11,6 +11,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
+use handover::{DescriptorNumber, SentDescriptors};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -25,7 +26,7 @@ use crate::port::{Chosen, Port, PortCounters};
 use crate::reason::Reason;
 
 use super::cards::Cards;
-use super::hand_over::{self, DescriptorNumber, HandedInterface, InterfaceFds, PutDescriptor};
+use super::hand_over::{self, HandedInterface, InterfaceFds};
 use super::interface::is_interface;
 use super::keeper::{InterfaceState, KeeperPort, Source};
 use super::kind::{NetworkUplink, UplinkNeeds};
@@ -94,21 +95,19 @@ impl NetworkUplink for TapUplink {
         handed: HandedInterface<'_>,
         _cards: &Arc<dyn Cards>,
     ) -> Result<OpenUplink, String> {
-        let (TapState::Tap { tap, udp }, take) = handed.read()?;
-        let first = OpenedTap { fd: take(tap).map_err(|error| error.to_string())?, udp };
+        let (TapState { tap, udp }, received) = handed.read(Self::NAME)?;
+        let fd = received.take(tap).map_err(|error| error.to_string())?;
+        let first = OpenedTap { fd, udp };
         Ok(OpenUplink::new(Taps(self.interface.clone()), first, true))
     }
 }
 
 /// A tap in a hand-over.
 #[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum TapState {
-    Tap {
-        tap: DescriptorNumber,
-        /// It takes UDP that is still to be cut.
-        udp: bool,
-    },
+struct TapState {
+    tap: DescriptorNumber,
+    /// It takes UDP that is still to be cut.
+    udp: bool,
 }
 
 /// Opens the tap with this name, which is made if there is none, and sets it up. It is for a caller
@@ -137,9 +136,9 @@ impl OpenedTap {
 }
 
 impl InterfaceFds for OpenedTap {
-    fn put(&self, put: PutDescriptor<'_>) -> io::Result<Value> {
-        let tap = put(self.fd.try_clone()?);
-        hand_over::written(&TapState::Tap { tap, udp: self.udp })
+    fn take_down(&self, sent: &mut SentDescriptors) -> io::Result<Value> {
+        let tap = sent.put_copy(&self.fd)?;
+        hand_over::written(TapUplink::NAME, &TapState { tap, udp: self.udp })
     }
 }
 

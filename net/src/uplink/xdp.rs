@@ -9,6 +9,7 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
+use handover::{DescriptorNumber, ReceivedDescriptors, SentDescriptors};
 use link::{XdpCard, XdpCardFds, XdpError, XdpQueue, XdpQueueFds};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -24,9 +25,7 @@ use crate::port::{Chosen, Port, PortCounters};
 use crate::reason::Reason;
 
 use super::cards::{Cards, Hold};
-use super::hand_over::{
-    self, DescriptorNumber, HandedInterface, InterfaceFds, PutDescriptor, TakeDescriptor,
-};
+use super::hand_over::{self, HandedInterface, InterfaceFds};
 use super::interface::is_interface;
 use super::keeper::{InterfaceState, KeeperPort, Source};
 use super::kind::{NetworkUplink, UplinkNeeds};
@@ -86,8 +85,8 @@ impl NetworkUplink for XdpUplink {
         handed: HandedInterface<'_>,
         cards: &Arc<dyn Cards>,
     ) -> Result<OpenUplink, String> {
-        let (state, take) = handed.read::<XdpState>()?;
-        let fds = state.taken(take).map_err(|error| error.to_string())?;
+        let (state, received) = handed.read::<XdpState>(Self::NAME)?;
+        let fds = state.taken(received).map_err(|error| error.to_string())?;
         // SAFETY: the promise of `HandedInterface::new`; while it is paused the port does not touch
         // it.
         let first = unsafe { XdpCard::adopt(fds) }.map_err(self.named())?;
@@ -99,38 +98,50 @@ impl NetworkUplink for XdpUplink {
 
 /// An interface in a hand-over.
 #[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum XdpState {
-    Xdp {
-        /// The interface's number.
-        index: u32,
-        /// The longest packet that it takes.
-        mtu: u32,
-        /// Keeps the program attached.
-        program: DescriptorNumber,
-        /// Of each receive queue the socket, and the memory of its frames.
-        queues: Vec<(DescriptorNumber, DescriptorNumber)>,
-    },
+struct XdpState {
+    /// The interface's number.
+    index: u32,
+    /// The longest packet that it takes.
+    mtu: u32,
+    /// Keeps the program attached.
+    program: DescriptorNumber,
+    /// The receive queues.
+    queues: Vec<XdpQueueState>,
+}
+
+handover::array_state! {
+    /// A receive queue in a hand-over.
+    #[derive(Debug)]
+    struct XdpQueueState {
+        socket: DescriptorNumber,
+        /// The memory of its frames.
+        memory: DescriptorNumber,
+    }
 }
 
 impl XdpState {
-    fn taken(self, take: TakeDescriptor<'_>) -> io::Result<XdpCardFds> {
-        let Self::Xdp { index, mtu, program, queues } = self;
-        let program = take(program)?;
-        let mut taken = Vec::with_capacity(queues.len());
-        for (socket, memory) in queues {
-            taken.push(XdpQueueFds { socket: take(socket)?, memory: take(memory)? });
-        }
-        Ok(XdpCardFds { index, mtu, program, queues: taken })
+    fn taken(self, received: &mut ReceivedDescriptors) -> io::Result<XdpCardFds> {
+        let Self { index, mtu, program, queues } = self;
+        let program = received.take(program)?;
+        let queues = queues.into_iter().map(|XdpQueueState { socket, memory }| {
+            let (socket, memory) = (received.take(socket)?, received.take(memory)?);
+            Ok(XdpQueueFds { socket, memory })
+        });
+        let queues = queues.collect::<io::Result<_>>()?;
+        Ok(XdpCardFds { index, mtu, program, queues })
     }
 }
 
 impl InterfaceFds for XdpCardFds {
-    fn put(&self, put: PutDescriptor<'_>) -> io::Result<Value> {
-        let Self { index, mtu, program, queues } = self.try_clone()?;
-        let program = put(program);
-        let queues = queues.into_iter().map(|queue| (put(queue.socket), put(queue.memory)));
-        hand_over::written(&XdpState::Xdp { index, mtu, program, queues: queues.collect() })
+    fn take_down(&self, sent: &mut SentDescriptors) -> io::Result<Value> {
+        let program = sent.put_copy(&self.program)?;
+        let queues = self.queues.iter().map(|queue| {
+            let (socket, memory) = (sent.put_copy(&queue.socket)?, sent.put_copy(&queue.memory)?);
+            Ok(XdpQueueState { socket, memory })
+        });
+        let queues = queues.collect::<io::Result<_>>()?;
+        let (index, mtu) = (self.index, self.mtu);
+        hand_over::written(XdpUplink::NAME, &XdpState { index, mtu, program, queues })
     }
 }
 

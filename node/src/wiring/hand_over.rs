@@ -30,12 +30,13 @@ use std::time::{Duration, Instant};
 
 use block::attachment::Phase;
 use config::Config;
+use handover::{STATE_VERSION, SentDescriptors};
 use rustix::net::sockopt::socket_peercred;
 use sessions::sidecores;
 use virtio::{ParkedServer, ServerState};
 
 use self::meeting::{ANSWER_TIME_MAX, digest, meeting};
-use self::state::{NicState, STATE_VERSION, Sent, State, Verdict, Yours};
+use self::state::{NicState, State, Verdict, Yours};
 use super::disks::hand_over::{StillDisk, park};
 use super::disks::shown::Shown;
 use super::inside::Inside;
@@ -202,11 +203,11 @@ fn meet(control: &Path, pid: u32) -> io::Result<Channel> {
 fn give(
     channel: &mut Channel,
     state: &State,
-    sent: &Sent,
+    sent: &SentDescriptors,
     leave: impl FnOnce(),
 ) -> Result<(), String> {
     let lost = |error: io::Error| format!("the successor is lost: {error}");
-    channel.send(state, &sent.0).map_err(lost)?;
+    channel.send(state, sent.as_slice()).map_err(lost)?;
     match channel.receive_word().map_err(lost)? {
         Verdict::Have => {
             leave();
@@ -286,13 +287,13 @@ impl<'i> Still<'i> {
     }
 
     /// Writes down the state of the whole node.
-    fn state(&mut self) -> Result<(State, Sent), String> {
-        let mut sent = Sent::default();
+    fn state(&mut self) -> Result<(State, SentDescriptors), String> {
+        let mut sent = SentDescriptors::default();
         let state = self.take_down(&mut sent);
         Ok((state.map_err(|error| format!("copying descriptors: {error}"))?, sent))
     }
 
-    fn take_down(&mut self, sent: &mut Sent) -> io::Result<State> {
+    fn take_down(&mut self, sent: &mut SentDescriptors) -> io::Result<State> {
         let inside = self.inside;
         let handover_fds = &inside.handover_fds;
         let state_lock = inside.volumes.state_lock()?.map(|lock| sent.put(lock));
@@ -303,12 +304,12 @@ impl<'i> Still<'i> {
         let nics = self.nics(sent)?;
         Ok(State {
             version: STATE_VERSION,
-            control: sent.copy(&handover_fds.control)?,
-            control_lock: sent.copy(&handover_fds.control_lock)?,
-            metrics: metrics.map(|metrics| sent.copy(metrics)).transpose()?,
+            control: sent.put_copy(&handover_fds.control)?,
+            control_lock: sent.put_copy(&handover_fds.control_lock)?,
+            metrics: metrics.map(|metrics| sent.put_copy(metrics)).transpose()?,
             state_lock,
-            door: inside.door.as_ref().map(|door| sent.copy(door.listener())).transpose()?,
-            links: links.map(|link| sent.copy(link)).collect::<io::Result<_>>()?,
+            door: inside.door.as_ref().map(|door| sent.put_copy(door.listener())).transpose()?,
+            links: links.map(|link| sent.put_copy(link)).collect::<io::Result<_>>()?,
             volumes: volumes::hand_over::states(
                 &self.objects.volumes,
                 inside.volumes.keeps_records(),
@@ -321,7 +322,7 @@ impl<'i> Still<'i> {
         })
     }
 
-    fn nics(&mut self, sent: &mut Sent) -> io::Result<Vec<NicState>> {
+    fn nics(&mut self, sent: &mut SentDescriptors) -> io::Result<Vec<NicState>> {
         let mut states = Vec::new();
         for (name, parked) in &mut self.nics {
             let conversations = self.inside.nics().conversations(name)?;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::{Post, PostCounters, ToSlot, WaitingEntry};
 use crate::SlotTable;
 use crate::gateway::wire;
-use crate::hand_over::{Cargo, LentState, PostState, Unfit, WayState, ensure};
+use crate::hand_over::{Cargo, GrantState, LentState, PostState, Unfit, WayState, ensure};
 use fabric::cell::Local;
 use fabric::ring::{Consumer, RingProducer};
 use fabric::slab::{Lending, LendingError, Slab};
@@ -32,7 +32,7 @@ impl Post {
         }
         let (lent, lending) = self.slab.lent();
         let lent = lent.map(|Lending { buffer, number, to }| {
-            let to = (to.slot, to.incarnation);
+            let to = GrantState { slot: to.slot, incarnation: to.incarnation };
             LentState { buffer, number, to }
         });
         PostState {
@@ -57,7 +57,8 @@ impl Post {
         let is_it = slot < region.gateways() && table.live_in(slot) == Some(incarnation);
         ensure(is_it, "it is not a gateway")?;
         let me = Local { host: 0, slot, incarnation };
-        let lent = lent.into_iter().map(|LentState { buffer, number, to: (slot, incarnation) }| {
+        let lent = lent.into_iter().map(|LentState { buffer, number, to }| {
+            let GrantState { slot, incarnation } = to;
             Lending { buffer, number, to: Local { host: 0, slot, incarnation } }
         });
         let slab = Slab::resume(&region, me, lent, lending).map_err(|error| match error {

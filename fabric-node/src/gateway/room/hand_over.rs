@@ -14,7 +14,9 @@ use super::super::post::Post;
 use super::super::wire;
 use super::traffic::KeptEntries;
 use super::{BatchOrigin, Carrier, Link, Room, RoomSettings, batch_bytes_max};
-use crate::hand_over::{Cargo, LinkState, RoomState, Unfit, ensure};
+use crate::hand_over::{
+    Cargo, GoneState, GrantState, HeardState, LinkState, RoomState, TakenRoom, Unfit, ensure,
+};
 use fabric::cell::{CellHead, CellKind};
 
 /// Deaths that go over of one link: more than the longest body of a session (1 MiB) can say.
@@ -36,7 +38,7 @@ struct HandedLink {
     sent: Vec<Vec<u8>>,
     queue: Vec<Vec<u8>>,
     is_held: bool,
-    heard: Vec<(u16, u64)>,
+    heard: Vec<HeardState>,
     gones: VecDeque<(CellHead, BatchOrigin)>,
 }
 
@@ -49,17 +51,17 @@ impl fmt::Debug for Handed {
 impl<C: Carrier> Room<C> {
     /// The state for the next process, and the messages beside it. The room may not work again
     /// until one of the two processes goes on.
-    pub fn take_down(&mut self, carrier: &C) -> (RoomState, Vec<u8>) {
+    pub fn take_down(&mut self, carrier: &C) -> TakenRoom {
         let mut cargo = Vec::new();
         let post = self.post.take_down(&mut cargo);
         // The successor finds the endpoints that were about to be told once more.
         let told = self.told.iter().enumerate().map(|(slot, told)| (slot as u16, *told));
         let told = told.filter(|(slot, told)| *told != 0 && !self.mourned.contains_key(slot));
-        let told = told.collect();
+        let told = told.map(|(slot, incarnation)| GrantState { slot, incarnation }).collect();
         let links = self.links.iter().filter(|link| self.is_of_now(link));
         let links = links.map(|link| link.take_down(carrier, &mut cargo)).collect();
         let (domain, gateway) = (self.settings.domain.clone(), self.settings.gateway);
-        (RoomState { domain, gateway, post, told, links }, cargo)
+        TakenRoom { state: RoomState { domain, gateway, post, told, links }, cargo }
     }
 
     /// Whether a link leads to the peer's present run: another gateway may have met the peer anew,
@@ -99,7 +101,10 @@ impl<C: Carrier> Room<C> {
             there,
             out_ns: there.is_some().then_some(now_ns),
             outbox: Outbox::adopt(first, sent, queue, is_held),
-            heard: heard.into_iter().collect(),
+            heard: heard
+                .into_iter()
+                .map(|HeardState { gateway, batches }| (gateway, batches))
+                .collect(),
             gones,
             ..Link::new()
         });
@@ -123,17 +128,19 @@ impl<C: Carrier> Link<C> {
         let mut gones = Vec::new();
         for (head, (_, gateway, gateways)) in &self.gones {
             wire::push_entry(cargo, head, &[]);
-            gones.push((*gateway, *gateways));
+            gones.push(GoneState { gateway: *gateway, gateways: *gateways });
         }
         let taken = self.incoming.iter().map(|(gateway, it)| (*gateway, it.inbox.received()));
         let before = self.heard.iter().map(|(gateway, number)| (*gateway, *number));
+        let heard = before.chain(taken);
+        let heard = heard.map(|(gateway, batches)| HeardState { gateway, batches }).collect();
         LinkState {
             name: self.name.clone(),
             first: self.outbox.first(),
             sent,
             queue,
             is_held: self.outbox.is_held(),
-            heard: before.chain(taken).collect(),
+            heard,
             gones,
         }
     }
@@ -144,13 +151,14 @@ impl Handed {
     ///
     /// # Errors
     /// When it contradicts itself or the domain's memory.
-    pub fn new(state: RoomState, cargo: &[u8], associations: &Associations) -> Result<Self, Unfit> {
+    pub fn new(taken: TakenRoom, associations: &Associations) -> Result<Self, Unfit> {
+        let TakenRoom { state, cargo } = taken;
         let RoomState { domain, gateway, post, told: known, links } = state;
-        let (table, mut cargo) = (associations.table(), Cargo::new(cargo));
+        let (table, mut cargo) = (associations.table(), Cargo::new(&cargo));
         let post = Post::adopt(Arc::clone(table), gateway, post, &mut cargo)?;
         let options = table.region().options();
         let mut told: Box<[u32]> = vec![0; usize::from(options.slots)].into();
-        for (slot, incarnation) in known {
+        for GrantState { slot, incarnation } in known {
             let told = told.get_mut(usize::from(slot));
             *told.ok_or(Unfit::Contradiction("a slot has died that does not exist"))? = incarnation;
         }
@@ -191,7 +199,7 @@ impl HandedLink {
         ensure(is_bounded && gones.len() <= GONES_MAX, "more messages wait than the limit")?;
         // No honest node counts so far in its life; a count that begins there does not overflow.
         let is_number = |number: u64| number < 1 << 60;
-        let is_heard = heard.iter().all(|(_, number)| is_number(*number));
+        let is_heard = heard.iter().all(|it| is_number(it.batches));
         ensure(is_number(first) && is_heard, "more messages are sent than the limit")?;
         let mut batch = |bytes: usize| {
             ensure(bytes <= bytes_max, "a batch is too long")?;
@@ -199,7 +207,7 @@ impl HandedLink {
         };
         let sent = sent.into_iter().map(&mut batch).collect::<Result<_, _>>()?;
         let queue = queue.into_iter().map(&mut batch).collect::<Result<_, _>>()?;
-        let gones = gones.into_iter().map(|(gateway, gateways)| {
+        let gones = gones.into_iter().map(|GoneState { gateway, gateways }| {
             let index = index.ok_or(Unfit::Contradiction("an endpoint without a host has died"))?;
             let entry = cargo.take(wire::entry_bytes(0))?;
             let head = wire::split_entry(entry, index).ok().map(|(head, ..)| head);

@@ -1,22 +1,23 @@
 //! Hosts whose node another process goes on in the place of.
 
+use handover::SentDescriptors;
+
 use super::*;
-use crate::hand_over::{AssociationsState, RoomState, Unfit};
-use crate::testing::Descriptors;
+use crate::hand_over::{AssociationsState, GoneState, GrantState, HeardState, TakenRoom, Unfit};
 use fabric::RequestFailure;
 
 /// The state of a host's node while it stands still.
 struct Taken {
     entries: crate::hand_over::SlotTableState,
-    descriptors: Descriptors,
+    descriptors: SentDescriptors,
     associations: AssociationsState,
-    rooms: Vec<(RoomState, Vec<u8>)>,
+    rooms: Vec<TakenRoom>,
 }
 
 impl Host {
     fn take_down(&mut self) -> Taken {
-        let mut descriptors = Descriptors::default();
-        let entries = self.table.take_down(&mut |fd| descriptors.put(fd)).expect("descriptors");
+        let mut descriptors = SentDescriptors::default();
+        let entries = self.table.take_down(&mut descriptors).expect("descriptors");
         let associations = self.associations.take_down();
         let rooms = self.cores.iter_mut().map(|core| core.room.take_down(&core.carrier));
         Taken { entries, descriptors, associations, rooms: rooms.collect() }
@@ -24,12 +25,12 @@ impl Host {
 
     /// All that can fail of going on with it.
     fn adopt(&self, taken: Taken) -> Result<(Arc<Associations>, Vec<Handed>), Unfit> {
-        let Taken { entries, mut descriptors, associations, rooms } = taken;
+        let Taken { entries, descriptors, associations, rooms } = taken;
         let region = fabric::Region::map(self.memory.as_fd())?;
-        let table = SlotTable::adopt(region, &entries, &mut |number| descriptors.take(number))?;
+        let table = SlotTable::adopt(region, &entries, &mut descriptors.into_received())?;
         let names = self.associations.names();
         let associations = Associations::adopt(Arc::new(table), associations, &names)?;
-        let rooms = rooms.into_iter().map(|(room, cargo)| Handed::new(room, &cargo, &associations));
+        let rooms = rooms.into_iter().map(|room| Handed::new(room, &associations));
         let rooms = rooms.collect::<Result<_, _>>()?;
         Ok((associations, rooms))
     }
@@ -170,15 +171,15 @@ fn messages_to_a_restarted_host_stay_behind() {
     world.run(20);
     let host = &mut world.hosts[0];
     let taken = host.take_down();
-    let [link] = &taken.rooms[0].0.links[..] else { panic!("one other host") };
+    let [link] = &taken.rooms[0].state.links[..] else { panic!("one other host") };
     assert!(link.name == "h1" && link.first + (link.sent.len() + link.queue.len()) as u64 > 0);
     let before =
         host.associations.look("h1").and_then(|(there, _)| there).expect("they are joined");
     host.associations.give_up("h1", before);
-    assert!(host.take_down().rooms[0].0.links.is_empty());
+    assert!(host.take_down().rooms[0].state.links.is_empty());
     host.associations.meet("h1", before.host, before.epoch + 1).expect("nobody else is it");
     let taken = host.take_down();
-    assert!(taken.rooms[0].0.links.is_empty());
+    assert!(taken.rooms[0].state.links.is_empty());
     host.adopt(taken).expect("who goes on begins anew");
 }
 
@@ -219,27 +220,38 @@ fn a_state_that_contradicts_itself_or_its_messages_is_refused() {
     world.run(20);
     type Change = fn(&mut Taken);
     let changes: [(Change, &str); 23] = [
-        (|it| it.rooms[0].0.gateway = 1, "not a gateway"),
-        (|it| it.rooms[0].0.post.incarnation += 1, "not a gateway"),
-        (|it| it.rooms[0].0.post.ways[0].slot = 12, "does not exist"),
-        (|it| it.rooms[0].0.post.lent[0].buffer = 8, "or does not exist"),
-        (|it| it.rooms[0].0.post.lent[1].buffer = it.rooms[0].0.post.lent[0].buffer, "twice"),
-        (|it| it.rooms[0].0.post.lent[0].number = u64::MAX, "to no receiver"),
-        (|it| it.rooms[0].0.post.lent[0].to.0 = 12, "to no receiver"),
-        (|it| it.rooms[0].1[0] = 9, "has no host"),
-        (|it| it.rooms[0].1[8] = 77, "has no receiver"),
-        (|it| it.rooms[0].1[18] = 0, "has no receiver"),
-        (|it| it.rooms[0].0.post.waiting += 1, "a message is"),
-        (|it| it.rooms[0].0.told.push((12, 1)), "does not exist"),
-        (|it| it.rooms[0].0.links[0].name = "h7".to_owned(), "not a peer"),
-        (|it| it.rooms[0].0.links[0].first = u64::MAX, "sent than the limit"),
-        (|it| it.rooms[0].0.links[0].heard.push((0, u64::MAX)), "sent than the limit"),
-        (|it| it.rooms[0].0.links[0].sent = vec![0; 33], "wait than the limit"),
-        (|it| it.rooms[0].0.links[0].queue = vec![0; 5000], "wait than the limit"),
-        (|it| it.rooms[0].0.links[0].queue.push(1 << 20), "too long"),
-        (|it| it.rooms[0].0.links[0].gones.push((0, 1)), "is missing"),
-        (|it| it.rooms[0].1.push(0), "without a sender"),
-        (|it| it.rooms[0].1.truncate(8), "is missing"),
+        (|it| it.rooms[0].state.gateway = 1, "not a gateway"),
+        (|it| it.rooms[0].state.post.incarnation += 1, "not a gateway"),
+        (|it| it.rooms[0].state.post.ways[0].slot = 12, "does not exist"),
+        (|it| it.rooms[0].state.post.lent[0].buffer = 8, "or does not exist"),
+        (
+            |it| it.rooms[0].state.post.lent[1].buffer = it.rooms[0].state.post.lent[0].buffer,
+            "twice",
+        ),
+        (|it| it.rooms[0].state.post.lent[0].number = u64::MAX, "to no receiver"),
+        (|it| it.rooms[0].state.post.lent[0].to.slot = 12, "to no receiver"),
+        (|it| it.rooms[0].cargo[0] = 9, "has no host"),
+        (|it| it.rooms[0].cargo[8] = 77, "has no receiver"),
+        (|it| it.rooms[0].cargo[18] = 0, "has no receiver"),
+        (|it| it.rooms[0].state.post.waiting += 1, "a message is"),
+        (|it| it.rooms[0].state.told.push(GrantState { slot: 12, incarnation: 1 }), "does not exist"),
+        (|it| it.rooms[0].state.links[0].name = "h7".to_owned(), "not a peer"),
+        (|it| it.rooms[0].state.links[0].first = u64::MAX, "sent than the limit"),
+        (
+            |it| {
+                it.rooms[0].state.links[0].heard.push(HeardState { gateway: 0, batches: u64::MAX })
+            },
+            "sent than the limit",
+        ),
+        (|it| it.rooms[0].state.links[0].sent = vec![0; 33], "wait than the limit"),
+        (|it| it.rooms[0].state.links[0].queue = vec![0; 5000], "wait than the limit"),
+        (|it| it.rooms[0].state.links[0].queue.push(1 << 20), "too long"),
+        (
+            |it| it.rooms[0].state.links[0].gones.push(GoneState { gateway: 0, gateways: 1 }),
+            "is missing",
+        ),
+        (|it| it.rooms[0].cargo.push(0), "without a sender"),
+        (|it| it.rooms[0].cargo.truncate(8), "is missing"),
         (|it| it.associations.peers[0].name = "h7".to_owned(), "not its peer"),
         (|it| it.associations.peers[0].there.as_mut().expect("known").index = 7, "no place"),
     ];

@@ -1,10 +1,11 @@
 //! A registration server that goes on in another process; here in the same one.
 
+use handover::DescriptorNumber;
 use rustix::io::Errno;
 
 use super::sleep::{Sleeper, play};
 use super::*;
-use crate::hand_over::RegistrationState;
+use crate::hand_over::{GatewayDoorbellState, GrantState, RegistrationState};
 use crate::testing::{adopted, taken};
 use fabric::Doze;
 
@@ -125,6 +126,13 @@ fn a_door_that_is_taken_back_goes_on() {
     node.until(0, 0);
 }
 
+/// A doorbell of no gateway.
+const NO_DOORBELL: GatewayDoorbellState =
+    GatewayDoorbellState { shared: DescriptorNumber::new(0), own: DescriptorNumber::new(0) };
+
+/// A grant of one member.
+const ANOTHER: GrantState = GrantState { slot: 0, incarnation: 1 };
+
 #[test]
 fn a_state_that_contradicts_itself_is_refused() {
     let node = node(4);
@@ -142,15 +150,15 @@ fn a_state_that_contradicts_itself_is_refused() {
         (|it| it.domains[0].region.slots = 3, "other sizes"),
         (|it| it.domains[0].region.cells = 17, "cannot have"),
         (|it| it.domains[0].region.buffer_bytes *= 2, "length"),
-        (|it| it.domains[0].doorbells.push((0, 0)), "bell"),
+        (|it| it.domains[0].doorbells.push(NO_DOORBELL), "bell"),
         (|it| it.domains.clear(), "in no domain"),
         (|it| members(it)[0].grants.clear(), "no owner"),
-        (|it| members(it)[0].grants = vec![(3, 1)], "another owner"),
-        (|it| members(it)[0].grants[0].1 = 2, "another owner"),
-        (|it| members(it).iter_mut().for_each(|it| it.grants = vec![(0, 1)]), "another owner"),
+        (|it| members(it)[0].grants[0].slot = 3, "another owner"),
+        (|it| members(it)[0].grants[0].incarnation = 2, "another owner"),
+        (|it| members(it).iter_mut().for_each(|it| it.grants = vec![ANOTHER]), "another owner"),
         (|it| members(it)[0].domain = None, "unregistered"),
         (|it| members(it)[0].domain = Some("red".to_owned()), "in no domain"),
-        (|it| it.callers[0].connection = 999, "not found"),
+        (|it| it.callers[0].connection = DescriptorNumber::new(999), "has not arrived"),
     ];
     for (change, says) in changes {
         let (mut state, descriptors) = taken(&node.server);

@@ -1,26 +1,31 @@
 //! Hand-over of vfs: QEMU cannot connect again, so the next process takes its connection over.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
+use handover::{ReceivedDescriptors, SentDescriptors};
 use rustix::event::epoll::{self, EventData, EventFlags};
 
 use super::doorbell::VmDoorbell;
 use super::{CALL, Listener, RING, Vf, VfSettings, Vm, event};
-use crate::hand_over::{Put, Take, Unfit, VfState, VmState, ensure};
+use crate::hand_over::{ListenerState, Unfit, VfState, VmState, ensure};
 use crate::mailbox::MailboxServer;
 use crate::registration::hand_over::Unclaimed;
 use crate::registration::{RegistrationShared, Registry};
 
 impl Vf {
     /// The state for the next process.
-    pub(in crate::registration) fn take_down(&self, put: Put<'_>) -> io::Result<VfState> {
-        let listener = self.listener.as_ref();
-        let listener =
-            listener.map(|it| Ok::<_, io::Error>((put(it.socket.try_clone()?), it.inode)));
+    pub(in crate::registration) fn take_down(
+        &self,
+        sent: &mut SentDescriptors,
+    ) -> io::Result<VfState> {
+        let listener = self.listener.as_ref().map(|listener| {
+            let socket = sent.put_copy(&listener.socket)?;
+            Ok::<_, io::Error>(ListenerState { socket, inode: listener.inode })
+        });
         let listener = listener.transpose()?;
         let VfSettings { name, domain, path } = self.settings.clone();
-        let vm = self.vm.as_ref().map(|vm| vm.take_down(put)).transpose()?;
+        let vm = self.vm.as_ref().map(|vm| vm.take_down(sent)).transpose()?;
         Ok(VfState { name, domain, path, listener, denied: self.denied, vm })
     }
 
@@ -33,13 +38,13 @@ impl Vf {
 }
 
 impl Vm {
-    fn take_down(&self, put: Put<'_>) -> io::Result<VmState> {
-        let process = self.process.0.as_ref().map(OwnedFd::try_clone).transpose()?;
+    fn take_down(&self, sent: &mut SentDescriptors) -> io::Result<VmState> {
+        let process = self.process.0.as_ref();
         Ok(VmState {
-            connection: put(self.connection.try_clone()?),
-            doorbell: put(self.doorbell.as_fd().try_clone_to_owned()?),
+            connection: sent.put_copy(&self.connection)?,
+            doorbell: sent.put_copy(self.doorbell.as_fd())?,
             pid: self.pid,
-            process: process.map(put),
+            process: process.map(|process| sent.put_copy(process)).transpose()?,
             mailbox: self.mailbox.take_down(),
         })
     }
@@ -52,7 +57,7 @@ impl RegistrationShared {
         registry: &mut Registry,
         state: VfState,
         unclaimed: &mut Unclaimed,
-        take: Take<'_>,
+        received: &mut ReceivedDescriptors,
     ) -> Result<(), Unfit> {
         let VfState { name, domain, path, listener, denied, vm } = state;
         let is_known = registry.domains.iter().any(|it| it.is_named(&domain));
@@ -65,8 +70,8 @@ impl RegistrationShared {
         registry.next_vf += 1;
         let settings = VfSettings { name, domain, path };
         let listener = match listener {
-            Some((socket, inode)) => {
-                let (socket, path) = (take(socket)?, settings.path.clone());
+            Some(ListenerState { socket, inode }) => {
+                let (socket, path) = (received.take(socket)?, settings.path.clone());
                 // It is listened to as soon as this process answers.
                 let data = EventData::new_u64(event(number, CALL));
                 epoll::add(&self.epoll, &socket, data, EventFlags::empty())?;
@@ -75,7 +80,9 @@ impl RegistrationShared {
             None => None,
         };
         let vm = match vm {
-            Some(vm) => Some(self.adopt_vm(registry, (number, &settings), vm, unclaimed, take)?),
+            Some(vm) => {
+                Some(self.adopt_vm(registry, (number, &settings), vm, unclaimed, received)?)
+            }
             None => None,
         };
         registry.vfs.push(Vf { number, settings, listener, vm, denied });
@@ -88,10 +95,10 @@ impl RegistrationShared {
         (number, settings): (u64, &VfSettings),
         state: VmState,
         unclaimed: &mut Unclaimed,
-        take: Take<'_>,
+        received: &mut ReceivedDescriptors,
     ) -> Result<Vm, Unfit> {
         let VmState { connection, doorbell, pid, process, mailbox } = state;
-        let grants: Vec<_> = mailbox.held.iter().map(|(_, grant)| *grant).collect();
+        let grants: Vec<_> = mailbox.held.iter().map(|held| held.grant).collect();
         unclaimed.take(&settings.domain, &grants)?;
         let mailbox = MailboxServer::adopt(mailbox)?;
         let is_same = |vf: &Vf| {
@@ -99,8 +106,8 @@ impl RegistrationShared {
             vf.settings.domain == settings.domain && number == Some(mailbox.number())
         };
         ensure(!registry.vfs.iter().any(is_same), "two VMs have one mailbox")?;
-        let (connection, doorbell) = (take(connection)?, take(doorbell)?);
-        let process = process.map(&mut *take).transpose()?;
+        let (connection, doorbell) = (received.take(connection)?, received.take(doorbell)?);
+        let process = received.take_any(process)?;
         let doorbell = VmDoorbell::of(doorbell, &self.epoll, event(number, RING))?;
         let process = (process, registry.next_client);
         registry.next_client += 1;

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use handover::ReceivedDescriptors;
 use sidecore::Waker;
 
 use super::*;
@@ -142,28 +143,35 @@ fn a_failure_to_open_is_reported() {
     assert!(error.contains("lo") || error.contains("/dev/net/tun"), "{error}");
 }
 
+/// A tap goes on with a state and no descriptors but these.
+fn adopt(state: Value, received: &mut ReceivedDescriptors) -> Result<OpenUplink, String> {
+    let cards: Arc<dyn Cards> = Arc::new(OwnCards);
+    // SAFETY: no process uses it.
+    let handed = unsafe { HandedInterface::new(state, received) };
+    TapUplink::new("vrio0").adopt(handed, &cards)
+}
+
 #[test]
 fn the_state_of_a_tap_has_its_form() {
     let fd = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
-    let mut sent = Vec::new();
-    let mut put = |fd| {
-        sent.push(fd);
-        6 + sent.len()
-    };
-    let state = OpenedTap { fd: fd(), udp: true }.put(&mut put).unwrap();
-    assert_eq!(state, serde_json::json!({ "tap": { "tap": 7, "udp": true } }));
-    let mut take = |number| {
-        assert_eq!(number, 7);
-        Ok(sent.pop().unwrap())
-    };
-    let cards: Arc<dyn Cards> = Arc::new(OwnCards);
-    let tap = TapUplink::new("vrio0");
-    // SAFETY: no process uses it.
-    let handed = unsafe { HandedInterface::new(state, &mut take) };
-    tap.adopt(handed, &cards).unwrap();
-    let of_another = serde_json::json!({ "xdp": { "index": 1 } });
-    // SAFETY: as above.
-    let handed = unsafe { HandedInterface::new(of_another, &mut take) };
-    let error = tap.adopt(handed, &cards).unwrap_err();
-    assert_eq!(error, "its uplink is of another kind");
+    let mut sent = SentDescriptors::default();
+    sent.put(fd());
+    let state = OpenedTap { fd: fd(), udp: true }.take_down(&mut sent).unwrap();
+    assert_eq!(state, serde_json::json!({ "tap": { "tap": 1, "udp": true } }));
+    adopt(state, &mut sent.into_received()).unwrap();
+}
+
+#[test]
+fn a_state_that_cannot_be_read_says_why() {
+    let states = [
+        (serde_json::json!({ "xdp": { "index": 1 } }), "its uplink is of another kind"),
+        (serde_json::json!(7), "its uplink is of another kind"),
+        (serde_json::json!({ "tap": { "tap": 0 } }), "of its tap uplink: missing field `udp`"),
+        (serde_json::json!({ "tap": { "tap": "x", "udp": true } }), "of its tap uplink: invalid"),
+        (serde_json::json!({ "tap": { "tap": 0, "udp": true } }), "descriptor 0 has not arrived"),
+    ];
+    for (state, says) in states {
+        let error = adopt(state, &mut ReceivedDescriptors::default()).unwrap_err();
+        assert!(error.contains(says), "{error}");
+    }
 }

@@ -91,20 +91,11 @@ fn opened(interface: &str) -> Result<OpenUplink, String> {
     uplink(interface).open(&cards())
 }
 
-/// The state for another process, and the descriptors that go along.
-fn handed_over(fds: &dyn Fn(PutDescriptor<'_>) -> Value) -> (Value, Vec<OwnedFd>) {
-    let mut sent = Vec::new();
-    let state = fds(&mut |fd| {
-        sent.push(fd);
-        sent.len() - 1
-    });
-    (state, sent)
-}
-
-/// Takes each descriptor once.
-fn takes(fds: Vec<OwnedFd>) -> impl FnMut(DescriptorNumber) -> io::Result<OwnedFd> {
-    let mut fds: Vec<_> = fds.into_iter().map(Some).collect();
-    move |number| Ok(fds[number].take().expect("each is taken once"))
+/// The state of an open interface for another process, and the descriptors that go along.
+fn taken_down(core: &UplinkCore) -> (Value, ReceivedDescriptors) {
+    let mut sent = SentDescriptors::default();
+    let state = core.take_down(&mut sent).unwrap().unwrap();
+    (state, sent.into_received())
 }
 
 /// The uplink with its keeper.
@@ -474,7 +465,7 @@ fn other_queues_and_other_lengths_are_seen() {
         Err(error) => return println!("SKIP {test}: {error}"),
     };
     let mut rig = Rig::with(opened);
-    let (state, _) = handed_over(&|put| rig.core.hand_over(put).unwrap().unwrap());
+    let (state, _) = taken_down(&rig.core);
     assert_eq!(state["xdp"]["queues"].as_array().unwrap().len(), 1);
     let far = Far::new();
     // By its ports the kernel chooses a queue for each of these.
@@ -517,10 +508,9 @@ fn another_one_goes_on_with_what_is_open() {
     first.core.set_paused(true);
     // A frame that comes meanwhile waits.
     far.say(&back);
-    let (state, fds) = handed_over(&|put| first.core.hand_over(put).unwrap().unwrap());
-    let mut take = takes(fds);
+    let (state, mut received) = taken_down(&first.core);
     // SAFETY: the first one is paused, and goes before this one is not.
-    let handed = unsafe { HandedInterface::new(state, &mut take) };
+    let handed = unsafe { HandedInterface::new(state, &mut received) };
     let second = uplink("vrio0").adopt(handed, &cards());
     let mut second = Rig::with(second.unwrap());
     second.say(&frame, Offload::default());
@@ -540,12 +530,11 @@ fn another_one_goes_on_with_what_is_open() {
 #[test]
 fn a_gone_interface_cannot_be_resumed() {
     let Some(first) = Rig::new("a_gone_interface_cannot_be_resumed", 1500) else { return };
-    let (state, fds) = handed_over(&|put| first.core.hand_over(put).unwrap().unwrap());
+    let (state, mut received) = taken_down(&first.core);
     first.core.set_paused(true);
     assert!(ip("link del vrio0"));
-    let mut take = takes(fds);
     // SAFETY: the first one is paused until it goes.
-    let handed = unsafe { HandedInterface::new(state, &mut take) };
+    let handed = unsafe { HandedInterface::new(state, &mut received) };
     let error = uplink("vrio0").adopt(handed, &cards()).unwrap_err();
     assert!(error.contains("is gone meanwhile") && error.contains("Linux 6.4"), "{error}");
 }
@@ -567,12 +556,13 @@ fn the_state_of_an_interface_has_its_form() {
     let fd = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
     let queue = || XdpQueueFds { socket: fd(), memory: fd() };
     let fds = XdpCardFds { index: 7, mtu: 1500, program: fd(), queues: vec![queue(), queue()] };
-    let (state, sent) = handed_over(&|put| fds.put(put).unwrap());
+    let mut sent = SentDescriptors::default();
+    let mut state = fds.take_down(&mut sent).unwrap();
     let expected = serde_json::json!({
         "xdp": { "index": 7, "mtu": 1500, "program": 0, "queues": [[1, 2], [3, 4]] }
     });
-    assert_eq!((state.clone(), sent.len()), (expected, 5));
-    let state: XdpState = serde_json::from_value(state).unwrap();
-    let taken = state.taken(&mut takes(sent)).unwrap();
+    assert_eq!((&state, sent.as_slice().len()), (&expected, 5));
+    let state: XdpState = serde_json::from_value(state["xdp"].take()).unwrap();
+    let taken = state.taken(&mut sent.into_received()).unwrap();
     assert_eq!((taken.index, taken.mtu, taken.queues.len()), (7, 1500, 2));
 }

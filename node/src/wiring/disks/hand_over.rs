@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use block::attachment::Standing;
 use config::Config;
+use handover::{ReceivedDescriptors, SentDescriptors};
 use virtio::ParkedServer;
 use volume::VolumeInfo;
 
 use super::Disks;
 use super::shown::{Outside, Shown, Source};
-use crate::wiring::hand_over::state::{DiskState, Received, Sent};
+use crate::wiring::hand_over::state::DiskState;
 use crate::wiring::objects::Objects;
 
 /// A disk of which nothing moves. Dropped, it goes on.
@@ -68,13 +69,13 @@ impl StillDisk {
     }
 
     /// The state that a successor is told of the disk.
-    pub(crate) fn state(&mut self, sent: &mut Sent) -> DiskState {
+    pub(crate) fn state(&mut self, sent: &mut SentDescriptors) -> DiskState {
         let described = match &self.shown.volume {
             Source::Local(_) => None,
             Source::Remote(volume) => volume.described().map(Into::into),
         };
         let (name, standing) = (self.shown.config.name.clone(), self.standing.map(Into::into));
-        let served = self.parked.state.take().map(|served| sent.served(served));
+        let served = self.parked.state.take().map(|served| served.numbered(sent));
         DiskState { name, described, standing, served }
     }
 }
@@ -91,7 +92,7 @@ pub(crate) fn adopt(
     all: &Disks,
     objects: &Objects,
     states: Vec<DiskState>,
-    fds: &mut Received,
+    fds: &mut ReceivedDescriptors,
 ) -> Result<Vec<TakenDisk>, String> {
     let mut states: HashMap<_, _> =
         states.into_iter().map(|state| (state.name.clone(), state)).collect();
@@ -101,7 +102,7 @@ pub(crate) fn adopt(
         let shown = Shown::new(disk, source);
         let Some(state) = states.remove(&disk.name) else { return Ok((shown, None)) };
         let Some(served) = state.served else { return Ok((shown, None)) };
-        let served = fds.served(served).map_err(|error| named(&error))?;
+        let served = served.with_descriptors(fds).map_err(|error| named(&error))?;
         let described = state.described.map(VolumeInfo::from);
         let standing = state.standing.map(Standing::from);
         let adopted = all.adopt(&shown, (described, standing), served);

@@ -8,12 +8,15 @@ use std::sync::Arc;
 use config::{Config, DomainConfig, VfConfig};
 use fabric_node::SlotTable;
 use fabric_node::gateway::{Associations, Handed};
-use fabric_node::hand_over::{AssociationsState, RegistrationState, RoomState, VfState};
+use fabric_node::hand_over::{
+    AssociationsState, ClientStates, RegistrationState, TakenRoom, VfState,
+};
 use fabric_node::registration::RegistrationServer;
+use handover::{ReceivedDescriptors, SentDescriptors};
 use sessions::{Core, gateways::Gateways};
 
 use super::{Begun, Domains, named, random_host};
-use crate::wiring::hand_over::state::{FabricState, Received, Sent};
+use crate::wiring::hand_over::state::{FabricState, JoinedState, RoomWithCargo};
 
 /// The most bytes that may wait in a gateway, for other hosts and for endpoints that do not poll,
 /// for a hand-over. They are copied while everything stands still. Well-behaved members have far
@@ -43,22 +46,25 @@ impl Domains {
     pub(crate) fn take_down(
         &self,
         cores: &[Core],
-        sent: &mut Sent,
+        sent: &mut SentDescriptors,
     ) -> io::Result<Option<FabricState>> {
         let server = self.server();
         let Some(server) = server.as_ref() else { return Ok(None) };
-        let registration = server.take_down(&mut |fd| sent.put(fd))?;
+        let registration = server.take_down(sent)?;
         let opened = self.opened();
-        let joined = opened.iter().map(|open| (open.name.clone(), open.associations.take_down()));
+        let joined = opened.iter().map(|open| JoinedState {
+            domain: open.name.clone(),
+            associations: open.associations.take_down(),
+        });
         let mut rooms = Vec::new();
-        for (room, cargo) in cores.iter().flat_map(rooms_of) {
+        for TakenRoom { state: room, cargo } in cores.iter().flat_map(rooms_of) {
             if cargo.len() as u64 > CARGO_BYTES_MAX {
                 return Err(io::Error::other(format!(
                     "more than {CARGO_BYTES_MAX} bytes wait in domain {:?}",
                     room.domain
                 )));
             }
-            rooms.push((room, sent.put_bytes("messages", &cargo)?));
+            rooms.push(RoomWithCargo { room, cargo: sent.put_bytes("messages", &cargo)? });
         }
         Ok(Some(FabricState { registration, joined: joined.collect(), rooms }))
     }
@@ -71,7 +77,7 @@ impl Domains {
     pub(crate) fn adopt(
         config: &Config,
         state: Option<FabricState>,
-        fds: &mut Received,
+        fds: &mut ReceivedDescriptors,
     ) -> Result<Self, String> {
         let system = |error: io::Error| error.to_string();
         let Some(FabricState { registration, joined, rooms }) = state else {
@@ -86,21 +92,21 @@ impl Domains {
         let domains = Self::new(config, host, None);
         let states = states.into_iter().map(|state| (state.name.clone(), state));
         let mut states: HashMap<_, _> = states.collect();
-        let mut beside = Beside { joined: joined.into_iter().collect(), rooms };
+        let joined = joined.into_iter().map(|it| (it.domain, it.associations)).collect();
+        let mut beside = Beside { joined, rooms };
         for domain in &config.domains {
             let failed = |text: String| format!("{}: {text}", named(domain));
             let state = states.remove(&domain.name);
             let state = state.ok_or_else(|| failed("the node has it not".to_owned()))?;
             let settings = domains.settings(domain).map_err(failed)?;
             let key = settings.key.clone();
-            let adopted = server.adopt_domain(settings, state, &mut |number| fds.take(number));
+            let adopted = server.adopt_domain(settings, state, fds);
             adopted.map_err(|error| failed(error.to_string()))?;
             let begin = |table| beside.begin(domain, table, fds);
             domains.note(&server, domain, key, begin).map_err(failed)?;
         }
         check_vfs(&config.vfs, &vfs)?;
-        let people = (callers, departed, vfs);
-        let adopted = server.adopt_clients(people, &mut |number| fds.take(number));
+        let adopted = server.adopt_clients(ClientStates { callers, departed, vfs }, fds);
         adopted.map_err(|error| format!("the fabric's members: {error}"))?;
         *domains.server() = Some(server);
         Ok(domains)
@@ -122,7 +128,7 @@ fn check_vfs(wanted: &[VfConfig], states: &[VfState]) -> Result<(), String> {
 }
 
 /// The state of the rooms of a sidecore.
-fn rooms_of(core: &Core) -> Vec<(RoomState, Vec<u8>)> {
+fn rooms_of(core: &Core) -> Vec<TakenRoom> {
     let rooms = core.sidecore.call(|local| {
         let gateways = local.services().get::<Gateways>()?;
         Some(gateways.borrow_mut().take_down())
@@ -133,8 +139,9 @@ fn rooms_of(core: &Core) -> Vec<(RoomState, Vec<u8>)> {
 
 /// A predecessor's state of the ways to other hosts.
 struct Beside {
+    /// By the domain's name.
     joined: HashMap<String, AssociationsState>,
-    rooms: Vec<(RoomState, usize)>,
+    rooms: Vec<RoomWithCargo>,
 }
 
 impl Beside {
@@ -143,7 +150,7 @@ impl Beside {
         &mut self,
         domain: &DomainConfig,
         table: Arc<SlotTable>,
-        fds: &mut Received,
+        fds: &mut ReceivedDescriptors,
     ) -> Result<Begun, String> {
         let state = self.joined.remove(&domain.name).ok_or("nothing is told of its hosts")?;
         let gateways = table.region().options().gateways;
@@ -151,11 +158,12 @@ impl Beside {
         let associations = Associations::adopt(table, state, &domain.peers);
         let associations = associations.map_err(|error| error.to_string())?;
         let mut handed = BTreeMap::new();
-        for (room, cargo) in self.rooms.extract_if(.., |(room, _)| room.domain == domain.name) {
+        let is_its = |it: &mut RoomWithCargo| it.room.domain == domain.name;
+        for RoomWithCargo { room, cargo } in self.rooms.extract_if(.., is_its) {
             let gateway = room.gateway;
             let failed = |error: &dyn std::fmt::Display| format!("gateway {gateway}: {error}");
             let cargo = fds.take_bytes(cargo, CARGO_BYTES_MAX).map_err(|error| failed(&error))?;
-            let room = Handed::new(room, &cargo, &associations);
+            let room = Handed::new(TakenRoom { state: room, cargo }, &associations);
             handed.insert(gateway, room.map_err(|error| failed(&error))?);
         }
         match handed.keys().copied().eq(nodes) {

@@ -1,42 +1,32 @@
 //! The state that a stopped node sends to its successor. `docs/protocol.md` lists it.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::{self, Read, Seek, Write};
-use std::os::fd::{AsFd, OwnedFd};
 
 use block::attachment::{Name, Standing};
 use fabric_node::hand_over::{AssociationsState, RegistrationState, RoomState};
+use handover::DescriptorNumber;
 use peer::AttachmentKey;
-use rustix::fs::{MemfdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use virtio::hand_over::{ServedDevice, TryMap};
+use virtio::hand_over::ServedDevice;
 use volume::record::{REPLACED_MAX, Record};
 use volume::{Durability, Incarnation, Topology, VolumeInfo, Zeroing};
-
-/// The version of the state. A node hands over only to a program with the same version. A change of
-/// a field's meaning takes a new version.
-pub(crate) const STATE_VERSION: u32 = 7;
-
-/// The number of a descriptor in its message.
-pub(crate) type Number = usize;
 
 /// The state of a whole node.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct State {
     pub(crate) version: u32,
     /// The control socket and the lock beside it.
-    pub(crate) control: Number,
-    pub(crate) control_lock: Number,
+    pub(crate) control: DescriptorNumber,
+    pub(crate) control_lock: DescriptorNumber,
     /// The port for metrics.
-    pub(crate) metrics: Option<Number>,
+    pub(crate) metrics: Option<DescriptorNumber>,
     /// The lock of the directory of records.
-    pub(crate) state_lock: Option<Number>,
+    pub(crate) state_lock: Option<DescriptorNumber>,
     /// The socket at which nodes of this machine ask for shared memory.
-    pub(crate) door: Option<Number>,
+    pub(crate) door: Option<DescriptorNumber>,
     /// The sidecores' sockets, in their order.
-    pub(crate) links: Vec<Number>,
+    pub(crate) links: Vec<DescriptorNumber>,
     pub(crate) volumes: Vec<VolumeState>,
     pub(crate) disks: Vec<DiskState>,
     pub(crate) uplinks: Vec<UplinkState>,
@@ -50,10 +40,28 @@ pub(crate) struct State {
 pub(crate) struct FabricState {
     #[serde(rename = "door")]
     pub(crate) registration: RegistrationState,
-    /// By domain, the hosts that it is joined with.
-    pub(crate) joined: Vec<(String, AssociationsState)>,
-    /// The state of gateways, and the memory with their messages.
-    pub(crate) rooms: Vec<(RoomState, Number)>,
+    /// The hosts that each domain is joined with.
+    pub(crate) joined: Vec<JoinedState>,
+    pub(crate) rooms: Vec<RoomWithCargo>,
+}
+
+handover::array_state! {
+    /// The hosts that a domain is joined with.
+    #[derive(Debug)]
+    pub(crate) struct JoinedState {
+        pub(crate) domain: String,
+        pub(crate) associations: AssociationsState,
+    }
+}
+
+handover::array_state! {
+    /// A gateway's state.
+    #[derive(Debug)]
+    pub(crate) struct RoomWithCargo {
+        pub(crate) room: RoomState,
+        /// The memory file with its messages.
+        pub(crate) cargo: DescriptorNumber,
+    }
 }
 
 /// A network's uplink.
@@ -68,9 +76,9 @@ pub(crate) struct UplinkState {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct NicState {
     pub(crate) name: String,
-    pub(crate) served: ServedDevice<Number>,
+    pub(crate) served: ServedDevice<DescriptorNumber>,
     /// The conversations that its filter keeps, in a memory file.
-    pub(crate) conversations: Option<Number>,
+    pub(crate) conversations: Option<DescriptorNumber>,
 }
 
 /// A volume.
@@ -78,11 +86,11 @@ pub(crate) struct NicState {
 pub(crate) struct VolumeState {
     pub(crate) name: String,
     /// Its locked file.
-    pub(crate) file: Option<Number>,
+    pub(crate) file: Option<DescriptorNumber>,
     /// A sync of it has failed.
     pub(crate) failed: bool,
     /// Its memory.
-    pub(crate) memory: Option<Number>,
+    pub(crate) memory: Option<DescriptorNumber>,
     pub(crate) incarnation: [u8; 16],
     /// The records of its attachments, where these are not in files.
     pub(crate) records: HashMap<String, RecordState>,
@@ -135,7 +143,7 @@ pub(crate) struct DiskState {
     pub(crate) described: Option<InfoState>,
     /// The state with which its rings go on, if any ran.
     pub(crate) standing: Option<StandingState>,
-    pub(crate) served: Option<ServedDevice<Number>>,
+    pub(crate) served: Option<ServedDevice<DescriptorNumber>>,
 }
 
 /// The state of an attachment.
@@ -229,62 +237,17 @@ pub(crate) enum Verdict {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Yours {}
 
-/// Descriptors that will be sent.
-#[derive(Debug, Default)]
-pub(crate) struct Sent(pub(crate) Vec<OwnedFd>);
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl Sent {
-    pub(crate) fn put(&mut self, fd: OwnedFd) -> Number {
-        self.0.push(fd);
-        self.0.len() - 1
-    }
-
-    pub(crate) fn copy(&mut self, fd: impl AsFd) -> io::Result<Number> {
-        Ok(self.put(fd.as_fd().try_clone_to_owned()?))
-    }
-
-    /// Puts bytes that are too many for the JSON into a memory file.
-    pub(crate) fn put_bytes(&mut self, what: &str, bytes: &[u8]) -> io::Result<Number> {
-        let mut file = File::from(memfd_create(what, MemfdFlags::CLOEXEC)?);
-        file.write_all(bytes)?;
-        Ok(self.put(file.into()))
-    }
-
-    pub(crate) fn served(&mut self, served: ServedDevice<OwnedFd>) -> ServedDevice<Number> {
-        let mut put = |fd| Ok::<_, std::convert::Infallible>(self.put(fd));
-        match served.try_map(&mut put) {
-            Ok(served) => served,
-            Err(never) => match never {},
-        }
-    }
-}
-
-/// Received descriptors, each to be taken once.
-#[derive(Debug)]
-pub(crate) struct Received(Vec<Option<OwnedFd>>);
-
-impl Received {
-    pub(crate) fn new(fds: Vec<OwnedFd>) -> Self {
-        Self(fds.into_iter().map(Some).collect())
-    }
-
-    pub(crate) fn take(&mut self, number: Number) -> io::Result<OwnedFd> {
-        let fd = self.0.get_mut(number).and_then(Option::take);
-        fd.ok_or_else(|| io::Error::other(format!("descriptor {number} has not arrived")))
-    }
-
-    /// The bytes that [`Sent::put_bytes`] has put, at most `max`.
-    pub(crate) fn take_bytes(&mut self, number: Number, max: u64) -> io::Result<Vec<u8>> {
-        let (mut file, mut bytes) = (File::from(self.take(number)?), Vec::new());
-        file.rewind()?;
-        file.take(max).read_to_end(&mut bytes)?;
-        Ok(bytes)
-    }
-
-    pub(crate) fn served(
-        &mut self,
-        served: ServedDevice<Number>,
-    ) -> io::Result<ServedDevice<OwnedFd>> {
-        served.try_map(&mut |number| self.take(number))
+    /// A node hands over to a node of another release: the names of each part's state are a format.
+    #[test]
+    fn the_form_of_version_7_stays_as_it_was() {
+        let text = include_str!("state/version_7.json");
+        let state: State = serde_json::from_str(text).expect("a state of before");
+        let written = serde_json::to_value(&state).expect("it can be written");
+        assert_eq!(state.version, handover::STATE_VERSION);
+        assert_eq!(written, serde_json::from_str::<Value>(text).expect("JSON"));
     }
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use config::{Config, DiskConfig, LinkKind, Object};
+use handover::{DescriptorNumber, ReceivedDescriptors, STATE_VERSION};
 use link::{ShmListener, Udp, Wire};
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -19,7 +20,7 @@ use sessions::{Core, Doors, keys::Keys, shared::Shared};
 
 use super::fds::HandoverFds;
 use super::meeting::{ANSWER_TIME_MAX, digest, meeting};
-use super::state::{Received, STATE_VERSION, State, Verdict, Yours};
+use super::state::{State, Verdict, Yours};
 use crate::api::{HandOver, Refused};
 use crate::channel::Channel;
 use crate::control::{Claim, Service, Standby};
@@ -108,7 +109,7 @@ fn ask_and_take(config: &Config, ready: &mut Ready) -> Result<Taken, TakeOverErr
     let received = channel.receive::<State>();
     let (state, fds) = received.map_err(|error| broken_off(config, &http, error))?;
     channel.set_limit(ANSWER_TIME_MAX);
-    let taken = Taken::new(config, ready, state, Received::new(fds));
+    let taken = Taken::new(config, ready, state, ReceivedDescriptors::new(fds));
     let verdict = match &taken {
         Ok(_) => Verdict::Have,
         Err(why) => Verdict::Cannot(why.clone()),
@@ -215,7 +216,7 @@ impl Taken {
         config: &Config,
         ready: &mut Ready,
         state: State,
-        mut fds: Received,
+        mut fds: ReceivedDescriptors,
     ) -> Result<Self, String> {
         if state.version != STATE_VERSION {
             return Err(format!("its state has version {}, ours {STATE_VERSION}", state.version));
@@ -224,15 +225,14 @@ impl Taken {
         let control = fds.take(state.control).map_err(system)?;
         let lock = fds.take(state.control_lock).map_err(system)?;
         let claim = Claim::adopt(&config.control, control, lock);
-        let mut take = |number: Option<usize>| number.map(|it| fds.take(it)).transpose();
-        let metrics = take(state.metrics).map_err(system)?.map(TcpListener::from);
+        let metrics = fds.take_any(state.metrics).map_err(system)?.map(TcpListener::from);
         let copy = metrics.as_ref().map(|it| it.as_fd().try_clone_to_owned());
         let copy = copy.transpose().map_err(system)?;
         let handover_fds = HandoverFds::new(claim.copies().map_err(system)?, copy);
-        if let Some(lock) = take(state.state_lock).map_err(system)? {
+        if let Some(lock) = fds.take_any(state.state_lock).map_err(system)? {
             ready.volumes.adopt_state_lock(lock);
         }
-        let door = take(state.door).map_err(system)?;
+        let door = fds.take_any(state.door).map_err(system)?;
         let (door, links) = links(config, ready, door, &state.links, &mut fds)?;
         let volumes = volumes::hand_over::adopt(config, &ready.volumes, state.volumes, &mut fds)?;
         let objects = Objects::new(config, volumes, Vec::new());
@@ -262,8 +262,8 @@ fn links(
     config: &Config,
     ready: &mut Ready,
     door: Option<OwnedFd>,
-    numbers: &[usize],
-    fds: &mut Received,
+    numbers: &[DescriptorNumber],
+    fds: &mut ReceivedDescriptors,
 ) -> Result<(LentDoor, Vec<Prepared>), String> {
     let count = if config.listen.is_some() { ready.cores.len() } else { 0 };
     if numbers.len() != count {

@@ -6,13 +6,14 @@ use std::io;
 use std::time::Duration;
 
 use config::{Config, NicConfig};
+use handover::{ReceivedDescriptors, SentDescriptors};
 use sessions::Core;
 use virtio::{Adopted, ParkedServer, Parking};
 
 use super::uplinks::adopt_uplink;
 use super::{Made, Nics, live, make};
 use crate::privilege::Opener;
-use crate::wiring::hand_over::state::{NicState, Received, Sent, UplinkState};
+use crate::wiring::hand_over::state::{NicState, UplinkState};
 
 /// More bytes than all conversations of a filter take.
 const CONVERSATIONS_BYTES_MAX: u64 = 4 << 20;
@@ -60,11 +61,14 @@ impl Nics {
     }
 
     /// The state of the uplinks that are there.
-    pub(crate) fn take_down_uplinks(&self, sent: &mut Sent) -> io::Result<Vec<UplinkState>> {
+    pub(crate) fn take_down_uplinks(
+        &self,
+        sent: &mut SentDescriptors,
+    ) -> io::Result<Vec<UplinkState>> {
         let mut states = Vec::new();
         for live in &self.networks {
             let Some(uplink) = &live.uplink else { continue };
-            if let Some(open) = uplink.core.hand_over(&mut |fd| sent.put(fd))? {
+            if let Some(open) = uplink.core.take_down(sent)? {
                 states.push(UplinkState { network: live.config.name.clone(), open });
             }
         }
@@ -77,7 +81,7 @@ impl Nics {
         config: &Config,
         cores: &[Core],
         (uplinks, nics): (Vec<UplinkState>, Vec<NicState>),
-        fds: &mut Received,
+        fds: &mut ReceivedDescriptors,
         opener: &Opener,
     ) -> Result<(Self, Vec<TakenNic>), String> {
         let mut opened: HashMap<_, _> =
@@ -90,8 +94,7 @@ impl Nics {
             let uplink = match (&network.uplink, opened.remove(&network.name)) {
                 (None, _) => None,
                 (Some(uplink), Some(open)) => {
-                    let mut take = |number| fds.take(number);
-                    Some(adopt_uplink(uplink, open, &mut take, opener).map_err(named)?)
+                    Some(adopt_uplink(uplink, open, fds, opener).map_err(named)?)
                 }
                 (Some(_), None) => return Err(named("its uplink is away".to_owned())),
             };
@@ -112,7 +115,7 @@ impl Nics {
                         let gone_on = kept.and_then(|kept| go_on_with(&made, kept));
                         gone_on.map_err(|error| format!("its filter: {error}"))?;
                     }
-                    let served = fds.served(served).map_err(|error| error.to_string())?;
+                    let served = served.with_descriptors(fds).map_err(|error| error.to_string())?;
                     let adopted = virtio::adopt(super::socket(nic), Box::new(device), served);
                     adopted.map_err(|error| error.to_string())
                 });
@@ -162,10 +165,10 @@ pub(crate) fn nic_state(
     name: &str,
     parked: &mut ParkedServer,
     kept: &[u8],
-    sent: &mut Sent,
+    sent: &mut SentDescriptors,
 ) -> io::Result<Option<NicState>> {
     let Some(served) = parked.state.take() else { return Ok(None) };
-    let served = sent.served(served);
+    let served = served.numbered(sent);
     let is_any = !kept.is_empty();
     let conversations = is_any.then(|| sent.put_bytes("conversations", kept)).transpose()?;
     Ok(Some(NicState { name: name.to_owned(), served, conversations }))

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use config::{Config, NetworkConfig};
+use handover::ReceivedDescriptors;
 use net::uplink::{
-    Cards, HandedInterface, Keeper, OpenUplink, TakeDescriptor, UplinkConfig, UplinkCore,
-    UplinkParts,
+    Cards, HandedInterface, Keeper, OpenUplink, UplinkConfig, UplinkCore, UplinkParts,
 };
 use net::{Attached, Network, PortCounters, PortOptions};
 use serde_json::Value;
@@ -60,13 +60,13 @@ fn cards(opener: &Opener) -> Arc<dyn Cards> {
 pub(crate) fn adopt_uplink(
     uplink: &UplinkConfig,
     state: Value,
-    take: TakeDescriptor<'_>,
+    received: &mut ReceivedDescriptors,
     opener: &Opener,
 ) -> Result<OpenedUplink, String> {
     // SAFETY: the other process has set it to be paused before it told of it, and goes on with it
     // only where it has not said that it is ours. Before that it is paused here, and it is dropped
     // if that is never said.
-    let handed = unsafe { HandedInterface::new(state, take) };
+    let handed = unsafe { HandedInterface::new(state, received) };
     uplink.adopt(handed, &cards(opener)).map(OpenedUplink)
 }
 

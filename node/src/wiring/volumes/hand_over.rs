@@ -5,25 +5,26 @@ use std::io;
 use std::sync::Arc;
 
 use config::Config;
+use handover::{DescriptorNumber, ReceivedDescriptors, SentDescriptors};
 use volume::Incarnation;
 use volume::backend::HandedBlocks;
 use volume::record::KeptRecords;
 
 use super::{Handed, Served, Volumes};
-use crate::wiring::hand_over::state::{Received, Sent, VolumeState};
+use crate::wiring::hand_over::state::VolumeState;
 
 /// The states that a successor is told of the volumes. `in_files`: it reads the records itself.
 pub(crate) fn states(
     volumes: &[Arc<Served>],
     in_files: bool,
-    sent: &mut Sent,
+    sent: &mut SentDescriptors,
 ) -> io::Result<Vec<VolumeState>> {
     let volumes = volumes.iter().map(|served| {
         let export = &served.export;
         let records = if in_files { HashMap::new() } else { export.records() };
         let records = records.into_iter().map(|(name, record)| (name, record.into()));
         let backend = &served.backend;
-        let blocks = backend.descriptor().map(|blocks| sent.copy(blocks)).transpose()?;
+        let blocks = backend.descriptor().map(|blocks| sent.put_copy(blocks)).transpose()?;
         let is_memory = export.volume().info().volatile;
         Ok(VolumeState {
             name: export.name().to_owned(),
@@ -46,16 +47,15 @@ pub(crate) fn adopt(
     config: &Config,
     all: &Volumes,
     states: Vec<VolumeState>,
-    fds: &mut Received,
+    fds: &mut ReceivedDescriptors,
 ) -> Result<Vec<Arc<Served>>, String> {
     let mut states: HashMap<_, _> =
         states.into_iter().map(|state| (state.name.clone(), state)).collect();
     let volumes = config.volumes.iter().map(|volume| {
         let named = |error: &dyn std::fmt::Display| format!("volume {:?}: {error}", volume.name);
         let state = states.remove(&volume.name).ok_or_else(|| named(&"the node has it not"))?;
-        let mut take = |number: Option<usize>| {
-            number.map(|number| fds.take(number)).transpose().map_err(|error| named(&error))
-        };
+        let mut take =
+            |number: Option<DescriptorNumber>| fds.take_any(number).map_err(|error| named(&error));
         let (incarnation, failed) = (Incarnation(state.incarnation), state.failed);
         let blocks =
             |volatile| move |descriptor| HandedBlocks { descriptor, incarnation, volatile, failed };
