@@ -276,13 +276,14 @@ pub struct Flood {
     unknown: bool,
 }
 
-/// The switch's own counters.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SwitchCounters {
-    /// Addresses that were not learned, since the table or the port's share of it was full.
-    pub unlearned: u64,
-    /// Addresses that went from one port to another.
-    pub moved: u64,
+sidecore::counters! {
+    /// The switch's own counters.
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    pub struct SwitchCounters of u64 {
+        /// The port's share of the table may also be full.
+        unlearned: "Addresses for which the table had no room.",
+        moved: "Addresses that were learned at another port than before.",
+    }
 }
 
 /// See the module's text.

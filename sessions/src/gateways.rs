@@ -127,6 +127,17 @@ struct Wanted {
     since_ns: u64,
 }
 
+/// The counts of a gateway.
+#[derive(Clone, Debug)]
+pub struct GatewayCounted {
+    /// Its domain.
+    pub domain: String,
+    /// Its counters.
+    pub counters: PostCounters,
+    /// The bytes of state that it keeps of other hosts.
+    pub state_bytes: usize,
+}
+
 /// The plane: see the module. It is a service of its sidecore.
 #[derive(Debug)]
 pub struct Gateways {
@@ -217,11 +228,12 @@ impl Gateways {
         self.look_at_ns = 0;
     }
 
-    /// By domain: the counters of its gateway here, and the bytes of state that it keeps of other
-    /// hosts.
-    pub fn counted(&self) -> Vec<(String, PostCounters, usize)> {
-        let of_room = |Placed { room, .. }: &Placed| {
-            (room.domain().to_owned(), room.counters(), room.state_bytes())
+    /// The counts of each gateway here.
+    pub fn counted(&self) -> Vec<GatewayCounted> {
+        let of_room = |Placed { room, .. }: &Placed| GatewayCounted {
+            domain: room.domain().to_owned(),
+            counters: room.counters(),
+            state_bytes: room.state_bytes(),
         };
         self.rooms.iter().map(of_room).collect()
     }

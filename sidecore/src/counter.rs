@@ -68,11 +68,38 @@ pub struct CounterText {
     pub help: &'static str,
 }
 
+/// A field that [`counters!`](crate::counters) can declare.
+pub trait CounterField {
+    /// The present value.
+    fn value(&self) -> u64;
+}
+
+impl CounterField for Counter {
+    fn value(&self) -> u64 {
+        self.get()
+    }
+}
+
+/// A counter of a structure that is copied as a whole.
+impl CounterField for u64 {
+    fn value(&self) -> u64 {
+        *self
+    }
+}
+
+/// A counter that several threads add to.
+impl CounterField for AtomicU64 {
+    fn value(&self) -> u64 {
+        self.load(Relaxed)
+    }
+}
+
 /// Declares a structure of counters: a field, its name and its description are one line. The
 /// structure gets `DECLARED`, the names and descriptions, and `counted`, the names and values.
 ///
 /// A counter without a description has a comment instead. Fields that the lists must not contain
-/// follow after `and`.
+/// follow after `and`. A counter is a [`Counter`], or of the [`CounterField`] that follows after
+/// `of`.
 ///
 /// ```
 /// sidecore::counters! {
@@ -92,12 +119,37 @@ pub struct CounterText {
 /// shop.sold.add(2);
 /// assert_eq!(shop.counted().collect::<Vec<_>>(), [("sold", 2), ("stolen", 0)]);
 /// assert_eq!(ShopCounters::DECLARED[0].help, "Things that were sold.");
+///
+/// sidecore::counters! {
+///     /// Counters that are copied.
+///     #[derive(Clone, Copy)]
+///     pub struct StallCounters of u64 {
+///         sold: "Things that were sold.",
+///     }
+/// }
+///
+/// assert_eq!(StallCounters { sold: 3 }.counted().collect::<Vec<_>>(), [("sold", 3)]);
 /// ```
 #[macro_export]
 macro_rules! counters {
     (
         $(#[$attribute:meta])*
         pub struct $counters:ident {
+            $($counter:tt)*
+        }
+        $(and { $($other:tt)* })?
+    ) => {
+        $crate::counters! {
+            $(#[$attribute])*
+            pub struct $counters of $crate::Counter {
+                $($counter)*
+            }
+            $(and { $($other)* })?
+        }
+    };
+    (
+        $(#[$attribute:meta])*
+        pub struct $counters:ident of $field:ty {
             $($(#[$comment:meta])* $name:ident $(: $help:literal)?,)*
         }
         $(and { $($(#[$other_attribute:meta])* $seen:vis $other:ident: $kind:ty,)* })?
@@ -105,7 +157,7 @@ macro_rules! counters {
         $(#[$attribute])*
         #[derive(Debug, Default)]
         pub struct $counters {
-            $($(#[$comment])* $(#[doc = $help])? pub $name: $crate::Counter,)*
+            $($(#[$comment])* $(#[doc = $help])? pub $name: $field,)*
             $($($(#[$other_attribute])* $seen $other: $kind,)*)?
         }
 
@@ -117,7 +169,7 @@ macro_rules! counters {
 
             /// The name and the present value of each counter, in the same order.
             pub fn counted(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
-                [$((stringify!($name), self.$name.get())),*].into_iter()
+                [$((stringify!($name), $crate::CounterField::value(&self.$name))),*].into_iter()
             }
         }
     };

@@ -25,7 +25,7 @@ mod turns;
 mod waker;
 
 pub use crate::core::{Later, Local, PollerId};
-pub use counter::{CoreCounters, Counter, CounterText, Padded};
+pub use counter::{CoreCounters, Counter, CounterField, CounterText, Padded};
 pub use idle::{Idle, ParseIdleError};
 pub use log_lines::LogLines;
 pub use poll::{Poll, Progress, RoundStage, Wake};

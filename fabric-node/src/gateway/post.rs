@@ -29,21 +29,17 @@ const CELLS_PER_ROUND: usize = 256;
 /// After so many looks at an empty ring, the producer that has claimed the next cell may be dead.
 const LOOKS_FOR_CLAIMS: u32 = 1 << 10;
 
-/// The counters of a gateway for cells and entries, since it began.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PostCounters {
-    /// Cells that went to other hosts.
-    pub sent: u64,
-    /// Entries of other hosts that were put into rings.
-    pub delivered: u64,
-    /// Entries that had to wait for their receivers first.
-    pub waited: u64,
-    /// Entries whose receiver is gone.
-    pub undelivered: u64,
-    /// Cells and entries that broke the rules.
-    pub nonsense: u64,
-    /// Rounds in which no batch was taken from other hosts because too much waited.
-    pub full: u64,
+sidecore::counters! {
+    /// The counters of a gateway for cells and entries, since it began.
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    pub struct PostCounters of u64 {
+        sent: "Cells of endpoints that went to other hosts.",
+        delivered: "Messages and parts of other hosts that were put into rings.",
+        waited: "Messages of other hosts that had to wait for their receiver.",
+        undelivered: "Messages of other hosts to an endpoint that is gone.",
+        nonsense: "Cells, and parts of other hosts, that broke the rules.",
+        full_rounds: "Rounds in which too many messages waited to take more from other hosts.",
+    }
 }
 
 /// The fate of an entry.

@@ -3,7 +3,9 @@
 
 use block::disk::QueueCounters;
 use block::server::ServerCounters;
+use fabric_node::gateway::PostCounters;
 use link::LinkCounters;
+use net::switch::SwitchCounters;
 use sidecore::{CoreCounters, CounterText};
 use volume::{backend::BACKENDS, stage::STAGES, uring::UringCounters};
 
@@ -15,6 +17,8 @@ const DECLARED: &[(&str, &[CounterText])] = &[
     ("sidecore_server_", ServerCounters::DECLARED),
     ("sidecore_net_server_", net::remote::ServerCounters::DECLARED),
     ("disk_", QueueCounters::DECLARED),
+    ("network_addresses_", SwitchCounters::DECLARED),
+    ("domain_gateway_", PostCounters::DECLARED),
 ];
 
 /// The other metrics, by the name without `vrio_` and without what its unit and its type add.
@@ -132,23 +136,11 @@ const HELP: &[(&str, &str)] = &[
     ("nic_link_up", "Whether the guest's cable is plugged in."),
     ("nic_state", "1 for the state that the nic is in."),
     ("network_nics", "Nics in the network."),
-    ("network_addresses_moved", "Addresses that were learned at another port than before."),
-    ("network_addresses_unlearned", "Addresses for which the table had no room."),
     ("domain_endpoints", "Endpoints in the domain."),
     ("domain_endpoints_max", "The most endpoints of the domain."),
     ("domain_members", "Processes that have joined the domain."),
     ("domain_region_bytes", "The memory that its endpoints share, used or not."),
     ("domain_used_bytes", "The part of this memory that was ever used."),
-    ("domain_gateway_sent", "Cells of endpoints that went to other hosts."),
-    ("domain_gateway_delivered", "Messages and parts of other hosts that were put into rings."),
-    ("domain_gateway_waited", "Messages of other hosts that had to wait for their receiver."),
-    ("domain_gateway_undelivered", "Messages of other hosts to an endpoint that is gone."),
-    ("domain_gateway_nonsense", "Cells, and parts of other hosts, that broke the rules."),
-    (
-        "domain_gateway_full_rounds",
-        "Rounds in which too many messages waited to take more from \
-                                    other hosts.",
-    ),
     ("domain_gateway_state_bytes", "Memory of gateways about other hosts, without buffers."),
     ("vf_connected", "Whether a VM's QEMU is connected."),
     ("vf_endpoints", "Endpoints of processes inside of the VM."),
@@ -184,9 +176,8 @@ pub(super) fn of(metric: &str) -> String {
         return help.to_owned();
     }
     let (object, counter) = bare.split_once('_').unwrap_or(("node", bare));
-    let of_stages = STAGES.iter().flat_map(|kind| kind.counters);
-    let of_volumes = of_stages.chain(BACKENDS.iter().flat_map(|kind| kind.counters));
-    if let Some(key) = of_volumes.filter(|_| object == "volume").find(|key| key.name == counter) {
+    let mut of_stages = STAGES.iter().flat_map(|kind| kind.counters);
+    if let Some(key) = of_stages.find(|key| object == "volume" && key.name == counter) {
         return key.text.to_owned();
     }
     format!("The {object}'s count of {}.", counter.replace('_', " "))
@@ -194,8 +185,12 @@ pub(super) fn of(metric: &str) -> String {
 
 /// The description of a counter that is declared with one, by the metric's bare name.
 fn declared(bare: &str) -> Option<&'static str> {
-    let texts =
-        DECLARED.iter().filter_map(|(prefix, texts)| Some((bare.strip_prefix(prefix)?, texts)));
+    let of_nodes = DECLARED.iter().map(|(prefix, texts)| (bare.strip_prefix(prefix), *texts));
+    let of_backends = BACKENDS.iter().map(|kind| {
+        let counter = bare.strip_prefix("volume_").and_then(|rest| rest.strip_prefix(kind.name));
+        (counter.and_then(|rest| rest.strip_prefix('_')), kind.counters)
+    });
+    let texts = of_nodes.chain(of_backends).filter_map(|(rest, texts)| Some((rest?, texts)));
     let mut found = texts.flat_map(|(rest, texts)| texts.iter().filter(move |it| name(it) == rest));
     found.next().map(|text| text.help).filter(|help| !help.is_empty())
 }
@@ -224,5 +219,7 @@ mod tests {
     fn a_declared_counter_has_its_own_description() {
         assert_eq!(of("vrio_sidecore_link_send_calls_total"), "System calls to send.");
         assert_eq!(of("vrio_sidecore_idle_seconds_total"), "Time awake without work.");
+        assert_eq!(of("vrio_volume_file_syncs_total"), "Syncs of the file.");
+        assert_eq!(of("vrio_volume_file_bounced_total"), "The volume's count of file bounced.");
     }
 }

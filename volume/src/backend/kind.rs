@@ -4,6 +4,8 @@ use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use sidecore::CounterText;
+
 use crate::record::{FileRecords, RecordError};
 use crate::settings::{Key, Settings};
 use crate::volume::{Durability, Incarnation, SECTOR_BYTES, Topology, Volume};
@@ -22,8 +24,8 @@ pub trait VolumeBackend: Clone + fmt::Debug + PartialEq + Eq {
     const HAS_LAYOUT: bool = false;
     /// Why a volume on it cannot be read-only, if it cannot.
     const NOT_READ_ONLY: Option<&'static str> = None;
-    /// The names of its counters in the metrics, without "volume", and their help.
-    const COUNTERS: &'static [Key] = &[];
+    /// Its counters. In the status and the metrics [`Self::NAME`] stands before their names.
+    const COUNTERS: &'static [CounterText] = &[];
 
     /// The backend from its table; `None` where something is wrong, which is noted. `file` reads
     /// the path at a key, which must lie inside of the directories for volumes.
@@ -212,7 +214,7 @@ pub struct BackendKind<C: 'static> {
     /// [`VolumeBackend::NOT_READ_ONLY`].
     pub not_read_only: Option<&'static str>,
     /// [`VolumeBackend::COUNTERS`].
-    pub counters: &'static [Key],
+    pub counters: &'static [CounterText],
     /// [`VolumeBackend::read`].
     pub read: fn(&dyn Settings, FileAt<'_>) -> Option<C>,
 }

@@ -318,7 +318,7 @@ impl<C: Carrier> Room<C> {
             come.entries.release(carrier);
             self.stir(at);
         }
-        self.post.counters.full += 1;
+        self.post.counters.full_rounds += 1;
     }
 
     /// Puts the entries of a batch where they belong, and wakes the sleepers among the receivers.

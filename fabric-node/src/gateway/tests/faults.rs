@@ -31,7 +31,7 @@ fn a_receiver_that_does_not_receive_holds_up_no_other() {
     let waiting = world.hosts[0].endpoints[0].waiting_for(deaf);
     assert!(waiting > 500, "there is an end to what is under way: {waiting} wait");
     let counters = world.hosts[1].cores[0].room.counters();
-    assert!(counters.waited > 0 && counters.full == 0, "{counters:?}");
+    assert!(counters.waited > 0 && counters.full_rounds == 0, "{counters:?}");
     // From the same sender and from another one.
     for sender in 0..2 {
         let mut got = vec![0; 9000];

@@ -54,7 +54,7 @@ fn a_domain_that_does_not_take_keeps_few_of_what_others_share() {
     let sleeper = world.hosts[1].endpoints.remove(0);
     world.run_until("too much waits", |world| {
         flood(world, local(there, 1));
-        world.hosts[1].cores[0].room.counters().full > 0
+        world.hosts[1].cores[0].room.counters().full_rounds > 0
     });
     for _ in 0..2000 {
         flood(&world, local(there, 1));

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use config::{DomainConfig, VfConfig};
-use fabric_node::gateway::{PeerReport, PostCounters};
+use fabric_node::gateway::PeerReport;
+use sessions::counted::add_counters;
 use sessions::{Core, gateways::Gateways};
 
 use super::Domains;
@@ -76,20 +77,11 @@ fn counted(cores: &[Core]) -> BTreeMap<String, Counters> {
             Some(counted)
         });
         // A sidecore that has stopped gives no answer.
-        for (domain, counters, state_bytes) in asked.ok().flatten().into_iter().flatten() {
-            let PostCounters { sent, delivered, waited, undelivered, nonsense, full } = counters;
-            let sums = domains.entry(domain).or_default();
-            for (name, count) in [
-                ("gateway_sent", sent),
-                ("gateway_delivered", delivered),
-                ("gateway_waited", waited),
-                ("gateway_undelivered", undelivered),
-                ("gateway_nonsense", nonsense),
-                ("gateway_full_rounds", full),
-                ("gateway_state_bytes_now", state_bytes as u64),
-            ] {
-                *sums.entry(name.to_owned()).or_default() += count;
-            }
+        for counted in asked.ok().flatten().into_iter().flatten() {
+            let sums = domains.entry(counted.domain).or_default();
+            add_counters(sums, "gateway_", counted.counters.counted());
+            let state_bytes = ("gateway_state_bytes_now", counted.state_bytes as u64);
+            add_counters(sums, "", std::iter::once(state_bytes));
         }
     }
     domains

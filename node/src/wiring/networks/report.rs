@@ -40,8 +40,7 @@ impl Live {
         }
         let looked = self.network.look(|bridge| bridge.switch().counters());
         if let Some(looked) = looked {
-            counters.insert("addresses_moved".to_owned(), looked.moved);
-            counters.insert("addresses_unlearned".to_owned(), looked.unlearned);
+            add_counters(&mut counters, "addresses_", looked.counted());
         }
         let ports = nics.iter().filter(|shown| shown.config.network == self.config.name);
         NetworkStatus {

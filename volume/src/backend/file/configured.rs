@@ -2,9 +2,10 @@
 
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering::Relaxed;
 
-use super::{FileOptions, FileVolume};
+use sidecore::CounterText;
+
+use super::{FileCounters, FileOptions, FileVolume};
 use crate::backend::kind::{
     BackendFile, BackendNeeds, BackendVolume, FileAt, HandedBlocks, Opening, Remembered, Resizable,
     ResizeError, VolumeBackend, volume_bytes,
@@ -60,15 +61,7 @@ impl VolumeBackend for FileBackend {
         ],
     };
     const HAS_LAYOUT: bool = true;
-    const COUNTERS: &'static [Key] = &[
-        Key::new("file_syncs", "Syncs of the file."),
-        Key::new(
-            "file_zeroes_written",
-            "Ranges zeroed by writing zeroes, because the file system \
-                                         cannot zero them.",
-        ),
-        Key::new("file_errors", "Requests that the file's storage failed."),
-    ];
+    const COUNTERS: &'static [CounterText] = FileCounters::DECLARED;
 
     fn read(settings: &dyn Settings, file: FileAt<'_>) -> Option<Self> {
         let size_bytes = match settings.has("size") {
@@ -140,19 +133,8 @@ impl BackendVolume for FileVolume {
     }
 
     fn counted(&self, put: &mut dyn FnMut(&str, u64)) {
-        let counters = self.counters();
-        for (name, counter) in [
-            ("file_errors", &counters.errors),
-            ("file_no_space", &counters.no_space),
-            ("file_bounced", &counters.bounced),
-            ("file_in_place", &counters.in_place),
-            ("file_waited", &counters.waited),
-            ("file_continued", &counters.continued),
-            ("file_syncs", &counters.syncs),
-            ("file_syncs_shared", &counters.syncs_shared),
-            ("file_zeroes_written", &counters.zeroes_written),
-        ] {
-            put(name, counter.load(Relaxed));
+        for (name, value) in self.counters().counted() {
+            put(&format!("{}_{name}", FileBackend::NAME), value);
         }
     }
 

@@ -21,27 +21,27 @@ use crate::volume::VolumeInfo;
 /// A failing disk fails many requests a second; one line in this time says enough.
 pub(super) const ERROR_LOG_INTERVAL_NS: u64 = 10_000_000_000;
 
-/// The counters of a file volume. All its channels add to them, so they count rare events only.
-#[derive(Debug, Default)]
-pub struct FileCounters {
-    /// Requests that the system failed.
-    pub errors: AtomicU64,
-    /// Of these, for want of space.
-    pub no_space: AtomicU64,
-    /// Requests that went through aligned memory because the guest's was not.
-    pub bounced: AtomicU64,
-    /// Reads and writes that the sidecore did by itself, because the file is in memory.
-    pub in_place: AtomicU64,
-    /// Requests that waited for the ring or for such memory.
-    pub waited: AtomicU64,
-    /// Requests that the system did in part and that were continued.
-    pub continued: AtomicU64,
-    /// Syncs that were asked of the system.
-    pub syncs: AtomicU64,
-    /// Flushes that another one's sync answered.
-    pub syncs_shared: AtomicU64,
-    /// Ranges that were zeroed by writing zeroes: the file system has no other way, or failed.
-    pub zeroes_written: AtomicU64,
+sidecore::counters! {
+    /// The counters of a file volume. All its channels add to them, so they count rare events only.
+    pub struct FileCounters of AtomicU64 {
+        errors: "Requests that the file's storage failed.",
+        /// Requests that failed for want of space; they are among the errors.
+        no_space,
+        /// Requests that went through aligned memory because the guest's was not.
+        bounced,
+        /// Reads and writes that the sidecore did by itself, because the file is in memory.
+        in_place,
+        /// Requests that waited for the ring or for such memory.
+        waited,
+        /// Requests that the system did in part and that were continued.
+        continued,
+        syncs: "Syncs of the file.",
+        /// Flushes that another one's sync answered.
+        syncs_shared,
+        /// The file system has no other way, or the way has failed.
+        zeroes_written: "Ranges zeroed by writing zeroes, because the file system \
+                         cannot zero them.",
+    }
 }
 
 /// The state of a file volume that its channels share.
