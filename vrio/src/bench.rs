@@ -389,14 +389,11 @@ pub(crate) fn bench(command: &BenchCommand) -> Result<(), CommandFailure> {
 }
 
 fn compare(command: &CompareCommand) -> Result<(), CommandFailure> {
-    let program = std::env::current_exe().context("finding this program");
-    let program = program.map_err(CommandFailure::running)?;
     match command {
         CompareCommand::Block(args) => {
             let turns = &args.turns;
             let options = compare::block::Options {
-                program,
-                plan: turns.plan(TURN_SECONDS),
+                plan: turns.plan(TURN_SECONDS).map_err(CommandFailure::running)?,
                 idle: args.idle,
                 encrypt: args.encrypt == Switch::On,
                 reuse: args.reuse.into(),
@@ -411,8 +408,8 @@ fn compare(command: &CompareCommand) -> Result<(), CommandFailure> {
             results::report(&report, &turns.told)
         }
         CompareCommand::Net(CompareNetArgs { turns, idle }) => {
-            let plan = turns.plan(TURN_SECONDS);
-            let options = compare::net::Options { program, plan, idle: *idle };
+            let plan = turns.plan(TURN_SECONDS).map_err(CommandFailure::running)?;
+            let options = compare::net::Options { plan, idle: *idle };
             options.check().map_err(CommandFailure::configuration)?;
             let report = compare::net::run(&options).map_err(CommandFailure::running)?;
             results::report(&report, &turns.told)

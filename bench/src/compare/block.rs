@@ -213,7 +213,7 @@ struct Turns<'a> {
 
 impl Turns<'_> {
     fn turn(&self, case: &Requests, Contestant { who, volume }: &Contestant) -> Result<Sample> {
-        let Options { program, plan, idle, encrypt, reuse, .. } = self.options;
+        let Options { plan, idle, encrypt, reuse, .. } = self.options;
         // A file that is there before a turn was made and filled for all contestants.
         let filled = volume.file().is_some_and(FilePath::exists);
         let mut asked = block::Options {
@@ -226,7 +226,7 @@ impl Turns<'_> {
             reuse: *reuse,
             seconds: plan.seconds,
             filled,
-            ..block::Options::new(program.clone())
+            ..block::Options::new(plan.program.clone())
         };
         match who {
             Who::Vrio(path, link) => {

@@ -21,9 +21,12 @@ const SLOW_TURN_MORE: Duration = Duration::from_secs(5);
 /// The name of our own disks and nics, which goals refer to.
 pub(super) const LOCAL: &str = "vrio local";
 
-/// The extent of a comparison.
+/// The options that every comparison has: its program and its extent.
 #[derive(Clone, Debug, Serialize)]
 pub struct Plan {
+    /// The `vrio` program.
+    #[serde(skip)]
+    pub program: PathBuf,
     /// How often each contestant is measured.
     pub rounds: u16,
     /// How long each measurement takes.

@@ -153,7 +153,7 @@ fn turn(
         size_bytes: case.size_bytes,
         idle: options.idle,
         seconds: options.plan.seconds,
-        ..net::Options::new(options.program.clone())
+        ..net::Options::new(options.plan.program.clone())
     };
     match contestant {
         Contestant::Vrio => {
@@ -214,7 +214,7 @@ fn port_to_port(options: &Options, cleanup: &Cleanup) -> Result<Sample> {
     let depth =
         net::Options { size_bytes: CABLE_BYTES, ..net::Options::new("vrio".into()) }.depth();
     let plan = PortsPlan {
-        program: options.program.clone(),
+        program: options.plan.program.clone(),
         doing: Doing::Forward { size_bytes, depth: u64::from(depth) },
         link: LinkKind::Udp,
         loopback: false,

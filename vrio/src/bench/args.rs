@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::anyhow;
+use anyhow::{Context, anyhow};
 use bench::block::{LinkKind, Volume};
 use bench::compare;
 use bench::measure::Waiting;
@@ -38,14 +38,22 @@ pub(super) struct TurnArgs {
 pub(super) const TURN_SECONDS: [f64; 2] = [1.0, 0.3];
 
 impl TurnArgs {
-    /// The plan of these arguments. The two numbers are the seconds unless said, and with --quick.
-    pub(super) fn plan(&self, [usual_seconds, quick_seconds]: [f64; 2]) -> compare::Plan {
-        compare::Plan {
+    /// The plan of these arguments, with this program. The two numbers are the seconds unless said,
+    /// and with --quick.
+    ///
+    /// # Errors
+    /// When this program's path is not known.
+    pub(super) fn plan(
+        &self,
+        [usual_seconds, quick_seconds]: [f64; 2],
+    ) -> anyhow::Result<compare::Plan> {
+        Ok(compare::Plan {
+            program: std::env::current_exe().context("finding this program")?,
             rounds: self.rounds.unwrap_or(if self.quick { 3 } else { 5 }),
             seconds: self.seconds.unwrap_or(if self.quick { quick_seconds } else { usual_seconds }),
             contest: self.contest.clone(),
             case: self.case.clone(),
-        }
+        })
     }
 }
 

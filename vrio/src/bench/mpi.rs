@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 use bench::compare::mpi::{Hosts, Options, Running, Together};
 use direct::Idle;
 
@@ -76,8 +76,7 @@ impl MpiArgs {
         let running = self.control.clone();
         let hosts = self.hosts()?;
         Ok(Options {
-            program: std::env::current_exe().context("finding this program")?,
-            plan: self.turns.plan(CASE_SECONDS),
+            plan: self.turns.plan(CASE_SECONDS)?,
             prefixes: self.prefixes.clone(),
             osu: self.osu.clone(),
             ranks: self.ranks,

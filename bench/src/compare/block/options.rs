@@ -13,10 +13,7 @@ use crate::measure::Reuse;
 /// The options of a comparison of disks.
 #[derive(Clone, Debug, Serialize)]
 pub struct Options {
-    /// The `vrio` program.
-    #[serde(skip)]
-    pub program: PathBuf,
-    /// The extent of the comparison.
+    /// The program and the extent of the comparison.
     #[serde(flatten)]
     pub plan: Plan,
     /// The behaviour of our sidecores without work; adaptive instead of spin where sidecores share
@@ -48,7 +45,7 @@ impl Options {
         let Self { plan, sockets, .. } = self;
         plan.check()?;
         let one =
-            block::Options { seconds: plan.seconds, ..block::Options::new(self.program.clone()) };
+            block::Options { seconds: plan.seconds, ..block::Options::new(plan.program.clone()) };
         one.check()?;
         let folders = [("--folder", &self.folder), ("--disk-folder", &self.disk_folder)];
         for (name, folder) in folders.into_iter().chain(self.spdk.iter().map(|it| ("--spdk", it))) {

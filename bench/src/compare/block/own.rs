@@ -98,7 +98,7 @@ impl Measurer<'_> {
     fn floor(&self) -> Result<Figures> {
         let case = Own::Floor.case();
         let asked = FloorOptions {
-            program: self.options.program.clone(),
+            program: self.options.plan.program.clone(),
             link: LinkKind::Shm,
             size_bytes: case.size_bytes,
             rounds: self.options.plan.rounds,
@@ -123,7 +123,7 @@ impl Measurer<'_> {
             encrypt: self.options.encrypt,
             seconds: self.seconds(),
             loopback: true,
-            ..block::Options::new(self.options.program.clone())
+            ..block::Options::new(self.options.plan.program.clone())
         }
     }
 

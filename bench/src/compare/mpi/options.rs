@@ -73,10 +73,7 @@ pub struct Running {
 /// The options of `vrio bench mpi`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Options {
-    /// The `vrio` program.
-    #[serde(skip)]
-    pub program: PathBuf,
-    /// The extent of the comparison; its seconds are of each case.
+    /// The program and the extent of the comparison; its seconds are of each case.
     #[serde(flatten)]
     pub plan: Plan,
     /// Where further MPIs are installed: `bin/mpicc` and `bin/mpirun` are there.

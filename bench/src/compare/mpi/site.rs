@@ -70,7 +70,7 @@ impl<'a> Site<'a> {
         cleanup: &'a Cleanup,
         progress: &Progress,
     ) -> Result<Self> {
-        let program = options.program.clone();
+        let program = options.plan.program.clone();
         let ((stage, hosts), meeting) = match options.hosts {
             Hosts::One => (one(options, cleanup, progress)?, None),
             Hosts::Two(together) => {
@@ -232,7 +232,7 @@ impl<'a> Site<'a> {
 
 /// This machine, with a node unless one is named.
 fn one(options: &Options, cleanup: &Cleanup, progress: &Progress) -> Result<(Stage, Vec<Host>)> {
-    let stage = Stage::new("mpi", options.program.clone(), false, cleanup.clone())?;
+    let stage = Stage::new("mpi", options.plan.program.clone(), false, cleanup.clone())?;
     let (control, node) = match &options.running {
         Some(Running { control, .. }) => (control.clone(), None),
         None => {
@@ -254,7 +254,7 @@ fn two(
     progress: &Progress,
 ) -> Result<(Stage, Vec<Host>)> {
     let Together { link, idle, .. } = together;
-    let stage = together.meeting().stage(options.program.clone(), cleanup, progress)?;
+    let stage = together.meeting().stage(options.plan.program.clone(), cleanup, progress)?;
     ensure!(
         stage.has_namespaces(),
         "two hosts are two network namespaces here, which takes root and iproute2 (ip); --hosts 1 \

@@ -1,7 +1,5 @@
 //! The options of `vrio bench compare net`.
 
-use std::path::PathBuf;
-
 use anyhow::Result;
 use serde::Serialize;
 use sidecore::Idle;
@@ -12,10 +10,7 @@ use crate::net;
 /// The options of a comparison of network cards.
 #[derive(Clone, Debug, Serialize)]
 pub struct Options {
-    /// The `vrio` program.
-    #[serde(skip)]
-    pub program: PathBuf,
-    /// The extent of the comparison.
+    /// The program and the extent of the comparison.
     #[serde(flatten)]
     pub plan: Plan,
     /// The behaviour of our sidecore without work; adaptive instead of spin where it shares a core.
@@ -31,6 +26,6 @@ impl Options {
     pub fn check(&self) -> Result<()> {
         self.plan.check()?;
         let seconds = self.plan.seconds;
-        net::Options { seconds, ..net::Options::new(self.program.clone()) }.check()
+        net::Options { seconds, ..net::Options::new(self.plan.program.clone()) }.check()
     }
 }

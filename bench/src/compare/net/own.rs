@@ -119,7 +119,7 @@ impl Measurer<'_> {
     }
 
     fn rest(&self) -> Result<Vec<OwnRow>> {
-        let program = self.options.program.clone();
+        let program = self.options.plan.program.clone();
         let asked = net::Options {
             idle: Idle::Adaptive,
             seconds: self.options.plan.seconds.max(REST_SECONDS_MIN),
@@ -174,7 +174,7 @@ impl Measurer<'_> {
 
     fn ports(&self, link: LinkKind) -> PortsPlan {
         PortsPlan {
-            program: self.options.program.clone(),
+            program: self.options.plan.program.clone(),
             doing: Doing::Bounce { payload: usize::from(PAYLOAD) },
             link,
             loopback: true,
@@ -184,7 +184,7 @@ impl Measurer<'_> {
 
     /// The time of an echo of datagrams as long as those that crossed.
     fn echo(&self, link: LinkKind, [ask, answer]: [usize; 2]) -> Result<f64> {
-        let program = self.options.program.clone();
+        let program = self.options.plan.program.clone();
         let stage = Stage::new("echo", program, false, self.cleanup.clone())?;
         let seats = Seats::new(&cores(), 0, 1, 1);
         let length = Duration::from_secs_f64(self.seconds());
@@ -204,7 +204,7 @@ impl Measurer<'_> {
             idle: Idle::Adaptive,
             seconds: self.seconds(),
             path,
-            ..net::Options::new(self.options.program.clone())
+            ..net::Options::new(self.options.plan.program.clone())
         }
     }
 }

@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(super) fn measure(options: &Options, frame_bytes: u32, cleanup: &Cleanup) -> Result<Sample> {
     let trip_before_ns = cache_line_round_trip_ns();
     let meeting = Meeting { encrypt: false, ..Meeting::default() };
-    let stage = meeting.stage(options.program.clone(), cleanup, &Progress::silent())?;
+    let stage = meeting.stage(options.plan.program.clone(), cleanup, &Progress::silent())?;
     ensure!(stage.has_namespaces(), "only root makes a virtual cable");
     let write_bytes = frame_bytes as usize - TCP_HEADERS_BYTES;
     let length = Duration::from_secs_f64(options.plan.seconds);
