@@ -25,6 +25,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use content::Content;
+use figures::ShownPlots;
 pub use options::{
     FIGURES_MAX, PageError, PageOptions, ROWS_SHOWN_MAX, RUNS_MAX, SERIES_SHOWN_MAX,
 };
@@ -53,7 +54,7 @@ pub fn page(sources: &[Loaded], options: &PageOptions) -> Result<Page, PageError
     let title = shared_title(sources);
     let sources = &*told_apart(sources);
     let runs: Vec<&Run> = sources.iter().map(|source| &source.run).collect();
-    let (figures, shown, left) = figures::all(sources, options)?;
+    let ShownPlots { figures, published: shown, left } = figures::all(sources, options)?;
     if figures.is_empty() {
         return Err(PageError::Nothing);
     }

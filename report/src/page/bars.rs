@@ -117,15 +117,20 @@ struct Stack<'a> {
     is_published: bool,
 }
 
-/// Whether a column was published, its place, and its name. Published columns come last.
-type BarKind<'a> = (bool, usize, &'a str);
+/// A column. Published columns come last.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct BarKind<'a> {
+    is_published: bool,
+    /// Its place among all columns.
+    place: usize,
+    name: &'a str,
+}
 
 /// The rows and figures of a stack of events.
 #[derive(Default)]
 struct Stacks<'a> {
     rows: Vec<Stack<'a>>,
     by_row: HashMap<(*const Measurement, &'a str), usize>,
-    /// Whether the column was published, its place among all columns, and its name.
     kinds: BTreeSet<BarKind<'a>>,
     figures: BTreeMap<(usize, BarKind<'a>), &'a Point>,
 }
@@ -157,7 +162,7 @@ impl<'a> Stacks<'a> {
         };
         for item in &group.items {
             let (place, name) = subject::column(&item.series.name);
-            let kind = (item.is_published(), place, name);
+            let kind = BarKind { is_published: item.is_published(), place, name };
             it.kinds.insert(kind);
             for point in &item.series.points {
                 let label = point.label.as_deref().unwrap_or_default();
@@ -204,11 +209,11 @@ pub(super) fn stacked(
         remarks.push(format!("{more} more columns have no place here, and sums are without them."));
     }
     // By name alone: a published column has the colour of its namesake.
-    let columns: BTreeSet<(usize, &str)> = kinds.iter().map(|(_, at, name)| (*at, *name)).collect();
+    let columns: BTreeSet<(usize, &str)> = kinds.iter().map(|it| (it.place, it.name)).collect();
     let plain: Vec<String> = columns.iter().map(|(_, name)| (*name).to_owned()).collect();
     let looks = drawing.looks.of(&plain);
     let part = |kind: &BarKind<'_>| {
-        let (is_published, _, column) = *kind;
+        let BarKind { is_published, name: column, .. } = *kind;
         let place = plain.iter().position(|name| name == column).unwrap_or_default();
         let value = |(.., row): &(usize, usize, bool, usize)| {
             let point = stacks.figures.get(&(*row, *kind))?;

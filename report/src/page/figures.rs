@@ -23,8 +23,14 @@ const REST_MAX: usize = 8;
 /// Line rates in one plot.
 const LINE_RATES_MAX: usize = 4;
 
-/// Plots, the published measurements in them, and the number of plots without a place.
-pub(super) type ShownPlots<'a> = (Vec<Figure>, Vec<&'a Measurement>, usize);
+/// The plots of a page.
+pub(super) struct ShownPlots<'a> {
+    pub(super) figures: Vec<Figure>,
+    /// Published measurements that a plot shows.
+    pub(super) published: Vec<&'a Measurement>,
+    /// How many plots have no place.
+    pub(super) left: usize,
+}
 
 /// Every plot of these results, and the published measurements in them.
 pub(super) fn all<'a>(
@@ -46,7 +52,7 @@ pub(super) fn all<'a>(
     left += figures.len().saturating_sub(FIGURES_MAX);
     figures.truncate(FIGURES_MAX);
     distinct(&mut figures);
-    Ok((figures, drawing.shown, left))
+    Ok(ShownPlots { figures, published: drawing.shown, left })
 }
 
 /// Makes the anchors different from one another.

@@ -313,8 +313,13 @@ fn run_lines(run: &Run) -> Vec<String> {
     lines
 }
 
-/// The set-up of a measurement: its own title, benchmark and entries.
-type MeasurementSetup<'a> = (&'a str, &'a str, &'a BTreeMap<String, String>);
+/// The set-up of a measurement.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct MeasurementSetup<'a> {
+    title: &'a str,
+    benchmark: &'a str,
+    entries: &'a BTreeMap<String, String>,
+}
 
 /// A measurement in words. If another run has the same set-up and title, the line only names that
 /// run: ten runs of one command have ten times the same set-up.
@@ -328,7 +333,8 @@ fn measurement_line<'a>(
     if let Some(source) = source {
         line += &format!(", from {source}");
     }
-    let known = *told.entry((title, benchmark, setup)).or_insert(&run.title);
+    let key = MeasurementSetup { title, benchmark, entries: setup };
+    let known = *told.entry(key).or_insert(&run.title);
     if known != run.title && !setup.is_empty() {
         line += &format!("; set up as in “{known}”");
     } else {

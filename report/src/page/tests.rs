@@ -66,7 +66,7 @@ fn source(title: &str, measurements: Vec<Measurement>) -> Loaded {
 }
 
 fn figures(sources: &[Loaded], options: &PageOptions) -> Vec<Figure> {
-    figures::all(sources, options).unwrap().0
+    figures::all(sources, options).unwrap().figures
 }
 
 fn row_names(bars: &Bars) -> Vec<&str> {
@@ -273,7 +273,8 @@ fn published_figures_are_drawn_over_measured_ones() {
         [source("one", vec![of("native", 1.0), of("vf", 1.2)]), source("two", vec![events()])];
     let options =
         PageOptions { published: crate::published::published(), ..PageOptions::default() };
-    let (all, shown, _) = figures::all(&sources, &options).unwrap();
+    let ShownPlots { figures: all, published: shown, .. } =
+        figures::all(&sources, &options).unwrap();
     let named = |title: &str, words: &str| {
         let figure = all.iter().find(|figure| figure.title.starts_with(title)).unwrap();
         let names = curve_names(figure);
@@ -449,7 +450,8 @@ fn rows_of_models_can_be_told_apart_and_have_their_tables() {
     let options =
         PageOptions { published: crate::published::published(), ..PageOptions::default() };
     let sources = [source("one", models())];
-    let (all, shown, _) = figures::all(&sources, &options).unwrap();
+    let ShownPlots { figures: all, published: shown, .. } =
+        figures::all(&sources, &options).unwrap();
     let titles: Vec<&str> = all.iter().map(|figure| figure.title.as_str()).collect();
     let expected = [
         "IOPS: I/O models of disks",

@@ -64,7 +64,7 @@ pub(super) fn draw(curves: &[Curve], area: &Area) -> String {
     for (number, curve) in curves.iter().enumerate() {
         let Curve { name, look, is_published, points, .. } = curve;
         let key = LegendKey { name, look: *look, is_published: *is_published };
-        let (line, spread, dots) = paths(curve, area);
+        let CurvePaths { line, spread, dots } = paths(curve, area);
         let mut places = String::new();
         for (row, point) in rows.of_points(points) {
             if let Some((x, y)) = area.at_x(point.x).zip(area.at_y(point.y)) {
@@ -87,8 +87,15 @@ pub(super) fn draw(curves: &[Curve], area: &Area) -> String {
     out + &labels
 }
 
-/// The line, the spreads and the markers of a curve, each as one path.
-fn paths(curve: &Curve, area: &Area) -> (String, String, String) {
+/// The parts of a curve, each as one path.
+struct CurvePaths {
+    line: String,
+    spread: String,
+    /// The markers.
+    dots: String,
+}
+
+fn paths(curve: &Curve, area: &Area) -> CurvePaths {
     let (mut line, mut spread, mut dots) = (String::new(), String::new(), String::new());
     let width = area.right - area.left;
     let has_markers = curve.points.len() as f64 * MARKERS_APART <= width;
@@ -110,7 +117,7 @@ fn paths(curve: &Curve, area: &Area) -> (String, String, String) {
             dots += &curve.look.outline(x, y);
         }
     }
-    (line, spread, dots)
+    CurvePaths { line, spread, dots }
 }
 
 /// A line from `low` to `high`, and an arrow where the figure is an upper or lower bound.

@@ -16,31 +16,42 @@ pub const MARKERS: usize = 7;
 /// The number of dashes for measured series. Published series have a dash of their own.
 pub const DASHES: usize = 3;
 
-/// A name in the style sheet, with its colours on light and on dark paper.
-type StyleToken = (&'static str, &'static str, &'static str);
+/// A colour of the style sheet.
+#[derive(Clone, Copy)]
+struct StyleToken {
+    name: &'static str,
+    /// The colour on light paper.
+    light: &'static str,
+    /// The colour on dark paper.
+    dark: &'static str,
+}
+
+const fn token(name: &'static str, light: &'static str, dark: &'static str) -> StyleToken {
+    StyleToken { name, light, dark }
+}
 
 /// Colours that belong to no series.
 const TOKENS: [StyleToken; 9] = [
-    ("paper", "#ffffff", "#14171c"),
-    ("panel", "#f5f6f8", "#1d2128"),
-    ("text", "#1a1d21", "#e8eaed"),
-    ("quiet", "#565d66", "#a9b1bb"),
-    ("axis", "#6b727b", "#8b939d"),
-    ("grid", "#d9dce1", "#363c46"),
-    ("faint", "#eef0f2", "#242932"),
-    ("link", "#004fa6", "#8fbcff"),
-    ("warn", "#8a4b00", "#ffc266"),
+    token("paper", "#ffffff", "#14171c"),
+    token("panel", "#f5f6f8", "#1d2128"),
+    token("text", "#1a1d21", "#e8eaed"),
+    token("quiet", "#565d66", "#a9b1bb"),
+    token("axis", "#6b727b", "#8b939d"),
+    token("grid", "#d9dce1", "#363c46"),
+    token("faint", "#eef0f2", "#242932"),
+    token("link", "#004fa6", "#8fbcff"),
+    token("warn", "#8a4b00", "#ffc266"),
 ];
 
 const SERIES: [StyleToken; COLOURS] = [
-    ("c0", "#004fa6", "#366b9f"),
-    ("c1", "#d77104", "#f8d10e"),
-    ("c2", "#6d9861", "#7fe698"),
-    ("c3", "#461950", "#9981ff"),
-    ("c4", "#3397d1", "#b3c7ff"),
-    ("c5", "#9c3100", "#df6b28"),
-    ("c6", "#94567a", "#ae7b84"),
-    ("c7", "#26311e", "#ffffff"),
+    token("c0", "#004fa6", "#366b9f"),
+    token("c1", "#d77104", "#f8d10e"),
+    token("c2", "#6d9861", "#7fe698"),
+    token("c3", "#461950", "#9981ff"),
+    token("c4", "#3397d1", "#b3c7ff"),
+    token("c5", "#9c3100", "#df6b28"),
+    token("c6", "#94567a", "#ae7b84"),
+    token("c7", "#26311e", "#ffffff"),
 ];
 
 /// The rules of a plot, with `var(--name)` for colours.
@@ -92,7 +103,7 @@ impl SeriesLook {
 /// The style sheet of plots, whose colours are variables that [`variables`] sets.
 pub fn sheet() -> String {
     let mut sheet = RULES.to_owned();
-    for (name, ..) in SERIES {
+    for StyleToken { name, .. } in SERIES {
         let _ = writeln!(
             sheet,
             "svg.plot .{name} .line, svg.plot .{name} .spread {{ stroke: var(--{name}); }}\n\
@@ -108,8 +119,9 @@ pub fn sheet() -> String {
 /// The variables: light colours, dark colours for a dark system, and both for the page's switch.
 pub fn variables() -> String {
     let list = |dark: bool| {
-        tokens().fold(String::new(), |mut list, (name, light, night)| {
-            let _ = write!(list, "--{name}:{};", if dark { night } else { light });
+        tokens().fold(String::new(), |mut list, token| {
+            let colour = if dark { token.dark } else { token.light };
+            let _ = write!(list, "--{}:{colour};", token.name);
             list
         })
     };
@@ -128,8 +140,9 @@ pub fn variables() -> String {
 /// draw SVG do not know them.
 pub fn alone() -> String {
     let filled = |dark: bool| {
-        tokens().fold(sheet(), |sheet, (name, light, night)| {
-            sheet.replace(&format!("var(--{name})"), if dark { night } else { light })
+        tokens().fold(sheet(), |sheet, token| {
+            let colour = if dark { token.dark } else { token.light };
+            sheet.replace(&format!("var(--{})", token.name), colour)
         })
     };
     let (light, dark) = (filled(false), filled(true));
@@ -198,7 +211,7 @@ mod tests {
     }
 
     fn token(name: &str) -> (&'static str, &'static str) {
-        let (_, light, dark) = tokens().find(|(found, ..)| *found == name).unwrap();
+        let StyleToken { light, dark, .. } = tokens().find(|it| it.name == name).unwrap();
         (light, dark)
     }
 
@@ -218,7 +231,7 @@ mod tests {
                 assert!(contrast(dark, paper_dark) >= least, "{name} on dark {paper}");
             }
         }
-        for (name, light, dark) in SERIES {
+        for StyleToken { name, light, dark } in SERIES {
             let on = [contrast(light, token("paper").0), contrast(dark, token("paper").1)];
             assert!(on.iter().all(|found| *found >= CONTRAST_LINES), "{name}: {on:?}");
         }
@@ -228,7 +241,7 @@ mod tests {
     fn series_differ_for_every_kind_of_eyes() {
         for eye in EYES {
             for is_dark in [false, true] {
-                let colours = SERIES.map(|(_, light, dark)| {
+                let colours = SERIES.map(|StyleToken { light, dark, .. }| {
                     lab(seen(linear([light, dark][usize::from(is_dark)]), eye))
                 });
                 for one in 0..COLOURS {
