@@ -22,8 +22,16 @@ const TOLD_MAX: usize = 16;
 #[derive(Debug, Default)]
 struct Caused {
     rate: Rate,
-    told: VecDeque<(String, &'static str, u64)>,
+    told: VecDeque<LineTold>,
     kept_back: u64,
+}
+
+/// A line that was written.
+#[derive(Debug)]
+struct LineTold {
+    about: String,
+    why: &'static str,
+    at_ns: u64,
 }
 
 /// Bounds the lines that each peer causes, by all of its sessions: to connect again brings no more.
@@ -44,20 +52,21 @@ impl PeerLines {
         let is_quiet = |_, caused: &Caused| caused.rate.taken(now_ns, LINE_NS) == 0;
         let number = self.0.enter_or_share(peer, LINE_PEERS_MAX, is_quiet);
         let caused = self.0.get_mut(number);
-        let told = caused.told.iter().position(|told| told.0 == about && told.1 == why);
-        let is_due = told.is_none_or(|at| now_ns.saturating_sub(caused.told[at].2) >= LINE_NS);
+        let told = caused.told.iter().position(|told| told.about == about && told.why == why);
+        let is_due = told.is_none_or(|at| now_ns.saturating_sub(caused.told[at].at_ns) >= LINE_NS);
         if !is_due || !caused.rate.admits(now_ns, LINES_AT_ONCE, LINE_NS) {
             caused.kept_back += 1;
             return None;
         }
         caused.rate.take(now_ns, LINE_NS);
         match told {
-            Some(at) => caused.told[at].2 = now_ns,
+            Some(at) => caused.told[at].at_ns = now_ns,
             None => {
                 if caused.told.len() == TOLD_MAX {
                     caused.told.pop_front();
                 }
-                caused.told.push_back((about.to_owned(), why, now_ns));
+                let about = about.to_owned();
+                caused.told.push_back(LineTold { about, why, at_ns: now_ns });
             }
         }
         Some(std::mem::take(&mut caused.kept_back))

@@ -24,7 +24,7 @@ use crate::endpoint::answers::{Answers, Class, Content, SessionlessReply};
 use crate::endpoint::peers::PeerState;
 use crate::endpoint::security::draw;
 use crate::events::{CallError, CallId, CastError, LostReason, SessionId, SessionStatus, Sink};
-use crate::handshake::{Connecting, HalfOpen, write_packet, write_welcome};
+use crate::handshake::{Connecting, HalfOpen, SessionNumbers, write_packet, write_welcome};
 use crate::limits::SESSIONS_MAX;
 use crate::path::Paths;
 use crate::pool::{BufId, Pool};
@@ -207,14 +207,14 @@ impl Endpoint {
         );
         self.outgoing += 1;
         let place = self.take_place();
-        let (session, local_id) = self.draw_ids(place);
-        let ids = (session, local_id, attempt);
+        let (id, local_id) = self.draw_ids(place);
+        let numbers = SessionNumbers { id, local_id, attempt };
         let bytes = self.paths.proposal(now_ns, peer.ip(), self.config.datagram_bytes_max);
-        let connecting = Connecting::new(now_ns, ids, peer, expected_name, (index, bytes));
+        let connecting = Connecting::new(now_ns, numbers, peer, expected_name, (index, bytes));
         self.places[place].entry = TableEntry::Connecting(Box::new(connecting));
         self.begin_attempt(now_ns, place);
         self.touched(place);
-        session
+        id
     }
 
     /// Forgets a session and tells the peer once. The sink hears nothing; calls outstanding have an

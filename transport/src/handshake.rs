@@ -263,14 +263,36 @@ pub(crate) struct Proof {
     pub(crate) binding: [u8; 32],
 }
 
+/// The numbers of a session.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SessionNumbers {
+    pub(crate) id: SessionId,
+    /// The number in the packets of the peer.
+    pub(crate) local_id: u64,
+    /// The number of the connector's attempt.
+    pub(crate) attempt: u64,
+}
+
+/// The way to a peer with which a session is agreed.
+#[derive(Clone, Copy, Debug)]
+struct PeerWay {
+    addr: SocketAddr,
+    version: u8,
+    index: u16,
+    /// This side is the connector.
+    outgoing: bool,
+}
+
 /// The agreement that follows from both sides' greetings.
 fn agree(
     config: &EndpointConfig,
     peer: &HelloPeer,
-    (id, local_id, attempt): (SessionId, u64, u64),
-    (addr, version, index, outgoing): (SocketAddr, u8, u16, bool),
+    numbers: SessionNumbers,
+    way: PeerWay,
     proof: &Proof,
 ) -> Agreed {
+    let SessionNumbers { id, local_id, attempt } = numbers;
+    let PeerWay { addr, version, index, outgoing } = way;
     let greeting = &peer.greeting;
     let theirs = (greeting.datagram_bytes_max.get() as usize).min(DATAGRAM_BYTES_MAX);
     Agreed {
@@ -317,11 +339,12 @@ pub(crate) struct HalfOpen {
 impl HalfOpen {
     pub(crate) fn new(
         now_ns: u64,
-        (id, local_id, attempt): (SessionId, u64, u64),
+        numbers: SessionNumbers,
         version: u8,
         peer: HelloPeer,
         (from, owner): (SocketAddr, BufferOwner),
     ) -> Self {
+        let SessionNumbers { id, local_id, attempt } = numbers;
         Self {
             id,
             owner,
@@ -348,10 +371,11 @@ impl HalfOpen {
 
     /// The peer confirmed, from the address where it is.
     pub(crate) fn agreed(&self, config: &EndpointConfig) -> Agreed {
-        let ids = (self.id, self.local_id, self.attempt);
+        let Self { id, local_id, attempt, version, from: addr, .. } = *self;
+        let numbers = SessionNumbers { id, local_id, attempt };
         let index = self.peer.greeting.index.get();
-        let how = (self.from, self.version, index, false);
-        let agreed = agree(config, &self.peer, ids, how, &self.proof);
+        let way = PeerWay { addr, version, index, outgoing: false };
+        let agreed = agree(config, &self.peer, numbers, way, &self.proof);
         Agreed { owner: self.owner, ..agreed }
     }
 

@@ -96,15 +96,22 @@ impl Initiator {
 /// The acceptor's side, between the two messages.
 pub(crate) struct Responder(HandshakeState);
 
+/// Message 1 as the acceptor has read it.
+pub(crate) struct ReadHello {
+    pub(crate) responder: Responder,
+    /// The connector's key.
+    pub(crate) key: PublicKey,
+    pub(crate) payload: Vec<u8>,
+}
+
 impl Responder {
-    /// Reads message 1: whose it is and its payload. `None`: it is not for our key, or it was
-    /// changed.
+    /// Reads message 1. `None`: it is not for our key, or it was changed.
     pub(crate) fn read(
         seed: &Seed,
         secret: &SecretKey,
         prologue: &[u8],
         message: &[u8],
-    ) -> Option<(Self, PublicKey, Vec<u8>)> {
+    ) -> Option<ReadHello> {
         let state = builder(seed)
             .local_private_key(&secret.to_bytes()[..])
             .and_then(|builder| builder.prologue(prologue))
@@ -114,7 +121,7 @@ impl Responder {
         let bytes = state.read_message(message, &mut payload).ok()?;
         payload.truncate(bytes);
         let key = state.get_remote_static()?.try_into().ok()?;
-        Some((Self(state), PublicKey(key), payload))
+        Some(ReadHello { responder: Self(state), key: PublicKey(key), payload })
     }
 
     /// Writes message 2. `None` when the peer's keys are points of low order.
@@ -361,7 +368,7 @@ mod tests {
     fn both_ends_come_to_the_same() {
         let (connector, acceptor) = keys();
         let (mut initiator, hello) = start(b"clear");
-        let (responder, key, payload) =
+        let ReadHello { responder, key, payload } =
             Responder::read(&[4; 32], &acceptor, b"clear", &hello).expect("it is for us");
         assert_eq!((key, payload.as_slice()), (connector.public(), &b"hello"[..]));
         let (welcome, mut ours) = responder.answer(b"welcome", KEY_EPOCH_BITS).expect("an answer");
@@ -389,7 +396,7 @@ mod tests {
     fn another_implementation_made_the_same_bytes() {
         let (_, acceptor) = keys();
         let (_, hello) = start(b"clear");
-        let (responder, ..) =
+        let ReadHello { responder, .. } =
             Responder::read(&[4; 32], &acceptor, b"clear", &hello).expect("it is for us");
         let (welcome, _) = responder.answer(b"welcome", KEY_EPOCH_BITS).expect("an answer");
         let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
@@ -414,7 +421,7 @@ mod tests {
         let other = SecretKey::from_bytes([5; 32]);
         assert!(Responder::read(&[4; 32], &other, b"clear", &hello).is_none());
 
-        let (responder, ..) = read(b"clear", &hello).expect("unchanged");
+        let ReadHello { responder, .. } = read(b"clear", &hello).expect("unchanged");
         let (welcome, _) = responder.answer(b"welcome", KEY_EPOCH_BITS).expect("an answer");
         for bit in 0..welcome.len() * 8 {
             let mut damaged = welcome.clone();
@@ -443,7 +450,8 @@ mod tests {
         let (_, acceptor) = keys();
         let (_, hello) = start(b"");
         let bindings = [[4; 32], [5; 32]].map(|seed| {
-            let (responder, ..) = Responder::read(&seed, &acceptor, b"", &hello).expect("for us");
+            let ReadHello { responder, .. } =
+                Responder::read(&seed, &acceptor, b"", &hello).expect("for us");
             responder.answer(b"", KEY_EPOCH_BITS).expect("an answer").1.binding
         });
         assert_ne!(bindings[0], bindings[1]);

@@ -182,6 +182,17 @@ const WAITING_FIRST: usize = 256;
 /// Peers that are remembered although they have nothing any more.
 const KNOWN_MAX: usize = 64;
 
+/// A peer of a [`Roll`].
+#[derive(Clone, Copy, Debug)]
+pub struct RollEntry<'a, T> {
+    /// Its number.
+    pub number: usize,
+    /// The peer.
+    pub peer: &'a PeerIdentity,
+    /// Its value.
+    pub value: &'a T,
+}
+
 impl<T> Roll<T> {
     /// The value of a peer.
     pub fn get(&self, number: usize) -> &T {
@@ -194,8 +205,9 @@ impl<T> Roll<T> {
     }
 
     /// All that are known.
-    pub fn iter(&self) -> impl Iterator<Item = (usize, &PeerIdentity, &T)> {
-        self.entries.iter().enumerate().map(|(number, (peer, state))| (number, peer, state))
+    pub fn iter(&self) -> impl Iterator<Item = RollEntry<'_, T>> {
+        let entries = self.entries.iter().enumerate();
+        entries.map(|(number, (peer, value))| RollEntry { number, peer, value })
     }
 }
 
@@ -431,6 +443,6 @@ mod tests {
         assert_eq!(enter(&mut roll, 7), Some((7, false)), "it is known");
         *roll.get_mut(50) = 0;
         assert_eq!(enter(&mut roll, 200), Some((50, true)));
-        assert_eq!(roll.iter().filter(|(_, of, _)| **of == peer(200)).count(), 1);
+        assert_eq!(roll.iter().filter(|entry| *entry.peer == peer(200)).count(), 1);
     }
 }

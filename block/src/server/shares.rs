@@ -1,7 +1,7 @@
 //! The share that each peer may have of a server: calls and bytes of a round in turn, channels, and
 //! so many claims, opens and proofs in a second.
 
-use transport::{PeerIdentity, PeerInfo, QuotaPart, Rate, Roll, SESSIONS_MAX, Share};
+use transport::{PeerIdentity, PeerInfo, QuotaPart, Rate, Roll, RollEntry, SESSIONS_MAX, Share};
 
 /// Bytes that the calls of one round read, write and zero, but for its last one: a copy of a
 /// megabyte keeps a sidecore for a tenth of a millisecond or more.
@@ -303,7 +303,7 @@ impl Shares {
     }
 
     pub(super) fn served(&self, now_ns: u64) -> impl Iterator<Item = ServedPeer> {
-        self.peers.iter().map(move |(_, peer, held)| ServedPeer {
+        self.peers.iter().map(move |RollEntry { peer, value: held, .. }| ServedPeer {
             peer: peer.clone(),
             channels: QuotaPart {
                 has: held.channels,

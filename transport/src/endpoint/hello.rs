@@ -8,13 +8,12 @@ use zerocopy::{FromZeros, IntoBytes};
 use crate::endpoint::answers::{Class, Content, SessionlessReply};
 use crate::endpoint::security::draw;
 use crate::endpoint::{Endpoint, HALF_OPEN_MAX, TableEntry, answer_label};
-use crate::events::SessionId;
 use crate::handshake::{
-    HalfOpen, Hello, HelloPeer, Proof, WelcomeLabel, common_version, digest, greeting, prologue,
-    versions,
+    HalfOpen, Hello, HelloPeer, Proof, SessionNumbers, WelcomeLabel, common_version, digest,
+    greeting, prologue, versions,
 };
 use crate::keys::{PublicKey, Security};
-use crate::noise::{ANSWER_OPERATIONS, Agreement, READ_OPERATIONS, Responder};
+use crate::noise::{ANSWER_OPERATIONS, Agreement, READ_OPERATIONS, ReadHello, Responder};
 use crate::pool::BufferOwner;
 use crate::quota::{PeerIdentity, Share};
 use crate::seal::{HelloDigest, ResetToken, Seal};
@@ -132,7 +131,9 @@ impl Endpoint {
                 }
                 let admitted = owner.filter(|owner| self.half_open_share(room, *owner));
                 let added = admitted.and_then(|owner| {
-                    let make = |ids| HalfOpen::new(now_ns, ids, version, hello.peer, (from, owner));
+                    let make = |numbers| {
+                        HalfOpen::new(now_ns, numbers, version, hello.peer, (from, owner))
+                    };
                     self.add_half_open(attempt, owner, make)
                 });
                 let Some(local_id) = added else {
@@ -173,7 +174,7 @@ impl Endpoint {
         &mut self,
         attempt: u64,
         owner: BufferOwner,
-        make: impl FnOnce((SessionId, u64, u64)) -> HalfOpen,
+        make: impl FnOnce(SessionNumbers) -> HalfOpen,
     ) -> Option<u64> {
         if self.incoming == usize::from(self.config.sessions_max) {
             return None;
@@ -184,9 +185,9 @@ impl Endpoint {
         self.half_open += 1;
         self.incoming += 1;
         let place = self.take_place();
-        let (session, local_id) = self.draw_ids(place);
-        self.places[place].entry =
-            TableEntry::HalfOpen(Box::new(make((session, local_id, attempt))));
+        let (id, local_id) = self.draw_ids(place);
+        let half_open = make(SessionNumbers { id, local_id, attempt });
+        self.places[place].entry = TableEntry::HalfOpen(Box::new(half_open));
         self.touched(place);
         Some(local_id)
     }
@@ -282,7 +283,7 @@ impl Endpoint {
         let Security::Sealed { secret, .. } = &self.config.security else { return None };
         self.counters.public_key_operations += READ_OPERATIONS;
         let seed = draw(&mut self.secrets);
-        let Some((responder, key, inside)) =
+        let Some(ReadHello { responder, key, payload: inside }) =
             Responder::read(&seed, secret, prologue, hello.message)
         else {
             // Only a hint, since any host could have sent it; an operator wants to know.
@@ -340,7 +341,7 @@ impl Endpoint {
         let index = opened.peer.greeting.index.get();
         let OpenedHello { responder, key, peer, reset_token, digest } = opened;
         let pad_bytes = self.pad_bytes(caller, &peer);
-        let make = |ids| HalfOpen::new(now_ns, ids, version, peer, (caller.from, owner));
+        let make = |numbers| HalfOpen::new(now_ns, numbers, version, peer, (caller.from, owner));
         // Replays of many recorded Hellos must not keep a newcomer out. An honest connector
         // confirms within a round trip, and the limit to handshakes gives it that long.
         if !self.half_open_share(HALF_OPEN_MAX, owner) {

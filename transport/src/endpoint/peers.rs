@@ -4,7 +4,7 @@ use crate::SESSIONS_MAX;
 use crate::endpoint::{Endpoint, HALF_OPEN_MAX, TableEntry};
 use crate::events::{CallError, SessionId};
 use crate::pool::{BufId, BufferOwner, Share};
-use crate::quota::{self, PeerIdentity, QuotaPart};
+use crate::quota::{self, PeerIdentity, QuotaPart, RollEntry};
 
 /// Sessions that a single peer may have opened here: one for each of the 64 sidecores that a node
 /// may have, twice, since a node that was restarted asks before its old sessions are forgotten, and
@@ -117,7 +117,7 @@ impl Endpoint {
     pub fn peers(&self) -> impl Iterator<Item = PeerShare> {
         let half_open = quota::Share { max: HALF_OPEN_MAX as u64, used: self.half_open as u64 };
         let sessions = self.session_share();
-        self.peers.iter().map(move |(number, peer, state)| PeerShare {
+        self.peers.iter().map(move |RollEntry { number, peer, value: state }| PeerShare {
             peer: peer.clone(),
             sessions: QuotaPart {
                 has: state.sessions(),

@@ -9,8 +9,8 @@ use crate::config::EndpointConfig;
 use crate::door::Cookie;
 use crate::events::{LostReason, PeerInfo, SessionId, SessionState, SessionStatus};
 use crate::handshake::{
-    HelloPeer, Proof, agree, blank_status, digest, greeting, prologue, refusal_text, version_text,
-    versions, write_packet,
+    HelloPeer, PeerWay, Proof, SessionNumbers, agree, blank_status, digest, greeting, prologue,
+    refusal_text, version_text, versions, write_packet,
 };
 use crate::keys::{PublicKey, SecretKey};
 use crate::noise::{Initiator, MESSAGE_1_BYTES, MESSAGE_2_BYTES, Seed};
@@ -174,11 +174,12 @@ pub(crate) enum Welcomed {
 impl Connecting {
     pub(crate) fn new(
         now_ns: u64,
-        (id, local_id, attempt): (SessionId, u64, u64),
+        numbers: SessionNumbers,
         base: SocketAddr,
         expected_name: &str,
         (index, datagram_bytes): (u16, usize),
     ) -> Self {
+        let SessionNumbers { id, local_id, attempt } = numbers;
         Self {
             id,
             local_id,
@@ -535,8 +536,10 @@ impl Connecting {
                 peer.name, self.expected_name
             )));
         }
-        let ids = (self.id, self.local_id, self.attempt);
-        let mut agreed = agree(config, peer, ids, (from, version, self.index, true), proof);
+        let Self { id, local_id, attempt, index, .. } = *self;
+        let numbers = SessionNumbers { id, local_id, attempt };
+        let way = PeerWay { addr: from, version, index, outgoing: true };
+        let mut agreed = agree(config, peer, numbers, way, proof);
         agreed.datagram_bytes_max = agreed.datagram_bytes_max.min(self.size.bytes);
         Welcomed::Agreed(Box::new(agreed), seal)
     }
@@ -605,10 +608,12 @@ fn veiled_greeting(config: &EndpointConfig, index: u16, local_id: u64) -> Greeti
 mod tests {
     use super::*;
 
+    const NUMBERS: SessionNumbers = SessionNumbers { id: SessionId(1), local_id: 2, attempt: 3 };
+
     #[test]
     fn asks_ever_more_slowly_and_returns_to_the_base_address() {
         let base: SocketAddr = "10.0.0.1:4870".parse().expect("an address");
-        let mut connecting = Connecting::new(0, (SessionId(1), 2, 3), base, "", (0, 1472));
+        let mut connecting = Connecting::new(0, NUMBERS, base, "", (0, 1472));
         let mut now_ns = 0;
         let mut asked = Vec::new();
         while asked.len() < 12 {
@@ -632,7 +637,7 @@ mod tests {
     #[test]
     fn being_sent_to_and_fro_does_not_hurry_us() {
         let base: SocketAddr = "10.0.0.1:1".parse().expect("an address");
-        let mut connecting = Connecting::new(0, (SessionId(1), 2, 3), base, "", (0, 1472));
+        let mut connecting = Connecting::new(0, NUMBERS, base, "", (0, 1472));
         assert!(connecting.hello_to(0).is_some());
         connecting.moved(2);
         assert!(connecting.hello_to(0).is_some());
@@ -642,7 +647,7 @@ mod tests {
     #[test]
     fn a_cookie_is_shown_at_once_and_answers_are_not_longer_than_questions() {
         let base: SocketAddr = "10.0.0.1:1".parse().expect("an address");
-        let mut connecting = Connecting::new(0, (SessionId(1), 2, 3), base, "", (0, 1472));
+        let mut connecting = Connecting::new(0, NUMBERS, base, "", (0, 1472));
         assert!(connecting.hello_to(0).is_some());
         connecting.retry(0, &[1; COOKIE_BYTES], false);
         assert!(connecting.hello_to(0).is_some());
