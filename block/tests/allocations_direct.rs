@@ -15,7 +15,6 @@ use std::sync::Arc;
 
 use block::attachment::Phase;
 use block::ublk::abi::{Descriptor, op};
-use block::ublk::front::FrontPoller;
 use block::ublk::{Front, Kernel, Shape};
 use block::{
     Attach, AttachOptions, Attachment, Export, ExportOptions, Exports, Plane, RemoteVolume,
@@ -250,7 +249,7 @@ impl Rig {
         let mut front = Front::new(channel, remote.info(), SHAPE);
         front.show(Device(Rc::clone(&rig.generator)));
         let front = Rc::new(RefCell::new(front));
-        rig.vm.local.add(RoundStage::Serve, Box::new(FrontPoller(front)));
+        rig.vm.local.add(RoundStage::Serve, Box::new(front));
         rig.round_until(|_| attachment.view().phase == Phase::Held);
         rig
     }

@@ -8,7 +8,6 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use block::attachment::Phase;
-use block::ublk::front::FrontPoller;
 use block::ublk::{Front, FrontCore, Kernel, Shape};
 use block::{Attach, Attachment, Exports, Plane, RemoteVolume};
 use sessions::counted::{self, Counters, SessionCounters};
@@ -132,7 +131,7 @@ impl Client {
             let core = front.core();
             let front = Rc::new(RefCell::new(front));
             services.insert(Rc::clone(&front));
-            local.add(RoundStage::Serve, Box::new(FrontPoller(front)));
+            local.add(RoundStage::Serve, Box::new(front));
             Ok(core)
         });
         opened.expect("a sidecore that has just started").map_err(DirectError::Client)

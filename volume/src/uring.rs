@@ -326,22 +326,6 @@ impl Uring {
         Progress::busy_if(pending > 0 || reaped > 0)
     }
 
-    /// Before the sidecore sleeps: asks the kernel for signals, and looks once more.
-    fn arm(&mut self, wake: &mut Wake) -> Progress {
-        self.ring.completion().enable_eventfd();
-        // We ask and then look; the kernel completes and then looks whether we ask.
-        fence(Ordering::SeqCst);
-        wake.on_readable(self.event.as_fd());
-        self.round() | Progress::busy_if(self.unclaimed > 0)
-    }
-
-    fn disarm(&mut self) {
-        self.ring.completion().disable_eventfd();
-        self.counters.event_reads.add(1);
-        // Nothing to take is fine: the descriptor does not block.
-        let _ = rustix::io::read(&self.event, &mut [0u8; 8]);
-    }
-
     /// Blocks until the kernel has done everything for one user. Only for tearing down: its
     /// buffers are about to go.
     pub fn wait_for(&mut self, id: ClientId) {
@@ -415,28 +399,33 @@ pub fn install(local: &mut Local) -> io::Result<PollerId> {
 pub fn install_for(local: &mut Local, purpose: Purpose) -> io::Result<PollerId> {
     let uring = Rc::new(RefCell::new(Uring::for_purpose(purpose)?));
     local.services().insert(Rc::clone(&uring));
-    Ok(local.add(RoundStage::Submit, Box::new(UringPoller(uring))))
+    Ok(local.add(RoundStage::Submit, Box::new(uring)))
 }
 
-/// Polls the ring that it shares with the channels.
-#[derive(Debug)]
-pub struct UringPoller(pub Rc<RefCell<Uring>>);
-
-impl Poll for UringPoller {
+/// Its channels and the sidecore share it.
+impl Poll for Uring {
     fn label(&self) -> String {
         "files (io_uring)".to_owned()
     }
 
     fn poll(&mut self, _now_ns: u64) -> Progress {
-        self.0.borrow_mut().round()
+        self.round()
     }
 
+    /// Asks the kernel for signals, and looks once more.
     fn arm(&mut self, wake: &mut Wake) -> Progress {
-        self.0.borrow_mut().arm(wake)
+        self.ring.completion().enable_eventfd();
+        // We ask and then look; the kernel completes and then looks whether we ask.
+        fence(Ordering::SeqCst);
+        wake.on_readable(self.event.as_fd());
+        self.round() | Progress::busy_if(self.unclaimed > 0)
     }
 
     fn disarm(&mut self) {
-        self.0.borrow_mut().disarm();
+        self.ring.completion().disable_eventfd();
+        self.counters.event_reads.add(1);
+        // Nothing to take is fine: the descriptor does not block.
+        let _ = rustix::io::read(&self.event, &mut [0u8; 8]);
     }
 }
 

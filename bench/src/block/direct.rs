@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use block::ublk::abi::{ABORT, Descriptor, op};
-use block::ublk::front::FrontPoller;
 use block::ublk::{Front, FrontCore, Kernel};
 use direct::{Client, Plan, Shape};
 use node::config::LinkKind as Wanted;
@@ -188,7 +187,7 @@ impl LocalLoad {
             let generator = Rc::new(RefCell::new(Generator::new(shape, size_bytes, places)));
             services.insert(Rc::clone(&generator));
             front.show(Generated(generator));
-            local.add(Serve, Box::new(FrontPoller(Rc::new(RefCell::new(front)))));
+            local.add(Serve, Box::new(Rc::new(RefCell::new(front))));
             Ok::<_, anyhow::Error>(())
         });
         shown.ok().context("the sidecore has stopped")??;

@@ -211,32 +211,6 @@ impl Part {
         }
     }
 
-    fn poll(&mut self, now_ns: u64) -> Progress {
-        self.now_ns = now_ns;
-        if self.gone {
-            return Progress::Idle;
-        }
-        let progress = match &mut self.state {
-            State::Starting(_) if !self.letting_go => self.try_open(),
-            State::Serving(queues) => queues.poll(now_ns),
-            State::Starting(_) | State::Failed(_) => Progress::Idle,
-        };
-        if !self.replies.is_empty() {
-            self.tell_stopped();
-        }
-        if !self.movers.is_empty() {
-            self.tell_left();
-        }
-        if self.letting_go && self.is_over() {
-            self.gone = true;
-            self.leave();
-            let id = self.id;
-            self.later.run(move |local| remove(local, id));
-            return Progress::Busy;
-        }
-        progress
-    }
-
     fn is_over(&self) -> bool {
         match &self.state {
             State::Serving(queues) => queues.is_gone(),
@@ -299,6 +273,41 @@ impl Part {
         }
         self.state = State::Failed(Vec::new());
     }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        // The sidecore ends first: the channel waits for the kernel, if it must.
+        self.leave();
+    }
+}
+
+impl Poll for Part {
+    fn poll(&mut self, now_ns: u64) -> Progress {
+        self.now_ns = now_ns;
+        if self.gone {
+            return Progress::Idle;
+        }
+        let progress = match &mut self.state {
+            State::Starting(_) if !self.letting_go => self.try_open(),
+            State::Serving(queues) => queues.poll(now_ns),
+            State::Starting(_) | State::Failed(_) => Progress::Idle,
+        };
+        if !self.replies.is_empty() {
+            self.tell_stopped();
+        }
+        if !self.movers.is_empty() {
+            self.tell_left();
+        }
+        if self.letting_go && self.is_over() {
+            self.gone = true;
+            self.leave();
+            let id = self.id;
+            self.later.run(move |local| remove(local, id));
+            return Progress::Busy;
+        }
+        progress
+    }
 
     fn arm(&mut self, wake: &mut Wake) -> Progress {
         match &mut self.state {
@@ -316,32 +325,9 @@ impl Part {
             queues.disarm();
         }
     }
-}
-
-impl Drop for Part {
-    fn drop(&mut self) {
-        // The sidecore ends first: the channel waits for the kernel, if it must.
-        self.leave();
-    }
-}
-
-struct PartPoller(Rc<RefCell<Part>>);
-
-impl Poll for PartPoller {
-    fn poll(&mut self, now_ns: u64) -> Progress {
-        self.0.borrow_mut().poll(now_ns)
-    }
-
-    fn arm(&mut self, wake: &mut Wake) -> Progress {
-        self.0.borrow_mut().arm(wake)
-    }
-
-    fn disarm(&mut self) {
-        self.0.borrow_mut().disarm();
-    }
 
     fn label(&self) -> String {
-        self.0.borrow().start.core.label()
+        self.start.core.label()
     }
 }
 
@@ -380,7 +366,7 @@ fn find_or_make(local: &mut Local, id: u64, start: &Arc<Start>) -> Rc<RefCell<Pa
         later: local.later(),
         id,
     }));
-    let poller = local.add(RoundStage::Serve, Box::new(PartPoller(Rc::clone(&part))));
+    let poller = local.add(RoundStage::Serve, Box::new(Rc::clone(&part)));
     parts(local).borrow_mut().0.insert(id, (poller, Rc::downgrade(&part)));
     part
 }

@@ -150,43 +150,11 @@ impl<K: Kernel> Front<K> {
         self.letting_go = true;
     }
 
-    /// One bounded batch of work.
-    pub fn poll(&mut self, now_ns: u64) -> Progress {
-        self.now_ns = now_ns;
-        if self.letting_go {
-            return self.take_all() | self.ask_all() | self.abandon();
-        }
-        let mut progress = self.serve(now_ns);
-        // A user that follows an answer at once with the next request does not wait for another
-        // round.
-        if self.kernel.as_ref().is_some_and(Kernel::has_mail) {
-            progress |= self.serve(now_ns);
-        }
-        progress
-    }
-
     /// The driver's requests go to the channel, and the channel's answers back.
     fn serve(&mut self, now_ns: u64) -> Progress {
         let mut progress = self.take_all();
         progress |= self.channel.poll(&mut self.ios, now_ns, &mut self.done);
         progress | self.answer_all() | self.ask_all()
-    }
-
-    /// Before the sidecore sleeps. The ring's own poller wakes for what the driver sends.
-    pub fn arm(&mut self, wake: &mut Wake) -> Progress {
-        if self.letting_go {
-            if !self.core.is_gone() {
-                wake.at(self.now_ns + LOOK_AGAIN_NS);
-            }
-            return Progress::Idle;
-        }
-        let mail = self.kernel.as_ref().is_some_and(Kernel::has_mail);
-        self.channel.arm(wake) | Progress::busy_if(mail || !self.due.is_empty())
-    }
-
-    /// After the sidecore slept.
-    pub fn disarm(&mut self) {
-        self.channel.disarm();
     }
 
     fn take_all(&mut self) -> Progress {
@@ -355,20 +323,35 @@ fn one_piece_table(capacity: u16) -> IoTable {
     ios
 }
 
-/// [`Front`] as a poller of the serving stage.
-#[derive(Debug)]
-pub struct FrontPoller<K>(pub std::rc::Rc<std::cell::RefCell<Front<K>>>);
-
-impl<K: Kernel> Poll for FrontPoller<K> {
+/// A poller of the serving stage.
+impl<K: Kernel> Poll for Front<K> {
     fn poll(&mut self, now_ns: u64) -> Progress {
-        self.0.borrow_mut().poll(now_ns)
+        self.now_ns = now_ns;
+        if self.letting_go {
+            return self.take_all() | self.ask_all() | self.abandon();
+        }
+        let mut progress = self.serve(now_ns);
+        // A user that follows an answer at once with the next request does not wait for another
+        // round.
+        if self.kernel.as_ref().is_some_and(Kernel::has_mail) {
+            progress |= self.serve(now_ns);
+        }
+        progress
     }
 
+    /// The ring's own poller wakes for what the driver sends.
     fn arm(&mut self, wake: &mut Wake) -> Progress {
-        self.0.borrow_mut().arm(wake)
+        if self.letting_go {
+            if !self.core.is_gone() {
+                wake.at(self.now_ns + LOOK_AGAIN_NS);
+            }
+            return Progress::Idle;
+        }
+        let mail = self.kernel.as_ref().is_some_and(Kernel::has_mail);
+        self.channel.arm(wake) | Progress::busy_if(mail || !self.due.is_empty())
     }
 
     fn disarm(&mut self) {
-        self.0.borrow_mut().disarm();
+        self.channel.disarm();
     }
 }

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use sidecore::{Progress, Services, Wake};
+use sidecore::{Poll, Progress, Services, Wake};
 
 use super::abi::{self, Descriptor, attribute, op};
 use super::control::parameters;
