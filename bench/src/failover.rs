@@ -135,7 +135,7 @@ fn measure(options: &Options, cleanup: &Cleanup, progress: &Progress) -> Result<
     let mut random = Random::new(u64::from(std::process::id()));
     let mut guest = StandIn::connect(&socket, QUEUES, MIX, BLOCKS, &mut random)?;
     progress.doing(format!("a disk is used for {} s, nodes go and come", options.seconds));
-    let (line, interrupted, nodes) = lived(options, stage, &mut guest, [io, vm])?;
+    let Lived { line, interrupted, nodes } = lived(options, stage, &mut guest, [io, vm])?;
     progress.doing("reading everything back");
     guest.read_all()?;
     guest.compare_image(&file)?;
@@ -219,13 +219,16 @@ struct Said {
     over: AtomicBool,
 }
 
-/// The guest works while everything happens; gives the nodes back, the IOhost first.
-fn lived(
-    options: &Options,
-    stage: &Stage,
-    guest: &mut StandIn,
+/// A guest's work while nodes were killed or replaced.
+struct Lived {
+    line: TimeLine,
+    interrupted: Vec<Interrupted>,
+    /// The nodes, the IOhost first.
     nodes: [Node; 2],
-) -> Result<(TimeLine, Vec<Interrupted>, [Node; 2])> {
+}
+
+/// The guest works while everything happens.
+fn lived(options: &Options, stage: &Stage, guest: &mut StandIn, nodes: [Node; 2]) -> Result<Lived> {
     let said = Said::default();
     // Memory is mapped and places are found before the time line begins.
     let enough = guest.workload.counts.completed + WORK_AFTER;
@@ -258,7 +261,7 @@ fn lived(
         let interrupted =
             interrupted.into_iter().zip(pauses).map(|(it, pause)| it.with_pause(*pause));
         let interrupted = interrupted.collect();
-        Ok((line, interrupted, nodes))
+        Ok(Lived { line, interrupted, nodes })
     })
 }
 

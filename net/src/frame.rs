@@ -64,6 +64,15 @@ pub struct Frame {
     pub offload: Offload,
 }
 
+/// The bytes of a frame that say where it goes. Equal for frames that go the same way. The 12 bytes
+/// of both addresses are two numbers, since these are compared faster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WayBytes {
+    addresses_first: u64,
+    addresses_rest: u32,
+    vlan: u16,
+}
+
 impl Frame {
     /// No frame yet; for scratch space.
     pub fn empty() -> Self {
@@ -102,13 +111,15 @@ impl Frame {
         ether::addresses(&self.head).expect("the array is longer")
     }
 
-    /// The bytes that say where it goes: both addresses, and the VLAN. Equal for frames that go the
-    /// same way.
+    /// The bytes that say where it goes.
     #[inline]
-    pub(crate) fn way_bytes(&self) -> (u64, u32, u16) {
+    pub(crate) fn way_bytes(&self) -> WayBytes {
         let [a, b, c, d, e, f, g, h, i, j, k, l, ..] = self.head;
-        let first = u64::from_ne_bytes([a, b, c, d, e, f, g, h]);
-        (first, u32::from_ne_bytes([i, j, k, l]), self.vlan())
+        WayBytes {
+            addresses_first: u64::from_ne_bytes([a, b, c, d, e, f, g, h]),
+            addresses_rest: u32::from_ne_bytes([i, j, k, l]),
+            vlan: self.vlan(),
+        }
     }
 
     /// The control information of the tag that it came with; zero where there was none.

@@ -138,9 +138,15 @@ fn install() {
     assert_eq!(results, (0, 0), "sigaction of a signal that exists");
 }
 
-/// The range that has the address: its slot, the beginning of what is lost, and its length. A
-/// damaged place has a length of its own.
-fn find(addr: usize, damaged: Option<usize>) -> Option<(&'static WatchSlot, usize, usize)> {
+/// The part of a watched range that is lost.
+struct LostRange {
+    slot: &'static WatchSlot,
+    start: usize,
+    len: usize,
+}
+
+/// The lost part of the range that has the address. A damaged place has a length of its own.
+fn find(addr: usize, damaged: Option<usize>) -> Option<LostRange> {
     TABLE[..SLOTS_USED.load(Ordering::Relaxed)].iter().find_map(|slot| {
         let start = slot.start.load(Ordering::Acquire);
         let end = start.saturating_add(slot.len.load(Ordering::Relaxed));
@@ -149,7 +155,7 @@ fn find(addr: usize, damaged: Option<usize>) -> Option<(&'static WatchSlot, usiz
         }
         let page = slot.page.load(Ordering::Relaxed);
         let (from, to) = lost_part(start..end, page, addr, damaged);
-        Some((slot, from, to - from))
+        Some(LostRange { slot, start: from, len: to - from })
     })
 }
 
@@ -196,7 +202,7 @@ extern "C" fn on_sigbus(
     let damaged = unsafe { damaged_bytes(info, code) };
     // A signal that another process sent has a code that is not positive, and no address.
     if code > 0
-        && let Some((slot, page, len)) = find(addr, damaged)
+        && let Some(LostRange { slot, start: page, len }) = find(addr, damaged)
         && replace(page, len)
     {
         let from = page.saturating_sub(slot.start.load(Ordering::Relaxed));

@@ -88,17 +88,30 @@ fn echo(depth: u16, length: Duration) -> Result<Echoed> {
             asked
         });
         let panicked = |_| anyhow!("the echo panicked");
-        let (outcome, sleeps, cpu) = asking.join().map_err(panicked)??;
-        let ((), more_sleeps, more_cpu) = answering.join().map_err(panicked)??;
-        Ok(Echoed { outcome, sleeps: sleeps + more_sleeps, cpu: cpu + more_cpu })
+        let asked = asking.join().map_err(panicked)??;
+        let answered = answering.join().map_err(panicked)??;
+        Ok(Echoed {
+            outcome: asked.result,
+            sleeps: asked.sleeps + answered.sleeps,
+            cpu: asked.cpu + answered.cpu,
+        })
     })
 }
 
-/// The result of `f`, how often its thread slept meanwhile, and its processor time.
-fn counted<T>(f: impl FnOnce() -> Result<T>) -> Result<(T, u64, Duration)> {
+/// The result of a function, and what its thread did meanwhile.
+struct CountedRun<T> {
+    result: T,
+    /// How often the thread slept.
+    sleeps: u64,
+    /// Its processor time.
+    cpu: Duration,
+}
+
+fn counted<T>(f: impl FnOnce() -> Result<T>) -> Result<CountedRun<T>> {
     let (slept, cpu) = (sleeps()?, thread_cpu());
-    let done = f()?;
-    Ok((done, sleeps()? - slept, thread_cpu().saturating_sub(cpu)))
+    let result = f()?;
+    let (sleeps, cpu) = (sleeps()? - slept, thread_cpu().saturating_sub(cpu));
+    Ok(CountedRun { result, sleeps, cpu })
 }
 
 /// The number of times that this thread has given its core away because it had to wait.

@@ -151,31 +151,42 @@ impl RegistrationShared {
         let whose = match registry.unregistered_of(uid) {
             count if count >= UNREGISTERED_PER_USER_MAX => uid,
             _ if registry.unregistered >= UNREGISTERED_MAX => {
-                let uids = registry.unregistered().map(|(_, client, _)| client.uid);
+                let uids = registry.unregistered().map(|it| it.client.uid);
                 uids.max_by_key(|&uid| registry.unregistered_of(uid)).unwrap_or(uid)
             }
             _ => return,
         };
-        let of_user = registry.unregistered().filter(|(_, client, _)| client.uid == whose);
-        let Some((number, ..)) = of_user.min_by_key(|(.., since)| *since) else { return };
+        let of_user = registry.unregistered().filter(|it| it.client.uid == whose);
+        let oldest = of_user.min_by_key(|it| it.since);
+        let Some(UnregisteredClient { number, .. }) = oldest else { return };
         // Its first request may have come meanwhile.
         self.hear(registry, number);
-        if registry.unregistered().any(|(other, ..)| other == number) {
+        if registry.unregistered().any(|it| it.number == number) {
             registry.hang_up(number, "it is silent, and other processes wait");
         }
     }
 }
 
+/// A client that is not registered.
+struct UnregisteredClient<'a> {
+    number: u64,
+    client: &'a RegistrationClient,
+    /// When it connected.
+    since: Instant,
+}
+
 impl Registry {
-    fn unregistered(&self) -> impl Iterator<Item = (u64, &RegistrationClient, Instant)> {
+    fn unregistered(&self) -> impl Iterator<Item = UnregisteredClient<'_>> {
         self.clients.iter().filter_map(|(number, client)| match client.state {
-            ClientState::Unregistered { since } => Some((*number, client, since)),
+            ClientState::Unregistered { since } => {
+                Some(UnregisteredClient { number: *number, client, since })
+            }
             ClientState::Member { .. } => None,
         })
     }
 
     fn unregistered_of(&self, uid: u32) -> usize {
-        self.unregistered().filter(|(_, client, _)| client.uid == uid).count()
+        self.unregistered().filter(|it| it.client.uid == uid).count()
     }
 
     /// Disconnects clients that have been unregistered for too long. Returns how long the thread
@@ -189,14 +200,12 @@ impl Registry {
         }
         let patience =
             |since: Instant| (since + UNREGISTERED_PATIENCE).saturating_duration_since(now);
-        let is_over =
-            |(_, _, since): &(u64, &RegistrationClient, Instant)| patience(*since).is_zero();
-        let silent: Vec<_> =
-            self.unregistered().filter(is_over).map(|(number, ..)| number).collect();
+        let is_over = |it: &UnregisteredClient<'_>| patience(it.since).is_zero();
+        let silent: Vec<_> = self.unregistered().filter(is_over).map(|it| it.number).collect();
         for number in silent {
             self.hang_up(number, "it is silent");
         }
-        let soonest = self.unregistered().map(|(.., since)| patience(since)).chain(rest).min()?;
+        let soonest = self.unregistered().map(|it| patience(it.since)).chain(rest).min()?;
         // Rounded up, so that the thread does not wake a moment too early again and again.
         Timespec::try_from(soonest + Duration::from_millis(1)).ok()
     }

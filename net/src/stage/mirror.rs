@@ -142,18 +142,13 @@ impl Mirror {
         target: impl MirrorTarget,
         core: Arc<MirrorCore>,
     ) -> io::Result<Self> {
-        let (mirror, free, full) = Self::new(snap_bytes, Arc::clone(&core));
+        let NewMirror { mirror, free, full } = Self::begin(snap_bytes, Arc::clone(&core));
         let writer = Writer { core, target, free, full };
         Builder::new().name("mirror".into()).spawn(move || writer.run())?;
         Ok(mirror)
     }
 
-    /// With the ends that its writer needs: the ways back to the pools, and the queue of records to
-    /// write.
-    fn new(
-        snap_bytes: usize,
-        core: Arc<MirrorCore>,
-    ) -> (Self, Vec<Sender<MirrorRecord>>, Receiver<MirrorRecord>) {
+    fn begin(snap_bytes: usize, core: Arc<MirrorCore>) -> NewMirror {
         let sizes: &[usize] =
             if snap_bytes > SNAP_BYTES { &[SNAP_BYTES, snap_bytes] } else { &[snap_bytes] };
         let (mut pools, mut to_free, mut all) = (Vec::new(), Vec::new(), 0);
@@ -172,8 +167,18 @@ impl Mirror {
             all += count;
         }
         let (full, to_write) = mailbox::channel(all, Waker::none());
-        (Self { core, snap_bytes, pools, full }, to_free, to_write)
+        let mirror = Self { core, snap_bytes, pools, full };
+        NewMirror { mirror, free: to_free, full: to_write }
     }
+}
+
+/// A mirror with the ends that its writer needs.
+struct NewMirror {
+    mirror: Mirror,
+    /// The ways back to the pools.
+    free: Vec<Sender<MirrorRecord>>,
+    /// The records to write.
+    full: Receiver<MirrorRecord>,
 }
 
 impl FrameStage for Mirror {
@@ -327,7 +332,8 @@ mod tests {
         assert!(read(&path).len() <= 8);
         // Without a writer at all: short frames and long ones have half of the memory each.
         let core = Arc::<MirrorCore>::default();
-        let (mut mirror, _free, _full) = Mirror::new(1 << 15, Arc::clone(&core));
+        let NewMirror { mut mirror, free: _free, full: _full } =
+            Mirror::begin(1 << 15, Arc::clone(&core));
         for _ in 0..5000 {
             mirror.pass(Direction::Received, &burst.frames()[0], &burst, 7).unwrap();
         }

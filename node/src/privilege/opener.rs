@@ -212,7 +212,7 @@ impl Cards for Opener {
             Way::Helper(helper) => helper,
         };
         let name = helper.number_of(name)?;
-        let (facts, fds, kept) = helper.ask(What::Open { name })?;
+        let Answered { facts, fds, kept } = helper.ask(What::Open { name })?;
         let fds = facts.and_then(|facts| put_together(facts, fds));
         let fds = fds.ok_or_else(|| no_answer(&"descriptors are missing"))?;
         // SAFETY: the opener has opened the interface for this answer, and does not use it itself.
@@ -227,7 +227,7 @@ impl Cards for Opener {
             Way::Helper(helper) => helper,
         };
         let name = helper.number_of(name)?;
-        let (_, _, kept) = helper.ask(What::Hold { name, index })?;
+        let Answered { kept, .. } = helper.ask(What::Hold { name, index })?;
         Ok(Box::new(kept))
     }
 
@@ -268,13 +268,21 @@ impl Drop for Helper {
     }
 }
 
+/// An answer of the opener.
+struct Answered {
+    facts: Option<Facts>,
+    fds: Vec<OwnedFd>,
+    /// Undoes the work when it is dropped.
+    kept: Kept,
+}
+
 impl Helper {
     fn number_of(&self, name: &str) -> Result<usize, XdpError> {
         self.names.iter().position(|it| it == name).ok_or_else(not_named)
     }
 
     /// Asks a question, and waits for the answer to this question.
-    fn ask(self: &Arc<Self>, what: What) -> Result<(Option<Facts>, Vec<OwnedFd>, Kept), XdpError> {
+    fn ask(self: &Arc<Self>, what: What) -> Result<Answered, XdpError> {
         let mut hears = lock(&self.hears);
         hears.asked += 1;
         let number = hears.asked;
@@ -287,7 +295,7 @@ impl Helper {
             LOST => XdpError::Opener(error.to_string()),
             _ => no_answer(&error),
         })?;
-        Ok((answer.done.map_err(XdpError::Opener)?, fds, kept))
+        Ok(Answered { facts: answer.done.map_err(XdpError::Opener)?, fds, kept })
     }
 }
 
