@@ -273,10 +273,11 @@ impl Post {
             while let Some((host, entry)) =
                 self.waiting.get_mut(&slot).and_then(|it| it.pop_front())
             {
-                let (head, bytes, _) = wire::split_entry(&entry, host).expect("we made it");
+                let split = wire::split_entry(&entry, host).expect("we made it");
+                let wire::SplitEntry { head, content, .. } = split;
                 let put = match self.is_endpoint(head.to) {
                     false => Put::NoReceiver,
-                    true => match self.try_put(&head, bytes) {
+                    true => match self.try_put(&head, content) {
                         Ok(()) if head.marked => Put::Marked,
                         Ok(()) => Put::Done,
                         Err(NotPut::Full) => {

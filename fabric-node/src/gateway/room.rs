@@ -76,8 +76,15 @@ enum GatewayLinkState<S> {
     In(S, BatchChannel),
 }
 
-/// Where a batch is from: the index of its host, the gateway there, and how many that has.
-type BatchOrigin = (u16, u16, u16);
+/// The gateway that a batch is from.
+#[derive(Clone, Copy, Debug)]
+struct BatchOrigin {
+    /// The index of its host.
+    host: u16,
+    gateway: u16,
+    /// How many gateways the host has.
+    gateways: u16,
+}
 
 /// A batch that has come, with the call that brought it.
 #[derive(Debug)]

@@ -2,7 +2,12 @@
 //!
 //! A gateway *joins* a peer's domain by a call and gets a channel for the direction in which it
 //! sends. From then on its calls are numbered *batches* of entries. An entry has the content of a
-//! cell.
+//! cell. A head is a fixed little-endian structure, whose length is checked when it is read.
+
+use std::mem::offset_of;
+
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use fabric::Class;
 use fabric::cell::{CellHead, CellKind, Local};
@@ -21,19 +26,15 @@ const JOIN: u8 = 128;
 const BATCH: u8 = 129;
 
 const NAME_ROOM: usize = fabric::registration::NAME_BYTES_MAX + 1;
-const JOIN_BYTES: usize = 56 + NAME_ROOM;
-const DONE_BYTES: usize = 64;
-const REFUSED_BYTES: usize = 8;
-const TAKEN_BYTES: usize = 16;
 
 /// The longest text of a refusal, for people.
-const TEXT_BYTES_MAX: usize = HEAD_MAX - REFUSED_BYTES;
+const TEXT_BYTES_MAX: usize = HEAD_MAX - size_of::<RefusedHead>();
 
 /// The bytes before the entries in the head of a batch.
-pub(super) const BATCH_HEADER_BYTES: usize = 16;
+pub(super) const BATCH_HEADER_BYTES: usize = size_of::<BatchHead>();
 
 /// The bytes of an entry before its content.
-pub(super) const ENTRY_HEADER_BYTES: usize = 40;
+pub(super) const ENTRY_HEADER_BYTES: usize = size_of::<EntryHead>();
 
 /// Bytes of entries that go into the head of their batch; more are its body.
 pub(super) const IN_HEAD_BYTES_MAX: usize = HEAD_MAX - BATCH_HEADER_BYTES;
@@ -90,89 +91,174 @@ pub(super) struct BatchChannel {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MalformedBatch;
 
-fn long(bytes: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+/// A channel in a head.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct ChannelBytes {
+    room: U16,
+    number: U32,
 }
 
-fn word(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+impl From<BatchChannel> for ChannelBytes {
+    fn from(BatchChannel { room, number }: BatchChannel) -> Self {
+        Self { room: room.into(), number: number.into() }
+    }
 }
 
-fn short(bytes: &[u8], at: usize) -> u16 {
-    u16::from_le_bytes([bytes[at], bytes[at + 1]])
+impl From<ChannelBytes> for BatchChannel {
+    fn from(ChannelBytes { room, number }: ChannelBytes) -> Self {
+        Self { room: room.get(), number: number.get() }
+    }
 }
 
-fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
-    bytes[at..at + value.len()].copy_from_slice(value);
+/// The head of a join.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct JoinHead {
+    kind: u8,
+    zero: u8,
+    gateway: U16,
+    gateways: U16,
+    layout: U16,
+    host: U64,
+    epoch: U32,
+    buffer_bytes: U32,
+    proof: [u8; PROOF_BYTES],
+    /// The domain, filled up with zeroes.
+    domain: [u8; NAME_ROOM],
 }
 
-fn channel(head: &[u8]) -> BatchChannel {
-    BatchChannel { room: short(head, 2), number: word(head, 4) }
+/// The head of a batch, before entries that are in it.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct BatchHead {
+    kind: u8,
+    zero: u8,
+    channel: ChannelBytes,
+    number: U64,
 }
 
-fn put_channel(head: &mut [u8], channel: BatchChannel) {
-    put(head, 2, &channel.room.to_le_bytes());
-    put(head, 4, &channel.number.to_le_bytes());
+/// The answer to a join that is done.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct DoneHead {
+    answer: u8,
+    zero: u8,
+    channel: ChannelBytes,
+    host: U64,
+    epoch: U32,
+    zeroes: U32,
+    received: U64,
+    proof: [u8; PROOF_BYTES],
 }
+
+/// The answer to a join that is refused, before the text.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct RefusedHead {
+    answer: u8,
+    zero: u8,
+    text_bytes: U16,
+    zeroes: U32,
+}
+
+/// The answer to a batch.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct TakenHead {
+    answer: u8,
+    zeroes: [u8; 7],
+    received: U64,
+}
+
+/// An entry before its content.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct EntryHead {
+    kind: u8,
+    flags: u8,
+    zero: U16,
+    content_bytes: U32,
+    source_slot: U16,
+    to_slot: U16,
+    source_incarnation: U32,
+    to_incarnation: U32,
+    zeroes: U32,
+    tag: U64,
+    data: U64,
+}
+
+const _: () = assert!(size_of::<JoinHead>() == 56 + NAME_ROOM && size_of::<DoneHead>() == 64);
+const _: () = assert!(size_of::<RefusedHead>() == 8 && size_of::<TakenHead>() == 16);
+const _: () = assert!(BATCH_HEADER_BYTES == 16 && ENTRY_HEADER_BYTES == 40);
+const _: () = assert!(offset_of!(JoinHead, proof) == 24 && offset_of!(DoneHead, proof) == 32);
+const _: () = assert!(offset_of!(EntryHead, tag) == 24);
+
+const DONE: u8 = 0;
+const REFUSED: u8 = 1;
+const TAKEN: u8 = 2;
+const NO_CHANNEL: u8 = 3;
+const LATER: u8 = 4;
 
 impl Join {
     /// The head of the call.
     ///
     /// # Panics
     /// When the name is too long; the configuration checks that.
-    pub(super) fn head(&self) -> [u8; JOIN_BYTES] {
+    pub(super) fn head(&self) -> [u8; size_of::<JoinHead>()] {
         assert!((1..NAME_ROOM).contains(&self.domain.len()), "{} bytes", self.domain.len());
-        let mut head = [0; JOIN_BYTES];
-        head[0] = JOIN;
-        put(&mut head, 2, &self.gateway.to_le_bytes());
-        put(&mut head, 4, &self.gateways.to_le_bytes());
-        put(&mut head, 6, &self.layout.to_le_bytes());
-        put(&mut head, 8, &self.host.to_le_bytes());
-        put(&mut head, 16, &self.epoch.to_le_bytes());
-        put(&mut head, 20, &self.buffer_bytes.to_le_bytes());
-        put(&mut head, 24, &self.proof);
-        put(&mut head, 56, self.domain.as_bytes());
-        head
+        let mut domain = [0; NAME_ROOM];
+        domain[..self.domain.len()].copy_from_slice(self.domain.as_bytes());
+        zerocopy::transmute!(JoinHead {
+            kind: JOIN,
+            zero: 0,
+            gateway: self.gateway.into(),
+            gateways: self.gateways.into(),
+            layout: self.layout.into(),
+            host: self.host.into(),
+            epoch: self.epoch.into(),
+            buffer_bytes: self.buffer_bytes.into(),
+            proof: self.proof,
+            domain,
+        })
     }
 
     fn decode(head: &[u8]) -> Result<Self, MalformedBatch> {
-        if head.len() != JOIN_BYTES || head[1] != 0 {
-            return Err(MalformedBatch);
-        }
+        let head = JoinHead::ref_from_bytes(head).map_err(|_| MalformedBatch)?;
         let (name, rest) =
-            head[56..].split_at(head[56..].iter().take_while(|it| **it != 0).count());
+            head.domain.split_at(head.domain.iter().take_while(|it| **it != 0).count());
         let is_clean = !name.is_empty() && !rest.is_empty() && rest.iter().all(|byte| *byte == 0);
         let name = std::str::from_utf8(name).map_err(|_| MalformedBatch)?;
-        let (gateway, gateways, layout) = (short(head, 2), short(head, 4), short(head, 6));
-        let (host, epoch) = (long(head, 8), word(head, 16));
+        let (gateway, gateways, layout) =
+            (head.gateway.get(), head.gateways.get(), head.layout.get());
+        let (host, epoch) = (head.host.get(), head.epoch.get());
         let is_one = gateway < gateways && gateways <= GATEWAYS_MAX;
-        if !is_clean || !is_one || [0, HOST_ENDED].contains(&host) || epoch == 0 {
+        let is_host = ![0, HOST_ENDED].contains(&host) && epoch != 0;
+        if !is_clean || !is_one || !is_host || head.zero != 0 {
             return Err(MalformedBatch);
         }
-        let proof = head[24..56].try_into().expect("so many");
-        let (buffer_bytes, domain) = (word(head, 20), name.to_owned());
+        let (buffer_bytes, proof, domain) = (head.buffer_bytes.get(), head.proof, name.to_owned());
         Ok(Self { gateway, gateways, layout, host, epoch, buffer_bytes, proof, domain })
     }
 }
 
 impl GatewayRequest {
     pub(super) fn decode(head: &[u8]) -> Result<Self, MalformedBatch> {
-        match head.first() {
-            Some(&JOIN) => Ok(Self::Join(Box::new(Join::decode(head)?))),
-            Some(&BATCH) if head.len() >= BATCH_HEADER_BYTES && head[1] == 0 => {
-                Ok(Self::Batch { channel: channel(head), number: long(head, 8) })
-            }
-            _ => Err(MalformedBatch),
+        if let Some(&JOIN) = head.first() {
+            return Ok(Self::Join(Box::new(Join::decode(head)?)));
         }
+        let (head, _) = BatchHead::ref_from_prefix(head).map_err(|_| MalformedBatch)?;
+        if head.kind != BATCH || head.zero != 0 {
+            return Err(MalformedBatch);
+        }
+        Ok(Self::Batch { channel: head.channel.into(), number: head.number.get() })
     }
 }
 
 /// Writes what is before the entries of a batch.
 pub(super) fn batch_header(head: &mut [u8], channel: BatchChannel, number: u64) {
-    head[..BATCH_HEADER_BYTES].fill(0);
-    head[0] = BATCH;
-    put_channel(head, channel);
-    put(head, 8, &number.to_le_bytes());
+    let header = BatchHead { kind: BATCH, zero: 0, channel: channel.into(), number: number.into() };
+    header.write_to_prefix(head).expect("there is room for it");
 }
 
 /// The answer to a call.
@@ -200,58 +286,66 @@ pub(super) enum GatewayAnswer {
 
 impl GatewayAnswer {
     pub(super) fn encode(&self) -> Vec<u8> {
+        let taken = |answer, received: u64| {
+            TakenHead { answer, zeroes: [0; 7], received: received.into() }.as_bytes().to_vec()
+        };
         match self {
-            Self::Done { channel, host, epoch, received, proof } => {
-                let mut head = vec![0; DONE_BYTES];
-                put_channel(&mut head, *channel);
-                put(&mut head, 8, &host.to_le_bytes());
-                put(&mut head, 16, &epoch.to_le_bytes());
-                put(&mut head, 24, &received.to_le_bytes());
-                put(&mut head, 32, proof);
-                head
+            Self::Done { channel, host, epoch, received, proof } => DoneHead {
+                answer: DONE,
+                zero: 0,
+                channel: (*channel).into(),
+                host: (*host).into(),
+                epoch: (*epoch).into(),
+                zeroes: U32::ZERO,
+                received: (*received).into(),
+                proof: *proof,
             }
+            .as_bytes()
+            .to_vec(),
             Self::Refused(text) => {
                 let mut end = text.len().min(TEXT_BYTES_MAX);
                 while !text.is_char_boundary(end) {
                     end -= 1;
                 }
-                let mut head = vec![0; REFUSED_BYTES];
-                head[0] = 1;
-                put(&mut head, 2, &(end as u16).to_le_bytes());
-                head.extend_from_slice(&text.as_bytes()[..end]);
-                head
+                let text_bytes = (end as u16).into();
+                let head = RefusedHead { answer: REFUSED, zero: 0, text_bytes, zeroes: U32::ZERO };
+                [head.as_bytes(), &text.as_bytes()[..end]].concat()
             }
-            Self::Taken { received } | Self::Later { received } => {
-                let mut head = vec![0; TAKEN_BYTES];
-                head[0] = if matches!(self, Self::Taken { .. }) { 2 } else { 4 };
-                put(&mut head, 8, &received.to_le_bytes());
-                head
-            }
-            Self::NoChannel => {
-                let mut head = vec![0; TAKEN_BYTES];
-                head[0] = 3;
-                head
-            }
+            Self::Taken { received } => taken(TAKEN, *received),
+            Self::NoChannel => taken(NO_CHANNEL, 0),
+            Self::Later { received } => taken(LATER, *received),
         }
     }
 
     pub(super) fn decode(head: &[u8]) -> Result<Self, MalformedBatch> {
-        match (head.first(), head.len()) {
-            (Some(0), DONE_BYTES) => Ok(Self::Done {
-                channel: channel(head),
-                host: long(head, 8),
-                epoch: word(head, 16),
-                received: long(head, 24),
-                proof: head[32..].try_into().expect("so many"),
-            }),
-            (Some(1), REFUSED_BYTES..) => {
-                let text = head.get(REFUSED_BYTES..REFUSED_BYTES + usize::from(short(head, 2)));
-                Ok(Self::Refused(String::from_utf8_lossy(text.ok_or(MalformedBatch)?).into_owned()))
+        match head.first() {
+            Some(&DONE) => {
+                let head = DoneHead::ref_from_bytes(head).map_err(|_| MalformedBatch)?;
+                Ok(Self::Done {
+                    channel: head.channel.into(),
+                    host: head.host.get(),
+                    epoch: head.epoch.get(),
+                    received: head.received.get(),
+                    proof: head.proof,
+                })
             }
-            (Some(2), TAKEN_BYTES) => Ok(Self::Taken { received: long(head, 8) }),
-            (Some(3), TAKEN_BYTES) => Ok(Self::NoChannel),
-            (Some(4), TAKEN_BYTES) => Ok(Self::Later { received: long(head, 8) }),
-            _ => Err(MalformedBatch),
+            Some(&REFUSED) => {
+                let (head, text) =
+                    RefusedHead::ref_from_prefix(head).map_err(|_| MalformedBatch)?;
+                let text = text.get(..usize::from(head.text_bytes.get())).ok_or(MalformedBatch)?;
+                Ok(Self::Refused(String::from_utf8_lossy(text).into_owned()))
+            }
+            Some(_) => {
+                let head = TakenHead::ref_from_bytes(head).map_err(|_| MalformedBatch)?;
+                let received = head.received.get();
+                match head.answer {
+                    TAKEN => Ok(Self::Taken { received }),
+                    NO_CHANNEL => Ok(Self::NoChannel),
+                    LATER => Ok(Self::Later { received }),
+                    _ => Err(MalformedBatch),
+                }
+            }
+            None => Err(MalformedBatch),
         }
     }
 }
@@ -269,17 +363,21 @@ pub(super) fn put_entry<'a>(entry: &'a mut [u8], head: &CellHead, bytes: usize) 
     let flags = flag(class == Class::Tagged, TAGGED)
         | flag(data.is_some(), HAS_DATA)
         | flag(marked, MARKED);
-    let (header, rest) = entry.split_at_mut(ENTRY_HEADER_BYTES);
-    header.fill(0);
-    header[0] = kind as u8;
-    header[1] = flags;
-    put(header, 4, &(bytes as u32).to_le_bytes());
-    put(header, 8, &source.slot.to_le_bytes());
-    put(header, 10, &to.slot.to_le_bytes());
-    put(header, 12, &source.incarnation.to_le_bytes());
-    put(header, 16, &to.incarnation.to_le_bytes());
-    put(header, 24, &tag.to_le_bytes());
-    put(header, 32, &data.unwrap_or_default().to_le_bytes());
+    let header = EntryHead {
+        kind: kind as u8,
+        flags,
+        zero: U16::ZERO,
+        content_bytes: (bytes as u32).into(),
+        source_slot: source.slot.into(),
+        to_slot: to.slot.into(),
+        source_incarnation: source.incarnation.into(),
+        to_incarnation: to.incarnation.into(),
+        zeroes: U32::ZERO,
+        tag: tag.into(),
+        data: data.unwrap_or_default().into(),
+    };
+    let (place, rest) = entry.split_at_mut(ENTRY_HEADER_BYTES);
+    header.write_to(place).expect("it is as long");
     let (place, behind) = rest.split_at_mut(bytes);
     behind.fill(0);
     place
@@ -292,37 +390,43 @@ pub(super) fn push_entry(batch: &mut Vec<u8>, head: &CellHead, bytes: &[u8]) {
     put_entry(&mut batch[at..], head, bytes.len()).copy_from_slice(bytes);
 }
 
-/// The first entry of a batch that came from the host of this index, and the rest. `Err` when it is
-/// none, with which the rest is lost as well.
-pub(super) fn split_entry(
-    batch: &[u8],
-    host: u16,
-) -> Result<(CellHead, &[u8], &[u8]), MalformedBatch> {
-    if batch.len() < ENTRY_HEADER_BYTES {
+/// An entry at the beginning of a batch.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct SplitEntry<'a> {
+    pub(super) head: CellHead,
+    pub(super) content: &'a [u8],
+    /// The entries after it.
+    pub(super) rest: &'a [u8],
+}
+
+/// The first entry of a batch that came from the host of this index. `Err` when it is none, with
+/// which the rest is lost as well.
+pub(super) fn split_entry(batch: &[u8], host: u16) -> Result<SplitEntry<'_>, MalformedBatch> {
+    let (header, after) = EntryHead::ref_from_prefix(batch).map_err(|_| MalformedBatch)?;
+    let kind = CellKind::from_byte(header.kind).ok_or(MalformedBatch)?;
+    let (flags, bytes) = (header.flags, header.content_bytes.get() as usize);
+    let is_clean = flags <= (TAGGED | HAS_DATA | MARKED) && header.zero == 0;
+    let filled = bytes.checked_next_multiple_of(ALIGN).ok_or(MalformedBatch)?;
+    let (content, rest) = after.split_at_checked(filled).ok_or(MalformedBatch)?;
+    if !is_clean {
         return Err(MalformedBatch);
     }
-    let (kind, flags) = (CellKind::from_byte(batch[0]).ok_or(MalformedBatch)?, batch[1]);
-    let bytes = word(batch, 4) as usize;
-    let whole = batch.len() >= entry_bytes(bytes.min(batch.len()));
-    let is_clean = flags <= (TAGGED | HAS_DATA | MARKED) && [batch[2], batch[3]] == [0, 0];
-    if !whole || !is_clean {
-        return Err(MalformedBatch);
-    }
+    let source = (header.source_slot.get(), header.source_incarnation.get());
+    let to = (header.to_slot.get(), header.to_incarnation.get());
     let head = CellHead {
         kind,
         class: if flags & TAGGED != 0 { Class::Tagged } else { Class::Untagged },
         inline_bytes: 0,
-        source: Local { host, slot: short(batch, 8), incarnation: word(batch, 12) },
-        to: Local { host: 0, slot: short(batch, 10), incarnation: word(batch, 16) },
-        tag: long(batch, 24),
-        data: (flags & HAS_DATA != 0).then(|| long(batch, 32)),
+        source: Local { host, slot: source.0, incarnation: source.1 },
+        to: Local { host: 0, slot: to.0, incarnation: to.1 },
+        tag: header.tag.get(),
+        data: (flags & HAS_DATA != 0).then(|| header.data.get()),
         marked: flags & MARKED != 0,
     };
     if head.source.slot >= fabric::SLOTS_MAX {
         return Err(MalformedBatch);
     }
-    let content = &batch[ENTRY_HEADER_BYTES..ENTRY_HEADER_BYTES + bytes];
-    Ok((head, content, &batch[entry_bytes(bytes)..]))
+    Ok(SplitEntry { head, content: &content[..bytes], rest })
 }
 
 #[cfg(test)]
@@ -378,9 +482,9 @@ mod tests {
         }
         let mut rest = &batch[..];
         for (at, head) in heads.iter().enumerate() {
-            let (read, bytes, after) = split_entry(rest, 9).expect("it is one");
-            assert_eq!((&read, bytes), (head, &vec![at as u8; at][..]));
-            rest = after;
+            let entry = split_entry(rest, 9).expect("it is one");
+            assert_eq!((&entry.head, entry.content), (head, &vec![at as u8; at][..]));
+            rest = entry.rest;
         }
         assert!(rest.is_empty());
     }

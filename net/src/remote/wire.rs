@@ -1,9 +1,14 @@
 //! The messages of nodes about networks; `docs/protocol.md`, "Network messages".
 //!
 //! A port joins by a call and is a *member* of the network from then on: its frames are casts, each
-//! with the number of the membership, which is never used twice.
+//! with the number of the membership, which is never used twice. A head is a fixed little-endian
+//! structure, whose length is checked when it is read.
+
+use std::mem::offset_of;
 
 use transport::HEAD_MAX;
+use zerocopy::little_endian::{U16, U32};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use crate::ether::Mac;
 use crate::offload::{HEADER_BYTES as OFFLOAD_BYTES, Offload};
@@ -23,7 +28,7 @@ pub const NAME_BYTES_MAX: usize = 63;
 pub const TEXT_BYTES_MAX: usize = 160;
 
 /// The length of the header before a frame in the head of its cast.
-pub(super) const FRAME_HEADER_BYTES: usize = 6 + OFFLOAD_BYTES;
+pub(super) const FRAME_HEADER_BYTES: usize = size_of::<FrameHead>();
 
 /// How much of a frame is in the head of its cast; the rest is the body.
 pub(super) const FIRST_BYTES_MAX: usize = HEAD_MAX - FRAME_HEADER_BYTES;
@@ -32,11 +37,66 @@ const FLAG_PROOF: u8 = 1;
 const FLAG_TRUNK: u8 = 2;
 
 const NAME_ROOM: usize = NAME_BYTES_MAX + 1;
-const JOIN_BYTES: usize = 32 + 2 * NAME_ROOM;
-const SHORT_BYTES: usize = 8;
-const ANSWER_BYTES: usize = 16;
+const SHORT_BYTES: usize = size_of::<ShortHead>();
+const ANSWER_BYTES: usize = size_of::<AnswerHead>();
 
-const _: () = assert!(JOIN_BYTES <= HEAD_MAX && ANSWER_BYTES + TEXT_BYTES_MAX <= HEAD_MAX);
+/// The head of a call, as far as all calls have it.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct ShortHead {
+    kind: u8,
+    flags: u8,
+    flow: U16,
+    /// Zero in a join.
+    membership: U32,
+}
+
+/// The head of a join.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct JoinHead {
+    short: ShortHead,
+    mac: [u8; 6],
+    mtu: U16,
+    /// The VLAN of a port that is no trunk.
+    vlan: U16,
+    zeroes: [u8; 14],
+    /// The names are filled up with zeroes.
+    network: [u8; NAME_ROOM],
+    nic: [u8; NAME_ROOM],
+}
+
+/// The head of an answer, before a text.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct AnswerHead {
+    answer: u8,
+    zero: u8,
+    text_bytes: U16,
+    membership: U32,
+    sidecore: U16,
+    sidecores: U16,
+    zeroes: U32,
+}
+
+/// The header before a frame, as it is sent.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct FrameHead {
+    membership: U32,
+    tci: U16,
+    offload: [u8; OFFLOAD_BYTES],
+}
+
+const _: () = assert!(SHORT_BYTES == 8 && ANSWER_BYTES == 16);
+const _: () = assert!(size_of::<JoinHead>() == 32 + 2 * NAME_ROOM);
+const _: () = assert!(offset_of!(JoinHead, network) == 32 && offset_of!(FrameHead, offload) == 6);
+const _: () = assert!(size_of::<JoinHead>() <= HEAD_MAX);
+const _: () = assert!(ANSWER_BYTES + TEXT_BYTES_MAX <= HEAD_MAX);
+
+const DONE: u8 = 0;
+const REFUSED: u8 = 1;
+const ELSEWHERE: u8 = 2;
 
 /// The kind of a call. The numbers are the protocol's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,14 +152,6 @@ pub struct Join {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MalformedCall;
 
-fn word(bytes: &[u8], at: usize) -> u16 {
-    u16::from_le_bytes([bytes[at], bytes[at + 1]])
-}
-
-fn long(bytes: &[u8], at: usize) -> u32 {
-    u32::from(word(bytes, at)) | u32::from(word(bytes, at + 2)) << 16
-}
-
 fn name(room: &[u8]) -> Result<String, MalformedCall> {
     let end = room.iter().position(|byte| *byte == 0).ok_or(MalformedCall)?;
     let (name, rest) = room.split_at(end);
@@ -108,27 +160,40 @@ fn name(room: &[u8]) -> Result<String, MalformedCall> {
     if is_clean { Ok(name.to_owned()) } else { Err(MalformedCall) }
 }
 
+/// A name with its room, which a reader finds filled up with zeroes.
+fn room(name: &str) -> [u8; NAME_ROOM] {
+    assert!((1..=NAME_BYTES_MAX).contains(&name.len()), "a name of {} bytes", name.len());
+    let mut room = [0; NAME_ROOM];
+    room[..name.len()].copy_from_slice(name.as_bytes());
+    room
+}
+
 impl Join {
     /// The head of the call.
     ///
     /// # Panics
     /// When a name is too long; the configuration checks that.
     pub fn head(&self, has_proof: bool) -> Vec<u8> {
-        let mut head = vec![0; JOIN_BYTES];
-        head[0] = NetCallKind::Join as u8;
-        head[1] = if has_proof { FLAG_PROOF } else { 0 };
-        head[2..4].copy_from_slice(&self.flow.to_le_bytes());
-        head[8..14].copy_from_slice(&self.mac.0);
-        head[14..16].copy_from_slice(&self.mtu.to_le_bytes());
-        match &self.vlans {
-            Vlans::Access(vlan) => head[16..18].copy_from_slice(&vlan.to_le_bytes()),
-            Vlans::Trunk { .. } => head[1] |= FLAG_TRUNK,
-        }
-        for (at, name) in [(32, &self.network), (32 + NAME_ROOM, &self.nic)] {
-            assert!((1..=NAME_BYTES_MAX).contains(&name.len()), "a name of {} bytes", name.len());
-            head[at..at + name.len()].copy_from_slice(name.as_bytes());
-        }
-        head
+        let (vlan, trunk) = match &self.vlans {
+            Vlans::Access(vlan) => (*vlan, 0),
+            Vlans::Trunk { .. } => (0, FLAG_TRUNK),
+        };
+        let flags = trunk | if has_proof { FLAG_PROOF } else { 0 };
+        let head = JoinHead {
+            short: ShortHead {
+                kind: NetCallKind::Join as u8,
+                flags,
+                flow: self.flow.into(),
+                membership: U32::ZERO,
+            },
+            mac: self.mac.0,
+            mtu: self.mtu.into(),
+            vlan: vlan.into(),
+            zeroes: [0; 14],
+            network: room(&self.network),
+            nic: room(&self.nic),
+        };
+        head.as_bytes().to_vec()
     }
 
     /// The body of the call.
@@ -143,11 +208,8 @@ impl Join {
 
 /// The head of a call that names a membership.
 pub(super) fn short_head(kind: NetCallKind, flow: u16, membership: u32) -> [u8; SHORT_BYTES] {
-    let mut head = [0; SHORT_BYTES];
-    head[0] = kind as u8;
-    head[2..4].copy_from_slice(&flow.to_le_bytes());
-    head[4..8].copy_from_slice(&membership.to_le_bytes());
-    head
+    let (flow, membership) = (flow.into(), membership.into());
+    zerocopy::transmute!(ShortHead { kind: kind as u8, flags: 0, flow, membership })
 }
 
 impl NetRequest {
@@ -159,14 +221,12 @@ impl NetRequest {
         head: &[u8],
         body: &'a [u8],
     ) -> Result<(Self, Option<&'a [u8]>), MalformedCall> {
-        if head.len() < SHORT_BYTES {
-            return Err(MalformedCall);
-        }
-        let (flow, membership) = (word(head, 2), long(head, 4));
+        let (short, _) = ShortHead::ref_from_prefix(head).map_err(|_| MalformedCall)?;
+        let (flow, membership) = (short.flow.get(), short.membership.get());
         if usize::from(flow) >= transport::FLOWS_MAX {
             return Err(MalformedCall);
         }
-        match head[0] {
+        match short.kind {
             kind if kind == NetCallKind::Leave as u8 => {
                 Ok((Self::Leave { flow, membership }, None))
             }
@@ -187,18 +247,20 @@ fn decode_join<'a>(
     head: &[u8],
     body: &'a [u8],
 ) -> Result<(Join, Option<&'a [u8]>), MalformedCall> {
-    if head.len() != JOIN_BYTES || head[1] & !(FLAG_PROOF | FLAG_TRUNK) != 0 {
+    let head = JoinHead::ref_from_bytes(head).map_err(|_| MalformedCall)?;
+    let flags = head.short.flags;
+    if flags & !(FLAG_PROOF | FLAG_TRUNK) != 0 {
         return Err(MalformedCall);
     }
-    let proof_bytes = if head[1] & FLAG_PROOF == 0 { 0 } else { PROOF_BYTES };
+    let proof_bytes = if flags & FLAG_PROOF == 0 { 0 } else { PROOF_BYTES };
     let (proof, vlans) = body.split_at_checked(proof_bytes).ok_or(MalformedCall)?;
     let (vlans, rest) = vlans.as_chunks::<2>();
     if !rest.is_empty() {
         return Err(MalformedCall);
     }
     let is_tag = |vlan: u16| (1..=4094).contains(&vlan);
-    let vlans = if head[1] & FLAG_TRUNK == 0 {
-        let vlan = word(head, 16);
+    let vlans = if flags & FLAG_TRUNK == 0 {
+        let vlan = head.vlan.get();
         if !vlans.is_empty() || !(vlan == 0 || is_tag(vlan)) {
             return Err(MalformedCall);
         }
@@ -214,9 +276,8 @@ fn decode_join<'a>(
         }
         Vlans::Trunk { native: None, tagged }
     };
-    let mac = Mac(head[8..14].try_into().expect("six bytes"));
-    let (network, nic) = (name(&head[32..32 + NAME_ROOM])?, name(&head[32 + NAME_ROOM..])?);
-    let join = Join { flow, mac, mtu: word(head, 14), vlans, network, nic };
+    let (network, nic) = (name(&head.network)?, name(&head.nic)?);
+    let join = Join { flow, mac: Mac(head.mac), mtu: head.mtu.get(), vlans, network, nic };
     Ok((join, (proof_bytes > 0).then_some(proof)))
 }
 
@@ -245,25 +306,24 @@ pub enum NetAnswer {
 impl NetAnswer {
     /// Its head.
     pub fn encode(&self) -> Vec<u8> {
-        let mut head = vec![0; ANSWER_BYTES];
+        let mut head = AnswerHead::new_zeroed();
+        let mut said = "";
         match self {
-            Self::Done { membership } => head[4..8].copy_from_slice(&membership.to_le_bytes()),
+            Self::Done { membership } => head.membership = (*membership).into(),
             Self::Refused { text } => {
                 let mut end = text.len().min(TEXT_BYTES_MAX);
                 while !text.is_char_boundary(end) {
                     end -= 1;
                 }
-                head[0] = 1;
-                head[2..4].copy_from_slice(&(end as u16).to_le_bytes());
-                head.extend_from_slice(&text.as_bytes()[..end]);
+                said = &text[..end];
+                (head.answer, head.text_bytes) = (REFUSED, (end as u16).into());
             }
             Self::Elsewhere { sidecore, sidecores } => {
-                head[0] = 2;
-                head[8..10].copy_from_slice(&sidecore.to_le_bytes());
-                head[10..12].copy_from_slice(&sidecores.to_le_bytes());
+                head.answer = ELSEWHERE;
+                (head.sidecore, head.sidecores) = ((*sidecore).into(), (*sidecores).into());
             }
         }
-        head
+        [head.as_bytes(), said.as_bytes()].concat()
     }
 
     /// Reads one.
@@ -271,24 +331,16 @@ impl NetAnswer {
     /// # Errors
     /// When it is not in the protocol's form.
     pub fn decode(head: &[u8]) -> Result<Self, MalformedCall> {
-        if head.len() < ANSWER_BYTES {
-            return Err(MalformedCall);
-        }
-        match head[0] {
-            0 => Ok(Self::Done { membership: long(head, 4) }),
-            1 => {
-                let text = head.get(ANSWER_BYTES..ANSWER_BYTES + usize::from(word(head, 2)));
-                let text = String::from_utf8_lossy(text.ok_or(MalformedCall)?).into_owned();
-                Ok(Self::Refused { text })
+        let (head, text) = AnswerHead::ref_from_prefix(head).map_err(|_| MalformedCall)?;
+        match head.answer {
+            DONE => Ok(Self::Done { membership: head.membership.get() }),
+            REFUSED => {
+                let text = text.get(..usize::from(head.text_bytes.get())).ok_or(MalformedCall)?;
+                Ok(Self::Refused { text: String::from_utf8_lossy(text).into_owned() })
             }
-            2 => {
-                let (sidecore, sidecores) = (word(head, 8), word(head, 10));
-                let is_one = sidecore < sidecores;
-                if is_one {
-                    Ok(Self::Elsewhere { sidecore, sidecores })
-                } else {
-                    Err(MalformedCall)
-                }
+            ELSEWHERE if head.sidecore.get() < head.sidecores.get() => {
+                let (sidecore, sidecores) = (head.sidecore.get(), head.sidecores.get());
+                Ok(Self::Elsewhere { sidecore, sidecores })
             }
             _ => Err(MalformedCall),
         }
@@ -307,20 +359,20 @@ pub(super) struct FrameHeader {
 
 impl FrameHeader {
     pub(super) fn write(&self, into: &mut [u8]) {
-        into[..4].copy_from_slice(&self.membership.to_le_bytes());
-        into[4..6].copy_from_slice(&self.tci.to_le_bytes());
-        into[6..FRAME_HEADER_BYTES].copy_from_slice(&self.offload);
+        let Self { membership, tci, offload } = *self;
+        let head = FrameHead { membership: membership.into(), tci: tci.into(), offload };
+        head.write_to_prefix(into).expect("there is room for it");
     }
 
     /// The membership that a cast is for.
     pub(super) fn membership_of(head: &[u8]) -> Option<u32> {
-        (head.len() >= FRAME_HEADER_BYTES).then(|| long(head, 0))
+        FrameHead::ref_from_prefix(head).ok().map(|(head, _)| head.membership.get())
     }
 
     /// Reads the rest of a head that has a membership.
     pub(super) fn read(head: &[u8]) -> Result<(u16, Offload), Reason> {
-        let offload = head[6..].first_chunk().ok_or(Reason::Short)?;
-        Ok((word(head, 4), Offload::read(offload)?))
+        let (head, _) = FrameHead::ref_from_prefix(head).map_err(|_| Reason::Short)?;
+        Ok((head.tci.get(), Offload::read(&head.offload)?))
     }
 }
 

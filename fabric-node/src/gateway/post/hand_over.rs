@@ -100,7 +100,7 @@ impl Post {
         let host = host.filter(|host| self.table.has_host(*host));
         let host = host.ok_or(Unfit::Contradiction("a message has no host"))?;
         let slot_and_rest = wire::split_entry(cargo.rest(), host).ok();
-        let slot_and_rest = slot_and_rest.map(|(head, _, rest)| (head.to.slot, rest.len()));
+        let slot_and_rest = slot_and_rest.map(|entry| (entry.head.to.slot, entry.rest.len()));
         let (slot, rest) =
             slot_and_rest
                 .filter(|(slot, _)| self.endpoint_slots().contains(slot))

@@ -126,7 +126,7 @@ impl<C: Carrier> Link<C> {
         });
         let queue = queue.collect();
         let mut gones = Vec::new();
-        for (head, (_, gateway, gateways)) in &self.gones {
+        for (head, BatchOrigin { gateway, gateways, .. }) in &self.gones {
             wire::push_entry(cargo, head, &[]);
             gones.push(GoneState { gateway: *gateway, gateways: *gateways });
         }
@@ -210,10 +210,10 @@ impl HandedLink {
         let gones = gones.into_iter().map(|GoneState { gateway, gateways }| {
             let index = index.ok_or(Unfit::Contradiction("an endpoint without a host has died"))?;
             let entry = cargo.take(wire::entry_bytes(0))?;
-            let head = wire::split_entry(entry, index).ok().map(|(head, ..)| head);
+            let head = wire::split_entry(entry, index).ok().map(|entry| entry.head);
             let head = head.filter(|head| head.kind == CellKind::Gone && gateway < gateways);
             let head = head.ok_or(Unfit::Contradiction("a death has no endpoint"))?;
-            Ok::<_, Unfit>((head, (index, gateway, gateways)))
+            Ok::<_, Unfit>((head, BatchOrigin { host: index, gateway, gateways }))
         });
         let gones = gones.collect::<Result<_, _>>()?;
         Ok(Self { name, first, sent, queue, is_held, heard, gones })

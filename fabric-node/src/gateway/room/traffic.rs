@@ -2,7 +2,7 @@
 
 use super::super::post::{Put, Write};
 use super::super::wire::{
-    self, BATCH_HEADER_BYTES, BatchChannel, GatewayAnswer, HEAD_MAX, IN_HEAD_BYTES_MAX,
+    self, BATCH_HEADER_BYTES, BatchChannel, GatewayAnswer, HEAD_MAX, IN_HEAD_BYTES_MAX, SplitEntry,
     batch_header,
 };
 use super::{
@@ -312,7 +312,8 @@ impl<C: Carrier> Room<C> {
             let Some(there) = link.there.filter(|_| link.gones.is_empty()) else { return };
             let Some(incoming) = link.incoming.get_mut(&gateway) else { return };
             let Some(come) = incoming.inbox.take() else { return };
-            let from = (there.index, gateway, incoming.gateways);
+            let gateways = incoming.gateways;
+            let from = BatchOrigin { host: there.index, gateway, gateways };
             owe(incoming, come.call, now_ns);
             come.entries.show(carrier, &mut |bytes| self.deliver(at, from, bytes));
             come.entries.release(carrier);
@@ -329,7 +330,8 @@ impl<C: Carrier> Room<C> {
 
     fn deliver_all(&mut self, at: usize, from: BatchOrigin, mut entries: &[u8]) {
         while !entries.is_empty() {
-            let Ok((head, bytes, rest)) = wire::split_entry(entries, from.0) else {
+            let Ok(SplitEntry { head, content, rest }) = wire::split_entry(entries, from.host)
+            else {
                 self.post.counters.nonsense += 1;
                 return;
             };
@@ -341,7 +343,7 @@ impl<C: Carrier> Room<C> {
                 CellKind::Ask if self.post.live_in(head.to.slot) == Some(head.to) => {}
                 CellKind::Ask => self.answer(at, &head, Put::NoReceiver),
                 _ => {
-                    let put = self.post.put(&head, bytes);
+                    let put = self.post.put(&head, content);
                     self.answer(at, &head, put);
                 }
             }
@@ -402,9 +404,9 @@ impl<C: Carrier> Room<C> {
 
     /// Tells endpoints here of a death there: those whose messages came the same way, so that they
     /// hear of it after the last of them.
-    fn tell_all(&mut self, head: &CellHead, (_, gateway, gateways): BatchOrigin) {
+    fn tell_all(&mut self, head: &CellHead, from: BatchOrigin) {
         for slot in self.post.endpoint_slots() {
-            if gateway_of(head.source.slot, slot, gateways) == gateway
+            if gateway_of(head.source.slot, slot, from.gateways) == from.gateway
                 && let Some(to) = self.post.live_in(slot)
             {
                 self.post.put(&CellHead { to, ..*head }, &[]);
