@@ -233,7 +233,7 @@ fn a_state_that_contradicts_itself_or_its_messages_is_refused() {
         (|it| it.rooms[0].cargo[0] = 9, "has no host"),
         (|it| it.rooms[0].cargo[8] = 77, "has no receiver"),
         (|it| it.rooms[0].cargo[18] = 0, "has no receiver"),
-        (|it| it.rooms[0].state.post.waiting += 1, "a message is"),
+        (|it| it.rooms[0].state.post.waiting += 1, "a message "),
         (
             |it| it.rooms[0].state.told.push(GrantState { slot: 12, incarnation: 1 }),
             "does not exist",

@@ -69,12 +69,12 @@ fn a_state_of_vms_that_contradicts_itself_is_refused() {
     let changes: [(Change, &str); 8] = [
         (|it| it.vfs[1].name = "one".to_owned(), "twice"),
         (|it| it.vfs[0].domain = "red".to_owned(), "no domain"),
-        (|it| it.vfs[0].vm.as_mut().unwrap().mailbox.number = 0, "no such number"),
-        (|it| it.vfs[0].vm.as_mut().unwrap().mailbox.number = 64, "no such number"),
+        (|it| it.vfs[0].vm.as_mut().unwrap().mailbox.number = 0, "number that does not exist"),
+        (|it| it.vfs[0].vm.as_mut().unwrap().mailbox.number = 64, "number that does not exist"),
         (|it| it.vfs[0].vm.as_mut().unwrap().mailbox.number = 2, "one mailbox"),
         (|it| it.vfs[0].vm.as_mut().unwrap().mailbox.turns.truncate(3), "other entries"),
         (|it| it.vfs[0].vm.as_mut().unwrap().mailbox.boots_over = vec![0; 9], "more starts"),
-        (|it| it.vfs[0].vm.as_mut().unwrap().mailbox.held.clear(), "nobody's"),
+        (|it| it.vfs[0].vm.as_mut().unwrap().mailbox.held.clear(), "no owner"),
     ];
     let path = node.home.path().join("fabric");
     for (change, says) in changes {
