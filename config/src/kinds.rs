@@ -21,39 +21,39 @@ pub(crate) mod row;
 
 use std::fmt;
 
-use self::disk::DiskConfig;
-use self::domain::DomainConfig;
-use self::network::NetworkConfig;
-use self::nic::NicConfig;
-use self::peer::PeerConfig;
 use self::row::AnyKind;
-use self::vf::VfConfig;
-use self::volume::VolumeConfig;
+use crate::key_table::Key;
 use crate::object::Object;
 use crate::reader::Lines;
 
 /// Makes the lists of a configuration, the table and the accessors from one line for each kind.
 macro_rules! kinds {
-    ($dollar:tt $($(#[$of:meta])* $list:ident: $config:ident,)+) => {
+    ($dollar:tt $($(#[$of:meta])* $list:ident: $kind:ident::$config:ident,)+) => {
         /// The objects of a configuration, each kind in the order of the file.
         #[derive(Clone, Debug, Default)]
         pub struct ObjectConfigs {
-            $($(#[$of])* pub $list: Vec<$config>,)+
+            $($(#[$of])* pub $list: Vec<$kind::$config>,)+
         }
 
         /// The kinds, in the order in which the status names them. The order in which objects are
         /// added and removed follows from what they need ([`order`]).
-        static TABLE: &[&dyn AnyKind] = &[$(row::of::<$config>()),+];
+        static TABLE: &[&dyn AnyKind] = &[$(row::of::<$kind::$config>()),+];
 
-        /// Calls a macro with the types of the kinds' objects, in the order of the table.
+        /// The configuration of an object of each kind.
+        pub(crate) mod configs {
+            $(pub use crate::kinds::$kind::$config;)+
+        }
+
+        /// Calls a macro with the types of the kinds' objects, in the order of the table. The
+        /// caller knows this crate by its name.
         #[macro_export]
         macro_rules! for_each_kind {
             ($dollar then:ident) => {
-                $dollar then! { $($crate::$config),+ }
+                $dollar then! { $(::config::$config),+ }
             };
         }
 
-        $(impl ListedObject for $config {
+        $(impl ListedObject for $kind::$config {
             fn all(objects: &ObjectConfigs) -> &Vec<Self> {
                 &objects.$list
             }
@@ -79,19 +79,19 @@ macro_rules! kinds {
 
 kinds! { $
     /// The disks that this node offers to guests.
-    disks: DiskConfig,
+    disks: disk::DiskConfig,
     /// The volumes that this node has.
-    volumes: VolumeConfig,
+    volumes: volume::VolumeConfig,
     /// The nodes that this node's disks need.
-    peers: PeerConfig,
+    peers: peer::PeerConfig,
     /// The networks that this node has.
-    networks: NetworkConfig,
+    networks: network::NetworkConfig,
     /// The network cards that this node offers to guests.
-    nics: NicConfig,
+    nics: nic::NicConfig,
     /// The domains of the fabric.
-    domains: DomainConfig,
+    domains: domain::DomainConfig,
     /// Virtual machines' windows into them.
-    vfs: VfConfig,
+    vfs: vf::VfConfig,
 }
 
 /// An object that is in a list of [`ObjectConfigs`]; `kinds!` writes this for each kind.
@@ -138,15 +138,14 @@ impl Kind {
     }
 
     /// The keys of the table in the file.
-    pub fn keys(self) -> &'static [&'static str] {
+    pub fn keys(self) -> &'static [Key] {
         self.row().keys()
     }
 
     /// The keys of the inner table that is the value of `key`, where commands have an option for
     /// each of them.
-    pub fn keys_within(self, key: &str) -> Option<&'static [&'static str]> {
-        let within = self.row().keys_within().iter().find(|(of, _)| *of == key);
-        within.map(|(_, keys)| *keys)
+    pub fn keys_within(self, key: &str) -> Option<Vec<&'static str>> {
+        self.row().keys_within(key)
     }
 
     /// The kind's row of the table.

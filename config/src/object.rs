@@ -7,6 +7,7 @@ use std::path::Path;
 use peer::Allow;
 
 use crate::checks::Surroundings;
+use crate::key_table::{Key, KeyTable};
 use crate::reader::{Reader, Value};
 use crate::sections::Directories;
 
@@ -16,17 +17,25 @@ pub trait Object: Clone + fmt::Debug + PartialEq + Send + Sync + 'static {
     /// The name of the kind's table in the file, of its command, and, with an `s`, of its path.
     const KEY: &'static str;
 
-    /// The keys of the table.
-    const KEYS: &'static [&'static str];
-
-    /// The keys of inner tables, where commands have an option for each.
-    const KEYS_WITHIN: &'static [(&'static str, &'static [&'static str])] = &[];
-
     /// The kinds whose objects it may name: these are added before it and removed after it.
     const NEEDS: &'static [&'static str] = &[];
 
     /// Whether users notice the removal of an object, so that a reload needs `--force` for it.
     const INTERRUPTS: bool = true;
+
+    /// The keys of the table, with their descriptions for the manual.
+    fn keys() -> &'static [Key];
+
+    /// The keys of the inner table that is the value of `key`, where commands have an option for
+    /// each of them.
+    fn keys_within(_key: &str) -> Option<Vec<&'static str>> {
+        None
+    }
+
+    /// The tables of the manual beside the object's own: values that are tables.
+    fn inner_tables() -> Vec<KeyTable> {
+        Vec::new()
+    }
 
     /// Reads one table of the file; its problems are noted in the reader.
     fn read(value: &Value<'_, '_>, directories: &Directories) -> Option<Self>;

@@ -3,15 +3,22 @@
 use peer::{Allow, AttachmentKey};
 use transport::PublicKey;
 
+use crate::key_table::{Key, key};
 use crate::reader::Value;
 use crate::values::name;
+
+/// The keys of an entry of `allow`.
+pub(crate) const ALLOW_KEYS: [Key; 2] = [
+    key("node", "The name of the other node."),
+    key("key", "The public half of the attachment key that a disk or nic of that node must prove."),
+];
 
 /// Reads an entry of a volume's `allow`.
 pub(crate) fn allow(value: &Value<'_, '_>) -> Option<Allow> {
     if !value.is_table() {
         return name(value).map(|node| Allow { node, key: None });
     }
-    let table = value.table(&["node", "key"])?;
+    let table = value.table_of(&ALLOW_KEYS)?;
     let node = table.require("node", "{ node = \"vm1\", key = \"..\" }");
     let node = node.and_then(|value| name(&value));
     let key = table.require("key", "{ node = \"vm1\", key = \"..\" }");

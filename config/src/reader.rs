@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use crate::key_table::{Key, names};
 use crate::quantity;
 
 /// One fault of a configuration.
@@ -310,6 +311,11 @@ impl<'r, 'i> Value<'r, 'i> {
             self.fail(unknown("word", text, &known));
         }
         found.map(|(_, value)| *value)
+    }
+
+    /// A table with the keys of a description.
+    pub(crate) fn table_of(&self, known: &[Key]) -> Option<Table<'r, 'i>> {
+        self.table(&names(known))
     }
 
     /// A table with these keys.

@@ -220,16 +220,16 @@ mod tests {
     fn each_key_of_the_file_is_an_option_of_the_same_name_and_no_other_is() {
         let cli = Cli::command();
         for kind in Kind::all() {
-            let keys = kind.keys().iter().flat_map(|key| match kind.keys_within(key) {
-                Some(within) => within.to_vec(),
-                None => vec![*key],
+            let keys = kind.keys().iter().flat_map(|key| match kind.keys_within(key.name) {
+                Some(within) => within,
+                None => vec![key.name],
             });
             let keys: BTreeSet<_> = keys.map(str::to_owned).collect();
             assert_eq!(said(below(&cli, &[kind.key(), "add"])), keys, "vrio {} add", kind.key());
         }
         let nic = Kind::named("nic").expect("a kind");
         let changeable = NIC_CHANGEABLE.iter().flat_map(|key| match nic.keys_within(key) {
-            Some(within) => within.to_vec(),
+            Some(within) => within,
             None => vec![*key],
         });
         let set = said(below(&cli, &["nic", "set"]));

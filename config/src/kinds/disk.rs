@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use virtio::Access;
 
 use crate::checks::{Surroundings, socket_length, unique};
+use crate::key_table::{Key, KeyTable, key};
 use crate::object::{Object, PartOf, keys};
 use crate::reader::{Lines, Reader, Value};
 use crate::sections::{Directories, QUEUES_DEFAULT, QUEUES_MAX, Role};
@@ -70,23 +71,68 @@ pub enum WhenLost {
     ErrorAfterNs(u64),
 }
 
-const DISK_KEYS: [&str; 12] = [
-    "name",
-    "socket",
-    "role",
-    "socket-user",
-    "socket-group",
-    "socket-mode",
-    "volume",
-    "queues",
-    "when-lost",
-    "attachment",
-    "attachment-key",
-    "accept-loss",
+const DISK_KEYS: [Key; 12] = [
+    key(
+        "name",
+        "The disk's name. Default: the socket's name without the ending. The guest reads \
+         the first 20 bytes of it as the serial number.",
+    ),
+    key("socket", "The disk's vhost-user socket, in the sockets' directory."),
+    key(
+        "role",
+        "`\"listen\"` (default): the node makes the socket. `\"connect\"`: the VMM makes \
+         it (`server=on`).",
+    ),
+    key(
+        "socket-user",
+        "The owner of the socket that the node makes, by number (`id -u`). Default: the \
+         node's user.",
+    ),
+    key(
+        "socket-group",
+        "The group of the socket, by number (`getent group`). A node that does not run as \
+         root gives the socket only to groups that its user is in.",
+    ),
+    key("socket-mode", "The mode of the socket, `\"0660\"`. The umask has no effect."),
+    key(
+        "volume",
+        "`\"name\"` for a volume of this node, `\"peer/name\"` for a volume of another \
+         one.",
+    ),
+    key(
+        "queues",
+        "The number of queues that the disk offers, at most 64. Default: 4. They are \
+         spread over the sidecores, and may be [moved](#steering).",
+    ),
+    key(
+        "when-lost",
+        "How requests fare while the volume is out of reach: `{ wait = \"forever\" }` \
+         (default) or `{ error-after = \"30s\" }`. A volume of this node is never out of \
+         reach.",
+    ),
+    key(
+        "attachment",
+        "The disk's name in the volume's records. Default: the disk's name. When a guest \
+         migrates, the target's disk has the same name.",
+    ),
+    key(
+        "attachment-key",
+        "The file of the secret key that the disk proves to a volume that asks for one.",
+    ),
+    key(
+        "accept-loss",
+        "`true`: serve the guest although acknowledged writes [may be \
+         lost](faults.md#data-that-may-be-lost). Remove the key again afterwards.",
+    ),
+];
+
+const WHEN_LOST_KEYS: [Key; 2] = [
+    key("wait", "`\"forever\"`: requests wait until the volume is back."),
+    key("error-after", "The time after which requests fail, such as `\"30s\"`."),
 ];
 
 fn disk(value: &Value<'_, '_>, directories: &Directories) -> Option<DiskConfig> {
-    let table = value.table(&DISK_KEYS)?;
+    let table = value.table_of(&DISK_KEYS)?;
     let socket = table.require("socket", "socket = \"alice.sock\"");
     let socket = socket.and_then(|value| socket_path(&value, directories));
     let volume = table.require("volume", "volume = \"io1/alice-root\"");
@@ -132,7 +178,7 @@ fn volume_ref(value: &Value<'_, '_>) -> Option<VolumeRef> {
 }
 
 fn when_lost(value: &Value<'_, '_>) -> Option<WhenLost> {
-    let table = value.table(&["wait", "error-after"])?;
+    let table = value.table_of(&WHEN_LOST_KEYS)?;
     match (table.get("wait"), table.get("error-after")) {
         (Some(wait), None) => {
             let text = wait.str()?;
@@ -202,8 +248,19 @@ fn same_attachment(reader: &Reader<'_>, disks: &[DiskConfig]) {
 
 impl Object for DiskConfig {
     const KEY: &'static str = "disk";
-    const KEYS: &'static [&'static str] = &DISK_KEYS;
     const NEEDS: &'static [&'static str] = &["peer", "volume"];
+
+    fn keys() -> &'static [Key] {
+        &DISK_KEYS
+    }
+
+    fn inner_tables() -> Vec<KeyTable> {
+        vec![KeyTable::new(
+            "when-lost",
+            "[[disk]]\nsocket = \"a.sock\"\nvolume = \"a\"\nwhen-lost = { ? }",
+            &WHEN_LOST_KEYS,
+        )]
+    }
 
     fn read(value: &Value<'_, '_>, directories: &Directories) -> Option<Self> {
         disk(value, directories)

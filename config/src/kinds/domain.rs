@@ -3,19 +3,39 @@
 use std::path::PathBuf;
 
 use crate::checks::Surroundings;
+use crate::key_table::{Key, key};
 use crate::object::{InPlace, Object, keys};
 use crate::reader::{Lines, Reader, Table, Value};
 use crate::sections::Directories;
 use crate::values::{absolute_path, beside_sockets, name, socket_path};
 
-const DOMAIN_KEYS: [&str; 4] = ["name", "key", "endpoints-max", "peers"];
+const DOMAIN_KEYS: [Key; 4] = [
+    key("name", "The domain's name, unique on the node."),
+    key(
+        "key",
+        "The absolute path of a file whose only line is the domain's key: 16 to 128 \
+         characters, the same for all members. The file's owner and group may read it, \
+         other users must not.",
+    ),
+    key(
+        "endpoints-max",
+        "The most endpoints at once, from 1 to 4032. Default: 256. MPI needs one for each \
+         process.",
+    ),
+    key(
+        "peers",
+        "The names of `[[peer]]`s whose nodes have a domain of the same name and key: \
+         messages travel between these domains. Both nodes must list each other. Default: \
+         none.",
+    ),
+];
 
 /// Enough for a process on each of many cores, and a third of a gibibyte of addresses; memory is
 /// taken as it is used.
 const ENDPOINTS_DEFAULT: u16 = 256;
 
 fn domain(value: &Value<'_, '_>) -> Option<DomainConfig> {
-    let table = value.table(&DOMAIN_KEYS)?;
+    let table = value.table_of(&DOMAIN_KEYS)?;
     let name = table.require("name", "name = \"science\"").and_then(|value| name(&value));
     let key = table.require("key", "key = \"/etc/vrio/science.key\"");
     let key = key.and_then(|value| absolute_path(&value));
@@ -59,8 +79,11 @@ pub struct DomainConfig {
 
 impl Object for DomainConfig {
     const KEY: &'static str = "domain";
-    const KEYS: &'static [&'static str] = &DOMAIN_KEYS;
     const NEEDS: &'static [&'static str] = &["peer"];
+
+    fn keys() -> &'static [Key] {
+        &DOMAIN_KEYS
+    }
 
     fn read(value: &Value<'_, '_>, _directories: &Directories) -> Option<Self> {
         domain(value)

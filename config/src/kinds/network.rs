@@ -1,12 +1,14 @@
 //! `[[network]]`.
 
 use std::collections::HashMap;
+use std::sync::LazyLock;
 
 use net::uplink::{UPLINKS, UplinkConfig, UplinkKind};
 use peer::Allow;
 
 use super::nic::{VLAN_MAX, filter, limit};
 use crate::checks::Surroundings;
+use crate::key_table::{Key, KeyTable, key};
 use crate::object::{InPlace, Object, keys};
 use crate::public_keys::allow as allowed_node;
 use crate::reader::{Lines, Reader, Value};
@@ -47,10 +49,38 @@ impl Default for RemotePorts {
     }
 }
 
-const NETWORK_KEYS: [&str; 4] = ["name", "uplink", "allow", "remote"];
+static NETWORK_KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| {
+    let forms: Vec<_> = UPLINKS.iter().map(|kind| format!("`{}`", kind.form())).collect();
+    let uplink = format!(
+        "The way to other networks: {}; see [uplinks](#uplinks). Default: none, and guests only \
+         reach each other.",
+        forms.join(" or ")
+    );
+    vec![
+        key("name", "The network's name, unique on the node."),
+        key("uplink", uplink.leak()),
+        key("allow", "The nodes whose nics may join the network, as for a volume. Default: none."),
+        key(
+            "remote",
+            "Conditions for nics of other nodes: `{ vlans = [5, 6], isolated = true, limit = {..}, \
+             filter = {..} }`.",
+        ),
+    ]
+});
+
+const REMOTE_KEYS: [Key; 4] = [
+    key("vlans", "The VLANs that those nics are in. Default: the untagged segment only."),
+    key("isolated", "`true`: those nics reach the uplink, and no isolated nic."),
+    key("limit", "A rate for each of those nics, as `limit` of a nic."),
+    key(
+        "filter",
+        "Rules for each of those nics, as `filter` of a nic; `sent` in a rule means frames \
+         that their guest sent.",
+    ),
+];
 
 fn network(value: &Value<'_, '_>) -> Option<NetworkConfig> {
-    let table = value.table(&NETWORK_KEYS)?;
+    let table = value.table_of(&NETWORK_KEYS)?;
     let name = table.require("name", "name = \"blue\"").and_then(|value| name(&value));
     let uplink = table.get("uplink").map(|value| uplink(&value));
     let uplink = match uplink {
@@ -65,8 +95,7 @@ fn network(value: &Value<'_, '_>) -> Option<NetworkConfig> {
 
 /// Reads the rules for ports of other nodes.
 fn remote(value: &Value<'_, '_>) -> RemotePorts {
-    let keys = ["vlans", "isolated", "limit", "filter"];
-    let Some(table) = value.table(&keys) else { return RemotePorts::default() };
+    let Some(table) = value.table_of(&REMOTE_KEYS) else { return RemotePorts::default() };
     let vlans = table.get("vlans").and_then(|value| value.array()).unwrap_or_default();
     let vlans = vlans.iter().filter_map(|entry| entry.integer(1..=VLAN_MAX));
     RemotePorts {
@@ -98,8 +127,15 @@ fn uplink(value: &Value<'_, '_>) -> Option<UplinkConfig> {
 
 impl Object for NetworkConfig {
     const KEY: &'static str = "network";
-    const KEYS: &'static [&'static str] = &NETWORK_KEYS;
     const NEEDS: &'static [&'static str] = &["peer"];
+
+    fn keys() -> &'static [Key] {
+        &NETWORK_KEYS
+    }
+
+    fn inner_tables() -> Vec<KeyTable> {
+        vec![KeyTable::new("remote", "[[network]]\nname = \"a\"\nremote = { ? }", &REMOTE_KEYS)]
+    }
 
     fn read(value: &Value<'_, '_>, _directories: &Directories) -> Option<Self> {
         network(value)

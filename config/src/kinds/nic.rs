@@ -15,6 +15,7 @@ use virtio::Access;
 use volume::settings::show_size;
 
 use crate::checks::{Surroundings, socket_length, unique};
+use crate::key_table::{Key, KeyTable, key, names};
 use crate::object::{InPlace, Object, PartOf, keys as different_keys};
 use crate::reader::{Lines, Reader, Table, Value};
 use crate::sections::{Directories, Role};
@@ -22,30 +23,92 @@ use crate::values::{
     absolute_path, access, capture_path, name_problem, named_like_socket, role, socket_path,
 };
 
-const NIC_KEYS: [&str; 19] = [
-    "name",
-    "socket",
-    "role",
-    "socket-user",
-    "socket-group",
-    "socket-mode",
-    "network",
-    "attachment-key",
-    "mac",
-    "queues",
-    "mtu",
-    "vlan",
-    "vlans",
-    "isolated",
-    "link",
-    "meter",
-    "mirror",
-    "limit",
-    "filter",
+const NIC_KEYS: [Key; 19] = [
+    key("name", "The nic's name. Default: the socket's name without the ending."),
+    key("socket", "The nic's vhost-user socket, in the sockets' directory."),
+    key("role", "The side that makes the socket, as for a disk."),
+    key("socket-user", "The owner of the socket, as for a disk."),
+    key("socket-group", "The group of the socket, as for a disk."),
+    key("socket-mode", "The mode of the socket, as for a disk."),
+    key(
+        "network",
+        "A network of this node, `\"blue\"`, or of [another \
+         one](#networks-of-other-nodes), `\"io1/blue\"`.",
+    ),
+    key(
+        "attachment-key",
+        "The file of the secret key that proves that the nic may join another node's \
+         network.",
+    ),
+    key(
+        "mac",
+        "The guest's address, the same as `mac=` of QEMU's device. Frames that the guest \
+         sends from other addresses are dropped.",
+    ),
+    key(
+        "queues",
+        "The number of pairs of queues that the nic offers. Default: 1. Give QEMU no more \
+         (`queues=` of the netdev, `mq=on` and `vectors` of the device).",
+    ),
+    key(
+        "mtu",
+        "The largest packet that is not cut. Default: 1500. For more give QEMU's device \
+         `host_mtu` as well.",
+    ),
+    key(
+        "vlan",
+        "The nic's VLAN. The guest sends and receives frames without a tag. Default: the \
+         untagged segment.",
+    ),
+    key("vlans", "Instead of `vlan`: the VLANs in which the guest tags its frames itself."),
+    key(
+        "isolated",
+        "`true`: the nic reaches the uplink, and no other isolated nic. In another node's \
+         network, `remote` of that node decides this.",
+    ),
+    key("link", "`\"up\"` (default), or `\"down\"`: the guest sees an unplugged cable."),
+    key("meter", "`true`: frames are counted by kind and size."),
+    key("mirror", "Frames are copied to a file or a tap; see [mirrors](#mirrors)."),
+    key(
+        "limit",
+        "A rate in each direction: `{ bytes-per-second = \"100MiB\", frames-per-second = \
+         100000 }`, one or both. Frames that the guest sends too fast stay in its queue; \
+         frames that arrive too fast are dropped.",
+    ),
+    key("filter", "`{ default = \"deny\", rules = [..] }`; see [filters](#filters)."),
 ];
 
 /// The keys of a nic's `filter`.
-const FILTER_KEYS: [&str; 2] = ["default", "rules"];
+const FILTER_KEYS: [Key; 2] = [
+    key(
+        "default",
+        "`\"allow\"` or `\"deny\"`: the decision about frames that no rule \
+                    matches.",
+    ),
+    key("rules", "The rules in their order; the first rule that matches decides."),
+];
+
+const MIRROR_KEYS: [Key; 4] = [
+    key(
+        "file",
+        "The file in `captures` that frames are copied into, for wireshark or an intrusion \
+         detector. A mirror appends to the file of an earlier mirror with the same \
+         `bytes-per-frame`, after its last whole record. Any other file is refused and \
+         stays unchanged.",
+    ),
+    key(
+        "size",
+        "The size at which the file ends. Default: `\"1GiB\"`. Move a full file away, and \
+         the next start begins a new file.",
+    ),
+    key("bytes-per-frame", "The most bytes that are kept of each frame. Default: 2048."),
+    key("tap", "Instead of `file`: a tap interface that gets whole frames."),
+];
+
+const LIMIT_KEYS: [Key; 2] = [
+    key("bytes-per-second", "The bytes in a second, such as `\"100MiB\"`; at least 4096."),
+    key("frames-per-second", "The frames in a second."),
+];
 
 /// The keys of a nic that can be changed while its guest uses it.
 pub const NIC_CHANGEABLE: [&str; 5] = ["link", "meter", "mirror", "limit", "filter"];
@@ -74,7 +137,7 @@ fn network_ref(value: &Value<'_, '_>) -> Option<String> {
 }
 
 fn nic(value: &Value<'_, '_>, directories: &Directories) -> Option<NicConfig> {
-    let table = value.table(&NIC_KEYS)?;
+    let table = value.table_of(&NIC_KEYS)?;
     let socket = table.require("socket", "socket = \"alice-net.sock\"");
     let socket = socket.and_then(|value| socket_path(&value, directories));
     let name = named_like_socket(&table, socket.as_deref(), "nic");
@@ -164,7 +227,7 @@ fn vlans(table: &Table<'_, '_>) -> Vlans {
 }
 
 pub(crate) fn limit(value: &Value<'_, '_>) -> Option<Limit> {
-    let table = value.table(&["bytes-per-second", "frames-per-second"])?;
+    let table = value.table_of(&LIMIT_KEYS)?;
     let bytes = table.get("bytes-per-second").and_then(|value| value.size_bytes());
     let frames = table.get("frames-per-second").and_then(|value| value.integer(1..=1 << 40));
     if table.get("bytes-per-second").is_none() && table.get("frames-per-second").is_none() {
@@ -179,7 +242,7 @@ pub(crate) fn limit(value: &Value<'_, '_>) -> Option<Limit> {
 
 fn mirror(value: &Value<'_, '_>, directories: &Directories) -> Option<MirrorConfig> {
     let of_file = ["file", "size", "bytes-per-frame"];
-    let table = value.table(&[of_file[0], of_file[1], of_file[2], "tap"])?;
+    let table = value.table_of(&MIRROR_KEYS)?;
     if let Some(tap) = table.get("tap") {
         for other in of_file.iter().filter_map(|key| table.get(key)) {
             let text = "a tap gets whole frames and has no file; keep \"tap\" alone";
@@ -216,7 +279,7 @@ fn mirror_tap(value: &Value<'_, '_>) -> Option<MirrorConfig> {
 }
 
 pub(crate) fn filter(value: &Value<'_, '_>) -> Option<Rules> {
-    let table = value.table(&FILTER_KEYS)?;
+    let table = value.table_of(&FILTER_KEYS)?;
     let words = [("allow", Action::Allow), ("deny", Action::Deny)];
     let default = table.require("default", "default = \"deny\"")?.word(&words)?;
     let rules = table.get("rules").and_then(|value| value.array()).unwrap_or_default();
@@ -342,10 +405,38 @@ impl fmt::Display for MirrorConfig {
 
 impl Object for NicConfig {
     const KEY: &'static str = "nic";
-    const KEYS: &'static [&'static str] = &NIC_KEYS;
-    const KEYS_WITHIN: &'static [(&'static str, &'static [&'static str])] =
-        &[("filter", &FILTER_KEYS)];
     const NEEDS: &'static [&'static str] = &["peer", "network"];
+
+    fn keys() -> &'static [Key] {
+        &NIC_KEYS
+    }
+
+    fn keys_within(key: &str) -> Option<Vec<&'static str>> {
+        (key == "filter").then(|| names(&FILTER_KEYS))
+    }
+
+    fn inner_tables() -> Vec<KeyTable> {
+        vec![
+            KeyTable::new(
+                "mirror",
+                "[[nic]]\nsocket = \"a.sock\"\nnetwork = \"a\"\n\
+                 mac = \"52:54:00:12:34:56\"\nmirror = { ? }",
+                &MIRROR_KEYS,
+            ),
+            KeyTable::new(
+                "limit of a nic",
+                "[[nic]]\nsocket = \"a.sock\"\nnetwork = \"a\"\n\
+                 mac = \"52:54:00:12:34:56\"\nlimit = { ? }",
+                &LIMIT_KEYS,
+            ),
+            KeyTable::new(
+                "filter",
+                "[[nic]]\nsocket = \"a.sock\"\nnetwork = \"a\"\n\
+                 mac = \"52:54:00:12:34:56\"\nfilter = { ? }",
+                &FILTER_KEYS,
+            ),
+        ]
+    }
 
     fn read(value: &Value<'_, '_>, directories: &Directories) -> Option<Self> {
         nic(value, directories)

@@ -4,6 +4,7 @@ use transport::PublicKey;
 
 use crate::address::PeerAddress;
 use crate::checks::Surroundings;
+use crate::key_table::{Key, KeyTable, key};
 use crate::object::{InPlace, Object};
 use crate::public_keys::public_key;
 use crate::reader::{Lines, Reader, Table, Value};
@@ -39,11 +40,32 @@ pub struct PeerKey {
     pub expires_unix_s: Option<u64>,
 }
 
-const PEER_KEYS: [&str; 5] = ["name", "address", "key", "keys", "expires"];
+const PEER_KEYS: [Key; 5] = [
+    key("name", "The peer's name. A node that answers with another name is refused."),
+    key(
+        "address",
+        "The address of the peer's `listen`, or `\"shm:/run/vrio/io1.shm\"` for a node of \
+         this machine that has this `shm` ([why](decisions/012-shared-memory.md)). A peer \
+         that has a key and only uses volumes of this node needs none.",
+    ),
+    key(
+        "key",
+        "The peer's public key, which `vrio key show` prints on its host. Needed when this \
+         node has a `key`.",
+    ),
+    key("keys", "Instead of `key`, up to four: `[\"..\", { key = \"..\", expires = .. }]`."),
+    key("expires", "The date at which `key` expires, for instance `2027-01-01T00:00:00Z`."),
+];
+
+/// The keys of an entry of `keys`.
+const PEER_KEY_KEYS: [Key; 2] = [
+    key("key", "A public key."),
+    key("expires", "The date at which this key expires. Default: never."),
+];
 
 /// Reads a `[[peer]]`.
 fn peer(value: &Value<'_, '_>) -> Option<PeerConfig> {
-    let table = value.table(&PEER_KEYS)?;
+    let table = value.table_of(&PEER_KEYS)?;
     let name = table.require("name", "name = \"io1\"").and_then(|value| name(&value));
     let given = table.get("address");
     let address = given.as_ref().and_then(PeerAddress::read);
@@ -90,7 +112,7 @@ fn peer_key(value: &Value<'_, '_>) -> Option<PeerKey> {
     if !value.is_table() {
         return Some(PeerKey { key: PublicKey(public_key(value)?), expires_unix_s: None });
     }
-    let table = value.table(&["key", "expires"])?;
+    let table = value.table_of(&PEER_KEY_KEYS)?;
     let key = table.require("key", "{ key = \"..\", expires = 2027-01-01T00:00:00Z }");
     let key = key.and_then(|value| public_key(&value));
     let expires_unix_s = match table.get("expires") {
@@ -102,8 +124,19 @@ fn peer_key(value: &Value<'_, '_>) -> Option<PeerKey> {
 
 impl Object for PeerConfig {
     const KEY: &'static str = "peer";
-    const KEYS: &'static [&'static str] = &PEER_KEYS;
     const INTERRUPTS: bool = false;
+
+    fn keys() -> &'static [Key] {
+        &PEER_KEYS
+    }
+
+    fn inner_tables() -> Vec<KeyTable> {
+        vec![KeyTable::new(
+            "keys of a peer",
+            "[[peer]]\nname = \"a\"\nkeys = [{ ? }]",
+            &PEER_KEY_KEYS,
+        )]
+    }
 
     fn read(value: &Value<'_, '_>, _directories: &Directories) -> Option<Self> {
         peer(value)

@@ -10,6 +10,7 @@ use peer::Allow;
 use super::{Kind, ListedObject, ObjectConfigs};
 use crate::change::{Change, common};
 use crate::checks::{Surroundings, unique};
+use crate::key_table::{Key, KeyTable};
 use crate::reader::{Lines, Reader, Table};
 use crate::sections::Directories;
 use crate::values::objects;
@@ -28,8 +29,10 @@ pub struct Allowed<'c> {
 /// A row of the table: [`Object`] without its type.
 pub trait AnyKind: Sync {
     fn key(&self) -> &'static str;
-    fn keys(&self) -> &'static [&'static str];
-    fn keys_within(&self) -> &'static [(&'static str, &'static [&'static str])];
+    fn keys(&self) -> &'static [Key];
+    fn keys_within(&self, key: &str) -> Option<Vec<&'static str>>;
+    /// The tables of the manual, the object's own first.
+    fn manual(&self) -> Vec<KeyTable>;
     fn needs(&self) -> &'static [&'static str];
     fn interrupts(&self) -> bool;
 
@@ -90,12 +93,18 @@ impl<T: ListedObject> AnyKind for KindRow<T> {
         T::KEY
     }
 
-    fn keys(&self) -> &'static [&'static str] {
-        T::KEYS
+    fn keys(&self) -> &'static [Key] {
+        T::keys()
     }
 
-    fn keys_within(&self) -> &'static [(&'static str, &'static [&'static str])] {
-        T::KEYS_WITHIN
+    fn keys_within(&self, key: &str) -> Option<Vec<&'static str>> {
+        T::keys_within(key)
+    }
+
+    fn manual(&self) -> Vec<KeyTable> {
+        let table = format!("[[{}]]", T::KEY);
+        let own = KeyTable::new(&table, &format!("{table}\n?"), T::keys());
+        [own].into_iter().chain(T::inner_tables()).collect()
     }
 
     fn needs(&self) -> &'static [&'static str] {

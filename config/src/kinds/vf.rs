@@ -3,15 +3,20 @@
 use std::path::{Path, PathBuf};
 
 use crate::checks::{Surroundings, socket_length, unique};
+use crate::key_table::{Key, key};
 use crate::object::{Object, PartOf, keys};
 use crate::reader::{Lines, Reader, Value};
 use crate::sections::Directories;
 use crate::values::{name, named_like_socket, socket_path};
 
-const VF_KEYS: [&str; 3] = ["name", "domain", "socket"];
+const VF_KEYS: [Key; 3] = [
+    key("name", "The window's name. Default: the socket's name without the ending."),
+    key("domain", "The domain."),
+    key("socket", "The socket that the VM's QEMU connects to, in the sockets' directory."),
+];
 
 fn vf(value: &Value<'_, '_>, directories: &Directories) -> Option<VfConfig> {
-    let table = value.table(&VF_KEYS)?;
+    let table = value.table_of(&VF_KEYS)?;
     let socket = table.require("socket", "socket = \"vm1.vf\"");
     let socket = socket.and_then(|value| socket_path(&value, directories));
     let name_of_vf = named_like_socket(&table, socket.as_deref(), "vf");
@@ -35,8 +40,11 @@ pub struct VfConfig {
 
 impl Object for VfConfig {
     const KEY: &'static str = "vf";
-    const KEYS: &'static [&'static str] = &VF_KEYS;
     const NEEDS: &'static [&'static str] = &["domain"];
+
+    fn keys() -> &'static [Key] {
+        &VF_KEYS
+    }
 
     fn read(value: &Value<'_, '_>, directories: &Directories) -> Option<Self> {
         vf(value, directories)

@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 use peer::Allow;
 use volume::backend::{BACKEND_KEYS, BACKENDS, BackendConfig, BackendFile, whole_sectors};
 use volume::settings::{Settings, show_size};
-use volume::stage::{StageConfig, encryption, show_chain};
+use volume::stage::{STAGES, StageConfig, encryption, show_chain};
 use volume::{OPTIMAL_BYTES_MAX, PHYSICAL_BYTES_MAX, Topology};
 
 use crate::checks::Surroundings;
+use crate::key_table::{Key, KeyTable, key};
 use crate::object::{InPlace, Object, keys};
-use crate::public_keys::allow as allowed_node;
+use crate::public_keys::{ALLOW_KEYS, allow as allowed_node};
 use crate::reader::{Lines, Reader, Table, Value};
 use crate::sections::Directories;
 use crate::values::{Section, chain, has_parent, name};
@@ -50,20 +51,65 @@ pub struct VolumeConfig {
     pub lines: Lines,
 }
 
-const VOLUME_KEYS: [&str; 9] = [
-    "name",
-    "backend",
-    "durability",
-    "chain",
-    "allow",
-    "read-only",
-    "shared",
-    "physical-block-size",
-    "optimal-io-size",
+const VOLUME_KEYS: [Key; 9] = [
+    key("name", "The volume's name."),
+    key("backend", "The place of its blocks; see [backends](#backends)."),
+    key(
+        "durability",
+        "`\"flush\"` (default): a guest's flush makes its writes durable. \
+         `\"write-through\"`: each write is durable when it completes.",
+    ),
+    key("chain", "The [stages](#stages) that each request passes, first to last, at most 8."),
+    key(
+        "allow",
+        "The nodes whose disks may use the volume: `\"vm1\"`, or only those disks that \
+         prove an attachment key, `{ node = \"vm1\", key = \"..\" }`. Disks of the \
+         volume's own node always may.",
+    ),
+    key("read-only", "`true`: writes are refused."),
+    key(
+        "shared",
+        "`true`: several disks may use the volume at once; their guests need a file system \
+         made for that. Nodes that `allow` has by name alone trust each other: `vrio disk \
+         take` on one of them takes any attachment that has no key, wherever it was \
+         claimed. Where nodes do not trust each other, give each an attachment key: a name \
+         belongs to the key that claimed it first.",
+    ),
+    key(
+        "physical-block-size",
+        "The size that the storage writes as a whole, which guests see: a power of two up \
+         to 64 KiB, for files only. Default: the size that the storage reports.",
+    ),
+    key(
+        "optimal-io-size",
+        "The storage's best size of requests, which guests see: a power of two, such as \
+         the stripe of a RAID. Default: guests see none.",
+    ),
 ];
 
+/// The beginning of a piece of a file, for the manual.
+const SAMPLE: &str = "[[volume]]\nname = \"a\"\nbackend = { null = \"1GiB\" }\n";
+
+/// The table of backends, as the backends describe themselves.
+fn backend_table() -> KeyTable {
+    let keys: Vec<_> = BACKENDS.iter().flat_map(|kind| kind.keys).copied().collect();
+    KeyTable::new("backend", "[[volume]]\nname = \"a\"\nbackend = { ? }", &keys)
+}
+
+/// The tables of stages, as the stages describe themselves.
+fn stage_tables() -> impl Iterator<Item = KeyTable> {
+    let with_keys = STAGES.iter().filter(|kind| !kind.keys.is_empty());
+    let chain = |stage: &str| format!("{SAMPLE}chain = [{{ {stage} }}]");
+    let stages: Vec<_> = with_keys.clone().map(|kind| key(kind.name, kind.text)).collect();
+    let each = with_keys.map(move |kind| {
+        KeyTable::new(kind.table, &chain(&format!("{} = {{ ? }}", kind.name)), kind.keys)
+    });
+    let whole = KeyTable::new("stage", &format!("{SAMPLE}chain = [{{ ? }}]"), &stages);
+    [whole].into_iter().chain(each)
+}
+
 fn volume(value: &Value<'_, '_>, directories: &Directories) -> Option<VolumeConfig> {
-    let table = value.table(&VOLUME_KEYS)?;
+    let table = value.table_of(&VOLUME_KEYS)?;
     let name = table.require("name", "name = \"alice-root\"").and_then(|value| name(&value));
     let example = "backend = { file = \"alice.img\" }";
     let backend = table.require("backend", example).and_then(|value| backend(&value, directories));
@@ -218,10 +264,21 @@ fn grows(now: &VolumeConfig, wanted: &VolumeConfig) -> bool {
 
 impl Object for VolumeConfig {
     const KEY: &'static str = "volume";
-    const KEYS: &'static [&'static str] = &VOLUME_KEYS;
-    const KEYS_WITHIN: &'static [(&'static str, &'static [&'static str])] =
-        &[("backend", &BACKEND_KEYS)];
     const NEEDS: &'static [&'static str] = &["peer"];
+
+    fn keys() -> &'static [Key] {
+        &VOLUME_KEYS
+    }
+
+    fn keys_within(key: &str) -> Option<Vec<&'static str>> {
+        (key == "backend").then(|| BACKEND_KEYS.to_vec())
+    }
+
+    fn inner_tables() -> Vec<KeyTable> {
+        let allow = format!("{SAMPLE}allow = [{{ ? }}]");
+        let own = [KeyTable::new("allow", &allow, &ALLOW_KEYS), backend_table()];
+        own.into_iter().chain(stage_tables()).collect()
+    }
 
     fn read(value: &Value<'_, '_>, directories: &Directories) -> Option<Self> {
         volume(value, directories)
