@@ -9,7 +9,7 @@ use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use peer::{PeerId, PlaneId, Planes, Token};
+use peer::{PeerId, PlaneId, PlaneQuota, Planes, Token};
 use sidecore::{Poll, Progress, Services, Wake};
 use transport::{BufId, CallId, Endpoint, LostReason, PeerInfo, SessionId};
 
@@ -63,11 +63,6 @@ impl Plane {
             self.clients.changed(session, &names.volume);
         }
         progress | self.clients.poll(now_ns, &mut endpoint)
-    }
-
-    /// The use that each peer makes of this server, or made lately.
-    pub fn served(&self) -> impl Iterator<Item = ServedPeer> {
-        self.server.served(self.now_ns)
     }
 }
 
@@ -131,6 +126,15 @@ impl peer::Plane for Plane {
 
     fn is_waiting(&self) -> bool {
         self.clients.is_waiting()
+    }
+
+    fn quotas(&self) -> Vec<PlaneQuota> {
+        let parts = self.server.served(self.now_ns).flat_map(|served| {
+            let ServedPeer { peer, channels, claims, opens, proofs } = served;
+            [("channels", channels), ("claims", claims), ("opens", opens), ("proofs", proofs)]
+                .map(|(resource, part)| PlaneQuota { peer: peer.clone(), resource, part })
+        });
+        parts.collect()
     }
 }
 

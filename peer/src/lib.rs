@@ -15,5 +15,5 @@ pub mod proof;
 pub use allow::{Allow, AllowList, allows, list_changes};
 pub use directory::{PeerId, PeerSession, Peers};
 pub use lines::{LINE_NS, LINE_PEERS_MAX, LINES_AT_ONCE, PeerLines};
-pub use planes::{Plane, PlaneId, Planes, Token, flows};
+pub use planes::{Plane, PlaneId, PlaneQuota, Planes, Token, flows};
 pub use proof::{AttachmentKey, AttachmentSecret};

@@ -9,7 +9,9 @@ use std::fmt;
 use std::rc::Rc;
 
 use sidecore::{Poll, Progress, Wake};
-use transport::{BufId, CallId, Endpoint, LostReason, PeerInfo, SessionId, Sink};
+use transport::{
+    BufId, CallId, Endpoint, LostReason, PeerIdentity, PeerInfo, QuotaPart, SessionId, Sink,
+};
 
 use crate::directory::{PeerId, Peers};
 
@@ -18,31 +20,52 @@ use crate::directory::{PeerId, Peers};
 /// that matters sleeps for half as long at most.
 pub const PAUSE_SUSPECT_NS: u64 = 1_000_000_000;
 
-/// The subject of a message. The numbers are the protocol's; 3 is not in use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(u8)]
-pub enum PlaneId {
-    /// Volumes, see the crate `block`.
-    Block = 0,
-    /// Networks, see the crate `net`.
-    Network = 1,
+/// Makes the list of planes and the table of their versions from one line for each plane.
+macro_rules! planes {
+    ($($(#[$of:meta])* $plane:ident = $number:literal, $versions:expr;)+) => {
+        /// The subject of a message. The numbers are the protocol's.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(u8)]
+        pub enum PlaneId {
+            $($(#[$of])* $plane = $number,)+
+        }
+
+        impl PlaneId {
+            /// All planes, by number.
+            pub const ALL: &'static [Self] = &[$(Self::$plane),+];
+        }
+
+        /// By plane, the version of its messages in sessions of version 1, 2, 3, 4. A version of
+        /// the protocol adds a column, and a plane whose messages it changes has the next number
+        /// there.
+        const PLANE_VERSIONS: &[[u8; transport::PROTOCOL_VERSION as usize]] = &[$($versions),+];
+    };
+}
+
+// The numbers follow each other from 0; 3 is not in use. A session of a version with a 0 carries no
+// message of the plane.
+planes! {
+    /// Volumes, see the crate `block`. Version 2: ranges that are zeroed, and a description of
+    /// them and of a volume's layout.
+    Block = 0, [1, 1, 2, 2];
+    /// Networks, see the crate `net`. Their frames are casts.
+    Network = 1, [0, 0, 0, 1];
     /// Domains of MPI, see the crate `fabric`.
-    Domain = 2,
+    Domain = 2, [1, 1, 1, 1];
 }
 
 /// How many there are.
-const PLANES: usize = 3;
+const PLANES: usize = PlaneId::ALL.len();
 
-/// By plane, the version of its messages in sessions of version 1, 2, 3, 4. A version of the
-/// protocol adds a column, and a plane whose messages it changes has the next number there.
-const PLANE_VERSIONS: [[u8; transport::PROTOCOL_VERSION as usize]; PLANES] = [
-    // Blocks. 2: ranges that are zeroed, and a volume's description of them and of its layout.
-    [1, 1, 2, 2],
-    // Networks: their frames are casts.
-    [0, 0, 0, 1],
-    // Domains.
-    [1, 1, 1, 1],
-];
+// Two bits of a head and of a token say the plane, and the planes' numbers are their places.
+const _: () = {
+    assert!(PLANES <= 1 << (8 - KIND_BITS), "two bits are enough");
+    let mut at = 0;
+    while at < PLANES {
+        assert!(PlaneId::ALL[at] as usize == at, "the numbers follow each other");
+        at += 1;
+    }
+};
 
 /// The flows of a session's calls. Calls of one flow arrive in their order and share a credit, so
 /// that each use has flows of its own.
@@ -67,11 +90,8 @@ impl PlaneId {
     /// The plane of a call with this head. A head that is empty, or of a plane that does not exist,
     /// is for the plane of blocks, which answers that it is malformed.
     pub fn of_head(head: &[u8]) -> Self {
-        match head.first().map_or(0, |kind| kind >> KIND_BITS) {
-            1 => Self::Network,
-            2 => Self::Domain,
-            _ => Self::Block,
-        }
+        let number = head.first().map_or(0, |kind| kind >> KIND_BITS);
+        Self::ALL.get(usize::from(number)).copied().unwrap_or(Self::Block)
     }
 
     /// The version of the plane's messages in a session of this version of the protocol. 0: such a
@@ -89,12 +109,8 @@ impl PlaneId {
     }
 
     const fn of_token(token: u64) -> Option<Self> {
-        match token >> Token::KEY_BITS {
-            0 => Some(Self::Block),
-            1 => Some(Self::Network),
-            2 => Some(Self::Domain),
-            _ => None,
-        }
+        let number = (token >> Token::KEY_BITS) as usize;
+        if number < PLANES { Some(Self::ALL[number]) } else { None }
     }
 }
 
@@ -184,6 +200,20 @@ pub trait Plane {
 
     /// Whether the plane waits for an answer that a pause would make doubtful.
     fn is_waiting(&self) -> bool;
+
+    /// The parts that peers have of the resources of the plane, or had lately.
+    fn quotas(&self) -> Vec<PlaneQuota>;
+}
+
+/// One peer's part of a resource that a plane divides among all peers.
+#[derive(Clone, Debug)]
+pub struct PlaneQuota {
+    /// The peer.
+    pub peer: PeerIdentity,
+    /// The resource, as the status and the metrics name it.
+    pub resource: &'static str,
+    /// The peer's part.
+    pub part: QuotaPart,
 }
 
 /// The peers and the planes of one sidecore: a service of it, the sink of its sessions, and a
@@ -208,7 +238,7 @@ impl Planes {
     /// Without planes and peers, on the sidecore with this index.
     pub fn new(index: u16, endpoint: Rc<RefCell<Endpoint>>) -> Self {
         let peers = Rc::new(RefCell::new(Peers::new(index)));
-        Self { endpoint, peers, planes: [None, None, None], now_ns: 0, strays: 0 }
+        Self { endpoint, peers, planes: [const { None }; PLANES], now_ns: 0, strays: 0 }
     }
 
     /// The sidecore's peers.
@@ -219,6 +249,11 @@ impl Planes {
     /// The sidecore's sessions.
     pub fn endpoint(&self) -> &Rc<RefCell<Endpoint>> {
         &self.endpoint
+    }
+
+    /// The parts that peers have of the planes' resources, by plane.
+    pub fn quotas(&self) -> Vec<PlaneQuota> {
+        self.all().flat_map(|plane| plane.borrow().quotas()).collect()
     }
 
     /// Puts a plane behind the sessions.
@@ -377,7 +412,7 @@ mod tests {
             assert_eq!(PlaneId::of_head(&[kind, 1]), plane, "{kind}");
         }
         assert_eq!(PlaneId::of_head(&[]), PlaneId::Block);
-        for plane in [PlaneId::Block, PlaneId::Network, PlaneId::Domain] {
+        for plane in PlaneId::ALL.iter().copied() {
             assert_eq!(PlaneId::of_head(&[plane.kind_min()]), plane);
             for key in [0, 1, (1 << Token::KEY_BITS) - 1] {
                 let token = Token::new(plane, key);
@@ -389,7 +424,7 @@ mod tests {
 
     #[test]
     fn versions_of_planes_only_grow_with_the_versions_of_the_protocol() {
-        for plane in [PlaneId::Block, PlaneId::Network, PlaneId::Domain] {
+        for plane in PlaneId::ALL {
             let versions: Vec<_> = transport::VERSIONS.map(|of| plane.version(of)).collect();
             assert!(versions.is_sorted(), "{plane:?}: {versions:?}");
             assert!(versions.last() > Some(&0), "{plane:?} is spoken");

@@ -12,7 +12,7 @@ use fabric_node::gateway::{
     self, About, Associations, Carrier, GatewayPeer, Handed, PostCounters, Room, RoomSettings,
 };
 use fabric_node::hand_over::TakenRoom;
-use peer::{PeerId, Peers, PlaneId, Planes, Token, flows};
+use peer::{PeerId, Peers, PlaneId, PlaneQuota, Planes, Token, flows};
 use sidecore::{Poll, Progress, Wake};
 use transport::{BufId, CallId, Endpoint, LostReason, PeerInfo, SessionId};
 
@@ -383,6 +383,10 @@ impl peer::Plane for Gateways {
 
     fn is_waiting(&self) -> bool {
         false
+    }
+
+    fn quotas(&self) -> Vec<PlaneQuota> {
+        Vec::new()
     }
 }
 

@@ -14,7 +14,7 @@ use link::{
     ShmDirectory, ShmListener, Udp, Wire,
 };
 use peer::Planes;
-use sidecore::{Local, PollerId, RoundStage, Sidecore};
+use sidecore::{Local, Poll, PollerId, RoundStage, Sidecore};
 use transport::{Endpoint, EndpointConfig, LostReason, SessionId, Sink, TransmitBatch};
 use volume::uring::UringCounters;
 
@@ -31,10 +31,25 @@ struct Wired {
     watch: PollerId,
     /// Only on a node with a key.
     clock: Option<PollerId>,
-    planes: [PollerId; 3],
+    /// In the order in which they are asked.
+    planes: Vec<PlaneOnSidecore>,
     /// Absent while the sidecore is suspended.
     driver: Option<LinkDriver>,
     link: Rc<RefCell<dyn Link>>,
+}
+
+/// A plane of a sidecore: its poller and its service.
+struct PlaneOnSidecore {
+    poller: PollerId,
+    remove_service: fn(&Local),
+}
+
+impl PlaneOnSidecore {
+    fn new<P: Poll + 'static>(local: &mut Local, plane: &Rc<RefCell<P>>) -> Self {
+        let poller = local.add(RoundStage::Serve, Box::new(Rc::clone(plane)));
+        local.services().insert(Rc::clone(plane));
+        Self { poller, remove_service: |local| drop(local.services().remove::<P>()) }
+    }
 }
 
 /// Starts a sidecore for each entry of the configuration, each with its link if there are any.
@@ -287,20 +302,18 @@ fn connect_one(
         let clock = sealed.then(|| WallClock::install(local, &endpoint, &planes));
         let sink = Rc::clone(&planes);
         let driver = LinkDriver::install(local, Rc::clone(&link), Rc::clone(&endpoint), sink);
-        let poll = local.add(RoundStage::Serve, Box::new(Rc::clone(&plane)));
-        let net_poll = local.add(RoundStage::Serve, Box::new(Rc::clone(&net)));
-        let gate_poll = local.add(RoundStage::Serve, Box::new(Rc::clone(&gateways)));
         let counted = Counted {
             server: plane.borrow().server.counters(),
             net_server: net.borrow().server().counters(),
             refused: Arc::clone(endpoint.borrow().strangers().total()),
         };
-        local.services().insert(plane);
-        local.services().insert(net);
         local.services().insert(planes);
         local.services().insert(endpoint);
-        local.services().insert(gateways);
-        let planes = [poll, net_poll, gate_poll];
+        let planes = vec![
+            PlaneOnSidecore::new(local, &plane),
+            PlaneOnSidecore::new(local, &net),
+            PlaneOnSidecore::new(local, &gateways),
+        ];
         let wired = Wired { watch, clock, planes, driver: Some(driver), link };
         local.services().insert(Rc::new(RefCell::new(Some(wired))));
         counted
@@ -326,21 +339,19 @@ fn take_off(local: &mut Local) {
         if let Some(driver) = wired.driver {
             driver.remove(local);
         }
-        for plane in wired.planes {
-            local.remove(plane);
+        for plane in &wired.planes {
+            local.remove(plane.poller);
         }
         local.remove(wired.watch);
         if let Some(clock) = wired.clock {
             local.remove(clock);
         }
         close_sessions(local, &wired.link);
+        drop(local.services().remove::<Planes>());
+        wired.planes.iter().rev().for_each(|plane| (plane.remove_service)(local));
     }
-    // The plane's lanes go before the buffers that the kernel may still fill for them: dropping a
-    // file's channel waits for the kernel, and the buffers are the endpoint's.
-    drop(local.services().remove::<Planes>());
-    drop(local.services().remove::<Gateways>());
-    drop(local.services().remove::<net::remote::NetPlane>());
-    drop(local.services().remove::<Plane>());
+    // The lanes of the block plane go before the buffers that the kernel may still fill for them:
+    // dropping a file's channel waits for the kernel, and the buffers are the endpoint's.
     drop(local.services().remove::<Endpoint>());
 }
 

@@ -6,7 +6,7 @@ use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use peer::{PeerId, PlaneId, Planes, Token};
+use peer::{PeerId, PlaneId, PlaneQuota, Planes, Token};
 use sidecore::{Poll, Progress, Services, Wake};
 use transport::{BufId, CallId, Endpoint, LostReason, PeerInfo, SessionId};
 
@@ -226,6 +226,10 @@ impl peer::Plane for NetPlane {
 
     fn is_waiting(&self) -> bool {
         false
+    }
+
+    fn quotas(&self) -> Vec<PlaneQuota> {
+        Vec::new()
     }
 }
 

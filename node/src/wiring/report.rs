@@ -6,8 +6,8 @@ mod quotas;
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use block::plane::Plane;
 use config::{Config, Trust};
+use peer::Planes;
 use sessions::Core;
 use sessions::counted::{SessionCounters, of_core};
 use sessions::keys::{self, Keys};
@@ -78,13 +78,13 @@ fn ask(core: &Core) -> Asked {
     let asked = core.sidecore.ask(|local| {
         let endpoint = local.services().get::<Endpoint>()?;
         let endpoint = endpoint.borrow();
-        let plane = local.services().get::<Plane>();
+        let planes = local.services().get::<Planes>();
         Some(Asked {
             sessions: endpoint.sessions().collect(),
             counted: SessionCounters::of(&endpoint),
             shares: Shares {
                 sessions: endpoint.peers().collect(),
-                served: plane.map(|plane| plane.borrow().served().collect()).unwrap_or_default(),
+                planes: planes.map(|planes| planes.borrow().quotas()).unwrap_or_default(),
             },
             refusals: Refusals::of(&endpoint, local.now_ns()),
         })

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use block::server::ServedPeer;
+use peer::PlaneQuota;
 use transport::{PeerIdentity, PeerShare, QuotaPart};
 
 use crate::status::QuotaStatus;
@@ -11,7 +11,7 @@ use crate::status::QuotaStatus;
 #[derive(Default)]
 pub(crate) struct Shares {
     pub(crate) sessions: Vec<PeerShare>,
-    pub(crate) served: Vec<ServedPeer>,
+    pub(crate) planes: Vec<PlaneQuota>,
 }
 
 /// The quotas of all sidecores, by peer: each resource of each peer that the sidecore knows, also
@@ -26,15 +26,8 @@ pub(crate) fn status<'a>(asked: impl Iterator<Item = &'a Shares>) -> Vec<QuotaSt
                 (&share.peer, "replies_bytes", share.replies_bytes),
             ]
         });
-        let served = shares.served.iter().flat_map(|served| {
-            [
-                (&served.peer, "channels", served.channels),
-                (&served.peer, "claims", served.claims),
-                (&served.peer, "opens", served.opens),
-                (&served.peer, "proofs", served.proofs),
-            ]
-        });
-        (sessions.chain(served))
+        let planes = shares.planes.iter().map(|of| (&of.peer, of.resource, of.part));
+        (sessions.chain(planes))
             .map(move |(peer, resource, part)| quota(sidecore, peer, resource, part))
     });
     let mut all: Vec<_> = found.collect();
