@@ -26,7 +26,10 @@ use tokio::sync::oneshot;
 use crate::api::{Done, Drain, HandOver, Plan, Refused, Reload};
 use crate::status::Status;
 
+mod error;
 mod routes;
+
+pub use self::error::ControlError;
 
 /// How long a status may take to gather. Sidecores answer between two rounds, and one that does not
 /// is left out after a second, or as soon as the watchdog has found it stuck; on a busy machine all
@@ -125,42 +128,6 @@ pub trait Service: Send + Sync {
     /// # Errors
     /// Why this process goes on.
     fn hand_over(&self, wanted: &HandOver) -> Result<(), Refused>;
-}
-
-/// Why there is no control socket.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ControlError {
-    /// Another process has it.
-    #[error(
-        "the control socket {path:?} is in use: another node runs with it. Stop that node, or give \
-         this node another control = \"..\""
-    )]
-    InUse {
-        /// The socket.
-        path: PathBuf,
-    },
-    /// Something else is where the socket should be.
-    #[error(
-        "{path:?} exists and is not a socket; move it away, or choose another control = \"..\""
-    )]
-    NotASocket {
-        /// The path.
-        path: PathBuf,
-    },
-    /// The system refused.
-    #[error(
-        "the control socket {path:?}: cannot {what}: {source}; write control = \"..\" with a path \
-         where this process may make it"
-    )]
-    Io {
-        /// The socket.
-        path: PathBuf,
-        /// The step that failed.
-        what: &'static str,
-        /// The system's answer.
-        r#source: io::Error,
-    },
 }
 
 /// A control socket on which no thread answers yet. Dropping it removes the socket.

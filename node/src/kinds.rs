@@ -7,20 +7,48 @@
 use std::any::Any;
 use std::marker::PhantomData;
 
-use config::{AnyObject, InPlace, Kind, ListedObject, ObjectConfigs};
+use config::{AnyObject, Config, InPlace, Kind, ListedObject, ObjectConfigs};
 use serde::Serialize;
+use sessions::ObjectError;
+use sidecore::CounterText;
 
 use crate::api::Refused;
-use crate::wiring::Inside;
+use crate::status::Status;
+use crate::wiring::{Inside, Objects};
 
 /// The result of a change of a running node: notes for the operator, or the refusal, after which
 /// nothing has changed.
 pub(crate) type Changed = Result<Vec<String>, Refused>;
 
+/// The texts of counters whose metrics' names begin with a part's name. The names are kept for the
+/// life of the process: the metrics ask for them once.
+pub(crate) fn with_prefix(
+    prefix: &str,
+    texts: &'static [CounterText],
+) -> impl Iterator<Item = CounterText> {
+    texts.iter().map(move |text| CounterText {
+        name: format!("{prefix}{}", text.name).leak(),
+        help: text.help,
+    })
+}
+
 /// An object of a running node: how it is added, changed and removed.
 pub(crate) trait RunningObject: ListedObject {
-    /// The status of one object; `GET` on the kind's path answers with a list of these.
+    /// The status of one object, which has a `name`. `GET` on the kind's path answers with a list
+    /// of these.
     type Status: Serialize;
+
+    /// The descriptions of the metrics of such objects, by their names without `vrio_` and the
+    /// kind, and without what their unit and their type add.
+    fn metrics() -> Vec<CounterText> {
+        Vec::new()
+    }
+
+    /// Starts the objects of the file when the node starts. A kind that has more to start than its
+    /// objects, or something that a sidecore needs, starts before.
+    fn start(_node: &Inside, _config: &Config) -> Result<(), Vec<ObjectError>> {
+        Ok(())
+    }
 
     /// Starts it on a running node, or leaves everything as it was.
     fn add(&self, node: &Inside) -> Changed;
@@ -42,11 +70,17 @@ pub(crate) trait RunningObject: ListedObject {
         Vec::new()
     }
 
-    /// The status of each object of this kind on a running node.
-    fn status(node: &Inside) -> Vec<Self::Status>;
+    /// The status of each object of this kind on a running node, which has these objects.
+    fn status(node: &Inside, objects: &Objects) -> Vec<Self::Status>;
 
-    /// The name of the object that a status describes.
-    fn status_name(status: &Self::Status) -> &str;
+    /// Puts the status of all objects into that of the node. Readers in this repository know some
+    /// kinds by a field of [`Status`]; of the others they know only their JSON.
+    fn report(found: Vec<Self::Status>, status: &mut Status) {
+        if !found.is_empty() {
+            let found = serde_json::to_value(found).expect(STATUS);
+            status.others.insert(format!("{}s", Self::KEY), found);
+        }
+    }
 }
 
 /// A row of the table: [`RunningObject`] without its type.
@@ -61,6 +95,12 @@ pub(crate) trait RunningKind: Sync {
     fn remove(&self, name: &str, node: &Inside, force: bool) -> Changed;
     /// See [`RunningObject::users`].
     fn users(&self, name: &str, node: &Inside, goes: &dyn Fn(&str) -> bool) -> Vec<String>;
+    /// See [`RunningObject::metrics`].
+    fn metrics(&self) -> Vec<CounterText>;
+    /// See [`RunningObject::start`].
+    fn start(&self, node: &Inside, config: &Config) -> Result<(), Vec<ObjectError>>;
+    /// See [`RunningObject::report`].
+    fn report(&self, node: &Inside, objects: &Objects, status: &mut Status);
     /// The status of all objects of a running node, as a list in JSON.
     fn status(&self, node: &Inside) -> String;
     /// The status of one object, as JSON.
@@ -117,13 +157,30 @@ impl<T: RunningObject> RunningKind for RunningRow<T> {
         T::users(name, node, goes)
     }
 
+    fn metrics(&self) -> Vec<CounterText> {
+        T::metrics()
+    }
+
+    fn start(&self, node: &Inside, config: &Config) -> Result<(), Vec<ObjectError>> {
+        T::start(node, config)
+    }
+
+    fn report(&self, node: &Inside, objects: &Objects, status: &mut Status) {
+        T::report(T::status(node, objects), status);
+    }
+
     fn status(&self, node: &Inside) -> String {
-        serde_json::to_string(&T::status(node)).expect(STATUS)
+        // A copy: reading the rest may take a while, and changes must not wait for it.
+        let objects = node.objects().clone();
+        serde_json::to_string(&T::status(node, &objects)).expect(STATUS)
     }
 
     fn status_of(&self, name: &str, node: &Inside) -> Option<String> {
-        let all = T::status(node);
-        let found = all.iter().find(|status| T::status_name(status) == name)?;
-        Some(serde_json::to_string(found).expect(STATUS))
+        let objects = node.objects().clone();
+        let all = T::status(node, &objects);
+        let is_it = |status: &&T::Status| {
+            serde_json::to_value(status).expect(STATUS)["name"].as_str() == Some(name)
+        };
+        Some(serde_json::to_string(all.iter().find(is_it)?).expect(STATUS))
     }
 }

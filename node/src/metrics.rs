@@ -12,6 +12,9 @@ mod quotas;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use config::Kind;
+use serde_json::Value;
+
 use crate::status::{
     Counters, DiskState, DiskStatus, LATENCY_BUCKETS_NS, Latencies, LatencyStatus, Status,
     VolumeStatus,
@@ -58,6 +61,9 @@ pub fn text(status: &Status) -> String {
         page.state("disk", &disk.name, disk.state);
     }
     nets::add(&mut page, status);
+    for kind in Kind::all() {
+        page.others(kind.key(), status);
+    }
     for strangers in &status.strangers {
         let labels = self::labels(&[("reason", &strangers.reason)]);
         let refused = Counters::from([("strangers_refused".to_owned(), strangers.refused)]);
@@ -136,6 +142,18 @@ impl Page {
         self.gauge("vrio_volume_size_bytes", &labels, Number::Count(volume.size_bytes));
         let attachments = Number::Count(volume.attachments.len() as u64);
         self.gauge("vrio_volume_attachments", &labels, attachments);
+    }
+
+    /// The counters of the objects of a kind that has no field in the status.
+    fn others(&mut self, kind: &str, status: &Status) {
+        let all = status.others.get(&format!("{kind}s")).and_then(Value::as_array);
+        for object in all.into_iter().flatten() {
+            let name = object["name"].as_str().unwrap_or_default();
+            let counters = object["counters"].as_object().into_iter().flatten();
+            let counters =
+                counters.filter_map(|(name, count)| Some((name.clone(), count.as_u64()?)));
+            self.counters(kind, &labels(&[(kind, name)]), &counters.collect());
+        }
     }
 
     /// Where a disk's queues are served, and were.

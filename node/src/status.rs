@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 
 pub use quotas::QuotaStatus;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 pub use sessions::counted::Counters;
 pub use strangers::{StrangerStatus, StrangersStatus};
 
@@ -72,6 +73,9 @@ pub struct Status {
     /// In the configuration's order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub vfs: Vec<VfStatus>,
+    /// The lists of kinds of objects that have no field here, by their path.
+    #[serde(flatten)]
+    pub others: BTreeMap<String, Value>,
 }
 
 /// Where an object came from.

@@ -40,3 +40,4 @@ pub use self::error::{StartError, TakeOverError};
 pub(crate) use self::inside::Inside;
 pub(crate) use self::inspect::problems;
 pub use self::node::{Node, Opened};
+pub(crate) use self::objects::Objects;

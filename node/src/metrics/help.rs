@@ -1,13 +1,16 @@
 //! The description of each metric, for the HELP lines. Structures that are declared with
-//! [`sidecore::counters!`], and stages and backends of volumes, describe their counters themselves.
+//! [`sidecore::counters!`] describe their counters themselves, and kinds of objects their metrics.
 
-use block::disk::QueueCounters;
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
 use block::server::ServerCounters;
-use fabric_node::gateway::PostCounters;
+use config::Kind;
 use link::LinkCounters;
-use net::switch::SwitchCounters;
 use sidecore::{CoreCounters, CounterText};
-use volume::{backend::BACKENDS, stage::STAGES, uring::UringCounters};
+use volume::uring::UringCounters;
+
+use crate::kinds::running_kind;
 
 /// Counters that are declared with their descriptions, after the beginning of their metrics' names.
 const DECLARED: &[(&str, &[CounterText])] = &[
@@ -16,9 +19,6 @@ const DECLARED: &[(&str, &[CounterText])] = &[
     ("sidecore_link_", LinkCounters::DECLARED),
     ("sidecore_server_", ServerCounters::DECLARED),
     ("sidecore_net_server_", net::remote::ServerCounters::DECLARED),
-    ("disk_", QueueCounters::DECLARED),
-    ("network_addresses_", SwitchCounters::DECLARED),
-    ("domain_gateway_", PostCounters::DECLARED),
 ];
 
 /// The other metrics, by the name without `vrio_` and without what its unit and its type add.
@@ -72,79 +72,6 @@ const HELP: &[(&str, &str)] = &[
     ("sidecore_active", "1 when guests' queues may be on the sidecore."),
     ("sidecore_queues", "Queues of guests that it serves."),
     ("sidecore_load_permille", "Thousandths of its recent time that were busy, for steering."),
-    ("volume_size_bytes", "The volume's size."),
-    ("volume_attachments", "Disks of this and other nodes that use the volume now."),
-    ("volume_latency", "Durations of requests, measured by the chain's first meter."),
-    ("disk_size_bytes", "The disk's size."),
-    ("disk_state", "1 for the state that the disk is in."),
-    ("disk_volume_answers", "Whether its volume on another node answers, asked every few seconds."),
-    ("disk_volume_away", "The time for which its volume has not answered; 0 while it answers."),
-    ("disk_volume_outages", "How often its volume has ceased to answer."),
-    (
-        "disk_front_ends_turned_away",
-        "Front ends that connected while the node was drained, or soon after a costly front end.",
-    ),
-    (
-        "disk_front_ends_too_costly",
-        "Front ends that were dropped because signals to them took too \
-                                    long.",
-    ),
-    ("disk_latency", "Durations of the guest's requests, from taking them to answering."),
-    ("disk_orphans", "Requests of stopped queues that have not ended."),
-    ("disk_queue_requests", "Requests of the guest on this queue."),
-    ("disk_queue_moves", "Times that the running queue moved to another sidecore."),
-    ("disk_queue_moves_refused", "Moves that failed."),
-    ("disk_queue_sidecore", "The sidecore that serves the queue, or served it last."),
-    ("disk_sidecore_requests", "Requests of the guest that this sidecore served."),
-    ("nic_frames_in", "Frames that the guest sent."),
-    ("nic_bytes_in", "Their bytes, without tags."),
-    ("nic_frames_out", "Frames that the guest got."),
-    ("nic_bytes_out", "Their bytes, without tags."),
-    ("nic_cut_out", "Frames that were cut into segments, because the guest takes no uncut ones."),
-    ("nic_checksums_out", "Checksums that were completed for the guest."),
-    (
-        "nic_tolerated_in",
-        "Descriptors of sent frames that were marked as writable or had no bytes.",
-    ),
-    (
-        "nic_front_ends_turned_away",
-        "Front ends that connected while the node was drained, or soon after a costly front end.",
-    ),
-    (
-        "nic_front_ends_too_costly",
-        "Front ends that were dropped because signals to them took too \
-                                   long.",
-    ),
-    ("nic_drops", "Frames that were dropped, by direction (in: sent by the guest) and reason."),
-    ("nic_limit_held_rounds", "Rounds in which the guest's frames had to wait for the limit."),
-    ("nic_filter_rule_frames", "Frames that this rule decided on."),
-    ("nic_filter_default_frames", "Frames that no rule matched."),
-    ("nic_filter_kept_frames", "Frames of conversations that are kept."),
-    (
-        "nic_filter_unreadable_frames",
-        "IP packets that were dropped because their headers cannot be \
-                                      read.",
-    ),
-    ("nic_filter_flows_begun", "Conversations that were kept."),
-    ("nic_filter_flows_lost", "Kept conversations that were evicted by new ones."),
-    ("nic_mirror_frames", "Frames that a mirror copied."),
-    ("nic_mirror_lost_frames", "Frames that a mirror missed, because its writer was too slow."),
-    ("nic_mirror_unwritten_frames", "Frames that are missing in its file or at its tap."),
-    ("nic_mirror_file_bytes", "Bytes in the mirror's file."),
-    ("nic_mirror_tap_bytes", "Bytes of frames that went to the mirror's tap."),
-    ("nic_mirror_up", "1 while the mirror's file can be written, or its tap is open."),
-    ("nic_link_up", "Whether the guest's cable is plugged in."),
-    ("nic_state", "1 for the state that the nic is in."),
-    ("network_nics", "Nics in the network."),
-    ("domain_endpoints", "Endpoints in the domain."),
-    ("domain_endpoints_max", "The most endpoints of the domain."),
-    ("domain_members", "Processes that have joined the domain."),
-    ("domain_region_bytes", "The memory that its endpoints share, used or not."),
-    ("domain_used_bytes", "The part of this memory that was ever used."),
-    ("domain_gateway_state_bytes", "Memory of gateways about other hosts, without buffers."),
-    ("vf_connected", "Whether a VM's QEMU is connected."),
-    ("vf_endpoints", "Endpoints of processes inside of the VM."),
-    ("vf_denied", "Requests of processes inside of the VM without the domain's key."),
     ("uplink_up", "Whether the uplink is there."),
     ("uplink_frames_in", "Frames received from the uplink."),
     ("uplink_bytes_in", "Their bytes, without tags."),
@@ -164,54 +91,49 @@ const HELP: &[(&str, &str)] = &[
     ("session_packets_lost", "Packets that count as lost; their content was sent again."),
 ];
 
+/// All descriptions, by the metric's name without `vrio_` and without what its unit and its type
+/// add.
+static ALL: LazyLock<HashMap<String, &'static str>> = LazyLock::new(|| all().collect());
+
+fn all() -> impl Iterator<Item = (String, &'static str)> {
+    let declared = DECLARED.iter().flat_map(|(prefix, texts)| {
+        texts.iter().map(move |text| (format!("{prefix}{}", bare(text)), text.help))
+    });
+    let of_kinds = Kind::all().flat_map(|kind| {
+        let texts = running_kind(kind).metrics().into_iter();
+        texts.map(move |text| (format!("{}_{}", kind.key(), bare(&text)), text.help))
+    });
+    let others = HELP.iter().map(|(name, text)| ((*name).to_owned(), *text));
+    declared.chain(of_kinds).chain(others).filter(|(_, help)| !help.is_empty())
+}
+
 /// A line for a metric; from its name, where there is no better one.
 pub(super) fn of(metric: &str) -> String {
     let name = metric.strip_prefix("vrio_").unwrap_or(metric);
     let bare = name.trim_end_matches("_total").trim_end_matches("_seconds");
-    let found = HELP.iter().find(|(known, _)| *known == bare || *known == name);
-    if let Some((_, text)) = found {
+    if let Some(text) = ALL.get(bare).or_else(|| ALL.get(name)) {
         return (*text).to_owned();
     }
-    if let Some(help) = declared(bare) {
-        return help.to_owned();
-    }
     let (object, counter) = bare.split_once('_').unwrap_or(("node", bare));
-    let mut of_stages = STAGES.iter().flat_map(|kind| kind.counters);
-    if let Some(key) = of_stages.find(|key| object == "volume" && key.name == counter) {
-        return key.text.to_owned();
-    }
     format!("The {object}'s count of {}.", counter.replace('_', " "))
 }
 
-/// The description of a counter that is declared with one, by the metric's bare name.
-fn declared(bare: &str) -> Option<&'static str> {
-    let of_nodes = DECLARED.iter().map(|(prefix, texts)| (bare.strip_prefix(prefix), *texts));
-    let of_backends = BACKENDS.iter().map(|kind| {
-        let counter = bare.strip_prefix("volume_").and_then(|rest| rest.strip_prefix(kind.name));
-        (counter.and_then(|rest| rest.strip_prefix('_')), kind.counters)
-    });
-    let texts = of_nodes.chain(of_backends).filter_map(|(rest, texts)| Some((rest?, texts)));
-    let mut found = texts.flat_map(|(rest, texts)| texts.iter().filter(move |it| name(it) == rest));
-    found.next().map(|text| text.help).filter(|help| !help.is_empty())
-}
-
 /// A counter's name without its unit, where a metric's name ends in that of seconds.
-fn name(text: &CounterText) -> &'static str {
+fn bare(text: &CounterText) -> &'static str {
     text.name.strip_suffix("_ns").unwrap_or(text.name)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
     fn a_metric_is_described_once() {
-        for (prefix, texts) in DECLARED {
-            for text in *texts {
-                let bare = format!("{prefix}{}", name(text));
-                let again = HELP.iter().any(|(known, _)| *known == bare);
-                assert!(!again || text.help.is_empty(), "{bare} is declared with its help");
-            }
+        let mut seen = BTreeSet::new();
+        for (name, _) in all() {
+            assert!(seen.insert(name.clone()), "{name} is described twice");
         }
     }
 
@@ -219,6 +141,7 @@ mod tests {
     fn a_declared_counter_has_its_own_description() {
         assert_eq!(of("vrio_sidecore_link_send_calls_total"), "System calls to send.");
         assert_eq!(of("vrio_sidecore_idle_seconds_total"), "Time awake without work.");
+        assert_eq!(of("vrio_vf_connected"), "Whether a VM's QEMU is connected.");
         assert_eq!(of("vrio_volume_file_syncs_total"), "Syncs of the file.");
         assert_eq!(of("vrio_volume_file_bounced_total"), "The volume's count of file bounced.");
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use std::time::Instant;
 
-use config::Config;
+use config::{Config, Kind};
 use parking_lot::Mutex;
 use sessions::{Doors, keys::Keys, links, sidecores};
 
@@ -25,6 +25,7 @@ use super::watchdog::Watchdog;
 use super::{disks, networks, report, volumes};
 use crate::api::{Done, Refused, Reload};
 use crate::control::{Claim, Control, Service};
+use crate::kinds::running_kind;
 use crate::notify::Pings;
 use crate::privilege::Opener;
 use crate::status::Status;
@@ -90,7 +91,9 @@ impl Node {
             objects,
             handover_fds,
         });
-        inside.show_disks(config).inspect_err(|_| inside.stop())?;
+        let mut rows = Kind::all().map(running_kind);
+        let shown = rows.try_for_each(|row| row.start(&inside, config));
+        shown.inspect_err(|_| inside.stop())?;
         let steered = disks::steer::start(&inside, &config.sidecores);
         steered.inspect_err(|_| inside.stop())?;
         let control = claim.serve(Arc::clone(&inside) as Arc<dyn Service>, metrics_listener);

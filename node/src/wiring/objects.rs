@@ -95,6 +95,13 @@ impl Objects {
         T::all_mut(&mut self.config.objects).push(object.clone());
     }
 
+    /// Notes the configuration of an object that was changed while it is used.
+    pub(crate) fn replace<T: ListedObject>(&mut self, object: &T) {
+        let mut all = T::all_mut(&mut self.config.objects).iter_mut();
+        let config = all.find(|it| it.name() == object.name());
+        *config.expect("the caller has looked") = object.clone();
+    }
+
     /// Forgets an object that was removed.
     pub(crate) fn forget<T: ListedObject>(&mut self, name: &str) {
         let kind = Kind::of::<T>();

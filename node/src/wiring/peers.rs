@@ -8,7 +8,7 @@ use super::inside::Inside;
 use super::objects::Objects;
 use crate::api::{Refused, RefusedKind};
 use crate::kinds::{Changed, RunningObject};
-use crate::status::PeerStatus;
+use crate::status::{PeerStatus, Status};
 
 impl RunningObject for PeerConfig {
     type Status = PeerStatus;
@@ -25,12 +25,20 @@ impl RunningObject for PeerConfig {
         node.remove_peer(name)
     }
 
-    fn status(node: &Inside) -> Vec<PeerStatus> {
-        status(&node.objects())
+    fn status(_node: &Inside, objects: &Objects) -> Vec<PeerStatus> {
+        let peers = objects.config.peers.iter();
+        peers
+            .map(|peer| PeerStatus {
+                name: peer.name.clone(),
+                address: peer.address.as_ref().map(|address| address.to_string()),
+                origin: objects.origin::<Self>(&peer.name),
+                disks: objects.disks_of_peer(&peer.name),
+            })
+            .collect()
     }
 
-    fn status_name(status: &Self::Status) -> &str {
-        &status.name
+    fn report(found: Vec<PeerStatus>, status: &mut Status) {
+        status.peers = found;
     }
 }
 
@@ -93,17 +101,4 @@ impl Inside {
         let error = format!("peer {name:?}: a disk that was removed still uses it");
         Refused::new(RefusedKind::Conflict, error, "try again in a few seconds")
     }
-}
-
-/// The peers, in the order in which they were added.
-pub(crate) fn status(objects: &Objects) -> Vec<PeerStatus> {
-    let peers = objects.config.peers.iter();
-    peers
-        .map(|peer| PeerStatus {
-            name: peer.name.clone(),
-            address: peer.address.as_ref().map(|address| address.to_string()),
-            origin: objects.origin::<PeerConfig>(&peer.name),
-            disks: objects.disks_of_peer(&peer.name),
-        })
-        .collect()
 }

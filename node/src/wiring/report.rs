@@ -6,7 +6,7 @@ mod quotas;
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use config::{Config, Trust};
+use config::{Config, Kind, Trust};
 use peer::Planes;
 use sessions::Core;
 use sessions::counted::{SessionCounters, of_core};
@@ -17,7 +17,7 @@ use self::quotas::Shares;
 use super::inside::Inside;
 use super::objects::Objects;
 use super::strangers::{self, Refusals};
-use super::{disks, peers, volumes};
+use crate::kinds::running_kind;
 use crate::status::{
     DiskStatus, GuestMemoryStatus, NodeStatus, STATUS_VERSION, SessionStatus, SidecoreStatus,
     Status, StrangersStatus,
@@ -30,28 +30,18 @@ pub(crate) fn status(inside: &Inside) -> Status {
     // A copy: reading the rest may take a while, and changes must not wait for it.
     let objects = inside.objects().clone();
     let asked: Vec<_> = inside.cores.iter().map(ask).collect();
-    let disks = disks::report::status(&objects);
-    let mut sidecores = sidecores(inside, &objects.config, &asked);
-    steered(inside, &disks, &mut sidecores);
-    let (networks, nics) = {
-        let nics = inside.nics();
-        (nics.networks(&objects), nics.nics(&objects))
-    };
-    Status {
+    let mut status = Status {
         version: STATUS_VERSION,
         node: node(inside, &objects),
-        sidecores,
-        volumes: volumes::report::status(&objects),
-        disks,
-        peers: peers::status(&objects),
+        sidecores: sidecores(inside, &objects.config, &asked),
         sessions: sessions(&inside.keys, &asked),
         strangers: refused(inside, &objects.config, &asked),
         quotas: quotas::status(asked.iter().map(|asked| &asked.shares)),
-        networks,
-        nics,
-        domains: inside.domains.status(&objects, &inside.cores),
-        vfs: inside.domains.vf_status(&objects),
-    }
+        ..Status::default()
+    };
+    Kind::all().for_each(|kind| running_kind(kind).report(inside, &objects, &mut status));
+    steered(inside, &status.disks, &mut status.sidecores);
+    status
 }
 
 /// Peers that were refused a session; none on a node without sessions.

@@ -2,17 +2,25 @@
 
 use std::sync::Arc;
 
-use config::DiskConfig;
+use block::disk::QueueCounters;
+use config::{Config, DiskConfig};
+use sessions::ObjectError;
+use sidecore::CounterText;
 
-use super::report;
+use super::report::{self, DISK_METRICS};
 use crate::api::{Refused, RefusedKind};
 use crate::kinds::{Changed, RunningObject};
-use crate::status::DiskStatus;
+use crate::status::{DiskStatus, Status};
 use crate::wiring::change::{refuse_used, takes_restart};
 use crate::wiring::inside::Inside;
+use crate::wiring::objects::Objects;
 
 impl RunningObject for DiskConfig {
     type Status = DiskStatus;
+
+    fn metrics() -> Vec<CounterText> {
+        DISK_METRICS.iter().chain(QueueCounters::DECLARED).copied().collect()
+    }
 
     fn add(&self, node: &Inside) -> Changed {
         node.add_disk(self)
@@ -26,12 +34,16 @@ impl RunningObject for DiskConfig {
         node.user_of_disk(name)
     }
 
-    fn status(node: &Inside) -> Vec<DiskStatus> {
-        report::status(&node.objects().clone())
+    fn start(node: &Inside, config: &Config) -> Result<(), Vec<ObjectError>> {
+        node.show_disks(config)
     }
 
-    fn status_name(status: &Self::Status) -> &str {
-        &status.name
+    fn status(_node: &Inside, objects: &Objects) -> Vec<DiskStatus> {
+        report::status(objects)
+    }
+
+    fn report(found: Vec<DiskStatus>, status: &mut Status) {
+        status.disks = found;
     }
 }
 

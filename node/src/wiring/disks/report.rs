@@ -4,6 +4,7 @@ use block::attachment::{Attachment, Phase};
 use block::{DiskCore, Reach};
 use config::DiskConfig;
 use sessions::counted::{add_counters, remote_counters};
+use sidecore::CounterText;
 use virtio::ServerState;
 
 use super::shown::{Look, Shown, Source};
@@ -203,3 +204,46 @@ fn queue_counters(core: &DiskCore, map: &mut Counters) {
         map.insert(format!("broken_{name}"), count);
     }
 }
+
+/// The metrics of a disk.
+pub(crate) const DISK_METRICS: &[CounterText] = &[
+    CounterText { name: "size_bytes", help: "The disk's size." },
+    CounterText { name: "state", help: "1 for the state that the disk is in." },
+    CounterText {
+        name: "volume_answers",
+        help: "Whether its volume on another node answers, asked every few seconds.",
+    },
+    CounterText {
+        name: "volume_away",
+        help: "The time for which its volume has not answered; 0 while it answers.",
+    },
+    CounterText { name: "volume_outages", help: "How often its volume has ceased to answer." },
+    CounterText {
+        name: "front_ends_turned_away",
+        help: "Front ends that connected while the node was drained, or soon after a costly \
+               front end.",
+    },
+    CounterText {
+        name: "front_ends_too_costly",
+        help: "Front ends that were dropped because signals to them took too long.",
+    },
+    CounterText {
+        name: "latency",
+        help: "Durations of the guest's requests, from taking them to answering.",
+    },
+    CounterText { name: "orphans", help: "Requests of stopped queues that have not ended." },
+    CounterText { name: "queue_requests", help: "Requests of the guest on this queue." },
+    CounterText {
+        name: "queue_moves",
+        help: "Times that the running queue moved to another sidecore.",
+    },
+    CounterText { name: "queue_moves_refused", help: "Moves that failed." },
+    CounterText {
+        name: "queue_sidecore",
+        help: "The sidecore that serves the queue, or served it last.",
+    },
+    CounterText {
+        name: "sidecore_requests",
+        help: "Requests of the guest that this sidecore served.",
+    },
+];

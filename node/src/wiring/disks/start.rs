@@ -3,12 +3,11 @@
 use config::Config;
 use sessions::ObjectError;
 
-use crate::wiring::error::StartError;
 use crate::wiring::inside::Inside;
 
 impl Inside {
     /// Shows the disks of the file.
-    pub(crate) fn show_disks(&self, config: &Config) -> Result<(), StartError> {
+    pub(crate) fn show_disks(&self, config: &Config) -> Result<(), Vec<ObjectError>> {
         let mut errors = Vec::new();
         for disk in &config.disks {
             let source = self.objects().source(disk);
@@ -24,6 +23,6 @@ impl Inside {
                 Err(error) => errors.push(error),
             }
         }
-        if errors.is_empty() { Ok(()) } else { Err(errors.into()) }
+        if errors.is_empty() { Ok(()) } else { Err(errors) }
     }
 }

@@ -1,16 +1,25 @@
 //! Domains and their windows that come, go and change while the node runs.
 
 use config::{DomainConfig, InPlace, VfConfig};
+use fabric_node::gateway::PostCounters;
+use sidecore::CounterText;
 
 use super::named;
+use super::report::{DOMAIN_METRICS, VF_METRICS};
 use crate::api::{Refused, RefusedKind};
-use crate::kinds::{Changed, RunningObject};
-use crate::status::{DomainStatus, VfStatus};
+use crate::kinds::{Changed, RunningObject, with_prefix};
+use crate::status::{DomainStatus, Status, VfStatus};
 use crate::wiring::change::{refuse_used, takes_restart};
 use crate::wiring::inside::Inside;
+use crate::wiring::objects::Objects;
 
 impl RunningObject for DomainConfig {
     type Status = DomainStatus;
+
+    fn metrics() -> Vec<CounterText> {
+        let of_gateways = with_prefix("gateway_", PostCounters::DECLARED);
+        DOMAIN_METRICS.iter().copied().chain(of_gateways).collect()
+    }
 
     fn add(&self, node: &Inside) -> Changed {
         node.add_domain(self)
@@ -28,17 +37,21 @@ impl RunningObject for DomainConfig {
         node.users_of_domain(name)
     }
 
-    fn status(node: &Inside) -> Vec<DomainStatus> {
-        node.domain_status()
+    fn status(node: &Inside, objects: &Objects) -> Vec<DomainStatus> {
+        node.domains.status(objects, &node.cores)
     }
 
-    fn status_name(status: &Self::Status) -> &str {
-        &status.name
+    fn report(found: Vec<DomainStatus>, status: &mut Status) {
+        status.domains = found;
     }
 }
 
 impl RunningObject for VfConfig {
     type Status = VfStatus;
+
+    fn metrics() -> Vec<CounterText> {
+        VF_METRICS.to_vec()
+    }
 
     fn add(&self, node: &Inside) -> Changed {
         node.add_vf(self)
@@ -52,12 +65,12 @@ impl RunningObject for VfConfig {
         node.user_of_vf(name)
     }
 
-    fn status(node: &Inside) -> Vec<VfStatus> {
-        node.vf_status()
+    fn status(node: &Inside, objects: &Objects) -> Vec<VfStatus> {
+        node.domains.vf_status(objects)
     }
 
-    fn status_name(status: &Self::Status) -> &str {
-        &status.name
+    fn report(found: Vec<VfStatus>, status: &mut Status) {
+        status.vfs = found;
     }
 }
 
@@ -118,16 +131,6 @@ impl Inside {
 
     pub(crate) fn user_of_vf(&self, name: &str) -> Vec<String> {
         self.domains.user_of_vf(name)
-    }
-
-    pub(crate) fn domain_status(&self) -> Vec<DomainStatus> {
-        let objects = self.objects().clone();
-        self.domains.status(&objects, &self.cores)
-    }
-
-    pub(crate) fn vf_status(&self) -> Vec<VfStatus> {
-        let objects = self.objects().clone();
-        self.domains.vf_status(&objects)
     }
 
     pub(crate) fn change_domain(&self, domain: &DomainConfig) -> Result<Vec<String>, Refused> {

@@ -6,6 +6,7 @@ use config::{DomainConfig, VfConfig};
 use fabric_node::gateway::PeerReport;
 use sessions::counted::add_counters;
 use sessions::{Core, gateways::Gateways};
+use sidecore::CounterText;
 
 use super::Domains;
 use crate::status::{Counters, DomainPeerStatus, DomainStatus, VfStatus};
@@ -86,3 +87,26 @@ fn counted(cores: &[Core]) -> BTreeMap<String, Counters> {
     }
     domains
 }
+
+/// The metrics of a domain.
+pub(crate) const DOMAIN_METRICS: &[CounterText] = &[
+    CounterText { name: "endpoints", help: "Endpoints in the domain." },
+    CounterText { name: "endpoints_max", help: "The most endpoints of the domain." },
+    CounterText { name: "members", help: "Processes that have joined the domain." },
+    CounterText { name: "region_bytes", help: "The memory that its endpoints share, used or not." },
+    CounterText { name: "used_bytes", help: "The part of this memory that was ever used." },
+    CounterText {
+        name: "gateway_state_bytes",
+        help: "Memory of gateways about other hosts, without buffers.",
+    },
+];
+
+/// The metrics of a window.
+pub(crate) const VF_METRICS: &[CounterText] = &[
+    CounterText { name: "connected", help: "Whether a VM's QEMU is connected." },
+    CounterText { name: "endpoints", help: "Endpoints of processes inside of the VM." },
+    CounterText {
+        name: "denied",
+        help: "Requests of processes inside of the VM without the domain's key.",
+    },
+];

@@ -1,16 +1,19 @@
 //! Networks and nics that come, go and change while others run.
 
 use config::{InPlace, NetworkConfig, NicConfig, changes};
+use net::switch::SwitchCounters;
 use serde_json::Value;
+use sidecore::CounterText;
 
+use super::report::{NETWORK_METRICS, NIC_METRICS};
 use super::uplinks::open_uplink;
 use super::{Live, live, show};
 use crate::api::{API_VERSION, Done, Refused, RefusedKind};
-use crate::kinds::{Changed, RunningObject};
-use crate::status::{NetworkStatus, NicStatus};
+use crate::kinds::{Changed, RunningObject, with_prefix};
+use crate::status::{NetworkStatus, NicStatus, Status};
 use crate::wiring::change::{bad, log, refuse_used, takes_restart};
 use crate::wiring::inside::Inside;
-use crate::wiring::objects::unknown;
+use crate::wiring::objects::{Objects, unknown};
 use crate::wiring::volumes::wake;
 
 /// The note for a nic that a command has changed.
@@ -19,6 +22,11 @@ pub(crate) const NIC_UNTIL_RESTART: &str =
 
 impl RunningObject for NetworkConfig {
     type Status = NetworkStatus;
+
+    fn metrics() -> Vec<CounterText> {
+        let of_switch = with_prefix("addresses_", SwitchCounters::DECLARED);
+        NETWORK_METRICS.iter().copied().chain(of_switch).collect()
+    }
 
     fn add(&self, node: &Inside) -> Changed {
         node.add_network(self)
@@ -36,17 +44,21 @@ impl RunningObject for NetworkConfig {
         node.remove_network(name, force)
     }
 
-    fn status(node: &Inside) -> Vec<NetworkStatus> {
-        node.network_status()
+    fn status(node: &Inside, objects: &Objects) -> Vec<NetworkStatus> {
+        node.nics().networks(objects)
     }
 
-    fn status_name(status: &Self::Status) -> &str {
-        &status.name
+    fn report(found: Vec<NetworkStatus>, status: &mut Status) {
+        status.networks = found;
     }
 }
 
 impl RunningObject for NicConfig {
     type Status = NicStatus;
+
+    fn metrics() -> Vec<CounterText> {
+        NIC_METRICS.to_vec()
+    }
 
     fn add(&self, node: &Inside) -> Changed {
         node.add_nic(self)
@@ -64,12 +76,12 @@ impl RunningObject for NicConfig {
         node.user_of_nic(name)
     }
 
-    fn status(node: &Inside) -> Vec<NicStatus> {
-        node.nic_status()
+    fn status(node: &Inside, objects: &Objects) -> Vec<NicStatus> {
+        node.nics().nics(objects)
     }
 
-    fn status_name(status: &Self::Status) -> &str {
-        &status.name
+    fn report(found: Vec<NicStatus>, status: &mut Status) {
+        status.nics = found;
     }
 }
 
@@ -172,16 +184,6 @@ impl Inside {
         self.nics().user_of(name)
     }
 
-    pub(crate) fn network_status(&self) -> Vec<NetworkStatus> {
-        let objects = self.objects().clone();
-        self.nics().networks(&objects)
-    }
-
-    pub(crate) fn nic_status(&self) -> Vec<NicStatus> {
-        let objects = self.objects().clone();
-        self.nics().nics(&objects)
-    }
-
     /// Gives a nic other stages, and another state of its link.
     pub(crate) fn change_nic(&self, nic: &NicConfig) -> Result<Vec<String>, Refused> {
         {
@@ -195,9 +197,7 @@ impl Inside {
             shown.cables.set(&nic.name, nic.link, shown.server.closer());
             shown.config = nic.clone();
         }
-        let mut objects = self.objects();
-        let config = objects.config.nics.iter_mut().find(|it| it.name == nic.name);
-        *config.expect("the caller has looked") = nic.clone();
+        self.objects().replace(nic);
         Ok(Vec::new())
     }
 

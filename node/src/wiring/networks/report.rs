@@ -8,6 +8,7 @@ use net::remote::MemberInfo;
 use net::stage::meter::SIZES;
 use net::stage::{FilterCore, MeterCore, MirrorCore};
 use sessions::counted::add_counters;
+use sidecore::CounterText;
 use virtio::ServerState;
 
 use super::{Live, Nics, Shown};
@@ -212,3 +213,73 @@ fn filter_counters(filter: &FilterCore, into: &mut Counters) {
     into.insert("filter_flows_begun".to_owned(), filter.flows_begun.get());
     into.insert("filter_flows_lost".to_owned(), filter.flows_lost.get());
 }
+
+/// The metrics of a network.
+pub(crate) const NETWORK_METRICS: &[CounterText] =
+    &[CounterText { name: "nics", help: "Nics in the network." }];
+
+/// The metrics of a nic.
+pub(crate) const NIC_METRICS: &[CounterText] = &[
+    CounterText { name: "frames_in", help: "Frames that the guest sent." },
+    CounterText { name: "bytes_in", help: "Their bytes, without tags." },
+    CounterText { name: "frames_out", help: "Frames that the guest got." },
+    CounterText { name: "bytes_out", help: "Their bytes, without tags." },
+    CounterText {
+        name: "cut_out",
+        help: "Frames that were cut into segments, because the guest takes no uncut ones.",
+    },
+    CounterText { name: "checksums_out", help: "Checksums that were completed for the guest." },
+    CounterText {
+        name: "tolerated_in",
+        help: "Descriptors of sent frames that were marked as writable or had no bytes.",
+    },
+    CounterText {
+        name: "front_ends_turned_away",
+        help: "Front ends that connected while the node was drained, or soon after a costly \
+               front end.",
+    },
+    CounterText {
+        name: "front_ends_too_costly",
+        help: "Front ends that were dropped because signals to them took too long.",
+    },
+    CounterText {
+        name: "drops",
+        help: "Frames that were dropped, by direction (in: sent by the guest) and reason.",
+    },
+    CounterText {
+        name: "limit_held_rounds",
+        help: "Rounds in which the guest's frames had to wait for the limit.",
+    },
+    CounterText { name: "filter_rule_frames", help: "Frames that this rule decided on." },
+    CounterText { name: "filter_default_frames", help: "Frames that no rule matched." },
+    CounterText { name: "filter_kept_frames", help: "Frames of conversations that are kept." },
+    CounterText {
+        name: "filter_unreadable_frames",
+        help: "IP packets that were dropped because their headers cannot be read.",
+    },
+    CounterText { name: "filter_flows_begun", help: "Conversations that were kept." },
+    CounterText {
+        name: "filter_flows_lost",
+        help: "Kept conversations that were evicted by new ones.",
+    },
+    CounterText { name: "mirror_frames", help: "Frames that a mirror copied." },
+    CounterText {
+        name: "mirror_lost_frames",
+        help: "Frames that a mirror missed, because its writer was too slow.",
+    },
+    CounterText {
+        name: "mirror_unwritten_frames",
+        help: "Frames that are missing in its file or at its tap.",
+    },
+    CounterText { name: "mirror_file_bytes", help: "Bytes in the mirror's file." },
+    CounterText {
+        name: "mirror_tap_bytes",
+        help: "Bytes of frames that went to the mirror's tap.",
+    },
+    CounterText {
+        name: "mirror_up",
+        help: "1 while the mirror's file can be written, or its tap is open.",
+    },
+    CounterText { name: "link_up", help: "Whether the guest's cable is plugged in." },
+    CounterText { name: "state", help: "1 for the state that the nic is in." },
+];

@@ -6,11 +6,14 @@ use std::sync::Arc;
 use config::{Config, DiskConfig, InPlace, VolumeConfig, changes, encryption};
 use serde_json::Value;
 use sessions::sidecores;
+use sidecore::CounterText;
+use volume::{backend::BACKENDS, stage::STAGES};
 
-use super::{ciphers, report};
+use super::ciphers;
+use super::report::{self, VOLUME_METRICS};
 use crate::api::{API_VERSION, Done, Refused, RefusedKind};
-use crate::kinds::{Changed, RunningObject};
-use crate::status::VolumeStatus;
+use crate::kinds::{Changed, RunningObject, with_prefix};
+use crate::status::{Status, VolumeStatus};
 use crate::wiring::change::{bad, log, refuse_used, takes_restart};
 use crate::wiring::inside::Inside;
 use crate::wiring::objects::{Objects, unknown};
@@ -21,6 +24,16 @@ const CHAIN_UNTIL_RESTART: &str =
 
 impl RunningObject for VolumeConfig {
     type Status = VolumeStatus;
+
+    fn metrics() -> Vec<CounterText> {
+        let of_stages = STAGES.iter().flat_map(|kind| kind.counters);
+        let of_stages = of_stages.map(|key| CounterText { name: key.name, help: key.text });
+        let of_backends = BACKENDS.iter().flat_map(|kind| {
+            let prefix = format!("{}_", kind.name);
+            with_prefix(&prefix, kind.counters).collect::<Vec<_>>()
+        });
+        VOLUME_METRICS.iter().copied().chain(of_stages).chain(of_backends).collect()
+    }
 
     fn add(&self, node: &Inside) -> Changed {
         node.add_volume(self)
@@ -48,12 +61,12 @@ impl RunningObject for VolumeConfig {
         users
     }
 
-    fn status(node: &Inside) -> Vec<VolumeStatus> {
-        report::status(&node.objects().clone())
+    fn status(_node: &Inside, objects: &Objects) -> Vec<VolumeStatus> {
+        report::status(objects)
     }
 
-    fn status_name(status: &Self::Status) -> &str {
-        &status.name
+    fn report(found: Vec<VolumeStatus>, status: &mut Status) {
+        status.volumes = found;
     }
 }
 

@@ -2,6 +2,7 @@
 
 use config::VolumeConfig;
 use sessions::counted::Counters;
+use sidecore::CounterText;
 use volume::Durability;
 
 use super::Served;
@@ -63,3 +64,16 @@ fn volume_counters(served: &Served) -> Counters {
     });
     counters
 }
+
+/// The metrics of a volume.
+pub(crate) const VOLUME_METRICS: &[CounterText] = &[
+    CounterText { name: "size_bytes", help: "The volume's size." },
+    CounterText {
+        name: "attachments",
+        help: "Disks of this and other nodes that use the volume now.",
+    },
+    CounterText {
+        name: "latency",
+        help: "Durations of requests, measured by the chain's first meter.",
+    },
+];
