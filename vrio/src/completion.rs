@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::Command;
 use clap_complete::Shell;
+use node::config::Kind;
 use serde_json::Value;
 
 use crate::client;
@@ -68,7 +69,7 @@ pub(crate) fn names(mut command: Command, words: &[String]) -> Result<(), Comman
     let Some(wanted) = wanted(&command, before, last) else { return Ok(()) };
     let mut found = match wanted {
         WantedWord::Nodes => nodes::names(),
-        WantedWord::Names(places) => of_nodes(&Target::of_words(before), places),
+        WantedWord::Names(places) => of_nodes(&Target::of_words(before), &places),
     };
     found.retain(|name| is_plain(name) && name.starts_with(last.as_str()));
     found.sort();
@@ -78,39 +79,43 @@ pub(crate) fn names(mut command: Command, words: &[String]) -> Result<(), Comman
 }
 
 /// Where names are found: a question to a node, and the field of each object in the answer.
-type NameSource = (&'static str, &'static str);
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct NameSource {
+    path: String,
+    field: &'static str,
+}
+
+impl NameSource {
+    /// The names of a kind's objects.
+    fn of_kind(kind: Kind) -> Self {
+        Self { path: format!("/v1/{}s", kind.key()), field: "name" }
+    }
+}
 
 /// The kind of word that belongs where the cursor is.
 #[derive(Debug, PartialEq, Eq)]
 enum WantedWord {
     Nodes,
-    Names(&'static [NameSource]),
+    Names(Vec<NameSource>),
 }
 
-/// Names of objects by the command that is about them.
-const OBJECTS: [(&str, &[NameSource]); 7] = [
-    ("disk", &[("/v1/disks", "name")]),
-    ("volume", &[("/v1/volumes", "name")]),
-    ("peer", &[("/v1/peers", "name")]),
-    ("network", &[("/v1/networks", "name")]),
-    ("nic", &[("/v1/nics", "name")]),
-    ("domain", &[("/v1/domains", "name")]),
-    ("vf", &[("/v1/vfs", "name")]),
+/// Options that take the name of an object, by the option: its kind, and the field of such objects.
+/// An option that is called as a kind takes the names of that kind. Of the volumes and networks of
+/// other nodes, only those in use are known.
+const OPTIONS: [(&str, &str, &str); 4] = [
+    ("volume", "disk", "volume"),
+    ("network", "nic", "network"),
+    ("peers", "peer", "name"),
+    ("allow", "peer", "name"),
 ];
 
-/// The objects by the option that takes their name. Of the volumes and networks of other nodes,
-/// only those in use are known.
-const OPTIONS: [(&str, &[NameSource]); 6] = [
-    ("volume", &[("/v1/volumes", "name"), ("/v1/disks", "volume")]),
-    ("network", &[("/v1/networks", "name"), ("/v1/nics", "network")]),
-    ("domain", &[("/v1/domains", "name")]),
-    ("peers", &[("/v1/peers", "name")]),
-    ("peer", &[("/v1/peers", "name")]),
-    ("allow", &[("/v1/peers", "name")]),
-];
-
-fn of<'a>(table: &[(&str, &'a [NameSource])], key: &str) -> Option<&'a [NameSource]> {
-    table.iter().find(|(name, _)| *name == key).map(|(_, places)| *places)
+/// Where the names are found that an option takes.
+fn of_option(option: &str) -> Option<WantedWord> {
+    let own = Kind::named(option).map(NameSource::of_kind);
+    let others = OPTIONS.iter().filter(|(of, _, _)| *of == option);
+    let others = others.map(|(_, kind, field)| NameSource { path: format!("/v1/{kind}s"), field });
+    let all: Vec<_> = own.into_iter().chain(others).collect();
+    (!all.is_empty()).then_some(WantedWord::Names(all))
 }
 
 /// The kind of word that belongs after these words, where the last one begins.
@@ -135,13 +140,14 @@ fn wanted(command: &Command, before: &[String], last: &str) -> Option<WantedWord
         return Some(WantedWord::Nodes);
     }
     if let Some(option) = option {
-        return of(&OPTIONS, option).map(WantedWord::Names);
+        return of_option(option);
     }
     // The name of a new object is the user's choice.
     let [kind, verb] = path[..] else { return None };
     let takes_name = command.get_positionals().nth(positionals)?.get_id() == "name";
     let is_named = takes_name && verb != "add" && !last.starts_with('-');
-    of(&OBJECTS, kind).filter(|_| is_named).map(WantedWord::Names)
+    let kind = Kind::named(kind).filter(|_| is_named)?;
+    Some(WantedWord::Names(vec![NameSource::of_kind(kind)]))
 }
 
 /// Asks all nodes that are meant, and leaves out those that do not answer.
@@ -155,7 +161,7 @@ fn of_nodes(target: &Target, places: &[NameSource]) -> Vec<String> {
         });
         of_node.flatten().collect::<Vec<_>>()
     };
-    let names = |(path, field): &NameSource| {
+    let names = |NameSource { path, field }: &NameSource| {
         let all = ask(path);
         let names = all.iter().filter_map(|it| Some(it.get(field)?.as_str()?.to_owned()));
         names.collect::<Vec<_>>()
@@ -184,12 +190,14 @@ mod tests {
 
     #[test]
     fn a_name_is_wanted_where_an_object_is_named() {
-        let disks = Some(WantedWord::Names(of(&OBJECTS, "disk").unwrap()));
+        let source = |path: &str, field| NameSource { path: path.to_owned(), field };
+        let disks = Some(WantedWord::Names(vec![source("/v1/disks", "name")]));
         for words in ["disk show ", "disk remove --force a", "disk resize ", "disk show --json "] {
             assert_eq!(after(words), disks, "{words}");
         }
         assert_eq!(after("disk show --control /x "), disks);
-        let volumes = Some(WantedWord::Names(of(&OPTIONS, "volume").unwrap()));
+        let volumes = [source("/v1/volumes", "name"), source("/v1/disks", "volume")];
+        let volumes = Some(WantedWord::Names(volumes.to_vec()));
         assert_eq!(after("disk add --socket a.sock --volume io"), volumes);
         assert_eq!(after("nic list --node "), Some(WantedWord::Nodes));
         for words in ["", "dis", "disk ", "disk add ", "disk list ", "disk show a ", "disk show --"]

@@ -4,9 +4,11 @@
 //! Each option is a key of the configuration's table of the same name; the node checks them, with
 //! the same words as it checks its file.
 
-pub(crate) mod domains;
-pub(crate) mod nics;
-pub(crate) mod vfs;
+mod any_kind;
+mod domains;
+pub(crate) mod kinds;
+mod nics;
+mod vfs;
 
 use std::io::{BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -505,7 +507,7 @@ pub(crate) fn disk(command: &DiskCommand) -> Result<(), CommandFailure> {
                 Some(vmm) => vmm.snippet(disk),
                 None => tables::disk_alone(disk),
             };
-            one(&show.named, "disk", |disk: &DiskStatus| &disk.name, text)
+            one(&show.named, "disk", text)
         }
     }
 }
@@ -518,9 +520,7 @@ pub(crate) fn volume(command: &VolumeCommand) -> Result<(), CommandFailure> {
             list(which, "/v1/volumes", |all: &Vec<VolumeStatus>| tables::volume_list(all))
         }
         VolumeCommand::Resize(resize) => resize.send("volumes"),
-        VolumeCommand::Show(show) => {
-            one(show, "volume", |volume: &VolumeStatus| &volume.name, tables::volume_alone)
-        }
+        VolumeCommand::Show(show) => one(show, "volume", tables::volume_alone),
         VolumeCommand::Chain(chain) => {
             let path = format!("/v1/volumes/{}/chain", segment(&chain.name)?);
             change(&chain.which, "PUT", &path, &stages(&chain.stages)?)
@@ -690,22 +690,22 @@ fn list<T: DeserializeOwned>(
 fn one<T: DeserializeOwned>(
     show: &Named,
     kind: &str,
-    name: impl Fn(&T) -> &String,
     text: impl Fn(&T) -> String,
 ) -> Result<(), CommandFailure> {
     let answer = ask(&show.which.socket()?, "GET", &format!("/v1/{kind}s"), None)?;
     let all: Vec<Value> = understood(&answer)?;
-    for value in all {
-        let object: T = serde_json::from_value(value.clone())
-            .context("the node's answer cannot be read; the node may be of another release")
-            .map_err(CommandFailure::running)?;
-        if *name(&object) == show.name {
-            let json = serde_json::to_string(&value).expect("it was JSON before");
-            return print(&if show.which.json { format!("{json}\n") } else { text(&object) });
-        }
+    let found = all.into_iter().find(|value| value["name"].as_str() == Some(&show.name));
+    let Some(found) = found else {
+        let text = format!("there is no {kind} {:?}; `vrio {kind} list` lists them", show.name);
+        return Err(CommandFailure::running(anyhow!(text)));
+    };
+    if show.which.json {
+        return print(&format!("{found}\n"));
     }
-    let text = format!("there is no {kind} {:?}; `vrio {kind} list` lists them", show.name);
-    Err(CommandFailure::running(anyhow!(text)))
+    let object: T = serde_json::from_value(found)
+        .context("the node's answer cannot be read; the node may be of another release")
+        .map_err(CommandFailure::running)?;
+    print(&text(&object))
 }
 
 /// Asks, and turns a refusal into an error with its way out.
@@ -756,7 +756,7 @@ fn segment(name: &str) -> Result<&str, CommandFailure> {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
+    use clap::FromArgMatches;
 
     use super::*;
 
@@ -785,11 +785,10 @@ mod tests {
             assert!(failure.to_string().contains(wrong.lines().next().unwrap()), "{failure}");
         }
         let when_lost = |words: &[&str]| {
-            let line = ["vrio", "disk", "add", "--volume", "a", "--socket", "a.sock"];
-            let parsed = crate::Cli::try_parse_from(line.iter().chain(words)).unwrap();
-            let crate::Command::Disk(DiskCommand::Add(add)) = parsed.command else {
-                panic!("it is another command");
-            };
+            let line = ["add", "--volume", "a", "--socket", "a.sock"];
+            let command = DiskAdd::augment_args(clap::Command::new("add"));
+            let matches = command.try_get_matches_from(line.iter().chain(words)).unwrap();
+            let add = DiskAdd::from_arg_matches(&matches).unwrap();
             add.fields().unwrap()["when-lost"].clone()
         };
         let wanted = json!({ "error-after": "30s" });

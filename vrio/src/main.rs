@@ -94,27 +94,9 @@ enum Command {
     /// Make keys, and show their public halves.
     #[command(subcommand)]
     Key(key::KeyCommand),
-    /// Add, remove, resize and list the disks of a running node.
-    #[command(subcommand, after_help = live::DISK_EXAMPLES)]
-    Disk(live::DiskCommand),
-    /// Add, remove, resize and list the volumes of a running node, and change their chains.
-    #[command(subcommand, after_help = live::VOLUME_EXAMPLES)]
-    Volume(live::VolumeCommand),
-    /// Add, remove and list the nodes that a running node knows.
-    #[command(subcommand, after_help = live::PEER_EXAMPLES)]
-    Peer(live::PeerCommand),
-    /// Add, remove and list the networks of a running node.
-    #[command(subcommand, after_help = live::nics::NETWORK_EXAMPLES)]
-    Network(live::nics::NetworkCommand),
-    /// Add, remove, change and list the network cards of a running node.
-    #[command(subcommand, after_help = live::nics::NIC_EXAMPLES)]
-    Nic(live::nics::NicCommand),
-    /// Add, remove and list the domains in which processes of a running node's host share memory.
-    #[command(subcommand, after_help = live::domains::DOMAIN_EXAMPLES)]
-    Domain(live::domains::DomainCommand),
-    /// Add, remove and list virtual machines' windows into domains.
-    #[command(subcommand, after_help = live::vfs::VF_EXAMPLES)]
-    Vf(live::vfs::VfCommand),
+    /// The commands of each kind of objects.
+    #[command(flatten)]
+    Object(live::kinds::ObjectCommand),
     /// Print the environment with which an MPI's processes use a domain.
     #[command(subcommand, after_help = mpi::MPI_EXAMPLES)]
     Mpi(mpi::MpiCommand),
@@ -170,13 +152,7 @@ fn run(command: Command) -> Result<(), CommandFailure> {
         Command::Status(args) => commands::status(&args),
         Command::Top(args) => top::top(&args),
         Command::Key(command) => key::key(&command),
-        Command::Disk(command) => live::disk(&command),
-        Command::Volume(command) => live::volume(&command),
-        Command::Peer(command) => live::peer(&command),
-        Command::Network(command) => live::nics::network(&command),
-        Command::Nic(command) => live::nics::nic(&command),
-        Command::Domain(command) => live::domains::domain(&command),
-        Command::Vf(command) => live::vfs::vf(&command),
+        Command::Object(command) => command.run(),
         Command::Mpi(command) => mpi::mpi(&command),
         Command::Attach(args) => attach::attach(&args),
         Command::Detach(args) => attach::detach(&args),

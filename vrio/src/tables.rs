@@ -1,5 +1,6 @@
 //! A status as tables for people.
 
+mod any_kind;
 mod layout;
 mod nics;
 mod quotas;
@@ -18,6 +19,7 @@ use node::status::{
 };
 use report::store::ListedRun;
 
+pub(crate) use self::any_kind::{any_kind_alone, any_kind_list};
 use self::layout::{STRING, counter_table, fit, number, section, table, words};
 pub(crate) use self::layout::{fold, set_wide, uptime};
 pub(crate) use self::nics::{network_alone, network_list, nic_alone, nic_list};
@@ -160,6 +162,7 @@ pub(crate) fn show(status: &Status, all: bool) -> String {
     nics::network_section(&mut text, &status.networks);
     domain_sections(&mut text, &status.domains);
     section(&mut text, "vfs", vfs(&status.vfs));
+    any_kind::sections(&mut text, status);
     section(&mut text, "peers", peers(&status.peers));
     section(&mut text, "sessions", sessions(&status.sessions));
     for line in peer_keys(&status.sessions) {
@@ -450,6 +453,9 @@ fn counters(text: &mut String, status: &Status) {
         for (name, value) in counters {
             table.add_row(vec![object.clone(), name.clone(), value.to_string()]);
         }
+    }
+    for (object, name, count) in any_kind::counted(status) {
+        table.add_row(vec![object, name.clone(), count.to_string()]);
     }
     section(text, "counters", table);
 }

@@ -242,9 +242,7 @@ pub(crate) fn network(command: &NetworkCommand) -> Result<(), CommandFailure> {
         NetworkCommand::List(which) => {
             list(which, "/v1/networks", |all: &Vec<NetworkStatus>| tables::network_list(all))
         }
-        NetworkCommand::Show(show) => {
-            one(show, "network", |it: &NetworkStatus| &it.name, tables::network_alone)
-        }
+        NetworkCommand::Show(show) => one(show, "network", tables::network_alone),
     }
 }
 
@@ -260,7 +258,7 @@ pub(crate) fn nic(command: &NicCommand) -> Result<(), CommandFailure> {
                 Some(vmm) => vmm.nic_snippet(nic),
                 None => tables::nic_alone(nic),
             };
-            one(&show.named, "nic", |nic: &NicStatus| &nic.name, text)
+            one(&show.named, "nic", text)
         }
         NicCommand::Set(set) => {
             let path = format!("/v1/nics/{}", segment(&set.name)?);
