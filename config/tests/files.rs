@@ -4,7 +4,7 @@ use std::num::NonZeroU64;
 use std::path::Path;
 
 use config::Config;
-use config::{BackendConfig, LinkKind, PeerAddress, Role, StageConfig, Trust, WhenLost};
+use config::{BackendConfig, Kind, LinkKind, PeerAddress, Role, StageConfig, Trust, WhenLost};
 use expect_test::{Expect, expect};
 use volume::backend::{BACKEND_KEYS, BACKENDS, FileBackend};
 use volume::stage::{Limit, Metering, STAGES};
@@ -117,6 +117,8 @@ fn check(text: &str, expect: &Expect) {
     let text = error.to_string().replace(&backends.join(", "), "BACKENDS");
     let text = text.replace(&stages.join(", "), "STAGES");
     let text = text.replace(&BACKEND_KEYS.join(", "), "BACKEND_KEYS");
+    let kinds: Vec<_> = Kind::all().map(Kind::key).collect();
+    let text = text.replace(&kinds.join(", "), "KINDS");
     expect.assert_eq(&wrapped(&text));
 }
 
@@ -159,8 +161,7 @@ durability = "flsh"
                 a letter or digit first
             a.toml:3: unknown key "lisen"; did you mean "listen"? (known: name, listen,
                 shm, fabric, key, trust, control, metrics-listen, user, privileges,
-                watchdog, memory, sidecores, directories, disk, volume, peer, network,
-                nic, domain, vf, link)
+                watchdog, memory, sidecores, directories, KINDS, link)
             a.toml:9: volume "a": unknown key "sise"; did you mean "size"? (known:
                 BACKEND_KEYS)
             a.toml:9: volume "a": "file": no directory for volumes is named; write
