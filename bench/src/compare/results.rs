@@ -318,7 +318,13 @@ mod tests {
             missing: vec!["DPDK: no huge pages".to_owned()],
             machine: Machine::look(),
             subject: &SUBJECT,
-            plan: Plan { rounds: 2, seconds: 0.1, contest: None, case: None },
+            plan: Plan {
+                program: "vrio".into(),
+                rounds: 2,
+                seconds: 0.1,
+                contest: None,
+                case: None,
+            },
         }
     }
 
