@@ -157,8 +157,8 @@ backend = { file = "a.img", sise = "1GiB" }
 durability = "flsh"
 "#,
         &expect![[r#"
-            a.toml:2: "name": "io 1" is no name: only letters, digits, '-', '_' and '.',
-                a letter or digit first
+            a.toml:2: "name": "io 1" is no name: a name has letters, digits, '-', '_' and
+                '.', and begins with a letter or digit
             a.toml:3: unknown key "lisen"; did you mean "listen"? (known: name, listen,
                 shm, fabric, key, trust, control, metrics-listen, user, privileges,
                 watchdog, memory, sidecores, directories, KINDS, link)
@@ -182,10 +182,10 @@ fn a_socket_has_its_owner_by_numbers_and_a_mode() {
         &expect![[r#"
             a.toml:10: disk "a.sock": "socket-user": -1 is out of range; from 0 to
                 4294967294 is allowed
-            a.toml:11: disk "a.sock": "socket-mode": "1777" is no mode; write three octal
-                digits, such as "0660"
-            a.toml:15: disk "b.sock": the VMM makes this socket, and says whom it is for;
-                take "socket-user", "socket-group" and "socket-mode" out
+            a.toml:11: disk "a.sock": "socket-mode": "1777" is not a mode; write three
+                octal digits, such as "0660"
+            a.toml:15: disk "b.sock": the VMM makes this socket and decides about its
+                access; remove "socket-user", "socket-group" and "socket-mode"
         "#]],
     );
 }
@@ -207,8 +207,8 @@ fn sidecores_with_queues_are_some_of_those_there_are() {
         "name = \"vm1\"\n[sidecores]\ncount = 2\nmin = 0\nmax = 3\n",
         &expect![[r#"
         a.toml:4: [sidecores]: "min": 0 is out of range; from 1 to 64 is allowed
-        a.toml:5: [sidecores]: "max": 3 sidecores are more than there are (2); raise
-            "count" or name more "cores"
+        a.toml:5: [sidecores]: "max": 3 sidecores are more than the node has (2);
+            raise "count" or name more "cores"
     "#]],
     );
     check(
@@ -220,8 +220,8 @@ fn sidecores_with_queues_are_some_of_those_there_are() {
     check(
         "name = \"vm1\"\n[sidecores]\nmin = 2\n",
         &expect![[r#"
-        a.toml:3: [sidecores]: "min": 2 sidecores are more than there are (1); raise
-            "count" or name more "cores"
+        a.toml:3: [sidecores]: "min": 2 sidecores are more than the node has (1);
+            raise "count" or name more "cores"
     "#]],
     );
 }
@@ -252,7 +252,7 @@ fn malformed_toml_is_refused() {
     check(
         "name = io1\n",
         &expect![[r#"
-            a.toml:1: this is not TOML: invalid float, expected `inf` (a text stands in
+            a.toml:1: this is not TOML: invalid float, expected `inf` (a text needs
                 "quotes")
         "#]],
     );
@@ -310,17 +310,17 @@ fn listening_to_the_world_needs_a_key_or_trust() {
         "name = \"io1\"\nlisten = \"10.0.0.9:4870\"\n",
         &expect![[r#"
             a.toml:2: "listen": 10.0.0.9:4870 is not a loopback address, and without a
-                key whoever reaches it can read and write the volumes. Make a key with
-                `vrio key new FILE` and write key = "FILE"; or, if you trust everything
-                that reaches the address, write trust = "network"; or listen on
-                127.0.0.1:4870
+                key every host that reaches it can read and write the volumes. Make a key
+                with `vrio key new FILE` and write key = "FILE"; or, if you trust
+                everything that reaches the address, write trust = "network"; or listen
+                on 127.0.0.1:4870
         "#]],
     );
     check(
         "name = \"io1\"\nlisten = \"[::]:4870\"\ntrust = \"network\"\n",
         &expect![[r#"
-            a.toml:2: "listen": [::]:4870 is every address at once, and peers answer to
-                one; name the address that they reach
+            a.toml:2: "listen": [::]:4870 means every address, and peers need a single
+                one; write the address that they reach
         "#]],
     );
     check(
@@ -379,9 +379,9 @@ fn volumes_are_checked() {
     check(
         BAD_VOLUMES,
         &expect![[r#"
-            a.toml:3: "listen": port 0 is another port at each start, and the nodes that
-                use the volumes could not find it again; write a port, such as 4870
-            a.toml:8: volume "up": "file": "../etc/shadow" is no name of a file inside
+            a.toml:3: "listen": port 0 is another port at each start, and other nodes
+                could not find this one again; write a port, such as 4870
+            a.toml:8: volume "up": "file": "../etc/shadow" is not the name of a file in
                 "/var/lib/vrio"
             a.toml:11: volume "out": "file": "/etc/shadow" is outside the directories
                 that "volumes" names (/var/lib/vrio, /dev); put it there, or add its
@@ -398,16 +398,16 @@ fn volumes_are_checked() {
                 false is wanted
             a.toml:28: volume "device": "chain", entry 1: unknown stage "metre"; did you
                 mean "meter"? (known: STAGES)
-            a.toml:28: volume "device": "chain", entry 2: a limit says how much: { limit
-                = { iops = 50000 } }
+            a.toml:28: volume "device": "chain", entry 2: a limit needs a rate: { limit =
+                { iops = 50000 } }
             a.toml:28: volume "device": "limit": a limit needs "iops", "bytes-per-second"
                 or both
             a.toml:28: volume "device": "iops": 0 is out of range; from 1 to 1000000000
                 is allowed
-            a.toml:29: volume "device": "allow", entry 2: "v m" is no name: only letters,
-                digits, '-', '_' and '.', a letter or digit first
-            a.toml:29: volume "device": "allow": what is on this node itself always may;
-                name other nodes here
+            a.toml:29: volume "device": "allow", entry 2: "v m" is no name: a name has
+                letters, digits, '-', '_' and '.', and begins with a letter or digit
+            a.toml:29: volume "device": "allow": disks and nics of this node are always
+                allowed; name other nodes here
             a.toml:31: volume "device": "name": the volume of line 25 has the same name
             a.toml:33: volume "device": "read-only": a null volume is for measuring, and
                 takes writes
@@ -453,9 +453,8 @@ fn a_file_that_is_written_belongs_to_one_volume() {
     check(
         &text(false),
         &expect![[r#"
-        a.toml:10: volume "y": "backend": volume "x" has the same file "/v/f"; a file
-            that is written belongs to one volume (several disks may use that, if it
-            is "shared")
+        a.toml:10: volume "y": "backend": volume "x" has the same file "/v/f"; only
+            one volume may write a file (several disks may use a "shared" volume)
     "#]],
     );
     Config::parse(Path::new("a.toml"), &text(true)).unwrap();
@@ -522,30 +521,32 @@ fn disks_are_checked() {
             a.toml:7: peer "io1": "address": "io1:4870" is not an address with a port;
                 write for instance "10.0.0.9:4870" or "[fd00::9]:4870" (names are not
                 looked up)
-            a.toml:9: peer "vm1": "name": this is the node's own name; a volume of this
-                node is written without a peer
+            a.toml:9: peer "vm1": "name": this is the node's own name; volumes of this
+                node are named without a peer
             a.toml:14: disk "a.sock": "queues": 0 is out of range; from 1 to 64 is
                 allowed
             a.toml:15: disk "a": "name": the disk of line 11 has the same name
             a.toml:16: disk "/run/vrio/a.sock": "socket": the disk of line 12 has the
                 same socket
-            a.toml:18: disk "a.sock": "wait": a disk waits "forever"; to give up after a
-                while write { error-after = "30s" }
+            a.toml:18: disk "a.sock": "wait": a disk waits "forever"; to fail requests
+                after a while write { error-after = "30s" }
             a.toml:20: disk "../c.sock": "socket": "../c.sock" is not inside the sockets'
                 directory "/run/vrio"
             a.toml:21: disk "../c.sock": "volume": "vm1/c/d" names no volume ("c/d" is no
-                name: only letters, digits, '-', '_' and '.', a letter or digit first);
-                write "volume" for one of this node, "peer/volume" for another's
-            a.toml:23: disk "d d.sock": "d d" is no name: only letters, digits, '-', '_'
-                and '.', a letter or digit first; give the disk a name = ".." of its own
+                name: a name has letters, digits, '-', '_' and '.', and begins with a
+                letter or digit); write "volume" for a volume of this node, "peer/volume"
+                for a peer's
+            a.toml:23: disk "d d.sock": "d d" is no name: a name has letters, digits,
+                '-', '_' and '.', and begins with a letter or digit; give the disk a name
+                = ".." of its own
             a.toml:25: disk "d d.sock": "error-after": "soon" is not a duration (it does
                 not start with a number); write for instance "500ms", "30s" or "5min"
             a.toml:26: disk "d d.sock": unknown key "serial"; known are name, socket,
                 role, socket-user, socket-group, socket-mode, volume, queues, when-lost,
                 attachment, attachment-key, accept-loss
-            a.toml:33: disk "f": "attachment": disk "e" is the same attachment "e" of
-                volume vm1/e, and each would take it from the other; give them different
-                names
+            a.toml:33: disk "f": "attachment": disk "e" has the same attachment "e" of
+                volume vm1/e, and each disk would take it from the other; give them
+                different names
             a.toml:36: disk "f": "role": unknown word "server"; known are listen, connect
             a.toml:37: disk 7: the key "socket" is missing; write for instance socket =
                 "alice.sock"
@@ -572,10 +573,10 @@ socket = "b.sock"
 volume = "b"
 "#,
         &expect![[r#"
-            a.toml:11: disk "a": "volume": no [[peer]] is called "io9" (there is none);
+            a.toml:11: disk "a": "volume": there is no [[peer]] "io9" (there is none);
                 add [[peer]] name = "io9", address = ".."
             a.toml:14: disk "b": "volume": this node has no volume "b" (there are a); add
-                a [[volume]] of that name, or write "peer/b" for another node's
+                a [[volume]] of that name, or write "peer/b" for a peer's volume
         "#]],
     );
 }
@@ -720,26 +721,28 @@ attachment-key = "alice.key"
             a.toml: the key "listen" is missing (peers answer to an address); write for
                 instance listen = "10.0.0.9:4870"
             a.toml:3: "key": "io1.key" is not an absolute path, such as "/var/lib/vrio"
-            a.toml:6: peer "vm1": "key": this is no public key, which is 32 bytes in
-                Base64 (44 characters, the last one "="); `vrio key show FILE` prints it
+            a.toml:6: peer "vm1": "key": this is not a public key: it has 32 bytes in
+                Base64 (44 characters, the last one is "="), and `vrio key show FILE`
+                prints it
             a.toml:7: peer "vm1": "expires": this is a text, but a date such as
                 2027-01-01T00:00:00Z is wanted
             a.toml:11: peer "vm2": "key" is for one key and "keys" for several; keep one
-            a.toml:14: peer "vm3": "expires": 2027-01-01 is no point in time; write date,
-                time and zone, for instance 2027-01-01T00:00:00Z
+            a.toml:14: peer "vm3": "expires": 2027-01-01 is not a point in time; write
+                date, time and zone, for instance 2027-01-01T00:00:00Z
             a.toml:14: peer "vm3": the key "key" is missing; write for instance { key =
                 "..", expires = 2027-01-01T00:00:00Z }
-            a.toml:14: peer "vm3": "expires": 2027-01-01T00:00:00 is no point in time;
+            a.toml:14: peer "vm3": "expires": 2027-01-01T00:00:00 is not a point in time;
                 write date, time and zone, for instance 2027-01-01T00:00:00Z
             a.toml:14: peer "vm3": "keys", entry 3: this is a whole number, but a text in
                 quotes is wanted
-            a.toml:15: peer "vm3": "expires": this belongs to "key"; with several write
-                keys = [{ key = "..", expires = .. }]
+            a.toml:15: peer "vm3": "expires": "expires" belongs to "key"; with several
+                keys write keys = [{ key = "..", expires = .. }]
             a.toml:18: peer "vm4": "keys": 5 are too many; at most 4
             a.toml:22: volume "a": the key "key" is missing; write for instance { node =
                 "vm1", key = ".." }
-            a.toml:22: volume "a": "key": this is no public key, which is 32 bytes in
-                Base64 (44 characters, the last one "="); `vrio key show FILE` prints it
+            a.toml:22: volume "a": "key": this is not a public key: it has 32 bytes in
+                Base64 (44 characters, the last one is "="), and `vrio key show FILE`
+                prints it
             a.toml:22: volume "a": unknown key "nod"; did you mean "node"? (known: node,
                 key)
             a.toml:22: volume "a": the key "node" is missing; write for instance { node =
@@ -766,8 +769,8 @@ trust = "network"
 "#,
         ),
         &expect![[r#"
-            a.toml:5: "trust": with "key" sessions are sealed, and a network need not be
-                trusted; keep one of the two
+            a.toml:5: "trust": with "key" sessions are sealed, and the network need not
+                be trusted; keep one of the two
         "#]],
     );
     check(
@@ -795,14 +798,14 @@ attachment-key = "/etc/vrio/alice.key"
 "#,
         ),
         &expect![[r#"
-            a.toml:9: peer "vm1": a peer's key says nothing while this node has none:
-                sessions are plain; make one with `vrio key new FILE` and write key =
+            a.toml:9: peer "vm1": a peer's key has no use while this node has no key:
+                sessions are plain; make a key with `vrio key new FILE` and write key =
                 "FILE" at the top
             a.toml:10: peer "vm2": the key "address" is missing; write for instance
-                address = "10.0.0.9:4870" (only a peer that has a key, and whose volumes
-                and networks nothing here uses, needs none)
-            a.toml:12: peer "vm2": a peer's key says nothing while this node has none:
-                sessions are plain; make one with `vrio key new FILE` and write key =
+                address = "10.0.0.9:4870" (a peer without an address must have a key, and
+                no disk or nic of this node may use it)
+            a.toml:12: peer "vm2": a peer's key has no use while this node has no key:
+                sessions are plain; make a key with `vrio key new FILE` and write key =
                 "FILE" at the top
             a.toml:16: volume "a": "allow": an attachment key of "vm1" can only be proved
                 in sealed sessions; make a node key with `vrio key new FILE` and write
@@ -852,22 +855,23 @@ attachment-key = "/etc/vrio/alice.key"
 "#,
         ),
         &expect![[r#"
-            a.toml:7: peer "vm1": the key "key" is missing, by which it proves who it is;
-                write key = ".." with what `vrio key show` prints there
+            a.toml:7: peer "vm1": the key "key" is missing, by which the peer proves its
+                name; write key = ".." with the public key that `vrio key show` prints
+                there
             a.toml:9: peer "vm2": the key "address" is missing; write for instance
-                address = "10.0.0.9:4870" (only a peer that has a key, and whose volumes
-                and networks nothing here uses, needs none)
+                address = "10.0.0.9:4870" (a peer without an address must have a key, and
+                no disk or nic of this node may use it)
             a.toml:11: peer "vm2": "keys": dGhlIHB1YmxpYyBrZXkgb2YgaW8xOiByZXBsYWNlLi4=
                 is given twice; keep one
             a.toml:14: peer "vm3": "key": dGhlIHB1YmxpYyBrZXkgb2YgaW8xOiByZXBsYWNlLi4= is
-                the key of peer "vm2" as well; every node has its own
+                the key of peer "vm2" as well; each node needs a key of its own
             a.toml:18: volume "a": "allow": "vm1" is allowed without a key, so its entry
-                with one keeps nobody out; keep one of the two
+                with a key has no effect; keep one of the two
             a.toml:18: volume "a": "allow": "vm2" is named twice; keep one
-            a.toml:18: volume "a": "allow": no [[peer]] is called "vm9", so no key proves
-                who that is; add [[peer]] name = "vm9", key = ".."
-            a.toml:18: volume "a": "allow": what is on this node itself always may; name
-                other nodes here
+            a.toml:18: volume "a": "allow": there is no [[peer]] "vm9", so no key proves
+                this name; add [[peer]] name = "vm9", key = ".."
+            a.toml:18: volume "a": "allow": disks and nics of this node are always
+                allowed; name other nodes here
             a.toml:22: volume "b": "allow": the key of "vm1" is the node key of "vm2"; an
                 attachment key is made with `vrio key new --attachment FILE`
             a.toml:29: disk "b": "attachment-key": this node's own disks need none; it is

@@ -82,10 +82,10 @@ guest-addresses-max = "128TiB"
 front-end-mappings-max = 0
 "#,
         &expect![[r#"
-            a.toml:3: "user": "vr io" is no name: only letters, digits, '-', '_' and '.', a
-                letter or digit first
-            a.toml:4: "keep" means that the node stays what it was started as, and "user"
-                that it becomes another; keep one of the two
+            a.toml:3: "user": "vr io" is no name: a name has letters, digits, '-', '_' and
+                '.', and begins with a letter or digit
+            a.toml:4: "keep" means that the node keeps the user that started it, and "user"
+                that it changes the user; keep one of the two
             a.toml:5: "metrics-listen": "9470" is not an address with a port; write for
                 instance "10.0.0.9:4870" or "[fd00::9]:4870" (names are not looked up)
             a.toml:7: [memory]: "session-buffers": a sidecore's buffers take from 4MiB to
@@ -121,7 +121,7 @@ fn a_stage_that_encrypts_names_a_key_of_its_own() {
             "[{ crypt = {} }]",
         ]),
         &expect![[r#"
-            a.toml:5: volume "a": "chain", entry 1: say with which key: { encrypt = { key =
+            a.toml:5: volume "a": "chain", entry 1: name the key's file: { encrypt = { key =
                 "/etc/vrio/alice.xts" } }
             a.toml:5: volume "a": the key "key" is missing; write for instance key =
                 "/etc/vrio/alice.xts"
@@ -134,8 +134,8 @@ fn a_stage_that_encrypts_names_a_key_of_its_own() {
         &text([&format!("[{a}, {b}]"), &format!("[{a}]")]),
         &expect![[r#"
             a.toml:5: volume "a": "chain": one stage that encrypts is enough
-            a.toml:9: volume "b": "chain": volume "a" has the same key "/k/a.xts"; each has
-                one of its own: `vrio key new --volume FILE`
+            a.toml:9: volume "b": "chain": volume "a" has the same key "/k/a.xts"; each
+                volume needs a key of its own: `vrio key new --volume FILE`
         "#]],
     );
 }

@@ -587,7 +587,7 @@ mod tests {
               scratch: memory, read-only, chain meter
 
             PEERS
-             name address    origin disks
+             name address    origin  disks
              io1  10.0.0.9:4870 command alice
 
             SESSIONS (more columns: --wide)

@@ -259,14 +259,14 @@ mod tests {
             node vm1: 8 problems
               disk c is failed: another attachment has taken the volume; remove it
               disk a is waiting: waits for io1 at 10.0.0.9:4870 to answer
-              network blue: its uplink tap:vrio0 carries nothing: it is set down; ip link
+              network blue: its uplink tap:vrio0 carries no frames: it is set down; ip link
                 set vrio0 up
               domain science: n3 is not joined: no session with it yet
-              peer vm3 is at a limit: it has 96MiB of replies, and may have no more
-              a peer at 10.0.0.7:4870 (x\u{1b}[2J) was refused (unknown-key); what admits it
-                is below, at STRANGERS
-              it is drained: it takes no new users (`vrio node drain` lists the users
-                --undo ends it)
+              peer vm3 is at a limit: it has 96MiB of replies, and gets no more
+              a peer at 10.0.0.7:4870 (x\u{1b}[2J) was refused (unknown-key); the table
+                STRANGERS below says how to admit it
+              it is drained: it takes no new users (`vrio node drain` lists the users that
+                are left, --undo ends the drain)
         "#]]
         .assert_eq(&told);
     }
