@@ -199,7 +199,7 @@ mod tests {
         };
         runs[0].run.machine = Some(machine("abc", 46));
         let said = pool(&runs, None).unwrap_err().to_string();
-        assert!(said.contains("nobody knows where"), "{said}");
+        assert!(said.contains("is not known"), "{said}");
         runs[1].run.machine = Some(machine("def", 46));
         let said = pool(&runs, None).unwrap_err().to_string();
         assert!(said.contains("commit: abc") && said.contains("def"), "{said}");

@@ -441,7 +441,7 @@ mod tests {
             let error = read(&path).unwrap_err().to_string();
             assert!(error.contains("chmod 600") && error.contains("others may"), "{error}");
         }
-        refused(home.path(), &["it is no regular file"]);
+        refused(home.path(), &["it is not a regular file"]);
     }
 
     #[test]

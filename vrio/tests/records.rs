@@ -232,7 +232,7 @@ fn a_record_of_an_older_release_is_believed_once() {
     }
     let mut node = host.start();
     work(&mut alice, "alice");
-    assert!(host.log().contains("other users could use"), "{}", host.log());
+    assert!(host.log().contains("other users could access"), "{}", host.log());
     // The first claim writes the record anew, with a code, for the node's user alone.
     let sealed = fs::read(&path).expect("a record");
     assert_ne!(sealed.len(), left.len());

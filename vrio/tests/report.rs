@@ -40,7 +40,7 @@ fn one_command_leads_from_an_osu_file_to_a_picture() {
     let page = home.path().join("out/index.html");
     assert!(told.starts_with(page.canonicalize().unwrap().to_str().unwrap()), "{told}");
     let html = fs::read_to_string(page).unwrap();
-    assert!(html.contains("<td>0.23<") && html.contains("nobody knows where"));
+    assert!(html.contains("<td>0.23<") && html.contains("is not known"));
     assert!(html.contains("Overhead in latency against one"));
     let plot =
         fs::read_to_string(home.path().join("out/latency-by-message-size-point-to-point.svg"))

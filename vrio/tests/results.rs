@@ -47,7 +47,7 @@ fn other_programs_results_are_kept_listed_shown_and_compared() {
         assert!(shown.contains(words), "{words:?} is not in {shown}");
     }
     let diff = json(home.path(), &["diff", &ids[0], &ids[1]]);
-    assert_eq!(diff["differs"][0], "machine: nobody knows where A, B were measured");
+    assert_eq!(diff["differs"][0], "machine: the machine of A, B is not known");
     let series = &diff["series"][0];
     let differs = series["differs"].as_array().unwrap();
     assert!(differs.contains(&"version: 5.3 (A), 7.4 (B)".into()), "{series}");

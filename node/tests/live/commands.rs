@@ -218,7 +218,7 @@ fn a_peer_that_may_no_longer_use_a_volume_waits_until_it_may_again() {
     assert_eq!(guest.write(0, 5, 5), Outcome::Ok);
     write_file(&home, "io1.toml", &format!("{file}allow = [\"vm2\"]\n"));
     let changed = done(&io1, "POST", "/v1/reload", &json!({}));
-    let revoked = "revoke what \"allow\" of volume \"a\" no longer has";
+    let revoked = "revoke rights that \"allow\" of volume \"a\" no longer has";
     assert_eq!(changed.applied, [revoked, "change volume \"a\": \"allow\""]);
     thread::scope(|scope| {
         let waits = scope.spawn(|| guest.check(0, 5, 5));

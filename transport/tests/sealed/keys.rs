@@ -53,8 +53,8 @@ fn an_acceptor_with_another_key_is_named() {
     assert_eq!(
         refusal(&mut world),
         format!(
-            "the peer has another key than {key}, which is configured here for \"io1\": compare \
-             it with what `vrio key show` says there"
+            "the peer has another key than {key}, which is configured here for \"io1\": compare it \
+             with the key that `vrio key show` prints there"
         )
     );
 }

@@ -161,8 +161,7 @@ fn versions_without_overlap_are_refused_by_name() {
     world.connect(0, 1, "io1");
     world.run_for(3 * SECOND);
     let oldest = if crate::SEALED { 2 } else { 1 };
-    let text =
-        format!("no common protocol version: {oldest} to 2 are spoken here, 3 to 3 by the peer");
+    let text = format!("no common protocol version: this node has {oldest} to 2, the peer 3 to 3");
     assert_eq!(world.nodes[0].app.losses(), [LostReason::Refused(text)]);
     assert_eq!(world.nodes[0].endpoint.sessions().count(), 0);
     assert_eq!(world.nodes[1].endpoint.sessions().count(), 0);

@@ -26,7 +26,7 @@ fn another_name_than_expected_is_refused() {
     let mut world = two_nodes(1);
     world.connect(0, 1, "io2");
     world.run_for(10 * SECOND);
-    let text = "the node at 10.0.0.2:4870 calls itself \"io1\", expected was \"io2\"";
+    let text = "the node at 10.0.0.2:4870 has the name \"io1\" instead of \"io2\"";
     assert_eq!(world.nodes[0].app.losses(), [LostReason::Refused(text.to_owned())]);
     assert!(world.nodes[1].app.events.is_empty());
     assert_eq!(world.nodes[1].endpoint.sessions().count(), 0);

@@ -583,7 +583,7 @@ mod tests {
         let pipe = rustix::fs::FileType::Fifo;
         rustix::fs::mknodat(rustix::fs::CWD, &alice, pipe, 0o600.into(), 0).expect("a pipe");
         let error = records.load().expect_err("a pipe");
-        assert!(error.reason.contains("no regular file"), "{error}");
+        assert!(error.reason.contains("not a regular file"), "{error}");
     }
 
     #[test]

@@ -129,7 +129,7 @@ fn mpich_sends_by_each_protocol_that_can_be_and_is_told_of_the_other() {
         }
     }
     let (status, text) = run("write", "ping-pong");
-    assert!(!status.success() && text.contains("say read or pipeline"), "{text}");
+    assert!(!status.success() && text.contains("set it to read or pipeline"), "{text}");
     assert_ne!(status.code(), Some(124), "it waited for ever: {text}");
     stage.until_empty();
 }

@@ -34,14 +34,14 @@ fn problems_of_a_rule_are_named() {
         ("allow ipv4 to 10.0.0.0/33", "rule 1: '10.0.0.0/33': the length after the /"),
         ("allow tcp to any port 80-70", "rule 1: '80-70': a port is"),
         ("allow tcp to any port 65536", "rule 1: '65536': a port is"),
-        ("allow tcp to any from any", "rule 1: 'from': here may be, in this order"),
+        ("allow tcp to any from any", "rule 1: 'from': allowed here, in this order"),
         ("allow tcp vlan 4095", "rule 1: '4095': a VLAN is"),
         ("allow arp to 10.0.0.1", "rule 1: such frames have no IP addresses"),
-        ("allow icmp to any port 9", "rule 1: ports are TCP's and UDP's"),
-        ("allow arp keep", "rule 1: only tcp, udp, icmp and icmpv6 have"),
-        ("deny tcp keep", "rule 1: what is denied has no"),
+        ("allow icmp to any port 9", "rule 1: only TCP and UDP have ports"),
+        ("allow arp keep", "rule 1: \"keep\" needs tcp"),
+        ("deny tcp keep", "rule 1: \"keep\" is for rules"),
         ("allow tcp from fd00::1 to 10.0.0.1", "rule 1: one address is of IPv4"),
-        ("allow type 0x10000", "rule 1: '0x10000': a number has"),
+        ("allow type 0x10000", "rule 1: '0x10000': a number is"),
     ];
     for (text, expected) in cases {
         let error = Rules::parse(&[text], Action::Deny).unwrap_err().to_string();
