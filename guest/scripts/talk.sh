@@ -1,7 +1,7 @@
 # shellcheck shell=dash
 # One of two guests of a network: ADDRESS is its own, PEER the other's; BYTES_KIB go there and come
-# back, and are the same. HOST is who is behind an uplink, if anybody is. The host types what is to
-# be done: "ask" to the one that begins, and "carrier 0" to one whose cable is to be pulled.
+# back unchanged. HOST is the address behind an uplink, if there is one. The host types commands:
+# "ask" for the guest that begins, and "carrier 0" for a guest whose cable will be unplugged.
 PEER=${PEER:?}
 ADDRESS=${ADDRESS:?}
 KIB=${BYTES_KIB:?}
