@@ -121,7 +121,8 @@ if dd if="$DISK" of=/dev/null bs=4096 count=1 iflag=direct 2>/tmp/refusal; then
 fi
 grep -qi "input/output error" /tmp/refusal || fail "$(cat /tmp/refusal)"
 vrio attach --list | grep "taken-over: a successor on" || fail "$(vrio attach --list)"
-dd if="$second" of=/dev/null bs=4096 count=1 iflag=direct 2>/dev/null || fail "the new client cannot read"
+dd if="$second" of=/dev/null bs=4096 count=1 iflag=direct 2>/dev/null ||
+    fail "the new client cannot read"
 vrio detach "$second" --directory /tmp/second
 vrio detach io1/far
 set -- /dev/ublkb* /sys/block/ublkb* "$RECORDS"/*.json "$RECORDS"/*.socket
