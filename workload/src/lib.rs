@@ -2,6 +2,8 @@
 //! flushes on several rings, each fed to the [`Checker`].
 
 pub mod checker;
+pub mod frames;
+pub mod messages;
 
 use std::collections::HashMap;
 

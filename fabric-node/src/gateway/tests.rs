@@ -16,10 +16,10 @@ use std::sync::Arc;
 use super::*;
 use crate::SlotTable;
 use fabric::LocalNode;
-use fabric::testing::content;
 use fabric::{Address, Endpoint, EndpointOptions, RegionOptions, SendError};
 use fabric::{Class, Completion, MemoryPiece, Message, Receive, RequestContext};
 use random::Random;
+use workload::messages::content;
 
 const KEY: u8 = 7;
 

@@ -1,18 +1,17 @@
-//! Random messages among endpoints of several hosts, against what was sent.
+//! Random messages among endpoints of several hosts, under the checker of the promise about
+//! messages (`workload::messages`).
 
 use super::*;
 use fabric::Done;
+use workload::messages::MessageChecker;
 
 /// The requests of one endpoint.
 #[derive(Default)]
 struct Party {
-    /// By receiver: the messages that were sent, kept until their completion.
+    /// The messages that were sent, kept until their completion.
     sent: Vec<Box<[u8]>>,
     sends: usize,
     sends_ended: usize,
-    /// By sender: which receive took which message. Receives take in the order in which they were
-    /// made, and may end in another.
-    came: HashMap<Address, BTreeMap<u64, u64>>,
     /// Buffers of receives, by context.
     places: HashMap<u64, Vec<u8>>,
     receives: u64,
@@ -71,26 +70,30 @@ fn exchange(seed: u64, (hosts, cores): (usize, usize), trouble: Trouble) {
     let mut random = Random::new(seed + 1);
     let all: Vec<_> = (0..hosts).flat_map(|h| (0..EACH).map(move |e| (h, e))).collect();
     let mut parties: HashMap<(usize, usize), Party> = HashMap::new();
-    let mut numbers: HashMap<[(usize, usize); 2], u64> = HashMap::new();
+    let names: HashMap<_, _> = all.iter().map(|it| (world.address(it.0, it.1), *it)).collect();
+    let mut checker = MessageChecker::default();
     let expected = MESSAGES * all.len() as u64 * (all.len() as u64 - 1);
-    let (mut received, mut steps) = (0, 0);
-    while received < expected || parties.values().any(|it| it.sends_ended < it.sends) {
+    let mut steps = 0;
+    while checker.count() < expected || parties.values().any(|it| it.sends_ended < it.sends) {
         steps += 1;
         assert!(
             steps < 300_000,
-            "{received} of {expected}: {:?}",
+            "{} of {expected}: {:?}",
+            checker.count(),
             world.hosts[0].cores[0].room.counters()
         );
         trouble.happen(&mut world, &mut random);
         for &me in &all {
             let to = all[random.below(all.len() as u64) as usize];
-            let number = numbers.entry([me, to]).or_default();
+            let number = checker.next(me, to);
             let party = parties.entry(me).or_default();
-            if to != me && *number < MESSAGES {
+            if to != me && number < MESSAGES {
                 let address = world.address(to.0, to.1);
-                let bytes = content(*number, length(&mut random)).into_boxed_slice();
-                let endpoint = &mut world.hosts[me.0].endpoints[me.1];
-                *number += u64::from(party.send(endpoint, address, *number, bytes));
+                let length = length(&mut random);
+                let bytes = content(number, length).into_boxed_slice();
+                if party.send(&mut world.hosts[me.0].endpoints[me.1], address, number, bytes) {
+                    checker.sent(me, to, length);
+                }
             }
             if party.places.len() < 4 {
                 let endpoint = &mut world.hosts[me.0].endpoints[me.1];
@@ -111,18 +114,14 @@ fn exchange(seed: u64, (hosts, cores): (usize, usize), trouble: Trouble) {
                 let place = party.places.remove(&completion.context.0).expect("it was asked for");
                 let number = completion.tag;
                 assert_eq!(data, Some(!number));
-                assert!(place[..completion.bytes] == content(number, completion.bytes), "whole");
-                let came = party.came.entry(source).or_default();
-                came.insert(completion.context.0, number);
-                received += 1;
+                let (pair, bytes) = ((names[&source], me), &place[..completion.bytes]);
+                let came = checker.received(pair, completion.context.0, number, bytes);
+                came.unwrap_or_else(|breach| panic!("seed {seed}: {breach}"));
             }
         }
     }
     world.run(200);
-    assert_eq!(received, expected);
-    for came in parties.values().flat_map(|party| party.came.values()) {
-        assert!(came.values().copied().eq(0..MESSAGES), "once and in order: {came:?}");
-    }
+    assert_eq!((checker.count(), checker.finish()), (expected, Ok(())));
     for Core { room, carrier, .. } in world.hosts.iter_mut().flat_map(|it| &mut it.cores) {
         let counters = room.counters();
         // The successor's counters begin anew.
