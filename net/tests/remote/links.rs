@@ -77,8 +77,7 @@ fn frames_are_right_and_in_order_over_any_network() {
         let nic = world.hosts[1].nic("blue", 2, Vlans::Access(0));
         let there = local(&mut world, 1, PortOptions::of_guest(mac(1)));
         joined(&mut world, &[&nic]);
-        (world.loss, world.reorder, world.duplicate) =
-            (seed % 7 * 10, seed % 5 * 20, seed % 3 * 20);
+        world.disturb(seed % 7 * 10, seed % 5 * 20, seed % 3 * 20);
         let numbered = |number: usize| {
             let mut bytes = frame(2, 1, [20, 1400, 30_000][number % 3]);
             bytes[50..54].copy_from_slice(&(number as u32).to_le_bytes());

@@ -1,8 +1,7 @@
 //! Nodes with guests' stand-ins, and a network that loses, doubles and reorders as its seed says.
 
 use std::cell::RefCell;
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -18,6 +17,7 @@ use net::{
 use peer::Planes;
 use random::Random;
 use sidecore::{Poll, Progress, Services};
+use simnet::{SimNetwork, Weather};
 use transport::{
     Endpoint, EndpointConfig, Keyring, KnownKey, PeerInfo, SecretKey, Security, SessionId,
     TransmitBatch,
@@ -329,27 +329,11 @@ fn here(vlans: Vlans) -> Vlans {
     if matches!(vlans, Vlans::Access(_)) { Vlans::Access(0) } else { vlans }
 }
 
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Flight {
-    at_ns: u64,
-    sequence: u64,
-    from: SocketAddr,
-    to: SocketAddr,
-    bytes: Vec<u8>,
-}
-
 pub(crate) struct World {
     pub(crate) now_ns: u64,
     pub(crate) hosts: Vec<Host>,
     sealed: bool,
-    random: Random,
-    /// In parts per thousand.
-    pub(crate) loss: u64,
-    pub(crate) reorder: u64,
-    pub(crate) duplicate: u64,
-    pub(crate) lost: u64,
-    flights: BinaryHeap<Reverse<Flight>>,
-    sequence: u64,
+    pub(crate) network: SimNetwork,
     lives: u64,
 }
 
@@ -360,15 +344,11 @@ impl World {
             now_ns: SECOND,
             hosts: vec![Host::new("io1", 1, sealed, 1), Host::new("vm1", 2, sealed, 2)],
             sealed,
-            random: Random::new(seed),
-            loss: 0,
-            reorder: 0,
-            duplicate: 0,
-            lost: 0,
-            flights: BinaryHeap::new(),
-            sequence: 0,
+            network: SimNetwork::new(Random::new(seed)),
             lives: 10,
         };
+        // Without faults, datagrams keep their order.
+        world.network.weather.jitter_ns = 0;
         world.hosts[0].network("blue", 1);
         world.hosts[1].asks = Some((world.hosts[0].addr, "io1", None));
         world
@@ -432,14 +412,12 @@ impl World {
     }
 
     fn round(&mut self) {
-        while self.flights.peek().is_some_and(|Reverse(flight)| flight.at_ns <= self.now_ns) {
-            let Some(Reverse(flight)) = self.flights.pop() else { break };
-            let to = self.hosts.iter().find(|host| host.addr == flight.to && !host.is_down);
+        let now_ns = self.now_ns;
+        while let Some((at_ns, from, to, bytes)) = self.network.arrived(now_ns) {
+            let to = self.hosts.iter().find(|host| host.addr == to && !host.is_down);
             let Some(to) = to else { continue };
             let mut planes = to.planes.borrow_mut();
-            let (at_ns, now_ns) = (flight.at_ns, self.now_ns);
-            let mut endpoint = to.endpoint.borrow_mut();
-            endpoint.receive(now_ns, at_ns, flight.from, &flight.bytes, &mut *planes);
+            to.endpoint.borrow_mut().receive(now_ns, at_ns, from, &bytes, &mut *planes);
         }
         for at in 0..self.hosts.len() {
             if self.hosts[at].is_down {
@@ -463,35 +441,27 @@ impl World {
                 return;
             }
             let endpoint = host.endpoint.borrow();
-            let datagrams = host.batch.datagrams().map(|datagram| {
+            for datagram in host.batch.datagrams() {
                 let mut bytes = datagram.head().to_vec();
                 bytes.extend_from_slice(datagram.body(endpoint.pool()));
-                (datagram.to(), bytes)
-            });
-            let datagrams: Vec<_> = datagrams.collect();
-            let (from, count) = (host.addr, host.batch.len());
-            drop(endpoint);
-            host.batch.consume(count);
-            for (to, bytes) in datagrams {
-                self.carry(from, to, bytes);
+                self.network.send(self.now_ns, host.addr, datagram.to(), &bytes);
             }
+            drop(endpoint);
+            let count = host.batch.len();
+            host.batch.consume(count);
         }
     }
 
-    fn carry(&mut self, from: SocketAddr, to: SocketAddr, bytes: Vec<u8>) {
-        if self.random.below(1000) < self.loss {
-            self.lost += 1;
-            return;
-        }
-        let late = self.random.below(1000) < self.reorder;
-        let mut delay_ns = 20_000 + if late { self.random.below(500_000) } else { 0 };
-        let times = 1 + u64::from(self.random.below(1000) < self.duplicate);
-        for _ in 0..times {
-            self.sequence += 1;
-            let (at_ns, sequence) = (self.now_ns + delay_ns, self.sequence);
-            self.flights.push(Reverse(Flight { at_ns, sequence, from, to, bytes: bytes.clone() }));
-            delay_ns += self.random.below(MS);
-        }
+    /// The network loses, delays and doubles datagrams from now on, in parts per thousand.
+    pub(crate) fn disturb(&mut self, loss: u64, late: u64, duplicate: u64) {
+        self.network.weather = Weather {
+            loss_ppm: 1000 * loss,
+            late_ppm: 1000 * late,
+            late_ns: 500_000,
+            duplicate_ppm: 1000 * duplicate,
+            jitter_ns: 0,
+            ..Weather::FINE
+        };
     }
 
     pub(crate) fn members(&self) -> Vec<MemberInfo> {

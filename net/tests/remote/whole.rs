@@ -1,9 +1,8 @@
 //! Whole nics under a network that loses, doubles and reorders: guests' rings on two nodes, a
-//! session with casts between them, and a plain model of what may come of it.
+//! session with casts between them, and the checker of the promise about frames
+//! (`workload::frames`).
 //!
 //! A run is its seed: `SIM_SEED=n` replays one and prints it, `SIM_NICS=n` runs that many.
-
-use std::collections::BTreeMap;
 
 use net::maker::FrameMaker;
 use net::nic::{NicOptions, features};
@@ -11,6 +10,7 @@ use net::stand_in::{HEADER, NicPlan, StandInGuest};
 use net::{Bridge, PortOptions, Reason, Vlans};
 use random::Random;
 use virtio::{RingKind, feature as ring_feature};
+use workload::frames::{FrameChecker, FrameFlow, FrameStamp};
 
 use crate::rig::{MS, Nic, SECOND, World, mac};
 
@@ -26,32 +26,20 @@ const LOSS_MAX: u64 = 150;
 /// Guests: two of "blue", one on each node, and two of "red". Each sends to all others.
 const GUESTS: [(u8, &str); 4] = [(1, "blue"), (2, "blue"), (3, "red"), (4, "red")];
 
-/// Where a frame's numbers are in it, behind the headers of UDP.
+/// Where a frame's stamp is in it, behind the headers of UDP.
 const AT: usize = 42;
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().filter(|text| !text.is_empty()).map(|text| text.parse().unwrap())
 }
 
-/// A guest, and what the model knows of it.
+/// A guest.
 struct Guest {
     number: u8,
     network: &'static str,
     side: StandInGuest,
     sent: usize,
-    /// By sender and flow the number that may come next.
-    next: BTreeMap<(u8, u16), usize>,
     heard: usize,
-}
-
-/// A frame from one guest to another: all of it follows from these numbers.
-fn frame(from: u8, to: u8, flow: u16, sent: usize, bytes: usize) -> Vec<u8> {
-    let maker = FrameMaker::udp4().from(mac(from)).to(mac(to)).ports(flow, 9).payload(bytes);
-    let mut frame = maker.build();
-    frame[AT] = from;
-    frame[AT + 1] = to;
-    frame[AT + 2..AT + 6].copy_from_slice(&(sent as u32).to_le_bytes());
-    frame
 }
 
 impl Guest {
@@ -67,46 +55,52 @@ impl Guest {
         let options = PortOptions { floods_per_s: 0, ..PortOptions::of_guest(mac(number)) };
         let mut side = StandInGuest::new(bridge, plan, options);
         side.post_buffers();
-        Self { number, network, side, sent: 0, next: BTreeMap::new(), heard: 0 }
+        Self { number, network, side, sent: 0, heard: 0 }
     }
 
     /// A frame to another guest, which may be in the other network; small ones mostly.
-    fn say(&mut self, dice: &mut Random) {
+    fn say(&mut self, dice: &mut Random, checker: &mut FrameChecker) {
         let in_network = GUESTS.iter().filter(|(_, network)| *network == self.network);
         let others = in_network.map(|(number, _)| *number).chain([1 + dice.below(4) as u8]);
         let others: Vec<_> = others.filter(|number| *number != self.number).collect();
         let to = others[dice.below(others.len() as u64) as usize];
-        let bytes = 6 + match dice.below(8) {
+        let bytes = match dice.below(8) {
             0 => dice.below(60_000),
             1 | 2 => dice.below(8_000),
             _ => dice.below(1_400),
         } as usize;
         let flow = dice.below(4) as u16;
-        let bytes = frame(self.number, to, flow, self.sent, bytes);
         // At most 64 pieces, as a chain has.
-        let pieces = bytes.len() as u32 / 64 + 1 + dice.below(4000) as u32;
-        if self.side.stage([0; HEADER], &bytes, pieces) {
-            self.side.send.publish();
-            self.sent += 1;
-        }
+        let pieces = bytes as u32 / 64 + 3 + dice.below(4000) as u32;
+        self.send((to, flow), bytes, pieces, checker);
     }
 
-    /// A frame arrives as it was sent, to this guest, by a guest of its network, in its flow's
-    /// order.
-    fn hear(&mut self, seed: u64) {
+    /// Sends a frame, with so many bytes behind its stamp, if there is room.
+    fn send(
+        &mut self,
+        (to, flow): (u8, u16),
+        bytes: usize,
+        pieces: u32,
+        checker: &mut FrameChecker,
+    ) -> bool {
+        let stamp = checker.stamp(FrameFlow { from: self.number, life: 0, to, flow });
+        let maker = FrameMaker::udp4().from(mac(self.number)).to(mac(to)).ports(flow, 9);
+        let mut frame = maker.payload(FrameStamp::BYTES + bytes).build();
+        frame[AT..][..FrameStamp::BYTES].copy_from_slice(&stamp.to_bytes());
+        let is_taken = self.side.stage([0; HEADER], &frame, pieces);
+        if is_taken {
+            self.side.send.publish();
+            checker.sent(stamp, &frame);
+            self.sent += 1;
+        }
+        is_taken
+    }
+
+    fn hear(&mut self, seed: u64, checker: &mut FrameChecker) {
         self.side.reap();
         for heard in self.side.hear_all() {
-            let sent = u32::from_le_bytes(*heard[AT + 2..].first_chunk().unwrap()) as usize;
-            let (from, to) = (heard[AT], heard[AT + 1]);
-            let flow = u16::from_be_bytes([heard[34], heard[35]]);
-            let sender =
-                GUESTS.iter().find(|(number, _)| *number == from).expect("a guest of ours");
-            assert_eq!((to, sender.1), (self.number, self.network), "seed {seed}: not for it");
-            let wanted = frame(from, to, flow, sent, heard.len() - AT);
-            assert!(heard == wanted, "seed {seed}: {sent} of {from} is not as it was sent");
-            let next = self.next.entry((from, flow)).or_default();
-            assert!(sent >= *next, "seed {seed}: {sent} of {from} after {next}");
-            *next = sent + 1;
+            let heard = checker.heard((self.number, 0), &heard, AT);
+            heard.unwrap_or_else(|breach| panic!("seed {seed}: {breach}"));
             self.heard += 1;
         }
     }
@@ -118,10 +112,11 @@ fn run(seed: u64) -> f64 {
     let mut world = World::new(seed, dice.below(2) == 0);
     world.hosts[0].network("red", 2);
     let kinds = [RingKind::Split, RingKind::Packed];
-    let mut guests = Vec::new();
+    let (mut guests, mut checker) = (Vec::new(), FrameChecker::default());
     let mut ways: Vec<Nic> = Vec::new();
     for (at, (number, network)) in GUESTS.into_iter().enumerate() {
         let kind = kinds[dice.below(2) as usize];
+        checker.place(number, network.len() as u8);
         // One of each network is where that is, the other one on the other node.
         let guest = if at % 2 == 0 {
             let bridge = &world.hosts[0].bridges[at / 2];
@@ -135,20 +130,20 @@ fn run(seed: u64) -> f64 {
     }
     let cores: Vec<_> = ways.iter().map(|way| std::sync::Arc::clone(&way.core)).collect();
     world.wait_for("joined", move |_| cores.iter().all(|core| core.is_joined()));
-    (world.loss, world.reorder, world.duplicate) =
-        (dice.below(LOSS_MAX + 1), dice.below(200), dice.below(50));
+    let (loss, late, duplicate) = (dice.below(LOSS_MAX + 1), dice.below(200), dice.below(50));
+    world.disturb(loss, late, duplicate);
     let mut turns = 0;
     while guests.iter().any(|guest| guest.sent < FRAMES) {
         turns += 1;
         assert!(turns < 100 * FRAMES, "seed {seed}: nothing is taken any more");
         for guest in guests.iter_mut().filter(|guest| guest.sent < FRAMES) {
-            (0..dice.below(4)).for_each(|_| guest.say(&mut dice));
+            (0..dice.below(4)).for_each(|_| guest.say(&mut dice, &mut checker));
         }
         world.run(200_000);
-        guests.iter_mut().for_each(|guest| guest.hear(seed));
+        guests.iter_mut().for_each(|guest| guest.hear(seed, &mut checker));
     }
     world.run(SECOND);
-    guests.iter_mut().for_each(|guest| guest.hear(seed));
+    guests.iter_mut().for_each(|guest| guest.hear(seed, &mut checker));
     let heard: usize = guests.iter().map(|guest| guest.heard).sum();
     let (mut to_nobody, mut others) = (0, 0);
     for guest in &guests {
@@ -168,11 +163,11 @@ fn run(seed: u64) -> f64 {
     let had_somewhere = sent as u64 - to_nobody;
     assert!(heard as u64 <= had_somewhere, "seed {seed}: {heard} of {had_somewhere}");
     let share = heard as f64 / had_somewhere as f64;
-    let (loss, reorder) = (world.loss, world.reorder);
+    let counts = world.network.counts;
     println!(
         "seed {seed}: {heard} of {had_somewhere} frames came, {to_nobody} had nowhere to go, \
-         {others} were dropped; {loss} of 1000 datagrams lost, {reorder} late, {} in all",
-        world.lost
+         {others} were dropped; {loss} of 1000 datagrams lost, {late} late, {} in all",
+        counts.lost
     );
     share
 }
@@ -201,22 +196,21 @@ fn stream(loss: u64) -> (u64, usize) {
     let mut receiver = Guest::new(&mut here.borrow_mut(), 1, "blue", RingKind::Split);
     let core = std::sync::Arc::clone(&way.core);
     world.wait_for("joined", move |_| core.is_joined());
-    world.loss = loss;
+    let mut checker = FrameChecker::default();
+    [1, 2].into_iter().for_each(|number| checker.place(number, 0));
+    world.disturb(loss, 0, 0);
     let began_ns = world.now_ns;
     let mut last_ns = began_ns;
     while sender.sent < COUNT || world.now_ns < last_ns + 100 * MS {
         // So many are under way as a transport's window of 512 KiB has.
         let lost = way.counters.drops_out.total() as usize;
         while sender.sent < COUNT && sender.sent - receiver.heard - lost < 8 {
-            let bytes = frame(2, 1, 0, sender.sent, 64_000);
-            assert!(sender.side.stage([0; HEADER], &bytes, 65_536), "room");
-            sender.side.send.publish();
-            sender.sent += 1;
+            assert!(sender.send((1, 0), 64_000, 65_536, &mut checker), "room");
         }
         world.run(10_000);
-        sender.hear(77);
+        sender.hear(77, &mut checker);
         let before = receiver.heard;
-        receiver.hear(77);
+        receiver.hear(77, &mut checker);
         if receiver.heard > before {
             last_ns = world.now_ns;
         }
