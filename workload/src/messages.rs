@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_dead_and_the_parted_have_sent_may_be_lost() {
+    fn messages_of_dead_and_parted_endpoints_may_be_lost() {
         let mut dead = checker(3);
         dead.died('b');
         assert_eq!((dead.finish(), dead.failed('a', 'b')), (Ok(()), Ok(())));
