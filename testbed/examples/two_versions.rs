@@ -5,8 +5,9 @@
 //! An IOhost of each version serves a VMhost of the other one, over sealed sessions. Then the node
 //! of the old version hands over to the new one, and the other node is killed and started again.
 //! Versions that cannot hand over to each other must refuse it by name; the node is then started
-//! again. No request may fail, and each block that the guest reads must be as promised. The way
-//! back, from a new version to an old one, is not promised: records of attachments may have changed.
+//! again. No request may fail, and each block that the guest reads must be as promised. The
+//! opposite direction, from a new version to an old one, is not promised: records of attachments
+//! may have changed.
 
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
