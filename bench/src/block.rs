@@ -22,21 +22,21 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use crate::load::{Load, Outcome};
+use crate::load::{Load, LoadOutcome};
 use testbed::cleanup::{Cleanup, tidily};
 use testbed::events::{Events, Side};
 use testbed::machine::{Machine, cache_line_round_trip_ns};
-use testbed::pair::Seats;
+use testbed::pair::RoleCores;
 use testbed::progress::Progress;
 
-use place::Place;
+use place::BlockSetup;
 
 pub(crate) use options::as_text;
 pub use options::{
-    ChainStage, DEPTH_MAX, GUESTS_MAX, JOBS_MAX, Options, Path, SIZE_BYTES_MAX, Volume, stages,
+    BlockOptions, ChainStage, DEPTH_MAX, GUESTS_MAX, JOBS_MAX, Path, SIZE_BYTES_MAX, Volume, stages,
 };
-pub(crate) use place::{Shown, start_nodes};
-pub use report::{Latency, Report};
+pub(crate) use place::{ShownDisks, start_nodes};
+pub use report::{BlockReport, Latency};
 pub use testbed::pair::LinkKind;
 
 /// The time before anything is counted: caches, round trips and clocks settle.
@@ -48,21 +48,25 @@ pub(crate) fn processor_time(pid: u32) -> Result<Duration> {
 }
 
 /// Whether each busy thread of a measurement has a core to itself.
-pub(crate) fn has_seats(options: &Options) -> bool {
-    options.seats() != Seats::default()
+pub(crate) fn has_seats(options: &BlockOptions) -> bool {
+    options.seats() != RoleCores::default()
 }
 
 /// Measures once. The progress goes to standard error, if that is a terminal.
 ///
 /// # Errors
 /// When the options cannot be measured, or a node, the disk or a request fails meanwhile.
-pub fn run(options: &Options) -> Result<Report> {
+pub fn run(options: &BlockOptions) -> Result<BlockReport> {
     let progress = Progress::quiet();
     tidily(&progress, |cleanup| measure(options, cleanup, &progress))
 }
 
 /// The same as a part of a longer measurement.
-pub(crate) fn measure(options: &Options, cleanup: &Cleanup, progress: &Progress) -> Result<Report> {
+pub(crate) fn measure(
+    options: &BlockOptions,
+    cleanup: &Cleanup,
+    progress: &Progress,
+) -> Result<BlockReport> {
     let [report] = measure_depths(options, [options.depth], cleanup, progress)?;
     Ok(report)
 }
@@ -70,17 +74,17 @@ pub(crate) fn measure(options: &Options, cleanup: &Cleanup, progress: &Progress)
 /// The same of one disk, with each of these numbers of requests outstanding, one measurement after
 /// the other.
 pub(crate) fn measure_depths<const N: usize>(
-    options: &Options,
+    options: &BlockOptions,
     depths: [u16; N],
     cleanup: &Cleanup,
     progress: &Progress,
-) -> Result<[Report; N]> {
+) -> Result<[BlockReport; N]> {
     options.check()?;
     let deepest = depths.into_iter().fold(options.depth, u16::max);
-    let options = &Options { depth: deepest, ..options.clone() };
+    let options = &BlockOptions { depth: deepest, ..options.clone() };
     progress.doing("starting what is measured");
-    let mut place = Place::start(options, cleanup, progress)?;
-    let measured = (|| -> Result<Vec<Report>> {
+    let mut place = BlockSetup::start(options, cleanup, progress)?;
+    let measured = (|| -> Result<Vec<BlockReport>> {
         progress.doing("warming up");
         if options.volume != Volume::Null && !options.filled {
             // Reads of blocks that were never written would cost nothing.
@@ -95,12 +99,12 @@ pub(crate) fn measure_depths<const N: usize>(
 }
 
 fn measure_once(
-    options: &Options,
+    options: &BlockOptions,
     depth: u16,
-    place: &mut Place,
+    place: &mut BlockSetup,
     progress: &Progress,
-) -> Result<Report> {
-    let options = &Options { depth, ..options.clone() };
+) -> Result<BlockReport> {
+    let options = &BlockOptions { depth, ..options.clone() };
     let load = options.load(depth);
     place.run(Load { duration: WARM_UP, ..load })?;
     let rtt_before_ns = cache_line_round_trip_ns();
@@ -110,10 +114,10 @@ fn measure_once(
     let events = place.look()?.since(&before);
     let rtts_ns = [rtt_before_ns, cache_line_round_trip_ns()];
     check(options, &outcome, &events)?;
-    Ok(Report::new(options, place.network(), &outcome, &events, rtts_ns, Machine::look()))
+    Ok(BlockReport::new(options, place.network(), &outcome, &events, rtts_ns, Machine::look()))
 }
 
-fn check(options: &Options, outcome: &Outcome, events: &Events) -> Result<()> {
+fn check(options: &BlockOptions, outcome: &LoadOutcome, events: &Events) -> Result<()> {
     if options.has_sessions() {
         options.meeting().check_way(events)?;
     }

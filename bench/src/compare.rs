@@ -35,19 +35,19 @@ use testbed::machine::Machine;
 use testbed::progress::Progress;
 
 use comparison::{COMPARISON_VERSION, goals_of};
-use contest::{Case, Contest, Contestant, Sample, TURN_MORE, Turn};
+use contest::{Case, Contest, Contestant, MeasureTurn, TURN_MORE, TurnSample};
 use goals::Subject;
 use turns::Runner;
 
-pub use comparison::{Comparison, Outcome};
-pub use contest::{Plan, ROUNDS_MAX};
-pub use goals::Reached;
-pub use table::{OwnOutcome, OwnRow, Row};
+pub use comparison::{Comparison, ContestOutcome};
+pub use contest::{ComparisonPlan, ROUNDS_MAX};
+pub use goals::GoalOutcome;
+pub use table::{OwnOutcome, OwnRow, PairRow};
 
 /// All contests that the options ask for.
-struct Field<'a, C: Contestant> {
+struct Contests<'a, C: Contestant> {
     subject: &'static Subject,
-    plan: &'a Plan,
+    plan: &'a ComparisonPlan,
     contests: Vec<Contest<C>>,
     cases: Vec<C::Case>,
     /// Contestants that cannot be measured, and why.
@@ -56,7 +56,7 @@ struct Field<'a, C: Contestant> {
     progress: &'a Progress,
 }
 
-impl<C: Contestant> Field<'_, C> {
+impl<C: Contestant> Contests<'_, C> {
     /// Leaves out cases and contests that the plan excludes, and contests without a peer.
     fn narrow(&mut self) {
         let Self { plan, contests, cases, .. } = self;
@@ -98,14 +98,14 @@ impl<C: Contestant> Field<'_, C> {
     }
 
     /// Runs all contests, one case in a turn.
-    fn run(&mut self, turn: &dyn Fn(&C::Case, &C) -> Result<Sample>) -> Vec<Outcome> {
+    fn run(&mut self, turn: &dyn Fn(&C::Case, &C) -> Result<TurnSample>) -> Vec<ContestOutcome> {
         self.run_shared(&|cases, contestant| {
             cases.iter().map(|case| turn(case, contestant)).collect()
         })
     }
 
     /// Runs all contests. A turn is of all cases that share it, and gives a sample of each.
-    fn run_shared(&mut self, turn: &Turn<'_, C>) -> Vec<Outcome> {
+    fn run_shared(&mut self, turn: &MeasureTurn<'_, C>) -> Vec<ContestOutcome> {
         let Self { subject, plan, cleanup, progress, .. } = *self;
         let contests = std::mem::take(&mut self.contests);
         let run = |contest| {
@@ -120,7 +120,7 @@ impl<C: Contestant> Field<'_, C> {
     fn result(
         self,
         asked: &impl Serialize,
-        contests: Vec<Outcome>,
+        contests: Vec<ContestOutcome>,
         own: Vec<OwnOutcome>,
     ) -> Result<Comparison> {
         let is_nothing = contests.iter().all(|it| it.rows.is_empty()) && own.is_empty();

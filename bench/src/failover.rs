@@ -22,13 +22,13 @@ use random::Random;
 use testbed::cleanup::{Cleanup, tidily};
 use testbed::machine::Machine;
 use testbed::nodes::Node;
-use testbed::pair::{LinkKind, Meeting, Pair, Seats};
+use testbed::pair::{LinkKind, Pair, PairLink, RoleCores};
 use testbed::progress::Progress;
 use testbed::stage::Stage;
 use testbed::stand_in::StandIn;
 use workload::Mix;
 
-pub use report::{Interrupted, Report};
+pub use report::{FailoverReport, Interrupted};
 
 /// A slice of the time line.
 const SLICE: Duration = Duration::from_millis(10);
@@ -53,7 +53,7 @@ const MIX: Mix = Mix::OF_ALL;
 /// An event in the life of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Event {
+pub enum FailoverEvent {
     /// The IOhost gets SIGKILL, and is started again later.
     Kill,
     /// Another process goes on in the IOhost's place (`vrio node --take-over`).
@@ -62,7 +62,7 @@ pub enum Event {
     HandOverVmhost,
 }
 
-impl Event {
+impl FailoverEvent {
     /// All events, in the order in which they happen by default.
     pub const ALL: [Self; 3] = [Self::Kill, Self::HandOver, Self::HandOverVmhost];
 
@@ -78,21 +78,21 @@ impl Event {
 
 /// The options of `vrio bench failover`.
 #[derive(Clone, Debug, Serialize)]
-pub struct Options {
+pub struct FailoverOptions {
     /// The `vrio` program that the nodes run.
     #[serde(skip)]
     pub program: PathBuf,
     /// The length of the time line, in seconds; events happen at equal distances in it.
     pub seconds: f64,
     /// The events, in this order.
-    pub events: Vec<Event>,
+    pub events: Vec<FailoverEvent>,
     /// The time for which a killed node is away before it starts again, in seconds.
     pub away_seconds: f64,
     /// Whether sessions are sealed.
     pub encrypt: bool,
 }
 
-impl Options {
+impl FailoverOptions {
     /// Looks whether the options make sense.
     ///
     /// # Errors
@@ -117,15 +117,19 @@ const EVENTS_MAX: usize = 12;
 ///
 /// # Errors
 /// When a request fails, data is lost, or a node does not start.
-pub fn run(options: &Options) -> Result<Report> {
+pub fn run(options: &FailoverOptions) -> Result<FailoverReport> {
     options.check()?;
     let progress = Progress::quiet();
     tidily(&progress, |cleanup| measure(options, cleanup, &progress))
 }
 
-fn measure(options: &Options, cleanup: &Cleanup, progress: &Progress) -> Result<Report> {
+fn measure(
+    options: &FailoverOptions,
+    cleanup: &Cleanup,
+    progress: &Progress,
+) -> Result<FailoverReport> {
     let machine = Machine::look();
-    let meeting = Meeting { encrypt: options.encrypt, ..Meeting::default() };
+    let meeting = PairLink { encrypt: options.encrypt, ..PairLink::default() };
     progress.doing("starting two nodes");
     let stage = &meeting.stage(options.program.clone(), cleanup, progress)?;
     let io = stage.start(&stage.plan("io1", &iohost(stage)))?;
@@ -146,18 +150,18 @@ fn measure(options: &Options, cleanup: &Cleanup, progress: &Progress) -> Result<
     for node in nodes.into_iter().rev() {
         node.stop()?;
     }
-    Ok(Report::new(options, stage.network, line, interrupted, counts, machine))
+    Ok(FailoverReport::new(options, stage.network, line, interrupted, counts, machine))
 }
 
 /// The nodes' configurations.
-fn pair(stage: &Stage, seats: &Seats) -> [String; 2] {
+fn pair(stage: &Stage, seats: &RoleCores) -> [String; 2] {
     let idle = Idle::Adaptive;
     let pair = Pair { link: LinkKind::Udp, stage, seats, sidecores: 1, idle };
     [pair.iohost(), pair.vmhost()]
 }
 
 fn iohost(stage: &Stage) -> String {
-    let [top, _] = pair(stage, &Seats::default());
+    let [top, _] = pair(stage, &RoleCores::default());
     let allow = stage.keys.allow(&["vm1"]);
     format!(
         "{top}[[volume]]\nname = \"guest\"\n\
@@ -166,7 +170,7 @@ fn iohost(stage: &Stage) -> String {
 }
 
 fn vmhost(stage: &Stage) -> String {
-    let [_, top] = pair(stage, &Seats::default());
+    let [_, top] = pair(stage, &RoleCores::default());
     let key = stage.keys.disk();
     format!(
         "{top}[[disk]]\nsocket = \"guest.sock\"\nqueues = {QUEUES}\nvolume = \"io1/guest\"\n{key}"
@@ -212,7 +216,7 @@ impl TimeLine {
 
 /// The progress of the events, which the thread of the nodes tells the thread of the guest.
 #[derive(Default)]
-struct Said {
+struct EventProgress {
     /// Events that have begun.
     begun: AtomicUsize,
     /// All events are over.
@@ -228,8 +232,13 @@ struct Lived {
 }
 
 /// The guest works while everything happens.
-fn lived(options: &Options, stage: &Stage, guest: &mut StandIn, nodes: [Node; 2]) -> Result<Lived> {
-    let said = Said::default();
+fn lived(
+    options: &FailoverOptions,
+    stage: &Stage,
+    guest: &mut StandIn,
+    nodes: [Node; 2],
+) -> Result<Lived> {
+    let said = EventProgress::default();
     // Memory is mapped and places are found before the time line begins.
     let enough = guest.workload.counts.completed + WORK_AFTER;
     guest.work(|guest| guest.workload.counts.completed >= enough)?;
@@ -267,11 +276,11 @@ fn lived(options: &Options, stage: &Stage, guest: &mut StandIn, nodes: [Node; 2]
 
 /// Makes each event happen in its turn.
 fn happen(
-    options: &Options,
+    options: &FailoverOptions,
     stage: &Stage,
     nodes: [Node; 2],
     began: Instant,
-    said: &Said,
+    said: &EventProgress,
 ) -> Result<(Vec<Interrupted>, [Node; 2])> {
     let [mut io, mut vm] = nodes;
     let each = options.seconds / (options.events.len() + 1) as f64;
@@ -282,13 +291,13 @@ fn happen(
         let begins = began.elapsed();
         said.begun.store(index + 1, Ordering::Release);
         match event {
-            Event::Kill => {
+            FailoverEvent::Kill => {
                 let plan = io.kill()?;
                 thread::sleep(Duration::from_secs_f64(options.away_seconds));
                 io = stage.start(&plan)?;
             }
-            Event::HandOver => io = io.hand_over()?,
-            Event::HandOverVmhost => vm = vm.hand_over()?,
+            FailoverEvent::HandOver => io = io.hand_over()?,
+            FailoverEvent::HandOverVmhost => vm = vm.hand_over()?,
         }
         interrupted.push(Interrupted::new(*event, begins, began.elapsed()));
     }
@@ -318,21 +327,21 @@ mod tests {
 
     #[test]
     fn invalid_options_are_refused_by_name() {
-        let usual = Options {
+        let usual = FailoverOptions {
             program: PathBuf::from("vrio"),
             seconds: 4.0,
-            events: Event::ALL.to_vec(),
+            events: FailoverEvent::ALL.to_vec(),
             away_seconds: 0.5,
             encrypt: true,
         };
         usual.check().unwrap();
-        let refused = |wrong: Options, word: &str| {
+        let refused = |wrong: FailoverOptions, word: &str| {
             let text = wrong.check().unwrap_err().to_string();
             assert!(text.contains(word), "{text}");
         };
-        refused(Options { seconds: 0.0, ..usual.clone() }, "--seconds");
-        refused(Options { away_seconds: 20.0, ..usual.clone() }, "--away");
-        refused(Options { events: Vec::new(), ..usual.clone() }, "event");
-        refused(Options { events: vec![Event::Kill; 13], ..usual }, "events");
+        refused(FailoverOptions { seconds: 0.0, ..usual.clone() }, "--seconds");
+        refused(FailoverOptions { away_seconds: 20.0, ..usual.clone() }, "--away");
+        refused(FailoverOptions { events: Vec::new(), ..usual.clone() }, "event");
+        refused(FailoverOptions { events: vec![FailoverEvent::Kill; 13], ..usual }, "events");
     }
 }

@@ -16,7 +16,7 @@ const HISTOGRAM_DIGITS: u8 = 3;
 /// The kind of requests, and the order of their places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Pattern {
+pub enum LoadPattern {
     /// Reads of random places.
     RandRead,
     /// Writes to random places.
@@ -27,7 +27,7 @@ pub enum Pattern {
     Write,
 }
 
-impl Pattern {
+impl LoadPattern {
     /// Whether it writes.
     pub fn writes(self) -> bool {
         matches!(self, Self::RandWrite | Self::Write)
@@ -53,7 +53,7 @@ impl Pattern {
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     /// The kind of requests.
-    pub pattern: Pattern,
+    pub pattern: LoadPattern,
     /// Requests outstanding, of each job.
     pub depth: u16,
     /// The time of the measurement.
@@ -93,7 +93,7 @@ impl Places {
     }
 
     /// The next one.
-    pub fn next(&mut self, pattern: Pattern) -> u64 {
+    pub fn next(&mut self, pattern: LoadPattern) -> u64 {
         if pattern.is_sequential() {
             let next = self.next;
             self.next = if next + 1 == self.count { 0 } else { next + 1 };
@@ -105,7 +105,7 @@ impl Places {
 
 /// The outcome of a load.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct LoadOutcome {
     /// The time that each request took, in nanoseconds.
     pub latency: Histogram<u64>,
     /// The time from the first submission to the last completion.
@@ -116,7 +116,7 @@ pub struct Outcome {
     pub driver_cpu: Vec<Duration>,
 }
 
-impl Outcome {
+impl LoadOutcome {
     /// An outcome without requests.
     pub fn new() -> Self {
         let max_ns = u64::try_from(STUCK.as_nanos()).expect("a minute fits");
@@ -158,7 +158,7 @@ impl Outcome {
     }
 }
 
-impl Default for Outcome {
+impl Default for LoadOutcome {
     fn default() -> Self {
         Self::new()
     }
@@ -171,16 +171,16 @@ mod tests {
     #[test]
     fn jobs_have_places_of_their_own() {
         let mut second = Places::new(1, 3, 10);
-        let all: Vec<_> = (0..4).map(|_| second.next(Pattern::Read)).collect();
+        let all: Vec<_> = (0..4).map(|_| second.next(LoadPattern::Read)).collect();
         assert_eq!(all, [3, 4, 5, 3]);
-        assert!((0..100).all(|_| (3..6).contains(&second.next(Pattern::RandWrite))));
+        assert!((0..100).all(|_| (3..6).contains(&second.next(LoadPattern::RandWrite))));
     }
 
     #[test]
     fn outcomes_of_jobs_add_up() {
-        let mut one = Outcome { took: Duration::from_secs(1), kicks: 1, ..Outcome::new() };
+        let mut one = LoadOutcome { took: Duration::from_secs(1), kicks: 1, ..LoadOutcome::new() };
         one.note(1_000);
-        let mut all = Outcome { took: Duration::from_secs(2), kicks: 2, ..Outcome::new() };
+        let mut all = LoadOutcome { took: Duration::from_secs(2), kicks: 2, ..LoadOutcome::new() };
         all.note(3_000);
         all.add(&one);
         assert_eq!((all.requests(), all.kicks, all.took), (2, 3, Duration::from_secs(2)));

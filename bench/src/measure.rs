@@ -14,7 +14,7 @@ use virtio::driver::{
 
 pub use virtio::driver::Reuse;
 
-use crate::load::{Load, Outcome, Pattern, Places, STUCK};
+use crate::load::{Load, LoadOutcome, LoadPattern, Places, STUCK};
 use testbed::machine::pin;
 
 /// How long the first connection may take.
@@ -26,7 +26,7 @@ const LOOK_AT_CLOCK: u32 = 4096;
 /// How the driver learns of completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Waiting {
+pub enum WaitMode {
     /// It polls: the shortest latency, for machines with a core to spare.
     Polls,
     /// It sleeps until the device calls, as a guest does.
@@ -54,7 +54,7 @@ pub struct DriverPlan {
     /// Which slots and descriptors the driver takes next.
     pub reuse: Reuse,
     /// How the driver learns of completions.
-    pub waiting: Waiting,
+    pub waiting: WaitMode,
     /// The cores of the driving threads, by turns; no thread is pinned if there are none.
     pub cores: Vec<usize>,
 }
@@ -71,7 +71,7 @@ impl DriverPlan {
             depth_max: 32,
             packed: false,
             reuse: Reuse::InOrder,
-            waiting: Waiting::Polls,
+            waiting: WaitMode::Polls,
             cores: Vec::new(),
         }
     }
@@ -89,7 +89,7 @@ impl DriverPlan {
 
 /// Disks that are measured. They are overwritten, so no other process may use them meanwhile.
 #[derive(Debug)]
-pub struct Bench {
+pub struct MeasuredDisks {
     /// Keep the connections open.
     _front_ends: Vec<FrontEnd>,
     threads: Vec<Thread>,
@@ -98,12 +98,12 @@ pub struct Bench {
 /// A driving thread and its queues.
 #[derive(Debug)]
 struct Thread {
-    jobs: Vec<Job>,
-    waiting: Waiting,
+    jobs: Vec<DrivenQueue>,
+    waiting: WaitMode,
     core: Option<usize>,
 }
 
-impl Bench {
+impl MeasuredDisks {
     /// Connects to the disks. Requests go to the first `bytes` of each, or all of it.
     ///
     /// # Errors
@@ -124,9 +124,9 @@ impl Bench {
                 bail!("a disk of {disk_bytes} bytes has no room for {} jobs", plan.jobs);
             }
             let is_busy = plan.busy.is_none_or(|busy| guest < usize::from(busy));
-            let job = |index| Job {
+            let job = |index| DrivenQueue {
                 is_busy,
-                ..Job::new(plan, index, front_end.take_ring(index), places)
+                ..DrivenQueue::new(plan, index, front_end.take_ring(index), places)
             };
             jobs.extend((0..plan.jobs).map(job));
             front_ends.push(front_end);
@@ -146,17 +146,20 @@ impl Bench {
     ///
     /// # Errors
     /// When a request fails, or no request completes for a long time.
-    pub fn run(&mut self, load: Load) -> Result<Outcome> {
+    pub fn run(&mut self, load: Load) -> Result<LoadOutcome> {
         let until_ns = now_ns() + u64::try_from(load.duration.as_nanos()).unwrap_or(u64::MAX);
         // A job without work ends before it begins.
         self.each(|job| job.load(load, if job.is_busy { until_ns } else { 0 }))
     }
 
     /// Lets every job do the work that `begin` gives it, all jobs at once.
-    fn each(&mut self, begin: impl Fn(&mut Job) -> Drive<'_> + Sync) -> Result<Outcome> {
+    fn each(
+        &mut self,
+        begin: impl Fn(&mut DrivenQueue) -> Drive<'_> + Sync,
+    ) -> Result<LoadOutcome> {
         let begin = &begin;
         thread::scope(|scope| {
-            let run = |thread: &'_ mut Thread| -> Result<Outcome> {
+            let run = |thread: &'_ mut Thread| -> Result<LoadOutcome> {
                 thread.core.inspect(|core| pin(*core));
                 let began = thread_cpu();
                 let mut outcome = thread.drive(begin)?;
@@ -165,9 +168,9 @@ impl Bench {
             };
             let threads = self.threads.iter_mut();
             let threads: Vec<_> = threads.map(|thread| scope.spawn(move || run(thread))).collect();
-            let mut all = Outcome::new();
+            let mut all = LoadOutcome::new();
             for thread in threads {
-                let outcome: Result<Outcome> =
+                let outcome: Result<LoadOutcome> =
                     thread.join().map_err(|_| anyhow!("a driving thread panicked"))?;
                 all.add(&outcome?);
             }
@@ -178,9 +181,9 @@ impl Bench {
 
 impl DriverPlan {
     /// Gives each thread its jobs.
-    fn share(&self, jobs: Vec<Job>) -> Vec<Thread> {
+    fn share(&self, jobs: Vec<DrivenQueue>) -> Vec<Thread> {
         // A thread that sleeps until one queue's device calls can drive no other queue.
-        let alone = self.threads.is_none() || self.waiting == Waiting::Sleeps;
+        let alone = self.threads.is_none() || self.waiting == WaitMode::Sleeps;
         let count = self.threads.filter(|_| !alone).unwrap_or(jobs.len()).clamp(1, jobs.len());
         let thread = |index: usize| {
             let mut cores = self.cores.iter().cycle().skip(index);
@@ -197,7 +200,7 @@ impl DriverPlan {
 
 impl Thread {
     /// Turns to its jobs until all are done.
-    fn drive(&mut self, begin: impl Fn(&mut Job) -> Drive<'_>) -> Result<Outcome> {
+    fn drive(&mut self, begin: impl Fn(&mut DrivenQueue) -> Drive<'_>) -> Result<LoadOutcome> {
         let waiting = self.waiting;
         let mut drives: Vec<_> = self.jobs.iter_mut().map(begin).collect();
         let mut looked = 0;
@@ -219,11 +222,11 @@ impl Thread {
                 drives.iter().try_for_each(Drive::check)?;
             }
             match (waiting, &mut drives[..]) {
-                (Waiting::Sleeps, [alone]) => alone.sleep()?,
+                (WaitMode::Sleeps, [alone]) => alone.sleep()?,
                 _ => std::hint::spin_loop(),
             }
         }
-        let mut all = Outcome::new();
+        let mut all = LoadOutcome::new();
         drives.into_iter().for_each(|drive| all.add(&drive.end()));
         Ok(all)
     }
@@ -237,7 +240,7 @@ pub(crate) fn thread_cpu() -> Duration {
 
 /// A job: one queue of a disk.
 #[derive(Debug)]
-struct Job {
+struct DrivenQueue {
     ring: RingDriver,
     places: Places,
     size_bytes: u32,
@@ -246,9 +249,9 @@ struct Job {
     submitted_ns: Vec<u64>,
 }
 
-impl Job {
+impl DrivenQueue {
     fn new(plan: &DriverPlan, index: u16, mut ring: RingDriver, places: u64) -> Self {
-        if plan.waiting == Waiting::Polls {
+        if plan.waiting == WaitMode::Polls {
             ring.disarm_calls();
         }
         Self {
@@ -262,7 +265,7 @@ impl Job {
 
     fn fill(&mut self) -> Drive<'_> {
         let (depth, left) = (self.submitted_ns.len() as u16, self.places.count());
-        Drive { left, ..Drive::new(self, Pattern::Write, depth, u64::MAX) }
+        Drive { left, ..Drive::new(self, LoadPattern::Write, depth, u64::MAX) }
     }
 
     fn load(&mut self, load: Load, until_ns: u64) -> Drive<'_> {
@@ -272,8 +275,8 @@ impl Job {
 
 /// A queue that is kept at its depth.
 struct Drive<'a> {
-    job: &'a mut Job,
-    pattern: Pattern,
+    job: &'a mut DrivenQueue,
+    pattern: LoadPattern,
     op: Op,
     depth: u16,
     /// Requests are submitted until then, or until so many were.
@@ -283,11 +286,11 @@ struct Drive<'a> {
     /// The time of the last completion.
     moved_ns: u64,
     kicks_before: u64,
-    outcome: Outcome,
+    outcome: LoadOutcome,
 }
 
 impl<'a> Drive<'a> {
-    fn new(job: &'a mut Job, pattern: Pattern, depth: u16, until_ns: u64) -> Self {
+    fn new(job: &'a mut DrivenQueue, pattern: LoadPattern, depth: u16, until_ns: u64) -> Self {
         assert!((1..=job.submitted_ns.len()).contains(&usize::from(depth)), "depth {depth}");
         let (began_ns, kicks_before) = (now_ns(), job.ring.counters().kicks);
         let op = if pattern.writes() { Op::Write } else { Op::Read };
@@ -301,7 +304,7 @@ impl<'a> Drive<'a> {
             began_ns,
             moved_ns: began_ns,
             kicks_before,
-            outcome: Outcome::new(),
+            outcome: LoadOutcome::new(),
         }
     }
 
@@ -325,7 +328,7 @@ impl<'a> Drive<'a> {
     }
 
     fn submit(&mut self) -> Result<()> {
-        let Job { ring, places, size_bytes, submitted_ns, .. } = &mut *self.job;
+        let DrivenQueue { ring, places, size_bytes, submitted_ns, .. } = &mut *self.job;
         let slot = ring.take_slot().context("a slot for each request")?;
         let sector = places.next(self.pattern) * u64::from(*size_bytes) / SECTOR_BYTES;
         submitted_ns[slot.index()] = self.moved_ns;
@@ -337,7 +340,7 @@ impl<'a> Drive<'a> {
 
     fn reap(&mut self) -> Result<bool> {
         let mut at_ns = None;
-        let Job { ring, submitted_ns, .. } = &mut *self.job;
+        let DrivenQueue { ring, submitted_ns, .. } = &mut *self.job;
         while let Some(done) = ring.complete()? {
             if done.status != RequestStatus::Ok {
                 bail!("a request failed while the disk was measured: {:?}", done.status);
@@ -367,7 +370,7 @@ impl<'a> Drive<'a> {
         Ok(())
     }
 
-    fn end(mut self) -> Outcome {
+    fn end(mut self) -> LoadOutcome {
         let took_ns = self.moved_ns.saturating_sub(self.began_ns).max(1);
         self.outcome.took = Duration::from_nanos(took_ns);
         self.outcome.kicks = self.job.ring.counters().kicks - self.kicks_before;

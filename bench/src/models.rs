@@ -41,13 +41,13 @@ use testbed::machine::Machine;
 use testbed::progress::Progress;
 
 pub use balance::Balance;
-pub use cell::{Cell, Column, Figures};
+pub use cell::{Cell, Column, ModelFigures};
 pub use emulated::Emulated;
-pub use model::{Device, Model, PollingCores};
-pub use options::{DEPTH, Options, ROUNDS_MAX, Setting};
-pub use order::Reached;
-pub use report::Report;
-pub use table::{Row, Table};
+pub use model::{GuestDevice, Model, PollingCores};
+pub use options::{DEPTH, ModelsOptions, ROUNDS_MAX, Setting};
+pub use order::OrderGoal;
+pub use report::ModelsReport;
+pub use table::{ModelRow, ModelTable};
 
 use report::MODELS_VERSION;
 use turns::models_of;
@@ -59,7 +59,7 @@ const NO_GUEST: &str = "emulation: its exits are counted in a real guest: add --
 /// up twice. Only the estimate uses it.
 const TURN_MORE_S: f64 = 2.5;
 
-impl Options {
+impl ModelsOptions {
     /// Looks whether the options make sense.
     ///
     /// # Errors
@@ -79,20 +79,20 @@ impl Options {
 ///
 /// # Errors
 /// When the options cannot be measured, or nothing could be measured; and the errors of `tell`.
-pub fn run(options: &Options, tell: Tell<'_>) -> Result<Report> {
+pub fn run(options: &ModelsOptions, tell: Tell<'_>) -> Result<ModelsReport> {
     let progress = Progress::new();
     tidily(&progress, |cleanup| measure(options, cleanup, &progress, tell))
 }
 
 /// The receiver of reports, part by part.
-pub type Tell<'a> = &'a mut dyn FnMut(&Report) -> Result<()>;
+pub type Tell<'a> = &'a mut dyn FnMut(&ModelsReport) -> Result<()>;
 
 fn measure(
-    options: &Options,
+    options: &ModelsOptions,
     cleanup: &Cleanup,
     progress: &Progress,
     tell: Tell<'_>,
-) -> Result<Report> {
+) -> Result<ModelsReport> {
     options.check()?;
     let settings = options.settings();
     let turns_of = |setting| models_of(options, setting).filter(|(_, asked)| asked.is_ok()).count();
@@ -129,14 +129,14 @@ fn measure(
 /// The results so far, or a part of them.
 #[derive(Clone, Default)]
 struct Measured {
-    tables: Vec<Table>,
+    tables: Vec<ModelTable>,
     balance: Vec<Balance>,
     emulated: Vec<Emulated>,
 }
 
 impl Measured {
     /// Reports a part, if it has figures, and adds it.
-    fn add(&mut self, more: Self, options: &Options, tell: Tell<'_>) -> Result<()> {
+    fn add(&mut self, more: Self, options: &ModelsOptions, tell: Tell<'_>) -> Result<()> {
         if more.has_figures() {
             // A note about a device goes with its first table, as in a report of all tables.
             let is_of = |device| self.tables.iter().any(|it| it.setting.device == device);
@@ -156,10 +156,10 @@ impl Measured {
         rows.any(|row| row.figures.is_some()) || self.balance.iter().any(|it| it.per_s.is_some())
     }
 
-    fn report(self, options: &Options) -> Report {
+    fn report(self, options: &ModelsOptions) -> ModelsReport {
         let Self { tables, balance, emulated } = self;
         let no_guest = !options.guest && options.models.contains(&Model::Emulation);
-        Report {
+        ModelsReport {
             version: MODELS_VERSION,
             goals: order::goals(&tables),
             explained: order::explained(&tables),

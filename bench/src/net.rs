@@ -28,18 +28,18 @@ use serde::Serialize;
 use sidecore::Idle;
 
 use crate::block::{WARM_UP, as_text};
-use crate::measure::Waiting;
+use crate::measure::WaitMode;
 use packet::UDP_HEADERS_BYTES;
-use place::Place;
+use place::NetSetup;
 use testbed::cleanup::{Cleanup, tidily};
 use testbed::events::Role;
 use testbed::machine::{Machine, cache_line_round_trip_ns, cores};
-use testbed::pair::{Meeting, Seats};
+use testbed::pair::{PairLink, RoleCores};
 use testbed::progress::Progress;
 
 pub(crate) use packet::TCP_HEADERS_BYTES;
 pub(crate) use place::start_nodes;
-pub use report::Report;
+pub use report::NetReport;
 
 /// The length of frames: the shortest of Ethernet, and the longest of IP.
 const SIZE_BYTES: RangeInclusive<u32> = 64..=FRAME_BYTES_MAX as u32;
@@ -65,7 +65,7 @@ pub const DEPTH_MAX: u16 = station::RING_SIZE;
 /// The traffic between the guests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Op {
+pub enum NetOp {
     /// One guest sends frames, the other one takes them.
     Forward,
     /// One frame goes there and back.
@@ -98,54 +98,54 @@ pub enum Crossings {
 
 /// The options of `vrio bench net`.
 #[derive(Clone, Debug, Serialize)]
-pub struct Options {
+pub struct NetOptions {
     /// The `vrio` program that the nodes run.
     #[serde(skip)]
     pub program: PathBuf,
     /// The way of frames.
     pub path: Path,
     /// The traffic between the guests.
-    pub op: Op,
+    pub op: NetOp,
     /// Bytes of every frame, or of every write of a stream. A frame beyond 1514 bytes is TCP, left
     /// to be cut.
     pub size_bytes: u32,
-    /// Bytes of UDP there and back instead, for [`Op::Bounce`].
+    /// Bytes of UDP there and back instead, for [`NetOp::Bounce`].
     pub payload: Option<[u16; 2]>,
-    /// Frames under way, where none bounces; by default as [`Options::depth`] says.
+    /// Frames under way, where none bounces; by default as [`NetOptions::depth`] says.
     pub depth: Option<u16>,
     /// Where the other guest is, for [`Path::Remote`].
     pub crossings: Crossings,
     /// The cable and the sessions between both nodes.
     #[serde(flatten)]
-    pub meeting: Meeting,
+    pub meeting: PairLink,
     /// Packed rings instead of split ones.
     pub packed: bool,
     /// The behaviour of sidecores without work.
     #[serde(serialize_with = "as_text")]
     pub idle: Idle,
     /// How guests learn of frames. The sender polls by itself, and is called for no frame.
-    pub driver: Waiting,
+    pub driver: WaitMode,
     /// How long the measurement takes.
     pub seconds: f64,
     /// The processes behind the sockets, for their processor time.
     pub pids: Vec<u32>,
 }
 
-impl Options {
+impl NetOptions {
     /// The defaults of the command line.
     pub fn new(program: PathBuf) -> Self {
         Self {
             program,
             path: Path::Local,
-            op: Op::Forward,
+            op: NetOp::Forward,
             size_bytes: 64,
             payload: None,
             depth: None,
             crossings: Crossings::Two,
-            meeting: Meeting::default(),
+            meeting: PairLink::default(),
             packed: false,
             idle: Idle::Adaptive,
-            driver: Waiting::Polls,
+            driver: WaitMode::Polls,
             seconds: 3.0,
             pids: Vec::new(),
         }
@@ -157,7 +157,7 @@ impl Options {
     /// The option that makes no sense, and the values that would.
     pub fn check(&self) -> Result<()> {
         let Self { op, size_bytes, depth, seconds, .. } = *self;
-        if op == Op::Stream {
+        if op == NetOp::Stream {
             let fits = WRITE_BYTES.contains(&size_bytes);
             ensure!(fits, "--size {size_bytes}: a write has from 64 bytes to 16k");
         } else {
@@ -165,7 +165,7 @@ impl Options {
             ensure!(fits, "--size {size_bytes}: from 64 bytes to 64k");
         }
         ensure!(
-            self.payload.is_none() || op == Op::Bounce,
+            self.payload.is_none() || op == NetOp::Bounce,
             "--payload is for --op bounce: a request and its answer"
         );
         ensure!(
@@ -175,7 +175,7 @@ impl Options {
             PAYLOAD_BYTES.end()
         );
         ensure!(
-            depth.is_none_or(|depth| op != Op::Bounce && (1..=DEPTH_MAX).contains(&depth)),
+            depth.is_none_or(|depth| op != NetOp::Bounce && (1..=DEPTH_MAX).contains(&depth)),
             "--depth: from 1 to {DEPTH_MAX}; of frames that bounce there is one at a time"
         );
         ensure!(
@@ -183,7 +183,7 @@ impl Options {
             "--seconds {seconds}: from 0.01 to an hour's 3600"
         );
         ensure!(
-            op != Op::Stream || self.driver == Waiting::Polls,
+            op != NetOp::Stream || self.driver == WaitMode::Polls,
             "--driver sleeps is for --op forward and bounce: a guest that writes a stream is never \
              idle"
         );
@@ -207,18 +207,18 @@ impl Options {
 
     /// Whether each thread that is busy has a core to itself.
     pub(crate) fn has_seats(&self) -> bool {
-        self.seats() != Seats::default()
+        self.seats() != RoleCores::default()
     }
 
     /// Seats for the sidecores of the nodes and the one driver.
-    fn seats(&self) -> Seats {
-        Seats::new(&cores(), 1, usize::from(self.path == Path::Remote), 1)
+    fn seats(&self) -> RoleCores {
+        RoleCores::new(&cores(), 1, usize::from(self.path == Path::Remote), 1)
     }
 
     /// Bytes of the longest frame.
     fn frame_bytes_max(&self) -> usize {
         match (self.op, self.payload) {
-            (Op::Stream, _) => {
+            (NetOp::Stream, _) => {
                 TCP_HEADERS_BYTES + self.size_bytes as usize * self.writes_per_frame()
             }
             (_, Some(payload)) => UDP_HEADERS_BYTES + usize::from(payload[0].max(payload[1])),
@@ -236,29 +236,33 @@ impl Options {
 ///
 /// # Errors
 /// When the options cannot be measured, or a node or a guest fails meanwhile.
-pub fn run(options: &Options) -> Result<Report> {
+pub fn run(options: &NetOptions) -> Result<NetReport> {
     let progress = Progress::quiet();
     tidily(&progress, |cleanup| measure(options, cleanup, &progress))
 }
 
 /// The same as a part of a longer measurement.
-pub(crate) fn measure(options: &Options, cleanup: &Cleanup, progress: &Progress) -> Result<Report> {
+pub(crate) fn measure(
+    options: &NetOptions,
+    cleanup: &Cleanup,
+    progress: &Progress,
+) -> Result<NetReport> {
     let [report] = measure_ops(options, [options.op], cleanup, progress)?;
     Ok(report)
 }
 
 /// The same for several kinds of traffic, one after the other, with frames of one length.
 pub(crate) fn measure_ops<const N: usize>(
-    options: &Options,
-    ops: [Op; N],
+    options: &NetOptions,
+    ops: [NetOp; N],
     cleanup: &Cleanup,
     progress: &Progress,
-) -> Result<[Report; N]> {
+) -> Result<[NetReport; N]> {
     options.check()?;
     progress.doing("starting what is measured");
-    let mut place = Place::start(options, cleanup, progress)?;
+    let mut place = NetSetup::start(options, cleanup, progress)?;
     let once = |op| measure_once(options, op, &mut place, progress);
-    let measured: Result<Vec<Report>> = ops.into_iter().map(once).collect();
+    let measured: Result<Vec<NetReport>> = ops.into_iter().map(once).collect();
     let stopped = place.stop();
     let reports = measured.context("measuring")?;
     stopped.context("stopping what was measured")?;
@@ -266,14 +270,14 @@ pub(crate) fn measure_ops<const N: usize>(
 }
 
 fn measure_once(
-    options: &Options,
-    op: Op,
-    place: &mut Place,
+    options: &NetOptions,
+    op: NetOp,
+    place: &mut NetSetup,
     progress: &Progress,
-) -> Result<Report> {
+) -> Result<NetReport> {
     // There is one frame that bounces.
-    let depth = options.depth.filter(|_| op != Op::Bounce);
-    let options = &Options { op, depth, ..options.clone() };
+    let depth = options.depth.filter(|_| op != NetOp::Bounce);
+    let options = &NetOptions { op, depth, ..options.clone() };
     progress.doing("warming up");
     place.pass(options, WARM_UP)?;
     let rtt_before_ns = cache_line_round_trip_ns();
@@ -287,7 +291,7 @@ fn measure_once(
     }
     let lost = passed.tally.lost;
     ensure!(passed.tally.arrived > 0, "not one of {lost} frames arrived");
-    Ok(Report::new(options, place.network(), &passed, &events, rtts_ns, Machine::look()))
+    Ok(NetReport::new(options, place.network(), &passed, &events, rtts_ns, Machine::look()))
 }
 
 /// The share of a run that was spent waiting for frames that never came. None if the share is small
@@ -299,9 +303,9 @@ pub(crate) fn disturbed(waited_s: f64, rest_s: f64) -> Option<f64> {
 
 /// The processor time of a node whose nics have guests and no frames: the share of a core, for all
 /// of its threads together.
-pub(crate) fn measure_rest(options: &Options, cleanup: &Cleanup) -> Result<f64> {
+pub(crate) fn measure_rest(options: &NetOptions, cleanup: &Cleanup) -> Result<f64> {
     options.check()?;
-    let mut place = Place::start(options, cleanup, &Progress::silent())?;
+    let mut place = NetSetup::start(options, cleanup, &Progress::silent())?;
     let measured = (|| -> Result<f64> {
         // Both guests have been at work before.
         place.pass(options, WARM_UP)?;
@@ -324,38 +328,38 @@ mod tests {
 
     #[test]
     fn invalid_options_are_refused_by_name() {
-        let options = Options::new(PathBuf::from("vrio"));
+        let options = NetOptions::new(PathBuf::from("vrio"));
         options.check().unwrap();
-        let refused = |wrong: Options, word: &str| {
+        let refused = |wrong: NetOptions, word: &str| {
             let text = wrong.check().unwrap_err().to_string();
             assert!(text.contains(word), "{text}");
         };
-        refused(Options { size_bytes: 63, ..options.clone() }, "--size 63");
-        refused(Options { size_bytes: 65537, ..options.clone() }, "--size 65537");
-        let stream = Options { op: Op::Stream, ..options.clone() };
+        refused(NetOptions { size_bytes: 63, ..options.clone() }, "--size 63");
+        refused(NetOptions { size_bytes: 65537, ..options.clone() }, "--size 65537");
+        let stream = NetOptions { op: NetOp::Stream, ..options.clone() };
         stream.check().unwrap();
-        refused(Options { size_bytes: 32 << 10, ..stream.clone() }, "a write has");
-        refused(Options { driver: Waiting::Sleeps, ..stream.clone() }, "--driver");
-        refused(Options { payload: Some([1, 1]), ..stream }, "--op bounce");
-        let bounce = Options { op: Op::Bounce, ..options.clone() };
-        Options { payload: Some([1, 1472]), ..bounce.clone() }.check().unwrap();
-        refused(Options { payload: Some([1, 1473]), ..bounce.clone() }, "1472");
-        refused(Options { payload: Some([0, 1]), ..bounce.clone() }, "--payload");
-        refused(Options { depth: Some(2), ..bounce }, "one at a time");
-        refused(Options { depth: Some(0), ..options.clone() }, "--depth");
-        refused(Options { seconds: 0.0, ..options.clone() }, "--seconds 0");
-        refused(Options { pids: vec![1], ..options.clone() }, "--pid");
-        refused(Options { crossings: Crossings::One, ..options.clone() }, "--path remote");
-        let meeting = Meeting { mtu: Some(1), ..Meeting::default() };
-        refused(Options { meeting, ..options }, "--mtu");
+        refused(NetOptions { size_bytes: 32 << 10, ..stream.clone() }, "a write has");
+        refused(NetOptions { driver: WaitMode::Sleeps, ..stream.clone() }, "--driver");
+        refused(NetOptions { payload: Some([1, 1]), ..stream }, "--op bounce");
+        let bounce = NetOptions { op: NetOp::Bounce, ..options.clone() };
+        NetOptions { payload: Some([1, 1472]), ..bounce.clone() }.check().unwrap();
+        refused(NetOptions { payload: Some([1, 1473]), ..bounce.clone() }, "1472");
+        refused(NetOptions { payload: Some([0, 1]), ..bounce.clone() }, "--payload");
+        refused(NetOptions { depth: Some(2), ..bounce }, "one at a time");
+        refused(NetOptions { depth: Some(0), ..options.clone() }, "--depth");
+        refused(NetOptions { seconds: 0.0, ..options.clone() }, "--seconds 0");
+        refused(NetOptions { pids: vec![1], ..options.clone() }, "--pid");
+        refused(NetOptions { crossings: Crossings::One, ..options.clone() }, "--path remote");
+        let meeting = PairLink { mtu: Some(1), ..PairLink::default() };
+        refused(NetOptions { meeting, ..options }, "--mtu");
     }
 
     #[test]
     fn as_many_are_under_way_as_the_receiver_has_buffers_for() {
-        let options = Options::new(PathBuf::from("vrio"));
-        let depth = |size_bytes| Options { size_bytes, ..options.clone() }.depth();
+        let options = NetOptions::new(PathBuf::from("vrio"));
+        let depth = |size_bytes| NetOptions { size_bytes, ..options.clone() }.depth();
         assert_eq!([64, 1500, 64 << 10].map(depth), [256, 256, 15]);
-        let stream = Options { op: Op::Stream, ..options.clone() };
+        let stream = NetOptions { op: NetOp::Stream, ..options.clone() };
         assert_eq!((stream.depth(), stream.writes_per_frame()), (15, 1023));
         assert_eq!(stream.frame_bytes_max(), 1023 * 64 + 54);
     }

@@ -15,7 +15,7 @@ use anyhow::Result;
 use serde::Serialize;
 use sidecore::Idle;
 
-use crate::block::{self, Report, Volume};
+use crate::block::{self, BlockReport, Volume};
 use crate::verdict::{self, Spread};
 use testbed::cleanup::{Cleanup, tidily};
 use testbed::machine::{Machine, cores};
@@ -32,7 +32,7 @@ const GUESTS: [u16; 6] = [1, 2, 4, 8, 16, 32];
 
 /// The options of `vrio bench scale`.
 #[derive(Clone, Debug, Serialize)]
-pub struct Options {
+pub struct ScaleOptions {
     /// The `vrio` program.
     #[serde(skip)]
     pub program: PathBuf,
@@ -44,7 +44,7 @@ pub struct Options {
     pub seconds: f64,
 }
 
-impl Options {
+impl ScaleOptions {
     /// Looks whether the options make sense.
     ///
     /// # Errors
@@ -54,15 +54,15 @@ impl Options {
     }
 
     /// The options of one measurement: sidecores spin where each busy thread has a core.
-    fn point(&self, sidecores: u16, guests: u16, jobs: u16) -> block::Options {
-        let mut asked = block::Options {
+    fn point(&self, sidecores: u16, guests: u16, jobs: u16) -> block::BlockOptions {
+        let mut asked = block::BlockOptions {
             volume: self.volume.clone(),
             depth: self.depth,
             seconds: self.seconds,
             guests,
             jobs,
             sidecores,
-            ..block::Options::new(self.program.clone())
+            ..block::BlockOptions::new(self.program.clone())
         };
         if block::has_seats(&asked) {
             asked.idle = Idle::Spin;
@@ -83,7 +83,7 @@ pub struct Point {
     /// Whether each busy thread had a core to itself: only then IOPS say anything.
     pub seated: bool,
     /// The result.
-    pub report: Report,
+    pub report: BlockReport,
 }
 
 /// Measurements in which one thing grows.
@@ -101,7 +101,7 @@ pub struct Scale {
     /// The version of this form.
     pub version: u32,
     /// The options of this run.
-    pub asked: Options,
+    pub asked: ScaleOptions,
     /// The series.
     pub series: Vec<Series>,
     /// The machine.
@@ -112,14 +112,14 @@ pub struct Scale {
 ///
 /// # Errors
 /// When a point cannot be measured.
-pub fn run(options: &Options) -> Result<Scale> {
+pub fn run(options: &ScaleOptions) -> Result<Scale> {
     let progress = Progress::quiet();
     let series = tidily(&progress, |cleanup| all(options, cleanup, &progress))?;
     let (asked, machine) = (options.clone(), Machine::look());
     Ok(Scale { version: SCALE_VERSION, asked, series, machine })
 }
 
-fn all(options: &Options, cleanup: &Cleanup, progress: &Progress) -> Result<Vec<Series>> {
+fn all(options: &ScaleOptions, cleanup: &Cleanup, progress: &Progress) -> Result<Vec<Series>> {
     let sidecores = sidecores(cores().len());
     // Half of the cores serve guests; the guests' driver has the others.
     let serving = (cores().len() as u16 / 2).max(1);
@@ -166,7 +166,7 @@ impl Point {
 
 impl fmt::Display for Scale {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Options { volume, depth, seconds, .. } = &self.asked;
+        let ScaleOptions { volume, depth, seconds, .. } = &self.asked;
         writeln!(f, "{volume} volumes, randread of 4 KiB, depth {depth} of each queue")?;
         for series in &self.series {
             writeln!(f, "\n{}", series.name)?;

@@ -110,7 +110,7 @@ impl fmt::Display for Bound {
 /// The state of a goal after the rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Standing {
+pub enum GoalState {
     /// All values that the rounds leave open keep the bound.
     Holds,
     /// None of these values does.
@@ -121,7 +121,7 @@ pub enum Standing {
     NotMeasured,
 }
 
-impl fmt::Display for Standing {
+impl fmt::Display for GoalState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Holds => "holds",
@@ -144,7 +144,7 @@ pub struct Verdict {
     /// The measured values.
     pub value: Spread,
     /// Whether the bound holds.
-    pub standing: Standing,
+    pub standing: GoalState,
     /// The reason why the goal is open, if it is.
     pub why: Option<String>,
 }
@@ -160,16 +160,16 @@ impl Verdict {
     ) -> Self {
         let value = Spread::of(values.iter().copied());
         let (standing, why) = if moved {
-            (Standing::Undecided, Some("the cores moved in every round".to_owned()))
+            (GoalState::Undecided, Some("the cores moved in every round".to_owned()))
         } else if values.len() < ROUNDS_MIN {
             let few = format!("{} of {ROUNDS_MIN} rounds of one level", values.len());
-            (Standing::Undecided, Some(few))
+            (GoalState::Undecided, Some(few))
         } else {
             let (low, high) = likely(values);
             match (bound.is_kept_by(low), bound.is_kept_by(high)) {
-                (true, true) => (Standing::Holds, None),
-                (false, false) => (Standing::DoesNotHold, None),
-                _ => (Standing::Undecided, Some(format!("{low:.2} to {high:.2} in its rounds"))),
+                (true, true) => (GoalState::Holds, None),
+                (false, false) => (GoalState::DoesNotHold, None),
+                _ => (GoalState::Undecided, Some(format!("{low:.2} to {high:.2} in its rounds"))),
             }
         };
         Self { goal, figure, bound, value, standing, why }
@@ -177,7 +177,7 @@ impl Verdict {
 
     /// Opens the goal after all, for this reason.
     pub(crate) fn open(&mut self, why: &str) {
-        (self.standing, self.why) = (Standing::Undecided, Some(why.to_owned()));
+        (self.standing, self.why) = (GoalState::Undecided, Some(why.to_owned()));
     }
 }
 
@@ -264,20 +264,20 @@ mod tests {
         assert_eq!(Spread::of([4.0, 1.0]).median, 2.5);
     }
 
-    fn standing(bound: Bound, values: &[f64]) -> Standing {
+    fn standing(bound: Bound, values: &[f64]) -> GoalState {
         Verdict::of(1, "IOPS", bound, values, false).standing
     }
 
     #[test]
     fn a_goal_is_open_where_its_bound_lies_between_the_rounds() {
         let least = Bound::AtLeast(1.5);
-        assert_eq!(standing(least, &[1.5, 1.6, 1.9]), Standing::Holds);
-        assert_eq!(standing(least, &[1.1, 1.2, 1.49]), Standing::DoesNotHold);
-        assert_eq!(standing(least, &[1.4, 1.6, 1.9]), Standing::Undecided);
+        assert_eq!(standing(least, &[1.5, 1.6, 1.9]), GoalState::Holds);
+        assert_eq!(standing(least, &[1.1, 1.2, 1.49]), GoalState::DoesNotHold);
+        assert_eq!(standing(least, &[1.4, 1.6, 1.9]), GoalState::Undecided);
         let most = Bound::AtMost(1.0);
-        assert_eq!(standing(most, &[0.5, 0.7, 1.0]), Standing::Holds);
-        assert_eq!(standing(most, &[1.2, 1.7, 1.1]), Standing::DoesNotHold);
-        assert_eq!(standing(most, &[0.5, 0.7, 1.1]), Standing::Undecided);
+        assert_eq!(standing(most, &[0.5, 0.7, 1.0]), GoalState::Holds);
+        assert_eq!(standing(most, &[1.2, 1.7, 1.1]), GoalState::DoesNotHold);
+        assert_eq!(standing(most, &[0.5, 0.7, 1.1]), GoalState::Undecided);
         let open = Verdict::of(3, "p50", most, &[0.5, 0.7, 1.1], false);
         let said = "goal 3, p50 <= 1.00: undecided (0.50 to 1.10 in its rounds)";
         assert_eq!(open.to_string(), said);
@@ -286,11 +286,11 @@ mod tests {
     #[test]
     fn few_rounds_and_rounds_of_no_level_decide_nothing() {
         let bound = Bound::AtLeast(1.0);
-        assert_eq!(standing(bound, &[9.0, 9.0]), Standing::Undecided);
+        assert_eq!(standing(bound, &[9.0, 9.0]), GoalState::Undecided);
         let few = Verdict::of(1, "IOPS", bound, &[9.0], false);
         assert_eq!(few.why.unwrap(), "1 of 3 rounds of one level");
         let moved = Verdict::of(1, "IOPS", bound, &[9.0; 5], true);
-        assert_eq!(moved.standing, Standing::Undecided);
+        assert_eq!(moved.standing, GoalState::Undecided);
         assert!(moved.why.unwrap().contains("moved"));
     }
 

@@ -16,7 +16,7 @@ use fabric::{
 use node::status::DomainStatus;
 use node::{Config, Node};
 
-use super::patterns::{Job, Pattern};
+use super::patterns::{ConnectionPattern, JobLayout};
 
 /// The longest wait for anything: machines are shared.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -33,7 +33,7 @@ const SENT: RequestContext = RequestContext(1);
 const RECEIVED: RequestContext = RequestContext(2);
 
 /// A process of the job. All of them are this process, which works for each in turn.
-struct Process {
+struct JobProcess {
     endpoint: Endpoint,
     host: usize,
     memory: Box<[u8]>,
@@ -48,7 +48,7 @@ struct Process {
 /// Hosts with their nodes and processes.
 pub(super) struct Cluster {
     nodes: Vec<Node>,
-    processes: Vec<Process>,
+    processes: Vec<JobProcess>,
     /// The data that is sent. It is kept here, so that it exists for as long as the endpoints do.
     body: Box<[u8]>,
     /// The domain, as each host's processes joined it. Endpoints must end before it does.
@@ -76,7 +76,7 @@ fn config(
     home: &std::path::Path,
     host: usize,
     peers: &[usize],
-    job: &Job,
+    job: &JobLayout,
     sidecores: u16,
 ) -> String {
     let peer =
@@ -98,7 +98,11 @@ fn config(
 impl Cluster {
     /// Starts the nodes of a job, whose peers are the hosts of `pairs`, and opens an endpoint for
     /// each process.
-    pub(super) fn start(job: &Job, pairs: &BTreeSet<[usize; 2]>, sidecores: u16) -> Result<Self> {
+    pub(super) fn start(
+        job: &JobLayout,
+        pairs: &BTreeSet<[usize; 2]>,
+        sidecores: u16,
+    ) -> Result<Self> {
         let name = format!("vrio-connections-{}", std::process::id());
         let home = std::env::temp_dir().join(name);
         fs::create_dir_all(&home).with_context(|| format!("making {}", home.display()))?;
@@ -128,7 +132,7 @@ impl Cluster {
             let domain = Domain::join(&socket, DOMAIN, KEY)?;
             for _ in 0..job.processes {
                 let endpoint = domain.endpoint(EndpointOptions::default())?;
-                it.processes.push(Process {
+                it.processes.push(JobProcess {
                     endpoint,
                     host,
                     memory: Box::default(),
@@ -175,7 +179,7 @@ impl Cluster {
     }
 
     /// Each process sends a message of so many bytes to each of its peers, and waits for theirs.
-    pub(super) fn exchange(&mut self, pattern: Pattern, bytes: usize) -> Result<()> {
+    pub(super) fn exchange(&mut self, pattern: ConnectionPattern, bytes: usize) -> Result<()> {
         let all = self.processes.len();
         let addresses: Vec<_> =
             self.processes.iter().map(|process| process.endpoint.address()).collect();
@@ -208,9 +212,9 @@ impl Cluster {
     }
 
     /// The number of messages of a pattern that go from one host to another.
-    pub(super) fn between_hosts(&self, pattern: Pattern) -> usize {
+    pub(super) fn between_hosts(&self, pattern: ConnectionPattern) -> usize {
         let all = self.processes.len();
-        let of = |(number, process): (usize, &Process)| {
+        let of = |(number, process): (usize, &JobProcess)| {
             let peers = pattern.peers(number, all);
             peers.into_iter().filter(|peer| self.processes[*peer].host != process.host).count()
         };
@@ -218,7 +222,7 @@ impl Cluster {
     }
 }
 
-impl Process {
+impl JobProcess {
     /// Asks for the next message, from any sender.
     fn ask(&mut self) -> Result<()> {
         if self.missing == 0 {
@@ -300,14 +304,14 @@ mod tests {
     /// and the messages went by these sessions.
     #[test]
     fn messages_of_all_processes_share_a_few_sessions() {
-        let job = Job { hosts: 3, processes: 4 };
-        let pairs = job.talking_hosts(Pattern::AllToAll);
+        let job = JobLayout { hosts: 3, processes: 4 };
+        let pairs = job.talking_hosts(ConnectionPattern::AllToAll);
         let mut cluster = Cluster::start(&job, &pairs, 2).unwrap();
         for bytes in [8, 100_000] {
-            cluster.exchange(Pattern::AllToAll, bytes).unwrap();
+            cluster.exchange(ConnectionPattern::AllToAll, bytes).unwrap();
         }
         assert_eq!(cluster.sessions(), [4; 3]);
-        assert_eq!(cluster.between_hosts(Pattern::AllToAll), 12 * 8);
+        assert_eq!(cluster.between_hosts(ConnectionPattern::AllToAll), 12 * 8);
         let domains = cluster.domains().unwrap();
         for domain in domains {
             let of = |name: &str| domain.counters.get(name).copied().unwrap_or_default();

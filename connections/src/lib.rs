@@ -17,19 +17,19 @@ mod patterns;
 mod report;
 
 use anyhow::{Result, ensure};
-use bench::verdict::Standing;
+use bench::verdict::GoalState;
 use serde::Serialize;
 
 use testbed::cleanup::tidily;
 use testbed::machine::Machine;
 use testbed::progress::Progress;
 
-pub use memory::{Extrapolation, Memory};
-pub use patterns::Pattern;
+pub use memory::{Extrapolation, MeasuredMemory};
+pub use patterns::ConnectionPattern;
 pub use report::Line;
 
 use cluster::Cluster;
-use patterns::{Job, Scheme};
+use patterns::{JobLayout, Scheme};
 
 /// The version of the JSON form.
 const CONNECTIONS_VERSION: u32 = 2;
@@ -88,8 +88,8 @@ impl Options {
         Ok(())
     }
 
-    fn job(&self) -> Job {
-        Job { hosts: self.hosts.into(), processes: self.processes.into() }
+    fn job(&self) -> JobLayout {
+        JobLayout { hosts: self.hosts.into(), processes: self.processes.into() }
     }
 }
 
@@ -103,13 +103,13 @@ pub struct Goal {
     /// The largest number that keeps the goal.
     pub at_most: f64,
     /// Whether the goal holds.
-    pub standing: Standing,
+    pub standing: GoalState,
 }
 
 impl Goal {
     fn of(text: String, found: f64, at_most: f64) -> Self {
         let holds = found <= at_most;
-        let standing = if holds { Standing::Holds } else { Standing::DoesNotHold };
+        let standing = if holds { GoalState::Holds } else { GoalState::DoesNotHold };
         Self { text, found, at_most, standing }
     }
 }
@@ -124,7 +124,7 @@ pub struct Connections {
     /// The results, by pattern, then by transport.
     pub lines: Vec<Line>,
     /// The memory of sessions, endpoints and gateways.
-    pub memory: Memory,
+    pub memory: MeasuredMemory,
     /// The needs of a host in a large cluster.
     pub extrapolation: Extrapolation,
     /// The goals of vrio.
@@ -147,7 +147,7 @@ pub fn run(options: &Options) -> Result<Connections> {
         progress.doing("8 nodes, 128 endpoints, 1 MiB to each neighbour".to_owned());
         let memory = memory::measure(sessions)?;
         let mut lines = Vec::new();
-        for pattern in Pattern::ALL {
+        for pattern in ConnectionPattern::ALL {
             progress.doing(format!("counting connections: {}", pattern.name()));
             lines.extend(lines_of(pattern, options)?);
         }
@@ -161,7 +161,7 @@ pub fn run(options: &Options) -> Result<Connections> {
 }
 
 /// A pattern by every transport.
-fn lines_of(pattern: Pattern, options: &Options) -> Result<Vec<Line>> {
+fn lines_of(pattern: ConnectionPattern, options: &Options) -> Result<Vec<Line>> {
     let job = options.job();
     let vms = CORES_PER_VM.into_iter().filter(|cores| options.processes.is_multiple_of(*cores));
     let schemes = [Scheme::Rc, Scheme::Xrc].into_iter().chain(vms.map(Scheme::VmXrc));

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::cluster::Cluster;
 use super::hosts::{Host, connected, keys, rounds, until};
-use super::patterns::{Job, Pattern};
+use super::patterns::{ConnectionPattern, JobLayout};
 
 /// Bytes that each session has carried each way before its memory counts.
 const BODY_BYTES: usize = 1 << 20;
@@ -34,7 +34,7 @@ const REST: Duration = Duration::from_secs(5);
 
 /// The measured job, of the slide's size. It shows how much its processes and gateways know of
 /// others.
-const JOB: Job = Job { hosts: 8, processes: 16 };
+const JOB: JobLayout = JobLayout { hosts: 8, processes: 16 };
 
 /// Messages from each process to each other one, so often that each ring goes round. The messages
 /// are so long that they go by buffers.
@@ -56,7 +56,7 @@ pub struct Sessions {
 
 /// The measured memory.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Memory {
+pub struct MeasuredMemory {
     /// The memory of sessions.
     #[serde(flatten)]
     pub of_sessions: Sessions,
@@ -101,7 +101,7 @@ pub struct Extrapolation {
 const HOST_ENTRY_BYTES: f64 = 16.0;
 
 impl Extrapolation {
-    pub(super) fn of(memory: &Memory, sidecores: u16) -> Self {
+    pub(super) fn of(memory: &MeasuredMemory, sidecores: u16) -> Self {
         let sessions = (HOSTS - 1) * u64::from(sidecores);
         let mb = |bytes: f64| bytes / 1e6;
         let sessions_mb = mb(sessions as f64 * memory.of_sessions.session_bytes);
@@ -156,11 +156,11 @@ pub(super) fn sessions(sessions: u16) -> Result<Sessions> {
 }
 
 /// Measures the rest of the memory, of nodes and endpoints in this process.
-pub(super) fn measure(of_sessions: Sessions) -> Result<Memory> {
+pub(super) fn measure(of_sessions: Sessions) -> Result<MeasuredMemory> {
     let vector_bytes = vector_bytes()?;
-    let all = Pattern::AllToAll;
+    let all = ConnectionPattern::AllToAll;
     let mut cluster = Cluster::start(&JOB, &JOB.talking_hosts(all), 1)?;
-    cluster.exchange(Pattern::Halo, BODY_BYTES)?;
+    cluster.exchange(ConnectionPattern::Halo, BODY_BYTES)?;
     for _ in 0..SHORT_ROUNDS {
         cluster.exchange(all, SHORT_BYTES)?;
     }
@@ -173,7 +173,7 @@ pub(super) fn measure(of_sessions: Sessions) -> Result<Memory> {
         state_bytes += of_gateways.context("memory of gateways")?;
     }
     let remotes: usize = cluster.remotes_bytes().iter().sum();
-    Ok(Memory {
+    Ok(MeasuredMemory {
         of_sessions,
         vector_bytes,
         endpoint_bytes: used_bytes as f64 / (hosts * processes),
@@ -246,7 +246,7 @@ mod tests {
     fn a_host_has_a_session_for_every_other_one() {
         let of_sessions =
             Sessions { sessions: 1, resident_bytes: 9, session_bytes: 10_000.0, tables_bytes: 1.0 };
-        let memory = Memory {
+        let memory = MeasuredMemory {
             of_sessions,
             vector_bytes: vector_bytes().unwrap(),
             endpoint_bytes: 1_000_000.0,

@@ -8,7 +8,7 @@ use serde::Serialize;
 /// The pairs of processes that communicate, as in NAS's parallel benchmarks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Pattern {
+pub enum ConnectionPattern {
     /// Each process to each other one, as FT and IS.
     AllToAll,
     /// To the next and from the one before, as pipelines.
@@ -17,7 +17,7 @@ pub enum Pattern {
     Halo,
 }
 
-impl Pattern {
+impl ConnectionPattern {
     pub(super) const ALL: [Self; 3] = [Self::AllToAll, Self::Ring, Self::Halo];
 
     /// Its name in words.
@@ -63,12 +63,12 @@ fn plane(of: usize) -> (usize, usize) {
 /// Processes in order: the first processes are on the first host, and the first of these in its
 /// first machine.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Job {
+pub(super) struct JobLayout {
     pub(super) hosts: usize,
     pub(super) processes: usize,
 }
 
-impl Job {
+impl JobLayout {
     pub(super) fn all(&self) -> usize {
         self.hosts * self.processes
     }
@@ -78,7 +78,7 @@ impl Job {
     }
 
     /// Hosts whose processes talk to each other, each pair once.
-    pub(super) fn talking_hosts(&self, pattern: Pattern) -> BTreeSet<[usize; 2]> {
+    pub(super) fn talking_hosts(&self, pattern: ConnectionPattern) -> BTreeSet<[usize; 2]> {
         let pairs = (0..self.all()).flat_map(|process| {
             let peers = pattern.peers(process, self.all());
             peers.into_iter().map(move |peer| [self.host(process), self.host(peer)])
@@ -113,7 +113,12 @@ impl Scheme {
     }
 
     /// Connections of a process.
-    pub(super) fn connections(self, job: &Job, process: usize, peers: &BTreeSet<usize>) -> usize {
+    pub(super) fn connections(
+        self,
+        job: &JobLayout,
+        process: usize,
+        peers: &BTreeSet<usize>,
+    ) -> usize {
         let own = job.host(process);
         // Peers in one place share a connection.
         let places: BTreeSet<(usize, usize)> = match self {
@@ -142,9 +147,9 @@ impl Scheme {
 mod tests {
     use super::*;
 
-    const SLIDE: Job = Job { hosts: 8, processes: 16 };
+    const SLIDE: JobLayout = JobLayout { hosts: 8, processes: 16 };
 
-    fn each(scheme: Scheme, pattern: Pattern) -> Vec<usize> {
+    fn each(scheme: Scheme, pattern: ConnectionPattern) -> Vec<usize> {
         let all = 0..SLIDE.all();
         all.map(|it| scheme.connections(&SLIDE, it, &pattern.peers(it, SLIDE.all()))).collect()
     }
@@ -154,7 +159,7 @@ mod tests {
     #[test]
     fn all_to_all_is_as_the_slide_has_it() {
         let all = |scheme| {
-            let each = each(scheme, Pattern::AllToAll);
+            let each = each(scheme, ConnectionPattern::AllToAll);
             assert!(each.iter().all(|it| *it == each[0]), "{scheme:?}");
             each[0]
         };
@@ -166,7 +171,7 @@ mod tests {
 
     #[test]
     fn neighbours_are_each_others() {
-        for pattern in Pattern::ALL {
+        for pattern in ConnectionPattern::ALL {
             for of in [2, 3, 12, 128] {
                 for process in 0..of {
                     let peers = pattern.peers(process, of);
@@ -176,19 +181,19 @@ mod tests {
                 }
             }
         }
-        assert_eq!(Pattern::Ring.peers(0, 128), [1, 127].into());
+        assert_eq!(ConnectionPattern::Ring.peers(0, 128), [1, 127].into());
         assert_eq!((plane(128), plane(12), plane(7)), ((8, 16), (3, 4), (1, 7)));
-        assert_eq!(Pattern::Halo.peers(0, 128), [1, 15, 16, 112].into());
+        assert_eq!(ConnectionPattern::Halo.peers(0, 128), [1, 15, 16, 112].into());
     }
 
     #[test]
     fn only_hosts_that_talk_have_anything_between_them() {
-        assert_eq!(SLIDE.talking_hosts(Pattern::AllToAll).len(), 8 * 7 / 2);
-        let ring = SLIDE.talking_hosts(Pattern::Ring);
+        assert_eq!(SLIDE.talking_hosts(ConnectionPattern::AllToAll).len(), 8 * 7 / 2);
+        let ring = SLIDE.talking_hosts(ConnectionPattern::Ring);
         assert_eq!((ring.len(), ring.contains(&[0, 7])), (8, true));
         // A row of the plane is a host.
-        assert_eq!(SLIDE.talking_hosts(Pattern::Halo), ring);
-        let ring = each(Scheme::Xrc, Pattern::Ring);
+        assert_eq!(SLIDE.talking_hosts(ConnectionPattern::Halo), ring);
+        let ring = each(Scheme::Xrc, ConnectionPattern::Ring);
         assert_eq!((ring.iter().sum::<usize>(), ring.into_iter().max()), (16, Some(1)));
     }
 }

@@ -4,15 +4,15 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::patterns::{Job, Scheme};
-use super::{Connections, Goal, Pattern};
+use super::patterns::{JobLayout, Scheme};
+use super::{ConnectionPattern, Connections, Goal};
 use testbed::machine::Machine;
 
 /// Connections of a job's processes, of one pattern by one transport.
 #[derive(Clone, Debug, Serialize)]
 pub struct Line {
     /// The pattern of communication.
-    pub pattern: Pattern,
+    pub pattern: ConnectionPattern,
     /// The name of the transport.
     pub transport: String,
     /// Whether the connections are counted on live sessions, and not by a rule.
@@ -41,7 +41,7 @@ fn most(counts: &[usize]) -> usize {
 
 impl Line {
     /// Connections by a transport's rule.
-    pub(super) fn of_rule(job: &Job, pattern: Pattern, scheme: Scheme) -> Self {
+    pub(super) fn of_rule(job: &JobLayout, pattern: ConnectionPattern, scheme: Scheme) -> Self {
         let of = |process| {
             let peers = pattern.peers(process, job.all());
             scheme.connections(job, process, &peers)
@@ -59,15 +59,15 @@ impl Line {
 
     /// Sessions of each host, by which so many messages went.
     pub(super) fn of_sessions(
-        job: &Job,
-        pattern: Pattern,
+        job: &JobLayout,
+        pattern: ConnectionPattern,
         sessions: &[usize],
         messages: usize,
     ) -> Self {
         Self { messages, ..Self::of_hosts(job, pattern, sessions) }
     }
 
-    fn of_hosts(job: &Job, pattern: Pattern, hosts: &[usize]) -> Self {
+    fn of_hosts(job: &JobLayout, pattern: ConnectionPattern, hosts: &[usize]) -> Self {
         let peers = (0..job.all()).map(|it| pattern.peers(it, job.all()).len());
         Self {
             pattern,
@@ -192,15 +192,15 @@ mod tests {
     /// FT's rows of the slide, of a host: 2032, 1014, 498, 242 and 128.
     #[test]
     fn a_hosts_connections_are_those_of_its_processes() {
-        let job = Job { hosts: 8, processes: 16 };
-        let of = |scheme| Line::of_rule(&job, Pattern::AllToAll, scheme);
+        let job = JobLayout { hosts: 8, processes: 16 };
+        let of = |scheme| Line::of_rule(&job, ConnectionPattern::AllToAll, scheme);
         let slide = [(1, 2032.0), (2, 1008.0), (4, 496.0), (8, 240.0)];
         for (cores, host) in slide {
             let line = of(Scheme::VmXrc(cores));
             assert_eq!((line.per_host, line.per_host_max, line.peers_max), (host, host, 127));
         }
         assert_eq!((of(Scheme::VmProofXrc).per_host, of(Scheme::Xrc).per_host), (128.0, 112.0));
-        let ours = Line::of_sessions(&job, Pattern::AllToAll, &[7; 8], 9);
+        let ours = Line::of_sessions(&job, ConnectionPattern::AllToAll, &[7; 8], 9);
         assert_eq!((ours.per_process, ours.per_host, ours.messages), (0.0, 7.0, 9));
         assert!(ours.is_ours);
     }

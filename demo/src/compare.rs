@@ -6,8 +6,8 @@ use std::time::Duration;
 use anyhow::Result;
 use serde::Serialize;
 
-use bench::load::{Load, Outcome, Pattern};
-use bench::measure::{Bench, DriverPlan, Waiting};
+use bench::load::{Load, LoadOutcome, LoadPattern};
+use bench::measure::{DriverPlan, MeasuredDisks, WaitMode};
 use testbed::machine::cores;
 use testbed::progress::Progress;
 
@@ -36,8 +36,8 @@ pub struct Speed {
     pub p99_us: f64,
 }
 
-impl From<Outcome> for Speed {
-    fn from(outcome: Outcome) -> Self {
+impl From<LoadOutcome> for Speed {
+    fn from(outcome: LoadOutcome) -> Self {
         Self {
             iops: outcome.iops(),
             p50_us: outcome.quantile_us(0.5),
@@ -48,7 +48,7 @@ impl From<Outcome> for Speed {
 
 /// One load on both disks.
 #[derive(Clone, Debug, Serialize)]
-pub struct Row {
+pub struct LoadRow {
     /// Reads or writes.
     pub op: &'static str,
     /// Requests outstanding.
@@ -71,7 +71,7 @@ pub struct Comparison {
     /// Whether the driver polled; else it slept until an interrupt.
     pub driver_polls: bool,
     /// The loads.
-    pub rows: Vec<Row>,
+    pub rows: Vec<LoadRow>,
 }
 
 /// Measures both disks. They are overwritten.
@@ -80,17 +80,17 @@ pub struct Comparison {
 /// When a request fails.
 pub(super) fn compare(near: &Path, far: &Path, progress: &Progress) -> Result<Comparison> {
     let has_room = cores().len() >= POLLING_CORES_MIN;
-    let waiting = if has_room { Waiting::Polls } else { Waiting::Sleeps };
+    let waiting = if has_room { WaitMode::Polls } else { WaitMode::Sleeps };
     let plan =
         |socket| DriverPlan { waiting, size_bytes: REQUEST_BYTES, ..DriverPlan::new(socket) };
     progress.doing("filling the two disks that are measured");
     let bytes = Some(VOLUME_MIB << 20);
-    let mut near = Bench::connect(&plan(near), bytes)?;
-    let mut far = Bench::connect(&plan(far), bytes)?;
+    let mut near = MeasuredDisks::connect(&plan(near), bytes)?;
+    let mut far = MeasuredDisks::connect(&plan(far), bytes)?;
     near.fill()?;
     far.fill()?;
     let mut rows = Vec::new();
-    for (op, pattern) in [("read", Pattern::RandRead), ("write", Pattern::RandWrite)] {
+    for (op, pattern) in [("read", LoadPattern::RandRead), ("write", LoadPattern::RandWrite)] {
         for depth in [1, 32] {
             let load = Load { pattern, depth, duration: EACH };
             progress.doing(format!("measuring: random {op}s at depth {depth}, local and remote"));
@@ -98,18 +98,23 @@ pub(super) fn compare(near: &Path, far: &Path, progress: &Progress) -> Result<Co
         }
     }
     progress.done("measured the same disk local and remote, in turn");
-    let driver_polls = waiting == Waiting::Polls;
+    let driver_polls = waiting == WaitMode::Polls;
     Ok(Comparison { request_bytes: REQUEST_BYTES, driver_polls, rows })
 }
 
-fn row(op: &'static str, load: Load, near: &mut Bench, far: &mut Bench) -> Result<Row> {
+fn row(
+    op: &'static str,
+    load: Load,
+    near: &mut MeasuredDisks,
+    far: &mut MeasuredDisks,
+) -> Result<LoadRow> {
     let (mut local, mut remote) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         local.push(near.run(load)?.into());
         remote.push(far.run(load)?.into());
     }
     let (local, remote) = (median(&local), median(&remote));
-    Ok(Row {
+    Ok(LoadRow {
         op,
         depth: load.depth,
         local,

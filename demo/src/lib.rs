@@ -24,20 +24,20 @@ use testbed::nodes::Node;
 use testbed::progress::Progress;
 use testbed::stage::Stage;
 
-use mpi::Troupe;
+use mpi::JobSetup;
 
-pub use compare::{Comparison, Row, Speed};
+pub use compare::{Comparison, LoadRow, Speed};
 pub use mpi::{AllToAll, Messages};
 pub use network::Talk;
-pub use options::Options;
+pub use options::DemoOptions;
 pub use outage::{Outage, User};
-pub use report::Report;
+pub use report::DemoReport;
 
 /// Runs the demo, which prints its steps on standard error.
 ///
 /// # Errors
 /// When a step fails or data is wrong; the text names the place of the logs.
-pub fn run(options: &Options) -> Result<Report> {
+pub fn run(options: &DemoOptions) -> Result<DemoReport> {
     let image = options.guest.then(Image::find).transpose().context(
         "there is nothing to boot (`make demo` prepares it; \
          `vrio demo --no-guest` needs nothing)",
@@ -57,7 +57,7 @@ pub fn run(options: &Options) -> Result<Report> {
     let Some(logs) = options.keep.clone().or(failed) else { return played };
     let kept = scene::keep_logs(&stage, &logs);
     match played {
-        Ok(report) => kept.map(|()| Report { logs: Some(logs), ..report }),
+        Ok(report) => kept.map(|()| DemoReport { logs: Some(logs), ..report }),
         Err(error) => Err(error.context(failure(&logs, kept))),
     }
 }
@@ -71,10 +71,10 @@ fn failure(logs: &Path, kept: Result<()>) -> String {
 
 fn play(
     stage: &mut Stage,
-    options: &Options,
+    options: &DemoOptions,
     image: Option<&Image>,
     progress: &Progress,
-) -> Result<Report> {
+) -> Result<DemoReport> {
     progress.doing("looking at the machine");
     let machine = Machine::look();
     if image.is_some() {
@@ -84,7 +84,7 @@ fn play(
         stage.make_tap("io1", scene::TAP, &format!("{}/24", scene::HOST_ADDRESS))?;
     }
     progress.doing("building a program with an MPI");
-    let troupe = Troupe::gather(stage, options, image);
+    let troupe = JobSetup::gather(stage, options, image);
     let key = troupe.as_ref().ok().map(|troupe| troupe.key.as_path());
     progress.doing("starting two nodes");
     let io = stage.start(&scene::io_plan(stage))?;
@@ -112,21 +112,22 @@ fn play(
     io.stop()?;
     progress.done("both nodes stopped in order; everything is removed");
     let lived = (outage, talk, messages);
-    Ok(Report::new(stage.network, lived, comparison, machine))
+    Ok(DemoReport::new(stage.network, lived, comparison, machine))
 }
 
 /// The results, and the IOhost after the outage. Without messages: the reason why there are none.
-type Lived = (Outage, Option<Talk>, Result<Messages, String>, Node);
+type OutageFindings = (Outage, Option<Talk>, Result<Messages, String>, Node);
 
 fn in_guests(
     stage: &Stage,
     image: &Image,
-    troupe: Result<Troupe>,
+    troupe: Result<JobSetup>,
     (io, vm): (Node, &mut Node),
     progress: &Progress,
-) -> Result<Lived> {
+) -> Result<OutageFindings> {
     let cast = (image, troupe.as_ref().ok());
-    let linux::Seen { outage, talk, messages, io } = linux::outage(stage, cast, io, vm, progress)?;
+    let linux::DemoFindings { outage, talk, messages, io } =
+        linux::outage(stage, cast, io, vm, progress)?;
     let why = troupe.map_or_else(|why| format!("{why:#}"), |_| String::new());
     Ok((outage, Some(talk), messages.ok_or(why), io))
 }
@@ -135,10 +136,10 @@ fn in_guests(
 fn without_guests(
     stage: &Stage,
     program: &Path,
-    troupe: Result<Troupe>,
+    troupe: Result<JobSetup>,
     (io, vm): (Node, &mut Node),
     progress: &Progress,
-) -> Result<Lived> {
+) -> Result<OutageFindings> {
     let (outage, io) = stand_in::outage(stage, io, vm, progress)?;
     let messages = match troupe {
         Ok(troupe) => Ok(troupe.on_host(stage, program, vm, progress)?),

@@ -12,8 +12,8 @@ use testbed::nodes::Node;
 use testbed::progress::Progress;
 use testbed::stage::Stage;
 
-use super::mpi::{Messages, Troupe};
-use super::network::{self, Cast, Talk};
+use super::mpi::{JobSetup, Messages};
+use super::network::{self, GuestSetup, Talk};
 use super::outage::{Outage, User, ms, pause_after};
 use super::scene::kill_and_start;
 
@@ -30,7 +30,7 @@ const WORK_KIB: u64 = 16 << 10;
 const THREADS: u64 = 16;
 
 /// The results in guests, and the IOhost after the outage.
-pub(super) struct Seen {
+pub(super) struct DemoFindings {
     pub(super) outage: Outage,
     pub(super) talk: Talk,
     pub(super) messages: Option<Messages>,
@@ -44,15 +44,15 @@ pub(super) struct Seen {
 /// When the guest or the host reads other data than was written, or a node does not start.
 pub(super) fn outage(
     stage: &Stage,
-    (image, troupe): (&Image, Option<&Troupe>),
+    (image, troupe): (&Image, Option<&JobSetup>),
     mut io: Node,
     vm: &mut Node,
     progress: &Progress,
-) -> Result<Seen> {
+) -> Result<DemoFindings> {
     progress.doing("looking whether hardware virtualisation works (a probing guest)");
     let accelerator = Accelerator::choose(image);
     let socket = vm.wait_for_disk("alice")?;
-    let cast = Cast { stage, image, accelerator, troupe, vm };
+    let cast = GuestSetup { stage, image, accelerator, troupe, vm };
     let (mut guest, kernel) = boot(&cast, socket, progress)?;
     progress.doing("the guest makes a file system");
     guest.wait_for("demo made", SCRIPT_TIMEOUT)?;
@@ -96,13 +96,13 @@ pub(super) fn outage(
         files_verified: FILES,
         image_bytes_verified: image_bytes,
     };
-    Ok(Seen { outage, talk, messages, io })
+    Ok(DemoFindings { outage, talk, messages, io })
 }
 
 /// The MPI job in the guests, if there is one, and the guests' end.
 fn part(
     guests: [Guest; 2],
-    troupe: Option<&Troupe>,
+    troupe: Option<&JobSetup>,
     progress: &Progress,
 ) -> Result<Option<Messages>> {
     let Some(troupe) = troupe else {
@@ -114,7 +114,7 @@ fn part(
     troupe.in_guests(guests, progress).map(Some)
 }
 
-fn boot(cast: &Cast<'_>, socket: PathBuf, progress: &Progress) -> Result<(Guest, String)> {
+fn boot(cast: &GuestSetup<'_>, socket: PathBuf, progress: &Progress) -> Result<(Guest, String)> {
     let accelerator = cast.accelerator;
     progress.doing("booting a Linux guest under QEMU");
     let builder = Guest::builder(cast.image)

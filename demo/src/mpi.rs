@@ -17,7 +17,7 @@ use testbed::nodes::Node;
 use testbed::progress::Progress;
 use testbed::stage::Stage;
 
-use super::options::Options;
+use super::options::DemoOptions;
 use super::scene::{CARDS, DOMAIN};
 
 /// Ranks of the job: two for each guest.
@@ -64,7 +64,7 @@ pub struct AllToAll {
 
 /// The program, the provider and the key of a job.
 #[derive(Debug)]
-pub(super) struct Troupe {
+pub(super) struct JobSetup {
     mpi: Mpi,
     program: PathBuf,
     /// The provider's file.
@@ -74,12 +74,16 @@ pub(super) struct Troupe {
     secret: String,
 }
 
-impl Troupe {
+impl JobSetup {
     /// Builds the program with an MPI of this machine; for guests with the MPI of their image.
     ///
     /// # Errors
     /// When a program is missing; the text names it.
-    pub(super) fn gather(stage: &Stage, options: &Options, image: Option<&Image>) -> Result<Self> {
+    pub(super) fn gather(
+        stage: &Stage,
+        options: &DemoOptions,
+        image: Option<&Image>,
+    ) -> Result<Self> {
         let provider = options.provider.clone().map_err(|why| anyhow!(why))?;
         if let Some(image) = image {
             image.mpi()?;

@@ -12,7 +12,7 @@ use testbed::nodes::Node;
 use testbed::progress::Progress;
 use testbed::stage::Stage;
 
-use super::mpi::Troupe;
+use super::mpi::JobSetup;
 use super::outage::ms;
 use super::scene::{CARDS, CONSOLES, Card, HOST_ADDRESS, kill_and_start};
 
@@ -41,19 +41,19 @@ pub struct Talk {
 
 /// The parts of all guests, and the stage and the node that they run on.
 #[derive(Clone, Copy)]
-pub(super) struct Cast<'a> {
+pub(super) struct GuestSetup<'a> {
     pub(super) stage: &'a Stage,
     pub(super) image: &'a Image,
     pub(super) accelerator: Accelerator,
     /// The parts of the MPI job, if there will be one.
-    pub(super) troupe: Option<&'a Troupe>,
+    pub(super) troupe: Option<&'a JobSetup>,
     pub(super) vm: &'a Node,
 }
 
 /// Adds a guest's network card, its window, its script, and the network's addresses for the script.
 pub(super) fn with_card(
     builder: Builder,
-    cast: &Cast<'_>,
+    cast: &GuestSetup<'_>,
     script: &str,
     own: usize,
 ) -> Result<Builder> {
@@ -89,7 +89,7 @@ pub(super) fn with_card(
 /// # Errors
 /// When data does not arrive as it was sent, or a node does not start.
 pub(super) fn talk(
-    cast: &Cast<'_>,
+    cast: &GuestSetup<'_>,
     mut alice: Guest,
     io: Node,
     progress: &Progress,

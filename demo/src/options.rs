@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 /// The options of the demo.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct DemoOptions {
     /// The `vrio` program that the nodes run.
     pub program: PathBuf,
     /// The provider's file, which MPI programs load, or the reason why there is none.

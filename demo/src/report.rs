@@ -5,12 +5,12 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use super::compare::{Comparison, Row};
+use super::compare::{Comparison, LoadRow};
 use super::mpi::Messages;
 use super::network::Talk;
 use super::outage::{Outage, User};
 use testbed::machine::Machine;
-use testbed::stage::Network;
+use testbed::stage::NodeNetwork;
 
 /// The version of the JSON form.
 const REPORT_VERSION: u32 = 3;
@@ -21,11 +21,11 @@ const WHY_CHARS: usize = 76;
 
 /// The results of the demo.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct DemoReport {
     /// The version of this form.
     pub version: u32,
     /// The network between the nodes.
-    pub network: Network,
+    pub network: NodeNetwork,
     /// The outage.
     pub outage: Outage,
     /// The results of two guests that talk to each other; none without guests.
@@ -42,9 +42,9 @@ pub struct Report {
     pub logs: Option<PathBuf>,
 }
 
-impl Report {
+impl DemoReport {
     pub(super) fn new(
-        network: Network,
+        network: NodeNetwork,
         (outage, talk, messages): (Outage, Option<Talk>, Result<Messages, String>),
         comparison: Comparison,
         machine: Machine,
@@ -86,8 +86,8 @@ impl Report {
             User::StandIn => ("stand-in", "the driver of a guest, without one".to_owned()),
         };
         let network = match self.network {
-            Network::Namespaces => "two namespaces",
-            Network::Loopback => "loopback",
+            NodeNetwork::Namespaces => "two namespaces",
+            NodeNetwork::Loopback => "loopback",
         };
         let left = format!("{user} ── virtio-blk ──▶ vm1 (VMhost) ══ sealed UDP, {network} ══▶ ");
         let indent = left.chars().count();
@@ -198,7 +198,7 @@ fn shortened(text: &str, chars: usize) -> String {
     text.chars().take(chars).collect::<String>().trim_end().to_owned()
 }
 
-fn line(f: &mut fmt::Formatter<'_>, row: &Row) -> fmt::Result {
+fn line(f: &mut fmt::Formatter<'_>, row: &LoadRow) -> fmt::Result {
     let name = format!("{}s, depth {}", row.op, row.depth);
     write!(f, "  {name:20}")?;
     for side in [&row.local, &row.remote] {
@@ -207,7 +207,7 @@ fn line(f: &mut fmt::Formatter<'_>, row: &Row) -> fmt::Result {
     writeln!(f, "{:>6.2} {:>5.1}", row.iops_ratio, row.p50_ratio)
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for DemoReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}\n", self.title())?;
         self.picture(f)?;
@@ -239,9 +239,9 @@ mod tests {
     use super::super::mpi::AllToAll;
     use super::*;
 
-    fn report(user: User) -> Report {
+    fn report(user: User) -> DemoReport {
         let speed = |iops| Speed { iops, p50_us: 1e5 / 3.0, p99_us: 123_456.7 };
-        let row = |op, depth| Row {
+        let row = |op, depth| LoadRow {
             op,
             depth,
             local: speed(1_234_567.8),
@@ -288,7 +288,7 @@ mod tests {
             None => Err("nobody has one; ".repeat(9)),
         };
         let lived = (outage, talk, messages);
-        Report { logs, ..Report::new(Network::Namespaces, lived, comparison, machine) }
+        DemoReport { logs, ..DemoReport::new(NodeNetwork::Namespaces, lived, comparison, machine) }
     }
 
     #[test]

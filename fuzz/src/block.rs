@@ -31,7 +31,7 @@ const PATIENCE_ROUNDS: usize = 4000;
 
 /// One of the two peers.
 #[derive(Clone, Copy)]
-enum Who {
+enum BlockPeer {
     Hostile,
     Honest,
 }
@@ -161,7 +161,7 @@ impl BlockWorld {
         world.hostile.endpoint.connect(START_NS, addr(1), "io1", 0);
         world.honest.endpoint.connect(START_NS, addr(1), "io1", 0);
         world.carry();
-        let title = world.attach_by(Who::Honest, ("theirs", 0, 0), 1);
+        let title = world.attach_by(BlockPeer::Honest, ("theirs", 0, 0), 1);
         world.honest_title = title.expect("it is allowed to");
         world.step(&BlockStep::Attach { flow: 0, channel: 0 });
         world.honest();
@@ -210,7 +210,7 @@ impl BlockWorld {
     /// A claim and an opening of the peer's own volume.
     fn attach(&mut self, flow: u8, channel: u16) {
         let claimant = self.token;
-        if let Some(title) = self.attach_by(Who::Hostile, ("mine", flow, channel), claimant) {
+        if let Some(title) = self.attach_by(BlockPeer::Hostile, ("mine", flow, channel), claimant) {
             self.title = title;
         }
     }
@@ -218,7 +218,7 @@ impl BlockWorld {
     /// The title that was granted, with a channel open under it.
     fn attach_by(
         &mut self,
-        who: Who,
+        who: BlockPeer,
         (volume, flow, channel): (&str, u8, u16),
         claimant: u64,
     ) -> Option<Title> {
@@ -236,7 +236,13 @@ impl BlockWorld {
     }
 
     /// Asks and waits for the answer, if one comes.
-    fn ask(&mut self, who: Who, flow: u8, request: &Request, body_bytes: usize) -> Option<Reply> {
+    fn ask(
+        &mut self,
+        who: BlockPeer,
+        flow: u8,
+        request: &Request,
+        body_bytes: usize,
+    ) -> Option<Reply> {
         self.token += 1;
         let label = (flow.into(), self.token);
         let node = self.node(who);
@@ -254,10 +260,10 @@ impl BlockWorld {
         None
     }
 
-    fn node(&mut self, who: Who) -> &mut NetNode {
+    fn node(&mut self, who: BlockPeer) -> &mut NetNode {
         match who {
-            Who::Hostile => &mut self.hostile,
-            Who::Honest => &mut self.honest,
+            BlockPeer::Hostile => &mut self.hostile,
+            BlockPeer::Honest => &mut self.honest,
         }
     }
 
@@ -267,7 +273,7 @@ impl BlockWorld {
         request.len_bytes = BLOCK_BYTES;
         for (kind, body_bytes) in [(Kind::Write, BLOCK_BYTES as usize), (Kind::Read, 0)] {
             request.kind = kind;
-            let reply = self.ask(Who::Honest, 0, &request, body_bytes);
+            let reply = self.ask(BlockPeer::Honest, 0, &request, body_bytes);
             assert_eq!(reply.map(|reply| reply.outcome), Some(Outcome::Done), "{kind:?}");
         }
         assert_eq!(self.honest.notes.odd_bytes, 0, "the honest peer's data is another");
@@ -277,7 +283,7 @@ impl BlockWorld {
     fn carry(&mut self) {
         for _ in 0..ROUNDS_MAX {
             let mut carried = 0;
-            for who in [Who::Hostile, Who::Honest] {
+            for who in [BlockPeer::Hostile, BlockPeer::Honest] {
                 let now_ns = self.now_ns;
                 let node = self.node(who);
                 let (from, sent) = (node.addr, node.transmit(now_ns));

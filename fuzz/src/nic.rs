@@ -130,12 +130,12 @@ enum NicStep {
 
 /// Notes what a port received.
 #[derive(Debug)]
-struct Spy {
+struct PortRecorder {
     port: NicPort,
     seen: Rc<RefCell<Vec<NicSent>>>,
 }
 
-impl Port for Spy {
+impl Port for PortRecorder {
     fn receive(&mut self, burst: &mut Burst, now_ns: u64) -> Progress {
         let progress = self.port.receive(burst, now_ns);
         for frame in burst.frames() {
@@ -225,7 +225,7 @@ impl NicWorld {
         let queues = Rc::new(RefCell::new(queues));
         let seen = Rc::<RefCell<Vec<NicSent>>>::default();
         let port = NicPort::new(Rc::clone(&queues));
-        let port = Box::new(Spy { port, seen: Rc::clone(&seen) });
+        let port = Box::new(PortRecorder { port, seen: Rc::clone(&seen) });
         let counters = Arc::clone(core.counters());
         bridge.add(PortOptions::of_guest(HOSTILE), port, counters).expect("a place");
         let plan = NicPlan {

@@ -15,8 +15,8 @@ use virtio::{InflightRegion, Queue, RingKind};
 use volume::Open;
 
 use super::host::{HostPlan, PORT, SimCore, host_ip};
-use super::keys::Keys;
-use super::network::Network;
+use super::keys::WorldKeys;
+use super::network::SimNetwork;
 use super::server::{SERVER, VOLUME};
 use super::storage::{BLOCK_BYTES, SimRecords};
 use random::Random;
@@ -35,7 +35,7 @@ const RING_SIZE: u16 = 512;
 pub(super) const ATTACHMENT: &str = "alice";
 
 #[derive(Debug)]
-struct Process {
+struct ClientProcess {
     cores: Vec<SimCore>,
     volume: Arc<RemoteVolume>,
     disk: Option<Arc<DiskCore>>,
@@ -59,7 +59,7 @@ const BETWEEN_NS_MAX: u64 = 20_000_000;
 
 /// A VMhost with its guest.
 #[derive(Debug)]
-pub(super) struct Client {
+pub(super) struct SimClient {
     /// Which VMhost it is.
     pub(super) number: u8,
     /// Stands still until then.
@@ -88,8 +88,8 @@ pub(super) struct Client {
     pub(super) own: SimRecords,
     name: String,
     datagram_bytes_max: usize,
-    keys: Keys,
-    process: Option<Process>,
+    keys: WorldKeys,
+    process: Option<ClientProcess>,
     back_ns: u64,
     guest: Guest,
     rings: Vec<RingDriver>,
@@ -101,7 +101,7 @@ pub(super) struct Client {
     error: Option<String>,
 }
 
-impl Process {
+impl ClientProcess {
     /// The queue that has left arrives; one that has not stays.
     fn arrive(&mut self) {
         let Some(Moving { at, to, left }) = self.moving.take() else { return };
@@ -112,14 +112,14 @@ impl Process {
     }
 }
 
-impl Client {
+impl SimClient {
     /// Starts a VMhost and a guest on it, with `queues` by chance. `own` is what the VMhost has
     /// remembered until now.
     pub(super) fn new(
         (number, own): (u8, SimRecords),
         name: &str,
         random: &mut Random,
-        (datagram_bytes_max, keys): (usize, &Keys),
+        (datagram_bytes_max, keys): (usize, &WorldKeys),
         resumed: bool,
     ) -> Self {
         let queues = u16::try_from(random.between(1, 4)).expect("small");
@@ -293,7 +293,7 @@ impl Client {
 
     /// Whether an orderly stop has come to its end.
     pub(super) fn has_stopped(&self) -> bool {
-        let gone = |process: &Process| process.disks.iter().all(DiskQueues::is_gone);
+        let gone = |process: &ClientProcess| process.disks.iter().all(DiskQueues::is_gone);
         self.stopping.is_some() && self.process.as_ref().is_some_and(gone)
     }
 
@@ -351,7 +351,7 @@ impl Client {
         let described = cores[0].plane.borrow_mut().clients.describe(volume.clone());
         assert!(described, "the peer was just added");
         let (disks, owners) = (Vec::new(), Vec::new());
-        let process = Process { cores, volume, disk: None, disks, owners, moving: None };
+        let process = ClientProcess { cores, volume, disk: None, disks, owners, moving: None };
         self.process = Some(process);
     }
 
@@ -362,7 +362,7 @@ impl Client {
     }
 
     /// One instant.
-    pub(super) fn run(&mut self, now_ns: u64, network: &mut Network, random: &mut Random) {
+    pub(super) fn run(&mut self, now_ns: u64, network: &mut SimNetwork, random: &mut Random) {
         if self.process.is_some() {
             self.own.advance(now_ns);
         }

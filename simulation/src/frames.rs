@@ -18,7 +18,7 @@ const EVERY_NS: u64 = 200_000_000;
 const BYTES_MAX: u64 = 64 << 10;
 
 #[derive(Debug, Default)]
-struct Way {
+struct FrameLink {
     is_open: bool,
     sent: u64,
     heard: Option<u64>,
@@ -27,7 +27,7 @@ struct Way {
 /// The frames of one sidecore.
 #[derive(Debug, Default)]
 pub(super) struct Frames {
-    ways: BTreeMap<SessionId, Way>,
+    ways: BTreeMap<SessionId, FrameLink>,
     /// Bodies that came, with their numbers.
     came: Vec<(u64, BufId, usize)>,
     received: u64,
@@ -101,7 +101,7 @@ pub(super) struct Beside<'a> {
 
 impl Sink for Beside<'_> {
     fn connected(&mut self, session: SessionId, peer: &PeerInfo) {
-        self.frames.ways.insert(session, Way::default());
+        self.frames.ways.insert(session, FrameLink::default());
         self.planes.connected(session, peer);
     }
 

@@ -12,8 +12,8 @@ use sidecore::{Poll, Progress, Services};
 use transport::{Endpoint, EndpointConfig, TransmitBatch};
 
 use super::frames::{Beside, Frames};
-use super::keys::{Keys, bytes};
-use super::network::Network;
+use super::keys::{WorldKeys, bytes};
+use super::network::SimNetwork;
 use random::Random;
 
 /// The port of a host's first sidecore; the others follow.
@@ -68,7 +68,7 @@ pub(super) struct HostPlan<'a> {
     /// The largest datagram.
     pub(super) datagram_bytes_max: usize,
     /// The keys of all nodes.
-    pub(super) keys: &'a Keys,
+    pub(super) keys: &'a WorldKeys,
 }
 
 /// A host's address.
@@ -130,7 +130,7 @@ impl SimCore {
     pub(super) fn run(
         &mut self,
         now_ns: u64,
-        network: &mut Network,
+        network: &mut SimNetwork,
         mut work: impl FnMut(u64) -> Progress,
     ) {
         if now_ns < self.paused_ns {
@@ -163,7 +163,7 @@ impl SimCore {
         progress | opened
     }
 
-    fn transmit(&mut self, now_ns: u64, network: &mut Network) -> Progress {
+    fn transmit(&mut self, now_ns: u64, network: &mut SimNetwork) -> Progress {
         let mut endpoint = self.endpoint.borrow_mut();
         endpoint.transmit(now_ns, &mut self.batch);
         let count = self.batch.len();
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn state_of_a_core_ends_with_it() {
-        let keys = Keys::none();
+        let keys = WorldKeys::none();
         let plan = HostPlan {
             name: "a",
             number: 1,

@@ -9,7 +9,7 @@ use random::Random;
 
 /// The keys of all nodes of a world.
 #[derive(Clone, Debug)]
-pub(super) struct Keys(Option<Arc<Sealed>>);
+pub(super) struct WorldKeys(Option<Arc<Sealed>>);
 
 #[derive(Debug)]
 struct Sealed {
@@ -19,7 +19,7 @@ struct Sealed {
     tenant: Arc<AttachmentSecret>,
 }
 
-impl Keys {
+impl WorldKeys {
     /// No node has a key.
     pub(super) fn none() -> Self {
         Self(None)

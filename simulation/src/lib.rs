@@ -22,4 +22,4 @@ mod world;
 pub use fault::{Fault, FaultCounts};
 pub use network::NetworkCounts;
 pub use storage::DiskCounts;
-pub use world::{Report, SimFailure, run};
+pub use world::{SimFailure, SimulationReport, run};

@@ -103,7 +103,7 @@ struct Flying {
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Network {
+pub(super) struct SimNetwork {
     random: Random,
     /// The present weather.
     pub(super) weather: Weather,
@@ -117,7 +117,7 @@ pub(super) struct Network {
     busy_until_ns: BTreeMap<IpAddr, u64>,
 }
 
-impl Network {
+impl SimNetwork {
     /// A fine network.
     pub(super) fn new(random: Random) -> Self {
         Self {

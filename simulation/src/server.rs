@@ -7,8 +7,8 @@ use volume::stage::Ciphered;
 
 use super::cipher::{Encryption, Guarded};
 use super::host::{HostPlan, SimCore};
-use super::keys::Keys;
-use super::network::Network;
+use super::keys::WorldKeys;
+use super::network::SimNetwork;
 use super::storage::{SimDisk, SimRecords};
 use random::Random;
 
@@ -23,20 +23,20 @@ const CORES_MAX: u64 = 4;
 
 /// One life of the IOhost's process.
 #[derive(Debug)]
-pub(super) struct Server {
+pub(super) struct SimServer {
     /// Its sidecores.
     pub(super) cores: Vec<SimCore>,
     /// The volume, without its export.
     guarded: Guarded,
 }
 
-impl Server {
+impl SimServer {
     /// Starts the process: reads the records and listens.
     pub(super) fn start(
         (disk, encryption): (&SimDisk, &Encryption),
         records: &SimRecords,
         clients: &[String],
-        keys: &Keys,
+        keys: &WorldKeys,
         random: &mut Random,
         datagram_bytes_max: usize,
     ) -> Self {
@@ -55,7 +55,7 @@ impl Server {
     }
 
     /// One instant.
-    pub(super) fn run(&mut self, now_ns: u64, network: &mut Network) {
+    pub(super) fn run(&mut self, now_ns: u64, network: &mut SimNetwork) {
         for core in &mut self.cores {
             core.run(now_ns, network, |_| sidecore::Progress::Idle);
         }

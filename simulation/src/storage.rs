@@ -48,14 +48,14 @@ pub struct DiskCounts {
 
 /// One block's part of a request, at its own time.
 #[derive(Debug)]
-struct Part {
+struct BlockPart {
     at_ns: u64,
     block: usize,
     done: bool,
 }
 
 #[derive(Debug)]
-struct Request {
+struct SimRequest {
     process: u64,
     channel: u64,
     id: Option<IoId>,
@@ -63,7 +63,7 @@ struct Request {
     durable: bool,
     data: Vec<u8>,
     first_block: usize,
-    parts: Vec<Part>,
+    parts: Vec<BlockPart>,
     ends_ns: u64,
     fails: bool,
 }
@@ -77,7 +77,7 @@ struct Disk {
     blank: Vec<u8>,
     /// Versions of a block since its last flush, oldest first; the last one is what is read.
     cached: HashMap<usize, Vec<Vec<u8>>>,
-    requests: Vec<Request>,
+    requests: Vec<SimRequest>,
     finished: HashMap<u64, Vec<(IoId, Status, Vec<u8>)>>,
     incarnation: u64,
     process: u64,
@@ -183,13 +183,13 @@ impl Disk {
             }
             self.happen(at, of);
         }
-        let ended = |request: &Request| request.ends_ns <= now_ns;
+        let ended = |request: &SimRequest| request.ends_ns <= now_ns;
         let mut ended: Vec<_> = {
             let (ended, rest) = std::mem::take(&mut self.requests).into_iter().partition(ended);
             self.requests = rest;
             ended
         };
-        ended.sort_by_key(|request: &Request| request.ends_ns);
+        ended.sort_by_key(|request: &SimRequest| request.ends_ns);
         for request in ended {
             self.end(request);
         }
@@ -218,7 +218,7 @@ impl Disk {
         self.counts.orphans += u64::from(request.process != self.process);
     }
 
-    fn end(&mut self, request: Request) {
+    fn end(&mut self, request: SimRequest) {
         self.counts.requests += 1;
         self.counts.errors += u64::from(request.fails);
         if !request.fails {
@@ -278,9 +278,9 @@ impl Disk {
                 continue;
             }
             let at_ns = self.random.between(self.now_ns, ends_ns);
-            parts.push(Part { at_ns, block, done: false });
+            parts.push(BlockPart { at_ns, block, done: false });
         }
-        self.requests.push(Request {
+        self.requests.push(SimRequest {
             process: self.process,
             channel,
             id: Some(id),

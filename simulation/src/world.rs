@@ -8,12 +8,12 @@ use volume::Durability;
 use volume::stage::Ciphered;
 
 use super::cipher::Encryption;
-use super::client::{ATTACHMENT, Client};
+use super::client::{ATTACHMENT, SimClient};
 use super::fault::{Fault, FaultCounts};
 use super::host::host_ip;
-use super::keys::Keys;
-use super::network::{Network, NetworkCounts, Weather};
-use super::server::{SERVER, Server};
+use super::keys::WorldKeys;
+use super::network::{NetworkCounts, SimNetwork, Weather};
+use super::server::{SERVER, SimServer};
 use super::storage::{BLOCK_BYTES, DiskCounts, Habits, SimDisk, SimRecords};
 use random::Random;
 use workload::checker::Checker;
@@ -43,7 +43,7 @@ const SILENT_NS: u64 = block::export::HOLDER_SILENT_NS + 25_000_000_000;
 
 /// The counts of finished runs.
 #[derive(Clone, Debug, Default)]
-pub struct Report {
+pub struct SimulationReport {
     /// Seeds run.
     pub runs: u64,
     /// Of these, how many had a volume that is encrypted.
@@ -86,7 +86,7 @@ pub struct Report {
     pub simulated_ns: u64,
 }
 
-impl Report {
+impl SimulationReport {
     /// Adds another run's.
     pub fn add(&mut self, other: &Self) {
         self.runs += other.runs;
@@ -128,7 +128,7 @@ impl Report {
     }
 }
 
-impl Report {
+impl SimulationReport {
     /// Adds the counts of a volume's encryption when its IOhost dies.
     fn count_ciphered(&mut self, counted: &Ciphered) {
         self.waited += counted.waited;
@@ -142,7 +142,7 @@ impl Report {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for SimulationReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.simulated_ns / 1_000_000_000;
         let Self { runs, encrypted, .. } = self;
@@ -240,15 +240,15 @@ enum Up<T> {
 struct World {
     random: Random,
     now_ns: u64,
-    network: Network,
+    network: SimNetwork,
     disk: SimDisk,
     encryption: Encryption,
     records: SimRecords,
-    server: Up<Server>,
+    server: Up<SimServer>,
     server_paused_ns: u64,
     partition_until_ns: u64,
-    client: Client,
-    retired: VecDeque<Client>,
+    client: SimClient,
+    retired: VecDeque<SimClient>,
     /// The guest must be migrated when its VMhost has let go of it.
     moves: bool,
     /// It was started afresh elsewhere once, which takes long.
@@ -258,7 +258,7 @@ struct World {
     checker: Checker,
     workload: Workload,
     names: Vec<String>,
-    keys: Keys,
+    keys: WorldKeys,
     datagram_bytes_max: usize,
     /// A loss would break the guest's trust: the disk is allowed, and bound, to fail.
     loss: bool,
@@ -269,7 +269,7 @@ struct World {
     eagerness_ppm: u64,
     /// How often a queue must go over to another sidecore in a step, likewise.
     moves_ppm: u64,
-    report: Report,
+    report: SimulationReport,
     history: VecDeque<String>,
 }
 
@@ -277,7 +277,7 @@ struct World {
 ///
 /// # Errors
 /// When the promise was broken, or something never ended.
-pub fn run(seed: u64, operations: u64) -> Result<Report, SimFailure> {
+pub fn run(seed: u64, operations: u64) -> Result<SimulationReport, SimFailure> {
     let mut world = World::new(seed, operations);
     let result = world.run();
     let World { now_ns, history, report, .. } = world;
@@ -319,9 +319,9 @@ impl World {
         let names: Vec<_> = (0..64).map(|number| format!("vm{number}")).collect();
         let keys = if random.hits(500_000) {
             let all = names.iter().map(String::as_str).chain([SERVER.0]);
-            Keys::for_all(all, &mut random)
+            WorldKeys::for_all(all, &mut random)
         } else {
-            Keys::none()
+            WorldKeys::none()
         };
         let encryption = Encryption::of(seed);
         let blank = encryption.blank(u32::try_from(BLOCKS * BLOCK_BYTES).expect("small"));
@@ -332,14 +332,14 @@ impl World {
         let server = {
             let random = &mut random;
             let disk = (&disk, &encryption);
-            Server::start(disk, &records, &names, &keys, random, datagram_bytes_max)
+            SimServer::start(disk, &records, &names, &keys, random, datagram_bytes_max)
         };
         let shape = (datagram_bytes_max, &keys);
         let own = SimRecords::new(random.between(10_000, record_ns));
-        let client = Client::new((0, own), &names[0], &mut random, shape, false);
+        let client = SimClient::new((0, own), &names[0], &mut random, shape, false);
         Self {
             now_ns: 1_000_000,
-            network: Network::new(random.fork()),
+            network: SimNetwork::new(random.fork()),
             server: Up::Running(server),
             server_paused_ns: 0,
             partition_until_ns: 0,
@@ -359,7 +359,11 @@ impl World {
             volatile: habits.volatile,
             eagerness_ppm: random.between(5_000, 100_000),
             moves_ppm: random.between(0, 50_000),
-            report: Report { runs: 1, encrypted: encryption.is_on().into(), ..Report::default() },
+            report: SimulationReport {
+                runs: 1,
+                encrypted: encryption.is_on().into(),
+                ..SimulationReport::default()
+            },
             history: VecDeque::new(),
             disk,
             encryption,
@@ -606,7 +610,7 @@ impl World {
         let shape = (self.datagram_bytes_max, &self.keys);
         let host = (number, self.client.own.clone());
         let takes = self.client.takes;
-        self.client = Client::new(host, &name, &mut self.random, shape, false);
+        self.client = SimClient::new(host, &name, &mut self.random, shape, false);
         if takes {
             self.client.take_over();
         }
@@ -649,7 +653,7 @@ impl World {
             && self.now_ns >= until_ns
             && !self.disk.is_locked()
         {
-            self.server = Up::Running(Server::start(
+            self.server = Up::Running(SimServer::start(
                 (&self.disk, &self.encryption),
                 &self.records,
                 &self.names,
@@ -875,7 +879,7 @@ impl World {
         let name = self.names[usize::from(number)].clone();
         let shape = (self.datagram_bytes_max, &self.keys);
         let own = SimRecords::new(self.random.between(10_000, 5_000_000));
-        let next = Client::new((number, own), &name, &mut self.random, shape, resumes);
+        let next = SimClient::new((number, own), &name, &mut self.random, shape, resumes);
         self.retired.push_back(std::mem::replace(&mut self.client, next));
         if self.retired.len() > RETIRED_MAX {
             let oldest = self.retired.pop_front().expect("more than none");

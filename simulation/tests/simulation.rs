@@ -6,7 +6,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use simulation::{Report, SimFailure, run};
+use simulation::{SimFailure, SimulationReport, run};
 
 /// Requests of one seed.
 const OPERATIONS: u64 = 400;
@@ -20,7 +20,7 @@ fn number(variable: &str) -> Option<u64> {
 }
 
 /// Panics inside a run are failures of its seed, too.
-fn run_caught(seed: u64) -> Result<Report, SimFailure> {
+fn run_caught(seed: u64) -> Result<SimulationReport, SimFailure> {
     let result = std::panic::catch_unwind(|| run(seed, OPERATIONS));
     result.unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
@@ -42,7 +42,7 @@ fn nothing_acknowledged_is_lost() {
     let seeds = number("SIM_SEEDS").unwrap_or(SEEDS);
     let first = number("SIM_FIRST").unwrap_or(1);
     let next = AtomicU64::new(first);
-    let total = Mutex::new((Report::default(), Vec::new()));
+    let total = Mutex::new((SimulationReport::default(), Vec::new()));
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..threads {

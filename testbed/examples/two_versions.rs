@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
 use random::Random;
-use testbed::nodes::{Keys, NodePlan};
+use testbed::nodes::{NodeKeys, NodePlan};
 use testbed::stand_in::StandIn;
 use workload::Mix;
 
@@ -39,7 +39,7 @@ fn main() -> Result<()> {
 
 fn check_pair(what: &str, io_program: &Path, vm_program: &Path, new: &Path) -> Result<()> {
     let home = tempfile::tempdir()?;
-    let keys = Keys::make(home.path(), &["io1", "vm1"])?;
+    let keys = NodeKeys::make(home.path(), &["io1", "vm1"])?;
     let ports = free_ports()?;
     let plan = |program, name, config| NodePlan::new(program, home.path(), name, config);
     let io = plan(io_program, "io1", io_config(&keys, ports.0)).start()?;
@@ -79,7 +79,7 @@ fn work(guest: &mut StandIn) -> Result<u64> {
     Ok(guest.workload.counts.completed - before)
 }
 
-fn io_config(keys: &Keys, port: u16) -> String {
+fn io_config(keys: &NodeKeys, port: u16) -> String {
     format!(
         "listen = \"127.0.0.1:{port}\"\n{}[sidecores]\ncount = 1\nidle = \"adaptive\"\n\
          [[volume]]\nname = \"root\"\nbackend = {{ file = \"root.img\", size = \"8MiB\" }}\n\
@@ -90,7 +90,7 @@ fn io_config(keys: &Keys, port: u16) -> String {
     )
 }
 
-fn vm_config(keys: &Keys, (io, vm): (u16, u16)) -> String {
+fn vm_config(keys: &NodeKeys, (io, vm): (u16, u16)) -> String {
     format!(
         "listen = \"127.0.0.1:{vm}\"\n{}[sidecores]\ncount = 1\nidle = \"adaptive\"\n\
          [[peer]]\nname = \"io1\"\naddress = \"127.0.0.1:{io}\"\n{}\

@@ -27,7 +27,7 @@ const LOOKS: usize = 200;
 
 /// Things that must be removed at the end.
 #[derive(Debug, Default)]
-struct Traces {
+struct CleanupList {
     paths: Vec<PathBuf>,
     namespaces: Vec<String>,
     /// File systems that were mounted.
@@ -39,7 +39,7 @@ struct Traces {
 /// Remembers what the demo or a measurement makes, and removes it.
 #[derive(Clone, Debug, Default)]
 pub struct Cleanup {
-    traces: Arc<Mutex<Traces>>,
+    traces: Arc<Mutex<CleanupList>>,
     /// Held while a process is started, so that an interruption misses no new process.
     starting: Arc<Mutex<()>>,
     interrupted: Arc<AtomicBool>,
@@ -184,7 +184,7 @@ impl Cleanup {
         }
     }
 
-    fn traces(&self) -> MutexGuard<'_, Traces> {
+    fn traces(&self) -> MutexGuard<'_, CleanupList> {
         self.traces.lock()
     }
 }

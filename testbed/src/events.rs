@@ -117,14 +117,14 @@ fn thread(task: &str) -> Option<Thread> {
 
 /// The state of all processes at one time.
 #[derive(Clone, Debug)]
-pub struct Look {
+pub struct EventsSnapshot {
     /// The time of the look.
     pub at: Instant,
     /// The processes of each role.
     pub sides: BTreeMap<Role, Side>,
 }
 
-impl Look {
+impl EventsSnapshot {
     /// Reads these nodes, or processes behind a socket, which take the VMhost's place.
     pub fn at<'a>(nodes: impl IntoIterator<Item = (Role, &'a Node)>, pids: &[u32]) -> Result<Self> {
         let mut sides = BTreeMap::new();
@@ -155,7 +155,7 @@ pub struct Events {
     pub threads: BTreeMap<Role, BTreeMap<String, Duration>>,
 }
 
-impl Look {
+impl EventsSnapshot {
     /// The events since an earlier look.
     pub fn since(&self, earlier: &Self) -> Events {
         let (mut counters, mut threads) = (BTreeMap::new(), BTreeMap::new());
@@ -345,7 +345,7 @@ mod tests {
             &[("sleeps", 8), ("naps", 1), ("uring_enters", 9), ("remote_bytes_copied", 8192)],
             &[(1, "sidecore-0", 1100), (2, "control", 10)],
         );
-        let look = |side, at| Look { at, sides: [(Role::Vmhost, side)].into() };
+        let look = |side, at| EventsSnapshot { at, sides: [(Role::Vmhost, side)].into() };
         let events = look(after, at + Duration::from_secs(1)).since(&look(before, at));
         let each = events.per_request(2);
         assert_eq!(each["vmhost_wakeups"], 2.0);
@@ -363,7 +363,7 @@ mod tests {
     #[test]
     fn a_process_without_counted_copies_claims_none() {
         let at = Instant::now();
-        let look = |side| Look { at, sides: [(Role::Vmhost, side)].into() };
+        let look = |side| EventsSnapshot { at, sides: [(Role::Vmhost, side)].into() };
         let nothing = look(side(&[], &[]));
         let alone = look(side(&[("sleeps", 1)], &[])).since(&nothing).per_request(1);
         assert!(!alone.contains_key("vmhost_bytes_copied"), "{alone:?}");
@@ -376,7 +376,7 @@ mod tests {
         let at = Instant::now();
         let took = |served: &[(usize, u64)]| {
             let side = Side { served: served.iter().copied().collect(), ..Side::default() };
-            Look { at, sides: [(Role::Vmhost, side)].into() }
+            EventsSnapshot { at, sides: [(Role::Vmhost, side)].into() }
         };
         let by = took(&[(0, 7), (1, 5)]).since(&took(&[(0, 4)])).by_sidecore();
         assert_eq!((by["vmhost-sidecore-0"], by["vmhost-sidecore-1"]), (3, 5));
@@ -391,7 +391,7 @@ mod tests {
             ("shm_datagrams_sent", 4),
             ("link_send_calls", 1),
         ];
-        let look = |side| Look { at, sides: [(Role::Iohost, side)].into() };
+        let look = |side| EventsSnapshot { at, sides: [(Role::Iohost, side)].into() };
         let each = look(side(&sent, &[])).since(&look(side(&[], &[]))).per_request(2);
         assert_eq!(each["iohost_datagrams_sent"], 6.0);
         assert_eq!(each["iohost_kernel_datagrams_sent"], 1.0);

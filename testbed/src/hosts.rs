@@ -184,7 +184,7 @@ impl Hosts {
         let (vrio, word) = (&self.program, launcher.word());
         let doors = [0, 1].map(|host| {
             let control = self.nodes[host].plan().control();
-            Door {
+            NamespaceEntry {
                 address: self.address(host).to_owned(),
                 namespace: self.space(host),
                 name: format!("vrio-{}", NODES[host]),
@@ -203,7 +203,7 @@ impl Hosts {
 
 /// The way into a host that is a network namespace.
 #[derive(Clone, Debug)]
-pub struct Door {
+pub struct NamespaceEntry {
     /// The address at which the host is reached.
     pub address: String,
     /// Its network namespace.
@@ -219,9 +219,9 @@ pub struct Door {
 ///
 /// # Errors
 /// When the script cannot be written.
-pub fn write_enter(file: &Path, doors: &[Door]) -> Result<()> {
-    let of = |door: &Door| {
-        let Door { address, namespace, name, profile } = door;
+pub fn write_enter(file: &Path, doors: &[NamespaceEntry]) -> Result<()> {
+    let of = |door: &NamespaceEntry| {
+        let NamespaceEntry { address, namespace, name, profile } = door;
         format!("{address}) space={namespace}; name={name}; profile={}\n;;\n", quoted(profile))
     };
     let script = format!(

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-pub use keys::Keys;
+pub use keys::NodeKeys;
 
 /// How long a node may take to start or stop: test machines are shared.
 const PATIENCE: Duration = Duration::from_secs(60);

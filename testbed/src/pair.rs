@@ -12,7 +12,7 @@ use sidecore::Idle;
 use crate::cleanup::Cleanup;
 use crate::events::Events;
 use crate::progress::Progress;
-use crate::stage::{Network, Stage};
+use crate::stage::{NodeNetwork, Stage};
 
 /// The lengths of packets that a virtual cable may have: from the least that IPv6 asks of every
 /// link to the longest possible packet.
@@ -39,7 +39,7 @@ pub enum LinkKind {
 
 /// The options for the link between two nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Meeting {
+pub struct PairLink {
     /// The link of their sessions.
     pub link: LinkKind,
     /// Whether the sessions are sealed.
@@ -50,14 +50,14 @@ pub struct Meeting {
     pub mtu: Option<u32>,
 }
 
-impl Default for Meeting {
+impl Default for PairLink {
     /// Sealed, over UDP.
     fn default() -> Self {
         Self { link: LinkKind::Udp, encrypt: true, loopback: false, mtu: None }
     }
 }
 
-impl Meeting {
+impl PairLink {
     /// The names of the options. They mean nothing in a measurement without two nodes.
     pub const OPTIONS: [&str; 4] = ["link", "encrypt", "loopback", "mtu"];
 
@@ -114,7 +114,7 @@ impl Meeting {
 /// The cores of each role. If the machine has too few for all roles, the lists are empty, and no
 /// thread is pinned.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Seats {
+pub struct RoleCores {
     /// The cores of the VMhost's sidecores.
     pub vmhost: Vec<usize>,
     /// The cores of the IOhost's sidecores.
@@ -123,7 +123,7 @@ pub struct Seats {
     pub driver: Vec<usize>,
 }
 
-impl Seats {
+impl RoleCores {
     /// Seats for so many threads of each role.
     pub fn new(cores: &[usize], vmhost: usize, iohost: usize, driver: usize) -> Self {
         if cores.len() < vmhost + iohost + driver {
@@ -147,7 +147,7 @@ impl Seats {
 }
 
 /// The link between the nodes, and whether its traffic is sealed, in a report's words.
-pub fn between(network: Option<Network>, encrypt: bool) -> &'static str {
+pub fn between(network: Option<NodeNetwork>, encrypt: bool) -> &'static str {
     match (network, encrypt) {
         (None, _) => "",
         (Some(_), true) => ", sealed",
@@ -163,7 +163,7 @@ pub struct Pair<'a> {
     /// The folder and network of the two.
     pub stage: &'a Stage,
     /// The cores of each role.
-    pub seats: &'a Seats,
+    pub seats: &'a RoleCores,
     /// The number of sidecores of each node.
     pub sidecores: u16,
     /// The idle policy of these sidecores.
@@ -222,14 +222,14 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
-    use crate::events::{Look, Role, Side};
+    use crate::events::{EventsSnapshot, Role, Side};
 
     #[test]
     fn all_processes_have_a_seat_or_none() {
-        let all = Seats::new(&[0, 1, 2, 3], 1, 1, 1);
-        assert_eq!(all, Seats { vmhost: vec![0], iohost: vec![1], driver: vec![3] });
-        assert_eq!(Seats::new(&[4, 5], 1, 1, 1), Seats::default());
-        let two = Seats::new(&[4, 5], 0, 1, 1);
+        let all = RoleCores::new(&[0, 1, 2, 3], 1, 1, 1);
+        assert_eq!(all, RoleCores { vmhost: vec![0], iohost: vec![1], driver: vec![3] });
+        assert_eq!(RoleCores::new(&[4, 5], 1, 1, 1), RoleCores::default());
+        let two = RoleCores::new(&[4, 5], 0, 1, 1);
         assert_eq!((two.iohost, two.driver), (vec![4], vec![5]));
     }
 
@@ -239,10 +239,10 @@ mod tests {
             let counters = [("link_datagrams_sent", all), ("xdp_datagrams_sent", past)];
             let mut side = Side::default();
             side.counters = counters.map(|(name, count)| (name.to_owned(), count)).into();
-            Look { at: Instant::now(), sides: [(Role::Iohost, side)].into() }
+            EventsSnapshot { at: Instant::now(), sides: [(Role::Iohost, side)].into() }
         };
         let check = |link, sent| {
-            Meeting { link, ..Meeting::default() }.check_way(&look(sent).since(&look([0, 0])))
+            PairLink { link, ..PairLink::default() }.check_way(&look(sent).since(&look([0, 0])))
         };
         check(LinkKind::Xdp, [1000, 950]).unwrap();
         let text = check(LinkKind::Xdp, [1000, 800]).unwrap_err().to_string();
@@ -252,14 +252,14 @@ mod tests {
 
     #[test]
     fn a_meeting_that_makes_no_sense_is_refused_by_name() {
-        let meeting = Meeting::default();
+        let meeting = PairLink::default();
         meeting.check().unwrap();
-        let refused = |wrong: Meeting, word: &str| {
+        let refused = |wrong: PairLink, word: &str| {
             let text = wrong.check().unwrap_err().to_string();
             assert!(text.contains(word), "{text}");
         };
-        refused(Meeting { mtu: Some(600), ..meeting }, "--mtu");
-        refused(Meeting { mtu: Some(9000), loopback: true, ..meeting }, "--mtu");
-        refused(Meeting { link: LinkKind::Xdp, loopback: true, ..meeting }, "--link xdp");
+        refused(PairLink { mtu: Some(600), ..meeting }, "--mtu");
+        refused(PairLink { mtu: Some(9000), loopback: true, ..meeting }, "--mtu");
+        refused(PairLink { link: LinkKind::Xdp, loopback: true, ..meeting }, "--link xdp");
     }
 }

@@ -14,7 +14,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde::Serialize;
 
 use crate::cleanup::Cleanup;
-use crate::nodes::{Keys, Node, NodePlan};
+use crate::nodes::{Node, NodeKeys, NodePlan};
 use crate::progress::Progress;
 
 /// Addresses in the two namespaces. No process outside of them can see these addresses.
@@ -30,7 +30,7 @@ const DOMAIN_KEY_BYTES: usize = 16;
 /// The link between the two nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Network {
+pub enum NodeNetwork {
     /// Two network namespaces, joined by a virtual cable.
     Namespaces,
     /// The loopback device.
@@ -44,7 +44,7 @@ pub struct Stage {
     pub folder: PathBuf,
     program: PathBuf,
     /// The link between the nodes.
-    pub network: Network,
+    pub network: NodeNetwork,
     /// The longest packet of the virtual cable; without it, the system's default.
     pub mtu: Option<u32>,
     /// The address at which the IOhost listens.
@@ -52,7 +52,7 @@ pub struct Stage {
     /// The address at which the VMhost listens.
     pub vm_listen: String,
     /// The keys of the nodes.
-    pub keys: Keys,
+    pub keys: NodeKeys,
     /// Removes all of it at the end.
     pub cleanup: Cleanup,
 }
@@ -68,12 +68,13 @@ impl Stage {
         cleanup.path(folder.clone());
         fs::create_dir(&folder).with_context(|| format!("making {}", folder.display()))?;
         let [io, vm] = free_ports()?;
-        let keys = if sealed { Keys::make(&folder, &["io1", "vm1"])? } else { Keys::plain() };
+        let keys =
+            if sealed { NodeKeys::make(&folder, &["io1", "vm1"])? } else { NodeKeys::plain() };
         Ok(Self {
             keys,
             folder,
             program,
-            network: Network::Loopback,
+            network: NodeNetwork::Loopback,
             mtu: None,
             io_listen: format!("127.0.0.1:{io}"),
             vm_listen: format!("127.0.0.1:{vm}"),
@@ -106,7 +107,7 @@ impl Stage {
         }
         self.io_listen = format!("{IO_ADDRESS}:4870");
         self.vm_listen = format!("{VM_ADDRESS}:4870");
-        self.network = Network::Namespaces;
+        self.network = NodeNetwork::Namespaces;
         Ok(())
     }
 
@@ -125,7 +126,7 @@ impl Stage {
 
     /// Whether the nodes have a network namespace each.
     pub fn has_namespaces(&self) -> bool {
-        self.network == Network::Namespaces
+        self.network == NodeNetwork::Namespaces
     }
 
     /// Makes a tap interface in a node's namespace, with an address. The interface stays when its

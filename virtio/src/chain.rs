@@ -93,8 +93,8 @@ fn total_bytes(segments: &[Segment]) -> u32 {
 pub struct Head(u16);
 
 impl Head {
-    /// From [`Head::index`], for a device that had to keep it in a word of its own. An assertion
-    /// refuses a head that is not outstanding when it is put.
+    /// From [`Head::index`], for a device that had to keep it in a word of its own. An
+    /// assertion refuses a head that is not outstanding when it is put.
     pub fn from_index(index: u16) -> Self {
         Self(index)
     }

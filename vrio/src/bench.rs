@@ -12,17 +12,19 @@ use std::path::PathBuf;
 
 use anyhow::{Context, anyhow};
 use bench::block::floor::{self, FloorOptions};
-use bench::block::{self, ChainStage, Options, Path, Volume};
+use bench::block::{self, BlockOptions, ChainStage, Path, Volume};
 use bench::compare;
-use bench::load::Pattern;
+use bench::load::LoadPattern;
 use bench::measure::Reuse;
 use bench::scale;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Subcommand, ValueEnum};
 use direct::Idle;
-use testbed::pair::Meeting;
+use testbed::pair::PairLink;
 
-use self::args::{BenchDriver, LinkArg, MeetingArgs, Switch, TURN_SECONDS, TurnArgs, size, volume};
+use self::args::{
+    BenchDriver, LinkArg, PairLinkArgs, Switch, TURN_SECONDS, TurnArgs, size, volume,
+};
 use crate::failure::CommandFailure;
 use crate::results::{self, ToldArgs};
 
@@ -265,7 +267,7 @@ pub(crate) struct BlockArgs {
     #[arg(long, default_value_t = 1)]
     guests: u16,
     #[command(flatten)]
-    meeting: MeetingArgs,
+    meeting: PairLinkArgs,
     /// Sidecores of each node (default: 1).
     #[arg(long)]
     sidecores: Option<u16>,
@@ -376,7 +378,7 @@ pub(crate) fn bench(command: &BenchCommand) -> Result<(), CommandFailure> {
         }
         BenchCommand::Scale(args) => {
             let program = std::env::current_exe().context("finding this program");
-            let options = scale::Options {
+            let options = scale::ScaleOptions {
                 program: program.map_err(CommandFailure::running)?,
                 volume: volume(&args.volume).map_err(CommandFailure::configuration)?,
                 depth: args.depth,
@@ -392,7 +394,7 @@ fn compare(command: &CompareCommand) -> Result<(), CommandFailure> {
     match command {
         CompareCommand::Block(args) => {
             let turns = &args.turns;
-            let options = compare::block::Options {
+            let options = compare::block::DisksOptions {
                 plan: turns.plan(TURN_SECONDS).map_err(CommandFailure::running)?,
                 idle: args.idle,
                 encrypt: args.encrypt == Switch::On,
@@ -409,7 +411,7 @@ fn compare(command: &CompareCommand) -> Result<(), CommandFailure> {
         }
         CompareCommand::Net(CompareNetArgs { turns, idle }) => {
             let plan = turns.plan(TURN_SECONDS).map_err(CommandFailure::running)?;
-            let options = compare::net::Options { plan, idle: *idle };
+            let options = compare::net::CardsOptions { plan, idle: *idle };
             options.check().map_err(CommandFailure::configuration)?;
             let report = compare::net::run(&options).map_err(CommandFailure::running)?;
             results::report(&report, &turns.told)
@@ -464,21 +466,21 @@ fn check_said(args: &BlockArgs, path: &Path, volume: &Volume) -> anyhow::Result<
     Ok(())
 }
 
-fn block_options(args: &BlockArgs) -> anyhow::Result<Options> {
+fn block_options(args: &BlockArgs) -> anyhow::Result<BlockOptions> {
     let program = std::env::current_exe().context("finding this program")?;
     let (path, volume) = (block_path(&args.path)?, volume(&args.volume)?);
     check_said(args, &path, &volume)?;
-    let Meeting { link, encrypt, loopback, mtu } = args.meeting.into();
-    let usual = Options::new(program);
-    Ok(Options {
+    let PairLink { link, encrypt, loopback, mtu } = args.meeting.into();
+    let usual = BlockOptions::new(program);
+    Ok(BlockOptions {
         path,
         volume,
         chain: args.chain.clone(),
         op: match args.op {
-            BenchOp::Randread => Pattern::RandRead,
-            BenchOp::Randwrite => Pattern::RandWrite,
-            BenchOp::Read => Pattern::Read,
-            BenchOp::Write => Pattern::Write,
+            BenchOp::Randread => LoadPattern::RandRead,
+            BenchOp::Randwrite => LoadPattern::RandWrite,
+            BenchOp::Read => LoadPattern::Read,
+            BenchOp::Write => LoadPattern::Write,
         },
         size_bytes: args.size,
         depth: args.depth,

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use ::demo::Options;
+use ::demo::DemoOptions;
 use anyhow::Context;
 
 use crate::failure::CommandFailure;
@@ -25,7 +25,7 @@ pub(crate) struct DemoArgs {
 pub(crate) fn demo(args: &DemoArgs) -> Result<(), CommandFailure> {
     let program = std::env::current_exe().context("finding this program");
     let program = program.map_err(CommandFailure::running)?;
-    let options = Options {
+    let options = DemoOptions {
         provider: mpi::provider(&program).map_err(|why| why.to_string()),
         program,
         guest: !args.no_guest,

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use testbed::guest::{self, BOOT_TIMEOUT, Builder, Guest, scripts};
-use testbed::nodes::{Keys, Node, NodePlan};
+use testbed::nodes::{Node, NodeKeys, NodePlan};
 
 /// The time limit of a script: an emulated guest on a busy machine is slow.
 const SCRIPT_TIMEOUT: Duration = Duration::from_secs(300);
@@ -58,14 +58,14 @@ impl Card {
 struct Rack {
     home: tempfile::TempDir,
     port: u16,
-    keys: Keys,
+    keys: NodeKeys,
 }
 
 impl Rack {
     /// `number` keeps the tests' ports apart: a node has one for each of its two sidecores.
     fn new(number: u16) -> Self {
         let home = tempfile::tempdir().unwrap();
-        let keys = Keys::make(home.path(), &["io1", "web1", "web2", "stranger"]).unwrap();
+        let keys = NodeKeys::make(home.path(), &["io1", "web1", "web2", "stranger"]).unwrap();
         let port = 27_000 + (std::process::id() % 700) as u16 * 6 + number * 2;
         Self { home, port, keys }
     }

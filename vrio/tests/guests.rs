@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use testbed::guest::{self, BOOT_TIMEOUT, Builder, Guest, Qemu, VhostDisk, scripts};
-use testbed::nodes::{Keys, Node, NodePlan};
+use testbed::nodes::{Node, NodeKeys, NodePlan};
 
 /// The time limit of a script: an emulated guest on a busy machine is slow.
 const SCRIPT_TIMEOUT: Duration = Duration::from_secs(300);
@@ -29,7 +29,7 @@ const REQUESTS_BETWEEN_KILLS: u64 = 500;
 struct Pair {
     home: tempfile::TempDir,
     io_port: u16,
-    keys: Keys,
+    keys: NodeKeys,
 }
 
 impl Pair {
@@ -37,12 +37,12 @@ impl Pair {
     /// ports lie below those that the system gives away while a node is dead.
     fn plain(number: u16) -> Self {
         let io_port = 20_000 + (std::process::id() % 500) as u16 * 24 + number * 4;
-        Self { home: tempfile::tempdir().unwrap(), io_port, keys: Keys::plain() }
+        Self { home: tempfile::tempdir().unwrap(), io_port, keys: NodeKeys::plain() }
     }
 
     fn sealed(number: u16) -> Self {
         let plain = Self::plain(number);
-        let keys = Keys::make(plain.home.path(), &["io1", "vm1"]).unwrap();
+        let keys = NodeKeys::make(plain.home.path(), &["io1", "vm1"]).unwrap();
         Self { keys, ..plain }
     }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use random::Random;
 use serde_json::json;
 use testbed::guest::{self, Guest, VhostDisk, scripts};
-use testbed::nodes::{Keys, Node, NodePlan};
+use testbed::nodes::{Node, NodeKeys, NodePlan};
 use testbed::stand_in::{RingKind, StandIn};
 use virtio::driver::{FrontEnd, FrontEndConfig, SocketRole};
 use workload::Mix;
@@ -43,7 +43,7 @@ struct Pair {
     home: tempfile::TempDir,
     io: u16,
     vm: u16,
-    keys: Keys,
+    keys: NodeKeys,
     /// The backend of the volume.
     backend: &'static str,
     /// The chain of the volume.
@@ -60,8 +60,8 @@ impl Pair {
     fn new(number: u16, sealed: bool, backend: &'static str) -> Self {
         let home = tempfile::tempdir().expect("a directory");
         let keys = match sealed {
-            true => Keys::make(home.path(), &["io1", "vm1"]).expect("keys"),
-            false => Keys::plain(),
+            true => NodeKeys::make(home.path(), &["io1", "vm1"]).expect("keys"),
+            false => NodeKeys::plain(),
         };
         let (io, vm) = (port(number), port(number + 1));
         let (chain, door, more) = ("\"meter\"", None, String::new());

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use random::Random;
-use testbed::nodes::{Keys, Node, NodePlan};
+use testbed::nodes::{Node, NodeKeys, NodePlan};
 use testbed::stand_in::{RingKind, StandIn};
 use workload::Mix;
 
@@ -36,18 +36,18 @@ fn port(number: u16) -> u16 {
 struct Pair {
     home: tempfile::TempDir,
     io: u16,
-    keys: Keys,
+    keys: NodeKeys,
 }
 
 impl Pair {
     fn plain(number: u16) -> Self {
         let home = tempfile::tempdir().expect("a directory");
-        Self { home, io: port(number), keys: Keys::plain() }
+        Self { home, io: port(number), keys: NodeKeys::plain() }
     }
 
     fn sealed(number: u16) -> Self {
         let plain = Self::plain(number);
-        let keys = Keys::make(plain.home.path(), &["io1", "vm1", "vm2"]).expect("keys");
+        let keys = NodeKeys::make(plain.home.path(), &["io1", "vm1", "vm2"]).expect("keys");
         Self { keys, ..plain }
     }
 

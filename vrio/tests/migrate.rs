@@ -13,7 +13,7 @@ use serde_json::json;
 use testbed::guest::{
     self, BOOT_TIMEOUT, Builder, Guest, Monitor, VhostDisk, VhostNic, monitor, scripts,
 };
-use testbed::nodes::{Keys, Node, NodePlan};
+use testbed::nodes::{Node, NodeKeys, NodePlan};
 use virtio::driver::{
     Data, DriverRequest, FrontEnd, FrontEndConfig, GuestPlan, Op, RequestStatus, RingDriver,
     SocketRole,
@@ -48,7 +48,7 @@ const EAR_ADDRESS: [u8; 4] = [10, 9, 0, 9];
 struct Rack {
     home: tempfile::TempDir,
     port: u16,
-    keys: Keys,
+    keys: NodeKeys,
 }
 
 impl Rack {
@@ -56,7 +56,7 @@ impl Rack {
     fn new(number: u16) -> Self {
         let home = tempfile::tempdir().unwrap();
         let port = 10_000 + (std::process::id() % 300) as u16 * 15 + number * 5;
-        let keys = Keys::make(home.path(), &["io1", "vm1", "vm2"]).unwrap();
+        let keys = NodeKeys::make(home.path(), &["io1", "vm1", "vm2"]).unwrap();
         Self { home, port, keys }
     }
 

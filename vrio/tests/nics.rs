@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::relay::Relay;
 use serde_json::Value;
 use testbed::guest::{self, BOOT_TIMEOUT, Guest, VhostNic, scripts, talk};
-use testbed::nodes::{Keys, Node, NodePlan};
+use testbed::nodes::{Node, NodeKeys, NodePlan};
 
 /// The time limit of a script: an emulated guest on a busy machine is slow.
 const SCRIPT_TIMEOUT: Duration = Duration::from_secs(300);
@@ -237,7 +237,7 @@ fn port() -> u16 {
 }
 
 /// An IOhost with a network and a guest, and a VMhost whose guest is in that network.
-fn two_nodes(home: &std::path::Path, keys: &Keys) -> [NodePlan; 2] {
+fn two_nodes(home: &std::path::Path, keys: &NodeKeys) -> [NodePlan; 2] {
     let port = port();
     let plan = |name: &str, port: u16, rest: String| {
         let config = format!(
@@ -299,7 +299,7 @@ fn guests_of_two_nodes_talk_and_go_on_after_either_node_was_killed() {
     let test = "guests_of_two_nodes_talk_and_go_on_after_either_node_was_killed";
     let Some(image) = guest::available(test) else { return };
     let home = tempfile::tempdir().unwrap();
-    let keys = Keys::make(home.path(), &["io1", "vm1"]).unwrap();
+    let keys = NodeKeys::make(home.path(), &["io1", "vm1"]).unwrap();
     let [io_plan, vm_plan] = two_nodes(home.path(), &keys);
     let (io, vm) = (io_plan.start().unwrap(), vm_plan.start().unwrap());
     let mut one = start(&image, &vm_plan, "one", 1, Kind::Split);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use random::Random;
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 use serde_json::Value;
-use testbed::nodes::{Keys, Node, NodePlan};
+use testbed::nodes::{Node, NodeKeys, NodePlan};
 use testbed::stand_in::StandIn;
 use workload::Mix;
 
@@ -62,10 +62,10 @@ fn plan(home: &Path, name: &str, config: &str) -> NodePlan {
 }
 
 /// Keys outside of all other directories, which only the node's user may read.
-fn keys(home: &Path) -> Keys {
+fn keys(home: &Path) -> NodeKeys {
     let etc = home.join("etc");
     fs::create_dir(&etc).expect("a directory");
-    let keys = Keys::make(&etc, &["io1", "vm1"]).expect("keys");
+    let keys = NodeKeys::make(&etc, &["io1", "vm1"]).expect("keys");
     for file in fs::read_dir(&etc).expect("just made").flatten() {
         std::os::unix::fs::chown(file.path(), Some(UID), Some(UID)).expect("root may");
     }
@@ -173,7 +173,7 @@ fn the_check_reads_keys_as_the_node_will() {
     }
     let home = open_home();
     let key = home.path().join("io1.key");
-    Keys::make(home.path(), &["io1"]).expect("keys");
+    NodeKeys::make(home.path(), &["io1"]).expect("keys");
     let config = home.path().join("io1.toml");
     let text = format!("name = \"io1\"\nkey = {key:?}\nuser = \"{USER}\"\n");
     let check = |text: &str| {

@@ -12,7 +12,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use random::Random;
-use testbed::nodes::{Keys, Node, NodePlan};
+use testbed::nodes::{Node, NodeKeys, NodePlan};
 use testbed::stand_in::StandIn;
 use workload::Mix;
 
@@ -48,7 +48,7 @@ const CORE_SHARE_MAX: f64 = 0.01;
 
 struct Pair {
     home: tempfile::TempDir,
-    keys: Keys,
+    keys: NodeKeys,
     port: u16,
 }
 
@@ -56,7 +56,7 @@ impl Pair {
     fn new(number: u16) -> Self {
         let port = 17_000 + (std::process::id() % 1_500) as u16 * 10 + number * 2;
         let home = tempfile::tempdir().expect("a directory");
-        let keys = Keys::make(home.path(), &["io1", "vm1"]).expect("keys");
+        let keys = NodeKeys::make(home.path(), &["io1", "vm1"]).expect("keys");
         Self { home, keys, port }
     }
 

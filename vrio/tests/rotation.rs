@@ -5,7 +5,7 @@ use std::process::Command;
 
 use random::Random;
 use serde_json::Value;
-use testbed::nodes::{Keys, Node, NodePlan};
+use testbed::nodes::{Node, NodeKeys, NodePlan};
 use testbed::stand_in::StandIn;
 use workload::Mix;
 
@@ -24,14 +24,14 @@ const COMPLETED_MIN: u64 = 500;
 
 struct Pair {
     home: tempfile::TempDir,
-    keys: Keys,
+    keys: NodeKeys,
     port: u16,
 }
 
 impl Pair {
     fn new() -> Self {
         let home = tempfile::tempdir().expect("a directory");
-        let keys = Keys::make(home.path(), &[OLD, NEW, VM]).expect("keys");
+        let keys = NodeKeys::make(home.path(), &[OLD, NEW, VM]).expect("keys");
         Self { home, keys, port: 16_000 + (std::process::id() % 3_000) as u16 }
     }
 

@@ -92,7 +92,7 @@ pub fn read_stamp(block: u64, bytes: &[u8]) -> Result<u64, Breach> {
 
 /// How a write ended, as far as the model is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+enum WriteEnd {
     /// Not yet.
     Open,
     /// Acknowledged.
@@ -110,7 +110,7 @@ struct Write {
     content: u64,
     begun: u64,
     ended: u64,
-    end: End,
+    end: WriteEnd,
     /// When a later write replaced it, for reads; `u64::MAX` while none did.
     replaced: u64,
     /// When a read saw another write in its place; `u64::MAX` while none did.
@@ -129,7 +129,7 @@ impl Write {
     }
 
     fn is_before(&self, other: &Self) -> bool {
-        self.end != End::Open && self.ended < other.begun
+        self.end != WriteEnd::Open && self.ended < other.begun
     }
 }
 
@@ -181,7 +181,7 @@ impl Checker {
             content: ZEROES,
             begun: 0,
             ended: 0,
-            end: End::Acked,
+            end: WriteEnd::Acked,
             replaced: u64::MAX,
             passed: u64::MAX,
             gone: false,
@@ -241,7 +241,7 @@ impl Checker {
                 content,
                 begun,
                 ended: u64::MAX,
-                end: End::Open,
+                end: WriteEnd::Open,
                 replaced: u64::MAX,
                 passed: u64::MAX,
                 gone: false,
@@ -266,7 +266,7 @@ impl Checker {
             let writes = self.block(block);
             let at = find(writes, number);
             writes[at].ended = now;
-            writes[at].end = if ok { End::Acked } else { End::Failed };
+            writes[at].end = if ok { WriteEnd::Acked } else { WriteEnd::Failed };
             if !ok {
                 continue;
             }
@@ -320,7 +320,7 @@ impl Checker {
             }
             let settled = |write: &&mut Write| {
                 write.content != found
-                    && matches!(write.end, End::Acked | End::Settled)
+                    && matches!(write.end, WriteEnd::Acked | WriteEnd::Settled)
                     && write.ended < began.0
             };
             for write in writes.iter_mut().filter(settled) {
@@ -345,7 +345,8 @@ impl Checker {
     fn is_mixture(&self, began: Began, block: u64, content: &[u8]) -> bool {
         let writes = &self.blocks[usize::try_from(block).expect("a block of the volume")];
         let allowed: Vec<_> = writes.iter().filter(|write| write.hidden() > began.0).collect();
-        let meets = allowed.iter().any(|write| write.end == End::Open || write.ended > began.0);
+        let meets =
+            allowed.iter().any(|write| write.end == WriteEnd::Open || write.ended > began.0);
         let mut unit = [0; STAMP_BYTES];
         let comes_from = |write: &Write, at: usize, word: &[u8], unit: &mut [u8]| {
             stamp(block, write.content, unit);
@@ -385,7 +386,7 @@ impl Checker {
             for at in 0..writes.len() {
                 let covered = writes
                     .iter()
-                    .filter(|write| write.end == End::Acked && write.ended < began.0)
+                    .filter(|write| write.end == WriteEnd::Acked && write.ended < began.0)
                     .any(|write| writes[at].is_before(write));
                 writes[at].gone |= covered;
             }
@@ -401,9 +402,9 @@ impl Checker {
         self.parted.clear();
         self.reads.clear();
         for write in self.blocks.iter_mut().flatten() {
-            if matches!(write.end, End::Open | End::Failed) {
+            if matches!(write.end, WriteEnd::Open | WriteEnd::Failed) {
                 write.ended = write.ended.min(now);
-                write.end = End::Settled;
+                write.end = WriteEnd::Settled;
             }
         }
     }
@@ -434,7 +435,7 @@ impl Checker {
     /// A write that is still on its way may have been seen, and be unseen until it was done again.
     fn unsee(&mut self) {
         for writes in &mut self.blocks {
-            if writes.iter().any(|write| matches!(write.end, End::Open | End::Failed)) {
+            if writes.iter().any(|write| matches!(write.end, WriteEnd::Open | WriteEnd::Failed)) {
                 writes.iter_mut().for_each(|write| write.passed = u64::MAX);
             }
         }
@@ -456,7 +457,7 @@ impl Checker {
             for write in writes.iter_mut().filter(|write| write.ended <= cut) {
                 write.survived = true;
                 // Which of them is there is not known: none replaces another any more.
-                write.end = End::Settled;
+                write.end = WriteEnd::Settled;
             }
             writes.retain(|write| !(write.gone && write.survived));
         }
@@ -471,7 +472,7 @@ impl Checker {
         let blank = Self::new(self.blocks());
         for (writes, mut new) in self.blocks.iter_mut().zip(blank.blocks) {
             // A new guest may have begun already.
-            new.extend(writes.drain(..).filter(|write| write.end == End::Open));
+            new.extend(writes.drain(..).filter(|write| write.end == WriteEnd::Open));
             *writes = new;
         }
     }

@@ -24,9 +24,9 @@ use volume::uring::Completion;
 use volume::{Open, uring};
 use zeroize::Zeroizing;
 
-use super::options::{ChainStage, Options, Volume};
+use super::options::{BlockOptions, ChainStage, Volume};
 use super::place::{FILL_DEPTH, client_of, disk_of};
-use crate::load::{Load, Outcome, Pattern, Places, STUCK};
+use crate::load::{Load, LoadOutcome, LoadPattern, Places, STUCK};
 use testbed::events::Side;
 use testbed::pair::LinkKind;
 use testbed::stage::{Stage, inside};
@@ -50,7 +50,7 @@ pub(super) struct DirectLoad {
 impl DirectLoad {
     /// Attaches a guest's volume, over a network namespace of that name if there is one.
     pub(super) fn start(
-        options: &Options,
+        options: &BlockOptions,
         stage: &Stage,
         guest: u16,
         peer: String,
@@ -121,9 +121,9 @@ impl DirectLoad {
 }
 
 /// Measures all of these clients at the same time.
-pub(super) fn run_all(clients: &[DirectLoad], load: Load) -> Result<Outcome> {
+pub(super) fn run_all(clients: &[DirectLoad], load: Load) -> Result<LoadOutcome> {
     let before = look(clients)?;
-    let outcomes: Vec<Result<Outcome>> = thread::scope(|scope| {
+    let outcomes: Vec<Result<LoadOutcome>> = thread::scope(|scope| {
         let run = |client: &DirectLoad| {
             let sidecore = client.client.sidecore().clone();
             scope.spawn(move || run(&sidecore, load))
@@ -132,7 +132,7 @@ pub(super) fn run_all(clients: &[DirectLoad], load: Load) -> Result<Outcome> {
         let panicked = |_| Err(anyhow!("a client's thread panicked"));
         threads.into_iter().map(|thread| thread.join().unwrap_or_else(panicked)).collect()
     });
-    let mut all = Outcome::new();
+    let mut all = LoadOutcome::new();
     for outcome in outcomes {
         all.add(&outcome?);
     }
@@ -209,7 +209,7 @@ impl LocalLoad {
     }
 
     /// Measures.
-    pub(super) fn run(&mut self, load: Load) -> Result<Outcome> {
+    pub(super) fn run(&mut self, load: Load) -> Result<LoadOutcome> {
         let before = self.look()?;
         let mut outcome = run(&self.sidecore, load)?;
         outcome.driver_cpu.push(self.look()?.cpu().saturating_sub(before.cpu()));
@@ -249,7 +249,7 @@ fn open(volume: &Volume) -> Result<Arc<dyn volume::Volume>> {
 
 fn fill(sidecore: &Sidecore) -> Result<()> {
     let begin = |generator: &mut Generator| {
-        generator.begin(Pattern::Write, FILL_DEPTH, u64::MAX, true);
+        generator.begin(LoadPattern::Write, FILL_DEPTH, u64::MAX, true);
     };
     let written = drive(sidecore, Duration::ZERO, begin)?.requests();
     let places = on(sidecore, |generator| generator.places.count())?;
@@ -257,7 +257,7 @@ fn fill(sidecore: &Sidecore) -> Result<()> {
     Ok(())
 }
 
-fn run(sidecore: &Sidecore, load: Load) -> Result<Outcome> {
+fn run(sidecore: &Sidecore, load: Load) -> Result<LoadOutcome> {
     let until_ns = now_ns() + u64::try_from(load.duration.as_nanos()).unwrap_or(u64::MAX);
     drive(sidecore, load.duration, move |generator| {
         generator.begin(load.pattern, load.depth, until_ns, false);
@@ -269,7 +269,7 @@ fn drive(
     sidecore: &Sidecore,
     alone: Duration,
     begin: impl FnOnce(&mut Generator) + Send + 'static,
-) -> Result<Outcome> {
+) -> Result<LoadOutcome> {
     wait_for_tags(sidecore)?;
     on(sidecore, begin)?;
     thread::sleep(alone);
@@ -327,7 +327,7 @@ struct Generator {
     shape: Shape,
     size_bytes: u32,
     places: Places,
-    pattern: Pattern,
+    pattern: LoadPattern,
     until_ns: u64,
     /// Requests that may still be made before the time is up.
     left: u64,
@@ -342,7 +342,7 @@ struct Generator {
     failed: Option<i32>,
     began_ns: u64,
     moved_ns: u64,
-    outcome: Outcome,
+    outcome: LoadOutcome,
 }
 
 impl Generator {
@@ -352,7 +352,7 @@ impl Generator {
             shape,
             size_bytes,
             places: Places::new(0, 1, places),
-            pattern: Pattern::Read,
+            pattern: LoadPattern::Read,
             until_ns: 0,
             left: 0,
             descriptors: vec![Descriptor::default(); tags],
@@ -365,15 +365,15 @@ impl Generator {
             failed: None,
             began_ns: 0,
             moved_ns: 0,
-            outcome: Outcome::new(),
+            outcome: LoadOutcome::new(),
         }
     }
 
     /// Keeps `depth` requests outstanding until then; with `once`, for every place one.
-    fn begin(&mut self, pattern: Pattern, depth: u16, until_ns: u64, once: bool) {
+    fn begin(&mut self, pattern: LoadPattern, depth: u16, until_ns: u64, once: bool) {
         (self.pattern, self.until_ns) = (pattern, until_ns);
         self.left = if once { self.places.count() } else { u64::MAX };
-        self.outcome = Outcome::new();
+        self.outcome = LoadOutcome::new();
         self.began_ns = now_ns();
         self.moved_ns = self.began_ns;
         for _ in 0..depth {
@@ -382,9 +382,9 @@ impl Generator {
         }
     }
 
-    fn end(&mut self) -> Outcome {
+    fn end(&mut self) -> LoadOutcome {
         let took = Duration::from_nanos(self.moved_ns.saturating_sub(self.began_ns).max(1));
-        Outcome { took, ..std::mem::take(&mut self.outcome) }
+        LoadOutcome { took, ..std::mem::take(&mut self.outcome) }
     }
 
     /// Makes the next request of a tag; frees the tag if the run is over.

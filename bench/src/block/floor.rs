@@ -26,12 +26,12 @@ use sidecore::{Idle, now_ns};
 use transport::{Pool, TransmitBatch};
 
 use super::direct::{LocalLoad, LocalPlan};
-use super::{LinkKind, Options, Path, Volume, WARM_UP};
-use crate::load::{Load, Outcome, Pattern};
+use super::{BlockOptions, LinkKind, Path, Volume, WARM_UP};
+use crate::load::{Load, LoadOutcome, LoadPattern};
 use crate::verdict::{self, Bound, Spread, Verdict};
 use testbed::cleanup::{Cleanup, tidily};
 use testbed::machine::{Machine, cache_line_round_trip_ns, pin};
-use testbed::pair::Seats;
+use testbed::pair::RoleCores;
 use testbed::progress::Progress;
 use testbed::stage::Stage;
 
@@ -103,30 +103,30 @@ impl FloorOptions {
         self.direct(false).check()
     }
 
-    fn direct(&self, encrypt: bool) -> Options {
-        Options {
+    fn direct(&self, encrypt: bool) -> BlockOptions {
+        BlockOptions {
             path: Path::Direct,
             volume: Volume::Memory,
-            op: Pattern::RandRead,
+            op: LoadPattern::RandRead,
             size_bytes: self.size_bytes,
             link: self.link,
             encrypt,
             idle: Idle::Spin,
             seconds: self.seconds,
             loopback: true,
-            ..Options::new(self.program.clone())
+            ..BlockOptions::new(self.program.clone())
         }
     }
 
     fn load(&self) -> Load {
         let duration = Duration::from_secs_f64(self.seconds);
-        Load { pattern: Pattern::RandRead, depth: 1, duration }
+        Load { pattern: LoadPattern::RandRead, depth: 1, duration }
     }
 }
 
 /// Medians of one round, in microseconds.
 #[derive(Clone, Debug, Serialize)]
-pub struct Round {
+pub struct FloorRound {
     /// A datagram as long as a call to read, and one as long as its answer, there and back.
     pub echo: f64,
     /// AES-256-GCM over both, sealed once and opened once.
@@ -142,7 +142,7 @@ pub struct Round {
     pub cache_line_rtts_ns: Vec<u64>,
 }
 
-impl Round {
+impl FloorRound {
     /// The time that the way to the other node adds to its link and a local read, in microseconds.
     pub fn remote_adds(&self) -> f64 {
         self.clear - self.echo - self.local
@@ -164,7 +164,7 @@ pub struct FloorReport {
     /// The datagrams of the echo: as long as a call to read, and as its answer.
     pub echo_bytes: [usize; 2],
     /// The medians of each round.
-    pub rounds: Vec<Round>,
+    pub rounds: Vec<FloorRound>,
     /// The rounds that count: they are of one level.
     pub counted: Vec<usize>,
     /// The time that the way to the other node adds, in microseconds.
@@ -178,11 +178,11 @@ pub struct FloorReport {
 }
 
 impl FloorReport {
-    fn new(asked: FloorOptions, rounds: Vec<Round>) -> Self {
+    fn new(asked: FloorOptions, rounds: Vec<FloorRound>) -> Self {
         let counted = counted(&rounds);
         let moved = counted.is_empty();
-        let of = |number: fn(&Round) -> f64| of_counted(&rounds, &counted, number);
-        let (remote, sealing) = (of(Round::remote_adds), of(Round::sealing_adds));
+        let of = |number: fn(&FloorRound) -> f64| of_counted(&rounds, &counted, number);
+        let (remote, sealing) = (of(FloorRound::remote_adds), of(FloorRound::sealing_adds));
         let bound = Bound::AtMost(SEALING_ADDS_MAX);
         let name = "sealing adds, of the cipher's time";
         let mut goals = vec![Verdict::of(SEALING_GOAL, name, bound, &sealing, moved)];
@@ -205,7 +205,7 @@ impl FloorReport {
     }
 
     /// A number of each round that counts; of all rounds, where cores moved in each.
-    pub(crate) fn of(&self, number: fn(&Round) -> f64) -> Vec<f64> {
+    pub(crate) fn of(&self, number: fn(&FloorRound) -> f64) -> Vec<f64> {
         of_counted(&self.rounds, &self.counted, number)
     }
 
@@ -218,12 +218,16 @@ impl FloorReport {
     }
 }
 
-fn counted(rounds: &[Round]) -> Vec<usize> {
+fn counted(rounds: &[FloorRound]) -> Vec<usize> {
     let trips: Vec<_> = rounds.iter().map(|round| round.cache_line_rtts_ns.clone()).collect();
     verdict::of_one_level(&trips)
 }
 
-fn of_counted(rounds: &[Round], counted: &[usize], number: fn(&Round) -> f64) -> Vec<f64> {
+fn of_counted(
+    rounds: &[FloorRound],
+    counted: &[usize],
+    number: fn(&FloorRound) -> f64,
+) -> Vec<f64> {
     match counted {
         [] => rounds.iter().map(number).collect(),
         counted => counted.iter().map(|&at| number(&rounds[at])).collect(),
@@ -256,7 +260,7 @@ pub(crate) fn measure_rounds(
     Ok(FloorReport::new(options.clone(), rounds))
 }
 
-fn measure(options: &FloorOptions, cleanup: &Cleanup, progress: &Progress) -> Result<Round> {
+fn measure(options: &FloorOptions, cleanup: &Cleanup, progress: &Progress) -> Result<FloorRound> {
     let mut trips = vec![cache_line_round_trip_ns()];
     let mut direct = |encrypt| {
         let report = super::measure(&options.direct(encrypt), cleanup, progress)?;
@@ -267,16 +271,16 @@ fn measure(options: &FloorOptions, cleanup: &Cleanup, progress: &Progress) -> Re
     let (echo, cipher, local) = (echo(options, cleanup)?, cipher(options)?, local(options)?);
     trips.push(cache_line_round_trip_ns());
     let cache_line_rtts_ns = trips.into_iter().flatten().collect();
-    Ok(Round { echo, cipher, local, clear, sealed, cache_line_rtts_ns })
+    Ok(FloorRound { echo, cipher, local, clear, sealed, cache_line_rtts_ns })
 }
 
 /// The two ends of a link, and where the second one is found.
-fn ends(link: LinkKind, stage: &Stage) -> Result<(Ends, std::net::SocketAddr)> {
+fn ends(link: LinkKind, stage: &Stage) -> Result<(EchoLinks, std::net::SocketAddr)> {
     let bind = || Udp::bind(UdpConfig::new(([127, 0, 0, 1], 0).into()));
     let (one, two) = (bind()?, bind()?);
     if link == LinkKind::Udp {
         let to = two.local_addr();
-        return Ok((Ends { ends: [Box::new(one), Box::new(two)], door: None }, to));
+        return Ok((EchoLinks { ends: [Box::new(one), Box::new(two)], door: None }, to));
     }
     let path = stage.path("echo.shm");
     let (door, mut callers) = ShmListener::open(&path, &[1]).context("opening a door")?;
@@ -284,10 +288,10 @@ fn ends(link: LinkKind, stage: &Stage) -> Result<(Ends, std::net::SocketAddr)> {
     let to = places.address(&path)?;
     let one = Shm::new(one, places.clone(), None)?;
     let two = Shm::new(two, places, callers.pop())?;
-    Ok((Ends { ends: [Box::new(one), Box::new(two)], door: Some(door) }, to))
+    Ok((EchoLinks { ends: [Box::new(one), Box::new(two)], door: Some(door) }, to))
 }
 
-struct Ends {
+struct EchoLinks {
     ends: [Box<dyn Link + Send>; 2],
     door: Option<ShmListener>,
 }
@@ -314,10 +318,10 @@ pub(crate) fn echo_of(
     link: LinkKind,
     bytes: Datagrams,
     length: Duration,
-    seats: &Seats,
+    seats: &RoleCores,
     stage: &Stage,
 ) -> Result<f64> {
-    let (Ends { ends: [mut one, mut two], door }, to) = ends(link, stage)?;
+    let (EchoLinks { ends: [mut one, mut two], door }, to) = ends(link, stage)?;
     let stop = AtomicBool::new(false);
     let (here, there) = (seats.driver(), seats.iohost());
     let outcome = thread::scope(|scope| {
@@ -357,9 +361,9 @@ fn ask(
     to: std::net::SocketAddr,
     bytes: Datagrams,
     duration: Duration,
-) -> Result<Outcome> {
+) -> Result<LoadOutcome> {
     let (mut pool, mut batch) = (Pool::new(POOL_BYTES), TransmitBatch::new(1));
-    let (mut outcome, head) = (Outcome::new(), vec![0; bytes.ask]);
+    let (mut outcome, head) = (LoadOutcome::new(), vec![0; bytes.ask]);
     let until_ns = now_ns() + u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
     let mut lost = 0;
     while now_ns() < until_ns {
@@ -396,7 +400,7 @@ fn cipher(options: &FloorOptions) -> Result<f64> {
     let answer = options.size_bytes as usize + ANSWER_BYTES - PLAIN_BYTES;
     let mut calls = vec![vec![1; CALL_BYTES - PLAIN_BYTES]; CIPHER_BUFFERS];
     let mut answers = vec![vec![1; answer]; CIPHER_BUFFERS];
-    let mut outcome = Outcome::new();
+    let mut outcome = LoadOutcome::new();
     let until_ns = now_ns() + u64::try_from(options.load().duration.as_nanos())?;
     let plain = [0; PLAIN_BYTES];
     while now_ns() < until_ns {
@@ -438,7 +442,7 @@ impl fmt::Display for FloorReport {
             let Spread { median, min, max } = spread;
             writeln!(f, "{name:<40}{median:>9.2}   ({min:.2} to {max:.2})")
         };
-        let of = |number: fn(&Round) -> f64| Spread::of(self.of(number));
+        let of = |number: fn(&FloorRound) -> f64| Spread::of(self.of(number));
         let (all, counted) = (self.rounds.len(), self.counted.len());
         writeln!(f, "medians of {all} rounds, in microseconds")?;
         row(f, "bare echo of a read's datagrams", of(|round| round.echo))?;
@@ -469,9 +473,9 @@ mod tests {
         FloorOptions { program: "vrio".into(), link, size_bytes: 4096, rounds: 1, seconds: 0.1 }
     }
 
-    pub(super) fn round(clear: f64, sealed: f64, trips: [u64; 2]) -> Round {
+    pub(super) fn round(clear: f64, sealed: f64, trips: [u64; 2]) -> FloorRound {
         let cache_line_rtts_ns = trips.to_vec();
-        Round { echo: 7.0, cipher: 2.0, local: 0.5, clear, sealed, cache_line_rtts_ns }
+        FloorRound { echo: 7.0, cipher: 2.0, local: 0.5, clear, sealed, cache_line_rtts_ns }
     }
 
     #[test]
@@ -494,7 +498,7 @@ mod tests {
         let moved = vec![round(8.0, 10.0, [50, 485]); 3];
         let report = FloorReport::new(options(LinkKind::Udp), moved);
         let [sealing] = &report.goals[..] else { panic!("{report}") };
-        assert_eq!(sealing.standing, verdict::Standing::Undecided);
+        assert_eq!(sealing.standing, verdict::GoalState::Undecided);
         assert!(report.to_string().contains("MOVED in every round"));
     }
 

@@ -8,11 +8,11 @@ use serde::{Serialize, Serializer};
 use sidecore::Idle;
 use volume::stage::{STAGES, StageConfig, StageKind};
 
-use crate::load::{Load, Pattern};
-use crate::measure::{Reuse, Waiting};
+use crate::load::{Load, LoadPattern};
+use crate::measure::{Reuse, WaitMode};
 use testbed::events::Role;
 use testbed::machine::cores;
-use testbed::pair::{LinkKind, Meeting, Seats};
+use testbed::pair::{LinkKind, PairLink, RoleCores};
 
 /// The longest request: a volume takes no more in one piece.
 pub const SIZE_BYTES_MAX: u32 = 1 << 20;
@@ -81,7 +81,7 @@ fn names<S: Serializer>(chain: &[ChainStage], to: S) -> Result<S::Ok, S::Error> 
 
 /// The options of `vrio bench block`.
 #[derive(Clone, Debug, Serialize)]
-pub struct Options {
+pub struct BlockOptions {
     /// The `vrio` program that the nodes run.
     #[serde(skip)]
     pub program: PathBuf,
@@ -94,7 +94,7 @@ pub struct Options {
     #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "names")]
     pub chain: Vec<ChainStage>,
     /// The kind of requests.
-    pub op: Pattern,
+    pub op: LoadPattern,
     /// Bytes of every request.
     pub size_bytes: u32,
     /// Requests outstanding of each job.
@@ -123,7 +123,7 @@ pub struct Options {
     #[serde(serialize_with = "as_text_if_any", skip_serializing_if = "Option::is_none")]
     pub iohost_idle: Option<Idle>,
     /// How the driver learns of completions.
-    pub driver: Waiting,
+    pub driver: WaitMode,
     /// Packed rings instead of split ones.
     pub packed: bool,
     /// Which slots and descriptors the driver takes next.
@@ -142,7 +142,7 @@ pub struct Options {
     pub filled: bool,
 }
 
-impl Options {
+impl BlockOptions {
     /// The defaults of the command line.
     pub fn new(program: PathBuf) -> Self {
         Self {
@@ -150,7 +150,7 @@ impl Options {
             path: Path::Local,
             volume: Volume::Null,
             chain: Vec::new(),
-            op: Pattern::RandRead,
+            op: LoadPattern::RandRead,
             size_bytes: 4096,
             depth: 1,
             guests: 1,
@@ -162,7 +162,7 @@ impl Options {
             sidecores: 1,
             idle: Idle::Adaptive,
             iohost_idle: None,
-            driver: Waiting::Polls,
+            driver: WaitMode::Polls,
             packed: false,
             reuse: Reuse::InOrder,
             seconds: 3.0,
@@ -229,7 +229,7 @@ impl Options {
             let path = &self.path;
             ensure!(jobs == 1, "--path {path} has one job: the client's one thread is the driver");
             ensure!(
-                self.driver == Waiting::Polls && !self.packed && self.reuse == Reuse::InOrder,
+                self.driver == WaitMode::Polls && !self.packed && self.reuse == Reuse::InOrder,
                 "--path {path} has no ring: --driver, --packed and --reuse do not apply"
             );
         }
@@ -242,8 +242,8 @@ impl Options {
         match (&self.path, self.driver) {
             (Path::Direct, _) => usize::from(self.guests),
             (Path::Bare, _) => 1,
-            (_, Waiting::Sleeps) => queues,
-            (_, Waiting::Polls) => queues.min(cores.max(1)),
+            (_, WaitMode::Sleeps) => queues,
+            (_, WaitMode::Polls) => queues.min(cores.max(1)),
         }
     }
 
@@ -268,13 +268,13 @@ impl Options {
     }
 
     /// The cable and the sessions between both nodes.
-    pub(super) fn meeting(&self) -> Meeting {
+    pub(super) fn meeting(&self) -> PairLink {
         let Self { link, encrypt, loopback, mtu, .. } = *self;
-        Meeting { link, encrypt, loopback, mtu }
+        PairLink { link, encrypt, loopback, mtu }
     }
 
     /// Seats for all threads of the measurement.
-    pub(super) fn seats(&self) -> Seats {
+    pub(super) fn seats(&self) -> RoleCores {
         let sidecores = usize::from(self.sidecores);
         let (vmhost, iohost) = match self.path {
             Path::Local => (sidecores * usize::from(self.hosts), 0),
@@ -286,7 +286,7 @@ impl Options {
         };
         let cores = cores();
         let left = cores.len().saturating_sub(vmhost + iohost);
-        Seats::new(&cores, vmhost, iohost, self.driver_threads(left))
+        RoleCores::new(&cores, vmhost, iohost, self.driver_threads(left))
     }
 
     pub(super) fn load(&self, depth: u16) -> Load {
@@ -321,26 +321,26 @@ mod tests {
 
     #[test]
     fn invalid_options_are_refused_by_name() {
-        let options = Options::new(PathBuf::from("vrio"));
+        let options = BlockOptions::new(PathBuf::from("vrio"));
         options.check().unwrap();
-        let refused = |wrong: Options, word: &str| {
+        let refused = |wrong: BlockOptions, word: &str| {
             let text = wrong.check().unwrap_err().to_string();
             assert!(text.contains(word), "{text}");
         };
-        refused(Options { size_bytes: 5000, ..options.clone() }, "--size 5000");
-        refused(Options { size_bytes: 2 << 20, ..options.clone() }, "--size");
-        refused(Options { depth: 0, ..options.clone() }, "--depth 0");
-        refused(Options { jobs: 65, ..options.clone() }, "--jobs 65");
-        refused(Options { guests: 65, ..options.clone() }, "--guests 65");
+        refused(BlockOptions { size_bytes: 5000, ..options.clone() }, "--size 5000");
+        refused(BlockOptions { size_bytes: 2 << 20, ..options.clone() }, "--size");
+        refused(BlockOptions { depth: 0, ..options.clone() }, "--depth 0");
+        refused(BlockOptions { jobs: 65, ..options.clone() }, "--jobs 65");
+        refused(BlockOptions { guests: 65, ..options.clone() }, "--guests 65");
         let one_file = Volume::File(PathBuf::from("/disk"));
-        refused(Options { guests: 2, volume: one_file, ..options.clone() }, "--guests 2");
-        refused(Options { sidecores: 0, ..options.clone() }, "--sidecores 0");
-        refused(Options { mtu: Some(600), ..options.clone() }, "--mtu");
-        refused(Options { seconds: f64::NAN, ..options.clone() }, "--seconds");
-        let direct = Options { path: Path::Direct, ..options.clone() };
+        refused(BlockOptions { guests: 2, volume: one_file, ..options.clone() }, "--guests 2");
+        refused(BlockOptions { sidecores: 0, ..options.clone() }, "--sidecores 0");
+        refused(BlockOptions { mtu: Some(600), ..options.clone() }, "--mtu");
+        refused(BlockOptions { seconds: f64::NAN, ..options.clone() }, "--seconds");
+        let direct = BlockOptions { path: Path::Direct, ..options.clone() };
         direct.check().unwrap();
-        refused(Options { jobs: 2, ..direct.clone() }, "one job");
-        refused(Options { packed: true, ..direct.clone() }, "no ring");
-        refused(Options { reuse: Reuse::AsLinux, ..direct }, "no ring");
+        refused(BlockOptions { jobs: 2, ..direct.clone() }, "one job");
+        refused(BlockOptions { packed: true, ..direct.clone() }, "no ring");
+        refused(BlockOptions { reuse: Reuse::AsLinux, ..direct }, "no ring");
     }
 }

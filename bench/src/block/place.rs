@@ -8,16 +8,16 @@ use anyhow::{Context, Result, bail};
 use node::keys::{self, KeyKind};
 
 use super::direct::{self, DirectLoad, LocalLoad, LocalPlan, run_all};
-use super::options::{Options, Path, Volume};
-use crate::load::{Load, Outcome};
-use crate::measure::{Bench, DriverPlan};
+use super::options::{BlockOptions, Path, Volume};
+use crate::load::{Load, LoadOutcome};
+use crate::measure::{DriverPlan, MeasuredDisks};
 use testbed::cleanup::Cleanup;
-use testbed::events::{DEVICE_INTERRUPTS, Look, Role};
+use testbed::events::{DEVICE_INTERRUPTS, EventsSnapshot, Role};
 use testbed::interrupts::Interrupts;
 use testbed::nodes::Node;
-use testbed::pair::{Pair, Seats};
+use testbed::pair::{Pair, RoleCores};
 use testbed::progress::Progress;
-use testbed::stage::{self, Network, Stage};
+use testbed::stage::{self, NodeNetwork, Stage};
 
 /// The size of a null volume, and of a new file or all memory volumes together. Both are more than
 /// caches hold.
@@ -31,7 +31,7 @@ pub(super) const FILL_DEPTH: u16 = 32;
 /// The source of requests.
 #[derive(Debug)]
 enum Driver {
-    Ring(Box<Bench>),
+    Ring(Box<MeasuredDisks>),
     /// The clients, one of each guest, and how many of them have work.
     Direct(Vec<DirectLoad>, usize),
     Bare(LocalLoad),
@@ -39,7 +39,7 @@ enum Driver {
 
 /// Everything that runs for a measurement.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct BlockSetup {
     driver: Option<Driver>,
     nodes: Vec<(Role, Node)>,
     stage: Option<Stage>,
@@ -51,9 +51,13 @@ pub(super) struct Place {
     interrupts: Option<(Role, Interrupts)>,
 }
 
-impl Place {
+impl BlockSetup {
     /// Starts it all.
-    pub(super) fn start(options: &Options, cleanup: &Cleanup, progress: &Progress) -> Result<Self> {
+    pub(super) fn start(
+        options: &BlockOptions,
+        cleanup: &Cleanup,
+        progress: &Progress,
+    ) -> Result<Self> {
         let seats = options.seats();
         let pids = options.pids.clone();
         let (driver, nodes, stage) = (None, Vec::new(), None);
@@ -66,7 +70,7 @@ impl Place {
             Path::Bare => {
                 place.made = file_to_make(options)?;
                 place.made.iter().for_each(|file| cleanup.path(file.clone()));
-                let Options { size_bytes, idle, .. } = *options;
+                let BlockOptions { size_bytes, idle, .. } = *options;
                 let (volume, chain) = (&options.volume, &options.chain);
                 let plan = LocalPlan { volume, chain, size_bytes, idle, core: seats.driver() };
                 Driver::Bare(LocalLoad::start(&plan)?)
@@ -87,7 +91,7 @@ impl Place {
                 let (nodes, sockets) = start_nodes(options, stage, &seats)?;
                 place.nodes = nodes;
                 let guests = 0..options.guests;
-                let cast = Cast { options, stage, seats: &seats, guests };
+                let cast = BlockNodes { options, stage, seats: &seats, guests };
                 match path {
                     Path::Direct => {
                         let busy = usize::from(options.busy.unwrap_or(options.guests));
@@ -114,7 +118,7 @@ impl Place {
     }
 
     /// Measures.
-    pub(super) fn run(&mut self, load: Load) -> Result<Outcome> {
+    pub(super) fn run(&mut self, load: Load) -> Result<LoadOutcome> {
         match self.driver()? {
             Driver::Ring(bench) => bench.run(load),
             Driver::Direct(clients, busy) => run_all(&clients[..*busy], load),
@@ -127,9 +131,9 @@ impl Place {
     }
 
     /// The counters of all nodes and of the driver so far.
-    pub(super) fn look(&self) -> Result<Look> {
+    pub(super) fn look(&self) -> Result<EventsSnapshot> {
         let nodes = self.nodes.iter().map(|(role, node)| (*role, node));
-        let mut look = Look::at(nodes, &self.pids)?;
+        let mut look = EventsSnapshot::at(nodes, &self.pids)?;
         match &self.driver {
             Some(Driver::Direct(clients, _)) => {
                 drop(look.sides.insert(Role::Driver, direct::look(clients)?));
@@ -147,7 +151,7 @@ impl Place {
     }
 
     /// The network between the nodes, where there are two.
-    pub(super) fn network(&self) -> Option<Network> {
+    pub(super) fn network(&self) -> Option<NodeNetwork> {
         let stage = self.stage.as_ref()?;
         self.nodes.iter().any(|(role, _)| *role == Role::Iohost).then_some(stage.network)
     }
@@ -167,7 +171,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for BlockSetup {
     fn drop(&mut self) {
         self.nodes.clear();
         if let Some(made) = &self.made {
@@ -178,11 +182,15 @@ impl Drop for Place {
 }
 
 /// Nodes, and the sockets of the disks that they show.
-pub(crate) type Shown = (Vec<(Role, Node)>, Vec<PathBuf>);
+pub(crate) type ShownDisks = (Vec<(Role, Node)>, Vec<PathBuf>);
 
 /// Starts the nodes of a way that has any.
-pub(crate) fn start_nodes(options: &Options, stage: &Stage, seats: &Seats) -> Result<Shown> {
-    let cast = Cast { options, stage, seats, guests: 0..options.guests };
+pub(crate) fn start_nodes(
+    options: &BlockOptions,
+    stage: &Stage,
+    seats: &RoleCores,
+) -> Result<ShownDisks> {
+    let cast = BlockNodes { options, stage, seats, guests: 0..options.guests };
     let (mut nodes, mut sockets) = (Vec::new(), Vec::new());
     if options.path != Path::Local {
         nodes.push((Role::Iohost, cast.iohost()?));
@@ -201,7 +209,7 @@ pub(crate) fn start_nodes(options: &Options, stage: &Stage, seats: &Seats) -> Re
 }
 
 /// A file that is not there yet: the node will make it.
-fn file_to_make(options: &Options) -> Result<Option<PathBuf>> {
+fn file_to_make(options: &BlockOptions) -> Result<Option<PathBuf>> {
     let Some(path) = options.volume.file() else { return Ok(None) };
     if !path.is_absolute() {
         bail!("--volume file:{}: an absolute path, please", path.display());
@@ -213,7 +221,7 @@ fn file_to_make(options: &Options) -> Result<Option<PathBuf>> {
     Ok((!path.exists()).then(|| path.to_owned()))
 }
 
-fn ring(options: &Options, sockets: Vec<PathBuf>, seats: &Seats) -> Result<Driver> {
+fn ring(options: &BlockOptions, sockets: Vec<PathBuf>, seats: &RoleCores) -> Result<Driver> {
     // Without a core for each queue, a thread drives as many queues as one core would. Threads that
     // poll and share cores only keep each other from them.
     let threads = options.driver_threads(seats.driver.len());
@@ -229,14 +237,14 @@ fn ring(options: &Options, sockets: Vec<PathBuf>, seats: &Seats) -> Result<Drive
         waiting: options.driver,
         cores: seats.driver.clone(),
     };
-    Ok(Driver::Ring(Box::new(Bench::connect(&plan, None)?)))
+    Ok(Driver::Ring(Box::new(MeasuredDisks::connect(&plan, None)?)))
 }
 
 /// The nodes' configurations for some of the guests.
-struct Cast<'a> {
-    options: &'a Options,
+struct BlockNodes<'a> {
+    options: &'a BlockOptions,
     stage: &'a Stage,
-    seats: &'a Seats,
+    seats: &'a RoleCores,
     /// The guests whose disks and volumes are configured.
     guests: Range<u16>,
 }
@@ -251,16 +259,16 @@ pub(super) fn client_of(guest: u16) -> String {
     if guest == 0 { "vm1".to_owned() } else { format!("vm1-{guest}") }
 }
 
-impl Cast<'_> {
+impl BlockNodes<'_> {
     fn pair(&self) -> Pair<'_> {
-        let Options { link, sidecores, idle, .. } = *self.options;
+        let BlockOptions { link, sidecores, idle, .. } = *self.options;
         Pair { link, stage: self.stage, seats: self.seats, sidecores, idle }
     }
 
     /// The same with the guests of one of the VMhosts alone.
-    fn host(&self, host: u16) -> Cast<'_> {
+    fn host(&self, host: u16) -> BlockNodes<'_> {
         let each = self.options.guests / self.options.hosts;
-        Cast { guests: host * each..(host + 1) * each, ..*self }
+        BlockNodes { guests: host * each..(host + 1) * each, ..*self }
     }
 
     fn names(&self) -> impl Iterator<Item = String> {

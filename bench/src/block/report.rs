@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::options::{Options, Path, Volume};
-use crate::load::Outcome;
+use super::options::{BlockOptions, Path, Volume};
+use crate::load::LoadOutcome;
 use testbed::events::{Events, Role};
 use testbed::machine::Machine;
-use testbed::pair::{Meeting, between};
-use testbed::stage::Network;
+use testbed::pair::{PairLink, between};
+use testbed::stage::NodeNetwork;
 
 /// The version of the JSON form.
 const REPORT_VERSION: u32 = 1;
@@ -35,7 +35,7 @@ pub struct Latency {
 }
 
 impl Latency {
-    pub(crate) fn of(outcome: &Outcome) -> Self {
+    pub(crate) fn of(outcome: &LoadOutcome) -> Self {
         let us = |share| outcome.quantile_us(share);
         Self {
             mean: outcome.latency.mean() / 1e3,
@@ -49,15 +49,15 @@ impl Latency {
 
 /// A measurement.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct BlockReport {
     /// The version of this form.
     pub version: u32,
     /// The options of this run that mean something for its way.
     pub asked: serde_json::Value,
     #[serde(skip)]
-    options: Options,
+    options: BlockOptions,
     /// The network between the nodes, where there were two.
-    pub network: Option<Network>,
+    pub network: Option<NodeNetwork>,
     /// The time from the first submission to the last completion.
     pub seconds: f64,
     /// Requests completed.
@@ -86,11 +86,11 @@ pub struct Report {
     pub machine: Machine,
 }
 
-impl Report {
+impl BlockReport {
     pub(super) fn new(
-        options: &Options,
-        network: Option<Network>,
-        outcome: &Outcome,
+        options: &BlockOptions,
+        network: Option<NodeNetwork>,
+        outcome: &LoadOutcome,
         events: &Events,
         rtts_ns: [Option<u64>; 2],
         machine: Machine,
@@ -148,8 +148,8 @@ impl Report {
     }
 }
 
-fn asked(options: &Options) -> serde_json::Value {
-    let meeting = &Meeting::OPTIONS[..];
+fn asked(options: &BlockOptions) -> serde_json::Value {
+    let meeting = &PairLink::OPTIONS[..];
     match options.path {
         Path::Local => without(options, &[meeting, &["pids"]]),
         Path::Remote => without(options, &[&["pids"]]),
@@ -234,9 +234,10 @@ impl fmt::Display for Volume {
     }
 }
 
-impl Report {
+impl BlockReport {
     fn title(&self) -> String {
-        let Options { path, volume, op, depth, guests, jobs, idle, encrypt, .. } = &self.options;
+        let BlockOptions { path, volume, op, depth, guests, jobs, idle, encrypt, .. } =
+            &self.options;
         let chain = match self.options.chain.as_slice() {
             [] => String::new(),
             chain => format!(
@@ -262,7 +263,7 @@ impl Report {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for BlockReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Latency { mean, p50, p99, p999, max } = self.latency_us;
         writeln!(f, "{}", self.title())?;

@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use results::{Axis, Measurement, Quantity, Series, Spread, Statistic, Unit};
 use serde_json::Value;
 
-use super::report::{Latency, Report};
+use super::report::{BlockReport, Latency};
 use crate::figures::{BenchReport, alone, categories, measured, word_of};
 use testbed::machine::Machine;
-use testbed::stage::Network;
+use testbed::stage::NodeNetwork;
 
 /// The figures of requests, or of frames, at one place on an axis.
 pub(crate) struct RequestFigures<'a> {
@@ -20,7 +20,7 @@ pub(crate) struct RequestFigures<'a> {
     pub(crate) own: &'static str,
     pub(crate) x: f64,
     pub(crate) asked: &'a Value,
-    pub(crate) network: Option<Network>,
+    pub(crate) network: Option<NodeNetwork>,
     pub(crate) latency_us: Option<Latency>,
     /// Whether the latency is of a way there and back.
     pub(crate) is_round_trip: bool,
@@ -85,7 +85,7 @@ impl RequestFigures<'_> {
     }
 }
 
-impl BenchReport for Report {
+impl BenchReport for BlockReport {
     fn measurements(&self, title: &str) -> Vec<Measurement> {
         let figures = RequestFigures {
             benchmark: "block",
@@ -121,21 +121,22 @@ pub(crate) mod tests {
 
     use results::Point;
 
-    use super::super::options::{Options, Path};
+    use super::super::options::{BlockOptions, Path};
     use super::*;
-    use crate::load::Outcome;
-    use testbed::events::Look;
+    use crate::load::LoadOutcome;
+    use testbed::events::EventsSnapshot;
 
     /// The report of a second with three requests.
-    pub(crate) fn report(depth: u16) -> Report {
-        let options = Options { depth, path: Path::Remote, ..Options::new("vrio".into()) };
-        let mut outcome = Outcome { took: Duration::from_secs(1), ..Outcome::new() };
+    pub(crate) fn report(depth: u16) -> BlockReport {
+        let options =
+            BlockOptions { depth, path: Path::Remote, ..BlockOptions::new("vrio".into()) };
+        let mut outcome = LoadOutcome { took: Duration::from_secs(1), ..LoadOutcome::new() };
         [1_000, 2_000, 9_000].into_iter().for_each(|ns| outcome.note(ns));
-        let look = Look::at([], &[]).unwrap();
+        let look = EventsSnapshot::at([], &[]).unwrap();
         let events = look.since(&look);
         let rtts_ns = [Some(100), Some(110)];
         let machine = Machine::look();
-        Report::new(&options, Some(Network::Loopback), &outcome, &events, rtts_ns, machine)
+        BlockReport::new(&options, Some(NodeNetwork::Loopback), &outcome, &events, rtts_ns, machine)
     }
 
     #[test]

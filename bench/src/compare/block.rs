@@ -17,72 +17,72 @@ use anyhow::Result;
 use sidecore::Idle;
 
 use super::comparison::Comparison;
-use super::contest::{Case, Contest, LOCAL, Sample};
-use super::running::Running;
+use super::contest::{Case, Contest, LOCAL, TurnSample};
+use super::running::RunningServers;
 use super::table::OwnOutcome;
-use super::{Field, huge};
+use super::{Contests, huge};
 use crate::block::{self, LinkKind, Path, Volume};
 use crate::measure::Reuse;
 use testbed::cleanup::{Cleanup, tidily};
 use testbed::progress::Progress;
 
 use goals::{DIRECT, DIRECT_XDP};
-use own::{Measurer, Own};
-use peer::{Client, DISK_BYTES, Peer, SOCKET};
-use peers::Peers;
+use own::{Measurer, OwnCase};
+use peer::{DISK_BYTES, DiskClient, DiskPeer, SOCKET};
+use peers::DiskPeers;
 use requests::Requests;
 
-pub use options::Options;
+pub use options::DisksOptions;
 
 /// The longest packets over AF_XDP: jumbo frames, as most cards have them.
 const XDP_MTU_BYTES: u32 = 9000;
 
 /// The server of a disk.
 #[derive(Clone, Debug)]
-enum Who {
+enum DiskServer {
     /// vrio, by one of its ways.
     Vrio(Path, LinkKind),
     /// A server that we start.
-    Peer(Peer),
+    Peer(DiskPeer),
     /// A server that runs already.
     Socket(String, PathBuf),
 }
 
 /// A server of disks, and the volume behind its disk.
 #[derive(Clone, Debug)]
-struct Contestant {
-    who: Who,
+struct DiskContestant {
+    who: DiskServer,
     volume: Volume,
 }
 
-impl super::Contestant for Contestant {
+impl super::Contestant for DiskContestant {
     type Case = Requests;
 
     fn name(&self) -> String {
         match &self.who {
-            Who::Vrio(Path::Direct, LinkKind::Xdp) => DIRECT_XDP.to_owned(),
-            Who::Vrio(Path::Direct, _) => DIRECT.to_owned(),
-            Who::Vrio(Path::Local, _) => LOCAL.to_owned(),
-            Who::Vrio(path, _) => format!("vrio {path}"),
-            Who::Peer(peer) => peer.name.clone(),
-            Who::Socket(name, _) => name.clone(),
+            DiskServer::Vrio(Path::Direct, LinkKind::Xdp) => DIRECT_XDP.to_owned(),
+            DiskServer::Vrio(Path::Direct, _) => DIRECT.to_owned(),
+            DiskServer::Vrio(Path::Local, _) => LOCAL.to_owned(),
+            DiskServer::Vrio(path, _) => format!("vrio {path}"),
+            DiskServer::Peer(peer) => peer.name.clone(),
+            DiskServer::Socket(name, _) => name.clone(),
         }
     }
 
     fn is_ours(&self) -> bool {
-        matches!(self.who, Who::Vrio(..))
+        matches!(self.who, DiskServer::Vrio(..))
     }
 
     /// Whether the server can have so many requests outstanding.
     fn takes_part(&self, case: &Requests) -> bool {
         match &self.who {
-            Who::Peer(peer) => peer.depth_max.is_none_or(|most| case.depth <= most),
-            Who::Vrio(..) | Who::Socket(..) => true,
+            DiskServer::Peer(peer) => peer.depth_max.is_none_or(|most| case.depth <= most),
+            DiskServer::Vrio(..) | DiskServer::Socket(..) => true,
         }
     }
 
     fn is_slow(&self) -> bool {
-        matches!(&self.who, Who::Peer(peer) if peer.is_slow())
+        matches!(&self.who, DiskServer::Peer(peer) if peer.is_slow())
     }
 
     /// Makes and fills the file that all contestants use, if there is one and there is room for it.
@@ -118,15 +118,15 @@ pub(crate) fn write_all(path: &FilePath) -> io::Result<()> {
 ///
 /// # Errors
 /// When a contest cannot be measured.
-pub fn run(options: &Options) -> Result<Comparison> {
+pub fn run(options: &DisksOptions) -> Result<Comparison> {
     let progress = Progress::new();
     tidily(&progress, |cleanup| compare(options, cleanup, &progress))
 }
 
-fn compare(options: &Options, cleanup: &Cleanup, progress: &Progress) -> Result<Comparison> {
+fn compare(options: &DisksOptions, cleanup: &Cleanup, progress: &Progress) -> Result<Comparison> {
     use super::contest::Contestant as _;
     let plan = &options.plan;
-    let mut peers = Peers::find(options.spdk.as_deref(), &options.storage_daemons);
+    let mut peers = DiskPeers::find(options.spdk.as_deref(), &options.storage_daemons);
     let mut contests = contests(options, &peers);
     contests.retain(|contest| plan.wants_contest(&contest.name));
     // SPDK's servers are the slow ones, and they need huge pages.
@@ -139,9 +139,9 @@ fn compare(options: &Options, cleanup: &Cleanup, progress: &Progress) -> Result<
         contests.iter_mut().for_each(|contest| contest.contestants.retain(|it| !it.is_slow()));
     }
     let (subject, cases, missing) = (&goals::DISKS, Requests::all(), peers.missing);
-    let mut field = Field { subject, plan, contests, cases, missing, cleanup, progress };
+    let mut field = Contests { subject, plan, contests, cases, missing, cleanup, progress };
     field.narrow();
-    let mut own = Own::ALL.to_vec();
+    let mut own = OwnCase::ALL.to_vec();
     own.retain(|own| plan.wants_contest(own.name()) && plan.wants_case(&own.case().name()));
     field.check(!own.is_empty())?;
     field.announce(own.iter().map(|own| own.turns()).sum());
@@ -152,28 +152,28 @@ fn compare(options: &Options, cleanup: &Cleanup, progress: &Progress) -> Result<
 }
 
 /// Figures of vrio alone. A figure that cannot be measured is named in `missing`.
-fn measure_own(own: &[Own], by: &Measurer<'_>, missing: &mut Vec<String>) -> Vec<OwnOutcome> {
+fn measure_own(own: &[OwnCase], by: &Measurer<'_>, missing: &mut Vec<String>) -> Vec<OwnOutcome> {
     let measured = own.iter().map(|own| own.measure(by));
     super::own_outcomes(measured, by.cleanup, by.progress, missing)
 }
 
 /// The contests that the installed peers allow.
-fn contests(options: &Options, peers: &Peers) -> Vec<Contest<Contestant>> {
+fn contests(options: &DisksOptions, peers: &DiskPeers) -> Vec<Contest<DiskContestant>> {
     let file_in =
         |folder: &FilePath| folder.join(format!("vrio-compare-{}.img", std::process::id()));
     let (folder, disk_folder) = (options.folder.display(), options.disk_folder.display());
-    let contest = |name: &str, volume: Volume, ours: &[(Path, LinkKind)], theirs: Vec<Peer>| {
-        let ours = ours.iter().cloned().map(|(path, link)| Who::Vrio(path, link));
-        let all = ours.chain(theirs.into_iter().map(Who::Peer));
-        let contestants = all.map(|who| Contestant { who, volume: volume.clone() }).collect();
+    let contest = |name: &str, volume: Volume, ours: &[(Path, LinkKind)], theirs: Vec<DiskPeer>| {
+        let ours = ours.iter().cloned().map(|(path, link)| DiskServer::Vrio(path, link));
+        let all = ours.chain(theirs.into_iter().map(DiskServer::Peer));
+        let contestants = all.map(|who| DiskContestant { who, volume: volume.clone() }).collect();
         Contest::new(name, contestants)
     };
     let local = [(Path::Local, LinkKind::Udp)];
     let (in_memory, on_disk) = (file_in(&options.folder), file_in(&options.disk_folder));
     let mut null = contest("local, null volume", Volume::Null, &local, peers.null());
     let sockets = options.sockets.iter().cloned();
-    let sockets = sockets.map(|(name, socket)| Who::Socket(name, socket));
-    null.contestants.extend(sockets.map(|who| Contestant { who, volume: Volume::Null }));
+    let sockets = sockets.map(|(name, socket)| DiskServer::Socket(name, socket));
+    null.contestants.extend(sockets.map(|who| DiskContestant { who, volume: Volume::Null }));
     vec![
         null,
         contest("local, memory", Volume::Memory, &local, peers.memory()),
@@ -207,16 +207,20 @@ fn contests(options: &Options, peers: &Peers) -> Vec<Contest<Contestant>> {
 
 /// The options of all turns.
 struct Turns<'a> {
-    options: &'a Options,
+    options: &'a DisksOptions,
     cleanup: &'a Cleanup,
 }
 
 impl Turns<'_> {
-    fn turn(&self, case: &Requests, Contestant { who, volume }: &Contestant) -> Result<Sample> {
-        let Options { plan, idle, encrypt, reuse, .. } = self.options;
+    fn turn(
+        &self,
+        case: &Requests,
+        DiskContestant { who, volume }: &DiskContestant,
+    ) -> Result<TurnSample> {
+        let DisksOptions { plan, idle, encrypt, reuse, .. } = self.options;
         // A file that is there before a turn was made and filled for all contestants.
         let filled = volume.file().is_some_and(FilePath::exists);
-        let mut asked = block::Options {
+        let mut asked = block::BlockOptions {
             volume: volume.clone(),
             op: case.op,
             size_bytes: case.size_bytes,
@@ -226,10 +230,10 @@ impl Turns<'_> {
             reuse: *reuse,
             seconds: plan.seconds,
             filled,
-            ..block::Options::new(plan.program.clone())
+            ..block::BlockOptions::new(plan.program.clone())
         };
         match who {
-            Who::Vrio(path, link) => {
+            DiskServer::Vrio(path, link) => {
                 (asked.path, asked.link) = (path.clone(), *link);
                 if *path == Path::Direct {
                     // A direct client has no ring.
@@ -245,13 +249,13 @@ impl Turns<'_> {
                 }
                 self.drive(&asked)
             }
-            Who::Socket(_, socket) => {
+            DiskServer::Socket(_, socket) => {
                 asked.path = Path::Socket(socket.clone());
                 self.drive(&asked)
             }
-            Who::Peer(peer) => {
-                let running = Running::start(&peer.service, self.cleanup)?;
-                let by_tool = client::Turn {
+            DiskServer::Peer(peer) => {
+                let running = RunningServers::start(&peer.service, self.cleanup)?;
+                let by_tool = client::ToolTurn {
                     case,
                     seconds: plan.seconds,
                     pids: running.pids(),
@@ -260,14 +264,14 @@ impl Turns<'_> {
                     cleanup: self.cleanup,
                 };
                 let measured = match &peer.client {
-                    Client::Driver => {
+                    DiskClient::Driver => {
                         asked.path = Path::Socket(running.folder.join(SOCKET));
                         asked.pids = running.pids();
                         self.drive(&asked)
                     }
-                    Client::Fio(program, words) => by_tool.fio(program, words),
-                    Client::NvmePerf { program, target } => by_tool.nvme_perf(program, target),
-                    Client::BdevPerf(program) => by_tool.bdevperf(program),
+                    DiskClient::Fio(program, words) => by_tool.fio(program, words),
+                    DiskClient::NvmePerf { program, target } => by_tool.nvme_perf(program, target),
+                    DiskClient::BdevPerf(program) => by_tool.bdevperf(program),
                 };
                 measured.map_err(|error| running.explain(error))
             }
@@ -275,12 +279,12 @@ impl Turns<'_> {
     }
 
     /// A turn of our driver.
-    fn drive(&self, asked: &block::Options) -> Result<Sample> {
+    fn drive(&self, asked: &block::BlockOptions) -> Result<TurnSample> {
         let report = block::measure(asked, self.cleanup, &Progress::silent())?;
         // Where cores are shared, a share of a core says nothing.
         let core_share = report.core_share.get("driver-0").copied();
         let core_share = core_share.filter(|_| block::has_seats(asked));
-        Ok(Sample {
+        Ok(TurnSample {
             rate: report.iops,
             p50_us: Some(report.latency_us.p50),
             p99_us: Some(report.latency_us.p99),

@@ -4,9 +4,9 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::contest::Plan;
-use super::goals::{Reached, Subject};
-use super::table::{OwnOutcome, Row};
+use super::contest::ComparisonPlan;
+use super::goals::{GoalOutcome, Subject};
+use super::table::{OwnOutcome, PairRow};
 use crate::verdict::{self, Verdict};
 use testbed::machine::Machine;
 
@@ -15,11 +15,11 @@ pub(super) const COMPARISON_VERSION: u32 = 5;
 
 /// A contest's outcome.
 #[derive(Clone, Debug, Serialize)]
-pub struct Outcome {
+pub struct ContestOutcome {
     /// The name of the contest.
     pub contest: String,
     /// Each case and pair of contestants.
-    pub rows: Vec<Row>,
+    pub rows: Vec<PairRow>,
     /// The settings by which results tell this contest from others.
     #[serde(skip)]
     pub(super) setup: Vec<(&'static str, String)>,
@@ -33,11 +33,11 @@ pub struct Comparison {
     /// The options of this run.
     pub asked: serde_json::Value,
     /// The contests.
-    pub contests: Vec<Outcome>,
+    pub contests: Vec<ContestOutcome>,
     /// Figures of vrio alone that goals are about.
     pub own: Vec<OwnOutcome>,
     /// All goals, by number.
-    pub goals: Vec<Reached>,
+    pub goals: Vec<GoalOutcome>,
     /// Peers that could not be measured, and why.
     pub missing: Vec<String>,
     /// The machine.
@@ -45,15 +45,15 @@ pub struct Comparison {
     #[serde(skip)]
     pub(super) subject: &'static Subject,
     #[serde(skip)]
-    pub(super) plan: Plan,
+    pub(super) plan: ComparisonPlan,
 }
 
 /// All goals, judged by all rows together.
 pub(super) fn goals_of(
     subject: &Subject,
-    outcomes: &[Outcome],
+    outcomes: &[ContestOutcome],
     own: &[OwnOutcome],
-) -> Vec<Reached> {
+) -> Vec<GoalOutcome> {
     let rows: Vec<_> = outcomes
         .iter()
         .flat_map(|outcome| outcome.rows.iter().map(|row| (outcome.contest.as_str(), row)))

@@ -23,7 +23,7 @@ pub(super) const LOCAL: &str = "vrio local";
 
 /// The options that every comparison has: its program and its extent.
 #[derive(Clone, Debug, Serialize)]
-pub struct Plan {
+pub struct ComparisonPlan {
     /// The `vrio` program.
     #[serde(skip)]
     pub program: PathBuf,
@@ -37,7 +37,7 @@ pub struct Plan {
     pub case: Option<String>,
 }
 
-impl Plan {
+impl ComparisonPlan {
     pub(super) fn check(&self) -> Result<()> {
         let rounds = self.rounds;
         ensure!((1..=ROUNDS_MAX).contains(&rounds), "--rounds {rounds}: from 1 to {ROUNDS_MAX}");
@@ -97,7 +97,7 @@ pub(super) trait Contestant: Clone {
 
 /// The result of a turn.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sample {
+pub(super) struct TurnSample {
     /// Requests or frames, per second.
     pub(super) rate: f64,
     /// How long each took, where that was measured: half of them no longer, 99 of a hundred.
@@ -115,7 +115,7 @@ pub(super) struct Sample {
     pub(super) trips_ns: [Option<u64>; 2],
 }
 
-impl Sample {
+impl TurnSample {
     /// A turn of which only the rate and the latencies are known.
     pub(super) fn without_processor_time(
         rate: f64,
@@ -129,7 +129,8 @@ impl Sample {
 
 /// Starts a contestant, measures it in cases that share a turn, and ends it: the result has a
 /// sample of each case.
-pub(super) type Turn<'a, C> = dyn Fn(&[<C as Contestant>::Case], &C) -> Result<Vec<Sample>> + 'a;
+pub(super) type MeasureTurn<'a, C> =
+    dyn Fn(&[<C as Contestant>::Case], &C) -> Result<Vec<TurnSample>> + 'a;
 
 /// Contestants for the same thing.
 #[derive(Clone, Debug)]

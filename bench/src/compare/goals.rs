@@ -6,8 +6,8 @@ use std::fmt;
 use serde::Serialize;
 
 use super::contest::LOCAL;
-use super::table::Row;
-use crate::verdict::{Bound, Standing, Verdict};
+use super::table::PairRow;
+use crate::verdict::{Bound, GoalState, Verdict};
 
 /// The figure that a ratio is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub(super) struct Subject {
     pub(super) each: &'static str,
     /// All goals, in the order of their numbers, from 1.
     pub(super) texts: &'static [&'static str],
-    pub(super) parts: &'static [Part],
+    pub(super) parts: &'static [RowBound],
     /// Goals that no peer is for, and the missing measurement where a goal has no verdict.
     pub(super) own: &'static [(u8, &'static str)],
     /// The names of all cases.
@@ -38,7 +38,7 @@ pub(super) struct Subject {
 
 /// The bound of a goal on the rows that it fits.
 #[derive(Debug)]
-pub(super) struct Part {
+pub(super) struct RowBound {
     pub(super) goal: u8,
     /// Contests have this in their name, rows these words in their case.
     pub(super) contest: &'static str,
@@ -57,17 +57,17 @@ pub(super) const fn part(
     theirs: &'static [&'static str],
     figure: Figure,
     bound: f64,
-) -> Part {
-    Part { goal, contest, case, ours: LOCAL, theirs, figure, bound }
+) -> RowBound {
+    RowBound { goal, contest, case, ours: LOCAL, theirs, figure, bound }
 }
 
-impl Part {
+impl RowBound {
     fn has_case(&self, case: &str) -> bool {
         // "depth 1" is no part of "depth 16".
         case.ends_with(self.case) || !self.case.contains("depth") && case.contains(self.case)
     }
 
-    fn is_of(&self, contest: &str, row: &Row) -> bool {
+    fn is_of(&self, contest: &str, row: &PairRow) -> bool {
         contest.contains(self.contest)
             && self.has_case(&row.case)
             && row.ours == self.ours
@@ -82,7 +82,7 @@ impl Part {
     }
 
     /// Peers of the part that have no row, in those cases that it fits.
-    fn missing(&self, cases: &[String], rows: &[(&str, &Row)]) -> Vec<String> {
+    fn missing(&self, cases: &[String], rows: &[(&str, &PairRow)]) -> Vec<String> {
         let cases: Vec<_> = cases.iter().filter(|case| self.has_case(case)).collect();
         let is_there = |case: &str, theirs: &str| {
             rows.iter().any(|(contest, row)| {
@@ -116,13 +116,13 @@ pub(super) struct Ratios {
 
 /// A goal, and whether all rows together reach it.
 #[derive(Clone, Debug, Serialize)]
-pub struct Reached {
+pub struct GoalOutcome {
     /// Its number.
     pub goal: u8,
     /// The goal in words.
     pub text: &'static str,
     /// Whether the goal holds.
-    pub standing: Standing,
+    pub standing: GoalState,
     /// The number of verdicts on the goal.
     pub verdicts: usize,
     /// The number of verdicts that hold.
@@ -136,7 +136,7 @@ pub struct Reached {
 
 impl Subject {
     /// The verdicts of the goals on a row.
-    pub(super) fn verdicts(&self, contest: &str, row: &Row, ratios: &Ratios) -> Vec<Verdict> {
+    pub(super) fn verdicts(&self, contest: &str, row: &PairRow, ratios: &Ratios) -> Vec<Verdict> {
         let of = self.parts.iter().filter(|part| part.is_of(contest, row));
         of.filter_map(|part| {
             let (name, values) = match part.figure {
@@ -152,7 +152,11 @@ impl Subject {
 
     /// The result of every goal. `rows` have the contest's name, `own` has the name of the figures
     /// of vrio alone that a verdict is about.
-    pub(super) fn reached(&self, rows: &[(&str, &Row)], own: &[(&str, &Verdict)]) -> Vec<Reached> {
+    pub(super) fn reached(
+        &self,
+        rows: &[(&str, &PairRow)],
+        own: &[(&str, &Verdict)],
+    ) -> Vec<GoalOutcome> {
         let numbers = 1..=u8::try_from(self.texts.len()).expect("a dozen");
         numbers.zip(self.texts).map(|(goal, text)| self.one(goal, text, rows, own)).collect()
     }
@@ -161,9 +165,9 @@ impl Subject {
         &self,
         goal: u8,
         text: &'static str,
-        rows: &[(&str, &Row)],
+        rows: &[(&str, &PairRow)],
         own: &[(&str, &Verdict)],
-    ) -> Reached {
+    ) -> GoalOutcome {
         let of_rows = rows.iter().flat_map(|(_, row)| {
             row.goals.iter().map(move |it| (format!("{}, {}", row.case, row.theirs), it))
         });
@@ -178,27 +182,27 @@ impl Subject {
             missing.extend(own.map(|(_, what)| (*what).to_owned()));
         }
         let with = |standing| all.iter().filter(move |(_, verdict)| verdict.standing == standing);
-        let standing = if with(Standing::DoesNotHold).next().is_some() {
-            Standing::DoesNotHold
-        } else if with(Standing::Undecided).next().is_some() {
-            Standing::Undecided
+        let standing = if with(GoalState::DoesNotHold).next().is_some() {
+            GoalState::DoesNotHold
+        } else if with(GoalState::Undecided).next().is_some() {
+            GoalState::Undecided
         } else if !missing.is_empty() {
-            Standing::NotMeasured
+            GoalState::NotMeasured
         } else {
-            Standing::Holds
+            GoalState::Holds
         };
         let room = |verdict: &Verdict| verdict.bound.room(verdict.value.median);
         // A verdict that decides nothing for want of rounds matters less than one that fails.
         let decisive = all
             .iter()
-            .filter(|(_, it)| standing == Standing::NotMeasured || it.standing == standing)
+            .filter(|(_, it)| standing == GoalState::NotMeasured || it.standing == standing)
             .min_by(|(_, one), (_, two)| room(one).total_cmp(&room(two)));
-        Reached {
+        GoalOutcome {
             goal,
             text,
             standing,
             verdicts: all.len(),
-            hold: with(Standing::Holds).count(),
+            hold: with(GoalState::Holds).count(),
             decisive: decisive.map(|(about, it)| {
                 let open = it.why.as_deref().map_or(String::new(), |why| format!("; {why}"));
                 format!("{about}: {} {} {}{open}", it.figure, it.value, it.bound)
@@ -208,7 +212,7 @@ impl Subject {
     }
 }
 
-impl fmt::Display for Reached {
+impl fmt::Display for GoalOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { goal, text, standing, verdicts, hold, .. } = self;
         writeln!(f, "  {goal:>2}  {standing:14}{hold:>3} of {verdicts:<3}  {text}")?;

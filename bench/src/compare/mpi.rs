@@ -16,33 +16,33 @@ mod ways;
 
 use anyhow::{Context, Result, anyhow, ensure};
 
-use super::Field;
+use super::Contests;
 use super::comparison::Comparison;
-use super::contest::{Case, Contest, Sample};
+use super::contest::{Case, Contest, TurnSample};
 use testbed::cleanup::{Cleanup, tidily};
 use testbed::machine::{cache_line_round_trip_ns, cores};
 use testbed::progress::Progress;
 
-use job::Job;
+use job::MpiJob;
 use kinds::Mpi;
 use messages::Messages;
 use osu::Osu;
 use site::Site;
-use ways::Way;
+use ways::MpiTransport;
 
-pub use options::{Hosts, Options, RANKS_MAX, Running, Together};
+pub use options::{HostSessions, Hosts, JoinedNode, MpiOptions, RANKS_MAX};
 
 /// The program, which each MPI's compiler builds.
 pub const PROGRAM: &str = include_str!("../../mpi/messages.c");
 
 /// An MPI by one of its ways.
 #[derive(Clone, Debug)]
-struct Contestant {
+struct MpiContestant {
     mpi: Mpi,
-    way: Way,
+    way: MpiTransport,
 }
 
-impl super::Contestant for Contestant {
+impl super::Contestant for MpiContestant {
     type Case = Messages;
 
     fn name(&self) -> String {
@@ -50,7 +50,7 @@ impl super::Contestant for Contestant {
     }
 
     fn is_ours(&self) -> bool {
-        self.way == Way::Vrio
+        self.way == MpiTransport::Vrio
     }
 
     fn takes_part(&self, _: &Messages) -> bool {
@@ -66,12 +66,12 @@ impl super::Contestant for Contestant {
 ///
 /// # Errors
 /// When no MPI or no way can be measured.
-pub fn run(options: &Options) -> Result<Comparison> {
+pub fn run(options: &MpiOptions) -> Result<Comparison> {
     let progress = Progress::new();
     tidily(&progress, |cleanup| compare(options, cleanup, &progress))
 }
 
-fn compare(options: &Options, cleanup: &Cleanup, progress: &Progress) -> Result<Comparison> {
+fn compare(options: &MpiOptions, cleanup: &Cleanup, progress: &Progress) -> Result<Comparison> {
     let plan = &options.plan;
     let mut missing = Vec::new();
     // The site comes first, since it may be impossible to have two hosts.
@@ -96,7 +96,7 @@ fn compare(options: &Options, cleanup: &Cleanup, progress: &Progress) -> Result<
     let contests = contests.collect();
     let subject = goals::of_cores(cores().len());
     let cases = Messages::all(options.ranks());
-    let mut field = Field { subject, plan, contests, cases, missing, cleanup, progress };
+    let mut field = Contests { subject, plan, contests, cases, missing, cleanup, progress };
     field.narrow();
     field.check(false)?;
     field.announce(0);
@@ -108,7 +108,7 @@ fn compare(options: &Options, cleanup: &Cleanup, progress: &Progress) -> Result<
             None => measure(cases, &site, &job, options),
         });
         let trips_ns = [trip_ns, cache_line_round_trip_ns()];
-        Ok(samples?.into_iter().map(|sample| Sample { trips_ns, ..sample }).collect())
+        Ok(samples?.into_iter().map(|sample| TurnSample { trips_ns, ..sample }).collect())
     });
     field.result(options, outcomes, Vec::new())
 }
@@ -118,10 +118,10 @@ fn contest(hosts: Hosts, mpi: &Mpi) -> String {
 }
 
 /// An MPI by all its ways.
-fn ways_of(mpi: &Mpi, options: &Options, missing: &mut Vec<String>) -> Contest<Contestant> {
+fn ways_of(mpi: &Mpi, options: &MpiOptions, missing: &mut Vec<String>) -> Contest<MpiContestant> {
     let (hosts, wanted) = (options.hosts, options.way.as_deref());
-    let of = |&way| Contestant { mpi: mpi.clone(), way };
-    let mut contestants: Vec<_> = Way::all(mpi.family, hosts).iter().map(of).collect();
+    let of = |&way| MpiContestant { mpi: mpi.clone(), way };
+    let mut contestants: Vec<_> = MpiTransport::all(mpi.family, hosts).iter().map(of).collect();
     contestants.retain(|it| {
         use super::contest::Contestant;
         it.is_ours() || wanted.is_none_or(|wanted| it.name().contains(wanted))
@@ -137,17 +137,17 @@ fn ways_of(mpi: &Mpi, options: &Options, missing: &mut Vec<String>) -> Contest<C
     Contest { name: contest(hosts, mpi), setup: setup.into(), contestants }
 }
 
-fn job_of<'a>(contestant: &'a Contestant, cases: &[Messages]) -> Job<'a> {
-    Job { mpi: &contestant.mpi, way: contestant.way, ranks: cases[0].ranks }
+fn job_of<'a>(contestant: &'a MpiContestant, cases: &[Messages]) -> MpiJob<'a> {
+    MpiJob { mpi: &contestant.mpi, way: contestant.way, ranks: cases[0].ranks }
 }
 
 /// Runs our program.
 fn measure(
     cases: &[Messages],
     site: &Site<'_>,
-    job: &Job<'_>,
-    options: &Options,
-) -> Result<Vec<Sample>> {
+    job: &MpiJob<'_>,
+    options: &MpiOptions,
+) -> Result<Vec<TurnSample>> {
     let seconds = options.plan.seconds;
     let checked = u8::from(options.validate).to_string();
     let mut words = vec![seconds.to_string(), checked, site.carriers(job)];
@@ -163,7 +163,7 @@ fn measure(
 }
 
 /// Reads a line of our program.
-fn sample(case: &Messages, line: &str) -> Result<Sample> {
+fn sample(case: &Messages, line: &str) -> Result<TurnSample> {
     let said = || format!("a line of {}: {line}", case.name());
     let words: Vec<_> = line.split(' ').collect();
     let [op, bytes, numbers @ ..] = &words[..] else { return Err(anyhow!(said())) };
@@ -176,28 +176,28 @@ fn sample(case: &Messages, line: &str) -> Result<Sample> {
     ensure!(messages > 0.0 && seconds > 0.0, said());
     let each = if case.op.is_in_bytes() { f64::from(case.bytes) / 1e6 } else { 1.0 };
     let rate = messages * each / seconds;
-    let sample = Sample::without_processor_time(rate, Some(p50_us), Some(p99_us));
-    Ok(Sample { cpu_us: Some(cpu * 1e6 / messages), ..sample })
+    let sample = TurnSample::without_processor_time(rate, Some(p50_us), Some(p99_us));
+    Ok(TurnSample { cpu_us: Some(cpu * 1e6 / messages), ..sample })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::messages::Op;
+    use super::messages::MpiOp;
     use super::*;
 
     #[test]
     fn a_line_is_read() {
         let of = |op, bytes| Messages { op, bytes, ranks: 2 };
-        let bandwidth = sample(&of(Op::Bandwidth, 1 << 10), "bandwidth 1024 2000 0.5 3.5 9 1");
+        let bandwidth = sample(&of(MpiOp::Bandwidth, 1 << 10), "bandwidth 1024 2000 0.5 3.5 9 1");
         let bandwidth = bandwidth.unwrap();
         assert_eq!((bandwidth.rate, bandwidth.p99_us), (4.096, Some(9.0)));
         assert_eq!(bandwidth.cpu_us, Some(500.0));
-        let latency = sample(&of(Op::Latency, 8), "latency 8 2000 0.5 0.25 0.5 1").unwrap();
+        let latency = sample(&of(MpiOp::Latency, 8), "latency 8 2000 0.5 0.25 0.5 1").unwrap();
         assert_eq!((latency.rate, latency.p50_us), (4000.0, Some(0.25)));
         let wrongs =
             ["", "latency 8", "latency 9 1 1 1 1 1", "both 8 1 1 1 1 1", "latency 8 0 1 1 1 1"];
         for wrong in wrongs {
-            let said = sample(&of(Op::Latency, 8), wrong).unwrap_err().to_string();
+            let said = sample(&of(MpiOp::Latency, 8), wrong).unwrap_err().to_string();
             assert!(said.contains("latency 8 B"), "{said}");
         }
     }

@@ -12,24 +12,24 @@ use anyhow::{Result, ensure};
 use sidecore::Idle;
 
 use super::comparison::Comparison;
-use super::contest::{Contest, LOCAL, Sample};
-use super::running::Running;
+use super::contest::{Contest, LOCAL, TurnSample};
+use super::running::RunningServers;
 use super::table::OwnOutcome;
-use super::{Field, huge};
+use super::{Contests, huge};
 use crate::block::LinkKind;
 use crate::net::ports::{self, Doing, PortsPlan};
-use crate::net::{self, Path, Report};
+use crate::net::{self, NetReport, Path};
 use testbed::cleanup::{Cleanup, tidily};
 use testbed::machine::cores;
-use testbed::pair::Meeting;
+use testbed::pair::PairLink;
 use testbed::progress::Progress;
 
 use frames::Frames;
 use goals::{CONTEST, PORTS, THROUGH};
-use own::{Measurer, Own};
-use peers::{Peer, Peers, SOCKETS, name};
+use own::{Measurer, OwnCase};
+use peers::{SOCKETS, SwitchPeer, SwitchPeers, name};
 
-pub use options::Options;
+pub use options::CardsOptions;
 
 /// The length of frames in contests between nodes.
 const CABLE_BYTES: u32 = 64 << 10;
@@ -44,7 +44,7 @@ fn has_seats() -> bool {
 
 /// A carrier of frames between two guests.
 #[derive(Clone, Debug)]
-enum Contestant {
+enum NetContestant {
     /// Our own switch.
     Vrio,
     /// Two of our remote ports.
@@ -56,10 +56,10 @@ enum Contestant {
     /// The kernel's TCP, over the same cable as between our nodes.
     Tcp,
     /// A switch that we start.
-    Peer(Peer),
+    Peer(SwitchPeer),
 }
 
-impl super::Contestant for Contestant {
+impl super::Contestant for NetContestant {
     type Case = Frames;
 
     fn name(&self) -> String {
@@ -95,39 +95,39 @@ impl super::Contestant for Contestant {
 ///
 /// # Errors
 /// When no contestant can be measured.
-pub fn run(options: &Options) -> Result<Comparison> {
+pub fn run(options: &CardsOptions) -> Result<Comparison> {
     let progress = Progress::new();
     tidily(&progress, |cleanup| compare(options, cleanup, &progress))
 }
 
-fn compare(options: &Options, cleanup: &Cleanup, progress: &Progress) -> Result<Comparison> {
+fn compare(options: &CardsOptions, cleanup: &Cleanup, progress: &Progress) -> Result<Comparison> {
     let plan = &options.plan;
-    let mut peers = Peers::find();
+    let mut peers = SwitchPeers::find();
     if plan.wants_contest(CONTEST)
         && !peers.found.is_empty()
         && let Err(why) = huge::make_pages(peers.huge_mib(), cleanup)
     {
         peers.without_huge_pages(&format!("{why:#}"));
     }
-    let taps = taps::may_be_made().then_some(Contestant::Taps);
+    let taps = taps::may_be_made().then_some(NetContestant::Taps);
     if taps.is_none() {
         peers.missing.push(format!("{} (only root makes them)", name::TAPS));
     }
-    let theirs = peers.found.into_iter().map(Contestant::Peer).chain(taps);
-    let contestants = [Contestant::Vrio].into_iter().chain(theirs).collect();
+    let theirs = peers.found.into_iter().map(NetContestant::Peer).chain(taps);
+    let contestants = [NetContestant::Vrio].into_iter().chain(theirs).collect();
     let mut contests = vec![Contest::new(CONTEST, contestants)];
     if taps::may_be_made() {
         contests.extend(
-            [(PORTS, Contestant::Ports), (THROUGH, Contestant::Through)]
-                .map(|(name, ours)| Contest::new(name, vec![ours, Contestant::Tcp])),
+            [(PORTS, NetContestant::Ports), (THROUGH, NetContestant::Through)]
+                .map(|(name, ours)| Contest::new(name, vec![ours, NetContestant::Tcp])),
         );
     } else {
         peers.missing.push(format!("{} (only root makes a virtual cable)", name::TCP));
     }
     let (subject, cases, missing) = (&goals::NICS, Frames::all(), peers.missing);
-    let mut field = Field { subject, plan, contests, cases, missing, cleanup, progress };
+    let mut field = Contests { subject, plan, contests, cases, missing, cleanup, progress };
     field.narrow();
-    let mut own = Own::ALL.to_vec();
+    let mut own = OwnCase::ALL.to_vec();
     own.retain(|own| plan.wants_contest(own.name()) && plan.wants_case(own.case()));
     field.check(!own.is_empty())?;
     field.announce(own.iter().map(|own| own.turns()).sum());
@@ -137,48 +137,48 @@ fn compare(options: &Options, cleanup: &Cleanup, progress: &Progress) -> Result<
 }
 
 /// Figures of vrio alone. A figure that cannot be measured is named in `missing`.
-fn measure_own(own: &[Own], by: &Measurer<'_>, missing: &mut Vec<String>) -> Vec<OwnOutcome> {
+fn measure_own(own: &[OwnCase], by: &Measurer<'_>, missing: &mut Vec<String>) -> Vec<OwnOutcome> {
     let measured = own.iter().map(|own| own.measure(by));
     super::own_outcomes(measured, by.cleanup, by.progress, missing)
 }
 
 fn turn(
-    options: &Options,
+    options: &CardsOptions,
     case: &Frames,
-    contestant: &Contestant,
+    contestant: &NetContestant,
     cleanup: &Cleanup,
-) -> Result<Sample> {
-    let mut asked = net::Options {
+) -> Result<TurnSample> {
+    let mut asked = net::NetOptions {
         op: case.op,
         size_bytes: case.size_bytes,
         idle: options.idle,
         seconds: options.plan.seconds,
-        ..net::Options::new(options.plan.program.clone())
+        ..net::NetOptions::new(options.plan.program.clone())
     };
     match contestant {
-        Contestant::Vrio => {
+        NetContestant::Vrio => {
             if asked.idle == Idle::Spin && !has_seats() {
                 // Spinning threads that share cores only keep each other from them.
                 asked.idle = Idle::Adaptive;
             }
             drive(&asked, cleanup)
         }
-        Contestant::Ports => port_to_port(options, cleanup),
-        Contestant::Through => {
+        NetContestant::Ports => port_to_port(options, cleanup),
+        NetContestant::Through => {
             asked.path = Path::Remote;
-            asked.meeting = Meeting { encrypt: false, ..Meeting::default() };
+            asked.meeting = PairLink { encrypt: false, ..PairLink::default() };
             if cores().len() < 3 {
                 // So many threads poll.
                 asked.idle = Idle::Adaptive;
             }
             let report = net::measure(&asked, cleanup, &Progress::silent())?;
             let cpu_us = report.nodes_cpu_us_per_frame().map(|us| us / THROUGH_CROSSINGS);
-            Ok(Sample { cpu_us, core_share: None, ..sample(&report) })
+            Ok(TurnSample { cpu_us, core_share: None, ..sample(&report) })
         }
-        Contestant::Taps => taps::measure(case, options.plan.seconds, cleanup),
-        Contestant::Tcp => tcp::measure(options, case.size_bytes, cleanup),
-        Contestant::Peer(peer) => {
-            let running = Running::start(&peer.service, cleanup)?;
+        NetContestant::Taps => taps::measure(case, options.plan.seconds, cleanup),
+        NetContestant::Tcp => tcp::measure(options, case.size_bytes, cleanup),
+        NetContestant::Peer(peer) => {
+            let running = RunningServers::start(&peer.service, cleanup)?;
             let [one, two] = SOCKETS.map(|name| running.folder.join(name));
             (asked.path, asked.pids) = (Path::Socket(one, two), running.pids());
             drive(&asked, cleanup).map_err(|error| running.explain(error))
@@ -187,16 +187,16 @@ fn turn(
 }
 
 /// Runs our driver.
-fn drive(asked: &net::Options, cleanup: &Cleanup) -> Result<Sample> {
+fn drive(asked: &net::NetOptions, cleanup: &Cleanup) -> Result<TurnSample> {
     Ok(sample(&net::measure(asked, cleanup, &Progress::silent())?))
 }
 
-fn sample(report: &Report) -> Sample {
+fn sample(report: &NetReport) -> TurnSample {
     let core_share = report.core_share.get("driver-0").copied();
     // The rate is over the whole turn, where most of it was spent waiting, and not over the time
     // between two time-outs.
     let whole_s = report.seconds + report.waited_s;
-    Sample {
+    TurnSample {
         rate: report.frames_per_s.unwrap_or(report.frames as f64 / whole_s),
         p50_us: report.latency_us.map(|latency| latency.p50),
         p99_us: report.latency_us.map(|latency| latency.p99),
@@ -209,10 +209,10 @@ fn sample(report: &Report) -> Sample {
 }
 
 /// Measures frames between two sidecores, over the virtual cable.
-fn port_to_port(options: &Options, cleanup: &Cleanup) -> Result<Sample> {
+fn port_to_port(options: &CardsOptions, cleanup: &Cleanup) -> Result<TurnSample> {
     let size_bytes = CABLE_BYTES as usize;
     let depth =
-        net::Options { size_bytes: CABLE_BYTES, ..net::Options::new("vrio".into()) }.depth();
+        net::NetOptions { size_bytes: CABLE_BYTES, ..net::NetOptions::new("vrio".into()) }.depth();
     let plan = PortsPlan {
         program: options.plan.program.clone(),
         doing: Doing::Forward { size_bytes, depth: u64::from(depth) },
@@ -224,7 +224,7 @@ fn port_to_port(options: &Options, cleanup: &Cleanup) -> Result<Sample> {
     ensure!(report.has_namespaces, "only root makes a virtual cable");
     let (frames, took) = (report.frames as f64, report.took.as_secs_f64());
     let waited_s = report.waited.as_secs_f64();
-    Ok(Sample {
+    Ok(TurnSample {
         rate: frames / took,
         p50_us: None,
         p99_us: None,

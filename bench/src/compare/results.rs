@@ -8,8 +8,8 @@ use results::{Empty, Measurement, Point, Quantity, RunOrigin, Series, Spread, St
 use serde_json::Value;
 
 use super::case::{CaseKind, MeasuredCase};
-use super::comparison::{Comparison, Outcome};
-use super::table::{CORE_SHARE_MIN, Row};
+use super::comparison::{Comparison, ContestOutcome};
+use super::table::{CORE_SHARE_MIN, PairRow};
 use crate::figures::{BenchReport, MOVED, point_of, reason, word};
 use crate::verdict;
 use testbed::machine::Machine;
@@ -66,7 +66,7 @@ fn asked(asked: &Value) -> BTreeMap<String, String> {
 }
 
 fn contestant(
-    outcome: &Outcome,
+    outcome: &ContestOutcome,
     name: &str,
     title: &str,
     asked: &BTreeMap<String, String>,
@@ -106,7 +106,7 @@ fn contestant(
 }
 
 /// Adds the figures of a row, or the reason that there are none.
-fn add(it: &mut Measurement, row: &Row, name: &str) {
+fn add(it: &mut Measurement, row: &PairRow, name: &str) {
     let ends = row.cache_line_rtt_ns.iter().flat_map(|trips| [trips.min, trips.max]);
     it.cache_line_round_trips_ns.extend(ends.map(|ns| ns.round() as u64));
     let why = match (row.waited_share, row.moved) {
@@ -158,7 +158,7 @@ struct ContestFigures {
 
 impl ContestFigures {
     /// The figures of the contestant with this name.
-    fn of(row: &Row, name: &str) -> Self {
+    fn of(row: &PairRow, name: &str) -> Self {
         if row.ours == name {
             Self {
                 rate: row.our_rate,
@@ -191,7 +191,7 @@ fn microseconds(rate: verdict::Spread) -> Option<verdict::Spread> {
 }
 
 /// A row's figures, each with the series that it belongs to.
-fn figures(row: &Row, name: &str) -> Vec<(Series, verdict::Spread)> {
+fn figures(row: &PairRow, name: &str) -> Vec<(Series, verdict::Spread)> {
     let MeasuredCase { kind, axis, bytes, .. } = row.measured;
     let ContestFigures { rate, p50_us, p99_us, cpu_us } = ContestFigures::of(row, name);
     let of = |name, quantity, unit, statistic| Series {
@@ -257,7 +257,7 @@ mod tests {
     use serde_json::json;
 
     use super::super::comparison::COMPARISON_VERSION;
-    use super::super::contest::{Case, Plan, Sample};
+    use super::super::contest::{Case, ComparisonPlan, TurnSample};
     use super::super::table::Pair;
     use super::super::table::tests::{SUBJECT, sample};
     use super::*;
@@ -290,19 +290,19 @@ mod tests {
     }
 
     /// A row of turns with so many thousand a second of ours, and twice as many of theirs.
-    fn row(case: &TestCase, rounds: &[f64]) -> Row {
+    fn row(case: &TestCase, rounds: &[f64]) -> PairRow {
         let rounds: Vec<_> =
             rounds.iter().map(|ours| vec![sample(*ours), sample(2.0 * ours)]).collect();
         row_of(case, &rounds)
     }
 
-    fn row_of(case: &TestCase, rounds: &[Vec<Sample>]) -> Row {
+    fn row_of(case: &TestCase, rounds: &[Vec<TurnSample>]) -> PairRow {
         let counted: Vec<_> = (0..rounds.len()).collect();
         let pair = Pair { ours: 0, theirs: 1, rounds, counted: &counted };
         pair.row(&SUBJECT, "contest", case, [OURS, THEIRS].map(str::to_owned))
     }
 
-    fn comparison(rows: Vec<Row>) -> Comparison {
+    fn comparison(rows: Vec<PairRow>) -> Comparison {
         let setup = [("hosts", "one host"), ("mpi", "Open MPI"), ("version", "4.1.4")];
         let setup = setup.map(|(name, value)| (name, value.to_owned())).into();
         let contest = "one host, Open MPI 4.1.4".to_owned();
@@ -312,13 +312,13 @@ mod tests {
                 "rounds": 2, "seconds": 0.1, "case": null, "way": "tcp", "prefixes": [],
                 "hosts": { "two": { "link": "udp", "mtu": null } }
             }),
-            contests: vec![Outcome { contest, rows, setup }],
+            contests: vec![ContestOutcome { contest, rows, setup }],
             own: Vec::new(),
             goals: Vec::new(),
             missing: vec!["DPDK: no huge pages".to_owned()],
             machine: Machine::look(),
             subject: &SUBJECT,
-            plan: Plan {
+            plan: ComparisonPlan {
                 program: "vrio".into(),
                 rounds: 2,
                 seconds: 0.1,
@@ -411,7 +411,7 @@ mod tests {
         moved.moved = true;
         let mut waited = row(&TestCase(CaseKind::Time, 16.0), &[10.0]);
         waited.waited_share = Some(0.9);
-        let shared = vec![vec![Sample { core_share: Some(0.5), ..sample(10.0) }; 2]];
+        let shared = vec![vec![TurnSample { core_share: Some(0.5), ..sample(10.0) }; 2]];
         let shared = row_of(&TestCase(CaseKind::Time, 32.0), &shared);
         let all = comparison(vec![moved, waited, shared]).measurements("mine");
         let ours = of(&all, "mpi_latency", OURS);

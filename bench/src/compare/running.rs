@@ -27,7 +27,7 @@ const END_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A process of a peer, and the sign that the next one may be started.
 #[derive(Clone, Debug)]
-pub(super) struct Server {
+pub(super) struct ServerProcess {
     pub(super) words: Vec<String>,
     pub(super) ready: Ready,
     /// It pins itself to its core.
@@ -57,7 +57,7 @@ pub(super) struct Made {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Service {
     /// The servers, in the order in which they are started.
-    pub(super) servers: Vec<Server>,
+    pub(super) servers: Vec<ServerProcess>,
     /// The file that is made first.
     pub(super) file: Option<Made>,
     /// The content of `FOLDER/config.json`.
@@ -67,7 +67,7 @@ pub(super) struct Service {
 impl Service {
     /// The words of a server on the core where our own node would be: the first, where it and the
     /// client have one each.
-    fn seated(&self, server: &Server) -> Vec<String> {
+    fn seated(&self, server: &ServerProcess) -> Vec<String> {
         let mut all = match cores()[..] {
             [first, _, ..] if self.servers.len() == 1 && !server.pinned => {
                 ["taskset".to_owned(), "-c".to_owned(), first.to_string()].to_vec()
@@ -94,7 +94,7 @@ pub(super) fn remains(pid: u32) -> PathBuf {
 
 /// Running servers, which are ended on drop.
 #[derive(Debug)]
-pub(super) struct Running {
+pub(super) struct RunningServers {
     pub(super) folder: PathBuf,
     children: Vec<Child>,
     file: Option<PathBuf>,
@@ -102,7 +102,7 @@ pub(super) struct Running {
     gently: bool,
 }
 
-impl Running {
+impl RunningServers {
     /// Starts a peer, and waits until it serves.
     pub(super) fn start(service: &Service, cleanup: &Cleanup) -> Result<Self> {
         let folder = std::env::temp_dir().join(format!("vrio-peer-{}", std::process::id()));
@@ -186,7 +186,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningServers {
     fn drop(&mut self) {
         // The server that was started last uses the others.
         for child in self.children.iter_mut().rev() {

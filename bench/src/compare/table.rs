@@ -5,7 +5,7 @@ use std::fmt;
 use serde::Serialize;
 
 use super::case::MeasuredCase;
-use super::contest::{Case, Sample};
+use super::contest::{Case, TurnSample};
 use super::goals::{Ratios, Subject};
 use crate::verdict::{Spread, Verdict};
 
@@ -17,7 +17,7 @@ pub(super) const CORE_SHARE_MIN: f64 = 0.9;
 
 /// One of our contestants and a peer, in one case.
 #[derive(Clone, Debug, Serialize)]
-pub struct Row {
+pub struct PairRow {
     /// The name of the case.
     pub case: String,
     /// Our contestant.
@@ -104,7 +104,7 @@ pub(super) struct Pair<'a> {
     /// Their places in a round.
     pub(super) ours: usize,
     pub(super) theirs: usize,
-    pub(super) rounds: &'a [Vec<Sample>],
+    pub(super) rounds: &'a [Vec<TurnSample>],
     /// The rounds of one level; none if the cores moved in each.
     pub(super) counted: &'a [usize],
 }
@@ -120,8 +120,8 @@ fn spread(values: &[f64]) -> Option<Spread> {
 
 impl Pair<'_> {
     /// Both samples of each round that counts.
-    fn samples(&self) -> Vec<[Sample; 2]> {
-        let both = |round: &Vec<Sample>| [round[self.ours], round[self.theirs]];
+    fn samples(&self) -> Vec<[TurnSample; 2]> {
+        let both = |round: &Vec<TurnSample>| [round[self.ours], round[self.theirs]];
         match self.counted {
             [] => self.rounds.iter().map(both).collect(),
             counted => counted.iter().map(|&at| both(&self.rounds[at])).collect(),
@@ -135,14 +135,14 @@ impl Pair<'_> {
         contest: &str,
         case: &impl Case,
         [ours, theirs]: [String; 2],
-    ) -> Row {
+    ) -> PairRow {
         let samples = self.samples();
         let rate = |at: usize| Spread::of(samples.iter().map(|both| both[at].rate));
-        let of = |at: usize, number: fn(&Sample) -> Option<f64>| {
+        let of = |at: usize, number: fn(&TurnSample) -> Option<f64>| {
             spread(&all(samples.iter().map(|both| number(&both[at]))))
         };
-        let ratios = |number: fn(&Sample) -> Option<f64>| {
-            let ratio = |[ours, theirs]: &[Sample; 2]| Some(number(ours)? / number(theirs)?);
+        let ratios = |number: fn(&TurnSample) -> Option<f64>| {
+            let ratio = |[ours, theirs]: &[TurnSample; 2]| Some(number(ours)? / number(theirs)?);
             all(samples.iter().map(ratio))
         };
         let trips = samples.iter().flatten().flat_map(|sample| sample.trips_ns).flatten();
@@ -155,7 +155,7 @@ impl Pair<'_> {
             p99: ratios(|sample| sample.p99_us),
             cpu: ratios(|sample| sample.cpu_us),
         };
-        let mut row = Row {
+        let mut row = PairRow {
             case: case.name(),
             ours,
             theirs,
@@ -188,7 +188,7 @@ impl Pair<'_> {
     }
 }
 
-impl Row {
+impl PairRow {
     /// Writes the row, with a column for processor time if any row has it.
     pub(super) fn line(&self, f: &mut fmt::Formatter<'_>, has_cpu: bool) -> fmt::Result {
         let cpu = self.cpu_ratio.map_or("not known".to_owned(), |ratio| ratio.to_string());
@@ -236,8 +236,8 @@ pub(super) mod tests {
     use super::*;
     use crate::compare::case::CaseKind;
     use crate::compare::contest::LOCAL;
-    use crate::compare::goals::{Figure, Part, part};
-    use crate::verdict::Standing;
+    use crate::compare::goals::{Figure, RowBound, part};
+    use crate::verdict::GoalState;
 
     /// A case by its name, of messages of a kilobyte.
     impl Case for &str {
@@ -258,8 +258,8 @@ pub(super) mod tests {
     }
 
     /// A quiet turn with so many thousand a second, one at a time.
-    pub(in crate::compare) fn sample(thousands: f64) -> Sample {
-        Sample {
+    pub(in crate::compare) fn sample(thousands: f64) -> TurnSample {
+        TurnSample {
             rate: thousands * 1e3,
             p50_us: Some(1e3 / thousands),
             p99_us: Some(2e3 / thousands),
@@ -277,14 +277,14 @@ pub(super) mod tests {
         case: &str,
         names: [&str; 2],
         rounds: &[[f64; 2]],
-    ) -> Row {
+    ) -> PairRow {
         let rounds: Vec<_> = rounds.iter().map(|both| both.map(sample).to_vec()).collect();
         let counted: Vec<_> = (0..rounds.len()).collect();
         let pair = Pair { ours: 0, theirs: 1, rounds: &rounds, counted: &counted };
         pair.row(subject, contest, &case, names.map(str::to_owned))
     }
 
-    const PARTS: [Part; 3] = [
+    const PARTS: [RowBound; 3] = [
         part(1, "", "deep", &["peer"], Figure::Rate, 1.5),
         part(2, "", "deep", &["peer"], Figure::Cpu, 1.0),
         part(3, "", "shallow", &["peer"], Figure::P50, 1.0),
@@ -309,15 +309,15 @@ pub(super) mod tests {
         assert!((row.cpu_ratio.unwrap().max - 0.5).abs() < 1e-9, "{row:?}");
         assert_eq!([row.our_cpu_us, row.their_cpu_us].map(|it| it.unwrap().median), [50.0, 100.0]);
         let [rate, cpu] = &row.goals[..] else { panic!("{row:?}") };
-        assert_eq!((rate.goal, rate.standing), (1, Standing::Holds));
-        assert_eq!((cpu.goal, cpu.standing), (2, Standing::Holds));
+        assert_eq!((rate.goal, rate.standing), (1, GoalState::Holds));
+        assert_eq!((cpu.goal, cpu.standing), (2, GoalState::Holds));
         assert_eq!(row.notes()[0], "goal 1, things/s >= 1.50: holds");
     }
 
     #[test]
     fn excluded_and_disturbed_rounds_are_named() {
         let quiet = sample(10.0);
-        let far = Sample { trips_ns: [Some(485), Some(480)], core_share: Some(0.5), ..quiet };
+        let far = TurnSample { trips_ns: [Some(485), Some(480)], core_share: Some(0.5), ..quiet };
         let rounds = [vec![quiet, quiet], vec![far, quiet], vec![far, far]];
         let of = |counted: &[usize]| {
             let pair = Pair { ours: 0, theirs: 1, rounds: &rounds, counted };
@@ -337,7 +337,7 @@ pub(super) mod tests {
     #[test]
     fn a_turn_that_mostly_waited_is_said_and_judges_nothing() {
         let quiet = sample(10.0);
-        let waited = Sample { waited_share: Some(0.8), ..quiet };
+        let waited = TurnSample { waited_share: Some(0.8), ..quiet };
         let rounds = [vec![quiet, quiet], vec![waited, quiet], vec![quiet, quiet]];
         let of = |counted: &[usize]| {
             let pair = Pair { ours: 0, theirs: 1, rounds: &rounds, counted };
@@ -352,14 +352,14 @@ pub(super) mod tests {
 
     #[test]
     fn unknown_figures_have_no_ratio_and_are_not_judged() {
-        let unknown = Sample { cpu_us: None, ..sample(10.0) };
+        let unknown = TurnSample { cpu_us: None, ..sample(10.0) };
         let rounds = [vec![sample(10.0), unknown]];
         let pair = Pair { ours: 0, theirs: 1, rounds: &rounds, counted: &[0] };
         let row = pair.row(&SUBJECT, "contest", &"deep", [LOCAL, "peer"].map(str::to_owned));
         assert_eq!((row.cpu_ratio, row.p50_ratio.is_some()), (None, true));
         let judged: Vec<_> = row.goals.iter().map(|verdict| verdict.figure).collect();
         assert_eq!(judged, ["things/s"]);
-        let silent = Sample { p50_us: None, ..sample(10.0) };
+        let silent = TurnSample { p50_us: None, ..sample(10.0) };
         let rounds = [vec![silent, silent]];
         let pair = Pair { ours: 0, theirs: 1, rounds: &rounds, counted: &[0] };
         let row = pair.row(&SUBJECT, "contest", &"shallow", [LOCAL, "peer"].map(str::to_owned));

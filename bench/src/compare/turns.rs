@@ -4,10 +4,10 @@ use std::fs;
 
 use anyhow::Result;
 
-use super::comparison::Outcome;
-use super::contest::{Case, Contest, Contestant, Sample, Turn};
+use super::comparison::ContestOutcome;
+use super::contest::{Case, Contest, Contestant, MeasureTurn, TurnSample};
 use super::goals::Subject;
-use super::table::{Pair, Row};
+use super::table::{Pair, PairRow};
 use crate::verdict;
 use testbed::cleanup::Cleanup;
 use testbed::progress::Progress;
@@ -18,20 +18,20 @@ pub(super) struct Runner<'a, C: Contestant> {
     /// The number of rounds of the options.
     pub(super) rounds: u16,
     pub(super) contest: Contest<C>,
-    pub(super) turn: &'a Turn<'a, C>,
+    pub(super) turn: &'a MeasureTurn<'a, C>,
     pub(super) cleanup: &'a Cleanup,
     pub(super) progress: &'a Progress,
 }
 
 /// The samples of a case, by round, then by contestant.
-type Rounds = Vec<Vec<Sample>>;
+type Rounds = Vec<Vec<TurnSample>>;
 
 /// The samples of each case that shares a turn.
 type RoundsOfAll = Vec<Rounds>;
 
 impl<C: Contestant> Runner<'_, C> {
     /// All cases. A contestant that fails takes part no more, and is named.
-    pub(super) fn run(&mut self, cases: &[C::Case], missing: &mut Vec<String>) -> Outcome {
+    pub(super) fn run(&mut self, cases: &[C::Case], missing: &mut Vec<String>) -> ContestOutcome {
         let made = C::prepare(&self.contest, self.cleanup, self.progress);
         let outcome = self.all(cases, missing);
         if let Some(file) = made {
@@ -41,7 +41,7 @@ impl<C: Contestant> Runner<'_, C> {
         outcome
     }
 
-    fn all(&mut self, cases: &[C::Case], missing: &mut Vec<String>) -> Outcome {
+    fn all(&mut self, cases: &[C::Case], missing: &mut Vec<String>) -> ContestOutcome {
         let mut rows = Vec::new();
         for cases in cases.chunk_by(Case::shares_turn) {
             while self.contest.has_both(&cases[0]) {
@@ -62,11 +62,11 @@ impl<C: Contestant> Runner<'_, C> {
         }
         let contest = self.contest.name.clone();
         self.progress.done(format!("{contest}: {} rows", rows.len()));
-        Outcome { contest, rows, setup: self.contest.setup.clone() }
+        ContestOutcome { contest, rows, setup: self.contest.setup.clone() }
     }
 
     /// The rows of every case: each of ours with each of theirs.
-    fn rows(&self, cases: &[C::Case], contestants: &[C], of_all: &RoundsOfAll) -> Vec<Row> {
+    fn rows(&self, cases: &[C::Case], contestants: &[C], of_all: &RoundsOfAll) -> Vec<PairRow> {
         let of_case = |(case, rounds): (&C::Case, &Rounds)| {
             let row = |(ours, theirs): (usize, usize)| {
                 let names = [ours, theirs].map(|at| contestants[at].name());
@@ -127,8 +127,8 @@ fn pairs<C: Contestant>(contestants: &[C]) -> Vec<(usize, usize)> {
 }
 
 /// The rounds in which both met the same level, which the most of them met.
-fn counted(rounds: &[Vec<Sample>], pair: [usize; 2]) -> Vec<usize> {
-    let trips = |round: &Vec<Sample>| {
+fn counted(rounds: &[Vec<TurnSample>], pair: [usize; 2]) -> Vec<usize> {
+    let trips = |round: &Vec<TurnSample>| {
         pair.iter().flat_map(|&at| round[at].trips_ns).flatten().collect::<Vec<_>>()
     };
     verdict::of_one_level(&rounds.iter().map(trips).collect::<Vec<_>>())
@@ -154,9 +154,9 @@ mod tests {
         cases: || vec!["thing".to_owned()],
     };
 
-    pub(in crate::compare) struct Thing;
+    pub(in crate::compare) struct TestCase;
 
-    impl Case for Thing {
+    impl Case for TestCase {
         fn name(&self) -> String {
             "thing".to_owned()
         }
@@ -172,7 +172,7 @@ mod tests {
 
     /// Contestants whose name has "our" in it are ours.
     impl Contestant for &'static str {
-        type Case = Thing;
+        type Case = TestCase;
 
         fn name(&self) -> String {
             (*self).to_owned()
@@ -182,7 +182,7 @@ mod tests {
             self.contains("our")
         }
 
-        fn takes_part(&self, _: &Thing) -> bool {
+        fn takes_part(&self, _: &TestCase) -> bool {
             *self != "guest"
         }
 
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn a_pair_keeps_its_rounds_when_cores_move_during_another_ones_turn() {
-        let moved = |trips_ns| Sample { trips_ns, ..sample(1.0) };
+        let moved = |trips_ns| TurnSample { trips_ns, ..sample(1.0) };
         let level = || moved([Some(105), Some(110)]);
         let rounds = [
             vec![level(), level(), moved([Some(110), Some(480)])],
@@ -214,7 +214,7 @@ mod tests {
     fn turns_alternate_and_a_failing_contestant_is_named_and_left_out() {
         let (cleanup, progress, took) =
             (Cleanup::default(), Progress::silent(), RefCell::new(Vec::new()));
-        let turn = |things: &[Thing], who: &&'static str| {
+        let turn = |things: &[TestCase], who: &&'static str| {
             took.borrow_mut().push(*who);
             if *who == "broken" {
                 bail!("it is broken");
@@ -232,7 +232,7 @@ mod tests {
             progress: &progress,
         };
         let mut missing = Vec::new();
-        let outcome = runner.run(&[Thing, Thing], &mut missing);
+        let outcome = runner.run(&[TestCase, TestCase], &mut missing);
         assert_eq!(*took.borrow(), ["ours", "broken", "ours", "one", "ours", "one"]);
         let [row, with] = &outcome.rows[..] else { panic!("{outcome:?}") };
         assert_eq!((row.theirs.as_str(), row.tried), ("one", 2));

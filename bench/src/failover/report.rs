@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::{Event, MIX, Options, QUEUES, SLICE, TimeLine};
+use super::{FailoverEvent, FailoverOptions, MIX, QUEUES, SLICE, TimeLine};
 use testbed::machine::Machine;
 use testbed::pair::between;
-use testbed::stage::Network;
+use testbed::stage::NodeNetwork;
 use workload::WorkloadCounts;
 
 /// The version of the JSON form.
@@ -24,7 +24,7 @@ const BARS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '
 #[derive(Clone, Debug, Serialize)]
 pub struct Interrupted {
     /// The kind of the event.
-    pub event: Event,
+    pub event: FailoverEvent,
     /// The name of its beginning on the time line.
     pub begins: &'static str,
     /// The name of its end on the time line.
@@ -38,7 +38,7 @@ pub struct Interrupted {
 }
 
 impl Interrupted {
-    pub(super) fn new(event: Event, begins: Duration, ends: Duration) -> Self {
+    pub(super) fn new(event: FailoverEvent, begins: Duration, ends: Duration) -> Self {
         let [begins_word, ends_word] = event.words();
         Self {
             event,
@@ -61,13 +61,13 @@ fn ms(duration: Duration) -> f64 {
 
 /// Everything that was measured.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct FailoverReport {
     /// The version of this form.
     pub version: u32,
     /// The options of this run.
-    pub asked: Options,
+    pub asked: FailoverOptions,
     /// The network between the nodes.
-    pub network: Network,
+    pub network: NodeNetwork,
     /// Queues of the disk.
     pub queues: u16,
     /// Requests outstanding on each.
@@ -88,10 +88,10 @@ pub struct Report {
     pub machine: Machine,
 }
 
-impl Report {
+impl FailoverReport {
     pub(super) fn new(
-        options: &Options,
-        network: Network,
+        options: &FailoverOptions,
+        network: NodeNetwork,
         line: TimeLine,
         interruptions: Vec<Interrupted>,
         counts: WorkloadCounts,
@@ -127,7 +127,7 @@ impl Report {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for FailoverReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { queues, depth, requests, slice_ms, pause_before_ms, .. } = self;
         let between = between(Some(self.network), self.asked.encrypt);

@@ -2,11 +2,11 @@
 
 use results::{Axis, Measurement, Point, Quantity, Series, Statistic, Unit};
 
-use super::report::Report;
+use super::report::FailoverReport;
 use crate::figures::{BenchReport, measured, word_of};
 use testbed::machine::Machine;
 
-impl BenchReport for Report {
+impl BenchReport for FailoverReport {
     fn measurements(&self, title: &str) -> Vec<Measurement> {
         let mut it = measured("failover", title, &self.asked, &["seconds", "events"]);
         it.setup.insert("network".to_owned(), word_of(&self.network));
@@ -21,7 +21,7 @@ impl BenchReport for Report {
     }
 }
 
-fn time_line(report: &Report) -> Series {
+fn time_line(report: &FailoverReport) -> Series {
     let slice_s = report.slice_ms as f64 / 1e3;
     let points = report.requests.iter().enumerate();
     let point =
@@ -41,7 +41,7 @@ fn time_line(report: &Report) -> Series {
 }
 
 /// The longest pause before all events, and after each.
-fn pauses(report: &Report) -> Series {
+fn pauses(report: &FailoverReport) -> Series {
     let before = [("before", report.pause_before_ms)];
     let events = report.interruptions.iter().map(|it| (it.begins, it.pause_ms));
     let all = before.into_iter().chain(events).enumerate();
@@ -58,29 +58,30 @@ mod tests {
     use results::Against;
 
     use super::super::report::Interrupted;
-    use super::super::{Event, Options, TimeLine};
+    use super::super::{FailoverEvent, FailoverOptions, TimeLine};
     use super::*;
-    use testbed::stage::Network;
+    use testbed::stage::NodeNetwork;
     use workload::WorkloadCounts;
 
     #[test]
     fn the_time_line_has_all_requests_and_the_names_of_what_happened() {
         let ms = Duration::from_millis;
-        let options = Options {
+        let options = FailoverOptions {
             program: "vrio".into(),
             seconds: 0.1,
-            events: vec![Event::Kill, Event::HandOver],
+            events: vec![FailoverEvent::Kill, FailoverEvent::HandOver],
             away_seconds: 0.0,
             encrypt: true,
         };
         let mut line = TimeLine::new(Instant::now(), 0, 2);
         line.slices = vec![5, 0, 7, 0, 0, 9];
         line.pauses = [1, 12, 25].map(ms).to_vec();
-        let killed = Interrupted::new(Event::Kill, ms(12), ms(19)).with_pause(ms(12));
-        let handed = Interrupted::new(Event::HandOver, ms(31), ms(52)).with_pause(ms(25));
-        let (network, counts) = (Network::Loopback, WorkloadCounts::default());
+        let killed = Interrupted::new(FailoverEvent::Kill, ms(12), ms(19)).with_pause(ms(12));
+        let handed = Interrupted::new(FailoverEvent::HandOver, ms(31), ms(52)).with_pause(ms(25));
+        let (network, counts) = (NodeNetwork::Loopback, WorkloadCounts::default());
         let interrupted = vec![killed, handed];
-        let report = Report::new(&options, network, line, interrupted, counts, Machine::look());
+        let report =
+            FailoverReport::new(&options, network, line, interrupted, counts, Machine::look());
         let [it] = &report.measurements("mine")[..] else { panic!("one measurement") };
         it.check().unwrap();
         assert_eq!(it.setup["events"], "io1 killed, io1 hands over");

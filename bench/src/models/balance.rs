@@ -10,11 +10,11 @@ use anyhow::Result;
 use serde::Serialize;
 use sidecore::Idle;
 
-use super::model::{Device, Model};
-use super::options::{DEPTH, Options};
+use super::model::{GuestDevice, Model};
+use super::options::{DEPTH, ModelsOptions};
 use super::turns;
 use crate::block::{self, Path, Volume};
-use crate::measure::Waiting;
+use crate::measure::WaitMode;
 use crate::verdict::Spread;
 use testbed::cleanup::Cleanup;
 use testbed::progress::Progress;
@@ -75,8 +75,8 @@ const KINDS: [(Sidecores, Load); 4] = [
 
 /// The kinds that the options ask for. Several guests share sidecores, so a run with one guest, or
 /// without both models, measures none.
-pub(super) fn kinds(options: &Options) -> impl Iterator<Item = (Sidecores, Load)> {
-    let wanted = options.devices.contains(&Device::Block) && options.guests[..] != [1];
+pub(super) fn kinds(options: &ModelsOptions) -> impl Iterator<Item = (Sidecores, Load)> {
+    let wanted = options.devices.contains(&GuestDevice::Block) && options.guests[..] != [1];
     let model_of = |sidecores| match sidecores {
         Sidecores::Spread => Model::Elvis,
         Sidecores::Pooled => Model::Direct,
@@ -88,7 +88,7 @@ pub(super) fn kinds(options: &Options) -> impl Iterator<Item = (Sidecores, Load)
 }
 
 /// Measures all kinds in turn. A kind that failed has the reason.
-pub(super) fn all(options: &Options, cleanup: &Cleanup, progress: &Progress) -> Vec<Balance> {
+pub(super) fn all(options: &ModelsOptions, cleanup: &Cleanup, progress: &Progress) -> Vec<Balance> {
     let kinds: Vec<_> = kinds(options).collect();
     let sample = |at: usize, round: u16| {
         let (sidecores, load) = kinds[at];
@@ -98,35 +98,36 @@ pub(super) fn all(options: &Options, cleanup: &Cleanup, progress: &Progress) -> 
         block::measure(&asked(options, sidecores, load), cleanup, &Progress::silent())
     };
     let outcomes = turns::rounds(kinds.len(), options.rounds, sample, cleanup);
-    let of = |((sidecores, load), outcome): ((Sidecores, Load), Result<Vec<block::Report>, _>)| {
-        let asked = asked(options, sidecores, load);
-        let (reports, empty) = match outcome {
-            Ok(reports) => (reports, None),
-            Err(why) => (Vec::new(), Some(why)),
+    let of =
+        |((sidecores, load), outcome): ((Sidecores, Load), Result<Vec<block::BlockReport>, _>)| {
+            let asked = asked(options, sidecores, load);
+            let (reports, empty) = match outcome {
+                Ok(reports) => (reports, None),
+                Err(why) => (Vec::new(), Some(why)),
+            };
+            let spread = |number: fn(&block::BlockReport) -> Option<f64>| {
+                let known: Vec<f64> = reports.iter().filter_map(number).collect();
+                (!known.is_empty()).then(|| Spread::of(known))
+            };
+            Balance {
+                sidecores,
+                load,
+                busy: [asked.busy.unwrap_or(asked.guests), asked.guests],
+                seated: block::has_seats(&asked),
+                per_s: spread(|it| Some(it.iops)),
+                cpu_us: spread(block::BlockReport::cpu_us_per_request),
+                empty,
+            }
         };
-        let spread = |number: fn(&block::Report) -> Option<f64>| {
-            let known: Vec<f64> = reports.iter().filter_map(number).collect();
-            (!known.is_empty()).then(|| Spread::of(known))
-        };
-        Balance {
-            sidecores,
-            load,
-            busy: [asked.busy.unwrap_or(asked.guests), asked.guests],
-            seated: block::has_seats(&asked),
-            per_s: spread(|it| Some(it.iops)),
-            cpu_us: spread(block::Report::cpu_us_per_request),
-            empty,
-        }
-    };
     kinds.iter().copied().zip(outcomes).map(of).collect()
 }
 
 /// The options of a kind. Sessions are in clear, since several clients have no keys. Each guest has
 /// a volume of its own.
-fn asked(options: &Options, sidecores: Sidecores, load: Load) -> block::Options {
+fn asked(options: &ModelsOptions, sidecores: Sidecores, load: Load) -> block::BlockOptions {
     let (is_spread, guests) = (sidecores == Sidecores::Spread, HOSTS * EACH);
     let volume = if options.volume == Volume::Null { Volume::Null } else { Volume::Memory };
-    block::Options {
+    block::BlockOptions {
         path: if is_spread { Path::Local } else { Path::Direct },
         volume,
         guests,
@@ -137,9 +138,9 @@ fn asked(options: &Options, sidecores: Sidecores, load: Load) -> block::Options 
         encrypt: false,
         idle: if is_spread { Idle::Spin } else { Idle::Sleep },
         iohost_idle: Some(Idle::Spin),
-        driver: if is_spread { Waiting::Sleeps } else { Waiting::Polls },
+        driver: if is_spread { WaitMode::Sleeps } else { WaitMode::Polls },
         seconds: options.seconds,
-        ..block::Options::new(options.program.clone())
+        ..block::BlockOptions::new(options.program.clone())
     }
 }
 
@@ -161,7 +162,7 @@ mod tests {
 
     #[test]
     fn only_those_of_models_that_were_asked_for_are_measured() {
-        let of = |guests, models| kinds(&Options { guests, models, ..options() }).count();
+        let of = |guests, models| kinds(&ModelsOptions { guests, models, ..options() }).count();
         assert_eq!(of(vec![1], vec![Model::Elvis, Model::Direct]), 0);
         assert_eq!(of(vec![1, 4], vec![Model::Elvis, Model::Direct]), 4);
         assert_eq!(of(vec![2], vec![Model::Direct]), 2);

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result};
 use sidecore::Idle;
 
-use super::cell::{Alone, Count, Counts, Many, Sample};
+use super::cell::{Alone, Count, Counts, Many, ModelSample};
 use super::model::Model;
-use super::options::{DEPTH, Options, Setting};
-use crate::block::{self, Path, Report};
+use super::options::{DEPTH, ModelsOptions, Setting};
+use crate::block::{self, BlockReport, Path};
 use crate::compare::block::write_all;
-use crate::measure::Waiting;
+use crate::measure::WaitMode;
 use testbed::cleanup::Cleanup;
 use testbed::events::{DEVICE_INTERRUPTS, Role};
 use testbed::progress::Progress;
@@ -34,17 +34,17 @@ const NO_DEVICE: &str =
 /// Makes and fills the file of the disk's volume, if it does not exist. A file that exists is
 /// filled in each turn.
 pub(super) fn prepare(
-    options: &Options,
+    options: &ModelsOptions,
     cleanup: &Cleanup,
     progress: &Progress,
-) -> Result<Options> {
+) -> Result<ModelsOptions> {
     let made = options.volume.file().filter(|file| !file.exists());
     if let Some(file) = made {
         progress.doing(format!("filling {}", file.display()));
         cleanup.path(file.to_owned());
         write_all(file).with_context(|| format!("filling {}", file.display()))?;
     }
-    Ok(Options { filled: made.is_some(), ..options.clone() })
+    Ok(ModelsOptions { filled: made.is_some(), ..options.clone() })
 }
 
 /// The stage that encrypts.
@@ -54,10 +54,10 @@ fn encrypt() -> block::ChainStage {
 
 /// The options of a model's measurement; or the reason why there is none.
 pub(super) fn asked(
-    options: &Options,
+    options: &ModelsOptions,
     model: Model,
     setting: &Setting,
-) -> Result<block::Options, String> {
+) -> Result<block::BlockOptions, String> {
     let path = match model {
         Model::Optimum => Path::Bare,
         Model::Direct | Model::Unpolled => Path::Direct,
@@ -76,7 +76,7 @@ pub(super) fn asked(
     }
     let has_ring = model.has_vmhost();
     let near = if model.polls() && has_ring { Idle::Spin } else { Idle::Sleep };
-    Ok(block::Options {
+    Ok(block::BlockOptions {
         path,
         volume: options.volume.clone(),
         chain: if setting.stage { vec![encrypt()] } else { Vec::new() },
@@ -84,20 +84,24 @@ pub(super) fn asked(
         encrypt: setting.encrypt,
         idle: near,
         iohost_idle: model.polls().then_some(Idle::Spin),
-        driver: if has_ring { Waiting::Sleeps } else { Waiting::Polls },
+        driver: if has_ring { WaitMode::Sleeps } else { WaitMode::Polls },
         seconds: options.seconds,
         filled: options.filled,
-        ..block::Options::new(options.program.clone())
+        ..block::BlockOptions::new(options.program.clone())
     })
 }
 
 /// Measures a model once.
-pub(super) fn sample(asked: &block::Options, model: Model, cleanup: &Cleanup) -> Result<Sample> {
+pub(super) fn sample(
+    asked: &block::BlockOptions,
+    model: Model,
+    cleanup: &Cleanup,
+) -> Result<ModelSample> {
     let [one, many] = block::measure_depths(asked, [1, DEPTH], cleanup, &Progress::silent())?;
-    let cpu_us = Report::cpu_us_per_request;
-    let counts = |report: &Report| counts(asked, model, &report.events_per_request);
+    let cpu_us = BlockReport::cpu_us_per_request;
+    let counts = |report: &BlockReport| counts(asked, model, &report.events_per_request);
     let (p50_us, p99_us) = (one.latency_us.p50, one.latency_us.p99);
-    Ok(Sample {
+    Ok(ModelSample {
         one: counts(&one),
         alone: Ok(Alone { p50_us, p99_us, cpu_us: cpu_us(&one) }),
         many: Ok(Many { counts: counts(&many), per_s: many.iops, cpu_us: cpu_us(&many) }),
@@ -106,7 +110,7 @@ pub(super) fn sample(asked: &block::Options, model: Model, cleanup: &Cleanup) ->
 
 /// The events of a request, by the slides' columns, as nodes, the driver and the kernel counted
 /// them.
-fn counts(asked: &block::Options, model: Model, events: &BTreeMap<String, f64>) -> Counts {
+fn counts(asked: &block::BlockOptions, model: Model, events: &BTreeMap<String, f64>) -> Counts {
     let of = |name: &str| events.get(name).copied();
     let or = |count: Option<f64>| count.map_or(Count::Empty(NOT_COUNTED), Count::Of);
     let woken = |role: Role| {
@@ -135,14 +139,14 @@ fn counts(asked: &block::Options, model: Model, events: &BTreeMap<String, f64>) 
 
 #[cfg(test)]
 mod tests {
-    use super::super::Device;
+    use super::super::GuestDevice;
     use super::super::options::tests::options;
     use super::*;
     use crate::block::Volume;
 
     fn of(model: Model, volume: Volume, events: &[(&str, f64)]) -> Counts {
-        let options = Options { volume, ..options() };
-        let setting = Setting::of(Device::Block, 1);
+        let options = ModelsOptions { volume, ..options() };
+        let setting = Setting::of(GuestDevice::Block, 1);
         let asked = asked(&options, model, &setting).unwrap();
         let events = events.iter().map(|(name, count)| ((*name).to_owned(), *count));
         counts(&asked, model, &events.collect())
@@ -151,7 +155,7 @@ mod tests {
     #[test]
     fn the_stage_that_encrypts_is_in_the_chain_of_the_volume() {
         let of = |model, stage| {
-            let setting = Setting { stage, ..Setting::of(Device::Block, 1) };
+            let setting = Setting { stage, ..Setting::of(GuestDevice::Block, 1) };
             asked(&options(), model, &setting).map(|asked| asked.chain)
         };
         assert_eq!(of(Model::Elvis, true), Ok(vec![encrypt()]));

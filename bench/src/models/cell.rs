@@ -81,7 +81,7 @@ pub(super) type Counts = [Count; Column::ALL.len()];
 
 /// The result of a turn.
 #[derive(Clone, Debug)]
-pub(super) struct Sample {
+pub(super) struct ModelSample {
     /// The events of a request, with one outstanding.
     pub(super) one: Counts,
     /// The times of these requests; or the reason why they are not known.
@@ -111,7 +111,7 @@ pub(super) struct Many {
 /// A model's figures: the median of each, and both ends of all rounds. A figure that is not known
 /// in any round is none, and `unknown` has the reason.
 #[derive(Clone, Debug, Serialize)]
-pub struct Figures {
+pub struct ModelFigures {
     /// Whether each thread that polls had a core to itself. If not, only events mean something.
     pub seated: bool,
     /// Events of a request, by the slides' columns, with one request outstanding.
@@ -146,7 +146,7 @@ fn sum(counts: &Counts) -> f64 {
 }
 
 /// The cell of a column. A count that is missing in a round does not become a zero of that round.
-fn cell(samples: &[Sample], at: usize) -> Cell {
+fn cell(samples: &[ModelSample], at: usize) -> Cell {
     let counts = || samples.iter().map(|it| it.one[at]);
     let empty = counts().find_map(|it| if let Count::Empty(why) = it { Some(why) } else { None });
     match (empty, counts().next()) {
@@ -157,7 +157,7 @@ fn cell(samples: &[Sample], at: usize) -> Cell {
 }
 
 /// The figures of all rounds, of which there is one at least.
-pub(super) fn figures(samples: &[Sample], seated: bool) -> Figures {
+pub(super) fn figures(samples: &[ModelSample], seated: bool) -> ModelFigures {
     let spread = |numbers: Vec<f64>| (!numbers.is_empty()).then(|| Spread::of(numbers));
     let alone = |number: fn(&Alone) -> Option<f64>| {
         spread(samples.iter().filter_map(|it| number(it.alone.as_ref().ok()?)).collect())
@@ -166,7 +166,7 @@ pub(super) fn figures(samples: &[Sample], seated: bool) -> Figures {
         spread(samples.iter().filter_map(|it| number(it.many.as_ref().ok()?)).collect())
     };
     let events = Column::ALL.into_iter().enumerate();
-    let mut figures = Figures {
+    let mut figures = ModelFigures {
         seated,
         events: events.map(|(at, column)| (column, cell(samples, at))).collect(),
         sum: Spread::of(samples.iter().map(|it| sum(&it.one))),
@@ -196,9 +196,9 @@ pub(super) mod tests {
     use super::*;
 
     /// A sample in which only events are of interest.
-    pub(in crate::models) fn sample(one: Counts) -> Sample {
+    pub(in crate::models) fn sample(one: Counts) -> ModelSample {
         let alone = Ok(Alone { p50_us: 1.0, p99_us: 2.0, cpu_us: Some(3.0) });
-        Sample { one, alone, many: Ok(Many { counts: one, per_s: 4.0, cpu_us: Some(5.0) }) }
+        ModelSample { one, alone, many: Ok(Many { counts: one, per_s: 4.0, cpu_us: Some(5.0) }) }
     }
 
     #[test]
@@ -237,7 +237,7 @@ pub(super) mod tests {
     #[test]
     fn a_disturbed_round_is_in_no_rate_and_if_all_are_there_is_none() {
         let good = sample([Count::Nobody; Column::ALL.len()]);
-        let bad = Sample { many: Err("it waited".to_owned()), ..good.clone() };
+        let bad = ModelSample { many: Err("it waited".to_owned()), ..good.clone() };
         let of = figures(&[bad.clone(), good], true);
         assert_eq!(of.per_s, Some(Spread { median: 4.0, min: 4.0, max: 4.0 }));
         assert!(of.unknown.is_empty());

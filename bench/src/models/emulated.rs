@@ -13,7 +13,7 @@ use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use serde_json::json;
 
-use super::model::Device;
+use super::model::GuestDevice;
 use testbed::guest::{Builder, Monitor, monitor};
 use testbed::stage::Stage;
 
@@ -32,7 +32,7 @@ const LINES_MAX: usize = 50_000_000;
 #[derive(Clone, Debug, Serialize)]
 pub struct Emulated {
     /// The kind of device in the guest.
-    pub device: Device,
+    pub device: GuestDevice,
     /// QEMU's name for it.
     pub name: &'static str,
     /// The way to run the guest's instructions: `kvm` or `tcg`.
@@ -50,14 +50,14 @@ pub struct Emulated {
 impl Emulated {
     /// Reads the trace of a guest that has counted so many requests and interrupts.
     pub(super) fn of(
-        device: Device,
+        device: GuestDevice,
         accelerator: &'static str,
         (requests, interrupts): (u64, u64),
         trace: &Path,
     ) -> Result<Self> {
         let (name, regions): (_, &[_]) = match device {
-            Device::Block => ("ide", &IDE),
-            Device::Net => ("e1000", &E1000),
+            GuestDevice::Block => ("ide", &IDE),
+            GuestDevice::Net => ("e1000", &E1000),
         };
         let file = File::open(trace).with_context(|| format!("opening {}", trace.display()))?;
         let of = |count: u64| count as f64 / requests as f64;

@@ -10,10 +10,10 @@ use anyhow::{Context, Result, anyhow, bail};
 use sidecore::now_ns;
 
 use super::block::NO_INJECTION;
-use super::cell::{Alone, Count, Counts, Many, Sample};
-use super::options::{DEPTH, Options};
+use super::cell::{Alone, Count, Counts, Many, ModelSample};
+use super::options::{DEPTH, ModelsOptions};
 use crate::block::WARM_UP;
-use crate::load::Outcome;
+use crate::load::LoadOutcome;
 use crate::measure::thread_cpu;
 use testbed::machine::{cores, pin};
 
@@ -28,7 +28,7 @@ const LOST_AFTER: Duration = Duration::from_secs(10);
 
 /// The result of an echo.
 struct Echoed {
-    outcome: Outcome,
+    outcome: LoadOutcome,
     /// How often a thread of the two slept until it was woken.
     sleeps: u64,
     cpu: Duration,
@@ -51,13 +51,13 @@ impl Echoed {
 }
 
 /// Measures the echo once.
-pub(super) fn sample(options: &Options) -> Result<Sample> {
+pub(super) fn sample(options: &ModelsOptions) -> Result<ModelSample> {
     let length = Duration::from_secs_f64(options.seconds);
     echo(1, WARM_UP)?;
     let (one, many) = (echo(1, length)?, echo(DEPTH, length)?);
     let [p50_us, p99_us] = [0.5, 0.99].map(|share| one.outcome.quantile_us(share));
     let per_s = 2.0 * many.outcome.iops();
-    Ok(Sample {
+    Ok(ModelSample {
         one: one.counts(),
         alone: Ok(Alone { p50_us, p99_us, cpu_us: one.cpu_us() }),
         many: Ok(Many { counts: many.counts(), per_s, cpu_us: many.cpu_us() }),
@@ -132,8 +132,8 @@ fn answer(socket: &UdpSocket) -> Result<()> {
     }
 }
 
-fn ask(socket: &UdpSocket, to: SocketAddr, depth: u16, length: Duration) -> Result<Outcome> {
-    let mut outcome = Outcome::new();
+fn ask(socket: &UdpSocket, to: SocketAddr, depth: u16, length: Duration) -> Result<LoadOutcome> {
+    let mut outcome = LoadOutcome::new();
     let (began, mut bytes) = (Instant::now(), [0; BYTES]);
     let mut under_way = 0;
     loop {

@@ -6,7 +6,7 @@ use serde::Serialize;
 /// The device of a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Device {
+pub enum GuestDevice {
     /// A disk.
     Block,
     /// A network card.

@@ -7,13 +7,13 @@ use anyhow::{Context, Result};
 use sidecore::Idle;
 
 use super::block::{NO_INJECTION, NOT_COUNTED, OF_QEMU};
-use super::cell::{Alone, Count, Counts, Many, Sample};
+use super::cell::{Alone, Count, Counts, Many, ModelSample};
 use super::model::Model;
-use super::options::{DEPTH, Options, Setting};
-use crate::measure::Waiting;
-use crate::net::{self, Op, Path, Report};
+use super::options::{DEPTH, ModelsOptions, Setting};
+use crate::measure::WaitMode;
+use crate::net::{self, NetOp, NetReport, Path};
 use testbed::cleanup::Cleanup;
-use testbed::pair::Meeting;
+use testbed::pair::PairLink;
 use testbed::progress::Progress;
 
 /// The reason why cards have no such row.
@@ -22,37 +22,41 @@ pub(super) const NO_CLIENT: &str =
 
 /// The options of a model's measurement; or the reason why there is none.
 pub(super) fn asked(
-    options: &Options,
+    options: &ModelsOptions,
     model: Model,
     setting: &Setting,
-) -> Result<net::Options, String> {
+) -> Result<net::NetOptions, String> {
     let path = match model {
         Model::Direct | Model::Unpolled | Model::Optimum => return Err(NO_CLIENT.to_owned()),
         Model::Elvis | Model::Baseline => Path::Local,
         Model::HostSide | Model::HostSideUnpolled => Path::Remote,
         Model::Qemu | Model::Emulation => return Err(OF_QEMU.to_owned()),
     };
-    Ok(net::Options {
+    Ok(net::NetOptions {
         path,
-        op: Op::Forward,
+        op: NetOp::Forward,
         depth: Some(DEPTH),
-        meeting: Meeting { encrypt: setting.encrypt, ..Meeting::default() },
+        meeting: PairLink { encrypt: setting.encrypt, ..PairLink::default() },
         idle: if model.polls() { Idle::Spin } else { Idle::Sleep },
-        driver: Waiting::Sleeps,
+        driver: WaitMode::Sleeps,
         seconds: options.seconds,
-        ..net::Options::new(options.program.clone())
+        ..net::NetOptions::new(options.program.clone())
     })
 }
 
 /// Measures a model once.
-pub(super) fn sample(asked: &net::Options, model: Model, cleanup: &Cleanup) -> Result<Sample> {
-    let ops = [Op::Bounce, Op::Forward];
+pub(super) fn sample(
+    asked: &net::NetOptions,
+    model: Model,
+    cleanup: &Cleanup,
+) -> Result<ModelSample> {
+    let ops = [NetOp::Bounce, NetOp::Forward];
     let [one, many] = net::measure_ops(asked, ops, cleanup, &Progress::silent())?;
-    let cpu_us = Report::cpu_us_per_frame;
+    let cpu_us = NetReport::cpu_us_per_frame;
     let latency = one.latency_us.context("one that bounces has a latency")?;
     let alone = Alone { p50_us: latency.p50, p99_us: latency.p99, cpu_us: cpu_us(&one) };
     let per_s = many.frames_per_s.ok_or_else(|| disturbed(&many));
-    Ok(Sample {
+    Ok(ModelSample {
         one: counts(model, &one.events_per_frame),
         alone: if one.disturbed { Err(disturbed(&one)) } else { Ok(alone) },
         many: per_s.map(|per_s| {
@@ -63,7 +67,7 @@ pub(super) fn sample(asked: &net::Options, model: Model, cleanup: &Cleanup) -> R
 }
 
 /// The reason why a run has no figures of time.
-fn disturbed(report: &Report) -> String {
+fn disturbed(report: &NetReport) -> String {
     let share = 100.0 * report.waited_share;
     format!(
         "{share:.0} % of a run went by waiting for frames that never came, and what is left is no \

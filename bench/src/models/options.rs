@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Result, ensure};
 use serde::Serialize;
 
-use super::model::{Device, Model};
+use super::model::{GuestDevice, Model};
 use crate::block::{GUESTS_MAX, Volume};
 
 /// Rounds, at most.
@@ -19,12 +19,12 @@ pub(super) const NET_GUESTS: u16 = 2;
 
 /// The options of a comparison of models.
 #[derive(Clone, Debug, Serialize)]
-pub struct Options {
+pub struct ModelsOptions {
     /// The `vrio` program that the nodes run.
     #[serde(skip)]
     pub program: PathBuf,
     /// Disks, cards or both.
-    pub devices: Vec<Device>,
+    pub devices: Vec<GuestDevice>,
     /// The models that are measured.
     pub models: Vec<Model>,
     /// Numbers of guests; each number is measured.
@@ -46,7 +46,7 @@ pub struct Options {
     pub filled: bool,
 }
 
-impl Options {
+impl ModelsOptions {
     /// Looks whether the options alone make sense, without the settings that they ask for.
     ///
     /// # Errors
@@ -85,16 +85,16 @@ impl Options {
             for (at, &encrypt) in plain.iter().enumerate() {
                 // Sealing is about sessions; a run with several guests would add nothing to that.
                 let guests = match device {
-                    Device::Net => &[NET_GUESTS],
-                    Device::Block if at == 0 => &self.guests[..],
-                    Device::Block => &self.guests[..1],
+                    GuestDevice::Net => &[NET_GUESTS],
+                    GuestDevice::Block if at == 0 => &self.guests[..],
+                    GuestDevice::Block => &self.guests[..1],
                 };
                 let again = at > 0;
                 let of = |&guests: &u16| Setting { encrypt, again, ..Setting::of(device, guests) };
                 settings.extend(guests.iter().map(of));
             }
             // A stage is on the way of a disk's request with every kind of session.
-            if device == Device::Block && self.stage.contains(&true) {
+            if device == GuestDevice::Block && self.stage.contains(&true) {
                 let (encrypt, guests) = (self.encrypt[0], self.guests[0]);
                 settings.push(Setting { encrypt, stage: true, ..Setting::of(device, guests) });
             }
@@ -107,7 +107,7 @@ impl Options {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Setting {
     /// The device of guests.
-    pub device: Device,
+    pub device: GuestDevice,
     /// The number of guests.
     pub guests: u16,
     /// Whether sessions are sealed.
@@ -124,15 +124,15 @@ pub struct Setting {
 
 impl Setting {
     /// A setting of a stand-in, in clear.
-    pub(super) fn of(device: Device, guests: u16) -> Self {
+    pub(super) fn of(device: GuestDevice, guests: u16) -> Self {
         Self { device, guests, encrypt: false, stage: false, real_guest: None, again: false }
     }
     /// The setting in words.
     pub(super) fn title(&self) -> String {
         let Self { device, guests, encrypt, stage, real_guest, .. } = self;
         let device = match device {
-            Device::Block => "block",
-            Device::Net => "net",
+            GuestDevice::Block => "block",
+            GuestDevice::Net => "net",
         };
         let plural = if *guests == 1 { "" } else { "s" };
         let sealed = if *encrypt { "sealed" } else { "in clear" };
@@ -148,10 +148,10 @@ pub(super) mod tests {
     use super::*;
 
     /// Options for tests of the comparison's parts.
-    pub(in crate::models) fn options() -> Options {
-        Options {
+    pub(in crate::models) fn options() -> ModelsOptions {
+        ModelsOptions {
             program: PathBuf::from("vrio"),
-            devices: vec![Device::Block],
+            devices: vec![GuestDevice::Block],
             models: Model::ALL.to_vec(),
             guests: vec![1],
             encrypt: vec![false],
@@ -168,7 +168,7 @@ pub(super) mod tests {
     fn encrypted_and_plain_models_are_side_by_side() {
         let of = |stage: &[bool]| {
             let guests = vec![1, 4];
-            let asked = Options { stage: stage.to_vec(), guests, ..options() };
+            let asked = ModelsOptions { stage: stage.to_vec(), guests, ..options() };
             let settings = asked.settings();
             settings.iter().map(|it| (it.guests, it.stage)).collect::<Vec<_>>()
         };
@@ -180,14 +180,14 @@ pub(super) mod tests {
     #[test]
     fn invalid_options_are_refused_by_name() {
         options().check().unwrap();
-        let refused = |wrong: Options, word: &str| {
+        let refused = |wrong: ModelsOptions, word: &str| {
             let text = wrong.check().unwrap_err().to_string();
             assert!(text.contains(word), "{text}");
         };
-        refused(Options { models: Vec::new(), ..options() }, "--model");
-        refused(Options { models: vec![Model::Emulation], ..options() }, "--guest");
-        refused(Options { rounds: 0, ..options() }, "--rounds 0");
-        let net = || vec![Device::Net];
-        refused(Options { devices: net(), stage: vec![true], ..options() }, "--stage on");
+        refused(ModelsOptions { models: Vec::new(), ..options() }, "--model");
+        refused(ModelsOptions { models: vec![Model::Emulation], ..options() }, "--guest");
+        refused(ModelsOptions { rounds: 0, ..options() }, "--rounds 0");
+        let net = || vec![GuestDevice::Net];
+        refused(ModelsOptions { devices: net(), stage: vec![true], ..options() }, "--stage on");
     }
 }

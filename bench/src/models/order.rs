@@ -6,9 +6,9 @@ use std::fmt;
 use serde::Serialize;
 
 use super::cell::Column;
-use super::model::{Device, Model};
-use super::table::Table;
-use crate::verdict::{Bound, Spread, Standing, Verdict};
+use super::model::{GuestDevice, Model};
+use super::table::ModelTable;
+use crate::verdict::{Bound, GoalState, Spread, Verdict};
 
 /// The difference in events up to which two models count as equal. Now and then a thread is still
 /// awake when it would be woken, and is not woken then.
@@ -90,19 +90,19 @@ const WHY: [(&[Model], &str); 6] = [
 
 /// A goal, and whether it holds.
 #[derive(Clone, Debug, Serialize)]
-pub struct Reached {
+pub struct OrderGoal {
     /// Its number.
     pub goal: u8,
     /// The goal in words.
     pub text: &'static str,
     /// Whether the goal holds.
-    pub standing: Standing,
+    pub standing: GoalState,
     /// The verdicts that decide the goal, with the title of the table of each.
     pub verdicts: Vec<(String, Verdict)>,
 }
 
 /// Two models of a table whose events are compared.
-struct Step {
+struct ModelPair {
     more: Model,
     figure: &'static str,
     /// The second model's events less the first one's, of each round and column that both have
@@ -110,8 +110,8 @@ struct Step {
     differences: Vec<[f64; Column::ALL.len()]>,
 }
 
-impl Step {
-    fn of(table: &Table, less: Model, more: Model, figure: &'static str) -> Option<Self> {
+impl ModelPair {
+    fn of(table: &ModelTable, less: Model, more: Model, figure: &'static str) -> Option<Self> {
         let of = |model| {
             let row = table.rows.iter().find(|row| row.model == model)?;
             Some(&row.figures.as_ref()?.rounds)
@@ -124,7 +124,7 @@ impl Step {
     }
 
     /// All pairs of a table's models that follow each other.
-    fn all(table: &Table) -> Vec<Self> {
+    fn all(table: &ModelTable) -> Vec<Self> {
         // A client in a guest also waits for the guest's card, which QEMU carries, so it is left
         // out.
         let is_whole = |model: Model| table.setting.real_guest.is_none() || model.has_vmhost();
@@ -173,23 +173,23 @@ impl Step {
 const SAID: f64 = 0.05;
 
 /// Whether the goals are about a table: of one guest's disk, or of two guests' cards.
-fn is_judged(table: &Table) -> bool {
+fn is_judged(table: &ModelTable) -> bool {
     match table.setting.device {
-        Device::Block => table.setting.guests == 1,
-        Device::Net => true,
+        GuestDevice::Block => table.setting.guests == 1,
+        GuestDevice::Net => true,
     }
 }
 
 /// The goals, judged by the tables of one guest's disk and of two guests' cards.
-pub(super) fn goals(tables: &[Table]) -> Vec<Reached> {
+pub(super) fn goals(tables: &[ModelTable]) -> Vec<OrderGoal> {
     let mut verdicts = Vec::new();
     for table in tables.iter().filter(|table| is_judged(table)) {
         let title = || table.setting.title();
-        for step in Step::all(table) {
+        for step in ModelPair::all(table) {
             let least = Bound::AtLeast(step.least());
             verdicts.push((title(), Verdict::of(1, step.figure, least, &step.sums(), false)));
         }
-        let near = Step::of(table, Model::Elvis, Model::HostSide, HOST_SIDE);
+        let near = ModelPair::of(table, Model::Elvis, Model::HostSide, HOST_SIDE);
         verdicts.extend(near.map(|step| {
             let iohost = Column::IohostInterrupts as usize;
             let rounds = step.differences.iter();
@@ -201,15 +201,15 @@ pub(super) fn goals(tables: &[Table]) -> Vec<Reached> {
     let reached = |(goal, text): (u8, &'static str)| {
         let of = verdicts.iter().filter(|(_, verdict)| verdict.goal == goal);
         let verdicts: Vec<_> = of.cloned().collect();
-        Reached { goal, text, standing: standing(&verdicts), verdicts }
+        OrderGoal { goal, text, standing: standing(&verdicts), verdicts }
     };
     (1..).zip(TEXTS).map(reached).collect()
 }
 
 /// The columns that make the differences, and then the reasons why the figures are not the slides'.
-pub(super) fn explained(tables: &[Table]) -> Vec<String> {
-    let of = |table: &Table| {
-        let words: Vec<_> = Step::all(table).iter().map(Step::explained).collect();
+pub(super) fn explained(tables: &[ModelTable]) -> Vec<String> {
+    let of = |table: &ModelTable| {
+        let words: Vec<_> = ModelPair::all(table).iter().map(ModelPair::explained).collect();
         (!words.is_empty()).then(|| format!("{}: {}", table.setting.title(), words.join("; ")))
     };
     let counted = tables.iter().filter(|table| is_judged(table)).filter_map(of);
@@ -219,17 +219,17 @@ pub(super) fn explained(tables: &[Table]) -> Vec<String> {
     counted.chain(why.map(|(_, text)| (*text).to_owned())).collect()
 }
 
-fn standing(verdicts: &[(String, Verdict)]) -> Standing {
+fn standing(verdicts: &[(String, Verdict)]) -> GoalState {
     let has = |standing| verdicts.iter().any(|(_, verdict)| verdict.standing == standing);
     match () {
-        () if verdicts.is_empty() => Standing::NotMeasured,
-        () if has(Standing::DoesNotHold) => Standing::DoesNotHold,
-        () if has(Standing::Undecided) => Standing::Undecided,
-        () => Standing::Holds,
+        () if verdicts.is_empty() => GoalState::NotMeasured,
+        () if has(GoalState::DoesNotHold) => GoalState::DoesNotHold,
+        () if has(GoalState::Undecided) => GoalState::Undecided,
+        () => GoalState::Holds,
     }
 }
 
-impl fmt::Display for Reached {
+impl fmt::Display for OrderGoal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { goal, text, standing, verdicts } = self;
         writeln!(f, "  {goal:>2}  {standing:14}{text}")?;
@@ -250,20 +250,20 @@ mod tests {
     use super::*;
 
     /// A table in which all rounds have counted the same.
-    fn table(device: Device, guests: u16, rows: &[(Model, Counts)]) -> Table {
+    fn table(device: GuestDevice, guests: u16, rows: &[(Model, Counts)]) -> ModelTable {
         let setting = Setting::of(device, guests);
         let of = |(model, counts): &(Model, Counts)| {
             row(*model, Ok((0..3).map(|_| sample(*counts)).collect()), true)
         };
-        Table { setting, rows: rows.iter().map(of).collect() }
+        ModelTable { setting, rows: rows.iter().map(of).collect() }
     }
 
     fn counts(near: f64, iohost: f64) -> Counts {
         [0.0, near, 0.0, 0.0, iohost].map(Count::Of)
     }
 
-    fn standings(rows: &[(Model, Counts)]) -> Vec<Standing> {
-        goals(&[table(Device::Block, 1, rows)]).iter().map(|goal| goal.standing).collect()
+    fn standings(rows: &[(Model, Counts)]) -> Vec<GoalState> {
+        goals(&[table(GuestDevice::Block, 1, rows)]).iter().map(|goal| goal.standing).collect()
     }
 
     #[test]
@@ -279,11 +279,11 @@ mod tests {
                 (HostSide, counts(host_side, 5.0)),
             ])
         };
-        assert_eq!(of(1.0, 1.0), [Standing::Holds, Standing::Holds]);
-        assert_eq!(of(2.0, 1.0), [Standing::DoesNotHold, Standing::Holds]);
-        assert_eq!(of(1.0, 2.0), [Standing::Holds, Standing::DoesNotHold]);
+        assert_eq!(of(1.0, 1.0), [GoalState::Holds, GoalState::Holds]);
+        assert_eq!(of(2.0, 1.0), [GoalState::DoesNotHold, GoalState::Holds]);
+        assert_eq!(of(1.0, 2.0), [GoalState::Holds, GoalState::DoesNotHold]);
         let missing = standings(&[(Baseline, counts(3.0, 0.0))]);
-        assert_eq!(missing, [Standing::NotMeasured, Standing::NotMeasured]);
+        assert_eq!(missing, [GoalState::NotMeasured, GoalState::NotMeasured]);
     }
 
     #[test]
@@ -291,12 +291,12 @@ mod tests {
         use Model::{Baseline, Elvis};
         let rows = |more| [(Elvis, counts(0.5, 0.0)), (Baseline, counts(more, 0.0))];
         let tables = [
-            table(Device::Block, 1, &rows(3.0)),
-            table(Device::Block, 4, &rows(0.0)),
-            table(Device::Net, 2, &rows(2.0)),
+            table(GuestDevice::Block, 1, &rows(3.0)),
+            table(GuestDevice::Block, 4, &rows(0.0)),
+            table(GuestDevice::Net, 2, &rows(2.0)),
         ];
         let goals = goals(&tables);
-        assert_eq!(goals[0].standing, Standing::Holds, "of four guests nothing is asked");
+        assert_eq!(goals[0].standing, GoalState::Holds, "of four guests nothing is asked");
         let judged = |(table, verdict): &(String, Verdict)| (table.clone(), verdict.figure);
         let judged: Vec<_> = goals[0].verdicts.iter().map(judged).collect();
         let step = "baseline less Elvis (slides: 9 - 4)";
@@ -318,6 +318,6 @@ mod tests {
         let mut baseline = counts(1.0, 0.0);
         baseline[3] = Count::Of(9.0);
         let rows = [(Model::Elvis, elvis), (Model::Baseline, baseline)];
-        assert_eq!(standings(&rows)[0], Standing::DoesNotHold);
+        assert_eq!(standings(&rows)[0], GoalState::DoesNotHold);
     }
 }

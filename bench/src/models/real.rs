@@ -19,22 +19,22 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
 
-use super::cell::{Alone, Count, Sample};
+use super::cell::{Alone, Count, ModelSample};
 use super::emulated::{Emulated, Tracing};
-use super::model::{Device, Model};
-use super::options::{NET_GUESTS, Options, Setting};
-use super::table::{Row, Table};
+use super::model::{GuestDevice, Model};
+use super::options::{ModelsOptions, NET_GUESTS, Setting};
+use super::table::{ModelRow, ModelTable};
 use super::{block, net, turns, vfio};
 use crate::block::Volume;
 use testbed::cleanup::Cleanup;
-use testbed::events::{Look, Role, Side};
+use testbed::events::{EventsSnapshot, Role, Side};
 use testbed::guest::words::{number, text};
 use testbed::guest::{
     Accelerator, BOOT_TIMEOUT, Builder, Guest, GuestError, Image, VhostDisk, VhostNic, scripts,
 };
 use testbed::machine::cores;
 use testbed::nodes::Node;
-use testbed::pair::Seats;
+use testbed::pair::RoleCores;
 use testbed::progress::Progress;
 use testbed::stage::Stage;
 
@@ -72,7 +72,7 @@ const NO_CARD_VFIO: &str =
     "a card by VFIO: its answers come from another machine, which the bench does not reach";
 
 /// The report of a guest about its work.
-struct Told {
+struct GuestReport {
     requests: u64,
     interrupts: u64,
     kicks: Option<u64>,
@@ -80,7 +80,7 @@ struct Told {
     us: Option<[f64; 2]>,
 }
 
-impl Told {
+impl GuestReport {
     fn of(line: &str) -> Result<Self> {
         let requests = number(line, "requests")?;
         ensure!(requests > 0, "the guest has done nothing: {line}");
@@ -95,15 +95,15 @@ impl Told {
 }
 
 /// The guests and nodes of a model. Guests end before their nodes.
-struct Scene {
+struct ModelGuests {
     /// The guests; the first guest has the work.
     guests: Vec<Guest>,
     nodes: Vec<(Role, Node)>,
 }
 
-impl Scene {
-    fn look(&self) -> Result<Look> {
-        Look::at(self.nodes.iter().map(|(role, node)| (*role, node)), &[])
+impl ModelGuests {
+    fn look(&self) -> Result<EventsSnapshot> {
+        EventsSnapshot::at(self.nodes.iter().map(|(role, node)| (*role, node)), &[])
     }
 
     fn guest(&mut self) -> Result<&mut Guest> {
@@ -111,7 +111,7 @@ impl Scene {
     }
 
     /// Asks for the next piece of work, from 1 on. The counts of other guests are added.
-    fn ask(&mut self, work: u16) -> Result<Told> {
+    fn ask(&mut self, work: u16) -> Result<GuestReport> {
         let before = self.look_at_others(2 * work - 1)?;
         let mut told = asked(self.guest()?, "work", work)?;
         for (before, after) in before.into_iter().zip(self.look_at_others(2 * work)?) {
@@ -124,15 +124,15 @@ impl Scene {
     }
 
     /// The counts of the other guests so far.
-    fn look_at_others(&mut self, look: u16) -> Result<Vec<Told>> {
+    fn look_at_others(&mut self, look: u16) -> Result<Vec<GuestReport>> {
         self.guests.iter_mut().skip(1).map(|guest| asked(guest, "look", look)).collect()
     }
 }
 
 /// The answer of a guest to a command. The command has a number, so that the guest runs it once.
-fn asked(guest: &mut Guest, word: &str, number: u16) -> Result<Told> {
+fn asked(guest: &mut Guest, word: &str, number: u16) -> Result<GuestReport> {
     let (typed, answer) = (format!("{word} {number}"), format!("measured {number} "));
-    Told::of(&guest.ask(&typed, &answer, PATIENCE)?)
+    GuestReport::of(&guest.ask(&typed, &answer, PATIENCE)?)
 }
 
 /// The images that are installed, and the way to run guests.
@@ -164,29 +164,29 @@ impl Images {
 }
 
 /// The options of a measurement, and its device.
-struct Bench<'a> {
-    options: &'a Options,
+struct ModelBench<'a> {
+    options: &'a ModelsOptions,
     images: Images,
-    device: Device,
+    device: GuestDevice,
     cleanup: &'a Cleanup,
 }
 
 /// All models of each device, in guests of their own; and the parts of emulation.
 pub(super) fn tables(
-    options: &Options,
+    options: &ModelsOptions,
     cleanup: &Cleanup,
     progress: &Progress,
-) -> (Vec<Table>, Vec<Emulated>) {
+) -> (Vec<ModelTable>, Vec<Emulated>) {
     let (mut tables, mut emulated) = (Vec::new(), Vec::new());
     let devices = if options.guest { &options.devices[..] } else { &[] };
     for &device in devices {
         progress.doing("looking how a guest can be run");
         let images = Images::find();
         let accelerator = images.as_ref().map_or("none", |images| images.accelerator.name());
-        let guests = if device == Device::Block { 1 } else { NET_GUESTS };
+        let guests = if device == GuestDevice::Block { 1 } else { NET_GUESTS };
         let real_guest = Some(accelerator);
         let setting = Setting { encrypt: true, real_guest, ..Setting::of(device, guests) };
-        let bench = images.map(|images| Bench { options, images, device, cleanup });
+        let bench = images.map(|images| ModelBench { options, images, device, cleanup });
         let row = |model: &Model| {
             let name = model.name();
             progress.doing(format!("{}: {name}", setting.title()));
@@ -204,9 +204,9 @@ pub(super) fn tables(
             turns::row(*model, outcome, is_seated(*model))
         };
         let asked = Model::ALL.iter().filter(|model| options.models.contains(model));
-        let rows: Vec<Row> = asked.map(row).collect();
+        let rows: Vec<ModelRow> = asked.map(row).collect();
         progress.done(setting.title());
-        tables.push(Table { setting, rows });
+        tables.push(ModelTable { setting, rows });
     }
     (tables, emulated)
 }
@@ -218,9 +218,9 @@ fn is_seated(model: Model) -> bool {
     polling == 0 || polling < cores().len()
 }
 
-impl Bench<'_> {
+impl ModelBench<'_> {
     /// Boots the guests of a model and lets them work, once for each round.
-    fn measure(&self, model: Model, emulated: &mut Vec<Emulated>) -> Result<Vec<Sample>> {
+    fn measure(&self, model: Model, emulated: &mut Vec<Emulated>) -> Result<Vec<ModelSample>> {
         let program = self.options.program.clone();
         let stage = Stage::new("models", program, true, self.cleanup.clone())?;
         let tracing = Tracing::new(&stage);
@@ -243,12 +243,12 @@ impl Bench<'_> {
         let [injections, host] = [NO_INJECTION, QEMU_SLEEPS].map(Count::Empty);
         let one = [exits, interrupts, injections, host, Count::Nobody];
         let unknown = || TRACED_SPEED.to_owned();
-        Ok(vec![Sample { one, alone: Err(unknown()), many: Err(unknown()) }])
+        Ok(vec![ModelSample { one, alone: Err(unknown()), many: Err(unknown()) }])
     }
 
     /// Measures one piece of work.
-    fn sample(&self, model: Model, scene: &mut Scene, work: u16) -> Result<Sample> {
-        let cpu = |scene: &mut Scene| -> Result<Duration> {
+    fn sample(&self, model: Model, scene: &mut ModelGuests, work: u16) -> Result<ModelSample> {
+        let cpu = |scene: &mut ModelGuests| -> Result<Duration> {
             let pids: Vec<_> = scene.guests.iter().map(Guest::process_id).collect();
             pids.into_iter().map(|pid| Ok(Side::of_process(pid)?.cpu())).sum()
         };
@@ -281,19 +281,19 @@ impl Bench<'_> {
             (Accelerator::Kvm, None) => Err(NO_TIMES.to_owned()),
             (Accelerator::Kvm, Some([p50_us, p99_us])) => Ok(Alone { p50_us, p99_us, cpu_us }),
         };
-        Ok(Sample { one, alone, many: Err(ALONE.to_owned()) })
+        Ok(ModelSample { one, alone, many: Err(ALONE.to_owned()) })
     }
 
     /// Boots a model's guest, or both guests, after its nodes have started.
-    fn start(&self, model: Model, stage: &Stage, tracing: &Tracing) -> Result<Scene> {
+    fn start(&self, model: Model, stage: &Stage, tracing: &Tracing) -> Result<ModelGuests> {
         match (self.device, model) {
-            (Device::Block, Model::Direct | Model::Unpolled) => self.client(model, stage),
-            (Device::Block, _) if model.has_vmhost() => self.disk(model, stage),
-            (Device::Net, Model::Direct | Model::Unpolled) => Err(anyhow!(net::NO_CLIENT)),
-            (Device::Net, Model::Optimum) => Err(anyhow!(NO_CARD_VFIO)),
-            (Device::Net, _) if model.has_vmhost() => self.pair(model, stage),
-            (Device::Block, _) => self.of_qemu(self.disk_of_qemu(model, stage, tracing)?),
-            (Device::Net, _) => self.of_qemu(self.card_of_qemu(model, tracing)?),
+            (GuestDevice::Block, Model::Direct | Model::Unpolled) => self.client(model, stage),
+            (GuestDevice::Block, _) if model.has_vmhost() => self.disk(model, stage),
+            (GuestDevice::Net, Model::Direct | Model::Unpolled) => Err(anyhow!(net::NO_CLIENT)),
+            (GuestDevice::Net, Model::Optimum) => Err(anyhow!(NO_CARD_VFIO)),
+            (GuestDevice::Net, _) if model.has_vmhost() => self.pair(model, stage),
+            (GuestDevice::Block, _) => self.of_qemu(self.disk_of_qemu(model, stage, tracing)?),
+            (GuestDevice::Net, _) => self.of_qemu(self.card_of_qemu(model, tracing)?),
         }
     }
 
@@ -310,29 +310,30 @@ impl Bench<'_> {
         Ok(builder.start()?)
     }
 
-    fn of_qemu(&self, builder: Builder) -> Result<Scene> {
-        Ok(Scene { guests: vec![self.boot(builder)?], nodes: Vec::new() })
+    fn of_qemu(&self, builder: Builder) -> Result<ModelGuests> {
+        Ok(ModelGuests { guests: vec![self.boot(builder)?], nodes: Vec::new() })
     }
 
     /// The nodes of a model that has a disk, and the sockets of their disks.
-    fn nodes(&self, model: Model, stage: &Stage) -> Result<crate::block::Shown> {
-        let options = Options { volume: Volume::File(disk_file(stage)?), ..self.options.clone() };
-        let setting = Setting { encrypt: true, ..Setting::of(Device::Block, 1) };
+    fn nodes(&self, model: Model, stage: &Stage) -> Result<crate::block::ShownDisks> {
+        let options =
+            ModelsOptions { volume: Volume::File(disk_file(stage)?), ..self.options.clone() };
+        let setting = Setting { encrypt: true, ..Setting::of(GuestDevice::Block, 1) };
         let asked = block::asked(&options, model, &setting).map_err(|why| anyhow!(why))?;
-        crate::block::start_nodes(&asked, stage, &Seats::default())
+        crate::block::start_nodes(&asked, stage, &RoleCores::default())
     }
 
-    fn disk(&self, model: Model, stage: &Stage) -> Result<Scene> {
+    fn disk(&self, model: Model, stage: &Stage) -> Result<ModelGuests> {
         let (nodes, sockets) = self.nodes(model, stage)?;
         let builder = self.builder(false, "disk")?;
         let disk = |socket| VhostDisk { socket, queues: 1, packed: false };
         let builder = sockets.into_iter().map(disk).fold(builder, Builder::disk);
-        Ok(Scene { guests: vec![self.boot(builder)?], nodes })
+        Ok(ModelGuests { guests: vec![self.boot(builder)?], nodes })
     }
 
     /// The client's program and its keys in the guest. The guest's card leads to the host's
     /// loopback device by QEMU's user network.
-    fn client(&self, model: Model, stage: &Stage) -> Result<Scene> {
+    fn client(&self, model: Model, stage: &Stage) -> Result<ModelGuests> {
         let (nodes, _) = self.nodes(model, stage)?;
         let (_, port) = stage.io_listen.rsplit_once(':').context("an address with a port")?;
         let keys = &stage.keys;
@@ -350,21 +351,21 @@ impl Bench<'_> {
             .file("etc/disk.key", &keys.tenant_file())
             .arguments(&["-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net,romfile="])
             .set("NODE", words);
-        Ok(Scene { guests: vec![self.boot(builder)?], nodes })
+        Ok(ModelGuests { guests: vec![self.boot(builder)?], nodes })
     }
 
     /// Two guests of a network; the first guest pings the other.
-    fn pair(&self, model: Model, stage: &Stage) -> Result<Scene> {
-        let setting = Setting { encrypt: true, ..Setting::of(Device::Net, NET_GUESTS) };
+    fn pair(&self, model: Model, stage: &Stage) -> Result<ModelGuests> {
+        let setting = Setting { encrypt: true, ..Setting::of(GuestDevice::Net, NET_GUESTS) };
         let asked = net::asked(self.options, model, &setting).map_err(|why| anyhow!(why))?;
-        let (nodes, nics) = crate::net::start_nodes(&asked, stage, &Seats::default())?;
+        let (nodes, nics) = crate::net::start_nodes(&asked, stage, &RoleCores::default())?;
         let roles = [("card", PAIR[0], PAIR[1]), ("answer", PAIR[1], PAIR[0])];
         let guests = nics.into_iter().zip(roles).map(|((socket, mac), (kind, address, peer))| {
             let nic = VhostNic { socket, mac, packed: false, offloads: true, pairs: 1 };
             let builder = self.builder(false, kind)?.name(kind).nic(nic);
             self.boot(builder.set("ADDRESS", address).set("PEER", peer))
         });
-        Ok(Scene { guests: guests.collect::<Result<_>>()?, nodes })
+        Ok(ModelGuests { guests: guests.collect::<Result<_>>()?, nodes })
     }
 
     /// A disk of QEMU itself: on a file of its own, or a device of the machine.
@@ -419,12 +420,12 @@ mod tests {
 
     #[test]
     fn only_counted_events_of_a_guest_are_known() {
-        let told = Told::of("requests=8 interrupts=16 kicks=4 p50_us=7 p99_us=9").unwrap();
+        let told = GuestReport::of("requests=8 interrupts=16 kicks=4 p50_us=7 p99_us=9").unwrap();
         assert_eq!((told.requests, told.interrupts, told.kicks), (8, 16, Some(4)));
         assert_eq!(told.us, Some([7.0, 9.0]));
-        let told = Told::of("requests=8 interrupts=16").unwrap();
+        let told = GuestReport::of("requests=8 interrupts=16").unwrap();
         assert_eq!((told.kicks, told.us), (None, None));
-        assert!(Told::of("requests=8 interrupts=16 kicks=").is_err());
-        assert!(Told::of("requests=0 interrupts=0").is_err(), "nothing to divide by");
+        assert!(GuestReport::of("requests=8 interrupts=16 kicks=").is_err());
+        assert!(GuestReport::of("requests=0 interrupts=0").is_err(), "nothing to divide by");
     }
 }

@@ -6,10 +6,10 @@ use serde::Serialize;
 
 use super::balance::Balance;
 use super::emulated::Emulated;
-use super::model::Device;
-use super::options::Options;
-use super::order::Reached;
-use super::table::{Table, known, rate, reasons};
+use super::model::GuestDevice;
+use super::options::ModelsOptions;
+use super::order::OrderGoal;
+use super::table::{ModelTable, known, rate, reasons};
 use crate::block::report::number;
 use testbed::machine::Machine;
 
@@ -18,13 +18,13 @@ pub(super) const MODELS_VERSION: u32 = 1;
 
 /// Everything that was measured.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct ModelsReport {
     /// The version of this form.
     pub version: u32,
     /// The options of this run.
-    pub asked: Options,
+    pub asked: ModelsOptions,
     /// The tables.
-    pub tables: Vec<Table>,
+    pub tables: Vec<ModelTable>,
     /// The same sidecores spread over hosts and pooled on one; empty without disks in the options.
     pub balance: Vec<Balance>,
     /// The parts of QEMU's emulation, by the names of registers.
@@ -32,7 +32,7 @@ pub struct Report {
     /// The reason why emulation was not counted, without `--guest`.
     pub not_emulated: Vec<String>,
     /// The goals.
-    pub goals: Vec<Reached>,
+    pub goals: Vec<OrderGoal>,
     /// The reasons why the figures are not those of the slides.
     pub explained: Vec<String>,
     /// The machine.
@@ -58,8 +58,8 @@ impl fmt::Display for Emulated {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { name, accelerator, requests, sync_exits, guest_interrupts, .. } = self;
         let each = match self.device {
-            Device::Block => "read of 4 KiB",
-            Device::Net => "frame of a ping",
+            GuestDevice::Block => "read of 4 KiB",
+            GuestDevice::Net => "frame of a ping",
         };
         let [exits, interrupts] = [*sync_exits, *guest_interrupts].map(number);
         writeln!(
@@ -73,7 +73,7 @@ impl fmt::Display for Emulated {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for ModelsReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,

@@ -7,21 +7,21 @@ use results::{Axis, Empty, Measurement, Point, Quantity, Series, Statistic, Unit
 use serde_json::Value;
 
 use super::balance::Balance;
-use super::cell::{Cell, Column, Figures};
-use super::model::{Device, Model, PollingCores};
+use super::cell::{Cell, Column, ModelFigures};
+use super::model::{GuestDevice, Model, PollingCores};
 use super::options::Setting;
-use super::report::Report;
-use super::table::{Row, Table};
+use super::report::ModelsReport;
+use super::table::{ModelRow, ModelTable};
 use crate::figures::{BenchReport, NO_SEATS, measured, named_point_of, of_rounds, reason, word_of};
 use crate::verdict::Spread;
 use testbed::machine::Machine;
 
-impl BenchReport for Report {
+impl BenchReport for ModelsReport {
     /// A measurement of each table, and one of the sidecores that are spread and pooled.
     fn measurements(&self, title: &str) -> Vec<Measurement> {
         let mut devices = Vec::new();
         let has_real = self.tables.iter().any(|table| table.setting.real_guest.is_some());
-        let of = |table: &Table| {
+        let of = |table: &ModelTable| {
             // Emulation is one more name in the first table of its device, or a row among real
             // guests.
             let device = table.setting.device;
@@ -43,7 +43,7 @@ impl BenchReport for Report {
 
 /// A measurement without figures, with the options that hold for all of it. Lists are options of
 /// several tables.
-fn of_all(report: &Report, benchmark: &str, title: &str) -> Measurement {
+fn of_all(report: &ModelsReport, benchmark: &str, title: &str) -> Measurement {
     let options = serde_json::to_value(&report.asked).expect("plain data");
     let is_of_parts =
         |name: &str, value: &Value| name == "guest" || value.is_array() || value.is_object();
@@ -54,7 +54,7 @@ fn of_all(report: &Report, benchmark: &str, title: &str) -> Measurement {
 }
 
 /// The same sidecores, spread over hosts and pooled on one host.
-fn balance(report: &Report, title: &str) -> Measurement {
+fn balance(report: &ModelsReport, title: &str) -> Measurement {
     let title = format!("{title}: sidecores spread and pooled");
     let mut it = of_all(report, "balance", &title);
     let label = |it: &Balance| format!("{}, {}", word_of(&it.sidecores), word_of(&it.load));
@@ -80,11 +80,16 @@ fn balance(report: &Report, title: &str) -> Measurement {
     it
 }
 
-fn rounds(report: &Report) -> usize {
+fn rounds(report: &ModelsReport) -> usize {
     usize::from(report.asked.rounds)
 }
 
-fn measurement(report: &Report, table: &Table, is_first: bool, title: &str) -> Measurement {
+fn measurement(
+    report: &ModelsReport,
+    table: &ModelTable,
+    is_first: bool,
+    title: &str,
+) -> Measurement {
     let Setting { device, guests, encrypt, stage, real_guest, .. } = table.setting;
     let sealed = if encrypt { "sealed" } else { "in clear" };
     let plural = if guests == 1 { "" } else { "s" };
@@ -104,7 +109,7 @@ fn measurement(report: &Report, table: &Table, is_first: bool, title: &str) -> M
     if stage {
         it.setup.insert("chain".to_owned(), "encrypt".to_owned());
     }
-    if device == Device::Net {
+    if device == GuestDevice::Net {
         // A network card has no volume.
         it.setup.remove("volume");
     }
@@ -131,8 +136,8 @@ fn add_row(
     it: &mut Measurement,
     events: &mut BTreeMap<usize, Series>,
     place: usize,
-    row: &Row,
-    figures: &Figures,
+    row: &ModelRow,
+    figures: &ModelFigures,
 ) {
     for (at, (column, cell)) in figures.events.iter().enumerate() {
         match cell {
@@ -171,8 +176,8 @@ fn of_events(column: &str) -> Series {
 
 /// The events of QEMU's emulation, from its own trace events, behind all models.
 fn add_emulation(
-    report: &Report,
-    table: &Table,
+    report: &ModelsReport,
+    table: &ModelTable,
     it: &mut Measurement,
     events: &mut BTreeMap<usize, Series>,
 ) {
@@ -192,27 +197,27 @@ fn add_emulation(
 
 /// Latency, throughput and processor time of models whose threads had a core each, and the polling
 /// cores of all models.
-fn speeds(table: &Table, rounds: usize) -> Vec<Series> {
+fn speeds(table: &ModelTable, rounds: usize) -> Vec<Series> {
     let measured = || {
         let rows = table.rows.iter().enumerate();
         rows.filter_map(|(place, row)| Some((place, row, row.figures.as_ref()?)))
     };
-    let of = |name: &str, quantity, unit, number: fn(&Figures) -> Option<Spread>| {
+    let of = |name: &str, quantity, unit, number: fn(&ModelFigures) -> Option<Spread>| {
         let series = Series::new(name, quantity, unit, Axis::CATEGORY);
         let seated = measured().filter(|(.., it)| it.seated);
-        let point = |(place, row, it): (usize, &Row, &Figures)| {
+        let point = |(place, row, it): (usize, &ModelRow, &ModelFigures)| {
             Some(named_point_of(number(it)?, place, row.name))
         };
         let points = seated.filter_map(point).collect();
         of_rounds(Series { points, ..series }, rounds)
     };
     let (latency, rate) = match table.setting.device {
-        Device::Net => (Quantity::RoundTrip, Quantity::MessageRate),
-        Device::Block => (Quantity::Latency, Quantity::Iops),
+        GuestDevice::Net => (Quantity::RoundTrip, Quantity::MessageRate),
+        GuestDevice::Block => (Quantity::Latency, Quantity::Iops),
     };
     let cores = |name: &str, number: fn(&PollingCores) -> Option<u16>| {
         let series = Series::new(name, Quantity::PollingCores, Unit::Count, Axis::CATEGORY);
-        let point = |(place, row, _): (usize, &Row, &Figures)| {
+        let point = |(place, row, _): (usize, &ModelRow, &ModelFigures)| {
             let y = f64::from(number(&row.polling_cores)?);
             Some(Point::of_category(place, row.name, y))
         };
@@ -235,29 +240,35 @@ fn speeds(table: &Table, rounds: usize) -> Vec<Series> {
 mod tests {
     use super::super::balance::{Load, Sidecores};
     use super::super::cell::tests::sample;
-    use super::super::cell::{Count, Sample, figures};
+    use super::super::cell::{Count, ModelSample, figures};
     use super::super::emulated::Emulated;
-    use super::super::options::Options;
+    use super::super::options::ModelsOptions;
     use super::super::options::tests::options;
     use super::super::report::MODELS_VERSION;
     use super::*;
     use crate::block::Volume;
 
-    fn row(model: Model, figures: Option<Figures>, empty: Option<&str>) -> Row {
+    fn row(model: Model, figures: Option<ModelFigures>, empty: Option<&str>) -> ModelRow {
         let polling_cores = model.polling_cores();
-        Row { model, name: model.name(), polling_cores, figures, empty: empty.map(str::to_owned) }
+        ModelRow {
+            model,
+            name: model.name(),
+            polling_cores,
+            figures,
+            empty: empty.map(str::to_owned),
+        }
     }
 
     /// A row that has counted so many exits, and no injections.
-    fn counted(model: Model, exits: [f64; 2], seated: bool) -> Row {
+    fn counted(model: Model, exits: [f64; 2], seated: bool) -> ModelRow {
         let nobody = Count::Nobody;
         let counts = |exits| [Count::Of(exits), nobody, Count::Empty("no KVM"), nobody, nobody];
         row(model, Some(figures(&exits.map(|exits| sample(counts(exits))), seated)), None)
     }
 
-    fn report(tables: Vec<Table>, balance: Vec<Balance>) -> Report {
+    fn report(tables: Vec<ModelTable>, balance: Vec<Balance>) -> ModelsReport {
         let emulated = Emulated {
-            device: Device::Block,
+            device: GuestDevice::Block,
             name: "ide",
             accelerator: "tcg",
             requests: 9,
@@ -265,9 +276,9 @@ mod tests {
             by_region: BTreeMap::new(),
             guest_interrupts: 1.0,
         };
-        Report {
+        ModelsReport {
             version: MODELS_VERSION,
-            asked: Options { rounds: 2, volume: Volume::Null, guest: true, ..options() },
+            asked: ModelsOptions { rounds: 2, volume: Volume::Null, guest: true, ..options() },
             tables,
             balance,
             emulated: vec![emulated],
@@ -289,13 +300,14 @@ mod tests {
 
     #[test]
     fn a_measured_cell_is_a_figure_and_another_cell_has_its_reason() {
-        let samples = [Sample { many: Err("it waited".to_owned()), ..sample([Count::Nobody; 5]) }];
+        let samples =
+            [ModelSample { many: Err("it waited".to_owned()), ..sample([Count::Nobody; 5]) }];
         let rows = vec![
             counted(Model::Elvis, [0.0, 0.1], false),
             row(Model::Baseline, Some(figures(&samples, true)), None),
             row(Model::Optimum, None, Some("one thread asks")),
         ];
-        let table = Table { setting: Setting::of(Device::Block, 1), rows };
+        let table = ModelTable { setting: Setting::of(GuestDevice::Block, 1), rows };
         let of_balance = |sidecores, empty: Option<&str>| Balance {
             sidecores,
             load: Load::Balanced,
@@ -346,11 +358,12 @@ mod tests {
 
     #[test]
     fn a_real_guests_table_has_its_own_row_of_emulation() {
-        let setting = Setting::of(Device::Block, 1);
-        let alone = Table { setting, rows: vec![counted(Model::Elvis, [1.0, 1.0], true)] };
+        let setting = Setting::of(GuestDevice::Block, 1);
+        let alone = ModelTable { setting, rows: vec![counted(Model::Elvis, [1.0, 1.0], true)] };
         let setting = Setting { encrypt: true, stage: true, real_guest: Some("tcg"), ..setting };
         let rows = vec![counted(Model::Emulation, [26.0, 26.0], true)];
-        let all = report(vec![alone, Table { setting, rows }], Vec::new()).measurements("mine");
+        let all =
+            report(vec![alone, ModelTable { setting, rows }], Vec::new()).measurements("mine");
         assert_eq!(labels(&all[0], Quantity::EventsPerRequest), ["Elvis"]);
         assert_eq!(labels(&all[1], Quantity::EventsPerRequest), ["emulation"]);
         assert_eq!(all[1].title, "mine: block, 1 real (tcg) guest, sealed, volume encrypted");
@@ -362,7 +375,7 @@ mod tests {
     #[test]
     fn a_card_has_no_volume_and_its_times_are_there_and_back() {
         let rows = vec![counted(Model::Elvis, [1.0, 1.0], true)];
-        let table = Table { setting: Setting::of(Device::Net, 2), rows };
+        let table = ModelTable { setting: Setting::of(GuestDevice::Net, 2), rows };
         let it = &report(vec![table], Vec::new()).measurements("mine")[0];
         assert!(!it.setup.contains_key("volume"), "{:?}", it.setup);
         assert_eq!(labels(it, Quantity::RoundTrip), ["Elvis"]);

@@ -4,15 +4,15 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::cell::{Cell, Figures};
-use super::model::{Device, Model, PollingCores};
+use super::cell::{Cell, ModelFigures};
+use super::model::{GuestDevice, Model, PollingCores};
 use super::options::{DEPTH, Setting};
 use crate::block::report::number;
 use crate::verdict::Spread;
 
 /// A model in a table.
 #[derive(Clone, Debug, Serialize)]
-pub struct Row {
+pub struct ModelRow {
     /// The model.
     pub model: Model,
     /// Its name.
@@ -20,23 +20,23 @@ pub struct Row {
     /// Cores that poll.
     pub polling_cores: PollingCores,
     /// The measured figures.
-    pub figures: Option<Figures>,
+    pub figures: Option<ModelFigures>,
     /// The reason why there are no figures.
     pub empty: Option<String>,
 }
 
 /// Models that are measured in turn.
 #[derive(Clone, Debug, Serialize)]
-pub struct Table {
+pub struct ModelTable {
     /// The setting of all its models.
     #[serde(flatten)]
     pub setting: Setting,
     /// The models.
-    pub rows: Vec<Row>,
+    pub rows: Vec<ModelRow>,
 }
 
 /// The reasons why cells and rows are empty, each reason once.
-pub(super) fn reasons(tables: &[Table]) -> Vec<String> {
+pub(super) fn reasons(tables: &[ModelTable]) -> Vec<String> {
     let mut all = Vec::new();
     for row in tables.iter().flat_map(|table| &table.rows) {
         let of_row = row.empty.iter().map(|why| format!("{}: {why}", row.name));
@@ -83,13 +83,13 @@ impl fmt::Display for Cell {
     }
 }
 
-impl fmt::Display for Row {
+impl fmt::Display for ModelRow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let iohost = self.polling_cores.iohost.map_or("-".to_owned(), |it| it.to_string());
         let polling = format!("{} / {iohost}", self.polling_cores.vmhost);
         write!(f, "  {:<26}{polling:>7}", self.name)?;
         let Some(figures) = &self.figures else { return writeln!(f, "  (see below)") };
-        let Figures { events, sum, p50_us, p99_us, cpu_us, .. } = figures;
+        let ModelFigures { events, sum, p50_us, p99_us, cpu_us, .. } = figures;
         let cells: String = events.iter().map(|(_, cell)| format!("{cell:>8}")).collect();
         let [p50, p99, cpu] = [p50_us, p99_us, cpu_us].map(known);
         let sum = median(sum);
@@ -101,12 +101,12 @@ impl fmt::Display for Row {
     }
 }
 
-impl fmt::Display for Table {
+impl fmt::Display for ModelTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.setting.title())?;
         let each = match self.setting.device {
-            Device::Block => "a request, one outstanding",
-            Device::Net => "a frame, one under way",
+            GuestDevice::Block => "a request, one outstanding",
+            GuestDevice::Net => "a frame, one under way",
         };
         writeln!(f, "  {:<33}{each:>48} |{:>26} |{:>26}", "", "us", format!("depth {DEPTH}"))?;
         let columns = ["exits", "guest", "inject", "host", "IOhost", "sum"];
@@ -119,8 +119,8 @@ impl fmt::Display for Table {
         )?;
         self.rows.iter().try_for_each(|row| write!(f, "{row}"))?;
         match self.setting.device {
-            Device::Block => Ok(()),
-            Device::Net => writeln!(
+            GuestDevice::Block => Ok(()),
+            GuestDevice::Net => writeln!(
                 f,
                 "  p50 and p99 are of a frame there and back; events, CPU and rate of each way"
             ),

@@ -2,29 +2,29 @@
 
 use anyhow::Result;
 
-use super::cell::{self, Sample};
-use super::model::{Device, Model};
-use super::options::{Options, Setting};
-use super::table::{Row, Table};
+use super::cell::{self, ModelSample};
+use super::model::{GuestDevice, Model};
+use super::options::{ModelsOptions, Setting};
+use super::table::{ModelRow, ModelTable};
 use super::{block, link, net};
 use testbed::cleanup::Cleanup;
 use testbed::progress::Progress;
 
 /// The measurement of a turn.
-pub(super) enum Asked {
-    Disk(Box<crate::block::Options>),
-    Cards(Box<crate::net::Options>),
+pub(super) enum TurnMeasurement {
+    Disk(Box<crate::block::BlockOptions>),
+    Cards(Box<crate::net::NetOptions>),
     /// Two threads with a link, without a card and a node.
     Link,
 }
 
-impl Asked {
+impl TurnMeasurement {
     /// The measurement of a model; or the reason why there is none.
-    fn of(options: &Options, model: Model, setting: &Setting) -> Result<Self, String> {
+    fn of(options: &ModelsOptions, model: Model, setting: &Setting) -> Result<Self, String> {
         Ok(match (setting.device, model) {
-            (Device::Block, _) => Self::Disk(Box::new(block::asked(options, model, setting)?)),
-            (Device::Net, Model::Optimum) => Self::Link,
-            (Device::Net, _) => Self::Cards(Box::new(net::asked(options, model, setting)?)),
+            (GuestDevice::Block, _) => Self::Disk(Box::new(block::asked(options, model, setting)?)),
+            (GuestDevice::Net, Model::Optimum) => Self::Link,
+            (GuestDevice::Net, _) => Self::Cards(Box::new(net::asked(options, model, setting)?)),
         })
     }
 
@@ -47,7 +47,12 @@ impl Asked {
     }
 
     /// Measures it once.
-    fn sample(&self, options: &Options, model: Model, cleanup: &Cleanup) -> Result<Sample> {
+    fn sample(
+        &self,
+        options: &ModelsOptions,
+        model: Model,
+        cleanup: &Cleanup,
+    ) -> Result<ModelSample> {
         match self {
             Self::Disk(asked) => block::sample(asked, model, cleanup),
             Self::Cards(asked) => net::sample(asked, model, cleanup),
@@ -59,21 +64,21 @@ impl Asked {
 /// The models of a setting that the options ask for, with the measurement of each or the reason why
 /// there is none.
 pub(super) fn models_of<'a>(
-    options: &'a Options,
+    options: &'a ModelsOptions,
     setting: &'a Setting,
-) -> impl Iterator<Item = (Model, Result<Asked, String>)> + 'a {
+) -> impl Iterator<Item = (Model, Result<TurnMeasurement, String>)> + 'a {
     let all = Model::STAND_IN.into_iter().filter(|model| options.models.contains(model));
     let all = all.filter(|model| !setting.again || model.has_iohost());
-    all.map(|model| (model, Asked::of(options, model, setting)))
+    all.map(|model| (model, TurnMeasurement::of(options, model, setting)))
 }
 
 /// Measures a setting; none where the options ask for no model of it.
 pub(super) fn in_turn(
-    options: &Options,
+    options: &ModelsOptions,
     setting: &Setting,
     cleanup: &Cleanup,
     progress: &Progress,
-) -> Option<Table> {
+) -> Option<ModelTable> {
     let models: Vec<_> = models_of(options, setting).collect();
     let sample = |at: usize, round: u16| {
         let (model, asked) = &models[at];
@@ -84,14 +89,14 @@ pub(super) fn in_turn(
     };
     let outcomes = rounds(models.len(), options.rounds, sample, cleanup);
     let rows = models.iter().zip(outcomes).map(|((model, asked), outcome)| {
-        let seated = !model.polls() || asked.as_ref().is_ok_and(Asked::has_seats);
+        let seated = !model.polls() || asked.as_ref().is_ok_and(TurnMeasurement::has_seats);
         if let (Ok(_), Err(why)) = (asked, &outcome) {
             progress.done(format!("not measured: {}: {why}", model.name()));
         }
         row(*model, outcome, seated)
     });
     let rows: Vec<_> = rows.collect();
-    (!rows.is_empty()).then_some(Table { setting: *setting, rows })
+    (!rows.is_empty()).then_some(ModelTable { setting: *setting, rows })
 }
 
 /// The error of a model that cannot be measured, before any attempt.
@@ -124,13 +129,17 @@ pub(super) fn rounds<T>(
 }
 
 /// A model's row.
-pub(super) fn row(model: Model, outcome: Result<Vec<Sample>, String>, seated: bool) -> Row {
+pub(super) fn row(
+    model: Model,
+    outcome: Result<Vec<ModelSample>, String>,
+    seated: bool,
+) -> ModelRow {
     let (figures, empty) = match outcome {
         Ok(samples) => (Some(cell::figures(&samples, seated)), None),
         Err(why) => (None, Some(why)),
     };
     let (name, polling_cores) = (model.name(), model.polling_cores());
-    Row { model, name, polling_cores, figures, empty }
+    ModelRow { model, name, polling_cores, figures, empty }
 }
 
 #[cfg(test)]

@@ -50,12 +50,12 @@ pub(super) type Mark = u8;
 
 /// The sender and the receiver of a frame.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ends {
+pub(super) struct FrameAddresses {
     pub(super) from: Mac,
     pub(super) to: Mac,
 }
 
-impl Ends {
+impl FrameAddresses {
     fn of(self, maker: FrameMaker) -> FrameMaker {
         let address = |mac: Mac| 0x0a00_0000 | u32::from(mac.0[5]);
         let Self { from, to } = self;
@@ -69,7 +69,7 @@ pub(super) struct Packet(pub(super) Vec<u8>);
 
 impl Packet {
     /// A frame of so many bytes: UDP, or TCP that is left to be cut if it is long.
-    pub(super) fn of_bytes(ends: Ends, bytes: usize) -> Self {
+    pub(super) fn of_bytes(ends: FrameAddresses, bytes: usize) -> Self {
         if bytes <= WHOLE_BYTES_MAX {
             return Self::datagram(ends, bytes.saturating_sub(UDP_HEADERS_BYTES));
         }
@@ -77,14 +77,14 @@ impl Packet {
     }
 
     /// A UDP datagram with so many bytes in it.
-    pub(super) fn datagram(ends: Ends, payload: usize) -> Self {
+    pub(super) fn datagram(ends: FrameAddresses, payload: usize) -> Self {
         let frame = ends.of(FrameMaker::udp4()).payload(payload).build();
         Self([vec![0; HEADER_BYTES], frame].concat())
     }
 
     /// So many bytes of a TCP stream, whose checksum is not completed. It must be cut if it is
     /// longer than a segment.
-    pub(super) fn tcp(ends: Ends, payload: usize) -> Self {
+    pub(super) fn tcp(ends: FrameAddresses, payload: usize) -> Self {
         let maker = ends.of(FrameMaker::tcp4()).partial();
         let (above_at, headers) = (maker.above_at() as u16, maker.header_bytes());
         let mut packet = vec![0; HEADER_BYTES];
@@ -100,7 +100,7 @@ impl Packet {
     }
 
     /// The acknowledgement of a TCP for data that it received.
-    pub(super) fn acknowledgement(ends: Ends) -> Self {
+    pub(super) fn acknowledgement(ends: FrameAddresses) -> Self {
         Self::tcp(ends, ACKNOWLEDGEMENT_BYTES - TCP_HEADERS_BYTES)
     }
 }
@@ -115,14 +115,14 @@ pub(super) fn write_mark(packet: &mut [u8], mark: Mark) {
 }
 
 /// The first bytes of a buffer that a frame came in.
-pub(super) struct Came {
+pub(super) struct ArrivedBuffers {
     /// The number of buffers that the frame is in.
     pub(super) buffers: u16,
     /// None for a frame that is not one of ours.
     pub(super) mark: Option<Mark>,
 }
 
-impl Came {
+impl ArrivedBuffers {
     pub(super) fn read(bytes: &[u8; LOOKED_AT_BYTES]) -> Self {
         let buffers = u16::from_le_bytes([bytes[BUFFERS_AT], bytes[BUFFERS_AT + 1]]).max(1);
         Self { buffers, mark: mark_of(&bytes[HEADER_BYTES..]) }
@@ -140,9 +140,9 @@ pub(super) fn mark_of(frame: &[u8]) -> Option<Mark> {
 mod tests {
     use super::*;
 
-    fn ends() -> Ends {
+    fn ends() -> FrameAddresses {
         let mac = |last| Mac([0x52, 0x54, 0, 0, 0, last]);
-        Ends { from: mac(1), to: mac(2) }
+        FrameAddresses { from: mac(1), to: mac(2) }
     }
 
     #[test]
@@ -165,10 +165,13 @@ mod tests {
     fn a_mark_is_read_where_it_was_written_and_headers_stay_right() {
         for mark in [0, 1, 255] {
             let Packet(mut packet) = Packet::of_bytes(ends(), 64);
-            assert!(Came::read(packet.first_chunk().unwrap()).mark.is_none(), "not one of ours");
+            assert!(
+                ArrivedBuffers::read(packet.first_chunk().unwrap()).mark.is_none(),
+                "not one of ours"
+            );
             write_mark(&mut packet, mark);
             packet[BUFFERS_AT] = 17;
-            let came = Came::read(packet.first_chunk().unwrap());
+            let came = ArrivedBuffers::read(packet.first_chunk().unwrap());
             assert_eq!((came.mark, came.buffers), (Some(mark), 17));
             assert_eq!(checksum_of(sum_be(0, &packet[HEADER_BYTES..][IP])), 0);
         }

@@ -7,18 +7,18 @@ use anyhow::{Result, anyhow};
 use net::Mac;
 use sidecore::now_ns;
 
-use super::packet::{ACKNOWLEDGEMENT_BYTES, Ends, Packet};
+use super::packet::{ACKNOWLEDGEMENT_BYTES, FrameAddresses, Packet};
 use super::station::{Sends, Station, StationPlan};
-use super::traffic::{self, Passed};
-use super::{Crossings, Op, Options, Path};
+use super::traffic::{self, TrafficResult};
+use super::{Crossings, NetOp, NetOptions, Path};
 use crate::measure::thread_cpu;
 use testbed::cleanup::Cleanup;
-use testbed::events::{Look, Role};
+use testbed::events::{EventsSnapshot, Role};
 use testbed::machine::pin;
 use testbed::nodes::Node;
-use testbed::pair::{Pair, Seats};
+use testbed::pair::{Pair, RoleCores};
 use testbed::progress::Progress;
-use testbed::stage::{self, Network, Stage};
+use testbed::stage::{self, NodeNetwork, Stage};
 
 /// The two guests' addresses, and the names of their nics.
 const MACS: [Mac; 2] = [Mac([0x52, 0x54, 0, 0, 0, 1]), Mac([0x52, 0x54, 0, 0, 0, 2])];
@@ -29,19 +29,23 @@ const NETWORK: &str = "[[network]]\nname = \"bench\"\n";
 
 /// Everything that runs for a measurement.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct NetSetup {
     /// None once it was stopped.
     stations: Option<[Station; 2]>,
     nodes: Vec<(Role, Node)>,
     /// Keeps the nodes' folder.
     stage: Option<Stage>,
-    options: Options,
+    options: NetOptions,
     core: Option<usize>,
 }
 
-impl Place {
+impl NetSetup {
     /// Starts it all.
-    pub(super) fn start(options: &Options, cleanup: &Cleanup, progress: &Progress) -> Result<Self> {
+    pub(super) fn start(
+        options: &NetOptions,
+        cleanup: &Cleanup,
+        progress: &Progress,
+    ) -> Result<Self> {
         let seats = options.seats();
         let (stations, nodes, stage, core) = (None, Vec::new(), None, seats.driver());
         let mut place = Self { stations, nodes, stage, options: options.clone(), core };
@@ -68,22 +72,26 @@ impl Place {
         Ok(place)
     }
 
-    pub(super) fn look(&self) -> Result<Look> {
-        Look::at(self.nodes.iter().map(|(role, node)| (*role, node)), &self.options.pids)
+    pub(super) fn look(&self) -> Result<EventsSnapshot> {
+        EventsSnapshot::at(self.nodes.iter().map(|(role, node)| (*role, node)), &self.options.pids)
     }
 
     /// The network between the nodes, where there are two.
-    pub(super) fn network(&self) -> Option<Network> {
+    pub(super) fn network(&self) -> Option<NodeNetwork> {
         let stage = self.stage.as_ref()?;
         (self.options.path == Path::Remote).then_some(stage.network)
     }
 
     /// Lets frames pass for so long, on a thread of its own. The length of `options`' frames must
     /// be the one that it was started with.
-    pub(super) fn pass(&mut self, options: &Options, duration: Duration) -> Result<Passed> {
+    pub(super) fn pass(
+        &mut self,
+        options: &NetOptions,
+        duration: Duration,
+    ) -> Result<TrafficResult> {
         let (core, waiting) = (self.core, options.driver);
         let stations = self.stations.as_mut().ok_or_else(|| anyhow!("it was stopped"))?;
-        let drive = || -> Result<Passed> {
+        let drive = || -> Result<TrafficResult> {
             core.inspect(|core| pin(*core));
             let count = |stations: &[Station; 2]| {
                 let add = |sum: [u64; 3], it: &Station| {
@@ -94,9 +102,9 @@ impl Place {
             let (began, began_ns, before) = (thread_cpu(), now_ns(), count(stations));
             let [one, two] = stations;
             let mut passed = match options.op {
-                Op::Forward => traffic::forward(one, two, options.depth(), duration, waiting)?,
-                Op::Bounce => traffic::bounce(one, two, duration, waiting)?,
-                Op::Stream => traffic::stream(one, two, options.depth(), duration)?,
+                NetOp::Forward => traffic::forward(one, two, options.depth(), duration, waiting)?,
+                NetOp::Bounce => traffic::bounce(one, two, duration, waiting)?,
+                NetOp::Stream => traffic::stream(one, two, options.depth(), duration)?,
             };
             let [kicks, foreign, calls] = count(stations);
             passed.outcome.kicks = kicks - before[0];
@@ -122,11 +130,15 @@ impl Place {
 }
 
 /// Nodes, and the socket and the address of each nic that they have.
-pub(crate) type Shown = (Vec<(Role, Node)>, [(PathBuf, String); 2]);
+pub(crate) type ShownNics = (Vec<(Role, Node)>, [(PathBuf, String); 2]);
 
 /// Starts the nodes of a way that has any.
-pub(crate) fn start_nodes(options: &Options, stage: &Stage, seats: &Seats) -> Result<Shown> {
-    let (cast, mut nodes) = (Cast { options, stage, seats }, Vec::new());
+pub(crate) fn start_nodes(
+    options: &NetOptions,
+    stage: &Stage,
+    seats: &RoleCores,
+) -> Result<ShownNics> {
+    let (cast, mut nodes) = (NetNodes { options, stage, seats }, Vec::new());
     let [one, two] = match options.path {
         Path::Remote => cast.remote(&mut nodes)?,
         _ => cast.local(&mut nodes)?,
@@ -136,15 +148,15 @@ pub(crate) fn start_nodes(options: &Options, stage: &Stage, seats: &Seats) -> Re
 }
 
 /// The nodes' configurations.
-struct Cast<'a> {
-    options: &'a Options,
+struct NetNodes<'a> {
+    options: &'a NetOptions,
     stage: &'a Stage,
-    seats: &'a Seats,
+    seats: &'a RoleCores,
 }
 
-impl Cast<'_> {
+impl NetNodes<'_> {
     fn pair(&self) -> Pair<'_> {
-        let Options { meeting, idle, .. } = *self.options;
+        let NetOptions { meeting, idle, .. } = *self.options;
         Pair { link: meeting.link, stage: self.stage, seats: self.seats, sidecores: 1, idle }
     }
 
@@ -194,15 +206,15 @@ fn have_joined(node: &Node) -> bool {
 }
 
 /// The plan of the first guest or the second one.
-fn plan(options: &Options, index: usize, socket: PathBuf) -> StationPlan {
-    let ends = Ends { from: MACS[index], to: MACS[1 - index] };
+fn plan(options: &NetOptions, index: usize, socket: PathBuf) -> StationPlan {
+    let ends = FrameAddresses { from: MACS[index], to: MACS[1 - index] };
     let longest = options.frame_bytes_max();
     let (sends, expects_bytes) = match (options.op, options.payload) {
-        (Op::Stream, _) if index == 0 => {
+        (NetOp::Stream, _) if index == 0 => {
             let (bytes, most) = (options.size_bytes as usize, options.writes_per_frame());
             (Sends::Writes { bytes, most }, ACKNOWLEDGEMENT_BYTES)
         }
-        (Op::Stream, _) => (Sends::Packet(Packet::acknowledgement(ends)), longest),
+        (NetOp::Stream, _) => (Sends::Packet(Packet::acknowledgement(ends)), longest),
         (_, Some(payload)) => {
             let packet = Packet::datagram(ends, usize::from(payload[index]));
             (Sends::Packet(packet), longest)

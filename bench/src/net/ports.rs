@@ -28,17 +28,17 @@ use peer::Planes;
 use sidecore::{Idle, RoundStage as Round, Sidecore, now_ns};
 use transport::{Endpoint, EndpointConfig, PeerInfo};
 
-use super::packet::{Ends, Packet};
+use super::packet::{FrameAddresses, Packet};
 use crate::block::{LinkKind, WARM_UP};
-use crate::load::Outcome;
+use crate::load::LoadOutcome;
 use crate::measure::thread_cpu;
 use testbed::cleanup::Cleanup;
 use testbed::machine::{cache_line_round_trip_ns, cores};
-use testbed::pair::{Meeting, Seats};
+use testbed::pair::{PairLink, RoleCores};
 use testbed::progress::Progress;
 use testbed::stage::inside;
 
-use talk::{Part, Talk, TalkPort};
+use talk::{Talk, TalkPort, TalkRole};
 
 /// The longest time that joining may take.
 const JOINED_BY: Duration = Duration::from_secs(10);
@@ -59,7 +59,7 @@ pub(crate) enum Doing {
 }
 
 impl Doing {
-    fn packet(self, ends: Ends) -> Packet {
+    fn packet(self, ends: FrameAddresses) -> Packet {
         match self {
             Self::Forward { size_bytes, .. } => Packet::of_bytes(ends, size_bytes),
             Self::Bounce { payload } => Packet::datagram(ends, payload),
@@ -67,10 +67,10 @@ impl Doing {
     }
 
     /// The parts of the first end and of the other one.
-    fn parts(self) -> [Part; 2] {
+    fn parts(self) -> [TalkRole; 2] {
         match self {
-            Self::Forward { depth, .. } => [Part::Sends { depth }, Part::Takes],
-            Self::Bounce { .. } => [Part::Asks, Part::Answers],
+            Self::Forward { depth, .. } => [TalkRole::Sends { depth }, TalkRole::Takes],
+            Self::Bounce { .. } => [TalkRole::Asks, TalkRole::Answers],
         }
     }
 }
@@ -96,7 +96,7 @@ pub(crate) struct PortsReport {
     /// The part of that time in which no frame came of those under way.
     pub(crate) waited: Duration,
     /// The times of frames that bounce.
-    pub(crate) outcome: Outcome,
+    pub(crate) outcome: LoadOutcome,
     /// Processor time of the sidecores.
     pub(crate) cpu: Duration,
     /// The average length of datagrams, by end.
@@ -145,20 +145,20 @@ impl JoinGate for Anybody {
 }
 
 /// An end. The order of fields matters: ports go before their network, and it before its sidecore.
-struct End {
+struct TalkEnd {
     ports: Vec<Attached>,
     network: Network,
     sidecore: Sidecore,
 }
 
-impl Drop for End {
+impl Drop for TalkEnd {
     fn drop(&mut self) {
         self.ports.clear();
         self.sidecore.stop();
     }
 }
 
-impl End {
+impl TalkEnd {
     fn new(name: &str, index: usize, core: Option<usize>) -> Result<Self> {
         // Spinning threads that share cores only keep each other from them.
         let idle = if core.is_some() { Idle::Spin } else { Idle::Adaptive };
@@ -264,13 +264,17 @@ impl End {
 
 /// Measures frames between two nodes' ports, in clear.
 pub(crate) fn measure(plan: &PortsPlan, cleanup: &Cleanup) -> Result<PortsReport> {
-    let meeting =
-        Meeting { link: plan.link, encrypt: false, loopback: plan.loopback, ..Meeting::default() };
+    let meeting = PairLink {
+        link: plan.link,
+        encrypt: false,
+        loopback: plan.loopback,
+        ..PairLink::default()
+    };
     let trip_before_ns = cache_line_round_trip_ns();
     let stage = meeting.stage(plan.program.clone(), cleanup, &Progress::silent())?;
-    let seats = Seats::new(&cores(), 0, 1, 1);
-    let mut near = End::new("near", 0, seats.driver())?;
-    let mut far = End::new("far", 1, seats.iohost())?;
+    let seats = RoleCores::new(&cores(), 0, 1, 1);
+    let mut near = TalkEnd::new("near", 0, seats.driver())?;
+    let mut far = TalkEnd::new("far", 1, seats.iohost())?;
     let bind = |node: &str, listen: &str| -> Result<Udp> {
         let address = listen.parse().context("an address of the stage")?;
         Ok(inside(stage.namespace_of(node).as_deref(), || Udp::bind(UdpConfig::new(address)))??)
@@ -306,7 +310,7 @@ pub(crate) fn measure(plan: &PortsPlan, cleanup: &Cleanup) -> Result<PortsReport
 /// The same between two ports of one bridge, on one sidecore.
 pub(crate) fn measure_local(plan: &PortsPlan) -> Result<PortsReport> {
     let trip_before_ns = cache_line_round_trip_ns();
-    let mut only = End::new("near", 0, Seats::new(&cores(), 0, 1, 1).driver())?;
+    let mut only = TalkEnd::new("near", 0, RoleCores::new(&cores(), 0, 1, 1).driver())?;
     let arrived = talk::Arrived::default();
     let [here, there] = talks(plan.doing, &arrived);
     only.add(MACS[0], here, true)?;
@@ -327,7 +331,7 @@ impl PortsReport {
 fn talks(doing: Doing, arrived: &talk::Arrived) -> [impl FnOnce() -> Talk + Send + 'static; 2] {
     let parts = doing.parts();
     [0, 1].map(|end| {
-        let packet = doing.packet(Ends { from: MACS[end], to: MACS[1 - end] });
+        let packet = doing.packet(FrameAddresses { from: MACS[end], to: MACS[1 - end] });
         let (part, arrived) = (parts[end], arrived.clone());
         move || Talk::new(part, &packet, arrived)
     })
@@ -335,15 +339,15 @@ fn talks(doing: Doing, arrived: &talk::Arrived) -> [impl FnOnce() -> Talk + Send
 
 fn pass(
     plan: &PortsPlan,
-    near: &End,
-    far: Option<&End>,
+    near: &TalkEnd,
+    far: Option<&TalkEnd>,
     arrived: &talk::Arrived,
 ) -> Result<PortsReport> {
     near.on(|talk| talk.is_on = true)?;
     sleep(WARM_UP);
     let ends = || [Some(near), far].into_iter().flatten();
-    let cpu = || ends().map(End::cpu).sum::<Duration>();
-    let sent = || ends().map(End::sent).collect::<Result<Vec<_>>>();
+    let cpu = || ends().map(TalkEnd::cpu).sum::<Duration>();
+    let sent = || ends().map(TalkEnd::sent).collect::<Result<Vec<_>>>();
     let (cpu_before, sent_before) = (cpu(), sent()?);
     let waited_before_ns = near.on(Talk::begin)?;
     let (before, since) = (arrived.get(), Instant::now());

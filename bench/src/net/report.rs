@@ -6,29 +6,29 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::traffic::Passed;
-use super::{Crossings, Op, Options, Path};
+use super::traffic::TrafficResult;
+use super::{Crossings, NetOp, NetOptions, Path};
 use crate::block::Latency;
 use crate::block::report::{Cost, bytes, number, size, without};
 use testbed::events::{Events, Role};
 use testbed::machine::Machine;
-use testbed::pair::{Meeting, between};
-use testbed::stage::Network;
+use testbed::pair::{PairLink, between};
+use testbed::stage::NodeNetwork;
 
 /// The version of the JSON form.
 const REPORT_VERSION: u32 = 3;
 
 /// A measurement.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct NetReport {
     /// The version of this form.
     pub version: u32,
     /// The options of this run that mean something for its way.
     pub asked: serde_json::Value,
     #[serde(skip)]
-    options: Options,
+    options: NetOptions,
     /// The network between the nodes, where there were two.
-    pub network: Option<Network>,
+    pub network: Option<NodeNetwork>,
     /// The time from the first frame to the last, without waits for frames that never came.
     pub seconds: f64,
     /// Frames that arrived; of one that bounces, each way counts; of a stream, those with writes.
@@ -69,16 +69,16 @@ pub struct Report {
     pub machine: Machine,
 }
 
-impl Report {
+impl NetReport {
     pub(super) fn new(
-        options: &Options,
-        network: Option<Network>,
-        passed: &Passed,
+        options: &NetOptions,
+        network: Option<NodeNetwork>,
+        passed: &TrafficResult,
         events: &Events,
         rtts_ns: [Option<u64>; 2],
         machine: Machine,
     ) -> Self {
-        let Passed { outcome, tally, bytes, writes, calls, drove } = passed;
+        let TrafficResult { outcome, tally, bytes, writes, calls, drove } = passed;
         let (seconds, frames) = (outcome.took.as_secs_f64(), tally.arrived);
         let waited_s = tally.waited_ns as f64 / 1e9;
         let waited_share = waited_s / (seconds + waited_s);
@@ -112,7 +112,7 @@ impl Report {
             frames_per_s: per_s(frames),
             bytes_per_s: per_s(*bytes),
             writes: *writes,
-            latency_us: (options.op == Op::Bounce).then(|| Latency::of(outcome)),
+            latency_us: (options.op == NetOp::Bounce).then(|| Latency::of(outcome)),
             events_per_frame,
             cpu_s: cpu_s.map(|(role, time)| (role, time.map(|time| time.as_secs_f64()))).into(),
             core_share: events.core_share(&outcome.driver_cpu, *drove),
@@ -144,7 +144,8 @@ impl Report {
     }
 
     fn title(&self) -> String {
-        let Options { path, op, size_bytes, payload, idle, meeting, crossings, .. } = &self.options;
+        let NetOptions { path, op, size_bytes, payload, idle, meeting, crossings, .. } =
+            &self.options;
         let (path, idle) = match path {
             Path::Local => ("local".to_owned(), format!(", idle {idle}")),
             Path::Remote => {
@@ -161,20 +162,20 @@ impl Report {
         };
         let (size, depth) = (size(*size_bytes), self.options.depth());
         let what = match (op, payload) {
-            (Op::Forward, _) => format!("frames of {size}, depth {depth}"),
-            (Op::Bounce, None) => format!("frames of {size}, one there and back"),
-            (Op::Bounce, Some([ask, answer])) => {
+            (NetOp::Forward, _) => format!("frames of {size}, depth {depth}"),
+            (NetOp::Bounce, None) => format!("frames of {size}, one there and back"),
+            (NetOp::Bounce, Some([ask, answer])) => {
                 format!("UDP with {ask} B there and {answer} B back")
             }
-            (Op::Stream, _) => format!("a stream of writes of {size}, depth {depth}"),
+            (NetOp::Stream, _) => format!("a stream of writes of {size}, depth {depth}"),
         };
         format!("{path}: {what}{idle}")
     }
 }
 
 /// The options without those that do not apply.
-fn asked(options: &Options) -> serde_json::Value {
-    let meeting = &Meeting::OPTIONS[..];
+fn asked(options: &NetOptions) -> serde_json::Value {
+    let meeting = &PairLink::OPTIONS[..];
     let size: &[&str] = if options.payload.is_some() { &["size_bytes"] } else { &["payload"] };
     match options.path {
         Path::Local => without(options, &[meeting, size, &["crossings", "pids"]]),
@@ -183,7 +184,7 @@ fn asked(options: &Options) -> serde_json::Value {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for NetReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.title())?;
         let (arrived, lost) = (self.frames, self.frames_lost);
@@ -238,24 +239,24 @@ impl fmt::Display for Report {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::load::Outcome;
+    use crate::load::LoadOutcome;
     use crate::net::flight::Tally;
-    use testbed::events::Look;
+    use testbed::events::EventsSnapshot;
 
     /// The report of a run that took a tenth of a second.
-    pub(in crate::net) fn report(tally: Tally) -> Report {
-        let options = Options::new("vrio".into());
-        let passed = Passed {
-            outcome: Outcome { took: Duration::from_millis(100), ..Outcome::new() },
+    pub(in crate::net) fn report(tally: Tally) -> NetReport {
+        let options = NetOptions::new("vrio".into());
+        let passed = TrafficResult {
+            outcome: LoadOutcome { took: Duration::from_millis(100), ..LoadOutcome::new() },
             tally,
             bytes: 64 * tally.arrived,
             writes: None,
             calls: 0,
             drove: Duration::from_secs(1),
         };
-        let look = Look::at([], &[]).unwrap();
+        let look = EventsSnapshot::at([], &[]).unwrap();
         let events = look.since(&look);
-        Report::new(&options, None, &passed, &events, [None; 2], Machine::look())
+        NetReport::new(&options, None, &passed, &events, [None; 2], Machine::look())
     }
 
     #[test]

@@ -3,12 +3,12 @@
 
 use results::{Axis, Empty, Measurement, Quantity, Unit};
 
-use super::report::Report;
+use super::report::NetReport;
 use crate::block::results::RequestFigures;
 use crate::figures::BenchReport;
 use testbed::machine::Machine;
 
-impl BenchReport for Report {
+impl BenchReport for NetReport {
     fn measurements(&self, title: &str) -> Vec<Measurement> {
         let figures = RequestFigures {
             benchmark: "net",

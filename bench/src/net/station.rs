@@ -13,8 +13,8 @@ use virtio::driver::{
 };
 
 use super::packet::{
-    Came, Ends, HEADER_BYTES, LOOKED_AT_BYTES, Mark, Packet, TCP_HEADERS_BYTES, WHOLE_BYTES_MAX,
-    write_mark,
+    ArrivedBuffers, FrameAddresses, HEADER_BYTES, LOOKED_AT_BYTES, Mark, Packet, TCP_HEADERS_BYTES,
+    WHOLE_BYTES_MAX, write_mark,
 };
 
 /// The features that let a long frame through uncut, both ways.
@@ -81,7 +81,7 @@ pub(super) struct StationPlan {
     /// Its nic's vhost-user socket.
     pub(super) socket: PathBuf,
     /// Its address, and the address that it sends to.
-    pub(super) ends: Ends,
+    pub(super) ends: FrameAddresses,
     pub(super) sends: Sends,
     /// Bytes of the longest frame that comes.
     pub(super) expects_bytes: usize,
@@ -296,7 +296,7 @@ impl Station {
             if self.more == 0 {
                 let mut first = [0; LOOKED_AT_BYTES];
                 self.receive.read(slot, 0, &mut first);
-                let Came { buffers, mark } = Came::read(&first);
+                let ArrivedBuffers { buffers, mark } = ArrivedBuffers::read(&first);
                 bytes = bytes.saturating_sub(HEADER_BYTES as u64);
                 (self.more, self.is_ours) = (buffers, mark.is_some());
                 match mark {

@@ -8,8 +8,8 @@ use sidecore::now_ns;
 use super::flight::{Flight, TIME_OUT_NS, Tally};
 use super::packet::{Mark, SEGMENT_BYTES, TCP_HEADERS_BYTES};
 use super::station::{RING_SIZE, Station};
-use crate::load::Outcome;
-use crate::measure::Waiting;
+use crate::load::LoadOutcome;
+use crate::measure::WaitMode;
 
 /// Writes of a stream between two looks at the clock. A real writer would not look at the clock at
 /// all.
@@ -19,21 +19,21 @@ const WRITES_PER_LOOK: u64 = 16;
 const NAP: Duration = Duration::from_millis(10);
 
 /// Waits for something to do, in a guest that waits for a frame.
-fn pause(station: &mut Station, waiting: Waiting) -> Result<()> {
+fn pause(station: &mut Station, waiting: WaitMode) -> Result<()> {
     match waiting {
-        Waiting::Polls => {
+        WaitMode::Polls => {
             std::hint::spin_loop();
             Ok(())
         }
-        Waiting::Sleeps => station.wait(NAP),
+        WaitMode::Sleeps => station.wait(NAP),
     }
 }
 
 /// The result of traffic.
 #[derive(Debug)]
-pub(super) struct Passed {
+pub(super) struct TrafficResult {
     /// The times of frames that bounce, and the duration of the traffic.
-    pub(super) outcome: Outcome,
+    pub(super) outcome: LoadOutcome,
     /// The tally of frames; each way of a frame that bounces counts.
     pub(super) tally: Tally,
     /// Bytes of the frames that arrived; of a stream, bytes of its writes.
@@ -46,16 +46,16 @@ pub(super) struct Passed {
     pub(super) drove: Duration,
 }
 
-impl Passed {
+impl TrafficResult {
     fn new(tally: Tally, bytes: u64) -> Self {
-        let (outcome, writes) = (Outcome::new(), None);
+        let (outcome, writes) = (LoadOutcome::new(), None);
         Self { outcome, tally, bytes, writes, calls: 0, drove: Duration::ZERO }
     }
 }
 
 /// The duration of traffic that ends with an arrival, without the time that was waited in vain.
 #[derive(Debug)]
-struct Stretch {
+struct TrafficDuration {
     began_ns: u64,
     until_ns: u64,
     arrived_ns: u64,
@@ -63,7 +63,7 @@ struct Stretch {
     waited_ns: u64,
 }
 
-impl Stretch {
+impl TrafficDuration {
     fn new(length: Duration) -> Self {
         let began_ns = now_ns();
         let length_ns = u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
@@ -91,11 +91,11 @@ pub(super) fn forward(
     to: &mut Station,
     depth: u16,
     length: Duration,
-    waiting: Waiting,
-) -> Result<Passed> {
+    waiting: WaitMode,
+) -> Result<TrafficResult> {
     // The depth limits frames that have not arrived. The receiver has buffers for as many, and the
     // sender may have its own buffers back before.
-    let mut stretch = Stretch::new(length);
+    let mut stretch = TrafficDuration::new(length);
     let (mut flight, bytes) = (Flight::new(stretch.began_ns), to.bytes);
     loop {
         let at_ns = now_ns();
@@ -118,7 +118,7 @@ pub(super) fn forward(
         }
         pause(to, waiting)?;
     }
-    let mut passed = Passed::new(flight.tally, to.bytes - bytes);
+    let mut passed = TrafficResult::new(flight.tally, to.bytes - bytes);
     passed.outcome.took = stretch.took();
     Ok(passed)
 }
@@ -128,10 +128,10 @@ pub(super) fn bounce(
     near: &mut Station,
     far: &mut Station,
     length: Duration,
-    waiting: Waiting,
-) -> Result<Passed> {
-    let stretch = Stretch::new(length);
-    let (mut outcome, mut tally) = (Outcome::new(), Tally::default());
+    waiting: WaitMode,
+) -> Result<TrafficResult> {
+    let stretch = TrafficDuration::new(length);
+    let (mut outcome, mut tally) = (LoadOutcome::new(), Tally::default());
     let (bytes, mut at_ns) = (near.bytes + far.bytes, stretch.began_ns);
     while !stretch.is_over(at_ns) {
         near.reap()?;
@@ -163,7 +163,7 @@ pub(super) fn bounce(
     }
     let all_ns = at_ns - stretch.began_ns;
     outcome.took = Duration::from_nanos(all_ns.saturating_sub(tally.waited_ns).max(1));
-    Ok(Passed { outcome, ..Passed::new(tally, near.bytes + far.bytes - bytes) })
+    Ok(TrafficResult { outcome, ..TrafficResult::new(tally, near.bytes + far.bytes - bytes) })
 }
 
 fn send_one(station: &mut Station) -> Result<Mark> {
@@ -194,8 +194,8 @@ pub(super) fn stream(
     to: &mut Station,
     depth: u16,
     length: Duration,
-) -> Result<Passed> {
-    let mut stretch = Stretch::new(length);
+) -> Result<TrafficResult> {
+    let mut stretch = TrafficDuration::new(length);
     let mut at_ns = stretch.began_ns;
     let (mut data, mut answers) = (Flight::new(at_ns), Flight::new(at_ns));
     let (mut writes, mut turns, bytes) = (0, 0_u64, to.bytes);
@@ -246,7 +246,7 @@ pub(super) fn stream(
     tally.strange += answers.strange;
     tally.time_outs += answers.time_outs;
     tally.waited_ns += answers.waited_ns;
-    let mut passed = Passed::new(tally, (to.bytes - bytes).saturating_sub(headers));
+    let mut passed = TrafficResult::new(tally, (to.bytes - bytes).saturating_sub(headers));
     passed.outcome.took = stretch.took();
     passed.writes = Some(writes);
     Ok(passed)

@@ -52,7 +52,7 @@ fn measurement(scaling: &Series, title: &str) -> Option<Measurement> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Options, SCALE_VERSION};
+    use super::super::{SCALE_VERSION, ScaleOptions};
     use super::*;
     use crate::block::Volume;
     use crate::block::results::tests::report;
@@ -65,7 +65,7 @@ mod tests {
         let points = vec![point(1, true), point(2, true), point(4, false)];
         let series = vec![Series { name: "more guests", points }];
         let volume = Volume::Null;
-        let asked = Options { program: "vrio".into(), volume, depth: 8, seconds: 1.0 };
+        let asked = ScaleOptions { program: "vrio".into(), volume, depth: 8, seconds: 1.0 };
         let scale = Scale { version: SCALE_VERSION, asked, series, machine: Machine::look() };
         let [it] = &scale.measurements("mine")[..] else { panic!("one measurement") };
         it.check().unwrap();

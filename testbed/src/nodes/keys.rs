@@ -13,13 +13,13 @@ const TENANT: &str = "tenant";
 /// Keys of some nodes and of one tenant, or no keys. Without keys the nodes' sessions are plain,
 /// and every text here is the part of a plain configuration in its place.
 #[derive(Clone, Debug, Default)]
-pub struct Keys {
+pub struct NodeKeys {
     folder: PathBuf,
     /// Public halves by name; empty for plain sessions.
     public: BTreeMap<String, String>,
 }
 
-impl Keys {
+impl NodeKeys {
     /// A set without keys.
     pub fn plain() -> Self {
         Self::default()

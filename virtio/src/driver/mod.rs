@@ -1,7 +1,7 @@
 //! The driver side: a stand-in for a guest, for tests and measurements.
 //!
-//! A [`Guest`] is memory with virtqueues in it, and a [`RingDriver`] is the driver's end of one
-//! queue: virtio-blk requests over a split or a packed ring; a [`FrameRing`] is that of one of
+//! A [`Guest`] is memory with virtqueues in it, and a [`RingDriver`] is the driver's end of
+//! one queue: virtio-blk requests over a split or a packed ring; a [`FrameRing`] is that of one of
 //! virtio-net's. They need no socket, so a simulation can put a device directly onto the same
 //! memory. A [`FrontEnd`] hands them to a vhost-user-blk server, ours or a foreign one, and
 //! connects again when that dies; a [`Keeper`] does so by itself.

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use anyhow::{Context, anyhow};
 use bench::block::{LinkKind, Volume};
 use bench::compare;
-use bench::measure::Waiting;
+use bench::measure::WaitMode;
 use clap::ValueEnum;
-use testbed::pair::Meeting;
+use testbed::pair::PairLink;
 
 use crate::results::ToldArgs;
 
@@ -46,8 +46,8 @@ impl TurnArgs {
     pub(super) fn plan(
         &self,
         [usual_seconds, quick_seconds]: [f64; 2],
-    ) -> anyhow::Result<compare::Plan> {
-        Ok(compare::Plan {
+    ) -> anyhow::Result<compare::ComparisonPlan> {
+        Ok(compare::ComparisonPlan {
             program: std::env::current_exe().context("finding this program")?,
             rounds: self.rounds.unwrap_or(if self.quick { 3 } else { 5 }),
             seconds: self.seconds.unwrap_or(if self.quick { quick_seconds } else { usual_seconds }),
@@ -58,7 +58,7 @@ impl TurnArgs {
 }
 
 #[derive(Clone, Copy, Debug, clap::Args)]
-pub(super) struct MeetingArgs {
+pub(super) struct PairLinkArgs {
     /// The link of sessions (default: udp).
     #[arg(long, value_enum)]
     pub(super) link: Option<LinkArg>,
@@ -73,9 +73,9 @@ pub(super) struct MeetingArgs {
     pub(super) mtu: Option<u32>,
 }
 
-impl From<MeetingArgs> for Meeting {
-    fn from(args: MeetingArgs) -> Self {
-        let MeetingArgs { link, encrypt, loopback, mtu } = args;
+impl From<PairLinkArgs> for PairLink {
+    fn from(args: PairLinkArgs) -> Self {
+        let PairLinkArgs { link, encrypt, loopback, mtu } = args;
         let usual = Self::default();
         let link = link.map_or(usual.link, LinkKind::from);
         let encrypt = encrypt.map_or(usual.encrypt, |encrypt| encrypt == Switch::On);
@@ -83,7 +83,7 @@ impl From<MeetingArgs> for Meeting {
     }
 }
 
-impl MeetingArgs {
+impl PairLinkArgs {
     /// Refuses options that have no meaning here, since the user expects an effect of each: all of
     /// them where no two nodes meet, and the cable's where the nodes share memory. `ways` names the
     /// paths by which nodes meet.
@@ -136,7 +136,7 @@ pub(super) enum BenchDriver {
     Sleeps,
 }
 
-impl From<BenchDriver> for Waiting {
+impl From<BenchDriver> for WaitMode {
     fn from(driver: BenchDriver) -> Self {
         match driver {
             BenchDriver::Polls => Self::Polls,

@@ -1,7 +1,7 @@
 //! `vrio bench failover`.
 
 use anyhow::Context;
-use bench::failover::{Event, Options};
+use bench::failover::{FailoverEvent, FailoverOptions};
 use clap::ValueEnum;
 
 use super::args::Switch;
@@ -42,7 +42,7 @@ enum EventArg {
     HandOverVmhost,
 }
 
-impl From<EventArg> for Event {
+impl From<EventArg> for FailoverEvent {
     fn from(event: EventArg) -> Self {
         match event {
             EventArg::Kill => Self::Kill,
@@ -53,12 +53,16 @@ impl From<EventArg> for Event {
 }
 
 impl FailoverArgs {
-    pub(super) fn options(&self) -> anyhow::Result<Options> {
-        let said = self.events.iter().map(|event| Event::from(*event));
-        Ok(Options {
+    pub(super) fn options(&self) -> anyhow::Result<FailoverOptions> {
+        let said = self.events.iter().map(|event| FailoverEvent::from(*event));
+        Ok(FailoverOptions {
             program: std::env::current_exe().context("finding this program")?,
             seconds: self.seconds,
-            events: if self.events.is_empty() { Event::ALL.to_vec() } else { said.collect() },
+            events: if self.events.is_empty() {
+                FailoverEvent::ALL.to_vec()
+            } else {
+                said.collect()
+            },
             away_seconds: self.away,
             encrypt: self.encrypt == Switch::On,
         })

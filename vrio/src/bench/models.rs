@@ -1,7 +1,7 @@
 //! `vrio bench models`.
 
 use anyhow::{Context, anyhow};
-use bench::models::{self, Device, Model, Options, Report};
+use bench::models::{self, GuestDevice, Model, ModelsOptions, ModelsReport};
 use clap::ValueEnum;
 
 use super::args::{Switch, volume};
@@ -105,13 +105,13 @@ impl ModelsArgs {
     pub(super) fn run(&self) -> Result<(), CommandFailure> {
         let options = self.options().map_err(CommandFailure::configuration)?;
         options.check().map_err(CommandFailure::configuration)?;
-        let mut tell = |report: &Report| {
+        let mut tell = |report: &ModelsReport| {
             let results = self.told.run_of(report);
             let json = ReportJson::new(report, &results);
             let line = serde_json::to_string(&json).context("the report as JSON")?;
             output::print(&format!("{line}\n")).map_err(|failure| anyhow!("{failure}"))
         };
-        let nobody = &mut |_: &Report| Ok(());
+        let nobody = &mut |_: &ModelsReport| Ok(());
         match self.part_by_part {
             true => models::run(&options, &mut tell).map(drop).map_err(CommandFailure::running),
             false => {
@@ -121,19 +121,19 @@ impl ModelsArgs {
         }
     }
 
-    fn options(&self) -> anyhow::Result<Options> {
+    fn options(&self) -> anyhow::Result<ModelsOptions> {
         let [usual_seconds, quick_seconds] = SECONDS;
         let seconds = if self.quick { quick_seconds } else { usual_seconds };
         let both = |switch: Option<Switch>| match switch {
             Some(switch) => vec![switch == Switch::On],
             None => vec![false, true],
         };
-        let options = Options {
+        let options = ModelsOptions {
             program: std::env::current_exe().context("finding this program")?,
             devices: match self.device {
-                DeviceArg::Block => vec![Device::Block],
-                DeviceArg::Net => vec![Device::Net],
-                DeviceArg::Both => vec![Device::Block, Device::Net],
+                DeviceArg::Block => vec![GuestDevice::Block],
+                DeviceArg::Net => vec![GuestDevice::Net],
+                DeviceArg::Both => vec![GuestDevice::Block, GuestDevice::Net],
             },
             models: match &self.models[..] {
                 [] => Model::ALL.to_vec(),

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::ensure;
-use bench::compare::mpi::{Hosts, Options, Running, Together};
+use bench::compare::mpi::{HostSessions, Hosts, JoinedNode, MpiOptions};
 use direct::Idle;
 
 use super::args::{LinkArg, Switch, TurnArgs};
@@ -72,17 +72,17 @@ pub(crate) struct MpiArgs {
 }
 
 impl MpiArgs {
-    pub(super) fn options(&self) -> anyhow::Result<Options> {
+    pub(super) fn options(&self) -> anyhow::Result<MpiOptions> {
         let running = self.control.clone();
         let hosts = self.hosts()?;
-        Ok(Options {
+        Ok(MpiOptions {
             plan: self.turns.plan(CASE_SECONDS)?,
             prefixes: self.prefixes.clone(),
             osu: self.osu.clone(),
             ranks: self.ranks,
             validate: self.validate,
             way: self.way.clone(),
-            running: running.map(|control| Running { control, domain: self.domain.clone() }),
+            running: running.map(|control| JoinedNode { control, domain: self.domain.clone() }),
             hosts,
         })
     }
@@ -93,7 +93,7 @@ impl MpiArgs {
         if self.hosts == 2 {
             let (link, encrypt) = (link.unwrap_or(LinkArg::Udp), encrypt == Some(Switch::On));
             let idle = idle.unwrap_or_default();
-            return Ok(Hosts::Two(Together { link: link.into(), encrypt, mtu, idle }));
+            return Ok(Hosts::Two(HostSessions { link: link.into(), encrypt, mtu, idle }));
         }
         let options = [
             ("--link", link.is_some()),

@@ -1,11 +1,11 @@
 //! `vrio bench net`.
 
 use anyhow::{Context, anyhow};
-use bench::net::{Crossings, Op, Options, Path};
+use bench::net::{Crossings, NetOp, NetOptions, Path};
 use clap::ValueEnum;
 use direct::Idle;
 
-use super::args::{BenchDriver, MeetingArgs, size};
+use super::args::{BenchDriver, PairLinkArgs, size};
 use crate::results::ToldArgs;
 
 pub(super) const EXAMPLES: &str = "Examples:
@@ -44,7 +44,7 @@ pub(crate) struct NetArgs {
     #[arg(long, default_value = "2", value_parser = crossings)]
     crossings: Crossings,
     #[command(flatten)]
-    meeting: MeetingArgs,
+    meeting: PairLinkArgs,
     /// Packed rings instead of split ones.
     #[arg(long)]
     packed: bool,
@@ -79,7 +79,7 @@ enum OpArg {
 }
 
 impl NetArgs {
-    pub(super) fn options(&self) -> anyhow::Result<Options> {
+    pub(super) fn options(&self) -> anyhow::Result<NetOptions> {
         let words: Vec<_> = self.path.iter().map(String::as_str).collect();
         let sockets =
             |both: &str| both.split_once(',').map(|(a, b)| Path::Socket(a.into(), b.into()));
@@ -96,13 +96,13 @@ impl NetArgs {
         if self.idle.is_some() && matches!(path, Path::Socket(..)) {
             return Err(anyhow!("--idle: the sockets' server runs already; drop the option"));
         }
-        let usual = Options::new(std::env::current_exe().context("finding this program")?);
-        Ok(Options {
+        let usual = NetOptions::new(std::env::current_exe().context("finding this program")?);
+        Ok(NetOptions {
             path,
             op: match self.op {
-                OpArg::Forward => Op::Forward,
-                OpArg::Bounce => Op::Bounce,
-                OpArg::Stream => Op::Stream,
+                OpArg::Forward => NetOp::Forward,
+                OpArg::Bounce => NetOp::Bounce,
+                OpArg::Stream => NetOp::Stream,
             },
             size_bytes: self.size,
             payload: self.payload.map(|Payload(bytes)| bytes),

@@ -2,13 +2,13 @@
 
 use results::{Axis, Empty, Measurement, Quantity, Series, Statistic, Unit};
 
-use super::{FloorReport, Round};
+use super::{FloorReport, FloorRound};
 use crate::figures::{BenchReport, MOVED, measured, named_point_of, of_rounds};
 use crate::verdict::Spread;
 use testbed::machine::Machine;
 
 /// A part's name, and its figure in a round.
-type FloorPart = (&'static str, fn(&Round) -> f64);
+type FloorPart = (&'static str, fn(&FloorRound) -> f64);
 
 const PARTS: [FloorPart; 5] = [
     ("bare echo of its datagrams", |round| round.echo),

@@ -13,9 +13,9 @@ use serde_json::{Value, json};
 use super::peer::DISK_BYTES;
 use super::requests::Requests;
 use crate::block::processor_time;
-use crate::compare::contest::Sample;
+use crate::compare::contest::TurnSample;
 use crate::compare::running::{FOLDER, remains};
-use crate::load::Pattern;
+use crate::load::LoadPattern;
 use testbed::cleanup::Cleanup;
 use testbed::machine::{cache_line_round_trip_ns, cores};
 
@@ -41,7 +41,7 @@ const BDEVPERF_MIB: &str = "300";
 const BDEVPERF_QUEUES: u16 = 2;
 
 /// A tool's turn.
-pub(super) struct Turn<'a> {
+pub(super) struct ToolTurn<'a> {
     pub(super) case: &'a Requests,
     pub(super) seconds: f64,
     /// The servers.
@@ -62,15 +62,15 @@ struct Ran {
 
 /// The results of a tool.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Figures {
+struct ToolFigures {
     iops: f64,
     p50_us: f64,
     p99_us: f64,
 }
 
-impl Turn<'_> {
+impl ToolTurn<'_> {
     /// fio's measurement of a disk, which is filled first unless it is already.
-    pub(super) fn fio(&self, program: &Path, words: &[String]) -> Result<Sample> {
+    pub(super) fn fio(&self, program: &Path, words: &[String]) -> Result<TurnSample> {
         let words = words.iter().map(|word| word.replace(FOLDER, &self.folder.to_string_lossy()));
         let words: Vec<_> = words.chain([format!("--size={DISK_BYTES}")]).collect();
         if !self.filled {
@@ -91,7 +91,7 @@ impl Turn<'_> {
     }
 
     /// SPDK's own tool on an NVMe/TCP disk. It counts whole seconds.
-    pub(super) fn nvme_perf(&self, program: &Path, target: &str) -> Result<Sample> {
+    pub(super) fn nvme_perf(&self, program: &Path, target: &str) -> Result<TurnSample> {
         let warm_up = NVME_PERF_WARM_UP.as_secs().to_string();
         let words = ["-L", "-s", NVME_PERF_MIB, "-c", &client_mask(), "-a", &warm_up, "-r", target];
         let words = [self.spdk_words(), words.map(str::to_owned).to_vec()].concat();
@@ -101,7 +101,7 @@ impl Turn<'_> {
 
     /// SPDK's own tool with its own driver, on the disk at the socket. It counts whole seconds, and
     /// has no warm-up.
-    pub(super) fn bdevperf(&self, program: &Path) -> Result<Sample> {
+    pub(super) fn bdevperf(&self, program: &Path) -> Result<TurnSample> {
         let folder = self.folder.display().to_string();
         let (config, rpc) = (format!("{folder}/client.json"), format!("{folder}/client-rpc"));
         let disk = json!({
@@ -168,8 +168,8 @@ impl Turn<'_> {
 }
 
 impl Ran {
-    fn sample(&self, Figures { iops, p50_us, p99_us }: Figures) -> Sample {
-        Sample {
+    fn sample(&self, ToolFigures { iops, p50_us, p99_us }: ToolFigures) -> TurnSample {
+        TurnSample {
             rate: iops,
             p50_us: Some(p50_us),
             p99_us: Some(p99_us),
@@ -241,7 +241,7 @@ fn fio_words(op: &str, size_bytes: u32, depth: u16) -> Vec<String> {
 }
 
 /// Reads fio's JSON.
-fn fio_result(said: &str, op: Pattern) -> Result<Figures> {
+fn fio_result(said: &str, op: LoadPattern) -> Result<ToolFigures> {
     // Warnings come first.
     let json = said.find('{').map(|at| &said[at..]).context("fio printed no JSON")?;
     let mut values = serde_json::Deserializer::from_str(json).into_iter::<Value>();
@@ -251,13 +251,13 @@ fn fio_result(said: &str, op: Pattern) -> Result<Figures> {
     let iops = of["iops"].as_f64().filter(|iops| *iops > 0.0);
     let figures = (|| {
         let (p50_us, p99_us) = (us("50.000000")?, us("99.000000")?);
-        Some(Figures { iops: iops?, p50_us, p99_us })
+        Some(ToolFigures { iops: iops?, p50_us, p99_us })
     })();
     figures.with_context(|| format!("fio counted nothing: {of}"))
 }
 
 /// Reads the tables of SPDK's tools. A request that failed is an error.
-fn spdk_result(said: &str) -> Result<Figures> {
+fn spdk_result(said: &str) -> Result<ToolFigures> {
     let number = |word: &str| word.trim_end_matches("us").parse::<f64>().ok();
     let after = |word: &str| -> Option<Vec<f64>> {
         let line = said.lines().find(|line| line.trim_start().starts_with(word))?;
@@ -267,7 +267,7 @@ fn spdk_result(said: &str) -> Result<Figures> {
     let figures = (|| {
         let iops = first("Total").filter(|iops| *iops > 0.0)?;
         let (p50_us, p99_us) = (first("50.00000%")?, first("99.00000%")?);
-        Some(Figures { iops, p50_us, p99_us })
+        Some(ToolFigures { iops, p50_us, p99_us })
     })();
     // Only the table of `bdevperf` has a column for them: the third of its totals.
     let failed = said.contains("Fail/s").then(|| after("Total")).flatten();
@@ -303,12 +303,12 @@ mod tests {
                                 {"50.000000": 2500, "99.000000": 4000}}},
                        "write": {"iops": 0.0, "lat_ns": {}}}]}
             more"#;
-        let figures = Figures { iops: 1234.5, p50_us: 2.5, p99_us: 4.0 };
-        assert_eq!(fio_result(said, Pattern::RandRead).unwrap(), figures);
-        assert!(fio_result(said, Pattern::Write).is_err());
-        assert!(fio_result("fio: no such engine", Pattern::Read).is_err());
+        let figures = ToolFigures { iops: 1234.5, p50_us: 2.5, p99_us: 4.0 };
+        assert_eq!(fio_result(said, LoadPattern::RandRead).unwrap(), figures);
+        assert!(fio_result(said, LoadPattern::Write).is_err());
+        assert!(fio_result("fio: no such engine", LoadPattern::Read).is_err());
         let old = r#"{"jobs": [{"read": {"iops": 1.0, "lat_ns": {"percentile": {}}}}]}"#;
-        let error = fio_result(old, Pattern::Read).unwrap_err().to_string();
+        let error = fio_result(old, LoadPattern::Read).unwrap_err().to_string();
         assert!(error.contains("counted nothing"), "{error}");
     }
 
@@ -355,9 +355,9 @@ Running I/O for 1 seconds...
 
     #[test]
     fn spdks_output_is_understood() {
-        let nvme = Figures { iops: 578.87, p50_us: 1298.117, p99_us: 29_440.788 };
+        let nvme = ToolFigures { iops: 578.87, p50_us: 1298.117, p99_us: 29_440.788 };
         assert_eq!(spdk_result(NVME_PERF).unwrap(), nvme);
-        let virtio = Figures { iops: 12_476.49, p50_us: 126.818, p99_us: 4612.726 };
+        let virtio = ToolFigures { iops: 12_476.49, p50_us: 126.818, p99_us: 4612.726 };
         assert_eq!(spdk_result(BDEVPERF).unwrap(), virtio);
         let refused = |said: &str, word: &str| {
             let error = spdk_result(said).unwrap_err().to_string();

@@ -4,7 +4,7 @@ use super::peer::name;
 use super::requests::Requests;
 use crate::block::floor::{REMOTE_GOAL, SEALING_GOAL};
 use crate::compare::contest::Case;
-use crate::compare::goals::{Figure, Part, Subject, part};
+use crate::compare::goals::{Figure, RowBound, Subject, part};
 
 /// The name of our direct client, which goals refer to.
 pub(super) const DIRECT: &str = "vrio direct";
@@ -41,14 +41,14 @@ const TEXTS: [&str; 12] = [
     "three roles on two cores, depth 32: a third of what the busiest could do, p99 below 1 ms",
 ];
 
-const PARTS: [Part; 13] = [
+const PARTS: [RowBound; 13] = [
     part(1, "null", "depth 32", &[name::SPDK_VHOST, name::DAEMON], Figure::Rate, 1.0),
     part(2, "null", "depth 1", &[name::SPDK_VHOST], Figure::P50, 1.0),
     part(3, "local, memory", "4k depth 1", &[name::SPDK_VHOST], Figure::P50, 1.0),
     part(3, "local, memory", "depth 32", &[name::SPDK_VHOST], Figure::Rate, 1.5),
     part(4, "memory file", "depth 32", &[name::FIO], Figure::Rate, 0.95),
     part(4, "O_DIRECT", "depth 32", &[name::FIO], Figure::Rate, 0.95),
-    Part {
+    RowBound {
         ours: DIRECT_XDP,
         ..part(5, "direct, memory", "4k depth 1", &[name::SPDK_NVME], Figure::P50, 0.35)
     },
@@ -66,19 +66,19 @@ const fn udp(
     theirs: &'static [&'static str],
     figure: Figure,
     bound: f64,
-) -> Part {
-    Part { ours: DIRECT, ..part(goal, "direct, memory", case, theirs, figure, bound) }
+) -> RowBound {
+    RowBound { ours: DIRECT, ..part(goal, "direct, memory", case, theirs, figure, bound) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::compare::contest::LOCAL;
-    use crate::compare::goals::Reached;
-    use crate::compare::table::{Row, tests};
-    use crate::verdict::{Bound, Spread, Standing, Verdict};
+    use crate::compare::goals::GoalOutcome;
+    use crate::compare::table::{PairRow, tests};
+    use crate::verdict::{Bound, GoalState, Spread, Verdict};
 
-    fn row(contest: &str, case: &str, names: [&str; 2], rounds: &[[f64; 2]]) -> Row {
+    fn row(contest: &str, case: &str, names: [&str; 2], rounds: &[[f64; 2]]) -> PairRow {
         assert!((DISKS.cases)().iter().any(|it| it == case), "{case}");
         tests::row(&DISKS, contest, case, names, rounds)
     }
@@ -86,7 +86,7 @@ mod tests {
     const DAEMONS: [&str; 2] = ["qemu-storage-daemon 7.2.22", "qemu-storage-daemon 10.0.2"];
     const NULL: &str = "local, null volume";
 
-    fn goal(number: u8, rows: &[(&str, Row)]) -> Reached {
+    fn goal(number: u8, rows: &[(&str, PairRow)]) -> GoalOutcome {
         let rows: Vec<_> = rows.iter().map(|(contest, row)| (*contest, row)).collect();
         let mut all = DISKS.reached(&rows, &[]);
         assert_eq!(all.len(), 12);
@@ -94,7 +94,7 @@ mod tests {
     }
 
     /// All rows of the first goal.
-    fn null_rows(kiops: f64) -> Vec<(&'static str, Row)> {
+    fn null_rows(kiops: f64) -> Vec<(&'static str, PairRow)> {
         let cases = ["randread 4k depth 32", "randwrite 4k depth 32"];
         let theirs = [DAEMONS[0], DAEMONS[1], name::SPDK_VHOST];
         let pairs = cases.iter().flat_map(|case| theirs.map(|theirs| (case, theirs)));
@@ -108,7 +108,7 @@ mod tests {
     fn a_goal_holds_if_all_its_rows_do() {
         let mut rows = null_rows(12.0);
         let reached = goal(1, &rows);
-        assert_eq!((reached.standing, reached.verdicts, reached.hold), (Standing::Holds, 6, 6));
+        assert_eq!((reached.standing, reached.verdicts, reached.hold), (GoalState::Holds, 6, 6));
         let said = reached.to_string();
         assert!(said.contains("holds           6 of 6"), "{said}");
         assert!(said.contains("IOPS 1.20 (1.20-1.20) >= 1.00"), "{said}");
@@ -119,12 +119,12 @@ mod tests {
             row(NULL, case, [LOCAL, DAEMONS[0]], &[[12.0, 10.0], [9.0, 10.0], [8.0, 10.0]]);
         rows[0].1 = slower;
         let reached = goal(1, &rows);
-        assert_eq!((reached.standing, reached.hold), (Standing::Undecided, 5));
+        assert_eq!((reached.standing, reached.hold), (GoalState::Undecided, 5));
         let decisive = reached.decisive.unwrap();
         assert!(decisive.starts_with("randread 4k depth 32, qemu-storage-daemon 7.2.22: "));
         assert!(decisive.ends_with("0.80 to 1.20 in its rounds"), "{decisive}");
         rows[1].1 = row(NULL, case, [LOCAL, DAEMONS[1]], &[[9.0, 10.0]; 3]);
-        assert_eq!(goal(1, &rows).standing, Standing::DoesNotHold);
+        assert_eq!(goal(1, &rows).standing, GoalState::DoesNotHold);
     }
 
     #[test]
@@ -132,13 +132,13 @@ mod tests {
         let mut rows = null_rows(12.0);
         rows.retain(|(_, row)| row.theirs != name::SPDK_VHOST);
         let reached = goal(1, &rows);
-        assert_eq!(reached.standing, Standing::NotMeasured);
+        assert_eq!(reached.standing, GoalState::NotMeasured);
         assert_eq!(reached.missing[0], "randread 4k depth 32, null, SPDK vhost");
         assert_eq!(reached.missing.len(), 2);
         let said = reached.to_string();
         assert!(said.contains("not measured: randread 4k depth 32, null, SPDK vhost, and 1 more"));
         let nothing = goal(7, &[]);
-        assert_eq!((nothing.standing, nothing.verdicts), (Standing::NotMeasured, 0));
+        assert_eq!((nothing.standing, nothing.verdicts), (GoalState::NotMeasured, 0));
         assert!(!nothing.missing.is_empty() && nothing.decisive.is_none());
         assert!(!goal(9, &[]).missing.is_empty(), "our own figures are asked for too");
     }
@@ -173,8 +173,8 @@ mod tests {
         assert_eq!(verdict.value, Spread { median: 0.0, min: 0.0, max: 0.0 });
         let all = DISKS.reached(&[], &[("local", &verdict)]);
         let of = |goal: u8| &all[usize::from(goal) - 1];
-        assert_eq!(of(EVENTS_GOAL).standing, Standing::Holds);
-        assert_eq!(of(TWO_CORES_GOAL).standing, Standing::NotMeasured);
+        assert_eq!(of(EVENTS_GOAL).standing, GoalState::Holds);
+        assert_eq!(of(TWO_CORES_GOAL).standing, GoalState::NotMeasured);
         assert!(all.iter().zip(1..).all(|(reached, number)| reached.goal == number));
     }
 }

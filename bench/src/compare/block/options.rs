@@ -7,15 +7,15 @@ use serde::Serialize;
 use sidecore::Idle;
 
 use crate::block;
-use crate::compare::contest::Plan;
+use crate::compare::contest::ComparisonPlan;
 use crate::measure::Reuse;
 
 /// The options of a comparison of disks.
 #[derive(Clone, Debug, Serialize)]
-pub struct Options {
+pub struct DisksOptions {
     /// The program and the extent of the comparison.
     #[serde(flatten)]
-    pub plan: Plan,
+    pub plan: ComparisonPlan,
     /// The behaviour of our sidecores without work; adaptive instead of spin where sidecores share
     /// cores.
     #[serde(serialize_with = "block::as_text")]
@@ -36,7 +36,7 @@ pub struct Options {
     pub sockets: Vec<(String, PathBuf)>,
 }
 
-impl Options {
+impl DisksOptions {
     /// Looks whether the options make sense.
     ///
     /// # Errors
@@ -44,8 +44,10 @@ impl Options {
     pub fn check(&self) -> Result<()> {
         let Self { plan, sockets, .. } = self;
         plan.check()?;
-        let one =
-            block::Options { seconds: plan.seconds, ..block::Options::new(plan.program.clone()) };
+        let one = block::BlockOptions {
+            seconds: plan.seconds,
+            ..block::BlockOptions::new(plan.program.clone())
+        };
         one.check()?;
         let folders = [("--folder", &self.folder), ("--disk-folder", &self.disk_folder)];
         for (name, folder) in folders.into_iter().chain(self.spdk.iter().map(|it| ("--spdk", it))) {

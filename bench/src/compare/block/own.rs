@@ -4,14 +4,14 @@ use anyhow::{Context, Result};
 use sidecore::Idle;
 
 use super::goals::{EVENTS_GOAL, TWO_CORES_GOAL};
-use super::options::Options;
+use super::options::DisksOptions;
 use super::requests::Requests;
-use crate::block::floor::{self, FloorOptions, FloorReport, Round};
-use crate::block::{self, LinkKind, Path, Report, Volume};
+use crate::block::floor::{self, FloorOptions, FloorReport, FloorRound};
+use crate::block::{self, BlockReport, LinkKind, Path, Volume};
 use crate::compare::contest::Case;
 use crate::compare::table::{OwnOutcome, OwnRow};
-use crate::load::Pattern;
-use crate::measure::Waiting;
+use crate::load::LoadPattern;
+use crate::measure::WaitMode;
 use crate::verdict::{self, Bound, Spread, Verdict};
 use testbed::cleanup::Cleanup;
 use testbed::machine::on_two_cores;
@@ -32,7 +32,7 @@ const P99_MS_MAX: f64 = 1.0;
 
 /// The measurements without a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Own {
+pub(super) enum OwnCase {
     /// The time that remote and sealed requests add to the parts that vrio cannot avoid.
     Floor,
     /// The events of a request.
@@ -42,16 +42,16 @@ pub(super) enum Own {
 }
 
 /// Figures, and how long a cache line took meanwhile.
-type Figures = (Vec<OwnRow>, Option<Spread>);
+type OwnFigures = (Vec<OwnRow>, Option<Spread>);
 
 /// The options and the helpers of a measurement.
 pub(super) struct Measurer<'a> {
-    pub(super) options: &'a Options,
+    pub(super) options: &'a DisksOptions,
     pub(super) cleanup: &'a Cleanup,
     pub(super) progress: &'a Progress,
 }
 
-impl Own {
+impl OwnCase {
     pub(super) const ALL: [Self; 3] = [Self::Floor, Self::Events, Self::TwoCores];
 
     pub(super) fn name(self) -> &'static str {
@@ -65,7 +65,7 @@ impl Own {
     /// The requests that it is about.
     pub(super) fn case(self) -> Requests {
         let depth = if self == Self::Floor { 1 } else { 32 };
-        Requests { op: Pattern::RandRead, size_bytes: 4 << 10, depth }
+        Requests { op: LoadPattern::RandRead, size_bytes: 4 << 10, depth }
     }
 
     /// Turns of one round, for the estimate: the floor has five parts, the events have two ways
@@ -95,8 +95,8 @@ impl Measurer<'_> {
         self.options.plan.seconds.min(SECONDS_MAX)
     }
 
-    fn floor(&self) -> Result<Figures> {
-        let case = Own::Floor.case();
+    fn floor(&self) -> Result<OwnFigures> {
+        let case = OwnCase::Floor.case();
         let asked = FloorOptions {
             program: self.options.plan.program.clone(),
             link: LinkKind::Shm,
@@ -109,10 +109,10 @@ impl Measurer<'_> {
     }
 
     /// One of our disks with 32 requests outstanding.
-    fn disk(&self, path: Path, driver: Waiting, idle: Idle) -> block::Options {
-        let Requests { op, size_bytes, depth } = Own::Events.case();
+    fn disk(&self, path: Path, driver: WaitMode, idle: Idle) -> block::BlockOptions {
+        let Requests { op, size_bytes, depth } = OwnCase::Events.case();
         let volume = if path == Path::Local { Volume::Null } else { Volume::Memory };
-        block::Options {
+        block::BlockOptions {
             path,
             driver,
             idle,
@@ -123,23 +123,23 @@ impl Measurer<'_> {
             encrypt: self.options.encrypt,
             seconds: self.seconds(),
             loopback: true,
-            ..block::Options::new(self.options.plan.program.clone())
+            ..block::BlockOptions::new(self.options.plan.program.clone())
         }
     }
 
-    fn measure(&self, own: Own, way: &str, asked: &block::Options) -> Result<Report> {
+    fn measure(&self, own: OwnCase, way: &str, asked: &block::BlockOptions) -> Result<BlockReport> {
         self.progress.doing(format!("{}: {way}", own.name()));
         block::measure(asked, self.cleanup, &Progress::silent())
     }
 
-    fn events(&self) -> Result<Figures> {
+    fn events(&self) -> Result<OwnFigures> {
         let (mut rows, mut trips) = (Vec::new(), Vec::new());
         for path in [Path::Local, Path::Remote] {
-            for driver in [Waiting::Polls, Waiting::Sleeps] {
+            for driver in [WaitMode::Polls, WaitMode::Sleeps] {
                 let way = way(&path, driver);
                 let asked = self.disk(path.clone(), driver, Idle::Spin);
                 let rounds = 0..self.options.plan.rounds;
-                let reports = rounds.map(|_| self.measure(Own::Events, &way, &asked));
+                let reports = rounds.map(|_| self.measure(OwnCase::Events, &way, &asked));
                 let reports = reports.collect::<Result<Vec<_>>>()?;
                 rows.push(events_row(&way, driver, &reports));
                 trips.extend(reports.iter().flat_map(trips_of));
@@ -148,18 +148,18 @@ impl Measurer<'_> {
         Ok((rows, verdict::of_trips(&trips)))
     }
 
-    fn two_cores(&self) -> Result<Figures> {
+    fn two_cores(&self) -> Result<OwnFigures> {
         let (mut rows, mut trips) = (Vec::new(), Vec::new());
-        for driver in [Waiting::Polls, Waiting::Sleeps] {
+        for driver in [WaitMode::Polls, WaitMode::Sleeps] {
             let way = way(&Path::Remote, driver);
             let asked = self.disk(Path::Remote, driver, Idle::Adaptive);
-            let mut reports = Vec::<Report>::new();
+            let mut reports = Vec::<BlockReport>::new();
             while verdict::wants_more(
                 self.options.plan.rounds,
                 reports.len(),
                 of_one_level(&reports).len(),
             ) {
-                let measured = on_two_cores(|| self.measure(Own::TwoCores, &way, &asked));
+                let measured = on_two_cores(|| self.measure(OwnCase::TwoCores, &way, &asked));
                 reports.push(measured?);
             }
             rows.extend(two_cores_rows(&way, &reports));
@@ -170,12 +170,12 @@ impl Measurer<'_> {
 }
 
 /// The name of a way in rows.
-fn way(path: &Path, driver: Waiting) -> String {
+fn way(path: &Path, driver: WaitMode) -> String {
     let driver = match driver {
-        Waiting::Polls => "polls",
-        Waiting::Sleeps => "sleeps",
+        WaitMode::Polls => "polls",
+        WaitMode::Sleeps => "sleeps",
     };
-    format!("{}, {path}, driver {driver}", Own::Events.case().name())
+    format!("{}, {path}, driver {driver}", OwnCase::Events.case().name())
 }
 
 fn floor_rows(case: &Requests, report: &FloorReport) -> Vec<OwnRow> {
@@ -188,7 +188,7 @@ fn floor_rows(case: &Requests, report: &FloorReport) -> Vec<OwnRow> {
         tried: report.rounds.len(),
         verdict,
     };
-    let part = |figure, of: fn(&Round) -> f64| row(figure, Spread::of(report.of(of)), None);
+    let part = |figure, of: fn(&FloorRound) -> f64| row(figure, Spread::of(report.of(of)), None);
     let parts = [
         part("bare echo, us", |round| round.echo),
         part("local read, us", |round| round.local),
@@ -202,20 +202,20 @@ fn floor_rows(case: &Requests, report: &FloorReport) -> Vec<OwnRow> {
 
 /// Events that a driver which polls never needs, or that a driver which sleeps needs rarely. Counts
 /// do not depend on levels.
-fn events_row(way: &str, driver: Waiting, reports: &[Report]) -> OwnRow {
+fn events_row(way: &str, driver: WaitMode, reports: &[BlockReport]) -> OwnRow {
     let (figure, names, bound): (_, &[&str], _) = match driver {
-        Waiting::Polls => (
+        WaitMode::Polls => (
             "kicks and wake-ups",
             &["kicks", "vmhost_wakeups", "iohost_wakeups"],
             Bound::AtMost(0.0),
         ),
-        Waiting::Sleeps => ("calls", &["calls"], Bound::AtMost(CALLS_MAX)),
+        WaitMode::Sleeps => ("calls", &["calls"], Bound::AtMost(CALLS_MAX)),
     };
     // A role that does not take part has no events. But an event that is never counted would always
     // be zero, so at least two names must be counted.
     let counted = |name: &&&str| reports[0].events_per_request.contains_key(**name);
     assert!(names.iter().filter(counted).count() >= names.len().min(2), "{names:?} are counted");
-    let events = |report: &Report| {
+    let events = |report: &BlockReport| {
         names.iter().filter_map(|name| report.events_per_request.get(*name)).sum::<f64>()
     };
     let values: Vec<_> = reports.iter().map(events).collect();
@@ -224,17 +224,17 @@ fn events_row(way: &str, driver: Waiting, reports: &[Report]) -> OwnRow {
     OwnRow { case, figure, value: verdict.value, rounds, tried: rounds, verdict: Some(verdict) }
 }
 
-fn trips_of(report: &Report) -> Vec<u64> {
+fn trips_of(report: &BlockReport) -> Vec<u64> {
     report.cache_line_rtts_ns.into_iter().flatten().collect()
 }
 
-fn of_one_level(reports: &[Report]) -> Vec<usize> {
+fn of_one_level(reports: &[BlockReport]) -> Vec<usize> {
     verdict::of_one_level(&reports.iter().map(trips_of).collect::<Vec<_>>())
 }
 
-fn two_cores_rows(way: &str, reports: &[Report]) -> [OwnRow; 2] {
+fn two_cores_rows(way: &str, reports: &[BlockReport]) -> [OwnRow; 2] {
     let counted = of_one_level(reports);
-    let of = |number: fn(&Report) -> f64| match &counted[..] {
+    let of = |number: fn(&BlockReport) -> f64| match &counted[..] {
         [] => reports.iter().map(number).collect::<Vec<_>>(),
         counted => counted.iter().map(|&at| number(&reports[at])).collect(),
     };
@@ -252,7 +252,7 @@ fn two_cores_rows(way: &str, reports: &[Report]) -> [OwnRow; 2] {
 
 /// Requests per second, as a share of those that the busiest role could do with a core to itself.
 /// The busiest role has the most processor time for each request.
-fn busiest(report: &Report) -> f64 {
+fn busiest(report: &BlockReport) -> f64 {
     let most = report.cpu_s.values().flatten().copied().fold(0.0, f64::max);
     report.iops * most / report.requests as f64
 }

@@ -27,18 +27,18 @@ pub(super) mod name {
 
 /// A peer as it is started.
 #[derive(Clone, Debug)]
-pub(super) struct Peer {
+pub(super) struct DiskPeer {
     /// Its name in tables.
     pub(super) name: String,
     /// Its servers.
     pub(super) service: Service,
     /// The client that puts requests in.
-    pub(super) client: Client,
+    pub(super) client: DiskClient,
     /// Its client has no more requests outstanding.
     pub(super) depth_max: Option<u16>,
 }
 
-impl Peer {
+impl DiskPeer {
     /// Whether it is one of SPDK's, which take long to start.
     pub(super) fn is_slow(&self) -> bool {
         self.service.config.is_some()
@@ -47,7 +47,7 @@ impl Peer {
 
 /// The client that puts requests in.
 #[derive(Clone, Debug)]
-pub(super) enum Client {
+pub(super) enum DiskClient {
     /// Our driver, at the vhost-user socket.
     Driver,
     /// fio: its path, and its words for the disk.
@@ -63,7 +63,7 @@ pub(super) enum Client {
     BdevPerf(PathBuf),
 }
 
-impl Client {
+impl DiskClient {
     /// fio, with words for the disk.
     pub(super) fn fio(program: &Path, words: &[&str]) -> Self {
         let words = words.iter().map(|word| (*word).to_owned());

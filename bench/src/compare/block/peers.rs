@@ -4,9 +4,9 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::peer::{Client, DISK_BYTES, Peer, SOCKET, name};
+use super::peer::{DISK_BYTES, DiskClient, DiskPeer, SOCKET, name};
 use super::spdk::{self, Spdk};
-use crate::compare::running::{Made, Ready, Server, Service, find};
+use crate::compare::running::{Made, Ready, ServerProcess, Service, find};
 use testbed::machine::cores;
 
 /// How long a thread of the daemon polls that has a core to itself: all the time.
@@ -14,7 +14,7 @@ const POLL_MAX_NS: u64 = 100_000_000;
 
 /// The peers that are installed, and those that are missing.
 #[derive(Clone, Debug)]
-pub(super) struct Peers {
+pub(super) struct DiskPeers {
     /// The daemon of `PATH`, and others: versions differ much.
     daemons: Vec<PathBuf>,
     nbdkit: Option<PathBuf>,
@@ -24,7 +24,7 @@ pub(super) struct Peers {
     pub(super) missing: Vec<String>,
 }
 
-impl Peers {
+impl DiskPeers {
     /// Looks for programs; SPDK's also in a folder where it was built. Further daemons are given.
     pub(super) fn find(spdk: Option<&Path>, daemons: &[PathBuf]) -> Self {
         let mut missing = Vec::new();
@@ -45,19 +45,19 @@ impl Peers {
     }
 
     /// Local null disks.
-    pub(super) fn null(&self) -> Vec<Peer> {
+    pub(super) fn null(&self) -> Vec<DiskPeer> {
         let node = format!("driver=null-co,node-name=disk,size={DISK_BYTES},read-zeroes=off");
         let spdk = self.spdk.iter().flat_map(|spdk| spdk.vhosts(false));
         self.daemons.iter().map(|program| daemon(program, &node, None, 2)).chain(spdk).collect()
     }
 
     /// Local disks in a process's memory.
-    pub(super) fn memory(&self) -> Vec<Peer> {
+    pub(super) fn memory(&self) -> Vec<DiskPeer> {
         self.spdk.iter().flat_map(|spdk| spdk.vhosts(true)).collect()
     }
 
     /// Local disks in this file, through the page cache or around it; and the file itself.
-    pub(super) fn file(&self, file: &Path, direct: bool) -> Vec<Peer> {
+    pub(super) fn file(&self, file: &Path, direct: bool) -> Vec<DiskPeer> {
         let (path, on) = (file.display(), if direct { "on" } else { "off" });
         let node =
             format!("driver=file,node-name=disk,filename={path},aio=io_uring,cache.direct={on}");
@@ -65,9 +65,9 @@ impl Peers {
             let direct = format!("--direct={}", u8::from(direct));
             let engine = format!("--ioengine={engine}");
             let words = [&*engine, &format!("--filename={path}"), &direct];
-            let client = Client::fio(self.fio.as_ref()?, &words);
+            let client = DiskClient::fio(self.fio.as_ref()?, &words);
             let service = Service { file: Some(made(file)), ..Service::default() };
-            Some(Peer { name: name.to_owned(), service, client, depth_max })
+            Some(DiskPeer { name: name.to_owned(), service, client, depth_max })
         };
         let io_uring = bare(name::FIO, "io_uring", None);
         // Around the page cache it would be one more disk's latency.
@@ -77,7 +77,7 @@ impl Peers {
     }
 
     /// A disk in another process's memory, by NBD, as a third process shows it.
-    pub(super) fn remote(&self) -> Vec<Peer> {
+    pub(super) fn remote(&self) -> Vec<DiskPeer> {
         let (Some(nbdkit), Some(port)) = (self.nbdkit_server(), free_port()) else {
             return Vec::new();
         };
@@ -94,14 +94,14 @@ impl Peers {
     }
 
     /// The same where the client drives it itself.
-    pub(super) fn direct(&self) -> Vec<Peer> {
+    pub(super) fn direct(&self) -> Vec<DiskPeer> {
         let Some(port) = free_port() else { return Vec::new() };
         let nbdkit = self.nbdkit_server().zip(self.fio.as_ref()).map(|(nbdkit, fio)| {
             let words = ["--ioengine=nbd", &format!("--uri=nbd://127.0.0.1:{port}/")];
-            Peer {
+            DiskPeer {
                 name: name::NBDKIT.to_owned(),
                 service: Service { servers: vec![nbdkit(port)], ..Service::default() },
-                client: Client::fio(fio, &words),
+                client: DiskClient::fio(fio, &words),
                 depth_max: None,
             }
         });
@@ -121,7 +121,7 @@ impl Peers {
         }
     }
 
-    fn nbdkit_server(&self) -> Option<impl Fn(u16) -> Server> {
+    fn nbdkit_server(&self) -> Option<impl Fn(u16) -> ServerProcess> {
         let program = self.nbdkit.as_ref()?.display().to_string();
         Some(move |port: u16| {
             let words = ["--foreground", "--exit-with-parent", "-i", "127.0.0.1", "-p"];
@@ -132,7 +132,7 @@ impl Peers {
                 .chain(rest)
                 .collect();
             let ready = Ready::Listens(SocketAddr::from(([127, 0, 0, 1], port)));
-            Server { words, ready, pinned: false }
+            ServerProcess { words, ready, pinned: false }
         })
     }
 }
@@ -140,7 +140,7 @@ impl Peers {
 /// A daemon that exports a block node. Its thread polls where `busy` threads, the driver's among
 /// them, have a core each. Where they share cores it sleeps, as our sidecores do not spin there
 /// either.
-fn daemon(program: &Path, node: &str, file: Option<&Path>, busy: usize) -> Peer {
+fn daemon(program: &Path, node: &str, file: Option<&Path>, busy: usize) -> DiskPeer {
     let export = "type=vhost-user-blk,id=export,node-name=disk,addr.type=unix,\
                   addr.path=FOLDER/socket,writable=on,iothread=poller";
     let poll_max_ns = if cores().len() < busy { 0 } else { POLL_MAX_NS };
@@ -148,11 +148,11 @@ fn daemon(program: &Path, node: &str, file: Option<&Path>, busy: usize) -> Peer 
     let words = ["--object", &thread, "--blockdev", node, "--export", export];
     let first = program.display().to_string();
     let words = std::iter::once(first).chain(words.map(str::to_owned)).collect();
-    let servers = vec![Server { words, ready: Ready::Sockets(&[SOCKET]), pinned: false }];
-    Peer {
+    let servers = vec![ServerProcess { words, ready: Ready::Sockets(&[SOCKET]), pinned: false }];
+    DiskPeer {
         name: format!("{} {}", name::DAEMON, version(program).unwrap_or_default()),
         service: Service { servers, file: file.map(made), config: None },
-        client: Client::Driver,
+        client: DiskClient::Driver,
         depth_max: None,
     }
 }

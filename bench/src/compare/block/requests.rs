@@ -4,12 +4,12 @@ use results::Axis;
 
 use crate::compare::case::{CaseKind, MeasuredCase};
 use crate::compare::contest::Case;
-use crate::load::Pattern;
+use crate::load::LoadPattern;
 
 /// One kind of requests.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Requests {
-    pub(super) op: Pattern,
+    pub(super) op: LoadPattern,
     pub(super) size_bytes: u32,
     pub(super) depth: u16,
 }
@@ -41,11 +41,11 @@ impl Requests {
     /// Small requests to random places, long ones in order.
     pub(super) fn all() -> Vec<Self> {
         let mut cases = Vec::new();
-        for op in [Pattern::RandRead, Pattern::RandWrite] {
+        for op in [LoadPattern::RandRead, LoadPattern::RandWrite] {
             cases.extend([1, 8, 32].map(|depth| Self { op, size_bytes: 4 << 10, depth }));
         }
         for (size_bytes, depth) in [(64 << 10, 8), (1 << 20, 4)] {
-            let ops = [Pattern::Read, Pattern::Write];
+            let ops = [LoadPattern::Read, LoadPattern::Write];
             cases.extend(ops.map(|op| Self { op, size_bytes, depth }));
         }
         cases
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn a_case_is_as_one_disk_alone_is_measured() {
-        let it = Requests { op: Pattern::RandRead, size_bytes: 4096, depth: 32 }.measured();
+        let it = Requests { op: LoadPattern::RandRead, size_bytes: 4096, depth: 32 }.measured();
         assert_eq!((it.benchmark, it.kind, it.x), ("block", CaseKind::Requests, 32.0));
         let setup = [("op", "randread".to_owned()), ("size_bytes", "4096".to_owned())];
         assert_eq!(it.setup, setup);

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::peer::{Client, DISK_BYTES, Peer, SOCKET, name};
+use super::peer::{DISK_BYTES, DiskClient, DiskPeer, SOCKET, name};
 use crate::block;
-use crate::compare::running::{FOLDER, Ready, Server, Service, find};
+use crate::compare::running::{FOLDER, Ready, ServerProcess, Service, find};
 use testbed::machine::cores;
 
 /// Huge pages for a target with its disk (measured: 1,600 MiB) and its client (256), in MiB.
@@ -71,23 +71,23 @@ impl Spdk {
 
     /// A vhost-user-blk disk, null or of memory: by our driver, and by SPDK's driver where that was
     /// built.
-    pub(super) fn vhosts(&self, memory: bool) -> Vec<Peer> {
+    pub(super) fn vhosts(&self, memory: bool) -> Vec<DiskPeer> {
         let method = "vhost_create_blk_controller";
         let disk = json!({"method": method, "params": {"ctrlr": SOCKET, "dev_name": "disk"}});
         let config = config(memory, &[json!({"subsystem": "vhost_blk", "config": [disk]})]);
-        let peer = |name: &str, client| Peer {
+        let peer = |name: &str, client| DiskPeer {
             name: name.to_owned(),
             service: self.service(Ready::Sockets(&[SOCKET]), config.clone()),
             client,
             depth_max: None,
         };
-        let by_ours = peer(name::SPDK_VHOST, Client::Driver);
-        let own = self.bdevperf.clone().map(Client::BdevPerf);
+        let by_ours = peer(name::SPDK_VHOST, DiskClient::Driver);
+        let own = self.bdevperf.clone().map(DiskClient::BdevPerf);
         [by_ours].into_iter().chain(own.map(|own| peer(name::SPDK_BDEVPERF, own))).collect()
     }
 
     /// A disk of memory by NVMe/TCP, if its client is there too.
-    pub(super) fn nvme(&self, port: u16) -> Option<Peer> {
+    pub(super) fn nvme(&self, port: u16) -> Option<DiskPeer> {
         let address = json!({
             "trtype": "TCP", "adrfam": "IPv4", "traddr": "127.0.0.1", "trsvcid": port.to_string()
         });
@@ -101,13 +101,13 @@ impl Spdk {
              "params": {"nqn": NQN, "listen_address": address}},
         ]);
         let program = self.nvme_perf.clone()?;
-        Some(Peer {
+        Some(DiskPeer {
             name: name::SPDK_NVME.to_owned(),
             service: self.service(
                 Ready::Listens(SocketAddr::from(([127, 0, 0, 1], port))),
                 config(true, &[json!({"subsystem": "nvmf", "config": methods})]),
             ),
-            client: Client::NvmePerf {
+            client: DiskClient::NvmePerf {
                 program,
                 target: format!(
                     "trtype:TCP adrfam:IPv4 traddr:127.0.0.1 trsvcid:{port} subnqn:{NQN}"
@@ -123,7 +123,7 @@ impl Spdk {
         let words = ["-m", &core, "--no-pci", "-S", FOLDER, "-r", &rpc, "--json", &config];
         let program = self.target.display().to_string();
         let words = std::iter::once(program).chain(words.map(str::to_owned)).collect();
-        let servers = vec![Server { words, ready, pinned: true }];
+        let servers = vec![ServerProcess { words, ready, pinned: true }];
         Service { servers, file: None, config: Some(told) }
     }
 }

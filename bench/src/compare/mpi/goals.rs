@@ -4,7 +4,7 @@ use super::messages::Messages;
 use super::options::TWO_HOSTS;
 use super::ways::name;
 use crate::compare::contest::Case;
-use crate::compare::goals::{Figure, Part, Subject};
+use crate::compare::goals::{Figure, RowBound, Subject};
 
 /// Cores with which two hosts have one for each rank and each sidecore.
 const ROOMY: usize = 4;
@@ -53,8 +53,8 @@ const fn median(
     contest: &'static str,
     theirs: &'static [&'static str],
     bound: f64,
-) -> Part {
-    Part { goal, contest, case: SHORT, ours: name::VRIO, theirs, figure: Figure::P50, bound }
+) -> RowBound {
+    RowBound { goal, contest, case: SHORT, ours: name::VRIO, theirs, figure: Figure::P50, bound }
 }
 
 const fn bandwidth(
@@ -62,16 +62,17 @@ const fn bandwidth(
     contest: &'static str,
     case: &'static str,
     theirs: &'static [&'static str],
-) -> Part {
-    Part { goal, contest, case, ours: name::VRIO, theirs, figure: Figure::Rate, bound: 1.0 }
+) -> RowBound {
+    RowBound { goal, contest, case, ours: name::VRIO, theirs, figure: Figure::Rate, bound: 1.0 }
 }
 
-const SHORT_ON_TWO_HOSTS: Part = median(4, TWO_HOSTS, &[name::TCP], 1.0);
-const ROOMY_PARTS: [Part; 8] = parts(SHORT_ON_TWO_HOSTS);
-const PARTS: [Part; 8] = parts(Part { figure: Figure::Cpu, bound: 2.0, ..SHORT_ON_TWO_HOSTS });
+const SHORT_ON_TWO_HOSTS: RowBound = median(4, TWO_HOSTS, &[name::TCP], 1.0);
+const ROOMY_PARTS: [RowBound; 8] = parts(SHORT_ON_TWO_HOSTS);
+const PARTS: [RowBound; 8] =
+    parts(RowBound { figure: Figure::Cpu, bound: 2.0, ..SHORT_ON_TWO_HOSTS });
 
 /// Open MPI refuses libfabric's shm; MPICH takes it.
-const fn parts(short_on_two_hosts: Part) -> [Part; 8] {
+const fn parts(short_on_two_hosts: RowBound) -> [RowBound; 8] {
     [
         median(1, "one host, Open MPI", &[name::OWN], 1.3),
         median(2, "one host, MPICH", &[name::SHM, name::TCP], 1.0),
@@ -88,22 +89,22 @@ const fn parts(short_on_two_hosts: Part) -> [Part; 8] {
 mod tests {
     use super::super::options::ONE_HOST;
     use super::*;
-    use crate::compare::goals::Reached;
-    use crate::compare::table::{Row, tests};
-    use crate::verdict::Standing;
+    use crate::compare::goals::GoalOutcome;
+    use crate::compare::table::{PairRow, tests};
+    use crate::verdict::GoalState;
 
     const OPEN_MPI: &str = "one host, Open MPI 4.1.4";
     const MPICH: &str = "one host, MPICH 5.0.2";
     const SLOWER: &[[f64; 2]] = &[[6.0, 10.0]; 3];
 
-    fn row(contest: &'static str, case: &str, theirs: &str, ratio: f64) -> (&'static str, Row) {
+    fn row(contest: &'static str, case: &str, theirs: &str, ratio: f64) -> (&'static str, PairRow) {
         assert!((MESSAGES.cases)().iter().any(|it| it == case), "{case}");
         assert!(contest.starts_with(ONE_HOST) || contest.starts_with(TWO_HOSTS));
         let rounds = &[[10.0 * ratio, 10.0]; 3];
         (contest, tests::row(&MESSAGES, contest, case, [name::VRIO, theirs], rounds))
     }
 
-    fn goals(rows: &[(&'static str, Row)]) -> Vec<Reached> {
+    fn goals(rows: &[(&'static str, PairRow)]) -> Vec<GoalOutcome> {
         let rows: Vec<_> = rows.iter().map(|(contest, row)| (*contest, row)).collect();
         MESSAGES.reached(&rows, &[])
     }
@@ -118,11 +119,11 @@ mod tests {
             row(MPICH, SHORT, name::TCP, 5.0),
         ];
         let all = goals(&rows);
-        assert_eq!((all[0].standing, all[0].verdicts), (Standing::Holds, 1), "{}", all[0]);
-        assert_eq!((all[1].standing, all[1].verdicts), (Standing::Holds, 3), "{}", all[1]);
-        assert_eq!(goals(&rows[..2])[1].standing, Standing::NotMeasured, "MPICH is missing");
+        assert_eq!((all[0].standing, all[0].verdicts), (GoalState::Holds, 1), "{}", all[0]);
+        assert_eq!((all[1].standing, all[1].verdicts), (GoalState::Holds, 3), "{}", all[1]);
+        assert_eq!(goals(&rows[..2])[1].standing, GoalState::NotMeasured, "MPICH is missing");
         let slow = [row(OPEN_MPI, SHORT, vader, 0.7)];
-        assert_eq!(goals(&slow)[0].standing, Standing::DoesNotHold);
+        assert_eq!(goals(&slow)[0].standing, GoalState::DoesNotHold);
         // MPICH's own shared memory is for information.
         assert!(row(MPICH, SHORT, name::OWN, 0.1).1.goals.is_empty());
     }
@@ -132,9 +133,9 @@ mod tests {
         let vader = "its own shared memory (vader)";
         let rows = [row(OPEN_MPI, LONG, vader, 1.2), row(OPEN_MPI, LONGEST, vader, 0.9)];
         let all = goals(&rows);
-        assert_eq!((all[2].standing, all[2].verdicts), (Standing::DoesNotHold, 2), "{}", all[2]);
+        assert_eq!((all[2].standing, all[2].verdicts), (GoalState::DoesNotHold, 2), "{}", all[2]);
         assert!(row(OPEN_MPI, "both ways 1 MiB", vader, 0.9).1.goals.is_empty());
-        assert_eq!(goals(&rows[..1])[2].standing, Standing::NotMeasured);
+        assert_eq!(goals(&rows[..1])[2].standing, GoalState::NotMeasured);
     }
 
     #[test]
@@ -143,7 +144,7 @@ mod tests {
         let all = goals(&rows);
         assert_eq!(
             (all[3].standing, all[4].standing),
-            (Standing::NotMeasured, Standing::NotMeasured)
+            (GoalState::NotMeasured, GoalState::NotMeasured)
         );
         let two = [row("two hosts, MPICH 5.0.2", LONG, name::UCX_TCP, 2.0)];
         assert_eq!(two[0].1.goals.len(), 1);
@@ -153,10 +154,10 @@ mod tests {
     fn short_messages_of_two_hosts_are_judged_by_what_the_cores_can_show() {
         let (contest, short) = row("two hosts, Open MPI 4.1.4", SHORT, name::TCP, 0.6);
         let [few] = &short.goals[..] else { panic!("{short:?}") };
-        assert_eq!((few.goal, few.figure, few.standing), (4, "CPU", Standing::Holds));
+        assert_eq!((few.goal, few.figure, few.standing), (4, "CPU", GoalState::Holds));
         let roomy = tests::row(of_cores(4), contest, SHORT, [name::VRIO, name::TCP], SLOWER);
         let [many] = &roomy.goals[..] else { panic!("{roomy:?}") };
-        assert_eq!((many.goal, many.figure, many.standing), (4, "p50", Standing::DoesNotHold));
+        assert_eq!((many.goal, many.figure, many.standing), (4, "p50", GoalState::DoesNotHold));
         assert_eq!(of_cores(3).texts[4], of_cores(4).texts[4]);
     }
 }

@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::kinds::{Family, Mpi};
 use super::site::Site;
-use super::ways::Way;
+use super::ways::MpiTransport;
 use testbed::stage::CABLE;
 
 /// How long a job may take: this time, and so many times the seconds of its measurement. The margin
@@ -37,9 +37,9 @@ const CHOICES: [&str; 7] = ["OMPI_MCA_", "MPIR_CVAR_", "I_MPI_", "FI_", "UCX_", 
 
 /// A job of an MPI by one of its ways.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Job<'a> {
+pub(super) struct MpiJob<'a> {
     pub(super) mpi: &'a Mpi,
-    pub(super) way: Way,
+    pub(super) way: MpiTransport,
     pub(super) ranks: u16,
 }
 
@@ -67,7 +67,7 @@ impl Site<'_> {
     /// its output.
     pub(super) fn run(
         &self,
-        job: &Job<'_>,
+        job: &MpiJob<'_>,
         program: &Path,
         words: &[String],
         seconds: f64,
@@ -94,7 +94,7 @@ impl Site<'_> {
     }
 
     /// A launcher's command, up to the words of the program.
-    fn command(&self, job: &Job<'_>) -> Command {
+    fn command(&self, job: &MpiJob<'_>) -> Command {
         let mut command = self.begin(&job.mpi.run);
         for (name, _) in std::env::vars_os() {
             if CHOICES.iter().any(|it| name.to_string_lossy().starts_with(it)) {

@@ -7,7 +7,7 @@ use crate::compare::contest::Case;
 
 /// The operation of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Op {
+pub(super) enum MpiOp {
     /// A message there and one back: the time of one of them.
     Latency,
     /// Windows of messages one way.
@@ -20,7 +20,7 @@ pub(super) enum Op {
     AllReduce,
 }
 
-impl Op {
+impl MpiOp {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Latency => "latency",
@@ -64,7 +64,7 @@ impl Op {
 /// One kind of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Messages {
-    pub(super) op: Op,
+    pub(super) op: MpiOp,
     pub(super) bytes: u32,
     /// The number of ranks that take part.
     pub(super) ranks: u16,
@@ -76,12 +76,12 @@ impl Messages {
         let of = |op, sizes: &'static [u32], ranks| {
             sizes.iter().map(move |&bytes| Self { op, bytes, ranks })
         };
-        of(Op::Latency, &[8, 1 << 10, 8 << 10, 64 << 10, 1 << 20], 2)
-            .chain(of(Op::Bandwidth, &[8 << 10, 64 << 10, 1 << 20], 2))
-            .chain(of(Op::Both, &[64 << 10, 1 << 20], 2))
-            .chain(of(Op::Rate, &[8], ranks))
-            .chain(of(Op::AllToAll, &[8, 1 << 10, 64 << 10], ranks))
-            .chain(of(Op::AllReduce, &[8, 1 << 10, 64 << 10], ranks))
+        of(MpiOp::Latency, &[8, 1 << 10, 8 << 10, 64 << 10, 1 << 20], 2)
+            .chain(of(MpiOp::Bandwidth, &[8 << 10, 64 << 10, 1 << 20], 2))
+            .chain(of(MpiOp::Both, &[64 << 10, 1 << 20], 2))
+            .chain(of(MpiOp::Rate, &[8], ranks))
+            .chain(of(MpiOp::AllToAll, &[8, 1 << 10, 64 << 10], ranks))
+            .chain(of(MpiOp::AllReduce, &[8, 1 << 10, 64 << 10], ranks))
             .collect()
     }
 
@@ -131,13 +131,19 @@ mod tests {
     #[test]
     fn each_operation_is_a_benchmark_beside_osus() {
         let of = |op| Messages { op, bytes: 65_536, ranks: 2 }.measured();
-        let (both, rate) = (of(Op::Both), of(Op::Rate));
+        let (both, rate) = (of(MpiOp::Both), of(MpiOp::Rate));
         assert_eq!(both.benchmark, "mpi_bidirectional_bandwidth");
         assert_eq!((both.kind, both.x, both.bytes), (CaseKind::BytesBothWays, 65_536.0, 65_536.0));
         assert_eq!((rate.benchmark, rate.kind), ("mpi_message_rate", CaseKind::Messages));
-        let mut names =
-            [Op::Latency, Op::Bandwidth, Op::Both, Op::Rate, Op::AllToAll, Op::AllReduce]
-                .map(|op| of(op).benchmark);
+        let mut names = [
+            MpiOp::Latency,
+            MpiOp::Bandwidth,
+            MpiOp::Both,
+            MpiOp::Rate,
+            MpiOp::AllToAll,
+            MpiOp::AllReduce,
+        ]
+        .map(|op| of(op).benchmark);
         names.sort_unstable();
         assert!(names.windows(2).all(|two| two[0] != two[1]), "{names:?}");
     }

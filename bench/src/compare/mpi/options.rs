@@ -7,9 +7,9 @@ use serde::Serialize;
 use sidecore::Idle;
 
 use crate::block::LinkKind;
-use crate::compare::contest::Plan;
+use crate::compare::contest::ComparisonPlan;
 use testbed::machine::cores;
-use testbed::pair::Meeting;
+use testbed::pair::PairLink;
 
 /// The most ranks of cases in which all ranks take part: a rank holds the messages from all to all
 /// in memory.
@@ -26,7 +26,7 @@ pub enum Hosts {
     /// All are on this one.
     One,
     /// Half of them are on each of two network namespaces, which a virtual cable joins.
-    Two(Together),
+    Two(HostSessions),
 }
 
 impl Hosts {
@@ -41,7 +41,7 @@ impl Hosts {
 
 /// The sessions between the nodes of two hosts, and their sidecores' behaviour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Together {
+pub struct HostSessions {
     /// The link of sessions; not memory, which two hosts would not share.
     pub link: LinkKind,
     /// Whether those are sealed.
@@ -53,17 +53,17 @@ pub struct Together {
     pub idle: Idle,
 }
 
-impl Together {
+impl HostSessions {
     /// The cable and the sessions between the nodes.
-    pub(super) fn meeting(self) -> Meeting {
+    pub(super) fn meeting(self) -> PairLink {
         let Self { link, encrypt, mtu, .. } = self;
-        Meeting { link, encrypt, loopback: false, mtu }
+        PairLink { link, encrypt, loopback: false, mtu }
     }
 }
 
 /// A node that runs already, and the domain of it that the ranks join.
 #[derive(Clone, Debug, Serialize)]
-pub struct Running {
+pub struct JoinedNode {
     /// The node's control socket.
     pub control: PathBuf,
     /// The domain's name; not needed where the node has one only.
@@ -72,10 +72,10 @@ pub struct Running {
 
 /// The options of `vrio bench mpi`.
 #[derive(Clone, Debug, Serialize)]
-pub struct Options {
+pub struct MpiOptions {
     /// The program and the extent of the comparison; its seconds are of each case.
     #[serde(flatten)]
-    pub plan: Plan,
+    pub plan: ComparisonPlan,
     /// Where further MPIs are installed: `bin/mpicc` and `bin/mpirun` are there.
     pub prefixes: Vec<PathBuf>,
     /// The folder of the user's OSU programs, if they replace our program.
@@ -87,12 +87,12 @@ pub struct Options {
     /// Only ways whose name contains this text, besides ours.
     pub way: Option<String>,
     /// A node that runs already; else a node is started. Only with one host.
-    pub running: Option<Running>,
+    pub running: Option<JoinedNode>,
     /// Where ranks are.
     pub hosts: Hosts,
 }
 
-impl Options {
+impl MpiOptions {
     /// Looks whether the options make sense.
     ///
     /// # Errors

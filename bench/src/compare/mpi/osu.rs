@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, ensure};
 
-use super::job::Job;
+use super::job::MpiJob;
 use super::kinds::{self, Family};
-use super::messages::{Messages, Op};
+use super::messages::{Messages, MpiOp};
 use super::site::Site;
-use crate::compare::contest::Sample;
+use crate::compare::contest::TurnSample;
 
 /// The depth of programs' folders under the given folder: OSU has `c/mpi/pt2pt/standard`.
 const DEPTH_MAX: u32 = 6;
@@ -28,11 +28,11 @@ const SECONDS: f64 = 5.0;
 pub(super) struct Osu {
     folder: PathBuf,
     family: Family,
-    programs: Vec<(Op, PathBuf)>,
+    programs: Vec<(MpiOp, PathBuf)>,
     has_percentiles: bool,
 }
 
-impl Op {
+impl MpiOp {
     /// The name of the OSU program.
     fn osu(self) -> &'static str {
         match self {
@@ -56,7 +56,7 @@ impl Osu {
     /// When a program is not there, or the programs are of an MPI that is not known here.
     pub(super) fn find(folder: &Path) -> Result<Self> {
         let files = files(folder)?;
-        let program = |op: Op| {
+        let program = |op: MpiOp| {
             let name = op.osu();
             // Built with libtool, a script may have its name and the program be in `.libs`.
             let mut all = files.iter().filter(|file| file.file_name().is_some_and(|it| it == name));
@@ -67,7 +67,7 @@ impl Osu {
             });
             Ok((op, found?.clone()))
         };
-        let programs = Op::ALL.into_iter().map(program).collect::<Result<Vec<_>>>()?;
+        let programs = MpiOp::ALL.into_iter().map(program).collect::<Result<Vec<_>>>()?;
         let first = &programs[0].1;
         let family = kinds::family_of(first)?;
         let bytes = fs::read(first).with_context(|| format!("reading {}", first.display()))?;
@@ -92,9 +92,9 @@ impl Osu {
         &self,
         cases: &[Messages],
         site: &Site<'_>,
-        job: &Job<'_>,
+        job: &MpiJob<'_>,
         validate: bool,
-    ) -> Result<Vec<Sample>> {
+    ) -> Result<Vec<TurnSample>> {
         let mut samples = Vec::new();
         for of_op in cases.chunk_by(|one, other| one.op == other.op) {
             let op = of_op[0].op;
@@ -102,14 +102,14 @@ impl Osu {
             let sizes = of_op.iter().map(|case| case.bytes);
             let (least, most) = (sizes.clone().min().unwrap_or(8), sizes.max().unwrap_or(8));
             let mut words = vec!["-m".to_owned(), format!("{least}:{most}")];
-            if self.has_percentiles && op != Op::Rate {
+            if self.has_percentiles && op != MpiOp::Rate {
                 words.push("-z50,99".to_owned());
             }
-            if validate && op != Op::Rate {
+            if validate && op != MpiOp::Rate {
                 words.push("-c".to_owned());
             }
             let lines = site.run(job, program, &words, SECONDS)?;
-            let table = Table::read(&lines).with_context(|| program.display().to_string())?;
+            let table = OsuTable::read(&lines).with_context(|| program.display().to_string())?;
             for case in of_op {
                 samples.push(table.sample(case).with_context(|| program.display().to_string())?);
             }
@@ -143,12 +143,12 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
 
 /// The output of an OSU program: comments, one of which names the columns, and a row for each size.
 #[derive(Debug, Default, PartialEq)]
-struct Table {
+struct OsuTable {
     columns: Vec<String>,
     rows: Vec<Vec<String>>,
 }
 
-impl Table {
+impl OsuTable {
     /// Reads all of the output. Columns' names have single blanks in them.
     fn read(lines: &[String]) -> Result<Self> {
         let mut table = Self::default();
@@ -170,7 +170,7 @@ impl Table {
     }
 
     /// The row of a case.
-    fn sample(&self, case: &Messages) -> Result<Sample> {
+    fn sample(&self, case: &Messages) -> Result<TurnSample> {
         let bytes = case.bytes.to_string();
         let row = self.rows.iter().find(|row| row[0] == bytes);
         let row = row.with_context(|| format!("it has no row of {bytes} bytes"))?;
@@ -185,16 +185,18 @@ impl Table {
             ensure!(said == "Pass", "its validation of {bytes} bytes says {said}");
         }
         let rate = match case.op {
-            Op::Bandwidth | Op::Both => number("bandwidth (mb/s)").or_else(|_| number("mb/s")),
-            Op::Rate => number("messages/s"),
-            Op::Latency | Op::AllToAll | Op::AllReduce => {
+            MpiOp::Bandwidth | MpiOp::Both => {
+                number("bandwidth (mb/s)").or_else(|_| number("mb/s"))
+            }
+            MpiOp::Rate => number("messages/s"),
+            MpiOp::Latency | MpiOp::AllToAll | MpiOp::AllReduce => {
                 number("latency").map(|microseconds| 1e6 / microseconds)
             }
         };
         // OSU's percentiles of bandwidth are rates; ours are the times of windows.
-        let is_time = !case.op.is_in_bytes() && case.op != Op::Rate;
+        let is_time = !case.op.is_in_bytes() && case.op != MpiOp::Rate;
         let percentile = |words| is_time.then(|| number(words).ok()).flatten();
-        Ok(Sample::without_processor_time(
+        Ok(TurnSample::without_processor_time(
             rate.map_err(|error| anyhow!("{error:#}"))?,
             percentile("p50"),
             percentile("p99"),
@@ -227,28 +229,28 @@ mod tests {
 65536                8000.00
 ";
 
-    fn sample(said: &str, op: Op, bytes: u32) -> Result<Sample> {
+    fn sample(said: &str, op: MpiOp, bytes: u32) -> Result<TurnSample> {
         let lines: Vec<_> = said.lines().map(str::to_owned).collect();
-        Table::read(&lines)?.sample(&Messages { op, bytes, ranks: 2 })
+        OsuTable::read(&lines)?.sample(&Messages { op, bytes, ranks: 2 })
     }
 
     #[test]
     fn their_tables_are_read_by_the_names_of_their_columns() {
-        let latency = sample(LATENCY, Op::Latency, 8).unwrap();
+        let latency = sample(LATENCY, MpiOp::Latency, 8).unwrap();
         assert_eq!((latency.rate, latency.p50_us, latency.p99_us), (2e6, Some(0.4), Some(2.25)));
-        assert_eq!(sample(PAIRS, Op::Rate, 8).unwrap().rate, 4e6);
-        let bandwidth = sample(BANDWIDTH, Op::Bandwidth, 65_536).unwrap();
+        assert_eq!(sample(PAIRS, MpiOp::Rate, 8).unwrap().rate, 4e6);
+        let bandwidth = sample(BANDWIDTH, MpiOp::Bandwidth, 65_536).unwrap();
         assert_eq!((bandwidth.rate, bandwidth.p50_us), (8000.0, None));
     }
 
     #[test]
     fn malformed_output_is_named() {
         let said = |said: &str, op, bytes| sample(said, op, bytes).unwrap_err().to_string();
-        assert!(said(LATENCY, Op::Latency, 1024).contains("validation of 1024 bytes says Fail"));
-        assert!(said(LATENCY, Op::Latency, 64).contains("no row of 64 bytes"));
-        assert!(said(BANDWIDTH, Op::Rate, 65_536).contains("no column \"messages/s\""));
-        assert!(said("8  1.0\n", Op::Latency, 8).contains("names the columns"));
-        assert!(said("# Size  Latency (us)\n8  nan\n", Op::Latency, 8).contains("no number"));
+        assert!(said(LATENCY, MpiOp::Latency, 1024).contains("validation of 1024 bytes says Fail"));
+        assert!(said(LATENCY, MpiOp::Latency, 64).contains("no row of 64 bytes"));
+        assert!(said(BANDWIDTH, MpiOp::Rate, 65_536).contains("no column \"messages/s\""));
+        assert!(said("8  1.0\n", MpiOp::Latency, 8).contains("names the columns"));
+        assert!(said("# Size  Latency (us)\n8  nan\n", MpiOp::Latency, 8).contains("no number"));
     }
 
     #[test]

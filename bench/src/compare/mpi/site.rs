@@ -9,15 +9,15 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::job::Job;
-use super::options::{Hosts, Options, RANKS_MAX, Running, Together};
-use super::ways::Way;
+use super::job::MpiJob;
+use super::options::{HostSessions, Hosts, JoinedNode, MpiOptions, RANKS_MAX};
+use super::ways::MpiTransport;
 use testbed::cleanup::Cleanup;
-use testbed::events::{Look, Role};
-use testbed::hosts::{Door, write_enter};
+use testbed::events::{EventsSnapshot, Role};
+use testbed::hosts::{NamespaceEntry, write_enter};
 use testbed::machine::cores;
 use testbed::nodes::{Node, status};
-use testbed::pair::Meeting;
+use testbed::pair::PairLink;
 use testbed::progress::Progress;
 use testbed::stage::Stage;
 
@@ -36,7 +36,7 @@ struct Host {
     /// The name of the host, as its processes see it.
     name: String,
     /// Its place; none for the only host.
-    place: Option<Place>,
+    place: Option<HostNamespace>,
     control: PathBuf,
     /// All cores that its processes may use.
     cores: Vec<usize>,
@@ -47,7 +47,7 @@ struct Host {
 }
 
 /// Where a host is, among two.
-struct Place {
+struct HostNamespace {
     namespace: String,
     address: String,
 }
@@ -58,7 +58,7 @@ pub(super) struct Site<'a> {
     domain: Option<String>,
     hosts: Vec<Host>,
     /// The cable and the sessions between the nodes of two hosts.
-    meeting: Option<Meeting>,
+    meeting: Option<PairLink>,
     pub(super) stage: Stage,
     pub(super) cleanup: &'a Cleanup,
 }
@@ -66,7 +66,7 @@ pub(super) struct Site<'a> {
 impl<'a> Site<'a> {
     /// Makes a folder, and nodes with a domain unless the options name a node.
     pub(super) fn new(
-        options: &Options,
+        options: &MpiOptions,
         cleanup: &'a Cleanup,
         progress: &Progress,
     ) -> Result<Self> {
@@ -130,37 +130,37 @@ impl<'a> Site<'a> {
     }
 
     /// The words that a launcher starts for each rank, before the program.
-    pub(super) fn rank(&self, job: &Job<'_>) -> [String; 3] {
-        let family = if job.way == Way::Vrio { job.mpi.family.word() } else { "none" };
+    pub(super) fn rank(&self, job: &MpiJob<'_>) -> [String; 3] {
+        let family = if job.way == MpiTransport::Vrio { job.mpi.family.word() } else { "none" };
         let has_seats = self.hosts.iter().all(|host| self.has_seats(host, job.ranks));
         let where_it_sits = if has_seats { "seated" } else { "free" };
         [self.stage.path("seat").display().to_string(), family.to_owned(), where_it_sits.to_owned()]
     }
 
     /// The process ids of the nodes, which carry our messages, for the program.
-    pub(super) fn carriers(&self, job: &Job<'_>) -> String {
+    pub(super) fn carriers(&self, job: &MpiJob<'_>) -> String {
         let nodes = self.hosts.iter().filter_map(|host| host.node.as_ref());
         let carriers: Vec<_> = nodes.map(|node| node.pid().to_string()).collect();
         match &carriers[..] {
-            [_, ..] if job.way == Way::Vrio => carriers.join(","),
+            [_, ..] if job.way == MpiTransport::Vrio => carriers.join(","),
             _ => "none".to_owned(),
         }
     }
 
     /// Whether all ranks have joined the domain that carries their messages.
-    pub(super) fn are_there(&self, job: &Job<'_>) -> bool {
+    pub(super) fn are_there(&self, job: &MpiJob<'_>) -> bool {
         let wanted = self.of_each(job.ranks) as u64;
-        job.way != Way::Vrio || self.hosts.iter().all(|host| self.members(host) >= wanted)
+        job.way != MpiTransport::Vrio || self.hosts.iter().all(|host| self.members(host) >= wanted)
     }
 
     /// Runs a measurement. For our messages between two hosts, it then looks whether their
     /// datagrams took the way of the options.
     pub(super) fn by_its_way<T>(
         &self,
-        job: &Job<'_>,
+        job: &MpiJob<'_>,
         measure: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
-        let meeting = self.meeting.filter(|_| job.way == Way::Vrio);
+        let meeting = self.meeting.filter(|_| job.way == MpiTransport::Vrio);
         let Some(meeting) = meeting else { return measure() };
         let before = self.look()?;
         let measured = measure()?;
@@ -169,9 +169,9 @@ impl<'a> Site<'a> {
     }
 
     /// The counters of both nodes so far. The first host's node has the role of a VMhost.
-    fn look(&self) -> Result<Look> {
+    fn look(&self) -> Result<EventsSnapshot> {
         let nodes = [Role::Vmhost, Role::Iohost].into_iter().zip(&self.hosts);
-        Look::at(nodes.filter_map(|(role, host)| Some((role, host.node.as_ref()?))), &[])
+        EventsSnapshot::at(nodes.filter_map(|(role, host)| Some((role, host.node.as_ref()?))), &[])
     }
 
     fn members(&self, host: &Host) -> u64 {
@@ -212,12 +212,12 @@ impl<'a> Site<'a> {
     }
 
     /// The entrances of hosts for launchers. The script of [`Self::seat`] sets the environment.
-    fn doors(&self) -> Vec<Door> {
+    fn doors(&self) -> Vec<NamespaceEntry> {
         let door = |host: &Host| {
-            let Place { namespace, address } = host.place.as_ref()?;
+            let HostNamespace { namespace, address } = host.place.as_ref()?;
             let (address, namespace, name) =
                 (address.clone(), namespace.clone(), host.name.clone());
-            Some(Door { address, namespace, name, profile: String::new() })
+            Some(NamespaceEntry { address, namespace, name, profile: String::new() })
         };
         self.hosts.iter().filter_map(door).collect()
     }
@@ -231,10 +231,10 @@ impl<'a> Site<'a> {
 }
 
 /// This machine, with a node unless one is named.
-fn one(options: &Options, cleanup: &Cleanup, progress: &Progress) -> Result<(Stage, Vec<Host>)> {
+fn one(options: &MpiOptions, cleanup: &Cleanup, progress: &Progress) -> Result<(Stage, Vec<Host>)> {
     let stage = Stage::new("mpi", options.plan.program.clone(), false, cleanup.clone())?;
     let (control, node) = match &options.running {
-        Some(Running { control, .. }) => (control.clone(), None),
+        Some(JoinedNode { control, .. }) => (control.clone(), None),
         None => {
             progress.doing("starting a node");
             let node = stage.start(&stage.plan("n", &domain(&stage)?))?;
@@ -248,12 +248,12 @@ fn one(options: &Options, cleanup: &Cleanup, progress: &Progress) -> Result<(Sta
 
 /// Two network namespaces, which share this machine's cores as two machines would.
 fn two(
-    together: Together,
-    options: &Options,
+    together: HostSessions,
+    options: &MpiOptions,
     cleanup: &Cleanup,
     progress: &Progress,
 ) -> Result<(Stage, Vec<Host>)> {
-    let Together { link, idle, .. } = together;
+    let HostSessions { link, idle, .. } = together;
     let stage = together.meeting().stage(options.plan.program.clone(), cleanup, progress)?;
     ensure!(
         stage.has_namespaces(),
@@ -277,7 +277,7 @@ fn two(
             stage.keys.peer(other)
         );
         let node = stage.start(&stage.plan(name, &config))?;
-        let place = Place {
+        let place = HostNamespace {
             namespace: stage.namespace_of(name).context("there are two")?,
             address: listen.split(':').next().unwrap_or_default().to_owned(),
         };

@@ -17,7 +17,7 @@ pub(super) mod name {
 
 /// A carrier of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum MpiTransport {
     /// Our provider, as `vrio mpi env` has it.
     Vrio,
     /// The MPI's own carrier for one host.
@@ -34,7 +34,7 @@ pub(super) enum Way {
 
 type Variables = Vec<(&'static str, &'static str)>;
 
-impl Way {
+impl MpiTransport {
     /// All ways that an MPI may have. A trial shows whether the MPI was built with a way.
     pub(super) fn all(family: Family, hosts: Hosts) -> &'static [Self] {
         match (family, hosts) {
@@ -167,11 +167,11 @@ pub(super) fn impossible(mpi: &Mpi) -> Option<String> {
 mod tests {
     use sidecore::Idle;
 
-    use super::super::options::Together;
+    use super::super::options::HostSessions;
     use super::*;
     use crate::block::LinkKind;
 
-    const TWO: Hosts = Hosts::Two(Together {
+    const TWO: Hosts = Hosts::Two(HostSessions {
         link: LinkKind::Udp,
         encrypt: false,
         mtu: None,
@@ -189,7 +189,7 @@ mod tests {
             [mpi(Family::OpenMpi, "4.1.4"), mpi(Family::OpenMpi, "5.0.1"), mpi(Family::Mpich, "5")]
         {
             for hosts in [Hosts::One, TWO] {
-                let ways = Way::all(mpi.family, hosts);
+                let ways = MpiTransport::all(mpi.family, hosts);
                 for (at, way) in ways.iter().enumerate() {
                     for other in &ways[..at] {
                         let both = [way, other].map(|way| (way.name(&mpi), way.variables(&mpi)));
@@ -203,11 +203,11 @@ mod tests {
     #[test]
     fn names_follow_the_version() {
         let four = mpi(Family::OpenMpi, "4.1.4");
-        assert_eq!(Way::Own.name(&four), "its own shared memory (vader)");
-        assert_eq!(Way::Tcp.name(&four), "libfabric tcp (net)");
+        assert_eq!(MpiTransport::Own.name(&four), "its own shared memory (vader)");
+        assert_eq!(MpiTransport::Tcp.name(&four), "libfabric tcp (net)");
         let five = mpi(Family::OpenMpi, "5.0.1");
-        assert_eq!(Way::Own.name(&five), "its own shared memory (sm)");
-        assert_eq!(Way::Tcp.name(&five), "libfabric tcp");
-        assert!(Way::Own.variables(&five).contains(&("OMPI_MCA_btl", "self,sm")));
+        assert_eq!(MpiTransport::Own.name(&five), "its own shared memory (sm)");
+        assert_eq!(MpiTransport::Tcp.name(&five), "libfabric tcp");
+        assert!(MpiTransport::Own.variables(&five).contains(&("OMPI_MCA_btl", "self,sm")));
     }
 }

@@ -5,12 +5,12 @@ use results::Axis;
 use crate::compare::case::{CaseKind, MeasuredCase};
 use crate::compare::contest::Case;
 use crate::figures::word_of;
-use crate::net::Op;
+use crate::net::NetOp;
 
 /// One kind of frames.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Frames {
-    pub(super) op: Op,
+    pub(super) op: NetOp,
     pub(super) size_bytes: u32,
 }
 
@@ -21,9 +21,9 @@ impl Case for Frames {
             bytes => format!("{bytes} B"),
         };
         let op = match self.op {
-            Op::Forward => "one way",
-            Op::Bounce => "there and back",
-            Op::Stream => "a stream",
+            NetOp::Forward => "one way",
+            NetOp::Bounce => "there and back",
+            NetOp::Stream => "a stream",
         };
         format!("{size} {op}")
     }
@@ -38,8 +38,9 @@ impl Case for Frames {
 impl Frames {
     /// The shortest frame, the usual one, and the longest: TCP that is not cut.
     pub(super) fn all() -> Vec<Self> {
-        let forward = [64, 1500, 64 << 10].map(|size_bytes| Self { op: Op::Forward, size_bytes });
-        forward.into_iter().chain([Self { op: Op::Bounce, size_bytes: 64 }]).collect()
+        let forward =
+            [64, 1500, 64 << 10].map(|size_bytes| Self { op: NetOp::Forward, size_bytes });
+        forward.into_iter().chain([Self { op: NetOp::Bounce, size_bytes: 64 }]).collect()
     }
 }
 
@@ -58,7 +59,7 @@ mod tests {
 
     #[test]
     fn a_case_is_as_two_cards_alone_are_measured() {
-        let it = Frames { op: Op::Bounce, size_bytes: 64 }.measured();
+        let it = Frames { op: NetOp::Bounce, size_bytes: 64 }.measured();
         assert_eq!((it.benchmark, it.kind, it.x), ("net", CaseKind::Frames, 64.0));
         assert_eq!(it.setup, [("op", "bounce".to_owned())]);
     }

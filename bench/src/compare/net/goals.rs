@@ -3,7 +3,7 @@
 use super::frames::Frames;
 use super::peers::name;
 use crate::compare::contest::Case;
-use crate::compare::goals::{Figure, Part, Subject, part};
+use crate::compare::goals::{Figure, RowBound, Subject, part};
 
 /// The names of contests, which goals refer to.
 pub(super) const CONTEST: &str = "guest to guest, local";
@@ -43,12 +43,12 @@ const TEXTS: [&str; 8] = [
 ];
 
 /// A part about one of our contestants between nodes.
-const fn between(goal: u8, contest: &'static str, ours: &'static str, figure: Figure) -> Part {
+const fn between(goal: u8, contest: &'static str, ours: &'static str, figure: Figure) -> RowBound {
     let (case, theirs) = ("64 KiB one way", &[name::TCP]);
-    Part { goal, contest, case, ours, theirs, figure, bound: 1.0 }
+    RowBound { goal, contest, case, ours, theirs, figure, bound: 1.0 }
 }
 
-const PARTS: [Part; 5] = [
+const PARTS: [RowBound; 5] = [
     part(1, CONTEST, "64 B one way", &[name::OVS, name::TESTPMD], Figure::Rate, 1.0),
     part(3, CONTEST, "64 B there and back", &[name::TESTPMD], Figure::P50, 1.0),
     between(4, PORTS, name::PORTS, Figure::Rate),
@@ -60,18 +60,18 @@ const PARTS: [Part; 5] = [
 mod tests {
     use super::*;
     use crate::compare::contest::LOCAL;
-    use crate::compare::goals::Reached;
-    use crate::compare::table::{Row, tests};
-    use crate::verdict::Standing;
+    use crate::compare::goals::GoalOutcome;
+    use crate::compare::table::{PairRow, tests};
+    use crate::verdict::GoalState;
 
     const OVS: &str = "Open vSwitch with DPDK 3.1.0";
 
-    fn row(case: &str, theirs: &str, rounds: &[[f64; 2]]) -> Row {
+    fn row(case: &str, theirs: &str, rounds: &[[f64; 2]]) -> PairRow {
         assert!((NICS.cases)().iter().any(|it| it == case), "{case}");
         tests::row(&NICS, CONTEST, case, [LOCAL, theirs], rounds)
     }
 
-    fn goal(number: u8, rows: &[Row]) -> Reached {
+    fn goal(number: u8, rows: &[PairRow]) -> GoalOutcome {
         let rows: Vec<_> = rows.iter().map(|row| (CONTEST, row)).collect();
         let mut all = NICS.reached(&rows, &[]);
         assert_eq!(all.len(), 8);
@@ -83,14 +83,14 @@ mod tests {
         let short = "64 B one way";
         let rows = [OVS, name::TESTPMD].map(|theirs| row(short, theirs, &[[12.0, 10.0]; 3]));
         let reached = goal(1, &rows);
-        assert_eq!((reached.standing, reached.verdicts, reached.hold), (Standing::Holds, 2, 2));
+        assert_eq!((reached.standing, reached.verdicts, reached.hold), (GoalState::Holds, 2, 2));
         let decisive = reached.decisive.unwrap();
         assert_eq!(decisive, format!("{short}, {OVS}: frames/s 1.20 (1.20-1.20) >= 1.00"));
         let one = goal(1, &rows[1..]);
-        assert_eq!(one.standing, Standing::NotMeasured);
+        assert_eq!(one.standing, GoalState::NotMeasured);
         assert_eq!(one.missing, [format!("{short}, {CONTEST}, {}", name::OVS)]);
         let slow = [rows[0].clone(), row(short, name::TESTPMD, &[[9.0, 10.0]; 3])];
-        assert_eq!(goal(1, &slow).standing, Standing::DoesNotHold);
+        assert_eq!(goal(1, &slow).standing, GoalState::DoesNotHold);
         let judged = |case: &str, theirs: &str| {
             row(case, theirs, &[[12.0, 10.0]; 3]).goals.iter().map(|it| it.goal).collect::<Vec<_>>()
         };
@@ -106,7 +106,7 @@ mod tests {
         let rows = [bouncing(name::TESTPMD), bouncing(name::TAPS), bouncing(OVS)];
         for number in [3, 7] {
             let reached = goal(number, &rows);
-            assert_eq!((reached.standing, reached.verdicts), (Standing::Holds, 1), "{reached}");
+            assert_eq!((reached.standing, reached.verdicts), (GoalState::Holds, 1), "{reached}");
             assert!(reached.decisive.unwrap().contains("p50 0.83"));
         }
         assert!(rows[2].goals.is_empty(), "it is for information");
@@ -125,11 +125,11 @@ mod tests {
         ];
         let rows: Vec<_> = rows.iter().map(|(contest, row)| (*contest, row)).collect();
         let all = NICS.reached(&rows, &[]);
-        assert_eq!((all[3].standing, all[4].standing), (Standing::DoesNotHold, Standing::Holds));
+        assert_eq!((all[3].standing, all[4].standing), (GoalState::DoesNotHold, GoalState::Holds));
         assert!(all[3].decisive.as_ref().unwrap().contains("frames/s 0.90"), "{:?}", all[3]);
         assert!(all[4].decisive.as_ref().unwrap().contains("CPU 0.83"), "{:?}", all[4]);
         for missing in [goal(4, &[]), goal(5, &[])] {
-            assert_eq!((missing.standing, missing.missing.len()), (Standing::NotMeasured, 1));
+            assert_eq!((missing.standing, missing.missing.len()), (GoalState::NotMeasured, 1));
         }
     }
 
@@ -140,7 +140,7 @@ mod tests {
                 continue;
             }
             let reached = goal(number, &[]);
-            assert_eq!((reached.standing, reached.verdicts), (Standing::NotMeasured, 0));
+            assert_eq!((reached.standing, reached.verdicts), (GoalState::NotMeasured, 0));
             assert_eq!(reached.missing.len(), 1, "{reached}");
         }
         assert!(goal(2, &[]).to_string().contains("not measured: bench net has no nic"));

@@ -4,21 +4,21 @@ use anyhow::Result;
 use serde::Serialize;
 use sidecore::Idle;
 
-use crate::compare::contest::Plan;
+use crate::compare::contest::ComparisonPlan;
 use crate::net;
 
 /// The options of a comparison of network cards.
 #[derive(Clone, Debug, Serialize)]
-pub struct Options {
+pub struct CardsOptions {
     /// The program and the extent of the comparison.
     #[serde(flatten)]
-    pub plan: Plan,
+    pub plan: ComparisonPlan,
     /// The behaviour of our sidecore without work; adaptive instead of spin where it shares a core.
     #[serde(serialize_with = "crate::block::as_text")]
     pub idle: Idle,
 }
 
-impl Options {
+impl CardsOptions {
     /// Looks whether the options make sense.
     ///
     /// # Errors
@@ -26,6 +26,6 @@ impl Options {
     pub fn check(&self) -> Result<()> {
         self.plan.check()?;
         let seconds = self.plan.seconds;
-        net::Options { seconds, ..net::Options::new(self.plan.program.clone()) }.check()
+        net::NetOptions { seconds, ..net::NetOptions::new(self.plan.program.clone()) }.check()
     }
 }

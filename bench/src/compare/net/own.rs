@@ -6,16 +6,16 @@ use anyhow::{Context, Result};
 use sidecore::Idle;
 
 use super::goals::{ADDS_GOAL, REST_GOAL};
-use super::options::Options;
+use super::options::CardsOptions;
 use crate::block::LinkKind;
 use crate::block::floor::{Datagrams, echo_of};
 use crate::compare::table::{OwnOutcome, OwnRow};
 use crate::net::ports::{self, Doing, PortsPlan, PortsReport};
-use crate::net::{self, Crossings, Op, Path};
+use crate::net::{self, Crossings, NetOp, Path};
 use crate::verdict::{self, Bound, Spread, Verdict};
 use testbed::cleanup::Cleanup;
 use testbed::machine::cores;
-use testbed::pair::{Meeting, Seats};
+use testbed::pair::{PairLink, RoleCores};
 use testbed::progress::Progress;
 use testbed::stage::Stage;
 
@@ -35,7 +35,7 @@ const PAYLOAD: u16 = 1;
 
 /// The measurements without a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Own {
+pub(super) enum OwnCase {
     /// A node whose guests send nothing.
     Rest,
     /// The time that another node adds to one frame there and back.
@@ -44,12 +44,12 @@ pub(super) enum Own {
 
 /// The options and the helpers of a measurement.
 pub(super) struct Measurer<'a> {
-    pub(super) options: &'a Options,
+    pub(super) options: &'a CardsOptions,
     pub(super) cleanup: &'a Cleanup,
     pub(super) progress: &'a Progress,
 }
 
-impl Own {
+impl OwnCase {
     pub(super) const ALL: [Self; 2] = [Self::Rest, Self::Adds];
 
     pub(super) fn name(self) -> &'static str {
@@ -89,10 +89,10 @@ impl Own {
 
 /// One round of the time that another node adds, in microseconds: medians, of both links in turn.
 #[derive(Clone, Debug)]
-struct Round {
+struct NodeTimeRound {
     local: f64,
-    shm: Way,
-    udp: Way,
+    shm: LinkTimes,
+    udp: LinkTimes,
     /// Guest to guest by the whole path, and the same on one node.
     whole: f64,
     whole_local: f64,
@@ -102,12 +102,12 @@ struct Round {
 /// The time from port to port over a link, and of a bare echo of equal datagrams over the same
 /// link.
 #[derive(Clone, Copy, Debug)]
-struct Way {
+struct LinkTimes {
     ports: f64,
     echo: f64,
 }
 
-impl Way {
+impl LinkTimes {
     fn adds(self, local: f64) -> f64 {
         self.ports - self.echo - local
     }
@@ -120,14 +120,14 @@ impl Measurer<'_> {
 
     fn rest(&self) -> Result<Vec<OwnRow>> {
         let program = self.options.plan.program.clone();
-        let asked = net::Options {
+        let asked = net::NetOptions {
             idle: Idle::Adaptive,
             seconds: self.options.plan.seconds.max(REST_SECONDS_MIN),
-            ..net::Options::new(program)
+            ..net::NetOptions::new(program)
         };
         let rounds = 1..=self.options.plan.rounds;
         let shares = rounds.map(|round| {
-            self.progress.doing(format!("{}: round {round}", Own::Rest.name()));
+            self.progress.doing(format!("{}: round {round}", OwnCase::Rest.name()));
             net::measure_rest(&asked, self.cleanup)
         });
         Ok(vec![rest_row(&shares.collect::<Result<Vec<_>>>()?)])
@@ -140,7 +140,7 @@ impl Measurer<'_> {
             rounds.len(),
             of_one_level(&rounds).len(),
         ) {
-            self.progress.doing(format!("{}: round {}", Own::Adds.name(), rounds.len() + 1));
+            self.progress.doing(format!("{}: round {}", OwnCase::Adds.name(), rounds.len() + 1));
             rounds.push(self.round()?);
         }
         let counted = of_one_level(&rounds);
@@ -149,16 +149,16 @@ impl Measurer<'_> {
         Ok((adds_rows(&rounds), verdict::of_trips(&trips.collect::<Vec<_>>())))
     }
 
-    fn round(&self) -> Result<Round> {
+    fn round(&self) -> Result<NodeTimeRound> {
         let mut trips = Vec::new();
         let mut note = |report: &PortsReport| {
             trips.extend(report.trips_ns.into_iter().flatten());
             report.outcome.quantile_us(0.5)
         };
         let local = note(&ports::measure_local(&self.ports(LinkKind::Shm))?);
-        let mut way = |link| -> Result<Way> {
+        let mut way = |link| -> Result<LinkTimes> {
             let report = ports::measure(&self.ports(link), self.cleanup)?;
-            Ok(Way { ports: note(&report), echo: self.echo(link, report.datagram_bytes)? })
+            Ok(LinkTimes { ports: note(&report), echo: self.echo(link, report.datagram_bytes)? })
         };
         let (shm, udp) = (way(LinkKind::Shm)?, way(LinkKind::Udp)?);
         let whole = |path: Path| -> Result<f64> {
@@ -169,7 +169,7 @@ impl Measurer<'_> {
         let (mut whole, both) = (whole, [Path::Remote, Path::Local]);
         let [whole, whole_local] = both.map(&mut whole);
         let (whole, whole_local) = (whole?, whole_local?);
-        Ok(Round { local, shm, udp, whole, whole_local, trips_ns: trips })
+        Ok(NodeTimeRound { local, shm, udp, whole, whole_local, trips_ns: trips })
     }
 
     fn ports(&self, link: LinkKind) -> PortsPlan {
@@ -186,7 +186,7 @@ impl Measurer<'_> {
     fn echo(&self, link: LinkKind, [ask, answer]: [usize; 2]) -> Result<f64> {
         let program = self.options.plan.program.clone();
         let stage = Stage::new("echo", program, false, self.cleanup.clone())?;
-        let seats = Seats::new(&cores(), 0, 1, 1);
+        let seats = RoleCores::new(&cores(), 0, 1, 1);
         let length = Duration::from_secs_f64(self.seconds());
         echo_of(link, Datagrams { ask, answer, body: 0 }, length, &seats, &stage)
     }
@@ -194,17 +194,17 @@ impl Measurer<'_> {
     /// Guest to guest, by netperf's UDP_RR. Both paths are adaptive, so that a ratio of the two is
     /// about the path. With an IOhost there are more threads than cores, so that sidecores that
     /// spin would wait for each other's cores. A local sidecore would not.
-    fn whole(&self, path: Path) -> net::Options {
+    fn whole(&self, path: Path) -> net::NetOptions {
         let is_remote = path == Path::Remote;
-        net::Options {
-            op: Op::Bounce,
+        net::NetOptions {
+            op: NetOp::Bounce,
             payload: Some([PAYLOAD; 2]),
             crossings: if is_remote { Crossings::One } else { Crossings::Two },
-            meeting: Meeting { encrypt: false, ..Meeting::default() },
+            meeting: PairLink { encrypt: false, ..PairLink::default() },
             idle: Idle::Adaptive,
             seconds: self.seconds(),
             path,
-            ..net::Options::new(self.options.plan.program.clone())
+            ..net::NetOptions::new(self.options.plan.program.clone())
         }
     }
 }
@@ -213,31 +213,31 @@ fn rest_row(shares: &[f64]) -> OwnRow {
     let (figure, bound) = ("% of a core", Bound::AtMost(REST_PERCENT_MAX));
     let percent: Vec<_> = shares.iter().map(|share| 100.0 * share).collect();
     let verdict = Verdict::of(REST_GOAL, figure, bound, &percent, false);
-    let (case, rounds) = (Own::Rest.case().to_owned(), shares.len());
+    let (case, rounds) = (OwnCase::Rest.case().to_owned(), shares.len());
     OwnRow { case, figure, value: verdict.value, rounds, tried: rounds, verdict: Some(verdict) }
 }
 
-fn of_one_level(rounds: &[Round]) -> Vec<usize> {
+fn of_one_level(rounds: &[NodeTimeRound]) -> Vec<usize> {
     verdict::of_one_level(&rounds.iter().map(|round| round.trips_ns.clone()).collect::<Vec<_>>())
 }
 
-fn adds_rows(rounds: &[Round]) -> Vec<OwnRow> {
+fn adds_rows(rounds: &[NodeTimeRound]) -> Vec<OwnRow> {
     let counted = of_one_level(rounds);
-    let of = |number: &dyn Fn(&Round) -> f64| -> Vec<f64> {
+    let of = |number: &dyn Fn(&NodeTimeRound) -> f64| -> Vec<f64> {
         match &counted[..] {
             [] => rounds.iter().map(number).collect(),
             counted => counted.iter().map(|&at| number(&rounds[at])).collect(),
         }
     };
-    let row = |figure, number: &dyn Fn(&Round) -> f64| OwnRow {
-        case: Own::Adds.case().to_owned(),
+    let row = |figure, number: &dyn Fn(&NodeTimeRound) -> f64| OwnRow {
+        case: OwnCase::Adds.case().to_owned(),
         figure,
         value: Spread::of(of(number)),
         rounds: counted.len(),
         tried: rounds.len(),
         verdict: None,
     };
-    let adds = |round: &Round| round.shm.adds(round.local);
+    let adds = |round: &NodeTimeRound| round.shm.adds(round.local);
     let bound = Bound::AtMost(ADDS_US_MAX);
     let verdict = Verdict::of(ADDS_GOAL, "adds, us", bound, &of(&adds), counted.is_empty());
     let judged = OwnRow { verdict: Some(verdict), ..row("remote adds, us, shm", &adds) };
@@ -258,11 +258,11 @@ fn adds_rows(rounds: &[Round]) -> Vec<OwnRow> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::verdict::Standing;
+    use crate::verdict::GoalState;
 
-    fn round(ports: f64, trips_ns: [u64; 2]) -> Round {
-        let way = |ports| Way { ports, echo: 2.0 };
-        Round {
+    fn round(ports: f64, trips_ns: [u64; 2]) -> NodeTimeRound {
+        let way = |ports| LinkTimes { ports, echo: 2.0 };
+        NodeTimeRound {
             local: 0.25,
             shm: way(ports),
             udp: way(20.0),
@@ -279,17 +279,17 @@ mod tests {
         let rows = adds_rows(&rounds);
         let judged: Vec<_> = rows.iter().filter_map(|row| row.verdict.as_ref()).collect();
         let [adds] = &judged[..] else { panic!("{rows:?}") };
-        assert_eq!((adds.goal, adds.standing), (ADDS_GOAL, Standing::Holds));
+        assert_eq!((adds.goal, adds.standing), (ADDS_GOAL, GoalState::Holds));
         assert_eq!((adds.value.max, rows[3].rounds, rows[3].tried), (0.75, 3, 4));
         assert_eq!(rows[9].value.median, 60.0);
         let slow = adds_rows(&vec![round(4.0, [50, 52]); 3]);
-        assert_eq!(slow[3].verdict.as_ref().unwrap().standing, Standing::DoesNotHold);
+        assert_eq!(slow[3].verdict.as_ref().unwrap().standing, GoalState::DoesNotHold);
     }
 
     #[test]
     fn a_nic_at_rest_is_judged_by_its_share_of_a_core() {
         let standing = |shares: &[f64]| rest_row(shares).verdict.unwrap().standing;
-        assert_eq!(standing(&[0.001, 0.002, 0.009]), Standing::Holds);
-        assert_eq!(standing(&[0.02; 3]), Standing::DoesNotHold);
+        assert_eq!(standing(&[0.001, 0.002, 0.009]), GoalState::Holds);
+        assert_eq!(standing(&[0.02; 3]), GoalState::DoesNotHold);
     }
 }

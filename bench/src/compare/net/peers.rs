@@ -10,7 +10,7 @@ use std::process::Command;
 use net::ether::ETHER_BYTES;
 use net::nic::MTU;
 
-use crate::compare::running::{FOLDER, Ready, Server, Service, find};
+use crate::compare::running::{FOLDER, Ready, ServerProcess, Service, find};
 use testbed::machine::cores;
 
 /// The names of peers, as tables have them and goals refer to them.
@@ -51,7 +51,7 @@ const OVS_SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 
 /// A switch as it is started.
 #[derive(Clone, Debug)]
-pub(super) struct Peer {
+pub(super) struct SwitchPeer {
     /// Its name in tables.
     pub(super) name: String,
     /// Its servers.
@@ -64,13 +64,13 @@ pub(super) struct Peer {
 
 /// The peers that are installed, and those that are missing.
 #[derive(Clone, Debug)]
-pub(super) struct Peers {
-    pub(super) found: Vec<Peer>,
+pub(super) struct SwitchPeers {
+    pub(super) found: Vec<SwitchPeer>,
     /// Names of peers that are not installed, and where they come from.
     pub(super) missing: Vec<String>,
 }
 
-impl Peers {
+impl SwitchPeers {
     /// Looks for programs.
     pub(super) fn find() -> Self {
         let (mut found, mut missing) = (Vec::new(), Vec::new());
@@ -107,7 +107,7 @@ fn words<'a>(words: impl IntoIterator<Item = &'a str>) -> Vec<String> {
 }
 
 /// DPDK's testpmd, which forwards all frames of each port to the other one.
-fn testpmd(program: &Path, core: usize) -> Peer {
+fn testpmd(program: &Path, core: usize) -> SwitchPeer {
     let program = program.display().to_string();
     // Its first thread sleeps, the second one polls.
     let threads = format!("0@{core},1@{core}");
@@ -123,8 +123,8 @@ fn testpmd(program: &Path, core: usize) -> Peer {
     let more = ["--", "--forward-mode=io", "--nb-cores=1", "--stats-period=3600"];
     let packets = ["--total-num-mbufs=16384", "--mbcache=256", "--disable-link-check"];
     let all = [&*program].into_iter().chain(ALONE).chain(own).chain(more).chain(packets);
-    let server = Server { words: words(all), ready: Ready::Sockets(&SOCKETS), pinned: true };
-    Peer {
+    let server = ServerProcess { words: words(all), ready: Ready::Sockets(&SOCKETS), pinned: true };
+    SwitchPeer {
         name: name::TESTPMD.to_owned(),
         service: Service { servers: vec![server], ..Service::default() },
         size_bytes_max: WHOLE_BYTES_MAX,
@@ -133,7 +133,7 @@ fn testpmd(program: &Path, core: usize) -> Peer {
 }
 
 /// Open vSwitch with a database of its own, a switch with two ports, and two flows.
-fn ovs(core: usize) -> Option<Peer> {
+fn ovs(core: usize) -> Option<SwitchPeer> {
     let tools = ["ovsdb-tool", "ovsdb-server", "ovs-vsctl", "ovs-ofctl"];
     let tools: Vec<_> = tools.into_iter().map(find).collect::<Option<_>>()?;
     let tool = |at: usize| tools[at].display().to_string();
@@ -146,7 +146,7 @@ fn ovs(core: usize) -> Option<Peer> {
     let database = format!("unix:{FOLDER}/database");
     let step = |command: &[&str], ready| {
         let words = words(["env", &folder].into_iter().chain(command.iter().copied()));
-        Server { words, ready, pinned: true }
+        ServerProcess { words, ready, pinned: true }
     };
     let file = format!("{FOLDER}/configuration");
     let listens = format!("--remote=p{database}");
@@ -167,7 +167,7 @@ fn ovs(core: usize) -> Option<Peer> {
         flow("in_port=1,actions=output:2"),
         flow("in_port=2,actions=output:1"),
     ];
-    Some(Peer {
+    Some(SwitchPeer {
         name: format!("{} {version}", name::OVS),
         service: Service { servers, ..Service::default() },
         size_bytes_max: WHOLE_BYTES_MAX,
@@ -237,7 +237,7 @@ mod tests {
     #[test]
     fn without_huge_pages_both_are_named() {
         let found = vec![testpmd(Path::new("/bin/testpmd"), 0)];
-        let mut peers = Peers { found, missing: Vec::new() };
+        let mut peers = SwitchPeers { found, missing: Vec::new() };
         peers.without_huge_pages("none are left");
         assert!(peers.found.is_empty());
         assert_eq!(peers.missing, [format!("{} (none are left)", name::TESTPMD)]);

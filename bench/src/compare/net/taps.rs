@@ -21,10 +21,10 @@ use sidecore::now_ns;
 use super::frames::Frames;
 use super::peers::WHOLE_BYTES_MAX;
 use crate::block::WARM_UP;
-use crate::compare::contest::Sample;
-use crate::load::Outcome;
+use crate::compare::contest::TurnSample;
+use crate::load::LoadOutcome;
 use crate::measure::thread_cpu;
-use crate::net::Op;
+use crate::net::NetOp;
 use testbed::cleanup::Cleanup;
 use testbed::machine::{cache_line_round_trip_ns, cores, pin};
 use testbed::stage::{inside, ip};
@@ -62,7 +62,7 @@ impl Drop for Taps<'_> {
 }
 
 /// Measures frames of one kind for so long.
-pub(super) fn measure(case: &Frames, seconds: f64, cleanup: &Cleanup) -> Result<Sample> {
+pub(super) fn measure(case: &Frames, seconds: f64, cleanup: &Cleanup) -> Result<TurnSample> {
     let taps = Taps::open(case.size_bytes, cleanup);
     let mut taps = taps.inspect_err(|_| cleanup.remove_stage())?;
     let mut pass = |length: Duration| {
@@ -71,7 +71,7 @@ pub(super) fn measure(case: &Frames, seconds: f64, cleanup: &Cleanup) -> Result<
             cores().get(1..).and_then(<[usize]>::last).inspect(|core| pin(**core));
             let began = thread_cpu();
             let passed = match case.op {
-                Op::Bounce => taps.bounce(length),
+                NetOp::Bounce => taps.bounce(length),
                 _ => taps.forward(length),
             };
             passed.map(|(frames, outcome)| (frames, outcome, thread_cpu().saturating_sub(began)))
@@ -83,8 +83,8 @@ pub(super) fn measure(case: &Frames, seconds: f64, cleanup: &Cleanup) -> Result<
     let trip_before_ns = cache_line_round_trip_ns();
     let (frames, outcome, cpu) = pass(Duration::from_secs_f64(seconds))?;
     ensure!(frames > 0, "not one frame arrived");
-    let latency = |share| (case.op == Op::Bounce).then(|| outcome.quantile_us(share));
-    Ok(Sample {
+    let latency = |share| (case.op == NetOp::Bounce).then(|| outcome.quantile_us(share));
+    Ok(TurnSample {
         rate: frames as f64 / outcome.took.as_secs_f64(),
         p50_us: latency(0.5),
         p99_us: latency(0.99),
@@ -117,7 +117,7 @@ impl<'a> Taps<'a> {
     }
 
     /// Keeps frames under way from one tap to the other. The first number is of those that arrived.
-    fn forward(&mut self, length: Duration) -> Result<(u64, Outcome)> {
+    fn forward(&mut self, length: Duration) -> Result<(u64, LoadOutcome)> {
         let [from, to] = &mut self.ends;
         let most =
             (UNDER_WAY * u64::from(MTU)).div_ceil(from.frame.len() as u64).clamp(1, UNDER_WAY);
@@ -137,17 +137,17 @@ impl<'a> Taps<'a> {
             }
             ensure!(at_ns - arrived_ns <= 2 * LOST_NS, "frames between the taps are lost");
         }
-        let mut outcome = Outcome::new();
+        let mut outcome = LoadOutcome::new();
         outcome.took = Duration::from_nanos((arrived_ns - began_ns).max(1));
         Ok((frames, outcome))
     }
 
     /// Sends a frame, has it sent back, and again. The first number counts arrivals of both ways.
-    fn bounce(&mut self, length: Duration) -> Result<(u64, Outcome)> {
+    fn bounce(&mut self, length: Duration) -> Result<(u64, LoadOutcome)> {
         let [near, far] = &mut self.ends;
         let began_ns = now_ns();
         let until_ns = began_ns + length.as_nanos() as u64;
-        let (mut outcome, mut at_ns) = (Outcome::new(), began_ns);
+        let (mut outcome, mut at_ns) = (LoadOutcome::new(), began_ns);
         while at_ns < until_ns {
             let sent_ns = at_ns;
             cross(near, far, sent_ns)?;
@@ -254,10 +254,12 @@ mod tests {
             return;
         }
         let cleanup = Cleanup::default();
-        for (op, size_bytes) in [(Op::Forward, 64), (Op::Forward, 64 << 10), (Op::Bounce, 64)] {
+        for (op, size_bytes) in
+            [(NetOp::Forward, 64), (NetOp::Forward, 64 << 10), (NetOp::Bounce, 64)]
+        {
             let sample = measure(&Frames { op, size_bytes }, 0.05, &cleanup).unwrap();
             assert!(sample.rate > 0.0, "{sample:?}");
-            assert_eq!(sample.p50_us.is_some(), op == Op::Bounce);
+            assert_eq!(sample.p50_us.is_some(), op == NetOp::Bounce);
         }
         cleanup.remove();
     }

@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
 
-use super::options::Options;
+use super::options::CardsOptions;
 use crate::block::WARM_UP;
-use crate::compare::contest::Sample;
+use crate::compare::contest::TurnSample;
 use crate::measure::thread_cpu;
 use crate::net::TCP_HEADERS_BYTES;
 use testbed::cleanup::Cleanup;
 use testbed::machine::{cache_line_round_trip_ns, cores, pin};
-use testbed::pair::{Meeting, Seats};
+use testbed::pair::{PairLink, RoleCores};
 use testbed::progress::Progress;
 use testbed::stage::{Stage, inside};
 
@@ -24,9 +24,13 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Measures a stream of writes. Each write has the length of the payload of a frame of so many
 /// bytes, and counts as a frame when it was read.
-pub(super) fn measure(options: &Options, frame_bytes: u32, cleanup: &Cleanup) -> Result<Sample> {
+pub(super) fn measure(
+    options: &CardsOptions,
+    frame_bytes: u32,
+    cleanup: &Cleanup,
+) -> Result<TurnSample> {
     let trip_before_ns = cache_line_round_trip_ns();
-    let meeting = Meeting { encrypt: false, ..Meeting::default() };
+    let meeting = PairLink { encrypt: false, ..PairLink::default() };
     let stage = meeting.stage(options.plan.program.clone(), cleanup, &Progress::silent())?;
     ensure!(stage.has_namespaces(), "only root makes a virtual cable");
     let write_bytes = frame_bytes as usize - TCP_HEADERS_BYTES;
@@ -34,7 +38,7 @@ pub(super) fn measure(options: &Options, frame_bytes: u32, cleanup: &Cleanup) ->
     let passed = pass(connect(&stage)?, write_bytes, length)?;
     drop(stage);
     let frames = passed.bytes as f64 / write_bytes as f64;
-    Ok(Sample {
+    Ok(TurnSample {
         rate: frames / passed.took.as_secs_f64(),
         p50_us: None,
         p99_us: None,
@@ -58,7 +62,7 @@ fn connect(stage: &Stage) -> Result<[TcpStream; 2]> {
 }
 
 /// The work of a thread since the end of its warm-up.
-struct Counted {
+struct ThreadWork {
     bytes: u64,
     took: Duration,
     /// The thread's own processor time, without that of the kernel's threads.
@@ -70,7 +74,7 @@ fn counted(
     core: Option<usize>,
     length: Duration,
     mut step: impl FnMut() -> Result<usize>,
-) -> Result<Counted> {
+) -> Result<ThreadWork> {
     core.inspect(|core| pin(*core));
     let warm = Instant::now() + WARM_UP;
     while Instant::now() < warm {
@@ -80,7 +84,7 @@ fn counted(
     while began.elapsed() < length {
         bytes += step()? as u64;
     }
-    Ok(Counted { bytes, took: began.elapsed(), cpu: thread_cpu().saturating_sub(cpu) })
+    Ok(ThreadWork { bytes, took: began.elapsed(), cpu: thread_cpu().saturating_sub(cpu) })
 }
 
 /// Writes and reads for so long. The bytes are those that were read; the processor time is of both
@@ -89,8 +93,8 @@ fn pass(
     [mut from, mut to]: [TcpStream; 2],
     write_bytes: usize,
     length: Duration,
-) -> Result<Counted> {
-    let seats = Seats::new(&cores(), 0, 1, 1);
+) -> Result<ThreadWork> {
+    let seats = RoleCores::new(&cores(), 0, 1, 1);
     let (here, there) = (seats.driver(), seats.iohost());
     let write = move || {
         let bytes = vec![7; write_bytes];
@@ -111,7 +115,7 @@ fn pass(
     let panicked = |_| anyhow!("a thread of the TCP panicked");
     let (wrote, read) = (wrote.map_err(panicked)??, read.map_err(panicked)??);
     ensure!(read.bytes > 0, "not a byte arrived");
-    Ok(Counted { cpu: read.cpu + wrote.cpu, ..read })
+    Ok(ThreadWork { cpu: read.cpu + wrote.cpu, ..read })
 }
 
 #[cfg(test)]

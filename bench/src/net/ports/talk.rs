@@ -12,7 +12,7 @@ use net::{Burst, Chosen, Offers, Offload, Port};
 use sidecore::{Padded, Progress, Wake, now_ns};
 use virtio::Segment;
 
-use crate::load::Outcome;
+use crate::load::LoadOutcome;
 use crate::net::flight::TIME_OUT_NS;
 use crate::net::packet::{HEADER_BYTES, Mark, Packet, mark_of, write_mark};
 
@@ -55,7 +55,7 @@ impl Arrived {
 
 /// The part of an end in the traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum TalkRole {
     /// Keeps so many frames under way.
     Sends { depth: u64 },
     /// Takes all frames that come.
@@ -69,7 +69,7 @@ pub(super) enum Part {
 /// A talker: its copies of the frame, and its part in the traffic.
 #[derive(Debug)]
 pub(super) struct Talk {
-    part: Part,
+    part: TalkRole,
     pub(super) is_on: bool,
     frames: Vec<Box<[u8]>>,
     offload: Offload,
@@ -92,12 +92,12 @@ pub(super) struct Talk {
     waited_ns: u64,
     asked_ns: Option<u64>,
     to_answer: u64,
-    outcome: Outcome,
+    outcome: LoadOutcome,
 }
 
 impl Talk {
-    pub(super) fn new(part: Part, Packet(packet): &Packet, arrived: Arrived) -> Self {
-        if let Part::Sends { depth } = part {
+    pub(super) fn new(part: TalkRole, Packet(packet): &Packet, arrived: Arrived) -> Self {
+        if let TalkRole::Sends { depth } = part {
             assert!(depth < PLACES as u64, "a mark says which of those under way has come");
         }
         let header = packet.first_chunk().expect("a packet has a header");
@@ -124,32 +124,32 @@ impl Talk {
             waited_ns: 0,
             asked_ns: None,
             to_answer: 0,
-            outcome: Outcome::new(),
+            outcome: LoadOutcome::new(),
         }
     }
 
     /// Begins to count, and returns the time that was spent on waits before.
     pub(super) fn begin(&mut self) -> u64 {
-        self.outcome = Outcome::new();
+        self.outcome = LoadOutcome::new();
         self.waited_ns
     }
 
     /// The times since then, and the time that was spent on waits, from the beginning.
-    pub(super) fn end(&mut self) -> (Outcome, u64) {
+    pub(super) fn end(&mut self) -> (LoadOutcome, u64) {
         (std::mem::take(&mut self.outcome), self.waited_ns)
     }
 
     /// The number of frames that it may send now.
     fn wants(&mut self, now_ns: u64) -> u64 {
         match self.part {
-            Part::Takes => 0,
-            Part::Answers => self.to_answer,
-            Part::Sends { depth } if self.is_on => depth.saturating_sub(self.under_way(now_ns)),
-            Part::Asks if self.is_on => {
+            TalkRole::Takes => 0,
+            TalkRole::Answers => self.to_answer,
+            TalkRole::Sends { depth } if self.is_on => depth.saturating_sub(self.under_way(now_ns)),
+            TalkRole::Asks if self.is_on => {
                 self.give_up(now_ns);
                 u64::from(self.asked_ns.is_none())
             }
-            Part::Sends { .. } | Part::Asks => 0,
+            TalkRole::Sends { .. } | TalkRole::Asks => 0,
         }
     }
 
@@ -191,15 +191,15 @@ impl Talk {
         said.accept(&Offers::ALL).expect("a frame of our own");
         self.sent += 1;
         match self.part {
-            Part::Asks => self.asked_ns = Some(now_ns()),
-            Part::Answers => self.to_answer -= 1,
-            Part::Sends { .. } | Part::Takes => {}
+            TalkRole::Asks => self.asked_ns = Some(now_ns()),
+            TalkRole::Answers => self.to_answer -= 1,
+            TalkRole::Sends { .. } | TalkRole::Takes => {}
         }
     }
 
     /// A frame came with this mark, and was copied.
     fn heard(&mut self, mark: Mark) {
-        if self.part == Part::Asks {
+        if self.part == TalkRole::Asks {
             // Of frames that bounce, only the way there counts, so that the number has one writer.
             if let Some(asked_ns) = self.asked_ns.take() {
                 self.outcome.note(now_ns() - asked_ns);
@@ -210,7 +210,7 @@ impl Talk {
         let overtook = (usize::from(mark) + PLACES - usize::from(self.expected)) % PLACES;
         self.expected = ((usize::from(mark) + 1) % PLACES) as Mark;
         self.arrived.note(overtook as u64);
-        if self.part == Part::Answers {
+        if self.part == TalkRole::Answers {
             self.to_answer += 1;
         }
     }
@@ -255,6 +255,6 @@ impl Port for TalkPort {
     /// It waits for frames that another thread sends, which does not wake this one.
     fn arm(&mut self, _: &mut Wake) -> Progress {
         let talk = self.0.borrow();
-        Progress::busy_if(talk.is_on && talk.part != Part::Takes)
+        Progress::busy_if(talk.is_on && talk.part != TalkRole::Takes)
     }
 }
