@@ -17,13 +17,14 @@ use block::{
 };
 use sidecore::Services;
 use virtio::driver::{
-    Data, DriverRequest, Guest, GuestPlan, Op, RequestStatus, RingDriver, RingOptions, RingShape,
+    Data, DriverGuest, DriverOp, DriverRequest, GuestPlan, RequestStatus, RingDriver, RingOptions,
+    RingShape,
 };
 use virtio::{Queue, RingKind};
 use volume::backend::{MemoryVolume, NullVolume};
 use volume::chain::{Chain, Swap};
 use volume::record::NoRecords;
-use volume::{Open, Volume};
+use volume::{OpenArguments, Volume};
 
 const VOLUME_BYTES: u64 = 64 << 20;
 const REQUEST_BYTES: u32 = 4096;
@@ -69,12 +70,12 @@ fn start(volume: Arc<dyn Volume>, depth: u16, kind: RingKind) -> Result<(DiskQue
         transfer_bytes_max: REQUEST_BYTES,
         segments_max: 1,
     };
-    let guest = Guest::new(&GuestPlan { shape, ..GuestPlan::default() })?;
+    let guest = DriverGuest::new(&GuestPlan { shape, ..GuestPlan::default() })?;
     let memory = Arc::new(guest.memory().device_memory()?);
     let (event_idx, indirect) = (true, true);
     let options = RingOptions { kind, event_idx, indirect, ..RingOptions::default() };
     let ring = guest.ring(0, options);
-    let open = Open { services: &services, depth: 1024 };
+    let open = OpenArguments { services: &services, depth: 1024 };
     let attached = Attached::open(&*local, &attachment, 0, &open)?;
     let mut disk = DiskQueues::new(DiskCore::new("alone", 1), attached, false);
     disk.add_queue(Queue::new(ring.queue_config(memory)?)?);
@@ -105,7 +106,7 @@ fn submit(ring: &mut RingDriver, depth: u16, seed: u64) -> Result<()> {
         let place = (seed + u64::from(at)).wrapping_mul(0x9e37_79b9) % places;
         let sector = place * u64::from(REQUEST_BYTES) / 512;
         let data = Data::Whole(REQUEST_BYTES);
-        ring.submit(&DriverRequest { slot, op: Op::Read, sector, data, token: 0 })?;
+        ring.submit(&DriverRequest { slot, op: DriverOp::Read, sector, data, token: 0 })?;
     }
     ring.publish();
     Ok(())

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use serde::Serialize;
 use sidecore::now_ns;
 use virtio::driver::{
-    Data, DriverRequest, FrontEnd, FrontEndConfig, GuestPlan, Op, RequestStatus, RingDriver,
+    Data, DriverOp, DriverRequest, FrontEnd, FrontEndConfig, GuestPlan, RequestStatus, RingDriver,
     RingShape, SECTOR_BYTES, SocketRole,
 };
 
@@ -277,7 +277,7 @@ impl DrivenQueue {
 struct Drive<'a> {
     job: &'a mut DrivenQueue,
     pattern: LoadPattern,
-    op: Op,
+    op: DriverOp,
     depth: u16,
     /// Requests are submitted until then, or until so many were.
     until_ns: u64,
@@ -293,7 +293,7 @@ impl<'a> Drive<'a> {
     fn new(job: &'a mut DrivenQueue, pattern: LoadPattern, depth: u16, until_ns: u64) -> Self {
         assert!((1..=job.submitted_ns.len()).contains(&usize::from(depth)), "depth {depth}");
         let (began_ns, kicks_before) = (now_ns(), job.ring.counters().kicks);
-        let op = if pattern.writes() { Op::Write } else { Op::Read };
+        let op = if pattern.writes() { DriverOp::Write } else { DriverOp::Read };
         Self {
             job,
             pattern,

@@ -1,7 +1,7 @@
 //! A volume as a disk or a direct client opens it: under an attachment.
 //!
 //! Blocks know no attachments: a backend, a stage and the chain of them are opened with a
-//! sidecore's services and a depth ([`volume::Open`]). Two things have an epoch to claim
+//! sidecore's services and a depth ([`volume::OpenArguments`]). Two things have an epoch to claim
 //! before a request may pass, and only these are attached: a volume of this node behind its guard
 //! ([`crate::LocalVolume`]) and a volume of a peer ([`crate::RemoteVolume`]).
 
@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use crate::attachment::Attachment;
 use volume::Size;
-use volume::{Channel, Open, OpenError, VolumeInfo};
+use volume::{Channel, OpenArguments, OpenError, VolumeInfo};
 
 /// A volume that a disk can be on.
 pub trait Attach: Send + Sync + fmt::Debug {
@@ -30,7 +30,7 @@ pub trait Attach: Send + Sync + fmt::Debug {
         &self,
         attachment: &Arc<Attachment>,
         index: u16,
-        open: &Open<'_>,
+        open: &OpenArguments<'_>,
     ) -> Result<Box<dyn Channel>, OpenError>;
 }
 
@@ -60,7 +60,7 @@ impl Attached {
         volume: &dyn Attach,
         attachment: &Arc<Attachment>,
         index: u16,
-        open: &Open<'_>,
+        open: &OpenArguments<'_>,
     ) -> Result<Self, OpenError> {
         Ok(Self {
             channel: volume.attach(attachment, index, open)?,
@@ -81,7 +81,7 @@ mod tests {
     use volume::backend::MemoryVolume;
     use volume::layer::Layer;
     use volume::record::NoRecords;
-    use volume::{Io, Op, Open, Status, io_table};
+    use volume::{Io, Op, OpenArguments, Status, io_table};
 
     use super::Attach;
     use crate::attachment::{AttachOptions, Attachment};
@@ -98,7 +98,7 @@ mod tests {
         let attach = |volumes: &[Arc<LocalVolume>], claimant| {
             volumes.iter().fold(Layer::new(1), |layer, volume| {
                 let attachment = Arc::new(Attachment::new("layer", AttachOptions::new(claimant)));
-                let open = Open { services: &Services::new(), depth: 1 };
+                let open = OpenArguments { services: &Services::new(), depth: 1 };
                 layer.with(volume.attach(&attachment, 0, &open).expect("it opens"), 1)
             })
         };

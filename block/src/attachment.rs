@@ -120,7 +120,7 @@ impl AttachOptions {
 /// The state that a successor needs to go on with an attachment. The successor is another process
 /// that was handed the guest's rings as they are, or this process, which has only paused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct AttachmentSnapshot {
     /// The last epoch that was held, 0 for none.
     pub epoch: u64,
     /// The incarnation of that claim.
@@ -139,7 +139,7 @@ pub struct Standing {
 struct Acked(AtomicU64);
 
 #[derive(Debug, Default)]
-struct Story {
+struct AttachmentHistory {
     incarnation: Incarnation,
     why: Option<String>,
 }
@@ -163,7 +163,7 @@ pub struct Attachment {
     /// The records of it that this node keeps across its processes.
     remembered: Option<Arc<Remembered>>,
     /// Control path only.
-    story: Mutex<Story>,
+    story: Mutex<AttachmentHistory>,
 }
 
 impl Attachment {
@@ -183,7 +183,7 @@ impl Attachment {
             doubtful: AtomicBool::new(false),
             takes: AtomicBool::new(options.take_over),
             remembered: None,
-            story: Mutex::new(Story::default()),
+            story: Mutex::new(AttachmentHistory::default()),
         }
     }
 
@@ -240,8 +240,12 @@ impl Attachment {
     ///
     /// # Panics
     /// As [`Attachment::new`].
-    pub fn going_on(name: &str, options: AttachOptions, standing: &Standing) -> Option<Self> {
-        let Standing { epoch, incarnation, claimant, resume, unflushed } = *standing;
+    pub fn going_on(
+        name: &str,
+        options: AttachOptions,
+        standing: &AttachmentSnapshot,
+    ) -> Option<Self> {
+        let AttachmentSnapshot { epoch, incarnation, claimant, resume, unflushed } = *standing;
         if epoch >= EPOCH_END {
             return None;
         }
@@ -256,12 +260,12 @@ impl Attachment {
     /// The state that a successor needs to go on with it. The count of acknowledged writes is final
     /// only when the channels have let go. `None` when the attachment has ended, so that no
     /// successor can go on with it.
-    pub fn standing(&self) -> Option<Standing> {
+    pub fn standing(&self) -> Option<AttachmentSnapshot> {
         let View { phase, epoch } = self.view();
         let AttachOptions { claimant, resume, .. } = self.options;
         let (incarnation, unflushed) = (self.incarnation(), self.unflushed());
         let is_over = matches!(phase, Phase::Fenced | Phase::Failed);
-        (!is_over).then_some(Standing { epoch, incarnation, claimant, resume, unflushed })
+        (!is_over).then_some(AttachmentSnapshot { epoch, incarnation, claimant, resume, unflushed })
     }
 
     /// The same for a start in this process after a pause. One that has ended stays so.
@@ -439,7 +443,7 @@ impl Attachment {
         }
     }
 
-    fn story(&self) -> MutexGuard<'_, Story> {
+    fn story(&self) -> MutexGuard<'_, AttachmentHistory> {
         // Nothing that holds this lock can leave the story half-told.
         self.story.lock()
     }
@@ -517,7 +521,7 @@ mod tests {
         next.close();
         assert_eq!(next.go_on().standing(), next.standing());
         assert!(!next.go_on().unflushed() && next.go_on().view().phase == Phase::Unclaimed);
-        let impossible = Standing { epoch: EPOCH_END, ..standing };
+        let impossible = AttachmentSnapshot { epoch: EPOCH_END, ..standing };
         assert!(Attachment::going_on("alice", options, &impossible).is_none());
     }
 

@@ -29,7 +29,7 @@ use sidecore::{CallError, Sidecore};
 use virtio::{Device, DeviceError, Logging, Memory, Queue, QueueConfig};
 
 use crate::attach::Attach;
-use crate::attachment::{AttachOptions, Attachment, CHANNELS_MAX, Remembered, Standing};
+use crate::attachment::{AttachOptions, Attachment, AttachmentSnapshot, CHANNELS_MAX, Remembered};
 use crate::request::{self, feature};
 
 pub use self::core::{DiskCore, QueueCounters, ShareCounters};
@@ -37,7 +37,7 @@ pub use placement::{Ended, MoveError, Placement};
 pub use queues::{DiskQueues, LEAVE, NotMoved, Stopped, TAKE_MAX};
 
 use part::{Start, add_queue, with};
-use placement::{Paused, Places, Running};
+use placement::{Paused, Places, RunningStart};
 
 /// How long queues that are being stopped drain, all of a disk together. QEMU's main lock is held
 /// meanwhile, so the guest stands still. Requests that do not end in time stay in the inflight
@@ -174,7 +174,7 @@ impl Disk {
 
     /// Its queues are about to be started as another process had them, whose attachment stood like
     /// this. `false`: that cannot be.
-    pub fn go_on(&self, standing: &Standing) -> bool {
+    pub fn go_on(&self, standing: &AttachmentSnapshot) -> bool {
         let options = self.options.attach(standing.claimant, standing.resume);
         let it = Attachment::going_on(&self.options.attachment, options, standing);
         let remembered = self.options.remembered.clone();
@@ -185,7 +185,7 @@ impl Disk {
     }
 
     /// A start that has no queue yet.
-    fn new_start(&self, paused: Option<Paused>, before: Option<(u64, u64)>) -> Running {
+    fn new_start(&self, paused: Option<Paused>, before: Option<(u64, u64)>) -> RunningStart {
         // A new start of the guest is a new chance, and a pause is none.
         if paused.is_none() {
             self.core.mend();
@@ -202,7 +202,7 @@ impl Disk {
             queues: AtomicUsize::new(0),
             latest_ns: AtomicU64::new(0),
         };
-        Running {
+        RunningStart {
             start: Arc::new(start),
             id: PART_NEXT.fetch_add(1, Relaxed),
             queues: vec![false; usize::from(self.options.queues)],
@@ -289,7 +289,7 @@ impl Disk {
             let id = running.id;
             // A sidecore that has stopped has let go already.
             let _ = sidecore.call(move |local| {
-                with(local, id, part::Part::let_go);
+                with(local, id, part::DiskPart::let_go);
             });
         }
     }

@@ -41,7 +41,7 @@ mod room;
 mod tests;
 
 pub use admit::Admitted;
-use admit::{Gate, Held};
+use admit::{Gate, HeldEpoch};
 pub use close::Closing;
 use flush::Flushing;
 pub use judge::{Claimer, HOLDER_SILENT_NS};
@@ -134,7 +134,7 @@ impl PendingClaim {
 pub struct PendingOpen {
     attachment: String,
     gate: Arc<Gate>,
-    held: Arc<Held>,
+    held: Arc<HeldEpoch>,
     admitted: bool,
 }
 
@@ -149,7 +149,7 @@ impl Drop for PendingOpen {
 #[derive(Debug, Default)]
 struct Entry {
     record: Option<Record>,
-    held: Arc<Held>,
+    held: Arc<HeldEpoch>,
     gates: Vec<Arc<Gate>>,
     /// Since when no channel of it is open.
     silent_since_ns: Option<u64>,
@@ -176,7 +176,7 @@ impl Entry {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ExportState {
     epoch_last: u64,
     /// The last epoch of any attachment that was forgotten.
     floor: u64,
@@ -207,7 +207,7 @@ pub struct Export {
     shared: bool,
     records: Arc<dyn RecordStore>,
     unusable: Option<String>,
-    state: Mutex<State>,
+    state: Mutex<ExportState>,
 }
 
 /// An attachment that was claimed and not closed.
@@ -233,7 +233,7 @@ impl Export {
         records: Arc<dyn RecordStore>,
     ) -> Result<Arc<Self>, RecordError> {
         let floor = records.floor()?;
-        let mut state = State { epoch_last: floor, floor, ..State::default() };
+        let mut state = ExportState { epoch_last: floor, floor, ..ExportState::default() };
         for (attachment, record) in records.load()? {
             state.epoch_last = state.epoch_last.max(record.epoch);
             let entry = Entry { record: Some(record), ..Entry::default() };
@@ -250,7 +250,8 @@ impl Export {
         options: ExportOptions,
         error: &RecordError,
     ) -> Arc<Self> {
-        let mut export = Self::with(name, volume, options, Arc::new(NoRecords), State::default());
+        let mut export =
+            Self::with(name, volume, options, Arc::new(NoRecords), ExportState::default());
         export.unusable = Some(format!("volume {name} is not served: {error}"));
         Arc::new(export)
     }
@@ -260,7 +261,7 @@ impl Export {
         volume: Arc<dyn Volume>,
         options: ExportOptions,
         records: Arc<dyn RecordStore>,
-        state: State,
+        state: ExportState,
     ) -> Self {
         Self {
             name: name.to_owned(),
@@ -538,7 +539,7 @@ impl Export {
     pub fn admitted(
         &self,
         mut pending: PendingOpen,
-        open: &volume::Open<'_>,
+        open: &volume::OpenArguments<'_>,
     ) -> Result<Admitted, OpenError> {
         let inner = self.volume.open(open)?;
         pending.admitted = true;
@@ -574,7 +575,7 @@ impl Export {
         Some(self.records.write(attachment, *record))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ExportState> {
         // The state is consistent between any two statements that can panic (none is known to).
         self.state.lock()
     }

@@ -1,7 +1,7 @@
 //! How a disk goes remote: a volume of another node, reached by sessions.
 //!
 //! [`RemoteVolume`] describes it; its channels live on a sidecore and use that sidecore's session
-//! with the peer. The state of a channel is a `core::Core`, which the sidecore's
+//! with the peer. The state of a channel is a `core::RemoteCore`, which the sidecore's
 //! [`crate::plane::Plane`] also knows, because answers arrive while the disk is not looking.
 //!
 //! ```text
@@ -22,7 +22,8 @@ use crate::attachment::Attachment;
 use crate::plane::Plane;
 use volume::Size;
 use volume::{
-    Channel, Durability, Incarnation, IoId, IoTable, Open, OpenError, Topology, VolumeInfo, Zeroing,
+    Channel, Durability, Incarnation, IoId, IoTable, OpenArguments, OpenError, Topology,
+    VolumeInfo, Zeroing,
 };
 
 pub(crate) mod calls;
@@ -31,8 +32,8 @@ pub(crate) mod core;
 mod described;
 mod request;
 
-use self::core::Core;
-pub use self::described::{Outlook, Reach, RemoteCounters, RemoteVolume};
+use self::core::RemoteCore;
+pub use self::described::{Reach, RemoteCounters, RemoteVolume, VolumeReach};
 
 impl Attach for RemoteVolume {
     /// Before the peer has answered: a volume of size 0, read-only, to which no disk attaches.
@@ -57,7 +58,7 @@ impl Attach for RemoteVolume {
         &self,
         attachment: &Arc<Attachment>,
         index: u16,
-        open: &Open<'_>,
+        open: &OpenArguments<'_>,
     ) -> Result<Box<dyn Channel>, OpenError> {
         let plane = open.services.get::<Plane>().ok_or(OpenError::NoService("block plane"))?;
         let (peers, endpoint) = {
@@ -66,7 +67,7 @@ impl Attach for RemoteVolume {
         };
         let peer = peers.borrow().find(&self.peer);
         let peer = peer.ok_or(OpenError::NoService("way to this peer"))?;
-        let core = Core::new(self, (attachment, index), open.depth, self.new_counters());
+        let core = RemoteCore::new(self, (attachment, index), open.depth, self.new_counters());
         let core = Rc::new(RefCell::new(core));
         let flow = plane.borrow_mut().clients.enlist(peer, &core)?;
         core.borrow_mut().enlisted(flow);
@@ -88,7 +89,7 @@ struct RemoteChannel {
     plane: Rc<RefCell<Plane>>,
     peers: Rc<RefCell<Peers>>,
     endpoint: Rc<RefCell<Endpoint>>,
-    core: Rc<RefCell<Core>>,
+    core: Rc<RefCell<RemoteCore>>,
     peer: PeerId,
     flow: u16,
     attachment: Arc<Attachment>,

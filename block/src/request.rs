@@ -58,7 +58,7 @@ pub mod feature {
 /// The answer to a request: the last byte that the device writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Answer {
+pub enum StatusByte {
     /// VIRTIO_BLK_S_OK.
     Ok = 0,
     /// VIRTIO_BLK_S_IOERR.
@@ -206,7 +206,7 @@ pub fn serial(name: &str) -> [u8; ID_BYTES] {
 
 /// The content of a chain, checked as far as the volume is not concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum RequestContent {
     /// Read or write `len_bytes` from `offset_bytes` on; the data is in the buffer that was given.
     Transfer {
         /// Read or write.
@@ -228,7 +228,7 @@ pub enum Asked {
         len_bytes: u32,
     },
     /// Makes no sense, and can be told so.
-    Nonsense(Answer),
+    Nonsense(StatusByte),
 }
 
 /// A range of a discard or write-zeroes.
@@ -261,9 +261,9 @@ impl Data {
 
 /// A request as it was found in a chain.
 #[derive(Clone, Copy, Debug)]
-pub struct Request {
+pub struct ChainRequest {
     /// The operation and its range.
-    pub asked: Asked,
+    pub asked: RequestContent,
     /// Where the answer goes. Valid as long as the chain's segments.
     pub answer: *mut u8,
 }
@@ -286,14 +286,14 @@ pub unsafe fn parse(
     chain: &Chain,
     info: &VolumeInfo,
     data: &mut Data,
-) -> Result<Request, NoAnswer> {
+) -> Result<ChainRequest, NoAnswer> {
     data.segments.clear();
     data.ranges.clear();
     let last = chain.writable.last().filter(|last| last.len > 0).ok_or(NoAnswer)?;
     let answer = last.addr.wrapping_add(last.len as usize - 1);
     // SAFETY: the caller's promise.
     let Some(header) = (unsafe { Header::gather(&chain.readable) }) else {
-        return Ok(Request { asked: Asked::Nonsense(Answer::IoError), answer });
+        return Ok(ChainRequest { asked: RequestContent::Nonsense(StatusByte::IoError), answer });
     };
     let asked = match header.kind.get() {
         // SAFETY: the caller's promise.
@@ -302,7 +302,7 @@ pub unsafe fn parse(
         WRITE_ZEROES => unsafe { zero(chain, info, Op::WriteZeroes, &mut data.ranges) },
         _ => ask(chain, &header, &mut data.segments),
     };
-    Ok(Request { asked, answer })
+    Ok(ChainRequest { asked, answer })
 }
 
 /// Reads the ranges of a discard or write-zeroes, each once, and checks all of them: nothing is
@@ -310,10 +310,15 @@ pub unsafe fn parse(
 ///
 /// # Safety
 /// The chain's segments must still be valid.
-unsafe fn zero(chain: &Chain, info: &VolumeInfo, op: Op, ranges: &mut Vec<Range>) -> Asked {
-    let nonsense = Asked::Nonsense(Answer::IoError);
+unsafe fn zero(
+    chain: &Chain,
+    info: &VolumeInfo,
+    op: Op,
+    ranges: &mut Vec<Range>,
+) -> RequestContent {
+    let nonsense = RequestContent::Nonsense(StatusByte::IoError);
     if !info.zeroing.can(op) {
-        return Asked::Nonsense(Answer::Unsupported);
+        return RequestContent::Nonsense(StatusByte::Unsupported);
     }
     let list_bytes = chain.readable_bytes() as usize - HEADER_BYTES;
     if !list_bytes.is_multiple_of(RANGE_BYTES) || list_bytes > RANGES_MAX * RANGE_BYTES {
@@ -328,7 +333,7 @@ unsafe fn zero(chain: &Chain, info: &VolumeInfo, op: Op, ranges: &mut Vec<Range>
         // The unmap flag of a discard means nothing and is refused like any other.
         let known = if op == Op::WriteZeroes { UNMAP } else { 0 };
         if raw.flags.get() & !known != 0 {
-            return Asked::Nonsense(Answer::Unsupported);
+            return RequestContent::Nonsense(StatusByte::Unsupported);
         }
         let unmap = raw.flags.get() & UNMAP != 0 && info.zeroing.discard;
         let range = match range(info, &raw) {
@@ -341,7 +346,7 @@ unsafe fn zero(chain: &Chain, info: &VolumeInfo, op: Op, ranges: &mut Vec<Range>
             ranges.push(range);
         }
     }
-    Asked::Zero { op, len_bytes }
+    RequestContent::Zero { op, len_bytes }
 }
 
 /// A range of whole blocks inside the volume, or none.
@@ -361,8 +366,8 @@ fn range(info: &VolumeInfo, raw: &RawRange) -> Option<Range> {
 
 const _: () = assert!(RANGES_MAX as u64 * RANGE_BYTES_MAX as u64 <= u32::MAX as u64);
 
-fn ask(chain: &Chain, header: &Header, data: &mut Vec<Segment>) -> Asked {
-    let nonsense = Asked::Nonsense(Answer::IoError);
+fn ask(chain: &Chain, header: &Header, data: &mut Vec<Segment>) -> RequestContent {
+    let nonsense = RequestContent::Nonsense(StatusByte::IoError);
     let inward = chain.writable_bytes() - 1;
     let (op, pieces, skip, len_bytes) = match header.kind.get() {
         IN => (Op::Read, &chain.writable, 0, inward),
@@ -370,12 +375,12 @@ fn ask(chain: &Chain, header: &Header, data: &mut Vec<Segment>) -> Asked {
             let skip = HEADER_BYTES as u32;
             (Op::Write, &chain.readable, skip, chain.readable_bytes() - skip)
         }
-        FLUSH => return Asked::Flush,
+        FLUSH => return RequestContent::Flush,
         GET_ID => {
             cut(&chain.writable, 0, inward, data);
-            return if inward as usize >= ID_BYTES { Asked::GetId } else { nonsense };
+            return if inward as usize >= ID_BYTES { RequestContent::GetId } else { nonsense };
         }
-        _ => return Asked::Nonsense(Answer::Unsupported),
+        _ => return RequestContent::Nonsense(StatusByte::Unsupported),
     };
     let offset_bytes = header.sector.get().checked_mul(SECTOR_BYTES);
     let whole = u64::from(len_bytes).is_multiple_of(SECTOR_BYTES);
@@ -390,7 +395,7 @@ fn ask(chain: &Chain, header: &Header, data: &mut Vec<Segment>) -> Asked {
         // We said so in `seg_max`.
         return nonsense;
     }
-    Asked::Transfer { op, offset_bytes, len_bytes }
+    RequestContent::Transfer { op, offset_bytes, len_bytes }
 }
 
 /// Appends the `len` bytes that come after the first `skip` of some pieces to `data`.
@@ -429,13 +434,13 @@ mod tests {
     }
 
     /// Requests in memory that lives as long as the test.
-    struct Guest {
+    struct ChainMemory {
         bytes: Vec<u8>,
         chain: Chain,
         data: Data,
     }
 
-    impl Guest {
+    impl ChainMemory {
         /// A request with this many bytes to read (header included) and to write (status
         /// included), in pieces of `piece` bytes.
         fn new(kind: u32, sector: u64, readable: usize, writable: usize, piece: usize) -> Self {
@@ -456,7 +461,7 @@ mod tests {
             Self { bytes, chain, data: Data::default() }
         }
 
-        fn parse(&mut self) -> Result<Asked, NoAnswer> {
+        fn parse(&mut self) -> Result<RequestContent, NoAnswer> {
             // SAFETY: the segments point into `bytes`.
             let request = unsafe { parse(&self.chain, &info(), &mut self.data) }?;
             assert_eq!(request.answer, self.at(self.bytes.len() - 1), "the last byte");
@@ -475,12 +480,14 @@ mod tests {
     #[test]
     fn a_transfer_is_found_however_it_is_cut() {
         for piece in [1 << 20, 4096, 512, 100, 17] {
-            let mut read = Guest::new(IN, 7, 16, 4097, piece);
-            let asked = Asked::Transfer { op: Op::Read, offset_bytes: 7 * 512, len_bytes: 4096 };
+            let mut read = ChainMemory::new(IN, 7, 16, 4097, piece);
+            let asked =
+                RequestContent::Transfer { op: Op::Read, offset_bytes: 7 * 512, len_bytes: 4096 };
             assert_eq!(read.parse(), Ok(asked));
             assert_eq!((read.data_bytes(), read.data.segments[0].addr), (4096, read.at(16)));
-            let mut write = Guest::new(OUT, 8, 16 + 1024, 1, piece);
-            let asked = Asked::Transfer { op: Op::Write, offset_bytes: 4096, len_bytes: 1024 };
+            let mut write = ChainMemory::new(OUT, 8, 16 + 1024, 1, piece);
+            let asked =
+                RequestContent::Transfer { op: Op::Write, offset_bytes: 4096, len_bytes: 1024 };
             assert_eq!(write.parse(), Ok(asked));
             assert_eq!((write.data_bytes(), write.data.segments[0].addr), (1024, write.at(16)));
         }
@@ -488,19 +495,19 @@ mod tests {
 
     #[test]
     fn requests_without_data() {
-        assert_eq!(Guest::new(FLUSH, 0, 16, 1, 64).parse(), Ok(Asked::Flush));
-        let mut id = Guest::new(GET_ID, 0, 16, 21, 8);
-        assert_eq!(id.parse(), Ok(Asked::GetId));
+        assert_eq!(ChainMemory::new(FLUSH, 0, 16, 1, 64).parse(), Ok(RequestContent::Flush));
+        let mut id = ChainMemory::new(GET_ID, 0, 16, 21, 8);
+        assert_eq!(id.parse(), Ok(RequestContent::GetId));
         assert_eq!(id.data_bytes(), 20);
-        let unsupported = Ok(Asked::Nonsense(Answer::Unsupported));
+        let unsupported = Ok(RequestContent::Nonsense(StatusByte::Unsupported));
         for kind in [2, 12, 14, 99, u32::MAX] {
-            assert_eq!(Guest::new(kind, 0, 16, 1, 64).parse(), unsupported);
+            assert_eq!(ChainMemory::new(kind, 0, 16, 1, 64).parse(), unsupported);
         }
     }
 
     /// A request with these ranges: sector, sectors, flags.
-    fn zeroing(kind: u32, ranges: &[(u64, u32, u32)], piece: usize) -> Guest {
-        let mut guest = Guest::new(kind, 0, 16 + ranges.len() * RANGE_BYTES, 1, piece);
+    fn zeroing(kind: u32, ranges: &[(u64, u32, u32)], piece: usize) -> ChainMemory {
+        let mut guest = ChainMemory::new(kind, 0, 16 + ranges.len() * RANGE_BYTES, 1, piece);
         for (at, (sector, sectors, flags)) in ranges.iter().enumerate() {
             let raw = RawRange {
                 sector: (*sector).into(),
@@ -518,13 +525,16 @@ mod tests {
         for piece in [4096, 48, 17, 1] {
             let mut discard = zeroing(DISCARD, &[(8, 8, 0), (0, 0, 0), (1 << 20, 32768, 0)], piece);
             let len_bytes = 4096 + (16 << 20);
-            assert_eq!(discard.parse(), Ok(Asked::Zero { op: Op::Discard, len_bytes }));
+            assert_eq!(discard.parse(), Ok(RequestContent::Zero { op: Op::Discard, len_bytes }));
             let range = |op, offset_bytes, len_bytes| Range { op, offset_bytes, len_bytes };
             let found =
                 [range(Op::Discard, 4096, 4096), range(Op::Discard, 512 << 20, RANGE_BYTES_MAX)];
             assert_eq!(discard.data.ranges, found, "an empty range is nothing to do");
             let mut zeroes = zeroing(WRITE_ZEROES, &[(8, 8, UNMAP), (24, 8, 0)], piece);
-            assert_eq!(zeroes.parse(), Ok(Asked::Zero { op: Op::WriteZeroes, len_bytes: 8192 }));
+            assert_eq!(
+                zeroes.parse(),
+                Ok(RequestContent::Zero { op: Op::WriteZeroes, len_bytes: 8192 })
+            );
             let found = [range(Op::Discard, 4096, 4096), range(Op::WriteZeroes, 12288, 4096)];
             assert_eq!(zeroes.data.ranges, found, "what may be unmapped is");
         }
@@ -536,10 +546,13 @@ mod tests {
         let answered = |kind, range: (u64, u32, u32)| {
             zeroing(kind, &[(0, 8, 0), range], 64).parse().expect("it can be answered")
         };
-        let error = Asked::Nonsense(Answer::IoError);
+        let error = RequestContent::Nonsense(StatusByte::IoError);
         for kind in [DISCARD, WRITE_ZEROES] {
             let op = if kind == DISCARD { Op::Discard } else { Op::WriteZeroes };
-            assert_eq!(answered(kind, (end - 8, 8, 0)), Asked::Zero { op, len_bytes: 8192 });
+            assert_eq!(
+                answered(kind, (end - 8, 8, 0)),
+                RequestContent::Zero { op, len_bytes: 8192 }
+            );
             assert_eq!(answered(kind, (end - 8, 16, 0)), error, "beyond the end");
             assert_eq!(answered(kind, (end, 8, 0)), error, "behind the end");
             assert_eq!(answered(kind, (u64::MAX - 7, 8, 0)), error, "overflow");
@@ -547,14 +560,14 @@ mod tests {
             assert_eq!(answered(kind, (0, RANGE_SECTORS_MAX + 8, 0)), error, "too long");
             assert_eq!(answered(kind, (4, 8, 0)), error, "not whole blocks");
             assert_eq!(answered(kind, (8, 4, 0)), error, "not whole blocks");
-            let unsupported = Asked::Nonsense(Answer::Unsupported);
+            let unsupported = RequestContent::Nonsense(StatusByte::Unsupported);
             assert_eq!(answered(kind, (8, 8, 2)), unsupported, "an unknown flag");
         }
-        let unsupported = Asked::Nonsense(Answer::Unsupported);
+        let unsupported = RequestContent::Nonsense(StatusByte::Unsupported);
         assert_eq!(answered(DISCARD, (8, 8, UNMAP)), unsupported, "no flag of a discard's");
         let many = zeroing(DISCARD, &[(0, 8, 0); RANGES_MAX + 1], 64).parse();
         assert_eq!(many, Ok(error), "too many");
-        assert_eq!(Guest::new(DISCARD, 0, 16 + 15, 1, 64).parse(), Ok(error), "half a range");
+        assert_eq!(ChainMemory::new(DISCARD, 0, 16 + 15, 1, 64).parse(), Ok(error), "half a range");
     }
 
     #[test]
@@ -566,7 +579,7 @@ mod tests {
         let asked = unsafe { parse(&guest.chain, &keeps, &mut guest.data) };
         assert_eq!(
             asked.map(|request| request.asked),
-            Ok(Asked::Zero { op: Op::WriteZeroes, len_bytes: 4096 })
+            Ok(RequestContent::Zero { op: Op::WriteZeroes, len_bytes: 4096 })
         );
         assert_eq!(guest.data.ranges[0].op, Op::WriteZeroes, "its space cannot be given back");
         assert_eq!(features(&keeps, 1) & feature::DISCARD, 0);
@@ -576,24 +589,28 @@ mod tests {
         let plain = VolumeInfo { zeroing: Zeroing::default(), ..info() };
         // SAFETY: as above.
         let asked = unsafe { parse(&guest.chain, &plain, &mut guest.data) };
-        let unsupported = Asked::Nonsense(Answer::Unsupported);
+        let unsupported = RequestContent::Nonsense(StatusByte::Unsupported);
         assert_eq!(asked.map(|request| request.asked), Ok(unsupported));
         assert_eq!(features(&plain, 1) & feature::WRITE_ZEROES, 0);
     }
 
     #[test]
     fn nonsense_is_answered_with_an_error() {
-        let error = Ok(Asked::Nonsense(Answer::IoError));
-        assert_eq!(Guest::new(IN, 0, 15, 513, 64).parse(), error, "a short header");
-        assert_eq!(Guest::new(IN, 0, 0, 513, 64).parse(), error, "no header");
-        assert_eq!(Guest::new(IN, 0, 16, 512, 64).parse(), error, "not whole sectors");
-        assert_eq!(Guest::new(OUT, 0, 16 + 511, 1, 64).parse(), error, "not whole sectors");
-        assert_eq!(Guest::new(IN, u64::MAX / 512 + 1, 16, 513, 64).parse(), error, "overflow");
-        assert_eq!(Guest::new(GET_ID, 0, 16, 20, 64).parse(), error, "no room for the id");
+        let error = Ok(RequestContent::Nonsense(StatusByte::IoError));
+        assert_eq!(ChainMemory::new(IN, 0, 15, 513, 64).parse(), error, "a short header");
+        assert_eq!(ChainMemory::new(IN, 0, 0, 513, 64).parse(), error, "no header");
+        assert_eq!(ChainMemory::new(IN, 0, 16, 512, 64).parse(), error, "not whole sectors");
+        assert_eq!(ChainMemory::new(OUT, 0, 16 + 511, 1, 64).parse(), error, "not whole sectors");
+        assert_eq!(
+            ChainMemory::new(IN, u64::MAX / 512 + 1, 16, 513, 64).parse(),
+            error,
+            "overflow"
+        );
+        assert_eq!(ChainMemory::new(GET_ID, 0, 16, 20, 64).parse(), error, "no room for the id");
         let many = (SEGMENTS_MAX + 1) * 512;
-        assert_eq!(Guest::new(OUT, 0, 16 + many, 1, 512).parse(), error, "too many pieces");
-        assert_ne!(Guest::new(OUT, 0, 16 + many, 1, 1024).parse(), error, "few enough");
-        assert!(Guest::new(OUT, 0, 512, 0, 512).parse().is_err(), "nowhere to answer");
+        assert_eq!(ChainMemory::new(OUT, 0, 16 + many, 1, 512).parse(), error, "too many pieces");
+        assert_ne!(ChainMemory::new(OUT, 0, 16 + many, 1, 1024).parse(), error, "few enough");
+        assert!(ChainMemory::new(OUT, 0, 512, 0, 512).parse().is_err(), "nowhere to answer");
     }
 
     #[test]

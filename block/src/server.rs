@@ -14,7 +14,7 @@ use transport::{BufId, CallId, Endpoint, FairQueue, HEAD_MAX, PeerInfo, SessionI
 use crate::export::{Claimer, Closing, Export, Exports, PendingClaim, PendingOpen, Refusal};
 use crate::remote::calls::{CONFIRM_EVERY_NS, NOTICE_TOKEN};
 use crate::wire::{self, Kind, Names, Outcome, Reply, Request, Title};
-use volume::{Incarnation, Open, VolumeInfo};
+use volume::{Incarnation, OpenArguments, VolumeInfo};
 
 mod counters;
 mod lane;
@@ -27,8 +27,8 @@ pub use shares::ServedPeer;
 
 use lane::{LANE_DEPTH, Lane};
 use list::{List, Listed};
-use rights::{Peer, Right, not_open};
-use shares::{Costs, FLOWS_MAX, Left, Shares, Turn};
+use rights::{FlowRight, SessionPeer, not_open};
+use shares::{Costs, FLOWS_MAX, Left, Shares, TurnOwner};
 
 /// Calls handled in one round, so that the sidecore's disks and links get their turn.
 const CALLS_PER_ROUND_MAX: usize = 256;
@@ -45,7 +45,7 @@ const SHOWN_NS: u64 = 4 * CONFIRM_EVERY_NS;
 const LOOK_AGAIN_NS: u64 = 500_000;
 
 #[derive(Debug)]
-struct Called {
+struct ReceivedCall {
     session: SessionId,
     flow: u16,
     call: CallId,
@@ -57,7 +57,7 @@ struct Called {
 
 /// A step of a flow that waits for others.
 #[derive(Debug)]
-enum Step {
+enum FlowStep {
     Claim(PendingClaim),
     Open(PendingOpen, Request),
     Close(Closing),
@@ -68,8 +68,8 @@ struct Flow {
     /// The number of its peer.
     peer: usize,
     export: Arc<Export>,
-    right: Right,
-    step: Option<(Step, CallId)>,
+    right: FlowRight,
+    step: Option<(FlowStep, CallId)>,
     lane: Option<Lane>,
     listed: Listed,
 }
@@ -86,10 +86,10 @@ pub struct Server {
     exports: Arc<Exports>,
     services: Services,
     /// The peer at the other end.
-    peers: HashMap<SessionId, Peer>,
+    peers: HashMap<SessionId, SessionPeer>,
     shares: Shares,
-    /// By [`Turn`]: a flood delays its own peer first.
-    calls: FairQueue<Called>,
+    /// By [`TurnOwner`]: a flood delays its own peer first.
+    calls: FairQueue<ReceivedCall>,
     /// Bodies of calls that were dropped with their sessions, until the next round.
     unwanted: Vec<BufId>,
     /// In order, so that a simulated run is the same each time.
@@ -194,9 +194,9 @@ impl Server {
     pub(crate) fn connected(&mut self, session: SessionId, peer: &PeerInfo) {
         self.exports.note_process(&peer.name, peer.process_nonce);
         let calls = &self.calls;
-        let is_waited_for = |number| calls.waiting(Turn::of(Some(number)).0) > 0;
+        let is_waited_for = |number| calls.waiting(TurnOwner::of(Some(number)).0) > 0;
         let number = self.shares.connected(peer, is_waited_for);
-        self.peers.insert(session, Peer::new(peer, number));
+        self.peers.insert(session, SessionPeer::new(peer, number));
     }
 
     pub(crate) fn lost(&mut self, now_ns: u64, session: SessionId) {
@@ -223,7 +223,7 @@ impl Server {
         body: Option<(BufId, usize)>,
     ) {
         let kind = Request::kind_of(head);
-        let mut called = Called {
+        let mut called = ReceivedCall {
             session,
             flow,
             call,
@@ -233,7 +233,7 @@ impl Server {
             costs: kind.map_or_else(Costs::default, |kind| costs(kind, head, body.is_some())),
         };
         called.head[..head.len()].copy_from_slice(head);
-        let turn = Turn::of(self.peers.get(&session).map(|peer| peer.number));
+        let turn = TurnOwner::of(self.peers.get(&session).map(|peer| peer.number));
         // Of live sessions bounded by what the transport accepts before it is answered.
         let Self { calls, peers, unwanted, .. } = self;
         calls.push_tidily(turn.0, called, |waiting| {
@@ -255,12 +255,12 @@ impl Server {
         self.shares.begin_round();
         for _ in 0..CALLS_PER_ROUND_MAX {
             let shares = &self.shares;
-            let next = self
-                .calls
-                .pop_of(|turn, called| shares.may_handle(Turn(turn), called.costs, &left, now_ns));
+            let next = self.calls.pop_of(|turn, called| {
+                shares.may_handle(TurnOwner(turn), called.costs, &left, now_ns)
+            });
             let Some((turn, called)) = next else { break };
             left.take(called.costs);
-            self.shares.take(Turn(turn), called.costs, now_ns);
+            self.shares.take(TurnOwner(turn), called.costs, now_ns);
             self.handle(now_ns, &called, endpoint);
             progress = Progress::Busy;
         }
@@ -286,7 +286,7 @@ impl Server {
             return Progress::Busy;
         }
         for (turn, called) in self.calls.oldest() {
-            let next_ns = self.shares.next_ns(Turn(turn), called.costs);
+            let next_ns = self.shares.next_ns(TurnOwner(turn), called.costs);
             if next_ns <= now_ns {
                 return Progress::Busy;
             }
@@ -315,7 +315,7 @@ impl Server {
         }
     }
 
-    fn handle(&mut self, now_ns: u64, called: &Called, endpoint: &mut Endpoint) {
+    fn handle(&mut self, now_ns: u64, called: &ReceivedCall, endpoint: &mut Endpoint) {
         let Some(request) = Request::decode(&called.head[..called.head_bytes]) else {
             self.counters.malformed.add(1);
             let reply = Reply::refused(Outcome::Invalid, "not a block request");
@@ -339,7 +339,13 @@ impl Server {
         }
     }
 
-    fn data(&mut self, now_ns: u64, called: &Called, request: &Request, endpoint: &mut Endpoint) {
+    fn data(
+        &mut self,
+        now_ns: u64,
+        called: &ReceivedCall,
+        request: &Request,
+        endpoint: &mut Endpoint,
+    ) {
         let key = (called.session, called.flow);
         let Some(flow) = self.flows.get_mut(&key) else {
             return answer(now_ns, called, &Reply::plain(Outcome::NotOpen), endpoint);
@@ -357,7 +363,7 @@ impl Server {
     fn control(
         &mut self,
         now_ns: u64,
-        called: &Called,
+        called: &ReceivedCall,
         request: Request,
         endpoint: &Endpoint,
     ) -> Result<Option<Reply>, Refusal> {
@@ -391,20 +397,20 @@ impl Server {
                 {
                     peer.log_claim(now_ns, &self.exports, &names, &request, refusal);
                 }
-                Step::Claim(claimed?)
+                FlowStep::Claim(claimed?)
             }
             // Another client has its epoch: the call has nothing to close.
             Kind::Close if !is_holder => return Ok(Some(Reply::plain(Outcome::Done))),
             _ if !is_holder => return Err(Refusal::new(Outcome::EpochOver, "the epoch is over")),
             Kind::Close => {
                 self.drain_lane(key);
-                Step::Close(Closing::new(export, &names.attachment, request.title.epoch))
+                FlowStep::Close(Closing::new(export, &names.attachment, request.title.epoch))
             }
             _ => {
                 self.check_drains(key)?;
                 let pending = export.open(&names.attachment, &request.title, request.channel)?;
                 self.drain_lane(key);
-                Step::Open(pending, request)
+                FlowStep::Open(pending, request)
             }
         };
         self.set_step(key, step, called.call);
@@ -426,7 +432,7 @@ impl Server {
     /// Names of the peers that have a disk of the volume, whether a guest uses it or not: they have
     /// asked for it lately.
     pub fn shown_by(&self, now_ns: u64, volume: &str) -> Vec<String> {
-        let asked_lately = |peer: &&Peer| {
+        let asked_lately = |peer: &&SessionPeer| {
             let asked_ns = peer.knows.get(volume);
             asked_ns.is_some_and(|at_ns| now_ns.saturating_sub(*at_ns) < SHOWN_NS)
         };
@@ -436,7 +442,8 @@ impl Server {
     /// Tells the peers to which the volume was described that it has changed; see
     /// [`Kind::Changed`].
     pub fn changed(&mut self, volume: &str) {
-        let knows = |peer: &Peer| peer.understands_changes() && peer.knows.contains_key(volume);
+        let knows =
+            |peer: &SessionPeer| peer.understands_changes() && peer.knows.contains_key(volume);
         let told = self.peers.iter().filter(|(_, peer)| knows(peer));
         let mut told: Vec<_> = told.map(|(session, _)| *session).collect();
         told.retain(|session| !self.notices.iter().any(|(to, of)| to == session && of == volume));
@@ -461,10 +468,10 @@ impl Server {
 
     /// A claim that a process made before it died must not win over its successor's.
     fn check_process(&self, session: SessionId) -> Result<(), Refusal> {
-        let late = |peer: &&Peer| self.exports.is_late(&peer.name, peer.process_nonce);
+        let late = |peer: &&SessionPeer| self.exports.is_late(&peer.name, peer.process_nonce);
         match self.peers.get(&session).filter(late) {
             None => Ok(()),
-            Some(Peer { name, .. }) => Err(Refusal::new(
+            Some(SessionPeer { name, .. }) => Err(Refusal::new(
                 Outcome::Refused,
                 format!("another process of {name} has connected since"),
             )),
@@ -476,10 +483,10 @@ impl Server {
     fn right(
         &mut self,
         now_ns: u64,
-        called: &Called,
+        called: &ReceivedCall,
         request: &Request,
         endpoint: &Endpoint,
-    ) -> Result<(Arc<Export>, Right), Refusal> {
+    ) -> Result<(Arc<Export>, FlowRight), Refusal> {
         let volume = &request.names.as_ref().expect("decoded with its kind").volume;
         let body = called.body.map(|(buffer, len)| &endpoint.pool().bytes(buffer)[..len]);
         let Some(peer) = self.peers.get_mut(&called.session) else {
@@ -494,7 +501,7 @@ impl Server {
         &mut self,
         key: (SessionId, u16),
         export: &Arc<Export>,
-        right: Right,
+        right: FlowRight,
     ) -> Result<(), Refusal> {
         if let Some(flow) = self.flows.get_mut(&key) {
             flow.right = right;
@@ -572,16 +579,16 @@ impl Server {
     }
 
     /// Lets a step go on by itself when its client has gone.
-    fn give_up(&mut self, step: Step) {
+    fn give_up(&mut self, step: FlowStep) {
         match step {
-            Step::Claim(claim) => self.given_up.push(claim),
-            Step::Close(closing) => self.closing.push(closing),
-            Step::Open(..) => {}
+            FlowStep::Claim(claim) => self.given_up.push(claim),
+            FlowStep::Close(closing) => self.closing.push(closing),
+            FlowStep::Open(..) => {}
         }
     }
 
     /// A newer step replaces an older one: its sender has given it up.
-    fn set_step(&mut self, key: (SessionId, u16), step: Step, call: CallId) {
+    fn set_step(&mut self, key: (SessionId, u16), step: FlowStep, call: CallId) {
         let Some(flow) = self.flows.get_mut(&key) else { return };
         self.at_work.add(key, &mut flow.listed);
         if let Some((step, call)) = flow.step.replace((step, call)) {
@@ -605,18 +612,18 @@ impl Server {
             let Some((step, call)) = &mut flow.step else { continue };
             let call = *call;
             let reply = match step {
-                Step::Claim(claim) => flow
+                FlowStep::Claim(claim) => flow
                     .export
                     .poll_claim(claim, &self.services, now_ns)
                     .map(|answer| claimed(&flow.export, answer, &self.counters)),
-                Step::Close(closing) => {
+                FlowStep::Close(closing) => {
                     closing.poll(&self.services, now_ns).map(|result| match result {
                         Ok(()) => Reply::plain(Outcome::Done),
                         Err(refusal) => Reply::refused(refusal.outcome, refusal.text),
                     })
                 }
-                Step::Open(pending, _) if !flow.export.poll_open(pending) => None,
-                Step::Open(..) => Some(open_lane(flow, &self.services, &self.counters)),
+                FlowStep::Open(pending, _) if !flow.export.poll_open(pending) => None,
+                FlowStep::Open(..) => Some(open_lane(flow, &self.services, &self.counters)),
             };
             if let Some(reply) = reply {
                 flow.step = None;
@@ -663,10 +670,10 @@ fn claimed(
 
 /// Ends the opening step of `flow` with a lane.
 fn open_lane(flow: &mut Flow, services: &Services, counters: &Arc<ServerCounters>) -> Reply {
-    let Some((Step::Open(pending, request), _)) = flow.step.take() else {
+    let Some((FlowStep::Open(pending, request), _)) = flow.step.take() else {
         unreachable!("called for this step only");
     };
-    match flow.export.admitted(pending, &Open { services, depth: LANE_DEPTH }) {
+    match flow.export.admitted(pending, &OpenArguments { services, depth: LANE_DEPTH }) {
         Ok(admitted) => {
             flow.lane = Some(Lane::new(admitted, request.title, counters.clone()));
             Reply::plain(Outcome::Done)
@@ -682,13 +689,13 @@ fn too_many_channels() -> Refusal {
     Refusal::new(Outcome::Refused, text)
 }
 
-fn release(called: &Called, endpoint: &mut Endpoint) {
+fn release(called: &ReceivedCall, endpoint: &mut Endpoint) {
     if let Some((buffer, _)) = called.body {
         endpoint.pool_mut().release(buffer);
     }
 }
 
-fn answer(now_ns: u64, called: &Called, reply: &Reply, endpoint: &mut Endpoint) {
+fn answer(now_ns: u64, called: &ReceivedCall, reply: &Reply, endpoint: &mut Endpoint) {
     release(called, endpoint);
     send(now_ns, called.call, reply, endpoint);
 }

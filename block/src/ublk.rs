@@ -28,6 +28,6 @@ pub mod front;
 #[cfg(test)]
 mod tests;
 
-pub use control::{Control, ControlError, Wanted};
-pub use device::{Device, Shape};
+pub use control::{Control, ControlError, NewDevice};
+pub use device::{Shape, UblkDevice};
 pub use front::{Front, FrontCore, Kernel};

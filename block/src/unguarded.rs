@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use volume::{Channel, Open, OpenError, Size, Volume, VolumeInfo};
+use volume::{Channel, OpenArguments, OpenError, Size, Volume, VolumeInfo};
 
 use crate::attach::Attach;
 use crate::attachment::{AttachOptions, Attachment};
@@ -32,7 +32,7 @@ impl<V: Deref<Target: Volume> + fmt::Debug + Send + Sync> Attach for Unguarded<V
         &self,
         _: &Arc<Attachment>,
         _: u16,
-        open: &Open<'_>,
+        open: &OpenArguments<'_>,
     ) -> Result<Box<dyn Channel>, OpenError> {
         self.0.open(open)
     }

@@ -299,12 +299,12 @@ const _: () = assert!(HEAD_BYTES_MAX <= transport::HEAD_MAX);
 
 /// An encoded head; lives on the stack.
 #[derive(Debug, Clone, Copy)]
-pub struct Head {
+pub struct EncodedHead {
     bytes: [u8; HEAD_BYTES_MAX],
     len: usize,
 }
 
-impl Head {
+impl EncodedHead {
     fn new() -> Self {
         Self { bytes: [0; HEAD_BYTES_MAX], len: 0 }
     }
@@ -358,7 +358,7 @@ impl Request {
     }
 
     /// Writes the head.
-    pub fn encode(&self) -> Head {
+    pub fn encode(&self) -> EncodedHead {
         let flag = |on: bool, flag: u8| if on { flag } else { 0 };
         let is_claim = self.kind == Kind::Claim;
         let head = RequestHead {
@@ -376,7 +376,7 @@ impl Request {
             incarnation: self.title.incarnation.0,
             claimant: self.claim.claimant.into(),
         };
-        let mut out = Head::new();
+        let mut out = EncodedHead::new();
         out.push(head.as_bytes());
         if let Some(names) = &self.names {
             out.push(&name_field(&names.volume));
@@ -444,7 +444,7 @@ impl Reply {
     /// Writes the head. A text that is too long is cut at a character. The volume's ways of zeroing
     /// and its topology are written only if they differ from the default: see
     /// [`told_before_zeroing`].
-    pub fn encode(&self) -> Head {
+    pub fn encode(&self) -> EncodedHead {
         let cut = self.text.floor_char_boundary(TEXT_BYTES_MAX);
         let text = &self.text.as_bytes()[..cut];
         let mut head = ReplyHead {
@@ -468,7 +468,7 @@ impl Reply {
         }
         let layout = self.volume.as_ref().and_then(layout);
         head.flags |= if layout.is_some() { HAS_LAYOUT } else { 0 };
-        let mut out = Head::new();
+        let mut out = EncodedHead::new();
         out.push(head.as_bytes());
         if let Some(layout) = &layout {
             out.push(layout.as_bytes());

@@ -15,14 +15,15 @@ use counting::allocations;
 use peers::Peers;
 use sidecore::{Progress, Services};
 use virtio::driver::{
-    Data, DriverRequest, Guest, GuestPlan, Op, RequestStatus, RingDriver, RingOptions, RingShape,
+    Data, DriverGuest, DriverOp, DriverRequest, GuestPlan, RequestStatus, RingDriver, RingOptions,
+    RingShape,
 };
 use virtio::{Queue, RingKind};
 use volume::backend::{FileOptions, FileVolume, MemoryVolume, NullVolume};
 use volume::chain::Chain;
 use volume::stage::{EncryptVolume, Limit, Metering, Sizes, StageConfig, VolumeKey};
 use volume::uring::Uring;
-use volume::{Open, Volume};
+use volume::{OpenArguments, Volume};
 
 const VOLUME_BYTES: u64 = 16 << 20;
 const QUEUES: u16 = 2;
@@ -63,7 +64,7 @@ fn share(
     services: &Services,
     (attachment, index): (Arc<Attachment>, u16),
 ) -> Attached {
-    let channel = volume.open(&Open { services, depth: DEPTH }).expect("it opens");
+    let channel = volume.open(&OpenArguments { services, depth: DEPTH }).expect("it opens");
     let (info, size) = (volume.info(), volume.size());
     Attached { channel, info, size, attachment, index, depth: DEPTH }
 }
@@ -106,7 +107,7 @@ impl Rig {
         let uring = peers.io_services().get::<Uring>();
         let services = peers.services().clone();
         let attached = |attachment| {
-            let open = Open { services: &services, depth: DEPTH };
+            let open = OpenArguments { services: &services, depth: DEPTH };
             Attached::open(&*remote, &attachment, 0, &open).expect("it opens")
         };
         let mut rig = Self::new(attached, uring);
@@ -129,7 +130,7 @@ impl Rig {
             segments_max: 126,
         };
         let plan = GuestPlan { queues: QUEUES, shape, ..GuestPlan::default() };
-        let guest = Guest::new(&plan).expect("guest memory");
+        let guest = DriverGuest::new(&plan).expect("guest memory");
         let memory = Arc::new(guest.memory().device_memory().expect("the same memory"));
         // One of each kind.
         let kinds = [RingKind::Split, RingKind::Packed];
@@ -175,18 +176,20 @@ impl Rig {
                     let list = if op_of_ranges(kind).is_some() { RANGES } else { &[] };
                     ring.write(slot, 0, list);
                     let (op, data) = match kind % 9 {
-                        0 => (Op::Flush, Data::None),
-                        1 => (Op::GetId, Data::Whole(20)),
-                        2 => (Op::Write, Data::Cut { len: 64 << 10, piece_bytes: 4096 }),
-                        3 => (Op::Read, Data::Cut { len: 64 << 10, piece_bytes: 4096 }),
-                        4 if kind.is_multiple_of(2) => (Op::Read, Data::Whole(TRANSFER_BYTES_MAX)),
-                        4 => (Op::Write, Data::Whole(TRANSFER_BYTES_MAX)),
-                        5 => (Op::Read, Data::Whole(4096)),
+                        0 => (DriverOp::Flush, Data::None),
+                        1 => (DriverOp::GetId, Data::Whole(20)),
+                        2 => (DriverOp::Write, Data::Cut { len: 64 << 10, piece_bytes: 4096 }),
+                        3 => (DriverOp::Read, Data::Cut { len: 64 << 10, piece_bytes: 4096 }),
+                        4 if kind.is_multiple_of(2) => {
+                            (DriverOp::Read, Data::Whole(TRANSFER_BYTES_MAX))
+                        }
+                        4 => (DriverOp::Write, Data::Whole(TRANSFER_BYTES_MAX)),
+                        5 => (DriverOp::Read, Data::Whole(4096)),
                         6 | 7 => {
                             let op = op_of_ranges(kind).filter(|_| self.discards);
-                            (op.unwrap_or(Op::WriteZeroes), Data::Whole(RANGES.len() as u32))
+                            (op.unwrap_or(DriverOp::WriteZeroes), Data::Whole(RANGES.len() as u32))
                         }
-                        _ => (Op::Write, Data::Whole(4096)),
+                        _ => (DriverOp::Write, Data::Whole(4096)),
                     };
                     let request = DriverRequest { slot, op, sector: turn * 64, data, token: 0 };
                     ring.submit(&request).expect("room");
@@ -215,10 +218,10 @@ const RANGES: &[u8] = &[
     128, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0,
 ];
 
-fn op_of_ranges(kind: u64) -> Option<Op> {
+fn op_of_ranges(kind: u64) -> Option<DriverOp> {
     match kind % 9 {
-        6 => Some(Op::Discard),
-        7 => Some(Op::WriteZeroes),
+        6 => Some(DriverOp::Discard),
+        7 => Some(DriverOp::WriteZeroes),
         _ => None,
     }
 }

@@ -28,7 +28,7 @@ use transport::{Endpoint, EndpointConfig};
 use volume::backend::MemoryVolume;
 use volume::record::NoRecords;
 use volume::uring::Completion;
-use volume::{IO_BYTES_MAX, Open};
+use volume::{IO_BYTES_MAX, OpenArguments};
 
 const VOLUME: &str = "a";
 const VOLUME_BYTES: u64 = 16 << 20;
@@ -244,7 +244,7 @@ impl Rig {
         };
         rig.round_until(|_| remote.described().is_some());
         let services = rig.vm.local.services().clone();
-        let open = Open { services: &services, depth: SHAPE.channel_depth() };
+        let open = OpenArguments { services: &services, depth: SHAPE.channel_depth() };
         let channel = remote.attach(&attachment, 0, &open).expect("it opens");
         let mut front = Front::new(channel, remote.info(), SHAPE);
         front.show(Device(Rc::clone(&rig.generator)));

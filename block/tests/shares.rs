@@ -20,7 +20,7 @@ use transport::{
 };
 use volume::Volume;
 use volume::backend::NullVolume;
-use volume::chain::{Swap, Turning};
+use volume::chain::{Swap, SwapProgress};
 use volume::record::NoRecords;
 
 const MS: u64 = 1_000_000;
@@ -419,9 +419,9 @@ fn hold(sealed: bool) {
     assert!(looked_at <= 3 * rounds, "{looked_at} in {rounds} rounds");
     // Each of them gets its turn all the same: the volume's chain is replaced under them.
     world.swap.begin(world.null.clone());
-    assert_eq!(world.swap.turning(), Turning::Left(SESSIONS * 256));
+    assert_eq!(world.swap.turning(), SwapProgress::Left(SESSIONS * 256));
     world.rounds(SESSIONS * 256);
-    assert_eq!(world.swap.turning(), Turning::Done);
+    assert_eq!(world.swap.turning(), SwapProgress::Done);
     assert!(world.swap.settle());
     // And before the sidecore sleeps, every one is asked.
     let mut wake = Wake::new();

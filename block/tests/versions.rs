@@ -12,7 +12,7 @@ use peers::Peers;
 use transport::VERSIONS;
 use volume::backend::{FileOptions, FileVolume};
 use volume::uring::Uring;
-use volume::{Channel, IoTable, Op, Open, Status, Topology, Volume, Zeroing, io_table};
+use volume::{Channel, IoTable, Op, OpenArguments, Status, Topology, Volume, Zeroing, io_table};
 
 const SIZE: u64 = 1 << 20;
 
@@ -41,7 +41,7 @@ impl Rig {
         let options = AttachOptions::new(1);
         let attachment = Arc::new(Attachment::new("a", options));
         let services = peers.services().clone();
-        let open = Open { services: &services, depth: 4 };
+        let open = OpenArguments { services: &services, depth: 4 };
         let channel = remote.attach(&attachment, 0, &open).expect("a way to the peer");
         let (ios, now_ns) = (io_table(4), 20_000_000_000);
         Self { _home: home, file, peers, remote, channel, ios, now_ns }

@@ -1,7 +1,7 @@
 //! The keys of one table of the file with their descriptions. The reader takes the names from here,
 //! and the manual the whole.
 
-pub use volume::settings::Key;
+pub use volume::settings::SettingKey;
 
 /// The keys of one table of the file.
 #[derive(Clone, Debug)]
@@ -11,11 +11,11 @@ pub struct KeyTable {
     /// A piece of a file with this table, in which `?` stands where its keys do.
     pub sample: String,
     /// Each key.
-    pub keys: Vec<Key>,
+    pub keys: Vec<SettingKey>,
 }
 
 impl KeyTable {
-    pub(crate) fn new(table: &str, sample: &str, keys: &[Key]) -> Self {
+    pub(crate) fn new(table: &str, sample: &str, keys: &[SettingKey]) -> Self {
         Self { table: table.to_owned(), sample: sample.to_owned(), keys: keys.to_vec() }
     }
 
@@ -27,11 +27,11 @@ impl KeyTable {
 }
 
 /// A key and its description, as Markdown in one line.
-pub(crate) const fn key(name: &'static str, text: &'static str) -> Key {
-    Key::new(name, text)
+pub(crate) const fn key(name: &'static str, text: &'static str) -> SettingKey {
+    SettingKey::new(name, text)
 }
 
 /// The names of keys.
-pub(crate) fn names(keys: &[Key]) -> Vec<&'static str> {
+pub(crate) fn names(keys: &[SettingKey]) -> Vec<&'static str> {
     keys.iter().map(|key| key.name).collect()
 }

@@ -22,7 +22,7 @@ pub(crate) mod row;
 use std::fmt;
 
 use self::row::AnyKind;
-use crate::key_table::Key;
+use crate::key_table::SettingKey;
 use crate::object::Object;
 use crate::reader::Lines;
 
@@ -138,7 +138,7 @@ impl Kind {
     }
 
     /// The keys of the table in the file.
-    pub fn keys(self) -> &'static [Key] {
+    pub fn keys(self) -> &'static [SettingKey] {
         self.row().keys()
     }
 

@@ -27,7 +27,7 @@ pub use address::PeerAddress;
 pub use change::{Change, ChangeStep};
 pub use config::Config;
 pub use difference::{Revoked, changes, needs_restart, revoked};
-pub use key_table::{Key, KeyTable};
+pub use key_table::{KeyTable, SettingKey};
 pub use kinds::configs::*;
 pub use kinds::disk::{VolumeRef, WhenLost};
 pub use kinds::network::RemotePorts;

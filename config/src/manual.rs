@@ -3,7 +3,7 @@
 //! refused, and a description of a key that is gone is refused, too. Kinds of objects, and the
 //! stages, backends and uplinks that they have, describe themselves.
 
-use crate::key_table::{Key, KeyTable, key};
+use crate::key_table::{KeyTable, SettingKey, key};
 use crate::kinds::Kind;
 
 /// Every table of the file: the node as a whole, its sections, the kinds of objects.
@@ -34,7 +34,7 @@ fn sections() -> [KeyTable; 5] {
     ]
 }
 
-const NODE_KEYS: &[Key] = &[
+const NODE_KEYS: &[SettingKey] = &[
     key("name", "The node's name, as other nodes write it into `allow` and `[[peer]]`."),
     key(
         "listen",
@@ -95,7 +95,7 @@ const NODE_KEYS: &[Key] = &[
     key("directories", "The section [[directories]](#directories)."),
 ];
 
-const SIDECORE_KEYS: &[Key] = &[
+const SIDECORE_KEYS: &[SettingKey] = &[
     key("cores", "The cores to poll on, one sidecore each: `[2, 3]`."),
     key("count", "Instead of `cores`: the number of sidecores, on any core. Default: 1."),
     key(
@@ -118,7 +118,7 @@ const SIDECORE_KEYS: &[Key] = &[
     ),
 ];
 
-const MEMORY_KEYS: &[Key] = &[
+const MEMORY_KEYS: &[SettingKey] = &[
     key(
         "session-buffers",
         "The most memory that the bodies of messages to and from peers take on each \
@@ -166,7 +166,7 @@ const MEMORY_KEYS: &[Key] = &[
     ),
 ];
 
-const DIRECTORY_KEYS: &[Key] = &[
+const DIRECTORY_KEYS: &[SettingKey] = &[
     key(
         "volumes",
         "The directories of volumes' files: one path or a list. The node opens no file \
@@ -189,7 +189,7 @@ const DIRECTORY_KEYS: &[Key] = &[
     ),
 ];
 
-const LINK_KEYS: &[Key] = &[
+const LINK_KEYS: &[SettingKey] = &[
     key(
         "kind",
         "`\"udp\"` (default): datagrams go through the system's network stack. `\"xdp\"`: \
@@ -205,7 +205,7 @@ const LINK_KEYS: &[Key] = &[
     ),
 ];
 
-const FAULT_KEYS: &[Key] = &[
+const FAULT_KEYS: &[SettingKey] = &[
     key("loss", "The share of datagrams that are lost, from 0 to 1."),
     key("duplicate", "The share of datagrams that come twice."),
     key("reorder", "The share of datagrams that come late."),

@@ -7,7 +7,7 @@ use std::path::Path;
 use peer::Allow;
 
 use crate::checks::Surroundings;
-use crate::key_table::{Key, KeyTable};
+use crate::key_table::{KeyTable, SettingKey};
 use crate::reader::{Reader, Value};
 use crate::sections::Directories;
 
@@ -24,7 +24,7 @@ pub trait Object: Clone + fmt::Debug + PartialEq + Send + Sync + 'static {
     const INTERRUPTS: bool = true;
 
     /// The keys of the table, with their descriptions for the manual.
-    fn keys() -> &'static [Key];
+    fn keys() -> &'static [SettingKey];
 
     /// The keys of the inner table that is the value of `key`, where commands have an option for
     /// each of them.

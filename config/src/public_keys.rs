@@ -3,12 +3,12 @@
 use peer::{Allow, AttachmentKey};
 use transport::PublicKey;
 
-use crate::key_table::{Key, key};
+use crate::key_table::{SettingKey, key};
 use crate::reader::Value;
 use crate::values::name;
 
 /// The keys of an entry of `allow`.
-pub(crate) const ALLOW_KEYS: [Key; 2] = [
+pub(crate) const ALLOW_KEYS: [SettingKey; 2] = [
     key("node", "The name of the other node."),
     key("key", "The public half of the attachment key that a disk or nic of that node must prove."),
 ];

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::key_table::{Key, names};
+use crate::key_table::{SettingKey, names};
 use crate::quantity;
 
 /// One fault of a configuration.
@@ -314,7 +314,7 @@ impl<'r, 'i> Value<'r, 'i> {
     }
 
     /// A table with the keys of a description.
-    pub(crate) fn table_of(&self, known: &[Key]) -> Option<Table<'r, 'i>> {
+    pub(crate) fn table_of(&self, known: &[SettingKey]) -> Option<Table<'r, 'i>> {
         self.table(&names(known))
     }
 

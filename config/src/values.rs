@@ -6,7 +6,7 @@ use std::path::{Component, Path, PathBuf};
 
 use virtio::Access;
 use volume::STAGES_MAX;
-use volume::settings::{Key, Settings};
+use volume::settings::{SettingKey, Settings};
 use volume::stage::{STAGES, StageConfig, StageKind};
 
 use crate::reader::{Table, Value, unknown};
@@ -87,7 +87,7 @@ pub(crate) struct Section<'v, 'r, 'i> {
 
 impl<'v, 'r, 'i> Section<'v, 'r, 'i> {
     /// The table that a value is; keys that are not among `keys` are noted.
-    fn new(value: &'v Value<'r, 'i>, keys: &[Key]) -> Option<Self> {
+    fn new(value: &'v Value<'r, 'i>, keys: &[SettingKey]) -> Option<Self> {
         let names: Vec<_> = keys.iter().map(|key| key.name).collect();
         Self::of(value, &names)
     }

@@ -14,7 +14,7 @@ use sessions::counted::{self, Counters, SessionCounters};
 use sessions::keys::Keys;
 use sessions::{Core, Doors, key_files, links, sidecores};
 use sidecore::{Local, RoundStage, Sidecore};
-use volume::Open;
+use volume::OpenArguments;
 
 use crate::error::DirectError;
 use crate::plan::Plan;
@@ -124,7 +124,7 @@ impl Client {
         let opened = self.sidecore().call(move |local| -> Result<_, String> {
             prepare(local)?;
             let services = local.services().clone();
-            let open = Open { services: &services, depth: shape.channel_depth() };
+            let open = OpenArguments { services: &services, depth: shape.channel_depth() };
             let channel =
                 volume.attach(&attachment, 0, &open).map_err(|error| error.to_string())?;
             let front = Front::<K>::new(channel, volume.info(), shape);

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use block::Attach;
 use block::attachment::Phase;
 use block::ublk::device::{Opened, char_path, disk_path};
-use block::ublk::{Control, ControlError, Device, FrontCore, Shape, Wanted, abi};
+use block::ublk::{Control, ControlError, FrontCore, NewDevice, Shape, UblkDevice, abi};
 use rustix::fs::{Mode, OFlags};
 use sessions::random;
 use volume::uring::{Purpose, Uring, UringCounters};
@@ -109,7 +109,7 @@ impl Direct {
             write_back(dev_id)?;
         }
         self.control.stop(dev_id)?;
-        if !self.client.close::<Device>(&self.front) {
+        if !self.client.close::<UblkDevice>(&self.front) {
             tracing::warn!(
                 "the attachment was not closed in time: the volume takes it for broken \
                             off"
@@ -144,7 +144,7 @@ impl Starting<'_> {
     ) -> Result<(Arc<FrontCore>, Record), DirectError> {
         self.client.describe(left.is_some())?;
         let shape = left.map_or(self.plan.shape, |left| left.shape);
-        let front = self.client.open_front::<Device>(shape, |local| {
+        let front = self.client.open_front::<UblkDevice>(shape, |local| {
             volume::uring::install_for(local, Purpose::Commands)
                 .map(drop)
                 .map_err(|error| ControlError::NoUring(error).to_string())
@@ -180,7 +180,7 @@ impl Starting<'_> {
         shape: Shape,
     ) -> Result<Record, DirectError> {
         let mark = random()?;
-        let dev_id = control.add(&Wanted { shape, mark }, &self.client.volume.info())?;
+        let dev_id = control.add(&NewDevice { shape, mark }, &self.client.volume.info())?;
         let record = self.record(dev_id, mark);
         // The record is written before the start: the next client finds a device whose client dies
         // from here on.
@@ -276,20 +276,22 @@ fn find_left(control: &mut Control, home: &Home) -> Result<Option<Left>, DirectE
     loop {
         let info = control.info(record.dev_id)?.filter(|info| info.ublksrv_flags == record.mark);
         let Some(info) = info else { break };
-        match abi::State::of(info.state) {
-            abi::State::Quiesced => {
+        match abi::DeviceState::of(info.state) {
+            abi::DeviceState::Quiesced => {
                 let shape = Shape { queues: info.nr_hw_queues, depth: info.queue_depth };
                 if !shape.is_possible() {
                     break;
                 }
                 return Ok(Some(Left { dev_id: record.dev_id, mark: record.mark, shape }));
             }
-            abi::State::Dead => {
+            abi::DeviceState::Dead => {
                 control.delete(record.dev_id)?;
                 break;
             }
             // Its client has died, since we have the lock, and the driver has not noticed yet.
-            abi::State::Live | abi::State::Other(_) if Instant::now() < by => sleep(LOOK_AGAIN),
+            abi::DeviceState::Live | abi::DeviceState::Other(_) if Instant::now() < by => {
+                sleep(LOOK_AGAIN)
+            }
             state => {
                 let device = disk_path(record.dev_id);
                 let text = format!("{device} has no client and is not waiting for one ({state:?})");

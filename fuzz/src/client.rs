@@ -14,7 +14,7 @@ use ::block::wire::{Kind, Outcome, Reply, Request};
 use ::block::{Attach, Attachment, Exports, Plane, RemoteVolume};
 use ::volume::IO_BYTES_MAX;
 use ::volume::uring::Completion;
-use ::volume::{Durability, Incarnation, Open, Topology, VolumeInfo, Zeroing};
+use ::volume::{Durability, Incarnation, OpenArguments, Topology, VolumeInfo, Zeroing};
 use arbitrary::{Arbitrary, Unstructured};
 use peer::Planes;
 use rustix::io::Errno;
@@ -230,7 +230,7 @@ impl ClientWorld {
         let options = AttachOptions::new(1);
         let attachment = Arc::new(Attachment::new("a", options));
         let depth = SHAPE.channel_depth();
-        let open = Open { services: &services, depth };
+        let open = OpenArguments { services: &services, depth };
         let channel = volume.attach(&attachment, 0, &open).expect("the peer is known");
         let mut front = Front::new(channel, volume.info(), SHAPE);
         let driver = ClientShared(Rc::new(RefCell::new(ClientDriver {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use ::block::{AttachOptions, Attached, Attachment, DiskCore, DiskQueues};
 use ::volume::backend::memory::MemoryVolume;
-use ::volume::{Open, Volume};
+use ::volume::{OpenArguments, Volume};
 use arbitrary::{Arbitrary, Unstructured};
 use sidecore::Services;
 use virtio::{Queue, RingKind};
@@ -143,7 +143,7 @@ impl DiskBed {
         let core = DiskCore::new("fuzz", 1);
         let options = AttachOptions::new(1);
         let attachment = Arc::new(Attachment::new("fuzz", options));
-        let open = Open { services: &Services::new(), depth: DEPTH };
+        let open = OpenArguments { services: &Services::new(), depth: DEPTH };
         let attached = Attached {
             channel: volume.open(&open).expect("it opens"),
             info: volume.info(),

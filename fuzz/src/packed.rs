@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use arbitrary::{Arbitrary, Unstructured};
-use virtio::{Chain, Head, Memory, Queue, RingKind};
+use virtio::{Chain, ChainHead, Memory, Queue, RingKind};
 
 use crate::image::{
     INDIRECT, Image, ImagePlace, ImageShape, MARKS, NEXT, PackedStore, TABLES_AT, WRITE,
@@ -64,7 +64,7 @@ struct PackedBed {
     used: ImagePlace,
     /// Slots of chains that neither side knows any more.
     limbo: usize,
-    out: Vec<Head>,
+    out: Vec<ChainHead>,
     /// Chains that were put and not published, with the bytes written.
     staged: Vec<(u16, u32)>,
     taken: Vec<PackedTaken>,

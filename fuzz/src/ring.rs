@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use arbitrary::{Arbitrary, Unstructured};
-use virtio::{Chain, Head, Memory, Queue, RingError, RingKind, SEGMENTS_MAX, Segment};
+use virtio::{Chain, ChainHead, Memory, Queue, RingError, RingKind, SEGMENTS_MAX, Segment};
 
 use crate::image::{
     INDIRECT, Image, ImageShape, ImageStore, NEXT, REGION_BYTES, REGIONS_AT, WRITE,
@@ -48,7 +48,7 @@ struct RingBed {
     seen: u16,
     /// Chains that were taken and not put; chains that were put and not published; both, in the
     /// order in which they were taken.
-    out: Vec<Head>,
+    out: Vec<ChainHead>,
     staged: Vec<u16>,
     taken: Vec<u16>,
     /// Chains that will be done again, in this order.
@@ -270,7 +270,7 @@ impl RingBed {
 pub(crate) fn check_failed(
     queue: &mut Queue,
     chain: &mut Chain,
-    out: &mut Vec<Head>,
+    out: &mut Vec<ChainHead>,
     error: RingError,
 ) {
     assert_eq!(queue.take(chain), Err(error));

@@ -25,7 +25,7 @@ pub use cable::CableCore;
 pub use client::{AWAY_NS, Prove, ReachNotice, WantedNetwork, join};
 pub use members::{MemberInfo, Members};
 pub use plane::NetPlane;
-pub use server::{Admission, JoinGate, NetServer, PortMaker, Right, ServerCounters};
+pub use server::{Admission, JoinGate, MemberRight, NetServer, PortMaker, ServerCounters};
 pub use wire::{
     Join, KIND_MIN, MalformedCall, NAME_BYTES_MAX, NetAnswer, NetCallKind, NetRequest, PROOF_BYTES,
     TEXT_BYTES_MAX,

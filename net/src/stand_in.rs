@@ -8,7 +8,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use virtio::driver::{
-    Backing, FramePart, FrameRing, Guest, GuestPlan, Regions, RequestSlot, RingOptions, RingShape,
+    Backing, DriverGuest, FramePart, FrameRing, GuestPlan, Regions, RequestSlot, RingOptions,
+    RingShape,
 };
 use virtio::{Memory, Queue, RingKind};
 
@@ -91,7 +92,7 @@ impl StandInGuest {
         };
         let guest_plan =
             GuestPlan { queues: 2, shape, backing: Backing::Memfd, regions: Regions::One };
-        let guest = Guest::new(&guest_plan).expect("memory");
+        let guest = DriverGuest::new(&guest_plan).expect("memory");
         let memory = Arc::new(guest.memory().device_memory().expect("memory"));
         let ring = |index: usize, inward| {
             let options = RingOptions {

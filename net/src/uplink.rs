@@ -16,7 +16,7 @@ pub mod xdp;
 use std::fmt;
 use std::sync::Arc;
 
-pub use cards::{Cards, Hold, OwnCards};
+pub use cards::{Cards, InterfaceClaim, OwnCards};
 pub use hand_over::{HandedInterface, InterfaceFds};
 pub use interface::{INTERFACE_FORM, is_interface};
 pub use keeper::{Keeper, UplinkCore};

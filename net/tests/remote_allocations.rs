@@ -11,7 +11,7 @@ use std::sync::Arc;
 use counting::allocations;
 use net::maker::FrameMaker;
 use net::network::Bridges;
-use net::remote::{Admission, Join, JoinGate, NetPlane, Right, WantedNetwork, join};
+use net::remote::{Admission, Join, JoinGate, MemberRight, NetPlane, WantedNetwork, join};
 use net::{Bridge, Burst, Chosen, Mac, Port, PortOptions, Vlans};
 use peer::Planes;
 use sidecore::{Poll, Progress, Services};
@@ -39,11 +39,11 @@ impl JoinGate for Open {
             sidecores: 1,
             options: PortOptions::of_guest(join.mac),
             chain: Box::new(|port, _| port),
-            right: Right { peer: peer.name.clone(), network, key: None, terms: 0 },
+            right: MemberRight { peer: peer.name.clone(), network, key: None, terms: 0 },
         })
     }
 
-    fn holds(&self, _: &Right) -> bool {
+    fn holds(&self, _: &MemberRight) -> bool {
         true
     }
 

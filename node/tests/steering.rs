@@ -10,7 +10,7 @@ use node::Node;
 use node::api::RefusedKind;
 use node::status::{DiskState, DiskStatus, Status};
 use virtio::driver::{
-    Data, DriverRequest, FrontEnd, FrontEndConfig, GuestPlan, Op, RequestStatus as Outcome,
+    Data, DriverOp, DriverRequest, FrontEnd, FrontEndConfig, GuestPlan, RequestStatus as Outcome,
     RingDriver, RingShape, SocketRole, UsedFeatures,
 };
 
@@ -93,16 +93,16 @@ impl Load {
         Self { ring, fills: vec![0; usize::from(DEPTH)], next: 1, completed: 0 }
     }
 
-    fn submit(&mut self, op: Op, slot: virtio::driver::RequestSlot) {
+    fn submit(&mut self, op: DriverOp, slot: virtio::driver::RequestSlot) {
         let block = slot.index();
-        if op == Op::Write {
+        if op == DriverOp::Write {
             self.fills[block] = self.next;
             self.next += 1;
         }
         // The buffer of a read holds other bytes than those that the read must bring.
-        let fill = if op == Op::Write { self.fills[block] } else { u64::MAX };
+        let fill = if op == DriverOp::Write { self.fills[block] } else { u64::MAX };
         self.ring.fill(slot, BLOCK_BYTES, fill);
-        let data = if op == Op::Flush { Data::None } else { Data::Whole(BLOCK_BYTES) };
+        let data = if op == DriverOp::Flush { Data::None } else { Data::Whole(BLOCK_BYTES) };
         let sector = block as u64 * u64::from(BLOCK_BYTES / 512);
         let request = DriverRequest { slot, op, sector, data, token: 0 };
         self.ring.submit(&request).expect("room for every slot");
@@ -111,7 +111,7 @@ impl Load {
     /// Runs at its depth until `stop` is set, then until no request is under way.
     fn run(&mut self, stop: &AtomicBool) {
         while let Some(slot) = self.ring.take_slot() {
-            self.submit(Op::Write, slot);
+            self.submit(DriverOp::Write, slot);
         }
         self.ring.publish();
         while self.ring.outstanding() > 0 {
@@ -120,14 +120,14 @@ impl Load {
                 assert_eq!(done.status, Outcome::Ok);
                 self.completed += 1;
                 let (block, slot) = (done.slot.index(), done.slot);
-                if done.op == Op::Read {
+                if done.op == DriverOp::Read {
                     let fill = self.fills[block];
                     assert_eq!(self.ring.mismatch(slot, BLOCK_BYTES, fill), None, "block {block}");
                 }
                 let op = match done.op {
-                    Op::Write => Op::Read,
-                    Op::Read if self.completed.is_multiple_of(50) => Op::Flush,
-                    _ => Op::Write,
+                    DriverOp::Write => DriverOp::Read,
+                    DriverOp::Read if self.completed.is_multiple_of(50) => DriverOp::Flush,
+                    _ => DriverOp::Write,
                 };
                 if stop.load(Relaxed) {
                     self.ring.release(slot);
@@ -309,7 +309,7 @@ fn saturate(rings: &mut [RingDriver; 2], bytes: u32, until: impl Fn() -> bool) {
             while let Some(slot) = ring.take_slot() {
                 let request = DriverRequest {
                     slot,
-                    op: Op::Read,
+                    op: DriverOp::Read,
                     sector: 0,
                     data: Data::Whole(bytes),
                     token: 0,

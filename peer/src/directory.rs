@@ -30,7 +30,7 @@ pub struct PeerSession {
 }
 
 #[derive(Debug)]
-struct Peer {
+struct PeerEntry {
     /// Empty: a place whose peer was removed, for the next one.
     name: String,
     addr: SocketAddr,
@@ -51,7 +51,7 @@ struct Peer {
 pub struct Peers {
     /// This sidecore's index: its sessions carry it.
     index: u16,
-    peers: Vec<Peer>,
+    peers: Vec<PeerEntry>,
     /// The earliest of the peers' times to be connected to again.
     connect_at_ns: u64,
     /// Something happened after which a peer may need a session.
@@ -77,7 +77,7 @@ impl Peers {
             return;
         }
         self.stirred = true;
-        let peer = Peer {
+        let peer = PeerEntry {
             name: name.to_owned(),
             addr,
             asked: None,
@@ -160,7 +160,7 @@ impl Peers {
 
     /// Name and address, for people.
     pub fn describe(&self, peer: PeerId) -> String {
-        let Peer { name, addr, .. } = &self.peers[peer.0];
+        let PeerEntry { name, addr, .. } = &self.peers[peer.0];
         format!("peer {name} at {addr}")
     }
 

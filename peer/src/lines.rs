@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use transport::{PeerIdentity, Rate, Roll};
+use transport::{PeerIdentity, PeerNumbers, Rate};
 
 /// Lines that a peer may cause at once: a node's first disks that are refused each have one.
 pub const LINES_AT_ONCE: u64 = 8;
@@ -20,7 +20,7 @@ const TOLD_MAX: usize = 16;
 
 /// Log lines that a single peer has caused.
 #[derive(Debug, Default)]
-struct Caused {
+struct PeerLogLines {
     rate: Rate,
     told: VecDeque<LineTold>,
     kept_back: u64,
@@ -37,7 +37,7 @@ struct LineTold {
 /// Bounds the lines that each peer causes, by all of its sessions: to connect again brings no more.
 /// One table serves all sidecores of a node; it is asked on control paths alone.
 #[derive(Debug, Default)]
-pub struct PeerLines(Roll<Caused>);
+pub struct PeerLines(PeerNumbers<PeerLogLines>);
 
 impl PeerLines {
     /// Whether a line about something, for a reason, may be written now, and how many of the peer
@@ -49,7 +49,7 @@ impl PeerLines {
         about: &str,
         why: &'static str,
     ) -> Option<u64> {
-        let is_quiet = |_, caused: &Caused| caused.rate.taken(now_ns, LINE_NS) == 0;
+        let is_quiet = |_, caused: &PeerLogLines| caused.rate.taken(now_ns, LINE_NS) == 0;
         let number = self.0.enter_or_share(peer, LINE_PEERS_MAX, is_quiet);
         let caused = self.0.get_mut(number);
         let told = caused.told.iter().position(|told| told.about == about && told.why == why);

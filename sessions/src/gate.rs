@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use config::{NetworkConfig, RemotePorts};
-use net::remote::{Admission, Join, JoinGate, Members, NetCallKind, Right};
+use net::remote::{Admission, Join, JoinGate, MemberRight, Members, NetCallKind};
 use net::stage::{Filter, FilterCore, LimitCore, Limiter, Staged, Stages};
 use net::{Network, PortOptions, Stations, VlanSet, Vlans};
 use parking_lot::{Mutex, MutexGuard};
@@ -210,7 +210,7 @@ impl JoinGate for Doors {
             sidecores: self.sidecores.load(SeqCst) as u16,
             options,
             chain: chain(&open.remote),
-            right: Right {
+            right: MemberRight {
                 peer: peer.name.clone(),
                 network: join.network.clone(),
                 key,
@@ -219,7 +219,7 @@ impl JoinGate for Doors {
         })
     }
 
-    fn holds(&self, right: &Right) -> bool {
+    fn holds(&self, right: &MemberRight) -> bool {
         let inside = self.guard();
         let open = inside.networks.get(&right.network);
         open.is_some_and(|open| {

@@ -237,7 +237,7 @@ impl fmt::Debug for Later {
 }
 
 /// A sidecore's thread.
-pub(crate) struct Core {
+pub(crate) struct SidecoreThread {
     local: Local,
     inbox: Inbox,
     shared: Arc<SidecoreShared>,
@@ -251,7 +251,7 @@ pub(crate) struct Core {
     woke_ns: u64,
 }
 
-impl Core {
+impl SidecoreThread {
     pub(crate) fn new(index: usize, idle: Idle, inbox: Inbox, shared: Arc<SidecoreShared>) -> Self {
         Self {
             local: Local::new(index, Services::new(), Arc::clone(&shared.pulse)),

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use rustix::thread::CpuSet;
 
-use crate::core::{Core, Local};
+use crate::core::{Local, SidecoreThread};
 use crate::pulse::{Pulse, PulseView};
 use crate::waker::{Bell, Waker};
 use crate::{CoreCounters, Idle, Padded, Progress};
@@ -149,7 +149,7 @@ pub fn spawn(config: SidecoreConfig) -> io::Result<Sidecore> {
             let told = ready_in.send(prepared);
             if !failed && told.is_ok() {
                 let _abort = AbortOnPanic;
-                Core::new(config.index, config.idle, inbox, shared).run();
+                SidecoreThread::new(config.index, config.idle, inbox, shared).run();
             }
         }
     };

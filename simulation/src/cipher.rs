@@ -7,7 +7,7 @@ use sidecore::Services;
 use virtio::Segment;
 use volume::backend::MemoryVolume;
 use volume::stage::{Ciphered, EncryptVolume, Sizes, VolumeKey};
-use volume::{Op, Open, Status, Volume, io_table};
+use volume::{Op, OpenArguments, Status, Volume, io_table};
 use zeroize::Zeroizing;
 
 use random::Random;
@@ -87,7 +87,7 @@ impl Guarded {
 
 /// Does one request of all that there is.
 fn one(volume: &dyn Volume, op: Op, buffer: &mut [u8]) {
-    let open = Open { services: &Services::new(), depth: 1 };
+    let open = OpenArguments { services: &Services::new(), depth: 1 };
     let mut channel = volume.open(&open).expect("memory opens");
     let mut ios = io_table(1);
     let id = ios.take().expect("room for one");

@@ -8,11 +8,11 @@ use block::disk::LEAVE;
 use block::{AttachOptions, Attached, Attachment, DiskCore, DiskQueues, Exports, RemoteVolume};
 use sidecore::Progress;
 use virtio::driver::{
-    Backing, Data, DriverRequest, Guest, GuestPlan, Op, Regions, RequestSlot, RequestStatus, Reuse,
-    RingDriver, RingOptions, RingShape,
+    Backing, Data, DriverGuest, DriverOp, DriverRequest, GuestPlan, Regions, RequestSlot,
+    RequestStatus, Reuse, RingDriver, RingOptions, RingShape,
 };
 use virtio::{InflightRegion, Queue, RingKind};
-use volume::Open;
+use volume::OpenArguments;
 
 use super::host::{HostPlan, PORT, SimCore, host_ip};
 use super::keys::WorldKeys;
@@ -91,7 +91,7 @@ pub(super) struct SimClient {
     keys: WorldKeys,
     process: Option<ClientProcess>,
     back_ns: u64,
-    guest: Guest,
+    guest: DriverGuest,
     rings: Vec<RingDriver>,
     kind: RingKind,
     inflight: (OwnedFd, u64),
@@ -131,7 +131,7 @@ impl SimClient {
         };
         let backing = Backing::Anonymous;
         let plan = GuestPlan { queues, shape, backing, regions: Regions::One };
-        let guest = Guest::new(&plan).expect("memory for a small guest");
+        let guest = DriverGuest::new(&plan).expect("memory for a small guest");
         let kind = if random.hits(500_000) { RingKind::Packed } else { RingKind::Split };
         let options = RingOptions {
             kind,
@@ -408,7 +408,7 @@ impl SimClient {
         let inflight = inflight.expect("our own");
         let disk = DiskCore::new("sim", queues);
         for (core, index) in process.cores.iter().zip(0..) {
-            let open = Open { services: &core.services, depth: 64 };
+            let open = OpenArguments { services: &core.services, depth: 64 };
             let attached = Attached::open(&*process.volume, &self.attachment, index, &open);
             let attached = attached.expect("a channel");
             process.disks.push(DiskQueues::new(disk.clone(), attached, false));
@@ -447,7 +447,7 @@ impl SimClient {
         let slot = ring.take_slot()?;
         let sector = block * (BLOCK_BYTES as u64 / 512);
         let data = Data::Whole(u32::try_from(BLOCK_BYTES).expect("small"));
-        let request = DriverRequest { slot, op: Op::Read, sector, data, token: u64::MAX };
+        let request = DriverRequest { slot, op: DriverOp::Read, sector, data, token: u64::MAX };
         if let Err(error) = ring.submit(&request) {
             self.error = Some(error.to_string());
         }

@@ -9,8 +9,8 @@ use sidecore::{Progress, Wake};
 use virtio::Segment;
 use volume::record::{Record, RecordError, RecordStore, Ticket};
 use volume::{
-    Channel, Durability, Incarnation, IoId, IoTable, Op, Open, OpenError, Size, Status, Topology,
-    Volume, VolumeInfo, Zeroing,
+    Channel, Durability, Incarnation, IoId, IoTable, Op, OpenArguments, OpenError, Size, Status,
+    Topology, Volume, VolumeInfo, Zeroing,
 };
 
 use random::Random;
@@ -316,7 +316,7 @@ impl Volume for SimDisk {
         Size::new(self.info().size_bytes)
     }
 
-    fn open(&self, _open: &Open<'_>) -> Result<Box<dyn Channel>, OpenError> {
+    fn open(&self, _open: &OpenArguments<'_>) -> Result<Box<dyn Channel>, OpenError> {
         let mut disk = self.disk();
         disk.channels += 1;
         Ok(Box::new(SimChannel { disk: self.clone(), number: disk.channels, outstanding: 0 }))

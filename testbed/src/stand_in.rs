@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 pub use virtio::RingKind;
 use virtio::driver::{
-    Data, DriverRequest, FrontEnd, FrontEndConfig, GuestPlan, Keeper, Op, RequestStatus,
+    Data, DriverOp, DriverRequest, FrontEnd, FrontEndConfig, GuestPlan, Keeper, RequestStatus,
     RingDriver, RingShape, SocketRole,
 };
 
@@ -192,7 +192,7 @@ impl StandIn {
         let began = self.checker.begin_read();
         let sector = first_block * u64::from(block_bytes) / 512;
         let data = Data::Whole(len);
-        ring.submit(&DriverRequest { slot, op: Op::Read, sector, data, token: u64::MAX })?;
+        ring.submit(&DriverRequest { slot, op: DriverOp::Read, sector, data, token: u64::MAX })?;
         ring.publish();
         let asked = Instant::now();
         let done = loop {

@@ -20,7 +20,7 @@ use crate::config::EndpointConfig;
 use crate::counters::EndpointCounters;
 use crate::deadlines::Deadlines;
 use crate::door::Door;
-use crate::endpoint::answers::{Answers, Class, Content, SessionlessReply};
+use crate::endpoint::answers::{AnswerReceiver, Answers, Content, SessionlessReply};
 use crate::endpoint::peers::PeerState;
 use crate::endpoint::security::draw;
 use crate::events::{CallError, CallId, CastError, LostReason, SessionId, SessionStatus, Sink};
@@ -28,7 +28,7 @@ use crate::handshake::{Connecting, HalfOpen, SessionNumbers, write_packet, write
 use crate::limits::SESSIONS_MAX;
 use crate::path::Paths;
 use crate::pool::{BufId, Pool};
-use crate::quota::{FairQueue, Roll};
+use crate::quota::{FairQueue, PeerNumbers};
 use crate::seal::ResetKey;
 use crate::session::{OutgoingCall, Session, SessionContext};
 use crate::strangers::Strangers;
@@ -101,7 +101,7 @@ pub struct Endpoint {
     ready: FairQueue<u16>,
     answers: Answers,
     /// Each peer's part of all this.
-    peers: Roll<PeerState>,
+    peers: PeerNumbers<PeerState>,
     strangers: Strangers,
     /// Draws all secrets. Ids of sessions are told in the clear, but a peer that knew the next one
     /// could ask for the token of its Reset before there is a session to protect.
@@ -140,7 +140,7 @@ impl Endpoint {
             deadlines: Deadlines::new(),
             ready: FairQueue::default(),
             answers: Answers::new(),
-            peers: Roll::default(),
+            peers: PeerNumbers::default(),
             strangers: Strangers::default(),
             door: Door::new(&draw(&mut secrets)),
             secrets,
@@ -239,7 +239,7 @@ impl Endpoint {
             flags: 0,
         };
         let to = agreed.peer.addr;
-        self.answer(Class::Known, SessionlessReply::new(to, label, content));
+        self.answer(AnswerReceiver::Known, SessionlessReply::new(to, label, content));
     }
 
     /// Sends a call. `head` has at most [`HEAD_MAX`] bytes; the body is the first so many bytes of
@@ -630,7 +630,7 @@ impl Endpoint {
     }
 
     /// Queues a packet that belongs to no session; dropped and counted when too many wait.
-    fn answer(&mut self, class: Class, answer: SessionlessReply) {
+    fn answer(&mut self, class: AnswerReceiver, answer: SessionlessReply) {
         self.counters.answers_dropped += u64::from(!self.answers.push(class, answer));
     }
 

@@ -23,7 +23,7 @@
 
 mod connecting;
 
-pub(crate) use connecting::{Connecting, Ingredients, Welcomed};
+pub(crate) use connecting::{Connecting, SealedAttempt, Welcomed};
 
 use std::mem::offset_of;
 use std::net::SocketAddr;

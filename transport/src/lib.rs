@@ -59,7 +59,7 @@ pub use keys::{
 };
 pub use limits::{CALLS_MAX, SESSIONS_MAX};
 pub use pool::{BufId, CHUNK_BYTES, CLASS_BYTES, ChunkMemory, PAGE_BYTES, Pool, PoolMemory};
-pub use quota::{FairQueue, PeerIdentity, QuotaPart, Rate, Roll, RollEntry, Share};
+pub use quota::{FairQueue, PeerIdentity, PeerNumbers, QuotaPart, Rate, RollEntry, Share};
 pub use strangers::{STRANGERS_MAX, Stranger, StrangerReason, Strangers};
 pub use transmit::{DATAGRAM_HEAD_MAX, Datagram, TransmitBatch};
 pub use wire::{

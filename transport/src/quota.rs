@@ -1,7 +1,7 @@
 //! The part that a peer may have of what all peers share.
 //!
 //! One rule for buffers, sessions and flows ([`Share`]), one for work that costs time ([`Rate`]),
-//! and one for the order of turns ([`FairQueue`]). A peer is a [`PeerIdentity`]; [`Roll`] gives
+//! and one for the order of turns ([`FairQueue`]). A peer is a [`PeerIdentity`]; [`PeerNumbers`] gives
 //! it a number, by which everything about it is found without a search.
 
 use std::collections::VecDeque;
@@ -113,17 +113,17 @@ impl Rate {
 /// A number stays a peer's until it has nothing any more and another peer needs it, so that it is
 /// seen for a while which peers were here.
 #[derive(Debug)]
-pub struct Roll<T> {
+pub struct PeerNumbers<T> {
     entries: Vec<(PeerIdentity, T)>,
 }
 
-impl<T> Default for Roll<T> {
+impl<T> Default for PeerNumbers<T> {
     fn default() -> Self {
         Self { entries: Vec::new() }
     }
 }
 
-impl<T: Default> Roll<T> {
+impl<T: Default> PeerNumbers<T> {
     /// The number of a peer, and whether it is new. `None`: all of `max` numbers are of peers that
     /// have something, by what `has_nothing` says. Looks through the table: for handshakes, not
     /// for requests.
@@ -182,7 +182,7 @@ const WAITING_FIRST: usize = 256;
 /// Peers that are remembered although they have nothing any more.
 const KNOWN_MAX: usize = 64;
 
-/// A peer of a [`Roll`].
+/// A peer of a [`PeerNumbers`].
 #[derive(Clone, Copy, Debug)]
 pub struct RollEntry<'a, T> {
     /// Its number.
@@ -193,7 +193,7 @@ pub struct RollEntry<'a, T> {
     pub value: &'a T,
 }
 
-impl<T> Roll<T> {
+impl<T> PeerNumbers<T> {
     /// The value of a peer.
     pub fn get(&self, number: usize) -> &T {
         &self.entries[number].1
@@ -426,9 +426,9 @@ mod tests {
     #[test]
     fn a_number_is_anothers_once_its_peer_has_nothing() {
         let peer = |number: u8| PeerIdentity::new("x", false, IpAddr::from([10, 0, 0, number]));
-        let mut roll = Roll::<u32>::default();
+        let mut roll = PeerNumbers::<u32>::default();
         let max = 100;
-        let enter = |roll: &mut Roll<u32>, number: u8| {
+        let enter = |roll: &mut PeerNumbers<u32>, number: u8| {
             roll.enter(&peer(number), max.into(), |_, had| *had == 0)
         };
         for number in 0..max {

@@ -72,7 +72,7 @@ struct SendFlow {
 
 /// A message.
 #[derive(Debug)]
-struct Out {
+struct OutgoingMessage {
     is_active: bool,
     place: QueuePlace,
     next: u16,
@@ -95,7 +95,7 @@ struct Out {
     lost: Bits,
 }
 
-impl Out {
+impl OutgoingMessage {
     fn vacant() -> Self {
         Self {
             is_active: false,
@@ -141,7 +141,7 @@ pub(crate) struct QueuedMessage<'a> {
 
 /// The fragment whose turn it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Next {
+pub(crate) struct NextFragment {
     key: u16,
     fragment: u16,
     is_resend: bool,
@@ -152,9 +152,9 @@ pub(crate) struct Next {
 }
 
 /// The memory of a table of messages.
-fn outs_bytes(outs: &Vec<Out>) -> usize {
+fn outs_bytes(outs: &Vec<OutgoingMessage>) -> usize {
     let more = outs.iter().map(|out| out.acked.more_bytes() + out.lost.more_bytes());
-    outs.capacity() * size_of::<Out>() + more.sum::<usize>()
+    outs.capacity() * size_of::<OutgoingMessage>() + more.sum::<usize>()
 }
 
 /// The place of call number `slot` in the queue.
@@ -182,7 +182,7 @@ pub(crate) struct SendQueue {
     chunk_bytes: usize,
     /// By key; grows to the most that were ever needed. Once one was long, all have room for that:
     /// which is the next to be long is chance.
-    outs: Vec<Out>,
+    outs: Vec<OutgoingMessage>,
     is_long: bool,
     casts: Casts,
     /// By turn: `FLOWS_MAX` of calls and replies, then as many of casts.
@@ -322,7 +322,7 @@ impl SendQueue {
     }
 
     /// The next fragment to send. The same one until it is taken or something changes.
-    pub(crate) fn peek(&mut self) -> Option<Next> {
+    pub(crate) fn peek(&mut self) -> Option<NextFragment> {
         let small = self.small_turn();
         let large = self.large_turn();
         let small_waits_its_turn = self.small_run_bytes >= SMALL_SHARE * self.chunk_bytes;
@@ -336,7 +336,7 @@ impl SendQueue {
     }
 
     /// Takes the fragment that `peek` showed: it is sent now.
-    pub(crate) fn take(&mut self, next: &Next, now_ns: u64) -> FragmentRef {
+    pub(crate) fn take(&mut self, next: &NextFragment, now_ns: u64) -> FragmentRef {
         let out = self.out_mut(next.key);
         if next.is_resend {
             out.lost.remove(usize::from(next.fragment));
@@ -365,7 +365,7 @@ impl SendQueue {
     }
 
     /// The frame for a fragment.
-    pub(crate) fn frame(&self, next: &Next) -> FragmentFrame {
+    pub(crate) fn frame(&self, next: &NextFragment) -> FragmentFrame {
         let out = self.out(next.key);
         let (kind, behind) = match next.key {
             key if key & CAST != 0 => (FRAME_CAST, self.casts.behind(out.flow, out.id)),
@@ -384,17 +384,17 @@ impl SendQueue {
     }
 
     /// The bytes of head that follow the frame.
-    pub(crate) fn head(&self, next: &Next) -> &[u8] {
+    pub(crate) fn head(&self, next: &NextFragment) -> &[u8] {
         &self.out(next.key).head[..next.head_bytes]
     }
 
     /// The buffer that the payload is in.
-    pub(crate) fn body(&self, next: &Next) -> Option<BufId> {
+    pub(crate) fn body(&self, next: &NextFragment) -> Option<BufId> {
         self.out(next.key).body.filter(|_| !next.body.is_empty())
     }
 
     /// Whether the fragment was sent before.
-    pub(crate) fn is_resend(next: &Next) -> bool {
+    pub(crate) fn is_resend(next: &NextFragment) -> bool {
         next.is_resend
     }
 
@@ -402,26 +402,26 @@ impl SendQueue {
         charge_bytes(self.out(key).body_bytes as usize)
     }
 
-    fn current(&mut self, reference: FragmentRef) -> Option<&mut Out> {
+    fn current(&mut self, reference: FragmentRef) -> Option<&mut OutgoingMessage> {
         let out = self.find_mut(reference.key)?;
         (out.is_active && out.id as u32 == reference.id_low).then_some(out)
     }
 
-    fn find_mut(&mut self, key: u16) -> Option<&mut Out> {
+    fn find_mut(&mut self, key: u16) -> Option<&mut OutgoingMessage> {
         match key & CAST {
             0 => self.outs.get_mut(usize::from(key)),
             _ => self.casts.outs.get_mut(usize::from(key & !CAST)),
         }
     }
 
-    fn out(&self, key: u16) -> &Out {
+    fn out(&self, key: u16) -> &OutgoingMessage {
         match key & CAST {
             0 => &self.outs[usize::from(key)],
             _ => &self.casts.outs[usize::from(key & !CAST)],
         }
     }
 
-    fn out_mut(&mut self, key: u16) -> &mut Out {
+    fn out_mut(&mut self, key: u16) -> &mut OutgoingMessage {
         self.find_mut(key).expect("a message")
     }
 
@@ -430,7 +430,7 @@ impl SendQueue {
         let fragments = wire::fragment_count(message.head.len(), body_bytes, self.chunk_bytes);
         self.is_long |= is_long(fragments);
         while key & CAST == 0 && self.outs.len() <= usize::from(key) {
-            append(&mut self.outs, Out::vacant());
+            append(&mut self.outs, OutgoingMessage::vacant());
         }
         // Which place the next long one has is chance: all that are used get room for it, once.
         let is_long = self.is_long;
@@ -454,13 +454,13 @@ impl SendQueue {
         out.lost.reset(fragments);
     }
 
-    fn next_of(&self, key: u16) -> Next {
+    fn next_of(&self, key: u16) -> NextFragment {
         let out = self.out(key);
         let resend = if out.lost_count > 0 { out.lost.first() } else { None };
         let fragment = resend.unwrap_or(usize::from(out.unsent));
         let head = usize::from(out.head_bytes);
         let body = wire::body_range(head, out.body_bytes as usize, self.chunk_bytes, fragment);
-        Next {
+        NextFragment {
             key,
             fragment: fragment as u16,
             is_resend: resend.is_some(),

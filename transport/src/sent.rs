@@ -90,7 +90,7 @@ impl SentPacket {
 
 /// The record of a packet: a session that uses its window has thousands of these.
 #[derive(Clone, Copy, Debug, Default)]
-struct Noted {
+struct PacketRecord {
     sent_ns: u64,
     acks_below: u64,
     first: FragmentRef,
@@ -111,7 +111,7 @@ struct Noted {
 #[derive(Debug)]
 pub(crate) struct SentPackets {
     /// By number. The first one flies.
-    ring: VecDeque<Noted>,
+    ring: VecDeque<PacketRecord>,
     /// The fragments behind the first of each packet in the ring; the low half of the number
     /// of the oldest of them.
     more: VecDeque<FragmentRef>,
@@ -183,7 +183,8 @@ impl SentPackets {
     }
 
     pub(crate) fn state_bytes(&self) -> usize {
-        self.ring.capacity() * size_of::<Noted>() + self.more.capacity() * size_of::<FragmentRef>()
+        self.ring.capacity() * size_of::<PacketRecord>()
+            + self.more.capacity() * size_of::<FragmentRef>()
     }
 
     /// Nothing was sent for long: lets go of what only a burst needed.
@@ -213,10 +214,10 @@ impl SentPackets {
         self.trim();
     }
 
-    fn note(&mut self, number: u64, packet: &SentPacket) -> Noted {
+    fn note(&mut self, number: u64, packet: &SentPacket) -> PacketRecord {
         let more_at = self.more_first.wrapping_add(self.more.len() as u32);
         self.more.extend(packet.fragments().iter().skip(1));
-        Noted {
+        PacketRecord {
             sent_ns: packet.sent_ns,
             acks_below: packet.acks_below,
             first: packet.fragments[0],
@@ -232,7 +233,7 @@ impl SentPackets {
     }
 
     /// The packet of a record.
-    fn packet(&self, noted: &Noted) -> SentPacket {
+    fn packet(&self, noted: &PacketRecord) -> SentPacket {
         let mut packet = SentPacket {
             sent_ns: noted.sent_ns,
             cost_bytes: noted.cost_bytes.into(),
@@ -358,7 +359,7 @@ impl SentPackets {
         packet
     }
 
-    fn number(&self, noted: &Noted) -> u64 {
+    fn number(&self, noted: &PacketRecord) -> u64 {
         self.first + u64::from(noted.number_low.wrapping_sub(self.first as u16))
     }
 
@@ -446,7 +447,7 @@ mod tests {
         for _ in 0..3 * SENT_MAX {
             sent.push(SentPacket::default());
         }
-        assert_eq!(sent.state_bytes(), SENT_INITIAL * size_of::<Noted>());
+        assert_eq!(sent.state_bytes(), SENT_INITIAL * size_of::<PacketRecord>());
         assert!(sent.is_recent(sent.next_number() - 1) && !sent.is_recent(sent.next_number()));
     }
 
@@ -500,7 +501,7 @@ mod tests {
         }
         sent.acknowledged(499);
         sent.rest();
-        assert_eq!(sent.state_bytes(), SENT_INITIAL * size_of::<Noted>());
+        assert_eq!(sent.state_bytes(), SENT_INITIAL * size_of::<PacketRecord>());
         assert_eq!(sent.next_number(), 500);
         sent.push(with_fragments(500, 8));
         assert_eq!(sent.land(500).map(|it| it.fragments().len()), Some(8));

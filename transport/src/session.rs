@@ -19,7 +19,7 @@ use crate::events::{
 };
 use crate::flow::{ReceiveCredit, WINDOW_BYTES_MIN};
 use crate::pool::{BufId, BufferOwner, Pool};
-use crate::recv::casts::{Around, PeerCasts};
+use crate::recv::casts::{CastContext, PeerCasts};
 use crate::recv::{CallStage, OwnCalls, PeerCalls};
 use crate::rtt::RoundTrip;
 use crate::seal::Seal;
@@ -304,7 +304,7 @@ impl Session {
             self.look_for_losses(now_ns, inside.pool, inside.counters);
         }
         if now_ns >= self.peer_casts.due_ns() {
-            self.peer_casts.advance(&mut Around {
+            self.peer_casts.advance(&mut CastContext {
                 inside,
                 owner: self.agreed.owner,
                 session: self.agreed.id,

@@ -119,7 +119,7 @@ impl fmt::Display for MessageHeader {
 
 /// The next message, where it is one of ours.
 #[derive(Debug)]
-pub(crate) enum Ahead {
+pub(crate) enum NextMessage {
     /// It brings a back-channel; the crate has to see it, too.
     BackChannel(OwnedFd),
     /// It brings the descriptor to which changes of the dirty log are told. To be taken.
@@ -143,7 +143,7 @@ pub(crate) struct LogSignal {
     wants_reply: bool,
 }
 
-impl Ahead {
+impl NextMessage {
     /// Looks at the next message on a front end's socket, which stays where it is.
     pub(crate) fn peek(front_end: BorrowedFd<'_>) -> Option<Self> {
         let mut message = [0; LOOK_BYTES];

@@ -90,10 +90,10 @@ fn total_bytes(segments: &[Segment]) -> u32 {
 
 /// Names an outstanding chain of one queue: the index of its first descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Head(u16);
+pub struct ChainHead(u16);
 
-impl Head {
-    /// From [`Head::index`], for a device that had to keep it in a word of its own. An
+impl ChainHead {
+    /// From [`ChainHead::index`], for a device that had to keep it in a word of its own. An
     /// assertion refuses a head that is not outstanding when it is put.
     pub fn from_index(index: u16) -> Self {
         Self(index)

@@ -43,7 +43,7 @@ pub use backing::GuestFiles;
 pub use budget::{
     BudgetError, MemoryLimits, MemoryRules, MemoryUsed, memory_rules, memory_used, set_memory_rules,
 };
-pub use chain::{Chain, Head, Segment, gather, scatter};
+pub use chain::{Chain, ChainHead, Segment, gather, scatter};
 pub use device::{Device, DeviceError};
 pub use dirty::{DirtyLog, LogError, Logging};
 pub use error::{InflightError, MemoryError, RingError};

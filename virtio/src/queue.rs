@@ -18,7 +18,7 @@ use std::sync::atomic::{Ordering, fence};
 use sidecore::foreign::Allowance;
 
 use crate::QUEUE_SIZE_MAX;
-use crate::chain::{Chain, Head, Segment, each_piece};
+use crate::chain::{Chain, ChainHead, Segment, each_piece};
 use crate::descriptor::{Lenience, Reader};
 use crate::dirty::{DirtyLog, Logging};
 use crate::error::RingError;
@@ -346,7 +346,7 @@ impl Queue {
     /// When the driver broke the rules. The queue gives the same error from then on, and has told
     /// the front end by its error descriptor; chains that are outstanding may still be put.
     #[inline]
-    pub fn take(&mut self, chain: &mut Chain) -> Result<Option<Head>, RingError> {
+    pub fn take(&mut self, chain: &mut Chain) -> Result<Option<ChainHead>, RingError> {
         if let Some(error) = self.failed {
             return Err(error);
         }
@@ -392,7 +392,7 @@ impl Queue {
     }
 
     #[inline]
-    fn take_next(&mut self, chain: &mut Chain) -> Result<Option<Head>, RingError> {
+    fn take_next(&mut self, chain: &mut Chain) -> Result<Option<ChainHead>, RingError> {
         self.look_for_losses()?;
         let mut reader = self.tables.reader(self.indirect);
         let (stores, chains) = (&mut self.stores, &self.chains);
@@ -409,7 +409,7 @@ impl Queue {
         self.outstanding += 1;
         self.counters.taken += 1;
         self.counters.redone += u64::from(redone);
-        Ok(Some(Head::from_index(head)))
+        Ok(Some(ChainHead::from_index(head)))
     }
 
     /// Stores a byte into a writable piece of a chain that is outstanding: its status.
@@ -461,7 +461,7 @@ impl Queue {
     /// Gives a chain back, into whose writable pieces `written` bytes were written. The driver
     /// sees it with the next `publish`; its segments are no longer valid.
     #[inline]
-    pub fn put(&mut self, head: Head, written: u32) {
+    pub fn put(&mut self, head: ChainHead, written: u32) {
         let head = head.index();
         let ChainState::Out { table } = self.chains.0[usize::from(head)] else {
             panic!("chain {head} of queue {} is put but was not outstanding", self.index);

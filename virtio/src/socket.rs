@@ -28,7 +28,7 @@ use tracing::{error, info, warn};
 use vhost::vhost_user::{BackendReqHandler, Error as VhostError};
 
 pub use crate::access::Access;
-use crate::ahead::{self, Ahead, MessageHeader};
+use crate::ahead::{self, MessageHeader, NextMessage};
 use crate::back_channel::BackChannel;
 use crate::device::Device;
 use crate::hand_over::ServedDevice;
@@ -873,15 +873,15 @@ fn hear(
     session: &Mutex<Session>,
     fd: BorrowedFd<'_>,
 ) -> Result<bool, VhostError> {
-    let back_channel = match Ahead::peek(fd) {
-        Some(Ahead::LogSignal(message)) => {
+    let back_channel = match NextMessage::peek(fd) {
+        Some(NextMessage::LogSignal(message)) => {
             return guard(session).set_log_signal(&message, fd).map(|()| true);
         }
-        Some(Ahead::Enable(message)) if guard(session).enable_early(message, fd)? => {
+        Some(NextMessage::Enable(message)) if guard(session).enable_early(message, fd)? => {
             return Ok(true);
         }
-        Some(Ahead::BackChannel(socket)) => Some(BackChannel::new(socket)),
-        Some(Ahead::Enable(_)) | None => None,
+        Some(NextMessage::BackChannel(socket)) => Some(BackChannel::new(socket)),
+        Some(NextMessage::Enable(_)) | None => None,
     };
     match handler.handle_request() {
         Ok(()) => {

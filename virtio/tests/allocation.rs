@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use counting::allocations;
 use rustix::event::{EventfdFlags, eventfd};
-use virtio::driver::{Backing, Data, DriverRequest, Guest, GuestPlan, Op, RingDriver, RingOptions};
+use virtio::driver::{
+    Backing, Data, DriverGuest, DriverOp, DriverRequest, GuestPlan, RingDriver, RingOptions,
+};
 use virtio::{Chain, InflightRegion, Queue, RingKind};
 
 /// The result of `f`, and how many allocations it made.
@@ -21,7 +23,7 @@ fn counted<T>(f: impl FnOnce() -> T) -> (T, u64) {
 fn submit(ring: &mut RingDriver, pieces: u32) {
     while let Some(slot) = ring.take_slot() {
         let data = Data::Cut { len: 4096, piece_bytes: 4096 / pieces };
-        let request = DriverRequest { slot, op: Op::Read, sector: 0, data, token: 0 };
+        let request = DriverRequest { slot, op: DriverOp::Read, sector: 0, data, token: 0 };
         if ring.submit(&request).is_err() {
             ring.release(slot);
             break;
@@ -48,7 +50,7 @@ fn serve(queue: &mut Queue, chain: &mut Chain) -> u64 {
 
 fn run(kind: RingKind, indirect: bool, event_idx: bool, pieces: u32) -> (u64, u64) {
     let plan = GuestPlan { backing: Backing::Memfd, ..GuestPlan::default() };
-    let guest = Guest::new(&plan).unwrap();
+    let guest = DriverGuest::new(&plan).unwrap();
     let event = || Some(Arc::new(eventfd(0, EventfdFlags::NONBLOCK).unwrap()));
     let (kick, call) = (event(), event());
     let options = RingOptions { kind, event_idx, indirect, kick, call, ..RingOptions::default() };

@@ -19,12 +19,12 @@ use random::Random;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use virtio::driver::{
-    Backing, Data, DriverRequest, FrontEnd, FrontEndConfig, FrontEndError, GuestMemory, GuestPiece,
-    GuestPlan, Keeper, Op, RawDescriptor, Regions, RequestStatus, RingShape, SocketRole,
+    Backing, Data, DriverOp, DriverRequest, FrontEnd, FrontEndConfig, FrontEndError, GuestMemory,
+    GuestPiece, GuestPlan, Keeper, RawDescriptor, Regions, RequestStatus, RingShape, SocketRole,
 };
 use virtio::{
-    Chain, Device, DeviceError, DeviceServer, Head, Logging, Memory, Queue, QueueConfig, Retained,
-    RingKind, Socket, gather, scatter, serve,
+    Chain, ChainHead, Device, DeviceError, DeviceServer, Logging, Memory, Queue, QueueConfig,
+    Retained, RingKind, Socket, gather, scatter, serve,
 };
 
 const QUEUES: u16 = 2;
@@ -151,7 +151,7 @@ impl Device for FileDisk {
 
 /// One queue's thread.
 fn work(shared: &Shared, file: &File, hold: usize) {
-    let mut held: Vec<(Head, Chain)> = Vec::new();
+    let mut held: Vec<(ChainHead, Chain)> = Vec::new();
     let mut dice = Random::new(88_172_645_463_325_252);
     while !shared.stop.load(Ordering::Relaxed) {
         let mut queue = shared.queue();
@@ -264,7 +264,7 @@ impl Place {
 }
 
 /// Submits one request on queue 0 and gives its status.
-fn one(front_end: &mut FrontEnd, op: Op, sector: u64, data: Data<'_>) -> RequestStatus {
+fn one(front_end: &mut FrontEnd, op: DriverOp, sector: u64, data: Data<'_>) -> RequestStatus {
     let ring = front_end.ring(0);
     let slot = ring.take_slot().unwrap();
     ring.submit(&DriverRequest { slot, op, sector, data, token: 9 }).unwrap();
@@ -425,22 +425,29 @@ fn memory_comes_and_goes() {
         more.write(5000, &[7; 1024]);
         let pieces = |offset| [GuestPiece { guest_address: at + offset, len: 1024 }];
         assert_eq!(
-            one(&mut front_end, Op::Write, 0, Data::Pieces(&pieces(5000))),
+            one(&mut front_end, DriverOp::Write, 0, Data::Pieces(&pieces(5000))),
             RequestStatus::Ok
         );
-        assert_eq!(one(&mut front_end, Op::Read, 0, Data::Pieces(&pieces(100))), RequestStatus::Ok);
+        assert_eq!(
+            one(&mut front_end, DriverOp::Read, 0, Data::Pieces(&pieces(100))),
+            RequestStatus::Ok
+        );
         let mut found = [0; 1024];
         more.read(100, &mut found);
         assert_eq!(found, [7; 1024]);
         front_end.hang_up();
         front_end.reconnect(PATIENCE).unwrap();
-        assert_eq!(one(&mut front_end, Op::Read, 0, Data::Pieces(&pieces(100))), RequestStatus::Ok);
+        assert_eq!(
+            one(&mut front_end, DriverOp::Read, 0, Data::Pieces(&pieces(100))),
+            RequestStatus::Ok
+        );
         assert!(front_end.unplug().unwrap().is_some());
         assert!(!front_end.ring_failed(0));
         let ring = front_end.ring(0);
         let slot = ring.take_slot().unwrap();
         let data = Data::Pieces(&pieces(0));
-        ring.submit(&DriverRequest { slot, op: Op::Write, sector: 0, data, token: 0 }).unwrap();
+        ring.submit(&DriverRequest { slot, op: DriverOp::Write, sector: 0, data, token: 0 })
+            .unwrap();
         ring.publish();
         wait_for_failure(&mut front_end);
     }

@@ -13,9 +13,9 @@ use std::time::Instant;
 use load::{Load, PATIENCE, finish, held, loads, run_on};
 use virtio::RingKind;
 use virtio::driver::{
-    Data, DiskInfo, DriverRequest, FrontEnd, FrontEndConfig, FrontEndError, GuestPlan, Keeper, Op,
-    Regions, RequestSlot, RequestStatus, RingDriver, RingShape, SocketRole, SubmitError, feature,
-    has,
+    Data, DiskInfo, DriverOp, DriverRequest, FrontEnd, FrontEndConfig, FrontEndError, GuestPlan,
+    Keeper, Regions, RequestSlot, RequestStatus, RingDriver, RingShape, SocketRole, SubmitError,
+    feature, has,
 };
 
 /// Size of the disk behind the daemon.
@@ -117,7 +117,7 @@ impl Drop for Daemon {
 fn one(
     ring: &mut RingDriver,
     slot: RequestSlot,
-    op: Op,
+    op: DriverOp,
     sector: u64,
     data: Data<'_>,
 ) -> RequestStatus {
@@ -135,25 +135,28 @@ fn write_and_verify(ring: &mut RingDriver, base_sector: u64) {
     let cut = Data::Cut { len: 16 << 10, piece_bytes: 4096 };
     let slot = ring.take_slot().unwrap();
     ring.fill(slot, 16 << 10, base_sector);
-    assert_eq!(one(ring, slot, Op::Write, base_sector, cut), RequestStatus::Ok);
-    assert_eq!(one(ring, slot, Op::Flush, 0, Data::None), RequestStatus::Ok);
+    assert_eq!(one(ring, slot, DriverOp::Write, base_sector, cut), RequestStatus::Ok);
+    assert_eq!(one(ring, slot, DriverOp::Flush, 0, Data::None), RequestStatus::Ok);
     ring.fill(slot, 16 << 10, !base_sector);
-    assert_eq!(one(ring, slot, Op::Read, base_sector, Data::Whole(16 << 10)), RequestStatus::Ok);
+    assert_eq!(
+        one(ring, slot, DriverOp::Read, base_sector, Data::Whole(16 << 10)),
+        RequestStatus::Ok
+    );
     assert_eq!(ring.mismatch(slot, 16 << 10, base_sector), None);
     ring.release(slot);
 
     let mut written = Vec::new();
-    for (op, seed) in [(Op::Write, 7), (Op::Read, 0)] {
+    for (op, seed) in [(DriverOp::Write, 7), (DriverOp::Read, 0)] {
         let mut pending = 0;
         while let Some(slot) = ring.take_slot() {
             let sector = match op {
-                Op::Write => base_sector + slot.index() as u64 * 8,
+                DriverOp::Write => base_sector + slot.index() as u64 * 8,
                 _ => written[pending % written.len()],
             };
             ring.fill(slot, 4096, sector * seed);
             let data = Data::Cut { len: 4096, piece_bytes: 2048 };
             match ring.submit(&DriverRequest { slot, op, sector, data, token: sector }) {
-                Ok(()) if op == Op::Write => written.push(sector),
+                Ok(()) if op == DriverOp::Write => written.push(sector),
                 Ok(()) => {}
                 Err(SubmitError::Full { .. }) => {
                     ring.release(slot);
@@ -169,7 +172,7 @@ fn write_and_verify(ring: &mut RingDriver, base_sector: u64) {
             assert!(ring.wait(PATIENCE).unwrap(), "{pending} of {op:?} missing");
             while let Some(done) = ring.complete().unwrap() {
                 assert_eq!(done.status, RequestStatus::Ok);
-                if op == Op::Read {
+                if op == DriverOp::Read {
                     assert_eq!(ring.mismatch(done.slot, 4096, done.token * 7), None);
                 }
                 ring.release(done.slot);
@@ -227,10 +230,10 @@ fn foreign_errors_and_unknown_requests() {
     let mut front_end = daemon.connect(daemon.config());
     let ring = front_end.ring(0);
     let slot = ring.take_slot().unwrap();
-    assert_eq!(one(ring, slot, Op::GetId, 0, Data::Whole(20)), RequestStatus::Ok);
+    assert_eq!(one(ring, slot, DriverOp::GetId, 0, Data::Whole(20)), RequestStatus::Ok);
     let beyond = DISK_BYTES / 512;
-    assert_eq!(one(ring, slot, Op::Read, beyond, Data::Whole(4096)), RequestStatus::IoError);
-    assert_eq!(one(ring, slot, Op::Unknown(77), 0, Data::None), RequestStatus::Unsupported);
+    assert_eq!(one(ring, slot, DriverOp::Read, beyond, Data::Whole(4096)), RequestStatus::IoError);
+    assert_eq!(one(ring, slot, DriverOp::Unknown(77), 0, Data::None), RequestStatus::Unsupported);
 }
 
 /// One range for a discard or a write-zeroes, as it is in memory.
@@ -252,19 +255,20 @@ fn foreign_space_is_given_back_and_zeroed() {
     assert!(info.discard_sectors_max >= 8 && info.write_zeroes_sectors_max >= 8, "{info:?}");
     let ring = front_end.ring(0);
     let slot = ring.take_slot().unwrap();
-    let ways = [(Op::Discard, false), (Op::WriteZeroes, false), (Op::WriteZeroes, true)];
+    let ways =
+        [(DriverOp::Discard, false), (DriverOp::WriteZeroes, false), (DriverOp::WriteZeroes, true)];
     for (sector, (op, unmap)) in (64..).step_by(64).zip(ways) {
         // Three blocks, of which the one in the middle goes.
         for block in 0..3 {
             ring.fill(slot, LEN, sector + block);
             let at = sector + block * 8;
-            assert_eq!(one(ring, slot, Op::Write, at, Data::Whole(LEN)), RequestStatus::Ok);
+            assert_eq!(one(ring, slot, DriverOp::Write, at, Data::Whole(LEN)), RequestStatus::Ok);
         }
         ring.write(slot, 0, &range(sector + 8, 8, unmap));
         assert_eq!(one(ring, slot, op, 0, Data::Whole(16)), RequestStatus::Ok, "{op:?}");
         for block in 0..3 {
             let at = sector + block * 8;
-            assert_eq!(one(ring, slot, Op::Read, at, Data::Whole(LEN)), RequestStatus::Ok);
+            assert_eq!(one(ring, slot, DriverOp::Read, at, Data::Whole(LEN)), RequestStatus::Ok);
             if block == 1 {
                 let mut bytes = [1; LEN as usize];
                 ring.read(slot, 0, &mut bytes);
@@ -275,7 +279,7 @@ fn foreign_space_is_given_back_and_zeroed() {
         }
     }
     ring.write(slot, 0, &range(DISK_BYTES / 512, 8, false));
-    assert_eq!(one(ring, slot, Op::WriteZeroes, 0, Data::Whole(16)), RequestStatus::IoError);
+    assert_eq!(one(ring, slot, DriverOp::WriteZeroes, 0, Data::Whole(16)), RequestStatus::IoError);
 }
 
 #[test]

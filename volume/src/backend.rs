@@ -17,7 +17,7 @@ pub use kind::{
 pub use memory::{MemoryBackend, MemoryVolume};
 pub use null::{NullBackend, NullVolume};
 
-use crate::settings::Key;
+use crate::settings::SettingKey;
 
 macro_rules! backends {
     ($($(#[$doc:meta])* $kind:ident($backend:ty);)*) => {
@@ -36,7 +36,7 @@ macro_rules! backends {
         /// Every kind of backend.
         pub static BACKENDS: &[BackendKind<BackendConfig>] = &[$(BackendKind::of::<$backend>()),*];
 
-        const KEY_LISTS: &[&[Key]] = &[$(<$backend>::KEYS),*];
+        const KEY_LISTS: &[&[SettingKey]] = &[$(<$backend>::KEYS),*];
 
         impl BackendConfig {
             /// Its kind.

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use crate::stage::{Around, RunningStages, StageConfig, VolumeKey, encryption};
+use crate::stage::{RunningStages, StageConfig, StagePosition, VolumeKey, encryption};
 use crate::volume::{STAGES_MAX, Volume};
 
 mod swap;
 
 pub use crate::stage::kind::ChainError;
-pub use swap::{Swap, Turning};
+pub use swap::{Swap, SwapProgress};
 
 /// A volume with its stages around it.
 #[derive(Clone, Debug)]
@@ -69,7 +69,7 @@ impl Chain {
         if stages.len() > STAGES_MAX {
             return Err(ChainError::TooLong { stages: stages.len() });
         }
-        let around = Around { depth: 0, now_ns, key };
+        let around = StagePosition { depth: 0, now_ns, key };
         let encrypts = stages.iter().filter(|it| matches!(it, StageConfig::Encrypt(_))).count();
         if encrypts > 1 {
             return Err(ChainError::EncryptedTwice { stages: encrypts });
@@ -85,7 +85,7 @@ mod tests {
 
     use super::*;
     use crate::backend::MemoryVolume;
-    use crate::contract::{self, Bench};
+    use crate::contract::{self, ChannelBench};
     use crate::stage::{Limit, LimitVolume, Metering};
     use crate::volume::{Op, Status};
 
@@ -115,7 +115,7 @@ mod tests {
         let stages = [StageConfig::Meter(Metering), limit(1_000), StageConfig::Meter(Metering)];
         let chain = Chain::build(memory(), &stages, None).expect("a good chain");
         assert_eq!((chain.stages.meters.len(), chain.stages.limits.len()), (2, 1));
-        let mut bench = Bench::new(&*chain.volume, 8);
+        let mut bench = ChannelBench::new(&*chain.volume, 8);
         for _ in 0..2_000 {
             assert_eq!(bench.write(0, &[1; 512]), Status::Done);
         }
@@ -133,7 +133,7 @@ mod tests {
         let chain =
             Chain::build(memory(), &[StageConfig::Meter(Metering), limit(10), limit(500)], None);
         let chain = chain.expect("a good chain");
-        let mut bench = Bench::new(&*chain.volume, 8);
+        let mut bench = ChannelBench::new(&*chain.volume, 8);
         for _ in 0..5 {
             bench.write(0, &[1; 512]);
         }

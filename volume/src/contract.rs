@@ -14,7 +14,8 @@ use virtio::Segment;
 
 use crate::uring::Uring;
 use crate::volume::{
-    Channel, IO_BYTES_MAX, Io, IoId, IoTable, Op, Open, RANGE_BYTES_MAX, Status, Volume, io_table,
+    Channel, IO_BYTES_MAX, Io, IoId, IoTable, Op, OpenArguments, RANGE_BYTES_MAX, Status, Volume,
+    io_table,
 };
 
 /// How far the fake clock moves between two rounds.
@@ -104,7 +105,7 @@ pub fn services_with_uring(test: &str) -> Option<Services> {
 
 /// A channel with its user's table and clock.
 #[derive(Debug)]
-pub struct Bench {
+pub struct ChannelBench {
     /// The open channel.
     pub channel: Box<dyn Channel>,
     /// The requests.
@@ -122,7 +123,7 @@ pub struct Bench {
     pub skew: usize,
 }
 
-impl Bench {
+impl ChannelBench {
     /// Opens a channel for `depth` requests on a sidecore without services.
     pub fn new(volume: &dyn Volume, depth: u16) -> Self {
         Self::with_services(volume, depth, &Services::new())
@@ -131,7 +132,7 @@ impl Bench {
     /// Opens a channel for `depth` requests on a sidecore with these services.
     pub fn with_services(volume: &dyn Volume, depth: u16, services: &Services) -> Self {
         Self {
-            channel: volume.open(&Open { services, depth }).expect("the volume opens"),
+            channel: volume.open(&OpenArguments { services, depth }).expect("the volume opens"),
             ios: io_table(depth),
             now_ns: 1,
             done: Vec::with_capacity(usize::from(depth)),
@@ -271,7 +272,7 @@ pub fn check_bounds(volume: &dyn Volume) {
 pub fn check_bounds_with(volume: &dyn Volume, services: &Services) {
     let info = volume.info();
     let block = u64::from(info.block_bytes);
-    let mut bench = Bench::with_services(volume, 4, services);
+    let mut bench = ChannelBench::with_services(volume, 4, services);
     let zeroes = vec![0; info.block_bytes as usize];
     assert!(bench.read(info.size_bytes - block, block as usize).is_ok(), "the last block");
     for offset in [info.size_bytes, info.size_bytes - block + 1, 1, u64::MAX - block + 1] {
@@ -303,7 +304,7 @@ pub fn check_read_your_write(volume: &dyn Volume, services: &Services) {
     let info = volume.info();
     let block = info.block_bytes as usize;
     let blocks = (info.size_bytes / block as u64).min(256);
-    let mut bench = Bench::with_services(volume, 8, services);
+    let mut bench = ChannelBench::with_services(volume, 8, services);
     let mut random = Random::new(0x5eed);
     let mut model = bench.read(0, blocks as usize * block).expect("the whole area");
     for step in 0..200u64 {
@@ -350,7 +351,7 @@ pub fn check_one_completion_each(volume: &dyn Volume) {
 pub fn check_one_completion_each_with(volume: &dyn Volume, services: &Services) {
     const DEPTH: u16 = 64;
     let block = volume.info().block_bytes as usize;
-    let mut bench = Bench::with_services(volume, DEPTH, services);
+    let mut bench = ChannelBench::with_services(volume, DEPTH, services);
     let buffers: Vec<_> = (0..DEPTH).map(|_| Buffer::new(block, 0)).collect();
     for turn in 0..3 {
         let mut missing = HashSet::new();
@@ -388,7 +389,7 @@ pub fn check_abandon(volume: &dyn Volume) {
 pub fn check_abandon_with(volume: &dyn Volume, services: &Services) {
     let block = volume.info().block_bytes as usize;
     for rounds in 0..3 {
-        let mut bench = Bench::with_services(volume, 16, services);
+        let mut bench = ChannelBench::with_services(volume, 16, services);
         let buffers: Vec<_> = (0..8).map(|_| Buffer::new(block, 0)).collect();
         for (place, buffer) in buffers.iter().enumerate() {
             let op = if place % 2 == 0 { Op::Read } else { Op::Write };
@@ -407,6 +408,6 @@ pub fn check_abandon_with(volume: &dyn Volume, services: &Services) {
         assert!(bench.channel.abandon(&mut bench.ios, bench.now_ns), "it stays true");
     }
     // The volume is unharmed.
-    let mut bench = Bench::with_services(volume, 4, services);
+    let mut bench = ChannelBench::with_services(volume, 4, services);
     assert!(bench.read(0, block).is_ok());
 }

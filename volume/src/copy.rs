@@ -22,13 +22,13 @@ const LINE_BYTES: usize = 64;
 /// no cache, and a processor that copies it has a few lines under way at a time and none of the
 /// next block, until it gets there.
 #[derive(Debug)]
-pub struct Ahead {
+pub struct Prefetch {
     next: *const u8,
     lines: usize,
     to_write: bool,
 }
 
-impl Ahead {
+impl Prefetch {
     /// Nothing.
     pub const NONE: Self = Self { next: ptr::null(), lines: 0, to_write: false };
 
@@ -60,7 +60,7 @@ impl Ahead {
 /// # Safety
 /// Both sides have `len` bytes and do not overlap.
 #[inline]
-unsafe fn copy(mut from: *const u8, mut to: *mut u8, mut len: usize, ahead: &mut Ahead) {
+unsafe fn copy(mut from: *const u8, mut to: *mut u8, mut len: usize, ahead: &mut Prefetch) {
     // SAFETY: the caller's promise; both sides move by what was copied, of which there are `len`
     // bytes in all.
     unsafe {
@@ -78,7 +78,7 @@ unsafe fn copy(mut from: *const u8, mut to: *mut u8, mut len: usize, ahead: &mut
 ///
 /// # Safety
 /// The segments are mapped, `to` has room for their total, and the two do not overlap.
-pub unsafe fn gather(segments: &[Segment], mut to: *mut u8, mut ahead: Ahead) {
+pub unsafe fn gather(segments: &[Segment], mut to: *mut u8, mut ahead: Prefetch) {
     for segment in segments {
         let len = segment.len as usize;
         // SAFETY: the caller's promise; `to` stays inside because it moves by what was copied.
@@ -93,7 +93,7 @@ pub unsafe fn gather(segments: &[Segment], mut to: *mut u8, mut ahead: Ahead) {
 ///
 /// # Safety
 /// The segments are mapped, `from` has their total, and the two do not overlap.
-pub(crate) unsafe fn scatter(mut from: *const u8, segments: &[Segment], mut ahead: Ahead) {
+pub(crate) unsafe fn scatter(mut from: *const u8, segments: &[Segment], mut ahead: Prefetch) {
     for segment in segments {
         let len = segment.len as usize;
         // SAFETY: as in `gather`.
@@ -129,12 +129,12 @@ mod tests {
         assert_eq!(total_bytes(&segments), 5);
         let mut own = [0u8; 5];
         // SAFETY: the array holds the segments, and `own` their total.
-        unsafe { gather(&segments, own.as_mut_ptr(), Ahead::NONE) };
+        unsafe { gather(&segments, own.as_mut_ptr(), Prefetch::NONE) };
         assert_eq!(own, [5, 6, 1, 2, 3]);
         // SAFETY: as above.
         unsafe {
             zero(&segments);
-            scatter([9u8, 8, 7, 6, 5].as_ptr(), &segments, Ahead::NONE);
+            scatter([9u8, 8, 7, 6, 5].as_ptr(), &segments, Prefetch::NONE);
         }
         assert_eq!(guest, [7, 6, 5, 4, 9, 8]);
     }
@@ -145,7 +145,7 @@ mod tests {
         for (len, lines) in [(0, 0), (63, 1), (64, 0), (200, 1), (1000, 3), (1000, 100)] {
             let mut to = vec![0; 1000];
             // Nobody's memory: a hint does not fault.
-            let mut ahead = Ahead::of(ptr::without_provenance(1 << 20), lines * 64, lines == 3);
+            let mut ahead = Prefetch::of(ptr::without_provenance(1 << 20), lines * 64, lines == 3);
             // SAFETY: both have a thousand bytes.
             unsafe { copy(from.as_ptr(), to.as_mut_ptr(), len, &mut ahead) };
             assert_eq!((&to[..len], &to[len..]), (&from[..len], &vec![0; 1000 - len][..]));

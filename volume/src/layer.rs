@@ -28,7 +28,9 @@
 
 use sidecore::{Progress, Services, Wake};
 
-use crate::volume::{Channel, Io, IoId, IoTable, Open, OpenError, Status, Volume, io_table};
+use crate::volume::{
+    Channel, Io, IoId, IoTable, OpenArguments, OpenError, Status, Volume, io_table,
+};
 
 /// A request of the user's whose children have all ended, or of which none was begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +44,7 @@ pub struct Settled {
 /// The channels below, and the children in them. See the module.
 #[derive(Debug)]
 pub struct Layer {
-    below: Vec<Below>,
+    below: Vec<LowerChannel>,
     parents: Parents,
     /// The requests that a channel below has just handed over. It has room for the largest table.
     handed: Vec<IoId>,
@@ -51,7 +53,7 @@ pub struct Layer {
 
 /// The channel goes first when this is dropped: a kernel may still work on the table's requests.
 #[derive(Debug)]
-struct Below {
+struct LowerChannel {
     channel: Box<dyn Channel>,
     children: IoTable,
     /// By the child's slot. `None` for a child of the stage itself.
@@ -124,7 +126,7 @@ impl Layer {
     pub fn with(mut self, channel: Box<dyn Channel>, children_max: u16) -> Self {
         let parents = vec![None; usize::from(children_max)];
         self.handed.reserve(parents.len());
-        self.below.push(Below { channel, children: io_table(children_max), parents });
+        self.below.push(LowerChannel { channel, children: io_table(children_max), parents });
         self
     }
 
@@ -138,7 +140,7 @@ impl Layer {
         services: &Services,
         children_max: u16,
     ) -> Result<Self, OpenError> {
-        let channel = volume.open(&Open { services, depth: children_max })?;
+        let channel = volume.open(&OpenArguments { services, depth: children_max })?;
         Ok(self.with(channel, children_max))
     }
 

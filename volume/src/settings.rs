@@ -7,14 +7,14 @@ use std::path::PathBuf;
 
 /// A key of the configuration and its description.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Key {
+pub struct SettingKey {
     /// As it is written in the file.
     pub name: &'static str,
     /// Its description as Markdown, in one line.
     pub text: &'static str,
 }
 
-impl Key {
+impl SettingKey {
     /// A key and what it says.
     pub const fn new(name: &'static str, text: &'static str) -> Self {
         Self { name, text }

@@ -17,7 +17,7 @@ pub use encrypt::{Ciphered, EncryptVolume, Encryption, Sizes, VolumeKey};
 pub use limit::{Limit, LimitVolume};
 pub use meter::{Meter, MeterVolume, Metering, Reading};
 
-pub use kind::{Around, StageKind, VolumeStage};
+pub use kind::{StageKind, StagePosition, VolumeStage};
 
 use crate::volume::Volume;
 use kind::ChainError;
@@ -76,7 +76,7 @@ macro_rules! stages {
                 &self,
                 mut volume: Arc<dyn Volume>,
                 stages: &[StageConfig],
-                around: &Around<'_>,
+                around: &StagePosition<'_>,
             ) -> Result<(Arc<dyn Volume>, Self), ChainError> {
                 let mut running = Self::default();
                 $(
@@ -89,7 +89,7 @@ macro_rules! stages {
                     let mut $running = <$stage>::earlier(&wanted, &self.$running);
                 )*
                 for (depth, stage) in stages.iter().enumerate().rev() {
-                    let around = Around { depth, ..*around };
+                    let around = StagePosition { depth, ..*around };
                     match stage {
                         $(StageConfig::$kind(stage) => {
                             let earlier = $running.pop().flatten();

@@ -118,7 +118,7 @@ pub struct Full;
 pub struct ClientId(u32);
 
 #[derive(Debug, Default)]
-struct Client {
+struct UringClient {
     used: bool,
     outstanding_max: u32,
     /// Pushed and not yet in the inbox.
@@ -132,7 +132,7 @@ pub struct Uring {
     /// Signalled by the kernel when something comes back, while that is wanted.
     event: OwnedFd,
     mode: Mode,
-    clients: Vec<Client>,
+    clients: Vec<UringClient>,
     /// Pushed and not yet reaped, over all clients.
     in_kernel: u32,
     /// Reaped and not yet taken by the clients.
@@ -233,7 +233,7 @@ impl Uring {
 
     /// Adds a user with at most `outstanding_max` requests at once.
     pub fn add_client(&mut self, outstanding_max: u32) -> ClientId {
-        let client = Client {
+        let client = UringClient {
             used: true,
             outstanding_max,
             outstanding: 0,
@@ -259,7 +259,7 @@ impl Uring {
         let client = self.client(id);
         assert_eq!(client.outstanding, 0, "a client leaves after its last completion");
         self.unclaimed -= self.clients[id.0 as usize].inbox.len();
-        self.clients[id.0 as usize] = Client::default();
+        self.clients[id.0 as usize] = UringClient::default();
     }
 
     /// The number of a client's requests in the kernel: pushed and not yet in its inbox.
@@ -336,7 +336,7 @@ impl Uring {
         }
     }
 
-    fn client(&self, id: ClientId) -> &Client {
+    fn client(&self, id: ClientId) -> &UringClient {
         let client = &self.clients[id.0 as usize];
         assert!(client.used, "the client was removed");
         client

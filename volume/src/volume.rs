@@ -294,7 +294,7 @@ pub enum OpenError {
 
 /// The arguments with which a channel is opened.
 #[derive(Clone, Copy, Debug)]
-pub struct Open<'a> {
+pub struct OpenArguments<'a> {
     /// The services of this sidecore: its io_uring, its endpoint.
     pub services: &'a Services,
     /// How many requests may be outstanding: the capacity of the user's table.
@@ -314,7 +314,7 @@ pub trait Volume: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// When the sidecore lacks what the volume needs, or the system refuses.
-    fn open(&self, open: &Open<'_>) -> Result<Box<dyn Channel>, OpenError>;
+    fn open(&self, open: &OpenArguments<'_>) -> Result<Box<dyn Channel>, OpenError>;
 }
 
 /// One user's way to a volume from one sidecore. Not `Send`: it lives where it was opened.

@@ -15,7 +15,7 @@ use testbed::guest::{
 };
 use testbed::nodes::{Node, NodeKeys, NodePlan};
 use virtio::driver::{
-    Data, DriverRequest, FrontEnd, FrontEndConfig, GuestPlan, Op, RequestStatus, RingDriver,
+    Data, DriverOp, DriverRequest, FrontEnd, FrontEndConfig, GuestPlan, RequestStatus, RingDriver,
     SocketRole,
 };
 
@@ -352,7 +352,8 @@ fn an_idle_host_that_was_replaced_leaves_its_guest_alone() {
     write_all(&mut new_ring, 2);
     wait_for_all(&mut new_ring);
     let slot = curious.take_slot().unwrap();
-    let request = DriverRequest { slot, op: Op::GetId, sector: 0, data: Data::Whole(20), token: 0 };
+    let request =
+        DriverRequest { slot, op: DriverOp::GetId, sector: 0, data: Data::Whole(20), token: 0 };
     curious.submit(&request).unwrap();
     curious.publish();
     let memory = old.memory().digest();
@@ -391,7 +392,7 @@ fn write_all(ring: &mut RingDriver, seed: u64) {
         let block = slot.index() as u64;
         ring.fill(slot, 4096, seed << 32 | block);
         let (sector, data) = (block * 8, Data::Whole(4096));
-        let request = DriverRequest { slot, op: Op::Write, sector, data, token: block };
+        let request = DriverRequest { slot, op: DriverOp::Write, sector, data, token: block };
         ring.submit(&request).unwrap();
     }
     ring.publish();

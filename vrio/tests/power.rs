@@ -10,7 +10,7 @@ use testbed::guest::{self, BOOT_TIMEOUT, Guest, scripts};
 use testbed::nodes::{Node, NodePlan};
 use testbed::stand_in::StandIn;
 use virtio::driver::{
-    Data, DriverRequest, FrontEnd, FrontEndConfig, Op, RequestStatus, SocketRole,
+    Data, DriverOp, DriverRequest, FrontEnd, FrontEndConfig, RequestStatus, SocketRole,
 };
 use workload::checker::Checker;
 use workload::{Mix, Workload};
@@ -170,7 +170,7 @@ fn zero(vm: &mut Node) {
     let sectors = u32::try_from(BLOCKS * 4096 / 512).unwrap().to_le_bytes();
     let mut range = [0; 16];
     range[8..12].copy_from_slice(&sectors);
-    for (op, data) in [(Op::WriteZeroes, Data::Whole(16)), (Op::Flush, Data::None)] {
+    for (op, data) in [(DriverOp::WriteZeroes, Data::Whole(16)), (DriverOp::Flush, Data::None)] {
         let ring = guest.ring(0);
         let slot = ring.take_slot().unwrap();
         ring.write(slot, 0, &range);

@@ -7,7 +7,7 @@ pub mod messages;
 
 use std::collections::HashMap;
 
-use virtio::driver::{Data, DriverRequest, Op, RequestSlot, RequestStatus, RingDriver};
+use virtio::driver::{Data, DriverOp, DriverRequest, RequestSlot, RequestStatus, RingDriver};
 
 use crate::checker::{Began, Breach, Checker, stamp};
 use random::Random;
@@ -163,9 +163,9 @@ impl Workload {
         let mut len = u32::try_from(blocks).expect("small") * block_bytes;
         let dice = self.random.below(1_000_000);
         let (op, doing) = if dice < self.mix.reads_ppm {
-            (Op::Read, Doing::Read { began: checker.begin_read(), first_block, blocks })
+            (DriverOp::Read, Doing::Read { began: checker.begin_read(), first_block, blocks })
         } else if dice < self.mix.reads_ppm + self.mix.flushes_ppm {
-            (Op::Flush, Doing::Flush { began: checker.begin_flush() })
+            (DriverOp::Flush, Doing::Flush { began: checker.begin_flush() })
         } else if dice < self.mix.reads_ppm + self.mix.flushes_ppm + self.mix.zeroes_ppm {
             let number = checker.begin_zeroing(first_block, blocks);
             // Drawn in any case, so that a seed means the same on both kinds of disks.
@@ -176,7 +176,7 @@ impl Workload {
             }
             ring.write(slot, 0, &list);
             len = u32::try_from(list.len()).expect("small");
-            let op = if discards { Op::Discard } else { Op::WriteZeroes };
+            let op = if discards { DriverOp::Discard } else { DriverOp::WriteZeroes };
             (op, Doing::Zero { number })
         } else {
             let number = checker.begin_write(first_block, blocks);
@@ -185,18 +185,18 @@ impl Workload {
                 stamp(block, number, piece);
             }
             ring.write(slot, 0, bytes);
-            (Op::Write, Doing::Write { number })
+            (DriverOp::Write, Doing::Write { number })
         };
         let data = match op {
-            Op::Flush => Data::None,
-            Op::Discard | Op::WriteZeroes => Data::Whole(len),
+            DriverOp::Flush => Data::None,
+            DriverOp::Discard | DriverOp::WriteZeroes => Data::Whole(len),
             _ if self.random.hits(500_000) => Data::Cut { len, piece_bytes: block_bytes },
             _ => Data::Whole(len),
         };
         let token = self.next_token;
         self.next_token += 1;
         let sector = first_block * u64::from(block_bytes) / SECTOR_BYTES;
-        let has_sector = matches!(op, Op::Read | Op::Write);
+        let has_sector = matches!(op, DriverOp::Read | DriverOp::Write);
         let sector = if has_sector { sector } else { 0 };
         let index = ring.layout().index;
         ring.submit(&DriverRequest { slot, op, sector, data, token })

@@ -21,7 +21,7 @@ use volume::backend::{FileOptions, FileVolume, MemoryVolume, NullVolume};
 use volume::chain::Chain;
 use volume::stage::VolumeKey;
 use volume::uring::Completion;
-use volume::{Open, uring};
+use volume::{OpenArguments, uring};
 use zeroize::Zeroizing;
 
 use super::options::{BlockOptions, ChainStage, Volume};
@@ -180,7 +180,7 @@ impl LocalLoad {
         let shown = sidecore.call(move |local| {
             uring::install(local).context("setting io_uring up")?;
             let services = local.services().clone();
-            let open = Open { services: &services, depth: FILL_DEPTH };
+            let open = OpenArguments { services: &services, depth: FILL_DEPTH };
             let channel = volume.open(&open).map_err(|error| anyhow!("{error}"))?;
             let mut front = Front::new(channel, volume.info(), shape);
             let places = volume.info().size_bytes / u64::from(size_bytes);

@@ -22,7 +22,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use link::{Link, LinkDriver, Shm, ShmDirectory, ShmListener, Udp, UdpConfig};
 use net::nic::MTU;
-use net::remote::{Admission, CableCore, Join, JoinGate, NetPlane, Right, WantedNetwork, join};
+use net::remote::{
+    Admission, CableCore, Join, JoinGate, MemberRight, NetPlane, WantedNetwork, join,
+};
 use net::{Attached, Mac, Network, PortOptions, Vlans};
 use peer::Planes;
 use sidecore::{Idle, RoundStage as Round, Sidecore, now_ns};
@@ -126,7 +128,7 @@ impl JoinGate for Anybody {
             sidecores: 1,
             options: PortOptions::of_guest(join.mac),
             chain: Box::new(|port, _| port),
-            right: Right {
+            right: MemberRight {
                 peer: peer.name.clone(),
                 network: join.network.clone(),
                 key: None,
@@ -135,7 +137,7 @@ impl JoinGate for Anybody {
         })
     }
 
-    fn holds(&self, _: &Right) -> bool {
+    fn holds(&self, _: &MemberRight) -> bool {
         true
     }
 

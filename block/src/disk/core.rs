@@ -99,11 +99,11 @@ pub struct DiskCore {
     /// Channels that were opened and have not let go, of all starts.
     pub(super) channels: AtomicUsize,
     /// Control path only.
-    story: Mutex<Story>,
+    story: Mutex<DiskHistory>,
 }
 
 #[derive(Debug, Default)]
-struct Story {
+struct DiskHistory {
     broken: Option<String>,
     /// How often the guest broke which rule: as many entries as there are names.
     failures: BTreeMap<&'static str, u64>,
@@ -265,7 +265,7 @@ impl DiskCore {
         self.broken.store(false, SeqCst);
     }
 
-    fn story(&self) -> MutexGuard<'_, Story> {
+    fn story(&self) -> MutexGuard<'_, DiskHistory> {
         // Nothing that holds this lock can leave the story half-told.
         self.story.lock()
     }

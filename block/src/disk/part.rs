@@ -19,7 +19,7 @@ use super::core::DiskCore;
 use super::queues::{DiskQueues, NotMoved, Stopped};
 use crate::attach::{Attach, Attached};
 use crate::attachment::Attachment;
-use volume::Open;
+use volume::OpenArguments;
 
 /// How long a start waits for further queues while none of those that came shows that the guest
 /// goes on where it was. The attachment must know, and it is asked for once, for all queues; a
@@ -87,7 +87,7 @@ impl Start {
     }
 }
 
-enum State {
+enum PartState {
     /// Queues that wait for the attachment.
     Starting(Vec<Queue>),
     Serving(Box<DiskQueues>),
@@ -96,11 +96,11 @@ enum State {
 }
 
 /// The share of one start on one sidecore.
-pub(super) struct Part {
+pub(super) struct DiskPart {
     start: Arc<Start>,
     services: Services,
     index: u16,
-    state: State,
+    state: PartState,
     replies: Vec<(usize, SyncSender<Stopped>)>,
     /// Callers that wait for a queue to leave.
     movers: Vec<(usize, SyncSender<Result<Queue, NotMoved>>)>,
@@ -111,27 +111,27 @@ pub(super) struct Part {
     id: u64,
 }
 
-impl Part {
+impl DiskPart {
     fn add(&mut self, queue: Queue, now_ns: u64) {
         self.start.note_queue(&queue, now_ns);
         self.try_again();
         match &mut self.state {
-            State::Starting(idle) | State::Failed(idle) => idle.push(queue),
-            State::Serving(queues) => queues.add_queue(queue),
+            PartState::Starting(idle) | PartState::Failed(idle) => idle.push(queue),
+            PartState::Serving(queues) => queues.add_queue(queue),
         }
     }
 
     /// A channel that could not be opened while no queue needed it, or after the last one that did
     /// was stopped, may be tried again.
     fn try_again(&mut self) {
-        if matches!(&self.state, State::Failed(idle) if idle.is_empty()) && !self.letting_go {
-            self.state = State::Starting(Vec::new());
+        if matches!(&self.state, PartState::Failed(idle) if idle.is_empty()) && !self.letting_go {
+            self.state = PartState::Starting(Vec::new());
         }
     }
 
     /// Whether queues that run may come here.
     fn is_open(&self) -> bool {
-        matches!(&self.state, State::Serving(queues) if queues.is_open())
+        matches!(&self.state, PartState::Serving(queues) if queues.is_open())
     }
 
     /// Has a queue leave for another sidecore; `reply` gets it when it has drained.
@@ -144,7 +144,7 @@ impl Part {
         deadline_ns: u64,
         reply: SyncSender<Result<Queue, NotMoved>>,
     ) -> Result<(), NotMoved> {
-        let State::Serving(queues) = &mut self.state else { return Err(NotMoved::Paused) };
+        let PartState::Serving(queues) = &mut self.state else { return Err(NotMoved::Paused) };
         queues.begin_leave(index, deadline_ns)?;
         self.movers.push((index, reply));
         Ok(())
@@ -153,8 +153,8 @@ impl Part {
     /// Goes on with a queue that has left another share of the same start.
     fn adopt(&mut self, queue: Queue) {
         match &mut self.state {
-            State::Starting(idle) | State::Failed(idle) => idle.push(queue),
-            State::Serving(queues) => queues.adopt(queue),
+            PartState::Starting(idle) | PartState::Failed(idle) => idle.push(queue),
+            PartState::Serving(queues) => queues.adopt(queue),
         }
     }
 
@@ -166,13 +166,13 @@ impl Part {
         reply: SyncSender<Stopped>,
     ) {
         match &mut self.state {
-            State::Starting(idle) | State::Failed(idle) => {
+            PartState::Starting(idle) | PartState::Failed(idle) => {
                 let place = idle.iter().position(|queue| queue.index() == index);
                 let base = place.map_or(0, |place| idle.swap_remove(place).base());
                 // The caller may have gone; then the reply is not needed.
                 let _ = reply.try_send(Stopped { index, base, left: 0 });
             }
-            State::Serving(queues) => {
+            PartState::Serving(queues) => {
                 // If it is not served any more it was fenced, and has stopped already.
                 let _ = queues.begin_stop(index, deadline_ns);
                 self.replies.push((index, reply));
@@ -183,66 +183,66 @@ impl Part {
 
     pub(super) fn set_memory(&mut self, memory: &Arc<Memory>) {
         match &mut self.state {
-            State::Starting(idle) | State::Failed(idle) => {
+            PartState::Starting(idle) | PartState::Failed(idle) => {
                 for queue in idle {
                     if let Err(error) = queue.set_memory(Arc::clone(memory)) {
                         self.start.core.broke(queue.index(), error.name(), &error);
                     }
                 }
             }
-            State::Serving(queues) => queues.set_memory(memory),
+            PartState::Serving(queues) => queues.set_memory(memory),
         }
     }
 
     pub(super) fn queue(&mut self, index: usize) -> Option<&mut Queue> {
         match &mut self.state {
-            State::Starting(idle) | State::Failed(idle) => {
+            PartState::Starting(idle) | PartState::Failed(idle) => {
                 idle.iter_mut().find(|queue| queue.index() == index)
             }
-            State::Serving(queues) => queues.queue(index),
+            PartState::Serving(queues) => queues.queue(index),
         }
     }
 
     /// The attachment was closed, or will never be: ends this share.
     pub(super) fn let_go(&mut self) {
         self.letting_go = true;
-        if let State::Serving(queues) = &mut self.state {
+        if let PartState::Serving(queues) = &mut self.state {
             queues.let_go();
         }
     }
 
     fn is_over(&self) -> bool {
         match &self.state {
-            State::Serving(queues) => queues.is_gone(),
-            State::Starting(_) | State::Failed(_) => true,
+            PartState::Serving(queues) => queues.is_gone(),
+            PartState::Starting(_) | PartState::Failed(_) => true,
         }
     }
 
     fn try_open(&mut self) -> Progress {
         let Some(attachment) = self.start.attachment(self.now_ns) else { return Progress::Idle };
-        let State::Starting(idle) = &mut self.state else { return Progress::Idle };
-        let open = Open { services: &self.services, depth: self.start.depth };
+        let PartState::Starting(idle) = &mut self.state else { return Progress::Idle };
+        let open = OpenArguments { services: &self.services, depth: self.start.depth };
         match Attached::open(&*self.start.volume, attachment, self.index, &open) {
             Ok(attached) => {
                 let core = Arc::clone(&self.start.core);
                 let mut queues = DiskQueues::new(core, attached, self.start.durable);
                 self.start.core.channels.fetch_add(1, SeqCst);
                 idle.drain(..).for_each(|queue| queues.add_queue(queue));
-                self.state = State::Serving(Box::new(queues));
+                self.state = PartState::Serving(Box::new(queues));
             }
             Err(error) => {
                 // Where no queue waits for it, nothing is lost but a place to move to.
                 if !idle.is_empty() {
                     self.start.core.cannot_open(&error);
                 }
-                self.state = State::Failed(std::mem::take(idle));
+                self.state = PartState::Failed(std::mem::take(idle));
             }
         }
         Progress::Busy
     }
 
     fn tell_stopped(&mut self) {
-        let State::Serving(queues) = &mut self.state else { return };
+        let PartState::Serving(queues) = &mut self.state else { return };
         self.replies.retain(|(index, reply)| match queues.take_stopped(*index) {
             Some(stopped) => {
                 let _ = reply.try_send(stopped);
@@ -253,7 +253,7 @@ impl Part {
     }
 
     fn tell_left(&mut self) {
-        let State::Serving(queues) = &mut self.state else { return };
+        let PartState::Serving(queues) = &mut self.state else { return };
         self.movers.retain(|(index, reply)| {
             let Some(left) = queues.take_left(*index) else { return true };
             // The caller has gone: the queue goes on where it was.
@@ -268,30 +268,30 @@ impl Part {
 
     /// The channel, if there was one, is gone: a later start may open its own.
     fn leave(&mut self) {
-        if matches!(self.state, State::Serving(_)) {
+        if matches!(self.state, PartState::Serving(_)) {
             self.start.core.channels.fetch_sub(1, SeqCst);
         }
-        self.state = State::Failed(Vec::new());
+        self.state = PartState::Failed(Vec::new());
     }
 }
 
-impl Drop for Part {
+impl Drop for DiskPart {
     fn drop(&mut self) {
         // The sidecore ends first: the channel waits for the kernel, if it must.
         self.leave();
     }
 }
 
-impl Poll for Part {
+impl Poll for DiskPart {
     fn poll(&mut self, now_ns: u64) -> Progress {
         self.now_ns = now_ns;
         if self.gone {
             return Progress::Idle;
         }
         let progress = match &mut self.state {
-            State::Starting(_) if !self.letting_go => self.try_open(),
-            State::Serving(queues) => queues.poll(now_ns),
-            State::Starting(_) | State::Failed(_) => Progress::Idle,
+            PartState::Starting(_) if !self.letting_go => self.try_open(),
+            PartState::Serving(queues) => queues.poll(now_ns),
+            PartState::Starting(_) | PartState::Failed(_) => Progress::Idle,
         };
         if !self.replies.is_empty() {
             self.tell_stopped();
@@ -311,17 +311,17 @@ impl Poll for Part {
 
     fn arm(&mut self, wake: &mut Wake) -> Progress {
         match &mut self.state {
-            State::Starting(_) if !self.letting_go => {
+            PartState::Starting(_) if !self.letting_go => {
                 wake.at(self.now_ns + LOOK_AGAIN_NS);
                 Progress::Idle
             }
-            State::Serving(queues) => queues.arm(wake),
-            State::Starting(_) | State::Failed(_) => Progress::Idle,
+            PartState::Serving(queues) => queues.arm(wake),
+            PartState::Starting(_) | PartState::Failed(_) => Progress::Idle,
         }
     }
 
     fn disarm(&mut self) {
-        if let State::Serving(queues) = &mut self.state {
+        if let PartState::Serving(queues) = &mut self.state {
             queues.disarm();
         }
     }
@@ -334,30 +334,30 @@ impl Poll for Part {
 /// All shares on a sidecore, by number: how closures from control threads find theirs. The
 /// pollers own them: a share knows the services, so these must not own the share.
 #[derive(Default)]
-struct Parts(HashMap<u64, (PollerId, Weak<RefCell<Part>>)>);
+struct DiskParts(HashMap<u64, (PollerId, Weak<RefCell<DiskPart>>)>);
 
-fn parts(local: &Local) -> Rc<RefCell<Parts>> {
-    local.services().get::<Parts>().unwrap_or_else(|| {
-        let parts = Rc::new(RefCell::new(Parts::default()));
+fn parts(local: &Local) -> Rc<RefCell<DiskParts>> {
+    local.services().get::<DiskParts>().unwrap_or_else(|| {
+        let parts = Rc::new(RefCell::new(DiskParts::default()));
         local.services().insert(Rc::clone(&parts));
         parts
     })
 }
 
-fn find(local: &Local, id: u64) -> Option<Rc<RefCell<Part>>> {
+fn find(local: &Local, id: u64) -> Option<Rc<RefCell<DiskPart>>> {
     parts(local).borrow().0.get(&id).and_then(|(_, part)| part.upgrade())
 }
 
 /// The share `id` of a start on this sidecore, which is made if it is not there.
-fn find_or_make(local: &mut Local, id: u64, start: &Arc<Start>) -> Rc<RefCell<Part>> {
+fn find_or_make(local: &mut Local, id: u64, start: &Arc<Start>) -> Rc<RefCell<DiskPart>> {
     if let Some(part) = find(local, id) {
         return part;
     }
-    let part = Rc::new(RefCell::new(Part {
+    let part = Rc::new(RefCell::new(DiskPart {
         start: Arc::clone(start),
         services: local.services().clone(),
         index: local.index() as u16,
-        state: State::Starting(Vec::new()),
+        state: PartState::Starting(Vec::new()),
         replies: Vec::new(),
         movers: Vec::new(),
         letting_go: false,
@@ -392,7 +392,7 @@ pub(super) fn adopt(local: &mut Local, id: u64, start: &Arc<Start>, queue: Queue
 }
 
 /// Runs `f` on the share `id` of this sidecore, if it is there.
-pub(super) fn with<R>(local: &Local, id: u64, f: impl FnOnce(&mut Part) -> R) -> Option<R> {
+pub(super) fn with<R>(local: &Local, id: u64, f: impl FnOnce(&mut DiskPart) -> R) -> Option<R> {
     let part = find(local, id)?;
     let mut part = part.borrow_mut();
     local.changes(|| part.start.core.label());

@@ -20,7 +20,7 @@ use sidecore::{CallError, Sidecore};
 
 use super::part::{Start, adopt, prepare, with};
 use super::queues::{LEAVE, NotMoved};
-use crate::attachment::{Attachment, Standing};
+use crate::attachment::{Attachment, AttachmentSnapshot};
 
 /// Why a queue was not moved. It is served where it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -63,7 +63,7 @@ pub struct Placement {
 /// The book.
 #[derive(Debug)]
 pub(super) struct Places {
-    pub(super) running: Option<Running>,
+    pub(super) running: Option<RunningStart>,
     /// The sidecore of each queue that runs, and of others where they were last.
     pub(super) owners: Vec<usize>,
     /// Its queues ran, and are started again as they were.
@@ -87,7 +87,7 @@ pub struct Ended;
 
 /// A start with queues.
 #[derive(Debug)]
-pub(super) struct Running {
+pub(super) struct RunningStart {
     pub(super) start: Arc<Start>,
     pub(super) id: u64,
     /// Which queues run.
@@ -98,7 +98,7 @@ pub(super) struct Running {
     pub(super) heir: Option<Arc<Attachment>>,
 }
 
-impl Running {
+impl RunningStart {
     /// The state that another start needs to go on with this one.
     pub(super) fn pause(&self) -> Paused {
         Paused { attachment: self.start.attachment.get().or(self.heir.as_ref()).cloned() }
@@ -144,7 +144,7 @@ impl Placement {
     ///
     /// # Errors
     /// When the attachment has ended.
-    pub fn standing(&self) -> Result<Option<Standing>, Ended> {
+    pub fn standing(&self) -> Result<Option<AttachmentSnapshot>, Ended> {
         let places = self.places();
         let attachment = places.paused.as_ref().and_then(|paused| paused.attachment.as_ref());
         attachment.map(|attachment| attachment.standing().ok_or(Ended)).transpose()
@@ -164,7 +164,7 @@ impl Placement {
         let no_such = MoveError::NoSuchSidecore { sidecore: to, sidecores };
         let target = self.sidecores.get(to).ok_or(no_such)?;
         let mut places = self.try_places()?;
-        let runs = |running: &&Running| running.queues.get(queue) == Some(&true);
+        let runs = |running: &&RunningStart| running.queues.get(queue) == Some(&true);
         let running = places.running.as_ref().filter(runs).ok_or(MoveError::NotRunning)?;
         let (id, start, from) = (running.id, Arc::clone(&running.start), places.owners[queue]);
         if from == to {

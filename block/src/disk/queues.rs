@@ -21,15 +21,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
 use sidecore::{Progress, SlotId, Slots, Wake};
-use virtio::{Chain, Head, Memory, Queue, Retained};
+use virtio::{Chain, ChainHead, Memory, Queue, Retained};
 
 pub use leave::{LEAVE, NotMoved};
 
 use super::core::{DiskCore, ShareCounters};
-use super::served::{Request, Rest, Served};
+use super::served::{GuestRequest, Served, UnsubmittedPart};
 use crate::attach::Attached;
 use crate::attachment::{self, Attachment};
-use crate::request::{self, Answer, Asked, Data};
+use crate::request::{self, Data, RequestContent, StatusByte};
 use volume::Size;
 use volume::{Channel, IO_BYTES_MAX, IoId, IoTable, Op, Status, VolumeInfo, io_table};
 
@@ -71,7 +71,7 @@ pub struct Stopped {
 #[derive(Clone, Copy, Debug)]
 struct Parked {
     io: IoId,
-    answer: Answer,
+    answer: StatusByte,
     /// The serial number is what it asks for.
     is_id: bool,
 }
@@ -97,7 +97,7 @@ pub struct DiskQueues {
     size: Size,
     attachment: Arc<Attachment>,
     ios: IoTable,
-    requests: Slots<Request>,
+    requests: Slots<GuestRequest>,
     /// The guest did not accept the flush feature.
     durable: bool,
     phase: Phase,
@@ -469,7 +469,7 @@ impl DiskQueues {
     }
 
     /// Begins the request that is in `self.chain`.
-    fn begin(&mut self, place: usize, head: Head) {
+    fn begin(&mut self, place: usize, head: ChainHead) {
         let served = self.queues[place].as_mut().expect("it was just taken from");
         // SAFETY: the chain was just taken, and nothing of it was put.
         let parsed = match unsafe { request::parse(&self.chain, &self.info, &mut self.data) } {
@@ -481,20 +481,24 @@ impl DiskQueues {
         served.counters.requests.add(1);
         self.share.requests.add(1);
         match parsed.asked {
-            Asked::Nonsense(answer) => self.park(place, head, parsed.answer, answer, false),
-            Asked::GetId => self.park(place, head, parsed.answer, Answer::Ok, true),
-            Asked::Flush => self.submit(place, head, parsed.answer, Op::Flush, 0, 0),
-            Asked::Zero { len_bytes: 0, .. } => {
-                self.park(place, head, parsed.answer, Answer::Ok, false);
+            RequestContent::Nonsense(answer) => {
+                self.park(place, head, parsed.answer, answer, false)
             }
-            Asked::Zero { op, len_bytes } => self.zero(place, head, parsed.answer, op, len_bytes),
-            Asked::Transfer { op, offset_bytes, len_bytes } => {
+            RequestContent::GetId => self.park(place, head, parsed.answer, StatusByte::Ok, true),
+            RequestContent::Flush => self.submit(place, head, parsed.answer, Op::Flush, 0, 0),
+            RequestContent::Zero { len_bytes: 0, .. } => {
+                self.park(place, head, parsed.answer, StatusByte::Ok, false);
+            }
+            RequestContent::Zero { op, len_bytes } => {
+                self.zero(place, head, parsed.answer, op, len_bytes)
+            }
+            RequestContent::Transfer { op, offset_bytes, len_bytes } => {
                 let end = offset_bytes.checked_add(u64::from(len_bytes));
                 let fits = end.is_some_and(|end| end <= self.info.size_bytes);
                 if !fits || (op == Op::Write && self.info.read_only) {
-                    self.park(place, head, parsed.answer, Answer::IoError, false);
+                    self.park(place, head, parsed.answer, StatusByte::IoError, false);
                 } else if len_bytes == 0 {
-                    self.park(place, head, parsed.answer, Answer::Ok, false);
+                    self.park(place, head, parsed.answer, StatusByte::Ok, false);
                 } else {
                     self.submit(place, head, parsed.answer, op, offset_bytes, len_bytes);
                 }
@@ -503,7 +507,14 @@ impl DiskQueues {
     }
 
     /// Keeps a request that needs no volume until it may be answered; there is room for one.
-    fn park(&mut self, place: usize, head: Head, at: *mut u8, answer: Answer, is_id: bool) {
+    fn park(
+        &mut self,
+        place: usize,
+        head: ChainHead,
+        at: *mut u8,
+        answer: StatusByte,
+        is_id: bool,
+    ) {
         let id = self.new_request(place, head, at, Op::Read, 0);
         let io = self.new_io(id, Op::Read, 0, 0);
         if is_id {
@@ -528,14 +539,14 @@ impl DiskQueues {
                 continue;
             }
             self.parked.remove(at);
-            let answer = if is_open { answer } else { Answer::IoError };
+            let answer = if is_open { answer } else { StatusByte::IoError };
             let id = SlotId::from_u32(self.ios[io].owner as u32);
             let request = self.requests[id];
             let place = usize::from(request.place.expect("orphans are not parked"));
             let served = self.queues[place].as_mut().expect("it has a request");
             served.waiting -= 1;
             let mut inward = 0;
-            if is_id && answer == Answer::Ok {
+            if is_id && answer == StatusByte::Ok {
                 let (segments, serial) = (&self.ios[io].segments, &self.core.serial);
                 // SAFETY: the chain was taken from this queue and is put only now.
                 inward = unsafe { served.queue.answer_bytes(segments, serial) } as u32;
@@ -547,9 +558,16 @@ impl DiskQueues {
     }
 
     /// Answers a request.
-    fn answer(&mut self, place: usize, head: Head, at: *mut u8, answer: Answer, inward: u32) {
+    fn answer(
+        &mut self,
+        place: usize,
+        head: ChainHead,
+        at: *mut u8,
+        answer: StatusByte,
+        inward: u32,
+    ) {
         let served = self.queues[place].as_mut().expect("its request is being answered");
-        served.counters.errors.add(u64::from(answer != Answer::Ok));
+        served.counters.errors.add(u64::from(answer != StatusByte::Ok));
         // SAFETY: `at` is in a segment of a chain that was taken from this queue and is put only
         // now.
         unsafe { served.queue.answer(at, answer as u8) };
@@ -561,7 +579,7 @@ impl DiskQueues {
     fn submit(
         &mut self,
         place: usize,
-        head: Head,
+        head: ChainHead,
         answer: *mut u8,
         op: Op,
         offset_bytes: u64,
@@ -574,16 +592,18 @@ impl DiskQueues {
             return self.channel.submit(&mut self.ios, io);
         }
         let served = self.queues[place].as_mut().expect("its request is begun");
-        served.rest = Some(Rest { request: id, op, done_bytes: 0, len_bytes, offset_bytes });
+        served.rest =
+            Some(UnsubmittedPart { request: id, op, done_bytes: 0, len_bytes, offset_bytes });
         std::mem::swap(&mut served.rest_segments, &mut self.data.segments);
         self.submit_rest(place);
     }
 
     /// Hands the ranges in `self.data`, of which there is one at least, to the channel.
-    fn zero(&mut self, place: usize, head: Head, answer: *mut u8, op: Op, len_bytes: u32) {
+    fn zero(&mut self, place: usize, head: ChainHead, answer: *mut u8, op: Op, len_bytes: u32) {
         let id = self.new_request(place, head, answer, op, len_bytes);
         let served = self.queues[place].as_mut().expect("its request is begun");
-        served.rest = Some(Rest { request: id, op, done_bytes: 0, len_bytes, offset_bytes: 0 });
+        served.rest =
+            Some(UnsubmittedPart { request: id, op, done_bytes: 0, len_bytes, offset_bytes: 0 });
         std::mem::swap(&mut served.rest_ranges, &mut self.data.ranges);
         served.rest_ranges.reverse();
         self.submit_range(place);
@@ -592,13 +612,13 @@ impl DiskQueues {
     fn new_request(
         &mut self,
         place: usize,
-        head: Head,
+        head: ChainHead,
         answer: *mut u8,
         op: Op,
         len_bytes: u32,
     ) -> SlotId {
         let id = self.requests.take().expect("there was room");
-        self.requests[id] = Request {
+        self.requests[id] = GuestRequest {
             place: Some(place as u16),
             head,
             answer,
@@ -710,7 +730,7 @@ impl DiskQueues {
         Progress::Busy
     }
 
-    fn finish(&mut self, request: &Request) {
+    fn finish(&mut self, request: &GuestRequest) {
         let Some(place) = request.place else {
             self.orphans -= 1;
             self.core.orphans.fetch_sub(1, SeqCst);
@@ -726,10 +746,10 @@ impl DiskQueues {
         let latency_ns = self.now_ns.saturating_sub(request.begun_ns);
         counters.latencies(request.op).record(latency_ns);
         if request.failed {
-            return self.answer(place, request.head, request.answer, Answer::IoError, 0);
+            return self.answer(place, request.head, request.answer, StatusByte::IoError, 0);
         }
         if request.unsupported {
-            return self.answer(place, request.head, request.answer, Answer::Unsupported, 0);
+            return self.answer(place, request.head, request.answer, StatusByte::Unsupported, 0);
         }
         match request.op {
             Op::Read => counters.read_bytes.add(u64::from(request.len_bytes)),
@@ -738,7 +758,7 @@ impl DiskQueues {
             Op::Discard => counters.discarded_bytes.add(u64::from(request.len_bytes)),
             Op::WriteZeroes => counters.zeroed_bytes.add(u64::from(request.len_bytes)),
         }
-        self.answer(place, request.head, request.answer, Answer::Ok, request.inward_bytes);
+        self.answer(place, request.head, request.answer, StatusByte::Ok, request.inward_bytes);
     }
 
     fn publish_all(&mut self) {

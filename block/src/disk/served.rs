@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use sidecore::SlotId;
-use virtio::{Head, Queue, Segment};
+use virtio::{ChainHead, Queue, Segment};
 
 use super::core::QueueCounters;
 use crate::request::{RANGES_MAX, Range};
@@ -12,7 +12,7 @@ use volume::Op;
 /// The part of a request that is not submitted yet. Such a request does not fit one io, because it
 /// is large or has several ranges.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rest {
+pub(super) struct UnsubmittedPart {
     pub(super) request: SlotId,
     pub(super) op: Op,
     pub(super) done_bytes: u32,
@@ -39,7 +39,7 @@ pub(super) struct Served {
     pub(super) armed: bool,
     /// Requests that wait for the volume.
     pub(super) waiting: u32,
-    pub(super) rest: Option<Rest>,
+    pub(super) rest: Option<UnsubmittedPart>,
     /// All of the data that `rest` is about; kept for its room.
     pub(super) rest_segments: Vec<Segment>,
     /// The ranges that `rest` is still about, last one first; kept for their room.
@@ -48,10 +48,10 @@ pub(super) struct Served {
 
 /// One of the guest's requests, made of one io or more.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Request {
+pub(super) struct GuestRequest {
     /// The place of its queue; `None` for an orphan.
     pub(super) place: Option<u16>,
-    pub(super) head: Head,
+    pub(super) head: ChainHead,
     pub(super) answer: *mut u8,
     /// The bytes that a good answer writes into the guest's memory, without the status.
     pub(super) inward_bytes: u32,
@@ -91,11 +91,11 @@ impl Served {
     }
 }
 
-impl Default for Request {
+impl Default for GuestRequest {
     fn default() -> Self {
         Self {
             place: None,
-            head: Head::from_index(0),
+            head: ChainHead::from_index(0),
             answer: std::ptr::null_mut(),
             inward_bytes: 0,
             len_bytes: 0,

@@ -6,8 +6,8 @@ use std::time::Instant;
 use rustix::event::{EventfdFlags, eventfd};
 use sidecore::{Idle, SidecoreConfig};
 use virtio::driver::{
-    Data, DriverRequest, FrontEnd, FrontEndConfig, Guest, GuestPlan, Op, RequestStatus, RingDriver,
-    RingOptions, RingShape, SocketRole, UsedFeatures,
+    Data, DriverGuest, DriverOp, DriverRequest, FrontEnd, FrontEndConfig, GuestPlan, RequestStatus,
+    RingDriver, RingOptions, RingShape, SocketRole, UsedFeatures,
 };
 use virtio::{DeviceServer, RingKind, Socket};
 
@@ -66,7 +66,7 @@ impl Rig {
     fn of_kind(kind: RingKind, volume: Arc<dyn Attach>, queues: u16) -> Self {
         let disk = Disk::new(options(queues), volume, sidecores(2));
         let plan = GuestPlan { queues, ..GuestPlan::default() };
-        let guest = Guest::new(&plan).expect("guest memory");
+        let guest = DriverGuest::new(&plan).expect("guest memory");
         let event = || eventfd(0, EventfdFlags::NONBLOCK).map(Arc::new).expect("a descriptor");
         let rings = (0..queues)
             .map(|index| {
@@ -86,7 +86,7 @@ impl Rig {
         self.disk.start(config.expect("descriptors")).expect("a good ring");
     }
 
-    fn submit(&mut self, index: usize, op: Op, sector: u64) {
+    fn submit(&mut self, index: usize, op: DriverOp, sector: u64) {
         let ring = &mut self.rings[index];
         let slot = ring.take_slot().expect("a free slot");
         let request = DriverRequest { slot, op, sector, data: Data::Whole(512), token: 0 };
@@ -106,11 +106,11 @@ impl Rig {
 /// Writes a block on each slot of each ring, reads all of them back, and compares.
 fn exercise(rings: &mut [&mut RingDriver], seed: u64) {
     const BYTES: u32 = 4096;
-    for op in [Op::Write, Op::Read] {
+    for op in [DriverOp::Write, DriverOp::Read] {
         for (queue, ring) in rings.iter_mut().enumerate() {
             while let Some(slot) = ring.take_slot() {
                 let block = queue * 128 + slot.index();
-                let fill = if op == Op::Write { seed + block as u64 } else { 0 };
+                let fill = if op == DriverOp::Write { seed + block as u64 } else { 0 };
                 ring.fill(slot, BYTES, fill);
                 let (sector, data) = (block as u64 * 8, Data::Whole(BYTES));
                 let request = DriverRequest { slot, op, sector, data, token: block as u64 };
@@ -156,14 +156,14 @@ fn a_start_resumes_when_any_ring_is_not_at_its_beginning() {
     let mut rig = Rig::new(volume, 2);
     let core = rig.disk.core();
     (0..2).for_each(|index| rig.start(index));
-    rig.submit(1, Op::Write, 0);
+    rig.submit(1, DriverOp::Write, 0);
     assert_eq!(rig.complete(1), RequestStatus::Ok);
     let first = core.attachment().expect("claimed");
     assert!(!first.options().resume);
     rig.disk.disconnected();
     // The first queue was never used, and says nothing about the second.
     (0..2).for_each(|index| rig.start(index));
-    rig.submit(0, Op::Write, 0);
+    rig.submit(0, DriverOp::Write, 0);
     assert_eq!(rig.complete(0), RequestStatus::Ok);
     let second = core.attachment().expect("claimed");
     assert!(second.options().resume);
@@ -175,10 +175,10 @@ fn a_single_queue_of_many_does_not_wait_for_the_others() {
     let volume = unguarded(MemoryVolume::new(SIZE).expect("memory"));
     let mut rig = Rig::new(volume, 4);
     rig.start(2);
-    rig.submit(2, Op::Write, 0);
+    rig.submit(2, DriverOp::Write, 0);
     assert_eq!(rig.complete(2), RequestStatus::Ok);
     rig.start(1);
-    rig.submit(1, Op::Read, 0);
+    rig.submit(1, DriverOp::Read, 0);
     assert_eq!(rig.complete(1), RequestStatus::Ok);
     assert_eq!((rig.disk.stop(2), rig.disk.stop(1)), (1, 1));
     assert_eq!(rig.disk.stop(3), 0, "it never ran");
@@ -191,7 +191,7 @@ fn writes_are_durable_unless_the_guest_flushes() {
         let mut rig = Rig::new(unguarded(volume.clone()), 1);
         rig.disk.set_features(acked);
         rig.start(0);
-        rig.submit(0, Op::Write, 0);
+        rig.submit(0, DriverOp::Write, 0);
         wait_until("the write arrives", || volume.opened() > 0 && volume.asked(0) == 1);
         assert_eq!(volume.answer(volume::Status::Done).durable, acked == 0);
         rig.rings[0].kick();
@@ -207,7 +207,7 @@ fn a_hanging_volume_is_left_behind_but_not_overtaken() {
     let mut rig = Rig::new(unguarded(volume.clone()), 1);
     let core = rig.disk.core();
     rig.start(0);
-    rig.submit(0, Op::Write, 7);
+    rig.submit(0, DriverOp::Write, 7);
     wait_until("the write arrives", || volume.opened() > 0 && volume.asked(0) == 1);
     volume.with(0, |state| state.in_kernel = true);
     assert_eq!(rig.disk.stop(0), 1);
@@ -241,7 +241,7 @@ fn garbage_stops_the_disk_until_its_next_start() {
     rig.rings[1].set_available_index(0);
     (0..2).for_each(|index| rig.start(index));
     assert!(!core.is_broken() && core.broken_why().is_none());
-    rig.submit(1, Op::Read, 0);
+    rig.submit(1, DriverOp::Read, 0);
     assert_eq!(rig.complete(1), RequestStatus::Ok);
 }
 
@@ -258,7 +258,7 @@ fn a_bad_start_is_refused_by_name() {
     let error = rig.disk.start(config).expect_err("not in memory").to_string();
     assert!(error.starts_with("disk alice: the descriptor table"), "{error}");
     rig.start(0);
-    rig.submit(0, Op::Read, 0);
+    rig.submit(0, DriverOp::Read, 0);
     assert_eq!(rig.complete(0), RequestStatus::Ok);
 }
 
@@ -305,7 +305,8 @@ fn wake_by_everything(kind: RingKind) {
     for round in 0..20 {
         exercise(&mut rig.rings.iter_mut().collect::<Vec<_>>(), round * 1_000);
         let slot = rig.rings[3].take_slot().expect("free");
-        let flush = DriverRequest { slot, op: Op::Flush, sector: 0, data: Data::None, token: 0 };
+        let flush =
+            DriverRequest { slot, op: DriverOp::Flush, sector: 0, data: Data::None, token: 0 };
         rig.rings[3].submit(&flush).expect("room");
         rig.rings[3].publish();
         assert_eq!(rig.complete(3), RequestStatus::Ok);
@@ -385,7 +386,7 @@ fn a_front_end_finds_its_queue_wherever_that_is() {
                 rig.disk.set_call(0, config.call);
                 rig.disk.set_kick(0, config.kick);
                 rig.disk.set_memory(Arc::clone(&rig.memory));
-                rig.submit(0, Op::Read, turn);
+                rig.submit(0, DriverOp::Read, turn);
                 assert_eq!(rig.complete(0), RequestStatus::Ok);
                 requests += 1;
                 core.counters(0).moves.get() >= moves
@@ -414,7 +415,7 @@ fn a_move_that_cannot_be_made_says_why_and_the_queue_stays() {
     let error = placement.try_move(0, 2).expect_err("there are two");
     assert_eq!(error.to_string(), "there is no sidecore 2: there are 2");
     assert_eq!(placement.try_move(5, 1), Err(MoveError::NotRunning));
-    rig.submit(0, Op::Write, 0);
+    rig.submit(0, DriverOp::Write, 0);
     wait_until("the write arrives", || volume.opened() > 0 && volume.asked(0) == 1);
     assert_eq!(placement.try_move(0, 0), Ok(()), "it is there");
     let mut moved = placement.try_move(0, 1);
@@ -427,7 +428,7 @@ fn a_move_that_cannot_be_made_says_why_and_the_queue_stays() {
     rig.rings[0].kick();
     assert_eq!(rig.complete(0), RequestStatus::Ok);
     assert_eq!(placement.try_move(0, 1), Ok(()));
-    rig.submit(0, Op::Read, 0);
+    rig.submit(0, DriverOp::Read, 0);
     wait_until("the read arrives over there", || volume.asked(1) == 1);
     volume.answer_on(1, volume::Status::Done);
     rig.rings[0].kick();
@@ -571,7 +572,7 @@ fn pause(rig: &mut Rig) {
 }
 
 fn write(rig: &mut Rig) -> Arc<Attachment> {
-    rig.submit(0, Op::Write, 0);
+    rig.submit(0, DriverOp::Write, 0);
     assert_eq!(rig.complete(0), RequestStatus::Ok);
     rig.disk.core().attachment().expect("there is one")
 }
@@ -640,11 +641,11 @@ fn another_process_continues_as_the_holder_of_the_epoch() {
     other.start(0);
     let held = write(&mut other).view();
     rig.start(0);
-    rig.submit(0, Op::Write, 0);
+    rig.submit(0, DriverOp::Write, 0);
     let core = rig.disk.core();
     wait_until("it is fenced", || core.attachment().is_some_and(|it| it.is_fenced()));
     assert_eq!(write(&mut other).view(), held, "nobody takes it away");
     assert!(rig.rings[0].complete().expect("no breach").is_none());
-    let impossible = Standing { epoch: u64::MAX, ..standing };
+    let impossible = AttachmentSnapshot { epoch: u64::MAX, ..standing };
     assert!(!rig.disk.go_on(&impossible));
 }

@@ -17,7 +17,7 @@ use volume::{Channel, Durability, Io, IoId, IoTable, Op, Status, VolumeInfo};
 
 /// The epoch that an attachment is held under; 0 when it is closed or was never claimed.
 #[derive(Debug, Default)]
-pub(super) struct Held {
+pub(super) struct HeldEpoch {
     pub(super) epoch: AtomicU64,
 }
 
@@ -58,7 +58,7 @@ impl Gate {
     }
 
     /// Counts a request in, or refuses it.
-    fn enter(&self, held: &Held) -> bool {
+    fn enter(&self, held: &HeldEpoch) -> bool {
         self.outstanding.store(self.outstanding.load(SeqCst) + 1, SeqCst);
         let open = held.epoch.load(SeqCst) == self.epoch && !self.is_closed();
         if !open {
@@ -82,7 +82,7 @@ pub struct Admitted {
     info: VolumeInfo,
     size: Size,
     gate: Arc<Gate>,
-    held: Arc<Held>,
+    held: Arc<HeldEpoch>,
     refused: Vec<IoId>,
 }
 
@@ -91,7 +91,7 @@ impl Admitted {
         inner: Box<dyn Channel>,
         (info, size): (VolumeInfo, Size),
         gate: Arc<Gate>,
-        held: Arc<Held>,
+        held: Arc<HeldEpoch>,
     ) -> Self {
         Self { inner, info, size, gate, held, refused: Vec::new() }
     }

@@ -14,7 +14,7 @@ use volume::record::Ticket;
 const LOOK_AGAIN_NS: u64 = 1_000_000;
 
 #[derive(Debug)]
-enum Step {
+enum CloseStep {
     Drain,
     Flush(Flushing),
     Record(Ticket),
@@ -27,7 +27,7 @@ pub struct Closing {
     export: Arc<Export>,
     attachment: String,
     epoch: u64,
-    step: Step,
+    step: CloseStep,
 }
 
 impl Closing {
@@ -35,7 +35,7 @@ impl Closing {
     /// done at once: the successor's claim has drained it.
     pub fn new(export: Arc<Export>, attachment: &str, epoch: u64) -> Self {
         let mine = export.end_epoch(attachment, epoch);
-        let step = if mine { Step::Drain } else { Step::Ended(Ok(())) };
+        let step = if mine { CloseStep::Drain } else { CloseStep::Ended(Ok(())) };
         Self { export, attachment: attachment.to_owned(), epoch, step }
     }
 
@@ -49,37 +49,37 @@ impl Closing {
         // Each step leads to a later one, so this ends.
         loop {
             let next = match &mut self.step {
-                Step::Drain => {
+                CloseStep::Drain => {
                     if !self.export.is_drained(&self.attachment, self.epoch) {
                         return None;
                     }
                     match Flushing::new(&**self.export.volume(), services) {
-                        Ok(flushing) => Step::Flush(flushing),
-                        Err(error) => Step::Ended(Err(failed(error.to_string()))),
+                        Ok(flushing) => CloseStep::Flush(flushing),
+                        Err(error) => CloseStep::Ended(Err(failed(error.to_string()))),
                     }
                 }
-                Step::Flush(flushing) => {
+                CloseStep::Flush(flushing) => {
                     let status = flushing.poll(now_ns)?;
                     self.after_flush(status)
                 }
-                Step::Record(ticket) => {
+                CloseStep::Record(ticket) => {
                     let result = ticket.result()?;
-                    Step::Ended(result.map_err(|error| failed(error.to_string())))
+                    CloseStep::Ended(result.map_err(|error| failed(error.to_string())))
                 }
-                Step::Ended(result) => return Some(result.clone()),
+                CloseStep::Ended(result) => return Some(result.clone()),
             };
             self.step = next;
         }
     }
 
-    fn after_flush(&self, status: Status) -> Step {
+    fn after_flush(&self, status: Status) -> CloseStep {
         if status != Status::Done {
             let text = format!("volume {}: the closing flush failed", self.export.name());
-            return Step::Ended(Err(failed(text)));
+            return CloseStep::Ended(Err(failed(text)));
         }
         match self.export.write_clean(&self.attachment, self.epoch) {
-            Some(ticket) => Step::Record(ticket),
-            None => Step::Ended(Ok(())),
+            Some(ticket) => CloseStep::Record(ticket),
+            None => CloseStep::Ended(Ok(())),
         }
     }
 
@@ -87,8 +87,8 @@ impl Closing {
     pub fn arm(&mut self, wake: &mut Wake, now_ns: u64) -> Progress {
         wake.at(now_ns + LOOK_AGAIN_NS);
         match &mut self.step {
-            Step::Flush(flushing) => flushing.arm(wake),
-            Step::Drain | Step::Record(_) | Step::Ended(_) => Progress::Idle,
+            CloseStep::Flush(flushing) => flushing.arm(wake),
+            CloseStep::Drain | CloseStep::Record(_) | CloseStep::Ended(_) => Progress::Idle,
         }
     }
 }

@@ -7,7 +7,7 @@
 
 use std::sync::atomic::Ordering::SeqCst;
 
-use super::{Entry, Export, Refusal, State};
+use super::{Entry, Export, ExportState, Refusal};
 use crate::wire::{Claim, Outcome, Title};
 use peer::AttachmentKey;
 use volume::name::Name;
@@ -65,7 +65,7 @@ impl Holder<'_> {
     }
 }
 
-impl State {
+impl ExportState {
     /// Notes which holders are live, and since when the others are silent.
     pub(super) fn look(&mut self, now_ns: u64) {
         for entry in self.entries.values_mut() {
@@ -95,7 +95,7 @@ impl Export {
     /// lost, and an attachment that was granted the volume meanwhile is not known.
     pub(super) fn look_at_epochs(
         &self,
-        state: &mut State,
+        state: &mut ExportState,
         attachment: &str,
         (title, claim): (&Title, &Claim),
         by: &Claimer<'_>,
@@ -117,7 +117,7 @@ impl Export {
     /// Whether a claim is granted, but for what may be lost by it.
     pub(super) fn judge(
         &self,
-        state: &mut State,
+        state: &mut ExportState,
         attachment: &str,
         (title, claim): (&Title, &Claim),
         by: &Claimer<'_>,
@@ -142,7 +142,7 @@ impl Export {
     /// as the volume's list has that key. Else one tenant could end the attachments of another.
     fn check_key(
         &self,
-        state: &State,
+        state: &ExportState,
         attachment: &str,
         key: Option<AttachmentKey>,
     ) -> Result<(), Refusal> {
@@ -174,7 +174,12 @@ impl Export {
         })
     }
 
-    fn check_in_use(&self, state: &State, attachment: &str, claim: &Claim) -> Result<(), Refusal> {
+    fn check_in_use(
+        &self,
+        state: &ExportState,
+        attachment: &str,
+        claim: &Claim,
+    ) -> Result<(), Refusal> {
         if claim.take_over {
             return Ok(());
         }
@@ -194,7 +199,7 @@ impl Export {
     /// A client goes on only while no other client has claimed after it.
     fn check_superseded(
         &self,
-        state: &State,
+        state: &ExportState,
         attachment: &str,
         title: &Title,
         claim: &Claim,

@@ -12,7 +12,7 @@ use crate::attach::Attach;
 use crate::attachment::{Attachment, Phase};
 use crate::wire::{Claim, Outcome, Title, attachment_id};
 use volume::Size;
-use volume::{Channel, IoId, IoTable, Open, OpenError, Status, VolumeInfo};
+use volume::{Channel, IoId, IoTable, OpenArguments, OpenError, Status, VolumeInfo};
 
 /// How often a claim that waits for a record or a drain looks again.
 const LOOK_AGAIN_NS: u64 = 1_000_000;
@@ -44,7 +44,7 @@ impl Attach for LocalVolume {
         &self,
         attachment: &Arc<Attachment>,
         index: u16,
-        open: &Open<'_>,
+        open: &OpenArguments<'_>,
     ) -> Result<Box<dyn Channel>, OpenError> {
         Ok(Box::new(LocalChannel {
             export: self.0.clone(),
@@ -52,7 +52,7 @@ impl Attach for LocalVolume {
             attachment: attachment.clone(),
             index,
             depth: open.depth,
-            way: Way::None,
+            way: ExportConnection::None,
             ask_at_ns: 0,
             now_ns: 0,
             waiting: Vec::with_capacity(usize::from(open.depth)),
@@ -62,7 +62,7 @@ impl Attach for LocalVolume {
 }
 
 #[derive(Debug)]
-enum Way {
+enum ExportConnection {
     None,
     Claiming(PendingClaim),
     Opening(PendingOpen),
@@ -76,7 +76,7 @@ struct LocalChannel {
     attachment: Arc<Attachment>,
     index: u16,
     depth: u16,
-    way: Way,
+    way: ExportConnection,
     ask_at_ns: u64,
     now_ns: u64,
     waiting: Vec<IoId>,
@@ -95,11 +95,11 @@ impl LocalChannel {
     /// Gets one step nearer to an open way; `true` when it did.
     fn approach(&mut self, now_ns: u64) -> bool {
         match (&mut self.way, self.attachment.view().phase) {
-            (Way::None, Phase::Unclaimed) => self.ask(now_ns),
-            (Way::Claiming(pending), _) => {
+            (ExportConnection::None, Phase::Unclaimed) => self.ask(now_ns),
+            (ExportConnection::Claiming(pending), _) => {
                 let answer = self.export.poll_claim(pending, &self.services, now_ns);
                 let Some(answer) = answer else { return false };
-                self.way = Way::None;
+                self.way = ExportConnection::None;
                 match answer {
                     Ok((epoch, incarnation)) => {
                         self.attachment.hold(epoch, incarnation);
@@ -110,14 +110,16 @@ impl LocalChannel {
                 self.attachment.release_lead(self.index);
                 true
             }
-            (Way::None, Phase::Held) => {
+            (ExportConnection::None, Phase::Held) => {
                 match self.export.open(self.attachment.name(), &self.title(), self.index) {
-                    Ok(pending) => self.way = Way::Opening(pending),
+                    Ok(pending) => self.way = ExportConnection::Opening(pending),
                     Err(refusal) => self.attachment.fence(refusal.text),
                 }
                 true
             }
-            (Way::Opening(pending), _) if self.export.poll_open(pending) => self.enter(),
+            (ExportConnection::Opening(pending), _) if self.export.poll_open(pending) => {
+                self.enter()
+            }
             _ => false,
         }
     }
@@ -148,7 +150,7 @@ impl LocalChannel {
         };
         let by = Claimer::here(now_ns);
         match self.export.claim(self.attachment.name(), &self.title(), &claim, &by) {
-            Ok(pending) => self.way = Way::Claiming(pending),
+            Ok(pending) => self.way = ExportConnection::Claiming(pending),
             Err(refusal) => {
                 self.attachment.release_lead(self.index);
                 self.refused(refusal, now_ns);
@@ -169,12 +171,14 @@ impl LocalChannel {
     }
 
     fn enter(&mut self) -> bool {
-        let Way::Opening(pending) = std::mem::replace(&mut self.way, Way::None) else {
+        let ExportConnection::Opening(pending) =
+            std::mem::replace(&mut self.way, ExportConnection::None)
+        else {
             unreachable!("called in this state only");
         };
-        let open = Open { services: &self.services, depth: self.depth };
+        let open = OpenArguments { services: &self.services, depth: self.depth };
         match self.export.admitted(pending, &open) {
-            Ok(admitted) => self.way = Way::Open(Box::new(admitted)),
+            Ok(admitted) => self.way = ExportConnection::Open(Box::new(admitted)),
             Err(error) => self.attachment.fail(error.to_string()),
         }
         true
@@ -199,14 +203,14 @@ impl LocalChannel {
 impl Channel for LocalChannel {
     fn submit(&mut self, ios: &mut IoTable, id: IoId) {
         match &mut self.way {
-            Way::Open(admitted) => admitted.submit(ios, id),
+            ExportConnection::Open(admitted) => admitted.submit(ios, id),
             _ => self.waiting.push(id),
         }
     }
 
     fn poll(&mut self, ios: &mut IoTable, now_ns: u64, done: &mut Vec<IoId>) -> Progress {
         self.now_ns = now_ns;
-        if let Way::Open(admitted) = &mut self.way {
+        if let ExportConnection::Open(admitted) = &mut self.way {
             let before = done.len();
             let mut progress = admitted.poll(ios, now_ns, done);
             let fenced = done[before..].iter().any(|&id| ios[id].status == Status::Fenced);
@@ -230,12 +234,12 @@ impl Channel for LocalChannel {
             return closing.arm(wake, self.now_ns);
         }
         match &mut self.way {
-            Way::Open(admitted) => admitted.arm(wake),
-            Way::Claiming(pending) => {
+            ExportConnection::Open(admitted) => admitted.arm(wake),
+            ExportConnection::Claiming(pending) => {
                 wake.at(self.now_ns + LOOK_AGAIN_NS);
                 pending.arm(wake)
             }
-            Way::None | Way::Opening(_) => {
+            ExportConnection::None | ExportConnection::Opening(_) => {
                 let live = matches!(self.attachment.view().phase, Phase::Unclaimed | Phase::Held);
                 if live {
                     wake.at(self.ask_at_ns.max(self.now_ns + LOOK_AGAIN_NS));
@@ -246,18 +250,18 @@ impl Channel for LocalChannel {
     }
 
     fn disarm(&mut self) {
-        if let Way::Open(admitted) = &mut self.way {
+        if let ExportConnection::Open(admitted) = &mut self.way {
             admitted.disarm();
         }
     }
 
     fn is_open(&self) -> bool {
         let held = self.attachment.view().phase == Phase::Held;
-        held && matches!(&self.way, Way::Open(admitted) if admitted.is_open())
+        held && matches!(&self.way, ExportConnection::Open(admitted) if admitted.is_open())
     }
 
     fn recall(&mut self, ios: &mut IoTable, back: &mut Vec<IoId>) {
-        if let Way::Open(admitted) = &mut self.way {
+        if let ExportConnection::Open(admitted) = &mut self.way {
             admitted.recall(ios, back);
         }
         back.append(&mut self.waiting);
@@ -266,12 +270,12 @@ impl Channel for LocalChannel {
     fn abandon(&mut self, ios: &mut IoTable, now_ns: u64) -> bool {
         self.now_ns = now_ns;
         self.waiting.clear();
-        if let Way::Open(admitted) = &mut self.way
+        if let ExportConnection::Open(admitted) = &mut self.way
             && !admitted.abandon(ios, now_ns)
         {
             return false;
         }
-        self.way = Way::None;
+        self.way = ExportConnection::None;
         let view = self.attachment.view();
         if view.phase != Phase::Closed || !self.attachment.try_lead(self.index) {
             return true;

@@ -6,12 +6,12 @@
 use transport::Share;
 
 use super::judge::THIS_NODE;
-use super::{ATTACHMENTS_MAX, Export, Refusal, State};
+use super::{ATTACHMENTS_MAX, Export, ExportState, Refusal};
 use crate::wire::Outcome;
 use volume::name::Name;
 use volume::record::Record;
 
-impl State {
+impl ExportState {
     /// Forgets the attachments of the oldest epochs that `may_go` picks, at most `count`, but none
     /// that has a channel or requests on their way. Their clients are refused by the floor.
     fn forget_oldest(&mut self, count: usize, may_go: impl Fn(&Record) -> bool) -> Vec<String> {
@@ -89,7 +89,7 @@ struct Room {
 
 impl Export {
     /// Makes room for one attachment more, claimed by `node`.
-    pub(super) fn make_room(&self, state: &mut State, node: &str) -> Result<(), Refusal> {
+    pub(super) fn make_room(&self, state: &mut ExportState, node: &str) -> Result<(), Refusal> {
         let room = if self.shared {
             let allow = self.allowed.list();
             state.make_room_of_many(Name::new(node), |node| {

@@ -19,8 +19,8 @@ use volume::contract::held::HeldVolume;
 use volume::contract::{self, Buffer};
 use volume::record::{NoRecords, Record, RecordError, RecordStore, Ticket};
 use volume::{
-    Channel, Durability, Incarnation, IoId, IoTable, Op, Open, OpenError, Status, Topology, Volume,
-    VolumeInfo, Zeroing, io_table,
+    Channel, Durability, Incarnation, IoId, IoTable, Op, OpenArguments, OpenError, Status,
+    Topology, Volume, VolumeInfo, Zeroing, io_table,
 };
 
 /// Completes a request when the test says so.
@@ -45,7 +45,7 @@ impl Volume for Slow {
         Size::new(self.info().size_bytes)
     }
 
-    fn open(&self, _open: &Open<'_>) -> Result<Box<dyn Channel>, OpenError> {
+    fn open(&self, _open: &OpenArguments<'_>) -> Result<Box<dyn Channel>, OpenError> {
         Ok(Box::new(SlowChannel { finish: self.finish.clone(), waiting: Vec::new() }))
     }
 }
@@ -194,7 +194,7 @@ impl Bench {
     fn open(&self, name: &str, title: &Title, channel: u16) -> Result<Admitted, Refusal> {
         let pending = self.export.open(name, title, channel)?;
         assert!(self.export.poll_open(&pending), "nothing is on its way");
-        let open = Open { services: &self.services, depth: 8 };
+        let open = OpenArguments { services: &self.services, depth: 8 };
         Ok(self.export.admitted(pending, &open).expect("a channel"))
     }
 }
@@ -757,11 +757,11 @@ fn recalled_requests_have_left_the_guard() {
     let export = Export::new("v", Arc::new(held.clone()), options, Arc::new(NoRecords));
     let export = export.expect("no records");
     let attachment = Arc::new(Attachment::new("a", AttachOptions::new(1)));
-    let open = Open { services: &Services::new(), depth: 4 };
+    let open = OpenArguments { services: &Services::new(), depth: 4 };
     let channel = LocalVolume::new(Arc::clone(&export)).attach(&attachment, 0, &open);
-    let mut bench = contract::Bench::new(&held, 4);
+    let mut bench = contract::ChannelBench::new(&held, 4);
     bench.channel = channel.expect("it opens");
-    let recall = |bench: &mut contract::Bench| {
+    let recall = |bench: &mut contract::ChannelBench| {
         let mut back = Vec::new();
         bench.channel.recall(&mut bench.ios, &mut back);
         back.iter().for_each(|id| bench.ios.free(*id));

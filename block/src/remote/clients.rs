@@ -10,7 +10,7 @@ use sidecore::Progress;
 use transport::{Endpoint, LostReason, SessionId};
 
 use super::calls::{CONFIRM_EVERY_NS, NOTICE_TOKEN, control, flow_of, token};
-use super::core::Core;
+use super::core::RemoteCore;
 use super::described::RemoteVolume;
 use crate::wire::{Kind, Names, Outcome, Reply, Request, Title};
 use volume::OpenError;
@@ -39,7 +39,7 @@ struct Description {
 pub struct Clients {
     peers: Rc<RefCell<Peers>>,
     /// The channels, by flow.
-    cores: Vec<Option<(PeerId, Rc<RefCell<Core>>)>>,
+    cores: Vec<Option<(PeerId, Rc<RefCell<RemoteCore>>)>>,
     descriptions: Vec<Description>,
     /// The number of the next description.
     description_next: u32,
@@ -97,7 +97,7 @@ impl Clients {
     pub(crate) fn enlist(
         &mut self,
         peer: PeerId,
-        core: &Rc<RefCell<Core>>,
+        core: &Rc<RefCell<RemoteCore>>,
     ) -> Result<u16, OpenError> {
         let entry = Some((peer, core.clone()));
         let free = self.cores.iter().skip(1).position(Option::is_none).map(|at| at + 1);
@@ -244,7 +244,7 @@ impl Clients {
         self.cores.iter().flatten().any(|(_, core)| core.borrow().is_waiting())
     }
 
-    fn core(&self, token: Token) -> Option<&Rc<RefCell<Core>>> {
+    fn core(&self, token: Token) -> Option<&Rc<RefCell<RemoteCore>>> {
         self.cores.get(usize::from(flow_of(token)))?.as_ref().map(|(_, core)| core)
     }
 

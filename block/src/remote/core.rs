@@ -18,13 +18,13 @@ use transport::{Endpoint, SessionId};
 
 use super::calls::{control, token as token_of};
 use super::described::{RemoteCounters, RemoteVolume};
-use super::request::{Request, Stand, scatter_at};
+use super::request::{RemoteRequest, RequestPhase, scatter_at};
 use crate::attachment::{Attachment, EPOCH_END, Phase, View};
 use crate::wire::{self, Claim, Kind, Names, Outcome, Reply, Title, attachment_id};
 use peer::proof::Binding;
 use peer::{AttachmentSecret, PeerSession, PlaneId, Token};
 use volume::Durability::WriteThrough;
-use volume::copy::{Ahead, gather};
+use volume::copy::{Prefetch, gather};
 use volume::{IoId, IoTable, Op, Status};
 
 /// How long a refused claim waits before it asks again.
@@ -49,7 +49,7 @@ const CONTROL: u16 = u16::MAX;
 
 /// The way to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum ServerConnection {
     Down,
     Idle(SessionId),
     /// A claim or an opening is under way: its token.
@@ -59,7 +59,7 @@ enum Way {
     Closing(SessionId, Token),
 }
 
-impl Way {
+impl ServerConnection {
     fn session(self) -> Option<SessionId> {
         match self {
             Self::Down => None,
@@ -74,7 +74,7 @@ impl Way {
 
 /// One remote channel; see the module.
 #[derive(Debug)]
-pub(crate) struct Core {
+pub(crate) struct RemoteCore {
     names: Names,
     key: Option<Arc<AttachmentSecret>>,
     attachment: Arc<Attachment>,
@@ -82,7 +82,7 @@ pub(crate) struct Core {
     index: u16,
     flow: u16,
     write_through: bool,
-    way: Way,
+    way: ServerConnection,
     /// Of the way's session: proofs are bound to it.
     binding: Binding,
     /// Of the way's session: the version of the protocol that both ends speak.
@@ -94,7 +94,7 @@ pub(crate) struct Core {
     ask_at_ns: u64,
     /// Claims refused since the last one that was granted, as far as they count.
     refusals: u32,
-    requests: Box<[Request]>,
+    requests: Box<[RemoteRequest]>,
     waiting: VecDeque<u16>,
     ended: VecDeque<u16>,
     outstanding: usize,
@@ -107,7 +107,7 @@ pub(crate) struct Core {
     closed: bool,
 }
 
-impl Core {
+impl RemoteCore {
     pub(super) fn new(
         volume: &RemoteVolume,
         (attachment, index): (&Arc<Attachment>, u16),
@@ -127,7 +127,7 @@ impl Core {
             index,
             flow: 0,
             write_through: volume.described().is_some_and(|info| info.durability == WriteThrough),
-            way: Way::Down,
+            way: ServerConnection::Down,
             binding: Binding::default(),
             version: 0,
             title: Title { attachment: id, ..Title::default() },
@@ -135,7 +135,7 @@ impl Core {
             attempt: 0,
             ask_at_ns: 0,
             refusals: 0,
-            requests: (0..depth).map(|_| Request::default()).collect(),
+            requests: (0..depth).map(|_| RemoteRequest::default()).collect(),
             waiting: VecDeque::with_capacity(depth),
             ended: VecDeque::with_capacity(depth),
             outstanding: 0,
@@ -157,7 +157,7 @@ impl Core {
         io.status = Status::Pending;
         let at = id.index();
         let request = &mut self.requests[at];
-        assert_eq!(request.stand, Stand::Free, "a slot has one request at a time");
+        assert_eq!(request.stand, RequestPhase::Free, "a slot has one request at a time");
         request.id = Some(id);
         request.op = io.op;
         request.offset_bytes = io.offset_bytes;
@@ -166,7 +166,7 @@ impl Core {
         // A channel that was idle knows only an old time.
         request.since_ns = self.now_ns.max(io.submitted_ns);
         std::mem::swap(&mut request.segments, &mut io.segments);
-        request.stand = Stand::Waiting;
+        request.stand = RequestPhase::Waiting;
         let limit_ns = self.attachment.options().error_after_ns.unwrap_or(u64::MAX);
         self.expire_at_ns = self.expire_at_ns.min(self.now_ns.saturating_add(limit_ns));
         self.outstanding += 1;
@@ -181,8 +181,8 @@ impl Core {
         endpoint: &mut Endpoint,
     ) -> Progress {
         self.now_ns = now_ns;
-        if let (Way::Down, Some(session)) = (self.way, session) {
-            self.way = Way::Idle(session.id);
+        if let (ServerConnection::Down, Some(session)) = (self.way, session) {
+            self.way = ServerConnection::Idle(session.id);
             self.binding = session.binding;
             self.version = session.version;
         }
@@ -200,8 +200,8 @@ impl Core {
                     self.title.incarnation = self.attachment.incarnation();
                 }
                 match self.way {
-                    Way::Idle(session) => self.open(now_ns, session, endpoint),
-                    Way::Open(session) => self.send(now_ns, session, endpoint),
+                    ServerConnection::Idle(session) => self.open(now_ns, session, endpoint),
+                    ServerConnection::Open(session) => self.send(now_ns, session, endpoint),
                     _ => Progress::Idle,
                 }
             }
@@ -221,14 +221,14 @@ impl Core {
         let progress = Progress::busy_if(!self.ended.is_empty());
         while let Some(at) = self.ended.pop_front() {
             let request = &mut self.requests[usize::from(at)];
-            let Stand::Ended(status) = request.stand else {
+            let RequestPhase::Ended(status) = request.stand else {
                 unreachable!("only ended requests are listed");
             };
             let id = request.id.take().expect("set when it was taken");
             if let Some(stable) = request.stable.take() {
                 endpoint.pool_mut().release(stable);
             }
-            request.stand = Stand::Free;
+            request.stand = RequestPhase::Free;
             std::mem::swap(&mut request.segments, &mut ios[id].segments);
             ios[id].status = status;
             self.outstanding -= 1;
@@ -239,11 +239,12 @@ impl Core {
 
     pub(super) fn arm(&mut self, wake: &mut Wake) -> Progress {
         let view = self.attachment.view();
-        let unopened = self.title.epoch != view.epoch || matches!(self.way, Way::Idle(_));
+        let unopened =
+            self.title.epoch != view.epoch || matches!(self.way, ServerConnection::Idle(_));
         let ended = matches!(view.phase, Phase::Fenced | Phase::Failed);
         // Another sidecore's channel may have changed the phase since this one last looked.
         if !self.ended.is_empty()
-            || (view.phase == Phase::Held && unopened && self.way != Way::Down)
+            || (view.phase == Phase::Held && unopened && self.way != ServerConnection::Down)
             || (ended && !self.waiting.is_empty())
         {
             return Progress::Busy;
@@ -253,7 +254,7 @@ impl Core {
         }
         // Another sidecore's channel may be claiming: look again. Without a session there is
         // nothing to look for; its arrival wakes the sidecore.
-        if view.phase == Phase::Unclaimed && self.way != Way::Down {
+        if view.phase == Phase::Unclaimed && self.way != ServerConnection::Down {
             wake.at(self.ask_at_ns.max(self.now_ns + LOOK_AGAIN_NS));
         }
         if let Some(by) = self.close_by_ns {
@@ -266,7 +267,7 @@ impl Core {
     pub(super) fn place(&mut self, session: SessionId, token: Token, offset: usize, bytes: &[u8]) {
         let Some(at) = self.sent_slot(session, token) else { return };
         let request = &self.requests[at];
-        let Stand::Sent { epoch, .. } = request.stand else { return };
+        let RequestPhase::Sent { epoch, .. } = request.stand else { return };
         if request.op != Op::Read || !self.attachment.accepts(epoch) {
             return;
         }
@@ -291,24 +292,24 @@ impl Core {
         let Some(reply) = Reply::decode(head) else {
             self.counters.malformed.add(1);
             // Nothing that was sent can be believed done: all of it again, under another epoch.
-            if self.way == Way::Open(session) {
+            if self.way == ServerConnection::Open(session) {
                 self.attachment.reclaim(self.title.epoch);
             } else if self.way.session() == Some(session) {
-                self.fall_back(Way::Idle(session));
+                self.fall_back(ServerConnection::Idle(session));
             }
             return;
         };
         match self.way {
-            Way::Claiming(at, mine) if at == session && mine == token => {
-                self.way = Way::Idle(session);
+            ServerConnection::Claiming(at, mine) if at == session && mine == token => {
+                self.way = ServerConnection::Idle(session);
                 self.claimed(now_ns, reply);
                 self.attachment.release_lead(self.index);
             }
-            Way::Opening(at, mine) if at == session && mine == token => {
+            ServerConnection::Opening(at, mine) if at == session && mine == token => {
                 self.opened(session, &reply);
             }
-            Way::Closing(at, mine) if at == session && mine == token => {
-                self.way = Way::Idle(session);
+            ServerConnection::Closing(at, mine) if at == session && mine == token => {
+                self.way = ServerConnection::Idle(session);
                 self.closed = true;
                 if reply.outcome == Outcome::Done {
                     self.attachment.released();
@@ -316,7 +317,7 @@ impl Core {
                     self.attachment.waits(format!("not closed clean: {}", reply.text));
                 }
             }
-            Way::Open(_) => self.data_answered(session, token, &reply, body_len),
+            ServerConnection::Open(_) => self.data_answered(session, token, &reply, body_len),
             _ => self.counters.rejected.add(1),
         }
     }
@@ -348,9 +349,9 @@ impl Core {
     }
 
     fn opened(&mut self, session: SessionId, reply: &Reply) {
-        self.way = Way::Idle(session);
+        self.way = ServerConnection::Idle(session);
         match reply.outcome {
-            Outcome::Done => self.way = Way::Open(session),
+            Outcome::Done => self.way = ServerConnection::Open(session),
             Outcome::EpochOver | Outcome::IncarnationOver => {
                 self.attachment.reclaim(self.title.epoch);
             }
@@ -395,7 +396,7 @@ impl Core {
         match request.op {
             // Before it is accepted: see `Attachment::accepts`.
             op if op.changes() && !(self.write_through || request.durable) => {
-                let Stand::Sent { epoch, .. } = request.stand else { return };
+                let RequestPhase::Sent { epoch, .. } = request.stand else { return };
                 if self.attachment.accepts(epoch) {
                     self.attachment.note_acked(self.index);
                 }
@@ -408,7 +409,7 @@ impl Core {
 
     /// Ends a request with its answer, unless its epoch has been given up meanwhile.
     fn accept(&mut self, at: usize, status: Status) {
-        let Stand::Sent { epoch, .. } = self.requests[at].stand else { return };
+        let RequestPhase::Sent { epoch, .. } = self.requests[at].stand else { return };
         if self.attachment.accepts(epoch) {
             self.end(at, status);
         } else {
@@ -418,12 +419,12 @@ impl Core {
     }
 
     fn end(&mut self, at: usize, status: Status) {
-        self.requests[at].stand = Stand::Ended(status);
+        self.requests[at].stand = RequestPhase::Ended(status);
         self.ended.push_back(u16::try_from(at).expect("below the table's capacity"));
     }
 
     fn wait_again(&mut self, at: usize) {
-        self.requests[at].stand = Stand::Waiting;
+        self.requests[at].stand = RequestPhase::Waiting;
         self.counters.resent.add(1);
         self.waiting.push_back(u16::try_from(at).expect("below the table's capacity"));
     }
@@ -431,7 +432,7 @@ impl Core {
     pub(super) fn session_lost(&mut self, session: SessionId, why: &str) {
         if self.way.session() == Some(session) {
             self.attachment.waits(format!("session lost: {why}"));
-            self.fall_back(Way::Down);
+            self.fall_back(ServerConnection::Down);
         }
     }
 
@@ -458,8 +459,8 @@ impl Core {
 
     /// Leaves the open way; answers to what was sent are not believed any more, since tokens of
     /// requests that wait match nothing.
-    fn fall_back(&mut self, to: Way) {
-        if matches!(self.way, Way::Claiming(..)) {
+    fn fall_back(&mut self, to: ServerConnection) {
+        if matches!(self.way, ServerConnection::Claiming(..)) {
             self.attachment.release_lead(self.index);
         }
         if !self.is_away() {
@@ -468,7 +469,7 @@ impl Core {
         }
         self.way = to;
         for at in 0..self.requests.len() {
-            if matches!(self.requests[at].stand, Stand::Sent { .. }) {
+            if matches!(self.requests[at].stand, RequestPhase::Sent { .. }) {
                 self.wait_again(at);
             }
         }
@@ -476,24 +477,28 @@ impl Core {
 
     /// Leaves the open way because the epoch is over or not yet there.
     fn retreat(&mut self, endpoint: &mut Endpoint) {
-        let (Way::Open(session) | Way::Opening(session, _)) = self.way else { return };
+        let (ServerConnection::Open(session) | ServerConnection::Opening(session, _)) = self.way
+        else {
+            return;
+        };
         self.forget_sent(session, endpoint);
-        self.fall_back(Way::Idle(session));
+        self.fall_back(ServerConnection::Idle(session));
     }
 
     fn forget_sent(&mut self, session: SessionId, endpoint: &mut Endpoint) {
-        if let Way::Opening(_, token) | Way::Claiming(_, token) = self.way {
+        if let ServerConnection::Opening(_, token) | ServerConnection::Claiming(_, token) = self.way
+        {
             endpoint.forget(session, token.raw());
         }
         for request in &self.requests {
-            if let Stand::Sent { token, .. } = request.stand {
+            if let RequestPhase::Sent { token, .. } = request.stand {
                 endpoint.forget(session, token.raw());
             }
         }
     }
 
     fn claim(&mut self, now_ns: u64, endpoint: &mut Endpoint) -> Progress {
-        let Way::Idle(session) = self.way else { return Progress::Idle };
+        let ServerConnection::Idle(session) = self.way else { return Progress::Idle };
         if now_ns < self.ask_at_ns {
             return Progress::Idle;
         }
@@ -525,12 +530,12 @@ impl Core {
         };
         self.claim_covers = self.attachment.flush_covers();
         // The title of a claim is the last one held; 0 says that there was none.
-        self.control(now_ns, session, request, endpoint, Way::Claiming)
+        self.control(now_ns, session, request, endpoint, ServerConnection::Claiming)
     }
 
     fn open(&mut self, now_ns: u64, session: SessionId, endpoint: &mut Endpoint) -> Progress {
         let request = wire::Request::new(Kind::Open, self.title, self.index);
-        self.control(now_ns, session, request, endpoint, Way::Opening)
+        self.control(now_ns, session, request, endpoint, ServerConnection::Opening)
     }
 
     fn control(
@@ -539,7 +544,7 @@ impl Core {
         session: SessionId,
         mut request: wire::Request,
         endpoint: &mut Endpoint,
-        way: impl Fn(SessionId, Token) -> Way,
+        way: impl Fn(SessionId, Token) -> ServerConnection,
     ) -> Progress {
         request.names = Some(self.names.clone());
         let token = self.next_token(CONTROL);
@@ -600,7 +605,7 @@ impl Core {
             // SAFETY: the disk keeps the segments mapped until the request is handed back; their
             // total is `len_bytes` (the disk set both), for which `to` has room, and the pool is
             // not guest memory.
-            unsafe { gather(&request.segments, to.as_mut_ptr(), Ahead::NONE) };
+            unsafe { gather(&request.segments, to.as_mut_ptr(), Prefetch::NONE) };
             request.stable = Some(stable);
             self.counters.bytes_copied.add(len as u64);
         }
@@ -615,7 +620,7 @@ impl Core {
         let head = head.encode();
         let sent = endpoint.call(now_ns, session, self.flow, token.raw(), head.as_bytes(), body);
         if sent.is_ok() {
-            request.stand = Stand::Sent { token, epoch: self.title.epoch };
+            request.stand = RequestPhase::Sent { token, epoch: self.title.epoch };
         }
         sent.is_ok()
     }
@@ -627,7 +632,7 @@ impl Core {
     }
 
     fn is_away(&self) -> bool {
-        !matches!(self.way, Way::Open(_))
+        !matches!(self.way, ServerConnection::Open(_))
     }
 
     /// Ends requests that the volume was out of reach for longer than the operator allows. Their
@@ -641,7 +646,7 @@ impl Core {
         self.expire_at_ns = u64::MAX;
         for at in 0..self.requests.len() {
             let request = &self.requests[at];
-            if !matches!(request.stand, Stand::Waiting | Stand::Sent { .. }) {
+            if !matches!(request.stand, RequestPhase::Waiting | RequestPhase::Sent { .. }) {
                 continue;
             }
             let by_ns = request.since_ns.max(self.away_since_ns).saturating_add(limit_ns);
@@ -677,7 +682,7 @@ impl Core {
         self.discard(endpoint);
         for request in &mut self.requests {
             if let Some(id) = request.id.take() {
-                request.stand = Stand::Free;
+                request.stand = RequestPhase::Free;
                 std::mem::swap(&mut request.segments, &mut ios[id].segments);
             }
         }
@@ -691,13 +696,13 @@ impl Core {
             return true;
         }
         if let Some(session) = session
-            && !matches!(self.way, Way::Closing(..))
+            && !matches!(self.way, ServerConnection::Closing(..))
         {
             self.binding = session.binding;
             self.title.epoch = view.epoch;
             self.title.incarnation = self.attachment.incarnation();
             let request = wire::Request::new(Kind::Close, self.title, self.index);
-            let _ = self.control(now_ns, session.id, request, endpoint, Way::Closing);
+            let _ = self.control(now_ns, session.id, request, endpoint, ServerConnection::Closing);
         }
         false
     }
@@ -711,7 +716,7 @@ impl Core {
             if let Some(stable) = request.stable.take() {
                 endpoint.pool_mut().release(stable);
             }
-            request.stand = Stand::Free;
+            request.stand = RequestPhase::Free;
         }
         self.waiting.clear();
         self.ended.clear();
@@ -727,7 +732,7 @@ impl Core {
     fn sent_slot(&self, session: SessionId, token: Token) -> Option<usize> {
         let at = usize::try_from(token.key() & u64::from(u16::MAX)).ok()?;
         let request = self.requests.get(at)?;
-        let mine = matches!(request.stand, Stand::Sent { token: sent, .. } if sent == token);
-        (mine && self.way == Way::Open(session)).then_some(at)
+        let mine = matches!(request.stand, RequestPhase::Sent { token: sent, .. } if sent == token);
+        (mine && self.way == ServerConnection::Open(session)).then_some(at)
     }
 }

@@ -45,7 +45,7 @@ pub enum Reach {
 
 /// How a peer's volume was found when it was last asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Outlook {
+pub struct VolumeReach {
     /// Whether it answers.
     pub reach: Reach,
     /// Since when it answers, or does not, by the sidecores' clock.
@@ -60,7 +60,7 @@ pub struct Outlook {
     pub outage_why: Option<String>,
 }
 
-impl Outlook {
+impl VolumeReach {
     /// The peer has confirmed the volume.
     fn answers(&mut self, now_ns: u64) {
         if self.reach == Reach::Answers {
@@ -90,7 +90,7 @@ impl Outlook {
 #[derive(Debug, Default)]
 struct Described {
     info: Option<VolumeInfo>,
-    outlook: Outlook,
+    outlook: VolumeReach,
 }
 
 /// A volume of a peer.
@@ -158,7 +158,7 @@ impl RemoteVolume {
     }
 
     /// Whether it answers, since when, and why not.
-    pub fn outlook(&self) -> Outlook {
+    pub fn outlook(&self) -> VolumeReach {
         self.story().outlook.clone()
     }
 

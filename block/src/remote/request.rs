@@ -8,7 +8,7 @@ use volume::{IoId, Op, Status};
 
 /// Where a request is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub(super) enum Stand {
+pub(super) enum RequestPhase {
     /// The slot is free.
     #[default]
     Free,
@@ -22,9 +22,9 @@ pub(super) enum Stand {
 
 /// A slot, by the index of the disk's own slot.
 #[derive(Debug, Default)]
-pub(super) struct Request {
+pub(super) struct RemoteRequest {
     pub(super) id: Option<IoId>,
-    pub(super) stand: Stand,
+    pub(super) stand: RequestPhase,
     pub(super) op: Op,
     pub(super) offset_bytes: u64,
     pub(super) len_bytes: u32,

@@ -10,12 +10,12 @@ use std::ops::Bound::{Excluded, Unbounded};
 use sidecore::{Progress, Wake};
 use transport::{Endpoint, SessionId};
 
-use super::{LOOK_AGAIN_NS, Server, Step};
+use super::{FlowStep, LOOK_AGAIN_NS, Server};
 
 /// Channels without requests that a round looks at, in turn: all that there may be in 2,048 rounds.
 const OTHERS_PER_ROUND: usize = 2;
 
-type Key = (SessionId, u16);
+type FlowKey = (SessionId, u16);
 
 /// Whether a flow is in the list; it lives with the flow.
 #[derive(Debug, Default)]
@@ -24,29 +24,29 @@ pub(super) struct Listed(bool);
 /// See the module. In the order in which they came, so that a simulated run is the same each time.
 #[derive(Debug, Default)]
 pub(super) struct List {
-    keys: Vec<Key>,
+    keys: Vec<FlowKey>,
     /// Whether any of them has a step; as of this round's [`Server::poll_flows`].
     has_steps: bool,
     /// Which of the others was looked at last.
-    last: Option<Key>,
+    last: Option<FlowKey>,
 }
 
 impl List {
-    pub(super) fn add(&mut self, key: Key, listed: &mut Listed) {
+    pub(super) fn add(&mut self, key: FlowKey, listed: &mut Listed) {
         if !std::mem::replace(&mut listed.0, true) {
             self.keys.push(key);
         }
     }
 
     /// Takes out a flow that goes.
-    pub(super) fn remove(&mut self, key: Key, listed: &Listed) {
+    pub(super) fn remove(&mut self, key: FlowKey, listed: &Listed) {
         if listed.0 {
             self.keys.retain(|other| *other != key);
         }
     }
 
     /// Those among which are flows with a step: none in most rounds.
-    pub(super) fn with_steps(&self) -> &[Key] {
+    pub(super) fn with_steps(&self) -> &[FlowKey] {
         if self.has_steps { &self.keys } else { &[] }
     }
 }
@@ -102,9 +102,9 @@ impl Server {
             let Some((step, _)) = &mut flow.step else { continue };
             wake.at(now_ns + LOOK_AGAIN_NS);
             progress |= match step {
-                Step::Claim(claim) => claim.arm(wake),
-                Step::Close(closing) => closing.arm(wake, now_ns),
-                Step::Open(..) => Progress::Idle,
+                FlowStep::Claim(claim) => claim.arm(wake),
+                FlowStep::Close(closing) => closing.arm(wake, now_ns),
+                FlowStep::Open(..) => Progress::Idle,
             };
         }
         progress

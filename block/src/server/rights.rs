@@ -16,7 +16,7 @@ use peer::proof::{AttachmentKey, Binding, verify};
 
 /// The peer at the other end of a session.
 #[derive(Debug)]
-pub(super) struct Peer {
+pub(super) struct SessionPeer {
     pub(super) name: String,
     pub(super) process_nonce: u64,
     /// Of the peer, in [`Shares`](super::shares::Shares).
@@ -30,7 +30,7 @@ pub(super) struct Peer {
     identity: PeerIdentity,
 }
 
-impl Peer {
+impl SessionPeer {
     pub(super) fn new(info: &PeerInfo, number: usize) -> Self {
         Self {
             name: info.name.clone(),
@@ -73,11 +73,11 @@ impl Peer {
         exports: &Exports,
         volume: &str,
         key: Option<AttachmentKey>,
-    ) -> Result<(Arc<Export>, Right), Refusal> {
+    ) -> Result<(Arc<Export>, FlowRight), Refusal> {
         let why = match exports.get(volume) {
             Some(export) => {
                 // The number first: a list that is changed in between is looked at again.
-                let right = Right { key, generation: export.allow_generation() };
+                let right = FlowRight { key, generation: export.allow_generation() };
                 if export.allows(&self.name, key) {
                     return Ok((export, right));
                 }
@@ -122,13 +122,13 @@ impl Peer {
 
 /// By what a flow was opened; it lives with the flow.
 #[derive(Debug)]
-pub(super) struct Right {
+pub(super) struct FlowRight {
     key: Option<AttachmentKey>,
     /// The volume's list in which it was found.
     generation: u64,
 }
 
-impl Right {
+impl FlowRight {
     /// The attachment key that was proved.
     pub(super) fn key(&self) -> Option<AttachmentKey> {
         self.key
@@ -141,13 +141,13 @@ impl Right {
     }
 
     /// Looks it up again: whether it still holds.
-    pub(super) fn renew(&mut self, peer: &Peer, export: &Export) -> bool {
+    pub(super) fn renew(&mut self, peer: &SessionPeer, export: &Export) -> bool {
         self.generation = export.allow_generation();
         export.allows(&peer.name, self.key)
     }
 
     /// The refusal of a flow whose right is gone.
-    pub(super) fn gone(&self, peer: &Peer, export: &Export) -> Refusal {
+    pub(super) fn gone(&self, peer: &SessionPeer, export: &Export) -> Refusal {
         not_open(export.name(), &peer.name, self.key)
     }
 }
@@ -175,9 +175,9 @@ mod tests {
 
     /// Counts lines of the log.
     #[derive(Default)]
-    struct Lines(AtomicU64);
+    struct LogLineCounter(AtomicU64);
 
-    impl tracing::Subscriber for Lines {
+    impl tracing::Subscriber for LogLineCounter {
         fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
             true
         }
@@ -209,11 +209,11 @@ mod tests {
             key: None,
             binding: [1; 32],
         };
-        let log = Arc::new(Lines::default());
+        let log = Arc::new(LogLineCounter::default());
         let exports = Exports::default();
         tracing::subscriber::with_default(log.clone(), || {
             for number in 0..1_000 {
-                let peer = Peer::new(&PeerInfo { process_nonce: number, ..info.clone() }, 0);
+                let peer = SessionPeer::new(&PeerInfo { process_nonce: number, ..info.clone() }, 0);
                 let volume = format!("v{number}");
                 assert!(peer.right(number, &exports, &volume, None).is_err());
                 let names = Names { volume, attachment: "a".to_owned() };

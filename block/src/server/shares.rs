@@ -1,7 +1,9 @@
 //! The share that each peer may have of a server: calls and bytes of a round in turn, channels, and
 //! so many claims, opens and proofs in a second.
 
-use transport::{PeerIdentity, PeerInfo, QuotaPart, Rate, Roll, RollEntry, SESSIONS_MAX, Share};
+use transport::{
+    PeerIdentity, PeerInfo, PeerNumbers, QuotaPart, Rate, RollEntry, SESSIONS_MAX, Share,
+};
 
 /// Bytes that the calls of one round read, write and zero, but for its last one: a copy of a
 /// megabyte keeps a sidecore for a tenth of a millisecond or more.
@@ -150,7 +152,7 @@ impl Costs {
 
 /// The state that a server has for one peer.
 #[derive(Debug)]
-struct Held {
+struct PeerHoldings {
     sessions: u64,
     /// Channels: open ones, and closed ones whose requests are still with the storage.
     channels: u64,
@@ -161,7 +163,7 @@ struct Held {
     debt: Debt,
 }
 
-impl Default for Held {
+impl Default for PeerHoldings {
     fn default() -> Self {
         Self {
             sessions: 0,
@@ -175,7 +177,7 @@ impl Default for Held {
     }
 }
 
-impl Held {
+impl PeerHoldings {
     /// The limits against which a call with these costs counts.
     fn limits(&self, costs: Costs) -> impl Iterator<Item = &Limited> {
         let all =
@@ -213,7 +215,7 @@ pub struct ServedPeer {
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Shares {
-    peers: Roll<Held>,
+    peers: PeerNumbers<PeerHoldings>,
     channels: u64,
     /// Rounds so far.
     round: u64,
@@ -228,7 +230,7 @@ impl Shares {
         is_waited_for: impl Fn(usize) -> bool,
     ) -> usize {
         let identity = PeerIdentity::of(info);
-        let has_nothing = |number: usize, held: &Held| {
+        let has_nothing = |number: usize, held: &PeerHoldings| {
             held.sessions + held.channels == 0 && !is_waited_for(number)
         };
         // As many as have sessions or channels, and as many again whose last calls wait.
@@ -277,24 +279,30 @@ impl Shares {
 
     /// Whether a call of a peer may be handled now: `left` is what is left of the round. The call
     /// waits if not, and with it what the same peer sent after it.
-    pub(super) fn may_handle(&self, turn: Turn, costs: Costs, left: &Left, now_ns: u64) -> bool {
+    pub(super) fn may_handle(
+        &self,
+        turn: TurnOwner,
+        costs: Costs,
+        left: &Left,
+        now_ns: u64,
+    ) -> bool {
         left.admits(costs) && self.pays(turn) && self.next_ns(turn, costs) <= now_ns
     }
 
     /// Whether the peer has not had more bytes than the rounds until now pay for.
-    fn pays(&self, turn: Turn) -> bool {
+    fn pays(&self, turn: TurnOwner) -> bool {
         turn.peer().is_none_or(|peer| self.peers.get(peer).debt.admits(self.round))
     }
 
     /// When the peer may send a call with these costs, at the earliest.
-    pub(super) fn next_ns(&self, turn: Turn, costs: Costs) -> u64 {
+    pub(super) fn next_ns(&self, turn: TurnOwner, costs: Costs) -> u64 {
         let Some(peer) = turn.peer() else { return 0 };
         let limits = self.peers.get(peer).limits(costs);
         limits.map(Limited::next_ns).max().unwrap_or(0)
     }
 
     /// Notes a call of a peer that is handled.
-    pub(super) fn take(&mut self, turn: Turn, costs: Costs, now_ns: u64) {
+    pub(super) fn take(&mut self, turn: TurnOwner, costs: Costs, now_ns: u64) {
         let Some(peer) = turn.peer() else { return };
         let round = self.round;
         let held = self.peers.get_mut(peer);
@@ -320,9 +328,9 @@ impl Shares {
 /// Whose turn it is: a peer's, or of the nodes that this one asked for sessions, which send
 /// notices only.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Turn(pub(super) usize);
+pub(super) struct TurnOwner(pub(super) usize);
 
-impl Turn {
+impl TurnOwner {
     pub(super) fn of(peer: Option<usize>) -> Self {
         Self(peer.map_or(0, |peer| peer + 1))
     }

@@ -22,7 +22,7 @@ pub const FEATURES: u64 =
 
 /// Where a device stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum DeviceState {
     /// Made and not started, or stopped.
     Dead,
     /// Served.
@@ -33,7 +33,7 @@ pub enum State {
     Other(u16),
 }
 
-impl State {
+impl DeviceState {
     /// Of the driver's number.
     pub fn of(number: u16) -> Self {
         match number {
@@ -77,7 +77,7 @@ pub struct DeviceInfo {
     pub nr_hw_queues: u16,
     /// Requests at once on each.
     pub queue_depth: u16,
-    /// See [`State`].
+    /// See [`DeviceState`].
     pub state: u16,
     /// Zero.
     pub pad0: u16,

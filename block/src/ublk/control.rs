@@ -77,7 +77,7 @@ fn way_out(release: &str) -> String {
 
 /// A device to be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct NewDevice {
     /// Queues and depth.
     pub shape: Shape,
     /// Tells it from devices of others; see [`DeviceInfo::ublksrv_flags`].
@@ -132,7 +132,7 @@ impl Control {
     ///
     /// # Errors
     /// What the driver says.
-    pub fn add(&mut self, wanted: &Wanted, info: &VolumeInfo) -> Result<u32, ControlError> {
+    pub fn add(&mut self, wanted: &NewDevice, info: &VolumeInfo) -> Result<u32, ControlError> {
         let mut device = DeviceInfo {
             nr_hw_queues: wanted.shape.queues,
             queue_depth: wanted.shape.depth,

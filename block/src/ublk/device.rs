@@ -132,9 +132,9 @@ impl Opened {
     }
 
     /// Puts it onto the calling sidecore, whose `uring` was made for commands.
-    pub fn with(self, uring: &Rc<RefCell<Uring>>) -> Device {
+    pub fn with(self, uring: &Rc<RefCell<Uring>>) -> UblkDevice {
         let client = uring.borrow_mut().add_client(self.shape.places());
-        Device { uring: Rc::clone(uring), client, opened: ManuallyDrop::new(self) }
+        UblkDevice { uring: Rc::clone(uring), client, opened: ManuallyDrop::new(self) }
     }
 }
 
@@ -150,13 +150,13 @@ pub fn disk_path(dev_id: u32) -> String {
 
 /// A device on its sidecore. All its commands come from this one thread, as the driver demands.
 #[derive(Debug)]
-pub struct Device {
+pub struct UblkDevice {
     uring: Rc<RefCell<Uring>>,
     client: ClientId,
     opened: ManuallyDrop<Opened>,
 }
 
-impl Kernel for Device {
+impl Kernel for UblkDevice {
     fn shape(&self) -> Shape {
         self.opened.shape
     }
@@ -202,7 +202,7 @@ impl Kernel for Device {
     }
 }
 
-impl Drop for Device {
+impl Drop for UblkDevice {
     fn drop(&mut self) {
         // A device that was stopped has returned all commands. Of one that was not the driver still
         // has addresses of buffers: these are left to the end of the process, and the device with

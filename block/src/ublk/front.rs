@@ -27,7 +27,7 @@ use volume::{Channel, IoId, IoTable, Op, SECTOR_BYTES, Status, VolumeInfo, io_ta
 /// How soon to look again while something outside of this sidecore has to happen first.
 const LOOK_AGAIN_NS: u64 = 1_000_000;
 
-/// The driver, as far as requests go. [`super::Device`], or a test's stand-in.
+/// The driver, as far as requests go. [`super::UblkDevice`], or a test's stand-in.
 pub trait Kernel: fmt::Debug {
     /// Queues and depth.
     fn shape(&self) -> Shape;
@@ -214,12 +214,12 @@ impl<K: Kernel> Front<K> {
 
     /// The request of a descriptor. The driver is our own kernel's, and still each length is
     /// checked before it becomes a length of memory.
-    fn check(&self, descriptor: &Descriptor) -> Result<Asked, i32> {
+    fn check(&self, descriptor: &Descriptor) -> Result<UblkRequest, i32> {
         let keeps = descriptor.op_flags & abi::NOUNMAP != 0 || !self.info.zeroing.discard;
         let op = match descriptor.op() {
             op::READ => Op::Read,
             op::WRITE => Op::Write,
-            op::FLUSH => return Ok(Asked { op: Op::Flush, offset_bytes: 0, len_bytes: 0 }),
+            op::FLUSH => return Ok(UblkRequest { op: Op::Flush, offset_bytes: 0, len_bytes: 0 }),
             op::DISCARD => Op::Discard,
             op::WRITE_ZEROES if keeps => Op::WriteZeroes,
             // A discarded range reads as zeroes.
@@ -238,7 +238,7 @@ impl<K: Kernel> Front<K> {
         if len == 0 || len > u64::from(op.bytes_max()) || end > self.info.size_bytes {
             return Err(libc::EIO);
         }
-        Ok(Asked { op, offset_bytes: offset, len_bytes: len as u32 })
+        Ok(UblkRequest { op, offset_bytes: offset, len_bytes: len as u32 })
     }
 
     fn answer_all(&mut self) -> Progress {
@@ -306,7 +306,7 @@ impl<K: Kernel> Front<K> {
 }
 
 /// The request of a checked descriptor.
-struct Asked {
+struct UblkRequest {
     op: Op,
     offset_bytes: u64,
     len_bytes: u32,

@@ -14,8 +14,8 @@ use super::front::{Front, Kernel};
 use volume::Size;
 use volume::uring::Completion;
 use volume::{
-    Channel, Durability, IO_BYTES_MAX, Incarnation, IoId, IoTable, Op, Open, OpenError, Status,
-    Topology, Volume, VolumeInfo, Zeroing,
+    Channel, Durability, IO_BYTES_MAX, Incarnation, IoId, IoTable, Op, OpenArguments, OpenError,
+    Status, Topology, Volume, VolumeInfo, Zeroing,
 };
 
 const SHAPE: Shape = Shape { queues: 2, depth: 4 };
@@ -131,7 +131,7 @@ impl Volume for Slow {
         Size::new(self.info.size_bytes)
     }
 
-    fn open(&self, _: &Open<'_>) -> Result<Box<dyn Channel>, OpenError> {
+    fn open(&self, _: &OpenArguments<'_>) -> Result<Box<dyn Channel>, OpenError> {
         Ok(Box::new(SlowChannel(self.clone(), Vec::new())))
     }
 }
@@ -200,7 +200,7 @@ impl Bench {
 
     fn on(info: VolumeInfo) -> Self {
         let volume = Slow { info, state: Arc::default() };
-        let open = Open { services: &Services::new(), depth: SHAPE.channel_depth() };
+        let open = OpenArguments { services: &Services::new(), depth: SHAPE.channel_depth() };
         let mut front = Front::new(volume.open(&open).unwrap(), volume.info(), SHAPE);
         assert!(front.core().is_stopped(), "no device yet");
         let driver = Shared::new();

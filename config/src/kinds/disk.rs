@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use virtio::Access;
 
 use crate::checks::{Surroundings, socket_length, unique};
-use crate::key_table::{Key, KeyTable, key};
+use crate::key_table::{KeyTable, SettingKey, key};
 use crate::object::{Object, PartOf, keys};
 use crate::reader::{Lines, Reader, Value};
 use crate::sections::{Directories, QUEUES_DEFAULT, QUEUES_MAX, Role};
@@ -71,7 +71,7 @@ pub enum WhenLost {
     ErrorAfterNs(u64),
 }
 
-const DISK_KEYS: [Key; 12] = [
+const DISK_KEYS: [SettingKey; 12] = [
     key(
         "name",
         "The disk's name. Default: the socket's name without the ending. The guest reads \
@@ -126,7 +126,7 @@ const DISK_KEYS: [Key; 12] = [
     ),
 ];
 
-const WHEN_LOST_KEYS: [Key; 2] = [
+const WHEN_LOST_KEYS: [SettingKey; 2] = [
     key("wait", "`\"forever\"`: requests wait until the volume is back."),
     key("error-after", "The time after which requests fail, such as `\"30s\"`."),
 ];
@@ -250,7 +250,7 @@ impl Object for DiskConfig {
     const KEY: &'static str = "disk";
     const NEEDS: &'static [&'static str] = &["peer", "volume"];
 
-    fn keys() -> &'static [Key] {
+    fn keys() -> &'static [SettingKey] {
         &DISK_KEYS
     }
 

@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 
 use crate::checks::Surroundings;
-use crate::key_table::{Key, key};
+use crate::key_table::{SettingKey, key};
 use crate::object::{InPlace, Object, keys};
 use crate::reader::{Lines, Reader, Table, Value};
 use crate::sections::Directories;
 use crate::values::{absolute_path, beside_sockets, name, socket_path};
 
-const DOMAIN_KEYS: [Key; 4] = [
+const DOMAIN_KEYS: [SettingKey; 4] = [
     key("name", "The domain's name, unique on the node."),
     key(
         "key",
@@ -81,7 +81,7 @@ impl Object for DomainConfig {
     const KEY: &'static str = "domain";
     const NEEDS: &'static [&'static str] = &["peer"];
 
-    fn keys() -> &'static [Key] {
+    fn keys() -> &'static [SettingKey] {
         &DOMAIN_KEYS
     }
 

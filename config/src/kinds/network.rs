@@ -8,7 +8,7 @@ use peer::Allow;
 
 use super::nic::{VLAN_MAX, filter, limit};
 use crate::checks::Surroundings;
-use crate::key_table::{Key, KeyTable, key};
+use crate::key_table::{KeyTable, SettingKey, key};
 use crate::object::{InPlace, Object, keys};
 use crate::public_keys::allow as allowed_node;
 use crate::reader::{Lines, Reader, Value};
@@ -49,7 +49,7 @@ impl Default for RemotePorts {
     }
 }
 
-static NETWORK_KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| {
+static NETWORK_KEYS: LazyLock<Vec<SettingKey>> = LazyLock::new(|| {
     let forms: Vec<_> = UPLINKS.iter().map(|kind| format!("`{}`", kind.form())).collect();
     let uplink = format!(
         "The way to other networks: {}; see [uplinks](#uplinks). Default: none, and guests only \
@@ -68,7 +68,7 @@ static NETWORK_KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| {
     ]
 });
 
-const REMOTE_KEYS: [Key; 4] = [
+const REMOTE_KEYS: [SettingKey; 4] = [
     key("vlans", "The VLANs that those nics are in. Default: the untagged segment only."),
     key("isolated", "`true`: those nics reach the uplink, and no isolated nic."),
     key("limit", "A rate for each of those nics, as `limit` of a nic."),
@@ -129,7 +129,7 @@ impl Object for NetworkConfig {
     const KEY: &'static str = "network";
     const NEEDS: &'static [&'static str] = &["peer"];
 
-    fn keys() -> &'static [Key] {
+    fn keys() -> &'static [SettingKey] {
         &NETWORK_KEYS
     }
 

@@ -15,7 +15,7 @@ use virtio::Access;
 use volume::settings::show_size;
 
 use crate::checks::{Surroundings, socket_length, unique};
-use crate::key_table::{Key, KeyTable, key, names};
+use crate::key_table::{KeyTable, SettingKey, key, names};
 use crate::object::{InPlace, Object, PartOf, keys as different_keys};
 use crate::reader::{Lines, Reader, Table, Value};
 use crate::sections::{Directories, Role};
@@ -23,7 +23,7 @@ use crate::values::{
     absolute_path, access, capture_path, name_problem, named_like_socket, role, socket_path,
 };
 
-const NIC_KEYS: [Key; 19] = [
+const NIC_KEYS: [SettingKey; 19] = [
     key("name", "The nic's name. Default: the socket's name without the ending."),
     key("socket", "The nic's vhost-user socket, in the sockets' directory."),
     key("role", "The side that makes the socket, as for a disk."),
@@ -79,7 +79,7 @@ const NIC_KEYS: [Key; 19] = [
 ];
 
 /// The keys of a nic's `filter`.
-const FILTER_KEYS: [Key; 2] = [
+const FILTER_KEYS: [SettingKey; 2] = [
     key(
         "default",
         "`\"allow\"` or `\"deny\"`: the decision about frames that no rule \
@@ -88,7 +88,7 @@ const FILTER_KEYS: [Key; 2] = [
     key("rules", "The rules in their order; the first rule that matches decides."),
 ];
 
-const MIRROR_KEYS: [Key; 4] = [
+const MIRROR_KEYS: [SettingKey; 4] = [
     key(
         "file",
         "The file in `captures` that frames are copied into, for wireshark or an intrusion \
@@ -105,7 +105,7 @@ const MIRROR_KEYS: [Key; 4] = [
     key("tap", "Instead of `file`: a tap interface that gets whole frames."),
 ];
 
-const LIMIT_KEYS: [Key; 2] = [
+const LIMIT_KEYS: [SettingKey; 2] = [
     key("bytes-per-second", "The bytes in a second, such as `\"100MiB\"`; at least 4096."),
     key("frames-per-second", "The frames in a second."),
 ];
@@ -407,7 +407,7 @@ impl Object for NicConfig {
     const KEY: &'static str = "nic";
     const NEEDS: &'static [&'static str] = &["peer", "network"];
 
-    fn keys() -> &'static [Key] {
+    fn keys() -> &'static [SettingKey] {
         &NIC_KEYS
     }
 

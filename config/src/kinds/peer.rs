@@ -4,7 +4,7 @@ use transport::PublicKey;
 
 use crate::address::PeerAddress;
 use crate::checks::Surroundings;
-use crate::key_table::{Key, KeyTable, key};
+use crate::key_table::{KeyTable, SettingKey, key};
 use crate::object::{InPlace, Object};
 use crate::public_keys::public_key;
 use crate::reader::{Lines, Reader, Table, Value};
@@ -40,7 +40,7 @@ pub struct PeerKey {
     pub expires_unix_s: Option<u64>,
 }
 
-const PEER_KEYS: [Key; 5] = [
+const PEER_KEYS: [SettingKey; 5] = [
     key("name", "The peer's name. A node that answers with another name is refused."),
     key(
         "address",
@@ -58,7 +58,7 @@ const PEER_KEYS: [Key; 5] = [
 ];
 
 /// The keys of an entry of `keys`.
-const PEER_KEY_KEYS: [Key; 2] = [
+const PEER_KEY_KEYS: [SettingKey; 2] = [
     key("key", "A public key."),
     key("expires", "The date at which this key expires. Default: never."),
 ];
@@ -126,7 +126,7 @@ impl Object for PeerConfig {
     const KEY: &'static str = "peer";
     const INTERRUPTS: bool = false;
 
-    fn keys() -> &'static [Key] {
+    fn keys() -> &'static [SettingKey] {
         &PEER_KEYS
     }
 

@@ -10,7 +10,7 @@ use peer::Allow;
 use super::{Kind, ListedObject, ObjectConfigs};
 use crate::change::{Change, common};
 use crate::checks::{Surroundings, unique};
-use crate::key_table::{Key, KeyTable};
+use crate::key_table::{KeyTable, SettingKey};
 use crate::reader::{Lines, Reader, Table};
 use crate::sections::Directories;
 use crate::values::objects;
@@ -29,7 +29,7 @@ pub struct Allowed<'c> {
 /// A row of the table: [`Object`] without its type.
 pub trait AnyKind: Sync {
     fn key(&self) -> &'static str;
-    fn keys(&self) -> &'static [Key];
+    fn keys(&self) -> &'static [SettingKey];
     fn keys_within(&self, key: &str) -> Option<Vec<&'static str>>;
     /// The tables of the manual, the object's own first.
     fn manual(&self) -> Vec<KeyTable>;
@@ -93,7 +93,7 @@ impl<T: ListedObject> AnyKind for KindRow<T> {
         T::KEY
     }
 
-    fn keys(&self) -> &'static [Key] {
+    fn keys(&self) -> &'static [SettingKey] {
         T::keys()
     }
 

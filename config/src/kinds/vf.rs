@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use crate::checks::{Surroundings, socket_length, unique};
-use crate::key_table::{Key, key};
+use crate::key_table::{SettingKey, key};
 use crate::object::{Object, PartOf, keys};
 use crate::reader::{Lines, Reader, Value};
 use crate::sections::Directories;
 use crate::values::{name, named_like_socket, socket_path};
 
-const VF_KEYS: [Key; 3] = [
+const VF_KEYS: [SettingKey; 3] = [
     key("name", "The window's name. Default: the socket's name without the ending."),
     key("domain", "The domain."),
     key("socket", "The socket that the VM's QEMU connects to, in the sockets' directory."),
@@ -42,7 +42,7 @@ impl Object for VfConfig {
     const KEY: &'static str = "vf";
     const NEEDS: &'static [&'static str] = &["domain"];
 
-    fn keys() -> &'static [Key] {
+    fn keys() -> &'static [SettingKey] {
         &VF_KEYS
     }
 

@@ -10,7 +10,7 @@ use volume::stage::{STAGES, StageConfig, encryption, show_chain};
 use volume::{OPTIMAL_BYTES_MAX, PHYSICAL_BYTES_MAX, Topology};
 
 use crate::checks::Surroundings;
-use crate::key_table::{Key, KeyTable, key};
+use crate::key_table::{KeyTable, SettingKey, key};
 use crate::object::{InPlace, Object, keys};
 use crate::public_keys::{ALLOW_KEYS, allow as allowed_node};
 use crate::reader::{Lines, Reader, Table, Value};
@@ -51,7 +51,7 @@ pub struct VolumeConfig {
     pub lines: Lines,
 }
 
-const VOLUME_KEYS: [Key; 9] = [
+const VOLUME_KEYS: [SettingKey; 9] = [
     key("name", "The volume's name."),
     key("backend", "The place of its blocks; see [backends](#backends)."),
     key(
@@ -266,7 +266,7 @@ impl Object for VolumeConfig {
     const KEY: &'static str = "volume";
     const NEEDS: &'static [&'static str] = &["peer"];
 
-    fn keys() -> &'static [Key] {
+    fn keys() -> &'static [SettingKey] {
         &VOLUME_KEYS
     }
 

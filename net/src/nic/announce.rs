@@ -97,9 +97,9 @@ mod tests {
 
     /// Says nothing, and keeps what it hears.
     #[derive(Debug, Default)]
-    struct Ear(Rc<std::cell::RefCell<Vec<Vec<u8>>>>);
+    struct HeardFrames(Rc<std::cell::RefCell<Vec<Vec<u8>>>>);
 
-    impl Port for Ear {
+    impl Port for HeardFrames {
         fn receive(&mut self, _: &mut Burst, _: u64) -> Progress {
             Progress::Idle
         }
@@ -120,10 +120,10 @@ mod tests {
     fn everyone_hears_once_where_it_is() {
         let mut bridge = Bridge::new(1);
         let is_wanted = Rc::<Cell<bool>>::default();
-        let port = Announced::new(Ear::default(), OWN, Rc::clone(&is_wanted));
+        let port = Announced::new(HeardFrames::default(), OWN, Rc::clone(&is_wanted));
         bridge.add(PortOptions::of_guest(OWN), Box::new(port), Arc::default()).unwrap();
         let heard = Rc::default();
-        let other = Box::new(Ear(Rc::clone(&heard)));
+        let other = Box::new(HeardFrames(Rc::clone(&heard)));
         bridge.add(PortOptions::of_uplink(), other, Arc::default()).unwrap();
         let mut wake = Wake::new();
         assert_eq!((bridge.poll(1), bridge.arm(&mut wake)), (Progress::Idle, Progress::Idle));

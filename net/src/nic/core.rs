@@ -30,11 +30,11 @@ pub struct NicCore {
     /// Told when what the guest reads of its nic has changed.
     changes: Option<Arc<OwnedFd>>,
     /// Control path only.
-    story: Mutex<NicStory>,
+    story: Mutex<NicHistory>,
 }
 
 #[derive(Debug, Default)]
-struct NicStory {
+struct NicHistory {
     broken: Option<String>,
     /// How often the guest broke which rule: as many entries as there are names.
     failures: BTreeMap<&'static str, u64>,
@@ -159,7 +159,7 @@ impl NicCore {
         self.broken.store(false, SeqCst);
     }
 
-    fn story(&self) -> MutexGuard<'_, NicStory> {
+    fn story(&self) -> MutexGuard<'_, NicHistory> {
         // Nothing that holds this lock can leave the story half-told.
         self.story.lock()
     }

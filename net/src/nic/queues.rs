@@ -3,7 +3,7 @@
 use std::slice;
 use std::sync::Arc;
 
-use virtio::{Chain, Head, Memory, Queue, RingError, Segment, Single, gather};
+use virtio::{Chain, ChainHead, Memory, Queue, RingError, Segment, Single, gather};
 
 use super::core::NicCore;
 use super::header::{self, feature};
@@ -50,7 +50,7 @@ pub struct NicQueues {
     /// The pairs whose receiving queue runs.
     active: Vec<u16>,
     /// Chains of senders that were taken for the present burst, in order, each with its pair.
-    taken: Vec<(u16, Head)>,
+    taken: Vec<(u16, ChainHead)>,
     chain: Chain,
     singles: Vec<Single>,
     /// Whose turn it is first.

@@ -2,7 +2,7 @@
 
 use std::ptr;
 
-use virtio::{Chain, Head, Queue, RingError, Segment, Single};
+use virtio::{Chain, ChainHead, Queue, RingError, Segment, Single};
 
 use crate::ether::TAG_BYTES;
 use crate::frame::{BURST_FRAMES_MAX, Burst, Frame, HEAD_BYTES_MAX};
@@ -29,7 +29,7 @@ pub(super) enum PlaceError {
 /// A chain that was taken and not used yet.
 #[derive(Clone, Copy, Debug)]
 struct HeldChain {
-    head: Head,
+    head: ChainHead,
     pieces: usize,
     bytes: usize,
 }
@@ -185,7 +185,7 @@ impl FrameReceiver {
     }
 
     /// Holds a chain whose pieces were just added.
-    fn hold(&mut self, head: Head, pieces: usize, bytes: usize) {
+    fn hold(&mut self, head: ChainHead, pieces: usize, bytes: usize) {
         self.held.push(HeldChain { head, pieces, bytes });
         self.held_bytes += bytes;
     }

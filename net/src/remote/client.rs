@@ -12,7 +12,7 @@ use sidecore::Progress;
 use transport::{Endpoint, FLOWS_MAX, LostReason, PeerInfo, SessionId};
 
 use super::cable::{Cable, Plugged};
-use super::server::{MemberFlow, Ways};
+use super::server::{CableChanges, MemberFlow};
 use super::wire::{Join, NetAnswer, NetCallKind, NetRequest, PROOF_BYTES, short_head};
 use crate::switch::Vlans;
 
@@ -60,7 +60,7 @@ impl fmt::Debug for WantedNetwork {
 
 /// A session that is up and that this node has asked for.
 #[derive(Clone, Debug)]
-struct Up {
+struct UpSession {
     id: SessionId,
     peer: String,
     addr: SocketAddr,
@@ -82,7 +82,7 @@ enum JoinState {
 /// The asks of a client in one session. Answers, and the asks themselves, overtake each other: of
 /// two memberships the one with the greater number has replaced the other.
 #[derive(Clone, Copy, Debug)]
-struct Asks {
+struct JoinRequests {
     session: SessionId,
     first: u32,
     last: u32,
@@ -90,7 +90,7 @@ struct Asks {
     granted: Option<u32>,
 }
 
-impl Asks {
+impl JoinRequests {
     /// Whether an ask was one of these: the client may have its flow from another one, whose
     /// answers are not for it.
     fn has(&self, session: SessionId, number: u32) -> bool {
@@ -116,7 +116,7 @@ struct NetworkClient {
     /// Not before.
     ask_at_ns: u64,
     /// In the present session.
-    asks: Option<Asks>,
+    asks: Option<JoinRequests>,
     /// How long the next ask waits for its answer.
     answer_ns: u64,
     /// When it became a member last, if ever.
@@ -144,7 +144,7 @@ pub(super) struct Clients {
     sidecores: u16,
     /// By flow.
     clients: BTreeMap<u16, NetworkClient>,
-    up: Vec<Up>,
+    up: Vec<UpSession>,
     /// Sessions of our own: peer and index, and the session.
     own: BTreeMap<(String, u16), SessionId>,
     number_next: u32,
@@ -204,7 +204,7 @@ impl Clients {
         now_ns: u64,
         flow: u16,
         endpoint: &mut Endpoint,
-        ways: Ways<'_>,
+        ways: CableChanges<'_>,
     ) {
         let Some(client) = self.clients.remove(&flow) else { return };
         if let JoinState::In(session, membership) = client.state {
@@ -218,7 +218,7 @@ impl Clients {
 
     pub(super) fn connected(&mut self, session: SessionId, peer: &PeerInfo) {
         let PeerInfo { name, addr, index, binding, .. } = peer.clone();
-        self.up.push(Up { id: session, peer: name, addr, index, binding });
+        self.up.push(UpSession { id: session, peer: name, addr, index, binding });
         self.stirred = true;
     }
 
@@ -227,7 +227,7 @@ impl Clients {
         now_ns: u64,
         session: SessionId,
         why: &LostReason,
-        ways: Ways<'_>,
+        ways: CableChanges<'_>,
     ) {
         self.up.retain(|up| up.id != session);
         let own = self.own.iter().find(|(_, id)| **id == session).map(|(key, _)| key.clone());
@@ -304,7 +304,7 @@ impl Clients {
     }
 
     /// The session to ask in.
-    fn session_for(&self, client: &NetworkClient) -> Option<&Up> {
+    fn session_for(&self, client: &NetworkClient) -> Option<&UpSession> {
         let index = client.index.unwrap_or(self.index);
         self.up.iter().find(|up| up.peer == client.wanted.peer && up.index == index)
     }
@@ -344,7 +344,7 @@ impl Clients {
         token: Token,
         head: &[u8],
         late: &mut Vec<LateGrant>,
-        ways: Ways<'_>,
+        ways: CableChanges<'_>,
     ) {
         let (flow, number) = flow_and_number(token);
         let answer = NetAnswer::decode(head);
@@ -409,7 +409,7 @@ impl Clients {
         now_ns: u64,
         session: SessionId,
         request: &NetRequest,
-        ways: Ways<'_>,
+        ways: CableChanges<'_>,
     ) {
         let NetRequest::Ended { flow, membership } = *request else { return };
         let client = self.clients.get_mut(&flow);
@@ -433,7 +433,9 @@ impl NetworkClient {
     fn note_ask(&mut self, session: SessionId, number: u32) {
         match &mut self.asks {
             Some(asks) if asks.session == session => asks.last = number,
-            asks => *asks = Some(Asks { session, first: number, last: number, granted: None }),
+            asks => {
+                *asks = Some(JoinRequests { session, first: number, last: number, granted: None })
+            }
         }
     }
 
@@ -488,7 +490,7 @@ impl NetworkClient {
     }
 
     /// Sends the join. `false`: there is no room now.
-    fn send(&self, now_ns: u64, up: &Up, number: u32, endpoint: &mut Endpoint) -> bool {
+    fn send(&self, now_ns: u64, up: &UpSession, number: u32, endpoint: &mut Endpoint) -> bool {
         let join = &self.wanted.join;
         // Frames may come right behind the answer.
         endpoint.open_casts(up.id, join.flow);

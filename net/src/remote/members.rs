@@ -6,7 +6,7 @@ use std::sync::Arc;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::cable::CableCore;
-use super::server::Right;
+use super::server::MemberRight;
 use super::wire::Join;
 use crate::ether::Mac;
 use crate::port::PortCounters;
@@ -40,7 +40,7 @@ impl Members {
 
     pub(super) fn enter(
         self: &Arc<Self>,
-        right: &Right,
+        right: &MemberRight,
         join: &Join,
         counters: &Arc<PortCounters>,
         cable: &Arc<CableCore>,

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use peer::flows;
 use sidecore::{Progress, Services};
 use transport::{
-    BufId, CallId, Endpoint, FLOWS_MAX, FairQueue, HEAD_MAX, PeerIdentity, PeerInfo, Roll,
+    BufId, CallId, Endpoint, FLOWS_MAX, FairQueue, HEAD_MAX, PeerIdentity, PeerInfo, PeerNumbers,
     SESSIONS_MAX, SessionId,
 };
 
@@ -58,7 +58,7 @@ pub struct Admission {
     /// Stages before it.
     pub chain: PortMaker,
     /// By what it was granted.
-    pub right: Right,
+    pub right: MemberRight,
 }
 
 impl fmt::Debug for Admission {
@@ -73,7 +73,7 @@ impl fmt::Debug for Admission {
 
 /// The right by which a port is a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Right {
+pub struct MemberRight {
     /// The node that joined.
     pub peer: String,
     /// The network's name.
@@ -100,7 +100,7 @@ pub trait JoinGate: fmt::Debug + Send + Sync {
     ) -> Result<Admission, String>;
 
     /// Whether an admitted port still has its right.
-    fn holds(&self, right: &Right) -> bool;
+    fn holds(&self, right: &MemberRight) -> bool;
 
     /// Another number whenever [`JoinGate::holds`] may say otherwise than before.
     fn generation(&self) -> u64;
@@ -135,7 +135,7 @@ struct Joined {
     membership: u32,
     bridge: Rc<RefCell<Bridge>>,
     port: u16,
-    right: Right,
+    right: MemberRight,
     nic: String,
     /// Listed for others to see, for as long as it lives.
     _member: Member,
@@ -154,7 +154,7 @@ pub struct NetServer {
     /// With each peer's number.
     peers: HashMap<SessionId, (PeerInfo, usize)>,
     /// How many sessions each peer has.
-    roll: Roll<u64>,
+    roll: PeerNumbers<u64>,
     /// By the peer's number and one: a flood delays its own peer first. 0 is of sessions that this
     /// node asked for.
     calls: FairQueue<PendingJoin>,
@@ -170,7 +170,7 @@ pub struct NetServer {
 }
 
 /// Cables that came and went, for the sorter of arriving frames.
-pub(super) type Ways<'a> = &'a mut dyn FnMut(MemberFlow, Option<Rc<RefCell<Cable>>>);
+pub(super) type CableChanges<'a> = &'a mut dyn FnMut(MemberFlow, Option<Rc<RefCell<Cable>>>);
 
 impl NetServer {
     pub(super) fn new(
@@ -186,7 +186,7 @@ impl NetServer {
             services,
             index,
             peers: HashMap::new(),
-            roll: Roll::default(),
+            roll: PeerNumbers::default(),
             calls: FairQueue::default(),
             unwanted: Vec::new(),
             joined: BTreeMap::new(),
@@ -246,7 +246,7 @@ impl NetServer {
         &mut self,
         now_ns: u64,
         endpoint: &Rc<RefCell<Endpoint>>,
-        ways: Ways<'_>,
+        ways: CableChanges<'_>,
     ) -> Progress {
         let generation = self.gate.generation();
         if std::mem::replace(&mut self.generation, generation) != generation {
@@ -276,7 +276,7 @@ impl NetServer {
         now_ns: u64,
         called: &PendingJoin,
         endpoint: &Rc<RefCell<Endpoint>>,
-        ways: Ways<'_>,
+        ways: CableChanges<'_>,
     ) {
         let body = called.body.map(|(buffer, len_bytes)| {
             let mut endpoint = endpoint.borrow_mut();
@@ -317,7 +317,7 @@ impl NetServer {
         join: &Join,
         proof: Option<&[u8]>,
         endpoint: &Rc<RefCell<Endpoint>>,
-        ways: Ways<'_>,
+        ways: CableChanges<'_>,
     ) -> Result<NetAnswer, String> {
         let (peer, number) = self.peers.get(&session).ok_or("the session is over")?;
         let owner = Some(*number);
@@ -356,7 +356,7 @@ impl NetServer {
     }
 
     /// Whether there is a place for one more with this right.
-    fn check_room(&self, right: &Right) -> Result<(), String> {
+    fn check_room(&self, right: &MemberRight) -> Result<(), String> {
         let own = self.joined.values().filter(|it| it.right.peer == right.peer);
         let (mut of_peer, mut of_network) = (0, 0);
         for joined in own {
@@ -379,7 +379,7 @@ impl NetServer {
     }
 
     /// Ends a membership.
-    fn part(&mut self, way: MemberFlow, ways: Ways<'_>) {
+    fn part(&mut self, way: MemberFlow, ways: CableChanges<'_>) {
         let Some(joined) = self.joined.remove(&way) else { return };
         ways(way, None);
         joined.cable.borrow_mut().unplug("it has left");
@@ -388,7 +388,12 @@ impl NetServer {
     }
 
     /// Ends memberships whose right is gone, and tells their nodes.
-    fn look_again(&mut self, now_ns: u64, endpoint: &Rc<RefCell<Endpoint>>, ways: Ways<'_>) {
+    fn look_again(
+        &mut self,
+        now_ns: u64,
+        endpoint: &Rc<RefCell<Endpoint>>,
+        ways: CableChanges<'_>,
+    ) {
         let gone = self.joined.iter().filter(|(_, it)| !self.gate.holds(&it.right));
         let gone: Vec<_> = gone.map(|(way, it)| (*way, it.membership)).collect();
         for (way, membership) in gone {

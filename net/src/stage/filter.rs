@@ -16,7 +16,7 @@ use super::{Direction, FrameStage};
 use crate::ether::{self, FlowPacket, Ip, IpHeader, TYPE_IPV4, TYPE_IPV6};
 use crate::frame::{Burst, Frame};
 use crate::reason::Reason;
-use flows::{First, Flows};
+use flows::{FirstFrame, Flows};
 
 pub use flows::FLOWS_MAX;
 pub use parse::{RULES_MAX, RuleError};
@@ -77,7 +77,7 @@ struct FrameFacts {
     packet: Option<FlowPacket>,
 }
 
-impl First {
+impl FirstFrame {
     fn facts(&self) -> FrameFacts {
         let [source, destination] = self.ends;
         let (from, to) = (Ip(source.0), Ip(destination.0));
@@ -165,7 +165,7 @@ impl Rules {
     }
 
     /// Whether a conversation that began like this would be kept.
-    fn would_keep(&self, first: First) -> bool {
+    fn would_keep(&self, first: FirstFrame) -> bool {
         let at = self.first_that_fits(&first.facts());
         at.is_some_and(|at| self.rules[at].keep)
     }

@@ -7,7 +7,7 @@ use link::{Promiscuous, XdpCard, XdpError};
 
 /// A claim that an uplink keeps beside its interface. When the claim is dropped, the interface is
 /// not promiscuous any more.
-pub type Hold = Box<dyn fmt::Debug + Send>;
+pub type InterfaceClaim = Box<dyn fmt::Debug + Send>;
 
 /// The process that may take interfaces: this one, or another process that kept the rights.
 pub trait Cards: Send + Sync {
@@ -15,13 +15,13 @@ pub trait Cards: Send + Sync {
     ///
     /// # Errors
     /// The obstacle, for the operator.
-    fn open(&self, name: &str) -> Result<(XdpCard, Hold), XdpError>;
+    fn open(&self, name: &str) -> Result<(XdpCard, InterfaceClaim), XdpError>;
 
     /// The hold alone, on the interface of this name and number, which another process has opened.
     ///
     /// # Errors
     /// The obstacle, for the operator.
-    fn hold(&self, name: &str, index: u32) -> Result<Hold, XdpError>;
+    fn hold(&self, name: &str, index: u32) -> Result<InterfaceClaim, XdpError>;
 
     /// The reason that existing holds have ended and no interface can be taken, if there is one.
     fn trouble(&self) -> Option<String> {
@@ -34,12 +34,12 @@ pub trait Cards: Send + Sync {
 pub struct OwnCards;
 
 impl Cards for OwnCards {
-    fn open(&self, name: &str) -> Result<(XdpCard, Hold), XdpError> {
+    fn open(&self, name: &str) -> Result<(XdpCard, InterfaceClaim), XdpError> {
         let (card, promiscuous) = XdpCard::open(name)?;
         Ok((card, Box::new(promiscuous)))
     }
 
-    fn hold(&self, name: &str, index: u32) -> Result<Hold, XdpError> {
+    fn hold(&self, name: &str, index: u32) -> Result<InterfaceClaim, XdpError> {
         Ok(Box::new(Promiscuous::beside(name, index)?))
     }
 }

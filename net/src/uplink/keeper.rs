@@ -234,7 +234,7 @@ pub(super) fn start<S: Source>(
     let (port, incoming) = mailbox::channel(1, waker);
     let (outgoing, returned) = mailbox::channel(1, Waker::none());
     let mut keeping =
-        Keeping { source, core: Arc::clone(&core), port, returned, told, was_up: true };
+        KeeperThread { source, core: Arc::clone(&core), port, returned, told, was_up: true };
     let thread = Builder::new().name("uplink".into()).spawn(move || keeping.run())?;
     let handle = thread.thread().clone();
     let keeper = Keeper { core: Arc::clone(&core), thread: Some(thread) };
@@ -242,7 +242,7 @@ pub(super) fn start<S: Source>(
 }
 
 /// The keeper's thread.
-struct Keeping<S: Source> {
+struct KeeperThread<S: Source> {
     source: S,
     core: Arc<UplinkCore>,
     port: Sender<S::Opened>,
@@ -252,7 +252,7 @@ struct Keeping<S: Source> {
     was_up: bool,
 }
 
-impl<S: Source> Keeping<S> {
+impl<S: Source> KeeperThread<S> {
     fn run(&mut self) {
         while !self.core.ended.load(SeqCst) && !self.port.is_abandoned() {
             if self.core.is_paused() {

@@ -24,7 +24,7 @@ use crate::offload::Offers;
 use crate::port::{Chosen, Port, PortCounters};
 use crate::reason::Reason;
 
-use super::cards::{Cards, Hold};
+use super::cards::{Cards, InterfaceClaim};
 use super::hand_over::{self, HandedInterface, InterfaceFds};
 use super::interface::is_interface;
 use super::keeper::{InterfaceState, KeeperPort, Source};
@@ -176,7 +176,7 @@ struct Reopened {
     /// Of the one that is open.
     facts: InterfaceFacts,
     /// Of the one that is open. It is the keeper's, not the port's: to let go may take a while.
-    hold: Option<Hold>,
+    hold: Option<InterfaceClaim>,
 }
 
 impl Source for Reopened {
@@ -243,7 +243,7 @@ impl Source for Reopened {
 }
 
 impl Reopened {
-    fn new(name: &str, cards: Arc<dyn Cards>, first: &XdpCard, hold: Hold) -> Self {
+    fn new(name: &str, cards: Arc<dyn Cards>, first: &XdpCard, hold: InterfaceClaim) -> Self {
         Self { name: name.to_owned(), cards, facts: InterfaceFacts::of(first), hold: Some(hold) }
     }
 }

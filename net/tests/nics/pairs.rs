@@ -10,7 +10,7 @@ use net::nic::{NicCore, NicOptions, NicPort, NicQueues, features};
 use net::stand_in::{HEADER, NicPlan, StandInGuest};
 use net::{Bridge, Mac, PortOptions};
 use virtio::driver::{
-    Backing, FramePart, FrameRing, Guest, GuestPlan, Regions, RingOptions, RingShape,
+    Backing, DriverGuest, FramePart, FrameRing, GuestPlan, Regions, RingOptions, RingShape,
 };
 use virtio::{Queue, RingKind, feature as ring_feature};
 
@@ -39,7 +39,7 @@ impl Paired {
             RingShape { size: SIZE, slots: SIZE, transfer_bytes_max: 4096, segments_max: 4 };
         let (backing, regions) = (Backing::Memfd, Regions::One);
         let plan = GuestPlan { queues: QUEUES, shape, backing, regions };
-        let (guest, queues) = (Guest::new(&plan).unwrap(), usize::from(QUEUES));
+        let (guest, queues) = (DriverGuest::new(&plan).unwrap(), usize::from(QUEUES));
         let memory = Arc::new(guest.memory().device_memory().unwrap());
         let core = NicCore::new("paired");
         let nic = Rc::new(RefCell::new(NicQueues::new(Arc::clone(&core), queues, 1500)));

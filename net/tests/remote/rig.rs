@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex};
 
 use net::network::Bridges;
 use net::remote::{
-    Admission, CableCore, Join, JoinGate, MemberInfo, Members, NetPlane, Right, WantedNetwork, join,
+    Admission, CableCore, Join, JoinGate, MemberInfo, MemberRight, Members, NetPlane,
+    WantedNetwork, join,
 };
 use net::{
     Bridge, Burst, Chosen, Mac, Offload, Port, PortCounters, PortOptions, Stations, VlanSet, Vlans,
@@ -132,7 +133,7 @@ impl JoinGate for TestGate {
                 ..PortOptions::of_guest(join.mac)
             },
             chain: Box::new(|port, _| port),
-            right: Right {
+            right: MemberRight {
                 peer: peer.name.clone(),
                 network: join.network.clone(),
                 key: None,
@@ -141,7 +142,7 @@ impl JoinGate for TestGate {
         })
     }
 
-    fn holds(&self, right: &Right) -> bool {
+    fn holds(&self, right: &MemberRight) -> bool {
         let open = self.open.lock().unwrap();
         open.get(&right.network).is_some_and(|it| it.2.contains(&right.peer))
     }

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use config::{Config, Privileges};
 use link::{Promiscuous, XdpCard, XdpCardFds, XdpError, XdpQueueFds};
-use net::uplink::{Cards, Hold, OwnCards};
+use net::uplink::{Cards, InterfaceClaim, OwnCards};
 use parking_lot::{Mutex, MutexGuard};
 use rustix::thread::CapabilitySet;
 use serde::{Deserialize, Serialize};
@@ -205,7 +205,7 @@ impl Opener {
 }
 
 impl Cards for Opener {
-    fn open(&self, name: &str) -> Result<(XdpCard, Hold), XdpError> {
+    fn open(&self, name: &str) -> Result<(XdpCard, InterfaceClaim), XdpError> {
         let helper = match &self.0 {
             Way::Own => return OwnCards.open(name),
             Way::No => return Err(not_named()),
@@ -220,7 +220,7 @@ impl Cards for Opener {
         Ok((card, Box::new(kept)))
     }
 
-    fn hold(&self, name: &str, index: u32) -> Result<Hold, XdpError> {
+    fn hold(&self, name: &str, index: u32) -> Result<InterfaceClaim, XdpError> {
         let helper = match &self.0 {
             Way::Own => return OwnCards.hold(name, index),
             Way::No => return Err(not_named()),

@@ -21,7 +21,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use block::attachment::Standing;
+use block::attachment::AttachmentSnapshot;
 use block::{Plane, RemoteVolume};
 use config::DiskConfig;
 use parking_lot::{Mutex, MutexGuard};
@@ -143,7 +143,7 @@ impl Disks {
     pub(crate) fn adopt(
         &self,
         shown: &Shown,
-        (described, standing): (Option<VolumeInfo>, Option<Standing>),
+        (described, standing): (Option<VolumeInfo>, Option<AttachmentSnapshot>),
         served: ServedDevice<OwnedFd>,
     ) -> Result<(virtio::Adopted, Outside), AdoptError> {
         if let Source::Remote(volume) = &shown.volume {

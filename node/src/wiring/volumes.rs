@@ -22,7 +22,7 @@ use parking_lot::{Mutex, MutexGuard};
 use peer::Allow;
 use sessions::Core;
 use volume::backend::{BackendVolume, HandedBlocks, Opening};
-use volume::chain::{Chain, Swap, Turning};
+use volume::chain::{Chain, Swap, SwapProgress};
 use volume::record::{FileRecords, KeptRecords, RecordWriter, Ticket, make_private};
 use volume::{Durability, Volume, stage::VolumeKey};
 
@@ -100,11 +100,11 @@ impl Served {
     fn turn(&self, cores: &[Core]) -> Result<(), String> {
         loop {
             match wait_for_turn(&self.swap, cores) {
-                Turning::Done if self.swap.settle() => return Ok(()),
+                SwapProgress::Done if self.swap.settle() => return Ok(()),
                 // A channel has just been opened.
-                Turning::Done => {}
-                Turning::Failed(why) => return Err(why),
-                Turning::Left(channels) => {
+                SwapProgress::Done => {}
+                SwapProgress::Failed(why) => return Err(why),
+                SwapProgress::Left(channels) => {
                     return Err(format!(
                         "{channels} of its channels did not drain within {TURN_TIME_MAX:?}; its \
                          storage may be stuck"
@@ -116,12 +116,12 @@ impl Served {
 }
 
 /// Waits until every channel has the new chain, one cannot have it, or the time is over.
-fn wait_for_turn(swap: &Swap, cores: &[Core]) -> Turning {
+fn wait_for_turn(swap: &Swap, cores: &[Core]) -> SwapProgress {
     wake(cores);
     let until = Instant::now() + TURN_TIME_MAX;
     loop {
         match swap.turning() {
-            Turning::Left(_) if Instant::now() < until => std::thread::sleep(LOOK_AGAIN),
+            SwapProgress::Left(_) if Instant::now() < until => std::thread::sleep(LOOK_AGAIN),
             turning => return turning,
         }
     }

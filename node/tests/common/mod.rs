@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use node::status::{DiskState, DiskStatus, Status};
 use node::{Config, Node};
 use virtio::driver::{
-    Data, DriverRequest, FrontEnd, FrontEndConfig, GuestPlan, Op, RequestStatus as Outcome,
+    Data, DriverOp, DriverRequest, FrontEnd, FrontEndConfig, GuestPlan, RequestStatus as Outcome,
     SocketRole,
 };
 
@@ -80,19 +80,19 @@ impl Guest {
         Self(FrontEnd::connect(config, PATIENCE).unwrap())
     }
 
-    fn one(&mut self, queue: u16, op: Op, block: u64, seed: u64) -> Outcome {
+    fn one(&mut self, queue: u16, op: DriverOp, block: u64, seed: u64) -> Outcome {
         let ring = self.0.ring(queue);
         let slot = ring.take_slot().unwrap();
-        if op == Op::Write {
+        if op == DriverOp::Write {
             ring.fill(slot, BLOCK_BYTES, seed);
         }
-        let data = if op == Op::Flush { Data::None } else { Data::Whole(BLOCK_BYTES) };
+        let data = if op == DriverOp::Flush { Data::None } else { Data::Whole(BLOCK_BYTES) };
         let request = DriverRequest { slot, op, sector: block * SECTORS, data, token: seed };
         ring.submit(&request).unwrap();
         ring.publish();
         assert!(ring.wait(PATIENCE).unwrap(), "no answer to {op:?} of block {block}");
         let done = ring.complete().unwrap().unwrap();
-        if op == Op::Read && done.status == Outcome::Ok {
+        if op == DriverOp::Read && done.status == Outcome::Ok {
             assert_eq!(ring.mismatch(slot, BLOCK_BYTES, seed), None, "block {block}");
         }
         ring.release(slot);
@@ -101,15 +101,15 @@ impl Guest {
 
     /// Writes a block with content that follows from the seed.
     pub(crate) fn write(&mut self, queue: u16, block: u64, seed: u64) -> Outcome {
-        self.one(queue, Op::Write, block, seed)
+        self.one(queue, DriverOp::Write, block, seed)
     }
 
     /// Reads a block, and checks that its content follows from the seed.
     pub(crate) fn check(&mut self, queue: u16, block: u64, seed: u64) -> Outcome {
-        self.one(queue, Op::Read, block, seed)
+        self.one(queue, DriverOp::Read, block, seed)
     }
 
     pub(crate) fn flush(&mut self, queue: u16) -> Outcome {
-        self.one(queue, Op::Flush, 0, 0)
+        self.one(queue, DriverOp::Flush, 0, 0)
     }
 }

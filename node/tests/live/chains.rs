@@ -7,7 +7,7 @@ use std::time::Instant;
 use node::Node;
 use node::status::DiskState;
 use serde_json::json;
-use virtio::driver::{Data, DriverRequest, Op, RequestStatus as Outcome};
+use virtio::driver::{Data, DriverOp, DriverRequest, RequestStatus as Outcome};
 
 use super::control::done;
 use super::{LOCAL, io1, load, vm1};
@@ -102,8 +102,14 @@ fn submit_reads(guest: &mut Guest, count: u64) {
     for block in 0..count {
         let slot = ring.take_slot().unwrap();
         let data = Data::Whole(4096);
-        ring.submit(&DriverRequest { slot, op: Op::Read, sector: block * 8, data, token: block })
-            .unwrap();
+        ring.submit(&DriverRequest {
+            slot,
+            op: DriverOp::Read,
+            sector: block * 8,
+            data,
+            token: block,
+        })
+        .unwrap();
     }
     ring.publish();
 }

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use node::status::DiskState;
 use serde_json::{Value, json};
-use virtio::driver::{Data, DriverRequest, Op, RequestStatus as Outcome};
+use virtio::driver::{Data, DriverOp, DriverRequest, RequestStatus as Outcome};
 
 use super::control::{done, refused};
 use super::{LOCAL, io1, start_file, vm1, write_file};
@@ -27,7 +27,7 @@ fn discard(guest: &mut Guest, sector: u64, sectors: u32) -> Outcome {
     let list = [&sector.to_le_bytes()[..], &sectors.to_le_bytes(), &[0; 4]].concat();
     ring.write(slot, 0, &list);
     let data = Data::Whole(16);
-    ring.submit(&DriverRequest { slot, op: Op::Discard, sector: 0, data, token: 0 }).unwrap();
+    ring.submit(&DriverRequest { slot, op: DriverOp::Discard, sector: 0, data, token: 0 }).unwrap();
     ring.publish();
     assert!(ring.wait(PATIENCE).unwrap(), "no answer");
     let done = ring.complete().unwrap().unwrap();

@@ -17,7 +17,7 @@ const ANSWERS_MAX: usize = 64;
 
 /// The receiver of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Class {
+pub(super) enum AnswerReceiver {
     /// A peer of a session of ours, or one that has shown its address by a cookie.
     Known,
     /// A sender of a Hello that has shown nothing.
@@ -74,11 +74,11 @@ impl Answers {
     }
 
     /// `false`: too many of its class wait, so it is dropped.
-    pub(super) fn push(&mut self, class: Class, answer: SessionlessReply) -> bool {
+    pub(super) fn push(&mut self, class: AnswerReceiver, answer: SessionlessReply) -> bool {
         let queue = match class {
-            Class::Known => &mut self.known,
-            Class::Stranger => &mut self.strangers,
-            Class::Lost => &mut self.lost,
+            AnswerReceiver::Known => &mut self.known,
+            AnswerReceiver::Stranger => &mut self.strangers,
+            AnswerReceiver::Lost => &mut self.lost,
         };
         let has_room = queue.len() < ANSWERS_MAX;
         if has_room {
@@ -112,11 +112,11 @@ mod tests {
     #[test]
     fn a_flood_of_one_class_leaves_room_for_the_others() {
         let mut answers = Answers::new();
-        for flood in [Class::Stranger, Class::Lost] {
+        for flood in [AnswerReceiver::Stranger, AnswerReceiver::Lost] {
             let taken = (0..1000).filter(|&number| answers.push(flood, answer(number))).count();
             assert_eq!(taken, ANSWERS_MAX);
         }
-        assert!(answers.push(Class::Known, answer(7)));
+        assert!(answers.push(AnswerReceiver::Known, answer(7)));
         assert_eq!(answers.pop().map(|answer| answer.label.number), Some(7));
         let rest = std::iter::from_fn(|| answers.pop()).count();
         assert_eq!((rest, answers.is_empty()), (2 * ANSWERS_MAX, true));

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use zerocopy::byteorder::little_endian::U16;
 use zerocopy::{FromZeros, IntoBytes};
 
-use crate::endpoint::answers::{Class, Content, SessionlessReply};
+use crate::endpoint::answers::{AnswerReceiver, Content, SessionlessReply};
 use crate::endpoint::security::draw;
 use crate::endpoint::{Endpoint, HALF_OPEN_MAX, TableEntry, answer_label};
 use crate::handshake::{
@@ -91,7 +91,7 @@ impl Endpoint {
             let port = U16::new(self.config.ports[usize::from(owner)]);
             let label = answer_label(PacketKind::Moved, remote_id, caller.attempt);
             let content = Content::Redirection(Redirection { port });
-            self.answer(Class::Stranger, SessionlessReply::new(from, label, content));
+            self.answer(AnswerReceiver::Stranger, SessionlessReply::new(from, label, content));
             return;
         }
         let knows_cookies = *self.config.versions.end() >= SEALED_VERSION_MIN;
@@ -146,7 +146,7 @@ impl Endpoint {
                 WelcomeLabel { attempt, version, index, local_id, remote_id }
             }
         };
-        let class = if has_cookie { Class::Known } else { Class::Stranger };
+        let class = if has_cookie { AnswerReceiver::Known } else { AnswerReceiver::Stranger };
         let label = answer_label(PacketKind::Welcome, remote_id, attempt);
         let answer = SessionlessReply::new(from, label, Content::Welcome(welcome));
         self.answer(class, SessionlessReply { pad_bytes, ..answer });
@@ -267,7 +267,7 @@ impl Endpoint {
         let label = answer_label(PacketKind::Retry, caller.remote_id, caller.attempt);
         let cookie = self.door.cookie(now_ns, caller.from, caller.remote_id);
         let content = Content::Cookie(cookie, is_busy);
-        self.answer(Class::Stranger, SessionlessReply::new(caller.from, label, content));
+        self.answer(AnswerReceiver::Stranger, SessionlessReply::new(caller.from, label, content));
     }
 
     /// Opens the message of a Hello: the first step that costs operations on a curve. `None`: it
@@ -397,7 +397,7 @@ impl Endpoint {
     fn answer_sealed(&mut self, caller: Caller, frames: Box<[u8]>, pad_bytes: usize) {
         let label = answer_label(PacketKind::Welcome, caller.remote_id, caller.attempt);
         let answer = SessionlessReply::new(caller.from, label, Content::Frames(frames));
-        self.answer(Class::Known, SessionlessReply { pad_bytes, ..answer });
+        self.answer(AnswerReceiver::Known, SessionlessReply { pad_bytes, ..answer });
     }
 
     /// Refuses a Hello by what it says in the clear, and remembers that.
@@ -413,7 +413,7 @@ impl Endpoint {
         self.counters.hellos_refused += 1;
         let label = answer_label(PacketKind::Refused, caller.remote_id, caller.attempt);
         let content = Content::Refusal(self.refusal(reason));
-        self.answer(Class::Stranger, SessionlessReply::new(caller.from, label, content));
+        self.answer(AnswerReceiver::Stranger, SessionlessReply::new(caller.from, label, content));
     }
 
     fn refusal(&self, reason: u8) -> HelloRefusal {

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use crate::door::Cookie;
-use crate::endpoint::answers::{Class, Content, SessionlessReply};
+use crate::endpoint::answers::{AnswerReceiver, Content, SessionlessReply};
 use crate::endpoint::{Endpoint, PLACE_BITS, TableEntry, Times, answer_label};
 use crate::events::{LostReason, Sink};
 use crate::handshake::Welcomed;
@@ -159,7 +159,7 @@ impl Endpoint {
         self.counters.dropped_unknown_session += 1;
         self.counters.resets_sent += 1;
         let label = answer_label(PacketKind::Reset, session, number);
-        self.answer(Class::Lost, SessionlessReply::new(to, label, content));
+        self.answer(AnswerReceiver::Lost, SessionlessReply::new(to, label, content));
     }
 
     /// Gives a session a packet of its peer. The first one is what opens it.

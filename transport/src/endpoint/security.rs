@@ -6,7 +6,7 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 use crate::config::EndpointConfig;
 use crate::endpoint::{Endpoint, TableEntry};
 use crate::events::{LostReason, Sink};
-use crate::handshake::Ingredients;
+use crate::handshake::SealedAttempt;
 use crate::keys::{PublicKey, Security};
 use crate::noise::START_OPERATIONS;
 use crate::seal::ResetKey;
@@ -103,7 +103,7 @@ impl Endpoint {
         let reset_key = self.reset_key.as_ref().expect("sealed sessions have one");
         self.last_attempt = now_ns.max(self.last_attempt + 1);
         self.counters.public_key_operations += START_OPERATIONS;
-        let ingredients = Ingredients {
+        let ingredients = SealedAttempt {
             secret,
             key,
             keys,

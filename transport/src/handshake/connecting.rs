@@ -150,7 +150,7 @@ struct Hint {
 }
 
 /// The parts of an attempt for a sealed session.
-pub(crate) struct Ingredients<'a> {
+pub(crate) struct SealedAttempt<'a> {
     pub(crate) secret: &'a SecretKey,
     /// The peer's key, and how many it has.
     pub(crate) key: PublicKey,
@@ -227,7 +227,7 @@ impl Connecting {
     }
 
     /// Begins a new attempt, for a sealed session with the peer that has a key.
-    pub(crate) fn be_sealed(&mut self, config: &EndpointConfig, with: &Ingredients<'_>) {
+    pub(crate) fn be_sealed(&mut self, config: &EndpointConfig, with: &SealedAttempt<'_>) {
         self.attempt = with.attempt;
         self.keys_tried += 1;
         let clear = veiled_greeting(config, self.index, self.local_id);

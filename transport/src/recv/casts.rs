@@ -136,7 +136,7 @@ pub(crate) struct CastPiece<'a> {
 }
 
 /// The parts of the session that its casts borrow while one is worked on.
-pub(crate) struct Around<'a, 'b> {
+pub(crate) struct CastContext<'a, 'b> {
     pub(crate) inside: &'a mut SessionContext<'b>,
     /// Whose the buffers are.
     pub(crate) owner: BufferOwner,
@@ -202,7 +202,7 @@ impl PeerCasts {
     /// Takes a fragment.
     pub(crate) fn take(
         &mut self,
-        around: &mut Around<'_, '_>,
+        around: &mut CastContext<'_, '_>,
         piece: &CastPiece<'_>,
     ) -> Result<(), Contradiction> {
         let number = piece.frame.flow.get();
@@ -217,7 +217,7 @@ impl PeerCasts {
 
     fn take_of_flow(
         &mut self,
-        around: &mut Around<'_, '_>,
+        around: &mut CastContext<'_, '_>,
         number: u16,
         flow: &mut ListenedFlow,
         piece: &CastPiece<'_>,
@@ -254,7 +254,7 @@ impl PeerCasts {
     /// Puts a fragment where it belongs, and makes a place for it if it is the first one.
     fn take_piece(
         &mut self,
-        around: &mut Around<'_, '_>,
+        around: &mut CastContext<'_, '_>,
         flow: &mut ListenedFlow,
         piece: &CastPiece<'_>,
         fragments: usize,
@@ -293,7 +293,7 @@ impl PeerCasts {
 
     fn begin(
         &mut self,
-        around: &mut Around<'_, '_>,
+        around: &mut CastContext<'_, '_>,
         frame: &FragmentFrame,
         fragments: usize,
     ) -> Option<u16> {
@@ -324,7 +324,12 @@ impl PeerCasts {
     }
 
     /// Hands over all that is whole and whose turn it is.
-    fn hand_over(&mut self, around: &mut Around<'_, '_>, number: u16, flow: &mut ListenedFlow) {
+    fn hand_over(
+        &mut self,
+        around: &mut CastContext<'_, '_>,
+        number: u16,
+        flow: &mut ListenedFlow,
+    ) {
         let mut next = flow.next.expect("a cast has come");
         while next < flow.end {
             let slot = flow.slots[at(next)];
@@ -340,7 +345,13 @@ impl PeerCasts {
 
     /// Goes on at number `to`, at least: whole casts before it are handed over, and the rest is
     /// dropped.
-    fn pass(&mut self, around: &mut Around<'_, '_>, number: u16, flow: &mut ListenedFlow, to: u64) {
+    fn pass(
+        &mut self,
+        around: &mut CastContext<'_, '_>,
+        number: u16,
+        flow: &mut ListenedFlow,
+        to: u64,
+    ) {
         let Some(next) = flow.next else { return };
         // Above the end there is nothing, however far it goes.
         let end = to.min(flow.end);
@@ -360,7 +371,7 @@ impl PeerCasts {
     }
 
     /// Empties a slot: hands the cast over, or drops it.
-    fn end(&mut self, around: &mut Around<'_, '_>, flow: u16, number: u16) {
+    fn end(&mut self, around: &mut CastContext<'_, '_>, flow: u16, number: u16) {
         self.free.push(number);
         let slot = &mut self.slots[usize::from(number)];
         let SessionContext { pool, counters, sink, .. } = &mut *around.inside;
@@ -379,7 +390,7 @@ impl PeerCasts {
     }
 
     /// Notes when the first one that waits has waited for long enough.
-    fn note_due(&mut self, around: &Around<'_, '_>, flow: &mut ListenedFlow) {
+    fn note_due(&mut self, around: &CastContext<'_, '_>, flow: &mut ListenedFlow) {
         let next = flow.next.expect("a cast has come");
         let waiting =
             flow.waiting_from(next).map(|id| self.slots[usize::from(flow.slots[at(id)])].since_ns);
@@ -388,7 +399,7 @@ impl PeerCasts {
     }
 
     /// Passes over what is missing for too long.
-    pub(crate) fn advance(&mut self, around: &mut Around<'_, '_>) {
+    pub(crate) fn advance(&mut self, around: &mut CastContext<'_, '_>) {
         if around.inside.now_ns < self.due_ns {
             return;
         }
@@ -406,7 +417,7 @@ impl PeerCasts {
 
     /// Passes over the numbers that are missing before the first cast that came; or over that cast,
     /// if it is not whole.
-    fn pass_one(&mut self, around: &mut Around<'_, '_>, number: u16, flow: &mut ListenedFlow) {
+    fn pass_one(&mut self, around: &mut CastContext<'_, '_>, number: u16, flow: &mut ListenedFlow) {
         let next = flow.next.expect("a cast has come");
         let first = flow.waiting_from(next);
         let to = first.map_or(flow.end, |first| if first == next { next + 1 } else { first });
@@ -417,14 +428,14 @@ impl PeerCasts {
 }
 
 /// Copies a fragment's part of the body.
-fn fill(around: &mut Around<'_, '_>, body: BufId, piece: &CastPiece<'_>) {
+fn fill(around: &mut CastContext<'_, '_>, body: BufId, piece: &CastPiece<'_>) {
     let range = piece.first..piece.first + piece.data.len();
     around.inside.pool.bytes_mut(body)[range].copy_from_slice(piece.data);
     around.inside.counters.bytes_copied += piece.data.len() as u64;
 }
 
 /// Hands over a cast that came whole, and in its turn.
-fn hand_over_at_once(around: &mut Around<'_, '_>, number: u16, piece: &CastPiece<'_>) {
+fn hand_over_at_once(around: &mut CastContext<'_, '_>, number: u16, piece: &CastPiece<'_>) {
     let mut body = None;
     if !piece.data.is_empty() {
         let SessionContext { pool, counters, .. } = &mut *around.inside;

@@ -11,7 +11,9 @@ use crate::sent::FragmentRef;
 use crate::tables::{append, make_room};
 use crate::wire::{CAST_WINDOW, FLOWS_MAX};
 
-use super::{CAST, NONE, Next, Out, QueuePlace, QueuedMessage, SendQueue, outs_bytes};
+use super::{
+    CAST, NONE, NextFragment, OutgoingMessage, QueuePlace, QueuedMessage, SendQueue, outs_bytes,
+};
 
 /// Casts of a session that wait or are on their way: four flows' full windows. Bounds its table.
 const CASTS_MAX: usize = 2048;
@@ -57,7 +59,7 @@ fn at(id: u64) -> usize {
 #[derive(Debug, Default)]
 pub(super) struct Casts {
     /// By slot; grows to the most that there ever were.
-    pub(super) outs: Vec<Out>,
+    pub(super) outs: Vec<OutgoingMessage>,
     free: Vec<u16>,
     /// By flow, made when it is first used; up to the highest that was.
     flows: Vec<Option<Box<CastFlow>>>,
@@ -98,7 +100,7 @@ impl Casts {
         if self.outs.len() == CASTS_MAX {
             return None;
         }
-        append(&mut self.outs, Out::vacant());
+        append(&mut self.outs, OutgoingMessage::vacant());
         make_room(&mut self.free, &self.outs);
         Some((self.outs.len() - 1) as u16)
     }
@@ -169,7 +171,7 @@ impl SendQueue {
     /// sent before `before_ns`. Tells which of the two it was.
     pub(crate) fn give_up_old(
         &mut self,
-        next: &Next,
+        next: &NextFragment,
         now_ns: u64,
         before_ns: u64,
         pool: &mut Pool,

@@ -4,7 +4,7 @@ use crate::ack::{AckWish, Freshness, NUMBER_MAX};
 use crate::congestion::Trip;
 use crate::events::CallId;
 use crate::pool::charge_bytes;
-use crate::recv::casts::{Around, CastPiece};
+use crate::recv::casts::{CastContext, CastPiece};
 use crate::recv::{CallStage, FragmentRole};
 use crate::sendq;
 use crate::sent::SentPacket;
@@ -299,7 +299,7 @@ impl Session {
         if frame.id.get() >= NUMBER_MAX {
             return Err(Violation);
         }
-        let mut around = Around {
+        let mut around = CastContext {
             inside,
             owner: self.agreed.owner,
             session: self.agreed.id,

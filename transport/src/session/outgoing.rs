@@ -10,7 +10,7 @@ use zerocopy::byteorder::little_endian::{U16, U64};
 
 use crate::counters::EndpointCounters;
 use crate::pool::{BufId, Pool};
-use crate::sendq::{Next, Overdue, SendQueue};
+use crate::sendq::{NextFragment, Overdue, SendQueue};
 use crate::sent::{PACKET_COST_BYTES, PACKET_FRAGMENTS_MAX, SentPacket};
 use crate::session::Session;
 use crate::transmit::{DATAGRAM_HEAD_MAX, TransmitBatch};
@@ -153,7 +153,7 @@ impl Session {
     }
 
     /// How far control frames may reach, so that the fragment after them still fits.
-    fn head_bytes_max(&self, next: Option<&Next>) -> usize {
+    fn head_bytes_max(&self, next: Option<&NextFragment>) -> usize {
         let (frame_bytes, body_bytes) =
             next.map_or((0, 0), |next| (FRAGMENT_BYTES + next.head_bytes, next.body.len()));
         let tag_bytes = if self.seal.is_some() { TAG_BYTES } else { 0 };
@@ -209,7 +209,7 @@ impl Session {
         now_ns: u64,
         pool: &mut Pool,
         counters: &mut EndpointCounters,
-    ) -> Option<Next> {
+    ) -> Option<NextFragment> {
         let before_ns = now_ns.saturating_sub(self.trip.cast_life_ns());
         // Ends: each turn takes a cast out.
         loop {
@@ -225,7 +225,7 @@ impl Session {
     /// Puts the fragment whose turn it is, and small messages after one without a body.
     fn put_fragments(
         &mut self,
-        mut next: Next,
+        mut next: NextFragment,
         head: &mut [u8],
         at: &mut usize,
         packet: &mut SentPacket,
@@ -242,7 +242,7 @@ impl Session {
             if body.is_some() || packet.fragments().len() == PACKET_FRAGMENTS_MAX {
                 return body;
             }
-            let follows = |next: &Next| {
+            let follows = |next: &NextFragment| {
                 next.body.is_empty() && *at + FRAGMENT_BYTES + next.head_bytes <= head_max
             };
             match self.sendq.peek().filter(follows) {

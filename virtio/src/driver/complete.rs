@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::elements::UsedElement;
 use super::event::{drain, readable};
 use super::request::{
-    Breach, DriverCompletion, Op, RequestSlot, RequestStatus, STATUS_PARKED, STATUS_UNWRITTEN,
+    Breach, DriverCompletion, DriverOp, RequestSlot, RequestStatus, STATUS_PARKED, STATUS_UNWRITTEN,
 };
 use super::ring::{DescriptorOwner, RingDriver, SlotState, either};
 
@@ -148,7 +148,7 @@ impl RingDriver {
         written: u32,
     ) -> Result<(), Breach> {
         // The status is the last byte, so a success that fills its buffers wrote all of them.
-        let exact = status == RequestStatus::Ok && state.op != Op::GetId;
+        let exact = status == RequestStatus::Ok && state.op != DriverOp::GetId;
         if written > state.room || (exact && written != state.room) {
             let (queue, op, room) = (self.layout.index, state.op, state.room);
             return Err(Breach::UsedLengthWrong { queue, op, status, written, room });

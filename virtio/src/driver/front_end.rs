@@ -11,7 +11,7 @@ use super::disk::{DiskInfo, feature, has, mask};
 use super::elements::Reuse;
 use super::error::FrontEndError;
 use super::event::{drain, signal};
-use super::guest::{Guest, GuestPlan};
+use super::guest::{DriverGuest, GuestPlan};
 use super::log::DirtyPages;
 use super::memory::GuestMemory;
 use super::message::Conversation;
@@ -135,7 +135,7 @@ pub struct Resumption {
 pub struct FrontEnd {
     config: FrontEndConfig,
     door: FrontEndSocket,
-    guest: Guest,
+    guest: DriverGuest,
     plugged: Vec<Arc<GuestMemory>>,
     events: Vec<Events>,
     rings: Vec<Option<RingDriver>>,
@@ -155,7 +155,7 @@ impl FrontEnd {
     /// # Errors
     /// When there is no back end in that time, or it lacks what is needed.
     pub fn connect(config: FrontEndConfig, wait: Duration) -> Result<Self, FrontEndError> {
-        let guest = Guest::new(&config.guest).map_err(FrontEndError::Memory)?;
+        let guest = DriverGuest::new(&config.guest).map_err(FrontEndError::Memory)?;
         let queues = usize::from(config.guest.queues);
         let events = (0..queues).map(|_| Events::new()).collect::<Result<_, _>>()?;
         let mut front_end = Self {

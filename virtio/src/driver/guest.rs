@@ -29,12 +29,12 @@ impl Default for GuestPlan {
 
 /// A guest's memory and where its queues lie. Cheap to make: one mapping.
 #[derive(Clone, Debug)]
-pub struct Guest {
+pub struct DriverGuest {
     memory: Arc<GuestMemory>,
     queues: Arc<[QueueLayout]>,
 }
 
-impl Guest {
+impl DriverGuest {
     /// Maps the memory and lays the queues out in it.
     ///
     /// # Errors

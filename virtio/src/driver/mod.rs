@@ -1,6 +1,6 @@
 //! The driver side: a stand-in for a guest, for tests and measurements.
 //!
-//! A [`Guest`] is memory with virtqueues in it, and a [`RingDriver`] is the driver's end of
+//! A [`DriverGuest`] is memory with virtqueues in it, and a [`RingDriver`] is the driver's end of
 //! one queue: virtio-blk requests over a split or a packed ring; a [`FrameRing`] is that of one of
 //! virtio-net's. They need no socket, so a simulation can put a device directly onto the same
 //! memory. A [`FrontEnd`] hands them to a vhost-user-blk server, ours or a foreign one, and
@@ -38,7 +38,7 @@ pub use elements::Reuse;
 pub use error::FrontEndError;
 pub use frames::{FramePart, FrameRing};
 pub use front_end::{FrontEnd, FrontEndConfig, Resumption, UsedFeatures};
-pub use guest::{Guest, GuestPlan};
+pub use guest::{DriverGuest, GuestPlan};
 pub use hostile::RawDescriptor;
 pub use keeper::{Keeper, KeeperCounters};
 pub use layout::{QueueLayout, RING_SIZE_MAX, RingAddresses, RingShape};
@@ -46,7 +46,7 @@ pub use log::DirtyPages;
 pub use memory::{Backing, GUEST_BASE, GuestMemory, GuestRegion, HOLE_BYTES, Regions};
 pub use nic_end::{NicEnd, NicEndConfig};
 pub use request::{
-    Breach, Data, DriverCompletion, DriverRequest, GuestPiece, ID_BYTES, Op, RequestSlot,
+    Breach, Data, DriverCompletion, DriverOp, DriverRequest, GuestPiece, ID_BYTES, RequestSlot,
     RequestStatus, SECTOR_BYTES, SubmitError,
 };
 pub use ring::{RingCounters, RingDriver, RingOptions};

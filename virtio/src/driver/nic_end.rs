@@ -11,7 +11,7 @@ use super::error::FrontEndError;
 use super::event::signal;
 use super::frames::FrameRing;
 use super::front_end::Events;
-use super::guest::{Guest, GuestPlan};
+use super::guest::{DriverGuest, GuestPlan};
 use super::memory::GuestMemory;
 use super::message::{Ask, Conversation, MessageBody};
 use super::ring::RingOptions;
@@ -43,7 +43,7 @@ pub struct NicEndConfig {
 /// A guest with a nic.
 #[derive(Debug)]
 pub struct NicEnd {
-    guest: Guest,
+    guest: DriverGuest,
     events: Vec<Events>,
     features: u64,
     conversation: Conversation,
@@ -55,7 +55,7 @@ impl NicEnd {
     /// # Errors
     /// When there is no back end in that time, or it lacks what is needed.
     pub fn connect(config: &NicEndConfig, wait: Duration) -> Result<Self, FrontEndError> {
-        let guest = Guest::new(&config.guest).map_err(FrontEndError::Memory)?;
+        let guest = DriverGuest::new(&config.guest).map_err(FrontEndError::Memory)?;
         let queues = usize::from(config.guest.queues);
         let events = (0..queues).map(|_| Events::new()).collect::<Result<Vec<_>, _>>()?;
         let (door, deadline) = (FrontEndSocket::new(config.role.clone())?, Instant::now() + wait);

@@ -3,7 +3,7 @@
 /// The unit of a request's address.
 pub const SECTOR_BYTES: u64 = 512;
 
-/// Bytes of the answer to [`Op::GetId`].
+/// Bytes of the answer to [`DriverOp::GetId`].
 pub const ID_BYTES: u32 = 20;
 
 /// A request's buffers: one of the ring's slots. Held by the user or by the device, never both.
@@ -19,7 +19,7 @@ impl RequestSlot {
 
 /// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Op {
+pub enum DriverOp {
     /// Disk to guest.
     Read,
     /// Guest to disk.
@@ -36,7 +36,7 @@ pub enum Op {
     Unknown(u32),
 }
 
-impl Op {
+impl DriverOp {
     /// The number on the ring.
     pub(super) fn code(self) -> u32 {
         match self {
@@ -124,7 +124,7 @@ pub struct DriverRequest<'a> {
     /// The buffers; held by the caller, the device's from now on.
     pub slot: RequestSlot,
     /// The operation.
-    pub op: Op,
+    pub op: DriverOp,
     /// First sector, of [`SECTOR_BYTES`].
     pub sector: u64,
     /// The data's place.
@@ -150,7 +150,7 @@ pub struct DriverCompletion {
     /// The buffers.
     pub slot: RequestSlot,
     /// The operation that was asked for.
-    pub op: Op,
+    pub op: DriverOp,
     /// The caller's mark.
     pub token: u64,
     /// How it ended.
@@ -219,7 +219,7 @@ pub enum Breach {
         /// The queue.
         queue: u16,
         /// The request.
-        op: Op,
+        op: DriverOp,
         /// Its answer.
         status: RequestStatus,
         /// The bytes that the device claims to have written.

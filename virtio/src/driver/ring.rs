@@ -18,7 +18,8 @@ use super::layout::{HEADER_BYTES, QueueLayout, STATUS_OFFSET};
 use super::memory::GuestMemory;
 use super::packed::PackedDriver;
 use super::request::{
-    Breach, Data, DriverRequest, Op, RequestSlot, STATUS_PARKED, STATUS_UNWRITTEN, SubmitError,
+    Breach, Data, DriverOp, DriverRequest, RequestSlot, STATUS_PARKED, STATUS_UNWRITTEN,
+    SubmitError,
 };
 use super::split::SplitDriver;
 use crate::dirty::Logging;
@@ -102,7 +103,7 @@ pub(super) enum DescriptorOwner {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SlotState {
     pub(super) owner: DescriptorOwner,
-    pub(super) op: Op,
+    pub(super) op: DriverOp,
     pub(super) token: u64,
     /// Bytes that the device may write, the status among them.
     pub(super) room: u32,
@@ -135,7 +136,7 @@ impl RingDriver {
         let driver = DriverRing::new(Arc::clone(&memory), layout, &options);
         let slot_state = |slot| SlotState {
             owner: DescriptorOwner::Nobody,
-            op: Op::Flush,
+            op: DriverOp::Flush,
             token: 0,
             room: 0,
             record: memory.guest_address(layout.header_at(slot)),

@@ -9,7 +9,9 @@ use random::Random;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::*;
-use crate::{Chain, Head, InflightRegion, Memory, Queue, QueueConfig, RingKind, gather, scatter};
+use crate::{
+    Chain, ChainHead, InflightRegion, Memory, Queue, QueueConfig, RingKind, gather, scatter,
+};
 
 /// Generous: nothing is asserted about time.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -22,7 +24,7 @@ struct Disk {
     queue: Queue,
     bytes: Vec<u8>,
     chain: Chain,
-    held: Vec<(Head, u32)>,
+    held: Vec<(ChainHead, u32)>,
 }
 
 impl Disk {
@@ -65,12 +67,12 @@ impl Disk {
     }
 }
 
-fn guest(regions: Regions) -> Guest {
+fn guest(regions: Regions) -> DriverGuest {
     let backing = if regions == Regions::One { Backing::Anonymous } else { Backing::Memfd };
-    Guest::new(&GuestPlan { queues: 1, shape: SHAPE, backing, regions }).unwrap()
+    DriverGuest::new(&GuestPlan { queues: 1, shape: SHAPE, backing, regions }).unwrap()
 }
 
-fn device_memory(guest: &Guest) -> Arc<Memory> {
+fn device_memory(guest: &DriverGuest) -> Arc<Memory> {
     Arc::new(guest.memory().device_memory().unwrap())
 }
 
@@ -87,7 +89,7 @@ fn options(kind: RingKind, event_idx: bool, indirect: bool) -> RingOptions {
     RingOptions { kind, event_idx, indirect, ..RingOptions::default() }
 }
 
-fn submit(ring: &mut RingDriver, slot: RequestSlot, op: Op, data: Data<'_>) {
+fn submit(ring: &mut RingDriver, slot: RequestSlot, op: DriverOp, data: Data<'_>) {
     let sector = slot.index() as u64 * 8;
     ring.submit(&DriverRequest { slot, op, sector, data, token: 5 }).unwrap();
     ring.publish();
@@ -104,20 +106,20 @@ fn converse(regions: Regions, options: RingOptions, requests: u64) {
         for _ in 0..dice.below(8) {
             let Some(slot) = ring.take_slot() else { break };
             ring.set_indirect(indirect && dice.below(4) > 0);
-            let op = [Op::Read, Op::Write, Op::Flush][dice.below(3) as usize];
-            if op == Op::Write {
+            let op = [DriverOp::Read, DriverOp::Write, DriverOp::Flush][dice.below(3) as usize];
+            if op == DriverOp::Write {
                 versions[slot.index()] += 1;
             }
             let seed = (slot.index() as u64) << 32 | versions[slot.index()];
-            ring.fill(slot, 4096, if op == Op::Write { seed } else { !seed });
+            ring.fill(slot, 4096, if op == DriverOp::Write { seed } else { !seed });
             let piece_bytes = [4096, 2048, 1536, 1024][dice.below(4) as usize];
             let data = Data::Cut { len: 4096, piece_bytes };
-            let data = if op == Op::Flush { Data::None } else { data };
+            let data = if op == DriverOp::Flush { Data::None } else { data };
             let request =
                 DriverRequest { slot, op, sector: slot.index() as u64 * 8, data, token: seed };
             if let Err(SubmitError::Full { .. }) = ring.submit(&request) {
                 // A write that was not submitted left no version.
-                versions[slot.index()] -= u64::from(op == Op::Write);
+                versions[slot.index()] -= u64::from(op == DriverOp::Write);
                 ring.release(slot);
             }
         }
@@ -130,7 +132,7 @@ fn converse(regions: Regions, options: RingOptions, requests: u64) {
         disk.queue.publish();
         while let Some(done) = ring.complete().unwrap() {
             assert_eq!(done.status, RequestStatus::Ok);
-            if done.op == Op::Read && done.token as u32 > 0 {
+            if done.op == DriverOp::Read && done.token as u32 > 0 {
                 assert_eq!(ring.mismatch(done.slot, 4096, done.token), None);
             }
             ring.release(done.slot);
@@ -160,7 +162,7 @@ fn lay_out(kind: RingKind) {
     let mut queue = Queue::new(config).unwrap();
     let (slot, mut chain) = (ring.take_slot().unwrap(), Chain::new());
     let (sector, data) = (0x0102_0304, Data::Cut { len: 1000, piece_bytes: 600 });
-    ring.submit(&DriverRequest { slot, op: Op::GetId, sector, data, token: 0 }).unwrap();
+    ring.submit(&DriverRequest { slot, op: DriverOp::GetId, sector, data, token: 0 }).unwrap();
     assert_eq!(queue.take(&mut chain), Ok(None), "not published");
     ring.publish();
     queue.take(&mut chain).unwrap().unwrap();
@@ -189,10 +191,11 @@ fn fill_and_recover(kind: RingKind) {
     let mut disk = Disk::new(Queue::new(config).unwrap(), vec![0; 12 * 4096]);
     for _ in 0..5 {
         let slot = ring.take_slot().unwrap();
-        submit(&mut ring, slot, Op::Read, Data::Whole(512));
+        submit(&mut ring, slot, DriverOp::Read, Data::Whole(512));
     }
     let slot = ring.take_slot().unwrap();
-    let request = DriverRequest { slot, op: Op::Read, sector: 0, data: Data::Whole(512), token: 0 };
+    let request =
+        DriverRequest { slot, op: DriverOp::Read, sector: 0, data: Data::Whole(512), token: 0 };
     assert_eq!(ring.submit(&request), Err(SubmitError::Full { needed: 3, free: 1 }));
     assert_eq!(ring.counters().full, 1);
     disk.work();
@@ -213,7 +216,7 @@ struct Rogue {
 impl Rogue {
     fn new() -> Self {
         let mut ring = guest(Regions::One).ring(0, options(RingKind::Split, true, false));
-        for op in [Op::Read, Op::Write] {
+        for op in [DriverOp::Read, DriverOp::Write] {
             let slot = ring.take_slot().unwrap();
             submit(&mut ring, slot, op, Data::Whole(512));
         }
@@ -244,7 +247,8 @@ impl Rogue {
         assert_eq!(self.ring.complete(), Err(breach));
         assert_eq!(self.ring.breach(), Some(breach));
         let slot = self.ring.take_slot().unwrap();
-        let request = DriverRequest { slot, op: Op::Flush, sector: 0, data: Data::None, token: 0 };
+        let request =
+            DriverRequest { slot, op: DriverOp::Flush, sector: 0, data: Data::None, token: 0 };
         assert_eq!(self.ring.submit(&request), Err(SubmitError::Broken(breach)));
         breach
     }
@@ -338,7 +342,8 @@ fn a_late_status_is_named() {
     rogue.element(0, 513);
     let slot = rogue.ring.complete().unwrap().unwrap().slot;
     rogue.status(0, 0);
-    let request = DriverRequest { slot, op: Op::Flush, sector: 0, data: Data::None, token: 0 };
+    let request =
+        DriverRequest { slot, op: DriverOp::Flush, sector: 0, data: Data::None, token: 0 };
     let wanted = Breach::StatusLate { queue: 0, slot: 0, status: 0 };
     assert_eq!(rogue.ring.submit(&request), Err(SubmitError::Broken(wanted)));
     assert_eq!(rogue.breach(), wanted);
@@ -364,7 +369,7 @@ fn kicks_come_only_when_the_device_sleeps() {
             }
             let slot = ring.take_slot().unwrap();
             let request =
-                DriverRequest { slot, op: Op::Flush, sector: 0, data: Data::None, token: 0 };
+                DriverRequest { slot, op: DriverOp::Flush, sector: 0, data: Data::None, token: 0 };
             ring.submit(&request).unwrap();
             due.push(ring.publish());
             disk.queue.disarm();
@@ -390,7 +395,7 @@ fn a_polling_driver_is_never_called() {
         let at_start = disk.queue.counters().calls;
         let slot = ring.take_slot().unwrap();
         for _ in 0..70_000 {
-            submit(&mut ring, slot, Op::Flush, Data::None);
+            submit(&mut ring, slot, DriverOp::Flush, Data::None);
             disk.work();
             disk.answer_all();
             ring.complete().unwrap().unwrap();
@@ -399,7 +404,7 @@ fn a_polling_driver_is_never_called() {
         ring.drain_calls();
         for calls in 1..4 {
             assert!(!ring.arm_calls().unwrap());
-            submit(&mut ring, slot, Op::Flush, Data::None);
+            submit(&mut ring, slot, DriverOp::Flush, Data::None);
             disk.work();
             disk.answer_all();
             assert_eq!((ring.drain_calls(), disk.queue.counters().calls), (1, at_start + calls));
@@ -431,7 +436,7 @@ fn two_sleepers_wake_each_other() {
         });
         let slot = ring.take_slot().unwrap();
         for _ in 0..total {
-            submit(&mut ring, slot, Op::Read, Data::Whole(512));
+            submit(&mut ring, slot, DriverOp::Read, Data::Whole(512));
             assert!(ring.wait(PATIENCE).unwrap(), "no call");
             ring.complete().unwrap().unwrap();
         }
@@ -463,7 +468,7 @@ fn kill_at_any_store(kind: RingKind) {
         let slots: Vec<_> = std::iter::from_fn(|| ring.take_slot()).collect();
         for slot in slots {
             ring.fill(slot, 4096, slot.index() as u64);
-            submit(&mut ring, slot, Op::Write, Data::Whole(4096));
+            submit(&mut ring, slot, DriverOp::Write, Data::Whole(4096));
             disk.work();
             if dice.below(2) == 0 {
                 let at = dice.below(disk.held.len() as u64) as usize;
@@ -499,7 +504,7 @@ fn a_ring_that_has_gone_round_costs_one_store_a_batch() {
         let mut batch = || {
             for _ in 0..4 {
                 let slot = ring.take_slot().unwrap();
-                submit(&mut ring, slot, Op::Read, Data::Whole(512));
+                submit(&mut ring, slot, DriverOp::Read, Data::Whole(512));
             }
             disk.work();
             let before = disk.queue.stores();
@@ -522,7 +527,7 @@ fn the_latest_free_slot_is_taken_first_where_linux_is_imitated() {
         let mut disk = Disk::new(Queue::new(config).unwrap(), vec![0; 12 * 4096]);
         let slots: Vec<_> = (0..3).map(|_| ring.take_slot().unwrap()).collect();
         for slot in slots {
-            submit(&mut ring, slot, Op::Read, Data::Whole(4096));
+            submit(&mut ring, slot, DriverOp::Read, Data::Whole(4096));
         }
         disk.work();
         [1, 0, 0].into_iter().for_each(|at| disk.answer(at));

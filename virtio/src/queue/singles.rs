@@ -1,7 +1,7 @@
 //! Chains of one piece, many at a time: nearly all chains of a network card are of this kind.
 
 use super::{Queue, QueueRing, either};
-use crate::chain::{Head, Segment};
+use crate::chain::{ChainHead, Segment};
 use crate::descriptor::SinglesWanted;
 use crate::ring::ChainState;
 use crate::sigbus;
@@ -10,7 +10,7 @@ use crate::sigbus;
 #[derive(Clone, Copy, Debug)]
 pub struct Single {
     /// Its name, to put it back.
-    pub head: Head,
+    pub head: ChainHead,
     /// All of it.
     pub segment: Segment,
 }
@@ -42,7 +42,7 @@ impl Queue {
         let mut take = |head: u16, segment: Segment| match chains.get_mut(usize::from(head)) {
             Some(state @ ChainState::Free) => {
                 *state = ChainState::Out { table };
-                into.push(Single { head: Head::from_index(head), segment });
+                into.push(Single { head: ChainHead::from_index(head), segment });
                 true
             }
             _ => false,

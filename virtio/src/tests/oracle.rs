@@ -5,9 +5,10 @@ use std::fmt::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use crate::chain::{Chain, Head, Segment, gather, scatter};
+use crate::chain::{Chain, ChainHead, Segment, gather, scatter};
 use crate::driver::{
-    Backing, Data, DriverRequest, Guest, GuestPlan, Op, Regions, RingDriver, RingOptions, RingShape,
+    Backing, Data, DriverGuest, DriverOp, DriverRequest, GuestPlan, Regions, RingDriver,
+    RingOptions, RingShape,
 };
 use crate::inflight::InflightRegion;
 use crate::memory::Memory;
@@ -24,7 +25,7 @@ const SHAPE: RingShape =
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Submit {
-        op: Op,
+        op: DriverOp,
         sector: u64,
         len: u32,
         piece_bytes: u32,
@@ -45,8 +46,9 @@ enum Step {
 }
 
 fn roll(dice: &mut Random) -> Step {
-    let op = [Op::Read, Op::Write, Op::Flush, Op::GetId][dice.below(4) as usize];
-    let len = if op == Op::GetId { 20 } else { 512 * (1 + dice.below(8) as u32) };
+    let op =
+        [DriverOp::Read, DriverOp::Write, DriverOp::Flush, DriverOp::GetId][dice.below(4) as usize];
+    let len = if op == DriverOp::GetId { 20 } else { 512 * (1 + dice.below(8) as u32) };
     match dice.below(100) {
         0..25 => Step::Submit {
             op,
@@ -75,7 +77,7 @@ struct Side {
     queue: Queue,
     chain: Chain,
     /// A chain that was taken: its answer's place, and its length.
-    held: Vec<(Head, Vec<Segment>, u32)>,
+    held: Vec<(ChainHead, Vec<Segment>, u32)>,
     token: u64,
 }
 
@@ -83,7 +85,7 @@ impl Side {
     fn new(kind: RingKind, event_idx: bool) -> Self {
         let plan =
             GuestPlan { queues: 1, shape: SHAPE, backing: Backing::Memfd, regions: Regions::One };
-        let guest = Guest::new(&plan).unwrap();
+        let guest = DriverGuest::new(&plan).unwrap();
         let ring =
             guest.ring(0, RingOptions { kind, event_idx, indirect: true, ..Default::default() });
         let memory = Arc::new(guest.memory().device_memory().unwrap());
@@ -101,7 +103,7 @@ impl Side {
                 let Some(slot) = self.ring.take_slot() else { return "no slot".to_owned() };
                 self.ring.set_indirect(indirect);
                 let data =
-                    if op == Op::Flush { Data::None } else { Data::Cut { len, piece_bytes } };
+                    if op == DriverOp::Flush { Data::None } else { Data::Cut { len, piece_bytes } };
                 self.token += 1;
                 let request = DriverRequest { slot, op, sector, data, token: self.token };
                 let submitted = self.ring.submit(&request);

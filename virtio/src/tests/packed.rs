@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use random::Random;
 
 use super::ring::*;
-use crate::chain::{Chain, Head};
+use crate::chain::{Chain, ChainHead};
 use crate::error::InflightError;
 use crate::error::RingError;
 use crate::inflight::InflightRegion;
@@ -292,7 +292,8 @@ fn calls_are_made_when_the_batch_passes_the_slot() {
             let (mut queue, mut chain) = (ring.queue(), Chain::new());
             let mut round = |ring: &mut TestRing, count: u16| {
                 (0..count).for_each(|id| ring.offer(id));
-                let heads: Vec<Head> = (0..count).map(|_| take(&mut queue, &mut chain)).collect();
+                let heads: Vec<ChainHead> =
+                    (0..count).map(|_| take(&mut queue, &mut chain)).collect();
                 heads.into_iter().for_each(|head| queue.put(head, 8));
                 let called = queue.publish();
                 (0..count).for_each(|_| assert!(ring.reap().is_some()));
@@ -328,7 +329,7 @@ fn marks_from_before_a_death_are_not_believed() {
         let heads = [take(&mut queue, &mut chain), take(&mut queue, &mut chain)];
         (queue.stores(), heads)
     };
-    assert_eq!(before.1.map(Head::index), [0, 1]);
+    assert_eq!(before.1.map(ChainHead::index), [0, 1]);
     drop(chain);
     // Links of two chains, the list's head, the used fields, then the second used element.
     let mut stores = Stores::new();

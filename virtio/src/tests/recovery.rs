@@ -13,7 +13,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use random::Random;
 
 use super::ring::*;
-use crate::chain::{Chain, Head};
+use crate::chain::{Chain, ChainHead};
 use crate::queue::Queue;
 use crate::ring::RingKind;
 
@@ -119,7 +119,7 @@ impl World {
 
     /// The storage: a request is done, perhaps again, but never once the driver can see it
     /// complete; and what is done again comes in its old order, before anything new.
-    fn execute(&mut self, head: Head, redo: bool) -> usize {
+    fn execute(&mut self, head: ChainHead, redo: bool) -> usize {
         let id = *self.owner.get(&head.index()).expect("a request that the driver has not made");
         let visible = self.ring.unreaped().contains(&head.index());
         assert!(self.done[id] == 0 && !visible, "{id} is done again after it was completed");
@@ -150,7 +150,7 @@ impl World {
         self.last_redone = 0;
         let mut queue = self.start(stores_max);
         let mut chain = Chain::new();
-        let mut work: Vec<(Head, usize)> = Vec::new();
+        let mut work: Vec<(ChainHead, usize)> = Vec::new();
         for _ in 0..ROUNDS_MAX {
             self.drive();
             if queue.stopped() {

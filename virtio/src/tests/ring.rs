@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
-use crate::chain::{Chain, Head};
+use crate::chain::{Chain, ChainHead};
 use crate::dirty::Logging;
 use crate::inflight::{InflightQueue, InflightRegion};
 use crate::mapping::Mapping;
@@ -382,6 +382,6 @@ impl TestInflight {
 }
 
 /// Takes a chain that must be there.
-pub(super) fn take(queue: &mut Queue, chain: &mut Chain) -> Head {
+pub(super) fn take(queue: &mut Queue, chain: &mut Chain) -> ChainHead {
     queue.take(chain).unwrap().expect("a chain")
 }

@@ -15,7 +15,7 @@ use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use super::ring::*;
-use crate::chain::{Chain, Head};
+use crate::chain::{Chain, ChainHead};
 use crate::device::{Device, DeviceError};
 use crate::dirty::Logging;
 use crate::memory::Memory;
@@ -64,7 +64,7 @@ impl TestDevice {
     }
 
     /// Takes what is there, without completing it.
-    pub(super) fn take(&self, queue: usize) -> Vec<Head> {
+    pub(super) fn take(&self, queue: usize) -> Vec<ChainHead> {
         let mut state = self.state();
         let queue = state.queues.get_mut(&queue).expect("a running queue");
         let mut chain = Chain::new();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::ring::*;
-use crate::chain::{Chain, Head, gather, scatter};
+use crate::chain::{Chain, ChainHead, gather, scatter};
 use crate::error::InflightError;
 use crate::error::MemoryError;
 use crate::error::RingError;
@@ -41,7 +41,7 @@ fn chains_go_round_and_round() {
         let first = (round % 4) as u16;
         let heads = [first, (first + 1) % 4, (first + 2) % 4];
         heads.iter().for_each(|&head| ring.offer(head));
-        let taken: Vec<Head> = heads.iter().map(|_| take(&mut queue, &mut chain)).collect();
+        let taken: Vec<ChainHead> = heads.iter().map(|_| take(&mut queue, &mut chain)).collect();
         assert_eq!(taken.iter().map(|head| head.index()).collect::<Vec<_>>(), heads);
         assert_eq!(queue.take(&mut chain).unwrap(), None);
         assert_eq!(queue.outstanding(), 3);

@@ -5,7 +5,9 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-use virtio::driver::{Data, DriverRequest, FrontEnd, Op, RequestSlot, RequestStatus, RingDriver};
+use virtio::driver::{
+    Data, DriverOp, DriverRequest, FrontEnd, RequestSlot, RequestStatus, RingDriver,
+};
 
 /// Generous: the machine may be busy. Nothing is asserted about time.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -47,7 +49,7 @@ impl Load {
         let block = self.block(slot.index());
         self.ring.fill(slot, BLOCK_BYTES, block << 32 | self.versions[slot.index()]);
         let (sector, data) = (block * u64::from(BLOCK_BYTES) / 512, Data::Whole(BLOCK_BYTES));
-        let request = DriverRequest { slot, op: Op::Write, sector, data, token: 0 };
+        let request = DriverRequest { slot, op: DriverOp::Write, sector, data, token: 0 };
         self.ring.submit(&request).unwrap();
         self.busy[slot.index()] = true;
     }
@@ -66,7 +68,7 @@ impl Load {
         self.ring.wait(Duration::from_millis(10)).unwrap();
         while let Some(done) = self.ring.complete().unwrap() {
             assert_eq!(done.status, RequestStatus::Ok);
-            if done.op == Op::Flush {
+            if done.op == DriverOp::Flush {
                 self.flushing = false;
                 self.ring.release(done.slot);
                 continue;
@@ -85,7 +87,7 @@ impl Load {
     /// before that.)
     fn flush(&mut self) {
         let Some(slot) = self.ring.take_slot() else { return };
-        let (op, data) = (Op::Flush, Data::None);
+        let (op, data) = (DriverOp::Flush, Data::None);
         self.ring.submit(&DriverRequest { slot, op, sector: 0, data, token: 0 }).unwrap();
         self.flushing = true;
     }

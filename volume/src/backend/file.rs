@@ -28,19 +28,19 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use crate::record::{FileRecords, RecordError};
 use crate::size::Size;
 use crate::uring::Uring;
-use crate::volume::{Channel, Incarnation, Open, OpenError, Volume, VolumeInfo};
+use crate::volume::{Channel, Incarnation, OpenArguments, OpenError, Volume, VolumeInfo};
 
 pub use configured::FileBackend;
 pub use open::{FileError, FileOptions, LOCK_TIMEOUT};
 pub use shared::FileCounters;
 
 use channel::FileChannel;
-use shared::Shared;
+use shared::FileShared;
 
 /// A raw file or block device, opened and locked.
 #[derive(Clone, Debug)]
 pub struct FileVolume {
-    shared: Arc<Shared>,
+    shared: Arc<FileShared>,
 }
 
 impl FileVolume {
@@ -124,7 +124,7 @@ impl Volume for FileVolume {
         self.shared.size.clone()
     }
 
-    fn open(&self, open: &Open<'_>) -> Result<Box<dyn Channel>, OpenError> {
+    fn open(&self, open: &OpenArguments<'_>) -> Result<Box<dyn Channel>, OpenError> {
         let uring = open.services.get::<Uring>().ok_or(OpenError::NoService("io_uring"))?;
         Ok(Box::new(FileChannel::new(Arc::clone(&self.shared), uring, open.depth)))
     }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use sidecore::CounterText;
 
 use crate::record::{FileRecords, RecordError};
-use crate::settings::{Key, Settings};
+use crate::settings::{SettingKey, Settings};
 use crate::volume::{Durability, Incarnation, SECTOR_BYTES, Topology, Volume};
 
 /// A backend as it is configured. Every file in `backend/` has one.
@@ -17,7 +17,7 @@ pub trait VolumeBackend: Clone + fmt::Debug + PartialEq + Eq {
     /// An example of this key, as TOML.
     const EXAMPLE: &'static str;
     /// The keys of its table.
-    const KEYS: &'static [Key];
+    const KEYS: &'static [SettingKey];
     /// The needs that the sidecores and the process of the node must meet.
     const NEEDS: BackendNeeds;
     /// Whether the operator may say what guests are told of the storage's layout.
@@ -206,7 +206,7 @@ pub struct BackendKind<C: 'static> {
     /// [`VolumeBackend::EXAMPLE`].
     pub example: &'static str,
     /// [`VolumeBackend::KEYS`].
-    pub keys: &'static [Key],
+    pub keys: &'static [SettingKey],
     /// [`VolumeBackend::NEEDS`].
     pub needs: BackendNeeds,
     /// [`VolumeBackend::HAS_LAYOUT`].

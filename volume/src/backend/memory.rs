@@ -16,12 +16,12 @@ use sidecore::Progress;
 use super::kind::{
     BackendNeeds, BackendVolume, FileAt, HandedBlocks, Opening, VolumeBackend, volume_bytes,
 };
-use crate::copy::{self, Ahead};
-use crate::settings::{Key, Settings};
+use crate::copy::{self, Prefetch};
+use crate::settings::{SettingKey, Settings};
 use crate::size::Size;
 use crate::volume::{
-    Channel, Durability, Incarnation, Io, IoId, IoTable, Op, Open, OpenError, Status, Topology,
-    Volume, VolumeInfo, Zeroing,
+    Channel, Durability, Incarnation, Io, IoId, IoTable, Op, OpenArguments, OpenError, Status,
+    Topology, Volume, VolumeInfo, Zeroing,
 };
 
 /// How many lines are asked for when the first request of a burst is submitted: a processor has
@@ -110,12 +110,12 @@ impl Blocks {
     }
 
     /// The blocks of a request, for prefetching; a hint, valid for any offset.
-    fn ahead(&self, io: &Io) -> Ahead {
+    fn ahead(&self, io: &Io) -> Prefetch {
         if !io.op.moves_data() {
-            return Ahead::NONE;
+            return Prefetch::NONE;
         }
         let at = self.base.as_ptr().wrapping_add(io.offset_bytes as usize);
-        Ahead::of(at, io.len_bytes.min(AHEAD_BYTES_MAX) as usize, io.op.changes())
+        Prefetch::of(at, io.len_bytes.min(AHEAD_BYTES_MAX) as usize, io.op.changes())
     }
 
     /// Writes zeroes.
@@ -261,7 +261,7 @@ impl Volume for MemoryVolume {
         Size::new(self.info.size_bytes)
     }
 
-    fn open(&self, open: &Open<'_>) -> Result<Box<dyn Channel>, OpenError> {
+    fn open(&self, open: &OpenArguments<'_>) -> Result<Box<dyn Channel>, OpenError> {
         Ok(Box::new(MemoryChannel {
             info: self.info.clone(),
             blocks: Arc::clone(&self.blocks),
@@ -279,7 +279,7 @@ struct MemoryChannel {
 
 impl MemoryChannel {
     /// Does a request while the blocks of another one come.
-    fn execute(&self, io: &Io, ahead: Ahead) -> Status {
+    fn execute(&self, io: &Io, ahead: Prefetch) -> Status {
         if !self.info.admits(io) {
             return Status::Invalid;
         }
@@ -318,7 +318,7 @@ impl Channel for MemoryChannel {
         }
         for (at, id) in self.ready.iter().enumerate() {
             let ahead =
-                self.ready.get(at + 1).map_or(Ahead::NONE, |id| self.blocks.ahead(&ios[*id]));
+                self.ready.get(at + 1).map_or(Prefetch::NONE, |id| self.blocks.ahead(&ios[*id]));
             ios[*id].status = self.execute(&ios[*id], ahead);
         }
         let progress = Progress::busy_if(!self.ready.is_empty());
@@ -355,7 +355,7 @@ pub struct MemoryBackend {
 impl VolumeBackend for MemoryBackend {
     const NAME: &'static str = "memory";
     const EXAMPLE: &'static str = "memory = \"1GiB\"";
-    const KEYS: &'static [Key] = &[Key::new(
+    const KEYS: &'static [SettingKey] = &[SettingKey::new(
         "memory",
         "A size: the volume is in the node's memory, and its content ends with the process. See \
          [memory volumes](#memory-volumes).",
@@ -400,7 +400,7 @@ impl BackendVolume for MemoryVolume {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contract::{self, Bench};
+    use crate::contract::{self, ChannelBench};
 
     fn volume() -> MemoryVolume {
         MemoryVolume::new(1 << 20).expect("a megabyte is there")
@@ -415,7 +415,7 @@ mod tests {
     #[test]
     fn channels_share_the_blocks() {
         let volume = volume();
-        let (mut one, mut two) = (Bench::new(&volume, 4), Bench::new(&volume, 4));
+        let (mut one, mut two) = (ChannelBench::new(&volume, 4), ChannelBench::new(&volume, 4));
         assert_eq!(one.write(512, &[3; 1024]), Status::Done);
         assert_eq!(two.read(1024, 512), Ok(vec![3; 512]));
     }
@@ -423,22 +423,22 @@ mod tests {
     #[test]
     fn another_process_goes_on_with_the_blocks() {
         let volume = volume();
-        let mut bench = Bench::new(&volume, 4);
+        let mut bench = ChannelBench::new(&volume, 4);
         assert_eq!(bench.write(512, &[3; 8192]), Status::Done);
         let (incarnation, file) = (volume.info().incarnation, volume.file());
         let copy = || file.try_clone_to_owned().expect("a descriptor");
         let again = MemoryVolume::adopt(1 << 20, incarnation, copy()).expect("the same file");
         assert!(MemoryVolume::adopt(1 << 21, incarnation, copy()).is_err());
         drop((bench, volume.clone()));
-        assert_eq!(Bench::new(&again, 4).read(512, 8192), Ok(vec![3; 8192]));
+        assert_eq!(ChannelBench::new(&again, 4).read(512, 8192), Ok(vec![3; 8192]));
         assert_eq!(again.info(), volume.info());
     }
 
     #[test]
     fn a_read_only_one_refuses_writes() {
         let volume = volume();
-        Bench::new(&volume, 4).write(0, &[3; 512]);
-        let mut bench = Bench::new(&volume.read_only(), 4);
+        ChannelBench::new(&volume, 4).write(0, &[3; 512]);
+        let mut bench = ChannelBench::new(&volume.read_only(), 4);
         assert_eq!(bench.write(0, &[4; 512]), Status::Invalid);
         assert_eq!(bench.read(0, 512), Ok(vec![3; 512]));
     }

@@ -10,11 +10,11 @@ use super::kind::{
     BackendNeeds, BackendVolume, FileAt, HandedBlocks, Opening, VolumeBackend, volume_bytes,
 };
 use crate::copy;
-use crate::settings::{Key, Settings};
+use crate::settings::{SettingKey, Settings};
 use crate::size::Size;
 use crate::volume::{
-    Channel, Durability, Incarnation, Io, IoId, IoTable, Op, Open, OpenError, Status, Topology,
-    Volume, VolumeInfo, Zeroing,
+    Channel, Durability, Incarnation, Io, IoId, IoTable, Op, OpenArguments, OpenError, Status,
+    Topology, Volume, VolumeInfo, Zeroing,
 };
 
 /// A volume that forgets.
@@ -54,7 +54,7 @@ impl Volume for NullVolume {
         Size::new(self.info.size_bytes)
     }
 
-    fn open(&self, open: &Open<'_>) -> Result<Box<dyn Channel>, OpenError> {
+    fn open(&self, open: &OpenArguments<'_>) -> Result<Box<dyn Channel>, OpenError> {
         let ready = Vec::with_capacity(usize::from(open.depth));
         Ok(Box::new(NullChannel { info: self.info.clone(), ready }))
     }
@@ -120,7 +120,7 @@ pub struct NullBackend {
 impl VolumeBackend for NullBackend {
     const NAME: &'static str = "null";
     const EXAMPLE: &'static str = "null = \"1GiB\"";
-    const KEYS: &'static [Key] = &[Key::new(
+    const KEYS: &'static [SettingKey] = &[SettingKey::new(
         "null",
         "A size: the volume stores nothing and is for measuring. Writes vanish. A read by a guest \
          of this node leaves the guest's memory as it was; a read from another node returns \
@@ -152,11 +152,11 @@ impl BackendVolume for NullVolume {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contract::Bench;
+    use crate::contract::ChannelBench;
 
     #[test]
     fn reads_are_zeroes_and_writes_vanish() {
-        let mut bench = Bench::new(&NullVolume::new(1 << 20), 8);
+        let mut bench = ChannelBench::new(&NullVolume::new(1 << 20), 8);
         assert_eq!(bench.write(4096, &[7; 512]), Status::Done);
         assert_eq!(bench.read(4096, 512), Ok(vec![0; 512]));
         assert_eq!(bench.flush(), Status::Done);

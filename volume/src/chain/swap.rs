@@ -23,11 +23,11 @@ use parking_lot::{Mutex, MutexGuard};
 use sidecore::{Progress, Services, Wake};
 
 use crate::size::Size;
-use crate::volume::{Channel, IoId, IoTable, Open, OpenError, Volume, VolumeInfo};
+use crate::volume::{Channel, IoId, IoTable, OpenArguments, OpenError, Volume, VolumeInfo};
 
 /// How far a change is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Turning {
+pub enum SwapProgress {
     /// Every channel is where it is wanted.
     Done,
     /// So many are not, yet.
@@ -40,32 +40,32 @@ pub enum Turning {
 type Version = (u64, Arc<dyn Volume>);
 
 #[derive(Debug)]
-struct Books {
+struct SwapState {
     settled: Version,
     wanted: Version,
     next: u64,
-    places: Vec<Arc<Place>>,
+    places: Vec<Arc<ChannelVersion>>,
 }
 
 /// Where a channel is.
 #[derive(Debug)]
-struct Place {
+struct ChannelVersion {
     at: AtomicU64,
     /// Why it cannot turn. Control path only.
     failed: Mutex<Option<String>>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct SwapShared {
     /// The number of the wanted chain, for channels, which take no lock. Written under the books'
     /// lock.
     wanted: AtomicU64,
     settled: AtomicU64,
-    books: Mutex<Books>,
+    books: Mutex<SwapState>,
 }
 
-impl Shared {
-    fn books(&self) -> MutexGuard<'_, Books> {
+impl SwapShared {
+    fn books(&self) -> MutexGuard<'_, SwapState> {
         // Each of its changes is one statement.
         self.books.lock()
     }
@@ -74,16 +74,19 @@ impl Shared {
 /// See the module. One thread changes it at a time.
 #[derive(Debug)]
 pub struct Swap {
-    shared: Arc<Shared>,
+    shared: Arc<SwapShared>,
 }
 
 impl Swap {
     /// Begins with this chain.
     pub fn new(chain: Arc<dyn Volume>) -> Arc<Self> {
         let first = (0, chain);
-        let books = Books { settled: first.clone(), wanted: first, next: 1, places: Vec::new() };
+        let books =
+            SwapState { settled: first.clone(), wanted: first, next: 1, places: Vec::new() };
         let (wanted, settled) = (AtomicU64::new(0), AtomicU64::new(0));
-        Arc::new(Self { shared: Arc::new(Shared { wanted, settled, books: Mutex::new(books) }) })
+        Arc::new(Self {
+            shared: Arc::new(SwapShared { wanted, settled, books: Mutex::new(books) }),
+        })
     }
 
     /// Has all channels turn to another chain over the same blocks. Wake their sidecores, look at
@@ -98,13 +101,13 @@ impl Swap {
     }
 
     /// How far the channels are.
-    pub fn turning(&self) -> Turning {
+    pub fn turning(&self) -> SwapProgress {
         let books = self.shared.books();
         let why = books.places.iter().find_map(|place| failed(place).clone());
         match (why, books.left()) {
-            (Some(why), _) => Turning::Failed(why),
-            (None, 0) => Turning::Done,
-            (None, left) => Turning::Left(left),
+            (Some(why), _) => SwapProgress::Failed(why),
+            (None, 0) => SwapProgress::Done,
+            (None, left) => SwapProgress::Left(left),
         }
     }
 
@@ -129,13 +132,13 @@ impl Swap {
     }
 }
 
-impl Books {
+impl SwapState {
     fn left(&self) -> usize {
         self.places.iter().filter(|place| place.at.load(Acquire) != self.wanted.0).count()
     }
 }
 
-fn failed(place: &Place) -> MutexGuard<'_, Option<String>> {
+fn failed(place: &ChannelVersion) -> MutexGuard<'_, Option<String>> {
     place.failed.lock()
 }
 
@@ -153,11 +156,12 @@ impl Volume for Swap {
 
     /// Opens the settled chain; a change under way is caught up with at the first poll. The books
     /// stay locked meanwhile, so that no change is settled without this channel.
-    fn open(&self, open: &Open<'_>) -> Result<Box<dyn Channel>, OpenError> {
+    fn open(&self, open: &OpenArguments<'_>) -> Result<Box<dyn Channel>, OpenError> {
         let mut books = self.shared.books();
         let (version, chain) = &books.settled;
         let (version, inner) = (*version, chain.open(open)?);
-        let place = Arc::new(Place { at: AtomicU64::new(version), failed: Mutex::default() });
+        let place =
+            Arc::new(ChannelVersion { at: AtomicU64::new(version), failed: Mutex::default() });
         books.places.push(Arc::clone(&place));
         Ok(Box::new(SwapChannel {
             inner,
@@ -187,8 +191,8 @@ struct SwapChannel {
     recalled: Vec<IoId>,
     /// Requests that the chain has.
     inside: usize,
-    shared: Arc<Shared>,
-    place: Arc<Place>,
+    shared: Arc<SwapShared>,
+    place: Arc<ChannelVersion>,
     services: Services,
     depth: u16,
 }
@@ -224,7 +228,7 @@ impl SwapChannel {
         let (version, next) = match back {
             Some(spare) => spare,
             None => {
-                let open = Open { services: &self.services, depth: self.depth };
+                let open = OpenArguments { services: &self.services, depth: self.depth };
                 (wanted.0, wanted.1.open(&open)?)
             }
         };

@@ -10,13 +10,13 @@ use sidecore::Progress;
 
 use crate::size::Size;
 use crate::volume::{
-    Channel, Durability, Incarnation, IoId, IoTable, Op, Open, OpenError, SEGMENTS_MAX, Status,
-    Topology, Volume, VolumeInfo, Zeroing,
+    Channel, Durability, Incarnation, IoId, IoTable, Op, OpenArguments, OpenError, SEGMENTS_MAX,
+    Status, Topology, Volume, VolumeInfo, Zeroing,
 };
 
 /// A request that the volume has not answered yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct HeldRequest {
     id: IoId,
     /// The requests to the volume are numbered.
     number: u64,
@@ -45,7 +45,7 @@ impl fmt::Debug for PollEvent {
 #[derive(Debug, Default)]
 pub struct HeldState {
     /// Requests without an answer, oldest first.
-    pub asked: VecDeque<Held>,
+    pub asked: VecDeque<HeldRequest>,
     answered: Vec<(IoId, Status)>,
     /// Says no to `abandon`: a kernel that still owns the buffers.
     pub in_kernel: bool,
@@ -107,7 +107,7 @@ impl HeldVolume {
     }
 
     /// Ends the oldest request of any channel.
-    pub fn answer_oldest(&self, status: Status) -> Held {
+    pub fn answer_oldest(&self, status: Status) -> HeldRequest {
         let number = |channel: &usize| {
             self.with(*channel, |state| state.asked.front().map_or(u64::MAX, |held| held.number))
         };
@@ -116,12 +116,12 @@ impl HeldVolume {
     }
 
     /// Ends the oldest request of the first channel.
-    pub fn answer(&self, status: Status) -> Held {
+    pub fn answer(&self, status: Status) -> HeldRequest {
         self.answer_on(0, status)
     }
 
     /// Ends the oldest request of a channel.
-    pub fn answer_on(&self, channel: usize, status: Status) -> Held {
+    pub fn answer_on(&self, channel: usize, status: Status) -> HeldRequest {
         self.with(channel, |state| {
             let held = state.asked.pop_front().expect("something was asked");
             state.answered.push((held.id, status));
@@ -139,7 +139,7 @@ impl Volume for HeldVolume {
         Size::new(self.info.size_bytes)
     }
 
-    fn open(&self, _open: &Open<'_>) -> Result<Box<dyn Channel>, OpenError> {
+    fn open(&self, _open: &OpenArguments<'_>) -> Result<Box<dyn Channel>, OpenError> {
         let state = Arc::new(Mutex::new(HeldState::default()));
         self.channels.lock().push(Arc::clone(&state));
         Ok(Box::new(HeldChannel(state, Arc::clone(&self.count))))
@@ -159,7 +159,7 @@ impl Channel for HeldChannel {
         let places = io.segments.iter().map(|segment| (segment.addr as usize, segment.len));
         let (durable, places) = (io.durable, places.collect());
         let number = self.1.fetch_add(1, Relaxed);
-        let held = Held { id, number, op, offset_bytes, len_bytes, durable, places };
+        let held = HeldRequest { id, number, op, offset_bytes, len_bytes, durable, places };
         let mut state = self.0.lock();
         if state.at_once {
             state.answered.push((id, Status::Done));

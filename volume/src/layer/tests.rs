@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::*;
 use crate::backend::MemoryVolume;
 use crate::contract::held::HeldVolume;
-use crate::contract::{self, Bench, Buffer};
+use crate::contract::{self, Buffer, ChannelBench};
 use crate::size::Size;
 use crate::volume::{Op, VolumeInfo};
 
@@ -55,7 +55,7 @@ impl Mirror {
             let memory = Arc::new(MemoryVolume::new(bytes).expect("memory"));
             let mut label = [0; LABEL_BYTES];
             label[..8].copy_from_slice(&size_bytes.to_le_bytes());
-            assert_eq!(Bench::new(&*memory, 1).write(0, &label), Status::Done);
+            assert_eq!(ChannelBench::new(&*memory, 1).write(0, &label), Status::Done);
             memory
         });
         let [one, other] = copies.clone();
@@ -72,7 +72,7 @@ impl Volume for Mirror {
         self.size.clone()
     }
 
-    fn open(&self, open: &Open<'_>) -> Result<Box<dyn Channel>, OpenError> {
+    fn open(&self, open: &OpenArguments<'_>) -> Result<Box<dyn Channel>, OpenError> {
         // A child of each request on each copy, and the label's.
         let [one, other] = &self.copies;
         let layer = Layer::new(open.depth).over(&**one, open.services, open.depth + 1)?.over(
@@ -197,11 +197,11 @@ impl Channel for MirrorChannel {
 }
 
 /// Two copies that answer when they are told to, and a channel that has read its label.
-fn held(depth: u16) -> ([HeldVolume; 2], Bench) {
+fn held(depth: u16) -> ([HeldVolume; 2], ChannelBench) {
     let copies = [0, 1].map(|_| HeldVolume::new(1 << 20));
     let [one, other] = copies.clone();
     let volume = Mirror::new([Arc::new(one), Arc::new(other)]);
-    let mut bench = Bench::new(&volume, depth);
+    let mut bench = ChannelBench::new(&volume, depth);
     bench.round();
     assert!(!bench.channel.is_open());
     let label = copies[0].answer(Status::Done);
@@ -221,7 +221,7 @@ fn asked([one, other]: &[HeldVolume; 2]) -> (usize, usize) {
 fn the_example_keeps_the_contract_and_both_copies() {
     let (volume, copies) = Mirror::in_memory(1 << 20);
     assert_eq!(volume.info().size_bytes, 0, "nobody has read the label");
-    let mut bench = Bench::new(&volume, 4);
+    let mut bench = ChannelBench::new(&volume, 4);
     // An early request waits for the label; a request beyond the end is refused after it.
     let page = Buffer::filled(&[7; 4096], 0);
     let first = bench.submit(Op::Write, (1 << 20) - 4096, Some(&page));
@@ -229,7 +229,7 @@ fn the_example_keeps_the_contract_and_both_copies() {
     assert_eq!((bench.wait(first), bench.wait(beyond)), (Status::Done, Status::Invalid));
     assert_eq!(volume.size().get(), 1 << 20);
     contract::check_all(&volume);
-    let [one, other] = copies.map(|copy| Bench::new(&*copy, 4).read(0, 1 << 20));
+    let [one, other] = copies.map(|copy| ChannelBench::new(&*copy, 4).read(0, 1 << 20));
     assert!(one.is_ok() && one == other, "both have all of it");
 }
 
@@ -318,7 +318,7 @@ fn failed_requests_are_not_given_back() {
 fn a_stages_own_request_is_kept_when_its_users_are_given_back() {
     let copies = [0, 1].map(|_| Arc::new(HeldVolume::new(1 << 20)));
     let [one, other] = copies.clone();
-    let mut bench = Bench::new(&Mirror::new([one, other]), 4);
+    let mut bench = ChannelBench::new(&Mirror::new([one, other]), 4);
     let flush = bench.submit(Op::Flush, 0, None);
     bench.round();
     copies[0].with(0, |state| state.gives_back = true);

@@ -34,7 +34,7 @@ const INCARNATION: &str = ".incarnation";
 
 /// A step that must be durable before any record of a volume is, and so before the first write to
 /// the volume: no claim is answered before its record is durable.
-pub trait First: Send + Sync + fmt::Debug {
+pub trait FirstWriteStep: Send + Sync + fmt::Debug {
     /// Takes the step unless it was taken before. Runs on the writer's thread, which may wait for a
     /// file system.
     ///
@@ -50,7 +50,7 @@ enum Work {
         path: PathBuf,
         bytes: Vec<u8>,
         home: Arc<Home>,
-        first: Option<Arc<dyn First>>,
+        first: Option<Arc<dyn FirstWriteStep>>,
     },
     Forget {
         floor: PathBuf,
@@ -60,7 +60,7 @@ enum Work {
     },
 }
 
-struct Job {
+struct RecordJob {
     work: Work,
     ticket: Ticket,
 }
@@ -93,7 +93,7 @@ impl Work {
 /// The thread that writes records. Dropping the last clone lets it finish and end.
 #[derive(Clone, Debug)]
 pub struct RecordWriter {
-    jobs: SyncSender<Job>,
+    jobs: SyncSender<RecordJob>,
 }
 
 impl RecordWriter {
@@ -114,7 +114,7 @@ impl RecordWriter {
 
     fn begin(&self, about: &Path, work: Work) -> Ticket {
         let ticket = Ticket::new();
-        let job = Job { work, ticket: ticket.clone() };
+        let job = RecordJob { work, ticket: ticket.clone() };
         if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) = self.jobs.try_send(job)
         {
             ticket.end(Err(refused(about, &"the writer of records is overloaded; try again")));
@@ -123,7 +123,7 @@ impl RecordWriter {
     }
 }
 
-fn serve(queue: &Receiver<Job>) {
+fn serve(queue: &Receiver<RecordJob>) {
     for job in queue {
         let result = job.work.run();
         if let Err(error) = &result {
@@ -144,13 +144,13 @@ pub struct FileRecords {
     directory: PathBuf,
     home: Arc<Home>,
     writer: RecordWriter,
-    first: Option<Arc<dyn First>>,
+    first: Option<Arc<dyn FirstWriteStep>>,
 }
 
 impl FileRecords {
     /// The same, with something to be done before any of them is written.
     #[must_use]
-    pub fn after(&self, first: Arc<dyn First>) -> Arc<Self> {
+    pub fn after(&self, first: Arc<dyn FirstWriteStep>) -> Arc<Self> {
         Arc::new(Self { first: Some(first), ..self.clone() })
     }
 
@@ -446,7 +446,7 @@ mod tests {
     #[derive(Debug)]
     struct Fails(Mutex<u32>);
 
-    impl First for Fails {
+    impl FirstWriteStep for Fails {
         fn do_it(&self) -> Result<(), RecordError> {
             let mut left = self.0.lock().expect("nothing panics with it");
             *left = left.saturating_sub(1);

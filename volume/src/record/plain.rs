@@ -30,7 +30,7 @@ struct Plain {
 /// The fields that version 2 adds.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
-struct More {
+struct VersionTwoFields {
     born: U64,
     node: [u8; NAME_BYTES_MAX + 1],
     key: [u8; 32],
@@ -63,7 +63,7 @@ pub(super) fn read(bytes: &[u8]) -> Option<Record> {
     if version == 1 {
         return rest.is_empty().then_some(record);
     }
-    let more = More::read_from_bytes(rest).ok()?;
+    let more = VersionTwoFields::read_from_bytes(rest).ok()?;
     if version != 2 || !is_sound(bytes) {
         return None;
     }
@@ -96,7 +96,7 @@ pub(super) fn write(version: u32, record: &Record) -> Vec<u8> {
     if version == 1 {
         return first;
     }
-    let more = More {
+    let more = VersionTwoFields {
         born: record.born.into(),
         node: *record.node.bytes(),
         key: record.key.map_or([0; 32], |key| key.0),

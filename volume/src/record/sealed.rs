@@ -64,7 +64,7 @@ pub(super) enum NotSealed {
 /// The head before a body.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
-struct Head {
+struct SealedHead {
     magic: [u8; 4],
     version: U32,
     secret: [u8; 8],
@@ -83,7 +83,7 @@ pub(super) trait Body: FromBytes + IntoBytes + KnownLayout + Immutable {
 
 /// The file that says this about these names.
 pub(super) fn seal<B: Body>(secret: &Secret, names: [&str; 2], body: &B) -> Vec<u8> {
-    let head = Head { magic: B::KIND, version: VERSION.into(), secret: secret.id };
+    let head = SealedHead { magic: B::KIND, version: VERSION.into(), secret: secret.id };
     let mut bytes = [head.as_bytes(), body.as_bytes()].concat();
     let code = secret.statement(&B::KIND, names, &bytes).sign();
     bytes.extend_from_slice(code.as_ref());
@@ -96,14 +96,14 @@ pub(super) fn open<B: Body>(
     names: [&str; 2],
     bytes: &[u8],
 ) -> Result<B, NotSealed> {
-    let (head, _) = Head::read_from_prefix(bytes).map_err(|_| NotSealed::Damaged)?;
+    let (head, _) = SealedHead::read_from_prefix(bytes).map_err(|_| NotSealed::Damaged)?;
     if head.magic != B::KIND {
         return Err(NotSealed::Damaged);
     }
     if plain::read(bytes).is_some() {
         return Err(NotSealed::Plain);
     }
-    if bytes.len() != size_of::<Head>() + size_of::<B>() + CODE_BYTES
+    if bytes.len() != size_of::<SealedHead>() + size_of::<B>() + CODE_BYTES
         || head.version.get() != VERSION
     {
         let newer = head.version.get() > VERSION && head.secret == secret.id;
@@ -115,7 +115,7 @@ pub(super) fn open<B: Body>(
         let other = head.secret != secret.id;
         return Err(if other { NotSealed::OtherSecret } else { NotSealed::Damaged });
     }
-    B::read_from_bytes(&said[size_of::<Head>()..]).map_err(|_| NotSealed::Damaged)
+    B::read_from_bytes(&said[size_of::<SealedHead>()..]).map_err(|_| NotSealed::Damaged)
 }
 
 /// A record.
@@ -191,7 +191,7 @@ pub(super) struct IncarnationBody {
 }
 
 /// The place of [`IncarnationBody::seen`] in the file.
-pub(super) const AT_SEEN: u64 = size_of::<Head>() as u64;
+pub(super) const AT_SEEN: u64 = size_of::<SealedHead>() as u64;
 
 impl Body for IncarnationBody {
     const KIND: [u8; 4] = *b"vrIN";

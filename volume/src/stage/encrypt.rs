@@ -32,18 +32,18 @@ use std::sync::Arc;
 use parking_lot::{Mutex, MutexGuard};
 use sidecore::Counter;
 
-use super::kind::{Around, ChainError, VolumeStage};
+use super::kind::{ChainError, StagePosition, VolumeStage};
 use crate::layer::Layer;
-use crate::settings::{Key, Settings};
+use crate::settings::{SettingKey, Settings};
 use crate::size::Size;
-use crate::volume::{Channel, Open, OpenError, Volume, VolumeInfo, Zeroing};
+use crate::volume::{Channel, OpenArguments, OpenError, Volume, VolumeInfo, Zeroing};
 
 mod channel;
 mod pool;
 mod xts;
 
 use channel::{EncryptChannel, ZEROES_AT_ONCE_MAX};
-use pool::{POOL_BYTES_MAX, Pool};
+use pool::{CipherPool, POOL_BYTES_MAX};
 use xts::Cipher;
 pub use xts::{SameHalves, VolumeKey};
 
@@ -66,18 +66,21 @@ impl VolumeStage for Encryption {
     const ABOUT: &'static str = "Keeps the volume encrypted";
     const TEXT: &'static str = "Keeps the volume [encrypted](#volumes-that-are-encrypted): \
                                 `{ encrypt = { key = \"/etc/vrio/alice.xts\" } }`.";
-    const KEYS: &'static [Key] =
-        &[Key::new("key", "The absolute path of the key's file (`vrio key new --volume`).")];
+    const KEYS: &'static [SettingKey] =
+        &[SettingKey::new("key", "The absolute path of the key's file (`vrio key new --volume`).")];
     const TWICE: Option<&'static str> = Some("one stage that encrypts is enough");
-    const COUNTERS: &'static [Key] = &[
-        Key::new("encrypted_bytes", "Bytes that a volume's chain encrypted."),
-        Key::new("decrypted_bytes", "Bytes that a volume's chain decrypted."),
-        Key::new("encrypt_waited", "Writes that waited for memory for their encrypted data."),
-        Key::new(
+    const COUNTERS: &'static [SettingKey] = &[
+        SettingKey::new("encrypted_bytes", "Bytes that a volume's chain encrypted."),
+        SettingKey::new("decrypted_bytes", "Bytes that a volume's chain decrypted."),
+        SettingKey::new(
+            "encrypt_waited",
+            "Writes that waited for memory for their encrypted data.",
+        ),
+        SettingKey::new(
             "encrypt_put_off",
             "Completions that waited for a later round, because a round has a limit of encryption.",
         ),
-        Key::new(
+        SettingKey::new(
             "encrypt_memory_bytes",
             "Memory for encrypted data that is in use or not given back yet.",
         ),
@@ -105,7 +108,7 @@ impl VolumeStage for Encryption {
     fn wrap(
         &self,
         inner: Arc<dyn Volume>,
-        around: &Around<'_>,
+        around: &StagePosition<'_>,
         earlier: Option<&EncryptVolume>,
     ) -> Result<EncryptVolume, ChainError> {
         match (earlier, around.key) {
@@ -195,20 +198,20 @@ impl Ciphered {
 
 /// Control path only: opening, closing, reading.
 #[derive(Debug, Default)]
-struct Books {
+struct EncryptionCounts {
     open: Vec<Arc<Cells>>,
     closed: Ciphered,
 }
 
 /// The state that stays when the chain around the stage is replaced.
 #[derive(Debug)]
-struct Core {
+struct EncryptionState {
     key: Arc<VolumeKey>,
-    books: Mutex<Books>,
+    books: Mutex<EncryptionCounts>,
 }
 
-impl Core {
-    fn books(&self) -> MutexGuard<'_, Books> {
+impl EncryptionState {
+    fn books(&self) -> MutexGuard<'_, EncryptionCounts> {
         // Counts stay true after a panic of another thread.
         self.books.lock()
     }
@@ -232,14 +235,14 @@ impl Core {
 #[derive(Debug)]
 pub struct EncryptVolume {
     inner: Arc<dyn Volume>,
-    core: Arc<Core>,
+    core: Arc<EncryptionState>,
     sizes: Sizes,
 }
 
 impl EncryptVolume {
     /// Wraps `inner`, all of whose blocks are under this key.
     pub fn new(inner: Arc<dyn Volume>, key: Arc<VolumeKey>) -> Self {
-        let core = Arc::new(Core { key, books: Mutex::default() });
+        let core = Arc::new(EncryptionState { key, books: Mutex::default() });
         Self { inner, core, sizes: Sizes::STANDARD }
     }
 
@@ -280,10 +283,10 @@ impl Volume for EncryptVolume {
         self.inner.size()
     }
 
-    fn open(&self, open: &Open<'_>) -> Result<Box<dyn Channel>, OpenError> {
+    fn open(&self, open: &OpenArguments<'_>) -> Result<Box<dyn Channel>, OpenError> {
         let refused = |source| OpenError::Io { what: "prepare to encrypt".to_owned(), source };
         let cipher = Cipher::new(&self.core.key).map_err(refused)?;
-        let pool = Pool::new(open.depth, self.sizes.pool_bytes).map_err(refused)?;
+        let pool = CipherPool::new(open.depth, self.sizes.pool_bytes).map_err(refused)?;
         let inner = self.inner.open(open)?;
         let pieces =
             Layer::new(open.depth).over(&*self.inner, open.services, ZEROES_AT_ONCE_MAX)?;

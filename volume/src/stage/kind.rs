@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::encrypt::VolumeKey;
-use crate::settings::{Key, Settings};
+use crate::settings::{SettingKey, Settings};
 use crate::volume::{STAGES_MAX, Volume};
 
 /// A stage as it is configured. Every file in `stage/` has one.
@@ -19,11 +19,11 @@ pub trait VolumeStage: Clone + fmt::Debug + fmt::Display + PartialEq + Eq {
     /// Its table, as the reference calls it.
     const TABLE: &'static str = Self::NAME;
     /// The keys of its table; none for a stage that is always one word.
-    const KEYS: &'static [Key] = &[];
+    const KEYS: &'static [SettingKey] = &[];
     /// The problem of a chain that has the stage twice, if that is wrong.
     const TWICE: Option<&'static str> = None;
     /// The names of its counters in the metrics, without "volume", and their help.
-    const COUNTERS: &'static [Key] = &[];
+    const COUNTERS: &'static [SettingKey] = &[];
 
     /// The volume around a volume.
     type Wrapped: Volume + 'static;
@@ -67,7 +67,7 @@ pub trait VolumeStage: Clone + fmt::Debug + fmt::Display + PartialEq + Eq {
     fn wrap(
         &self,
         inner: Arc<dyn Volume>,
-        around: &Around<'_>,
+        around: &StagePosition<'_>,
         earlier: Option<&Self::Wrapped>,
     ) -> Result<Self::Wrapped, ChainError>;
 
@@ -77,7 +77,7 @@ pub trait VolumeStage: Clone + fmt::Debug + fmt::Display + PartialEq + Eq {
 
 /// The place of a stage in its chain.
 #[derive(Clone, Copy, Debug)]
-pub struct Around<'a> {
+pub struct StagePosition<'a> {
     /// How many stages are outside of it.
     pub depth: usize,
     /// The sidecores' clock.
@@ -98,11 +98,11 @@ pub struct StageKind<C: 'static> {
     /// [`VolumeStage::TABLE`].
     pub table: &'static str,
     /// [`VolumeStage::KEYS`].
-    pub keys: &'static [Key],
+    pub keys: &'static [SettingKey],
     /// [`VolumeStage::TWICE`].
     pub twice: Option<&'static str>,
     /// [`VolumeStage::COUNTERS`].
-    pub counters: &'static [Key],
+    pub counters: &'static [SettingKey],
     /// [`VolumeStage::alone`].
     pub alone: fn() -> Result<C, &'static str>,
     /// [`VolumeStage::read`].

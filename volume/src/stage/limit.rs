@@ -25,10 +25,12 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use sidecore::{Progress, Wake};
 
-use super::kind::{Around, ChainError, VolumeStage};
-use crate::settings::{Key, Settings, show_size};
+use super::kind::{ChainError, StagePosition, VolumeStage};
+use crate::settings::{SettingKey, Settings, show_size};
 use crate::size::Size;
-use crate::volume::{Channel, Io, IoId, IoTable, Op, Open, OpenError, Status, Volume, VolumeInfo};
+use crate::volume::{
+    Channel, Io, IoId, IoTable, Op, OpenArguments, OpenError, Status, Volume, VolumeInfo,
+};
 
 /// The most that a channel takes at once: the yield of the rate in this time. It is short enough
 /// that the unused rest of one channel is no loss to others.
@@ -83,16 +85,20 @@ impl VolumeStage for Limit {
     const ABOUT: &'static str = "Holds back what exceeds a rate";
     const TEXT: &'static str = "Holds back what exceeds a rate; its keys are below.";
     const TABLE: &'static str = "limit of a volume";
-    const KEYS: &'static [Key] = &[
-        Key::new("iops", "The requests in a second. One of the two rates is enough."),
-        Key::new("bytes-per-second", "The bytes in a second, such as `\"200MiB\"`; at least 4096."),
-        Key::new(
+    const KEYS: &'static [SettingKey] = &[
+        SettingKey::new("iops", "The requests in a second. One of the two rates is enough."),
+        SettingKey::new(
+            "bytes-per-second",
+            "The bytes in a second, such as `\"200MiB\"`; at least 4096.",
+        ),
+        SettingKey::new(
             "burst",
             "The time for which an idle volume saves its rate for later requests. Default: \
              `\"1s\"`.",
         ),
     ];
-    const COUNTERS: &'static [Key] = &[Key::new("delayed", "Requests that a limit held back.")];
+    const COUNTERS: &'static [SettingKey] =
+        &[SettingKey::new("delayed", "Requests that a limit held back.")];
 
     type Wrapped = LimitVolume;
 
@@ -135,7 +141,7 @@ impl VolumeStage for Limit {
     fn wrap(
         &self,
         inner: Arc<dyn Volume>,
-        around: &Around<'_>,
+        around: &StagePosition<'_>,
         earlier: Option<&LimitVolume>,
     ) -> Result<LimitVolume, ChainError> {
         if self.iops.is_none() && self.bytes_per_second.is_none() {
@@ -339,7 +345,7 @@ impl Volume for LimitVolume {
         self.inner.size()
     }
 
-    fn open(&self, open: &Open<'_>) -> Result<Box<dyn Channel>, OpenError> {
+    fn open(&self, open: &OpenArguments<'_>) -> Result<Box<dyn Channel>, OpenError> {
         Ok(Box::new(LimitChannel {
             inner: self.inner.open(open)?,
             rates: Arc::clone(&self.rates),

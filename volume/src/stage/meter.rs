@@ -13,12 +13,12 @@ use hdrhistogram::Histogram;
 use parking_lot::{Mutex, MutexGuard};
 use sidecore::{Counter, Progress, Wake};
 
-use super::kind::{Around, ChainError, VolumeStage};
+use super::kind::{ChainError, StagePosition, VolumeStage};
 use crate::latency::{self, Latencies};
-use crate::settings::Key;
+use crate::settings::SettingKey;
 use crate::size::Size;
 use crate::volume::{
-    Channel, IoId, IoTable, Op, Open, OpenError, STAGES_MAX, Status, Volume, VolumeInfo,
+    Channel, IoId, IoTable, Op, OpenArguments, OpenError, STAGES_MAX, Status, Volume, VolumeInfo,
 };
 
 /// The stage as it is configured: it has nothing to say.
@@ -34,17 +34,17 @@ impl fmt::Display for Metering {
 impl VolumeStage for Metering {
     const NAME: &'static str = "meter";
     const ABOUT: &'static str = "Counts requests and times them";
-    const COUNTERS: &'static [Key] = &[
-        Key::new("reads", "Reads that ended."),
-        Key::new("writes", "Writes that ended."),
-        Key::new("flushes", "Flushes that ended."),
-        Key::new("discards", "Discards that ended."),
-        Key::new("write_zeroes", "Ranges zeroed that ended."),
-        Key::new("read_bytes", "Bytes of reads that succeeded."),
-        Key::new("written_bytes", "Bytes of writes that succeeded."),
-        Key::new("discarded_bytes", "Bytes of discards that succeeded."),
-        Key::new("zeroed_bytes", "Bytes of ranges zeroed that succeeded."),
-        Key::new("errors", "Requests that failed."),
+    const COUNTERS: &'static [SettingKey] = &[
+        SettingKey::new("reads", "Reads that ended."),
+        SettingKey::new("writes", "Writes that ended."),
+        SettingKey::new("flushes", "Flushes that ended."),
+        SettingKey::new("discards", "Discards that ended."),
+        SettingKey::new("write_zeroes", "Ranges zeroed that ended."),
+        SettingKey::new("read_bytes", "Bytes of reads that succeeded."),
+        SettingKey::new("written_bytes", "Bytes of writes that succeeded."),
+        SettingKey::new("discarded_bytes", "Bytes of discards that succeeded."),
+        SettingKey::new("zeroed_bytes", "Bytes of ranges zeroed that succeeded."),
+        SettingKey::new("errors", "Requests that failed."),
     ];
 
     type Wrapped = MeterVolume;
@@ -60,7 +60,7 @@ impl VolumeStage for Metering {
     fn wrap(
         &self,
         inner: Arc<dyn Volume>,
-        around: &Around<'_>,
+        around: &StagePosition<'_>,
         earlier: Option<&MeterVolume>,
     ) -> Result<MeterVolume, ChainError> {
         Ok(match earlier {
@@ -162,12 +162,12 @@ impl Reading {
 #[derive(Debug)]
 pub struct Meter {
     /// Control path only: opening, closing, reading.
-    books: Mutex<Books>,
+    books: Mutex<MeterCounts>,
     opened: AtomicU64,
 }
 
 #[derive(Debug)]
-struct Books {
+struct MeterCounts {
     open: Vec<Arc<ChannelCells>>,
     closed: [Reading; Op::ALL.len()],
 }
@@ -175,7 +175,10 @@ struct Books {
 impl Default for Meter {
     fn default() -> Self {
         let closed = std::array::from_fn(|_| Reading::new());
-        Self { books: Mutex::new(Books { open: Vec::new(), closed }), opened: AtomicU64::new(0) }
+        Self {
+            books: Mutex::new(MeterCounts { open: Vec::new(), closed }),
+            opened: AtomicU64::new(0),
+        }
     }
 }
 
@@ -210,7 +213,7 @@ impl Meter {
         }
     }
 
-    fn books(&self) -> MutexGuard<'_, Books> {
+    fn books(&self) -> MutexGuard<'_, MeterCounts> {
         // Counts stay true after a panic of another thread.
         self.books.lock()
     }
@@ -254,7 +257,7 @@ impl Volume for MeterVolume {
         self.inner.size()
     }
 
-    fn open(&self, open: &Open<'_>) -> Result<Box<dyn Channel>, OpenError> {
+    fn open(&self, open: &OpenArguments<'_>) -> Result<Box<dyn Channel>, OpenError> {
         let inner = self.inner.open(open)?;
         let meter = Arc::clone(&self.meter);
         let cells = meter.open();
@@ -332,7 +335,7 @@ impl Drop for MeterChannel {
 mod tests {
     use super::*;
     use crate::backend::MemoryVolume;
-    use crate::contract::{self, Bench, Buffer};
+    use crate::contract::{self, Buffer, ChannelBench};
 
     fn metered() -> MeterVolume {
         MeterVolume::new(Arc::new(MemoryVolume::new(1 << 20).expect("memory")), 0)
@@ -346,7 +349,7 @@ mod tests {
     #[test]
     fn counts_requests_bytes_errors_and_latency() {
         let volume = metered();
-        let mut bench = Bench::new(&volume, 8);
+        let mut bench = ChannelBench::new(&volume, 8);
         let buffer = Buffer::new(4096, 0);
         for _ in 0..5 {
             let id = bench.submit(Op::Write, 0, Some(&buffer));
@@ -367,10 +370,10 @@ mod tests {
     #[test]
     fn channels_add_up_and_a_closed_one_is_not_forgotten() {
         let volume = metered();
-        let mut one = Bench::new(&volume, 4);
+        let mut one = ChannelBench::new(&volume, 4);
         one.write(0, &[1; 512]);
         for _ in 0..3 {
-            Bench::new(&volume, 4).write(0, &[1; 512]);
+            ChannelBench::new(&volume, 4).write(0, &[1; 512]);
         }
         let writes = volume.meter().read(Op::Write);
         assert_eq!((writes.requests, writes.bytes), (4, 2048));

@@ -3,7 +3,7 @@
 
 use anyhow::anyhow;
 use clap::{Arg, ArgMatches, Args, Command, Error, FromArgMatches};
-use node::config::{Key, Kind};
+use node::config::{Kind, SettingKey};
 use serde_json::{Map, Value};
 
 use super::{Named, Remove, Which, change, list, one, take_away};
@@ -20,7 +20,7 @@ pub(crate) struct AnyKindCommand {
 #[derive(Debug)]
 enum KindVerb {
     /// With the options that were given, as texts.
-    Add(Vec<(Key, String)>, Which),
+    Add(Vec<(SettingKey, String)>, Which),
     List(Which),
     Remove(Remove),
     Show(Named),
@@ -44,7 +44,7 @@ pub(crate) fn any_kind_command(kind: Kind) -> Command {
 }
 
 /// The option for a key; the name has no dashes.
-fn option(key: &Key) -> Arg {
+fn option(key: &SettingKey) -> Arg {
     let arg = Arg::new(key.name).help(plain(key.text));
     if key.name == "name" { arg } else { arg.long(key.name).value_name("VALUE") }
 }
@@ -61,7 +61,7 @@ fn plain(text: &str) -> String {
 
 /// The value of an option, as the file has it: `true`, a number, a list, a table or a text in
 /// quotes; anything else is a text as it is.
-fn value(key: &Key, text: &str) -> Result<Value, CommandFailure> {
+fn value(key: &SettingKey, text: &str) -> Result<Value, CommandFailure> {
     if text.starts_with(['[', '{', '"']) {
         let wrong = |error| CommandFailure::configuration(anyhow!("--{}: {error}", key.name));
         return node::config::value(text).map_err(wrong);
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn values_are_as_in_the_file_or_texts() {
-        let key = Key::new("text", "A text.");
+        let key = SettingKey::new("text", "A text.");
         for (text, wanted) in [
             ("12", json!(12)),
             ("true", json!(true)),

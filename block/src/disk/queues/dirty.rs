@@ -8,11 +8,11 @@ use std::sync::Arc;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use virtio::dirty::LOG_PAGE_BYTES;
 use virtio::driver::{
-    Data, GuestPiece, Op as GuestOp, RequestSlot, RequestStatus as GuestStatus, RingShape,
+    Data, DriverOp as GuestOp, GuestPiece, RequestSlot, RequestStatus as GuestStatus, RingShape,
 };
 use virtio::{DirtyLog, Logging, RingKind};
 
-use super::rig::{Plan, Rig, SIZE};
+use super::rig::{Rig, RigPlan, SIZE};
 use random::Random;
 use volume::backend::MemoryVolume;
 use volume::contract::held::HeldVolume;
@@ -25,7 +25,7 @@ const SHAPE: RingShape =
     RingShape { size: 1024, slots: 16, transfer_bytes_max: 64 << 10, segments_max: 32 };
 
 fn rig(volume: &dyn volume::Volume, kind: RingKind, indirect: bool) -> Rig {
-    Rig::new(volume, Plan { kind, shape: SHAPE, indirect, ..Plan::default() })
+    Rig::new(volume, RigPlan { kind, shape: SHAPE, indirect, ..RigPlan::default() })
 }
 
 /// The pages of some bytes of the guest, by their offset.
@@ -186,7 +186,8 @@ fn outstanding_writes_are_marked_in_the_log_at_their_end() {
 fn all_parts_of_a_large_request_are_marked() {
     let volume = MemoryVolume::new(SIZE).expect("memory");
     let shape = RingShape { transfer_bytes_max: 2 << 20, ..SHAPE };
-    let mut rig = Rig::new(&volume, Plan { kind: RingKind::Packed, shape, ..Plan::default() });
+    let mut rig =
+        Rig::new(&volume, RigPlan { kind: RingKind::Packed, shape, ..RigPlan::default() });
     rig.start_log();
     let len = IO_BYTES_MAX + 4096;
     let slot = rig.submit(GuestOp::Read, 0, Data::Cut { len, piece_bytes: 100_000 });

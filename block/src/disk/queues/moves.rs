@@ -1,9 +1,9 @@
 //! Queues that leave one share for another, on one thread.
 
-use virtio::driver::{Data, DriverCompletion, Op as GuestOp, RequestStatus as GuestStatus};
+use virtio::driver::{Data, DriverCompletion, DriverOp as GuestOp, RequestStatus as GuestStatus};
 use virtio::{Queue, RingKind};
 
-use super::rig::{Plan, Rig, SIZE};
+use super::rig::{Rig, RigPlan, SIZE};
 use super::*;
 use random::Random;
 use volume::backend::MemoryVolume;
@@ -28,7 +28,7 @@ fn leaver(from: &mut DiskQueues) -> Queue {
 
 /// A write on the first queue that is on its way, and the other share.
 fn writing(kind: RingKind, volume: &HeldVolume) -> (Rig, DiskQueues) {
-    let mut rig = Rig::new(volume, Plan { kind, ..Plan::default() });
+    let mut rig = Rig::new(volume, RigPlan { kind, ..RigPlan::default() });
     let other = rig.share(volume, 1);
     rig.submit(GuestOp::Write, 0, Data::Whole(512));
     let _ = rig.round();
@@ -148,7 +148,7 @@ fn a_queue_that_waits_for_the_past_stays() {
 fn a_queue_that_was_fenced_on_its_way_is_not_touched() {
     for kind in KINDS {
         let volume = HeldVolume::new(SIZE);
-        let mut rig = Rig::new(&volume, Plan { kind, event_idx: false, ..Plan::default() });
+        let mut rig = Rig::new(&volume, RigPlan { kind, event_idx: false, ..RigPlan::default() });
         let mut other = rig.share(&volume, 1);
         rig.disk.begin_leave(0, u64::MAX).expect("it may leave");
         let _ = rig.round();
@@ -173,7 +173,7 @@ fn a_queue_that_was_fenced_on_its_way_is_not_touched() {
 fn data_written_before_a_move_is_read_after_it() {
     for kind in KINDS {
         let volume = MemoryVolume::new(SIZE).expect("memory");
-        let mut rig = Rig::new(&volume, Plan { kind, ..Plan::default() });
+        let mut rig = Rig::new(&volume, RigPlan { kind, ..RigPlan::default() });
         let mut other = rig.share(&volume, 1);
         let mut random = Random::new(11);
         for step in 1..2_000 {

@@ -6,14 +6,15 @@ use std::sync::Arc;
 use rustix::event::{EventfdFlags, eventfd};
 use sidecore::{Progress, Services};
 use virtio::driver::{
-    Backing, Data, DirtyPages, DriverCompletion, DriverRequest, Guest, GuestPlan, Op as GuestOp,
-    Regions, RequestSlot, RequestStatus as GuestStatus, RingDriver, RingOptions, RingShape,
+    Backing, Data, DirtyPages, DriverCompletion, DriverGuest, DriverOp as GuestOp, DriverRequest,
+    GuestPlan, Regions, RequestSlot, RequestStatus as GuestStatus, RingDriver, RingOptions,
+    RingShape,
 };
 use virtio::{InflightRegion, Logging, Memory, Queue, RingKind};
 
 use super::*;
 use crate::unguarded::{Unguarded, attachment};
-use volume::{Open, Volume};
+use volume::{OpenArguments, Volume};
 
 /// Bytes of the volumes here.
 pub(super) const SIZE: u64 = 8 << 20;
@@ -23,21 +24,21 @@ pub(super) struct Rig {
     pub(super) disk: DiskQueues,
     pub(super) core: Arc<DiskCore>,
     pub(super) attachment: Arc<Attachment>,
-    pub(super) guest: Guest,
+    pub(super) guest: DriverGuest,
     pub(super) rings: Vec<RingDriver>,
     pub(super) memory: Arc<Memory>,
     pub(super) inflight: InflightRegion,
     pub(super) now_ns: u64,
     /// Where the disk marks what it writes.
     pub(super) log: Option<DirtyPages>,
-    plan: Plan,
+    plan: RigPlan,
     /// Stores that each queue makes before nothing reaches shared memory any more.
     stores_max: u64,
 }
 
 /// How a rig is put together.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Plan {
+pub(super) struct RigPlan {
     pub(super) queues: u16,
     pub(super) depth: u16,
     pub(super) kind: RingKind,
@@ -49,7 +50,7 @@ pub(super) struct Plan {
     pub(super) durable: bool,
 }
 
-impl Default for Plan {
+impl Default for RigPlan {
     fn default() -> Self {
         let shape =
             RingShape { transfer_bytes_max: 4 << 20, segments_max: 64, size: 64, slots: 32 };
@@ -67,13 +68,13 @@ impl Default for Plan {
 }
 
 impl Rig {
-    pub(super) fn new(volume: &dyn Volume, plan: Plan) -> Self {
+    pub(super) fn new(volume: &dyn Volume, plan: RigPlan) -> Self {
         Self::stopping(volume, plan, u64::MAX)
     }
 
     /// As `new`, and each queue stops after so many stores to shared memory.
-    pub(super) fn stopping(volume: &dyn Volume, plan: Plan, stores_max: u64) -> Self {
-        let guest = Guest::new(&GuestPlan {
+    pub(super) fn stopping(volume: &dyn Volume, plan: RigPlan, stores_max: u64) -> Self {
+        let guest = DriverGuest::new(&GuestPlan {
             queues: plan.queues,
             shape: plan.shape,
             backing: Backing::Memfd,
@@ -81,7 +82,7 @@ impl Rig {
         })
         .expect("guest memory");
         let memory = Arc::new(guest.memory().device_memory().expect("the same memory"));
-        let Plan { event_idx, indirect, kind, .. } = plan;
+        let RigPlan { event_idx, indirect, kind, .. } = plan;
         let event = || Arc::new(eventfd(0, EventfdFlags::NONBLOCK).expect("a descriptor"));
         let options = || RingOptions {
             kind,
@@ -261,11 +262,11 @@ impl Rig {
 
 fn open(
     volume: &dyn Volume,
-    plan: Plan,
+    plan: RigPlan,
     core: &Arc<DiskCore>,
     (attachment, index): (&Arc<Attachment>, u16),
 ) -> DiskQueues {
-    let open = Open { services: &Services::new(), depth: plan.depth };
+    let open = OpenArguments { services: &Services::new(), depth: plan.depth };
     let volume = Unguarded(volume);
     let attached = Attached::open(&volume, attachment, index, &open).expect("it opens");
     DiskQueues::new(core.clone(), attached, plan.durable)

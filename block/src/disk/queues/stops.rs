@@ -11,9 +11,11 @@
 //! too, and a copy that is made of nothing but marked pages is the guest's memory in the end.
 
 use virtio::RingKind;
-use virtio::driver::{Data, Op as GuestOp, RequestSlot, RequestStatus as GuestStatus, RingShape};
+use virtio::driver::{
+    Data, DriverOp as GuestOp, RequestSlot, RequestStatus as GuestStatus, RingShape,
+};
 
-use super::rig::{Plan, Rig, SIZE};
+use super::rig::{Rig, RigPlan, SIZE};
 use random::Random;
 use volume::backend::MemoryVolume;
 
@@ -25,7 +27,7 @@ const PAGE: usize = virtio::dirty::LOG_PAGE_BYTES as usize;
 const ROUNDS_MAX: usize = 1_000;
 
 /// The guest, and what it knows of each block: the write that is on its way, the last acknowledged.
-struct Guest {
+struct GuestModel {
     random: Random,
     on_its_way: [Option<u64>; BLOCKS],
     acknowledged: [u64; BLOCKS],
@@ -33,7 +35,7 @@ struct Guest {
     ended: usize,
 }
 
-impl Guest {
+impl GuestModel {
     fn new(seed: u64) -> Self {
         let random = Random::new(seed);
         Self { random, on_its_way: [None; BLOCKS], acknowledged: [0; BLOCKS], begun: 0, ended: 0 }
@@ -93,11 +95,11 @@ impl Guest {
 }
 
 /// The guest's memory as a migration has copied it so far.
-struct Copy {
+struct MigratedMemory {
     bytes: Vec<u8>,
 }
 
-impl Copy {
+impl MigratedMemory {
     fn new(rig: &mut Rig) -> Self {
         rig.start_log();
         Self { bytes: rig.snapshot() }
@@ -105,7 +107,7 @@ impl Copy {
 
     /// The guest works. The pages that it stores to itself are copied at once, and now and then
     /// those that the device has marked.
-    fn drive(&mut self, guest: &mut Guest, rig: &mut Rig) {
+    fn drive(&mut self, guest: &mut GuestModel, rig: &mut Rig) {
         let before = rig.snapshot();
         guest.drive(rig);
         let now = rig.snapshot();
@@ -130,7 +132,7 @@ impl Copy {
 
 /// The troubles of a run.
 #[derive(Clone, Copy, Debug, Default)]
-struct Trouble<'t> {
+struct RunFaults<'t> {
     /// Each life but the last ends after so many stores.
     stops: &'t [u64],
     /// The queue goes to and fro between two shares.
@@ -164,15 +166,15 @@ fn go_over(
 
 /// Runs to the end; gives the stores of the last life and the moves of all. Nothing where a life
 /// came to its end earlier.
-fn run(kind: RingKind, seed: u64, trouble: Trouble<'_>) -> Option<(u64, usize)> {
-    let Trouble { stops, dies_at, .. } = trouble;
+fn run(kind: RingKind, seed: u64, trouble: RunFaults<'_>) -> Option<(u64, usize)> {
+    let RunFaults { stops, dies_at, .. } = trouble;
     let volume = MemoryVolume::new(SIZE).expect("memory");
     let shape = RingShape { size: 32, slots: 8, transfer_bytes_max: 4096, segments_max: 4 };
-    let plan = Plan { kind, shape, ..Plan::default() };
-    let (mut guest, mut dice, mut moves) = (Guest::new(seed), Random::new(seed + 1_000), 0);
+    let plan = RigPlan { kind, shape, ..RigPlan::default() };
+    let (mut guest, mut dice, mut moves) = (GuestModel::new(seed), Random::new(seed + 1_000), 0);
     let stop = |life: usize| stops.get(life).copied().unwrap_or(u64::MAX);
     let mut rig = Rig::stopping(&volume, plan, stop(0));
-    let mut copy = trouble.migrates.then(|| Copy::new(&mut rig));
+    let mut copy = trouble.migrates.then(|| MigratedMemory::new(&mut rig));
     for life in 0..=stops.len() {
         if life > 0 {
             rig.succeed(&volume, stop(life));
@@ -211,16 +213,16 @@ fn run(kind: RingKind, seed: u64, trouble: Trouble<'_>) -> Option<(u64, usize)> 
 }
 
 /// Stops at every store, for every seed; gives how many there are and how often the queue moved.
-fn stop_everywhere(kind: RingKind, seeds: u64, trouble: Trouble<'_>) -> (u64, usize) {
+fn stop_everywhere(kind: RingKind, seeds: u64, trouble: RunFaults<'_>) -> (u64, usize) {
     let (mut points, mut moved) = (0, 0);
     for seed in 0..seeds {
         let (stores, _) = run(kind, seed, trouble).expect("nothing stops it");
         for stop in 0..stores {
-            let once = run(kind, seed, Trouble { stops: &[stop], ..trouble });
+            let once = run(kind, seed, RunFaults { stops: &[stop], ..trouble });
             let (_, moves) = once.unwrap_or_else(|| panic!("{kind:?}, seed {seed}, {stop}"));
             // Now and then the successor is stopped, too.
             if stop % 7 == seed % 7 {
-                run(kind, seed, Trouble { stops: &[stop, stop / 2], ..trouble });
+                run(kind, seed, RunFaults { stops: &[stop, stop / 2], ..trouble });
             }
             points += 1;
             moved += moves;
@@ -232,7 +234,7 @@ fn stop_everywhere(kind: RingKind, seeds: u64, trouble: Trouble<'_>) -> (u64, us
 #[test]
 fn a_disk_may_be_stopped_at_every_store() {
     for kind in [RingKind::Split, RingKind::Packed] {
-        let (points, _) = stop_everywhere(kind, 12, Trouble::default());
+        let (points, _) = stop_everywhere(kind, 12, RunFaults::default());
         println!("{kind:?}: {points} stopping points");
         assert!(points > 3_000, "the workload shrank: {points}");
     }
@@ -241,7 +243,7 @@ fn a_disk_may_be_stopped_at_every_store() {
 #[test]
 fn a_disk_whose_queue_moves_may_be_stopped_at_every_store() {
     for kind in [RingKind::Split, RingKind::Packed] {
-        let trouble = Trouble { moves: true, ..Trouble::default() };
+        let trouble = RunFaults { moves: true, ..RunFaults::default() };
         let (points, moves) = stop_everywhere(kind, 12, trouble);
         println!("{kind:?}: {points} stopping points, {moves} moves");
         assert!(points > 3_000 && moves > 10_000, "the workload shrank: {points}, {moves}");
@@ -252,7 +254,7 @@ fn a_disk_whose_queue_moves_may_be_stopped_at_every_store() {
 fn a_disk_may_be_stopped_at_every_store_while_its_guest_is_migrated() {
     for kind in [RingKind::Split, RingKind::Packed] {
         for moves in [false, true] {
-            let trouble = Trouble { moves, migrates: true, ..Trouble::default() };
+            let trouble = RunFaults { moves, migrates: true, ..RunFaults::default() };
             let (points, _) = stop_everywhere(kind, 1, trouble);
             println!("{kind:?}, moves {moves}: {points} stopping points");
             assert!(points > 400, "the workload shrank: {points}");
@@ -266,10 +268,10 @@ fn a_disk_may_die_while_its_queue_is_between_two_sidecores() {
     for kind in [RingKind::Split, RingKind::Packed] {
         let mut deaths = 0;
         for seed in 0..24 {
-            let trouble = Trouble { moves: true, ..Trouble::default() };
+            let trouble = RunFaults { moves: true, ..RunFaults::default() };
             let (_, moves) = run(kind, seed, trouble).expect("nothing stops it");
             for at in 1..=moves {
-                run(kind, seed, Trouble { dies_at: Some(at), ..trouble }).expect("it goes on");
+                run(kind, seed, RunFaults { dies_at: Some(at), ..trouble }).expect("it goes on");
                 deaths += 1;
             }
         }

@@ -12,12 +12,12 @@ use std::sync::Weak;
 
 use virtio::RingKind;
 use virtio::driver::{
-    Data, GuestPiece, Op as GuestOp, RawDescriptor, RequestStatus as GuestStatus, RingShape,
+    Data, DriverOp as GuestOp, GuestPiece, RawDescriptor, RequestStatus as GuestStatus, RingShape,
 };
 
 use super::*;
 use random::Random;
-use rig::{Plan, Rig, SIZE};
+use rig::{Rig, RigPlan, SIZE};
 use volume::backend::MemoryVolume;
 use volume::chain::Chain as Stages;
 use volume::contract::held::{HeldVolume, PollEvent};
@@ -34,7 +34,7 @@ fn a_volume_is_given_the_guests_own_memory() {
     let volume = HeldVolume::new(SIZE);
     let stages = Stages::build(Arc::new(volume.clone()), &[StageConfig::Meter(Metering)], None)
         .expect("a chain");
-    let mut rig = Rig::new(&*stages.volume, Plan::default());
+    let mut rig = Rig::new(&*stages.volume, RigPlan::default());
     let guests = rig.memory.regions().iter().map(|region| {
         let mut place = Vec::new();
         let len = region.len_bytes() as u32;
@@ -77,7 +77,8 @@ fn written_data_is_read_by_every_kind_of_request() {
     for (kind, (event_idx, indirect)) in
         kinds.into_iter().flat_map(|kind| ways.map(|way| (kind, way)))
     {
-        let mut rig = Rig::new(&volume, Plan { kind, event_idx, indirect, ..Plan::default() });
+        let mut rig =
+            Rig::new(&volume, RigPlan { kind, event_idx, indirect, ..RigPlan::default() });
         let mut random = Random::new(7);
         for step in 0..100 {
             let sectors = 1 + random.below(40);
@@ -115,7 +116,7 @@ fn written_data_is_read_by_every_kind_of_request() {
 
 #[test]
 fn the_serial_number_is_the_name() {
-    let mut rig = Rig::new(&memory(), Plan::default());
+    let mut rig = Rig::new(&memory(), RigPlan::default());
     let slot = rig.submit(GuestOp::GetId, 0, Data::Whole(20));
     assert_eq!(rig.finish(slot), GuestStatus::Ok);
     let mut id = [1; 20];
@@ -126,7 +127,7 @@ fn the_serial_number_is_the_name() {
 
 #[test]
 fn requests_that_make_no_sense_are_told_so_and_harm_nothing() {
-    let mut rig = Rig::new(&memory(), Plan::default());
+    let mut rig = Rig::new(&memory(), RigPlan::default());
     let end = SIZE / 512;
     for (op, sector, len, status) in [
         (GuestOp::Read, end, 512, GuestStatus::IoError),
@@ -150,7 +151,7 @@ fn requests_that_make_no_sense_are_told_so_and_harm_nothing() {
 
 #[test]
 fn a_read_only_disk_refuses_writes() {
-    let mut rig = Rig::new(&memory().read_only(), Plan::default());
+    let mut rig = Rig::new(&memory().read_only(), RigPlan::default());
     assert_eq!(rig.run(GuestOp::Write, 0, Data::Whole(512)), GuestStatus::IoError);
     assert_eq!(rig.run(GuestOp::Read, 0, Data::Whole(512)), GuestStatus::Ok);
 }
@@ -161,7 +162,7 @@ fn a_large_request_is_cut_and_answered_once() {
         Stages::build(Arc::new(memory()), &[StageConfig::Meter(Metering)], None).expect("a chain");
     // Fewer places than pieces, so that it takes several rounds.
     for depth in [2, 64] {
-        let mut rig = Rig::new(&*stages.volume, Plan { depth, ..Plan::default() });
+        let mut rig = Rig::new(&*stages.volume, RigPlan { depth, ..RigPlan::default() });
         let before = stages.stages.meters[0].meter().read(Op::Write).requests;
         let len = 3 * IO_BYTES_MAX + 1024;
         let slot = rig.rings[0].take_slot().expect("free");
@@ -181,7 +182,7 @@ fn a_large_request_is_cut_and_answered_once() {
 #[test]
 fn one_failed_part_fails_the_whole() {
     let volume = HeldVolume::new(SIZE);
-    let mut rig = Rig::new(&volume, Plan::default());
+    let mut rig = Rig::new(&volume, RigPlan::default());
     let slot = rig.submit(GuestOp::Write, 0, Data::Whole(3 * IO_BYTES_MAX));
     let _ = rig.round();
     volume.answer(Status::Done);
@@ -195,7 +196,7 @@ fn one_failed_part_fails_the_whole() {
 #[test]
 fn the_storages_errors_reach_the_guest() {
     let volume = HeldVolume::new(SIZE);
-    let mut rig = Rig::new(&volume, Plan::default());
+    let mut rig = Rig::new(&volume, RigPlan::default());
     for status in [Status::Error, Status::Invalid] {
         let slot = rig.submit(GuestOp::Read, 0, Data::Whole(512));
         let _ = rig.round();
@@ -209,7 +210,7 @@ fn the_storages_errors_reach_the_guest() {
 fn without_the_flush_feature_every_write_is_durable() {
     for durable in [false, true] {
         let volume = HeldVolume::new(SIZE);
-        let mut rig = Rig::new(&volume, Plan { durable, ..Plan::default() });
+        let mut rig = Rig::new(&volume, RigPlan { durable, ..RigPlan::default() });
         rig.submit(GuestOp::Write, 0, Data::Whole(512));
         rig.submit(GuestOp::Read, 0, Data::Whole(512));
         let _ = rig.round();
@@ -221,7 +222,7 @@ fn without_the_flush_feature_every_write_is_durable() {
 #[test]
 fn a_full_table_leaves_requests_in_the_ring() {
     let volume = HeldVolume::new(SIZE);
-    let mut rig = Rig::new(&volume, Plan { depth: 6, ..Plan::default() });
+    let mut rig = Rig::new(&volume, RigPlan { depth: 6, ..RigPlan::default() });
     for _ in 0..10 {
         rig.submit(GuestOp::Read, 0, Data::Whole(512));
     }
@@ -244,7 +245,7 @@ fn a_full_table_leaves_requests_in_the_ring() {
 fn a_busy_queue_does_not_hold_up_the_others() {
     let volume = HeldVolume::new(SIZE);
     let shape = RingShape { size: 256, slots: 256, ..RingShape::default() };
-    let plan = Plan { queues: 3, depth: 128, shape, ..Plan::default() };
+    let plan = RigPlan { queues: 3, depth: 128, shape, ..RigPlan::default() };
     let mut rig = Rig::new(&volume, plan);
     for _ in 0..200 {
         rig.submit_to(1, GuestOp::Read, 0, Data::Whole(512));
@@ -279,7 +280,7 @@ fn immediate_completions_are_published_in_bursts_with_one_call_for_the_round() {
         .into_iter()
         .chain([(RingKind::Split, false), (RingKind::Packed, false)])
     {
-        let mut rig = Rig::new(&memory(), Plan { kind, event_idx, ..Plan::default() });
+        let mut rig = Rig::new(&memory(), RigPlan { kind, event_idx, ..RigPlan::default() });
         assert!(!rig.rings[0].arm_calls().expect("no breach"));
         for _ in 0..20 {
             rig.submit(GuestOp::Read, 0, Data::Whole(512));
@@ -293,7 +294,7 @@ fn immediate_completions_are_published_in_bursts_with_one_call_for_the_round() {
 
 #[test]
 fn a_round_copies_few_megabytes_however_many_are_asked_for() {
-    let mut rig = Rig::new(&memory(), Plan::default());
+    let mut rig = Rig::new(&memory(), RigPlan::default());
     for _ in 0..8 {
         rig.submit(GuestOp::Read, 0, Data::Whole(1 << 20));
     }
@@ -308,7 +309,7 @@ fn a_round_copies_few_megabytes_however_many_are_asked_for() {
 #[test]
 fn requests_without_a_need_for_the_volume_wait_for_it() {
     let volume = HeldVolume::new(SIZE);
-    let mut rig = Rig::new(&volume, Plan::default());
+    let mut rig = Rig::new(&volume, RigPlan::default());
     volume.with(0, |state| state.paused = true);
     rig.submit(GuestOp::GetId, 0, Data::Whole(20));
     for _ in 0..3 {
@@ -324,7 +325,7 @@ fn requests_without_a_need_for_the_volume_wait_for_it() {
 
 #[test]
 fn the_first_answers_of_a_round_come_before_the_rest_is_done() {
-    let mut rig = Rig::new(&memory(), Plan::default());
+    let mut rig = Rig::new(&memory(), RigPlan::default());
     for _ in 0..8 {
         rig.submit(GuestOp::Read, 0, Data::Whole(512));
     }
@@ -337,7 +338,7 @@ fn the_first_answers_of_a_round_come_before_the_rest_is_done() {
 fn later_completions_are_taken_and_published_at_once() {
     for kind in [RingKind::Split, RingKind::Packed] {
         let volume = HeldVolume::new(SIZE);
-        let mut rig = Rig::new(&volume, Plan { kind, ..Plan::default() });
+        let mut rig = Rig::new(&volume, RigPlan { kind, ..RigPlan::default() });
         for _ in 0..20 {
             rig.submit(GuestOp::Read, 0, Data::Whole(512));
         }
@@ -356,7 +357,7 @@ fn later_completions_are_taken_and_published_at_once() {
 fn a_fenced_disk_touches_nothing_of_the_guest() {
     for told_by_completion in [true, false] {
         let volume = HeldVolume::new(SIZE);
-        let mut rig = Rig::new(&volume, Plan { queues: 2, ..Plan::default() });
+        let mut rig = Rig::new(&volume, RigPlan { queues: 2, ..RigPlan::default() });
         for queue in [0, 1] {
             for _ in 0..5 {
                 rig.submit_to(queue, GuestOp::Read, 0, Data::Whole(512));
@@ -398,7 +399,7 @@ fn a_disk_that_is_fenced_between_bursts_publishes_nothing_more() {
     for polls in [1, 2] {
         let earlier = FIRST_BURST * (polls as usize - 1);
         let volume = HeldVolume::new(SIZE);
-        let mut rig = Rig::new(&volume, Plan::default());
+        let mut rig = Rig::new(&volume, RigPlan::default());
         volume.with(0, |state| state.at_once = true);
         for _ in 0..3 * FIRST_BURST {
             rig.submit(GuestOp::Read, 0, Data::Whole(512));
@@ -415,7 +416,7 @@ fn a_disk_that_is_fenced_between_bursts_publishes_nothing_more() {
 #[test]
 fn a_stopping_queue_takes_nothing_and_drains() {
     let volume = HeldVolume::new(SIZE);
-    let mut rig = Rig::new(&volume, Plan::default());
+    let mut rig = Rig::new(&volume, RigPlan::default());
     for _ in 0..3 {
         rig.submit(GuestOp::Read, 0, Data::Whole(512));
     }
@@ -441,7 +442,7 @@ fn a_stopping_queue_takes_nothing_and_drains() {
 #[test]
 fn left_requests_are_done_again_after_their_first_try_has_ended() {
     let volume = HeldVolume::new(SIZE);
-    let mut rig = Rig::new(&volume, Plan { queues: 2, ..Plan::default() });
+    let mut rig = Rig::new(&volume, RigPlan { queues: 2, ..RigPlan::default() });
     for sector in [10, 20, 30] {
         rig.submit(GuestOp::Write, sector, Data::Whole(512));
     }
@@ -488,7 +489,7 @@ fn left_requests_are_done_again_after_their_first_try_has_ended() {
 #[test]
 fn a_large_request_is_not_continued_after_its_queue_stopped() {
     let volume = HeldVolume::new(SIZE);
-    let mut rig = Rig::new(&volume, Plan { depth: 2, ..Plan::default() });
+    let mut rig = Rig::new(&volume, RigPlan { depth: 2, ..RigPlan::default() });
     rig.submit(GuestOp::Write, 0, Data::Whole(4 * IO_BYTES_MAX));
     let _ = rig.round();
     assert_eq!(volume.asked(0), 2);
@@ -508,7 +509,7 @@ fn a_large_request_is_not_continued_after_its_queue_stopped() {
 #[test]
 fn letting_go_waits_for_the_kernel_and_keeps_its_memory() {
     let volume = HeldVolume::new(SIZE);
-    let mut rig = Rig::new(&volume, Plan::default());
+    let mut rig = Rig::new(&volume, RigPlan::default());
     rig.submit(GuestOp::Read, 0, Data::Whole(512));
     let _ = rig.round();
     volume.with(0, |state| state.in_kernel = true);
@@ -527,7 +528,7 @@ fn letting_go_waits_for_the_kernel_and_keeps_its_memory() {
 #[test]
 fn old_memory_stays_until_its_requests_have_ended() {
     let volume = HeldVolume::new(SIZE);
-    let mut rig = Rig::new(&volume, Plan::default());
+    let mut rig = Rig::new(&volume, RigPlan::default());
     let slot = rig.submit(GuestOp::Read, 0, Data::Whole(512));
     let _ = rig.round();
     let old = Arc::downgrade(&rig.memory);
@@ -545,7 +546,7 @@ fn old_memory_stays_until_its_requests_have_ended() {
 #[test]
 fn garbage_stops_the_disk_and_what_was_taken_is_still_answered() {
     let volume = HeldVolume::new(SIZE);
-    let mut rig = Rig::new(&volume, Plan { queues: 2, ..Plan::default() });
+    let mut rig = Rig::new(&volume, RigPlan { queues: 2, ..RigPlan::default() });
     rig.submit_to(1, GuestOp::Read, 0, Data::Whole(512));
     let _ = rig.round();
     rig.rings[0].set_available_index(5_000);
@@ -569,7 +570,7 @@ fn garbage_stops_the_disk_and_what_was_taken_is_still_answered() {
 
 #[test]
 fn a_request_without_room_for_an_answer_is_garbage() {
-    let mut rig = Rig::new(&memory(), Plan::default());
+    let mut rig = Rig::new(&memory(), RigPlan::default());
     let slot = rig.rings[0].take_slot().expect("free");
     let guest_address = rig.rings[0].guest_address(slot);
     let readable = RawDescriptor { guest_address, len: 512, flags: 0, next: 0 };
@@ -592,7 +593,7 @@ fn hostile_rings_lose_their_own_disk_and_nothing_else() {
     for seed in 0..300 {
         let mut random = Random::new(seed * 77 + 1);
         let shape = RingShape { size: 64, slots: 8, ..RingShape::default() };
-        let plan = Plan { indirect: seed % 2 == 0, shape, ..Plan::default() };
+        let plan = RigPlan { indirect: seed % 2 == 0, shape, ..RigPlan::default() };
         let mut rig = Rig::new(&volume, plan);
         let slots: Vec<_> = (0..4).map(|_| rig.rings[0].take_slot().expect("free")).collect();
         for at in 0..64 {
@@ -632,7 +633,7 @@ fn hostile_rings_lose_their_own_disk_and_nothing_else() {
 
 #[test]
 fn pieces_across_regions_and_odd_places_are_served() {
-    let mut rig = Rig::new(&memory(), Plan::default());
+    let mut rig = Rig::new(&memory(), RigPlan::default());
     let seam = rig.guest.memory().regions()[1].guest_address;
     let slot = rig.rings[0].take_slot().expect("free");
     // The bytes around the seam belong to the rings or to slots that are unused now.
@@ -663,7 +664,7 @@ fn a_sleeping_disk_is_woken_by_a_kick() {
     let kinds = [RingKind::Split, RingKind::Packed];
     for (kind, (event_idx, kick)) in kinds.into_iter().flat_map(|kind| ways.map(|way| (kind, way)))
     {
-        let mut rig = Rig::new(&memory(), Plan { kind, event_idx, kick, ..Plan::default() });
+        let mut rig = Rig::new(&memory(), RigPlan { kind, event_idx, kick, ..RigPlan::default() });
         let _ = rig.round();
         let mut wake = Wake::new();
         let progress = rig.disk.arm(&mut wake);
@@ -701,7 +702,7 @@ fn ranges(
 #[test]
 fn each_range_of_a_discard_is_a_request_to_the_volume() {
     let volume = HeldVolume::new(SIZE);
-    let mut rig = Rig::new(&volume, Plan { depth: 2, durable: true, ..Plan::default() });
+    let mut rig = Rig::new(&volume, RigPlan { depth: 2, durable: true, ..RigPlan::default() });
     let (slot, data) = ranges(&mut rig, &[(8, 8, 0), (32, 16, 0), (64, 8, 0)]);
     rig.resubmit(0, slot, GuestOp::Discard, 0, data);
     let _ = rig.round();
@@ -725,7 +726,7 @@ fn each_range_of_a_discard_is_a_request_to_the_volume() {
 #[test]
 fn a_range_beyond_the_end_spoils_all_of_its_request() {
     let volume = HeldVolume::new(SIZE);
-    let mut rig = Rig::new(&volume, Plan::default());
+    let mut rig = Rig::new(&volume, RigPlan::default());
     for op in [GuestOp::Discard, GuestOp::WriteZeroes] {
         let (slot, data) = ranges(&mut rig, &[(0, 8, 0), (SIZE / 512 - 4, 8, 0)]);
         rig.resubmit(0, slot, op, 0, data);
@@ -743,7 +744,7 @@ fn a_range_beyond_the_end_spoils_all_of_its_request() {
 #[test]
 fn a_volume_that_cannot_after_all_is_told_to_the_guest_as_such() {
     let volume = HeldVolume::new(SIZE);
-    let mut rig = Rig::new(&volume, Plan::default());
+    let mut rig = Rig::new(&volume, RigPlan::default());
     for (status, told) in [
         (Status::Unsupported, GuestStatus::Unsupported),
         (Status::Error, GuestStatus::IoError),

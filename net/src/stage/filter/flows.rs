@@ -98,7 +98,7 @@ const FREE: TrackedFlow = TrackedFlow {
 
 /// The frame that began a conversation, for rules that are asked about it again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct First {
+pub(super) struct FirstFrame {
     pub(super) direction: Direction,
     pub(super) vlan: u16,
     pub(super) protocol: u8,
@@ -182,7 +182,7 @@ impl Flows {
         &mut self,
         key: &FlowKey,
         now_ns: u64,
-        is_allowed: impl FnOnce(First) -> bool,
+        is_allowed: impl FnOnce(FirstFrame) -> bool,
     ) -> Option<&mut TrackedFlow> {
         if self.sets.is_empty() {
             return None;
@@ -207,7 +207,7 @@ impl Flows {
         packet: &FlowPacket,
         vlan: u16,
         now_ns: u64,
-        is_allowed: impl FnOnce(First) -> bool,
+        is_allowed: impl FnOnce(FirstFrame) -> bool,
     ) -> bool {
         let Some((key, from)) = FlowKey::of(packet, vlan) else { return false };
         let Some(flow) = self.find(&key, now_ns, is_allowed) else { return false };
@@ -226,7 +226,7 @@ impl Flows {
         quoted: &FlowPacket,
         vlan: u16,
         now_ns: u64,
-        is_allowed: impl FnOnce(First) -> bool,
+        is_allowed: impl FnOnce(FirstFrame) -> bool,
     ) -> bool {
         let Some((key, _)) = FlowKey::of(quoted, vlan) else { return false };
         self.find(&key, now_ns, is_allowed).is_some()
@@ -314,10 +314,10 @@ impl TrackedFlow {
         self.key.ends[usize::from(self.opener)].0
     }
 
-    fn first(&self) -> First {
+    fn first(&self) -> FirstFrame {
         let FlowKey { ends, protocol, vlan } = self.key;
         let from = usize::from(self.opener);
-        First { direction: self.direction, vlan, protocol, ends: [ends[from], ends[1 - from]] }
+        FirstFrame { direction: self.direction, vlan, protocol, ends: [ends[from], ends[1 - from]] }
     }
 
     /// A frame of it, which this one of its ends sent.

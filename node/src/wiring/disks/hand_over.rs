@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use block::attachment::Standing;
+use block::attachment::AttachmentSnapshot;
 use config::Config;
 use handover::{ReceivedDescriptors, SentDescriptors};
 use virtio::ParkedServer;
@@ -20,7 +20,7 @@ pub(crate) struct StillDisk {
     pub(crate) shown: Arc<Shown>,
     parked: ParkedServer,
     /// The state of its attachment, once the attachment is closed.
-    standing: Option<Standing>,
+    standing: Option<AttachmentSnapshot>,
 }
 
 /// Has the disks come to a stand, all at once: each drains for a while. Those that do are put into
@@ -104,7 +104,7 @@ pub(crate) fn adopt(
         let Some(served) = state.served else { return Ok((shown, None)) };
         let served = served.with_descriptors(fds).map_err(|error| named(&error))?;
         let described = state.described.map(VolumeInfo::from);
-        let standing = state.standing.map(Standing::from);
+        let standing = state.standing.map(AttachmentSnapshot::from);
         let adopted = all.adopt(&shown, (described, standing), served);
         let adopted = adopted.map_err(|error| named(&error))?;
         Ok((shown, Some(adopted)))

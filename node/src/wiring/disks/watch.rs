@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use block::attachment::Phase;
-use block::{Outlook, Reach, RemoteVolume};
+use block::{Reach, RemoteVolume, VolumeReach};
 use config::WhenLost;
 use sidecore::Sidecore;
 
@@ -81,7 +81,7 @@ impl Watched {
         }
     }
 
-    fn lost(&mut self, outlook: &Outlook, why: &str) {
+    fn lost(&mut self, outlook: &VolumeReach, why: &str) {
         if outlook.reach == Reach::Answers {
             // A claim takes a moment; a claim that is refused stays refused.
             let since = *self.claims_since.get_or_insert_with(Instant::now);
@@ -111,7 +111,7 @@ impl Watched {
         self.told = Told::Lost { reach: outlook.reach, since };
     }
 
-    fn fine(&mut self, outlook: &Outlook) {
+    fn fine(&mut self, outlook: &VolumeReach) {
         self.claims_since = None;
         let (name, volume) = (&self.disk.config.name, &self.disk.config.volume);
         let outage = Duration::from_nanos(outlook.outage_ns);

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use block::attachment::{Name, Standing};
+use block::attachment::{AttachmentSnapshot, Name};
 use fabric_node::hand_over::{AssociationsState, RegistrationState, RoomState};
 use handover::DescriptorNumber;
 use peer::AttachmentKey;
@@ -156,14 +156,14 @@ pub(crate) struct StandingState {
     unflushed: bool,
 }
 
-impl From<Standing> for StandingState {
-    fn from(standing: Standing) -> Self {
-        let Standing { epoch, incarnation, claimant, resume, unflushed } = standing;
+impl From<AttachmentSnapshot> for StandingState {
+    fn from(standing: AttachmentSnapshot) -> Self {
+        let AttachmentSnapshot { epoch, incarnation, claimant, resume, unflushed } = standing;
         Self { epoch, incarnation: incarnation.0, claimant, resume, unflushed }
     }
 }
 
-impl From<StandingState> for Standing {
+impl From<StandingState> for AttachmentSnapshot {
     fn from(state: StandingState) -> Self {
         let StandingState { epoch, incarnation, claimant, resume, unflushed } = state;
         Self { epoch, incarnation: Incarnation(incarnation), claimant, resume, unflushed }

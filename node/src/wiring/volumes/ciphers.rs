@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use rustix::fs::{FileType, XattrFlags, fgetxattr, fsetxattr, fstat, fsync};
 use rustix::io::Errno;
 use sessions::key_files;
-use volume::record::{First, RecordError, RecordStore, create_private};
+use volume::record::{FirstWriteStep, RecordError, RecordStore, create_private};
 use volume::{backend::BackendVolume, stage::VolumeKey};
 
 /// The name of the attribute with a file's check value.
@@ -176,7 +176,7 @@ impl Note {
     }
 }
 
-impl First for Note {
+impl FirstWriteStep for Note {
     fn do_it(&self) -> Result<(), RecordError> {
         let mut left = self.left.lock();
         if left.is_empty() {

@@ -57,12 +57,12 @@ impl Drop for Buffer {
 
 /// A channel's buffers, mapped as they are needed and then kept.
 #[derive(Debug, Default)]
-pub(super) struct Pool {
+pub(super) struct BouncePool {
     free: Vec<Buffer>,
     mapped: usize,
 }
 
-impl Pool {
+impl BouncePool {
     /// A buffer, unless all are in use (or the system has no memory: the request waits too).
     pub(super) fn take(&mut self) -> Option<Buffer> {
         if let Some(buffer) = self.free.pop() {
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn the_pool_is_bounded_and_keeps_what_it_mapped() {
-        let mut pool = Pool::default();
+        let mut pool = BouncePool::default();
         let buffers: Vec<_> = (0..BUFFERS_MAX).map(|_| pool.take().expect("room")).collect();
         assert!(pool.take().is_none());
         let places: Vec<_> = buffers.iter().map(Buffer::start).collect();

@@ -25,10 +25,10 @@ use rustix::io::Errno;
 use sidecore::{Progress, Wake};
 use virtio::Segment;
 
-use super::bounce::{Buffer, Pool};
-use super::shared::{Failure, Shared, is_no_space};
+use super::bounce::{BouncePool, Buffer};
+use super::shared::{Failure, FileShared, is_no_space};
 use super::zeroing;
-use crate::copy::{self, Ahead};
+use crate::copy::{self, Prefetch};
 use crate::uring::{ClientId, Completion, Full, Uring};
 use crate::volume::{Channel, Durability, IO_BYTES_MAX, Io, IoId, IoTable, Op, Status};
 
@@ -47,7 +47,7 @@ pub(super) const HERE_BYTES_MAX: u64 = 2 << 20;
 
 /// How far one request has come; by its slot.
 #[derive(Default)]
-struct Step {
+struct FileProgress {
     id: IoId,
     /// The memory that the kernel fills or reads; stays as it is while the kernel has it.
     vectors: Vec<Vector>,
@@ -87,7 +87,7 @@ const _: () = assert!(
 /// The most vectors of a usual request. The first request that needs more makes the room for them.
 const VECTORS_USUAL: usize = 4;
 
-impl Step {
+impl FileProgress {
     fn with_room() -> Self {
         Self { vectors: Vec::with_capacity(VECTORS_USUAL), ..Self::default() }
     }
@@ -95,10 +95,10 @@ impl Step {
 
 /// The channel.
 pub(super) struct FileChannel {
-    shared: Arc<Shared>,
+    shared: Arc<FileShared>,
     uring: Rc<RefCell<Uring>>,
     client: ClientId,
-    steps: Vec<Step>,
+    steps: Vec<FileProgress>,
     /// Requests that go to the kernel as soon as there is room.
     waiting: VecDeque<IoId>,
     /// Requests that end with a sync.
@@ -111,7 +111,7 @@ pub(super) struct FileChannel {
     done_here: Vec<Completion>,
     /// Bytes that were copied in place since the last poll.
     here_bytes: u64,
-    pool: Pool,
+    pool: BouncePool,
     abandoned: bool,
     now_ns: u64,
 }
@@ -128,7 +128,7 @@ impl fmt::Debug for FileChannel {
 }
 
 impl FileChannel {
-    pub(super) fn new(shared: Arc<Shared>, uring: Rc<RefCell<Uring>>, depth: u16) -> Self {
+    pub(super) fn new(shared: Arc<FileShared>, uring: Rc<RefCell<Uring>>, depth: u16) -> Self {
         // The sync has a place of its own.
         let outstanding_max = u32::from(depth) + 1;
         let client = uring.borrow_mut().add_client(outstanding_max);
@@ -137,7 +137,7 @@ impl FileChannel {
             shared,
             uring,
             client,
-            steps: (0..depth).map(|_| Step::with_room()).collect(),
+            steps: (0..depth).map(|_| FileProgress::with_room()).collect(),
             waiting: VecDeque::with_capacity(depth),
             syncing: VecDeque::with_capacity(depth),
             sync_in_kernel: false,
@@ -145,7 +145,7 @@ impl FileChannel {
             inbox: Vec::with_capacity(outstanding_max as usize),
             done_here: Vec::with_capacity(depth),
             here_bytes: 0,
-            pool: Pool::default(),
+            pool: BouncePool::default(),
             abandoned: false,
             now_ns: 0,
         }
@@ -156,7 +156,7 @@ impl FileChannel {
             if status == Status::Done && ios[id].op == Op::Read {
                 // SAFETY: the kernel is done with the buffer, which is as long as any request;
                 // the user keeps the segments mapped until the completion.
-                unsafe { copy::scatter(buffer.start(), &ios[id].segments, Ahead::NONE) };
+                unsafe { copy::scatter(buffer.start(), &ios[id].segments, Prefetch::NONE) };
             }
             self.pool.give(buffer);
         }
@@ -191,7 +191,7 @@ impl FileChannel {
                 if io.op == Op::Write {
                     // SAFETY: the buffer is as long as any request; the user keeps the segments
                     // mapped until the completion.
-                    unsafe { copy::gather(&io.segments, buffer.start(), Ahead::NONE) };
+                    unsafe { copy::gather(&io.segments, buffer.start(), Prefetch::NONE) };
                 }
                 self.shared.counters.bounced.fetch_add(1, Relaxed);
                 step.vectors.push(Vector { base: buffer.start(), len: io.len_bytes as usize });
@@ -470,7 +470,7 @@ impl FileChannel {
     }
 }
 
-impl Step {
+impl FileProgress {
     fn begin(&mut self, id: IoId) {
         self.id = id;
         self.vectors.clear();

@@ -11,7 +11,7 @@ use crate::backend::kind::{
     ResizeError, VolumeBackend, volume_bytes,
 };
 use crate::record::{FileRecords, RecordError};
-use crate::settings::{Key, Settings};
+use crate::settings::{SettingKey, Settings};
 
 /// `file = ".."`: a raw file or a block device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,19 +30,19 @@ pub struct FileBackend {
 impl VolumeBackend for FileBackend {
     const NAME: &'static str = "file";
     const EXAMPLE: &'static str = "file = \"..\"";
-    const KEYS: &'static [Key] = &[
-        Key::new(
+    const KEYS: &'static [SettingKey] = &[
+        SettingKey::new(
             "file",
             "A raw file or a block device, inside of one of `volumes`. On tmpfs the sidecore \
              copies by itself.",
         ),
-        Key::new(
+        SettingKey::new(
             "size",
             "The volume's size, for `file`. A file that is missing or empty is made, sparse; a \
              file that is shorter is refused. Default: the length of the file.",
         ),
-        Key::new("direct", "`true`, for `file`: requests go past the page cache."),
-        Key::new(
+        SettingKey::new("direct", "`true`, for `file`: requests go past the page cache."),
+        SettingKey::new(
             "format",
             "`\"raw\"`, for `file`: serve a new volume's file byte by byte although it begins \
              like a qcow2, VMDK or VHDX image. Otherwise such a file is refused.",

@@ -39,7 +39,7 @@ pub(super) fn take(file: &OwnedFd, stat: &Stat, options: &FileOptions) -> Result
     } else {
         (FlockOperation::NonBlockingLockExclusive, libc::F_WRLCK, WRITES)
     };
-    let waiting = Waiting::new(options);
+    let waiting = LockWait::new(options);
     loop {
         match flock(file, operation) {
             Ok(()) => break,
@@ -74,7 +74,7 @@ pub(super) fn take(file: &OwnedFd, stat: &Stat, options: &FileOptions) -> Result
 /// # Errors
 /// When it is not free in time, or cannot be opened.
 pub(super) fn open_device(options: &FileOptions) -> Result<OwnedFd, FileError> {
-    let waiting = Waiting::new(options);
+    let waiting = LockWait::new(options);
     loop {
         match open_as(options, OFlags::EXCL) {
             // Others may read it, too.
@@ -95,12 +95,12 @@ pub(super) fn open_device(options: &FileOptions) -> Result<OwnedFd, FileError> {
 }
 
 /// A wait for a predecessor's end.
-struct Waiting {
+struct LockWait {
     began: Instant,
     timeout: Duration,
 }
 
-impl Waiting {
+impl LockWait {
     fn new(options: &FileOptions) -> Self {
         Self { began: Instant::now(), timeout: options.lock_timeout }
     }

@@ -16,7 +16,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::bounce::Buffer;
-use super::shared::{FileCounters, Shared, Syncs};
+use super::shared::{FileCounters, FileShared, Syncs};
 use super::{format, locks, witness, zeroing};
 use crate::size::Size;
 use crate::volume::{Durability, PHYSICAL_BYTES_MAX, Topology, VolumeInfo, Zeroing};
@@ -196,7 +196,7 @@ pub enum FileError {
 
 /// Opens and locks it, or takes the description that another process has locked: locking that
 /// once more changes nothing.
-pub(super) fn open(options: &FileOptions, file: Option<OwnedFd>) -> Result<Shared, FileError> {
+pub(super) fn open(options: &FileOptions, file: Option<OwnedFd>) -> Result<FileShared, FileError> {
     let path = &options.path;
     let system = |what| move |source: Errno| system_error(path, what, source);
     let is_handed = file.is_some();
@@ -239,7 +239,7 @@ pub(super) fn open(options: &FileOptions, file: Option<OwnedFd>) -> Result<Share
         zeroing,
         topology,
     };
-    Ok(Shared {
+    Ok(FileShared {
         path: path.clone(),
         size: Size::new(info.size_bytes),
         info,

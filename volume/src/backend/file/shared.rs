@@ -45,7 +45,7 @@ sidecore::counters! {
 }
 
 /// The state of a file volume that its channels share.
-pub(super) struct Shared {
+pub(super) struct FileShared {
     pub(super) path: PathBuf,
     pub(super) file: OwnedFd,
     /// The volume as it was opened.
@@ -78,7 +78,7 @@ pub(super) struct Shared {
     pub(super) unlogged: AtomicU64,
 }
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for FileShared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Shared")
             .field("path", &self.path)
@@ -97,7 +97,7 @@ pub(super) struct Failure {
     pub(super) error: rustix::io::Errno,
 }
 
-impl Shared {
+impl FileShared {
     pub(super) fn has_failed(&self) -> bool {
         self.failed.load(Acquire)
     }

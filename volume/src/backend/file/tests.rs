@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use super::shared::{ERROR_LOG_INTERVAL_NS, Syncs};
 use super::*;
 use crate::backend::{Remembered, ResizeError};
-use crate::contract::{self, Bench, Buffer, services_with_uring};
+use crate::contract::{self, Buffer, ChannelBench, services_with_uring};
 use crate::uring::Completion;
 use crate::volume::{Durability, IO_BYTES_MAX, Op, RANGE_BYTES_MAX, Status};
 
@@ -68,8 +68,8 @@ impl Place {
         }
     }
 
-    fn bench(&self, volume: &FileVolume) -> Bench {
-        Bench::with_services(volume, 32, &self.services)
+    fn bench(&self, volume: &FileVolume) -> ChannelBench {
+        ChannelBench::with_services(volume, 32, &self.services)
     }
 
     /// From now on results are what `fault` makes of them.
@@ -171,7 +171,7 @@ fn keeps_the_contract_write_through() {
 fn needs_an_io_uring() {
     let Some(place) = Place::new("needs_an_io_uring") else { return };
     let volume = FileVolume::open(&place.options("disk.img")).expect("a new file");
-    let open = Open { services: &Services::new(), depth: 1 };
+    let open = OpenArguments { services: &Services::new(), depth: 1 };
     let error = Volume::open(&volume, &open).expect_err("no service");
     assert!(error.to_string().contains("io_uring"), "{error}");
 }
@@ -217,7 +217,7 @@ fn a_full_ring_delays_and_loses_nothing() {
     let test = "a_full_ring_delays_and_loses_nothing";
     each(test, |place, volume| {
         let depth = 600;
-        let mut bench = Bench::with_services(&volume, depth, &place.services);
+        let mut bench = ChannelBench::with_services(&volume, depth, &place.services);
         let block = volume.info().block_bytes as usize;
         let buffers: Vec<_> = (0..depth).map(|_| Buffer::new(block, 0)).collect();
         let ids: Vec<_> =
@@ -348,7 +348,7 @@ fn channels_of_two_sidecores_flush_together() {
     let volume = FileVolume::open(&place.options("disk.img")).expect("a new file");
     let work = |core: u64| {
         let services = services_with_uring("on its own thread").expect("there is one above");
-        let mut bench = Bench::with_services(&volume, 16, &services);
+        let mut bench = ChannelBench::with_services(&volume, 16, &services);
         for turn in 0..100u64 {
             let offset = (turn % 64) * 8192 + core * 4096;
             assert_eq!(bench.write(offset, &[turn as u8; 4096]), Status::Done);

@@ -23,7 +23,7 @@ use io_uring::{opcode, squeue, types};
 use rustix::fs::{FallocateFlags, SeekFrom, Stat, fallocate, major, minor, seek};
 
 use super::bounce::Buffer;
-use super::shared::Shared;
+use super::shared::FileShared;
 use crate::volume::{Op, Zeroing};
 
 /// The ways in which the file's ranges can be zeroed.
@@ -78,7 +78,7 @@ pub(super) fn entry(
     opcode::Fallocate::new(file, u64::from(len_bytes)).offset(offset_bytes).mode(mode).build()
 }
 
-impl Shared {
+impl FileShared {
     /// Whether zeroing a range begins with dropping its pages, and what only they have.
     pub(super) fn drops_pages(&self) -> bool {
         !self.direct

@@ -6,7 +6,7 @@ use crate::chain::Chain;
 use crate::contract::held::HeldVolume;
 use random::Random;
 
-use crate::contract::{self, Bench, Buffer};
+use crate::contract::{self, Buffer, ChannelBench};
 use crate::stage::{Limit, Metering, StageConfig};
 use crate::volume::{Durability, Op, Status};
 
@@ -21,9 +21,9 @@ fn limit(iops: u64) -> StageConfig {
 }
 
 /// Polls until the change is settled; gives how many rounds that took.
-fn settle(swap: &Swap, bench: &mut Bench) -> usize {
+fn settle(swap: &Swap, bench: &mut ChannelBench) -> usize {
     for rounds in 0..10_000 {
-        if swap.turning() == Turning::Done {
+        if swap.turning() == SwapProgress::Done {
             assert!(swap.settle());
             return rounds;
         }
@@ -45,7 +45,7 @@ fn keeps_the_contract_before_and_after_a_change() {
 fn a_channel_turns_between_requests() {
     let (old, new) = (HeldVolume::new(BYTES), HeldVolume::new(BYTES));
     let swap = Swap::new(Arc::new(old.clone()));
-    let mut bench = Bench::new(&*swap, 8);
+    let mut bench = ChannelBench::new(&*swap, 8);
     let buffer = Buffer::new(512, 0);
     let first = bench.submit(Op::Write, 0, Some(&buffer));
     bench.round();
@@ -53,7 +53,7 @@ fn a_channel_turns_between_requests() {
     bench.round();
     let second = bench.submit(Op::Write, 0, Some(&buffer));
     bench.round();
-    assert_eq!(swap.turning(), Turning::Left(1));
+    assert_eq!(swap.turning(), SwapProgress::Left(1));
     assert_eq!((old.opened(), new.opened()), (1, 0), "the first has not completed");
     assert!(!swap.settle());
     old.answer_on(0, Status::Done);
@@ -69,24 +69,28 @@ fn a_channel_turns_between_requests() {
 fn a_change_that_is_taken_back_leaves_everything_as_it_was() {
     let (old, new) = (HeldVolume::new(BYTES), HeldVolume::new(BYTES));
     let swap = Swap::new(Arc::new(old.clone()));
-    let (mut stuck, mut free) = (Bench::new(&*swap, 8), Bench::new(&*swap, 8));
+    let (mut stuck, mut free) = (ChannelBench::new(&*swap, 8), ChannelBench::new(&*swap, 8));
     let buffer = Buffer::new(512, 0);
     let first = stuck.submit(Op::Write, 0, Some(&buffer));
     swap.begin(Arc::new(new.clone()));
     stuck.round();
     let second = stuck.submit(Op::Write, 512, Some(&buffer));
     free.round();
-    assert_eq!(swap.turning(), Turning::Left(1), "only the one that is stuck");
+    assert_eq!(swap.turning(), SwapProgress::Left(1), "only the one that is stuck");
     let third = free.submit(Op::Write, 1024, Some(&buffer));
     free.round();
     swap.revert();
     stuck.round();
     assert_eq!(old.asked(0), 2, "what was held back goes by the old chain");
-    assert_eq!(swap.turning(), Turning::Left(1), "the other one has a request at the new chain");
+    assert_eq!(
+        swap.turning(),
+        SwapProgress::Left(1),
+        "the other one has a request at the new chain"
+    );
     new.answer_on(0, Status::Done);
     assert_eq!(free.wait(third), Status::Done);
     free.round();
-    assert_eq!(swap.turning(), Turning::Done);
+    assert_eq!(swap.turning(), SwapProgress::Done);
     assert_eq!(old.opened(), 2, "it went back to the channel that it had");
     old.answer_on(0, Status::Done);
     assert_eq!(stuck.wait(first), Status::Done);
@@ -119,7 +123,7 @@ impl Volume for Closed {
         Size::new(self.info().size_bytes)
     }
 
-    fn open(&self, _open: &Open<'_>) -> Result<Box<dyn Channel>, OpenError> {
+    fn open(&self, _open: &OpenArguments<'_>) -> Result<Box<dyn Channel>, OpenError> {
         Err(OpenError::NoService("key"))
     }
 }
@@ -127,11 +131,11 @@ impl Volume for Closed {
 #[test]
 fn a_chain_that_cannot_be_opened_is_told_and_the_old_one_goes_on() {
     let swap = Swap::new(memory());
-    let mut bench = Bench::new(&*swap, 8);
+    let mut bench = ChannelBench::new(&*swap, 8);
     assert_eq!(bench.write(0, &[7; 512]), Status::Done);
     swap.begin(Arc::new(Closed));
     bench.round();
-    let Turning::Failed(why) = swap.turning() else { panic!("{:?}", swap.turning()) };
+    let SwapProgress::Failed(why) = swap.turning() else { panic!("{:?}", swap.turning()) };
     assert!(why.contains("no key"), "{why}");
     let buffer = Buffer::new(512, 0);
     let waits = bench.submit(Op::Read, 0, Some(&buffer));
@@ -140,7 +144,7 @@ fn a_chain_that_cannot_be_opened_is_told_and_the_old_one_goes_on() {
     swap.revert();
     assert_eq!(bench.wait(waits), Status::Done);
     assert_eq!(buffer.bytes(), [7; 512]);
-    assert_eq!(swap.turning(), Turning::Done);
+    assert_eq!(swap.turning(), SwapProgress::Done);
 }
 
 #[test]
@@ -149,7 +153,7 @@ fn requests_that_a_limit_holds_back_are_not_waited_for() {
     let slow = Chain::build(Arc::clone(&blocks), &[StageConfig::Meter(Metering), limit(1)], None)
         .expect("a chain");
     let swap = Swap::new(Arc::clone(&slow.volume));
-    let mut bench = Bench::new(&*swap, 8);
+    let mut bench = ChannelBench::new(&*swap, 8);
     let buffers: Vec<_> = (0..8).map(|_| Buffer::new(512, 0)).collect();
     let ids: Vec<_> = buffers.iter().map(|b| bench.submit(Op::Write, 0, Some(b))).collect();
     bench.round();
@@ -169,7 +173,7 @@ fn two_hundred_changes_under_load() {
     let mut random = Random::new(11);
     let mut chain = Chain::build(memory(), &[StageConfig::Meter(Metering)], None).expect("a chain");
     let swap = Swap::new(Arc::clone(&chain.volume));
-    let mut bench = Bench::new(&*swap, 8);
+    let mut bench = ChannelBench::new(&*swap, 8);
     let chains = [
         &[StageConfig::Meter(Metering)][..],
         &[StageConfig::Meter(Metering), limit(200_000)],
@@ -205,7 +209,7 @@ fn two_hundred_changes_under_load() {
             swap.begin(Arc::clone(&chain.volume));
             under_way = true;
         }
-        if under_way && swap.turning() == Turning::Done {
+        if under_way && swap.turning() == SwapProgress::Done {
             assert!(swap.settle());
             (changes, under_way) = (changes + 1, false);
         }

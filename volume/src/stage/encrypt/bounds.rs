@@ -6,7 +6,7 @@ use super::pool::IDLE_NS;
 use super::tests::{AT_ONCE_MAX, MIB, key, memory, secret, submit_zeroes, text};
 use super::*;
 use crate::contract::held::HeldVolume;
-use crate::contract::{self, Bench, Buffer};
+use crate::contract::{self, Buffer, ChannelBench};
 use crate::volume::{IO_BYTES_MAX, IoId, Op, Status};
 
 /// So small that a few pages come to every limit.
@@ -17,14 +17,14 @@ fn small(inner: Arc<dyn Volume>) -> EncryptVolume {
 }
 
 /// A channel of that kind over a volume that answers when it is told to.
-fn held(depth: u16) -> (HeldVolume, EncryptVolume, Bench) {
+fn held(depth: u16) -> (HeldVolume, EncryptVolume, ChannelBench) {
     let held = HeldVolume::new(64 << 20);
     let volume = small(Arc::new(held.clone()));
-    let bench = Bench::new(&volume, depth);
+    let bench = ChannelBench::new(&volume, depth);
     (held, volume, bench)
 }
 
-fn may_sleep(bench: &mut Bench) -> bool {
+fn may_sleep(bench: &mut ChannelBench) -> bool {
     let progress = bench.channel.arm(&mut Wake::new());
     bench.channel.disarm();
     !progress.is_busy()
@@ -44,7 +44,7 @@ fn a_round_deciphers_a_bounded_part_of_what_has_landed_and_the_rest_later() {
     for (sizes, len) in [(SMALL, 4096), (Sizes::STANDARD, MIB)] {
         let inner = memory((READS * len) as u64);
         let volume = EncryptVolume::new(inner.clone(), key(1)).with_sizes(sizes);
-        let mut bench = Bench::new(&volume, 64);
+        let mut bench = ChannelBench::new(&volume, 64);
         let written = text(READS * len / 512);
         for (at, part) in written.chunks(len).enumerate() {
             assert_eq!(bench.write((at * len) as u64, part), Status::Done);
@@ -129,7 +129,11 @@ fn writes_that_wait_begin_a_bounded_part_at_a_time() {
 }
 
 /// Two ranges whose pieces have been written, and reads before them: all landed at once.
-fn landed(held: &HeldVolume, bench: &mut Bench, buffers: &[Buffer]) -> (Vec<IoId>, Vec<IoId>) {
+fn landed(
+    held: &HeldVolume,
+    bench: &mut ChannelBench,
+    buffers: &[Buffer],
+) -> (Vec<IoId>, Vec<IoId>) {
     let reads = buffers.iter().map(|buffer| bench.submit(Op::Read, 0, Some(buffer))).collect();
     let ranges = (0..2).map(|at| submit_zeroes(bench, at << 20, 4096)).collect();
     assert_eq!(held.asked_of_all(), buffers.len() + AT_ONCE_MAX);
@@ -142,8 +146,8 @@ fn landed(held: &HeldVolume, bench: &mut Bench, buffers: &[Buffer]) -> (Vec<IoId
 
 fn deciphered(cipher_text: &[u8]) -> Vec<u8> {
     let inner = memory(cipher_text.len() as u64);
-    assert_eq!(Bench::new(&*inner, 1).write(0, cipher_text), Status::Done);
-    let read = Bench::new(&EncryptVolume::new(inner, key(1)), 1).read(0, cipher_text.len());
+    assert_eq!(ChannelBench::new(&*inner, 1).write(0, cipher_text), Status::Done);
+    let read = ChannelBench::new(&EncryptVolume::new(inner, key(1)), 1).read(0, cipher_text.len());
     read.expect("memory does not fail")
 }
 
@@ -202,7 +206,7 @@ fn postponed_requests_are_not_touched_after_the_channel_has_ended() {
 fn memory_for_ciphertext_is_given_back_by_a_channel_that_rests() {
     let inner = memory(MIB as u64);
     let volume = EncryptVolume::new(inner.clone(), key(1));
-    let mut bench = Bench::new(&volume, 8);
+    let mut bench = ChannelBench::new(&volume, 8);
     assert_eq!(volume.counted().memory_bytes, 0);
     for turn in 1..4 {
         assert_eq!(bench.write(0, &[turn; 8192]), Status::Done);
@@ -222,7 +226,7 @@ fn memory_for_ciphertext_is_given_back_by_a_channel_that_rests() {
     }
     assert_eq!(bench.write(0, &[9; 512]), Status::Done);
     let book = xts::tests::by_the_book(&secret(1), 0, &[9; 512]);
-    assert_eq!(Bench::new(&*inner, 1).read(0, 512), Ok(book));
+    assert_eq!(ChannelBench::new(&*inner, 1).read(0, 512), Ok(book));
     bench.round();
     assert!(volume.counted().memory_bytes > 0);
     drop(bench);

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use sidecore::{Progress, Wake};
 use virtio::Segment;
 
-use super::pool::Pool;
+use super::pool::CipherPool;
 use super::xts::Cipher;
-use super::{Cells, Core, EncryptVolume, Sizes};
+use super::{Cells, EncryptVolume, EncryptionState, Sizes};
 use crate::layer::{Layer, Settled};
 use crate::size::Size;
 use crate::volume::{Channel, Io, IoId, IoTable, Op, SECTOR_BYTES, Status, Volume, VolumeInfo};
@@ -27,7 +27,7 @@ struct Zeroes {
 
 /// How far one request has come; by its slot.
 #[derive(Debug, Default)]
-struct Step {
+struct CipherProgress {
     /// Of a write the user's segments while the pool's are in their place. Of a range the pool's,
     /// between two pieces. Empty otherwise.
     aside: Vec<Segment>,
@@ -39,7 +39,7 @@ struct Step {
     number: u64,
 }
 
-impl Step {
+impl CipherProgress {
     /// The pool's memory is one piece.
     fn with_room() -> Self {
         Self { aside: Vec::with_capacity(1), ..Self::default() }
@@ -50,7 +50,7 @@ impl Step {
 /// that had waited for memory. Either has a share of its own, or a guest that reads all the time
 /// would keep writes from beginning.
 #[derive(Clone, Copy, Debug, Default)]
-struct Round {
+struct CipherRound {
     /// The time of the round, which tells it from others.
     now_ns: u64,
     ended_bytes: u64,
@@ -69,8 +69,8 @@ pub(super) struct EncryptChannel {
     size: Size,
     sizes: Sizes,
     cipher: Cipher,
-    pool: Pool,
-    steps: Vec<Step>,
+    pool: CipherPool,
+    steps: Vec<CipherProgress>,
     /// Writes that wait for memory, in the order of their submission.
     waiting: VecDeque<IoId>,
     /// The same of zeroes, which also wait for one another.
@@ -83,7 +83,7 @@ pub(super) struct EncryptChannel {
     /// Writes that have waited have room to begin, but this round has begun enough of them.
     begins_more: bool,
     /// The bytes that this round has ciphered. A disk polls several times in one round.
-    round: Round,
+    round: CipherRound,
     /// The user has abandoned the channel: nothing more is begun.
     lets_go: bool,
     /// Refused here.
@@ -91,7 +91,7 @@ pub(super) struct EncryptChannel {
     /// Ranges whose piece has ended just now.
     settled: Vec<Settled>,
     submissions: u64,
-    core: Arc<Core>,
+    core: Arc<EncryptionState>,
     cells: Arc<Cells>,
 }
 
@@ -100,7 +100,7 @@ impl EncryptChannel {
         volume: &EncryptVolume,
         (inner, pieces): (Box<dyn Channel>, Layer),
         cipher: Cipher,
-        pool: Pool,
+        pool: CipherPool,
         depth: u16,
     ) -> Self {
         let depth = usize::from(depth);
@@ -112,13 +112,13 @@ impl EncryptChannel {
             sizes: volume.sizes,
             cipher,
             pool,
-            steps: (0..depth).map(|_| Step::with_room()).collect(),
+            steps: (0..depth).map(|_| CipherProgress::with_room()).collect(),
             waiting: VecDeque::with_capacity(depth),
             waiting_zeroes: VecDeque::with_capacity(depth),
             zeroing: 0,
             landed: VecDeque::with_capacity(depth),
             begins_more: false,
-            round: Round::default(),
+            round: CipherRound::default(),
             lets_go: false,
             ready: Vec::with_capacity(depth),
             settled: Vec::with_capacity(usize::from(ZEROES_AT_ONCE_MAX)),
@@ -322,7 +322,8 @@ impl EncryptChannel {
     /// Counts the requests that are abandoned before their end, once.
     fn count_interrupted(&mut self) {
         if !self.lets_go {
-            let in_the_middle = |step: &&Step| step.zeroes.is_some_and(|it| it.done_bytes > 0);
+            let in_the_middle =
+                |step: &&CipherProgress| step.zeroes.is_some_and(|it| it.done_bytes > 0);
             let ranges = self.steps.iter().filter(in_the_middle).count();
             let waiting = self.waiting.len() + self.waiting_zeroes.len();
             self.cells.interrupted.add((ranges + waiting) as u64);
@@ -385,7 +386,7 @@ impl Channel for EncryptChannel {
 
     fn poll(&mut self, ios: &mut IoTable, now_ns: u64, done: &mut Vec<IoId>) -> Progress {
         if self.round.now_ns != now_ns {
-            self.round = Round { now_ns, ..Round::default() };
+            self.round = CipherRound { now_ns, ..CipherRound::default() };
         }
         let mut progress = self.end_all(ios, now_ns, done);
         progress |= Progress::busy_if(!self.ready.is_empty());

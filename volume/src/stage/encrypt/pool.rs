@@ -31,7 +31,7 @@ const WORD_BITS: usize = u64::BITS as usize;
 
 /// The memory.
 #[derive(Debug)]
-pub(super) struct Pool {
+pub(super) struct CipherPool {
     base: NonNull<u8>,
     chunks: usize,
     /// A bit for each chunk that is given out, and for those of the last word that are not there.
@@ -47,7 +47,7 @@ pub(super) struct Pool {
     used_ns: u64,
 }
 
-impl Pool {
+impl CipherPool {
     /// For a channel of so many requests at once, of at most so much memory.
     ///
     /// # Errors
@@ -169,7 +169,7 @@ impl Pool {
     }
 }
 
-impl Drop for Pool {
+impl Drop for CipherPool {
     fn drop(&mut self) {
         let bytes = self.chunks * CHUNK_BYTES;
         // SAFETY: our own mapping; the channel lets go of the storage before it drops this.
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn it_is_bounded_and_nothing_is_given_twice() {
-        let mut pool = Pool::new(u16::MAX, POOL_BYTES_MAX).expect("some megabytes");
+        let mut pool = CipherPool::new(u16::MAX, POOL_BYTES_MAX).expect("some megabytes");
         let mut random = Random::new(3);
         let mut taken: Vec<Vec<Segment>> = Vec::new();
         let mut refused = 0;
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn the_latest_free_buffer_is_used_next() {
-        let mut pool = Pool::new(1, POOL_BYTES_MAX).expect("a megabyte");
+        let mut pool = CipherPool::new(1, POOL_BYTES_MAX).expect("a megabyte");
         let mut places = (0..3).map(|_| {
             let mut into = Vec::new();
             assert!(pool.take(4096, &mut into));
@@ -238,7 +238,7 @@ mod tests {
     #[test]
     fn a_small_one_has_as_much_as_it_says() {
         for chunks in [1, 4, 63, 64, 65] {
-            let mut pool = Pool::new(9, chunks * CHUNK_BYTES as u32).expect("some pages");
+            let mut pool = CipherPool::new(9, chunks * CHUNK_BYTES as u32).expect("some pages");
             for _ in 0..2 {
                 for _ in 0..chunks {
                     assert!(pool.take(CHUNK_BYTES, &mut Vec::new()), "{chunks}");
@@ -255,7 +255,7 @@ mod tests {
     }
 
     /// Of a mapping's pages those that have memory, by the kernel.
-    fn pages_in_memory(pool: &Pool) -> usize {
+    fn pages_in_memory(pool: &CipherPool) -> usize {
         let mut pages = vec![0_u8; pool.chunks];
         let bytes = pool.chunks * CHUNK_BYTES;
         // SAFETY: a mapping of this length, and room for a byte of each of its pages.
@@ -267,7 +267,7 @@ mod tests {
 
     #[test]
     fn idle_memory_goes_back_and_used_memory_stays() {
-        let mut pool = Pool::new(4, POOL_BYTES_MAX).expect("some megabytes");
+        let mut pool = CipherPool::new(4, POOL_BYTES_MAX).expect("some megabytes");
         assert_eq!((pool.tend(1), pool.due_ns()), (false, None));
         let (mut first, mut second) = (Vec::new(), Vec::new());
         assert!(pool.take(1 << 20, &mut first) && pool.take(4096, &mut second));

@@ -4,7 +4,7 @@ use super::*;
 use crate::backend::{FileOptions, FileVolume, MemoryVolume};
 use crate::chain::{Chain, ChainError};
 use crate::contract::held::HeldVolume;
-use crate::contract::{self, Bench, Buffer};
+use crate::contract::{self, Buffer, ChannelBench};
 use crate::stage::{Limit, Metering, StageConfig};
 use crate::volume::{Durability, IO_BYTES_MAX, IoId, Op, RANGE_BYTES_MAX, Status};
 
@@ -45,10 +45,10 @@ fn encrypt() -> StageConfig {
 }
 
 /// A channel over a volume that answers when it is told to.
-fn held(depth: u16) -> (HeldVolume, EncryptVolume, Bench) {
+fn held(depth: u16) -> (HeldVolume, EncryptVolume, ChannelBench) {
     let held = HeldVolume::new(64 << 20);
     let volume = over(Arc::new(held.clone()));
-    let bench = Bench::new(&volume, depth);
+    let bench = ChannelBench::new(&volume, depth);
     (held, volume, bench)
 }
 
@@ -93,7 +93,7 @@ fn keeps_the_contract_over_files_of_both_kinds() {
 fn below_it_is_the_ciphertext_of_dm_crypt_and_never_a_block_of_plaintext() {
     let inner = memory(4 * MIB as u64);
     let volume = over(inner.clone());
-    let (mut above, mut below) = (Bench::new(&volume, 8), Bench::new(&*inner, 8));
+    let (mut above, mut below) = (ChannelBench::new(&volume, 8), ChannelBench::new(&*inner, 8));
     let written = text(1000);
     for piece in [usize::MAX, 4096, 512, 700] {
         (above.piece, above.skew) = (piece, piece % 13);
@@ -185,7 +185,7 @@ fn impossible_requests_are_refused_and_hold_up_no_other() {
     assert_eq!(held.asked(0), 0, "nothing of it came below");
     let read_only = over(Arc::new(MemoryVolume::new(MIB as u64).expect("memory").read_only()));
     assert_eq!(read_only.info().zeroing, Zeroing::default());
-    let mut bench = Bench::new(&read_only, 4);
+    let mut bench = ChannelBench::new(&read_only, 4);
     assert_eq!(bench.write(0, &[1; 512]), Status::Invalid);
     assert_eq!(bench.zero(Op::WriteZeroes, false, 0, 512), Status::Invalid);
 }
@@ -196,9 +196,9 @@ fn zeroes_are_written_as_their_ciphertext_in_bounded_pieces() {
     let volume = over(inner.clone());
     let info = volume.info();
     assert!(info.zeroing.write_zeroes && !info.zeroing.discard);
-    let mut bench = Bench::new(&volume, 4);
+    let mut bench = ChannelBench::new(&volume, 4);
     assert_eq!(bench.zero(Op::WriteZeroes, false, 512, u64::from(RANGE_BYTES_MAX)), Status::Done);
-    let mut below = Bench::new(&*inner, 4);
+    let mut below = ChannelBench::new(&*inner, 4);
     for at in [512, MIB as u64, u64::from(RANGE_BYTES_MAX)] {
         assert_eq!(bench.read(at, 512), Ok(vec![0; 512]));
         let book = xts::tests::by_the_book(&secret(1), at / 512, &[0; 512]);
@@ -232,7 +232,7 @@ fn zeroes_are_written_as_their_ciphertext_in_bounded_pieces() {
 }
 
 /// Submits the zeroing of a range.
-pub(super) fn submit_zeroes(bench: &mut Bench, offset_bytes: u64, len_bytes: u32) -> IoId {
+pub(super) fn submit_zeroes(bench: &mut ChannelBench, offset_bytes: u64, len_bytes: u32) -> IoId {
     let id = bench.ios.take().expect("room");
     let io = &mut bench.ios[id];
     io.reset();
@@ -278,7 +278,7 @@ fn zeroes_of_which_a_piece_is_below_are_given_back_or_let_go_of_as_a_whole() {
     let slow = Limit { iops: NonZeroU64::new(1), burst_ns: 0, ..Limit::default() };
     let stages = [encrypt(), StageConfig::Limit(slow)];
     let chain = Chain::build(memory(64 << 20), &stages, Some(&key(1))).expect("a chain");
-    let mut bench = Bench::new(&*chain.volume, 8);
+    let mut bench = ChannelBench::new(&*chain.volume, 8);
     let id = submit_zeroes(&mut bench, 512, 2 * ZEROES_BYTES_MAX);
     for _ in 0..8 {
         bench.round();
@@ -326,12 +326,12 @@ fn zeroes_that_fail_in_the_middle_have_failed() {
 fn the_wrong_key_reads_noise_and_the_right_one_still_reads() {
     let inner = memory(MIB as u64);
     let right = over(inner.clone());
-    assert_eq!(Bench::new(&right, 4).write(0, &text(16)), Status::Done);
+    assert_eq!(ChannelBench::new(&right, 4).write(0, &text(16)), Status::Done);
     let wrong = EncryptVolume::new(inner, key(2));
-    let noise = Bench::new(&wrong, 4).read(0, 16 * 512).expect("noise is no error");
+    let noise = ChannelBench::new(&wrong, 4).read(0, 16 * 512).expect("noise is no error");
     let all = text(16);
     assert!(noise.chunks(512).zip(all.chunks(512)).all(|(noise, plain)| noise != plain));
-    assert_eq!(Bench::new(&right, 4).read(0, 16 * 512), Ok(all));
+    assert_eq!(ChannelBench::new(&right, 4).read(0, 16 * 512), Ok(all));
 }
 
 /// Requests that a limit below, or the pool, holds back come back to the user as they were
@@ -341,7 +341,7 @@ fn requests_that_were_not_begun_are_given_back_oldest_first() {
     let slow = Limit { iops: NonZeroU64::new(1), burst_ns: 0, ..Limit::default() };
     let stages = [encrypt(), StageConfig::Limit(slow)];
     let chain = Chain::build(memory(64 << 20), &stages, Some(&key(1))).expect("a chain");
-    let mut bench = Bench::new(&*chain.volume, 64);
+    let mut bench = ChannelBench::new(&*chain.volume, 64);
     let (long, short) = (Buffer::filled(&text(2048), 0), Buffer::new(512, 0));
     let mut submitted: Vec<_> =
         (0..6).map(|at| bench.submit(Op::Write, (at * MIB) as u64, Some(&long))).collect();
@@ -387,14 +387,14 @@ fn a_chain_keeps_its_encryption_when_it_is_replaced_and_no_other_comes_in() {
     let encrypt = encrypt();
     let first = Chain::build(memory(MIB as u64), std::slice::from_ref(&encrypt), Some(&key(1)))
         .expect("a chain");
-    assert_eq!(Bench::new(&*first.volume, 4).write(0, &text(4)), Status::Done);
+    assert_eq!(ChannelBench::new(&*first.volume, 4).write(0, &text(4)), Status::Done);
     let next = first.rebuilt(
         &[StageConfig::Meter(Metering), encrypt.clone(), StageConfig::Meter(Metering)],
         Some(&key(1)),
         0,
     );
     let next = next.expect("the same encryption");
-    assert_eq!(Bench::new(&*next.volume, 4).read(0, 4 * 512), Ok(text(4)));
+    assert_eq!(ChannelBench::new(&*next.volume, 4).read(0, 4 * 512), Ok(text(4)));
     let counted = next.stages.encrypts.first().expect("it is there").counted();
     assert_eq!((counted.enciphered_bytes, counted.deciphered_bytes), (2048, 2048));
     let one = std::slice::from_ref(&encrypt);

@@ -1,6 +1,6 @@
 use super::*;
 use crate::backend::{MemoryVolume, NullVolume};
-use crate::contract::{self, Bench, Buffer};
+use crate::contract::{self, Buffer, ChannelBench};
 use crate::volume::Op;
 
 const MS: u64 = 1_000_000;
@@ -20,7 +20,12 @@ fn limited(limit: Limit) -> LimitVolume {
 
 /// Keeps `depth` requests of `len` bytes outstanding on some channels until `until_ns`, polling
 /// each every `step_ns`; gives what each completed. The buffer outlives the benches.
-fn saturate(benches: &mut [Bench], buffer: &Buffer, until_ns: u64, step_ns: u64) -> Vec<u64> {
+fn saturate(
+    benches: &mut [ChannelBench],
+    buffer: &Buffer,
+    until_ns: u64,
+    step_ns: u64,
+) -> Vec<u64> {
     let mut completed = vec![0; benches.len()];
     let mut now_ns = benches[0].now_ns;
     while now_ns < until_ns {
@@ -40,10 +45,10 @@ fn saturate(benches: &mut [Bench], buffer: &Buffer, until_ns: u64, step_ns: u64)
     completed
 }
 
-fn benches(volume: &LimitVolume, count: usize) -> Vec<Bench> {
+fn benches(volume: &LimitVolume, count: usize) -> Vec<ChannelBench> {
     (0..count)
         .map(|_| {
-            let mut bench = Bench::new(volume, 32);
+            let mut bench = ChannelBench::new(volume, 32);
             bench.now_ns = 10 * SECOND;
             bench
         })
@@ -132,7 +137,7 @@ fn an_idle_volume_saves_up_its_burst_and_no_more() {
 #[test]
 fn requests_go_in_order_and_the_next_is_announced() {
     let volume = limited(limit(10, 0, 0));
-    let mut bench = Bench::new(&volume, 8);
+    let mut bench = ChannelBench::new(&volume, 8);
     bench.now_ns = SECOND;
     let ids: Vec<_> = (0..3).map(|_| bench.submit(Op::Flush, 0, None)).collect();
     let mut wake = Wake::new();
@@ -157,7 +162,7 @@ fn requests_go_in_order_and_the_next_is_announced() {
 #[test]
 fn a_request_that_is_larger_than_the_burst_passes_and_is_paid_for() {
     let volume = limited(limit(0, 1 << 20, 0));
-    let mut bench = Bench::new(&volume, 8);
+    let mut bench = ChannelBench::new(&volume, 8);
     bench.now_ns = SECOND;
     assert!(bench.read(0, 1 << 20).is_ok());
     let began_ns = bench.now_ns;
@@ -170,7 +175,7 @@ fn a_request_that_is_larger_than_the_burst_passes_and_is_paid_for() {
 #[test]
 fn an_unused_share_of_a_channel_lapses() {
     let volume = limited(limit(1_000_000, 0, SECOND));
-    let mut bench = Bench::new(&volume, 8);
+    let mut bench = ChannelBench::new(&volume, 8);
     bench.now_ns = 10 * SECOND;
     assert!(bench.flush() == Status::Done);
     let given_ns = || volume.rates.requests.given_ns.load(Relaxed);
@@ -186,7 +191,7 @@ fn an_unused_share_of_a_channel_lapses() {
 #[test]
 fn a_discard_costs_a_request_and_zeroes_cost_their_bytes() {
     let volume = limited(limit(0, 1 << 20, 0));
-    let mut bench = Bench::new(&volume, 4);
+    let mut bench = ChannelBench::new(&volume, 4);
     bench.now_ns = 10 * SECOND;
     for _ in 0..100 {
         assert_eq!(bench.zero(Op::Discard, false, 0, 1 << 20), Status::Done);
@@ -197,7 +202,7 @@ fn a_discard_costs_a_request_and_zeroes_cost_their_bytes() {
     }
     assert!(bench.now_ns > 12 * SECOND && volume.delayed() > 0, "{}", bench.now_ns);
     let volume = limited(limit(10, 0, 0));
-    let mut bench = Bench::new(&volume, 4);
+    let mut bench = ChannelBench::new(&volume, 4);
     bench.now_ns = 10 * SECOND;
     for _ in 0..21 {
         bench.zero(Op::Discard, false, 0, 1 << 20);
