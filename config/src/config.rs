@@ -7,7 +7,9 @@ use std::path::PathBuf;
 use crate::kinds::peer::PeerConfig;
 use crate::kinds::{Kind, ObjectConfigs};
 use crate::reader::Lines;
-use crate::sections::{Directories, LinkConfig, Memory, Privileges, Sidecores, Trust, Watchdog};
+use crate::sections::{
+    Directories, LinkConfig, MemoryConfig, Privileges, Sidecores, Trust, Watchdog,
+};
 
 /// A configuration that has been read and found consistent.
 #[derive(Clone, Debug)]
@@ -35,7 +37,7 @@ pub struct Config {
     /// The messages to the service manager about a sidecore that is stuck.
     pub watchdog: Watchdog,
     /// The pools' sizes.
-    pub memory: Memory,
+    pub memory: MemoryConfig,
     /// The polling threads.
     pub sidecores: Sidecores,
     /// Where files and sockets may be.

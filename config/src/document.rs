@@ -11,10 +11,10 @@ use volume::settings::show_size;
 
 use crate::config::Config;
 use crate::kinds::{Kind, ObjectConfigs, domain};
-use crate::reader::{Reader, Table, Value};
+use crate::reader::{Reader, TableReader, Value};
 use crate::sections::{
-    Directories, FaultConfig, LinkConfig, LinkKind, Memory, Privileges, SIDECORES_MAX, Sidecores,
-    Trust, Watchdog,
+    Directories, FaultConfig, LinkConfig, LinkKind, MemoryConfig, Privileges, SIDECORES_MAX,
+    Sidecores, Trust, Watchdog,
 };
 use crate::values::{absolute_path, address, beside_sockets, name, socket_path};
 
@@ -59,7 +59,7 @@ pub(crate) fn document(
 ) -> Option<Config> {
     let tables = Kind::all().map(Kind::key).chain([LINK_KEY]);
     let keys: Vec<_> = FILE_KEYS.into_iter().chain(tables).collect();
-    let file = Table::new(reader, document.get_ref(), &(0..0), "", &keys);
+    let file = TableReader::new(reader, document.get_ref(), &(0..0), "", &keys);
     let name = file.require("name", "name = \"io1\"").and_then(|value| name(&value));
     let listen = file.get("listen").and_then(|value| address(&value));
     let directories = directories(&file);
@@ -94,7 +94,7 @@ pub(crate) fn document(
     })
 }
 
-fn privileges(file: &Table<'_, '_>) -> Privileges {
+fn privileges(file: &TableReader<'_, '_>) -> Privileges {
     let words = [("drop", Privileges::Drop), ("keep", Privileges::Keep)];
     let privileges = file.get("privileges").and_then(|value| value.word(&words));
     if privileges == Some(Privileges::Keep) && file.get("user").is_some() {
@@ -105,13 +105,13 @@ fn privileges(file: &Table<'_, '_>) -> Privileges {
     privileges.unwrap_or_default()
 }
 
-fn watchdog(file: &Table<'_, '_>) -> Watchdog {
+fn watchdog(file: &TableReader<'_, '_>) -> Watchdog {
     let words = [("report", Watchdog::Report), ("restart", Watchdog::Restart)];
     file.get("watchdog").and_then(|value| value.word(&words)).unwrap_or_default()
 }
 
-fn memory(file: &Table<'_, '_>) -> Memory {
-    let mut memory = Memory::default();
+fn memory(file: &TableReader<'_, '_>) -> MemoryConfig {
+    let mut memory = MemoryConfig::default();
     let keys = [
         "session-buffers",
         "huge-pages",
@@ -141,7 +141,7 @@ fn memory(file: &Table<'_, '_>) -> Memory {
 }
 
 /// The kinds of files that guests' memory may be in, and its limits.
-fn guests(table: &Table<'_, '_>) -> MemoryRules {
+fn guests(table: &TableReader<'_, '_>) -> MemoryRules {
     let mut rules = MemoryRules::DEFAULT;
     let words = [("memory", GuestFiles::Memory), ("any", GuestFiles::Any)];
     if let Some(files) = table.get("guest-files").and_then(|value| value.word(&words)) {
@@ -167,7 +167,7 @@ fn guests(table: &Table<'_, '_>) -> MemoryRules {
     rules
 }
 
-fn sidecores(file: &Table<'_, '_>) -> Sidecores {
+fn sidecores(file: &TableReader<'_, '_>) -> Sidecores {
     let mut sidecores = Sidecores::all(vec![None], Idle::default());
     let Some(table) = section(file, "sidecores", &["cores", "count", "idle", "min", "max"]) else {
         return sidecores;
@@ -196,7 +196,7 @@ fn sidecores(file: &Table<'_, '_>) -> Sidecores {
 }
 
 /// How many of `count` sidecores have queues, at least and at most.
-fn active(table: &Table<'_, '_>, count: usize) -> (usize, usize) {
+fn active(table: &TableReader<'_, '_>, count: usize) -> (usize, usize) {
     let of = |key: &str| {
         let value = table.get(key)?;
         let number = value.integer(1..=SIDECORES_MAX as u64)? as usize;
@@ -236,7 +236,7 @@ fn cores(value: &Value<'_, '_>) -> Option<Vec<usize>> {
     Some(cores)
 }
 
-fn directories(file: &Table<'_, '_>) -> Directories {
+fn directories(file: &TableReader<'_, '_>) -> Directories {
     let mut directories = Directories::default();
     let Some(table) = section(file, "directories", &["volumes", "sockets", "state", "captures"])
     else {
@@ -255,7 +255,7 @@ fn directories(file: &Table<'_, '_>) -> Directories {
     directories
 }
 
-fn link(file: &Table<'_, '_>) -> LinkConfig {
+fn link(file: &TableReader<'_, '_>) -> LinkConfig {
     let kinds = [("udp", LinkKind::Udp), ("xdp", LinkKind::Xdp), ("auto", LinkKind::Auto)];
     // One word is enough where only the kind is given.
     if let Some(word) = file.get("link").filter(|value| !value.is_table()) {
@@ -281,6 +281,10 @@ fn link(file: &Table<'_, '_>) -> LinkConfig {
 }
 
 /// A table that may be left out.
-fn section<'r, 'i>(file: &Table<'r, 'i>, key: &str, known: &[&str]) -> Option<Table<'r, 'i>> {
+fn section<'r, 'i>(
+    file: &TableReader<'r, 'i>,
+    key: &str,
+    known: &[&str],
+) -> Option<TableReader<'r, 'i>> {
     file.get(key)?.named(format!("[{key}]")).table(known)
 }

@@ -39,9 +39,10 @@ pub use quantity::show_duration;
 pub use reader::{ConfigError, Lines, Problem};
 pub use request::{Resize, value};
 pub use sections::{
-    Directories, FaultConfig, KEYS_PER_PEER_MAX, LinkConfig, LinkKind, Memory, NAME_BYTES_MAX,
-    OBJECTS_MAX, Privileges, QUEUES_DEFAULT, QUEUES_MAX, Role, SESSION_BUFFERS_BYTES_DEFAULT,
-    SIDECORES_MAX, SOCKET_PATH_BYTES_MAX, Sidecores, Trust, Watchdog,
+    Directories, FaultConfig, KEYS_PER_PEER_MAX, LinkConfig, LinkKind, MemoryConfig,
+    NAME_BYTES_MAX, OBJECTS_MAX, Privileges, QUEUES_DEFAULT, QUEUES_MAX, Role,
+    SESSION_BUFFERS_BYTES_DEFAULT, SIDECORES_MAX, SOCKET_PATH_BYTES_MAX, Sidecores, Trust,
+    Watchdog,
 };
 pub use values::name_problem;
 pub use volume::backend::BackendConfig;

@@ -150,14 +150,14 @@ impl Lines {
 
 /// A table whose keys are known.
 #[derive(Clone, Debug)]
-pub struct Table<'r, 'i> {
+pub struct TableReader<'r, 'i> {
     pub(crate) reader: &'r Reader<'i>,
     pub(crate) object: String,
     pub(crate) lines: Lines,
     entries: &'r DeTable<'i>,
 }
 
-impl<'r, 'i> Table<'r, 'i> {
+impl<'r, 'i> TableReader<'r, 'i> {
     /// Looks at a table; keys that are not among `known` are noted at once, with a hint.
     pub(crate) fn new(
         reader: &'r Reader<'i>,
@@ -314,16 +314,20 @@ impl<'r, 'i> Value<'r, 'i> {
     }
 
     /// A table with the keys of a description.
-    pub(crate) fn table_of(&self, known: &[SettingKey]) -> Option<Table<'r, 'i>> {
+    pub(crate) fn table_of(&self, known: &[SettingKey]) -> Option<TableReader<'r, 'i>> {
         self.table(&names(known))
     }
 
     /// A table with these keys.
-    pub(crate) fn table(&self, known: &[&str]) -> Option<Table<'r, 'i>> {
+    pub(crate) fn table(&self, known: &[&str]) -> Option<TableReader<'r, 'i>> {
         match self.value.get_ref() {
-            DeValue::Table(entries) => {
-                Some(Table::new(self.reader, entries, &self.value.span(), &self.object, known))
-            }
+            DeValue::Table(entries) => Some(TableReader::new(
+                self.reader,
+                entries,
+                &self.value.span(),
+                &self.object,
+                known,
+            )),
             _ => self.wrong("a table, { .. },"),
         }
     }

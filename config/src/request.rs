@@ -12,7 +12,7 @@ use crate::consistent::consistent;
 use crate::kinds::Kind;
 use crate::kinds::nic::{self, NIC_CHANGEABLE};
 use crate::kinds::volume::size_of_volume;
-use crate::reader::{Problem, Reader, Table};
+use crate::reader::{Problem, Reader, TableReader};
 use crate::sections::OBJECTS_MAX;
 use crate::values::chain;
 
@@ -158,7 +158,7 @@ fn chain_alone(reader: &Reader<'_>, document: &Spanned<DeTable<'_>>) -> Option<V
 
 /// A request for another size.
 fn resize(reader: &Reader<'_>, document: &Spanned<DeTable<'_>>) -> Option<Resize> {
-    let table = Table::new(reader, document.get_ref(), &(0..0), "", &["size", "shrink"]);
+    let table = TableReader::new(reader, document.get_ref(), &(0..0), "", &["size", "shrink"]);
     let shrink = table.get("shrink").and_then(|value| value.bool()).unwrap_or(false);
     let size_bytes = size_of_volume(&table.require("size", "size = \"20GiB\"")?)?;
     Some(Resize { size_bytes, shrink })
@@ -169,8 +169,8 @@ fn alone<'r, 'i>(
     reader: &'r Reader<'i>,
     document: &'r Spanned<DeTable<'i>>,
     keys: &[&str],
-) -> Table<'r, 'i> {
-    Table::new(reader, document.get_ref(), &(0..0), "", keys)
+) -> TableReader<'r, 'i> {
+    TableReader::new(reader, document.get_ref(), &(0..0), "", keys)
 }
 
 /// The fields in the file's form.

@@ -63,7 +63,7 @@ pub enum Watchdog {
 
 /// The pools' sizes, and what front ends may have mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Memory {
+pub struct MemoryConfig {
     /// The most that the bodies of messages take, on each sidecore.
     pub session_buffers_bytes: u64,
     /// Whether to ask for huge pages for them.
@@ -76,7 +76,7 @@ pub struct Memory {
 /// the system as it is used.
 pub const SESSION_BUFFERS_BYTES_DEFAULT: u64 = 256 << 20;
 
-impl Default for Memory {
+impl Default for MemoryConfig {
     fn default() -> Self {
         Self {
             session_buffers_bytes: SESSION_BUFFERS_BYTES_DEFAULT,

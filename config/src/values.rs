@@ -9,7 +9,7 @@ use volume::STAGES_MAX;
 use volume::settings::{SettingKey, Settings};
 use volume::stage::{STAGES, StageConfig, StageKind};
 
-use crate::reader::{Table, Value, unknown};
+use crate::reader::{TableReader, Value, unknown};
 use crate::sections::{Directories, NAME_BYTES_MAX, OBJECTS_MAX, Role};
 
 /// A socket beside the disks' sockets, or where daemons of the system have theirs.
@@ -82,7 +82,7 @@ fn form(kind: &StageKind<StageConfig>) -> String {
 /// A table of the file, as a stage or a backend reads it.
 pub(crate) struct Section<'v, 'r, 'i> {
     value: &'v Value<'r, 'i>,
-    table: Table<'r, 'i>,
+    table: TableReader<'r, 'i>,
 }
 
 impl<'v, 'r, 'i> Section<'v, 'r, 'i> {
@@ -147,14 +147,14 @@ impl Settings for Section<'_, '_, '_> {
 }
 
 /// The process that makes the socket of this device.
-pub(crate) fn role(table: &Table<'_, '_>) -> Role {
+pub(crate) fn role(table: &TableReader<'_, '_>) -> Role {
     let roles = [("listen", Role::Listen), ("connect", Role::Connect)];
     table.get("role").and_then(|value| value.word(&roles)).unwrap_or_default()
 }
 
 /// The users that may connect to the socket of this device. They are numbers, since a running node
 /// reads no user data base.
-pub(crate) fn access(table: &Table<'_, '_>) -> Access {
+pub(crate) fn access(table: &TableReader<'_, '_>) -> Access {
     let number = |key: &str| {
         let number = table.get(key)?.integer(0..=u64::from(u32::MAX - 1))?;
         u32::try_from(number).ok()
@@ -181,7 +181,7 @@ pub(crate) fn access(table: &Table<'_, '_>) -> Access {
 
 /// The name of a disk or nic; without the key, the name of its socket.
 pub(crate) fn named_like_socket(
-    table: &Table<'_, '_>,
+    table: &TableReader<'_, '_>,
     socket: Option<&Path>,
     kind: &str,
 ) -> Option<String> {
@@ -237,7 +237,7 @@ fn inside(home: &Path, path: &Path) -> Option<PathBuf> {
 
 /// Reads `[[key]]` objects. Their name, or without one their number, stands in messages.
 pub(crate) fn objects<T>(
-    file: &Table<'_, '_>,
+    file: &TableReader<'_, '_>,
     key: &str,
     read: impl Fn(Value<'_, '_>) -> Option<T>,
 ) -> Vec<T> {

@@ -11,13 +11,13 @@ use block::attachment::Phase;
 use block::ublk::{Front, FrontCore, Kernel, Shape};
 use block::{Attach, Attachment, Exports, Plane, RemoteVolume};
 use sessions::counted::{self, Counters, SessionCounters};
-use sessions::keys::Keys;
-use sessions::{Core, Doors, key_files, links, sidecores};
+use sessions::keys::SidecoreKeys;
+use sessions::{LinkedSidecore, NetworkGate, key_files, links, sidecores};
 use sidecore::{Local, RoundStage, Sidecore};
 use volume::OpenArguments;
 
 use crate::error::DirectError;
-use crate::plan::Plan;
+use crate::plan::AttachPlan;
 
 /// How long the peer may take to describe the volume and to give it, while no user of a disk waits.
 /// The caller watches the command.
@@ -33,34 +33,34 @@ const CLOSE_TIME_MAX: Duration = Duration::from_secs(4);
 /// How often a wait checks its condition.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
-/// A client of a volume, on a sidecore of its own. [`Client::stop`] must end it.
+/// A client of a volume, on a sidecore of its own. [`DirectClient::stop`] must end it.
 #[derive(Debug)]
-pub struct Client {
-    pub(crate) cores: Vec<Core>,
+pub struct DirectClient {
+    pub(crate) cores: Vec<LinkedSidecore>,
     pub(crate) volume: Arc<RemoteVolume>,
     pub(crate) attachment: Arc<Attachment>,
     name: String,
     /// Kept until the process ends.
-    _keys: Keys,
+    _keys: SidecoreKeys,
 }
 
-impl Client {
+impl DirectClient {
     /// Starts the sidecore and its session, without a question to the peer. `resume`: the client
     /// goes on where an earlier client of the attachment was.
     ///
     /// # Errors
     /// The fault of the plan or its keys, or the system's refusal.
-    pub fn new(plan: &Plan, resume: bool) -> Result<Self, DirectError> {
+    pub fn new(plan: &AttachPlan, resume: bool) -> Result<Self, DirectError> {
         let config = plan.config()?;
         let attachment_key = match &plan.attachment_key {
             Some(path) => Some(Arc::new(key_files::read_attachment(path)?)),
             None => None,
         };
         let attachment = Arc::new(Attachment::new(&plan.attachment, plan.options(resume)?));
-        let keys = Keys::load(&config)?;
+        let keys = SidecoreKeys::load(&config)?;
         let links = links::open(&config)?;
         let (exports, doors) =
-            (Arc::<Exports>::default(), Doors::new(config.sidecores.cores.len()));
+            (Arc::<Exports>::default(), NetworkGate::new(config.sidecores.cores.len()));
         let (cores, _) = sidecores::start(&config, &keys, links, &exports, &doors)?;
         let peer = plan.volume.peer.clone().expect("the plan's volume is a peer's");
         let volume = RemoteVolume::with_key(&peer, &plan.volume.volume, attachment_key);

@@ -26,10 +26,10 @@ use rustix::fs::{Mode, OFlags};
 use sessions::random;
 use volume::uring::{Purpose, Uring, UringCounters};
 
-use crate::client::{Client, LOOK_AGAIN};
+use crate::client::{DirectClient, LOOK_AGAIN};
 use crate::error::DirectError;
 use crate::home::{self, Home, Record};
-use crate::plan::Plan;
+use crate::plan::AttachPlan;
 
 /// How long a device node may take to appear, or the last server to end.
 const DEVICE_TIME_MAX: Duration = Duration::from_secs(10);
@@ -40,7 +40,7 @@ pub struct Direct {
     pub(crate) home: Home,
     pub(crate) record: Record,
     control: Control,
-    pub(crate) client: Client,
+    pub(crate) client: DirectClient,
     pub(crate) front: Arc<FrontCore>,
     pub(crate) uring: Arc<UringCounters>,
     resumed: bool,
@@ -62,7 +62,7 @@ impl Direct {
     ///
     /// # Errors
     /// The fault and the way out. No device is left behind, except one that existed before.
-    pub fn start(plan: Plan) -> Result<Self, DirectError> {
+    pub fn start(plan: AttachPlan) -> Result<Self, DirectError> {
         plan.check()?;
         let mut control = Control::open()?;
         // It is called before there are other threads, which inherit the setting.
@@ -71,7 +71,7 @@ impl Direct {
         let Some(lock) = home.lock()? else { return Err(here(&home, &plan)) };
         only_client(&plan)?;
         let left = find_left(&mut control, &home)?;
-        let client = Client::new(&plan, left.is_some())?;
+        let client = DirectClient::new(&plan, left.is_some())?;
         let made = Starting { plan: &plan, client: &client }.show(&mut control, &home, left);
         let (front, record) = made.inspect_err(|_| client.stop())?;
         let uring = client.sidecore().call(|local| {
@@ -131,8 +131,8 @@ impl Direct {
 
 /// The parts that must exist before there is a disk.
 struct Starting<'a> {
-    plan: &'a Plan,
-    client: &'a Client,
+    plan: &'a AttachPlan,
+    client: &'a DirectClient,
 }
 
 impl Starting<'_> {
@@ -250,7 +250,7 @@ pub fn host_name() -> String {
 }
 
 /// The error that names the client which has the lock.
-fn here(home: &Home, plan: &Plan) -> DirectError {
+fn here(home: &Home, plan: &AttachPlan) -> DirectError {
     let volume = plan.volume.to_string();
     match home.record() {
         Ok(Some(Record { dev_id, pid, attachment, .. })) => {
@@ -261,7 +261,7 @@ fn here(home: &Home, plan: &Plan) -> DirectError {
 }
 
 /// Checks that no client of another volume has our name: its sessions would end with ours.
-fn only_client(plan: &Plan) -> Result<(), DirectError> {
+fn only_client(plan: &AttachPlan) -> Result<(), DirectError> {
     let mine = plan.volume.to_string();
     let records = home::records(&plan.directory)?;
     let other = records.into_iter().find(|it| it.name == plan.name && it.volume != mine);

@@ -12,7 +12,7 @@ use sidecore::Idle;
 
 /// The plan that the command line gives.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct AttachPlan {
     /// This client's name, as the peer knows it.
     pub name: String,
     /// The volume to attach.
@@ -74,7 +74,7 @@ pub enum PlanError {
     Shape(Shape),
 }
 
-impl Plan {
+impl AttachPlan {
     /// The volume that `words` name.
     ///
     /// # Errors
@@ -201,10 +201,10 @@ fn words(error: &ConfigError) -> PlanError {
 mod tests {
     use super::*;
 
-    fn plan() -> Plan {
-        Plan {
+    fn plan() -> AttachPlan {
+        AttachPlan {
             name: "web1".to_owned(),
-            volume: Plan::volume_of("io1/alice-root").unwrap(),
+            volume: AttachPlan::volume_of("io1/alice-root").unwrap(),
             peer: "127.0.0.1:4870".to_owned(),
             key: None,
             peer_key: None,
@@ -222,7 +222,7 @@ mod tests {
         }
     }
 
-    fn refusal(plan: &Plan) -> String {
+    fn refusal(plan: &AttachPlan) -> String {
         plan.config().unwrap_err().to_string()
     }
 
@@ -238,7 +238,7 @@ mod tests {
     #[test]
     fn wrong_names_of_volumes_are_refused() {
         for words in ["", "io1", "io1/", "/root", "io1/a/b", "io1/a b", "../x", "io1/.."] {
-            let error = Plan::volume_of(words).unwrap_err().to_string();
+            let error = AttachPlan::volume_of(words).unwrap_err().to_string();
             assert!(error.contains("NODE/VOLUME"), "{words}: {error}");
         }
     }
@@ -246,21 +246,21 @@ mod tests {
     #[test]
     fn invalid_values_are_named_with_their_option() {
         let shape = Shape { queues: 0, depth: 64 };
-        assert!(refusal(&Plan { shape, ..plan() }).contains("--queues 0"));
+        assert!(refusal(&AttachPlan { shape, ..plan() }).contains("--queues 0"));
         let shape = Shape { queues: 64, depth: 4096 };
-        assert!(refusal(&Plan { shape, ..plan() }).contains("at most 1024"));
+        assert!(refusal(&AttachPlan { shape, ..plan() }).contains("at most 1024"));
         for address in ["", "10.0.0.9", "10.0.0.9:x"] {
-            let error = refusal(&Plan { peer: address.to_owned(), ..plan() });
+            let error = refusal(&AttachPlan { peer: address.to_owned(), ..plan() });
             assert!(error.contains("HOST:PORT"), "{address}: {error}");
         }
-        let error = refusal(&Plan { peer_key: Some("abc".to_owned()), ..plan() });
+        let error = refusal(&AttachPlan { peer_key: Some("abc".to_owned()), ..plan() });
         assert!(error.contains("not a public key"), "{error}");
-        let error = refusal(&Plan { name: "io1".to_owned(), ..plan() });
+        let error = refusal(&AttachPlan { name: "io1".to_owned(), ..plan() });
         assert!(error.contains("own name"), "{error}");
         let key = Some(PathBuf::from("/etc/vrio/web1.key"));
-        let error = refusal(&Plan { key, ..plan() });
+        let error = refusal(&AttachPlan { key, ..plan() });
         assert!(error.contains("--peer-key"), "{error}");
-        let error = refusal(&Plan { attachment: "a/b".to_owned(), ..plan() });
+        let error = refusal(&AttachPlan { attachment: "a/b".to_owned(), ..plan() });
         assert!(error.contains("no name"), "{error}");
     }
 }

@@ -17,7 +17,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::direct::{Direct, remove_left};
 use crate::error::DirectError;
 use crate::home::{self, Home, Record};
-use crate::plan::Plan;
+use crate::plan::AttachPlan;
 use crate::status::DirectStatus;
 
 /// How long a caller may take to write its line.
@@ -34,7 +34,7 @@ const LINE_BYTES_MAX: u64 = 64 << 10;
 
 /// An answer.
 #[derive(Debug, Serialize, Deserialize)]
-enum Answer {
+enum DirectAnswer {
     Status(DirectStatus),
     Detached,
     Refused(String),
@@ -48,7 +48,7 @@ enum Answer {
 ///
 /// # Errors
 /// As [`Direct::start`].
-pub fn run(plan: Plan, ready: impl FnOnce(&str, bool)) -> Result<(), DirectError> {
+pub fn run(plan: AttachPlan, ready: impl FnOnce(&str, bool)) -> Result<(), DirectError> {
     let system = |what| move |source| ConnectError::System { what, source };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(system("wait for signals"))?;
@@ -119,12 +119,12 @@ fn answer(direct: &mut Direct, stream: io::Result<UnixStream>) -> bool {
     let Ok(mut stream) = stream else { return false };
     let Ok(question) = question(&stream) else { return false };
     let (answer, ended) = match question.as_str() {
-        "status" => (Answer::Status(direct.status()), false),
+        "status" => (DirectAnswer::Status(direct.status()), false),
         "detach" | "detach force" => match direct.detach(question == "detach force") {
-            Ok(()) => (Answer::Detached, true),
-            Err(error) => (Answer::Refused(error.to_string()), false),
+            Ok(()) => (DirectAnswer::Detached, true),
+            Err(error) => (DirectAnswer::Refused(error.to_string()), false),
         },
-        _ => (Answer::Refused("not a question of this release".to_owned()), false),
+        _ => (DirectAnswer::Refused("not a question of this release".to_owned()), false),
     };
     let text = serde_json::to_string(&answer).expect("numbers and texts");
     // An error means that the caller has gone.
@@ -146,7 +146,7 @@ fn line(stream: &UnixStream) -> io::Result<String> {
 }
 
 /// Asks the client of `home`; `None` when there is none.
-fn ask(home: &Home, question: &str, limit: Duration) -> io::Result<Option<Answer>> {
+fn ask(home: &Home, question: &str, limit: Duration) -> io::Result<Option<DirectAnswer>> {
     let mut stream = match UnixStream::connect(home.socket()) {
         Ok(stream) => stream,
         Err(error)
@@ -169,13 +169,13 @@ fn ask(home: &Home, question: &str, limit: Duration) -> io::Result<Option<Answer
 /// The disk is in use, or there is no such disk.
 pub fn detach(directory: &Path, target: &str, force: bool) -> Result<(String, bool), DirectError> {
     let record = find(directory, target)?;
-    let home = Home::at(directory, &Plan::volume_of(&record.volume)?);
+    let home = Home::at(directory, &AttachPlan::volume_of(&record.volume)?);
     let device = disk_path(record.dev_id);
     let question = if force { "detach force" } else { "detach" };
     match ask(&home, question, DETACH_TIME_MAX) {
-        Ok(Some(Answer::Detached)) => Ok((device, true)),
-        Ok(Some(Answer::Refused(why))) => Err(DirectError::Client(why)),
-        Ok(Some(Answer::Status(_))) => Err(DirectError::Client("not an answer".to_owned())),
+        Ok(Some(DirectAnswer::Detached)) => Ok((device, true)),
+        Ok(Some(DirectAnswer::Refused(why))) => Err(DirectError::Client(why)),
+        Ok(Some(DirectAnswer::Status(_))) => Err(DirectError::Client("not an answer".to_owned())),
         Ok(None) => {
             remove_left(&home, &record.volume, force)?;
             Ok((device, false))
@@ -199,10 +199,10 @@ fn find(directory: &Path, target: &str) -> Result<Record, DirectError> {
 pub fn list(directory: &Path) -> Result<Vec<DirectStatus>, DirectError> {
     let records = home::records(directory)?;
     let told = records.into_iter().map(|record| {
-        let volume: VolumeRef = Plan::volume_of(&record.volume)?;
+        let volume: VolumeRef = AttachPlan::volume_of(&record.volume)?;
         let home = Home::at(directory, &volume);
         Ok(match ask(&home, "status", STATUS_TIME_MAX) {
-            Ok(Some(Answer::Status(status))) => status,
+            Ok(Some(DirectAnswer::Status(status))) => status,
             Ok(None) => orphaned(record),
             Ok(Some(_)) | Err(_) => silent(record),
         })
@@ -242,7 +242,7 @@ mod tests {
     #[test]
     fn the_record_of_a_dead_client_is_listed_as_such_and_found_by_either_name() {
         let directory = tempfile::tempdir().unwrap();
-        let volume = Plan::volume_of("io1/alice-root").unwrap();
+        let volume = AttachPlan::volume_of("io1/alice-root").unwrap();
         let home = Home::new(directory.path(), &volume).unwrap();
         let record = Record {
             volume: volume.to_string(),
@@ -267,7 +267,7 @@ mod tests {
     #[test]
     fn a_client_that_does_not_answer_is_not_taken_for_a_dead_one() {
         let directory = tempfile::tempdir().unwrap();
-        let volume = Plan::volume_of("io1/alice-root").unwrap();
+        let volume = AttachPlan::volume_of("io1/alice-root").unwrap();
         let home = Home::new(directory.path(), &volume).unwrap();
         let listener = listen(&home).unwrap();
         let asked = std::thread::spawn(move || {

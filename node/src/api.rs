@@ -81,7 +81,7 @@ impl Refused {
 
 /// The changes that a reload of the configuration would make.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Plan {
+pub struct ReloadPlan {
     /// [`API_VERSION`].
     pub version: u32,
     /// The file.

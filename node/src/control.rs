@@ -23,7 +23,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde_json::Value;
 use tokio::sync::oneshot;
 
-use crate::api::{Done, Drain, HandOver, Plan, Refused, Reload};
+use crate::api::{Done, Drain, HandOver, Refused, Reload, ReloadPlan};
 use crate::status::Status;
 
 mod error;
@@ -106,7 +106,7 @@ pub trait Service: Send + Sync {
     ///
     /// # Errors
     /// Every problem of the file.
-    fn plan(&self) -> Result<Plan, Refused>;
+    fn plan(&self) -> Result<ReloadPlan, Refused>;
 
     /// Reloads the configuration.
     ///
@@ -135,19 +135,19 @@ pub trait Service: Send + Sync {
 pub struct Claim {
     path: PathBuf,
     listener: UnixListener,
-    ours: Ours,
+    ours: OwnedSocket,
 }
 
 /// The socket's name, as long as it is ours.
 #[derive(Debug)]
-struct Ours {
+struct OwnedSocket {
     path: PathBuf,
     lock: File,
     /// It is another process's still.
     stays: bool,
 }
 
-impl Drop for Ours {
+impl Drop for OwnedSocket {
     fn drop(&mut self) {
         if self.stays {
             return;
@@ -166,14 +166,14 @@ impl Claim {
     pub fn new(path: &Path) -> Result<Self, ControlError> {
         let lock = lock(path)?;
         let listener = listen(path)?;
-        let ours = Ours { path: path.to_owned(), lock, stays: false };
+        let ours = OwnedSocket { path: path.to_owned(), lock, stays: false };
         Ok(Self { path: path.to_owned(), listener, ours })
     }
 
     /// Goes on with the socket of another process, and with its lock. Both belong to that process
     /// until [`Standby::serve`]: dropping the claim before leaves the socket where it is.
     pub fn adopt(path: &Path, listener: OwnedFd, lock: OwnedFd) -> Self {
-        let ours = Ours { path: path.to_owned(), lock: lock.into(), stays: true };
+        let ours = OwnedSocket { path: path.to_owned(), lock: lock.into(), stays: true };
         Self { path: path.to_owned(), listener: listener.into(), ours }
     }
 
@@ -286,7 +286,7 @@ impl Standby {
 pub struct Control {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
-    ours: Ours,
+    ours: OwnedSocket,
 }
 
 impl Control {
@@ -377,9 +377,9 @@ mod tests {
     use crate::status::{NodeStatus, STATUS_VERSION};
 
     /// A node of one name, which repeats what is asked of it.
-    struct Parrot;
+    struct EchoService;
 
-    impl Service for Parrot {
+    impl Service for EchoService {
         fn status(&self) -> Status {
             let node = NodeStatus { name: "io1".to_owned(), ..NodeStatus::default() };
             Status { version: STATUS_VERSION, node, ..Status::default() }
@@ -430,7 +430,7 @@ mod tests {
             Ok(said(format!("take {disk}")))
         }
 
-        fn plan(&self) -> Result<Plan, Refused> {
+        fn plan(&self) -> Result<ReloadPlan, Refused> {
             Err(Refused::new(RefusedKind::Conflict, "no", "ask another one"))
         }
 
@@ -456,7 +456,7 @@ mod tests {
     }
 
     fn parrot() -> Arc<dyn Service> {
-        Arc::new(Parrot)
+        Arc::new(EchoService)
     }
 
     fn ask(path: &Path, request: &str) -> String {

@@ -31,9 +31,9 @@ pub fn text(status: &Status) -> String {
     let mut page = Page::default();
     let node = &status.node;
     let labels = labels(&[("node", &node.name), ("release", &node.release)]);
-    page.gauge("vrio_node_info", &labels, Number::Count(1));
-    page.gauge("vrio_node_uptime_seconds", "", Number::Count(node.uptime_s));
-    page.gauge("vrio_node_draining", "", Number::Count(u64::from(node.draining)));
+    page.gauge("vrio_node_info", &labels, MetricValue::Count(1));
+    page.gauge("vrio_node_uptime_seconds", "", MetricValue::Count(node.uptime_s));
+    page.gauge("vrio_node_draining", "", MetricValue::Count(u64::from(node.draining)));
     let guests = &node.guest_memory;
     for (name, value) in [
         ("addresses_bytes", guests.addresses_bytes),
@@ -41,7 +41,7 @@ pub fn text(status: &Status) -> String {
         ("mappings", guests.mappings),
         ("mappings_max", guests.mappings_max),
     ] {
-        page.gauge(&format!("vrio_node_guest_{name}"), "", Number::Count(value));
+        page.gauge(&format!("vrio_node_guest_{name}"), "", MetricValue::Count(value));
     }
     let refused = Counters::from([("guest_memory_refused".to_owned(), guests.refused)]);
     page.counters("node", "", &refused);
@@ -55,7 +55,7 @@ pub fn text(status: &Status) -> String {
         page.counters("disk", &labels, &disk.counters);
         page.latencies("disk", &[("disk", &disk.name)], &disk.latencies);
         if let Some(size_bytes) = disk.size_bytes {
-            page.gauge("vrio_disk_size_bytes", &labels, Number::Count(size_bytes));
+            page.gauge("vrio_disk_size_bytes", &labels, MetricValue::Count(size_bytes));
         }
         page.places(disk);
         page.state("disk", &disk.name, disk.state);
@@ -79,7 +79,7 @@ pub fn text(status: &Status) -> String {
             ("direction", if session.outgoing { "outgoing" } else { "incoming" }),
         ]);
         page.counters("session", &labels, &session.counters);
-        let connected = Number::Count(u64::from(session.state == "connected"));
+        let connected = MetricValue::Count(u64::from(session.state == "connected"));
         page.gauge("vrio_session_connected", &labels, connected);
     }
     page.print()
@@ -87,13 +87,13 @@ pub fn text(status: &Status) -> String {
 
 /// A value, and how it is written.
 #[derive(Clone, Copy)]
-enum Number {
+enum MetricValue {
     Count(u64),
     /// Nanoseconds, written as seconds, all digits kept.
     Ns(u64),
 }
 
-impl Number {
+impl MetricValue {
     fn value(&mut self) -> &mut u64 {
         match self {
             Self::Count(value) | Self::Ns(value) => value,
@@ -101,7 +101,7 @@ impl Number {
     }
 }
 
-impl std::fmt::Display for Number {
+impl std::fmt::Display for MetricValue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Count(count) => write!(f, "{count}"),
@@ -115,23 +115,23 @@ impl std::fmt::Display for Number {
 }
 
 /// A metric with all its series.
-struct Family {
+struct MetricFamily {
     kind: &'static str,
     help: String,
     /// By labels, and of one histogram by place: the order in which they are printed.
-    samples: BTreeMap<(String, usize), Sample>,
+    samples: BTreeMap<(String, usize), MetricSample>,
 }
 
-struct Sample {
+struct MetricSample {
     /// The rest of the sample's name after the family's name.
     suffix: &'static str,
     labels: String,
-    number: Number,
+    number: MetricValue,
 }
 
 #[derive(Default)]
 struct Page {
-    families: BTreeMap<String, Family>,
+    families: BTreeMap<String, MetricFamily>,
 }
 
 impl Page {
@@ -139,8 +139,8 @@ impl Page {
         let labels = labels(&[("volume", &volume.name)]);
         self.counters("volume", &labels, &volume.counters);
         self.latencies("volume", &[("volume", &volume.name)], &volume.latencies);
-        self.gauge("vrio_volume_size_bytes", &labels, Number::Count(volume.size_bytes));
-        let attachments = Number::Count(volume.attachments.len() as u64);
+        self.gauge("vrio_volume_size_bytes", &labels, MetricValue::Count(volume.size_bytes));
+        let attachments = MetricValue::Count(volume.attachments.len() as u64);
         self.gauge("vrio_volume_attachments", &labels, attachments);
     }
 
@@ -162,7 +162,7 @@ impl Page {
             let number = queue.queue.to_string();
             let labels = labels(&[("disk", &disk.name), ("queue", &number)]);
             self.counters("disk_queue", &labels, &queue.counters);
-            let sidecore = Number::Count(queue.sidecore as u64);
+            let sidecore = MetricValue::Count(queue.sidecore as u64);
             self.gauge("vrio_disk_queue_sidecore", &labels, sidecore);
         }
         for share in &disk.by_sidecore {
@@ -176,12 +176,12 @@ impl Page {
     fn state(&mut self, kind: &str, name: &str, now: DiskState) {
         for state in STATES {
             let labels = labels(&[(kind, name), ("state", &state.to_string())]);
-            let is = Number::Count(u64::from(now == state));
+            let is = MetricValue::Count(u64::from(now == state));
             self.gauge(&format!("vrio_{kind}_state"), &labels, is);
         }
     }
 
-    fn gauge(&mut self, name: &str, labels: &str, number: Number) {
+    fn gauge(&mut self, name: &str, labels: &str, number: MetricValue) {
         *self.place("gauge", name, labels) = number;
     }
 
@@ -194,8 +194,8 @@ impl Page {
                 None => (name.as_str(), false),
             };
             let (name, number) = match name.strip_suffix("_ns") {
-                Some(name) => (format!("vrio_{kind}{name}_seconds"), Number::Ns(0)),
-                None => (format!("vrio_{kind}{name}"), Number::Count(0)),
+                Some(name) => (format!("vrio_{kind}{name}_seconds"), MetricValue::Ns(0)),
+                None => (format!("vrio_{kind}{name}"), MetricValue::Count(0)),
             };
             let place = if now {
                 self.place("gauge", &name, labels)
@@ -219,38 +219,39 @@ impl Page {
 
     fn histogram(&mut self, name: &str, object: &[(&str, &str)], latency: &LatencyStatus) {
         let key = labels(object);
-        let bounds = LATENCY_BUCKETS_NS.iter().map(|ns| Number::Ns(*ns).to_string());
+        let bounds = LATENCY_BUCKETS_NS.iter().map(|ns| MetricValue::Ns(*ns).to_string());
         let counts = latency.buckets.iter().copied();
         let buckets = bounds.zip(counts).chain([("+Inf".to_owned(), latency.count)]);
         let mut samples: Vec<_> = buckets
-            .map(|(bound, count)| Sample {
+            .map(|(bound, count)| MetricSample {
                 suffix: "_bucket",
                 labels: labels(&[object, &[("le", &bound)]].concat()),
-                number: Number::Count(count),
+                number: MetricValue::Count(count),
             })
             .collect();
-        for (suffix, number) in
-            [("_sum", Number::Ns(latency.sum_ns)), ("_count", Number::Count(latency.count))]
-        {
-            samples.push(Sample { suffix, labels: key.clone(), number });
+        for (suffix, number) in [
+            ("_sum", MetricValue::Ns(latency.sum_ns)),
+            ("_count", MetricValue::Count(latency.count)),
+        ] {
+            samples.push(MetricSample { suffix, labels: key.clone(), number });
         }
         let family = self.family("histogram", name);
         let keyed = samples.into_iter().enumerate();
         family.samples.extend(keyed.map(|(place, sample)| ((key.clone(), place), sample)));
     }
 
-    fn place(&mut self, kind: &'static str, name: &str, labels: &str) -> &mut Number {
+    fn place(&mut self, kind: &'static str, name: &str, labels: &str) -> &mut MetricValue {
         let family = self.family(kind, name);
-        let sample = family.samples.entry((labels.to_owned(), 0)).or_insert_with(|| Sample {
+        let sample = family.samples.entry((labels.to_owned(), 0)).or_insert_with(|| MetricSample {
             suffix: "",
             labels: labels.to_owned(),
-            number: Number::Count(0),
+            number: MetricValue::Count(0),
         });
         &mut sample.number
     }
 
-    fn family(&mut self, kind: &'static str, name: &str) -> &mut Family {
-        let new = || Family { kind, help: help::of(name), samples: BTreeMap::new() };
+    fn family(&mut self, kind: &'static str, name: &str) -> &mut MetricFamily {
+        let new = || MetricFamily { kind, help: help::of(name), samples: BTreeMap::new() };
         self.families.entry(name.to_owned()).or_insert_with(new)
     }
 
@@ -261,7 +262,7 @@ impl Page {
             let wrote = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {}", family.kind);
             wrote.expect("to a string");
             for sample in family.samples.values() {
-                let Sample { suffix, labels, number } = sample;
+                let MetricSample { suffix, labels, number } = sample;
                 writeln!(text, "{name}{suffix}{labels} {number}").expect("to a string");
             }
         }

@@ -69,12 +69,12 @@ pub fn run(config: &Config, origin: Origin) -> Result<(), StartError> {
     }
     let signal = loop {
         match runtime.block_on(signals.next(&node)) {
-            Event::Stop(signal) => break signal,
-            Event::Reload => {
+            NodeEvent::Stop(signal) => break signal,
+            NodeEvent::Reload => {
                 tracing::info!("SIGHUP: the configuration is reloaded");
                 node.reload_apart(reloaded);
             }
-            Event::HandedOver(pid) => {
+            NodeEvent::HandedOver(pid) => {
                 leave(node, pid, &manager);
                 return Ok(());
             }
@@ -131,7 +131,7 @@ fn start(config: &Config, origin: Origin) -> Result<Node, StartError> {
 }
 
 /// Events of a running node.
-enum Event {
+enum NodeEvent {
     Stop(&'static str),
     Reload,
     /// Another process has taken the node over.
@@ -153,14 +153,14 @@ impl Signals {
         })
     }
 
-    async fn next(&mut self, node: &Node) -> Event {
+    async fn next(&mut self, node: &Node) -> NodeEvent {
         tokio::select! {
             // First: a node that is another process's neither stops nor reloads anything.
             biased;
-            pid = node.handed_over() => Event::HandedOver(pid),
-            _ = self.terminate.recv() => Event::Stop("SIGTERM"),
-            _ = self.interrupt.recv() => Event::Stop("SIGINT"),
-            _ = self.hang_up.recv() => Event::Reload,
+            pid = node.handed_over() => NodeEvent::HandedOver(pid),
+            _ = self.terminate.recv() => NodeEvent::Stop("SIGTERM"),
+            _ = self.interrupt.recv() => NodeEvent::Stop("SIGINT"),
+            _ = self.hang_up.recv() => NodeEvent::Reload,
         }
     }
 }

@@ -63,7 +63,7 @@ pub struct QueueId {
 
 /// One sidecore's work since the last look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CoreLook {
+pub struct CoreLoad {
     /// Time in rounds that found work.
     pub busy_ns: u64,
     /// Requests that it served for other nodes: load that stays where it is.
@@ -72,7 +72,7 @@ pub struct CoreLook {
 
 /// The work of one running queue since the last look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QueueLook {
+pub struct QueueLoad {
     /// The queue.
     pub id: QueueId,
     /// The sidecore that serves it.
@@ -83,13 +83,13 @@ pub struct QueueLook {
 
 /// The load since the last look.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Look {
+pub struct NodeLoad {
     /// Time since the last look.
     pub elapsed_ns: u64,
     /// By index.
-    pub cores: Vec<CoreLook>,
+    pub cores: Vec<CoreLoad>,
     /// In any order.
-    pub queues: Vec<QueueLook>,
+    pub queues: Vec<QueueLoad>,
 }
 
 /// An order to move a queue to another sidecore.
@@ -148,13 +148,13 @@ impl Steering {
     }
 
     /// Takes a report of the load and returns the queues to move, at most [`MOVES_MAX`].
-    pub fn look(&mut self, look: &Look) -> Vec<Move> {
+    pub fn look(&mut self, look: &NodeLoad) -> Vec<Move> {
         self.smooth(look);
         self.resting.retain(|_, looks| {
             *looks -= 1;
             *looks > 0
         });
-        let mut plan = Plan::new(&self.loads, look);
+        let mut plan = MovePlan::new(&self.loads, look);
         self.resize(&plan);
         plan.evacuate(self.active, &self.resting);
         if plan.moves.is_empty() && self.settle_looks == 0 {
@@ -174,7 +174,7 @@ impl Steering {
         self.resting.insert(id, REST_LOOKS);
     }
 
-    fn smooth(&mut self, look: &Look) {
+    fn smooth(&mut self, look: &NodeLoad) {
         for (load, core) in self.loads.iter_mut().zip(&look.cores) {
             let share = u128::from(core.busy_ns) * 1000 / u128::from(look.elapsed_ns.max(1));
             // A sidecore reads its clock once a round, so a share can be a little more than
@@ -184,7 +184,7 @@ impl Steering {
     }
 
     /// One sidecore more, or one less.
-    fn resize(&mut self, plan: &Plan) {
+    fn resize(&mut self, plan: &MovePlan) {
         let total: u32 = self.loads[..self.active].iter().sum();
         let count = self.active as u32;
         let saturated = total >= GROW_LOAD * count && plan.can_be_shared(self.active);
@@ -204,22 +204,22 @@ impl Steering {
 }
 
 /// Moves that are being considered, and the loads that would follow from them.
-struct Plan {
+struct MovePlan {
     loads: Vec<u32>,
     /// With the load that each causes.
-    queues: Vec<(QueueLook, u32)>,
+    queues: Vec<(QueueLoad, u32)>,
     moves: Vec<Move>,
 }
 
-impl Plan {
-    fn new(loads: &[u32], look: &Look) -> Self {
-        let known = |queue: &&QueueLook| queue.sidecore < loads.len();
+impl MovePlan {
+    fn new(loads: &[u32], look: &NodeLoad) -> Self {
+        let known = |queue: &&QueueLoad| queue.sidecore < loads.len();
         let mut requests: Vec<_> = look.cores.iter().map(|core| core.fixed_requests).collect();
         requests.resize(loads.len(), 0);
         for queue in look.queues.iter().filter(known) {
             requests[queue.sidecore] += queue.requests;
         }
-        let load_of = |queue: &QueueLook| {
+        let load_of = |queue: &QueueLoad| {
             let all = u128::from(requests[queue.sidecore].max(1));
             let load = u128::from(loads[queue.sidecore]) * u128::from(queue.requests) / all;
             (*queue, load as u32)
@@ -277,7 +277,7 @@ impl Plan {
             let (from, to) = (hottest(self), self.coldest(active));
             let (high, low) = (self.loads[from], self.loads[to]);
             let after = |load: u32| (high - load).max(low + load);
-            let may_go = |queue: &QueueLook| {
+            let may_go = |queue: &QueueLoad| {
                 let moved = self.moves.iter().any(|made| made.id == queue.id);
                 queue.sidecore == from && !moved && !resting.contains_key(&queue.id)
             };

@@ -12,7 +12,7 @@ use volume::uring::UringCounters;
 
 /// A sidecore, and its counters for other threads.
 #[derive(Debug)]
-pub struct Core {
+pub struct LinkedSidecore {
     /// The sidecore itself.
     pub sidecore: Sidecore,
     /// The counters of its io_uring, if it has one.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use block::RemoteVolume;
 use transport::{Endpoint, EndpointCounters};
 
-use crate::cores::Core;
+use crate::cores::LinkedSidecore;
 
 /// Numbers by name. Names end in their unit unless they count things; all but those that end in
 /// `_now` only ever grow.
@@ -45,7 +45,7 @@ impl SessionCounters {
     }
 
     /// Asks a sidecore, so it may wait for a round of it. All zero without sessions.
-    pub fn ask(core: &Core) -> Self {
+    pub fn ask(core: &LinkedSidecore) -> Self {
         let asked = core.sidecore.ask(|local| {
             let endpoint = local.services().get::<Endpoint>()?;
             let counted = Self::of(&endpoint.borrow());
@@ -56,7 +56,7 @@ impl SessionCounters {
 }
 
 /// The counters of a sidecore, of its link, and of its sessions, which were `asked`.
-pub fn of_core(core: &Core, asked: &SessionCounters) -> Counters {
+pub fn of_core(core: &LinkedSidecore, asked: &SessionCounters) -> Counters {
     let mut map = Counters::new();
     add_counters(&mut map, "", core.sidecore.counters().counted());
     if let Some(uring) = &core.uring {
@@ -80,7 +80,7 @@ pub fn of_core(core: &Core, asked: &SessionCounters) -> Counters {
 }
 
 /// The counters of a sidecore's servers of volumes and of networks.
-fn server_counters(core: &Core, map: &mut Counters) {
+fn server_counters(core: &LinkedSidecore, map: &mut Counters) {
     if let Some(server) = &core.server {
         add_counters(map, "server_", server.counted());
     }

@@ -33,7 +33,7 @@ const PROOF_NS: u64 = 1_000_000_000 / PROOFS_PER_S;
 
 /// A network that exists.
 #[derive(Debug)]
-struct Open {
+struct OpenNetwork {
     id: u64,
     sidecore: u16,
     allow: Vec<Allow>,
@@ -43,15 +43,15 @@ struct Open {
 }
 
 #[derive(Debug)]
-struct Inside {
-    networks: BTreeMap<String, Open>,
+struct GateState {
+    networks: BTreeMap<String, OpenNetwork>,
     /// The time until which each peer has used up its proofs. A peer is in this table only while
     /// its time is ahead of the clock, and only if a network names it.
     proofs: BTreeMap<String, u64>,
     log: LogLines,
 }
 
-impl Default for Inside {
+impl Default for GateState {
     fn default() -> Self {
         let (networks, proofs) = (BTreeMap::new(), BTreeMap::new());
         Self { networks, proofs, log: LogLines::new(LOG_LINES_MAX) }
@@ -60,15 +60,15 @@ impl Default for Inside {
 
 /// The networks that peers may join, and the members that have joined.
 #[derive(Debug, Default)]
-pub struct Doors {
-    inside: Mutex<Inside>,
+pub struct NetworkGate {
+    inside: Mutex<GateState>,
     generation: AtomicU64,
     sidecores: AtomicU64,
     /// The nics of other nodes that have joined.
     pub members: Arc<Members>,
 }
 
-impl Doors {
+impl NetworkGate {
     /// The doors of a node with so many sidecores.
     pub fn new(sidecores: usize) -> Arc<Self> {
         let doors = Self::default();
@@ -78,7 +78,7 @@ impl Doors {
 
     /// Opens a network to the nodes that its configuration names.
     pub fn open(&self, config: &NetworkConfig, sidecore: usize, network: &Network) {
-        let open = Open {
+        let open = OpenNetwork {
             id: network.id(),
             sidecore: sidecore as u16,
             allow: config.allow.clone(),
@@ -108,13 +108,13 @@ impl Doors {
         self.generation.fetch_add(1, SeqCst);
     }
 
-    fn guard(&self) -> MutexGuard<'_, Inside> {
+    fn guard(&self) -> MutexGuard<'_, GateState> {
         // Each change is made in one step.
         self.inside.lock()
     }
 }
 
-impl Inside {
+impl GateState {
     /// Whether a network is open to a node of this name, by itself or with a key.
     fn names(&self, network: &str, peer: &str) -> bool {
         let open = self.networks.get(network);
@@ -145,7 +145,7 @@ fn not_open(network: &str, peer: &str) -> String {
     )
 }
 
-impl Doors {
+impl NetworkGate {
     /// The key that a join proves, if it proves one.
     fn proved(
         &self,
@@ -175,7 +175,7 @@ impl Doors {
     }
 }
 
-impl JoinGate for Doors {
+impl JoinGate for NetworkGate {
     fn admit(
         &self,
         now_ns: u64,

@@ -16,7 +16,7 @@ use peer::{PeerId, Peers, PlaneId, PlaneQuota, Planes, Token, flows};
 use sidecore::{Poll, Progress, Wake};
 use transport::{BufId, CallId, Endpoint, LostReason, PeerInfo, SessionId};
 
-use crate::cores::Core;
+use crate::cores::LinkedSidecore;
 
 /// How long this node waits for a peer whose name sorts before its own to ask for a session, before
 /// it asks itself. Of two nodes that know each other's addresses only one should ask.
@@ -85,17 +85,17 @@ const _: () = assert!(gateway::KIND_MIN == PlaneId::Domain.kind_min());
 /// The events of sessions, kept until the rooms have their turn: the endpoint is borrowed
 /// meanwhile.
 #[derive(Debug)]
-enum Event {
+enum SessionEvent {
     Up(SessionId, GatewayPeer),
     Lost(SessionId),
-    Call { session: SessionId, call: CallId, head: Head, body: Option<(BufId, usize)> },
-    Reply { token: u64, head: Head },
+    Call { session: SessionId, call: CallId, head: MessageHead, body: Option<(BufId, usize)> },
+    Reply { token: u64, head: MessageHead },
 }
 
 #[derive(Debug)]
-struct Head([u8; HEAD_BYTES], usize);
+struct MessageHead([u8; HEAD_BYTES], usize);
 
-impl Head {
+impl MessageHead {
     fn new(head: &[u8]) -> Self {
         let mut bytes = [0; HEAD_BYTES];
         bytes[..head.len()].copy_from_slice(head);
@@ -108,7 +108,7 @@ impl Head {
 }
 
 #[derive(Debug)]
-struct Placed {
+struct PlacedRoom {
     room: Room<Sessions>,
     associations: Arc<Associations>,
     /// Processes ring it while the sidecore sleeps.
@@ -117,7 +117,7 @@ struct Placed {
 
 /// A peer of a domain, and its sessions.
 #[derive(Debug)]
-struct Wanted {
+struct DomainPeer {
     /// Sessions with it that are up: those that this node asked for, and the peer's own.
     outgoing: usize,
     incoming: usize,
@@ -145,11 +145,11 @@ pub struct Gateways {
     process_nonce: u64,
     carrier: Sessions,
     peers: Rc<RefCell<Peers>>,
-    rooms: Vec<Placed>,
+    rooms: Vec<PlacedRoom>,
     room_next: u16,
     sessions: BTreeMap<SessionId, (GatewayPeer, bool)>,
-    events: VecDeque<Event>,
-    wanted: BTreeMap<String, Wanted>,
+    events: VecDeque<SessionEvent>,
+    wanted: BTreeMap<String, DomainPeer>,
     look_at_ns: u64,
     /// The rooms stand still: another process goes on in this one's place, or may do so.
     stands: bool,
@@ -202,7 +202,7 @@ impl Gateways {
         for (session, (peer, _)) in &self.sessions {
             room.connected(*session, peer);
         }
-        self.rooms.push(Placed { room, associations, doorbell });
+        self.rooms.push(PlacedRoom { room, associations, doorbell });
         self.look_at_ns = 0;
     }
 
@@ -230,7 +230,7 @@ impl Gateways {
 
     /// The counts of each gateway here.
     pub fn counted(&self) -> Vec<GatewayCounted> {
-        let of_room = |Placed { room, .. }: &Placed| GatewayCounted {
+        let of_room = |PlacedRoom { room, .. }: &PlacedRoom| GatewayCounted {
             domain: room.domain().to_owned(),
             counters: room.counters(),
             state_bytes: room.state_bytes(),
@@ -238,18 +238,18 @@ impl Gateways {
         self.rooms.iter().map(of_room).collect()
     }
 
-    fn happened(&mut self, now_ns: u64, event: Event) {
+    fn happened(&mut self, now_ns: u64, event: SessionEvent) {
         let Self { rooms, carrier, .. } = self;
         match event {
-            Event::Up(session, peer) => {
+            SessionEvent::Up(session, peer) => {
                 rooms.iter_mut().for_each(|placed| placed.room.connected(session, &peer));
             }
-            Event::Lost(session) => {
+            SessionEvent::Lost(session) => {
                 rooms.iter_mut().for_each(|placed| placed.room.lost(now_ns, session, carrier));
             }
-            Event::Call { session, call, head, body } => {
+            SessionEvent::Call { session, call, head, body } => {
                 let about = gateway::about(head.bytes());
-                let is_meant = |placed: &&mut Placed| match &about {
+                let is_meant = |placed: &&mut PlacedRoom| match &about {
                     About::Domain(domain) => placed.room.domain() == domain,
                     About::Room(number) => placed.room.number() == *number,
                     About::Nothing => false,
@@ -263,7 +263,7 @@ impl Gateways {
                 }
                 carrier.reply(call, &gateway::answer_nobody(head.bytes()));
             }
-            Event::Reply { token, head } => {
+            SessionEvent::Reply { token, head } => {
                 let number = gateway::room_of_token(token);
                 let meant = rooms.iter_mut().find(|placed| placed.room.number() == number);
                 if let Some(placed) = meant {
@@ -281,7 +281,7 @@ impl Gateways {
         let endpoint = self.carrier.endpoint.borrow();
         let up: Vec<_> = endpoint.sessions().map(|status| status.session).collect();
         for (session, _) in self.sessions.extract_if(.., |session, _| !up.contains(session)) {
-            self.events.push_back(Event::Lost(session));
+            self.events.push_back(SessionEvent::Lost(session));
         }
         drop(endpoint);
         let names: Vec<_> = self.rooms.iter().flat_map(|it| it.associations.names()).collect();
@@ -293,7 +293,7 @@ impl Gateways {
         }
         for name in names {
             let is_ours = self.node < name;
-            let wanted = self.wanted.entry(name.clone()).or_insert(Wanted {
+            let wanted = self.wanted.entry(name.clone()).or_insert(DomainPeer {
                 outgoing: 0,
                 incoming: 0,
                 held: false,
@@ -341,12 +341,12 @@ impl peer::Plane for Gateways {
         }
         let peer = GatewayPeer { name: info.name.clone(), binding };
         self.sessions.insert(session, (peer.clone(), info.outgoing));
-        self.events.push_back(Event::Up(session, peer));
+        self.events.push_back(SessionEvent::Up(session, peer));
     }
 
     fn lost(&mut self, _: u64, session: SessionId, _: Option<PeerId>, _: &LostReason) {
         if self.sessions.remove(&session).is_some() {
-            self.events.push_back(Event::Lost(session));
+            self.events.push_back(SessionEvent::Lost(session));
             self.look_at_ns = 0;
         }
     }
@@ -356,7 +356,8 @@ impl peer::Plane for Gateways {
     }
 
     fn reply(&mut self, _: u64, _: SessionId, token: Token, head: &[u8], _: usize) {
-        self.events.push_back(Event::Reply { token: token.raw(), head: Head::new(head) });
+        self.events
+            .push_back(SessionEvent::Reply { token: token.raw(), head: MessageHead::new(head) });
     }
 
     fn call(
@@ -368,7 +369,12 @@ impl peer::Plane for Gateways {
         body: Option<(BufId, usize)>,
     ) {
         // Bounded: the transport accepts only so many calls before they are answered.
-        self.events.push_back(Event::Call { session, call, head: Head::new(head), body });
+        self.events.push_back(SessionEvent::Call {
+            session,
+            call,
+            head: MessageHead::new(head),
+            body,
+        });
     }
 
     fn cast(&mut self, _: SessionId, _: u16, _: &[u8], _: Option<(BufId, usize)>) {
@@ -391,7 +397,7 @@ impl peer::Plane for Gateways {
 }
 
 /// Makes all sidecores close at once the sessions that no domain needs any more.
-pub fn look_for_sessions(cores: &[Core]) {
+pub fn look_for_sessions(cores: &[LinkedSidecore]) {
     for core in cores {
         // A sidecore that has stopped has no gateways.
         let _ = core.sidecore.call(|local| {

@@ -190,7 +190,7 @@ fn article(kind: KeyKind) -> &'static str {
 
 /// A key with its secret.
 #[derive(Debug)]
-pub enum Key {
+pub enum StoredKey {
     /// A node's.
     Node(SecretKey),
     /// An attachment's.
@@ -199,7 +199,7 @@ pub enum Key {
     Volume(VolumeKey),
 }
 
-impl Key {
+impl StoredKey {
     /// # Errors
     /// The fault of the secret.
     fn from_secret(kind: KeyKind, secret: &[u8]) -> Result<Self, &'static str> {
@@ -240,7 +240,7 @@ impl Key {
 ///
 /// # Errors
 /// When something is there already, or it cannot be made; nothing is left behind then.
-pub fn create(path: &Path, kind: KeyKind) -> Result<Key, KeyError> {
+pub fn create(path: &Path, kind: KeyKind) -> Result<StoredKey, KeyError> {
     let refuse = |problem| KeyError { path: path.to_owned(), problem };
     let mut secret = Zeroizing::new([0; SECRET_BYTES_MAX]);
     let secret = &mut secret[..kind.secret_bytes()];
@@ -251,7 +251,7 @@ pub fn create(path: &Path, kind: KeyKind) -> Result<Key, KeyError> {
         is_whole.then_some(()).ok_or(io::Error::from(io::ErrorKind::UnexpectedEof))
     });
     got.map_err(|source| refuse(KeyProblem::Io { what: "draw random numbers", source }))?;
-    let key = Key::from_secret(kind, secret);
+    let key = StoredKey::from_secret(kind, secret);
     let key = key.map_err(|what| refuse(KeyProblem::Damaged { what, kind }))?;
     let encoded = Zeroizing::new(BASE64.encode(secret));
     let text = Zeroizing::new(format!(
@@ -288,7 +288,7 @@ fn write(path: &Path, mut file: File, text: &[u8]) -> io::Result<()> {
 ///
 /// # Errors
 /// When it is no sound key file that only its owner can read.
-pub fn read(path: &Path) -> Result<Key, KeyError> {
+pub fn read(path: &Path) -> Result<StoredKey, KeyError> {
     read_kind(path, None)
 }
 
@@ -298,8 +298,8 @@ pub fn read(path: &Path) -> Result<Key, KeyError> {
 /// When it is not one.
 pub fn read_node(path: &Path) -> Result<SecretKey, KeyError> {
     match read_kind(path, Some(KeyKind::Node))? {
-        Key::Node(key) => Ok(key),
-        Key::Attachment(_) | Key::Volume(_) => unreachable!("the kind was checked"),
+        StoredKey::Node(key) => Ok(key),
+        StoredKey::Attachment(_) | StoredKey::Volume(_) => unreachable!("the kind was checked"),
     }
 }
 
@@ -309,8 +309,8 @@ pub fn read_node(path: &Path) -> Result<SecretKey, KeyError> {
 /// When it is not one.
 pub fn read_attachment(path: &Path) -> Result<AttachmentSecret, KeyError> {
     match read_kind(path, Some(KeyKind::Attachment))? {
-        Key::Attachment(key) => Ok(key),
-        Key::Node(_) | Key::Volume(_) => unreachable!("the kind was checked"),
+        StoredKey::Attachment(key) => Ok(key),
+        StoredKey::Node(_) | StoredKey::Volume(_) => unreachable!("the kind was checked"),
     }
 }
 
@@ -320,12 +320,12 @@ pub fn read_attachment(path: &Path) -> Result<AttachmentSecret, KeyError> {
 /// When it is not one.
 pub fn read_volume(path: &Path) -> Result<VolumeKey, KeyError> {
     match read_kind(path, Some(KeyKind::Volume))? {
-        Key::Volume(key) => Ok(key),
-        Key::Node(_) | Key::Attachment(_) => unreachable!("the kind was checked"),
+        StoredKey::Volume(key) => Ok(key),
+        StoredKey::Node(_) | StoredKey::Attachment(_) => unreachable!("the kind was checked"),
     }
 }
 
-fn read_kind(path: &Path, wanted: Option<KeyKind>) -> Result<Key, KeyError> {
+fn read_kind(path: &Path, wanted: Option<KeyKind>) -> Result<StoredKey, KeyError> {
     let refuse = |problem| KeyError { path: path.to_owned(), problem };
     let text = contents(path, wanted.unwrap_or(KeyKind::Node)).map_err(refuse)?;
     parse(&text, wanted).map_err(refuse)
@@ -359,7 +359,7 @@ fn contents(path: &Path, wanted: KeyKind) -> Result<Zeroizing<String>, KeyProble
     Ok(Zeroizing::new(text.to_owned()))
 }
 
-fn parse(text: &str, wanted: Option<KeyKind>) -> Result<Key, KeyProblem> {
+fn parse(text: &str, wanted: Option<KeyKind>) -> Result<StoredKey, KeyProblem> {
     let mut lines = text.lines().map(str::trim_end);
     let header = lines.next().unwrap_or_default();
     let kinds = [KeyKind::Node, KeyKind::Attachment, KeyKind::Volume];
@@ -385,7 +385,7 @@ fn parse(text: &str, wanted: Option<KeyKind>) -> Result<Key, KeyProblem> {
     let Some(secret) = secret else {
         return Err(damaged("its secret is not Base64 of the right length"));
     };
-    let key = Key::from_secret(kind, &secret).map_err(damaged)?;
+    let key = StoredKey::from_secret(kind, &secret).map_err(damaged)?;
     if key.public() != public {
         return Err(damaged(match kind {
             KeyKind::Node | KeyKind::Attachment => "its public half does not belong to its secret",

@@ -15,7 +15,7 @@ use peer::Planes;
 use sidecore::{Local, Poll, PollerId, Progress, RoundStage, Wake};
 use transport::{Endpoint, Keyring, KnownKey, PublicKey, Security};
 
-use crate::cores::Core;
+use crate::cores::LinkedSidecore;
 use crate::error::{ConnectError, ObjectError};
 use crate::key_files;
 
@@ -35,9 +35,9 @@ const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
 /// The keys that sidecores have now, for threads that look at them.
 #[derive(Clone, Debug)]
-pub struct Now(Arc<Mutex<Security>>);
+pub struct CurrentKeys(Arc<Mutex<Security>>);
 
-impl Now {
+impl CurrentKeys {
     /// A copy, since key files may be read again at any time.
     pub fn get(&self) -> Security {
         self.0.lock().clone()
@@ -46,18 +46,18 @@ impl Now {
 
 /// The keys that the node's sidecores have now.
 #[derive(Debug)]
-pub struct Keys {
-    now: Now,
+pub struct SidecoreKeys {
+    now: CurrentKeys,
     watcher: Mutex<Option<(Sender<()>, JoinHandle<()>)>>,
 }
 
-impl Keys {
+impl SidecoreKeys {
     /// Reads the keys that the configuration names.
     ///
     /// # Errors
     /// Every key file that is not sound, by line.
     pub fn load(config: &Config) -> Result<Self, ConnectError> {
-        let now = Now(Arc::new(Mutex::new(security(config)?)));
+        let now = CurrentKeys(Arc::new(Mutex::new(security(config)?)));
         Ok(Self { now, watcher: Mutex::default() })
     }
 
@@ -72,10 +72,10 @@ impl Keys {
         let (stop, stopped) = channel();
         let now = self.now();
         let watch = move || {
-            let mut ends = Ends::default();
+            let mut ends = ReportedKeyEnds::default();
             loop {
                 if let Security::Sealed { keyring, .. } = now.get() {
-                    ends.news(unix_s(), &keyring).iter().for_each(End::log);
+                    ends.news(unix_s(), &keyring).iter().for_each(KeyEnd::log);
                 }
                 if stopped.recv_timeout(LOOK_AGAIN) != Err(RecvTimeoutError::Timeout) {
                     return;
@@ -95,7 +95,7 @@ impl Keys {
     }
 
     /// The same, for a thread that looks again and again.
-    pub fn now(&self) -> Now {
+    pub fn now(&self) -> CurrentKeys {
         self.now.clone()
     }
 
@@ -112,7 +112,7 @@ impl Keys {
     }
 }
 
-impl Drop for Keys {
+impl Drop for SidecoreKeys {
     fn drop(&mut self) {
         let watcher = self.watcher.lock().take();
         if let Some((stop, thread)) = watcher {
@@ -129,7 +129,11 @@ impl Drop for Keys {
 ///
 /// # Errors
 /// As [`wanted`].
-pub fn apply(config: &Config, keys: &Keys, cores: &[Core]) -> Result<(), ConnectError> {
+pub fn apply(
+    config: &Config,
+    keys: &SidecoreKeys,
+    cores: &[LinkedSidecore],
+) -> Result<(), ConnectError> {
     give(config, wanted(config, keys)?, keys, cores);
     Ok(())
 }
@@ -139,7 +143,7 @@ pub fn apply(config: &Config, keys: &Keys, cores: &[Core]) -> Result<(), Connect
 ///
 /// # Errors
 /// The fault of a key file, or that the node must be restarted.
-pub fn wanted(config: &Config, keys: &Keys) -> Result<Security, ConnectError> {
+pub fn wanted(config: &Config, keys: &SidecoreKeys) -> Result<Security, ConnectError> {
     let wanted = security(config)?;
     if wanted.is_sealed() != keys.security().is_sealed() {
         let text = "a running node cannot change whether its sessions are sealed: restart the node";
@@ -148,7 +152,7 @@ pub fn wanted(config: &Config, keys: &Keys) -> Result<Security, ConnectError> {
     Ok(wanted)
 }
 
-fn give(config: &Config, wanted: Security, keys: &Keys, cores: &[Core]) {
+fn give(config: &Config, wanted: Security, keys: &SidecoreKeys, cores: &[LinkedSidecore]) {
     keys.replace(wanted.clone());
     for core in cores {
         let wanted = wanted.clone();
@@ -251,22 +255,22 @@ impl Poll for WallClock {
 
 /// The ends of keys that the log has reported.
 #[derive(Debug, Default)]
-struct Ends {
+struct ReportedKeyEnds {
     said_s: BTreeMap<PublicKey, u64>,
 }
 
 /// A key that ends soon, or has ended.
 #[derive(Debug, PartialEq, Eq)]
-struct End {
+struct KeyEnd {
     peer: String,
     key: PublicKey,
     /// Seconds until the end; 0 when the key has ended.
     left_s: u64,
 }
 
-impl Ends {
+impl ReportedKeyEnds {
     /// The keys that the log should report now: once a day each, and at their end.
-    fn news(&mut self, unix_s: u64, keyring: &Keyring) -> Vec<End> {
+    fn news(&mut self, unix_s: u64, keyring: &Keyring) -> Vec<KeyEnd> {
         let mut news = Vec::new();
         let mut said_s = BTreeMap::new();
         for (key, known) in keyring.iter() {
@@ -280,7 +284,7 @@ impl Ends {
             let is_due = last_s.is_none_or(|last_s| unix_s >= last_s + WARN_AGAIN_S);
             let now = is_due || has_ended_since;
             if now {
-                news.push(End { peer: known.peer.clone(), key, left_s });
+                news.push(KeyEnd { peer: known.peer.clone(), key, left_s });
             }
             said_s.insert(key, if now { unix_s } else { last_s.unwrap_or(unix_s) });
         }
@@ -289,7 +293,7 @@ impl Ends {
     }
 }
 
-impl End {
+impl KeyEnd {
     fn log(&self) {
         let Self { peer, key, left_s } = self;
         if *left_s == 0 {
@@ -319,7 +323,7 @@ mod tests {
         let known = |expires_unix_s| KnownKey { peer: "io1".to_owned(), expires_unix_s };
         keyring.add(key, known(Some(ends_s))).unwrap();
         keyring.add(other, known(None)).unwrap();
-        let mut ends = Ends::default();
+        let mut ends = ReportedKeyEnds::default();
         let said: Vec<_> = (0..110 * 24)
             .flat_map(|hour| ends.news(hour * 3600, &keyring))
             .inspect(|end| assert_eq!(end.key, key))
@@ -340,8 +344,8 @@ mod tests {
         let mut keyring = Keyring::new();
         let known = KnownKey { peer: "io1".to_owned(), expires_unix_s: Some(1_000) };
         keyring.add(PublicKey([1; 32]), known).unwrap();
-        let mut ends = Ends::default();
-        let left = |news: Vec<End>| news.iter().map(|end| end.left_s).collect::<Vec<_>>();
+        let mut ends = ReportedKeyEnds::default();
+        let left = |news: Vec<KeyEnd>| news.iter().map(|end| end.left_s).collect::<Vec<_>>();
         assert_eq!(left(ends.news(900, &keyring)), [100]);
         assert_eq!(ends.news(960, &keyring), []);
         assert_eq!(left(ends.news(1_020, &keyring)), [0]);

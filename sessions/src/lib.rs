@@ -18,7 +18,7 @@ mod random;
 pub mod shared;
 pub mod sidecores;
 
-pub use cores::Core;
+pub use cores::LinkedSidecore;
 pub use error::{ConnectError, ObjectError, lines};
-pub use gate::Doors;
+pub use gate::NetworkGate;
 pub use random::{random, seed};

@@ -3,11 +3,11 @@
 use config::PeerConfig;
 use peer::Planes;
 
-use crate::cores::Core;
+use crate::cores::LinkedSidecore;
 use crate::shared::reach_from;
 
 /// Makes a peer known, if it can be reached. Sessions are opened when a disk needs one.
-pub fn add(cores: &[Core], peer: &PeerConfig) {
+pub fn add(cores: &[LinkedSidecore], peer: &PeerConfig) {
     let Some(address) = peer.address.as_ref() else { return };
     let Ok(address) = reach_from(cores, address) else { return };
     for core in cores {
@@ -18,7 +18,7 @@ pub fn add(cores: &[Core], peer: &PeerConfig) {
 
 /// Reaches a peer at another address. Disks that use it wait for the new session. `false`, and
 /// nothing has changed, when it has no address any more and a channel still lets go of it.
-pub fn change(cores: &[Core], before: &PeerConfig, peer: &PeerConfig) -> bool {
+pub fn change(cores: &[LinkedSidecore], before: &PeerConfig, peer: &PeerConfig) -> bool {
     let Some(address) = peer.address.as_ref() else { return remove(cores, before) };
     if before.address.as_ref() == Some(address) {
         return true;
@@ -32,7 +32,7 @@ pub fn change(cores: &[Core], before: &PeerConfig, peer: &PeerConfig) -> bool {
 }
 
 /// Forgets a peer and ends its sessions. `false`, and it stays known, while a channel needs it.
-pub fn remove(cores: &[Core], peer: &PeerConfig) -> bool {
+pub fn remove(cores: &[LinkedSidecore], peer: &PeerConfig) -> bool {
     for (done, core) in cores.iter().enumerate() {
         let name = peer.name.clone();
         let removed = on_planes(core, move |planes, now_ns| planes.remove_peer(now_ns, &name));
@@ -45,7 +45,7 @@ pub fn remove(cores: &[Core], peer: &PeerConfig) -> bool {
 }
 
 /// Whether peers may open sessions: whether there is a volume that they may use.
-pub fn set_accept(cores: &[Core], accept: bool) {
+pub fn set_accept(cores: &[LinkedSidecore], accept: bool) {
     for core in cores {
         on_planes(core, move |planes, _| planes.endpoint().borrow_mut().set_accept(accept));
     }
@@ -53,7 +53,7 @@ pub fn set_accept(cores: &[Core], accept: bool) {
 
 /// Runs `f` on a sidecore's planes, if it has any.
 fn on_planes<R: Send + 'static>(
-    core: &Core,
+    core: &LinkedSidecore,
     f: impl FnOnce(&mut Planes, u64) -> R + Send + 'static,
 ) -> Option<R> {
     let asked = core.sidecore.call(move |local| {

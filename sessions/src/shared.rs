@@ -7,12 +7,12 @@ use std::os::fd::OwnedFd;
 use config::{Config, PeerAddress};
 use link::{Callers, ShmDirectory, ShmListener};
 
-use crate::cores::Core;
+use crate::cores::LinkedSidecore;
 use crate::error::ConnectError;
 
 /// The state for shared memory that all sidecores of a node use.
 #[derive(Debug, Default)]
-pub struct Shared {
+pub struct ShmState {
     /// `None` when the configuration does not ask for shared memory: links are plain then.
     pub places: Option<ShmDirectory>,
     /// One for each sidecore, when this node has a door.
@@ -21,7 +21,7 @@ pub struct Shared {
     pub door: Option<ShmListener>,
 }
 
-impl Shared {
+impl ShmState {
     /// Opens the node's socket for callers, if it has one: a predecessor's, or one of its own.
     /// `ports` are its sidecores'.
     ///
@@ -75,6 +75,9 @@ pub fn reach(
 }
 
 /// The same for a running node.
-pub fn reach_from(cores: &[Core], address: &PeerAddress) -> Result<SocketAddr, &'static str> {
+pub fn reach_from(
+    cores: &[LinkedSidecore],
+    address: &PeerAddress,
+) -> Result<SocketAddr, &'static str> {
     reach(cores.iter().find_map(|core| core.places.as_ref()), address)
 }

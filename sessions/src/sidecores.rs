@@ -18,16 +18,16 @@ use sidecore::{Local, Poll, PollerId, RoundStage, Sidecore};
 use transport::{Endpoint, EndpointConfig, LostReason, SessionId, Sink, TransmitBatch};
 use volume::uring::UringCounters;
 
-use crate::cores::Core;
+use crate::cores::LinkedSidecore;
 use crate::error::ConnectError;
-use crate::gate::Doors;
+use crate::gate::NetworkGate;
 use crate::gateways::Gateways;
-use crate::keys::{Keys, WallClock};
+use crate::keys::{SidecoreKeys, WallClock};
 use crate::random::{fill_random, random};
-use crate::shared::{self, Shared};
+use crate::shared::{self, ShmState};
 
 /// The parts that were put onto a sidecore, kept for taking them off again.
-struct Wired {
+struct InstalledParts {
     watch: PollerId,
     /// Only on a node with a key.
     clock: Option<PollerId>,
@@ -58,14 +58,14 @@ impl PlaneOnSidecore {
 /// When a core is not there, or the system refuses a thread or an io_uring.
 pub fn start(
     config: &Config,
-    keys: &Keys,
+    keys: &SidecoreKeys,
     links: Vec<Wire>,
     exports: &Arc<Exports>,
-    doors: &Arc<Doors>,
-) -> Result<(Vec<Core>, Option<ShmListener>), ConnectError> {
+    doors: &Arc<NetworkGate>,
+) -> Result<(Vec<LinkedSidecore>, Option<ShmListener>), ConnectError> {
     let mut cores = spawn(config)?;
     let ports: Vec<_> = links.iter().map(|link| link.local_addr().port()).collect();
-    let Shared { places, callers, door } = Shared::open(config, &ports, None)?;
+    let ShmState { places, callers, door } = ShmState::open(config, &ports, None)?;
     let links = prepare(config, keys, &mut cores, links, (places, callers))?;
     connect(config, &mut cores, links, exports, doors);
     Ok((cores, door))
@@ -75,7 +75,7 @@ pub fn start(
 ///
 /// # Errors
 /// As [`start`].
-pub fn spawn(config: &Config) -> Result<Vec<Core>, ConnectError> {
+pub fn spawn(config: &Config) -> Result<Vec<LinkedSidecore>, ConnectError> {
     let place = || config.place(&config.lines, "sidecores");
     let cores = config.sidecores.cores.iter().enumerate();
     let spawned = cores.map(|(index, core)| {
@@ -87,13 +87,24 @@ pub fn spawn(config: &Config) -> Result<Vec<Core>, ConnectError> {
         let uring = uring_for(config, &sidecore)?;
         let (link, places, shm, xdp, socket) = (None, None, None, None, None);
         let (server, net_server, refused) = (None, None, None);
-        Ok(Core { sidecore, uring, link, places, shm, xdp, server, net_server, refused, socket })
+        Ok(LinkedSidecore {
+            sidecore,
+            uring,
+            link,
+            places,
+            shm,
+            xdp,
+            server,
+            net_server,
+            refused,
+            socket,
+        })
     });
     spawned.collect()
 }
 
 /// A link, and the settings of its sessions.
-pub type Prepared = (Way, EndpointConfig);
+pub type PreparedLink = (SidecoreLink, EndpointConfig);
 
 /// Does every step that can fail before sidecores have their links. No link receives yet.
 ///
@@ -101,11 +112,11 @@ pub type Prepared = (Way, EndpointConfig);
 /// When the system refuses something.
 pub fn prepare(
     config: &Config,
-    keys: &Keys,
-    cores: &mut [Core],
+    keys: &SidecoreKeys,
+    cores: &mut [LinkedSidecore],
     links: Vec<Wire>,
     (places, callers): (Option<ShmDirectory>, Vec<Callers>),
-) -> Result<Vec<Prepared>, ConnectError> {
+) -> Result<Vec<PreparedLink>, ConnectError> {
     let ports: Vec<_> = links.iter().map(|link| link.local_addr().port()).collect();
     let process_nonce = random()?;
     let mut callers = callers.into_iter();
@@ -116,7 +127,7 @@ pub fn prepare(
         let what = "copy a descriptor";
         core.socket = Some(socket.map_err(|source| ConnectError::System { what, source })?);
         core.xdp = wire.xdp().map(|xdp| Arc::clone(xdp.xdp_counters()));
-        let way = Way::new(wire, places.clone(), callers.next())?;
+        let way = SidecoreLink::new(wire, places.clone(), callers.next())?;
         core.shm = way.shm_counters();
         let mut wanted = EndpointConfig::new(&config.name, process_nonce, random()?);
         wanted.index = index as u16;
@@ -140,10 +151,10 @@ pub fn prepare(
 /// Gives sidecores their links: from now on they receive.
 pub fn connect(
     config: &Config,
-    cores: &mut [Core],
-    links: Vec<Prepared>,
+    cores: &mut [LinkedSidecore],
+    links: Vec<PreparedLink>,
     exports: &Arc<Exports>,
-    doors: &Arc<Doors>,
+    doors: &Arc<NetworkGate>,
 ) {
     for (core, (way, wanted)) in cores.iter_mut().zip(links) {
         let (exports, doors) = (Arc::clone(exports), Arc::clone(doors));
@@ -156,14 +167,14 @@ pub fn connect(
 
 /// The parts of a sidecore's link: with shared memory around it where the node shares any.
 #[derive(Debug)]
-pub enum Way {
+pub enum SidecoreLink {
     /// The wire alone.
     Wire(Wire),
     /// Shared memory, and the wire for what is elsewhere.
     Shm(Box<Shm<Wire>>),
 }
 
-impl Way {
+impl SidecoreLink {
     fn new(
         wire: Wire,
         places: Option<ShmDirectory>,
@@ -252,7 +263,7 @@ fn install_uring(sidecore: &Sidecore) -> Result<Arc<UringCounters>, ConnectError
 }
 
 /// The counters of a sidecore with sessions.
-struct Counted {
+struct SidecoreCounters {
     server: Arc<ServerCounters>,
     net_server: Arc<net::remote::ServerCounters>,
     refused: Arc<AtomicU64>,
@@ -261,11 +272,11 @@ struct Counted {
 /// Puts sessions and the planes onto a sidecore.
 fn connect_one(
     config: &Config,
-    core: &Core,
-    link: Way,
+    core: &LinkedSidecore,
+    link: SidecoreLink,
     wanted: EndpointConfig,
-    (exports, doors): (Arc<Exports>, Arc<Doors>),
-) -> Counted {
+    (exports, doors): (Arc<Exports>, Arc<NetworkGate>),
+) -> SidecoreCounters {
     let faults = config.link.fault.map(|fault| Faults {
         // Each sidecore has its own random numbers.
         seed: fault.seed.wrapping_add(u64::from(wanted.index)),
@@ -302,7 +313,7 @@ fn connect_one(
         let clock = sealed.then(|| WallClock::install(local, &endpoint, &planes));
         let sink = Rc::clone(&planes);
         let driver = LinkDriver::install(local, Rc::clone(&link), Rc::clone(&endpoint), sink);
-        let counted = Counted {
+        let counted = SidecoreCounters {
             server: plane.borrow().server.counters(),
             net_server: net.borrow().server().counters(),
             refused: Arc::clone(endpoint.borrow().strangers().total()),
@@ -314,7 +325,7 @@ fn connect_one(
             PlaneOnSidecore::new(local, &net),
             PlaneOnSidecore::new(local, &gateways),
         ];
-        let wired = Wired { watch, clock, planes, driver: Some(driver), link };
+        let wired = InstalledParts { watch, clock, planes, driver: Some(driver), link };
         local.services().insert(Rc::new(RefCell::new(Some(wired))));
         counted
     });
@@ -322,7 +333,7 @@ fn connect_one(
 }
 
 /// Tells peers that their sessions end, takes everything off and stops the threads.
-pub fn stop(cores: &[Core]) {
+pub fn stop(cores: &[LinkedSidecore]) {
     for core in cores {
         // A sidecore that has stopped already has nothing left to take off.
         let _ = core.sidecore.call(take_off);
@@ -333,7 +344,7 @@ pub fn stop(cores: &[Core]) {
 /// Takes all parts off at once. Receiving stops as well: otherwise a peer that hears the end of its
 /// session would get a new one, from a node that is ending.
 fn take_off(local: &mut Local) {
-    if let Some(wired) = local.services().get::<Option<Wired>>()
+    if let Some(wired) = local.services().get::<Option<InstalledParts>>()
         && let Some(wired) = wired.borrow_mut().take()
     {
         if let Some(driver) = wired.driver {
@@ -357,11 +368,11 @@ fn take_off(local: &mut Local) {
 
 /// Stops receiving, sending and taking messages out of domains. Requests of disks that have arrived
 /// are still served.
-pub fn suspend(cores: &[Core]) {
+pub fn suspend(cores: &[LinkedSidecore]) {
     for core in cores {
         // A sidecore without sessions has nothing to suspend.
         let _ = core.sidecore.call(|local| {
-            let wired = local.services().get::<Option<Wired>>()?;
+            let wired = local.services().get::<Option<InstalledParts>>()?;
             let driver = wired.borrow_mut().as_mut()?.driver.take()?;
             driver.remove(local);
             local.services().get::<Gateways>()?.borrow_mut().set_standing(true);
@@ -371,7 +382,7 @@ pub fn suspend(cores: &[Core]) {
 }
 
 /// Whether no request of a peer is under way.
-pub fn is_quiet(cores: &[Core]) -> bool {
+pub fn is_quiet(cores: &[LinkedSidecore]) -> bool {
     let busy = cores.iter().filter(|core| {
         let quiet = core.sidecore.call(|local| {
             let plane = local.services().get::<Plane>();
@@ -384,10 +395,10 @@ pub fn is_quiet(cores: &[Core]) -> bool {
 
 /// Ends the sessions of suspended sidecores and tells the peers, which ask for new ones at once.
 /// Their requests go on only where the storage has begun them.
-pub fn hang_up(cores: &[Core]) {
+pub fn hang_up(cores: &[LinkedSidecore]) {
     for core in cores {
         let _ = core.sidecore.call(|local| {
-            let wired = local.services().get::<Option<Wired>>()?;
+            let wired = local.services().get::<Option<InstalledParts>>()?;
             let plane = local.services().get::<Plane>()?;
             if let Some(wired) = &*wired.borrow() {
                 let ended = close_sessions(local, &wired.link);
@@ -402,10 +413,10 @@ pub fn hang_up(cores: &[Core]) {
 }
 
 /// Undoes [`suspend`].
-pub fn resume(cores: &[Core]) {
+pub fn resume(cores: &[LinkedSidecore]) {
     for core in cores {
         let _ = core.sidecore.call(|local| {
-            let wired = local.services().get::<Option<Wired>>()?;
+            let wired = local.services().get::<Option<InstalledParts>>()?;
             let (plane, endpoint) =
                 (local.services().get::<Planes>()?, local.services().get::<Endpoint>()?);
             let mut wired = wired.borrow_mut();

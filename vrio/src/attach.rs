@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, anyhow};
-use direct::{DIRECTORY_DEFAULT, DirectError, DirectStatus, Home, Idle, Plan, Shape};
+use direct::{AttachPlan, DIRECTORY_DEFAULT, DirectError, DirectStatus, Home, Idle, Shape};
 use node::config::LinkKind;
 use node::logging::{self, LogFormat};
 
@@ -150,11 +150,11 @@ fn refused(error: DirectError) -> CommandFailure {
     }
 }
 
-fn plan(args: &AttachArgs) -> Result<Plan, DirectError> {
+fn plan(args: &AttachArgs) -> Result<AttachPlan, DirectError> {
     let volume = args.volume.as_deref().unwrap_or_default();
     let name = args.name.clone().unwrap_or_else(direct::host_name);
-    let plan = Plan {
-        volume: Plan::volume_of(volume)?,
+    let plan = AttachPlan {
+        volume: AttachPlan::volume_of(volume)?,
         peer: args.peer.clone().unwrap_or_default(),
         key: args.key.clone(),
         peer_key: args.peer_key.as_deref().map(|key| key.trim().to_owned()),
@@ -181,7 +181,7 @@ fn plan(args: &AttachArgs) -> Result<Plan, DirectError> {
 
 /// Runs this very command again, in the foreground of a process of its own, and waits until it has
 /// printed the disk's path.
-fn in_background(plan: &Plan) -> Result<(), CommandFailure> {
+fn in_background(plan: &AttachPlan) -> Result<(), CommandFailure> {
     let home = Home::new(&plan.directory, &plan.volume).map_err(refused)?;
     let mut log = open_log(&home).map_err(CommandFailure::running)?;
     let begin = log.seek(SeekFrom::End(0)).context("the log").map_err(CommandFailure::running)?;

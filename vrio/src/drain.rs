@@ -7,7 +7,7 @@ use anyhow::anyhow;
 use node::api::{Drain, SetDrain};
 
 use crate::failure::CommandFailure;
-use crate::live::{Which, ask, understood};
+use crate::live::{NodeChoice, ask, understood};
 use crate::output::print;
 
 pub(crate) const DRAIN_EXAMPLES: &str = "Examples:
@@ -34,7 +34,7 @@ pub(crate) struct DrainArgs {
     #[arg(long, conflicts_with = "wait")]
     undo: bool,
     #[command(flatten)]
-    which: Which,
+    which: NodeChoice,
 }
 
 /// `vrio node drain`.

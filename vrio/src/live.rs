@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
 use clap::{Args, Subcommand};
-use node::api::{Done, Plan, Refused, Reload};
+use node::api::{Done, Refused, Reload, ReloadPlan};
 use node::status::{DiskStatus, PeerStatus, VolumeStatus};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
@@ -62,7 +62,7 @@ pub(crate) const RELOAD_EXAMPLES: &str = "Examples:
 
 /// Which node is meant, and how it answers.
 #[derive(Debug, Args)]
-pub(crate) struct Which {
+pub(crate) struct NodeChoice {
     #[command(flatten)]
     target: Target,
     /// Print the node's answer, which is JSON.
@@ -73,7 +73,7 @@ pub(crate) struct Which {
     wide: bool,
 }
 
-impl Which {
+impl NodeChoice {
     /// The node's control socket. Tables of the node's answers are as wide as these options say.
     pub(crate) fn socket(&self) -> Result<PathBuf, CommandFailure> {
         tables::set_wide(self.wide);
@@ -89,7 +89,7 @@ pub(crate) struct Remove {
     #[arg(long)]
     force: bool,
     #[command(flatten)]
-    which: Which,
+    which: NodeChoice,
 }
 
 /// The name of an object, and nothing else about it.
@@ -98,7 +98,7 @@ pub(crate) struct Named {
     /// Its name.
     name: String,
     #[command(flatten)]
-    which: Which,
+    which: NodeChoice,
 }
 
 #[derive(Debug, Args)]
@@ -120,7 +120,7 @@ pub(crate) struct Resize {
     #[arg(long)]
     shrink: bool,
     #[command(flatten)]
-    which: Which,
+    which: NodeChoice,
 }
 
 impl Resize {
@@ -140,7 +140,7 @@ pub(crate) enum DiskCommand {
     /// Remove a disk: its requests are drained and its attachment is closed.
     Remove(Remove),
     /// List the disks.
-    List(Which),
+    List(NodeChoice),
     /// Show one disk with all its counters, or print a VMM's options for it.
     Show(DiskShow),
     /// Resize the volume of a disk; it must be a volume of this node.
@@ -156,7 +156,7 @@ pub(crate) struct DiskTake {
     /// Its name.
     name: String,
     #[command(flatten)]
-    which: Which,
+    which: NodeChoice,
 }
 
 impl DiskTake {
@@ -177,7 +177,7 @@ pub(crate) struct DiskMove {
     #[arg(long)]
     sidecore: usize,
     #[command(flatten)]
-    which: Which,
+    which: NodeChoice,
 }
 
 impl DiskMove {
@@ -243,7 +243,7 @@ pub(crate) struct DiskAdd {
     #[arg(long)]
     accept_loss: bool,
     #[command(flatten)]
-    which: Which,
+    which: NodeChoice,
 }
 
 impl DiskAdd {
@@ -272,7 +272,7 @@ pub(crate) enum VolumeCommand {
     /// Remove a volume. Its file stays.
     Remove(Remove),
     /// List the volumes.
-    List(Which),
+    List(NodeChoice),
     /// Show one volume with all its counters.
     Show(Named),
     /// Make a volume larger while guests use it, or smaller while no disk uses it.
@@ -329,7 +329,7 @@ pub(crate) struct VolumeAdd {
     #[arg(long, value_name = "SIZE", requires = "file")]
     optimal_io_size: Option<String>,
     #[command(flatten)]
-    which: Which,
+    which: NodeChoice,
 }
 
 impl VolumeAdd {
@@ -367,7 +367,7 @@ pub(crate) struct VolumeChain {
     #[arg(long)]
     none: bool,
     #[command(flatten)]
-    which: Which,
+    which: NodeChoice,
 }
 
 #[derive(Debug, Subcommand)]
@@ -377,7 +377,7 @@ pub(crate) enum PeerCommand {
     /// Remove a peer. Disks that use its volumes must be removed first.
     Remove(Named),
     /// List the peers.
-    List(Which),
+    List(NodeChoice),
 }
 
 #[derive(Debug, Args)]
@@ -397,7 +397,7 @@ pub(crate) struct PeerAdd {
     #[arg(long, value_name = "DATE", requires = "key")]
     expires: Option<String>,
     #[command(flatten)]
-    which: Which,
+    which: NodeChoice,
 }
 
 #[derive(Debug, Args)]
@@ -412,7 +412,7 @@ pub(crate) struct ReloadArgs {
     #[arg(long)]
     force: bool,
     #[command(flatten)]
-    which: Which,
+    which: NodeChoice,
 }
 
 /// A JSON object that has a field for each option that was given.
@@ -559,7 +559,7 @@ pub(crate) fn reload(args: &ReloadArgs) -> Result<(), CommandFailure> {
     if args.check && args.which.json {
         return print(&format!("{}\n", answer.trim_end()));
     }
-    let plan: Plan = understood(&answer)?;
+    let plan: ReloadPlan = understood(&answer)?;
     if !args.which.json {
         print(&show_plan(&plan))?;
     }
@@ -595,11 +595,11 @@ const IN_USE: &str =
     "guests use the objects that would be removed (see above); stop the guests, or use --force";
 
 /// The addition to an answer about a plan that was not carried out and would have revoked keys.
-fn not_revoked(plan: &Plan) -> &'static str {
+fn not_revoked(plan: &ReloadPlan) -> &'static str {
     if plan.revokes.is_empty() { "" } else { ", and NOTHING WAS REVOKED" }
 }
 
-fn show_plan(plan: &Plan) -> String {
+fn show_plan(plan: &ReloadPlan) -> String {
     let mut text = match plan.revokes.len() + plan.changes.len() {
         0 => format!("{}: nothing to change\n", plan.file),
         1 => format!("{}: 1 change\n", plan.file),
@@ -624,7 +624,7 @@ fn show_plan(plan: &Plan) -> String {
 }
 
 /// Asks on the terminal. Without a terminal there can be no yes.
-fn confirmed(question: &str, plan: &Plan) -> Result<bool, CommandFailure> {
+fn confirmed(question: &str, plan: &ReloadPlan) -> Result<bool, CommandFailure> {
     if !std::io::stdin().is_terminal() {
         let not_revoked = not_revoked(plan);
         let text =
@@ -646,12 +646,17 @@ fn take_away(kinds: &str, remove: &Remove) -> Result<(), CommandFailure> {
     delete(&remove.which, &path)
 }
 
-fn delete(which: &Which, path: &str) -> Result<(), CommandFailure> {
+fn delete(which: &NodeChoice, path: &str) -> Result<(), CommandFailure> {
     let answer = ask(&which.socket()?, "DELETE", path, None)?;
     show_done(&answer, which.json)
 }
 
-fn change(which: &Which, method: &str, path: &str, body: &Value) -> Result<(), CommandFailure> {
+fn change(
+    which: &NodeChoice,
+    method: &str,
+    path: &str,
+    body: &Value,
+) -> Result<(), CommandFailure> {
     let answer = ask(&which.socket()?, method, path, Some(body))?;
     show_done(&answer, which.json)
 }
@@ -675,7 +680,7 @@ fn show_done(answer: &str, json: bool) -> Result<(), CommandFailure> {
 }
 
 fn list<T: DeserializeOwned>(
-    which: &Which,
+    which: &NodeChoice,
     path: &str,
     show: impl Fn(&T) -> String,
 ) -> Result<(), CommandFailure> {
@@ -807,7 +812,7 @@ mod tests {
             what: what.to_owned(),
             used_by: user.map(str::to_owned).into_iter().collect(),
         };
-        let plan = Plan {
+        let plan = ReloadPlan {
             file: "/etc/vrio/vm1.toml".to_owned(),
             revokes: vec!["revoke the keys of peer \"vm9\"".to_owned()],
             changes: vec![
@@ -815,7 +820,7 @@ mod tests {
                 planned("add peer \"io2\"", None),
             ],
             needs_restart: vec!["\"listen\"".to_owned()],
-            ..Plan::default()
+            ..ReloadPlan::default()
         };
         let text = show_plan(&plan);
         let wanted = "/etc/vrio/vm1.toml: 3 changes\n  revoke the keys of \
@@ -823,7 +828,7 @@ mod tests {
                       guest (process 7)\n  add peer \"io2\"\n  \"listen\" has changed too: that \
                       takes a restart of the node\n";
         assert_eq!(text, wanted);
-        assert!(show_plan(&Plan::default()).contains("nothing to change"));
+        assert!(show_plan(&ReloadPlan::default()).contains("nothing to change"));
     }
 
     #[test]

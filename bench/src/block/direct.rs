@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use block::ublk::abi::{ABORT, Descriptor, op};
 use block::ublk::{Front, FrontCore, Kernel};
-use direct::{Client, Plan, Shape};
+use direct::{AttachPlan, DirectClient, Shape};
 use node::config::LinkKind as Wanted;
 use rustix::rand::{GetRandomFlags, getrandom};
 use sidecore::RoundStage::Serve;
@@ -43,7 +43,7 @@ const THREAD: &str = "sidecore-0";
 /// A client at work.
 #[derive(Debug)]
 pub(super) struct DirectLoad {
-    client: Client,
+    client: DirectClient,
     front: Arc<FrontCore>,
 }
 
@@ -61,8 +61,8 @@ impl DirectLoad {
         let sealed = keys.is_sealed();
         let shape = Shape { queues: 1, depth: options.depth.max(FILL_DEPTH) };
         let name = client_of(guest);
-        let plan = Plan {
-            volume: Plan::volume_of(&format!("io1/{}", disk_of(guest)))?,
+        let plan = AttachPlan {
+            volume: AttachPlan::volume_of(&format!("io1/{}", disk_of(guest)))?,
             peer,
             key: sealed.then(|| keys.file("vm1")),
             peer_key: sealed.then(|| keys.public("io1").to_owned()),
@@ -82,7 +82,7 @@ impl DirectLoad {
             directory: stage.path(&name),
             name,
         };
-        let client = inside(namespace.as_deref(), || Client::new(&plan, false))??;
+        let client = inside(namespace.as_deref(), || DirectClient::new(&plan, false))??;
         let size_bytes = options.size_bytes;
         let started = (|| {
             client.describe(false)?;

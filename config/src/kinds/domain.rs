@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use crate::checks::Surroundings;
 use crate::key_table::{SettingKey, key};
 use crate::object::{InPlace, Object, keys};
-use crate::reader::{Lines, Reader, Table, Value};
+use crate::reader::{Lines, Reader, TableReader, Value};
 use crate::sections::Directories;
 use crate::values::{absolute_path, beside_sockets, name, socket_path};
 
@@ -54,7 +54,7 @@ fn domain(value: &Value<'_, '_>) -> Option<DomainConfig> {
 
 /// The socket that the file names, or one beside the control socket. A whole path may lead to a
 /// directory of its own: users of a domain need not reach disks' sockets.
-pub(crate) fn socket(file: &Table<'_, '_>, name: &str, directories: &Directories) -> PathBuf {
+pub(crate) fn socket(file: &TableReader<'_, '_>, name: &str, directories: &Directories) -> PathBuf {
     let said = file.get("fabric").and_then(|value| match value.str() {
         Some(text) if text.starts_with('/') => absolute_path(&value),
         _ => socket_path(&value, directories),

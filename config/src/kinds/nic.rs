@@ -17,7 +17,7 @@ use volume::settings::show_size;
 use crate::checks::{Surroundings, socket_length, unique};
 use crate::key_table::{KeyTable, SettingKey, key, names};
 use crate::object::{InPlace, Object, PartOf, keys as different_keys};
-use crate::reader::{Lines, Reader, Table, Value};
+use crate::reader::{Lines, Reader, TableReader, Value};
 use crate::sections::{Directories, Role};
 use crate::values::{
     absolute_path, access, capture_path, name_problem, named_like_socket, role, socket_path,
@@ -175,7 +175,7 @@ fn nic(value: &Value<'_, '_>, directories: &Directories) -> Option<NicConfig> {
 /// Sets those of the [`NIC_CHANGEABLE`] keys that are `meant` to the table's values.
 pub(crate) fn change(
     nic: &mut NicConfig,
-    table: &Table<'_, '_>,
+    table: &TableReader<'_, '_>,
     directories: &Directories,
     meant: impl Fn(&str) -> bool,
 ) {
@@ -207,7 +207,7 @@ fn mac(value: &Value<'_, '_>) -> Option<Mac> {
     Some(mac)
 }
 
-fn vlans(table: &Table<'_, '_>) -> Vlans {
+fn vlans(table: &TableReader<'_, '_>) -> Vlans {
     let one = table.get("vlan").and_then(|value| value.integer(1..=VLAN_MAX));
     let Some(several) = table.get("vlans") else {
         return Vlans::Access(one.unwrap_or(0) as u16);

@@ -7,7 +7,7 @@ use crate::checks::Surroundings;
 use crate::key_table::{KeyTable, SettingKey, key};
 use crate::object::{InPlace, Object};
 use crate::public_keys::public_key;
-use crate::reader::{Lines, Reader, Table, Value};
+use crate::reader::{Lines, Reader, TableReader, Value};
 use crate::sections::{Directories, KEYS_PER_PEER_MAX};
 use crate::values::name;
 
@@ -76,7 +76,7 @@ fn peer(value: &Value<'_, '_>) -> Option<PeerConfig> {
     Some(PeerConfig { name: name?, address, keys, lines: table.lines.clone() })
 }
 
-fn peer_keys(table: &Table<'_, '_>) -> Vec<PeerKey> {
+fn peer_keys(table: &TableReader<'_, '_>) -> Vec<PeerKey> {
     let expires = table.get("expires");
     match (table.get("key"), table.get("keys")) {
         (Some(_), Some(_)) => {

@@ -11,7 +11,7 @@ use super::{Kind, ListedObject, ObjectConfigs};
 use crate::change::{Change, common};
 use crate::checks::{Surroundings, unique};
 use crate::key_table::{KeyTable, SettingKey};
-use crate::reader::{Lines, Reader, Table};
+use crate::reader::{Lines, Reader, TableReader};
 use crate::sections::Directories;
 use crate::values::objects;
 
@@ -37,7 +37,7 @@ pub trait AnyKind: Sync {
     fn interrupts(&self) -> bool;
 
     /// Reads all tables of this kind that the file has.
-    fn read(&self, file: &Table<'_, '_>, directories: &Directories, into: &mut ObjectConfigs);
+    fn read(&self, file: &TableReader<'_, '_>, directories: &Directories, into: &mut ObjectConfigs);
     /// Notes what does not fit together.
     fn consistent(&self, reader: &Reader<'_>, objects: &ObjectConfigs, around: &Surroundings<'_>);
     /// The objects' names.
@@ -115,7 +115,12 @@ impl<T: ListedObject> AnyKind for KindRow<T> {
         T::INTERRUPTS
     }
 
-    fn read(&self, file: &Table<'_, '_>, directories: &Directories, into: &mut ObjectConfigs) {
+    fn read(
+        &self,
+        file: &TableReader<'_, '_>,
+        directories: &Directories,
+        into: &mut ObjectConfigs,
+    ) {
         T::all_mut(into).extend(objects(file, T::KEY, |value| T::read(&value, directories)));
     }
 

@@ -13,7 +13,7 @@ use crate::checks::Surroundings;
 use crate::key_table::{KeyTable, SettingKey, key};
 use crate::object::{InPlace, Object, keys};
 use crate::public_keys::{ALLOW_KEYS, allow as allowed_node};
-use crate::reader::{Lines, Reader, Table, Value};
+use crate::reader::{Lines, Reader, TableReader, Value};
 use crate::sections::Directories;
 use crate::values::{Section, chain, has_parent, name};
 
@@ -138,7 +138,7 @@ fn volume(value: &Value<'_, '_>, directories: &Directories) -> Option<VolumeConf
 }
 
 /// Reads the layout of the storage that guests are told. A key that is left out is found out.
-fn topology(table: &Table<'_, '_>, backend: Option<&BackendConfig>) -> Topology {
+fn topology(table: &TableReader<'_, '_>, backend: Option<&BackendConfig>) -> Topology {
     let bytes = |key: &str, most: u32| {
         let value = table.get(key)?;
         if backend.is_some_and(|backend| !backend.kind().has_layout) {

@@ -21,7 +21,7 @@ use crate::api::{HandOver, Refused, RefusedKind, Reload, SetDrain};
 /// The largest request: a volume that a hundred nodes may use is a few kilobytes.
 const REQUEST_BYTES_MAX: usize = 64 << 10;
 
-type Shared = State<Arc<dyn Service>>;
+type RouteState = State<Arc<dyn Service>>;
 
 pub(super) fn router(service: Arc<dyn Service>) -> Router {
     let objects = Kind::all().fold(Router::new(), |router, kind| {
@@ -52,25 +52,25 @@ pub(super) fn router(service: Arc<dyn Service>) -> Router {
         .with_state(service)
 }
 
-async fn status(State(service): Shared) -> Response {
+async fn status(State(service): RouteState) -> Response {
     look(service, |service| service.status()).await
 }
 
-async fn metrics(State(service): Shared) -> Response {
+async fn metrics(State(service): RouteState) -> Response {
     match blocking(move || crate::metrics::text(&service.status())).await {
         Ok(text) => ([(CONTENT_TYPE, crate::metrics::CONTENT_TYPE)], text).into_response(),
         Err(response) => response,
     }
 }
 
-async fn list(State(service): Shared, kind: Kind) -> Response {
+async fn list(State(service): RouteState, kind: Kind) -> Response {
     match blocking(move || service.list(kind)).await {
         Ok(text) => in_json(text),
         Err(response) => response,
     }
 }
 
-async fn show(State(service): Shared, kind: Kind, Path(name): Path<String>) -> Response {
+async fn show(State(service): RouteState, kind: Kind, Path(name): Path<String>) -> Response {
     match blocking(move || service.show(kind, &name)).await {
         Ok(Some(text)) => in_json(text),
         Ok(None) => {
@@ -87,7 +87,11 @@ fn in_json(text: String) -> Response {
     ([(CONTENT_TYPE, "application/json")], text).into_response()
 }
 
-async fn add(State(service): Shared, kind: Kind, body: Result<Bytes, BytesRejection>) -> Response {
+async fn add(
+    State(service): RouteState,
+    kind: Kind,
+    body: Result<Bytes, BytesRejection>,
+) -> Response {
     match json(body) {
         Ok(body) => change(move || service.add(kind, &body)).await,
         Err(refused) => refuse(&refused),
@@ -95,7 +99,7 @@ async fn add(State(service): Shared, kind: Kind, body: Result<Bytes, BytesReject
 }
 
 async fn remove(
-    State(service): Shared,
+    State(service): RouteState,
     kind: Kind,
     Path(name): Path<String>,
     RawQuery(query): RawQuery,
@@ -113,7 +117,7 @@ async fn remove(
 }
 
 async fn set_nic(
-    State(service): Shared,
+    State(service): RouteState,
     Path(name): Path<String>,
     body: Result<Bytes, BytesRejection>,
 ) -> Response {
@@ -124,7 +128,7 @@ async fn set_nic(
 }
 
 async fn set_chain(
-    State(service): Shared,
+    State(service): RouteState,
     Path(name): Path<String>,
     body: Result<Bytes, BytesRejection>,
 ) -> Response {
@@ -135,7 +139,7 @@ async fn set_chain(
 }
 
 async fn resize_volume(
-    State(service): Shared,
+    State(service): RouteState,
     Path(name): Path<String>,
     body: Result<Bytes, BytesRejection>,
 ) -> Response {
@@ -146,7 +150,7 @@ async fn resize_volume(
 }
 
 async fn resize_disk(
-    State(service): Shared,
+    State(service): RouteState,
     Path(name): Path<String>,
     body: Result<Bytes, BytesRejection>,
 ) -> Response {
@@ -157,7 +161,7 @@ async fn resize_disk(
 }
 
 async fn move_queue(
-    State(service): Shared,
+    State(service): RouteState,
     Path((name, queue)): Path<(String, usize)>,
     body: Result<Bytes, BytesRejection>,
 ) -> Response {
@@ -167,15 +171,15 @@ async fn move_queue(
     }
 }
 
-async fn take_disk(State(service): Shared, Path(name): Path<String>) -> Response {
+async fn take_disk(State(service): RouteState, Path(name): Path<String>) -> Response {
     change(move || service.take_disk(&name)).await
 }
 
-async fn plan(State(service): Shared) -> Response {
+async fn plan(State(service): RouteState) -> Response {
     change(move || service.plan()).await
 }
 
-async fn reload(State(service): Shared, body: Result<Bytes, BytesRejection>) -> Response {
+async fn reload(State(service): RouteState, body: Result<Bytes, BytesRejection>) -> Response {
     let way_out = "send {\"digest\": \"..\", \"force\": false}; both may be left out";
     match fields::<Reload>(body, way_out) {
         Ok(wanted) => change(move || service.reload(&wanted)).await,
@@ -183,18 +187,18 @@ async fn reload(State(service): Shared, body: Result<Bytes, BytesRejection>) -> 
     }
 }
 
-async fn drain(State(service): Shared) -> Response {
+async fn drain(State(service): RouteState) -> Response {
     look(service, |service| service.drain()).await
 }
 
-async fn set_draining(State(service): Shared, body: Result<Bytes, BytesRejection>) -> Response {
+async fn set_draining(State(service): RouteState, body: Result<Bytes, BytesRejection>) -> Response {
     match fields::<SetDrain>(body, "send {\"undo\": true} to end it, or nothing to begin") {
         Ok(wanted) => change(move || service.set_draining(!wanted.undo)).await,
         Err(refused) => refuse(&refused),
     }
 }
 
-async fn hand_over(State(service): Shared, body: Result<Bytes, BytesRejection>) -> Response {
+async fn hand_over(State(service): RouteState, body: Result<Bytes, BytesRejection>) -> Response {
     match fields::<HandOver>(body, "this is what `vrio node --take-over` asks for") {
         Ok(wanted) => change(move || service.hand_over(&wanted)).await,
         Err(refused) => refuse(&refused),

@@ -57,19 +57,19 @@ const GOOD_FOR: Duration = Duration::from_millis(200);
 
 /// Answers until it is dropped.
 pub(crate) async fn serve(listener: TcpListener, gather: Gather) -> io::Result<()> {
-    let asked = Arc::new(Asked { gather, last: Mutex::default() });
+    let asked = Arc::new(CachedMetrics { gather, last: Mutex::default() });
     let app = Router::new().route("/metrics", get(metrics)).with_state(asked);
     let places = VecDeque::with_capacity(CONNECTIONS_MAX);
     axum::serve(Bounded { listener, places }, app).await
 }
 
 /// The source of answers, and the latest answer.
-struct Asked {
+struct CachedMetrics {
     gather: Gather,
     last: Mutex<Option<(Instant, String)>>,
 }
 
-async fn metrics(State(asked): State<Arc<Asked>>) -> Response {
+async fn metrics(State(asked): State<Arc<CachedMetrics>>) -> Response {
     let mut last = asked.last.lock().await;
     if last.as_ref().is_none_or(|(at, _)| at.elapsed() >= GOOD_FOR) {
         match control::gathered(Arc::clone(&asked.gather)).await {
@@ -85,11 +85,11 @@ async fn metrics(State(asked): State<Arc<Asked>>) -> Response {
 struct Bounded {
     listener: TcpListener,
     /// The connections that there are, the oldest first.
-    places: VecDeque<Place>,
+    places: VecDeque<ConnectionSlot>,
 }
 
 /// One connection's place. Dropped, the connection is closed.
-struct Place {
+struct ConnectionSlot {
     taken: Instant,
     /// Closed by the connection's own end.
     close: oneshot::Sender<()>,
@@ -114,16 +114,16 @@ impl Bounded {
 }
 
 impl Listener for Bounded {
-    type Io = Held;
+    type Io = TimedConnection;
     type Addr = SocketAddr;
 
-    async fn accept(&mut self) -> (Held, SocketAddr) {
+    async fn accept(&mut self) -> (TimedConnection, SocketAddr) {
         let (stream, address) = Listener::accept(&mut self.listener).await;
         self.make_room().await;
         let (close, closed) = oneshot::channel();
-        self.places.push_back(Place { taken: Instant::now(), close });
+        self.places.push_back(ConnectionSlot { taken: Instant::now(), close });
         let deadline = Box::pin(tokio::time::sleep(CONNECTION_TIME_MAX));
-        (Held { stream, deadline, closed, is_over: false }, address)
+        (TimedConnection { stream, deadline, closed, is_over: false }, address)
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -132,7 +132,7 @@ impl Listener for Bounded {
 }
 
 /// A connection that ends in time.
-struct Held {
+struct TimedConnection {
     stream: TcpStream,
     deadline: Pin<Box<Sleep>>,
     /// Ready when another connection has its place.
@@ -140,7 +140,7 @@ struct Held {
     is_over: bool,
 }
 
-impl Held {
+impl TimedConnection {
     /// The stream, as long as there is time.
     fn stream(&mut self, context: &mut Context<'_>) -> io::Result<Pin<&mut TcpStream>> {
         // A future that was ready once must not be polled again.
@@ -154,7 +154,7 @@ impl Held {
     }
 }
 
-impl AsyncRead for Held {
+impl AsyncRead for TimedConnection {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -164,7 +164,7 @@ impl AsyncRead for Held {
     }
 }
 
-impl AsyncWrite for Held {
+impl AsyncWrite for TimedConnection {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -1,7 +1,7 @@
 //! Networks, their uplinks and nics, and the fabric's domains. A count of dropped frames has its
 //! direction and its reason in labels; a count of a filter's rule has the rule's number.
 
-use super::{Number, Page, labels};
+use super::{MetricValue, Page, labels};
 use crate::status::{Counters, Status};
 
 /// How the status begins the names of an uplink's counters, which are the network's there.
@@ -11,7 +11,7 @@ pub(super) fn add(page: &mut Page, status: &Status) {
     for nic in &status.nics {
         let object = [("nic", nic.name.as_str()), ("network", nic.network.as_str())];
         port(page, "nic", &object, &nic.counters);
-        page.gauge("vrio_nic_link_up", &labels(&object), Number::Count(u64::from(nic.link)));
+        page.gauge("vrio_nic_link_up", &labels(&object), MetricValue::Count(u64::from(nic.link)));
         page.state("nic", &nic.name, nic.state);
     }
     for network in &status.networks {
@@ -19,19 +19,19 @@ pub(super) fn add(page: &mut Page, status: &Status) {
             network.counters.clone().into_iter().partition(|(name, _)| name.starts_with(UPLINK));
         let object = [("network", network.name.as_str())];
         page.counters("network", &labels(&object), &own);
-        let nics = Number::Count(network.nics.len() as u64);
+        let nics = MetricValue::Count(network.nics.len() as u64);
         page.gauge("vrio_network_nics", &labels(&object), nics);
         let Some(uplink) = &network.uplink else { continue };
         let object = [("network", network.name.as_str()), ("uplink", uplink.as_str())];
         let own = of_uplink.iter().map(|(name, value)| (name[UPLINK.len()..].to_owned(), *value));
         port(page, "uplink", &object, &own.collect());
-        let up = Number::Count(u64::from(network.uplink_up == Some(true)));
+        let up = MetricValue::Count(u64::from(network.uplink_up == Some(true)));
         page.gauge("vrio_uplink_up", &labels(&object), up);
     }
     for domain in &status.domains {
         let object = labels(&[("domain", domain.name.as_str())]);
         let mut gauge = |name: &str, value: u64| {
-            page.gauge(&format!("vrio_domain_{name}"), &object, Number::Count(value));
+            page.gauge(&format!("vrio_domain_{name}"), &object, MetricValue::Count(value));
         };
         gauge("endpoints", domain.endpoints as u64);
         gauge("endpoints_max", domain.endpoints_max as u64);
@@ -42,9 +42,9 @@ pub(super) fn add(page: &mut Page, status: &Status) {
     }
     for vf in &status.vfs {
         let object = labels(&[("vf", vf.name.as_str()), ("domain", vf.domain.as_str())]);
-        let connected = Number::Count(u64::from(vf.process.is_some()));
+        let connected = MetricValue::Count(u64::from(vf.process.is_some()));
         page.gauge("vrio_vf_connected", &object, connected);
-        page.gauge("vrio_vf_endpoints", &object, Number::Count(vf.endpoints as u64));
+        page.gauge("vrio_vf_endpoints", &object, MetricValue::Count(vf.endpoints as u64));
         let denied = Counters::from([("denied".to_owned(), vf.denied)]);
         page.counters("vf", &object, &denied);
     }

@@ -1,6 +1,6 @@
 //! The peers' parts of resources that all peers share.
 
-use super::{Number, Page, labels};
+use super::{MetricValue, Page, labels};
 use crate::status::{Counters, QuotaStatus};
 
 /// One series for each peer, sidecore and resource.
@@ -15,7 +15,7 @@ pub(super) fn add(page: &mut Page, quotas: &[QuotaStatus]) {
         for (name, value) in
             [("used", quota.has), ("max", quota.has_max), ("at_limit", u64::from(quota.at_limit))]
         {
-            page.gauge(&format!("vrio_peer_quota_{name}"), &labels, Number::Count(value));
+            page.gauge(&format!("vrio_peer_quota_{name}"), &labels, MetricValue::Count(value));
         }
         let refused = Counters::from([("refused".to_owned(), quota.refused)]);
         page.counters("peer_quota", &labels, &refused);

@@ -48,17 +48,17 @@ const WAIT: Duration = Duration::from_secs(3600);
 
 /// Opens interfaces with the rights that this process has. Clones share one opener.
 #[derive(Clone, Debug, Default)]
-pub struct Opener(Way);
+pub struct Opener(OpenerRights);
 
 #[derive(Clone, Debug, Default)]
-enum Way {
+enum OpenerRights {
     /// This process keeps its rights.
     #[default]
     Own,
     /// This process gives its rights up, and had no interface to open before.
     No,
     /// The process described above opens them.
-    Helper(Arc<Helper>),
+    Helper(Arc<OpenerClient>),
 }
 
 /// How long the node waits for the end of the opener once no node asks it any more: it may be about
@@ -67,18 +67,18 @@ const END_WAIT: Duration = Duration::from_millis(200);
 
 /// The node's end of the conversation.
 #[derive(Debug)]
-struct Helper {
+struct OpenerClient {
     /// The interfaces that the opener opens.
     names: Vec<String>,
-    process: Mutex<Process>,
+    process: Mutex<OpenerProcess>,
     /// Sends a message that has no answer.
     says: Mutex<Channel>,
-    hears: Mutex<Hears>,
+    hears: Mutex<AnswerChannel>,
 }
 
 /// Held from a question to its answer.
 #[derive(Debug)]
-struct Hears {
+struct AnswerChannel {
     channel: Channel,
     /// The number of the last question. An answer with another number is for an earlier question,
     /// and too late.
@@ -87,13 +87,13 @@ struct Hears {
 
 /// The opener, as a child of this process.
 #[derive(Debug)]
-enum Process {
+enum OpenerProcess {
     Runs(libc::pid_t),
     /// It has ended, and the text says how.
     Ended(String),
 }
 
-impl Process {
+impl OpenerProcess {
     /// How the process has ended, if it has. The process is reaped then.
     fn look(&mut self) -> Option<&str> {
         if let Self::Runs(pid) = *self {
@@ -119,14 +119,14 @@ impl Process {
 const INTERRUPTED: io::ErrorKind = io::ErrorKind::Interrupted;
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Question {
+struct OpenerQuestion {
     number: u64,
-    what: What,
+    what: QuestionKind,
 }
 
 /// Questions give an interface by the place of its name in the file.
 #[derive(Debug, Serialize, Deserialize)]
-enum What {
+enum QuestionKind {
     /// Take the interface, and keep it promiscuous.
     Open { name: usize },
     /// Keep it promiscuous: another process has opened it.
@@ -139,7 +139,7 @@ enum What {
 type Facts = (u32, u32);
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Answer {
+struct OpenerAnswer {
     number: u64,
     /// The facts of an interface that was opened; or the reason why it was not.
     done: Result<Option<Facts>, String>,
@@ -147,14 +147,15 @@ struct Answer {
 
 /// A promiscuous interface that the opener keeps for the node until this is dropped.
 #[derive(Debug)]
-struct Kept {
-    helper: Arc<Helper>,
+struct KeptInterface {
+    helper: Arc<OpenerClient>,
     since: u64,
 }
 
-impl Drop for Kept {
+impl Drop for KeptInterface {
     fn drop(&mut self) {
-        let question = Question { number: 0, what: What::LetGo { since: self.since } };
+        let question =
+            OpenerQuestion { number: 0, what: QuestionKind::LetGo { since: self.since } };
         // An error means that the opener has ended, and then it keeps nothing.
         let _ = lock(&self.helper.says).send(&question, &[]);
     }
@@ -172,12 +173,12 @@ impl Opener {
     /// When the system has no process more.
     pub fn start(config: &Config) -> Result<Self, PrivilegeError> {
         if config.privileges == Privileges::Keep {
-            return Ok(Self(Way::Own));
+            return Ok(Self(OpenerRights::Own));
         }
         let uplinks = config.networks.iter().filter_map(|network| network.uplink.as_ref());
         let names: Vec<_> = uplinks.filter_map(|it| it.card().map(str::to_owned)).collect();
         if names.is_empty() {
-            return Ok(Self(Way::No));
+            return Ok(Self(OpenerRights::No));
         }
         let refuse = system::<io::Error>("start a process that opens interfaces");
         let (ours, theirs) = UnixStream::pair().map_err(&refuse)?;
@@ -196,9 +197,14 @@ impl Opener {
                 unsafe { libc::_exit(i32::from(!matches!(served, Ok(Ok(()))))) }
             }
             pid => {
-                let hears = Mutex::new(Hears { channel, asked: 0 });
-                let process = Mutex::new(Process::Runs(pid));
-                Ok(Self(Way::Helper(Arc::new(Helper { names, process, says, hears }))))
+                let hears = Mutex::new(AnswerChannel { channel, asked: 0 });
+                let process = Mutex::new(OpenerProcess::Runs(pid));
+                Ok(Self(OpenerRights::Helper(Arc::new(OpenerClient {
+                    names,
+                    process,
+                    says,
+                    hears,
+                }))))
             }
         }
     }
@@ -207,12 +213,12 @@ impl Opener {
 impl Cards for Opener {
     fn open(&self, name: &str) -> Result<(XdpCard, InterfaceClaim), XdpError> {
         let helper = match &self.0 {
-            Way::Own => return OwnCards.open(name),
-            Way::No => return Err(not_named()),
-            Way::Helper(helper) => helper,
+            OpenerRights::Own => return OwnCards.open(name),
+            OpenerRights::No => return Err(not_named()),
+            OpenerRights::Helper(helper) => helper,
         };
         let name = helper.number_of(name)?;
-        let Answered { facts, fds, kept } = helper.ask(What::Open { name })?;
+        let Answered { facts, fds, kept } = helper.ask(QuestionKind::Open { name })?;
         let fds = facts.and_then(|facts| put_together(facts, fds));
         let fds = fds.ok_or_else(|| no_answer(&"descriptors are missing"))?;
         // SAFETY: the opener has opened the interface for this answer, and does not use it itself.
@@ -222,17 +228,17 @@ impl Cards for Opener {
 
     fn hold(&self, name: &str, index: u32) -> Result<InterfaceClaim, XdpError> {
         let helper = match &self.0 {
-            Way::Own => return OwnCards.hold(name, index),
-            Way::No => return Err(not_named()),
-            Way::Helper(helper) => helper,
+            OpenerRights::Own => return OwnCards.hold(name, index),
+            OpenerRights::No => return Err(not_named()),
+            OpenerRights::Helper(helper) => helper,
         };
         let name = helper.number_of(name)?;
-        let Answered { kept, .. } = helper.ask(What::Hold { name, index })?;
+        let Answered { kept, .. } = helper.ask(QuestionKind::Hold { name, index })?;
         Ok(Box::new(kept))
     }
 
     fn trouble(&self) -> Option<String> {
-        let Way::Helper(helper) = &self.0 else { return None };
+        let OpenerRights::Helper(helper) = &self.0 else { return None };
         let mut process = lock(&helper.process);
         let how = process.look()?;
         Some(format!(
@@ -256,7 +262,7 @@ fn no_answer(why: &dyn std::fmt::Display) -> XdpError {
     XdpError::Opener(format!("{text} ({why}): {way_out}"))
 }
 
-impl Drop for Helper {
+impl Drop for OpenerClient {
     /// The opener ends when it hears that its node asks no more.
     fn drop(&mut self) {
         lock(&self.says).end();
@@ -273,23 +279,23 @@ struct Answered {
     facts: Option<Facts>,
     fds: Vec<OwnedFd>,
     /// Undoes the work when it is dropped.
-    kept: Kept,
+    kept: KeptInterface,
 }
 
-impl Helper {
+impl OpenerClient {
     fn number_of(&self, name: &str) -> Result<usize, XdpError> {
         self.names.iter().position(|it| it == name).ok_or_else(not_named)
     }
 
     /// Asks a question, and waits for the answer to this question.
-    fn ask(self: &Arc<Self>, what: What) -> Result<Answered, XdpError> {
+    fn ask(self: &Arc<Self>, what: QuestionKind) -> Result<Answered, XdpError> {
         let mut hears = lock(&self.hears);
         hears.asked += 1;
         let number = hears.asked;
         // It is made before the answer: when the answer fails to arrive, dropping it undoes the
         // work.
-        let kept = Kept { helper: Arc::clone(self), since: number };
-        let said = lock(&self.says).send(&Question { number, what }, &[]);
+        let kept = KeptInterface { helper: Arc::clone(self), since: number };
+        let said = lock(&self.says).send(&OpenerQuestion { number, what }, &[]);
         said.map_err(|error| no_answer(&error))?;
         let (answer, fds) = hears.answer().map_err(|error| match error.kind() {
             LOST => XdpError::Opener(error.to_string()),
@@ -299,10 +305,10 @@ impl Helper {
     }
 }
 
-impl Hears {
-    fn answer(&mut self) -> io::Result<(Answer, Vec<OwnedFd>)> {
+impl AnswerChannel {
+    fn answer(&mut self) -> io::Result<(OpenerAnswer, Vec<OwnedFd>)> {
         loop {
-            let (answer, fds) = self.channel.receive::<Answer>()?;
+            let (answer, fds) = self.channel.receive::<OpenerAnswer>()?;
             // An answer to an earlier question: its caller has given up, and its descriptors close
             // here.
             if answer.number == self.asked {
@@ -339,40 +345,40 @@ fn serve(config: &Config, stream: UnixStream, names: &[String]) -> Result<(), Pr
     let refuse = system::<io::Error>("talk to the node");
     let mut channel = Channel::new(stream, WAIT).map_err(&refuse)?;
     restrict(config)?;
-    let mut keeps = Keeps { names, kept: names.iter().map(|_| None).collect() };
+    let mut keeps = KeptSockets { names, kept: names.iter().map(|_| None).collect() };
     loop {
-        let Question { number, what } = match channel.receive_word() {
+        let OpenerQuestion { number, what } = match channel.receive_word() {
             Ok(question) => question,
             Err(error) if error.kind() == io::ErrorKind::TimedOut => continue,
             // The node has ended.
             Err(_) => return Ok(()),
         };
         let (done, fds) = match what {
-            What::Open { name } => match keeps.open(number, name) {
+            QuestionKind::Open { name } => match keeps.open(number, name) {
                 Ok((facts, fds)) => (Ok(Some(facts)), fds),
                 Err(why) => (Err(why), Vec::new()),
             },
-            What::Hold { name, index } => {
+            QuestionKind::Hold { name, index } => {
                 (keeps.hold(number, name, index).map(|()| None), Vec::new())
             }
-            What::LetGo { since } => {
+            QuestionKind::LetGo { since } => {
                 keeps.let_go(since);
                 continue;
             }
         };
-        channel.send(&Answer { number, done }, &fds).map_err(&refuse)?;
+        channel.send(&OpenerAnswer { number, done }, &fds).map_err(&refuse)?;
     }
 }
 
 /// The sockets that stay in the opener.
-struct Keeps<'n> {
+struct KeptSockets<'n> {
     names: &'n [String],
     /// For each name, the socket that keeps the interface promiscuous, and the question that asked
     /// for it. One at most: a second open means that the first interface is gone.
     kept: Vec<Option<(u64, Promiscuous)>>,
 }
 
-impl Keeps<'_> {
+impl KeptSockets<'_> {
     fn name(&self, number: usize) -> Result<&str, String> {
         self.names
             .get(number)

@@ -48,7 +48,7 @@ impl World {
     fn look(&mut self) -> usize {
         let noise: Vec<_> = (0..self.wants.len()).map(|_| self.below(self.noise)).collect();
         let wants = |queue: usize| u64::from(self.wants[queue] + noise[queue]);
-        let mut cores = vec![CoreLook::default(); self.sidecores];
+        let mut cores = vec![CoreLoad::default(); self.sidecores];
         let mut queues = Vec::new();
         for (queue, &sidecore) in self.places.iter().enumerate() {
             let here = |other: &usize| self.places[*other] == sidecore;
@@ -56,9 +56,9 @@ impl World {
             let share = wants(queue) * 1000 / all.max(1000);
             cores[sidecore].busy_ns += share * LOOK_NS / 1000;
             let id = QueueId { disk: queue as u64 / 4, queue: queue % 4 };
-            queues.push(QueueLook { id, sidecore, requests: share * 50 });
+            queues.push(QueueLoad { id, sidecore, requests: share * 50 });
         }
-        let moves = self.steering.look(&Look { elapsed_ns: LOOK_NS, cores, queues });
+        let moves = self.steering.look(&NodeLoad { elapsed_ns: LOOK_NS, cores, queues });
         assert!(moves.len() <= MOVES_MAX);
         for made in &moves {
             assert!(made.to < self.steering.active());
@@ -143,18 +143,18 @@ fn load_of_peers_stays_where_it_is_and_counts() {
     // Sidecore 0 serves peers, and one small queue: the busy one of sidecore 1 does not go there,
     // and the small one is not the peers' load.
     let mut steering = Steering::new(2, 2..=2, 2);
-    let queue = |queue, sidecore, requests| QueueLook {
+    let queue = |queue, sidecore, requests| QueueLoad {
         id: QueueId { disk: 1, queue },
         sidecore,
         requests,
     };
     for _ in 0..50 {
         let cores = vec![
-            CoreLook { busy_ns: LOOK_NS * 9 / 10, fixed_requests: 9_000 },
-            CoreLook { busy_ns: LOOK_NS / 10, fixed_requests: 0 },
+            CoreLoad { busy_ns: LOOK_NS * 9 / 10, fixed_requests: 9_000 },
+            CoreLoad { busy_ns: LOOK_NS / 10, fixed_requests: 0 },
         ];
         let queues = vec![queue(0, 0, 100), queue(1, 1, 1_000)];
-        let look = Look { elapsed_ns: LOOK_NS, cores, queues };
+        let look = NodeLoad { elapsed_ns: LOOK_NS, cores, queues };
         assert_eq!(steering.look(&look), []);
     }
 }

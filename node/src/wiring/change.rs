@@ -4,11 +4,11 @@ use config::{Config, Problem};
 use sessions::{ConnectError, keys, peers};
 
 use super::inside::Inside;
-use super::turns::{NoTurn, Turn};
+use super::turns::{ChangeTurn, NoTurn};
 use crate::api::{Done, Refused, RefusedKind};
 
 impl Inside {
-    pub(crate) fn turn(&self) -> Result<Turn<'_>, Refused> {
+    pub(crate) fn turn(&self) -> Result<ChangeTurn<'_>, Refused> {
         // A change waits for sidecores: it would wait for as long as the sidecore is stuck, and
         // other changes would wait for it.
         if let Some((index, stuck)) = self.watchdog.first_stuck() {

@@ -25,13 +25,13 @@ use block::attachment::AttachmentSnapshot;
 use block::{Plane, RemoteVolume};
 use config::DiskConfig;
 use parking_lot::{Mutex, MutexGuard};
-use sessions::Core;
+use sessions::LinkedSidecore;
 use virtio::AdoptError;
 use virtio::hand_over::ServedDevice;
 use volume::VolumeInfo;
 
-use self::shown::{Ground, Outside, Shown, Source};
-use self::watch::{WATCH_AGAIN, Watched};
+use self::shown::{DiskSidecores, DiskView, DiskVolume, ServedDisk};
+use self::watch::{WATCH_AGAIN, WatchedDisk};
 use super::error::StartError;
 use super::volumes::OwnDisks;
 
@@ -47,12 +47,12 @@ const WAIT_QUIETLY: Duration = Duration::from_secs(1);
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 
 /// The thread that waits for volumes, and the channel that gives it disks.
-type Waiter = (Sender<Arc<Shown>>, JoinHandle<()>);
+type Waiter = (Sender<Arc<ServedDisk>>, JoinHandle<()>);
 
 /// Shows disks and removes them.
 #[derive(Debug)]
 pub(crate) struct Disks {
-    ground: Ground,
+    ground: DiskSidecores,
     /// The thread that waits for peers' volumes; dropping the channel ends it.
     waiter: Mutex<Option<Waiter>>,
 }
@@ -62,12 +62,12 @@ pub(crate) struct Disks {
 /// # Errors
 /// When the system refuses a thread.
 pub(crate) fn start(
-    cores: &[Core],
+    cores: &[LinkedSidecore],
     active: &Arc<AtomicUsize>,
     own_disks: OwnDisks,
 ) -> Result<Disks, StartError> {
     let sidecores: Vec<_> = cores.iter().map(|core| core.sidecore.clone()).collect();
-    let ground = Ground { sidecores, active: Arc::clone(active), own_disks };
+    let ground = DiskSidecores { sidecores, active: Arc::clone(active), own_disks };
     let (disk_in, disks) = channel();
     let wait = {
         let ground = ground.clone();
@@ -80,9 +80,9 @@ pub(crate) fn start(
 }
 
 /// Serves each disk when its volume is known, until the sender is gone.
-fn wait_for(disks: &Receiver<Arc<Shown>>, ground: &Ground) {
-    let mut waiting: Vec<Waiting> = Vec::new();
-    let mut watched: Vec<Watched> = Vec::new();
+fn wait_for(disks: &Receiver<Arc<ServedDisk>>, ground: &DiskSidecores) {
+    let mut waiting: Vec<WaitingDisk> = Vec::new();
+    let mut watched: Vec<WatchedDisk> = Vec::new();
     let mut watch_at = Instant::now();
     loop {
         let next = match (waiting.is_empty(), watched.is_empty()) {
@@ -91,14 +91,14 @@ fn wait_for(disks: &Receiver<Arc<Shown>>, ground: &Ground) {
             (false, _) => disks.recv_timeout(LOOK_AGAIN),
         };
         match next {
-            Ok(disk) => waiting.push(Waiting { disk, since: Instant::now(), said: None }),
+            Ok(disk) => waiting.push(WaitingDisk { disk, since: Instant::now(), said: None }),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
         waiting.retain_mut(|waiting| {
             let is_over = waiting.step(ground);
             if is_over && !waiting.disk.state().removed {
-                watched.push(Watched::new(Arc::clone(&waiting.disk)));
+                watched.push(WatchedDisk::new(Arc::clone(&waiting.disk)));
             }
             !is_over
         });
@@ -115,17 +115,21 @@ impl Disks {
     ///
     /// # Errors
     /// Why a disk of this node cannot be served, and the way out; nothing of the disk is left.
-    pub(crate) fn show(&self, config: &DiskConfig, volume: Source) -> Result<Arc<Shown>, String> {
-        let shown = Shown::new(config, volume);
+    pub(crate) fn show(
+        &self,
+        config: &DiskConfig,
+        volume: DiskVolume,
+    ) -> Result<Arc<ServedDisk>, String> {
+        let shown = ServedDisk::new(config, volume);
         self.begin(&shown)?;
         Ok(shown)
     }
 
     /// The same for a disk that exists already.
-    pub(crate) fn begin(&self, shown: &Arc<Shown>) -> Result<(), String> {
+    pub(crate) fn begin(&self, shown: &Arc<ServedDisk>) -> Result<(), String> {
         match &shown.volume {
-            Source::Local(_) => shown.serve(&self.ground).map_err(|error| error.to_string())?,
-            Source::Remote(volume) => {
+            DiskVolume::Local(_) => shown.serve(&self.ground).map_err(|error| error.to_string())?,
+            DiskVolume::Remote(volume) => {
                 // A promise that does not hold is reported now, not when the volume's node answers.
                 shown.remembered(&self.ground);
                 self.ask_for(volume);
@@ -142,11 +146,11 @@ impl Disks {
     /// Why this process cannot go on with the disk.
     pub(crate) fn adopt(
         &self,
-        shown: &Shown,
+        shown: &ServedDisk,
         (described, standing): (Option<VolumeInfo>, Option<AttachmentSnapshot>),
         served: ServedDevice<OwnedFd>,
-    ) -> Result<(virtio::Adopted, Outside), AdoptError> {
-        if let Source::Remote(volume) = &shown.volume {
+    ) -> Result<(virtio::Adopted, DiskView), AdoptError> {
+        if let DiskVolume::Remote(volume) = &shown.volume {
             let described = described.ok_or(AdoptError::Missing("description of its volume"))?;
             volume.assume(sidecore::now_ns(), described);
         }
@@ -154,21 +158,26 @@ impl Disks {
         if !standing.is_none_or(|standing| disk.go_on(&standing)) {
             return Err(AdoptError::Missing("epoch that its attachment can have"));
         }
-        let outside = Outside::of(&disk);
+        let outside = DiskView::of(&disk);
         Ok((virtio::adopt(shown.socket(), Box::new(disk), served)?, outside))
     }
 
     /// Serves a disk that was made ready by [`Self::adopt`].
-    pub(crate) fn go_on(&self, shown: &Arc<Shown>, adopted: virtio::Adopted, outside: Outside) {
+    pub(crate) fn go_on(
+        &self,
+        shown: &Arc<ServedDisk>,
+        adopted: virtio::Adopted,
+        outside: DiskView,
+    ) {
         shown.state().keep(adopted.serve(), outside);
-        if let Source::Remote(volume) = &shown.volume {
+        if let DiskVolume::Remote(volume) = &shown.volume {
             self.ask_for(volume);
             self.give_to_waiter(shown);
         }
     }
 
     /// Has the thread serve the disk when its volume is known, and watch it.
-    fn give_to_waiter(&self, shown: &Arc<Shown>) {
+    fn give_to_waiter(&self, shown: &Arc<ServedDisk>) {
         if let Some((disks, _)) = &*self.waiter() {
             // The thread ends only after this sender is dropped.
             let _ = disks.send(Arc::clone(shown));
@@ -186,9 +195,9 @@ impl Disks {
 
     /// Removes a disk. Bounded. `false` when its attachment could not be closed clean in time: its
     /// volume sees it as torn off.
-    pub(crate) fn remove(&self, shown: &Shown) -> bool {
+    pub(crate) fn remove(&self, shown: &ServedDisk) -> bool {
         let closed = shown.take_away();
-        if let Source::Remote(volume) = &shown.volume {
+        if let DiskVolume::Remote(volume) = &shown.volume {
             let volume = Arc::clone(volume);
             self.on_first(move |plane| plane.clients.forget(&volume));
         }
@@ -196,7 +205,7 @@ impl Disks {
     }
 
     /// Removes all disks at once: each drains for up to two seconds. A second call has no effect.
-    pub(crate) fn stop(&self, all: &[Arc<Shown>]) {
+    pub(crate) fn stop(&self, all: &[Arc<ServedDisk>]) {
         let waiter = self.waiter().take();
         if let Some((disks, thread)) = waiter {
             drop(disks);
@@ -227,19 +236,19 @@ impl Disks {
 }
 
 /// A disk that cannot be served yet.
-struct Waiting {
-    disk: Arc<Shown>,
+struct WaitingDisk {
+    disk: Arc<ServedDisk>,
     /// The time since when it waits, or at which its socket was last tried.
     since: Instant,
     /// The latest line in the log.
     said: Option<String>,
 }
 
-impl Waiting {
+impl WaitingDisk {
     /// Checks the disk: `true` when it is served. The log gets changes only.
-    fn step(&mut self, ground: &Ground) -> bool {
+    fn step(&mut self, ground: &DiskSidecores) -> bool {
         let disk = Arc::clone(&self.disk);
-        let Source::Remote(remote) = &disk.volume else { return true };
+        let DiskVolume::Remote(remote) = &disk.volume else { return true };
         let (removed, parked, served) = {
             let state = disk.state();
             (state.removed, state.parked, state.server.is_some())

@@ -21,7 +21,7 @@ use fabric_node::{GatewayDoorbell, SlotTable};
 use parking_lot::{Mutex, MutexGuard};
 use rustix::rand::{GetRandomFlags, getrandom};
 use sessions::gateways::Gateways;
-use sessions::{Core, ObjectError};
+use sessions::{LinkedSidecore, ObjectError};
 
 use super::error::StartError;
 
@@ -36,12 +36,12 @@ pub(crate) struct Domains {
     gateways: u16,
     server: Mutex<Option<RegistrationServer>>,
     /// The parts of each domain that its gateways use.
-    open: Mutex<Vec<Open>>,
+    open: Mutex<Vec<DomainGateways>>,
 }
 
 /// A domain, as its gateways know it.
 #[derive(Debug)]
-struct Open {
+struct DomainGateways {
     name: String,
     key: Arc<Mutex<DomainKey>>,
     associations: Arc<Associations>,
@@ -51,7 +51,7 @@ struct Open {
 }
 
 /// A domain's ways to other hosts, and by gateway the state of a predecessor's gateway.
-type Begun = (Arc<Associations>, BTreeMap<u16, Handed>);
+type DomainAssociations = (Arc<Associations>, BTreeMap<u16, Handed>);
 
 impl Domains {
     /// The domains of the file.
@@ -132,7 +132,7 @@ impl Domains {
         server: &RegistrationServer,
         domain: &DomainConfig,
         key: DomainKey,
-        begin: impl FnOnce(Arc<SlotTable>) -> Result<Begun, String>,
+        begin: impl FnOnce(Arc<SlotTable>) -> Result<DomainAssociations, String>,
     ) -> Result<(), String> {
         let Some((table, doorbells)) = server.gateways(&domain.name) else {
             return Err("no descriptor is left for its gateways; raise the limit".to_owned());
@@ -141,17 +141,17 @@ impl Domains {
         associations.set_peers(&domain.peers);
         let (name, key) = (domain.name.clone(), Arc::new(Mutex::new(key)));
         let handed = Mutex::new(handed);
-        self.opened().push(Open { name, key, associations, doorbells, handed });
+        self.opened().push(DomainGateways { name, key, associations, doorbells, handed });
         Ok(())
     }
 
-    fn opened(&self) -> MutexGuard<'_, Vec<Open>> {
+    fn opened(&self) -> MutexGuard<'_, Vec<DomainGateways>> {
         // The value of a poisoned lock is whole: each domain is in the list or not.
         self.open.lock()
     }
 
     /// Puts the gateways of all domains onto their sidecores.
-    pub(crate) fn open_gateways(&self, cores: &[Core]) {
+    pub(crate) fn open_gateways(&self, cores: &[LinkedSidecore]) {
         self.opened().iter().for_each(|open| open.place(cores));
     }
 
@@ -205,7 +205,7 @@ impl Domains {
         }
     }
 
-    fn remove(&self, name: &str, cores: &[Core]) {
+    fn remove(&self, name: &str, cores: &[LinkedSidecore]) {
         self.opened().retain(|open| open.name != name);
         for core in cores {
             let name = name.to_owned();
@@ -290,9 +290,9 @@ fn make_way(path: &Path) -> io::Result<()> {
     opened.unwrap_or_else(|| link::make_way(path))
 }
 
-impl Open {
+impl DomainGateways {
     /// Puts the domain's gateways onto their sidecores. A node without sessions has none.
-    fn place(&self, cores: &[Core]) {
+    fn place(&self, cores: &[LinkedSidecore]) {
         for (gateway, (core, doorbell)) in cores.iter().zip(&self.doorbells).enumerate() {
             let (name, associations) = (self.name.clone(), Arc::clone(&self.associations));
             let key = Arc::clone(&self.key);

@@ -36,9 +36,9 @@ use sessions::sidecores;
 use virtio::{ParkedServer, ServerState};
 
 use self::meeting::{ANSWER_TIME_MAX, digest, meeting};
-use self::state::{NicState, State, Verdict, Yours};
+use self::state::{HandoverEnd, NicState, NodeState, Verdict};
 use super::disks::hand_over::{StillDisk, park};
-use super::disks::shown::Shown;
+use super::disks::shown::ServedDisk;
 use super::inside::Inside;
 use super::networks::hand_over::nic_state;
 use super::objects::Objects;
@@ -69,9 +69,9 @@ fn refused(kind: RefusedKind) -> impl Fn(String) -> Refused {
 }
 
 /// Marks the end of a hand-over when it is dropped.
-struct Giving<'i>(&'i AtomicBool);
+struct HandoverGuard<'i>(&'i AtomicBool);
 
-impl Drop for Giving<'_> {
+impl Drop for HandoverGuard<'_> {
     fn drop(&mut self) {
         self.0.store(false, SeqCst);
     }
@@ -86,7 +86,7 @@ impl Inside {
             let error = "another process is taking this node over already";
             return Err(Refused::new(RefusedKind::Busy, error, "wait until it has ended"));
         }
-        let giving = Giving(&handover_fds.giving);
+        let giving = HandoverGuard(&handover_fds.giving);
         let turn = self.turn()?;
         let objects = self.objects().clone();
         check(&objects, wanted)?;
@@ -94,7 +94,7 @@ impl Inside {
             .map_err(|error| refused(RefusedKind::Bad)(error.to_string()))?;
         tracing::info!(successor = wanted.pid, release = wanted.release, "handing over");
         let begun = Instant::now();
-        let mut still = Still::new(self, &objects)?;
+        let mut still = StoppedNode::new(self, &objects)?;
         let given = still
             .state()
             .and_then(|(state, sent)| give(&mut channel, &state, &sent, || self.domains.leave()));
@@ -168,7 +168,7 @@ fn check(objects: &Objects, wanted: &HandOver) -> Result<(), Refused> {
 }
 
 /// The reason, if a disk has failed for the guest that is still connected.
-fn ended(shown: &Shown) -> Option<String> {
+fn ended(shown: &ServedDisk) -> Option<String> {
     let look = shown.look();
     let core = look.core.filter(|_| matches!(look.server, Some(ServerState::Connected)))?;
     let phase = core.attachment().map(|attachment| attachment.view().phase);
@@ -202,7 +202,7 @@ fn meet(control: &Path, pid: u32) -> io::Result<Channel> {
 /// "yours".
 fn give(
     channel: &mut Channel,
-    state: &State,
+    state: &NodeState,
     sent: &SentDescriptors,
     leave: impl FnOnce(),
 ) -> Result<(), String> {
@@ -211,14 +211,14 @@ fn give(
     match channel.receive_word().map_err(lost)? {
         Verdict::Have => {
             leave();
-            channel.send(&Yours {}, &[]).map_err(lost)
+            channel.send(&HandoverEnd {}, &[]).map_err(lost)
         }
         Verdict::Cannot(why) => Err(format!("the successor cannot take over: {why}")),
     }
 }
 
 /// A node in which every part has stopped. Dropping it starts the parts again.
-struct Still<'i> {
+struct StoppedNode<'i> {
     inside: &'i Inside,
     objects: &'i Objects,
     disks: Vec<StillDisk>,
@@ -226,7 +226,7 @@ struct Still<'i> {
     suspended: bool,
 }
 
-impl<'i> Still<'i> {
+impl<'i> StoppedNode<'i> {
     /// Stops disks, sessions and records. With an error everything goes on.
     fn new(inside: &'i Inside, objects: &'i Objects) -> Result<Self, Refused> {
         let failed = refused(RefusedKind::Failed);
@@ -239,7 +239,7 @@ impl<'i> Still<'i> {
         let parked = park(&objects.disks, DRAIN_TIME_MAX, &mut still.disks);
         parked.map_err(&failed)?;
         still.park_nics().map_err(&failed)?;
-        let closed = |shown: &Shown| shown.look().core.is_none_or(|core| core.channels() == 0);
+        let closed = |shown: &ServedDisk| shown.look().core.is_none_or(|core| core.channels() == 0);
         let closing = || still.disks.iter().find(|disk| !closed(&disk.shown));
         if !within(CLOSE_TIME_MAX, || closing().is_none()) {
             let name = closing().map_or("", |disk| &disk.shown.config.name).to_owned();
@@ -287,13 +287,13 @@ impl<'i> Still<'i> {
     }
 
     /// Writes down the state of the whole node.
-    fn state(&mut self) -> Result<(State, SentDescriptors), String> {
+    fn state(&mut self) -> Result<(NodeState, SentDescriptors), String> {
         let mut sent = SentDescriptors::default();
         let state = self.take_down(&mut sent);
         Ok((state.map_err(|error| format!("copying descriptors: {error}"))?, sent))
     }
 
-    fn take_down(&mut self, sent: &mut SentDescriptors) -> io::Result<State> {
+    fn take_down(&mut self, sent: &mut SentDescriptors) -> io::Result<NodeState> {
         let inside = self.inside;
         let handover_fds = &inside.handover_fds;
         let state_lock = inside.volumes.state_lock()?.map(|lock| sent.put(lock));
@@ -302,7 +302,7 @@ impl<'i> Still<'i> {
         // Two statements, since each locks the nics, and one expression must not lock them twice.
         let uplinks = inside.nics().take_down_uplinks(sent)?;
         let nics = self.nics(sent)?;
-        Ok(State {
+        Ok(NodeState {
             version: STATE_VERSION,
             control: sent.put_copy(&handover_fds.control)?,
             control_lock: sent.put_copy(&handover_fds.control_lock)?,
@@ -332,7 +332,7 @@ impl<'i> Still<'i> {
     }
 }
 
-impl Drop for Still<'_> {
+impl Drop for StoppedNode<'_> {
     fn drop(&mut self) {
         if self.suspended {
             sidecores::resume(&self.inside.cores);

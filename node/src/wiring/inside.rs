@@ -5,10 +5,10 @@ use std::time::Instant;
 
 use link::ShmListener;
 use parking_lot::{Mutex, MutexGuard};
-use sessions::{Core, keys::Keys, sidecores};
+use sessions::{LinkedSidecore, keys::SidecoreKeys, sidecores};
 
 use super::disks::Disks;
-use super::disks::shown::Shown;
+use super::disks::shown::ServedDisk;
 use super::disks::steerer::Steerer;
 use super::fabric::Domains;
 use super::hand_over::fds::HandoverFds;
@@ -23,9 +23,9 @@ use super::watchdog::Watchdog;
 #[derive(Debug)]
 pub(crate) struct Inside {
     pub(crate) started: Instant,
-    pub(crate) keys: Keys,
+    pub(crate) keys: SidecoreKeys,
     pub(crate) volumes: Volumes,
-    pub(crate) cores: Vec<Core>,
+    pub(crate) cores: Vec<LinkedSidecore>,
     /// Kept until the node goes: callers get no answer then.
     pub(crate) door: Option<ShmListener>,
     pub(crate) disks: Disks,
@@ -62,7 +62,7 @@ impl Inside {
         }
         self.watchdog.stop();
         self.steerer.stop();
-        let disks: Vec<Arc<Shown>> = self.objects().disks.clone();
+        let disks: Vec<Arc<ServedDisk>> = self.objects().disks.clone();
         self.disks.stop(&disks);
         self.nics().stop();
         self.domains.stop();

@@ -10,7 +10,7 @@ use sessions::keys;
 use super::change::{bad, log, no_key_changed};
 use super::inside::Inside;
 use super::objects::{Objects, unknown_of};
-use crate::api::{API_VERSION, Done, Plan, Planned, Refused, RefusedKind, Reload};
+use crate::api::{API_VERSION, Done, Planned, Refused, RefusedKind, Reload, ReloadPlan};
 use crate::heap;
 use crate::kinds::running_kind;
 
@@ -66,7 +66,7 @@ impl Inside {
     }
 
     /// Reads the file again and lists the changes that it would make.
-    pub(crate) fn plan(&self) -> Result<Plan, Refused> {
+    pub(crate) fn plan(&self) -> Result<ReloadPlan, Refused> {
         let objects = self.objects().clone();
         Ok(self.read(&objects)?.plan)
     }
@@ -155,7 +155,7 @@ struct Read {
     revoked: Revoked,
     /// The changes after the revocations.
     changes: Vec<Change>,
-    plan: Plan,
+    plan: ReloadPlan,
 }
 
 impl Inside {
@@ -180,7 +180,7 @@ impl Inside {
             },
         };
         let restart = needs_restart(&objects.config, &target);
-        let plan = Plan {
+        let plan = ReloadPlan {
             version: API_VERSION,
             file: objects.path().display().to_string(),
             digest: digest(&revoked, &changes, &restart),

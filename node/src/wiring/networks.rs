@@ -17,45 +17,45 @@ use std::sync::Arc;
 use config::{Config, NetworkConfig, NicConfig, Role};
 use net::nic::{NicChain, NicOptions};
 use net::{Network, Nic, NicCore};
-use sessions::{Core, Doors, ObjectError, seed};
+use sessions::{LinkedSidecore, NetworkGate, ObjectError, seed};
 use virtio::{DeviceServer, ServerState, Socket};
 
 use self::cables::Cables;
-use self::remote::Way;
-use self::stages::Watched;
-use self::uplinks::{Attachment, OpenedUplink};
+use self::remote::RemoteNetwork;
+use self::stages::WatchedStages;
+use self::uplinks::{AttachedUplink, OpenedUplink};
 use crate::privilege::Opener;
 
 /// A network that exists.
 #[derive(Debug)]
-struct Live {
+struct LiveNetwork {
     config: NetworkConfig,
     sidecore: usize,
-    uplink: Option<Attachment>,
+    uplink: Option<AttachedUplink>,
     cables: Arc<Cables>,
     network: Network,
 }
 
 /// A nic that exists.
 #[derive(Debug)]
-struct Shown {
+struct ServedNic {
     config: NicConfig,
     core: Arc<NicCore>,
     chain: NicChain,
-    watched: Watched,
+    watched: WatchedStages,
     cables: Arc<Cables>,
     server: DeviceServer,
     /// The way to a network of another node.
-    way: Option<Way>,
+    way: Option<RemoteNetwork>,
 }
 
 /// All networks and nics.
 #[derive(Debug, Default)]
 pub(crate) struct Nics {
     // Dropped before their networks.
-    nics: Vec<Shown>,
-    networks: Vec<Live>,
-    doors: Arc<Doors>,
+    nics: Vec<ServedNic>,
+    networks: Vec<LiveNetwork>,
+    doors: Arc<NetworkGate>,
     /// The process that opens interfaces of uplinks.
     opener: Opener,
 }
@@ -66,9 +66,9 @@ pub(crate) struct Nics {
 /// The networks and nics that cannot be served; none of the others is left.
 pub(crate) fn start(
     config: &Config,
-    cores: &[Core],
+    cores: &[LinkedSidecore],
     mut uplinks: BTreeMap<String, OpenedUplink>,
-    (doors, opener): (Arc<Doors>, Opener),
+    (doors, opener): (Arc<NetworkGate>, Opener),
 ) -> Result<Nics, Vec<ObjectError>> {
     let (mut nics, mut errors) = (Nics { doors, opener, ..Nics::default() }, Vec::new());
     for network in &config.networks {
@@ -98,38 +98,38 @@ pub(crate) fn start(
 fn live(
     config: &NetworkConfig,
     sidecore: usize,
-    cores: &[Core],
+    cores: &[LinkedSidecore],
     uplink: Option<OpenedUplink>,
-) -> Result<Live, String> {
+) -> Result<LiveNetwork, String> {
     let network = Network::new(&config.name, cores[sidecore].sidecore.clone(), seed());
     let network = network.map_err(|error| error.to_string())?;
     let cables = Arc::<Cables>::default();
-    let attach = |uplink| Attachment::new(uplink, &network, &cables);
+    let attach = |uplink| AttachedUplink::new(uplink, &network, &cables);
     let uplink = uplink.map(attach).transpose()?;
-    Ok(Live { config: config.clone(), sidecore, uplink, cables, network })
+    Ok(LiveNetwork { config: config.clone(), sidecore, uplink, cables, network })
 }
 
 /// A nic before it has a socket.
 #[derive(Debug)]
-struct Made {
+struct PreparedNic {
     core: Arc<NicCore>,
     chain: NicChain,
-    watched: Watched,
+    watched: WatchedStages,
     cables: Arc<Cables>,
-    way: Option<Way>,
+    way: Option<RemoteNetwork>,
 }
 
-impl Made {
+impl PreparedNic {
     /// The nic with its socket.
-    fn shown(self, config: &NicConfig, server: DeviceServer) -> Shown {
+    fn shown(self, config: &NicConfig, server: DeviceServer) -> ServedNic {
         let Self { core, chain, watched, cables, way } = self;
         cables.set(&config.name, config.link, server.closer());
-        Shown { config: config.clone(), core, chain, watched, cables, server, way }
+        ServedNic { config: config.clone(), core, chain, watched, cables, server, way }
     }
 }
 
-fn make(config: &NicConfig, place: Place) -> Result<(Nic, Made), String> {
-    let Place { network, cables, way } = place;
+fn make(config: &NicConfig, place: NicPlace) -> Result<(Nic, PreparedNic), String> {
+    let NicPlace { network, cables, way } = place;
     let mut options = NicOptions::new(&config.name, config.mac);
     (options.mtu, options.pairs) = (config.mtu, config.pairs);
     options.port.vlans = match &way {
@@ -139,9 +139,9 @@ fn make(config: &NicConfig, place: Place) -> Result<(Nic, Made), String> {
     options.port.isolated = config.isolated;
     let nic = Nic::new(options, &network).map_err(|error| error.to_string())?;
     let (core, chain) = (nic.core(), nic.chain());
-    let mut watched = Watched::default();
+    let mut watched = WatchedStages::default();
     watched.change(&chain, None, config)?;
-    Ok((nic, Made { core, chain, watched, cables, way }))
+    Ok((nic, PreparedNic { core, chain, watched, cables, way }))
 }
 
 fn socket(config: &NicConfig) -> Socket {
@@ -153,13 +153,13 @@ fn socket(config: &NicConfig) -> Socket {
 }
 
 /// Shows a nic.
-fn show(config: &NicConfig, place: Place) -> Result<Shown, String> {
+fn show(config: &NicConfig, place: NicPlace) -> Result<ServedNic, String> {
     let (nic, made) = make(config, place)?;
     let server = virtio::serve(socket(config), Box::new(nic)).map_err(|error| error.to_string())?;
     Ok(made.shown(config, server))
 }
 
-impl Shown {
+impl ServedNic {
     /// Removes the nic. It waits until its guest's memory is released.
     fn stop(self) {
         self.cables.remove(&self.config.name);
@@ -181,15 +181,15 @@ impl Shown {
 }
 
 /// The place of a nic: a network here, which may have a way to a network of another node.
-struct Place {
+struct NicPlace {
     network: Network,
     cables: Arc<Cables>,
-    way: Option<Way>,
+    way: Option<RemoteNetwork>,
 }
 
 impl Nics {
     /// The same, with doors by which peers may join its networks.
-    pub(crate) fn with_doors(mut self, doors: Arc<Doors>) -> Self {
+    pub(crate) fn with_doors(mut self, doors: Arc<NetworkGate>) -> Self {
         for live in &self.networks {
             doors.open(&live.config, live.sidecore, &live.network);
         }
@@ -198,7 +198,7 @@ impl Nics {
     }
 
     /// Adds a network, which peers may join from now on.
-    fn add_network(&mut self, live: Live) {
+    fn add_network(&mut self, live: LiveNetwork) {
         self.doors.open(&live.config, live.sidecore, &live.network);
         self.networks.push(live);
     }
@@ -213,16 +213,16 @@ impl Nics {
     }
 
     /// The network of a nic, or the way to it.
-    fn place(&self, nic: &NicConfig, cores: &[Core]) -> Result<Place, String> {
+    fn place(&self, nic: &NicConfig, cores: &[LinkedSidecore]) -> Result<NicPlace, String> {
         match nic.peer() {
             None => {
                 let (network, cables) = self.network(&nic.network)?;
-                Ok(Place { network, cables, way: None })
+                Ok(NicPlace { network, cables, way: None })
             }
             Some(_) => {
                 let (sidecore, cables) = (self.sidecore_for_next(cores.len()), Arc::default());
-                let way = Way::new(nic, sidecore, cores, &cables)?;
-                Ok(Place { network: way.network.clone(), cables, way: Some(way) })
+                let way = RemoteNetwork::new(nic, sidecore, cores, &cables)?;
+                Ok(NicPlace { network: way.network.clone(), cables, way: Some(way) })
             }
         }
     }
@@ -243,7 +243,7 @@ impl Nics {
         network.ok_or_else(|| format!("there is no network {name:?}"))
     }
 
-    fn shown(&mut self, name: &str) -> Option<&mut Shown> {
+    fn shown(&mut self, name: &str) -> Option<&mut ServedNic> {
         self.nics.iter_mut().find(|shown| shown.config.name == name)
     }
 
@@ -261,12 +261,12 @@ impl Nics {
     /// The guest that uses one nic.
     pub(crate) fn user_of(&self, name: &str) -> Vec<String> {
         let shown = self.nics.iter().find(|shown| shown.config.name == name);
-        shown.and_then(Shown::user).into_iter().collect()
+        shown.and_then(ServedNic::user).into_iter().collect()
     }
 
     /// Removes all of them.
     pub(crate) fn stop(&mut self) {
-        self.nics.drain(..).for_each(Shown::stop);
+        self.nics.drain(..).for_each(ServedNic::stop);
         self.networks.iter().for_each(|live| self.doors.close(&live.config.name));
         self.networks.clear();
     }

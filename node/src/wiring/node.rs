@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use config::{Config, Kind};
 use parking_lot::Mutex;
-use sessions::{Doors, keys::Keys, links, sidecores};
+use sessions::{NetworkGate, keys::SidecoreKeys, links, sidecores};
 
 use super::disks::steerer::Steerer;
 use super::error::StartError;
@@ -58,10 +58,10 @@ impl Node {
         // First, so that a second node with the same configuration gets no further.
         let claim = Claim::new(&config.control)?;
         let handover_fds = handover_fds(&claim, metrics_listener.as_ref())?;
-        let keys = Keys::load(config)?;
+        let keys = SidecoreKeys::load(config)?;
         let volumes = volumes::start(config)?;
         let served = volumes::start::open_all(config, &volumes)?;
-        let doors = Doors::new(config.sidecores.cores.len());
+        let doors = NetworkGate::new(config.sidecores.cores.len());
         let exports = volumes.exports();
         let (cores, door) = sidecores::start(config, &keys, links, exports, &doors)?;
         let watchdog = Watchdog::start(&cores);

@@ -10,8 +10,8 @@ use config::{
 };
 use sessions::ObjectError;
 
-use super::disks::shown::{Shown, Source, attachment_key};
-use super::volumes::Served;
+use super::disks::shown::{DiskVolume, ServedDisk, attachment_key};
+use super::volumes::ServedVolume;
 use crate::api::{Refused, RefusedKind};
 use crate::status::Origin;
 
@@ -22,9 +22,9 @@ pub(crate) struct Objects {
     /// The configuration that describes what is running.
     pub(crate) config: Config,
     /// In the order of the configuration's volumes.
-    pub(crate) volumes: Vec<Arc<Served>>,
+    pub(crate) volumes: Vec<Arc<ServedVolume>>,
     /// In the order of the configuration's disks.
-    pub(crate) disks: Vec<Arc<Shown>>,
+    pub(crate) disks: Vec<Arc<ServedDisk>>,
     /// The objects that commands have added.
     commanded: BTreeSet<(Kind, String)>,
     /// The file as it was last read.
@@ -35,7 +35,11 @@ pub(crate) struct Objects {
 
 impl Objects {
     /// The objects of a node that has just started with this file.
-    pub(crate) fn new(file: &Config, volumes: Vec<Arc<Served>>, disks: Vec<Arc<Shown>>) -> Self {
+    pub(crate) fn new(
+        file: &Config,
+        volumes: Vec<Arc<ServedVolume>>,
+        disks: Vec<Arc<ServedDisk>>,
+    ) -> Self {
         let (config, file) = (file.clone(), file.clone());
         Self { config, volumes, disks, commanded: BTreeSet::new(), file, draining: false }
     }
@@ -54,7 +58,7 @@ impl Objects {
         self.commanded.insert((kind, name.to_owned()));
     }
 
-    pub(crate) fn volume(&self, name: &str) -> Option<&Arc<Served>> {
+    pub(crate) fn volume(&self, name: &str) -> Option<&Arc<ServedVolume>> {
         let at = self.config.volumes.iter().position(|volume| volume.name == name)?;
         Some(&self.volumes[at])
     }
@@ -63,11 +67,11 @@ impl Objects {
         self.config.volumes.iter_mut().find(|volume| volume.name == name)
     }
 
-    pub(crate) fn disk(&self, name: &str) -> Option<&Arc<Shown>> {
+    pub(crate) fn disk(&self, name: &str) -> Option<&Arc<ServedDisk>> {
         self.disks.iter().find(|disk| disk.config.name == name)
     }
 
-    pub(crate) fn add_volume(&mut self, config: &VolumeConfig, served: Arc<Served>) {
+    pub(crate) fn add_volume(&mut self, config: &VolumeConfig, served: Arc<ServedVolume>) {
         self.note(config);
         self.volumes.push(served);
     }
@@ -80,7 +84,7 @@ impl Objects {
         self.commanded.remove(&(Kind::of::<VolumeConfig>(), name.to_owned()));
     }
 
-    pub(crate) fn add_disk(&mut self, config: &DiskConfig, shown: Arc<Shown>) {
+    pub(crate) fn add_disk(&mut self, config: &DiskConfig, shown: Arc<ServedDisk>) {
         self.note(config);
         self.disks.push(shown);
     }
@@ -177,17 +181,17 @@ impl Objects {
     ///
     /// # Errors
     /// When the key that proves the disk's tenant cannot be read.
-    pub(crate) fn source(&self, disk: &DiskConfig) -> Result<Source, ObjectError> {
+    pub(crate) fn source(&self, disk: &DiskConfig) -> Result<DiskVolume, ObjectError> {
         Ok(match &disk.volume.peer {
             Some(peer) => {
                 let key = attachment_key(&self.config, disk)?;
                 let (peer, volume) = (peer, &disk.volume.volume);
-                Source::Remote(block::RemoteVolume::with_key(peer, volume, key))
+                DiskVolume::Remote(block::RemoteVolume::with_key(peer, volume, key))
             }
             None => {
                 let served = self.volume(&disk.volume.volume);
                 let export = &served.expect("the configuration was checked").export;
-                Source::Local(block::LocalVolume::new(Arc::clone(export)))
+                DiskVolume::Local(block::LocalVolume::new(Arc::clone(export)))
             }
         })
     }

@@ -8,9 +8,9 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use config::{Config, Kind, Trust};
 use peer::Planes;
-use sessions::Core;
+use sessions::LinkedSidecore;
 use sessions::counted::{SessionCounters, of_core};
-use sessions::keys::{self, Keys};
+use sessions::keys::{self, SidecoreKeys};
 use transport::{Endpoint, SessionState};
 
 use self::quotas::Shares;
@@ -45,7 +45,7 @@ pub(crate) fn status(inside: &Inside) -> Status {
 }
 
 /// Peers that were refused a session; none on a node without sessions.
-fn refused(inside: &Inside, config: &Config, asked: &[Asked]) -> Vec<StrangersStatus> {
+fn refused(inside: &Inside, config: &Config, asked: &[SidecoreReport]) -> Vec<StrangersStatus> {
     if inside.cores.iter().all(|core| core.link.is_none()) {
         return Vec::new();
     }
@@ -55,7 +55,7 @@ fn refused(inside: &Inside, config: &Config, asked: &[Asked]) -> Vec<StrangersSt
 
 /// The part of the status that only a sidecore itself knows: all zero and empty without sessions.
 #[derive(Default)]
-struct Asked {
+struct SidecoreReport {
     sessions: Vec<transport::SessionStatus>,
     counted: SessionCounters,
     shares: Shares,
@@ -64,12 +64,12 @@ struct Asked {
 
 /// Asks a sidecore, so it may wait for a round of it. A sidecore that has stopped, or is stuck,
 /// gives no answer.
-fn ask(core: &Core) -> Asked {
+fn ask(core: &LinkedSidecore) -> SidecoreReport {
     let asked = core.sidecore.ask(|local| {
         let endpoint = local.services().get::<Endpoint>()?;
         let endpoint = endpoint.borrow();
         let planes = local.services().get::<Planes>();
-        Some(Asked {
+        Some(SidecoreReport {
             sessions: endpoint.sessions().collect(),
             counted: SessionCounters::of(&endpoint),
             shares: Shares {
@@ -116,7 +116,7 @@ fn guest_memory() -> GuestMemoryStatus {
     }
 }
 
-fn sidecores(inside: &Inside, config: &Config, asked: &[Asked]) -> Vec<SidecoreStatus> {
+fn sidecores(inside: &Inside, config: &Config, asked: &[SidecoreReport]) -> Vec<SidecoreStatus> {
     let cores = inside.cores.iter().zip(&config.sidecores.cores);
     let cores = cores.zip(asked).enumerate();
     cores
@@ -154,7 +154,7 @@ fn steered(inside: &Inside, disks: &[DiskStatus], sidecores: &mut [SidecoreStatu
 }
 
 /// Every sidecore's sessions.
-fn sessions(keys: &Keys, asked: &[Asked]) -> Vec<SessionStatus> {
+fn sessions(keys: &SidecoreKeys, asked: &[SidecoreReport]) -> Vec<SessionStatus> {
     let found = asked.iter().enumerate().flat_map(|(sidecore, asked)| {
         asked.sessions.iter().map(move |found| session(keys, sidecore, found))
     });
@@ -163,7 +163,11 @@ fn sessions(keys: &Keys, asked: &[Asked]) -> Vec<SessionStatus> {
     all
 }
 
-fn session(keys: &Keys, sidecore: usize, found: &transport::SessionStatus) -> SessionStatus {
+fn session(
+    keys: &SidecoreKeys,
+    sidecore: usize,
+    found: &transport::SessionStatus,
+) -> SessionStatus {
     let state = match found.state {
         SessionState::Connecting => "connecting",
         SessionState::HalfOpen => "half-open",
@@ -201,7 +205,7 @@ fn session(keys: &Keys, sidecore: usize, found: &transport::SessionStatus) -> Se
 }
 
 /// The time at which the peer's key expires.
-fn key_expires(keys: &Keys, found: &transport::SessionStatus) -> Option<String> {
+fn key_expires(keys: &SidecoreKeys, found: &transport::SessionStatus) -> Option<String> {
     let expires_unix_s = keys.known(&found.peer.key?)?.expires_unix_s?;
     // Each time that a configuration can give can be shown.
     let instant = jiff::Timestamp::from_second(i64::try_from(expires_unix_s).ok()?).ok()?;

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::inside::Inside;
 use super::report;
-use crate::api::{Done, Drain, HandOver, Plan, Refused, Reload};
+use crate::api::{Done, Drain, HandOver, Refused, Reload, ReloadPlan};
 use crate::control::Service;
 use crate::kinds::running_kind;
 use crate::status::Status;
@@ -55,7 +55,7 @@ impl Service for Inside {
         self.take_disk(disk)
     }
 
-    fn plan(&self) -> Result<Plan, Refused> {
+    fn plan(&self) -> Result<ReloadPlan, Refused> {
         self.plan()
     }
 

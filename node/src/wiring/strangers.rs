@@ -14,8 +14,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use config::name_problem;
-use sessions::Core;
-use sessions::keys::{Keys, Now};
+use sessions::LinkedSidecore;
+use sessions::keys::{CurrentKeys, SidecoreKeys};
 use sidecore::Sidecore;
 use transport::{
     Endpoint, NAME_BYTES_MAX, PROTOCOL_VERSION, STRANGERS_MAX, Security, Stranger, StrangerReason,
@@ -110,7 +110,7 @@ pub(crate) struct Watcher {
 impl Watcher {
     /// Begins to look at these sidecores. Without the thread the node still serves its guests; the
     /// log says that it will not report strangers.
-    pub(crate) fn start(node: &str, keys: &Keys, cores: &[Core]) -> Self {
+    pub(crate) fn start(node: &str, keys: &SidecoreKeys, cores: &[LinkedSidecore]) -> Self {
         let with_sessions =
             cores.iter().filter_map(|core| Some((core.sidecore.clone(), core.refused.clone()?)));
         let cores: Vec<_> = with_sessions.collect();
@@ -138,8 +138,13 @@ impl Drop for Watcher {
     }
 }
 
-fn look_on(node: &str, keys: &Now, cores: &[(Sidecore, Arc<AtomicU64>)], stopped: &Receiver<()>) {
-    let (mut told, mut found) = (Told::default(), Refusals::default());
+fn look_on(
+    node: &str,
+    keys: &CurrentKeys,
+    cores: &[(Sidecore, Arc<AtomicU64>)],
+    stopped: &Receiver<()>,
+) {
+    let (mut told, mut found) = (LoggedRefusals::default(), Refusals::default());
     let mut total = 0;
     while stopped.recv_timeout(LOOK_AGAIN) == Err(RecvTimeoutError::Timeout) {
         // A sidecore is woken only when it has refused a peer.
@@ -176,12 +181,12 @@ fn log(stranger: &Stranger, refused: u64, node: &str, security: &Security) {
 
 /// The refusals that the log has reported.
 #[derive(Debug, Default)]
-struct Told {
+struct LoggedRefusals {
     refused: [u64; REASONS],
     at: [Option<Instant>; REASONS],
 }
 
-impl Told {
+impl LoggedRefusals {
     /// The reasons that the log should report now, and how many refusals of each are new to it.
     fn news(&mut self, now: Instant, refused: &[u64; REASONS]) -> Vec<(StrangerReason, u64)> {
         let mut news = Vec::new();
@@ -325,7 +330,7 @@ mod tests {
 
     #[test]
     fn one_line_for_each_reason_and_then_one_in_ten_minutes() {
-        let (mut told, start) = (Told::default(), Instant::now());
+        let (mut told, start) = (LoggedRefusals::default(), Instant::now());
         let mut refused = [0; REASONS];
         assert_eq!(told.news(start, &refused), []);
         let mut lines = Vec::new();

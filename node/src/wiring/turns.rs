@@ -18,7 +18,7 @@ pub(crate) enum NoTurn {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct TurnState {
     /// The ticket that the next caller gets.
     next: u64,
     /// The ticket whose turn it is.
@@ -31,20 +31,20 @@ struct State {
 /// The queue of changes.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
-    state: Mutex<State>,
+    state: Mutex<TurnState>,
     moved: Condvar,
 }
 
 /// A turn. Dropping it begins the next caller's turn.
 #[derive(Debug)]
-pub(crate) struct Turn<'t>(&'t Turns);
+pub(crate) struct ChangeTurn<'t>(&'t Turns);
 
 impl Turns {
     /// Waits for a turn.
     ///
     /// # Errors
     /// When too many wait, or no more changes are taken.
-    pub(crate) fn take(&self) -> Result<Turn<'_>, NoTurn> {
+    pub(crate) fn take(&self) -> Result<ChangeTurn<'_>, NoTurn> {
         let mut state = self.state();
         if state.given_away {
             return Err(NoTurn::GivenAway);
@@ -63,7 +63,7 @@ impl Turns {
         if state.given_away {
             return Err(NoTurn::GivenAway);
         }
-        let turn = Turn(self);
+        let turn = ChangeTurn(self);
         // The turn is dropped without use, so that the next caller does not wait for ever.
         if state.closed {
             drop(state);
@@ -84,12 +84,12 @@ impl Turns {
         !state.given_away
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, TurnState> {
         self.state.lock()
     }
 }
 
-impl Turn<'_> {
+impl ChangeTurn<'_> {
     /// No other turn comes after this one, since another process has the node. Waiting callers are
     /// refused.
     pub(crate) fn give_away(self) {
@@ -99,7 +99,7 @@ impl Turn<'_> {
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for ChangeTurn<'_> {
     fn drop(&mut self) {
         self.0.state().serving += 1;
         self.0.moved.notify_all();

@@ -20,7 +20,7 @@ use block::{Export, ExportOptions, Exports, Plane};
 use config::{Config, Directories, StageConfig, VolumeConfig};
 use parking_lot::{Mutex, MutexGuard};
 use peer::Allow;
-use sessions::Core;
+use sessions::LinkedSidecore;
 use volume::backend::{BackendVolume, HandedBlocks, Opening};
 use volume::chain::{Chain, Swap, SwapProgress};
 use volume::record::{FileRecords, KeptRecords, RecordWriter, Ticket, make_private};
@@ -42,7 +42,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// A volume with everything around it.
 #[derive(Debug)]
-pub(crate) struct Served {
+pub(crate) struct ServedVolume {
     /// The volume as disks and peers use it.
     pub(crate) export: Arc<Export>,
     /// The chain behind the export, which can be replaced.
@@ -55,14 +55,14 @@ pub(crate) struct Served {
 
 /// A volume of another process, which has stopped using it.
 #[derive(Debug, Default)]
-pub(crate) struct Handed {
+pub(crate) struct HandedVolume {
     /// Its blocks.
     pub(crate) blocks: Option<HandedBlocks>,
     /// The records of its attachments, where these are not in files.
     pub(crate) records: KeptRecords,
 }
 
-impl Served {
+impl ServedVolume {
     /// Its stages as they are now.
     pub(crate) fn chain(&self) -> Chain {
         self.stages().clone()
@@ -81,7 +81,11 @@ impl Served {
     ///
     /// # Errors
     /// When a stage cannot be opened, or requests do not complete in time. The old chain stays.
-    pub(crate) fn set_chain(&self, chain: &[StageConfig], cores: &[Core]) -> Result<(), String> {
+    pub(crate) fn set_chain(
+        &self,
+        chain: &[StageConfig],
+        cores: &[LinkedSidecore],
+    ) -> Result<(), String> {
         let now = self.chain();
         let next = now.rebuilt(chain, now.key(), sidecore::now_ns());
         let next = next.map_err(|error| error.to_string())?;
@@ -97,7 +101,7 @@ impl Served {
         Ok(())
     }
 
-    fn turn(&self, cores: &[Core]) -> Result<(), String> {
+    fn turn(&self, cores: &[LinkedSidecore]) -> Result<(), String> {
         loop {
             match wait_for_turn(&self.swap, cores) {
                 SwapProgress::Done if self.swap.settle() => return Ok(()),
@@ -116,7 +120,7 @@ impl Served {
 }
 
 /// Waits until every channel has the new chain, one cannot have it, or the time is over.
-fn wait_for_turn(swap: &Swap, cores: &[Core]) -> SwapProgress {
+fn wait_for_turn(swap: &Swap, cores: &[LinkedSidecore]) -> SwapProgress {
     wake(cores);
     let until = Instant::now() + TURN_TIME_MAX;
     loop {
@@ -127,7 +131,7 @@ fn wait_for_turn(swap: &Swap, cores: &[Core]) -> SwapProgress {
     }
 }
 
-pub(crate) fn wake(cores: &[Core]) {
+pub(crate) fn wake(cores: &[LinkedSidecore]) {
     cores.iter().for_each(|core| core.sidecore.waker().wake());
 }
 
@@ -232,16 +236,20 @@ impl Volumes {
     ///
     /// # Errors
     /// The fault and the way out; nothing is left open.
-    pub(crate) fn open(&self, wanted: &VolumeConfig) -> Result<Served, String> {
-        self.adopt(wanted, Handed::default())
+    pub(crate) fn open(&self, wanted: &VolumeConfig) -> Result<ServedVolume, String> {
+        self.adopt(wanted, HandedVolume::default())
     }
 
     /// The same for a volume of another process, as far as it was handed over.
     ///
     /// # Errors
     /// As [`Self::open`].
-    pub(crate) fn adopt(&self, wanted: &VolumeConfig, handed: Handed) -> Result<Served, String> {
-        let Handed { blocks, records: kept } = handed;
+    pub(crate) fn adopt(
+        &self,
+        wanted: &VolumeConfig,
+        handed: HandedVolume,
+    ) -> Result<ServedVolume, String> {
+        let HandedVolume { blocks, records: kept } = handed;
         let is_handed = blocks.is_some();
         let (name, state) = (&wanted.name, self.directories.state.as_deref());
         let opened = state.map(|state| FileRecords::open(state, name, self.writer.clone()));
@@ -282,7 +290,7 @@ impl Volumes {
             }
             Ok(export) => export,
         };
-        Ok(Served { export, swap, chain: Mutex::new(chain), backend })
+        Ok(ServedVolume { export, swap, chain: Mutex::new(chain), backend })
     }
 
     /// A descriptor of the lock of the records' directory, if it is ours.
@@ -308,19 +316,24 @@ impl Volumes {
     }
 
     /// Lets peers find a volume.
-    pub(crate) fn publish(&self, served: &Served) {
+    pub(crate) fn publish(&self, served: &ServedVolume) {
         self.exports.insert(Arc::clone(&served.export));
     }
 
     /// Sets the nodes that may use a volume. A user that is no longer allowed is cut off.
-    pub(crate) fn set_allow(&self, served: &Served, allow: &[Allow], cores: &[Core]) {
+    pub(crate) fn set_allow(
+        &self,
+        served: &ServedVolume,
+        allow: &[Allow],
+        cores: &[LinkedSidecore],
+    ) {
         served.export.set_allow(allow.to_vec());
         // The servers of peers read the lists in each round.
         wake(cores);
     }
 
     /// Makes all peers that have a description of the volume ask for it again.
-    pub(crate) fn tell_changed(&self, served: &Served, cores: &[Core]) {
+    pub(crate) fn tell_changed(&self, served: &ServedVolume, cores: &[LinkedSidecore]) {
         for core in cores {
             let name = served.export.name().to_owned();
             on_server(core, move |server| server.changed(&name));
@@ -336,9 +349,9 @@ impl Volumes {
     /// it.
     pub(crate) fn withdraw(
         &self,
-        served: &Served,
+        served: &ServedVolume,
         own: &[String],
-        cores: &[Core],
+        cores: &[LinkedSidecore],
     ) -> Result<(), String> {
         let export = &served.export;
         self.exports.remove(export.name());
@@ -370,9 +383,9 @@ impl Volumes {
 
 /// Nodes that have a disk of the volume, which would be lost with it, also a disk without a guest
 /// at the moment.
-pub(crate) fn shown_by(volume: &str, cores: &[Core]) -> BTreeSet<String> {
+pub(crate) fn shown_by(volume: &str, cores: &[LinkedSidecore]) -> BTreeSet<String> {
     let now_ns = sidecore::now_ns();
-    let ask = |core: &Core| {
+    let ask = |core: &LinkedSidecore| {
         let volume = volume.to_owned();
         on_server(core, move |server| server.shown_by(now_ns, &volume))
     };
@@ -380,7 +393,7 @@ pub(crate) fn shown_by(volume: &str, cores: &[Core]) -> BTreeSet<String> {
 }
 
 /// Whether no peer has a part of the volume, and every close has ended.
-fn is_withdrawn(export: &Arc<Export>, own: &[String], cores: &[Core]) -> bool {
+fn is_withdrawn(export: &Arc<Export>, own: &[String], cores: &[LinkedSidecore]) -> bool {
     let closings: usize = cores
         .iter()
         .filter_map(|core| {
@@ -394,7 +407,7 @@ fn is_withdrawn(export: &Arc<Export>, own: &[String], cores: &[Core]) -> bool {
 
 /// Runs `f` on a sidecore's server of peers, if it has one.
 fn on_server<R: Send + 'static>(
-    core: &Core,
+    core: &LinkedSidecore,
     f: impl FnOnce(&mut Server) -> R + Send + 'static,
 ) -> Option<R> {
     let asked = core.sidecore.call(move |local| {
@@ -406,7 +419,7 @@ fn on_server<R: Send + 'static>(
 }
 
 /// Why a volume cannot be beside these others with its key.
-pub(crate) fn same_key(served: &Served, others: &[Arc<Served>]) -> Option<String> {
+pub(crate) fn same_key(served: &ServedVolume, others: &[Arc<ServedVolume>]) -> Option<String> {
     let keys: Vec<_> = others.iter().filter_map(|it| Some((it.export.name(), it.key()?))).collect();
     ciphers::same_key(served.key().as_deref(), keys.iter().map(|(name, key)| (*name, &**key)))
 }

@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
-use sessions::Core;
+use sessions::LinkedSidecore;
 use sidecore::{Health, PulseView, Sidecore, ThreadLook, Watch};
 
 use crate::notify::Pings;
@@ -29,26 +29,26 @@ const LOOK: Duration = Duration::from_millis(150);
 const LOG_PAUSE: Duration = Duration::from_secs(60);
 
 /// The thread that looks, and the channel that ends it.
-type Looker = (Sender<()>, JoinHandle<()>);
+type WatchdogThread = (Sender<()>, JoinHandle<()>);
 
 /// The watchdog of a node's sidecores. Dropping it ends its thread.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
-    seen: Arc<Seen>,
-    looker: Mutex<Option<Looker>>,
+    seen: Arc<WatchdogFindings>,
+    looker: Mutex<Option<WatchdogThread>>,
 }
 
 /// The findings, which the thread and its readers share.
 #[derive(Debug)]
-struct Seen {
-    cores: Mutex<Vec<CoreSeen>>,
+struct WatchdogFindings {
+    cores: Mutex<Vec<SidecoreFindings>>,
     pings: Mutex<Option<Pings>>,
 }
 
 /// The findings about one sidecore.
 #[derive(Clone, Debug, Default)]
-struct CoreSeen {
-    stuck: Option<Stuck>,
+struct SidecoreFindings {
+    stuck: Option<StuckSidecore>,
     /// How often it was stuck, and for how long in all. The present time is added when it ends.
     stalls: u64,
     stalled_ns: u64,
@@ -57,7 +57,7 @@ struct CoreSeen {
 
 /// A sidecore that is stuck.
 #[derive(Clone, Debug)]
-struct Stuck {
+struct StuckSidecore {
     since: Instant,
     what: String,
     is_logged: bool,
@@ -66,10 +66,10 @@ struct Stuck {
 impl Watchdog {
     /// Begins to look at these sidecores. Without the thread the node still serves its guests; the
     /// log says that the watchdog is missing.
-    pub(crate) fn start(cores: &[Core]) -> Self {
+    pub(crate) fn start(cores: &[LinkedSidecore]) -> Self {
         let cores: Vec<_> = cores.iter().map(|core| core.sidecore.clone()).collect();
-        let seen = Arc::new(Seen {
-            cores: Mutex::new(vec![CoreSeen::default(); cores.len()]),
+        let seen = Arc::new(WatchdogFindings {
+            cores: Mutex::new(vec![SidecoreFindings::default(); cores.len()]),
             pings: Mutex::default(),
         });
         let (stop, stopped) = channel();
@@ -137,7 +137,7 @@ fn nanoseconds(time: Duration) -> u64 {
     time.as_nanos().try_into().unwrap_or(u64::MAX)
 }
 
-fn look_on(cores: &[Sidecore], seen: &Seen, stopped: &Receiver<()>) {
+fn look_on(cores: &[Sidecore], seen: &WatchdogFindings, stopped: &Receiver<()>) {
     let mut watches: Vec<_> = cores.iter().map(|_| (Watch::default(), Instant::now())).collect();
     while stopped.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
         let mut all_move = true;
@@ -170,11 +170,16 @@ fn look_on(cores: &[Sidecore], seen: &Seen, stopped: &Receiver<()>) {
     }
 }
 
-fn is_stuck(index: usize, core: &mut CoreSeen, since: Instant, what: impl FnOnce() -> String) {
+fn is_stuck(
+    index: usize,
+    core: &mut SidecoreFindings,
+    since: Instant,
+    what: impl FnOnce() -> String,
+) {
     let may_log = core.logged.is_none_or(|logged| logged.elapsed() >= LOG_PAUSE);
     if core.stuck.is_none() {
         core.stalls += 1;
-        core.stuck = Some(Stuck { since, what: what(), is_logged: false });
+        core.stuck = Some(StuckSidecore { since, what: what(), is_logged: false });
     }
     let Some(stuck) = core.stuck.as_mut().filter(|stuck| may_log && !stuck.is_logged) else {
         return;
@@ -189,7 +194,7 @@ fn is_stuck(index: usize, core: &mut CoreSeen, since: Instant, what: impl FnOnce
     );
 }
 
-fn goes_on(index: usize, core: &mut CoreSeen) {
+fn goes_on(index: usize, core: &mut SidecoreFindings) {
     let Some(stuck) = core.stuck.take() else { return };
     let stalled = stuck.since.elapsed();
     core.stalled_ns = core.stalled_ns.saturating_add(nanoseconds(stalled));
@@ -301,7 +306,7 @@ mod tests {
 
     #[test]
     fn a_stall_is_counted_each_time_and_logged_once_a_minute() {
-        let mut core = CoreSeen::default();
+        let mut core = SidecoreFindings::default();
         is_stuck(0, &mut core, Instant::now(), || "serving a".to_owned());
         assert!(core.stuck.as_ref().is_some_and(|stuck| stuck.is_logged));
         is_stuck(0, &mut core, Instant::now(), || panic!("it is known already"));

@@ -2,7 +2,7 @@
 //! does not get it back.
 
 use node::Node;
-use node::api::Plan;
+use node::api::ReloadPlan;
 use node::keys::KeyKind;
 use node::status::{DiskState, Status};
 use serde_json::{Value, json};
@@ -43,7 +43,7 @@ impl Stuck {
         self.pair.write(&format!("{io1}{}", OWN.replace("queues = 2", "queues = 4")));
     }
 
-    fn plan(&self) -> Plan {
+    fn plan(&self) -> ReloadPlan {
         let (code, answer) = ask(&self.nodes.0, "GET", "/v1/reload", None);
         assert_eq!(code, 200, "{answer}");
         serde_json::from_str(&answer).unwrap()

@@ -2,7 +2,7 @@
 
 use std::os::unix::net::UnixListener;
 
-use node::api::Plan;
+use node::api::ReloadPlan;
 use node::status::{DiskState, Origin};
 use serde_json::{Value, json};
 use virtio::driver::RequestStatus as Outcome;
@@ -13,13 +13,13 @@ use crate::common::{Guest, Home, PATIENCE, wait_for_disk};
 
 const DISK: &str = "[[disk]]\nsocket = \"x.sock\"\nvolume = \"a\"\n";
 
-fn plan(node: &node::Node) -> Plan {
+fn plan(node: &node::Node) -> ReloadPlan {
     let (code, answer) = ask(node, "GET", "/v1/reload", None);
     assert_eq!(code, 200, "{answer}");
     serde_json::from_str(&answer).unwrap()
 }
 
-fn whats(plan: &Plan) -> Vec<&str> {
+fn whats(plan: &ReloadPlan) -> Vec<&str> {
     plan.changes.iter().map(|change| change.what.as_str()).collect()
 }
 

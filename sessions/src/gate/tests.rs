@@ -26,23 +26,23 @@ fn peer(name: &str) -> PeerInfo {
 }
 
 /// Doors with a network "blue" that is open to these with this key.
-fn doors(nodes: &[&str], key: [u8; 32]) -> Arc<Doors> {
-    let doors = Doors::new(1);
+fn doors(nodes: &[&str], key: [u8; 32]) -> Arc<NetworkGate> {
+    let doors = NetworkGate::new(1);
     let allow =
         nodes.iter().map(|node| Allow { node: (*node).to_owned(), key: Some(AttachmentKey(key)) });
     let (allow, remote) = (allow.collect(), RemotePorts::default());
-    let open = Open { id: 1, sidecore: 0, allow, remote, terms: 0 };
+    let open = OpenNetwork { id: 1, sidecore: 0, allow, remote, terms: 0 };
     doors.guard().networks.insert("blue".to_owned(), open);
     doors
 }
 
-fn ask(doors: &Doors, now_ns: u64, name: &str, proof: &[u8]) -> Result<Admission, String> {
+fn ask(doors: &NetworkGate, now_ns: u64, name: &str, proof: &[u8]) -> Result<Admission, String> {
     let join = join("blue", "nic", Mac([2, 0, 0, 0, 0, 1]), 1500, Vlans::Access(0));
     doors.admit(now_ns, &peer(name), &join, Some(proof))
 }
 
 /// How many of so many wrong proofs were checked.
-fn looked_at(doors: &Doors, now_ns: u64, name: &str, proofs: u64) -> u64 {
+fn looked_at(doors: &NetworkGate, now_ns: u64, name: &str, proofs: u64) -> u64 {
     let asks = (0..proofs).map(|_| ask(doors, now_ns, name, &[1; PROOF_BYTES]).unwrap_err());
     asks.filter(|why| !why.starts_with("more than")).count() as u64
 }

@@ -6,7 +6,7 @@ use clap::{Arg, ArgMatches, Args, Command, Error, FromArgMatches};
 use node::config::{Kind, SettingKey};
 use serde_json::{Map, Value};
 
-use super::{Named, Remove, Which, change, list, one, take_away};
+use super::{Named, NodeChoice, Remove, change, list, one, take_away};
 use crate::failure::CommandFailure;
 use crate::tables;
 
@@ -20,8 +20,8 @@ pub(crate) struct AnyKindCommand {
 #[derive(Debug)]
 enum KindVerb {
     /// With the options that were given, as texts.
-    Add(Vec<(SettingKey, String)>, Which),
-    List(Which),
+    Add(Vec<(SettingKey, String)>, NodeChoice),
+    List(NodeChoice),
     Remove(Remove),
     Show(Named),
 }
@@ -37,9 +37,9 @@ pub(crate) fn any_kind_command(kind: Kind) -> Command {
     Command::new(name)
         .about(format!("Add, list, remove and show the {name}s of a running node"))
         .after_help(format!("The options of `vrio {name} add` are the keys of [[{name}]]."))
-        .subcommand(Which::augment_args(add))
+        .subcommand(NodeChoice::augment_args(add))
         .subcommand(Remove::augment_args(remove))
-        .subcommand(Which::augment_args(list))
+        .subcommand(NodeChoice::augment_args(list))
         .subcommand(Named::augment_args(show))
 }
 
@@ -80,9 +80,9 @@ impl AnyKindCommand {
                 let given = kind.keys().iter().copied();
                 let given = given
                     .filter_map(|key| Some((key, matches.get_one::<String>(key.name)?.clone())));
-                KindVerb::Add(given.collect(), Which::from_arg_matches(matches)?)
+                KindVerb::Add(given.collect(), NodeChoice::from_arg_matches(matches)?)
             }
-            "list" => KindVerb::List(Which::from_arg_matches(matches)?),
+            "list" => KindVerb::List(NodeChoice::from_arg_matches(matches)?),
             "remove" => KindVerb::Remove(Remove::from_arg_matches(matches)?),
             _ => KindVerb::Show(Named::from_arg_matches(matches)?),
         };

@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 use node::status::DomainStatus;
 use serde_json::Value;
 
-use super::{Fields, Remove, Which, change, list, take_away};
+use super::{Fields, NodeChoice, Remove, change, list, take_away};
 use crate::failure::CommandFailure;
 use crate::tables;
 
@@ -25,7 +25,7 @@ pub(crate) enum DomainCommand {
     /// Remove a domain.
     Remove(Remove),
     /// List the domains, with their endpoints and memory.
-    List(Which),
+    List(NodeChoice),
 }
 
 #[derive(Debug, Args)]
@@ -42,7 +42,7 @@ pub(crate) struct DomainAdd {
     #[arg(long, alias = "peer", value_name = "PEER", value_delimiter = ',')]
     peers: Vec<String>,
     #[command(flatten)]
-    which: Which,
+    which: NodeChoice,
 }
 
 pub(crate) fn domain(command: &DomainCommand) -> Result<(), CommandFailure> {

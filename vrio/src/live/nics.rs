@@ -5,8 +5,8 @@ use node::status::{NetworkStatus, NicStatus};
 use serde_json::{Map, Value, json};
 
 use super::{
-    Fields, Named, ROLES, Remove, SocketAccess, Which, allow, change, list, one, segment, table,
-    take_away,
+    Fields, Named, NodeChoice, ROLES, Remove, SocketAccess, allow, change, list, one, segment,
+    table, take_away,
 };
 use crate::failure::CommandFailure;
 use crate::snippets::Vmm;
@@ -38,7 +38,7 @@ pub(crate) enum NetworkCommand {
     /// Remove a network.
     Remove(Remove),
     /// List the networks.
-    List(Which),
+    List(NodeChoice),
     /// Show one network with all its counters.
     Show(Named),
 }
@@ -58,7 +58,7 @@ pub(crate) struct NetworkAdd {
     #[arg(long, value_name = "TABLE")]
     remote: Option<String>,
     #[command(flatten)]
-    which: Which,
+    which: NodeChoice,
 }
 
 #[derive(Debug, Subcommand)]
@@ -68,7 +68,7 @@ pub(crate) enum NicCommand {
     /// Remove a nic.
     Remove(Remove),
     /// List the nics.
-    List(Which),
+    List(NodeChoice),
     /// Show one nic with all its counters, or print a VMM's options for it.
     Show(NicShow),
     /// Change a nic's stages (rate, rules, mirror, meter) or its link while the guest runs.
@@ -166,7 +166,7 @@ pub(crate) struct NicAdd {
     #[command(flatten)]
     changeable: Changeable,
     #[command(flatten)]
-    which: Which,
+    which: NodeChoice,
 }
 
 impl NicAdd {
@@ -208,7 +208,7 @@ pub(crate) struct NicSet {
     #[arg(long, conflicts_with = "default")]
     no_filter: bool,
     #[command(flatten)]
-    which: Which,
+    which: NodeChoice,
 }
 
 impl NicSet {

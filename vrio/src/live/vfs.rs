@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 use node::status::VfStatus;
 
-use super::{Fields, Remove, Which, change, list, take_away};
+use super::{Fields, NodeChoice, Remove, change, list, take_away};
 use crate::failure::CommandFailure;
 use crate::tables;
 
@@ -23,7 +23,7 @@ pub(crate) enum VfCommand {
     /// Remove a window: no virtual machine can use it any more.
     Remove(Remove),
     /// List the virtual machines' windows into domains.
-    List(Which),
+    List(NodeChoice),
 }
 
 #[derive(Debug, Args)]
@@ -40,7 +40,7 @@ pub(crate) struct VfAdd {
     #[arg(long = "name", value_name = "NAME", hide = true, conflicts_with = "name")]
     named: Option<String>,
     #[command(flatten)]
-    which: Which,
+    which: NodeChoice,
 }
 
 pub(crate) fn vf(command: &VfCommand) -> Result<(), CommandFailure> {

@@ -45,7 +45,7 @@ pub(super) struct Screen {
 
 /// The step after a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Next {
+pub(super) enum ScreenStep {
     Go,
     Quit,
 }
@@ -77,7 +77,7 @@ fn show(
         let mut changed = false;
         if event::poll(wait)? {
             match event::read()? {
-                Event::Key(key) if screen.key(key) == Next::Quit => return Ok(()),
+                Event::Key(key) if screen.key(key) == ScreenStep::Quit => return Ok(()),
                 Event::Key(_) | Event::Resize(..) => changed = true,
                 _ => {}
             }
@@ -170,15 +170,15 @@ impl Screen {
         self.problem = None;
     }
 
-    pub(super) fn key(&mut self, key: KeyEvent) -> Next {
+    pub(super) fn key(&mut self, key: KeyEvent) -> ScreenStep {
         if key.kind == KeyEventKind::Release {
-            return Next::Go;
+            return ScreenStep::Go;
         }
         let page = self.height.saturating_sub(1).max(1);
         match key.code {
-            KeyCode::Char('q') | KeyCode::Esc => return Next::Quit,
+            KeyCode::Char('q') | KeyCode::Esc => return ScreenStep::Quit,
             KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => {
-                return Next::Quit;
+                return ScreenStep::Quit;
             }
             KeyCode::Up | KeyCode::Char('k') => self.top = self.top.saturating_sub(1),
             KeyCode::Down | KeyCode::Char('j') => self.top += 1,
@@ -189,7 +189,7 @@ impl Screen {
             _ => {}
         }
         self.top = self.top.min(self.length.saturating_sub(self.height));
-        Next::Go
+        ScreenStep::Go
     }
 
     pub(super) fn draw(&mut self, frame: &mut Frame<'_>) {

@@ -91,10 +91,10 @@ pub(super) struct SessionView {
 }
 
 /// An earlier status and how long ago it was.
-type Between<'s> = Option<(&'s Status, Duration)>;
+type EarlierStatus<'s> = Option<(&'s Status, Duration)>;
 
 impl NodeView {
-    pub(super) fn new(earlier: Between<'_>, now: &Status) -> Self {
+    pub(super) fn new(earlier: EarlierStatus<'_>, now: &Status) -> Self {
         let sidecores = now.sidecores.iter().map(|core| {
             let then = earlier.and_then(|(status, time)| {
                 let mut cores = status.sidecores.iter();

@@ -11,13 +11,13 @@ use virtio::ParkedServer;
 use volume::VolumeInfo;
 
 use super::Disks;
-use super::shown::{Outside, Shown, Source};
+use super::shown::{DiskView, DiskVolume, ServedDisk};
 use crate::wiring::hand_over::state::DiskState;
 use crate::wiring::objects::Objects;
 
 /// A disk of which nothing moves. Dropped, it goes on.
 pub(crate) struct StillDisk {
-    pub(crate) shown: Arc<Shown>,
+    pub(crate) shown: Arc<ServedDisk>,
     parked: ParkedServer,
     /// The state of its attachment, once the attachment is closed.
     standing: Option<AttachmentSnapshot>,
@@ -29,11 +29,11 @@ pub(crate) struct StillDisk {
 /// # Errors
 /// Which disk does not.
 pub(crate) fn park(
-    disks: &[Arc<Shown>],
+    disks: &[Arc<ServedDisk>],
     drain: Duration,
     still: &mut Vec<StillDisk>,
 ) -> Result<(), String> {
-    let begin = |shown: &Arc<Shown>| (Arc::clone(shown), shown.begin_park(drain));
+    let begin = |shown: &Arc<ServedDisk>| (Arc::clone(shown), shown.begin_park(drain));
     let parking: Vec<_> = disks.iter().map(begin).collect();
     let mut error = None;
     for (shown, parking) in parking {
@@ -71,8 +71,8 @@ impl StillDisk {
     /// The state that a successor is told of the disk.
     pub(crate) fn state(&mut self, sent: &mut SentDescriptors) -> DiskState {
         let described = match &self.shown.volume {
-            Source::Local(_) => None,
-            Source::Remote(volume) => volume.described().map(Into::into),
+            DiskVolume::Local(_) => None,
+            DiskVolume::Remote(volume) => volume.described().map(Into::into),
         };
         let (name, standing) = (self.shown.config.name.clone(), self.standing.map(Into::into));
         let served = self.parked.state.take().map(|served| served.numbered(sent));
@@ -81,7 +81,7 @@ impl StillDisk {
 }
 
 /// A disk that a successor has, and what it serves it with if it was served.
-pub(crate) type TakenDisk = (Arc<Shown>, Option<(virtio::Adopted, Outside)>);
+pub(crate) type TakenDisk = (Arc<ServedDisk>, Option<(virtio::Adopted, DiskView)>);
 
 /// The disks of the file, as a predecessor had them. None is served yet.
 ///
@@ -99,7 +99,7 @@ pub(crate) fn adopt(
     let disks = config.disks.iter().map(|disk| {
         let named = |error: &dyn std::fmt::Display| format!("disk {:?}: {error}", disk.name);
         let source = objects.source(disk).map_err(|error| error.to_string())?;
-        let shown = Shown::new(disk, source);
+        let shown = ServedDisk::new(disk, source);
         let Some(state) = states.remove(&disk.name) else { return Ok((shown, None)) };
         let Some(served) = state.served else { return Ok((shown, None)) };
         let served = served.with_descriptors(fds).map_err(|error| named(&error))?;

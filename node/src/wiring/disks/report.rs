@@ -7,7 +7,7 @@ use sessions::counted::{add_counters, remote_counters};
 use sidecore::CounterText;
 use virtio::ServerState;
 
-use super::shown::{Look, Shown, Source};
+use super::shown::{DiskSnapshot, DiskVolume, ServedDisk};
 use crate::status::{
     Counters, DiskState, DiskStatus, Origin, QueueStatus, ReachStatus, ShareStatus,
 };
@@ -22,7 +22,7 @@ pub(crate) fn status(objects: &Objects) -> Vec<DiskStatus> {
     all.map(|shown| of_disk(shown, objects.origin::<DiskConfig>(&shown.config.name))).collect()
 }
 
-fn of_disk(shown: &Shown, origin: Origin) -> DiskStatus {
+fn of_disk(shown: &ServedDisk, origin: Origin) -> DiskStatus {
     let config = &shown.config;
     let look = shown.look();
     let (state, mut detail) = state(shown, &look);
@@ -53,8 +53,8 @@ fn of_disk(shown: &Shown, origin: Origin) -> DiskStatus {
 }
 
 /// Whether the volume answers, for a volume of another node.
-fn reach(volume: &Source) -> Option<ReachStatus> {
-    let Source::Remote(volume) = volume else { return None };
+fn reach(volume: &DiskVolume) -> Option<ReachStatus> {
+    let DiskVolume::Remote(volume) = volume else { return None };
     let outlook = volume.outlook();
     let state = match outlook.reach {
         Reach::Unknown => "unknown",
@@ -71,7 +71,7 @@ fn reach(volume: &Source) -> Option<ReachStatus> {
     })
 }
 
-fn by_queue(look: &Look) -> Vec<QueueStatus> {
+fn by_queue(look: &DiskSnapshot) -> Vec<QueueStatus> {
     let (Some(core), Some(placement)) = (&look.core, &look.placement) else { return Vec::new() };
     // A disk that is being changed has no queues for a moment.
     let running = placement.running().unwrap_or_default();
@@ -101,7 +101,7 @@ fn by_sidecore(core: &DiskCore) -> Vec<ShareStatus> {
 }
 
 /// The state, in one word and in a few.
-pub(crate) fn state(shown: &Shown, look: &Look) -> (DiskState, String) {
+pub(crate) fn state(shown: &ServedDisk, look: &DiskSnapshot) -> (DiskState, String) {
     if let Some(why) = &look.refused {
         return (DiskState::Waiting, why.clone());
     }
@@ -130,7 +130,7 @@ pub(crate) fn state(shown: &Shown, look: &Look) -> (DiskState, String) {
 
 /// The state of a disk that no guest has started: a volume that is out of reach is out of reach for
 /// the next guest, too.
-fn ready(shown: &Shown, detail: &str) -> (DiskState, String) {
+fn ready(shown: &ServedDisk, detail: &str) -> (DiskState, String) {
     match away(shown) {
         Some(why) => (DiskState::Lost, format!("{why} ({detail})")),
         None => (DiskState::Ready, detail.to_owned()),
@@ -138,7 +138,7 @@ fn ready(shown: &Shown, detail: &str) -> (DiskState, String) {
 }
 
 /// The state of a disk whose front end is there.
-fn used(core: &DiskCore, shown: &Shown) -> (DiskState, String) {
+fn used(core: &DiskCore, shown: &ServedDisk) -> (DiskState, String) {
     if core.is_broken() {
         return (DiskState::Failed, core.broken_why().unwrap_or_default());
     }
@@ -163,23 +163,23 @@ fn lost(attachment: &Attachment) -> &'static str {
 }
 
 /// Why the volume's node is out of reach, if it is.
-fn away(shown: &Shown) -> Option<String> {
+fn away(shown: &ServedDisk) -> Option<String> {
     match &shown.volume {
-        Source::Local(_) => None,
-        Source::Remote(volume) => volume.why(),
+        DiskVolume::Local(_) => None,
+        DiskVolume::Remote(volume) => volume.why(),
     }
 }
 
-fn waits_for(shown: &Shown) -> String {
+fn waits_for(shown: &ServedDisk) -> String {
     away(shown).unwrap_or_else(|| format!("waiting to hear what {} is", shown.config.volume))
 }
 
-fn counters(shown: &Shown, look: &Look) -> Counters {
+fn counters(shown: &ServedDisk, look: &DiskSnapshot) -> Counters {
     let mut map = Counters::new();
     if let Some(core) = &look.core {
         queue_counters(core, &mut map);
     }
-    if let Source::Remote(volume) = &shown.volume {
+    if let DiskVolume::Remote(volume) = &shown.volume {
         remote_counters(volume, &mut map);
         let outlook = volume.outlook();
         let answers = outlook.reach == Reach::Answers;

@@ -28,19 +28,19 @@ static NUMBER_NEXT: AtomicU64 = AtomicU64::new(0);
 
 /// A disk, and its state.
 #[derive(Debug)]
-pub(crate) struct Shown {
+pub(crate) struct ServedDisk {
     /// Tells the disk from an earlier disk of the same name.
     pub(crate) number: u64,
     pub(crate) config: DiskConfig,
-    pub(crate) volume: Source,
-    state: Mutex<State>,
+    pub(crate) volume: DiskVolume,
+    state: Mutex<ServedDiskState>,
     /// The reason, if this node cannot remember how it holds the volume.
     forgets: Mutex<Option<String>>,
 }
 
 /// The volume behind a disk.
 #[derive(Clone, Debug)]
-pub(crate) enum Source {
+pub(crate) enum DiskVolume {
     /// A volume of this node.
     Local(Arc<LocalVolume>),
     /// A volume of a peer.
@@ -66,7 +66,7 @@ pub(crate) fn attachment_key(
     }
 }
 
-impl Source {
+impl DiskVolume {
     pub(crate) fn volume(&self) -> Arc<dyn Attach> {
         match self {
             Self::Local(volume) => Arc::clone(volume) as Arc<dyn Attach>,
@@ -84,9 +84,9 @@ impl Source {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct State {
+pub(crate) struct ServedDiskState {
     pub(crate) server: Option<DeviceServer>,
-    pub(crate) outside: Option<Outside>,
+    pub(crate) outside: Option<DiskView>,
     /// Why its socket could not be made; the thread tries again.
     pub(crate) refused: Option<String>,
     /// The disk was removed: it is not served any more, even if other threads still hold it.
@@ -97,8 +97,8 @@ pub(crate) struct State {
     pub(crate) parked: bool,
 }
 
-impl State {
-    pub(crate) fn keep(&mut self, server: DeviceServer, outside: Outside) {
+impl ServedDiskState {
+    pub(crate) fn keep(&mut self, server: DeviceServer, outside: DiskView) {
         server.set_turning_away(self.turns_away);
         let (server, outside) = (Some(server), Some(outside));
         *self = Self { server, outside, turns_away: self.turns_away, ..Self::default() };
@@ -107,12 +107,12 @@ impl State {
 
 /// The parts of a disk that its server does not own.
 #[derive(Clone, Debug)]
-pub(crate) struct Outside {
+pub(crate) struct DiskView {
     pub(crate) core: Arc<DiskCore>,
     pub(crate) placement: Arc<Placement>,
 }
 
-impl Outside {
+impl DiskView {
     pub(crate) fn of(disk: &Disk) -> Self {
         Self { core: disk.core(), placement: disk.placement() }
     }
@@ -120,7 +120,7 @@ impl Outside {
 
 /// A disk for the status.
 #[derive(Debug)]
-pub(crate) struct Look {
+pub(crate) struct DiskSnapshot {
     pub(crate) server: Option<ServerState>,
     pub(crate) core: Option<Arc<DiskCore>>,
     pub(crate) placement: Option<Arc<Placement>>,
@@ -137,17 +137,17 @@ pub(crate) struct Look {
     pub(crate) too_costly: u64,
 }
 
-impl Shown {
-    pub(crate) fn new(config: &DiskConfig, volume: Source) -> Arc<Self> {
+impl ServedDisk {
+    pub(crate) fn new(config: &DiskConfig, volume: DiskVolume) -> Arc<Self> {
         let number = NUMBER_NEXT.fetch_add(1, Relaxed);
         let (state, forgets) = (Mutex::default(), Mutex::default());
         Arc::new(Self { number, config: config.clone(), volume, state, forgets })
     }
 
     /// The disk's present state.
-    pub(crate) fn look(&self) -> Look {
+    pub(crate) fn look(&self) -> DiskSnapshot {
         let state = self.state();
-        Look {
+        DiskSnapshot {
             server: state.server.as_ref().map(DeviceServer::state),
             core: state.outside.as_ref().map(|outside| Arc::clone(&outside.core)),
             placement: state.outside.as_ref().map(|outside| Arc::clone(&outside.placement)),
@@ -182,7 +182,7 @@ impl Shown {
     }
 
     /// Makes the socket and serves the disk, unless it was removed meanwhile.
-    pub(crate) fn serve(&self, ground: &Ground) -> Result<(), virtio::SocketError> {
+    pub(crate) fn serve(&self, ground: &DiskSidecores) -> Result<(), virtio::SocketError> {
         // The lock is held while the socket is made, so that a thread that removes the disk removes
         // the socket, too.
         let mut state = self.state();
@@ -190,7 +190,7 @@ impl Shown {
             return Ok(());
         }
         let disk = self.device(ground);
-        let outside = Outside::of(&disk);
+        let outside = DiskView::of(&disk);
         let server = virtio::serve(self.socket(), Box::new(disk))?;
         state.keep(server, outside);
         Ok(())
@@ -204,7 +204,7 @@ impl Shown {
         }
     }
 
-    pub(crate) fn device(&self, ground: &Ground) -> Disk {
+    pub(crate) fn device(&self, ground: &DiskSidecores) -> Disk {
         let mut options = DiskOptions::new(&self.config.name);
         options.attachment.clone_from(&self.config.attachment);
         options.queues = self.config.queues;
@@ -220,7 +220,7 @@ impl Shown {
 
     /// The record of how this node held the volume. Without one the disk is still served; log and
     /// status say which promise does not hold.
-    pub(crate) fn remembered(&self, ground: &Ground) -> Option<Arc<Remembered>> {
+    pub(crate) fn remembered(&self, ground: &DiskSidecores) -> Option<Arc<Remembered>> {
         let DiskConfig { name, volume, attachment, .. } = &self.config;
         let (remembered, forgets) =
             match ground.own_disks.remembered(&volume.to_string(), attachment) {
@@ -240,8 +240,10 @@ impl Shown {
     /// Removes the disk: queues drain, its socket goes, its attachment is closed. Bounded. `false`
     /// when the attachment could not be closed clean in time.
     pub(crate) fn take_away(&self) -> bool {
-        let State { server, outside, .. } =
-            std::mem::replace(&mut *self.state(), State { removed: true, ..State::default() });
+        let ServedDiskState { server, outside, .. } = std::mem::replace(
+            &mut *self.state(),
+            ServedDiskState { removed: true, ..ServedDiskState::default() },
+        );
         if let Some(server) = server {
             server.stop();
         }
@@ -254,14 +256,14 @@ impl Shown {
         closed
     }
 
-    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, ServedDiskState> {
         self.state.lock()
     }
 }
 
 /// The parts of the node that serve disks.
 #[derive(Clone, Debug)]
-pub(crate) struct Ground {
+pub(crate) struct DiskSidecores {
     pub(crate) sidecores: Vec<Sidecore>,
     /// The number of sidecores on which queues start, from the first.
     pub(crate) active: Arc<AtomicUsize>,

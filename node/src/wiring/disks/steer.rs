@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::api::{API_VERSION, Done, Refused, RefusedKind};
-use crate::steering::{CoreLook, Look, QueueId, QueueLook, Steering};
+use crate::steering::{CoreLoad, NodeLoad, QueueId, QueueLoad, Steering};
 use crate::wiring::error::StartError;
 use crate::wiring::inside::Inside;
 use crate::wiring::objects::unknown;
@@ -55,7 +55,7 @@ pub(crate) fn start(inside: &Arc<Inside>, config: &Sidecores) -> Result<(), Star
 
 /// Looks until the thread must end or the node is gone.
 fn look_on(inside: &Weak<Inside>, stopped: &Receiver<()>, mut steering: Steering) {
-    let mut seen = Seen::default();
+    let mut seen = PreviousCounts::default();
     while stopped.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
         let Some(inside) = inside.upgrade() else { return };
         inside.steer(&mut steering, &mut seen);
@@ -64,15 +64,15 @@ fn look_on(inside: &Weak<Inside>, stopped: &Receiver<()>, mut steering: Steering
 
 /// The counts at the last look.
 #[derive(Default)]
-struct Seen {
+struct PreviousCounts {
     at_ns: Option<u64>,
-    cores: Vec<CoreLook>,
+    cores: Vec<CoreLoad>,
     requests: BTreeMap<QueueId, u64>,
 }
 
 impl Inside {
     /// Takes one look, and makes the moves that follow.
-    fn steer(&self, steering: &mut Steering, seen: &mut Seen) {
+    fn steer(&self, steering: &mut Steering, seen: &mut PreviousCounts) {
         // A move to or from a stuck sidecore would wait for it, and a stop of the node for the
         // move.
         if self.watchdog.first_stuck().is_some() {
@@ -108,9 +108,9 @@ impl Inside {
     /// The load since the last look; none for the first one.
     fn look(
         &self,
-        seen: &mut Seen,
+        seen: &mut PreviousCounts,
         placements: &mut HashMap<u64, (String, Arc<Placement>)>,
-    ) -> Option<Look> {
+    ) -> Option<NodeLoad> {
         let now_ns = sidecore::now_ns();
         let mut requests = BTreeMap::new();
         let mut queues = Vec::new();
@@ -124,23 +124,23 @@ impl Inside {
                 let all = core.counters(queue).requests.get();
                 let earlier = seen.requests.get(&id).copied().unwrap_or(all);
                 requests.insert(id, all);
-                queues.push(QueueLook { id, sidecore, requests: all - earlier });
+                queues.push(QueueLoad { id, sidecore, requests: all - earlier });
             }
             placements.insert(shown.number, (shown.config.name.clone(), placement));
         }
-        let now = self.cores.iter().map(|core| CoreLook {
+        let now = self.cores.iter().map(|core| CoreLoad {
             busy_ns: core.sidecore.counters().busy_ns.get(),
             fixed_requests: core.server.as_ref().map_or(0, |server| server.requests.get()),
         });
         let now: Vec<_> = now.collect();
-        let cores = now.iter().zip(&seen.cores).map(|(now, then)| CoreLook {
+        let cores = now.iter().zip(&seen.cores).map(|(now, then)| CoreLoad {
             busy_ns: now.busy_ns.saturating_sub(then.busy_ns),
             fixed_requests: now.fixed_requests.saturating_sub(then.fixed_requests),
         });
         let cores = cores.collect();
         let then_ns = seen.at_ns;
-        *seen = Seen { at_ns: Some(now_ns), cores: now, requests };
-        Some(Look { elapsed_ns: now_ns.saturating_sub(then_ns?), cores, queues })
+        *seen = PreviousCounts { at_ns: Some(now_ns), cores: now, requests };
+        Some(NodeLoad { elapsed_ns: now_ns.saturating_sub(then_ns?), cores, queues })
     }
 
     /// Has the guest of a disk take its volume, although another attachment holds it.
@@ -172,7 +172,7 @@ impl Inside {
         queue: usize,
         body: &Value,
     ) -> Result<Done, Refused> {
-        let wanted = Wanted::deserialize(body).map_err(|error| {
+        let wanted = MoveRequest::deserialize(body).map_err(|error| {
             let way_out = "send {\"sidecore\": 1}";
             Refused::new(RefusedKind::Bad, error.to_string(), way_out)
         })?;
@@ -207,7 +207,7 @@ impl Inside {
 /// The request for a move.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Wanted {
+struct MoveRequest {
     sidecore: usize,
 }
 

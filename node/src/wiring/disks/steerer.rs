@@ -9,7 +9,7 @@ use config::Sidecores;
 use parking_lot::{Mutex, MutexGuard};
 
 /// The thread that steers, and the channel that ends it.
-pub(crate) type Looker = (Sender<()>, JoinHandle<()>);
+pub(crate) type SteeringThread = (Sender<()>, JoinHandle<()>);
 
 /// The state of steering that other threads read.
 #[derive(Debug)]
@@ -18,7 +18,7 @@ pub(crate) struct Steerer {
     pub(crate) active: Arc<AtomicUsize>,
     /// Thousandths of each sidecore's time; empty where nothing is steered.
     loads: Mutex<Vec<u32>>,
-    looker: Mutex<Option<Looker>>,
+    looker: Mutex<Option<SteeringThread>>,
 }
 
 impl Steerer {
@@ -48,7 +48,7 @@ impl Steerer {
     }
 
     /// Ends `looker` when steering is stopped.
-    pub(crate) fn keep(&self, looker: Looker) {
+    pub(crate) fn keep(&self, looker: SteeringThread) {
         *lock(&self.looker) = Some(looker);
     }
 

@@ -10,16 +10,16 @@ use config::WhenLost;
 use sidecore::Sidecore;
 
 use super::report::state;
-use super::shown::{Shown, Source};
+use super::shown::{DiskVolume, ServedDisk};
 use crate::status::DiskState;
 
 /// How often served disks are checked: as soon as a person looks.
 pub(crate) const WATCH_AGAIN: Duration = Duration::from_secs(1);
 
 /// A served disk of a peer's volume.
-pub(crate) struct Watched {
-    disk: Arc<Shown>,
-    told: Told,
+pub(crate) struct WatchedDisk {
+    disk: Arc<ServedDisk>,
+    told: LoggedState,
     /// Outages of the volume that the log has reported.
     outages: u64,
     /// The time since when the disk has been lost although its volume answers: a claim is under
@@ -31,7 +31,7 @@ pub(crate) struct Watched {
 
 /// The latest line in the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Told {
+enum LoggedState {
     /// The volume answers.
     Fine,
     /// The volume does not answer.
@@ -44,19 +44,19 @@ enum Told {
     Failed,
 }
 
-impl Watched {
-    pub(crate) fn new(disk: Arc<Shown>) -> Self {
+impl WatchedDisk {
+    pub(crate) fn new(disk: Arc<ServedDisk>) -> Self {
         let outages = match &disk.volume {
-            Source::Remote(volume) => volume.outlook().outages,
-            Source::Local(_) => 0,
+            DiskVolume::Remote(volume) => volume.outlook().outages,
+            DiskVolume::Local(_) => 0,
         };
-        Self { disk, told: Told::Fine, outages, claims_since: None, differed: false }
+        Self { disk, told: LoggedState::Fine, outages, claims_since: None, differed: false }
     }
 
     /// Checks the disk: `true` when it was removed. The log gets changes only.
     pub(crate) fn step(&mut self, sidecores: &[Sidecore]) -> bool {
         let disk = Arc::clone(&self.disk);
-        let Source::Remote(remote) = &disk.volume else { return true };
+        let DiskVolume::Remote(remote) = &disk.volume else { return true };
         if disk.state().removed {
             return true;
         }
@@ -74,10 +74,10 @@ impl Watched {
     }
 
     fn failed(&mut self, why: &str) {
-        if self.told != Told::Failed {
+        if self.told != LoggedState::Failed {
             let (name, volume) = (&self.disk.config.name, &self.disk.config.volume);
             tracing::error!(disk = name, %volume, why, "the disk has failed for its guest");
-            self.told = Told::Failed;
+            self.told = LoggedState::Failed;
         }
     }
 
@@ -91,8 +91,8 @@ impl Watched {
         }
         self.outages = outlook.outages;
         let (before, since) = match self.told {
-            Told::Lost { reach, since } => (Some(reach), since),
-            Told::Fine | Told::Failed => (None, Instant::now()),
+            LoggedState::Lost { reach, since } => (Some(reach), since),
+            LoggedState::Fine | LoggedState::Failed => (None, Instant::now()),
         };
         if before == Some(outlook.reach) {
             return;
@@ -108,17 +108,17 @@ impl Watched {
             Reach::Away | Reach::Unknown => "the disk's volume is out of reach",
         };
         tracing::warn!(disk = name, %volume, why, requests, "{text}");
-        self.told = Told::Lost { reach: outlook.reach, since };
+        self.told = LoggedState::Lost { reach: outlook.reach, since };
     }
 
     fn fine(&mut self, outlook: &VolumeReach) {
         self.claims_since = None;
         let (name, volume) = (&self.disk.config.name, &self.disk.config.volume);
         let outage = Duration::from_nanos(outlook.outage_ns);
-        if let Told::Lost { since, .. } = self.told {
+        if let LoggedState::Lost { since, .. } = self.told {
             let after_s = since.elapsed().as_secs();
             tracing::info!(disk = name, %volume, after_s, "the disk's volume is back");
-        } else if self.told == Told::Failed {
+        } else if self.told == LoggedState::Failed {
             tracing::info!(disk = name, %volume, "the disk that had failed was started again");
         } else if outlook.outages > self.outages {
             let (outages, why) = (outlook.outages - self.outages, &outlook.outage_why);
@@ -127,7 +127,7 @@ impl Watched {
             tracing::warn!(disk = name, %volume, after_ms, outages, why, "{text}");
         }
         self.outages = outlook.outages;
-        self.told = Told::Fine;
+        self.told = LoggedState::Fine;
     }
 
     /// Makes the attachment claim again when a volume that answers may be another one than before:

@@ -13,9 +13,9 @@ use fabric_node::hand_over::{
 };
 use fabric_node::registration::RegistrationServer;
 use handover::{ReceivedDescriptors, SentDescriptors};
-use sessions::{Core, gateways::Gateways};
+use sessions::{LinkedSidecore, gateways::Gateways};
 
-use super::{Begun, Domains, named, random_host};
+use super::{DomainAssociations, Domains, named, random_host};
 use crate::wiring::hand_over::state::{FabricState, JoinedState, RoomWithCargo};
 
 /// The most bytes that may wait in a gateway, for other hosts and for endpoints that do not poll,
@@ -45,7 +45,7 @@ impl Domains {
     /// The state for a successor.
     pub(crate) fn take_down(
         &self,
-        cores: &[Core],
+        cores: &[LinkedSidecore],
         sent: &mut SentDescriptors,
     ) -> io::Result<Option<FabricState>> {
         let server = self.server();
@@ -93,7 +93,7 @@ impl Domains {
         let states = states.into_iter().map(|state| (state.name.clone(), state));
         let mut states: HashMap<_, _> = states.collect();
         let joined = joined.into_iter().map(|it| (it.domain, it.associations)).collect();
-        let mut beside = Beside { joined, rooms };
+        let mut beside = PredecessorAssociations { joined, rooms };
         for domain in &config.domains {
             let failed = |text: String| format!("{}: {text}", named(domain));
             let state = states.remove(&domain.name);
@@ -128,7 +128,7 @@ fn check_vfs(wanted: &[VfConfig], states: &[VfState]) -> Result<(), String> {
 }
 
 /// The state of the rooms of a sidecore.
-fn rooms_of(core: &Core) -> Vec<TakenRoom> {
+fn rooms_of(core: &LinkedSidecore) -> Vec<TakenRoom> {
     let rooms = core.sidecore.call(|local| {
         let gateways = local.services().get::<Gateways>()?;
         Some(gateways.borrow_mut().take_down())
@@ -138,20 +138,20 @@ fn rooms_of(core: &Core) -> Vec<TakenRoom> {
 }
 
 /// A predecessor's state of the ways to other hosts.
-struct Beside {
+struct PredecessorAssociations {
     /// By the domain's name.
     joined: HashMap<String, AssociationsState>,
     rooms: Vec<RoomWithCargo>,
 }
 
-impl Beside {
+impl PredecessorAssociations {
     /// A domain's ways to other hosts, and the state of each gateway.
     fn begin(
         &mut self,
         domain: &DomainConfig,
         table: Arc<SlotTable>,
         fds: &mut ReceivedDescriptors,
-    ) -> Result<Begun, String> {
+    ) -> Result<DomainAssociations, String> {
         let state = self.joined.remove(&domain.name).ok_or("nothing is told of its hosts")?;
         let gateways = table.region().options().gateways;
         let nodes: Vec<_> = (0..gateways).filter(|it| table.live_in(*it).is_some()).collect();

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use config::{DomainConfig, VfConfig};
 use fabric_node::gateway::PeerReport;
 use sessions::counted::add_counters;
-use sessions::{Core, gateways::Gateways};
+use sessions::{LinkedSidecore, gateways::Gateways};
 use sidecore::CounterText;
 
 use super::Domains;
@@ -14,7 +14,7 @@ use crate::wiring::objects::Objects;
 
 impl Domains {
     /// The status of all domains. It asks the sidecores, so it may wait for a round of each.
-    pub(crate) fn status(&self, objects: &Objects, cores: &[Core]) -> Vec<DomainStatus> {
+    pub(crate) fn status(&self, objects: &Objects, cores: &[LinkedSidecore]) -> Vec<DomainStatus> {
         let reports = self.reports();
         let mut counters = if reports.is_empty() { BTreeMap::new() } else { counted(cores) };
         let mut status = |domain: &DomainConfig| {
@@ -69,7 +69,7 @@ impl Domains {
 }
 
 /// By domain: the counters of its gateways, and the size of their state of other hosts.
-fn counted(cores: &[Core]) -> BTreeMap<String, Counters> {
+fn counted(cores: &[LinkedSidecore]) -> BTreeMap<String, Counters> {
     let mut domains = BTreeMap::<String, Counters>::new();
     for core in cores {
         let asked = core.sidecore.ask(|local| {

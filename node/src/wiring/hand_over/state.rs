@@ -14,7 +14,7 @@ use volume::{Durability, Incarnation, Topology, VolumeInfo, Zeroing};
 
 /// The state of a whole node.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct State {
+pub(crate) struct NodeState {
     pub(crate) version: u32,
     /// The control socket and the lock beside it.
     pub(crate) control: DescriptorNumber,
@@ -142,13 +142,13 @@ pub(crate) struct DiskState {
     /// A peer's description of its volume.
     pub(crate) described: Option<InfoState>,
     /// The state with which its rings go on, if any ran.
-    pub(crate) standing: Option<StandingState>,
+    pub(crate) standing: Option<AttachmentState>,
     pub(crate) served: Option<ServedDevice<DescriptorNumber>>,
 }
 
 /// The state of an attachment.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct StandingState {
+pub(crate) struct AttachmentState {
     epoch: u64,
     incarnation: [u8; 16],
     claimant: u64,
@@ -156,16 +156,16 @@ pub(crate) struct StandingState {
     unflushed: bool,
 }
 
-impl From<AttachmentSnapshot> for StandingState {
+impl From<AttachmentSnapshot> for AttachmentState {
     fn from(standing: AttachmentSnapshot) -> Self {
         let AttachmentSnapshot { epoch, incarnation, claimant, resume, unflushed } = standing;
         Self { epoch, incarnation: incarnation.0, claimant, resume, unflushed }
     }
 }
 
-impl From<StandingState> for AttachmentSnapshot {
-    fn from(state: StandingState) -> Self {
-        let StandingState { epoch, incarnation, claimant, resume, unflushed } = state;
+impl From<AttachmentState> for AttachmentSnapshot {
+    fn from(state: AttachmentState) -> Self {
+        let AttachmentState { epoch, incarnation, claimant, resume, unflushed } = state;
         Self { epoch, incarnation: Incarnation(incarnation), claimant, resume, unflushed }
     }
 }
@@ -235,7 +235,7 @@ pub(crate) enum Verdict {
 
 /// The last message of the node: the successor has the node now.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Yours {}
+pub(crate) struct HandoverEnd {}
 
 #[cfg(test)]
 mod tests {
@@ -245,7 +245,7 @@ mod tests {
     #[test]
     fn the_form_of_version_7_stays_as_it_was() {
         let text = include_str!("state/version_7.json");
-        let state: State = serde_json::from_str(text).expect("a state of before");
+        let state: NodeState = serde_json::from_str(text).expect("a state of before");
         let written = serde_json::to_value(&state).expect("it can be written");
         assert_eq!(state.version, handover::STATE_VERSION);
         assert_eq!(written, serde_json::from_str::<Value>(text).expect("JSON"));

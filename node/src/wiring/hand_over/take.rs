@@ -15,12 +15,12 @@ use link::{ShmListener, Udp, Wire};
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::socket_peercred;
-use sessions::sidecores::{self, Prepared};
-use sessions::{Core, Doors, keys::Keys, shared::Shared};
+use sessions::sidecores::{self, PreparedLink};
+use sessions::{LinkedSidecore, NetworkGate, keys::SidecoreKeys, shared::ShmState};
 
 use super::fds::HandoverFds;
 use super::meeting::{ANSWER_TIME_MAX, digest, meeting};
-use super::state::{State, Verdict, Yours};
+use super::state::{HandoverEnd, NodeState, Verdict};
 use crate::api::{HandOver, Refused};
 use crate::channel::Channel;
 use crate::control::{Claim, Service, Standby};
@@ -47,22 +47,22 @@ const STATE_TIME_MAX: Duration = Duration::from_secs(20);
 const ANSWER_BYTES_MAX: u64 = 64 << 10;
 
 /// The parts that take long to start, which are ready before the node is asked.
-struct Ready {
-    keys: Keys,
+struct StartedParts {
+    keys: SidecoreKeys,
     volumes: Volumes,
-    cores: Vec<Core>,
+    cores: Vec<LinkedSidecore>,
     disks: Disks,
     steerer: Steerer,
     opener: Opener,
 }
 
 /// The parts that were made from the node's state. All steps that can fail are done.
-struct Taken {
+struct TakenParts {
     control: Standby,
     handover_fds: HandoverFds,
     objects: Objects,
     door: LentDoor,
-    links: Vec<Prepared>,
+    links: Vec<PreparedLink>,
     taken_disks: Vec<TakenDisk>,
     /// Dropped before the networks.
     taken_nics: Vec<TakenNic>,
@@ -85,13 +85,13 @@ impl Node {
     /// Why not; the running node goes on.
     pub fn take_over(config: &Config, opener: Opener) -> Result<Self, StartError> {
         directories(config)?;
-        let keys = Keys::load(config)?;
+        let keys = SidecoreKeys::load(config)?;
         let volumes = volumes::start(config)?;
         let cores = sidecores::spawn(config)?;
         let steerer = Steerer::taking_over(&config.sidecores);
         let disks = disks::start(&cores, steerer.active(), volumes.own_disks());
         let disks = disks.inspect_err(|_| sidecores::stop(&cores))?;
-        let mut ready = Ready { keys, volumes, cores, disks, steerer, opener };
+        let mut ready = StartedParts { keys, volumes, cores, disks, steerer, opener };
         match ask_and_take(config, &mut ready) {
             Ok(taken) => Ok(serve(config, ready, taken)),
             Err(error) => {
@@ -104,12 +104,12 @@ impl Node {
 }
 
 /// Returns when everything belongs to this process, and the node touches nothing any more.
-fn ask_and_take(config: &Config, ready: &mut Ready) -> Result<Taken, TakeOverError> {
+fn ask_and_take(config: &Config, ready: &mut StartedParts) -> Result<TakenParts, TakeOverError> {
     let (mut channel, http) = ask(config)?;
-    let received = channel.receive::<State>();
+    let received = channel.receive::<NodeState>();
     let (state, fds) = received.map_err(|error| broken_off(config, &http, error))?;
     channel.set_limit(ANSWER_TIME_MAX);
-    let taken = Taken::new(config, ready, state, ReceivedDescriptors::new(fds));
+    let taken = TakenParts::new(config, ready, state, ReceivedDescriptors::new(fds));
     let verdict = match &taken {
         Ok(_) => Verdict::Have,
         Err(why) => Verdict::Cannot(why.clone()),
@@ -126,11 +126,11 @@ fn ask_and_take(config: &Config, ready: &mut Ready) -> Result<Taken, TakeOverErr
 /// before this process gives up it makes sure that the message can no longer be sent, and looks for
 /// it once more.
 fn hear_yours(channel: &mut Channel) -> io::Result<()> {
-    let heard = channel.receive_word::<Yours>().or_else(|error| {
+    let heard = channel.receive_word::<HandoverEnd>().or_else(|error| {
         channel.stop_hearing()?;
-        channel.receive_word::<Yours>().map_err(|_| error)
+        channel.receive_word::<HandoverEnd>().map_err(|_| error)
     });
-    heard.map(|Yours {}| ())
+    heard.map(|HandoverEnd {}| ())
 }
 
 /// Asks the node for a hand-over, and waits for its connection.
@@ -210,12 +210,12 @@ fn broken_off(config: &Config, http: &UnixStream, error: io::Error) -> TakeOverE
     }
 }
 
-impl Taken {
+impl TakenParts {
     /// Does all steps that can fail. No part of the node is touched.
     fn new(
         config: &Config,
-        ready: &mut Ready,
-        state: State,
+        ready: &mut StartedParts,
+        state: NodeState,
         mut fds: ReceivedDescriptors,
     ) -> Result<Self, String> {
         if state.version != STATE_VERSION {
@@ -260,11 +260,11 @@ impl Taken {
 /// The node's sockets for datagrams, as links.
 fn links(
     config: &Config,
-    ready: &mut Ready,
+    ready: &mut StartedParts,
     door: Option<OwnedFd>,
     numbers: &[DescriptorNumber],
     fds: &mut ReceivedDescriptors,
-) -> Result<(LentDoor, Vec<Prepared>), String> {
+) -> Result<(LentDoor, Vec<PreparedLink>), String> {
     let count = if config.listen.is_some() { ready.cores.len() } else { 0 };
     if numbers.len() != count {
         return Err(format!("it has {} sockets, {count} are needed", numbers.len()));
@@ -272,8 +272,8 @@ fn links(
     let links = numbers.iter().map(|number| Udp::adopt(fds.take(*number)?));
     let links = links.collect::<io::Result<Vec<_>>>().map_err(|error| error.to_string())?;
     let ports: Vec<_> = links.iter().map(|it| link::Link::local_addr(it).port()).collect();
-    let shared = Shared::open(config, &ports, door).map_err(|error| error.to_string())?;
-    let Shared { places, callers, door } = shared;
+    let shared = ShmState::open(config, &ports, door).map_err(|error| error.to_string())?;
+    let ShmState { places, callers, door } = shared;
     let door = ManuallyDrop::new(door);
     let cores = &mut ready.cores;
     if !links.is_empty() && config.link.kind != LinkKind::Udp {
@@ -287,13 +287,13 @@ fn links(
 
 /// Starts all parts, which belong to this process now. A step that fails here is logged: it is not
 /// a reason to stop guests.
-fn serve(config: &Config, ready: Ready, taken: Taken) -> Node {
-    let Ready { keys, volumes, mut cores, disks, steerer, .. } = ready;
-    let Taken { control, handover_fds, objects, door, links, taken_disks, .. } = taken;
-    let Taken { taken_nics, nics, domains, .. } = taken;
+fn serve(config: &Config, ready: StartedParts, taken: TakenParts) -> Node {
+    let StartedParts { keys, volumes, mut cores, disks, steerer, .. } = ready;
+    let TakenParts { control, handover_fds, objects, door, links, taken_disks, .. } = taken;
+    let TakenParts { taken_nics, nics, domains, .. } = taken;
     let (door, domains) = (ManuallyDrop::into_inner(door), ManuallyDrop::into_inner(domains));
     objects.volumes.iter().for_each(|served| volumes.publish(served));
-    let doors = Doors::new(cores.len());
+    let doors = NetworkGate::new(cores.len());
     sidecores::connect(config, &mut cores, links, volumes.exports(), &doors);
     door.iter().for_each(|door| door.answer(true));
     domains.open_gateways(&cores);

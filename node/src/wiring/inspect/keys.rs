@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use config::{Config, VolumeConfig};
-use sessions::{ConnectError, ObjectError, key_files, keys::Keys};
+use sessions::{ConnectError, ObjectError, key_files, keys::SidecoreKeys};
 use volume::stage::VolumeKey;
 
 use crate::wiring::disks::shown::attachment_key;
@@ -11,7 +11,7 @@ use crate::wiring::volumes::ciphers;
 
 /// Each key file that a node of this configuration reads and that is not sound, by line.
 pub(crate) fn problems(config: &Config) -> Vec<ObjectError> {
-    let mut problems = match Keys::load(config) {
+    let mut problems = match SidecoreKeys::load(config) {
         Err(ConnectError::Keys(problems)) => problems,
         _ => Vec::new(),
     };

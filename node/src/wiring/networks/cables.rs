@@ -7,10 +7,10 @@ use virtio::Closer;
 
 /// See the module. Shared with the code that watches the uplink, or the way to the other node.
 #[derive(Debug, Default)]
-pub(crate) struct Cables(Mutex<State>);
+pub(crate) struct Cables(Mutex<CablesState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct CablesState {
     uplink_is_away: bool,
     cables: Vec<Cable>,
 }
@@ -30,7 +30,7 @@ impl Cable {
 }
 
 impl Cables {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, CablesState> {
         // Each change is made as a whole.
         self.0.lock()
     }

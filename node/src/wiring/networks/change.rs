@@ -7,7 +7,7 @@ use sidecore::CounterText;
 
 use super::report::{NETWORK_METRICS, NIC_METRICS};
 use super::uplinks::open_uplink;
-use super::{Live, live, show};
+use super::{LiveNetwork, live, show};
 use crate::api::{API_VERSION, Done, Refused, RefusedKind};
 use crate::kinds::{Changed, RunningObject, with_prefix};
 use crate::status::{NetworkStatus, NicStatus, Status};
@@ -138,7 +138,7 @@ impl Inside {
             notes.extend(self.remove_nic(&nic, true)?);
             notes.push(format!("nic {nic:?} was removed with its network"));
         }
-        let gone: Option<Live> = {
+        let gone: Option<LiveNetwork> = {
             let mut nics = self.nics();
             let at = nics.networks.iter().position(|live| live.config.name == name);
             nics.doors.close(name);

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use config::{Config, NicConfig};
 use handover::{ReceivedDescriptors, SentDescriptors};
-use sessions::Core;
+use sessions::LinkedSidecore;
 use virtio::{Adopted, ParkedServer, Parking};
 
 use super::uplinks::adopt_uplink;
-use super::{Made, Nics, live, make};
+use super::{Nics, PreparedNic, live, make};
 use crate::privilege::Opener;
 use crate::wiring::hand_over::state::{NicState, UplinkState};
 
@@ -22,7 +22,7 @@ const CONVERSATIONS_BYTES_MAX: u64 = 4 << 20;
 #[derive(Debug)]
 pub(crate) struct TakenNic {
     config: NicConfig,
-    made: Made,
+    made: PreparedNic,
     /// `None` for a nic that was not served.
     adopted: Option<Adopted>,
 }
@@ -32,7 +32,7 @@ impl Nics {
     pub(crate) fn begin_park(&self, drain: Duration) -> Vec<(String, Parking)> {
         self.set_paused(true);
         let begin =
-            |shown: &super::Shown| (shown.config.name.clone(), shown.server.begin_park(drain));
+            |shown: &super::ServedNic| (shown.config.name.clone(), shown.server.begin_park(drain));
         self.nics.iter().map(begin).collect()
     }
 
@@ -79,7 +79,7 @@ impl Nics {
     /// before [`Self::go_on`].
     pub(crate) fn adopt(
         config: &Config,
-        cores: &[Core],
+        cores: &[LinkedSidecore],
         (uplinks, nics): (Vec<UplinkState>, Vec<NicState>),
         fds: &mut ReceivedDescriptors,
         opener: &Opener,
@@ -128,7 +128,7 @@ impl Nics {
 
     /// Goes on, since everything belongs to this process now. A nic that fails is left out: one nic
     /// less is better than none.
-    pub(crate) fn go_on(&mut self, taken: Vec<TakenNic>, cores: &[Core]) {
+    pub(crate) fn go_on(&mut self, taken: Vec<TakenNic>, cores: &[LinkedSidecore]) {
         for TakenNic { config, made, adopted } in taken {
             let shown = match adopted {
                 Some(adopted) => Ok(made.shown(&config, adopted.serve())),
@@ -151,7 +151,7 @@ impl Nics {
 }
 
 /// Gives a nic's filter the conversations of another process's filter.
-fn go_on_with(made: &Made, conversations: Vec<u8>) -> io::Result<()> {
+fn go_on_with(made: &PreparedNic, conversations: Vec<u8>) -> io::Result<()> {
     let changed = made.chain.change(move |stages| {
         if let Some(filter) = &mut stages.filter {
             filter.go_on_with(&conversations, sidecore::now_ns());

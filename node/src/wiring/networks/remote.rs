@@ -7,13 +7,13 @@ use config::NicConfig;
 use net::remote::{CableCore, NetCallKind, NetPlane, WantedNetwork, join};
 use net::{Attached, Network, PortCounters, PortOptions, Vlans};
 use peer::Planes;
-use sessions::{Core, key_files, seed};
+use sessions::{LinkedSidecore, key_files, seed};
 
 use super::cables::Cables;
 
 /// The way to a network of another node.
 #[derive(Debug)]
-pub(crate) struct Way {
+pub(crate) struct RemoteNetwork {
     pub(crate) core: Arc<CableCore>,
     /// Counters of the port that leads there.
     pub(crate) counters: Arc<PortCounters>,
@@ -24,7 +24,7 @@ pub(crate) struct Way {
     flow: Option<u16>,
 }
 
-impl Way {
+impl RemoteNetwork {
     /// Makes the way of a nic, and asks for its network from now on. The nic's cable is pulled
     /// while the network is out of reach.
     ///
@@ -33,7 +33,7 @@ impl Way {
     pub(crate) fn new(
         config: &NicConfig,
         sidecore: usize,
-        cores: &[Core],
+        cores: &[LinkedSidecore],
         cables: &Arc<Cables>,
     ) -> Result<Self, String> {
         let cables = Arc::clone(cables);
@@ -73,7 +73,7 @@ impl Way {
     }
 }
 
-impl Drop for Way {
+impl Drop for RemoteNetwork {
     /// Leaves the network.
     fn drop(&mut self) {
         let (flow, peer) = (self.flow, std::mem::take(&mut self.peer));

@@ -11,7 +11,7 @@ use sessions::counted::add_counters;
 use sidecore::CounterText;
 use virtio::ServerState;
 
-use super::{Live, Nics, Shown};
+use super::{LiveNetwork, Nics, ServedNic};
 use crate::status::{Counters, DiskState, MemberStatus, NetworkStatus, NicStatus};
 use crate::wiring::objects::Objects;
 
@@ -29,10 +29,10 @@ impl Nics {
     }
 }
 
-impl Live {
+impl LiveNetwork {
     fn status(
         &self,
-        (nics, members): (&[Shown], &[MemberInfo]),
+        (nics, members): (&[ServedNic], &[MemberInfo]),
         objects: &Objects,
     ) -> NetworkStatus {
         let mut counters = Counters::new();
@@ -62,7 +62,7 @@ impl Live {
     }
 }
 
-impl Shown {
+impl ServedNic {
     fn state(&self) -> DiskState {
         match self.server.state() {
             _ if self.core.is_broken() => DiskState::Failed,

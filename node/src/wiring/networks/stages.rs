@@ -12,7 +12,7 @@ use sessions::seed;
 
 /// The states of a nic's stages that other threads read.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Watched {
+pub(crate) struct WatchedStages {
     pub(crate) meter: Option<Arc<MeterCore>>,
     pub(crate) mirror: Option<Arc<MirrorCore>>,
     pub(crate) filter: Option<Arc<FilterCore>>,
@@ -20,9 +20,9 @@ pub(crate) struct Watched {
 }
 
 /// The change of one stage; `None` leaves it as it is.
-type Step<T> = Option<Option<T>>;
+type StageChange<T> = Option<Option<T>>;
 
-impl Watched {
+impl WatchedStages {
     /// Gives the nic the stages that are `wanted`, between two rounds. A stage that does not change
     /// keeps its state. A filter with other rules keeps the conversations that these rules would
     /// have kept as well, and a new mirror goes on with its file.
@@ -37,18 +37,18 @@ impl Watched {
         wanted: &NicConfig,
     ) -> Result<(), String> {
         let mut watched = self.clone();
-        let mut meter: Step<Meter> = None;
+        let mut meter: StageChange<Meter> = None;
         if now.is_some_and(|now| now.meter) != wanted.meter {
             watched.meter = wanted.meter.then(Arc::default);
             meter = Some(watched.meter.clone().map(Meter::new));
         }
-        let mut mirror: Step<Mirror> = None;
+        let mut mirror: StageChange<Mirror> = None;
         if now.and_then(|now| now.mirror.as_ref()) != wanted.mirror.as_ref() {
             let opened = wanted.mirror.as_ref().map(open).transpose()?;
             let (core, stage) = opened.unzip();
             (watched.mirror, mirror) = (core, Some(stage));
         }
-        let mut filter: Step<Filter> = None;
+        let mut filter: StageChange<Filter> = None;
         if now.and_then(|now| now.filter.as_ref()) != wanted.filter.as_ref() {
             watched.filter = wanted.filter.as_ref().map(FilterCore::new);
             let parts = wanted.filter.clone().zip(watched.filter.clone());

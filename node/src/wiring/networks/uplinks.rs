@@ -72,14 +72,14 @@ pub(crate) fn adopt_uplink(
 
 /// An attached uplink. The fields are dropped in this order: the port before its keeper.
 #[derive(Debug)]
-pub(crate) struct Attachment {
+pub(crate) struct AttachedUplink {
     _port: Attached,
     _keeper: Keeper,
     pub(crate) core: Arc<UplinkCore>,
     pub(crate) counters: Arc<PortCounters>,
 }
 
-impl Attachment {
+impl AttachedUplink {
     /// Attaches an uplink to its network, whose cables are pulled while it is away.
     pub(crate) fn new(
         OpenedUplink(uplink): OpenedUplink,

@@ -5,7 +5,7 @@ use hdrhistogram::Histogram;
 use volume::Op;
 
 use crate::status::{LATENCY_BUCKETS_NS, Latencies, LatencyStatus};
-use crate::wiring::volumes::Served;
+use crate::wiring::volumes::ServedVolume;
 
 const KINDS: [(Op, &str); 5] = [
     (Op::Read, "read"),
@@ -16,7 +16,7 @@ const KINDS: [(Op, &str); 5] = [
 ];
 
 /// The latencies of the outermost meter: those that the volume's users see.
-pub(crate) fn of_volume(served: &Served) -> Latencies {
+pub(crate) fn of_volume(served: &ServedVolume) -> Latencies {
     let chain = served.chain();
     let Some(meter) = chain.stages.meters.first() else { return Latencies::new() };
     let meter = meter.meter();

@@ -88,12 +88,13 @@ pub(crate) fn verify(
     state: &Path,
     key: Option<&VolumeKey>,
     records: &dyn RecordStore,
-) -> Result<Note, String> {
-    let places = Place::all(volume, file, state)?;
+) -> Result<KeyNote, String> {
+    let places = CheckValuePlace::all(volume, file, state)?;
     let is_blank = is_blank(file)?;
     // A record beside a blank file is about an earlier file of this name.
-    let is_about_it = |place: &Place| !(is_blank && matches!(place, Place::Record(_)));
-    let known = |place: Place| {
+    let is_about_it =
+        |place: &CheckValuePlace| !(is_blank && matches!(place, CheckValuePlace::Record(_)));
+    let known = |place: CheckValuePlace| {
         let known = if is_about_it(&place) { place.read()? } else { None };
         Ok::<_, String>((place, known))
     };
@@ -105,8 +106,8 @@ pub(crate) fn verify(
     };
     let Some(path) = encryption(&volume.chain) else {
         return match known_first {
-            None if is_blank => Ok(Note::new(volume, None, known)),
-            None => Ok(Note::new(volume, None, Vec::new())),
+            None if is_blank => Ok(KeyNote::new(volume, None, known)),
+            None => Ok(KeyNote::new(volume, None, Vec::new())),
             Some(known) => Err(format!(
                 "it is encrypted (check value {known}) and its chain has no {{ encrypt = .. }}, so \
                  guests would see unreadable data and overwrite it. Add the stage; to discard the \
@@ -135,40 +136,40 @@ pub(crate) fn verify(
             return Err(unknown(&known[0].0, path, &check));
         }
     }
-    Ok(Note::new(volume, Some(check), known))
+    Ok(KeyNote::new(volume, Some(check), known))
 }
 
 /// The note about a volume's key that must be made, or removed, before the volume's first record is
 /// written, and so before a guest's first write.
 #[derive(Debug)]
-pub(crate) struct Note {
+pub(crate) struct KeyNote {
     volume: String,
     /// The check value of the key that encrypts it from now on.
     begins: Option<String>,
-    left: Mutex<Vec<(Place, Step)>>,
+    left: Mutex<Vec<(CheckValuePlace, CheckValueChange)>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Step {
+enum CheckValueChange {
     Write(String),
     Forget,
 }
 
-impl Note {
+impl KeyNote {
     fn new(
         volume: &VolumeConfig,
         check: Option<String>,
-        known: Vec<(Place, Option<String>)>,
+        known: Vec<(CheckValuePlace, Option<String>)>,
     ) -> Self {
         let is_new = known.iter().all(|(_, known)| known.is_none());
         let missing = known.into_iter().filter(|(_, known)| known.is_none());
-        let step = |place: Place| match (&check, &place) {
+        let step = |place: CheckValuePlace| match (&check, &place) {
             // A file of a read-only volume is left as it is.
-            (Some(_), Place::Attribute(_)) if volume.read_only => None,
-            (Some(check), _) => Some((place, Step::Write(check.clone()))),
+            (Some(_), CheckValuePlace::Attribute(_)) if volume.read_only => None,
+            (Some(check), _) => Some((place, CheckValueChange::Write(check.clone()))),
             // The record is about an earlier file.
-            (None, Place::Record(_)) => Some((place, Step::Forget)),
-            (None, Place::Attribute(_)) => None,
+            (None, CheckValuePlace::Record(_)) => Some((place, CheckValueChange::Forget)),
+            (None, CheckValuePlace::Attribute(_)) => None,
         };
         let left = Mutex::new(missing.filter_map(|(place, _)| step(place)).collect());
         let begins = check.filter(|_| is_new && !volume.read_only);
@@ -176,7 +177,7 @@ impl Note {
     }
 }
 
-impl FirstWriteStep for Note {
+impl FirstWriteStep for KeyNote {
     fn do_it(&self) -> Result<(), RecordError> {
         let mut left = self.left.lock();
         if left.is_empty() {
@@ -184,8 +185,8 @@ impl FirstWriteStep for Note {
         }
         while let Some((place, step)) = left.first() {
             let done = match step {
-                Step::Write(check) => place.write(check),
-                Step::Forget => place.forget(),
+                CheckValueChange::Write(check) => place.write(check),
+                CheckValueChange::Forget => place.forget(),
             };
             done.map_err(|reason| RecordError { path: place.to_string(), reason })?;
             left.remove(0);
@@ -228,7 +229,7 @@ fn is_blank(file: &VolumeFile) -> Result<bool, String> {
 }
 
 /// The error for a volume that guests have used, with no note of a key, or of none.
-fn unknown(place: &Place, key: &Path, check: &str) -> String {
+fn unknown(place: &CheckValuePlace, key: &Path, check: &str) -> String {
     format!(
         "guests have used it, and it has no note that it is encrypted: it was used without \
          encryption, or it is a copy that lost its attributes. If it is encrypted with {key:?}, \
@@ -239,12 +240,12 @@ fn unknown(place: &Place, key: &Path, check: &str) -> String {
 
 /// A place of a volume's check value.
 #[derive(Debug)]
-enum Place {
+enum CheckValuePlace {
     Attribute(VolumeFile),
     Record(PathBuf),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for CheckValuePlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Attribute(file) => write!(f, "{ATTRIBUTE} of {:?}", file.path()),
@@ -253,7 +254,7 @@ impl fmt::Display for Place {
     }
 }
 
-impl Place {
+impl CheckValuePlace {
     /// All places for this volume, the file's own first.
     fn all(volume: &VolumeConfig, file: &VolumeFile, state: &Path) -> Result<Vec<Self>, String> {
         let refused = |error: Errno| {
@@ -361,14 +362,14 @@ mod tests {
     #[test]
     fn a_check_value_in_the_directory_of_records_is_found_again_whole_or_not_at_all() {
         let home = tempfile::tempdir().expect("a directory");
-        let place = Place::in_state(home.path(), "a");
+        let place = CheckValuePlace::in_state(home.path(), "a");
         assert_eq!(place.read(), Ok(None));
         // A power cut left a part of it, before it had its final name.
         fs::write(home.path().join("a.new"), "0123").expect("room");
         assert_eq!(place.read(), Ok(None));
         place.write("0123456789abcdef").expect("room");
         assert_eq!(place.read(), Ok(Some("0123456789abcdef".to_owned())));
-        assert_eq!(Place::in_state(home.path(), "b").read(), Ok(None));
+        assert_eq!(CheckValuePlace::in_state(home.path(), "b").read(), Ok(None));
         assert!(place.how_to_forget().contains("a.key-check"));
         place.forget().expect("it is there");
         assert_eq!((place.read(), place.forget()), (Ok(None), Ok(())));

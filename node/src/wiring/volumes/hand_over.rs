@@ -10,12 +10,12 @@ use volume::Incarnation;
 use volume::backend::HandedBlocks;
 use volume::record::KeptRecords;
 
-use super::{Handed, Served, Volumes};
+use super::{HandedVolume, ServedVolume, Volumes};
 use crate::wiring::hand_over::state::VolumeState;
 
 /// The states that a successor is told of the volumes. `in_files`: it reads the records itself.
 pub(crate) fn states(
-    volumes: &[Arc<Served>],
+    volumes: &[Arc<ServedVolume>],
     in_files: bool,
     sent: &mut SentDescriptors,
 ) -> io::Result<Vec<VolumeState>> {
@@ -48,7 +48,7 @@ pub(crate) fn adopt(
     all: &Volumes,
     states: Vec<VolumeState>,
     fds: &mut ReceivedDescriptors,
-) -> Result<Vec<Arc<Served>>, String> {
+) -> Result<Vec<Arc<ServedVolume>>, String> {
     let mut states: HashMap<_, _> =
         states.into_iter().map(|state| (state.name.clone(), state)).collect();
     let volumes = config.volumes.iter().map(|volume| {
@@ -63,7 +63,7 @@ pub(crate) fn adopt(
         let memory = take(state.memory)?.map(blocks(true));
         let records = state.records.into_iter().map(|(name, record)| (name, record.into()));
         let records = KeptRecords(records.collect());
-        let handed = Handed { blocks: file.or(memory), records };
+        let handed = HandedVolume { blocks: file.or(memory), records };
         let served = all.adopt(volume, handed).map_err(|text| named(&text))?;
         if served.key().map(|key| key.check()) != state.key_check {
             return Err(named(&"it would be encrypted with another key; restore its key file"));

@@ -5,7 +5,7 @@ use sessions::counted::Counters;
 use sidecore::CounterText;
 use volume::Durability;
 
-use super::Served;
+use super::ServedVolume;
 use crate::status::{AttachmentStatus, VolumeStatus};
 use crate::wiring::objects::Objects;
 use crate::wiring::report::latency;
@@ -20,7 +20,7 @@ pub(crate) fn status(objects: &Objects) -> Vec<VolumeStatus> {
     .collect()
 }
 
-fn volume(config: &VolumeConfig, served: &Served) -> VolumeStatus {
+fn volume(config: &VolumeConfig, served: &ServedVolume) -> VolumeStatus {
     let info = served.export.volume().info();
     let durability = match info.durability {
         Durability::Flush => "flush",
@@ -45,7 +45,7 @@ fn volume(config: &VolumeConfig, served: &Served) -> VolumeStatus {
     }
 }
 
-fn backend(served: &Served) -> String {
+fn backend(served: &ServedVolume) -> String {
     let backend = served.backend.describe();
     match served.export.unusable() {
         Some(why) => format!("{backend}, STOPPED: {why}"),
@@ -53,7 +53,7 @@ fn backend(served: &Served) -> String {
     }
 }
 
-fn volume_counters(served: &Served) -> Counters {
+fn volume_counters(served: &ServedVolume) -> Counters {
     let mut counters = Counters::new();
     let mut put = |name: &str, value| counters.insert(name.to_owned(), value);
     served.chain().stages.counted(&mut |name, value| {

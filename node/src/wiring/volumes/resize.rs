@@ -7,7 +7,7 @@ use config::{BackendConfig, Config, DiskConfig, Resize, VolumeConfig, show_size}
 use serde_json::Value;
 use volume::backend::{Remembered, ResizeError};
 
-use super::Served;
+use super::ServedVolume;
 use crate::api::{API_VERSION, Done, Refused, RefusedKind};
 use crate::wiring::change::{bad, log};
 use crate::wiring::inside::Inside;
@@ -97,7 +97,7 @@ impl Inside {
     }
 }
 
-fn in_use(served: &Served, users: Vec<String>) -> Refused {
+fn in_use(served: &ServedVolume, users: Vec<String>) -> Refused {
     let name = served.export.name();
     let users = if users.is_empty() { "requests under way".to_owned() } else { users.join(", ") };
     let error = format!("volume {name:?} is in use by {users}: it cannot be made smaller");

@@ -5,11 +5,14 @@ use std::sync::Arc;
 use config::Config;
 use sessions::ObjectError;
 
-use super::{Served, Volumes, same_key};
+use super::{ServedVolume, Volumes, same_key};
 use crate::wiring::error::StartError;
 
 /// Opens the volumes of the file.
-pub(crate) fn open_all(config: &Config, volumes: &Volumes) -> Result<Vec<Arc<Served>>, StartError> {
+pub(crate) fn open_all(
+    config: &Config,
+    volumes: &Volumes,
+) -> Result<Vec<Arc<ServedVolume>>, StartError> {
     if !config.volumes.is_empty() {
         volumes.lock_state().map_err(|error| StartError::Directory {
             place: config.place(&config.lines, "directories"),

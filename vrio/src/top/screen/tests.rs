@@ -19,7 +19,7 @@ fn drawn(screen: &mut Screen, width: u16, height: u16) -> String {
     lines.collect()
 }
 
-fn press(screen: &mut Screen, code: KeyCode) -> Next {
+fn press(screen: &mut Screen, code: KeyCode) -> ScreenStep {
     screen.key(KeyEvent::new(code, KeyModifiers::NONE))
 }
 
@@ -121,9 +121,9 @@ fn a_node_that_does_not_answer_leaves_what_was_seen() {
 #[test]
 fn keys_end_it() {
     let mut screen = Screen::new(view());
-    assert_eq!(press(&mut screen, KeyCode::Char('q')), Next::Quit);
-    assert_eq!(press(&mut screen, KeyCode::Esc), Next::Quit);
-    assert_eq!(press(&mut screen, KeyCode::Char('x')), Next::Go);
+    assert_eq!(press(&mut screen, KeyCode::Char('q')), ScreenStep::Quit);
+    assert_eq!(press(&mut screen, KeyCode::Esc), ScreenStep::Quit);
+    assert_eq!(press(&mut screen, KeyCode::Char('x')), ScreenStep::Go);
     let control_c = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
-    assert_eq!(screen.key(control_c), Next::Quit);
+    assert_eq!(screen.key(control_c), ScreenStep::Quit);
 }
