@@ -9,10 +9,6 @@ use super::{Source, sources};
 /// meets the first.
 const FILES_MAX: usize = 2;
 
-/// Names that were in more files before there was this rule, and in how many. The numbers only
-/// fall.
-const BEFORE: &str = include_str!("names.txt");
-
 /// The name, if a type is declared in this line as rustfmt writes it. Types of a trait's
 /// implementation have the trait's name for them.
 fn type_name(line: &str) -> Option<&str> {
@@ -83,27 +79,12 @@ fn a_name_that_is_in_three_files_is_found() {
 #[test]
 fn no_type_name_is_in_three_files() {
     let sources = sources();
-    let found = names_in_many_files(&sources);
-    let before: BTreeMap<&str, usize> = BEFORE
-        .lines()
-        .filter_map(|line| line.split_once(' '))
-        .map(|(name, files)| (name, files.parse().expect("names.txt has a number a line")))
-        .collect();
-    let mut faults = Vec::new();
-    for (name, files) in &found {
-        let allowed = before.get(name).copied().unwrap_or(FILES_MAX);
-        if files.len() > allowed {
+    let faults: Vec<String> = names_in_many_files(&sources)
+        .iter()
+        .map(|(name, files)| {
             let files: Vec<&str> = files.iter().copied().collect();
-            faults.push(format!("{name}: name it after what it is of, in {}", files.join(", ")));
-        }
-    }
-    for (name, &allowed) in &before {
-        let now = found.get(name).map_or(0, BTreeSet::len);
-        if now < allowed {
-            let line =
-                if now == 0 { "has no line".to_owned() } else { format!("is \"{name} {now}\"") };
-            faults.push(format!("{name}: is in fewer files now; in tidy/names.txt it {line}"));
-        }
-    }
+            format!("{name}: name it after what it is of, in {}", files.join(", "))
+        })
+        .collect();
     assert!(faults.is_empty(), "{} names:\n{}", faults.len(), faults.join("\n"));
 }
