@@ -1,8 +1,8 @@
 //! The part that a peer may have of what all peers share.
 //!
 //! One rule for buffers, sessions and flows ([`Share`]), one for work that costs time ([`Rate`]),
-//! and one for the order of turns ([`FairQueue`]). A peer is a [`PeerIdentity`]; [`PeerNumbers`] gives
-//! it a number, by which everything about it is found without a search.
+//! and one for the order of turns ([`FairQueue`]). A peer is a [`PeerIdentity`]; [`PeerNumbers`]
+//! gives it a number, by which everything about it is found without a search.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
