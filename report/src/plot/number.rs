@@ -22,7 +22,7 @@ const TICK_DIGITS: usize = 4;
 const EXACT_DIGITS: usize = 9;
 
 /// A number in full: the shortest decimal that reads back as the same number. Numbers with a
-/// fraction are rounded to [`EXACT_DIGITS`].
+/// fraction are rounded to `EXACT_DIGITS`.
 pub fn exact(number: f64) -> String {
     let short = || format!("{number:.*e}", EXACT_DIGITS - 1).parse().unwrap_or(number);
     let number: f64 = if number.fract() == 0.0 { number } else { short() };
