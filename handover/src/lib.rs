@@ -26,9 +26,11 @@ use serde::{Deserialize, Serialize};
 ///
 /// | version | new in it |
 /// | --- | --- |
-/// | 5 | an interface that a network has by AF_XDP |
-/// | 6 | networks and nics; conversations of filters |
-/// | 7 | domains with their members, and the work of gateways |
+/// | 3 | networks and nics |
+/// | 4 | an interface that a network has by AF_XDP |
+/// | 5 | the registration socket of domains |
+/// | 6 | conversations of filters |
+/// | 7 | domains with their members, and the checks of volumes' keys |
 pub const STATE_VERSION: u32 = 7;
 
 /// The number of a descriptor: its place among those that go along.

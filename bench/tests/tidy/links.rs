@@ -95,17 +95,19 @@ fn missing_documents(sources: &[Source]) -> Vec<Finding> {
 
 const DECISIONS: &str = "docs/decisions/";
 
-/// The index of decisions has a line of its table for each decision.
+/// The index of decisions has one line of its table for each decision.
 fn unlisted_decisions(sources: &[Source]) -> Vec<Finding> {
     let index = format!("{DECISIONS}README.md");
     let lines = sources.iter().filter(|source| source.path == index).flat_map(Source::lines);
     let rows = lines.map(|(_, line)| line).filter(|line| line.starts_with("| ["));
     let listed: Vec<&str> = rows.filter_map(|row| links(row).next()).collect();
     let decisions = sources.iter().filter(|source| source.path.starts_with(DECISIONS));
-    let unlisted = decisions.filter(|source| {
-        source.path != index && !listed.contains(&source.path.trim_start_matches(DECISIONS))
+    let unlisted = decisions.filter(|source| source.path != index).filter_map(|source| {
+        let name = source.path.trim_start_matches(DECISIONS);
+        let lines = listed.iter().filter(|listed| **listed == name).count();
+        (lines != 1).then(|| source.finding(1, format!("{index} has {lines} lines for it")))
     });
-    unlisted.map(|source| source.finding(1, format!("{index} has no line for it"))).collect()
+    unlisted.collect()
 }
 
 #[test]
@@ -135,5 +137,7 @@ fn each_decision_is_in_the_index() {
     let decisions = ["1-a.md", "2-b.md"].map(|name| Source::new(&format!("{DECISIONS}{name}"), ""));
     let found = unlisted_decisions(&[vec![index], decisions.into()].concat());
     assert_eq!(found.iter().map(|it| &*it.path).collect::<Vec<_>>(), ["docs/decisions/2-b.md"]);
+    let twice = Source::new("docs/decisions/README.md", "| [1](1-a.md) | |\n| [1](1-a.md) | |\n");
+    assert_eq!(unlisted_decisions(&[twice, Source::new("docs/decisions/1-a.md", "")]).len(), 1);
     expect_none(unlisted_decisions(&sources()));
 }

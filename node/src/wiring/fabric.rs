@@ -92,7 +92,7 @@ impl Domains {
     }
 
     fn server(&self) -> MutexGuard<'_, Option<RegistrationServer>> {
-        // The value of a poisoned lock is whole: the server is made or removed in one step.
+        // After a panic of a thread the value is whole: the server is made or removed in one step.
         self.server.lock()
     }
 
@@ -146,7 +146,7 @@ impl Domains {
     }
 
     fn opened(&self) -> MutexGuard<'_, Vec<DomainGateways>> {
-        // The value of a poisoned lock is whole: each domain is in the list or not.
+        // After a panic of another thread the value is whole: each domain is in the list or not.
         self.open.lock()
     }
 

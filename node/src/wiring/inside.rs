@@ -46,7 +46,7 @@ pub(crate) struct Inside {
 
 impl Inside {
     pub(crate) fn objects(&self) -> MutexGuard<'_, Objects> {
-        // A poisoned lock has whole contents: each change notes its result in one step.
+        // A panic of a thread leaves whole contents: each change notes its result in one step.
         self.objects.lock()
     }
 

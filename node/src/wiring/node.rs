@@ -5,7 +5,6 @@ use std::io;
 use std::net::TcpListener;
 use std::path::Path;
 use std::sync::Arc;
-
 use std::time::Instant;
 
 use config::{Config, Kind};

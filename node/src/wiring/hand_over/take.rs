@@ -6,7 +6,6 @@ use std::net::TcpListener;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
-
 use std::time::{Duration, Instant};
 
 use config::{Config, DiskConfig, LinkKind, Object};
