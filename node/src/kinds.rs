@@ -45,7 +45,8 @@ pub(crate) trait RunningObject: ListedObject {
     }
 
     /// Starts the objects of the file when the node starts. A kind that has more to start than its
-    /// objects, or something that a sidecore needs, starts before.
+    /// objects, or something that a sidecore needs, starts before. A successor does not call this:
+    /// kinds whose objects run are started by `wiring/hand_over/take.rs`, with their descriptors.
     fn start(_node: &Inside, _config: &Config) -> Result<(), Vec<ObjectError>> {
         Ok(())
     }

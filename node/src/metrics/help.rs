@@ -32,7 +32,7 @@ const HELP: &[(&str, &str)] = &[
     ("node_guest_mappings_max", "The limit of these mappings."),
     ("node_guest_memory_refused", "Mappings that were refused because of a limit."),
     ("node_strangers_refused", "Sessions that were refused to peers, by reason."),
-    ("sidecore_stuck", "Whether its round does not end: its disks and nics stand still."),
+    ("sidecore_stuck", "Whether its round does not end: all that it serves stands still."),
     ("sidecore_stalls", "Times that it was stuck."),
     ("sidecore_stalled", "Time in which it was stuck."),
     ("sidecore_sessions_connected", "Sessions that were connected."),

@@ -189,7 +189,7 @@ fn is_stuck(
     tracing::error!(
         sidecore = index,
         what = stuck.what,
-        "a sidecore is stuck: its disks and nics stand still, the rest of the node runs. The log \
+        "a sidecore is stuck: all that it serves stands still, the rest of the node runs. The log \
          says when it runs again; if it does not, restart the node: guests reconnect"
     );
 }

@@ -10,7 +10,7 @@ use crate::tables;
 pub(crate) const VF_EXAMPLES: &str = "Examples:
   vrio vf add --domain science --socket alice.vf
   vrio vf list
-  vrio vf remove alice --force        the VM keeps its memory until it ends or unplugs the device
+  vrio vf remove alice --force        the VM keeps its endpoints until it ends or unplugs the device
 
 QEMU's options:
   -chardev socket,id=vf,path=/run/vrio/alice.vf -device ivshmem-doorbell,chardev=vf
