@@ -260,7 +260,7 @@ mod tests {
         }
         for target in ["io1/alice", "/dev/ublkb1", ""] {
             let error = find(directory.path(), target).unwrap_err().to_string();
-            assert!(error.contains("not attached here"), "{error}");
+            assert!(error.contains("not attached on this machine"), "{error}");
         }
     }
 

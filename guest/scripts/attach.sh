@@ -60,7 +60,7 @@ fi
 
 join "${FUNCTION:-eth0}"
 
-refused "is there and not loaded: run .modprobe ublk_drv" attach io1/files
+refused "installed and not loaded: run .modprobe ublk_drv" attach io1/files
 modprobe ublk_drv
 refused "opens no volume none" attach io1/none
 right=$NODE

@@ -550,7 +550,7 @@ mod tests {
         let mut run = loaded("bad");
         run.measurements[1].origin = RunOrigin::Imported;
         let said = store.save(&mut run).unwrap_err().to_string();
-        assert!(said.contains("has a source"), "{said}");
+        assert!(said.contains("needs a source"), "{said}");
         let mut run = loaded("../up");
         assert!(store.save(&mut run).is_err());
         assert!(!store.folder().exists());

@@ -455,7 +455,7 @@ mod tests {
             let torn = if at < text.len() { text[..at].to_owned() } else { format!("{text}more") };
             std::fs::write(&path, torn).unwrap();
             let error = read_node(&path).expect_err("it is not whole").to_string();
-            assert!(error.contains("damaged") || error.contains("no key file"), "{error}");
+            assert!(error.contains("damaged") || error.contains("not a key file"), "{error}");
         }
         // One letter of the secret, and of the public half.
         for line in ["secret: ", "public: "] {
@@ -466,7 +466,7 @@ mod tests {
             refused(&path, &["damaged", "its public half does not belong to its secret"]);
         }
         std::fs::write(&path, vec![b'x'; 1 << 20]).unwrap();
-        refused(&path, &["this is no key file", "`vrio key new FILE`"]);
+        refused(&path, &["this is not a key file", "`vrio key new FILE`"]);
         std::fs::write(&path, [0xff, 0xfe]).unwrap();
         assert!(read(&path).is_err());
         std::fs::write(&path, &text).unwrap();

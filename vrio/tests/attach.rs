@@ -251,7 +251,7 @@ fn invalid_options_are_refused_before_a_start() {
     refused(&["attach", "io1/a", "--peer", "nowhere", "--name", "web1"], 2, "HOST:PORT");
     let key = ["--key", "/nowhere/web1.key"];
     refused(&[&["attach", "io1/a"][..], &node, &key].concat(), 2, "--peer-key");
-    refused(&["detach", "io1/alice"], 1, "not attached here");
+    refused(&["detach", "io1/alice"], 1, "not attached on this machine");
     refused(&["attach", "--list"], 0, "no disk is attached here");
     refused(&["attach", "--list", "--json"], 0, "[]");
     assert!(!home.path().join("attach").exists(), "nothing was made");

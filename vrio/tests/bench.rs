@@ -288,7 +288,7 @@ fn check_goals(report: &Value) {
 fn invalid_options_are_errors_of_the_command_line() {
     let temporary = tempfile::tempdir().unwrap();
     for (words, said) in [
-        (&["--path", "nowhere"][..], "local, remote, direct, bare or socket PATH"),
+        (&["--path", "nowhere"][..], "local, remote, direct, bare, or socket PATH"),
         (&["--path", "socket"], "socket PATH"),
         (&["--volume", "tape"], "null, memory, file:PATH or direct:PATH"),
         (&["--size", "5000"], "a power of two"),
