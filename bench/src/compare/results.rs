@@ -269,7 +269,8 @@ mod tests {
 
     impl Case for TestCase {
         fn name(&self) -> String {
-            format!("case of {}", self.1)
+            // Cases of one contest have names of their own, as in each comparison.
+            format!("{:?} of {}", self.0, self.1)
         }
 
         fn measured(&self) -> MeasuredCase {
@@ -419,7 +420,7 @@ mod tests {
         assert_eq!(places, [32.0]);
         let said: Vec<_> =
             ours.empty.iter().map(|it| (it.what.as_str(), it.why.as_str())).collect();
-        assert_eq!(said[..2], [("case of 8", MOVED), ("case of 16", WAITED)]);
-        assert_eq!(ours.notes, ["case of 32: others had the driver's core, it 50 %"]);
+        assert_eq!(said[..2], [("Time of 8", MOVED), ("Time of 16", WAITED)]);
+        assert_eq!(ours.notes, ["Time of 32: others had the driver's core, it 50 %"]);
     }
 }
