@@ -94,8 +94,8 @@ fn machines(sides: &[ComparedSide<'_>]) -> Vec<String> {
     let has_none = runs.iter().filter(|(_, run)| run.machine.is_none()).map(|(name, _)| *name);
     let mut found = Vec::new();
     if runs.len() > 1 {
-        let nobody = were(has_none);
-        found.extend(nobody.map(|all| format!("machine: the machine of {all} is not known")));
+        let unknown = listed(has_none);
+        found.extend(unknown.map(|all| format!("machine: the machine of {all} is not known")));
     }
     let known: Vec<(&str, &Machine)> =
         runs.iter().filter_map(|(name, run)| Some((*name, run.machine.as_ref()?))).collect();

@@ -18,7 +18,7 @@ fn a_disk_comes_and_goes_by_command() {
     let disk = json!({ "volume": "a", "socket": "x.sock", "queues": 2 });
     let added = done(&node, "POST", "/v1/disks", &disk);
     assert_eq!(added.applied, ["add disk \"x\" of volume a"]);
-    assert!(added.notes[0].contains("until the node is restarted"), "{added:?}");
+    assert!(added.notes[0].contains("lost when the node is restarted"), "{added:?}");
     let shown = wait_for_disk(&node, DiskState::Ready, "x.sock");
     assert_eq!((shown.origin, shown.queues), (Origin::Command, 2));
     assert_eq!(node.status().node.differs, ["disk \"x\" was added by a command"]);

@@ -137,7 +137,7 @@ fn the_host_is_reached_with_offloads_and_an_interface_comes_back() {
 fn a_failure_to_open_is_reported() {
     for name in ["", "a name", "a/b", "sixteen-letters-x", "vrio%d"] {
         let error = open_frames(name).unwrap_err().to_string();
-        assert!(error.contains("is no interface's name"), "{error}");
+        assert!(error.contains("is not an interface's name"), "{error}");
     }
     let error = open_frames("lo").unwrap_err().to_string();
     assert!(error.contains("lo") || error.contains("/dev/net/tun"), "{error}");
