@@ -57,7 +57,7 @@ fn without_rounds_or_with_few_there_is_no_verdict() {
     assert_eq!(is, (Some(-50.0), None, FigureStanding::NotKnown, None));
     let said = bare.to_string();
     assert!(said.contains("no verdict: each is of one run"), "{said}");
-    assert!(!said.contains("better") && !said.contains("between"), "{said}");
+    assert!(!said.contains("better") && !said.contains("  between"), "{said}");
     let half = diff(&latency(1.0, Some(5)), &latency(0.5, None)).to_string();
     assert!(half.contains("no verdict: B is of one run"), "{half}");
     let few = diff(&latency(1.0, Some(3)), &latency(0.5, Some(3))).to_string();

@@ -307,7 +307,7 @@ mod tests {
             assert_eq!(std::fs::read(&path).unwrap(), there);
         }
         let error = PcapFile::new(Path::new("/dev/null"), SNAP, 1 << 20).err().unwrap();
-        assert!(error.to_string().contains("no file"), "{error}");
+        assert!(error.to_string().contains("not a file"), "{error}");
     }
 
     #[test]
