@@ -392,7 +392,7 @@ fn volumes_are_checked() {
                 "20GiB", "512MiB" or "10GB"
             a.toml:20: volume "direct": "direct": this belongs to a file; "memory" itself
                 gives the size
-            a.toml:23: volume "new": "size": 1000 bytes are no whole number of sectors
+            a.toml:23: volume "new": "size": 1000 bytes are not a whole number of sectors
                 (512 bytes)
             a.toml:27: volume "device": "read-only": this is a whole number, but true or
                 false is wanted

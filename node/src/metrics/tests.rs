@@ -46,7 +46,7 @@ fn status() -> Status {
 
 #[test]
 fn a_status_becomes_text() {
-    expect![[r#"
+    expect![[r##"
         # HELP vrio_disk_orphans Requests of stopped queues that have not ended.
         # TYPE vrio_disk_orphans gauge
         vrio_disk_orphans{disk="a"} 2
@@ -66,25 +66,25 @@ fn a_status_becomes_text() {
         # HELP vrio_node_guest_addresses_bytes Addresses that front ends' memory takes.
         # TYPE vrio_node_guest_addresses_bytes gauge
         vrio_node_guest_addresses_bytes 0
-        # HELP vrio_node_guest_addresses_max_bytes As many as they may have.
+        # HELP vrio_node_guest_addresses_max_bytes The limit of these addresses.
         # TYPE vrio_node_guest_addresses_max_bytes gauge
         vrio_node_guest_addresses_max_bytes 0
         # HELP vrio_node_guest_mappings Mappings of guests' memory.
         # TYPE vrio_node_guest_mappings gauge
         vrio_node_guest_mappings 0
-        # HELP vrio_node_guest_mappings_max As many as there may be.
+        # HELP vrio_node_guest_mappings_max The limit of these mappings.
         # TYPE vrio_node_guest_mappings_max gauge
         vrio_node_guest_mappings_max 0
-        # HELP vrio_node_guest_memory_refused_total Mappings refused for a limit.
+        # HELP vrio_node_guest_memory_refused_total Mappings that were refused because of a limit.
         # TYPE vrio_node_guest_memory_refused_total counter
         vrio_node_guest_memory_refused_total 0
-        # HELP vrio_node_info Always 1; the labels say what runs.
+        # HELP vrio_node_info Always 1; the labels have the release and the node's name.
         # TYPE vrio_node_info gauge
         vrio_node_info{node="vm1",release=""} 1
-        # HELP vrio_node_uptime_seconds For how long the node has run.
+        # HELP vrio_node_uptime_seconds The time since the node started.
         # TYPE vrio_node_uptime_seconds gauge
         vrio_node_uptime_seconds 7
-    "#]]
+    "##]]
     .assert_eq(&without(&text(&status()), &["session", "sidecore"]));
 }
 
@@ -100,7 +100,7 @@ fn nanoseconds_are_seconds_and_what_is_new_has_a_line_of_help() {
     let session = r#"{peer="io1",address="[fd00::9]:4870","#;
     let session = format!(r#"{session}sidecore="0",index="0",direction="incoming"}}"#);
     let text = text.replace(&session, "{LABELS}");
-    expect![[r#"
+    expect![[r##"
         # HELP vrio_session_connected 1 when the session is connected.
         # TYPE vrio_session_connected gauge
         vrio_session_connected{LABELS} 1
@@ -110,7 +110,7 @@ fn nanoseconds_are_seconds_and_what_is_new_has_a_line_of_help() {
         # HELP vrio_session_packets_sent_total Packets sent.
         # TYPE vrio_session_packets_sent_total counter
         vrio_session_packets_sent_total{LABELS} 7
-        # HELP vrio_session_rtt_seconds Round trip, without the peer's own waiting.
+        # HELP vrio_session_rtt_seconds The round-trip time, without the peer's delay.
         # TYPE vrio_session_rtt_seconds gauge
         vrio_session_rtt_seconds{LABELS} 0.000045
         # HELP vrio_sidecore_asleep_seconds_total Time asleep or napping.
@@ -119,7 +119,7 @@ fn nanoseconds_are_seconds_and_what_is_new_has_a_line_of_help() {
         # HELP vrio_sidecore_busy_seconds_total Time in rounds that found work.
         # TYPE vrio_sidecore_busy_seconds_total counter
         vrio_sidecore_busy_seconds_total{sidecore="1"} 1.5
-    "#]]
+    "##]]
     .assert_eq(&text);
 }
 
