@@ -27,7 +27,7 @@ pub struct Weather {
     /// The longest way of one that is not late takes so much longer.
     pub jitter_ns: u64,
     /// The rate of the link to each host; 0 for more than the hosts ever send. A datagram that
-    /// finds [`QUEUE_BYTES`] before it is lost.
+    /// finds `QUEUE_BYTES` before it is lost.
     pub bytes_per_s: u64,
     /// Longer datagrams are lost, and the sender is not told.
     pub path_bytes_max: usize,
