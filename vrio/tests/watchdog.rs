@@ -212,7 +212,7 @@ fn a_node_whose_sidecore_is_stuck_ends_when_it_is_asked_to() {
     node.wait_for("is stuck");
     // A reload is refused, and holds nothing else up.
     node.signal(rustix::process::Signal::HUP);
-    assert!(node.wait_for("not reloaded").contains("sidecore 0 is stuck"));
+    assert!(node.wait_for("the reload was not completed").contains("sidecore 0 is stuck"));
     assert_eq!(node.end_while(|| stopped.bury()), Some(1), "what is cut off is no clean end");
 }
 
