@@ -4,6 +4,8 @@ use super::layout::layout;
 use super::refused::Refuse;
 use std::ffi::{c_int, c_void};
 
+// Each of these is unsafe to call for one reason: the program promises that pointers to objects
+// come from functions of ours, and that no other call closes these objects meanwhile.
 pub(crate) type Close = unsafe extern "C" fn(*mut Fid) -> c_int;
 pub(crate) type Bind = unsafe extern "C" fn(*mut Fid, *mut Fid, u64) -> c_int;
 pub(crate) type ControlCall = unsafe extern "C" fn(*mut Fid, c_int, *mut c_void) -> c_int;

@@ -36,7 +36,7 @@ sidecore::counters! {
         /// Requests that the system did in part and that were continued.
         continued,
         syncs: "Syncs of the file.",
-        /// Flushes that another one's sync answered.
+        /// Flushes that the sync of another flush answered.
         syncs_shared,
         /// The file system has no other way, or the way has failed.
         zeroes_written: "Ranges zeroed by writing zeroes, because the file system \
