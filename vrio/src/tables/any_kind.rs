@@ -111,15 +111,15 @@ mod tests {
 
             NOTES
              name nics origin text
-             a      file one
-             b  x, y     -
+             a   -   file  one
+             b   x, y -    -
         "#]]
         .assert_eq(&any_kind_list("note", &all).replace("  ", " "));
         expect![[r#"
             1 note: all is well
-             name: a
-             origin: file
-             text: one
+              name: a
+              origin: file
+              text: one
 
             COUNTERS
              counter value
