@@ -19,6 +19,9 @@
 //! Magic, version and kind stay at these places in every version, so that a process of another
 //! version can be told so.
 
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
 use super::key::KEY_BYTES_MAX;
 
 /// The longest name of a domain.
@@ -38,11 +41,64 @@ const MAGIC: [u8; 8] = *b"vriofabr";
 /// A name's room: at least one zero follows it.
 const NAME_ROOM_BYTES: usize = NAME_BYTES_MAX + 1;
 
-const BODY: usize = 16;
-const KEY: usize = BODY + NAME_ROOM_BYTES;
-
 /// A message as it is sent.
 pub type Bytes = [u8; MESSAGE_BYTES];
+
+/// The beginning of every message.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct MessageHead {
+    magic: [u8; 8],
+    version: U16,
+    kind: U16,
+    zero: U32,
+}
+
+/// The bytes after the head.
+const BODY_BYTES: usize = MESSAGE_BYTES - size_of::<MessageHead>();
+
+/// The body of a Hello. Name and key are filled up with zeroes.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct HelloBody {
+    name: [u8; NAME_ROOM_BYTES],
+    key: [u8; KEY_BYTES_MAX],
+    zeroes: [u8; BODY_BYTES - NAME_ROOM_BYTES - KEY_BYTES_MAX],
+}
+
+/// The body of a Welcome.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct WelcomeBody {
+    host: U64,
+    zeroes: [u8; BODY_BYTES - 8],
+}
+
+/// The body of a Refused.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct RefusedBody {
+    why: U16,
+    zeroes: [u8; BODY_BYTES - 2],
+}
+
+/// The body of a message about a slot.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct GrantBody {
+    incarnation: U32,
+    slot: U16,
+    zero: U16,
+    /// The number of a process, or whether the write end is wanted.
+    number: U32,
+    zeroes: [u8; BODY_BYTES - 12],
+}
+
+/// A body of zeroes.
+type NoBody = [u8; BODY_BYTES];
+
+const _: () = assert!(size_of::<MessageHead>() == 16 && size_of::<HelloBody>() == BODY_BYTES);
+const _: () = assert!(size_of::<GrantBody>() == BODY_BYTES);
 
 /// A process's message to the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -155,13 +211,11 @@ impl RegistrationRequest {
     /// As it is sent.
     pub fn to_bytes(&self) -> Bytes {
         match self {
-            Self::Hello { name, key } => {
-                let mut bytes = head(1);
-                bytes[BODY..BODY + name.len()].copy_from_slice(name.as_bytes());
-                bytes[KEY..KEY + KEY_BYTES_MAX].copy_from_slice(&key[..]);
-                bytes
-            }
-            Self::NewEndpoint => head(2),
+            Self::Hello { name, key } => message(1, |body: &mut HelloBody| {
+                body.name[..name.len()].copy_from_slice(name.as_bytes());
+                body.key = **key;
+            }),
+            Self::NewEndpoint => message(2, |_: &mut NoBody| {}),
             Self::CloseEndpoint(grant) => with_grant(3, *grant, 0),
             Self::Process(grant) => with_grant(4, *grant, 0),
             Self::OpenDoorbell(grant) => with_grant(5, *grant, 0),
@@ -179,15 +233,13 @@ impl RegistrationRequest {
         let (kind, body) = open(bytes)?;
         match kind {
             1 => {
-                let (name, rest) = body.split_at(NAME_ROOM_BYTES);
-                let (key, rest) = rest.split_at(KEY_BYTES_MAX);
+                let HelloBody { name, key, zeroes: rest } = view(body)?;
                 let length = name.iter().position(|byte| *byte == 0).ok_or(Foreign::Bytes)?;
                 let (name, zeroes) = name.split_at(length);
                 let name = std::str::from_utf8(name).map_err(|_| Foreign::Bytes)?;
                 zero(zeroes)?;
                 zero(rest)?;
-                let key = key.try_into().map_err(|_| Foreign::Bytes)?;
-                Ok(Self::Hello { name: name.to_owned(), key: Box::new(key) })
+                Ok(Self::Hello { name: name.to_owned(), key: Box::new(*key) })
             }
             2 => zero(body).map(|()| Self::NewEndpoint),
             3 => grant(body).map(Self::CloseEndpoint),
@@ -207,9 +259,7 @@ impl RegistrationAnswer {
     pub fn to_bytes(self) -> Bytes {
         match self {
             Self::Welcome { host } => {
-                let mut bytes = head(0x101);
-                bytes[BODY..BODY + 8].copy_from_slice(&host.to_le_bytes());
-                bytes
+                message(0x101, |body: &mut WelcomeBody| body.host = host.into())
             }
             Self::Refused(why) => {
                 let why: u16 = match why {
@@ -218,12 +268,10 @@ impl RegistrationAnswer {
                     RegistrationRefusal::Crowded => 3,
                     RegistrationRefusal::Broken => 4,
                 };
-                let mut bytes = head(0x102);
-                bytes[BODY..BODY + 2].copy_from_slice(&why.to_le_bytes());
-                bytes
+                message(0x102, |body: &mut RefusedBody| body.why = why.into())
             }
             Self::Endpoint { grant, process } => with_grant(0x103, grant, process),
-            Self::Full => head(0x104),
+            Self::Full => message(0x104, |_: &mut NoBody| {}),
             Self::Process { grant, process } => with_grant(0x105, grant, process),
             Self::Doorbell(grant) => with_grant(0x106, grant, 0),
             Self::NoDoorbell(grant) => with_grant(0x107, grant, 0),
@@ -238,23 +286,24 @@ impl RegistrationAnswer {
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, Foreign> {
         let (kind, body) = match open(bytes) {
             // Said by a node of another version, in its own.
-            Err(Foreign::Version) if kind_of(bytes) == 0x102 => {
+            Err(Foreign::Version) if is_refusal(bytes) => {
                 return Ok(Self::Refused(RegistrationRefusal::Version));
             }
             other => other?,
         };
         match kind {
             0x101 => {
-                zero(&body[8..])?;
-                let host = body[..8].try_into().map_err(|_| Foreign::Bytes)?;
-                match u64::from_le_bytes(host) {
+                let WelcomeBody { host, zeroes } = view(body)?;
+                zero(zeroes)?;
+                match host.get() {
                     0 => Err(Foreign::Bytes),
                     host => Ok(Self::Welcome { host }),
                 }
             }
             0x102 => {
-                zero(&body[2..])?;
-                let why = match u16::from_le_bytes([body[0], body[1]]) {
+                let RefusedBody { why, zeroes } = view(body)?;
+                zero(zeroes)?;
+                let why = match why.get() {
                     1 => RegistrationRefusal::Denied,
                     2 => RegistrationRefusal::Version,
                     3 => RegistrationRefusal::Crowded,
@@ -274,36 +323,46 @@ impl RegistrationAnswer {
     }
 }
 
-fn head(kind: u16) -> Bytes {
+/// A message of this kind, whose body `fill` fills.
+fn message<B: FromBytes + IntoBytes + KnownLayout>(kind: u16, fill: impl FnOnce(&mut B)) -> Bytes {
     let mut bytes = [0; MESSAGE_BYTES];
-    bytes[..8].copy_from_slice(&MAGIC);
-    bytes[8..10].copy_from_slice(&VERSION.to_le_bytes());
-    bytes[10..12].copy_from_slice(&kind.to_le_bytes());
+    let (head, body) = MessageHead::mut_from_prefix(&mut bytes).expect("a message is longer");
+    (head.magic, head.version, head.kind) = (MAGIC, VERSION.into(), kind.into());
+    fill(B::mut_from_bytes(body).expect("all bodies have one length"));
     bytes
 }
 
-fn with_grant(kind: u16, grant: SlotGrant, process: u32) -> Bytes {
-    let mut bytes = head(kind);
-    bytes[BODY..BODY + 4].copy_from_slice(&grant.incarnation.to_le_bytes());
-    bytes[BODY + 4..BODY + 6].copy_from_slice(&grant.slot.to_le_bytes());
-    bytes[BODY + 8..BODY + 12].copy_from_slice(&process.to_le_bytes());
-    bytes
+fn with_grant(kind: u16, grant: SlotGrant, number: u32) -> Bytes {
+    message(kind, |body: &mut GrantBody| {
+        body.incarnation = grant.incarnation.into();
+        body.slot = grant.slot.into();
+        body.number = number.into();
+    })
 }
 
-fn kind_of(bytes: &[u8]) -> u16 {
-    u16::from_le_bytes([bytes[10], bytes[11]])
+/// Whether a message of another version is a refusal.
+fn is_refusal(bytes: &[u8]) -> bool {
+    MessageHead::ref_from_prefix(bytes).is_ok_and(|(head, _)| head.kind == 0x102)
 }
 
 /// A message's kind and body.
 fn open(bytes: &[u8]) -> Result<(u16, &[u8]), Foreign> {
-    if bytes.len() != MESSAGE_BYTES || bytes[..8] != MAGIC {
+    let (head, body) = MessageHead::ref_from_prefix(bytes).map_err(|_| Foreign::Bytes)?;
+    if body.len() != BODY_BYTES || head.magic != MAGIC {
         return Err(Foreign::Bytes);
     }
-    if bytes[8..10] != VERSION.to_le_bytes() {
+    if head.version != VERSION {
         return Err(Foreign::Version);
     }
-    zero(&bytes[12..BODY])?;
-    Ok((kind_of(bytes), &bytes[BODY..]))
+    match head.zero.get() {
+        0 => Ok((head.kind.get(), body)),
+        _ => Err(Foreign::Bytes),
+    }
+}
+
+/// A body as a structure; each has the length of all bodies.
+fn view<B: FromBytes + Immutable + KnownLayout>(body: &[u8]) -> Result<&B, Foreign> {
+    B::ref_from_bytes(body).map_err(|_| Foreign::Bytes)
 }
 
 fn grant(body: &[u8]) -> Result<SlotGrant, Foreign> {
@@ -313,12 +372,11 @@ fn grant(body: &[u8]) -> Result<SlotGrant, Foreign> {
 
 /// A slot grant, and the process beside it.
 fn grant_of(body: &[u8]) -> Result<(SlotGrant, u32), Foreign> {
-    zero(&body[6..8])?;
-    zero(&body[12..])?;
-    let number =
-        |at: usize| u32::from_le_bytes([body[at], body[at + 1], body[at + 2], body[at + 3]]);
-    let grant = SlotGrant { incarnation: number(0), slot: u16::from_le_bytes([body[4], body[5]]) };
-    Ok((grant, number(8)))
+    let GrantBody { incarnation, slot, zero: between, number, zeroes } = view(body)?;
+    zero(between.as_bytes())?;
+    zero(zeroes)?;
+    let grant = SlotGrant { incarnation: incarnation.get(), slot: slot.get() };
+    Ok((grant, number.get()))
 }
 
 fn zero(bytes: &[u8]) -> Result<(), Foreign> {
