@@ -265,7 +265,9 @@ impl EndpointObject {
         let refused = counts.then(|| self.ask_for_doorbell(WaitTarget::Counter(counter))).flatten();
         self.domain.state.with(|state| {
             let traffic = state.endpoints.of(self.number);
-            if traffic.enabled || halves(traffic, flags).any(|side| side.counter.is_some()) {
+            let has_reads = flags & FI_READ != 0 && traffic.remote_reads.counter.is_some();
+            let is_bound = has_reads || halves(traffic, flags).any(|side| side.counter.is_some());
+            if traffic.enabled || is_bound {
                 return Err(-FI_EOPBADSTATE);
             }
             if !counts {

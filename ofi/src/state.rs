@@ -225,14 +225,15 @@ impl ProviderState {
         endpoint: usize,
         mut call: impl FnMut(&mut WaitState, &Endpoint),
     ) {
-        let EndpointTraffic { send, receive, endpoint, .. } = self.endpoints.of(endpoint);
-        for side in [send, receive] {
+        let EndpointTraffic { send, receive, endpoint, remote_reads, .. } =
+            self.endpoints.of(endpoint);
+        for side in [&*send, &*receive] {
             if let Some(number) = side.queue {
                 call(&mut self.queues.of(number).wait_state, endpoint);
             }
-            if let Some(number) = side.counter {
-                call(&mut self.counters.of(number).wait_state, endpoint);
-            }
+        }
+        for number in [send.counter, receive.counter, remote_reads.counter].into_iter().flatten() {
+            call(&mut self.counters.of(number).wait_state, endpoint);
         }
     }
 }

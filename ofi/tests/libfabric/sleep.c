@@ -18,6 +18,7 @@
 #include <rdma/fi_domain.h>
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_eq.h>
+#include <rdma/fi_rma.h>
 #include <rdma/fi_tagged.h>
 
 #include "check.h"
@@ -602,6 +603,52 @@ static void late(void)
     part(me);
 }
 
+enum { READS = 20 };
+
+static void *wait_for_reads(void *counter)
+{
+    for (uint64_t i = 1; i <= READS; i++)
+        OK(fi_cntr_wait(counter, i, PATIENCE_MS));
+    return NULL;
+}
+
+/* One thread sleeps for a counter that counts only reads while another thread reads memory of their
+ * own process. An endpoint has at most one such counter. */
+static void reads(void)
+{
+    struct fi_cntr_attr attr = { .events = FI_CNTR_EVENTS_COMP, .wait_obj = wait_object };
+    pthread_t sleeper;
+    struct fid_ep *reader;
+    struct fid_cntr *counter_;
+    struct fid_mr *memory;
+    fi_addr_t there;
+    char name[64], from[8] = "content", to[8];
+    size_t length = sizeof name;
+    int me = meet();
+
+    OK(fi_cntr_open(domain, &attr, &counter_, NULL));
+    OK(fi_mr_reg(domain, from, 8, FI_REMOTE_READ, 0, 7, 0, &memory, NULL));
+    OK(fi_endpoint(domain, info, &reader, NULL));
+    OK(fi_ep_bind(reader, &av->fid, 0));
+    OK(fi_ep_bind(reader, &cq->fid, FI_TRANSMIT | FI_RECV));
+    OK(fi_ep_bind(reader, &counter_->fid, FI_READ));
+    IS(fi_ep_bind(reader, &received->fid, FI_READ), -FI_EOPBADSTATE);
+    OK(fi_enable(reader));
+    OK(fi_getname(&reader->fid, name, &length));
+    IS(fi_av_insert(av, name, 1, &there, 0, NULL), 1);
+    OK(pthread_create(&sleeper, NULL, wait_for_reads, counter_));
+    for (int i = 0; i < READS; i++) {
+        rest_ms(10);
+        OK(fi_read(reader, to, 8, NULL, there, 0, 7, to));
+    }
+    OK(pthread_join(sleeper, NULL));
+    OK(memcmp(from, to, 8));
+    OK(fi_close(&reader->fid));
+    OK(fi_close(&counter_->fid));
+    OK(fi_close(&memory->fid));
+    part(me);
+}
+
 /* A child that closes what it has inherited leaves its parent's descriptors as they are. */
 static void inherited(void)
 {
@@ -658,7 +705,7 @@ static const struct {
     { "refused", no_waiting, refused }, { "refused_by_one", no_waiting, refused_by_one },
     { "queued", calls, queued },
     { "sleepers", safe, sleepers }, { "both", safe, both }, { "late", safe, late },
-    { "inherited", NULL, inherited }, { "torn", NULL, torn },
+    { "reads", safe, reads }, { "inherited", NULL, inherited }, { "torn", NULL, torn },
 };
 
 int main(int count, char **arguments)

@@ -2,5 +2,5 @@
 
 crate::talk::cases! { "sleep.c":
     descriptor call long long_call counter still killed killed_call threads refused refused_by_one
-    queued sleepers both late inherited torn
+    queued sleepers both late reads inherited torn
 }
