@@ -143,6 +143,17 @@ impl Loaded {
         Self { run, measurements }
     }
 
+    /// Checks that other programs can read the run: the rules of results, and their schema.
+    ///
+    /// # Errors
+    /// The first rule that is broken, or the first place that breaks the schema.
+    pub fn check(&self) -> Result<(), ResultError> {
+        self.run.check().and_then(|()| conforms(Form::Run, &self.run))?;
+        self.measurements
+            .iter()
+            .try_for_each(|it| it.check().and_then(|()| conforms(Form::Measurement, it)))
+    }
+
     /// Gives the run another title. Titles of measurements that begin with the run's title, or end
     /// with it in brackets, have the new one there; an empty one has no brackets.
     pub fn retitle(&mut self, title: &str) {
@@ -159,6 +170,11 @@ impl Loaded {
             }
         }
     }
+}
+
+fn conforms(form: Form, value: &impl Serialize) -> Result<(), ResultError> {
+    let value = serde_json::to_value(value).expect("plain data");
+    Ok(schema::check(form, &value)?)
 }
 
 /// A run in a list.

@@ -307,9 +307,12 @@ pub(crate) struct ReportJson<'a, R> {
     results: &'a Loaded,
 }
 
-impl<'a, R: BenchReport> ReportJson<'a, R> {
-    pub(crate) fn new(report: &'a R, results: &'a Loaded) -> Self {
-        Self { report, results }
+impl<'a, R> ReportJson<'a, R> {
+    /// Checks the results as a store does: JSON that could not be imported is not printed.
+    pub(crate) fn new(report: &'a R, results: &'a Loaded) -> anyhow::Result<Self> {
+        let unfit = "the results are not printed as JSON, since they could not be imported";
+        results.check().context(unfit)?;
+        Ok(Self { report, results })
     }
 }
 
@@ -322,7 +325,10 @@ pub(crate) fn report(report: &impl BenchReport, args: &ToldArgs) -> Result<(), C
         let folder = store.save(&mut results).map_err(CommandFailure::running)?;
         output::say(said(&results, &folder));
     }
-    told(report, &ReportJson::new(report, &results), args.json)
+    if !args.json {
+        return output::print(&report.to_string());
+    }
+    told(report, &ReportJson::new(report, &results).map_err(CommandFailure::running)?, true)
 }
 
 impl ToldArgs {
@@ -360,6 +366,22 @@ pub(crate) fn check_save(args: &ToldArgs) -> Result<(), CommandFailure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn results_that_could_not_be_imported_are_not_printed() {
+        let report = json!({ "iops": 5 });
+        let text = include_str!("../../report/tests/data/vrio-block.json");
+        let mut results = import::import_report(text, "block").unwrap();
+        let printed = serde_json::to_value(ReportJson::new(&report, &results).unwrap()).unwrap();
+        assert_eq!(printed["iops"], 5);
+        assert_eq!(printed["results"]["run"]["title"], "block");
+        results.measurements[0].series[0].quantity = ::results::Quantity::Latency;
+        let said = format!("{:#}", ReportJson::new(&report, &results).err().unwrap());
+        assert!(
+            said.contains("are not printed as JSON") && said.contains("series[0].unit"),
+            "{said}"
+        );
+    }
 
     #[test]
     fn line_rates_are_read_as_people_write_them() {

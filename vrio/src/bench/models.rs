@@ -107,7 +107,7 @@ impl ModelsArgs {
         options.check().map_err(CommandFailure::configuration)?;
         let mut tell = |report: &ModelsReport| {
             let results = self.told.run_of(report);
-            let json = ReportJson::new(report, &results);
+            let json = ReportJson::new(report, &results)?;
             let line = serde_json::to_string(&json).context("the report as JSON")?;
             output::print(&format!("{line}\n")).map_err(|failure| anyhow!("{failure}"))
         };
