@@ -57,12 +57,15 @@ impl fmt::Display for ConfigError {
 #[derive(Debug)]
 pub struct Reader<'i> {
     text: &'i str,
+    /// The place of each line's end, since each key and each value of a list is looked up here.
+    line_ends: Vec<usize>,
     problems: RefCell<Vec<Problem>>,
 }
 
 impl<'i> Reader<'i> {
     pub(crate) fn new(text: &'i str) -> Self {
-        Self { text, problems: RefCell::default() }
+        let line_ends = text.match_indices('\n').map(|(at, _)| at).collect();
+        Self { text, line_ends, problems: RefCell::default() }
     }
 
     /// Parses the text. `None` when its syntax leaves nothing to go on with. Duplicate keys are
@@ -92,8 +95,7 @@ impl<'i> Reader<'i> {
 
     /// The line of a byte, from 1.
     pub(crate) fn line(&self, at: usize) -> usize {
-        let before = &self.text.as_bytes()[..at.min(self.text.len())];
-        1 + before.iter().filter(|byte| **byte == b'\n').count()
+        1 + self.line_ends.partition_point(|end| *end < at)
     }
 
     /// Notes a problem.
@@ -373,7 +375,10 @@ pub(crate) fn unknown(what: &str, word: &str, known: &[&str]) -> String {
 fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
     let word = word.replace('_', "-").to_lowercase();
     let distance_max = if word.len() <= 4 { 1 } else { 2 };
-    let near = known.iter().map(|known| (distance(&word, known), *known)).min()?;
+    // The distance is at least the difference of the lengths.
+    let length = word.chars().count();
+    let near = known.iter().filter(|known| known.chars().count().abs_diff(length) <= distance_max);
+    let near = near.map(|known| (distance(&word, known), *known)).min()?;
     (near.0 <= distance_max).then_some(near.1)
 }
 
@@ -423,6 +428,14 @@ mod tests {
         assert_eq!(nearest("Listen", &known), Some("listen"));
         assert_eq!(nearest("durabilty", &known), Some("durability"));
         assert_eq!(nearest("colour", &known), None);
+    }
+
+    #[test]
+    fn lines_are_counted_from_one() {
+        let reader = Reader::new("a\n\nb\n");
+        let lines = [0, 1, 2, 3, 4, 5, 99].map(|at| reader.line(at));
+        assert_eq!(lines, [1, 1, 2, 3, 3, 4, 4]);
+        assert_eq!(Reader::new("").line(0), 1);
     }
 
     #[test]

@@ -3,3 +3,4 @@
 mod change;
 mod files;
 mod house;
+mod long;

@@ -116,7 +116,7 @@ fn a_network_is_opened_and_closed_in_place() {
     assert_eq!(revokes, ["revoke rights that \"allow\" of network \"blue\" no longer has"]);
     assert!(left.networks[0].allow.is_empty());
     assert_eq!(changes(&left, &to).len(), 1);
-    assert!(revoked(&config(&[&none]), &to).changes.is_empty(), "nobody is let in by this");
+    assert!(revoked(&config(&[&none]), &to).changes.is_empty(), "this change lets no node in");
 }
 
 #[test]
