@@ -200,11 +200,19 @@ impl Claim {
             .enable_all()
             .build()
             .map_err(refuse("start its runtime"))?;
+        // The sockets may be those of another process. A descriptor that is no such socket is an
+        // error here; the runtime would panic.
+        let sockets = listener.local_addr().and_then(|_| listener.set_nonblocking(true));
+        sockets.map_err(refuse("listen"))?;
+        if let Some(metrics) = &metrics_listener {
+            let sockets = metrics.local_addr().and_then(|_| metrics.set_nonblocking(true));
+            sockets.map_err(refuse("listen for metrics"))?;
+        }
         let (listener, metrics) = {
             let _inside = runtime.enter();
             let metrics = metrics_listener.map(tokio::net::TcpListener::from_std).transpose();
             let listener = tokio::net::UnixListener::from_std(listener);
-            (listener.map_err(refuse("listen"))?, metrics.map_err(refuse("listen"))?)
+            (listener.map_err(refuse("listen"))?, metrics.map_err(refuse("listen for metrics"))?)
         };
         let (go, service) = std::sync::mpsc::sync_channel(1);
         let (stop, stopped) = oneshot::channel();
@@ -529,7 +537,8 @@ mod tests {
             ("POST /v1/drain", "{\"undo\": true}", 200, "\"draining\":false"),
             ("POST /v1/drain", "{\"undo\": 1}", 400, "expected a boolean"),
             ("POST /v1/hand-over", "{\"pid\": 7}", 503, "not to 7"),
-            ("PATCH /v1/disks", "", 405, ""),
+            ("PATCH /v1/disks", "", 405, "this path does not take PATCH"),
+            ("GET /v1/disks/%ff", "", 400, "\"way_out\":\"write each name as UTF-8"),
         ] {
             let length = body.len();
             let head = format!("{line} HTTP/1.1\r\nHost: vrio\r\nConnection: close\r\n");
@@ -538,6 +547,21 @@ mod tests {
             assert!(answer.starts_with(&format!("HTTP/1.1 {code}")), "{line}: {answer}");
             assert!(answer.contains(says), "{line}: {says:?} is missing in {answer}");
         }
+    }
+
+    #[test]
+    fn descriptors_that_are_no_sockets_are_refused() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("node.control");
+        let null = || OwnedFd::from(File::open("/dev/null").unwrap());
+        let socket = OwnedFd::from(UnixListener::bind(&path).unwrap());
+        let error = Claim::adopt(&path, null(), null()).prepare(None).unwrap_err().to_string();
+        assert!(error.contains("cannot listen: Socket operation on non-socket"), "{error}");
+        let metrics = TcpListener::from(null());
+        let claim = Claim::adopt(&path, socket, null());
+        let error = claim.prepare(Some(metrics)).unwrap_err().to_string();
+        assert!(error.contains("cannot listen for metrics: Socket operation"), "{error}");
+        assert!(path.exists(), "the socket is that of another process");
     }
 
     #[test]

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
-use axum::extract::{DefaultBodyLimit, Path, RawQuery, State};
-use axum::http::StatusCode;
+use axum::extract::{DefaultBodyLimit, FromRequestParts, Path, RawQuery, State};
 use axum::http::header::CONTENT_TYPE;
+use axum::http::request::Parts;
+use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, post, put};
 use config::Kind;
@@ -48,8 +49,29 @@ pub(super) fn router(service: Arc<dyn Service>) -> Router {
             let way_out = "docs/operating.md lists the paths; the client may be of another release";
             refuse(&Refused::new(RefusedKind::Unknown, "there is no such path", way_out))
         })
+        .method_not_allowed_fallback(async |method: Method| {
+            let error = format!("this path does not take {method}");
+            let way_out = "docs/operating.md lists the methods of each path";
+            let refused = Refused::new(RefusedKind::Bad, error, way_out);
+            (StatusCode::METHOD_NOT_ALLOWED, Json(refused))
+        })
         .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))
         .with_state(service)
+}
+
+/// The names in a path. A path that cannot be read is refused as all requests are: in JSON.
+struct PathNames<T>(T);
+
+impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for PathNames<T> {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Response> {
+        let names = Path::from_request_parts(parts, state).await;
+        names.map(|Path(names)| Self(names)).map_err(|error| {
+            let way_out = "write each name as UTF-8, and the number of a queue in digits";
+            refuse(&Refused::new(RefusedKind::Bad, error.body_text(), way_out))
+        })
+    }
 }
 
 async fn status(State(service): RouteState) -> Response {
@@ -70,7 +92,11 @@ async fn list(State(service): RouteState, kind: Kind) -> Response {
     }
 }
 
-async fn show(State(service): RouteState, kind: Kind, Path(name): Path<String>) -> Response {
+async fn show(
+    State(service): RouteState,
+    kind: Kind,
+    PathNames(name): PathNames<String>,
+) -> Response {
     match blocking(move || service.show(kind, &name)).await {
         Ok(Some(text)) => in_json(text),
         Ok(None) => {
@@ -101,7 +127,7 @@ async fn add(
 async fn remove(
     State(service): RouteState,
     kind: Kind,
-    Path(name): Path<String>,
+    PathNames(name): PathNames<String>,
     RawQuery(query): RawQuery,
 ) -> Response {
     let force = match query.as_deref() {
@@ -118,7 +144,7 @@ async fn remove(
 
 async fn set_nic(
     State(service): RouteState,
-    Path(name): Path<String>,
+    PathNames(name): PathNames<String>,
     body: Result<Bytes, BytesRejection>,
 ) -> Response {
     match json(body) {
@@ -129,7 +155,7 @@ async fn set_nic(
 
 async fn set_chain(
     State(service): RouteState,
-    Path(name): Path<String>,
+    PathNames(name): PathNames<String>,
     body: Result<Bytes, BytesRejection>,
 ) -> Response {
     match json(body) {
@@ -140,7 +166,7 @@ async fn set_chain(
 
 async fn resize_volume(
     State(service): RouteState,
-    Path(name): Path<String>,
+    PathNames(name): PathNames<String>,
     body: Result<Bytes, BytesRejection>,
 ) -> Response {
     match json(body) {
@@ -151,7 +177,7 @@ async fn resize_volume(
 
 async fn resize_disk(
     State(service): RouteState,
-    Path(name): Path<String>,
+    PathNames(name): PathNames<String>,
     body: Result<Bytes, BytesRejection>,
 ) -> Response {
     match json(body) {
@@ -162,7 +188,7 @@ async fn resize_disk(
 
 async fn move_queue(
     State(service): RouteState,
-    Path((name, queue)): Path<(String, usize)>,
+    PathNames((name, queue)): PathNames<(String, usize)>,
     body: Result<Bytes, BytesRejection>,
 ) -> Response {
     match json(body) {
@@ -171,7 +197,7 @@ async fn move_queue(
     }
 }
 
-async fn take_disk(State(service): RouteState, Path(name): Path<String>) -> Response {
+async fn take_disk(State(service): RouteState, PathNames(name): PathNames<String>) -> Response {
     change(move || service.take_disk(&name)).await
 }
 

@@ -268,8 +268,11 @@ fn links(
     if numbers.len() != count {
         return Err(format!("it has {} sockets, {count} are needed", numbers.len()));
     }
-    let links = numbers.iter().map(|number| Udp::adopt(fds.take(*number)?));
-    let links = links.collect::<io::Result<Vec<_>>>().map_err(|error| error.to_string())?;
+    let links = numbers.iter().enumerate().map(|(index, number)| {
+        let adopted = fds.take(*number).and_then(Udp::adopt);
+        adopted.map_err(|error| format!("the socket of sidecore {index}: {error}"))
+    });
+    let links = links.collect::<Result<Vec<_>, String>>()?;
     let ports: Vec<_> = links.iter().map(|it| link::Link::local_addr(it).port()).collect();
     let shared = ShmState::open(config, &ports, door).map_err(|error| error.to_string())?;
     let ShmState { places, callers, door } = shared;
