@@ -370,7 +370,7 @@ mod tests {
             drop(channel);
             dawdles.join().unwrap()
         });
-        assert!(said < 100, "nobody waits for all of it");
+        assert!(said < 100, "the receiver does not wait for all of it");
     }
 
     /// A receiver whose time ran out in the middle of a message can still receive the rest of it.

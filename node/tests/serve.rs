@@ -130,7 +130,7 @@ fn a_remote_disk_waits_while_its_iohost_is_away_and_goes_on() {
     let vm1 = home.start(&vm1(&here, &there, "io1/a"));
     let text = format!("peer io1 at {there}");
     wait_for_disk(&vm1, DiskState::Waiting, &text);
-    assert!(!home.path("a.sock").exists(), "what it is nobody knows yet");
+    assert!(!home.path("a.sock").exists(), "the volume's size is not known yet");
     let io1_node = home.start(&io1(&there, "vm1"));
     wait_for_disk(&vm1, DiskState::Ready, "a.sock");
     let mut guest = Guest::connect(home.path("a.sock"), 2);

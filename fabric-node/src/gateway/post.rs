@@ -546,7 +546,7 @@ mod tests {
         (0..3).for_each(|_| assert_eq!(post.put(&head(first), b""), Put::Done));
         assert_eq!(post.touched, [first], "once");
         post.wake_touched();
-        assert!(post.touched.is_empty(), "nobody can sleep");
+        assert!(post.touched.is_empty(), "no sender can sleep");
         let read_end = fall_asleep(first);
         (0..2).for_each(|_| assert_eq!(post.put(&head(first), b""), Put::Done));
         assert!(!is_rung(&read_end));

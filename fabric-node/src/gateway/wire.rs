@@ -500,7 +500,7 @@ mod tests {
         assert_eq!(
             GatewayRequest::decode(&crowd(GATEWAYS_MAX + 1)),
             Err(MalformedBatch),
-            "nobody has these"
+            "no version has these"
         );
         let mut batch = Vec::new();
         let source = Local { host: 1, slot: 1, incarnation: 1 };

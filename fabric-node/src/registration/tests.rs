@@ -193,7 +193,7 @@ fn slots_come_back_when_their_process_or_its_endpoint_has_gone() {
     node.until(2, 2);
     let again = new_grant(&other);
     assert_eq!(again.slot, grants[1].slot);
-    assert!(again.incarnation > grants[1].incarnation, "nobody takes it for the one before");
+    assert!(again.incarnation > grants[1].incarnation, "it differs from the former grant");
     drop(one);
     node.until(1, 1);
     let fresh: Vec<_> = [new_grant(&other), new_grant(&other)].into();
@@ -472,7 +472,7 @@ fn a_process_without_a_node_is_told_the_way_out() {
     let error = Domain::join(&path, "blue", KEY).unwrap_err();
     assert!(matches!(error, JoinError::NoNode { .. }), "{error}");
     let node = node(1);
-    assert!(RegistrationServer::open(&node.path, 1).is_err(), "somebody is there");
+    assert!(RegistrationServer::open(&node.path, 1).is_err(), "the socket is in use");
     let path = node.path.clone();
     drop(node.server);
     assert!(!path.exists());

@@ -157,7 +157,7 @@ fn cells_of_the_dead_are_skipped_and_those_of_the_living_are_not() {
             assert_eq!(consumer.look(&ring), Some(round));
             assert!(!consumer.skip_dead(&ring), "it is there");
             consumer.advance(&ring);
-            assert!(!consumer.skip_dead(&ring), "nobody's yet");
+            assert!(!consumer.skip_dead(&ring), "no sender owns the cell yet");
             ring.lives[0].set(LIVE);
         }
     }

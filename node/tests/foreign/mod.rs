@@ -367,7 +367,7 @@ fn a_foreign_driver_finds_its_data_after_a_restart() {
         if round % 2 == 0 {
             node.stop();
             let region = client.blkio.alloc_mem_region(BLOCK_BYTES).unwrap();
-            assert!(client.blkio.map_mem_region(&region).is_err(), "nobody is there");
+            assert!(client.blkio.map_mem_region(&region).is_err(), "there is no node");
             node = home.start(&text);
         } else {
             for at in 0..DEPTH {

@@ -133,7 +133,7 @@ fn a_stolen_attachment_key_is_out_although_a_disk_is_in_use() {
     });
     wait_for_disk(&nodes.1, DiskState::Lost, "opens no volume a to vm1");
     let status = nodes.0.status();
-    assert!(status.volumes[0].allow.is_empty(), "nobody new is let in before the rest is done");
+    assert!(status.volumes[0].allow.is_empty(), "no new node is let in before the rest is done");
     assert!(status.sessions.iter().any(|session| session.state == "connected"));
     let back = pair.io1(&pair.key("vm1"), &pair.allow("alice"));
     pair.reload(&nodes.0, &format!("{back}{OWN}"));

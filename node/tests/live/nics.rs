@@ -244,7 +244,7 @@ fn a_cable_is_pulled_and_plugged_in_again() {
     let set = done(&node, "PUT", "/v1/nics/one", &json!({ "link": "down" }));
     assert_eq!(set.applied, ["change nic \"one\": link"]);
     wait_for(&node, "without its guest", |_| state(&node, "one") == DiskState::Lost);
-    assert!(!home.path("one.sock").exists(), "nobody is to come");
+    assert!(!home.path("one.sock").exists(), "the socket is gone");
     drop(one);
     done(&node, "PUT", "/v1/nics/one", &json!({ "link": "up" }));
     wait_for(&node, "there again", |_| state(&node, "one") == DiskState::Ready);

@@ -84,7 +84,7 @@ fn operations_with_dead_endpoints_end() {
     let asks = &mut world.hosts[0].endpoints[2];
     assert!(!asks.has_something());
     ask(asks, Some(dead), 4, &mut place);
-    assert!(asks.has_something(), "a gateway is to be asked: nobody may sleep before that");
+    assert!(asks.has_something(), "a gateway must be asked before the endpoint may sleep");
     look_long(asks);
     assert!(!asks.has_something());
     world.run_until("it hears of it too", |world| {
@@ -405,7 +405,7 @@ fn a_removed_peer_gets_no_further_message() {
         world.now_ns += 3_000_000_000;
         world.run(200);
         let joined = world.hosts[0].associations.reports()[0].joined;
-        assert_eq!(joined == 0, takes_out, "looked at again, though nobody sends anything");
+        assert_eq!(joined == 0, takes_out, "looked at again, though no endpoint sends");
         world.now_ns += 11_000_000_000;
         world.run(200);
         look_long(&mut world.hosts[0].endpoints[0]);

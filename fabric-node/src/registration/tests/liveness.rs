@@ -63,7 +63,7 @@ fn a_stopped_process_is_missed_until_a_successor_comes() {
     let (server, domain) = begun();
     assert!(!domain.region().is_orphaned());
     drop(server);
-    assert!(domain.region().is_orphaned(), "nobody goes on");
+    assert!(domain.region().is_orphaned(), "the region has no successor");
     let (server, domain) = begun();
     server.release_liveness();
     drop(server);

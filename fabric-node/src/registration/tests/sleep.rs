@@ -52,7 +52,7 @@ impl Sleeper {
                 Doze::Sleep => {
                     let begun = Instant::now();
                     self.alarm.wait(Some(LONG));
-                    assert!(begun.elapsed() < LONG, "nobody has woken it");
+                    assert!(begun.elapsed() < LONG, "no member has woken it");
                     sleeps += 1;
                 }
                 other => panic!("{other:?}"),
@@ -223,7 +223,7 @@ fn a_waker_of_many_that_does_not_listen_stays_and_holds_few_descriptors() {
 fn until_heard(socket: &OwnedFd) {
     let end = Instant::now() + LONG;
     while unread::unread_bytes(socket) != Some(0) {
-        assert!(Instant::now() < end, "nobody reads it");
+        assert!(Instant::now() < end, "no process reads it");
         std::thread::sleep(Duration::from_millis(1));
     }
 }

@@ -111,5 +111,5 @@ fn a_sleeper_and_its_waker_do_not_miss_each_other() {
     if missed == 0 {
         println!("SKIP {NAME}: nothing is missed here without a barrier (has it two processors?)");
     }
-    assert_eq!(with, 0, "rounds in which nobody is woken");
+    assert_eq!(with, 0, "rounds in which no sleeper is woken");
 }

@@ -162,7 +162,7 @@ fn answers_and_pieces_wake_as_well() {
     all.endpoints[0].progress();
     all.endpoints[0].progress();
     assert!(all.endpoints[0].has_moved() && !all.endpoints[0].has_moved(), "pieces");
-    assert_eq!(all.endpoints[0].doze(), Doze::Nap, "nobody tells when buffers come back");
+    assert_eq!(all.endpoints[0].doze(), Doze::Nap, "returned buffers are not announced");
     assert!(!all.endpoints[0].has_moved());
     assert!(all.is_rung(1), "by the pieces");
     for _ in 0..1000 {
@@ -241,7 +241,7 @@ fn a_receive_from_the_dead_and_a_wake_up_that_was_not_said_are_somethings() {
     all.deaf.store(1, Relaxed);
     all.send(2, 1);
     ended(&mut all.endpoints[2]);
-    assert!(all.endpoints[2].has_something(), "somebody is to be woken");
+    assert!(all.endpoints[2].has_something(), "a sleeper must be woken");
     all.deaf.store(0, Relaxed);
     assert_eq!(all.endpoints[2].doze(), Doze::Sleep);
     assert!(all.is_rung(1) && !all.endpoints[2].has_something());
@@ -256,7 +256,7 @@ fn a_refused_sender_hears_of_room_after_any_sends_to_others() {
         ended(&mut all.endpoints[0]);
     };
     refuse(&mut all);
-    assert_eq!(all.endpoints[0].doze(), Doze::Nap, "nobody tells of room");
+    assert_eq!(all.endpoints[0].doze(), Doze::Nap, "room is not announced");
     all.send(0, 2);
     ended(&mut all.endpoints[0]);
     assert_eq!(all.endpoints[0].doze(), Doze::Nap, "that was another one's");
@@ -360,7 +360,7 @@ fn a_bell_that_cannot_ring_now_rings_later() {
     all.send(0, 1);
     ended(&mut all.endpoints[0]);
     assert!(!all.is_rung(1));
-    assert_eq!(all.endpoints[0].doze(), Doze::Nap, "somebody is to be woken");
+    assert_eq!(all.endpoints[0].doze(), Doze::Nap, "a sleeper must be woken");
     all.deaf.store(0, Relaxed);
     assert_eq!(all.endpoints[0].doze(), Doze::Sleep);
     assert!(all.is_rung(1));

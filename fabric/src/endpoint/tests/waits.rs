@@ -210,7 +210,7 @@ fn matched_messages_are_complete() {
             }
         }
         (0..20).for_each(|_| world.turn());
-        assert_eq!(ended(&mut world.endpoints[0]), [], "nobody has asked for any");
+        assert_eq!(ended(&mut world.endpoints[0]), [], "no receive was posted");
         for tag in 0..30 {
             let mut got = vec![0; len];
             ask(&mut world.endpoints[1], &receive(None, tag), &mut got);
