@@ -13,7 +13,7 @@ use crate::frame::{Burst, Frame};
 use crate::reason::Reason;
 
 pub use chain::{Staged, Stages};
-pub use filter::{Filter, FilterCore, Rules};
+pub use filter::{Action, Filter, FilterCore, Rules};
 pub use limit::{Limit, LimitCore, Limiter};
 pub use meter::{Meter, MeterCore};
 pub use mirror::{Mirror, MirrorCore};

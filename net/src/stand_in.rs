@@ -113,6 +113,20 @@ impl StandInGuest {
         side
     }
 
+    /// The nic of another process serves the guest from now on, as a port of this bridge. The rings
+    /// go on where they are.
+    ///
+    /// # Panics
+    /// When the bridge does not take it, or a ring of our own is refused.
+    pub fn go_over(&mut self, bridge: &mut Bridge, options: PortOptions) {
+        self.core = NicCore::new("nic");
+        let queues = NicQueues::new(Arc::clone(&self.core), 2, self.plan.mtu);
+        self.queues = Rc::new(RefCell::new(queues));
+        let port = Box::new(NicPort::new(Rc::clone(&self.queues)));
+        bridge.add(options, port, Arc::clone(self.core.counters())).expect("a place");
+        self.start();
+    }
+
     /// Both queues start.
     ///
     /// # Panics
@@ -120,6 +134,8 @@ impl StandInGuest {
     pub fn start(&mut self) {
         for ring in [&self.receive, &self.send] {
             let mut config = ring.queue_config(Arc::clone(&self.memory)).expect("descriptors");
+            // As for a real nic: the ring says where its chains go on.
+            config.in_order = true;
             if config.base == 0 {
                 config.base = self.plan.kind.base_fresh();
             }

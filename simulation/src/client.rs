@@ -16,10 +16,11 @@ use volume::OpenArguments;
 
 use super::host::{HostPlan, PORT, SimCore, host_ip};
 use super::keys::WorldKeys;
-use super::network::SimNetwork;
+use super::nics::GuestNics;
 use super::server::{SERVER, VOLUME};
 use super::storage::{BLOCK_BYTES, SimRecords};
 use random::Random;
+use simnet::SimNetwork;
 use workload::checker::{Began, Checker};
 
 /// The most sidecores of a VMhost.
@@ -86,6 +87,8 @@ pub(super) struct SimClient {
     pub(super) takes: bool,
     /// The VMhost's records, which outlive its processes.
     pub(super) own: SimRecords,
+    /// The guest's nics.
+    pub(super) nics: GuestNics,
     name: String,
     datagram_bytes_max: usize,
     keys: WorldKeys,
@@ -116,7 +119,7 @@ impl SimClient {
     /// Starts a VMhost and a guest on it, with `queues` by chance. `own` is what the VMhost has
     /// remembered until now.
     pub(super) fn new(
-        (number, own): (u8, SimRecords),
+        (number, own, nics): (u8, SimRecords, GuestNics),
         name: &str,
         random: &mut Random,
         (datagram_bytes_max, keys): (usize, &WorldKeys),
@@ -156,6 +159,7 @@ impl SimClient {
             has_moved: false,
             takes: false,
             own,
+            nics,
             name: name.to_owned(),
             datagram_bytes_max,
             keys: keys.clone(),
@@ -217,6 +221,7 @@ impl SimClient {
         // A process that is killed before it has let go of everything hands nothing over.
         self.hands_over &= self.has_stopped();
         self.process = None;
+        self.nics.unplugged();
         self.stopping = None;
         self.back_ns = back_ns;
         self.paused_ns = 0;
@@ -341,6 +346,7 @@ impl SimClient {
             nonce: random.draw(),
             datagram_bytes_max: self.datagram_bytes_max,
             keys: &self.keys,
+            open: &Arc::default(),
         };
         let cores = SimCore::start(&plan, &Arc::new(Exports::default()));
         let volume = RemoteVolume::with_key(SERVER.0, VOLUME, self.keys.tenant());
@@ -370,6 +376,7 @@ impl SimClient {
             return;
         }
         self.takes &= self.attachment.view().epoch == 0;
+        self.plug_nics(now_ns, random);
         self.start_disks();
         self.advance_move(now_ns, random);
         let Some(process) = &mut self.process else { return };
@@ -389,6 +396,16 @@ impl SimClient {
             // The operator wants it to have errors.
             _ if self.attachment.options().error_after_ns.is_some() => self.fenced = None,
             _ => {}
+        }
+    }
+
+    /// The guest's nics join their networks, or leave them.
+    fn plug_nics(&mut self, now_ns: u64, random: &mut Random) {
+        let Some(process) = &mut self.process else { return };
+        if self.nics.has_gone() || self.stopping.is_some() && !self.hands_over {
+            self.nics.leave(now_ns, &mut process.cores);
+        } else {
+            self.nics.plug(&mut process.cores, random);
         }
     }
 

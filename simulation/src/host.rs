@@ -7,14 +7,16 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use block::{Exports, Plane};
+use net::Bridge;
+use net::remote::NetPlane;
 use peer::Planes;
 use sidecore::{Poll, Progress, Services};
 use transport::{Endpoint, EndpointConfig, TransmitBatch};
 
-use super::frames::{Beside, Frames};
 use super::keys::{WorldKeys, bytes};
-use super::network::SimNetwork;
+use super::nics::OpenNetworks;
 use random::Random;
+use simnet::SimNetwork;
 
 /// The port of a host's first sidecore; the others follow.
 pub(super) const PORT: u16 = 4870;
@@ -32,7 +34,10 @@ pub(super) struct SimCore {
     pub(super) planes: Planes,
     /// Its block plane.
     pub(super) plane: Rc<RefCell<Plane>>,
-    frames: Frames,
+    /// Its plane of networks.
+    pub(super) net: Rc<RefCell<NetPlane>>,
+    /// The bridges of networks, and of nics in networks of other nodes.
+    pub(super) bridges: Vec<Rc<RefCell<Bridge>>>,
     addr: SocketAddr,
     /// Stands still until then, while its siblings go on.
     paused_ns: u64,
@@ -69,6 +74,8 @@ pub(super) struct HostPlan<'a> {
     pub(super) datagram_bytes_max: usize,
     /// The keys of all nodes.
     pub(super) keys: &'a WorldKeys,
+    /// The networks that others may join.
+    pub(super) open: &'a Arc<OpenNetworks>,
 }
 
 /// A host's address.
@@ -97,12 +104,16 @@ impl SimCore {
         let mut planes = Planes::new(index, endpoint.clone());
         let plane = Plane::new(&mut planes, exports.clone(), services.clone());
         services.insert(plane.clone());
+        let gate = Arc::<OpenNetworks>::clone(plan.open);
+        let members = Arc::default();
+        let net = NetPlane::new(&mut planes, plan.cores, gate, members, services.clone());
         Self {
             services,
             endpoint,
             planes,
             plane,
-            frames: Frames::default(),
+            net,
+            bridges: Vec::new(),
             addr: SocketAddr::new(host_ip(plan.number), ports[usize::from(index)]),
             paused_ns: 0,
             arrived: VecDeque::new(),
@@ -139,10 +150,11 @@ impl SimCore {
         for _ in 0..ROUNDS_MAX {
             let mut progress = self.receive(now_ns);
             progress |= self.plane.borrow_mut().poll(now_ns);
+            progress |= self.net.borrow_mut().poll(now_ns);
+            for bridge in &self.bridges {
+                progress |= bridge.borrow_mut().poll(now_ns);
+            }
             progress |= work(now_ns);
-            let mut endpoint = self.endpoint.borrow_mut();
-            self.frames.work(now_ns, &mut endpoint, &mut network.counts);
-            drop(endpoint);
             progress |= self.transmit(now_ns, network);
             if !progress.is_busy() {
                 return;
@@ -154,12 +166,11 @@ impl SimCore {
     fn receive(&mut self, now_ns: u64) -> Progress {
         let progress = Progress::busy_if(!self.arrived.is_empty());
         let opened = self.planes.poll(now_ns);
-        let mut sink = Beside { planes: &mut self.planes, frames: &mut self.frames };
         let mut endpoint = self.endpoint.borrow_mut();
         while let Some((at_ns, from, bytes)) = self.arrived.pop_front() {
-            endpoint.receive(now_ns, at_ns, from, &bytes, &mut sink);
+            endpoint.receive(now_ns, at_ns, from, &bytes, &mut self.planes);
         }
-        endpoint.advance(now_ns, &mut sink);
+        endpoint.advance(now_ns, &mut self.planes);
         progress | opened
     }
 
@@ -197,6 +208,7 @@ mod tests {
             nonce: 1,
             datagram_bytes_max: 1472,
             keys: &keys,
+            open: &Arc::default(),
         };
         let cores = SimCore::start(&plan, &Arc::new(Exports::default()));
         let (plane, endpoint) = (Rc::downgrade(&cores[0].plane), Rc::downgrade(&cores[0].endpoint));

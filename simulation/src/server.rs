@@ -8,9 +8,10 @@ use volume::stage::Ciphered;
 use super::cipher::{Encryption, Guarded};
 use super::host::{HostPlan, SimCore};
 use super::keys::WorldKeys;
-use super::network::SimNetwork;
+use super::nics::{Frames, OpenNetworks};
 use super::storage::{SimDisk, SimRecords};
 use random::Random;
+use simnet::SimNetwork;
 
 /// The IOhost's name and the last byte of its address.
 pub(super) const SERVER: (&str, u8) = ("io1", 9);
@@ -37,7 +38,7 @@ impl SimServer {
         records: &SimRecords,
         clients: &[String],
         keys: &WorldKeys,
-        random: &mut Random,
+        (frames, random): (&mut Frames, &mut Random),
         datagram_bytes_max: usize,
     ) -> Self {
         let exports = Arc::new(Exports::default());
@@ -50,8 +51,11 @@ impl SimServer {
         // Another number each time, as after a change of the configuration.
         let cores = u16::try_from(random.between(1, CORES_MAX)).expect("small");
         let nonce = random.draw();
-        let plan = HostPlan { name, number, cores, nonce, datagram_bytes_max, keys };
-        Self { cores: SimCore::start(&plan, &exports), guarded }
+        let open = &OpenNetworks::of_server(cores, random);
+        let plan = HostPlan { name, number, cores, nonce, datagram_bytes_max, keys, open };
+        let mut cores = SimCore::start(&plan, &exports);
+        frames.plug_here(&mut cores, open);
+        Self { cores, guarded }
     }
 
     /// One instant.

@@ -5,19 +5,20 @@ use std::fmt;
 
 use block::attachment::Phase;
 use volume::Durability;
-use volume::stage::Ciphered;
 
 use super::cipher::Encryption;
 use super::client::{ATTACHMENT, SimClient};
-use super::fault::{Fault, FaultCounts};
+use super::fault::Fault;
 use super::host::host_ip;
 use super::keys::WorldKeys;
-use super::network::{NetworkCounts, SimNetwork, Weather};
+use super::nics::Frames;
+use super::report::{SimFailure, SimulationReport};
 use super::server::{SERVER, SimServer};
-use super::storage::{BLOCK_BYTES, DiskCounts, Habits, SimDisk, SimRecords};
+use super::storage::{BLOCK_BYTES, Habits, SimDisk, SimRecords};
 use random::Random;
+use simnet::{SimNetwork, Weather};
 use workload::checker::Checker;
-use workload::{Failure, Mix, Workload, WorkloadCounts};
+use workload::{Failure, Mix, Workload};
 
 /// Blocks of the simulated volume: few, so that requests meet.
 const BLOCKS: usize = 96;
@@ -41,195 +42,6 @@ const RETIRED_MAX: usize = 3;
 /// its session is noticed and it has been silent for long enough. Nothing else goes wrong then.
 const SILENT_NS: u64 = block::export::HOLDER_SILENT_NS + 25_000_000_000;
 
-/// The counts of finished runs.
-#[derive(Clone, Debug, Default)]
-pub struct SimulationReport {
-    /// Seeds run.
-    pub runs: u64,
-    /// Of these, how many had a volume that is encrypted.
-    pub encrypted: u64,
-    /// The guests' counts.
-    pub guest: WorkloadCounts,
-    /// How often each fault struck.
-    pub faults: FaultCounts,
-    /// The network's counts.
-    pub network: NetworkCounts,
-    /// The disk's counts.
-    pub disk: DiskCounts,
-    /// Guests that were told that writes may be lost.
-    pub disks_failed: u64,
-    /// VMhosts that found out that they had been replaced.
-    pub fenced: u64,
-    /// Guests that were migrated by their VMM.
-    pub migrated: u64,
-    /// Guests that were started afresh elsewhere, since their VMhost was silent.
-    pub started_elsewhere: u64,
-    /// VMhosts that were started again after their guest went on elsewhere.
-    pub returned: u64,
-    /// Attachments closed clean.
-    pub closed_clean: u64,
-    /// Requests that were sent again.
-    pub resent: u64,
-    /// Queues that went over to another sidecore of their VMhost.
-    pub moves: u64,
-    /// Queues that were to and stayed: they did not drain in time, or their volume was paused.
-    pub moves_refused: u64,
-    /// VMhosts that were killed while a queue was between two sidecores.
-    pub killed_between: u64,
-    /// Writes to encrypted volumes that waited for memory for their ciphertext.
-    pub waited: u64,
-    /// Completions of encrypted volumes that were left to a later round.
-    pub put_off: u64,
-    /// Writes that waited so, and ranges that were zeroed in part, when the IOhost died.
-    pub interrupted: u64,
-    /// Simulated time.
-    pub simulated_ns: u64,
-}
-
-impl SimulationReport {
-    /// Adds another run's.
-    pub fn add(&mut self, other: &Self) {
-        self.runs += other.runs;
-        self.encrypted += other.encrypted;
-        self.guest.submitted += other.guest.submitted;
-        self.guest.completed += other.guest.completed;
-        self.guest.zeroed += other.guest.zeroed;
-        self.guest.errors += other.guest.errors;
-        self.guest.blocks_checked += other.guest.blocks_checked;
-        self.faults.add(&other.faults);
-        self.network.sent += other.network.sent;
-        self.network.lost += other.network.lost;
-        self.network.overflowed += other.network.overflowed;
-        self.network.too_long += other.network.too_long;
-        self.network.cut += other.network.cut;
-        self.network.doubled += other.network.doubled;
-        self.network.corrupted += other.network.corrupted;
-        self.network.late += other.network.late;
-        self.network.frames_sent += other.network.frames_sent;
-        self.network.frames_received += other.network.frames_received;
-        self.disk.requests += other.disk.requests;
-        self.disk.errors += other.disk.errors;
-        self.disk.orphans += other.disk.orphans;
-        self.disk.blocks_lost += other.disk.blocks_lost;
-        self.disks_failed += other.disks_failed;
-        self.fenced += other.fenced;
-        self.migrated += other.migrated;
-        self.started_elsewhere += other.started_elsewhere;
-        self.returned += other.returned;
-        self.closed_clean += other.closed_clean;
-        self.resent += other.resent;
-        self.moves += other.moves;
-        self.moves_refused += other.moves_refused;
-        self.killed_between += other.killed_between;
-        self.waited += other.waited;
-        self.put_off += other.put_off;
-        self.interrupted += other.interrupted;
-        self.simulated_ns += other.simulated_ns;
-    }
-}
-
-impl SimulationReport {
-    /// Adds the counts of a volume's encryption when its IOhost dies.
-    fn count_ciphered(&mut self, counted: &Ciphered) {
-        self.waited += counted.waited;
-        self.put_off += counted.put_off;
-        self.interrupted += counted.interrupted;
-    }
-
-    /// Whether frames passed beside the disks.
-    pub fn has_frames(&self) -> bool {
-        self.network.frames_received > 0
-    }
-}
-
-impl fmt::Display for SimulationReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let seconds = self.simulated_ns / 1_000_000_000;
-        let Self { runs, encrypted, .. } = self;
-        writeln!(f, "{runs} seeds ({encrypted} encrypted), {seconds} simulated seconds")?;
-        writeln!(
-            f,
-            "guests: {} requests, {} done ({} zeroed ranges), {} errors, {} blocks read and \
-             checked",
-            self.guest.submitted,
-            self.guest.completed,
-            self.guest.zeroed,
-            self.guest.errors,
-            self.guest.blocks_checked
-        )?;
-        writeln!(f, "faults:\n{}", self.faults)?;
-        let network = &self.network;
-        writeln!(
-            f,
-            "network: {} datagrams; {} lost, {} before a slow link, {} too long, {} cut off, \
-             {} doubled, {} corrupted, {} overtaken",
-            network.sent,
-            network.lost,
-            network.overflowed,
-            network.too_long,
-            network.cut,
-            network.doubled,
-            network.corrupted,
-            network.late
-        )?;
-        let (frames, came) = (network.frames_sent, network.frames_received);
-        writeln!(f, "frames: {frames} cast, {came} came, each whole, as sent and in its order")?;
-        let disk = &self.disk;
-        writeln!(
-            f,
-            "disk: {} requests; {} failed, {} parts landed after their process had died, \
-             {} blocks lost with the power",
-            disk.requests, disk.errors, disk.orphans, disk.blocks_lost
-        )?;
-        writeln!(
-            f,
-            "{} requests sent again; {} guests told of a loss; {} replaced VMhosts fenced; \
-             {} attachments closed clean",
-            self.resent, self.disks_failed, self.fenced, self.closed_clean
-        )?;
-        writeln!(
-            f,
-            "{} guests migrated, {} started afresh elsewhere; {} VMhosts came back after that",
-            self.migrated, self.started_elsewhere, self.returned
-        )?;
-        writeln!(
-            f,
-            "{} queues went over to another sidecore, {} stayed where they were; {} VMhosts were \
-             killed in between",
-            self.moves, self.moves_refused, self.killed_between
-        )?;
-        writeln!(
-            f,
-            "encrypted: {} writes waited for memory, {} completions for a later round; {} that \
-             waited, or had zeroed a part of their range, died with their IOhost",
-            self.waited, self.put_off, self.interrupted
-        )
-    }
-}
-
-/// A run that broke the promise.
-#[derive(Clone, Debug)]
-pub struct SimFailure {
-    /// Runs it again.
-    pub seed: u64,
-    /// When, in simulated time.
-    pub now_ns: u64,
-    /// The broken promise.
-    pub why: String,
-    /// The last events before it, a line each.
-    pub history: Vec<String>,
-}
-
-impl fmt::Display for SimFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for line in &self.history {
-            writeln!(f, "  {line}")?;
-        }
-        writeln!(f, "seed {} at {} ns: {}", self.seed, self.now_ns, self.why)?;
-        write!(f, "run it again with: make sim SEED={}", self.seed)
-    }
-}
-
 /// Something that is away and comes back.
 #[derive(Debug)]
 enum Up<T> {
@@ -241,6 +53,7 @@ struct World {
     random: Random,
     now_ns: u64,
     network: SimNetwork,
+    frames: Frames,
     disk: SimDisk,
     encryption: Encryption,
     records: SimRecords,
@@ -329,17 +142,20 @@ impl World {
         let record_ns = if random.hits(300_000) { 300_000_000 } else { 5_000_000 };
         let records = SimRecords::new(random.between(10_000, record_ns));
         let datagram_bytes_max = [1200, 1472, 8972][usize::try_from(random.below(3)).expect("3")];
+        let mut frames = Frames::new(random.fork());
         let server = {
-            let random = &mut random;
+            let by = (&mut frames, &mut random);
             let disk = (&disk, &encryption);
-            SimServer::start(disk, &records, &names, &keys, random, datagram_bytes_max)
+            SimServer::start(disk, &records, &names, &keys, by, datagram_bytes_max)
         };
         let shape = (datagram_bytes_max, &keys);
         let own = SimRecords::new(random.between(10_000, record_ns));
-        let client = SimClient::new((0, own), &names[0], &mut random, shape, false);
+        let host = (0, own, frames.guest());
+        let client = SimClient::new(host, &names[0], &mut random, shape, false);
         Self {
             now_ns: 1_000_000,
             network: SimNetwork::new(random.fork()),
+            frames,
             server: Up::Running(server),
             server_paused_ns: 0,
             partition_until_ns: 0,
@@ -401,16 +217,30 @@ impl World {
             // was lost. An operator must say which of the two has it at last.
             self.client.take_over();
         }
+        // A VMhost whose guest was thought dead may have the guest's address still.
+        self.retired.iter_mut().for_each(|client| client.nics.go());
+        self.frames.look_anew();
         let by_ns = self.now_ns + CALM_NS_MAX;
-        while self.workload.outstanding() > 0 || !self.client.is_running() {
+        while let Some(missing) = self.missing() {
             self.step(false)?;
             if self.now_ns > by_ns {
                 let stuck = self.workload.outstanding();
                 let why = self.client.attachment.why();
-                return Err(format!("{stuck} requests never ended: {why:?}"));
+                return Err(format!("{missing}; {stuck} requests are outstanding: {why:?}"));
             }
         }
         Ok(())
+    }
+
+    /// The promise that is not kept yet though nothing fails any more.
+    fn missing(&self) -> Option<&'static str> {
+        if self.workload.outstanding() > 0 || !self.client.is_running() {
+            Some("requests never ended")
+        } else if !self.frames.do_flow() {
+            Some("frames do not flow")
+        } else {
+            None
+        }
     }
 
     /// Reads every block once more, and looks for what was left behind.
@@ -447,6 +277,7 @@ impl World {
     }
 
     fn leftovers(&mut self) -> Result<(), String> {
+        self.frames.fall_silent();
         // Late acknowledgements and lost sessions' ends.
         let by_ns = self.now_ns + 30_000_000_000;
         while self.now_ns < by_ns && self.buffers_in_use() > 0 {
@@ -462,9 +293,11 @@ impl World {
         while let Some(client) = self.retired.pop_front() {
             client.check_untouched()?;
         }
+        self.breach.take().map_or(Ok(()), Err)?;
         self.end_server(self.now_ns);
         self.report.guest = self.workload.counts;
         self.report.network = self.network.counts;
+        self.report.frames = self.frames.counts;
         self.report.disk = self.disk.counts();
         self.report.simulated_ns = self.now_ns;
         self.count_client();
@@ -524,7 +357,9 @@ impl World {
         }
         if moves {
             self.succeed(true);
-            self.retired.back_mut().expect("just retired").has_moved = true;
+            let old = self.retired.back_mut().expect("just retired");
+            old.has_moved = true;
+            old.nics.go();
             self.report.migrated += 1;
             if !clean {
                 // Its source could not say so: the operator does.
@@ -608,7 +443,7 @@ impl World {
         let number = self.client.number;
         let name = self.names[usize::from(number)].clone();
         let shape = (self.datagram_bytes_max, &self.keys);
-        let host = (number, self.client.own.clone());
+        let host = (number, self.client.own.clone(), self.frames.guest());
         let takes = self.client.takes;
         self.client = SimClient::new(host, &name, &mut self.random, shape, false);
         if takes {
@@ -619,6 +454,9 @@ impl World {
     fn step_hosts(&mut self) {
         self.advance_clock();
         let now_ns = self.now_ns;
+        let retired = self.retired.iter_mut().map(|client| &mut client.nics);
+        let heard = self.frames.work(now_ns, &mut self.client.nics, retired);
+        self.breach = self.breach.take().or(heard.err());
         self.disk.advance(now_ns);
         if matches!(self.server, Up::Running(_)) {
             self.records.advance(now_ns);
@@ -658,7 +496,7 @@ impl World {
                 &self.records,
                 &self.names,
                 &self.keys,
-                &mut self.random,
+                (&mut self.frames, &mut self.random),
                 self.datagram_bytes_max,
             ));
             self.note("the IOhost is back");
@@ -667,8 +505,9 @@ impl World {
 
     fn advance_clock(&mut self) {
         let mut next_ns = self.now_ns + STEP_NS_MAX;
-        let events = [self.network.next_ns(), self.disk.next_ns(), self.records.next_ns()];
-        for at_ns in events.into_iter().flatten().chain(self.client.next_ns()) {
+        let devices = [self.disk.next_ns(), self.records.next_ns()];
+        let events = [self.frames.next_ns(), self.network.next_ns()].into_iter().chain(devices);
+        for at_ns in events.flatten().chain(self.client.next_ns()) {
             next_ns = next_ns.min(at_ns);
         }
         if let Up::Running(server) = &self.server {
@@ -784,6 +623,7 @@ impl World {
             self.client.clean &= self.records.is_clean(ATTACHMENT);
             self.note(format!("the power is cut: {:?}", self.checker));
             self.disk.cut_power();
+            self.frames.restart_here();
             let new = self.client.attachment.view().epoch == 0 && !self.client.resumed;
             if new {
                 // A guest that has not seen the disk yet: for it, nothing was promised.
@@ -840,6 +680,7 @@ impl World {
         self.succeed(true);
         self.client.take_over();
         let old = self.retired.back_mut().expect("just retired");
+        old.nics.go();
         // It hands over as soon as it wakes, before it can know of the new one.
         if self.random.hits(500_000) {
             old.stop(self.checker.begin_flush(), true);
@@ -879,7 +720,8 @@ impl World {
         let name = self.names[usize::from(number)].clone();
         let shape = (self.datagram_bytes_max, &self.keys);
         let own = SimRecords::new(self.random.between(10_000, 5_000_000));
-        let next = SimClient::new((number, own), &name, &mut self.random, shape, resumes);
+        let host = (number, own, self.frames.guest());
+        let next = SimClient::new(host, &name, &mut self.random, shape, resumes);
         self.retired.push_back(std::mem::replace(&mut self.client, next));
         if self.retired.len() > RETIRED_MAX {
             let oldest = self.retired.pop_front().expect("more than none");
