@@ -217,9 +217,14 @@ impl SimClient {
 
     /// Kills the process; the guest lives on, and the process is started again at `back_ns`.
     pub(super) fn kill(&mut self, back_ns: u64, random: &mut Random) {
-        self.own.kill(random);
         // A process that is killed before it has let go of everything hands nothing over.
         self.hands_over &= self.has_stopped();
+        if self.is_handed_over() {
+            // A node hands over only when its records are written.
+            self.own.settle();
+        } else {
+            self.own.kill(random);
+        }
         self.process = None;
         self.nics.unplugged();
         self.stopping = None;

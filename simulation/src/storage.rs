@@ -442,6 +442,15 @@ impl SimRecords {
         self.records().writing.first().map(|writing| writing.at_ns)
     }
 
+    /// Ends all writes: a process that hands over waits for them.
+    pub(super) fn settle(&self) {
+        let mut records = self.records();
+        for writing in std::mem::take(&mut records.writing) {
+            records.durable.insert(writing.attachment, writing.record);
+            writing.ticket.end(Ok(()));
+        }
+    }
+
     /// The process is killed or the power cut: some of what is being written is lost.
     pub(super) fn kill(&self, random: &mut Random) {
         let mut records = self.records();
