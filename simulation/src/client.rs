@@ -193,6 +193,13 @@ impl SimClient {
         cores.filter_map(SimCore::next_ns).chain(self.own.next_ns())
     }
 
+    /// Whether the host has something to do; for a host whose guest went on elsewhere.
+    pub(super) fn is_due(&self, now_ns: u64) -> bool {
+        let mut cores = self.process.iter().flat_map(|process| &process.cores);
+        let is_written = self.own.next_ns().is_some_and(|at_ns| at_ns <= now_ns);
+        is_written || cores.any(|core| core.is_due(now_ns))
+    }
+
     /// Whether the process runs and has its disk.
     pub(super) fn is_running(&self) -> bool {
         self.process.as_ref().is_some_and(|process| !process.disks.is_empty())
@@ -393,13 +400,13 @@ impl SimClient {
             });
         }
         match self.attachment.view().phase {
+            // The operator wants it to have errors: the guest's memory changes.
+            _ if self.attachment.options().error_after_ns.is_some() => self.fenced = None,
             Phase::Fenced if self.fenced.is_none() => self.fenced = Some(self.digest()),
             // Either a later process was granted the volume again: the VMhost that fenced the
             // former process was never served, because the record of its claim was lost with the
             // IOhost. Or the guest is told that it cannot go on.
             Phase::Held | Phase::Failed => self.fenced = None,
-            // The operator wants it to have errors.
-            _ if self.attachment.options().error_after_ns.is_some() => self.fenced = None,
             _ => {}
         }
     }

@@ -477,7 +477,9 @@ impl World {
         self.client.run(now_ns, &mut self.network, &mut self.random);
         for client in &mut self.retired {
             let fenced_before = client.is_fenced();
-            client.run(now_ns, &mut self.network, &mut self.random);
+            if client.is_due(now_ns) {
+                client.run(now_ns, &mut self.network, &mut self.random);
+            }
             if client.is_handed_over() {
                 client.kill(now_ns, &mut self.random);
             }
