@@ -26,10 +26,16 @@ fn a_file_that_is_no_configuration_is_read_only_so_far() {
     expect!["io1.toml:2: this is not UTF-8 text; save the file as UTF-8"].assert_eq(&said);
 }
 
+/// The processor time of this thread. It is hardly longer on a busy machine.
+fn processor_seconds() -> u64 {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    text.split(' ').next().unwrap().parse::<u64>().unwrap() / 1_000_000_000
+}
+
 /// A quadratic reader takes minutes for each of these files.
 #[test]
 fn a_long_file_is_read_in_time() {
-    let begun = std::time::Instant::now();
+    let begun = processor_seconds();
     let mut volumes = "name = \"io1\"\n".to_owned();
     for number in 0..50_000 {
         volumes += &format!("[[volume]]\nname = \"v{number}\"\nbackend = {{ null = \"1MiB\" }}\n");
@@ -42,5 +48,6 @@ fn a_long_file_is_read_in_time() {
     let word = format!("{} = 1\n", "a".repeat(4 << 20));
     let said = Config::parse(Path::new("io1.toml"), &word).unwrap_err().to_string();
     assert!(said.contains("unknown key"));
-    assert!(begun.elapsed().as_secs() < 30, "{:?}", begun.elapsed());
+    let taken = processor_seconds() - begun;
+    assert!(taken < 30, "{taken} s");
 }
