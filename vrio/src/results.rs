@@ -316,9 +316,18 @@ impl<'a, R> ReportJson<'a, R> {
     }
 }
 
-/// Prints a benchmark's report, and keeps it if that was asked for. The report is kept before it is
-/// printed: a reader that goes away early loses nothing.
+/// Prints a benchmark's report, and keeps it if that was asked for. A report that cannot be kept, or
+/// not be printed as JSON, is printed for people to standard error: it has cost minutes or hours.
 pub(crate) fn report(report: &impl BenchReport, args: &ToldArgs) -> Result<(), CommandFailure> {
+    let told = keep_and_print(report, args);
+    if told.is_err() {
+        output::say(report.to_string().trim_end());
+    }
+    told
+}
+
+/// The report is kept before it is printed: a reader that goes away early loses nothing.
+fn keep_and_print(report: &impl BenchReport, args: &ToldArgs) -> Result<(), CommandFailure> {
     let mut results = args.run_of(report);
     if let Some(place) = &args.save {
         let store = PlaceArgs { results: place.clone() }.store()?;
