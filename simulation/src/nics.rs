@@ -148,12 +148,21 @@ impl GuestNic {
     }
 }
 
+/// The place of a nic in the process that serves it.
+#[derive(Debug)]
+struct PluggedNic {
+    sidecore: usize,
+    /// The flow of its membership.
+    flow: Option<u16>,
+    bridge: Rc<RefCell<Bridge>>,
+    cable: Arc<CableCore>,
+}
+
 /// The nics of a guest on a VMhost, and their places in the process that serves them.
 #[derive(Debug, Default)]
 pub(super) struct GuestNics {
     nics: Vec<GuestNic>,
-    /// By sidecore: the flow of a membership, and the bridge of a nic.
-    plugged: Vec<(usize, Option<u16>, Rc<RefCell<Bridge>>)>,
+    plugged: Vec<PluggedNic>,
     is_plugged: bool,
     /// The guest is here no more.
     has_gone: bool,
@@ -167,8 +176,8 @@ impl GuestNics {
         }
         self.is_plugged = true;
         for nic in &mut self.nics {
-            let at = random.below(cores.len() as u64) as usize;
-            let core = &mut cores[at];
+            let sidecore = random.below(cores.len() as u64) as usize;
+            let core = &mut cores[sidecore];
             let name = format!("nic{}", nic.station);
             let wanted = WantedNetwork {
                 peer: SERVER.0.to_owned(),
@@ -177,7 +186,8 @@ impl GuestNics {
                 told: Box::new(|_| ()),
             };
             let (cable, counters) = (Arc::<CableCore>::default(), Arc::default());
-            let joined = core.net.borrow_mut().join(wanted, cable, Arc::clone(&counters));
+            let joined =
+                core.net.borrow_mut().join(wanted, Arc::clone(&cable), Arc::clone(&counters));
             let (flow, port) = joined;
             core.planes.peers().borrow_mut().hold_named(SERVER.0);
             let mut bridge = Bridge::new(1);
@@ -185,7 +195,7 @@ impl GuestNics {
             nic.plug(&mut bridge);
             let bridge = Rc::new(RefCell::new(bridge));
             core.bridges.push(Rc::clone(&bridge));
-            self.plugged.push((at, flow, bridge));
+            self.plugged.push(PluggedNic { sidecore, flow, bridge, cable });
         }
     }
 
@@ -197,8 +207,8 @@ impl GuestNics {
 
     /// Its front end goes: the nics leave their networks.
     pub(super) fn leave(&mut self, now_ns: u64, cores: &mut [SimCore]) {
-        for (at, flow, bridge) in self.plugged.drain(..) {
-            let core = &mut cores[at];
+        for PluggedNic { sidecore, flow, bridge, .. } in self.plugged.drain(..) {
+            let core = &mut cores[sidecore];
             if let Some(flow) = flow {
                 core.net.borrow_mut().remove(now_ns, flow);
             }
@@ -406,8 +416,19 @@ impl Frames {
     /// Whether frames flow: each station has heard the other one of its network since
     /// [`Self::look_anew`].
     pub(super) fn do_flow(&self) -> bool {
-        NETWORKS.into_iter().all(|(_, here, there)| {
-            self.checker.has_heard_since(here, there) && self.checker.has_heard_since(there, here)
-        })
+        self.silent_pairs().next().is_none()
+    }
+
+    /// The pairs, sender first, of which the second has not heard the first.
+    fn silent_pairs(&self) -> impl Iterator<Item = (u8, u8)> {
+        let pairs = NETWORKS.into_iter().flat_map(|(_, one, other)| [(one, other), (other, one)]);
+        pairs.filter(|(from, by)| !self.checker.has_heard_since(*from, *by))
+    }
+
+    /// Which stations have not heard each other, and how the guest's nics are joined.
+    pub(super) fn describe(&self, guest: &GuestNics) -> String {
+        let silent: Vec<_> = self.silent_pairs().collect();
+        let cables = guest.plugged.iter().map(|it| (it.cable.is_joined(), it.cable.why()));
+        format!("silent pairs {silent:?}, cables {:?}", cables.collect::<Vec<_>>())
     }
 }

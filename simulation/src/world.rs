@@ -29,6 +29,10 @@ pub(super) const REQUEST_BLOCKS_MAX: u64 = 24;
 /// The longest step of the clock: channels that look again do so every millisecond.
 const STEP_NS_MAX: u64 = 1_000_000;
 
+/// The same while a guest that was started afresh waits until its old VMhost has been silent for
+/// long enough: nothing fails then, and the wait takes as long as the rest of the run.
+const STEP_SILENT_NS_MAX: u64 = 10_000_000;
+
 /// After the last fault, everything must be done within this time.
 const CALM_NS_MAX: u64 = 120_000_000_000;
 
@@ -66,6 +70,8 @@ struct World {
     moves: bool,
     /// It was started afresh elsewhere once, which takes long.
     started_elsewhere: bool,
+    /// Until then nothing fails, so that it gets its disk.
+    silent_until_ns: u64,
     /// A breach by a retired VMhost, which is watched no more.
     breach: Option<String>,
     checker: Checker,
@@ -113,18 +119,22 @@ fn some_mix(random: &mut Random, zeroes_ppm_max: u64) -> Mix {
     }
 }
 
+fn some_habits(random: &mut Random) -> Habits {
+    let durability =
+        if random.hits(200_000) { Durability::WriteThrough } else { Durability::Flush };
+    Habits {
+        slow_ns: random.between(50_000, 5_000_000),
+        stuck_ppm: if random.hits(300_000) { 20_000 } else { 0 },
+        error_ppm: if random.hits(200_000) { 10_000 } else { 0 },
+        volatile: durability == Durability::Flush && random.hits(100_000),
+        durability,
+    }
+}
+
 impl World {
     fn new(seed: u64, operations: u64) -> Self {
         let mut random = Random::new(seed);
-        let durability =
-            if random.hits(200_000) { Durability::WriteThrough } else { Durability::Flush };
-        let habits = Habits {
-            slow_ns: random.between(50_000, 5_000_000),
-            stuck_ppm: if random.hits(300_000) { 20_000 } else { 0 },
-            error_ppm: if random.hits(200_000) { 10_000 } else { 0 },
-            volatile: durability == Durability::Flush && random.hits(100_000),
-            durability,
-        };
+        let habits = some_habits(&mut random);
         // Now and then hardly anything else is changed, so that what goes for writes has to go for
         // zeroed ranges by themselves.
         let zeroes_ppm_max = if random.hits(300_000) { 800_000 } else { 100_000 };
@@ -163,6 +173,7 @@ impl World {
             retired: VecDeque::new(),
             moves: false,
             started_elsewhere: false,
+            silent_until_ns: 0,
             breach: None,
             checker: Checker::new(BLOCKS as u64),
             workload: encryption.workload(random.fork(), mix),
@@ -226,7 +237,10 @@ impl World {
             if self.now_ns > by_ns {
                 let stuck = self.workload.outstanding();
                 let why = self.client.attachment.why();
-                return Err(format!("{missing}; {stuck} requests are outstanding: {why:?}"));
+                let frames = self.frames.describe(&self.client.nics);
+                return Err(format!(
+                    "{missing}; {stuck} requests are outstanding: {why:?}; {frames}"
+                ));
             }
         }
         Ok(())
@@ -506,7 +520,8 @@ impl World {
     }
 
     fn advance_clock(&mut self) {
-        let mut next_ns = self.now_ns + STEP_NS_MAX;
+        let waits = self.now_ns < self.silent_until_ns && self.client.attachment.view().epoch == 0;
+        let mut next_ns = self.now_ns + if waits { STEP_SILENT_NS_MAX } else { STEP_NS_MAX };
         let devices = [self.disk.next_ns(), self.records.next_ns()];
         let events = [self.frames.next_ns(), self.network.next_ns()].into_iter().chain(devices);
         for at_ns in events.flatten().chain(self.client.next_ns()) {
@@ -702,6 +717,7 @@ impl World {
             self.lose();
         }
         self.next_fault_ns = self.now_ns + SILENT_NS;
+        self.silent_until_ns = self.next_fault_ns;
         self.network.weather = Weather::FINE;
         let back_ns = self.next_fault_ns + self.random.between(1_000_000, 1_000_000_000);
         let old = self.retired.back_mut().expect("just retired");

@@ -332,8 +332,14 @@ impl NetServer {
         // A nic that joins again has lost its former port, for any reason.
         let is_same = |it: &Joined| it.right.peer == admission.right.peer && it.nic == join.nic;
         let before = self.joined.iter().filter(|(had, it)| **had == way || is_same(it));
-        let before: Vec<_> = before.map(|(way, _)| *way).collect();
-        before.into_iter().for_each(|way| self.part(way, ways));
+        let before: Vec<_> = before.map(|(way, it)| (*way, it.membership)).collect();
+        for (had, membership) in before {
+            self.part(had, ways);
+            if had != way {
+                // This join may be the late one, of a process that is gone: the member asks again.
+                tell_ended(now_ns, had, membership, &mut endpoint.borrow_mut());
+            }
+        }
         self.check_room(&admission.right).inspect_err(|_| self.counters.full.add(1))?;
         let (counters, core) = (Arc::<PortCounters>::default(), Arc::<CableCore>::default());
         let member = self.members.enter(&admission.right, join, &counters, &core);
@@ -399,13 +405,15 @@ impl NetServer {
         for (way, membership) in gone {
             self.part(way, ways);
             self.counters.ended.add(1);
-            let (session, flow) = way;
-            let mut endpoint = endpoint.borrow_mut();
-            endpoint.close_casts(session, flow);
-            let head = short_head(NetCallKind::Ended, flow, membership);
-            // Without room for it, it finds out by its frames' going nowhere, and by status.
-            let _ =
-                endpoint.call(now_ns, session, flows::CONTROL, TOKEN_UNHEARD.raw(), &head, None);
+            tell_ended(now_ns, way, membership, &mut endpoint.borrow_mut());
         }
     }
+}
+
+/// Tells a member's node that its membership is over.
+fn tell_ended(now_ns: u64, (session, flow): MemberFlow, membership: u32, endpoint: &mut Endpoint) {
+    endpoint.close_casts(session, flow);
+    let head = short_head(NetCallKind::Ended, flow, membership);
+    // Without room for it, it finds out by its frames' going nowhere, and by status.
+    let _ = endpoint.call(now_ns, session, flows::CONTROL, TOKEN_UNHEARD.raw(), &head, None);
 }
