@@ -17,8 +17,13 @@ use crate::cleanup::Cleanup;
 use crate::nodes::{Node, NodeKeys, NodePlan};
 use crate::progress::Progress;
 
-/// Addresses in the two namespaces. No process outside of them can see these addresses.
-const IO_ADDRESS: &str = "10.77.0.9";
+/// The name of the IOhost's node, and of the host that its namespace stands for.
+pub const IOHOST: &str = "io1";
+/// The same of the VMhost.
+pub const VMHOST: &str = "vm1";
+
+/// The IOhost's address in the namespaces. No process outside of them can see it.
+pub const IO_ADDRESS: &str = "10.77.0.9";
 const VM_ADDRESS: &str = "10.77.0.1";
 
 /// The name of the interface at each end of the virtual cable.
@@ -87,24 +92,7 @@ impl Stage {
     /// # Errors
     /// When that is not allowed here; the stage stays on the loopback device.
     pub fn separate(&mut self) -> Result<()> {
-        // The lock makes an interruption wait until the cleanup knows of both namespaces.
-        let _starting = self.cleanup.start();
-        let (io, vm) = (namespace("io1"), namespace("vm1"));
-        for name in [&io, &vm] {
-            self.cleanup.namespace(name);
-            ip(&["netns", "add", name])?;
-        }
-        let ends = ["type", "veth", "peer", "name", CABLE, "netns", &vm];
-        ip(&[["link", "add", CABLE, "netns", &io].as_slice(), &ends].concat())?;
-        for (name, address) in [(&io, IO_ADDRESS), (&vm, VM_ADDRESS)] {
-            let address = format!("{address}/24");
-            ip(&["-n", name, "addr", "add", &address, "dev", CABLE])?;
-            if let Some(mtu) = self.mtu {
-                ip(&["-n", name, "link", "set", CABLE, "mtu", &mtu.to_string()])?;
-            }
-            ip(&["-n", name, "link", "set", CABLE, "up"])?;
-            ip(&["-n", name, "link", "set", "lo", "up"])?;
-        }
+        make_hosts(self.mtu, &self.cleanup)?;
         self.io_listen = format!("{IO_ADDRESS}:4870");
         self.vm_listen = format!("{VM_ADDRESS}:4870");
         self.network = NodeNetwork::Namespaces;
@@ -192,8 +180,36 @@ impl Drop for Stage {
     }
 }
 
-fn namespace(node: &str) -> String {
-    format!("vrio-{node}-{}", std::process::id())
+/// Makes two network namespaces, for [`IOHOST`] and [`VMHOST`], and a virtual cable between them
+/// with this longest packet. [`Cleanup::remove_stage`] removes both.
+///
+/// # Errors
+/// When that is not allowed here.
+pub fn make_hosts(mtu: Option<u32>, cleanup: &Cleanup) -> Result<()> {
+    // The lock makes an interruption wait until the cleanup knows of both namespaces.
+    let _starting = cleanup.start();
+    let (io, vm) = (namespace(IOHOST), namespace(VMHOST));
+    for name in [&io, &vm] {
+        cleanup.namespace(name);
+        ip(&["netns", "add", name])?;
+    }
+    let ends = ["type", "veth", "peer", "name", CABLE, "netns", &vm];
+    ip(&[["link", "add", CABLE, "netns", &io].as_slice(), &ends].concat())?;
+    for (name, address) in [(&io, IO_ADDRESS), (&vm, VM_ADDRESS)] {
+        let address = format!("{address}/24");
+        ip(&["-n", name, "addr", "add", &address, "dev", CABLE])?;
+        if let Some(mtu) = mtu {
+            ip(&["-n", name, "link", "set", CABLE, "mtu", &mtu.to_string()])?;
+        }
+        ip(&["-n", name, "link", "set", CABLE, "up"])?;
+        ip(&["-n", name, "link", "set", "lo", "up"])?;
+    }
+    Ok(())
+}
+
+/// The network namespace of a host that [`make_hosts`] made.
+pub fn namespace(host: &str) -> String {
+    format!("vrio-{host}-{}", std::process::id())
 }
 
 /// Two ports that are free now. A node must find its port again after it was killed. So the ports

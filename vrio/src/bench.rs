@@ -68,11 +68,13 @@ pub(crate) const COMPARE_BLOCK_EXAMPLES: &str = "Examples:
   vrio bench compare block                             every peer that is installed
   vrio bench compare block --quick                     with short rounds
   vrio bench compare block --contest local --case 'depth 1' --rounds 9
+  vrio bench compare block --contest remote --mtu 1500 --encrypt on
   vrio bench compare block --spdk /usr/src/spdk --contest direct --json
 Peers: qemu-storage-daemon, nbdkit and fio (Debian: qemu-utils, nbdkit, fio), SPDK where it was
 built. SPDK's huge pages are made (by root) and given back. A server named with --socket must leave
 the last core to the driver; its disk is overwritten. Contests are 'null', 'local, memory', 'memory
-file', 'O_DIRECT', 'page cache', 'remote', 'direct', and 'ours', whose figures no peer has.";
+file', 'O_DIRECT', 'page cache', 'remote', 'direct', and 'ours', whose figures no peer has. Hosts of
+'remote' and 'direct' are network namespaces that a virtual cable joins.";
 
 pub(crate) const COMPARE_NET_EXAMPLES: &str = "Examples:
   vrio bench compare net                               every peer that is installed
@@ -169,6 +171,13 @@ pub(crate) struct CompareBlockArgs {
     /// Which slots and descriptors the driver takes next and what it stores, for all contestants.
     #[arg(long, value_enum, default_value_t = ReuseArg::InOrder)]
     reuse: ReuseArg,
+    /// The longest packets of the virtual cables to disks of another host; each has a contest of
+    /// its own (default: 1500 and 9000; without root the loopback device).
+    #[arg(long = "mtu", value_name = "BYTES", value_delimiter = ',')]
+    mtus: Vec<u32>,
+    /// Connect the hosts by the loopback device, whose packets are 64 KiB: no network is like that.
+    #[arg(long, conflicts_with = "mtus")]
+    loopback: bool,
     /// The directory for files in memory (tmpfs).
     #[arg(long, value_name = "DIRECTORY", default_value = "/dev/shm")]
     folder: PathBuf,
@@ -184,6 +193,17 @@ pub(crate) struct CompareBlockArgs {
     /// A running vhost-user-blk server, which is compared with a null volume.
     #[arg(long = "socket", value_name = "NAME=PATH", value_parser = named_socket)]
     sockets: Vec<(String, PathBuf)>,
+}
+
+impl CompareBlockArgs {
+    /// The longest packets of the cables; none for the loopback device.
+    fn cables(&self) -> Vec<u32> {
+        match &self.mtus[..] {
+            [] if self.loopback || !rustix::process::geteuid().is_root() => Vec::new(),
+            [] => vec![1500, 9000],
+            mtus => mtus.to_vec(),
+        }
+    }
 }
 
 #[derive(Debug, clap::Args)]
@@ -399,6 +419,7 @@ fn compare(command: &CompareCommand) -> Result<(), CommandFailure> {
                 idle: args.idle,
                 encrypt: args.encrypt == Switch::On,
                 reuse: args.reuse.into(),
+                cables: args.cables(),
                 folder: args.folder.clone(),
                 disk_folder: args.disk_folder.clone(),
                 spdk: args.spdk.clone(),

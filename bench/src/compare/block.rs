@@ -13,18 +13,19 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path as FilePath, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use sidecore::Idle;
 
 use super::comparison::Comparison;
 use super::contest::{Case, Contest, LOCAL, TurnSample};
-use super::running::RunningServers;
+use super::running::{RunningServers, ServiceCable};
 use super::table::OwnOutcome;
 use super::{Contests, huge};
 use crate::block::{self, LinkKind, Path, Volume};
 use crate::measure::Reuse;
 use testbed::cleanup::{Cleanup, tidily};
 use testbed::progress::Progress;
+use testbed::stage::{VMHOST, make_hosts};
 
 use goals::{DIRECT, DIRECT_XDP};
 use own::{Measurer, OwnCase};
@@ -34,7 +35,8 @@ use requests::Requests;
 
 pub use options::DisksOptions;
 
-/// The longest packets over AF_XDP: jumbo frames, as most cards have them.
+/// The longest packets of cables over AF_XDP where sessions over UDP run on the loopback device:
+/// jumbo frames, as most cards have them.
 const XDP_MTU_BYTES: u32 = 9000;
 
 /// The server of a disk.
@@ -53,6 +55,9 @@ enum DiskServer {
 struct DiskContestant {
     who: DiskServer,
     volume: Volume,
+    /// The cable to the disk's host, if the disk is of another host, and is not on the loopback
+    /// device.
+    cable: Option<ServiceCable>,
 }
 
 impl super::Contestant for DiskContestant {
@@ -126,6 +131,14 @@ pub fn run(options: &DisksOptions) -> Result<Comparison> {
 fn compare(options: &DisksOptions, cleanup: &Cleanup, progress: &Progress) -> Result<Comparison> {
     use super::contest::Contestant as _;
     let plan = &options.plan;
+    if let Some(&mtu) = options.cables.first() {
+        let made = make_hosts(Some(mtu), cleanup);
+        cleanup.remove_stage();
+        made.context(
+            "hosts on a cable are network namespaces, which take root and iproute2: --loopback \
+             does without",
+        )?;
+    }
     let mut peers = DiskPeers::find(options.spdk.as_deref(), &options.storage_daemons);
     let mut contests = contests(options, &peers);
     contests.retain(|contest| plan.wants_contest(&contest.name));
@@ -162,19 +175,32 @@ fn contests(options: &DisksOptions, peers: &DiskPeers) -> Vec<Contest<DiskContes
     let file_in =
         |folder: &FilePath| folder.join(format!("vrio-compare-{}.img", std::process::id()));
     let (folder, disk_folder) = (options.folder.display(), options.disk_folder.display());
-    let contest = |name: &str, volume: Volume, ours: &[(Path, LinkKind)], theirs: Vec<DiskPeer>| {
+    let on_cable = |name: &str,
+                    volume: Volume,
+                    ours: &[(Path, LinkKind)],
+                    theirs: Vec<DiskPeer>,
+                    cable: Option<ServiceCable>| {
         let ours = ours.iter().cloned().map(|(path, link)| DiskServer::Vrio(path, link));
         let all = ours.chain(theirs.into_iter().map(DiskServer::Peer));
-        let contestants = all.map(|who| DiskContestant { who, volume: volume.clone() }).collect();
-        Contest::new(name, contestants)
+        let all = all.map(|who| DiskContestant { who, volume: volume.clone(), cable });
+        let mut contest = Contest::new(name, all.collect());
+        contest.setup.extend(cable.map(|cable| ("mtu", cable.mtu.to_string())));
+        contest
+    };
+    let contest = |name: &str, volume: Volume, ours: &[(Path, LinkKind)], theirs: Vec<DiskPeer>| {
+        on_cable(name, volume, ours, theirs, None)
     };
     let local = [(Path::Local, LinkKind::Udp)];
     let (in_memory, on_disk) = (file_in(&options.folder), file_in(&options.disk_folder));
     let mut null = contest("local, null volume", Volume::Null, &local, peers.null());
     let sockets = options.sockets.iter().cloned();
     let sockets = sockets.map(|(name, socket)| DiskServer::Socket(name, socket));
-    null.contestants.extend(sockets.map(|who| DiskContestant { who, volume: Volume::Null }));
-    vec![
+    null.contestants.extend(sockets.map(|who| DiskContestant {
+        who,
+        volume: Volume::Null,
+        cable: None,
+    }));
+    let mut all = vec![
         null,
         contest("local, memory", Volume::Memory, &local, peers.memory()),
         contest(
@@ -195,14 +221,24 @@ fn contests(options: &DisksOptions, peers: &DiskPeers) -> Vec<Contest<DiskContes
             &local,
             peers.file(&on_disk, false),
         ),
-        contest("remote, memory", Volume::Memory, &[(Path::Remote, LinkKind::Udp)], peers.remote()),
-        contest(
-            "direct, memory",
-            Volume::Memory,
-            &[(Path::Direct, LinkKind::Udp), (Path::Direct, LinkKind::Xdp)],
-            peers.direct(),
-        ),
-    ]
+    ];
+    let remote = [(Path::Remote, LinkKind::Udp)];
+    let direct = [(Path::Direct, LinkKind::Udp), (Path::Direct, LinkKind::Xdp)];
+    let cables: Vec<_> = match &options.cables[..] {
+        [] => vec![None],
+        cables => cables.iter().map(|&mtu| Some(ServiceCable { mtu })).collect(),
+    };
+    for &cable in &cables {
+        let network = cable.map_or("loopback".to_owned(), |it| format!("MTU {}", it.mtu));
+        let name = format!("remote, memory, {network}");
+        all.push(on_cable(&name, Volume::Memory, &remote, peers.remote(cable), cable));
+    }
+    for &cable in &cables {
+        let network = cable.map_or("loopback".to_owned(), |it| format!("MTU {}", it.mtu));
+        let name = format!("direct, memory, {network}");
+        all.push(on_cable(&name, Volume::Memory, &direct, peers.direct(cable), cable));
+    }
+    all
 }
 
 /// The options of all turns.
@@ -215,7 +251,7 @@ impl Turns<'_> {
     fn turn(
         &self,
         case: &Requests,
-        DiskContestant { who, volume }: &DiskContestant,
+        DiskContestant { who, volume, cable }: &DiskContestant,
     ) -> Result<TurnSample> {
         let DisksOptions { plan, idle, encrypt, reuse, .. } = self.options;
         // A file that is there before a turn was made and filled for all contestants.
@@ -239,10 +275,10 @@ impl Turns<'_> {
                     // A direct client has no ring.
                     asked.reuse = Reuse::InOrder;
                 }
-                // A peer's sessions run on the loopback device, which has no AF_XDP, and whose
-                // packets are 64 KiB long.
-                asked.loopback = *link == LinkKind::Udp;
-                asked.mtu = (*link == LinkKind::Xdp).then_some(XDP_MTU_BYTES);
+                // The loopback device has no AF_XDP, and its packets are 64 KiB long.
+                let is_xdp = *link == LinkKind::Xdp;
+                asked.loopback = cable.is_none() && !is_xdp;
+                asked.mtu = cable.map(|cable| cable.mtu).or(is_xdp.then_some(XDP_MTU_BYTES));
                 if asked.idle == Idle::Spin && !block::has_seats(&asked) {
                     // Spinning threads that share cores only keep each other from them.
                     asked.idle = Idle::Adaptive;
@@ -261,6 +297,7 @@ impl Turns<'_> {
                     pids: running.pids(),
                     folder: &running.folder,
                     filled,
+                    entry: peer.service.entry(VMHOST),
                     cleanup: self.cleanup,
                 };
                 let measured = match &peer.client {

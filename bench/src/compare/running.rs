@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use testbed::cleanup::Cleanup;
 use testbed::machine::cores;
+use testbed::stage::{inside, make_hosts, namespace};
 
 /// The word that stands for the folder of a turn in commands.
 pub(super) const FOLDER: &str = "FOLDER";
@@ -32,6 +33,15 @@ pub(super) struct ServerProcess {
     pub(super) ready: Ready,
     /// It pins itself to its core.
     pub(super) pinned: bool,
+    /// The host that it runs on where the service has a cable.
+    pub(super) host: &'static str,
+}
+
+/// The network between the servers of one service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ServiceCable {
+    /// The longest packet.
+    pub(super) mtu: u32,
 }
 
 /// The sign that a process is ready.
@@ -62,20 +72,34 @@ pub(super) struct Service {
     pub(super) file: Option<Made>,
     /// The content of `FOLDER/config.json`.
     pub(super) config: Option<Value>,
+    /// The cable between the two hosts of its servers. Without it, all are on this host.
+    pub(super) cable: Option<ServiceCable>,
 }
 
 impl Service {
     /// The words of a server on the core where our own node would be: the first, where it and the
     /// client have one each.
     fn seated(&self, server: &ServerProcess) -> Vec<String> {
-        let mut all = match cores()[..] {
-            [first, _, ..] if self.servers.len() == 1 && !server.pinned => {
-                ["taskset".to_owned(), "-c".to_owned(), first.to_string()].to_vec()
-            }
-            _ => Vec::new(),
-        };
+        let mut all = self.entry(server.host);
+        if let [first, _, ..] = cores()[..]
+            && self.servers.len() == 1
+            && !server.pinned
+        {
+            all.extend(["taskset".to_owned(), "-c".to_owned(), first.to_string()]);
+        }
         all.extend_from_slice(&server.words);
         all
+    }
+
+    /// The same servers on the two hosts of a cable.
+    pub(super) fn on_cable(self, cable: Option<ServiceCable>) -> Self {
+        Self { cable, ..self }
+    }
+
+    /// The words in front of a command that runs it on a host.
+    pub(super) fn entry(&self, host: &str) -> Vec<String> {
+        let enter = || ["ip", "netns", "exec", &namespace(host)].map(str::to_owned).to_vec();
+        self.cable.map(|_| enter()).unwrap_or_default()
     }
 }
 
@@ -100,6 +124,8 @@ pub(super) struct RunningServers {
     file: Option<PathBuf>,
     /// Asked to end before it is killed.
     gently: bool,
+    /// Removes the two hosts at the end, where the service has some.
+    hosts: Option<Cleanup>,
 }
 
 impl RunningServers {
@@ -111,7 +137,11 @@ impl RunningServers {
         // A file that is already there belongs to the user.
         let made = service.file.as_ref().filter(|file| !file.path.exists());
         let (file, gently) = (made.map(|file| file.path.clone()), service.config.is_some());
-        let mut running = Self { folder, children: Vec::new(), file, gently };
+        let mut running = Self { folder, children: Vec::new(), file, gently, hosts: None };
+        if let Some(ServiceCable { mtu }) = service.cable {
+            running.hosts = Some(cleanup.clone());
+            make_hosts(Some(mtu), cleanup)?;
+        }
         if let Some(Made { path, bytes }) = made {
             cleanup.path(path.clone());
             let made = File::create(path).and_then(|made| made.set_len(*bytes));
@@ -122,7 +152,7 @@ impl RunningServers {
         }
         for server in &service.servers {
             running.spawn(&service.seated(server), cleanup)?;
-            running.wait(&server.ready)?;
+            running.wait(server, service.cable.is_some())?;
         }
         Ok(running)
     }
@@ -160,10 +190,14 @@ impl RunningServers {
     }
 
     /// Waits for the server that was started last.
-    fn wait(&mut self, ready: &Ready) -> Result<()> {
+    fn wait(&mut self, ServerProcess { ready, host, .. }: &ServerProcess, apart: bool) -> Result<()> {
         let by = Instant::now() + PATIENCE;
+        let namespace = apart.then(|| namespace(host));
         let serves = |running: &Self| match ready {
-            Ready::Listens(address) => TcpStream::connect(address).is_ok(),
+            Ready::Listens(address) => {
+                inside(namespace.as_deref(), || TcpStream::connect(address).is_ok())
+                    .unwrap_or(false)
+            }
             Ready::Sockets(names) => names.iter().all(|it| running.folder.join(it).exists()),
             Ready::Ended => false,
         };
@@ -200,6 +234,9 @@ impl Drop for RunningServers {
         let _ = fs::remove_dir_all(&self.folder);
         if let Some(file) = &self.file {
             let _ = fs::remove_file(file);
+        }
+        if let Some(hosts) = &self.hosts {
+            hosts.remove_stage();
         }
     }
 }

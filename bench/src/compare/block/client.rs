@@ -50,6 +50,8 @@ pub(super) struct ToolTurn<'a> {
     pub(super) folder: &'a Path,
     /// Whether all of the disk was written before.
     pub(super) filled: bool,
+    /// The words that run a command on the client's host.
+    pub(super) entry: Vec<String>,
     pub(super) cleanup: &'a Cleanup,
 }
 
@@ -138,15 +140,15 @@ impl ToolTurn<'_> {
         let trip_before_ns = cache_line_round_trip_ns();
         let output = self.folder.join("client");
         let file = File::create(&output)?;
-        let mut command = match client_core() {
-            Some(core) => {
-                let mut command = Command::new("taskset");
-                command.args(["-c", &core.to_string()]).arg(program);
-                command
-            }
-            None => Command::new(program),
-        };
-        command.args(words).stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
+        let mut all = self.entry.clone();
+        if let Some(core) = client_core() {
+            all.extend(["taskset".to_owned(), "-c".to_owned(), core.to_string()]);
+        }
+        all.push(program.display().to_string());
+        let (first, rest) = all.split_first().context("a program")?;
+        let mut command = Command::new(first);
+        command.args(rest).args(words);
+        command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
         command.current_dir(self.folder);
         let starting = self.cleanup.start();
         let child = command.spawn().with_context(|| format!("starting {}", program.display()))?;

@@ -9,6 +9,7 @@ use sidecore::Idle;
 use crate::block;
 use crate::compare::contest::ComparisonPlan;
 use crate::measure::Reuse;
+use testbed::pair::PairLink;
 
 /// The options of a comparison of disks.
 #[derive(Clone, Debug, Serialize)]
@@ -24,6 +25,9 @@ pub struct DisksOptions {
     pub reuse: Reuse,
     /// Whether our sessions are sealed; the sessions of peers are in clear.
     pub encrypt: bool,
+    /// The longest packets of the cables on which disks of another host are compared, a contest
+    /// for each. None: the loopback device.
+    pub cables: Vec<u32>,
     /// A folder for files in memory (tmpfs).
     pub folder: PathBuf,
     /// A folder for files on a disk, which are opened around the page cache.
@@ -42,8 +46,11 @@ impl DisksOptions {
     /// # Errors
     /// The option that makes no sense.
     pub fn check(&self) -> Result<()> {
-        let Self { plan, sockets, .. } = self;
+        let Self { plan, sockets, cables, .. } = self;
         plan.check()?;
+        for &mtu in cables {
+            PairLink { mtu: Some(mtu), ..PairLink::default() }.check()?;
+        }
         let one = block::BlockOptions {
             seconds: plan.seconds,
             ..block::BlockOptions::new(plan.program.clone())

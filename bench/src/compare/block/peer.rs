@@ -1,8 +1,10 @@
 //! A peer as it is started: its servers, and the client that puts requests in.
 
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use crate::compare::running::Service;
+use crate::compare::running::{Service, ServiceCable};
+use testbed::stage::IO_ADDRESS;
 
 /// The size of a peer's disk: as our disks of memory and of files.
 pub(super) const DISK_BYTES: u64 = 512 << 20;
@@ -23,6 +25,28 @@ pub(super) mod name {
     /// For information: another driver on the same server.
     pub(crate) const SPDK_BDEVPERF: &str = "SPDK vhost, by SPDK's own driver";
     pub(crate) const SPDK_NVME: &str = "SPDK NVMe/TCP, by its own client";
+}
+
+/// The port at which a peer's server of another host listens.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PeerPort {
+    /// Its number.
+    pub(super) number: u16,
+    /// The cable to its host; without it, the server listens on the loopback device.
+    pub(super) cable: Option<ServiceCable>,
+}
+
+impl PeerPort {
+    /// The server's address.
+    pub(super) fn address(self) -> IpAddr {
+        let far = IO_ADDRESS.parse().expect("the constant is an address");
+        if self.cable.is_some() { far } else { Ipv4Addr::LOCALHOST.into() }
+    }
+
+    /// The address with the port.
+    pub(super) fn socket(self) -> SocketAddr {
+        (self.address(), self.number).into()
+    }
 }
 
 /// A peer as it is started.

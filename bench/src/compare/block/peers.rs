@@ -1,13 +1,14 @@
 //! Programs of others that serve or measure disks: which are installed, and their arguments.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::peer::{DISK_BYTES, DiskClient, DiskPeer, SOCKET, name};
+use super::peer::{DISK_BYTES, DiskClient, DiskPeer, PeerPort, SOCKET, name};
 use super::spdk::{self, Spdk};
-use crate::compare::running::{Made, Ready, ServerProcess, Service, find};
+use crate::compare::running::{Made, Ready, ServerProcess, Service, ServiceCable, find};
 use testbed::machine::cores;
+use testbed::stage::{IOHOST, VMHOST};
 
 /// How long a thread of the daemon polls that has a core to itself: all the time.
 const POLL_MAX_NS: u64 = 100_000_000;
@@ -76,31 +77,36 @@ impl DiskPeers {
         daemons.chain(io_uring).chain(psync).collect()
     }
 
-    /// A disk in another process's memory, by NBD, as a third process shows it.
-    pub(super) fn remote(&self) -> Vec<DiskPeer> {
-        let (Some(nbdkit), Some(port)) = (self.nbdkit_server(), free_port()) else {
+    /// A disk in another process's memory, by NBD, as a third process shows it. The two are on the
+    /// hosts of the cable, if there is one.
+    pub(super) fn remote(&self, cable: Option<ServiceCable>) -> Vec<DiskPeer> {
+        let (Some(nbdkit), Some(number)) = (self.nbdkit_server(), free_port()) else {
             return Vec::new();
         };
+        let port = PeerPort { number, cable };
         let node = format!(
-            "driver=nbd,node-name=disk,server.type=inet,server.host=127.0.0.1,server.port={port}"
+            "driver=nbd,node-name=disk,server.type=inet,server.host={},server.port={number}",
+            port.address()
         );
         let peer = self.daemons.first().map(|program| {
             let mut peer = daemon(program, &node, None, 3);
             peer.name = name::DAEMON_NBD.to_owned();
             peer.service.servers.insert(0, nbdkit(port));
+            peer.service.cable = cable;
             peer
         });
         peer.into_iter().collect()
     }
 
     /// The same where the client drives it itself.
-    pub(super) fn direct(&self) -> Vec<DiskPeer> {
-        let Some(port) = free_port() else { return Vec::new() };
+    pub(super) fn direct(&self, cable: Option<ServiceCable>) -> Vec<DiskPeer> {
+        let Some(number) = free_port() else { return Vec::new() };
+        let port = PeerPort { number, cable };
         let nbdkit = self.nbdkit_server().zip(self.fio.as_ref()).map(|(nbdkit, fio)| {
-            let words = ["--ioengine=nbd", &format!("--uri=nbd://127.0.0.1:{port}/")];
+            let words = ["--ioengine=nbd", &format!("--uri=nbd://{}/", port.socket())];
             DiskPeer {
                 name: name::NBDKIT.to_owned(),
-                service: Service { servers: vec![nbdkit(port)], ..Service::default() },
+                service: Service { servers: vec![nbdkit(port)], cable, ..Service::default() },
                 client: DiskClient::fio(fio, &words),
                 depth_max: None,
             }
@@ -121,18 +127,18 @@ impl DiskPeers {
         }
     }
 
-    fn nbdkit_server(&self) -> Option<impl Fn(u16) -> ServerProcess> {
+    fn nbdkit_server(&self) -> Option<impl Fn(PeerPort) -> ServerProcess> {
         let program = self.nbdkit.as_ref()?.display().to_string();
-        Some(move |port: u16| {
-            let words = ["--foreground", "--exit-with-parent", "-i", "127.0.0.1", "-p"];
-            let port_word = port.to_string();
-            let rest = [port_word.as_str(), "memory", &DISK_BYTES.to_string()].map(str::to_owned);
+        Some(move |port: PeerPort| {
+            let (address, number) = (port.address().to_string(), port.number.to_string());
+            let words = ["--foreground", "--exit-with-parent", "-i", &address, "-p"];
+            let rest = [number.as_str(), "memory", &DISK_BYTES.to_string()].map(str::to_owned);
             let words = std::iter::once(program.clone())
                 .chain(words.map(str::to_owned))
                 .chain(rest)
                 .collect();
-            let ready = Ready::Listens(SocketAddr::from(([127, 0, 0, 1], port)));
-            ServerProcess { words, ready, pinned: false }
+            let ready = Ready::Listens(port.socket());
+            ServerProcess { words, ready, pinned: false, host: IOHOST }
         })
     }
 }
@@ -148,10 +154,11 @@ fn daemon(program: &Path, node: &str, file: Option<&Path>, busy: usize) -> DiskP
     let words = ["--object", &thread, "--blockdev", node, "--export", export];
     let first = program.display().to_string();
     let words = std::iter::once(first).chain(words.map(str::to_owned)).collect();
-    let servers = vec![ServerProcess { words, ready: Ready::Sockets(&[SOCKET]), pinned: false }];
+    let ready = Ready::Sockets(&[SOCKET]);
+    let servers = vec![ServerProcess { words, ready, pinned: false, host: VMHOST }];
     DiskPeer {
         name: format!("{} {}", name::DAEMON, version(program).unwrap_or_default()),
-        service: Service { servers, file: file.map(made), config: None },
+        service: Service { servers, file: file.map(made), ..Service::default() },
         client: DiskClient::Driver,
         depth_max: None,
     }

@@ -3,15 +3,15 @@
 //! SPDK is in no distribution: it is looked for in `PATH`, and where it was built. It takes its
 //! memory from huge pages.
 
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::peer::{DISK_BYTES, DiskClient, DiskPeer, SOCKET, name};
+use super::peer::{DISK_BYTES, DiskClient, DiskPeer, PeerPort, SOCKET, name};
 use crate::block;
 use crate::compare::running::{FOLDER, Ready, ServerProcess, Service, find};
 use testbed::machine::cores;
+use testbed::stage::IOHOST;
 
 /// Huge pages for a target with its disk (measured: 1,600 MiB) and its client (256), in MiB.
 pub(super) const HUGE_MIB: u64 = 2_300;
@@ -87,9 +87,10 @@ impl Spdk {
     }
 
     /// A disk of memory by NVMe/TCP, if its client is there too.
-    pub(super) fn nvme(&self, port: u16) -> Option<DiskPeer> {
+    pub(super) fn nvme(&self, port: PeerPort) -> Option<DiskPeer> {
+        let (host, number) = (port.address(), port.number.to_string());
         let address = json!({
-            "trtype": "TCP", "adrfam": "IPv4", "traddr": "127.0.0.1", "trsvcid": port.to_string()
+            "trtype": "TCP", "adrfam": "IPv4", "traddr": host, "trsvcid": number
         });
         let methods = json!([
             {"method": "nvmf_create_transport",
@@ -104,13 +105,14 @@ impl Spdk {
         Some(DiskPeer {
             name: name::SPDK_NVME.to_owned(),
             service: self.service(
-                Ready::Listens(SocketAddr::from(([127, 0, 0, 1], port))),
+                Ready::Listens(port.socket()),
                 config(true, &[json!({"subsystem": "nvmf", "config": methods})]),
-            ),
+            )
+            .on_cable(port.cable),
             client: DiskClient::NvmePerf {
                 program,
                 target: format!(
-                    "trtype:TCP adrfam:IPv4 traddr:127.0.0.1 trsvcid:{port} subnqn:{NQN}"
+                    "trtype:TCP adrfam:IPv4 traddr:{host} trsvcid:{number} subnqn:{NQN}"
                 ),
             },
             depth_max: None,
@@ -123,8 +125,8 @@ impl Spdk {
         let words = ["-m", &core, "--no-pci", "-S", FOLDER, "-r", &rpc, "--json", &config];
         let program = self.target.display().to_string();
         let words = std::iter::once(program).chain(words.map(str::to_owned)).collect();
-        let servers = vec![ServerProcess { words, ready, pinned: true }];
-        Service { servers, file: None, config: Some(told) }
+        let servers = vec![ServerProcess { words, ready, pinned: true, host: IOHOST }];
+        Service { servers, config: Some(told), ..Service::default() }
     }
 }
 
@@ -162,11 +164,12 @@ mod tests {
         assert_eq!(missing.len(), 2, "{missing:?}");
         assert!(missing[0].starts_with("SPDK NVMe/TCP, by its own client (spdk_nvme_perf is"));
         assert!(missing[1].starts_with("SPDK vhost, by SPDK's own driver (bdevperf is"));
-        assert!(bare.nvme(1).is_none() && bare.vhosts(true).len() == 1);
+        let port = PeerPort { number: 1, cable: None };
+        assert!(bare.nvme(port).is_none() && bare.vhosts(true).len() == 1);
         make("build/bin/spdk_nvme_perf");
         make("build/examples/bdevperf");
         let whole = Spdk::find(Some(built.path())).unwrap();
-        assert!(whole.missing().is_empty() && whole.nvme(1).is_some());
+        assert!(whole.missing().is_empty() && whole.nvme(port).is_some());
         assert_eq!(whole.vhosts(true).len(), 2);
     }
 }

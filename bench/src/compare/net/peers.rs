@@ -12,6 +12,7 @@ use net::nic::MTU;
 
 use crate::compare::running::{FOLDER, Ready, ServerProcess, Service, find};
 use testbed::machine::cores;
+use testbed::stage::VMHOST;
 
 /// The names of peers, as tables have them and goals refer to them.
 pub(super) mod name {
@@ -123,7 +124,7 @@ fn testpmd(program: &Path, core: usize) -> SwitchPeer {
     let more = ["--", "--forward-mode=io", "--nb-cores=1", "--stats-period=3600"];
     let packets = ["--total-num-mbufs=16384", "--mbcache=256", "--disable-link-check"];
     let all = [&*program].into_iter().chain(ALONE).chain(own).chain(more).chain(packets);
-    let server = ServerProcess { words: words(all), ready: Ready::Sockets(&SOCKETS), pinned: true };
+    let server = ServerProcess { words: words(all), ready: Ready::Sockets(&SOCKETS), pinned: true, host: VMHOST };
     SwitchPeer {
         name: name::TESTPMD.to_owned(),
         service: Service { servers: vec![server], ..Service::default() },
@@ -146,7 +147,7 @@ fn ovs(core: usize) -> Option<SwitchPeer> {
     let database = format!("unix:{FOLDER}/database");
     let step = |command: &[&str], ready| {
         let words = words(["env", &folder].into_iter().chain(command.iter().copied()));
-        ServerProcess { words, ready, pinned: true }
+        ServerProcess { words, ready, pinned: true, host: VMHOST }
     };
     let file = format!("{FOLDER}/configuration");
     let listens = format!("--remote=p{database}");
