@@ -190,7 +190,11 @@ impl RunningServers {
     }
 
     /// Waits for the server that was started last.
-    fn wait(&mut self, ServerProcess { ready, host, .. }: &ServerProcess, apart: bool) -> Result<()> {
+    fn wait(
+        &mut self,
+        ServerProcess { ready, host, .. }: &ServerProcess,
+        apart: bool,
+    ) -> Result<()> {
         let by = Instant::now() + PATIENCE;
         let namespace = apart.then(|| namespace(host));
         let serves = |running: &Self| match ready {

@@ -104,11 +104,12 @@ impl Spdk {
         let program = self.nvme_perf.clone()?;
         Some(DiskPeer {
             name: name::SPDK_NVME.to_owned(),
-            service: self.service(
-                Ready::Listens(port.socket()),
-                config(true, &[json!({"subsystem": "nvmf", "config": methods})]),
-            )
-            .on_cable(port.cable),
+            service: self
+                .service(
+                    Ready::Listens(port.socket()),
+                    config(true, &[json!({"subsystem": "nvmf", "config": methods})]),
+                )
+                .on_cable(port.cable),
             client: DiskClient::NvmePerf {
                 program,
                 target: format!(

@@ -124,7 +124,12 @@ fn testpmd(program: &Path, core: usize) -> SwitchPeer {
     let more = ["--", "--forward-mode=io", "--nb-cores=1", "--stats-period=3600"];
     let packets = ["--total-num-mbufs=16384", "--mbcache=256", "--disable-link-check"];
     let all = [&*program].into_iter().chain(ALONE).chain(own).chain(more).chain(packets);
-    let server = ServerProcess { words: words(all), ready: Ready::Sockets(&SOCKETS), pinned: true, host: VMHOST };
+    let server = ServerProcess {
+        words: words(all),
+        ready: Ready::Sockets(&SOCKETS),
+        pinned: true,
+        host: VMHOST,
+    };
     SwitchPeer {
         name: name::TESTPMD.to_owned(),
         service: Service { servers: vec![server], ..Service::default() },
