@@ -31,7 +31,7 @@ use testbed::progress::Progress;
 
 use place::BlockSetup;
 
-pub(crate) use options::as_text;
+pub use options::as_text;
 pub use options::{
     BlockOptions, ChainStage, DEPTH_MAX, GUESTS_MAX, JOBS_MAX, Path, SIZE_BYTES_MAX, Volume, stages,
 };
@@ -40,15 +40,15 @@ pub use report::{BlockReport, Latency};
 pub use testbed::pair::LinkKind;
 
 /// The time before anything is counted: caches, round trips and clocks settle.
-pub(crate) const WARM_UP: Duration = Duration::from_millis(300);
+pub const WARM_UP: Duration = Duration::from_millis(300);
 
 /// Processor time of all threads of a process so far.
-pub(crate) fn processor_time(pid: u32) -> Result<Duration> {
+pub fn processor_time(pid: u32) -> Result<Duration> {
     Ok(Side::of_process(pid)?.cpu())
 }
 
 /// Whether each busy thread of a measurement has a core to itself.
-pub(crate) fn has_seats(options: &BlockOptions) -> bool {
+pub fn has_seats(options: &BlockOptions) -> bool {
     options.seats() != RoleCores::default()
 }
 
@@ -62,7 +62,7 @@ pub fn run(options: &BlockOptions) -> Result<BlockReport> {
 }
 
 /// The same as a part of a longer measurement.
-pub(crate) fn measure(
+pub fn measure(
     options: &BlockOptions,
     cleanup: &Cleanup,
     progress: &Progress,

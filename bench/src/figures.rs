@@ -14,7 +14,7 @@ use testbed::machine::Machine;
 pub(crate) const NO_SEATS: &str = "more polling threads than cores";
 
 /// The reason for missing figures: the cores moved in every round.
-pub(crate) const MOVED: &str = "the cores moved in every round, so its figures are of no level";
+pub const MOVED: &str = "the cores moved in every round, so its figures are of no level";
 
 /// The longest reason for a missing figure that is kept: a reason may hold the whole log of a peer.
 const REASON_MAX: usize = 600;
@@ -43,7 +43,7 @@ pub fn machine(machine: &Machine) -> results::Machine {
 }
 
 /// A value of the options in a word.
-pub(crate) fn word(value: &Value) -> String {
+pub fn word(value: &Value) -> String {
     match value {
         Value::String(word) => word.clone(),
         other => other.to_string(),
@@ -51,7 +51,7 @@ pub(crate) fn word(value: &Value) -> String {
 }
 
 /// The same for a value of any type.
-pub(crate) fn word_of(value: &impl Serialize) -> String {
+pub fn word_of(value: &impl Serialize) -> String {
     word(&serde_json::to_value(value).expect("plain data"))
 }
 
@@ -70,7 +70,7 @@ pub fn measured(
 }
 
 /// A reason, short enough to be read: its beginning and its end, where logs name the failure.
-pub(crate) fn reason(words: &str) -> String {
+pub fn reason(words: &str) -> String {
     let count = words.chars().count();
     if count <= REASON_MAX {
         return words.to_owned();
@@ -96,7 +96,7 @@ pub(crate) fn categories(series: Series, figures: &BTreeMap<String, f64>) -> Opt
 }
 
 /// The point of several rounds at a place: their median, the least and the most.
-pub(crate) fn point_of(rounds: verdict::Spread, x: f64) -> Point {
+pub fn point_of(rounds: verdict::Spread, x: f64) -> Point {
     let verdict::Spread { median, min, max } = rounds;
     Point { low: Some(min), high: Some(max), ..Point::new(x, median) }
 }

@@ -1,7 +1,6 @@
 //! Measurements of nodes, and of the programs that a user would pick instead of vrio.
 
 pub mod block;
-pub mod compare;
 pub mod failover;
 pub mod figures;
 pub mod load;

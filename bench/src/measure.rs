@@ -1,5 +1,7 @@
 //! Drives disks as fast as they go, through their vhost-user sockets, with the stand-in driver.
 
+use std::fs::File;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
@@ -17,11 +19,29 @@ pub use virtio::driver::Reuse;
 use crate::load::{Load, LoadOutcome, LoadPattern, Places, STUCK};
 use testbed::machine::pin;
 
+/// The size of disks of memory and of files: ours, and those of other programs.
+pub const DISK_BYTES: u64 = 512 << 20;
+
 /// How long the first connection may take.
 const CONNECT_WAIT: Duration = Duration::from_secs(60);
 
 /// Rounds without a completion between two looks at the clock, while polling.
 const LOOK_AT_CLOCK: u32 = 4096;
+
+/// Writes a disk's blocks, none of them zero, down to the storage. Blocks that were never written
+/// would cost nothing to read, and blocks that the kernel writes back later would cost the next
+/// turn.
+///
+/// # Errors
+/// The system's, such as no room.
+pub fn fill_disk(path: &Path) -> io::Result<()> {
+    static BLOCK: [u8; 1 << 20] = [0xa5; 1 << 20];
+    let mut file = File::create(path)?;
+    for _ in 0..DISK_BYTES / BLOCK.len() as u64 {
+        file.write_all(&BLOCK)?;
+    }
+    file.sync_all()
+}
 
 /// How the driver learns of completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -233,7 +253,7 @@ impl Thread {
 }
 
 /// Processor time of the calling thread.
-pub(crate) fn thread_cpu() -> Duration {
+pub fn thread_cpu() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.cast_unsigned(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }

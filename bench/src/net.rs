@@ -12,7 +12,7 @@
 mod flight;
 mod packet;
 mod place;
-pub(crate) mod ports;
+pub mod ports;
 mod report;
 mod results;
 mod station;
@@ -37,7 +37,7 @@ use testbed::machine::{Machine, cache_line_round_trip_ns, cores};
 use testbed::pair::{PairLink, RoleCores};
 use testbed::progress::Progress;
 
-pub(crate) use packet::TCP_HEADERS_BYTES;
+pub use packet::TCP_HEADERS_BYTES;
 pub(crate) use place::start_nodes;
 pub use report::NetReport;
 
@@ -206,7 +206,7 @@ impl NetOptions {
     }
 
     /// Whether each thread that is busy has a core to itself.
-    pub(crate) fn has_seats(&self) -> bool {
+    pub fn has_seats(&self) -> bool {
         self.seats() != RoleCores::default()
     }
 
@@ -242,11 +242,7 @@ pub fn run(options: &NetOptions) -> Result<NetReport> {
 }
 
 /// The same as a part of a longer measurement.
-pub(crate) fn measure(
-    options: &NetOptions,
-    cleanup: &Cleanup,
-    progress: &Progress,
-) -> Result<NetReport> {
+pub fn measure(options: &NetOptions, cleanup: &Cleanup, progress: &Progress) -> Result<NetReport> {
     let [report] = measure_ops(options, [options.op], cleanup, progress)?;
     Ok(report)
 }
@@ -296,14 +292,14 @@ fn measure_once(
 
 /// The share of a run that was spent waiting for frames that never came. None if the share is small
 /// enough for the run to have a rate.
-pub(crate) fn disturbed(waited_s: f64, rest_s: f64) -> Option<f64> {
+pub fn disturbed(waited_s: f64, rest_s: f64) -> Option<f64> {
     let share = waited_s / (waited_s + rest_s);
     (share > WAITED_SHARE_MAX).then_some(share)
 }
 
 /// The processor time of a node whose nics have guests and no frames: the share of a core, for all
 /// of its threads together.
-pub(crate) fn measure_rest(options: &NetOptions, cleanup: &Cleanup) -> Result<f64> {
+pub fn measure_rest(options: &NetOptions, cleanup: &Cleanup) -> Result<f64> {
     options.check()?;
     let mut place = NetSetup::start(options, cleanup, &Progress::silent())?;
     let measured = (|| -> Result<f64> {

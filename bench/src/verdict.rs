@@ -33,7 +33,7 @@ pub struct Spread {
 
 impl Spread {
     /// The spread of some numbers, of which there is one at least.
-    pub(crate) fn of(numbers: impl IntoIterator<Item = f64>) -> Self {
+    pub fn of(numbers: impl IntoIterator<Item = f64>) -> Self {
         let numbers = sorted(numbers);
         let (min, max) = (numbers[0], numbers[numbers.len() - 1]);
         let (below, above) = (numbers[(numbers.len() - 1) / 2], numbers[numbers.len() / 2]);
@@ -42,12 +42,12 @@ impl Spread {
 }
 
 /// Round trips of a cache line: none, with one core.
-pub(crate) fn of_trips(trips_ns: &[u64]) -> Option<Spread> {
+pub fn of_trips(trips_ns: &[u64]) -> Option<Spread> {
     (!trips_ns.is_empty()).then(|| Spread::of(trips_ns.iter().map(|trip| *trip as f64)))
 }
 
 /// Round trips of a cache line, in words.
-pub(crate) fn said_of(all: impl Iterator<Item = Spread>) -> String {
+pub fn said_of(all: impl Iterator<Item = Spread>) -> String {
     let all = all.map(|trips| (trips.min, trips.max));
     match all.reduce(|one, other| (one.0.min(other.0), one.1.max(other.1))) {
         Some((least, most)) => format!("cache line round trips {least:.0} to {most:.0} ns"),
@@ -82,7 +82,7 @@ impl Bound {
 
     /// How far a figure is on the right side of the bound: 1 or more keeps the bound, less does
     /// not.
-    pub(crate) fn room(self, value: f64) -> f64 {
+    pub fn room(self, value: f64) -> f64 {
         match self {
             Self::AtLeast(bound) => value / bound,
             // A bound of zero is kept exactly or not at all.
@@ -151,13 +151,7 @@ pub struct Verdict {
 
 impl Verdict {
     /// Judges values of rounds of one level; with `moved`, of rounds of no level.
-    pub(crate) fn of(
-        goal: u8,
-        figure: &'static str,
-        bound: Bound,
-        values: &[f64],
-        moved: bool,
-    ) -> Self {
+    pub fn of(goal: u8, figure: &'static str, bound: Bound, values: &[f64], moved: bool) -> Self {
         let value = Spread::of(values.iter().copied());
         let (standing, why) = if moved {
             (GoalState::Undecided, Some("the cores moved in every round".to_owned()))
@@ -176,7 +170,7 @@ impl Verdict {
     }
 
     /// Opens the goal after all, for this reason.
-    pub(crate) fn open(&mut self, why: &str) {
+    pub fn open(&mut self, why: &str) {
         (self.standing, self.why) = (GoalState::Undecided, Some(why.to_owned()));
     }
 }
@@ -217,7 +211,7 @@ fn sorted(numbers: impl IntoIterator<Item = f64>) -> Vec<f64> {
 
 /// The rounds of one level, by the round trips that were seen during each: of the level that has
 /// most rounds. None, if the cores moved in every round.
-pub(crate) fn of_one_level(rounds: &[Vec<u64>]) -> Vec<usize> {
+pub fn of_one_level(rounds: &[Vec<u64>]) -> Vec<usize> {
     let ends = |trips: &Vec<u64>| {
         (trips.iter().copied().min().unwrap_or(0), trips.iter().copied().max().unwrap_or(0))
     };
@@ -239,7 +233,7 @@ pub(crate) fn of_one_level(rounds: &[Vec<u64>]) -> Vec<usize> {
 
 /// Whether to measure another round. There are as many rounds as asked for, and up to as many again
 /// while too few are of one level.
-pub(crate) fn wants_more(asked: u16, done: usize, counted: usize) -> bool {
+pub fn wants_more(asked: u16, done: usize, counted: usize) -> bool {
     let asked = usize::from(asked);
     done < asked || done < 2 * asked && counted < ROUNDS_MIN.min(asked)
 }

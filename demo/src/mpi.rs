@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, ensure};
 use serde::Serialize;
 
-use bench::compare::mpi::PROGRAM;
-use bench::compare::mpi::job::{tail, watch};
-use bench::compare::mpi::kinds::{self, Family, Mpi};
+use compare::mpi::PROGRAM;
+use compare::mpi::job::{tail, watch};
+use compare::mpi::kinds::{self, Family, Mpi};
 use testbed::guest::mpi::{Member, begin, lines_until, slim, with_member};
 use testbed::guest::{BOOT_TIMEOUT, Builder, Guest, Image};
 use testbed::nodes::Node;

@@ -13,7 +13,6 @@ use std::path::PathBuf;
 use anyhow::{Context, anyhow};
 use bench::block::floor::{self, FloorOptions};
 use bench::block::{self, BlockOptions, ChainStage, Path, Volume};
-use bench::compare;
 use bench::load::LoadPattern;
 use bench::measure::Reuse;
 use bench::scale;

@@ -316,8 +316,8 @@ impl<'a, R> ReportJson<'a, R> {
     }
 }
 
-/// Prints a benchmark's report, and keeps it if that was asked for. A report that cannot be kept, or
-/// not be printed as JSON, is printed for people to standard error: it has cost minutes or hours.
+/// Prints a benchmark's report, and keeps it if that was asked for. A report that cannot be kept,
+/// or not be printed as JSON, is printed for people to standard error: it has cost much time.
 pub(crate) fn report(report: &impl BenchReport, args: &ToldArgs) -> Result<(), CommandFailure> {
     let told = keep_and_print(report, args);
     if told.is_err() {

@@ -38,11 +38,13 @@ use testbed::stage::Stage;
 /// The version of the JSON form.
 const FLOOR_VERSION: u32 = 3;
 
-/// The numbers of the two goals about the floor, and the goals' bounds. Goal 9 bounds the time that
-/// the way to another node adds to an echo and a local read, over shared memory, in microseconds.
-/// Goal 10 bounds the time that sealing adds, as a multiple of the cipher's own time.
-pub(crate) const REMOTE_GOAL: u8 = 9;
-pub(crate) const SEALING_GOAL: u8 = 10;
+/// The number of the goal that bounds the time which the way to another node adds to an echo and a
+/// local read, over shared memory.
+pub const REMOTE_GOAL: u8 = 9;
+/// The number of the goal that bounds the time which sealing adds.
+pub const SEALING_GOAL: u8 = 10;
+
+/// The bounds of the two goals: microseconds, and a multiple of the cipher's own time.
 const REMOTE_ADDS_US_MAX: f64 = 1.0;
 const SEALING_ADDS_MAX: f64 = 1.1;
 
@@ -205,12 +207,12 @@ impl FloorReport {
     }
 
     /// A number of each round that counts; of all rounds, where cores moved in each.
-    pub(crate) fn of(&self, number: fn(&FloorRound) -> f64) -> Vec<f64> {
+    pub fn of(&self, number: fn(&FloorRound) -> f64) -> Vec<f64> {
         of_counted(&self.rounds, &self.counted, number)
     }
 
     /// The round trips of a cache line in the rounds that count.
-    pub(crate) fn trips(&self) -> Option<Spread> {
+    pub fn trips(&self) -> Option<Spread> {
         let is_of = |at: &usize| self.counted.is_empty() || self.counted.contains(at);
         let rounds = self.rounds.iter().enumerate().filter(|(at, _)| is_of(at));
         let trips = rounds.flat_map(|(_, round)| round.cache_line_rtts_ns.iter().copied());
@@ -245,7 +247,7 @@ pub fn run(options: &FloorOptions) -> Result<FloorReport> {
 
 /// The same as a part of a longer measurement. Where cores move, there are more rounds than
 /// `options` asks for.
-pub(crate) fn measure_rounds(
+pub fn measure_rounds(
     options: &FloorOptions,
     cleanup: &Cleanup,
     progress: &Progress,
@@ -307,14 +309,17 @@ fn echo(options: &FloorOptions, cleanup: &Cleanup) -> Result<f64> {
 
 /// The lengths of an echo's datagrams: both heads, and the body behind the answer's.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Datagrams {
-    pub(crate) ask: usize,
-    pub(crate) answer: usize,
-    pub(crate) body: usize,
+pub struct Datagrams {
+    /// The head of the datagram there.
+    pub ask: usize,
+    /// The head of the datagram back.
+    pub answer: usize,
+    /// The body behind the answer's head.
+    pub body: usize,
 }
 
 /// The median of a datagram there and one back, between two threads that spin, in microseconds.
-pub(crate) fn echo_of(
+pub fn echo_of(
     link: LinkKind,
     bytes: Datagrams,
     length: Duration,

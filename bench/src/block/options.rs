@@ -296,7 +296,7 @@ impl BlockOptions {
 }
 
 /// The value as the command line writes it.
-pub(crate) fn as_text<S: Serializer>(
+pub fn as_text<S: Serializer>(
     value: &impl std::fmt::Display,
     serializer: S,
 ) -> Result<S::Ok, S::Error> {

@@ -9,8 +9,8 @@ use super::cell::{Alone, Count, Counts, Many, ModelSample};
 use super::model::Model;
 use super::options::{DEPTH, ModelsOptions, Setting};
 use crate::block::{self, BlockReport, Path};
-use crate::compare::block::write_all;
 use crate::measure::WaitMode;
+use crate::measure::fill_disk;
 use testbed::cleanup::Cleanup;
 use testbed::events::{DEVICE_INTERRUPTS, Role};
 use testbed::progress::Progress;
@@ -42,7 +42,7 @@ pub(super) fn prepare(
     if let Some(file) = made {
         progress.doing(format!("filling {}", file.display()));
         cleanup.path(file.to_owned());
-        write_all(file).with_context(|| format!("filling {}", file.display()))?;
+        fill_disk(file).with_context(|| format!("filling {}", file.display()))?;
     }
     Ok(ModelsOptions { filled: made.is_some(), ..options.clone() })
 }

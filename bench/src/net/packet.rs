@@ -26,9 +26,10 @@ const TCP_CHECKSUM_AT: u16 = 16;
 /// The longest frame that goes as it is; a longer one is left to be cut.
 pub(super) const WHOLE_BYTES_MAX: usize = 1514;
 
-/// Headers of our frames: Ethernet and IPv4 with UDP, or with TCP without options.
+/// Headers of our frames with UDP: Ethernet, IPv4, UDP.
 pub(super) const UDP_HEADERS_BYTES: usize = 14 + 20 + 8;
-pub(crate) const TCP_HEADERS_BYTES: usize = 14 + 20 + 20;
+/// The same with TCP without options.
+pub const TCP_HEADERS_BYTES: usize = 14 + 20 + 20;
 
 /// An acknowledgement is as long as Linux's, which has time stamps.
 pub(super) const ACKNOWLEDGEMENT_BYTES: usize = 66;

@@ -53,11 +53,19 @@ const MACS: [Mac; 2] = [Mac([0x52, 0x54, 0, 0, 0, 1]), Mac([0x52, 0x54, 0, 0, 0,
 
 /// The traffic between the ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Doing {
-    /// Frames of so many bytes, one way, so many under way.
-    Forward { size_bytes: usize, depth: u64 },
-    /// A UDP datagram with so many bytes in it, there and back.
-    Bounce { payload: usize },
+pub enum Doing {
+    /// Frames one way.
+    Forward {
+        /// The bytes of a frame.
+        size_bytes: usize,
+        /// The frames that are under way.
+        depth: u64,
+    },
+    /// A UDP datagram there and back.
+    Bounce {
+        /// The bytes in it.
+        payload: usize,
+    },
 }
 
 impl Doing {
@@ -79,33 +87,38 @@ impl Doing {
 
 /// The plan of a measurement.
 #[derive(Clone, Debug)]
-pub(crate) struct PortsPlan {
+pub struct PortsPlan {
     /// Only for the folder that a link may need.
-    pub(crate) program: PathBuf,
-    pub(crate) doing: Doing,
-    pub(crate) link: LinkKind,
+    pub program: PathBuf,
+    /// The traffic.
+    pub doing: Doing,
+    /// The link between the ends.
+    pub link: LinkKind,
     /// Use the loopback device also where two network namespaces would be allowed.
-    pub(crate) loopback: bool,
-    pub(crate) seconds: f64,
+    pub loopback: bool,
+    /// How long it is measured.
+    pub seconds: f64,
 }
 
 /// The result of a measurement.
 #[derive(Debug)]
-pub(crate) struct PortsReport {
-    /// Frames that arrived, on the way there if they bounce; and the measured time, with all waits.
-    pub(crate) frames: u64,
-    pub(crate) took: Duration,
+pub struct PortsReport {
+    /// Frames that arrived, on the way there if they bounce.
+    pub frames: u64,
+    /// The measured time, with all waits.
+    pub took: Duration,
     /// The part of that time in which no frame came of those under way.
-    pub(crate) waited: Duration,
+    pub waited: Duration,
     /// The times of frames that bounce.
-    pub(crate) outcome: LoadOutcome,
+    pub outcome: LoadOutcome,
     /// Processor time of the sidecores.
-    pub(crate) cpu: Duration,
+    pub cpu: Duration,
     /// The average length of datagrams, by end.
-    pub(crate) datagram_bytes: [usize; 2],
+    pub datagram_bytes: [usize; 2],
     /// Whether the ends were in two namespaces, and not in one.
-    pub(crate) has_namespaces: bool,
-    pub(crate) trips_ns: [Option<u64>; 2],
+    pub has_namespaces: bool,
+    /// The cache line's round trips before and after.
+    pub trips_ns: [Option<u64>; 2],
 }
 
 /// A gate that lets every node join.
@@ -265,7 +278,7 @@ impl TalkEnd {
 }
 
 /// Measures frames between two nodes' ports, in clear.
-pub(crate) fn measure(plan: &PortsPlan, cleanup: &Cleanup) -> Result<PortsReport> {
+pub fn measure(plan: &PortsPlan, cleanup: &Cleanup) -> Result<PortsReport> {
     let meeting = PairLink {
         link: plan.link,
         encrypt: false,
@@ -310,7 +323,7 @@ pub(crate) fn measure(plan: &PortsPlan, cleanup: &Cleanup) -> Result<PortsReport
 }
 
 /// The same between two ports of one bridge, on one sidecore.
-pub(crate) fn measure_local(plan: &PortsPlan) -> Result<PortsReport> {
+pub fn measure_local(plan: &PortsPlan) -> Result<PortsReport> {
     let trip_before_ns = cache_line_round_trip_ns();
     let mut only = TalkEnd::new("near", 0, RoleCores::new(&cores(), 0, 1, 1).driver())?;
     let arrived = talk::Arrived::default();

@@ -133,7 +133,7 @@ impl NetReport {
     }
 
     /// The same of our nodes alone, without the stand-ins for guests, which poll.
-    pub(crate) fn nodes_cpu_us_per_frame(&self) -> Option<f64> {
+    pub fn nodes_cpu_us_per_frame(&self) -> Option<f64> {
         let of = |role: Role| self.cpu_s.get(role.name()).copied().flatten();
         Some((of(Role::Vmhost)? + of(Role::Iohost)?) * 1e6 / self.frames as f64)
     }

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 
 use anyhow::{Context, anyhow};
 use bench::block::{LinkKind, Volume};
-use bench::compare;
 use bench::measure::WaitMode;
 use clap::ValueEnum;
 use testbed::pair::PairLink;

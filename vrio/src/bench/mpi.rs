@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::ensure;
-use bench::compare::mpi::{HostSessions, Hosts, JoinedNode, MpiOptions};
+use compare::mpi::{HostSessions, Hosts, JoinedNode, MpiOptions};
 use direct::Idle;
 
 use super::args::{LinkArg, Switch, TurnArgs};
