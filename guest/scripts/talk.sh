@@ -17,30 +17,27 @@ figure() {
 }
 
 say "ready $(cat /sys/class/net/eth0/address) mtu=$(cat /sys/class/net/eth0/mtu)"
-# What it reads stays open: at its end nc would close its half, and the other one would leave.
-mkfifo /tmp/hold
 receive() {
-    nc -l -p 5000 >/tmp/got </tmp/hold &
+    agent receive 5000 --into /tmp/got &
     receiver=$!
 }
 receive
-exec 9>/tmp/hold
 while read -r word; do
     case $word in
         ask)
             # The other one may stand still for a while: emulated, on a busy machine.
             until ping -c 1 -W 5 "$PEER" >/tmp/ping; do :; done
-            ping -c 5 -w 60 "$PEER" >/tmp/ping || {
+            ping -c 5 -i 0.2 -w 60 "$PEER" >/tmp/ping || {
                 say "fail ping $(tail -n 2 /tmp/ping | tr '\n' ' ')"
                 exit 1
             }
             # The largest packet that is not cut; 28 bytes are headers.
-            ping -c 3 -w 60 -s 1472 "$PEER" >/tmp/ping || {
+            ping -c 3 -i 0.2 -w 60 -s 1472 "$PEER" >/tmp/ping || {
                 say "fail ping -s 1472 $(tail -n 2 /tmp/ping | tr '\n' ' ')"
                 exit 1
             }
             dd if=/dev/urandom of=/tmp/sent bs=1024 count="$KIB" 2>/dev/null
-            nc "$PEER" 5000 </tmp/sent
+            agent send "$PEER:5000" --from /tmp/sent
             say "sent $(hash /tmp/sent)"
             ;;
         tell)
@@ -65,7 +62,7 @@ while read -r word; do
             say "silent $PEER"
             ;;
         host)
-            ping -c 3 -w 60 "${HOST:?}" >/tmp/ping || {
+            ping -c 3 -i 0.2 -w 60 "${HOST:?}" >/tmp/ping || {
                 say "fail ping $HOST $(tail -n 2 /tmp/ping | tr '\n' ' ')"
                 exit 1
             }
@@ -91,30 +88,19 @@ while read -r word; do
                     "bytes=$(figure sum_received bytes)" ;;
             esac
             ;;
-        hash)
-            # What comes is only looked at: it need not fit into memory.
-            nc -l -p 5001 </tmp/hold | md5sum >/tmp/hashed &
-            hasher=$!
+        check)
+            # What comes is only compared: it need not fit into memory. The agent tells how much
+            # it was.
+            agent receive 5001 &
+            checker=$!
             until netstat -ltn | grep -q ':5001 '; do sleep 0.1; done
-            say "hashing"
-            wait "$hasher"
-            say "hashed $(cut -d ' ' -f 1 /tmp/hashed)"
+            say "checking"
+            wait "$checker"
             ;;
         large\ *)
-            # So many blocks of 4 MiB, no two the same: each has its number before it.
-            dd if=/dev/urandom of=/tmp/block bs=1M count=4 2>/dev/null
-            mkfifo /tmp/twin
-            md5sum </tmp/twin >/tmp/hashed &
-            hasher=$!
-            at=0
-            while [ "$at" -lt "${word#large }" ]; do
-                echo "block $at"
-                cat /tmp/block
-                at=$((at + 1))
-            done | tee /tmp/twin | nc "$PEER" 5001
-            wait "$hasher"
-            rm /tmp/twin
-            say "large $(cut -d ' ' -f 1 /tmp/hashed)"
+            # So many blocks of 4 KiB, no two the same.
+            agent send "$PEER:5001" --blocks "${word#large }"
+            say "large ${word#large }"
             ;;
         queues)
             # How many bring frames here, and by how many frames came: both halves of an interrupt's

@@ -11,9 +11,8 @@ use testbed::nodes::{Node, NodeKeys, NodePlan};
 /// The time limit of a script: an emulated guest on a busy machine is slow.
 const SCRIPT_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// The blocks of a file that is larger than all buffers on its way: 128 MiB, some twenty seconds of
-/// emulation.
-const LARGE_BLOCKS: u64 = (128 << 20) / (talk::BLOCK_MIB << 20);
+/// More than all buffers on their way hold, and some ten seconds of emulation.
+const LARGE_BYTES: u64 = 128 << 20;
 
 const CONFIG: &str = r#"[sidecores]
 idle = "adaptive"
@@ -311,8 +310,8 @@ fn guests_of_two_nodes_talk_and_go_on_after_either_node_was_killed() {
     assert!(bytes > 8 << 20 && bytes / frames > 3000, "{bytes} bytes in {frames} frames");
     stream(&mut one, &mut two, &[&io, &vm]);
     let began = Instant::now();
-    talk::send_large(&mut one, &mut two, LARGE_BLOCKS).unwrap();
-    println!("{} MiB as they were sent, {:?}", LARGE_BLOCKS * talk::BLOCK_MIB, began.elapsed());
+    talk::send_large(&mut one, &mut two, LARGE_BYTES).unwrap();
+    println!("{} MiB as they were sent, {:?}", LARGE_BYTES >> 20, began.elapsed());
     let down = io.kill().unwrap();
     wait_for_link(&mut one, "carrier 0");
     let io = down.start().unwrap();

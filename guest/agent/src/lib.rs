@@ -13,6 +13,7 @@ pub mod measure;
 pub mod options;
 pub mod pattern;
 pub mod random;
+pub mod stream;
 
 use std::fmt::Display;
 

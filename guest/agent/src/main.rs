@@ -1,8 +1,11 @@
 //! The agent's command line: `agent churn DEVICE ...`, `agent measure DEVICE ...`,
-//! `agent hostile DEVICE ...`, `agent digest IMAGE`.
+//! `agent hostile DEVICE ...`, `agent digest IMAGE`, `agent send ADDRESS:PORT ...`,
+//! `agent receive PORT ...`.
 #![forbid(unsafe_code)]
 
 use std::fmt;
+use std::fs::File;
+use std::net::{Ipv4Addr, TcpListener};
 use std::process::ExitCode;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::Duration;
@@ -11,12 +14,14 @@ use agent::churn::{self, Churn};
 use agent::hostile::{self, HostChannel, Hostile};
 use agent::measure::{self, Measure};
 use agent::options::AgentOptions;
-use agent::{pattern, say};
+use agent::{pattern, say, stream};
 
 const USAGE: &str = "usage: agent churn DEVICE [--seed N] [--threads N] [--seconds N] [--stop FILE]
        agent measure DEVICE [--write 0|1] [--blocks N] [--threads N] [--seconds N] [--name TEXT]
        agent hostile DEVICE [--seed N] [--rounds N]
-       agent digest IMAGE";
+       agent digest IMAGE
+       agent send ADDRESS:PORT (--from FILE | --blocks N)
+       agent receive PORT [--into FILE]    (blocks if no file is named)";
 
 /// Lines that the host has typed and the agent has not taken yet; more wait in the console.
 const TYPED_MAX: usize = 16;
@@ -28,6 +33,8 @@ fn main() -> ExitCode {
         Some((command, rest)) if command == "measure" => measure(rest),
         Some((command, rest)) if command == "hostile" => hostile(rest),
         Some((command, rest)) if command == "digest" => digest(rest),
+        Some((command, rest)) if command == "send" => send(rest),
+        Some((command, rest)) if command == "receive" => receive(rest),
         _ => Err(USAGE.to_owned()),
     };
     match done {
@@ -114,5 +121,39 @@ fn digest(words: &[String]) -> Result<(), String> {
     let options = AgentOptions::parse(words, &[])?;
     let digest = pattern::image_digest(options.device().as_ref());
     say(format_args!("digest={:016x}", digest.map_err(|error| error.to_string())?));
+    Ok(())
+}
+
+fn send(words: &[String]) -> Result<(), String> {
+    let options = AgentOptions::parse(words, &["from", "blocks"])?;
+    let receiver = options.device();
+    let address = receiver.parse().map_err(|_| format!("'{receiver}' is not ADDRESS:PORT"))?;
+    let sent = match options.text("from") {
+        Some(path) => {
+            let mut source = File::open(path).map_err(|error| format!("{path}: {error}"))?;
+            stream::send(address, &mut source).map(drop)
+        }
+        None => stream::send_blocks(address, options.number("blocks", 1)?),
+    };
+    sent.map_err(|error| format!("send to {receiver}: {error}"))
+}
+
+fn receive(words: &[String]) -> Result<(), String> {
+    let options = AgentOptions::parse(words, &["into"])?;
+    let text = options.device();
+    let port: u16 = text.parse().map_err(|_| format!("'{text}' is not a port"))?;
+    let named = |error: &dyn fmt::Display| format!("receive at port {port}: {error}");
+    let listener =
+        TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).map_err(|error| named(&error))?;
+    match options.text("into") {
+        Some(path) => {
+            let mut sink = File::create(path).map_err(|error| format!("{path}: {error}"))?;
+            stream::receive(&listener, &mut sink).map_err(|error| named(&error))?;
+        }
+        None => {
+            let blocks = stream::receive_blocks(&listener).map_err(|error| named(&error))?;
+            say(format_args!("checked {blocks}"));
+        }
+    }
     Ok(())
 }
