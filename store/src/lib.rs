@@ -1,0 +1,4 @@
+//! The store: thin volumes, snapshots and clones, in one log for a pool of devices.
+//!
+//! Nothing here does I/O: time, devices and guest memory are arguments, so that all of it runs in
+//! a simulation. The design and its words are in `docs/decisions/067-the-store.md`.
