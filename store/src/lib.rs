@@ -2,3 +2,12 @@
 //!
 //! Nothing here does I/O: time, devices and guest memory are arguments, so that all of it runs in
 //! a simulation. The design and its words are in `docs/decisions/067-the-store.md`.
+
+mod api;
+pub mod block;
+pub mod format;
+
+pub use api::{
+    Admission, DeviceError, DeviceIo, DeviceOp, PoolChange, PoolCompletion, PoolDevices, PoolError,
+    RequestTag, VolumeId,
+};

@@ -1,0 +1,232 @@
+//! What goes into the pool's engine and comes out of it.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::block::BlockBuffer;
+
+/// A volume or a snapshot of a pool. An id is never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct VolumeId(pub u32);
+
+/// The caller's word for a request; it comes back with the completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RequestTag(pub u64);
+
+/// Whether the engine took a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Admission {
+    /// It did, and one [`PoolCompletion::Done`] follows.
+    Taken,
+    /// It did not, and nothing was changed: a queue or the pool is full. Offer it again later.
+    Busy,
+}
+
+/// Something that the engine has for the caller.
+#[derive(Debug)]
+pub enum PoolCompletion {
+    /// Blocks of a read: `blocks` of them, from the request's block `first` on. All blocks of a
+    /// read come before its `Done`. Give the buffer back with `recycle`.
+    Data {
+        /// The request.
+        tag: RequestTag,
+        /// The first block, counted from the request's start.
+        first: u32,
+        /// How many.
+        blocks: u32,
+        /// The content; `None` for zeroes.
+        buffer: Option<BlockBuffer>,
+    },
+    /// A request's end.
+    Done {
+        /// The request.
+        tag: RequestTag,
+        /// How it ended; of a change, the id of the volume or snapshot that it made or was about.
+        result: Result<VolumeId, PoolError>,
+    },
+}
+
+/// A request of the engine to a device.
+#[derive(Debug)]
+pub struct DeviceIo {
+    /// The engine's word for it: it goes back with the answer.
+    pub token: u64,
+    /// The device.
+    pub device: u8,
+    /// What to do.
+    pub op: DeviceOp,
+}
+
+/// What a device is asked to do. Buffers go back with the answer, whatever it is.
+#[derive(Debug)]
+pub enum DeviceOp {
+    /// Fill all of the buffer from the device's block `block` on.
+    Read {
+        /// The first block, counted from the device's start.
+        block: u64,
+        /// Where to.
+        buffer: BlockBuffer,
+    },
+    /// Write the first `blocks` of the buffer.
+    Write {
+        /// The first block, counted from the device's start.
+        block: u64,
+        /// What.
+        buffer: BlockBuffer,
+        /// How many blocks.
+        blocks: u32,
+    },
+    /// Make all writes that were answered before this was handed out survive a power cut.
+    Sync,
+}
+
+/// Why a device did not do as it was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceError {
+    /// There is no space under the device: ENOSPC or EDQUOT of a pool's file.
+    NoSpace,
+    /// Anything else, by its errno.
+    Failed(i32),
+}
+
+impl fmt::Display for DeviceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoSpace => write!(f, "no space"),
+            Self::Failed(errno) => write!(f, "error {errno}"),
+        }
+    }
+}
+
+/// Devices that answer at once: for opening a pool, and for tests.
+pub trait PoolDevices {
+    /// Fills the buffer from the device's block `block` on.
+    ///
+    /// # Errors
+    /// If the device cannot.
+    fn read(&mut self, device: u8, block: u64, buffer: &mut BlockBuffer)
+    -> Result<(), DeviceError>;
+
+    /// Writes the first `blocks` blocks of the buffer.
+    ///
+    /// # Errors
+    /// If the device cannot.
+    fn write(
+        &mut self,
+        device: u8,
+        block: u64,
+        buffer: &BlockBuffer,
+        blocks: u32,
+    ) -> Result<(), DeviceError>;
+
+    /// Makes all that was written survive a power cut.
+    ///
+    /// # Errors
+    /// If the device cannot.
+    fn sync(&mut self, device: u8) -> Result<(), DeviceError>;
+}
+
+/// A change of the catalog. It is logged as JSON, so a field's name is part of the format.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum PoolChange {
+    /// A new volume, all zeroes.
+    Create {
+        /// Its name, which no other volume of the pool has.
+        name: String,
+        /// Its size.
+        blocks: u64,
+    },
+    /// Another size. What a smaller size cuts off is freed in the background.
+    Resize {
+        /// The volume.
+        volume: VolumeId,
+        /// The new size.
+        blocks: u64,
+    },
+    /// Another name.
+    Rename {
+        /// The volume.
+        volume: VolumeId,
+        /// Its new name.
+        name: String,
+    },
+    /// A snapshot of each of these volumes, all of one moment.
+    Snapshot {
+        /// The volumes.
+        volumes: Vec<VolumeId>,
+        /// The name of the snapshots; no snapshot of these volumes has it.
+        name: String,
+    },
+    /// A volume that begins as a copy of a snapshot.
+    Clone {
+        /// The snapshot.
+        snapshot: VolumeId,
+        /// The name of the new volume.
+        name: String,
+    },
+    /// A volume is again what it was at a snapshot of its own line.
+    Rollback {
+        /// The volume.
+        volume: VolumeId,
+        /// The snapshot.
+        snapshot: VolumeId,
+    },
+    /// The volume or snapshot goes; its space comes back in the background. Volumes and snapshots
+    /// that came from it stay as they are.
+    Remove {
+        /// The volume or snapshot.
+        volume: VolumeId,
+    },
+    /// All blocks of a volume read as zeroes, at once.
+    Clear {
+        /// The volume.
+        volume: VolumeId,
+    },
+}
+
+/// Why a request failed.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum PoolError {
+    /// There is no volume of this id.
+    #[error("there is no volume with the number {0:?}")]
+    NoVolume(VolumeId),
+    /// The request is about a snapshot and changes blocks, or about a volume where a snapshot is needed.
+    #[error("{0:?} is {1}")]
+    WrongKind(VolumeId, &'static str),
+    /// The request reaches beyond the volume's end.
+    #[error("the request reaches beyond the volume's end")]
+    BeyondEnd,
+    /// The name is in use.
+    #[error("the name {0:?} is in use: choose another")]
+    NameTaken(String),
+    /// A name or a size that none can have.
+    #[error("{0}")]
+    Invalid(String),
+    /// A bound of the pool is reached.
+    #[error("the pool has {0} already: remove some first")]
+    TooMany(&'static str),
+    /// The content of a block is not what was written: the medium has damaged or lost it.
+    #[error(
+        "block {block} is damaged on the medium: write it again, or restore it from a snapshot or backup"
+    )]
+    Damaged {
+        /// The block of the volume.
+        block: u64,
+    },
+    /// A page of the map is not readable, and the blocks that it maps are not reachable.
+    #[error("a page of the pool's map is damaged, and this block cannot be found")]
+    MapDamaged,
+    /// A device failed; the pool takes no more changes until it is opened again.
+    #[error(
+        "a device of the pool failed ({0}): the pool takes no changes until it is opened again"
+    )]
+    DeviceFailed(DeviceError),
+    /// The pool is being closed.
+    #[error("the pool is closed")]
+    Closed,
+}

@@ -1,0 +1,28 @@
+//! The store on its devices. `docs/store-format.md` has the same byte by byte.
+//!
+//! ```text
+//! device   superblocks (16 blocks), then segments
+//! segment  rows, one behind the other, until fewer than two blocks are left
+//! row      a head, then up to 49 blocks of payload
+//! head     96 bytes, then its records, then again the records of the stream's previous row
+//! ```
+//!
+//! All numbers are little-endian.
+
+mod head;
+mod place;
+mod record;
+mod superblock;
+mod tag;
+
+pub use head::{HeadError, RECORDS_MAX, ROW_BLOCKS_MAX, ROW_PAYLOAD_MAX, RowHead, RowPosition};
+pub use place::{
+    BlockPlace, DEVICES_MAX, NO_SEGMENT, PageEntry, SEGMENT_BLOCKS_MAX, SEGMENTS_PER_DEVICE_MAX,
+    SegmentId,
+};
+pub use record::{LogRecord, RECORD_BYTES, RecordError, TableKind};
+pub use superblock::{
+    DEVICE_HEADER_BLOCKS, DeviceRecord, FORMAT_VERSION, STREAMS, StreamPosition, Superblock,
+    SuperblockError, superblock_blocks,
+};
+pub use tag::{TagDomain, tag_crc};

@@ -1,0 +1,231 @@
+//! Records: what a row changes.
+
+use thiserror::Error;
+
+use super::place::BlockPlace;
+
+/// Bytes of a record.
+pub const RECORD_BYTES: usize = 40;
+
+/// Which of the two page tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum TableKind {
+    /// Pages of guests' data.
+    Data = 0,
+    /// Nodes of trees.
+    Nodes = 1,
+}
+
+/// One change. A record with a payload has one block of its row; these records take the blocks in
+/// their order.
+///
+/// ```text
+/// byte 0  kind   1 flag   2..4 blocks   4..8 volume   8..16 block
+/// 16..24 number  24..32 crc  32..40 place
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogRecord {
+    /// A block of a volume was written: the payload is its page `number`.
+    Write {
+        /// The volume.
+        volume: u32,
+        /// The block of the volume.
+        block: u64,
+        /// The number of the page.
+        number: u64,
+        /// The page's check.
+        crc: u64,
+    },
+    /// Blocks of a volume read as zeroes from here on. They lie in one leaf. No payload.
+    Zero {
+        /// The volume.
+        volume: u32,
+        /// The first block.
+        block: u64,
+        /// How many.
+        blocks: u16,
+    },
+    /// The page `number` was copied: the payload is the page. The record counts only while the
+    /// page is still at `from`.
+    Move {
+        /// The number of the page.
+        number: u64,
+        /// The page's check, in this row.
+        crc: u64,
+        /// Where it was.
+        from: BlockPlace,
+    },
+    /// The page `number` was not readable when it had to be moved. No payload.
+    Lost {
+        /// The number of the page.
+        number: u64,
+        /// Where it was.
+        from: BlockPlace,
+    },
+    /// A change of the catalog: the payload is JSON, and zeroes behind it.
+    Change {
+        /// How many bytes the JSON has.
+        bytes: u16,
+        /// The payload's check.
+        crc: u64,
+    },
+    /// The removal of a snapshot is done with its blocks below `block`. No payload.
+    Removal {
+        /// The snapshot.
+        snapshot: u32,
+        /// Where the removal goes on; a multiple of a leaf's blocks.
+        block: u64,
+    },
+    /// A node of a tree. Only a checkpoint that refers to it gives it a meaning.
+    Node {
+        /// The number of the node.
+        number: u64,
+        /// The node's check.
+        crc: u64,
+    },
+    /// A block of a page table. Only a checkpoint that refers to it gives it a meaning.
+    Table {
+        /// Which table.
+        kind: TableKind,
+        /// The level, 0 for the entries of pages.
+        level: u8,
+        /// Which block of the level.
+        index: u64,
+        /// The block's check.
+        crc: u64,
+    },
+    /// A block of a checkpoint's state or of its index.
+    State {
+        /// Which block of the state; [`LogRecord::STATE_INDEX`] for one of the index.
+        index: u64,
+        /// The block's check.
+        crc: u64,
+    },
+}
+
+/// A record that no version of this format writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("a record of the kind {kind} is unknown or has fields that it cannot have")]
+pub struct RecordError {
+    /// Its first byte.
+    pub kind: u8,
+}
+
+impl LogRecord {
+    /// Added to the index of a block of the state's index.
+    pub const STATE_INDEX: u64 = 1 << 63;
+
+    /// Whether a block of the row belongs to it.
+    pub fn has_payload(&self) -> bool {
+        !matches!(self, Self::Zero { .. } | Self::Lost { .. } | Self::Removal { .. })
+    }
+
+    /// Whether recovery applies it. The others are pages of the map, which a checkpoint refers to.
+    pub fn is_replayed(&self) -> bool {
+        !matches!(self, Self::Node { .. } | Self::Table { .. } | Self::State { .. })
+    }
+
+    /// The record on the medium.
+    pub fn encode(&self) -> [u8; RECORD_BYTES] {
+        let mut raw = Raw::default();
+        match *self {
+            Self::Write { volume, block, number, crc } => {
+                raw = Raw { kind: 1, volume, block, number, crc, ..raw };
+            }
+            Self::Zero { volume, block, blocks } => {
+                raw = Raw { kind: 2, volume, block, blocks, ..raw };
+            }
+            Self::Move { number, crc, from } => {
+                raw = Raw { kind: 3, number, crc, place: from.word(), ..raw };
+            }
+            Self::Lost { number, from } => raw = Raw { kind: 4, number, place: from.word(), ..raw },
+            Self::Change { bytes, crc } => raw = Raw { kind: 5, blocks: bytes, crc, ..raw },
+            Self::Removal { snapshot, block } => {
+                raw = Raw { kind: 6, volume: snapshot, block, ..raw }
+            }
+            Self::Node { number, crc } => raw = Raw { kind: 7, number, crc, ..raw },
+            Self::Table { kind, level, index, crc } => {
+                let volume = u32::from(level);
+                raw = Raw { kind: 8, flag: kind as u8, volume, number: index, crc, ..raw };
+            }
+            Self::State { index, crc } => raw = Raw { kind: 9, number: index, crc, ..raw },
+        }
+        raw.encode()
+    }
+
+    /// The record that `bytes` are.
+    ///
+    /// # Errors
+    /// If the kind is unknown or a field has a value that the kind cannot have.
+    pub fn decode(bytes: &[u8; RECORD_BYTES]) -> Result<Self, RecordError> {
+        let raw = Raw::decode(bytes);
+        let Raw { kind, volume, block, number, crc, .. } = raw;
+        let wrong = RecordError { kind };
+        let place = || BlockPlace::from_word(raw.place).ok_or(wrong);
+        let record = match kind {
+            1 => Self::Write { volume, block, number, crc },
+            2 => Self::Zero { volume, block, blocks: raw.blocks },
+            3 => Self::Move { number, crc, from: place()? },
+            4 => Self::Lost { number, from: place()? },
+            5 => Self::Change { bytes: raw.blocks, crc },
+            6 => Self::Removal { snapshot: volume, block },
+            7 => Self::Node { number, crc },
+            8 => Self::Table {
+                kind: match raw.flag {
+                    0 => TableKind::Data,
+                    1 => TableKind::Nodes,
+                    _ => return Err(wrong),
+                },
+                level: u8::try_from(volume).map_err(|_| wrong)?,
+                index: number,
+                crc,
+            },
+            9 => Self::State { index: number, crc },
+            _ => return Err(wrong),
+        };
+        // A field that the kind does not have is 0: there is one encoding of each record.
+        if record.encode() == *bytes { Ok(record) } else { Err(wrong) }
+    }
+}
+
+/// A record's fields, as all kinds have them.
+#[derive(Clone, Copy, Debug, Default)]
+struct Raw {
+    kind: u8,
+    flag: u8,
+    blocks: u16,
+    volume: u32,
+    block: u64,
+    number: u64,
+    crc: u64,
+    place: u64,
+}
+
+impl Raw {
+    fn encode(&self) -> [u8; RECORD_BYTES] {
+        let mut bytes = [0; RECORD_BYTES];
+        bytes[0] = self.kind;
+        bytes[1] = self.flag;
+        bytes[2..4].copy_from_slice(&self.blocks.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.volume.to_le_bytes());
+        for (at, word) in [(8, self.block), (16, self.number), (24, self.crc), (32, self.place)] {
+            bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+
+    fn decode(bytes: &[u8; RECORD_BYTES]) -> Self {
+        let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
+        let first = word(0);
+        Self {
+            kind: bytes[0],
+            flag: bytes[1],
+            blocks: (first >> 16) as u16,
+            volume: (first >> 32) as u32,
+            block: word(8),
+            number: word(16),
+            crc: word(24),
+            place: word(32),
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! Superblocks: which checkpoint a pool has.
+
+use crc_fast::{CrcAlgorithm, checksum};
+use thiserror::Error;
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::place::{
+    DEVICES_MAX, NO_SEGMENT, PageEntry, SEGMENT_BLOCKS_MAX, SEGMENTS_PER_DEVICE_MAX,
+};
+use crate::block::Block;
+
+/// The version of this format. A pool of another version is refused.
+pub const FORMAT_VERSION: u32 = 1;
+
+/// Blocks before a device's first segment.
+pub const DEVICE_HEADER_BLOCKS: u64 = 16;
+
+/// Streams of rows: guests' writes, moved pages, and pages of the map. Each has its own segments,
+/// because what dies together is cheap to collect.
+pub const STREAMS: usize = 3;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"vrioPool");
+
+/// The two blocks of a device that have the superblock of the checkpoint `checkpoint`. The next
+/// checkpoint has the two others, so that one whole superblock is there at any moment.
+pub fn superblock_blocks(checkpoint: u64) -> [u64; 2] {
+    let slot = checkpoint % 2;
+    [slot * 4, 8 + slot * 4]
+}
+
+/// A device as the superblock knows it.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    FromBytes,
+    IntoBytes,
+    Immutable,
+    KnownLayout,
+    Unaligned,
+)]
+#[repr(C)]
+pub struct DeviceRecord {
+    /// The device's own UUID, in its superblock as well.
+    pub uuid: [u8; 16],
+    /// Its segments.
+    pub segments: U32,
+    reserved: U32,
+}
+
+impl DeviceRecord {
+    /// A device of so many segments.
+    pub fn new(uuid: [u8; 16], segments: u32) -> Self {
+        Self { uuid, segments: segments.into(), reserved: U32::ZERO }
+    }
+}
+
+/// Where a stream's first row behind a checkpoint is, if there is one.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+)]
+#[repr(C)]
+pub struct StreamPosition {
+    /// The segment, [`NO_SEGMENT`] for a stream that has none.
+    pub segment: U32,
+    /// The block in it.
+    pub block: U32,
+    /// The segment in which the stream goes on, [`NO_SEGMENT`] for none.
+    pub next: U32,
+    reserved: U32,
+}
+
+impl StreamPosition {
+    /// A stream that has no rows.
+    pub const NONE: Self = Self {
+        segment: U32::from_bytes(NO_SEGMENT.to_le_bytes()),
+        block: U32::ZERO,
+        next: U32::from_bytes(NO_SEGMENT.to_le_bytes()),
+        reserved: U32::ZERO,
+    };
+
+    /// The position at `block` of `segment`, in front of the segment `next`.
+    pub fn new(segment: u32, block: u32, next: u32) -> Self {
+        Self {
+            segment: segment.into(),
+            block: block.into(),
+            next: next.into(),
+            reserved: U32::ZERO,
+        }
+    }
+}
+
+/// What a superblock says.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+)]
+#[repr(C)]
+pub struct Superblock {
+    magic: U64,
+    crc: U64,
+    version: U32,
+    /// Blocks of a segment.
+    pub segment_blocks: U32,
+    /// The pool.
+    pub uuid: [u8; 16],
+    /// Which of the pool's devices this one is.
+    pub device: u8,
+    /// How many devices the pool has.
+    pub devices: u8,
+    reserved: [u8; 6],
+    /// The count of openings.
+    pub opening: U64,
+    /// The salt of this opening, from a random source.
+    pub salt: U64,
+    /// The count of checkpoints.
+    pub checkpoint: U64,
+    /// The last row whose effect is in the checkpoint.
+    pub sequence: U64,
+    /// The first block of the index of the checkpoint's state, in two copies; free entries for
+    /// the empty state of a new pool.
+    pub state: [PageEntry; 2],
+    /// The bytes of the state.
+    pub state_bytes: U64,
+    /// Where the streams go on.
+    pub streams: [StreamPosition; STREAMS],
+    /// The devices.
+    pub device_table: [DeviceRecord; DEVICES_MAX],
+}
+
+/// A block that is no superblock that can be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum SuperblockError {
+    /// The block does not begin as a superblock does.
+    #[error("this is no device of a pool")]
+    NoPool,
+    /// The block's check does not match its content.
+    #[error("the superblock is damaged")]
+    Damaged,
+    /// The superblock is of another version.
+    #[error(
+        "the pool has the format {found}, and this program reads {FORMAT_VERSION}: use the program that made it"
+    )]
+    Version {
+        /// The version of the pool.
+        found: u32,
+    },
+    /// The superblock is whole and has a value that none can have.
+    #[error("the superblock has the value {value} for its {field}")]
+    Invalid {
+        /// The field.
+        field: &'static str,
+        /// Its value.
+        value: u64,
+    },
+}
+
+impl Superblock {
+    /// A superblock of an empty pool: all else is set by its fields.
+    pub fn new(uuid: [u8; 16], segment_blocks: u32) -> Self {
+        let mut superblock = Self::new_zeroed();
+        superblock.magic = MAGIC.into();
+        superblock.version = FORMAT_VERSION.into();
+        superblock.uuid = uuid;
+        superblock.segment_blocks = segment_blocks.into();
+        superblock.streams = [StreamPosition::NONE; STREAMS];
+        superblock
+    }
+
+    /// Writes the superblock into `block`.
+    pub fn encode(&self, block: &mut Block) {
+        let mut whole = *self;
+        whole.crc = U64::ZERO;
+        let length = size_of::<Self>();
+        block.0[..length].copy_from_slice(whole.as_bytes());
+        block.0[length..].fill(0);
+        let crc = checksum(CrcAlgorithm::Crc64Nvme, &block.0);
+        block.0[8..16].copy_from_slice(&crc.to_le_bytes());
+    }
+
+    /// The superblock that `block` is.
+    ///
+    /// # Errors
+    /// If it is none, damaged, of another version, or has values that none has.
+    pub fn decode(block: &Block) -> Result<Self, SuperblockError> {
+        let (mut found, _) = Self::read_from_prefix(&block.0).expect("a block is longer");
+        if found.magic.get() != MAGIC {
+            return Err(SuperblockError::NoPool);
+        }
+        let mut digest = crc_fast::Digest::new(CrcAlgorithm::Crc64Nvme);
+        digest.update(&block.0[..8]);
+        digest.update(&[0; 8]);
+        digest.update(&block.0[16..]);
+        if digest.finalize() != found.crc.get() {
+            return Err(SuperblockError::Damaged);
+        }
+        if found.version.get() != FORMAT_VERSION {
+            return Err(SuperblockError::Version { found: found.version.get() });
+        }
+        found.crc = U64::ZERO;
+        found.check()?;
+        Ok(found)
+    }
+
+    fn check(&self) -> Result<(), SuperblockError> {
+        let ensure = |holds, field, value: u64| {
+            if holds { Ok(()) } else { Err(SuperblockError::Invalid { field, value }) }
+        };
+        let blocks = self.segment_blocks.get();
+        ensure((8..=SEGMENT_BLOCKS_MAX).contains(&blocks), "segment_blocks", blocks.into())?;
+        let devices = usize::from(self.devices);
+        ensure((1..=DEVICES_MAX).contains(&devices), "devices", devices as u64)?;
+        ensure(self.device < self.devices, "device", self.device.into())?;
+        for device in &self.device_table[..devices] {
+            let segments = device.segments.get();
+            ensure(segments < SEGMENTS_PER_DEVICE_MAX, "segments", segments.into())?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,46 @@
+//! The check of a page.
+
+use crc_fast::{CrcAlgorithm, Digest};
+
+/// The kind of a block that has a check: a block of one kind never passes for one of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TagDomain {
+    /// A page of a guest's data.
+    Data,
+    /// A node of a tree.
+    Node,
+    /// A block of a page table, at a level.
+    Table(u8),
+    /// A block of a checkpoint's state or of its index.
+    State,
+    /// A change of the catalog, in a row.
+    Change,
+}
+
+impl TagDomain {
+    /// The domain as a word on the medium.
+    pub fn word(self) -> u64 {
+        match self {
+            Self::Data => 1,
+            Self::Node => 2,
+            Self::Table(level) => 3 | u64::from(level) << 8,
+            Self::State => 4,
+            Self::Change => 5,
+        }
+    }
+}
+
+/// CRC-64/NVME over the pool's UUID, the domain, the page's number, the sequence of the row that
+/// has the page, and the page. A block that is flipped, stale, swapped or from another place or
+/// pool does not match.
+pub fn tag_crc(uuid: &[u8; 16], domain: TagDomain, number: u64, sequence: u64, page: &[u8]) -> u64 {
+    let mut digest = Digest::new(CrcAlgorithm::Crc64Nvme);
+    let mut front = [0; 40];
+    front[..16].copy_from_slice(uuid);
+    front[16..24].copy_from_slice(&domain.word().to_le_bytes());
+    front[24..32].copy_from_slice(&number.to_le_bytes());
+    front[32..].copy_from_slice(&sequence.to_le_bytes());
+    digest.update(&front);
+    digest.update(page);
+    digest.finalize()
+}
