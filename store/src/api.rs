@@ -161,6 +161,8 @@ pub enum PoolChange {
         volumes: Vec<VolumeId>,
         /// The name of the snapshots; no snapshot of these volumes has it.
         name: String,
+        /// The time, in seconds since 1970.
+        at_s: u64,
     },
     /// A volume that begins as a copy of a snapshot.
     Clone {

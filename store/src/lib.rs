@@ -6,8 +6,10 @@
 mod api;
 pub mod block;
 pub mod format;
+mod layout;
 
 pub use api::{
     Admission, DeviceError, DeviceIo, DeviceOp, PoolChange, PoolCompletion, PoolDevices, PoolError,
     RequestTag, VolumeId,
 };
+pub use layout::{CACHE_BLOCKS_MIN, DeviceLayout, OpenError, PoolLayout, PoolOptions};
