@@ -9,7 +9,7 @@ pub mod format;
 mod layout;
 
 pub use api::{
-    Admission, DeviceError, DeviceIo, DeviceOp, PoolChange, PoolCompletion, PoolDevices, PoolError,
+    Admission, PoolDeviceError, DeviceIo, DeviceOp, PoolChange, PoolCompletion, PoolDevices, PoolError,
     RequestTag, VolumeId,
 };
-pub use layout::{CACHE_BLOCKS_MIN, DeviceLayout, OpenError, PoolLayout, PoolOptions};
+pub use layout::{CACHE_BLOCKS_MIN, DeviceLayout, PoolOpenError, PoolLayout, PoolOptions};
