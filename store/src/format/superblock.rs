@@ -151,7 +151,8 @@ pub enum SuperblockError {
     Damaged,
     /// The superblock is of another version.
     #[error(
-        "the pool has the format {found}, and this program reads {FORMAT_VERSION}: use the program that made it"
+        "the pool has the format {found}, and this program reads {FORMAT_VERSION}: \
+         use the program that made it"
     )]
     Version {
         /// The version of the pool.
