@@ -27,4 +27,4 @@ pub use superblock::{
     COUNT_MAX, DEVICE_HEADER_BLOCKS, DeviceRecord, FORMAT_VERSION, MAP_STREAM, STREAMS,
     StreamPosition, Superblock, SuperblockError, superblock_blocks,
 };
-pub use tag::{TagDomain, tag_crc};
+pub use tag::{TagDomain, tag_crc, tag_of};

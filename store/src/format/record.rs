@@ -206,7 +206,9 @@ impl LogRecord {
                 blocks > 0 && block % ZERO_BLOCKS_MAX + u64::from(blocks) <= ZERO_BLOCKS_MAX
             }
             Self::Change { bytes, .. } => usize::from(bytes) <= BLOCK_BYTES,
-            Self::Removal { .. } | Self::Table { .. } | Self::State { .. } => true,
+            // An index is shifted by one bit in the check.
+            Self::Table { index, .. } => index <= NUMBER_MAX,
+            Self::Removal { .. } | Self::State { .. } => true,
         }
     }
 }

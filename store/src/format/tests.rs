@@ -570,3 +570,17 @@ fn a_tag_depends_on_each_of_its_inputs() {
     words.dedup();
     assert_eq!(words.len(), 256 + 4);
 }
+
+/// Two blocks of a pool's map never have the same domain and number.
+#[test]
+fn blocks_of_the_two_tables_have_tags_of_their_own() {
+    let crc = 0;
+    let tag = |kind, level, index| tag_of(&LogRecord::Table { kind, level, index, crc });
+    assert_eq!(tag(TableKind::Data, 2, 5), (TagDomain::Table(2), 10));
+    assert_eq!(tag(TableKind::Nodes, 2, 5), (TagDomain::Table(2), 11));
+    let state = |index| tag_of(&LogRecord::State { index, crc });
+    assert_ne!(state(3), state(LogRecord::STATE_INDEX | 3));
+    let moved = LogRecord::Move { number: 7, crc, from: place(0, 0, 0) };
+    let written = LogRecord::Write { volume: 1, block: 2, number: 7, crc };
+    assert_eq!(tag_of(&moved), tag_of(&written));
+}
