@@ -3,9 +3,17 @@
 use thiserror::Error;
 
 use super::place::BlockPlace;
+use crate::block::BLOCK_BYTES;
 
 /// Bytes of a record.
 pub const RECORD_BYTES: usize = 40;
+
+/// The most blocks of a record [`LogRecord::Zero`]. They lie in an aligned group of as many, so
+/// that one record needs few blocks of the page table.
+pub const ZERO_BLOCKS_MAX: u64 = 64;
+
+/// The highest number of a page; 0 is none.
+pub const NUMBER_MAX: u64 = (1 << 40) - 1;
 
 /// Which of the two page tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -36,7 +44,8 @@ pub enum LogRecord {
         /// The page's check.
         crc: u64,
     },
-    /// Blocks of a volume read as zeroes from here on. They lie in one leaf. No payload.
+    /// Blocks of a volume read as zeroes from here on. They lie in an aligned group of
+    /// [`ZERO_BLOCKS_MAX`]. No payload.
     Zero {
         /// The volume.
         volume: u32,
@@ -184,7 +193,23 @@ impl LogRecord {
             _ => return Err(wrong),
         };
         // A field that the kind does not have is 0: there is one encoding of each record.
-        if record.encode() == *bytes { Ok(record) } else { Err(wrong) }
+        if record.is_possible() && record.encode() == *bytes { Ok(record) } else { Err(wrong) }
+    }
+
+    fn is_possible(&self) -> bool {
+        match *self {
+            Self::Write { number, .. }
+            | Self::Move { number, .. }
+            | Self::Lost { number, .. }
+            | Self::Node { number, .. } => (1..=NUMBER_MAX).contains(&number),
+            Self::Zero { block, blocks, .. } => {
+                blocks > 0 && block % ZERO_BLOCKS_MAX + u64::from(blocks) <= ZERO_BLOCKS_MAX
+            }
+            Self::Change { bytes, .. } => usize::from(bytes) <= BLOCK_BYTES,
+            // An index is shifted by one bit in the check.
+            Self::Table { index, .. } => index <= NUMBER_MAX,
+            Self::Removal { .. } | Self::State { .. } => true,
+        }
     }
 }
 
