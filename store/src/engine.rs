@@ -15,6 +15,7 @@ mod core;
 mod parts;
 mod reads;
 mod recover;
+mod replay;
 mod request;
 mod rows;
 mod segments;
@@ -27,7 +28,7 @@ use std::collections::VecDeque;
 use serde::{Deserialize, Serialize};
 
 pub use self::core::PoolCounters;
-pub use recover::format_pool;
+pub use recover::{SEGMENTS_MIN, format_pool};
 pub use segments::SegmentCounts;
 
 use self::core::{EngineCore, IoPurpose};
@@ -196,7 +197,8 @@ impl PoolEngine {
         }
         self.refusal(volume, block, blocks, max).or_else(|| {
             let is_head = self.core.map.is_head(volume);
-            (!is_head).then_some(PoolError::WrongKind(volume, "a snapshot, which cannot be written"))
+            (!is_head)
+                .then_some(PoolError::WrongKind(volume, "a snapshot, which cannot be written"))
         })
     }
 
@@ -322,8 +324,7 @@ impl PoolEngine {
         }
         let end = block + u64::from(blocks);
         let records = end.div_ceil(ZERO_RECORD_BLOCKS) - block / ZERO_RECORD_BLOCKS;
-        if !self.admits_freeing(records as usize)
-            || self.parts.covers(volume, block, blocks.into())
+        if !self.admits_freeing(records as usize) || self.parts.covers(volume, block, blocks.into())
         {
             return Admission::Busy;
         }
@@ -331,7 +332,8 @@ impl PoolEngine {
         let mut at = block;
         while at < end {
             let next = ((at / ZERO_RECORD_BLOCKS + 1) * ZERO_RECORD_BLOCKS).min(end);
-            let record = LogRecord::Zero { volume: volume.0, block: at, blocks: (next - at) as u16 };
+            let record =
+                LogRecord::Zero { volume: volume.0, block: at, blocks: (next - at) as u16 };
             self.push(record, RecordOwner::Request(token), |_| {});
             at = next;
         }

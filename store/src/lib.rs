@@ -5,11 +5,18 @@
 
 mod api;
 pub mod block;
+mod engine;
 pub mod format;
 mod layout;
+mod map;
 
 pub use api::{
     Admission, DeviceError, DeviceIo, DeviceOp, PoolChange, PoolCompletion, PoolDevices, PoolError,
     RequestTag, VolumeId,
 };
+pub use engine::{
+    IO_BLOCKS_MAX, PoolCounters, PoolEngine, PoolStatus, SEGMENTS_MIN, SegmentCounts,
+    ZERO_BLOCKS_MAX, format_pool,
+};
 pub use layout::{CACHE_BLOCKS_MIN, DeviceLayout, OpenError, PoolLayout, PoolOptions};
+pub use map::{PoolVolume, PoolVolumeKind};

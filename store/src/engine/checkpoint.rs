@@ -367,11 +367,12 @@ fn write_pass(core: &mut EngineCore, pass: MapPass) -> bool {
         }
         match core.map.next_dirty(pass) {
             Ok(Some(page)) => {
-                let record = page.record();
+                let record = page.record(0);
                 let mut token = None;
                 let EngineCore { map, log, segments, .. } = core;
                 let owner = RecordOwner::None;
-                let fill = |block: &mut crate::block::Block| token = Some(map.copy_out(page, block));
+                let fill =
+                    |block: &mut crate::block::Block| token = Some(map.copy_out(page, block));
                 let is_full = log.push(RowStream::Map, record, owner, fill, segments);
                 let token = token.expect("the page was copied");
                 log.set_owner(RowStream::Map, RecordOwner::Page(page, token));

@@ -4,7 +4,9 @@ use super::core::{EngineCore, IoPurpose, unless_missing};
 use super::rows::{ROWS_MAX, RecordOwner, RowStream};
 use crate::api::DeviceError;
 use crate::block::{Block, BlockBuffer};
-use crate::format::{BlockPlace, LogRecord, PageEntry, ROW_BLOCKS_MAX, RowHead, SegmentId, tag_crc, tag_of};
+use crate::format::{
+    BlockPlace, LogRecord, PageEntry, ROW_BLOCKS_MAX, RowHead, SegmentId, tag_crc, tag_of,
+};
 
 /// Blocks of a segment that are read at once: two rows of the longest kind and what is left of a
 /// third.
@@ -92,7 +94,12 @@ impl Collector {
     }
 
     /// Goes on with the segment: a bounded number of moves.
-    pub(crate) fn poll(&mut self, core: &mut EngineCore, wants_checkpoint: &mut bool, state_at: &dyn Fn(BlockPlace) -> bool) {
+    pub(crate) fn poll(
+        &mut self,
+        core: &mut EngineCore,
+        wants_checkpoint: &mut bool,
+        state_at: &dyn Fn(BlockPlace) -> bool,
+    ) {
         let mut moves = 0;
         while let Some(victim) = &mut self.victim {
             if victim.window.is_none() {
@@ -191,13 +198,7 @@ fn may_move(core: &EngineCore) -> bool {
         && core.failed.is_none()
 }
 
-fn push_move(
-    core: &mut EngineCore,
-    number: u64,
-    entry: PageEntry,
-    from: BlockPlace,
-    page: &Block,
-) {
+fn push_move(core: &mut EngineCore, number: u64, entry: PageEntry, from: BlockPlace, page: &Block) {
     let moved = LogRecord::Move { number, crc: 0, from };
     let (domain, _) = tag_of(&moved);
     let crc = tag_crc(&core.uuid, domain, number, entry.sequence.get(), &page.0);

@@ -8,7 +8,9 @@ use super::rows::{Row, RowLog, RowStream};
 use super::segments::SegmentTable;
 use super::slab::TokenTable;
 use super::sync::SyncRounds;
-use crate::api::{DeviceError, DeviceIo, DeviceOp, PoolCompletion, PoolError, RequestTag, VolumeId};
+use crate::api::{
+    DeviceError, DeviceIo, DeviceOp, PoolCompletion, PoolError, RequestTag, VolumeId,
+};
 use crate::block::BlockBuffer;
 use crate::format::{BlockPlace, DEVICE_HEADER_BLOCKS, PageEntry, RowPosition, SegmentId};
 use crate::map::{MapError, MapPage, PoolMap};
@@ -433,9 +435,9 @@ impl EngineCore {
         let dirty = (self.map.dirty_blocks() + under_way).min(self.map.cached_blocks() + 8);
         // Each dirty node dirties at most a block of the table and its parents.
         let tables = dirty + 2 * usize::from(self.map.tables_levels()) + 2;
-        let state = 2 * (self.map.volume_count() * STATE_BYTES_PER_VOLUME
-            + self.segments.total() * 16)
-            .div_ceil(crate::block::BLOCK_BYTES)
+        let state = 2
+            * (self.map.volume_count() * STATE_BYTES_PER_VOLUME + self.segments.total() * 16)
+                .div_ceil(crate::block::BLOCK_BYTES)
             + 6;
         RowLog::segments_for(dirty + tables + state, &self.segments)
     }

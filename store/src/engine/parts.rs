@@ -35,8 +35,6 @@ struct PartialWrite {
 pub(crate) struct MergedBlock {
     /// The partial write.
     pub(crate) part: u64,
-    /// The request.
-    pub(crate) tag: RequestTag,
     /// The volume.
     pub(crate) volume: VolumeId,
     /// The block.
@@ -122,9 +120,13 @@ impl PartialWrites {
     pub(crate) fn next_merged(&mut self) -> Option<MergedBlock> {
         self.tokens.iter().find_map(|&token| {
             let part = self.parts.get_mut(token).expect("a listed part");
-            let PartialWrite { tag, volume, block, .. } = *part;
-            matches!(part.step, PartStep::Merged(_))
-                .then_some(MergedBlock { part: token, tag, volume, block })
+            let PartialWrite { volume, block, .. } = *part;
+            matches!(part.step, PartStep::Merged(_)).then_some(MergedBlock {
+                part: token,
+                tag,
+                volume,
+                block,
+            })
         })
     }
 
@@ -138,12 +140,7 @@ impl PartialWrites {
     }
 
     /// A partial write has ended.
-    pub(crate) fn end(
-        &mut self,
-        core: &mut EngineCore,
-        token: u64,
-        result: Result<(), PoolError>,
-    ) {
+    pub(crate) fn end(&mut self, core: &mut EngineCore, token: u64, result: Result<(), PoolError>) {
         let Some(part) = self.parts.remove(token) else { return };
         self.tokens.retain(|listed| *listed != token);
         core.done(part.tag, result.map(|()| part.volume));

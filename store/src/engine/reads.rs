@@ -55,7 +55,12 @@ pub(crate) struct Reads {
 impl Reads {
     /// No reads.
     pub(crate) fn new() -> Self {
-        Self { reads: TokenTable::new(), waiting: Vec::new(), spare: Vec::new(), for_parts: Vec::new() }
+        Self {
+            reads: TokenTable::new(),
+            waiting: Vec::new(),
+            spare: Vec::new(),
+            for_parts: Vec::new(),
+        }
     }
 
     /// Whether another read is taken.
@@ -197,18 +202,6 @@ impl Reads {
         part.pages.clear();
         self.spare.push(part.pages);
         self.end_if_done(core, token, for_part);
-    }
-
-    /// The pool is done with: every read ends.
-    pub(crate) fn abandon(&mut self, core: &mut EngineCore, error: &PoolError) {
-        for read in self.reads.drain() {
-            match read.reader {
-                ReadFor::Request(tag) => core.done(tag, Err(error.clone())),
-                ReadFor::Part(part) => {
-                    self.for_parts.push(PartRead { part, content: Err(error.clone()) });
-                }
-            }
-        }
     }
 }
 

@@ -6,7 +6,7 @@ use super::segments::SegmentTable;
 use crate::block::{Block, BlockBuffer};
 use crate::format::{
     BlockPlace, LogRecord, RECORDS_MAX, ROW_BLOCKS_MAX, ROW_PAYLOAD_MAX, RowHead, RowPosition,
-    STREAMS, SegmentId, StreamPosition, TagDomain, tag_crc,
+    STREAMS, SegmentId, StreamPosition, tag_crc, tag_of,
 };
 use crate::map::{MapPage, WriteToken};
 
@@ -73,16 +73,6 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// The place of the payload of the record `index`; of the head if the record has none.
-    pub(crate) fn place_of(&self, index: usize) -> BlockPlace {
-        let head = self.position.place;
-        if !self.records[index].has_payload() {
-            return head;
-        }
-        let before = self.records[..index].iter().filter(|record| record.has_payload()).count();
-        BlockPlace { block: head.block + 1 + before as u16, ..head }
-    }
-
     /// The place of each record's payload; of the head for a record that has none.
     pub(crate) fn places(&self) -> impl Iterator<Item = BlockPlace> + use<> {
         let head = self.position.place;
@@ -243,7 +233,12 @@ impl RowLog {
     ///
     /// # Panics
     /// If no row is open or no segment is free.
-    pub(crate) fn close(&mut self, stream: RowStream, durable: u64, segments: &mut SegmentTable) -> Row {
+    pub(crate) fn close(
+        &mut self,
+        stream: RowStream,
+        durable: u64,
+        segments: &mut SegmentTable,
+    ) -> Row {
         let counter = match stream {
             RowStream::Map => &mut self.map_sequence,
             RowStream::Guests | RowStream::Moved => &mut self.sequence,
@@ -344,22 +339,6 @@ fn set_checks(uuid: &[u8; 16], row: u64, records: &mut [LogRecord], payload: &[B
             | LogRecord::State { crc, .. } => *crc = value,
             LogRecord::Zero { .. } | LogRecord::Lost { .. } | LogRecord::Removal { .. } => {}
         }
-    }
-}
-
-/// The domain and the number in the check of a record's payload.
-pub(crate) fn tag_of(record: &LogRecord) -> (TagDomain, u64) {
-    match *record {
-        LogRecord::Write { number, .. } | LogRecord::Move { number, .. } => {
-            (TagDomain::Data, number)
-        }
-        LogRecord::Node { number, .. } => (TagDomain::Node, number),
-        LogRecord::Table { kind, level, index, .. } => {
-            // The two tables have blocks with the same level and index.
-            (TagDomain::Table(level), index << 1 | kind as u64)
-        }
-        LogRecord::State { index, .. } => (TagDomain::State, index),
-        _ => (TagDomain::Change, 0),
     }
 }
 

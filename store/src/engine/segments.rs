@@ -318,8 +318,7 @@ impl SegmentTable {
 
     /// It was collected: all that is alive in it is on its way to another place.
     pub(crate) fn collected(&mut self, id: SegmentId, complete: bool) {
-        self.at_mut(id).state =
-            if complete { SegmentState::Collected } else { SegmentState::Kept };
+        self.at_mut(id).state = if complete { SegmentState::Collected } else { SegmentState::Kept };
     }
 
     /// Collected segments in which something is alive may be collected again.

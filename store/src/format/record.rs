@@ -77,6 +77,8 @@ pub enum LogRecord {
         bytes: u16,
         /// The payload's check.
         crc: u64,
+        /// The second of two equal records, which counts if the first one's payload is damaged.
+        is_copy: bool,
     },
     /// The removal of a snapshot is done with its blocks below `block`. No payload.
     Removal {
@@ -148,7 +150,9 @@ impl LogRecord {
                 raw = Raw { kind: 3, number, crc, place: from.word(), ..raw };
             }
             Self::Lost { number, from } => raw = Raw { kind: 4, number, place: from.word(), ..raw },
-            Self::Change { bytes, crc } => raw = Raw { kind: 5, blocks: bytes, crc, ..raw },
+            Self::Change { bytes, crc, is_copy } => {
+                raw = Raw { kind: 5, flag: u8::from(is_copy), blocks: bytes, crc, ..raw };
+            }
             Self::Removal { snapshot, block } => {
                 raw = Raw { kind: 6, volume: snapshot, block, ..raw }
             }
@@ -176,7 +180,7 @@ impl LogRecord {
             2 => Self::Zero { volume, block, blocks: raw.blocks },
             3 => Self::Move { number, crc, from: place()? },
             4 => Self::Lost { number, from: place()? },
-            5 => Self::Change { bytes: raw.blocks, crc },
+            5 => Self::Change { bytes: raw.blocks, crc, is_copy: raw.flag == 1 },
             6 => Self::Removal { snapshot: volume, block },
             7 => Self::Node { number, crc },
             8 => Self::Table {

@@ -42,7 +42,7 @@ fn records() -> Vec<LogRecord> {
         LogRecord::Zero { volume: 7, block: 130, blocks: 62 },
         LogRecord::Move { number: NUMBER_MAX, crc, from: place(15, 0x00ab_cdef, 0x1234) },
         LogRecord::Lost { number: 1, from: place(0, 0, 0) },
-        LogRecord::Change { bytes: 4096, crc },
+        LogRecord::Change { bytes: 4096, crc, is_copy: true },
         LogRecord::Removal { snapshot: 0x0102_0304, block: 512 },
         LogRecord::Node { number: 2, crc },
         LogRecord::Table { kind: TableKind::Nodes, level: 5, index: 0x0a0b, crc },
@@ -263,7 +263,11 @@ fn any_record(random: &mut Random) -> LogRecord {
         }
         2 => LogRecord::Move { number, crc, from: any_place(random) },
         3 => LogRecord::Lost { number, from: any_place(random) },
-        4 => LogRecord::Change { bytes: random.between(0, 4096) as u16, crc },
+        4 => LogRecord::Change {
+            bytes: random.between(0, 4096) as u16,
+            crc,
+            is_copy: random.one_in(2),
+        },
         5 => LogRecord::Removal { snapshot: volume, block },
         6 => LogRecord::Node { number, crc },
         7 => {
@@ -513,7 +517,7 @@ fn values_that_no_record_has_are_refused() {
         LogRecord::Zero { volume: 1, block: 0, blocks: 65 },
         LogRecord::Zero { volume: 1, block: 63, blocks: 2 },
         LogRecord::Zero { volume: 1, block: u64::MAX, blocks: 2 },
-        LogRecord::Change { bytes: 4097, crc },
+        LogRecord::Change { bytes: 4097, crc, is_copy: false },
     ] {
         assert!(LogRecord::decode(&record.encode()).is_err(), "{record:?} passes");
     }
