@@ -88,14 +88,14 @@ pub enum DeviceOp {
 
 /// Why a device did not do as it was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DeviceError {
+pub enum PoolDeviceError {
     /// There is no space under the device: ENOSPC or EDQUOT of a pool's file.
     NoSpace,
     /// Anything else, by its errno.
     Failed(i32),
 }
 
-impl fmt::Display for DeviceError {
+impl fmt::Display for PoolDeviceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoSpace => write!(f, "no space"),
@@ -116,7 +116,7 @@ pub trait PoolDevices {
         block: u64,
         buffer: &mut BlockBuffer,
         blocks: u32,
-    ) -> Result<(), DeviceError>;
+    ) -> Result<(), PoolDeviceError>;
 
     /// Writes the first `blocks` blocks of the buffer.
     ///
@@ -128,13 +128,13 @@ pub trait PoolDevices {
         block: u64,
         buffer: &BlockBuffer,
         blocks: u32,
-    ) -> Result<(), DeviceError>;
+    ) -> Result<(), PoolDeviceError>;
 
     /// Makes all that was written survive a power cut.
     ///
     /// # Errors
     /// If the device cannot.
-    fn sync(&mut self, device: u8) -> Result<(), DeviceError>;
+    fn sync(&mut self, device: u8) -> Result<(), PoolDeviceError>;
 }
 
 /// A change of the catalog. It is logged as JSON, so a field's name is part of the format.
@@ -234,7 +234,7 @@ pub enum PoolError {
     #[error(
         "a device of the pool failed ({0}): the pool takes no changes until it is opened again"
     )]
-    DeviceFailed(DeviceError),
+    DeviceFailed(PoolDeviceError),
     /// The pool is being closed.
     #[error("the pool is closed")]
     Closed,

@@ -33,12 +33,12 @@ pub use segments::SegmentCounts;
 
 use self::core::{EngineCore, IoPurpose};
 use crate::api::{
-    Admission, DeviceError, DeviceIo, PoolChange, PoolCompletion, PoolDevices, PoolError,
+    Admission, DeviceIo, PoolChange, PoolCompletion, PoolDeviceError, PoolDevices, PoolError,
     RequestTag, VolumeId,
 };
 use crate::block::{BLOCK_BYTES, Block, BlockBuffer};
 use crate::format::{LogRecord, RECORDS_MAX, ROW_PAYLOAD_MAX};
-use crate::layout::{OpenError, PoolOptions};
+use crate::layout::{PoolOpenError, PoolOptions};
 use crate::map::{Applied, MapError, PoolVolume};
 use checkpoint::Checkpointer;
 use collect::Collector;
@@ -133,7 +133,7 @@ impl PoolEngine {
         options: PoolOptions,
         salt: u64,
         now_ns: u64,
-    ) -> Result<Self, OpenError> {
+    ) -> Result<Self, PoolOpenError> {
         let (mut core, checkpointer) = recover::open(devices, sizes_blocks, &options, salt)?;
         core.now_ns = now_ns;
         let mut engine = Self {
@@ -158,13 +158,13 @@ impl PoolEngine {
             engine.core.begin_sync();
             engine.core.load_pages();
             if let Some(error) = engine.core.failed {
-                return Err(OpenError::Device { device: 0, error });
+                return Err(PoolOpenError::Device { device: 0, error });
             }
             while let Some(io) = engine.core.next_io() {
                 let (device, token) = (io.device, io.token);
                 let (buffer, result) = recover::perform(devices, io);
                 if let Err(error) = result {
-                    return Err(OpenError::Device { device, error });
+                    return Err(PoolOpenError::Device { device, error });
                 }
                 engine.complete_io(token, buffer, result);
             }
@@ -591,7 +591,7 @@ impl PoolEngine {
         &mut self,
         token: u64,
         buffer: Option<BlockBuffer>,
-        result: Result<(), DeviceError>,
+        result: Result<(), PoolDeviceError>,
     ) {
         match self.core.answered(token) {
             None => {}

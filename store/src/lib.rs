@@ -11,12 +11,12 @@ mod layout;
 mod map;
 
 pub use api::{
-    Admission, DeviceError, DeviceIo, DeviceOp, PoolChange, PoolCompletion, PoolDevices, PoolError,
-    RequestTag, VolumeId,
+    Admission, DeviceIo, DeviceOp, PoolChange, PoolCompletion, PoolDeviceError, PoolDevices,
+    PoolError, RequestTag, VolumeId,
 };
 pub use engine::{
     IO_BLOCKS_MAX, PoolCounters, PoolEngine, PoolStatus, SEGMENTS_MIN, SegmentCounts,
     ZERO_BLOCKS_MAX, format_pool,
 };
-pub use layout::{CACHE_BLOCKS_MIN, DeviceLayout, OpenError, PoolLayout, PoolOptions};
+pub use layout::{CACHE_BLOCKS_MIN, DeviceLayout, PoolLayout, PoolOpenError, PoolOptions};
 pub use map::{PoolVolume, PoolVolumeKind};

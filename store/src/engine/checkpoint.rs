@@ -8,7 +8,7 @@
 use super::core::{EngineCore, IoPurpose};
 use super::rows::{ROWS_MAX, RecordOwner, Row, RowStream, crc_of};
 use super::state::{INDEX_ENTRIES, encode, encode_index};
-use crate::api::{DeviceError, DeviceOp};
+use crate::api::{DeviceOp, PoolDeviceError};
 use crate::block::BLOCK_BYTES;
 use crate::format::{
     BlockPlace, DeviceRecord, LogRecord, PageEntry, STREAMS, SegmentId, StreamPosition, Superblock,
@@ -311,7 +311,7 @@ impl Checkpointer {
     pub(crate) fn superblock_answered(
         &mut self,
         core: &mut EngineCore,
-        result: Result<(), DeviceError>,
+        result: Result<(), PoolDeviceError>,
     ) {
         match result {
             Ok(()) => self.superblocks_left -= 1,
@@ -340,7 +340,7 @@ fn may_push(core: &mut EngineCore) -> bool {
     }
     if core.segments.free_count() == 0 {
         debug_assert!(false, "the floor for guests leaves segments for a checkpoint");
-        core.failed = Some(DeviceError::NoSpace);
+        core.failed = Some(PoolDeviceError::NoSpace);
         return false;
     }
     core.log.rows() < ROWS_MAX

@@ -2,7 +2,7 @@
 
 use super::core::{EngineCore, IoPurpose, unless_missing};
 use super::rows::{ROWS_MAX, RecordOwner, RowStream};
-use crate::api::DeviceError;
+use crate::api::PoolDeviceError;
 use crate::block::{Block, BlockBuffer};
 use crate::format::{
     BlockPlace, LogRecord, PageEntry, ROW_BLOCKS_MAX, RowHead, SegmentId, tag_crc, tag_of,
@@ -138,7 +138,7 @@ impl Collector {
     pub(crate) fn answered(
         &mut self,
         buffer: Option<BlockBuffer>,
-        result: Result<(), DeviceError>,
+        result: Result<(), PoolDeviceError>,
     ) {
         let mut buffer = buffer.expect("a read's buffer comes back");
         if result.is_err() {

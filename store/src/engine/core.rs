@@ -9,7 +9,7 @@ use super::segments::SegmentTable;
 use super::slab::TokenTable;
 use super::sync::SyncRounds;
 use crate::api::{
-    DeviceError, DeviceIo, DeviceOp, PoolCompletion, PoolError, RequestTag, VolumeId,
+    DeviceIo, DeviceOp, PoolCompletion, PoolDeviceError, PoolError, RequestTag, VolumeId,
 };
 use crate::block::BlockBuffer;
 use crate::format::{BlockPlace, DEVICE_HEADER_BLOCKS, PageEntry, RowPosition, SegmentId};
@@ -109,7 +109,7 @@ pub(crate) struct EngineCore {
     /// A checkpoint's cut is being written: no row is applied.
     pub(crate) is_halted: bool,
     /// A device failed: no more changes.
-    pub(crate) failed: Option<DeviceError>,
+    pub(crate) failed: Option<PoolDeviceError>,
     /// The host has no space for a row.
     pub(crate) no_space: bool,
     ios: TokenTable<IoPurpose>,
@@ -253,14 +253,14 @@ impl EngineCore {
         &mut self,
         sequence: u64,
         buffer: Option<BlockBuffer>,
-        result: Result<(), DeviceError>,
+        result: Result<(), PoolDeviceError>,
     ) {
         let row = self.ordered_row(sequence);
         row.buffer = buffer;
         match result {
             Ok(()) => row.is_written = true,
             Err(error) => {
-                row.failures += u8::from(error != DeviceError::NoSpace);
+                row.failures += u8::from(error != PoolDeviceError::NoSpace);
                 let failures = row.failures;
                 self.row_failed(error, failures, WaitingRow::Ordered(sequence));
             }
@@ -272,27 +272,27 @@ impl EngineCore {
         &mut self,
         mut row: Box<Row>,
         buffer: Option<BlockBuffer>,
-        result: Result<(), DeviceError>,
+        result: Result<(), PoolDeviceError>,
     ) -> Option<Box<Row>> {
         row.buffer = buffer;
         let Err(error) = result else {
             self.map_rows -= 1;
             return Some(row);
         };
-        row.failures += u8::from(error != DeviceError::NoSpace);
+        row.failures += u8::from(error != PoolDeviceError::NoSpace);
         let failures = row.failures;
         self.row_failed(error, failures, WaitingRow::Map(row));
         None
     }
 
-    fn row_failed(&mut self, error: DeviceError, failures: u8, row: WaitingRow) {
+    fn row_failed(&mut self, error: PoolDeviceError, failures: u8, row: WaitingRow) {
         let pause = match error {
-            DeviceError::NoSpace => {
+            PoolDeviceError::NoSpace => {
                 self.no_space = true;
                 NO_SPACE_PAUSE_NS
             }
-            DeviceError::Failed(_) if failures < ROW_FAILURES_MAX => 0,
-            DeviceError::Failed(_) => {
+            PoolDeviceError::Failed(_) if failures < ROW_FAILURES_MAX => 0,
+            PoolDeviceError::Failed(_) => {
                 self.failed = Some(error);
                 return;
             }
@@ -347,7 +347,7 @@ impl EngineCore {
         page: MapPage,
         segment: SegmentId,
         buffer: Option<BlockBuffer>,
-        result: Result<(), DeviceError>,
+        result: Result<(), PoolDeviceError>,
     ) {
         self.loads -= 1;
         self.segments.unpin(segment);
@@ -371,7 +371,7 @@ impl EngineCore {
 
     /// The answer of a device to a sync. A sync that failed is final: the writes that it was for
     /// may be lost, whatever a later sync says.
-    pub(crate) fn sync_answered(&mut self, result: Result<(), DeviceError>) {
+    pub(crate) fn sync_answered(&mut self, result: Result<(), PoolDeviceError>) {
         if let Err(error) = result {
             self.failed = Some(error);
         } else if let Some(covers) = self.syncs.device_done() {

@@ -123,7 +123,6 @@ impl PartialWrites {
             let PartialWrite { volume, block, .. } = *part;
             matches!(part.step, PartStep::Merged(_)).then_some(MergedBlock {
                 part: token,
-                tag,
                 volume,
                 block,
             })

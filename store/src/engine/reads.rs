@@ -2,7 +2,7 @@
 
 use super::core::{EngineCore, IoPurpose, RUN_BLOCKS_MAX, ReadPart, unless_missing};
 use super::slab::TokenTable;
-use crate::api::{DeviceError, PoolCompletion, PoolError, RequestTag, VolumeId};
+use crate::api::{PoolCompletion, PoolDeviceError, PoolError, RequestTag, VolumeId};
 use crate::block::BlockBuffer;
 use crate::format::{BlockPlace, PageEntry, TagDomain, tag_crc};
 use crate::map::Located;
@@ -165,7 +165,7 @@ impl Reads {
         core: &mut EngineCore,
         mut part: ReadPart,
         buffer: Option<BlockBuffer>,
-        result: Result<(), DeviceError>,
+        result: Result<(), PoolDeviceError>,
     ) {
         let place = part.pages[0].1.place().expect("a page that was read has a place");
         let buffer = buffer.expect("a read's buffer comes back");

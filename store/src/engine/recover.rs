@@ -6,14 +6,14 @@ use super::replay::{FoundRow, LogOwner, StreamWalk, read_or_zeroes};
 use super::rows::{RowLog, crc_of};
 use super::segments::SegmentTable;
 use super::state;
-use crate::api::{DeviceError, DeviceIo, DeviceOp, PoolChange, PoolDevices};
+use crate::api::{DeviceIo, DeviceOp, PoolChange, PoolDeviceError, PoolDevices};
 use crate::block::{BLOCK_BYTES, Block, BlockBuffer};
 use crate::format::{
     BlockPlace, DEVICE_HEADER_BLOCKS, DEVICES_MAX, DeviceRecord, LogRecord, PageEntry,
     SEGMENT_BLOCKS_MAX, SEGMENTS_PER_DEVICE_MAX, STREAMS, Superblock, SuperblockError, TagDomain,
     superblock_blocks, tag_crc, tag_of,
 };
-use crate::layout::{CACHE_BLOCKS_MIN, OpenError, PoolLayout, PoolOptions};
+use crate::layout::{CACHE_BLOCKS_MIN, PoolLayout, PoolOpenError, PoolOptions};
 use crate::map::{LiveBlocks, MapError, PoolMap};
 
 /// The fewest segments of a pool: those of the streams, of a checkpoint, of an opening after a
@@ -27,8 +27,11 @@ const SEGMENT_BLOCKS_MIN: u32 = 8;
 ///
 /// # Errors
 /// If the layout is impossible or a device fails.
-pub fn format_pool(devices: &mut dyn PoolDevices, layout: &PoolLayout) -> Result<(), OpenError> {
-    let refuse = |text: String| Err(OpenError::Devices(text));
+pub fn format_pool(
+    devices: &mut dyn PoolDevices,
+    layout: &PoolLayout,
+) -> Result<(), PoolOpenError> {
+    let refuse = |text: String| Err(PoolOpenError::Devices(text));
     let count = layout.devices.len();
     if count == 0 || count > DEVICES_MAX {
         return refuse(format!("a pool has 1 to {DEVICES_MAX} devices, not {count}"));
@@ -57,7 +60,7 @@ pub fn format_pool(devices: &mut dyn PoolDevices, layout: &PoolLayout) -> Result
     let mut buffer = BlockBuffer::new(1);
     for device in 0..count as u8 {
         superblock.device = device;
-        let failed = |error| OpenError::Device { device, error };
+        let failed = |error| PoolOpenError::Device { device, error };
         superblock.encode(&mut buffer.blocks_mut()[0]);
         for block in superblock_blocks(0) {
             devices.write(device, block, &buffer, 1).map_err(failed)?;
@@ -78,7 +81,7 @@ pub(crate) fn open(
     sizes_blocks: &[u64],
     options: &PoolOptions,
     salt: u64,
-) -> Result<(EngineCore, Checkpointer), OpenError> {
+) -> Result<(EngineCore, Checkpointer), PoolOpenError> {
     assert!(options.cache_blocks >= CACHE_BLOCKS_MIN);
     let superblock = read_superblocks(devices, sizes_blocks)?;
     let table = &superblock.device_table[..usize::from(superblock.devices)];
@@ -97,7 +100,7 @@ pub(crate) fn open(
     let Recovery { mut segments, map, state_places, .. } = recovery;
     let opening = superblock.opening.get() + 1;
     let log = RowLog::new(superblock.uuid, salt, opening, last, &mut segments);
-    let log = log.ok_or(OpenError::NoRoom)?;
+    let log = log.ok_or(PoolOpenError::NoRoom)?;
     let mut base = superblock;
     base.opening = opening.into();
     base.salt = salt.into();
@@ -111,7 +114,7 @@ pub(crate) fn open(
 fn read_superblocks(
     devices: &mut dyn PoolDevices,
     sizes_blocks: &[u64],
-) -> Result<Superblock, OpenError> {
+) -> Result<Superblock, PoolOpenError> {
     let mut found = Vec::new();
     for device in 0..sizes_blocks.len() as u8 {
         found.push(read_superblock(devices, device)?);
@@ -119,10 +122,10 @@ fn read_superblocks(
     let newest = *found
         .iter()
         .max_by_key(|superblock| superblock.checkpoint.get())
-        .ok_or_else(|| OpenError::Devices("a pool has at least one device".into()))?;
+        .ok_or_else(|| PoolOpenError::Devices("a pool has at least one device".into()))?;
     check_devices(&newest, &found, sizes_blocks)?;
     for (device, superblock) in (0u8..).zip(&found) {
-        let failed = |error| OpenError::Device { device, error };
+        let failed = |error| PoolOpenError::Device { device, error };
         if superblock.checkpoint != newest.checkpoint {
             let mut buffer = BlockBuffer::new(1);
             let mut own = newest;
@@ -139,13 +142,13 @@ fn read_superblocks(
     Ok(newest)
 }
 
-fn read_superblock(devices: &mut dyn PoolDevices, device: u8) -> Result<Superblock, OpenError> {
+fn read_superblock(devices: &mut dyn PoolDevices, device: u8) -> Result<Superblock, PoolOpenError> {
     let mut buffer = BlockBuffer::new(1);
     let mut best: Option<Superblock> = None;
     let mut reason = SuperblockError::NoPool;
     for block in [0, 1].into_iter().flat_map(superblock_blocks) {
         let read = devices.read(device, block, &mut buffer, 1);
-        read.map_err(|error| OpenError::Device { device, error })?;
+        read.map_err(|error| PoolOpenError::Device { device, error })?;
         match Superblock::decode(&buffer.blocks()[0]) {
             Ok(superblock) => {
                 let is_newer = |best: &Superblock| superblock.checkpoint > best.checkpoint;
@@ -158,7 +161,7 @@ fn read_superblock(devices: &mut dyn PoolDevices, device: u8) -> Result<Superblo
             Err(error) => reason = error,
         }
     }
-    best.ok_or(OpenError::Superblock { device, error: reason })
+    best.ok_or(PoolOpenError::Superblock { device, error: reason })
 }
 
 /// Whether the devices are all of the pool's, each in its place, and long enough.
@@ -166,8 +169,8 @@ fn check_devices(
     newest: &Superblock,
     found: &[Superblock],
     sizes_blocks: &[u64],
-) -> Result<(), OpenError> {
-    let refuse = |text: String| Err(OpenError::Devices(text));
+) -> Result<(), PoolOpenError> {
+    let refuse = |text: String| Err(PoolOpenError::Devices(text));
     let count = usize::from(newest.devices);
     if found.len() != count {
         return refuse(format!("the pool has {count} devices, and {} are given", found.len()));
@@ -241,9 +244,9 @@ impl Recovery<'_> {
         &mut self,
         superblock: &Superblock,
         cache_blocks: usize,
-    ) -> Result<(), OpenError> {
+    ) -> Result<(), PoolOpenError> {
         let damaged = |text: &str| {
-            OpenError::Damaged(format!(
+            PoolOpenError::Damaged(format!(
                 "the checkpoint {} {text}: take the pool from a backup",
                 superblock.checkpoint
             ))
@@ -282,7 +285,7 @@ impl Recovery<'_> {
     }
 
     /// Applies all rows behind the checkpoint; the sequence of the last one.
-    fn replay(&mut self, superblock: &Superblock) -> Result<u64, OpenError> {
+    fn replay(&mut self, superblock: &Superblock) -> Result<u64, PoolOpenError> {
         let durable = self.durable_mark(superblock);
         let mut last = superblock.sequence.get();
         let mut walks = walks(superblock);
@@ -302,7 +305,7 @@ impl Recovery<'_> {
                 if !is_proved {
                     return Ok(last);
                 }
-                return Err(OpenError::Damaged(format!(
+                return Err(PoolOpenError::Damaged(format!(
                     "the head of row {expected} and its copy are damaged, and rows up to \
                      {durable} were flushed: take the pool from a backup"
                 )));
@@ -336,7 +339,7 @@ impl Recovery<'_> {
         })
     }
 
-    fn apply_row(&mut self, row: &FoundRow) -> Result<(), OpenError> {
+    fn apply_row(&mut self, row: &FoundRow) -> Result<(), PoolOpenError> {
         let end = u32::from(row.place.block) + 1 + u32::from(row.payload);
         self.segments.found_used(row.place.segment);
         self.segments.note_row(row.place.segment, end, row.sequence);
@@ -352,7 +355,7 @@ impl Recovery<'_> {
                     (Some(_), _) => change_is_applied = true,
                     (None, false) => continue,
                     (None, true) => {
-                        return Err(OpenError::Damaged(format!(
+                        return Err(PoolOpenError::Damaged(format!(
                             "both copies of the change in row {} are damaged: take the pool from \
                              a backup",
                             row.sequence
@@ -421,7 +424,7 @@ fn with_places(row: &FoundRow) -> impl Iterator<Item = (LogRecord, BlockPlace)> 
 pub(crate) fn perform(
     devices: &mut dyn PoolDevices,
     io: DeviceIo,
-) -> (Option<BlockBuffer>, Result<(), DeviceError>) {
+) -> (Option<BlockBuffer>, Result<(), PoolDeviceError>) {
     let device = io.device;
     match io.op {
         DeviceOp::Read { block, mut buffer, blocks } => {
