@@ -12,6 +12,12 @@ use crate::block::BlockBuffer;
 #[serde(transparent)]
 pub struct VolumeId(pub u32);
 
+impl fmt::Display for VolumeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 /// The caller's word for a request; it comes back with the completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestTag(pub u64);
@@ -202,10 +208,10 @@ pub enum PoolChange {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum PoolError {
     /// There is no volume of this id.
-    #[error("there is no volume with the number {0:?}")]
+    #[error("the pool has no volume with the number {0}: list its volumes")]
     NoVolume(VolumeId),
-    /// The request is about a snapshot and changes blocks, or about a volume where a snapshot is needed.
-    #[error("{0:?} is {1}")]
+    /// The request changes blocks of a snapshot, or needs a snapshot and names a volume.
+    #[error("number {0} is {1}")]
     WrongKind(VolumeId, &'static str),
     /// The request reaches beyond the volume's end.
     #[error("the request reaches beyond the volume's end")]
@@ -221,7 +227,7 @@ pub enum PoolError {
     TooMany(&'static str),
     /// The content of a block is not what was written: the medium has damaged or lost it.
     #[error(
-        "block {block} is damaged on the medium: write it again, or restore it from a snapshot or backup"
+        "block {block} is damaged on the medium: write it again, or restore it from a backup"
     )]
     Damaged {
         /// The block of the volume.
