@@ -37,7 +37,7 @@ use crate::api::{
     RequestTag, VolumeId,
 };
 use crate::block::{BLOCK_BYTES, Block, BlockBuffer};
-use crate::format::{LogRecord, RECORDS_MAX, ROW_PAYLOAD_MAX};
+use crate::format::{LogRecord, RECORDS_MAX, ROW_PAYLOAD_MAX, ZERO_BLOCKS_MAX};
 use crate::layout::{PoolOpenError, PoolOptions};
 use crate::map::{Applied, MapError, PoolVolume};
 use checkpoint::Checkpointer;
@@ -51,11 +51,7 @@ use rows::{ROWS_MAX, RecordOwner, RowLog, RowStream};
 pub const IO_BLOCKS_MAX: u32 = 257;
 
 /// The most blocks of a zeroed range: 16 MiB that begin in the middle of a block.
-pub const ZERO_BLOCKS_MAX: u32 = 4097;
-
-/// The most blocks of one record of a zeroed range: each of them may need a block of the page
-/// table in memory.
-const ZERO_RECORD_BLOCKS: u64 = 64;
+pub const RANGE_BLOCKS_MAX: u32 = 4097;
 
 /// Numbers of pages that are reserved ahead, so that a write never waits for the page table.
 const NUMBERS_AHEAD: usize = 1024;
@@ -303,7 +299,7 @@ impl PoolEngine {
             self.core.done(tag, Err(error));
             return Admission::Taken;
         }
-        if !self.reads.has_room() {
+        if !self.reads.has_room(blocks) {
             return Admission::Busy;
         }
         self.reads.begin(&mut self.core, ReadFor::Request(tag), volume, block, blocks);
@@ -318,12 +314,12 @@ impl PoolEngine {
         block: u64,
         blocks: u32,
     ) -> Admission {
-        if let Some(error) = self.change_refusal(volume, block, blocks, ZERO_BLOCKS_MAX) {
+        if let Some(error) = self.change_refusal(volume, block, blocks, RANGE_BLOCKS_MAX) {
             self.core.done(tag, Err(error));
             return Admission::Taken;
         }
         let end = block + u64::from(blocks);
-        let records = end.div_ceil(ZERO_RECORD_BLOCKS) - block / ZERO_RECORD_BLOCKS;
+        let records = end.div_ceil(ZERO_BLOCKS_MAX) - block / ZERO_BLOCKS_MAX;
         if !self.admits_freeing(records as usize) || self.parts.covers(volume, block, blocks.into())
         {
             return Admission::Busy;
@@ -331,7 +327,7 @@ impl PoolEngine {
         let token = self.requests.begin(RequestKind::Blocks(tag), volume, records as u32);
         let mut at = block;
         while at < end {
-            let next = ((at / ZERO_RECORD_BLOCKS + 1) * ZERO_RECORD_BLOCKS).min(end);
+            let next = ((at / ZERO_BLOCKS_MAX + 1) * ZERO_BLOCKS_MAX).min(end);
             let record =
                 LogRecord::Zero { volume: volume.0, block: at, blocks: (next - at) as u16 };
             self.push(record, RecordOwner::Request(token), |_| {});
@@ -422,7 +418,7 @@ impl PoolEngine {
         let dirty_max = self.options.cache_blocks / 4 * 3;
         while !self.core.is_halted && self.core.failed.is_none() {
             // Only a checkpoint makes room for more dirty pages.
-            if self.core.map.dirty_blocks() > dirty_max {
+            if self.core.map.dirty_blocks() > dirty_max && !self.core.log.is_inside_row() {
                 self.checkpointer.want_once();
                 return;
             }
@@ -519,10 +515,8 @@ impl PoolEngine {
             self.begin_collection(free, rows);
         }
         let before = self.collector.moves_under_way;
-        let mut wants_checkpoint = false;
         if !self.core.is_halted {
-            let Self { collector, checkpointer, core, .. } = self;
-            collector.poll(core, &mut wants_checkpoint, &|place| checkpointer.has_state_at(place));
+            self.collector.poll(&mut self.core);
         }
         // A row of moves stays open until it is full, unless nothing more comes.
         if self.collector.moves_under_way == before || !self.collector.has_victim() {
@@ -616,7 +610,7 @@ impl PoolEngine {
                 }
                 self.checkpointer.superblock_answered(&mut self.core, result);
             }
-            Some(IoPurpose::Window) => self.collector.answered(buffer, result),
+            Some(IoPurpose::Window) => self.collector.answered(&mut self.core, buffer, result),
         }
     }
 

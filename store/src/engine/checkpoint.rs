@@ -14,7 +14,7 @@ use crate::format::{
     BlockPlace, DeviceRecord, LogRecord, PageEntry, STREAMS, SegmentId, StreamPosition, Superblock,
     superblock_blocks,
 };
-use crate::map::{LiveBlocks, MapPass};
+use crate::map::{LiveBlocks, MapError, MapPass};
 
 /// How far a checkpoint is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,11 +110,6 @@ impl Checkpointer {
         self.number
     }
 
-    /// Whether a block is one of the durable checkpoint's state.
-    pub(crate) fn has_state_at(&self, place: BlockPlace) -> bool {
-        self.places.contains(&place)
-    }
-
     /// Goes on as far as devices have answered.
     pub(crate) fn poll(&mut self, core: &mut EngineCore) {
         if core.failed.is_some() {
@@ -139,6 +134,8 @@ impl Checkpointer {
                 }
                 self.step = match pass {
                     MapPass::Nodes => Step::Early(MapPass::Tables(0)),
+                    // The cut is between rows: one that is applied in part goes on first.
+                    MapPass::Tables(_) if core.log.is_inside_row() => return false,
                     MapPass::Tables(_) => self.halt(core),
                 };
                 true
@@ -197,7 +194,7 @@ impl Checkpointer {
 
     fn begin_state(&mut self, core: &EngineCore) -> Step {
         self.emptied = core.segments.emptied(self.sequence);
-        self.bytes = encode(&core.map.state(), &core.segments.records(self.sequence));
+        self.bytes = encode(&core.map.state(), &core.segments.records(self.sequence, &self.places));
         let blocks = self.bytes.len().div_ceil(BLOCK_BYTES);
         let copy = || StateCopy {
             entries: vec![PageEntry::FREE; blocks],
@@ -381,8 +378,9 @@ fn write_pass(core: &mut EngineCore, pass: MapPass) -> bool {
                 }
             }
             Ok(None) => break,
-            // A missing parent is being loaded, and a damaged one cannot take the page's place.
-            Err(_) => return false,
+            Err(MapError::Missing) => return false,
+            // The map drops a page whose parent is damaged.
+            Err(MapError::Damaged) => unreachable!("a page without a parent is not dirty"),
         }
     }
     core.close_row(RowStream::Map);

@@ -114,7 +114,8 @@ pub(crate) struct RowLog {
     pub(crate) ordered: VecDeque<Row>,
     spare: Vec<Row>,
     rows: usize,
-    /// Blocks of rows since the last checkpoint.
+    payload_under_way: u64,
+    /// Blocks of ordered rows since the last checkpoint.
     pub(crate) blocks: u64,
 }
 
@@ -149,6 +150,7 @@ impl RowLog {
             ordered: VecDeque::new(),
             spare: Vec::new(),
             rows: 0,
+            payload_under_way: 0,
             blocks: 0,
         })
     }
@@ -165,9 +167,12 @@ impl RowLog {
 
     /// Blocks of payload of the ordered rows that are not applied yet.
     pub(crate) fn payload_under_way(&self) -> u64 {
-        let closed = self.ordered.iter().map(|row| u64::from(row.payload));
-        let open = self.streams[..2].iter().filter_map(|stream| stream.open.as_ref());
-        closed.chain(open.map(|row| u64::from(row.payload))).sum()
+        self.payload_under_way
+    }
+
+    /// Whether some records of the first row are applied, and others not yet.
+    pub(crate) fn is_inside_row(&self) -> bool {
+        self.ordered.front().is_some_and(|row| row.applied > 0)
     }
 
     /// Whether a stream has a row that is being filled.
@@ -198,6 +203,7 @@ impl RowLog {
         if record.has_payload() {
             let buffer = row.buffer.as_mut().expect("an open row has its buffer");
             row.payload += 1;
+            self.payload_under_way += u64::from(stream != RowStream::Map);
             fill(&mut buffer.blocks_mut()[usize::from(row.payload)]);
         }
         row.records.push(record);
@@ -272,7 +278,9 @@ impl RowLog {
         at.previous_records.clone_from(&row.records);
         at.previous = Some(row.position);
         at.block += 1 + u32::from(row.payload);
-        self.blocks += 1 + u64::from(row.payload);
+        if stream != RowStream::Map {
+            self.blocks += 1 + u64::from(row.payload);
+        }
         segments.note_row(at.segment, at.block, self.sequence);
         if segments.segment_blocks() - at.block < 2 {
             segments.close(at.segment);
@@ -286,6 +294,9 @@ impl RowLog {
     /// A row is done with: its memory is used again.
     pub(crate) fn retire(&mut self, mut row: Row) {
         self.rows -= 1;
+        if row.stream != RowStream::Map {
+            self.payload_under_way -= u64::from(row.payload);
+        }
         row.records.clear();
         row.owners.clear();
         row.payload = 0;
