@@ -5,11 +5,18 @@
 
 mod api;
 pub mod block;
+mod engine;
 pub mod format;
 mod layout;
+mod map;
 
 pub use api::{
-    Admission, PoolDeviceError, DeviceIo, DeviceOp, PoolChange, PoolCompletion, PoolDevices, PoolError,
-    RequestTag, VolumeId,
+    Admission, DeviceIo, DeviceOp, PoolChange, PoolCompletion, PoolDeviceError, PoolDevices,
+    PoolError, RequestTag, VolumeId,
 };
-pub use layout::{CACHE_BLOCKS_MIN, DeviceLayout, PoolOpenError, PoolLayout, PoolOptions};
+pub use engine::{
+    IO_BLOCKS_MAX, PoolCounters, PoolEngine, PoolStatus, RANGE_BLOCKS_MAX, SEGMENTS_MIN,
+    SegmentCounts, format_pool,
+};
+pub use layout::{CACHE_BLOCKS_MIN, DeviceLayout, PoolLayout, PoolOpenError, PoolOptions};
+pub use map::{PoolVolume, PoolVolumeKind};
