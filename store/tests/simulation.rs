@@ -9,10 +9,24 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 mod world;
 
-use world::{Failure, Plan, Tally, run};
+use world::plan::Plan;
+use world::{Failure, Tally, run};
 
 /// Seeds when nothing else is said.
 const SEEDS: u64 = 1_000;
+
+/// Events that must have been in so many runs.
+const EVENTS: [&str; 9] = [
+    "kills",
+    "power cuts",
+    "crashes in openings",
+    "clean ends",
+    "rests",
+    "snapshots",
+    "times without room",
+    "ends with a tail that was hit",
+    "failed engines",
+];
 
 fn number(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok().filter(|text| !text.is_empty())?;
@@ -62,10 +76,17 @@ fn nothing_acknowledged_is_lost() {
     });
     let (tally, failures) = total.into_inner().expect("nothing panics with it");
     println!("{tally}");
+    if failures.is_empty() && seeds >= SEEDS {
+        // Rare events must not have vanished from the runs.
+        for what in EVENTS {
+            assert!(tally.of(what) > 0, "no {what} in {seeds} runs");
+        }
+    }
     let mut summary = String::new();
     for (kind, list) in &failures {
         let some: Vec<u64> = list.iter().take(10).map(|(seed, _)| *seed).collect();
-        summary += &format!("\n{} x {kind}: seeds {some:?}, such as: {}", list.len(), list[0].1.text);
+        summary +=
+            &format!("\n{} x {kind}: seeds {some:?}, such as: {}", list.len(), list[0].1.text);
     }
     assert!(failures.is_empty(), "of {seeds} seeds:{summary}");
 }

@@ -132,7 +132,12 @@ impl Model {
         })
     }
 
-    fn search_new(&self, list: &[PoolVolume], name: &str, of: Option<VolumeId>) -> Option<VolumeId> {
+    fn search_new(
+        &self,
+        list: &[PoolVolume],
+        name: &str,
+        of: Option<VolumeId>,
+    ) -> Option<VolumeId> {
         let kind = match of {
             Some(_) => PoolVolumeKind::Snapshot,
             None => PoolVolumeKind::Volume,

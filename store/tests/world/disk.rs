@@ -7,7 +7,7 @@ use std::rc::Rc;
 use random::Random;
 use store::block::{BLOCK_BYTES, Block, BlockBuffer};
 use store::format::DEVICE_HEADER_BLOCKS;
-use store::{PoolDeviceError, DeviceIo, DeviceOp};
+use store::{DeviceIo, DeviceOp, PoolDeviceError};
 
 use super::plan::DiskFaults;
 
@@ -117,7 +117,12 @@ impl SimDisk {
     ///
     /// # Errors
     /// If it reaches beyond the device, or races with another one: a text.
-    pub(crate) fn take(&mut self, io: DeviceIo, round: u64, random: &mut Random) -> Result<(), String> {
+    pub(crate) fn take(
+        &mut self,
+        io: DeviceIo,
+        round: u64,
+        random: &mut Random,
+    ) -> Result<(), String> {
         if let Some((from, to)) = range(&io.op) {
             if to > self.blocks() || from >= to {
                 return Err(format!("a request reaches from block {from} to {to}"));
@@ -263,7 +268,8 @@ impl SimDisk {
         let block = random.below(self.blocks());
         let Some(content) = &self.durable[block as usize] else { return };
         // A block that is still in the cache is not at rest.
-        let is_at_rest = self.visible[block as usize].as_ref().is_some_and(|v| Rc::ptr_eq(v, content));
+        let is_at_rest =
+            self.visible[block as usize].as_ref().is_some_and(|v| Rc::ptr_eq(v, content));
         if !is_at_rest || !self.may_hit(block, 1) {
             return;
         }

@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, VecDeque};
 
 use random::Random;
 use store::{
-    PoolDeviceError, PoolChange, PoolCompletion, PoolEngine, PoolError, RequestTag, VolumeId,
+    PoolChange, PoolCompletion, PoolDeviceError, PoolEngine, PoolError, RequestTag, VolumeId,
     format_pool,
 };
 
 use super::disk::{CrashKind, SimDisk};
 use super::model::Model;
 use super::opening::{Opened, OpeningDisks};
-use super::plan::Plan;
+use super::plan::{Plan, PlannedStop, StopAt};
 use super::users::Mood;
 use super::{Failure, Tally};
 
@@ -104,6 +104,8 @@ pub(crate) struct World {
     pub(crate) busy_rounds: u64,
     /// A crash after so many answers.
     crash_in: Option<(u64, CrashKind)>,
+    /// A crash at this request of the next opening.
+    pub(crate) stop_opening_at: Option<u64>,
     /// The single blocks of a verification's reads that failed.
     pub(crate) damaged: Vec<(VolumeId, u64)>,
     pub(crate) tally: Tally,
@@ -132,6 +134,7 @@ impl World {
             mood: Mood::Mixed,
             busy_rounds: 0,
             crash_in: None,
+            stop_opening_at: None,
             damaged: Vec::new(),
             tally: Tally::default(),
             history: VecDeque::new(),
@@ -158,6 +161,10 @@ impl World {
         result.map_err(|error| Failure::new("not made", error.to_string()))?;
         for life in 0..self.plan.lives {
             let is_last = life + 1 == self.plan.lives;
+            self.stop_opening_at = match self.plan.stop {
+                Some(PlannedStop { at: StopAt::Opening(at), .. }) if life == 1 => Some(at),
+                _ => None,
+            };
             if let Opened::Refused = self.open()? {
                 return Ok(());
             }
@@ -201,8 +208,11 @@ impl World {
     }
 
     fn choose_crash(&mut self, life: usize, is_last: bool) {
-        self.crash_in = match self.plan.crashes.get(life) {
-            Some(planned) => Some((planned.after, planned.kind)),
+        self.crash_in = match self.plan.stop {
+            Some(PlannedStop { at: StopAt::Answer(after), kind }) if life == 0 => {
+                Some((after, kind))
+            }
+            Some(_) => None,
             None if is_last || self.random.one_in(4) => None,
             None => {
                 let most = [20, 200, 2_000][self.random.below(3) as usize];
@@ -212,6 +222,9 @@ impl World {
     }
 
     pub(crate) fn crash_kind(&mut self) -> CrashKind {
+        if let Some(stop) = self.plan.stop {
+            return stop.kind;
+        }
         match self.random.one_in(2) {
             true => CrashKind::Kill,
             false => CrashKind::PowerCut,
@@ -257,6 +270,7 @@ impl World {
                 if let Some((left, _)) = &mut self.crash_in {
                     *left -= 1;
                     if *left == 0 {
+                        self.tally.add("crashes at an answer", 1);
                         return Ok(Turn::Crashed);
                     }
                 }
@@ -393,6 +407,7 @@ impl World {
         let may = match error {
             PoolError::Damaged { .. } | PoolError::MapDamaged => !self.plan.has_good_media(),
             PoolError::DeviceFailed(PoolDeviceError::Failed(_)) => device,
+            PoolError::DeviceFailed(PoolDeviceError::NoSpace) => self.plan.faults.no_space_ppm > 0,
             _ => false,
         };
         if !may {
@@ -463,7 +478,7 @@ impl World {
     fn check_rest(&mut self) -> Result<(), Failure> {
         let engine = self.engine.as_ref().expect("a turn has an engine");
         self.model.check_list(&engine.volumes())?;
-        let used = engine.status().used_blocks;
+        let used = engine.status().data_blocks;
         match self.model.used_blocks() {
             Some(wanted) if wanted != used && self.plan.has_good_media() => {
                 let text = format!("{used} blocks are used, and {wanted} are needed");

@@ -6,19 +6,17 @@ use std::fmt;
 
 mod changes;
 mod content;
-mod disk;
+pub(crate) mod disk;
 mod life;
 mod model;
 mod opening;
-mod plan;
+pub(crate) mod plan;
 mod users;
 mod verify;
 mod versions;
 
-pub(crate) use disk::CrashKind;
-pub(crate) use plan::{Plan, PlannedCrash};
-
 use life::World;
+use plan::Plan;
 
 /// A promise that the pool broke.
 #[derive(Clone, Debug)]

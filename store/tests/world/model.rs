@@ -246,7 +246,13 @@ impl Model {
     }
 
     /// All blocks of a volume get a new version: of the snapshot, or zeroes from a block on.
-    pub(crate) fn replace(&mut self, stamp: u64, id: VolumeId, from: u64, snapshot: Option<VolumeId>) {
+    pub(crate) fn replace(
+        &mut self,
+        stamp: u64,
+        id: VolumeId,
+        from: u64,
+        snapshot: Option<VolumeId>,
+    ) {
         let mut contents: BTreeMap<u64, Content> =
             self.volumes[&id].history.range(from..).map(|(&at, _)| (at, Content::ZERO)).collect();
         if let Some(snapshot) = snapshot {

@@ -2,7 +2,7 @@
 
 use random::Random;
 use store::block::BlockBuffer;
-use store::{PoolDeviceError, PoolOpenError, PoolDevices, PoolEngine};
+use store::{PoolDeviceError, PoolDevices, PoolEngine, PoolOpenError};
 
 use super::Failure;
 use super::disk::{CrashKind, SimDisk};
@@ -92,7 +92,10 @@ impl World {
     pub(crate) fn open(&mut self) -> Result<Opened, Failure> {
         let sizes: Vec<u64> = self.disks.iter().map(SimDisk::blocks).collect();
         for _ in 0..OPENINGS_MAX {
-            let left = self.random.one_in(4).then(|| self.random.between(1, 60));
+            let left = match self.plan.stop {
+                Some(_) => self.stop_opening_at.take(),
+                None => self.random.one_in(4).then(|| self.random.between(1, 60)),
+            };
             let salt = self.random.draw();
             let (options, now_ns) = (self.plan.options, self.now_ns);
             let mut disks = OpeningDisks::new(self, left);
@@ -137,9 +140,13 @@ impl World {
         let faults = self.plan.faults;
         let medium = self.disks.iter().any(|disk| disk.medium_faults > 0);
         match error {
-            PoolOpenError::Device { error: PoolDeviceError::NoSpace, .. } => faults.no_space_ppm > 0,
+            PoolOpenError::Device { error: PoolDeviceError::NoSpace, .. } => {
+                faults.no_space_ppm > 0
+            }
             PoolOpenError::Device { .. } => faults.read_error_ppm + faults.write_error_ppm > 0,
-            PoolOpenError::Damaged(_) | PoolOpenError::Superblock { .. } | PoolOpenError::Devices(_) => medium,
+            PoolOpenError::Damaged(_)
+            | PoolOpenError::Superblock { .. }
+            | PoolOpenError::Devices(_) => medium,
             PoolOpenError::NoRoom => false,
         }
     }

@@ -2,7 +2,7 @@
 
 use random::Random;
 use store::format::DEVICE_HEADER_BLOCKS;
-use store::{CACHE_BLOCKS_MIN, DeviceLayout, PoolLayout, PoolOptions};
+use store::{CACHE_BLOCKS_MIN, DeviceLayout, PoolLayout, PoolOptions, SEGMENTS_MIN};
 
 use super::disk::CrashKind;
 
@@ -35,11 +35,20 @@ impl DiskFaults {
     };
 }
 
-/// A crash that is part of the plan: after so many answers of devices.
+/// The moment of a crash that is part of the plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StopAt {
+    /// After so many answers of devices in the first life.
+    Answer(u64),
+    /// At this request of the second life's opening, after a first life with a crash.
+    Opening(u64),
+}
+
+/// A crash that is part of the plan.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct PlannedCrash {
-    /// The answers before it, counted from the end of the opening before.
-    pub(crate) after: u64,
+pub(crate) struct PlannedStop {
+    /// When.
+    pub(crate) at: StopAt,
     /// Which one.
     pub(crate) kind: CrashKind,
 }
@@ -63,8 +72,9 @@ pub(crate) struct Plan {
     pub(crate) depth: usize,
     /// The most volumes and snapshots.
     pub(crate) volumes: usize,
-    /// Crashes at other moments than chance would choose: for the first lives in turn.
-    pub(crate) crashes: Vec<PlannedCrash>,
+    /// The only crash of the run: in the first life, or in the second one's opening. Else chance
+    /// chooses crashes.
+    pub(crate) stop: Option<PlannedStop>,
     /// A failure shows the history.
     pub(crate) keeps_history: bool,
 }
@@ -80,8 +90,8 @@ impl Plan {
             segment_blocks,
             devices: (0..devices)
                 .map(|_| {
-                    let segments = random.between(24, 60) / devices.min(2);
-                    let blocks = 16 + segments.max(20) * u64::from(segment_blocks);
+                    let segments = random.between(SEGMENTS_MIN, 64).div_ceil(devices);
+                    let blocks = DEVICE_HEADER_BLOCKS + segments * u64::from(segment_blocks);
                     DeviceLayout { uuid: uuid(&mut random), blocks: blocks + random.below(4) }
                 })
                 .collect(),
@@ -99,7 +109,7 @@ impl Plan {
             rounds: random.between(100, 500),
             depth: [1, 4, 12, 32][random.below(4) as usize],
             volumes: random.between(2, 14) as usize,
-            crashes: Vec::new(),
+            stop: None,
             keeps_history: false,
         }
     }

@@ -107,7 +107,7 @@ impl World {
         self.check_empty()?;
         let status = self.engine.as_ref().expect("the pool is open").status();
         let segments: u64 = self.plan.segments();
-        let free = u64::from(status.free_segments);
+        let free = status.segments.free;
         if self.plan.has_good_media() && free + SEGMENTS_USED_MAX < segments {
             let text = format!("{free} of {segments} segments are free in an empty pool");
             return Err(Failure::new("segments are lost", text));
@@ -118,10 +118,10 @@ impl World {
     fn check_empty(&mut self) -> Result<(), Failure> {
         let engine = self.engine.as_ref().expect("the pool is open");
         let (list, status) = (engine.volumes(), engine.status());
-        if !self.plan.has_good_media() || list.is_empty() && status.used_blocks == 0 {
+        if !self.plan.has_good_media() || list.is_empty() && status.data_blocks == 0 {
             return Ok(());
         }
-        let text = format!("{} blocks are used by {list:?}", status.used_blocks);
+        let text = format!("{} blocks are used by {list:?}", status.data_blocks);
         Err(Failure::new("not empty", text))
     }
 
