@@ -57,7 +57,8 @@ pub(crate) struct SimDisk {
     unsynced: VecDeque<Unsynced>,
     unsynced_from: u64,
     pending: Vec<Pending>,
-    faults: DiskFaults,
+    /// How it misbehaves; a new device is good.
+    pub(crate) faults: DiskFaults,
     /// The round up to which writes find no space.
     no_space_until: u64,
     /// Blocks that were written since the last but one superblock: the log's tail, and more.
@@ -73,15 +74,15 @@ pub(crate) struct SimDisk {
 }
 
 impl SimDisk {
-    /// An empty device.
-    pub(crate) fn new(blocks: u64, faults: DiskFaults) -> Self {
+    /// An empty device, without faults.
+    pub(crate) fn new(blocks: u64) -> Self {
         Self {
             visible: vec![None; blocks as usize],
             durable: vec![None; blocks as usize],
             unsynced: VecDeque::new(),
             unsynced_from: 0,
             pending: Vec::new(),
-            faults,
+            faults: DiskFaults::NONE,
             no_space_until: 0,
             tail: [Vec::new(), Vec::new()],
             tail_was_hit: false,

@@ -120,7 +120,7 @@ impl World {
             .layout
             .devices
             .iter()
-            .map(|device| SimDisk::new(device.blocks, plan.faults))
+            .map(|device| SimDisk::new(device.blocks))
             .collect();
         Self {
             random: Random::new(plan.seed),
@@ -159,6 +159,9 @@ impl World {
         let layout = self.plan.layout.clone();
         let result = format_pool(&mut OpeningDisks::healthy(self), &layout);
         result.map_err(|error| Failure::new("not made", error.to_string()))?;
+        for disk in &mut self.disks {
+            disk.faults = self.plan.faults;
+        }
         for life in 0..self.plan.lives {
             let is_last = life + 1 == self.plan.lives;
             self.stop_opening_at = match self.plan.stop {

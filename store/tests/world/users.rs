@@ -17,6 +17,9 @@ const CHANGES_MAX: usize = 2;
 /// Rounds without a write that was taken, after which users remove something.
 const BUSY_ROUNDS_MAX: u64 = 60;
 
+/// Rounds that a request waits in a full pool before users remove something.
+const STUCK_ROUNDS: u64 = 500;
+
 /// How users behave for some rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mood {
@@ -58,15 +61,15 @@ impl World {
     pub(crate) fn use_pool(&mut self) -> Result<(), Failure> {
         let tries = self.random.below(4);
         for _ in 0..tries {
+            if self.is_stuck() && self.random.one_in(4) {
+                self.make_room();
+            }
             if self.requests.len() >= self.plan.depth {
                 return Ok(());
             }
             if !self.model.volumes.values().any(|volume| !volume.is_snapshot) {
                 self.create();
                 return Ok(());
-            }
-            if self.busy_rounds > BUSY_ROUNDS_MAX {
-                self.make_room();
             }
             let weights = self.mood.weights();
             let mut at = self.random.below(weights.iter().sum());
@@ -380,6 +383,14 @@ impl World {
         if blocks != before {
             self.change(PoolChange::Resize { volume, blocks });
         }
+    }
+
+    /// Whether a write has waited long for room, before its admission or behind it.
+    fn is_stuck(&self) -> bool {
+        let since = self.requests.values().map(|request| request.since).min();
+        self.busy_rounds > BUSY_ROUNDS_MAX
+            || since.is_some_and(|since| self.round - since > STUCK_ROUNDS)
+                && self.engine.as_ref().is_some_and(|engine| engine.status().is_full)
     }
 
     /// A full pool: users remove something.
