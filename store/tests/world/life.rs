@@ -116,12 +116,8 @@ pub(crate) struct World {
 impl World {
     /// A world before its beginning.
     pub(crate) fn new(plan: Plan) -> Self {
-        let disks: Vec<SimDisk> = plan
-            .layout
-            .devices
-            .iter()
-            .map(|device| SimDisk::new(device.blocks))
-            .collect();
+        let disks: Vec<SimDisk> =
+            plan.layout.devices.iter().map(|device| SimDisk::new(device.blocks)).collect();
         Self {
             random: Random::new(plan.seed),
             disks,
