@@ -58,6 +58,9 @@ pub const RANGE_BLOCKS_MAX: u32 = 4097;
 /// Numbers of pages that are reserved ahead, so that a write never waits for the page table.
 const NUMBERS_AHEAD: usize = 1024;
 
+/// The pause after which a flush is marked: a guest that goes on marks it with its next row.
+const MARK_PAUSE_NS: u64 = 20_000_000;
+
 /// Rows that guests leave to collection and checkpoints.
 const ROWS_KEPT: usize = 16;
 
@@ -115,7 +118,8 @@ pub struct PoolEngine {
     rests_at: Option<u64>,
     /// Free segments at the last checkpoint that was written for space.
     free_before: usize,
-    was_full: bool,
+    /// When the last flush will be marked.
+    mark_at_ns: Option<u64>,
 }
 
 impl PoolEngine {
@@ -148,7 +152,7 @@ impl PoolEngine {
             has_abandoned: false,
             rests_at: None,
             free_before: 0,
-            was_full: false,
+            mark_at_ns: None,
         };
         engine.checkpointer.want();
         while engine.checkpointer.is_busy() {
@@ -235,7 +239,6 @@ impl PoolEngine {
             return false;
         }
         let has_room = self.core.has_room(blocks);
-        self.was_full = !has_room;
         self.core.counters.full_refusals += u64::from(!has_room);
         has_room
     }
@@ -407,6 +410,7 @@ impl PoolEngine {
         self.apply_rows();
         self.collect();
         self.remove();
+        self.mark_if_idle();
         self.core.close_row(RowStream::Guests);
         self.requests.poll(&mut self.core);
         self.core.begin_sync();
@@ -561,6 +565,27 @@ impl PoolEngine {
         }
     }
 
+    /// After a flush and a pause, a row without records says that the log is durable up to here.
+    /// Without it, damage of the last rows would look like a row that a crash has cut off.
+    fn mark_if_idle(&mut self) {
+        if self.is_working() || !self.may_mark() {
+            self.mark_at_ns = None;
+            return;
+        }
+        let at_ns = *self.mark_at_ns.get_or_insert(self.core.now_ns + MARK_PAUSE_NS);
+        if self.core.now_ns >= at_ns {
+            self.mark_at_ns = None;
+            self.core.log.open_mark();
+        }
+    }
+
+    fn may_mark(&self) -> bool {
+        self.core.log.needs_mark(self.core.durable)
+            && self.core.failed.is_none()
+            && !self.is_closing
+            && self.admits_freeing(0)
+    }
+
     fn reserve_numbers(&mut self) {
         while self.numbers.len() < NUMBERS_AHEAD {
             let Ok(number) = self.core.map.take_number() else { return };
@@ -649,6 +674,7 @@ impl PoolEngine {
                 && (self.is_working()
                     || self.checkpointer.is_busy()
                     || self.core.syncs.is_busy()
+                    || self.may_mark()
                     || collects))
             || is_removing
             || self.reads.len() > 0
@@ -678,7 +704,7 @@ impl PoolEngine {
             data_blocks: core.map.used_pages(),
             segments: core.segments.counts(core.applied),
             segment_blocks: core.segments.segment_blocks(),
-            is_full: core.no_space || self.was_full || !core.has_room(1),
+            is_full: core.no_space || !core.has_room(1),
             no_space: core.no_space,
             failed: core.failed.map(|error| error.to_string()),
             checkpoint: self.checkpointer.number(),

@@ -324,6 +324,7 @@ impl Checkpointer {
         self.number += 1;
         core.counters.checkpoints += 1;
         core.durable = core.durable.max(self.sequence);
+        core.log.is_marked(self.sequence);
         core.is_halted = false;
         core.segments.release(&self.emptied);
         for place in std::mem::replace(&mut self.places, std::mem::take(&mut self.new_places)) {
