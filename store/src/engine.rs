@@ -7,7 +7,7 @@
 //! ```
 //!
 //! In the background: collection makes free segments, checkpoints write the map, removals free
-//! what a removed snapshot had. Each does a bounded amount of work in a round.
+//! the pages of a removed snapshot. Each does a bounded amount of work in a round.
 
 mod checkpoint;
 mod collect;
@@ -85,7 +85,7 @@ pub struct PoolStatus {
     pub failed: Option<String>,
     /// The durable checkpoint.
     pub checkpoint: u64,
-    /// Blocks of rows since then: what a recovery would read.
+    /// Blocks of rows since then, which a recovery would read.
     pub log_blocks: u64,
     /// Pages of the map in memory.
     pub cached_blocks: u64,
@@ -355,7 +355,7 @@ impl PoolEngine {
         match (self.core.failed, self.is_closing) {
             (Some(error), _) => self.core.done(tag, Err(PoolError::DeviceFailed(error))),
             (None, true) => self.core.done(tag, Err(PoolError::Closed)),
-            // What completed is applied, and what is applied is written: a sync is enough.
+            // Completed requests are applied, and applied rows are written: a sync is enough.
             (None, false) => self.requests.flush(&mut self.core, tag),
         }
         Admission::Taken

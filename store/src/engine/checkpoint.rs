@@ -42,7 +42,7 @@ struct StateCopy {
     is_waiting: bool,
 }
 
-/// What is the same in all superblocks of an opening.
+/// The fields that all superblocks of an opening share.
 #[derive(Clone, Debug)]
 pub(crate) struct SuperblockBase {
     /// A superblock with the pool's UUID, its devices and sizes, this opening and its salt.
@@ -262,7 +262,7 @@ impl Checkpointer {
         is_done
     }
 
-    /// A row of the map is written: what it has is there from now on.
+    /// A row of the map is written: its pages are there from now on.
     pub(crate) fn row_written(&mut self, core: &mut EngineCore, row: Box<Row>) {
         let sequence = row.position.sequence;
         let places = row.places();
