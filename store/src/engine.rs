@@ -623,7 +623,7 @@ impl PoolEngine {
             }
             Some(IoPurpose::MapRow(row)) => {
                 if let Some(row) = self.core.map_row_answered(row, buffer, result) {
-                    self.checkpointer.row_written(&mut self.core, row);
+                    self.checkpointer.row_written(&mut self.core, *row);
                 }
             }
             Some(IoPurpose::Read(part)) => {

@@ -263,7 +263,7 @@ impl Checkpointer {
     }
 
     /// A row of the map is written: its pages are there from now on.
-    pub(crate) fn row_written(&mut self, core: &mut EngineCore, row: Box<Row>) {
+    pub(crate) fn row_written(&mut self, core: &mut EngineCore, row: Row) {
         let sequence = row.position.sequence;
         let places = row.places();
         for ((record, owner), place) in row.records.iter().zip(&row.owners).zip(places) {
@@ -287,7 +287,7 @@ impl Checkpointer {
                 _ => unreachable!("a row of the map has nothing else"),
             }
         }
-        core.log.retire(*row);
+        core.log.retire(row);
     }
 
     fn write_superblocks(&mut self, core: &mut EngineCore, half: usize) {
