@@ -520,6 +520,12 @@ impl PoolEngine {
         if is_short && !self.collector.is_busy() && !self.checkpointer.is_busy() && !rests {
             self.begin_collection(free, rows);
         }
+        let has_log = self.core.log.blocks > 0 || self.core.map.dirty_blocks() > 0;
+        if self.collector.has_victim() && free <= self.core.moved_floor() && has_log {
+            // Moves wait for segments. With fewer dirty pages a checkpoint needs fewer of them,
+            // and it frees those that are empty.
+            self.checkpointer.want_once();
+        }
         let before = self.collector.moves_under_way;
         if !self.core.is_halted {
             self.collector.poll(&mut self.core);

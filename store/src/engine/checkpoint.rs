@@ -190,7 +190,7 @@ impl Checkpointer {
     /// The cut: from here on no row is applied.
     fn halt(&mut self, core: &mut EngineCore) -> Step {
         core.is_halted = true;
-        core.log.blocks = 0;
+        core.log.cut();
         self.sequence = core.applied;
         self.positions = core.log.positions();
         core.map.begin_pass();

@@ -161,6 +161,11 @@ impl RowLog {
         })
     }
 
+    /// A checkpoint covers all rows that are applied: those behind it are the log from here on.
+    pub(crate) fn cut(&mut self) {
+        self.blocks = self.ordered.iter().map(|row| 1 + u64::from(row.payload)).sum();
+    }
+
     /// The last sequence that was given.
     pub(crate) fn sequence(&self) -> u64 {
         self.sequence
