@@ -636,8 +636,8 @@ impl PoolEngine {
             Some(IoPurpose::Read(part)) => {
                 self.reads.answered(&mut self.core, part, buffer, result);
             }
-            Some(IoPurpose::Load(page, segment)) => {
-                self.core.page_answered(page, segment, buffer, result);
+            Some(IoPurpose::Load(page, place, is_second)) => {
+                self.core.page_answered((page, place, is_second), buffer, result);
             }
             Some(IoPurpose::Sync) => self.core.sync_answered(result),
             Some(IoPurpose::Superblock) => {
