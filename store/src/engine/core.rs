@@ -12,7 +12,7 @@ use crate::api::{
     DeviceIo, DeviceOp, PoolCompletion, PoolDeviceError, PoolError, RequestTag, VolumeId,
 };
 use crate::block::BlockBuffer;
-use crate::format::{BlockPlace, DEVICE_HEADER_BLOCKS, PageEntry, RowPosition, SegmentId};
+use crate::format::{BlockPlace, DEVICE_HEADER_BLOCKS, PageEntry, RowPosition};
 use crate::map::{MapError, MapPage, PoolMap};
 
 /// Writes of a row that fail before the pool stops taking changes. A device that fails once may
