@@ -226,9 +226,7 @@ pub enum PoolError {
     #[error("the pool has {0} already: remove some first")]
     TooMany(&'static str),
     /// The content of a block is not what was written: the medium has damaged or lost it.
-    #[error(
-        "block {block} is damaged on the medium: write it again, or restore it from a backup"
-    )]
+    #[error("block {block} is damaged on the medium: write it again, or restore it from a backup")]
     Damaged {
         /// The block of the volume.
         block: u64,

@@ -21,7 +21,7 @@ use crate::api::{PoolChange, PoolError, VolumeId};
 use crate::block::Block;
 use crate::format::{BlockPlace, LogRecord, PageEntry, TableKind, ZERO_BLOCKS_MAX};
 use catalog::{PoolCatalog, TreeOwner};
-use page::TreeWord;
+use page::{TABLE_ENTRIES, TreeWord};
 use pages::MapPages;
 use removal::RemovalPlan;
 use table::PageTable;
@@ -67,7 +67,11 @@ impl fmt::Debug for PoolMap {
 impl PoolMap {
     /// The map of a new pool.
     pub fn new(uuid: [u8; 16], cache_blocks_max: usize) -> Self {
-        let tables = [PageTable::new(TableKind::Data), PageTable::new(TableKind::Nodes)];
+        Self::with_fanout(uuid, cache_blocks_max, TABLE_ENTRIES)
+    }
+
+    fn with_fanout(uuid: [u8; 16], cache_blocks_max: usize, fanout: u64) -> Self {
+        let tables = [TableKind::Data, TableKind::Nodes].map(|kind| PageTable::new(kind, fanout));
         Self {
             pages: MapPages::new(uuid, cache_blocks_max, tables),
             catalog: PoolCatalog::new(),
@@ -84,8 +88,17 @@ impl PoolMap {
         cache_blocks_max: usize,
         state: MapState,
     ) -> Result<Self, String> {
-        let data = PageTable::from_state(TableKind::Data, &state.data)?;
-        let nodes = PageTable::from_state(TableKind::Nodes, &state.nodes)?;
+        Self::with_state(uuid, cache_blocks_max, state, TABLE_ENTRIES)
+    }
+
+    fn with_state(
+        uuid: [u8; 16],
+        cache_blocks_max: usize,
+        state: MapState,
+        fanout: u64,
+    ) -> Result<Self, String> {
+        let data = PageTable::from_state(TableKind::Data, fanout, &state.data)?;
+        let nodes = PageTable::from_state(TableKind::Nodes, fanout, &state.nodes)?;
         let catalog = PoolCatalog::from_state(state.catalog, nodes.numbers())?;
         let pages = MapPages::new(uuid, cache_blocks_max, [data, nodes]);
         Ok(Self { pages, catalog, is_removal_idle: false })
@@ -140,7 +153,7 @@ impl PoolMap {
     ///
     /// # Errors
     /// [`MapError::Missing`]: load pages and call again. [`MapError::Damaged`]: the record has no
-    /// effect, now and in the same row's replay.
+    /// effect, now and in the same row's replay, except that a written block may read as lost.
     pub fn apply(
         &mut self,
         record: &LogRecord,
@@ -181,34 +194,38 @@ impl PoolMap {
         live: &mut dyn LiveBlocks,
     ) -> Result<Applied, MapError> {
         let birth = self.catalog.generation();
-        let plan = match self.volume_with(volume, block) {
-            None => Ok(None),
-            Some((root, owner)) => {
-                let ready = self.pages.need_number(TableKind::Data, number);
-                let word = || TreeWord::new(birth, number);
-                let plan = match ready {
-                    Err(MapError::Damaged) => Err(MapError::Damaged),
-                    _ => {
-                        TreePlan::new(&mut self.pages, root, owner, TreeEdit::write(block, word()))
-                    }
-                };
-                ready.and(plan.map(Some))
-            }
+        let Some((root, owner)) = self.volume_with(volume, block) else {
+            self.give_back_late(number);
+            return Ok(Applied::Dropped);
         };
-        match plan {
-            Ok(Some(plan)) => {
-                self.commit(volume, plan, birth, live);
-                self.pages.set_entry(TableKind::Data, number, entry, live);
-                Ok(Applied::Done)
-            }
-            Err(MapError::Missing) => Err(MapError::Missing),
-            result => {
-                // A replay may find the path whole and use the number, so others must not have it.
-                let pass = self.pages.cache.pass();
-                self.pages.table_mut(TableKind::Data).give_back_late(number, pass);
-                result.map(|_| Applied::Dropped)
-            }
+        let number_is = self.pages.need_number(TableKind::Data, number);
+        let word = match number_is {
+            // The write may be durable already, so its block must not read as it was before.
+            Err(MapError::Damaged) => TreeWord::lost(birth),
+            _ => TreeWord::new(birth, number),
+        };
+        let plan = TreePlan::new(&mut self.pages, root, owner, TreeEdit::write(block, word));
+        if plan.as_ref().err().copied().or(number_is.err()) == Some(MapError::Missing) {
+            return Err(MapError::Missing);
         }
+        if let Ok(plan) = plan {
+            self.commit(volume, plan, birth, live);
+        } else {
+            self.give_back_late(number);
+            return Err(MapError::Damaged);
+        }
+        if number_is.is_ok() {
+            self.pages.set_entry(TableKind::Data, number, entry, live);
+            return Ok(Applied::Done);
+        }
+        self.give_back_late(number);
+        Err(MapError::Damaged)
+    }
+
+    /// A replay may find a damaged path whole and use the number, so others must not have it yet.
+    fn give_back_late(&mut self, number: u64) {
+        let pass = self.pages.cache.pass();
+        self.pages.table_mut(TableKind::Data).give_back_late(number, pass);
     }
 
     fn zero(

@@ -10,9 +10,6 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use super::page::{MapPage, MapPass};
 use crate::block::Block;
 
-/// Clean pages that are kept, however many are dirty: one record needs fewer.
-const RECENT_MAX: usize = 256;
-
 /// Entries of a queue that may be out of date before the queue is gone through.
 const STALE_MAX: usize = 1024;
 
@@ -168,9 +165,10 @@ impl MapCache {
         was_dirty
     }
 
-    /// Drops the clean pages that were used longest ago, as far as there are too many pages.
+    /// Drops the clean pages that were used longest ago, as far as there are too many pages. Half
+    /// of the limit is for clean pages, however many are dirty: one record needs fewer.
     pub(super) fn evict(&mut self, blocks_max: usize) {
-        while self.by_page.len() > blocks_max && self.clean > RECENT_MAX {
+        while self.by_page.len() > blocks_max && self.clean > blocks_max / 2 {
             let page = self.slots[self.oldest as usize].page;
             self.remove(page);
         }

@@ -254,6 +254,12 @@ impl PoolCatalog {
         self.running = None;
     }
 
+    /// The roots of all trees.
+    #[cfg(test)]
+    pub(super) fn roots(&self) -> Vec<TreeWord> {
+        self.versions.values().map(|version| TreeWord(version.root)).collect()
+    }
+
     fn set_parent(&mut self, id: u32, parent: Option<u32>) {
         let version = self.versions.get_mut(&id).expect("the version was looked up");
         let old = std::mem::replace(&mut version.parent, parent);

@@ -133,6 +133,15 @@ const NUMBER_BITS: u32 = 40;
 impl TreeWord {
     pub(super) const HOLE: Self = Self(0);
 
+    /// A block whose page could not be noted: no page has the number 0.
+    pub(super) fn lost(birth: u64) -> Self {
+        Self::new(birth, 0)
+    }
+
+    pub(super) fn is_lost(self) -> bool {
+        !self.is_hole() && self.number() == 0
+    }
+
     pub(super) fn new(birth: u64, number: u64) -> Self {
         debug_assert!(number >> NUMBER_BITS == 0 && birth >> (64 - NUMBER_BITS) == 0);
         Self(birth << NUMBER_BITS | number)
@@ -166,12 +175,12 @@ pub(super) fn set_node_word(node: &mut Block, at: usize, word: TreeWord) {
     node.0[at * 8..at * 8 + 8].copy_from_slice(&word.0.to_le_bytes());
 }
 
-pub(super) fn table_entry(block: &Block, number: u64) -> PageEntry {
-    let at = (number % TABLE_ENTRIES) as usize * ENTRY_BYTES;
-    zerocopy::FromBytes::read_from_bytes(&block.0[at..at + ENTRY_BYTES]).expect("an entry's bytes")
+pub(super) fn table_entry(block: &Block, slot: usize) -> PageEntry {
+    let bytes = &block.0[slot * ENTRY_BYTES..][..ENTRY_BYTES];
+    zerocopy::FromBytes::read_from_bytes(bytes).expect("an entry's bytes")
 }
 
-pub(super) fn set_table_entry(block: &mut Block, number: u64, entry: PageEntry) {
-    let at = (number % TABLE_ENTRIES) as usize * ENTRY_BYTES;
-    block.0[at..at + ENTRY_BYTES].copy_from_slice(zerocopy::IntoBytes::as_bytes(&entry));
+pub(super) fn set_table_entry(block: &mut Block, slot: usize, entry: PageEntry) {
+    let bytes = &mut block.0[slot * ENTRY_BYTES..][..ENTRY_BYTES];
+    bytes.copy_from_slice(zerocopy::IntoBytes::as_bytes(&entry));
 }

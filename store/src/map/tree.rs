@@ -45,6 +45,9 @@ pub(super) fn locate(
     if word.is_hole() {
         return Ok(Located::Hole);
     }
+    if word.is_lost() {
+        return Ok(Located::Lost);
+    }
     let number = word.number();
     let entry = pages.entry(TableKind::Data, number)?;
     match entry.place() {
@@ -182,7 +185,7 @@ impl TreePlan {
         let first = self.edit.block - at as u64;
         for at in self.edit.clear[0].clone().chain(set) {
             let word = node_word(leaf, at);
-            if !word.is_hole() && owner.owns(word.birth(), first + at as u64 + 1) {
+            if word.number() > 0 && owner.owns(word.birth(), first + at as u64 + 1) {
                 self.freed.push(word.number());
             }
         }
