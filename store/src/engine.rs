@@ -7,7 +7,7 @@
 //! ```
 //!
 //! In the background: collection makes free segments, checkpoints write the map, removals free
-//! what a removed snapshot had. Each does a bounded amount of work in a round.
+//! the pages of a removed snapshot. Each does a bounded amount of work in a round.
 
 mod checkpoint;
 mod collect;
@@ -22,6 +22,8 @@ mod segments;
 mod slab;
 mod state;
 mod sync;
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
 
@@ -37,7 +39,7 @@ use crate::api::{
     RequestTag, VolumeId,
 };
 use crate::block::{BLOCK_BYTES, Block, BlockBuffer};
-use crate::format::{LogRecord, RECORDS_MAX, ROW_PAYLOAD_MAX};
+use crate::format::{LogRecord, RECORDS_MAX, ROW_PAYLOAD_MAX, ZERO_BLOCKS_MAX};
 use crate::layout::{PoolOpenError, PoolOptions};
 use crate::map::{Applied, MapError, PoolVolume};
 use checkpoint::Checkpointer;
@@ -51,14 +53,13 @@ use rows::{ROWS_MAX, RecordOwner, RowLog, RowStream};
 pub const IO_BLOCKS_MAX: u32 = 257;
 
 /// The most blocks of a zeroed range: 16 MiB that begin in the middle of a block.
-pub const ZERO_BLOCKS_MAX: u32 = 4097;
-
-/// The most blocks of one record of a zeroed range: each of them may need a block of the page
-/// table in memory.
-const ZERO_RECORD_BLOCKS: u64 = 64;
+pub const RANGE_BLOCKS_MAX: u32 = 4097;
 
 /// Numbers of pages that are reserved ahead, so that a write never waits for the page table.
 const NUMBERS_AHEAD: usize = 1024;
+
+/// The pause after which a flush is marked: a guest that goes on marks it with its next row.
+const MARK_PAUSE_NS: u64 = 20_000_000;
 
 /// Rows that guests leave to collection and checkpoints.
 const ROWS_KEPT: usize = 16;
@@ -84,7 +85,7 @@ pub struct PoolStatus {
     pub failed: Option<String>,
     /// The durable checkpoint.
     pub checkpoint: u64,
-    /// Blocks of rows since then: what a recovery would read.
+    /// Blocks of rows since then, which a recovery would read.
     pub log_blocks: u64,
     /// Pages of the map in memory.
     pub cached_blocks: u64,
@@ -117,7 +118,8 @@ pub struct PoolEngine {
     rests_at: Option<u64>,
     /// Free segments at the last checkpoint that was written for space.
     free_before: usize,
-    was_full: bool,
+    /// When the last flush will be marked.
+    mark_at_ns: Option<u64>,
 }
 
 impl PoolEngine {
@@ -150,7 +152,7 @@ impl PoolEngine {
             has_abandoned: false,
             rests_at: None,
             free_before: 0,
-            was_full: false,
+            mark_at_ns: None,
         };
         engine.checkpointer.want();
         while engine.checkpointer.is_busy() {
@@ -237,7 +239,6 @@ impl PoolEngine {
             return false;
         }
         let has_room = self.core.has_room(blocks);
-        self.was_full = !has_room;
         self.core.counters.full_refusals += u64::from(!has_room);
         has_room
     }
@@ -303,7 +304,7 @@ impl PoolEngine {
             self.core.done(tag, Err(error));
             return Admission::Taken;
         }
-        if !self.reads.has_room() {
+        if !self.reads.has_room(blocks) {
             return Admission::Busy;
         }
         self.reads.begin(&mut self.core, ReadFor::Request(tag), volume, block, blocks);
@@ -318,12 +319,12 @@ impl PoolEngine {
         block: u64,
         blocks: u32,
     ) -> Admission {
-        if let Some(error) = self.change_refusal(volume, block, blocks, ZERO_BLOCKS_MAX) {
+        if let Some(error) = self.change_refusal(volume, block, blocks, RANGE_BLOCKS_MAX) {
             self.core.done(tag, Err(error));
             return Admission::Taken;
         }
         let end = block + u64::from(blocks);
-        let records = end.div_ceil(ZERO_RECORD_BLOCKS) - block / ZERO_RECORD_BLOCKS;
+        let records = end.div_ceil(ZERO_BLOCKS_MAX) - block / ZERO_BLOCKS_MAX;
         if !self.admits_freeing(records as usize) || self.parts.covers(volume, block, blocks.into())
         {
             return Admission::Busy;
@@ -331,7 +332,7 @@ impl PoolEngine {
         let token = self.requests.begin(RequestKind::Blocks(tag), volume, records as u32);
         let mut at = block;
         while at < end {
-            let next = ((at / ZERO_RECORD_BLOCKS + 1) * ZERO_RECORD_BLOCKS).min(end);
+            let next = ((at / ZERO_BLOCKS_MAX + 1) * ZERO_BLOCKS_MAX).min(end);
             let record =
                 LogRecord::Zero { volume: volume.0, block: at, blocks: (next - at) as u16 };
             self.push(record, RecordOwner::Request(token), |_| {});
@@ -354,7 +355,7 @@ impl PoolEngine {
         match (self.core.failed, self.is_closing) {
             (Some(error), _) => self.core.done(tag, Err(PoolError::DeviceFailed(error))),
             (None, true) => self.core.done(tag, Err(PoolError::Closed)),
-            // What completed is applied, and what is applied is written: a sync is enough.
+            // Completed requests are applied, and applied rows are written: a sync is enough.
             (None, false) => self.requests.flush(&mut self.core, tag),
         }
         Admission::Taken
@@ -409,6 +410,7 @@ impl PoolEngine {
         self.apply_rows();
         self.collect();
         self.remove();
+        self.mark_if_idle();
         self.core.close_row(RowStream::Guests);
         self.requests.poll(&mut self.core);
         self.core.begin_sync();
@@ -422,7 +424,7 @@ impl PoolEngine {
         let dirty_max = self.options.cache_blocks / 4 * 3;
         while !self.core.is_halted && self.core.failed.is_none() {
             // Only a checkpoint makes room for more dirty pages.
-            if self.core.map.dirty_blocks() > dirty_max {
+            if self.core.map.dirty_blocks() > dirty_max && !self.core.log.is_inside_row() {
                 self.checkpointer.want_once();
                 return;
             }
@@ -518,11 +520,15 @@ impl PoolEngine {
         if is_short && !self.collector.is_busy() && !self.checkpointer.is_busy() && !rests {
             self.begin_collection(free, rows);
         }
+        let has_log = self.core.log.blocks > 0 || self.core.map.dirty_blocks() > 0;
+        if self.collector.has_victim() && free <= self.core.moved_floor() && has_log {
+            // Moves wait for segments. With fewer dirty pages a checkpoint needs fewer of them,
+            // and it frees those that are empty.
+            self.checkpointer.want_once();
+        }
         let before = self.collector.moves_under_way;
-        let mut wants_checkpoint = false;
         if !self.core.is_halted {
-            let Self { collector, checkpointer, core, .. } = self;
-            collector.poll(core, &mut wants_checkpoint, &|place| checkpointer.has_state_at(place));
+            self.collector.poll(&mut self.core);
         }
         // A row of moves stays open until it is full, unless nothing more comes.
         if self.collector.moves_under_way == before || !self.collector.has_victim() {
@@ -550,7 +556,9 @@ impl PoolEngine {
     }
 
     fn remove(&mut self) {
+        // A removal goes on after the next opening.
         if self.removal_under_way
+            || self.is_closing
             || self.core.is_halted
             || self.core.failed.is_some()
             || !self.admits_freeing(1)
@@ -561,6 +569,27 @@ impl PoolEngine {
             self.removal_under_way = true;
             self.push(record, RecordOwner::Removal, |_| {});
         }
+    }
+
+    /// After a flush and a pause, a row without records says that the log is durable up to here.
+    /// Without it, damage of the last rows would look like a row that a crash has cut off.
+    fn mark_if_idle(&mut self) {
+        if self.is_working() || !self.may_mark() {
+            self.mark_at_ns = None;
+            return;
+        }
+        let at_ns = *self.mark_at_ns.get_or_insert(self.core.now_ns + MARK_PAUSE_NS);
+        if self.core.now_ns >= at_ns {
+            self.mark_at_ns = None;
+            self.core.log.open_mark();
+        }
+    }
+
+    fn may_mark(&self) -> bool {
+        self.core.log.needs_mark(self.core.durable)
+            && self.core.failed.is_none()
+            && !self.is_closing
+            && self.admits_freeing(0)
     }
 
     fn reserve_numbers(&mut self) {
@@ -600,7 +629,7 @@ impl PoolEngine {
             }
             Some(IoPurpose::MapRow(row)) => {
                 if let Some(row) = self.core.map_row_answered(row, buffer, result) {
-                    self.checkpointer.row_written(&mut self.core, row);
+                    self.checkpointer.row_written(&mut self.core, *row);
                 }
             }
             Some(IoPurpose::Read(part)) => {
@@ -616,7 +645,7 @@ impl PoolEngine {
                 }
                 self.checkpointer.superblock_answered(&mut self.core, result);
             }
-            Some(IoPurpose::Window) => self.collector.answered(buffer, result),
+            Some(IoPurpose::Window) => self.collector.answered(&mut self.core, buffer, result),
         }
     }
 
@@ -651,6 +680,7 @@ impl PoolEngine {
                 && (self.is_working()
                     || self.checkpointer.is_busy()
                     || self.core.syncs.is_busy()
+                    || self.may_mark()
                     || collects))
             || is_removing
             || self.reads.len() > 0
@@ -680,7 +710,7 @@ impl PoolEngine {
             data_blocks: core.map.used_pages(),
             segments: core.segments.counts(core.applied),
             segment_blocks: core.segments.segment_blocks(),
-            is_full: core.no_space || self.was_full || !core.has_room(1),
+            is_full: core.no_space || !core.has_room(1),
             no_space: core.no_space,
             failed: core.failed.map(|error| error.to_string()),
             checkpoint: self.checkpointer.number(),

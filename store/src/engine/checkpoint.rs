@@ -14,7 +14,7 @@ use crate::format::{
     BlockPlace, DeviceRecord, LogRecord, PageEntry, STREAMS, SegmentId, StreamPosition, Superblock,
     superblock_blocks,
 };
-use crate::map::{LiveBlocks, MapPass};
+use crate::map::{LiveBlocks, MapError, MapPass};
 
 /// How far a checkpoint is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,8 +27,9 @@ enum Step {
     State,
     Index,
     SyncPages(u64),
-    Superblocks,
-    SyncSuperblocks(u64),
+    /// The first or the second block of each device's superblock.
+    Superblocks(usize),
+    SyncSuperblocks(usize, u64),
 }
 
 /// The state while it is written.
@@ -41,7 +42,7 @@ struct StateCopy {
     is_waiting: bool,
 }
 
-/// What is the same in all superblocks of an opening.
+/// The fields that all superblocks of an opening share.
 #[derive(Clone, Debug)]
 pub(crate) struct SuperblockBase {
     /// A superblock with the pool's UUID, its devices and sizes, this opening and its salt.
@@ -110,11 +111,6 @@ impl Checkpointer {
         self.number
     }
 
-    /// Whether a block is one of the durable checkpoint's state.
-    pub(crate) fn has_state_at(&self, place: BlockPlace) -> bool {
-        self.places.contains(&place)
-    }
-
     /// Goes on as far as devices have answered.
     pub(crate) fn poll(&mut self, core: &mut EngineCore) {
         if core.failed.is_some() {
@@ -139,6 +135,8 @@ impl Checkpointer {
                 }
                 self.step = match pass {
                     MapPass::Nodes => Step::Early(MapPass::Tables(0)),
+                    // The cut is between rows: one that is applied in part goes on first.
+                    MapPass::Tables(_) if core.log.is_inside_row() => return false,
                     MapPass::Tables(_) => self.halt(core),
                 };
                 true
@@ -163,21 +161,25 @@ impl Checkpointer {
             Step::SyncPages(ticket) => {
                 let is_done = core.syncs.is_done(ticket);
                 if is_done {
-                    self.write_superblocks(core);
-                    self.step = Step::Superblocks;
+                    self.write_superblocks(core, 0);
+                    self.step = Step::Superblocks(0);
                 }
                 is_done
             }
-            Step::Superblocks => {
+            Step::Superblocks(half) => {
                 let is_done = self.superblocks_left == 0;
                 if is_done {
-                    self.step = Step::SyncSuperblocks(core.syncs.ticket());
+                    self.step = Step::SyncSuperblocks(half, core.syncs.ticket());
                 }
                 is_done
             }
-            Step::SyncSuperblocks(ticket) => {
+            Step::SyncSuperblocks(half, ticket) => {
                 let is_done = core.syncs.is_done(ticket);
-                if is_done {
+                if is_done && half == 0 {
+                    // One after the other: a power cut damages one of the two at most.
+                    self.write_superblocks(core, 1);
+                    self.step = Step::Superblocks(1);
+                } else if is_done {
                     self.finish(core);
                 }
                 is_done
@@ -188,7 +190,7 @@ impl Checkpointer {
     /// The cut: from here on no row is applied.
     fn halt(&mut self, core: &mut EngineCore) -> Step {
         core.is_halted = true;
-        core.log.blocks = 0;
+        core.log.cut();
         self.sequence = core.applied;
         self.positions = core.log.positions();
         core.map.begin_pass();
@@ -197,7 +199,7 @@ impl Checkpointer {
 
     fn begin_state(&mut self, core: &EngineCore) -> Step {
         self.emptied = core.segments.emptied(self.sequence);
-        self.bytes = encode(&core.map.state(), &core.segments.records(self.sequence));
+        self.bytes = encode(&core.map.state(), &core.segments.records(self.sequence, &self.places));
         let blocks = self.bytes.len().div_ceil(BLOCK_BYTES);
         let copy = || StateCopy {
             entries: vec![PageEntry::FREE; blocks],
@@ -260,8 +262,8 @@ impl Checkpointer {
         is_done
     }
 
-    /// A row of the map is written: what it has is there from now on.
-    pub(crate) fn row_written(&mut self, core: &mut EngineCore, row: Box<Row>) {
+    /// A row of the map is written: its pages are there from now on.
+    pub(crate) fn row_written(&mut self, core: &mut EngineCore, row: Row) {
         let sequence = row.position.sequence;
         let places = row.places();
         for ((record, owner), place) in row.records.iter().zip(&row.owners).zip(places) {
@@ -285,10 +287,10 @@ impl Checkpointer {
                 _ => unreachable!("a row of the map has nothing else"),
             }
         }
-        core.log.retire(*row);
+        core.log.retire(row);
     }
 
-    fn write_superblocks(&mut self, core: &mut EngineCore) {
+    fn write_superblocks(&mut self, core: &mut EngineCore, half: usize) {
         let mut superblock = self.base.superblock;
         superblock.checkpoint = (self.number + 1).into();
         superblock.sequence = self.sequence.into();
@@ -297,13 +299,12 @@ impl Checkpointer {
         superblock.streams = self.positions;
         for device in 0..self.base.devices.len() as u8 {
             superblock.device = device;
-            for block in superblock_blocks(self.number + 1) {
-                let mut buffer = core.buffer(1);
-                superblock.encode(&mut buffer.blocks_mut()[0]);
-                let op = DeviceOp::Write { block, buffer, blocks: 1 };
-                core.submit(device, op, IoPurpose::Superblock);
-                self.superblocks_left += 1;
-            }
+            let block = superblock_blocks(self.number + 1)[half];
+            let mut buffer = core.buffer(1);
+            superblock.encode(&mut buffer.blocks_mut()[0]);
+            let op = DeviceOp::Write { block, buffer, blocks: 1 };
+            core.submit(device, op, IoPurpose::Superblock);
+            self.superblocks_left += 1;
         }
     }
 
@@ -323,6 +324,7 @@ impl Checkpointer {
         self.number += 1;
         core.counters.checkpoints += 1;
         core.durable = core.durable.max(self.sequence);
+        core.log.is_marked(self.sequence);
         core.is_halted = false;
         core.segments.release(&self.emptied);
         for place in std::mem::replace(&mut self.places, std::mem::take(&mut self.new_places)) {
@@ -381,8 +383,9 @@ fn write_pass(core: &mut EngineCore, pass: MapPass) -> bool {
                 }
             }
             Ok(None) => break,
-            // A missing parent is being loaded, and a damaged one cannot take the page's place.
-            Err(_) => return false,
+            Err(MapError::Missing) => return false,
+            // The map drops a page whose parent is damaged.
+            Err(MapError::Damaged) => unreachable!("a page without a parent is not dirty"),
         }
     }
     core.close_row(RowStream::Map);

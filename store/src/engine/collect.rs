@@ -1,4 +1,4 @@
-//! Collection: what is alive in a segment moves to another, so that the segment is free again.
+//! Collection: live pages of a segment move to another, so that the segment is free again.
 
 use super::core::{EngineCore, IoPurpose, unless_missing};
 use super::rows::{ROWS_MAX, RecordOwner, RowStream};
@@ -39,6 +39,8 @@ struct Victim {
     window_blocks: u32,
     payloads: Vec<Payload>,
     next_payload: usize,
+    /// The last read of the window failed.
+    has_failed: bool,
     /// Nothing was hidden by a damaged head.
     is_complete: bool,
 }
@@ -89,17 +91,13 @@ impl Collector {
             window_blocks: 0,
             payloads: Vec::new(),
             next_payload: 0,
+            has_failed: false,
             is_complete: true,
         });
     }
 
     /// Goes on with the segment: a bounded number of moves.
-    pub(crate) fn poll(
-        &mut self,
-        core: &mut EngineCore,
-        wants_checkpoint: &mut bool,
-        state_at: &dyn Fn(BlockPlace) -> bool,
-    ) {
+    pub(crate) fn poll(&mut self, core: &mut EngineCore) {
         let mut moves = 0;
         while let Some(victim) = &mut self.victim {
             if victim.window.is_none() {
@@ -109,7 +107,7 @@ impl Collector {
                 if moves >= MOVES_PER_ROUND_MAX {
                     return;
                 }
-                let Some(moved) = keep(core, victim, payload, wants_checkpoint, state_at) else {
+                let Some(moved) = keep(core, victim, payload) else {
                     return;
                 };
                 victim.next_payload += 1;
@@ -137,29 +135,29 @@ impl Collector {
     /// A device's answer for the window.
     pub(crate) fn answered(
         &mut self,
+        core: &mut EngineCore,
         buffer: Option<BlockBuffer>,
         result: Result<(), PoolDeviceError>,
     ) {
         let mut buffer = buffer.expect("a read's buffer comes back");
+        let victim = self.victim.as_mut().expect("a segment is being collected");
+        if result.is_err() && !victim.has_failed {
+            victim.has_failed = true;
+            let place = BlockPlace { segment: victim.segment, block: victim.start as u16 };
+            core.submit_read(place, buffer, victim.window_blocks, IoPurpose::Window);
+            return;
+        }
         if result.is_err() {
-            // A window that cannot be read has no row; block by block would find more, and the
-            // scrub of a later version will.
+            // A window that cannot be read twice has no row, and what is alive in it stays.
             buffer.bytes_mut().fill(0);
         }
-        if let Some(victim) = &mut self.victim {
-            victim.window = Some(buffer);
-        }
+        victim.has_failed = false;
+        victim.window = Some(buffer);
     }
 }
 
 /// Whether a payload's page is alive, and then sees to it; `None` if it has to wait.
-fn keep(
-    core: &mut EngineCore,
-    victim: &Victim,
-    payload: Payload,
-    wants_checkpoint: &mut bool,
-    state_at: &dyn Fn(BlockPlace) -> bool,
-) -> Option<bool> {
+fn keep(core: &mut EngineCore, victim: &Victim, payload: Payload) -> Option<bool> {
     let Payload { record, place } = payload;
     match record {
         LogRecord::Write { number, .. } | LogRecord::Move { number, .. } => {
@@ -177,14 +175,10 @@ fn keep(
             Some(true)
         }
         LogRecord::Node { .. } | LogRecord::Table { .. } => {
-            let is_live = unless_missing(core.map.make_dirty(&record, place))?;
-            *wants_checkpoint |= matches!(is_live, Ok(true));
+            let _ = unless_missing(core.map.make_dirty(&record, place))?;
             Some(false)
         }
-        LogRecord::State { .. } => {
-            *wants_checkpoint |= state_at(place);
-            Some(false)
-        }
+        // The next checkpoint has a state of its own.
         _ => Some(false),
     }
 }

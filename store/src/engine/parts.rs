@@ -92,7 +92,7 @@ impl PartialWrites {
         for &token in &self.tokens {
             let part = self.parts.get_mut(token).expect("a listed part");
             if matches!(part.step, PartStep::Waits(barrier) if core.applied >= barrier)
-                && reads.has_room()
+                && reads.has_room(1)
             {
                 part.step = PartStep::Reads;
                 reads.begin(core, ReadFor::Part(token), part.volume, part.block, 1);

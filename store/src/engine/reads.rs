@@ -10,7 +10,10 @@ use crate::map::Located;
 /// The most reads at once.
 const READS_MAX: usize = 256;
 
-/// Whom a read is for.
+/// The most blocks of all reads at once: 32 MiB of buffers.
+const READ_BLOCKS_MAX: u64 = 8192;
+
+/// The user of a read's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadFor {
     /// A request of the caller.
@@ -45,6 +48,8 @@ pub(crate) struct PartRead {
 #[derive(Debug)]
 pub(crate) struct Reads {
     reads: TokenTable<Read>,
+    /// Blocks of all of them.
+    blocks: u64,
     /// Reads that wait for a page of the map.
     waiting: Vec<u64>,
     spare: Vec<Vec<(u64, PageEntry)>>,
@@ -57,15 +62,16 @@ impl Reads {
     pub(crate) fn new() -> Self {
         Self {
             reads: TokenTable::new(),
+            blocks: 0,
             waiting: Vec::new(),
             spare: Vec::new(),
             for_parts: Vec::new(),
         }
     }
 
-    /// Whether another read is taken.
-    pub(crate) fn has_room(&self) -> bool {
-        self.reads.len() < READS_MAX
+    /// Whether another read of so many blocks is taken.
+    pub(crate) fn has_room(&self, blocks: u32) -> bool {
+        self.reads.len() < READS_MAX && self.blocks + u64::from(blocks) <= READ_BLOCKS_MAX
     }
 
     /// How many are under way.
@@ -83,6 +89,7 @@ impl Reads {
         blocks: u32,
     ) {
         let read = Read { reader, volume, block, blocks, located: 0, parts: 0, result: Ok(()) };
+        self.blocks += u64::from(blocks);
         let token = self.reads.insert(read);
         self.go_on(core, token);
     }
@@ -150,6 +157,7 @@ impl Reads {
             return;
         }
         let read = self.reads.remove(token).expect("it is there");
+        self.blocks -= u64::from(read.blocks);
         match read.reader {
             ReadFor::Request(tag) => core.done(tag, read.result.map(|()| read.volume)),
             ReadFor::Part(part) => {

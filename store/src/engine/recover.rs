@@ -2,7 +2,7 @@
 
 use super::checkpoint::{Checkpointer, SuperblockBase};
 use super::core::EngineCore;
-use super::replay::{FoundRow, LogOwner, StreamWalk, read_or_zeroes};
+use super::replay::{FoundRow, LogOwner, LogReader, StreamWalk};
 use super::rows::{RowLog, crc_of};
 use super::segments::SegmentTable;
 use super::state;
@@ -91,7 +91,7 @@ pub(crate) fn open(
         segments: SegmentTable::new(superblock.segment_blocks.get(), &counts),
         map: PoolMap::new(superblock.uuid, options.cache_blocks),
         state_places: Vec::new(),
-        devices,
+        reader: LogReader::new(devices),
     };
     if superblock.state_bytes.get() > 0 {
         recovery.load_state(&superblock, options.cache_blocks)?;
@@ -116,13 +116,22 @@ fn read_superblocks(
     sizes_blocks: &[u64],
 ) -> Result<Superblock, PoolOpenError> {
     let mut found = Vec::new();
+    let mut damaged = [false; 2];
     for device in 0..sizes_blocks.len() as u8 {
-        found.push(read_superblock(devices, device)?);
+        found.push(read_superblock(devices, device, &mut damaged)?);
     }
     let newest = *found
         .iter()
         .max_by_key(|superblock| superblock.checkpoint.get())
         .ok_or_else(|| PoolOpenError::Devices("a pool has at least one device".into()))?;
+    // The two blocks are written one after the other, so a power cut damages one at most.
+    if damaged[(newest.checkpoint.get() + 1) as usize % 2] {
+        return Err(PoolOpenError::Damaged(format!(
+            "both copies of a superblock are damaged, which may be newer than the one that is \
+             left, of the checkpoint {}: take the pool from a backup",
+            newest.checkpoint
+        )));
+    }
     check_devices(&newest, &found, sizes_blocks)?;
     for (device, superblock) in (0u8..).zip(&found) {
         let failed = |error| PoolOpenError::Device { device, error };
@@ -142,26 +151,42 @@ fn read_superblocks(
     Ok(newest)
 }
 
-fn read_superblock(devices: &mut dyn PoolDevices, device: u8) -> Result<Superblock, PoolOpenError> {
+/// The newest superblock of a device; a slot of which both blocks are damaged is marked.
+fn read_superblock(
+    devices: &mut dyn PoolDevices,
+    device: u8,
+    damaged: &mut [bool; 2],
+) -> Result<Superblock, PoolOpenError> {
     let mut buffer = BlockBuffer::new(1);
     let mut best: Option<Superblock> = None;
-    let mut reason = SuperblockError::NoPool;
-    for block in [0, 1].into_iter().flat_map(superblock_blocks) {
-        let read = devices.read(device, block, &mut buffer, 1);
-        read.map_err(|error| PoolOpenError::Device { device, error })?;
-        match Superblock::decode(&buffer.blocks()[0]) {
-            Ok(superblock) => {
-                let is_newer = |best: &Superblock| superblock.checkpoint > best.checkpoint;
-                if best.as_ref().is_none_or(is_newer) {
-                    best = Some(superblock);
+    let mut reason = PoolOpenError::Superblock { device, error: SuperblockError::NoPool };
+    for (slot, is_damaged) in (0..).zip(damaged) {
+        let mut bad = 0;
+        for block in superblock_blocks(slot) {
+            let read = devices.read(device, block, &mut buffer, 1);
+            let read = read.map_err(|error| PoolOpenError::Device { device, error });
+            let superblock = read.and_then(|()| {
+                let found = Superblock::decode(&buffer.blocks()[0]);
+                found.map_err(|error| PoolOpenError::Superblock { device, error })
+            });
+            match superblock {
+                Ok(superblock) => {
+                    let is_newer = |best: &Superblock| superblock.checkpoint > best.checkpoint;
+                    if best.as_ref().is_none_or(is_newer) {
+                        best = Some(superblock);
+                    }
+                }
+                // A slot that was never written is no reason.
+                Err(PoolOpenError::Superblock { error: SuperblockError::NoPool, .. }) => {}
+                Err(error) => {
+                    bad += 1;
+                    reason = error;
                 }
             }
-            // A slot that was never written is no reason.
-            Err(SuperblockError::NoPool) => {}
-            Err(error) => reason = error,
         }
+        *is_damaged |= bad == 2;
     }
-    best.ok_or(PoolOpenError::Superblock { device, error: reason })
+    best.ok_or(reason)
 }
 
 /// Whether the devices are all of the pool's, each in its place, and long enough.
@@ -212,7 +237,7 @@ struct Recovery<'a> {
     segments: SegmentTable,
     map: PoolMap,
     state_places: Vec<BlockPlace>,
-    devices: &'a mut dyn PoolDevices,
+    reader: LogReader<'a>,
 }
 
 impl Recovery<'_> {
@@ -220,7 +245,7 @@ impl Recovery<'_> {
     fn state_block(&mut self, entry: &PageEntry, index: u64) -> Option<Block> {
         let place = entry.place()?;
         let mut block = Block::ZERO;
-        read_or_zeroes(self.devices, &self.segments, place, &mut block);
+        self.reader.read(&self.segments, place, &mut block);
         let sequence = entry.sequence.get();
         let crc = tag_crc(&self.uuid, TagDomain::State, index, sequence, &block.0);
         (crc == entry.crc.get()).then_some(block)
@@ -263,6 +288,11 @@ impl Recovery<'_> {
             let entries: Vec<PageEntry> =
                 copies.iter().flatten().map(|entries| entries[index]).collect();
             let block = entries.iter().find_map(|entry| self.state_block(entry, index as u64));
+            // A copy that cannot be read is no loss while the other one can.
+            let failed = self.reader.check();
+            if block.is_none() {
+                failed?;
+            }
             let block = block.ok_or_else(|| damaged("is damaged in both copies"))?;
             bytes.extend_from_slice(&block.0);
             self.state_places.extend(entries.iter().filter_map(PageEntry::place));
@@ -293,7 +323,7 @@ impl Recovery<'_> {
             let expected = last + 1;
             let mut has_row = None;
             for (index, walk) in walks.iter_mut().enumerate() {
-                let row = walk.peek(self.devices, &self.segments);
+                let row = walk.peek(&mut self.reader, &self.segments);
                 if row.is_some_and(|row| row.sequence == expected) {
                     has_row = Some(index);
                 }
@@ -301,6 +331,7 @@ impl Recovery<'_> {
             let row = has_row.map(|index| walks[index].advance(&self.segments));
             let is_proved = expected <= durable;
             let row = row.filter(|row| is_proved || (!row.is_copy && self.is_whole(row)));
+            self.reader.check()?;
             let Some(row) = row else {
                 if !is_proved {
                     return Ok(last);
@@ -319,7 +350,7 @@ impl Recovery<'_> {
     fn durable_mark(&mut self, superblock: &Superblock) -> u64 {
         let mut mark = superblock.sequence.get();
         for walk in &mut walks(superblock) {
-            while let Some(row) = walk.peek(self.devices, &self.segments) {
+            while let Some(row) = walk.peek(&mut self.reader, &self.segments) {
                 mark = mark.max(row.durable);
                 walk.advance(&self.segments);
             }
@@ -333,7 +364,7 @@ impl Recovery<'_> {
             with_places(row).filter(|(record, _)| record.has_payload()).collect();
         payloads.iter().all(|(record, place)| {
             let mut block = Block::ZERO;
-            read_or_zeroes(self.devices, &self.segments, *place, &mut block);
+            self.reader.read(&self.segments, *place, &mut block);
             let (domain, number) = tag_of(record);
             tag_crc(&self.uuid, domain, number, row.sequence, &block.0) == crc_of(record)
         })
@@ -369,6 +400,7 @@ impl Recovery<'_> {
             {
                 self.load_pages();
             }
+            self.reader.check()?;
         }
         self.map.evict();
         Ok(())
@@ -382,7 +414,7 @@ impl Recovery<'_> {
     ) -> Option<PoolChange> {
         let LogRecord::Change { bytes, crc, .. } = *record else { return None };
         let mut block = Block::ZERO;
-        read_or_zeroes(self.devices, &self.segments, place, &mut block);
+        self.reader.read(&self.segments, place, &mut block);
         let found = tag_crc(&self.uuid, TagDomain::Change, 0, row.sequence, &block.0);
         let json = block.0.get(..usize::from(bytes)).filter(|_| found == crc)?;
         serde_json::from_slice(json).ok()
@@ -392,7 +424,7 @@ impl Recovery<'_> {
         while let Some((page, entry)) = self.map.next_load() {
             let mut block = Block::ZERO;
             if let Some(place) = entry.place() {
-                read_or_zeroes(self.devices, &self.segments, place, &mut block);
+                self.reader.read(&self.segments, place, &mut block);
             }
             self.map.loaded(page, Some(&block));
         }

@@ -114,7 +114,12 @@ pub(crate) struct RowLog {
     pub(crate) ordered: VecDeque<Row>,
     spare: Vec<Row>,
     rows: usize,
-    /// Blocks of rows since the last checkpoint.
+    payload_under_way: u64,
+    /// The last ordered row that has a record.
+    last_filled: u64,
+    /// The durable mark in the last head.
+    marked: u64,
+    /// Blocks of ordered rows since the last checkpoint.
     pub(crate) blocks: u64,
 }
 
@@ -149,8 +154,16 @@ impl RowLog {
             ordered: VecDeque::new(),
             spare: Vec::new(),
             rows: 0,
+            payload_under_way: 0,
+            last_filled: 0,
+            marked: sequence,
             blocks: 0,
         })
+    }
+
+    /// A checkpoint covers all rows that are applied: those behind it are the log from here on.
+    pub(crate) fn cut(&mut self) {
+        self.blocks = self.ordered.iter().map(|row| 1 + u64::from(row.payload)).sum();
     }
 
     /// The last sequence that was given.
@@ -165,9 +178,12 @@ impl RowLog {
 
     /// Blocks of payload of the ordered rows that are not applied yet.
     pub(crate) fn payload_under_way(&self) -> u64 {
-        let closed = self.ordered.iter().map(|row| u64::from(row.payload));
-        let open = self.streams[..2].iter().filter_map(|stream| stream.open.as_ref());
-        closed.chain(open.map(|row| u64::from(row.payload))).sum()
+        self.payload_under_way
+    }
+
+    /// Whether some records of the first row are applied, and others not yet.
+    pub(crate) fn is_inside_row(&self) -> bool {
+        self.ordered.front().is_some_and(|row| row.applied > 0)
     }
 
     /// Whether a stream has a row that is being filled.
@@ -198,11 +214,32 @@ impl RowLog {
         if record.has_payload() {
             let buffer = row.buffer.as_mut().expect("an open row has its buffer");
             row.payload += 1;
+            self.payload_under_way += u64::from(stream != RowStream::Map);
             fill(&mut buffer.blocks_mut()[usize::from(row.payload)]);
         }
         row.records.push(record);
         row.owners.push(owner);
         !row.has_room(limit, true)
+    }
+
+    /// Opens a row without records, whose head says how far the log is durable.
+    pub(crate) fn open_mark(&mut self) {
+        self.rows += 1;
+        let mut row = self.spare.pop().unwrap_or_else(Self::blank);
+        row.stream = RowStream::Guests;
+        let open = &mut self.streams[RowStream::Guests as usize].open;
+        debug_assert!(open.is_none());
+        *open = Some(row);
+    }
+
+    /// Whether rows are durable of which no head says so.
+    pub(crate) fn needs_mark(&self, durable: u64) -> bool {
+        durable.min(self.last_filled) > self.marked
+    }
+
+    /// A checkpoint says that rows up to this one are durable.
+    pub(crate) fn is_marked(&mut self, durable: u64) {
+        self.marked = self.marked.max(durable);
     }
 
     fn blank() -> Row {
@@ -272,7 +309,13 @@ impl RowLog {
         at.previous_records.clone_from(&row.records);
         at.previous = Some(row.position);
         at.block += 1 + u32::from(row.payload);
-        self.blocks += 1 + u64::from(row.payload);
+        if stream != RowStream::Map {
+            self.marked = durable;
+            if !row.records.is_empty() {
+                self.last_filled = sequence;
+            }
+            self.blocks += 1 + u64::from(row.payload);
+        }
         segments.note_row(at.segment, at.block, self.sequence);
         if segments.segment_blocks() - at.block < 2 {
             segments.close(at.segment);
@@ -286,6 +329,9 @@ impl RowLog {
     /// A row is done with: its memory is used again.
     pub(crate) fn retire(&mut self, mut row: Row) {
         self.rows -= 1;
+        if row.stream != RowStream::Map {
+            self.payload_under_way -= u64::from(row.payload);
+        }
         row.records.clear();
         row.owners.clear();
         row.payload = 0;

@@ -230,8 +230,13 @@ impl SegmentTable {
         }
     }
 
-    /// The table as a checkpoint after the row `applied` has it: what it frees is free in it.
-    pub(crate) fn records(&self, applied: u64) -> Vec<SegmentRecord> {
+    /// The table as a checkpoint after the row `applied` has it: segments that it frees are free
+    /// in it, and blocks of the states of checkpoints, the last of which are at `state`, are not counted.
+    pub(crate) fn records(&self, applied: u64, state: &[BlockPlace]) -> Vec<SegmentRecord> {
+        let mut first = vec![0; self.devices.len()];
+        for device in 1..first.len() {
+            first[device] = first[device - 1] + self.devices[device - 1].len();
+        }
         let record = |id| {
             let segment = self.at(id);
             let free = segment.state == SegmentState::Free || Self::is_emptied(segment, applied);
@@ -246,7 +251,12 @@ impl SegmentTable {
                 },
             }
         };
-        self.ids().map(record).collect()
+        let mut records: Vec<SegmentRecord> = self.ids().map(record).collect();
+        for place in state.iter().filter(|place| self.has(**place)) {
+            let at = first[usize::from(place.segment.device())] + place.segment.index() as usize;
+            records[at].live = records[at].live.get().saturating_sub(1).into();
+        }
+        records
     }
 
     /// Puts the records of a checkpoint into a table of free segments.
@@ -264,13 +274,17 @@ impl SegmentTable {
                 return Err(format!("{live} live blocks of {filled} in a segment"));
             }
             if filled > 0 {
-                self.found_used(id);
                 self.live += u64::from(live);
                 let last = record.last.get();
                 *self.at_mut(id) =
                     Segment { state: SegmentState::Closed, live, filled, last, readers: 0 };
             }
         }
+        let Self { free, devices, .. } = self;
+        for (free, segments) in free.iter_mut().zip(devices) {
+            free.retain(|id| segments[id.index() as usize].state == SegmentState::Free);
+        }
+        self.free_count = self.free.iter().map(std::collections::VecDeque::len).sum();
         Ok(())
     }
 
@@ -305,7 +319,7 @@ impl SegmentTable {
             let fits = segment.state == SegmentState::Closed
                 && segment.live > 0
                 && segment.last <= applied
-                // What a closed segment has no rows in is gained as well.
+                // The end of a segment that no row fills is gained as well.
                 && gain + (self.segment_blocks - segment.filled) >= least;
             fits.then(|| {
                 let age = applied - segment.last + 1;
@@ -352,7 +366,6 @@ impl LiveBlocks for SegmentTable {
             return;
         }
         let segment = self.at_mut(place.segment);
-        debug_assert!(segment.live > 0, "more blocks died than were alive in {place:?}");
         // A damaged table may name a place that was not counted: the count stays a count.
         if segment.live > 0 {
             segment.live -= 1;
