@@ -2,7 +2,7 @@
 //!
 //! Clean pages are in a list by their last use, and the oldest go first. Dirty pages are in none:
 //! they wait in queues, one for each pass of a checkpoint. A page with a dirty page below it counts
-//! as dirty, because the write of that page will change it; so whatever a checkpoint needs is in
+//! as dirty, because the write of that page will change it; so all that a checkpoint needs is in
 //! memory when it begins.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -79,6 +79,7 @@ impl MapCache {
         self.by_page.len() - self.clean
     }
 
+    #[cfg(test)]
     pub(super) fn has_dirty(&self, pass: MapPass) -> bool {
         self.dirty.get(&pass).is_some_and(|&count| count > 0)
     }

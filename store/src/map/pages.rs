@@ -31,8 +31,6 @@ pub(super) struct MapPages {
     loading: HashMap<MapPage, Option<PageEntry>>,
     damaged: HashSet<MapPage>,
     damaged_order: VecDeque<MapPage>,
-    pub(super) hits: u64,
-    pub(super) misses: u64,
     /// Numbers that were freed or used twice: a sign of a damaged map.
     pub(super) contradictions: u64,
 }
@@ -51,8 +49,6 @@ impl MapPages {
             loading: HashMap::new(),
             damaged: HashSet::new(),
             damaged_order: VecDeque::new(),
-            hits: 0,
-            misses: 0,
             contradictions: 0,
         }
     }
@@ -88,7 +84,6 @@ impl MapPages {
     /// Ensures that a page is in memory.
     pub(super) fn need(&mut self, page: MapPage) -> Result<(), MapError> {
         if self.cache.touch(page) {
-            self.hits += 1;
             return Ok(());
         }
         if self.damaged.contains(&page) {
@@ -105,7 +100,6 @@ impl MapPages {
             self.set_damaged(page);
             return Err(MapError::Damaged);
         }
-        self.misses += 1;
         self.want(page);
         Err(MapError::Missing)
     }
@@ -357,7 +351,7 @@ impl MapPages {
             if self.cache.contains(page) || self.loading.contains_key(&page) {
                 continue;
             }
-            // The page with the entry may be gone again; then that one is wanted first, and the
+            // The page with the entry may be gone again; then it is wanted first, and the
             // operation asks for this page once more.
             let Ok(entry) = self.page_entry(page) else { continue };
             if entry.place().is_some() {

@@ -6,7 +6,7 @@
 //! child     E A F D      and leaves D to the child.
 //! ```
 //!
-//! Whatever the two trees share, and whatever is the parent's, is leapt over.
+//! Entries that the two trees share are leapt over, and so are those of the parent.
 
 use super::catalog::{RemovalTarget, VOLUME_BLOCKS_MAX};
 use super::page::{LiveBlocks, MapError, TreeWord, node_word};

@@ -31,7 +31,7 @@ const AHEAD_BLOCKS_MAX: u64 = 8192;
 /// A page table as a checkpoint has it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct TableState {
+pub(crate) struct TableState {
     /// Place, check and sequence of the root.
     root: [u64; 3],
     levels: u8,
@@ -267,12 +267,6 @@ impl PageTable {
     pub(super) fn lose_ready(&mut self, number: u64) {
         self.ready.retain(|&ready| ready != number);
         self.handed.remove(&number);
-    }
-
-    pub(super) fn give_back(&mut self, number: u64) {
-        if self.handed.contains(&number) {
-            self.ready.push(number);
-        }
     }
 
     pub(super) fn give_back_late(&mut self, number: u64, pass: u64) {

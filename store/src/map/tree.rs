@@ -91,7 +91,7 @@ impl TreeEdit {
     }
 }
 
-/// What happens to a node on the way.
+/// The change of a node on the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NodeStep {
     /// It stays as it is, or there is none.
@@ -156,17 +156,16 @@ impl TreePlan {
             }
             let node = pages.node(node.number());
             let (clear, at) = (&self.edit.clear[level], digit(self.edit.block, level));
-            let is_cleared = |at: &usize| !node_word(node, *at).is_hole();
+            let has_word = |word: usize| !node_word(node, word).is_hole();
             let drops_below = level > 0 && self.steps[level - 1] == NodeStep::Drop;
-            let is_changed = has_other || drops_below || clear.clone().any(|at| is_cleared(&at));
-            let stays = |word: usize| {
-                !clear.contains(&word)
-                    && !(word == at && drops_below)
-                    && !node_word(node, word).is_hole()
-            };
+            let is_changed = has_other || drops_below || clear.clone().any(has_word);
+            let goes = |word: usize| clear.contains(&word) || (word == at && drops_below);
+            let mut words = 0..NODE_WORDS;
             self.steps[level] = match (is_changed, self.is_owned[level]) {
                 (false, _) => NodeStep::Keep,
-                _ if !has_other && !(0..NODE_WORDS).any(stays) => NodeStep::Drop,
+                _ if !has_other && words.all(|word| goes(word) || !has_word(word)) => {
+                    NodeStep::Drop
+                }
                 (true, true) => NodeStep::Change,
                 (true, false) => NodeStep::Copy,
             };

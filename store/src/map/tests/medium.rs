@@ -7,7 +7,7 @@ use random::Random;
 use crate::api::{PoolChange, VolumeId};
 use crate::block::Block;
 use crate::format::{BlockPlace, LogRecord, PageEntry, SegmentId, TableKind};
-use crate::map::page::{NODE_WORDS, TreeWord, node_word, table_entry};
+use crate::map::page::{NODE_WORDS, TreeWord, node_word};
 use crate::map::{
     Applied, LiveBlocks, Located, MapError, MapPage, MapPass, MapState, PoolMap, WriteToken,
 };
@@ -405,10 +405,5 @@ impl Medium {
             }
         }
         panic!("a live place has a page");
-    }
-
-    /// The entry of a block of a page table, as it is in memory.
-    pub(super) fn slot(&mut self, page: MapPage, slot: usize) -> PageEntry {
-        table_entry(&self.page(page), slot)
     }
 }
