@@ -556,10 +556,13 @@ impl PoolEngine {
         }
         // A checkpoint frees what is empty, and cleans the pages that hold collection up.
         let helps = coming > 0 || self.core.log.blocks > 0;
-        if (free, rows) != self.space_before {
+        // More than ever since the guests' last row: the count goes up and down by the segments
+        // of the checkpoints themselves.
+        let (most, rows_before) = self.space_before;
+        if rows != rows_before || free > most {
             self.futile_checkpoints = 0;
+            self.space_before = (free, rows);
         }
-        self.space_before = (free, rows);
         if helps && self.futile_checkpoints < FUTILE_CHECKPOINTS_MAX {
             self.futile_checkpoints += 1;
             self.checkpointer.want_once();
