@@ -21,8 +21,14 @@ const REQUEST_ROUNDS_MAX: u64 = 4_000;
 /// The rounds in which a pool without requests must come to rest.
 const REST_ROUNDS_MAX: u64 = 20_000;
 
+/// Writes in a row that an idle pool may refuse without being full.
+const BUSY_ROUNDS_MAX: u64 = 200;
+
 /// Requests to devices that one round may hand out.
 const ROUND_IOS_MAX: usize = 4_096;
+
+/// Segments whose blocks a pool at rest may miss of what it says that it has.
+const SLACK_SEGMENTS: u64 = 2;
 
 /// Lines of history that a failure shows.
 const HISTORY_LINES: usize = 400;
@@ -439,7 +445,7 @@ impl World {
             }
         }
         let Some(oldest) = self.requests.values().min_by_key(|request| request.since) else {
-            return Ok(());
+            return self.check_busy();
         };
         if self.round - oldest.since <= REQUEST_ROUNDS_MAX {
             return Ok(());
@@ -447,6 +453,18 @@ impl World {
         let status = self.engine.as_ref().expect("a turn has an engine").status();
         let text = format!("#{} {:?} does not end: {status:?}", oldest.stamp, oldest.ask);
         Err(Failure::new("a request hangs", text))
+    }
+
+    /// A pool without requests that takes no writes says that it is full.
+    fn check_busy(&self) -> Result<(), Failure> {
+        if self.busy_rounds <= BUSY_ROUNDS_MAX {
+            return Ok(());
+        }
+        let status = self.engine.as_ref().expect("a turn has an engine").status();
+        if status.is_full || status.failed.is_some() {
+            return Ok(());
+        }
+        Err(Failure::new("busy without a reason", format!("{status:?}")))
     }
 
     /// No requests, until the engine has nothing left to do.
@@ -471,8 +489,23 @@ impl World {
         Err(Failure::new("no rest", text))
     }
 
+    /// A pool at rest that has room takes a write.
+    fn check_room(&mut self) -> Result<(), Failure> {
+        let status = self.engine.as_ref().expect("a turn has an engine").status();
+        let slack = SLACK_SEGMENTS * u64::from(status.segment_blocks);
+        let has_room = status.used_blocks + slack < status.size_blocks && status.failed.is_none();
+        let volume = self.model.volumes.iter().find(|(_, volume)| !volume.is_snapshot);
+        let Some((&volume, _)) = volume.filter(|_| has_room) else { return Ok(()) };
+        if self.write(volume, 0, 1) {
+            self.tally.add("writes at rest", 1);
+            return Ok(());
+        }
+        Err(Failure::new("full without a reason", format!("{status:?}")))
+    }
+
     /// What a pool at rest must have.
     fn check_rest(&mut self) -> Result<(), Failure> {
+        self.check_room()?;
         let engine = self.engine.as_ref().expect("a turn has an engine");
         self.model.check_list(&engine.volumes())?;
         let used = engine.status().data_blocks;
