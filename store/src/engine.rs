@@ -61,6 +61,10 @@ const NUMBERS_AHEAD: usize = 1024;
 /// The pause after which a flush is marked: a guest that goes on marks it with its next row.
 const MARK_PAUSE_NS: u64 = 20_000_000;
 
+/// Checkpoints for space in a row that gain none, before collection rests until guests write: the
+/// first frees collected segments, the second the pages of the map that the first has replaced.
+const FUTILE_CHECKPOINTS_MAX: u32 = 4;
+
 /// Rows that guests leave to collection and checkpoints.
 const ROWS_KEPT: usize = 16;
 
@@ -116,8 +120,10 @@ pub struct PoolEngine {
     has_abandoned: bool,
     /// Collection found nothing to gain, and guests' rows have these many blocks since.
     rests_at: Option<u64>,
-    /// Free segments at the last checkpoint that was written for space.
-    free_before: usize,
+    /// Free segments, and blocks of guests' rows, at the last checkpoint that was for space.
+    space_before: (usize, u64),
+    /// Checkpoints for space in a row that gained none.
+    futile_checkpoints: u32,
     /// When the last flush will be marked.
     mark_at_ns: Option<u64>,
 }
@@ -151,7 +157,8 @@ impl PoolEngine {
             is_closing: false,
             has_abandoned: false,
             rests_at: None,
-            free_before: 0,
+            space_before: (0, 0),
+            futile_checkpoints: 0,
             mark_at_ns: None,
         };
         engine.checkpointer.want();
@@ -238,7 +245,8 @@ impl PoolEngine {
         if self.core.log.rows() + rows > ROWS_MAX - ROWS_KEPT || self.numbers.len() < blocks {
             return false;
         }
-        let has_room = self.core.has_room(blocks);
+        // Partial writes that are under way will need a block each.
+        let has_room = self.core.has_room(blocks + self.parts.len());
         self.core.counters.full_refusals += u64::from(!has_room);
         has_room
     }
@@ -281,8 +289,8 @@ impl PoolEngine {
             self.core.done(tag, Err(error));
             return Admission::Taken;
         }
-        if !self.parts.has_room() || self.requests.has_change || self.parts.covers(volume, block, 1)
-        {
+        let is_covered = self.parts.covers(volume, block, 1);
+        if !self.parts.has_room() || self.requests.has_change || is_covered || !self.admits(1) {
             return Admission::Busy;
         }
         // The block is read when all that was admitted before is applied.
@@ -485,7 +493,9 @@ impl PoolEngine {
 
     fn write_merged(&mut self) {
         while let Some(merged) = self.parts.next_merged() {
-            if self.core.failed.is_some() || !self.admits(1) {
+            // There was room at its admission: it must not wait for more now.
+            let can_write = self.admits_freeing(1) && !self.numbers.is_empty();
+            if self.core.failed.is_some() || !can_write {
                 return;
             }
             let buffer = self.parts.take_merged(merged.part);
@@ -502,7 +512,11 @@ impl PoolEngine {
         let is_long = self.core.log.blocks >= self.options.log_blocks_max;
         let is_dirty = self.core.map.dirty_blocks() > self.options.cache_blocks / 2;
         let is_last = self.is_closing && !self.is_working() && self.core.log.blocks > 0;
-        if is_long || is_dirty || is_last {
+        // Moves and removals wait at this floor. A checkpoint with fewer dirty pages needs fewer
+        // segments, which lowers the floor, and it frees those that are empty.
+        let has_log = self.core.log.blocks > 0 || self.core.map.dirty_blocks() > 0;
+        let is_short = has_log && self.core.segments.free_count() <= self.core.moved_floor() + 1;
+        if is_long || is_dirty || is_last || is_short {
             self.checkpointer.want_once();
         }
     }
@@ -519,12 +533,6 @@ impl PoolEngine {
         let rests = self.rests_at == Some(rows);
         if is_short && !self.collector.is_busy() && !self.checkpointer.is_busy() && !rests {
             self.begin_collection(free, rows);
-        }
-        let has_log = self.core.log.blocks > 0 || self.core.map.dirty_blocks() > 0;
-        if self.collector.has_victim() && free <= self.core.moved_floor() && has_log {
-            // Moves wait for segments. With fewer dirty pages a checkpoint needs fewer of them,
-            // and it frees those that are empty.
-            self.checkpointer.want_once();
         }
         let before = self.collector.moves_under_way;
         if !self.core.is_halted {
@@ -546,12 +554,18 @@ impl PoolEngine {
         if self.collector.has_victim() {
             return;
         }
-        if free <= self.free_before && self.core.log.blocks == 0 {
-            // The last checkpoint gained nothing, and nothing happened since.
-            self.rests_at = Some(rows);
-        } else if coming > 0 || self.core.log.blocks > 0 {
-            self.free_before = free;
+        // A checkpoint frees what is empty, and cleans the pages that hold collection up.
+        let helps = coming > 0 || self.core.log.blocks > 0;
+        if (free, rows) != self.space_before {
+            self.futile_checkpoints = 0;
+        }
+        self.space_before = (free, rows);
+        if helps && self.futile_checkpoints < FUTILE_CHECKPOINTS_MAX {
+            self.futile_checkpoints += 1;
             self.checkpointer.want_once();
+        } else {
+            self.futile_checkpoints = 0;
+            self.rests_at = Some(rows);
         }
     }
 
