@@ -108,8 +108,9 @@ class Head:
 class Row:
     """A row that the log may have: its records, and where their payload is."""
 
-    def __init__(self, sequence, segment, block, records):
+    def __init__(self, sequence, segment, block, records, is_copy=False):
         self.sequence, self.segment, self.block, self.records = sequence, segment, block, records
+        self.is_copy = is_copy
 
     def payload(self):
         """Each record with the place of its payload, or of the head if it has none."""
@@ -213,7 +214,7 @@ class Log:
                 if head is None:
                     return
                 place = (lost >> 16 & NO_SEGMENT, lost & 0xFFFF)
-                self.add(Row(head.previous_sequence, *place, head.previous_records))
+                self.add(Row(head.previous_sequence, *place, head.previous_records, True))
             self.add(Row(head.sequence, head.segment, head.block, head.records))
             self.durable = max(self.durable, head.durable)
             last = head.sequence
@@ -237,7 +238,7 @@ class Log:
         self.found[row.sequence] = row
 
     def rows(self):
-        """The rows of the log. Behind the durable mark, the first that is not whole ends it."""
+        """The rows of the log. Above the durable mark, the first that is not whole ends it."""
         sequence = self.devices.superblock.sequence + 1
         while True:
             row = self.found.get(sequence)
@@ -249,6 +250,8 @@ class Log:
             sequence += 1
 
     def is_whole(self, row):
+        if row.is_copy:
+            return False
         try:
             for record, place in row.payload():
                 if record.has_payload():
