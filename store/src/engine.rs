@@ -22,6 +22,8 @@ mod segments;
 mod slab;
 mod state;
 mod sync;
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
 
@@ -544,7 +546,9 @@ impl PoolEngine {
     }
 
     fn remove(&mut self) {
+        // A removal goes on after the next opening.
         if self.removal_under_way
+            || self.is_closing
             || self.core.is_halted
             || self.core.failed.is_some()
             || !self.admits_freeing(1)

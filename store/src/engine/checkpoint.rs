@@ -27,8 +27,9 @@ enum Step {
     State,
     Index,
     SyncPages(u64),
-    Superblocks,
-    SyncSuperblocks(u64),
+    /// The first or the second block of each device's superblock.
+    Superblocks(usize),
+    SyncSuperblocks(usize, u64),
 }
 
 /// The state while it is written.
@@ -160,21 +161,25 @@ impl Checkpointer {
             Step::SyncPages(ticket) => {
                 let is_done = core.syncs.is_done(ticket);
                 if is_done {
-                    self.write_superblocks(core);
-                    self.step = Step::Superblocks;
+                    self.write_superblocks(core, 0);
+                    self.step = Step::Superblocks(0);
                 }
                 is_done
             }
-            Step::Superblocks => {
+            Step::Superblocks(half) => {
                 let is_done = self.superblocks_left == 0;
                 if is_done {
-                    self.step = Step::SyncSuperblocks(core.syncs.ticket());
+                    self.step = Step::SyncSuperblocks(half, core.syncs.ticket());
                 }
                 is_done
             }
-            Step::SyncSuperblocks(ticket) => {
+            Step::SyncSuperblocks(half, ticket) => {
                 let is_done = core.syncs.is_done(ticket);
-                if is_done {
+                if is_done && half == 0 {
+                    // One after the other: a power cut damages one of the two at most.
+                    self.write_superblocks(core, 1);
+                    self.step = Step::Superblocks(1);
+                } else if is_done {
                     self.finish(core);
                 }
                 is_done
@@ -285,7 +290,7 @@ impl Checkpointer {
         core.log.retire(*row);
     }
 
-    fn write_superblocks(&mut self, core: &mut EngineCore) {
+    fn write_superblocks(&mut self, core: &mut EngineCore, half: usize) {
         let mut superblock = self.base.superblock;
         superblock.checkpoint = (self.number + 1).into();
         superblock.sequence = self.sequence.into();
@@ -294,13 +299,12 @@ impl Checkpointer {
         superblock.streams = self.positions;
         for device in 0..self.base.devices.len() as u8 {
             superblock.device = device;
-            for block in superblock_blocks(self.number + 1) {
-                let mut buffer = core.buffer(1);
-                superblock.encode(&mut buffer.blocks_mut()[0]);
-                let op = DeviceOp::Write { block, buffer, blocks: 1 };
-                core.submit(device, op, IoPurpose::Superblock);
-                self.superblocks_left += 1;
-            }
+            let block = superblock_blocks(self.number + 1)[half];
+            let mut buffer = core.buffer(1);
+            superblock.encode(&mut buffer.blocks_mut()[0]);
+            let op = DeviceOp::Write { block, buffer, blocks: 1 };
+            core.submit(device, op, IoPurpose::Superblock);
+            self.superblocks_left += 1;
         }
     }
 

@@ -116,13 +116,22 @@ fn read_superblocks(
     sizes_blocks: &[u64],
 ) -> Result<Superblock, PoolOpenError> {
     let mut found = Vec::new();
+    let mut damaged = [false; 2];
     for device in 0..sizes_blocks.len() as u8 {
-        found.push(read_superblock(devices, device)?);
+        found.push(read_superblock(devices, device, &mut damaged)?);
     }
     let newest = *found
         .iter()
         .max_by_key(|superblock| superblock.checkpoint.get())
         .ok_or_else(|| PoolOpenError::Devices("a pool has at least one device".into()))?;
+    // The two blocks are written one after the other, so a power cut damages one at most.
+    if damaged[(newest.checkpoint.get() + 1) as usize % 2] {
+        return Err(PoolOpenError::Damaged(format!(
+            "both copies of a superblock are damaged, which may be newer than the one that is \
+             left, of the checkpoint {}: take the pool from a backup",
+            newest.checkpoint
+        )));
+    }
     check_devices(&newest, &found, sizes_blocks)?;
     for (device, superblock) in (0u8..).zip(&found) {
         let failed = |error| PoolOpenError::Device { device, error };
@@ -142,26 +151,42 @@ fn read_superblocks(
     Ok(newest)
 }
 
-fn read_superblock(devices: &mut dyn PoolDevices, device: u8) -> Result<Superblock, PoolOpenError> {
+/// The newest superblock of a device; a slot of which both blocks are damaged is marked.
+fn read_superblock(
+    devices: &mut dyn PoolDevices,
+    device: u8,
+    damaged: &mut [bool; 2],
+) -> Result<Superblock, PoolOpenError> {
     let mut buffer = BlockBuffer::new(1);
     let mut best: Option<Superblock> = None;
-    let mut reason = SuperblockError::NoPool;
-    for block in [0, 1].into_iter().flat_map(superblock_blocks) {
-        let read = devices.read(device, block, &mut buffer, 1);
-        read.map_err(|error| PoolOpenError::Device { device, error })?;
-        match Superblock::decode(&buffer.blocks()[0]) {
-            Ok(superblock) => {
-                let is_newer = |best: &Superblock| superblock.checkpoint > best.checkpoint;
-                if best.as_ref().is_none_or(is_newer) {
-                    best = Some(superblock);
+    let mut reason = PoolOpenError::Superblock { device, error: SuperblockError::NoPool };
+    for (slot, is_damaged) in (0..).zip(damaged) {
+        let mut bad = 0;
+        for block in superblock_blocks(slot) {
+            let read = devices.read(device, block, &mut buffer, 1);
+            let read = read.map_err(|error| PoolOpenError::Device { device, error });
+            let superblock = read.and_then(|()| {
+                let found = Superblock::decode(&buffer.blocks()[0]);
+                found.map_err(|error| PoolOpenError::Superblock { device, error })
+            });
+            match superblock {
+                Ok(superblock) => {
+                    let is_newer = |best: &Superblock| superblock.checkpoint > best.checkpoint;
+                    if best.as_ref().is_none_or(is_newer) {
+                        best = Some(superblock);
+                    }
+                }
+                // A slot that was never written is no reason.
+                Err(PoolOpenError::Superblock { error: SuperblockError::NoPool, .. }) => {}
+                Err(error) => {
+                    bad += 1;
+                    reason = error;
                 }
             }
-            // A slot that was never written is no reason.
-            Err(SuperblockError::NoPool) => {}
-            Err(error) => reason = error,
         }
+        *is_damaged |= bad == 2;
     }
-    best.ok_or(PoolOpenError::Superblock { device, error: reason })
+    best.ok_or(reason)
 }
 
 /// Whether the devices are all of the pool's, each in its place, and long enough.
