@@ -481,7 +481,10 @@ fn the_reader_makes_up_for_damage_or_names_it() {
         Reader::new(&devices)
     };
     let log = pool.devices.log();
-    let writes = |record: &LogRecord| matches!(record, LogRecord::Write { volume: of, .. } if *of == volume.0);
+    let writes = |record: &LogRecord| match record {
+        LogRecord::Write { volume: of, .. } => *of == volume.0,
+        _ => false,
+    };
     let rows: Vec<_> = log.iter().filter(|head| head.records.iter().any(writes)).collect();
     let [durable, last] = rows.as_slice() else { panic!("the log is {log:?}") };
     assert!(last.durable >= durable.sequence);
