@@ -1,39 +1,35 @@
-//! A reader that was written after `docs/store-format.md` alone finds in a pool what the engine
-//! wrote to it, after a crash in the middle of everything, and with damaged blocks.
+//! A pool in memory, and a model of its volumes and snapshots.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
 use std::rc::Rc;
 
 use random::Random;
-use store::block::{BLOCK_BYTES, Block, BlockBuffer};
-use store::format::{
-    BlockPlace, DEVICE_HEADER_BLOCKS, LogRecord, RowHead, Superblock, superblock_blocks,
-};
+use store::block::{Block, BlockBuffer};
+use store::format::{BlockPlace, DEVICE_HEADER_BLOCKS, RowHead, Superblock, superblock_blocks};
 use store::{
     Admission, CACHE_BLOCKS_MIN, DeviceIo, DeviceLayout, DeviceOp, PoolChange, PoolCompletion,
     PoolDeviceError, PoolDevices, PoolEngine, PoolError, PoolLayout, PoolOptions, PoolVolumeKind,
     RequestTag, VolumeId, format_pool,
 };
 
-const UUID: [u8; 16] = *b"a pool to read.!";
-const SEGMENT_BLOCKS: u32 = 64;
-const DEVICE_BLOCKS: u64 = DEVICE_HEADER_BLOCKS + 72 * SEGMENT_BLOCKS as u64 + 5;
-const DEVICES: usize = 2;
-const VOLUME_BLOCKS_MAX: u64 = 1300;
-const VERSIONS_MAX: usize = 7;
+pub(crate) const UUID: [u8; 16] = *b"a pool to read.!";
+pub(crate) const SEGMENT_BLOCKS: u32 = 64;
+pub(crate) const DEVICE_BLOCKS: u64 = DEVICE_HEADER_BLOCKS + 72 * SEGMENT_BLOCKS as u64 + 5;
+pub(crate) const DEVICES: usize = 2;
+pub(crate) const VOLUME_BLOCKS_MAX: u64 = 1300;
+pub(crate) const VERSIONS_MAX: usize = 7;
 
 /// Devices in memory.
 #[derive(Clone)]
-struct MemoryDevices(Vec<Vec<Block>>);
+pub(crate) struct MemoryDevices(pub(crate) Vec<Vec<Block>>);
 
 impl MemoryDevices {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(vec![vec![Block::ZERO; DEVICE_BLOCKS as usize]; DEVICES])
     }
 
-    fn save(&self, folder: &Path) -> Vec<PathBuf> {
+    pub(crate) fn save(&self, folder: &Path) -> Vec<PathBuf> {
         let save = |(index, blocks): (usize, &Vec<Block>)| {
             let path = folder.join(format!("device{index}"));
             let bytes: Vec<u8> = blocks.iter().flat_map(|block| block.0).collect();
@@ -43,20 +39,20 @@ impl MemoryDevices {
         self.0.iter().enumerate().map(save).collect()
     }
 
-    fn at(&mut self, place: BlockPlace) -> &mut Block {
+    pub(crate) fn at(&mut self, place: BlockPlace) -> &mut Block {
         let first = DEVICE_HEADER_BLOCKS as usize
             + place.segment.index() as usize * SEGMENT_BLOCKS as usize;
         &mut self.0[usize::from(place.segment.device())][first + usize::from(place.block)]
     }
 
-    fn superblock(&self) -> Superblock {
+    pub(crate) fn superblock(&self) -> Superblock {
         let blocks = [0, 1].into_iter().flat_map(superblock_blocks);
         let found = blocks.filter_map(|at| Superblock::decode(&self.0[0][at as usize]).ok());
         found.max_by_key(|superblock| superblock.checkpoint.get()).unwrap()
     }
 
     /// The heads of the rows of guests behind the checkpoint, by their sequence.
-    fn log(&self) -> Vec<RowHead> {
+    pub(crate) fn log(&self) -> Vec<RowHead> {
         let superblock = self.superblock();
         let blocks = self.0.iter().flatten();
         let heads = blocks.filter_map(|block| RowHead::decode(&UUID, block).ok());
@@ -68,7 +64,7 @@ impl MemoryDevices {
         log
     }
 
-    fn perform(&mut self, io: DeviceIo) -> Option<BlockBuffer> {
+    pub(crate) fn perform(&mut self, io: DeviceIo) -> Option<BlockBuffer> {
         match io.op {
             DeviceOp::Read { block, mut buffer, blocks } => {
                 self.read(io.device, block, &mut buffer, blocks).unwrap();
@@ -114,20 +110,20 @@ impl PoolDevices for MemoryDevices {
 }
 
 /// The content of a volume or snapshot, as it must be.
-type Content = Vec<Option<Rc<Block>>>;
+pub(crate) type Content = Vec<Option<Rc<Block>>>;
 
 /// A pool, and a model of its volumes and snapshots.
-struct ReadPool {
-    devices: MemoryDevices,
-    engine: PoolEngine,
-    model: BTreeMap<VolumeId, Content>,
-    random: Random,
-    tags: u64,
-    now_ns: u64,
+pub(crate) struct MediaPool {
+    pub(crate) devices: MemoryDevices,
+    pub(crate) engine: PoolEngine,
+    pub(crate) model: BTreeMap<VolumeId, Content>,
+    pub(crate) random: Random,
+    pub(crate) tags: u64,
+    pub(crate) now_ns: u64,
 }
 
-impl ReadPool {
-    fn new(seed: u64) -> Self {
+impl MediaPool {
+    pub(crate) fn new(seed: u64) -> Self {
         let mut devices = MemoryDevices::new();
         let device = |index| DeviceLayout { uuid: [index as u8; 16], blocks: DEVICE_BLOCKS };
         let layout = PoolLayout {
@@ -137,24 +133,23 @@ impl ReadPool {
         };
         format_pool(&mut devices, &layout).unwrap();
         let engine = open(&mut devices, seed);
-        Self {
-            devices,
-            engine,
-            model: BTreeMap::new(),
-            random: Random::new(seed),
-            tags: 0,
-            now_ns: 0,
-        }
+        Self::with(devices, engine, seed)
+    }
+
+    /// An open pool, of whose content nothing is known.
+    pub(crate) fn with(devices: MemoryDevices, engine: PoolEngine, seed: u64) -> Self {
+        let random = Random::new(seed);
+        Self { devices, engine, model: BTreeMap::new(), random, tags: 0, now_ns: 0 }
     }
 
     /// The engine is gone without a word, and another one opens the pool.
-    fn crash_and_open(&mut self) {
+    pub(crate) fn crash_and_open(&mut self) {
         let salt = self.random.draw();
         self.engine = open(&mut self.devices, salt);
     }
 
     /// One round of the engine with devices that answer at once; the ends of requests.
-    fn round(&mut self) -> Vec<(RequestTag, Result<VolumeId, PoolError>)> {
+    pub(crate) fn round(&mut self) -> Vec<(RequestTag, Result<VolumeId, PoolError>)> {
         self.now_ns += 1_000_000;
         self.engine.poll(self.now_ns);
         while let Some(io) = self.engine.next_io() {
@@ -172,7 +167,7 @@ impl ReadPool {
     }
 
     /// Offers a request until it is taken, and waits for its end.
-    fn ask(
+    pub(crate) fn ask(
         &mut self,
         mut offer: impl FnMut(&mut PoolEngine, RequestTag) -> Admission,
     ) -> Result<VolumeId, PoolError> {
@@ -188,16 +183,16 @@ impl ReadPool {
         panic!("the request does not end: {:?}", self.engine.status());
     }
 
-    fn change(&mut self, change: &PoolChange) -> Option<VolumeId> {
+    pub(crate) fn change(&mut self, change: &PoolChange) -> Option<VolumeId> {
         self.ask(|engine, tag| engine.change(tag, change.clone())).ok()
     }
 
-    fn flush(&mut self) {
+    pub(crate) fn flush(&mut self) {
         self.ask(PoolEngine::flush).unwrap();
     }
 
     /// Lets the work in the background end.
-    fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         for _ in 0..100_000 {
             if !self.engine.is_busy() {
                 return;
@@ -207,7 +202,7 @@ impl ReadPool {
         panic!("the pool has no rest: {:?}", self.engine.status());
     }
 
-    fn new_block(&mut self) -> Rc<Block> {
+    pub(crate) fn new_block(&mut self) -> Rc<Block> {
         let mut random = self.random.fork();
         let mut block = Block::ZERO;
         block.0.chunks_exact_mut(8).for_each(|word| {
@@ -217,20 +212,20 @@ impl ReadPool {
     }
 
     /// A volume, and a range of its blocks.
-    fn range(&mut self, blocks_max: u64) -> Option<(VolumeId, u64, u64)> {
+    pub(crate) fn range(&mut self, blocks_max: u64) -> Option<(VolumeId, u64, u64)> {
         let volume = self.pick(PoolVolumeKind::Volume)?;
         let size = self.model[&volume].len() as u64;
         let block = self.random.below(size);
         Some((volume, block, self.random.between(1, blocks_max.min(size - block))))
     }
 
-    fn pick(&mut self, kind: PoolVolumeKind) -> Option<VolumeId> {
+    pub(crate) fn pick(&mut self, kind: PoolVolumeKind) -> Option<VolumeId> {
         let list = self.engine.volumes();
         let ids: Vec<_> = list.iter().filter(|volume| volume.kind == kind).collect();
         (!ids.is_empty()).then(|| ids[self.random.below(ids.len() as u64) as usize].id)
     }
 
-    fn write(&mut self, volume: VolumeId, block: u64, blocks: u64) {
+    pub(crate) fn write(&mut self, volume: VolumeId, block: u64, blocks: u64) {
         let pages: Vec<_> = (0..blocks).map(|_| self.new_block()).collect();
         let done = self.ask(|engine, tag| {
             engine.write(tag, volume, block, blocks as u32, &mut |index, page| {
@@ -242,7 +237,7 @@ impl ReadPool {
         content.iter_mut().skip(block as usize).zip(pages).for_each(|(at, page)| *at = Some(page));
     }
 
-    fn write_part(&mut self) {
+    pub(crate) fn write_part(&mut self) {
         let Some((volume, block, _)) = self.range(1) else { return };
         let (from, bytes) = (self.random.below(4000) as usize, [0xb7; 96]);
         self.ask(|engine, tag| engine.write_part(tag, volume, block, from, &bytes)).unwrap();
@@ -252,21 +247,21 @@ impl ReadPool {
         *at = Some(Rc::new(whole));
     }
 
-    fn zero(&mut self) {
+    pub(crate) fn zero(&mut self) {
         let Some((volume, block, blocks)) = self.range(200) else { return };
         self.ask(|engine, tag| engine.zero(tag, volume, block, blocks as u32)).unwrap();
         let content = self.model.get_mut(&volume).unwrap();
         content[block as usize..][..blocks as usize].fill(None);
     }
 
-    fn create(&mut self, blocks: u64) -> VolumeId {
+    pub(crate) fn create(&mut self, blocks: u64) -> VolumeId {
         let change = PoolChange::Create { name: format!("v{}", self.tags), blocks };
         let id = self.change(&change).unwrap();
         self.model.insert(id, vec![None; blocks as usize]);
         id
     }
 
-    fn snapshot_or_clone(&mut self) -> Option<()> {
+    pub(crate) fn snapshot_or_clone(&mut self) -> Option<()> {
         let name = format!("s{}", self.tags);
         let (change, of) = if self.random.one_in(3) {
             let snapshot = self.pick(PoolVolumeKind::Snapshot)?;
@@ -280,7 +275,7 @@ impl ReadPool {
         Some(())
     }
 
-    fn replace(&mut self) -> Option<()> {
+    pub(crate) fn replace(&mut self) -> Option<()> {
         let volume = self.pick(PoolVolumeKind::Volume)?;
         match self.random.below(4) {
             0 => {
@@ -305,7 +300,7 @@ impl ReadPool {
         Some(())
     }
 
-    fn remove(&mut self) {
+    pub(crate) fn remove(&mut self) {
         let is_volume = self.random.one_in(2);
         let kind = if is_volume { PoolVolumeKind::Volume } else { PoolVolumeKind::Snapshot };
         let Some(volume) = self.pick(kind) else { return };
@@ -313,7 +308,7 @@ impl ReadPool {
         self.model.remove(&volume);
     }
 
-    fn step(&mut self) {
+    pub(crate) fn step(&mut self) {
         match self.random.below(40) {
             0 | 1 if self.model.len() < VERSIONS_MAX => {
                 let _ = self.snapshot_or_clone();
@@ -338,7 +333,7 @@ impl ReadPool {
     }
 
     /// The power goes while a row is written: only the first half of its blocks is there.
-    fn tear(&mut self, volume: VolumeId) {
+    pub(crate) fn tear(&mut self, volume: VolumeId) {
         let block = self.new_block();
         let taken = self.engine.write(RequestTag(0), volume, 0, 1, &mut |_, page| {
             page.clone_from(&block);
@@ -353,7 +348,7 @@ impl ReadPool {
     }
 
     /// What the reader must list.
-    fn list(&self) -> String {
+    pub(crate) fn list(&self) -> String {
         let list = self.engine.volumes();
         let mut lines: Vec<_> = list
             .iter()
@@ -369,148 +364,7 @@ impl ReadPool {
     }
 }
 
-fn open(devices: &mut MemoryDevices, salt: u64) -> PoolEngine {
+pub(crate) fn open(devices: &mut MemoryDevices, salt: u64) -> PoolEngine {
     let options = PoolOptions { cache_blocks: CACHE_BLOCKS_MIN, log_blocks_max: 1500 };
     PoolEngine::open(devices, &[DEVICE_BLOCKS; DEVICES], options, salt, 0).unwrap()
-}
-
-/// The reader of this pool's devices, in a folder of their own.
-struct Reader {
-    folder: tempfile::TempDir,
-    devices: Vec<PathBuf>,
-}
-
-impl Reader {
-    fn new(devices: &MemoryDevices) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let devices = devices.save(folder.path());
-        Self { folder, devices }
-    }
-
-    fn run(&self, arguments: &[&str]) -> Output {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reader/vrio_pool.py");
-        let mut python = Command::new("python3");
-        python.arg("-B").arg(script).args(arguments).args(&self.devices);
-        python.output().unwrap()
-    }
-
-    fn list(&self) -> String {
-        let output = self.run(&["list"]);
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let text = String::from_utf8(output.stdout).unwrap();
-        let mut lines: Vec<_> = text.split_inclusive('\n').collect();
-        lines.sort_unstable();
-        lines.concat()
-    }
-
-    fn extract(&self, volume: VolumeId) -> Result<Vec<u8>, String> {
-        let out = self.folder.path().join("out");
-        let output =
-            self.run(&["extract", &volume.0.to_string(), out.to_str().expect("a plain path")]);
-        match output.status.success() {
-            true => Ok(std::fs::read(&out).unwrap()),
-            false => Err(String::from_utf8(output.stderr).unwrap()),
-        }
-    }
-
-    fn check(&self, volume: VolumeId, content: &Content) {
-        let image = self.extract(volume).unwrap();
-        assert_eq!(image.len(), content.len() * BLOCK_BYTES, "size of {volume:?}");
-        for (at, (found, expected)) in image.chunks(BLOCK_BYTES).zip(content).enumerate() {
-            let expected = expected.as_ref().map_or(&Block::ZERO, |block| block);
-            assert!(found == expected.0, "block {at} of {volume:?} differs");
-        }
-    }
-}
-
-fn has_python(test: &str) -> bool {
-    let mut python = Command::new("python3");
-    let ended = python.args(["-c", ""]).stderr(Stdio::null()).status();
-    let has_python = ended.is_ok_and(|status| status.success());
-    if !has_python {
-        println!("SKIP {test}: no python3 here");
-    }
-    has_python
-}
-
-#[test]
-fn the_reader_finds_what_the_engine_wrote() {
-    if !has_python("the_reader_finds_what_the_engine_wrote") {
-        return;
-    }
-    let mut pool = ReadPool::new(21);
-    for _ in 0..2 {
-        (0..400).for_each(|_| pool.step());
-        pool.crash_and_open();
-    }
-    // The last opening has moved pages, checkpoints, and a log behind the last of them.
-    let mut steps = 0;
-    while pool.engine.status().counters.moved_pages < 100 || steps < 400 {
-        steps += 1;
-        assert!(steps < 20_000, "nothing is collected: {:?}", pool.engine.status());
-        pool.step();
-    }
-    assert!(pool.engine.status().counters.checkpoints > 3);
-    let torn = pool.create(1);
-    pool.write(torn, 0, 1);
-    let (list, model) = (pool.list(), pool.model.clone());
-    pool.tear(torn);
-    let reader = Reader::new(&pool.devices);
-    assert_eq!(reader.list(), list);
-    model.iter().for_each(|(&volume, content)| reader.check(volume, content));
-}
-
-#[test]
-fn the_reader_makes_up_for_damage_or_names_it() {
-    if !has_python("the_reader_makes_up_for_damage_or_names_it") {
-        return;
-    }
-    let mut pool = ReadPool::new(22);
-    (0..150).for_each(|_| pool.step());
-    pool.settle();
-    let volume = pool.create(10);
-    pool.write(volume, 0, 3);
-    pool.flush();
-    // This row's head says that the one before it is durable, and has its records.
-    pool.write(volume, 2, 3);
-    let content = &pool.model[&volume];
-
-    let damage = |damage: &dyn Fn(&mut MemoryDevices)| {
-        let mut devices = pool.devices.clone();
-        damage(&mut devices);
-        Reader::new(&devices)
-    };
-    let log = pool.devices.log();
-    let writes = |record: &LogRecord| match record {
-        LogRecord::Write { volume: of, .. } => *of == volume.0,
-        _ => false,
-    };
-    let rows: Vec<_> = log.iter().filter(|head| head.records.iter().any(writes)).collect();
-    let [durable, last] = rows.as_slice() else { panic!("the log is {log:?}") };
-    assert!(last.durable >= durable.sequence);
-    damage(&|devices| devices.at(durable.place).0[100] ^= 1).check(volume, content);
-
-    for copy in [0, 1] {
-        let place = pool.devices.superblock().state[copy].place().unwrap();
-        damage(&|devices| devices.at(place).0[0] ^= 1).check(volume, content);
-    }
-    let superblock = pool.devices.superblock().checkpoint.get();
-    let [first, second] = superblock_blocks(superblock).map(|block| block as usize);
-    damage(&|devices| devices.0[0][first].0[40] ^= 1).check(volume, content);
-    damage(&|devices| devices.0[1][second].0[40] ^= 1).check(volume, content);
-
-    let page = BlockPlace { block: durable.place.block + 1, ..durable.place };
-    let error = damage(&|devices| devices.at(page).0[0] ^= 1).extract(volume).err();
-    assert!(error.is_some_and(|error| error.contains("is damaged")));
-
-    // Without the last row, the write before it is above the mark: a log that ends with it, and
-    // one that does not even have it, are logs as well.
-    let whole = damage(&|_| {}).extract(volume).ok();
-    let before = damage(&|devices| devices.at(last.place).0[100] ^= 1).extract(volume).ok();
-    let empty = damage(&|devices| {
-        devices.at(last.place).0[100] ^= 1;
-        devices.at(page).0[0] ^= 1;
-    });
-    assert!(before.is_some() && before != whole);
-    assert!(empty.extract(volume).is_ok_and(|image| image == vec![0; 10 * BLOCK_BYTES]));
 }
