@@ -565,10 +565,13 @@ impl PoolEngine {
             true => coming > 0 || self.core.log.blocks > 0,
             false => coming >= batch,
         };
-        if (free, rows) != self.space_before {
+        // More than ever since the guests' last row: the count goes up and down by the segments
+        // of the checkpoints themselves.
+        let (most, rows_before) = self.space_before;
+        if rows != rows_before || free > most {
             self.futile_checkpoints = 0;
+            self.space_before = (free, rows);
         }
-        self.space_before = (free, rows);
         if helps && self.futile_checkpoints < FUTILE_CHECKPOINTS_MAX {
             self.futile_checkpoints += 1;
             self.checkpointer.want_once();
@@ -658,8 +661,8 @@ impl PoolEngine {
             Some(IoPurpose::Read(part)) => {
                 self.reads.answered(&mut self.core, part, buffer, result);
             }
-            Some(IoPurpose::Load(page, segment)) => {
-                self.core.page_answered(page, segment, buffer, result);
+            Some(IoPurpose::Load(page, place, is_second)) => {
+                self.core.page_answered((page, place, is_second), buffer, result);
             }
             Some(IoPurpose::Sync) => self.core.sync_answered(result),
             Some(IoPurpose::Superblock) => {
