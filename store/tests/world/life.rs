@@ -108,6 +108,8 @@ pub(crate) struct World {
     pub(crate) mood: Mood,
     /// Rounds in a row in which the engine took no write.
     pub(crate) busy_rounds: u64,
+    /// Those of them in which the pool was idle and not full.
+    pub(crate) busy_without_reason: u64,
     /// A crash after so many answers.
     crash_in: Option<(u64, CrashKind)>,
     /// A crash at this request of the next opening.
@@ -135,6 +137,7 @@ impl World {
             now_ns: 1_000_000,
             mood: Mood::Mixed,
             busy_rounds: 0,
+            busy_without_reason: 0,
             crash_in: None,
             stop_opening_at: None,
             damaged: Vec::new(),
@@ -457,13 +460,10 @@ impl World {
 
     /// A pool without requests that takes no writes says that it is full.
     fn check_busy(&self) -> Result<(), Failure> {
-        if self.busy_rounds <= BUSY_ROUNDS_MAX {
+        if self.busy_without_reason <= BUSY_ROUNDS_MAX {
             return Ok(());
         }
         let status = self.engine.as_ref().expect("a turn has an engine").status();
-        if status.is_full || status.failed.is_some() {
-            return Ok(());
-        }
         Err(Failure::new("busy without a reason", format!("{status:?}")))
     }
 
