@@ -1,5 +1,5 @@
-//! The content that a pool must hold: for each block of each volume and snapshot, the versions that it may
-//! have.
+//! The content that a pool must hold: for each block of each volume and snapshot, the versions
+//! that it may have.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Range;
