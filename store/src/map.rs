@@ -432,7 +432,7 @@ impl PoolMap {
     /// A page to be written in this pass. The answer is the same until the page was copied out.
     ///
     /// # Errors
-    /// None: whatever a dirty page needs is in memory.
+    /// None: all that a dirty page needs is in memory.
     pub(crate) fn next_dirty(&mut self, pass: MapPass) -> Result<Option<MapPage>, MapError> {
         Ok(self.pages.cache.next_dirty(pass))
     }

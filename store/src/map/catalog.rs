@@ -5,9 +5,9 @@
 //!     └──────── volume 5 (a clone of 1)
 //! ```
 //!
-//! A version owns the entries that were born after its parent's generation. The trees that are freed
-//! in the background are versions of the kind `Removing`, which no request reaches: a removed snapshot, a removed
-//! volume, and the old tree of a volume that was cleared, rolled back or made smaller.
+//! A version owns the entries that were born after its parent's generation. The trees that are
+//! freed in the background are versions of the kind `Removing`, which no request reaches: a removed
+//! snapshot or volume, and the old tree of a volume that was cleared, rolled back or made smaller.
 
 mod changes;
 mod state;
@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::page::TreeWord;
 use crate::api::VolumeId;
+use crate::block::BLOCK_BYTES;
 
 pub(crate) use state::CatalogState;
 
@@ -63,6 +64,13 @@ pub struct PoolVolume {
     pub blocks: u64,
     /// When a snapshot was taken, in seconds since 1970; 0 for a volume.
     pub at_s: u64,
+}
+
+impl PoolVolume {
+    /// Its size in bytes.
+    pub fn size_bytes(&self) -> u64 {
+        self.blocks.saturating_mul(BLOCK_BYTES as u64)
+    }
 }
 
 /// A volume or snapshot. It is part of a checkpoint, so a field's name is part of the format.
@@ -187,7 +195,7 @@ impl PoolCatalog {
         TreeOwner { floor: self.floor(volume.parent), removed }
     }
 
-    /// The generation of a parent: what was born later is the child's.
+    /// The generation of a parent: entries that were born later are the child's.
     fn floor(&self, parent: Option<u32>) -> u64 {
         parent.map_or(0, |parent| self.versions[&parent].generation)
     }

@@ -141,6 +141,10 @@ impl TreePlan {
                 Err(MapError::Damaged) if plan.edit.leaves_damaged => break,
                 below => below?,
             };
+            // A tree that comes back to a node of its own is no tree that a map has written.
+            if plan.words.iter().any(|above| above.number() == word.number()) {
+                return Err(MapError::Damaged);
+            }
             plan.words[level] = word;
             plan.is_owned[level] = owner.owns(word.birth(), node_end(plan.edit.block, level));
             word = below;

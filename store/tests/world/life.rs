@@ -24,7 +24,7 @@ const REST_ROUNDS_MAX: u64 = 20_000;
 /// Writes in a row that an idle pool may refuse without being full.
 const BUSY_ROUNDS_MAX: u64 = 200;
 
-/// Requests to devices that one round may hand out.
+/// Requests to devices that a round may hand out.
 const ROUND_IOS_MAX: usize = 4_096;
 
 /// Segments whose blocks a pool at rest may miss of what it says that it has.
@@ -35,7 +35,7 @@ const HISTORY_LINES: usize = 400;
 
 /// A request under way.
 pub(crate) struct Request {
-    /// What it is about.
+    /// Its subject.
     pub(crate) ask: Ask,
     /// When it was admitted, by the model's clock.
     pub(crate) stamp: u64,
@@ -43,7 +43,7 @@ pub(crate) struct Request {
     pub(crate) since: u64,
 }
 
-/// What a user asked for.
+/// A user's request.
 #[derive(Clone, Debug)]
 pub(crate) enum Ask {
     /// A write, a part of a block, or zeroes.
@@ -503,7 +503,7 @@ impl World {
         Err(Failure::new("full without a reason", format!("{status:?}")))
     }
 
-    /// What a pool at rest must have.
+    /// Holds a pool at rest to its promises.
     fn check_rest(&mut self) -> Result<(), Failure> {
         self.check_room()?;
         let engine = self.engine.as_ref().expect("a turn has an engine");

@@ -1,4 +1,4 @@
-//! Users: what they ask the pool for.
+//! Users and their requests.
 
 use random::Random;
 use store::{Admission, PoolChange, RequestTag, VolumeId};

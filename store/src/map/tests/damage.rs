@@ -3,6 +3,7 @@
 use super::medium::Medium;
 use crate::api::{PoolChange, VolumeId};
 use crate::format::TableKind;
+use crate::map::page::{TreeWord, set_node_word};
 use crate::map::{Applied, MapError, MapPage};
 
 const FAR: u64 = 1 << 30;
@@ -140,4 +141,20 @@ fn a_write_that_failed_does_not_give_its_number_away_before_two_checkpoints() {
     }
     assert_eq!(medium.run(|map, _| map.take_number()), Ok(first));
     assert_eq!(medium.try_write(volume, FAR, 13), Ok(Applied::Done));
+}
+
+/// The checks of a hostile tree are right, and each page is there.
+#[test]
+fn a_tree_that_comes_back_to_itself_is_damaged() {
+    // The first volume has the nodes 1 to 4, from its leaf to its root.
+    for below in [2, 3, 4] {
+        let (mut medium, volume) = medium();
+        let node = medium.map.pages.change(MapPage::Node(2));
+        set_node_word(node, 0, TreeWord::new(1, below));
+        assert_eq!(medium.try_write(volume, 1, 13), Err(MapError::Damaged));
+        assert_eq!(medium.try_zero(volume, 0, 64), Err(MapError::Damaged));
+        assert_eq!(medium.try_write(volume, FAR, 13), Ok(Applied::Done));
+        medium.change(PoolChange::Remove { volume });
+        medium.remove_all();
+    }
 }

@@ -9,7 +9,8 @@ use crate::block::Block;
 use crate::format::{BlockPlace, LogRecord, PageEntry, SegmentId, TableKind};
 use crate::map::page::{NODE_WORDS, TreeWord, node_word};
 use crate::map::{
-    Applied, LiveBlocks, Located, MapError, MapPage, MapPass, MapState, PoolMap, WriteToken,
+    Applied, LiveBlocks, Located, MapError, MapPage, MapPass, MapState, PoolMap, VOLUME_BLOCKS_MAX,
+    WriteToken,
 };
 
 /// Places that are referred to. Each is there once.
@@ -220,18 +221,21 @@ impl Medium {
 
     /// A step of a removal, if one can go on.
     pub(super) fn remove_more(&mut self) -> bool {
+        let is_short = self.random.one_in(2);
+        let unit = 64 << self.random.below(24);
+        self.remove_a_bit(if is_short { unit } else { VOLUME_BLOCKS_MAX })
+    }
+
+    /// The same, and it ends at a multiple of `unit`: more steps have more writes between them.
+    pub(super) fn remove_a_bit(&mut self, unit: u64) -> bool {
         let step = self.run(|map, _| map.removal_step()).expect("damage does not stop a removal");
-        let Some(LogRecord::Removal { snapshot, mut block }) = step else {
+        let Some(LogRecord::Removal { snapshot, block }) = step else {
             assert!(step.is_none() && !self.map.has_removal());
             return false;
         };
         assert!(self.map.has_removal());
-        if self.random.one_in(2) {
-            // Shorter steps, for more writes between them.
-            let at = self.map.catalog.removal().unwrap().at;
-            let unit = 64 << self.random.below(24);
-            block = block.min((at / unit + 1) * unit);
-        }
+        let at = self.map.catalog.removal().unwrap().at;
+        let block = block.min((at / unit + 1) * unit);
         let record = LogRecord::Removal { snapshot, block };
         assert_eq!(self.apply(record, None), Ok(Applied::Done));
         true

@@ -26,6 +26,8 @@ struct Model {
     blocks: Vec<u64>,
     names: u64,
     contents: u64,
+    /// With few volumes more happens to each of them.
+    few: usize,
     /// Pages of the map are damaged now and then.
     is_damaging: bool,
 }
@@ -40,11 +42,12 @@ impl Model {
         let fanout = if random.one_in(3) { 170 } else { random.between(6, 12) };
         let mut blocks = vec![VOLUME_BLOCKS_MAX - 1];
         for edge in [0, 64, 512, 1024, 512 * 512, 512 * 512 + 512, 1 << 27, 3 << 27] {
-            for _ in 0..random.between(1, 4) {
-                let near = [1, 3, 70][random.below(3) as usize];
+            for _ in 0..random.between(1, 6) {
+                let near = [1, 3, 70, 500][random.below(4) as usize];
                 blocks.push((edge + random.below(near)).saturating_sub(random.below(near)));
             }
         }
+        let few = random.between(1, 8) as usize;
         let medium = Medium::new(random.draw(), cache, fanout);
         Self {
             medium,
@@ -54,6 +57,7 @@ impl Model {
             blocks,
             names: 0,
             contents: 0,
+            few,
             is_damaging,
         }
     }
@@ -134,7 +138,7 @@ impl Model {
             (0..self.random.between(1, 3)).filter_map(|_| self.pick(false)).collect();
         volumes.sort();
         volumes.dedup();
-        if volumes.is_empty() || self.versions.len() > 24 {
+        if volumes.is_empty() || self.versions.len() > 4 * self.few {
             return;
         }
         let name = self.name();
@@ -150,7 +154,9 @@ impl Model {
     }
 
     fn clone_of(&mut self) {
-        let Some(snapshot) = self.pick(true).filter(|_| self.versions.len() < 24) else { return };
+        let Some(snapshot) = self.pick(true).filter(|_| self.versions.len() < 3 * self.few) else {
+            return;
+        };
         let name = self.name();
         let id = self.medium.change(PoolChange::Clone { snapshot, name });
         let mut version = ModelVersion { is_snapshot: false, ..self.versions[&snapshot].clone() };
@@ -212,7 +218,9 @@ impl Model {
         }
         match self.random.below(100) {
             0..3 => {
-                if self.versions.len() < 8 || self.random.one_in(4) && self.versions.len() < 24 {
+                if self.versions.len() < self.few
+                    || self.random.one_in(4) && self.versions.len() < 3 * self.few
+                {
                     self.create();
                 }
             }
@@ -225,8 +233,8 @@ impl Model {
             68 => self.clear(),
             69 => self.resize(),
             70..74 => self.move_page(),
-            74..86 => drop(self.medium.remove_more()),
-            86..92 => self.medium.write_fuzzily(),
+            74..82 => drop(self.medium.remove_more()),
+            82..92 => self.medium.write_fuzzily(),
             92 => self.medium.checkpoint(),
             93 if self.random.one_in(2) => self.medium.open_again(),
             94 if self.random.one_in(4) => self.medium.collect_page(),
@@ -320,24 +328,63 @@ fn run_seed(seed: u64, steps: u64, is_damaging: bool) {
     model.end();
 }
 
+/// A removal in small steps, and writes between them to the volume that comes from the snapshot.
+fn run_removal(seed: u64) {
+    let mut model = Model::new(seed, false);
+    model.blocks = (0..8).flat_map(|leaf| (0..9).map(move |at| leaf * 512 + at * 59)).collect();
+    model.few = 8;
+    model.create();
+    for _ in 0..4 {
+        (0..60).for_each(|_| model.write());
+        model.snapshot();
+    }
+    (0..30).for_each(|_| model.write());
+    for _ in 0..40 {
+        match model.random.below(12) {
+            0 => model.snapshot(),
+            1 => model.clone_of(),
+            2 => model.rollback(),
+            3 => model.clear(),
+            4 => model.resize(),
+            5 => model.medium.checkpoint(),
+            6 => model.medium.open_again(),
+            _ => model.remove(),
+        }
+        for _ in 0..model.random.below(20) {
+            model.medium.remove_a_bit(64 << model.random.below(4));
+            (0..model.random.below(12)).for_each(|_| model.write());
+            if model.random.one_in(4) {
+                model.zero();
+            }
+        }
+        model.check();
+    }
+    model.end();
+}
+
+#[test]
+fn writes_between_the_steps_of_a_removal_free_each_page_once() {
+    run_seeds(100, run_removal);
+}
+
 /// Runs `MAP_SEEDS` seeds from `MAP_SEED` on, or so many.
-fn run_seeds(default: u64, is_damaging: bool) {
+fn run_seeds(default: u64, run: impl Fn(u64) + std::panic::RefUnwindSafe) {
     let number = |name: &str, default: u64| {
         std::env::var(name).map_or(default, |text| text.parse().expect("a number of seeds"))
     };
     let first = number("MAP_SEED", 0);
     for seed in first..first + number("MAP_SEEDS", default) {
-        let result = std::panic::catch_unwind(|| run_seed(seed, 1500, is_damaging));
+        let result = std::panic::catch_unwind(|| run(seed));
         assert!(result.is_ok(), "the seed {seed} fails: MAP_SEED={seed} MAP_SEEDS=1 repeats it");
     }
 }
 
 #[test]
 fn every_version_reads_as_it_was_written() {
-    run_seeds(60, false);
+    run_seeds(60, |seed| run_seed(seed, 1500, false));
 }
 
 #[test]
 fn a_damaged_map_has_no_wrong_content_and_does_not_stop() {
-    run_seeds(40, true);
+    run_seeds(40, |seed| run_seed(seed, 1500, true));
 }
