@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use random::Random;
+use store::format::{Superblock, superblock_blocks};
 use store::{
     PoolChange, PoolCompletion, PoolDeviceError, PoolEngine, PoolError, RequestTag, VolumeId,
     format_pool,
@@ -110,6 +111,8 @@ pub(crate) struct World {
     pub(crate) busy_rounds: u64,
     /// Those of them in which the pool was idle and not full.
     pub(crate) busy_without_reason: u64,
+    /// The last checkpoint that was found on all devices.
+    checkpoint: u64,
     /// A crash after so many answers.
     pub(crate) crash_in: Option<(u64, CrashKind)>,
     /// A crash at this request of the next opening.
@@ -138,6 +141,7 @@ impl World {
             mood: Mood::Mixed,
             busy_rounds: 0,
             busy_without_reason: 0,
+            checkpoint: 0,
             crash_in: None,
             stop_opening_at: None,
             damaged: Vec::new(),
@@ -286,6 +290,7 @@ impl World {
             self.take_ios()?;
         }
         self.take_completions()?;
+        self.check_checkpoint()?;
         self.check_time()?;
         Ok(Turn::Alive)
     }
@@ -435,6 +440,27 @@ impl World {
             // The change may have happened all the same: only an opening can tell.
             Ask::Change(change) => self.model.in_doubt(stamp, change.clone()),
             _ => {}
+        }
+        Ok(())
+    }
+
+    /// The checkpoint of the status is durable on all devices: it has freed segments.
+    fn check_checkpoint(&mut self) -> Result<(), Failure> {
+        let number = self.engine.as_ref().expect("a turn has an engine").status().checkpoint;
+        if number == self.checkpoint || !self.plan.has_good_media() {
+            return Ok(());
+        }
+        self.checkpoint = number;
+        self.tally.add("checkpoints", 1);
+        for (device, disk) in self.disks.iter().enumerate() {
+            for block in superblock_blocks(number) {
+                let found = Superblock::decode(&disk.durable_block(block));
+                if found.is_ok_and(|superblock| superblock.checkpoint == number) {
+                    continue;
+                }
+                let text = format!("{number} is not on device {device}, block {block}");
+                return Err(Failure::new("a checkpoint is not durable", text));
+            }
         }
         Ok(())
     }
