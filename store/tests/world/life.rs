@@ -113,6 +113,8 @@ pub(crate) struct World {
     pub(crate) busy_without_reason: u64,
     /// The last checkpoint that was found on all devices.
     checkpoint: u64,
+    /// Free segments at the end of the last round.
+    free_segments: u64,
     /// A crash after so many answers.
     pub(crate) crash_in: Option<(u64, CrashKind)>,
     /// A crash at this request of the next opening.
@@ -142,6 +144,7 @@ impl World {
             busy_rounds: 0,
             busy_without_reason: 0,
             checkpoint: 0,
+            free_segments: 0,
             crash_in: None,
             stop_opening_at: None,
             damaged: Vec::new(),
@@ -346,6 +349,10 @@ impl World {
             _ => return Err(Failure::new("data twice, or beyond the end", text())),
         }
         let (volume, block) = (*volume, *block + u64::from(at));
+        if !self.model.volumes.contains_key(&volume) {
+            // It was removed while the read was under way.
+            return Ok(());
+        }
         match *judge {
             Judge::Live => self.model.judge(*stamp, volume, block, content),
             Judge::Opening => self.model.verify(volume, block, content),
@@ -368,11 +375,6 @@ impl World {
             }
             ask => format!("  done #{stamp} {ask:?}: {result:?}"),
         });
-        if let Ask::Write { volume, .. } | Ask::Read { volume, .. } = &ask
-            && let Some(volume) = self.model.volumes.get_mut(volume)
-        {
-            volume.requests = volume.requests.saturating_sub(1);
-        }
         if let Ask::Wrong = ask {
             return match result {
                 Err(_) => Ok(()),
@@ -418,6 +420,7 @@ impl World {
         let may = match error {
             PoolError::Damaged { .. } | PoolError::MapDamaged => !self.plan.has_good_media(),
             PoolError::DeviceFailed(PoolDeviceError::Failed(_)) => device,
+            PoolError::NoVolume(volume) => self.model.is_removed(*volume),
             PoolError::DeviceFailed(PoolDeviceError::NoSpace) => self.plan.faults.no_space_ppm > 0,
             _ => false,
         };
@@ -444,10 +447,17 @@ impl World {
         Ok(())
     }
 
-    /// The checkpoint of the status is durable on all devices: it has freed segments.
+    /// Segments become free only by a checkpoint, which is durable on all devices then.
     fn check_checkpoint(&mut self) -> Result<(), Failure> {
-        let number = self.engine.as_ref().expect("a turn has an engine").status().checkpoint;
+        let status = self.engine.as_ref().expect("a turn has an engine").status();
+        let (number, free) = (status.checkpoint, status.segments.free);
+        let before = std::mem::replace(&mut self.free_segments, free);
+        if number == self.checkpoint && free > before {
+            let text = format!("{before} were free, and {free} are, without a checkpoint");
+            return Err(Failure::new("segments are free too early", text));
+        }
         if number == self.checkpoint || !self.plan.has_good_media() {
+            self.checkpoint = number;
             return Ok(());
         }
         self.checkpoint = number;
