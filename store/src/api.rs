@@ -64,12 +64,14 @@ pub struct DeviceIo {
 /// What a device is asked to do. Buffers go back with the answer, whatever it is.
 #[derive(Debug)]
 pub enum DeviceOp {
-    /// Fill all of the buffer from the device's block `block` on.
+    /// Fill the first `blocks` of the buffer.
     Read {
         /// The first block, counted from the device's start.
         block: u64,
         /// Where to.
         buffer: BlockBuffer,
+        /// How many blocks.
+        blocks: u32,
     },
     /// Write the first `blocks` of the buffer.
     Write {
@@ -104,12 +106,17 @@ impl fmt::Display for DeviceError {
 
 /// Devices that answer at once: for opening a pool, and for tests.
 pub trait PoolDevices {
-    /// Fills the buffer from the device's block `block` on.
+    /// Fills the first `blocks` blocks of the buffer from the device's block `block` on.
     ///
     /// # Errors
     /// If the device cannot.
-    fn read(&mut self, device: u8, block: u64, buffer: &mut BlockBuffer)
-    -> Result<(), DeviceError>;
+    fn read(
+        &mut self,
+        device: u8,
+        block: u64,
+        buffer: &mut BlockBuffer,
+        blocks: u32,
+    ) -> Result<(), DeviceError>;
 
     /// Writes the first `blocks` blocks of the buffer.
     ///
