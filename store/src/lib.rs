@@ -5,14 +5,18 @@
 
 mod api;
 pub mod block;
+mod engine;
 pub mod format;
 mod layout;
+mod map;
 
 pub use api::{
-    Admission, DeviceError, DeviceIo, DeviceOp, PoolChange, PoolCompletion, PoolDevices, PoolError,
-    RequestTag, VolumeId,
+    Admission, DeviceIo, DeviceOp, PoolChange, PoolCompletion, PoolDeviceError, PoolDevices,
+    PoolError, RequestTag, VolumeId,
 };
-pub use layout::{CACHE_BLOCKS_MIN, DeviceLayout, OpenError, PoolLayout, PoolOptions};
-
-mod engine;
-pub use engine::{PoolEngine, PoolStatus, PoolVolume, PoolVolumeKind, format_pool};
+pub use engine::{
+    IO_BLOCKS_MAX, PoolCounters, PoolEngine, PoolStatus, RANGE_BLOCKS_MAX, SEGMENTS_MIN,
+    SegmentCounts, format_pool,
+};
+pub use layout::{CACHE_BLOCKS_MIN, DeviceLayout, PoolLayout, PoolOpenError, PoolOptions};
+pub use map::{PoolVolume, PoolVolumeKind};
