@@ -26,9 +26,7 @@ use super::drive::{Drive, LaneTag};
 use super::guest::GuestCursor;
 use super::signs::Bell;
 use super::volume::StoreShared;
-use crate::volume::{
-    Channel, Durability, Io, IoId, IoTable, OpenError, Op, Status,
-};
+use crate::volume::{Channel, Durability, Io, IoId, IoTable, Op, OpenError, Status};
 
 /// How soon to offer a request again that a full pool has not taken. It gets space by collecting,
 /// or by an operator.
@@ -247,14 +245,7 @@ impl Requests {
     }
 
     /// Offers the parts of a request.
-    fn offer(
-        &mut self,
-        drive: &mut Drive,
-        lane: u16,
-        volume: VolumeId,
-        ios: &IoTable,
-        id: IoId,
-    ) {
+    fn offer(&mut self, drive: &mut Drive, lane: u16, volume: VolumeId, ios: &IoTable, id: IoId) {
         let step = &mut self.steps[id.index()];
         for which in part::ALL {
             if step.todo & which == 0 {

@@ -28,7 +28,10 @@ impl VolumeBackend for StoreBackend {
     const EXAMPLE: &'static str = "pool = \"..\"";
     const KEYS: &'static [SettingKey] = &[
         SettingKey::new("pool", "A [pool](#pool) of this node: a thin volume that has snapshots."),
-        SettingKey::new("size", "The volume's size, for `pool`. It is made larger if it is smaller."),
+        SettingKey::new(
+            "size",
+            "The volume's size, for `pool`. It is made larger if it is smaller.",
+        ),
         SettingKey::new(
             "from",
             "For `pool`: the snapshot, `\"golden@v1\"`, as whose copy the volume begins if the \
@@ -88,7 +91,7 @@ impl StoreBackend {
         let is_it = |it: &&PoolVolume| it.kind == PoolVolumeKind::Volume && it.name == name;
         let change = |change| pool.change(change).map_err(|error| error.to_string());
         let (id, now_bytes) = match (all.iter().find(is_it), &self.from, self.size_bytes) {
-            (Some(found), ..) => (found.id, found.size_bytes()),
+            (Some(found), ..) => (found.id, bytes_of(found)),
             (None, ..) if opening.read_only => {
                 let pool = &self.pool;
                 return Err(format!(
@@ -98,8 +101,9 @@ impl StoreBackend {
             }
             (None, Some(from), _) => {
                 let snapshot = snapshot_of(pool.name(), &all, from)?;
-                let id = change(PoolChange::Clone { snapshot: snapshot.id, name: name.to_owned() })?;
-                (id, snapshot.size_bytes())
+                let id =
+                    change(PoolChange::Clone { snapshot: snapshot.id, name: name.to_owned() })?;
+                (id, bytes_of(snapshot))
             }
             (None, None, Some(size_bytes)) => {
                 let blocks = size_bytes / BLOCK_BYTES as u64;
@@ -120,6 +124,11 @@ impl StoreBackend {
         }
         Ok(id)
     }
+}
+
+/// A volume's size.
+fn bytes_of(volume: &PoolVolume) -> u64 {
+    volume.blocks * BLOCK_BYTES as u64
 }
 
 /// A size that a volume of a pool can have.

@@ -278,4 +278,3 @@ pub(super) fn same_twice(paths: &[PathBuf]) -> Result<(), StorePoolError> {
 fn number_of(stat: &Stat) -> (u64, u64) {
     if stat.st_rdev != 0 { (stat.st_rdev, 0) } else { (stat.st_dev, stat.st_ino) }
 }
-

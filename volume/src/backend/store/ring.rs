@@ -11,7 +11,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use io_uring::{opcode, squeue, types};
 use store::block::{BLOCK_BYTES, BlockBuffer};
-use store::{PoolDeviceError, DeviceIo, DeviceOp};
+use store::{DeviceIo, DeviceOp, PoolDeviceError};
 
 use super::devices::PoolFiles;
 use crate::uring::{ClientId, Completion, Mode, Uring};
@@ -230,9 +230,7 @@ impl RingSlot {
         match self.op {
             SlotOp::Read => opcode::Read::new(file, bytes(), len).offset(offset).build(),
             SlotOp::Write => opcode::Write::new(file, bytes(), len).offset(offset).build(),
-            SlotOp::Sync => {
-                opcode::Fsync::new(file).flags(types::FsyncFlags::DATASYNC).build()
-            }
+            SlotOp::Sync => opcode::Fsync::new(file).flags(types::FsyncFlags::DATASYNC).build(),
         }
     }
 
