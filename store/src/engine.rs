@@ -61,6 +61,10 @@ const NUMBERS_AHEAD: usize = 1024;
 /// The pause after which a flush is marked: a guest that goes on marks it with its next row.
 const MARK_PAUSE_NS: u64 = 20_000_000;
 
+/// Checkpoints for space in a row that gain none, before collection rests until guests write: the
+/// first frees collected segments, the second the pages of the map that the first has replaced.
+const FUTILE_CHECKPOINTS_MAX: u32 = 4;
+
 /// Rows that guests leave to collection and checkpoints.
 const ROWS_KEPT: usize = 16;
 
@@ -116,8 +120,10 @@ pub struct PoolEngine {
     has_abandoned: bool,
     /// Collection found nothing to gain, and guests' rows have these many blocks since.
     rests_at: Option<u64>,
-    /// Free segments at the last checkpoint that was written for space.
-    free_before: usize,
+    /// Free segments, and blocks of guests' rows, at the last checkpoint that was for space.
+    space_before: (usize, u64),
+    /// Checkpoints for space in a row that gained none.
+    futile_checkpoints: u32,
     /// When the last flush will be marked.
     mark_at_ns: Option<u64>,
 }
@@ -151,7 +157,8 @@ impl PoolEngine {
             is_closing: false,
             has_abandoned: false,
             rests_at: None,
-            free_before: 0,
+            space_before: (0, 0),
+            futile_checkpoints: 0,
             mark_at_ns: None,
         };
         engine.checkpointer.want();
@@ -547,12 +554,18 @@ impl PoolEngine {
         if self.collector.has_victim() {
             return;
         }
-        if free <= self.free_before && self.core.log.blocks == 0 {
-            // The last checkpoint gained nothing, and nothing happened since.
-            self.rests_at = Some(rows);
-        } else if coming > 0 || self.core.log.blocks > 0 {
-            self.free_before = free;
+        // A checkpoint frees what is empty, and cleans the pages that hold collection up.
+        let helps = coming > 0 || self.core.log.blocks > 0;
+        if (free, rows) != self.space_before {
+            self.futile_checkpoints = 0;
+        }
+        self.space_before = (free, rows);
+        if helps && self.futile_checkpoints < FUTILE_CHECKPOINTS_MAX {
+            self.futile_checkpoints += 1;
             self.checkpointer.want_once();
+        } else {
+            self.futile_checkpoints = 0;
+            self.rests_at = Some(rows);
         }
     }
 
