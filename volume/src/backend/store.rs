@@ -15,6 +15,7 @@
 mod absent;
 mod channel;
 mod configured;
+mod counts;
 mod create;
 mod cut;
 mod devices;
@@ -32,6 +33,7 @@ mod volume;
 
 pub use absent::AbsentVolume;
 pub use configured::{StoreBackend, snapshot_of};
+pub use counts::PoolCounts;
 pub use create::{PoolPlan, SEGMENT_BYTES};
 pub use error::StorePoolError;
 pub use pool::{StorePool, StoreSettings};

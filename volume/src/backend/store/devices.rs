@@ -164,7 +164,7 @@ pub(super) fn superblock_of(path: &Path, file: &File) -> Result<Superblock, Stor
         let path = path.to_owned();
         return Err(match source.kind() {
             io::ErrorKind::UnexpectedEof => StorePoolError::NoPool { path },
-            _ => StorePoolError::System { path, what: "read its superblocks", r#source: source },
+            _ => StorePoolError::System { path, what: "read its superblocks", source },
         });
     }
     let mut newest: Option<Superblock> = None;

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -19,6 +19,7 @@ use store::{
     PoolVolume, VolumeId,
 };
 
+use super::counts::PoolCounts;
 use super::create::{self, PoolPlan};
 use super::devices::PoolFiles;
 use super::drive::{Drive, LaneTag};
@@ -76,6 +77,8 @@ pub(super) struct PoolInside {
     drive: Mutex<Drive>,
     /// The ring's eventfd, once more.
     ring_event: OwnedFd,
+    /// Rounds of the pool's thread.
+    thread_rounds: AtomicU64,
     /// Numbers of control threads' requests.
     numbers: AtomicU32,
     /// The sizes of volumes that were opened.
@@ -99,7 +102,7 @@ impl StorePool {
     };
 
     /// Its counters.
-    pub const COUNTERS: &'static [CounterText] = &[];
+    pub const COUNTERS: &'static [CounterText] = PoolCounts::DECLARED;
 
     /// Makes a pool: files are made and get all of their space, block devices are taken as they
     /// are.
@@ -131,9 +134,8 @@ impl StorePool {
         ring: StoreRing,
         lock_timeout: Duration,
     ) -> Result<Arc<Self>, StorePoolError> {
-        let system = |what| {
-            move |source| StorePoolError::System { path: name.into(), what, r#source: source }
-        };
+        let system =
+            |what| move |source| StorePoolError::System { path: name.into(), what, source };
         let mut files = PoolFiles::open(paths, lock_timeout)?;
         let engine = open_engine(name, &mut files, settings)?;
         let signs = Arc::new(PoolSigns::new().map_err(system("make an eventfd"))?);
@@ -148,6 +150,7 @@ impl StorePool {
             drive: Mutex::new(Drive::new(engine, files, ring, Arc::clone(&signs))),
             signs,
             ring_event,
+            thread_rounds: AtomicU64::new(0),
             numbers: AtomicU32::new(0),
             sizes: Mutex::default(),
             volumes: Mutex::default(),
@@ -192,7 +195,11 @@ impl StorePool {
     }
 
     /// Gives its counters, by their names.
-    pub fn counted(&self, _put: &mut dyn FnMut(&str, u64)) {}
+    pub fn counted(&self, put: &mut dyn FnMut(&str, u64)) {
+        let (signs, thread_rounds) = (&self.inside.signs, &self.inside.thread_rounds);
+        let counts = PoolCounts::of(&self.status(), signs.rounds(), thread_rounds.load(Relaxed));
+        counts.counted().for_each(|(name, value)| put(name, value));
+    }
 
     /// Changes its volumes. The change is durable when this returns; waits for the devices, so this
     /// is for control threads only.
@@ -304,6 +311,7 @@ impl PoolInside {
         let Some(mut drive) = self.try_drive() else { return true };
         drive.stop_signals();
         for _ in 0..ROUNDS_MAX {
+            self.thread_rounds.fetch_add(1, Relaxed);
             if drive.round(now_ns()) {
                 continue;
             }
