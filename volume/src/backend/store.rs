@@ -21,9 +21,10 @@ mod cut;
 mod devices;
 mod drive;
 mod error;
+mod failure;
 mod guest;
-mod pool;
-mod pools;
+pub(super) mod pool;
+pub(super) mod pools;
 mod ring;
 mod signs;
 #[cfg(test)]

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use sidecore::CounterText;
 use store::{PoolChange, PoolVolume, PoolVolumeKind, VolumeId, block::BLOCK_BYTES};
 
-use super::{AbsentVolume, StorePool, StoreVolume};
+use super::absent::AbsentVolume;
+use super::pool::StorePool;
+use super::volume::StoreVolume;
 use crate::backend::kind::{
     BackendNeeds, BackendPool, BackendVolume, FileAt, HandedBlocks, Opening, VolumeBackend,
     volume_bytes,
@@ -39,7 +41,12 @@ impl VolumeBackend for StoreBackend {
              number in the pool.",
         ),
     ];
-    const NEEDS: BackendNeeds = StorePool::NEEDS;
+    // A pool has an io_uring of its own, and the sidecores need none for it.
+    const NEEDS: BackendNeeds = BackendNeeds {
+        uring: false,
+        // Opening a pool syncs its devices.
+        calls: &[libc::SYS_fdatasync],
+    };
     const COUNTERS: &'static [CounterText] = StoreVolume::COUNTERS;
 
     fn read(settings: &dyn Settings, _: FileAt<'_>) -> Option<Self> {
@@ -95,8 +102,8 @@ impl StoreBackend {
             (None, ..) if opening.read_only => {
                 let pool = &self.pool;
                 return Err(format!(
-                    "pool {pool:?} has no volume {name:?}, and a volume without \"read-only\" makes \
-                     it"
+                    "pool {pool:?} has no volume {name:?}, and a volume without \"read-only\" \
+                     makes it"
                 ));
             }
             (None, Some(from), _) => {

@@ -3,7 +3,7 @@
 use store::PoolStatus;
 
 sidecore::counters! {
-    /// What a pool has counted since it was opened.
+    /// The counters of a pool since it was opened.
     #[derive(Clone, Copy)]
     pub struct PoolCounts of u64 {
         guest_blocks: "Blocks of 4 KiB that guests have written.",

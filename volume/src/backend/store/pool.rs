@@ -24,12 +24,11 @@ use super::create::{self, PoolPlan};
 use super::devices::PoolFiles;
 use super::drive::{Drive, LaneTag};
 use super::error::StorePoolError;
+use super::failure::VolumeSigns;
 use super::ring::StoreRing;
 use super::signs::PoolSigns;
 use super::thread as driver;
-use super::volume::VolumeSigns;
-use crate::backend::file::LOCK_TIMEOUT;
-use crate::backend::kind::BackendNeeds;
+use crate::backend::file::open::LOCK_TIMEOUT;
 use crate::size::Size;
 
 /// How long a pool may take to complete its last requests and write its last checkpoint.
@@ -66,7 +65,7 @@ pub struct StorePool {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What the pool's thread and the channels share.
+/// The state that the pool's thread and the channels share.
 pub(super) struct PoolInside {
     name: String,
     paths: Vec<PathBuf>,
@@ -94,13 +93,6 @@ impl fmt::Debug for PoolInside {
 }
 
 impl StorePool {
-    /// A pool has an io_uring of its own ([`StoreRing`]), and the sidecores need none for it.
-    pub const NEEDS: BackendNeeds = BackendNeeds {
-        uring: false,
-        // Opening it syncs its devices.
-        calls: &[libc::SYS_fdatasync],
-    };
-
     /// Its counters.
     pub const COUNTERS: &'static [CounterText] = PoolCounts::DECLARED;
 
@@ -225,7 +217,7 @@ impl StorePool {
     /// Goes on after [`Self::stop`].
     ///
     /// # Errors
-    /// As [`Self::open`], also when a device has failed before: what was acknowledged may be lost,
+    /// As [`Self::open`], also when a device has failed before: acknowledged writes may be lost,
     /// so its volumes must be opened anew as well.
     pub fn go_on(&self) -> Result<(), StorePoolError> {
         self.inside.go_on()

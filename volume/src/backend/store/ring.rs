@@ -1,4 +1,4 @@
-//! The way of a pool to its devices: one io_uring, which whoever has the pool's lock uses.
+//! The way of a pool to its devices: one io_uring, which the holder of the pool's lock uses.
 //!
 //! A buffer goes into a slot of the ring with its request and leaves it with the kernel's answer,
 //! so no other code has it while the kernel does. A request that was done in part goes on with its
@@ -31,7 +31,7 @@ pub(super) struct Answered {
     pub(super) result: Result<(), PoolDeviceError>,
 }
 
-/// What a slot's request does.
+/// The work of a slot's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SlotOp {
     Read,

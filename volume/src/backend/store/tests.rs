@@ -117,8 +117,8 @@ fn a_volume_of_a_pool_keeps_the_contract() {
 }
 
 #[test]
-fn what_was_written_is_there_after_a_close_and_after_a_crash() {
-    let Some(home) = Home::new("what_was_written_is_there_after") else { return };
+fn written_blocks_are_there_after_a_close_and_after_a_crash() {
+    let Some(home) = Home::new("written_blocks_are_there_after") else { return };
     let paths = home.create(&["a"], POOL_BYTES);
     let mut wanted = vec![0; 1 << 20];
     let mut made = None;

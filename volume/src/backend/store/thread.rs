@@ -35,7 +35,7 @@ pub(super) fn run(inside: &PoolInside) {
         inside.note_failure();
         turns = if again { turns + 1 } else { 0 };
         if again && turns < TURNS_MAX {
-            // Whoever waits for the lock has it first.
+            // Threads that wait for the lock have it first.
             std::thread::yield_now();
             continue;
         }

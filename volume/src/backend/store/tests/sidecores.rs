@@ -116,7 +116,7 @@ fn a_sidecore_that_sleeps_is_woken() {
             let mut wake = Wake::new();
             if !progress.is_busy() && !bench.channel.arm(&mut wake).is_busy() {
                 assert!(wake.fd_count() == 1 && wake.deadline_ns().is_none());
-                // Nobody polls: the thread has to bring the answer, and to ring.
+                // No sidecore polls: the thread has to bring the answer, and to ring.
                 let until = std::time::Instant::now() + Duration::from_secs(20);
                 let mut rang = false;
                 while !rang && std::time::Instant::now() < until {
