@@ -124,5 +124,6 @@ fn main() -> std::io::Result<()> {
     });
     let (counts, ..) = state.into_inner().expect("nothing panics with it");
     println!("{}", counts.tally);
+    println!("{} blocks were written", counts.tally.of("blocks written"));
     counts.write(&path)
 }

@@ -61,6 +61,9 @@ const NUMBERS_AHEAD: usize = 1024;
 /// The pause after which a flush is marked: a guest that goes on marks it with its next row.
 const MARK_PAUSE_NS: u64 = 20_000_000;
 
+/// Free segments above the floor of guests below which a checkpoint frees even a single segment.
+const FREE_URGENT: usize = 4;
+
 /// Checkpoints for space in a row that gain none, before collection rests until guests write: the
 /// first frees collected segments, the second the pages of the map that the first has replaced.
 const FUTILE_CHECKPOINTS_MAX: u32 = 4;
@@ -440,13 +443,13 @@ impl PoolEngine {
             let row = if is_written { self.core.log.ordered.pop_front() } else { None };
             let Some(mut row) = row else { return };
             let sequence = row.position.sequence;
-            let places = row.places();
-            for (index, place) in places.enumerate().skip(row.applied) {
-                if !self.apply(&row.records[index], row.owners[index], place, sequence) {
-                    row.applied = index;
-                    self.core.log.ordered.push_front(row);
-                    return;
-                }
+            let missing = row.places().enumerate().skip(row.applied).find(|&(index, place)| {
+                !self.apply(&row.records[index], row.owners[index], place, sequence)
+            });
+            if let Some((index, _)) = missing {
+                row.applied = index;
+                self.core.log.ordered.push_front(row);
+                return;
             }
             self.core.applied = sequence;
             self.core.log.retire(row);
@@ -554,12 +557,21 @@ impl PoolEngine {
         if self.collector.has_victim() {
             return;
         }
-        // A checkpoint frees what is empty, and cleans the pages that hold collection up.
-        let helps = coming > 0 || self.core.log.blocks > 0;
-        if (free, rows) != self.space_before {
+        // A checkpoint frees empty segments, and cleans the pages that hold collection up. It has
+        // a price, so it waits until some segments are empty, unless guests wait for them.
+        let is_urgent = free < self.core.guest_floor() + FREE_URGENT;
+        let batch = (self.core.segments.total() / 64).max(1);
+        let helps = match is_urgent {
+            true => coming > 0 || self.core.log.blocks > 0,
+            false => coming >= batch,
+        };
+        // More than ever since the guests' last row: the count goes up and down by the segments
+        // of the checkpoints themselves.
+        let (most, rows_before) = self.space_before;
+        if rows != rows_before || free > most {
             self.futile_checkpoints = 0;
+            self.space_before = (free, rows);
         }
-        self.space_before = (free, rows);
         if helps && self.futile_checkpoints < FUTILE_CHECKPOINTS_MAX {
             self.futile_checkpoints += 1;
             self.checkpointer.want_once();
@@ -649,8 +661,8 @@ impl PoolEngine {
             Some(IoPurpose::Read(part)) => {
                 self.reads.answered(&mut self.core, part, buffer, result);
             }
-            Some(IoPurpose::Load(page, segment)) => {
-                self.core.page_answered(page, segment, buffer, result);
+            Some(IoPurpose::Load(page, place, is_second)) => {
+                self.core.page_answered((page, place, is_second), buffer, result);
             }
             Some(IoPurpose::Sync) => self.core.sync_answered(result),
             Some(IoPurpose::Superblock) => {

@@ -271,15 +271,19 @@ impl MapPages {
             }
             let ready = self.table(kind).ready();
             let next: Vec<u64> = ready[ready.len() - count..].to_vec();
-            let mut answer = Ok(());
+            let (mut answer, mut is_damaged) = (Ok(()), false);
             for number in next {
                 match self.need_number(kind, number) {
-                    Err(MapError::Damaged) => self.table_mut(kind).lose_ready(number),
+                    Err(MapError::Damaged) => {
+                        self.table_mut(kind).lose_ready(number);
+                        is_damaged = true;
+                    }
                     result => answer = answer.and(result),
                 }
             }
             answer?;
-            if self.table(kind).ready().len() >= count {
+            // In place of a damaged number another one comes up, which must be ensured as well.
+            if !is_damaged {
                 return Ok(());
             }
         }

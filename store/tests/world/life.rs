@@ -184,9 +184,7 @@ impl World {
                 self.crash_engine();
                 continue;
             }
-            if self.failed() {
-                self.crash_engine();
-            } else if self.close()? == Turn::Crashed {
+            if self.failed() || self.close()? == Turn::Crashed {
                 self.crash_engine();
             }
         }

@@ -262,7 +262,7 @@ impl World {
         let model = &self.model;
         let is_free = subjects(&change).iter().all(|id| {
             let volume = &model.volumes[id];
-            !volume.is_changing && !(needs_quiet(&change) && volume.requests > 0)
+            !(volume.is_changing || needs_quiet(&change) && volume.requests > 0)
         });
         if !is_free || self.changes_under_way() >= CHANGES_MAX {
             return false;
