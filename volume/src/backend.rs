@@ -12,8 +12,8 @@ pub mod store;
 
 pub use file::{FileBackend, FileError, FileOptions, FileVolume};
 pub use kind::{
-    BackendFile, BackendKind, BackendNeeds, BackendPool, BackendVolume, FileAt, HandedBlocks, Opening,
-    Remembered, Resizable, ResizeError, VolumeBackend, whole_sectors,
+    BackendFile, BackendKind, BackendNeeds, BackendPool, BackendVolume, FileAt, HandedBlocks,
+    Opening, Remembered, Resizable, ResizeError, VolumeBackend, whole_sectors,
 };
 pub use memory::{MemoryBackend, MemoryVolume};
 pub use null::{NullBackend, NullVolume};

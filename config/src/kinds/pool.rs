@@ -113,7 +113,9 @@ fn same_device(reader: &Reader<'_>, pools: &[PoolConfig]) {
             let text = if other == pool.name {
                 format!("\"devices\": {device:?} is named twice; keep one")
             } else {
-                format!("\"devices\": {device:?} is a device of pool {other:?}; keep one of the two")
+                format!(
+                    "\"devices\": {device:?} is a device of pool {other:?}; keep one of the two"
+                )
             };
             reader.note(pool.lines.of("devices"), &format!("pool {:?}", pool.name), text);
         }

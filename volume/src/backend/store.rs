@@ -8,5 +8,7 @@ mod pools;
 
 pub use absent::AbsentVolume;
 pub use configured::{StoreBackend, snapshot_of};
-pub use pool::{StorePool, StorePoolError, StoreRing, StoreSettings, StoreVolume};
+pub use pool::{
+    PoolPlan, SEGMENT_BYTES, StorePool, StorePoolError, StoreRing, StoreSettings, StoreVolume,
+};
 pub use pools::{OpenedPool, Pools};

@@ -50,9 +50,8 @@ impl Inside {
     /// The names of the volumes that this node serves from a pool.
     pub(crate) fn volumes_of_pool(&self, pool: &str) -> Vec<String> {
         let objects = self.objects();
-        let is_of = |volume: &&VolumeConfig| {
-            volume.backend.pool().is_some_and(|of| of.name == pool)
-        };
+        let is_of =
+            |volume: &&VolumeConfig| volume.backend.pool().is_some_and(|of| of.name == pool);
         let volumes = objects.config.volumes.iter().filter(is_of);
         volumes.map(|volume| volume.name.clone()).collect()
     }

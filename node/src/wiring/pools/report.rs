@@ -104,9 +104,8 @@ fn name_of(pool: &str, all: &[PoolVolume], volume: &PoolVolume) -> String {
         PoolVolumeKind::Volume => volume.name.clone(),
         PoolVolumeKind::Removing => by_number(),
         PoolVolumeKind::Snapshot => {
-            let is_of = |it: &&PoolVolume| {
-                Some(it.id) == volume.of && it.kind == PoolVolumeKind::Volume
-            };
+            let is_of =
+                |it: &&PoolVolume| Some(it.id) == volume.of && it.kind == PoolVolumeKind::Volume;
             let of = all.iter().find(is_of);
             of.map_or_else(by_number, |of| format!("{}@{}", of.name, volume.name))
         }

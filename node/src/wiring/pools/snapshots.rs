@@ -113,7 +113,8 @@ impl Inside {
         let changed = served.export.while_unused(|| pool.change(change)).map_err(|holders| {
             let users: Vec<_> =
                 holders.iter().map(|it| format!("attachment {:?}", it.attachment)).collect();
-            let users = if users.is_empty() { "requests under way".to_owned() } else { users.join(", ") };
+            let users =
+                if users.is_empty() { "requests under way".to_owned() } else { users.join(", ") };
             let error = format!(
                 "volume {volume:?} is in use by {users}: its content cannot change beneath them"
             );
@@ -163,10 +164,7 @@ impl Inside {
     }
 
     /// A volume of a pool, with its pool and its number there.
-    fn pooled(
-        &self,
-        name: &str,
-    ) -> Result<(Arc<ServedVolume>, Arc<StorePool>, VolumeId), Refused> {
+    fn pooled(&self, name: &str) -> Result<(Arc<ServedVolume>, Arc<StorePool>, VolumeId), Refused> {
         let objects = self.objects();
         let Some(served) = objects.volume(name) else {
             return Err(unknown::<VolumeConfig>(name, &objects.config));

@@ -28,7 +28,10 @@ impl VolumeBackend for StoreBackend {
     const EXAMPLE: &'static str = "pool = \"..\"";
     const KEYS: &'static [SettingKey] = &[
         SettingKey::new("pool", "A [pool](#pool) of this node: a thin volume that has snapshots."),
-        SettingKey::new("size", "The volume's size, for `pool`. It is made larger if it is smaller."),
+        SettingKey::new(
+            "size",
+            "The volume's size, for `pool`. It is made larger if it is smaller.",
+        ),
         SettingKey::new(
             "from",
             "For `pool`: the snapshot, `\"golden@v1\"`, as whose copy the volume begins if the \
@@ -98,7 +101,8 @@ impl StoreBackend {
             }
             (None, Some(from), _) => {
                 let snapshot = snapshot_of(pool.name(), &all, from)?;
-                let id = change(PoolChange::Clone { snapshot: snapshot.id, name: name.to_owned() })?;
+                let id =
+                    change(PoolChange::Clone { snapshot: snapshot.id, name: name.to_owned() })?;
                 (id, snapshot.size_bytes())
             }
             (None, None, Some(size_bytes)) => {

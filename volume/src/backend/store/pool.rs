@@ -36,6 +36,22 @@ pub struct StoreSettings {
     pub log_bytes: u64,
 }
 
+/// A plan.
+#[derive(Clone, Debug)]
+pub struct PoolPlan {
+    /// Paths.
+    pub paths: Vec<PathBuf>,
+    /// Size.
+    pub size_bytes: Option<u64>,
+    /// Segment.
+    pub segment_bytes: u64,
+    /// Force.
+    pub force: bool,
+}
+
+/// Segment.
+pub const SEGMENT_BYTES: u64 = 32 << 20;
+
 /// Errors.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
@@ -59,12 +75,8 @@ impl StorePool {
     ///
     /// # Errors
     /// Some.
-    pub fn create(
-        paths: &[PathBuf],
-        segment_bytes: u64,
-        force: bool,
-    ) -> Result<(), StorePoolError> {
-        let _ = (paths, segment_bytes, force);
+    pub fn create(plan: &PoolPlan) -> Result<(), StorePoolError> {
+        let _ = plan;
         Ok(())
     }
 
